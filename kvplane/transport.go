@@ -1,0 +1,82 @@
+package kvplane
+
+import "pdrouter/metadata"
+
+// Memory is a stretch of this process's memory that peers may write into or that is written from. It lies outside
+// Go's heap (see AllocateMemory) and stays valid until the transport is closed.
+type Memory struct {
+	Base   uint64 // address
+	Length uint64 // bytes
+}
+
+// Range is one contiguous copy from this rank's memory to a peer's, both as addresses in their owner's space.
+type Range struct {
+	Local  uint64
+	Remote uint64
+	Length uint64
+}
+
+// Transport moves bytes and messages for one agent. Only the agent's goroutine calls it, and no method but Open and
+// Close may block on a peer. Messages may be lost, doubled and reordered; a write either lands whole before its
+// notification is seen, or ends in an error.
+type Transport interface {
+	// Name is what records and logs call it: "tcp", "nixl".
+	Name() string
+	// Open registers the memory under the agent's name and starts to listen.
+	// It returns what peers must load and the address that wakes this side ("" if Blob suffices).
+	Open(agent string, memory []Memory) (blob []byte, doorbell string, err error)
+	// Connect makes a peer known by its record; a peer known already under this agent name is an error.
+	Connect(peer metadata.Record) error
+	// Disconnect forgets a peer. No write to it may be in progress.
+	Disconnect(agent string)
+	// Send queues one message of at most MaxMessage bytes for a peer. nil is not a promise of delivery.
+	Send(agent string, body []byte) error
+	// Write posts one write; its end arrives from Poll under id. notify is delivered to the peer as a message after
+	// the last byte has landed, and only if all have. ranges and notify are not kept after the call returns.
+	// An error means that nothing was posted.
+	Write(agent string, id uint64, ranges []Range, notify []byte) error
+	// Poll takes in what has come and appends it to out. It never blocks.
+	Poll(out []Incoming) []Incoming
+	// Wake receives a value when Poll may have something for an owner that is asleep. Values may be spurious or merged.
+	Wake() <-chan struct{}
+	// Polled says that Poll makes progress only when called (NIXL without its thread), so an owner with anything
+	// outstanding must not sleep.
+	Polled() bool
+	// Close ends everything; it waits for the transport's goroutines and is safe to call twice.
+	Close() error
+}
+
+// MaxMessage bounds a message, in bytes.
+const MaxMessage = 1 << 20
+
+// Incoming is one thing that Poll took in.
+type Incoming struct {
+	Kind  IncomingKind
+	Agent string // the peer: who sent the message, to whom the write went, who was lost
+	ID    uint64 // WriteEnded: the id given to Write
+	Body  []byte // MessageReceived: owned by the receiver
+	Err   error  // WriteEnded: nil if every byte has landed; PeerLost: why
+}
+
+// IncomingKind says what an Incoming is.
+type IncomingKind uint8
+
+// The kinds of Incoming.
+const (
+	MessageReceived IncomingKind = iota + 1
+	WriteEnded
+	PeerLost
+)
+
+// String names the kind.
+func (k IncomingKind) String() string {
+	switch k {
+	case MessageReceived:
+		return "message"
+	case WriteEnded:
+		return "write ended"
+	case PeerLost:
+		return "peer lost"
+	}
+	return "unknown"
+}
