@@ -1,4 +1,58 @@
-// Command pdrouter is the gateway for prefill/decode disaggregation and its tools.
+// Command pdrouter is the gateway for prefill/decode disaggregation, and the tools around it.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// command is one subcommand. Its run returns nil on success and flag.ErrHelp after printing its own help.
+type command struct {
+	name, about string
+	run         func(ctx context.Context, args []string, out io.Writer) error
+}
+
+func commands() []command {
+	return []command{}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "pdrouter:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		usage(out)
+		return nil
+	}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			return c.run(ctx, args[1:], out)
+		}
+	}
+	if args[0] == "version" || args[0] == "--version" {
+		fmt.Fprintln(out, version())
+		return nil
+	}
+	return fmt.Errorf("unknown command %q; see pdrouter help", args[0])
+}
+
+func usage(out io.Writer) {
+	fmt.Fprint(out, "pdrouter: the gateway for prefill/decode disaggregation\n\nusage: pdrouter COMMAND [flags]     (pdrouter COMMAND -h shows its flags)\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(out, "  %-8s %s\n", c.name, c.about)
+	}
+	fmt.Fprintf(out, "  %-8s %s\n", "version", "print the version")
+}

@@ -1,0 +1,49 @@
+# make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check deps e2e-vllm bench vuln clean
+
+GOLANGCI := v2.15.0
+GO       ?= go
+DEPS     := $(CURDIR)/.deps
+step      = @.ci/step "$(1)" $(2)
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+build: ## bin/pdrouter
+	$(GO) build -o bin/pdrouter ./cmd/pdrouter
+
+demo: ## a gateway and four engines on this machine, every answer compared
+	@$(GO) run ./cmd/pdrouter demo
+
+test: deps check ## everything that CI runs but the stock engine: linters, all tests with the race detector
+	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build -o bin/pdrouter ./cmd/pdrouter)
+	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -timeout 15m ./...)
+	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test ./...)
+
+check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint
+	$(call step,gofmt,.ci/gofmt)
+	$(call step,go vet,$(GO) vet ./...)
+	$(call step,golangci-lint,.deps/golangci-lint-$(GOLANGCI) run)
+
+deps: ## install what the tests need: NIXL, redis-server, the openai client
+	$(call step,NIXL wheel,internal/deps/nixl.sh)
+	$(call step,redis-server,internal/deps/redis.sh)
+	$(call step,openai client,internal/deps/openai.sh)
+
+e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
+	$(call step,vLLM,internal/deps/vllm.sh)
+	$(call step,stock vLLM end to end,$(GO) test -tags e2e -run TestStockVLLM -count=1 -v -timeout 28m ./internal/e2e/)
+
+bench: build ## measure the gateway beside its floor, in one run
+	bin/pdrouter bench
+
+vuln: ## govulncheck; needs its database
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
+
+clean: ## remove what was built, keep what was installed
+	rm -rf bin
+
+.deps/golangci-lint-$(GOLANGCI):
+	$(call step,golangci-lint $(GOLANGCI),.ci/tool golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint $(GOLANGCI))

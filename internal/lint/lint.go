@@ -1,0 +1,44 @@
+// Package lint holds the rules of the house that a compiler does not know, as data; its tests check them against
+// the tree.
+package lint
+
+// Package says what one package may import.
+type Package struct {
+	Ours    []string // packages of this module
+	Outside []string // modules from outside, by import-path prefix
+}
+
+// Packages is who may import whom. A new arrow is a one-line change here, with its reason beside it.
+// golang.org/x/sync is allowed nowhere but where it says so; tests anywhere may use go-cmp.
+func Packages() map[string]Package {
+	return map[string]Package{
+		"cmd/pdrouter": {
+			Ours:    []string{"router", "kvplane", "kvplane/nixl", "metadata", "auth", "policies", "bench", "internal/refengine"},
+			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
+		},
+		"router": {
+			Ours:    []string{"auth", "policies", "metadata", "kvplane"},
+			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
+		},
+		"kvplane": {
+			Ours:    []string{"kvplane/nixl", "metadata"},
+			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
+		},
+		"kvplane/nixl": {Outside: []string{"github.com/ebitengine/purego"}},
+		"metadata": {
+			Outside: []string{"github.com/redis/go-redis/v9", "github.com/vmihailenco/msgpack/v5"},
+		},
+		"auth":     {Outside: []string{"github.com/golang-jwt/jwt/v5"}},
+		"policies": {Outside: []string{"go.yaml.in/yaml/v3"}},
+		"bench": {
+			Ours:    []string{"kvplane", "kvplane/nixl", "metadata", "internal/refengine"},
+			Outside: []string{"github.com/valyala/fasthttp"},
+		},
+		"internal/refengine": {
+			Ours:    []string{"metadata", "kvplane"},
+			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
+		},
+		"internal/e2e":  {},
+		"internal/lint": {},
+	}
+}

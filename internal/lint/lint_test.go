@@ -1,0 +1,171 @@
+package lint
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "pdrouter"
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+}
+
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = "../.."
+	cmd.Stderr = os.Stderr
+	raw, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listed
+	for dec := json.NewDecoder(strings.NewReader(string(raw))); ; {
+		var p listed
+		switch err := dec.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return all
+		case err != nil:
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImportsFollowTheMap(t *testing.T) {
+	rules := Packages()
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		rule, ok := rules[name]
+		if !ok {
+			t.Errorf("package %s is not on the map in internal/lint", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if problem := rule.refuses(imp); problem != "" {
+				t.Errorf("%s imports %s: %s", name, imp, problem)
+			}
+		}
+	}
+}
+
+func TestTheMapRefusesWhatItDoesNotName(t *testing.T) {
+	rule := Package{Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}}
+	for imp, allowed := range map[string]bool{
+		"fmt": true, "net/http": true, "pdrouter/metadata": true, "golang.org/x/sys/unix": true,
+		"pdrouter/metadata/vllm": false, "pdrouter/router": false, "golang.org/x/sysfoo": false, "github.com/a/b": false,
+	} {
+		if got := rule.refuses(imp) == ""; got != allowed {
+			t.Errorf("%s: allowed is %v; want %v", imp, got, allowed)
+		}
+	}
+}
+
+func (p Package) refuses(imp string) string {
+	if ours, found := strings.CutPrefix(imp, module+"/"); found {
+		if slices.Contains(p.Ours, ours) {
+			return ""
+		}
+		return "no such arrow between our packages"
+	}
+	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
+		return "" // the standard library
+	}
+	for _, prefix := range p.Outside {
+		if imp == prefix || strings.HasPrefix(imp, prefix+"/") {
+			return ""
+		}
+	}
+	return "this module is not among those it may name"
+}
+
+// sources calls visit for every Go file of the module, tests included, with its path from the root.
+func sources(t *testing.T, visit func(path string, file *ast.File, raw string)) {
+	t.Helper()
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
+			return fs.SkipDir
+		}
+		if d.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, raw, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		visit(strings.TrimPrefix(filepath.ToSlash(path), "../../"), file, string(raw))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRulesOfTheHouse(t *testing.T) {
+	seen := 0
+	sources(t, func(path string, file *ast.File, raw string) {
+		seen++
+		test := strings.HasSuffix(path, "_test.go")
+		for _, imp := range file.Imports {
+			if imp.Path.Value == `"unsafe"` && filepath.Dir(path) != "kvplane/nixl" {
+				t.Errorf("%s: unsafe belongs to kvplane/nixl alone", path)
+			}
+		}
+		if !test && path != "router/http.go" && requestContext.MatchString(raw) && strings.HasPrefix(path, "router/") {
+			t.Errorf("%s: fiber.Ctx and fasthttp.RequestCtx stay in router/http.go: their strings are rewritten by the next request", path)
+		}
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: has an init function", path)
+			}
+		}
+		for _, banned := range []string{"package util", "package utils", "package common", "package helpers", "package types"} {
+			if regexp.MustCompile(`(?m)^` + banned + `$`).MatchString(raw) {
+				t.Errorf("%s: %s says nothing", path, banned)
+			}
+		}
+	})
+	if seen < 10 {
+		t.Fatalf("only %d Go files were seen", seen)
+	}
+}
+
+var requestContext = regexp.MustCompile(`\bfiber\.Ctx\b|\bfasthttp\.RequestCtx\b`)
+
+// TestExitOnlyInMain keeps every other function returning its error.
+func TestExitOnlyInMain(t *testing.T) {
+	sources(t, func(path string, file *ast.File, _ string) {
+		if strings.HasSuffix(path, "_test.go") || path == "cmd/pdrouter/main.go" {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Exit" {
+				if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "os" {
+					t.Errorf("%s: os.Exit belongs to main", path)
+				}
+			}
+			return true
+		})
+	})
+}
