@@ -1,3 +1,63 @@
-// Package policies decides how a request is served: split over a prefill and a decode engine or by one engine
-// alone, and by which. A policy is read from YAML; choosing is a pure function over a snapshot of the fleet.
+// Package policies reads policy files and chooses the engines of a request. It owns the split rule (is this
+// request worth handing off?) and the choice of a prefill and a decode engine among those that may be used.
+// It does not know what an engine is beyond a name, whether it may be used and how many requests it serves,
+// and it keeps no state: a choice is a pure function of the request, a snapshot of the fleet and a draw.
+// The router calls Policy.Choose once per dispatch, from any goroutine.
 package policies
+
+// Engine is what a choice may know of one engine.
+type Engine struct {
+	Name     string
+	Usable   bool // healthy, and not tried before by the same request
+	InFlight int  // requests that the router has dispatched to it and that have not ended
+}
+
+// Fleet is a snapshot of the engines that serve one model. Choose only reads it.
+type Fleet struct {
+	Prefill []Engine
+	Decode  []Engine
+	// Pairable says whether Prefill[p] can hand KV blocks to Decode[d]; nil means that every pair can.
+	// It is called several times per choice and must not block.
+	Pairable func(p, d int) bool
+}
+
+// Request is what a choice may know of one request.
+type Request struct {
+	Model        string
+	PromptTokens int // an estimate will do: bytes/4
+	// Unsplittable says why one hand-off cannot serve this request; "" means that it can.
+	Unsplittable Reason
+}
+
+// Draw is the chance of one decision, so that Choose itself has none.
+type Draw struct {
+	Turn   uint64 // grows by one per decision for the same model: round robin, and the order among equals
+	Random uint64 // uniform over all 64 bits: random and power_of_two
+}
+
+// Reason is the short, stable name of why a request was split or not: a metric's label and a header's value.
+type Reason string
+
+// The reasons that this package gives. The router adds its own through Request.Unsplittable.
+const (
+	Split       Reason = "split"        // prefill and decode on two engines
+	ShortPrompt Reason = "short_prompt" // below split.min_prompt_tokens
+	NoPrefill   Reason = "no_prefill"   // no prefill engine may be used
+	NoPair      Reason = "no_pair"      // some may be used, none of them with a decode engine that may be used
+	NoDecode    Reason = "no_decode"    // no decode engine may be used
+	Aggregated  Reason = "aggregated"   // for Request.Unsplittable: the model's engines hand nothing off
+)
+
+// Choice is the outcome of one decision.
+type Choice struct {
+	Split   bool
+	Prefill int // index into Fleet.Prefill; -1: none
+	Decode  int // index into Fleet.Decode; -1: the request cannot be served, Reason says why
+	Reason  Reason
+
+	why why
+}
+
+// Why says for people how the engines were found, such as "prefill least_load 0<2 · decode round_robin".
+// It is built at each call, so that a choice nobody asks about costs no allocation.
+func (c Choice) Why() string { return c.why.text(c) }

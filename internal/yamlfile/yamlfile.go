@@ -1,0 +1,287 @@
+// Package yamlfile reads configuration files strictly and says on which line a mistake stands. It owns decoding
+// and the wording of what does not decode; what the values must be is for whoever owns the Config they fill.
+// Both the gateway's configuration (cmd/pdrouter) and policy files (policies) are read through it.
+package yamlfile
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// File is one YAML document with the mistakes found in it so far. It is not safe for concurrent use.
+type File struct {
+	name     string
+	nodes    map[string]node // by dotted key, such as "models[0].name"; "" is the document
+	mistakes []Mistake
+	whole    bool // the document could be read, so its values are worth checking
+}
+
+// Mistake is one thing wrong with a file.
+type Mistake struct {
+	File string
+	Line int // from 1; 0 if it belongs to no line
+	Text string
+}
+
+// Error returns "file:line: text".
+func (m Mistake) Error() string {
+	if m.Line == 0 {
+		return m.File + ": " + m.Text
+	}
+	return m.File + ":" + strconv.Itoa(m.Line) + ": " + m.Text
+}
+
+type node struct {
+	line int
+	yaml *yaml.Node // the value
+}
+
+// Decode fills into from one YAML document. Keys that into does not have, values of another kind, keys given
+// twice and a second document are mistakes; into keeps whatever could be read. An empty document is none.
+func Decode(name string, b []byte, into any) *File {
+	f := &File{name: name, nodes: map[string]node{}}
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	var doc yaml.Node
+	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+		f.whole = true
+		return f
+	} else if err != nil {
+		f.addSyntax(err)
+		return f
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		f.add(0, "holds more than one document; want one")
+		return f
+	}
+	f.whole = true
+	f.index("", &doc, doc.Line)
+
+	d = yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	err := d.Decode(into)
+	var typed *yaml.TypeError
+	switch {
+	case errors.As(err, &typed):
+		for _, text := range typed.Errors {
+			f.addDecode(text, reflect.TypeOf(into))
+		}
+	case err != nil:
+		f.addSyntax(err)
+	}
+	return f
+}
+
+// Check adds the mistakes that err joins, each on the line of the dotted key that it begins with. under is the
+// dotted key of the section that the keys are relative to; "" is the whole file. A mistake on a line that did not
+// decode is left out: it would only be a consequence.
+func (f *File) Check(under string, err error) {
+	if err == nil || !f.whole {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only a join itself is taken apart, never what it wraps
+		for _, e := range joined.Unwrap() {
+			f.Check(under, e)
+		}
+		return
+	}
+	text := err.Error()
+	if under != "" {
+		text = under + "." + text
+	}
+	key, _, _ := strings.Cut(text, " ")
+	key = strings.TrimSuffix(key, ":")
+	line := f.Line(key)
+	for _, m := range f.mistakes {
+		if m.Line == line && line != 0 && f.has(key) {
+			return
+		}
+	}
+	f.add(line, f.named(text, key))
+}
+
+// Err returns all mistakes in the order of their lines, joined, or nil if there is none.
+func (f *File) Err() error {
+	sorted := slices.Clone(f.mistakes)
+	slices.SortStableFunc(sorted, func(a, b Mistake) int { return cmp.Compare(a.Line, b.Line) })
+	errs := make([]error, len(sorted))
+	for i, m := range sorted {
+		errs[i] = m
+	}
+	return errors.Join(errs...)
+}
+
+// Line returns the line of a dotted key, or of the nearest key around it that the file has; 0 if there is none.
+func (f *File) Line(key string) int {
+	for {
+		if n, ok := f.nodes[key]; ok {
+			return n.line
+		}
+		cut := strings.LastIndexAny(key, ".[")
+		if cut < 0 {
+			return f.nodes[""].line
+		}
+		key = key[:cut]
+	}
+}
+
+func (f *File) has(key string) bool { _, ok := f.nodes[key]; return ok }
+
+func (f *File) add(line int, text string) {
+	f.mistakes = append(f.mistakes, Mistake{File: f.name, Line: line, Text: text})
+}
+
+// index notes the line of every dotted key under n.
+func (f *File) index(key string, n *yaml.Node, line int) {
+	for n.Kind == yaml.DocumentNode || n.Kind == yaml.AliasNode {
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
+		} else {
+			n = n.Content[0]
+		}
+	}
+	if _, seen := f.nodes[key]; seen {
+		return // a key given twice, or an alias that holds itself: the first stands
+	}
+	f.nodes[key] = node{line: line, yaml: n}
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			child := n.Content[i].Value
+			if key != "" {
+				child = key + "." + child
+			}
+			f.index(child, n.Content[i+1], n.Content[i].Line)
+		}
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			f.index(key+"["+strconv.Itoa(i)+"]", item, item.Line)
+		}
+	}
+}
+
+// named puts the name that an element of a list has beside its index: rules[1].prefill becomes rules[1] "long": prefill.
+func (f *File) named(text, key string) string {
+	end := strings.Index(key, "]")
+	if end < 0 {
+		return text
+	}
+	name, ok := f.nodes[key[:end+1]+".name"]
+	if !ok || name.yaml.Value == "" || key == key[:end+1]+".name" {
+		return text
+	}
+	rest := strings.TrimPrefix(text[end+1:], ".")
+	return fmt.Sprintf("%s %q: %s", text[:end+1], name.yaml.Value, rest)
+}
+
+var (
+	lineText    = regexp.MustCompile(`(?s)^(?:yaml: )?line (\d+): (.*)$`)
+	unknownText = regexp.MustCompile(`^field (.*) not found in type (\S+)$`)
+	valueText   = regexp.MustCompile("(?s)^cannot unmarshal (\\S+)(?: `.*`)? into (.*)$")
+	twiceText   = regexp.MustCompile(`^mapping key "(.*)" already defined at line (\d+)$`)
+)
+
+func (f *File) addSyntax(err error) {
+	line, text := splitLine(err.Error())
+	f.add(line, strings.TrimPrefix(text, "yaml: "))
+}
+
+func splitLine(text string) (int, string) {
+	m := lineText.FindStringSubmatch(text)
+	if m == nil {
+		return 0, text
+	}
+	line, _ := strconv.Atoi(m[1])
+	return line, m[2]
+}
+
+// addDecode words one of the decoder's own messages in terms of keys.
+func (f *File) addDecode(text string, into reflect.Type) {
+	line, text := splitLine(text)
+	if m := unknownText.FindStringSubmatch(text); m != nil {
+		key := f.at(line, func(key string, _ *yaml.Node) bool { return lastPart(key) == m[1] })
+		f.add(line, f.named(key+" is not a key here"+wantKeys(into, key), key))
+		return
+	}
+	if m := twiceText.FindStringSubmatch(text); m != nil {
+		f.add(line, fmt.Sprintf("%s is given twice; line %s has it too", m[1], m[2]))
+		return
+	}
+	if m := valueText.FindStringSubmatch(text); m != nil {
+		var found *yaml.Node
+		key := f.at(line, func(_ string, n *yaml.Node) bool {
+			if n.ShortTag() != m[1] {
+				return false
+			}
+			found = n
+			return true
+		})
+		f.add(line, f.named(fmt.Sprintf("%s is %s; want %s", key, show(found), kind(m[2])), key))
+		return
+	}
+	f.add(line, text)
+}
+
+// at returns the longest key on a line whose value fits; the key may stand a line above its value.
+func (f *File) at(line int, fits func(key string, n *yaml.Node) bool) string {
+	best := ""
+	keys := make([]string, 0, len(f.nodes))
+	for key, n := range f.nodes {
+		if n.line == line || n.yaml.Line == line {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		if n := f.nodes[key]; len(key) > len(best) && fits(key, n.yaml) {
+			best = key
+		}
+	}
+	return best
+}
+
+func lastPart(key string) string { return key[strings.LastIndex(key, ".")+1:] }
+
+func show(n *yaml.Node) string {
+	switch {
+	case n == nil:
+		return "something else"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.MappingNode:
+		return "a section of keys"
+	default:
+		return strconv.Quote(n.Value)
+	}
+}
+
+// kind words a Go type for people.
+func kind(typ string) string {
+	switch {
+	case typ == "time.Duration":
+		return `a time with its unit, such as "30s" or "250ms"`
+	case strings.HasPrefix(typ, "[]"):
+		return "a list"
+	case typ == "bool":
+		return "true or false"
+	case typ == "string":
+		return "text"
+	case strings.HasPrefix(typ, "uint"):
+		return "a whole number, 0 or more"
+	case strings.HasPrefix(typ, "int"):
+		return "a whole number"
+	case strings.HasPrefix(typ, "float"):
+		return "a number"
+	default:
+		return "a section of keys"
+	}
+}

@@ -1,0 +1,154 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Config is a policy as it is written in YAML. It can stand in a file of its own or as a section of another.
+type Config struct {
+	// Rules are tried from the first to the last; the first that names the request's model decides.
+	Rules []Rule `yaml:"rules"`
+	// Default decides for every other model, and gives each rule the values that the rule leaves out.
+	Default Choosing `yaml:"default"`
+}
+
+// Rule is how the engines are chosen for the models it names.
+type Rule struct {
+	Name     string   `yaml:"name"`   // required, for people: it stands in messages
+	Models   []string `yaml:"models"` // names as clients write them; a trailing * matches any rest
+	Choosing `yaml:",inline"`
+}
+
+// Choosing is how a request's engines are chosen.
+type Choosing struct {
+	Split   SplitRule `yaml:"split"`
+	Prefill Role      `yaml:"prefill"`
+	Decode  Role      `yaml:"decode"`
+}
+
+// SplitRule says which requests are served by two engines.
+type SplitRule struct {
+	// MinPromptTokens is the smallest prompt, in tokens, that is worth a hand-off; default 0: every prompt.
+	MinPromptTokens *int `yaml:"min_prompt_tokens"`
+	// WhenNoPrefill says what happens if no prefill engine may be used, or none that can pair with a usable
+	// decode engine: "decode_alone" (default) or "refuse".
+	WhenNoPrefill string `yaml:"when_no_prefill"`
+}
+
+// Role is how one engine of a role is chosen among those that may be used.
+type Role struct {
+	Policy string `yaml:"policy"` // round_robin, random, least_load (default) or power_of_two
+}
+
+// The values of SplitRule.WhenNoPrefill.
+const (
+	decodeAlone = "decode_alone"
+	refuse      = "refuse"
+)
+
+func (c Config) withDefaults() Config {
+	zero := 0
+	c.Default = c.Default.or(Choosing{
+		Split:   SplitRule{MinPromptTokens: &zero, WhenNoPrefill: decodeAlone},
+		Prefill: Role{Policy: leastLoad.String()},
+		Decode:  Role{Policy: leastLoad.String()},
+	})
+	rules := make([]Rule, len(c.Rules))
+	for i, r := range c.Rules {
+		r.Choosing = r.or(c.Default)
+		rules[i] = r
+	}
+	c.Rules = rules
+	return c
+}
+
+// or fills what c leaves out from d.
+func (c Choosing) or(d Choosing) Choosing {
+	if c.Split.MinPromptTokens == nil {
+		c.Split.MinPromptTokens = d.Split.MinPromptTokens
+	}
+	if c.Split.WhenNoPrefill == "" {
+		c.Split.WhenNoPrefill = d.Split.WhenNoPrefill
+	}
+	if c.Prefill.Policy == "" {
+		c.Prefill.Policy = d.Prefill.Policy
+	}
+	if c.Decode.Policy == "" {
+		c.Decode.Policy = d.Decode.Policy
+	}
+	return c
+}
+
+// Validate reports every mistake at once, joined; each message begins with the dotted key it is about.
+// Keys that are left out are no mistake where they have a default.
+func (c Config) Validate() error {
+	errs := []error{c.Default.validate("default")}
+	names := map[string]int{}
+	for i, r := range c.Rules {
+		at := fmt.Sprintf("rules[%d]", i)
+		if first, taken := names[r.Name]; taken && r.Name != "" {
+			errs = append(errs, fmt.Errorf("%s.name is %q; want a name that rules[%d] does not have", at, r.Name, first))
+		} else {
+			names[r.Name] = i
+		}
+		switch r.Name {
+		case "":
+			errs = append(errs, fmt.Errorf("%s.name is missing; want a name for messages", at))
+		case defaultName:
+			errs = append(errs, fmt.Errorf("%s.name is %q; want another, the default rule has it", at, r.Name))
+		}
+		errs = append(errs, c.validateModels(i), r.validate(at))
+	}
+	return errors.Join(errs...)
+}
+
+// validateModels reports patterns of rule i that cannot match anything, on their own or behind earlier rules.
+func (c Config) validateModels(i int) error {
+	var errs []error
+	at := fmt.Sprintf("rules[%d].models", i)
+	if len(c.Rules[i].Models) == 0 {
+		errs = append(errs, fmt.Errorf("%s is empty; want at least one model, or move the rule to default", at))
+	}
+	for j, m := range c.Rules[i].Models {
+		if m == "" || strings.Contains(strings.TrimSuffix(m, "*"), "*") {
+			errs = append(errs, fmt.Errorf("%s[%d] is %q; want a model's name, * only as its last character", at, j, m))
+			continue
+		}
+		for k, earlier := range c.Rules[:i] {
+			if covers(earlier.Models, m) {
+				errs = append(errs, fmt.Errorf("%s[%d] is %q; rules[%d] takes it already and the first match wins", at, j, m, k))
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// covers reports whether every model that pattern m matches is matched by one of the patterns.
+func covers(patterns []string, m string) bool {
+	for _, p := range patterns {
+		prefix, open := strings.CutSuffix(p, "*")
+		if p == m || open && strings.HasPrefix(strings.TrimSuffix(m, "*"), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c Choosing) validate(at string) error {
+	var errs []error
+	if n := c.Split.MinPromptTokens; n != nil && *n < 0 {
+		errs = append(errs, fmt.Errorf("%s.split.min_prompt_tokens is %d; want 0 or more", at, *n))
+	}
+	if w := c.Split.WhenNoPrefill; w != "" && w != decodeAlone && w != refuse {
+		errs = append(errs, fmt.Errorf("%s.split.when_no_prefill is %q; want %s or %s", at, w, decodeAlone, refuse))
+	}
+	for _, r := range []struct{ key, policy string }{{"prefill", c.Prefill.Policy}, {"decode", c.Decode.Policy}} {
+		if _, ok := parsePicker(r.policy); !ok && r.policy != "" {
+			errs = append(errs, fmt.Errorf("%s.%s.policy is %q; want %s", at, r.key, r.policy, pickerNames))
+		}
+	}
+	return errors.Join(errs...)
+}
