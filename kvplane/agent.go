@@ -1,0 +1,116 @@
+package kvplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// ErrSuperseded is what a Directory's error wraps when it knows of a newer generation of the engine that was asked for.
+var ErrSuperseded = errors.New("a newer generation of the engine is known")
+
+// Directory finds the records of a peer. The agent asks from a goroutine of its own, once per peer however many
+// transfers wait for the answer; an error is told to all of them and forgotten.
+type Directory interface {
+	// Engine returns the records of all ranks of exactly this incarnation.
+	Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error)
+}
+
+// Config is what an Agent is made from.
+type Config struct {
+	// Self is this rank's record without Agent, Transport, Blob and Doorbell, which Open fills in.
+	Self metadata.Record
+	// Memory is what peers may write into and what is written from. It holds every region of Self.Layout.
+	Memory    []Memory
+	Transport Transport // owned by the agent from Open on, closed with it
+	Directory Directory
+	// Report is called on the agent's goroutine. It must neither block nor call the agent's Close.
+	Report func(Report)
+	Events *Events // receives each step of every transfer; nil publishes nothing
+	Times  Times
+	// SerialStarts says that a peer's newer generation proves that the older one's process is gone, as under a
+	// supervisor that reaps an engine before it starts the next. Without it only Agent.Gone is proof.
+	SerialStarts bool
+	Log          *slog.Logger // nil logs nothing
+}
+
+// Times are the plane's durations. Zero means the default.
+type Times struct {
+	Lease    time.Duration // P keeps offered blocks so long for a consumer that has not come; default 30 s
+	Wait     time.Duration // D waits so long for P's offer unless the Expectation says otherwise; default 30 s
+	Deadline time.Duration // D waits so long from the first sign that P is writing; default 10 s
+	NetDelay time.Duration // how long bytes of a failed or dead writer may be on their way; default 1 s
+	Lost     time.Duration // a lost connection fails a transfer after so long; default 1 s
+	Resend   time.Duration // first pause before a message is sent again, doubling; default 20 ms
+	Pause    time.Duration // longest pause between resends; default 2 s
+	Lookup   time.Duration // how long one Directory.Engine may take; default 5 s
+}
+
+func (t Times) withDefaults() Times {
+	set := func(d *time.Duration, def time.Duration) {
+		if *d <= 0 {
+			*d = def
+		}
+	}
+	set(&t.Lease, 30*time.Second)
+	set(&t.Wait, 30*time.Second)
+	set(&t.Deadline, 10*time.Second)
+	set(&t.NetDelay, time.Second)
+	set(&t.Lost, time.Second)
+	set(&t.Resend, 20*time.Millisecond)
+	set(&t.Pause, 2*time.Second)
+	set(&t.Lookup, 5*time.Second)
+	return t
+}
+
+// Agent is one rank's end of the plane. Its methods are safe for concurrent use and do not wait for the network.
+type Agent struct {
+	cfg    Config
+	record metadata.Record
+}
+
+// Open starts the agent: it registers the memory, listens, and runs until Close.
+func Open(cfg Config) (*Agent, error) { return nil, errors.ErrUnsupported }
+
+// Record returns the rank's complete record, for publishing. The caller sets Published, Expires and the signature.
+func (a *Agent) Record() metadata.Record { return a.record }
+
+// Expect registers reserved blocks with every producer rank of the peer.
+func (a *Agent) Expect(e Expectation) {}
+
+// Offer makes finished blocks available to the peer.
+func (a *Agent) Offer(o Offer) {}
+
+// Abandon gives a transfer up on this rank, whichever side it is on, known already or not. On D it leads to Negative
+// and Safe unless the rank was Ready; on P an Offer made before or after it still ends in Sent.
+func (a *Agent) Abandon(id TransferID, why string) {}
+
+// Gone says that the process of a peer is proven dead: reaped, or its host reset. Silence is no proof.
+func (a *Agent) Gone(inc metadata.Incarnation) {}
+
+// Status counts what the agent holds and has seen.
+func (a *Agent) Status() Status { return Status{} }
+
+// Close ends the agent and its transport and waits for their goroutines. Transfers under way are not reported.
+func (a *Agent) Close() error { return nil }
+
+// Status is a snapshot of an agent's books.
+type Status struct {
+	Offers        int            `json:"offers"`        // P: transfers whose blocks are held
+	Registrations int            `json:"registrations"` // P: registrations not forgotten yet
+	Writing       int            `json:"writing"`       // P: writes in progress
+	Expectations  int            `json:"expectations"`  // D: transfers not settled yet
+	Quarantined   map[string]int `json:"quarantined"`   // D: blocks that a silent peer may still write, by engine id
+	HeldBlocks    int            `json:"held_blocks"`   // P: blocks of Offers
+	PinnedBlocks  int            `json:"pinned_blocks"` // D: blocks of Expectations before Ready or Safe
+	Peers         int            `json:"peers"`         // known peer ranks
+	Polls         uint64         `json:"polls"`         // calls of Transport.Poll
+	Wakeups       uint64         `json:"wakeups"`       // times the owner went from waiting to working
+	Written       uint64         `json:"written"`       // writes that ended well
+	WrittenBytes  uint64         `json:"written_bytes"` // bytes of these
+	Messages      uint64         `json:"messages"`      // messages taken in
+	Dropped       map[string]int `json:"dropped"`       // events without effect, by why
+}

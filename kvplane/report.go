@@ -1,0 +1,88 @@
+package kvplane
+
+import "pdrouter/metadata"
+
+// Report is what an agent tells its engine about one transfer. An accepted Offer ends in exactly one Sent; an
+// Expectation in Ready, or in Negative followed, perhaps much later, by Safe.
+type Report struct {
+	ID     TransferID
+	Rank   metadata.Rank // whose agent reports
+	Kind   ReportKind
+	Reason Reason      // Negative; Sent when a consumer went without
+	Detail string      // for people, may be empty
+	Groups []BlockList // the blocks that the report is about, as given with the Expectation or the Offer
+	Tokens int         // Ready: tokens that P has computed, the least that any producer named; 0 if nothing was needed
+	Blocks int         // logical blocks in Groups
+	Bytes  uint64      // Sent: bytes written for all consumers
+	K, N   int         // counted of expected: writers (Ready, Negative), consumers (Sent)
+}
+
+// ReportKind says what a Report is.
+type ReportKind uint8
+
+// The kinds of Report.
+const (
+	// Ready: every byte this rank needs has landed.
+	Ready ReportKind = iota + 1
+	// Negative: the transfer has failed on this rank. Its blocks may still be written to: they must not be read,
+	// hashed, freed or used again before Safe.
+	Negative
+	// Safe: after Negative, nothing can land in the blocks any more.
+	Safe
+	// Sent: P no longer reads this request's blocks on this rank. Free them when all ranks have reported it.
+	Sent
+)
+
+// String names the kind.
+func (k ReportKind) String() string {
+	switch k {
+	case Ready:
+		return "ready"
+	case Negative:
+		return "negative"
+	case Safe:
+		return "safe"
+	case Sent:
+		return "sent"
+	}
+	return "unknown"
+}
+
+// Reason says why a transfer or one consumer of it ended without its blocks. The numbers are part of the protocol.
+type Reason uint8
+
+// The reasons. Zero is none.
+const (
+	Cancelled    Reason = iota + 1 // D gave up
+	NoOffer                        // P's engine did not finish the request while D waited
+	Dead                           // P's engine aborted the request or never ran it
+	Handshake                      // the peer's records could not be had
+	LeaseOver                      // D did not come while P kept the blocks
+	Sibling                        // another consumer of the same transfer failed
+	Spent                          // the reference has served already
+	Stranger                       // not the peer that the gateway named
+	Full                           // a table is at its bound
+	Conflict                       // two different registrations under one number, or two of one transfer
+	Short                          // P's blocks and D's need cannot be brought together
+	Unplannable                    // the two layouts cannot be brought together
+	WriteFailed                    // a started write ended in an error
+	SubmitFailed                   // a write could not be posted
+	Deadline                       // D's own deadline
+	PeerGone                       // the connection was lost and did not come back
+	Superseded                     // the peer's generation is dead
+	Stopped                        // another rank failed, or the engine gave up
+	Closing                        // the agent is being closed
+)
+
+var reasonNames = [...]string{
+	"", "cancelled", "no_offer", "dead", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
+	"short", "unplannable", "write_failed", "submit_failed", "deadline", "peer_gone", "superseded", "stopped", "closing",
+}
+
+// String returns the name used in events and logs, "" for none.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return "unknown"
+}

@@ -1,0 +1,62 @@
+package kvplane
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// TransferID names the hand-over of one request's KV from one engine to another. It is unguessable, new at every
+// dispatch and serves once. The zero value names nothing.
+type TransferID [16]byte
+
+// NewTransferID draws a new id.
+func NewTransferID() TransferID {
+	var id TransferID
+	rand.Read(id[:]) // never fails: crypto/rand ends the process instead
+	return id
+}
+
+// String returns 32 hexadecimal digits.
+func (id TransferID) String() string { return hex.EncodeToString(id[:]) }
+
+// ParseTransferID is the inverse of String. Capital digits and the zero id are refused.
+func ParseTransferID(s string) (TransferID, error) {
+	var id TransferID
+	if len(s) != 2*len(id) {
+		return TransferID{}, fmt.Errorf("kvplane: transfer id has %d characters; want %d hexadecimal digits", len(s), 2*len(id))
+	}
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil || id.String() != s || id == (TransferID{}) {
+		return TransferID{}, fmt.Errorf("kvplane: transfer id %q is not %d lower-case hexadecimal digits", s, 2*len(id))
+	}
+	return id, nil
+}
+
+// BlockList is one group's blocks of a request on one rank: Blocks[j] holds the tokens from First + j·L on,
+// L being the rank's logical block size. The ids are logical.
+type BlockList struct {
+	First  int // token index where Blocks[0] begins; a multiple of the kernel block size
+	Blocks []int32
+}
+
+// Offer is P's word that a request's KV is finished and visible in memory. The rank's agent keeps the blocks until it
+// reports Sent; the engine frees them when all its ranks have.
+type Offer struct {
+	ID     TransferID
+	Peer   metadata.Incarnation // the consumer engine, as the gateway named it; nobody else is served
+	Tokens int                  // tokens computed, counted from the start of the request
+	Groups []BlockList          // as many as the layout has groups, in its order
+}
+
+// Expectation is D's word that blocks are reserved for a request and wait to be written. The blocks are pinned until
+// the agent has reported Ready or Safe.
+type Expectation struct {
+	ID     TransferID
+	Peer   metadata.Incarnation // the producer engine, as the gateway named it; nobody else is heard
+	Need   [2]int               // tokens [t0, t1) that decode needs and does not hold; t0 == t1 needs nothing
+	Groups []BlockList          // as many as the layout has groups, in its order; only blocks that nobody else reads
+	Wait   time.Duration        // how long a producer may take to offer; 0 is Times.Wait
+}
