@@ -1,0 +1,70 @@
+package auth
+
+import (
+	"errors"
+	"net/http"
+)
+
+// Code says what kind of refusal an Error is. It is the reason that goes to metrics and headers.
+type Code string
+
+// The kinds of refusal. Which check an invalid token failed is never told to its bearer.
+const (
+	NoCredentials     Code = "no_credentials"
+	InvalidToken      Code = "invalid_token"
+	InsufficientScope Code = "insufficient_scope"
+)
+
+// Error is a refusal. Its Message, Challenge and Status are for the caller and constant per Code;
+// the wrapped cause is for the log.
+type Error struct {
+	Code Code
+	Err  error
+}
+
+// Error returns the code and the cause, for logs.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return "auth: " + string(e.Code)
+	}
+	return "auth: " + string(e.Code) + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// HTTPStatus returns 403 for a valid token that may not do this, else 401.
+func (e *Error) HTTPStatus() int {
+	if e.Code == InsufficientScope {
+		return http.StatusForbidden
+	}
+	return http.StatusUnauthorized
+}
+
+// Message returns what the caller may read.
+func (e *Error) Message() string {
+	if e.Code == InsufficientScope {
+		return "these credentials do not permit this"
+	}
+	return "missing or invalid credentials"
+}
+
+// Challenge returns the value of the answer's WWW-Authenticate header.
+func (e *Error) Challenge() string {
+	switch e.Code {
+	case NoCredentials:
+		return `Bearer realm="pdrouter"`
+	case InsufficientScope:
+		return `Bearer realm="pdrouter", error="insufficient_scope"`
+	}
+	return `Bearer realm="pdrouter", error="invalid_token"`
+}
+
+// Reason returns the code as text.
+func (e *Error) Reason() string { return string(e.Code) }
+
+func invalid(err error) error { return &Error{Code: InvalidToken, Err: err} }
+
+func forbidden(text string) error {
+	return &Error{Code: InsufficientScope, Err: errors.New(text)}
+}

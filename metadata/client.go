@@ -1,0 +1,210 @@
+package metadata
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+const contentType = "application/msgpack"
+
+// ClientConfig says where a gateway's agents' listener is.
+type ClientConfig struct {
+	URL     string        `yaml:"url"`     // base URL, http or https
+	Timeout time.Duration `yaml:"timeout"` // of one exchange; default 5s
+	Retry   time.Duration `yaml:"retry"`   // Directory: first pause between tries, doubled up to 1s; default 20ms
+	Answer  int64         `yaml:"answer"`  // bytes of an answer at most; default 32 MiB
+}
+
+func (c ClientConfig) withDefaults() ClientConfig {
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	if c.Retry == 0 {
+		c.Retry = 20 * time.Millisecond
+	}
+	if c.Answer == 0 {
+		c.Answer = 32 << 20
+	}
+	return c
+}
+
+// Validate reports every value that makes no sense. Zero means the default.
+func (c ClientConfig) Validate() error {
+	var errs []error
+	if u, err := url.Parse(c.URL); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		errs = append(errs, fmt.Errorf("url is %q; want http://host:port or https://host:port", c.URL))
+	}
+	if c.Timeout < 0 || c.Retry < 0 || c.Answer < 0 {
+		errs = append(errs, fmt.Errorf("timeout, retry and answer are %v, %v and %d; want at least 0", c.Timeout, c.Retry, c.Answer))
+	}
+	return errors.Join(errs...)
+}
+
+// Client speaks to a gateway's metadata routes. It is safe for concurrent use.
+type Client struct {
+	cfg   ClientConfig
+	base  string
+	http  *http.Client
+	token func() (string, error)
+	trust Voucher
+}
+
+// NewClient returns a client that sends the bearer token that token returns at each request (see TokenFile). trust
+// checks the signature of each record that is read; nil leaves trust to the connection. transport carries the
+// exchanges; nil is a plain http.Transport.
+func NewClient(cfg ClientConfig, token func() (string, error), trust Voucher, transport http.RoundTripper) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("metadata: client: %w", err)
+	}
+	if token == nil {
+		return nil, errors.New("metadata: client: no token")
+	}
+	if transport == nil {
+		transport = &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second}
+	}
+	cfg = cfg.withDefaults()
+	return &Client{
+		cfg: cfg, base: strings.TrimSuffix(cfg.URL, "/") + "/metadata/v1/engines", token: token, trust: trust,
+		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}, nil
+}
+
+// Put publishes a record. It returns ErrStale if the gateway knows something newer.
+func (c *Client) Put(ctx context.Context, rec Record) error {
+	body, err := Marshal(rec)
+	if err != nil {
+		return err
+	}
+	_, err = c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body)
+	return named(err, rec.Engine, rec.Rank)
+}
+
+// Delete withdraws a record. It returns ErrNotFound or ErrStale if there is nothing to withdraw.
+func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
+	_, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil)
+	return named(err, inc.Engine, rank)
+}
+
+// Rank returns the record of one rank of the engine's newest generation, or ErrNotFound.
+func (c *Client) Rank(ctx context.Context, engine string, rank Rank) (Record, error) {
+	b, err := c.do(ctx, http.MethodGet, c.rankURL(engine, rank), nil)
+	if err != nil {
+		return Record{}, named(err, engine, rank)
+	}
+	return c.decode(b, engine)
+}
+
+// Engine returns the records of all ranks of the engine's newest generation, in the order of their ranks, or
+// ErrNotFound.
+func (c *Client) Engine(ctx context.Context, engine string) ([]Record, error) {
+	b, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil)
+	if err != nil {
+		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
+	}
+	raws, err := splitRecords(b)
+	if err != nil {
+		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
+	}
+	recs := make([]Record, len(raws))
+	for i, raw := range raws {
+		if recs[i], err = c.decode(raw, engine); err != nil {
+			return nil, err
+		}
+	}
+	return recs, nil
+}
+
+func (c *Client) decode(b []byte, engine string) (Record, error) {
+	var rec Record
+	var err error
+	if c.trust != nil {
+		rec, err = UnmarshalSigned(b, c.trust)
+	} else {
+		rec, err = Unmarshal(b)
+	}
+	if err == nil && rec.Engine != engine {
+		err = fmt.Errorf("metadata: engine %s: the answer is about engine %s", engine, rec.Engine)
+	}
+	return rec, err
+}
+
+func (c *Client) rankURL(engine string, rank Rank) string {
+	return c.base + "/" + url.PathEscape(engine) + "/ranks/" + rank.String()
+}
+
+// do sends one request and returns the body of its answer if that is 2xx.
+func (c *Client) do(ctx context.Context, method, target string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Accept", contentType)
+	if method == http.MethodPut {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.Answer+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > c.cfg.Answer {
+		return nil, fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, answerError(resp.StatusCode, b)
+	}
+	return b, nil
+}
+
+// StatusError is an answer that is neither success, ErrNotFound nor ErrStale.
+type StatusError struct {
+	Status  int
+	Message string
+}
+
+// Error returns status and message.
+func (e *StatusError) Error() string { return fmt.Sprintf("status %d: %s", e.Status, e.Message) }
+
+func named(err error, engine string, rank Rank) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("metadata: engine %s rank %v: %w", engine, rank, err)
+}
+
+// splitRecords cuts an array of records into the encodings of its elements.
+func splitRecords(b []byte) ([][]byte, error) {
+	if err := check(b); err != nil {
+		return nil, err
+	}
+	var raws []msgpack.RawMessage
+	if err := msgpack.Unmarshal(b, &raws); err != nil {
+		return nil, err
+	}
+	out := make([][]byte, len(raws))
+	for i, r := range raws {
+		out[i] = r
+	}
+	return out, nil
+}

@@ -1,0 +1,211 @@
+package metadata
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Unpairable says why two engines cannot exchange KV blocks.
+type Unpairable struct {
+	Reason PairReason
+	Text   string // names both values
+}
+
+// Error returns the reason and both values.
+func (u *Unpairable) Error() string { return "not pairable: " + string(u.Reason) + ": " + u.Text }
+
+// PairReason is why two engines are not pairable, for metrics.
+type PairReason string
+
+// Why engines are not pairable.
+const (
+	IncompleteRanks  PairReason = "incomplete_ranks"  // a rank's record is missing
+	MixedRecords     PairReason = "mixed_records"     // one engine's records contradict each other
+	WrongRole        PairReason = "role"              // not a prefill and a decode engine
+	NoConnector      PairReason = "no_connector"      // an engine hands nothing off
+	OtherConnector   PairReason = "connector"         // push with pull, stock with plane
+	OtherTransport   PairReason = "transport"         //
+	Incompatible     PairReason = "compatibility"     // digests differ
+	OtherTP          PairReason = "tp_ratio"          // neither divides the other
+	OtherHeads       PairReason = "heads"             // heads differ, or cannot be split over the ranks
+	OtherBlock       PairReason = "block_tokens"      // kernel blocks: the larger is no multiple of the smaller
+	OtherDType       PairReason = "dtype"             // element type, head width or planes differ
+	OtherOrder       PairReason = "order"             // nesting inside a block differs
+	OtherLayers      PairReason = "layers"            // a layer is missing on one side
+	OtherReplication PairReason = "replicated_layout" // one side keeps all heads on every rank, the other does not
+)
+
+func unpairable(reason PairReason, format string, args ...any) error {
+	return &Unpairable{Reason: reason, Text: fmt.Sprintf(format, args...)}
+}
+
+// Pairable returns nil if the prefill engine that published p and the decode engine that published d can exchange KV
+// blocks, else an *Unpairable. It is a pure function.
+func Pairable(p, d []Record) error {
+	a, err := complete(p)
+	if err != nil {
+		return err
+	}
+	b, err := complete(d)
+	if err != nil {
+		return err
+	}
+	switch {
+	case a.Role == Decode:
+		return unpairable(WrongRole, "%s is a %s engine; want prefill or both", a.Engine, a.Role)
+	case b.Role == Prefill:
+		return unpairable(WrongRole, "%s is a %s engine; want decode or both", b.Engine, b.Role)
+	case a.Connector == "" || b.Connector == "":
+		return unpairable(NoConnector, "connectors are %q and %q", a.Connector, b.Connector)
+	case a.Connector != b.Connector:
+		return unpairable(OtherConnector, "connectors are %q and %q", a.Connector, b.Connector)
+	case a.Transport != b.Transport:
+		return unpairable(OtherTransport, "transports are %q and %q", a.Transport, b.Transport)
+	case a.Compatibility != b.Compatibility:
+		return unpairable(Incompatible, "digests are %q and %q", a.Compatibility, b.Compatibility)
+	case !divides(a.Size.TP, b.Size.TP):
+		return unpairable(OtherTP, "tensor-parallel sizes are %d and %d; want one to divide the other", a.Size.TP, b.Size.TP)
+	}
+	if len(a.Layout.Regions) == 0 && len(b.Layout.Regions) == 0 {
+		return nil // a stock engine keeps its layout to itself and its peers; the digest covers it
+	}
+	if err := layoutsFit(a, b); err != nil {
+		return err
+	}
+	la, lb := layers(p), layers(d)
+	if !slices.Equal(la, lb) {
+		return unpairable(OtherLayers, "%s has layers %s, %s has %s", a.Engine, runs(la), b.Engine, runs(lb))
+	}
+	return nil
+}
+
+// layoutsFit compares what all ranks of an engine have in common.
+func layoutsFit(a, b Record) error {
+	x, y := a.Layout, b.Layout
+	switch {
+	case x.Heads < 1 || x.Heads != y.Heads:
+		return unpairable(OtherHeads, "KV heads are %d and %d", x.Heads, y.Heads)
+	case x.Replicated != y.Replicated:
+		return unpairable(OtherReplication, "replicated is %t and %t", x.Replicated, y.Replicated)
+	case !divides(x.Heads, a.Size.TP):
+		return unpairable(OtherHeads, "%d KV heads on %d tensor-parallel ranks of %s; want one to divide the other", x.Heads, a.Size.TP, a.Engine)
+	case !divides(y.Heads, b.Size.TP):
+		return unpairable(OtherHeads, "%d KV heads on %d tensor-parallel ranks of %s; want one to divide the other", y.Heads, b.Size.TP, b.Engine)
+	case x.DType != y.DType || x.HeadBytes != y.HeadBytes:
+		return unpairable(OtherDType, "a head of a token has %d bytes of %q and %d bytes of %q", x.HeadBytes, x.DType, y.HeadBytes, y.DType)
+	case planes(x) != planes(y):
+		return unpairable(OtherDType, "planes per layer are %d and %d", planes(x), planes(y))
+	}
+	kx, ky := kernel(x), kernel(y)
+	if !divides(kx, ky) {
+		return unpairable(OtherBlock, "kernel blocks have %d and %d tokens; want one to be a multiple of the other", kx, ky)
+	}
+	// With one head per rank or one token per block both orders are the same bytes.
+	hx, hy := localHeads(x, a.Size.TP), localHeads(y, b.Size.TP)
+	same := max(hx, hy) == 1 || max(kx, ky) == 1
+	switch {
+	case x.Order != y.Order && !same:
+		return unpairable(OtherOrder, "orders are %q and %q", x.Order, y.Order)
+	case x.Order == TokensFirst && hx != hy && !same:
+		return unpairable(OtherOrder, "tokens first with %d and %d heads per rank would be moved one head of one token at a time", hx, hy)
+	}
+	return nil
+}
+
+// complete returns the first of an engine's records if they are one record of each rank, of one incarnation, that
+// agree in all that an engine's ranks share.
+func complete(recs []Record) (Record, error) {
+	if len(recs) == 0 {
+		return Record{}, unpairable(IncompleteRanks, "0 ranks are published")
+	}
+	first := recs[0]
+	seen := make(map[Rank]bool, len(recs))
+	for _, r := range recs {
+		switch {
+		case r.Incarnation != first.Incarnation:
+			return Record{}, unpairable(MixedRecords, "records of %s and of %s", first.ID(), r.ID())
+		case r.Size != first.Size:
+			return Record{}, unpairable(MixedRecords, "%s: size is %v on rank %v and %v on rank %v", first.Engine, first.Size, first.Rank, r.Size, r.Rank)
+		case r.Role != first.Role || r.Connector != first.Connector || r.Transport != first.Transport:
+			return Record{}, unpairable(MixedRecords, "%s: rank %v is %s, %q, %q and rank %v is %s, %q, %q", first.Engine,
+				first.Rank, first.Role, first.Connector, first.Transport, r.Rank, r.Role, r.Connector, r.Transport)
+		case r.Compatibility != first.Compatibility:
+			return Record{}, unpairable(MixedRecords, "%s: digest is %q on rank %v and %q on rank %v", first.Engine,
+				first.Compatibility, first.Rank, r.Compatibility, r.Rank)
+		case !alike(r.Layout, first.Layout):
+			return Record{}, unpairable(MixedRecords, "%s: ranks %v and %v have different layouts", first.Engine, first.Rank, r.Rank)
+		case seen[r.Rank]:
+			return Record{}, unpairable(MixedRecords, "%s: rank %v is there twice", first.Engine, r.Rank)
+		}
+		seen[r.Rank] = true
+	}
+	if want := first.Size.ranks(); len(seen) != want {
+		return Record{}, unpairable(IncompleteRanks, "%s: %d of %d ranks are published", first.Engine, len(seen), want)
+	}
+	return first, nil
+}
+
+// alike compares what the ranks of one engine share; regions, groups and notes are each rank's own.
+func alike(x, y Layout) bool {
+	return x.BlockTokens == y.BlockTokens && x.Physical == y.Physical && x.Heads == y.Heads && x.HeadBytes == y.HeadBytes &&
+		x.Order == y.Order && x.DType == y.DType && x.Replicated == y.Replicated && (len(x.Regions) == 0) == (len(y.Regions) == 0)
+}
+
+// divides reports whether one of two positive numbers divides the other.
+func divides(a, b int) bool { return a > 0 && b > 0 && (a%b == 0 || b%a == 0) }
+
+// kernel returns the tokens of a kernel block.
+func kernel(l Layout) int { return l.BlockTokens / max(l.Physical, 1) }
+
+func localHeads(l Layout, tp int) int {
+	if l.Replicated {
+		return l.Heads
+	}
+	return max(1, l.Heads/tp)
+}
+
+// planes returns the planes of one layer, over all its regions.
+func planes(l Layout) int {
+	n := 0
+	for _, r := range l.Regions {
+		if r.Layer == l.Regions[0].Layer {
+			n += r.Planes
+		}
+	}
+	return n
+}
+
+// layers returns the layers that an engine's records name, sorted.
+func layers(recs []Record) []int {
+	set := map[int]struct{}{}
+	for _, rec := range recs {
+		for _, r := range rec.Layout.Regions {
+			set[r.Layer] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// runs writes sorted numbers as "0-3,7".
+func runs(n []int) string {
+	if len(n) == 0 {
+		return "none"
+	}
+	s := ""
+	for i := 0; i < len(n); {
+		j := i
+		for j+1 < len(n) && n[j+1] == n[j]+1 {
+			j++
+		}
+		if s != "" {
+			s += ","
+		}
+		s += fmt.Sprint(n[i])
+		if j > i {
+			s += fmt.Sprintf("-%d", n[j])
+		}
+		i = j + 1
+	}
+	return s
+}
