@@ -1,6 +1,19 @@
 package kvplane
 
-import "pdrouter/metadata"
+import (
+	"errors"
+
+	"pdrouter/metadata"
+)
+
+// Why a transport refuses a call; test with errors.Is.
+var (
+	ErrClosed      = errors.New("transport is closed")
+	ErrKnownPeer   = errors.New("peer is connected already")
+	ErrUnknownPeer = errors.New("peer is not connected")
+	ErrPeerLost    = errors.New("peer is lost") // until Disconnect and a new Connect
+	ErrBusy        = errors.New("too much is queued for the peer")
+)
 
 // Memory is a stretch of this process's memory that peers may write into or that is written from. It lies outside
 // Go's heap (see AllocateMemory) and stays valid until the transport is closed.

@@ -1,0 +1,335 @@
+package kvplane
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// TCPConfig configures the tcp transport. The zero value listens on a free loopback port.
+type TCPConfig struct {
+	// Listen is the host:port peers dial; default "127.0.0.1:0". A host that stands for all interfaces needs Advertise.
+	Listen string
+	// Advertise is what peers are told to dial, as host or host:port (without a port: the port listened on);
+	// default: the address listened on.
+	Advertise []string
+	// Stall ends a connection whose peer has taken in nothing of what was sent for so long; default 30 s.
+	// It is no proof of death.
+	Stall time.Duration
+	// Dial bounds connecting and the handshake; default 5 s.
+	Dial time.Duration
+	// Log receives refused strangers and bad frames; default: nowhere.
+	Log *slog.Logger
+}
+
+func (c TCPConfig) withDefaults() TCPConfig {
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	if c.Stall == 0 {
+		c.Stall = 30 * time.Second
+	}
+	if c.Dial == 0 {
+		c.Dial = 5 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// TCPStats counts what a transport has seen since Open.
+type TCPStats struct {
+	Strangers uint64 // connections that did not prove the secret
+	BadFrames uint64 // connections closed for what their peer sent
+	Landed    uint64 // bytes of peers' writes
+	Inbound   int    // connections from peers, now
+	Peers     int    // peers connected to, now
+}
+
+// TCP is the transport in pure Go: one connection for each direction between two agents, writes land straight from
+// the socket in registered memory. The bytes are not encrypted: it is for loopback and trusted networks.
+type TCP struct {
+	cfg    TCPConfig
+	wake   chan struct{}
+	tasks  sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	// Set by Open, constant afterwards.
+	name     string
+	secret   []byte
+	memory   spans
+	listener net.Listener
+
+	mu      sync.Mutex
+	peers   map[string]*tcpPeer
+	inbound map[*tcpInbound]struct{}
+	arrived []arrival
+	room    *sync.Cond // signalled when arrived was taken, a connection was fenced or the transport closed
+	closed  bool
+	stats   TCPStats
+}
+
+// arrival is an Incoming and, for messages, the connection whose share of the queue it takes.
+type arrival struct {
+	Incoming
+	from *tcpInbound
+}
+
+// NewTCP returns a transport that has not been opened.
+func NewTCP(cfg TCPConfig) *TCP {
+	t := &TCP{
+		cfg:     cfg.withDefaults(),
+		wake:    make(chan struct{}, 1),
+		peers:   make(map[string]*tcpPeer),
+		inbound: make(map[*tcpInbound]struct{}),
+	}
+	t.room = sync.NewCond(&t.mu)
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	return t
+}
+
+// Name implements Transport.
+func (t *TCP) Name() string { return "tcp" }
+
+// Polled implements Transport: goroutines take in what comes.
+func (t *TCP) Polled() bool { return false }
+
+// Wake implements Transport.
+func (t *TCP) Wake() <-chan struct{} { return t.wake }
+
+// Open implements Transport. The memory must be readable and writable by this process.
+func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
+	switch {
+	case t.listener != nil:
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: already open", agent)
+	case agent == "" || len(agent) > maxAgentName:
+		return nil, "", fmt.Errorf("kvplane: tcp agent name of %d bytes; want 1 to %d", len(agent), maxAgentName)
+	}
+	s, err := newSpans(memory)
+	if err != nil {
+		return nil, "", err
+	}
+	secret := make([]byte, secretBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %w", agent, err)
+	}
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive, Control: t.control}
+	ln, err := lc.Listen(t.ctx, "tcp", t.cfg.Listen)
+	if err != nil {
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %w", agent, err)
+	}
+	addresses, err := advertised(ln.Addr(), t.cfg.Advertise)
+	if err != nil {
+		return nil, "", errors.Join(fmt.Errorf("kvplane: tcp agent %s: %w", agent, err), ln.Close())
+	}
+	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s}.encode()
+	if err != nil {
+		return nil, "", errors.Join(fmt.Errorf("kvplane: tcp agent %s: %w", agent, err), ln.Close())
+	}
+	t.name, t.secret, t.memory, t.listener = agent, secret, s, ln
+	t.tasks.Go(t.accept)
+	return blob, "", nil
+}
+
+// advertised completes the configured addresses with the port, or falls back to the address listened on.
+func advertised(at net.Addr, configured []string) ([]string, error) {
+	host, port, err := net.SplitHostPort(at.String())
+	if err != nil {
+		return nil, err
+	}
+	if len(configured) == 0 {
+		if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+			return nil, fmt.Errorf("listening on %s needs an address to advertise", at)
+		}
+		return []string{at.String()}, nil
+	}
+	var out []string
+	for _, a := range configured {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			a = net.JoinHostPort(a, port)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// Connect implements Transport. The connection is made in the background; a peer that cannot be reached is reported
+// lost by Poll.
+func (t *TCP) Connect(peer metadata.Record) error {
+	fail := func(err error) error { return fmt.Errorf("kvplane: tcp peer %s: %w", peer.Agent, err) }
+	if peer.Transport != t.Name() {
+		return fail(fmt.Errorf("its transport is %q; want %q", peer.Transport, t.Name()))
+	}
+	if peer.Agent == "" || len(peer.Agent) > maxAgentName {
+		return fail(fmt.Errorf("agent name of %d bytes; want 1 to %d", len(peer.Agent), maxAgentName))
+	}
+	blob, err := parseTCPBlob(peer.Blob)
+	if err != nil {
+		return fail(err)
+	}
+	remote, err := newSpans(blob.Memory)
+	if err != nil {
+		return fail(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed || t.listener == nil:
+		return fail(ErrClosed)
+	case t.peers[peer.Agent] != nil:
+		return fail(ErrKnownPeer)
+	}
+	p := newTCPPeer(t, peer.Agent, blob, remote)
+	t.peers[peer.Agent] = p
+	t.tasks.Go(p.run)
+	return nil
+}
+
+// Disconnect implements Transport. Should a write be in progress after all, its end is reported as an error.
+func (t *TCP) Disconnect(agent string) {
+	t.mu.Lock()
+	p := t.peers[agent]
+	delete(t.peers, agent)
+	t.mu.Unlock()
+	if p != nil {
+		p.forget()
+	}
+}
+
+// Send implements Transport.
+func (t *TCP) Send(agent string, body []byte) error {
+	p, err := t.peer(agent)
+	if err == nil {
+		err = p.send(body)
+	}
+	if err != nil {
+		return fmt.Errorf("kvplane: tcp message to %s: %w", agent, err)
+	}
+	return nil
+}
+
+// Write implements Transport. Ranges outside the memory of either side are refused here, and again by the receiver.
+// The local bytes are read until the write has ended.
+func (t *TCP) Write(agent string, id uint64, ranges []Range, notify []byte) error {
+	p, err := t.peer(agent)
+	if err == nil {
+		err = p.write(id, ranges, notify)
+	}
+	if err != nil {
+		return fmt.Errorf("kvplane: tcp write to %s: %w", agent, err)
+	}
+	return nil
+}
+
+func (t *TCP) peer(agent string) (*tcpPeer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, ErrClosed
+	}
+	p := t.peers[agent]
+	if p == nil {
+		return nil, ErrUnknownPeer
+	}
+	return p, nil
+}
+
+// Poll implements Transport.
+func (t *TCP) Poll(out []Incoming) []Incoming {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.arrived {
+		a := &t.arrived[i]
+		if a.from != nil {
+			a.from.queued--
+			a.from.queuedBytes -= len(a.Body)
+		}
+		out = append(out, a.Incoming)
+	}
+	clear(t.arrived)
+	t.arrived = t.arrived[:0]
+	t.room.Broadcast()
+	return out
+}
+
+// deliver queues one Incoming for Poll. A message waits until its connection's share of the queue has room; it is
+// false if the connection was fenced or the transport closed meanwhile.
+func (t *TCP) deliver(from *tcpInbound, in Incoming) bool {
+	t.mu.Lock()
+	for !t.closed && from != nil && !from.fenced &&
+		(from.queued >= maxQueued || from.queuedBytes+len(in.Body) > maxQueuedBytes && from.queued > 0) {
+		t.room.Wait()
+	}
+	if t.closed || from != nil && from.fenced {
+		t.mu.Unlock()
+		return false
+	}
+	if from != nil {
+		from.queued++
+		from.queuedBytes += len(in.Body)
+	}
+	t.arrived = append(t.arrived, arrival{Incoming: in, from: from})
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default: // it rings already
+	}
+	return true
+}
+
+// Fence cuts every connection on which the agent writes here, and those that have not said yet whose they are. After
+// it returns, nothing of what the agent has sent so far lands any more; what it sends over a new connection does.
+// It does not wait for the peer.
+func (t *TCP) Fence(agent string) {
+	t.mu.Lock()
+	var cut []*tcpInbound
+	for c := range t.inbound {
+		if c.agent == agent || c.agent == "" {
+			c.fenced = true
+			cut = append(cut, c)
+		}
+	}
+	t.room.Broadcast()
+	t.mu.Unlock()
+	for _, c := range cut {
+		_ = c.conn.Close() // its reader reports nothing: it was told
+		<-c.done
+	}
+}
+
+// Stats returns the counters. Safe for concurrent use.
+func (t *TCP) Stats() TCPStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.stats
+	s.Inbound, s.Peers = len(t.inbound), len(t.peers)
+	return s
+}
+
+// Close implements Transport. Writes in progress are cut and not reported.
+func (t *TCP) Close() error {
+	t.mu.Lock()
+	first := !t.closed
+	t.closed = true
+	t.room.Broadcast()
+	t.mu.Unlock()
+	t.cancel()
+	var err error
+	if first && t.listener != nil {
+		err = t.listener.Close()
+	}
+	t.tasks.Wait()
+	if err != nil {
+		return fmt.Errorf("kvplane: tcp agent %s: %w", t.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package kvplane
+
+import (
+	"fmt"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// tcpBlob is what a peer must know to write into this agent's memory. Whoever holds it may do so: it is a secret.
+type tcpBlob struct {
+	Version   int      `msgpack:"v"`
+	Addresses []string `msgpack:"addresses"` // host:port, tried in order
+	Secret    []byte   `msgpack:"secret"`    // new at every Open
+	Memory    []Memory `msgpack:"memory"`
+}
+
+const tcpBlobVersion = 1
+
+func (b tcpBlob) encode() ([]byte, error) { return msgpack.Marshal(b) }
+
+// parseTCPBlob decodes and checks a peer's blob.
+func parseTCPBlob(raw []byte) (tcpBlob, error) {
+	var b tcpBlob
+	if err := msgpack.Unmarshal(raw, &b); err != nil {
+		return tcpBlob{}, fmt.Errorf("blob: %w", err)
+	}
+	switch {
+	case b.Version != tcpBlobVersion:
+		return tcpBlob{}, fmt.Errorf("blob: version is %d; want %d", b.Version, tcpBlobVersion)
+	case len(b.Addresses) == 0:
+		return tcpBlob{}, fmt.Errorf("blob: no address")
+	case len(b.Secret) != secretBytes:
+		return tcpBlob{}, fmt.Errorf("blob: secret of %d bytes; want %d", len(b.Secret), secretBytes)
+	}
+	return b, nil
+}

@@ -1,0 +1,44 @@
+package kvplane
+
+import (
+	"fmt"
+	"sort"
+
+	"pdrouter/kvplane/nixl"
+)
+
+// spans is registered memory, sorted by address, without overlap.
+type spans []Memory
+
+// newSpans sorts the memory and refuses what is empty, wraps around or overlaps.
+func newSpans(memory []Memory) (spans, error) {
+	s := append(spans(nil), memory...)
+	sort.Slice(s, func(i, j int) bool { return s[i].Base < s[j].Base })
+	for i, m := range s {
+		switch {
+		case m.Base == 0 || m.Length == 0 || m.Base+m.Length < m.Base:
+			return nil, fmt.Errorf("kvplane: memory at %#x of %d bytes is empty or wraps around", m.Base, m.Length)
+		case i > 0 && s[i-1].Base+s[i-1].Length > m.Base:
+			return nil, fmt.Errorf("kvplane: memory at %#x overlaps memory at %#x", m.Base, s[i-1].Base)
+		}
+	}
+	return s, nil
+}
+
+// holds says whether every byte of the range lies in one span. It is safe against wrap-around.
+func (s spans) holds(address, length uint64) bool {
+	i := sort.Search(len(s), func(i int) bool { return s[i].Base > address }) - 1
+	if i < 0 {
+		return false
+	}
+	offset := address - s[i].Base
+	return offset <= s[i].Length && length <= s[i].Length-offset
+}
+
+// view returns the bytes of a range, and false for one that does not lie in registered memory.
+func (s spans) view(address, length uint64) ([]byte, bool) {
+	if !s.holds(address, length) {
+		return nil, false
+	}
+	return nixl.View(address, length), true
+}
