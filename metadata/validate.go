@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -155,4 +156,9 @@ func (r Region) validate() error {
 		return fmt.Errorf("device is %d", r.Device)
 	}
 	return nil
+}
+
+// compare orders ranks by dp, pp, tp.
+func (r Rank) compare(o Rank) int {
+	return cmp.Or(cmp.Compare(r.DP, o.DP), cmp.Compare(r.PP, o.PP), cmp.Compare(r.TP, o.TP))
 }

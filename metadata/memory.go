@@ -1,0 +1,185 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// fenceKept is how long a store remembers the newest generation of an engine whose records are gone.
+const fenceKept = 24 * time.Hour
+
+// Memory is a Store in this process: the embedded default, for one gateway. The zero value is not usable.
+type Memory struct {
+	mu       sync.Mutex
+	engines  map[string]*memoryEngine
+	watchers map[int]func(Change)
+	next     int // key of the next watcher
+}
+
+type memoryEngine struct {
+	generation uint64
+	ranks      map[Rank]memoryRank
+	forget     time.Time // when the fence may go
+}
+
+// memoryRank is one record, or after Delete and the end of the lease only when it was published.
+type memoryRank struct {
+	rec       Record
+	published time.Time
+	until     time.Time // end of the lease; zero once deleted
+}
+
+// NewMemory returns an empty store.
+func NewMemory() *Memory {
+	return &Memory{engines: map[string]*memoryEngine{}, watchers: map[int]func(Change){}}
+}
+
+// Put implements Store.
+func (m *Memory) Put(_ context.Context, rec Record) error {
+	if err := putable(rec); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	err := m.putLocked(rec, time.Now())
+	m.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, err)
+	}
+	m.announce(Change{Incarnation: rec.Incarnation, Rank: rec.Rank})
+	return nil
+}
+
+func (m *Memory) putLocked(rec Record, now time.Time) error {
+	for name, e := range m.engines { // few engines, few puts: no timer is worth it
+		if now.After(e.forget) {
+			delete(m.engines, name)
+		}
+	}
+	e := m.engines[rec.Engine]
+	switch {
+	case e == nil || rec.Generation > e.generation:
+		e = &memoryEngine{generation: rec.Generation, ranks: map[Rank]memoryRank{}}
+		m.engines[rec.Engine] = e
+	case rec.Generation < e.generation:
+		return fmt.Errorf("generation is %x; known is %x: %w", rec.Generation, e.generation, ErrStale)
+	}
+	if old, ok := e.ranks[rec.Rank]; ok && !rec.Published.After(old.published) {
+		return fmt.Errorf("published at %v; known is %v: %w", rec.Published, old.published, ErrStale)
+	}
+	e.ranks[rec.Rank] = memoryRank{rec: rec, published: rec.Published, until: now.Add(rec.Lifetime())}
+	e.forget = now.Add(fenceKept)
+	return nil
+}
+
+// Engine implements Store.
+func (m *Memory) Engine(_ context.Context, engine string) ([]Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.engines[engine]; e != nil {
+		if recs := e.live(time.Now()); len(recs) > 0 {
+			return recs, nil
+		}
+	}
+	return nil, fmt.Errorf("metadata: engine %.140q: %w", engine, ErrNotFound)
+}
+
+func (e *memoryEngine) live(now time.Time) []Record {
+	var recs []Record
+	for _, r := range e.ranks {
+		if now.Before(r.until) {
+			recs = append(recs, r.rec)
+		}
+	}
+	sortRanks(recs)
+	return recs
+}
+
+// List implements Store.
+func (m *Memory) List(context.Context) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(m.engines)) {
+		if len(m.engines[name].live(now)) > 0 {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// Delete implements Store.
+func (m *Memory) Delete(_ context.Context, inc Incarnation, rank Rank) error {
+	m.mu.Lock()
+	err := m.deleteLocked(inc, rank)
+	m.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("metadata: engine %.140q rank %v: %w", inc.Engine, rank, err)
+	}
+	m.announce(Change{Incarnation: inc, Rank: rank, Deleted: true})
+	return nil
+}
+
+func (m *Memory) deleteLocked(inc Incarnation, rank Rank) error {
+	e := m.engines[inc.Engine]
+	if e == nil || e.generation < inc.Generation {
+		return ErrNotFound
+	}
+	if e.generation > inc.Generation {
+		return ErrStale
+	}
+	r, ok := e.ranks[rank]
+	if !ok || !time.Now().Before(r.until) {
+		return ErrNotFound
+	}
+	e.ranks[rank] = memoryRank{published: r.published} // a replay of the deleted record stays stale
+	return nil
+}
+
+// Watch implements Store.
+func (m *Memory) Watch(ctx context.Context, changed func(Change)) error {
+	m.mu.Lock()
+	id := m.next
+	m.next++
+	m.watchers[id] = changed
+	m.mu.Unlock()
+	changed(Change{})
+	<-ctx.Done()
+	m.mu.Lock()
+	delete(m.watchers, id)
+	m.mu.Unlock()
+	return ctx.Err()
+}
+
+func (m *Memory) announce(c Change) {
+	m.mu.Lock()
+	watchers := slices.Collect(maps.Values(m.watchers))
+	m.mu.Unlock()
+	for _, changed := range watchers {
+		changed(c)
+	}
+}
+
+// putable returns nil if a store can keep the record.
+func putable(rec Record) error {
+	if err := rec.Validate(); err != nil {
+		return fmt.Errorf("metadata: engine %.140q rank %v: %w", rec.Engine, rec.Rank, err)
+	}
+	if rec.Published.IsZero() || rec.Published.Unix() < 0 {
+		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, errors.New("has no time of publication"))
+	}
+	if rec.Lifetime() < time.Millisecond {
+		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at least 1ms", rec.Engine, rec.Rank, rec.Lifetime())
+	}
+	return nil
+}
+
+// sortRanks orders records by dp, pp, tp.
+func sortRanks(recs []Record) {
+	slices.SortFunc(recs, func(a, b Record) int { return a.Rank.compare(b.Rank) })
+}

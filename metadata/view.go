@@ -1,0 +1,108 @@
+package metadata
+
+import (
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// Listed is one engine in the answer to GET /metadata/v1/engines.
+type Listed struct {
+	Incarnation `msgpack:",inline"`
+	Role        Role      `msgpack:"role" json:"role"`
+	Connector   string    `msgpack:"connector" json:"connector"`
+	Ranks       int       `msgpack:"ranks" json:"ranks"` // published
+	Size        Rank      `msgpack:"size" json:"size"`
+	Expires     time.Time `msgpack:"expires" json:"expires_at"` // the earliest of its ranks
+}
+
+// list answers with the engines that the caller may read.
+func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
+	if err := h.auth.Authorize(r, Access{Action: List}); err != nil {
+		return err
+	}
+	names, err := h.store.List(r.Context())
+	if err != nil {
+		return err
+	}
+	out := []Listed{}
+	for _, name := range names {
+		recs, err := h.store.Engine(r.Context(), name)
+		if errors.Is(err, ErrNotFound) {
+			continue // gone since it was listed
+		}
+		if err != nil {
+			return err
+		}
+		first := recs[0]
+		if h.auth.Authorize(r, Access{Action: Read, Engine: name, Role: first.Role}) != nil {
+			continue
+		}
+		l := Listed{Incarnation: first.Incarnation, Role: first.Role, Connector: first.Connector, Ranks: len(recs), Size: first.Size, Expires: first.Expires}
+		for _, rec := range recs {
+			if rec.Expires.Before(l.Expires) {
+				l.Expires = rec.Expires
+			}
+		}
+		out = append(out, l)
+	}
+	if !wantsMsgpack(r) {
+		b, err := json.Marshal(map[string][]Listed{"engines": out})
+		return sendBytes(w, "application/json", b, err)
+	}
+	b, err := msgpack.Marshal(out)
+	return sendBytes(w, contentType, b, err)
+}
+
+// send answers with records: one, or an array of them. Machines ask for msgpack, people get JSON.
+func (h *Handler) send(w http.ResponseWriter, r *http.Request, recs []Record, one bool) error {
+	if !wantsMsgpack(r) {
+		var v any = map[string][]Record{"ranks": recs}
+		if one {
+			v = recs[0]
+		}
+		b, err := json.Marshal(v)
+		return sendBytes(w, "application/json", b, err)
+	}
+	if one {
+		b, err := Marshal(recs[0])
+		return sendBytes(w, contentType, b, err)
+	}
+	raws := make([]msgpack.RawMessage, len(recs))
+	for i, rec := range recs {
+		b, err := Marshal(rec)
+		if err != nil {
+			return err
+		}
+		raws[i] = b
+	}
+	b, err := msgpack.Marshal(raws)
+	return sendBytes(w, contentType, b, err)
+}
+
+func sendBytes(w http.ResponseWriter, kind string, b []byte, err error) error {
+	if err != nil {
+		return &refusal{Status: http.StatusInternalServerError, Reason: "internal", Msg: "internal error", Err: err}
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	w.Header().Set("Vary", "Accept")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Write(b)
+	return nil
+}
+
+// wantsMsgpack reports whether the caller names msgpack among what it accepts.
+func wantsMsgpack(r *http.Request) bool {
+	return slices.ContainsFunc(strings.Split(r.Header.Get("Accept"), ","), func(part string) bool {
+		got, _, err := mime.ParseMediaType(part)
+		return err == nil && got == contentType
+	})
+}
