@@ -1,0 +1,124 @@
+package refengine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Where a prompt's tokens came from.
+const (
+	sourceExternal = iota // another engine wrote them
+	sourceCompute         // computed here
+	sourceCache           // found in the prefix cache
+	sources
+)
+
+func sourceName(s int) string {
+	return [sources]string{"external_kv_transfer", "local_compute", "local_cache"}[s]
+}
+
+// counts is what an engine has done since its start. Its goroutine owns it.
+type counts struct {
+	prompt    [sources]uint64
+	generated uint64
+	steps     uint64
+	finished  map[string]uint64 // sequences by their end
+	transfers map[string]uint64 // hand-overs by their end
+	strays    uint64            // reports about transfers that nobody knows
+}
+
+func newCounts() counts { return counts{finished: map[string]uint64{}, transfers: map[string]uint64{}} }
+
+// Books is a snapshot of an engine's blocks and requests.
+type Books struct {
+	Blocks      int // of each rank
+	Free        int // used by nobody; the prefix cache's count as free
+	Held        int // finished prompts that another engine has yet to take
+	Quarantined int // reserved for transfers that failed, until nothing can land in them
+	Receiving   int // decode legs that wait for their prompt
+	Waiting     int
+	Running     int
+	Transfers   int // hand-overs not settled
+
+	External, Computed, Cached uint64 // prompt tokens by source
+}
+
+// Books returns the engine's books, or the zero value after its end.
+func (e *Engine) Books() Books {
+	var b Books
+	e.ask(func() { b = e.books() })
+	return b
+}
+
+func (e *Engine) books() Books {
+	b := Books{
+		Blocks: e.cfg.Blocks, Free: e.pool.free, Waiting: len(e.waiting), Running: len(e.running), Transfers: len(e.transfers),
+		External: e.counts.prompt[sourceExternal], Computed: e.counts.prompt[sourceCompute], Cached: e.counts.prompt[sourceCache],
+	}
+	for _, t := range e.transfers {
+		switch {
+		case t.seq.state == receiving:
+			b.Receiving++
+		case t.seq.req.Leg == DecodeLeg:
+			b.Quarantined += len(t.blocks)
+		default:
+			b.Held += len(t.blocks)
+		}
+	}
+	return b
+}
+
+// Metrics returns the engine's metrics in Prometheus' text format.
+func (e *Engine) Metrics() []byte {
+	var w strings.Builder
+	ok := e.ask(func() {
+		b := e.books()
+		metric(&w, "refengine_kv_blocks", "gauge", "KV blocks of each rank, by what they are used for.",
+			series{`state="total"`, uint64(b.Blocks)}, series{`state="free"`, uint64(b.Free)},
+			series{`state="held"`, uint64(b.Held)}, series{`state="quarantined"`, uint64(b.Quarantined)})
+		metric(&w, "refengine_requests", "gauge", "Sequences in the engine, by their state.",
+			series{`state="running"`, uint64(b.Running)}, series{`state="waiting"`, uint64(b.Waiting)}, series{`state="receiving"`, uint64(b.Receiving)})
+		metric(&w, "refengine_transfers", "gauge", "Hand-overs that are not settled.", series{"", uint64(b.Transfers)})
+		var prompt []series
+		for s := range sources {
+			prompt = append(prompt, series{fmt.Sprintf("source=%q", sourceName(s)), e.counts.prompt[s]})
+		}
+		metric(&w, "refengine_prompt_tokens_by_source_total", "counter", "Prompt tokens, by where their KV came from.", prompt...)
+		metric(&w, "refengine_generation_tokens_total", "counter", "Tokens generated.", series{"", e.counts.generated})
+		metric(&w, "refengine_steps_total", "counter", "Steps computed.", series{"", e.counts.steps})
+		metric(&w, "refengine_requests_finished_total", "counter", "Sequences that ended, by how.", labelled("reason", e.counts.finished)...)
+		metric(&w, "refengine_transfers_total", "counter", "Hand-overs settled, by how they ended.", labelled("ending", e.counts.transfers)...)
+		metric(&w, "refengine_stray_reports_total", "counter", "Agents' reports about transfers that are not known.", series{"", e.counts.strays})
+	})
+	if !ok {
+		return nil
+	}
+	return []byte(w.String())
+}
+
+// series is one line of a metric.
+type series struct {
+	labels string
+	value  uint64
+}
+
+func labelled(label string, by map[string]uint64) []series {
+	var out []series
+	for _, k := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, series{fmt.Sprintf("%s=%q", label, k), by[k]})
+	}
+	return out
+}
+
+func metric(w *strings.Builder, name, kind, help string, lines ...series) {
+	fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	for _, l := range lines {
+		if l.labels != "" {
+			fmt.Fprintf(w, "%s{%s} %d\n", name, l.labels, l.value)
+		} else {
+			fmt.Fprintf(w, "%s %d\n", name, l.value)
+		}
+	}
+}

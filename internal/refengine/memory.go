@@ -1,0 +1,129 @@
+package refengine
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// wordBytes is the size of a KV word. Words are little endian in memory.
+const wordBytes = 8
+
+// span is the heads that a rank keeps: count heads from first.
+type span struct {
+	first, count int
+}
+
+// headsOf says which of heads KV heads rank r of ranks keeps. More ranks than heads share heads: each keeps one.
+func headsOf(heads, r, ranks int) span {
+	if ranks <= heads {
+		n := heads / ranks
+		return span{r * n, n}
+	}
+	return span{r * heads / ranks, 1}
+}
+
+// cache is one rank's paged KV memory: one region per layer, K and V planes joined inside each block.
+// It has one user at a time, but for the plane, which writes into blocks that nobody else uses.
+type cache struct {
+	bytes  []byte
+	base   uint64
+	free   func() error
+	layers int
+	blocks int
+	tokens int // of a block
+	dim    int // words of one head
+	heads  span
+
+	// bytes
+	layerStride, blockStride, planeStride, headStride, tokenStride int
+	order                                                          metadata.Order
+}
+
+// newCache lays out the memory of one rank and allocates it.
+func newCache(c Config, heads span) (*cache, error) {
+	word := c.Shape.HeadDim * wordBytes
+	m := &cache{layers: c.Shape.Layers, blocks: c.Blocks, tokens: c.BlockTokens, dim: c.Shape.HeadDim, heads: heads, order: c.Order}
+	switch c.Order {
+	case metadata.TokensFirst:
+		m.headStride, m.tokenStride = word, heads.count*word
+	default:
+		m.headStride, m.tokenStride = c.BlockTokens*word, word
+	}
+	m.planeStride = heads.count * c.BlockTokens * word
+	m.blockStride = planes * m.planeStride
+	m.layerStride = m.blockStride * c.Blocks
+	b, free, err := kvplane.AllocateMemory(m.layerStride * m.layers)
+	if err != nil {
+		return nil, fmt.Errorf("refengine: heads from %d: %w", heads.first, err)
+	}
+	m.bytes, m.free = b, free
+	m.base = kvplane.MemoryOf(b).Base
+	return m, nil
+}
+
+// at is the offset of the words of (layer, plane, head) of the token at place in block. head counts over the whole model.
+func (m *cache) at(layer int, block int32, plane, head, place int) int {
+	return layer*m.layerStride + int(block)*m.blockStride + plane*m.planeStride + (head-m.heads.first)*m.headStride + place*m.tokenStride
+}
+
+// put stores the words of one head.
+func (m *cache) put(layer int, block int32, plane, head, place int, words []uint64) {
+	at := m.at(layer, block, plane, head, place)
+	for i, w := range words {
+		binary.LittleEndian.PutUint64(m.bytes[at+i*wordBytes:], w)
+	}
+}
+
+// sum adds to out the mixed words of one head over the positions [0, end) of a sequence.
+func (m *cache) sum(out []uint64, layer, plane, head int, table []int32, end int, keys []uint64) {
+	for t := 0; t < end; {
+		block := table[t/m.tokens]
+		last := min(end, t-t%m.tokens+m.tokens)
+		at := m.at(layer, block, plane, head, t%m.tokens)
+		for ; t < last; t++ {
+			step := uint64(t) * positionStep
+			row := m.bytes[at : at+m.dim*wordBytes]
+			for i := range out {
+				out[i] += scramble(binary.LittleEndian.Uint64(row[i*wordBytes:]) + keys[i] + step)
+			}
+			at += m.tokenStride
+		}
+	}
+}
+
+// layout is what the rank's record says of this memory.
+func (m *cache) layout(heads int) metadata.Layout {
+	l := metadata.Layout{
+		BlockTokens: m.tokens, Physical: 1, Heads: heads, HeadBytes: m.dim * wordBytes, Order: m.order, DType: "u64", MemoryType: "dram",
+	}
+	for i := range m.layers {
+		l.Regions = append(l.Regions, metadata.Region{
+			Layer: i, Planes: planes, Base: m.base + uint64(i*m.layerStride), Length: uint64(m.layerStride), Blocks: m.blocks,
+			BlockStride: uint64(m.blockStride), PlaneStride: uint64(m.planeStride),
+			HeadStride: uint64(m.headStride), TokenStride: uint64(m.tokenStride),
+		})
+	}
+	return l
+}
+
+// swap exchanges two blocks in every layer. Faults use it.
+func (m *cache) swap(a, b int32) {
+	tmp := make([]byte, m.blockStride)
+	for l := range m.layers {
+		x := m.bytes[l*m.layerStride+int(a)*m.blockStride:][:m.blockStride]
+		y := m.bytes[l*m.layerStride+int(b)*m.blockStride:][:m.blockStride]
+		copy(tmp, x)
+		copy(x, y)
+		copy(y, tmp)
+	}
+}
+
+// copyBlock overwrites block to with block from in every layer. Faults use it.
+func (m *cache) copyBlock(to, from int32) {
+	for l := range m.layers {
+		copy(m.bytes[l*m.layerStride+int(to)*m.blockStride:][:m.blockStride], m.bytes[l*m.layerStride+int(from)*m.blockStride:][:m.blockStride])
+	}
+}

@@ -1,0 +1,108 @@
+package refengine
+
+import (
+	"errors"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// How a sequence that gives no answer ends.
+var (
+	ErrTransfer = errors.New("refengine: transfer failed")
+	ErrStopping = errors.New("refengine: engine is stopping")
+	ErrTooLong  = errors.New("refengine: prompt and answer do not fit")
+	ErrLeft     = errors.New("refengine: nobody wants the answer")
+	ErrLeg      = errors.New("refengine: leg not served")
+	ErrBroken   = errors.New("refengine: broken on purpose")
+)
+
+// Handoff names the transfer that a leg is part of.
+type Handoff struct {
+	ID    kvplane.TransferID
+	Peer  metadata.Incarnation // the engine of the other leg
+	Valid time.Duration        // how long the other leg may take to come; default 30 s
+}
+
+// Request is one sequence to compute.
+type Request struct {
+	Tokens    []int32 // the prompt; at least one, each below the vocabulary's size
+	MaxTokens int     // of the answer, at least 1
+	MinTokens int     // of the answer, before the model may end it
+	IgnoreEnd bool    // the model may not end it
+	Salt      string  // sequences of different salts share no cached blocks
+	Leg       Leg
+	Handoff   Handoff // prefill and decode legs
+}
+
+// Output is one step of an answer. The last one has a Finish or an Err.
+type Output struct {
+	Token  int32 // -1: none, with the end of the text
+	Finish Finish
+	Err    error
+}
+
+// Finish says why an answer is over: FinishNone while it is not.
+type Finish string
+
+// The ends of an answer, as the OpenAI routes call them.
+const (
+	FinishNone   Finish = ""
+	FinishStop   Finish = "stop"
+	FinishLength Finish = "length"
+)
+
+type state uint8
+
+const (
+	waiting   state = iota // for blocks
+	receiving              // its prompt's KV from another engine
+	running
+	hanging // a fault: for ever
+	done
+)
+
+// Sequence is a request in an engine. Only the engine's goroutine touches what is not the channel.
+type Sequence struct {
+	req Request
+	out chan Output // never blocks the engine: it holds a whole answer
+
+	state    state
+	tokens   []int32 // prompt and answer
+	table    []int32
+	hashes   []blockHash
+	computed int  // positions whose KV is in memory
+	stored   bool // the prompt's KV came from elsewhere: the first step only asks the last token's query
+	cached   int  // prompt positions found in the prefix cache
+	faults   []Fault
+}
+
+// Outputs yields the answer, token by token. It is not closed: the last Output says that it is the last.
+func (s *Sequence) Outputs() <-chan Output { return s.out }
+
+// Cached returns how many tokens of the prompt were found in the prefix cache. It may be called after the first Output.
+func (s *Sequence) Cached() int { return s.cached }
+
+// answered is the number of tokens of the answer so far.
+func (s *Sequence) answered() int { return len(s.tokens) - len(s.req.Tokens) }
+
+// work is what the sequence asks of the next step, at most budget prompt tokens; ok is false if budget is too small.
+func (s *Sequence) work(m *Model, budget int) (it item, ok bool) {
+	if s.stored {
+		last := len(s.tokens) - 1
+		return item{table: s.table, first: last, stored: true, states: []hidden{m.embed(s.tokens[last], last)}}, true
+	}
+	n := len(s.tokens) - s.computed
+	if s.answered() == 0 {
+		n = min(n, budget)
+	}
+	if n == 0 {
+		return item{}, false
+	}
+	it = item{table: s.table, first: s.computed, states: make([]hidden, n)}
+	for i := range it.states {
+		it.states[i] = m.embed(s.tokens[s.computed+i], s.computed+i)
+	}
+	return it, true
+}

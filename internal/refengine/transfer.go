@@ -1,0 +1,162 @@
+package refengine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// ErrTransferKnown is what a leg gets whose transfer id is in use.
+var ErrTransferKnown = errors.New("refengine: transfer id is in use")
+
+// transfer is one hand-over as this engine sees it, from the leg's arrival until its blocks are accounted for.
+type transfer struct {
+	id     kvplane.TransferID
+	seq    *Sequence          // whose leg it is
+	ranks  *kvplane.Aggregate // nil until the blocks are offered or expected
+	blocks []int32            // kept after the sequence's end: offered, or not safe yet
+	late   *time.Timer        // decode: the leg waited too long for blocks of its own
+}
+
+// begin notes the transfer of a leg that has arrived.
+func (e *Engine) begin(s *Sequence) error {
+	id := s.req.Handoff.ID
+	if e.transfers[id] != nil {
+		return fmt.Errorf("%w: %s", ErrTransferKnown, id)
+	}
+	t := &transfer{id: id, seq: s}
+	if s.req.Leg == DecodeLeg && s.req.Handoff.Valid > 0 {
+		t.late = time.AfterFunc(s.req.Handoff.Valid, func() {
+			e.post(func() {
+				if s.state == waiting {
+					e.abort(s, fmt.Errorf("%w: no free blocks in %v", ErrTransfer, s.req.Handoff.Valid), "no free blocks")
+				}
+			})
+		})
+	}
+	e.transfers[id] = t
+	return nil
+}
+
+// forget drops a transfer whose blocks are accounted for.
+func (e *Engine) forget(t *transfer, ending string) {
+	if t.late != nil {
+		t.late.Stop()
+	}
+	delete(e.transfers, t.id)
+	e.counts.transfers[ending]++
+}
+
+// expect registers the blocks of a decode leg with the producer. They stay its own until the plane says more.
+func (e *Engine) expect(s *Sequence) {
+	t := e.transfers[s.req.Handoff.ID]
+	n, size := len(s.req.Tokens), e.cfg.BlockTokens
+	own := kvplane.BlockList{First: s.cached, Blocks: s.table[s.cached/size : (n+size-1)/size]}
+	t.ranks = kvplane.NewAggregate(e.plane.ranks)
+	for _, a := range e.plane.agents {
+		a.Expect(kvplane.Expectation{
+			ID: t.id, Peer: s.req.Handoff.Peer, Need: [2]int{s.cached, n}, Groups: []kvplane.BlockList{own}, Wait: s.req.Handoff.Valid,
+		})
+	}
+}
+
+// offer makes the blocks of a finished prefill leg available to the consumer. They are held until every rank has sent them.
+func (e *Engine) offer(s *Sequence) {
+	t := e.transfers[s.req.Handoff.ID]
+	n, size := len(s.req.Tokens), e.cfg.BlockTokens
+	t.blocks, s.table = s.table, nil
+	list := kvplane.BlockList{Blocks: t.blocks[:(n+size-1)/size]}
+	var ranks []metadata.Rank
+	for i, a := range e.plane.agents {
+		if f, ok := find(s.faults, WithholdOffer); ok && (f.Rank < 0 || f.Rank == i) {
+			continue
+		}
+		ranks = append(ranks, e.plane.ranks[i])
+		a.Offer(kvplane.Offer{ID: t.id, Peer: s.req.Handoff.Peer, Tokens: n, Groups: []kvplane.BlockList{list}})
+	}
+	if len(ranks) == 0 {
+		e.pool.release(t.blocks)
+		e.forget(t, "withheld")
+		return
+	}
+	t.ranks = kvplane.NewAggregate(ranks)
+}
+
+// abandon tells the plane that a leg which neither offered nor expected anything never will. Other sequences are left alone.
+func (e *Engine) abandon(s *Sequence, why string) {
+	if t := e.transfers[s.req.Handoff.ID]; t != nil && t.seq == s {
+		e.plane.abandon(t.id, why)
+		e.forget(t, "abandoned")
+	}
+}
+
+// giveUp ends a decode leg that waits for its blocks; they come back when every rank is safe.
+func (e *Engine) giveUp(s *Sequence, why string) {
+	t := e.transfers[s.req.Handoff.ID]
+	t.blocks, s.table = s.table, nil
+	t.ranks.Fail()
+	e.plane.abandon(t.id, why)
+}
+
+// cancelTransfer ends the leg of a transfer if it still runs, or what is held for the other leg.
+func (e *Engine) cancelTransfer(t *transfer, why string) {
+	if t.seq.state != done {
+		e.abort(t.seq, fmt.Errorf("%w: cancelled: %s", ErrTransfer, why), why)
+		return
+	}
+	e.plane.abandon(t.id, why)
+}
+
+// reported applies what an agent has said.
+func (e *Engine) reported(r kvplane.Report) {
+	t := e.transfers[r.ID]
+	if t == nil || t.ranks == nil {
+		e.counts.strays++
+		return
+	}
+	switch t.ranks.Step(r) {
+	case kvplane.Released:
+		e.release(t)
+	case kvplane.Failed:
+		s := t.seq
+		s.state = done
+		e.counts.finished["error"]++
+		e.giveUp(s, "another rank failed")
+		s.out <- Output{Token: -1, Err: fmt.Errorf("%w: %s %s", ErrTransfer, r.Reason, r.Detail)}
+		e.cfg.Log.Info("transfer failed", "transfer", t.id.String(), "rank", r.Rank.String(), "reason", r.Reason.String(), "detail", r.Detail)
+	case kvplane.Closed:
+		e.pool.release(t.blocks)
+		e.forget(t, "failed")
+	case kvplane.Freed:
+		e.pool.release(t.blocks)
+		ending := "sent"
+		if r.Reason != 0 {
+			ending = "sent_" + r.Reason.String()
+		}
+		e.forget(t, ending)
+	}
+}
+
+// release lets a decode leg run: all its prompt's KV is in memory.
+func (e *Engine) release(t *transfer) {
+	s := t.seq
+	e.forget(t, "released")
+	n := len(s.req.Tokens)
+	e.counts.prompt[sourceExternal] += uint64(n - s.cached)
+	e.counts.prompt[sourceCache] += uint64(s.cached)
+	s.computed, s.stored, s.state = n, true, running
+	e.running = append(e.running, s)
+	whole := true
+	for _, f := range s.faults {
+		if f.Do == FlipBit || f.Do == SwapBlocks || f.Do == ForeignBlock {
+			e.group.damage(f, s.table)
+			whole = false
+		}
+	}
+	if whole {
+		e.remember(s)
+	}
+}
