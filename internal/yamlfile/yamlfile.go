@@ -23,7 +23,8 @@ type File struct {
 	name     string
 	nodes    map[string]node // by dotted key, such as "models[0].name"; "" is the document
 	mistakes []Mistake
-	whole    bool // the document could be read, so its values are worth checking
+	unread   []string // dotted keys whose values are of another kind
+	whole    bool     // the document could be read, so its values are worth checking
 }
 
 // Mistake is one thing wrong with a file.
@@ -56,7 +57,7 @@ func Decode(name string, b []byte, into any) *File {
 		f.whole = true
 		return f
 	} else if err != nil {
-		f.addSyntax(err)
+		f.addSyntax(err, b)
 		return f
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
@@ -76,19 +77,19 @@ func Decode(name string, b []byte, into any) *File {
 			f.addDecode(text, reflect.TypeOf(into))
 		}
 	case err != nil:
-		f.addSyntax(err)
+		f.addSyntax(err, b)
 	}
 	return f
 }
 
 // Check adds the mistakes that err joins, each on the line of the dotted key that it begins with. under is the
-// dotted key of the section that the keys are relative to; "" is the whole file. A mistake on a line that did not
+// dotted key of the section that the keys are relative to; "" is the whole file. A mistake about a key that did not
 // decode is left out: it would only be a consequence.
 func (f *File) Check(under string, err error) {
 	if err == nil || !f.whole {
 		return
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only a join itself is taken apart, never what it wraps
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // errors.Join itself, never what it wraps
 		for _, e := range joined.Unwrap() {
 			f.Check(under, e)
 		}
@@ -100,13 +101,12 @@ func (f *File) Check(under string, err error) {
 	}
 	key, _, _ := strings.Cut(text, " ")
 	key = strings.TrimSuffix(key, ":")
-	line := f.Line(key)
-	for _, m := range f.mistakes {
-		if m.Line == line && line != 0 && f.has(key) {
+	for _, u := range f.unread {
+		if rest, in := strings.CutPrefix(key, u); in && (rest == "" || rest[0] == '.' || rest[0] == '[') {
 			return
 		}
 	}
-	f.add(line, f.named(text, key))
+	f.add(f.Line(key), f.named(text, key))
 }
 
 // Err returns all mistakes in the order of their lines, joined, or nil if there is none.
@@ -134,23 +134,17 @@ func (f *File) Line(key string) int {
 	}
 }
 
-func (f *File) has(key string) bool { _, ok := f.nodes[key]; return ok }
-
 func (f *File) add(line int, text string) {
 	f.mistakes = append(f.mistakes, Mistake{File: f.name, Line: line, Text: text})
 }
 
-// index notes the line of every dotted key under n.
+// index notes the line of every dotted key under n. It does not look behind an alias, which may hold itself.
 func (f *File) index(key string, n *yaml.Node, line int) {
-	for n.Kind == yaml.DocumentNode || n.Kind == yaml.AliasNode {
-		if n.Kind == yaml.AliasNode {
-			n = n.Alias
-		} else {
-			n = n.Content[0]
-		}
+	if n.Kind == yaml.DocumentNode {
+		n = n.Content[0]
 	}
 	if _, seen := f.nodes[key]; seen {
-		return // a key given twice, or an alias that holds itself: the first stands
+		return // a key given twice: the first stands
 	}
 	f.nodes[key] = node{line: line, yaml: n}
 	switch n.Kind {
@@ -190,10 +184,26 @@ var (
 	twiceText   = regexp.MustCompile(`^mapping key "(.*)" already defined at line (\d+)$`)
 )
 
-func (f *File) addSyntax(err error) {
-	line, text := splitLine(err.Error())
-	f.add(line, strings.TrimPrefix(text, "yaml: "))
+// addSyntax takes the wording from the parser, but not the line: it names where the construct around a mistake
+// begins, counted from 0 or from 1. The line that the longest sound beginning of the file stops before is better.
+func (f *File) addSyntax(err error, b []byte) {
+	_, text := splitLine(err.Error())
+	lines := bytes.SplitAfter(b, []byte("\n"))
+	line := 0
+	if len(lines) <= maxLines {
+		for n, end := len(lines), len(b); n > 0; n-- {
+			end -= len(lines[n-1])
+			line = n
+			if yaml.Unmarshal(b[:end], new(yaml.Node)) == nil {
+				break
+			}
+		}
+	}
+	f.add(line, "is not YAML: "+strings.TrimPrefix(text, "yaml: "))
 }
+
+// maxLines bounds how long a file with a syntax error may be for its line to be looked for.
+const maxLines = 1000
 
 func splitLine(text string) (int, string) {
 	m := lineText.FindStringSubmatch(text)
@@ -225,6 +235,7 @@ func (f *File) addDecode(text string, into reflect.Type) {
 			found = n
 			return true
 		})
+		f.unread = append(f.unread, key)
 		f.add(line, f.named(fmt.Sprintf("%s is %s; want %s", key, show(found), kind(m[2])), key))
 		return
 	}
@@ -233,7 +244,7 @@ func (f *File) addDecode(text string, into reflect.Type) {
 
 // at returns the longest key on a line whose value fits; the key may stand a line above its value.
 func (f *File) at(line int, fits func(key string, n *yaml.Node) bool) string {
-	best := ""
+	best, found := "", false
 	keys := make([]string, 0, len(f.nodes))
 	for key, n := range f.nodes {
 		if n.line == line || n.yaml.Line == line {
@@ -242,9 +253,12 @@ func (f *File) at(line int, fits func(key string, n *yaml.Node) bool) string {
 	}
 	slices.Sort(keys)
 	for _, key := range keys {
-		if n := f.nodes[key]; len(key) > len(best) && fits(key, n.yaml) {
-			best = key
+		if n := f.nodes[key]; (!found || len(key) > len(best)) && fits(key, n.yaml) {
+			best, found = key, true
 		}
+	}
+	if best == "" {
+		return "the file"
 	}
 	return best
 }
@@ -255,6 +269,8 @@ func show(n *yaml.Node) string {
 	switch {
 	case n == nil:
 		return "something else"
+	case n.Kind == yaml.AliasNode:
+		return "an alias of " + n.Value
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
 	case n.Kind == yaml.MappingNode:

@@ -1,0 +1,109 @@
+package yamlfile
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type inner struct {
+	Wait time.Duration `yaml:"wait"`
+	On   bool          `yaml:"on"`
+}
+
+type item struct {
+	Name  string  `yaml:"name"`
+	URL   string  `yaml:"url"`
+	Share float64 `yaml:"share"`
+	Size  uint16  `yaml:"size"`
+}
+
+type outer struct {
+	inner `yaml:",inline"`
+	Items []item            `yaml:"items"`
+	Nest  *inner            `yaml:"nest"`
+	Tags  map[string]string `yaml:"tags"`
+}
+
+// TestDecode: what does not decode is worded by key and line; what does is kept.
+func TestDecode(t *testing.T) {
+	for _, tt := range []struct {
+		name, text, want string
+	}{
+		{"empty", "", ""},
+		{"comment only", "# nothing\n", ""},
+		{"good", "wait: 3s\nitems:\n- {name: a, size: 4}\nnest: {on: true}\ntags: {x: y}\n", ""},
+		{"number for a time", "wait: 30\n", `f.yaml:1: wait is "30"; want a time with its unit, such as "30s" or "250ms"`},
+		{"unknown beside an inlined struct", "waits: 3s\n", `f.yaml:1: waits is not a key here; want wait, on, items, nest or tags`},
+		{"unknown behind a pointer", "nest:\n  off: true\n", `f.yaml:2: nest.off is not a key here; want wait or on`},
+		{"section for text", "items:\n- name: a\n  url:\n    host: b\n", `f.yaml:4: items[0] "a": url is a section of keys; want text`},
+		{"text for a bool", "nest:\n  on: maybe\n", `f.yaml:2: nest.on is "maybe"; want true or false`},
+		{"number too large", "items:\n- name: a\n  size: 70000\n  share: x\n", "f.yaml:3: items[0] \"a\": size is \"70000\"; want a whole number, 0 or more\nf.yaml:4: items[0] \"a\": share is \"x\"; want a number"},
+		{"not a section at all", "- a\n", `f.yaml:1: the file is a list; want a section of keys`},
+		{"broken", "wait: [\n", "f.yaml:1: is not YAML: did not find expected node content"},
+		{"broken behind lists over several lines", "items: [\n{name: a},\n{name: b}]\nnest:\n  on: true\n wait: 1s\non: true\n", "f.yaml:6: is not YAML: did not find expected key"},
+		{"alias that holds itself", "items: &a [*a]\n", `f.yaml:1: items[0] is an alias of a; want a section of keys`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var o outer
+			got := ""
+			if err := Decode("f.yaml", []byte(tt.text), &o).Err(); err != nil {
+				got = err.Error()
+			}
+			if diff := cmp.Diff(got, tt.want); diff != "" {
+				t.Error("messages (-got +want):\n" + diff)
+			}
+		})
+	}
+}
+
+func TestDecodeKeepsWhatItRead(t *testing.T) {
+	var o outer
+	if err := Decode("f.yaml", []byte("wait: 3s\non: maybe\nitems: [{name: a}]\n"), &o).Err(); err == nil {
+		t.Fatal("a bad value was taken")
+	}
+	if o.Wait != 3*time.Second || len(o.Items) != 1 || o.Items[0].Name != "a" {
+		t.Errorf("got %+v", o)
+	}
+}
+
+// TestCheck: a message finds the line of its key, of the section around a key that is left out, and is not
+// repeated where the key did not decode.
+func TestCheck(t *testing.T) {
+	text := "nest:\n  wait: soon\n  on: true\nitems:\n- name: a\n  url: x\n- url: y\n"
+	var o outer
+	f := Decode("f.yaml", []byte(text), &o)
+	f.Check("", errors.Join(
+		errors.New("items[0].url is \"x\"; want a URL"),
+		errors.Join(errors.New("items[1].name is missing"), nil),
+		errors.New("nest.wait is 0s; want more"),
+		errors.New("tags: want some"),
+	))
+	f.Check("nest", errors.New("on is true; want false"))
+	f.Check("", nil)
+	want := `f.yaml:1: tags: want some
+f.yaml:2: nest.wait is "soon"; want a time with its unit, such as "30s" or "250ms"
+f.yaml:3: nest.on is true; want false
+f.yaml:6: items[0] "a": url is "x"; want a URL
+f.yaml:7: items[1].name is missing`
+	if diff := cmp.Diff(f.Err().Error(), want); diff != "" {
+		t.Error("messages (-got +want):\n" + diff)
+	}
+	var m Mistake
+	if !errors.As(f.Err(), &m) || m.Line != 1 {
+		t.Errorf("first mistake %+v", m)
+	}
+}
+
+func TestLine(t *testing.T) {
+	f := Decode("f.yaml", []byte("nest:\n  wait: 1s\nitems:\n- name: a\n"), &outer{})
+	for key, want := range map[string]int{
+		"nest": 1, "nest.wait": 2, "nest.on": 1, "items[0].name": 4, "items[0].url": 4, "items[7].url": 3, "tags.x": 1,
+	} {
+		if got := f.Line(key); got != want {
+			t.Errorf("%s: line %d; want %d", key, got, want)
+		}
+	}
+}
