@@ -1,0 +1,113 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+
+	"pdrouter/metadata"
+)
+
+// Producer is one rank that a consumer hears from before a transfer is settled.
+type Producer struct {
+	Record metadata.Record
+	Writes bool // else it only notifies
+}
+
+// Producers returns the ranks of P that consumer d expects, in the order of stage and tensor-parallel rank. They come
+// from the records of all ranks of P, never from a number in a message.
+func Producers(p []metadata.Record, d metadata.Record, allow Allow) ([]Producer, error) {
+	grid, err := ranks(p)
+	if err != nil {
+		return nil, err
+	}
+	var out []Producer
+	have := map[int]bool{}
+	for _, r := range grid {
+		q, err := NewPair(r, d, allow)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range q.groups {
+			for _, l := range g {
+				have[l.d.Layer] = true
+			}
+		}
+		if q.related() {
+			out = append(out, Producer{Record: r, Writes: q.writes()})
+		}
+	}
+	for _, r := range d.Layout.Regions {
+		if !have[r.Layer] {
+			return nil, unplannable(fmt.Sprintf("layer %d", r.Layer), "missing", "present")
+		}
+	}
+	return out, nil
+}
+
+// Consumers returns the ranks of D that producer p owes a completion before it may free a transfer's blocks.
+func Consumers(p metadata.Record, d []metadata.Record, allow Allow) ([]metadata.Record, error) {
+	grid, err := ranks(d)
+	if err != nil {
+		return nil, err
+	}
+	var out []metadata.Record
+	for _, r := range grid {
+		q, err := NewPair(p, r, allow)
+		if err != nil {
+			return nil, err
+		}
+		if q.related() {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// ranks puts the records of one engine in order and refuses a set that is not whole.
+func ranks(records []metadata.Record) ([]metadata.Record, error) {
+	if len(records) == 0 {
+		return nil, errors.New("kvplane: no records")
+	}
+	size := records[0].Size
+	if size.PP < 1 || size.TP < 1 || size.PP > maxExtent || size.TP > maxExtent || size.PP*size.TP > len(records) {
+		return nil, unplannable("ranks of "+records[0].ID(), fmt.Sprintf("%d records", len(records)), "size "+size.String())
+	}
+	grid := make([]metadata.Record, size.PP*size.TP)
+	agents := map[string]bool{}
+	for _, r := range records {
+		if r.Incarnation != records[0].Incarnation || r.Size != size || r.Rank.DP != 0 ||
+			r.Rank.PP < 0 || r.Rank.PP >= size.PP || r.Rank.TP < 0 || r.Rank.TP >= size.TP ||
+			r.Agent == "" || len(r.Agent) > maxName || agents[r.Agent] {
+			return nil, fmt.Errorf("kvplane: record of %s rank %s, agent %q, does not belong to %s of size %s",
+				r.ID(), r.Rank, r.Agent, records[0].ID(), size)
+		}
+		agents[r.Agent] = true
+		grid[r.Rank.PP*size.TP+r.Rank.TP] = r
+	}
+	for i, r := range grid {
+		if r.Agent == "" {
+			return nil, fmt.Errorf("kvplane: record of %s rank 0/%d/%d is missing", records[0].ID(), i/size.TP, i%size.TP)
+		}
+	}
+	return grid, nil
+}
+
+// maxName bounds the name of an agent or an engine, in bytes.
+const maxName = 255
+
+// Counts are the numbers that follow from the sizes alone: P's and D's tensor-parallel sizes, the model's heads, and
+// with how many stages of the other side one stage shares a layer.
+type Counts struct {
+	Expected int // producers of a consumer
+	Writers  int // of these, those that write
+	Owed     int // consumers of a producer
+}
+
+// Count returns them for tensor-parallel sizes p and d, σ P stages per D stage and δ D stages per P stage.
+func Count(p, d, heads, sigma, delta int) Counts {
+	return Counts{
+		Expected: sigma * max(1, p/d),
+		Writers:  sigma * max(1, min(p, heads)/min(d, heads)),
+		Owed:     delta * max(1, d/p),
+	}
+}

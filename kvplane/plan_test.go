@@ -1,0 +1,502 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+// spec describes one side of a test in the words of docs/kvplane.md; zero values are the usual ones.
+type spec struct {
+	tp, pp  int
+	heads   int
+	logical int
+	rho     int
+	order   metadata.Order
+	planes  int
+	c       int
+	outside bool   // heads outside of the block stride
+	stride  uint64 // S, if more than the least
+	blocks  int    // kernel blocks of a region
+	stages  [][]int
+	groups  []metadata.Group
+	lists   []BlockList
+	base    uint64
+}
+
+func (s spec) withDefaults() spec {
+	s.tp, s.pp, s.rho, s.planes, s.c = max(s.tp, 1), max(s.pp, 1), max(s.rho, 1), max(s.planes, 1), max(s.c, 1)
+	if s.order == "" {
+		s.order = metadata.HeadsFirst
+	}
+	if s.blocks == 0 {
+		s.blocks = 64
+	}
+	if s.stages == nil {
+		s.stages = make([][]int, s.pp)
+		s.stages[0] = []int{0}
+	}
+	return s
+}
+
+func (s spec) local() int { return max(1, s.heads/s.tp) }
+
+// records returns one record per rank. Regions of one rank lie behind each other from base on.
+func (s spec) records(engine string) []metadata.Record {
+	var out []metadata.Record
+	h, b, c := uint64(s.local()), uint64(s.logical/s.rho), uint64(s.c)
+	for pp := range s.pp {
+		for tp := range s.tp {
+			r := metadata.Record{
+				Version: 1, Incarnation: metadata.Incarnation{Engine: engine, Generation: 1},
+				Rank: metadata.Rank{PP: pp, TP: tp}, Size: metadata.Rank{DP: 1, PP: s.pp, TP: s.tp},
+				Connector: "kvplane", Transport: "test", Agent: fmt.Sprintf("%s@1/0/%d/%d", engine, pp, tp),
+				Layout: metadata.Layout{
+					BlockTokens: s.logical, Physical: s.rho, Heads: s.heads, HeadBytes: s.c, Order: s.order,
+					DType: "u8", Groups: s.groups,
+				},
+			}
+			base := s.base
+			for _, layer := range s.stages[pp] {
+				region := metadata.Region{Layer: layer, Planes: s.planes, Base: base, Blocks: s.blocks}
+				if s.order == metadata.TokensFirst {
+					region.TokenStride, region.HeadStride = h*c, c
+				} else {
+					region.TokenStride, region.HeadStride = c, b*c
+				}
+				region.PlaneStride = h * b * c
+				region.BlockStride = max(s.stride, uint64(s.planes)*h*b*c)
+				region.Length = uint64(s.blocks) * region.BlockStride
+				if s.outside {
+					region.BlockStride = b * c
+					region.HeadStride = uint64(s.blocks) * region.BlockStride
+					region.PlaneStride = h * region.HeadStride
+					region.Length = uint64(s.planes) * region.PlaneStride
+				}
+				base += region.Length
+				r.Layout.Regions = append(r.Layout.Regions, region)
+			}
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func list(first int, ids ...int32) []BlockList { return []BlockList{{First: first, Blocks: ids}} }
+
+var vectors = []struct {
+	name  string
+	p, d  spec
+	n     int
+	need  [2]int
+	allow Allow
+	want  map[string]string // "P0→D0": ranges by remote address; pairs left out write nothing
+	only  string            // "notify" pairs, space separated
+	rest  string            // of D0
+}{
+	{name: "1 equal, merge", n: 12, need: [2]int{0, 12},
+		p:    spec{heads: 2, logical: 4, lists: list(0, 3, 4, 7)},
+		d:    spec{heads: 2, logical: 4, lists: list(0, 10, 11, 5)},
+		want: map[string]string{"P0→D0": "56>40:8 24>80:16"}},
+	{name: "2 TP 1:2", n: 4, need: [2]int{0, 4},
+		p:    spec{heads: 4, logical: 2, lists: list(0, 1, 3)},
+		d:    spec{tp: 2, heads: 4, logical: 2, lists: list(0, 5, 6)},
+		want: map[string]string{"P0→D0": "8>20:4 24>24:4", "P0→D1": "12>20:4 28>24:4"}},
+	{name: "3 TP 4:2", n: 3, need: [2]int{0, 3},
+		p: spec{tp: 4, heads: 4, logical: 2, lists: list(0, 1, 2)},
+		d: spec{tp: 2, heads: 4, logical: 2, lists: list(0, 3, 7)},
+		want: map[string]string{"P0→D0": "2>12:2 4>28:2", "P1→D0": "2>14:2 4>30:2",
+			"P2→D1": "2>12:2 4>28:2", "P3→D1": "2>14:2 4>30:2"}},
+	{name: "4 MLA 1:2", n: 4, need: [2]int{0, 4},
+		p:    spec{heads: 1, logical: 4, lists: list(0, 2)},
+		d:    spec{tp: 2, heads: 1, logical: 4, lists: list(0, 6)},
+		want: map[string]string{"P0→D0": "8>24:4", "P0→D1": "8>24:4"}},
+	{name: "5 MLA 4:2", n: 4, need: [2]int{0, 4},
+		p:    spec{tp: 4, heads: 1, logical: 4, lists: list(0, 2)},
+		d:    spec{tp: 2, heads: 1, logical: 4, lists: list(0, 6)},
+		want: map[string]string{"P0→D0": "8>24:4", "P2→D1": "8>24:4"}, only: "P1→D0 P3→D1"},
+	{name: "6 TP > heads", n: 2, need: [2]int{0, 2},
+		p:    spec{tp: 4, heads: 2, logical: 2, lists: list(0, 3)},
+		d:    spec{heads: 2, logical: 2, lists: list(0, 1)},
+		want: map[string]string{"P0→D0": "6>4:2", "P2→D0": "6>6:2"}, only: "P1→D0 P3→D0"},
+	{name: "7 D TP > heads", n: 2, need: [2]int{0, 2},
+		p:    spec{tp: 2, heads: 2, logical: 2, lists: list(0, 3)},
+		d:    spec{tp: 4, heads: 2, logical: 2, lists: list(0, 1)},
+		want: map[string]string{"P0→D0": "6>2:2", "P0→D1": "6>2:2", "P1→D2": "6>2:2", "P1→D3": "6>2:2"}},
+	{name: "8 small to large, NHD", n: 5, need: [2]int{0, 5},
+		p:    spec{heads: 2, logical: 2, order: metadata.TokensFirst, lists: list(0, 4, 5, 9)},
+		d:    spec{heads: 2, logical: 4, order: metadata.TokensFirst, lists: list(0, 1, 2)},
+		want: map[string]string{"P0→D0": "16>8:8 36>16:4"}, rest: "20..23"},
+	{name: "9 small to large, HND", n: 5, need: [2]int{0, 5},
+		p:    spec{heads: 2, logical: 2, lists: list(0, 4, 5, 9)},
+		d:    spec{heads: 2, logical: 4, lists: list(0, 1, 2)},
+		want: map[string]string{"P0→D0": "16>8:2 20>10:2 18>12:2 22>14:2 36>16:2 38>20:2"}, rest: "18..19 22..23"},
+	{name: "10 large to small", n: 6, need: [2]int{0, 6},
+		p:    spec{heads: 1, logical: 4, lists: list(0, 2, 0)},
+		d:    spec{heads: 1, logical: 2, lists: list(0, 7, 8, 1)},
+		want: map[string]string{"P0→D0": "0>2:2 8>14:4"}},
+	{name: "11 physical blocks differ", n: 11, need: [2]int{0, 11},
+		p:    spec{heads: 1, logical: 4, rho: 2, lists: list(0, 1, 4, 2)},
+		d:    spec{heads: 1, logical: 8, rho: 4, lists: list(0, 3, 0)},
+		want: map[string]string{"P0→D0": "8>0:4 4>24:4 16>28:4"}},
+	{name: "12 prefix and a spare block", n: 14, need: [2]int{8, 14},
+		p:    spec{heads: 1, logical: 4, lists: list(0, 0, 1, 2, 5)},
+		d:    spec{heads: 1, logical: 4, lists: list(8, 9, 4, 6)},
+		want: map[string]string{"P0→D0": "20>16:4 8>36:4"}},
+	{name: "13 window", n: 14, need: [2]int{0, 14},
+		p:    spec{heads: 1, logical: 2, lists: list(8, 6, 2, 3), groups: []metadata.Group{{Window: 4, Layers: []int{0}}}},
+		d:    spec{heads: 1, logical: 2, lists: list(10, 5, 8), groups: []metadata.Group{{Window: 4, Layers: []int{0}}}},
+		want: map[string]string{"P0→D0": "4>10:2 6>16:2"}},
+	{name: "14 K and V joint, TP 2:1", n: 2, need: [2]int{0, 2},
+		p:    spec{tp: 2, heads: 2, logical: 2, planes: 2, lists: list(0, 1)},
+		d:    spec{heads: 2, logical: 2, planes: 2, lists: list(0, 2)},
+		want: map[string]string{"P0→D0": "4>16:2 6>20:2", "P1→D0": "4>18:2 6>22:2"}},
+	{name: "15 heads outside", n: 4, need: [2]int{0, 4},
+		p:    spec{heads: 2, logical: 2, outside: true, blocks: 4, lists: list(0, 1, 2)},
+		d:    spec{heads: 2, logical: 2, outside: true, blocks: 8, lists: list(0, 3, 4)},
+		want: map[string]string{"P0→D0": "2>6:4 10>22:4"}},
+	{name: "15 heads outside, TP 1:2", n: 4, need: [2]int{0, 4},
+		p:    spec{heads: 2, logical: 2, outside: true, blocks: 4, lists: list(0, 1, 2)},
+		d:    spec{tp: 2, heads: 2, logical: 2, outside: true, blocks: 8, lists: list(0, 3, 4)},
+		want: map[string]string{"P0→D0": "2>6:4", "P0→D1": "10>6:4"}},
+	{name: "16 NHD, TP 1:2", n: 2, need: [2]int{0, 2}, allow: Allow{TokensFirstSplit: true},
+		p:    spec{heads: 2, logical: 2, order: metadata.TokensFirst, lists: list(0, 1)},
+		d:    spec{tp: 2, heads: 2, logical: 2, order: metadata.TokensFirst, lists: list(0, 4)},
+		want: map[string]string{"P0→D0": "4>8:1 6>9:1", "P0→D1": "5>8:1 7>9:1"}},
+	{name: "17 padded stride", n: 8, need: [2]int{0, 8},
+		p:    spec{heads: 1, logical: 4, lists: list(0, 1, 2)},
+		d:    spec{heads: 1, logical: 4, stride: 10, lists: list(0, 1, 2)},
+		want: map[string]string{"P0→D0": "4>10:4 8>20:4"}},
+	{name: "18 TP 1:2 and blocks 2:4", n: 4, need: [2]int{0, 4},
+		p:    spec{heads: 2, logical: 2, lists: list(0, 0, 3)},
+		d:    spec{tp: 2, heads: 2, logical: 4, lists: list(0, 1)},
+		want: map[string]string{"P0→D0": "0>4:2 12>6:2", "P0→D1": "2>4:2 14>6:2"}},
+	{name: "19 PP 2", n: 2, need: [2]int{0, 2}, // a region has 8 bytes: region r of a rank begins at 8·r
+		p: spec{pp: 2, heads: 1, logical: 2, blocks: 4, stages: [][]int{{0, 1, 2}, {3}}, lists: list(0, 1)},
+		d: spec{heads: 1, logical: 2, blocks: 4, stages: [][]int{{0, 1, 2, 3}}, lists: list(0, 2)},
+		want: map[string]string{"P0/0→D0": "2>4:2 10>12:2 18>20:2",
+			"P1/0→D0": "2>28:2"}},
+	{name: "20 nothing to write", n: 6, need: [2]int{6, 6},
+		p:    spec{heads: 1, logical: 4, lists: list(0, 2, 0)},
+		d:    spec{heads: 1, logical: 4, lists: list(0)},
+		want: map[string]string{}},
+}
+
+func rangesText(rs []Range) string {
+	slices.SortFunc(rs, func(a, b Range) int { return int(a.Remote) - int(b.Remote) })
+	var out []string
+	for _, r := range rs {
+		out = append(out, fmt.Sprintf("%d>%d:%d", r.Local, r.Remote, r.Length))
+	}
+	return strings.Join(out, " ")
+}
+
+func bytesText(rs []Range) string {
+	var at []uint64
+	for _, r := range rs {
+		for i := range r.Length {
+			at = append(at, r.Remote+i)
+		}
+	}
+	slices.Sort(at)
+	var out []string
+	for i := 0; i < len(at); {
+		j := i
+		for j+1 < len(at) && at[j+1] == at[j]+1 {
+			j++
+		}
+		out = append(out, fmt.Sprintf("%d..%d", at[i], at[j]))
+		i = j + 1
+	}
+	return strings.Join(out, " ")
+}
+
+func TestPlanVectors(t *testing.T) {
+	for _, v := range vectors {
+		t.Run(v.name, func(t *testing.T) {
+			p, d := v.p.withDefaults(), v.d.withDefaults()
+			got, only := map[string]string{}, []string{}
+			for _, pr := range p.records("p") {
+				for _, dr := range d.records("d") {
+					name := fmt.Sprintf("P%d→D%d", pr.Rank.TP, dr.Rank.TP)
+					if p.pp > 1 {
+						name = fmt.Sprintf("P%d/%d→D%d", pr.Rank.PP, pr.Rank.TP, dr.Rank.TP)
+					}
+					q, err := NewPair(pr, dr, v.allow)
+					if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					if !q.related() {
+						continue
+					}
+					rs, err := q.Plan(nil, v.n, v.need, p.lists, d.lists)
+					if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					if len(rs) > 0 {
+						got[name] = rangesText(rs)
+					}
+					if !q.writes() {
+						only = append(only, name)
+					}
+					if v.rest != "" {
+						if rest := bytesText(q.Rest(nil, v.n, d.lists)); rest != v.rest {
+							t.Errorf("rest of %s is %q; want %q", name, rest, v.rest)
+						}
+					}
+				}
+			}
+			if diff := cmp.Diff(got, v.want); diff != "" {
+				t.Errorf("ranges differ (-got +want):\n%s", diff)
+			}
+			if diff := cmp.Diff(strings.Join(only, " "), v.only); diff != "" {
+				t.Errorf("notify-only pairs differ (-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// address is the formula of docs/kvplane.md, written a second time for the naive model.
+func address(s spec, r metadata.Record, region metadata.Region, l BlockList, plane, head, token int) uint64 {
+	b := s.logical / s.rho
+	id := int(l.Blocks[(token-l.First)/s.logical])*s.rho + token%s.logical/b
+	f := r.Rank.TP * s.heads / s.tp
+	return region.Base + uint64(id)*region.BlockStride + uint64(plane)*region.PlaneStride +
+		uint64(head-f)*region.HeadStride + uint64(token%b)*region.TokenStride
+}
+
+// each calls do for every byte address of a rank's tokens [from, to), with the content that belongs there.
+func each(s spec, r metadata.Record, l BlockList, from, to int, do func(at uint64, content string)) {
+	f := r.Rank.TP * s.heads / s.tp
+	for _, region := range r.Layout.Regions {
+		for plane := range region.Planes {
+			for head := f; head < f+s.local(); head++ {
+				for token := from; token < to; token++ {
+					at := address(s, r, region, l, plane, head, token)
+					for c := range uint64(s.c) {
+						do(at+c, fmt.Sprintf("layer %d plane %d head %d token %d byte %d", region.Layer, plane, head, token, c))
+					}
+				}
+			}
+		}
+	}
+}
+
+func drawSpec(rng *rand.Rand, p spec, heads, tokens int) spec {
+	s := spec{
+		tp: 1 << rng.IntN(4), heads: heads, logical: 2 << rng.IntN(3), order: p.order, planes: p.planes, c: p.c,
+		outside: p.order == metadata.HeadsFirst && rng.IntN(4) == 0, stages: p.stages, pp: p.pp, base: uint64(rng.IntN(5)) * 8,
+	}
+	s.rho = 1 << rng.IntN(2)
+	s = s.withDefaults()
+	count := (tokens+s.logical-1)/s.logical + rng.IntN(3)
+	s.blocks = (count + 4) * s.rho
+	if rng.IntN(3) == 0 {
+		s.stride = uint64(s.planes*s.local()*s.logical/s.rho*s.c + rng.IntN(7))
+	}
+	ids := rng.Perm(count + 4)
+	l := BlockList{}
+	for _, id := range ids[:count] {
+		l.Blocks = append(l.Blocks, int32(id))
+	}
+	if rng.IntN(3) == 0 {
+		slices.Sort(l.Blocks)
+	}
+	s.lists = []BlockList{l}
+	return s
+}
+
+func TestPlanEqualsNaiveModel(t *testing.T) {
+	planned := 0
+	for seed := range uint64(1500) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		heads, tokens := []int{1, 2, 4, 8}[rng.IntN(4)], 1+rng.IntN(30)
+		base := spec{order: metadata.HeadsFirst, planes: 1 + rng.IntN(2), c: 1 + rng.IntN(3), pp: 1, stages: [][]int{{0, 1, 2}}}
+		if rng.IntN(2) == 0 {
+			base.order = metadata.TokensFirst
+		}
+		p := drawSpec(rng, base, heads, tokens)
+		if rng.IntN(3) == 0 {
+			p.pp, p.stages = 2, [][]int{{0, 1}, {2}}
+		}
+		d := drawSpec(rng, base, heads, tokens)
+		// D may hold a prefix of whole blocks already.
+		cached := rng.IntN(tokens/d.logical+1) * d.logical
+		d.lists[0].First, d.lists[0].Blocks = cached, d.lists[0].Blocks[cached/d.logical:]
+		need := [2]int{cached, tokens}
+
+		memory := map[string]map[uint64]string{} // P's, by rank
+		for _, r := range p.records("p") {
+			m := map[uint64]string{}
+			each(p, r, p.lists[0], 0, len(p.lists[0].Blocks)*p.logical, func(at uint64, content string) { m[at] = content })
+			memory[r.Rank.String()] = m
+		}
+		u := min(p.logical/p.rho, d.logical/d.rho)
+		end := min((tokens+u-1)/u*u, len(p.lists[0].Blocks)*p.logical, cached+len(d.lists[0].Blocks)*d.logical)
+		for _, dr := range d.records("d") {
+			want, got := map[uint64]string{}, map[uint64]string{}
+			if cached < tokens {
+				each(d, dr, d.lists[0], cached, end, func(at uint64, content string) { want[at] = content })
+			}
+			for _, pr := range p.records("p") {
+				q, err := NewPair(pr, dr, Allow{TokensFirstSplit: true})
+				if err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				if !q.related() {
+					continue
+				}
+				rs, err := q.Plan(nil, tokens, need, p.lists, d.lists)
+				if err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				for _, r := range rs {
+					for i := range r.Length {
+						if _, twice := got[r.Remote+i]; twice {
+							t.Fatalf("seed %d: %s byte %d is written twice", seed, dr.Rank, r.Remote+i)
+						}
+						got[r.Remote+i] = memory[pr.Rank.String()][r.Local+i]
+						planned++
+					}
+				}
+			}
+			if diff := cmp.Diff(got, want); diff != "" {
+				t.Fatalf("seed %d: D rank %s differs (-got +want):\n%s", seed, dr.Rank, diff)
+			}
+		}
+	}
+	if planned == 0 {
+		t.Error("nothing was planned")
+	}
+}
+
+func TestPlanRefusals(t *testing.T) {
+	good := spec{heads: 4, logical: 4, lists: list(0, 1, 2)}.withDefaults()
+	for _, tc := range []struct {
+		name   string
+		change func(p, d *metadata.Record)
+		want   string
+	}{
+		{"compatibility", func(p, d *metadata.Record) { p.Compatibility = "a" }, "compatibility: a on P,  on D"},
+		{"tp", func(p, d *metadata.Record) {
+			p.Size.TP, p.Layout.Heads, d.Size.TP, d.Layout.Heads = 2, 6, 3, 6
+		}, "tensor-parallel size: 2 on P, 3 on D"},
+		{"blocks", func(p, d *metadata.Record) {
+			p.Layout.BlockTokens, p.Layout.Regions = 3, shrink(p.Layout.Regions)
+			d.Layout.BlockTokens, d.Layout.Regions = 2, shrink(d.Layout.Regions)
+		}, "kernel block tokens: 3 on P, 2 on D"},
+		{"width", func(p, d *metadata.Record) { d.Layout.HeadBytes = 2; d.Layout.Regions = shrink(d.Layout.Regions) }, "head bytes: 1 on P, 2 on D"},
+		{"dtype", func(p, d *metadata.Record) { d.Layout.DType = "f16" }, "dtype: u8 on P, f16 on D"},
+		{"planes", func(p, d *metadata.Record) {
+			d.Layout.Regions[0].Planes, d.Layout.Regions[0].PlaneStride = 2, 0
+		}, "planes of layer 0: 1 on P, 2 on D"},
+		{"order", func(p, d *metadata.Record) { d.Layout.Order = metadata.TokensFirst }, "order: hnd on P, nhd on D"},
+		{"transport", func(p, d *metadata.Record) { d.Transport = "nixl" }, "transport: test on P, nixl on D"},
+		{"beyond the region", func(p, d *metadata.Record) { d.Layout.Regions[0].Blocks = 65 }, "blocks reach beyond the region's 1024 bytes"},
+		{"overflow", func(p, d *metadata.Record) { d.Layout.Regions[0].BlockStride = 1 << 63 }, "blocks reach beyond"},
+		{"no group", func(p, d *metadata.Record) {
+			d.Layout.Groups = []metadata.Group{{Layers: []int{7}}}
+		}, "layer 0 is in no group"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, d := good.records("p")[0], good.records("d")[0]
+			tc.change(&p, &d)
+			_, err := NewPair(p, d, Allow{})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error is %v; want %q", err, tc.want)
+			}
+		})
+	}
+	nhd := spec{heads: 2, logical: 2, order: metadata.TokensFirst}.withDefaults()
+	half := nhd
+	half.tp = 2
+	_, err := NewPair(nhd.records("p")[0], half.records("d")[0], Allow{})
+	if want := "heads per rank, tokens first: 2 on P, 1 on D"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error is %v; want %q", err, want)
+	}
+}
+
+func shrink(regions []metadata.Region) []metadata.Region {
+	out := slices.Clone(regions)
+	for i := range out {
+		out[i].Blocks = 1
+	}
+	return out
+}
+
+func TestPlanShort(t *testing.T) {
+	s := spec{heads: 1, logical: 4}.withDefaults()
+	q, err := NewPair(s.records("p")[0], s.records("d")[0], Allow{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		n    int
+		need [2]int
+		p, d []BlockList
+		want string
+	}{
+		{"fewer tokens than needed", 7, [2]int{0, 8}, list(0, 1, 2), list(0, 1, 2), "tokens computed and needed: 7 on P, 8 on D"},
+		{"P's list begins too late", 8, [2]int{0, 8}, list(4, 2), list(0, 1, 2), "tokens of group 0: [4,8) on P, [0,8) in [0,8) on D"},
+		{"D's list ends too early", 8, [2]int{0, 8}, list(0, 1, 2), list(0, 1), "tokens of group 0: [0,8) on P, [0,8) in [0,4) on D"},
+		{"first is no block", 8, [2]int{2, 8}, list(0, 1, 2), list(2, 1, 2), "list of group 0: - on P, first token 2; want a multiple of 4 on D"},
+		{"block beyond the region", 8, [2]int{0, 8}, list(0, 1, 2), list(0, 1, 64), "list of group 0: - on P, block 64; want 0 to 63 on D"},
+		{"negative block", 8, [2]int{0, 8}, list(0, -1, 2), list(0, 1, 2), "list of group 0: block -1; want 0 to 63 on P, - on D"},
+		{"need reversed", 8, [2]int{8, 4}, list(0, 1, 2), list(0, 1, 2), "tokens needed: 8 on P, [8 4] on D"},
+		{"groups", 8, [2]int{0, 8}, list(0, 1, 2), nil, "block lists: 1 on P, 0 on D"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rs, err := q.Plan(nil, tc.n, tc.need, tc.p, tc.d)
+			var r *Refusal
+			if !errors.As(err, &r) || r.Reason != Short || r.Text() != tc.want || len(rs) > 0 {
+				t.Errorf("got %v, %v; want %q", rs, err, tc.want)
+			}
+		})
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	for _, bc := range []struct {
+		name string
+		tp   int
+		perm bool
+	}{{"80 layers, 1000 scattered blocks", 1, true}, {"80 layers, 1000 blocks in a row", 1, false}, {"80 layers, 1000 scattered blocks, TP 1 to 4", 4, true}} {
+		b.Run(bc.name, func(b *testing.B) {
+			var layers []int
+			for i := range 80 {
+				layers = append(layers, i)
+			}
+			p := spec{heads: 8, logical: 16, c: 256, blocks: 1100, stages: [][]int{layers}}.withDefaults()
+			d := p
+			d.tp = bc.tp
+			l := BlockList{}
+			rng := rand.New(rand.NewPCG(1, 1))
+			for i, id := range rng.Perm(1000) {
+				if !bc.perm {
+					id = i
+				}
+				l.Blocks = append(l.Blocks, int32(id))
+			}
+			q, err := NewPair(p.records("p")[0], d.records("d")[0], Allow{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			var buf []Range
+			b.ReportAllocs()
+			for b.Loop() {
+				buf, err = q.Plan(buf[:0], 16000, [2]int{0, 16000}, []BlockList{l}, []BlockList{l})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
