@@ -1,5 +1,10 @@
 package router
 
+import "bytes"
+
+// maxAnswerDepth is how deep an engine's objects and arrays may be nested.
+const maxAnswerDepth = 512
+
 // answer is what the router reads of an engine's JSON answer or of one event's data.
 type answer struct {
 	kv               []byte // the raw value of the top-level kv_transfer_params; nil if absent or null
@@ -9,16 +14,193 @@ type answer struct {
 	hasUsage         bool   // usage is there and not null
 	failed           bool   // a top-level "error" that is not null
 	errCode          string // error.code where it is a word, for example transfer_failed
-	errMessage       string // error.message, for the log
+	errMessage       string // error.message, for the log; JSON escapes as written
 }
 
 // parseAnswer reads a whole JSON answer or the data of one event. It reports false if p is not a JSON object.
-func parseAnswer(p []byte) (answer, bool) { return answer{}, false }
+// kv lies in p. If nothing of interest is in p, it is not parsed, and the answer is empty.
+func parseAnswer(p []byte) (answer, bool) {
+	var a answer
+	if !mentions(p, `"usage"`, `"error"`, `"kv_transfer_params"`) {
+		from := bytes.TrimLeft(p, " \t\r\n")
+		return a, len(from) > 0 && from[0] == '{'
+	}
+	s := scanner{b: p, maxDepth: maxAnswerDepth}
+	s.space()
+	m, ok := s.object(1)
+	for ok && s.member(&m) {
+		switch string(m.key) {
+		case "kv_transfer_params":
+			null := s.peek() == 'n'
+			from := s.i
+			if s.value(1) && !null {
+				a.kv = p[from:s.i]
+			}
+		case "usage":
+			a.hasUsage = s.peek() == '{'
+			s.usage(&a)
+		case "error":
+			a.failed = s.peek() != 'n'
+			s.answerError(&a)
+		default:
+			s.value(1)
+		}
+	}
+	if !s.end() {
+		return answer{}, false
+	}
+	return a, true
+}
+
+func mentions(p []byte, words ...string) bool {
+	for _, w := range words {
+		if bytes.Contains(p, []byte(w)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *scanner) usage(a *answer) {
+	if s.peek() != '{' {
+		s.value(1)
+		return
+	}
+	m, ok := s.object(2)
+	for ok && s.member(&m) {
+		switch string(m.key) {
+		case "prompt_tokens":
+			s.amount(2, &a.promptTokens)
+		case "completion_tokens":
+			s.amount(2, &a.completionTokens)
+		case "prompt_tokens_details":
+			s.usageDetails(a)
+		default:
+			s.value(2)
+		}
+	}
+}
+
+func (s *scanner) usageDetails(a *answer) {
+	if s.peek() != '{' {
+		s.value(2)
+		return
+	}
+	m, ok := s.object(3)
+	for ok && s.member(&m) {
+		if string(m.key) == "cached_tokens" {
+			s.amount(3, &a.cachedTokens)
+		} else {
+			s.value(3)
+		}
+	}
+}
+
+// amount reads a number into n, and walks over anything else.
+func (s *scanner) amount(depth int, n *int) {
+	if v, ok := s.integer(); ok {
+		*n = v
+	} else {
+		s.value(depth)
+	}
+}
+
+func (s *scanner) answerError(a *answer) {
+	switch s.peek() {
+	case '"':
+		a.errMessage = s.text()
+		return
+	case '{':
+	default:
+		s.value(1)
+		return
+	}
+	m, ok := s.object(2)
+	for ok && s.member(&m) {
+		switch key := string(m.key); {
+		case s.peek() != '"':
+			s.value(2)
+		case key == "code":
+			a.errCode = s.text()
+		case key == "message":
+			a.errMessage = s.text()
+		default:
+			s.value(2)
+		}
+	}
+}
+
+// text reads a string, escapes as written, cut to what a log line bears.
+func (s *scanner) text() string {
+	raw, _, _ := s.str()
+	return string(raw[:min(len(raw), maxErrorMessage)])
+}
 
 // stripTransferParams appends p, a whole JSON answer or the data of one event, without the members kv_transfer_params
-// and ec_transfer_params, at any depth; every other byte is kept. It reports false if p names them but is no JSON
-// object: then nothing may be relayed.
-func stripTransferParams(dst, p []byte) ([]byte, bool) { return append(dst, p...), true }
+// and ec_transfer_params, at any depth; every other byte is kept. It reports false, and appends nothing, if p names
+// them but is no JSON object: then it must not be relayed.
+func stripTransferParams(dst, p []byte) ([]byte, bool) {
+	if !bytes.Contains(p, []byte("_transfer_params")) {
+		return append(dst, p...), true
+	}
+	t := stripper{scanner: scanner{b: p, maxDepth: maxAnswerDepth}, dst: dst}
+	t.space()
+	if t.peek() != '{' || !t.walk(0) || !t.end() {
+		return dst, false
+	}
+	return append(t.dst, p[t.from:]...), true
+}
 
-// stripEvent appends one whole event (see sseFrames) with its data stripped as stripTransferParams does.
-func stripEvent(dst, event []byte) ([]byte, bool) { return append(dst, event...), true }
+// stripper is a scanner that copies what it walks over.
+type stripper struct {
+	scanner
+	dst  []byte
+	from int // what is not yet copied
+}
+
+// walk copies one value without the transfer fields in it; depth is that of what holds it.
+func (t *stripper) walk(depth int) bool {
+	switch t.peek() {
+	case '{':
+		m, ok := t.object(depth + 1)
+		run := 0
+		for ok && t.member(&m) {
+			if !isTransferKey(m.key) {
+				ok = t.walk(depth + 1)
+			} else if ok = t.value(depth + 1); ok {
+				end := t.i
+				start, end := cut(m.n-1, m.comma, m.start, end, t.commaAfter(), &run)
+				t.dst = append(t.dst, t.b[t.from:start]...)
+				t.from = end
+			}
+		}
+		return ok && t.why == ""
+	case '[':
+		n := 0
+		ok := t.array(depth + 1)
+		for ok && t.element(&n) {
+			ok = t.walk(depth + 1)
+		}
+		return ok && t.why == ""
+	default:
+		return t.value(depth)
+	}
+}
+
+// stripEvent appends one whole event (see sseFrames) with its data stripped as stripTransferParams does. It reports
+// false, and appends nothing, if the event names transfer params and cannot be stripped.
+func stripEvent(dst, event []byte) ([]byte, bool) {
+	if !bytes.Contains(event, []byte("_transfer_params")) {
+		return append(dst, event...), true
+	}
+	start, end, n := payloadSpan(event)
+	if n != 1 || bytes.Contains(event[:start], []byte("_transfer_params")) ||
+		bytes.Contains(event[end:], []byte("_transfer_params")) {
+		return dst, false
+	}
+	out, ok := stripTransferParams(append(dst, event[:start]...), event[start:end])
+	if !ok {
+		return dst, false
+	}
+	return append(out, event[end:]...), true
+}

@@ -1,9 +1,18 @@
 package router
 
-import "errors"
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
 
-// errEventTooLarge is returned for an event that exceeds the bound.
-var errEventTooLarge = errors.New("router: server-sent event is too large")
+// errEventTooLarge is found by errors.Is in the error for an event that exceeds the bound.
+var errEventTooLarge = errors.New("server-sent event is too large")
+
+var (
+	dataField = []byte("data:")
+	doneData  = []byte("[DONE]")
+)
 
 // eventKind is what one whole event carries.
 type eventKind uint8
@@ -15,35 +24,173 @@ const (
 	eventDone                     // data: [DONE], and nothing else
 )
 
-// sseEnd finds the terminal event of a stream, data: [DONE], however its bytes are cut. The zero value is ready.
-// It keeps no bytes of the stream.
-type sseEnd struct{ seen bool }
+func (k eventKind) String() string { return [...]string{"comment", "data", "error", "done"}[k] }
 
-// Write takes the next bytes of the stream. It never fails.
-func (e *sseEnd) Write(p []byte) {}
+// Lines end in LF or CRLF: no engine ends them in a lone CR, which within a line is kept like any other byte.
+
+// sseEnd finds the terminal event of a stream, data: [DONE], however its bytes are cut. The zero value is ready.
+// Only a whole event counts, the blank line behind it included: content may well end in [DONE]. It keeps no bytes of
+// the stream.
+type sseEnd struct {
+	seen  bool
+	line  [len("data: [DONE]\r") + 1]byte // the beginning of the current line
+	n     int                             // how much of it is kept
+	datas int                             // data lines of the current event
+	done  bool                            // one of them is [DONE]
+}
+
+// Write takes the next bytes of the stream.
+func (e *sseEnd) Write(p []byte) {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		part := p
+		if i >= 0 {
+			part = p[:i]
+		}
+		e.n += copy(e.line[e.n:], part)
+		if i < 0 {
+			return
+		}
+		p = p[i+1:]
+		e.endLine(trimCR(e.line[:e.n]))
+		e.n = 0
+	}
+}
+
+func (e *sseEnd) endLine(line []byte) {
+	if len(line) == 0 {
+		e.seen = e.seen || e.done && e.datas == 1
+		e.done, e.datas = false, 0
+		return
+	}
+	if v, ok := dataOf(line); ok {
+		e.datas++
+		e.done = bytes.Equal(v, doneData)
+	}
+}
 
 // Seen reports that the terminal event was read to its end.
 func (e *sseEnd) Seen() bool { return e.seen }
 
+func trimCR(line []byte) []byte { return bytes.TrimSuffix(line, []byte{'\r'}) }
+
+// dataOf is the value of a data line.
+func dataOf(line []byte) ([]byte, bool) {
+	v, ok := bytes.CutPrefix(line, dataField)
+	if ok && len(v) > 0 && v[0] == ' ' {
+		v = v[1:]
+	}
+	return v, ok
+}
+
 // sseFrames cuts a stream into whole events, each with the blank line that ends it, so that joined they are the
 // stream to the byte. An event of more than max bytes is an error.
 type sseFrames struct {
-	max int
+	max  int
+	buf  []byte
+	from int   // events before it were returned
+	ends []int // of the whole events behind it
+	last int   // where the event begins that has not ended
+	line int   // where its last line begins
 }
 
 func newSSEFrames(max int) *sseFrames { return &sseFrames{max: max} }
 
-// Push takes the next bytes of the stream; p is copied. Events returned before are overwritten.
-func (f *sseFrames) Push(p []byte) error { return nil }
+// Push takes the next bytes of the stream; p is copied. Take all events with Next before: those returned earlier are
+// overwritten. The error is errEventTooLarge.
+func (f *sseFrames) Push(p []byte) error {
+	if f.from > 0 {
+		f.buf = f.buf[:copy(f.buf, f.buf[f.from:])]
+		f.line -= f.from
+		f.last -= f.from
+		for i := range f.ends {
+			f.ends[i] -= f.from
+		}
+		f.from = 0
+	}
+	look := len(f.buf)
+	f.buf = append(f.buf, p...)
+	for {
+		i := bytes.IndexByte(f.buf[look:], '\n')
+		if i < 0 {
+			return f.bound(len(f.buf))
+		}
+		end := look + i + 1
+		blank := len(trimCR(f.buf[f.line:end-1])) == 0
+		f.line, look = end, end
+		if !blank {
+			continue
+		}
+		if err := f.bound(end); err != nil {
+			return err
+		}
+		f.ends = append(f.ends, end)
+		f.last = end
+	}
+}
+
+func (f *sseFrames) bound(end int) error {
+	if end-f.last > f.max {
+		return fmt.Errorf("router: stream: more than %d bytes: %w", f.max, errEventTooLarge)
+	}
+	return nil
+}
 
 // Next returns the next whole event, valid until the next Push.
-func (f *sseFrames) Next() ([]byte, bool) { return nil, false }
+func (f *sseFrames) Next() ([]byte, bool) {
+	if len(f.ends) == 0 {
+		return nil, false
+	}
+	end := f.ends[0]
+	f.ends = f.ends[:copy(f.ends, f.ends[1:])]
+	event := f.buf[f.from:end:end]
+	f.from = end
+	return event, true
+}
 
-// Rest is what was read of an event that has not ended.
-func (f *sseFrames) Rest() []byte { return nil }
+// Rest is what was read of an event that has not ended, valid until the next Push.
+func (f *sseFrames) Rest() []byte { return f.buf[f.last:] }
 
-// kindOf says what a whole event carries.
-func kindOf(event []byte) eventKind { return eventData }
+// kindOf says what a whole event carries. Of several data lines it is the first that says it.
+func kindOf(event []byte) eventKind {
+	start, end, n := payloadSpan(event)
+	if n == 0 {
+		return eventComment
+	}
+	data := event[start:end]
+	if n == 1 && bytes.Equal(data, doneData) {
+		return eventDone
+	}
+	if bytes.Contains(data, []byte(`"error"`)) {
+		if a, ok := parseAnswer(data); ok && a.failed {
+			return eventError
+		}
+	}
+	return eventData
+}
 
 // eventPayload returns the data of a whole event that has exactly one data line.
-func eventPayload(event []byte) ([]byte, bool) { return nil, false }
+func eventPayload(event []byte) ([]byte, bool) {
+	start, end, n := payloadSpan(event)
+	return event[start:end], n == 1
+}
+
+// payloadSpan is where the value of the event's first data line lies, and how many data lines there are.
+func payloadSpan(event []byte) (start, end, n int) {
+	for at := 0; at < len(event); {
+		next := len(event)
+		stop := next
+		if i := bytes.IndexByte(event[at:], '\n'); i >= 0 {
+			stop, next = at+i, at+i+1
+		}
+		line := trimCR(event[at:stop])
+		if v, ok := dataOf(line); ok {
+			if n++; n == 1 {
+				end = at + len(line)
+				start = end - len(v)
+			}
+		}
+		at = next
+	}
+	return start, end, n
+}

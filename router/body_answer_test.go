@@ -1,0 +1,119 @@
+package router
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestStripTransferParams(t *testing.T) {
+	tests := []struct {
+		name, in, want string
+		ok             bool
+	}{
+		{"nothing", `{"a":1}`, `{"a":1}`, true},
+		{"nothing, no JSON", `garbage`, `garbage`, true},
+		{"only", `{"kv_transfer_params":{"remote_host":"h"}}`, `{}`, true},
+		{"null", `{"id":"x","kv_transfer_params":null}`, `{"id":"x"}`, true},
+		{"first", `{"kv_transfer_params":{"a":[1,{}]}, "id":"x"}`, `{ "id":"x"}`, true},
+		{"middle", `{"id":"x" , "kv_transfer_params":{} , "seed":12345678901234567890}`, `{"id":"x"  , "seed":12345678901234567890}`, true},
+		{"both", `{"ec_transfer_params":1,"kv_transfer_params":2,"b":3}`, `{"b":3}`, true},
+		{"in a choice", `{"choices":[{"kv_transfer_params":{},"text":"a"},{"text":"b","ec_transfer_params":{}}]}`, `{"choices":[{"text":"a"},{"text":"b"}]}`, true},
+		{"escaped key", `{"kv_transfer_params":1,"\u006bv_transfer_params":2,"a":3}`, `{"a":3}`, true},
+		{"in the text", `{"text":"\"kv_transfer_params\":{}"}`, `{"text":"\"kv_transfer_params\":{}"}`, true},
+		{"broken", `{"kv_transfer_params":{}`, ``, false},
+		{"an array", `[{"kv_transfer_params":{}}]`, ``, false},
+		{"bytes behind", `{"kv_transfer_params":{}} {}`, ``, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := stripTransferParams([]byte("x"), []byte(tt.in))
+			if string(got) != "x"+tt.want || ok != tt.ok {
+				t.Errorf("got %q %v, want %q %v", got, ok, tt.want, tt.ok)
+			}
+		})
+	}
+}
+
+func TestStripEvent(t *testing.T) {
+	tests := []struct {
+		name, in, want string
+		ok             bool
+	}{
+		{"nothing", "data: {\"a\":1}\n\n", "data: {\"a\":1}\n\n", true},
+		{"done", "data: [DONE]\n\n", "data: [DONE]\n\n", true},
+		{"one", "data: {\"a\":1,\"kv_transfer_params\":{}}\n\n", "data: {\"a\":1}\n\n", true},
+		{"CRLF and a comment", ": x\r\ndata:{\"kv_transfer_params\":{},\"a\":1}\r\n\r\n", ": x\r\ndata:{\"a\":1}\r\n\r\n", true},
+		{"two data lines", "data: {\"kv_transfer_params\":{},\ndata: \"a\":1}\n\n", "", false},
+		{"broken", "data: {\"kv_transfer_params\":\n\n", "", false},
+		{"outside of the data", "event: kv_transfer_params\ndata: {}\n\n", "", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := stripEvent([]byte("x"), []byte(tt.in))
+			if string(got) != "x"+tt.want || ok != tt.ok {
+				t.Errorf("got %q %v, want %q %v", got, ok, tt.want, tt.ok)
+			}
+		})
+	}
+}
+
+func TestParseAnswer(t *testing.T) {
+	tests := []struct {
+		name, in string
+		want     answer
+		ok       bool
+	}{
+		{"nothing", ` {"choices":[]}`, answer{}, true},
+		{"no object", `[1]`, answer{}, false},
+		{"empty", ``, answer{}, false},
+		{"broken", `{"usage":{}`, answer{}, false},
+		{"usage", `{"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}`,
+			answer{hasUsage: true, promptTokens: 7, completionTokens: 2, cachedTokens: 4}, true},
+		{"usage without details", `{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}`, answer{hasUsage: true, promptTokens: 7}, true},
+		{"null usage", `{"usage":null}`, answer{}, true},
+		{"params", `{"id":"x","kv_transfer_params": {"remote_block_ids":[[1,2]],"tp_size":2} ,"usage":null}`,
+			answer{kv: []byte(`{"remote_block_ids":[[1,2]],"tp_size":2}`)}, true},
+		{"null params", `{"kv_transfer_params":null}`, answer{}, true},
+		{"error", `{"error":{"message":"KV","type":"x","param":null,"code":"transfer_failed"}}`,
+			answer{failed: true, errCode: "transfer_failed", errMessage: "KV"}, true},
+		{"numbered error", `{"error":{"message":"m","code":400}}`, answer{failed: true, errMessage: "m"}, true},
+		{"bare error", `{"error":"Unauthorized"}`, answer{failed: true, errMessage: "Unauthorized"}, true},
+		{"null error", `{"error":null}`, answer{}, true},
+		{"in the text", `{"choices":[{"text":"\"usage\":{}","error":{"code":"x"}}]}`, answer{}, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := parseAnswer([]byte(tt.in))
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(answer{})); diff != "" || ok != tt.ok {
+				t.Errorf("ok %v, want %v (-want +got):\n%s", ok, tt.ok, diff)
+			}
+		})
+	}
+}
+
+func FuzzStrip(f *testing.F) {
+	f.Add([]byte(`{"a":[{"kv_transfer_params":1,"b":2}],"ec_transfer_params":{},"c":"kv_transfer_params"}`))
+	f.Add([]byte(`{"kv_transfer_params":{"kv_transfer_params":1}}`))
+	f.Add([]byte(`{"kv_transfer_params":{},"kv_transfer_params":{},"a":{"ec_transfer_params":0,"x":1}}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		out, ok := stripTransferParams(nil, in)
+		if !ok {
+			if len(out) != 0 {
+				t.Errorf("appended %q", out)
+			}
+			return
+		}
+		s := scanner{b: in, maxDepth: maxAnswerDepth}
+		if s.space(); s.value(0) && s.end() && bytes.Contains(in, []byte("_transfer_params")) {
+			s := scanner{b: out, maxDepth: maxAnswerDepth}
+			if s.space(); !s.value(0) || !s.end() {
+				t.Errorf("%q became %q, which is no JSON: %s", in, out, s.why)
+			}
+		}
+		if twice, ok := stripTransferParams(nil, out); !ok || !bytes.Equal(twice, out) {
+			t.Errorf("%q stripped is %q, twice %q", in, out, twice)
+		}
+	})
+}

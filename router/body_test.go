@@ -1,0 +1,299 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const kvJSON = `{"do_remote_decode":true}`
+
+func TestParseBodyFields(t *testing.T) {
+	type fields struct {
+		Model                       string
+		Stream, Usage, Removed      bool
+		N, Max, Prompts, Bytes, IDs int
+		Why                         string
+	}
+	tests := []struct {
+		name  string
+		shape shape
+		in    string
+		want  fields
+	}{
+		{"empty", shapeCompletions, `{}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"plain", shapeCompletions, `{"model":"m","prompt":"abcd","max_tokens":5}`, fields{Model: "m", N: 1, Max: 5, Prompts: 1, Bytes: 4}},
+		{"escaped", shapeCompletions, `{"\u006dodel":"a\u0062","stream":true}`, fields{Model: "ab", Stream: true, N: 1, Max: -1, Prompts: 1}},
+		{"nulls", shapeCompletions, `{"model":null,"stream":null,"stream_options":null,"n":null,"max_tokens":null,"echo":null,"stop":null,"logprobs":null,"prompt_logprobs":null,"prompt":null,"kv_transfer_params":null}`,
+			fields{N: 1, Max: -1, Prompts: 1}},
+		{"usage", shapeChat, `{"stream_options":{"include_usage":true},"stream":true}`, fields{Stream: true, Usage: true, N: 1, Max: -1, Prompts: 1}},
+		{"chat", shapeChat, `{"messages":[{"role":"user"}],"max_tokens":1,"max_completion_tokens":9}`, fields{N: 1, Max: 9, Prompts: 1, Bytes: 17}},
+		{"completions keep max_tokens", shapeCompletions, `{"max_tokens":7,"max_completion_tokens":1}`, fields{N: 1, Max: 7, Prompts: 1}},
+		{"one prompt in an array", shapeCompletions, `{"prompt":["abc"]}`, fields{N: 1, Max: -1, Prompts: 1, Bytes: 3}},
+		{"prompts", shapeCompletions, `{"prompt":["abc","de"]}`, fields{N: 1, Max: -1, Prompts: 2, Bytes: 5, Why: unsplitPrompts}},
+		{"tokens", shapeCompletions, `{"prompt":[1, 2,3]}`, fields{N: 1, Max: -1, Prompts: 1, IDs: 3}},
+		{"token arrays", shapeCompletions, `{"prompt":[[1,2],[3]]}`, fields{N: 1, Max: -1, Prompts: 2, IDs: 3, Why: unsplitPrompts}},
+		{"n", shapeChat, `{"n":2}`, fields{N: 2, Max: -1, Prompts: 1, Why: unsplitN}},
+		{"best_of", shapeCompletions, `{"best_of":2}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitBestOf}},
+		{"echo", shapeCompletions, `{"echo":true}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitEcho}},
+		{"no echo", shapeCompletions, `{"echo":false,"use_beam_search":false}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"prompt_logprobs", shapeChat, `{"prompt_logprobs":0}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitLogprobs}},
+		{"beam", shapeChat, `{"use_beam_search":true}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitBeam}},
+		{"embeds", shapeCompletions, `{"prompt_embeds":"AA=="}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitEmbedding}},
+		{"one token", shapeChat, `{"max_completion_tokens":1}`, fields{N: 1, Max: 1, Prompts: 1, Why: unsplitOneToken}},
+		{"no token", shapeCompletions, `{"max_tokens":0}`, fields{N: 1, Max: 0, Prompts: 1, Why: unsplitOneToken}},
+		{"transfer params", shapeChat, `{"kv_transfer_params":{"remote_host":"x"}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
+		{"in xargs", shapeChat, `{"vllm_xargs":{"a":1,"ec_transfer_params":{}}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
+		{"in extra_args", shapeChat, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
+		{"elsewhere", shapeChat, `{"tools":{"kv_transfer_params":{}},"sampling_params":{"kv_transfer_params":1}}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"holders of another kind", shapeChat, `{"vllm_xargs":[1],"sampling_params":{"extra_args":"x"}}`, fields{N: 1, Max: -1, Prompts: 1}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b, herr := parseBody(tt.shape, []byte(tt.in), bodyLimits{})
+			if herr != nil {
+				t.Fatal(herr)
+			}
+			got := fields{b.model, b.stream, b.includeUsage, b.removed, b.n, b.maxTokens, b.prompts, b.promptBytes, b.promptIDs, b.unsplittable}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseBodyRefusals(t *testing.T) {
+	lim := bodyLimits{N: 4, Prompts: 2, Stop: 2, Logprobs: 5, Strict: true}
+	tests := []struct {
+		name, in, reason, param string
+	}{
+		{"empty", ``, reasonBadJSON, ""},
+		{"blank", " \n", reasonBadJSON, ""},
+		{"array", `[]`, reasonBadJSON, ""},
+		{"broken", `{"model":`, reasonBadJSON, ""},
+		{"broken array", `[`, reasonBadJSON, ""},
+		{"trailing bytes", `{}x`, reasonBadJSON, ""},
+		{"bad UTF-8", "{\"prompt\":\"\xff\"}", reasonBadJSON, ""},
+		{"too deep", `{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, reasonBadJSON, ""},
+		{"too deep in a holder", `{"vllm_xargs":{"a":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}}`, reasonBadJSON, ""},
+		{"same key", `{"model":"a","model":"b"}`, reasonDuplicateKey, ""},
+		{"same key nested", `{"stream":true,"stream_options":{"include_usage":true,"include_usage":false}}`, reasonDuplicateKey, ""},
+		{"same key in a holder", `{"vllm_xargs":{"a":1,"a":2}}`, reasonDuplicateKey, ""},
+		{"same key, other mistake first", `{"n":"x","a":1,"a":1}`, reasonDuplicateKey, ""},
+		{"model", `{"model":7}`, reasonBadField, "model"},
+		{"stream", `{"stream":"true"}`, reasonBadField, "stream"},
+		{"stream number", `{"stream":1}`, reasonBadField, "stream"},
+		{"stream_options", `{"stream":true,"stream_options":[]}`, reasonBadField, "stream_options"},
+		{"include_usage", `{"stream":true,"stream_options":{"include_usage":1}}`, reasonBadField, "stream_options.include_usage"},
+		{"stream_options without stream", `{"stream_options":{"include_usage":true}}`, reasonBadField, "stream_options"},
+		{"n zero", `{"n":0}`, reasonBadField, "n"},
+		{"n text", `{"n":"2"}`, reasonBadField, "n"},
+		{"n fraction", `{"n":1.5}`, reasonBadField, "n"},
+		{"n exponent", `{"n":1e3}`, reasonBadField, "n"},
+		{"n huge", `{"n":99999999999999999999}`, reasonBadField, "n"},
+		{"n over cap", `{"n":5}`, reasonOverCap, "n"},
+		{"best_of over cap", `{"best_of":5}`, reasonOverCap, "best_of"},
+		{"max_tokens", `{"max_tokens":-1}`, reasonBadField, "max_tokens"},
+		{"max_completion_tokens", `{"max_completion_tokens":-1}`, reasonBadField, "max_completion_tokens"},
+		{"min_tokens", `{"min_tokens":true}`, reasonBadField, "min_tokens"},
+		{"echo", `{"echo":1}`, reasonBadField, "echo"},
+		{"logprobs over cap", `{"logprobs":6}`, reasonOverCap, "logprobs"},
+		{"all logprobs", `{"prompt_logprobs":-1}`, reasonOverCap, "prompt_logprobs"},
+		{"top_logprobs over cap", `{"top_logprobs":6}`, reasonOverCap, "top_logprobs"},
+		{"stop over cap", `{"stop":["a","b","c"]}`, reasonOverCap, "stop"},
+		{"stop of numbers", `{"stop":[1]}`, reasonBadField, "stop"},
+		{"prompt number", `{"prompt":1}`, reasonBadField, "prompt"},
+		{"prompt empty", `{"prompt":[]}`, reasonBadField, "prompt"},
+		{"prompt mixed", `{"prompt":["a",1]}`, reasonBadField, "prompt"},
+		{"prompt of nulls", `{"prompt":[null]}`, reasonBadField, "prompt"},
+		{"token fraction", `{"prompt":[1.5]}`, reasonBadField, "prompt"},
+		{"token negative", `{"prompt":[[-1]]}`, reasonBadField, "prompt"},
+		{"token array of text", `{"prompt":[["a"]]}`, reasonBadField, "prompt"},
+		{"empty token array", `{"prompt":[[]]}`, reasonBadField, "prompt"},
+		{"prompts over cap", `{"prompt":["a","b","c"]}`, reasonOverCap, "prompt"},
+		{"transfer params", `{"kv_transfer_params":{}}`, reasonTransferField, "kv_transfer_params"},
+		{"transfer params within", `{"sampling_params":{"extra_args":{"ec_transfer_params":{}}}}`, reasonTransferField, "sampling_params.extra_args.ec_transfer_params"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, herr := parseBody(shapeCompletions, []byte(tt.in), lim)
+			if herr == nil {
+				t.Fatal("accepted")
+			}
+			if herr.Status != 400 || herr.Reason != tt.reason || herr.Param != tt.param {
+				t.Errorf("got %d %s %q (%s), want 400 %s %q", herr.Status, herr.Reason, herr.Param, herr.Msg, tt.reason, tt.param)
+			}
+		})
+	}
+}
+
+func TestSplice(t *testing.T) {
+	tests := []struct {
+		name, in, prefill, decode string
+	}{
+		{"empty object", `{}`, `{"kv_transfer_params":KV,"max_tokens":1}`, `{"kv_transfer_params":KV}`},
+		{"spaces", ` { "model" : "m" } `, ` {"kv_transfer_params":KV,"max_tokens":1, "model" : "m" } `, ` {"kv_transfer_params":KV, "model" : "m" } `},
+		{"limits", `{"max_tokens":10,"max_completion_tokens": 20 ,"min_tokens":5}`,
+			`{"kv_transfer_params":KV,"max_tokens":1,"max_completion_tokens": 1 }`, `{"kv_transfer_params":KV,"max_tokens":10,"max_completion_tokens": 20 ,"min_tokens":5}`},
+		{"stream", `{"stream":true,"stream_options":{"include_usage":true},"seed":9223372036854775807,"temperature":0.10000000000000000001}`,
+			`{"kv_transfer_params":KV,"max_tokens":1,"stream":false,"seed":9223372036854775807,"temperature":0.10000000000000000001}`,
+			`{"kv_transfer_params":KV,"stream":true,"stream_options":{"include_usage":true},"seed":9223372036854775807,"temperature":0.10000000000000000001}`},
+		{"all removed", `{"kv_transfer_params":{},"request_id":"x","ec_transfer_params":1}`, `{"kv_transfer_params":KV,"max_tokens":1}`, `{"kv_transfer_params":KV}`},
+		{"first removed", `{"kv_transfer_params":{}, "request_id":"x", "a":1}`, `{"kv_transfer_params":KV,"max_tokens":1,  "a":1}`, `{"kv_transfer_params":KV,  "a":1}`},
+		{"last removed", `{"a":1, "request_id":"x" , "kv_transfer_params":{} }`, `{"kv_transfer_params":KV,"max_tokens":1,"a":1  }`, `{"kv_transfer_params":KV,"a":1  }`},
+		{"middle removed", `{"a":1,"request_id":"x","b":2,"ec_transfer_params":0,"c":3}`, `{"kv_transfer_params":KV,"max_tokens":1,"a":1,"b":2,"c":3}`, `{"kv_transfer_params":KV,"a":1,"b":2,"c":3}`},
+		{"escaped key", `{"kv\u005ftransfer_params":{"remote_host":"h"},"a":1}`, `{"kv_transfer_params":KV,"max_tokens":1,"a":1}`, `{"kv_transfer_params":KV,"a":1}`},
+		{"nested", `{"vllm_xargs":{"kv_transfer_params":1,"ec_transfer_params":2},"sampling_params":{"extra_args":{"a":1,"kv_transfer_params":3},"top_k":5}}`,
+			`{"kv_transfer_params":KV,"max_tokens":1,"vllm_xargs":{},"sampling_params":{"extra_args":{"a":1},"top_k":5}}`,
+			`{"kv_transfer_params":KV,"vllm_xargs":{},"sampling_params":{"extra_args":{"a":1},"top_k":5}}`},
+		{"null limit", `{"max_tokens":null,"stream":null}`, `{"kv_transfer_params":KV,"max_tokens":1,"stream":false}`, `{"kv_transfer_params":KV,"max_tokens":null,"stream":null}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b, herr := parseBody(shapeChat, []byte(tt.in), bodyLimits{})
+			if herr != nil {
+				t.Fatal(herr)
+			}
+			kv := func(s string) string { return strings.ReplaceAll(s, "KV", kvJSON) }
+			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.prefill([]byte("x"), []byte(kvJSON)))); diff != "" {
+				t.Errorf("prefill (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff("x"+kv(tt.decode), string(b.decode([]byte("x"), []byte(kvJSON)))); diff != "" {
+				t.Errorf("decode (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.in, string(b.raw)); diff != "" {
+				t.Errorf("the original changed (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("aggregated", func(t *testing.T) {
+		in := `{"request_id":"x","a":1,"kv_transfer_params":{},"max_tokens":1}`
+		b, herr := parseBody(shapeChat, []byte(in), bodyLimits{})
+		if herr != nil {
+			t.Fatal(herr)
+		}
+		if diff := cmp.Diff(`{"a":1,"max_tokens":1}`, string(b.decode(nil, nil))); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+func TestProbeBody(t *testing.T) {
+	b, herr := parseBody(shapeCompletions, appendProbe(nil, `a "b"`), bodyLimits{})
+	if herr != nil {
+		t.Fatal(herr)
+	}
+	if b.model != `a "b"` || b.maxTokens != 2 || b.unsplittable != "" {
+		t.Errorf("got model %q, %d tokens, unsplittable %q", b.model, b.maxTokens, b.unsplittable)
+	}
+}
+
+// expected is what a leg's body must decode to, by encoding/json and maps.
+func expected(in []byte, l leg) map[string]any {
+	dec := json.NewDecoder(bytes.NewReader(in))
+	dec.UseNumber()
+	var m map[string]any
+	if dec.Decode(&m) != nil {
+		return nil
+	}
+	sub := func(m map[string]any, key string) map[string]any {
+		s, _ := m[key].(map[string]any)
+		return s
+	}
+	for _, at := range []map[string]any{m, sub(m, "vllm_xargs"), sub(sub(m, "sampling_params"), "extra_args")} {
+		delete(at, "kv_transfer_params")
+		delete(at, "ec_transfer_params")
+	}
+	delete(m, "request_id")
+	m["kv_transfer_params"] = map[string]any{"do_remote_decode": true}
+	if l == legPrefill {
+		delete(m, "stream_options")
+		delete(m, "min_tokens")
+		m["max_tokens"] = json.Number("1")
+		if _, ok := m["max_completion_tokens"]; ok {
+			m["max_completion_tokens"] = json.Number("1")
+		}
+		if _, ok := m["stream"]; ok {
+			m["stream"] = false
+		}
+	}
+	return m
+}
+
+func FuzzBody(f *testing.F) {
+	for _, s := range []string{
+		`{"model":"m","prompt":["a"],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"min_tokens":2}`,
+		`{"kv_transfer_params":{"a":1},"ec_transfer_params":{},"vllm_xargs":{"kv_transfer_params":1,"x":2,"ec_transfer_params":3},"sampling_params":{"extra_args":{"ec_transfer_params":1}},"request_id":"r","a":1}`,
+		`{"messages":[{"role":"user","content":"kv_transfer_params"}],"max_completion_tokens":5,"n":1}`,
+		`{"prompt":[[1,2],[3]],"stop":["x"],"logprobs":2}`,
+		` { } `, `{"request_id":"x"}`, `{"a":1,"kv_transfer_params":1}`,
+	} {
+		f.Add([]byte(s), true)
+	}
+	f.Fuzz(func(t *testing.T, in []byte, chat bool) {
+		s := shapeCompletions
+		if chat {
+			s = shapeChat
+		}
+		if bytes.Contains(bytes.ToLower(in), []byte(`\ud`)) {
+			return // encoding/json takes every lone surrogate for U+FFFD
+		}
+		b, herr := parseBody(s, in, bodyLimits{N: 16})
+		if herr != nil {
+			if msg := herr.appendJSON(nil); !json.Valid(msg) || len(msg) > 8*maxErrorMessage || herr.Status != 400 {
+				t.Errorf("bad refusal %d %s", herr.Status, msg)
+			}
+			return
+		}
+		if !oracle(in, maxBodyDepth) {
+			t.Fatalf("accepted %q", in)
+		}
+		for l, out := range [][]byte{legDecode: b.decode(nil, []byte(kvJSON)), legPrefill: b.prefill(nil, []byte(kvJSON))} {
+			if !oracle(out, maxBodyDepth) {
+				t.Fatalf("leg %d of %q is no JSON: %q", l, in, out)
+			}
+			var got map[string]any
+			dec := json.NewDecoder(bytes.NewReader(out))
+			dec.UseNumber()
+			if err := dec.Decode(&got); err != nil {
+				t.Fatal(err)
+			}
+			if want := expected(in, leg(l)); !reflect.DeepEqual(got, want) {
+				t.Errorf("leg %d of %q: %s", l, in, cmp.Diff(want, got))
+			}
+		}
+		clean := b.decode(nil, nil)
+		again, herr := parseBody(s, clean, bodyLimits{})
+		if herr != nil || again.removed {
+			t.Fatalf("sanitised %q is %q: %v", in, clean, herr)
+		}
+		if twice := again.decode(nil, nil); !bytes.Equal(twice, clean) {
+			t.Errorf("sanitising twice: %q, once: %q", twice, clean)
+		}
+	})
+}
+
+func BenchmarkBody(b *testing.B) {
+	for _, size := range []int{1 << 10, 30 << 10, 380 << 10} {
+		in := []byte(fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":128,"temperature":0,"stream":true}`,
+			strings.Repeat("Tell me more. ", size/14)))
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			b.SetBytes(int64(len(in)))
+			b.ReportAllocs()
+			buf := make([]byte, 0, 2*len(in))
+			for b.Loop() {
+				p, herr := parseBody(shapeChat, in, bodyLimits{})
+				if herr != nil {
+					b.Fatal(herr)
+				}
+				buf = p.prefill(buf[:0], []byte(kvJSON))
+				buf = p.decode(buf[:0], []byte(kvJSON))
+			}
+		})
+	}
+}
