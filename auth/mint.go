@@ -1,0 +1,82 @@
+package auth
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// Grant is what a token is to say.
+type Grant struct {
+	Issuer   string
+	Audience string // ClientAudience, MetadataAudience or AdminAudience
+	Subject  string
+	Scopes   []string
+	TTL      time.Duration
+	Models   []string // for ClientAudience: the models it may name; none means all
+	Engine   string   // for MetadataAudience: the bearer's own engine
+	Role     string   // for MetadataAudience: of that engine
+	Reads    []string // for MetadataAudience: engines it may read, besides those of the other role
+}
+
+func (g Grant) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if g.Issuer == "" || g.Subject == "" {
+		bad("issuer is %q, subject is %q; want both", g.Issuer, g.Subject)
+	}
+	if typeOf(g.Audience) == "" {
+		bad("audience is %q; want %s, %s or %s", g.Audience, ClientAudience, MetadataAudience, AdminAudience)
+	}
+	if g.TTL < time.Second {
+		bad("ttl is %v; want at least 1s", g.TTL)
+	}
+	for _, s := range g.Scopes {
+		if s == "" || strings.ContainsAny(s, " \"\\") {
+			bad("scope %q is not one word", s)
+		}
+	}
+	if g.Audience != MetadataAudience && (g.Engine != "" || g.Role != "" || len(g.Reads) > 0) {
+		bad("engine, role and reads are only for the audience %s", MetadataAudience)
+	}
+	if g.Audience != ClientAudience && len(g.Models) > 0 {
+		bad("models are only for the audience %s", ClientAudience)
+	}
+	switch g.Role {
+	case "", "prefill", "decode", "both":
+	default:
+		bad("role is %q; want prefill, decode or both", g.Role)
+	}
+	return errors.Join(errs...)
+}
+
+// Mint returns a token that says what is granted, signed with a private key.
+func Mint(key *Key, g Grant) (string, error) {
+	if !key.Signs() {
+		return "", fmt.Errorf("auth: mint: %v has no private part", key)
+	}
+	if err := g.validate(); err != nil {
+		return "", fmt.Errorf("auth: mint: %w", err)
+	}
+	now := time.Now()
+	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, &Claims{
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer: g.Issuer, Subject: g.Subject, Audience: jwt.ClaimStrings{g.Audience}, ID: rand.Text(),
+			IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(g.TTL)),
+		},
+		ClientID: g.Subject, Scope: strings.Join(g.Scopes, " "), Models: g.Models, Engine: g.Engine, Role: g.Role, Reads: g.Reads,
+	})
+	t.Header["kid"], t.Header["typ"] = key.ID, typeOf(g.Audience)
+	s, err := t.SignedString(key.private)
+	if err != nil {
+		return "", fmt.Errorf("auth: mint: %w", err)
+	}
+	if len(s) > maxTokenBytes {
+		return "", fmt.Errorf("auth: mint: token would have %d bytes; want at most %d", len(s), maxTokenBytes)
+	}
+	return s, nil
+}

@@ -1,0 +1,54 @@
+package auth
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+)
+
+// recordContext is put before what is signed, so that no signature of a record can pass for one of anything else.
+const recordContext = "pdrouter metadata record v1\x00"
+
+// Records signs metadata records with a gateway's own key and checks those of any gateway that is trusted.
+// It implements metadata.Voucher.
+type Records struct {
+	own     *Key
+	trusted *Keys
+}
+
+// NewRecords returns a signer and checker of records. own may be nil for a reader that signs nothing; trusted should
+// hold the keys of all gateways, this one's included.
+func NewRecords(own *Key, trusted *Keys) (*Records, error) {
+	if own != nil && !own.Signs() {
+		return nil, fmt.Errorf("auth: records: %v has no private part", own)
+	}
+	if trusted == nil {
+		return nil, errors.New("auth: records: no trusted keys")
+	}
+	if own != nil {
+		if k, ok := trusted.find(own.ID); !ok || !k.public.Equal(own.public) {
+			return nil, fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
+		}
+	}
+	return &Records{own: own, trusted: trusted}, nil
+}
+
+// Sign returns the id of the own key and its signature of payload.
+func (r *Records) Sign(payload []byte) (keyID string, signature []byte, err error) {
+	if r.own == nil {
+		return "", nil, errors.New("auth: records: no key to sign with")
+	}
+	return r.own.ID, ed25519.Sign(r.own.private, append([]byte(recordContext), payload...)), nil
+}
+
+// Verify returns nil if signature is one of payload by the trusted key of that id.
+func (r *Records) Verify(keyID string, payload, signature []byte) error {
+	key, ok := r.trusted.find(keyID)
+	if !ok {
+		return fmt.Errorf("auth: records: key %.40q is not trusted", keyID)
+	}
+	if !ed25519.Verify(key.public, append([]byte(recordContext), payload...), signature) {
+		return fmt.Errorf("auth: records: signature is not of key %s", keyID)
+	}
+	return nil
+}

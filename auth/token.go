@@ -1,0 +1,124 @@
+package auth
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	maxTokenBytes = 8 << 10
+	maxKeyID      = 128
+)
+
+// Claims are what a token says. Scope is a list with spaces between (RFC 8693 §4.2).
+type Claims struct {
+	jwt.RegisteredClaims
+	ClientID string   `json:"client_id,omitempty"`
+	Scope    string   `json:"scope,omitempty"`
+	Models   []string `json:"models,omitempty"`    // client tokens: the models it may name; none means all
+	Engine   string   `json:"engine_id,omitempty"` // agent tokens: the name of the bearer's own engine
+	Role     string   `json:"role,omitempty"`      // agent tokens: of that engine
+	Reads    []string `json:"reads,omitempty"`     // agent tokens: engines it may read besides those of the other role
+}
+
+// claimNames are the exact names of the claims that are read. A token with one of them in another case is refused:
+// readers disagree about it.
+func claimNames() []string {
+	return []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "reads"}
+}
+
+// typeOf returns the explicit type of tokens for an audience (RFC 8725 §3.11), so that no token passes for one of
+// another kind; "" for an unknown audience.
+func typeOf(audience string) string {
+	switch audience {
+	case ClientAudience:
+		return "at+jwt"
+	case MetadataAudience:
+		return "pdrouter-agent+jwt"
+	case AdminAudience:
+		return "pdrouter-admin+jwt"
+	}
+	return ""
+}
+
+// header is the only shape of a token's header that is taken.
+type header struct{ alg, kid, typ string }
+
+// parseHeader reads the header without trusting it. Its fields are exactly alg, kid and typ: crit, jku, jwk, x5u, x5c
+// and whatever else could ask a reader for something are refused.
+func parseHeader(token string) (header, error) {
+	if len(token) > maxTokenBytes {
+		return header{}, fmt.Errorf("token has %d bytes; want at most %d", len(token), maxTokenBytes)
+	}
+	if strings.Count(token, ".") != 2 {
+		return header{}, errors.New("token has not three parts")
+	}
+	first, _, _ := strings.Cut(token, ".")
+	b, err := base64.RawURLEncoding.Strict().DecodeString(first)
+	if err != nil {
+		return header{}, errors.New("header is not base64url")
+	}
+	m, err := strictObject(b)
+	if err != nil {
+		return header{}, fmt.Errorf("header: %w", err)
+	}
+	var h header
+	for name, to := range map[string]*string{"alg": &h.alg, "kid": &h.kid, "typ": &h.typ} {
+		s, ok := m[name].(string)
+		if !ok || s == "" || len(s) > maxKeyID {
+			return header{}, fmt.Errorf("header: %s is missing or no short string", name)
+		}
+		*to = s
+	}
+	if len(m) != 3 {
+		return header{}, fmt.Errorf("header has %d fields; want alg, kid and typ", len(m))
+	}
+	return h, nil
+}
+
+// Inspect returns the header and the claims of a token as JSON objects, without checking anything but their form.
+func Inspect(token string) (head, claims map[string]any, err error) {
+	if len(token) > maxTokenBytes || strings.Count(token, ".") != 2 {
+		return nil, nil, errors.New("auth: inspect: not a token")
+	}
+	parts := strings.Split(token, ".")
+	var out [2]map[string]any
+	for i := range out {
+		b, err := base64.RawURLEncoding.DecodeString(parts[i])
+		if err != nil {
+			return nil, nil, errors.New("auth: inspect: not base64url")
+		}
+		if out[i], err = strictObject(b); err != nil {
+			return nil, nil, fmt.Errorf("auth: inspect: %w", err)
+		}
+	}
+	return out[0], out[1], nil
+}
+
+// strictClaims checks what the decoder of the claims lets pass.
+func strictClaims(token string) error {
+	part := strings.Split(token, ".")[1]
+	b, err := base64.RawURLEncoding.Strict().DecodeString(part)
+	if err != nil {
+		return errors.New("claims are not base64url")
+	}
+	m, err := strictObject(b)
+	if err != nil {
+		return fmt.Errorf("claims: %w", err)
+	}
+	for _, name := range claimNames() {
+		if _, ok := m[name]; ok {
+			delete(m, name)
+		}
+		for other := range m {
+			if strings.EqualFold(other, name) {
+				return fmt.Errorf("claims: %.20q stands for %s", other, name)
+			}
+		}
+	}
+	return nil
+}
