@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// cpuOf is the CPU time that all threads of a process have used, read from schedstat, which counts nanoseconds where
+// /proc/PID/stat counts ticks of 10 ms. A thread that ends takes its time along; Go's runtime keeps its threads.
+func cpuOf(proc string, pid int) (time.Duration, error) {
+	files, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "task", "*", "schedstat"))
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	read := 0
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // the thread has ended since
+		} else if err != nil {
+			return 0, fmt.Errorf("bench: process %d: %w", pid, err)
+		}
+		ran, err := parseSchedstat(string(b))
+		if err != nil {
+			return 0, fmt.Errorf("bench: process %d: %s: %w", pid, f, err)
+		}
+		sum += ran
+		read++
+	}
+	if read == 0 {
+		return 0, fmt.Errorf("bench: process %d has no schedstat; is it gone, or the kernel built without it?", pid)
+	}
+	return sum, nil
+}
+
+// parseSchedstat reads the first of the three numbers of a schedstat line: nanoseconds on a CPU. The others are
+// nanoseconds waiting for one and the number of turns.
+func parseSchedstat(line string) (time.Duration, error) {
+	fields := strings.Fields(line)
+	if len(fields) != 3 {
+		return 0, fmt.Errorf("%q has %d numbers; want 3", line, len(fields))
+	}
+	ns, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || ns < 0 {
+		return 0, fmt.Errorf("%q does not begin with nanoseconds", line)
+	}
+	return time.Duration(ns), nil
+}
+
+// jiffy is the unit of /proc/stat.
+const jiffy = 10 * time.Millisecond
+
+// jiffies is what all CPUs together have spent since the machine started.
+type jiffies struct {
+	busy, steal time.Duration
+}
+
+// machineJiffies reads /proc/stat.
+func machineJiffies(proc string) (jiffies, error) {
+	b, err := os.ReadFile(filepath.Join(proc, "stat"))
+	if err != nil {
+		return jiffies{}, fmt.Errorf("bench: %w", err)
+	}
+	return parseStat(string(b))
+}
+
+// parseStat reads the line "cpu" of /proc/stat: user nice system idle iowait irq softirq steal …; what guests used is
+// in user already.
+func parseStat(text string) (jiffies, error) {
+	line, _, _ := strings.Cut(text, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return jiffies{}, fmt.Errorf("bench: /proc/stat begins with %q", line)
+	}
+	var n [8]time.Duration
+	for i := range n {
+		v, err := strconv.ParseInt(fields[i+1], 10, 64)
+		if err != nil {
+			return jiffies{}, fmt.Errorf("bench: /proc/stat: %w", err)
+		}
+		n[i] = time.Duration(v) * jiffy
+	}
+	return jiffies{busy: n[0] + n[1] + n[2] + n[5] + n[6], steal: n[7]}, nil
+}
+
+// disturbance is what took CPU during a round besides the bench, in CPUs (1 is one CPU all the time).
+type disturbance struct {
+	others, steal float64
+}
+
+// disturbed compares two readings of the machine. own is the CPU time of all processes of the bench between them.
+func disturbed(before, after jiffies, own, elapsed time.Duration) disturbance {
+	return disturbance{
+		others: max(0, float64(after.busy-before.busy-own)/float64(elapsed)),
+		steal:  float64(after.steal-before.steal) / float64(elapsed),
+	}
+}
+
+// The load above which a round is not counted.
+const (
+	maxOthers = 0.10
+	maxSteal  = 0.02
+)

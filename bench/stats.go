@@ -1,0 +1,54 @@
+package bench
+
+import (
+	"math"
+	"slices"
+)
+
+// Spread is the smallest, the middle and the largest of some figures.
+type Spread struct {
+	Min    float64 `json:"min"`
+	Median float64 `json:"median"`
+	Max    float64 `json:"max"`
+}
+
+// spread summarises figures. The median of an even number of figures is the mean of the middle two. Of none at all
+// every field is not a number.
+func spread(figures []float64) Spread {
+	if len(figures) == 0 {
+		return Spread{math.NaN(), math.NaN(), math.NaN()}
+	}
+	sorted := slices.Sorted(slices.Values(figures))
+	half := len(sorted) / 2
+	median := sorted[half]
+	if len(sorted)%2 == 0 {
+		median = (sorted[half-1] + sorted[half]) / 2
+	}
+	return Spread{sorted[0], median, sorted[len(sorted)-1]}
+}
+
+// ratios summarises b over a, pair by pair: both of a pair were measured one right after the other, so what slows
+// the machine for a while slows both. The quotient of two medians would not have that.
+func ratios(a, b []float64) Spread {
+	each := make([]float64, min(len(a), len(b)))
+	for i := range each {
+		each[i] = b[i] / a[i]
+	}
+	return spread(each)
+}
+
+// slot is one measurement of a row: which pair it belongs to and which of the two targets it measures.
+type slot struct {
+	pair   int
+	target int // 0 the floor, 1 the gateway
+}
+
+// schedule orders the slots of n pairs as A B B A A B B A …, so that a steady drift of the machine favours neither.
+func schedule(n int) []slot {
+	slots := make([]slot, 0, 2*n)
+	for pair := range n {
+		first := pair % 2
+		slots = append(slots, slot{pair, first}, slot{pair, 1 - first})
+	}
+	return slots
+}
