@@ -1,0 +1,84 @@
+package nixl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"github.com/ebitengine/purego"
+)
+
+// Library is an open libnixl_capi. It is safe for concurrent use; what it makes is not, unless it says so.
+type Library struct {
+	path   string
+	handle uintptr
+	c      capi
+	free   uintptr // void free(void *ptr), of the C library: for what NIXL allocates and gives away
+	agents atomic.Int64
+	closed atomic.Bool
+}
+
+// Environment that Open sets if it is unset, before the library is loaded: UCX otherwise installs handlers for fatal
+// signals, which Go's runtime owns, and NIXL otherwise logs to standard error.
+const (
+	ucxHandleErrors = "UCX_HANDLE_ERRORS" // set to "none"
+	nixlLogLevel    = "NIXL_LOG_LEVEL"    // set to "FATAL"
+)
+
+// Open loads the library and resolves every function; what is missing is listed in one error. An empty path means the
+// one that Find finds. Open changes the process's environment as documented above and starts nothing.
+func Open(path string) (*Library, error) {
+	if path == "" {
+		var err error
+		if path, err = Find(); err != nil {
+			return nil, err
+		}
+	}
+	for name, value := range map[string]string{ucxHandleErrors: "none", nixlLogLevel: "FATAL"} {
+		if _, set := os.LookupEnv(name); !set {
+			if err := os.Setenv(name, value); err != nil {
+				return nil, fmt.Errorf("nixl: %s: %w", name, err)
+			}
+		}
+	}
+	handle, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("nixl: %s: %w", path, err)
+	}
+	l := &Library{path: path, handle: handle}
+	var missing []string
+	for _, s := range append(l.c.symbols(), symbol{"free", &l.free}) {
+		if *s.at, err = purego.Dlsym(handle, s.name); err != nil {
+			missing = append(missing, s.name)
+		}
+	}
+	if len(missing) > 0 {
+		err := fmt.Errorf("nixl: %s: %d functions are missing: %s", path, len(missing), strings.Join(missing, ", "))
+		return nil, errors.Join(err, purego.Dlclose(handle))
+	}
+	return l, nil
+}
+
+// Path returns the file that was opened.
+func (l *Library) Path() string { return l.path }
+
+// Close ends the use of the library; it refuses while agents are open and may be called twice. The code stays mapped:
+// NIXL and UCX leave thread-local state behind whose destructors run later.
+func (l *Library) Close() error {
+	if n := l.agents.Load(); n > 0 {
+		return fmt.Errorf("nixl: %s: %d agents are open", l.path, n)
+	}
+	l.closed.Store(true)
+	return nil
+}
+
+// call calls a function that returns a status. Pointers given as uintptr(unsafe.Pointer(p)) in its argument list stay
+// valid during the call.
+//
+//go:uintptrescapes
+func (l *Library) call(function uintptr, args ...uintptr) Status {
+	r, _, _ := purego.SyscallN(function, args...)
+	return Status(int32(r))
+}
