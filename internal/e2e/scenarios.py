@@ -149,12 +149,10 @@ def ask(client, case, gateway):
                 prompt[choice["index"]] = len(choice["prompt_token_ids"])
         if part.get("prompt_token_ids"):
             prompt[0] = len(part["prompt_token_ids"])
-    if case.stream and chunks < 2 and sum(len(choice["ids"]) for choice in choices.values()) > 8:
-        raise AssertionError(f"{case.name}: {chunks} chunks of text; the answer did not come as a stream")
     if not all(choice["finish"] and choice["ids"] for choice in choices.values()):
         raise AssertionError(f"{case.name}: an answer without end or tokens: {choices}")
     answer = {"choices": [choices[index] for index in sorted(choices)], "usage": usage, "prompt": sum(prompt.values())}
-    return answer, raw.headers.get("x-pdrouter-reason", "")
+    return answer, chunks, raw.headers.get("x-pdrouter-reason", "")
 
 
 def run(url, gateway, kind):
@@ -162,15 +160,17 @@ def run(url, gateway, kind):
     models = [model.id for model in client.models.list()]
     if MODEL not in models:
         raise AssertionError(f"/v1/models lists {models}")
-    answers, reasons = {}, {}
+    answers, reasons, streamed = {}, {}, {}
 
     def one(case):
         began = time.monotonic()
         try:
-            answers[case.name], reasons[case.name] = ask(client, case, gateway)
+            answers[case.name], chunks, reasons[case.name] = ask(client, case, gateway)
+            if case.stream and len(answers[case.name]["choices"][0]["ids"]) > 8:
+                streamed[case.name] = chunks > 1
         except Exception as error:  # one failure must not hide the others
             answers[case.name], reasons[case.name] = {"error": repr(error)}, ""
-        print(f"    {case.name}: {(time.monotonic() - began) * 1000:.0f} ms {reasons[case.name]}", flush=True)
+        print(f"    {case.name}: {(time.monotonic() - began) * 1000:.0f} ms {reasons[case.name]}\n", end="", flush=True)
 
     if kind in ("split", "all"):
         for case in one_by_one():
@@ -180,6 +180,9 @@ def run(url, gateway, kind):
     if kind in ("alone", "all"):
         for case in alone():
             one(case)
+    # An engine that is starved of CPU sends its tokens in one piece now and then, a gateway that waits for all always.
+    if streamed and sum(streamed.values()) * 2 < len(streamed):
+        raise AssertionError(f"only {sum(streamed.values())} of {len(streamed)} streamed answers came in pieces")
     return answers, reasons
 
 
@@ -201,7 +204,7 @@ def main():
         if different < of * 0.8:
             sys.exit("the model answers alike whatever it is asked; equal answers would prove nothing")
         with open(path, "w") as file:
-            json.dump(answers, file, indent=1)
+            json.dump(answers, file, indent=1, sort_keys=True)
         return
     report_path, kind = sys.argv[4:6]
     with open(path) as file:
