@@ -2,3 +2,141 @@
 // leg, talks to the engines, and relays the answer. It chooses nothing (package policies) and moves no KV
 // (the engines, or package kvplane inside them).
 package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/metadata"
+	"pdrouter/policies"
+)
+
+// Planner chooses the engines of a request. It must not block and be safe for concurrent use.
+type Planner interface {
+	Choose(policies.Request, policies.Fleet, policies.Draw) policies.Choice
+}
+
+// Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
+// use. An error with a method HTTPStatus() int that returns 403 is answered with 403, every other with 401.
+type Clients interface {
+	Authenticate(authorization string) (auth.Principal, error)
+}
+
+// Records is the local copy of the engines' metadata: Engine never waits. It must be safe for concurrent use.
+type Records interface {
+	Engine(name string) ([]metadata.Record, bool)
+}
+
+// Parts are what a router is built from. The zero value of each is usable, with the meaning given.
+type Parts struct {
+	Planner Planner                // nil: policies.Default()
+	Clients Clients                // nil: everybody may call
+	Records Records                // nil: no engine of connector kvplane can be paired
+	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
+	Observe func(Summary)          // called once per finished request, from many goroutines; must not block
+	Log     *slog.Logger           // nil: nothing is logged
+}
+
+// Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.
+type Router struct {
+	cfg     Config
+	parts   Parts
+	log     *slog.Logger
+	fleet   *fleet
+	gone    *goneWatcher
+	pairs   *metadata.Pairs
+	books   *books
+	recent  *recent
+	agreed  sync.Map     // agreement to verdictOf
+	control *http.Client // for the engines' control routes
+	limits  bodyLimits
+
+	draining atomic.Bool
+	live     live
+
+	// Legs may outlive their requests: they end with legs, and ended waits for them.
+	legs     context.Context
+	stopLegs context.CancelCauseFunc
+	ended    sync.WaitGroup
+	running  atomic.Int64 // legs that run on after their requests
+}
+
+// New returns a router that has connected to nothing yet. The configuration is validated and copied.
+func New(cfg Config, parts Parts) (*Router, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("router: config: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	if parts.Planner == nil {
+		parts.Planner = policies.Default()
+	}
+	if parts.Log == nil {
+		parts.Log = slog.New(slog.DiscardHandler)
+	}
+	f, err := newFleet(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &Router{
+		cfg:     cfg,
+		parts:   parts,
+		log:     parts.Log,
+		fleet:   f,
+		gone:    newGoneWatcher(),
+		books:   newBooks(4 * cfg.Limits.Recent),
+		recent:  newRecent(cfg.Limits.Recent),
+		control: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute}},
+		limits: bodyLimits{
+			N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
+			Strict: cfg.Strict,
+		},
+	}
+	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
+	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{Timeout: cfg.Timeouts.Probe}, r.probe)
+	if err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	return r, nil
+}
+
+// Close ends what outlives requests: legs that run on, handshakes, idle connections. Serve must have returned.
+// It is safe to call twice.
+func (r *Router) Close() {
+	r.stopLegs(errStopped)
+	r.pairs.Close()
+	r.ended.Wait()
+	r.gone.Close()
+	r.fleet.close()
+	r.control.CloseIdleConnections()
+}
+
+// The causes with which a leg is ended.
+var (
+	errStopped      = errors.New("the router stops")
+	errEnded        = errors.New("nobody waits for this leg")
+	errInterrupted  = errors.New("interrupted")
+	errLegLate      = errors.New("the leg's time is over")
+	errTransferLate = errors.New("no token within the transfer's time")
+)
+
+// background runs f for a leg that outlives its request, or returns false if there are too many of them.
+func (r *Router) background(f func(context.Context)) bool {
+	if r.legs.Err() != nil || r.running.Add(1) > int64(r.cfg.Limits.Background) {
+		r.running.Add(-1)
+		return false
+	}
+	r.ended.Go(func() {
+		defer r.running.Add(-1)
+		ctx, cancel := context.WithTimeoutCause(r.legs, r.cfg.Timeouts.Ending, errLegLate)
+		defer cancel()
+		f(ctx)
+	})
+	return true
+}

@@ -1,0 +1,204 @@
+package router
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"pdrouter/kvplane"
+)
+
+// attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own.
+type attempt struct {
+	h       handoff
+	split   bool
+	prefill call
+	decode  call
+
+	parked   bool // waits for the pair; owner only
+	toDecode bool // the decode leg is to be asked; owner only
+
+	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
+
+	mu       sync.Mutex
+	transfer *time.Timer // decode's first token is due; nil until prefill has answered
+	decoded  bool        // decode's first token is here, or its leg is over
+}
+
+// expect gives decode d to come up with its first token. It may be called twice; the first call counts.
+func (a *attempt) expect(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.transfer == nil && !a.decoded {
+		a.transfer = a.decode.later(d, errTransferLate)
+	}
+}
+
+// arrived ends the wait for decode's first token.
+func (a *attempt) arrived() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.decoded = true
+	if a.transfer != nil {
+		a.transfer.Stop()
+	}
+}
+
+// askPrefill asks the prefill leg and posts what came of it. It runs on a goroutine of its own and may outlive the
+// exchange: what it needs of the request is in its arguments.
+func (x *exchange) askPrefill(a *attempt, req *upstreamRequest) {
+	r, conn := x.r, x.m.conn
+	l := &a.prefill
+	defer l.end()
+	v := l.send(req, r.cfg.Limits.Answer)
+	if v == vUsable {
+		v = l.whole(r.cfg.Limits.Answer)
+	}
+	a.prefillTimer.Stop()
+	r.noteHealth(l, v)
+	e := prefillEvent(v)
+	if v == vUsable {
+		e = event{kind: evPrefillUnusable, why: whyNoParams}
+		if l.ans.kv != nil {
+			e.kind = conn.accept(&a.h, l.ans.kv)
+		}
+		switch e.kind {
+		case evPrefillUsable:
+			e.why = whyNone
+			if conn.mode() == together {
+				a.expect(r.cfg.Timeouts.Transfer)
+			}
+		case evPrefillMoved:
+			e.why = whyMoved
+			if c, ok := parseCoordinates(l.ans.kv); ok {
+				r.moved(l.engine, c)
+			}
+		}
+	}
+	x.post(mail{a: a, e: e, at: time.Now()})
+}
+
+// prefillEvent says what a prefill engine's behaviour means for the dispatch.
+func prefillEvent(v verdict) event {
+	switch v {
+	case vRefused:
+		return event{kind: evPrefillRefused, why: whyRefused}
+	case vRejected:
+		return event{kind: evPrefillRejected, why: whyPrefillRejected}
+	case vBroken:
+		return event{kind: evPrefillBroken, why: whyPrefillFailed}
+	case vGarbage:
+		return event{kind: evPrefillUnusable, why: whyBadUpstream}
+	case vLate:
+		return event{kind: evPrefillLate, why: whyPrefillTimeout}
+	}
+	return event{kind: evPrefillLost, why: whyPrefillFailed}
+}
+
+// decodeEvent says what a decode engine's behaviour means for the dispatch.
+func decodeEvent(v verdict, stream bool) event {
+	switch v {
+	case vUsable:
+		if stream {
+			return event{kind: evDecodeFirst}
+		}
+		return event{kind: evDecodeWhole}
+	case vRefused:
+		return event{kind: evDecodeRefused, why: whyRefused}
+	case vRejected:
+		return event{kind: evDecodeRejected, why: whyDecodeRejected}
+	case vBroken:
+		return event{kind: evDecodeBroken, why: whyDecodeFailed}
+	case vGarbage:
+		return event{kind: evDecodeBroken, why: whyBadUpstream}
+	case vLate:
+		return event{kind: evDecodeLate, why: whyTransferTimeout}
+	}
+	return event{kind: evDecodeLost, why: whyDecodeFailed}
+}
+
+// repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
+// and decode's blocks come free. The whole body is needed: a shorter prompt would not match.
+func (x *exchange) repeatPrefill(a *attempt) {
+	r, e := x.r, a.prefill.engine
+	req := x.prefillRequest(a)
+	limit := r.cfg.Limits.Answer
+	ok := r.background(func(ctx context.Context) {
+		for wait := 100 * time.Millisecond; ; wait *= 2 {
+			var l call
+			l.open(ctx, e)
+			v := l.send(req, limit)
+			l.end()
+			if v == vUsable || v == vRejected {
+				return
+			}
+			if e.down.Load() {
+				break
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+				continue
+			}
+			break
+		}
+		r.log.Warn("blocks stay held by decode", "transfer_id", a.h.transfer, "decode", a.decode.engine.name, "prefill", e.name)
+	})
+	if !ok {
+		x.sum.Stranded = true
+	}
+}
+
+// drainDecode has a decode engine take what prefill holds for nobody, by a leg of one token under the same id.
+func (x *exchange) drainDecode(a *attempt) {
+	r := x.r
+	h := a.h
+	h.kv = a.prefill.ans.kv
+	if c, ok := parseCoordinates(h.kv); ok {
+		h.coord = c
+	}
+	to := a.decode.engine
+	for _, e := range x.m.decode {
+		if !e.down.Load() && !x.not.has(e) && (e != a.decode.engine || len(x.m.decode) == 1) {
+			to = e
+			break
+		}
+	}
+	var l call
+	l.engine = to
+	req := &upstreamRequest{
+		Path:   x.path,
+		Header: l.header(nil, h.request, x.traceparent, false),
+		Body:   x.b.prefill(nil, x.m.conn.decodeParams(nil, &h)),
+	}
+	limit := r.cfg.Limits.Answer
+	ok := r.background(func(ctx context.Context) {
+		l.open(ctx, to)
+		defer l.end()
+		if l.send(req, limit) == vUsable {
+			_ = l.whole(limit)
+		}
+	})
+	if !ok {
+		x.sum.Stranded = true
+	}
+}
+
+// cancelTransfer tells both engines that nobody wants the transfer any more.
+func (x *exchange) cancelTransfer(a *attempt, why reason) {
+	id, err := kvplane.ParseTransferID(a.h.transfer)
+	if err != nil {
+		return
+	}
+	r := x.r
+	for _, e := range []*engine{a.prefill.engine, a.decode.engine} {
+		if e == nil || e.control == "" {
+			continue
+		}
+		r.background(func(ctx context.Context) {
+			if err := kvplane.CancelTransfer(ctx, r.control, e.control, r.parts.Token, id, why.String()); err != nil {
+				r.log.Debug("cancel", "engine", e.name, "transfer_id", a.h.transfer, "err", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package router
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"pdrouter/kvplane"
+)
+
+// books keep what the engines' event streams said of the latest transfers. They are safe for concurrent use.
+type books struct {
+	mu    sync.Mutex
+	max   int
+	byID  map[string]*entry
+	order []string // ids, oldest first
+}
+
+// entry is one transfer's page.
+type entry struct {
+	Books
+	ready   map[string]bool // consumer ranks that have all
+	readyAt time.Time       // when the last of them said so
+}
+
+func newBooks(n int) *books { return &books{max: n, byID: make(map[string]*entry, n)} }
+
+// open makes a page for a transfer, so that events of strangers take no room.
+func (b *books) open(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.order) >= b.max {
+		delete(b.byID, b.order[0])
+		b.order = b.order[1:]
+	}
+	b.byID[id] = &entry{}
+	b.order = append(b.order, id)
+}
+
+// note enters one event, which came at the time at.
+func (b *books) note(e kvplane.TransferEvent, at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.byID[e.Transfer]
+	if t == nil {
+		return
+	}
+	rank := e.Rank.String()
+	switch e.Event {
+	case "written":
+		t.Blocks += e.Blocks
+		t.Bytes += int64(e.Bytes)
+	case "counted":
+		if t.Counted == nil {
+			t.Counted = make(map[string]string)
+		}
+		t.Counted[rank] = fraction(e.K, e.N)
+	case "ready":
+		if t.ready == nil {
+			t.ready = make(map[string]bool)
+		}
+		t.ready[rank] = true
+		t.readyAt = at
+		t.Ready = t.Failed == "" && len(t.ready) >= len(t.Counted)
+	case "negative":
+		if t.Failed == "" {
+			t.Failed = e.Reason
+			if t.Failed == "" {
+				t.Failed = "failed"
+			}
+		}
+		t.Ready = false
+	}
+}
+
+// read returns a copy of the transfer's page and when its last consumer was ready, or nil if there is no page.
+func (b *books) read(id string) (*Books, time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.byID[id]
+	if t == nil {
+		return nil, time.Time{}
+	}
+	page := t.Books
+	page.Counted = maps.Clone(t.Counted)
+	if !page.Ready {
+		return &page, time.Time{}
+	}
+	return &page, t.readyAt
+}

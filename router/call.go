@@ -1,0 +1,199 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// call is one leg as I/O: one request to one engine within an attempt. Its fields are written by the goroutine that asks; others may
+// call cancel at any time.
+type call struct {
+	engine *engine
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	resp   *upstreamResponse // decode, while a stream is read
+
+	status int
+	ctype  string
+	body   []byte // a whole answer; for a stream the bytes that were read before the gate
+	ans    answer
+	err    error // why it failed, for the log
+
+	once sync.Once
+}
+
+// open takes the engine's count for the leg and gives it a context of its own: a leg may outlive its request.
+func (l *call) open(parent context.Context, e *engine) {
+	l.engine = e
+	l.ctx, l.cancel = context.WithCancelCause(parent)
+	e.inFlight.Add(1)
+}
+
+// end gives back the connection and the engine's count. It is safe to call twice, but not while the leg is asked.
+func (l *call) end() {
+	l.once.Do(func() {
+		if l.resp != nil {
+			l.resp.Close()
+		}
+		l.cancel(errEnded)
+		l.engine.inFlight.Add(-1)
+	})
+}
+
+// header appends the fields of one leg.
+func (l *call) header(dst []field, request, traceparent string, stream bool) []field {
+	dst = append(dst, l.engine.header...)
+	dst = append(dst, field{"X-Request-Id", request})
+	if stream {
+		dst = append(dst, field{"Accept", "text/event-stream"})
+	} else {
+		dst = append(dst, field{"Accept", "application/json"})
+	}
+	if traceparent != "" {
+		dst = append(dst, field{"Traceparent", traceparent})
+	}
+	return dst
+}
+
+// verdict is what an engine's behaviour means, for either leg.
+type verdict uint8
+
+const (
+	vUsable   verdict = iota // 200
+	vRefused                 // nothing was begun
+	vRejected                // the request's own fault
+	vBroken                  // an error of the engine
+	vGarbage                 // an answer that is none
+	vLost                    // the connection broke
+	vLate                    // ended by the leg's own time
+)
+
+// send asks and reads the head. With vUsable resp is open.
+func (l *call) send(req *upstreamRequest, max int) verdict {
+	resp, err := l.engine.up.do(l.ctx, req)
+	if err != nil {
+		return l.failed(err)
+	}
+	l.resp, l.status, l.ctype = resp, resp.Status, resp.ContentType
+	if resp.Status == 200 {
+		return vUsable
+	}
+	l.body, err = resp.ReadAll(nil, max)
+	if err != nil {
+		return l.failed(err)
+	}
+	l.ans, _ = parseAnswer(l.body)
+	switch {
+	case l.ans.errCode == codeTransferFailed:
+		return vBroken
+	case l.status == 503 || l.status == 429:
+		return vRefused
+	case l.status == 401 || l.status == 403: // the router's credential, not the client's
+		return vBroken
+	case l.status >= 400 && l.status < 500:
+		return vRejected
+	case l.status >= 500:
+		return vBroken
+	}
+	return vGarbage
+}
+
+// codeTransferFailed is the code of an answer whose KV did not come (connector kvplane).
+const codeTransferFailed = "transfer_failed"
+
+// failed classifies an error of the connection.
+func (l *call) failed(err error) verdict {
+	l.err = err
+	switch cause := context.Cause(l.ctx); {
+	case cause == nil:
+	case errors.Is(cause, errLegLate), errors.Is(cause, errTransferLate):
+		return vLate
+	default:
+		return vLost
+	}
+	var up *upstreamError
+	switch {
+	case errors.Is(err, errBadAnswer), errors.Is(err, errAnswerSize):
+		return vGarbage
+	case errors.As(err, &up) && up.Phase == phaseDial:
+		return vRefused
+	}
+	return vLost
+}
+
+// whole reads a 200 answer that is not streamed.
+func (l *call) whole(max int) verdict {
+	var err error
+	if l.body, err = l.resp.ReadAll(l.body[:0], max); err != nil {
+		return l.failed(err)
+	}
+	var ok bool
+	if l.ans, ok = parseAnswer(l.body); !ok {
+		return vGarbage
+	}
+	if l.ans.failed {
+		return vBroken
+	}
+	return vUsable
+}
+
+// first reads a stream to its first event with data. What came is kept in frames.
+func (l *call) first(frames *sseFrames, buf []byte) ([]byte, verdict) {
+	if !strings.HasPrefix(l.ctype, "text/event-stream") {
+		return nil, vGarbage
+	}
+	var held []byte // comments before the first data
+	for {
+		n, err := l.resp.Read(buf)
+		if n > 0 {
+			if frames.Push(buf[:n]) != nil {
+				return nil, vGarbage
+			}
+			for {
+				event, ok := frames.Next()
+				if !ok {
+					break
+				}
+				held = append(held, event...)
+				switch kindOf(event) {
+				case eventData:
+					return held, vUsable
+				case eventError:
+					if p, ok := eventPayload(event); ok {
+						l.ans, _ = parseAnswer(p)
+					}
+					return nil, vBroken
+				case eventDone: // an answer without one token
+					return nil, vGarbage
+				}
+			}
+		}
+		if err != nil {
+			if err == io.EOF { // whole by its framing, but no answer
+				return nil, vGarbage
+			}
+			return nil, l.failed(err)
+		}
+	}
+}
+
+// cause says for the log why the leg failed.
+func (l *call) cause() string {
+	switch {
+	case l.err != nil:
+		return l.err.Error()
+	case l.ans.errMessage != "":
+		return clip(l.ans.errMessage, 200)
+	}
+	return string(bytes.ToValidUTF8(l.body[:min(len(l.body), 100)], []byte("?")))
+}
+
+// later cancels the leg after d. The timer is to be stopped.
+func (l *call) later(d time.Duration, cause error) *time.Timer {
+	return time.AfterFunc(d, func() { l.cancel(cause) })
+}

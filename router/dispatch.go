@@ -1,0 +1,177 @@
+package router
+
+// dispatch is the life of one request from its admission to its one terminal outcome, as a value. It knows
+// neither bytes nor engines: the exchange that owns it turns I/O into events and actions into I/O.
+// The zero value is not usable; newDispatch makes one. It belongs to one goroutine at a time.
+type dispatch struct {
+	conn    connector
+	state   state
+	mode    mode
+	attempt int // of the dispatch that is under way, from 1
+	max     int
+	prefill legState
+	decode  legState
+}
+
+func newDispatch(conn connector, attempts int) dispatch {
+	return dispatch{conn: conn, attempt: 1, max: attempts}
+}
+
+// Step applies one event, appends to out what the caller must do next, in this order, and returns it.
+// It performs no I/O, starts no goroutine, reads no clock and allocates nothing but what out needs to grow.
+// An event that does not fit the state is answered with doDrop.
+func (d *dispatch) Step(e event, out []action) []action {
+	switch e.kind {
+	case evClientLeft, evClientSlow:
+		if d.state == stDone {
+			return d.drop(out)
+		}
+		return d.finish(out, action{do: doNothing, why: e.why}, outLeft)
+	case evDeadline, evShutdown, evPanic:
+		if d.state == stDone {
+			return d.drop(out)
+		}
+		if d.state == stRelaying {
+			return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
+		}
+		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
+	}
+	switch d.state {
+	case stNew:
+		if e.kind == evStart {
+			d.state = stPlanning
+			return append(out, action{do: doPlan})
+		}
+	case stPlanning:
+		return d.planned(e, out)
+	case stPairing:
+		return d.paired(e, out)
+	case stAwaiting:
+		return d.awaited(e, out)
+	case stRelaying:
+		return d.relayed(e, out)
+	}
+	return d.drop(out)
+}
+
+func (d *dispatch) planned(e event, out []action) []action {
+	switch e.kind {
+	case evPlannedPair:
+		d.mode = d.conn.mode()
+		d.state = stPairing
+		return append(out, action{do: doPair})
+	case evPlannedAlone:
+		d.mode = alone
+		d.state = stAwaiting
+		d.decode = legAsked
+		return append(out, action{do: doAskDecode})
+	case evPlannedNone:
+		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
+	}
+	return d.drop(out)
+}
+
+func (d *dispatch) paired(e event, out []action) []action {
+	switch e.kind {
+	case evPaired:
+		d.state = stAwaiting
+		d.prefill = legAsked
+		if d.mode == together {
+			d.decode = legAsked
+			return append(out, action{do: doAskBoth})
+		}
+		return append(out, action{do: doAskPrefill})
+	case evPairFailed:
+		return d.retry(out, doBlamePrefill, e.why)
+	}
+	return d.drop(out)
+}
+
+// awaited handles the time from dispatch to decode's first event: the only time in which a failure is retried
+// on engines that have begun to work.
+func (d *dispatch) awaited(e event, out []action) []action {
+	if e.kind.ofPrefill() && d.prefill != legAsked || e.kind.ofDecode() && d.decode != legAsked {
+		return d.drop(out)
+	}
+	switch e.kind {
+	case evPrefillUsable:
+		d.prefill = legAnswered
+		if d.mode == inTurn {
+			d.decode = legAsked
+			return append(out, action{do: doAskDecode})
+		}
+		return append(out, action{do: doExpectDecode})
+	case evPrefillUnusable, evPrefillRefused, evPrefillBroken, evPrefillLost, evPrefillLate, evPrefillMoved:
+		d.prefill = e.kind.leaves()
+		return d.retry(out, doBlamePrefill, e.why)
+	case evPrefillRejected:
+		d.prefill = e.kind.leaves()
+		return d.finish(out, action{do: doSendPrefill, why: e.why}, outFailedBefore)
+	case evDecodeFirst:
+		d.decode = legAnswered
+		d.state = stRelaying
+		return append(out, action{do: doSendStream})
+	case evDecodeWhole:
+		d.decode = legWhole
+		return d.finish(out, action{do: doSendWhole}, outCompleted)
+	case evDecodeRejected:
+		d.decode = e.kind.leaves()
+		return d.finish(out, action{do: doSendDecode, why: e.why}, outFailedBefore)
+	case evDecodeRefused, evDecodeBroken, evDecodeLost, evDecodeLate:
+		d.decode = e.kind.leaves()
+		return d.retry(out, doBlameDecode, e.why)
+	}
+	return d.drop(out)
+}
+
+// relayed handles the time after the gate. Nothing is retried: the client has part of an answer.
+func (d *dispatch) relayed(e event, out []action) []action {
+	switch {
+	case e.kind == evStreamWhole:
+		d.decode = legWhole
+		return d.finish(out, action{do: doNothing}, outCompleted)
+	case e.kind == evStreamCut:
+		d.decode = legLost
+		return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
+	case e.kind.ofPrefill() && d.prefill == legAsked:
+		// Decode has tokens, so it has the blocks: what prefill still says changes only how its leg ends.
+		d.prefill = e.kind.leaves()
+		return out
+	}
+	return d.drop(out)
+}
+
+// retry ends the legs of this attempt and plans another, or fails the request if there were enough.
+func (d *dispatch) retry(out []action, blame do, why reason) []action {
+	if d.attempt >= d.max {
+		return d.finish(out, action{do: doSendError, why: why}, outFailedBefore)
+	}
+	out = d.end(out)
+	d.attempt++
+	d.state, d.mode, d.prefill, d.decode = stPlanning, alone, legIdle, legIdle
+	return append(out, action{do: blame, why: why}, action{do: doPlan})
+}
+
+// finish ends both legs, tells the client, and closes the books: the one terminal outcome.
+func (d *dispatch) finish(out []action, tell action, o outcome) []action {
+	if tell.do == doNothing {
+		out = d.end(out)
+	} else { // the client first: it never waits for the end of a leg
+		out = d.end(append(out, tell))
+	}
+	d.state = stDone
+	return append(out, action{do: doDone, why: tell.why, outcome: o})
+}
+
+// end appends what ends both legs of the attempt in the way the connector needs.
+func (d *dispatch) end(out []action) []action {
+	if d.mode == alone {
+		if d.decode.open() {
+			out = append(out, action{do: doCloseDecode})
+		}
+		return out
+	}
+	return d.conn.end(ending{prefill: d.prefill, decode: d.decode}, out)
+}
+
+func (d *dispatch) drop(out []action) []action { return append(out, action{do: doDrop}) }

@@ -1,0 +1,317 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/policies"
+)
+
+// exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
+// actions into I/O. All of it runs on the goroutine that serves the client's connection, but for the prefill leg
+// of a split request, which has one of its own because both legs are out at once.
+type exchange struct {
+	r           *Router
+	m           *model
+	b           *body
+	path        string // of the engine's route; the route table's, never the client's bytes
+	traceparent string
+	reply       reply
+	sum         Summary
+
+	d     dispatch
+	acts  []action
+	queue []event // of the owner's own making, oldest first
+	not   tried
+	cur   *attempt
+	stale event // what came of the decode leg while mail was waiting
+	held  bool  // stale is set
+
+	choice      policies.Choice
+	prefillRoom [4]policies.Engine
+	decodeRoom  [4]policies.Engine
+
+	timer *time.Timer
+	watch goneWatch
+
+	prev, next *exchange // in the router's live list
+
+	mu        sync.Mutex
+	mails     []mail
+	interrupt context.CancelCauseFunc // ends what the owner is blocked on; nil if it is not
+	patient   bool                    // the decode leg must reach its first token, whether the client waits or not
+	gated     bool                    // decode's answer is on its way to the client
+	over      bool                    // there is an outcome
+	wake      chan struct{}
+
+	mailRoom  [4]mail
+	queueRoom [2]event
+	actRoom   [8]action
+}
+
+// mail is an event from another goroutine. a is the attempt that it belongs to, nil if it belongs to the request.
+type mail struct {
+	a  *attempt
+	e  event
+	at time.Time
+}
+
+// reply is what the handler sends.
+type reply struct {
+	err    *httpError // an error of the router's own
+	status int        // else: an engine's
+	ctype  string
+	body   []byte
+	stream *stream // else: a stream
+}
+
+// newExchange admits a request that has arrived at the given time.
+func (r *Router) newExchange(m *model, b *body, path string, arrived time.Time) *exchange {
+	x := &exchange{r: r, m: m, b: b, path: path, d: newDispatch(m.conn, r.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
+	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
+	x.sum = Summary{Model: m.name, Route: path, Stream: b.stream, Removed: b.removed, Arrived: arrived}
+	x.sum.Phases.Admit = time.Since(arrived)
+	x.timer = time.AfterFunc(r.cfg.Timeouts.Request-x.sum.Phases.Admit, func() {
+		x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
+	})
+	r.live.add(x)
+	return x
+}
+
+// watchClient has the request end when its client leaves.
+func (x *exchange) watchClient(conn net.Conn) {
+	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: event{kind: evClientLeft, why: whyClientLeft}}) })
+}
+
+// run brings the request to its outcome, or to the point where its stream can be relayed.
+func (x *exchange) run() {
+	defer func() {
+		if v := recover(); v != nil {
+			x.panicked(v)
+		}
+	}()
+	x.step(event{kind: evStart})
+	for x.d.state != stDone && x.d.state != stRelaying {
+		x.step(x.nextEvent())
+	}
+}
+
+// panicked ends a request whose handling panicked; others go on.
+func (x *exchange) panicked(v any) {
+	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
+	x.step(event{kind: evPanic, why: whyPanic})
+}
+
+func (x *exchange) step(e event) {
+	x.acts = x.d.Step(e, x.acts[:0])
+	for _, a := range x.acts {
+		x.perform(a, e)
+	}
+}
+
+// post hands an event to the owner, and takes it out of what it is blocked on unless that may go on.
+func (x *exchange) post(m mail) {
+	x.mu.Lock()
+	if x.over {
+		x.mu.Unlock()
+		return
+	}
+	x.mails = append(x.mails, m)
+	interrupt := x.interrupt
+	switch {
+	case m.e.kind == evPrefillUsable, m.e.kind.ofPrefill() && x.gated, m.e.kind == evClientLeft && x.patient:
+		interrupt = nil
+	}
+	x.mu.Unlock()
+	if interrupt != nil {
+		interrupt(errInterrupted)
+	}
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// mailLocked takes the oldest event that is not of an earlier attempt.
+func (x *exchange) mailLocked() (mail, bool) {
+	for len(x.mails) > 0 {
+		m := x.mails[0]
+		x.mails = append(x.mails[:0], x.mails[1:]...)
+		if m.a == nil || m.a == x.cur {
+			return m, true
+		}
+	}
+	return mail{}, false
+}
+
+// block notes how to interrupt the owner, unless there is mail.
+func (x *exchange) block(interrupt context.CancelCauseFunc, patient bool) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.mails) > 0 {
+		return false
+	}
+	x.interrupt, x.patient = interrupt, patient
+	return true
+}
+
+// unblock reports whether there is mail.
+func (x *exchange) unblock() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.interrupt, x.patient = nil, false
+	return len(x.mails) > 0
+}
+
+// nextEvent waits for the next event before the gate.
+func (x *exchange) nextEvent() event {
+	if len(x.queue) > 0 {
+		e := x.queue[0]
+		x.queue = append(x.queue[:0], x.queue[1:]...)
+		return e
+	}
+	for {
+		x.mu.Lock()
+		m, ok := x.mailLocked()
+		x.mu.Unlock()
+		if ok {
+			if m.e.kind == evPrefillUsable {
+				x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
+			}
+			return m.e
+		}
+		if x.held {
+			x.held = false
+			return x.stale
+		}
+		a := x.cur
+		var e event
+		switch {
+		case a != nil && a.parked:
+			e, ok = x.park(a)
+		case a != nil && a.toDecode:
+			if ok = x.block(a.decode.cancel, a.split && x.d.mode == inTurn); ok {
+				a.toDecode = false
+				e = x.askDecode(a)
+			}
+		default:
+			<-x.wake
+			continue
+		}
+		if !ok {
+			continue
+		}
+		if !x.unblock() {
+			return e
+		}
+		x.stale, x.held = e, true
+	}
+}
+
+// plan chooses the engines of the next attempt.
+func (x *exchange) plan() event {
+	choice, fleet := x.choose()
+	if choice.Decode < 0 && len(x.not) > 0 {
+		x.not = x.not[:0] // there is nobody else: an engine that failed once may serve the second time
+		choice, fleet = x.choose()
+	}
+	x.sum.Phases.Plan = time.Since(x.sum.Arrived)
+	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
+	if choice.Decode < 0 {
+		if choice.Reason == policies.NoPair {
+			return event{kind: evPlannedNone, why: whyNoPair}
+		}
+		return event{kind: evPlannedNone, why: whyNoEngine}
+	}
+	a := &attempt{split: choice.Split}
+	a.h.shape = x.b.shape
+	a.h.draw()
+	x.cur, x.choice = a, choice
+	x.sum.Attempts++
+	x.sum.Decode = fleet.Decode[choice.Decode].Name
+	a.decode.open(x.r.legs, x.m.decode[choice.Decode])
+	if !choice.Split {
+		return event{kind: evPlannedAlone}
+	}
+	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
+	x.sum.TransferID = a.h.transfer
+	a.prefill.engine = x.m.prefill[choice.Prefill]
+	return event{kind: evPlannedPair}
+}
+
+// choose asks the planner over a snapshot of the fleet.
+func (x *exchange) choose() (policies.Choice, policies.Fleet) {
+	m := x.m
+	f := policies.Fleet{
+		Prefill: snapshot(x.prefillRoom[:0], m.prefill, x.not),
+		Decode:  snapshot(x.decodeRoom[:0], m.decode, x.not),
+	}
+	q := policies.Request{Model: m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
+	switch m.conn.(type) {
+	case none:
+		q.Unsplittable = policies.Aggregated
+	case plane:
+		f.Pairable = x.pairable
+	}
+	return x.r.parts.Planner.Choose(q, f, policies.Draw{Turn: m.turn.Add(1), Random: rand.Uint64()}), f
+}
+
+func (x *exchange) pairable(p, d int) bool {
+	return x.r.agree(x.m.prefill[p], x.m.decode[d]) == nil
+}
+
+// pair readies the attempt's pair, or has the owner park for it.
+func (x *exchange) pair(a *attempt) {
+	switch x.m.conn.(type) {
+	case push:
+		if x.r.pairs.Ready(x.runs(a)) && x.coordinated(a) {
+			x.queue = append(x.queue, event{kind: evPaired})
+			return
+		}
+		a.parked = true
+		return
+	case plane:
+		var ok bool
+		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
+			x.queue = append(x.queue, event{kind: evPairFailed, why: whyNoPair})
+			return
+		}
+		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
+		x.r.books.open(a.h.transfer)
+	}
+	x.queue = append(x.queue, event{kind: evPaired})
+}
+
+func (x *exchange) runs(a *attempt) metadata.Pair {
+	return metadata.Pair{Prefill: a.prefill.engine.incarnation(), Decode: a.decode.engine.incarnation()}
+}
+
+func (x *exchange) coordinated(a *attempt) bool {
+	a.h.coord = a.prefill.engine.coord.Load()
+	return a.h.coord != nil
+}
+
+// park waits for the pair's handshake. It reports false if there was mail first.
+func (x *exchange) park(a *attempt) (event, bool) {
+	ctx, cancel := context.WithCancelCause(x.r.legs)
+	defer cancel(nil)
+	if !x.block(cancel, false) {
+		return event{}, false
+	}
+	a.parked = false
+	timeout, stop := context.WithTimeout(ctx, x.r.cfg.Timeouts.Pair)
+	defer stop()
+	err := x.r.pairs.Wait(timeout, x.runs(a))
+	if err == nil && x.coordinated(a) {
+		return event{kind: evPaired}, true
+	}
+	if !errors.Is(err, context.Canceled) {
+		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
+	}
+	return event{kind: evPairFailed, why: whyPairFailed}, true
+}

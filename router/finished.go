@@ -1,0 +1,63 @@
+package router
+
+import (
+	"bytes"
+	"log/slog"
+)
+
+// finished enters a request into the log, the latest requests and the metrics.
+func (r *Router) finished(s *Summary) {
+	if s.TransferID != "" {
+		r.enterBooks(s)
+	}
+	r.recent.add(s)
+	level := slog.LevelInfo
+	if s.Outcome == FailedBefore || s.Outcome == FailedAfter {
+		level = slog.LevelWarn
+	}
+	if r.log.Enabled(r.legs, level) {
+		r.log.LogAttrs(r.legs, level, "request",
+			slog.String("request_id", s.RequestID), slog.String("model", s.Model), slog.String("route", s.Route),
+			slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", string(s.Outcome)),
+			slog.String("reason", s.Reason), slog.String("prefill", s.Prefill), slog.String("decode", s.Decode),
+			slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
+			slog.Duration("first_token", s.Phases.FirstToken), slog.Duration("total", s.Phases.Total),
+			slog.Int("prompt_tokens", s.PromptTokens), slog.Int("output_tokens", s.OutputTokens),
+			slog.String("subject", s.Subject), slog.Bool("stranded", s.Stranded))
+	}
+	if r.parts.Observe != nil {
+		r.parts.Observe(*s)
+	}
+}
+
+// enterBooks copies what the engines have reported by now of the request's last transfer.
+func (r *Router) enterBooks(s *Summary) {
+	page, ready := r.books.read(s.TransferID)
+	if page == nil {
+		return
+	}
+	s.Books = page
+	if !ready.IsZero() {
+		s.Phases.Transfer = ready.Sub(s.Arrived)
+	}
+}
+
+// noteHealth learns from a leg whether its engine takes connections.
+func (r *Router) noteHealth(l *call, v verdict) {
+	switch {
+	case l.status != 0:
+		if l.engine.reached() {
+			r.changed(l.engine, true)
+		}
+	case v == vRefused:
+		if l.engine.missed() {
+			r.log.Warn("engine is down", "engine", l.engine.name)
+			r.changed(l.engine, false)
+		}
+	}
+}
+
+var usageKey = []byte(`"usage"`)
+
+// hasUsage reports whether an event may carry usage: a cheap test before its data is parsed.
+func hasUsage(event []byte) bool { return bytes.Contains(event, usageKey) }

@@ -1,0 +1,158 @@
+package router
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+
+	"pdrouter/metadata"
+)
+
+// handoff is what the two legs of one attempt share. Its ids are new at every dispatch, retries too: engines
+// match the legs by them.
+type handoff struct {
+	request  string // the engine-side X-Request-Id
+	transfer string // 32 hexadecimal digits
+	shape    shape
+	// prefill and decode are the runs of the engines that publish their own generation (connector kvplane).
+	prefill, decode metadata.Incarnation
+	coord           *coordinates // of the prefill engine (connector vllm-nixl-push)
+	kv              []byte       // what prefill answered; nil until then
+	validMS         int64        // how long the transfer may take
+}
+
+// name draws new ids.
+func (h *handoff) draw() {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	var t [64]byte
+	hex.Encode(t[:], b[:])
+	s := string(t[:])
+	h.transfer, h.request = s[:32], s[32:]
+}
+
+// coordinates are where decode engines find a stock prefill engine. They change at every start of the engine.
+type coordinates struct {
+	EngineID string `json:"remote_engine_id"`
+	Host     string `json:"remote_host"`
+	Port     int    `json:"remote_port"`
+	TP       int    `json:"tp_size"`
+	PP       int    `json:"pp_size"`
+	DCP      int    `json:"dcp_size"`
+
+	quoted []byte // the engine id as it stands in JSON
+}
+
+// parseCoordinates reads them from the kv_transfer_params of a prefill answer.
+func parseCoordinates(kv []byte) (*coordinates, bool) {
+	c := &coordinates{TP: 1, PP: 1, DCP: 1}
+	if json.Unmarshal(kv, c) != nil || c.EngineID == "" || c.Host == "" || c.Port <= 0 || c.TP < 1 || c.PP < 1 || c.DCP < 1 {
+		return nil, false
+	}
+	c.quoted = appendString(nil, c.EngineID)
+	return c, true
+}
+
+// prefillParams of stock vLLM, push: who takes the blocks is said by decode.
+func (push) prefillParams(dst []byte, h *handoff) []byte {
+	dst = append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
+	dst = append(dst, h.transfer...)
+	return append(dst, `"}`...)
+}
+
+func (push) decodeParams(dst []byte, h *handoff) []byte {
+	c := h.coord
+	dst = append(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`...)
+	dst = append(dst, c.quoted...)
+	dst = append(dst, `,"remote_host":`...)
+	dst = appendString(dst, c.Host)
+	dst = append(dst, `,"remote_port":`...)
+	dst = strconv.AppendInt(dst, int64(c.Port), 10)
+	dst = append(dst, `,"tp_size":`...)
+	dst = strconv.AppendInt(dst, int64(c.TP), 10)
+	dst = append(dst, `,"pp_size":`...)
+	dst = strconv.AppendInt(dst, int64(c.PP), 10)
+	dst = append(dst, `,"dcp_size":`...)
+	dst = strconv.AppendInt(dst, int64(c.DCP), 10)
+	// The name that stock vLLM gives the request inside, without the random suffix of newer versions.
+	if h.shape == shapeChat {
+		dst = append(dst, `,"remote_request_id":"chatcmpl-`...)
+		dst = append(dst, h.request...)
+	} else {
+		dst = append(dst, `,"remote_request_id":"cmpl-`...)
+		dst = append(dst, h.request...)
+		dst = append(dst, `-0`...)
+	}
+	dst = append(dst, `","transfer_id":"`...)
+	dst = append(dst, h.transfer...)
+	return append(dst, `"}`...)
+}
+
+// accept says whether prefill's answer names the engine that decode was told of.
+func (push) accept(h *handoff, kv []byte) kind {
+	if h.coord != nil && bytes.Contains(kv, h.coord.quoted) {
+		return evPrefillUsable
+	}
+	if _, ok := parseCoordinates(kv); ok {
+		return evPrefillMoved
+	}
+	return evPrefillUnusable
+}
+
+func (pull) prefillParams(dst []byte, h *handoff) []byte {
+	return append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,`+
+		`"remote_block_ids":null,"remote_host":null,"remote_port":null}`...)
+}
+
+// decodeParams are what prefill answered, to the byte.
+func (pull) decodeParams(dst []byte, h *handoff) []byte { return append(dst, h.kv...) }
+
+// accept refuses params with which a decode engine could not read: a missing one has been seen to end engines.
+func (pull) accept(h *handoff, kv []byte) kind {
+	var p struct {
+		Remote bool            `json:"do_remote_prefill"`
+		Blocks json.RawMessage `json:"remote_block_ids"`
+		ID     string          `json:"remote_request_id"`
+	}
+	if _, ok := parseCoordinates(kv); !ok {
+		return evPrefillUnusable
+	}
+	if json.Unmarshal(kv, &p) != nil || !p.Remote || p.ID == "" || len(p.Blocks) == 0 || p.Blocks[0] != '[' {
+		return evPrefillUnusable
+	}
+	return evPrefillUsable
+}
+
+func (plane) prefillParams(dst []byte, h *handoff) []byte {
+	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.decode)
+}
+
+func (plane) decodeParams(dst []byte, h *handoff) []byte {
+	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.prefill)
+}
+
+func (h *handoff) planeParams(dst []byte, head string, peer metadata.Incarnation) []byte {
+	dst = append(dst, head...)
+	dst = append(dst, h.transfer...)
+	dst = append(dst, `","peer":{"engine":`...)
+	dst = appendString(dst, peer.Engine)
+	dst = append(dst, `,"generation":`...)
+	dst = strconv.AppendUint(dst, peer.Generation, 10)
+	dst = append(dst, `},"valid_ms":`...)
+	dst = strconv.AppendInt(dst, h.validMS, 10)
+	return append(dst, '}')
+}
+
+// accept wants the transfer's own id back.
+func (plane) accept(h *handoff, kv []byte) kind {
+	if bytes.Contains(kv, []byte(h.transfer)) {
+		return evPrefillUsable
+	}
+	return evPrefillUnusable
+}
+
+func (none) prefillParams(dst []byte, _ *handoff) []byte { return dst }
+func (none) decodeParams(dst []byte, _ *handoff) []byte  { return dst }
+func (none) accept(*handoff, []byte) kind                { return evPrefillUnusable }

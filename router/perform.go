@@ -1,0 +1,244 @@
+package router
+
+import (
+	"runtime/debug"
+	"strconv"
+	"time"
+)
+
+// perform does one action. Whatever it learns at once goes to the queue.
+func (x *exchange) perform(act action, e event) {
+	a := x.cur
+	switch act.do {
+	case doPlan:
+		if a != nil {
+			a.decode.end()
+		}
+		x.held = false
+		x.queue = append(x.queue, x.plan())
+	case doPair:
+		x.pair(a)
+	case doAskBoth:
+		x.startPrefill(a)
+		a.toDecode = true
+	case doAskPrefill:
+		x.startPrefill(a)
+	case doAskDecode:
+		a.toDecode = true
+		if a.split {
+			a.h.kv = a.prefill.ans.kv
+			a.expect(x.r.cfg.Timeouts.Transfer)
+		}
+	case doExpectDecode:
+		a.expect(x.r.cfg.Timeouts.Transfer)
+	case doBlamePrefill:
+		x.blame(a, a.prefill.engine, &a.prefill, act.why)
+	case doBlameDecode:
+		x.blame(a, a.decode.engine, &a.decode, act.why)
+	case doSendStream:
+		x.mu.Lock()
+		x.gated = true
+		x.mu.Unlock()
+		x.timer.Stop()
+		x.sum.Status = 200
+	case doSendWhole:
+		x.sendWhole(a)
+	case doSendPrefill:
+		x.sendRaw(&a.prefill)
+	case doSendDecode:
+		x.sendRaw(&a.decode)
+	case doSendError:
+		x.reply = reply{err: x.failure(act.why)}
+		x.sum.Status = x.reply.err.Status
+	case doCut:
+		x.reply.stream.cut(x.failure(act.why))
+	case doClosePrefill:
+		a.prefill.cancel(errEnded)
+	case doCloseDecode, doFinishDecode: // the owner is here, so decode is past its first token or was interrupted
+		a.decode.end()
+	case doFinishPrefill:
+		a.prefillTimer.Reset(x.r.cfg.Timeouts.Ending)
+	case doRepeatPrefill:
+		x.repeatPrefill(a)
+	case doDrainDecode:
+		x.drainDecode(a)
+	case doCancel:
+		x.cancelTransfer(a, e.why)
+	case doStrand:
+		x.sum.Stranded = true
+	case doDone:
+		x.done(act)
+	case doDrop:
+		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
+	}
+}
+
+// startPrefill sends the prefill leg on a goroutine of its own.
+func (x *exchange) startPrefill(a *attempt) {
+	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
+	a.prefill.open(x.r.legs, a.prefill.engine)
+	a.prefillTimer = a.prefill.later(x.r.cfg.Timeouts.Prefill, errLegLate)
+	req := x.prefillRequest(a)
+	x.r.ended.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
+				x.post(mail{a: a, e: event{kind: evPrefillLost, why: whyPanic}, at: time.Now()})
+			}
+		}()
+		x.askPrefill(a, req)
+	})
+}
+
+func (x *exchange) prefillRequest(a *attempt) *upstreamRequest {
+	var params [512]byte
+	return &upstreamRequest{
+		Path:   x.path,
+		Header: a.prefill.header(make([]field, 0, 6), a.h.request, x.traceparent, false),
+		Body:   x.b.prefill(nil, x.m.conn.prefillParams(params[:0], &a.h)),
+	}
+}
+
+// askDecode asks the decode leg and reads until its first event, or its whole answer, is here.
+func (x *exchange) askDecode(a *attempt) event {
+	l := &a.decode
+	var kv []byte
+	var params [512]byte
+	if a.split {
+		kv = x.m.conn.decodeParams(params[:0], &a.h)
+	}
+	var fields [6]field
+	req := upstreamRequest{
+		Path:   x.path,
+		Header: l.header(fields[:0], a.h.request, x.traceparent, x.b.stream),
+		Body:   x.b.decode(nil, kv),
+	}
+	v := l.send(&req, x.r.cfg.Limits.Answer)
+	if v == vUsable {
+		if x.b.stream {
+			s := newStream(x, a)
+			if v = s.first(); v == vUsable {
+				x.reply.stream = s
+			}
+		} else {
+			v = l.whole(x.r.cfg.Limits.Answer)
+		}
+	}
+	a.arrived()
+	x.r.noteHealth(l, v)
+	if v == vUsable {
+		x.sum.Phases.FirstToken = time.Since(x.sum.Arrived)
+	}
+	if v != vUsable || !x.b.stream {
+		l.end()
+	}
+	return decodeEvent(v, x.b.stream)
+}
+
+// blame notes that the attempt failed on an engine, and plans without it.
+func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
+	x.not = append(x.not, e)
+	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", x.sum.Attempts, "engine", e.name,
+		"reason", why.String(), "transfer_id", a.h.transfer, "cause", l.cause())
+	if why == whyTransferTimeout {
+		x.r.pairs.ForgetPair(x.runs(a))
+	}
+}
+
+// sendWhole makes decode's answer the client's.
+func (x *exchange) sendWhole(a *attempt) {
+	l := &a.decode
+	body, ok := stripTransferParams(nil, l.body)
+	if !ok {
+		x.reply = reply{err: errBadUpstream(nil)}
+		x.sum.Status = x.reply.err.Status
+		return
+	}
+	x.reply = reply{status: 200, ctype: "application/json", body: body}
+	x.sum.Status = 200
+	x.usage(&l.ans)
+	x.cached(a)
+}
+
+// sendRaw makes an engine's refusal the client's, status and body as they are.
+func (x *exchange) sendRaw(l *call) {
+	body, ok := l.body, true
+	if len(l.ans.kv) > 0 {
+		body, ok = stripTransferParams(nil, l.body)
+	}
+	if !ok {
+		body = nil
+	}
+	ctype := "application/json"
+	if l.ctype != "" {
+		ctype = l.ctype
+	}
+	x.reply = reply{status: l.status, ctype: ctype, body: body}
+	x.sum.Status = l.status
+}
+
+func (x *exchange) usage(a *answer) {
+	if a.hasUsage {
+		x.sum.PromptTokens, x.sum.OutputTokens = a.promptTokens, a.completionTokens
+		x.sum.CachedTokens = a.cachedTokens
+	}
+}
+
+// cached takes the count of cached tokens from prefill, if it has answered: decode's own counts the hand-off.
+func (x *exchange) cached(a *attempt) {
+	if a.split && x.sum.Phases.Prefill > 0 {
+		x.sum.CachedTokens = a.prefill.ans.cachedTokens
+	}
+}
+
+// done closes the books of the request. It happens once.
+func (x *exchange) done(act action) {
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
+	x.timer.Stop()
+	x.watch.Stop()
+	if x.cur != nil {
+		x.cur.arrived()
+		x.cur.decode.end()
+	}
+	x.r.live.remove(x)
+	s := &x.sum
+	s.Outcome = act.outcome.public()
+	if act.why != whyNone {
+		s.Reason = act.why.String()
+		if act.outcome == outLeft && s.Status == 0 {
+			s.Status = 499
+		}
+	}
+	s.Phases.Total = time.Since(s.Arrived)
+	if x.choice.Decode >= 0 && s.Attempts > 0 {
+		s.Why = x.choice.Why()
+	}
+	x.r.finished(s)
+}
+
+// failure is the error answer for a reason.
+func (x *exchange) failure(why reason) *httpError {
+	e := &httpError{Status: why.status(), Type: typeUnavailable, Reason: why.String()}
+	switch why {
+	case whyNoEngine, whyNoPair:
+		return errNoEngine(why.String(), x.m.name)
+	case whyShutdown:
+		return errDraining()
+	case whyPanic:
+		return errInternal(nil)
+	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
+		e = errTimeout(why.String(), nil)
+	case whyRefused, whyPairFailed, whyMoved:
+		e.Msg, e.RetryAfter = "The engine refused the request.", time.Second
+	default:
+		e = errBadUpstream(nil)
+	}
+	e.Reason = why.String()
+	return e
+}
+
+func stack() string { return string(debug.Stack()) }
+
+func fraction(k, n int) string { return strconv.Itoa(k) + "/" + strconv.Itoa(n) }

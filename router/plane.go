@@ -1,0 +1,28 @@
+package router
+
+// plane is pdrouter's own data plane. Both sides know the transfer by its id and take a cancel at any time, so
+// whatever the end, both are told at once and both legs are closed.
+type plane struct{}
+
+func (plane) name() string { return ConnectorKVPlane }
+func (plane) mode() mode   { return together }
+
+func (plane) end(e ending, out []action) []action {
+	if e.decode == legWhole {
+		if e.prefill == legAsked {
+			out = append(out, action{do: doFinishPrefill})
+		}
+		return out
+	}
+	if e.prefill == legIdle && e.decode == legIdle {
+		return out
+	}
+	out = append(out, action{do: doCancel})
+	if e.prefill == legAsked {
+		out = append(out, action{do: doClosePrefill})
+	}
+	if e.decode.open() {
+		out = append(out, action{do: doCloseDecode})
+	}
+	return out
+}

@@ -1,0 +1,46 @@
+package router
+
+// push is stock vLLM's NixlPushConnector: decode registers its blocks with prefill, prefill writes them when it
+// has finished. A decode engine that registered holds its blocks until prefill has written them, whether its
+// request lives or not, so a prefill leg runs on once decode was asked, and one that failed is asked again.
+type push struct{}
+
+func (push) name() string { return ConnectorPush }
+func (push) mode() mode   { return together }
+
+func (push) end(e ending, out []action) []action {
+	switch e.decode {
+	case legWhole:
+		if e.prefill == legAsked {
+			out = append(out, action{do: doFinishPrefill})
+		}
+		return out
+	case legAsked, legAnswered, legLost:
+		if e.decode.open() {
+			out = append(out, action{do: doCloseDecode})
+		}
+		switch e.prefill {
+		case legAsked:
+			return append(out, action{do: doFinishPrefill})
+		case legMoved: // what decode registered with is gone, and what the new start holds is for nobody
+			return append(out, action{do: doDrainDecode}, action{do: doStrand})
+		case legAnswered:
+			return out
+		}
+		if e.decode == legAnswered { // tokens came, so the blocks did
+			return out
+		}
+		return append(out, action{do: doRepeatPrefill})
+	}
+	// Decode holds nothing.
+	switch e.prefill {
+	case legAsked:
+		return append(out, action{do: doClosePrefill})
+	case legAnswered, legMoved:
+		if e.decode == legBroken { // it may have used the reference: nobody else may
+			return append(out, action{do: doStrand})
+		}
+		return append(out, action{do: doDrainDecode})
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"pdrouter/kvplane"
+)
+
+// Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
+// cuts the rest with an error event, and returns. It closes ln.
+func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
+	app := r.edge()
+	served := make(chan error, 1)
+	go func() { served <- app.Listener(ln) }()
+	select {
+	case err := <-served:
+		if err == nil {
+			err = errors.New("the listener ended")
+		}
+		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	r.draining.Store(true)
+	r.log.Info("draining", "requests", r.live.len())
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeouts.Drain)
+	defer cancel()
+	err := app.Server().ShutdownWithContext(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		for _, x := range r.live.all() {
+			x.post(mail{e: event{kind: evShutdown, why: whyShutdown}})
+		}
+		err = nil
+	}
+	// Answers are on their way out: give them the time of one write, at most a second or so.
+	for i := 0; i < 100 && r.live.len() > 0; i++ {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if serr := <-served; err == nil {
+		err = serr
+	}
+	if err != nil {
+		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// Run checks the engines' health, makes stock pairs known to each other, and follows the engines' event streams
+// until ctx ends.
+func (r *Router) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	r.warm()
+	wg.Go(func() { r.fleet.watch(ctx, r.cfg.Timeouts.Health, r.log, r.changed) })
+	for _, e := range r.fleet.engines {
+		if e.control == "" {
+			continue
+		}
+		wg.Go(func() {
+			err := kvplane.Watch(ctx, r.control, e.control, r.parts.Token, func(ev kvplane.TransferEvent) {
+				r.books.note(ev, time.Now())
+			})
+			if err != nil && ctx.Err() == nil {
+				r.log.Warn("event stream", "engine", e.name, "err", err)
+			}
+		})
+	}
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,250 @@
+package router
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// errCut ends a client's connection behind an error event, so that no client takes a part for the whole.
+var errCut = errors.New("the answer was cut")
+
+// chunk is how much of a stream is read at once, in bytes.
+const chunk = 16 << 10
+
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// stream relays decode's answer event by event. It has Read and CloseWithError, which are called by the goroutine
+// that serves the client's connection: the owner of the exchange.
+type stream struct {
+	x      *exchange
+	a      *attempt
+	frames *sseFrames
+	buf    *[chunk]byte
+	timer  *time.Timer // two events are too far apart
+	conn   net.Conn    // the client's; nil in tests
+	signed time.Time   // when conn's write deadline was set
+
+	out   []byte // whole events that the client has not got
+	ready int    // of out, the bytes that were read
+	seen  bool   // the terminal event was read
+	err   error  // what Read returns once out is empty
+}
+
+func newStream(x *exchange, a *attempt) *stream {
+	return &stream{x: x, a: a, frames: newSSEFrames(x.r.cfg.Limits.Event), buf: chunks.Get().(*[chunk]byte)}
+}
+
+// first reads up to the first event with data.
+func (s *stream) first() verdict {
+	held, v := s.a.decode.first(s.frames, s.buf[:])
+	if v != vUsable {
+		s.free()
+		return v
+	}
+	if !s.take(held) {
+		s.free()
+		return vGarbage
+	}
+	for s.next() {
+	}
+	if s.err != nil { // an error behind the first event: it is the relay's to tell
+		s.err = nil
+	}
+	return vUsable
+}
+
+func (s *stream) free() {
+	if s.buf != nil {
+		chunks.Put(s.buf)
+		s.buf = nil
+	}
+}
+
+// take appends whole events to what the client gets, without the engines' hand-off.
+func (s *stream) take(event []byte) (ok bool) {
+	s.out, ok = stripEvent(s.out, event)
+	return ok
+}
+
+// next takes one whole event, if there is one that the client may have.
+func (s *stream) next() bool {
+	if s.seen || s.err != nil {
+		return false
+	}
+	event, ok := s.frames.Next()
+	if !ok {
+		return false
+	}
+	switch kindOf(event) {
+	case eventDone:
+		s.seen = true
+	case eventError:
+		s.err = errCut
+		if !s.take(event) {
+			s.err = io.ErrUnexpectedEOF
+		}
+		return false
+	case eventData:
+		s.count(event)
+	}
+	if !s.take(event) {
+		s.err = io.ErrUnexpectedEOF
+		return false
+	}
+	return true
+}
+
+// count reads the usage of the event that has it.
+func (s *stream) count(event []byte) {
+	if !hasUsage(event) {
+		return
+	}
+	if p, ok := eventPayload(event); ok {
+		if ans, ok := parseAnswer(p); ok {
+			s.x.usage(&ans)
+			s.x.cached(s.a)
+		}
+	}
+}
+
+// Read returns events as they come. io.EOF only follows the route's terminal event.
+func (s *stream) Read(p []byte) (n int, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.x.panicked(v)
+			n, err = s.give(p)
+		}
+	}()
+	for s.ready == len(s.out) {
+		if s.err != nil {
+			return 0, s.err
+		}
+		s.out, s.ready = s.out[:0], 0
+		s.fill()
+	}
+	return s.give(p)
+}
+
+func (s *stream) give(p []byte) (int, error) {
+	if s.ready == len(s.out) {
+		return 0, s.err
+	}
+	s.sign()
+	n := copy(p, s.out[s.ready:])
+	s.ready += n
+	return n, nil
+}
+
+// sign bounds the write that follows. A deadline is good for half its time, so that it is not set for every event.
+func (s *stream) sign() {
+	if s.conn == nil {
+		return
+	}
+	limit := s.x.r.cfg.Timeouts.Write
+	if now := time.Now(); now.Sub(s.signed) > limit/2 {
+		s.signed = now
+		_ = s.conn.SetWriteDeadline(now.Add(limit))
+	}
+}
+
+// fill waits for more events, or for the end.
+func (s *stream) fill() {
+	x := s.x
+	if s.seen { // the rest is the end of the body, which lets the connection be used again
+		s.timer.Reset(time.Second)
+		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || err != io.EOF {
+			s.a.decode.cancel(errEnded)
+		}
+		s.timer.Stop()
+		s.err = io.EOF
+		return
+	}
+	if !x.block(s.a.decode.cancel, false) {
+		if s.mail(); s.err != nil {
+			return
+		}
+	}
+	if s.timer == nil {
+		s.timer = s.a.decode.later(x.r.cfg.Timeouts.Stream, errLegLate)
+	} else {
+		s.timer.Reset(x.r.cfg.Timeouts.Stream)
+	}
+	n, err := s.a.decode.resp.Read(s.buf[:])
+	s.timer.Stop()
+	if x.unblock() {
+		if s.mail(); s.err != nil {
+			return
+		}
+	}
+	if n > 0 {
+		if perr := s.frames.Push(s.buf[:n]); perr != nil {
+			err = perr
+		}
+		for s.next() {
+		}
+	}
+	switch {
+	case s.seen:
+	case s.err == errCut: // the engine's own error event is the last that the client gets
+		x.step(event{kind: evStreamCut, why: whyDecodeFailed})
+	case s.err != nil:
+		x.step(event{kind: evStreamCut, why: whyBadUpstream})
+	case err != nil:
+		x.step(event{kind: evStreamCut, why: whyStreamCut})
+	}
+}
+
+// mail has the dispatch take what others posted.
+func (s *stream) mail() {
+	x := s.x
+	for x.d.state == stRelaying {
+		x.mu.Lock()
+		m, ok := x.mailLocked()
+		x.mu.Unlock()
+		if !ok {
+			return
+		}
+		if m.e.kind == evPrefillUsable {
+			x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
+		}
+		x.step(m.e)
+	}
+	if s.err == nil {
+		s.err = errCut
+	}
+}
+
+// cut ends the stream with an error event. An engine's own error event that is already there stays the last.
+func (s *stream) cut(e *httpError) {
+	if s.err == nil || s.err != errCut || s.ready == len(s.out) {
+		s.out = e.appendFrame(s.out)
+	}
+	s.err = errCut
+}
+
+// CloseWithError tells how the stream ended: nil only if the client got every byte.
+func (s *stream) CloseWithError(err error) error {
+	x := s.x
+	if x.d.state == stRelaying {
+		switch {
+		case err == nil:
+			x.step(event{kind: evStreamWhole})
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			x.step(event{kind: evClientSlow, why: whySlowClient})
+		default:
+			x.step(event{kind: evClientLeft, why: whyClientLeft})
+		}
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.free()
+	if s.conn != nil {
+		_ = s.conn.SetWriteDeadline(time.Time{})
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package router
+
+import "time"
+
+// Outcome is the one terminal state of a request.
+type Outcome string
+
+// The outcomes of a request.
+const (
+	Completed    Outcome = "completed"     // the client has the whole answer
+	ClientLeft   Outcome = "client_left"   // the client closed its connection, or stopped reading
+	FailedBefore Outcome = "failed_before" // an error answer; no byte of an engine's answer was sent
+	FailedAfter  Outcome = "failed_after"  // an error event within the stream, then the connection was cut
+)
+
+// Phases are the parts of a request's life, each measured from its arrival; 0 means that it was not reached.
+type Phases struct {
+	Admit      time.Duration `json:"admit"`       // head and body checked, caller known
+	Plan       time.Duration `json:"plan"`        // engines chosen, last attempt
+	Pair       time.Duration `json:"pair"`        // the pair is known to each other, last attempt
+	Prefill    time.Duration `json:"prefill"`     // prefill has answered
+	Transfer   time.Duration `json:"transfer"`    // every consumer has all its blocks (kvplane)
+	FirstToken time.Duration `json:"first_token"` // decode's first event or whole answer is here
+	Total      time.Duration `json:"total"`       // the end
+}
+
+// Books are what the KV plane reported of one transfer.
+type Books struct {
+	Blocks  int               `json:"blocks"`  // blocks written, over all producers
+	Bytes   int64             `json:"bytes"`   // bytes written, over all producers
+	Counted map[string]string `json:"counted"` // consumer rank "dp/pp/tp" to completions counted "k/n"
+	Ready   bool              `json:"ready"`   // every consumer reported that it has all its blocks
+	Failed  string            `json:"failed"`  // the reason of a negative result; "" if there was none
+}
+
+// Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
+// neither prompt nor answer.
+type Summary struct {
+	RequestID    string        `json:"request_id"` // the client's, or made here
+	Model        string        `json:"model"`
+	Route        string        `json:"route"`
+	Stream       bool          `json:"stream"`
+	Status       int           `json:"status"` // of the answer that was sent; 499 if the client left before one
+	Outcome      Outcome       `json:"outcome"`
+	Reason       string        `json:"reason"`  // the policy's reason, or why the request failed
+	Why          string        `json:"why"`     // why these engines, for people
+	Prefill      string        `json:"prefill"` // engine names; "" if none
+	Decode       string        `json:"decode"`
+	Attempts     int           `json:"attempts"`
+	TransferID   string        `json:"transfer_id"` // of the last attempt; 32 hexadecimal digits
+	Phases       Phases        `json:"phases"`
+	PromptTokens int           `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
+	CachedTokens int           `json:"cached_tokens"` // as prefill counted them; 0 if unknown
+	OutputTokens int           `json:"output_tokens"`
+	Removed      bool          `json:"removed"` // the client sent kv_transfer_params, which were dropped
+	Subject      string        `json:"subject"` // who called; "" if the router is open
+	Books        *Books        `json:"books,omitempty"`
+	Arrived      time.Time     `json:"arrived_at"`
+	Stranded     bool          `json:"stranded"` // KV may be held for nobody until a lease ends
+	Ended        time.Duration `json:"-"`
+}

@@ -1,0 +1,235 @@
+package router
+
+// state is where a dispatch stands.
+type state uint8
+
+const (
+	stNew      state = iota // nothing has happened
+	stPlanning              // waits for the choice of engines
+	stPairing               // waits for the pair to know each other
+	stAwaiting              // at least one leg is out, nothing has reached the client
+	stRelaying              // the gate is open, the answer streams
+	stDone                  // there is an outcome
+)
+
+func (s state) String() string {
+	return [...]string{"new", "planning", "pairing", "awaiting", "relaying", "done"}[s]
+}
+
+// mode is how the legs of an attempt follow each other.
+type mode uint8
+
+const (
+	alone    mode = iota // one leg: decode serves the whole request
+	together             // both legs at once
+	inTurn               // decode after prefill has answered
+)
+
+func (m mode) String() string { return [...]string{"alone", "together", "in_turn"}[m] }
+
+// legState is what is known of one leg of an attempt.
+type legState uint8
+
+const (
+	legIdle     legState = iota // never asked
+	legAsked                    // asked, no answer
+	legAnswered                 // prefill: it has finished; decode: its first event is here
+	legWhole                    // decode: its whole answer is here
+	legRefused                  // it was certainly not begun: no connection, 4xx, 429, 503
+	legBroken                   // it was begun and has ended with an error of the engine
+	legLost                     // the connection broke or was given up; what the engine did is unknown
+	legMoved                    // prefill finished on another start of the engine than decode was told of
+)
+
+func (s legState) String() string {
+	return [...]string{"idle", "asked", "answered", "whole", "refused", "broken", "lost", "moved"}[s]
+}
+
+// open reports whether a connection of the leg may be waiting for more.
+func (s legState) open() bool { return s == legAsked || s == legAnswered }
+
+// kind is the kind of an event.
+type kind uint8
+
+const (
+	evStart kind = iota
+	evPlannedPair
+	evPlannedAlone
+	evPlannedNone
+	evPaired
+	evPairFailed
+	evPrefillUsable   // 200 with the params its connector needs
+	evPrefillUnusable // 200 without them: never sent to decode
+	evPrefillMoved    // 200 from another start of the engine than the one decode was told of
+	evPrefillRefused  // no connection, 429 or 503
+	evPrefillRejected // any other 4xx: the request's fault, not the engine's
+	evPrefillBroken   // any other 5xx
+	evPrefillLost     // the connection broke
+	evPrefillLate     // its time is over
+	evDecodeFirst     // 200 and the first event
+	evDecodeWhole     // 200 and the whole answer
+	evDecodeRefused
+	evDecodeRejected
+	evDecodeBroken // any other 5xx, an error as first event, or an answer that is none
+	evDecodeLost
+	evDecodeLate
+	evStreamWhole // the route's terminal event was relayed
+	evStreamCut   // the stream ended without it, or with an error event of the engine
+	evClientLeft
+	evClientSlow
+	evDeadline
+	evShutdown
+	evPanic
+	kinds
+)
+
+func (k kind) String() string {
+	return [...]string{
+		"start", "planned_pair", "planned_alone", "planned_none", "paired", "pair_failed",
+		"prefill_usable", "prefill_unusable", "prefill_moved", "prefill_refused", "prefill_rejected",
+		"prefill_broken", "prefill_lost", "prefill_late",
+		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
+		"decode_late", "stream_whole", "stream_cut",
+		"client_left", "client_slow", "deadline", "shutdown", "panic",
+	}[k]
+}
+
+func (k kind) ofPrefill() bool { return k >= evPrefillUsable && k <= evPrefillLate }
+func (k kind) ofDecode() bool  { return k >= evDecodeFirst && k <= evDecodeLate }
+
+// leaves returns the state in which the event leaves its leg.
+func (k kind) leaves() legState {
+	switch k {
+	case evPrefillUsable, evDecodeFirst:
+		return legAnswered
+	case evPrefillMoved:
+		return legMoved
+	case evDecodeWhole:
+		return legWhole
+	case evPrefillRefused, evPrefillRejected, evDecodeRefused, evDecodeRejected:
+		return legRefused
+	case evPrefillUnusable, evPrefillBroken, evDecodeBroken:
+		return legBroken
+	}
+	return legLost
+}
+
+// event is something that happened to a request. why is the reason that the client and the log will see.
+type event struct {
+	kind kind
+	why  reason
+}
+
+// do is what an action wants done.
+type do uint8
+
+const (
+	doNothing      do = iota
+	doPlan            // choose engines, without the ones blamed
+	doPair            // see to it that the pair knows each other
+	doAskBoth         // send both legs
+	doAskPrefill      // send the prefill leg
+	doAskDecode       // send the decode leg
+	doExpectDecode    // decode's first event is due within the transfer's time
+	doBlamePrefill    // plan without this prefill engine
+	doBlameDecode     // plan without this decode engine
+	doSendStream      // open the gate: relay decode's stream
+	doSendWhole       // open the gate: send decode's answer
+	doSendPrefill     // send prefill's status and body as they are
+	doSendDecode      // send decode's status and body as they are
+	doSendError       // send an error answer
+	doCut             // send an error event, then cut the connection
+	doClosePrefill    // end the leg by closing its connection
+	doCloseDecode
+	doFinishPrefill // let the leg run on to its end, bounded, with nobody waiting
+	doFinishDecode  // let the leg run to its first event, bounded, then close it
+	doRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
+	doDrainDecode   // give what prefill holds to a decode leg of one token under the same id
+	doCancel        // tell both engines through their control routes
+	doStrand        // blocks stay held until a lease ends: count them
+	doDone          // the outcome
+	doDrop          // the event did not fit the state
+)
+
+func (d do) String() string {
+	return [...]string{
+		"nothing", "plan", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
+		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error", "cut",
+		"close_prefill", "close_decode", "finish_prefill", "finish_decode", "repeat_prefill", "drain_decode",
+		"cancel", "strand", "done", "drop",
+	}[d]
+}
+
+// action is something to do. why and outcome are set where they mean something.
+type action struct {
+	do      do
+	why     reason
+	outcome outcome
+}
+
+// outcome is the small form of Outcome.
+type outcome uint8
+
+const (
+	outNone outcome = iota
+	outCompleted
+	outLeft
+	outFailedBefore
+	outFailedAfter
+)
+
+func (o outcome) String() string { return string(o.public()) }
+
+func (o outcome) public() Outcome {
+	return [...]Outcome{"", Completed, ClientLeft, FailedBefore, FailedAfter}[o]
+}
+
+// reason says why a request failed. Its String is the value of x-pdrouter-reason.
+type reason uint8
+
+const (
+	whyNone reason = iota
+	whyNoEngine
+	whyNoPair
+	whyPairFailed
+	whyRefused
+	whyPrefillFailed
+	whyPrefillRejected
+	whyPrefillTimeout
+	whyNoParams
+	whyMoved
+	whyDecodeFailed
+	whyDecodeRejected
+	whyTransferTimeout
+	whyBadUpstream
+	whyStreamCut
+	whyClientLeft
+	whySlowClient
+	whyDeadline
+	whyShutdown
+	whyPanic
+	reasons
+)
+
+func (r reason) String() string {
+	return [...]string{
+		"", "no_engine", "no_pair", "pair_failed", "engine_refused", "prefill_failed", "prefill_rejected", "prefill_timeout",
+		"no_transfer_params", "engine_restarted", "decode_failed", "decode_rejected", "transfer_timeout",
+		"bad_upstream", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic",
+	}[r]
+}
+
+// status returns the HTTP status of an error answer for the reason.
+func (r reason) status() int {
+	switch r {
+	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
+		return 504
+	case whyBadUpstream, whyNoParams, whyDecodeFailed, whyPrefillFailed, whyStreamCut:
+		return 502
+	case whyPanic:
+		return 500
+	case whyClientLeft, whySlowClient:
+		return 499
+	}
+	return 503
+}
