@@ -57,6 +57,9 @@ func (d *dispatch) Step(e event, out []action) []action {
 func (d *dispatch) planned(e event, out []action) []action {
 	switch e.kind {
 	case evPlannedPair:
+		if d.conn.mode() == alone {
+			return d.drop(out)
+		}
 		d.mode = d.conn.mode()
 		d.state = stPairing
 		return append(out, action{do: doPair})
@@ -131,7 +134,6 @@ func (d *dispatch) relayed(e event, out []action) []action {
 		d.decode = legWhole
 		return d.finish(out, action{do: doNothing}, outCompleted)
 	case e.kind == evStreamCut:
-		d.decode = legLost
 		return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
 	case e.kind.ofPrefill() && d.prefill == legAsked:
 		// Decode has tokens, so it has the blocks: what prefill still says changes only how its leg ends.

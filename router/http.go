@@ -27,7 +27,7 @@ func (r *Router) edge() *fiber.App {
 		StrictRouting:         true,
 		DisableStartupMessage: true,
 		BodyLimit:             r.cfg.Limits.Body,
-		ReadBufferSize:        maxHead,
+		ReadBufferSize:        headBytes,
 		ReadTimeout:           r.cfg.Timeouts.Read,
 		IdleTimeout:           r.cfg.Timeouts.Idle,
 		Concurrency:           r.cfg.Limits.Concurrent,
@@ -40,8 +40,8 @@ func (r *Router) edge() *fiber.App {
 	return app
 }
 
-// maxHead is the most bytes of a request's head.
-const maxHead = 16 << 10
+// headBytes is the most bytes of a request's head.
+const headBytes = 16 << 10
 
 // expect answers Expect: 100-continue before the body is sent.
 func (r *Router) expect(c *fasthttp.RequestCtx) int {
@@ -65,7 +65,7 @@ func (r *Router) refuse(c *fiber.Ctx, err error) error {
 	case http.StatusRequestEntityTooLarge:
 		e = errTooLarge(r.cfg.Limits.Body)
 	case http.StatusRequestHeaderFieldsTooLarge:
-		e = errHeadTooLarge("The request's head is larger than %d bytes.", maxHead)
+		e = errHeadTooLarge("The request's head is larger than %d bytes.", headBytes)
 	case http.StatusRequestTimeout:
 		e.Status, e.Reason, e.Msg = http.StatusRequestTimeout, reasonTimeout, "The request did not arrive in time."
 	}
@@ -88,7 +88,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if !h.IsHTTP11() {
 		proto = "HTTP/1.0"
 	}
-	if e := checkFraming(requestHead{Proto: proto, URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: maxHead}); e != nil {
+	if e := checkFraming(requestHead{Proto: proto, URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes}); e != nil {
 		return r.fail(c, e)
 	}
 	shape, e := r.route(c)

@@ -24,7 +24,7 @@ func (push) end(e ending, out []action) []action {
 			return append(out, action{do: doFinishPrefill})
 		case legMoved: // what decode registered with is gone, and what the new start holds is for nobody
 			return append(out, action{do: doDrainDecode}, action{do: doStrand})
-		case legAnswered:
+		case legAnswered, legRejected: // a body that prefill rejects, decode rejects as well
 			return out
 		}
 		if e.decode == legAnswered { // tokens came, so the blocks did

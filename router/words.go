@@ -35,14 +35,15 @@ const (
 	legAsked                    // asked, no answer
 	legAnswered                 // prefill: it has finished; decode: its first event is here
 	legWhole                    // decode: its whole answer is here
-	legRefused                  // it was certainly not begun: no connection, 4xx, 429, 503
+	legRefused                  // it was certainly not begun: no connection, 429, 503
+	legRejected                 // it was certainly not begun, and would never be: any other 4xx
 	legBroken                   // it was begun and has ended with an error of the engine
 	legLost                     // the connection broke or was given up; what the engine did is unknown
 	legMoved                    // prefill finished on another start of the engine than decode was told of
 )
 
 func (s legState) String() string {
-	return [...]string{"idle", "asked", "answered", "whole", "refused", "broken", "lost", "moved"}[s]
+	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved"}[s]
 }
 
 // open reports whether a connection of the leg may be waiting for more.
@@ -106,8 +107,10 @@ func (k kind) leaves() legState {
 		return legMoved
 	case evDecodeWhole:
 		return legWhole
-	case evPrefillRefused, evPrefillRejected, evDecodeRefused, evDecodeRejected:
+	case evPrefillRefused, evDecodeRefused:
 		return legRefused
+	case evPrefillRejected, evDecodeRejected:
+		return legRejected
 	case evPrefillUnusable, evPrefillBroken, evDecodeBroken:
 		return legBroken
 	}
