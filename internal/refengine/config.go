@@ -18,13 +18,14 @@ type Config struct {
 	Role       metadata.Role // which legs it serves; default both
 	Shape      Shape
 
-	TP          int            // tensor-parallel ranks; default 1. Divides the number of heads, or is a multiple of it.
+	TP          int            // tensor-parallel ranks; default 1; divides the number of heads, or is a multiple of it
 	BlockTokens int            // tokens of a block; default 16
 	Blocks      int            // blocks of every rank; default 1024
 	Order       metadata.Order // how heads and tokens are nested in a block; default heads first
 	PrefixCache bool           // whether finished blocks are found again by their contents
 
 	MaxModelLen int // tokens of prompt and answer; default 4096, at most what the blocks hold
+	ChatTokens  int // of a chat answer whose request sets no limit; default 256
 	MaxRunning  int // sequences computed at once; default 64
 	MaxStep     int // prompt tokens computed in one step, over all sequences; default 2048
 
@@ -51,6 +52,7 @@ func (c Config) withDefaults() Config {
 	c.Blocks = cmp.Or(c.Blocks, 1024)
 	c.Order = cmp.Or(c.Order, metadata.HeadsFirst)
 	c.MaxModelLen = cmp.Or(c.MaxModelLen, min(4096, c.Blocks*c.BlockTokens))
+	c.ChatTokens = cmp.Or(c.ChatTokens, 256)
 	c.MaxRunning = cmp.Or(c.MaxRunning, 64)
 	c.MaxStep = cmp.Or(c.MaxStep, 2048)
 	if c.Log == nil {
@@ -74,6 +76,7 @@ func (c Config) Validate() error {
 	atLeastOne("tp", c.TP)
 	atLeastOne("block_tokens", c.BlockTokens)
 	atLeastOne("blocks", c.Blocks)
+	atLeastOne("chat_tokens", c.ChatTokens)
 	atLeastOne("max_running", c.MaxRunning)
 	atLeastOne("max_step", c.MaxStep)
 	if c.Shape.Heads >= 1 && c.TP >= 1 {

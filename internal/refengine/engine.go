@@ -133,8 +133,8 @@ func (e *Engine) submitted(s *Sequence) error {
 		return ErrStopping
 	}
 	s.faults = strike(e.cfg.Faults, &e.legs, s.req.Leg)
-	if _, ok := find(s.faults, Refuse); ok {
-		return ErrBroken
+	if f, ok := find(s.faults, Refuse); ok {
+		return refusal(f)
 	}
 	if s.req.Leg != WholeLeg {
 		if err := e.begin(s); err != nil {
@@ -185,8 +185,9 @@ func (e *Engine) run() {
 	}
 }
 
+// idle reports whether nothing is under way. A step whose sequences have all ended does not count.
 func (e *Engine) idle() bool {
-	return len(e.waiting)+len(e.running)+len(e.hanging)+len(e.transfers) == 0 && e.step == nil
+	return len(e.waiting)+len(e.running)+len(e.hanging)+len(e.transfers) == 0
 }
 
 // Close takes no more requests, lets those in flight and the transfers they owe come to their end, or ends them when

@@ -31,8 +31,8 @@ func closeEngine(t *testing.T, e *Engine) {
 	}
 }
 
-// answer waits for the whole answer to a request.
-func answer(t *testing.T, e *Engine, q Request) []int32 {
+// ask waits for the whole answer to a request.
+func ask(t *testing.T, e *Engine, q Request) []int32 {
 	t.Helper()
 	s, err := e.Submit(q)
 	if err != nil {
@@ -131,7 +131,7 @@ func TestPrefixCache(t *testing.T) {
 		allFree(t, e)
 	}
 	// A prompt that needs every block pushes all that was found out.
-	answer(t, e, Request{Tokens: prompt(r, 60), MaxTokens: 2, Leg: WholeLeg})
+	ask(t, e, Request{Tokens: prompt(r, 60), MaxTokens: 2, Leg: WholeLeg})
 	s, err := e.Submit(Request{Tokens: base, MaxTokens: 1, Leg: WholeLeg})
 	if err != nil {
 		t.Fatal(err)
@@ -236,10 +236,11 @@ func TestSubmitRefuses(t *testing.T) {
 		{"no plane", Request{Tokens: []int32{1}, MaxTokens: 1, Leg: PrefillLeg}, ErrLeg},
 		{"no leg", Request{Tokens: []int32{1}, MaxTokens: 1}, ErrLeg},
 		{"fits", Request{Tokens: make([]int32, 8), MaxTokens: 2, Leg: WholeLeg}, nil},
-		{"broken on purpose", Request{Tokens: make([]int32, 8), MaxTokens: 2, Leg: WholeLeg}, ErrBroken},
+		{"broken on purpose", Request{Tokens: make([]int32, 8), MaxTokens: 2, Leg: WholeLeg}, &apiError{}},
 	} {
 		s, err := e.Submit(c.req)
-		if !errors.Is(err, c.want) {
+		var api *apiError
+		if refused := errors.As(err, &api); !errors.Is(err, c.want) && !refused || refused != errors.As(c.want, &api) {
 			t.Errorf("%s: got %v; want %v", c.name, err, c.want)
 		}
 		if err == nil {

@@ -1,7 +1,9 @@
 package refengine
 
 import (
+	"cmp"
 	"fmt"
+	"net/http"
 
 	"pdrouter/metadata"
 )
@@ -104,6 +106,12 @@ func strike(faults []Fault, counts *[DecodeLeg + 1]int, leg Leg) []Fault {
 	counts[AnyLeg]++
 	counts[leg]++
 	return out
+}
+
+// refusal is what a Refuse fault answers.
+func refusal(f Fault) error {
+	status := cmp.Or(f.Status, http.StatusServiceUnavailable)
+	return &apiError{Status: status, Type: "BrokenError", Message: "broken on purpose"}
 }
 
 // find returns the first fault of a kind.

@@ -77,7 +77,7 @@ func TestForwardEqualsNaiveForEveryTPAndBlockSize(t *testing.T) {
 				for _, step := range []int{4, 1000} {
 					e := newTestEngine(t, Config{Shape: shape, TP: tp, BlockTokens: block, Blocks: 64, Order: order, MaxStep: step, MaxModelLen: 60})
 					p := prompt(r, 1+r.IntN(20))
-					got := answer(t, e, Request{Tokens: p, MaxTokens: 10, Leg: WholeLeg})
+					got := ask(t, e, Request{Tokens: p, MaxTokens: 10, Leg: WholeLeg})
 					if diff := cmp.Diff(got, naive(m, p, 10, 0, false)); diff != "" {
 						t.Errorf("tp %d, blocks of %d, %s, steps of %d, prompt of %d (-engine +naive):\n%s", tp, block, order, step, len(p), diff)
 					}

@@ -15,7 +15,6 @@ var (
 	ErrTooLong  = errors.New("refengine: prompt and answer do not fit")
 	ErrLeft     = errors.New("refengine: nobody wants the answer")
 	ErrLeg      = errors.New("refengine: leg not served")
-	ErrBroken   = errors.New("refengine: broken on purpose")
 )
 
 // Handoff names the transfer that a leg is part of.

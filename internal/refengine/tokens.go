@@ -1,7 +1,5 @@
 package refengine
 
-import "strings"
-
 // A token is a byte of text, or one of the two that have no text.
 const (
 	tokenBegin int32 = 256 // begins every prompt
@@ -30,19 +28,4 @@ func detokenize(dst []byte, tokens ...int32) []byte {
 		}
 	}
 	return dst
-}
-
-// message is one turn of a chat.
-type message struct {
-	role, content string
-}
-
-// chatText is the chat template.
-func chatText(turns []message) string {
-	var b strings.Builder
-	for _, t := range turns {
-		b.WriteString("<|" + t.role + "|>\n" + t.content + "\n")
-	}
-	b.WriteString("<|assistant|>\n")
-	return b.String()
 }
