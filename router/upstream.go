@@ -5,6 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -14,6 +20,8 @@ type upstreamConfig struct {
 	IdleTimeout time.Duration // an idle connection is closed after it; default 4s, below uvicorn's 5s
 	MaxIdle     int           // idle connections kept; default 256
 	TLS         *tls.Config   // for https; default: the system's roots, the URL's host name
+	// Dial makes a connection instead of net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // field is one header field.
@@ -21,7 +29,7 @@ type field struct{ Name, Value string }
 
 // upstreamRequest is one request to an engine. do does not keep it.
 type upstreamRequest struct {
-	Method string  // default POST if Body is not nil, else GET
+	Method string  // POST or GET; default POST if Body is not nil, else GET
 	Path   string  // origin form, put behind the base URL's path; never the client's own bytes
 	Header []field // beside Host, Content-Length and Accept-Encoding, which are set here
 	Body   []byte
@@ -40,8 +48,9 @@ const (
 func (p upstreamPhase) String() string { return [...]string{"dial", "send", "head", "body"}[p] }
 
 var (
-	errBadAnswer  = errors.New("not an acceptable HTTP answer")
-	errAnswerSize = errors.New("answer is too large")
+	errBadAnswer      = errors.New("not an acceptable HTTP answer")
+	errAnswerSize     = errors.New("answer is too large")
+	errBadRequestPart = errors.New("not an acceptable HTTP request")
 )
 
 // upstreamError is how a request to an engine failed. errors.Is finds errBadAnswer, errAnswerSize, io.ErrUnexpectedEOF
@@ -51,39 +60,173 @@ type upstreamError struct {
 	Err   error
 }
 
-func (e *upstreamError) Error() string { return fmt.Sprintf("router: upstream: %s: %v", e.Phase, e.Err) }
+func (e *upstreamError) Error() string {
+	return fmt.Sprintf("router: upstream: %s: %v", e.Phase, e.Err)
+}
 func (e *upstreamError) Unwrap() error { return e.Err }
 
 // upstream is one engine's connections. It is safe for concurrent use.
-type upstream struct{}
+type upstream struct {
+	cfg     upstreamConfig
+	address string // host:port
+	prefix  string // the base URL's path without its last slash
+	host    string // the Host field and those that follow in every request
+	tls     *tls.Config
+	idle    idleConns
+}
 
 // newUpstream is an engine at base, an http or https URL that may carry a path. No connection is made yet.
-func newUpstream(base string, cfg upstreamConfig) (*upstream, error) { return &upstream{}, nil }
+func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
+	b, err := url.Parse(base)
+	if err != nil || b.Host == "" || b.User != nil || b.RawQuery != "" || b.Fragment != "" || (b.Scheme != "http" && b.Scheme != "https") {
+		return nil, fmt.Errorf("router: upstream %q: want a base URL such as http://10.0.0.7:8000", base)
+	}
+	if cfg.DialTimeout == 0 {
+		cfg.DialTimeout = 2 * time.Second
+	}
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = 4 * time.Second
+	}
+	if cfg.MaxIdle == 0 {
+		cfg.MaxIdle = 256
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = new(net.Dialer).DialContext // TCP_NODELAY is Go's default
+	}
+	u := &upstream{cfg: cfg, address: b.Host, prefix: strings.TrimSuffix(b.EscapedPath(), "/"),
+		host: "Host: " + b.Host + "\r\nAccept-Encoding: identity\r\n"}
+	u.idle.max, u.idle.after = cfg.MaxIdle, cfg.IdleTimeout
+	port := "80"
+	if b.Scheme == "https" {
+		port = "443"
+		u.tls = &tls.Config{}
+		if cfg.TLS != nil {
+			u.tls = cfg.TLS.Clone()
+		}
+		if u.tls.ServerName == "" {
+			u.tls.ServerName = b.Hostname()
+		}
+		u.tls.NextProtos = []string{"http/1.1"}
+	}
+	if b.Port() == "" {
+		u.address = net.JoinHostPort(b.Hostname(), port)
+	}
+	return u, nil
+}
 
 // do sends req and reads the answer's head; the body is read from the response. The end of ctx ends the exchange at
 // any moment, the reading of the body included. A request on a kept connection that was closed before one byte came
 // back is sent once more, on a new connection. The error is an *upstreamError.
 func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamResponse, error) {
-	return nil, &upstreamError{Err: errors.ErrUnsupported}
+	if ctx.Err() != nil {
+		return nil, &upstreamError{phaseDial, context.Cause(ctx)}
+	}
+	if c := u.idle.take(); c != nil {
+		resp, err := u.exchange(ctx, c, req)
+		if err == nil || ctx.Err() != nil || err.Phase != phaseSend {
+			return result(resp, err)
+		}
+	}
+	c, err := u.dial(ctx)
+	if err != nil {
+		return nil, &upstreamError{phaseDial, err}
+	}
+	return result(u.exchange(ctx, c, req))
+}
+
+// result keeps a nil *upstreamError from becoming an error.
+func result(r *upstreamResponse, err *upstreamError) (*upstreamResponse, error) {
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// dial makes a new connection.
+func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
+	limited, cancel := context.WithTimeout(ctx, u.cfg.DialTimeout)
+	defer cancel()
+	nc, err := u.cfg.Dial(limited, "tcp", u.address)
+	if err == nil && u.tls != nil {
+		t := tls.Client(nc, u.tls)
+		if err = t.HandshakeContext(limited); err != nil {
+			nc.Close()
+		}
+		nc = t
+	}
+	switch {
+	case err == nil:
+		return &engineConn{nc: nc, buf: make([]byte, readBuffer), quiet: newQuiet(nc)}, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	default:
+		return nil, err
+	}
+}
+
+// exchange sends req on c and reads the head. It closes c unless it returns a response.
+func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamRequest) (*upstreamResponse, *upstreamError) {
+	var err error
+	if c.out, err = u.appendHead(c.out[:0], req); err != nil {
+		c.nc.Close()
+		return nil, &upstreamError{phaseDial, err}
+	}
+	r := &upstreamResponse{up: u, c: c, ctx: ctx, stop: context.AfterFunc(ctx, c.interrupt)}
+	phase := phaseSend
+	if err = c.send(req.Body); err == nil {
+		var h answerHead
+		if h, err = c.readHead(); err == nil {
+			r.begin(h)
+			return r, nil
+		}
+		if c.got > 0 {
+			phase = phaseHead
+		}
+	}
+	r.stop()
+	c.nc.Close()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	} else if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return nil, &upstreamError{phase, err}
+}
+
+// appendHead appends the request's head.
+func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) {
+	method := req.Method
+	if method == "" {
+		method = http.MethodGet
+		if req.Body != nil {
+			method = http.MethodPost
+		}
+	}
+	if !strings.HasPrefix(req.Path, "/") || strings.ContainsFunc(req.Path, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return dst, fmt.Errorf("path %q: %w", req.Path, errBadRequestPart)
+	}
+	dst = append(dst, method...)
+	dst = append(dst, ' ')
+	dst = append(dst, u.prefix...)
+	dst = append(dst, req.Path...)
+	dst = append(dst, " HTTP/1.1\r\n"...)
+	dst = append(dst, u.host...)
+	for _, f := range req.Header {
+		if !isToken([]byte(f.Name)) || !isFieldValue([]byte(f.Value)) {
+			return dst, fmt.Errorf("header field %q: %w", f.Name, errBadRequestPart)
+		}
+		dst = append(dst, f.Name...)
+		dst = append(dst, ": "...)
+		dst = append(dst, f.Value...)
+		dst = append(dst, "\r\n"...)
+	}
+	if req.Body != nil {
+		dst = append(dst, "Content-Length: "...)
+		dst = strconv.AppendInt(dst, int64(len(req.Body)), 10)
+		dst = append(dst, "\r\n"...)
+	}
+	return append(dst, "\r\n"...), nil
 }
 
 // Close closes the idle connections; those in use are closed when their answers end. Requests may still be made.
-func (u *upstream) Close() {}
-
-// upstreamResponse is one answer. It belongs to one goroutine at a time, and must be closed.
-type upstreamResponse struct {
-	Status      int
-	ContentType string // as sent
-}
-
-// Header is the value of the first field of that name, nil if there is none; valid until Close.
-func (r *upstreamResponse) Header(name string) []byte { return nil }
-
-// Read reads the body. It returns io.EOF only if the whole body was read; a body that was cut is an *upstreamError.
-func (r *upstreamResponse) Read(p []byte) (int, error) { return 0, nil }
-
-// ReadAll appends the rest of the body to dst. More than max bytes is an error with errAnswerSize.
-func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) { return dst, nil }
-
-// Close gives the connection back if the whole body was read, and closes it if not. It may be called twice.
-func (r *upstreamResponse) Close() {}
+func (u *upstream) Close() { u.idle.close() }

@@ -1,0 +1,269 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"slices"
+)
+
+// maxChunkLine is how long the line before a chunk may be.
+const maxChunkLine = 256
+
+// bodyState is what comes next in an answer's body.
+type bodyState uint8
+
+const (
+	bodyBytes    bodyState = iota // left bytes of the body or of a chunk
+	bodyChunkEnd                  // the CRLF behind a chunk
+	bodyChunk                     // the line before a chunk
+	bodyTrailer                   // the lines behind the last chunk
+	bodyWhole                     // nothing
+)
+
+// upstreamResponse is one answer. It belongs to one goroutine at a time, and must be closed.
+type upstreamResponse struct {
+	Status      int
+	ContentType string // as sent
+
+	up      *upstream
+	c       *engineConn // nil once closed
+	ctx     context.Context
+	stop    func() bool
+	chunked bool
+	close   bool
+	state   bodyState
+	left    int64 // of bodyBytes
+	trailer int   // bytes of it
+	err     error // what ended the reading
+}
+
+// begin prepares the reading of the body.
+func (r *upstreamResponse) begin(h answerHead) {
+	r.Status, r.chunked, r.close, r.left = h.status, h.chunked, h.close, h.length
+	switch string(h.kind) {
+	case "application/json":
+		r.ContentType = "application/json"
+	case "text/event-stream; charset=utf-8":
+		r.ContentType = "text/event-stream; charset=utf-8"
+	default:
+		r.ContentType = string(h.kind)
+	}
+	switch {
+	case h.chunked:
+		r.state = bodyChunk
+	case h.length == 0:
+		r.state = bodyWhole
+	}
+}
+
+// Header is the value of the first field of that name, nil if there is none; valid until Close.
+func (r *upstreamResponse) Header(name string) []byte {
+	if r.c == nil {
+		return nil
+	}
+	_, rest, _ := cutLine(r.c.head)
+	for {
+		line, next, ok := cutLine(rest)
+		if !ok || len(line) == 0 {
+			return nil
+		}
+		if k, v, _ := bytes.Cut(line, []byte{':'}); bytes.EqualFold(k, []byte(name)) {
+			return bytes.Trim(v, " \t")
+		}
+		rest = next
+	}
+}
+
+// Read reads the body: what there is, without waiting for more once it has some. It returns io.EOF only if the whole
+// body was read; a body that was cut is an *upstreamError.
+func (r *upstreamResponse) Read(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	if r.c == nil {
+		return 0, &upstreamError{phaseBody, io.ErrClosedPipe}
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n := 0
+	for n < len(p) && r.state != bodyWhole {
+		more, err := r.step(p[n:], n == 0)
+		n += more
+		if err == errNoBytes && n > 0 {
+			return n, nil
+		}
+		if err != nil {
+			return n, r.fail(err)
+		}
+	}
+	if n == 0 {
+		r.err = io.EOF
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// errNoBytes says that nothing is buffered and that the connection must not be waited for.
+var errNoBytes = errors.New("no bytes")
+
+// fail notes how the reading ended.
+func (r *upstreamResponse) fail(err error) error {
+	switch {
+	case r.ctx.Err() != nil:
+		err = context.Cause(r.ctx)
+	case errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF
+	}
+	r.err = &upstreamError{phaseBody, err}
+	return r.err
+}
+
+// step does one thing: it copies bytes of the body to p, reads one line of framing, or waits for the connection if it may.
+func (r *upstreamResponse) step(p []byte, wait bool) (int, error) {
+	c := r.c
+	if r.state == bodyBytes {
+		return r.bytes(p, wait)
+	}
+	line, rest, ok := cutLine(c.buf[c.r:c.w])
+	if !ok {
+		if bytes.IndexByte(c.buf[c.r:c.w], '\n') >= 0 {
+			return 0, badHead("line of chunk framing without CRLF")
+		}
+		if r.state != bodyTrailer && c.w-c.r > maxChunkLine {
+			return 0, badHead("line of chunk framing is too long")
+		}
+		return 0, r.wait(wait)
+	}
+	c.r = c.w - len(rest)
+	switch r.state {
+	case bodyChunkEnd:
+		if len(line) != 0 {
+			return 0, badHead("bytes behind a chunk")
+		}
+		r.state = bodyChunk
+	case bodyChunk:
+		size, ok := parseChunk(line)
+		if !ok {
+			return 0, badHead("size of a chunk")
+		}
+		r.state, r.left = bodyBytes, size
+		if size == 0 {
+			r.state = bodyTrailer
+		}
+	case bodyTrailer:
+		if r.trailer += len(line) + 2; r.trailer > maxHead {
+			return 0, badHead("trailer")
+		}
+		if len(line) == 0 {
+			r.state = bodyWhole
+		} else if name, _, ok := bytes.Cut(line, []byte{':'}); !ok || !isToken(name) || !isFieldValue(line) {
+			return 0, badHead("trailer")
+		}
+	}
+	return 0, nil
+}
+
+// wait reads from the connection into the buffer, if it may.
+func (r *upstreamResponse) wait(may bool) error {
+	if !may {
+		return errNoBytes
+	}
+	return r.c.fill(readBuffer)
+}
+
+// bytes copies what is buffered to p; a long rest is read without the buffer.
+func (r *upstreamResponse) bytes(p []byte, wait bool) (int, error) {
+	c := r.c
+	p = p[:min(int64(len(p)), r.left)]
+	n := copy(p, c.buf[c.r:c.w])
+	c.r += n
+	if n == 0 {
+		if r.left < readBuffer || len(p) < readBuffer/2 || !wait {
+			return 0, r.wait(wait)
+		}
+		var err error
+		if n, err = c.nc.Read(p); n == 0 && err != nil {
+			return 0, err
+		}
+		c.got += int64(n)
+	}
+	if r.left -= int64(n); r.left == 0 {
+		r.state = bodyWhole
+		if r.chunked {
+			r.state = bodyChunkEnd
+		}
+	}
+	return n, nil
+}
+
+// parseChunk reads the line before a chunk: hexadecimal digits, at most 15 of them, and extensions, which are ignored.
+func parseChunk(line []byte) (int64, bool) {
+	digits, extension, found := bytes.Cut(line, []byte{';'})
+	if found {
+		digits = bytes.TrimRight(digits, " \t")
+		if !isFieldValue(extension) {
+			return 0, false
+		}
+	}
+	if len(digits) == 0 || len(digits) > 15 || len(line) > maxChunkLine {
+		return 0, false
+	}
+	n := int64(0)
+	for _, c := range digits {
+		switch {
+		case c-'0' <= 9:
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		n = n<<4 | int64(c)
+	}
+	return n, true
+}
+
+// ReadAll appends the rest of the body to dst. More than max bytes is an error with errAnswerSize.
+func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
+	from := len(dst)
+	if !r.chunked && r.state == bodyBytes && r.left > int64(max) {
+		return dst, r.fail(errAnswerSize)
+	}
+	for {
+		room := 512
+		if r.state == bodyBytes {
+			room += int(min(r.left, int64(max)))
+		}
+		dst = slices.Grow(dst, room)
+		n, err := r.Read(dst[len(dst):cap(dst)])
+		dst = dst[:len(dst)+n]
+		switch {
+		case err == io.EOF:
+			return dst, nil
+		case err != nil:
+			return dst, err
+		case len(dst)-from > max:
+			return dst, r.fail(errAnswerSize)
+		}
+	}
+}
+
+// Close gives the connection back if the whole body was read, and closes it if not. It may be called twice.
+func (r *upstreamResponse) Close() {
+	c := r.c
+	if c == nil {
+		return
+	}
+	r.c = nil
+	if r.err == nil {
+		r.err = &upstreamError{phaseBody, io.ErrClosedPipe}
+	}
+	if r.stop() && r.state == bodyWhole && !r.close && c.r == c.w {
+		r.up.idle.put(c)
+		return
+	}
+	c.nc.Close()
+}

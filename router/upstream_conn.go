@@ -1,0 +1,186 @@
+package router
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	readBuffer = 8 << 10  // bytes read at once, and kept per idle connection
+	maxHead    = 64 << 10 // bytes of an answer's head
+	joinBody   = 16 << 10 // up to so many bytes a body is copied behind its head, to leave in one write
+	maxInterim = 8        // 1xx answers before the real one
+)
+
+// engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle.
+type engineConn struct {
+	nc    net.Conn
+	buf   []byte
+	r, w  int    // buf[r:w] is read and not yet used
+	got   int64  // bytes read in this exchange
+	out   []byte // the request's head
+	head  []byte // the answer's head, behind the status line
+	since time.Time
+	quiet quiet
+}
+
+// interrupt ends what is going on and all that follows. It may be called from any goroutine.
+func (c *engineConn) interrupt() { c.nc.SetDeadline(time.Unix(1, 0)) }
+
+// send writes the head in c.out and the body.
+func (c *engineConn) send(body []byte) error {
+	c.got = 0
+	if len(body) <= joinBody {
+		c.out = append(c.out, body...)
+		_, err := c.nc.Write(c.out)
+		return err
+	}
+	parts := net.Buffers{c.out, body}
+	_, err := parts.WriteTo(c.nc)
+	return err
+}
+
+// fill reads more bytes into buf, which it grows to at most max.
+func (c *engineConn) fill(max int) error {
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+	}
+	if c.w == len(c.buf) {
+		switch {
+		case c.r > 0:
+			c.w = copy(c.buf, c.buf[c.r:c.w])
+			c.r = 0
+		case len(c.buf) < max:
+			c.buf = append(c.buf, make([]byte, min(len(c.buf), max-len(c.buf)))...)
+		default:
+			return fmt.Errorf("more than %d bytes of framing: %w", max, errBadAnswer)
+		}
+	}
+	n, err := c.nc.Read(c.buf[c.w:])
+	c.w += n
+	c.got += int64(n)
+	if n > 0 {
+		return nil // an error comes again with the next read
+	}
+	return err
+}
+
+// readHead reads the head of the answer, past interim ones.
+func (c *engineConn) readHead() (answerHead, error) {
+	for range maxInterim + 1 {
+		looked := 0
+		for {
+			if i := bytes.Index(c.buf[c.r+looked:c.w], []byte("\r\n\r\n")); i >= 0 {
+				looked += i + 4
+				break
+			}
+			looked = max(c.w-c.r-3, 0)
+			if c.w-c.r >= maxHead {
+				return answerHead{}, fmt.Errorf("a head of more than %d bytes: %w", maxHead, errBadAnswer)
+			}
+			if err := c.fill(maxHead); err != nil {
+				return answerHead{}, err
+			}
+		}
+		c.head = append(c.head[:0], c.buf[c.r:c.r+looked]...)
+		c.r += looked
+		h, err := parseHead(c.head)
+		if err != nil || h.status >= 200 {
+			return h, err
+		}
+		if h.status == 101 {
+			return h, fmt.Errorf("status 101: %w", errBadAnswer)
+		}
+	}
+	return answerHead{}, fmt.Errorf("too many interim answers: %w", errBadAnswer)
+}
+
+// idleConns are the connections of one engine that wait for a request, the longest idle first.
+type idleConns struct {
+	max   int
+	after time.Duration
+
+	mu     sync.Mutex
+	conns  []*engineConn
+	timer  *time.Timer // set while conns is not empty
+	closed bool
+}
+
+// take returns the connection that was idle for the shortest time, nil if there is none that may be used. One that its engine has
+// closed, or on which bytes came that nobody asked for, is closed: those bytes would be taken for the next answer.
+func (p *idleConns) take() *engineConn {
+	p.mu.Lock()
+	var c *engineConn
+	if n := len(p.conns) - 1; n >= 0 && time.Since(p.conns[n].since) < p.after {
+		c = p.conns[n]
+		p.conns[n] = nil
+		p.conns = p.conns[:n]
+	}
+	p.mu.Unlock()
+	if c != nil && !c.quiet.check() {
+		c.nc.Close()
+		return nil
+	}
+	return c
+}
+
+// put keeps c for another request, or closes it.
+func (p *idleConns) put(c *engineConn) {
+	if len(c.buf) > readBuffer {
+		c.buf = make([]byte, readBuffer)
+	}
+	if cap(c.out) > 2*joinBody {
+		c.out = nil
+	}
+	c.since = time.Now()
+	p.mu.Lock()
+	full := p.closed || len(p.conns) >= p.max
+	if !full {
+		p.conns = append(p.conns, c)
+		if p.timer == nil {
+			p.timer = time.AfterFunc(p.after, p.reap)
+		}
+	}
+	p.mu.Unlock()
+	if full {
+		c.nc.Close()
+	}
+}
+
+// reap closes what has been idle for too long.
+func (p *idleConns) reap() {
+	p.mu.Lock()
+	n := 0
+	for n < len(p.conns) && time.Since(p.conns[n].since) >= p.after {
+		n++
+	}
+	old := append([]*engineConn(nil), p.conns[:n]...)
+	rest := copy(p.conns, p.conns[n:])
+	clear(p.conns[rest:])
+	p.conns = p.conns[:rest]
+	p.timer = nil
+	if rest > 0 {
+		p.timer = time.AfterFunc(p.after-time.Since(p.conns[0].since), p.reap)
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		c.nc.Close()
+	}
+}
+
+func (p *idleConns) close() {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns, p.closed = nil, true
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.nc.Close()
+	}
+}
