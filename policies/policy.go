@@ -55,6 +55,15 @@ func newRule(name string, models []string, c Choosing) rule {
 // Rule returns the name of the rule that decides for the model: a rule's name, or "default".
 func (p *Policy) Rule(model string) string { return p.match(model).name }
 
+// Rules returns the names of the rules in the order they are tried, but for the default rule.
+func (p *Policy) Rules() []string {
+	names := make([]string, 0, len(p.rules)-1)
+	for _, r := range p.rules[:len(p.rules)-1] {
+		names = append(names, r.name)
+	}
+	return names
+}
+
 func (p *Policy) match(model string) *rule {
 	last := len(p.rules) - 1
 	for i := range p.rules[:last] {

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"pdrouter/internal/yamlfile"
+	"pdrouter/router"
+)
+
+// runCheck validates a configuration and prints what it would serve. It returns an error if there is any mistake.
+func runCheck(_ context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("pdrouter check", flag.ContinueOnError)
+	flags.SetOutput(out)
+	path := flags.String("c", "", "the configuration `file` (required)")
+	noFiles := flags.Bool("no-files", false, "do not open the files that it names, such as keys: they are on another machine")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *path == "" || flags.NArg() > 0 {
+		return errors.New("check: want -c FILE and nothing else")
+	}
+	l, err := loadConfig(*path)
+	if err != nil {
+		return err
+	}
+	if !*noFiles {
+		if err := l.checkFiles(); err != nil {
+			return err
+		}
+	}
+	return l.summarize(out)
+}
+
+// checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used.
+func (l *loaded) checkFiles() error {
+	b, err := os.ReadFile(l.path)
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	f := yamlfile.Decode(l.path, b, new(config))
+	missing := map[string]bool{} // by section
+	for _, p := range l.paths() {
+		if *p.at == "" {
+			continue
+		}
+		if err := readable(*p.at); err != nil {
+			f.Check("", fmt.Errorf("%s cannot be used: %w", p.key, err))
+			missing[section(p.key)] = true
+		}
+	}
+	for _, part := range []struct {
+		key  string
+		load func() error
+	}{
+		{"listen.agents_tls", l.loadCertificate},
+		{"auth.clients", func() error { _, err := l.Auth.clients(); return err }},
+		{"auth.agents", func() error { _, err := l.Auth.agents(); return err }},
+		{"auth.records", func() error { _, err := l.Auth.records(); return err }},
+	} {
+		if missing[part.key] {
+			continue
+		}
+		if err := part.load(); err != nil {
+			f.Check("", fmt.Errorf("%s cannot be used: %w", part.key, err))
+		}
+	}
+	return f.Err()
+}
+
+// section returns the first two parts of a dotted key.
+func section(key string) string {
+	parts := strings.SplitN(key, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+func (l *loaded) loadCertificate() error {
+	if !l.Listen.AgentsTLS.on() {
+		return nil
+	}
+	_, err := tls.LoadX509KeyPair(l.Listen.AgentsTLS.CertFile, l.Listen.AgentsTLS.KeyFile)
+	return err
+}
+
+func readable(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// summarize prints listeners, models and warnings.
+func (l *loaded) summarize(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(w, "%s is sound\n\n", l.path)
+	fmt.Fprintf(w, "listener\taddress\twho may call\n")
+	fmt.Fprintf(w, "clients\t%s\t%s\n", l.Listen.Clients, l.whoClients())
+	fmt.Fprintf(w, "agents\t%s\n", l.whoAgents())
+	fmt.Fprintf(w, "operations\t%s\teverybody who reaches it\n", l.Listen.Operations)
+	fmt.Fprintf(w, "\nmetadata\t%s\n\n", l.whereRecords())
+	fmt.Fprintf(w, "model\tconnector\trule\trole\tengine\turl\n")
+	for _, m := range l.Models {
+		connector := m.Connector
+		if connector == "" {
+			connector = router.ConnectorNone
+		}
+		first := fmt.Sprintf("%s\t%s\t%s", m.Name, connector, l.policy.Rule(m.Name))
+		for _, role := range []struct {
+			name    string
+			engines []router.Engine
+		}{{"prefill", m.Prefill}, {"decode", m.Decode}, {"both", m.Engines}} {
+			for _, e := range role.engines {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", first, role.name, e.Name, e.URL)
+				first = "\t\t"
+			}
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, text := range l.warnings() {
+		if _, err := fmt.Fprintf(out, "\nWARNING: %s\n", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *loaded) whoClients() string {
+	switch c := l.Auth.Clients; {
+	case !c.on():
+		return "EVERYBODY: no authentication"
+	case c.APIKeysFile == "":
+		return "tokens of " + c.Issuer
+	case len(c.Keys) == 0:
+		return "API keys"
+	default:
+		return "API keys, tokens of " + c.Issuer
+	}
+}
+
+func (l *loaded) whoAgents() string {
+	if l.Listen.Agents == "" {
+		return "none"
+	}
+	how := l.Listen.Agents
+	if l.Listen.AgentsTLS.on() {
+		how += " (TLS)"
+	}
+	return how + "\ttokens of " + l.Auth.Agents.Issuer
+}
+
+func (l *loaded) whereRecords() string {
+	where := "in this process"
+	if l.Metadata.Store == "redis" {
+		where = "redis at " + l.Metadata.Redis.Address
+	}
+	if l.Auth.Records.KeyFile != "" {
+		return where + ", signed"
+	}
+	return where + ", not signed"
+}
+
+// warnings are what is allowed and seldom meant.
+func (l *loaded) warnings() []string {
+	var all []string
+	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
+		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))
+	}
+	if l.Metadata.Store == "redis" && len(l.Auth.Records.Trusted) == 0 {
+		all = append(all, "whoever can write to Redis can tell engines where to send KV: auth.records has no trusted keys")
+	}
+	if l.Metadata.Store == "redis" && !l.Metadata.Redis.TLS && l.Metadata.Redis.PasswordFile == "" {
+		all = append(all, "Redis is used without a password and without TLS: metadata.redis has neither password_file nor tls")
+	}
+	used := map[string]bool{}
+	for _, m := range l.Models {
+		used[l.policy.Rule(m.Name)] = true
+	}
+	for _, rule := range l.policy.Rules() {
+		if !used[rule] {
+			all = append(all, fmt.Sprintf("rule %q of the policy decides for no model of this configuration", rule))
+		}
+	}
+	return all
+}

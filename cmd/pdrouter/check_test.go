@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/auth"
+)
+
+// checkText runs pdrouter check over a configuration in dir.
+func checkText(t *testing.T, dir, text string) (string, error) {
+	t.Helper()
+	path := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	err := runCheck(context.Background(), []string{"-c", path}, &out)
+	return strings.ReplaceAll(out.String(), dir+"/", ""), err
+}
+
+func TestCheckSummary(t *testing.T) {
+	dir := t.TempDir()
+	key, err := auth.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, public, err := auth.WriteKey(dir, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := auth.AppendAPIKey(filepath.Join(dir, "api-keys"), "alice", nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := checkText(t, dir, `
+listen: {clients: "0.0.0.0:8080", agents: "127.0.0.1:8081"}
+models:
+  - name: big
+    connector: kvplane
+    prefill: [{name: prefill-0, url: "http://p:1"}]
+    decode: [{name: decode-0, url: "http://d:1"}, {name: decode-1, url: "http://d:2"}]
+  - {name: small, engines: [{name: both-0, url: "http://e:1"}]}
+policy:
+  rules: [{name: large, models: ["big*"]}]
+auth:
+  clients: {api_keys_file: api-keys}
+  agents: {keys: [`+public+`], issuer: me}
+  records: {key_file: `+private+`, trusted: [`+public+`]}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `config.yaml is sound
+
+listener    address         who may call
+clients     0.0.0.0:8080    API keys
+agents      127.0.0.1:8081  tokens of me
+operations  127.0.0.1:9090  everybody who reaches it
+
+metadata  in this process, signed
+
+model  connector  rule     role     engine     url
+big    kvplane    large    prefill  prefill-0  http://p:1
+                           decode   decode-0   http://d:1
+                           decode   decode-1   http://d:2
+small  none       default  both     both-0     http://e:1
+`
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Error("summary (-got +want):\n" + diff)
+	}
+}
+
+func TestCheckWarnings(t *testing.T) {
+	got, err := checkText(t, t.TempDir(), `
+listen: {clients: ":8080"}
+models: [{name: m, engines: [{name: e, url: "http://e:1"}]}]
+metadata: {store: redis, redis: {address: "redis:6379"}}
+policy: {rules: [{name: other, models: [n]}]}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"EVERYBODY: no authentication",
+		"WARNING: whoever reaches :8080 can use the engines",
+		"WARNING: whoever can write to Redis",
+		"WARNING: Redis is used without a password",
+		`WARNING: rule "other" of the policy decides for no model`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
+	}
+}
+
+// TestCheckFiles: what serve could not read is found before it starts, and every such file at once.
+func TestCheckFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"keys": "alice:secret\n", "tls.crt": "no certificate", "tls.key": "no key", "agents.jwk": "{}"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := checkText(t, dir, `listen: {agents: "0.0.0.0:8081", agents_tls: {cert_file: tls.crt, key_file: tls.key}}
+models: [{name: m, engines: [{name: e, url: "http://e:1", key_file: none}]}]
+auth:
+  clients: {api_keys_file: keys}
+  agents: {keys: [agents.jwk], issuer: me}
+`)
+	if err == nil {
+		t.Fatal("unusable files were taken")
+	}
+	for _, want := range []string{
+		"config.yaml:1: listen.agents_tls cannot be used: tls: ",
+		`config.yaml:2: models[0] "m": engines[0].key_file cannot be used: open `,
+		"config.yaml:4: auth.clients cannot be used: auth: API keys: ",
+		"config.yaml:5: auth.agents cannot be used: auth: keys: ",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in\n%v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "alice:secret") {
+		t.Errorf("the message quotes a file of secrets: %v", err)
+	}
+}
+
+func TestCheckArguments(t *testing.T) {
+	for _, args := range [][]string{nil, {"-c", "none.yaml"}, {"-c", "none.yaml", "more"}, {"-x"}} {
+		var out strings.Builder
+		if err := runCheck(context.Background(), args, &out); err == nil {
+			t.Errorf("%q were taken", args)
+		}
+	}
+}
+
+// TestExampleKeys: the commands that configs/kvplane.yaml tells make all the files that it names.
+func TestExampleKeys(t *testing.T) {
+	dir := t.TempDir()
+	text, err := os.ReadFile("../../configs/kvplane.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = []byte(strings.Replace(string(text), "#   clients: {api_keys_file", "clients: {api_keys_file", 1))
+	for _, args := range [][]string{
+		{"keys", "new", "--out", "KEYS/agents"},
+		{"keys", "api", "--file", "KEYS/api-keys", "--name", "alice"},
+		{"token", "mint", "--key", "KEYS/agents/KID.jwk", "--audience", "pdrouter-metadata", "--subject", "gateway", "--scope", "plane", "--ttl", "24h"},
+	} {
+		for i, a := range args {
+			a = strings.Replace(a, "KEYS", filepath.Join(dir, "keys"), 1)
+			if strings.Contains(a, "KID") {
+				private, err := filepath.Glob(filepath.Join(dir, "keys/agents/*[^b].jwk"))
+				if err != nil || len(private) != 1 {
+					t.Fatalf("private keys %v: %v", private, err)
+				}
+				a = private[0]
+			}
+			args[i] = a
+		}
+		run := map[string]func(context.Context, []string, io.Writer) error{"keys": runKeys, "token": runToken}[args[0]]
+		var out strings.Builder
+		if err := run(context.Background(), args[1:], &out); err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		if args[0] == "token" {
+			if err := os.WriteFile(filepath.Join(dir, "keys/gateway.token"), []byte(out.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, err := checkText(t, dir, string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"API keys", "tokens of pdrouter", "prefill-1"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
+	}
+}

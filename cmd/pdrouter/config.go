@@ -1,0 +1,234 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"pdrouter/internal/yamlfile"
+	"pdrouter/policies"
+	"pdrouter/router"
+)
+
+// config is the file of pdrouter serve. It is read once and never changed. Relative paths in it are relative to the
+// folder that it stands in.
+type config struct {
+	Listen        listenConfig     `yaml:"listen"`
+	router.Config `yaml:",inline"` // models, timeouts, limits, strict
+	Policy        policyConfig     `yaml:"policy"`
+	Metadata      metadataConfig   `yaml:"metadata"`
+	Auth          authConfig       `yaml:"auth"`
+	Log           logConfig        `yaml:"log"`
+}
+
+// listenConfig says where the three listeners are, each as host:port.
+type listenConfig struct {
+	Clients    string `yaml:"clients"`    // the OpenAI routes; default 127.0.0.1:8080
+	Agents     string `yaml:"agents"`     // metadata of the engines' ranks; default "": none
+	Operations string `yaml:"operations"` // health, metrics, explain; default 127.0.0.1:9090
+	// AgentsTLS is required where Agents is not a loopback address: tokens and KV coordinates travel there.
+	AgentsTLS tlsConfig `yaml:"agents_tls"`
+}
+
+// tlsConfig names a server certificate, both as PEM files.
+type tlsConfig struct {
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
+}
+
+// on reports whether a certificate is named.
+func (t tlsConfig) on() bool { return t.CertFile != "" || t.KeyFile != "" }
+
+// policyConfig is a policy in place, or the file that has it.
+type policyConfig struct {
+	File            string `yaml:"file"`
+	policies.Config `yaml:",inline"`
+}
+
+// logConfig says what is logged, to standard error.
+type logConfig struct {
+	Level  string `yaml:"level"`  // debug, info (default), warn or error
+	Format string `yaml:"format"` // json (default) or text
+}
+
+// loaded is a configuration that was found sound.
+type loaded struct {
+	config
+	path   string
+	policy *policies.Policy
+}
+
+// loadConfig reads, completes and validates the file at path. It reports every mistake at once, joined, each with
+// file and line. The files that it names are not opened, but for a policy.
+func loadConfig(path string) (*loaded, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	var c config
+	f := yamlfile.Decode(path, b, &c)
+	c = c.withDefaults()
+	f.Check("", c.Validate())
+	c.resolve(filepath.Dir(path))
+	l := &loaded{config: c, path: path}
+	var policyErr error
+	if c.Policy.File != "" {
+		if l.policy, policyErr = policies.Load(c.Policy.File); policyErr != nil && errors.Is(policyErr, os.ErrNotExist) {
+			f.Check("", fmt.Errorf("policy.file is %q; want a file that exists", c.Policy.File))
+			policyErr = nil
+		}
+	} else if c.Policy.Validate() == nil { // its mistakes are among those of c
+		l.policy, policyErr = policies.New(c.Policy.Config)
+	}
+	if err := errors.Join(f.Err(), policyErr); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (c config) withDefaults() config {
+	if c.Listen.Clients == "" {
+		c.Listen.Clients = "127.0.0.1:8080"
+	}
+	if c.Listen.Operations == "" {
+		c.Listen.Operations = "127.0.0.1:9090"
+	}
+	if c.Log.Level == "" {
+		c.Log.Level = "info"
+	}
+	if c.Log.Format == "" {
+		c.Log.Format = "json"
+	}
+	c.Metadata = c.Metadata.withDefaults()
+	return c
+}
+
+// Validate reports every mistake, joined; each message begins with the dotted key it is about.
+func (c config) Validate() error {
+	errs := []error{
+		c.Config.Validate(),
+		c.Listen.validate(),
+		c.validateAgents(),
+		c.Policy.validate(),
+		c.Metadata.validate(),
+		c.Auth.validate(),
+		c.Log.validate(),
+	}
+	return errors.Join(errs...)
+}
+
+// validateAgents checks what the agents' listener needs of other sections.
+func (c config) validateAgents() error {
+	var errs []error
+	if c.Listen.Agents == "" {
+		for i, m := range c.Models {
+			if m.Connector == router.ConnectorKVPlane {
+				errs = append(errs, fmt.Errorf("models[%d].connector is kvplane, whose engines publish their records to the gateway; want listen.agents to be set", i))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	if len(c.Auth.Agents.Keys) == 0 {
+		errs = append(errs, fmt.Errorf("auth.agents.keys is missing; want the public keys of the agents' tokens, because listen.agents is set"))
+	}
+	return errors.Join(errs...)
+}
+
+func (l listenConfig) validate() error {
+	var errs []error
+	type listener struct{ key, address string }
+	taken := map[string]string{}
+	for _, at := range []listener{{"clients", l.Clients}, {"agents", l.Agents}, {"operations", l.Operations}} {
+		if at.address == "" {
+			continue
+		}
+		host, port, err := net.SplitHostPort(at.address)
+		n, numErr := strconv.Atoi(port)
+		switch {
+		case err != nil || numErr != nil || n < 0 || n > 65535:
+			errs = append(errs, fmt.Errorf("listen.%s is %q; want host:port, such as 127.0.0.1:8080", at.key, at.address))
+			continue
+		case taken[at.address] != "" && n != 0:
+			errs = append(errs, fmt.Errorf("listen.%s is %q, as listen.%s; want an address of its own", at.key, at.address, taken[at.address]))
+		}
+		taken[at.address] = at.key
+		if at.key == "agents" && !loopback(host) && !l.AgentsTLS.on() {
+			errs = append(errs, fmt.Errorf("listen.agents is %q, which others can reach, without TLS; want listen.agents_tls with cert_file and key_file, or a loopback address", at.address))
+		}
+	}
+	if t := l.AgentsTLS; t.on() {
+		if t.CertFile == "" {
+			errs = append(errs, errors.New("listen.agents_tls.cert_file is missing; want a PEM file"))
+		}
+		if t.KeyFile == "" {
+			errs = append(errs, errors.New("listen.agents_tls.key_file is missing; want a PEM file"))
+		}
+		if l.Agents == "" {
+			errs = append(errs, errors.New("listen.agents_tls is set without listen.agents; want both or neither"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loopback reports whether only this machine reaches a listener on host.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// open reports whether other machines reach a listener on address.
+func open(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && !loopback(host)
+}
+
+func (p policyConfig) validate() error {
+	if p.File != "" && (len(p.Rules) > 0 || p.Default != policies.Choosing{}) {
+		return errors.New("policy.file is set beside rules; want one of them")
+	}
+	return under("policy", p.Validate())
+}
+
+// under puts the key of a section before each message of its own Validate.
+func under(section string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, e := range joined.Unwrap() {
+			errs = append(errs, under(section, e))
+		}
+		return errors.Join(errs...)
+	}
+	return fmt.Errorf("%s.%w", section, err)
+}
+
+func (l logConfig) validate() error {
+	var errs []error
+	if _, err := l.level(); err != nil {
+		errs = append(errs, fmt.Errorf("log.level is %q; want debug, info, warn or error", l.Level))
+	}
+	if l.Format != "json" && l.Format != "text" {
+		errs = append(errs, fmt.Errorf("log.format is %q; want json or text", l.Format))
+	}
+	return errors.Join(errs...)
+}
+
+func (l logConfig) level() (slog.Level, error) {
+	switch l.Level {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, errors.New("no such level")
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"pdrouter/auth"
+)
+
+// authConfig says who may call. Every secret is in a file of its own, which is named here.
+type authConfig struct {
+	Clients clientsAuth `yaml:"clients"`
+	Agents  tokenAuth   `yaml:"agents"`
+	Records recordsAuth `yaml:"records"`
+	// ControlTokenFile has the token that this gateway shows to engines' control routes (audience
+	// pdrouter-metadata, scope plane). Read again when it changes. Default: none is sent.
+	ControlTokenFile string `yaml:"control_token_file"`
+}
+
+// clientsAuth is about clients of the OpenAI routes. With neither API keys nor keys for tokens, everybody may call.
+type clientsAuth struct {
+	APIKeysFile string           `yaml:"api_keys_file"` // digests, made by pdrouter keys
+	tokenAuth   `yaml:",inline"` // for clients that bear tokens
+}
+
+// tokenAuth says which signed tokens are accepted.
+type tokenAuth struct {
+	Keys        []string      `yaml:"keys"`         // public keys: .jwk or .pem files, or folders of them
+	Issuer      string        `yaml:"issuer"`       // required with keys: what the tokens' iss must be
+	Leeway      time.Duration `yaml:"leeway"`       // for clocks that differ; default 30s
+	MaxLifetime time.Duration `yaml:"max_lifetime"` // of a token; default 24h
+}
+
+// recordsAuth is about the signatures of metadata records. Without a key, records are kept as they come.
+type recordsAuth struct {
+	KeyFile string   `yaml:"key_file"` // this gateway's private key
+	Trusted []string `yaml:"trusted"`  // public keys of all gateways, this one's included: files or folders
+}
+
+// on reports whether clients must prove who they are.
+func (c clientsAuth) on() bool { return c.APIKeysFile != "" || len(c.Keys) > 0 }
+
+func (a authConfig) validate() error {
+	errs := []error{
+		a.Clients.validate("auth.clients", auth.ClientAudience),
+		a.Agents.validate("auth.agents", auth.MetadataAudience),
+	}
+	if a.Records.KeyFile != "" && len(a.Records.Trusted) == 0 {
+		errs = append(errs, errors.New("auth.records.trusted is missing; want the public keys of all gateways, this one's included"))
+	}
+	return errors.Join(errs...)
+}
+
+func (t tokenAuth) validate(key, audience string) error {
+	if len(t.Keys) == 0 {
+		if t.Issuer != "" {
+			return fmt.Errorf("%s.keys is missing; want the public keys of %s", key, t.Issuer)
+		}
+		return nil
+	}
+	return under(key, t.verifierConfig(audience).Validate())
+}
+
+func (t tokenAuth) verifierConfig(audience string) auth.VerifierConfig {
+	return auth.VerifierConfig{Issuer: t.Issuer, Audience: audience, Leeway: t.Leeway, MaxLifetime: t.MaxLifetime}
+}
+
+// verifier returns nil if no keys are named.
+func (t tokenAuth) verifier(audience string) (*auth.Verifier, error) {
+	if len(t.Keys) == 0 {
+		return nil, nil
+	}
+	keys, err := auth.LoadKeys(t.Keys...)
+	if err != nil {
+		return nil, err
+	}
+	return auth.NewVerifier(t.verifierConfig(audience), keys)
+}
+
+// clients reads the files that authenticate clients; nil means that everybody may call.
+func (a authConfig) clients() (*auth.Clients, error) {
+	if !a.Clients.on() {
+		return nil, nil
+	}
+	var cfg auth.ClientsConfig
+	var err error
+	if cfg.Verifier, err = a.Clients.verifier(auth.ClientAudience); err != nil {
+		return nil, err
+	}
+	if a.Clients.APIKeysFile != "" {
+		if cfg.APIKeys, err = auth.LoadAPIKeys(a.Clients.APIKeysFile); err != nil {
+			return nil, err
+		}
+	}
+	return auth.NewClients(cfg)
+}
+
+// agents reads the keys that authenticate agents; nil if there are none and so no agents' listener.
+func (a authConfig) agents() (*auth.Agents, error) {
+	v, err := a.Agents.verifier(auth.MetadataAudience)
+	if v == nil || err != nil {
+		return nil, err
+	}
+	return auth.NewAgents(v)
+}
+
+// records reads the keys that sign and check records; nil if there are none.
+func (a authConfig) records() (*auth.Records, error) {
+	if len(a.Records.Trusted) == 0 {
+		return nil, nil
+	}
+	trusted, err := auth.LoadKeys(a.Records.Trusted...)
+	if err != nil {
+		return nil, err
+	}
+	var own *auth.Key
+	if a.Records.KeyFile != "" {
+		if own, err = auth.LoadKey(a.Records.KeyFile); err != nil {
+			return nil, err
+		}
+	}
+	return auth.NewRecords(own, trusted)
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"pdrouter/metadata"
+)
+
+// element returns the dotted key of a list's element.
+func element(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+// metadataConfig says where the records of the engines' ranks are kept.
+type metadataConfig struct {
+	Store  string                 `yaml:"store"`  // memory (default; one gateway) or redis (shared by several)
+	Redis  metadata.RedisConfig   `yaml:"redis"`  // for store redis
+	Cache  metadata.CacheConfig   `yaml:"cache"`  // this gateway's own copy
+	Routes metadata.HandlerConfig `yaml:"routes"` // what agents may publish
+}
+
+func (m metadataConfig) withDefaults() metadataConfig {
+	if m.Store == "" {
+		m.Store = "memory"
+	}
+	return m
+}
+
+func (m metadataConfig) validate() error {
+	var errs []error
+	switch m.Store {
+	case "memory":
+		if m.Redis != (metadata.RedisConfig{}) {
+			errs = append(errs, errors.New("metadata.redis is set, but metadata.store is memory; want store: redis"))
+		}
+	case "redis":
+		errs = append(errs, under("metadata.redis", m.Redis.Validate()))
+	default:
+		errs = append(errs, fmt.Errorf("metadata.store is %q; want memory or redis", m.Store))
+	}
+	errs = append(errs, under("metadata.cache", m.Cache.Validate()), under("metadata.routes", m.Routes.Validate()))
+	return errors.Join(errs...)
+}

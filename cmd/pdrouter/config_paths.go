@@ -1,0 +1,55 @@
+package main
+
+import "path/filepath"
+
+// resolve makes the relative paths of c relative to dir. It changes c and what its lists share.
+func (c *config) resolve(dir string) {
+	for _, p := range c.paths() {
+		if *p.at != "" && !filepath.IsAbs(*p.at) {
+			*p.at = filepath.Join(dir, *p.at)
+		}
+	}
+}
+
+// pathAt is a path in a configuration and its dotted key.
+type pathAt struct {
+	key string
+	at  *string
+}
+
+// paths returns every path of c that is set or could be.
+func (c *config) paths() []pathAt {
+	all := []pathAt{
+		{"listen.agents_tls.cert_file", &c.Listen.AgentsTLS.CertFile},
+		{"listen.agents_tls.key_file", &c.Listen.AgentsTLS.KeyFile},
+		{"policy.file", &c.Policy.File},
+		{"auth.clients.api_keys_file", &c.Auth.Clients.APIKeysFile},
+		{"auth.records.key_file", &c.Auth.Records.KeyFile},
+		{"auth.control_token_file", &c.Auth.ControlTokenFile},
+		{"metadata.redis.password_file", &c.Metadata.Redis.PasswordFile},
+		{"metadata.redis.ca_file", &c.Metadata.Redis.CAFile},
+		{"metadata.redis.cert_file", &c.Metadata.Redis.CertFile},
+		{"metadata.redis.cert_key_file", &c.Metadata.Redis.CertKeyFile},
+	}
+	for _, list := range []struct {
+		key   string
+		paths []string
+	}{{"auth.clients.keys", c.Auth.Clients.Keys}, {"auth.agents.keys", c.Auth.Agents.Keys}, {"auth.records.trusted", c.Auth.Records.Trusted}} {
+		for i := range list.paths {
+			all = append(all, pathAt{element(list.key, i), &list.paths[i]})
+		}
+	}
+	for i, m := range c.Models {
+		model := element("models", i)
+		for j := range m.Prefill {
+			all = append(all, pathAt{element(model+".prefill", j) + ".key_file", &m.Prefill[j].KeyFile})
+		}
+		for j := range m.Decode {
+			all = append(all, pathAt{element(model+".decode", j) + ".key_file", &m.Decode[j].KeyFile})
+		}
+		for j := range m.Engines {
+			all = append(all, pathAt{element(model+".engines", j) + ".key_file", &m.Engines[j].KeyFile})
+		}
+	}
+	return all
+}
