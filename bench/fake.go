@@ -1,0 +1,145 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Counts is what a fake engine was asked, by kind of leg.
+type Counts struct {
+	Prefill int64 `json:"prefill"` // legs with do_remote_decode
+	Decode  int64 `json:"decode"`  // legs with do_remote_prefill
+	Other   int64 `json:"other"`   // requests without a hand-off
+}
+
+// minus is what was asked since an earlier reading.
+func (c Counts) minus(was Counts) Counts {
+	return Counts{c.Prefill - was.Prefill, c.Decode - was.Decode, c.Other - was.Other}
+}
+
+// plus adds what two engines were asked.
+func (c Counts) plus(other Counts) Counts {
+	return Counts{c.Prefill + other.Prefill, c.Decode + other.Decode, c.Other + other.Other}
+}
+
+// answerTokens is how many tokens a fake decode answers, plain or streamed.
+const answerTokens = 16
+
+// fake is an engine that computes nothing and answers at once, in stock vLLM's shapes. It tells a prefill leg from a
+// decode leg by the hand-off in its body, and counts them.
+type fake struct {
+	prefill, decode, other atomic.Int64
+	plain, stream, handoff []byte
+}
+
+func newFake() *fake {
+	f := &fake{}
+	text := bytes.Repeat([]byte(" word"), answerTokens)
+	f.plain = fmt.Appendf(nil, `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":%q,"tool_calls":[]},"logprobs":null,"finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":200,"total_tokens":%d,"completion_tokens":%d},"kv_transfer_params":null}`,
+		benchModel, text, 200+answerTokens, answerTokens)
+	for token := range answerTokens {
+		finish := "null"
+		if token == answerTokens-1 {
+			finish = `"length"`
+		}
+		f.stream = fmt.Appendf(f.stream, `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":%q,"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":%s}]}`+"\n\n",
+			benchModel, finish)
+	}
+	f.stream = append(f.stream, "data: [DONE]\n\n"...)
+	f.handoff = fmt.Appendf(nil, `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length"}],"usage":{"prompt_tokens":200,"total_tokens":201,"completion_tokens":1},"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3,4,5,6,7]],"remote_engine_id":"7d6c0000-0000-4000-8000-00000000be0c","remote_request_id":"chatcmpl-bench-0-01234567","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":200,"transfer_mode":`, benchModel)
+	return f
+}
+
+// ServeFake runs a fake engine for push or pull until ctx ends. Before its first request it writes its address and a
+// newline to out.
+func ServeFake(ctx context.Context, mode string, out io.Writer) error {
+	f := newFake()
+	f.handoff = fmt.Appendf(f.handoff, `%q,"remote_prefill_cached_tokens":0}}`, mode)
+	return serveHTTP(ctx, f.serve, out)
+}
+
+// serveHTTP serves h on a free port of loopback until ctx ends, and writes the address to out.
+func serveHTTP(ctx context.Context, h fasthttp.RequestHandler, out io.Writer) error {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	s := &fasthttp.Server{Handler: h, NoDefaultServerHeader: true, NoDefaultDate: true, MaxRequestBodySize: 64 << 20, CloseOnShutdown: true}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ln) }()
+	fmt.Fprintln(out, ln.Addr())
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		_ = s.Shutdown() // the bench is over; whoever is still connected is the bench itself
+		err = <-ended
+	}
+	return err
+}
+
+func (f *fake) serve(q *fasthttp.RequestCtx) {
+	switch string(q.Path()) {
+	case "/v1/chat/completions", "/v1/completions":
+		f.complete(q)
+	case "/v1/models":
+		q.SetContentType("application/json")
+		fmt.Fprintf(q, `{"object":"list","data":[{"id":%q,"object":"model","created":1700000000,"owned_by":"vllm"}]}`, benchModel)
+	case "/health":
+	case "/metrics":
+		q.SetContentType("text/plain")
+	case countsPath:
+		b, _ := json.Marshal(Counts{f.prefill.Load(), f.decode.Load(), f.other.Load()}) // integers always marshal
+		q.SetContentType("application/json")
+		q.SetBody(b)
+	default:
+		q.SetStatusCode(fasthttp.StatusNotFound)
+	}
+}
+
+// countsPath is where a fake tells its Counts.
+const countsPath = "/bench/counts"
+
+func (f *fake) complete(q *fasthttp.RequestCtx) {
+	body := q.PostBody()
+	if isTrue(body, "do_remote_decode") {
+		f.prefill.Add(1)
+		q.SetContentType("application/json")
+		q.SetBody(f.handoff)
+		return
+	}
+	if isTrue(body, "do_remote_prefill") {
+		f.decode.Add(1)
+	} else {
+		f.other.Add(1)
+	}
+	if isTrue(body, "stream") {
+		q.SetContentType("text/event-stream; charset=utf-8")
+		q.SetBodyStream(bytes.NewReader(f.stream), -1)
+		return
+	}
+	q.SetContentType("application/json")
+	q.SetBody(f.plain)
+}
+
+// isTrue reports whether the bytes hold "key":true, with or without blanks after the colon.
+func isTrue(body []byte, key string) bool {
+	quoted := strconv.AppendQuote(make([]byte, 0, 32), key)
+	for {
+		at := bytes.Index(body, quoted)
+		if at < 0 {
+			return false
+		}
+		body = body[at+len(quoted):]
+		if rest, ok := bytes.CutPrefix(bytes.TrimLeft(body, " "), []byte(":")); ok {
+			return bytes.HasPrefix(bytes.TrimLeft(rest, " "), []byte("true"))
+		}
+	}
+}

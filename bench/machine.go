@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+// Machine is the shape of the machine that measured. It names nobody's host.
+type Machine struct {
+	CPUs   int    `json:"cpus"` // that the bench may use
+	Model  string `json:"model"`
+	Memory string `json:"memory"`
+	Kernel string `json:"kernel"`
+}
+
+// Versions is what was measured, with what.
+type Versions struct {
+	Pdrouter string `json:"pdrouter"`
+	Go       string `json:"go"`
+	Fasthttp string `json:"fasthttp"`
+}
+
+// machine describes this machine; what /proc does not tell is left empty.
+func machine(cpus int) Machine {
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	memory, _ := os.ReadFile("/proc/meminfo")
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	m := Machine{CPUs: cpus, Model: field(string(info), "model name"), Kernel: runtime.GOOS + " " + strings.TrimSpace(string(kernel)) + " " + runtime.GOARCH}
+	if kb, err := strconv.ParseFloat(strings.TrimSuffix(field(string(memory), "MemTotal"), " kB"), 64); err == nil {
+		m.Memory = fmt.Sprintf("%.0f GiB", kb/(1<<20))
+	}
+	return m
+}
+
+// field is the value of the first line "name : value".
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// versions reads what this binary was built from.
+func versions() Versions {
+	v := Versions{Pdrouter: "unknown", Go: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	changed := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v.Pdrouter = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = " with local changes"
+		}
+	}
+	v.Pdrouter += changed
+	for _, d := range info.Deps {
+		if d.Path == "github.com/valyala/fasthttp" {
+			v.Fasthttp = d.Version
+		}
+	}
+	return v
+}
+
+// allowedCPUs lists the CPUs this process may use.
+func allowedCPUs() ([]int, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	return parseCPUs(field(string(status), "Cpus_allowed_list"))
+}
+
+// parseCPUs reads a list such as 0-3,8.
+func parseCPUs(list string) ([]int, error) {
+	var cpus []int
+	for span := range strings.SplitSeq(list, ",") {
+		from, to, ok := strings.Cut(span, "-")
+		if !ok {
+			to = from
+		}
+		first, err := strconv.Atoi(from)
+		if err != nil {
+			return nil, fmt.Errorf("bench: %q is no list of CPUs", list)
+		}
+		last, err := strconv.Atoi(to)
+		if err != nil || last < first {
+			return nil, fmt.Errorf("bench: %q is no list of CPUs", list)
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}

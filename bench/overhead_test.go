@@ -1,0 +1,224 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// listen starts one of the package's servers and returns its address.
+func listen(t *testing.T, serve func(ctx context.Context, out io.Writer) error) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, w) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	line := make([]byte, 64)
+	n, err := r.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(line[:n]))
+}
+
+// behind starts two fakes and the floor in front of them.
+func behind(t *testing.T) (floor string, fakes [2]string) {
+	t.Helper()
+	for i := range fakes {
+		fakes[i] = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFake(ctx, "pull", out) })
+	}
+	floor = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFloor(ctx, fakes[0], fakes[1], out) })
+	return floor, fakes
+}
+
+// TestLoadThroughFloorIsTwoLegs runs the load through the floor, plain and streamed: every request is one prefill leg
+// at one fake and one decode leg at the other.
+func TestLoadThroughFloorIsTwoLegs(t *testing.T) {
+	for name, stream := range map[string]bool{"plain": false, "stream": true} {
+		t.Run(name, func(t *testing.T) {
+			floor, fakes := behind(t)
+			l := load{address: floor, connections: 4, body: chatBody(1024, stream), stream: stream}
+			seen, err := l.run(t.Context(), 100*time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := int64(seen.completed)
+			if n < 4 {
+				t.Fatalf("%d requests completed; want at least one a connection", n)
+			}
+			for i, want := range []Counts{{Prefill: n}, {Decode: n}} {
+				got, err := countsOf(t.Context(), fakes[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := cmp.Diff(want, got); d != "" {
+					t.Error(d)
+				}
+			}
+		})
+	}
+}
+
+// TestLoadPastTheLegsIsVoid asks a fake itself: the answers are right, and the counts tell that no leg was made.
+func TestLoadPastTheLegsIsVoid(t *testing.T) {
+	_, fakes := behind(t)
+	seen, err := load{address: fakes[1], connections: 1, body: chatBody(1024, false)}.run(t.Context(), 20*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts, err := countsOf(t.Context(), fakes[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verdict(int64(seen.completed), counts); !errors.Is(err, errVoid) {
+		t.Errorf("got %v for %+v; want void", err, counts)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for name, c := range map[string]struct {
+		completed int64
+		asked     Counts
+		void      bool
+	}{
+		"two legs each":       {5, Counts{Prefill: 5, Decode: 5}, false},
+		"nothing done":        {0, Counts{}, true},
+		"a retried leg":       {5, Counts{Prefill: 6, Decode: 5}, true},
+		"a lost prefill leg":  {5, Counts{Prefill: 4, Decode: 5}, true},
+		"decode alone once":   {5, Counts{Prefill: 4, Decode: 4, Other: 1}, true},
+		"somebody else asked": {5, Counts{Prefill: 5, Decode: 5, Other: 1}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := verdict(c.completed, c.asked); errors.Is(err, errVoid) != c.void {
+				t.Errorf("got %v; want void: %t", err, c.void)
+			}
+		})
+	}
+}
+
+func TestLoadRefusesWrongAnswers(t *testing.T) {
+	f := newFake()
+	whole := string(f.stream)
+	for name, c := range map[string]struct {
+		stream bool
+		status int
+		body   string
+		ok     bool
+	}{
+		"plain":                {false, 200, string(f.plain), true},
+		"stream":               {true, 200, whole, true},
+		"an error":             {false, 503, string(f.plain), false},
+		"prefill's answer":     {false, 200, string(f.handoff), false},
+		"a stream cut":         {true, 200, strings.TrimSuffix(whole, "data: [DONE]\n\n"), false},
+		"a token lost":         {true, 200, strings.Replace(whole, " word", "", 1), false},
+		"a token twice":        {true, 200, " word" + whole, false},
+		"a hand-off in it":     {false, 200, string(f.plain) + `"kv_transfer_params":{`, false},
+		"an event after DONE":  {true, 200, whole + "data: {}\n\n", false},
+		"an empty body":        {false, 200, "", false},
+		"DONE without a break": {true, 200, strings.TrimSuffix(whole, "\n"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := (load{stream: c.stream}).check(c.status, []byte(c.body)); (err == nil) != c.ok {
+				t.Errorf("got %v; want it accepted: %t", err, c.ok)
+			}
+		})
+	}
+}
+
+func TestFakeBodiesAreJSON(t *testing.T) {
+	f := newFake()
+	for name, body := range map[string][]byte{
+		"plain":   f.plain,
+		"handoff": append(bytes.Clone(f.handoff), `"push","remote_prefill_cached_tokens":0}}`...),
+		"request": chatBody(1024, true),
+	} {
+		if !json.Valid(body) {
+			t.Errorf("%s: %s", name, body)
+		}
+	}
+	for _, size := range []int{512, 1024, 16 << 10} {
+		if got := len(chatBody(size, false)); got != size {
+			t.Errorf("a body of %d bytes has %d", size, got)
+		}
+	}
+}
+
+func TestIsTrue(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"stream":true}`:                                 true,
+		`{"stream" : true}`:                               true,
+		`{"stream":false}`:                                false,
+		`{"a":"stream"}`:                                  false,
+		`{"a":"stream","stream":true}`:                    true,
+		`{"stream_options":{"x":true}}`:                   false,
+		`{"kv":{"do_remote_decode":false},"stream":null}`: false,
+	} {
+		if got := isTrue([]byte(body), "stream"); got != want {
+			t.Errorf("%s: got %t; want %t", body, got, want)
+		}
+	}
+}
+
+func TestParseCPUs(t *testing.T) {
+	for list, want := range map[string][]int{"0": {0}, "0-3": {0, 1, 2, 3}, "1,4-5,9": {1, 4, 5, 9}} {
+		if got, err := parseCPUs(list); err != nil || !cmp.Equal(want, got) {
+			t.Errorf("%q: got %v, %v; want %v", list, got, err, want)
+		}
+	}
+	for _, list := range []string{"", "a", "3-1", "1,", "-2"} {
+		if got, err := parseCPUs(list); err == nil {
+			t.Errorf("%q: got %v; want an error", list, got)
+		}
+	}
+}
+
+func TestReportIsWritten(t *testing.T) {
+	r := &Report{Suite: "overhead/cpu-1k", Command: "pdrouter bench", Settings: "6 pairs of rounds of 2s", Log: "info", Machine: machine(2), Versions: versions(), Rows: []Row{{
+		Name: "pull c=1", Connector: "vllm-nixl-pull", Connections: 1, BodyBytes: 1024, View: "everything on one CPU",
+		Floor:   Figures{MicrosPerRequest: Spread{30, 31.2, 33}, Requests: 100, Rounds: []float64{30, 33}},
+		Gateway: Figures{MicrosPerRequest: Spread{60, 62.4, 70}, Requests: 50, Rounds: []float64{60, 70}},
+		Ratio:   Spread{1.9, 2, 2.1},
+	}}}
+	dir := filepath.Join(t.TempDir(), "measurements")
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "overhead-cpu-1k.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Report
+	if err := json.Unmarshal(b, &again); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(*r, again); d != "" {
+		t.Error(d)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "overhead-cpu-1k.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"| pull c=1 | everything on one CPU | 30.0–31.2–33.0 | 60.0–62.4–70.0 | **2.00** (1.90–2.10) |", "`pdrouter bench`"} {
+		if !strings.Contains(string(page), part) {
+			t.Errorf("the page lacks %q:\n%s", part, page)
+		}
+	}
+	if host, err := os.Hostname(); err == nil && len(host) > 3 && strings.Contains(string(page)+string(b), host) {
+		t.Errorf("the report names the host %s", host)
+	}
+}
