@@ -19,7 +19,13 @@ type command struct {
 }
 
 func commands() []command {
-	return []command{}
+	return []command{
+		{"serve", "run the gateway: pdrouter serve -c FILE", runServe},
+		{"check", "validate a configuration and show what it would serve: pdrouter check -c FILE", runCheck},
+		{"token", "mint, inspect or verify a token", runToken},
+		{"keys", "make signing keys and API keys", runKeys},
+		{"bench", "measure the gateway beside a floor in the same run", runBench},
+	}
 }
 
 func main() {

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"pdrouter/router"
+)
+
+func TestSpentLeavesOutWhatWasNotReached(t *testing.T) {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	for _, tt := range []struct {
+		name   string
+		phases router.Phases
+		want   []phase
+	}{
+		{"whole", router.Phases{Admit: ms(1), Plan: ms(2), Pair: ms(4), Prefill: ms(10), Transfer: ms(12), FirstToken: ms(15), Total: ms(40)},
+			[]phase{{"admit", ms(1)}, {"plan", ms(1)}, {"pair", ms(2)}, {"prefill", ms(6)}, {"transfer", ms(2)}, {"first_token", ms(3)}, {"stream", ms(25)}}},
+		{"decode alone", router.Phases{Admit: ms(1), Plan: ms(2), FirstToken: ms(5), Total: ms(9)},
+			[]phase{{"admit", ms(1)}, {"plan", ms(1)}, {"first_token", ms(3)}, {"stream", ms(4)}}},
+		{"transfer seen before prefill's answer", router.Phases{Admit: ms(1), Prefill: ms(10), Transfer: ms(8), FirstToken: ms(11), Total: ms(12)},
+			[]phase{{"admit", ms(1)}, {"prefill", ms(9)}, {"transfer", 0}, {"first_token", ms(1)}, {"stream", ms(1)}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if d := cmp.Diff(spent(tt.phases), tt.want, cmp.AllowUnexported(phase{})); d != "" {
+				t.Errorf("got(-) want(+):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestMetricsCountWhatASummarySays(t *testing.T) {
+	m := newMetrics()
+	m.observe(router.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: router.Completed, Reason: "split",
+		Prefill: "p0", Decode: "d1", Attempts: 2, PromptTokens: 100, OutputTokens: 7, Books: &router.Books{Blocks: 12, Bytes: 4096}})
+	want := `
+# HELP pdrouter_kv_blocks_total KV blocks written from prefill into decode, connector kvplane.
+# TYPE pdrouter_kv_blocks_total counter
+pdrouter_kv_blocks_total{decode="d1",prefill="p0"} 12
+# HELP pdrouter_requests_total Finished requests by how they ended.
+# TYPE pdrouter_requests_total counter
+pdrouter_requests_total{model="m",outcome="completed",route="/v1/completions",status="200"} 1
+# HELP pdrouter_attempts_total Dispatches, retries included.
+# TYPE pdrouter_attempts_total counter
+pdrouter_attempts_total{model="m"} 2
+`
+	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want),
+		"pdrouter_kv_blocks_total", "pdrouter_requests_total", "pdrouter_attempts_total"); err != nil {
+		t.Error(err)
+	}
+	problems, err := testutil.GatherAndLint(m.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
