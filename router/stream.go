@@ -155,7 +155,7 @@ func (s *stream) sign() {
 func (s *stream) fill() {
 	x := s.x
 	if s.seen { // the rest is the end of the body, which lets the connection be used again
-		s.timer.Reset(time.Second)
+		s.within(time.Second)
 		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || err != io.EOF {
 			s.a.decode.cancel(errEnded)
 		}
@@ -168,11 +168,7 @@ func (s *stream) fill() {
 			return
 		}
 	}
-	if s.timer == nil {
-		s.timer = s.a.decode.later(x.r.cfg.Timeouts.Stream, errLegLate)
-	} else {
-		s.timer.Reset(x.r.cfg.Timeouts.Stream)
-	}
+	s.within(x.r.cfg.Timeouts.Stream)
 	n, err := s.a.decode.resp.Read(s.buf[:])
 	s.timer.Stop()
 	if x.unblock() {
@@ -195,6 +191,15 @@ func (s *stream) fill() {
 		x.step(event{kind: evStreamCut, why: whyBadUpstream})
 	case err != nil:
 		x.step(event{kind: evStreamCut, why: whyStreamCut})
+	}
+}
+
+// within ends the leg if the read that follows takes longer than d.
+func (s *stream) within(d time.Duration) {
+	if s.timer == nil {
+		s.timer = s.a.decode.later(d, errLegLate)
+	} else {
+		s.timer.Reset(d)
 	}
 }
 

@@ -1,0 +1,382 @@
+package router
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fault is one thing that a fake engine does wrong.
+type fault struct {
+	Leg string // "prefill", "decode", "alone"; "" is any
+	Nth int    // which request of that leg, from 1; 0 is every one
+	Do  string
+	N   int // how much, for faults that have a measure
+}
+
+// What a fault may do.
+const (
+	doRefuse    = "503"
+	doError     = "500"
+	doReject    = "400"
+	doReset     = "reset"         // the connection breaks before a byte
+	doHang      = "hang"          // nothing, until the client goes
+	doBare      = "no params"     // prefill answers without kv_transfer_params
+	doPart      = "part params"   // prefill answers with half of them
+	doGarbage   = "garbage"       // 200 and no JSON
+	doPage      = "html"          // 200 and a page where a stream was asked for
+	doBreak     = "break"         // the stream breaks behind N tokens
+	doNoDone    = "no done"       // the stream ends cleanly behind N tokens, without its terminal event
+	doErrFrame  = "error frame"   // an error event behind N tokens, then the terminal event
+	doNoKV      = "no kv"         // decode's blocks did not come: 503 transfer_failed
+	doSlow      = "slow"          // N milliseconds of prefill, or between tokens
+	doNeverKV   = "never writes"  // prefill answers and writes nothing
+	doNewEngine = "new engine id" // prefill was started anew
+)
+
+// cluster is what the fake engines have in common: which KV is held for whom, as stock engines hold it.
+type cluster struct {
+	mu       sync.Mutex
+	push     bool
+	prefill  map[string]bool          // finished, waiting for decode, by the engine-side request id
+	decode   map[string]chan struct{} // registered, waiting for prefill
+	moved    map[string]bool          // ids whose blocks were handed over, for good
+	twice    []string                 // ids that were used a second time
+	cancels  int
+	requests []*seen
+}
+
+// seen is one request that a fake engine got.
+type seen struct {
+	Engine, Leg, Path, ID string
+	Header                http.Header
+	Body                  string
+	KV                    map[string]any
+}
+
+func newCluster(push bool) *cluster {
+	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}}
+}
+
+// finished has prefill write what decode waits for, or hold it.
+func (c *cluster) finished(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ch, ok := c.decode[id]; ok {
+		delete(c.decode, id)
+		c.moved[id] = true
+		close(ch)
+		return
+	}
+	c.prefill[id] = true
+}
+
+// registered has decode take what prefill holds, or wait for it.
+func (c *cluster) registered(id string) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := make(chan struct{})
+	if c.moved[id] {
+		c.twice = append(c.twice, id)
+	}
+	if c.prefill[id] {
+		delete(c.prefill, id)
+		c.moved[id] = true
+		close(ch)
+		return ch
+	}
+	if c.push {
+		c.decode[id] = ch
+	}
+	return ch
+}
+
+// held counts the requests whose blocks are held for nobody, on either side.
+func (c *cluster) held() (prefill, decode int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.prefill), len(c.decode)
+}
+
+// count counts the requests of a leg; "" is any leg or engine.
+func (c *cluster) count(engine, leg string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, s := range c.requests {
+		if (engine == "" || s.Engine == engine) && (leg == "" || s.Leg == leg) {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *cluster) all() []*seen {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*seen(nil), c.requests...)
+}
+
+// fakeVLLM speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
+type fakeVLLM struct {
+	name   string
+	c      *cluster
+	srv    *httptest.Server
+	tokens int
+
+	mu     sync.Mutex
+	id     string
+	faults []fault
+	n      map[string]int // requests by leg
+	open   int            // requests under way
+}
+
+func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVLLM {
+	t.Helper()
+	f := &fakeVLLM{name: name, c: c, tokens: 3, id: "id-of-" + name, faults: faults, n: map[string]int{}}
+	f.srv = httptest.NewServer(http.HandlerFunc(f.serve))
+	f.srv.Config.ErrorLog = nil
+	t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
+	return f
+}
+
+func (f *fakeVLLM) config() Engine { return Engine{Name: f.name, URL: f.srv.URL} }
+
+// does returns the fault that this request of the leg meets.
+func (f *fakeVLLM) does(leg string) fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n[leg]++
+	for _, x := range f.faults {
+		if (x.Leg == leg || x.Leg == "") && (x.Nth == 0 || x.Nth == f.n[leg]) {
+			return x
+		}
+	}
+	return fault{}
+}
+
+func (f *fakeVLLM) busy(by int) {
+	f.mu.Lock()
+	f.open += by
+	f.mu.Unlock()
+}
+
+func (f *fakeVLLM) underWay() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open
+}
+
+type fakeBody struct {
+	Model     string         `json:"model"`
+	Stream    bool           `json:"stream"`
+	MaxTokens int            `json:"max_tokens"`
+	KV        map[string]any `json:"kv_transfer_params"`
+	Options   map[string]any `json:"stream_options"`
+}
+
+func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/health" {
+		return
+	}
+	raw, _ := io.ReadAll(r.Body)
+	var b fakeBody
+	if err := json.Unmarshal(raw, &b); err != nil {
+		http.Error(w, err.Error(), 400)
+		return
+	}
+	leg := "alone"
+	if b.KV["do_remote_decode"] == true {
+		leg = "prefill"
+	} else if b.KV["do_remote_prefill"] == true {
+		leg = "decode"
+	}
+	id := r.Header.Get("X-Request-Id")
+	f.c.mu.Lock()
+	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, id, r.Header.Clone(), string(raw), b.KV})
+	f.c.mu.Unlock()
+	f.busy(1)
+	defer f.busy(-1)
+	x := f.does(leg)
+	if f.fails(w, r, x) {
+		return
+	}
+	switch leg {
+	case "prefill":
+		if !pause(r, x) {
+			return // aborted in mid-prefill: nothing is held
+		}
+		if x.Do == doNewEngine {
+			f.mu.Lock()
+			f.id += "'"
+			f.mu.Unlock()
+		}
+		if x.Do != doNeverKV {
+			f.c.finished(id)
+		}
+		f.answer(w, b, f.params(id, x))
+	case "decode":
+		key := id
+		if !f.c.push {
+			key, _ = b.KV["remote_request_id"].(string)
+		}
+		got := f.c.registered(key)
+		select {
+		case <-got:
+		case <-r.Context().Done():
+			return // what was registered stays
+		}
+		f.generate(w, r, b, x)
+	default:
+		f.generate(w, r, b, x)
+	}
+}
+
+// fails does what needs no request. It reports whether that was all.
+func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
+	switch x.Do {
+	case doRefuse:
+		fakeError(w, 503, "Service Unavailable", "503")
+	case doError:
+		fakeError(w, 500, "InternalServerError", "500")
+	case doReject:
+		fakeError(w, 400, "BadRequestError", "400")
+	case doNoKV:
+		fakeError(w, 503, "ServiceUnavailableError", `"transfer_failed"`)
+	case doReset:
+		resetConn(w)
+	case doHang:
+		<-r.Context().Done()
+	case doGarbage:
+		_, _ = io.WriteString(w, "hello")
+	case doPage:
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<html></html>")
+	default:
+		return false
+	}
+	return true
+}
+
+func fakeError(w http.ResponseWriter, status int, kind, code string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"error":{"message":"as told","type":%q,"param":null,"code":%s}}`, kind, code)
+}
+
+func resetConn(w http.ResponseWriter) {
+	if h, ok := w.(http.Hijacker); ok {
+		if conn, _, err := h.Hijack(); err == nil {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+		}
+	}
+}
+
+// pause reports false if the client left meanwhile.
+func pause(r *http.Request, x fault) bool {
+	if x.Do != doSlow {
+		return true
+	}
+	select {
+	case <-r.Context().Done():
+		return false
+	case <-time.After(time.Duration(x.N) * time.Millisecond):
+		return true
+	}
+}
+
+func (f *fakeVLLM) params(id string, x fault) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch x.Do {
+	case doBare:
+		return ""
+	case doPart:
+		return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":%q}`, f.id)
+	}
+	return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":%q,`+
+		`"remote_host":"10.1.2.3","remote_port":5601,"tp_size":2,"pp_size":1,"dcp_size":1,"remote_block_ids":[[1,2]],`+
+		`"remote_request_id":%q,"transfer_id":%q}`, f.id, id, id)
+}
+
+func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
+	w.Header().Set("Content-Type", "application/json")
+	n := f.tokens
+	if b.MaxTokens > 0 {
+		n = min(n, b.MaxTokens)
+	}
+	fmt.Fprintf(w, `{"id":"x","object":"text_completion","model":%q,"choices":[{"index":0,"text":%q,"finish_reason":"stop"}],`+
+		`"usage":{"prompt_tokens":7,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}%s}`,
+		b.Model, tokens(n), n, 4, extra)
+}
+
+func tokens(n int) string {
+	var s strings.Builder
+	for i := range n {
+		fmt.Fprintf(&s, "tok%d ", i)
+	}
+	return s.String()
+}
+
+// generate answers a decode or aggregated leg.
+func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, x fault) {
+	if !b.Stream {
+		if pause(r, x) {
+			f.answer(w, b, `,"kv_transfer_params":{"remote_host":"10.9.9.9"}`)
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	flush := w.(http.Flusher).Flush
+	n := f.tokens
+	if x.Do == doBreak || x.Do == doNoDone || x.Do == doErrFrame {
+		n = x.N
+	}
+	for i := range n {
+		if !pause(r, x) {
+			return
+		}
+		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \"}]}\n\n", i)
+		flush()
+	}
+	switch x.Do {
+	case doBreak:
+		resetConn(w)
+		return
+	case doNoDone:
+		return
+	case doErrFrame:
+		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\n")
+	default:
+		fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%d},"+
+			"\"kv_transfer_params\":{\"remote_host\":\"10.9.9.9\"}}\n\n", n)
+	}
+	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+// rawRequest sends bytes and returns what came back until the server closed or the deadline passed.
+func rawRequest(t *testing.T, addr, request string) (status string, rest string, closed bool) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	br := bufio.NewReader(conn)
+	status, _ = br.ReadString('\n')
+	all, err := io.ReadAll(br)
+	return strings.TrimSpace(status), string(all), err == nil
+}

@@ -1,0 +1,237 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+)
+
+// gateway is a router under test, on loopback.
+type gateway struct {
+	t    *testing.T
+	r    *Router
+	addr string
+	url  string
+	stop func()
+
+	mu        sync.Mutex
+	summaries []Summary
+}
+
+// longEnough is how long a test waits for what must come. It is no assertion of time.
+const longEnough = 20 * time.Second
+
+// start serves cfg until the test ends, and then checks that nothing is left behind.
+func start(t *testing.T, cfg Config, parts Parts) *gateway {
+	t.Helper()
+	g := &gateway{t: t}
+	parts.Observe = func(s Summary) {
+		g.mu.Lock()
+		g.summaries = append(g.summaries, s)
+		g.mu.Unlock()
+	}
+	if parts.Log == nil {
+		parts.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	r, err := New(cfg, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.r, g.addr, g.url = r, ln.Addr().String(), "http://"+ln.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := r.Serve(ctx, ln); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	wg.Go(func() { _ = r.Run(ctx) })
+	var once sync.Once
+	g.stop = func() {
+		once.Do(func() {
+			http.DefaultClient.CloseIdleConnections()
+			cancel()
+			wg.Wait()
+			r.Close()
+		})
+	}
+	t.Cleanup(func() {
+		g.settled()
+		g.stop()
+		noGoroutines(t)
+	})
+	return g
+}
+
+// settled waits until no request and no leg is under way.
+func (g *gateway) settled() {
+	g.t.Helper()
+	eventually(g.t, "all counts are back to zero", func() bool {
+		if g.r.live.len() != 0 || g.r.running.Load() != 0 {
+			return false
+		}
+		for _, e := range g.r.fleet.engines {
+			if e.inFlight.Load() != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(longEnough); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("never: %s\n%s", what, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+// noGoroutines waits until none runs code of this package but the tests themselves.
+func noGoroutines(t *testing.T) {
+	t.Helper()
+	buf := make([]byte, 1<<20)
+	eventually(t, "no goroutine of the router is left", func() bool {
+		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			if strings.Contains(g, "pdrouter/router.(*") && !strings.Contains(g, "testing.tRunner") && !strings.Contains(g, "fakeVLLM") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// last waits for the n-th summary and returns it.
+func (g *gateway) last(n int) Summary {
+	g.t.Helper()
+	var s Summary
+	eventually(g.t, "a summary", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if len(g.summaries) < n {
+			return false
+		}
+		s = g.summaries[n-1]
+		return true
+	})
+	return s
+}
+
+// reply is what a client saw.
+type clientReply struct {
+	Status int
+	Header http.Header
+	Body   string
+	Err    error // how reading the body ended, if not cleanly
+}
+
+func (g *gateway) post(path, body string, header ...string) clientReply {
+	g.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, g.url+path, strings.NewReader(body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return clientReply{Err: err}
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return clientReply{Status: resp.StatusCode, Header: resp.Header, Body: string(b), Err: err}
+}
+
+// errorOf decodes an OpenAI-shaped error.
+func errorOf(t *testing.T, body string) (e struct {
+	Message string
+	Type    string
+	Param   *string
+	Code    any
+}) {
+	t.Helper()
+	var outer struct{ Error json.RawMessage }
+	if err := json.Unmarshal([]byte(body), &outer); err != nil || outer.Error == nil {
+		t.Fatalf("no error in OpenAI's shape: %q", body)
+	}
+	if err := json.Unmarshal(outer.Error, &e); err != nil {
+		t.Fatalf("error %q: %v", body, err)
+	}
+	return e
+}
+
+const (
+	plainBody  = `{"model":"tiny","prompt":"one two three","max_tokens":16}`
+	streamBody = `{"model":"tiny","prompt":"one two three","max_tokens":16,"stream":true}`
+	wholeText  = "tok0 tok1 tok2 "
+)
+
+// text joins what a client got, of a stream or a whole answer, and says whether the stream was whole.
+func text(t *testing.T, r clientReply) (string, bool) {
+	t.Helper()
+	type chunk struct {
+		Choices []struct{ Text string }
+		Error   any
+	}
+	var out strings.Builder
+	if !strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
+		var c chunk
+		if err := json.Unmarshal([]byte(r.Body), &c); err != nil || len(c.Choices) == 0 {
+			t.Fatalf("status %d, body %q: %v", r.Status, r.Body, err)
+		}
+		return c.Choices[0].Text, r.Err == nil
+	}
+	done := 0
+	for _, event := range strings.Split(r.Body, "\n\n") {
+		data, ok := strings.CutPrefix(event, "data: ")
+		switch {
+		case !ok:
+		case data == "[DONE]":
+			done++
+		default:
+			var c chunk
+			if err := json.Unmarshal([]byte(data), &c); err != nil {
+				t.Fatalf("event %q: %v", data, err)
+			}
+			for _, ch := range c.Choices {
+				out.WriteString(ch.Text)
+			}
+		}
+	}
+	return out.String(), done == 1 && r.Err == nil
+}
+
+// fakeClients knows one key.
+type fakeClients struct{ models []string }
+
+func (f fakeClients) Authenticate(authorization string) (auth.Principal, error) {
+	if authorization != "Bearer good" {
+		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken}
+	}
+	return auth.Principal{Subject: "someone", Models: f.models}, nil
+}

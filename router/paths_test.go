@@ -1,0 +1,142 @@
+package router
+
+import (
+	"strings"
+	"testing"
+)
+
+// pool is a model with its fake engines.
+type pool struct {
+	c    *cluster
+	p, d []*fakeVLLM
+	cfg  Config
+}
+
+// newPool makes p prefill and d decode engines named prefill-i, decode-i. faults are by engine name.
+func newPool(t *testing.T, connector string, p, d int, faults map[string][]fault) *pool {
+	t.Helper()
+	s := &pool{c: newCluster(connector != ConnectorPull)}
+	m := Model{Name: "tiny", Connector: connector}
+	for i := range p {
+		name := "prefill-" + string(rune('0'+i))
+		e := newFakeVLLM(t, s.c, name, faults[name]...)
+		s.p, m.Prefill = append(s.p, e), append(m.Prefill, e.config())
+	}
+	for i := range d {
+		name := "decode-" + string(rune('0'+i))
+		e := newFakeVLLM(t, s.c, name, faults[name]...)
+		s.d = append(s.d, e)
+		if connector == ConnectorNone {
+			m.Engines = append(m.Engines, e.config())
+		} else {
+			m.Decode = append(m.Decode, e.config())
+		}
+	}
+	s.cfg = Config{Models: []Model{m}}
+	return s
+}
+
+// noHeld waits until no fake engine holds blocks for nobody, and checks that none were handed over twice.
+func (s *pool) noHeld(t *testing.T) {
+	t.Helper()
+	eventually(t, "no engine holds blocks for nobody", func() bool {
+		p, d := s.c.held()
+		return p == 0 && d == 0
+	})
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if len(s.c.twice) > 0 {
+		t.Errorf("references used twice: %v", s.c.twice)
+	}
+}
+
+// TestPaths sends plain requests over every connector.
+func TestPaths(t *testing.T) {
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+		for _, route := range []string{pathCompletions, pathChat} {
+			for _, body := range []string{plainBody, streamBody} {
+				if route == pathChat {
+					body = strings.Replace(body, `"prompt":"one two three"`, `"messages":[{"role":"user","content":"one two three"}]`, 1)
+				}
+				stream := strings.Contains(body, "stream")
+				name := connector + route
+				if stream {
+					name += " streamed"
+				}
+				t.Run(name, func(t *testing.T) { checkPath(t, connector, route, body, stream) })
+			}
+		}
+	}
+}
+
+func checkPath(t *testing.T, connector, route, body string, stream bool) {
+	s := newPool(t, connector, 1, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	for range 3 { // the second and third meet connections that were used before
+		r := g.post(route, body, "X-Request-Id", "mine")
+		got, whole := text(t, r)
+		if r.Status != 200 || got != wholeText || !whole {
+			t.Fatalf("status %d, text %q, whole %v (%v)\n%s", r.Status, got, whole, r.Err, r.Body)
+		}
+		if strings.Contains(r.Body, "kv_transfer_params") || strings.Contains(r.Body, "10.9.9.9") {
+			t.Errorf("the engines' hand-off reached the client: %s", r.Body)
+		}
+		if id := r.Header.Get("X-Request-Id"); id != "mine" {
+			t.Errorf("x-request-id is %q; want the client's", id)
+		}
+		want := map[string]string{"X-Pdrouter-Decode": "decode-0", "X-Pdrouter-Prefill": "prefill-0", "X-Pdrouter-Reason": "split"}
+		if connector == ConnectorNone {
+			want = map[string]string{"X-Pdrouter-Decode": "decode-0", "X-Pdrouter-Prefill": "", "X-Pdrouter-Reason": "aggregated"}
+		}
+		for k, v := range want {
+			if r.Header.Get(k) != v {
+				t.Errorf("%s is %q; want %q", k, r.Header.Get(k), v)
+			}
+		}
+	}
+	g.settled()
+	s.noHeld(t)
+	checkLegs(t, s, connector, route)
+	sum := g.last(3)
+	if sum.Outcome != Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
+		t.Errorf("summary %+v", sum)
+	}
+	if connector == ConnectorPull && (sum.Phases.Prefill == 0 || sum.Phases.FirstToken < sum.Phases.Prefill || sum.CachedTokens != 4) {
+		t.Errorf("phases %+v, cached %d", sum.Phases, sum.CachedTokens)
+	}
+}
+
+// checkLegs checks what the engines were sent.
+func checkLegs(t *testing.T, s *pool, connector, route string) {
+	t.Helper()
+	ids := map[string]int{}
+	for _, q := range s.c.all() {
+		ids[q.Leg+" "+q.ID]++
+		if q.ID == "" || q.ID == "mine" {
+			t.Errorf("%s was sent X-Request-Id %q", q.Engine, q.ID)
+		}
+		switch q.Leg {
+		case "alone":
+			if connector != ConnectorNone || strings.Contains(q.Body, "kv_transfer_params") {
+				t.Errorf("%s served alone with %s", q.Engine, q.Body)
+			}
+			continue
+		case "prefill":
+			if !strings.Contains(q.Body, `"max_tokens":1`) || strings.Contains(q.Body, `"stream":true`) {
+				t.Errorf("prefill was sent %s", q.Body)
+			}
+		case "decode":
+			if q.KV["remote_engine_id"] != "id-of-prefill-0" || q.KV["remote_host"] != "10.1.2.3" || q.KV["remote_port"] != 5601.0 {
+				t.Errorf("decode was sent %v", q.KV)
+			}
+		}
+		if q.Path != route && q.Path != pathCompletions {
+			t.Errorf("path %s", q.Path)
+		}
+	}
+	for id, n := range ids {
+		if n != 1 {
+			t.Errorf("%s was sent %d times", id, n)
+		}
+	}
+}
