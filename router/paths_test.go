@@ -17,6 +17,9 @@ func newPool(t *testing.T, connector string, p, d int, faults map[string][]fault
 	t.Helper()
 	s := &pool{c: newCluster(connector != ConnectorPull)}
 	m := Model{Name: "tiny", Connector: connector}
+	if connector == ConnectorNone {
+		p = 0
+	}
 	for i := range p {
 		name := "prefill-" + string(rune('0'+i))
 		e := newFakeVLLM(t, s.c, name, faults[name]...)
