@@ -51,7 +51,7 @@ func TestKeyFiles(t *testing.T) {
 		t.Errorf("the folder: got %v; want one key in three files", err)
 	}
 	seed := fmt.Sprintf("%x", k.private.Seed())
-	if s := fmt.Sprintf("%v %+v %#v %s", k, k, k, k); strings.Contains(s, seed) || strings.Contains(s, fmt.Sprint([]byte(k.private)[:8])) {
+	if s := fmt.Sprintf("%v %+v %#v %s", k, k, k, k); strings.Contains(s, seed) || strings.Contains(s, fmt.Sprint(k.private[:8])) {
 		t.Error("the private part is printed")
 	}
 	if err := os.Chmod(private, 0o644); err != nil {

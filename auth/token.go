@@ -111,9 +111,7 @@ func strictClaims(token string) error {
 		return fmt.Errorf("claims: %w", err)
 	}
 	for _, name := range claimNames() {
-		if _, ok := m[name]; ok {
-			delete(m, name)
-		}
+		delete(m, name)
 		for other := range m {
 			if strings.EqualFold(other, name) {
 				return fmt.Errorf("claims: %.20q stands for %s", other, name)

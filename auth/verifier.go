@@ -111,7 +111,8 @@ func (v *Verifier) Verify(token string) (*Claims, error) {
 	if err != nil {
 		return nil, invalid(err)
 	}
-	if want := typeOf(v.cfg.Audience); h.typ != want && !(want == "at+jwt" && h.typ == "application/at+jwt") {
+	want := typeOf(v.cfg.Audience)
+	if h.typ != want && (want != "at+jwt" || h.typ != "application/at+jwt") { // RFC 9068 has two spellings
 		return nil, invalid(fmt.Errorf("typ is %q; want %s", h.typ, want))
 	}
 	key, ok := v.keys.find(h.kid)

@@ -1,0 +1,258 @@
+package metadata
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+func marshal(t testing.TB, rec Record) []byte {
+	t.Helper()
+	b, err := Marshal(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// fields decodes a record into its fields, lets change edit them, and encodes them again.
+func fields(t testing.TB, b []byte, change func(map[string]any)) []byte {
+	t.Helper()
+	var m map[string]any
+	if err := msgpack.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	change(m)
+	out, err := msgpack.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestCodecRoundTrip(t *testing.T) {
+	v := newFakeVoucher("gateway")
+	rec := record("prefill-0", 1<<63+5, 2, 1)
+	rec.Published = rec.Published.In(time.FixedZone("x", 3600)) // the zone is not kept, the instant is
+	rec.Layout.Groups = []Group{{Window: 8, Layers: []int{0}}, {Layers: []int{1}}}
+	signed, err := rec.Sign(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := marshal(t, signed)
+	got, err := UnmarshalSigned(b, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed.Published = signed.Published.UTC()
+	if diff := cmp.Diff(signed, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !bytes.Equal(b, marshal(t, got)) {
+		t.Error("the same record gave other bytes")
+	}
+	if err := got.Verify(v); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSignatureCoversEveryField(t *testing.T) {
+	v := newFakeVoucher("gateway")
+	signed, err := record("prefill-0", 7, 2, 1).Sign(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Record){
+		"engine":     func(r *Record) { r.Engine = "prefill-1" },
+		"generation": func(r *Record) { r.Generation++ },
+		"rank":       func(r *Record) { r.Rank.TP = 0 },
+		"size":       func(r *Record) { r.Size.TP = 4 },
+		"blob":       func(r *Record) { r.Blob = []byte{1, 2, 4} },
+		"doorbell":   func(r *Record) { r.Doorbell = "127.0.0.1:9" },
+		"region":     func(r *Record) { r.Layout.Regions = []Region{region(0), region(2)} },
+		"expiry":     func(r *Record) { r.Expires = r.Expires.Add(time.Hour) },
+		"key id":     func(r *Record) { r.KeyID = "other" },
+		"signature":  func(r *Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
+	} {
+		rec := signed
+		change(&rec)
+		if err := rec.Verify(v); err == nil {
+			t.Errorf("%s: a changed record verifies", name)
+		}
+		if _, err := UnmarshalSigned(marshal(t, rec), v); err == nil {
+			t.Errorf("%s: changed bytes verify", name)
+		}
+	}
+}
+
+// A newer version of this program may add fields: they pass, and the signature covers them.
+func TestUnknownFieldsPassAndAreSigned(t *testing.T) {
+	v := newFakeVoucher("gateway")
+	newer := fields(t, marshal(t, record("prefill-0", 7, 1, 0)), func(m map[string]any) { m["future"] = map[string]any{"x": 1} })
+	payload, err := signedPart(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kid, sig, err := v.Sign(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The fields are edited in the bytes: a map is encoded in no fixed order.
+	signed := replaceField(t, newer, "kid", kid)
+	signed = replaceField(t, signed, "sig", sig)
+	rec, err := UnmarshalSigned(signed, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec.Engine != "prefill-0" || rec.KeyID != "gateway" {
+		t.Errorf("got engine %s, key %s", rec.Engine, rec.KeyID)
+	}
+	other := bytes.Replace(signed, []byte("future"), []byte("suture"), 1)
+	if _, err := UnmarshalSigned(other, v); err == nil {
+		t.Error("a changed unknown field verifies")
+	}
+}
+
+// replaceField replaces the value of one field and leaves all other bytes as they are.
+func replaceField(t *testing.T, b []byte, name string, value any) []byte {
+	t.Helper()
+	s := scanner{b: b}
+	n, err := s.mapHead()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		key, err := s.text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := s.pos
+		if err := s.value(1); err != nil {
+			t.Fatal(err)
+		}
+		if key == name {
+			enc, err := msgpack.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return bytes.Join([][]byte{b[:start], enc, b[s.pos:]}, nil)
+		}
+	}
+	t.Fatalf("no field %s", name)
+	return nil
+}
+
+func TestUnmarshalRefuses(t *testing.T) {
+	good := marshal(t, record("prefill-0", 7, 1, 0))
+	set := func(name string, v any) []byte {
+		return fields(t, good, func(m map[string]any) { m[name] = v })
+	}
+	layout := func(name string, v any) []byte {
+		return fields(t, good, func(m map[string]any) { m["layout"].(map[string]any)[name] = v })
+	}
+	regions := make([]Region, MaxRegions+1)
+	for i := range regions {
+		regions[i] = region(i)
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		want string
+	}{
+		"nothing":            {nil, "middle of a value"},
+		"truncated":          {good[:len(good)-1], "middle of a value"},
+		"trailing":           {append(bytes.Clone(good), 0), "after the end"},
+		"too large":          {make([]byte, MaxRecordBytes+1), "bytes; want at most"},
+		"not a map":          {[]byte{0x93, 1, 2, 3}, "not a map"},
+		"huge array":         {[]byte{0x81, 0xa1, 'x', 0xdd, 0xff, 0xff, 0xff, 0xff}, "elements; want at most"},
+		"huge string":        {[]byte{0x81, 0xa1, 'x', 0xdb, 0xff, 0xff, 0xff, 0xff}, "middle of a value"},
+		"deep":               {append([]byte{0x81, 0xa1, 'x'}, append(bytes.Repeat([]byte{0x91}, 100), 0xc0)...), "nested deeper"},
+		"doubled field":      {[]byte{0x82, 0xa1, 'v', 1, 0xa1, 'v', 1}, "occurs twice"},
+		"newer version":      {set("v", RecordVersion+1), "version is 2; want 1"},
+		"no version":         {[]byte{0x80}, "version is 0; want 1"},
+		"version is text":    {set("v", "1"), "msgpack"},
+		"name with a slash":  {set("engine", "a/b"), "engine name"},
+		"long name":          {set("engine", strings.Repeat("a", 129)), "engine name"},
+		"no generation":      {set("generation", 0), "generation is 0"},
+		"unknown role":       {set("role", "router"), "role is"},
+		"rank out of size":   {set("rank", Rank{TP: 1}), "rank is 0/0/1"},
+		"size of 0":          {set("size", Rank{}), "size is 0/0/0"},
+		"huge size":          {set("size", Rank{DP: 1 << 20, PP: 1 << 20, TP: 1 << 40}), "size is"},
+		"long text":          {set("agent", strings.Repeat("a", MaxText+1)), "agent has 513 bytes"},
+		"long blob":          {set("blob", make([]byte, MaxBlob+1)), "blob has"},
+		"many regions":       {marshalLoosely(t, layout("regions", regions)), "regions; want at most"},
+		"region beyond":      {layout("regions", []Region{{Planes: 1, Blocks: 1 << 30, Length: 1 << 16, BlockStride: 1 << 12}}), "do not fit"},
+		"region wraps":       {layout("regions", []Region{{Planes: 1, Blocks: 1, Base: ^uint64(0), Length: 2}}), "no stretch of memory"},
+		"negative layer":     {layout("regions", []Region{{Layer: -1, Planes: 1, Blocks: 1, Length: 1}}), "layer is -1"},
+		"unknown order":      {layout("order", "x"), "order is"},
+		"uneven block":       {layout("physical_per_logical", 0), ""}, // an unknown field: passes
+		"uneven kernel":      {layout("physical", 3), "block_tokens is 4"},
+		"bytes for a string": {set("engine", 5), "msgpack"},
+	} {
+		_, err := Unmarshal(c.b)
+		if c.want == "" {
+			if err != nil {
+				t.Errorf("%s: got %v; want none", name, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v; want %q", name, err, c.want)
+		}
+	}
+}
+
+// marshalLoosely returns b if it is within the size bound: the test is about the number of regions.
+func marshalLoosely(t *testing.T, b []byte) []byte {
+	t.Helper()
+	if len(b) <= MaxRecordBytes {
+		return b
+	}
+	return fields(t, b, func(m map[string]any) {
+		small := make([]map[string]int, MaxRegions+1)
+		for i := range small {
+			small[i] = map[string]int{"planes": 1, "blocks": 1, "length": 1}
+		}
+		m["layout"].(map[string]any)["regions"] = small
+	})
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	v := newFakeVoucher("gateway")
+	signed, err := record("prefill-0", 7, 2, 1).Sign(v)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(marshal(f, signed))
+	f.Add([]byte{0x80})
+	f.Add([]byte{0x81, 0xa4, 'b', 'l', 'o', 'b', 0xc6, 0xff, 0xff, 0xff, 0xff})
+	f.Add([]byte{0x81, 0xa9, 'p', 'u', 'b', 'l', 'i', 's', 'h', 'e', 'd', 0xc7, 5, 0xff, 1, 2, 3, 4, 5})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rec, err := Unmarshal(b)
+		if err != nil {
+			return
+		}
+		again, err := Unmarshal(marshal(t, rec))
+		if err != nil {
+			t.Fatalf("what was accepted is refused after encoding: %v", err)
+		}
+		if diff := cmp.Diff(rec, again); diff != "" {
+			t.Fatalf("(-first +second):\n%s", diff)
+		}
+		if _, err := UnmarshalSigned(b, v); err == nil && !bytes.Contains(b, rec.Signature) {
+			t.Fatal("verified without a signature")
+		}
+	})
+}
+
+func FuzzMessage(f *testing.F) {
+	f.Add(message(Change{Incarnation: Incarnation{"prefill-0", 7}, Rank: Rank{TP: 1}, Deleted: true}))
+	f.Fuzz(func(t *testing.T, s string) {
+		if c, err := parseMessage(s); err == nil && message(c) != s {
+			t.Fatalf("%q was read as %q", s, message(c))
+		}
+	})
+}
