@@ -1,0 +1,426 @@
+package kvplane
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+// blobOf decodes the blob of an agent under test.
+func blobOf(t testing.TB, n *node) tcpBlob {
+	t.Helper()
+	b, err := parseTCPBlob(n.record.Blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// dialRaw connects to an agent without the transport and, with a secret, passes the handshake.
+func dialRaw(t testing.TB, n *node, secret []byte) (net.Conn, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return conn, greet(conn, "raw@1", n.record.Agent, secret)
+}
+
+// closed waits until the other side has closed the connection.
+func closed(t testing.TB, conn net.Conn) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			t.Errorf("the connection is still open: %v", err)
+		}
+	}
+}
+
+func awaitStats(t testing.TB, tr *TCP, want func(TCPStats) bool) TCPStats {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !want(tr.Stats()); time.Sleep(idle) {
+		if time.Now().After(deadline) {
+			t.Fatalf("stats stay %+v", tr.Stats())
+		}
+	}
+	return tr.Stats()
+}
+
+// TestTCPBadFrames: what a peer with the secret may not send closes its connection, is counted, and lands nothing.
+func TestTCPBadFrames(t *testing.T) {
+	const room = 8192
+	for name, bytesOf := range map[string]func(base uint64) []byte{
+		"unknown kind":     func(uint64) []byte { return frame{kind: 9}.append(nil) },
+		"no kind":          func(uint64) []byte { return make([]byte, frameBytes) },
+		"an answer":        func(uint64) []byte { return frame{kind: frameAnswer, seq: 1}.append(nil) },
+		"padding":          func(uint64) []byte { b := frame{kind: frameMessage}.append(nil); b[2] = 1; return b },
+		"message too long": func(uint64) []byte { return frame{kind: frameMessage, length: MaxMessage + 1}.append(nil) },
+		"below":            chunkAt(func(base uint64) uint64 { return base - 1 }, 16, 1),
+		"past the end":     chunkAt(func(base uint64) uint64 { return base + room - 15 }, 16, 1),
+		"after the end":    chunkAt(func(base uint64) uint64 { return base + room }, 16, 1),
+		"wraps":            chunkAt(func(uint64) uint64 { return ^uint64(0) - 3 }, 16, 1),
+		"address zero":     chunkAt(func(uint64) uint64 { return 0 }, 16, 1),
+		"chunk too long":   chunkAt(func(base uint64) uint64 { return base }, maxChunk+1, 1),
+		"chunk empty":      chunkAt(func(base uint64) uint64 { return base }, 0, 1),
+		"seq zero":         chunkAt(func(base uint64) uint64 { return base }, 16, 0),
+		"seq ahead":        chunkAt(func(base uint64) uint64 { return base }, 16, 2),
+		"end of no write":  func(uint64) []byte { return frame{kind: frameEnd, seq: 2}.append(nil) },
+		"end claims more":  func(uint64) []byte { return frame{kind: frameEnd, seq: 1, address: 5}.append(nil) },
+		"end too long":     func(uint64) []byte { return frame{kind: frameEnd, seq: 1, length: MaxMessage + 1}.append(nil) },
+		"end twice": func(uint64) []byte {
+			return frame{kind: frameEnd, seq: 1}.append(frame{kind: frameEnd, seq: 1}.append(nil))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := NewTCP(TCPConfig{})
+			n := openNode(t, tr, "d@1", room, 0xee)
+			conn, err := dialRaw(t, n, blobOf(t, n).Secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write(bytesOf(n.base)); err != nil {
+				t.Fatal(err)
+			}
+			closed(t, conn)
+			s := awaitStats(t, tr, func(s TCPStats) bool { return s.Inbound == 0 })
+			if d := cmp.Diff(TCPStats{BadFrames: 1}, s); d != "" {
+				t.Errorf("stats (-want +got):\n%s", d)
+			}
+			if !bytes.Equal(n.mem, bytes.Repeat([]byte{0xee}, room)) {
+				t.Error("memory was changed")
+			}
+			if n.poll(); len(n.got) != 0 {
+				t.Errorf("taken in: %v", n.got)
+			}
+		})
+	}
+}
+
+// chunkAt is a chunk header and as many bytes.
+func chunkAt(address func(base uint64) uint64, length int, seq uint64) func(base uint64) []byte {
+	return func(base uint64) []byte {
+		f := frame{kind: frameChunk, seq: seq, address: address(base), length: uint32(length)}
+		return append(f.append(nil), make([]byte, length)...)
+	}
+}
+
+// TestTCPStrangers: who does not know the secret writes nothing, learns nothing, and is counted.
+func TestTCPStrangers(t *testing.T) {
+	wrong := bytes.Repeat([]byte{1}, secretBytes)
+	for name, approach := range map[string]func(t *testing.T, n *node){
+		"wrong secret": func(t *testing.T, n *node) {
+			if conn, err := dialRaw(t, n, wrong); err == nil {
+				t.Error("the handshake passed")
+			} else {
+				_, _ = conn.Write(chunkAt(func(base uint64) uint64 { return base }, 16, 1)(n.base)) // closed by now
+				closed(t, conn)
+			}
+		},
+		"no handshake": func(t *testing.T, n *node) {
+			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = conn.Write(bytes.Repeat(chunkAt(func(base uint64) uint64 { return base }, 4096, 1)(n.base), 4)) // closed by now
+			closed(t, conn)
+		},
+		"HTTP": func(t *testing.T, n *node) {
+			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: something quite long to fill a hello\r\n\r\n")
+			closed(t, conn)
+		},
+		"replayed proof": func(t *testing.T, n *node) {
+			// A proof for one connection's nonce does not open another.
+			secret := blobOf(t, n).Secret
+			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			nonce := make([]byte, nonceBytes)
+			b := binary.LittleEndian.AppendUint16(bytes.Clone(nonce), uint16(len("raw@1")))
+			b = append(append(b, "raw@1"...), proof(secret, "dial", "d@1", "raw@1", nonce, nonce)...)
+			if _, err := conn.Write(b); err != nil {
+				t.Fatal(err)
+			}
+			closed(t, conn)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := NewTCP(TCPConfig{})
+			n := openNode(t, tr, "d@1", 8192, 0xee)
+			approach(t, n)
+			s := awaitStats(t, tr, func(s TCPStats) bool { return s.Inbound == 0 && s.Strangers > 0 })
+			if d := cmp.Diff(TCPStats{Strangers: 1}, s); d != "" {
+				t.Errorf("stats (-want +got):\n%s", d)
+			}
+			if !bytes.Equal(n.mem, bytes.Repeat([]byte{0xee}, 8192)) {
+				t.Error("memory was changed")
+			}
+		})
+	}
+}
+
+// TestTCPImpostor: who took over a peer's address but does not know its secret gets no byte of a write.
+func TestTCPImpostor(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	heard := make(chan int64, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			heard <- -1
+			return
+		}
+		defer conn.Close()
+		_, _ = conn.Write(append([]byte(tcpMagic), make([]byte, nonceBytes)...))           // the dialler will say
+		hello, _ := io.CopyN(io.Discard, conn, int64(nonceBytes+2+len("p@1")+sha256.Size)) // its proof
+		_, _ = conn.Write(make([]byte, sha256.Size))                                       // a wrong one
+		rest, _ := io.Copy(io.Discard, conn)                                               // until it closes
+		heard <- rest + hello - int64(nonceBytes+2+len("p@1")+sha256.Size)
+	}()
+	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
+	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{ln.Addr().String()}, Secret: make([]byte, secretBytes),
+		Memory: []Memory{{Base: 1 << 20, Length: 4096}}}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.tr.Connect(metadata.Record{Agent: "d@1", Transport: "tcp", Blob: blob}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.tr.Write("d@1", 7, []Range{{p.base, 1 << 20, 4096}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.awaitEnd(7); !errors.Is(err, ErrPeerLost) {
+		t.Errorf("the write ended as %v; want ErrPeerLost", err)
+	}
+	if n := <-heard; n != 0 {
+		t.Errorf("the impostor was sent %d bytes after its proof", n)
+	}
+}
+
+// TestTCPUnreachable: a peer that does not answer is lost, and what was queued for it has ended.
+func TestTCPUnreachable(t *testing.T) {
+	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
+	d := openNode(t, NewTCP(TCPConfig{}), "d@1", 4096, 1)
+	if err := d.tr.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.connect(d)
+	_ = p.tr.Write("d@1", 1, []Range{{p.base, d.base, 1}}, nil) // refused only if it was lost already
+	lost := p.await("peer lost", func(in Incoming) bool { return in.Kind == PeerLost })
+	if lost.Err == nil {
+		t.Error("lost without why")
+	}
+}
+
+// TestTCPFence: what a fenced writer had sent lands no more, though its connection was open; a new one does.
+func TestTCPFence(t *testing.T) {
+	tr := NewTCP(TCPConfig{})
+	d := openNode(t, tr, "d@1", 8192, 0)
+	conn, err := dialRaw(t, d, blobOf(t, d).Secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := frame{kind: frameChunk, seq: 1, address: d.base, length: 4096}.append(nil)
+	if _, err := conn.Write(append(head, bytes.Repeat([]byte{7}, 100)...)); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); tr.Stats().Inbound == 0 || d.mem[99] != 7; time.Sleep(idle) {
+		if time.Now().After(deadline) {
+			t.Fatal("the first bytes have not landed")
+		}
+	}
+	tr.Fence("raw@1")
+	clear(d.mem)
+	_, _ = conn.Write(bytes.Repeat([]byte{7}, 3996)) // its end is cut
+	closed(t, conn)
+	if !bytes.Equal(d.mem, make([]byte, 8192)) {
+		t.Error("bytes landed after the fence")
+	}
+	if s := tr.Stats(); s.BadFrames+s.Strangers != 0 || s.Inbound != 0 {
+		t.Errorf("stats %+v; a fenced peer did nothing wrong", s)
+	}
+	tr.Fence("nobody@1")
+}
+
+// TestTCPFullQueue: a receiver that does not poll holds back its senders without holding more than its share, Fence
+// and Close get through, and nothing is lost that was not refused.
+func TestTCPFullQueue(t *testing.T) {
+	p, d := pair(t, func(testing.TB) Transport { return NewTCP(TCPConfig{}) }, 4096)
+	body := make([]byte, 64<<10)
+	sent := 0
+	for refused := 0; refused < 50; {
+		switch err := p.tr.Send("d@1", body); {
+		case err == nil:
+			sent++
+			refused = 0
+		case !errors.Is(err, ErrBusy):
+			t.Fatal(err)
+		default:
+			refused++
+			time.Sleep(time.Millisecond)
+		}
+		if sent > 1<<16 {
+			t.Fatal("the queue has no end")
+		}
+	}
+	d.poll()
+	if held := len(d.got) * len(body); held > maxQueuedBytes {
+		t.Errorf("%d bytes were held; at most %d", held, maxQueuedBytes)
+	}
+	for deadline := time.Now().Add(patience); len(d.got) < sent; d.poll() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d messages have come", len(d.got), sent)
+		}
+	}
+	for range 2000 { // full again
+		_ = p.tr.Send("d@1", body) // refused is as good
+	}
+	d.tr.(*TCP).Fence("p@1")
+}
+
+// TestTCPMessagesOvertakeWrites: a message does not wait for the end of a large write.
+func TestTCPMessagesOvertakeWrites(t *testing.T) {
+	const size = 64 << 20
+	p, d := pair(t, func(testing.TB) Transport { return NewTCP(TCPConfig{}) }, size)
+	for id := range uint64(8) {
+		if err := p.tr.Write("d@1", id, []Range{{p.base, d.base, size}}, []byte("written")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.tr.Send("d@1", []byte("urgent")); err != nil {
+		t.Fatal(err)
+	}
+	in := d.await("message", func(in Incoming) bool { return in.Kind == MessageReceived }, p)
+	if string(in.Body) != "urgent" {
+		t.Errorf("%q came first; want the message", in.Body)
+	}
+	for id := range uint64(8) {
+		if err := p.awaitEnd(id, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTCPOpenRefuses(t *testing.T) {
+	page, free, err := AllocateMemory(8192)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = free() }()
+	m := MemoryOf(page)
+	for name, c := range map[string]struct {
+		cfg    TCPConfig
+		agent  string
+		memory []Memory
+	}{
+		"no name":        {agent: ""},
+		"long name":      {agent: string(make([]byte, maxAgentName+1))},
+		"empty memory":   {agent: "a", memory: []Memory{{Base: m.Base}}},
+		"wraps around":   {agent: "a", memory: []Memory{{Base: ^uint64(0) - 5, Length: 100}}},
+		"overlap":        {agent: "a", memory: []Memory{m, {Base: m.Base + 100, Length: 5}}},
+		"all interfaces": {agent: "a", cfg: TCPConfig{Listen: "0.0.0.0:0"}},
+		"bad address":    {agent: "a", cfg: TCPConfig{Listen: "nonsense"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := NewTCP(c.cfg)
+			if _, _, err := tr.Open(c.agent, c.memory); err == nil {
+				t.Error("opened")
+			}
+			if err := tr.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	tr := NewTCP(TCPConfig{Listen: "0.0.0.0:0", Advertise: []string{"127.0.0.1", "127.0.0.1:9"}})
+	n := openNode(t, tr, "a@1", 4096, 0)
+	addresses := blobOf(t, n).Addresses
+	if len(addresses) != 2 || addresses[0] == "127.0.0.1" || addresses[1] != "127.0.0.1:9" {
+		t.Errorf("advertised %v", addresses)
+	}
+	if _, _, err := tr.Open("a@1", nil); err == nil {
+		t.Error("opened twice")
+	}
+}
+
+func TestSpans(t *testing.T) {
+	s, err := newSpans([]Memory{{Base: 500, Length: 10}, {Base: 100, Length: 50}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		address, length uint64
+		want            bool
+	}{
+		{100, 50, true}, {100, 51, false}, {149, 1, true}, {150, 0, true}, {150, 1, false}, {99, 1, false},
+		{99, 60, false}, {500, 10, true}, {509, 2, false}, {505, ^uint64(0), false}, {^uint64(0), 1, false}, {0, 1, false},
+	} {
+		if got := s.holds(c.address, c.length); got != c.want {
+			t.Errorf("holds(%d, %d) is %v; want %v", c.address, c.length, got, c.want)
+		}
+	}
+}
+
+// FuzzTCPInbound: whatever a peer with the secret sends, nothing outside registered memory changes and the transport
+// closes.
+func FuzzTCPInbound(f *testing.F) {
+	f.Add(uint64(0), frame{kind: frameMessage, length: 2}.append(nil), []byte("hi"))
+	f.Add(uint64(4090), frame{kind: frameChunk, seq: 1, length: 6}.append(nil), []byte("abcdef"))
+	f.Add(uint64(4091), frame{kind: frameChunk, seq: 1, length: 6}.append(nil), []byte("abcdef"))
+	f.Add(uint64(0), frame{kind: frameEnd, seq: 1}.append(nil), []byte{})
+	f.Fuzz(func(t *testing.T, offset uint64, header, body []byte) {
+		mem, free, err := AllocateMemory(3 * 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = free() }()
+		middle := Memory{Base: MemoryOf(mem).Base + 4096, Length: 4096}
+		tr := NewTCP(TCPConfig{})
+		blob, _, err := tr.Open("d@1", []Memory{middle})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &node{t: t, tr: tr, record: metadata.Record{Agent: "d@1", Blob: blob}}
+		conn, err := dialRaw(t, n, blobOf(t, n).Secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(header) == frameBytes { // aim near the memory
+			binary.LittleEndian.PutUint64(header[16:], middle.Base+offset)
+		}
+		_, _ = conn.Write(append(header, body...)) // it may have closed the connection
+		_ = conn.(*net.TCPConn).CloseWrite()
+		closed(t, conn)
+		tr.Poll(nil)
+		if err := tr.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(mem[:4096], make([]byte, 4096)) || !bytes.Equal(mem[8192:], make([]byte, 4096)) {
+			t.Error("memory outside was changed")
+		}
+	})
+}
