@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"pdrouter/metadata"
 )
@@ -45,7 +46,7 @@ const (
 	WithholdOffer               // prefill: the agent of Rank never hears that the blocks are finished
 	FlipBit                     // decode: Bit of a word of KV changes before the first token
 	SwapBlocks                  // decode: blocks Block and Other of the sequence change places before the first token
-	ForeignBlock                // decode: block Block of the sequence is overwritten with block number Other of the engine
+	ForeignBlock                // decode: block Block of the sequence is overwritten with the Other-th of those that are not its own
 )
 
 // String names what the fault does.
@@ -138,9 +139,27 @@ func (g *group) damage(f Fault, table []int32) {
 		case SwapBlocks:
 			c.swap(table[f.Block], table[f.Other])
 		case ForeignBlock:
-			c.copyBlock(table[f.Block], int32(f.Other))
+			c.copyBlock(table[f.Block], foreign(c.blocks, table, f.Other))
 		}
 	}
+}
+
+// foreign returns the nth block, from 0 and round again, that is not in a table; block 0 if there is none.
+func foreign(blocks int, table []int32, n int) int32 {
+	if len(table) >= blocks {
+		return 0
+	}
+	n %= blocks - len(table)
+	for b := range int32(blocks) {
+		if slices.Contains(table, b) {
+			continue
+		}
+		if n == 0 {
+			return b
+		}
+		n--
+	}
+	return 0
 }
 
 // serves reports whether an engine of a role takes a leg.

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+
+	"pdrouter/internal/refengine"
+)
+
+// runEngine runs one reference engine until ctx ends: then it takes no more requests, lets those in flight and the
+// transfers they owe come to their end, and withdraws its records.
+func runEngine(ctx context.Context, args []string, out io.Writer) error {
+	o, err := parseEngineOptions(args, out)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("engine", o.cfg.Name)
+	p, err := newEngineProcess(o, log)
+	if err != nil {
+		return err
+	}
+	return p.run(ctx, out)
+}
+
+// engineProcess is a reference engine with its listeners, built but not yet serving.
+type engineProcess struct {
+	options   engineOptions
+	log       *slog.Logger
+	transport *transportChoice
+	engine    *refengine.Engine
+	publisher *metadata.Publisher // nil without a gateway
+	events    *kvplane.Events
+	authorize func(*http.Request) error
+
+	listener, control net.Listener // control is nil without a gateway
+}
+
+// newEngineProcess opens the listeners, which name the engine in its records, and starts the engine. On an error
+// nothing is left open.
+func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err error) {
+	p := &engineProcess{options: o, log: log, events: kvplane.NewEvents()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close(context.Background()))
+		}
+	}()
+	if p.listener, err = net.Listen("tcp", o.listen); err != nil {
+		return nil, err
+	}
+	o.cfg.Log = log
+	if o.gateway == "" {
+		p.engine, err = refengine.New(o.cfg)
+		return p, err
+	}
+	if p.control, err = net.Listen("tcp", o.control); err != nil {
+		return nil, err
+	}
+	if p.authorize, err = o.authorizer(); err != nil {
+		return nil, err
+	}
+	client, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	if p.transport, err = chooseTransport(o.transport, log); err != nil {
+		return nil, err
+	}
+	o.cfg.Plane = refengine.Plane{
+		Transport:    func(int) (kvplane.Transport, error) { return p.transport.make(o, log), nil },
+		Directory:    peerDirectory{client.Directory()},
+		Events:       p.events,
+		SerialStarts: o.serialStarts,
+		HTTP:         "http://" + o.advertised(p.listener.Addr()),
+		Control:      "http://" + o.advertised(p.control.Addr()),
+	}
+	if p.engine, err = refengine.New(o.cfg); err != nil {
+		return nil, err
+	}
+	p.publisher, err = metadata.NewPublisher(client, metadata.PublisherConfig{}, log, p.engine.Records()...)
+	return p, err
+}
+
+// run serves until ctx ends or a part fails, and then ends every part, the engine's requests first.
+func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ended := make(chan error, 1)
+	go func() {
+		err := refengine.NewServer(p.engine).Serve(serving, p.listener, p.options.drain)
+		stop(err)
+		ended <- err
+	}()
+	// The records and the control routes outlive the requests: peers need both until the last transfer is over.
+	background, withdraw := context.WithCancel(context.WithoutCancel(ctx))
+	defer withdraw()
+	published := make(chan error, 1)
+	var control *http.Server
+	if p.publisher != nil {
+		control = &http.Server{
+			Handler:           kvplane.ControlHandler(p.events, p.engine.CancelTransfer, p.authorize),
+			ReadHeaderTimeout: 5 * time.Second,
+			BaseContext:       func(net.Listener) context.Context { return background },
+		}
+		go func() {
+			if err := control.Serve(p.control); !errors.Is(err, http.ErrServerClosed) {
+				stop(err)
+			}
+		}()
+		go func() {
+			err := p.publisher.Run(background)
+			stop(err) // superseded: a newer generation has published
+			published <- err
+		}()
+		select {
+		case <-p.publisher.Ready():
+		case <-serving.Done():
+		}
+	}
+	if serving.Err() == nil {
+		fmt.Fprintln(out, p.line())
+	}
+	<-serving.Done()
+	err := <-ended
+	bound, cancel := context.WithTimeout(background, p.options.drain)
+	defer cancel()
+	errs := []error{err, p.close(bound)}
+	withdraw()
+	if p.publisher != nil {
+		if err := <-published; !errors.Is(err, context.Canceled) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, control.Close())
+	}
+	if cause := context.Cause(serving); ctx.Err() == nil && !errors.Is(cause, context.Canceled) && !errors.Is(err, cause) {
+		errs = append(errs, cause)
+	}
+	return errors.Join(errs...)
+}
+
+// line is what the process says when it serves.
+func (p *engineProcess) line() string {
+	o := p.options
+	s := fmt.Sprintf("pdrouter engine: %s serves %s as %s on http://%s, tp %d, %d blocks of %d tokens",
+		p.engine.Incarnation().ID(), o.cfg.Model, o.cfg.Role, p.listener.Addr(), o.cfg.TP, o.cfg.Blocks, o.cfg.BlockTokens)
+	if p.publisher != nil {
+		s += fmt.Sprintf(", transport %s, control on http://%s", p.transport.name, p.control.Addr())
+	}
+	return s
+}
+
+// close ends the engine and frees what newEngineProcess made.
+func (p *engineProcess) close(ctx context.Context) error {
+	var errs []error
+	if p.engine != nil {
+		errs = append(errs, p.engine.Close(ctx))
+	} else {
+		for _, l := range []net.Listener{p.listener, p.control} {
+			if l != nil {
+				errs = append(errs, l.Close())
+			}
+		}
+	}
+	if p.transport != nil {
+		errs = append(errs, p.transport.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/internal/refengine"
+	"pdrouter/metadata"
+)
+
+// engineOptions are the flags of pdrouter engine.
+type engineOptions struct {
+	cfg refengine.Config
+
+	listen, control, plane, advertise string
+	gateway, tokenFile                string
+	controlKeys, recordKeys           []string
+	issuer, transport                 string
+	serialStarts                      bool
+	drain                             time.Duration
+}
+
+// parseEngineOptions reads the flags. The engine's own values are checked by refengine.
+func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
+	var o engineOptions
+	c := &o.cfg
+	f := flag.NewFlagSet("pdrouter engine", flag.ContinueOnError)
+	f.StringVar(&c.Name, "name", "engine-0", "stable `name` of the engine")
+	f.StringVar(&c.Model, "model", "reference", "`name` of the model in requests")
+	role := f.String("role", "both", "prefill, decode or both")
+	order := f.String("order", "hnd", "what is outermost in a KV block: hnd (heads) or nhd (tokens)")
+	f.Uint64Var(&c.Shape.Seed, "seed", 1, "seed of the model's weights; engines that hand over to each other need the same")
+	f.IntVar(&c.Shape.Layers, "layers", 4, "layers of the model")
+	f.IntVar(&c.Shape.Heads, "heads", 4, "KV heads of the model")
+	f.IntVar(&c.Shape.HeadDim, "head-dim", 4, "8-byte words of one head of one token")
+	f.IntVar(&c.TP, "tp", 1, "tensor-parallel ranks")
+	f.IntVar(&c.BlockTokens, "block-tokens", 16, "tokens of a KV block")
+	f.IntVar(&c.Blocks, "blocks", 1024, "KV blocks of each rank")
+	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "`tokens` of prompt and answer; default 4096, or what the blocks hold")
+	f.BoolVar(&c.PrefixCache, "prefix-cache", true, "find blocks of earlier prompts again")
+	prefill := f.Int("prefill-us-per-token", 0, "microseconds that each prompt token costs")
+	decode := f.Int("decode-us-per-step", 0, "microseconds that each step of answers costs")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`address` of the OpenAI routes")
+	f.StringVar(&o.control, "control", "127.0.0.1:0", "`address` of the control routes; other than loopback needs --control-keys")
+	f.StringVar(&o.plane, "plane-listen", "127.0.0.1:0", "`address` of the transport: tcp's connections, nixl's doorbell")
+	f.StringVar(&o.advertise, "advertise", "", "`host` that peers and the gateway reach this engine by; default: the addresses listened on")
+	f.StringVar(&o.gateway, "gateway", "", "`URL` of the gateway's agents' listener; without it the engine hands nothing over")
+	f.StringVar(&o.tokenFile, "token-file", "", "`file` of the engine's token for the gateway")
+	controlKeys := f.String("control-keys", "", "public keys of tokens for the control routes: `files` or folders, commas between; none: open, on loopback only")
+	recordKeys := f.String("record-keys", "", "public keys of the gateways that sign records: `files` or folders, commas between; none: the gateway is trusted")
+	f.StringVar(&o.issuer, "issuer", defaultIssuer, "issuer of these tokens")
+	f.StringVar(&o.transport, "transport", "auto", "auto (nixl where it is installed, else tcp), tcp or nixl")
+	f.BoolVar(&o.serialStarts, "serial-starts", false, "engines of one name never run side by side: a newer one proves the older one dead")
+	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests in flight may take after SIGTERM, and then their transfers")
+	if err := parseFlags(f, args, out); err != nil {
+		return o, err
+	}
+	c.Role, c.Order = metadata.Role(*role), metadata.Order(*order)
+	c.PrefillCost, c.DecodeCost = time.Duration(*prefill)*time.Microsecond, time.Duration(*decode)*time.Microsecond
+	o.controlKeys, o.recordKeys = splitList(*controlKeys), splitList(*recordKeys)
+	return o, o.validate()
+}
+
+func (o engineOptions) validate() error {
+	var errs []error
+	if err := metadata.ValidName(o.cfg.Name); err != nil {
+		errs = append(errs, fmt.Errorf("engine: --name: %w", err))
+	}
+	switch o.transport {
+	case "auto", "tcp", "nixl":
+	default:
+		errs = append(errs, fmt.Errorf("engine: --transport is %q; want auto, tcp or nixl", o.transport))
+	}
+	if o.drain < 0 {
+		errs = append(errs, fmt.Errorf("engine: --drain is %v; want 0 or more", o.drain))
+	}
+	switch {
+	case o.gateway == "" && o.cfg.Role != metadata.Both:
+		errs = append(errs, fmt.Errorf("engine: --gateway is missing; a %s engine needs it to find its peers", o.cfg.Role))
+	case o.gateway != "" && o.tokenFile == "":
+		errs = append(errs, errors.New("engine: --token-file is missing; the gateway asks for a token"))
+	}
+	if len(o.controlKeys) == 0 && open(o.control) {
+		errs = append(errs, fmt.Errorf("engine: --control is %s without --control-keys; open control routes are for loopback only", o.control))
+	}
+	return errors.Join(errs...)
+}
+
+// advertised is the host and port that others reach a listener by.
+func (o engineOptions) advertised(at net.Addr) string {
+	if o.advertise == "" {
+		return at.String()
+	}
+	_, port, err := net.SplitHostPort(at.String())
+	if err != nil {
+		return o.advertise
+	}
+	return net.JoinHostPort(o.advertise, port)
+}
+
+// authorizer decides who may watch and cancel the engine's transfers.
+func (o engineOptions) authorizer() (func(*http.Request) error, error) {
+	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience)
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return func(*http.Request) error { return nil }, nil
+	}
+	agents, err := auth.NewAgents(v)
+	if err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) error { return agents.Plane(r, o.cfg.Name) }, nil
+}
+
+// client speaks to the gateway's metadata routes.
+func (o engineOptions) client() (*metadata.Client, error) {
+	var trust metadata.Voucher
+	if len(o.recordKeys) > 0 {
+		keys, err := auth.LoadKeys(o.recordKeys...)
+		if err != nil {
+			return nil, err
+		}
+		if trust, err = auth.NewRecords(nil, keys); err != nil {
+			return nil, err
+		}
+	}
+	return metadata.NewClient(metadata.ClientConfig{URL: o.gateway}, metadata.TokenFile(o.tokenFile), trust, nil)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/nixl"
+	"pdrouter/metadata"
+)
+
+// transportChoice is the transport that an engine's ranks use.
+type transportChoice struct {
+	name    string
+	library *nixl.Library // nil for tcp
+}
+
+// chooseTransport opens NIXL where it is wanted. auto takes tcp where NIXL cannot be opened, and says so.
+func chooseTransport(want string, log *slog.Logger) (*transportChoice, error) {
+	if want != "tcp" {
+		path, err := nixl.Find()
+		if err == nil {
+			var lib *nixl.Library
+			if lib, err = nixl.Open(path); err == nil {
+				log.Info("transport", "name", "nixl", "library", path)
+				return &transportChoice{name: "nixl", library: lib}, nil
+			}
+		}
+		if want == "nixl" {
+			return nil, fmt.Errorf("engine: --transport nixl: %w", err)
+		}
+		log.Info("transport", "name", "tcp", "why", err)
+	} else {
+		log.Info("transport", "name", "tcp")
+	}
+	return &transportChoice{name: "tcp"}, nil
+}
+
+// make returns the transport of one rank.
+func (t *transportChoice) make(o engineOptions, log *slog.Logger) kvplane.Transport {
+	if t.library != nil {
+		return kvplane.NewNIXL(t.library, kvplane.NIXLConfig{Doorbell: o.plane, Advertise: o.advertise, Log: log})
+	}
+	cfg := kvplane.TCPConfig{Listen: o.plane, Log: log}
+	if o.advertise != "" {
+		cfg.Advertise = []string{o.advertise}
+	}
+	return kvplane.NewTCP(cfg)
+}
+
+func (t *transportChoice) close() error {
+	if t.library == nil {
+		return nil
+	}
+	return t.library.Close()
+}
+
+// peerDirectory finds peers for the plane's agents through the gateway.
+type peerDirectory struct{ directory *metadata.Directory }
+
+// Engine implements kvplane.Directory.
+func (d peerDirectory) Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
+	recs, err := d.directory.Engine(ctx, inc)
+	if errors.Is(err, metadata.ErrStale) {
+		err = fmt.Errorf("%w: %w", kvplane.ErrSuperseded, err)
+	}
+	return recs, err
+}
