@@ -1,10 +1,12 @@
 package router
 
+import "bytes"
+
 // requestHead is what the first handler sees of a request's head.
 type requestHead struct {
 	Proto string // "HTTP/1.1" or "HTTP/1.0"
 	URI   []byte // the request target as sent
-	Raw   []byte // the header block as sent, from behind the request line to the blank line
+	Raw   []byte // the header block as sent, from behind the request line to the blank line; empty if there is no field
 }
 
 // headLimits bound a request's head. Zero means the default: 16 KiB, 100 fields.
@@ -13,5 +15,102 @@ type headLimits struct {
 	Fields int
 }
 
-// checkFraming refuses a head over which two HTTP parsers could disagree. The error asks for the connection to be closed.
-func checkFraming(h requestHead, lim headLimits) *httpError { return nil }
+// checkFraming refuses a head over which two HTTP parsers could disagree: where the body ends, which host is meant,
+// where a field ends. The error asks for the connection to be closed, because nothing that follows on it can be
+// trusted. It is meant to run before anything else looks at the request.
+func checkFraming(h requestHead, lim headLimits) *httpError {
+	if lim.Bytes == 0 {
+		lim.Bytes = 16 << 10
+	}
+	if lim.Fields == 0 {
+		lim.Fields = 100
+	}
+	if len(h.Raw)+len(h.URI) > lim.Bytes {
+		return errHeadTooLarge("The request's head is larger than %d bytes.", lim.Bytes)
+	}
+	var length, coding, host bool
+	var hostValue []byte
+	rest := h.Raw
+	for n := 0; len(h.Raw) > 0; n++ {
+		line, next, ok := cutLine(rest)
+		if !ok {
+			return errFraming("A header line does not end in CRLF.")
+		}
+		rest = next
+		if len(line) == 0 {
+			break
+		}
+		if n == lim.Fields {
+			return errHeadTooLarge("The request has more than %d header fields.", lim.Fields)
+		}
+		name, value, found := bytes.Cut(line, []byte{':'})
+		value = bytes.Trim(value, " \t")
+		if !found || !isToken(name) {
+			return errFraming("A header field's name is not valid.")
+		}
+		if !isFieldValue(value) {
+			return errFraming("A header field's value has control characters.")
+		}
+		switch {
+		case isName(name, "content-length"):
+			if length {
+				return errFraming("The request has two Content-Length fields.")
+			}
+			if _, ok := parseLength(value); !ok {
+				return errFraming("The Content-Length is not a number.")
+			}
+			length = true
+		case isName(name, "transfer-encoding"):
+			if coding || !isName(value, "chunked") {
+				return errFraming("The Transfer-Encoding is not exactly chunked.")
+			}
+			coding = true
+		case isName(name, "host"):
+			if host {
+				return errHost("The request has two Host fields.")
+			}
+			host, hostValue = true, value
+		}
+	}
+	switch {
+	case len(rest) != 0:
+		return errFraming("There are bytes behind the head.")
+	case length && coding:
+		return errFraming("The request has both Content-Length and Transfer-Encoding.")
+	case coding && h.Proto != "HTTP/1.1":
+		return errFraming("Transfer-Encoding needs HTTP/1.1.")
+	}
+	return checkHost(h, host, hostValue)
+}
+
+// checkHost wants one host: one Host field (HTTP/1.0 may have none), and no other one in the target.
+func checkHost(h requestHead, given bool, value []byte) *httpError {
+	if !given && h.Proto != "HTTP/1.0" {
+		return errHost("The request has no Host field.")
+	}
+	for _, c := range value {
+		if c <= ' ' || c >= 0x7f || bytes.IndexByte([]byte(`"#/<>?@\^{|},`+"`"), c) >= 0 {
+			return errHost("The Host field is not a host.")
+		}
+	}
+	if len(h.URI) > 0 && h.URI[0] == '/' || string(h.URI) == "*" {
+		return nil
+	}
+	scheme, target, ok := bytes.Cut(h.URI, []byte("://"))
+	if !ok || !isName(scheme, "http") && !isName(scheme, "https") {
+		return errFraming("The request target is not valid.")
+	}
+	if i := bytes.IndexAny(target, "/?#"); i >= 0 {
+		target = target[:i]
+	}
+	if !given || !bytes.EqualFold(target, value) {
+		return errHost("The request target's host is not the Host field's.")
+	}
+	return nil
+}
+
+func errHost(msg string) *httpError {
+	e := errFraming("%s", msg)
+	e.Reason = reasonBadHost
+	return e
+}

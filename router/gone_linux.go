@@ -1,20 +1,225 @@
 package router
 
-import "net"
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
 
-type goneWatcher struct{}
+	"golang.org/x/sys/unix"
+)
 
-func newGoneWatcher() *goneWatcher { return &goneWatcher{} }
+// goneWatcher tells of clients that have left while their request is worked on. One goroutine serves all of them;
+// it starts with the first connection watched, and sleeps in the runtime's poller, not in a thread of its own.
+//
+// A client that closes only its sending half counts as gone. A connection stays registered with the kernel, disarmed
+// or armed, from one of its requests to the next, so that watching it again costs no system call.
+type goneWatcher struct {
+	mu     sync.Mutex
+	poll   *os.File // the epoll instance; nil until the first Watch
+	raw    syscall.RawConn
+	err    error // why there is no watching
+	conns  map[int32]*watchedConn
+	turn   int32 // of the last registration
+	closed bool
+	ended  chan struct{}
+}
 
-// Watch calls left, once, from the watcher's goroutine, when the peer of conn has left; left must not block. It
-// reports false if conn cannot be watched (it is no socket). The watch must be stopped before conn is closed.
-func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) { return goneWatch{}, false }
+// watchedConn is one connection that the kernel knows. A file descriptor is used again for another connection once it is closed,
+// which takes it out of epoll: conn and turn tell the two apart.
+type watchedConn struct {
+	conn net.Conn
+	turn int32
+	gone bool
+	left func() // nil between two requests
+	n    uint64 // watches so far
+}
+
+func newGoneWatcher() *goneWatcher { return &goneWatcher{conns: make(map[int32]*watchedConn)} }
+
+// Watch calls left, once, when the peer of conn has left: from the watcher's goroutine, or, if that was so before,
+// from Watch itself. left must not block. It reports false if conn cannot be watched (it is no socket). Stop the watch
+// before conn is closed, or used for another request.
+func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
+	inner := conn
+	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		inner = t.NetConn()
+	}
+	sc, ok := inner.(syscall.Conn)
+	if !ok {
+		return goneWatch{}, false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return goneWatch{}, false
+	}
+	w := &watchedConn{conn: inner, left: left}
+	gone, n := false, uint64(0)
+	control := func(fd uintptr) {
+		if w, gone, err = g.add(int32(fd), w); err == nil {
+			n = w.n
+		}
+	}
+	if cerr := raw.Control(control); cerr != nil || err != nil {
+		return goneWatch{}, false
+	}
+	if gone {
+		left()
+	}
+	return goneWatch{g, w, n}, true
+}
+
+// add registers the connection, or arms the registration that it has. It reports that the peer was found gone before.
+func (g *goneWatcher) add(fd int32, w *watchedConn) (*watchedConn, bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.startLocked(); err != nil {
+		return nil, false, err
+	}
+	if old := g.conns[fd]; old != nil && old.conn == w.conn {
+		if old.gone {
+			return old, true, nil
+		}
+		old.left = w.left
+		old.n++
+		return old, false, nil
+	}
+	g.turn++
+	w.turn = g.turn
+	if err := g.armLocked(unix.EPOLL_CTL_ADD, fd, w.turn); err != nil {
+		return nil, false, err
+	}
+	g.conns[fd] = w
+	return w, false, nil
+}
+
+// armLocked asks the kernel for one event of the connection. Fd and Pad are the caller's own 64 bits.
+func (g *goneWatcher) armLocked(op int, fd, turn int32) error {
+	var err error
+	cerr := g.raw.Control(func(epfd uintptr) {
+		err = unix.EpollCtl(int(epfd), op, int(fd), &unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: fd, Pad: turn})
+	})
+	return errors.Join(cerr, err)
+}
+
+// startLocked makes the epoll instance and its goroutine.
+func (g *goneWatcher) startLocked() error {
+	if g.closed {
+		return net.ErrClosed
+	}
+	if g.poll != nil || g.err != nil {
+		return g.err
+	}
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err == nil {
+		err = unix.SetNonblock(fd, true) // so that os.File hands it to the runtime's poller
+	}
+	if err != nil {
+		g.err = fmt.Errorf("router: watching clients: %w", err)
+		return g.err
+	}
+	g.poll = os.NewFile(uintptr(fd), "epoll")
+	if g.raw, err = g.poll.SyscallConn(); err != nil {
+		g.err = fmt.Errorf("router: watching clients: %w", err)
+		return g.err
+	}
+	g.ended = make(chan struct{})
+	go g.run()
+	return nil
+}
+
+// run serves events until the epoll instance is closed.
+func (g *goneWatcher) run() {
+	defer close(g.ended)
+	events := make([]unix.EpollEvent, 128)
+	for {
+		n := 0
+		err := g.raw.Read(func(fd uintptr) bool {
+			var err error
+			n, err = unix.EpollWait(int(fd), events, 0)
+			return n > 0 || err != nil && err != unix.EINTR
+		})
+		if err != nil {
+			return
+		}
+		for _, e := range events[:max(n, 0)] {
+			if left := g.event(e); left != nil {
+				left()
+			}
+		}
+	}
+}
+
+// event takes one event and returns what to call.
+func (g *goneWatcher) event(e unix.EpollEvent) func() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.conns[e.Fd]
+	if w == nil || w.turn != e.Pad || g.closed {
+		return nil // of a connection that is closed, whose number another one has
+	}
+	if e.Events&(unix.EPOLLHUP|unix.EPOLLERR) == 0 && !leftSocket(w.conn) {
+		if g.armLocked(unix.EPOLL_CTL_MOD, e.Fd, w.turn) != nil {
+			delete(g.conns, e.Fd)
+		}
+		return nil
+	}
+	w.gone = true
+	left := w.left
+	w.left = nil
+	return left
+}
+
+// leftSocket looks whether the peer has closed its half: only then is there an end of the bytes to be read, or an error, or, with
+// bytes before it, nothing to tell it from an open one but the event itself.
+func leftSocket(conn net.Conn) bool {
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	open := false
+	if raw.Control(func(fd uintptr) {
+		var buf [1]byte
+		_, _, err := unix.Recvfrom(int(fd), buf[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		open = err == unix.EAGAIN || err == unix.EINTR
+	}) != nil {
+		return true
+	}
+	return !open
+}
 
 // Close ends the watcher and waits for its goroutine. No function is called afterwards.
-func (g *goneWatcher) Close() {}
+func (g *goneWatcher) Close() {
+	g.mu.Lock()
+	poll, ended := g.poll, g.ended
+	g.closed = true
+	clear(g.conns)
+	g.mu.Unlock()
+	if poll != nil {
+		poll.Close()
+	}
+	if ended != nil {
+		<-ended
+	}
+}
 
 // goneWatch is one watched connection; the zero value is a watch that never tells.
-type goneWatch struct{}
+type goneWatch struct {
+	g *goneWatcher
+	w *watchedConn
+	n uint64
+}
 
-// Stop ends the watch. left may be running; it will not be called after Stop has returned unless it was running then.
-func (w goneWatch) Stop() {}
+// Stop ends the watch. If the peer leaves at this very moment, left may still be called once.
+func (w goneWatch) Stop() {
+	if w.g == nil {
+		return
+	}
+	w.g.mu.Lock()
+	if w.w.n == w.n {
+		w.w.left = nil
+	}
+	w.g.mu.Unlock()
+}
