@@ -3,7 +3,9 @@ package kvplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"pdrouter/metadata"
@@ -31,6 +33,7 @@ type Config struct {
 	Report func(Report)
 	Events *Events // receives each step of every transfer; nil publishes nothing
 	Times  Times
+	Allow  Allow
 	// SerialStarts says that a peer's newer generation proves that the older one's process is gone, as under a
 	// supervisor that reaps an engine before it starts the next. Without it only Agent.Gone is proof.
 	SerialStarts bool
@@ -68,34 +71,94 @@ func (t Times) withDefaults() Times {
 
 // Agent is one rank's end of the plane. Its methods are safe for concurrent use and do not wait for the network.
 type Agent struct {
-	cfg    Config
 	record metadata.Record
+	writer *writer
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
 // Open starts the agent: it registers the memory, listens, and runs until Close.
-func Open(cfg Config) (*Agent, error) { return nil, errors.ErrUnsupported }
+func Open(cfg Config) (*Agent, error) {
+	cfg.Times = cfg.Times.withDefaults()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	self := cfg.Self
+	self.Version, self.Connector = metadata.RecordVersion, "kvplane"
+	self.Agent, self.Transport = self.ID()+"/"+self.Rank.String(), cfg.Transport.Name()
+	if self.EngineID == "" {
+		self.EngineID = self.ID()
+	}
+	if len(self.Agent) > maxName {
+		return nil, fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
+	}
+	if _, err := newShape(self); err != nil {
+		return nil, err
+	}
+	for _, r := range self.Layout.Regions {
+		if !slices.ContainsFunc(cfg.Memory, func(m Memory) bool {
+			return r.Base >= m.Base && r.Base-m.Base <= m.Length && r.Length <= m.Length-(r.Base-m.Base)
+		}) {
+			return nil, fmt.Errorf("kvplane: agent %s: layer %d lies outside of the memory", self.Agent, r.Layer)
+		}
+	}
+	var err error
+	if self.Blob, self.Doorbell, err = cfg.Transport.Open(self.Agent, cfg.Memory); err != nil {
+		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &Agent{record: self, cancel: cancel, done: make(chan struct{}), writer: newWriter(ctx, cfg, self)}
+	go func() {
+		defer close(a.done)
+		a.writer.run()
+	}()
+	return a, nil
+}
 
 // Record returns the rank's complete record, for publishing. The caller sets Published, Expires and the signature.
 func (a *Agent) Record() metadata.Record { return a.record }
 
-// Expect registers reserved blocks with every producer rank of the peer.
-func (a *Agent) Expect(e Expectation) {}
+// Expect registers reserved blocks with every producer rank of the peer. It ends in Ready, or in Negative and Safe.
+// An id serves once: a second Expectation under an id that is still alive is ignored.
+func (a *Agent) Expect(e Expectation) { a.writer.post(func() { a.writer.expect(&e) }) }
 
-// Offer makes finished blocks available to the peer.
-func (a *Agent) Offer(o Offer) {}
+// Offer makes finished blocks available to the peer. It ends in Sent; a second Offer under the same id is ignored.
+func (a *Agent) Offer(o Offer) { a.writer.post(func() { a.writer.offer(&o) }) }
 
 // Abandon gives a transfer up on this rank, whichever side it is on, known already or not. On D it leads to Negative
 // and Safe unless the rank was Ready; on P an Offer made before or after it still ends in Sent.
-func (a *Agent) Abandon(id TransferID, why string) {}
+func (a *Agent) Abandon(id TransferID, why string) {
+	a.writer.post(func() { a.writer.abandon(id, why) })
+}
 
 // Gone says that the process of a peer is proven dead: reaped, or its host reset. Silence is no proof.
-func (a *Agent) Gone(inc metadata.Incarnation) {}
+func (a *Agent) Gone(inc metadata.Incarnation) { a.writer.post(func() { a.writer.gone(inc, true) }) }
 
-// Status counts what the agent holds and has seen.
-func (a *Agent) Status() Status { return Status{} }
+// Status counts what the agent holds and has seen. After Close it is zero.
+func (a *Agent) Status() Status {
+	answer := make(chan Status, 1)
+	if !a.writer.post(func() { answer <- a.writer.status() }) {
+		return Status{}
+	}
+	select {
+	case s := <-answer:
+		return s
+	case <-a.done:
+		return Status{}
+	}
+}
 
 // Close ends the agent and its transport and waits for their goroutines. Transfers under way are not reported.
-func (a *Agent) Close() error { return nil }
+func (a *Agent) Close() error {
+	a.writer.inbox.mu.Lock()
+	a.writer.inbox.closed = true
+	a.writer.inbox.mu.Unlock()
+	a.cancel()
+	<-a.done
+	err := a.writer.cfg.Transport.Close()
+	a.writer.lookups.Wait()
+	return err
+}
 
 // Status is a snapshot of an agent's books.
 type Status struct {

@@ -1,6 +1,10 @@
 package kvplane
 
-import "pdrouter/metadata"
+import (
+	"sync"
+
+	"pdrouter/metadata"
+)
 
 // TransferEvent is one step of a transfer on one rank, as the control routes publish it.
 type TransferEvent struct {
@@ -19,15 +23,57 @@ type TransferEvent struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// gapEvent is what a subscriber gets in place of the events it was too slow for.
+const gapEvent = "gap"
+
 // Events hands the steps of all transfers of one engine to whoever subscribes. Safe for concurrent use.
-type Events struct{}
+type Events struct {
+	mu   sync.Mutex
+	subs map[*subscription]struct{}
+}
+
+type subscription struct {
+	events chan TransferEvent
+	missed bool
+}
 
 // NewEvents returns a broadcaster without subscribers.
-func NewEvents() *Events { return &Events{} }
+func NewEvents() *Events { return &Events{subs: map[*subscription]struct{}{}} }
 
-// Publish hands an event to every subscriber. It never blocks: a subscriber whose buffer is full loses it.
-func (e *Events) Publish(ev TransferEvent) {}
+// Publish hands an event to every subscriber. It never blocks: a subscriber whose buffer is full loses it and finds a
+// gap event in front of the next one that fits.
+func (e *Events) Publish(ev TransferEvent) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s := range e.subs {
+		if s.missed {
+			if cap(s.events)-len(s.events) < 2 {
+				continue
+			}
+			s.events <- TransferEvent{Event: gapEvent, Engine: ev.Engine, Generation: ev.Generation}
+			s.missed = false
+		}
+		select {
+		case s.events <- ev:
+		default:
+			s.missed = true
+		}
+	}
+}
 
-// Subscribe returns a channel of at most buffer waiting events, and the function that ends the subscription and
-// closes the channel.
-func (e *Events) Subscribe(buffer int) (<-chan TransferEvent, func()) { return nil, func() {} }
+// Subscribe returns a channel of at most buffer waiting events (at least 2), and the function that ends the
+// subscription and closes the channel; it may be called twice.
+func (e *Events) Subscribe(buffer int) (<-chan TransferEvent, func()) {
+	s := &subscription{events: make(chan TransferEvent, max(buffer, 2))}
+	e.mu.Lock()
+	e.subs[s] = struct{}{}
+	e.mu.Unlock()
+	return s.events, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if _, open := e.subs[s]; open {
+			delete(e.subs, s)
+			close(s.events) // nobody publishes: mu is held
+		}
+	}
+}

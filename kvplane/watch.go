@@ -1,18 +1,122 @@
 package kvplane
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	watchFirst   = 100 * time.Millisecond
+	watchLongest = 5 * time.Second
+	watchSilence = 3 * eventsInterval // a stream that says nothing for so long is broken
+	maxLine      = 64 << 10
 )
 
 // Watch reads an engine's events until ctx ends, whose cause it then returns. A broken stream is opened again, ever
-// more slowly; what happened meanwhile is lost, which delays books and nothing else.
+// more slowly; what happened meanwhile is lost, which delays books and nothing else: each is told a gap event whenever
+// a stream begins anew. A nil token sends none; client must not have a timeout for whole requests.
 func Watch(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) error {
-	return errors.ErrUnsupported
+	pause, streams := watchFirst, 0
+	for {
+		opened, err := watchOnce(ctx, client, base, token, func() {
+			if streams++; streams > 1 {
+				each(TransferEvent{Event: gapEvent})
+			}
+		}, each)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, errNoRequest) {
+			return err
+		}
+		if opened {
+			pause = watchFirst
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, watchLongest)
+	}
+}
+
+// errNoRequest is the cause when a request cannot be built: no retry helps.
+var errNoRequest = errors.New("bad control address")
+
+// watchOnce reads one stream to its end and says whether it was opened at all.
+func watchOnce(ctx context.Context, client *http.Client, base string, token func() (string, error), open func(), each func(TransferEvent)) (bool, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req, err := controlRequest(ctx, http.MethodGet, base, "/kvplane/v1/events", "", token)
+	if err != nil {
+		return false, err
+	}
+	silence := time.AfterFunc(watchSilence, cancel)
+	defer silence.Stop()
+	resp, err := client.Do(req)
+	if err != nil {
+		return false, fmt.Errorf("kvplane: events of %s: %w", base, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return false, fmt.Errorf("kvplane: events of %s: status %d", base, resp.StatusCode)
+	}
+	open()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		silence.Reset(watchSilence)
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var ev TransferEvent
+		if err := json.Unmarshal([]byte(data), &ev); err != nil {
+			return true, fmt.Errorf("kvplane: events of %s: %w", base, err)
+		}
+		each(ev)
+	}
+	return true, lines.Err()
 }
 
 // CancelTransfer asks an engine to give a transfer up. nil means that it has taken the request.
 func CancelTransfer(ctx context.Context, client *http.Client, base string, token func() (string, error), id TransferID, why string) error {
-	return errors.ErrUnsupported
+	req, err := controlRequest(ctx, http.MethodPost, base, "/kvplane/v1/transfers/"+id.String()+"/cancel", why[:min(len(why), maxWhy)], token)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("kvplane: cancel %s at %s: %w", id, base, err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxLine)) // so that the connection can be used again
+	if resp.StatusCode != http.StatusAccepted {
+		return fmt.Errorf("kvplane: cancel %s at %s: status %d", id, base, resp.StatusCode)
+	}
+	return nil
+}
+
+func controlRequest(ctx context.Context, method, base, path, body string, token func() (string, error)) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base, "/")+path, strings.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("kvplane: %w: %w", errNoRequest, err)
+	}
+	if token == nil {
+		return req, nil
+	}
+	t, err := token()
+	if err != nil {
+		return nil, fmt.Errorf("kvplane: token for %s: %w", base, err)
+	}
+	req.Header.Set("Authorization", "Bearer "+t)
+	return req, nil
 }

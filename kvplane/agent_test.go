@@ -1,0 +1,301 @@
+package kvplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/kvplane/nixl"
+	"pdrouter/metadata"
+)
+
+// fakeDirectory knows the records that were published.
+type fakeDirectory struct {
+	mu      sync.Mutex
+	records map[string][]metadata.Record // by engine name: one generation at a time
+	asked   int
+	slow    time.Duration
+	err     error
+}
+
+func (d *fakeDirectory) Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
+	d.mu.Lock()
+	d.asked++
+	slow, err, records := d.slow, d.err, d.records[inc.Engine]
+	d.mu.Unlock()
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(records) == 0:
+		return nil, errors.New("unknown engine")
+	case records[0].Generation > inc.Generation:
+		return nil, fmt.Errorf("%s: %w", inc.ID(), ErrSuperseded)
+	case records[0].Generation < inc.Generation:
+		return nil, errors.New("not published yet")
+	}
+	return records, nil
+}
+
+// rig is an engine: its ranks' agents, their memory, and what they have reported.
+type rig struct {
+	t       *testing.T
+	spec    spec
+	inc     metadata.Incarnation
+	agents  []*Agent
+	records []metadata.Record
+	memory  [][]byte
+	ready   *Aggregate
+
+	mu      sync.Mutex
+	reports []Report
+	changed chan struct{}
+}
+
+type rigOptions struct {
+	transport func() Transport
+	directory *fakeDirectory
+	role      metadata.Role
+	name      string
+	gen       uint64
+	times     Times
+}
+
+func newRig(t *testing.T, s spec, o rigOptions) *rig {
+	t.Helper()
+	s = s.withDefaults()
+	r := &rig{t: t, spec: s, inc: metadata.Incarnation{Engine: o.name, Generation: max(o.gen, 1)}, changed: make(chan struct{}, 1)}
+	var published []metadata.Record
+	for _, rec := range s.records(o.name) {
+		size := 0
+		for _, region := range rec.Layout.Regions {
+			size += int(region.Length)
+		}
+		b, free, err := AllocateMemory(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Generation, rec.Role, rec.Agent = r.inc.Generation, o.role, ""
+		base := MemoryOf(b).Base
+		for i := range rec.Layout.Regions {
+			rec.Layout.Regions[i].Base += base - s.base
+		}
+		a, err := Open(Config{
+			Self: rec, Memory: []Memory{MemoryOf(b)}, Transport: o.transport(), Directory: o.directory,
+			Report: r.report, Times: o.times, SerialStarts: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := free(); err != nil {
+				t.Error(err)
+			}
+		})
+		r.agents, r.memory = append(r.agents, a), append(r.memory, b)
+		r.records = append(r.records, a.Record())
+		published = append(published, a.Record())
+	}
+	o.directory.mu.Lock()
+	o.directory.records[o.name] = published
+	o.directory.mu.Unlock()
+	return r
+}
+
+func (r *rig) report(x Report) {
+	r.mu.Lock()
+	r.reports = append(r.reports, x)
+	r.mu.Unlock()
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until every rank has made a report of this kind about the transfer.
+func (r *rig) await(id TransferID, kind ReportKind) []Report {
+	r.t.Helper()
+	deadline := time.After(2 * time.Minute)
+	for {
+		var got []Report
+		r.mu.Lock()
+		for _, x := range r.reports {
+			if x.ID == id && x.Kind == kind {
+				got = append(got, x)
+			}
+		}
+		all := fmt.Sprint(r.reports)
+		r.mu.Unlock()
+		if len(got) > len(r.agents) {
+			r.t.Fatalf("%s: %d reports of %s: %v", r.inc.Engine, len(got), kind, got)
+		}
+		if len(got) == len(r.agents) {
+			return got
+		}
+		select {
+		case <-r.changed:
+		case <-deadline:
+			r.t.Fatalf("%s: %d of %d ranks have reported %s: %s", r.inc.Engine, len(got), len(r.agents), kind, all)
+		}
+	}
+}
+
+// kinds lists what was reported about a transfer, in order.
+func (r *rig) kinds(id TransferID) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, x := range r.reports {
+		if x.ID == id {
+			out = append(out, x.Kind.String())
+		}
+	}
+	return out
+}
+
+// word is what belongs in one byte of a transfer's KV.
+func word(id TransferID, content string) byte {
+	h := fnv.New32a()
+	h.Write(id[:])
+	h.Write([]byte(content))
+	return byte(h.Sum32())
+}
+
+func (r *rig) fill(id TransferID, l BlockList, tokens int) {
+	for _, rec := range r.records {
+		each(r.spec, rec, l, l.First, tokens, func(at uint64, content string) {
+			nixl.View(at, 1)[0] = word(id, content)
+		})
+	}
+}
+
+// wrong counts the bytes of tokens [from, to) that are not the transfer's.
+func (r *rig) wrong(id TransferID, l BlockList, from, to int) int {
+	n := 0
+	for _, rec := range r.records {
+		each(r.spec, rec, l, from, to, func(at uint64, content string) {
+			if nixl.View(at, 1)[0] != word(id, content) {
+				n++
+			}
+		})
+	}
+	return n
+}
+
+func (r *rig) offer(id TransferID, to *rig, tokens int, groups []BlockList) {
+	for _, a := range r.agents {
+		a.Offer(Offer{ID: id, Peer: to.inc, Tokens: tokens, Groups: groups})
+	}
+}
+
+func (r *rig) expect(id TransferID, from *rig, need [2]int, groups []BlockList) {
+	for _, a := range r.agents {
+		a.Expect(Expectation{ID: id, Peer: from.inc, Need: need, Groups: groups})
+	}
+}
+
+func (r *rig) abandon(id TransferID) {
+	for _, a := range r.agents {
+		a.Abandon(id, "test")
+	}
+}
+
+// settled waits until the books are empty but for what only remembers.
+func settled(t *testing.T, rigs ...*rig) {
+	t.Helper()
+	for _, r := range rigs {
+		for _, a := range r.agents {
+			for range 2000 {
+				s := a.Status()
+				if s.Offers+s.Expectations+s.Writing+s.Registrations+s.HeldBlocks+s.PinnedBlocks+len(s.Quarantined) == 0 {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			s := a.Status()
+			got := Status{Offers: s.Offers, Expectations: s.Expectations, Writing: s.Writing, HeldBlocks: s.HeldBlocks, PinnedBlocks: s.PinnedBlocks, Quarantined: s.Quarantined}
+			if diff := cmp.Diff(got, Status{Quarantined: map[string]int{}}); diff != "" {
+				t.Errorf("%s rank %s still holds (-got +want):\n%s", r.inc.Engine, a.Record().Rank, diff)
+			}
+		}
+	}
+}
+
+func side(tp int) spec {
+	return spec{tp: tp, heads: 4, logical: 4, planes: 2, c: 2, blocks: 32, stages: [][]int{{0, 1}}}
+}
+
+// pairOf makes a prefill and a decode engine over the same kind of transport.
+func pairOf(t *testing.T, transport func() Transport, p, d spec, times Times) (*rig, *rig, *fakeDirectory) {
+	dir := &fakeDirectory{records: map[string][]metadata.Record{}}
+	o := rigOptions{transport: transport, directory: dir, role: metadata.Prefill, name: "p", times: times}
+	prefill := newRig(t, p, o)
+	o.role, o.name = metadata.Decode, "d"
+	return prefill, newRig(t, d, o), dir
+}
+
+// transferAll hands requests over, in both orders of offer and registration, and checks every byte.
+func transferAll(t *testing.T, p, d *rig) {
+	for i, first := range []string{"offer", "expect", "offer", "expect"} {
+		id := NewTransferID()
+		from := []BlockList{{Blocks: []int32{int32(5 + i), 3, int32(9 + i)}}}
+		to := []BlockList{{First: 4 * (i / 2), Blocks: []int32{int32(20 + i), 2, 7}[i/2:]}}
+		n := 10 + i/2
+		p.fill(id, from[0], n)
+		offer := func() { p.offer(id, d, n, from) }
+		expect := func() { d.expect(id, p, [2]int{to[0].First, n}, to) }
+		if first == "offer" {
+			offer()
+			time.Sleep(5 * time.Millisecond)
+			expect()
+		} else {
+			expect()
+			time.Sleep(5 * time.Millisecond)
+			offer()
+		}
+		for _, x := range d.await(id, Ready) {
+			if x.Tokens != n || x.K != x.N || x.K == 0 {
+				t.Errorf("ready report is %+v; want %d tokens and all completions", x, n)
+			}
+		}
+		p.await(id, Sent)
+		if wrong := d.wrong(id, to[0], to[0].First, n); wrong > 0 {
+			t.Errorf("transfer %d: %d bytes on D are wrong", i, wrong)
+		}
+	}
+	settled(t, p, d)
+}
+
+func TestTransferTensorParallel(t *testing.T) {
+	for _, ptp := range []int{1, 2, 4} {
+		for _, dtp := range []int{1, 2, 4} {
+			t.Run(fmt.Sprintf("fake P %d D %d", ptp, dtp), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					net := newFakeNet()
+					p, d, _ := pairOf(t, func() Transport { return net.transport() }, side(ptp), side(dtp), Times{})
+					transferAll(t, p, d)
+				})
+			})
+			t.Run(fmt.Sprintf("tcp P %d D %d", ptp, dtp), func(t *testing.T) {
+				p, d, _ := pairOf(t, func() Transport { return NewTCP(TCPConfig{}) }, side(ptp), side(dtp), Times{})
+				transferAll(t, p, d)
+			})
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"pdrouter/kvplane/nixl"
+	"pdrouter/metadata"
+)
+
+// fakeNet is a network of fakeTransports in one process. It runs on virtual time and does what its faults say.
+type fakeNet struct {
+	mu     sync.Mutex
+	ends   map[string]*fakeTransport
+	faults []fault
+	seen   map[string]int // how many of each kind of thing have been sent: the faults count in these
+	polled bool
+	wrote  []string // what was posted, "from>to"
+}
+
+// fault is one thing that goes wrong: the nth thing of a kind, counted from 1 over the whole network; 0 is every one.
+type fault struct {
+	what string // "register", "status", "done", "cancel", "floor", "write"
+	nth  int
+	do   string // "lose", "double", "delay", "flip", "break": end in an error, "hold": never end, "refuse": not post
+}
+
+func newFakeNet(faults ...fault) *fakeNet {
+	return &fakeNet{ends: map[string]*fakeTransport{}, seen: map[string]int{}, faults: faults}
+}
+
+// struck returns what happens to the next thing of a kind.
+func (n *fakeNet) strikeLocked(what string) string {
+	n.seen[what]++
+	for _, f := range n.faults {
+		if f.what == what && (f.nth == 0 || f.nth == n.seen[what]) {
+			return f.do
+		}
+	}
+	return ""
+}
+
+// fakeTransport hands messages and bytes over inside one process.
+type fakeTransport struct {
+	net     *fakeNet
+	name    string
+	memory  []Memory
+	wake    chan struct{}
+	peers   map[string]bool
+	arrived []Incoming
+	closed  bool
+}
+
+func (n *fakeNet) transport() *fakeTransport {
+	return &fakeTransport{net: n, wake: make(chan struct{}, 1), peers: map[string]bool{}}
+}
+
+func (t *fakeTransport) Name() string          { return "fake" }
+func (t *fakeTransport) Polled() bool          { return t.net.polled }
+func (t *fakeTransport) Wake() <-chan struct{} { return t.wake }
+
+func (t *fakeTransport) Open(agent string, memory []Memory) ([]byte, string, error) {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	t.name, t.memory = agent, memory
+	t.net.ends[agent] = t
+	return []byte(agent), "", nil
+}
+
+func (t *fakeTransport) Connect(peer metadata.Record) error {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	if t.peers[peer.Agent] {
+		return ErrKnownPeer
+	}
+	t.peers[peer.Agent] = true
+	if far := t.net.ends[peer.Agent]; far == nil || far.closed {
+		t.deliverLocked(Incoming{Kind: PeerLost, Agent: peer.Agent, Err: errors.New("nobody there")}, 0)
+	}
+	return nil
+}
+
+func (t *fakeTransport) Disconnect(agent string) {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	delete(t.peers, agent)
+}
+
+// farLocked finds a connected peer that lives.
+func (t *fakeTransport) farLocked(agent string) (*fakeTransport, error) {
+	switch far := t.net.ends[agent]; {
+	case t.closed:
+		return nil, ErrClosed
+	case !t.peers[agent]:
+		return nil, ErrUnknownPeer
+	case far == nil || far.closed:
+		return nil, ErrPeerLost
+	default:
+		return far, nil
+	}
+}
+
+// hop is how long a message or a write takes.
+const hop = 100 * time.Microsecond
+
+func (t *fakeTransport) Send(agent string, body []byte) error {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	far, err := t.farLocked(agent)
+	if err != nil {
+		return err
+	}
+	t.sendLocked(far, slices.Clone(body))
+	return nil
+}
+
+func kindOf(sealed []byte) string {
+	_, body, err := unseal(sealed)
+	if err != nil || len(body) == 0 {
+		return "malformed"
+	}
+	return map[messageKind]string{msgRegister: "register", msgStatus: "status", msgDone: "done", msgCancel: "cancel", msgFloor: "floor"}[messageKind(body[0])]
+}
+
+func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {
+	in := Incoming{Kind: MessageReceived, Agent: t.name, Body: body}
+	switch t.net.strikeLocked(kindOf(body)) {
+	case "lose":
+	case "double":
+		far.deliverLocked(in, hop)
+		far.deliverLocked(in, 3*hop)
+	case "delay":
+		far.deliverLocked(in, time.Second)
+	case "flip":
+		body[len(body)-1] ^= 0x40
+		far.deliverLocked(in, hop)
+	default:
+		far.deliverLocked(in, hop)
+	}
+}
+
+func (t *fakeTransport) deliverLocked(in Incoming, after time.Duration) {
+	time.AfterFunc(after, func() {
+		t.net.mu.Lock()
+		defer t.net.mu.Unlock()
+		if t.closed {
+			return
+		}
+		t.arrived = append(t.arrived, in)
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
+	})
+}
+
+func (t *fakeTransport) Write(agent string, id uint64, ranges []Range, notify []byte) error {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	far, err := t.farLocked(agent)
+	if err != nil {
+		return err
+	}
+	do := t.net.strikeLocked("write")
+	if do == "refuse" {
+		return errors.New("not posted")
+	}
+	t.net.wrote = append(t.net.wrote, t.name+">"+agent)
+	ranges, notify = slices.Clone(ranges), slices.Clone(notify)
+	land := func(r Range) {
+		if far.closed {
+			return
+		}
+		if !slices.ContainsFunc(far.memory, func(m Memory) bool { return r.Remote >= m.Base && r.Remote+r.Length <= m.Base+m.Length }) {
+			panic(fmt.Sprintf("range %+v outside of the peer's memory", r))
+		}
+		copy(nixl.View(r.Remote, r.Length), nixl.View(r.Local, r.Length))
+	}
+	time.AfterFunc(hop, func() {
+		t.net.mu.Lock()
+		defer t.net.mu.Unlock()
+		in := Incoming{Kind: WriteEnded, Agent: agent, ID: id}
+		switch do {
+		case "hold":
+			return
+		case "break": // half of it has landed
+			for _, r := range ranges[:len(ranges)/2] {
+				land(r)
+			}
+			in.Err = errors.New("broken")
+		default:
+			for _, r := range ranges {
+				land(r)
+			}
+			t.sendLocked(far, notify)
+		}
+		t.deliverLocked(in, hop)
+	})
+	return nil
+}
+
+func (t *fakeTransport) Poll(out []Incoming) []Incoming {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	out = append(out, t.arrived...)
+	t.arrived = nil
+	return out
+}
+
+func (t *fakeTransport) Close() error {
+	t.net.mu.Lock()
+	defer t.net.mu.Unlock()
+	t.closed = true
+	return nil
+}
+
+// kill ends an agent's process: nothing of it is heard any more, and its peers lose the connection.
+func (n *fakeNet) kill(agent string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ends[agent].closed = true
+	for _, t := range n.ends {
+		if t.peers[agent] && !t.closed {
+			t.deliverLocked(Incoming{Kind: PeerLost, Agent: agent, Err: errors.New("killed")}, hop)
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package kvplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// peer is one rank of another engine, known by its record.
+type peer struct {
+	id        peerID
+	record    metadata.Record
+	plan      *Pair // from here to it; nil until something was planned
+	connected bool
+	gone      bool
+	writes    int           // in progress
+	attempts  int           // connections in a row that were lost without a word
+	retry     time.Duration // when to connect again; 0 is not
+	doubted   time.Duration // when its engine was last looked up again
+	settled   []uint64      // numbers that it must be told are settled
+	owed      bool          // it must be told the floor
+}
+
+func (p *peer) due() time.Duration { return p.retry }
+
+// engine is what is known of another engine.
+type engine struct {
+	peers   []*peer // in the order of its ranks; nil while it is looked up
+	records []metadata.Record
+	expects []TransferID
+	offers  []TransferID
+	parked  []parked
+}
+
+// parked is a message of an agent whose record is not here yet.
+type parked struct {
+	at   time.Duration
+	from envelope
+	body []byte
+}
+
+// Bounds on what strangers may make an agent remember.
+const (
+	maxParked = 64
+	maxPeers  = 4096
+	parkTime  = time.Second
+)
+
+// want finds an engine, or begins to look it up; its peers are nil until found has them.
+func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
+	if e := w.engines[inc]; e != nil {
+		return e, nil
+	}
+	if newest := w.newest[inc.Engine]; newest > inc.Generation {
+		return nil, fmt.Errorf("kvplane: %s: %w", inc.ID(), ErrSuperseded)
+	}
+	if inc == w.self.Incarnation {
+		return nil, fmt.Errorf("kvplane: %s is this engine", inc.ID())
+	}
+	if len(w.peers) >= maxPeers {
+		return nil, fmt.Errorf("kvplane: %d peers are known; that is the most", len(w.peers))
+	}
+	e := &engine{}
+	w.engines[inc] = e
+	w.lookup(inc, func(records []metadata.Record, err error) { w.found(inc, records, err) })
+	return e, nil
+}
+
+// lookup asks the directory off the owner's goroutine and hands the answer back to it.
+func (w *writer) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
+	w.lookups.Go(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, w.cfg.Times.Lookup)
+		defer cancel()
+		records, err := w.cfg.Directory.Engine(ctx, inc)
+		if err == nil {
+			records, err = ranks(records)
+		}
+		if err == nil && records[0].Incarnation != inc {
+			err = fmt.Errorf("kvplane: the records are of %s; want %s", records[0].ID(), inc.ID())
+		}
+		w.post(func() { then(records, err) })
+	})
+}
+
+// found takes the answer of a look-up and tells everybody who has waited for it. A failed one is forgotten.
+func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err error) {
+	e := w.engines[inc]
+	if e == nil {
+		return // superseded meanwhile; told already
+	}
+	if err == nil && w.newest[inc.Engine] > inc.Generation {
+		err = ErrSuperseded
+	}
+	if err != nil {
+		delete(w.engines, inc)
+		w.log.Warn("kvplane: records of a peer", "peer", inc.ID(), "err", err)
+		for _, id := range e.expects {
+			w.fail(w.stepConsumer, id, err)
+		}
+		for _, id := range e.offers {
+			w.fail(w.stepProducer, id, err)
+		}
+		w.parked -= len(e.parked)
+		if errors.Is(err, ErrSuperseded) {
+			w.gone(inc, w.cfg.SerialStarts)
+		}
+		return
+	}
+	if old := w.newest[inc.Engine]; old < inc.Generation {
+		w.newest[inc.Engine] = inc.Generation
+		for _, other := range w.olderThan(inc) {
+			w.gone(other, w.cfg.SerialStarts)
+		}
+	}
+	e.records = records
+	for _, r := range records {
+		w.lastPeer++
+		p := &peer{id: w.lastPeer, record: r}
+		w.peers[p.id] = p
+		w.agents[r.Agent] = p
+		e.peers = append(e.peers, p)
+	}
+	for _, id := range e.expects {
+		w.producers(id, e)
+	}
+	for _, id := range e.offers {
+		w.consumers(id, e)
+	}
+	messages := e.parked
+	e.expects, e.offers, e.parked = nil, nil, nil
+	w.parked -= len(messages)
+	for _, m := range messages {
+		if w.now()-m.at <= parkTime {
+			w.receive(m.from, m.body)
+		}
+	}
+}
+
+// fail tells a core that a transfer's peer cannot be had.
+func (w *writer) fail(step func(event), id TransferID, err error) {
+	reason := Handshake
+	var refusal *Refusal
+	switch {
+	case errors.As(err, &refusal):
+		reason = refusal.Reason
+	case errors.Is(err, ErrSuperseded):
+		reason = Superseded
+	}
+	step(event{kind: evUnpaired, id: id, reason: reason, detail: err.Error()})
+}
+
+// olderThan lists the known incarnations of an engine before one.
+func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
+	var out []metadata.Incarnation
+	for other := range w.engines {
+		if other.Engine == inc.Engine && other.Generation < inc.Generation {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// gone makes an incarnation void: nothing is sent to it and nothing heard from it any more.
+func (w *writer) gone(inc metadata.Incarnation, proof bool) {
+	if e := w.engines[inc]; e != nil {
+		delete(w.engines, inc)
+		for _, id := range e.expects {
+			w.fail(w.stepConsumer, id, ErrSuperseded)
+		}
+		for _, id := range e.offers {
+			w.fail(w.stepProducer, id, ErrSuperseded)
+		}
+		w.parked -= len(e.parked)
+		for _, p := range e.peers {
+			p.gone, p.retry = true, 0
+			w.release(p)
+		}
+	}
+	w.step(event{kind: evGone, inc: inc, proof: proof})
+}
+
+// release forgets a peer that is gone, as soon as no write to it is in progress.
+func (w *writer) release(p *peer) {
+	if !p.gone || p.writes > 0 {
+		return
+	}
+	if p.connected {
+		w.cfg.Transport.Disconnect(p.record.Agent)
+		p.connected = false
+	}
+	delete(w.peers, p.id)
+	delete(w.agents, p.record.Agent)
+}
+
+// producers tells the consumer whom a transfer is registered with.
+func (w *writer) producers(id TransferID, e *engine) {
+	expected, err := Producers(e.records, w.self, w.cfg.Allow)
+	if err != nil {
+		w.fail(w.stepConsumer, id, err)
+		return
+	}
+	ev := event{kind: evProducers, id: id}
+	for _, x := range expected {
+		p := w.agents[x.Record.Agent]
+		if err := w.connect(p); err != nil {
+			w.fail(w.stepConsumer, id, err)
+			return
+		}
+		ev.links = append(ev.links, linkTo{peer: p.id, writes: x.Writes})
+	}
+	w.stepConsumer(ev)
+}
+
+// consumers tells the producer whom it owes a completion.
+func (w *writer) consumers(id TransferID, e *engine) {
+	owed, err := Consumers(w.self, e.records, w.cfg.Allow)
+	if err != nil {
+		w.fail(w.stepProducer, id, err)
+		return
+	}
+	ev := event{kind: evConsumers, id: id}
+	for _, r := range owed {
+		p := w.agents[r.Agent]
+		if err := w.connect(p); err != nil {
+			w.fail(w.stepProducer, id, err)
+			return
+		}
+		ev.owed = append(ev.owed, p.id)
+	}
+	w.stepProducer(ev)
+}
+
+// connect makes the transport know a peer, unless it does or a pause before the next attempt is running.
+func (w *writer) connect(p *peer) error {
+	if p.connected || p.retry > 0 {
+		return nil
+	}
+	if p.gone {
+		return fmt.Errorf("kvplane: %s: %w", p.record.ID(), ErrSuperseded)
+	}
+	w.active = w.now()
+	if err := w.cfg.Transport.Connect(p.record); err != nil {
+		return err
+	}
+	p.connected = true
+	w.step(event{kind: evUp, peer: p.id})
+	return nil
+}
+
+// again plans the next attempt to reach a peer.
+func (w *writer) again(p *peer) {
+	if p.connected || p.gone || p.retry > 0 {
+		return
+	}
+	p.retry = w.now() + min(w.cfg.Times.Resend<<min(p.attempts, 10), w.cfg.Times.Pause)
+	p.attempts++
+	w.timers.set(p)
+	if p.attempts > 3 {
+		w.doubt(p)
+	}
+}
+
+// reconnect is the next attempt. That it works is known when the peer speaks; the cores send at once all the same.
+func (w *writer) reconnect(p *peer) {
+	p.retry = 0
+	if p.gone || p.connected {
+		return
+	}
+	if err := w.connect(p); err != nil {
+		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
+		w.step(event{kind: evUnreachable, peer: p.id, detail: err.Error()})
+		w.again(p)
+	}
+}
+
+// lost takes the transport's word that a connection has ended.
+func (w *writer) lost(agent string, err error) {
+	p := w.agents[agent]
+	if p == nil || !p.connected {
+		return
+	}
+	w.log.Info("kvplane: connection lost", "peer", agent, "err", err)
+	w.cfg.Transport.Disconnect(agent)
+	p.connected = false
+	w.step(event{kind: evDown, peer: p.id})
+}
+
+// doubt asks the directory whether a silent peer's engine has been started anew, at most every Times.Pause.
+func (w *writer) doubt(p *peer) {
+	now := w.now()
+	if p.gone || p.doubted > 0 && now-p.doubted < w.cfg.Times.Pause {
+		return
+	}
+	p.doubted = now
+	inc := p.record.Incarnation
+	w.lookup(inc, func(_ []metadata.Record, err error) {
+		if errors.Is(err, ErrSuperseded) {
+			w.gone(inc, w.cfg.SerialStarts)
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package kvplane
+
+// offer takes what the engine has finished. Each transfer that is offered for the first time ends in one Sent.
+func (p *producer) offer(e event) {
+	g := p.given[e.id]
+	switch {
+	case g == nil:
+		g = &given{id: e.id}
+		p.given[e.id] = g
+	case g.state == givenSpent && g.offer == nil: // given up before it was finished
+		g.offer = e.offer
+		p.emit(effect{do: doReport, report: Sent, id: g.id, reason: g.reason, detail: g.detail, offer: g.offer})
+		return
+	case g.state != givenEarly:
+		p.drop(e, dropRepeat)
+		return
+	}
+	g.state, g.offer = givenHeld, e.offer
+	g.wake = p.now + p.times.Lease
+	p.timers.set(g)
+}
+
+// consumers starts the writes, now that it is known whom this rank owes one.
+func (p *producer) consumers(e event) {
+	g := p.given[e.id]
+	if g == nil || g.state != givenHeld || g.known {
+		p.drop(e, dropState)
+		return
+	}
+	g.owed, g.known = e.owed, true
+	for _, r := range g.regs {
+		if g.state == givenHeld && r.state == regWaiting {
+			p.serve(r)
+		}
+	}
+	for _, r := range g.regs { // a consumer that has given up already
+		if g.state == givenHeld && r.state == regEnded && r.status.state != statusDone && g.owes(r.from.peer) {
+			p.lose(g, r.status.reason, r.status.detail)
+		}
+	}
+	p.settle(g)
+}
+
+func (p *producer) unpaired(e event) {
+	g := p.given[e.id]
+	if g == nil || g.state != givenHeld || g.known {
+		p.drop(e, dropState)
+		return
+	}
+	p.lose(g, e.reason, e.detail)
+}
+
+// abandon is the engine's word that the request is aborted, will never be finished, or is wanted by nobody.
+func (p *producer) abandon(e event) {
+	g := p.given[e.id]
+	if g == nil {
+		if len(p.given) >= maxGiven {
+			p.drop(e, dropFull)
+			return
+		}
+		g = &given{id: e.id, state: givenEarly}
+		p.given[e.id] = g
+	}
+	switch g.state {
+	case givenEarly:
+		g.state, g.reason, g.detail = givenSpent, Dead, e.detail
+		p.keep(g)
+		for _, r := range g.regs {
+			if r.state == regWaiting {
+				p.end(r, status{state: statusNotBegun, reason: Dead, detail: e.detail}, true)
+			}
+		}
+	case givenHeld:
+		p.lose(g, Dead, e.detail)
+	default:
+		p.drop(e, dropRepeat)
+	}
+}
+
+// result takes the end of a post: refused, nothing to write, written or broken.
+func (p *producer) result(e event) {
+	s := p.sessions[e.peer]
+	if s == nil || s.regs[e.seq] == nil || s.regs[e.seq].state != regWriting {
+		p.drop(e, dropUnknown)
+		return
+	}
+	r := s.regs[e.seq]
+	switch e.kind {
+	case evRefused:
+		p.end(r, status{state: statusNotBegun, reason: e.reason, detail: e.detail}, true)
+	case evNothing:
+		p.end(r, status{state: statusDone, tokens: e.tokens}, true)
+	case evWritten: // its status went with the write
+		p.end(r, status{state: statusDone, tokens: e.tokens}, false)
+	case evBroken:
+		p.end(r, status{state: statusFailed, reason: WriteFailed, detail: e.detail}, true)
+	}
+	p.leave(s)
+}
+
+// reach takes news of the connection to a consumer.
+func (p *producer) reach(e event) {
+	s := p.sessions[e.peer]
+	if s == nil {
+		return
+	}
+	s.up = e.kind == evUp
+	if e.kind == evDown {
+		return
+	}
+	for _, seq := range sortedKeys(s.regs) {
+		r := s.regs[seq]
+		switch {
+		case r.state != regPairing:
+		case e.kind == evUp:
+			p.serve(r)
+		default:
+			p.end(r, status{state: statusNotBegun, reason: Handshake, detail: e.detail}, true)
+		}
+	}
+}
+
+// gone takes the news that an incarnation of a consumer is void.
+func (p *producer) gone(e event) {
+	for _, id := range sortedKeys(p.sessions) {
+		s := p.sessions[id]
+		if s.inc != e.inc {
+			continue
+		}
+		s.void = true
+		for _, seq := range sortedKeys(s.regs) {
+			r := s.regs[seq]
+			if r.state == regWriting {
+				r.unheard = true
+				continue
+			}
+			delete(s.regs, seq)
+			r.wake = 0
+			if r.state != regEnded {
+				r.unheard = true
+				p.end(r, status{state: statusNotBegun, reason: Superseded}, false)
+			}
+		}
+		p.leave(s)
+	}
+	for _, id := range sortedIDs(p.given) {
+		if g := p.given[id]; g.state == givenHeld && g.offer.Peer == e.inc {
+			p.lose(g, Superseded, "")
+		}
+	}
+}
+
+// leave removes a void session when its last write has ended.
+func (p *producer) leave(s *inbound) {
+	if len(s.regs) == 0 && s.void {
+		delete(p.sessions, s.peer)
+	}
+}
+
+func (p *producer) alarm(who alarm) {
+	switch v := who.(type) {
+	case *registration:
+		v.wake = 0
+		switch v.state {
+		case regWaiting:
+			p.end(v, status{state: statusNotBegun, reason: NoOffer}, true)
+		case regEnded:
+			if v.status.state.final() && p.now < v.until {
+				v.wake = p.now + v.again.next()
+				p.timers.set(v)
+				p.answer(v)
+			}
+		}
+	case *given:
+		v.wake = 0
+		switch v.state {
+		case givenHeld:
+			p.lose(v, LeaseOver, "")
+		case givenEarly, givenSpent:
+			p.retire(v)
+		}
+	}
+}
+
+// retire forgets a transfer that can no longer be registered for.
+func (p *producer) retire(g *given) {
+	for _, r := range g.regs {
+		if r.state != regEnded {
+			p.keep(g)
+			return
+		}
+	}
+	delete(p.given, g.id)
+}

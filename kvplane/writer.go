@@ -1,0 +1,472 @@
+package kvplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// writer is the goroutine that owns an agent's transport and both its tables. Nothing else touches them.
+type writer struct {
+	cfg      Config
+	self     metadata.Record
+	log      *slog.Logger
+	start    time.Time
+	ctx      context.Context // ends with Close
+	lookups  sync.WaitGroup
+	producer *producer
+	consumer *consumer
+	timers   timers // the writer's own: reconnects
+	engines  map[metadata.Incarnation]*engine
+	newest   map[string]uint64 // the newest known generation by engine name
+	agents   map[string]*peer
+	peers    map[peerID]*peer
+	lastPeer peerID
+	parked   int
+	writes   map[uint64]*write
+	lastID   uint64
+	sent     map[TransferID]uint64 // P: bytes written of offers that are held
+	todo     []queued
+	running  bool
+	tell     []*peer       // who must be told what is settled
+	active   time.Duration // when something last happened
+	stats    Status
+	drops    [drops]int
+
+	inbox struct {
+		mu     sync.Mutex
+		calls  []func()
+		closed bool
+	}
+	ring chan struct{}
+
+	// Scratch.
+	effects  []effect
+	incoming []Incoming
+	ranges   []Range
+	body     []byte
+	sealed   []byte
+}
+
+// write is one that the transport has in progress.
+type write struct {
+	peer   *peer
+	seq    uint64
+	id     TransferID
+	bytes  uint64
+	tokens int
+}
+
+// queued is an event on its way to one of the cores.
+type queued struct {
+	event    event
+	producer bool
+}
+
+// now is the time since the agent's start, never 0.
+func (w *writer) now() time.Duration { return time.Since(w.start) + 1 }
+
+// post hands a call to the owner. It never blocks; after Close it is ignored and post is false.
+func (w *writer) post(call func()) bool {
+	w.inbox.mu.Lock()
+	if w.inbox.closed {
+		w.inbox.mu.Unlock()
+		return false
+	}
+	w.inbox.calls = append(w.inbox.calls, call)
+	w.inbox.mu.Unlock()
+	select {
+	case w.ring <- struct{}{}:
+	default: // it rings already
+	}
+	return true
+}
+
+// run owns everything until ctx ends.
+func (w *writer) run() {
+	clock := time.NewTimer(time.Hour)
+	defer clock.Stop()
+	idle := 0 // passes in a row in which nothing happened
+	for w.ctx.Err() == nil {
+		if w.pass() {
+			idle = 0
+			w.active = w.now()
+			continue
+		}
+		idle++
+		var wait time.Duration // 0: until something rings
+		if at := w.next(); at > 0 {
+			wait = max(at-w.now(), 1)
+		}
+		if w.cfg.Transport.Polled() && w.outstanding() {
+			p := pause(idle)
+			if p == 0 {
+				runtime.Gosched()
+				continue
+			}
+			if wait == 0 || p < wait {
+				wait = p
+			}
+		}
+		var expired <-chan time.Time
+		if wait > 0 {
+			clock.Reset(wait)
+			expired = clock.C
+		}
+		select {
+		case <-w.ring:
+			w.stats.Wakeups++
+		case <-w.cfg.Transport.Wake():
+			w.stats.Wakeups++
+		case <-expired:
+		case <-w.ctx.Done():
+		}
+	}
+}
+
+// pause is how long the owner of a polled transport sleeps after so many passes without news.
+func pause(idle int) time.Duration {
+	switch {
+	case idle < 200:
+		return 0
+	case idle < 1000:
+		return 20 * time.Microsecond
+	case idle < 3000:
+		return 100 * time.Microsecond
+	}
+	return time.Millisecond
+}
+
+// outstanding says whether a polled transport must be polled: a write is in progress, somebody writes here, a message
+// may be on its way out, or a connection is being made.
+func (w *writer) outstanding() bool {
+	if len(w.writes) > 0 || w.now()-w.active < 50*time.Millisecond {
+		return true
+	}
+	for _, s := range w.consumer.sessions {
+		if len(s.links) > 0 && !s.void {
+			return true
+		}
+	}
+	return false
+}
+
+// pass does everything that can be done now and says whether there was anything.
+func (w *writer) pass() bool {
+	w.inbox.mu.Lock()
+	calls := w.inbox.calls
+	w.inbox.calls = nil
+	w.inbox.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+	news := w.poll()
+	now := w.now()
+	if at := w.next(); at > 0 && at <= now {
+		news = true
+		for who := w.timers.pop(now); who != nil; who = w.timers.pop(now) {
+			w.reconnect(who.(*peer))
+		}
+		w.step(event{kind: evTick})
+	}
+	w.tellSettled()
+	return news || len(calls) > 0
+}
+
+// next returns the earliest time at which something is due, 0 if nothing is.
+func (w *writer) next() time.Duration {
+	var first time.Duration
+	for _, t := range [...]*timers{&w.timers, &w.producer.timers, &w.consumer.timers} {
+		if at := t.next(); at > 0 && (first == 0 || at < first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// poll takes in what the transport has.
+func (w *writer) poll() bool {
+	w.stats.Polls++
+	w.incoming = w.cfg.Transport.Poll(w.incoming[:0])
+	for i := range w.incoming {
+		in := w.incoming[i]
+		w.incoming[i] = Incoming{}
+		switch in.Kind {
+		case MessageReceived:
+			w.stats.Messages++
+			w.message(in)
+		case WriteEnded:
+			w.ended(in)
+		case PeerLost:
+			w.lost(in.Agent, in.Err)
+		}
+	}
+	return len(w.incoming) > 0
+}
+
+// message opens what a peer sent. Until its sender's record is here it is parked.
+func (w *writer) message(in Incoming) {
+	from, body, err := unseal(in.Body)
+	if err != nil {
+		w.drops[dropMalformed]++
+		return
+	}
+	if from.to != w.self.Agent || in.Agent != "" && in.Agent != from.agent {
+		w.drops[dropForeign]++
+		return
+	}
+	if w.agents[from.agent] != nil {
+		w.receive(from, body)
+		return
+	}
+	if w.parked >= maxParked {
+		w.drops[dropWaiting]++
+		return
+	}
+	e, err := w.want(from.from)
+	if err != nil || e.peers != nil { // known, but it has no such agent
+		w.drops[dropStranger]++
+		return
+	}
+	e.parked = append(e.parked, parked{at: w.now(), from: from, body: body})
+	w.parked++
+}
+
+// receive hands a message of a known peer to the core it is for.
+func (w *writer) receive(from envelope, body []byte) {
+	p := w.agents[from.agent]
+	if p == nil || p.gone || p.record.Incarnation != from.from {
+		w.drops[dropForeign]++
+		return
+	}
+	m, err := parseMessage(body)
+	if err != nil {
+		w.drops[dropMalformed]++
+		return
+	}
+	p.attempts = 0
+	if err := w.connect(p); err != nil {
+		w.log.Warn("kvplane: connect", "peer", from.agent, "err", err)
+		return
+	}
+	e := event{peer: p.id, inc: from.from, seq: m.seq, id: m.id, msg: m, detail: m.why}
+	switch m.kind {
+	case msgRegister:
+		e.kind = evRegister
+		w.stepProducer(e)
+	case msgCancel:
+		e.kind = evCancel
+		w.stepProducer(e)
+	case msgFloor:
+		e.kind = evFloor
+		w.stepProducer(e)
+	case msgStatus, msgDone:
+		e.kind = evStatus
+		w.stepConsumer(e)
+	}
+}
+
+// ended takes the end of a write.
+func (w *writer) ended(in Incoming) {
+	x := w.writes[in.ID]
+	if x == nil {
+		w.drops[dropUnknown]++
+		return
+	}
+	delete(w.writes, in.ID)
+	x.peer.writes--
+	e := event{kind: evWritten, peer: x.peer.id, seq: x.seq, id: x.id, tokens: x.tokens}
+	if in.Err != nil {
+		e.kind, e.detail = evBroken, in.Err.Error()
+		w.log.Warn("kvplane: write", "transfer", x.id, "peer", x.peer.record.Agent, "err", in.Err)
+	} else {
+		w.stats.Written++
+		w.stats.WrittenBytes += x.bytes
+		w.sent[x.id] += x.bytes
+		w.publish(TransferEvent{Transfer: x.id.String(), Event: "written", Peer: x.peer.record.Agent, Bytes: x.bytes})
+	}
+	w.stepProducer(e)
+	w.release(x.peer)
+}
+
+// step gives an event to both cores.
+func (w *writer) step(e event) {
+	w.stepConsumer(e)
+	w.stepProducer(e)
+}
+
+func (w *writer) stepConsumer(e event) { w.enqueue(queued{event: e}) }
+func (w *writer) stepProducer(e event) { w.enqueue(queued{event: e, producer: true}) }
+
+// enqueue gives events to the cores one after the other: what an effect causes comes after the effects beside it.
+func (w *writer) enqueue(q queued) {
+	w.todo = append(w.todo, q)
+	if w.running {
+		return
+	}
+	w.running = true
+	for i := 0; i < len(w.todo); i++ {
+		q := w.todo[i]
+		w.todo[i] = queued{}
+		q.event.at = w.now()
+		if q.producer {
+			w.effects = w.producer.Step(q.event, w.effects[:0])
+		} else {
+			w.effects = w.consumer.Step(q.event, w.effects[:0])
+		}
+		for j := range w.effects {
+			w.do(&w.effects[j])
+		}
+		clear(w.effects)
+	}
+	w.todo = w.todo[:0]
+	w.running = false
+}
+
+// do carries out one effect.
+func (w *writer) do(x *effect) {
+	p := w.peers[x.peer]
+	switch x.do {
+	case doReport:
+		w.report(x)
+		return
+	case doDrop:
+		w.drops[x.drop]++
+		return
+	case doDrain:
+		w.drain(x)
+		return
+	}
+	if p == nil {
+		return // gone
+	}
+	switch x.do {
+	case doStatus:
+		w.send(p, &message{kind: msgStatus, seq: x.seq, status: x.status})
+	case doRegister:
+		m := &message{kind: msgRegister, seq: x.seq, id: x.id, need: x.expect.Need, groups: x.expect.Groups, wait: x.expect.Wait}
+		if m.wait <= 0 {
+			m.wait = w.cfg.Times.Wait
+		}
+		w.publish(TransferEvent{Transfer: x.id.String(), Event: "registered", Peer: p.record.Agent, Blocks: blocks(x.expect.Groups)})
+		w.send(p, m)
+	case doCancel:
+		w.send(p, &message{kind: msgCancel, seq: x.seq, id: x.id, why: x.reason.String()})
+		if x.k > 0 {
+			w.doubt(p)
+		}
+	case doFloor:
+		if !p.owed {
+			p.owed = true
+			w.tell = append(w.tell, p)
+		}
+		p.settled = append(p.settled, x.seq)
+	case doPair:
+		w.again(p)
+	case doPost:
+		w.write(p, x)
+	case doCount:
+		w.publish(TransferEvent{Transfer: x.id.String(), Event: "counted", Peer: p.record.Agent, K: x.k, N: x.n})
+	}
+}
+
+// send seals a message and gives it to the transport. What is lost is sent again by whoever waits for the answer.
+func (w *writer) send(p *peer, m *message) {
+	if p.gone {
+		return
+	}
+	if !p.connected {
+		w.again(p)
+		return
+	}
+	if s := w.consumer.sessions[p.id]; s != nil {
+		m.floor = s.floor
+	}
+	w.active = w.now()
+	if err := w.cfg.Transport.Send(p.record.Agent, w.seal(p, m)); err != nil {
+		w.log.Debug("kvplane: send", "peer", p.record.Agent, "err", err)
+	}
+}
+
+func (w *writer) seal(p *peer, m *message) []byte {
+	w.body = appendMessage(w.body[:0], m)
+	w.sealed = seal(w.sealed[:0], envelope{from: w.self.Incarnation, agent: w.self.Agent, to: p.record.Agent}, w.body)
+	return w.sealed
+}
+
+// tellSettled sends what was settled in this pass, one message to each peer.
+func (w *writer) tellSettled() {
+	for _, p := range w.tell {
+		p.owed = false
+		m := &message{kind: msgFloor}
+		floor := uint64(0)
+		if s := w.consumer.sessions[p.id]; s != nil {
+			floor = s.floor
+		}
+		for _, seq := range p.settled {
+			if seq >= floor && len(m.settled) < maxSettled {
+				m.settled = append(m.settled, seq)
+			}
+		}
+		p.settled = p.settled[:0]
+		w.send(p, m)
+	}
+	w.tell = w.tell[:0]
+}
+
+// write plans and posts one write.
+func (w *writer) write(p *peer, x *effect) {
+	refuse := func(reason Reason, detail string) {
+		w.stepProducer(event{kind: evRefused, peer: p.id, seq: x.seq, id: x.id, reason: reason, detail: detail})
+	}
+	var err error
+	if p.plan == nil {
+		p.plan, err = NewPair(w.self, p.record, w.cfg.Allow)
+	}
+	if err == nil {
+		w.ranges, err = p.plan.Plan(w.ranges[:0], x.offer.Tokens, x.msg.need, x.offer.Groups, x.msg.groups)
+	}
+	if err != nil {
+		var r *Refusal
+		if errors.As(err, &r) {
+			refuse(r.Reason, r.Text())
+		} else {
+			refuse(Unplannable, err.Error())
+		}
+		return
+	}
+	if len(w.ranges) == 0 {
+		w.stepProducer(event{kind: evNothing, peer: p.id, seq: x.seq, id: x.id, tokens: x.offer.Tokens})
+		return
+	}
+	done := &message{kind: msgDone, seq: x.seq, status: status{state: statusDone, tokens: x.offer.Tokens}}
+	w.lastID++
+	if err := w.cfg.Transport.Write(p.record.Agent, w.lastID, w.ranges, w.seal(p, done)); err != nil {
+		w.log.Warn("kvplane: post", "transfer", x.id, "peer", p.record.Agent, "err", err)
+		refuse(SubmitFailed, err.Error())
+		return
+	}
+	o := &write{peer: p, seq: x.seq, id: x.id, tokens: x.offer.Tokens}
+	for _, r := range w.ranges {
+		o.bytes += r.Length
+	}
+	w.writes[w.lastID] = o
+	p.writes++
+	w.active = w.now()
+}
+
+// drain takes in what a writer had sent before its end: two whole passes, after the net delay that the core has waited.
+func (w *writer) drain(x *effect) {
+	// The passes are made from the inbox, so that a poll never runs inside another.
+	id, peer, seq := x.id, x.peer, x.seq
+	w.post(func() {
+		w.poll()
+		w.poll()
+		w.stepConsumer(event{kind: evDrained, peer: peer, seq: seq, id: id})
+	})
+}
