@@ -200,3 +200,24 @@ func background(t *testing.T, f func(ctx context.Context) error) (stop func()) {
 	t.Cleanup(stop)
 	return stop
 }
+
+// pause stops the server's process, or lets it go on.
+func (s *redisServer) pause(stop bool) {
+	s.t.Helper()
+	signal := syscall.SIGCONT
+	if stop {
+		signal = syscall.SIGSTOP
+	}
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func writeTemp(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -118,7 +118,18 @@ func NewRedis(cfg RedisConfig, voucher Voucher, log *slog.Logger) (*Redis, error
 			return nil, fmt.Errorf("metadata: redis: %w", err)
 		}
 	}
+	redis.SetLogger(driverLog{log}) // the driver has one for the process, and would write to the standard error
 	return &Redis{db: redis.NewClient(opts), prefix: cfg.Prefix, voucher: voucher, log: log}, nil
+}
+
+// driverLog takes in what the driver logs. Every failure is also returned, and logged where it is handled.
+type driverLog struct{ log *slog.Logger }
+
+// Printf implements the driver's logger.
+func (l driverLog) Printf(ctx context.Context, format string, args ...any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, "metadata: redis driver", "text", fmt.Sprintf(format, args...))
+	}
 }
 
 func redisTLS(cfg RedisConfig) (*tls.Config, error) {

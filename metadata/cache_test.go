@@ -1,0 +1,161 @@
+package metadata
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func newCache(t *testing.T, s Store, cfg CacheConfig, changed func(string)) *Cache {
+	t.Helper()
+	c, err := NewCache(s, cfg, changed, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// cached fails the test unless the cache holds these generations of these ranks.
+func cached(t *testing.T, c *Cache, engine string, want ...Record) {
+	t.Helper()
+	got, ok := c.Engine(engine)
+	if ok != (len(want) > 0) {
+		t.Fatalf("engine %s: known: %t; want %t", engine, ok, len(want) > 0)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("engine %s (-want +got):\n%s", engine, diff)
+	}
+}
+
+func TestCacheFollowsAnnouncements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewMemory()
+		before := record("prefill-0", 7, 1, 0)
+		put(t, s, before, nil)
+		var told []string // by Run's goroutine; read when that has ended
+		c := newCache(t, s, CacheConfig{Refresh: time.Hour}, func(e string) { told = append(told, e) })
+		cached(t, c, "prefill-0")
+		stop := background(t, c.Run)
+		time.Sleep(10 * time.Millisecond)
+		cached(t, c, "prefill-0", before)
+		d0, d1 := record("decode-0", 7, 2, 0), record("decode-0", 7, 2, 1)
+		put(t, s, d1, nil)
+		put(t, s, d0, nil)
+		time.Sleep(10 * time.Millisecond)
+		cached(t, c, "decode-0", d0, d1)
+		if diff := cmp.Diff([]string{"decode-0", "prefill-0"}, c.Engines()); diff != "" {
+			t.Error(diff)
+		}
+		if err := s.Delete(t.Context(), d0.Incarnation, d0.Rank); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		cached(t, c, "decode-0", d1)
+		next := record("decode-0", 8, 1, 0)
+		put(t, s, next, nil)
+		time.Sleep(10 * time.Millisecond)
+		cached(t, c, "decode-0", next)
+		stop()
+		if diff := cmp.Diff([]string{"prefill-0", "decode-0", "decode-0"}, told); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The store cannot be reached: the last good copy stays until each lease is over, and heals afterwards.
+func TestFault42CacheKeepsTheLastGoodCopy(t *testing.T) {
+	for name, fault := range map[string]struct {
+		down error
+		gone bool
+	}{"down": {errors.New("connection refused"), false}, "failover lost everything": {nil, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &fakeStore{Memory: NewMemory()}
+				rec := record("prefill-0", 7, 1, 0) // for a minute
+				put(t, s, rec, nil)
+				var changes int
+				c := newCache(t, s, CacheConfig{}, func(string) { changes++ })
+				stop := background(t, c.Run)
+				time.Sleep(time.Second)
+				cached(t, c, "prefill-0", rec)
+				s.set(fault.down, fault.gone)
+				time.Sleep(58 * time.Second)
+				cached(t, c, "prefill-0", rec)
+				if got, want := c.Stats().Behind, fault.down != nil; got != want {
+					t.Errorf("behind: %t; want %t", got, want)
+				}
+				time.Sleep(2 * time.Second)
+				cached(t, c, "prefill-0")
+				s.set(nil, false)
+				again := later(rec, time.Minute)
+				put(t, s, again, nil)
+				time.Sleep(11 * time.Second)
+				cached(t, c, "prefill-0", again)
+				stop()
+				st := c.Stats()
+				if st.Behind || st.Engines != 1 || (st.Failures > 0) != (fault.down != nil) {
+					t.Errorf("stats are %+v", st)
+				}
+				if fault.gone && changes != 3 { // appeared, gone, appeared
+					t.Errorf("%d changes were told; want 3", changes)
+				}
+			})
+		})
+	}
+}
+
+// What a failover brings back must not replace what is known to be newer.
+func TestFault44CacheNeverGoesBackAGeneration(t *testing.T) {
+	now := time.Now()
+	old, next := record("prefill-0", 7, 2, 0), record("prefill-0", 8, 2, 0)
+	c := merge(nil, []Record{next}, nil, now)
+	c = merge(c, []Record{old, record("prefill-0", 7, 2, 1)}, nil, now)
+	if got := c.live(now); len(got) != 1 || got[0].Generation != 8 {
+		t.Errorf("got %+v; want generation 8 alone", got)
+	}
+	c = merge(c, nil, []Change{{Incarnation: next.Incarnation, Rank: next.Rank, Deleted: true}}, now)
+	c = merge(c, []Record{old}, nil, now)
+	if got := c.live(now); len(got) != 0 {
+		t.Errorf("got %+v; want nothing: generation 8 was known", got)
+	}
+	if c = merge(c, nil, nil, now.Add(fenceKept+time.Hour)); c != nil {
+		t.Errorf("the fence is kept after %v", fenceKept)
+	}
+}
+
+// An older copy of a record, as a lagging replica gives, does not renew its lease.
+func TestCacheRenewsOnlyForward(t *testing.T) {
+	now := time.Now()
+	rec := record("prefill-0", 7, 1, 0)
+	c := merge(nil, []Record{rec}, nil, now)
+	c = merge(c, []Record{rec}, nil, now.Add(50*time.Second))
+	if got := c.live(now.Add(time.Minute)); len(got) != 0 {
+		t.Error("the same record read again renewed its lease")
+	}
+	c = merge(c, []Record{later(rec, time.Second)}, nil, now.Add(50*time.Second))
+	if got := c.live(now.Add(109 * time.Second)); len(got) != 1 {
+		t.Error("a renewed record did not renew the lease")
+	}
+}
+
+func TestCacheReadsTakeNoLock(t *testing.T) {
+	s := NewMemory()
+	put(t, s, record("prefill-0", 7, 1, 0), nil)
+	c := newCache(t, s, CacheConfig{}, nil)
+	c.note(Change{})
+	if err := c.follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := testing.AllocsPerRun(100, func() {
+		if _, ok := c.Engine("prefill-0"); !ok {
+			t.Fatal("unknown")
+		}
+	}); n != 0 {
+		t.Errorf("Engine allocates %v times; want 0", n)
+	}
+}
