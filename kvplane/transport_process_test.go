@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pdrouter/metadata"
 )
 
@@ -22,7 +24,7 @@ const peerVariable = "PDROUTER_TEST_TRANSPORT_PEER"
 
 // order is what a test tells its peer process, one JSON value a line.
 type order struct {
-	Do     string // connect, fill, send, write, flood, hold, poll, digest
+	Do     string // connect, fill, send, write, flood, hold, poll, digest, idle
 	Record metadata.Record
 	Ranges []Range
 	ID     uint64
@@ -37,6 +39,7 @@ type report struct {
 	Base   uint64
 	Body   []byte
 	Digest string
+	CPU    time.Duration // idle: processor time spent
 	ID     uint64
 	Err    string
 }
@@ -133,8 +136,22 @@ func (o order) obey(t *testing.T, n *node, say func(report), held bool, flood or
 		for range 4 {
 			err = errors.Join(err, n.tr.Write(o.Record.Agent, 0, o.Ranges, nil))
 		}
-	case "hold":
+	case "hold": // stop polling
 		held = true
+	case "write and hold": // not one poll after the post
+		held = true
+		err = n.tr.Write(o.Record.Agent, o.ID, o.Ranges, o.Body)
+	case "idle": // as an owner with nothing outstanding: asleep until Wake
+		before := processorTime(t)
+		for end := time.After(3 * time.Second); end != nil; {
+			select {
+			case <-n.tr.Wake():
+				n.poll()
+			case <-end:
+				end = nil
+			}
+		}
+		r.CPU = processorTime(t) - before
 	case "poll":
 		held = false
 	case "digest":
@@ -147,6 +164,16 @@ func (o order) obey(t *testing.T, n *node, say func(report), held bool, flood or
 	}
 	say(r)
 	return held, flood
+}
+
+// processorTime returns what this process has used, user and system.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func digest(b []byte) string {
@@ -264,20 +291,29 @@ func (p *process) do(o order, n *node) report {
 
 // processes runs a test over every transport between two processes, NIXL over shared memory and over TCP.
 func processes(t *testing.T, test func(t *testing.T, n *node, p *process)) {
-	for _, c := range []struct{ title, name, tls string }{{"tcp", "tcp", ""}, {"nixl", "nixl", ""}, {"nixl-tcp", "nixl", "tcp"}} {
-		t.Run(c.title, func(t *testing.T) {
-			if c.tls != "" {
-				t.Setenv("UCX_TLS", c.tls)
-			}
-			n := openNode(t, newTransport(t, c.name), "test@1", peerRoom, 0)
-			p := startPeer(t, c.name)
-			if err := n.tr.Connect(p.record); err != nil {
-				t.Fatal(err)
-			}
-			p.do(order{Do: "connect", Record: n.record}, n)
-			test(t, n, p)
-		})
+	for _, c := range links {
+		t.Run(c.title, func(t *testing.T) { c.run(t, test) })
 	}
+}
+
+// link is a way between two processes.
+type link struct{ title, name, tls string }
+
+var links = []link{{"tcp", "tcp", ""}, {"nixl", "nixl", ""}, {"nixl-tcp", "nixl", "tcp"}}
+
+// run opens an agent and a peer process, connected both ways.
+func (c link) run(t *testing.T, test func(t *testing.T, n *node, p *process)) {
+	t.Helper()
+	if c.tls != "" {
+		t.Setenv("UCX_TLS", c.tls)
+	}
+	n := openNode(t, newTransport(t, c.name), "test@1", peerRoom, 0)
+	p := startPeer(t, c.name)
+	if err := n.tr.Connect(p.record); err != nil {
+		t.Fatal(err)
+	}
+	p.do(order{Do: "connect", Record: n.record}, n)
+	test(t, n, p)
 }
 
 func TestProcessesWrite(t *testing.T) {
@@ -467,4 +503,108 @@ func TestTransportLeavesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestIdleTransportCPU: a connected agent whose owner sleeps uses under 1 % of a core, in processor time.
+func TestIdleTransportCPU(t *testing.T) {
+	type side struct {
+		title string
+		n     *node
+		p     *process
+	}
+	var sides []side
+	for _, c := range links {
+		if _, err := openNIXL(); err != nil && c.name == "nixl" {
+			t.Log("SKIPPED, not run with real NIXL:", err)
+			continue
+		}
+		c.run(t, func(t *testing.T, n *node, p *process) {
+			if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 4096}}, []byte("wired")); err != nil {
+				t.Fatal(err)
+			}
+			p.await("message", n)
+			if err := n.awaitEnd(1); err != nil {
+				t.Fatal(err)
+			}
+			sides = append(sides, side{c.title, n, p})
+		})
+	}
+	for _, s := range sides { // all at once, and no poll here: both sides are idle
+		if err := s.p.in.Encode(order{Do: "idle"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range sides {
+		r := <-s.p.out
+		percent := 100 * r.CPU.Seconds() / 3
+		t.Logf("%s: %v in 3 s, %.2f %% of a core", s.title, r.CPU, percent)
+		if r.Kind != "done" || r.Err != "" || percent > 1 {
+			t.Errorf("%s: an idle agent uses %.2f %% of a core (%+v); want under 1 %%", s.title, percent, r)
+		}
+	}
+}
+
+// TestProcessReceiverPaused: a receiver that is stopped ends no write and is not lost; the sender can still close.
+func TestProcessReceiverPaused(t *testing.T) {
+	processes(t, func(t *testing.T, n *node, p *process) {
+		for id := range uint64(4) {
+			if err := n.tr.Write("peer@1", id, []Range{{n.base, p.base, peerRoom}}, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if id == 0 {
+				if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 500 {
+			n.poll()
+			time.Sleep(idle)
+		}
+		for _, in := range n.got {
+			if in.Kind == PeerLost || in.Err != nil {
+				t.Errorf("silence was taken for death: %v", in)
+			}
+		}
+		if err := n.tr.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestProcessPeerReplaced: after a peer's death, Disconnect and the Connect of its successor make everything work.
+func TestProcessPeerReplaced(t *testing.T) {
+	processes(t, func(t *testing.T, n *node, p *process) {
+		p.kill()
+		for deadline, lost := time.Now().Add(patience), false; !lost; {
+			if time.Now().After(deadline) {
+				t.Fatal("the peer was not lost")
+			}
+			_ = n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 4096}}, nil) // NIXL learns of a death by a write
+			n.poll()
+			for _, in := range n.got {
+				lost = lost || in.Kind == PeerLost
+			}
+			time.Sleep(idle)
+		}
+		n.tr.Disconnect("peer@1")
+		n.poll()
+		n.got = nil
+		next := startPeer(t, n.tr.Name())
+		if err := n.tr.Connect(next.record); err != nil {
+			t.Fatal(err)
+		}
+		next.do(order{Do: "connect", Record: n.record}, n)
+		scribble(n.mem[:4096], 8)
+		if err := n.tr.Write("peer@1", 2, []Range{{n.base, next.base, 4096}}, []byte("again")); err != nil {
+			t.Fatal(err)
+		}
+		next.await("message", n)
+		if err := n.awaitEnd(2); err != nil {
+			t.Fatal(err)
+		}
+		if next.do(order{Do: "digest"}, n).Digest != digest(n.mem) {
+			t.Error("the successor's memory differs")
+		}
+	})
 }
