@@ -78,7 +78,8 @@ type upstream struct {
 // newUpstream is an engine at base, an http or https URL that may carry a path. No connection is made yet.
 func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 	b, err := url.Parse(base)
-	if err != nil || b.Host == "" || b.User != nil || b.RawQuery != "" || b.Fragment != "" || (b.Scheme != "http" && b.Scheme != "https") {
+	if err != nil || b.Host == "" || b.User != nil || b.RawQuery != "" || b.Fragment != "" ||
+		(b.Scheme != "http" && b.Scheme != "https") {
 		return nil, fmt.Errorf("router: upstream %q: want a base URL such as http://10.0.0.7:8000", base)
 	}
 	if cfg.DialTimeout == 0 {

@@ -92,7 +92,7 @@ func (r *upstreamResponse) Read(p []byte) (int, error) {
 	for n < len(p) && r.state != bodyWhole {
 		more, err := r.step(p[n:], n == 0)
 		n += more
-		if err == errNoBytes && n > 0 {
+		if n > 0 && errors.Is(err, errNoBytes) {
 			return n, nil
 		}
 		if err != nil {
@@ -241,7 +241,7 @@ func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
 		n, err := r.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return dst, nil
 		case err != nil:
 			return dst, err
