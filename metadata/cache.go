@@ -227,7 +227,9 @@ func (c *Cache) follow(ctx context.Context) error {
 			return err
 		}
 		for _, name := range append(names, slices.Collect(maps.Keys(*c.copies.Load()))...) {
-			dirty[name] = dirty[name] // keeps noted withdrawals
+			if _, noted := dirty[name]; !noted { // what was noted may be a withdrawal
+				dirty[name] = nil
+			}
 		}
 	}
 	var errs []error

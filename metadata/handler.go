@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"strconv"
 	"time"
 )
@@ -77,7 +78,35 @@ func NewHandler(store Store, auth Authorizer, voucher Voucher, cfg HandlerConfig
 }
 
 // ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if path.Clean(r.URL.Path) != r.URL.Path { // the mux would redirect
+		(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
+		return
+	}
+	if _, pattern := h.mux.Handler(r); pattern != "" {
+		h.mux.ServeHTTP(w, r)
+		return
+	}
+	// The mux would answer in plain text; what it says of other methods is kept.
+	probe := httpProbe{header: http.Header{}}
+	h.mux.ServeHTTP(&probe, r)
+	if probe.status == http.StatusMethodNotAllowed {
+		w.Header().Set("Allow", probe.header.Get("Allow"))
+		(&refusal{Status: probe.status, Reason: "method", Msg: "this route does not take the method " + r.Method}).write(w)
+		return
+	}
+	(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
+}
+
+// httpProbe takes in an answer that is not sent.
+type httpProbe struct {
+	header http.Header
+	status int
+}
+
+func (p *httpProbe) Header() http.Header         { return p.header }
+func (p *httpProbe) WriteHeader(status int)      { p.status = status }
+func (p *httpProbe) Write(b []byte) (int, error) { return len(b), nil }
 
 // handle routes pattern to f, gives it a deadline for the store, and turns its error into the answer.
 func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Request) error) {

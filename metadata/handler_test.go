@@ -148,6 +148,9 @@ func TestHandlerRefuses(t *testing.T) {
 		{"list without token", "GET", base, "", nil, nil, 401, "refused"},
 		{"delete without generation", "DELETE", url, "all", nil, nil, 400, "generation"},
 		{"delete what is not there", "DELETE", url + "?generation=1", "all", nil, nil, 404, "not_found"},
+		{"no such route", "GET", base + "/prefill-0/ranks", "all", nil, nil, 404, "not_found"},
+		{"path with dots", "GET", base + "/x/../prefill-0", "all", nil, nil, 404, "not_found"},
+		{"wrong method", "POST", url, "all", nil, nil, 405, "method"},
 		{"delete another's", "DELETE", url + "?generation=1", "write:prefill-1", nil, nil, 403, "refused"},
 	} {
 		got := send(t, c.method, c.url, c.token, c.body, c.header...)

@@ -1,0 +1,124 @@
+package auth
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFault38KeysOverlap(t *testing.T) {
+	old, next := newKey(t, "old"), newKey(t, "next")
+	dir := t.TempDir()
+	for _, k := range []*Key{old, next} {
+		if _, _, err := WriteKey(dir, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys, err := LoadKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := mint(t, old, Grant{}), mint(t, next, Grant{})
+	for range 2 { // the second time from memory
+		for _, token := range []string{a, b} {
+			if _, err := v.Authenticate(token); err != nil {
+				t.Fatalf("in the overlap: %v", err)
+			}
+		}
+	}
+	remove(t, dir, old)
+	if err := keys.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = v.Authenticate(a)
+	refused(t, "withdrawn key, verdict remembered", err)
+	if _, err := v.Authenticate(b); err != nil {
+		t.Errorf("the new key: %v", err)
+	}
+	remove(t, dir, next)
+	if err := keys.Reload(); err == nil {
+		t.Error("an empty folder replaced the keys")
+	}
+	if _, err := v.Authenticate(b); err != nil {
+		t.Errorf("after a failed reload: %v", err)
+	}
+}
+
+func TestFault40TokenEndsAndVerdictWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key := newKey(t, "k1")
+		v := newVerifier(t, VerifierConfig{}, key)
+		token := mint(t, key, Grant{TTL: time.Minute, Models: []string{"tiny"}})
+		for range 2 {
+			p, err := v.Authenticate(token)
+			if err != nil || !p.Permits("tiny") || p.Permits("big") {
+				t.Fatalf("got %+v, %v; want alice, who may name tiny", p, err)
+			}
+		}
+		time.Sleep(time.Minute + 29*time.Second)
+		if _, err := v.Authenticate(token); err != nil {
+			t.Errorf("within the leeway: %v", err)
+		}
+		time.Sleep(time.Second)
+		_, err := v.Authenticate(token)
+		refused(t, "after its end", err)
+	})
+}
+
+// A remembered verdict is of the whole token: another signature under the same claims is looked at afresh.
+func TestVerdictIsOfTheWholeToken(t *testing.T) {
+	key := newKey(t, "k1")
+	v := newVerifier(t, VerifierConfig{}, key)
+	token := mint(t, key, Grant{})
+	if _, err := v.Authenticate(token); err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(token, ".")
+	sig, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig[0] ^= 1
+	_, err = v.Authenticate(parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(sig))
+	refused(t, "altered signature", err)
+	_, err = v.Authenticate(parts[0] + "." + parts[1] + "." + nextInAlphabet(parts[2]))
+	refused(t, "signature written otherwise", err)
+}
+
+func TestVerdictsAreBounded(t *testing.T) {
+	key := newKey(t, "k1")
+	v := newVerifier(t, VerifierConfig{Cached: 10}, key)
+	for range 50 {
+		if _, err := v.Authenticate(mint(t, key, Grant{})); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(v.verdicts.byID); got > 10 {
+			t.Fatalf("%d verdicts are remembered; want at most 10", got)
+		}
+	}
+	if got := len(v.verdicts.byID); got != 10 {
+		t.Errorf("%d verdicts are remembered; want 10", got)
+	}
+}
+
+func BenchmarkAuthenticateSeen(b *testing.B) {
+	key := newKey(b, "k1")
+	v := newVerifier(b, VerifierConfig{}, key)
+	clients, err := NewClients(ClientsConfig{Verifier: v})
+	if err != nil {
+		b.Fatal(err)
+	}
+	value := "Bearer " + mint(b, key, Grant{})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := clients.Authenticate(value); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
