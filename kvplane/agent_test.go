@@ -58,7 +58,6 @@ type rig struct {
 	agents  []*Agent
 	records []metadata.Record
 	memory  [][]byte
-	ready   *Aggregate
 
 	mu      sync.Mutex
 	reports []Report

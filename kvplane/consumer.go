@@ -26,16 +26,16 @@ type outbound struct {
 	proof bool   // and so is its process
 	last  uint64 // the highest number used
 	floor uint64 // the lowest number not settled
-	links map[uint64]*link
+	links map[uint64]*origin
 }
 
-// link is one expected producer of one transfer.
-type link struct {
+// origin is one expected producer of one transfer.
+type origin struct {
 	receipt *receipt
 	session *outbound
 	seq     uint64
 	writes  bool
-	state   linkState
+	state   originState
 	status  status
 	drained bool
 	since   time.Duration // when its connection was lost, until it is heard again; 0 is never
@@ -43,19 +43,19 @@ type link struct {
 	again   backoff
 }
 
-func (l *link) due() time.Duration { return l.wake }
+func (l *origin) due() time.Duration { return l.wake }
 
-type linkState uint8
+type originState uint8
 
 const (
-	linkSent      linkState = iota + 1 // S: registration sent
-	linkAcked                          // A: acknowledged
-	linkCancelled                      // C: cancel sent
-	linkLost                           // U: the connection is lost
-	linkFinal                          // F
+	originSent      originState = iota + 1 // S: registration sent
+	originAcked                            // A: acknowledged
+	originCancelled                        // C: cancel sent
+	originLost                             // U: the connection is lost
+	originFinal                            // F
 )
 
-func (s linkState) String() string {
+func (s originState) String() string {
 	return [...]string{"none", "sent", "acked", "cancelled", "lost", "final"}[s]
 }
 
@@ -64,7 +64,7 @@ type receipt struct {
 	id      TransferID
 	state   receiptState
 	inc     metadata.Incarnation
-	links   []*link
+	links   []*origin
 	expect  *Expectation
 	empty   bool // nothing is needed
 	begun   bool // a producer writes: the shorter deadline runs
@@ -172,11 +172,11 @@ func (c *consumer) producers(e event) {
 	for _, x := range e.links {
 		s := c.sessions[x.peer]
 		if s == nil {
-			s = &outbound{peer: x.peer, inc: r.inc, floor: 1, links: map[uint64]*link{}}
+			s = &outbound{peer: x.peer, inc: r.inc, floor: 1, links: map[uint64]*origin{}}
 			c.sessions[x.peer] = s
 		}
 		s.last++
-		l := &link{receipt: r, session: s, seq: s.last, writes: x.writes}
+		l := &origin{receipt: r, session: s, seq: s.last, writes: x.writes}
 		s.links[l.seq] = l
 		r.links = append(r.links, l)
 		if s.down {
@@ -194,19 +194,19 @@ func (c *consumer) producers(e event) {
 	c.check(r)
 }
 
-// send says what the link's transfer wants of its producer: to write, or to stop.
-func (c *consumer) send(l *link) {
+// send says what a transfer wants of a producer: to write, or to stop.
+func (c *consumer) send(l *origin) {
 	l.again = newBackoff(c.times)
-	l.state = linkSent
+	l.state = originSent
 	if l.receipt.state == receiptStop {
-		l.state = linkCancelled
+		l.state = originCancelled
 	}
 	c.resend(l)
 }
 
-func (c *consumer) resend(l *link) {
+func (c *consumer) resend(l *origin) {
 	do := doRegister
-	if l.state == linkCancelled {
+	if l.state == originCancelled {
 		do = doCancel
 	}
 	l.wake = c.now + l.again.next()
@@ -215,9 +215,9 @@ func (c *consumer) resend(l *link) {
 		detail: l.receipt.detail, expect: l.receipt.expect})
 }
 
-// lost marks a link whose connection is gone. In a transfer that still counts on it, a grace begins.
-func (c *consumer) lost(l *link) {
-	l.state, l.wake = linkLost, 0
+// lost marks a producer whose connection is gone. In a transfer that still counts on it, a grace begins.
+func (c *consumer) lost(l *origin) {
+	l.state, l.wake = originLost, 0
 	if l.since == 0 {
 		l.since = c.now
 	}
@@ -248,7 +248,7 @@ func (c *consumer) status(e event) {
 		return
 	}
 	st := e.msg.status
-	if l.state == linkFinal { // the first word stands
+	if l.state == originFinal { // the first word stands
 		if l.status.state != st.state {
 			c.drop(e, dropConflict)
 		} else {
@@ -262,8 +262,8 @@ func (c *consumer) status(e event) {
 		c.final(l, st)
 		return
 	}
-	if l.state == linkSent || l.state == linkLost && l.receipt.state != receiptStop {
-		l.state, l.wake = linkAcked, 0
+	if l.state == originSent || l.state == originLost && l.receipt.state != receiptStop {
+		l.state, l.wake = originAcked, 0
 	}
 	if r := l.receipt; r.state == receiptCollect && st.state >= statusPairing && !r.begun {
 		r.begun = true
@@ -272,9 +272,9 @@ func (c *consumer) status(e event) {
 	}
 }
 
-// final settles a link with P's last word, or with what stands for it.
-func (c *consumer) final(l *link, st status) {
-	l.state, l.status, l.wake = linkFinal, st, 0
+// final settles a producer with P's last word, or with what stands for it.
+func (c *consumer) final(l *origin, st status) {
+	l.state, l.status, l.wake = originFinal, st, 0
 	r := l.receipt
 	l.drained = st.state != statusFailed || r.state == receiptReady
 	c.settle(l.session)
@@ -302,7 +302,7 @@ func (c *consumer) final(l *link, st status) {
 
 // settle lets the floor rise over the numbers that D asks about no more.
 func (c *consumer) settle(s *outbound) {
-	for s.floor <= s.last && s.links[s.floor].state == linkFinal {
+	for s.floor <= s.last && s.links[s.floor].state == originFinal {
 		delete(s.links, s.floor)
 		s.floor++
 	}
@@ -318,7 +318,7 @@ func (r *receipt) counted() (k, n int) {
 			continue
 		}
 		n++
-		if l.state == linkFinal && l.status.state == statusDone {
+		if l.state == originFinal && l.status.state == statusDone {
 			k++
 		}
 	}
@@ -333,14 +333,14 @@ func (c *consumer) check(r *receipt) {
 			r.state = receiptReady
 			c.report(r, Ready)
 			for _, l := range r.links { // whoever was lost has until the deadline to be heard
-				if l.state == linkLost {
+				if l.state == originLost {
 					l.wake = 0
 				}
 			}
 		}
 	case receiptStop:
 		for _, l := range r.links {
-			if l.state != linkFinal || !l.drained {
+			if l.state != originFinal || !l.drained {
 				return
 			}
 		}
@@ -351,7 +351,7 @@ func (c *consumer) check(r *receipt) {
 		return
 	}
 	for _, l := range r.links {
-		if l.state != linkFinal {
+		if l.state != originFinal {
 			return
 		}
 	}
@@ -370,16 +370,16 @@ func (c *consumer) stop(r *receipt, why Reason, detail string) {
 	c.report(r, Negative)
 	for _, l := range r.links {
 		switch l.state {
-		case linkSent, linkAcked:
+		case originSent, originAcked:
 			if l.session.void {
 				c.lost(l)
 				continue
 			}
 			c.send(l)
-		case linkLost:
+		case originLost:
 			l.wake = 0
 		}
-		if l.session.proof && l.state == linkLost {
+		if l.session.proof && l.state == originLost {
 			c.dead(l)
 		}
 	}

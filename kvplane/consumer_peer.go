@@ -23,7 +23,7 @@ func (c *consumer) up(e event) {
 	}
 	s.down = false
 	for _, seq := range sortedKeys(s.links) {
-		if l := s.links[seq]; l != nil && l.state == linkLost {
+		if l := s.links[seq]; l != nil && l.state == originLost {
 			c.send(l)
 		}
 	}
@@ -37,7 +37,7 @@ func (c *consumer) down(e event) {
 	}
 	s.down = true
 	for _, seq := range sortedKeys(s.links) {
-		if l := s.links[seq]; l.state != linkLost && l.state != linkFinal {
+		if l := s.links[seq]; l.state != originLost && l.state != originFinal {
 			c.lost(l)
 		}
 	}
@@ -55,10 +55,10 @@ func (c *consumer) gone(e event) {
 		c.settle(s)
 		for _, seq := range sortedKeys(s.links) {
 			l := s.links[seq]
-			if l == nil || l.state == linkFinal { // perhaps only now, with its transfer
+			if l == nil || l.state == originFinal { // perhaps only now, with its transfer
 				continue
 			}
-			if l.state != linkLost {
+			if l.state != originLost {
 				c.lost(l)
 			}
 			switch {
@@ -78,9 +78,9 @@ func (c *consumer) gone(e event) {
 	}
 }
 
-// dead settles a link whose producer's process is proven dead: what it had sent may still land until it is drained.
-func (c *consumer) dead(l *link) {
-	if l.state != linkFinal {
+// dead settles a producer whose process is proven dead: what it had sent may still land until it is drained.
+func (c *consumer) dead(l *origin) {
+	if l.state != originFinal {
 		c.final(l, status{state: statusFailed, reason: Superseded})
 	}
 }
@@ -93,7 +93,7 @@ func (c *consumer) drained(e event) {
 		return
 	}
 	for _, l := range r.links {
-		if l.session.peer == e.peer && l.seq == e.seq && l.state == linkFinal && !l.drained {
+		if l.session.peer == e.peer && l.seq == e.seq && l.state == originFinal && !l.drained {
 			l.drained = true
 			c.check(r)
 			return
@@ -104,15 +104,15 @@ func (c *consumer) drained(e event) {
 
 func (c *consumer) alarm(who alarm) {
 	switch v := who.(type) {
-	case *link:
+	case *origin:
 		v.wake = 0
 		r := v.receipt
 		switch {
-		case v.state == linkSent || v.state == linkCancelled:
+		case v.state == originSent || v.state == originCancelled:
 			c.resend(v)
-		case v.state == linkLost && r.state == receiptCollect:
+		case v.state == originLost && r.state == receiptCollect:
 			c.stop(r, PeerGone, "")
-		case v.state == linkFinal && !v.drained:
+		case v.state == originFinal && !v.drained:
 			c.emit(effect{do: doDrain, peer: v.session.peer, seq: v.seq, id: r.id})
 		}
 	case *receipt:
@@ -122,7 +122,7 @@ func (c *consumer) alarm(who alarm) {
 			c.stop(v, Deadline, "")
 		case receiptReady: // only those that never write are left; nothing hangs on them
 			for _, l := range v.links {
-				if l.state != linkFinal {
+				if l.state != originFinal {
 					c.final(l, status{state: statusNotBegun, reason: Deadline})
 				}
 			}

@@ -109,7 +109,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 		}
 		return
 	}
-	if old := w.newest[inc.Engine]; old < inc.Generation {
+	if w.newest[inc.Engine] < inc.Generation {
 		w.newest[inc.Engine] = inc.Generation
 		for _, other := range w.olderThan(inc) {
 			w.gone(other, w.cfg.SerialStarts)
@@ -165,6 +165,7 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 
 // gone makes an incarnation void: nothing is sent to it and nothing heard from it any more.
 func (w *writer) gone(inc metadata.Incarnation, proof bool) {
+	w.newest[inc.Engine] = max(w.newest[inc.Engine], inc.Generation+1)
 	if e := w.engines[inc]; e != nil {
 		delete(w.engines, inc)
 		for _, id := range e.expects {

@@ -23,7 +23,7 @@ type writer struct {
 	consumer *consumer
 	timers   timers // the writer's own: reconnects
 	engines  map[metadata.Incarnation]*engine
-	newest   map[string]uint64 // the newest known generation by engine name
+	newest   map[string]uint64 // by engine name: every generation below is void
 	agents   map[string]*peer
 	peers    map[peerID]*peer
 	lastPeer peerID

@@ -1,0 +1,426 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+// inBubble runs a test of two engines over a fake network on virtual time.
+func inBubble(t *testing.T, net *fakeNet, ptp, dtp int, test func(t *testing.T, p, d *rig, dir *fakeDirectory)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p, d, dir := pairOf(t, func() Transport { return net.transport() }, side(ptp), side(dtp), Times{})
+		test(t, p, d, dir)
+	})
+}
+
+var (
+	fromP = list(0, 5, 3, 9)
+	toD   = list(0, 20, 2, 7)
+)
+
+// TestFaultsThatHeal: whatever happens to messages, the transfer arrives whole, once.
+func TestFaultsThatHeal(t *testing.T) {
+	for _, what := range []string{"register", "status", "done", "floor"} {
+		for _, do := range []string{"lose", "double", "delay", "flip"} {
+			for _, nth := range []int{0, 1, 2} {
+				if nth == 0 && (do == "lose" || do == "flip") && what == "register" {
+					continue // no registration ever arrives: TestNothingArrives
+				}
+				if nth == 0 && (do == "lose" || do == "flip") && what == "done" {
+					continue // with a bad DONE nothing but the repeated STATUS arrives, which is nth 1 and 2
+				}
+				t.Run(fmt.Sprintf("%s %s %d", do, what, nth), func(t *testing.T) {
+					inBubble(t, newFakeNet(fault{what, nth, do}), 2, 4, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+						id := NewTransferID()
+						p.fill(id, fromP[0], 12)
+						d.expect(id, p, [2]int{0, 12}, toD)
+						time.Sleep(time.Millisecond)
+						p.offer(id, d, 12, fromP)
+						d.await(id, Ready)
+						p.await(id, Sent)
+						if wrong := d.wrong(id, toD[0], 0, 12); wrong > 0 {
+							t.Errorf("%d bytes on D are wrong", wrong)
+						}
+						time.Sleep(3 * time.Minute)
+						settled(t, p, d)
+						if got := d.kinds(id); len(got) != 4 {
+							t.Errorf("D has reported %v; want ready from 4 ranks", got)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestFaultsThatFail: what P and D report, and how long after the negative word the blocks are safe.
+func TestFaultsThatFail(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		faults    []fault
+		tokens    int // computed by P; 12 are needed
+		reason    []Reason
+		never     bool // the blocks must never be safe
+		safeAfter time.Duration
+		silent    bool // P never reports
+	}{
+		{name: "write breaks", faults: []fault{{"write", 1, "break"}}, tokens: 12, reason: []Reason{WriteFailed, Stopped, Sibling}, safeAfter: time.Second},
+		{name: "every write breaks", faults: []fault{{"write", 0, "break"}}, tokens: 12, reason: []Reason{WriteFailed, Stopped, Sibling}, safeAfter: time.Second},
+		{name: "write is refused", faults: []fault{{"write", 1, "refuse"}}, tokens: 12, reason: []Reason{SubmitFailed, Stopped, Sibling}},
+		{name: "completion is withheld", faults: []fault{{"write", 1, "hold"}}, tokens: 12, reason: []Reason{Deadline, Stopped}, never: true, silent: true},
+		{name: "every completion is withheld", faults: []fault{{"write", 0, "hold"}}, tokens: 12, reason: []Reason{Deadline, Stopped}, never: true, silent: true},
+		{name: "P computed too few", tokens: 11, reason: []Reason{Short, Stopped, Sibling}},
+		{name: "nothing arrives", faults: []fault{{"register", 0, "lose"}, {"cancel", 0, "lose"}}, tokens: 12, reason: []Reason{Deadline, Stopped}, never: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, newFakeNet(tc.faults...), 2, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+				id := NewTransferID()
+				p.fill(id, fromP[0], 12)
+				p.offer(id, d, tc.tokens, fromP)
+				start := time.Now()
+				d.expect(id, p, [2]int{0, 12}, toD)
+				for _, r := range d.await(id, Negative) {
+					if !slices.Contains(tc.reason, r.Reason) {
+						t.Errorf("reason is %s (%s); want one of %v", r.Reason, r.Detail, tc.reason)
+					}
+				}
+				if took := time.Since(start); took > 31*time.Second {
+					t.Errorf("D was told after %v", took)
+				}
+				negative := time.Now()
+				if tc.never {
+					time.Sleep(time.Hour)
+					if got := d.kinds(id); slices.Contains(got, "safe") || slices.Contains(got, "ready") {
+						t.Errorf("D has reported %v", got)
+					}
+					if s := d.agents[0].Status(); s.Quarantined[p.inc.ID()] != 3 {
+						t.Errorf("quarantined blocks are %v; want 3 of %s", s.Quarantined, p.inc.ID())
+					}
+				} else {
+					d.await(id, Safe)
+					if took := time.Since(negative); took < tc.safeAfter {
+						t.Errorf("safe %v after negative; want at least %v", took, tc.safeAfter)
+					}
+				}
+				if !tc.silent {
+					p.await(id, Sent)
+				} else if got := p.kinds(id); len(got) > 1 {
+					t.Errorf("P has reported %v; its write is in progress", got)
+				}
+				if !tc.never && !tc.silent {
+					time.Sleep(3 * time.Minute)
+					settled(t, p, d)
+				}
+			})
+		})
+	}
+}
+
+// TestCancelAtEveryStep gives the transfer up on either side at many moments. Each rank of D ends in ready, or in
+// negative and safe; each rank of P in sent; nothing is held afterwards.
+func TestCancelAtEveryStep(t *testing.T) {
+	for _, who := range []string{"D", "P", "both"} {
+		for _, after := range []time.Duration{0, 50, 150, 250, 350, 450, 600, 1000, 30000} {
+			for _, offered := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s after %d µs, offered %v", who, after, offered), func(t *testing.T) {
+					inBubble(t, newFakeNet(), 4, 2, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+						dir.slow = 100 * time.Microsecond
+						id := NewTransferID()
+						p.fill(id, fromP[0], 12)
+						d.expect(id, p, [2]int{0, 12}, toD)
+						if offered {
+							p.offer(id, d, 12, fromP)
+						}
+						time.Sleep(after * time.Microsecond)
+						if who != "D" {
+							p.abandon(id)
+						}
+						if who != "P" {
+							d.abandon(id)
+						}
+						if offered {
+							p.await(id, Sent)
+						}
+						time.Sleep(5 * time.Minute)
+						settled(t, p, d)
+						d.mu.Lock()
+						byRank := map[metadata.Rank][]string{}
+						for _, r := range d.reports {
+							byRank[r.Rank] = append(byRank[r.Rank], r.Kind.String())
+						}
+						d.mu.Unlock()
+						for rank, got := range byRank {
+							if !slices.Equal(got, []string{"ready"}) && !slices.Equal(got, []string{"negative", "safe"}) {
+								t.Errorf("D rank %s has reported %v", rank, got)
+							}
+							if got[0] == "ready" && d.wrong(id, toD[0], 0, 12) > 0 && len(byRank) == 2 && allReady(byRank) {
+								t.Error("ready, but the bytes are wrong")
+							}
+						}
+						if len(byRank) != 2 {
+							t.Errorf("%d ranks of D have reported; want 2", len(byRank))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func allReady(byRank map[metadata.Rank][]string) bool {
+	for _, got := range byRank {
+		if got[0] != "ready" {
+			return false
+		}
+	}
+	return true
+}
+
+func TestAbandonBeforeTheRest(t *testing.T) {
+	inBubble(t, newFakeNet(), 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		id := NewTransferID()
+		d.abandon(id)
+		p.abandon(id)
+		time.Sleep(time.Second)
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.offer(id, d, 12, fromP)
+		d.await(id, Safe)
+		p.await(id, Sent)
+		if diff := cmp.Diff(d.kinds(id), []string{"negative", "safe"}); diff != "" {
+			t.Errorf("D's reports differ (-got +want):\n%s", diff)
+		}
+	})
+}
+
+func TestLeaseOverTellsD(t *testing.T) {
+	inBubble(t, newFakeNet(), 2, 2, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		id := NewTransferID()
+		start := time.Now()
+		p.offer(id, d, 12, fromP)
+		for _, r := range p.await(id, Sent) {
+			if r.Reason != LeaseOver || r.K != 0 || r.N != 1 {
+				t.Errorf("sent is %+v; want lease_over with 0 of 1", r)
+			}
+		}
+		if took := time.Since(start).Round(time.Second); took != 30*time.Second {
+			t.Errorf("blocks were held for %v; want 30s", took)
+		}
+		late := time.Now()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		for _, r := range d.await(id, Negative) {
+			if r.Reason != Spent && r.Reason != Stopped {
+				t.Errorf("reason is %s; want spent", r.Reason)
+			}
+		}
+		d.await(id, Safe)
+		if took := time.Since(late); took > time.Second {
+			t.Errorf("D was told after %v; want at once", took)
+		}
+		time.Sleep(3 * time.Minute)
+		settled(t, p, d)
+	})
+}
+
+func TestNoOfferEndsWithTheWait(t *testing.T) {
+	inBubble(t, newFakeNet(), 2, 2, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		id := NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		for _, r := range d.await(id, Negative) {
+			if r.Reason != Deadline && r.Reason != NoOffer {
+				t.Errorf("reason is %s; want deadline or no_offer", r.Reason)
+			}
+		}
+		d.await(id, Safe)
+		time.Sleep(3 * time.Minute)
+		settled(t, p, d)
+	})
+}
+
+func TestProducerKilled(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		t.Run(fmt.Sprintf("write posted %v", held), func(t *testing.T) {
+			net := newFakeNet(fault{"write", 0, "hold"})
+			inBubble(t, net, 2, 2, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+				id := NewTransferID()
+				d.expect(id, p, [2]int{0, 12}, toD)
+				if held {
+					p.offer(id, d, 12, fromP)
+				}
+				time.Sleep(10 * time.Millisecond)
+				start := time.Now()
+				for _, r := range p.records {
+					net.kill(r.Agent)
+				}
+				for _, r := range d.await(id, Negative) {
+					if r.Reason != PeerGone {
+						t.Errorf("reason is %s; want peer_gone", r.Reason)
+					}
+				}
+				if took := time.Since(start); took > 2*time.Second {
+					t.Errorf("D was told after %v", took)
+				}
+				time.Sleep(time.Hour) // silence is never death
+				if got := d.kinds(id); slices.Contains(got, "safe") {
+					t.Fatalf("D has reported %v though nobody has proven P dead", got)
+				}
+				// P is started anew: its older process is gone.
+				dir.mu.Lock()
+				next := slices.Clone(dir.records["p"])
+				for i := range next {
+					next[i].Generation++
+				}
+				dir.records["p"] = next
+				dir.mu.Unlock()
+				d.await(id, Safe)
+				settled(t, d)
+			})
+		})
+	}
+}
+
+func TestProvenDeadNeedsADrain(t *testing.T) {
+	net := newFakeNet(fault{"write", 0, "hold"})
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		id := NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.offer(id, d, 12, fromP)
+		time.Sleep(10 * time.Millisecond)
+		net.kill(p.records[0].Agent)
+		start := time.Now()
+		d.agents[0].Gone(p.inc)
+		d.await(id, Negative)
+		d.await(id, Safe)
+		if took := time.Since(start); took < time.Second {
+			t.Errorf("blocks were safe %v after the proof; want the net delay of 1s", took)
+		}
+	})
+}
+
+func TestConsumerKilled(t *testing.T) {
+	net := newFakeNet()
+	inBubble(t, net, 2, 2, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		id := NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		time.Sleep(10 * time.Millisecond)
+		net.kill(d.records[0].Agent)
+		net.kill(d.records[1].Agent)
+		p.offer(id, d, 12, fromP)
+		p.await(id, Sent)
+		time.Sleep(3 * time.Minute)
+		settled(t, p)
+		// The next generation is served.
+		next := newRig(t, side(2), rigOptions{
+			transport: func() Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "d", gen: 2,
+		})
+		id = NewTransferID()
+		p.fill(id, fromP[0], 12)
+		p.offer(id, next, 12, fromP)
+		next.expect(id, p, [2]int{0, 12}, toD)
+		next.await(id, Ready)
+		p.await(id, Sent)
+		if wrong := next.wrong(id, toD[0], 0, 12); wrong > 0 {
+			t.Errorf("%d bytes are wrong", wrong)
+		}
+	})
+}
+
+func TestStrangerIsNotServed(t *testing.T) {
+	net := newFakeNet()
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		thief := newRig(t, side(1), rigOptions{
+			transport: func() Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "thief",
+		})
+		for _, first := range []bool{true, false} {
+			id := NewTransferID()
+			p.fill(id, fromP[0], 12)
+			if first {
+				thief.expect(id, p, [2]int{0, 12}, toD)
+				time.Sleep(10 * time.Millisecond)
+			}
+			p.offer(id, d, 12, fromP)
+			if !first {
+				time.Sleep(10 * time.Millisecond)
+				thief.expect(id, p, [2]int{0, 12}, toD)
+			}
+			if r := thief.await(id, Negative)[0]; r.Reason != Stranger {
+				t.Errorf("the stranger was told %s; want stranger", r.Reason)
+			}
+			d.expect(id, p, [2]int{0, 12}, toD)
+			d.await(id, Ready)
+			p.await(id, Sent)
+			if wrong := d.wrong(id, toD[0], 0, 12); wrong > 0 {
+				t.Errorf("%d bytes on D are wrong", wrong)
+			}
+		}
+		for _, w := range net.wrote {
+			if w != p.records[0].Agent+">"+d.records[0].Agent {
+				t.Errorf("written: %s", w)
+			}
+		}
+	})
+}
+
+func TestLookups(t *testing.T) {
+	inBubble(t, newFakeNet(), 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		dir.err = errors.New("down")
+		id := NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.offer(id, d, 12, fromP)
+		if r := d.await(id, Negative)[0]; r.Reason != Handshake {
+			t.Errorf("reason is %s; want handshake", r.Reason)
+		}
+		d.await(id, Safe)
+		if r := p.await(id, Sent)[0]; r.Reason != Handshake {
+			t.Errorf("reason is %s; want handshake", r.Reason)
+		}
+		// A failed look-up is forgotten; the next one is made once, however many wait for it.
+		dir.mu.Lock()
+		dir.err, dir.slow, dir.asked = nil, time.Second, 0
+		dir.mu.Unlock()
+		var ids []TransferID
+		for range 20 {
+			id := NewTransferID()
+			ids = append(ids, id)
+			d.expect(id, p, [2]int{4, 4}, list(0))
+			p.offer(id, d, 4, list(0, 1))
+		}
+		for _, id := range ids {
+			d.await(id, Ready)
+			p.await(id, Sent)
+		}
+		if dir.asked != 2 {
+			t.Errorf("the directory was asked %d times; want once by each side", dir.asked)
+		}
+	})
+}
+
+func TestIdleAgentSleeps(t *testing.T) {
+	for _, polled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("polled %v", polled), func(t *testing.T) {
+			net := newFakeNet()
+			net.polled = polled
+			inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+				transferAll(t, p, d)
+				time.Sleep(5 * time.Minute) // what is remembered of spent transfers is forgotten
+				for _, a := range []*Agent{p.agents[0], d.agents[0]} {
+					before := a.Status().Polls
+					time.Sleep(time.Second) // Status itself is work for a moment
+					busy := a.Status().Polls
+					time.Sleep(24 * time.Hour)
+					if after := a.Status().Polls; after-busy > busy-before+2 {
+						t.Errorf("%d polls in an idle day; a call of Status alone makes %d", after-busy, busy-before)
+					}
+				}
+			})
+		})
+	}
+}
