@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
 	"pdrouter/kvplane/nixl"
-	"pdrouter/metadata"
 )
 
 // NIXLConfig configures the nixl transport. The zero value uses UCX and a free loopback port for the doorbell.
@@ -62,33 +60,6 @@ type NIXL struct {
 	ended    []Incoming // known before the next Poll
 	closed   bool
 }
-
-// nixlPeer is a peer whose metadata is loaded.
-type nixlPeer struct {
-	remote  spans
-	bell    netip.AddrPort // invalid: it has none
-	writing int            // handles in progress; the metadata must stay while there are any
-	leaving bool           // the owner disconnected
-	lost    error
-}
-
-// nixlWrite is a request that was posted and has not been seen to end.
-type nixlWrite struct {
-	id     uint64
-	agent  string
-	peer   *nixlPeer
-	handle *nixl.Transfer
-	failed error // the post itself failed
-}
-
-// nixlBlob is what a peer must load. Whoever holds it may write into the memory: it is a secret.
-type nixlBlob struct {
-	Version  int      `msgpack:"v"`
-	Metadata []byte   `msgpack:"md"` // NIXL's own
-	Memory   []Memory `msgpack:"memory"`
-}
-
-const nixlBlobVersion = 1
 
 // NewNIXL returns a transport that has not been opened.
 func NewNIXL(lib *nixl.Library, cfg NIXLConfig) *NIXL {
@@ -151,99 +122,6 @@ func (t *NIXL) Open(agent string, memory []Memory) (blob []byte, bell string, er
 	return blob, bell, nil
 }
 
-// Connect implements Transport.
-func (t *NIXL) Connect(peer metadata.Record) error {
-	if err := t.connect(peer); err != nil {
-		return fmt.Errorf("kvplane: nixl peer %s: %w", peer.Agent, err)
-	}
-	return nil
-}
-
-func (t *NIXL) connect(record metadata.Record) error {
-	switch p := t.peers[record.Agent]; {
-	case t.closed || t.agent == nil:
-		return ErrClosed
-	case record.Transport != t.Name():
-		return fmt.Errorf("its transport is %q; want %q", record.Transport, t.Name())
-	case p != nil && p.leaving:
-		return ErrBusy
-	case p != nil:
-		return ErrKnownPeer
-	}
-	var blob nixlBlob
-	if err := msgpack.Unmarshal(record.Blob, &blob); err != nil {
-		return fmt.Errorf("blob: %w", err)
-	}
-	if blob.Version != nixlBlobVersion {
-		return fmt.Errorf("blob: version is %d; want %d", blob.Version, nixlBlobVersion)
-	}
-	remote, err := newSpans(blob.Memory)
-	if err != nil {
-		return fmt.Errorf("blob: %w", err)
-	}
-	p := &nixlPeer{remote: remote}
-	if record.Doorbell != "" {
-		if p.bell, err = netip.ParseAddrPort(record.Doorbell); err != nil {
-			return fmt.Errorf("doorbell: %w", err)
-		}
-	}
-	name, err := t.agent.Load(blob.Metadata)
-	if err != nil {
-		return err
-	}
-	if name != record.Agent {
-		return errors.Join(fmt.Errorf("its metadata is that of agent %q", name), t.agent.Forget(name))
-	}
-	if err := t.agent.Connect(name); err != nil {
-		return errors.Join(err, t.agent.Forget(name))
-	}
-	t.peers[name] = p
-	t.bell.ring(p.bell) // wiring up needs the peer's progress too
-	return nil
-}
-
-// Disconnect implements Transport. Should a write be in progress after all, the peer is forgotten after its end.
-func (t *NIXL) Disconnect(agent string) {
-	if p := t.peers[agent]; p != nil && !t.closed {
-		p.leaving = true
-		t.forget(agent, p)
-	}
-}
-
-// forget drops a peer that was disconnected and has no handle in progress.
-func (t *NIXL) forget(agent string, p *nixlPeer) {
-	if !p.leaving || p.writing > 0 {
-		return
-	}
-	delete(t.peers, agent)
-	if err := t.agent.Forget(agent); err != nil {
-		t.cfg.Log.Warn("kvplane: nixl peer not forgotten", "agent", t.name, "peer", agent, "err", err)
-	}
-}
-
-func (t *NIXL) peer(agent string) (*nixlPeer, error) {
-	p := t.peers[agent]
-	switch {
-	case t.closed:
-		return nil, ErrClosed
-	case p == nil || p.leaving:
-		return nil, ErrUnknownPeer
-	case p.lost != nil:
-		return nil, fmt.Errorf("%w: %w", ErrPeerLost, p.lost)
-	}
-	return p, nil
-}
-
-// lose reports a peer lost, once.
-func (t *NIXL) lose(agent string, p *nixlPeer, err error) {
-	if p.lost == nil {
-		p.lost = err
-		if !p.leaving {
-			t.ended = append(t.ended, Incoming{Kind: PeerLost, Agent: agent, Err: fmt.Errorf("kvplane: nixl peer %s: %w", agent, err)})
-		}
-	}
-}
-
 // Send implements Transport.
 func (t *NIXL) Send(agent string, body []byte) error {
 	if err := t.send(agent, body); err != nil {
@@ -268,67 +146,6 @@ func (t *NIXL) send(agent string, body []byte) error {
 	return nil
 }
 
-// Write implements Transport. Ranges outside the memory of either side are refused here.
-func (t *NIXL) Write(agent string, id uint64, ranges []Range, notify []byte) error {
-	if err := t.write(agent, id, ranges, notify); err != nil {
-		return fmt.Errorf("kvplane: nixl write to %s: %w", agent, err)
-	}
-	return nil
-}
-
-func (t *NIXL) write(agent string, id uint64, ranges []Range, notify []byte) error {
-	p, err := t.peer(agent)
-	if err != nil {
-		return err
-	}
-	if len(notify) > MaxMessage {
-		return fmt.Errorf("notification of %d bytes; at most %d", len(notify), MaxMessage)
-	}
-	if len(notify) == 0 {
-		notify = nil
-	}
-	if len(ranges) == 0 {
-		if notify != nil {
-			if err := t.send(agent, notify); err != nil {
-				return err
-			}
-		}
-		t.ended = append(t.ended, Incoming{Kind: WriteEnded, Agent: agent, ID: id})
-		return nil
-	}
-	local, remote := make([]nixl.Region, len(ranges)), make([]nixl.Region, len(ranges))
-	for i, r := range ranges {
-		switch {
-		case r.Length == 0:
-			return fmt.Errorf("range at %#x is empty", r.Local)
-		case !t.memory.holds(r.Local, r.Length):
-			return fmt.Errorf("range at %#x of %d bytes is not in registered memory", r.Local, r.Length)
-		case !p.remote.holds(r.Remote, r.Length):
-			return fmt.Errorf("range at %#x of %d bytes is not in the peer's registered memory", r.Remote, r.Length)
-		}
-		local[i] = nixl.Region{Address: r.Local, Length: r.Length}
-		remote[i] = nixl.Region{Address: r.Remote, Length: r.Length}
-	}
-	handle, err := t.agent.NewTransfer(nixl.Write, nixl.DRAM, local, remote, agent, notify)
-	if err != nil {
-		return err
-	}
-	w := &nixlWrite{id: id, agent: agent, peer: p, handle: handle}
-	status, err := handle.Post()
-	if err != nil {
-		// Some of it may have gone out, so it was posted; it ends when nothing is under way any more.
-		w.failed = err
-	}
-	p.writing++
-	t.bell.ring(p.bell)
-	if status != nixl.InProgress && err == nil {
-		t.end(w, nil)
-		return nil
-	}
-	t.writing = append(t.writing, w)
-	return nil
-}
-
 // Poll implements Transport.
 func (t *NIXL) Poll(out []Incoming) []Incoming {
 	if t.closed || t.agent == nil {
@@ -345,39 +162,6 @@ func (t *NIXL) Poll(out []Incoming) []Incoming {
 	clear(t.ended)
 	t.ended = t.ended[:0]
 	return out
-}
-
-// progress asks every write in progress how it stands and ends those that have ended.
-func (t *NIXL) progress() {
-	still := t.writing[:0]
-	for _, w := range t.writing {
-		if status, err := w.handle.Status(); status == nixl.InProgress {
-			still = append(still, w)
-		} else {
-			t.end(w, errors.Join(w.failed, err))
-		}
-	}
-	clear(t.writing[len(still):])
-	t.writing = still
-}
-
-// end gives the handle back, now that it has left «in progress», and reports how the write ended.
-func (t *NIXL) end(w *nixlWrite, err error) {
-	if closeErr := w.handle.Close(); closeErr != nil {
-		t.cfg.Log.Warn("kvplane: nixl handle not released", "agent", t.name, "peer", w.agent, "err", closeErr)
-	}
-	in := Incoming{Kind: WriteEnded, Agent: w.agent, ID: w.id}
-	if err != nil {
-		in.Err = fmt.Errorf("kvplane: nixl write to %s: %w: %w", w.agent, ErrPeerLost, err)
-	}
-	t.ended = append(t.ended, in)
-	w.peer.writing--
-	if err != nil {
-		t.lose(w.agent, w.peer, err)
-	} else {
-		t.bell.ring(w.peer.bell) // its notification went out just now
-	}
-	t.forget(w.agent, w.peer)
 }
 
 // Close implements Transport. Writes in progress are given Settle to end; after it the agent, its queues and its

@@ -294,7 +294,7 @@ func (p *tcpPeer) readAnswers(conn net.Conn) error {
 	var scratch [frameBytes]byte
 	for {
 		f, err := readFrame(in, scratch[:])
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return errors.New("the peer closed the connection")
 		}
 		if err != nil {

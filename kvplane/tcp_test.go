@@ -2,10 +2,8 @@ package kvplane
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -119,109 +117,6 @@ func chunkAt(address func(base uint64) uint64, length int, seq uint64) func(base
 	}
 }
 
-// TestTCPStrangers: who does not know the secret writes nothing, learns nothing, and is counted.
-func TestTCPStrangers(t *testing.T) {
-	wrong := bytes.Repeat([]byte{1}, secretBytes)
-	for name, approach := range map[string]func(t *testing.T, n *node){
-		"wrong secret": func(t *testing.T, n *node) {
-			if conn, err := dialRaw(t, n, wrong); err == nil {
-				t.Error("the handshake passed")
-			} else {
-				_, _ = conn.Write(chunkAt(func(base uint64) uint64 { return base }, 16, 1)(n.base)) // closed by now
-				closed(t, conn)
-			}
-		},
-		"no handshake": func(t *testing.T, n *node) {
-			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			_, _ = conn.Write(bytes.Repeat(chunkAt(func(base uint64) uint64 { return base }, 4096, 1)(n.base), 4)) // closed by now
-			closed(t, conn)
-		},
-		"HTTP": func(t *testing.T, n *node) {
-			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: something quite long to fill a hello\r\n\r\n")
-			closed(t, conn)
-		},
-		"replayed proof": func(t *testing.T, n *node) {
-			// A proof for one connection's nonce does not open another.
-			secret := blobOf(t, n).Secret
-			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			nonce := make([]byte, nonceBytes)
-			b := binary.LittleEndian.AppendUint16(bytes.Clone(nonce), uint16(len("raw@1")))
-			b = append(append(b, "raw@1"...), proof(secret, "dial", "d@1", "raw@1", nonce, nonce)...)
-			if _, err := conn.Write(b); err != nil {
-				t.Fatal(err)
-			}
-			closed(t, conn)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tr := NewTCP(TCPConfig{})
-			n := openNode(t, tr, "d@1", 8192, 0xee)
-			approach(t, n)
-			s := awaitStats(t, tr, func(s TCPStats) bool { return s.Inbound == 0 && s.Strangers > 0 })
-			if d := cmp.Diff(TCPStats{Strangers: 1}, s); d != "" {
-				t.Errorf("stats (-want +got):\n%s", d)
-			}
-			if !bytes.Equal(n.mem, bytes.Repeat([]byte{0xee}, 8192)) {
-				t.Error("memory was changed")
-			}
-		})
-	}
-}
-
-// TestTCPImpostor: who took over a peer's address but does not know its secret gets no byte of a write.
-func TestTCPImpostor(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	heard := make(chan int64, 1)
-	go func() {
-		conn, err := ln.Accept()
-		if err != nil {
-			heard <- -1
-			return
-		}
-		defer conn.Close()
-		_, _ = conn.Write(append([]byte(tcpMagic), make([]byte, nonceBytes)...))           // the dialler will say
-		hello, _ := io.CopyN(io.Discard, conn, int64(nonceBytes+2+len("p@1")+sha256.Size)) // its proof
-		_, _ = conn.Write(make([]byte, sha256.Size))                                       // a wrong one
-		rest, _ := io.Copy(io.Discard, conn)                                               // until it closes
-		heard <- rest + hello - int64(nonceBytes+2+len("p@1")+sha256.Size)
-	}()
-	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
-	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{ln.Addr().String()}, Secret: make([]byte, secretBytes),
-		Memory: []Memory{{Base: 1 << 20, Length: 4096}}}.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.tr.Connect(metadata.Record{Agent: "d@1", Transport: "tcp", Blob: blob}); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.tr.Write("d@1", 7, []Range{{p.base, 1 << 20, 4096}}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.awaitEnd(7); !errors.Is(err, ErrPeerLost) {
-		t.Errorf("the write ended as %v; want ErrPeerLost", err)
-	}
-	if n := <-heard; n != 0 {
-		t.Errorf("the impostor was sent %d bytes after its proof", n)
-	}
-}
-
 // TestTCPUnreachable: a peer that does not answer is lost, and what was queued for it has ended.
 func TestTCPUnreachable(t *testing.T) {
 	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
@@ -297,7 +192,7 @@ func TestTCPFullQueue(t *testing.T) {
 			t.Fatalf("%d of %d messages have come", len(d.got), sent)
 		}
 	}
-	for range 2000 { // full again
+	for range 300 { // full again
 		_ = p.tr.Send("d@1", body) // refused is as good
 	}
 	d.tr.(*TCP).Fence("p@1")
@@ -305,7 +200,7 @@ func TestTCPFullQueue(t *testing.T) {
 
 // TestTCPMessagesOvertakeWrites: a message does not wait for the end of a large write.
 func TestTCPMessagesOvertakeWrites(t *testing.T) {
-	const size = 64 << 20
+	const size = 16 << 20
 	p, d := pair(t, func(testing.TB) Transport { return NewTCP(TCPConfig{}) }, size)
 	for id := range uint64(8) {
 		if err := p.tr.Write("d@1", id, []Range{{p.base, d.base, size}}, []byte("written")); err != nil {

@@ -5,119 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
-
-	"pdrouter/metadata"
 )
-
-// patience is how long a test waits for something that must happen.
-const patience = 60 * time.Second
-
-// conformance runs a test over every transport this machine has.
-func conformance(t *testing.T, test func(t *testing.T, open func(t testing.TB) Transport)) {
-	for _, name := range []string{"tcp", "nixl"} {
-		t.Run(name, func(t *testing.T) { test(t, func(t testing.TB) Transport { return newTransport(t, name) }) })
-	}
-}
-
-// node is one agent under test: a transport, its memory and what it has taken in.
-type node struct {
-	t      testing.TB
-	tr     Transport
-	record metadata.Record
-	mem    []byte
-	base   uint64
-	got    []Incoming
-}
-
-// openNode opens an agent with n bytes of registered memory, all of them fill.
-func openNode(t testing.TB, tr Transport, name string, n int, fill byte) *node {
-	t.Helper()
-	mem, free, err := AllocateMemory(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range mem {
-		mem[i] = fill
-	}
-	m := MemoryOf(mem)
-	blob, doorbell, err := tr.Open(name, []Memory{m})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(tr.Close(), tr.Close(), free()); err != nil { // twice: it must be safe
-			t.Error(err)
-		}
-	})
-	return &node{t: t, tr: tr, mem: mem, base: m.Base,
-		record: metadata.Record{Agent: name, Transport: tr.Name(), Blob: blob, Doorbell: doorbell}}
-}
-
-func (n *node) connect(peer *node) {
-	n.t.Helper()
-	if err := n.tr.Connect(peer.record); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// await polls all nodes until n has taken in something that fits, which it takes out and returns.
-func (n *node) await(what string, fits func(Incoming) bool, others ...*node) Incoming {
-	n.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		for i, in := range n.got {
-			if fits(in) {
-				n.got = append(n.got[:i:i], n.got[i+1:]...)
-				return in
-			}
-		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%s: no %s within %v; has %v", n.record.Agent, what, patience, n.got)
-		}
-		before := len(n.got)
-		n.poll()
-		for _, o := range others {
-			o.poll()
-		}
-		if len(n.got) == before {
-			time.Sleep(idle)
-		}
-	}
-}
-
-func (n *node) poll() { n.got = n.tr.Poll(n.got) }
-
-func (n *node) awaitMessage(body []byte, others ...*node) Incoming {
-	n.t.Helper()
-	return n.await("message", func(in Incoming) bool {
-		return in.Kind == MessageReceived && bytes.Equal(in.Body, body)
-	}, others...)
-}
-
-func (n *node) awaitEnd(id uint64, others ...*node) error {
-	n.t.Helper()
-	return n.await(fmt.Sprintf("end of write %d", id), func(in Incoming) bool {
-		return in.Kind == WriteEnded && in.ID == id
-	}, others...).Err
-}
-
-// pair opens two connected agents.
-func pair(t *testing.T, open func(testing.TB) Transport, size int) (p, d *node) {
-	t.Helper()
-	p = openNode(t, open(t), "p@1", size, 0)
-	d = openNode(t, open(t), "d@1", size, 0xee)
-	p.connect(d)
-	d.connect(p)
-	return p, d
-}
-
-// scribble fills memory with bytes that differ everywhere.
-func scribble(b []byte, seed uint64) {
-	c := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
-	_, _ = c.Read(b) // never fails
-}
 
 func TestTransportMessages(t *testing.T) {
 	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
@@ -148,12 +38,11 @@ func TestTransportWrites(t *testing.T) {
 	const room = 64<<20 + 4096
 	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
 		p, d := pair(t, open, room)
+		guard := bytes.Repeat([]byte{0xee}, room)
 		for i, size := range []int{1, 2, 63, 4096, 65537, 1<<20 + 3, 64 << 20} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
 				p.t, d.t = t, t
-				for j := range min(len(d.mem), size+8192) {
-					d.mem[j] = 0xee
-				}
+				paint(d.mem[:min(len(d.mem), size+8192)], 0xee)
 				from, to := 13*i, 7+i
 				scribble(p.mem[from:from+size], uint64(i))
 				note := fmt.Appendf(nil, "written %d", size)
@@ -167,7 +56,6 @@ func TestTransportWrites(t *testing.T) {
 				if !bytes.Equal(d.mem[to:to+size], p.mem[from:from+size]) {
 					t.Fatal("the bytes differ when the notification has come")
 				}
-				guard := bytes.Repeat([]byte{0xee}, len(d.mem))
 				if !bytes.Equal(d.mem[:to], guard[:to]) || !bytes.Equal(d.mem[to+size:], guard[to+size:]) {
 					t.Fatal("bytes outside the write were changed")
 				}
@@ -428,14 +316,4 @@ func TestTransportWake(t *testing.T) {
 			}
 		}
 	})
-}
-
-// openDescriptors counts this process's file descriptors.
-func openDescriptors(t testing.TB) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skip("no /proc/self/fd here:", err)
-	}
-	return len(entries)
 }

@@ -1,0 +1,122 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"pdrouter/metadata"
+)
+
+// nixlBlob is what a peer must load. Whoever holds it may write into the memory: it is a secret.
+type nixlBlob struct {
+	Version  int      `msgpack:"v"`
+	Metadata []byte   `msgpack:"md"` // NIXL's own
+	Memory   []Memory `msgpack:"memory"`
+}
+
+const nixlBlobVersion = 1
+
+// nixlPeer is a peer whose metadata is loaded.
+type nixlPeer struct {
+	remote  spans
+	bell    netip.AddrPort // invalid: it has none
+	writing int            // handles in progress; the metadata must stay while there are any
+	leaving bool           // the owner disconnected
+	lost    error
+}
+
+// Connect implements Transport.
+func (t *NIXL) Connect(peer metadata.Record) error {
+	if err := t.connect(peer); err != nil {
+		return fmt.Errorf("kvplane: nixl peer %s: %w", peer.Agent, err)
+	}
+	return nil
+}
+
+func (t *NIXL) connect(record metadata.Record) error {
+	switch p := t.peers[record.Agent]; {
+	case t.closed || t.agent == nil:
+		return ErrClosed
+	case record.Transport != t.Name():
+		return fmt.Errorf("its transport is %q; want %q", record.Transport, t.Name())
+	case p != nil && p.leaving:
+		return ErrBusy
+	case p != nil:
+		return ErrKnownPeer
+	}
+	var blob nixlBlob
+	if err := msgpack.Unmarshal(record.Blob, &blob); err != nil {
+		return fmt.Errorf("blob: %w", err)
+	}
+	if blob.Version != nixlBlobVersion {
+		return fmt.Errorf("blob: version is %d; want %d", blob.Version, nixlBlobVersion)
+	}
+	remote, err := newSpans(blob.Memory)
+	if err != nil {
+		return fmt.Errorf("blob: %w", err)
+	}
+	p := &nixlPeer{remote: remote}
+	if record.Doorbell != "" {
+		if p.bell, err = netip.ParseAddrPort(record.Doorbell); err != nil {
+			return fmt.Errorf("doorbell: %w", err)
+		}
+	}
+	name, err := t.agent.Load(blob.Metadata)
+	if err != nil {
+		return err
+	}
+	if name != record.Agent {
+		return errors.Join(fmt.Errorf("its metadata is that of agent %q", name), t.agent.Forget(name))
+	}
+	if err := t.agent.Connect(name); err != nil {
+		return errors.Join(err, t.agent.Forget(name))
+	}
+	t.peers[name] = p
+	t.bell.ring(p.bell) // wiring up needs the peer's progress too
+	return nil
+}
+
+// Disconnect implements Transport. Should a write be in progress after all, the peer is forgotten after its end.
+func (t *NIXL) Disconnect(agent string) {
+	if p := t.peers[agent]; p != nil && !t.closed {
+		p.leaving = true
+		t.forget(agent, p)
+	}
+}
+
+// forget drops a peer that was disconnected and has no handle in progress.
+func (t *NIXL) forget(agent string, p *nixlPeer) {
+	if !p.leaving || p.writing > 0 {
+		return
+	}
+	delete(t.peers, agent)
+	if err := t.agent.Forget(agent); err != nil {
+		t.cfg.Log.Warn("kvplane: nixl peer not forgotten", "agent", t.name, "peer", agent, "err", err)
+	}
+}
+
+func (t *NIXL) peer(agent string) (*nixlPeer, error) {
+	p := t.peers[agent]
+	switch {
+	case t.closed:
+		return nil, ErrClosed
+	case p == nil || p.leaving:
+		return nil, ErrUnknownPeer
+	case p.lost != nil:
+		return nil, fmt.Errorf("%w: %w", ErrPeerLost, p.lost)
+	}
+	return p, nil
+}
+
+// lose reports a peer lost, once.
+func (t *NIXL) lose(agent string, p *nixlPeer, err error) {
+	if p.lost == nil {
+		p.lost = err
+		if !p.leaving {
+			t.ended = append(t.ended, Incoming{Kind: PeerLost, Agent: agent, Err: fmt.Errorf("kvplane: nixl peer %s: %w", agent, err)})
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+
+	"pdrouter/kvplane/nixl"
+)
+
+// nixlWrite is a request that was posted and has not been seen to end.
+type nixlWrite struct {
+	id     uint64
+	agent  string
+	peer   *nixlPeer
+	handle *nixl.Transfer
+	failed error // the post itself failed
+}
+
+// Write implements Transport. Ranges outside the memory of either side are refused here.
+func (t *NIXL) Write(agent string, id uint64, ranges []Range, notify []byte) error {
+	if err := t.write(agent, id, ranges, notify); err != nil {
+		return fmt.Errorf("kvplane: nixl write to %s: %w", agent, err)
+	}
+	return nil
+}
+
+func (t *NIXL) write(agent string, id uint64, ranges []Range, notify []byte) error {
+	p, err := t.peer(agent)
+	if err != nil {
+		return err
+	}
+	if len(notify) > MaxMessage {
+		return fmt.Errorf("notification of %d bytes; at most %d", len(notify), MaxMessage)
+	}
+	if len(notify) == 0 {
+		notify = nil
+	}
+	if len(ranges) == 0 {
+		if notify != nil {
+			if err := t.send(agent, notify); err != nil {
+				return err
+			}
+		}
+		t.ended = append(t.ended, Incoming{Kind: WriteEnded, Agent: agent, ID: id})
+		return nil
+	}
+	local, remote := make([]nixl.Region, len(ranges)), make([]nixl.Region, len(ranges))
+	for i, r := range ranges {
+		switch {
+		case r.Length == 0:
+			return fmt.Errorf("range at %#x is empty", r.Local)
+		case !t.memory.holds(r.Local, r.Length):
+			return fmt.Errorf("range at %#x of %d bytes is not in registered memory", r.Local, r.Length)
+		case !p.remote.holds(r.Remote, r.Length):
+			return fmt.Errorf("range at %#x of %d bytes is not in the peer's registered memory", r.Remote, r.Length)
+		}
+		local[i] = nixl.Region{Address: r.Local, Length: r.Length}
+		remote[i] = nixl.Region{Address: r.Remote, Length: r.Length}
+	}
+	handle, err := t.agent.NewTransfer(nixl.Write, nixl.DRAM, local, remote, agent, notify)
+	if err != nil {
+		return err
+	}
+	w := &nixlWrite{id: id, agent: agent, peer: p, handle: handle}
+	status, err := handle.Post()
+	if err != nil {
+		// Some of it may have gone out, so it was posted; it ends when nothing is under way any more.
+		w.failed = err
+	}
+	p.writing++
+	t.bell.ring(p.bell)
+	if status != nixl.InProgress && err == nil {
+		t.end(w, nil)
+		return nil
+	}
+	t.writing = append(t.writing, w)
+	return nil
+}
+
+// progress asks every write in progress how it stands and ends those that have ended.
+func (t *NIXL) progress() {
+	still := t.writing[:0]
+	for _, w := range t.writing {
+		if status, err := w.handle.Status(); status == nixl.InProgress {
+			still = append(still, w)
+		} else {
+			t.end(w, errors.Join(w.failed, err))
+		}
+	}
+	clear(t.writing[len(still):])
+	t.writing = still
+}
+
+// end gives the handle back, now that it has left «in progress», and reports how the write ended.
+func (t *NIXL) end(w *nixlWrite, err error) {
+	if closeErr := w.handle.Close(); closeErr != nil {
+		t.cfg.Log.Warn("kvplane: nixl handle not released", "agent", t.name, "peer", w.agent, "err", closeErr)
+	}
+	in := Incoming{Kind: WriteEnded, Agent: w.agent, ID: w.id}
+	if err != nil {
+		in.Err = fmt.Errorf("kvplane: nixl write to %s: %w: %w", w.agent, ErrPeerLost, err)
+	}
+	t.ended = append(t.ended, in)
+	w.peer.writing--
+	if err != nil {
+		t.lose(w.agent, w.peer, err)
+	} else {
+		t.bell.ring(w.peer.bell) // its notification went out just now
+	}
+	t.forget(w.agent, w.peer)
+}

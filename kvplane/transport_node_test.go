@@ -1,0 +1,140 @@
+package kvplane
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// patience is how long a test waits for something that must happen.
+const patience = 60 * time.Second
+
+// conformance runs a test over every transport this machine has.
+func conformance(t *testing.T, test func(t *testing.T, open func(t testing.TB) Transport)) {
+	for _, name := range []string{"tcp", "nixl"} {
+		t.Run(name, func(t *testing.T) { test(t, func(t testing.TB) Transport { return newTransport(t, name) }) })
+	}
+}
+
+// node is one agent under test: a transport, its memory and what it has taken in.
+type node struct {
+	t      testing.TB
+	tr     Transport
+	record metadata.Record
+	mem    []byte
+	base   uint64
+	got    []Incoming
+}
+
+// openNode opens an agent with n bytes of registered memory, all of them fill.
+func openNode(t testing.TB, tr Transport, name string, n int, fill byte) *node {
+	t.Helper()
+	mem, free, err := AllocateMemory(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	paint(mem, fill)
+	m := MemoryOf(mem)
+	blob, doorbell, err := tr.Open(name, []Memory{m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(tr.Close(), tr.Close(), free()); err != nil { // twice: it must be safe
+			t.Error(err)
+		}
+	})
+	return &node{t: t, tr: tr, mem: mem, base: m.Base,
+		record: metadata.Record{Agent: name, Transport: tr.Name(), Blob: blob, Doorbell: doorbell}}
+}
+
+func (n *node) connect(peer *node) {
+	n.t.Helper()
+	if err := n.tr.Connect(peer.record); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// await polls all nodes until n has taken in something that fits, which it takes out and returns.
+func (n *node) await(what string, fits func(Incoming) bool, others ...*node) Incoming {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		for i, in := range n.got {
+			if fits(in) {
+				n.got = append(n.got[:i:i], n.got[i+1:]...)
+				return in
+			}
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%s: no %s within %v; has %v", n.record.Agent, what, patience, n.got)
+		}
+		before := len(n.got)
+		n.poll()
+		for _, o := range others {
+			o.poll()
+		}
+		if len(n.got) == before {
+			time.Sleep(idle)
+		}
+	}
+}
+
+func (n *node) poll() { n.got = n.tr.Poll(n.got) }
+
+func (n *node) awaitMessage(body []byte, others ...*node) Incoming {
+	n.t.Helper()
+	return n.await("message", func(in Incoming) bool {
+		return in.Kind == MessageReceived && bytes.Equal(in.Body, body)
+	}, others...)
+}
+
+func (n *node) awaitEnd(id uint64, others ...*node) error {
+	n.t.Helper()
+	return n.await(fmt.Sprintf("end of write %d", id), func(in Incoming) bool {
+		return in.Kind == WriteEnded && in.ID == id
+	}, others...).Err
+}
+
+// pair opens two connected agents.
+func pair(t *testing.T, open func(testing.TB) Transport, size int) (p, d *node) {
+	t.Helper()
+	p = openNode(t, open(t), "p@1", size, 0)
+	d = openNode(t, open(t), "d@1", size, 0xee)
+	p.connect(d)
+	d.connect(p)
+	return p, d
+}
+
+// paint sets every byte.
+func paint(b []byte, to byte) {
+	if to == 0 {
+		clear(b)
+		return
+	}
+	page := bytes.Repeat([]byte{to}, 4096)
+	for len(b) > 0 {
+		b = b[copy(b, page):]
+	}
+}
+
+// scribble fills memory with bytes that differ everywhere.
+func scribble(b []byte, seed uint64) {
+	c := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
+	_, _ = c.Read(b) // never fails
+}
+
+// openDescriptors counts this process's file descriptors.
+func openDescriptors(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("no /proc/self/fd here:", err)
+	}
+	return len(entries)
+}
