@@ -3,15 +3,20 @@ package router
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/policies"
 )
 
 // fault is one thing that a fake engine does wrong.
@@ -40,6 +45,9 @@ const (
 	doSlow      = "slow"          // N milliseconds of prefill, or between tokens
 	doNeverKV   = "never writes"  // prefill answers and writes nothing
 	doNewEngine = "new engine id" // prefill was started anew
+
+	doRefuseLate = "503 later"   // behind N milliseconds
+	doLateToken  = "late tokens" // N milliseconds before every token but the first
 )
 
 // cluster is what the fake engines have in common: which KV is held for whom, as stock engines hold it.
@@ -245,6 +253,10 @@ func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
 	switch x.Do {
 	case doRefuse:
 		fakeError(w, 503, "Service Unavailable", "503")
+	case doRefuseLate:
+		if pause(r, fault{Do: doSlow, N: x.N}) {
+			fakeError(w, 503, "Service Unavailable", "503")
+		}
 	case doError:
 		fakeError(w, 500, "InternalServerError", "500")
 	case doReject:
@@ -342,7 +354,7 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 		n = x.N
 	}
 	for i := range n {
-		if !pause(r, x) {
+		if !pause(r, x) || i > 0 && x.Do == doLateToken && !pause(r, fault{Do: doSlow, N: x.N}) {
 			return
 		}
 		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \"}]}\n\n", i)
@@ -378,5 +390,26 @@ func rawRequest(t *testing.T, addr, request string) (status string, rest string,
 	br := bufio.NewReader(conn)
 	status, _ = br.ReadString('\n')
 	all, err := io.ReadAll(br)
-	return strings.TrimSpace(status), string(all), err == nil
+	return strings.TrimSpace(status), string(all), !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// firstUsable is a planner that takes the first engines that are usable, so that a test knows which.
+type firstUsable struct{}
+
+func (firstUsable) Choose(q policies.Request, f policies.Fleet, _ policies.Draw) policies.Choice {
+	first := func(engines []policies.Engine) int {
+		return slices.IndexFunc(engines, func(e policies.Engine) bool { return e.Usable })
+	}
+	c := policies.Choice{Prefill: first(f.Prefill), Decode: first(f.Decode), Reason: policies.Split}
+	switch {
+	case c.Decode < 0:
+		c.Reason = policies.NoDecode
+	case q.Unsplittable != "":
+		c.Prefill, c.Reason = -1, q.Unsplittable
+	case c.Prefill < 0:
+		c.Reason = policies.NoPrefill
+	default:
+		c.Split = true
+	}
+	return c
 }

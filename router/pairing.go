@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"pdrouter/metadata"
 )
@@ -85,6 +86,20 @@ func (r *Router) changed(e *engine, up bool) {
 	e.coord.Store(nil)
 	r.pairs.Forget(e.name)
 	r.warm()
+}
+
+// keepWarm has pairs whose handshake failed try again, until ctx ends.
+func (r *Router) keepWarm(ctx context.Context) {
+	tick := time.NewTicker(5 * r.cfg.Timeouts.Health)
+	defer tick.Stop()
+	for {
+		r.warm()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // warm begins the handshakes of all pairs of stock engines that push and are up.

@@ -53,6 +53,9 @@ func (x *exchange) perform(act action, e event) {
 	case doCut:
 		x.reply.stream.cut(x.failure(act.why))
 	case doClosePrefill:
+		if x.answered(a) { // it has finished meanwhile, for nobody
+			x.drainDecode(a)
+		}
 		a.prefill.cancel(errEnded)
 	case doCloseDecode, doFinishDecode: // the owner is here, so decode is past its first token or was interrupted
 		a.decode.end()
@@ -71,6 +74,18 @@ func (x *exchange) perform(act action, e event) {
 	case doDrop:
 		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
 	}
+}
+
+// answered reports whether the prefill leg's usable answer waits in the mail.
+func (x *exchange) answered(a *attempt) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, m := range x.mails {
+		if m.a == a && m.e.kind == evPrefillUsable {
+			return true
+		}
+	}
+	return false
 }
 
 // startPrefill sends the prefill leg on a goroutine of its own.

@@ -54,7 +54,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	r.warm()
+	wg.Go(func() { r.keepWarm(ctx) })
 	wg.Go(func() { r.fleet.watch(ctx, r.cfg.Timeouts.Health, r.log, r.changed) })
 	for _, e := range r.fleet.engines {
 		if e.control == "" {

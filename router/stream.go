@@ -31,6 +31,8 @@ type stream struct {
 	out   []byte // whole events that the client has not got
 	ready int    // of out, the bytes that were read
 	seen  bool   // the terminal event was read
+	wrong reason // why what follows out is not relayed
+	told  bool   // the engine's own error event is the last of out
 	err   error  // what Read returns once out is empty
 }
 
@@ -51,9 +53,6 @@ func (s *stream) first() verdict {
 	}
 	for s.next() {
 	}
-	if s.err != nil { // an error behind the first event: it is the relay's to tell
-		s.err = nil
-	}
 	return vUsable
 }
 
@@ -72,7 +71,7 @@ func (s *stream) take(event []byte) (ok bool) {
 
 // next takes one whole event, if there is one that the client may have.
 func (s *stream) next() bool {
-	if s.seen || s.err != nil {
+	if s.seen || s.wrong != whyNone {
 		return false
 	}
 	event, ok := s.frames.Next()
@@ -83,16 +82,14 @@ func (s *stream) next() bool {
 	case eventDone:
 		s.seen = true
 	case eventError:
-		s.err = errCut
-		if !s.take(event) {
-			s.err = io.ErrUnexpectedEOF
-		}
+		s.wrong = whyDecodeFailed
+		s.told = s.take(event)
 		return false
 	case eventData:
 		s.count(event)
 	}
 	if !s.take(event) {
-		s.err = io.ErrUnexpectedEOF
+		s.wrong = whyBadUpstream
 		return false
 	}
 	return true
@@ -154,6 +151,10 @@ func (s *stream) sign() {
 // fill waits for more events, or for the end.
 func (s *stream) fill() {
 	x := s.x
+	if s.wrong != whyNone {
+		x.step(event{kind: evStreamCut, why: s.wrong})
+		return
+	}
 	if s.seen { // the rest is the end of the body, which lets the connection be used again
 		s.within(time.Second)
 		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || err != io.EOF {
@@ -177,20 +178,14 @@ func (s *stream) fill() {
 		}
 	}
 	if n > 0 {
-		if perr := s.frames.Push(s.buf[:n]); perr != nil {
-			err = perr
+		if s.frames.Push(s.buf[:n]) != nil {
+			s.wrong = whyBadUpstream
 		}
 		for s.next() {
 		}
 	}
-	switch {
-	case s.seen:
-	case s.err == errCut: // the engine's own error event is the last that the client gets
-		x.step(event{kind: evStreamCut, why: whyDecodeFailed})
-	case s.err != nil:
-		x.step(event{kind: evStreamCut, why: whyBadUpstream})
-	case err != nil:
-		x.step(event{kind: evStreamCut, why: whyStreamCut})
+	if err != nil && !s.seen && s.wrong == whyNone {
+		s.wrong = whyStreamCut
 	}
 }
 
@@ -225,7 +220,7 @@ func (s *stream) mail() {
 
 // cut ends the stream with an error event. An engine's own error event that is already there stays the last.
 func (s *stream) cut(e *httpError) {
-	if s.err == nil || s.err != errCut || s.ready == len(s.out) {
+	if !s.told {
 		s.out = e.appendFrame(s.out)
 	}
 	s.err = errCut

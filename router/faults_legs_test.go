@@ -1,0 +1,230 @@
+package router
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFault47to62Legs breaks one leg before the gate. The client sees the whole answer or a true error; no engine is
+// left holding blocks.
+func TestFault47to62Legs(t *testing.T) {
+	type want struct {
+		status   int
+		reason   string // of an error
+		attempts int
+		retry    bool // the error may be retried by the client
+	}
+	ok := func(attempts int) want { return want{status: 200, attempts: attempts} }
+	for _, row := range []struct {
+		name      string
+		connector string
+		prefill   int
+		decode    int
+		faults    map[string][]fault
+		attempts  int
+		want      want
+		stranded  bool // the fake, like the engine it stands for, cannot be freed
+	}{
+		{name: "47 push, P refuses", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doRefuse}}}},
+		{name: "47 push, P resets", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doReset}, {Leg: "prefill", Nth: 2, Do: doReset}}}},
+		{name: "47 push, P fails", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}},
+		{name: "47 pull, P refuses", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
+		{name: "47 pull, P resets", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReset}}}},
+		{name: "47 pull, the only P refuses: decode alone", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
+		{name: "48 push, P rejects", connector: ConnectorPush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
+			faults: map[string][]fault{
+				"prefill-0": {{Leg: "prefill", Nth: 1, Do: doReject}}, "decode-0": {{Leg: "decode", Nth: 1, Do: doReject}}}},
+		{name: "48 pull, P rejects", connector: ConnectorPull, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReject}}}},
+		{name: "49 pull, no params", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBare}}}},
+		{name: "49 pull, part of the params", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doPart}}}},
+		{name: "49 pull, garbage", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doGarbage}}}},
+		{name: "50 pull, P hangs", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
+		{name: "50 pull, every P hangs", connector: ConnectorPull, prefill: 1, decode: 1, attempts: 1,
+			want:   want{status: 504, reason: "prefill_timeout", attempts: 1, retry: true},
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
+		{name: "51 pull, D refuses", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2),
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doRefuse}}}},
+		{name: "51 push, D refuses", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
+			faults: map[string][]fault{
+				"prefill-0": {{Leg: "prefill", Nth: 1, Do: doSlow, N: 200}},
+				"decode-0":  {{Leg: "decode", Nth: 1, Do: doRefuse}}}},
+		{name: "51 push, D refuses behind P's answer", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doRefuseLate, N: 200}}}},
+		{name: "51 push, D resets", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2), stranded: true,
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doReset}, {Leg: "decode", Nth: 2, Do: doReset}}}},
+		{name: "52 pull, D fails", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}}},
+		{name: "52 none, D fails within the budget", connector: ConnectorNone, decode: 1, attempts: 2,
+			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
+			faults: map[string][]fault{"decode-0": {{Do: doError}}}},
+		{name: "54 push, P writes nothing", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}},
+		{name: "60 none, garbage", connector: ConnectorNone, decode: 1, attempts: 1,
+			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
+			faults: map[string][]fault{"decode-0": {{Do: doGarbage}}}},
+		{name: "62 none, D resets", connector: ConnectorNone, decode: 2, want: ok(2),
+			faults: map[string][]fault{"decode-0": {{Do: doReset}}}},
+	} {
+		for _, body := range []string{plainBody, streamBody} {
+			name := row.name
+			if body == streamBody {
+				name += ", streamed"
+			}
+			t.Run(name, func(t *testing.T) {
+				s := newPool(t, row.connector, row.prefill, row.decode, nil)
+				s.cfg.Limits.Attempts = row.attempts
+				s.cfg.Timeouts.Prefill = 2 * time.Second
+				s.cfg.Timeouts.Transfer = 2 * time.Second
+				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+				if row.connector == ConnectorPush {
+					eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == row.prefill*row.decode })
+				}
+				g.settled()
+				s.setFaults(row.faults)
+				before := s.c.count("", "")
+				r := g.post(pathCompletions, body)
+				if r.Status != row.want.status {
+					t.Fatalf("status %d; want %d: %s", r.Status, row.want.status, r.Body)
+				}
+				if r.Status == 200 {
+					if got, whole := text(t, r); got != wholeText || !whole {
+						t.Errorf("text %q, whole %v", got, whole)
+					}
+				} else {
+					errorOf(t, r.Body)
+					if got := r.Header.Get("X-Pdrouter-Reason"); row.want.reason != "" && got != row.want.reason {
+						t.Errorf("reason %q; want %q", got, row.want.reason)
+					}
+					if got := r.Header.Get("X-Should-Retry") != "false"; got != row.want.retry {
+						t.Errorf("the client may retry: %v; want %v", got, row.want.retry)
+					}
+				}
+				if sum := g.last(1); sum.Attempts != row.want.attempts {
+					t.Errorf("%d attempts; want %d", sum.Attempts, row.want.attempts)
+				}
+				g.settled()
+				if !row.stranded {
+					s.noHeld(t)
+				}
+				checkDispatches(t, s.c.all()[before:], strings.Contains(row.name, "resets"))
+			})
+		}
+	}
+}
+
+// setFaults gives each engine its faults, which count its legs from now.
+func (s *pool) setFaults(faults map[string][]fault) {
+	for _, e := range s.engines() {
+		e.mu.Lock()
+		e.faults, e.n = faults[e.name], map[string]int{}
+		e.mu.Unlock()
+	}
+}
+
+func (s *pool) engines() []*fakeVLLM { return append(append([]*fakeVLLM(nil), s.p...), s.d...) }
+
+// checkDispatches checks that no decode leg went out without whole params, and that ids are shared by no two dispatches.
+func checkDispatches(t *testing.T, all []*seen, resets bool) {
+	t.Helper()
+	n := map[string]int{}
+	for _, q := range all {
+		if q.Leg == "decode" && (q.KV["remote_host"] == nil || q.KV["remote_port"] == nil) {
+			t.Errorf("decode was sent %v", q.KV)
+		}
+		n[q.Engine+q.Leg+q.ID]++
+	}
+	for key, times := range n {
+		// A prefill leg may be asked again under the same id, to free decode's blocks.
+		// So is whatever met a kept connection that broke before a byte came back.
+		if times > 1 && !strings.Contains(key, "prefill") && !resets {
+			t.Errorf("%s: %d times under one id", key, times)
+		}
+	}
+}
+
+// TestFault44Restarted has prefill come back under another engine id.
+func TestFault44Restarted(t *testing.T) {
+	s := newPool(t, ConnectorPush, 1, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		t.Fatalf("status %d: %s", r.Status, r.Body)
+	}
+	s.p[0].mu.Lock()
+	s.p[0].id = "another start"
+	s.p[0].mu.Unlock()
+	for range 3 {
+		if got, whole := text(t, g.post(pathCompletions, streamBody)); got != wholeText || !whole {
+			t.Fatalf("text %q, whole %v", got, whole)
+		}
+	}
+	eventually(t, "the new coordinates are known", func() bool { return g.r.fleet.engines[0].coord.Load() != nil })
+	g.settled()
+	last := s.c.all()[s.c.count("", "")-1]
+	for _, q := range s.c.all() {
+		if q.Leg == "decode" {
+			last = q
+		}
+	}
+	if last.KV["remote_engine_id"] != "another start" && last.Leg == "decode" && s.c.count("", "alone") == 0 {
+		t.Errorf("decode was sent %v", last.KV)
+	}
+}
+
+// TestFault64AllDown has no engine listen at all.
+func TestFault64AllDown(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := "http://" + ln.Addr().String()
+	_ = ln.Close()
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+		t.Run(connector, func(t *testing.T) {
+			m := Model{Name: "tiny", Connector: connector, Engines: []Engine{{Name: "a", URL: dead}}}
+			if connector != ConnectorNone {
+				m.Engines = nil
+				m.Prefill, m.Decode = []Engine{{Name: "p", URL: dead}}, []Engine{{Name: "d", URL: dead}}
+			}
+			g := start(t, Config{Models: []Model{m}}, Parts{})
+			r := g.post(pathCompletions, plainBody)
+			if e := errorOf(t, r.Body); r.Status != 503 || e.Type != typeUnavailable || r.Header.Get("Retry-After-Ms") == "" {
+				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+			}
+			eventually(t, "the router is not ready", func() bool { return !g.r.readiness().Ready })
+			if strings.Contains(r.Body, strings.TrimPrefix(dead, "http://")) {
+				t.Errorf("an engine's address reached the client: %s", r.Body)
+			}
+		})
+	}
+}
+
+// TestFault64PrefillDown has decode serve alone while no prefill engine listens.
+func TestFault64PrefillDown(t *testing.T) {
+	for _, connector := range []string{ConnectorPush, ConnectorPull} {
+		t.Run(connector, func(t *testing.T) {
+			s := newPool(t, connector, 1, 1, nil)
+			s.p[0].srv.Close()
+			g := start(t, s.cfg, Parts{})
+			for range 3 {
+				r := g.post(pathCompletions, plainBody)
+				if got, whole := text(t, r); got != wholeText || !whole {
+					t.Errorf("text %q, whole %v", got, whole)
+				}
+			}
+			s.noHeld(t)
+		})
+	}
+}
