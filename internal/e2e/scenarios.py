@@ -1,17 +1,20 @@
 """Asks an OpenAI server every scenario, and records the answers or compares them with recorded ones.
 
-    scenarios.py record  URL ANSWERS                       ask one engine, write ANSWERS
-    scenarios.py compare URL ANSWERS REPORT split|alone    ask the gateway, compare, write REPORT
+    scenarios.py record  URL ANSWERS                  ask one engine, write ANSWERS
+    scenarios.py compare URL ANSWERS REPORT KIND...   ask the gateway, compare, write REPORT
 
-`split` are the requests that can be handed from prefill to decode, `alone` those that one hand-off cannot serve.
+KIND is `split` (requests that can be handed from prefill to decode), `alone` (those that one hand-off cannot serve, or
+need none) or `refuse` (mistakes of a client, which nobody answers).
 Everything is asked at temperature 0, or with a seed, through the openai client, which must not retry. An answer is the text, the token
 ids, why it ended, how long the prompt was and what usage said; all of it must be equal. REPORT is JSON: how many
 requests, how many prompt tokens, and how many answers gave which reason. The exit status is 1 if any answer differs.
+The key is taken from OPENAI_API_KEY, if it is set.
 """
 
 import concurrent.futures
 import dataclasses
 import json
+import os
 import random
 import sys
 import time
@@ -40,7 +43,6 @@ class Case:
     prompt: object
     stream: bool = False
     usage: bool = False
-    alone: bool = False
     max_tokens: int = 20
     temperature: float = 0
     more: dict = dataclasses.field(default_factory=dict)
@@ -86,8 +88,6 @@ def one_by_one():
     for number in range(3):
         yield Case(f"shared prefix {number}", "completions", opening + prose(f"ending {number}", 40), stream=number == 1)
     yield Case("the same prompt again", "completions", opening + prose("ending 0", 40))
-    yield Case("one token", "chat", prose("one token", 90), max_tokens=1)
-    yield Case("one token streamed", "completions", prose("one token streamed", 90), max_tokens=1, stream=True, usage=True)
     yield Case("with a min_tokens", "completions", prose("min", 70), more={"min_tokens": 12})
     yield Case("with foreign fields", "chat", prose("foreign", 70), more={"seed": 2**53 + 1, "user": "é\u2028\"\\", "metadata": {"a": "b"}})
     yield Case("forged hand-off", "completions", prose("forged", 120), forged={"kv_transfer_params": FORGED})
@@ -111,8 +111,10 @@ def together():
 
 
 def alone():
-    yield Case("two choices", "chat", prose("two choices", 210), alone=True, temperature=0.7, more={"n": 2, "seed": 7})
-    yield Case("two prompts", "completions", [prose("first prompt", 130), prose("second prompt", 170)], alone=True)
+    yield Case("one token", "chat", prose("one token", 90), max_tokens=1)
+    yield Case("one token streamed", "completions", prose("one token streamed", 90), max_tokens=1, stream=True, usage=True)
+    yield Case("two choices", "chat", prose("two choices", 210), temperature=0.7, more={"n": 2, "seed": 7})
+    yield Case("two prompts", "completions", [prose("first prompt", 130), prose("second prompt", 170)])
 
 
 def plain(value):
@@ -155,8 +157,42 @@ def ask(client, case, gateway):
     return answer, chunks, raw.headers.get("x-pdrouter-reason", "")
 
 
-def run(url, gateway, kind):
-    client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120)
+def connect(url, **more):
+    return openai.OpenAI(**{"base_url": url + "/v1", "api_key": os.environ.get("OPENAI_API_KEY", "none"), "max_retries": 0, "timeout": 120, **more})
+
+
+def refuse(url):
+    """Mistakes of a client are the client's exceptions, with a message, and none of them is retried."""
+    client, turn = connect(url), [{"role": "user", "content": "hello"}]
+    wrong = []
+
+    def expect(name, kind, call):
+        try:
+            call()
+        except kind as error:
+            body = error.body if isinstance(error.body, dict) else {}
+            if not body.get("message") or not body.get("type"):
+                wrong.append(f"{name}: the error has no message or type: {error.body!r}")
+        except Exception as error:
+            wrong.append(f"{name}: {error!r}; want {kind.__name__}")
+        else:
+            wrong.append(f"{name}: was answered; want {kind.__name__}")
+        print(f"    refuse {name}\n", end="", flush=True)
+
+    create = client.chat.completions.create
+    expect("a model nobody serves", openai.NotFoundError, lambda: create(model="nobody", messages=turn))
+    expect("max_tokens below 1", openai.BadRequestError, lambda: create(model=MODEL, messages=turn, max_tokens=0))
+    expect("too many choices", openai.BadRequestError, lambda: create(model=MODEL, messages=turn, n=1000))
+    expect("a route that is none", openai.NotFoundError, lambda: client.embeddings.create(model=MODEL, input="hello", encoding_format="float"))
+    if os.environ.get("OPENAI_API_KEY"):
+        other = connect(url, api_key="sk-not-a-key")
+        expect("a wrong key", openai.AuthenticationError, lambda: other.chat.completions.create(model=MODEL, messages=turn))
+        expect("a wrong key for the models", openai.AuthenticationError, other.models.list)
+    return wrong
+
+
+def run(url, gateway, kinds):
+    client = connect(url)
     models = [model.id for model in client.models.list()]
     if MODEL not in models:
         raise AssertionError(f"/v1/models lists {models}")
@@ -172,12 +208,12 @@ def run(url, gateway, kind):
             answers[case.name], reasons[case.name] = {"error": repr(error)}, ""
         print(f"    {case.name}: {(time.monotonic() - began) * 1000:.0f} ms {reasons[case.name]}\n", end="", flush=True)
 
-    if kind in ("split", "all"):
+    if "split" in kinds:
         for case in one_by_one():
             one(case)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(one, together()))
-    if kind in ("alone", "all"):
+    if "alone" in kinds:
         for case in alone():
             one(case)
     # An engine that is starved of CPU sends its tokens in one piece now and then, a gateway that waits for all always.
@@ -195,7 +231,7 @@ def distinct(answers):
 def main():
     verb, url, path = sys.argv[1:4]
     if verb == "record":
-        answers, _ = run(url, False, "all")
+        answers, _ = run(url, False, ("split", "alone"))
         failed = [f"{name}: {answer['error']}" for name, answer in answers.items() if "error" in answer]
         if failed:
             sys.exit("\n".join(failed))
@@ -206,13 +242,16 @@ def main():
         with open(path, "w") as file:
             json.dump(answers, file, indent=1, sort_keys=True)
         return
-    report_path, kind = sys.argv[4:6]
+    report_path, kinds = sys.argv[4], sys.argv[5:]
     with open(path) as file:
         want = json.load(file)
-    got, reasons = run(url, True, kind)
+    got, reasons = run(url, True, kinds)
     wrong = [name for name in got if got[name] != want[name]]
     for name in wrong:
         print(f"    DIFFERENT {name}\n      got  {json.dumps(got[name])[:900]}\n      want {json.dumps(want[name])[:900]}")
+    for mistake in refuse(url) if "refuse" in kinds else ():
+        wrong.append(mistake)
+        print(f"    NOT REFUSED {mistake}")
     report = {
         "requests": len(got),
         "prompt_tokens": sum(want[name]["prompt"] for name in got),
@@ -221,7 +260,7 @@ def main():
     }
     with open(report_path, "w") as file:
         json.dump(report, file)
-    print(f"    {len(got) - len(wrong)} of {len(got)} answers equal", flush=True)
+    print(f"    {len(got)} answers compared, {len(wrong)} mistakes", flush=True)
     sys.exit(1 if wrong else 0)
 
 
