@@ -28,14 +28,14 @@ func (p *producer) consumers(e event) {
 		return
 	}
 	g.owed, g.known = e.owed, true
-	for _, r := range g.regs {
-		if g.state == givenHeld && r.state == regWaiting {
-			p.serve(r)
-		}
-	}
 	for _, r := range g.regs { // a consumer that has given up already
 		if g.state == givenHeld && r.state == regEnded && r.status.state != statusDone && g.owes(r.from.peer) {
 			p.lose(g, r.status.reason, r.status.detail)
+		}
+	}
+	for _, r := range g.regs {
+		if g.state == givenHeld && r.state == regWaiting {
+			p.serve(r)
 		}
 	}
 	p.settle(g)
