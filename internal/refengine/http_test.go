@@ -2,7 +2,6 @@ package refengine
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -20,21 +19,7 @@ import (
 func serve(t *testing.T, c Config) (*Engine, string) {
 	t.Helper()
 	e := newTestEngine(t, c)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- NewServer(e).Serve(ctx, ln, 10*time.Second) }()
-	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return e, "http://" + ln.Addr().String()
+	return e, serveOn(t, e)
 }
 
 func TestConformance(t *testing.T) {
