@@ -1,0 +1,147 @@
+package kvplane
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func allow(r *http.Request) error {
+	if r.Header.Get("Authorization") != "Bearer secret" {
+		return errors.New("no")
+	}
+	return nil
+}
+
+func secret() (string, error) { return "secret", nil }
+
+func TestWatch(t *testing.T) {
+	events := NewEvents()
+	server := httptest.NewServer(ControlHandler(events, func(TransferID, string) {}, allow))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan TransferEvent, 100)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Watch(ctx, server.Client(), server.URL+"/", secret, func(e TransferEvent) { got <- e })
+	}()
+	// Published until one is seen: the subscription is made when the request has arrived.
+	want := TransferEvent{Transfer: NewTransferID().String(), Engine: "d", Generation: 7, Event: "counted", K: 1, N: 2}
+	see := func() TransferEvent {
+		for {
+			events.Publish(want)
+			select {
+			case e := <-got:
+				return e
+			default:
+			}
+		}
+	}
+	if diff := cmp.Diff(see(), want); diff != "" {
+		t.Errorf("event differs (-got +want):\n%s", diff)
+	}
+	// A broken stream is opened again, and says so.
+	server.CloseClientConnections()
+	for e := range got {
+		if e.Event == gapEvent {
+			break
+		}
+	}
+	if e := see(); e.Event != "counted" && e.Event != gapEvent {
+		t.Errorf("event after the break is %+v", e)
+	}
+	cancel()
+	for {
+		select {
+		case <-got:
+			continue
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Watch ended with %v", err)
+			}
+			return
+		}
+	}
+}
+
+func TestCancelTransfer(t *testing.T) {
+	type call struct {
+		ID  TransferID
+		Why string
+	}
+	var got []call
+	server := httptest.NewServer(ControlHandler(NewEvents(), func(id TransferID, why string) { got = append(got, call{id, why}) }, allow))
+	defer server.Close()
+	id := NewTransferID()
+	if err := CancelTransfer(t.Context(), server.Client(), server.URL, secret, id, "client left"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, []call{{id, "client left"}}); diff != "" {
+		t.Errorf("calls differ (-got +want):\n%s", diff)
+	}
+	if err := CancelTransfer(t.Context(), server.Client(), server.URL, nil, id, ""); err == nil || !strings.Contains(err.Error(), "status 401") {
+		t.Errorf("without a token: %v; want status 401", err)
+	}
+	for path, want := range map[string]int{
+		"/kvplane/v1/transfers/nonsense/cancel":                              http.StatusBadRequest,
+		"/kvplane/v1/transfers/" + strings.ToUpper(id.String()) + "x/cancel": http.StatusBadRequest,
+		"/kvplane/v1/transfers/" + id.String() + "/other":                    http.StatusNotFound,
+	} {
+		req, err := http.NewRequest(http.MethodPost, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer secret")
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s answers %d; want %d", path, resp.StatusCode, want)
+		}
+	}
+	if len(got) != 1 {
+		t.Errorf("%d cancels were carried out; want 1", len(got))
+	}
+}
+
+func TestSlowSubscriberMissesEvents(t *testing.T) {
+	events := NewEvents()
+	feed, end := events.Subscribe(3)
+	for i := range 10 {
+		events.Publish(TransferEvent{Event: "counted", K: i + 1})
+	}
+	for range 3 {
+		<-feed
+	}
+	events.Publish(TransferEvent{Event: "ready"})
+	end()
+	end()
+	events.Publish(TransferEvent{Event: "sent"})
+	var got []string
+	for e := range feed {
+		got = append(got, e.Event)
+	}
+	if diff := cmp.Diff(got, []string{"gap", "ready"}); diff != "" {
+		t.Errorf("events differ (-got +want):\n%s", diff)
+	}
+}
+
+func TestTransferID(t *testing.T) {
+	id := NewTransferID()
+	got, err := ParseTransferID(id.String())
+	if err != nil || got != id {
+		t.Errorf("got %v, %v; want %v", got, err, id)
+	}
+	for _, bad := range []string{"", "12", strings.Repeat("0", 32), strings.Repeat("G", 32), strings.Repeat("A", 32), strings.Repeat("a", 33)} {
+		if _, err := ParseTransferID(bad); err == nil {
+			t.Errorf("%q was taken for a transfer id", bad)
+		}
+	}
+}
