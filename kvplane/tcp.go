@@ -73,6 +73,7 @@ type TCP struct {
 	peers   map[string]*tcpPeer
 	inbound map[*tcpInbound]struct{}
 	arrived []arrival
+	session uint64     // the last one given out: the Unix time in ns of a Connect
 	room    *sync.Cond // signalled when arrived was taken, a connection was fenced or the transport closed
 	closed  bool
 	stats   TCPStats
@@ -188,7 +189,9 @@ func (t *TCP) Connect(peer metadata.Record) error {
 	case t.peers[peer.Agent] != nil:
 		return fail(ErrKnownPeer)
 	}
+	t.session = max(t.session+1, uint64(time.Now().UnixNano()))
 	p := newTCPPeer(t, peer.Agent, blob, remote)
+	p.session = t.session
 	t.peers[peer.Agent] = p
 	t.tasks.Go(p.run)
 	return nil
@@ -290,10 +293,15 @@ func (t *TCP) deliver(from *tcpInbound, in Incoming) bool {
 // it returns, nothing of what the agent has sent so far lands any more; what it sends over a new connection does.
 // It does not wait for the peer.
 func (t *TCP) Fence(agent string) {
+	t.fence(func(c *tcpInbound) bool { return c.agent == agent || c.agent == "" })
+}
+
+// fence cuts the connections that which, called with mu held, chooses, and waits until they land nothing any more.
+func (t *TCP) fence(which func(*tcpInbound) bool) {
 	t.mu.Lock()
 	var cut []*tcpInbound
 	for c := range t.inbound {
-		if c.agent == agent || c.agent == "" {
+		if which(c) {
 			c.fenced = true
 			cut = append(cut, c)
 		}

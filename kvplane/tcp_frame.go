@@ -62,12 +62,14 @@ func readFrame(r io.Reader, scratch []byte) (frame, error) {
 	}, nil
 }
 
-// The handshake. Whoever accepts sends tcpMagic and a nonce; whoever dialled answers with a nonce of its own, its
-// agent name and a proof that it knows the secret of the other's blob; the accepting side proves the same. The secret
-// itself is never sent, and a stranger who reaches the port gets a nonce and nothing else.
+// The handshake. Whoever accepts sends tcpMagic and a nonce; whoever dialled answers with a nonce of its own, the
+// session's number, its agent name and a proof that it knows the secret of the other's blob; the accepting side proves
+// the same. The secret itself is never sent, and a stranger who reaches the port gets a nonce and nothing else. A
+// session ends those of the same agent with a lower number: what they had not landed yet never lands.
 const (
 	tcpMagic     = "pdrk\x00\x01\x00\x00"
 	nonceBytes   = 32
+	helloBytes   = nonceBytes + 8 // the dialling side's nonce and session
 	secretBytes  = 32
 	maxAgentName = 256 // bytes
 )
@@ -88,7 +90,7 @@ func proof(secret []byte, side, accepting, dialling string, a, d []byte) []byte 
 }
 
 // greet runs the dialling side of the handshake.
-func greet(conn io.ReadWriter, self, peer string, secret []byte) error {
+func greet(conn io.ReadWriter, self, peer string, secret []byte, session uint64) error {
 	var hello [len(tcpMagic) + nonceBytes]byte
 	if _, err := io.ReadFull(conn, hello[:]); err != nil {
 		return err
@@ -97,10 +99,11 @@ func greet(conn io.ReadWriter, self, peer string, secret []byte) error {
 		return fmt.Errorf("%w: the other side speaks another protocol", errFrame)
 	}
 	accepted := hello[len(tcpMagic):]
-	own := make([]byte, nonceBytes)
+	own := make([]byte, nonceBytes, helloBytes)
 	if _, err := rand.Read(own); err != nil {
 		return err
 	}
+	own = binary.LittleEndian.AppendUint64(own, session)
 	b := append([]byte(nil), own...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(self)))
 	b = append(b, self...)
@@ -118,31 +121,31 @@ func greet(conn io.ReadWriter, self, peer string, secret []byte) error {
 	return nil
 }
 
-// admit runs the accepting side of the handshake and returns the name that the peer gave itself.
-func admit(conn io.ReadWriter, self string, secret []byte) (string, error) {
+// admit runs the accepting side of the handshake and returns the name that the peer gave itself, and the session.
+func admit(conn io.ReadWriter, self string, secret []byte) (string, uint64, error) {
 	own := make([]byte, nonceBytes)
 	if _, err := rand.Read(own); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	if _, err := conn.Write(append([]byte(tcpMagic), own...)); err != nil {
-		return "", err
+		return "", 0, err
 	}
-	var head [nonceBytes + 2]byte
+	var head [helloBytes + 2]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return "", err
+		return "", 0, err
 	}
-	n := int(binary.LittleEndian.Uint16(head[nonceBytes:]))
+	n := int(binary.LittleEndian.Uint16(head[helloBytes:]))
 	if n == 0 || n > maxAgentName {
-		return "", fmt.Errorf("%w: agent name of %d bytes", errFrame, n)
+		return "", 0, fmt.Errorf("%w: agent name of %d bytes", errFrame, n)
 	}
 	rest := make([]byte, n+sha256.Size)
 	if _, err := io.ReadFull(conn, rest); err != nil {
-		return "", err
+		return "", 0, err
 	}
-	peer, theirs := string(rest[:n]), head[:nonceBytes]
+	peer, theirs := string(rest[:n]), head[:helloBytes]
 	if !hmac.Equal(rest[n:], proof(secret, "dial", self, peer, own, theirs)) {
-		return "", errSecret
+		return "", 0, errSecret
 	}
 	_, err := conn.Write(proof(secret, "accept", self, peer, own, theirs))
-	return peer, err
+	return peer, binary.LittleEndian.Uint64(theirs[nonceBytes:]), err
 }

@@ -24,6 +24,7 @@ type tcpInbound struct {
 
 	// Guarded by t.mu.
 	agent       string // "" before the handshake
+	session     uint64
 	queued      int
 	queuedBytes int
 	fenced      bool
@@ -94,17 +95,16 @@ func (c *tcpInbound) serve() error {
 	if err := c.conn.SetDeadline(time.Now().Add(t.cfg.Dial)); err != nil {
 		return err
 	}
-	agent, err := admit(c.conn, t.name, t.secret)
+	agent, session, err := admit(c.conn, t.name, t.secret)
 	if err != nil {
 		return err
+	}
+	if !c.supersede(agent, session) {
+		return ErrClosed
 	}
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	t.mu.Lock()
-	c.agent = agent
-	t.mu.Unlock()
-
 	in := bufio.NewReaderSize(c.conn, socketBuffer)
 	var header [frameBytes]byte
 	seq, landed := uint64(1), uint64(0) // the write in progress
@@ -147,6 +147,22 @@ func (c *tcpInbound) serve() error {
 			return fmt.Errorf("%w: kind %d", errFrame, f.kind)
 		}
 	}
+}
+
+// supersede names the connection's peer and fences its older sessions. It is false if there is a newer one, or if the
+// connection was fenced meanwhile.
+func (c *tcpInbound) supersede(agent string, session uint64) bool {
+	c.t.mu.Lock()
+	c.agent, c.session = agent, session
+	for other := range c.t.inbound {
+		c.fenced = c.fenced || other.agent == agent && other.session > session
+	}
+	stale := c.fenced
+	c.t.mu.Unlock()
+	if !stale {
+		c.t.fence(func(other *tcpInbound) bool { return other.agent == agent && other.session < session })
+	}
+	return !stale
 }
 
 // land reads bytes straight into registered memory.

@@ -52,13 +52,14 @@ type piece struct {
 
 // tcpPeer is the connection on which this agent writes to one peer. Its goroutine (run) owns the socket.
 type tcpPeer struct {
-	t      *TCP
-	agent  string
-	blob   tcpBlob
-	remote spans
-	ctx    context.Context
-	cancel context.CancelFunc
-	queued chan struct{} // rings when something was queued
+	t       *TCP
+	agent   string
+	blob    tcpBlob
+	remote  spans
+	session uint64 // grows with each Connect
+	ctx     context.Context
+	cancel  context.CancelFunc
+	queued  chan struct{} // rings when something was queued
 
 	mu           sync.Mutex
 	messages     [][]byte
@@ -207,7 +208,7 @@ func (p *tcpPeer) dial() (net.Conn, error) {
 			continue
 		}
 		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-		err = greet(conn, p.t.name, p.agent, p.blob.Secret)
+		err = greet(conn, p.t.name, p.agent, p.blob.Secret, p.session)
 		if stop() && err == nil {
 			return conn, nil
 		}

@@ -53,9 +53,9 @@ func TestTCPStrangers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			nonce := make([]byte, nonceBytes)
+			nonce := make([]byte, helloBytes)
 			b := binary.LittleEndian.AppendUint16(bytes.Clone(nonce), uint16(len("raw@1")))
-			b = append(append(b, "raw@1"...), proof(secret, "dial", "d@1", "raw@1", nonce, nonce)...)
+			b = append(append(b, "raw@1"...), proof(secret, "dial", "d@1", "raw@1", nonce[:nonceBytes], nonce)...)
 			if _, err := conn.Write(b); err != nil {
 				t.Fatal(err)
 			}
@@ -93,10 +93,10 @@ func TestTCPImpostor(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = conn.Write(append([]byte(tcpMagic), make([]byte, nonceBytes)...))           // the dialler will say
-		hello, _ := io.CopyN(io.Discard, conn, int64(nonceBytes+2+len("p@1")+sha256.Size)) // its proof
+		hello, _ := io.CopyN(io.Discard, conn, int64(helloBytes+2+len("p@1")+sha256.Size)) // its proof
 		_, _ = conn.Write(make([]byte, sha256.Size))                                       // a wrong one
 		rest, _ := io.Copy(io.Discard, conn)                                               // until it closes
-		heard <- rest + hello - int64(nonceBytes+2+len("p@1")+sha256.Size)
+		heard <- rest + hello - int64(helloBytes+2+len("p@1")+sha256.Size)
 	}()
 	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
 	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{ln.Addr().String()}, Secret: make([]byte, secretBytes),

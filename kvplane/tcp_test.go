@@ -27,6 +27,11 @@ func blobOf(t testing.TB, n *node) tcpBlob {
 // dialRaw connects to an agent without the transport and, with a secret, passes the handshake.
 func dialRaw(t testing.TB, n *node, secret []byte) (net.Conn, error) {
 	t.Helper()
+	return dialSession(t, n, secret, 1)
+}
+
+func dialSession(t testing.TB, n *node, secret []byte, session uint64) (net.Conn, error) {
+	t.Helper()
 	conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +40,7 @@ func dialRaw(t testing.TB, n *node, secret []byte) (net.Conn, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	return conn, greet(conn, "raw@1", n.record.Agent, secret)
+	return conn, greet(conn, "raw@1", n.record.Agent, secret, session)
 }
 
 // closed waits until the other side has closed the connection.
@@ -160,6 +165,57 @@ func TestTCPFence(t *testing.T) {
 		t.Errorf("stats %+v; a fenced peer did nothing wrong", s)
 	}
 	tr.Fence("nobody@1")
+}
+
+// TestTCPSupersede: a new session of an agent fences its older ones, and an older one that comes late is refused.
+func TestTCPSupersede(t *testing.T) {
+	tr := NewTCP(TCPConfig{})
+	d := openNode(t, tr, "d@1", 8192, 0)
+	secret := blobOf(t, d).Secret
+	chunk := func(at uint64, b byte) []byte {
+		f := frame{kind: frameChunk, seq: 1, address: d.base + at, length: 2048}
+		return append(f.append(nil), bytes.Repeat([]byte{b}, 100)...) // not whole
+	}
+	landed := func(at int, b byte) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); d.mem[at+99] != b; time.Sleep(idle) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the bytes at %d have not landed", at)
+			}
+		}
+	}
+	old, err := dialSession(t, d, secret, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Write(chunk(0, 7)); err != nil {
+		t.Fatal(err)
+	}
+	landed(0, 7)
+	next, err := dialSession(t, d, secret, 11)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.Write(chunk(4096, 8)); err != nil {
+		t.Fatal(err)
+	}
+	landed(4096, 8) // so the old one was fenced before
+	clear(d.mem)
+	_, _ = old.Write(bytes.Repeat([]byte{7}, 1948)) // its end is cut
+	closed(t, old)
+	late, err := dialSession(t, d, secret, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = late.Write(chunk(0, 9))
+	closed(t, late)
+	if _, err := next.Write(bytes.Repeat([]byte{8}, 1948)); err != nil {
+		t.Fatal(err)
+	}
+	landed(4096+1948, 8)
+	if !bytes.Equal(d.mem[:4096], make([]byte, 4096)) {
+		t.Error("bytes of an old session landed")
+	}
 }
 
 // TestTCPFullQueue: a receiver that does not poll holds back its senders without holding more than its share, Fence
