@@ -19,21 +19,22 @@ type books struct {
 // entry is one transfer's page.
 type entry struct {
 	Books
+	decode  string          // the engine whose ranks are the consumers; prefill's ranks count what they have sent
 	ready   map[string]bool // consumer ranks that have all
 	readyAt time.Time       // when the last of them said so
 }
 
 func newBooks(n int) *books { return &books{max: n, byID: make(map[string]*entry, n)} }
 
-// open makes a page for a transfer, so that events of strangers take no room.
-func (b *books) open(id string) {
+// open makes a page for a transfer to the engine decode, so that events of strangers take no room.
+func (b *books) open(id, decode string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.order) >= b.max {
 		delete(b.byID, b.order[0])
 		b.order = b.order[1:]
 	}
-	b.byID[id] = &entry{}
+	b.byID[id] = &entry{decode: decode}
 	b.order = append(b.order, id)
 }
 
@@ -48,9 +49,11 @@ func (b *books) note(e kvplane.TransferEvent, at time.Time) {
 	rank := e.Rank.String()
 	switch e.Event {
 	case "written":
-		t.Blocks += e.Blocks
 		t.Bytes += int64(e.Bytes)
 	case "counted":
+		if e.Engine != t.decode {
+			return
+		}
 		if t.Counted == nil {
 			t.Counted = make(map[string]string)
 		}
@@ -58,6 +61,9 @@ func (b *books) note(e kvplane.TransferEvent, at time.Time) {
 	case "ready":
 		if t.ready == nil {
 			t.ready = make(map[string]bool)
+		}
+		if !t.ready[rank] {
+			t.Blocks += e.Blocks
 		}
 		t.ready[rank] = true
 		t.readyAt = at

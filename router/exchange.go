@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,6 @@ type exchange struct {
 	acts  []action
 	queue []event // of the owner's own making, oldest first
 	not   tried
-	cur   *attempt
 	stale event // what came of the decode leg while mail was waiting
 	held  bool  // stale is set
 
@@ -42,7 +42,8 @@ type exchange struct {
 	prev, next *exchange // in the router's live list
 
 	mu        sync.Mutex
-	mails     []mail
+	cur       *attempt                // written by the owner alone, which reads it without mu
+	mails     []mail                  // none of them of an attempt before cur
 	interrupt context.CancelCauseFunc // ends what the owner is blocked on; nil if it is not
 	patient   bool                    // the decode leg must reach its first token, whether the client waits or not
 	gated     bool                    // decode's answer is on its way to the client
@@ -117,7 +118,7 @@ func (x *exchange) step(e event) {
 // post hands an event to the owner, and takes it out of what it is blocked on unless that may go on.
 func (x *exchange) post(m mail) {
 	x.mu.Lock()
-	if x.over {
+	if x.over || m.a != nil && m.a != x.cur { // what an earlier attempt still says must not end this one
 		x.mu.Unlock()
 		return
 	}
@@ -137,16 +138,19 @@ func (x *exchange) post(m mail) {
 	}
 }
 
-// mailLocked takes the oldest event that is not of an earlier attempt.
+// mailLocked takes the oldest event.
 func (x *exchange) mailLocked() (mail, bool) {
-	for len(x.mails) > 0 {
-		m := x.mails[0]
-		x.mails = append(x.mails[:0], x.mails[1:]...)
-		if m.a == nil || m.a == x.cur {
-			return m, true
-		}
+	if len(x.mails) == 0 {
+		return mail{}, false
 	}
-	return mail{}, false
+	m := x.mails[0]
+	x.mails = append(x.mails[:0], x.mails[1:]...)
+	return m, true
+}
+
+// dropOld keeps the events that belong to no attempt.
+func dropOld(mails []mail) []mail {
+	return slices.DeleteFunc(mails, func(m mail) bool { return m.a != nil })
 }
 
 // block notes how to interrupt the owner, unless there is mail.
@@ -231,7 +235,10 @@ func (x *exchange) plan() event {
 	a := &attempt{split: choice.Split}
 	a.h.shape = x.b.shape
 	a.h.draw()
-	x.cur, x.choice = a, choice
+	x.choice = choice
+	x.mu.Lock()
+	x.cur, x.mails = a, dropOld(x.mails)
+	x.mu.Unlock()
 	x.sum.Attempts++
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
 	a.decode.open(x.r.legs, x.m.decode[choice.Decode])
@@ -282,7 +289,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
-		x.r.books.open(a.h.transfer)
+		x.r.books.open(a.h.transfer, a.decode.engine.name)
 	}
 	x.queue = append(x.queue, event{kind: evPaired})
 }

@@ -26,7 +26,7 @@ type Phases struct {
 
 // Books are what the KV plane reported of one transfer.
 type Books struct {
-	Blocks  int               `json:"blocks"`  // blocks written, over all producers
+	Blocks  int               `json:"blocks"`  // blocks that the consumers have whole, summed over their ranks
 	Bytes   int64             `json:"bytes"`   // bytes written, over all producers
 	Counted map[string]string `json:"counted"` // consumer rank "dp/pp/tp" to completions counted "k/n"
 	Ready   bool              `json:"ready"`   // every consumer reported that it has all its blocks

@@ -22,6 +22,8 @@ func commands() []command {
 	return []command{
 		{"serve", "run the gateway: pdrouter serve -c FILE", runServe},
 		{"check", "validate a configuration and show what it would serve: pdrouter check -c FILE", runCheck},
+		{"demo", "a gateway and four reference engines on this machine; every answer is compared", runDemo},
+		{"engine", "run one reference engine", runEngine},
 		{"token", "mint, inspect or verify a token", runToken},
 		{"keys", "make signing keys and API keys", runKeys},
 		{"bench", "measure the gateway beside a floor in the same run", runBench},

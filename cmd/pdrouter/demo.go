@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// demoModel is the name under which the demo's engines serve the reference model.
+const demoModel = "reference"
+
+// runDemo starts a gateway and four reference engines as processes of their own, sends sample requests through the
+// OpenAI routes, and compares each answer with that of one engine alone. It returns an error unless all are equal.
+func runDemo(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("pdrouter demo", flag.ContinueOnError)
+	flags.SetOutput(out)
+	stay := flags.Bool("serve", false, "leave the gateway and the engines running until interrupted")
+	transport := flags.String("transport", "auto", "what moves the KV blocks: auto, tcp or nixl (auto: nixl where its library is found)")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("demo takes no arguments, got %q", flags.Arg(0))
+	}
+
+	dir, err := os.MkdirTemp("", "pdrouter-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	fmt.Fprintln(out, "starting a gateway, four engines (prefill TP 2, TP 2; decode TP 1, TP 4), and one engine alone to compare with")
+	fleet, err := startFleet(ctx, dir, *transport)
+	if err != nil {
+		return errors.Join(err, fleet.stop(), fleet.tail())
+	}
+	fmt.Fprintf(out, "KV transport: %s · metadata: in memory · gateway: %s\n\n", fleet.transportUsed(), fleet.client)
+
+	asks := demoAsks()
+	table := newDemoTable(out)
+	equal := 0
+	for i, ask := range asks {
+		row, err := fleet.compare(ctx, i+1, ask)
+		if err != nil {
+			return errors.Join(fmt.Errorf("request %d (%s): %w", i+1, ask.label(), err), fleet.stop(), fleet.tail())
+		}
+		table.print(row)
+		if row.equal {
+			equal++
+		}
+	}
+	verdict := fmt.Sprintf("%d of %d answers equal one engine's alone", equal, len(asks))
+	fmt.Fprintf(out, "\n%s\n", verdict)
+	if equal == len(asks) {
+		if err := fleet.settled(ctx); err != nil {
+			return errors.Join(err, fleet.stop())
+		}
+		fmt.Fprintln(out, "every engine's KV blocks are free again")
+	}
+	if *stay && equal == len(asks) && ctx.Err() == nil {
+		fmt.Fprint(out, demoHint(fleet.client, fleet.operations))
+		<-ctx.Done()
+	}
+	if err := fleet.stop(); err != nil {
+		return err
+	}
+	if equal != len(asks) {
+		return errors.New(verdict)
+	}
+	return nil
+}
+
+// demoAsk is one sample request: a prompt on one of the two routes.
+type demoAsk struct {
+	chat, stream bool
+	prompt       string
+	tokens       int // to generate
+}
+
+func (a demoAsk) route() string {
+	if a.chat {
+		return "/v1/chat/completions"
+	}
+	return "/v1/completions"
+}
+
+func (a demoAsk) label() string {
+	kind := "completion"
+	if a.chat {
+		kind = "chat"
+	}
+	if a.stream {
+		kind += " stream"
+	}
+	return kind
+}
+
+// demoAsks are long and short, alike and not, so that every pair of engines serves each kind and some prompts share
+// a prefix that decode already holds.
+func demoAsks() []demoAsk {
+	story := "A block of KV cache travels from one engine's memory into another's, and nothing may be lost on the way. "
+	var asks []demoAsk
+	for i, long := range []int{1, 4, 2, 6, 3, 5, 4, 8} {
+		asks = append(asks, demoAsk{
+			chat:   i%4 < 2,
+			stream: i%2 == 1,
+			prompt: fmt.Sprintf("Request %d. ", i+1) + strings.Repeat(story, long),
+			tokens: 16,
+		})
+	}
+	return asks
+}
+
+func demoHint(client, operations string) string {
+	return fmt.Sprintf(`
+The gateway stays up until Ctrl-C. Try it:
+
+  curl -N %[1]s/v1/chat/completions -H 'content-type: application/json' \
+    -d '{"model":"%[3]s","stream":true,"max_tokens":32,"messages":[{"role":"user","content":"Where is my KV cache now?"}]}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="%[1]s/v1", api_key="none")
+  print(client.chat.completions.create(model="%[3]s", max_tokens=32,
+        messages=[{"role": "user", "content": "Where is my KV cache now?"}]).choices[0].message.content)
+
+  curl %[2]s/metrics      curl %[2]s/requests
+`, client, operations, demoModel)
+}

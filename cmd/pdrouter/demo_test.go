@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// actAsPdrouter makes this test binary behave as the command, for the processes that tests start.
+const actAsPdrouter = "PDROUTER_TEST_ACT_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(actAsPdrouter) != "" {
+		main()
+		return
+	}
+	m.Run()
+}
+
+func TestDemoComparesEveryAnswer(t *testing.T) {
+	t.Setenv(actAsPdrouter, "1")
+	for _, transport := range []string{"tcp", "auto"} {
+		t.Run(transport, func(t *testing.T) {
+			var out strings.Builder
+			if err := runDemo(t.Context(), []string{"--transport", transport}, &out); err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			t.Log("\n" + out.String())
+			for _, want := range []string{"2/2", "4/4", "8 of 8 answers equal", "prefill-0 → decode-1", "prefill-1 → decode-0", "blocks are free again"} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("the demo does not print %q", want)
+				}
+			}
+		})
+	}
+}
+
+// TestKilledPrefillCostsNoClientAnError kills one of two prefill engines with signal 9 while clients keep asking: no
+// client may see an error or another answer than one engine's alone, and every block comes back.
+func TestKilledPrefillCostsNoClientAnError(t *testing.T) {
+	t.Setenv(actAsPdrouter, "1")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	f, err := startFleet(ctx, t.TempDir(), "tcp")
+	if err != nil {
+		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
+	}
+	asks := demoAsks()
+	want := make([]string, len(asks))
+	for i, ask := range asks {
+		a, err := send(ctx, f.alone, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[i] = a.text
+	}
+	const clients, each = 4, 40
+	var served atomic.Int64
+	killed := make(chan struct{})
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			for n := range each {
+				i := (c + n) % len(asks)
+				switch got, err := send(ctx, f.client, asks[i]); {
+				case err != nil:
+					t.Errorf("client %d, request %d: %v", c, n, err)
+					return
+				case got.text != want[i]:
+					t.Errorf("client %d, request %d: answer differs from one engine's alone", c, n)
+				}
+				if served.Add(1) == clients*each/4 {
+					close(killed)
+				}
+			}
+		})
+	}
+	<-killed
+	victim := f.process("prefill-0")
+	if err := victim.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-victim.done
+	wg.Wait()
+	f.engines = f.engines[1:] // the living
+	if err := f.settled(ctx); err != nil {
+		t.Error(err)
+	}
+	if t.Failed() {
+		t.Log(f.processes[0].tail(40))
+	}
+	victim.err = nil // its end was ours
+	if err := f.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// process returns the process of this name.
+func (f *demoFleet) process(name string) *process {
+	for _, p := range f.processes {
+		if p.name == name {
+			return p
+		}
+	}
+	panic(fmt.Sprintf("no process %s", name))
+}
