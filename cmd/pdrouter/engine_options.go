@@ -81,7 +81,7 @@ func (o engineOptions) validate() error {
 		errs = append(errs, fmt.Errorf("engine: --drain is %v; want 0 or more", o.drain))
 	}
 	switch {
-	case o.gateway == "" && o.cfg.Role != metadata.Both:
+	case o.gateway == "" && (o.cfg.Role == metadata.Prefill || o.cfg.Role == metadata.Decode):
 		errs = append(errs, fmt.Errorf("engine: --gateway is missing; a %s engine needs it to find its peers", o.cfg.Role))
 	case o.gateway != "" && o.tokenFile == "":
 		errs = append(errs, errors.New("engine: --token-file is missing; the gateway asks for a token"))
