@@ -354,7 +354,7 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 		n = x.N
 	}
 	for i := range n {
-		if !pause(r, x) || i > 0 && x.Do == doLateToken && !pause(r, fault{Do: doSlow, N: x.N}) {
+		if r.Context().Err() != nil || !pause(r, x) || i > 0 && x.Do == doLateToken && !pause(r, fault{Do: doSlow, N: x.N}) {
 			return
 		}
 		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \"}]}\n\n", i)

@@ -3,6 +3,7 @@ package router
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // pool is a model with its fake engines.
@@ -42,8 +43,15 @@ func newPool(t *testing.T, connector string, p, d int, faults map[string][]fault
 // noHeld waits until no fake engine holds blocks for nobody, and checks that none were handed over twice.
 func (s *pool) noHeld(t *testing.T) {
 	t.Helper()
+	begun := time.Now()
 	eventually(t, "no engine holds blocks for nobody", func() bool {
 		p, d := s.c.held()
+		if time.Since(begun) > longEnough/2 {
+			for _, q := range s.c.all() {
+				t.Logf("%s %s %s", q.Engine, q.Leg, q.ID)
+			}
+			t.Fatalf("prefill holds %v, decode holds %v", s.c.prefill, s.c.decode)
+		}
 		return p == 0 && d == 0
 	})
 	s.c.mu.Lock()
