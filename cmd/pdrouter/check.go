@@ -61,9 +61,9 @@ func (l *loaded) checkFiles() error {
 		load func() error
 	}{
 		{"listen.agents_tls", l.loadCertificate},
-		{"auth.clients", func() error { _, err := l.Auth.clients(); return err }},
-		{"auth.agents", func() error { _, err := l.Auth.agents(); return err }},
-		{"auth.records", func() error { _, err := l.Auth.records(); return err }},
+		{"auth.clients", func() error { _, err := l.Auth.clients(nil); return err }},
+		{"auth.agents", func() error { _, err := l.Auth.agents(nil); return err }},
+		{"auth.records", func() error { _, err := l.Auth.records(nil); return err }},
 	} {
 		if missing[part.key] {
 			continue

@@ -66,8 +66,27 @@ func (t tokenAuth) verifierConfig(audience string) auth.VerifierConfig {
 	return auth.VerifierConfig{Issuer: t.Issuer, Audience: audience, Leeway: t.Leeway, MaxLifetime: t.MaxLifetime}
 }
 
+// reloads are the credentials that came from files and can be read from them again.
+type reloads []interface{ Reload() error }
+
+// add keeps one more; a nil *reloads keeps none.
+func (r *reloads) add(one interface{ Reload() error }) {
+	if r != nil {
+		*r = append(*r, one)
+	}
+}
+
+// Reload reads all of them again. What cannot be read stays as it was.
+func (r reloads) Reload() error {
+	var errs []error
+	for _, one := range r {
+		errs = append(errs, one.Reload())
+	}
+	return errors.Join(errs...)
+}
+
 // verifier returns nil if no keys are named.
-func (t tokenAuth) verifier(audience string) (*auth.Verifier, error) {
+func (t tokenAuth) verifier(audience string, files *reloads) (*auth.Verifier, error) {
 	if len(t.Keys) == 0 {
 		return nil, nil
 	}
@@ -75,38 +94,41 @@ func (t tokenAuth) verifier(audience string) (*auth.Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
+	files.add(keys)
 	return auth.NewVerifier(t.verifierConfig(audience), keys)
 }
 
-// clients reads the files that authenticate clients; nil means that everybody may call.
-func (a authConfig) clients() (*auth.Clients, error) {
+// clients reads the files that authenticate clients and adds them to files; nil means that everybody may call.
+func (a authConfig) clients(files *reloads) (*auth.Clients, error) {
 	if !a.Clients.on() {
 		return nil, nil
 	}
 	var cfg auth.ClientsConfig
 	var err error
-	if cfg.Verifier, err = a.Clients.verifier(auth.ClientAudience); err != nil {
+	if cfg.Verifier, err = a.Clients.verifier(auth.ClientAudience, files); err != nil {
 		return nil, err
 	}
 	if a.Clients.APIKeysFile != "" {
 		if cfg.APIKeys, err = auth.LoadAPIKeys(a.Clients.APIKeysFile); err != nil {
 			return nil, err
 		}
+		files.add(cfg.APIKeys)
 	}
 	return auth.NewClients(cfg)
 }
 
-// agents reads the keys that authenticate agents; nil if there are none and so no agents' listener.
-func (a authConfig) agents() (*auth.Agents, error) {
-	v, err := a.Agents.verifier(auth.MetadataAudience)
+// agents reads the keys that authenticate agents and adds them to files; nil if there are none and so no agents'
+// listener.
+func (a authConfig) agents(files *reloads) (*auth.Agents, error) {
+	v, err := a.Agents.verifier(auth.MetadataAudience, files)
 	if v == nil || err != nil {
 		return nil, err
 	}
 	return auth.NewAgents(v)
 }
 
-// records reads the keys that sign and check records; nil if there are none.
-func (a authConfig) records() (*auth.Records, error) {
+// records reads the keys that sign and check records, and adds those that check to files; nil if there are none.
+func (a authConfig) records(files *reloads) (*auth.Records, error) {
 	if len(a.Records.Trusted) == 0 {
 		return nil, nil
 	}
@@ -114,6 +136,7 @@ func (a authConfig) records() (*auth.Records, error) {
 	if err != nil {
 		return nil, err
 	}
+	files.add(trusted)
 	var own *auth.Key
 	if a.Records.KeyFile != "" {
 		if own, err = auth.LoadKey(a.Records.KeyFile); err != nil {

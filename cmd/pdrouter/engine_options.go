@@ -106,7 +106,7 @@ func (o engineOptions) advertised(at net.Addr) string {
 
 // authorizer decides who may watch and cancel the engine's transfers.
 func (o engineOptions) authorizer() (func(*http.Request) error, error) {
-	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience)
+	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience, nil)
 	if err != nil {
 		return nil, err
 	}

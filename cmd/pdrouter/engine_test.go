@@ -39,7 +39,7 @@ func newPlant(t *testing.T) *plant {
 	if _, p.public, err = auth.WriteKey(p.dir, p.key); err != nil {
 		t.Fatal(err)
 	}
-	v, err := tokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience)
+	v, err := tokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

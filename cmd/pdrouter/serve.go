@@ -61,6 +61,8 @@ type gateway struct {
 	cache  *metadata.Cache
 	store  metadata.Store
 
+	credentials reloads // keys and API keys from files
+
 	clients, agents, operations net.Listener // agents is nil if there is no such listener
 	agentsScheme                string
 	agentRoutes                 http.Handler
@@ -76,7 +78,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 			g.close()
 		}
 	}()
-	records, err := l.Auth.records()
+	records, err := l.Auth.records(&g.credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	}
 	meters := newMetrics()
 	parts := router.Parts{Planner: l.policy, Records: g.cache, Observe: meters.observe, Log: log}
-	clients, err := l.Auth.clients()
+	clients, err := l.Auth.clients(&g.credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -125,10 +127,14 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 }
 
 func openStore(cfg metadataConfig, voucher metadata.Voucher, log *slog.Logger) (metadata.Store, error) {
-	if cfg.Store == "redis" {
-		return metadata.NewRedis(cfg.Redis, voucher, log)
+	if cfg.Store != "redis" {
+		return metadata.NewMemory(), nil
 	}
-	return metadata.NewMemory(), nil
+	store, err := metadata.NewRedis(cfg.Redis, voucher, log)
+	if err != nil {
+		return nil, err // and no typed nil in the interface
+	}
+	return store, nil
 }
 
 // agentsListener opens the listener for metadata, if the configuration has one.
@@ -136,7 +142,7 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 	if l.Listen.Agents == "" {
 		return nil
 	}
-	agents, err := l.Auth.agents()
+	agents, err := l.Auth.agents(&g.credentials)
 	if err != nil {
 		return err
 	}
@@ -193,6 +199,7 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	part("metadata", g.cache.Run)
 	part("router", g.router.Run)
+	part("credentials", g.reloadCredentials)
 	part("operations", httpServer(g.operations, g.operationRoutes, g.log))
 	if g.agents != nil {
 		part("agents", httpServer(g.agents, g.agentRoutes, g.log))
@@ -205,6 +212,26 @@ func (g *gateway) run(ctx context.Context) error {
 	background.Wait()
 	g.log.Info("stopped")
 	return err
+}
+
+// reloadEvery bounds how long a withdrawn key is still accepted.
+const reloadEvery = 10 * time.Second
+
+// reloadCredentials reads keys and API keys again now and then, so that they can be rotated under a running gateway.
+// A file that cannot be used leaves its keys as they were.
+func (g *gateway) reloadCredentials(ctx context.Context) error {
+	tick := time.NewTicker(reloadEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := g.credentials.Reload(); err != nil {
+				g.log.Error("credentials: keeping what was read before", "err", err)
+			}
+		}
+	}
 }
 
 // httpServer returns what serves h on ln until its context ends, and then waits a moment for answers under way.
