@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs stock vLLM (CPU build), NIXL and the OpenAI client into .deps/vllm, exactly as
-# internal/e2e/requirements.lock says. Needs python3 (3.11) with venv and pip, and 10 GB of disk.
+# internal/e2e/requirements.lock says. Needs python3 (3.11) with venv and pip, and 8 GB of disk.
 # Does nothing when that very set is already there.
 #
 # usage: vllm.sh [DIRECTORY]
@@ -19,7 +19,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
 fi
 
 began=$(date +%s)
-echo "vllm: installing into $dir (8 GB; several minutes)"
+echo "vllm: installing into $dir (6 GB; several minutes)"
 rm -rf "$dir"
 mkdir -p "$(dirname "$dir")"
 "$python" -m venv "$dir"

@@ -334,9 +334,11 @@ func (s state) quiet(t *testing.T) {
 		}
 	}
 	if t.Failed() {
+		telling := []string{"vllm:nixl", "vllm:num_requests", "vllm:request_success", "vllm:prompt_tokens_by_source", "vllm:kv_cache_usage"}
 		for side, c := range map[string]counters{"prefill": s.p, "decode": s.d} {
 			for _, series := range slices.Sorted(maps.Keys(c)) {
-				if c[series] != 0 && strings.HasPrefix(series, "vllm:") && !strings.Contains(series, "_bucket") && !strings.Contains(series, "_created") {
+				if c[series] != 0 && !strings.Contains(series, "_bucket") && !strings.Contains(series, "_created") &&
+					slices.ContainsFunc(telling, func(name string) bool { return strings.HasPrefix(series, name) }) {
 					t.Logf("%s %s %v", side, series, c[series])
 				}
 			}
