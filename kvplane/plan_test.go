@@ -91,104 +91,6 @@ func (s spec) records(engine string) []metadata.Record {
 
 func list(first int, ids ...int32) []BlockList { return []BlockList{{First: first, Blocks: ids}} }
 
-var vectors = []struct {
-	name  string
-	p, d  spec
-	n     int
-	need  [2]int
-	allow Allow
-	want  map[string]string // "P0→D0": ranges by remote address; pairs left out write nothing
-	only  string            // "notify" pairs, space separated
-	rest  string            // of D0
-}{
-	{name: "1 equal, merge", n: 12, need: [2]int{0, 12},
-		p:    spec{heads: 2, logical: 4, lists: list(0, 3, 4, 7)},
-		d:    spec{heads: 2, logical: 4, lists: list(0, 10, 11, 5)},
-		want: map[string]string{"P0→D0": "56>40:8 24>80:16"}},
-	{name: "2 TP 1:2", n: 4, need: [2]int{0, 4},
-		p:    spec{heads: 4, logical: 2, lists: list(0, 1, 3)},
-		d:    spec{tp: 2, heads: 4, logical: 2, lists: list(0, 5, 6)},
-		want: map[string]string{"P0→D0": "8>20:4 24>24:4", "P0→D1": "12>20:4 28>24:4"}},
-	{name: "3 TP 4:2", n: 3, need: [2]int{0, 3},
-		p: spec{tp: 4, heads: 4, logical: 2, lists: list(0, 1, 2)},
-		d: spec{tp: 2, heads: 4, logical: 2, lists: list(0, 3, 7)},
-		want: map[string]string{"P0→D0": "2>12:2 4>28:2", "P1→D0": "2>14:2 4>30:2",
-			"P2→D1": "2>12:2 4>28:2", "P3→D1": "2>14:2 4>30:2"}},
-	{name: "4 MLA 1:2", n: 4, need: [2]int{0, 4},
-		p:    spec{heads: 1, logical: 4, lists: list(0, 2)},
-		d:    spec{tp: 2, heads: 1, logical: 4, lists: list(0, 6)},
-		want: map[string]string{"P0→D0": "8>24:4", "P0→D1": "8>24:4"}},
-	{name: "5 MLA 4:2", n: 4, need: [2]int{0, 4},
-		p:    spec{tp: 4, heads: 1, logical: 4, lists: list(0, 2)},
-		d:    spec{tp: 2, heads: 1, logical: 4, lists: list(0, 6)},
-		want: map[string]string{"P0→D0": "8>24:4", "P2→D1": "8>24:4"}, only: "P1→D0 P3→D1"},
-	{name: "6 TP > heads", n: 2, need: [2]int{0, 2},
-		p:    spec{tp: 4, heads: 2, logical: 2, lists: list(0, 3)},
-		d:    spec{heads: 2, logical: 2, lists: list(0, 1)},
-		want: map[string]string{"P0→D0": "6>4:2", "P2→D0": "6>6:2"}, only: "P1→D0 P3→D0"},
-	{name: "7 D TP > heads", n: 2, need: [2]int{0, 2},
-		p:    spec{tp: 2, heads: 2, logical: 2, lists: list(0, 3)},
-		d:    spec{tp: 4, heads: 2, logical: 2, lists: list(0, 1)},
-		want: map[string]string{"P0→D0": "6>2:2", "P0→D1": "6>2:2", "P1→D2": "6>2:2", "P1→D3": "6>2:2"}},
-	{name: "8 small to large, NHD", n: 5, need: [2]int{0, 5},
-		p:    spec{heads: 2, logical: 2, order: metadata.TokensFirst, lists: list(0, 4, 5, 9)},
-		d:    spec{heads: 2, logical: 4, order: metadata.TokensFirst, lists: list(0, 1, 2)},
-		want: map[string]string{"P0→D0": "16>8:8 36>16:4"}, rest: "20..23"},
-	{name: "9 small to large, HND", n: 5, need: [2]int{0, 5},
-		p:    spec{heads: 2, logical: 2, lists: list(0, 4, 5, 9)},
-		d:    spec{heads: 2, logical: 4, lists: list(0, 1, 2)},
-		want: map[string]string{"P0→D0": "16>8:2 20>10:2 18>12:2 22>14:2 36>16:2 38>20:2"}, rest: "18..19 22..23"},
-	{name: "10 large to small", n: 6, need: [2]int{0, 6},
-		p:    spec{heads: 1, logical: 4, lists: list(0, 2, 0)},
-		d:    spec{heads: 1, logical: 2, lists: list(0, 7, 8, 1)},
-		want: map[string]string{"P0→D0": "0>2:2 8>14:4"}},
-	{name: "11 physical blocks differ", n: 11, need: [2]int{0, 11},
-		p:    spec{heads: 1, logical: 4, rho: 2, lists: list(0, 1, 4, 2)},
-		d:    spec{heads: 1, logical: 8, rho: 4, lists: list(0, 3, 0)},
-		want: map[string]string{"P0→D0": "8>0:4 4>24:4 16>28:4"}},
-	{name: "12 prefix and a spare block", n: 14, need: [2]int{8, 14},
-		p:    spec{heads: 1, logical: 4, lists: list(0, 0, 1, 2, 5)},
-		d:    spec{heads: 1, logical: 4, lists: list(8, 9, 4, 6)},
-		want: map[string]string{"P0→D0": "20>16:4 8>36:4"}},
-	{name: "13 window", n: 14, need: [2]int{0, 14},
-		p:    spec{heads: 1, logical: 2, lists: list(8, 6, 2, 3), groups: []metadata.Group{{Window: 4, Layers: []int{0}}}},
-		d:    spec{heads: 1, logical: 2, lists: list(10, 5, 8), groups: []metadata.Group{{Window: 4, Layers: []int{0}}}},
-		want: map[string]string{"P0→D0": "4>10:2 6>16:2"}},
-	{name: "14 K and V joint, TP 2:1", n: 2, need: [2]int{0, 2},
-		p:    spec{tp: 2, heads: 2, logical: 2, planes: 2, lists: list(0, 1)},
-		d:    spec{heads: 2, logical: 2, planes: 2, lists: list(0, 2)},
-		want: map[string]string{"P0→D0": "4>16:2 6>20:2", "P1→D0": "4>18:2 6>22:2"}},
-	{name: "15 heads outside", n: 4, need: [2]int{0, 4},
-		p:    spec{heads: 2, logical: 2, outside: true, blocks: 4, lists: list(0, 1, 2)},
-		d:    spec{heads: 2, logical: 2, outside: true, blocks: 8, lists: list(0, 3, 4)},
-		want: map[string]string{"P0→D0": "2>6:4 10>22:4"}},
-	{name: "15 heads outside, TP 1:2", n: 4, need: [2]int{0, 4},
-		p:    spec{heads: 2, logical: 2, outside: true, blocks: 4, lists: list(0, 1, 2)},
-		d:    spec{tp: 2, heads: 2, logical: 2, outside: true, blocks: 8, lists: list(0, 3, 4)},
-		want: map[string]string{"P0→D0": "2>6:4", "P0→D1": "10>6:4"}},
-	{name: "16 NHD, TP 1:2", n: 2, need: [2]int{0, 2}, allow: Allow{TokensFirstSplit: true},
-		p:    spec{heads: 2, logical: 2, order: metadata.TokensFirst, lists: list(0, 1)},
-		d:    spec{tp: 2, heads: 2, logical: 2, order: metadata.TokensFirst, lists: list(0, 4)},
-		want: map[string]string{"P0→D0": "4>8:1 6>9:1", "P0→D1": "5>8:1 7>9:1"}},
-	{name: "17 padded stride", n: 8, need: [2]int{0, 8},
-		p:    spec{heads: 1, logical: 4, lists: list(0, 1, 2)},
-		d:    spec{heads: 1, logical: 4, stride: 10, lists: list(0, 1, 2)},
-		want: map[string]string{"P0→D0": "4>10:4 8>20:4"}},
-	{name: "18 TP 1:2 and blocks 2:4", n: 4, need: [2]int{0, 4},
-		p:    spec{heads: 2, logical: 2, lists: list(0, 0, 3)},
-		d:    spec{tp: 2, heads: 2, logical: 4, lists: list(0, 1)},
-		want: map[string]string{"P0→D0": "0>4:2 12>6:2", "P0→D1": "2>4:2 14>6:2"}},
-	{name: "19 PP 2", n: 2, need: [2]int{0, 2}, // a region has 8 bytes: region r of a rank begins at 8·r
-		p: spec{pp: 2, heads: 1, logical: 2, blocks: 4, stages: [][]int{{0, 1, 2}, {3}}, lists: list(0, 1)},
-		d: spec{heads: 1, logical: 2, blocks: 4, stages: [][]int{{0, 1, 2, 3}}, lists: list(0, 2)},
-		want: map[string]string{"P0/0→D0": "2>4:2 10>12:2 18>20:2",
-			"P1/0→D0": "2>28:2"}},
-	{name: "20 nothing to write", n: 6, need: [2]int{6, 6},
-		p:    spec{heads: 1, logical: 4, lists: list(0, 2, 0)},
-		d:    spec{heads: 1, logical: 4, lists: list(0)},
-		want: map[string]string{}},
-}
-
 func rangesText(rs []Range) string {
 	slices.SortFunc(rs, func(a, b Range) int { return int(a.Remote) - int(b.Remote) })
 	var out []string
@@ -315,7 +217,7 @@ func drawSpec(rng *rand.Rand, p spec, heads, tokens int) spec {
 
 func TestPlanEqualsNaiveModel(t *testing.T) {
 	planned := 0
-	for seed := range uint64(1500) {
+	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		heads, tokens := []int{1, 2, 4, 8}[rng.IntN(4)], 1+rng.IntN(30)
 		base := spec{order: metadata.HeadsFirst, planes: 1 + rng.IntN(2), c: 1 + rng.IntN(3), pp: 1, stages: [][]int{{0, 1, 2}}}

@@ -1,0 +1,146 @@
+package kvplane
+
+import "errors"
+
+// do carries out one effect.
+func (w *writer) do(x *effect) {
+	p := w.peers[x.peer]
+	switch x.do {
+	case doReport:
+		w.report(x)
+		return
+	case doDrop:
+		w.drops[x.drop]++
+		return
+	case doDrain:
+		w.drain(x)
+		return
+	}
+	if p == nil {
+		return // gone
+	}
+	switch x.do {
+	case doStatus:
+		w.send(p, &message{kind: msgStatus, seq: x.seq, status: x.status})
+	case doRegister:
+		m := &message{kind: msgRegister, seq: x.seq, id: x.id, need: x.expect.Need, groups: x.expect.Groups, wait: x.expect.Wait}
+		if m.wait <= 0 {
+			m.wait = w.cfg.Times.Wait
+		}
+		w.publish(TransferEvent{Transfer: x.id.String(), Event: "registered", Peer: p.record.Agent, Blocks: blocks(x.expect.Groups)})
+		w.send(p, m)
+	case doCancel:
+		w.send(p, &message{kind: msgCancel, seq: x.seq, id: x.id, why: x.reason.String()})
+		if x.k > 0 {
+			w.doubt(p)
+		}
+	case doFloor:
+		if !p.owed {
+			p.owed = true
+			w.tell = append(w.tell, p)
+		}
+		p.settled = append(p.settled, x.seq)
+	case doPair:
+		w.again(p)
+	case doPost:
+		w.write(p, x)
+	case doCount:
+		w.publish(TransferEvent{Transfer: x.id.String(), Event: "counted", Peer: p.record.Agent, K: x.k, N: x.n})
+	}
+}
+
+// send seals a message and gives it to the transport. What is lost is sent again by whoever waits for the answer.
+func (w *writer) send(p *peer, m *message) {
+	if p.gone {
+		return
+	}
+	if !p.connected {
+		w.again(p)
+		return
+	}
+	if s := w.consumer.sessions[p.id]; s != nil {
+		m.floor = s.floor
+	}
+	w.active = w.now()
+	if err := w.cfg.Transport.Send(p.record.Agent, w.seal(p, m)); err != nil {
+		w.log.Debug("kvplane: send", "peer", p.record.Agent, "err", err)
+	}
+}
+
+func (w *writer) seal(p *peer, m *message) []byte {
+	w.body = appendMessage(w.body[:0], m)
+	w.sealed = seal(w.sealed[:0], envelope{from: w.self.Incarnation, agent: w.self.Agent, to: p.record.Agent}, w.body)
+	return w.sealed
+}
+
+// tellSettled sends what was settled in this pass, one message to each peer.
+func (w *writer) tellSettled() {
+	for _, p := range w.tell {
+		p.owed = false
+		m := &message{kind: msgFloor}
+		floor := uint64(0)
+		if s := w.consumer.sessions[p.id]; s != nil {
+			floor = s.floor
+		}
+		for _, seq := range p.settled {
+			if seq >= floor && len(m.settled) < maxSettled {
+				m.settled = append(m.settled, seq)
+			}
+		}
+		p.settled = p.settled[:0]
+		w.send(p, m)
+	}
+	w.tell = w.tell[:0]
+}
+
+// write plans and posts one write.
+func (w *writer) write(p *peer, x *effect) {
+	refuse := func(reason Reason, detail string) {
+		w.stepProducer(event{kind: evRefused, peer: p.id, seq: x.seq, id: x.id, reason: reason, detail: detail})
+	}
+	var err error
+	if p.plan == nil {
+		p.plan, err = NewPair(w.self, p.record, w.cfg.Allow)
+	}
+	if err == nil {
+		w.ranges, err = p.plan.Plan(w.ranges[:0], x.offer.Tokens, x.msg.need, x.offer.Groups, x.msg.groups)
+	}
+	if err != nil {
+		var r *Refusal
+		if errors.As(err, &r) {
+			refuse(r.Reason, r.Text())
+		} else {
+			refuse(Unplannable, err.Error())
+		}
+		return
+	}
+	if len(w.ranges) == 0 {
+		w.stepProducer(event{kind: evNothing, peer: p.id, seq: x.seq, id: x.id, tokens: x.offer.Tokens})
+		return
+	}
+	done := &message{kind: msgDone, seq: x.seq, status: status{state: statusDone, tokens: x.offer.Tokens}}
+	w.lastID++
+	if err := w.cfg.Transport.Write(p.record.Agent, w.lastID, w.ranges, w.seal(p, done)); err != nil {
+		w.log.Warn("kvplane: post", "transfer", x.id, "peer", p.record.Agent, "err", err)
+		refuse(SubmitFailed, err.Error())
+		return
+	}
+	o := &write{peer: p, seq: x.seq, id: x.id, tokens: x.offer.Tokens}
+	for _, r := range w.ranges {
+		o.bytes += r.Length
+	}
+	w.writes[w.lastID] = o
+	p.writes++
+	w.active = w.now()
+}
+
+// drain takes in what a writer had sent before its end: two whole passes, after the net delay that the core has waited.
+func (w *writer) drain(x *effect) {
+	// The passes are made from the inbox, so that a poll never runs inside another.
+	id, peer, seq := x.id, x.peer, x.seq
+	w.post(func() {
+		w.poll()
+		w.poll()
+		w.stepConsumer(event{kind: evDrained, peer: peer, seq: seq, id: id})
+	})
+}
