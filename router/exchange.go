@@ -221,7 +221,8 @@ func (x *exchange) nextEvent() event {
 func (x *exchange) plan() event {
 	choice, fleet := x.choose()
 	if choice.Decode < 0 && len(x.not) > 0 {
-		x.not = x.not[:0] // there is nobody else: an engine that failed once may serve the second time
+		// There is nobody else: a decode engine that failed once may serve the second time.
+		x.not = slices.DeleteFunc(x.not, func(e *engine) bool { return slices.Contains(x.m.decode, e) })
 		choice, fleet = x.choose()
 	}
 	x.sum.Phases.Plan = time.Since(x.sum.Arrived)

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
 	"pdrouter/policies"
 )
 
@@ -140,6 +142,8 @@ type fakeVLLM struct {
 	srv    *httptest.Server
 	tokens int
 
+	events *kvplane.Events // connector kvplane
+
 	mu     sync.Mutex
 	id     string
 	faults []fault
@@ -154,6 +158,25 @@ func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVL
 	f.srv.Config.ErrorLog = nil
 	t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
 	return f
+}
+
+// control serves the engine's control routes, and returns their base URL.
+func (f *fakeVLLM) control(t *testing.T) string {
+	f.events = kvplane.NewEvents()
+	srv := httptest.NewServer(kvplane.ControlHandler(f.events, func(id kvplane.TransferID, _ string) {
+		f.c.mu.Lock()
+		defer f.c.mu.Unlock()
+		f.c.cancels++
+		delete(f.c.prefill, id.String())
+		delete(f.c.decode, id.String())
+	}, func(r *http.Request) error {
+		if r.Header.Get("Authorization") != "Bearer plane" {
+			return errors.New("who?")
+		}
+		return nil
+	}))
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	return srv.URL
 }
 
 func (f *fakeVLLM) config() Engine { return Engine{Name: f.name, URL: f.srv.URL} }
@@ -208,8 +231,12 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		leg = "decode"
 	}
 	id := r.Header.Get("X-Request-Id")
+	tid, plane := b.KV["transfer_id"].(string)
+	if plane = plane && b.KV["peer"] != nil; plane {
+		id = tid // both sides know the transfer by its own id
+	}
 	f.c.mu.Lock()
-	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, id, r.Header.Clone(), string(raw), b.KV})
+	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), b.KV})
 	f.c.mu.Unlock()
 	f.busy(1)
 	defer f.busy(-1)
@@ -229,6 +256,14 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		if x.Do != doNeverKV {
 			f.c.finished(id)
+			if f.events != nil {
+				for tp := range 2 {
+					e := kvplane.TransferEvent{Transfer: id, Engine: f.name, Rank: metadata.Rank{TP: tp}, Event: "written", Bytes: 96}
+					f.events.Publish(e)
+					e.Event = "sent"
+					f.events.Publish(e)
+				}
+			}
 		}
 		f.answer(w, b, f.params(id, x))
 	case "decode":
@@ -241,6 +276,12 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		case <-got:
 		case <-r.Context().Done():
 			return // what was registered stays
+		}
+		if f.events != nil {
+			for _, e := range []kvplane.TransferEvent{{Event: "counted", K: 1, N: 2}, {Event: "counted", K: 2, N: 2}, {Event: "ready", Blocks: 3}} {
+				e.Transfer, e.Engine = id, f.name
+				f.events.Publish(e)
+			}
 		}
 		f.generate(w, r, b, x)
 	default:

@@ -59,7 +59,7 @@ func TestFault47to62Legs(t *testing.T) {
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doRefuse}}}},
 		{name: "51 push, D refuses", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{
-				"prefill-0": {{Leg: "prefill", Nth: 1, Do: doSlow, N: 200}},
+				"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}},
 				"decode-0":  {{Leg: "decode", Nth: 1, Do: doRefuse}}}},
 		{name: "51 push, D refuses behind P's answer", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doRefuseLate, N: 200}}}},

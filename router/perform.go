@@ -153,6 +153,9 @@ func (x *exchange) askDecode(a *attempt) event {
 // blame notes that the attempt failed on an engine, and plans without it.
 func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 	x.not = append(x.not, e)
+	if a.split && (why == whyTransferTimeout || l.ans.errCode == codeTransferFailed) { // either side may be at fault
+		x.not = append(x.not, a.prefill.engine)
+	}
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", x.sum.Attempts, "engine", e.name,
 		"reason", why.String(), "transfer_id", a.h.transfer, "cause", l.cause())
 	if why == whyTransferTimeout {

@@ -1,0 +1,51 @@
+package router
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestConfigMistakes checks that every mistake is reported, each beginning with its dotted key.
+func TestConfigMistakes(t *testing.T) {
+	ok := Engine{Name: "a", URL: "http://10.0.0.1:8000"}
+	for _, row := range []struct {
+		name string
+		cfg  Config
+		want []string
+	}{
+		{"empty", Config{}, []string{"models is empty; want at least one model"}},
+		{"no name, no engine", Config{Models: []Model{{}}}, []string{
+			"models[0].name is empty; want the name clients ask for",
+			"models[0].engines is empty; want at least one engine for connector none"}},
+		{"connector", Config{Models: []Model{{Name: "m", Connector: "magic"}}}, []string{
+			`models[0].connector is "magic"; want vllm-nixl-push, vllm-nixl-pull, kvplane or none`}},
+		{"one role", Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Decode: []Engine{ok}}}}, []string{
+			"models[0].prefill is empty; want at least one engine for connector vllm-nixl-push"}},
+		{"names twice", Config{Models: []Model{{Name: "m", Engines: []Engine{ok, ok}}, {Name: "m", Engines: []Engine{ok}}}}, []string{
+			`models[0].engines[1].name is "a", the name of models[0].engines[0]; want a name of its own`,
+			`models[1].name is "m" again; want a name of its own`,
+			`models[1].engines[0].name is "a", the name of models[0].engines[0]; want a name of its own`}},
+		{"url", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "10.0.0.1:8000"}}}}}, []string{
+			`models[0].engines[0].url is "10.0.0.1:8000"; want a base URL such as http://10.0.0.7:8000`}},
+		{"control", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: ok.URL, Control: ok.URL}}}}}, []string{
+			"models[0].engines[0].control is set; want no control routes for connector none"}},
+		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1}, Limits: Limits{Attempts: -2}}, []string{
+			"timeouts.prefill is -1ns; want more than 0", "limits.attempts is -2; want more than 0"}},
+		{"good", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var got []string
+			if err := row.cfg.Validate(); err != nil {
+				got = strings.Split(err.Error(), "\n")
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if _, err := New(row.cfg, Parts{}); (err != nil) != (row.want != nil) {
+				t.Errorf("New: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package router
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+// fakeRecords are what engines have published.
+type fakeRecords struct {
+	mu sync.Mutex
+	m  map[string][]metadata.Record
+}
+
+func (f *fakeRecords) Engine(name string) ([]metadata.Record, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, ok := f.m[name]
+	return r, ok
+}
+
+func (f *fakeRecords) publish(name string, role metadata.Role, generation uint64, compatibility string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.m[name] = []metadata.Record{{
+		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: name, Generation: generation}, Role: role,
+		Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Connector: ConnectorKVPlane, Compatibility: compatibility, Transport: "tcp",
+		Agent: name, Expires: time.Now().Add(time.Hour),
+	}}
+}
+
+func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
+	t.Helper()
+	s := newPool(t, ConnectorKVPlane, p, d, nil)
+	records := &fakeRecords{m: map[string][]metadata.Record{}}
+	m := &s.cfg.Models[0]
+	for i, e := range s.p {
+		m.Prefill[i].Control = e.control(t)
+		records.publish(e.name, metadata.Prefill, uint64(100+i), "same")
+	}
+	for i, e := range s.d {
+		m.Decode[i].Control = e.control(t)
+		records.publish(e.name, metadata.Decode, uint64(200+i), "same")
+	}
+	return s, records, Parts{Records: records, Planner: firstUsable{}, Token: func() (string, error) { return "plane", nil }}
+}
+
+// TestPlane sends requests over connector kvplane: both legs name the transfer and the peer, and the books are kept.
+func TestPlane(t *testing.T) {
+	for _, body := range []string{plainBody, streamBody} {
+		s, _, parts := newPlane(t, 1, 1)
+		t.Run(body, func(t *testing.T) {
+			g := start(t, s.cfg, parts)
+			var page *Books
+			eventually(t, "the books of a request", func() bool { // the event streams open in their own time
+				r := g.post(pathCompletions, body, "X-Request-Id", "one")
+				if got, whole := text(t, r); got != wholeText || !whole || r.Header.Get("X-Pdrouter-Reason") != "split" {
+					t.Fatalf("text %q, whole %v, header %v", got, whole, r.Header)
+				}
+				time.Sleep(10 * time.Millisecond)
+				w := httptest.NewRecorder()
+				g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/requests?id=one", nil))
+				var sum Summary
+				if err := json.Unmarshal(w.Body.Bytes(), &sum); err != nil {
+					t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+				}
+				page = sum.Books
+				return page != nil && page.Ready && page.Blocks != 0
+			})
+			want := &Books{Blocks: 3, Bytes: 192, Counted: map[string]string{"0/0/0": "2/2"}, Ready: true}
+			if diff := cmp.Diff(want, page); diff != "" {
+				t.Errorf("books: -want +got\n%s", diff)
+			}
+			for _, q := range s.c.all() {
+				peer := map[string]any{"engine": "decode-0", "generation": 200.0}
+				if q.Leg == "decode" {
+					peer = map[string]any{"engine": "prefill-0", "generation": 100.0}
+				}
+				if diff := cmp.Diff(peer, q.KV["peer"]); diff != "" || q.KV["valid_ms"] == nil {
+					t.Errorf("%s was sent %v: %s", q.Leg, q.KV, diff)
+				}
+			}
+			g.settled()
+			s.noHeld(t)
+		})
+	}
+}
+
+// TestFault52to58Plane breaks transfers of connector kvplane: both engines are told, and another pair serves.
+func TestFault52to58Plane(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		p, d   int
+		faults map[string][]fault
+	}{
+		{"52 the transfer fails", 1, 2, map[string][]fault{"decode-0": {{Leg: "decode", Do: doNoKV}}}},
+		{"54 P dies", 2, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReset}}}},
+		{"47 P refuses", 2, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
+		{"57 P never writes", 2, 2, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, _, parts := newPlane(t, row.p, row.d)
+			s.cfg.Timeouts.Transfer = 500 * time.Millisecond
+			s.setFaults(row.faults)
+			g := start(t, s.cfg, parts)
+			r := g.post(pathCompletions, streamBody)
+			got, whole := text(t, r)
+			if sum := g.last(1); got != wholeText || !whole || sum.Attempts < 2 {
+				t.Errorf("text %q, whole %v, %+v", got, whole, sum)
+			}
+			g.settled()
+			s.noHeld(t)
+			s.c.mu.Lock()
+			defer s.c.mu.Unlock()
+			if s.c.cancels < 2 {
+				t.Errorf("engines were told %d times; want both", s.c.cancels)
+			}
+		})
+	}
+}
+
+// TestFault58PlaneClientLeaves has the client leave in mid-prefill.
+func TestFault58PlaneClientLeaves(t *testing.T) {
+	s, _, parts := newPlane(t, 1, 1)
+	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 60_000}}})
+	g := start(t, s.cfg, parts)
+	leave(t, g, streamBody, func() bool { return s.c.count("", "prefill") == 1 && s.c.count("", "decode") == 1 })
+	if sum := g.last(1); sum.Outcome != ClientLeft {
+		t.Errorf("summary %+v", sum)
+	}
+	g.settled()
+	s.noHeld(t)
+	eventually(t, "both engines were told", func() bool {
+		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
+		return s.c.cancels == 2
+	})
+}
+
+// TestFault45NoPair has engines that may not be paired, or have published nothing: decode serves alone.
+func TestFault45NoPair(t *testing.T) {
+	s, records, parts := newPlane(t, 1, 1)
+	parts.Planner = nil
+	records.publish("prefill-0", metadata.Prefill, 7, "other model")
+	g := start(t, s.cfg, parts)
+	r := g.post(pathCompletions, plainBody)
+	if r.Status != 200 || r.Header.Get("X-Pdrouter-Reason") != "no_pair" {
+		t.Errorf("status %d, header %v", r.Status, r.Header)
+	}
+	records.publish("prefill-0", metadata.Prefill, 8, "same") // it was started anew, and fits
+	if r := g.post(pathCompletions, plainBody); r.Header.Get("X-Pdrouter-Reason") != "split" {
+		t.Errorf("status %d, header %v", r.Status, r.Header)
+	}
+}
