@@ -33,6 +33,7 @@ type Engine struct {
 	step      []entry // computed, its cost not over yet; nil: none
 	cost      *time.Timer
 	stopping  bool
+	settling  bool // only blocks in quarantine are left, and their time is bounded
 	killed    bool
 	legs      [DecodeLeg + 1]int
 	counts    counts
@@ -174,6 +175,9 @@ func (e *Engine) run() {
 		if e.killed || e.stopping && e.idle() {
 			return
 		}
+		if e.stopping {
+			e.settle()
+		}
 		if e.step == nil && e.compute() {
 			continue
 		}
@@ -188,6 +192,24 @@ func (e *Engine) run() {
 // idle reports whether nothing is under way. A step whose sequences have all ended does not count.
 func (e *Engine) idle() bool {
 	return len(e.waiting)+len(e.running)+len(e.hanging)+len(e.transfers) == 0
+}
+
+// settleTime is how long an engine that stops waits for peers to answer for blocks that nobody else waits for.
+const settleTime = 2 * time.Second
+
+// settle bounds the wait for blocks in quarantine, once nothing else is left: a writer that is silent may be so for
+// ever, and its target goes with this process.
+func (e *Engine) settle() {
+	if e.settling || len(e.waiting)+len(e.running)+len(e.hanging) > 0 {
+		return
+	}
+	for _, t := range e.transfers {
+		if t.seq.req.Leg != DecodeLeg || t.seq.state != done {
+			return // somebody waits for it
+		}
+	}
+	e.settling = true
+	time.AfterFunc(settleTime, func() { e.post(e.kill) })
 }
 
 // Close takes no more requests, lets those in flight and the transfers they owe come to their end, or ends them when
