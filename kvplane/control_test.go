@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -30,30 +31,39 @@ func TestWatch(t *testing.T) {
 	go func() {
 		ended <- Watch(ctx, server.Client(), server.URL+"/", secret, func(e TransferEvent) { got <- e })
 	}()
-	// Published until one is seen: the subscription is made when the request has arrived.
+	next := func(want string) {
+		t.Helper()
+		for e := range got {
+			if e.Event == want {
+				return
+			}
+			if e.Event != "counted" && e.Event != gapEvent { // published before the break
+				t.Fatalf("event is %+v; want %s", e, want)
+			}
+		}
+	}
+	next("open")
 	want := TransferEvent{Transfer: NewTransferID().String(), Engine: "d", Generation: 7, Event: "counted", K: 1, N: 2}
+	// Published until one is seen: the subscription is made soon after the stream is open.
 	see := func() TransferEvent {
 		for {
 			events.Publish(want)
 			select {
 			case e := <-got:
 				return e
-			default:
+			case <-time.After(time.Millisecond):
 			}
 		}
 	}
 	if diff := cmp.Diff(see(), want); diff != "" {
 		t.Errorf("event differs (-got +want):\n%s", diff)
 	}
-	// A broken stream is opened again, and says so.
+	// A broken stream is opened again, and each is told both.
 	server.CloseClientConnections()
-	for e := range got {
-		if e.Event == gapEvent {
-			break
-		}
-	}
-	if e := see(); e.Event != "counted" && e.Event != gapEvent {
-		t.Errorf("event after the break is %+v", e)
+	next("closed")
+	next("open")
+	if diff := cmp.Diff(see(), want); diff != "" {
+		t.Errorf("event after the break differs (-got +want):\n%s", diff)
 	}
 	cancel()
 	for {

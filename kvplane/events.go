@@ -13,7 +13,7 @@ type TransferEvent struct {
 	Generation uint64        `json:"generation"`
 	Rank       metadata.Rank `json:"rank"`
 	// Event is registered, offered, written, counted, ready, negative, safe, sent, expired, or gap: the subscriber
-	// was too slow and missed some.
+	// was too slow and missed some. Watch adds open and closed, of the stream itself, which name no transfer.
 	Event  string `json:"event"`
 	Peer   string `json:"peer,omitempty"` // the other side's agent or engine
 	K      int    `json:"k,omitempty"`    // counted so far
@@ -23,8 +23,11 @@ type TransferEvent struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// gapEvent is what a subscriber gets in place of the events it was too slow for.
-const gapEvent = "gap"
+const (
+	gapEvent    = "gap"    // what a subscriber gets in place of the events it was too slow for
+	openEvent   = "open"   // a stream begins; after the first one, events may have been missed
+	closedEvent = "closed" // a stream that was open has broken
+)
 
 // Events hands the steps of all transfers of one engine to whoever subscribes. Safe for concurrent use.
 type Events struct {

@@ -14,22 +14,19 @@ import (
 
 const (
 	watchFirst   = 100 * time.Millisecond
-	watchLongest = 5 * time.Second
+	watchLongest = time.Second
 	watchSilence = 3 * eventsInterval // a stream that says nothing for so long is broken
 	maxLine      = 64 << 10
 )
 
-// Watch reads an engine's events until ctx ends, whose cause it then returns. A broken stream is opened again, ever
-// more slowly; what happened meanwhile is lost, which delays books and nothing else: each is told a gap event whenever
-// a stream begins anew. A nil token sends none; client must not have a timeout for whole requests.
+// Watch reads an engine's events until ctx ends, whose cause it then returns. each is told an open event whenever a
+// stream begins, and a closed event when one breaks; after the first open, events may have been missed. That delays
+// books and nothing else. A stream that cannot be opened or breaks is opened again after 100 ms, and ever more slowly
+// up to once a second. A nil token sends none; client must not have a timeout for whole requests.
 func Watch(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) error {
-	pause, streams := watchFirst, 0
+	pause := watchFirst
 	for {
-		opened, err := watchOnce(ctx, client, base, token, func() {
-			if streams++; streams > 1 {
-				each(TransferEvent{Event: gapEvent})
-			}
-		}, each)
+		opened, err := watchOnce(ctx, client, base, token, each)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -37,6 +34,7 @@ func Watch(ctx context.Context, client *http.Client, base string, token func() (
 			return err
 		}
 		if opened {
+			each(TransferEvent{Event: closedEvent})
 			pause = watchFirst
 		}
 		select {
@@ -52,7 +50,7 @@ func Watch(ctx context.Context, client *http.Client, base string, token func() (
 var errNoRequest = errors.New("bad control address")
 
 // watchOnce reads one stream to its end and says whether it was opened at all.
-func watchOnce(ctx context.Context, client *http.Client, base string, token func() (string, error), open func(), each func(TransferEvent)) (bool, error) {
+func watchOnce(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) (bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, err := controlRequest(ctx, http.MethodGet, base, "/kvplane/v1/events", "", token)
@@ -69,7 +67,7 @@ func watchOnce(ctx context.Context, client *http.Client, base string, token func
 	if resp.StatusCode != http.StatusOK {
 		return false, fmt.Errorf("kvplane: events of %s: status %d", base, resp.StatusCode)
 	}
-	open()
+	each(TransferEvent{Event: openEvent})
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {

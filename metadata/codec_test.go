@@ -74,6 +74,7 @@ func TestSignatureCoversEveryField(t *testing.T) {
 		"blob":       func(r *Record) { r.Blob = []byte{1, 2, 4} },
 		"doorbell":   func(r *Record) { r.Doorbell = "127.0.0.1:9" },
 		"region":     func(r *Record) { r.Layout.Regions = []Region{region(0), region(2)} },
+		"process":    func(r *Record) { r.Process.PID = 12 },
 		"expiry":     func(r *Record) { r.Expires = r.Expires.Add(time.Hour) },
 		"key id":     func(r *Record) { r.KeyID = "other" },
 		"signature":  func(r *Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
@@ -85,6 +86,30 @@ func TestSignatureCoversEveryField(t *testing.T) {
 		}
 		if _, err := UnmarshalSigned(marshal(t, rec), v); err == nil {
 			t.Errorf("%s: changed bytes verify", name)
+		}
+	}
+}
+
+// A record without a process is encoded as it was before records named one, so that its signature still holds.
+func TestRecordWithoutProcess(t *testing.T) {
+	rec := record("prefill-0", 7, 1, 0)
+	if bytes.Contains(marshal(t, rec), []byte("process")) {
+		t.Error("an unknown process is encoded")
+	}
+	rec.Process = Process{Boot: "7cdcf7bb-df11-4205-a15d-2011b9e5aa6b", Namespaces: "pid:[1] time:[2]", PID: 812, Started: 1 << 40}
+	got, err := Unmarshal(marshal(t, rec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(rec.Process, got.Process); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, bad := range []Process{
+		{Boot: strings.Repeat("b", MaxText+1)}, {Namespaces: strings.Repeat("n", MaxText+1)}, {PID: -1}, {PID: 1 << 40},
+	} {
+		rec.Process = bad
+		if _, err := Unmarshal(marshal(t, rec)); err == nil || !strings.Contains(err.Error(), "process.") {
+			t.Errorf("%.60v: %v; want it refused", bad, err)
 		}
 	}
 }

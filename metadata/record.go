@@ -84,12 +84,27 @@ type Record struct {
 	EngineID  string `msgpack:"engine_id" json:"engine_id"` // the id the engine gives itself; stock vLLM's UUID, else Incarnation.ID
 	Layout    Layout `msgpack:"layout" json:"layout"`
 
+	// Process is the process that the agent lives in, so that another one on the same host can tell whether it is
+	// dead. The zero value is unknown.
+	Process Process `msgpack:"process,omitempty" json:"process,omitzero"`
+
 	Published time.Time `msgpack:"published" json:"published_at"`
 	Expires   time.Time `msgpack:"expires" json:"expires_at"`
 
 	KeyID     string `msgpack:"kid" json:"kid"` // which key made Signature
 	Signature []byte `msgpack:"sig" json:"signature"`
 }
+
+// Process names one process of one boot of one host. Nobody else ever has the same four values.
+type Process struct {
+	Boot       string `msgpack:"boot" json:"boot"`             // the kernel's id of this boot
+	Namespaces string `msgpack:"namespaces" json:"namespaces"` // in which PID and Started count: those of process ids and of time
+	PID        int    `msgpack:"pid" json:"pid"`
+	Started    uint64 `msgpack:"started" json:"started"` // in clock ticks since the boot
+}
+
+// IsZero says that the process is unknown.
+func (p Process) IsZero() bool { return p == Process{} }
 
 // Layout describes how one rank keeps its KV cache. The quantities are those of docs/kvplane.md.
 type Layout struct {

@@ -77,10 +77,14 @@ func (r Record) Validate() error {
 		{"connector", r.Connector}, {"compatibility", r.Compatibility}, {"agent", r.Agent}, {"transport", r.Transport},
 		{"doorbell", r.Doorbell}, {"http", r.HTTP}, {"control", r.Control}, {"side", r.Side}, {"engine_id", r.EngineID},
 		{"kid", r.KeyID}, {"dtype", r.Layout.DType}, {"memory_type", r.Layout.MemoryType}, {"order", string(r.Layout.Order)},
+		{"process.boot", r.Process.Boot}, {"process.namespaces", r.Process.Namespaces},
 	} {
 		if len(f.value) > MaxText {
 			bad("%s has %d bytes; want at most %d", f.name, len(f.value), MaxText)
 		}
+	}
+	if r.Process.PID < 0 || r.Process.PID > 1<<30 {
+		bad("process.pid is %d; want 0 to %d", r.Process.PID, 1<<30)
 	}
 	if len(r.Layout.Notes) > 8*MaxText {
 		bad("notes have %d bytes; want at most %d", len(r.Layout.Notes), 8*MaxText)
