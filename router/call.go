@@ -174,7 +174,7 @@ func (l *call) first(frames *sseFrames, buf []byte) ([]byte, verdict) {
 			}
 		}
 		if err != nil {
-			if err == io.EOF { // whole by its framing, but no answer
+			if errors.Is(err, io.EOF) { // whole by its framing, but no answer
 				return nil, vGarbage
 			}
 			return nil, l.failed(err)

@@ -29,8 +29,9 @@ type exchange struct {
 	acts  []action
 	queue []event // of the owner's own making, oldest first
 	not   tried
-	stale event // what came of the decode leg while mail was waiting
-	held  bool  // stale is set
+	stale event    // what came of the decode leg while mail was waiting
+	held  bool     // stale is set
+	told  *attempt // whose prefill leg has answered, to the owner's knowledge
 
 	choice      policies.Choice
 	prefillRoom [4]policies.Engine
@@ -148,6 +149,14 @@ func (x *exchange) mailLocked() (mail, bool) {
 	return m, true
 }
 
+// took notes that the prefill leg's answer may be read from now.
+func (x *exchange) took(m mail) {
+	if m.e.kind == evPrefillUsable {
+		x.told = m.a
+		x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
+	}
+}
+
 // dropOld keeps the events that belong to no attempt.
 func dropOld(mails []mail) []mail {
 	return slices.DeleteFunc(mails, func(m mail) bool { return m.a != nil })
@@ -184,9 +193,7 @@ func (x *exchange) nextEvent() event {
 		m, ok := x.mailLocked()
 		x.mu.Unlock()
 		if ok {
-			if m.e.kind == evPrefillUsable {
-				x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
-			}
+			x.took(m)
 			return m.e
 		}
 		if x.held {
@@ -236,7 +243,7 @@ func (x *exchange) plan() event {
 	a := &attempt{split: choice.Split}
 	a.h.shape = x.b.shape
 	a.h.draw()
-	x.choice = choice
+	x.choice, x.sum.Phases.Prefill = choice, 0
 	x.mu.Lock()
 	x.cur, x.mails = a, dropOld(x.mails)
 	x.mu.Unlock()

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +15,6 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
-	"pdrouter/policies"
 )
 
 // fault is one thing that a fake engine does wrong.
@@ -51,89 +47,6 @@ const (
 	doRefuseLate = "503 later"   // behind N milliseconds
 	doLateToken  = "late tokens" // N milliseconds before every token but the first
 )
-
-// cluster is what the fake engines have in common: which KV is held for whom, as stock engines hold it.
-type cluster struct {
-	mu       sync.Mutex
-	push     bool
-	prefill  map[string]bool          // finished, waiting for decode, by the engine-side request id
-	decode   map[string]chan struct{} // registered, waiting for prefill
-	moved    map[string]bool          // ids whose blocks were handed over, for good
-	twice    []string                 // ids that were used a second time
-	cancels  int
-	requests []*seen
-}
-
-// seen is one request that a fake engine got.
-type seen struct {
-	Engine, Leg, Path, ID string
-	Header                http.Header
-	Body                  string
-	KV                    map[string]any
-}
-
-func newCluster(push bool) *cluster {
-	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}}
-}
-
-// finished has prefill write what decode waits for, or hold it.
-func (c *cluster) finished(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if ch, ok := c.decode[id]; ok {
-		delete(c.decode, id)
-		c.moved[id] = true
-		close(ch)
-		return
-	}
-	c.prefill[id] = true
-}
-
-// registered has decode take what prefill holds, or wait for it.
-func (c *cluster) registered(id string) <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ch := make(chan struct{})
-	if c.moved[id] {
-		c.twice = append(c.twice, id)
-	}
-	if c.prefill[id] {
-		delete(c.prefill, id)
-		c.moved[id] = true
-		close(ch)
-		return ch
-	}
-	if c.push {
-		c.decode[id] = ch
-	}
-	return ch
-}
-
-// held counts the requests whose blocks are held for nobody, on either side.
-func (c *cluster) held() (prefill, decode int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.prefill), len(c.decode)
-}
-
-// count counts the requests of a leg; "" is any leg or engine.
-func (c *cluster) count(engine, leg string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := 0
-	for _, s := range c.requests {
-		if (engine == "" || s.Engine == engine) && (leg == "" || s.Leg == leg) {
-			n++
-		}
-	}
-	return n
-}
-
-func (c *cluster) all() []*seen {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return append([]*seen(nil), c.requests...)
-}
 
 // fakeVLLM speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
 type fakeVLLM struct {
@@ -414,43 +327,4 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 			"\"kv_transfer_params\":{\"remote_host\":\"10.9.9.9\"}}\n\n", n)
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
-}
-
-// rawRequest sends bytes and returns what came back until the server closed or the deadline passed.
-func rawRequest(t *testing.T, addr, request string) (status string, rest string, closed bool) {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	br := bufio.NewReader(conn)
-	status, _ = br.ReadString('\n')
-	all, err := io.ReadAll(br)
-	return strings.TrimSpace(status), string(all), !errors.Is(err, os.ErrDeadlineExceeded)
-}
-
-// firstUsable is a planner that takes the first engines that are usable, so that a test knows which.
-type firstUsable struct{}
-
-func (firstUsable) Choose(q policies.Request, f policies.Fleet, _ policies.Draw) policies.Choice {
-	first := func(engines []policies.Engine) int {
-		return slices.IndexFunc(engines, func(e policies.Engine) bool { return e.Usable })
-	}
-	c := policies.Choice{Prefill: first(f.Prefill), Decode: first(f.Decode), Reason: policies.Split}
-	switch {
-	case c.Decode < 0:
-		c.Reason = policies.NoDecode
-	case q.Unsplittable != "":
-		c.Prefill, c.Reason = -1, q.Unsplittable
-	case c.Prefill < 0:
-		c.Reason = policies.NoPrefill
-	default:
-		c.Split = true
-	}
-	return c
 }

@@ -204,7 +204,7 @@ func (x *exchange) usage(a *answer) {
 
 // cached takes the count of cached tokens from prefill, if it has answered: decode's own counts the hand-off.
 func (x *exchange) cached(a *attempt) {
-	if a.split && x.sum.Phases.Prefill > 0 {
+	if a.split && x.told == a {
 		x.sum.CachedTokens = a.prefill.ans.cachedTokens
 	}
 }

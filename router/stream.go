@@ -157,7 +157,7 @@ func (s *stream) fill() {
 	}
 	if s.seen { // the rest is the end of the body, which lets the connection be used again
 		s.within(time.Second)
-		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || err != io.EOF {
+		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || !errors.Is(err, io.EOF) {
 			s.a.decode.cancel(errEnded)
 		}
 		s.timer.Stop()
@@ -208,9 +208,7 @@ func (s *stream) mail() {
 		if !ok {
 			return
 		}
-		if m.e.kind == evPrefillUsable {
-			x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
-		}
+		x.took(m)
 		x.step(m.e)
 	}
 	if s.err == nil {
