@@ -28,11 +28,13 @@ check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint
 	$(call step,golangci-lint,.deps/golangci-lint-$(GOLANGCI) run)
 
 deps: ## install what the tests need: NIXL, redis-server, the openai client
+	$(call step,python3,internal/deps/python.sh)
 	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,redis-server,internal/deps/redis.sh)
 	$(call step,openai client,internal/deps/openai.sh)
 
 e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
+	$(call step,python3,internal/deps/python.sh)
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,stock vLLM end to end,$(GO) test -tags e2e -run TestStockVLLM -count=1 -v -timeout 28m ./internal/e2e/)
 
