@@ -23,7 +23,7 @@ type Directory interface {
 
 // Config is what an Agent is made from.
 type Config struct {
-	// Self is this rank's record without Agent, Transport, Blob and Doorbell, which Open fills in.
+	// Self is this rank's record without Agent, Transport, Blob, Doorbell and Process, which Open fills in.
 	Self metadata.Record
 	// Memory is what peers may write into and what is written from. It holds every region of Self.Layout.
 	Memory    []Memory
@@ -35,7 +35,8 @@ type Config struct {
 	Times  Times
 	Allow  Allow
 	// SerialStarts says that a peer's newer generation proves that the older one's process is gone, as under a
-	// supervisor that reaps an engine before it starts the next. Without it only Agent.Gone is proof.
+	// supervisor that reaps an engine before it starts the next. Without it only Agent.Gone is proof, and what this
+	// process sees of one on the same host.
 	SerialStarts bool
 	Log          *slog.Logger // nil logs nothing
 }
@@ -86,6 +87,7 @@ func Open(cfg Config) (*Agent, error) {
 	self := cfg.Self
 	self.Version, self.Connector = metadata.RecordVersion, "kvplane"
 	self.Agent, self.Transport = self.ID()+"/"+self.Rank.String(), cfg.Transport.Name()
+	self.Process = thisProcess()
 	if self.EngineID == "" {
 		self.EngineID = self.ID()
 	}

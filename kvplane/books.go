@@ -13,6 +13,7 @@ func newWriter(ctx context.Context, cfg Config, self metadata.Record) *writer {
 		producer: newProducer(cfg.Times), consumer: newConsumer(cfg.Times),
 		engines: map[metadata.Incarnation]*engine{}, newest: map[string]uint64{},
 		agents: map[string]*peer{}, peers: map[peerID]*peer{},
+		vigil:  vigil{suspects: map[metadata.Incarnation][]metadata.Record{}},
 		writes: map[uint64]*write{}, sent: map[TransferID]uint64{},
 		ring: make(chan struct{}, 1),
 	}
@@ -25,6 +26,7 @@ func (w *writer) expect(x *Expectation) {
 	if known {
 		return
 	}
+	w.watch(w.cfg.Times.Lost)
 	e, err := w.want(x.Peer)
 	switch {
 	case err != nil:
@@ -43,6 +45,7 @@ func (w *writer) offer(o *Offer) {
 		return
 	}
 	w.publish(TransferEvent{Transfer: o.ID.String(), Event: "offered", Peer: o.Peer.ID(), Blocks: blocks(o.Groups)})
+	w.watch(w.cfg.Times.Lost)
 	e, err := w.want(o.Peer)
 	switch {
 	case err != nil:

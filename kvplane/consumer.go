@@ -19,14 +19,16 @@ type consumer struct {
 
 // outbound is a session as D sees it: the registrations it has numbered.
 type outbound struct {
-	peer  peerID
-	inc   metadata.Incarnation
-	down  bool
-	void  bool   // the incarnation is gone
-	proof bool   // and so is its process
-	last  uint64 // the highest number used
-	floor uint64 // the lowest number not settled
-	links map[uint64]*origin
+	peer   peerID
+	inc    metadata.Incarnation
+	down   bool
+	void   bool   // the incarnation is gone
+	proof  bool   // and so is its process
+	barred bool   // fenced: nothing that it writes lands until it has answered for every fenced registration
+	sealed bool   // fenced for good
+	last   uint64 // the highest number used
+	floor  uint64 // the lowest number not settled
+	links  map[uint64]*origin
 }
 
 // origin is one expected producer of one transfer.
@@ -38,12 +40,18 @@ type origin struct {
 	state   originState
 	status  status
 	drained bool
+	fenced  bool          // nothing that is written for it can land
+	held    bool          // its session is barred and it has never been sent
+	heard   time.Duration // stop: when the producer was last heard, or the cancel first sent
 	since   time.Duration // when its connection was lost, until it is heard again; 0 is never
 	wake    time.Duration
 	again   backoff
 }
 
 func (l *origin) due() time.Duration { return l.wake }
+
+// harmless says that nothing of this producer lands in the transfer's blocks any more.
+func (l *origin) harmless() bool { return l.fenced || l.state == originFinal && l.drained }
 
 type originState uint8
 
@@ -91,6 +99,9 @@ func (s receiptState) String() string {
 	return [...]string{"none", "pairing", "collect", "ready", "stop", "safe"}[s]
 }
 
+// failed says that the transfer was given up, whether or not its blocks are safe already.
+func (r *receipt) failed() bool { return r.state == receiptStop || r.state == receiptSafe }
+
 func newConsumer(t Times) *consumer {
 	return &consumer{times: t, sessions: map[peerID]*outbound{}, receipts: map[TransferID]*receipt{}}
 }
@@ -115,6 +126,8 @@ func (c *consumer) Step(e event, out []effect) []effect {
 		c.status(e)
 	case evDrained:
 		c.drained(e)
+	case evFenced:
+		c.fenced(e)
 	case evUp:
 		c.up(e)
 	case evDown:
@@ -179,7 +192,8 @@ func (c *consumer) producers(e event) {
 		l := &origin{receipt: r, session: s, seq: s.last, writes: x.writes}
 		s.links[l.seq] = l
 		r.links = append(r.links, l)
-		if s.down {
+		if s.down || s.barred {
+			l.held = s.barred
 			c.lost(l)
 		} else {
 			c.send(l)
@@ -192,42 +206,6 @@ func (c *consumer) producers(e event) {
 		}
 	}
 	c.check(r)
-}
-
-// send says what a transfer wants of a producer: to write, or to stop.
-func (c *consumer) send(l *origin) {
-	l.again = newBackoff(c.times)
-	l.state = originSent
-	if l.receipt.state == receiptStop {
-		l.state = originCancelled
-	}
-	c.resend(l)
-}
-
-func (c *consumer) resend(l *origin) {
-	do := doRegister
-	if l.state == originCancelled {
-		do = doCancel
-	}
-	l.wake = c.now + l.again.next()
-	c.timers.set(l)
-	c.emit(effect{do: do, peer: l.session.peer, k: l.again.rounds, seq: l.seq, id: l.receipt.id, reason: l.receipt.reason,
-		detail: l.receipt.detail, expect: l.receipt.expect})
-}
-
-// lost marks a producer whose connection is gone. In a transfer that still counts on it, a grace begins.
-func (c *consumer) lost(l *origin) {
-	l.state, l.wake = originLost, 0
-	if l.since == 0 {
-		l.since = c.now
-	}
-	if l.receipt.state == receiptCollect { // a connection that comes and goes does not begin the grace anew
-		l.wake = max(c.now+1, l.since+c.times.Lost)
-		c.timers.set(l)
-	}
-	if !l.session.void {
-		c.emit(effect{do: doPair, peer: l.session.peer})
-	}
 }
 
 // status takes a producer's word.
@@ -257,12 +235,12 @@ func (c *consumer) status(e event) {
 		c.emit(effect{do: doFloor, peer: e.peer, seq: e.seq})
 		return
 	}
-	l.since = 0
+	l.since, l.heard = 0, c.now
 	if st.state.final() {
 		c.final(l, st)
 		return
 	}
-	if l.state == originSent || l.state == originLost && l.receipt.state != receiptStop {
+	if l.state == originSent || l.state == originLost && !l.receipt.failed() {
 		l.state, l.wake = originAcked, 0
 	}
 	if r := l.receipt; r.state == receiptCollect && st.state >= statusPairing && !r.begun {
@@ -274,9 +252,9 @@ func (c *consumer) status(e event) {
 
 // final settles a producer with P's last word, or with what stands for it.
 func (c *consumer) final(l *origin, st status) {
-	l.state, l.status, l.wake = originFinal, st, 0
+	l.state, l.status, l.wake, l.held = originFinal, st, 0, false
 	r := l.receipt
-	l.drained = st.state != statusFailed || r.state == receiptReady
+	l.drained = st.state != statusFailed || r.state == receiptReady || l.fenced
 	c.settle(l.session)
 	c.emit(effect{do: doFloor, peer: l.session.peer, seq: l.seq})
 	switch {
@@ -294,10 +272,11 @@ func (c *consumer) final(l *origin, st status) {
 		}
 		c.check(r)
 	}
-	if st.state == statusFailed && r.state == receiptStop {
+	if !l.drained && r.state == receiptStop {
 		l.wake = c.now + c.times.NetDelay
 		c.timers.set(l)
 	}
+	c.admit(l.session)
 }
 
 // settle lets the floor rise over the numbers that D asks about no more.
@@ -340,11 +319,11 @@ func (c *consumer) check(r *receipt) {
 		}
 	case receiptStop:
 		for _, l := range r.links {
-			if l.state != originFinal || !l.drained {
+			if !l.harmless() {
 				return
 			}
 		}
-		r.state = receiptSafe
+		r.state, r.retired = receiptSafe, true // fenced producers may still owe their word
 		c.report(r, Safe)
 	}
 	if r.state != receiptReady && r.state != receiptSafe {
@@ -378,8 +357,14 @@ func (c *consumer) stop(r *receipt, why Reason, detail string) {
 			c.send(l)
 		case originLost:
 			l.wake = 0
+			switch {
+			case l.held: // never sent
+				c.final(l, status{state: statusNotBegun, reason: Cancelled})
+			case !l.fenced && !l.session.void:
+				c.emit(effect{do: doFence, peer: l.session.peer})
+			}
 		}
-		if l.session.proof && l.state == originLost {
+		if l.state == originLost && (l.session.proof || l.session.sealed) {
 			c.dead(l)
 		}
 	}

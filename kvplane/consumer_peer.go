@@ -23,7 +23,7 @@ func (c *consumer) up(e event) {
 	}
 	s.down = false
 	for _, seq := range sortedKeys(s.links) {
-		if l := s.links[seq]; l != nil && l.state == originLost {
+		if l := s.links[seq]; l != nil && l.state == originLost && !l.held {
 			c.send(l)
 		}
 	}
@@ -36,10 +36,15 @@ func (c *consumer) down(e event) {
 		return
 	}
 	s.down = true
+	dangerous := false
 	for _, seq := range sortedKeys(s.links) {
 		if l := s.links[seq]; l.state != originLost && l.state != originFinal {
 			c.lost(l)
+			dangerous = dangerous || l.receipt.state == receiptStop && !l.fenced
 		}
+	}
+	if dangerous && !s.void {
+		c.emit(effect{do: doFence, peer: s.peer})
 	}
 }
 
@@ -51,7 +56,11 @@ func (c *consumer) gone(e event) {
 			continue
 		}
 		s.void, s.down = true, true
-		s.proof = s.proof || e.proof
+		s.proof, s.sealed = s.proof || e.proof, s.sealed || e.fenced
+		var drained []*receipt
+		if e.fenced {
+			drained = c.fence(s)
+		}
 		c.settle(s)
 		for _, seq := range sortedKeys(s.links) {
 			l := s.links[seq]
@@ -66,8 +75,13 @@ func (c *consumer) gone(e event) {
 				c.stop(l.receipt, Superseded, "")
 			case l.receipt.state == receiptReady: // it could only have notified
 				c.final(l, status{state: statusNotBegun, reason: Superseded})
-			case s.proof:
+			case s.proof || s.sealed || l.fenced:
 				c.dead(l)
+			}
+		}
+		for _, r := range drained {
+			if r.state == receiptStop {
+				c.check(r)
 			}
 		}
 	}
@@ -81,6 +95,7 @@ func (c *consumer) gone(e event) {
 // dead settles a producer whose process is proven dead: what it had sent may still land until it is drained.
 func (c *consumer) dead(l *origin) {
 	if l.state != originFinal {
+		l.fenced = l.fenced || l.session.sealed
 		c.final(l, status{state: statusFailed, reason: Superseded})
 	}
 }
@@ -110,6 +125,9 @@ func (c *consumer) alarm(who alarm) {
 		switch {
 		case v.state == originSent || v.state == originCancelled:
 			c.resend(v)
+			if v.state == originCancelled && !v.fenced && c.now-v.heard >= c.times.Lost {
+				c.emit(effect{do: doFence, peer: v.session.peer}) // it is silent
+			}
 		case v.state == originLost && r.state == receiptCollect:
 			c.stop(r, PeerGone, "")
 		case v.state == originFinal && !v.drained:

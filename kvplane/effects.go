@@ -40,6 +40,13 @@ func (w *writer) do(x *effect) {
 			w.tell = append(w.tell, p)
 		}
 		p.settled = append(p.settled, x.seq)
+	case doFence:
+		w.fence(p)
+	case doAdmit:
+		if f, ok := w.cfg.Transport.(Fencer); ok {
+			f.Admit(p.record.Agent)
+			w.log.Info("kvplane: fenced peer is admitted again", "peer", p.record.Agent)
+		}
 	case doPair:
 		w.again(p)
 	case doPost:
@@ -132,6 +139,22 @@ func (w *writer) write(p *peer, x *effect) {
 	w.writes[w.lastID] = o
 	p.writes++
 	w.active = w.now()
+}
+
+// fence lets nothing of a lost or silent peer land any more. Where the transport cannot do that, only the proof of its
+// death helps.
+func (w *writer) fence(p *peer) {
+	f, ok := w.cfg.Transport.(Fencer)
+	if !ok {
+		w.watch(w.cfg.Times.Resend)
+		return
+	}
+	if err := f.Fence(p.record.Agent); err != nil {
+		w.log.Warn("kvplane: fence", "peer", p.record.Agent, "err", err)
+		return
+	}
+	w.log.Info("kvplane: silent peer is fenced", "peer", p.record.Agent)
+	w.stepConsumer(event{kind: evFenced, peer: p.id})
 }
 
 // drain takes in what a writer had sent before its end: two whole passes, after the net delay that the core has waited.

@@ -163,9 +163,13 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 	return out
 }
 
-// gone makes an incarnation void: nothing is sent to it and nothing heard from it any more.
+// gone makes an incarnation void: nothing is sent to it and nothing heard from it any more. Where the
+// transport can fence, nothing of it lands any more either.
 func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 	w.newest[inc.Engine] = max(w.newest[inc.Engine], inc.Generation+1)
+	records := w.recordsOf(inc)
+	proof = proof || dead(w.self.Process, records)
+	fenced := w.fenceAll(records)
 	if e := w.engines[inc]; e != nil {
 		delete(w.engines, inc)
 		for _, id := range e.expects {
@@ -180,7 +184,34 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 			w.release(p)
 		}
 	}
-	w.step(event{kind: evGone, inc: inc, proof: proof})
+	w.step(event{kind: evGone, inc: inc, proof: proof, fenced: fenced})
+	switch f, _ := w.cfg.Transport.(Fencer); {
+	case !proof && records != nil:
+		w.vigil.suspects[inc] = records
+		w.watch(w.cfg.Times.Resend)
+	case proof:
+		delete(w.vigil.suspects, inc)
+		for _, r := range records { // the dead write nothing; the transport may forget them
+			if f != nil {
+				f.Admit(r.Agent)
+			}
+		}
+	}
+}
+
+// fenceAll fences the ranks of an engine and says whether that was possible.
+func (w *writer) fenceAll(records []metadata.Record) bool {
+	f, ok := w.cfg.Transport.(Fencer)
+	if !ok {
+		return false
+	}
+	for _, r := range records {
+		if err := f.Fence(r.Agent); err != nil {
+			w.log.Warn("kvplane: fence", "peer", r.Agent, "err", err)
+			return false
+		}
+	}
+	return len(records) > 0
 }
 
 // release forgets a peer that is gone, as soon as no write to it is in progress.
@@ -287,6 +318,7 @@ func (w *writer) lost(agent string, err error) {
 	w.cfg.Transport.Disconnect(agent)
 	p.connected = false
 	w.step(event{kind: evDown, peer: p.id})
+	w.watch(w.cfg.Times.Resend)
 }
 
 // doubt asks the directory whether a silent peer's engine has been started anew, at most every Times.Pause.

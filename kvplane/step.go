@@ -26,6 +26,7 @@ type event struct {
 	detail string
 	tokens int
 	proof  bool // gone: the process is known to be dead, not only void
+	fenced bool // gone: and nothing of it lands any more
 }
 
 // linkTo is one producer of a transfer.
@@ -56,12 +57,13 @@ const (
 	evProducers                        // D: whom to register with
 	evStatus                           // D: STATUS or DONE
 	evDrained                          // D: whatever a dead writer had sent has been taken in
+	evFenced                           // D: nothing that a peer writes lands until it is admitted again
 	evTick                             // time has passed
 )
 
 var eventNames = [...]string{
 	"none", "up", "down", "unreachable", "gone", "register", "cancel", "floor", "offer", "consumers", "unpaired",
-	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "drained", "tick",
+	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "drained", "fenced", "tick",
 }
 
 func (k eventKind) String() string { return eventNames[k] }
@@ -96,11 +98,13 @@ const (
 	doReport                     // tell the engine
 	doCount                      // k of n completions are in
 	doDrain                      // take in all that a dead writer may have sent, twice, then say drained
+	doFence                      // let nothing of a peer land any more, if the transport can, then say fenced
+	doAdmit                      // let a fenced peer write again
 	doDrop                       // count an event without effect
 )
 
 var actionNames = [...]string{
-	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "post", "report", "count", "drain", "drop",
+	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "post", "report", "count", "drain", "fence", "admit", "drop",
 }
 
 func (a action) String() string { return actionNames[a] }

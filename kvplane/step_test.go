@@ -61,6 +61,8 @@ func parseEvent(t *testing.T, line string) event {
 			e.inc.Engine = value
 		case "proof":
 			e.proof = true
+		case "fenced":
+			e.fenced = true
 		case "empty":
 			need = [2]int{8, 8}
 		case "settled":
@@ -289,6 +291,11 @@ func TestStepMatrix(t *testing.T) {
 			{"stop one failed", "expect tid=1; producers tid=1 from=1,2; status peer=1 seq=1 state=failed reason=write_failed"},
 			{"stop lost", "expect tid=1; producers tid=1 from=1,2; abandon tid=1; down peer=1"},
 			{"stop, one void", "expect tid=1; producers tid=1 from=1; gone inc=far"},
+			{"collect, barred", "expect tid=1; producers tid=1 from=1; abandon tid=1; fenced peer=1; expect tid=2; producers tid=2 from=1,2"},
+			{"collect, barred and lost", "expect tid=1; producers tid=1 from=1; down peer=1; abandon tid=1; fenced peer=1; expect tid=2; producers tid=2 from=1,2"},
+			{"stop, one fenced", "expect tid=1; producers tid=1 from=1,2; abandon tid=1; fenced peer=1"},
+			{"safe, all fenced", "expect tid=1; producers tid=1 from=1; abandon tid=1; fenced peer=1"},
+			{"safe, fenced and lost", "expect tid=1; producers tid=1 from=1; abandon tid=1; fenced peer=1; down peer=1"},
 			{"safe", "expect tid=1; producers tid=1 from=1; abandon tid=1; status peer=1 seq=1 state=not_begun reason=cancelled"},
 		}, []string{
 			"expect tid=1", "producers tid=1 from=1,2", "unpaired tid=1 reason=handshake", "abandon tid=1",
@@ -297,7 +304,7 @@ func TestStepMatrix(t *testing.T) {
 			"status peer=2 seq=1 state=done", "status peer=2 seq=1 state=not_begun reason=cancelled",
 			"status peer=1 seq=7 state=done", "status peer=9 seq=1 state=done",
 			"drained peer=1 seq=1 tid=1", "drained peer=2 seq=1 tid=1", "up peer=1", "down peer=1", "unreachable peer=1",
-			"gone inc=far", "gone inc=far proof", "gone inc=other", "tick", "tick at=30ms", "tick at=2s", "tick at=31s", "tick at=200s",
+			"fenced peer=1", "fenced peer=9", "gone inc=far", "gone inc=far proof", "gone inc=far fenced", "gone inc=other", "tick", "tick at=30ms", "tick at=2s", "tick at=31s", "tick at=200s",
 			"offer tid=1", "register peer=1 seq=1 tid=1",
 		}},
 	} {

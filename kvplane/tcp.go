@@ -72,6 +72,7 @@ type TCP struct {
 	mu      sync.Mutex
 	peers   map[string]*tcpPeer
 	inbound map[*tcpInbound]struct{}
+	barred  map[string]bool // agents that were fenced and not admitted again
 	arrived []arrival
 	session uint64     // the last one given out: the Unix time in ns of a Connect
 	room    *sync.Cond // signalled when arrived was taken, a connection was fenced or the transport closed
@@ -92,6 +93,7 @@ func NewTCP(cfg TCPConfig) *TCP {
 		wake:    make(chan struct{}, 1),
 		peers:   make(map[string]*tcpPeer),
 		inbound: make(map[*tcpInbound]struct{}),
+		barred:  make(map[string]bool),
 	}
 	t.room = sync.NewCond(&t.mu)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -289,11 +291,25 @@ func (t *TCP) deliver(from *tcpInbound, in Incoming) bool {
 	return true
 }
 
-// Fence cuts every connection on which the agent writes here, and those that have not said yet whose they are. After
-// it returns, nothing of what the agent has sent so far lands any more; what it sends over a new connection does.
-// It does not wait for the peer.
-func (t *TCP) Fence(agent string) {
-	t.fence(func(c *tcpInbound) bool { return c.agent == agent || c.agent == "" })
+// Fence implements Fencer: it cuts every connection on which the agent writes here, and closes each later one at the
+// first byte of a write.
+func (t *TCP) Fence(agent string) error {
+	t.mu.Lock()
+	closed := t.closed
+	t.barred[agent] = true
+	t.mu.Unlock()
+	if closed {
+		return fmt.Errorf("kvplane: tcp fence of %s: %w", agent, ErrClosed)
+	}
+	t.fence(func(c *tcpInbound) bool { return c.agent == agent })
+	return nil
+}
+
+// Admit implements Fencer.
+func (t *TCP) Admit(agent string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.barred, agent)
 }
 
 // fence cuts the connections that which, called with mu held, chooses, and waits until they land nothing any more.

@@ -119,6 +119,9 @@ func (c *tcpInbound) serve() error {
 				return err
 			}
 		case frameChunk:
+			if c.barred() { // before the fence it would have been cut
+				return ErrClosed
+			}
 			into, ok := t.memory.view(f.address, uint64(f.length))
 			switch {
 			case f.seq != seq:
@@ -163,6 +166,14 @@ func (c *tcpInbound) supersede(agent string, session uint64) bool {
 		c.t.fence(func(other *tcpInbound) bool { return other.agent == agent && other.session < session })
 	}
 	return !stale
+}
+
+// barred says that the connection's peer was fenced and must not write yet. A connection that has passed this before
+// a fence is cut by it.
+func (c *tcpInbound) barred() bool {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	return c.fenced || c.t.barred[c.agent]
 }
 
 // land reads bytes straight into registered memory.

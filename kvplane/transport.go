@@ -59,6 +59,15 @@ type Transport interface {
 	Close() error
 }
 
+// Fencer is a Transport that can refuse a peer's bytes, whatever state the peer is in. NIXL cannot.
+type Fencer interface {
+	// Fence makes sure that after it has returned nil nothing of what the agent has written so far lands any more, nor
+	// anything that it writes until Admit. Its messages are still taken in. It does not wait for the peer.
+	Fence(agent string) error
+	// Admit lets what the agent writes from now on land again.
+	Admit(agent string)
+}
+
 // MaxMessage bounds a message, in bytes.
 const MaxMessage = 1 << 20
 

@@ -160,7 +160,9 @@ func TestProcessWriterKilled(t *testing.T) {
 		p.kill()
 		if tcp, ok := n.tr.(*TCP); ok {
 			n.await("peer lost", func(in Incoming) bool { return in.Kind == PeerLost })
-			tcp.Fence("peer@1")
+			if err := tcp.Fence("peer@1"); err != nil {
+				t.Fatal(err)
+			}
 		}
 		n.poll()
 		n.poll()

@@ -26,7 +26,11 @@ type world struct {
 	dead      bool // P's process is killed
 	deadAt    time.Duration
 	proven    map[int]bool // ranks of D that know
-	calm      bool         // no more faults
+	fences    bool         // the transport can fence
+	silent    bool         // P is proven dead so late that the fence must do
+	cuts      map[string]int
+	barred    map[string]bool
+	calm      bool // no more faults
 	requests  map[TransferID]*request
 	memory    []map[int32]*cell // D, by rank
 	posted    map[string]int
@@ -147,6 +151,10 @@ func (w *world) stepD(rank int, e event) {
 		case doDrain:
 			id, peer, seq := x.id, x.peer, x.seq
 			w.after(1, func() { w.stepD(rank, event{kind: evDrained, id: id, peer: peer, seq: seq}) })
+		case doFence:
+			w.fence(rank, x.peer)
+		case doAdmit:
+			w.barred[way(to, rank)] = false
 		case doReport:
 			w.reportD(rank, x)
 		}
@@ -154,6 +162,19 @@ func (w *world) stepD(rank int, e event) {
 	if at := c.timers.next(); at > 0 {
 		w.after(at-w.now, func() { w.stepD(rank, event{kind: evTick}) })
 	}
+}
+
+// way names the direction from a rank of P to a rank of D.
+func way(from, to int) string { return fmt.Sprintf("P%d D%d", from, to) }
+
+// fence cuts what a rank of P has under way to a rank of D, and refuses what it writes until it is admitted.
+func (w *world) fence(rank int, peer peerID) {
+	if !w.fences {
+		return
+	}
+	w.cuts[way(int(peer)-1, rank)]++
+	w.barred[way(int(peer)-1, rank)] = true
+	w.after(1, func() { w.stepD(rank, event{kind: evFenced, peer: peer}) })
 }
 
 // message delivers something late, twice, out of order, or never.
@@ -198,7 +219,12 @@ func (w *world) write(rank int, x effect) {
 	if w.chance(10) {
 		took = w.some(20 * time.Second)
 	}
+	cuts := w.cuts[way(rank, to)]
 	land := func() {
+		if w.cuts[way(rank, to)] != cuts || w.barred[way(rank, to)] {
+			broken = true
+			return
+		}
 		if !r.held && !w.dead {
 			w.fatal("S5: P%d reads blocks of %s that were freed", rank, r.id)
 		}

@@ -11,6 +11,7 @@ import (
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 7)), requests: map[TransferID]*request{}, posted: map[string]int{}, proven: map[int]bool{},
+		cuts: map[string]int{}, barred: map[string]bool{},
 		pinc: metadata.Incarnation{Engine: "p", Generation: 1}, dinc: metadata.Incarnation{Engine: "d", Generation: 1},
 	}
 	times := Times{Wait: 5 * time.Second, Lease: 5 * time.Second}.withDefaults()
@@ -25,6 +26,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 		dranks = append(dranks, metadata.Rank{TP: i})
 	}
 	w.now = 1
+	w.fences = w.rng.IntN(2) == 0
+	w.silent = w.fences && w.rng.IntN(2) == 0
 	for i := range 1 + w.rng.IntN(6) {
 		r := &request{id: TransferID{byte(i + 1)}, blocks: []int32{int32(3 * i), int32(3*i + 1), int32(3*i + 2)}, held: true,
 			d: NewAggregate(dranks), p: NewAggregate(pranks)}
@@ -110,16 +113,34 @@ func (w *world) plan(r *request) {
 	}
 }
 
-// kill ends P's process; after a while D has the proof. What P had posted may land for the net delay.
+// kill ends P's process; after a while D has the proof, late where a fence must do. What P had posted may land for the net delay.
 func (w *world) kill() {
 	w.dead, w.deadAt = true, w.now
 	for d := range w.consumers {
 		for p := range w.producers {
 			w.after(w.some(time.Millisecond), func() { w.stepD(d, event{kind: evDown, peer: peerID(p + 1)}) })
 		}
-		w.after(w.some(3*time.Second), func() {
+		proof := w.some(3 * time.Second)
+		if w.silent { // so late that the fence must do
+			proof += 5 * time.Minute
+		}
+		w.after(proof, func() {
+			for id, r := range w.requests {
+				if w.silent && !r.over {
+					w.fatal("L1: D's blocks of %s are held without proof, though P is fenced", id)
+				}
+			}
 			w.proven[d] = true
-			w.stepD(d, event{kind: evGone, inc: w.pinc, proof: true})
+			w.stepD(d, event{kind: evGone, inc: w.pinc, proof: true, fenced: w.seal(d)})
 		})
 	}
+}
+
+// seal fences all of P for good, as the owner does with whoever is void.
+func (w *world) seal(rank int) bool {
+	for p := range w.producers {
+		w.cuts[way(p, rank)]++
+		w.barred[way(p, rank)] = true
+	}
+	return w.fences
 }

@@ -20,7 +20,8 @@ type writer struct {
 	lookups  sync.WaitGroup
 	producer *producer
 	consumer *consumer
-	timers   timers // the writer's own: reconnects
+	timers   timers // the writer's own: reconnects and the vigil
+	vigil    vigil
 	engines  map[metadata.Incarnation]*engine
 	newest   map[string]uint64 // by engine name: every generation below is void
 	agents   map[string]*peer
@@ -169,7 +170,12 @@ func (w *writer) pass() bool {
 	if at := w.next(); at > 0 && at <= now {
 		news = true
 		for who := w.timers.pop(now); who != nil; who = w.timers.pop(now) {
-			w.reconnect(who.(*peer))
+			switch v := who.(type) {
+			case *peer:
+				w.reconnect(v)
+			case *vigil:
+				w.look()
+			}
 		}
 		w.step(event{kind: evTick})
 	}

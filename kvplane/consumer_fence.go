@@ -1,0 +1,68 @@
+package kvplane
+
+// fenced takes the transport's word that nothing which a peer has sent, or sends before it is admitted again, lands.
+// That settles every failed transfer; one that still counted on the peer fails. The peer is asked on: it is admitted
+// when it has answered for all of them, for only then does it not begin to write for one of them later.
+func (c *consumer) fenced(e event) {
+	s := c.sessions[e.peer]
+	if s == nil {
+		c.drop(e, dropUnknown)
+		return
+	}
+	s.barred = true
+	for _, r := range c.fence(s) {
+		if r.state == receiptCollect {
+			c.stop(r, PeerGone, "")
+		} else {
+			c.check(r)
+		}
+	}
+	c.admit(s)
+}
+
+// fence marks what a fenced session can no longer do, and returns the transfers that this changes.
+func (c *consumer) fence(s *outbound) []*receipt {
+	var changed []*receipt
+	for _, id := range sortedIDs(c.receipts) {
+		r := c.receipts[id]
+		if r.state != receiptCollect && r.state != receiptStop {
+			continue
+		}
+		for _, l := range r.links {
+			switch {
+			case l.session != s || l.held || l.harmless():
+				continue
+			case l.state == originFinal:
+				l.drained = true
+			default:
+				l.fenced = true
+			}
+			changed = append(changed, r)
+		}
+	}
+	return changed
+}
+
+// admit lets a fenced peer write again, if it has answered for everything that was fenced, and registers what waits.
+func (c *consumer) admit(s *outbound) {
+	if !s.barred || s.void {
+		return
+	}
+	for _, l := range s.links {
+		if l.fenced && l.state != originFinal {
+			return
+		}
+	}
+	s.barred = false
+	c.emit(effect{do: doAdmit, peer: s.peer})
+	for _, seq := range sortedKeys(s.links) {
+		if l := s.links[seq]; l.held {
+			l.held, l.since = false, 0
+			if s.down {
+				c.lost(l)
+			} else {
+				c.send(l)
+			}
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package kvplane
+
+import (
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// vigil is how the owner learns that a peer's process on this host is dead: it looks while something hangs on a peer,
+// ever more rarely, and not at all when nothing does.
+type vigil struct {
+	wake     time.Duration
+	pause    time.Duration
+	suspects map[metadata.Incarnation][]metadata.Record // void, and not proven dead
+}
+
+func (v *vigil) due() time.Duration { return v.wake }
+
+// watch makes sure that a look is taken within the pause.
+func (w *writer) watch(pause time.Duration) {
+	v, at := &w.vigil, w.now()+pause
+	if w.self.Process.IsZero() || v.wake > 0 && v.wake <= at {
+		return
+	}
+	v.pause, v.wake = pause, at
+	w.timers.set(v)
+}
+
+// look asks for every peer on which something hangs.
+func (w *writer) look() {
+	w.vigil.wake = 0
+	again, hanging := false, w.hanging()
+	for inc := range w.vigil.suspects {
+		if !hanging[inc] {
+			delete(w.vigil.suspects, inc)
+		}
+	}
+	for inc := range hanging {
+		switch records := w.recordsOf(inc); {
+		case dead(w.self.Process, records):
+			w.log.Info("kvplane: a peer's processes are dead", "peer", inc.ID())
+			w.gone(inc, true)
+		case records == nil || local(w.self.Process, records):
+			again = true
+		}
+	}
+	if again {
+		w.watch(min(2*w.vigil.pause, w.cfg.Times.Pause))
+	}
+}
+
+// hanging lists the engines that may still write here, or for which blocks are held.
+func (w *writer) hanging() map[metadata.Incarnation]bool {
+	out := map[metadata.Incarnation]bool{}
+	for _, s := range w.consumer.sessions {
+		if len(s.links) > 0 && !s.proof {
+			out[s.inc] = true
+		}
+	}
+	for _, r := range w.consumer.receipts {
+		if r.state == receiptPairing {
+			out[r.inc] = true
+		}
+	}
+	for _, g := range w.producer.given {
+		if g.state == givenHeld {
+			out[g.offer.Peer] = true
+		}
+	}
+	return out
+}
+
+// recordsOf returns what is known of an engine, void or not; nil while it is looked up.
+func (w *writer) recordsOf(inc metadata.Incarnation) []metadata.Record {
+	if e := w.engines[inc]; e != nil {
+		return e.records
+	}
+	return w.vigil.suspects[inc]
+}
+
+// local says that every rank of an engine lives where this process can tell whether it is dead.
+func local(self metadata.Process, records []metadata.Record) bool {
+	for _, r := range records {
+		if !judges(self, r.Process) {
+			return false
+		}
+	}
+	return len(records) > 0
+}
+
+// dead says that every rank's process is proven dead. One that lives may still say how its writes have ended.
+func dead(self metadata.Process, records []metadata.Record) bool {
+	for _, r := range records {
+		if !judges(self, r.Process) || !exited(r.Process) {
+			return false
+		}
+	}
+	return len(records) > 0
+}
+
+// judges says that two processes share the kernel and the namespaces in which their numbers count, so that one can
+// judge the other.
+func judges(self, p metadata.Process) bool {
+	return !self.IsZero() && self.Boot == p.Boot && self.Namespaces == p.Namespaces && p.PID > 0 && p.Started > 0
+}
