@@ -22,7 +22,7 @@ func thisProcess() metadata.Process {
 	var spaces []string
 	for _, name := range [...]string{"pid", "time"} { // the start counts from the time namespace's boot
 		link, err := os.Readlink("/proc/self/ns/" + name)
-		if err != nil && !(name == "time" && errors.Is(err, os.ErrNotExist)) { // kernels before 5.6 have one
+		if err != nil && (name != "time" || !errors.Is(err, os.ErrNotExist)) { // kernels before 5.6 have one time
 			return metadata.Process{}
 		}
 		spaces = append(spaces, link)

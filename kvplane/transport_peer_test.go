@@ -23,18 +23,23 @@ const peerVariable = "PDROUTER_TEST_TRANSPORT_PEER"
 
 // order is what a test tells its peer process, one JSON value a line.
 type order struct {
-	Do     string // connect, fill, send, write, flood, hold, poll, digest, idle
+	Do     string // connect, fill, send, write, flood, hold, poll, digest, idle; an agent: meet, offer, expect, await
 	Record metadata.Record
 	Ranges []Range
 	ID     uint64
 	Body   []byte
 	Seed   uint64
+
+	Transfer TransferID
+	Peers    []metadata.Record
+	Await    ReportKind
 }
 
 // report is what the peer process says: the answer to an order, or something taken in.
 type report struct {
 	Kind   string // ready, done, message, ended, lost
 	Record metadata.Record
+	Ranks  []metadata.Record // an agent's engine
 	Base   uint64
 	Body   []byte
 	Digest string
@@ -188,14 +193,21 @@ type process struct {
 	out    chan report
 	kept   []report
 	record metadata.Record
+	ranks  []metadata.Record
 	base   uint64
 }
 
 // startPeer runs this test binary again as a peer of the transport.
-func startPeer(t *testing.T, name string, env ...string) *process {
+func startPeer(t *testing.T, name string) *process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestTransportPeerProcess$", "-test.timeout=5m")
-	cmd.Env = append(append(os.Environ(), peerVariable+"="+name), env...)
+	return startProcess(t, "TestTransportPeerProcess", peerVariable+"="+name)
+}
+
+// startProcess runs one test of this binary in a process of its own, which waits for orders.
+func startProcess(t *testing.T, test string, env ...string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), env...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +243,7 @@ func startPeer(t *testing.T, name string, env ...string) *process {
 		}
 	})
 	ready := p.await("ready", nil)
-	p.record, p.base = ready.Record, ready.Base
+	p.record, p.base, p.ranks = ready.Record, ready.Base, ready.Ranks
 	return p
 }
 

@@ -1,0 +1,226 @@
+package kvplane
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pdrouter/metadata"
+)
+
+// agentVariable makes the test binary an engine's process: it names the transport and the role.
+const agentVariable = "PDROUTER_TEST_AGENT_PEER"
+
+// patientTimes are so long that no test below can pass because of one of them.
+var patientTimes = Times{Lease: 10 * time.Minute, Wait: 10 * time.Minute, Deadline: 10 * time.Minute}
+
+// processRig is an engine with two ranks of 16 MiB, so that a kill finds writes under way.
+func processRig(t *testing.T, transport string, role metadata.Role, dir *fakeDirectory) *rig {
+	s := side(2)
+	s.c = 16 << 10
+	return newRig(t, s, rigOptions{
+		transport: func() Transport { return newTransport(t, transport) },
+		directory: dir, role: role, name: string(role), times: patientTimes,
+	})
+}
+
+// TestAgentPeerProcess is the other engine of the tests below; on its own it does nothing.
+func TestAgentPeerProcess(t *testing.T) {
+	transport, role, ok := strings.Cut(os.Getenv(agentVariable), " ")
+	if !ok {
+		t.Skip("only as the peer process of another test")
+	}
+	dir := &fakeDirectory{records: map[string][]metadata.Record{}}
+	r := processRig(t, transport, metadata.Role(role), dir)
+	far := &rig{}
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.NewFile(3, "reports"))
+	answer := report{Kind: "ready", Ranks: r.records}
+	for out.Encode(answer) == nil {
+		var o order
+		if in.Decode(&o) != nil {
+			return
+		}
+		switch o.Do {
+		case "meet":
+			far.inc = o.Peers[0].Incarnation
+			dir.mu.Lock()
+			dir.records[far.inc.Engine] = o.Peers
+			dir.mu.Unlock()
+		case "offer":
+			r.offer(o.Transfer, far, 12, fromP)
+		case "expect":
+			r.expect(o.Transfer, far, [2]int{0, 12}, toD)
+		case "await":
+			r.await(o.Transfer, o.Await)
+		}
+		answer = report{Kind: "done"}
+	}
+}
+
+// twoEngines runs a test with an engine of one role here and one of the other in a process of its own.
+func twoEngines(t *testing.T, here, there metadata.Role, test func(t *testing.T, transport string, near, far *rig, p *process)) {
+	for _, transport := range []string{"tcp", "nixl"} {
+		t.Run(transport, func(t *testing.T) {
+			newTransport(t, transport) // skips without it
+			dir := &fakeDirectory{records: map[string][]metadata.Record{}}
+			near := processRig(t, transport, here, dir)
+			p := startProcess(t, "TestAgentPeerProcess", agentVariable+"="+transport+" "+string(there))
+			dir.mu.Lock()
+			dir.records[string(there)] = p.ranks
+			dir.mu.Unlock()
+			p.do(order{Do: "meet", Peers: near.records}, nil)
+			test(t, transport, near, &rig{inc: p.ranks[0].Incarnation}, p)
+		})
+	}
+}
+
+// over waits until every rank here has made its last report about a transfer.
+func (r *rig) over(id TransferID) {
+	r.t.Helper()
+	deadline := time.After(2 * time.Minute)
+	for {
+		kinds, n := r.kinds(id), 0
+		for _, k := range kinds {
+			if k == "ready" || k == "safe" {
+				n++
+			}
+		}
+		if n == len(r.agents) {
+			return
+		}
+		select {
+		case <-r.changed:
+		case <-deadline:
+			r.t.Fatalf("of transfer %s was reported %v, and no more", id, kinds)
+		}
+	}
+}
+
+func newIDs(n int) []TransferID {
+	var ids []TransferID
+	for range n {
+		ids = append(ids, NewTransferID())
+	}
+	return ids
+}
+
+// TestProducerProcessKilled kills -9 the producer while some of its transfers are being written and others wait: all
+// of the consumer's blocks come back.
+func TestProducerProcessKilled(t *testing.T) {
+	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, _ string, d, p *rig, child *process) {
+		ids := newIDs(8)
+		for _, id := range ids {
+			d.expect(id, p, [2]int{0, 12}, toD)
+		}
+		for _, id := range ids[:5] {
+			child.do(order{Do: "offer", Transfer: id}, nil)
+		}
+		d.over(ids[0])
+		start := time.Now()
+		child.kill()
+		for _, id := range ids {
+			d.over(id)
+		}
+		t.Logf("all is safe %v after the kill", time.Since(start).Round(time.Millisecond))
+		for _, id := range ids[5:] {
+			if got := d.kinds(id); slices.Contains(got, "ready") {
+				t.Errorf("a transfer that was never offered has reported %v", got)
+			}
+		}
+		settled(t, d)
+	})
+}
+
+// TestConsumerProcessKilled kills -9 the consumer: the producer gets all blocks back that it held for it, whether
+// the consumer had come for them or not, without waiting for the lease.
+func TestConsumerProcessKilled(t *testing.T) {
+	twoEngines(t, metadata.Prefill, metadata.Decode, func(t *testing.T, _ string, p, d *rig, child *process) {
+		ids := newIDs(8)
+		for _, id := range ids[:5] {
+			child.do(order{Do: "expect", Transfer: id}, nil)
+		}
+		for _, id := range ids {
+			p.offer(id, d, 12, fromP)
+		}
+		p.await(ids[0], Sent)
+		start := time.Now()
+		child.kill()
+		for _, id := range ids {
+			for _, r := range p.await(id, Sent) {
+				if r.Reason == LeaseOver {
+					t.Error("the lease was waited for")
+				}
+			}
+		}
+		t.Logf("all is free %v after the kill", time.Since(start).Round(time.Millisecond))
+		settled(t, p)
+	})
+}
+
+// TestProducerProcessPaused stops the producer in mid-write. Over tcp it is fenced: the blocks are free at once,
+// nothing that it still sends lands in them, and when it has answered it is served again. NIXL has no fence: the
+// blocks stay until the producer is dead.
+func TestProducerProcessPaused(t *testing.T) {
+	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, transport string, d, p *rig, child *process) {
+		ids := newIDs(12)
+		for _, id := range ids {
+			d.expect(id, p, [2]int{0, 12}, toD)
+		}
+		for _, id := range ids[:10] {
+			child.do(order{Do: "offer", Transfer: id}, nil)
+		}
+		if err := child.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			d.abandon(id)
+		}
+		if transport == "nixl" {
+			time.Sleep(2 * time.Second) // of looking at the process
+			if got := d.kinds(ids[11]); slices.Contains(got, "safe") {
+				t.Errorf("reported %v; silence is no death", got)
+			}
+			if n := d.agents[0].Status().Quarantined[p.inc.ID()]; n == 0 {
+				t.Error("nothing is in quarantine")
+			}
+			child.kill()
+			for _, id := range ids {
+				d.over(id)
+			}
+			settled(t, d)
+			return
+		}
+		for _, id := range ids {
+			d.over(id)
+		}
+		settled(t, d)
+		for _, m := range d.memory {
+			clear(m)
+		}
+		if err := child.cmd.Process.Signal(unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids[10:] {
+			child.do(order{Do: "offer", Transfer: id}, nil)
+		}
+		for _, id := range ids {
+			child.do(order{Do: "await", Transfer: id, Await: Sent}, nil)
+		}
+		for i, m := range d.memory {
+			if !bytes.Equal(m, make([]byte, len(m))) {
+				t.Errorf("rank %d: bytes landed in blocks that were free", i)
+			}
+		}
+		again := NewTransferID()
+		d.expect(again, p, [2]int{0, 12}, toD)
+		child.do(order{Do: "offer", Transfer: again}, nil)
+		d.await(again, Ready)
+		child.do(order{Do: "await", Transfer: again, Await: Sent}, nil)
+	})
+}
