@@ -188,6 +188,9 @@ func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamReq
 	c.nc.Close()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
+		if c.put == 0 {
+			phase = phaseDial
+		}
 	} else if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}

@@ -21,6 +21,7 @@ type engineConn struct {
 	buf   []byte
 	r, w  int    // buf[r:w] is read and not yet used
 	got   int64  // bytes read in this exchange
+	put   int64  // bytes written in this exchange
 	out   []byte // the request's head
 	head  []byte // the answer's head, behind the status line
 	since time.Time
@@ -35,11 +36,13 @@ func (c *engineConn) send(body []byte) error {
 	c.got = 0
 	if len(body) <= joinBody {
 		c.out = append(c.out, body...)
-		_, err := c.nc.Write(c.out)
+		n, err := c.nc.Write(c.out)
+		c.put = int64(n)
 		return err
 	}
 	parts := net.Buffers{c.out, body}
-	_, err := parts.WriteTo(c.nc)
+	n, err := parts.WriteTo(c.nc)
+	c.put = n
 	return err
 }
 
