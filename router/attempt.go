@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -42,6 +43,12 @@ func (a *attempt) arrived() {
 	if a.transfer != nil {
 		a.transfer.Stop()
 	}
+}
+
+// unsent reports that no byte of the decode leg has left, though it was to be asked: something came first.
+func (a *attempt) unsent() bool {
+	var up *upstreamError
+	return a.toDecode || errors.As(a.decode.err, &up) && up.Phase == phaseDial
 }
 
 // askPrefill asks the prefill leg and posts what came of it. It runs on a goroutine of its own and may outlive the

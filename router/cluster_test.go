@@ -26,6 +26,20 @@ type cluster struct {
 	twice    []string                 // ids that were used a second time
 	cancels  int
 	requests []*seen
+	engines  []*fakeVLLM
+}
+
+// lives reports whether an engine has that id now.
+func (c *cluster) lives(id string) bool {
+	for _, e := range c.engines {
+		e.mu.Lock()
+		same := e.id == id
+		e.mu.Unlock()
+		if same {
+			return true
+		}
+	}
+	return false
 }
 
 // seen is one request that a fake engine got.

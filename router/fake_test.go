@@ -67,6 +67,7 @@ type fakeVLLM struct {
 func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVLLM {
 	t.Helper()
 	f := &fakeVLLM{name: name, c: c, tokens: 3, id: "id-of-" + name, faults: faults, n: map[string]int{}}
+	c.engines = append(c.engines, f)
 	f.srv = httptest.NewServer(http.HandlerFunc(f.serve))
 	f.srv.Config.ErrorLog = nil
 	t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
@@ -184,11 +185,20 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		if !f.c.push {
 			key, _ = b.KV["remote_request_id"].(string)
 		}
+		if engine, _ := b.KV["remote_engine_id"].(string); !plane && !f.c.lives(engine) {
+			<-r.Context().Done() // a start that is over never writes
+			return
+		}
 		got := f.c.registered(key)
 		select {
 		case <-got:
 		case <-r.Context().Done():
-			return // what was registered stays
+			if plane { // an engine of ours gives up what it reserved; in the others it stays
+				f.c.mu.Lock()
+				delete(f.c.decode, id)
+				f.c.mu.Unlock()
+			}
+			return
 		}
 		if f.events != nil {
 			for _, e := range []kvplane.TransferEvent{{Event: "counted", K: 1, N: 2}, {Event: "counted", K: 2, N: 2}, {Event: "ready", Blocks: 3}} {

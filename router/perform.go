@@ -53,16 +53,19 @@ func (x *exchange) perform(act action, e event) {
 	case doCut:
 		x.reply.stream.cut(x.failure(act.why))
 	case doClosePrefill:
-		if x.answered(a) { // it has finished meanwhile, for nobody
-			x.drainDecode(a)
-		}
-		a.prefill.cancel(errEnded)
+		x.closePrefill(a)
 	case doCloseDecode, doFinishDecode: // the owner is here, so decode is past its first token or was interrupted
 		a.decode.end()
 	case doFinishPrefill:
+		if a.unsent() {
+			x.closePrefill(a)
+			return
+		}
 		a.prefillTimer.Reset(x.r.cfg.Timeouts.Ending)
 	case doRepeatPrefill:
-		x.repeatPrefill(a)
+		if !a.unsent() {
+			x.repeatPrefill(a)
+		}
 	case doDrainDecode:
 		x.drainDecode(a)
 	case doCancel:
@@ -74,6 +77,14 @@ func (x *exchange) perform(act action, e event) {
 	case doDrop:
 		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
 	}
+}
+
+// closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
+func (x *exchange) closePrefill(a *attempt) {
+	if x.answered(a) { // it has finished meanwhile, for nobody
+		x.drainDecode(a)
+	}
+	a.prefill.cancel(errEnded)
 }
 
 // answered reports whether the prefill leg's usable answer waits in the mail.
