@@ -70,7 +70,7 @@ type Cache struct {
 	changed func(engine string)
 
 	copies atomic.Pointer[map[string]*copied] // replaced whole
-	told   map[string]uint64                  // generations that changed was told of; only Run's goroutine
+	told   map[string]edition                 // what changed was told of; only Run's goroutine
 
 	mu      sync.Mutex
 	dirty   map[string][]Change // engine → withdrawals to apply; "" means everything
@@ -89,7 +89,7 @@ type copied struct {
 }
 
 // NewCache returns an empty local copy of store; Run fills it. changed, if not nil, is called when an engine has
-// appeared, begun a new generation or gone; it must not block.
+// appeared, begun a new generation, got or lost a rank, or gone; it must not block.
 func NewCache(store Store, cfg CacheConfig, changed func(engine string), log *slog.Logger) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: cache: %w", err)
@@ -98,7 +98,7 @@ func NewCache(store Store, cfg CacheConfig, changed func(engine string), log *sl
 		changed = func(string) {}
 	}
 	c := &Cache{store: store, cfg: cfg.withDefaults(), log: log, changed: changed,
-		told: map[string]uint64{}, dirty: map[string][]Change{}, wake: make(chan struct{}, 1)}
+		told: map[string]edition{}, dirty: map[string][]Change{}, wake: make(chan struct{}, 1)}
 	c.copies.Store(&map[string]*copied{})
 	return c, nil
 }
@@ -283,8 +283,8 @@ func (c *Cache) read(ctx context.Context, name string, gone []Change) error {
 	c.mu.Lock()
 	c.stats.Reads++
 	c.mu.Unlock()
-	if id := next.id(now); id != c.told[name] {
-		if c.told[name] = id; id == 0 {
+	if now := next.edition(now); now != c.told[name] {
+		if c.told[name] = now; now.ranks == 0 {
 			delete(c.told, name)
 		}
 		c.changed(name)
@@ -292,12 +292,17 @@ func (c *Cache) read(ctx context.Context, name string, gone []Change) error {
 	return nil
 }
 
-// id returns the generation of which there are records, 0 if there are none.
-func (e *copied) id(now time.Time) uint64 {
+// edition is of which run an engine's records are, and of how many ranks; zero if there are none.
+type edition struct {
+	generation uint64
+	ranks      int
+}
+
+func (e *copied) edition(now time.Time) edition {
 	if e == nil || len(e.live(now)) == 0 {
-		return 0
+		return edition{}
 	}
-	return e.generation
+	return edition{e.generation, len(e.live(now))}
 }
 
 // merge returns what is known after the store held recs, or nil if that is nothing. It is a pure function.

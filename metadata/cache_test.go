@@ -59,7 +59,7 @@ func TestCacheFollowsAnnouncements(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		cached(t, c, "decode-0", next)
 		stop()
-		if diff := cmp.Diff([]string{"prefill-0", "decode-0", "decode-0"}, told); diff != "" {
+		if diff := cmp.Diff([]string{"prefill-0", "decode-0", "decode-0", "decode-0"}, told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}
 	})

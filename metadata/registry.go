@@ -260,6 +260,12 @@ func (p *Pairs) Forget(engine string) {
 	p.forget(func(pair Pair) bool { return pair.Prefill.Engine == engine || pair.Decode.Engine == engine })
 }
 
+// Retire drops all that is known of other runs of an engine, on either side of a pair, as Forget does.
+func (p *Pairs) Retire(run Incarnation) {
+	old := func(i Incarnation) bool { return i.Engine == run.Engine && i != run }
+	p.forget(func(pair Pair) bool { return old(pair.Prefill) || old(pair.Decode) })
+}
+
 // ForgetPair drops one pair, as after a transfer that failed on what the handshake had set up.
 func (p *Pairs) ForgetPair(pair Pair) {
 	p.forget(func(other Pair) bool { return other == pair })

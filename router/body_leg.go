@@ -152,8 +152,10 @@ func cut(index, comma, start, end, after int, run *int) (int, int) {
 
 // appendProbe appends a completions body for model, of a short prompt and two tokens: parse it, then build its two
 // legs, and the pair is known to each other when both have answered.
-func appendProbe(dst []byte, model string) []byte {
+func appendProbe(dst []byte, model, prompt string) []byte {
 	dst = append(dst, `{"model":`...)
 	dst = appendString(dst, model)
-	return append(dst, `,"prompt":"a b","max_tokens":2,"temperature":0,"ignore_eos":true}`...)
+	dst = append(dst, `,"prompt":`...)
+	dst = appendString(dst, prompt)
+	return append(dst, `,"max_tokens":2,"temperature":0,"ignore_eos":true}`...)
 }

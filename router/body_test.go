@@ -184,7 +184,7 @@ func TestSplice(t *testing.T) {
 }
 
 func TestProbeBody(t *testing.T) {
-	b, herr := parseBody(shapeCompletions, appendProbe(nil, `a "b"`), bodyLimits{})
+	b, herr := parseBody(shapeCompletions, appendProbe(nil, `a "b"`, "a b"), bodyLimits{})
 	if herr != nil {
 		t.Fatal(herr)
 	}

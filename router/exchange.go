@@ -277,7 +277,7 @@ func (x *exchange) choose() (policies.Choice, policies.Fleet) {
 }
 
 func (x *exchange) pairable(p, d int) bool {
-	return x.r.agree(x.m.prefill[p], x.m.decode[d]) == nil
+	return x.r.agree(x.m.couple(p, d)) == nil
 }
 
 // pair readies the attempt's pair, or has the owner park for it.
@@ -298,15 +298,25 @@ func (x *exchange) pair(a *attempt) {
 		}
 		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
 		x.r.books.open(a.h.transfer, a.decode.engine.name)
+		if !x.r.pairs.Ready(x.runs(a)) {
+			a.parked = true
+			return
+		}
 	}
 	x.queue = append(x.queue, event{kind: evPaired})
 }
 
 func (x *exchange) runs(a *attempt) metadata.Pair {
+	if a.prefill.engine.publishes {
+		return metadata.Pair{Prefill: a.h.prefill, Decode: a.h.decode}
+	}
 	return metadata.Pair{Prefill: a.prefill.engine.incarnation(), Decode: a.decode.engine.incarnation()}
 }
 
 func (x *exchange) coordinated(a *attempt) bool {
+	if a.prefill.engine.publishes {
+		return true
+	}
 	a.h.coord = a.prefill.engine.coord.Load()
 	return a.h.coord != nil
 }

@@ -178,7 +178,7 @@ func TestFault66Shutdown(t *testing.T) {
 			}
 			stopped := make(chan struct{})
 			go func() { g.stop(); close(stopped) }()
-			eventually(t, "the router is not ready", func() bool { return !g.r.readiness().Ready })
+			eventually(t, "the router is not ready", func() bool { return !g.r.Stats().Ready })
 			rest, err := io.ReadAll(resp.Body)
 			<-stopped
 			body := string(first) + string(rest)

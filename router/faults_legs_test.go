@@ -203,7 +203,7 @@ func TestFault64AllDown(t *testing.T) {
 			if e := errorOf(t, r.Body); r.Status != 503 || e.Type != typeUnavailable || r.Header.Get("Retry-After-Ms") == "" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 			}
-			eventually(t, "the router is not ready", func() bool { return !g.r.readiness().Ready })
+			eventually(t, "the router is not ready", func() bool { return !g.r.Stats().Ready })
 			if strings.Contains(r.Body, strings.TrimPrefix(dead, "http://")) {
 				t.Errorf("an engine's address reached the client: %s", r.Body)
 			}

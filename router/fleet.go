@@ -18,6 +18,7 @@ import (
 type fleet struct {
 	models  map[string]*model
 	engines []*engine
+	couples []*couple // of the models whose engines shake hands, model by model
 }
 
 // model is one served model.
@@ -26,19 +27,25 @@ type model struct {
 	conn    connector
 	prefill []*engine
 	decode  []*engine // the aggregated engines for connector none
+	couples []*couple // prefill by prefill; empty if the engines need no handshake
 	turn    atomic.Uint64
 }
 
+// couple returns the prefill and the decode engine with these indices; only where engines shake hands.
+func (m *model) couple(p, d int) *couple { return m.couples[p*len(m.decode)+d] }
+
 // engine is one engine and what the router knows of it. It is safe for concurrent use.
 type engine struct {
-	name     string
-	control  string
-	up       *upstream
-	header   []field // sent with every request: content type, accept, the engine's own credential
-	inFlight atomic.Int64
-	failures atomic.Int32 // connect failures and failed health checks in a row
-	limit    int32        // of them, from which the engine is unusable
-	down     atomic.Bool
+	name      string
+	control   string
+	publishes bool // records of its own, with its generation in them
+	up        *upstream
+	header    []field // sent with every request: content type, accept, the engine's own credential
+	inFlight  atomic.Int64
+	failures  atomic.Int32 // connect failures and failed health checks in a row
+	limit     int32        // of them, from which the engine is unusable
+	down      atomic.Bool
+	followed  atomic.Bool // its event stream is open
 	// generation counts the starts of an engine that does not publish its own: it grows whenever the engine comes
 	// back or names itself anew, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64
@@ -59,9 +66,18 @@ func newFleet(cfg Config) (*fleet, error) {
 				if err != nil {
 					return nil, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err)
 				}
+				_, e.publishes = m.conn.(plane)
 				*list.to = append(*list.to, e)
 				f.engines = append(f.engines, e)
 			}
+		}
+		if shakes(m.conn) {
+			for _, p := range m.prefill {
+				for _, d := range m.decode {
+					m.couples = append(m.couples, &couple{model: m.name, conn: m.conn, prefill: p, decode: d})
+				}
+			}
+			f.couples = append(f.couples, m.couples...)
 		}
 		f.models[m.name] = m
 	}
@@ -89,6 +105,26 @@ func newEngine(ec Engine, cfg Config) (*engine, error) {
 // incarnation names the run of a stock engine that the router knows of.
 func (e *engine) incarnation() metadata.Incarnation {
 	return metadata.Incarnation{Engine: e.name, Generation: e.generation.Load()}
+}
+
+// couple returns the engines of a pair, nil if they are no couple.
+func (f *fleet) couple(pair metadata.Pair) *couple {
+	for _, c := range f.couples {
+		if c.prefill.name == pair.Prefill.Engine && c.decode.name == pair.Decode.Engine {
+			return c
+		}
+	}
+	return nil
+}
+
+// engine returns the engine of that name, nil if there is none.
+func (f *fleet) engine(name string) *engine {
+	for _, e := range f.engines {
+		if e.name == name {
+			return e
+		}
+	}
+	return nil
 }
 
 // reached notes that the engine took a connection. It reports whether the engine was down before.

@@ -3,6 +3,8 @@ package router
 import (
 	"encoding/json"
 	"net/http"
+
+	"pdrouter/metadata"
 )
 
 // Operations serves /health (the process lives), /ready (it takes requests: not draining, and for every model some
@@ -15,37 +17,86 @@ func (r *Router) Operations() http.Handler {
 	return mux
 }
 
-// readiness is the body of /ready.
-type readiness struct {
+// Stats is what the router knows at one moment. It is the body of /ready.
+type Stats struct {
 	Ready    bool            `json:"ready"`
 	Draining bool            `json:"draining"`
 	Requests int             `json:"requests"` // under way
 	Models   map[string]bool `json:"models"`   // whether some engine may serve it
-	Engines  []engineState   `json:"engines"`
+	Engines  []EngineStats   `json:"engines"`
+	Pairs    []PairStats     `json:"pairs"` // of the models whose engines shake hands
+
+	Handshakes metadata.PairsStats `json:"-"`
 }
 
-type engineState struct {
+// EngineStats is one engine of a Stats.
+type EngineStats struct {
 	Name     string `json:"name"`
 	Up       bool   `json:"up"`
 	InFlight int64  `json:"in_flight"`
+	Events   *bool  `json:"events,omitempty"` // its event stream is open; nil if it has none
 }
 
-// Readiness reports whether requests are taken, and what is known of the engines.
-func (r *Router) readiness() readiness {
-	out := readiness{Draining: r.draining.Load(), Requests: r.live.len(), Models: make(map[string]bool, len(r.fleet.models))}
+// PairStats is one prefill and one decode engine of a Stats.
+type PairStats struct {
+	Prefill string `json:"prefill"`
+	Decode  string `json:"decode"`
+	Ready   bool   `json:"ready"`         // they know each other: no request waits for that
+	Why     string `json:"why,omitempty"` // why not
+}
+
+// Stats reports whether requests are taken, and what is known of the engines.
+func (r *Router) Stats() Stats {
+	out := Stats{
+		Draining: r.draining.Load(), Requests: r.live.len(), Models: make(map[string]bool, len(r.fleet.models)),
+		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: make([]PairStats, 0, len(r.fleet.couples)),
+		Handshakes: r.pairs.Stats(),
+	}
 	out.Ready = !out.Draining
 	for name, m := range r.fleet.models {
 		out.Models[name] = usable(m.decode) > 0
 		out.Ready = out.Ready && out.Models[name]
 	}
 	for _, e := range r.fleet.engines {
-		out.Engines = append(out.Engines, engineState{Name: e.name, Up: !e.down.Load(), InFlight: e.inFlight.Load()})
+		s := EngineStats{Name: e.name, Up: !e.down.Load(), InFlight: e.inFlight.Load()}
+		if e.control != "" {
+			followed := e.followed.Load()
+			s.Events = &followed
+		}
+		out.Engines = append(out.Engines, s)
+	}
+	for _, c := range r.fleet.couples {
+		why := r.cold(c)
+		out.Pairs = append(out.Pairs, PairStats{Prefill: c.prefill.name, Decode: c.decode.name, Ready: why == "", Why: why})
 	}
 	return out
 }
 
+// cold says why no request can go to a pair at once, "" if it can.
+func (r *Router) cold(c *couple) string {
+	for _, e := range []*engine{c.prefill, c.decode} {
+		if e.down.Load() {
+			return e.name + " is down"
+		}
+		if e.publishes && len(r.records(e)) == 0 {
+			return "no records of " + e.name
+		}
+	}
+	pair, err := r.runsOf(c)
+	if err != nil {
+		return err.Error()
+	}
+	if r.pairs.Ready(pair) {
+		return ""
+	}
+	if err := c.last(pair); err != nil {
+		return err.Error()
+	}
+	return "the handshake is under way"
+}
+
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
-	state := r.readiness()
+	state := r.Stats()
 	status := http.StatusOK
 	if !state.Ready {
 		status = http.StatusServiceUnavailable

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
+	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
 
@@ -31,157 +31,150 @@ func (r *Router) records(e *engine) []metadata.Record {
 	return records
 }
 
-// agree says why two engines that publish records cannot be paired, nil if they can. The verdict is kept as long
+// agree says why two engines that publish records cannot be paired, nil if they can. The judgement is kept as long
 // as neither engine publishes anew.
-func (r *Router) agree(p, d *engine) error {
-	pr, dr := r.records(p), r.records(d)
+func (r *Router) agree(c *couple) error {
+	pr, dr := r.records(c.prefill), r.records(c.decode)
 	if len(pr) == 0 || len(dr) == 0 {
 		return errNoRecords
 	}
-	key := agreement{prefill: p, decode: d}
 	seen := edition{pr[0].Generation, dr[0].Generation, len(pr), len(dr)}
-	if v, ok := r.agreed.Load(key); ok {
-		if v := v.(verdictOf); v.edition == seen {
-			return v.err
-		}
+	if j := c.judged.Load(); j != nil && j.edition == seen {
+		return j.err
 	}
 	err := metadata.Pairable(pr, dr)
-	r.agreed.Store(key, verdictOf{edition: seen, err: err})
-	if err != nil {
-		r.log.Warn("engines cannot be paired", "prefill", p.name, "decode", d.name, "err", err)
+	c.judged.Store(&judgement{edition: seen, err: err})
+	var why *metadata.Unpairable
+	if errors.As(err, &why) && why.Reason != metadata.IncompleteRanks { // those are on their way
+		r.log.Warn("engines cannot be paired", "prefill", c.prefill.name, "decode", c.decode.name, "err", err)
 	}
 	return err
 }
 
-type agreement struct{ prefill, decode *engine }
-
-// edition is what a verdict on two engines was made from: their generations and how many ranks had published.
-type edition struct {
-	prefill, decode           uint64
-	prefillRanks, decodeRanks int
-}
-
-type verdictOf struct {
-	edition edition
-	err     error
-}
-
-// moved notes that a stock prefill engine was started anew: all its pairs are void.
-func (r *Router) moved(e *engine, c *coordinates) {
-	if old := e.coord.Load(); old != nil && old.EngineID == c.EngineID {
-		return
+// runsOf names the runs of both engines that would shake hands now, or says why they cannot.
+func (r *Router) runsOf(c *couple) (metadata.Pair, error) {
+	if !c.prefill.publishes {
+		return metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()}, nil
 	}
-	e.generation.Add(1)
-	e.coord.Store(c)
-	r.pairs.Forget(e.name)
-	r.log.Info("engine restarted", "engine", e.name)
+	if err := r.agree(c); err != nil {
+		return metadata.Pair{}, err
+	}
+	p, d, ok := r.incarnations(c.prefill, c.decode)
+	if !ok {
+		return metadata.Pair{}, errNoRecords
+	}
+	return metadata.Pair{Prefill: p, Decode: d}, nil
 }
 
-// changed notes that an engine went down or came back. One that was down may have been started anew.
-func (r *Router) changed(e *engine, up bool) {
-	if !up {
-		return
-	}
-	e.generation.Add(1)
-	e.coord.Store(nil)
-	r.pairs.Forget(e.name)
-	r.warm()
-}
-
-// keepWarm has pairs whose handshake failed try again, until ctx ends.
-func (r *Router) keepWarm(ctx context.Context) {
-	tick := time.NewTicker(5 * r.cfg.Timeouts.Health)
-	defer tick.Stop()
-	for {
-		r.warm()
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// warm begins the handshakes of all pairs of stock engines that push and are up.
-func (r *Router) warm() {
-	for _, m := range r.fleet.models {
-		if _, ok := m.conn.(push); !ok {
-			continue
-		}
-		for _, p := range m.prefill {
-			for _, d := range m.decode {
-				if p.down.Load() || d.down.Load() {
-					continue
-				}
-				_ = r.pairs.Start(metadata.Pair{Prefill: p.incarnation(), Decode: d.incarnation()})
-			}
-		}
-	}
-}
-
-// probe is the handshake of a pair of stock engines: a whole two-leg request of two tokens, first prefill, whose
-// answer has its coordinates, then decode under the same ids. It strands no block and warms the pair.
-func (r *Router) probe(ctx context.Context, pair metadata.Pair) error {
-	m, p, d := r.fleet.find(pair)
-	if m == nil {
-		return fmt.Errorf("router: probe: %s and %s are no pair of one model", pair.Prefill.Engine, pair.Decode.Engine)
-	}
-	if p.incarnation() != pair.Prefill || d.incarnation() != pair.Decode {
+// probe is the handshake of a pair: a whole two-leg request of two tokens. It strands no block and warms the pair.
+func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error {
+	if runs, err := r.runsOf(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
-	b, herr := parseBody(shapeCompletions, appendProbe(nil, m.name), r.limits)
+	a := &attempt{split: true}
+	a.h.shape = shapeCompletions
+	a.h.draw()
+	prompt := "a b"
+	if c.prefill.publishes {
+		prompt = a.h.transfer // decode must hold no prefix of it, or it would need nothing of prefill
+	}
+	b, herr := parseBody(shapeCompletions, appendProbe(nil, c.model, prompt), r.limits)
 	if herr != nil {
 		return fmt.Errorf("router: probe: %w", herr)
 	}
-	a := &attempt{}
-	a.h.shape = shapeCompletions
-	a.h.draw()
+	if c.conn.mode() == together && c.prefill.publishes {
+		return r.probePlane(ctx, c, pair, a, b)
+	}
+	return r.probePush(ctx, c, a, b)
+}
+
+// ask sends one leg of a probe and reads its answer. The leg must be open.
+func (r *Router) ask(l *call, request string, body []byte) error {
+	defer l.end()
 	limit := r.cfg.Limits.Answer
-	ask := func(l *call, e *engine, body []byte) error {
-		l.open(ctx, e)
-		defer l.end()
-		v := l.send(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, a.h.request, "", false), Body: body}, limit)
-		if v == vUsable {
-			v = l.whole(limit)
-		}
-		r.noteHealth(l, v)
-		if v != vUsable {
-			return fmt.Errorf("router: probe: engine %s: status %d: %s", e.name, l.status, l.cause())
-		}
-		return nil
+	v := l.send(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, "", false), Body: body}, limit)
+	if v == vUsable {
+		v = l.whole(limit)
 	}
-	if err := ask(&a.prefill, p, b.prefill(nil, m.conn.prefillParams(nil, &a.h))); err != nil {
-		return err
+	r.noteHealth(l, v)
+	if v != vUsable {
+		return fmt.Errorf("router: probe: engine %s: status %d: %s", l.engine.name, l.status, l.cause())
 	}
-	c, ok := parseCoordinates(a.prefill.ans.kv)
-	if !ok {
-		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
-	}
-	a.h.coord = c
-	if err := ask(&a.decode, d, b.prefill(nil, m.conn.decodeParams(nil, &a.h))); err != nil {
-		return err
-	}
-	if old := p.coord.Load(); old != nil && old.EngineID != c.EngineID {
-		r.moved(p, c) // the pair is of a run that is over: whoever waits is told
-		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
-	}
-	p.coord.Store(c)
 	return nil
 }
 
-// find returns the engines of a pair and their model, nil if there is none.
-func (f *fleet) find(pair metadata.Pair) (*model, *engine, *engine) {
-	for _, m := range f.models {
-		for _, p := range m.prefill {
-			if p.name != pair.Prefill.Engine {
-				continue
-			}
-			for _, d := range m.decode {
-				if d.name == pair.Decode.Engine {
-					return m, p, d
-				}
-			}
-		}
+// probePush asks stock engines one after the other: prefill's answer has its coordinates, which decode needs.
+func (r *Router) probePush(ctx context.Context, c *couple, a *attempt, b *body) error {
+	p, d := c.prefill, c.decode
+	a.prefill.open(ctx, p)
+	if err := r.ask(&a.prefill, a.h.request, b.prefill(nil, c.conn.prefillParams(nil, &a.h))); err != nil {
+		return err
 	}
-	return nil, nil, nil
+	at, ok := parseCoordinates(a.prefill.ans.kv)
+	if !ok {
+		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
+	}
+	a.h.coord = at
+	a.decode.open(ctx, d)
+	if err := r.ask(&a.decode, a.h.request, b.prefill(nil, c.conn.decodeParams(nil, &a.h))); err != nil {
+		return err
+	}
+	if old := p.coord.Load(); old != nil && old.EngineID != at.EngineID {
+		r.moved(p, at) // the pair is of a run that is over: whoever waits is told
+		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
+	}
+	p.coord.Store(at)
+	return nil
+}
+
+// probePlane asks both engines at once, as every request of connector kvplane does: their agents look each other up
+// and connect.
+func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *body) error {
+	a.h.prefill, a.h.decode = pair.Prefill, pair.Decode
+	a.h.validMS = r.cfg.Timeouts.Probe.Milliseconds()
+	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
+	defer fail(nil)
+	a.prefill.open(legs, c.prefill)
+	a.decode.open(legs, c.decode)
+	prefilled := make(chan struct{})
+	go func() {
+		defer close(prefilled)
+		err := r.ask(&a.prefill, a.h.request, b.prefill(nil, c.conn.prefillParams(nil, &a.h)))
+		if err == nil && c.conn.accept(&a.h, a.prefill.ans.kv) != evPrefillUsable {
+			err = fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
+		}
+		if err != nil {
+			fail(err)
+			return
+		}
+		a.expect(r.cfg.Timeouts.Transfer)
+	}()
+	if err := r.ask(&a.decode, a.h.request, b.decode(nil, c.conn.decodeParams(nil, &a.h))); err != nil {
+		fail(err)
+	}
+	a.arrived()
+	<-prefilled
+	if legs.Err() == nil {
+		return nil
+	}
+	r.tellCancelled(a.h.transfer, whyPairFailed, c.prefill, c.decode)
+	return context.Cause(legs)
+}
+
+// tellCancelled tells engines that nobody wants a transfer any more.
+func (r *Router) tellCancelled(transfer string, why reason, engines ...*engine) {
+	id, err := kvplane.ParseTransferID(transfer)
+	if err != nil {
+		return
+	}
+	for _, e := range engines {
+		if e == nil || e.control == "" {
+			continue
+		}
+		r.background(func(ctx context.Context) {
+			if err := kvplane.CancelTransfer(ctx, r.control, e.control, r.parts.Token, id, why.String()); err != nil {
+				r.log.Debug("cancel", "engine", e.name, "transfer_id", transfer, "err", err)
+			}
+		})
+	}
 }

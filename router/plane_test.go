@@ -3,6 +3,7 @@ package router
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -51,19 +52,31 @@ func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
 	return s, records, Parts{Records: records, Planner: firstUsable{}, Token: func() (string, error) { return "plane", nil }}
 }
 
+// warmed waits until every pair has shaken hands.
+func (g *gateway) warmed() {
+	g.t.Helper()
+	eventually(g.t, "every pair is known", func() bool {
+		return !slices.ContainsFunc(g.r.Stats().Pairs, func(p PairStats) bool { return !p.Ready })
+	})
+	g.settled()
+}
+
 // TestPlane sends requests over connector kvplane: both legs name the transfer and the peer, and the books are kept.
 func TestPlane(t *testing.T) {
 	for _, body := range []string{plainBody, streamBody} {
 		s, _, parts := newPlane(t, 1, 1)
 		t.Run(body, func(t *testing.T) {
 			g := start(t, s.cfg, parts)
+			g.warmed()
+			eventually(t, "every event stream is open", func() bool {
+				return !slices.ContainsFunc(g.r.Stats().Engines, func(e EngineStats) bool { return !*e.Events })
+			})
+			r := g.post(pathCompletions, body, "X-Request-Id", "one")
+			if got, whole := text(t, r); got != wholeText || !whole || r.Header.Get("X-Pdrouter-Reason") != "split" {
+				t.Fatalf("text %q, whole %v, header %v", got, whole, r.Header)
+			}
 			var page *Books
-			eventually(t, "the books of a request", func() bool { // the event streams open in their own time
-				r := g.post(pathCompletions, body, "X-Request-Id", "one")
-				if got, whole := text(t, r); got != wholeText || !whole || r.Header.Get("X-Pdrouter-Reason") != "split" {
-					t.Fatalf("text %q, whole %v, header %v", got, whole, r.Header)
-				}
-				time.Sleep(10 * time.Millisecond)
+			eventually(t, "the books of a request", func() bool { // the engines report in their own time
 				w := httptest.NewRecorder()
 				g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/requests?id=one", nil))
 				var sum Summary
@@ -107,8 +120,9 @@ func TestFault52to58Plane(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s, _, parts := newPlane(t, row.p, row.d)
 			s.cfg.Timeouts.Transfer = 500 * time.Millisecond
-			s.setFaults(row.faults)
 			g := start(t, s.cfg, parts)
+			g.warmed()
+			s.setFaults(row.faults)
 			r := g.post(pathCompletions, streamBody)
 			got, whole := text(t, r)
 			if sum := g.last(1); got != wholeText || !whole || sum.Attempts < 2 {
@@ -128,9 +142,11 @@ func TestFault52to58Plane(t *testing.T) {
 // TestFault58PlaneClientLeaves has the client leave in mid-prefill.
 func TestFault58PlaneClientLeaves(t *testing.T) {
 	s, _, parts := newPlane(t, 1, 1)
-	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 60_000}}})
 	g := start(t, s.cfg, parts)
-	leave(t, g, streamBody, func() bool { return s.c.count("", "prefill") == 1 && s.c.count("", "decode") == 1 })
+	g.warmed()
+	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 60_000}}})
+	p, d := s.c.count("", "prefill"), s.c.count("", "decode")
+	leave(t, g, streamBody, func() bool { return s.c.count("", "prefill") == p+1 && s.c.count("", "decode") == d+1 })
 	if sum := g.last(1); sum.Outcome != ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}

@@ -54,8 +54,8 @@ type Router struct {
 	pairs   *metadata.Pairs
 	books   *books
 	recent  *recent
-	agreed  sync.Map     // agreement to verdictOf
-	control *http.Client // for the engines' control routes
+	stir    chan struct{} // has room for one: pairs are to be looked at
+	control *http.Client  // for the engines' control routes
 	limits  bodyLimits
 
 	draining atomic.Bool
@@ -91,6 +91,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 		fleet:   f,
 		gone:    newGoneWatcher(),
 		books:   newBooks(4 * cfg.Limits.Recent),
+		stir:    make(chan struct{}, 1),
 		recent:  newRecent(cfg.Limits.Recent),
 		control: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute}},
 		limits: bodyLimits{
@@ -99,7 +100,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 		},
 	}
 	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
-	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{Timeout: cfg.Timeouts.Probe}, r.probe)
+	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{Timeout: cfg.Timeouts.Probe}, r.shake)
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}

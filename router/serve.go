@@ -49,7 +49,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// Run checks the engines' health, makes stock pairs known to each other, and follows the engines' event streams
+// Run checks the engines' health, makes engines known to each other, and follows the engines' event streams
 // until ctx ends.
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -60,15 +60,30 @@ func (r *Router) Run(ctx context.Context) error {
 		if e.control == "" {
 			continue
 		}
-		wg.Go(func() {
-			err := kvplane.Watch(ctx, r.control, e.control, r.parts.Token, func(ev kvplane.TransferEvent) {
-				r.books.note(ev, time.Now())
-			})
-			if err != nil && ctx.Err() == nil {
-				r.log.Warn("event stream", "engine", e.name, "err", err)
-			}
-		})
+		wg.Go(func() { r.follow(ctx, e) })
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// follow enters an engine's events into the books until ctx ends.
+func (r *Router) follow(ctx context.Context, e *engine) {
+	defer e.followed.Store(false)
+	err := kvplane.Watch(ctx, r.control, e.control, r.parts.Token, func(ev kvplane.TransferEvent) {
+		switch ev.Event {
+		case "open":
+			e.followed.Store(true)
+			r.log.Info("event stream is open", "engine", e.name)
+		case "closed":
+			e.followed.Store(false)
+			r.log.Warn("event stream broke; books may lack events", "engine", e.name)
+		case "gap":
+			r.log.Warn("event stream was too fast; books lack events", "engine", e.name)
+		default:
+			r.books.note(ev, time.Now())
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("event stream", "engine", e.name, "err", err)
+	}
 }

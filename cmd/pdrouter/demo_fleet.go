@@ -162,7 +162,7 @@ func freeAddresses(n int) ([]string, error) {
 	return out, nil
 }
 
-// wait returns when every engine answers, the gateway is ready, and it has the records of all ranks.
+// wait returns when every engine answers, and the gateway follows all and has made every pair known to each other.
 func (f *demoFleet) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -175,14 +175,21 @@ func (f *demoFleet) wait(ctx context.Context) error {
 		if err := f.fetch(ctx, f.alone+"/health", nil); err != nil {
 			return err
 		}
-		known, err := f.knownEngines(ctx)
-		if err == nil && known < len(f.engines) {
-			err = fmt.Errorf("the gateway has records of %d of %d engines", known, len(f.engines))
-		}
-		if err != nil {
+		var state router.Stats
+		if err := f.fetch(ctx, f.operations+"/ready", &state); err != nil {
 			return err
 		}
-		return f.fetch(ctx, f.operations+"/ready", nil)
+		for _, e := range state.Engines {
+			if !e.Up || e.Events == nil || !*e.Events {
+				return fmt.Errorf("the gateway does not follow %s", e.Name)
+			}
+		}
+		for _, p := range state.Pairs {
+			if !p.Ready {
+				return fmt.Errorf("%s and %s do not know each other: %s", p.Prefill, p.Decode, p.Why)
+			}
+		}
+		return nil
 	}
 	for {
 		err := ready()
@@ -220,11 +227,6 @@ func (f *demoFleet) fetch(ctx context.Context, url string, v any) error {
 		return nil
 	}
 	return json.NewDecoder(resp.Body).Decode(v)
-}
-
-func (f *demoFleet) knownEngines(ctx context.Context) (int, error) {
-	n, err := f.gauge(ctx, f.operations+"/metrics", "pdrouter_metadata_engines")
-	return int(n), err
 }
 
 // books returns what the gateway knows of a finished request, waiting a moment for the engines' reports.

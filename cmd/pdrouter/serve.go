@@ -89,7 +89,8 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if g.store, err = openStore(l.Metadata, voucher, log); err != nil {
 		return nil, err
 	}
-	if g.cache, err = metadata.NewCache(g.store, l.Metadata.Cache, nil, log); err != nil {
+	renewed := func(engine string) { g.router.Renewed(engine) } // the cache runs only when the router is there
+	if g.cache, err = metadata.NewCache(g.store, l.Metadata.Cache, renewed, log); err != nil {
 		return nil, err
 	}
 	meters := newMetrics()
@@ -164,19 +165,15 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 	return nil
 }
 
-// meter registers what the local copy of the metadata counts.
+// meter registers what the router and the local copy of the metadata count.
 func (g *gateway) meter(m *metrics) {
+	m.registry.MustRegister(newRouterMetrics(g.router.Stats))
 	stats := func(read func(metadata.CacheStats) float64) func() float64 {
 		return func() float64 { return read(g.cache.Stats()) }
 	}
 	m.gauge("metadata_engines", "Engines with a record that has not expired.", stats(func(s metadata.CacheStats) float64 { return float64(s.Engines) }))
 	m.gauge("metadata_age_seconds", "Since the whole store was last read.", stats(func(s metadata.CacheStats) float64 { return s.Age.Seconds() }))
-	m.gauge("metadata_behind", "1 while the store cannot be read and the last good copy is used.", stats(func(s metadata.CacheStats) float64 {
-		if s.Behind {
-			return 1
-		}
-		return 0
-	}))
+	m.gauge("metadata_behind", "1 while the store cannot be read and the last good copy is used.", stats(func(s metadata.CacheStats) float64 { return oneIf(s.Behind) }))
 	m.count("metadata_read_failures_total", "Reads of the store that failed.", stats(func(s metadata.CacheStats) float64 { return float64(s.Failures) }))
 }
 

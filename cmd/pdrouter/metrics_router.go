@@ -1,0 +1,73 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pdrouter/router"
+)
+
+// routerMetrics reads what the router knows whenever somebody scrapes. Its labels are names of the configuration.
+type routerMetrics struct {
+	read func() router.Stats
+
+	requests, up, engineRequests, followed    *prometheus.Desc
+	pairReady, pairsReady, parked, handshakes *prometheus.Desc
+}
+
+func newRouterMetrics(read func() router.Stats) *routerMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("pdrouter_"+name, help, labels, nil)
+	}
+	return &routerMetrics{
+		read:           read,
+		requests:       desc("requests_in_flight", "Requests under way."),
+		up:             desc("engine_up", "1 unless the engine is down.", "engine"),
+		engineRequests: desc("engine_requests_in_flight", "Legs that the engine works on.", "engine"),
+		followed:       desc("engine_events", "1 while the engine's event stream is open; only engines with control routes.", "engine"),
+		pairReady:      desc("pair_ready", "1 if both engines are up and know each other.", "prefill", "decode"),
+		pairsReady:     desc("pairs_ready", "Pairs that have shaken hands."),
+		parked:         desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
+		handshakes:     desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady, m.pairsReady, m.parked, m.handshakes} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	s := m.read()
+	gauge(m.requests, float64(s.Requests))
+	for _, e := range s.Engines {
+		gauge(m.up, oneIf(e.Up), e.Name)
+		gauge(m.engineRequests, float64(e.InFlight), e.Name)
+		if e.Events != nil {
+			gauge(m.followed, oneIf(*e.Events), e.Name)
+		}
+	}
+	for _, p := range s.Pairs {
+		gauge(m.pairReady, oneIf(p.Ready), p.Prefill, p.Decode)
+	}
+	gauge(m.pairsReady, float64(s.Handshakes.Ready))
+	gauge(m.parked, float64(s.Handshakes.Waiting))
+	for _, h := range []struct {
+		outcome string
+		n       uint64
+	}{{"done", s.Handshakes.Done}, {"failed", s.Handshakes.Failed}} {
+		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(h.n), h.outcome)
+	}
+}
+
+func oneIf(v bool) float64 {
+	if v {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,108 @@
+package router
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// couple is one prefill and one decode engine of a model, and what the router knows of the two together. It is safe
+// for concurrent use.
+type couple struct {
+	model           string
+	conn            connector
+	prefill, decode *engine
+	judged          atomic.Pointer[judgement] // nil until both have published records
+
+	mu       sync.Mutex
+	pair     metadata.Pair // the runs that the rest is about
+	failures int           // handshakes that failed in a row
+	err      error         // of the last one
+	next     time.Time     // when the background tries again, if there were failures
+}
+
+// judgement says whether two engines that publish records can be paired.
+type judgement struct {
+	edition edition
+	err     error
+}
+
+// edition is what a judgement was made from: the engines' generations and how many ranks had published.
+type edition struct {
+	prefill, decode           uint64
+	prefillRanks, decodeRanks int
+}
+
+// The pause after the first failed handshake doubles with each further one up to the longest.
+const (
+	handshakePause   = 100 * time.Millisecond
+	handshakeLongest = 10 * time.Second
+)
+
+// begun notes that a handshake of these runs begins.
+func (c *couple) begun(pair metadata.Pair) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pair != pair {
+		c.pair, c.failures, c.err = pair, 0, nil
+	}
+}
+
+// ended notes how a handshake ended, and returns the pause before the next if it failed. What an earlier run still
+// has to say changes nothing.
+func (c *couple) ended(pair metadata.Pair, err error, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pair != pair {
+		return 0
+	}
+	if c.err = err; err == nil {
+		c.failures = 0
+		return 0
+	}
+	pause := handshakeLongest
+	if c.failures < 8 {
+		pause = min(pause, handshakePause<<c.failures)
+	}
+	c.failures++
+	c.next = now.Add(pause)
+	return pause
+}
+
+// wait returns how long the background has to wait before it may try these runs.
+func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pair != pair || c.failures == 0 {
+		return 0
+	}
+	return c.next.Sub(now)
+}
+
+// forgive forgets failures: an engine is down, and when it comes back nothing of them holds.
+func (c *couple) forgive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failures, c.err = 0, nil
+}
+
+// last returns the error of the last handshake of these runs.
+func (c *couple) last(pair metadata.Pair) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pair != pair {
+		return nil
+	}
+	return c.err
+}
+
+// shakes reports whether engines of the connector must know each other before a request can be split over them.
+func shakes(conn connector) bool {
+	switch conn.(type) {
+	case push, plane:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,123 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// keepWarm begins the handshakes of all pairs that have not shaken hands, whenever something changed or a pause after
+// a failure is over, until ctx ends.
+func (r *Router) keepWarm(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.stir:
+		case <-timer.C:
+		}
+		timer.Reset(r.warm(time.Now()))
+	}
+}
+
+// rewarm has keepWarm look again now. It never blocks.
+func (r *Router) rewarm() {
+	select {
+	case r.stir <- struct{}{}:
+	default:
+	}
+}
+
+// warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
+func (r *Router) warm(now time.Time) time.Duration {
+	again := r.cfg.Timeouts.Health
+	for _, c := range r.fleet.couples {
+		if c.prefill.down.Load() || c.decode.down.Load() {
+			c.forgive()
+			continue
+		}
+		pair, err := r.runsOf(c)
+		if err != nil {
+			continue // until records come
+		}
+		if pause := c.wait(pair, now); pause > 0 {
+			again = min(again, pause)
+			continue
+		}
+		_ = r.pairs.Start(pair) // if too many are queued, the next call comes soon
+	}
+	return again
+}
+
+// shake is the handshake of one pair as the registry calls it.
+func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
+	c := r.fleet.couple(pair)
+	if c == nil {
+		return fmt.Errorf("router: probe: %s and %s are no pair of one model", pair.Prefill.Engine, pair.Decode.Engine)
+	}
+	c.begun(pair)
+	begun := time.Now()
+	err := r.probe(ctx, c, pair)
+	now := time.Now()
+	pause := c.ended(pair, err, now)
+	switch {
+	case err == nil:
+		r.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
+	case errors.Is(err, metadata.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
+	default:
+		r.log.Warn("handshake; trying again", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "err", err, "pause", pause)
+	}
+	if err != nil {
+		r.rewarm()
+	}
+	return err
+}
+
+// Renewed notes that the records of an engine have changed: it appeared, was started anew, published another rank, or
+// is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
+// names that are not of the configuration as well as others.
+func (r *Router) Renewed(name string) {
+	e := r.fleet.engine(name)
+	if e == nil || !e.publishes {
+		return
+	}
+	if records := r.records(e); len(records) > 0 {
+		r.pairs.Retire(records[0].Incarnation)
+		r.log.Info("engine has published", "engine", records[0].ID(), "ranks", len(records))
+	} else {
+		r.pairs.Forget(name)
+		r.log.Info("engine's records are gone", "engine", name)
+	}
+	r.rewarm()
+}
+
+// moved notes that a stock prefill engine was started anew: all its pairs are void.
+func (r *Router) moved(e *engine, c *coordinates) {
+	if old := e.coord.Load(); old != nil && old.EngineID == c.EngineID {
+		return
+	}
+	e.generation.Add(1)
+	e.coord.Store(c)
+	r.pairs.Forget(e.name)
+	r.log.Info("engine restarted", "engine", e.name)
+	r.rewarm()
+}
+
+// changed notes that an engine went down or came back. One that was down may have been started anew; those that
+// publish records say so themselves.
+func (r *Router) changed(e *engine, up bool) {
+	if !up {
+		return
+	}
+	if !e.publishes {
+		e.generation.Add(1)
+		e.coord.Store(nil)
+		r.pairs.Forget(e.name)
+	}
+	r.rewarm()
+}
