@@ -5,8 +5,6 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"pdrouter/kvplane"
 )
 
 // attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own.
@@ -193,19 +191,5 @@ func (x *exchange) drainDecode(a *attempt) {
 
 // cancelTransfer tells both engines that nobody wants the transfer any more.
 func (x *exchange) cancelTransfer(a *attempt, why reason) {
-	id, err := kvplane.ParseTransferID(a.h.transfer)
-	if err != nil {
-		return
-	}
-	r := x.r
-	for _, e := range []*engine{a.prefill.engine, a.decode.engine} {
-		if e == nil || e.control == "" {
-			continue
-		}
-		r.background(func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, r.control, e.control, r.parts.Token, id, why.String()); err != nil {
-				r.log.Debug("cancel", "engine", e.name, "transfer_id", a.h.transfer, "err", err)
-			}
-		})
-	}
+	x.r.tellCancelled(a.h.transfer, why, a.prefill.engine, a.decode.engine)
 }
