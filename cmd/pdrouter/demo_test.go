@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/kvplane/nixl"
 )
 
 // actAsPdrouter makes this test binary behave as the command, for the processes that tests start.
@@ -44,9 +46,20 @@ func TestDemoComparesEveryAnswer(t *testing.T) {
 // client may see an error or another answer than one engine's alone, and every block comes back.
 func TestKilledPrefillCostsNoClientAnError(t *testing.T) {
 	t.Setenv(actAsPdrouter, "1")
+	for _, transport := range []string{"tcp", "nixl"} {
+		t.Run(transport, func(t *testing.T) {
+			if _, err := nixl.Find(); err != nil && transport == "nixl" {
+				t.Skip("SKIPPED, not run with real NIXL:", err)
+			}
+			killPrefillUnderLoad(t, transport)
+		})
+	}
+}
+
+func killPrefillUnderLoad(t *testing.T, transport string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f, err := startFleet(ctx, t.TempDir(), "tcp")
+	f, err := startFleet(ctx, t.TempDir(), transport)
 	if err != nil {
 		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
 	}
