@@ -224,6 +224,30 @@ func TestFault44PairsForgetAnEngine(t *testing.T) {
 	})
 }
 
+// A new run of an engine voids the pairs of its earlier ones and no others.
+func TestFault44PairsRetireEarlierRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPairs(t, PairsConfig{}, &fakeShake{})
+		defer p.Close()
+		old, other := pairOf("prefill-0", "decode-0"), pairOf("prefill-1", "decode-0")
+		next := old
+		next.Prefill.Generation = 2
+		for _, pair := range []Pair{old, other} {
+			if err := p.Wait(t.Context(), pair); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Start(next); err != nil {
+			t.Fatal(err)
+		}
+		p.Retire(next.Prefill)
+		if err := p.Wait(t.Context(), next); err != nil || p.Ready(old) || !p.Ready(other) || !p.Ready(next) {
+			t.Errorf("new run: %v; ready: old %t, other %t, new %t", err, p.Ready(old), p.Ready(other), p.Ready(next))
+		}
+		stats(t, p, PairsStats{Ready: 2, Done: 3})
+	})
+}
+
 func TestPairsBoundConcurrencyAndQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}

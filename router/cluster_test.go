@@ -24,6 +24,7 @@ type cluster struct {
 	decode   map[string]chan struct{} // registered, waiting for prefill
 	moved    map[string]bool          // ids whose blocks were handed over, for good
 	twice    []string                 // ids that were used a second time
+	dropped  map[string]bool          // ids that were cancelled, which a leg under way must not hold either
 	cancels  int
 	requests []*seen
 	engines  []*fakeVLLM
@@ -51,7 +52,7 @@ type seen struct {
 }
 
 func newCluster(push bool) *cluster {
-	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}}
+	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}}
 }
 
 // finished has prefill write what decode waits for, or hold it.
@@ -64,7 +65,9 @@ func (c *cluster) finished(id string) {
 		close(ch)
 		return
 	}
-	c.prefill[id] = true
+	if !c.dropped[id] {
+		c.prefill[id] = true
+	}
 }
 
 // registered has decode take what prefill holds, or wait for it.

@@ -81,6 +81,7 @@ func (f *fakeVLLM) control(t *testing.T) string {
 		f.c.mu.Lock()
 		defer f.c.mu.Unlock()
 		f.c.cancels++
+		f.c.dropped[id.String()] = true
 		delete(f.c.prefill, id.String())
 		delete(f.c.decode, id.String())
 	}, func(r *http.Request) error {

@@ -36,6 +36,12 @@ func (f *fakeRecords) publish(name string, role metadata.Role, generation uint64
 	}}
 }
 
+func (f *fakeRecords) withdraw(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.m, name)
+}
+
 func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
 	t.Helper()
 	s := newPool(t, ConnectorKVPlane, p, d, nil)

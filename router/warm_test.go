@@ -1,0 +1,172 @@
+package router
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+// TestPairsShakeHandsBeforeRequests: every pair of engines that can hand over has done so once before a client asks,
+// whoever of them comes first, and a request needs nothing more.
+func TestPairsShakeHandsBeforeRequests(t *testing.T) {
+	for _, connector := range []string{ConnectorPush, ConnectorKVPlane} {
+		t.Run(connector, func(t *testing.T) {
+			var s *pool
+			parts := Parts{}
+			if connector == ConnectorKVPlane {
+				s, _, parts = newPlane(t, 2, 2)
+			} else {
+				s = newPool(t, connector, 2, 2, nil)
+			}
+			g := start(t, s.cfg, parts)
+			g.warmed()
+			prompts := map[string]bool{}
+			for _, q := range s.c.all() {
+				var b struct{ Prompt string }
+				if err := json.Unmarshal([]byte(q.Body), &b); err != nil {
+					t.Fatal(err)
+				}
+				prompts[b.Prompt] = true
+			}
+			if connector == ConnectorKVPlane && len(prompts) != 4 { // else decode might hold the prompt already
+				t.Errorf("%d prompts for 4 handshakes", len(prompts))
+			}
+			for i := range 4 {
+				if p, d := s.c.count("", "prefill"), s.c.count("", "decode"); p != 4+i || d != 4+i {
+					t.Fatalf("%d prefill and %d decode legs before request %d; want %d of each", p, d, i, 4+i)
+				}
+				if got, whole := text(t, g.post(pathCompletions, plainBody)); got != wholeText || !whole {
+					t.Fatalf("text %q, whole %v", got, whole)
+				}
+			}
+			if st := g.r.Stats().Handshakes; st.Ready != 4 || st.Done != 4 || st.Failed != 0 {
+				t.Errorf("handshakes %+v", st)
+			}
+			g.settled()
+			s.noHeld(t)
+		})
+	}
+}
+
+// TestHandshakesAreTriedAgain: what failed is tried again though nobody asks, and /ready says why it failed.
+func TestHandshakesAreTriedAgain(t *testing.T) {
+	for _, row := range []struct {
+		connector, leg, engine string
+	}{
+		{ConnectorPush, "prefill", "prefill-0"}, {ConnectorPush, "decode", "decode-0"},
+		{ConnectorKVPlane, "prefill", "prefill-0"}, {ConnectorKVPlane, "decode", "decode-0"},
+	} {
+		t.Run(row.connector+" "+row.leg, func(t *testing.T) {
+			var s *pool
+			parts := Parts{}
+			if row.connector == ConnectorKVPlane {
+				s, _, parts = newPlane(t, 1, 1)
+			} else {
+				s = newPool(t, row.connector, 1, 1, nil)
+			}
+			s.setFaults(map[string][]fault{row.engine: {{Leg: row.leg, Do: doError}}})
+			g := start(t, s.cfg, parts)
+			eventually(t, "three failures", func() bool { return g.r.Stats().Handshakes.Failed >= 3 })
+			w := httptest.NewRecorder()
+			g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/ready", nil))
+			var got Stats
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
+				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+			}
+			if len(got.Pairs) != 1 || got.Pairs[0].Ready || !strings.Contains(got.Pairs[0].Why, row.engine+": status 500") {
+				t.Errorf("pairs %+v", got.Pairs)
+			}
+			s.setFaults(nil)
+			g.warmed()
+			if row.connector == ConnectorKVPlane { // both engines are told of each failure; stock ones cannot be
+				s.noHeld(t)
+			}
+		})
+	}
+}
+
+// TestParkedRequestsAreTold: a request that waits for a handshake is told when it fails, and served otherwise.
+func TestParkedRequestsAreTold(t *testing.T) {
+	s, _, parts := newPlane(t, 1, 1)
+	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuseLate, N: 200}}})
+	g := start(t, s.cfg, parts)
+	r := g.post(pathCompletions, plainBody)
+	if got, _ := text(t, r); got != wholeText || r.Header.Get("X-Pdrouter-Reason") != "no_prefill" {
+		t.Errorf("status %d, text %q, header %v", r.Status, got, r.Header)
+	}
+	if sum := g.last(1); sum.Attempts != 2 {
+		t.Errorf("summary %+v", sum)
+	}
+}
+
+// TestRenewedEngineShakesHandsAgain: an engine that was started anew is another one to its peers, once.
+func TestRenewedEngineShakesHandsAgain(t *testing.T) {
+	s, records, parts := newPlane(t, 2, 1)
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	before := len(s.c.all())
+	records.publish("decode-0", metadata.Decode, 777, "same")
+	g.r.Renewed("decode-0")
+	g.r.Renewed("decode-0") // as when another rank is published
+	g.r.Renewed("who?")
+	g.warmed()
+	seen := s.c.all()[before:]
+	if len(seen) != 4 {
+		t.Errorf("%d legs; want 2 handshakes of 2 legs", len(seen))
+	}
+	for _, q := range seen {
+		if want := map[string]any{"engine": "decode-0", "generation": 777.0}; q.Leg == "prefill" {
+			if diff := cmp.Diff(want, q.KV["peer"]); diff != "" {
+				t.Errorf("peer of prefill: -want +got\n%s", diff)
+			}
+		}
+	}
+	if st := g.r.Stats().Handshakes; st.Ready != 2 || st.Done != 4 {
+		t.Errorf("handshakes %+v; want those of the old run forgotten", st)
+	}
+	records.withdraw("prefill-1")
+	g.r.Renewed("prefill-1")
+	want := []PairStats{{Prefill: "prefill-0", Decode: "decode-0", Ready: true}, {Prefill: "prefill-1", Decode: "decode-0", Why: "no records of prefill-1"}}
+	if diff := cmp.Diff(want, g.r.Stats().Pairs); diff != "" {
+		t.Errorf("pairs: -want +got\n%s", diff)
+	}
+}
+
+// TestFault54LostPrefillGetsNoRequests: an engine that was killed leaves its records until its lease ends. No client
+// sees an error, and once it is known to be down, no request begins with it.
+func TestFault54LostPrefillGetsNoRequests(t *testing.T) {
+	s, records, parts := newPlane(t, 2, 1)
+	s.cfg.Timeouts.Health = 20 * time.Millisecond
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	s.p[0].srv.CloseClientConnections()
+	s.p[0].srv.Close()
+	for range 3 { // the planner takes prefill-0 first
+		if got, whole := text(t, g.post(pathCompletions, streamBody)); got != wholeText || !whole {
+			t.Fatalf("text %q, whole %v", got, whole)
+		}
+	}
+	eventually(t, "prefill-0 is down", func() bool { return !g.r.Stats().Engines[0].Up })
+	if _, ok := records.Engine("prefill-0"); !ok {
+		t.Fatal("the records are gone")
+	}
+	if got := g.r.Stats().Pairs[0]; got.Ready || got.Why != "prefill-0 is down" {
+		t.Errorf("pair %+v", got)
+	}
+	for i := range 5 {
+		if got, whole := text(t, g.post(pathCompletions, streamBody)); got != wholeText || !whole {
+			t.Fatalf("text %q, whole %v", got, whole)
+		}
+		if sum := g.last(4 + i); sum.Attempts != 1 || sum.Prefill != "prefill-1" {
+			t.Errorf("summary %+v", sum)
+		}
+	}
+	g.settled()
+	s.noHeld(t)
+}
