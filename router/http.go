@@ -203,6 +203,7 @@ func (r *Router) listModels(c *fiber.Ctx) error {
 	r.identify(c)
 	c.Response().Header.SetContentType("application/json")
 	c.Response().SetBody(r.modelList(who))
+	r.bound(c)
 	return nil
 }
 
@@ -236,7 +237,7 @@ func (r *Router) send(c *fiber.Ctx, x *exchange) {
 		return
 	case x.reply.err != nil:
 		c.Response().Header.Set(fiber.HeaderXRequestID, x.sum.RequestID)
-		_ = r.fail(c, x.reply.err)
+		r.answerError(c, x.reply.err)
 	case x.reply.status == 0: // the client has left
 		c.Response().SetStatusCode(499)
 		c.Response().SetConnectionClose()
@@ -250,11 +251,28 @@ func (r *Router) send(c *fiber.Ctx, x *exchange) {
 		}
 		c.Response().SetBodyRaw(x.reply.body)
 	}
-	_ = conn.SetWriteDeadline(time.Now().Add(r.cfg.Timeouts.Write))
+	r.bound(c)
 }
 
-// fail answers with an error of the router's own.
+// fail answers a request that was never admitted, and notes it: such a request has no Summary.
 func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
+	r.answerError(c, e)
+	r.bound(c)
+	if r.parts.Refused != nil {
+		r.parts.Refused(e.Status, e.Reason)
+	}
+	r.log.Info("refused", "request_id", string(c.Response().Header.Peek(fiber.HeaderXRequestID)), "status", e.Status,
+		"reason", e.Reason, "err", e.Err)
+	return nil
+}
+
+// bound limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
+func (r *Router) bound(c *fiber.Ctx) {
+	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.cfg.Timeouts.Write))
+}
+
+// answerError makes an error of the router's own the answer.
+func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
 	h := &c.Response().Header
 	c.Response().SetStatusCode(e.Status)
 	r.identify(c)
@@ -274,10 +292,6 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 		c.Response().SetConnectionClose()
 	}
 	c.Response().SetBodyRaw(e.appendJSON(nil))
-	if e.Err != nil {
-		r.log.Info("refused", "status", e.Status, "reason", e.Reason, "err", e.Err)
-	}
-	return nil
 }
 
 // identify gives the answer the request's id, if it has none yet.

@@ -41,7 +41,10 @@ type Parts struct {
 	Records Records                // nil: no engine of connector kvplane can be paired
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Observe func(Summary)          // called once per finished request, from many goroutines; must not block
-	Log     *slog.Logger           // nil: nothing is logged
+	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
+	// route, credentials, body or model. reason is one of the code's own. It must not block.
+	Refused func(status int, reason string)
+	Log     *slog.Logger // nil: nothing is logged
 }
 
 // Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.

@@ -28,6 +28,7 @@ type metrics struct {
 	bytes    *prometheus.CounterVec   // prefill, decode
 	removed  *prometheus.CounterVec   // model
 	stranded *prometheus.CounterVec   // model
+	refusals *prometheus.CounterVec   // status, reason
 }
 
 func newMetrics() *metrics {
@@ -52,10 +53,11 @@ func newMetrics() *metrics {
 		blocks:   counter("kv_blocks_total", "KV blocks written from prefill into decode, connector kvplane.", "prefill", "decode"),
 		bytes:    counter("kv_bytes_total", "KV bytes written from prefill into decode, connector kvplane.", "prefill", "decode"),
 		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
+		refusals: counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
 		stranded: counter("stranded_total", "Requests that may have left KV held for nobody until a lease ends.", "model"),
 	}
 	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens, m.blocks, m.bytes,
-		m.removed, m.stranded, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.removed, m.stranded, m.refusals, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -86,6 +88,11 @@ func (m *metrics) observe(s router.Summary) {
 	if s.Stranded {
 		m.stranded.WithLabelValues(s.Model).Inc()
 	}
+}
+
+// refused counts one request that was never admitted. It is safe for concurrent use.
+func (m *metrics) refused(status int, reason string) {
+	m.refusals.WithLabelValues(strconv.Itoa(status), reason).Inc()
 }
 
 // phase is one part of a request's life and how long it took by itself.
