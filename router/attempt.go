@@ -14,8 +14,9 @@ type attempt struct {
 	prefill call
 	decode  call
 
-	parked   bool // waits for the pair; owner only
-	toDecode bool // the decode leg is to be asked; owner only
+	parked    bool             // waits for the pair; owner only
+	toPrefill *upstreamRequest // the prefill leg is to be asked by the owner itself; owner only
+	toDecode  bool             // the decode leg is to be asked; owner only
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
@@ -49,9 +50,9 @@ func (a *attempt) unsent() bool {
 	return a.toDecode || errors.As(a.decode.err, &up) && up.Phase == phaseDial
 }
 
-// askPrefill asks the prefill leg and posts what came of it. It runs on a goroutine of its own and may outlive the
-// exchange: what it needs of the request is in its arguments.
-func (x *exchange) askPrefill(a *attempt, req *upstreamRequest) {
+// askPrefill asks the prefill leg and returns what came of it. If both legs are out at once it runs on a goroutine of
+// its own and may outlive the exchange: what it needs of the request is in its arguments.
+func (x *exchange) askPrefill(a *attempt, req *upstreamRequest) mail {
 	r, conn := x.r, x.m.conn
 	l := &a.prefill
 	defer l.end()
@@ -80,7 +81,7 @@ func (x *exchange) askPrefill(a *attempt, req *upstreamRequest) {
 			}
 		}
 	}
-	x.post(mail{a: a, e: e, at: time.Now()})
+	return mail{a: a, e: e, at: time.Now()}
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.

@@ -14,8 +14,8 @@ import (
 )
 
 // exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
-// actions into I/O. All of it runs on the goroutine that serves the client's connection, but for the prefill leg
-// of a split request, which has one of its own because both legs are out at once.
+// actions into I/O. All of it runs on the goroutine that serves the client's connection, but for a prefill leg
+// that is out together with decode's, which has one of its own.
 type exchange struct {
 	r           *Router
 	m           *model
@@ -29,7 +29,7 @@ type exchange struct {
 	acts  []action
 	queue []event // of the owner's own making, oldest first
 	not   tried
-	stale event    // what came of the decode leg while mail was waiting
+	stale mail     // what came of the owner's own leg while mail was waiting
 	held  bool     // stale is set
 	told  *attempt // whose prefill leg has answered, to the owner's knowledge
 
@@ -198,17 +198,24 @@ func (x *exchange) nextEvent() event {
 		}
 		if x.held {
 			x.held = false
-			return x.stale
+			x.took(x.stale)
+			return x.stale.e
 		}
 		a := x.cur
-		var e event
+		own := mail{a: a}
 		switch {
 		case a != nil && a.parked:
-			e, ok = x.park(a)
+			own.e, ok = x.park(a)
+		case a != nil && a.toPrefill != nil:
+			if ok = x.block(a.prefill.cancel, false); ok {
+				req := a.toPrefill
+				a.toPrefill = nil
+				own = x.askPrefill(a, req)
+			}
 		case a != nil && a.toDecode:
 			if ok = x.block(a.decode.cancel, a.split && x.d.mode == inTurn); ok {
 				a.toDecode = false
-				e = x.askDecode(a)
+				own.e = x.askDecode(a)
 			}
 		default:
 			<-x.wake
@@ -218,9 +225,10 @@ func (x *exchange) nextEvent() event {
 			continue
 		}
 		if !x.unblock() {
-			return e
+			x.took(own)
+			return own.e
 		}
-		x.stale, x.held = e, true
+		x.stale, x.held = own, true
 	}
 }
 

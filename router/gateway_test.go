@@ -18,7 +18,7 @@ import (
 
 // gateway is a router under test, on loopback.
 type gateway struct {
-	t    *testing.T
+	t    testing.TB
 	r    *Router
 	addr string
 	url  string
@@ -32,7 +32,7 @@ type gateway struct {
 const longEnough = 20 * time.Second
 
 // start serves cfg until the test ends, and then checks that nothing is left behind.
-func start(t *testing.T, cfg Config, parts Parts) *gateway {
+func start(t testing.TB, cfg Config, parts Parts) *gateway {
 	t.Helper()
 	g := &gateway{t: t}
 	parts.Observe = func(s Summary) {
@@ -93,7 +93,7 @@ func (g *gateway) settled() {
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(longEnough); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -104,7 +104,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // noGoroutines waits until none runs code of this package but the tests themselves.
-func noGoroutines(t *testing.T) {
+func noGoroutines(t testing.TB) {
 	t.Helper()
 	buf := make([]byte, 1<<20)
 	eventually(t, "no goroutine of the router is left", func() bool {
@@ -117,7 +117,7 @@ func noGoroutines(t *testing.T) {
 	})
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(strings.TrimSpace(string(p)))

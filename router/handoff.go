@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"strconv"
 
 	"pdrouter/metadata"
@@ -35,22 +34,24 @@ func (h *handoff) draw() {
 
 // coordinates are where decode engines find a stock prefill engine. They change at every start of the engine.
 type coordinates struct {
-	EngineID string `json:"remote_engine_id"`
-	Host     string `json:"remote_host"`
-	Port     int    `json:"remote_port"`
-	TP       int    `json:"tp_size"`
-	PP       int    `json:"pp_size"`
-	DCP      int    `json:"dcp_size"`
+	EngineID string
+	Host     string
+	Port     int
+	TP       int
+	PP       int
+	DCP      int
 
 	quoted []byte // the engine id as it stands in JSON
 }
 
 // parseCoordinates reads them from the kv_transfer_params of a prefill answer.
 func parseCoordinates(kv []byte) (*coordinates, bool) {
-	c := &coordinates{TP: 1, PP: 1, DCP: 1}
-	if json.Unmarshal(kv, c) != nil || c.EngineID == "" || c.Host == "" || c.Port <= 0 || c.TP < 1 || c.PP < 1 || c.DCP < 1 {
+	p, ok := parseHanded(kv)
+	if !ok || !p.located() {
 		return nil, false
 	}
+	c := &coordinates{Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp}
+	c.EngineID, c.Host = string(unescape(nil, p.engine)), string(unescape(nil, p.host))
 	c.quoted = appendString(nil, c.EngineID)
 	return c, true
 }
@@ -111,15 +112,8 @@ func (pull) decodeParams(dst []byte, h *handoff) []byte { return append(dst, h.k
 
 // accept refuses params with which a decode engine could not read: a missing one has been seen to end engines.
 func (pull) accept(h *handoff, kv []byte) kind {
-	var p struct {
-		Remote bool            `json:"do_remote_prefill"`
-		Blocks json.RawMessage `json:"remote_block_ids"`
-		ID     string          `json:"remote_request_id"`
-	}
-	if _, ok := parseCoordinates(kv); !ok {
-		return evPrefillUnusable
-	}
-	if json.Unmarshal(kv, &p) != nil || !p.Remote || p.ID == "" || len(p.Blocks) == 0 || p.Blocks[0] != '[' {
+	p, ok := parseHanded(kv)
+	if !ok || !p.located() || !p.remote || !p.blocks || len(p.request) == 0 {
 		return evPrefillUnusable
 	}
 	return evPrefillUsable

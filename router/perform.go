@@ -2,6 +2,7 @@ package router
 
 import (
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -21,8 +22,8 @@ func (x *exchange) perform(act action, e event) {
 	case doAskBoth:
 		x.startPrefill(a)
 		a.toDecode = true
-	case doAskPrefill:
-		x.startPrefill(a)
+	case doAskPrefill: // decode waits for its answer: the owner has nothing else to do
+		a.toPrefill = x.openPrefill(a)
 	case doAskDecode:
 		a.toDecode = true
 		if a.split {
@@ -81,30 +82,37 @@ func (x *exchange) perform(act action, e event) {
 
 // closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
 func (x *exchange) closePrefill(a *attempt) {
+	if a.toPrefill != nil { // and it was not even asked
+		a.toPrefill = nil
+		a.prefillTimer.Stop()
+		a.prefill.end()
+		return
+	}
 	if x.answered(a) { // it has finished meanwhile, for nobody
 		x.drainDecode(a)
 	}
 	a.prefill.cancel(errEnded)
 }
 
-// answered reports whether the prefill leg's usable answer waits in the mail.
+// answered reports whether the prefill leg's usable answer is here, but not yet taken.
 func (x *exchange) answered(a *attempt) bool {
+	usable := func(m mail) bool { return m.a == a && m.e.kind == evPrefillUsable }
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, m := range x.mails {
-		if m.a == a && m.e.kind == evPrefillUsable {
-			return true
-		}
-	}
-	return false
+	return x.held && usable(x.stale) || slices.ContainsFunc(x.mails, usable)
+}
+
+// openPrefill readies the prefill leg and starts its time.
+func (x *exchange) openPrefill(a *attempt) *upstreamRequest {
+	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
+	a.prefill.open(x.r.legs, a.prefill.engine)
+	a.prefillTimer = a.prefill.later(x.r.cfg.Timeouts.Prefill, errLegLate)
+	return x.prefillRequest(a)
 }
 
 // startPrefill sends the prefill leg on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
-	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.open(x.r.legs, a.prefill.engine)
-	a.prefillTimer = a.prefill.later(x.r.cfg.Timeouts.Prefill, errLegLate)
-	req := x.prefillRequest(a)
+	req := x.openPrefill(a)
 	x.r.ended.Go(func() {
 		defer func() {
 			if v := recover(); v != nil {
@@ -112,7 +120,7 @@ func (x *exchange) startPrefill(a *attempt) {
 				x.post(mail{a: a, e: event{kind: evPrefillLost, why: whyPanic}, at: time.Now()})
 			}
 		}()
-		x.askPrefill(a, req)
+		x.post(x.askPrefill(a, req))
 	})
 }
 
