@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 // The connectors a model may name: who moves the KV blocks from prefill to decode.
@@ -194,6 +197,8 @@ func (m Model) validate(key string, engines map[string]string, v *faults) {
 			at := fmt.Sprintf("%s.%s[%d]", key, list.key, i)
 			if e.Name == "" {
 				v.add(at+".name", "is empty", "a stable name")
+			} else if metadata.ValidName(e.Name) != nil {
+				v.add(at+".name", fmt.Sprintf("is %.140q", e.Name), "letters, digits, '.', '_' and '-'")
 			} else if was, ok := engines[e.Name]; ok {
 				v.add(at+".name", fmt.Sprintf("is %q, the name of %s", e.Name, was), "a name of its own")
 			} else {
@@ -254,8 +259,11 @@ func (v *faults) url(key, s string, required bool) {
 		return
 	}
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil ||
-		(u.Path != "" && u.Path != "/") {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 		v.add(key, fmt.Sprintf("is %q", s), "a base URL such as http://10.0.0.7:8000")
+		return
+	}
+	if port, err := strconv.Atoi(u.Port()); u.Port() != "" && (err != nil || port < 1 || port > 65535) {
+		v.add(key, fmt.Sprintf("is %q", s), "a port from 1 to 65535")
 	}
 }

@@ -132,6 +132,9 @@ func (c config) validateAgents() error {
 		}
 		return errors.Join(errs...)
 	}
+	if len(c.Auth.Records.Trusted) > 0 && c.Auth.Records.KeyFile == "" {
+		errs = append(errs, fmt.Errorf("auth.records.key_file is missing; want this gateway's private key, because it takes in records (listen.agents) and auth.records.trusted wants them signed"))
+	}
 	if len(c.Auth.Agents.Keys) == 0 {
 		errs = append(errs, fmt.Errorf("auth.agents.keys is missing; want the public keys of the agents' tokens, because listen.agents is set"))
 	}
@@ -141,7 +144,8 @@ func (c config) validateAgents() error {
 func (l listenConfig) validate() error {
 	var errs []error
 	type listener struct{ key, address string }
-	taken := map[string]string{}
+	type place struct{ key, host, port string }
+	var seen []place
 	for _, at := range []listener{{"clients", l.Clients}, {"agents", l.Agents}, {"operations", l.Operations}} {
 		if at.address == "" {
 			continue
@@ -152,10 +156,14 @@ func (l listenConfig) validate() error {
 		case err != nil || numErr != nil || n < 0 || n > 65535:
 			errs = append(errs, fmt.Errorf("listen.%s is %q; want host:port, such as 127.0.0.1:8080", at.key, at.address))
 			continue
-		case taken[at.address] != "" && n != 0:
-			errs = append(errs, fmt.Errorf("listen.%s is %q, as listen.%s; want an address of its own", at.key, at.address, taken[at.address]))
 		}
-		taken[at.address] = at.key
+		for _, other := range seen {
+			if n != 0 && other.port == port && (other.host == host || wildcard(other.host) || wildcard(host)) {
+				errs = append(errs, fmt.Errorf("listen.%s is %q, which listen.%s takes; want an address of its own", at.key, at.address, other.key))
+				break
+			}
+		}
+		seen = append(seen, place{at.key, host, port})
 		if at.key == "agents" && !loopback(host) && !l.AgentsTLS.on() {
 			errs = append(errs, fmt.Errorf("listen.agents is %q, which others can reach, without TLS; want listen.agents_tls with cert_file and key_file, or a loopback address", at.address))
 		}
@@ -172,6 +180,12 @@ func (l listenConfig) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// wildcard reports whether a listener on host takes the port on every address.
+func wildcard(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
 // loopback reports whether only this machine reaches a listener on host.
