@@ -2,10 +2,12 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +191,35 @@ func TestFault66Shutdown(t *testing.T) {
 				t.Errorf("end %v, body %q", err, body)
 			}
 		})
+	}
+}
+
+// TestFault66ShutdownWaitsForNoSilentConnection has clients that have opened connections and sent nothing.
+func TestFault66ShutdownWaitsForNoSilentConnection(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = time.Hour, time.Hour
+	g := start(t, s.cfg, Parts{})
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		t.Fatalf("status %d: %s", r.Status, r.Body)
+	}
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 { // by now the silent one is accepted
+		t.Fatalf("status %d: %s", r.Status, r.Body)
+	}
+	stopped := make(chan struct{})
+	go func() { g.stop(); close(stopped) }()
+	select {
+	case <-stopped:
+	case <-time.After(longEnough):
+		t.Fatal("a connection that brought nothing holds up the end")
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(longEnough))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes, %v; want the end of the connection", n, err)
 	}
 }
 

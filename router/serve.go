@@ -16,7 +16,8 @@ import (
 func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	app := r.edge()
 	served := make(chan error, 1)
-	go func() { served <- app.Listener(ln) }()
+	clients := newArrivals(ln)
+	go func() { served <- app.Listener(clients) }()
 	select {
 	case err := <-served:
 		if err == nil {
@@ -29,6 +30,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	r.log.Info("draining", "requests", r.live.len())
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeouts.Drain)
 	defer cancel()
+	clients.closeSilent()
 	err := app.Server().ShutdownWithContext(stop)
 	if errors.Is(err, context.DeadlineExceeded) {
 		for _, x := range r.live.all() {
