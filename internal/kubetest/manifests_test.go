@@ -230,7 +230,13 @@ func TestGatewayConfig(t *testing.T) {
 			t.Errorf("listen.%s is %s; the container's port is %s", name, address, want)
 		}
 	}
-	if grace := d.Spec.Template.Spec.TerminationGracePeriodSeconds; grace == nil || float64(*grace) <= c.Timeouts.Drain.Seconds() {
+	before := 0.0 // the listener closes only after it
+	if l := d.Spec.Template.Spec.Containers[0].Lifecycle; l == nil || l.PreStop == nil || l.PreStop.Sleep == nil {
+		t.Error("no preStop sleep: the Service still sends requests when the listener closes")
+	} else {
+		before = float64(l.PreStop.Sleep.Seconds)
+	}
+	if grace := d.Spec.Template.Spec.TerminationGracePeriodSeconds; grace == nil || float64(*grace) <= before+c.Timeouts.Drain.Seconds() {
 		t.Errorf("pods are killed before they have drained for %v", c.Timeouts.Drain)
 	}
 	redis := find(t, m.services, "pdrouter-redis", func(s *corev1.Service) string { return s.Name })
