@@ -94,7 +94,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		return nil, err
 	}
 	meters := newMetrics()
-	parts := router.Parts{Planner: l.policy, Records: g.cache, Observe: meters.observe, Log: log}
+	parts := router.Parts{Planner: l.policy, Records: g.cache, Observe: meters.observe, Refused: meters.refused, Log: log}
 	clients, err := l.Auth.clients(&g.credentials)
 	if err != nil {
 		return nil, err
