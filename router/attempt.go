@@ -14,9 +14,9 @@ type attempt struct {
 	prefill call
 	decode  call
 
-	parked    bool             // waits for the pair; owner only
-	toPrefill *upstreamRequest // the prefill leg is to be asked by the owner itself; owner only
-	toDecode  bool             // the decode leg is to be asked; owner only
+	parked    bool    // waits for the pair; owner only
+	toPrefill *letter // the prefill leg is to be asked by the owner itself; owner only
+	toDecode  bool    // the decode leg is to be asked; owner only
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
@@ -52,11 +52,12 @@ func (a *attempt) unsent() bool {
 
 // askPrefill asks the prefill leg and returns what came of it. If both legs are out at once it runs on a goroutine of
 // its own and may outlive the exchange: what it needs of the request is in its arguments.
-func (x *exchange) askPrefill(a *attempt, req *upstreamRequest) mail {
+func (x *exchange) askPrefill(a *attempt, req *letter) mail {
 	r, conn := x.r, x.m.conn
 	l := &a.prefill
 	defer l.end()
-	v := l.send(req, r.cfg.Limits.Answer)
+	v := l.send(&req.upstreamRequest, r.cfg.Limits.Answer)
+	req.free()
 	if v == vUsable {
 		v = l.whole(r.cfg.Limits.Answer)
 	}
@@ -133,7 +134,7 @@ func (x *exchange) repeatPrefill(a *attempt) {
 		for wait := 100 * time.Millisecond; ; wait *= 2 {
 			var l call
 			l.open(ctx, e)
-			v := l.send(req, limit)
+			v := l.send(&req.upstreamRequest, limit)
 			l.end()
 			if v == vUsable || v == vRejected {
 				return

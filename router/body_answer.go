@@ -138,7 +138,7 @@ func (s *scanner) text() string {
 
 // stripTransferParams appends p, a whole JSON answer or the data of one event, without the members kv_transfer_params
 // and ec_transfer_params, at any depth; every other byte is kept. It reports false, and appends nothing, if p names
-// them but is no JSON object: then it must not be relayed.
+// them but is no JSON object: then it must not be relayed. dst may be p[:0], which loses p.
 func stripTransferParams(dst, p []byte) ([]byte, bool) {
 	if !bytes.Contains(p, []byte("_transfer_params")) {
 		return append(dst, p...), true

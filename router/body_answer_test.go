@@ -32,6 +32,10 @@ func TestStripTransferParams(t *testing.T) {
 			if string(got) != "x"+tt.want || ok != tt.ok {
 				t.Errorf("got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 			}
+			in := []byte(tt.in)
+			if got, ok := stripTransferParams(in[:0], in); string(got) != tt.want || ok != tt.ok {
+				t.Errorf("in place: got %q %v, want %q %v", got, ok, tt.want, tt.ok)
+			}
 		})
 	}
 }

@@ -27,7 +27,6 @@ type scanner struct {
 	total   int
 	keys    []keyHash // of all open objects, a stack
 	scratch []byte    // the last key that had escapes, decoded
-	few     [2 * fewKeys]keyHash
 }
 
 type keyHash struct {
@@ -95,7 +94,7 @@ func (s *scanner) object(depth int) (members, bool) {
 	}
 	s.i++
 	if s.unique && s.keys == nil {
-		s.keys, s.seed = s.few[:0], maphash.MakeSeed()
+		s.keys, s.seed = make([]keyHash, 0, fewKeys), maphash.MakeSeed()
 	}
 	return members{base: len(s.keys), comma: -1}, true
 }

@@ -83,6 +83,7 @@ func (x *exchange) perform(act action, e event) {
 // closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
 func (x *exchange) closePrefill(a *attempt) {
 	if a.toPrefill != nil { // and it was not even asked
+		a.toPrefill.free()
 		a.toPrefill = nil
 		a.prefillTimer.Stop()
 		a.prefill.end()
@@ -103,7 +104,7 @@ func (x *exchange) answered(a *attempt) bool {
 }
 
 // openPrefill readies the prefill leg and starts its time.
-func (x *exchange) openPrefill(a *attempt) *upstreamRequest {
+func (x *exchange) openPrefill(a *attempt) *letter {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
 	a.prefill.open(x.r.legs, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.r.cfg.Timeouts.Prefill, errLegLate)
@@ -124,30 +125,27 @@ func (x *exchange) startPrefill(a *attempt) {
 	})
 }
 
-func (x *exchange) prefillRequest(a *attempt) *upstreamRequest {
-	var params [512]byte
-	return &upstreamRequest{
-		Path:   x.path,
-		Header: a.prefill.header(make([]field, 0, 6), a.h.request, x.traceparent, false),
-		Body:   x.b.prefill(nil, x.m.conn.prefillParams(params[:0], &a.h)),
-	}
+func (x *exchange) prefillRequest(a *attempt) *letter {
+	m := newLetter(&a.prefill, x.path, a.h.request, x.traceparent, false)
+	m.params = x.m.conn.prefillParams(m.params[:0], &a.h)
+	m.body = x.b.prefill(m.body[:0], m.params)
+	m.Body = m.body
+	return m
 }
 
 // askDecode asks the decode leg and reads until its first event, or its whole answer, is here.
 func (x *exchange) askDecode(a *attempt) event {
 	l := &a.decode
+	m := newLetter(l, x.path, a.h.request, x.traceparent, x.b.stream)
 	var kv []byte
-	var params [512]byte
 	if a.split {
-		kv = x.m.conn.decodeParams(params[:0], &a.h)
+		m.params = x.m.conn.decodeParams(m.params[:0], &a.h)
+		kv = m.params
 	}
-	var fields [6]field
-	req := upstreamRequest{
-		Path:   x.path,
-		Header: l.header(fields[:0], a.h.request, x.traceparent, x.b.stream),
-		Body:   x.b.decode(nil, kv),
-	}
-	v := l.send(&req, x.r.cfg.Limits.Answer)
+	m.body = x.b.decode(m.body[:0], kv)
+	m.Body = m.body
+	v := l.send(&m.upstreamRequest, x.r.cfg.Limits.Answer)
+	m.free()
 	if v == vUsable {
 		if x.b.stream {
 			s := newStream(x, a)
@@ -185,7 +183,7 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 // sendWhole makes decode's answer the client's.
 func (x *exchange) sendWhole(a *attempt) {
 	l := &a.decode
-	body, ok := stripTransferParams(nil, l.body)
+	body, ok := stripTransferParams(l.body[:0], l.body) // what is left is never longer, so it may lie in the same place
 	if !ok {
 		x.reply = reply{err: errBadUpstream(nil)}
 		x.sum.Status = x.reply.err.Status

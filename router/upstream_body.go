@@ -233,8 +233,11 @@ func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
 		return dst, r.fail(errAnswerSize)
 	}
 	for {
-		room := 512
+		room := 512 // of framing and chunks to come
 		if r.state == bodyBytes {
+			if !r.chunked {
+				room = 1 // to see the end
+			}
 			room += int(min(r.left, int64(max)))
 		}
 		dst = slices.Grow(dst, room)

@@ -1,0 +1,34 @@
+package router
+
+import "sync"
+
+// letter is one request to an engine while it is written: its fields, and the bytes of its body. Letters are used
+// again: whoever has one gives it back when the request has left and may not be sent once more.
+type letter struct {
+	upstreamRequest
+	fields [8]field
+	params []byte
+	body   []byte
+}
+
+// keptLetter is how many bytes of a body's room are kept for the next one.
+const keptLetter = 64 << 10
+
+var letters = sync.Pool{New: func() any { return new(letter) }}
+
+// newLetter begins a request to the engine of a leg.
+func newLetter(l *call, path, request, traceparent string, stream bool) *letter {
+	m := letters.Get().(*letter)
+	m.Path = path
+	m.Header = l.header(m.fields[:0], request, traceparent, stream)
+	return m
+}
+
+// free gives the letter back. Neither it nor its body may be used any more.
+func (m *letter) free() {
+	if cap(m.body) > keptLetter {
+		m.body = nil
+	}
+	m.upstreamRequest, m.fields = upstreamRequest{}, [8]field{} // the bodies' room is kept, not what strings they named
+	letters.Put(m)
+}
