@@ -20,17 +20,44 @@ type attempt struct {
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
+	unstreamed bool        // decode's first byte comes with its last, and says nothing of the transfer; set once
+	landed     func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
+
 	mu       sync.Mutex
-	transfer *time.Timer // decode's first token is due; nil until prefill has answered
+	due      time.Time   // of decode's first token; zero until prefill has answered
+	transfer *time.Timer // ends the decode leg when it is due; nil until then
 	decoded  bool        // decode's first token is here, or its leg is over
 }
 
 // expect gives decode d to come up with its first token. It may be called twice; the first call counts.
+//
+// An answer that is not streamed may take as long as it is generated, so there it is the transfer itself that is due,
+// if there is a way to know of it.
 func (a *attempt) expect(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.transfer == nil && !a.decoded {
+	if !a.due.IsZero() || a.decoded {
+		return
+	}
+	a.due = time.Now().Add(d)
+	switch {
+	case !a.unstreamed:
 		a.transfer = a.decode.later(d, errTransferLate)
+	case a.landed != nil:
+		a.transfer = time.AfterFunc(d, func() {
+			if !a.landed() {
+				a.decode.cancel(errTransferLate)
+			}
+		})
+	}
+}
+
+// hurry ends the decode leg when its first token would be due, whatever is known: nobody waits for the answer.
+func (a *attempt) hurry() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.transfer == nil && !a.decoded {
+		a.transfer = a.decode.later(time.Until(a.due), errTransferLate)
 	}
 }
 

@@ -19,6 +19,7 @@ type books struct {
 // entry is one transfer's page.
 type entry struct {
 	Books
+	ranks   int             // how many consumers there are at least
 	decode  string          // the engine whose ranks are the consumers; prefill's ranks count what they have sent
 	ready   map[string]bool // consumer ranks that have all
 	readyAt time.Time       // when the last of them said so
@@ -26,15 +27,15 @@ type entry struct {
 
 func newBooks(n int) *books { return &books{max: n, byID: make(map[string]*entry, n)} }
 
-// open makes a page for a transfer to the engine decode, so that events of strangers take no room.
-func (b *books) open(id, decode string) {
+// open makes a page for a transfer to the ranks of the engine decode, so that events of strangers take no room.
+func (b *books) open(id, decode string, ranks int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.order) >= b.max {
 		delete(b.byID, b.order[0])
 		b.order = b.order[1:]
 	}
-	b.byID[id] = &entry{decode: decode}
+	b.byID[id] = &entry{decode: decode, ranks: ranks}
 	b.order = append(b.order, id)
 }
 
@@ -67,7 +68,7 @@ func (b *books) note(e kvplane.TransferEvent, at time.Time) {
 		}
 		t.ready[rank] = true
 		t.readyAt = at
-		t.Ready = t.Failed == "" && len(t.ready) >= len(t.Counted)
+		t.Ready = t.Failed == "" && len(t.ready) >= max(len(t.Counted), t.ranks)
 	case "negative":
 		if t.Failed == "" {
 			t.Failed = e.Reason
@@ -93,4 +94,29 @@ func (b *books) read(id string) (*Books, time.Time) {
 		return &page, time.Time{}
 	}
 	return &page, t.readyAt
+}
+
+// landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
+// engine's events cannot be relied on, because its stream was not open all the time from now on.
+func (r *Router) landed(id string, decode *engine) func() bool {
+	if decode.control == "" {
+		return nil
+	}
+	edition := decode.streams.Load()
+	if !decode.followed.Load() {
+		return nil
+	}
+	return func() bool {
+		page, _ := r.books.read(id)
+		return page == nil || page.Ready || !decode.followed.Load() || decode.streams.Load() != edition
+	}
+}
+
+// ranks returns how many ranks of an engine that publishes records take part in a transfer.
+func (r *Router) ranks(e *engine) int {
+	records := r.records(e)
+	if len(records) == 0 {
+		return 0
+	}
+	return records[0].Size.PP * records[0].Size.TP
 }

@@ -62,9 +62,10 @@ type Timeouts struct {
 	Read     time.Duration `yaml:"read"`     // a client's head and body; default 30s
 	Idle     time.Duration `yaml:"idle"`     // a client's connection between two requests; default 75s
 	Write    time.Duration `yaml:"write"`    // one write to a client; default 30s
-	Request  time.Duration `yaml:"request"`  // arrival to first token, all attempts together; default 120s
+	Request  time.Duration `yaml:"request"`  // arrival to first token of a stream, all attempts together; default 120s
+	Answer   time.Duration `yaml:"answer"`   // arrival to an answer that is not streamed, all attempts together; default 600s
 	Prefill  time.Duration `yaml:"prefill"`  // one prefill leg; default 60s
-	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token; default 10s
+	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token, or to the KV if it is not streamed and the engines tell; default 10s
 	Stream   time.Duration `yaml:"stream"`   // two events of one answer; default 120s
 	Pair     time.Duration `yaml:"pair"`     // a request parked for a pair's handshake; default 30s
 	Probe    time.Duration `yaml:"probe"`    // one handshake or probe, off the request path; default 60s
@@ -108,6 +109,7 @@ func (c Config) withDefaults() Config {
 	d(&t.Idle, 75*time.Second)
 	d(&t.Write, 30*time.Second)
 	d(&t.Request, 120*time.Second)
+	d(&t.Answer, 600*time.Second)
 	d(&t.Prefill, 60*time.Second)
 	d(&t.Transfer, 10*time.Second)
 	d(&t.Stream, 120*time.Second)
@@ -218,7 +220,7 @@ func (t Timeouts) validate(v *faults) {
 		key string
 		d   time.Duration
 	}{
-		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request},
+		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"answer", t.Answer},
 		{"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
 		{"ending", t.Ending}, {"drain", t.Drain}, {"health", t.Health},
 	} {

@@ -78,7 +78,11 @@ func (r *Router) newExchange(m *model, b *body, path string, arrived time.Time) 
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
 	x.sum = Summary{Model: m.name, Route: path, Stream: b.stream, Removed: b.removed, Arrived: arrived}
 	x.sum.Phases.Admit = time.Since(arrived)
-	x.timer = time.AfterFunc(r.cfg.Timeouts.Request-x.sum.Phases.Admit, func() {
+	limit := r.cfg.Timeouts.Request
+	if !b.stream { // its first token comes with its last
+		limit = r.cfg.Timeouts.Answer
+	}
+	x.timer = time.AfterFunc(limit-x.sum.Phases.Admit, func() {
 		x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
 	})
 	r.live.add(x)
@@ -125,6 +129,8 @@ func (x *exchange) post(m mail) {
 	}
 	x.mails = append(x.mails, m)
 	interrupt := x.interrupt
+	hurry := m.e.kind == evClientLeft && x.patient && !x.b.stream
+	a := x.cur
 	switch {
 	case m.e.kind == evPrefillUsable, m.e.kind.ofPrefill() && x.gated, m.e.kind == evClientLeft && x.patient:
 		interrupt = nil
@@ -132,6 +138,9 @@ func (x *exchange) post(m mail) {
 	x.mu.Unlock()
 	if interrupt != nil {
 		interrupt(errInterrupted)
+	}
+	if hurry {
+		a.hurry()
 	}
 	select {
 	case x.wake <- struct{}{}:
@@ -248,7 +257,7 @@ func (x *exchange) plan() event {
 		}
 		return event{kind: evPlannedNone, why: whyNoEngine}
 	}
-	a := &attempt{split: choice.Split}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.stream}
 	a.h.shape = x.b.shape
 	a.h.draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
@@ -305,7 +314,8 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
-		x.r.books.open(a.h.transfer, a.decode.engine.name)
+		x.r.books.open(a.h.transfer, a.decode.engine.name, x.r.ranks(a.decode.engine))
+		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
 		if !x.r.pairs.Ready(x.runs(a)) {
 			a.parked = true
 			return

@@ -24,6 +24,7 @@ func TestFault47to62Legs(t *testing.T) {
 		decode    int
 		faults    map[string][]fault
 		attempts  int
+		streamed  bool // only: what is wrong shows as no first token
 		want      want
 		stranded  bool // the fake, like the engine it stands for, cannot be freed
 	}{
@@ -70,7 +71,7 @@ func TestFault47to62Legs(t *testing.T) {
 		{name: "52 none, D fails within the budget", connector: ConnectorNone, decode: 1, attempts: 2,
 			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
 			faults: map[string][]fault{"decode-0": {{Do: doError}}}},
-		{name: "54 push, P writes nothing", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "54 push, P writes nothing", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(2), stranded: true, streamed: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}},
 		{name: "60 none, garbage", connector: ConnectorNone, decode: 1, attempts: 1,
 			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
@@ -82,6 +83,8 @@ func TestFault47to62Legs(t *testing.T) {
 			name := row.name
 			if body == streamBody {
 				name += ", streamed"
+			} else if row.streamed {
+				continue
 			}
 			t.Run(name, func(t *testing.T) {
 				s := newPool(t, row.connector, row.prefill, row.decode, nil)

@@ -45,7 +45,8 @@ type engine struct {
 	failures  atomic.Int32 // connect failures and failed health checks in a row
 	limit     int32        // of them, from which the engine is unusable
 	down      atomic.Bool
-	followed  atomic.Bool // its event stream is open
+	followed  atomic.Bool   // its event stream is open
+	streams   atomic.Uint64 // how often that stream began, broke or had a gap
 	// generation counts the starts of an engine that does not publish its own: it grows whenever the engine comes
 	// back or names itself anew, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64

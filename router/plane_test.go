@@ -67,6 +67,14 @@ func (g *gateway) warmed() {
 	g.settled()
 }
 
+// followed waits until every engine's event stream is open.
+func (g *gateway) followed() {
+	g.t.Helper()
+	eventually(g.t, "every event stream is open", func() bool {
+		return !slices.ContainsFunc(g.r.Stats().Engines, func(e EngineStats) bool { return !*e.Events })
+	})
+}
+
 // TestPlane sends requests over connector kvplane: both legs name the transfer and the peer, and the books are kept.
 func TestPlane(t *testing.T) {
 	for _, body := range []string{plainBody, streamBody} {
@@ -74,9 +82,7 @@ func TestPlane(t *testing.T) {
 		t.Run(body, func(t *testing.T) {
 			g := start(t, s.cfg, parts)
 			g.warmed()
-			eventually(t, "every event stream is open", func() bool {
-				return !slices.ContainsFunc(g.r.Stats().Engines, func(e EngineStats) bool { return !*e.Events })
-			})
+			g.followed()
 			r := g.post(pathCompletions, body, "X-Request-Id", "one")
 			if got, whole := text(t, r); got != wholeText || !whole || r.Header.Get("X-Pdrouter-Reason") != "split" {
 				t.Fatalf("text %q, whole %v, header %v", got, whole, r.Header)
@@ -123,25 +129,28 @@ func TestFault52to58Plane(t *testing.T) {
 		{"47 P refuses", 2, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
 		{"57 P never writes", 2, 2, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			s, _, parts := newPlane(t, row.p, row.d)
-			s.cfg.Timeouts.Transfer = 500 * time.Millisecond
-			g := start(t, s.cfg, parts)
-			g.warmed()
-			s.setFaults(row.faults)
-			r := g.post(pathCompletions, streamBody)
-			got, whole := text(t, r)
-			if sum := g.last(1); got != wholeText || !whole || sum.Attempts < 2 {
-				t.Errorf("text %q, whole %v, %+v", got, whole, sum)
-			}
-			g.settled()
-			s.noHeld(t)
-			s.c.mu.Lock()
-			defer s.c.mu.Unlock()
-			if s.c.cancels < 2 {
-				t.Errorf("engines were told %d times; want both", s.c.cancels)
-			}
-		})
+		for _, body := range []string{plainBody, streamBody} {
+			t.Run(row.name+" "+body, func(t *testing.T) {
+				s, _, parts := newPlane(t, row.p, row.d)
+				s.cfg.Timeouts.Transfer = 500 * time.Millisecond
+				g := start(t, s.cfg, parts)
+				g.warmed()
+				g.followed()
+				s.setFaults(row.faults)
+				r := g.post(pathCompletions, body)
+				got, whole := text(t, r)
+				if sum := g.last(1); got != wholeText || !whole || sum.Attempts < 2 {
+					t.Errorf("text %q, whole %v, %+v", got, whole, sum)
+				}
+				g.settled()
+				s.noHeld(t)
+				s.c.mu.Lock()
+				defer s.c.mu.Unlock()
+				if s.c.cancels < 2 {
+					t.Errorf("engines were told %d times; want both", s.c.cancels)
+				}
+			})
+		}
 	}
 }
 

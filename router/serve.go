@@ -74,12 +74,14 @@ func (r *Router) follow(ctx context.Context, e *engine) {
 	err := kvplane.Watch(ctx, r.control, e.control, r.parts.Token, func(ev kvplane.TransferEvent) {
 		switch ev.Event {
 		case "open":
+			e.streams.Add(1)
 			e.followed.Store(true)
 			r.log.Info("event stream is open", "engine", e.name)
 		case "closed":
 			e.followed.Store(false)
 			r.log.Warn("event stream broke; books may lack events", "engine", e.name)
 		case "gap":
+			e.streams.Add(1)
 			r.log.Warn("event stream was too fast; books lack events", "engine", e.name)
 		default:
 			r.books.note(ev, time.Now())
