@@ -1,7 +1,10 @@
 package router
 
 import (
+	"cmp"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,28 +17,42 @@ type books struct {
 	max   int
 	byID  map[string]*entry
 	order []string // ids, oldest first
+	moved map[[2]string]*Moved
+}
+
+// Moved is what the plane has written from one prefill into one decode engine since the router's start, as far as the
+// event streams told.
+type Moved struct {
+	Prefill, Decode string
+	Blocks, Bytes   uint64 // blocks are counted at each consumer rank
 }
 
 // entry is one transfer's page.
 type entry struct {
 	Books
 	ranks   int             // how many consumers there are at least
-	decode  string          // the engine whose ranks are the consumers; prefill's ranks count what they have sent
-	ready   map[string]bool // consumer ranks that have all
+	moved   *Moved          // the pair's; its Decode is the engine whose ranks are the consumers
+	ready   map[string]bool // those that have all
 	readyAt time.Time       // when the last of them said so
 }
 
-func newBooks(n int) *books { return &books{max: n, byID: make(map[string]*entry, n)} }
+func newBooks(n int) *books {
+	return &books{max: n, byID: make(map[string]*entry, n), moved: make(map[[2]string]*Moved)}
+}
 
-// open makes a page for a transfer to the ranks of the engine decode, so that events of strangers take no room.
-func (b *books) open(id, decode string, ranks int) {
+// open makes a page for a transfer from one engine to the ranks of another, so that events of strangers take no room.
+func (b *books) open(id, prefill, decode string, ranks int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.order) >= b.max {
 		delete(b.byID, b.order[0])
 		b.order = b.order[1:]
 	}
-	b.byID[id] = &entry{decode: decode, ranks: ranks}
+	pair := [2]string{prefill, decode}
+	if b.moved[pair] == nil {
+		b.moved[pair] = &Moved{Prefill: prefill, Decode: decode}
+	}
+	b.byID[id] = &entry{moved: b.moved[pair], ranks: ranks}
 	b.order = append(b.order, id)
 }
 
@@ -51,8 +68,9 @@ func (b *books) note(e kvplane.TransferEvent, at time.Time) {
 	switch e.Event {
 	case "written":
 		t.Bytes += int64(e.Bytes)
+		t.moved.Bytes += e.Bytes
 	case "counted":
-		if e.Engine != t.decode {
+		if e.Engine != t.moved.Decode { // prefill's ranks count what they have sent
 			return
 		}
 		if t.Counted == nil {
@@ -65,6 +83,7 @@ func (b *books) note(e kvplane.TransferEvent, at time.Time) {
 		}
 		if !t.ready[rank] {
 			t.Blocks += e.Blocks
+			t.moved.Blocks += uint64(e.Blocks)
 		}
 		t.ready[rank] = true
 		t.readyAt = at
@@ -119,4 +138,18 @@ func (r *Router) ranks(e *engine) int {
 		return 0
 	}
 	return records[0].Size.PP * records[0].Size.TP
+}
+
+// totals returns what was moved between each pair, in the order of their names.
+func (b *books) totals() []Moved {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]Moved, 0, len(b.moved))
+	for _, m := range b.moved {
+		out = append(out, *m)
+	}
+	slices.SortFunc(out, func(x, y Moved) int {
+		return cmp.Or(strings.Compare(x.Prefill, y.Prefill), strings.Compare(x.Decode, y.Decode))
+	})
+	return out
 }

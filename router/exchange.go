@@ -43,12 +43,12 @@ type exchange struct {
 	prev, next *exchange // in the router's live list
 
 	mu        sync.Mutex
-	cur       *attempt                // written by the owner alone, which reads it without mu
-	mails     []mail                  // none of them of an attempt before cur
-	interrupt context.CancelCauseFunc // ends what the owner is blocked on; nil if it is not
-	patient   bool                    // the decode leg must reach its first token, whether the client waits or not
-	gated     bool                    // decode's answer is on its way to the client
-	over      bool                    // there is an outcome
+	cur       *attempt // written by the owner alone, which reads it without mu
+	mails     []mail   // none of them of an attempt before cur
+	interrupt *leash   // of what the owner is blocked on; nil if it is not
+	patient   bool     // the decode leg must reach its first token, whether the client waits or not
+	gated     bool     // decode's answer is on its way to the client
+	over      bool     // there is an outcome
 	wake      chan struct{}
 
 	mailRoom  [4]mail
@@ -137,7 +137,7 @@ func (x *exchange) post(m mail) {
 	}
 	x.mu.Unlock()
 	if interrupt != nil {
-		interrupt(errInterrupted)
+		interrupt.cut(errInterrupted)
 	}
 	if hurry {
 		a.hurry()
@@ -172,7 +172,7 @@ func dropOld(mails []mail) []mail {
 }
 
 // block notes how to interrupt the owner, unless there is mail.
-func (x *exchange) block(interrupt context.CancelCauseFunc, patient bool) bool {
+func (x *exchange) block(interrupt *leash, patient bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.mails) > 0 {
@@ -216,13 +216,13 @@ func (x *exchange) nextEvent() event {
 		case a != nil && a.parked:
 			own.e, ok = x.park(a)
 		case a != nil && a.toPrefill != nil:
-			if ok = x.block(a.prefill.cancel, false); ok {
+			if ok = x.block(&a.prefill.leash, false); ok {
 				req := a.toPrefill
 				a.toPrefill = nil
 				own = x.askPrefill(a, req)
 			}
 		case a != nil && a.toDecode:
-			if ok = x.block(a.decode.cancel, a.split && x.d.mode == inTurn); ok {
+			if ok = x.block(&a.decode.leash, a.split && x.d.mode == inTurn); ok {
 				a.toDecode = false
 				own.e = x.askDecode(a)
 			}
@@ -266,7 +266,7 @@ func (x *exchange) plan() event {
 	x.mu.Unlock()
 	x.sum.Attempts++
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
-	a.decode.open(x.r.legs, x.m.decode[choice.Decode])
+	a.decode.join(&x.r.held, x.m.decode[choice.Decode])
 	if !choice.Split {
 		return event{kind: evPlannedAlone}
 	}
@@ -314,7 +314,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
-		x.r.books.open(a.h.transfer, a.decode.engine.name, x.r.ranks(a.decode.engine))
+		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.ranks(a.decode.engine))
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
 		if !x.r.pairs.Ready(x.runs(a)) {
 			a.parked = true
@@ -341,13 +341,14 @@ func (x *exchange) coordinated(a *attempt) bool {
 
 // park waits for the pair's handshake. It reports false if there was mail first.
 func (x *exchange) park(a *attempt) (event, bool) {
-	ctx, cancel := context.WithCancelCause(x.r.legs)
-	defer cancel(nil)
-	if !x.block(cancel, false) {
+	waiting := new(leash)
+	x.r.held.add(waiting)
+	defer waiting.remove()
+	if !x.block(waiting, false) {
 		return event{}, false
 	}
 	a.parked = false
-	timeout, stop := context.WithTimeout(ctx, x.r.cfg.Timeouts.Pair)
+	timeout, stop := context.WithTimeout(waiting, x.r.cfg.Timeouts.Pair)
 	defer stop()
 	err := x.r.pairs.Wait(timeout, x.runs(a))
 	if err == nil && x.coordinated(a) {

@@ -7,8 +7,8 @@ import (
 	"pdrouter/metadata"
 )
 
-// Operations serves /health (the process lives), /ready (it takes requests: not draining, and for every model some
-// engine may serve), and /requests (the latest requests, newest first, as JSON; ?id= for one, by request id).
+// Operations serves /health (the process lives), /ready (it takes requests: not draining, and for some model an
+// engine may serve; the body says which), and /requests (the latest requests, newest first, as JSON; ?id= for one, by request id).
 func (r *Router) Operations() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -27,6 +27,7 @@ type Stats struct {
 	Pairs    []PairStats     `json:"pairs"` // of the models whose engines shake hands
 
 	Handshakes metadata.PairsStats `json:"-"`
+	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
 }
 
 // EngineStats is one engine of a Stats.
@@ -50,12 +51,11 @@ func (r *Router) Stats() Stats {
 	out := Stats{
 		Draining: r.draining.Load(), Requests: r.live.len(), Models: make(map[string]bool, len(r.fleet.models)),
 		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: make([]PairStats, 0, len(r.fleet.couples)),
-		Handshakes: r.pairs.Stats(),
+		Handshakes: r.pairs.Stats(), Moved: r.books.totals(),
 	}
-	out.Ready = !out.Draining
 	for name, m := range r.fleet.models {
 		out.Models[name] = usable(m.decode) > 0
-		out.Ready = out.Ready && out.Models[name]
+		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
 	for _, e := range r.fleet.engines {
 		s := EngineStats{Name: e.name, Up: !e.down.Load(), InFlight: e.inFlight.Load()}

@@ -24,8 +24,6 @@ type metrics struct {
 	phases   *prometheus.HistogramVec // model, phase
 	ttft     *prometheus.HistogramVec // model, prefill, decode
 	tokens   *prometheus.CounterVec   // model, kind
-	blocks   *prometheus.CounterVec   // prefill, decode
-	bytes    *prometheus.CounterVec   // prefill, decode
 	removed  *prometheus.CounterVec   // model
 	stranded *prometheus.CounterVec   // model
 	refusals *prometheus.CounterVec   // status, reason
@@ -50,13 +48,11 @@ func newMetrics() *metrics {
 		phases:   seconds("phase_seconds", "Time spent in each phase of a request that reached it.", "model", "phase"),
 		ttft:     seconds("first_token_seconds", "Arrival to decode's first event.", "model", "prefill", "decode"),
 		tokens:   counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
-		blocks:   counter("kv_blocks_total", "KV blocks written from prefill into decode, connector kvplane.", "prefill", "decode"),
-		bytes:    counter("kv_bytes_total", "KV bytes written from prefill into decode, connector kvplane.", "prefill", "decode"),
 		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
 		refusals: counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
 		stranded: counter("stranded_total", "Requests that may have left KV held for nobody until a lease ends.", "model"),
 	}
-	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens, m.blocks, m.bytes,
+	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
 		m.removed, m.stranded, m.refusals, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -78,10 +74,6 @@ func (m *metrics) observe(s router.Summary) {
 	m.tokens.WithLabelValues(s.Model, "prompt").Add(float64(s.PromptTokens))
 	m.tokens.WithLabelValues(s.Model, "cached").Add(float64(s.CachedTokens))
 	m.tokens.WithLabelValues(s.Model, "output").Add(float64(s.OutputTokens))
-	if s.Books != nil {
-		m.blocks.WithLabelValues(s.Prefill, s.Decode).Add(float64(s.Books.Blocks))
-		m.bytes.WithLabelValues(s.Prefill, s.Decode).Add(float64(s.Books.Bytes))
-	}
 	if s.Removed {
 		m.removed.WithLabelValues(s.Model).Inc()
 	}

@@ -12,6 +12,7 @@ type routerMetrics struct {
 
 	requests, up, engineRequests, followed    *prometheus.Desc
 	pairReady, pairsReady, parked, handshakes *prometheus.Desc
+	blocks, bytes                             *prometheus.Desc
 }
 
 func newRouterMetrics(read func() router.Stats) *routerMetrics {
@@ -28,12 +29,14 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		pairsReady:     desc("pairs_ready", "Pairs that have shaken hands."),
 		parked:         desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
 		handshakes:     desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
+		blocks:         desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
+		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady, m.pairsReady, m.parked, m.handshakes} {
+	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady, m.pairsReady, m.parked, m.handshakes, m.blocks, m.bytes} {
 		out <- d
 	}
 }
@@ -54,6 +57,10 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, p := range s.Pairs {
 		gauge(m.pairReady, oneIf(p.Ready), p.Prefill, p.Decode)
+	}
+	for _, p := range s.Moved {
+		out <- prometheus.MustNewConstMetric(m.blocks, prometheus.CounterValue, float64(p.Blocks), p.Prefill, p.Decode)
+		out <- prometheus.MustNewConstMetric(m.bytes, prometheus.CounterValue, float64(p.Bytes), p.Prefill, p.Decode)
 	}
 	gauge(m.pairsReady, float64(s.Handshakes.Ready))
 	gauge(m.parked, float64(s.Handshakes.Waiting))

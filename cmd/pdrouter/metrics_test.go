@@ -36,11 +36,8 @@ func TestSpentLeavesOutWhatWasNotReached(t *testing.T) {
 func TestMetricsCountWhatASummarySays(t *testing.T) {
 	m := newMetrics()
 	m.observe(router.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: router.Completed, Reason: "split",
-		Prefill: "p0", Decode: "d1", Attempts: 2, PromptTokens: 100, OutputTokens: 7, Books: &router.Books{Blocks: 12, Bytes: 4096}})
+		Prefill: "p0", Decode: "d1", Attempts: 2, PromptTokens: 100, OutputTokens: 7})
 	want := `
-# HELP pdrouter_kv_blocks_total KV blocks written from prefill into decode, connector kvplane.
-# TYPE pdrouter_kv_blocks_total counter
-pdrouter_kv_blocks_total{decode="d1",prefill="p0"} 12
 # HELP pdrouter_requests_total Finished requests by how they ended.
 # TYPE pdrouter_requests_total counter
 pdrouter_requests_total{model="m",outcome="completed",route="/v1/completions",status="200"} 1
@@ -49,7 +46,7 @@ pdrouter_requests_total{model="m",outcome="completed",route="/v1/completions",st
 pdrouter_attempts_total{model="m"} 2
 `
 	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want),
-		"pdrouter_kv_blocks_total", "pdrouter_requests_total", "pdrouter_attempts_total"); err != nil {
+		"pdrouter_requests_total", "pdrouter_attempts_total"); err != nil {
 		t.Error(err)
 	}
 	problems, err := testutil.GatherAndLint(m.registry)
