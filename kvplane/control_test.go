@@ -79,6 +79,31 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestWatchTellsWhyOnce: a token that is refused must not fail in silence, nor fill a log.
+func TestWatchTellsWhyOnce(t *testing.T) {
+	asked := make(chan struct{}, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		asked <- struct{}{}
+	}))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []TransferEvent
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = Watch(ctx, server.Client(), server.URL, secret, func(e TransferEvent) { got = append(got, e) })
+	}()
+	for range 3 {
+		<-asked
+	}
+	cancel()
+	<-ended
+	if len(got) != 1 || got[0].Event != closedEvent || !strings.Contains(got[0].Reason, "status 403") {
+		t.Errorf("told %+v; want one closed event with status 403", got)
+	}
+}
+
 func TestCancelTransfer(t *testing.T) {
 	type call struct {
 		ID  TransferID

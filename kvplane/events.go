@@ -26,7 +26,7 @@ type TransferEvent struct {
 const (
 	gapEvent    = "gap"    // what a subscriber gets in place of the events it was too slow for
 	openEvent   = "open"   // a stream begins; after the first one, events may have been missed
-	closedEvent = "closed" // a stream that was open has broken
+	closedEvent = "closed" // a stream has broken, or could not be opened; why is its reason
 )
 
 // Events hands the steps of all transfers of one engine to whoever subscribes. Safe for concurrent use.

@@ -20,11 +20,11 @@ const (
 )
 
 // Watch reads an engine's events until ctx ends, whose cause it then returns. each is told an open event whenever a
-// stream begins, and a closed event when one breaks; after the first open, events may have been missed. That delays
-// books and nothing else. A stream that cannot be opened or breaks is opened again after 100 ms, and ever more slowly
+// stream begins, and a closed event with its reason when one breaks or cannot be opened for a new reason; after the
+// first open, events may have been missed. That delays books and nothing else. A stream that cannot be opened or breaks is opened again after 100 ms, and ever more slowly
 // up to once a second. A nil token sends none; client must not have a timeout for whole requests.
 func Watch(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) error {
-	pause := watchFirst
+	pause, told := watchFirst, ""
 	for {
 		opened, err := watchOnce(ctx, client, base, token, each)
 		if ctx.Err() != nil {
@@ -33,8 +33,15 @@ func Watch(ctx context.Context, client *http.Client, base string, token func() (
 		if errors.Is(err, errNoRequest) {
 			return err
 		}
+		why := "the engine ended the stream"
+		if err != nil {
+			why = err.Error()
+		}
+		if opened || why != told {
+			each(TransferEvent{Event: closedEvent, Reason: why})
+			told = why
+		}
 		if opened {
-			each(TransferEvent{Event: closedEvent})
 			pause = watchFirst
 		}
 		select {

@@ -79,7 +79,7 @@ func (r *Router) follow(ctx context.Context, e *engine) {
 			r.log.Info("event stream is open", "engine", e.name)
 		case "closed":
 			e.followed.Store(false)
-			r.log.Warn("event stream broke; books may lack events", "engine", e.name)
+			r.log.Warn("no event stream; books lack events until there is one", "engine", e.name, "why", ev.Reason)
 		case "gap":
 			e.streams.Add(1)
 			r.log.Warn("event stream was too fast; books lack events", "engine", e.name)
