@@ -46,7 +46,7 @@ func (a *attempt) expect(d time.Duration) {
 	case a.landed != nil:
 		a.transfer = time.AfterFunc(d, func() {
 			if !a.landed() {
-				a.decode.cancel(errTransferLate)
+				a.decode.cut(errTransferLate)
 			}
 		})
 	}

@@ -11,11 +11,11 @@ import (
 )
 
 // call is one leg as I/O: one request to one engine within an attempt. Its fields are written by the goroutine that asks; others may
-// call cancel at any time.
+// cut its leash at any time.
 type call struct {
+	leash
 	engine *engine
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	leave  func() bool       // ends that the leash follows a context; nil if it follows none
 	resp   *upstreamResponse // decode, while a stream is read
 
 	status int
@@ -27,11 +27,22 @@ type call struct {
 	once sync.Once
 }
 
-// open takes the engine's count for the leg and gives it a context of its own: a leg may outlive its request.
+// open takes the engine's count for a leg that ends with a context.
 func (l *call) open(parent context.Context, e *engine) {
 	l.engine = e
-	l.ctx, l.cancel = context.WithCancelCause(parent)
 	e.inFlight.Add(1)
+	if parent.Err() != nil {
+		l.cut(context.Cause(parent))
+		return
+	}
+	l.leave = context.AfterFunc(parent, func() { l.cut(context.Cause(parent)) })
+}
+
+// join takes the engine's count for a leg of a request. It may outlive the request, but not the set.
+func (l *call) join(s *leashes, e *engine) {
+	l.engine = e
+	e.inFlight.Add(1)
+	s.add(&l.leash)
 }
 
 // end gives back the connection and the engine's count. It is safe to call twice, but not while the leg is asked.
@@ -40,7 +51,11 @@ func (l *call) end() {
 		if l.resp != nil {
 			l.resp.Close()
 		}
-		l.cancel(errEnded)
+		if l.leave != nil {
+			l.leave()
+		}
+		l.remove()
+		l.cut(errEnded)
 		l.engine.inFlight.Add(-1)
 	})
 }
@@ -75,7 +90,7 @@ const (
 
 // send asks and reads the head. With vUsable resp is open.
 func (l *call) send(req *upstreamRequest, max int) verdict {
-	resp, err := l.engine.up.do(l.ctx, req)
+	resp, err := l.engine.up.do(&l.leash, req)
 	if err != nil {
 		return l.failed(err)
 	}
@@ -109,7 +124,7 @@ const codeTransferFailed = "transfer_failed"
 // failed classifies an error of the connection.
 func (l *call) failed(err error) verdict {
 	l.err = err
-	switch cause := context.Cause(l.ctx); {
+	switch cause := l.why(); {
 	case cause == nil:
 	case errors.Is(cause, errLegLate), errors.Is(cause, errTransferLate):
 		return vLate
@@ -193,7 +208,7 @@ func (l *call) cause() string {
 	return string(bytes.ToValidUTF8(l.body[:min(len(l.body), 100)], []byte("?")))
 }
 
-// later cancels the leg after d. The timer is to be stopped.
+// later cuts the leg's leash after d. The timer is to be stopped.
 func (l *call) later(d time.Duration, cause error) *time.Timer {
-	return time.AfterFunc(d, func() { l.cancel(cause) })
+	return time.AfterFunc(d, func() { l.cut(cause) })
 }

@@ -141,9 +141,9 @@ var costs = []struct {
 	stream    bool
 	allocs    float64 // per two-leg request, the log line and the metrics' summary included
 }{
-	{"pull", ConnectorPull, false, 80},
-	{"pull stream", ConnectorPull, true, 95},
-	{"push", ConnectorPush, false, 80},
+	{"pull", ConnectorPull, false, 32},
+	{"pull stream", ConnectorPull, true, 50},
+	{"push", ConnectorPush, false, 34},
 }
 
 // Allocations are most of what the garbage collector costs. A change that needs more of them says so here.

@@ -20,9 +20,10 @@ type goneWatcher struct {
 	mu     sync.Mutex
 	poll   *os.File // the epoll instance; nil until the first Watch
 	raw    syscall.RawConn
-	err    error // why there is no watching
-	conns  map[int32]*watchedConn
-	turn   int32 // of the last registration
+	err    error                     // why there is no watching
+	conns  map[int32]*watchedConn    // by file descriptor
+	known  map[net.Conn]*watchedConn // the same
+	turn   int32                     // of the last registration
 	closed bool
 	ended  chan struct{}
 }
@@ -37,7 +38,9 @@ type watchedConn struct {
 	n    uint64 // watches so far
 }
 
-func newGoneWatcher() *goneWatcher { return &goneWatcher{conns: make(map[int32]*watchedConn)} }
+func newGoneWatcher() *goneWatcher {
+	return &goneWatcher{conns: make(map[int32]*watchedConn), known: make(map[net.Conn]*watchedConn)}
+}
 
 // Watch calls left, once, when the peer of conn has left: from the watcher's goroutine, or, if that was so before,
 // from Watch itself. left must not block. It reports false if conn cannot be watched (it is no socket). Stop the watch
@@ -51,48 +54,54 @@ func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
 	if !ok {
 		return goneWatch{}, false
 	}
+	if w, n, gone := g.again(inner, left); w != nil {
+		if gone {
+			left()
+		}
+		return goneWatch{g, w, n}, true
+	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
 		return goneWatch{}, false
 	}
 	w := &watchedConn{conn: inner, left: left}
-	gone, n := false, uint64(0)
-	control := func(fd uintptr) {
-		if w, gone, err = g.add(int32(fd), w); err == nil {
-			n = w.n
-		}
-	}
-	if cerr := raw.Control(control); cerr != nil || err != nil {
+	if cerr := raw.Control(func(fd uintptr) { err = g.add(int32(fd), w) }); cerr != nil || err != nil {
 		return goneWatch{}, false
 	}
-	if gone {
-		left()
-	}
-	return goneWatch{g, w, n}, true
+	return goneWatch{g, w, 0}, true
 }
 
-// add registers the connection, or arms the registration that it has. It reports that the peer was found gone before.
-func (g *goneWatcher) add(fd int32, w *watchedConn) (*watchedConn, bool, error) {
+// again watches a connection that the kernel knows for its next request. It returns nil if the kernel does not.
+func (g *goneWatcher) again(conn net.Conn, left func()) (w *watchedConn, n uint64, gone bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w = g.known[conn]; w == nil || g.closed {
+		return nil, 0, false
+	}
+	if !w.gone {
+		w.left = left
+		w.n++
+	}
+	return w, w.n, w.gone
+}
+
+// add registers the connection.
+func (g *goneWatcher) add(fd int32, w *watchedConn) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.startLocked(); err != nil {
-		return nil, false, err
+		return err
 	}
-	if old := g.conns[fd]; old != nil && old.conn == w.conn {
-		if old.gone {
-			return old, true, nil
-		}
-		old.left = w.left
-		old.n++
-		return old, false, nil
+	if old := g.conns[fd]; old != nil { // it is closed: its number came free
+		delete(g.known, old.conn)
 	}
 	g.turn++
 	w.turn = g.turn
 	if err := g.armLocked(unix.EPOLL_CTL_ADD, fd, w.turn); err != nil {
-		return nil, false, err
+		return err
 	}
-	g.conns[fd] = w
-	return w, false, nil
+	g.conns[fd], g.known[w.conn] = w, w
+	return nil
 }
 
 // armLocked asks the kernel for one event of the connection. Fd and Pad are the caller's own 64 bits.
@@ -163,6 +172,7 @@ func (g *goneWatcher) event(e unix.EpollEvent) func() {
 	if e.Events&(unix.EPOLLHUP|unix.EPOLLERR) == 0 && !leftSocket(w.conn) {
 		if g.armLocked(unix.EPOLL_CTL_MOD, e.Fd, w.turn) != nil {
 			delete(g.conns, e.Fd)
+			delete(g.known, w.conn)
 		}
 		return nil
 	}
@@ -196,6 +206,7 @@ func (g *goneWatcher) Close() {
 	poll, ended := g.poll, g.ended
 	g.closed = true
 	clear(g.conns)
+	clear(g.known)
 	g.mu.Unlock()
 	if poll != nil {
 		poll.Close()

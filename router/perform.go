@@ -92,7 +92,7 @@ func (x *exchange) closePrefill(a *attempt) {
 	if x.answered(a) { // it has finished meanwhile, for nobody
 		x.drainDecode(a)
 	}
-	a.prefill.cancel(errEnded)
+	a.prefill.cut(errEnded)
 }
 
 // answered reports whether the prefill leg's usable answer is here, but not yet taken.
@@ -106,7 +106,7 @@ func (x *exchange) answered(a *attempt) bool {
 // openPrefill readies the prefill leg and starts its time.
 func (x *exchange) openPrefill(a *attempt) *letter {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.open(x.r.legs, a.prefill.engine)
+	a.prefill.join(&x.r.held, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.r.cfg.Timeouts.Prefill, errLegLate)
 	return x.prefillRequest(a)
 }

@@ -68,6 +68,7 @@ type Router struct {
 	legs     context.Context
 	stopLegs context.CancelCauseFunc
 	ended    sync.WaitGroup
+	held     leashes      // of the requests' own legs
 	running  atomic.Int64 // legs that run on after their requests
 }
 
@@ -114,6 +115,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 // It is safe to call twice.
 func (r *Router) Close() {
 	r.stopLegs(errStopped)
+	r.held.cut(errStopped)
 	r.pairs.Close()
 	r.ended.Wait()
 	r.gone.Close()

@@ -158,13 +158,13 @@ func (s *stream) fill() {
 	if s.seen { // the rest is the end of the body, which lets the connection be used again
 		s.within(time.Second)
 		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || !errors.Is(err, io.EOF) {
-			s.a.decode.cancel(errEnded)
+			s.a.decode.cut(errEnded)
 		}
 		s.timer.Stop()
 		s.err = io.EOF
 		return
 	}
-	if !x.block(s.a.decode.cancel, false) {
+	if !x.block(&s.a.decode.leash, false) {
 		if s.mail(); s.err != nil {
 			return
 		}

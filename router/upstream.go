@@ -120,7 +120,7 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 // back is sent once more, on a new connection. The error is an *upstreamError.
 func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamResponse, error) {
 	if ctx.Err() != nil {
-		return nil, &upstreamError{phaseDial, context.Cause(ctx)}
+		return nil, &upstreamError{phaseDial, causeOf(ctx)}
 	}
 	if c := u.idle.take(); c != nil {
 		resp, err := u.exchange(ctx, c, req)
@@ -159,7 +159,7 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	case err == nil:
 		return &engineConn{nc: nc, buf: make([]byte, readBuffer), quiet: newQuiet(nc)}, nil
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return nil, causeOf(ctx)
 	default:
 		return nil, err
 	}
@@ -172,7 +172,8 @@ func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamReq
 		c.nc.Close()
 		return nil, &upstreamError{phaseDial, err}
 	}
-	r := &upstreamResponse{up: u, c: c, ctx: ctx, stop: context.AfterFunc(ctx, c.interrupt)}
+	r := &upstreamResponse{up: u, c: c, ctx: ctx}
+	r.attach()
 	phase := phaseSend
 	if err = c.send(req.Body); err == nil {
 		var h answerHead
@@ -184,10 +185,10 @@ func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamReq
 			phase = phaseHead
 		}
 	}
-	r.stop()
+	r.detach()
 	c.nc.Close()
 	if ctx.Err() != nil {
-		err = context.Cause(ctx)
+		err = causeOf(ctx)
 		if c.put == 0 {
 			phase = phaseDial
 		}

@@ -30,7 +30,7 @@ type upstreamResponse struct {
 	up      *upstream
 	c       *engineConn // nil once closed
 	ctx     context.Context
-	stop    func() bool
+	stop    func() bool // of context.AfterFunc; nil for a leash
 	chunked bool
 	close   bool
 	state   bodyState
@@ -113,7 +113,7 @@ var errNoBytes = errors.New("no bytes")
 func (r *upstreamResponse) fail(err error) error {
 	switch {
 	case r.ctx.Err() != nil:
-		err = context.Cause(r.ctx)
+		err = causeOf(r.ctx)
 	case errors.Is(err, io.EOF):
 		err = io.ErrUnexpectedEOF
 	}
@@ -254,6 +254,23 @@ func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
 	}
 }
 
+// attach has the end of the context interrupt the connection.
+func (r *upstreamResponse) attach() {
+	if l, ok := r.ctx.(*leash); ok {
+		l.attach(r.c)
+		return
+	}
+	r.stop = context.AfterFunc(r.ctx, r.c.interrupt)
+}
+
+// detach reports false if the connection is, or may be, interrupted.
+func (r *upstreamResponse) detach() bool {
+	if l, ok := r.ctx.(*leash); ok {
+		return l.detach()
+	}
+	return r.stop()
+}
+
 // Close gives the connection back if the whole body was read, and closes it if not. It may be called twice.
 func (r *upstreamResponse) Close() {
 	c := r.c
@@ -264,7 +281,7 @@ func (r *upstreamResponse) Close() {
 	if r.err == nil {
 		r.err = &upstreamError{phaseBody, io.ErrClosedPipe}
 	}
-	if r.stop() && r.state == bodyWhole && !r.close && c.r == c.w {
+	if r.detach() && r.state == bodyWhole && !r.close && c.r == c.w {
 		r.up.idle.put(c)
 		return
 	}

@@ -15,7 +15,7 @@ type quietState struct {
 	raw  syscall.RawConn
 	look func(fd uintptr) bool
 	ok   bool
-	buf  [1]byte
+	poll [1]unix.PollFd
 }
 
 func newQuiet(nc net.Conn) quiet {
@@ -29,8 +29,9 @@ func newQuiet(nc net.Conn) quiet {
 	}
 	s := &quietState{raw: raw}
 	s.look = func(fd uintptr) bool {
-		_, _, err := unix.Recvfrom(int(fd), s.buf[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		s.ok = err == unix.EAGAIN
+		s.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}
+		n, err := unix.Poll(s.poll[:], 0) // does not allocate, as unix.Recvfrom does
+		s.ok = n == 0 && err == nil
 		return true
 	}
 	return quiet{s}
