@@ -204,6 +204,7 @@ func (x *exchange) drainDecode(a *attempt) {
 		Path:   x.path,
 		Header: l.header(nil, h.request, x.traceparent, false),
 		Body:   x.b.prefill(nil, x.m.conn.decodeParams(nil, &h)),
+		Once:   true,
 	}
 	limit := r.cfg.Limits.Answer
 	ok := r.background(func(ctx context.Context) {

@@ -107,6 +107,9 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	case l.ans.errCode == codeTransferFailed:
 		return vBroken
 	case l.status == 503 || l.status == 429:
+		if resp.Resent { // this one was not begun; the one before it may have been
+			return vLost
+		}
 		return vRefused
 	case l.status == 401 || l.status == 403: // the router's credential, not the client's
 		return vBroken

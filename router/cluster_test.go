@@ -49,6 +49,7 @@ type seen struct {
 	Header                http.Header
 	Body                  string
 	KV                    map[string]any
+	Fault                 string // what it met
 }
 
 func newCluster(push bool) *cluster {

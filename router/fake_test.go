@@ -31,6 +31,7 @@ const (
 	doError     = "500"
 	doReject    = "400"
 	doReset     = "reset"         // the connection breaks before a byte
+	doDie       = "die"           // the same, and nobody listens any more
 	doHang      = "hang"          // nothing, until the client goes
 	doBare      = "no params"     // prefill answers without kv_transfer_params
 	doPart      = "part params"   // prefill answers with half of them
@@ -151,11 +152,11 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		id = tid // both sides know the transfer by its own id
 	}
 	f.c.mu.Lock()
-	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), b.KV})
+	x := f.does(leg)
+	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), b.KV, x.Do})
 	f.c.mu.Unlock()
 	f.busy(1)
 	defer f.busy(-1)
-	x := f.does(leg)
 	if f.fails(w, r, x) {
 		return
 	}
@@ -229,6 +230,9 @@ func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
 	case doNoKV:
 		fakeError(w, 503, "ServiceUnavailableError", `"transfer_failed"`)
 	case doReset:
+		resetConn(w)
+	case doDie:
+		_ = f.srv.Listener.Close()
 		resetConn(w)
 	case doHang:
 		<-r.Context().Done()

@@ -58,6 +58,12 @@ func TestFault47to62Legs(t *testing.T) {
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
 		{name: "51 pull, D refuses", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doRefuse}}}},
+		{name: "51 pull, D resets", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2), stranded: true,
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doReset}}}},
+		{name: "51 pull, D dies", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2), stranded: true,
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doDie}}}},
+		{name: "51 push, D dies", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2), stranded: true,
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doDie}}}},
 		{name: "51 push, D refuses", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{
 				"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}},
@@ -96,6 +102,12 @@ func TestFault47to62Legs(t *testing.T) {
 					eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == row.prefill*row.decode })
 				}
 				g.settled()
+				earlier := 0
+				if row.connector == ConnectorPull { // which shakes no hands: now the first engines have a kept connection
+					g.post(pathCompletions, body)
+					g.settled()
+					earlier = 1
+				}
 				s.setFaults(row.faults)
 				before := s.c.count("", "")
 				r := g.post(pathCompletions, body)
@@ -115,14 +127,14 @@ func TestFault47to62Legs(t *testing.T) {
 						t.Errorf("the client may retry: %v; want %v", got, row.want.retry)
 					}
 				}
-				if sum := g.last(1); sum.Attempts != row.want.attempts {
+				if sum := g.last(1 + earlier); sum.Attempts != row.want.attempts {
 					t.Errorf("%d attempts; want %d", sum.Attempts, row.want.attempts)
 				}
 				g.settled()
 				if !row.stranded {
 					s.noHeld(t)
 				}
-				checkDispatches(t, s.c.all()[before:], strings.Contains(row.name, "resets"))
+				checkDispatches(t, s.c.all()[before:])
 			})
 		}
 	}
@@ -139,21 +151,30 @@ func (s *pool) setFaults(faults map[string][]fault) {
 
 func (s *pool) engines() []*fakeVLLM { return append(append([]*fakeVLLM(nil), s.p...), s.d...) }
 
-// checkDispatches checks that no decode leg went out without whole params, and that ids are shared by no two dispatches.
-func checkDispatches(t *testing.T, all []*seen, resets bool) {
+// checkDispatches checks that no decode leg went out without whole params, that ids are shared by no two dispatches, and
+// that what prefill's answer refers to is handed to a second decode engine only if the first has refused it.
+func checkDispatches(t *testing.T, all []*seen) {
 	t.Helper()
-	n := map[string]int{}
+	n, refs := map[string]int{}, map[string][]*seen{}
 	for _, q := range all {
 		if q.Leg == "decode" && (q.KV["remote_host"] == nil || q.KV["remote_port"] == nil) {
 			t.Errorf("decode was sent %v", q.KV)
 		}
+		if ref, ok := q.KV["remote_request_id"].(string); ok && q.KV["remote_block_ids"] != nil {
+			if first := refs[ref]; len(first) > 0 && first[len(first)-1].Fault != doRefuse {
+				t.Errorf("what %s refers to went to %s, and then to %s", ref, first[len(first)-1].Engine, q.Engine)
+			}
+			refs[ref] = append(refs[ref], q)
+		}
 		n[q.Engine+q.Leg+q.ID]++
-	}
-	for key, times := range n {
-		// A prefill leg may be asked again under the same id, to free decode's blocks.
-		// So is whatever met a kept connection that broke before a byte came back.
-		if times > 1 && !strings.Contains(key, "prefill") && !resets {
-			t.Errorf("%s: %d times under one id", key, times)
+		// A prefill leg may be asked again under the same id, to free decode's blocks. So is, once, whatever met a kept
+		// connection that broke before a byte came back.
+		again := 1
+		if q.Fault == doReset || q.Fault == doDie {
+			again = 2
+		}
+		if times := n[q.Engine+q.Leg+q.ID]; times > again && q.Leg != "prefill" {
+			t.Errorf("%s: %s %d times under one id", q.Engine, q.Leg, times)
 		}
 	}
 }

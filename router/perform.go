@@ -144,6 +144,7 @@ func (x *exchange) askDecode(a *attempt) event {
 	}
 	m.body = x.b.decode(m.body[:0], kv)
 	m.Body = m.body
+	m.Once = a.split && x.d.mode == inTurn // it uses up what prefill's answer refers to
 	v := l.send(&m.upstreamRequest, x.r.cfg.Limits.Answer)
 	m.free()
 	if v == vUsable {

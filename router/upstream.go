@@ -33,7 +33,14 @@ type upstreamRequest struct {
 	Path   string  // origin form, put behind the base URL's path; never the client's own bytes
 	Header []field // beside Host, Content-Length and Accept-Encoding, which are set here
 	Body   []byte
+	// Once has the request never be sent twice: it uses something up. A connection that was closed while it lay idle
+	// then fails the request.
+	Once bool
 }
+
+// resendWithin bounds how long a request may have been out to be sent again. An engine that closes an idle connection
+// just when a request comes does so within a round trip; one that goes later may have been at work.
+const resendWithin = time.Second
 
 // Where a request to an engine failed.
 type upstreamPhase uint8
@@ -116,23 +123,38 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 }
 
 // do sends req and reads the answer's head; the body is read from the response. The end of ctx ends the exchange at
-// any moment, the reading of the body included. A request on a kept connection that was closed before one byte came
-// back is sent once more, on a new connection. The error is an *upstreamError.
+// any moment, the reading of the body included. A request on a kept connection that was closed at once, before one byte
+// came back, is sent once more, on a new connection; whatever comes of that, the first may have arrived as well: the
+// answer says Resent, and a failure is never one of phaseDial. The error is an *upstreamError.
 func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamResponse, error) {
 	if ctx.Err() != nil {
 		return nil, &upstreamError{phaseDial, causeOf(ctx)}
 	}
+	again := false
 	if c := u.idle.take(); c != nil {
+		begun := time.Now()
 		resp, err := u.exchange(ctx, c, req)
-		if err == nil || ctx.Err() != nil || err.Phase != phaseSend {
+		if err == nil || ctx.Err() != nil || err.Phase != phaseSend || req.Once || time.Since(begun) > resendWithin {
 			return result(resp, err)
 		}
+		again = true
+	}
+	failed := phaseDial
+	if again {
+		failed = phaseSend
 	}
 	c, err := u.dial(ctx)
 	if err != nil {
-		return nil, &upstreamError{phaseDial, err}
+		return nil, &upstreamError{failed, err}
 	}
-	return result(u.exchange(ctx, c, req))
+	resp, uerr := u.exchange(ctx, c, req)
+	switch {
+	case resp != nil:
+		resp.Resent = again
+	case uerr.Phase == phaseDial:
+		uerr.Phase = failed
+	}
+	return result(resp, uerr)
 }
 
 // result keeps a nil *upstreamError from becoming an error.

@@ -26,6 +26,7 @@ const (
 type upstreamResponse struct {
 	Status      int
 	ContentType string // as sent
+	Resent      bool   // the request was sent a second time, and may have arrived twice
 
 	up      *upstream
 	c       *engineConn // nil once closed

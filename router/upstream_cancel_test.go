@@ -71,6 +71,68 @@ func TestUpstreamRetry(t *testing.T) {
 	}
 }
 
+// TestUpstreamResend says what a request is that may have arrived twice.
+func TestUpstreamResend(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		once     bool
+		late     bool // the kept connection breaks long after the request
+		noDial   bool // and no second one is made
+		requests int32
+		ok       bool
+	}{
+		{"again", false, false, false, 3, true},
+		{"nobody listens any more", false, false, true, 2, false},
+		{"what may be sent once", true, false, false, 2, false},
+		{"at work", false, true, false, 2, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dials := 0
+			cfg := upstreamConfig{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if dials++; dials > 1 && tt.noDial {
+					return nil, errors.New("refused")
+				}
+				c, err := new(net.Dialer).DialContext(ctx, network, address)
+				return hidden{c}, err
+			}}
+			e := newFakeEngine(t, cfg, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
+				for i := 0; ; i++ {
+					if _, ok := e.request(r); !ok {
+						return
+					}
+					if n == 0 && i == 1 {
+						if tt.late {
+							time.Sleep(resendWithin + 100*time.Millisecond)
+						}
+						return
+					}
+					io.WriteString(c, okAnswer)
+				}
+			})
+			if _, _, err := ask(patience(t), e.upstream, post("{}")); err != nil {
+				t.Fatal(err)
+			}
+			req := post("{}")
+			req.Once = tt.once
+			r, err := e.do(patience(t), req)
+			if tt.ok {
+				if err != nil || !r.Resent {
+					t.Fatalf("%+v, %v; want an answer that says Resent", r, err)
+				}
+				r.Close()
+			} else {
+				var up *upstreamError
+				if !errors.As(err, &up) || up.Phase != phaseSend {
+					t.Errorf("got %v; want phase send", err)
+				}
+			}
+			if got := e.requests.Load(); got != tt.requests {
+				t.Errorf("%d requests; want %d", got, tt.requests)
+			}
+		})
+	}
+}
+
 func TestUpstreamCancel(t *testing.T) {
 	why := errors.New("the client left")
 	t.Run("before", func(t *testing.T) {
