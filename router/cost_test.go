@@ -144,7 +144,7 @@ var costs = []struct {
 	allocs    float64 // per two-leg request, with its log line
 }{
 	{"pull", ConnectorPull, false, 26},
-	{"pull stream", ConnectorPull, true, 46},
+	{"pull stream", ConnectorPull, true, 31},
 	{"push", ConnectorPush, false, 30},
 }
 

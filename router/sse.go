@@ -96,6 +96,9 @@ type sseFrames struct {
 
 func newSSEFrames(max int) *sseFrames { return &sseFrames{max: max} }
 
+// reset begins another stream in the same memory.
+func (f *sseFrames) reset(max int) { *f = sseFrames{max: max, buf: f.buf[:0], ends: f.ends[:0]} }
+
 // Push takes the next bytes of the stream; p is copied. Take all events with Next before: those returned earlier are
 // overwritten. The error is errEventTooLarge.
 func (f *sseFrames) Push(p []byte) error {

@@ -15,15 +15,26 @@ var errCut = errors.New("the answer was cut")
 // chunk is how much of a stream is read at once, in bytes.
 const chunk = 16 << 10
 
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+// streamRoom is the memory of one stream while it is relayed. It is used again.
+type streamRoom struct {
+	chunk  [chunk]byte
+	frames sseFrames
+	out    []byte
+}
+
+// keptRoom is how many bytes of whole events are kept for the next stream.
+const keptRoom = 64 << 10
+
+var streamRooms = sync.Pool{New: func() any { return new(streamRoom) }}
 
 // stream relays decode's answer event by event. It has Read and CloseWithError, which are called by the goroutine
 // that serves the client's connection: the owner of the exchange.
 type stream struct {
 	x      *exchange
 	a      *attempt
+	room   *streamRoom // holds what frames, buf and out are; nil once given back
 	frames *sseFrames
-	buf    *[chunk]byte
+	buf    []byte
 	timer  *time.Timer // two events are too far apart
 	conn   net.Conn    // the client's; nil in tests
 	signed time.Time   // when conn's write deadline was set
@@ -37,12 +48,14 @@ type stream struct {
 }
 
 func newStream(x *exchange, a *attempt) *stream {
-	return &stream{x: x, a: a, frames: newSSEFrames(x.r.cfg.Limits.Event), buf: chunks.Get().(*[chunk]byte)}
+	room := streamRooms.Get().(*streamRoom)
+	room.frames.reset(x.r.cfg.Limits.Event)
+	return &stream{x: x, a: a, room: room, frames: &room.frames, buf: room.chunk[:], out: room.out[:0]}
 }
 
 // first reads up to the first event with data.
 func (s *stream) first() verdict {
-	held, v := s.a.decode.first(s.frames, s.buf[:])
+	held, v := s.a.decode.first(s.frames, s.buf)
 	if v != vUsable {
 		s.free()
 		return v
@@ -56,11 +69,20 @@ func (s *stream) first() verdict {
 	return vUsable
 }
 
+// free gives the room back. The stream is not read any more.
 func (s *stream) free() {
-	if s.buf != nil {
-		chunks.Put(s.buf)
-		s.buf = nil
+	room := s.room
+	if room == nil {
+		return
 	}
+	if room.out = s.out; cap(room.out) > keptRoom {
+		room.out = nil
+	}
+	if cap(room.frames.buf) > keptRoom {
+		room.frames.buf = nil
+	}
+	s.room, s.frames, s.buf, s.out, s.ready = nil, nil, nil, nil, 0
+	streamRooms.Put(room)
 }
 
 // take appends whole events to what the client gets, without the engines' hand-off.
@@ -157,7 +179,7 @@ func (s *stream) fill() {
 	}
 	if s.seen { // the rest is the end of the body, which lets the connection be used again
 		s.within(time.Second)
-		if n, err := s.a.decode.resp.Read(s.buf[:]); n != 0 || !errors.Is(err, io.EOF) {
+		if n, err := s.a.decode.resp.Read(s.buf); n != 0 || !errors.Is(err, io.EOF) {
 			s.a.decode.cut(errEnded)
 		}
 		s.timer.Stop()
@@ -170,7 +192,7 @@ func (s *stream) fill() {
 		}
 	}
 	s.within(x.r.cfg.Timeouts.Stream)
-	n, err := s.a.decode.resp.Read(s.buf[:])
+	n, err := s.a.decode.resp.Read(s.buf)
 	s.timer.Stop()
 	if x.unblock() {
 		if s.mail(); s.err != nil {
