@@ -96,7 +96,7 @@ type phase struct {
 // spent turns the instants of a request, counted from its arrival, into the time each phase took by itself. A phase
 // that was not reached is left out; one that overlaps its forerunner counts from the forerunner's end, at least 0.
 func spent(p router.Phases) []phase {
-	var out []phase
+	out := make([]phase, 0, 7)
 	last := time.Duration(0)
 	for _, at := range []phase{
 		{"admit", p.Admit}, {"plan", p.Plan}, {"pair", p.Pair}, {"prefill", p.Prefill}, {"transfer", p.Transfer},
