@@ -43,6 +43,8 @@ const (
 	doNoKV      = "no kv"         // decode's blocks did not come: 503 transfer_failed
 	doSlow      = "slow"          // N milliseconds of prefill, or between tokens
 	doNeverKV   = "never writes"  // prefill answers and writes nothing
+	doSlowReply = "slow reply"    // prefill has written, and answers N milliseconds later
+	doBigToken  = "big token"     // one token of N bytes, and then none until the client goes
 	doNewEngine = "new engine id" // prefill was started anew
 
 	doRefuseLate = "503 later"   // behind N milliseconds
@@ -181,6 +183,9 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 				}
 			}
 		}
+		if x.Do == doSlowReply {
+			pause(r, fault{Do: doSlow, N: x.N})
+		}
 		f.answer(w, b, f.params(id, x))
 	case "decode":
 		key := id
@@ -318,6 +323,12 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	flush := w.(http.Flusher).Flush
+	if x.Do == doBigToken {
+		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":%q}]}\n\n", strings.Repeat("a", x.N))
+		flush()
+		<-r.Context().Done()
+		return
+	}
 	n := f.tokens
 	if x.Do == doBreak || x.Do == doNoDone || x.Do == doErrFrame {
 		n = x.N

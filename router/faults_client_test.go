@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -108,6 +109,42 @@ func TestFault58ClientLeaves(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestFault58LeavesBehindPrefill has prefill's answer come while a token is on its way to the client, and the client leave
+// before the next one: whoever waits for that token is to be told of it, whatever there was to read before.
+func TestFault58LeavesBehindPrefill(t *testing.T) {
+	const seed = 58
+	rng := rand.New(rand.NewPCG(seed, 0))
+	s := newPool(t, ConnectorPush, 1, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	g.warmed()
+	p := g.r.fleet.engine("prefill-0")
+	for i := range 8 {
+		s.setFaults(map[string][]fault{
+			"prefill-0": {{Leg: "prefill", Do: doSlowReply, N: 50 + rng.IntN(100)}},
+			"decode-0":  {{Leg: "decode", Do: doBigToken, N: 3 << 20}},
+		})
+		conn, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prefills := s.c.count("", "prefill")
+		_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
+			fmt.Sprintf("Content-Length: %d", len(streamBody))))
+		eventually(t, "prefill has answered", func() bool { return s.c.count("", "prefill") > prefills && p.inFlight.Load() == 0 })
+		time.Sleep(5 * time.Millisecond) // and its mail lies there
+		if n, err := io.Copy(io.Discard, io.LimitReader(conn, 3<<20)); err != nil {
+			t.Fatalf("seed %d, repetition %d: %d bytes, %v", seed, i, n, err)
+		}
+		time.Sleep(20 * time.Millisecond) // the rest leaves, and the relay waits for the next token
+		_ = conn.Close()
+		if sum := g.last(i + 1); sum.Outcome != ClientLeft {
+			t.Fatalf("seed %d, repetition %d: %+v", seed, i, sum)
+		}
+	}
+	g.settled()
+	s.noHeld(t)
 }
 
 // TestFault09ClientStopsReading has the client of an endless stream read nothing.

@@ -186,7 +186,7 @@ func (s *stream) fill() {
 		s.err = io.EOF
 		return
 	}
-	if !x.block(&s.a.decode.leash, false) {
+	for !x.block(&s.a.decode.leash, false) { // mail that comes behind this interrupts the read
 		if s.mail(); s.err != nil {
 			return
 		}
