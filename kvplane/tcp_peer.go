@@ -8,10 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -23,17 +20,6 @@ const (
 
 // keepAlive finds out about a silent host that is gone.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}
-
-// control bounds how long sent bytes may stay unacknowledged. TCP_NODELAY is Go's default.
-func (t *TCP) control(_, _ string, c syscall.RawConn) error {
-	var err error
-	if ctlErr := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(t.cfg.Stall.Milliseconds()))
-	}); ctlErr != nil {
-		return ctlErr
-	}
-	return err
-}
 
 // tcpWrite is one write on its way to a peer.
 type tcpWrite struct {
