@@ -147,7 +147,7 @@ func TestExampleKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = []byte(strings.Replace(string(text), "#   clients: {api_keys_file", "clients: {api_keys_file", 1))
+	text = []byte(strings.Replace(string(text), "# clients: {api_keys_file", "clients: {api_keys_file", 1))
 	for _, args := range [][]string{
 		{"keys", "new", "--out", "KEYS/agents"},
 		{"keys", "api", "--file", "KEYS/api-keys", "--name", "alice"},

@@ -118,14 +118,15 @@ func demoHint(client, operations string) string {
 	return fmt.Sprintf(`
 The gateway stays up until Ctrl-C. Try it:
 
-  curl -N %[1]s/v1/chat/completions -H 'content-type: application/json' \
-    -d '{"model":"%[3]s","stream":true,"max_tokens":32,"messages":[{"role":"user","content":"Where is my KV cache now?"}]}'
+  curl -iN %[1]s/v1/chat/completions -H 'content-type: application/json' \
+    -d '{"model":"%[3]s","stream":true,"max_tokens":32,"messages":[{"role":"user","content":"%[4]s"}]}'
 
   from openai import OpenAI
   client = OpenAI(base_url="%[1]s/v1", api_key="none")
   print(client.chat.completions.create(model="%[3]s", max_tokens=32,
-        messages=[{"role": "user", "content": "Where is my KV cache now?"}]).choices[0].message.content)
+        messages=[{"role": "user", "content": "%[4]s"}]).choices[0].message.content)
 
-  curl %[2]s/metrics      curl %[2]s/requests
-`, client, operations, demoModel)
+  curl %[2]s/requests?id=ID      (ID is the answer's x-request-id) shows where its KV went
+  curl %[2]s/metrics
+`, client, operations, demoModel, "Where is my KV cache now, and which engine has read this prompt before it came to decode?")
 }
