@@ -89,12 +89,19 @@ func (l *loaded) loadCertificate() error {
 	return err
 }
 
+// readable reports why a file or folder cannot be used. An empty file is what a failed command leaves behind.
 func readable(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return err
+	} else if info.Mode().IsRegular() && info.Size() == 0 {
+		return errors.New("the file is empty")
+	}
+	return nil
 }
 
 // summarize prints listeners, models and warnings.

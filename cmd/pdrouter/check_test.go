@@ -102,7 +102,7 @@ policy: {rules: [{name: other, models: [n]}]}
 // TestCheckFiles: what serve could not read is found before it starts, and every such file at once.
 func TestCheckFiles(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"keys": "alice:secret\n", "tls.crt": "no certificate", "tls.key": "no key", "agents.jwk": "{}"} {
+	for name, text := range map[string]string{"keys": "alice:secret\n", "tls.crt": "no certificate", "tls.key": "no key", "agents.jwk": "{}", "gateway.token": ""} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -112,6 +112,7 @@ models: [{name: m, engines: [{name: e, url: "http://e:1", key_file: none}]}]
 auth:
   clients: {api_keys_file: keys}
   agents: {keys: [agents.jwk], issuer: me}
+  control_token_file: gateway.token
 `)
 	if err == nil {
 		t.Fatal("unusable files were taken")
@@ -121,6 +122,7 @@ auth:
 		`config.yaml:2: models[0] "m": engines[0].key_file cannot be used: open `,
 		"config.yaml:4: auth.clients cannot be used: auth: API keys: ",
 		"config.yaml:5: auth.agents cannot be used: auth: keys: ",
+		"config.yaml:6: auth.control_token_file cannot be used: the file is empty",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in\n%v", want, err)

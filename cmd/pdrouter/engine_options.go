@@ -85,6 +85,10 @@ func (o engineOptions) validate() error {
 		errs = append(errs, fmt.Errorf("engine: --gateway is missing; a %s engine needs it to find its peers", o.cfg.Role))
 	case o.gateway != "" && o.tokenFile == "":
 		errs = append(errs, errors.New("engine: --token-file is missing; the gateway asks for a token"))
+	case o.gateway != "":
+		if _, err := metadata.TokenFile(o.tokenFile)(); err != nil {
+			errs = append(errs, fmt.Errorf("engine: --token-file: %w", err))
+		}
 	}
 	if len(o.controlKeys) == 0 && open(o.control) {
 		errs = append(errs, fmt.Errorf("engine: --control is %s without --control-keys; open control routes are for loopback only", o.control))

@@ -245,6 +245,7 @@ func TestEngineOptionsRefused(t *testing.T) {
 	}{
 		{[]string{"--role", "prefill"}, "--gateway is missing; a prefill engine needs it"},
 		{[]string{"--gateway", "http://127.0.0.1:1"}, "--token-file is missing"},
+		{[]string{"--gateway", "http://127.0.0.1:1", "--token-file", "none"}, "--token-file: metadata: token file none: "},
 		{[]string{"--control", "0.0.0.0:0"}, "open control routes are for loopback only"},
 		{[]string{"--transport", "rdma"}, "want auto, tcp or nixl"},
 		{[]string{"--name", "a/b"}, "--name"},
