@@ -27,6 +27,25 @@ type attempt struct {
 	due      time.Time   // of decode's first token; zero until prefill has answered
 	transfer *time.Timer // ends the decode leg when it is due; nil until then
 	decoded  bool        // decode's first token is here, or its leg is over
+	orphan   bool        // the prefill leg runs on for decode's blocks alone
+	failed   bool        // the prefill leg is over, and has not written them
+}
+
+// release has the prefill leg run on with nobody waiting, so that decode's blocks come free. It reports false if the
+// leg is over and they do not.
+func (a *attempt) release() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.orphan = true
+	return !a.failed
+}
+
+// prefilled notes how the prefill leg has ended. It reports whether decode's blocks stay held, and nobody sees to it.
+func (a *attempt) prefilled(e event) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failed = e.kind != evPrefillUsable && e.kind != evPrefillRejected // what prefill rejects, decode rejects as well
+	return a.failed && a.orphan
 }
 
 // expect gives decode d to come up with its first token. It may be called twice; the first call counts.
@@ -109,6 +128,9 @@ func (x *exchange) askPrefill(a *attempt, req *letter) mail {
 			}
 		}
 	}
+	if a.prefilled(e) {
+		r.strand(&a.h, l.engine, a.decode.engine, "decode waits for a prefill leg that has failed")
+	}
 	return mail{a: a, e: e, at: time.Now()}
 }
 
@@ -176,10 +198,10 @@ func (x *exchange) repeatPrefill(a *attempt) {
 			}
 			break
 		}
-		r.log.Warn("blocks stay held by decode", "transfer_id", a.h.transfer, "decode", a.decode.engine.name, "prefill", e.name)
+		r.strand(&a.h, e, a.decode.engine, "decode waits for a prefill engine that cannot be asked again")
 	})
 	if !ok {
-		x.sum.Stranded = true
+		x.strand(a, "decode waits for prefill, and too many legs run on")
 	}
 }
 
@@ -210,13 +232,29 @@ func (x *exchange) drainDecode(a *attempt) {
 	ok := r.background(func(ctx context.Context) {
 		l.open(ctx, to)
 		defer l.end()
-		if l.send(req, limit) == vUsable {
-			_ = l.whole(limit)
+		v := l.send(req, limit)
+		if v == vUsable {
+			v = l.whole(limit)
+		}
+		if v != vUsable {
+			r.strand(&h, a.prefill.engine, to, "prefill holds what decode did not take")
 		}
 	})
 	if !ok {
-		x.sum.Stranded = true
+		x.strand(a, "prefill holds what nobody takes, and too many legs run on")
 	}
+}
+
+// strand notes that the request has left KV behind.
+func (x *exchange) strand(a *attempt, why string) {
+	x.sum.Stranded = true
+	x.r.strand(&a.h, a.prefill.engine, a.decode.engine, why)
+}
+
+// strand counts KV that an engine holds for nobody, until a lease ends or for good.
+func (r *Router) strand(h *handoff, prefill, decode *engine, why string) {
+	r.stranded.Add(1)
+	r.log.Warn("blocks stay held", "transfer_id", h.transfer, "prefill", prefill.name, "decode", decode.name, "why", why)
 }
 
 // cancelTransfer tells both engines that nobody wants the transfer any more.

@@ -31,6 +31,7 @@ const (
 	doError     = "500"
 	doReject    = "400"
 	doReset     = "reset"         // the connection breaks before a byte
+	doResetLate = "reset later"   // behind N milliseconds
 	doDie       = "die"           // the same, and nobody listens any more
 	doHang      = "hang"          // nothing, until the client goes
 	doBare      = "no params"     // prefill answers without kv_transfer_params
@@ -236,6 +237,10 @@ func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
 		fakeError(w, 503, "ServiceUnavailableError", `"transfer_failed"`)
 	case doReset:
 		resetConn(w)
+	case doResetLate:
+		if pause(r, fault{Do: doSlow, N: x.N}) {
+			resetConn(w)
+		}
 	case doDie:
 		_ = f.srv.Listener.Close()
 		resetConn(w)

@@ -22,6 +22,7 @@ type Stats struct {
 	Ready    bool            `json:"ready"`
 	Draining bool            `json:"draining"`
 	Requests int             `json:"requests"` // under way
+	Stranded uint64          `json:"stranded"` // how often KV may have been left with an engine for nobody, since the start
 	Models   map[string]bool `json:"models"`   // whether some engine may serve it
 	Engines  []EngineStats   `json:"engines"`
 	Pairs    []PairStats     `json:"pairs"` // of the models whose engines shake hands
@@ -49,7 +50,7 @@ type PairStats struct {
 // Stats reports whether requests are taken, and what is known of the engines.
 func (r *Router) Stats() Stats {
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Models: make(map[string]bool, len(r.fleet.models)),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Models: make(map[string]bool, len(r.fleet.models)),
 		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: make([]PairStats, 0, len(r.fleet.couples)),
 		Handshakes: r.pairs.Stats(), Moved: r.books.totals(),
 	}

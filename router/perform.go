@@ -55,14 +55,19 @@ func (x *exchange) perform(act action, e event) {
 		x.reply.stream.cut(x.failure(act.why))
 	case doClosePrefill:
 		x.closePrefill(a)
-	case doCloseDecode, doFinishDecode: // the owner is here, so decode is past its first token or was interrupted
+	case doCloseDecode:
 		a.decode.end()
+	case doFinishDecode:
+		x.finishDecode(a)
 	case doFinishPrefill:
 		if a.unsent() {
 			x.closePrefill(a)
 			return
 		}
 		a.prefillTimer.Reset(x.r.cfg.Timeouts.Ending)
+		if x.d.decode != legWhole && x.d.decode != legAnswered && !a.release() { // with a token it has its blocks
+			x.repeatPrefill(a)
+		}
 	case doRepeatPrefill:
 		if !a.unsent() {
 			x.repeatPrefill(a)
@@ -72,11 +77,28 @@ func (x *exchange) perform(act action, e event) {
 	case doCancel:
 		x.cancelTransfer(a, e.why)
 	case doStrand:
-		x.sum.Stranded = true
+		x.strand(a, "an engine has failed, or was started anew")
 	case doDone:
 		x.done(act)
 	case doDrop:
 		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
+	}
+}
+
+// finishDecode ends a decode leg that reads what prefill holds. The owner is here, so the leg is past its first token or
+// was interrupted.
+func (x *exchange) finishDecode(a *attempt) {
+	a.decode.end()
+	came := evDecodeLost
+	if x.held {
+		came = x.stale.e.kind
+	}
+	switch {
+	case came == evDecodeFirst, came == evDecodeWhole:
+	case a.unsent(), came == evDecodeRefused, came == evDecodeRejected:
+		x.drainDecode(a)
+	default:
+		x.strand(a, "decode was ended while it may have been reading")
 	}
 }
 

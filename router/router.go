@@ -70,6 +70,8 @@ type Router struct {
 	ended    sync.WaitGroup
 	held     leashes      // of the requests' own legs
 	running  atomic.Int64 // legs that run on after their requests
+
+	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.

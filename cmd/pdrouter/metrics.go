@@ -25,7 +25,6 @@ type metrics struct {
 	ttft     *prometheus.HistogramVec // model, prefill, decode
 	tokens   *prometheus.CounterVec   // model, kind
 	removed  *prometheus.CounterVec   // model
-	stranded *prometheus.CounterVec   // model
 	refusals *prometheus.CounterVec   // status, reason
 }
 
@@ -50,10 +49,9 @@ func newMetrics() *metrics {
 		tokens:   counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
 		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
 		refusals: counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
-		stranded: counter("stranded_total", "Requests that may have left KV held for nobody until a lease ends.", "model"),
 	}
 	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
-		m.removed, m.stranded, m.refusals, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.removed, m.refusals, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -76,9 +74,6 @@ func (m *metrics) observe(s router.Summary) {
 	m.tokens.WithLabelValues(s.Model, "output").Add(float64(s.OutputTokens))
 	if s.Removed {
 		m.removed.WithLabelValues(s.Model).Inc()
-	}
-	if s.Stranded {
-		m.stranded.WithLabelValues(s.Model).Inc()
 	}
 }
 

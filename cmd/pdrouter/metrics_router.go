@@ -12,7 +12,7 @@ type routerMetrics struct {
 
 	requests, up, engineRequests, followed    *prometheus.Desc
 	pairReady, pairsReady, parked, handshakes *prometheus.Desc
-	blocks, bytes                             *prometheus.Desc
+	blocks, bytes, stranded                   *prometheus.Desc
 }
 
 func newRouterMetrics(read func() router.Stats) *routerMetrics {
@@ -30,13 +30,14 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		parked:         desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
 		handshakes:     desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
 		blocks:         desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
+		stranded:       desc("stranded_total", "Times KV may have been left with an engine for nobody, until a lease ends or for good."),
 		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady, m.pairsReady, m.parked, m.handshakes, m.blocks, m.bytes} {
+	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady, m.pairsReady, m.parked, m.handshakes, m.blocks, m.bytes, m.stranded} {
 		out <- d
 	}
 }
@@ -48,6 +49,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	s := m.read()
 	gauge(m.requests, float64(s.Requests))
+	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Stranded))
 	for _, e := range s.Engines {
 		gauge(m.up, oneIf(e.Up), e.Name)
 		gauge(m.engineRequests, float64(e.InFlight), e.Name)

@@ -25,6 +25,7 @@ func TestRouterMetrics(t *testing.T) {
 	registry.MustRegister(newRouterMetrics(func() router.Stats {
 		return router.Stats{
 			Requests:   3,
+			Stranded:   9,
 			Engines:    []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:      []router.PairStats{{Prefill: "p", Decode: "d", Why: "d is down"}},
 			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Done: 7, Failed: 8},
@@ -61,6 +62,9 @@ pdrouter_pairs_waiting 6
 # HELP pdrouter_requests_in_flight Requests under way.
 # TYPE pdrouter_requests_in_flight gauge
 pdrouter_requests_in_flight 3
+# HELP pdrouter_stranded_total Times KV may have been left with an engine for nobody, until a lease ends or for good.
+# TYPE pdrouter_stranded_total counter
+pdrouter_stranded_total 9
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
