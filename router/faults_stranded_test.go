@@ -47,3 +47,35 @@ func TestStranded(t *testing.T) {
 		})
 	}
 }
+
+// TestFault66ShutdownBehindLeaving stops the router right behind a client that left in mid-prefill: the prefill leg gets
+// its time to write what decode waits for, and what it cannot is counted.
+func TestFault66ShutdownBehindLeaving(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		prefill  int // milliseconds
+		drain    time.Duration
+		stranded uint64
+	}{
+		{"in time", 500, longEnough, 0},
+		{"not in time", 3_600_000, 300 * time.Millisecond, 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newPool(t, ConnectorPush, 1, 1, nil)
+			s.cfg.Timeouts.Drain = row.drain
+			g := start(t, s.cfg, Parts{})
+			g.warmed()
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: row.prefill}}})
+			p, d := s.c.count("", "prefill"), s.c.count("", "decode")
+			leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > p && s.c.count("", "decode") > d })
+			g.last(1)
+			g.stop()
+			if n := g.r.Stats().Stranded; n != row.stranded {
+				t.Errorf("%d stranded; want %d", n, row.stranded)
+			}
+			if row.stranded == 0 {
+				s.noHeld(t)
+			}
+		})
+	}
+}

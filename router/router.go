@@ -113,13 +113,17 @@ func New(cfg Config, parts Parts) (*Router, error) {
 	return r, nil
 }
 
-// Close ends what outlives requests: legs that run on, handshakes, idle connections. Serve must have returned.
-// It is safe to call twice.
+// Close ends what outlives requests: handshakes, idle connections, and legs that run on, which get the time of an ending,
+// or that of draining if it is less. Serve must have returned. It is safe to call twice.
 func (r *Router) Close() {
-	r.stopLegs(errStopped)
-	r.held.cut(errStopped)
 	r.pairs.Close()
+	late := time.AfterFunc(min(r.cfg.Timeouts.Ending, r.cfg.Timeouts.Drain), func() {
+		r.stopLegs(errStopped)
+		r.held.cut(errStopped)
+	})
 	r.ended.Wait()
+	late.Stop()
+	r.stopLegs(errStopped)
 	r.gone.Close()
 	r.fleet.close()
 	r.control.CloseIdleConnections()
