@@ -1,9 +1,9 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -208,7 +208,7 @@ func (l *call) cause() string {
 	case l.ans.errMessage != "":
 		return clip(l.ans.errMessage, 200)
 	}
-	return string(bytes.ToValidUTF8(l.body[:min(len(l.body), 100)], []byte("?")))
+	return fmt.Sprintf("%d bytes of %q that are no answer", len(l.body), clip(l.ctype, 100)) // never the bytes: logs hold no answers
 }
 
 // later cuts the leg's leash after d. The timer is to be stopped.

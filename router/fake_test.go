@@ -37,6 +37,7 @@ const (
 	doBare      = "no params"     // prefill answers without kv_transfer_params
 	doPart      = "part params"   // prefill answers with half of them
 	doGarbage   = "garbage"       // 200 and no JSON
+	doTrail     = "trail"         // 200 and JSON with more behind it, which names the hand-off
 	doPage      = "html"          // 200 and a page where a stream was asked for
 	doBreak     = "break"         // the stream breaks behind N tokens
 	doNoDone    = "no done"       // the stream ends cleanly behind N tokens, without its terminal event
@@ -248,6 +249,8 @@ func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
 		<-r.Context().Done()
 	case doGarbage:
 		_, _ = io.WriteString(w, "hello")
+	case doTrail:
+		_, _ = io.WriteString(w, `{"choices":[{"text":"a _transfer_params secret"}]} and more`)
 	case doPage:
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = io.WriteString(w, "<html></html>")
