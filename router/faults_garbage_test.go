@@ -28,7 +28,7 @@ func (l *lockedBuffer) String() string {
 
 // TestUnusableAnswer has an engine answer 200 with what is no answer: none of it gets into the log.
 func TestUnusableAnswer(t *testing.T) {
-	for _, row := range []struct{ do, secret string }{{doGarbage, "hello"}} {
+	for _, row := range []struct{ do, secret string }{{doGarbage, "hello"}, {doTrail, "secret"}} {
 		t.Run(row.do, func(t *testing.T) {
 			var log lockedBuffer
 			s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Do: row.do}}})

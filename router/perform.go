@@ -179,6 +179,12 @@ func (x *exchange) askDecode(a *attempt) event {
 			v = l.whole(x.r.cfg.Limits.Answer)
 		}
 	}
+	if v == vUsable && !x.b.stream {
+		var ok bool // what is left is never longer, so it may lie in the same place
+		if l.body, ok = stripTransferParams(l.body[:0], l.body); !ok {
+			v = vGarbage
+		}
+	}
 	a.arrived()
 	x.r.noteHealth(l, v)
 	if v == vUsable {
@@ -203,16 +209,10 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 	}
 }
 
-// sendWhole makes decode's answer the client's.
+// sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
 func (x *exchange) sendWhole(a *attempt) {
 	l := &a.decode
-	body, ok := stripTransferParams(l.body[:0], l.body) // what is left is never longer, so it may lie in the same place
-	if !ok {
-		x.reply = reply{err: errBadUpstream(nil)}
-		x.sum.Status = x.reply.err.Status
-		return
-	}
-	x.reply = reply{status: 200, ctype: "application/json", body: body}
+	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
 	x.sum.Status = 200
 	x.usage(&l.ans)
 	x.cached(a)
