@@ -2,6 +2,7 @@ package kvplane
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,30 +96,36 @@ func TestNIXLFactDrain(t *testing.T) {
 }
 
 // F5: the notification of a write is sent by the writer's own poll, after the bytes; without it they land in silence.
+// The post drives UCX too and now and then finishes so small a write itself, so one silent write of ten is proof.
 func TestNIXLFactWriterSendsNotification(t *testing.T) {
 	n, p := overTCP(t)
 	p.do(order{Do: "fill", Seed: 4}, n)
 	image := make([]byte, 4096)
 	scribble(image, 4)
-	p.do(order{Do: "write and hold", ID: 3, Record: n.record, Body: []byte("landed"),
-		Ranges: []Range{{p.base, n.base, uint64(len(image))}}}, n)
-	for deadline := time.Now().Add(patience); !bytes.Equal(n.mem[:len(image)], image); n.poll() {
-		if time.Now().After(deadline) {
-			t.Fatal("the bytes have not landed")
+	for attempt := range uint64(10) {
+		clear(n.mem[:len(image)])
+		n.got = nil
+		p.do(order{Do: "write and hold", ID: 3 + attempt, Record: n.record, Body: []byte("landed"),
+			Ranges: []Range{{p.base, n.base, uint64(len(image))}}}, n)
+		for deadline := time.Now().Add(patience); !bytes.Equal(n.mem[:len(image)], image); n.poll() {
+			if time.Now().After(deadline) {
+				t.Fatal("the bytes have not landed")
+			}
+			time.Sleep(idle)
 		}
-		time.Sleep(idle)
-	}
-	for range 100 {
-		n.poll()
-		time.Sleep(time.Millisecond)
-	}
-	for _, in := range n.got {
-		if in.Kind == MessageReceived {
-			t.Fatal("the notification came without the writer's poll: F5 has changed")
+		for range 100 {
+			n.poll()
+			time.Sleep(time.Millisecond)
 		}
+		silent := !slices.ContainsFunc(n.got, func(in Incoming) bool { return in.Kind == MessageReceived })
+		p.do(order{Do: "poll"}, n)
+		n.awaitMessage([]byte("landed"))
+		if silent {
+			return
+		}
+		t.Log("the post itself finished the write")
 	}
-	p.do(order{Do: "poll"}, n)
-	n.awaitMessage([]byte("landed"))
+	t.Fatal("every notification came without the writer's poll: F5 has changed")
 }
 
 // F10: metadata under a name that is loaded already is refused, so a name must contain the generation.
