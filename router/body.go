@@ -40,12 +40,11 @@ type body struct {
 	shape        shape
 	model        string // "" if absent
 	stream       bool
-	includeUsage bool // stream_options.include_usage
-	n            int  // 1 if absent
-	maxTokens    int  // the effective one; -1 if absent
-	prompts      int  // prompts in the body; 1 for chat
-	promptBytes  int  // bytes of text in prompt or messages, JSON escapes counted as written
-	promptIDs    int  // token ids in prompt
+	n            int // 1 if absent
+	maxTokens    int // the effective one; -1 if absent
+	prompts      int // prompts in the body; 1 for chat
+	promptBytes  int // bytes of text in prompt or messages, JSON escapes counted as written
+	promptIDs    int // token ids in prompt
 	unsplittable string
 	removed      bool // the client sent kv or ec transfer params; neither leg carries them
 

@@ -79,7 +79,7 @@ func (p *bodyParser) streamOptions() {
 	m, ok := p.object(2)
 	for ok && p.member(&m) {
 		if string(m.key) == "include_usage" {
-			p.body.includeUsage = p.boolean("stream_options.include_usage")
+			p.boolean("stream_options.include_usage")
 		} else {
 			p.value(2)
 		}

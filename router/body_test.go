@@ -16,7 +16,7 @@ const kvJSON = `{"do_remote_decode":true}`
 func TestParseBodyFields(t *testing.T) {
 	type fields struct {
 		Model                       string
-		Stream, Usage, Removed      bool
+		Stream, Removed             bool
 		N, Max, Prompts, Bytes, IDs int
 		Why                         string
 	}
@@ -31,7 +31,7 @@ func TestParseBodyFields(t *testing.T) {
 		{"escaped", shapeCompletions, `{"\u006dodel":"a\u0062","stream":true}`, fields{Model: "ab", Stream: true, N: 1, Max: -1, Prompts: 1}},
 		{"nulls", shapeCompletions, `{"model":null,"stream":null,"stream_options":null,"n":null,"max_tokens":null,"echo":null,"stop":null,"logprobs":null,"prompt_logprobs":null,"prompt":null,"kv_transfer_params":null}`,
 			fields{N: 1, Max: -1, Prompts: 1}},
-		{"usage", shapeChat, `{"stream_options":{"include_usage":true},"stream":true}`, fields{Stream: true, Usage: true, N: 1, Max: -1, Prompts: 1}},
+		{"usage", shapeChat, `{"stream_options":{"include_usage":true},"stream":true}`, fields{Stream: true, N: 1, Max: -1, Prompts: 1}},
 		{"chat", shapeChat, `{"messages":[{"role":"user"}],"max_tokens":1,"max_completion_tokens":9}`, fields{N: 1, Max: 9, Prompts: 1, Bytes: 17}},
 		{"completions keep max_tokens", shapeCompletions, `{"max_tokens":7,"max_completion_tokens":1}`, fields{N: 1, Max: 7, Prompts: 1}},
 		{"one prompt in an array", shapeCompletions, `{"prompt":["abc"]}`, fields{N: 1, Max: -1, Prompts: 1, Bytes: 3}},
@@ -59,7 +59,7 @@ func TestParseBodyFields(t *testing.T) {
 			if herr != nil {
 				t.Fatal(herr)
 			}
-			got := fields{b.model, b.stream, b.includeUsage, b.removed, b.n, b.maxTokens, b.prompts, b.promptBytes, b.promptIDs, b.unsplittable}
+			got := fields{b.model, b.stream, b.removed, b.n, b.maxTokens, b.prompts, b.promptBytes, b.promptIDs, b.unsplittable}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

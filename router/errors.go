@@ -30,10 +30,8 @@ const (
 	reasonUnauthorized  = "unauthorized"
 	reasonNoEngine      = "no_engine"
 	reasonNoPair        = "no_pair"
-	reasonOverloaded    = "overloaded"
 	reasonTimeout       = "timeout"
 	reasonBadUpstream   = "bad_upstream"
-	reasonUnreachable   = "unreachable"
 	reasonDraining      = "draining"
 	reasonInternal      = "internal"
 )
@@ -193,11 +191,6 @@ func errNoEngine(reason, model string) *httpError {
 		Msg: fmt.Sprintf("No engine is available for the model `%s`.", clip(model, 256)), RetryAfter: time.Second}
 }
 
-func errOverloaded(after time.Duration) *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonOverloaded,
-		Msg: "The server is overloaded.", RetryAfter: after}
-}
-
 func errDraining() *httpError {
 	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonDraining,
 		Msg: "The server is shutting down.", RetryAfter: time.Second, Close: true}
@@ -206,11 +199,6 @@ func errDraining() *httpError {
 func errBadUpstream(cause error) *httpError {
 	return &httpError{Status: http.StatusBadGateway, Type: typeBadGateway, Reason: reasonBadUpstream,
 		Msg: "The engine's answer could not be used.", Err: cause}
-}
-
-func errUnreachable(cause error) *httpError {
-	return &httpError{Status: http.StatusBadGateway, Type: typeBadGateway, Reason: reasonUnreachable,
-		Msg: "The engine could not be reached.", Err: cause}
 }
 
 func errTimeout(phase string, cause error) *httpError {

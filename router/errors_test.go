@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -79,7 +78,6 @@ func TestErrorsSayNothing(t *testing.T) {
 		{errUnauthorized(cause), http.StatusUnauthorized, reasonUnauthorized},
 		{errForbidden(cause), http.StatusForbidden, reasonForbidden},
 		{errBadUpstream(cause), http.StatusBadGateway, reasonBadUpstream},
-		{errUnreachable(cause), http.StatusBadGateway, reasonUnreachable},
 		{errTimeout("prefill", cause), http.StatusGatewayTimeout, reasonTimeout},
 		{errInternal(cause), http.StatusInternalServerError, reasonInternal},
 	}
@@ -111,7 +109,7 @@ func TestErrorRetries(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	for _, e := range []*httpError{errNoEngine(reasonNoPair, "m"), errOverloaded(time.Second), errDraining()} {
+	for _, e := range []*httpError{errNoEngine(reasonNoPair, "m"), errDraining()} {
 		if e.NoRetry || e.RetryAfter <= 0 || e.Status != 503 || e.Type == "" || e.Reason == "" {
 			t.Errorf("%+v", e)
 		}

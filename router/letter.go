@@ -6,6 +6,7 @@ import "sync"
 // again: whoever has one gives it back when the request has left and may not be sent once more.
 type letter struct {
 	upstreamRequest
+	pool   *sync.Pool // where it goes back to
 	fields [8]field
 	params []byte
 	body   []byte
@@ -14,11 +15,12 @@ type letter struct {
 // keptLetter is how many bytes of a body's room are kept for the next one.
 const keptLetter = 64 << 10
 
-var letters = sync.Pool{New: func() any { return new(letter) }}
-
 // newLetter begins a request to the engine of a leg.
-func newLetter(l *call, path, request, traceparent string, stream bool) *letter {
-	m := letters.Get().(*letter)
+func (r *Router) newLetter(l *call, path, request, traceparent string, stream bool) *letter {
+	m, ok := r.letters.Get().(*letter)
+	if !ok {
+		m = &letter{pool: &r.letters}
+	}
 	m.Path = path
 	m.Header = l.header(m.fields[:0], request, traceparent, stream)
 	return m
@@ -30,5 +32,5 @@ func (m *letter) free() {
 		m.body = nil
 	}
 	m.upstreamRequest, m.fields = upstreamRequest{}, [8]field{} // the bodies' room is kept, not what strings they named
-	letters.Put(m)
+	m.pool.Put(m)
 }

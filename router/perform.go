@@ -148,7 +148,7 @@ func (x *exchange) startPrefill(a *attempt) {
 }
 
 func (x *exchange) prefillRequest(a *attempt) *letter {
-	m := newLetter(&a.prefill, x.path, a.h.request, x.traceparent, false)
+	m := x.r.newLetter(&a.prefill, x.path, a.h.request, x.traceparent, false)
 	m.params = x.m.conn.prefillParams(m.params[:0], &a.h)
 	m.body = x.b.prefill(m.body[:0], m.params)
 	m.Body = m.body
@@ -158,7 +158,7 @@ func (x *exchange) prefillRequest(a *attempt) *letter {
 // askDecode asks the decode leg and reads until its first event, or its whole answer, is here.
 func (x *exchange) askDecode(a *attempt) event {
 	l := &a.decode
-	m := newLetter(l, x.path, a.h.request, x.traceparent, x.b.stream)
+	m := x.r.newLetter(l, x.path, a.h.request, x.traceparent, x.b.stream)
 	var kv []byte
 	if a.split {
 		m.params = x.m.conn.decodeParams(m.params[:0], &a.h)
@@ -180,8 +180,9 @@ func (x *exchange) askDecode(a *attempt) event {
 		}
 	}
 	if v == vUsable && !x.b.stream {
-		var ok bool // what is left is never longer, so it may lie in the same place
-		if l.body, ok = stripTransferParams(l.body[:0], l.body); !ok {
+		if body, ok := stripTransferParams(l.body[:0], l.body); ok { // it is never longer, so it may lie in the same place
+			l.body = body
+		} else {
 			v = vGarbage
 		}
 	}

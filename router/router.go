@@ -61,6 +61,9 @@ type Router struct {
 	control *http.Client  // for the engines' control routes
 	limits  bodyLimits
 
+	letters sync.Pool // of *letter
+	rooms   sync.Pool // of *streamRoom
+
 	draining atomic.Bool
 	live     live
 

@@ -28,50 +28,6 @@ func (k eventKind) String() string { return [...]string{"comment", "data", "erro
 
 // Lines end in LF or CRLF: no engine ends them in a lone CR, which within a line is kept like any other byte.
 
-// sseEnd finds the terminal event of a stream, data: [DONE], however its bytes are cut. The zero value is ready.
-// Only a whole event counts, the blank line behind it included: content may well end in [DONE]. It keeps no bytes of
-// the stream.
-type sseEnd struct {
-	seen  bool
-	line  [len("data: [DONE]\r") + 1]byte // the beginning of the current line
-	n     int                             // how much of it is kept
-	datas int                             // data lines of the current event
-	done  bool                            // one of them is [DONE]
-}
-
-// Write takes the next bytes of the stream.
-func (e *sseEnd) Write(p []byte) {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		part := p
-		if i >= 0 {
-			part = p[:i]
-		}
-		e.n += copy(e.line[e.n:], part)
-		if i < 0 {
-			return
-		}
-		p = p[i+1:]
-		e.endLine(trimCR(e.line[:e.n]))
-		e.n = 0
-	}
-}
-
-func (e *sseEnd) endLine(line []byte) {
-	if len(line) == 0 {
-		e.seen = e.seen || e.done && e.datas == 1
-		e.done, e.datas = false, 0
-		return
-	}
-	if v, ok := dataOf(line); ok {
-		e.datas++
-		e.done = bytes.Equal(v, doneData)
-	}
-}
-
-// Seen reports that the terminal event was read to its end.
-func (e *sseEnd) Seen() bool { return e.seen }
-
 func trimCR(line []byte) []byte { return bytes.TrimSuffix(line, []byte{'\r'}) }
 
 // dataOf is the value of a data line.
@@ -150,9 +106,6 @@ func (f *sseFrames) Next() ([]byte, bool) {
 	f.from = end
 	return event, true
 }
-
-// Rest is what was read of an event that has not ended, valid until the next Push.
-func (f *sseFrames) Rest() []byte { return f.buf[f.last:] }
 
 // kindOf says what a whole event carries. Of several data lines it is the first that says it.
 func kindOf(event []byte) eventKind {

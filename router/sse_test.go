@@ -12,46 +12,43 @@ import (
 var streams = []struct {
 	name  string
 	in    string
-	seen  bool
 	kinds []eventKind
 }{
-	{"plain", "data: {\"a\":1}\n\ndata: [DONE]\n\n", true, []eventKind{eventData, eventDone}},
-	{"CRLF", "data: {}\r\n\r\ndata: [DONE]\r\n\r\n", true, []eventKind{eventData, eventDone}},
-	{"no space", "data:{}\n\ndata:[DONE]\n\n", true, []eventKind{eventData, eventDone}},
-	{"comments", ": ping\n\ndata: {}\n\n: ping\n\ndata: [DONE]\n\n", true,
+	{"plain", "data: {\"a\":1}\n\ndata: [DONE]\n\n", []eventKind{eventData, eventDone}},
+	{"CRLF", "data: {}\r\n\r\ndata: [DONE]\r\n\r\n", []eventKind{eventData, eventDone}},
+	{"no space", "data:{}\n\ndata:[DONE]\n\n", []eventKind{eventData, eventDone}},
+	{"comments", ": ping\n\ndata: {}\n\n: ping\n\ndata: [DONE]\n\n",
 		[]eventKind{eventComment, eventData, eventComment, eventDone}},
-	{"comment within the last event", "data: {}\n\n: x\ndata: [DONE]\n\n", true, []eventKind{eventData, eventDone}},
-	{"bytes behind the end", "data: [DONE]\n\n: bye\n\n", true, []eventKind{eventDone, eventComment}},
-	{"content ends in the word", "data: {\"text\":\"data: [DONE]\"}\n\n", false, []eventKind{eventData}},
-	{"content is the word", "data: \"[DONE]\"\n\n", false, []eventKind{eventData}},
-	{"escaped line end before the word", "data: {\"text\":\"\\n\\ndata: [DONE]\\n\\n\"}\n\n", false, []eventKind{eventData}},
-	{"second line of an event", "data: {}\ndata: [DONE]\n\n", false, []eventKind{eventData}},
-	{"first line of an event", "data: [DONE]\ndata: {}\n\n", false, []eventKind{eventData}},
-	{"no blank line", "data: {}\n\ndata: [DONE]\n", false, []eventKind{eventData}},
-	{"no line end", "data: {}\n\ndata: [DONE]", false, []eventKind{eventData}},
-	{"bytes behind the word", "data: [DONE] \n\ndata: [DONE]]\n\ndata: [DONE]\r\r\n\n", false,
+	{"comment within the last event", "data: {}\n\n: x\ndata: [DONE]\n\n", []eventKind{eventData, eventDone}},
+	{"bytes behind the end", "data: [DONE]\n\n: bye\n\n", []eventKind{eventDone, eventComment}},
+	{"content ends in the word", "data: {\"text\":\"data: [DONE]\"}\n\n", []eventKind{eventData}},
+	{"content is the word", "data: \"[DONE]\"\n\n", []eventKind{eventData}},
+	{"escaped line end before the word", "data: {\"text\":\"\\n\\ndata: [DONE]\\n\\n\"}\n\n", []eventKind{eventData}},
+	{"second line of an event", "data: {}\ndata: [DONE]\n\n", []eventKind{eventData}},
+	{"first line of an event", "data: [DONE]\ndata: {}\n\n", []eventKind{eventData}},
+	{"no blank line", "data: {}\n\ndata: [DONE]\n", []eventKind{eventData}},
+	{"no line end", "data: {}\n\ndata: [DONE]", []eventKind{eventData}},
+	{"bytes behind the word", "data: [DONE] \n\ndata: [DONE]]\n\ndata: [DONE]\r\r\n\n",
 		[]eventKind{eventData, eventData, eventData}},
-	{"bytes before the word", " data: [DONE]\n\ndata:  [DONE]\n\nxdata: [DONE]\n\n", false,
+	{"bytes before the word", " data: [DONE]\n\ndata:  [DONE]\n\nxdata: [DONE]\n\n",
 		[]eventKind{eventComment, eventData, eventComment}},
-	{"error", "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n", true, []eventKind{eventError, eventDone}},
-	{"null error", "data: {\"error\":null,\"choices\":[]}\n\n", false, []eventKind{eventData}},
-	{"content about an error", "data: {\"choices\":[{\"text\":\"\\\"error\\\":1\"}],\"x\":{\"error\":1}}\n\n", false,
+	{"error", "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n", []eventKind{eventError, eventDone}},
+	{"null error", "data: {\"error\":null,\"choices\":[]}\n\n", []eventKind{eventData}},
+	{"content about an error", "data: {\"choices\":[{\"text\":\"\\\"error\\\":1\"}],\"x\":{\"error\":1}}\n\n",
 		[]eventKind{eventData}},
-	{"nothing", "", false, nil},
+	{"nothing", "", nil},
 }
 
-func TestSSEEndAndFrames(t *testing.T) {
+func TestSSEFrames(t *testing.T) {
 	for _, tt := range streams {
 		t.Run(tt.name, func(t *testing.T) {
 			for size := 1; size <= len(tt.in)+1; size++ {
-				var end sseEnd
 				var kinds []eventKind
 				var joined []byte
 				frames := newSSEFrames(len(tt.in) + 1)
 				for rest := []byte(tt.in); len(rest) > 0; {
 					part := rest[:min(size, len(rest))]
 					rest = rest[len(part):]
-					end.Write(part)
 					if err := frames.Push(part); err != nil {
 						t.Fatal(err)
 					}
@@ -60,10 +57,7 @@ func TestSSEEndAndFrames(t *testing.T) {
 						joined = append(joined, event...)
 					}
 				}
-				joined = append(joined, frames.Rest()...)
-				if got, want := end.Seen(), tt.seen; got != want {
-					t.Errorf("pieces of %d: seen is %v, want %v", size, got, want)
-				}
+				joined = append(joined, frames.buf[frames.last:]...)
 				if diff := cmp.Diff(tt.kinds, kinds); diff != "" {
 					t.Errorf("pieces of %d: kinds (-want +got):\n%s", size, diff)
 				}
@@ -109,33 +103,34 @@ func FuzzSSE(f *testing.F) {
 		f.Add([]byte(s.in), byte(3))
 	}
 	f.Fuzz(func(t *testing.T, in []byte, cut byte) {
-		var whole, pieces sseEnd
-		whole.Write(in)
+		whole := newSSEFrames(len(in) + 1)
+		if err := whole.Push(in); err != nil {
+			t.Fatal(err)
+		}
+		var want, got []eventKind
+		for event, ok := whole.Next(); ok; event, ok = whole.Next() {
+			want = append(want, kindOf(event))
+		}
 		frames := newSSEFrames(len(in) + 1)
 		var joined []byte
 		step := uint32(cut) + 1
-		done := false
 		for rest := in; len(rest) > 0; {
 			step = step*1664525 + 1013904223
 			part := rest[:min(len(rest), int(step>>28)+1)]
 			rest = rest[len(part):]
-			pieces.Write(part)
 			if err := frames.Push(part); err != nil {
 				t.Fatal(err)
 			}
 			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
 				joined = append(joined, event...)
-				done = done || kindOf(event) == eventDone
+				got = append(got, kindOf(event))
 			}
 		}
-		if joined = append(joined, frames.Rest()...); !bytes.Equal(joined, in) {
+		if joined = append(joined, frames.buf[frames.last:]...); !bytes.Equal(joined, in) {
 			t.Errorf("joined %q, want %q", joined, in)
 		}
-		if whole.Seen() != pieces.Seen() {
-			t.Errorf("seen is %v in one piece and %v in several", whole.Seen(), pieces.Seen())
-		}
-		if done != whole.Seen() {
-			t.Errorf("the events say %v, the bytes %v", done, whole.Seen())
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("kinds in one piece and in several (-one +several):\n%s", diff)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"time"
 )
 
@@ -24,8 +23,6 @@ type streamRoom struct {
 
 // keptRoom is how many bytes of whole events are kept for the next stream.
 const keptRoom = 64 << 10
-
-var streamRooms = sync.Pool{New: func() any { return new(streamRoom) }}
 
 // stream relays decode's answer event by event. It has Read and CloseWithError, which are called by the goroutine
 // that serves the client's connection: the owner of the exchange.
@@ -48,7 +45,10 @@ type stream struct {
 }
 
 func newStream(x *exchange, a *attempt) *stream {
-	room := streamRooms.Get().(*streamRoom)
+	room, ok := x.r.rooms.Get().(*streamRoom)
+	if !ok {
+		room = new(streamRoom)
+	}
 	room.frames.reset(x.r.cfg.Limits.Event)
 	return &stream{x: x, a: a, room: room, frames: &room.frames, buf: room.chunk[:], out: room.out[:0]}
 }
@@ -82,7 +82,7 @@ func (s *stream) free() {
 		room.frames.buf = nil
 	}
 	s.room, s.frames, s.buf, s.out, s.ready = nil, nil, nil, nil, 0
-	streamRooms.Put(room)
+	s.x.r.rooms.Put(room)
 }
 
 // take appends whole events to what the client gets, without the engines' hand-off.

@@ -36,26 +36,25 @@ type Books struct {
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
-	RequestID    string        `json:"request_id"` // the client's, or made here
-	Model        string        `json:"model"`
-	Route        string        `json:"route"`
-	Stream       bool          `json:"stream"`
-	Status       int           `json:"status"` // of the answer that was sent; 499 if the client left before one
-	Outcome      Outcome       `json:"outcome"`
-	Reason       string        `json:"reason"`  // the policy's reason, or why the request failed
-	Why          string        `json:"why"`     // why these engines, for people
-	Prefill      string        `json:"prefill"` // engine names; "" if none
-	Decode       string        `json:"decode"`
-	Attempts     int           `json:"attempts"`
-	TransferID   string        `json:"transfer_id"` // of the last attempt; 32 hexadecimal digits
-	Phases       Phases        `json:"phases"`
-	PromptTokens int           `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
-	CachedTokens int           `json:"cached_tokens"` // as prefill counted them; 0 if unknown
-	OutputTokens int           `json:"output_tokens"`
-	Removed      bool          `json:"removed"` // the client sent kv_transfer_params, which were dropped
-	Subject      string        `json:"subject"` // who called; "" if the router is open
-	Books        *Books        `json:"books,omitempty"`
-	Arrived      time.Time     `json:"arrived_at"`
-	Stranded     bool          `json:"stranded"` // KV may be held for nobody until a lease ends
-	Ended        time.Duration `json:"-"`
+	RequestID    string    `json:"request_id"` // the client's, or made here
+	Model        string    `json:"model"`
+	Route        string    `json:"route"`
+	Stream       bool      `json:"stream"`
+	Status       int       `json:"status"` // of the answer that was sent; 499 if the client left before one
+	Outcome      Outcome   `json:"outcome"`
+	Reason       string    `json:"reason"`  // the policy's reason, or why the request failed
+	Why          string    `json:"why"`     // why these engines, for people
+	Prefill      string    `json:"prefill"` // engine names; "" if none
+	Decode       string    `json:"decode"`
+	Attempts     int       `json:"attempts"`
+	TransferID   string    `json:"transfer_id"` // of the last attempt; 32 hexadecimal digits
+	Phases       Phases    `json:"phases"`
+	PromptTokens int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
+	CachedTokens int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
+	OutputTokens int       `json:"output_tokens"`
+	Removed      bool      `json:"removed"` // the client sent kv_transfer_params, which were dropped
+	Subject      string    `json:"subject"` // who called; "" if the router is open
+	Books        *Books    `json:"books,omitempty"`
+	Arrived      time.Time `json:"arrived_at"`
+	Stranded     bool      `json:"stranded"` // KV may be held for nobody until a lease ends
 }

@@ -59,24 +59,6 @@ func (r *upstreamResponse) begin(h answerHead) {
 	}
 }
 
-// Header is the value of the first field of that name, nil if there is none; valid until Close.
-func (r *upstreamResponse) Header(name string) []byte {
-	if r.c == nil {
-		return nil
-	}
-	_, rest, _ := cutLine(r.c.head)
-	for {
-		line, next, ok := cutLine(rest)
-		if !ok || len(line) == 0 {
-			return nil
-		}
-		if k, v, _ := bytes.Cut(line, []byte{':'}); bytes.EqualFold(k, []byte(name)) {
-			return bytes.Trim(v, " \t")
-		}
-		rest = next
-	}
-}
-
 // Read reads the body: what there is, without waiting for more once it has some. It returns io.EOF only if the whole
 // body was read; a body that was cut is an *upstreamError.
 func (r *upstreamResponse) Read(p []byte) (int, error) {

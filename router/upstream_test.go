@@ -180,8 +180,8 @@ func TestUpstreamKeepsConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := string(r.Header("x-one")), "a"; got != want || r.ContentType != "application/json" || r.Header("x-two") != nil {
-			t.Errorf("header: got %q, %q", got, r.ContentType)
+		if r.ContentType != "application/json" {
+			t.Errorf("content type: got %q", r.ContentType)
 		}
 		if b, err := r.ReadAll([]byte("x"), 10); err != nil || string(b) != "x{}" {
 			t.Errorf("got %q, %v", b, err)
