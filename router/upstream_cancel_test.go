@@ -121,6 +121,9 @@ func TestUpstreamResend(t *testing.T) {
 				}
 				r.Close()
 			} else {
+				if err == nil {
+					r.Close()
+				}
 				var up *upstreamError
 				if !errors.As(err, &up) || up.Phase != phaseSend {
 					t.Errorf("got %v; want phase send", err)
