@@ -81,15 +81,11 @@ func hex4(b []byte) (rune, bool) {
 	}
 	r := rune(0)
 	for _, c := range b[:4] {
-		switch {
-		case c-'0' <= 9:
-			c -= '0'
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			c = c | 0x20 - 'a' + 10
-		default:
+		d, ok := hexDigit(c)
+		if !ok {
 			return 0, false
 		}
-		r = r<<4 | rune(c)
+		r = r<<4 | rune(d)
 	}
 	return r, true
 }
@@ -125,4 +121,15 @@ func unescape(dst, raw []byte) []byte {
 		}
 		dst = utf8.AppendRune(dst, r)
 	}
+}
+
+// hexDigit returns the value of one hexadecimal digit of either case.
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case c-'0' <= 9:
+		return c - '0', true
+	case c|0x20 >= 'a' && c|0x20 <= 'f':
+		return c | 0x20 - 'a' + 10, true
+	}
+	return 0, false
 }

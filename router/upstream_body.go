@@ -196,15 +196,11 @@ func parseChunk(line []byte) (int64, bool) {
 	}
 	n := int64(0)
 	for _, c := range digits {
-		switch {
-		case c-'0' <= 9:
-			c -= '0'
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			c = c | 0x20 - 'a' + 10
-		default:
+		d, ok := hexDigit(c)
+		if !ok {
 			return 0, false
 		}
-		n = n<<4 | int64(c)
+		n = n<<4 | int64(d)
 	}
 	return n, true
 }
