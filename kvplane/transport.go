@@ -20,6 +20,8 @@ var (
 type Memory struct {
 	Base   uint64 // address
 	Length uint64 // bytes
+	Type   string `msgpack:",omitempty"` // "" or "dram", or "vram": the memory of the GPU numbered Device
+	Device int    `msgpack:",omitempty"`
 }
 
 // Range is one contiguous copy from this rank's memory to a peer's, both as addresses in their owner's space.
