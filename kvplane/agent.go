@@ -44,6 +44,7 @@ type Config struct {
 // Times are the plane's durations. Zero means the default.
 type Times struct {
 	Lease    time.Duration // P keeps offered blocks so long for a consumer that has not come; default 30 s
+	Beat     time.Duration // D tells P so often which transfers it still waits for; default Lease/6
 	Wait     time.Duration // D waits so long for P's offer unless the Expectation says otherwise; default 30 s
 	Deadline time.Duration // D waits so long from the first sign that P is writing; default 10 s
 	NetDelay time.Duration // how long bytes of a failed or dead writer may be on their way; default 1 s
@@ -60,6 +61,7 @@ func (t Times) withDefaults() Times {
 		}
 	}
 	set(&t.Lease, 30*time.Second)
+	set(&t.Beat, t.Lease/6)
 	set(&t.Wait, 30*time.Second)
 	set(&t.Deadline, 10*time.Second)
 	set(&t.NetDelay, time.Second)
@@ -72,10 +74,11 @@ func (t Times) withDefaults() Times {
 
 // Agent is one rank's end of the plane. Its methods are safe for concurrent use and do not wait for the network.
 type Agent struct {
-	record metadata.Record
-	writer *writer
-	cancel context.CancelFunc
-	done   chan struct{}
+	record  metadata.Record
+	writer  *writer
+	lookups *lookups
+	cancel  context.CancelFunc
+	done    chan struct{}
 }
 
 // Open starts the agent: it registers the memory, listens, and runs until Close.
@@ -109,7 +112,10 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &Agent{record: self, cancel: cancel, done: make(chan struct{}), writer: newWriter(ctx, cfg, self)}
+	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), exited: exited})
+	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.post}
+	w.host.ask = l.ask
+	a := &Agent{record: self, cancel: cancel, done: make(chan struct{}), writer: w, lookups: l}
 	go func() {
 		defer close(a.done)
 		a.writer.run()
@@ -158,7 +164,7 @@ func (a *Agent) Close() error {
 	a.cancel()
 	<-a.done
 	err := a.writer.cfg.Transport.Close()
-	a.writer.lookups.Wait()
+	a.lookups.tasks.Wait()
 	return err
 }
 

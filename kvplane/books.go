@@ -2,14 +2,14 @@ package kvplane
 
 import (
 	"context"
-	"time"
 
 	"pdrouter/metadata"
 )
 
-func newWriter(ctx context.Context, cfg Config, self metadata.Record) *writer {
-	return &writer{
-		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), start: time.Now(), ctx: ctx,
+// newWriter makes an owner that has done nothing yet. Its host has no asker: the caller gives it one.
+func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *writer {
+	w := &writer{
+		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
 		producer: newProducer(cfg.Times), consumer: newConsumer(cfg.Times),
 		engines: map[metadata.Incarnation]*engine{}, newest: map[string]uint64{},
 		agents: map[string]*peer{}, peers: map[peerID]*peer{},
@@ -17,6 +17,8 @@ func newWriter(ctx context.Context, cfg Config, self metadata.Record) *writer {
 		writes: map[uint64]*write{}, sent: map[TransferID]uint64{},
 		ring: make(chan struct{}, 1),
 	}
+	w.apply = w.toCore
+	return w
 }
 
 // expect, offer and abandon are the engine's words, on the owner's goroutine.

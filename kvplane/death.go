@@ -37,7 +37,7 @@ func (w *writer) look() {
 	}
 	for inc := range hanging {
 		switch records := w.recordsOf(inc); {
-		case dead(w.self.Process, records):
+		case w.dead(records):
 			w.log.Info("kvplane: a peer's processes are dead", "peer", inc.ID())
 			w.gone(inc, true)
 		case records == nil || local(w.self.Process, records):
@@ -89,9 +89,9 @@ func local(self metadata.Process, records []metadata.Record) bool {
 }
 
 // dead says that every rank's process is proven dead. One that lives may still say how its writes have ended.
-func dead(self metadata.Process, records []metadata.Record) bool {
+func (w *writer) dead(records []metadata.Record) bool {
 	for _, r := range records {
-		if !judges(self, r.Process) || !exited(r.Process) {
+		if !judges(w.self.Process, r.Process) || !w.host.exited(r.Process) {
 			return false
 		}
 	}

@@ -29,9 +29,8 @@ func TestDead(t *testing.T) {
 	if self.IsZero() {
 		t.Skip("this machine does not say which process is which")
 	}
-	proven := func(p metadata.Process) bool {
-		return dead(self, []metadata.Record{{Process: p}})
-	}
+	owner := &writer{self: metadata.Record{Process: self}, host: host{exited: exited}}
+	proven := func(p metadata.Process) bool { return owner.dead([]metadata.Record{{Process: p}}) }
 	signal := func(p *process, s unix.Signal) {
 		t.Helper()
 		if err := unix.Kill(p.cmd.Process.Pid, s); err != nil {
@@ -61,10 +60,10 @@ func TestDead(t *testing.T) {
 		if !proven(later) {
 			t.Errorf("%s: its number belongs to another process or to none; it is not proven dead", when)
 		}
-		if dead(metadata.Process{}, []metadata.Record{{Process: it}}) || dead(self, nil) {
+		if (&writer{host: owner.host}).dead([]metadata.Record{{Process: it}}) || owner.dead(nil) {
 			t.Errorf("%s: proven dead by nobody, or nobody proven dead", when)
 		}
-		if dead(self, []metadata.Record{{Process: later}, {Process: self}}) {
+		if owner.dead([]metadata.Record{{Process: later}, {Process: self}}) {
 			t.Errorf("%s: an engine is proven dead though a rank lives", when)
 		}
 	}

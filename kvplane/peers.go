@@ -1,7 +1,6 @@
 package kvplane
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -67,22 +66,6 @@ func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
 	w.engines[inc] = e
 	w.lookup(inc, func(records []metadata.Record, err error) { w.found(inc, records, err) })
 	return e, nil
-}
-
-// lookup asks the directory off the owner's goroutine and hands the answer back to it.
-func (w *writer) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
-	w.lookups.Go(func() {
-		ctx, cancel := context.WithTimeout(w.ctx, w.cfg.Times.Lookup)
-		defer cancel()
-		records, err := w.cfg.Directory.Engine(ctx, inc)
-		if err == nil {
-			records, err = ranks(records)
-		}
-		if err == nil && records[0].Incarnation != inc {
-			err = fmt.Errorf("kvplane: the records are of %s; want %s", records[0].ID(), inc.ID())
-		}
-		w.post(func() { then(records, err) })
-	})
 }
 
 // found takes the answer of a look-up and tells everybody who has waited for it. A failed one is forgotten.
@@ -168,7 +151,7 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 	w.newest[inc.Engine] = max(w.newest[inc.Engine], inc.Generation+1)
 	records := w.recordsOf(inc)
-	proof = proof || dead(w.self.Process, records)
+	proof = proof || w.dead(records)
 	fenced := w.fenceAll(records)
 	if e := w.engines[inc]; e != nil {
 		delete(w.engines, inc)

@@ -72,11 +72,14 @@ const (
 	Superseded                     // the peer's generation is dead
 	Stopped                        // another rank failed, or the engine gave up
 	Closing                        // the agent is being closed
+	Ticket                         // the two legs were not dispatched under the same ticket
+	Tokens                         // the two sides have computed and expect different tokens
 )
 
 var reasonNames = [...]string{
 	"", "cancelled", "no_offer", "dead", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
 	"short", "unplannable", "write_failed", "submit_failed", "deadline", "peer_gone", "superseded", "stopped", "closing",
+	"ticket", "tokens",
 }
 
 // String returns the name used in events and logs, "" for none.

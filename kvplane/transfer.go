@@ -49,6 +49,8 @@ type Offer struct {
 	Peer   metadata.Incarnation // the consumer engine, as the gateway named it; nobody else is served
 	Tokens int                  // tokens computed, counted from the start of the request
 	Groups []BlockList          // as many as the layout has groups, in its order
+	Ticket [16]byte             // digest of the gateway's ticket; zero: it gave none
+	Hash   [16]byte             // of the prompt's token ids; zero: not known
 }
 
 // Expectation is D's word that blocks are reserved for a request and wait to be written. The blocks are pinned until
@@ -58,5 +60,7 @@ type Expectation struct {
 	Peer   metadata.Incarnation // the producer engine, as the gateway named it; nobody else is heard
 	Need   [2]int               // tokens [t0, t1) that decode needs and does not hold; t0 == t1 needs nothing
 	Groups []BlockList          // as many as the layout has groups, in its order; only blocks that nobody else reads
+	Ticket [16]byte             // digest of the gateway's ticket; zero: it gave none
+	Hash   [16]byte             // of the prompt's token ids; zero: not known
 	Wait   time.Duration        // how long a producer may take to offer; 0 is Times.Wait
 }

@@ -15,9 +15,8 @@ type writer struct {
 	cfg      Config
 	self     metadata.Record
 	log      *slog.Logger
-	start    time.Time
 	ctx      context.Context // ends with Close
-	lookups  sync.WaitGroup
+	host     host
 	producer *producer
 	consumer *consumer
 	timers   timers // the writer's own: reconnects and the vigil
@@ -30,7 +29,8 @@ type writer struct {
 	parked   int
 	writes   map[uint64]*write
 	lastID   uint64
-	sent     map[TransferID]uint64 // P: bytes written of offers that are held
+	sent     map[TransferID]uint64                 // P: bytes written of offers that are held
+	apply    func(q queued, out []effect) []effect // gives an event to the core that it is for
 	todo     []queued
 	running  bool
 	tell     []*peer       // who must be told what is settled
@@ -69,7 +69,7 @@ type queued struct {
 }
 
 // now is the time since the agent's start, never 0.
-func (w *writer) now() time.Duration { return time.Since(w.start) + 1 }
+func (w *writer) now() time.Duration { return w.host.now() }
 
 // post hands a call to the owner. It never blocks; after Close it is ignored and post is false.
 func (w *writer) post(call func()) bool {
@@ -89,8 +89,8 @@ func (w *writer) post(call func()) bool {
 
 // run owns everything until ctx ends.
 func (w *writer) run() {
-	clock := time.NewTimer(time.Hour)
-	defer clock.Stop()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	idle := 0 // passes in a row in which nothing happened
 	for w.ctx.Err() == nil {
 		if w.pass() {
@@ -115,8 +115,8 @@ func (w *writer) run() {
 		}
 		var expired <-chan time.Time
 		if wait > 0 {
-			clock.Reset(wait)
-			expired = clock.C
+			timer.Reset(wait)
+			expired = timer.C
 		}
 		select {
 		case <-w.ring:
@@ -319,11 +319,7 @@ func (w *writer) enqueue(q queued) {
 		q := w.todo[i]
 		w.todo[i] = queued{}
 		q.event.at = w.now()
-		if q.producer {
-			w.effects = w.producer.Step(q.event, w.effects[:0])
-		} else {
-			w.effects = w.consumer.Step(q.event, w.effects[:0])
-		}
+		w.effects = w.apply(q, w.effects[:0])
 		for j := range w.effects {
 			w.do(&w.effects[j])
 		}
@@ -331,4 +327,12 @@ func (w *writer) enqueue(q queued) {
 	}
 	w.todo = w.todo[:0]
 	w.running = false
+}
+
+// toCore is what apply does unless a test stands in between.
+func (w *writer) toCore(q queued, out []effect) []effect {
+	if q.producer {
+		return w.producer.Step(q.event, out)
+	}
+	return w.consumer.Step(q.event, out)
 }

@@ -88,6 +88,10 @@ type Record struct {
 	// dead. The zero value is unknown.
 	Process Process `msgpack:"process,omitempty" json:"process,omitzero"`
 
+	// Key is the X25519 public key of this run of the agent, 32 bytes: what two agents say to each other is
+	// authenticated by a secret that only the holders of their private keys can compute. Empty: it has none.
+	Key []byte `msgpack:"key,omitempty" json:"key,omitempty"`
+
 	Published time.Time `msgpack:"published" json:"published_at"`
 	Expires   time.Time `msgpack:"expires" json:"expires_at"`
 

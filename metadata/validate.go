@@ -15,6 +15,8 @@ const (
 	MaxRegions = 4096
 	MaxGroups  = 64
 	MaxRanks   = 1024 // of one engine, and along each axis
+
+	keyBytes = 32 // of an X25519 public key
 )
 
 // Lifetime is how long the record is to be kept after it was published.
@@ -82,6 +84,9 @@ func (r Record) Validate() error {
 		if len(f.value) > MaxText {
 			bad("%s has %d bytes; want at most %d", f.name, len(f.value), MaxText)
 		}
+	}
+	if len(r.Key) != 0 && len(r.Key) != keyBytes {
+		bad("key is %d bytes; want %d", len(r.Key), keyBytes)
 	}
 	if r.Process.PID < 0 || r.Process.PID > 1<<30 {
 		bad("process.pid is %d; want 0 to %d", r.Process.PID, 1<<30)
