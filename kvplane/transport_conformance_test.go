@@ -10,8 +10,8 @@ import (
 )
 
 func TestTransportMessages(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 4096)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 4096)
 		for i, size := range []int{1, 2, 100, 8 << 10, 64 << 10, MaxMessage} {
 			body := make([]byte, size)
 			scribble(body, uint64(i))
@@ -36,8 +36,8 @@ func TestTransportMessages(t *testing.T) {
 
 func TestTransportWrites(t *testing.T) {
 	const room = 64<<20 + 4096
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, room)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, room)
 		guard := bytes.Repeat([]byte{0xee}, room)
 		for i, size := range []int{1, 2, 63, 4096, 65537, 1<<20 + 3, 64 << 20} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -45,6 +45,8 @@ func TestTransportWrites(t *testing.T) {
 				paint(d.mem[:min(len(d.mem), size+8192)], 0xee)
 				from, to := 13*i, 7+i
 				scribble(p.mem[from:from+size], uint64(i))
+				p.store()
+				d.store()
 				note := fmt.Appendf(nil, "written %d", size)
 				ranges := []Range{{Local: p.base + uint64(from), Remote: d.base + uint64(to), Length: uint64(size)}}
 				if err := p.tr.Write("d@1", uint64(i), ranges, note); err != nil {
@@ -53,6 +55,7 @@ func TestTransportWrites(t *testing.T) {
 				ranges[0], note = Range{}, bytes.Clone(note) // neither is kept
 				d.awaitMessage(note, p)
 				// The notification is here, so every byte must be.
+				d.load()
 				if !bytes.Equal(d.mem[to:to+size], p.mem[from:from+size]) {
 					t.Fatal("the bytes differ when the notification has come")
 				}
@@ -70,14 +73,16 @@ func TestTransportWrites(t *testing.T) {
 // TestTransportManyRanges writes thousands of scattered small ranges both ways at once.
 func TestTransportManyRanges(t *testing.T) {
 	const count, stride = 4096, 96
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 2*count*stride)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 2*count*stride)
 		r := rand.New(rand.NewPCG(3, 4))
 		half := uint64(count * stride)
 		want := map[*node][]byte{p: nil, d: nil}
 		plan := map[*node][]Range{}
 		scribble(p.mem[:half], 1) // each sends from its lower half into the other's upper half
 		scribble(d.mem[:half], 2)
+		p.store()
+		d.store()
 		for i, way := range [][2]*node{{p, d}, {d, p}} {
 			from, to := way[0], way[1]
 			image := bytes.Clone(to.mem)
@@ -95,6 +100,7 @@ func TestTransportManyRanges(t *testing.T) {
 		d.awaitMessage([]byte("many"), p)
 		p.awaitMessage([]byte("many"), d)
 		for n, image := range want {
+			n.load()
 			if !bytes.Equal(n.mem, image) {
 				t.Errorf("%s: memory differs", n.record.Agent)
 			}
@@ -108,9 +114,10 @@ func TestTransportManyRanges(t *testing.T) {
 // TestTransportInOrder posts many writes at once: each ends once, each notification comes once.
 func TestTransportInOrder(t *testing.T) {
 	const count = 64
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, count*4096)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, count*4096)
 		scribble(p.mem, 9)
+		p.store()
 		for i := range count {
 			at := uint64(i * 4096)
 			if err := p.tr.Write("d@1", uint64(i), []Range{{Local: p.base + at, Remote: d.base + at, Length: 4096}}, []byte{byte(i)}); err != nil {
@@ -119,6 +126,7 @@ func TestTransportInOrder(t *testing.T) {
 		}
 		for i := range count {
 			d.awaitMessage([]byte{byte(i)}, p)
+			d.load()
 			if at := i * 4096; !bytes.Equal(d.mem[at:at+4096], p.mem[at:at+4096]) {
 				t.Fatalf("write %d: the bytes differ when the notification has come", i)
 			}
@@ -138,8 +146,8 @@ func TestTransportInOrder(t *testing.T) {
 
 // TestTransportEmptyWrite: a write of no bytes is a notification with an end.
 func TestTransportEmptyWrite(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 4096)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 4096)
 		if err := p.tr.Write("d@1", 5, nil, []byte("nothing to write")); err != nil {
 			t.Fatal(err)
 		}
@@ -151,8 +159,8 @@ func TestTransportEmptyWrite(t *testing.T) {
 }
 
 func TestTransportRefusesRanges(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 8192)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 8192)
 		before := bytes.Clone(d.mem)
 		end := d.base + 8192
 		for name, r := range map[string]Range{
@@ -179,6 +187,7 @@ func TestTransportRefusesRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.awaitMessage([]byte("yes"), p)
+		d.load()
 		if !bytes.Equal(d.mem[1:], before[1:]) {
 			t.Error("memory was changed")
 		}
@@ -189,8 +198,8 @@ func TestTransportRefusesRanges(t *testing.T) {
 }
 
 func TestTransportPeers(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 4096)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 4096)
 		if err := p.tr.Send("x@1", []byte("hello")); !errors.Is(err, ErrUnknownPeer) {
 			t.Errorf("message to a stranger: %v; want ErrUnknownPeer", err)
 		}
@@ -225,8 +234,8 @@ func TestTransportPeers(t *testing.T) {
 
 // TestTransportReceiverCloses: the sender learns of it, and whatever it posts afterwards ends in an error.
 func TestTransportReceiverCloses(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 1<<20)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 1<<20)
 		if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 1 << 20}}, []byte("first")); err != nil {
 			t.Fatal(err)
 		}
@@ -255,8 +264,8 @@ func TestTransportReceiverCloses(t *testing.T) {
 
 // TestTransportClosed: a closed transport refuses everything and has nothing to tell.
 func TestTransportClosed(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 4096)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 4096)
 		if err := p.tr.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -278,8 +287,8 @@ func TestTransportClosed(t *testing.T) {
 
 // TestTransportWake: an owner that sleeps until Wake rings sees a message.
 func TestTransportWake(t *testing.T) {
-	conformance(t, func(t *testing.T, open func(testing.TB) Transport) {
-		p, d := pair(t, open, 4096)
+	conformance(t, func(t *testing.T, pair pairing) {
+		p, d := pair(t, 4096)
 		for _, way := range [][2]*node{{p, d}, {d, p}} { // wire up
 			if err := way[0].tr.Send(way[1].record.Agent, []byte("first")); err != nil {
 				t.Fatal(err)

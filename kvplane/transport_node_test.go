@@ -15,18 +15,58 @@ import (
 // patience is how long a test waits for something that must happen.
 const patience = 60 * time.Second
 
-// conformance runs a test over every transport this machine has.
-func conformance(t *testing.T, test func(t *testing.T, open func(t testing.TB) Transport)) {
-	for _, name := range []string{"tcp", "nixl"} {
-		t.Run(name, func(t *testing.T) { test(t, func(t testing.TB) Transport { return newTransport(t, name) }) })
+// pairing opens two connected agents with size bytes of memory each.
+type pairing func(t *testing.T, size int) (p, d *node)
+
+// conformance runs a test over every transport and every kind of memory this machine has.
+func conformance(t *testing.T, test func(t *testing.T, pair pairing)) {
+	for _, l := range []link{
+		{title: "tcp", transport: "tcp"}, {title: "tcp-copied", transport: "tcp", memory: "copied"}, {title: "nixl", transport: "nixl"},
+	} {
+		t.Run(l.title, func(t *testing.T) {
+			test(t, func(t *testing.T, size int) (p, d *node) {
+				l.prepare(t)
+				return joined(l.open(t, "p@1", size, 0), l.open(t, "d@1", size, 0xee))
+			})
+		})
 	}
 }
 
-// node is one agent under test: a transport, its memory and what it has taken in.
+// link is a transport, the memory that it moves, and the way that UCX takes.
+type link struct{ title, transport, memory, tls string }
+
+// prepare sets the environment, or skips the test on a machine that lacks what the link needs.
+func (l link) prepare(t *testing.T) {
+	t.Helper()
+	if err := l.missing(); err != nil {
+		t.Skipf("SKIPPED, not run over %s: %v", l.title, err)
+	}
+	if l.tls != "" {
+		t.Setenv("UCX_TLS", l.tls)
+	}
+}
+
+// missing says why this machine cannot have the link.
+func (l link) missing() error {
+	if l.transport == "nixl" {
+		_, err := openNIXL()
+		return err
+	}
+	return nil
+}
+
+func (l link) open(t testing.TB, name string, n int, fill byte) *node {
+	t.Helper()
+	return openNodeIn(t, newTransport(t, l.transport), name, newRoom(t, l.memory, n), fill)
+}
+
+// node is one agent under test: a transport, its memory and what it has taken in. What a test writes into mem is
+// seen by the transport after store, what the transport has written is seen in mem after load.
 type node struct {
 	t      testing.TB
 	tr     Transport
 	record metadata.Record
+	room   room
 	mem    []byte
 	base   uint64
 	got    []Incoming
@@ -35,23 +75,25 @@ type node struct {
 // openNode opens an agent with n bytes of registered memory, all of them fill.
 func openNode(t testing.TB, tr Transport, name string, n int, fill byte) *node {
 	t.Helper()
-	mem, free, err := AllocateMemory(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	paint(mem, fill)
-	m := MemoryOf(mem)
-	blob, doorbell, err := tr.Open(name, []Memory{m})
+	return openNodeIn(t, tr, name, newRoom(t, "", n), fill)
+}
+
+func openNodeIn(t testing.TB, tr Transport, name string, r room, fill byte) *node {
+	t.Helper()
+	n := &node{t: t, tr: tr, room: r, mem: r.bytes, base: r.memory.Base}
+	paint(n.mem, fill)
+	n.store()
+	blob, doorbell, err := tr.Open(name, []Memory{r.memory})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(tr.Close(), tr.Close(), free()); err != nil { // twice: it must be safe
+		if err := errors.Join(tr.Close(), tr.Close()); err != nil { // twice: it must be safe
 			t.Error(err)
 		}
 	})
-	return &node{t: t, tr: tr, mem: mem, base: m.Base,
-		record: metadata.Record{Agent: name, Transport: tr.Name(), Blob: blob, Doorbell: doorbell}}
+	n.record = metadata.Record{Agent: name, Transport: tr.Name(), Blob: blob, Doorbell: doorbell}
+	return n
 }
 
 func (n *node) connect(peer *node) {
@@ -104,8 +146,12 @@ func (n *node) awaitEnd(id uint64, others ...*node) error {
 // pair opens two connected agents.
 func pair(t *testing.T, open func(testing.TB) Transport, size int) (p, d *node) {
 	t.Helper()
-	p = openNode(t, open(t), "p@1", size, 0)
-	d = openNode(t, open(t), "d@1", size, 0xee)
+	return joined(openNode(t, open(t), "p@1", size, 0), openNode(t, open(t), "d@1", size, 0xee))
+}
+
+// joined connects two agents both ways.
+func joined(p, d *node) (*node, *node) {
+	p.t.Helper()
 	p.connect(d)
 	d.connect(p)
 	return p, d

@@ -18,7 +18,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// peerVariable makes the test binary a peer process: it names the transport.
+// peerVariable makes the test binary a peer process: it holds the title of the link.
 const peerVariable = "PDROUTER_TEST_TRANSPORT_PEER"
 
 // order is what a test tells its peer process, one JSON value a line.
@@ -55,11 +55,11 @@ const (
 
 // TestTransportPeerProcess is the peer process of the tests below; on its own it does nothing.
 func TestTransportPeerProcess(t *testing.T) {
-	name := os.Getenv(peerVariable)
-	if name == "" {
+	title := os.Getenv(peerVariable)
+	if title == "" {
 		t.Skip("only as the peer process of another test")
 	}
-	n := openNode(t, newTransport(t, name), "peer@1", peerRoom, 0)
+	n := linkNamed(t, title).open(t, "peer@1", peerRoom, 0)
 	out := json.NewEncoder(os.NewFile(3, "reports"))
 	say := func(r report) {
 		if err := out.Encode(r); err != nil {
@@ -131,6 +131,7 @@ func (o order) obey(t *testing.T, n *node, say func(report), held bool, flood or
 		err = n.tr.Connect(o.Record)
 	case "fill":
 		scribble(n.mem, o.Seed)
+		n.store()
 	case "send":
 		err = n.tr.Send(o.Record.Agent, o.Body)
 	case "write":
@@ -159,6 +160,7 @@ func (o order) obey(t *testing.T, n *node, say func(report), held bool, flood or
 	case "poll":
 		held = false
 	case "digest":
+		n.load()
 		r.Digest = digest(n.mem)
 	default:
 		err = fmt.Errorf("no such order: %s", o.Do)
@@ -195,12 +197,15 @@ type process struct {
 	record metadata.Record
 	ranks  []metadata.Record
 	base   uint64
+	title  string // of the link; "" if it is no peer
 }
 
-// startPeer runs this test binary again as a peer of the transport.
-func startPeer(t *testing.T, name string) *process {
+// startPeer runs this test binary again as the peer at the other end of a link.
+func startPeer(t *testing.T, title string) *process {
 	t.Helper()
-	return startProcess(t, "TestTransportPeerProcess", peerVariable+"="+name)
+	p := startProcess(t, "TestTransportPeerProcess", peerVariable+"="+title)
+	p.title = title
+	return p
 }
 
 // startProcess runs one test of this binary in a process of its own, which waits for orders.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,19 +18,27 @@ func processes(t *testing.T, test func(t *testing.T, n *node, p *process)) {
 	}
 }
 
-// link is a way between two processes.
-type link struct{ title, name, tls string }
+// links are the ways between two processes.
+var links = []link{
+	{title: "tcp", transport: "tcp"}, {title: "tcp-copied", transport: "tcp", memory: "copied"},
+	{title: "nixl", transport: "nixl"}, {title: "nixl-tcp", transport: "nixl", tls: "tcp"},
+}
 
-var links = []link{{"tcp", "tcp", ""}, {"nixl", "nixl", ""}, {"nixl-tcp", "nixl", "tcp"}}
+func linkNamed(t *testing.T, title string) link {
+	t.Helper()
+	at := slices.IndexFunc(links, func(l link) bool { return l.title == title })
+	if at < 0 {
+		t.Fatalf("no link is called %q", title)
+	}
+	return links[at]
+}
 
 // run opens an agent and a peer process, connected both ways.
-func (c link) run(t *testing.T, test func(t *testing.T, n *node, p *process)) {
+func (l link) run(t *testing.T, test func(t *testing.T, n *node, p *process)) {
 	t.Helper()
-	if c.tls != "" {
-		t.Setenv("UCX_TLS", c.tls)
-	}
-	n := openNode(t, newTransport(t, c.name), "test@1", peerRoom, 0)
-	p := startPeer(t, c.name)
+	l.prepare(t)
+	n := l.open(t, "test@1", peerRoom, 0)
+	p := startPeer(t, l.title)
 	if err := n.tr.Connect(p.record); err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +52,7 @@ func TestProcessesWrite(t *testing.T) {
 		for i, size := range []int{1, 4097, 3 << 20, peerRoom} {
 			at := (peerRoom - size) / 2
 			scribble(n.mem[at:at+size], uint64(i))
+			n.store()
 			copy(image[at:], n.mem[at:at+size])
 			ranges := []Range{{Local: n.base + uint64(at), Remote: p.base + uint64(at), Length: uint64(size)}}
 			if err := n.tr.Write("peer@1", uint64(i), ranges, []byte{byte(i)}); err != nil {
@@ -64,6 +74,7 @@ func TestProcessesWrite(t *testing.T) {
 		p.do(order{Do: "write", ID: 9, Record: n.record, Body: []byte("back"),
 			Ranges: []Range{{Local: p.base, Remote: n.base, Length: peerRoom}}}, n)
 		n.awaitMessage([]byte("back"))
+		n.load()
 		if !bytes.Equal(n.mem, image) {
 			t.Error("memory differs when the notification has come")
 		}
@@ -149,6 +160,7 @@ func TestProcessWriterKilled(t *testing.T) {
 		p.do(order{Do: "flood", Record: n.record, Ranges: []Range{{Local: p.base, Remote: n.base, Length: peerRoom}}}, n)
 		for deadline := time.Now().Add(patience); ; {
 			n.poll()
+			n.load()
 			if !bytes.Equal(n.mem[:4096], make([]byte, 4096)) {
 				break // bytes are coming
 			}
@@ -167,10 +179,12 @@ func TestProcessWriterKilled(t *testing.T) {
 		n.poll()
 		n.poll()
 		clear(n.mem)
+		n.store()
 		for range 20 {
 			n.poll()
 			time.Sleep(time.Millisecond)
 		}
+		n.load()
 		if !bytes.Equal(n.mem, make([]byte, peerRoom)) {
 			t.Error("bytes landed after the drain")
 		}
@@ -237,8 +251,8 @@ func TestIdleTransportCPU(t *testing.T) {
 	}
 	var sides []side
 	for _, c := range links {
-		if _, err := openNIXL(); err != nil && c.name == "nixl" {
-			t.Log("SKIPPED, not run with real NIXL:", err)
+		if err := c.missing(); err != nil {
+			t.Logf("SKIPPED, not run over %s: %v", c.title, err)
 			continue
 		}
 		c.run(t, func(t *testing.T, n *node, p *process) {
@@ -313,12 +327,13 @@ func TestProcessPeerReplaced(t *testing.T) {
 		n.tr.Disconnect("peer@1")
 		n.poll()
 		n.got = nil
-		next := startPeer(t, n.tr.Name())
+		next := startPeer(t, p.title)
 		if err := n.tr.Connect(next.record); err != nil {
 			t.Fatal(err)
 		}
 		next.do(order{Do: "connect", Record: n.record}, n)
 		scribble(n.mem[:4096], 8)
+		n.store()
 		if err := n.tr.Write("peer@1", 2, []Range{{n.base, next.base, 4096}}, []byte("again")); err != nil {
 			t.Fatal(err)
 		}
