@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "kvplane", "kvplane/nixl", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile"},
+			Ours:    []string{"router", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
@@ -21,10 +21,11 @@ func Packages() map[string]Package {
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"kvplane": {
-			Ours:    []string{"kvplane/nixl", "metadata"},
+			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
 		"kvplane/nixl": {Outside: []string{"github.com/ebitengine/purego"}},
+		"kvplane/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
 		"metadata": {
 			Outside: []string{"github.com/redis/go-redis/v9", "github.com/vmihailenco/msgpack/v5"},
 		},
@@ -44,3 +45,6 @@ func Packages() map[string]Package {
 		"internal/lint": {},
 	}
 }
+
+// Unsafe names the packages that may use unsafe: those that speak to a C library.
+func Unsafe() []string { return []string{"kvplane/nixl", "kvplane/cuda"} }
