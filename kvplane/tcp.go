@@ -20,6 +20,12 @@ type TCPConfig struct {
 	// Advertise is what peers are told to dial, as host or host:port (without a port: the port listened on);
 	// default: the address listened on.
 	Advertise []string
+	// Path says how the bytes of this agent's writes reach a peer: "memory" (the receiver copies them out of this
+	// process; only on one host, and a peer without it is lost), "socket", or "" for memory where it can be had and
+	// the socket elsewhere. With "socket" this agent does not copy out of its peers' memory either.
+	Path string
+	// Streams is over how many connections the bytes of one write are spread; default 1, at most 16.
+	Streams int
 	// Stall ends a connection whose peer has taken in nothing of what was sent for so long; default 30 s.
 	// It is no proof of death.
 	Stall time.Duration
@@ -36,6 +42,9 @@ func (c TCPConfig) withDefaults() TCPConfig {
 	if c.Stall == 0 {
 		c.Stall = 30 * time.Second
 	}
+	if c.Streams == 0 {
+		c.Streams = 1
+	}
 	if c.Dial == 0 {
 		c.Dial = 5 * time.Second
 	}
@@ -49,9 +58,12 @@ func (c TCPConfig) withDefaults() TCPConfig {
 type TCPStats struct {
 	Strangers uint64 // connections that did not prove the secret
 	BadFrames uint64 // connections closed for what their peer sent
-	Landed    uint64 // bytes of peers' writes
+	Landed    uint64 // bytes of peers' writes; the sum of the next two
 	Inbound   int    // connections from peers, now
 	Peers     int    // peers connected to, now
+
+	SocketBytes uint64 // of Landed: what came through sockets
+	MemoryBytes uint64 // of Landed: what was copied out of the writer's memory
 }
 
 // TCP is the transport in pure Go: one connection for each direction between two agents, writes land straight from

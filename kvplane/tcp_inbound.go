@@ -181,6 +181,7 @@ func (c *tcpInbound) land(in io.Reader, into []byte) error {
 	n, err := io.ReadFull(in, into)
 	c.t.mu.Lock()
 	c.t.stats.Landed += uint64(n)
+	c.t.stats.SocketBytes += uint64(n)
 	c.t.mu.Unlock()
 	return err
 }
