@@ -23,7 +23,7 @@ type Directory interface {
 
 // Config is what an Agent is made from.
 type Config struct {
-	// Self is this rank's record without Agent, Transport, Blob, Doorbell and Process, which Open fills in.
+	// Self is this rank's record without Agent, Transport, Blob, Doorbell, Process and Key, which Open fills in.
 	Self metadata.Record
 	// Memory is what peers may write into and what is written from. It holds every region of Self.Layout.
 	Memory    []Memory
@@ -108,11 +108,15 @@ func Open(cfg Config) (*Agent, error) {
 		}
 	}
 	var err error
+	var agree agreement
+	if self.Key, agree, err = newKey(); err != nil {
+		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
+	}
 	if self.Blob, self.Doorbell, err = cfg.Transport.Open(self.Agent, cfg.Memory); err != nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), exited: exited})
+	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: exited})
 	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.post}
 	w.host.ask = l.ask
 	a := &Agent{record: self, cancel: cancel, done: make(chan struct{}), writer: w, lookups: l}

@@ -15,12 +15,21 @@ type envelope struct {
 	to    string // the receiver's agent
 }
 
-const channelVersion = 1
+// letter is a sealed message as it arrived: what stands in clear, and the whole that its code is about. Its fields
+// share the message's memory.
+type letter struct {
+	engine, agent, to []byte
+	generation        uint64
+	body              []byte
+	whole             []byte // envelope, body and code
+}
+
+// version 2 has a code behind the body.
+const channelVersion = 2
 
 var errEnvelope = errors.New("kvplane: malformed envelope")
 
-// seal puts an envelope around a body, appended to dst. This pair of functions is where messages are authenticated:
-// a code over envelope and body belongs behind the body.
+// seal puts an envelope around a body, appended to dst. The code of the session belongs behind it.
 func seal(dst []byte, e envelope, body []byte) []byte {
 	dst = append(dst, channelVersion)
 	dst = appendText(dst, e.from.Engine)
@@ -30,21 +39,33 @@ func seal(dst []byte, e envelope, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// unseal is the inverse of seal. The body shares b's memory.
-func unseal(b []byte) (envelope, []byte, error) {
+// unseal takes what was sealed and signed apart. It believes nothing: only the session that the envelope names can tell
+// whether the code is right.
+func unseal(b []byte) (letter, error) {
 	r := reader{b: b}
 	if len(b) > MaxMessage || r.byte() != channelVersion {
-		return envelope{}, nil, errEnvelope
+		return letter{}, errEnvelope
 	}
-	var e envelope
-	e.from.Engine = r.text(maxName)
-	e.from.Generation = r.uvarint(^uint64(0))
-	e.agent = r.text(maxName)
-	e.to = r.text(maxName)
-	if r.bad || e.agent == "" {
-		return envelope{}, nil, errEnvelope
+	l := letter{whole: b}
+	l.engine = r.bytes(int(r.uvarint(maxName)))
+	l.generation = r.uvarint(^uint64(0))
+	l.agent = r.bytes(int(r.uvarint(maxName)))
+	l.to = r.bytes(int(r.uvarint(maxName)))
+	l.body = r.bytes(len(r.b) - codeBytes)
+	if r.bad || len(l.agent) == 0 {
+		return letter{}, errEnvelope
 	}
-	return e, r.b, nil
+	return l, nil
+}
+
+// envelope is what stands in clear.
+func (l *letter) envelope() envelope {
+	return envelope{from: metadata.Incarnation{Engine: string(l.engine), Generation: l.generation}, agent: string(l.agent), to: string(l.to)}
+}
+
+// is reports whether the letter says that it is from an agent with this record.
+func (l *letter) is(r *metadata.Record) bool {
+	return string(l.agent) == r.Agent && string(l.engine) == r.Engine && l.generation == r.Generation
 }
 
 func appendText(dst []byte, s string) []byte {
@@ -79,7 +100,7 @@ func (r *reader) uvarint(limit uint64) uint64 {
 }
 
 func (r *reader) bytes(n int) []byte {
-	if r.bad || n > len(r.b) {
+	if r.bad || n < 0 || n > len(r.b) {
 		r.bad = true
 		return nil
 	}

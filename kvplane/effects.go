@@ -75,6 +75,7 @@ func (w *writer) send(p *peer, m *message) {
 func (w *writer) seal(p *peer, m *message) []byte {
 	w.body = appendMessage(w.body[:0], m)
 	w.sealed = seal(w.sealed[:0], envelope{from: w.self.Incarnation, agent: w.self.Agent, to: p.record.Agent}, w.body)
+	w.sealed = p.session.sign(w.sealed) // there is one with whoever is connected
 	return w.sealed
 }
 

@@ -118,11 +118,11 @@ func (t *fakeTransport) Send(agent string, body []byte) error {
 }
 
 func kindOf(sealed []byte) string {
-	_, body, err := unseal(sealed)
-	if err != nil || len(body) == 0 {
+	l, err := unseal(sealed)
+	if err != nil || len(l.body) == 0 {
 		return "malformed"
 	}
-	return map[messageKind]string{msgRegister: "register", msgStatus: "status", msgDone: "done", msgCancel: "cancel", msgFloor: "floor"}[messageKind(body[0])]
+	return map[messageKind]string{msgRegister: "register", msgStatus: "status", msgDone: "done", msgCancel: "cancel", msgFloor: "floor"}[messageKind(l.body[0])]
 }
 
 func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {

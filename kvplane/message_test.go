@@ -24,11 +24,11 @@ var messages = []*message{
 func TestMessageRoundTrip(t *testing.T) {
 	from := envelope{from: metadata.Incarnation{Engine: "decode-0", Generation: 1 << 61}, agent: "decode-0@1/0/0/0", to: "prefill-0@1/0/0/1"}
 	for _, m := range messages {
-		e, body, err := unseal(seal(nil, from, appendMessage(nil, m)))
-		if err != nil || e != from {
+		l, err := unseal(sealedAs(from, appendMessage(nil, m)))
+		if e := l.envelope(); err != nil || e != from {
 			t.Fatalf("envelope is %+v, %v", e, err)
 		}
-		got, err := parseMessage(body)
+		got, err := parseMessage(l.body)
 		if err != nil {
 			t.Errorf("%+v: %v", m, err)
 			continue
@@ -88,14 +88,15 @@ func TestMessageBounds(t *testing.T) {
 func FuzzMessage(f *testing.F) {
 	from := envelope{from: metadata.Incarnation{Engine: "d", Generation: 1}, agent: "d@1", to: "p@1"}
 	for _, m := range messages {
-		f.Add(seal(nil, from, appendMessage(nil, m)))
+		f.Add(sealedAs(from, appendMessage(nil, m)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, body, err := unseal(b)
+		l, err := unseal(b)
 		if err != nil {
 			return
 		}
-		m, err := parseMessage(body)
+		e := l.envelope()
+		m, err := parseMessage(l.body)
 		if err != nil {
 			return
 		}
@@ -119,7 +120,8 @@ func FuzzMessage(f *testing.F) {
 		if !bytes.Equal(appendMessage(nil, second), again) {
 			t.Fatal("a second round trip differs")
 		}
-		if e2, _, err := unseal(seal(nil, e, again)); err != nil || e2 != e {
+		l, err = unseal(sealedAs(e, again))
+		if e2 := l.envelope(); err != nil || e2 != e {
 			t.Fatalf("envelope %+v became %+v, %v", e, e2, err)
 		}
 	})

@@ -21,6 +21,8 @@ type peer struct {
 	doubted   time.Duration // when its engine was last looked up again
 	settled   []uint64      // numbers that it must be told are settled
 	owed      bool          // it must be told the floor
+	session   *session      // nil until there was something to sign or to verify
+	keyless   error         // why there is no session and never will be
 }
 
 func (p *peer) due() time.Duration { return p.retry }
@@ -36,9 +38,8 @@ type engine struct {
 
 // parked is a message of an agent whose record is not here yet.
 type parked struct {
-	at   time.Duration
-	from envelope
-	body []byte
+	at     time.Duration
+	letter letter
 }
 
 // Bounds on what strangers may make an agent remember.
@@ -117,7 +118,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	w.parked -= len(messages)
 	for _, m := range messages {
 		if w.now()-m.at <= parkTime {
-			w.receive(m.from, m.body)
+			w.receive(&m.letter)
 		}
 	}
 }
@@ -131,6 +132,8 @@ func (w *writer) fail(step func(event), id TransferID, err error) {
 		reason = refusal.Reason
 	case errors.Is(err, ErrSuperseded):
 		reason = Superseded
+	case errors.Is(err, errNoKey):
+		reason = NoKey
 	}
 	step(event{kind: evUnpaired, id: id, reason: reason, detail: err.Error()})
 }
@@ -255,6 +258,9 @@ func (w *writer) connect(p *peer) error {
 	}
 	if p.gone {
 		return fmt.Errorf("kvplane: %s: %w", p.record.ID(), ErrSuperseded)
+	}
+	if _, err := w.session(p); err != nil {
+		return err
 	}
 	w.active = w.now()
 	if err := w.cfg.Transport.Connect(p.record); err != nil {

@@ -74,12 +74,13 @@ const (
 	Closing                        // the agent is being closed
 	Ticket                         // the two legs were not dispatched under the same ticket
 	Tokens                         // the two sides have computed and expect different tokens
+	NoKey                          // one of the two has no key, so nothing that it says could be believed
 )
 
 var reasonNames = [...]string{
 	"", "cancelled", "no_offer", "dead", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
 	"short", "unplannable", "write_failed", "submit_failed", "deadline", "peer_gone", "superseded", "stopped", "closing",
-	"ticket", "tokens",
+	"ticket", "tokens", "no_key",
 }
 
 // String returns the name used in events and logs, "" for none.

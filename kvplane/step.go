@@ -123,11 +123,12 @@ const (
 	dropMalformed
 	dropForeign // for another agent, or of another generation
 	dropWaiting // too many messages of unknown senders
+	dropForged  // not said by the agent that it names
 	drops       // how many there are
 )
 
 var dropNames = [...]string{
-	"none", "state", "unknown", "stranger", "repeat", "floor", "conflict", "full", "malformed", "foreign", "waiting",
+	"none", "state", "unknown", "stranger", "repeat", "floor", "conflict", "full", "malformed", "foreign", "waiting", "forged",
 }
 
 func (d drop) String() string { return dropNames[d] }

@@ -216,50 +216,54 @@ func (w *writer) poll() bool {
 
 // message opens what a peer sent. Until its sender's record is here it is parked.
 func (w *writer) message(in Incoming) {
-	from, body, err := unseal(in.Body)
+	l, err := unseal(in.Body)
 	if err != nil {
 		w.drops[dropMalformed]++
 		return
 	}
-	if from.to != w.self.Agent || in.Agent != "" && in.Agent != from.agent {
+	if string(l.to) != w.self.Agent || in.Agent != "" && in.Agent != string(l.agent) {
 		w.drops[dropForeign]++
 		return
 	}
-	if w.agents[from.agent] != nil {
-		w.receive(from, body)
+	if w.agents[string(l.agent)] != nil {
+		w.receive(&l)
 		return
 	}
 	if w.parked >= maxParked {
 		w.drops[dropWaiting]++
 		return
 	}
-	e, err := w.want(from.from)
+	e, err := w.want(l.envelope().from)
 	if err != nil || e.peers != nil { // known, but it has no such agent
 		w.drops[dropStranger]++
 		return
 	}
-	e.parked = append(e.parked, parked{at: w.now(), from: from, body: body})
+	e.parked = append(e.parked, parked{at: w.now(), letter: l})
 	w.parked++
 }
 
-// receive hands a message of a known peer to the core it is for.
-func (w *writer) receive(from envelope, body []byte) {
-	p := w.agents[from.agent]
-	if p == nil || p.gone || p.record.Incarnation != from.from {
+// receive hands a message of a known peer to the core it is for, if the peer has really sent it.
+func (w *writer) receive(l *letter) {
+	p := w.agents[string(l.agent)]
+	if p == nil || p.gone || !l.is(&p.record) {
 		w.drops[dropForeign]++
 		return
 	}
-	m, err := parseMessage(body)
+	if !w.verified(p, l.whole) {
+		w.drops[dropForged]++
+		return
+	}
+	m, err := parseMessage(l.body)
 	if err != nil {
 		w.drops[dropMalformed]++
 		return
 	}
 	p.attempts = 0
 	if err := w.connect(p); err != nil {
-		w.log.Warn("kvplane: connect", "peer", from.agent, "err", err)
+		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		return
 	}
-	e := event{peer: p.id, inc: from.from, seq: m.seq, id: m.id, msg: m, detail: m.why}
+	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why}
 	switch m.kind {
 	case msgRegister:
 		e.kind = evRegister
