@@ -62,7 +62,9 @@ func TestCodecRoundTrip(t *testing.T) {
 
 func TestSignatureCoversEveryField(t *testing.T) {
 	v := newFakeVoucher("gateway")
-	signed, err := record("prefill-0", 7, 2, 1).Sign(v)
+	whole := record("prefill-0", 7, 2, 1)
+	whole.Key = make([]byte, 32)
+	signed, err := whole.Sign(v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +77,8 @@ func TestSignatureCoversEveryField(t *testing.T) {
 		"doorbell":   func(r *Record) { r.Doorbell = "127.0.0.1:9" },
 		"region":     func(r *Record) { r.Layout.Regions = []Region{region(0), region(2)} },
 		"process":    func(r *Record) { r.Process.PID = 12 },
+		"key":        func(r *Record) { r.Key = append([]byte{1}, r.Key[1:]...) },
+		"no key":     func(r *Record) { r.Key = nil },
 		"expiry":     func(r *Record) { r.Expires = r.Expires.Add(time.Hour) },
 		"key id":     func(r *Record) { r.KeyID = "other" },
 		"signature":  func(r *Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
