@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pdrouter/kvplane/cuda"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -25,4 +26,9 @@ func AllocateMemory(n int) ([]byte, func() error, error) {
 // MemoryOf describes bytes that AllocateMemory made.
 func MemoryOf(b []byte) Memory {
 	return Memory{Base: nixl.Address(b), Length: uint64(len(b))}
+}
+
+// MemoryOn describes memory that was allocated on a GPU. Only transports that say so can reach it.
+func MemoryOn(m *cuda.Memory) Memory {
+	return Memory{Base: m.Address(), Length: uint64(m.Len()), Type: "vram", Device: m.Device().Ordinal()}
 }

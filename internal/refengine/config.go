@@ -23,6 +23,7 @@ type Config struct {
 	Blocks      int            // blocks of every rank; default 1024
 	Order       metadata.Order // how heads and tokens are nested in a block; default heads first
 	PrefixCache bool           // whether finished blocks are found again by their contents
+	Device      Device         // makes the ranks' KV memory on GPUs; nil: it lies in the host's
 
 	MaxModelLen int // tokens of prompt and answer; default 4096, at most what the blocks hold
 	ChatTokens  int // of a chat answer whose request sets no limit; default 256

@@ -134,8 +134,7 @@ func (g *group) damage(f Fault, table []int32) {
 		c := r.cache
 		switch f.Do {
 		case FlipBit:
-			at := c.at(f.Layer, table[f.Token/c.tokens], f.Plane, c.heads.first+f.Head, f.Token%c.tokens)
-			c.bytes[at+f.Bit/8] ^= 1 << (f.Bit % 8)
+			c.flip(f.Layer, table[f.Token/c.tokens], f.Plane, c.heads.first+f.Head, f.Token%c.tokens, f.Bit)
 		case SwapBlocks:
 			c.swap(table[f.Block], table[f.Other])
 		case ForeignBlock:

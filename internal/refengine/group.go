@@ -16,7 +16,7 @@ type group struct {
 func newGroup(m *Model, c Config) (*group, error) {
 	g := &group{model: m}
 	for r := range c.TP {
-		k, err := newCache(c, headsOf(c.Shape.Heads, r, c.TP))
+		k, err := newCache(c, r, headsOf(c.Shape.Heads, r, c.TP))
 		if err != nil {
 			return nil, errors.Join(err, g.close())
 		}
@@ -44,6 +44,16 @@ func (g *group) forward(items []item) {
 			}
 		}
 	}
+}
+
+// sync waits until every rank's memory holds all that was stored in it, for readers beside the engine, and shows to the
+// engine what others have stored. An error says that memory failed, now or earlier: its contents are of no use.
+func (g *group) sync() error {
+	var errs []error
+	for _, r := range g.ranks {
+		errs = append(errs, r.cache.memory.sync())
+	}
+	return errors.Join(errs...)
 }
 
 // reduce adds the ranks' partial sums for one token. Ranks that keep the same head must agree: the first one's sum
@@ -78,7 +88,7 @@ func (g *group) close() error {
 	g.wg.Wait()
 	var errs []error
 	for _, r := range g.ranks {
-		errs = append(errs, r.cache.free())
+		errs = append(errs, r.cache.memory.close())
 	}
 	g.ranks = nil
 	return errors.Join(errs...)

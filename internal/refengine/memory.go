@@ -1,10 +1,10 @@
 package refengine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
-	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
 
@@ -28,9 +28,7 @@ func headsOf(heads, r, ranks int) span {
 // cache is one rank's paged KV memory: one region per layer, K and V planes joined inside each block.
 // It has one user at a time, but for the plane, which writes into blocks that nobody else uses.
 type cache struct {
-	bytes  []byte
-	base   uint64
-	free   func() error
+	memory memory
 	layers int
 	blocks int
 	tokens int // of a block
@@ -43,7 +41,7 @@ type cache struct {
 }
 
 // newCache lays out the memory of one rank and allocates it.
-func newCache(c Config, heads span) (*cache, error) {
+func newCache(c Config, rank int, heads span) (*cache, error) {
 	word := c.Shape.HeadDim * wordBytes
 	m := &cache{layers: c.Shape.Layers, blocks: c.Blocks, tokens: c.BlockTokens, dim: c.Shape.HeadDim, heads: heads, order: c.Order}
 	switch c.Order {
@@ -55,25 +53,33 @@ func newCache(c Config, heads span) (*cache, error) {
 	m.planeStride = heads.count * c.BlockTokens * word
 	m.blockStride = planes * m.planeStride
 	m.layerStride = m.blockStride * c.Blocks
-	b, free, err := kvplane.AllocateMemory(m.layerStride * m.layers)
+	var err error
+	if c.Device != nil {
+		m.memory, err = newDeviceMemory(c.Device, rank, m.layerStride*m.layers, m.blockStride)
+	} else {
+		m.memory, err = newHostMemory(m.layerStride*m.layers, m.blockStride)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("refengine: heads from %d: %w", heads.first, err)
 	}
-	m.bytes, m.free = b, free
-	m.base = kvplane.MemoryOf(b).Base
 	return m, nil
 }
 
-// at is the offset of the words of (layer, plane, head) of the token at place in block. head counts over the whole model.
-func (m *cache) at(layer int, block int32, plane, head, place int) int {
-	return layer*m.layerStride + int(block)*m.blockStride + plane*m.planeStride + (head-m.heads.first)*m.headStride + place*m.tokenStride
+// block is where a block of a layer lies in memory.
+func (m *cache) block(layer int, block int32) int {
+	return layer*m.layerStride + int(block)*m.blockStride
+}
+
+// at is the offset in a block of the words of (plane, head) of the token at place. head counts over the whole model.
+func (m *cache) at(plane, head, place int) int {
+	return plane*m.planeStride + (head-m.heads.first)*m.headStride + place*m.tokenStride
 }
 
 // put stores the words of one head.
 func (m *cache) put(layer int, block int32, plane, head, place int, words []uint64) {
-	at := m.at(layer, block, plane, head, place)
+	b := m.memory.change(m.block(layer, block))[m.at(plane, head, place):]
 	for i, w := range words {
-		binary.LittleEndian.PutUint64(m.bytes[at+i*wordBytes:], w)
+		binary.LittleEndian.PutUint64(b[i*wordBytes:], w)
 	}
 }
 
@@ -82,10 +88,11 @@ func (m *cache) sum(out []uint64, layer, plane, head int, table []int32, end int
 	for t := 0; t < end; {
 		block := table[t/m.tokens]
 		last := min(end, t-t%m.tokens+m.tokens)
-		at := m.at(layer, block, plane, head, t%m.tokens)
+		b := m.memory.view(m.block(layer, block))
+		at := m.at(plane, head, t%m.tokens)
 		for ; t < last; t++ {
 			step := uint64(t) * positionStep
-			row := m.bytes[at : at+m.dim*wordBytes]
+			row := b[at : at+m.dim*wordBytes]
 			for i := range out {
 				out[i] += scramble(binary.LittleEndian.Uint64(row[i*wordBytes:]) + keys[i] + step)
 			}
@@ -96,12 +103,13 @@ func (m *cache) sum(out []uint64, layer, plane, head int, table []int32, end int
 
 // layout is what the rank's record says of this memory.
 func (m *cache) layout(heads int) metadata.Layout {
+	where := m.memory.where()
 	l := metadata.Layout{
-		BlockTokens: m.tokens, Physical: 1, Heads: heads, HeadBytes: m.dim * wordBytes, Order: m.order, DType: "u64", MemoryType: "dram",
+		BlockTokens: m.tokens, Physical: 1, Heads: heads, HeadBytes: m.dim * wordBytes, Order: m.order, DType: "u64", MemoryType: cmp.Or(where.Type, "dram"),
 	}
 	for i := range m.layers {
 		l.Regions = append(l.Regions, metadata.Region{
-			Layer: i, Planes: planes, Base: m.base + uint64(i*m.layerStride), Length: uint64(m.layerStride), Blocks: m.blocks,
+			Layer: i, Planes: planes, Base: where.Base + uint64(i*m.layerStride), Length: uint64(m.layerStride), Device: where.Device, Blocks: m.blocks,
 			BlockStride: uint64(m.blockStride), PlaneStride: uint64(m.planeStride),
 			HeadStride: uint64(m.headStride), TokenStride: uint64(m.tokenStride),
 		})
@@ -111,19 +119,29 @@ func (m *cache) layout(heads int) metadata.Layout {
 
 // swap exchanges two blocks in every layer. Faults use it.
 func (m *cache) swap(a, b int32) {
+	if a == b {
+		return
+	}
 	tmp := make([]byte, m.blockStride)
 	for l := range m.layers {
-		x := m.bytes[l*m.layerStride+int(a)*m.blockStride:][:m.blockStride]
-		y := m.bytes[l*m.layerStride+int(b)*m.blockStride:][:m.blockStride]
+		x, y := m.memory.change(m.block(l, a)), m.memory.change(m.block(l, b))
 		copy(tmp, x)
 		copy(x, y)
 		copy(y, tmp)
+		m.memory.settle()
 	}
 }
 
 // copyBlock overwrites block to with block from in every layer. Faults use it.
 func (m *cache) copyBlock(to, from int32) {
 	for l := range m.layers {
-		copy(m.bytes[l*m.layerStride+int(to)*m.blockStride:][:m.blockStride], m.bytes[l*m.layerStride+int(from)*m.blockStride:][:m.blockStride])
+		copy(m.memory.change(m.block(l, to)), m.memory.view(m.block(l, from)))
+		m.memory.settle()
 	}
+}
+
+// flip changes one bit of the words of one head. Faults use it.
+func (m *cache) flip(layer int, block int32, plane, head, place, bit int) {
+	m.memory.change(m.block(layer, block))[m.at(plane, head, place)+bit/8] ^= 1 << (bit % 8)
+	m.memory.settle()
 }

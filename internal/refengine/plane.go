@@ -41,7 +41,7 @@ func openPlane(c Config, g *group, self metadata.Incarnation, report func(kvplan
 				Connector: "kvplane", Compatibility: c.Shape.Compatibility(),
 				HTTP: c.Plane.HTTP, Control: c.Plane.Control, EngineID: self.ID(), Layout: r.cache.layout(c.Shape.Heads),
 			},
-			Memory: []kvplane.Memory{kvplane.MemoryOf(r.cache.bytes)}, Transport: t, Directory: c.Plane.Directory,
+			Memory: []kvplane.Memory{r.cache.memory.where()}, Transport: t, Directory: c.Plane.Directory,
 			Report: report, Events: c.Plane.Events, Times: c.Plane.Times, SerialStarts: c.Plane.SerialStarts,
 			Log: c.Log.With("rank", rank.String()),
 		})

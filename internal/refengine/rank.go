@@ -62,6 +62,7 @@ func (r *rank) compute(layer int, items []item) {
 			r.head(layer, r.cache.heads.first+h, it, r.partial[i])
 		}
 	}
+	r.cache.memory.settle()
 }
 
 // head runs one head of one item: what memory holds before the first token is summed once, then each token stores

@@ -1,6 +1,7 @@
 package refengine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -74,6 +75,12 @@ func (e *Engine) compute() bool {
 		return false
 	}
 	e.group.forward(items)
+	if err := e.group.sync(); err != nil { // what was computed must be in memory before it is offered
+		for _, en := range step {
+			e.abort(en.seq, fmt.Errorf("%w: %w", ErrMemory, err), "memory failed")
+		}
+		return true
+	}
 	for _, en := range step {
 		e.computed(en)
 	}

@@ -15,6 +15,7 @@ var (
 	ErrTooLong  = errors.New("refengine: prompt and answer do not fit")
 	ErrLeft     = errors.New("refengine: nobody wants the answer")
 	ErrLeg      = errors.New("refengine: leg not served")
+	ErrMemory   = errors.New("refengine: KV memory failed")
 )
 
 // Handoff names the transfer that a leg is part of.

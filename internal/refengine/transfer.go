@@ -149,6 +149,10 @@ func (e *Engine) release(t *transfer) {
 	e.counts.prompt[sourceCache] += uint64(s.cached)
 	s.computed, s.stored, s.state = n, true, running
 	e.running = append(e.running, s)
+	if err := e.group.sync(); err != nil { // what has landed must be visible before it is read
+		e.abort(s, fmt.Errorf("%w: %w", ErrMemory, err), "memory failed")
+		return
+	}
 	whole := true
 	for _, f := range s.faults {
 		if f.Do == FlipBit || f.Do == SwapBlocks || f.Do == ForeignBlock {
