@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 
@@ -13,28 +14,35 @@ type shape struct {
 	logical    int // L: tokens of a logical block
 	physical   int // ρ: kernel blocks of a logical block
 	kernel     int // b = L/ρ: tokens of a kernel block
-	model      int // H: heads of the model
-	first      int // f: the first head held here
-	heads      int // h: heads held here
 	order      metadata.Order
-	bytes      uint64 // c: bytes of one head of one token
 	regions    []metadata.Region
-	groups     []metadata.Group
+	groups     []group
+	groupOf    map[int]int // by layer
+}
+
+// group is what one KV-cache group of a rank is made of.
+type group struct {
+	window int
+	model  int    // H: heads of the model
+	first  int    // f: the first head held here
+	heads  int    // h: heads held here
+	bytes  uint64 // c: bytes of one head of one token
+	blocks int    // logical blocks, the least of its regions
 }
 
 // Bounds on the counts in a record, which comes from outside: products stay far from overflow.
 const (
 	maxExtent  = 1 << 20
-	maxRegions = 1 << 12
-	maxGroups  = 64
+	maxRegions = metadata.MaxRegions
+	maxGroups  = metadata.MaxGroups
 )
 
 // newShape checks a record, whoever wrote it: afterwards every address computed from it lies in its regions.
 func newShape(r metadata.Record) (shape, error) {
 	l := r.Layout
 	s := shape{
-		rank: r.Rank, size: r.Size, logical: l.BlockTokens, physical: l.Physical, model: l.Heads,
-		order: l.Order, bytes: uint64(l.HeadBytes), regions: l.Regions, groups: l.Groups,
+		rank: r.Rank, size: r.Size, logical: l.BlockTokens, physical: l.Physical, order: l.Order, regions: l.Regions,
+		groupOf: make(map[int]int, len(l.Regions)),
 	}
 	bad := func(format string, args ...any) (shape, error) {
 		return shape{}, fmt.Errorf("kvplane: record of %s rank %s: %s", r.ID(), r.Rank, fmt.Sprintf(format, args...))
@@ -59,51 +67,75 @@ func newShape(r metadata.Record) (shape, error) {
 		return bad("order is %q; want hnd or nhd", l.Order)
 	case l.Replicated && l.Heads != 1:
 		return bad("replicated with %d heads; want 1", l.Heads)
-	}
-	if len(l.Regions) > maxRegions || len(l.Groups) > maxGroups {
+	case len(l.Regions) > maxRegions || len(l.Groups) > maxGroups:
 		return bad("%d regions in %d groups; want at most %d in %d", len(l.Regions), len(l.Groups), maxRegions, maxGroups)
 	}
 	s.kernel = l.BlockTokens / l.Physical
-	switch t := r.Size.TP; {
-	case t <= l.Heads && l.Heads%t == 0:
-		s.first, s.heads = r.Rank.TP*l.Heads/t, l.Heads/t
-	case t > l.Heads && t%l.Heads == 0:
-		s.first, s.heads = r.Rank.TP*l.Heads/t, 1
-	default:
-		return bad("heads %d and tensor-parallel size %d: neither divides the other", l.Heads, t)
-	}
-	if len(s.groups) == 0 {
-		g := metadata.Group{}
-		for _, region := range l.Regions {
-			g.Layers = append(g.Layers, region.Layer)
+	for i, g := range groupsOf(l) {
+		made, err := newGroup(g, l, r.Rank.TP, r.Size.TP)
+		if err != nil {
+			return bad("group %d: %v", i, err)
 		}
-		s.groups = []metadata.Group{g}
-	}
-	for i, g := range s.groups {
-		if g.Window < 0 || g.Window > 1<<40 {
-			return bad("window of group %d is %d", i, g.Window)
+		s.groups = append(s.groups, made)
+		for _, layer := range g.Layers {
+			if other, ok := s.groupOf[layer]; ok && other != i {
+				return bad("layer %d is in groups %d and %d", layer, other, i)
+			}
+			s.groupOf[layer] = i
 		}
 	}
 	for _, region := range l.Regions {
 		if region.Planes < 1 || region.Planes > maxExtent || region.Blocks < 1 || region.Blocks > 1<<31-1 {
 			return bad("layer %d: %d planes of %d blocks", region.Layer, region.Planes, region.Blocks)
 		}
-		if region.Base+region.Length < region.Base || s.end(region) > region.Length {
-			return bad("layer %d: blocks reach beyond the region's %d bytes", region.Layer, region.Length)
-		}
-		if s.group(region.Layer) < 0 {
+		i, ok := s.groupOf[region.Layer]
+		if !ok {
 			return bad("layer %d is in no group", region.Layer)
 		}
+		g := &s.groups[i]
+		if region.Base+region.Length < region.Base || s.end(g, region) > region.Length {
+			return bad("layer %d: blocks reach beyond the region's %d bytes", region.Layer, region.Length)
+		}
+		g.blocks = min(g.blocks, region.Blocks/s.physical)
 	}
 	return s, nil
 }
 
+// groupsOf returns a layout's groups: without any, all its layers are one of full attention.
+func groupsOf(l metadata.Layout) []metadata.Group {
+	if len(l.Groups) > 0 {
+		return l.Groups
+	}
+	g := metadata.Group{}
+	for _, region := range l.Regions {
+		if n := len(g.Layers); n == 0 || g.Layers[n-1] != region.Layer {
+			g.Layers = append(g.Layers, region.Layer)
+		}
+	}
+	return []metadata.Group{g}
+}
+
+// newGroup splits a group's heads over the tensor-parallel ranks. Its blocks are counted by whoever has the regions.
+func newGroup(g metadata.Group, l metadata.Layout, rank, size int) (group, error) {
+	heads, width := cmp.Or(g.Heads, l.Heads), cmp.Or(g.HeadBytes, l.HeadBytes)
+	made := group{window: g.Window, model: heads, bytes: uint64(width), first: rank * heads / size, heads: max(1, heads/size), blocks: 1<<31 - 1}
+	switch {
+	case g.Window < 0 || g.Window > maxTokens:
+		return group{}, fmt.Errorf("window is %d", g.Window)
+	case heads < 1 || heads > maxExtent || width < 1 || width > maxExtent:
+		return group{}, fmt.Errorf("%d heads of %d bytes; want 1 to %d of each", heads, width, maxExtent)
+	case heads%size != 0 && size%heads != 0:
+		return group{}, fmt.Errorf("heads %d and tensor-parallel size %d: neither divides the other", heads, size)
+	}
+	return made, nil
+}
+
 // end returns the offset behind the region's last byte, or the largest number if it passes that.
-func (s *shape) end(r metadata.Region) uint64 {
-	sum := s.bytes
+func (s *shape) end(g *group, r metadata.Region) uint64 {
+	sum := g.bytes
 	for _, p := range [][2]uint64{
 		{uint64(r.Blocks - 1), r.BlockStride}, {uint64(r.Planes - 1), r.PlaneStride},
-		{uint64(s.heads - 1), r.HeadStride}, {uint64(s.kernel - 1), r.TokenStride},
+		{uint64(g.heads - 1), r.HeadStride}, {uint64(s.kernel - 1), r.TokenStride},
 	} {
 		high, low := bits.Mul64(p[0], p[1])
 		next, carry := bits.Add64(sum, low, 0)
@@ -115,34 +147,26 @@ func (s *shape) end(r metadata.Region) uint64 {
 	return sum
 }
 
-// group returns the index of the group that holds a layer, -1 if none does.
-func (s *shape) group(layer int) int {
-	for i, g := range s.groups {
-		for _, l := range g.Layers {
-			if l == layer {
-				return i
-			}
-		}
-	}
-	return -1
-}
-
-// layer returns the regions of one layer in their order: one if K and V lie together, else two.
-func (s *shape) layer(layer int) []metadata.Region {
-	var out []metadata.Region
+// layers returns the regions of each layer in their order: one if K and V lie together, else two.
+func (s *shape) layers() map[int][]metadata.Region {
+	out := make(map[int][]metadata.Region, len(s.regions))
 	for _, r := range s.regions {
-		if r.Layer == layer {
-			out = append(out, r)
-		}
+		out[r.Layer] = append(out[r.Layer], r)
 	}
 	return out
 }
 
-// unit returns the offset in a region of the tokens from t on, which begin a unit.
-func (s *shape) unit(l BlockList, t int, r *metadata.Region) uint64 {
+// place returns the kernel block of token t and t's index in it.
+func (s *shape) place(l BlockList, t int) (block, token int) {
 	id := int(l.Blocks[t/s.logical-l.First/s.logical])
 	o := t % s.logical
-	return uint64(id*s.physical+o/s.kernel)*r.BlockStride + uint64(o%s.kernel)*r.TokenStride
+	return id*s.physical + o/s.kernel, o % s.kernel
+}
+
+// unit returns the offset in a region of the tokens from t on, which begin a unit.
+func (s *shape) unit(l BlockList, t int, r *metadata.Region) uint64 {
+	block, token := s.place(l, t)
+	return uint64(block)*r.BlockStride + uint64(token)*r.TokenStride
 }
 
 // reach returns the token behind the list's last block.
@@ -150,18 +174,13 @@ func (s *shape) reach(l BlockList) int { return (l.First/s.logical + len(l.Block
 
 // check refuses a list whose numbers do not fit the layout of a group.
 func (s *shape) check(l BlockList, group int) error {
-	if l.First < 0 || l.First%s.kernel != 0 || l.First > 1<<40 {
+	if l.First < 0 || l.First%s.kernel != 0 || l.First > maxTokens {
 		return fmt.Errorf("first token %d; want a multiple of %d", l.First, s.kernel)
 	}
-	blocks := 1<<31 - 1
-	for _, r := range s.regions {
-		if s.group(r.Layer) == group {
-			blocks = min(blocks, r.Blocks)
-		}
-	}
+	blocks := s.groups[group].blocks
 	for _, id := range l.Blocks {
-		if id < 0 || int(id) >= blocks/s.physical {
-			return fmt.Errorf("block %d; want 0 to %d", id, blocks/s.physical-1)
+		if id < 0 || int(id) >= blocks {
+			return fmt.Errorf("block %d; want 0 to %d", id, blocks-1)
 		}
 	}
 	return nil

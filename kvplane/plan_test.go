@@ -299,7 +299,7 @@ func TestPlanRefusals(t *testing.T) {
 		{"planes", func(p, d *metadata.Record) {
 			d.Layout.Regions[0].Planes, d.Layout.Regions[0].PlaneStride = 2, 0
 		}, "planes of layer 0: 1 on P, 2 on D"},
-		{"order", func(p, d *metadata.Record) { d.Layout.Order = metadata.TokensFirst }, "order: hnd on P, nhd on D"},
+		{"order", func(p, d *metadata.Record) { d.Layout.Order = metadata.TokensFirst }, "order of group 0: hnd on P, nhd on D"},
 		{"transport", func(p, d *metadata.Record) { d.Transport = "nixl" }, "transport: test on P, nixl on D"},
 		{"beyond the region", func(p, d *metadata.Record) { d.Layout.Regions[0].Blocks = 65 }, "blocks reach beyond the region's 1024 bytes"},
 		{"overflow", func(p, d *metadata.Record) { d.Layout.Regions[0].BlockStride = 1 << 63 }, "blocks reach beyond"},
@@ -320,7 +320,7 @@ func TestPlanRefusals(t *testing.T) {
 	half := nhd
 	half.tp = 2
 	_, err := NewPair(nhd.records("p")[0], half.records("d")[0], Allow{})
-	if want := "heads per rank, tokens first: 2 on P, 1 on D"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "heads per rank, tokens first, of group 0: 2 on P, 1 on D"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error is %v; want %q", err, want)
 	}
 }

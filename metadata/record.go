@@ -136,8 +136,10 @@ const (
 
 // Group is one KV-cache group with its own block table.
 type Group struct {
-	Window int   `msgpack:"window,omitempty" json:"window,omitempty"` // tokens of a sliding window; 0 is full attention
-	Layers []int `msgpack:"layers" json:"layers"`                     // global layer indices
+	Window    int   `msgpack:"window,omitempty" json:"window,omitempty"`         // tokens of a sliding window; 0 is full attention
+	Layers    []int `msgpack:"layers" json:"layers"`                             // global layer indices
+	Heads     int   `msgpack:"heads,omitempty" json:"heads,omitempty"`           // H in this group; 0 is Layout.Heads
+	HeadBytes int   `msgpack:"head_bytes,omitempty" json:"head_bytes,omitempty"` // c in this group; 0 is Layout.HeadBytes
 }
 
 // Region is a registered stretch of KV memory that holds one layer. Addresses and strides are in bytes,

@@ -137,6 +137,9 @@ func (l Layout) Validate() error {
 		if g.Window < 0 || len(g.Layers) > MaxRegions {
 			bad("groups[%d]: window is %d with %d layers; want at least 0 and at most %d layers", i, g.Window, len(g.Layers), MaxRegions)
 		}
+		if min(g.Heads, g.HeadBytes) < 0 || max(g.Heads, g.HeadBytes) > 1<<24 {
+			bad("groups[%d]: %d heads of %d bytes; want 0 to %d of each", i, g.Heads, g.HeadBytes, 1<<24)
+		}
 	}
 	for i, r := range l.Regions {
 		if err := r.validate(); err != nil {
