@@ -37,6 +37,7 @@ type engineProcess struct {
 	options   engineOptions
 	log       *slog.Logger
 	transport *transportChoice
+	gpus      *gpus // nil: KV lies in the host's memory
 	engine    *refengine.Engine
 	publisher *metadata.Publisher // nil without a gateway
 	events    *kvplane.Events
@@ -58,6 +59,12 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 		return nil, err
 	}
 	o.cfg.Log = log
+	if o.kvMemory == "vram" {
+		if p.gpus, err = openGPUs(o.cfg.TP, log); err != nil {
+			return nil, err
+		}
+		o.cfg.Device = p.gpus.allocate
+	}
 	if o.gateway == "" {
 		p.engine, err = refengine.New(o.cfg)
 		return p, err
@@ -72,7 +79,11 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if err != nil {
 		return nil, err
 	}
-	if p.transport, err = chooseTransport(o.transport, log); err != nil {
+	want := o.transport
+	if p.gpus != nil {
+		want = "nixl" // tcp reaches the host's memory only
+	}
+	if p.transport, err = chooseTransport(want, log); err != nil {
 		return nil, err
 	}
 	o.cfg.Plane = refengine.Plane{
@@ -152,6 +163,9 @@ func (p *engineProcess) line() string {
 	o := p.options
 	s := fmt.Sprintf("pdrouter engine: %s serves %s as %s on http://%s, tp %d, %d blocks of %d tokens",
 		p.engine.Incarnation().ID(), o.cfg.Model, o.cfg.Role, p.listener.Addr(), o.cfg.TP, o.cfg.Blocks, o.cfg.BlockTokens)
+	if p.gpus != nil {
+		s += fmt.Sprintf(" on %d GPUs", len(p.gpus.devices))
+	}
 	if p.publisher != nil {
 		s += fmt.Sprintf(", transport %s, control on http://%s", p.transport.name, p.control.Addr())
 	}
@@ -169,6 +183,9 @@ func (p *engineProcess) close(ctx context.Context) error {
 				errs = append(errs, l.Close())
 			}
 		}
+	}
+	if p.gpus != nil {
+		errs = append(errs, p.gpus.close())
 	}
 	if p.transport != nil {
 		errs = append(errs, p.transport.close())

@@ -21,7 +21,7 @@ type engineOptions struct {
 	listen, control, plane, advertise string
 	gateway, tokenFile                string
 	controlKeys, recordKeys           []string
-	issuer, transport                 string
+	issuer, transport, kvMemory       string
 	serialStarts                      bool
 	drain                             time.Duration
 }
@@ -56,6 +56,7 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	recordKeys := f.String("record-keys", "", "public keys of the gateways that sign records: `files` or folders, commas between; none: the gateway is trusted")
 	f.StringVar(&o.issuer, "issuer", defaultIssuer, "issuer of these tokens")
 	f.StringVar(&o.transport, "transport", "auto", "auto (nixl where it is installed, else tcp), tcp or nixl")
+	f.StringVar(&o.kvMemory, "kv-memory", "dram", "where KV lies: dram, or vram: on GPUs, a rank on each, handed over by nixl")
 	f.BoolVar(&o.serialStarts, "serial-starts", false, "engines of one name never run side by side: a newer one proves the older one dead")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests in flight may take after SIGTERM, and then their transfers")
 	if err := parseFlags(f, args, out); err != nil {
@@ -76,6 +77,12 @@ func (o engineOptions) validate() error {
 	case "auto", "tcp", "nixl":
 	default:
 		errs = append(errs, fmt.Errorf("engine: --transport is %q; want auto, tcp or nixl", o.transport))
+	}
+	switch {
+	case o.kvMemory != "dram" && o.kvMemory != "vram":
+		errs = append(errs, fmt.Errorf("engine: --kv-memory is %q; want dram or vram", o.kvMemory))
+	case o.kvMemory == "vram" && o.transport == "tcp":
+		errs = append(errs, errors.New("engine: --kv-memory vram needs --transport nixl; tcp reaches the host's memory only"))
 	}
 	if o.drain < 0 {
 		errs = append(errs, fmt.Errorf("engine: --drain is %v; want 0 or more", o.drain))

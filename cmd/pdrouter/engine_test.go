@@ -248,6 +248,8 @@ func TestEngineOptionsRefused(t *testing.T) {
 		{[]string{"--gateway", "http://127.0.0.1:1", "--token-file", "none"}, "--token-file: metadata: token file none: "},
 		{[]string{"--control", "0.0.0.0:0"}, "open control routes are for loopback only"},
 		{[]string{"--transport", "rdma"}, "want auto, tcp or nixl"},
+		{[]string{"--kv-memory", "tape"}, "want dram or vram"},
+		{[]string{"--kv-memory", "vram", "--transport", "tcp"}, "--kv-memory vram needs --transport nixl"},
 		{[]string{"--name", "a/b"}, "--name"},
 		{[]string{"--tp", "3"}, "tp is 3; want a divisor or a multiple of the 4 heads"},
 		{[]string{"--blocks", "-1"}, "blocks is -1"},
