@@ -1,0 +1,111 @@
+package kvplane
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// Gate decides by their tickets which legs one run of an engine takes. It is safe for concurrent use. The zero value is
+// not usable.
+type Gate struct {
+	self metadata.Incarnation
+
+	mu    sync.Mutex
+	early bool                     // no gateway has answered yet, and legs wait for it
+	keys  [][]byte                 // that gateways sign with, the newest first; none: legs need no ticket
+	clock time.Time                // the gateway's, when it was last told
+	told  time.Time                // when that was
+	spent map[TransferID]time.Time // until when an id must be remembered, on the gateway's clock
+	order []TransferID             // of spent, the oldest first
+}
+
+// enrolled is how many keys a gate keeps: the one in use, and the one before or after it while keys are rotated.
+const enrolled = 2
+
+// maxSpent bounds the ids that a gate remembers. Only a gateway can fill it.
+const maxSpent = 1 << 20
+
+// NewGate returns the gate of one run of an engine. One that is early lets nobody in before Enrol was called.
+func NewGate(self metadata.Incarnation, early bool) *Gate {
+	return &Gate{self: self, early: early, spent: map[TransferID]time.Time{}}
+}
+
+// Enrol takes what a gateway answered to the publishing of this engine's record: its keys, the one that it signs with
+// first, and the time by its clock, zero if it did not say. A gate that ever had a key asks for tickets until the
+// engine's end, whatever later answers say.
+func (g *Gate) Enrol(keys [][]byte, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.early = false
+	if !now.IsZero() {
+		g.clock, g.told = now, time.Now()
+	}
+	var next [][]byte
+	for _, key := range append(keys[:len(keys):len(keys)], g.keys...) {
+		known := false
+		for _, k := range next {
+			known = known || bytes.Equal(k, key)
+		}
+		if !known && len(key) > 0 && len(next) < enrolled {
+			next = append(next, bytes.Clone(key))
+		}
+	}
+	g.keys = next
+}
+
+// Admit says whether this engine takes a leg: as prefill or decode, of this transfer, with this peer. A ticket serves
+// once. It returns the ticket's digest, zero where no ticket is needed; the error is a TicketFault.
+func (g *Gate) Admit(ticket string, leg metadata.Role, id TransferID, peer metadata.Incarnation) ([16]byte, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.early:
+		return [16]byte{}, TicketEarly
+	case len(g.keys) == 0:
+		return [16]byte{}, nil
+	}
+	var t GatewayTicket
+	var err error
+	for _, key := range g.keys {
+		if t, err = OpenTicket(ticket, key, g.self); !errors.Is(err, TicketForged) {
+			break
+		}
+	}
+	if err != nil {
+		return [16]byte{}, err
+	}
+	self, other := t.Decode, t.Prefill
+	if leg == metadata.Prefill {
+		self, other = t.Prefill, t.Decode
+	}
+	now := time.Now()
+	if !g.told.IsZero() {
+		now = g.clock.Add(now.Sub(g.told)) // whatever the clock of this host says
+	}
+	g.forgetLocked(now)
+	switch {
+	case self != g.self || other != peer || t.ID != id:
+		return [16]byte{}, TicketForeign
+	case !t.timely(now):
+		return [16]byte{}, TicketExpired
+	case !g.spent[id].IsZero() || len(g.spent) >= maxSpent:
+		return [16]byte{}, TicketSpent
+	}
+	g.spent[id] = t.Issued.Add(t.Valid + 2*ticketLeeway) // once more: the clock may be set back a little
+	g.order = append(g.order, id)
+	return t.Digest(), nil
+}
+
+// forgetLocked drops ids whose tickets have expired.
+func (g *Gate) forgetLocked(now time.Time) {
+	n := 0
+	for n < len(g.order) && now.After(g.spent[g.order[n]]) {
+		delete(g.spent, g.order[n])
+		n++
+	}
+	g.order = g.order[n:]
+}
