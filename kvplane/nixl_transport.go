@@ -47,18 +47,19 @@ func (c NIXLConfig) withDefaults() NIXLConfig {
 // NIXL is the transport over a NIXL agent without a progress thread: bytes and messages move only while both sides
 // are polled. It must not be used by two goroutines at once; Wake's channel may be waited on from any.
 type NIXL struct {
-	lib      *nixl.Library
-	cfg      NIXLConfig
-	name     string
-	agent    *nixl.Agent
-	backend  *nixl.Backend
-	memory   spans
-	register *nixl.Registration
-	bell     *doorbell
-	peers    map[string]*nixlPeer
-	writing  []*nixlWrite
-	ended    []Incoming // known before the next Poll
-	closed   bool
+	lib       *nixl.Library
+	cfg       NIXLConfig
+	name      string
+	agent     *nixl.Agent
+	backend   *nixl.Backend
+	memory    spans
+	registers []*nixl.Registration
+	bell      *doorbell
+	peers     map[string]*nixlPeer
+	preparing []*nixlPeer // whose places are not ready yet
+	writing   []*nixlWrite
+	ended     []Incoming // known before the next Poll
+	closed    bool
 }
 
 // NewNIXL returns a transport that has not been opened.
@@ -100,14 +101,16 @@ func (t *NIXL) Open(agent string, memory []Memory) (blob []byte, bell string, er
 	if err = t.agent.Use(t.backend); err != nil {
 		return nil, "", fail(err)
 	}
-	if len(t.memory) > 0 {
-		regions := make([]nixl.Region, 0, len(t.memory))
-		for _, m := range t.memory {
-			regions = append(regions, nixl.Region{Address: m.Base, Length: m.Length})
-		}
-		if t.register, err = t.agent.Register(nixl.DRAM, regions); err != nil {
+	lists, err := nixlMemory(t.memory)
+	if err != nil {
+		return nil, "", fail(err)
+	}
+	for _, m := range lists {
+		r, err := t.agent.Register(m)
+		if err != nil {
 			return nil, "", fail(err)
 		}
+		t.registers = append(t.registers, r)
 	}
 	md, err := t.agent.Metadata()
 	if err != nil {
@@ -158,6 +161,7 @@ func (t *NIXL) Poll(out []Incoming) []Incoming {
 		t.cfg.Log.Warn("kvplane: nixl notifications", "agent", t.name, "err", err)
 	}
 	t.progress()
+	t.prepare()
 	out = append(out, t.ended...)
 	clear(t.ended)
 	t.ended = t.ended[:0]
@@ -179,10 +183,15 @@ func (t *NIXL) Close() error {
 	for _, w := range t.writing {
 		errs = append(errs, w.handle.Abandon())
 	}
-	t.writing, t.ended = nil, nil
+	t.writing, t.preparing, t.ended = nil, nil, nil
 	errs = append(errs, t.bell.close())
-	if t.register != nil {
-		errs = append(errs, t.register.Close())
+	for _, p := range t.peers {
+		if p.prepared != nil {
+			errs = append(errs, p.prepared.close())
+		}
+	}
+	for _, r := range t.registers {
+		errs = append(errs, r.Close())
 	}
 	if t.backend != nil {
 		errs = append(errs, t.backend.Close())

@@ -39,9 +39,11 @@ func TestNIXLFactReleaseIsNoAbort(t *testing.T) {
 	n, p := overTCP(t)
 	scribble(n.mem, 1)
 	p.do(order{Do: "hold"}, n) // the peer takes in nothing, so the write cannot end
-	whole := func(base uint64) []nixl.Region { return []nixl.Region{{Address: base, Length: peerRoom}} }
+	whole := func(base uint64) nixl.Memory {
+		return nixl.Memory{Regions: []nixl.Region{{Address: base, Length: peerRoom}}}
+	}
 	agent := n.tr.(*NIXL).agent
-	tr, err := agent.NewTransfer(nixl.Write, nixl.DRAM, whole(n.base), whole(p.base), "peer@1", []byte("never"))
+	tr, err := agent.NewTransfer(nixl.Write, whole(n.base), whole(p.base), "peer@1", []byte("never"))
 	if err != nil {
 		t.Fatal(err)
 	}

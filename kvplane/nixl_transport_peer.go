@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -21,11 +22,12 @@ const nixlBlobVersion = 1
 
 // nixlPeer is a peer whose metadata is loaded.
 type nixlPeer struct {
-	remote  spans
-	bell    netip.AddrPort // invalid: it has none
-	writing int            // handles in progress; the metadata must stay while there are any
-	leaving bool           // the owner disconnected
-	lost    error
+	remote   spans
+	bell     netip.AddrPort // invalid: it has none
+	prepared *nixlPrepared  // nil until somebody asked
+	writing  int            // handles in progress; the metadata must stay while there are any
+	leaving  bool           // the owner disconnected
+	lost     error
 }
 
 // Connect implements Transport.
@@ -47,14 +49,7 @@ func (t *NIXL) connect(record metadata.Record) error {
 	case p != nil:
 		return ErrKnownPeer
 	}
-	var blob nixlBlob
-	if err := msgpack.Unmarshal(record.Blob, &blob); err != nil {
-		return fmt.Errorf("blob: %w", err)
-	}
-	if blob.Version != nixlBlobVersion {
-		return fmt.Errorf("blob: version is %d; want %d", blob.Version, nixlBlobVersion)
-	}
-	remote, err := newSpans(blob.Memory)
+	blob, remote, err := parseNIXLBlob(record.Blob)
 	if err != nil {
 		return fmt.Errorf("blob: %w", err)
 	}
@@ -79,6 +74,26 @@ func (t *NIXL) connect(record metadata.Record) error {
 	return nil
 }
 
+// parseNIXLBlob reads what a peer has published and checks all of it but NIXL's own part.
+func parseNIXLBlob(b []byte) (nixlBlob, spans, error) {
+	var blob nixlBlob
+	if len(b) > metadata.MaxBlob {
+		return blob, nil, fmt.Errorf("%d bytes; want at most %d", len(b), metadata.MaxBlob)
+	}
+	if err := msgpack.Unmarshal(b, &blob); err != nil {
+		return blob, nil, err
+	}
+	if blob.Version != nixlBlobVersion {
+		return blob, nil, fmt.Errorf("version is %d; want %d", blob.Version, nixlBlobVersion)
+	}
+	remote, err := newSpans(blob.Memory)
+	if err != nil {
+		return blob, nil, err
+	}
+	_, err = nixlMemory(remote)
+	return blob, remote, err
+}
+
 // Disconnect implements Transport. Should a write be in progress after all, the peer is forgotten after its end.
 func (t *NIXL) Disconnect(agent string) {
 	if p := t.peers[agent]; p != nil && !t.closed {
@@ -93,7 +108,12 @@ func (t *NIXL) forget(agent string, p *nixlPeer) {
 		return
 	}
 	delete(t.peers, agent)
-	if err := t.agent.Forget(agent); err != nil {
+	t.preparing = slices.DeleteFunc(t.preparing, func(x *nixlPeer) bool { return x == p })
+	var err error
+	if p.prepared != nil {
+		err = p.prepared.close()
+	}
+	if err := errors.Join(err, t.agent.Forget(agent)); err != nil {
 		t.cfg.Log.Warn("kvplane: nixl peer not forgotten", "agent", t.name, "peer", agent, "err", err)
 	}
 }

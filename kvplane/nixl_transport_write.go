@@ -25,12 +25,9 @@ func (t *NIXL) Write(agent string, id uint64, ranges []Range, notify []byte) err
 }
 
 func (t *NIXL) write(agent string, id uint64, ranges []Range, notify []byte) error {
-	p, err := t.peer(agent)
+	p, err := t.writable(agent, notify)
 	if err != nil {
 		return err
-	}
-	if len(notify) > MaxMessage {
-		return fmt.Errorf("notification of %d bytes; at most %d", len(notify), MaxMessage)
 	}
 	if len(notify) == 0 {
 		notify = nil
@@ -44,37 +41,49 @@ func (t *NIXL) write(agent string, id uint64, ranges []Range, notify []byte) err
 		t.ended = append(t.ended, Incoming{Kind: WriteEnded, Agent: agent, ID: id})
 		return nil
 	}
+	from, into := nixlSide{whose: "this agent's", spans: t.memory}, nixlSide{whose: "the peer's", spans: p.remote}
 	local, remote := make([]nixl.Region, len(ranges)), make([]nixl.Region, len(ranges))
 	for i, r := range ranges {
-		switch {
-		case r.Length == 0:
+		if r.Length == 0 {
 			return fmt.Errorf("range at %#x is empty", r.Local)
-		case !t.memory.holds(r.Local, r.Length):
-			return fmt.Errorf("range at %#x of %d bytes is not in registered memory", r.Local, r.Length)
-		case !p.remote.holds(r.Remote, r.Length):
-			return fmt.Errorf("range at %#x of %d bytes is not in the peer's registered memory", r.Remote, r.Length)
 		}
-		local[i] = nixl.Region{Address: r.Local, Length: r.Length}
-		remote[i] = nixl.Region{Address: r.Remote, Length: r.Length}
+		if local[i], err = from.region(r.Local, r.Length); err != nil {
+			return err
+		}
+		if remote[i], err = into.region(r.Remote, r.Length); err != nil {
+			return err
+		}
 	}
-	handle, err := t.agent.NewTransfer(nixl.Write, nixl.DRAM, local, remote, agent, notify)
+	handle, err := t.agent.NewTransfer(nixl.Write, nixl.Memory{Kind: from.kind, Regions: local},
+		nixl.Memory{Kind: into.kind, Regions: remote}, agent, notify)
 	if err != nil {
 		return err
 	}
-	w := &nixlWrite{id: id, agent: agent, peer: p, handle: handle}
-	status, err := handle.Post()
-	if err != nil {
-		// Some of it may have gone out, so it was posted; it ends when nothing is under way any more.
-		w.failed = err
+	t.start(&nixlWrite{id: id, agent: agent, peer: p, handle: handle})
+	return nil
+}
+
+// writable returns a peer that may be written to with this notification.
+func (t *NIXL) writable(agent string, notify []byte) (*nixlPeer, error) {
+	p, err := t.peer(agent)
+	if err == nil && len(notify) > MaxMessage {
+		err = fmt.Errorf("notification of %d bytes; at most %d", len(notify), MaxMessage)
 	}
-	p.writing++
-	t.bell.ring(p.bell)
+	return p, err
+}
+
+// start posts a request. Should that fail, some of it may have gone out all the same: then it was posted, and ends
+// when nothing is under way any more.
+func (t *NIXL) start(w *nixlWrite) {
+	status, err := w.handle.Post()
+	w.failed = err
+	w.peer.writing++
+	t.bell.ring(w.peer.bell)
 	if status != nixl.InProgress && err == nil {
 		t.end(w, nil)
-		return nil
+		return
 	}
 	t.writing = append(t.writing, w)
-	return nil
 }
 
 // progress asks every write in progress how it stands and ends those that have ended.

@@ -213,12 +213,12 @@ func (a *Agent) Knows(peer string) bool {
 	if err != nil {
 		return false
 	}
-	d, err := a.l.descriptors(DRAM, nil)
+	d, err := a.NewList(DRAM)
 	if err != nil {
 		return false
 	}
-	defer a.l.call(a.l.c.destroyXferDlist, d)
-	s := a.l.call(a.l.c.checkRemoteMD, a.handle, uintptr(unsafe.Pointer(name)), d)
+	defer d.Close()
+	s := a.l.call(a.l.c.checkRemoteMD, a.handle, uintptr(unsafe.Pointer(name)), d.handle)
 	runtime.KeepAlive(name)
 	return s == Success
 }

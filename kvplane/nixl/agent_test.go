@@ -45,7 +45,7 @@ func newSide(t testing.TB, l *Library, name string, n int) *side {
 	if err := s.Use(s.backend); err != nil {
 		t.Fatal(err)
 	}
-	if s.reg, err = s.Register(DRAM, []Region{{Address: s.base, Length: uint64(n)}}); err != nil {
+	if s.reg, err = s.Register(Memory{Kind: DRAM, Regions: []Region{{Address: s.base, Length: uint64(n)}}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -142,15 +142,16 @@ func TestAgentsTransfer(t *testing.T) {
 	for i := range p.mem {
 		p.mem[i] = byte(i*7 + i>>8 + i>>16)
 	}
-	regions := func(s *side) (r []Region) {
-		for i := range uint64(blocks) {
-			r = append(r, Region{Address: s.base + i*size, Length: size})
+	regions := func(s *side, from, to uint64) Memory {
+		m := Memory{Kind: DRAM}
+		for i := from; i < to; i++ {
+			m.Regions = append(m.Regions, Region{Address: s.base + i*size, Length: size})
 		}
-		return r
+		return m
 	}
 
 	t.Run("lists", func(t *testing.T) {
-		tr, err := p.NewTransfer(Write, DRAM, regions(p)[:3], regions(d)[5:8], "d@1", []byte("lists"))
+		tr, err := p.NewTransfer(Write, regions(p, 0, 3), regions(d, 5, 8), "d@1", []byte("lists"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,11 +165,11 @@ func TestAgentsTransfer(t *testing.T) {
 		}
 	})
 	t.Run("prepared", func(t *testing.T) {
-		from, err := p.Prepare("", DRAM, regions(p))
+		from, err := p.Prepare("", regions(p, 0, blocks))
 		if err != nil {
 			t.Fatal(err)
 		}
-		to, err := p.Prepare("d@1", DRAM, regions(d))
+		to, err := p.Prepare("d@1", regions(d, 0, blocks))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +198,7 @@ func TestAgentsTransfer(t *testing.T) {
 	})
 	t.Run("read", func(t *testing.T) {
 		d.mem[0] = 99
-		tr, err := p.NewTransfer(Read, DRAM, regions(p)[:1], regions(d)[:1], "d@1", nil)
+		tr, err := p.NewTransfer(Read, regions(p, 0, 1), regions(d, 0, 1), "d@1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,14 +217,14 @@ func TestAgentsTransfer(t *testing.T) {
 	})
 	t.Run("errors", func(t *testing.T) {
 		var e *Error
-		outside := []Region{{Address: d.base + blocks*size, Length: 1}}
-		if _, err := p.NewTransfer(Write, DRAM, regions(p)[:1], outside, "d@1", nil); !errors.As(err, &e) {
+		outside := Memory{Regions: []Region{{Address: d.base + blocks*size, Length: 1}}}
+		if _, err := p.NewTransfer(Write, regions(p, 0, 1), outside, "d@1", nil); !errors.As(err, &e) {
 			t.Errorf("outside the peer's memory: %v; want an Error", err)
 		}
-		if _, err := p.NewTransfer(Write, DRAM, regions(p)[:1], regions(d)[:1], "x@1", nil); !errors.As(err, &e) {
+		if _, err := p.NewTransfer(Write, regions(p, 0, 1), regions(d, 0, 1), "x@1", nil); !errors.As(err, &e) {
 			t.Errorf("unknown peer: %v; want an Error", err)
 		}
-		if _, err := p.NewTransfer(Write, DRAM, nil, nil, "d@1", nil); err == nil {
+		if _, err := p.NewTransfer(Write, Memory{}, Memory{}, "d@1", nil); err == nil {
 			t.Error("a transfer of nothing was made")
 		}
 		if err := p.Notify("x@1", []byte("hello")); !errors.As(err, &e) {

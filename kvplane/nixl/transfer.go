@@ -17,11 +17,11 @@ type Transfer struct {
 	ended  bool // it is not in progress
 }
 
-// NewTransfer makes a request that copies local[i] to or from remote[i], which have equal lengths. A nil notify sends
+// NewTransfer makes a request that copies region i of local to or from region i of remote, which have equal lengths. A nil notify sends
 // no notification; any other is delivered to the peer once all the data are there.
-func (a *Agent) NewTransfer(op Op, kind Kind, local, remote []Region, peer string, notify []byte) (*Transfer, error) {
-	if len(local) != len(remote) || len(local) == 0 {
-		return nil, fmt.Errorf("nixl: create_xfer_req: %d local and %d remote regions", len(local), len(remote))
+func (a *Agent) NewTransfer(op Op, local, remote Memory, peer string, notify []byte) (*Transfer, error) {
+	if n, m := len(local.Regions), len(remote.Regions); n != m || n == 0 {
+		return nil, fmt.Errorf("nixl: create_xfer_req: %d local and %d remote regions", n, m)
 	}
 	name, err := cstring(peer)
 	if err != nil {
@@ -32,18 +32,18 @@ func (a *Agent) NewTransfer(op Op, kind Kind, local, remote []Region, peer strin
 		return nil, err
 	}
 	l := a.l
-	from, err := l.descriptors(kind, local)
+	from, err := a.list(local)
 	if err != nil {
 		return nil, err
 	}
-	defer l.call(l.c.destroyXferDlist, from)
-	to, err := l.descriptors(kind, remote)
+	defer from.Close()
+	to, err := a.list(remote)
 	if err != nil {
 		return nil, err
 	}
-	defer l.call(l.c.destroyXferDlist, to)
+	defer to.Close()
 	t := &Transfer{a: a, ended: true}
-	err = l.call(l.c.createXferReq, a.handle, uintptr(op), from, to, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&t.handle)), args).err("create_xfer_req to " + peer)
+	err = l.call(l.c.createXferReq, a.handle, uintptr(op), from.handle, to.handle, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&t.handle)), args).err("create_xfer_req to " + peer)
 	runtime.KeepAlive(name)
 	if err != nil {
 		return nil, err
