@@ -22,6 +22,7 @@ type pairing func(t *testing.T, size int) (p, d *node)
 func conformance(t *testing.T, test func(t *testing.T, pair pairing)) {
 	for _, l := range []link{
 		{title: "tcp", transport: "tcp"}, {title: "tcp-copied", transport: "tcp", memory: "copied"}, {title: "nixl", transport: "nixl"},
+		{title: "nixl-vram", transport: "nixl", memory: "vram"},
 	} {
 		t.Run(l.title, func(t *testing.T) {
 			test(t, func(t *testing.T, size int) (p, d *node) {
@@ -48,6 +49,11 @@ func (l link) prepare(t *testing.T) {
 
 // missing says why this machine cannot have the link.
 func (l link) missing() error {
+	if l.memory == "vram" {
+		if _, err := openGPU(); err != nil {
+			return err
+		}
+	}
 	if l.transport == "nixl" {
 		_, err := openNIXL()
 		return err

@@ -22,6 +22,7 @@ func processes(t *testing.T, test func(t *testing.T, n *node, p *process)) {
 var links = []link{
 	{title: "tcp", transport: "tcp"}, {title: "tcp-copied", transport: "tcp", memory: "copied"},
 	{title: "nixl", transport: "nixl"}, {title: "nixl-tcp", transport: "nixl", tls: "tcp"},
+	{title: "nixl-vram", transport: "nixl", memory: "vram"}, {title: "nixl-vram-tcp", transport: "nixl", memory: "vram", tls: "tcp,cuda_copy"},
 }
 
 func linkNamed(t *testing.T, title string) link {
