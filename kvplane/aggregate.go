@@ -1,12 +1,17 @@
 package kvplane
 
-import "pdrouter/metadata"
+import (
+	"slices"
+
+	"pdrouter/metadata"
+)
 
 // Aggregate brings the reports of all ranks of one engine about one transfer together, on D and on P alike, for
-// tensor- and pipeline-parallel ranks alike. It is not safe for concurrent use.
+// tensor- and pipeline-parallel ranks alike. It is not safe for concurrent use. An Aggregator keeps one per transfer.
 type Aggregate struct {
-	waiting map[metadata.Rank]rankState
-	open    int // ranks that have not come to their end
+	ranks   []metadata.Rank
+	states  []rankState // of each of ranks
+	open    int         // ranks that have not come to their end
 	failed  bool
 	over    bool
 	ignored int
@@ -50,38 +55,41 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// NewAggregate waits for the given ranks. No ranks at all is a mistake: nothing will ever be released.
+// NewAggregate waits for the given ranks, which nobody may change. No ranks at all is a mistake: nothing will ever be
+// released.
 func NewAggregate(ranks []metadata.Rank) *Aggregate {
-	a := &Aggregate{waiting: make(map[metadata.Rank]rankState, len(ranks))}
-	for _, r := range ranks {
-		a.waiting[r] = rankOpen
-	}
-	a.open = len(a.waiting)
-	return a
+	return &Aggregate{ranks: ranks, states: make([]rankState, len(ranks)), open: len(ranks)}
 }
 
 // Step takes one report. Strangers, repeats and whatever does not fit are ignored and counted.
 func (a *Aggregate) Step(r Report) Verdict {
-	state, known := a.waiting[r.Rank]
-	if !known || a.over {
+	v, _ := a.step(r.Rank, r.Kind)
+	return v
+}
+
+// step also says whether the report had an effect.
+func (a *Aggregate) step(rank metadata.Rank, k ReportKind) (v Verdict, took bool) {
+	i := slices.Index(a.ranks, rank)
+	if i < 0 || a.over {
 		a.ignored++
-		return Nothing
+		return Nothing, false
 	}
+	state := a.states[i]
 	switch {
-	case r.Kind == Ready && state == rankOpen, r.Kind == Sent && state == rankOpen:
-		a.waiting[r.Rank] = rankReady
+	case (k == Ready || k == Sent) && state == rankOpen:
+		a.states[i] = rankReady
 		a.open--
-		return a.end(r.Kind)
-	case r.Kind == Negative && state == rankOpen:
-		a.waiting[r.Rank] = rankNegative
-		return a.Fail()
-	case r.Kind == Safe && state == rankNegative:
-		a.waiting[r.Rank] = rankDone
+		return a.end(k), true
+	case k == Negative && state == rankOpen:
+		a.states[i] = rankNegative
+		return a.Fail(), true
+	case k == Safe && state == rankNegative:
+		a.states[i] = rankDone
 		a.open--
-		return a.end(r.Kind)
+		return a.end(k), true
 	}
 	a.ignored++
-	return Nothing
+	return Nothing, false
 }
 
 // end says what it means that one rank came to its end.
@@ -91,10 +99,10 @@ func (a *Aggregate) end(k ReportKind) Verdict {
 	}
 	a.over = true
 	switch {
-	case a.failed:
-		return Closed
 	case k == Sent:
 		return Freed
+	case a.failed:
+		return Closed
 	}
 	return Released
 }
@@ -110,7 +118,7 @@ func (a *Aggregate) Fail() Verdict {
 }
 
 // Counted returns how many ranks have come to their end, and of how many.
-func (a *Aggregate) Counted() (k, n int) { return len(a.waiting) - a.open, len(a.waiting) }
+func (a *Aggregate) Counted() (k, n int) { return len(a.ranks) - a.open, len(a.ranks) }
 
 // Ignored returns how many reports had no effect.
 func (a *Aggregate) Ignored() int { return a.ignored }

@@ -94,15 +94,19 @@ func (w *writer) report(x *effect) {
 	w.publish(ev)
 	if w.cfg.Report != nil {
 		w.cfg.Report(r)
+	} else {
+		w.keepReport(r)
 	}
 }
 
 func (w *writer) publish(e TransferEvent) {
-	if w.cfg.Events == nil {
-		return
-	}
 	e.Engine, e.Generation, e.Rank = w.self.Engine, w.self.Generation, w.self.Rank
-	w.cfg.Events.Publish(e)
+	switch {
+	case w.cfg.Events != nil:
+		w.cfg.Events.Publish(e)
+	case w.cfg.Report == nil:
+		w.keepEvent(e)
+	}
 }
 
 func blocks(groups []BlockList) int {

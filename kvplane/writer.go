@@ -38,6 +38,8 @@ type writer struct {
 	stats    Status
 	drops    [drops]int
 
+	collected collected // waits for Agent.Collect
+
 	inbox struct {
 		mu     sync.Mutex
 		calls  []func()
@@ -180,6 +182,9 @@ func (w *writer) pass() bool {
 		w.step(event{kind: evTick})
 	}
 	w.tellSettled()
+	if len(calls) > 0 || w.collected.pending {
+		w.keepPending()
+	}
 	return news || len(calls) > 0
 }
 

@@ -1,0 +1,244 @@
+package kvplane
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+var testEngine = metadata.Incarnation{Engine: "e", Generation: 2}
+
+// grid is every rank of pp stages of tp ranks.
+func grid(pp, tp int) []metadata.Rank {
+	var out []metadata.Rank
+	for p := range pp {
+		for t := range tp {
+			out = append(out, metadata.Rank{PP: p, TP: t})
+		}
+	}
+	return out
+}
+
+// says is a RankReport of a rank of testEngine about transfers.
+func says(rank metadata.Rank, seq uint64, reports ...Report) RankReport {
+	for i := range reports {
+		reports[i].Rank = rank
+	}
+	return RankReport{Engine: testEngine, Rank: rank, Seq: seq, Reports: reports}
+}
+
+// TestAggregatorScript gives one line to a step: "p.t:seq kind id" reports, orders, or the time in ms.
+func TestAggregatorScript(t *testing.T) {
+	times := Times{Lease: 10 * time.Millisecond, Wait: 20 * time.Millisecond, Deadline: 5 * time.Millisecond, NetDelay: 5 * time.Millisecond}
+	for _, tc := range []struct {
+		name, script, want string
+		ignored            Ignored
+	}{
+		{name: "all ready, over stages and ranks",
+			script: "expect 1|0.0:1 ready 1, 0.1:1 ready 1|1.0:1 ready 1|1.1:1 ready 1",
+			want:   "-|-|-|released 1 4/4"},
+		{name: "any negative, closed when all are safe",
+			script: "expect 1|0.1:1 negative 1|0.0:1 ready 1, 1.0:1 ready 1|0.1:2 safe 1, 1.1:1 negative 1|1.1:2 safe 1",
+			want:   "-|failed 1 0/4 short [[1]]|-|-|closed 1 4/4 short [[1 3]]"},
+		{name: "negative and safe at once",
+			script: "expect 1|0.0:1 negative 1 safe 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
+			want:   "-|failed 1 0/4 short [[0]] closed 1 4/4 short [[0]]"},
+		{name: "all sent",
+			script: "offer 1|0.0:1 sent 1, 1.1:1 sent 1|0.1:1 sent 1, 1.0:1 sent 1",
+			want:   "-|-|freed 1 4/4"},
+		{name: "the doubled report of one rank is not another's",
+			script:  "expect 1|0.0:1 ready 1, 0.0:1 ready 1|0.0:2 ready 1|0.1:1 ready 1, 1.0:1 ready 1",
+			want:    "-|-|-|-",
+			ignored: Ignored{Doubled: 1, Misfit: 1}},
+		{name: "a late copy of an older report",
+			script:  "expect 1|expect 2|0.0:2 ready 2|0.0:1 ready 1",
+			want:    "-|-|-|-",
+			ignored: Ignored{Doubled: 1}},
+		{name: "strangers and unknown transfers",
+			script:  "expect 1|0.2:1 ready 1, 2.0:1 ready 1|0.0:1 ready 9|0.1:1 sent 1",
+			want:    "-|-|-|-",
+			ignored: Ignored{Stranger: 2, Unknown: 1, Misfit: 1}},
+		{name: "transfers do not mix",
+			script: "expect 1|offer 2|0.0:1 ready 1 sent 2, 0.1:1 sent 2|0.1:2 ready 1, 1.0:1 ready 1 sent 2|1.1:1 sent 2|1.1:2 ready 1",
+			want:   "-|-|-|-|freed 2 4/4|released 1 4/4"},
+		{name: "the deadline ends it", // 20 + 5 + 5 ms
+			script: "expect 1|0.0:1 ready 1|29|30|31|0.1:1 negative 1 safe 1, 1.0:1 ready 1|1.1:1 ready 1",
+			want:   "-|-|-|failed 1 1/4 deadline [[7 8]]|-|-|closed 1 4/4 deadline [[1 7 8]]"},
+		{name: "the deadline ends P's wait, all sent frees", // 20 leases
+			script: "offer 1|0.0:1 sent 1|199|200|0.1:1 sent 1, 1.0:1 sent 1|1.1:1 sent 1",
+			want:   "-|-|-|failed 1 1/4 deadline []|-|freed 1 4/4 deadline"},
+		{name: "what the scheduler gave up is not told again",
+			script: "expect 1|abandon 1|0.0:1 negative 1 safe 1|500|0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 negative 1|1.1:2 safe 1",
+			want:   "-|-|-|-|-|closed 1 4/4 stopped [[0 3]]"},
+		{name: "given up on P",
+			script: "offer 1|abandon 1|0.0:1 sent 1, 0.1:1 sent 1, 1.0:1 sent 1, 1.1:1 sent 1",
+			want:   "-|-|freed 1 4/4 stopped"},
+		{name: "an id serves once at a time",
+			script: "expect 1|offer 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
+			want:   "-|-|released 1 4/4", ignored: Ignored{Orders: 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := NewAggregator(testEngine, grid(2, 2), times)
+			var out Outcome
+			var got []string
+			now := time.Duration(0)
+			for _, line := range strings.Split(tc.script, "|") {
+				var reports []RankReport
+				for _, part := range strings.Split(line, ", ") {
+					var id byte
+					var at int
+					switch f := strings.Fields(part); {
+					case strings.Contains(f[0], ":"):
+						reports = append(reports, parseSays(t, f))
+					case len(f) == 1:
+						fmt.Sscan(f[0], &at)
+						now = time.Duration(at) * time.Millisecond
+					default:
+						fmt.Sscan(f[1], &id)
+						o := map[string]Orders{
+							"expect":  {Expect: []Expectation{{ID: TransferID{id}, Groups: []BlockList{{Blocks: []int32{8, 7}}}}}},
+							"offer":   {Offer: []Offer{{ID: TransferID{id}}}},
+							"abandon": {Abandon: []Abandonment{{ID: TransferID{id}}}},
+						}[f[0]]
+						a.Order(now, &o)
+					}
+				}
+				a.Step(now, reports, &out)
+				got = append(got, outcomeText(&out))
+			}
+			if diff := cmp.Diff(strings.Join(got, "|"), tc.want); diff != "" {
+				t.Errorf("outcomes differ (-got +want):\n%s", diff)
+			}
+			if diff := cmp.Diff(a.Ignored(), tc.ignored); diff != "" {
+				t.Errorf("ignored (-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// parseSays reads "p.t:seq kind id kind id …"; a negative names the rank's own block 2p+t.
+func parseSays(t *testing.T, f []string) RankReport {
+	t.Helper()
+	var rank metadata.Rank
+	var seq uint64
+	if _, err := fmt.Sscanf(f[0], "%d.%d:%d", &rank.PP, &rank.TP, &seq); err != nil {
+		t.Fatal(err)
+	}
+	var reports []Report
+	for i := 1; i < len(f); i += 2 {
+		var id byte
+		fmt.Sscan(f[i+1], &id)
+		r := Report{ID: TransferID{id}, Kind: reportKind(f[i])}
+		if r.Kind == Negative {
+			r.Reason, r.Groups = Short, []BlockList{{Blocks: []int32{int32(2*rank.PP + rank.TP)}}}
+		}
+		reports = append(reports, r)
+	}
+	return says(rank, seq, reports...)
+}
+
+func reportKind(s string) ReportKind {
+	for k := Ready; k <= Sent; k++ {
+		if k.String() == s {
+			return k
+		}
+	}
+	return 0
+}
+
+func outcomeText(o *Outcome) string {
+	var b []string
+	add := func(what string, all []Ended) {
+		for _, e := range all {
+			s := fmt.Sprintf("%s %d %d/%d", what, e.ID[0], e.K, e.N)
+			if e.Reason != 0 {
+				s += " " + e.Reason.String()
+			}
+			if e.Blocks != nil || what == "failed" {
+				s += fmt.Sprint(" ", e.Blocks)
+			}
+			b = append(b, s)
+		}
+	}
+	add("released", o.Released)
+	add("failed", o.Failed)
+	add("closed", o.Closed)
+	add("freed", o.Freed)
+	if b == nil {
+		return "-"
+	}
+	return strings.Join(b, " ")
+}
+
+func TestAggregatorGathers(t *testing.T) {
+	a := NewAggregator(testEngine, grid(1, 2), Times{})
+	a.Order(1, &Orders{Expect: []Expectation{{ID: TransferID{1}}}, Offer: []Offer{{ID: TransferID{2}}}})
+	var out Outcome
+	step := func(reports ...RankReport) { a.Step(2, reports, &out) }
+	one, two := metadata.Rank{TP: 0}, metadata.Rank{TP: 1}
+	r := says(one, 1, Report{ID: TransferID{1}, Kind: Ready, Tokens: 90}, Report{ID: TransferID{2}, Kind: Sent, Bytes: 5})
+	r.Events, r.Lost, r.Handshakes, r.Pending = []TransferEvent{{Event: "written"}}, 3, 2, []TransferID{{9}, {8}}
+	step(r)
+	if diff := cmp.Diff(out.Events, []TransferEvent{{Event: "written"}, {Event: gapEvent, Engine: "e", Generation: 2}}); diff != "" {
+		t.Errorf("events (-got +want):\n%s", diff)
+	}
+	q := RankReport{Engine: testEngine, Rank: two, Handshakes: 1, Pending: []TransferID{{8}, {7}}}
+	step(q)
+	if diff := cmp.Diff(out.Pending, []TransferID{{7}, {8}, {9}}); diff != "" || out.Handshakes != 3 {
+		t.Errorf("%d handshakes pend (-got +want):\n%s", out.Handshakes, diff)
+	}
+	step() // nobody is heard: what stood, stands
+	if len(out.Pending) != 3 || len(out.Events) != 0 {
+		t.Errorf("a step without reports: %+v", out)
+	}
+	step(RankReport{Engine: testEngine, Rank: one, Seq: 1}, RankReport{Engine: testEngine, Rank: two},
+		RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 1}, Rank: two, Seq: 1, Handshakes: 5})
+	if len(out.Pending) != 0 || out.Handshakes != 0 || a.Ignored() != (Ignored{Foreign: 1}) {
+		t.Errorf("all handshakes are done: %+v; ignored %+v", out, a.Ignored())
+	}
+	step(says(two, 1, Report{ID: TransferID{1}, Kind: Ready, Tokens: 80}, Report{ID: TransferID{2}, Kind: Sent, Bytes: 6, Reason: LeaseOver, Detail: "x"}))
+	if diff := cmp.Diff(out.Released, []Ended{{ID: TransferID{1}, Tokens: 80, K: 2, N: 2}}); diff != "" {
+		t.Errorf("released (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(out.Freed, []Ended{{ID: TransferID{2}, Rank: two, Reason: LeaseOver, Detail: "x", Bytes: 11, K: 2, N: 2}}); diff != "" {
+		t.Errorf("freed (-got +want):\n%s", diff)
+	}
+	step(says(one, 4, Report{ID: TransferID{1}, Kind: Ready}))
+	if a.Missed() != 2 || a.Open() != 0 || a.Next() != 0 {
+		t.Errorf("%d reports missed, %d transfers open, next deadline %v; want 2, 0, 0", a.Missed(), a.Open(), a.Next())
+	}
+}
+
+func TestAggregatorAllocatesNothingWithoutNews(t *testing.T) {
+	a := NewAggregator(testEngine, grid(2, 4), Times{})
+	for i := range 100 {
+		a.Order(1, &Orders{Expect: []Expectation{{ID: TransferID{byte(i + 1)}}}})
+	}
+	var reports []RankReport
+	for _, r := range grid(2, 4) {
+		reports = append(reports, RankReport{Engine: testEngine, Rank: r, Handshakes: 1, Pending: []TransferID{{1}, {2}}})
+	}
+	var out Outcome
+	a.Step(1, reports, &out)
+	if n := testing.AllocsPerRun(100, func() { a.Step(2, reports, &out); a.Step(3, nil, &out) }); n != 0 {
+		t.Errorf("%v allocations in two steps; want none", n)
+	}
+}
+
+func TestAggregatorForgetsDeadlinesThatAreOver(t *testing.T) {
+	a := NewAggregator(testEngine, grid(1, 1), Times{})
+	var out Outcome
+	for i := range 10_000 {
+		id := TransferID{byte(i), byte(i >> 8), 1}
+		a.Order(time.Duration(i+1), &Orders{Offer: []Offer{{ID: id}}})
+		a.Step(time.Duration(i+1), []RankReport{says(metadata.Rank{}, uint64(i+1), Report{ID: id, Kind: Sent})}, &out)
+	}
+	if n := len(a.timers.heap); n > 100 || a.Open() != 0 {
+		t.Errorf("%d deadlines are kept for %d transfers", n, a.Open())
+	}
+}

@@ -1,0 +1,45 @@
+package kvplane
+
+import "pdrouter/metadata"
+
+// Orders are what an engine's scheduler tells all its ranks in one step. They are plain data with a msgpack form, so
+// that they may cross to ranks in other processes. The zero value orders nothing. Every rank gets the same Orders:
+// nobody may change the slices once they are given out.
+type Orders struct {
+	Queue   []Queued
+	Expect  []Expectation
+	Offer   []Offer
+	Abandon []Abandonment
+}
+
+// Queued says that a decode leg waits for free blocks, so that its producer keeps the lease until it expects them.
+type Queued struct {
+	ID   TransferID
+	Peer metadata.Incarnation // the producer engine
+}
+
+// Abandonment gives a transfer up, whichever side it is on, known already or not.
+type Abandonment struct {
+	ID  TransferID
+	Why string // for people
+}
+
+// Empty says that there is nothing to tell.
+func (o *Orders) Empty() bool {
+	return len(o.Queue)+len(o.Expect)+len(o.Offer)+len(o.Abandon) == 0
+}
+
+// RankReport is what one rank has to say in one step. It is plain data with a msgpack form. Reports and Events are
+// those since the rank's last one; Handshakes and Pending are how things stand.
+type RankReport struct {
+	Engine  metadata.Incarnation
+	Rank    metadata.Rank
+	Seq     uint64 // numbers those that have Reports or Events, from 1; one without repeats the last number
+	Reports []Report
+	// Handshakes is how many peer engines' records are being looked up, Pending which transfers wait for them, at most
+	// maxAwaiting of them.
+	Handshakes int
+	Pending    []TransferID
+	Events     []TransferEvent
+	Lost       uint64 // events since the last RankReport that found no room
+}

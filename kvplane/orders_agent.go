@@ -1,0 +1,113 @@
+package kvplane
+
+import (
+	"slices"
+	"sync"
+)
+
+// Bounds on what waits for Collect. Reports are never dropped: there are at most two for each Expectation, one for each
+// Offer, and the engine orders no more while it has no blocks.
+const (
+	maxKept     = 1 << 12 // events
+	maxAwaiting = 1 << 12 // transfers that wait for a handshake
+)
+
+// collected is what an agent keeps for Collect.
+type collected struct {
+	mu       sync.Mutex
+	next     RankReport
+	notified bool // and not collected since
+	pending  bool // the owner's: a handshake was pending at the end of the last pass
+}
+
+// Do carries out what the scheduler orders: first what is queued, then expectations, offers and abandonments. It does
+// not block, and after Close it does nothing.
+func (a *Agent) Do(o Orders) {
+	if o.Empty() {
+		return
+	}
+	a.writer.post(func() { a.writer.order(&o) })
+}
+
+func (w *writer) order(o *Orders) {
+	for i := range o.Expect {
+		w.expect(&o.Expect[i])
+	}
+	for i := range o.Offer {
+		w.offer(&o.Offer[i])
+	}
+	for i := range o.Abandon {
+		w.abandon(o.Abandon[i].ID, o.Abandon[i].Why)
+	}
+}
+
+// Collect returns what the rank has to say since the last Collect: reports and events if Config.Report is nil, and
+// the handshakes that are pending. It does not block. Config.Notify tells when there is something.
+func (a *Agent) Collect() RankReport {
+	c := &a.writer.collected
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.next
+	out.Engine, out.Rank = a.record.Incarnation, a.record.Rank
+	if len(out.Reports)+len(out.Events) > 0 {
+		out.Seq++
+	}
+	out.Pending = append([]TransferID(nil), c.next.Pending...)
+	c.next = RankReport{Seq: out.Seq, Handshakes: out.Handshakes, Pending: c.next.Pending}
+	c.notified = false
+	return out
+}
+
+// keep adds to what waits for Collect and wakes the engine, once until it collects.
+func (w *writer) keep(add func(*RankReport)) {
+	c := &w.collected
+	c.mu.Lock()
+	add(&c.next)
+	wake := !c.notified
+	c.notified = true
+	c.mu.Unlock()
+	if wake && w.cfg.Notify != nil {
+		w.cfg.Notify()
+	}
+}
+
+func (w *writer) keepReport(r Report) {
+	w.keep(func(next *RankReport) { next.Reports = append(next.Reports, r) })
+}
+
+func (w *writer) keepEvent(e TransferEvent) {
+	w.keep(func(next *RankReport) {
+		if len(next.Events) >= maxKept {
+			next.Lost++
+			return
+		}
+		next.Events = append(next.Events, e)
+	})
+}
+
+// keepPending notes which transfers wait for a handshake, after a pass that may have changed it.
+func (w *writer) keepPending() {
+	handshakes, n := 0, 0
+	for _, e := range w.engines {
+		if e.peers == nil {
+			handshakes++
+			n += len(e.expects) + len(e.offers)
+		}
+	}
+	if handshakes == 0 && !w.collected.pending {
+		return
+	}
+	w.collected.pending = handshakes > 0
+	w.keep(func(next *RankReport) {
+		next.Handshakes, next.Pending = handshakes, next.Pending[:0]
+		for _, e := range w.engines {
+			if e.peers == nil {
+				next.Pending = append(append(next.Pending, e.expects...), e.offers...)
+			}
+		}
+		slices.SortFunc(next.Pending, compareIDs)
+		if len(next.Pending) > maxAwaiting {
+			next.Pending = next.Pending[:maxAwaiting]
+		}
+	})
+}
