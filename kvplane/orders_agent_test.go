@@ -1,0 +1,117 @@
+package kvplane
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// heldDirectory answers nobody before it is opened, and then that it knows nothing.
+type heldDirectory chan struct{}
+
+func (h heldDirectory) Engine(ctx context.Context, _ metadata.Incarnation) ([]metadata.Record, error) {
+	select {
+	case <-h:
+	case <-ctx.Done():
+	}
+	return nil, errors.New("not known")
+}
+
+// TestCollect lets an engine without a Report function learn all it must from Collect.
+func TestCollect(t *testing.T) {
+	s := spec{heads: 1, logical: 4, blocks: 8}.withDefaults()
+	rec := s.records("d")[0]
+	b, free, err := AllocateMemory(int(rec.Layout.Regions[0].Length) * len(rec.Layout.Regions))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := MemoryOf(b).Base
+	for i := range rec.Layout.Regions {
+		rec.Layout.Regions[i].Base += base - s.base
+	}
+	notified := make(chan struct{}, 1000)
+	directory := make(heldDirectory)
+	a, err := Open(Config{
+		Self: rec, Memory: []Memory{MemoryOf(b)}, Transport: NewTCP(TCPConfig{}), Directory: directory,
+		Notify: func() { notified <- struct{}{} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(a.Close(), free()); err != nil {
+			t.Error(err)
+		}
+	}()
+	wait := func() RankReport {
+		t.Helper()
+		select {
+		case <-notified:
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody was notified")
+		}
+		return a.Collect()
+	}
+	if r := a.Collect(); r.Seq != 0 || r.Engine != rec.Incarnation || r.Rank != rec.Rank {
+		t.Errorf("before anything has happened: %+v", r)
+	}
+	peer := metadata.Incarnation{Engine: "p", Generation: 1}
+	one, two := TransferID{1}, TransferID{2}
+	a.Do(Orders{Expect: []Expectation{{ID: one, Peer: peer, Need: [2]int{0, 1}}}, Offer: []Offer{{ID: two, Peer: peer}}})
+	r := wait()
+	for r.Handshakes == 0 { // the offer's event came first
+		r = wait()
+	}
+	if r.Handshakes != 1 || !slices.Equal(r.Pending, []TransferID{one, two}) || len(r.Reports) != 0 {
+		t.Errorf("while the peer is looked up: %+v", r)
+	}
+	if again := a.Collect(); again.Handshakes != 1 || len(again.Pending) != 2 || again.Seq != r.Seq || len(again.Events) != 0 {
+		t.Errorf("how things stand is not drained: %+v", again)
+	}
+	a.Do(Orders{Abandon: []Abandonment{{ID: one, Why: "left"}}})
+	close(directory)
+	var reports []Report
+	var events []string
+	seq := r.Seq
+	for r.Handshakes > 0 || len(reports) < 3 {
+		r = wait()
+		reports = append(reports, r.Reports...)
+		for _, e := range r.Events {
+			events = append(events, e.Event)
+		}
+		if news := len(r.Reports)+len(r.Events) > 0; news && r.Seq != seq+1 || !news && r.Seq != seq {
+			t.Errorf("number %d after %d: %+v", r.Seq, seq, r)
+		}
+		seq = r.Seq
+	}
+	var kinds []string
+	for _, x := range reports {
+		kinds = append(kinds, x.Kind.String())
+	}
+	if want := []string{"negative", "safe", "sent"}; !slices.Equal(kinds, want) || !slices.Equal(events, want) || len(r.Pending) != 0 {
+		t.Errorf("reports %v, events %v, pending %v; want %v twice and none", kinds, events, r.Pending, want)
+	}
+	if len(notified) > 0 {
+		t.Error("notified, and nothing to collect")
+	}
+}
+
+func TestEventsThatNobodyCollectsAreBounded(t *testing.T) {
+	w := &writer{}
+	notified := 0
+	w.cfg.Notify = func() { notified++ }
+	a := &Agent{writer: w}
+	for range maxKept + 7 {
+		w.publish(TransferEvent{Event: "counted"})
+	}
+	if r := a.Collect(); len(r.Events) != maxKept || r.Lost != 7 || notified != 1 {
+		t.Errorf("%d events kept, %d lost, %d times notified; want %d, 7, 1", len(r.Events), r.Lost, notified, maxKept)
+	}
+	if r := a.Collect(); len(r.Events) != 0 || r.Lost != 0 || r.Seq != 1 {
+		t.Errorf("collected again: %+v", r)
+	}
+}
