@@ -13,24 +13,34 @@ const recordContext = "pdrouter metadata record v1\x00"
 // It implements metadata.Voucher.
 type Records struct {
 	own     *Key
+	overlap []*Key // what other gateways sign with while keys are rotated
 	trusted *Keys
 }
 
 // NewRecords returns a signer and checker of records. own may be nil for a reader that signs nothing; trusted should
-// hold the keys of all gateways, this one's included.
-func NewRecords(own *Key, trusted *Keys) (*Records, error) {
+// hold the keys of all gateways, this one's included. overlap are private keys that other gateways sign with while keys
+// are rotated: engines are enrolled for them too.
+func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
 	if own != nil && !own.Signs() {
 		return nil, fmt.Errorf("auth: records: %v has no private part", own)
 	}
 	if trusted == nil {
 		return nil, errors.New("auth: records: no trusted keys")
 	}
+	if own == nil && len(overlap) > 0 {
+		return nil, errors.New("auth: records: keys to overlap with, and none to sign with")
+	}
 	if own != nil {
 		if k, ok := trusted.find(own.ID); !ok || !k.public.Equal(own.public) {
 			return nil, fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
 		}
 	}
-	return &Records{own: own, trusted: trusted}, nil
+	for _, k := range overlap {
+		if !k.Signs() {
+			return nil, fmt.Errorf("auth: records: overlapping %v has no private part", k)
+		}
+	}
+	return &Records{own: own, overlap: overlap, trusted: trusted}, nil
 }
 
 // Sign returns the id of the own key and its signature of payload.

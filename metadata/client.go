@@ -52,11 +52,12 @@ func (c ClientConfig) Validate() error {
 
 // Client speaks to a gateway's metadata routes. It is safe for concurrent use.
 type Client struct {
-	cfg   ClientConfig
-	base  string
-	http  *http.Client
-	token func() (string, error)
-	trust Voucher
+	cfg      ClientConfig
+	base     string
+	http     *http.Client
+	token    func() (string, error)
+	trust    Voucher
+	enrolled func(Incarnation, Enrolment) // may be nil
 }
 
 // NewClient returns a client that sends the bearer token that token returns at each request (see TokenFile). trust
@@ -85,9 +86,20 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body)
+	b, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body)
+	if err != nil {
+		return named(err, rec.Engine, rec.Rank)
+	}
+	e, err := unmarshalEnrolment(b)
+	if err == nil && c.enrolled != nil {
+		c.enrolled(rec.Incarnation, e)
+	}
 	return named(err, rec.Engine, rec.Rank)
 }
+
+// Enrolled has every answer to Put told to f, before Put returns: which keys the gateways sign with towards the engine,
+// none if they do not. It must be called before the first Put.
+func (c *Client) Enrolled(f func(Incarnation, Enrolment)) { c.enrolled = f }
 
 // Delete withdraws a record. It returns ErrNotFound or ErrStale if there is nothing to withdraw.
 func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {

@@ -50,16 +50,18 @@ func (c HandlerConfig) Validate() error {
 
 // Handler serves the metadata routes of the agents' listener.
 type Handler struct {
-	store   Store
-	auth    Authorizer
-	voucher Voucher
-	cfg     HandlerConfig
-	log     *slog.Logger
-	mux     *http.ServeMux
+	store    Store
+	auth     Authorizer
+	voucher  Voucher
+	enroller Enroller // nil: engines are not enrolled
+	cfg      HandlerConfig
+	log      *slog.Logger
+	mux      *http.ServeMux
 }
 
 // NewHandler returns the routes over store. auth decides on every request. voucher signs the records that this gateway
-// takes in and checks those that come signed; nil stores records as they come.
+// takes in and checks those that come signed; nil stores records as they come. If it is an Enroller too, whoever has
+// published a record is told his engine's enrolment keys.
 func NewHandler(store Store, auth Authorizer, voucher Voucher, cfg HandlerConfig, log *slog.Logger) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: handler: %w", err)
@@ -68,6 +70,7 @@ func NewHandler(store Store, auth Authorizer, voucher Voucher, cfg HandlerConfig
 		return nil, errors.New("metadata: handler: no authorizer")
 	}
 	h := &Handler{store: store, auth: auth, voucher: voucher, cfg: cfg.withDefaults(), log: log, mux: http.NewServeMux()}
+	h.enroller, _ = voucher.(Enroller)
 	const rank = "/metadata/v1/engines/{engine}/ranks/{dp}/{pp}/{tp}"
 	h.handle("PUT "+rank, h.put)
 	h.handle("GET "+rank, h.rank)
@@ -182,8 +185,7 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if err := h.store.Put(r.Context(), rec); err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return h.enrol(w, rec.Incarnation)
 }
 
 // timely refuses records whose times are out of bounds.
