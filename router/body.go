@@ -40,11 +40,12 @@ type body struct {
 	shape        shape
 	model        string // "" if absent
 	stream       bool
-	n            int // 1 if absent
-	maxTokens    int // the effective one; -1 if absent
-	prompts      int // prompts in the body; 1 for chat
-	promptBytes  int // bytes of text in prompt or messages, JSON escapes counted as written
-	promptIDs    int // token ids in prompt
+	n            int    // 1 if absent
+	maxTokens    int    // the effective one; -1 if absent
+	prompts      int    // prompts in the body; 1 for chat
+	promptBytes  int    // bytes of text in prompt or messages, JSON escapes counted as written
+	promptIDs    int    // token ids in prompt
+	salt         []byte // cache_salt as it was written; nil if absent
 	unsplittable string
 	removed      bool // the client sent kv or ec transfer params; neither leg carries them
 
@@ -159,6 +160,11 @@ func (p *bodyParser) topMember(m *members) {
 	case "min_tokens":
 		p.count("min_tokens", 0, 0)
 		p.own(ownMinTokens, inTop, m)
+	case "cache_salt":
+		from := p.i
+		if p.value(1) {
+			b.salt = p.b[from:p.i]
+		}
 	case "request_id":
 		p.value(1)
 		p.own(ownRequestID, inTop, m)

@@ -106,6 +106,8 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	switch {
 	case l.ans.errCode == codeTransferFailed:
 		return vBroken
+	case l.ans.errCode == codeTicket && l.status == 403 && !resp.Resent: // it knows another gateway's key, or none yet
+		return vRefused
 	case l.status == 503 || l.status == 429:
 		if resp.Resent { // this one was not begun; the one before it may have been
 			return vLost
@@ -120,6 +122,10 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	}
 	return vGarbage
 }
+
+// codeTicket is the code of an answer of an engine that does not accept the leg's ticket: it has begun nothing, and as it
+// publishes its records anew it learns the key (connector kvplane).
+const codeTicket = "ticket"
 
 // codeTransferFailed is the code of an answer whose KV did not come (connector kvplane).
 const codeTransferFailed = "transfer_failed"

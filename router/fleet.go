@@ -51,6 +51,7 @@ type engine struct {
 	// back or names itself anew, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64
 	coord      atomic.Pointer[coordinates] // connector vllm-nixl-push
+	enrolment  atomic.Pointer[enrolment]   // connector kvplane; of the run that was last given a ticket
 }
 
 func newFleet(cfg Config) (*fleet, error) {

@@ -20,6 +20,8 @@ type handoff struct {
 	coord           *coordinates // of the prefill engine (connector vllm-nixl-push)
 	kv              []byte       // what prefill answered; nil until then
 	validMS         int64        // how long the transfer may take
+	// prefillTicket and decodeTicket are what the engines of connector kvplane want to see; nil without a key to sign them.
+	prefillTicket, decodeTicket []byte
 }
 
 // name draws new ids.
@@ -120,14 +122,14 @@ func (pull) accept(h *handoff, kv []byte) kind {
 }
 
 func (plane) prefillParams(dst []byte, h *handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.decode)
+	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.decode, h.prefillTicket)
 }
 
 func (plane) decodeParams(dst []byte, h *handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.prefill)
+	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.prefill, h.decodeTicket)
 }
 
-func (h *handoff) planeParams(dst []byte, head string, peer metadata.Incarnation) []byte {
+func (h *handoff) planeParams(dst []byte, head string, peer metadata.Incarnation, ticket []byte) []byte {
 	dst = append(dst, head...)
 	dst = append(dst, h.transfer...)
 	dst = append(dst, `","peer":{"engine":`...)
@@ -136,6 +138,10 @@ func (h *handoff) planeParams(dst []byte, head string, peer metadata.Incarnation
 	dst = strconv.AppendUint(dst, peer.Generation, 10)
 	dst = append(dst, `},"valid_ms":`...)
 	dst = strconv.AppendInt(dst, h.validMS, 10)
+	if ticket != nil {
+		dst = append(dst, `,"ticket":"`...)
+		dst = append(append(dst, ticket...), '"') // base64url
+	}
 	return append(dst, '}')
 }
 

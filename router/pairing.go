@@ -132,6 +132,7 @@ func (r *Router) probePush(ctx context.Context, c *couple, a *attempt, b *body) 
 func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *body) error {
 	a.h.prefill, a.h.decode = pair.Prefill, pair.Decode
 	a.h.validMS = r.cfg.Timeouts.Probe.Milliseconds()
+	r.ticket(&a.h, c.prefill, c.decode, contextOf(c.model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	a.prefill.open(legs, c.prefill)

@@ -40,6 +40,7 @@ type Parts struct {
 	Clients Clients                // nil: everybody may call
 	Records Records                // nil: no engine of connector kvplane can be paired
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
+	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
 	Observe func(Summary)          // called once per finished request, from many goroutines; must not block
 	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
 	// route, credentials, body or model. reason is one of the code's own. It must not block.

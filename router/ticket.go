@@ -1,0 +1,68 @@
+package router
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// Enroller derives the keys with which gateways sign what they say to one run of an engine, named by its engine id: the
+// one that this gateway signs with first, none if it signs nothing. It must not block and be safe for concurrent use.
+type Enroller interface {
+	Enrolment(id string) ([][]byte, error)
+}
+
+// enrolment is the key that signs tickets for one run of an engine.
+type enrolment struct {
+	inc metadata.Incarnation
+	key []byte
+}
+
+// contextOf is the digest of what the KV of a request depends on besides its tokens: the model, whose it is, and the
+// cache's salt as the client wrote it.
+func contextOf(model, subject string, salt []byte) [16]byte {
+	b := []byte("pdrouter context v1\x00")
+	b = append(binary.AppendUvarint(b, uint64(len(model))), model...)
+	b = append(binary.AppendUvarint(b, uint64(len(subject))), subject...)
+	b = append(binary.AppendUvarint(b, uint64(len(salt))), salt...)
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
+}
+
+// ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.
+func (r *Router) ticket(h *handoff, prefill, decode *engine, context [16]byte) {
+	if r.parts.Tickets == nil {
+		return
+	}
+	p, d := r.enrolled(prefill, h.prefill), r.enrolled(decode, h.decode)
+	if p == nil || d == nil {
+		return
+	}
+	id, err := kvplane.ParseTransferID(h.transfer)
+	if err != nil {
+		return // it was drawn here
+	}
+	t := kvplane.GatewayTicket{
+		ID: id, Prefill: h.prefill, Decode: h.decode, Context: context, Issued: time.Now(), Valid: time.Duration(h.validMS) * time.Millisecond,
+	}
+	h.prefillTicket, h.decodeTicket = t.AppendSealed(nil, p), t.AppendSealed(nil, d)
+}
+
+// enrolled returns the key for one run of an engine, nil if there is none.
+func (r *Router) enrolled(e *engine, inc metadata.Incarnation) []byte {
+	if known := e.enrolment.Load(); known != nil && known.inc == inc {
+		return known.key
+	}
+	keys, err := r.parts.Tickets.Enrolment(inc.ID())
+	if err != nil {
+		r.log.Error("ticket", "engine", inc.ID(), "err", err)
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	e.enrolment.Store(&enrolment{inc: inc, key: keys[0]})
+	return keys[0]
+}
