@@ -57,7 +57,7 @@ type NIXL struct {
 	bell      *doorbell
 	peers     map[string]*nixlPeer
 	preparing []*nixlPeer // whose places are not ready yet
-	writing   []*nixlWrite
+	writing   nixlWrites
 	ended     []Incoming // known before the next Poll
 	closed    bool
 }
@@ -174,16 +174,16 @@ func (t *NIXL) Close() error {
 	if t.closed {
 		return nil
 	}
-	for deadline := time.Now().Add(t.cfg.Settle); len(t.writing) > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(t.cfg.Settle); t.writing.n > 0 && time.Now().Before(deadline); {
 		t.progress()
 		time.Sleep(50 * time.Microsecond)
 	}
 	t.closed = true
 	var errs []error
-	for _, w := range t.writing {
+	for w := t.writing.first; w != nil; w = w.after {
 		errs = append(errs, w.handle.Abandon())
 	}
-	t.writing, t.preparing, t.ended = nil, nil, nil
+	t.writing, t.preparing, t.ended = nixlWrites{}, nil, nil
 	errs = append(errs, t.bell.close())
 	for _, p := range t.peers {
 		if p.prepared != nil {

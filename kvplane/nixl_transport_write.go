@@ -1,7 +1,6 @@
 package kvplane
 
 import (
-	"errors"
 	"fmt"
 
 	"pdrouter/kvplane/nixl"
@@ -14,6 +13,8 @@ type nixlWrite struct {
 	peer   *nixlPeer
 	handle *nixl.Transfer
 	failed error // the post itself failed
+
+	before, after *nixlWrite // in the order of their posts
 }
 
 // Write implements Transport. Ranges outside the memory of either side are refused here.
@@ -83,21 +84,7 @@ func (t *NIXL) start(w *nixlWrite) {
 		t.end(w, nil)
 		return
 	}
-	t.writing = append(t.writing, w)
-}
-
-// progress asks every write in progress how it stands and ends those that have ended.
-func (t *NIXL) progress() {
-	still := t.writing[:0]
-	for _, w := range t.writing {
-		if status, err := w.handle.Status(); status == nixl.InProgress {
-			still = append(still, w)
-		} else {
-			t.end(w, errors.Join(w.failed, err))
-		}
-	}
-	clear(t.writing[len(still):])
-	t.writing = still
+	t.writing.add(w)
 }
 
 // end gives the handle back, now that it has left «in progress», and reports how the write ended.
