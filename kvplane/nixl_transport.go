@@ -89,8 +89,8 @@ func (t *NIXL) Open(agent string, memory []Memory) (blob []byte, bell string, er
 		}
 	}()
 	t.name = agent
-	if t.memory, err = newSpans(memory); err != nil {
-		return nil, "", err
+	if t.memory, err = newNIXLSpans(memory); err != nil {
+		return nil, "", fail(err)
 	}
 	if t.agent, err = t.lib.NewAgent(agent, nixl.AgentConfig{}); err != nil {
 		return nil, "", fail(err)

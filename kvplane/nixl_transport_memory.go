@@ -1,7 +1,9 @@
 package kvplane
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sort"
 
 	"pdrouter/kvplane/nixl"
@@ -25,6 +27,23 @@ func nixlRegion(m Memory, kind nixl.Kind, address, length uint64) nixl.Region {
 		r.Device = uint64(m.Device)
 	}
 	return r
+}
+
+// newNIXLSpans sorts memory of any type by address, which is one space for all types, and refuses what is empty, wraps
+// around, overlaps or is of no known type.
+func newNIXLSpans(memory []Memory) (spans, error) {
+	s := slices.SortedFunc(slices.Values(memory), func(a, b Memory) int { return cmp.Compare(a.Base, b.Base) })
+	for i, m := range s {
+		switch _, err := nixlKind(m); {
+		case err != nil:
+			return nil, err
+		case m.Base == 0 || m.Length == 0 || m.Base+m.Length < m.Base:
+			return nil, fmt.Errorf("memory at %#x of %d bytes is empty or wraps around", m.Base, m.Length)
+		case i > 0 && s[i-1].Base+s[i-1].Length > m.Base:
+			return nil, fmt.Errorf("memory at %#x overlaps memory at %#x", m.Base, s[i-1].Base)
+		}
+	}
+	return s, nil
 }
 
 // nixlMemory sorts registered memory by its kind: one list for each that there is.

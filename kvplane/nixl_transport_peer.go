@@ -86,11 +86,7 @@ func parseNIXLBlob(b []byte) (nixlBlob, spans, error) {
 	if blob.Version != nixlBlobVersion {
 		return blob, nil, fmt.Errorf("version is %d; want %d", blob.Version, nixlBlobVersion)
 	}
-	remote, err := newSpans(blob.Memory)
-	if err != nil {
-		return blob, nil, err
-	}
-	_, err = nixlMemory(remote)
+	remote, err := newNIXLSpans(blob.Memory)
 	return blob, remote, err
 }
 
