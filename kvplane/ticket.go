@@ -154,3 +154,13 @@ func (t *GatewayTicket) timely(now time.Time) bool {
 func (t *GatewayTicket) String() string {
 	return fmt.Sprintf("ticket %s of %s and %s", t.ID, t.Prefill.ID(), t.Decode.ID())
 }
+
+// HashTokens is the digest of a prompt by which two engines see that they mean the same tokens: of the ids in order,
+// four bytes each, the least significant first.
+func HashTokens(ids []int32) [16]byte {
+	b := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint32(b, uint32(id))
+	}
+	return digestOf(b)
+}

@@ -124,7 +124,8 @@ func (c *call) limit(b callBody, cfg Config) *apiError {
 	return nil
 }
 
-// paramsBody is kv_transfer_params as the gateway sends it. Each field is needed.
+// paramsBody is kv_transfer_params as the gateway sends it. Each field is needed but the ticket, which a gateway without a
+// key does not give.
 type paramsBody struct {
 	RemoteDecode  *bool   `json:"do_remote_decode"`
 	RemotePrefill *bool   `json:"do_remote_prefill"`
@@ -133,7 +134,8 @@ type paramsBody struct {
 		Engine     string `json:"engine"`
 		Generation uint64 `json:"generation"`
 	} `json:"peer"`
-	Valid *int64 `json:"valid_ms"`
+	Valid  *int64 `json:"valid_ms"`
+	Ticket string `json:"ticket"`
 }
 
 // parseParams makes the call a leg of a hand-off, if it says so.
@@ -173,6 +175,7 @@ func (c *call) parseParams(raw json.RawMessage) *apiError {
 	}
 	c.req.Handoff = Handoff{
 		ID: id, Peer: metadata.Incarnation{Engine: p.Peer.Engine, Generation: p.Peer.Generation}, Valid: time.Duration(*p.Valid) * time.Millisecond,
+		Ticket: p.Ticket,
 	}
 	return nil
 }

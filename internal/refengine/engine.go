@@ -18,6 +18,7 @@ type Engine struct {
 	model *Model
 	self  metadata.Incarnation
 	plane *plane // nil: only whole requests
+	gate  *kvplane.Gate
 	ended chan struct{}
 	wake  chan struct{}
 
@@ -63,6 +64,7 @@ func New(cfg Config) (*Engine, error) {
 		cost: time.NewTimer(time.Hour), counts: newCounts(),
 	}
 	e.cost.Stop()
+	e.gate = kvplane.NewGate(e.self, cfg.Plane.AwaitEnrolment)
 	if cfg.Plane.Transport != nil {
 		if e.plane, err = openPlane(cfg, g, e.self, func(r kvplane.Report) { e.post(func() { e.reported(r) }) }); err != nil {
 			return nil, errors.Join(err, g.close())
@@ -119,6 +121,11 @@ func (e *Engine) Submit(req Request) (*Sequence, error) {
 		return nil, fmt.Errorf("%w: a %s engine was asked for the %s leg", ErrLeg, e.cfg.Role, req.Leg)
 	case req.Leg != WholeLeg && e.plane == nil:
 		return nil, fmt.Errorf("%w: the engine has no plane", ErrLeg)
+	}
+	if req.Leg != WholeLeg {
+		if err := e.ticketed(&req); err != nil {
+			return nil, err
+		}
 	}
 	s := &Sequence{req: req, out: make(chan Output, req.MaxTokens+2), hashes: chain(req.Salt, req.Tokens, e.cfg.BlockTokens)}
 	s.tokens = append(make([]int32, 0, len(req.Tokens)+req.MaxTokens), req.Tokens...)

@@ -17,6 +17,8 @@ type Plane struct {
 	SerialStarts bool            // as in kvplane.Config
 	HTTP         string          // base URL of the engine's OpenAI routes, for its records
 	Control      string          // base URL of its control routes, for its records
+	// AwaitEnrolment refuses all legs until Engine.Enrol was called, with keys or with none.
+	AwaitEnrolment bool
 }
 
 // plane is the agents of one engine, one per rank.

@@ -23,6 +23,9 @@ type Handoff struct {
 	ID    kvplane.TransferID
 	Peer  metadata.Incarnation // the engine of the other leg
 	Valid time.Duration        // how long the other leg may take to come; default 30 s
+
+	Ticket string   // the gateway's; "": it gave none
+	digest [16]byte // of the ticket, once it was accepted
 }
 
 // Request is one sequence to compute.

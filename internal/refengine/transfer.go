@@ -59,6 +59,7 @@ func (e *Engine) expect(s *Sequence) {
 	for _, a := range e.plane.agents {
 		a.Expect(kvplane.Expectation{
 			ID: t.id, Peer: s.req.Handoff.Peer, Need: [2]int{s.cached, n}, Groups: []kvplane.BlockList{own}, Wait: s.req.Handoff.Valid,
+			Ticket: s.req.Handoff.digest, Hash: kvplane.HashTokens(s.req.Tokens),
 		})
 	}
 }
@@ -75,7 +76,8 @@ func (e *Engine) offer(s *Sequence) {
 			continue
 		}
 		ranks = append(ranks, e.plane.ranks[i])
-		a.Offer(kvplane.Offer{ID: t.id, Peer: s.req.Handoff.Peer, Tokens: n, Groups: []kvplane.BlockList{list}})
+		a.Offer(kvplane.Offer{ID: t.id, Peer: s.req.Handoff.Peer, Tokens: n, Groups: []kvplane.BlockList{list},
+			Ticket: s.req.Handoff.digest, Hash: kvplane.HashTokens(s.req.Tokens)})
 	}
 	if len(ranks) == 0 {
 		e.pool.release(t.blocks)
