@@ -1,7 +1,7 @@
 # make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check deps e2e-vllm bench vuln clean
+.PHONY: help build demo test check deps e2e-vllm bench vram-bundle vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -40,6 +40,10 @@ e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
 
 bench: build ## measure the gateway beside its floor, in one run
 	bin/pdrouter bench
+
+vram-bundle: ## pack the plane's suites for a GPU machine without network: bin/vram-bundle.tar.gz
+	$(call step,NIXL wheel,internal/deps/nixl.sh)
+	$(call step,bundle,internal/deps/vram-bundle.sh)
 
 vuln: ## govulncheck; needs its database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...

@@ -1,0 +1,71 @@
+#!/bin/sh
+# Runs the plane's suites over a GPU's memory, from the folder it lies in: no network, no Go, no CUDA toolkit. Prints
+# what it found first, and at the end what passed, failed and was skipped. It fails if a test fails, and, unless ALLOW=skip,
+# if there is no GPU.
+#
+# usage: run.sh [PATTERN]    of the tests of the transports; default: all that move bytes
+set -u
+PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
+export PATH
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
+pattern=${1:-Transport|Process|NIXL|Memory|Agent}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+
+PDROUTER_NIXL_LIB=$here/nixl
+capi=$(find "$here/nixl" -name libnixl_capi.so)
+cuda=$(find "$here/nixl" -name 'libuct_cuda.so*')
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+export PDROUTER_NIXL_LIB LD_LIBRARY_PATH
+
+# absent FILE prints the libraries that the loader does not find for a library.
+absent() { ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found.*/\1/p' | sort -u; }
+also() { LD_LIBRARY_PATH=$LD_LIBRARY_PATH${LD_LIBRARY_PATH:+:}$1; }
+
+for name in $(absent "$capi"); do
+	if [ -e "$here/fallback/$name" ]; then
+		mkdir -p "$work/lib"
+		ln -s "$here/fallback/$name" "$work/lib/$name"
+	fi
+done
+[ ! -d "$work/lib" ] || also "$work/lib"
+case $(absent "$cuda") in *libcuda.so.1*)
+	# The driver lies where the loader does not look; take the folder that has both of its libraries.
+	for dir in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/lib64 \
+		/usr/lib/wsl/lib /run/nvidia/driver/usr/lib/x86_64-linux-gnu /run/opengl-driver/lib; do
+		if [ -e "$dir/libcuda.so.1" ]; then
+			also "$dir"
+			break
+		fi
+	done
+	;;
+esac
+
+echo "machine:  $(uname -srm), $(nproc) processors, $(ldd --version 2>/dev/null | head -n 1)"
+nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader 2>/dev/null | sed 's/^/GPU:      /'
+echo "driver:   $(ldd "$cuda" 2>/dev/null | sed -n 's/.*\(libcuda.so.1 => .*\) (0x.*/\1/p' | grep -v 'not found' || echo 'no libcuda.so.1')"
+echo "NIXL:     $capi"
+echo "missing:  $(absent "$capi" | tr '\n' ' ')for NIXL; $(absent "$cuda" | tr '\n' ' ')for UCX's CUDA"
+env | grep -E '^(UCX|NIXL|CUDA|LD_LIBRARY|PDROUTER)_' | sed 's/^/set:      /'
+
+failed=0
+# suite FOLDER PATTERN runs the tests of one package in its folder, as go test does.
+suite() {
+	echo "== $1"
+	(cd "$here/$1" && ./suite -test.v -test.count=1 -test.timeout=8m -test.run "$2") >"$log" 2>&1 || failed=1
+	grep -vE '^[[:space:]]*=== ' "$log"
+	cat "$log" >>"$work/all"
+}
+: >"$work/all"
+suite kvplane/cuda .
+suite kvplane "$pattern"
+suite internal/refengine 'Device'
+
+count() { grep -cE "^[[:space:]]*--- $1:.*$2" "$work/all"; }
+echo "== $(count PASS '') passed, $(count FAIL '') failed, $(count SKIP '') skipped; over a GPU's memory $(count PASS '(vram|GPU|RealDevice)') passed, $(count SKIP '(vram|GPU|RealDevice)') skipped"
+if [ "$(count PASS '(vram|GPU|RealDevice)')" = 0 ] && [ "${ALLOW:-}" != skip ]; then
+	echo "== nothing ran over a GPU's memory; ALLOW=skip takes that for a success"
+	failed=1
+fi
+exit $failed
