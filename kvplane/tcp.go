@@ -61,13 +61,15 @@ type TCPStats struct {
 	Landed    uint64 // bytes of peers' writes; the sum of the next two
 	Inbound   int    // connections from peers, now
 	Peers     int    // peers connected to, now
+	Memory    int    // of Peers: those that copy out of this process's memory
 
 	SocketBytes uint64 // of Landed: what came through sockets
 	MemoryBytes uint64 // of Landed: what was copied out of the writer's memory
 }
 
-// TCP is the transport in pure Go: one connection for each direction between two agents, writes land straight from
-// the socket in registered memory. The bytes are not encrypted: it is for loopback and trusted networks.
+// TCP is the transport in pure Go. Each direction between two agents has a session of one or more connections; writes
+// land in registered memory straight from the sockets or, on one host, out of the writer's memory (see tcpOffer). The
+// bytes are not encrypted: it is for loopback and trusted networks.
 type TCP struct {
 	cfg    TCPConfig
 	wake   chan struct{}
@@ -79,7 +81,8 @@ type TCP struct {
 	name     string
 	secret   []byte
 	memory   spans
-	listener net.Listener
+	listener *net.TCPListener
+	process  metadata.Process // zero: nobody can tell this process by its number, or no bytes are to go through memory
 
 	mu      sync.Mutex
 	peers   map[string]*tcpPeer
@@ -126,12 +129,16 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 	switch {
 	case t.listener != nil:
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: already open", agent)
+	case t.cfg.Path != "" && t.cfg.Path != pathSocket && t.cfg.Path != pathMemory:
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: path is %q; want %q, %q or nothing", agent, t.cfg.Path, pathSocket, pathMemory)
+	case t.cfg.Streams < 1 || t.cfg.Streams > maxStreams:
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %d streams; want 1 to %d", agent, t.cfg.Streams, maxStreams)
 	case agent == "" || len(agent) > maxAgentName:
 		return nil, "", fmt.Errorf("kvplane: tcp agent name of %d bytes; want 1 to %d", len(agent), maxAgentName)
 	}
 	s, err := newSpans(memory)
 	if err != nil {
-		return nil, "", err
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %w", agent, err)
 	}
 	secret := make([]byte, secretBytes)
 	if _, err := rand.Read(secret); err != nil {
@@ -146,11 +153,15 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 	if err != nil {
 		return nil, "", errors.Join(fmt.Errorf("kvplane: tcp agent %s: %w", agent, err), ln.Close())
 	}
-	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s}.encode()
+	var process metadata.Process
+	if t.cfg.Path != pathSocket {
+		process = thisProcess()
+	}
+	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s, Process: process}.encode()
 	if err != nil {
 		return nil, "", errors.Join(fmt.Errorf("kvplane: tcp agent %s: %w", agent, err), ln.Close())
 	}
-	t.name, t.secret, t.memory, t.listener = agent, secret, s, ln
+	t.name, t.secret, t.memory, t.process, t.listener = agent, secret, s, process, ln.(*net.TCPListener)
 	t.tasks.Go(t.accept)
 	return blob, "", nil
 }
@@ -303,51 +314,17 @@ func (t *TCP) deliver(from *tcpInbound, in Incoming) bool {
 	return true
 }
 
-// Fence implements Fencer: it cuts every connection on which the agent writes here, and closes each later one at the
-// first byte of a write.
-func (t *TCP) Fence(agent string) error {
-	t.mu.Lock()
-	closed := t.closed
-	t.barred[agent] = true
-	t.mu.Unlock()
-	if closed {
-		return fmt.Errorf("kvplane: tcp fence of %s: %w", agent, ErrClosed)
-	}
-	t.fence(func(c *tcpInbound) bool { return c.agent == agent })
-	return nil
-}
-
-// Admit implements Fencer.
-func (t *TCP) Admit(agent string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.barred, agent)
-}
-
-// fence cuts the connections that which, called with mu held, chooses, and waits until they land nothing any more.
-func (t *TCP) fence(which func(*tcpInbound) bool) {
-	t.mu.Lock()
-	var cut []*tcpInbound
-	for c := range t.inbound {
-		if which(c) {
-			c.fenced = true
-			cut = append(cut, c)
-		}
-	}
-	t.room.Broadcast()
-	t.mu.Unlock()
-	for _, c := range cut {
-		_ = c.conn.Close() // its reader reports nothing: it was told
-		<-c.done
-	}
-}
-
 // Stats returns the counters. Safe for concurrent use.
 func (t *TCP) Stats() TCPStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.stats
 	s.Inbound, s.Peers = len(t.inbound), len(t.peers)
+	for _, p := range t.peers {
+		if p.memory.Load() {
+			s.Memory++
+		}
+	}
 	return s
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"pdrouter/metadata"
 )
 
 // tcpBlob is what a peer must know to write into this agent's memory. Whoever holds it may do so: it is a secret.
@@ -12,9 +14,12 @@ type tcpBlob struct {
 	Addresses []string `msgpack:"addresses"` // host:port, tried in order
 	Secret    []byte   `msgpack:"secret"`    // new at every Open
 	Memory    []Memory `msgpack:"memory"`
+
+	// Process is where the agent lives, so that a peer on the same host can offer it its memory; zero if it takes none.
+	Process metadata.Process `msgpack:"process"`
 }
 
-const tcpBlobVersion = 1
+const tcpBlobVersion = 2
 
 func (b tcpBlob) encode() ([]byte, error) { return msgpack.Marshal(b) }
 

@@ -1,9 +1,6 @@
 package kvplane
 
 import (
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,28 +9,36 @@ import (
 
 // A frame is a header of frameBytes, little-endian, and length bytes of body.
 //
-//	kind 1 | 3 zero bytes | length uint32 | seq uint64 | address uint64
+//	kind 1 | 3 zero bytes | length uint32 | seq uint64 | count uint64
 //
-// Writes of one connection are numbered from 1 and sent one after the other; messages may stand between their chunks.
+// Writes of one session are numbered from 1. The bytes of one may come over every connection of the session, cut into
+// chunks or pulls; all else comes over the first connection, and writes end in their order.
 type frame struct {
-	kind    frameKind
-	length  uint32
-	seq     uint64 // chunk, end, answer: the write's number on this connection
-	address uint64 // chunk: where the body goes; end: bytes of the whole write
+	kind   frameKind
+	length uint32
+	seq    uint64 // chunk, pull, end, answer: the write's number in this session
+	count  uint64 // chunk, pull: ranges; end: bytes of the whole write; taken: bytes
 }
 
 type frameKind uint8
 
 const (
 	frameMessage frameKind = iota + 1 // body: the message
-	frameChunk                        // body: bytes to land at address
+	frameChunk                        // body: ranges, and then their bytes
 	frameEnd                          // body: the write's notification, may be empty
 	frameAnswer                       // from the receiver: every byte of write seq has landed
+	framePull                         // body: ranges, whose bytes the receiver copies from the writer's memory
+	frameTaken                        // from the receiver: a pull is done
+	frameOffer                        // body: a tcpOffer
+	frameVerdict                      // from the receiver. body: why it takes no offer, empty if it does
 )
 
 const (
 	frameBytes = 24
-	maxChunk   = 256 << 10 // bytes of a chunk; messages wait no longer than one chunk
+	stripBytes = 24
+	maxStrips  = 512       // of a chunk or a pull; with the word a call to the kernel takes at most 1,024 of them
+	maxChunk   = 512 << 10 // bytes of a chunk; messages wait no longer than one chunk
+	maxPull    = 2 << 20   // bytes of a pull: a fence waits no longer than one
 )
 
 // errFrame is the cause when a peer sent what this protocol does not allow.
@@ -43,7 +48,7 @@ func (f frame) append(b []byte) []byte {
 	b = append(b, byte(f.kind), 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, f.length)
 	b = binary.LittleEndian.AppendUint64(b, f.seq)
-	return binary.LittleEndian.AppendUint64(b, f.address)
+	return binary.LittleEndian.AppendUint64(b, f.count)
 }
 
 // readFrame reads one header into scratch, which has frameBytes bytes.
@@ -55,97 +60,65 @@ func readFrame(r io.Reader, scratch []byte) (frame, error) {
 		return frame{}, fmt.Errorf("%w: padding is not zero", errFrame)
 	}
 	return frame{
-		kind:    frameKind(scratch[0]),
-		length:  binary.LittleEndian.Uint32(scratch[4:]),
-		seq:     binary.LittleEndian.Uint64(scratch[8:]),
-		address: binary.LittleEndian.Uint64(scratch[16:]),
+		kind:   frameKind(scratch[0]),
+		length: binary.LittleEndian.Uint32(scratch[4:]),
+		seq:    binary.LittleEndian.Uint64(scratch[8:]),
+		count:  binary.LittleEndian.Uint64(scratch[16:]),
 	}, nil
 }
 
-// The handshake. Whoever accepts sends tcpMagic and a nonce; whoever dialled answers with a nonce of its own, the
-// session's number, its agent name and a proof that it knows the secret of the other's blob; the accepting side proves
-// the same. The secret itself is never sent, and a stranger who reaches the port gets a nonce and nothing else. A
-// session ends those of the same agent with a lower number: what they had not landed yet never lands.
-const (
-	tcpMagic     = "pdrk\x00\x01\x00\x00"
-	nonceBytes   = 32
-	helloBytes   = nonceBytes + 8 // the dialling side's nonce and session
-	secretBytes  = 32
-	maxAgentName = 256 // bytes
-)
-
-// errSecret is the cause when a peer does not know the secret of the blob.
-var errSecret = errors.New("peer does not know the blob's secret")
-
-// proof is what only a holder of the secret can compute for this connection.
-func proof(secret []byte, side, accepting, dialling string, a, d []byte) []byte {
-	mac := hmac.New(sha256.New, secret)
-	for _, part := range [][]byte{[]byte(tcpMagic), []byte(side), []byte(accepting), []byte(dialling), a, d} {
-		var n [8]byte
-		binary.LittleEndian.PutUint64(n[:], uint64(len(part)))
-		mac.Write(n[:])
-		mac.Write(part)
-	}
-	return mac.Sum(nil)
+// A strip of a frame is a Range of stripBytes, little-endian: where it goes, its length, and in a pull where it lies
+// in the writer's memory (in a chunk 0).
+//
+//	remote uint64 | length uint64 | local uint64
+func appendStrip(b []byte, r Range) []byte {
+	b = binary.LittleEndian.AppendUint64(b, r.Remote)
+	b = binary.LittleEndian.AppendUint64(b, r.Length)
+	return binary.LittleEndian.AppendUint64(b, r.Local)
 }
 
-// greet runs the dialling side of the handshake.
-func greet(conn io.ReadWriter, self, peer string, secret []byte, session uint64) error {
-	var hello [len(tcpMagic) + nonceBytes]byte
-	if _, err := io.ReadFull(conn, hello[:]); err != nil {
-		return err
+// strips returns how many bytes of the body of a chunk or a pull are its ranges, and how many those ranges must have
+// together, 0 for a pull: its frame does not say.
+func (f frame) strips() (table int, payload uint64, err error) {
+	switch {
+	case f.count == 0 || f.count > maxStrips:
+		return 0, 0, fmt.Errorf("%w: %d ranges", errFrame, f.count)
+	case uint64(f.length) < f.count*stripBytes:
+		return 0, 0, fmt.Errorf("%w: %d ranges in %d bytes", errFrame, f.count, f.length)
 	}
-	if string(hello[:len(tcpMagic)]) != tcpMagic {
-		return fmt.Errorf("%w: the other side speaks another protocol", errFrame)
+	table, payload = int(f.count)*stripBytes, uint64(f.length)-f.count*stripBytes
+	if f.kind == framePull && payload != 0 || f.kind == frameChunk && (payload == 0 || payload > maxChunk) {
+		return 0, 0, fmt.Errorf("%w: %d bytes after the ranges", errFrame, payload)
 	}
-	accepted := hello[len(tcpMagic):]
-	own := make([]byte, nonceBytes, helloBytes)
-	if _, err := rand.Read(own); err != nil {
-		return err
-	}
-	own = binary.LittleEndian.AppendUint64(own, session)
-	b := append([]byte(nil), own...)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(self)))
-	b = append(b, self...)
-	b = append(b, proof(secret, "dial", peer, self, accepted, own)...)
-	if _, err := conn.Write(b); err != nil {
-		return err
-	}
-	answer := make([]byte, sha256.Size)
-	if _, err := io.ReadFull(conn, answer); err != nil {
-		return err
-	}
-	if !hmac.Equal(answer, proof(secret, "accept", peer, self, accepted, own)) {
-		return errSecret
-	}
-	return nil
+	return table, payload, nil
 }
 
-// admit runs the accepting side of the handshake and returns the name that the peer gave itself, and the session.
-func admit(conn io.ReadWriter, self string, secret []byte) (string, uint64, error) {
-	own := make([]byte, nonceBytes)
-	if _, err := rand.Read(own); err != nil {
-		return "", 0, err
+// parseStrips checks the ranges of a chunk or a pull against the memory of both sides (from is nil for a chunk),
+// appends them to out and returns them with the sum of their lengths.
+func parseStrips(f frame, table []byte, payload uint64, into, from spans, out []Range) ([]Range, uint64, error) {
+	most, sum := uint64(maxPull), uint64(0)
+	if f.kind == frameChunk {
+		most = payload
 	}
-	if _, err := conn.Write(append([]byte(tcpMagic), own...)); err != nil {
-		return "", 0, err
+	for ; len(table) >= stripBytes; table = table[stripBytes:] {
+		r := Range{
+			Remote: binary.LittleEndian.Uint64(table),
+			Length: binary.LittleEndian.Uint64(table[8:]),
+			Local:  binary.LittleEndian.Uint64(table[16:]),
+		}
+		switch {
+		case r.Length == 0 || r.Length > most-sum:
+			return nil, 0, fmt.Errorf("%w: a range of %d bytes after %d of at most %d", errFrame, r.Length, sum, most)
+		case !into.holds(r.Remote, r.Length):
+			return nil, 0, fmt.Errorf("%w: %d bytes at %#x, outside registered memory", errFrame, r.Length, r.Remote)
+		case f.kind == frameChunk && r.Local != 0, f.kind == framePull && !from.holds(r.Local, r.Length):
+			return nil, 0, fmt.Errorf("%w: %d bytes from %#x, outside the writer's registered memory", errFrame, r.Length, r.Local)
+		}
+		sum += r.Length
+		out = append(out, r)
 	}
-	var head [helloBytes + 2]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return "", 0, err
+	if f.kind == frameChunk && sum != payload {
+		return nil, 0, fmt.Errorf("%w: ranges of %d bytes and %d bytes", errFrame, sum, payload)
 	}
-	n := int(binary.LittleEndian.Uint16(head[helloBytes:]))
-	if n == 0 || n > maxAgentName {
-		return "", 0, fmt.Errorf("%w: agent name of %d bytes", errFrame, n)
-	}
-	rest := make([]byte, n+sha256.Size)
-	if _, err := io.ReadFull(conn, rest); err != nil {
-		return "", 0, err
-	}
-	peer, theirs := string(rest[:n]), head[:helloBytes]
-	if !hmac.Equal(rest[n:], proof(secret, "dial", self, peer, own, theirs)) {
-		return "", 0, errSecret
-	}
-	_, err := conn.Write(proof(secret, "accept", self, peer, own, theirs))
-	return peer, binary.LittleEndian.Uint64(theirs[nonceBytes:]), err
+	return out, sum, nil
 }

@@ -18,13 +18,15 @@ const (
 
 // tcpInbound is a connection on which one peer writes here. Its goroutine owns the socket.
 type tcpInbound struct {
-	t    *TCP
-	conn net.Conn
-	done chan struct{} // closed when its goroutine lands nothing any more
+	t      *TCP
+	conn   *net.TCPConn
+	done   chan struct{} // closed when its goroutine lands nothing any more
+	lander lander
+	stream int // its place in the session; set with session
 
 	// Guarded by t.mu.
 	agent       string // "" before the handshake
-	session     uint64
+	session     *tcpSession
 	queued      int
 	queuedBytes int
 	fenced      bool
@@ -35,7 +37,7 @@ func (t *TCP) accept() {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
-		conn, err := t.listener.Accept()
+		conn, err := t.listener.AcceptTCP()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -71,6 +73,7 @@ func (c *tcpInbound) run() {
 	err := c.serve()
 	_ = c.conn.Close()
 	close(c.done)
+	c.part()
 	t.mu.Lock()
 	delete(t.inbound, c)
 	stranger, fenced := c.agent == "", c.fenced || t.closed
@@ -83,123 +86,136 @@ func (c *tcpInbound) run() {
 		t.stats.BadFrames++
 	}
 	t.mu.Unlock()
-	if !fenced && (stranger || bad) {
+	switch {
+	case fenced:
+	case stranger || bad:
 		t.cfg.Log.Warn("kvplane: tcp connection refused", "agent", t.name, "peer", c.agent, "from", c.conn.RemoteAddr().String(), "err", err)
+	case !errors.Is(err, io.EOF):
+		t.cfg.Log.Info("kvplane: tcp connection ended", "agent", t.name, "peer", c.agent, "err", err)
 	}
 }
 
-// serve takes in frames until the connection ends. A chunk lands only if the connection is not fenced, its number is
-// that of the write in progress, and every byte of it lies in registered memory.
+// serve takes in frames until the connection ends. Bytes land only if the connection is not fenced, their number is
+// that of a write in progress, and every one of them lies in registered memory.
 func (c *tcpInbound) serve() error {
 	t := c.t
 	if err := c.conn.SetDeadline(time.Now().Add(t.cfg.Dial)); err != nil {
 		return err
 	}
-	agent, session, err := admit(c.conn, t.name, t.secret)
+	g, keys, err := admit(c.conn, t.name, t.secret)
 	if err != nil {
 		return err
 	}
-	if !c.supersede(agent, session) {
-		return ErrClosed
+	if err := c.join(g); err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(keys.confirm); err != nil {
+		return err
 	}
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	in := bufio.NewReaderSize(c.conn, socketBuffer)
+	l := &c.lander
+	if l.raw, err = c.conn.SyscallConn(); err != nil {
+		return err
+	}
+	l.in = bufio.NewReaderSize(c.conn, readBuffer)
 	var header [frameBytes]byte
-	seq, landed := uint64(1), uint64(0) // the write in progress
 	for {
-		f, err := readFrame(in, header[:])
+		if l.in.Buffered() == 0 {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+		f, err := readFrame(l.in, header[:])
 		if err != nil {
 			return err
 		}
-		switch f.kind {
-		case frameMessage:
-			if err := c.message(in, f); err != nil {
-				return err
-			}
-		case frameChunk:
-			if c.barred() { // before the fence it would have been cut
-				return ErrClosed
-			}
-			into, ok := t.memory.view(f.address, uint64(f.length))
-			switch {
-			case f.seq != seq:
-				return fmt.Errorf("%w: a chunk of write %d during write %d", errFrame, f.seq, seq)
-			case f.length == 0 || f.length > maxChunk:
-				return fmt.Errorf("%w: a chunk of %d bytes", errFrame, f.length)
-			case !ok:
-				return fmt.Errorf("%w: a chunk of %d bytes at %#x, outside registered memory", errFrame, f.length, f.address)
-			}
-			if err := c.land(in, into); err != nil {
-				return err
-			}
-			landed += uint64(f.length)
-		case frameEnd:
-			if f.seq != seq || f.address != landed {
-				return fmt.Errorf("%w: the end of write %d after %d bytes; %d bytes of write %d have landed", errFrame, f.seq, f.address, landed, seq)
-			}
-			if err := c.message(in, f); err != nil {
-				return err
-			}
-			if _, err := c.conn.Write(frame{kind: frameAnswer, seq: seq}.append(header[:0])); err != nil {
-				return err
-			}
-			seq, landed = seq+1, 0
+		bytes := f.kind == frameChunk || f.kind == framePull
+		switch {
+		case !bytes && c.stream != 0:
+			err = fmt.Errorf("%w: kind %d on stream %d", errFrame, f.kind, c.stream)
+		case bytes:
+			err = c.land(f)
+		case f.kind == frameMessage:
+			err = c.message(f)
+		case f.kind == frameEnd:
+			err = c.end(f)
+		case f.kind == frameOffer:
+			err = c.offered(f, keys.word)
 		default:
-			return fmt.Errorf("%w: kind %d", errFrame, f.kind)
+			err = fmt.Errorf("%w: kind %d", errFrame, f.kind)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-// supersede names the connection's peer and fences its older sessions. It is false if there is a newer one, or if the
-// connection was fenced meanwhile.
-func (c *tcpInbound) supersede(agent string, session uint64) bool {
-	c.t.mu.Lock()
-	c.agent, c.session = agent, session
-	for other := range c.t.inbound {
-		c.fenced = c.fenced || other.agent == agent && other.session > session
+// end takes in the end of a write, delivers its notification if it has one, and answers.
+func (c *tcpInbound) end(f frame) error {
+	body, err := c.body(f)
+	if err != nil {
+		return err
 	}
-	stale := c.fenced
-	c.t.mu.Unlock()
-	if !stale {
-		c.t.fence(func(other *tcpInbound) bool { return other.agent == agent && other.session < session })
+	if err := c.ended(f); err != nil {
+		return err
 	}
-	return !stale
+	if len(body) > 0 && !c.t.deliver(c, Incoming{Kind: MessageReceived, Agent: c.agent, Body: body}) {
+		return ErrClosed
+	}
+	c.lander.answers = frame{kind: frameAnswer, seq: f.seq}.append(c.lander.answers)
+	return c.flush()
 }
 
-// barred says that the connection's peer was fenced and must not write yet. A connection that has passed this before
-// a fence is cut by it.
-func (c *tcpInbound) barred() bool {
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	return c.fenced || c.t.barred[c.agent]
-}
-
-// land reads bytes straight into registered memory.
-func (c *tcpInbound) land(in io.Reader, into []byte) error {
-	n, err := io.ReadFull(in, into)
-	c.t.mu.Lock()
-	c.t.stats.Landed += uint64(n)
-	c.t.stats.SocketBytes += uint64(n)
-	c.t.mu.Unlock()
-	return err
-}
-
-// message reads a body and queues it; the empty notification of a write is none.
-func (c *tcpInbound) message(in io.Reader, f frame) error {
-	if f.length > MaxMessage {
-		return fmt.Errorf("%w: a message of %d bytes", errFrame, f.length)
-	}
-	if f.kind == frameEnd && f.length == 0 {
-		return nil
-	}
-	body := make([]byte, f.length)
-	if _, err := io.ReadFull(in, body); err != nil {
+func (c *tcpInbound) message(f frame) error {
+	body, err := c.body(f)
+	if err != nil {
 		return err
 	}
 	if !c.t.deliver(c, Incoming{Kind: MessageReceived, Agent: c.agent, Body: body}) {
 		return ErrClosed
 	}
 	return nil
+}
+
+func (c *tcpInbound) body(f frame) ([]byte, error) {
+	if f.length > MaxMessage {
+		return nil, fmt.Errorf("%w: a message of %d bytes", errFrame, f.length)
+	}
+	body := make([]byte, f.length)
+	_, err := io.ReadFull(c.lander.in, body)
+	return body, err
+}
+
+// offered takes in the writer's offer of its memory and answers whether it is accepted.
+func (c *tcpInbound) offered(f frame, word []byte) error {
+	raw, err := c.body(f)
+	if err != nil {
+		return err
+	}
+	var s *source
+	why := "the receiver is configured to use sockets"
+	if c.t.cfg.Path != pathSocket {
+		o, err := parseOffer(raw, c.t.process)
+		if err == nil {
+			s, err = newSource(o, word)
+		}
+		switch {
+		case errors.Is(err, errFrame):
+			return err
+		case err != nil:
+			why = err.Error()
+		default:
+			why = ""
+		}
+	}
+	if why == "" {
+		c.t.mu.Lock()
+		c.session.source = s
+		c.t.mu.Unlock()
+	}
+	c.lander.answers = frame{kind: frameVerdict, length: uint32(len(why))}.append(c.lander.answers)
+	c.lander.answers = append(c.lander.answers, why...)
+	return c.flush()
 }

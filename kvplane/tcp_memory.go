@@ -3,8 +3,6 @@ package kvplane
 import (
 	"fmt"
 	"sort"
-
-	"pdrouter/kvplane/nixl"
 )
 
 // spans is registered memory, sorted by address, without overlap.
@@ -16,10 +14,12 @@ func newSpans(memory []Memory) (spans, error) {
 	sort.Slice(s, func(i, j int) bool { return s[i].Base < s[j].Base })
 	for i, m := range s {
 		switch {
+		case m.Type != "" && m.Type != "dram":
+			return nil, fmt.Errorf("memory at %#x is of type %q; tcp moves dram only", m.Base, m.Type)
 		case m.Base == 0 || m.Length == 0 || m.Base+m.Length < m.Base:
-			return nil, fmt.Errorf("kvplane: memory at %#x of %d bytes is empty or wraps around", m.Base, m.Length)
+			return nil, fmt.Errorf("memory at %#x of %d bytes is empty or wraps around", m.Base, m.Length)
 		case i > 0 && s[i-1].Base+s[i-1].Length > m.Base:
-			return nil, fmt.Errorf("kvplane: memory at %#x overlaps memory at %#x", m.Base, s[i-1].Base)
+			return nil, fmt.Errorf("memory at %#x overlaps memory at %#x", m.Base, s[i-1].Base)
 		}
 	}
 	return s, nil
@@ -33,12 +33,4 @@ func (s spans) holds(address, length uint64) bool {
 	}
 	offset := address - s[i].Base
 	return offset <= s[i].Length && length <= s[i].Length-offset
-}
-
-// view returns the bytes of a range, and false for one that does not lie in registered memory.
-func (s spans) view(address, length uint64) ([]byte, bool) {
-	if !s.holds(address, length) {
-		return nil, false
-	}
-	return nixl.View(address, length), true
 }

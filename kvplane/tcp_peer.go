@@ -1,42 +1,28 @@
 package kvplane
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync"
-	"time"
+	"sync/atomic"
 )
 
 const (
 	maxUnsent      = 4096     // messages queued for a peer that does not take them
 	maxUnsentBytes = 64 << 20 // and their bytes
 	maxPending     = 4096     // writes of a peer without an answer
-	socketBuffer   = 64 << 10 // bytes gathered before a system call; larger pieces go out of the memory they lie in
 )
-
-// keepAlive finds out about a silent host that is gone.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}
 
 // tcpWrite is one write on its way to a peer.
 type tcpWrite struct {
 	id     uint64
 	seq    uint64
-	pieces []piece
+	ranges []Range // not sent
 	notify []byte
 	bytes  uint64
 }
 
-// piece is what is left of one range.
-type piece struct {
-	data   []byte
-	remote uint64
-}
-
-// tcpPeer is the connection on which this agent writes to one peer. Its goroutine (run) owns the socket.
+// tcpPeer is the session on which this agent writes to one peer.
 type tcpPeer struct {
 	t       *TCP
 	agent   string
@@ -45,20 +31,23 @@ type tcpPeer struct {
 	session uint64 // grows with each Connect
 	ctx     context.Context
 	cancel  context.CancelFunc
-	queued  chan struct{} // rings when something was queued
+	memory  atomic.Bool // the peer copies out of this process's memory; settled before the first write is sent
+	pledge  *pledge     // only its goroutine (run) has to do with it
 
 	mu           sync.Mutex
+	streams      []*tcpStream // nil until all are there
 	messages     [][]byte
 	messageBytes int
-	writes       []*tcpWrite // not sent whole
-	pending      []*tcpWrite // without an answer, by seq; those in writes too
+	writes       []*tcpWrite // with bytes to send, but for those behind the first
+	ends         []*tcpWrite // all bytes sent or about to be
+	pending      []*tcpWrite // without an answer, by seq; those in writes and ends too
 	nextSeq      uint64
-	lost         error // why the connection ended
+	lost         error // why the session ended
 	forgotten    bool  // the owner disconnected: its end is no news
 }
 
 func newTCPPeer(t *TCP, agent string, blob tcpBlob, remote spans) *tcpPeer {
-	p := &tcpPeer{t: t, agent: agent, blob: blob, remote: remote, queued: make(chan struct{}, 1), nextSeq: 1}
+	p := &tcpPeer{t: t, agent: agent, blob: blob, remote: remote, nextSeq: 1}
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	return p
 }
@@ -70,10 +59,12 @@ func (p *tcpPeer) forget() {
 	p.cancel()
 }
 
-func (p *tcpPeer) ring() {
-	select {
-	case p.queued <- struct{}{}:
-	default:
+// ringLocked wakes the first of the connections, or all.
+func (p *tcpPeer) ringLocked(all bool) {
+	for i, s := range p.streams {
+		if i == 0 || all {
+			s.ring()
+		}
 	}
 }
 
@@ -99,7 +90,7 @@ func (p *tcpPeer) send(body []byte) error {
 	}
 	p.messages = append(p.messages, append(make([]byte, 0, len(body)), body...))
 	p.messageBytes += len(body)
-	p.ring()
+	p.ringLocked(false)
 	return nil
 }
 
@@ -108,18 +99,16 @@ func (p *tcpPeer) write(id uint64, ranges []Range, notify []byte) error {
 	if len(notify) > MaxMessage {
 		return fmt.Errorf("notification of %d bytes; at most %d", len(notify), MaxMessage)
 	}
-	w := &tcpWrite{id: id, pieces: make([]piece, 0, len(ranges)), notify: append([]byte(nil), notify...)}
+	w := &tcpWrite{id: id, ranges: append([]Range(nil), ranges...), notify: append([]byte(nil), notify...)}
 	for _, r := range ranges {
-		data, ok := p.t.memory.view(r.Local, r.Length)
 		switch {
 		case r.Length == 0:
 			return fmt.Errorf("range at %#x is empty", r.Local)
-		case !ok:
+		case !p.t.memory.holds(r.Local, r.Length):
 			return fmt.Errorf("range at %#x of %d bytes is not in registered memory", r.Local, r.Length)
 		case !p.remote.holds(r.Remote, r.Length):
 			return fmt.Errorf("range at %#x of %d bytes is not in the peer's registered memory", r.Remote, r.Length)
 		}
-		w.pieces = append(w.pieces, piece{data: data, remote: r.Remote})
 		w.bytes += r.Length
 	}
 	p.mu.Lock()
@@ -134,23 +123,28 @@ func (p *tcpPeer) write(id uint64, ranges []Range, notify []byte) error {
 	p.nextSeq++
 	p.writes = append(p.writes, w)
 	p.pending = append(p.pending, w)
-	p.ring()
+	p.settleLocked()
+	p.ringLocked(true)
 	return nil
 }
 
-// run carries the connection from its dial to its end and reports the end.
+// run carries the session from its dial to its end and reports the end.
 func (p *tcpPeer) run() {
 	defer p.cancel()
 	err := p.serve()
 	if p.ctx.Err() != nil {
 		err = ErrClosed
 	}
+	if err := p.stand(nil); err != nil {
+		p.t.cfg.Log.Error("kvplane: tcp", "agent", p.t.name, "peer", p.agent, "err", err)
+	}
+	p.memory.Store(false)
 	p.mu.Lock()
 	p.lost = err
 	pending, forgotten := p.pending, p.forgotten
-	p.messages, p.messageBytes, p.writes, p.pending = nil, 0, nil, nil
+	p.streams, p.messages, p.messageBytes, p.writes, p.ends, p.pending = nil, nil, 0, nil, nil, nil
 	p.mu.Unlock()
-	for _, w := range pending { // nothing reads their bytes any more
+	for _, w := range pending { // nothing that still reads their bytes is believed any more
 		p.t.deliver(nil, Incoming{Kind: WriteEnded, Agent: p.agent, ID: w.id, Err: fmt.Errorf("kvplane: tcp write to %s: %w: %w", p.agent, ErrPeerLost, err)})
 	}
 	if !forgotten {
@@ -158,149 +152,126 @@ func (p *tcpPeer) run() {
 	}
 }
 
-// serve returns why the connection ended, after everything that used it has stopped.
+// stand revokes the pledge that stood and lets another one stand.
+func (p *tcpPeer) stand(next *pledge) error {
+	old := p.pledge
+	p.pledge = next
+	return old.revoke()
+}
+
+// serve returns why the session ended, after everything that used it has stopped. The loss of one connection is the
+// loss of all.
 func (p *tcpPeer) serve() error {
-	conn, err := p.dial()
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(p.ctx, func() { _ = conn.Close() })
-	defer stop()
-	answers := make(chan error, 1)
-	ended := make(chan struct{})
-	go func() {
-		answers <- p.readAnswers(conn)
-		close(ended)
-		_ = conn.Close() // a blocked sender returns
-	}()
-	sendErr := p.sendQueued(conn, ended)
-	_ = conn.Close()
-	if err := <-answers; err != nil && (sendErr == nil || !errors.Is(err, net.ErrClosed)) {
-		return err
-	}
-	return sendErr
-}
-
-// dial connects to the first address that answers and proves the secret.
-func (p *tcpPeer) dial() (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, p.t.cfg.Dial)
-	defer cancel()
-	d := net.Dialer{KeepAliveConfig: keepAlive, Control: p.t.control}
-	var errs []error
-	for _, address := range p.blob.Addresses {
-		conn, err := d.DialContext(ctx, "tcp", address)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-		err = greet(conn, p.t.name, p.agent, p.blob.Secret, p.session)
-		if stop() && err == nil {
-			return conn, nil
-		}
-		errs = append(errs, fmt.Errorf("handshake with %s: %w", address, errors.Join(err, ctx.Err(), conn.Close())))
-	}
-	return nil, errors.Join(errs...)
-}
-
-// sendQueued sends what is queued until the connection or its reader ends: messages first, then one chunk of the
-// oldest write, so that a message waits for no more than a chunk.
-func (p *tcpPeer) sendQueued(conn net.Conn, ended <-chan struct{}) error {
-	out := bufio.NewWriterSize(conn, socketBuffer)
-	var header [frameBytes]byte
-	put := func(f frame, body []byte) error {
-		if _, err := out.Write(f.append(header[:0])); err != nil {
-			return err
-		}
-		_, err := out.Write(body)
-		return err
-	}
-	for {
-		message, isMessage, w := p.next()
-		var err error
-		switch {
-		case isMessage:
-			err = put(frame{kind: frameMessage, length: uint32(len(message))}, message)
-		case w == nil:
-			if err := out.Flush(); err != nil {
-				return err
-			}
-			select {
-			case <-p.queued:
-			case <-ended:
-				return nil
-			case <-p.ctx.Done():
-				return p.ctx.Err()
-			}
-		case len(w.pieces) == 0:
-			p.sent()
-			err = put(frame{kind: frameEnd, seq: w.seq, address: w.bytes, length: uint32(len(w.notify))}, w.notify)
-		default:
-			at := &w.pieces[0]
-			data := at.data[:min(len(at.data), maxChunk)]
-			err = put(frame{kind: frameChunk, seq: w.seq, address: at.remote, length: uint32(len(data))}, data)
-			at.data, at.remote = at.data[len(data):], at.remote+uint64(len(data))
-			if len(at.data) == 0 {
-				w.pieces = w.pieces[1:]
-			}
-		}
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel(nil)
+	var streams []*tcpStream
+	for place := range p.t.cfg.Streams {
+		s, err := p.dial(ctx, place)
 		if err != nil {
 			return err
 		}
+		defer s.conn.Close() // for the error of a later dial
+		streams = append(streams, s)
 	}
+	for _, s := range streams {
+		context.AfterFunc(ctx, func() { _ = s.conn.Close() })
+		tasks.Go(func() { cancel(s.readAnswers()) })
+		tasks.Go(func() { cancel(s.send(ctx)) })
+	}
+	p.mu.Lock()
+	p.streams = streams
+	p.ringLocked(true)
+	p.mu.Unlock()
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
-// next takes the oldest message, or else names the oldest write that is not sent whole.
-func (p *tcpPeer) next() (message []byte, isMessage bool, w *tcpWrite) {
+// job is what a connection sends next; kind is 0 if there is nothing now.
+type job struct {
+	kind  frameKind
+	seq   uint64
+	bytes uint64 // end: of the write; chunk, pull: of the ranges
+	body  []byte
+}
+
+// next takes what a connection is to send: on the first one the oldest message or else the end of a write, otherwise
+// ranges of the oldest write that has any. An end goes out before its connection takes bytes of a later write, so a
+// receiver that waits for the bytes of a write never keeps them from coming.
+func (p *tcpPeer) next(s *tcpStream, table []Range) (job, []Range) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.messages) > 0 {
-		message = p.messages[0]
+	if s.place == 0 && len(p.messages) > 0 {
+		body := p.messages[0]
 		p.messages[0] = nil
 		p.messages = p.messages[1:]
-		p.messageBytes -= len(message)
-		return message, true, nil
+		p.messageBytes -= len(body)
+		return job{kind: frameMessage, body: body}, table
 	}
-	if len(p.writes) > 0 {
-		return nil, false, p.writes[0]
+	if s.place == 0 && len(p.ends) > 0 {
+		w := p.ends[0]
+		p.ends[0] = nil
+		p.ends = p.ends[1:]
+		return job{kind: frameEnd, seq: w.seq, bytes: w.bytes, body: w.notify}, table
 	}
-	return nil, false, nil
+	kind, most := frameChunk, uint64(maxChunk)
+	if p.memory.Load() {
+		kind, most = framePull, maxPull
+	}
+	if len(p.writes) == 0 || kind == framePull && s.pulling+most > pullWindow {
+		return job{}, table
+	}
+	w, left := p.writes[0], most
+	for len(w.ranges) > 0 && left > 0 && len(table) < maxStrips {
+		r := &w.ranges[0]
+		n := min(r.Length, left)
+		table = append(table, Range{Local: r.Local, Remote: r.Remote, Length: n})
+		left -= n
+		r.Local, r.Remote, r.Length = r.Local+n, r.Remote+n, r.Length-n
+		if r.Length == 0 {
+			w.ranges = w.ranges[1:]
+		}
+	}
+	if kind == framePull {
+		s.pulling += most - left
+	}
+	if p.settleLocked() && s.place != 0 {
+		p.ringLocked(false)
+	}
+	return job{kind: kind, seq: w.seq, bytes: most - left}, table
 }
 
-// sent takes the oldest write off the queue: its last frame goes out now.
-func (p *tcpPeer) sent() {
+// settleLocked moves the writes that have no more bytes to send from the head of writes to ends.
+func (p *tcpPeer) settleLocked() bool {
+	moved := false
+	for len(p.writes) > 0 && len(p.writes[0].ranges) == 0 {
+		p.ends = append(p.ends, p.writes[0])
+		p.writes[0] = nil
+		p.writes = p.writes[1:]
+		moved = true
+	}
+	return moved
+}
+
+// taken notes that the peer has copied what it was told to over one connection. It is false if it was told less.
+func (p *tcpPeer) taken(s *tcpStream, n uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.writes[0] = nil
-	p.writes = p.writes[1:]
-}
-
-// readAnswers takes in the receiver's word that writes have landed, in their order.
-func (p *tcpPeer) readAnswers(conn net.Conn) error {
-	in := bufio.NewReader(conn)
-	var scratch [frameBytes]byte
-	for {
-		f, err := readFrame(in, scratch[:])
-		if errors.Is(err, io.EOF) {
-			return errors.New("the peer closed the connection")
-		}
-		if err != nil {
-			return err
-		}
-		w := p.answered(f)
-		if w == nil {
-			return fmt.Errorf("%w: an answer to write %d, which is not the next one", errFrame, f.seq)
-		}
-		p.t.deliver(nil, Incoming{Kind: WriteEnded, Agent: p.agent, ID: w.id})
+	if n > s.pulling {
+		return false
 	}
+	s.pulling -= n
+	s.ring()
+	return true
 }
 
-// answered strikes off the oldest pending write if the frame answers it and it was sent whole.
-func (p *tcpPeer) answered(f frame) *tcpWrite {
+// answered strikes off the oldest pending write if the frame answers it and its end was sent.
+func (p *tcpPeer) answered(s *tcpStream, f frame) *tcpWrite {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if f.kind != frameAnswer || len(p.pending) == 0 || p.pending[0].seq != f.seq ||
-		len(p.writes) > 0 && p.writes[0] == p.pending[0] {
+	if f.kind != frameAnswer || s.place != 0 || len(p.pending) == 0 || p.pending[0].seq != f.seq ||
+		len(p.ends) > 0 && p.ends[0] == p.pending[0] || len(p.writes) > 0 && p.writes[0] == p.pending[0] {
 		return nil
 	}
 	w := p.pending[0]

@@ -40,7 +40,8 @@ func dialSession(t testing.TB, n *node, secret []byte, session uint64) (net.Conn
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	return conn, greet(conn, "raw@1", n.record.Agent, secret, session)
+	_, err = greet(conn, greeting{agent: "raw@1", session: session, streams: 1}, n.record.Agent, secret)
+	return conn, err
 }
 
 // closed waits until the other side has closed the connection.
@@ -83,8 +84,33 @@ func TestTCPBadFrames(t *testing.T) {
 		"seq zero":         chunkAt(func(base uint64) uint64 { return base }, 16, 0),
 		"seq ahead":        chunkAt(func(base uint64) uint64 { return base }, 16, 2),
 		"end of no write":  func(uint64) []byte { return frame{kind: frameEnd, seq: 2}.append(nil) },
-		"end claims more":  func(uint64) []byte { return frame{kind: frameEnd, seq: 1, address: 5}.append(nil) },
-		"end too long":     func(uint64) []byte { return frame{kind: frameEnd, seq: 1, length: MaxMessage + 1}.append(nil) },
+		"end claims more":  func(uint64) []byte { return frame{kind: frameEnd, seq: 1, count: 5}.append(nil) },
+		"no ranges":        func(uint64) []byte { return frame{kind: frameChunk, seq: 1, length: 16}.append(nil) },
+		"too many ranges": func(base uint64) []byte {
+			return chunkHead(1, make([]Range, maxStrips+1)...)
+		},
+		"ranges longer than the frame": func(uint64) []byte {
+			return frame{kind: frameChunk, seq: 1, count: 2, length: 2*stripBytes - 1}.append(nil)
+		},
+		"ranges shorter than the bytes": func(base uint64) []byte {
+			b := append(chunkHead(1, Range{Remote: base, Length: 16}), make([]byte, 16)...)
+			binary.LittleEndian.PutUint64(b[frameBytes+8:], 15)
+			return b
+		},
+		"second range outside": func(base uint64) []byte {
+			b := chunkHead(1, Range{Remote: base, Length: 16}, Range{Remote: base + room, Length: 1})
+			return append(b, make([]byte, 17)...)
+		},
+		"a chunk out of memory": func(base uint64) []byte {
+			return append(chunkHead(1, Range{Remote: base, Length: 16, Local: base}), make([]byte, 16)...)
+		},
+		"a pull without an offer": func(base uint64) []byte {
+			return stripsHead(framePull, 1, Range{Remote: base, Length: 16, Local: base})
+		},
+		"taken":        func(uint64) []byte { return frame{kind: frameTaken}.append(nil) },
+		"a verdict":    func(uint64) []byte { return frame{kind: frameVerdict}.append(nil) },
+		"broken offer": func(uint64) []byte { return append(frame{kind: frameOffer, length: 3}.append(nil), 0xc1, 0, 0) },
+		"end too long": func(uint64) []byte { return frame{kind: frameEnd, seq: 1, length: MaxMessage + 1}.append(nil) },
 		"end twice": func(uint64) []byte {
 			return frame{kind: frameEnd, seq: 1}.append(frame{kind: frameEnd, seq: 1}.append(nil))
 		},
@@ -114,12 +140,28 @@ func TestTCPBadFrames(t *testing.T) {
 	}
 }
 
-// chunkAt is a chunk header and as many bytes.
+// chunkAt is a chunk of one range and as many bytes.
 func chunkAt(address func(base uint64) uint64, length int, seq uint64) func(base uint64) []byte {
 	return func(base uint64) []byte {
-		f := frame{kind: frameChunk, seq: seq, address: address(base), length: uint32(length)}
-		return append(f.append(nil), make([]byte, length)...)
+		return append(chunkHead(seq, Range{Remote: address(base), Length: uint64(length)}), make([]byte, length)...)
 	}
+}
+
+// chunkHead is the frame of a chunk up to its bytes.
+func chunkHead(seq uint64, ranges ...Range) []byte { return stripsHead(frameChunk, seq, ranges...) }
+
+func stripsHead(kind frameKind, seq uint64, ranges ...Range) []byte {
+	f := frame{kind: kind, seq: seq, count: uint64(len(ranges)), length: uint32(stripBytes * len(ranges))}
+	for _, r := range ranges {
+		if kind == frameChunk {
+			f.length += uint32(r.Length)
+		}
+	}
+	b := f.append(nil)
+	for _, r := range ranges {
+		b = appendStrip(b, r)
+	}
+	return b
 }
 
 // TestTCPUnreachable: a peer that does not answer is lost, and what was queued for it has ended.
@@ -261,8 +303,9 @@ func TestSpans(t *testing.T) {
 // closes.
 func FuzzTCPInbound(f *testing.F) {
 	f.Add(uint64(0), frame{kind: frameMessage, length: 2}.append(nil), []byte("hi"))
-	f.Add(uint64(4090), frame{kind: frameChunk, seq: 1, length: 6}.append(nil), []byte("abcdef"))
-	f.Add(uint64(4091), frame{kind: frameChunk, seq: 1, length: 6}.append(nil), []byte("abcdef"))
+	six := chunkHead(1, Range{Remote: 1, Length: 6})
+	f.Add(uint64(4090), six[:frameBytes], append(six[frameBytes:], "abcdef"...))
+	f.Add(uint64(4091), six[:frameBytes], append(six[frameBytes:], "abcdef"...))
 	f.Add(uint64(0), frame{kind: frameEnd, seq: 1}.append(nil), []byte{})
 	f.Fuzz(func(t *testing.T, offset uint64, header, body []byte) {
 		mem, free, err := AllocateMemory(3 * 4096)
@@ -281,8 +324,9 @@ func FuzzTCPInbound(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(header) == frameBytes { // aim near the memory
-			binary.LittleEndian.PutUint64(header[16:], middle.Base+offset)
+		if len(body) >= stripBytes { // aim near the memory
+			body = bytes.Clone(body)
+			binary.LittleEndian.PutUint64(body, middle.Base+offset)
 		}
 		_, _ = conn.Write(append(header, body...)) // it may have closed the connection
 		_ = conn.(*net.TCPConn).CloseWrite()

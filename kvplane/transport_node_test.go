@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,10 +22,10 @@ type pairing func(t *testing.T, size int) (p, d *node)
 
 // conformance runs a test over every transport and every kind of memory this machine has.
 func conformance(t *testing.T, test func(t *testing.T, pair pairing)) {
-	for _, l := range []link{
-		{title: "tcp", transport: "tcp"}, {title: "tcp-copied", transport: "tcp", memory: "copied"}, {title: "nixl", transport: "nixl"},
-		{title: "nixl-vram", transport: "nixl", memory: "vram"},
-	} {
+	for _, l := range links {
+		if l.tls != "" {
+			continue // a way between processes
+		}
 		t.Run(l.title, func(t *testing.T) {
 			test(t, func(t *testing.T, size int) (p, d *node) {
 				l.prepare(t)
@@ -33,8 +35,33 @@ func conformance(t *testing.T, test func(t *testing.T, pair pairing)) {
 	}
 }
 
-// link is a transport, the memory that it moves, and the way that UCX takes.
-type link struct{ title, transport, memory, tls string }
+// link is a transport, the memory that it moves, and the way that its bytes take.
+type link struct {
+	title, transport, memory string
+
+	tls     string // nixl: the transports of UCX
+	path    string // tcp
+	streams int    // tcp
+}
+
+// links are the ways between two agents.
+var links = []link{
+	{title: "tcp", transport: "tcp"},
+	{title: "tcp-memory", transport: "tcp", path: pathMemory, streams: 2},
+	{title: "tcp-socket", transport: "tcp", path: pathSocket},
+	{title: "tcp-copied", transport: "tcp", memory: "copied", path: pathSocket, streams: 3},
+	{title: "nixl", transport: "nixl"}, {title: "nixl-tcp", transport: "nixl", tls: "tcp"},
+	{title: "nixl-vram", transport: "nixl", memory: "vram"}, {title: "nixl-vram-tcp", transport: "nixl", memory: "vram", tls: "tcp,cuda_copy"},
+}
+
+func linkNamed(t *testing.T, title string) link {
+	t.Helper()
+	at := slices.IndexFunc(links, func(l link) bool { return l.title == title })
+	if at < 0 {
+		t.Fatalf("no link is called %q", title)
+	}
+	return links[at]
+}
 
 // prepare sets the environment, or skips the test on a machine that lacks what the link needs.
 func (l link) prepare(t *testing.T) {
@@ -54,6 +81,9 @@ func (l link) missing() error {
 			return err
 		}
 	}
+	if l.path == pathMemory {
+		return memoryPermitted()
+	}
 	if l.transport == "nixl" {
 		_, err := openNIXL()
 		return err
@@ -61,9 +91,32 @@ func (l link) missing() error {
 	return nil
 }
 
+// memoryPermitted says why a process here may not read another one of the same user that is not its child.
+func memoryPermitted() error {
+	if thisProcess().IsZero() {
+		return errors.New("a process cannot be told by its number here")
+	}
+	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err == nil && strings.TrimSpace(string(scope)) != "0" && os.Geteuid() != 0 {
+		return fmt.Errorf("kernel.yama.ptrace_scope is %s", bytes.TrimSpace(scope))
+	}
+	return nil
+}
+
 func (l link) open(t testing.TB, name string, n int, fill byte) *node {
 	t.Helper()
-	return openNodeIn(t, newTransport(t, l.transport), name, newRoom(t, l.memory, n), fill)
+	tr := newTransport(t, l.transport)
+	if l.transport == "tcp" {
+		tcp := NewTCP(TCPConfig{Path: l.path, Streams: l.streams})
+		t.Cleanup(func() {
+			s := tcp.Stats()
+			if l.path == pathMemory && s.SocketBytes > 0 || l.path == pathSocket && s.MemoryBytes > 0 || s.Landed != s.SocketBytes+s.MemoryBytes {
+				t.Errorf("over %s have landed %d bytes through sockets and %d through memory", l.title, s.SocketBytes, s.MemoryBytes)
+			}
+		})
+		tr = tcp
+	}
+	return openNodeIn(t, tr, name, newRoom(t, l.memory, n), fill)
 }
 
 // node is one agent under test: a transport, its memory and what it has taken in. What a test writes into mem is

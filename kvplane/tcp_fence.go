@@ -1,0 +1,42 @@
+package kvplane
+
+import "fmt"
+
+// Fence implements Fencer: it cuts every connection on which the agent writes here, and closes each later one at the
+// first byte of a write.
+func (t *TCP) Fence(agent string) error {
+	t.mu.Lock()
+	closed := t.closed
+	t.barred[agent] = true
+	t.mu.Unlock()
+	if closed {
+		return fmt.Errorf("kvplane: tcp fence of %s: %w", agent, ErrClosed)
+	}
+	t.fence(func(c *tcpInbound) bool { return c.agent == agent })
+	return nil
+}
+
+// Admit implements Fencer.
+func (t *TCP) Admit(agent string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.barred, agent)
+}
+
+// fence cuts the connections that which, called with mu held, chooses, and waits until they land nothing any more.
+func (t *TCP) fence(which func(*tcpInbound) bool) {
+	t.mu.Lock()
+	var cut []*tcpInbound
+	for c := range t.inbound {
+		if which(c) {
+			c.fenced = true
+			cut = append(cut, c)
+		}
+	}
+	t.room.Broadcast()
+	t.mu.Unlock()
+	for _, c := range cut {
+		_ = c.conn.Close() // its reader reports nothing: it was told
+		<-c.done
+	}
+}

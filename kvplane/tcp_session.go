@@ -1,0 +1,133 @@
+package kvplane
+
+import "fmt"
+
+// tcpSession is what the connections of one session share on the receiving side. Guarded by TCP.mu, but for what is
+// constant.
+type tcpSession struct {
+	agent   string // constant
+	number  uint64 // constant
+	streams []*tcpInbound
+	low     uint64            // the write that ends next
+	landed  map[uint64]uint64 // bytes of the writes that have not ended, by number
+	waiting bool              // the first connection waits for the bytes of the others
+	source  *source           // the writer's memory; nil: not offered, or refused
+	over    bool              // one of its connections has ended
+}
+
+// join gives a connection its place in its session, and fences the agent's older sessions.
+func (c *tcpInbound) join(g greeting) error {
+	t := c.t
+	t.mu.Lock()
+	c.agent = g.agent
+	var s *tcpSession
+	for other := range t.inbound {
+		switch {
+		case other.session == nil || other.agent != g.agent:
+		case other.session.number > g.session:
+			c.fenced = true
+		case other.session.number == g.session:
+			s = other.session
+		}
+	}
+	var err error
+	switch {
+	case c.fenced:
+		err = ErrClosed
+	case s == nil && g.stream == 0:
+		s = &tcpSession{agent: g.agent, number: g.session, streams: make([]*tcpInbound, g.streams), low: 1, landed: make(map[uint64]uint64)}
+	case s == nil || s.over || s.streams[0].fenced:
+		err = ErrClosed // it has ended
+	case len(s.streams) != g.streams || s.streams[g.stream] != nil:
+		err = fmt.Errorf("%w: stream %d of %d is there", errFrame, g.stream, g.streams)
+	}
+	if err == nil {
+		s.streams[g.stream] = c
+		c.session, c.stream = s, g.stream
+	}
+	t.mu.Unlock()
+	if err == nil {
+		t.fence(func(other *tcpInbound) bool {
+			return other.session != nil && other.agent == g.agent && other.session.number < g.session
+		})
+	}
+	return err
+}
+
+// part cuts the other connections of a connection that has ended: the peer connects anew.
+func (c *tcpInbound) part() {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	if c.session == nil {
+		return
+	}
+	c.session.over = true
+	for _, other := range c.session.streams {
+		if other != nil && other != c {
+			other.fenced = true
+			_ = other.conn.Close() // its reader reports nothing
+		}
+	}
+	c.t.room.Broadcast()
+}
+
+// lands says whether bytes of a write may land now. A connection that has passed this before a fence is cut by it, and
+// waited for.
+func (c *tcpInbound) lands(seq uint64) error {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	s, ahead := c.session, uint64(1) // one connection has its writes one after the other
+	if len(s.streams) > 1 {
+		ahead = maxPending
+	}
+	switch {
+	case c.fenced || c.t.barred[c.agent]:
+		return ErrClosed
+	case seq < s.low || seq-s.low >= ahead:
+		return fmt.Errorf("%w: bytes of write %d during write %d", errFrame, seq, s.low)
+	}
+	return nil
+}
+
+// landed counts bytes of a write. whole says that they are all of their frame, so that the write's end may count on
+// them; of a frame that was cut only the statistics hear.
+func (c *tcpInbound) landed(kind frameKind, seq, n uint64, whole bool) {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	c.t.stats.Landed += n
+	if kind == framePull {
+		c.t.stats.MemoryBytes += n
+	} else {
+		c.t.stats.SocketBytes += n
+	}
+	if s := c.session; whole {
+		s.landed[seq] += n
+		if s.waiting && seq == s.low {
+			c.t.room.Broadcast()
+		}
+	}
+}
+
+// ended waits until every byte of a write has landed, those that come over other connections included, and strikes the
+// write off.
+func (c *tcpInbound) ended(f frame) error {
+	t, s := c.t, c.session
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer func() { s.waiting = false }()
+	for {
+		n := s.landed[s.low]
+		switch {
+		case f.seq != s.low || n > f.count || n < f.count && len(s.streams) == 1:
+			return fmt.Errorf("%w: the end of write %d after %d bytes; %d bytes of write %d have landed", errFrame, f.seq, f.count, n, s.low)
+		case c.fenced || t.closed:
+			return ErrClosed
+		case n == f.count:
+			delete(s.landed, s.low)
+			s.low++
+			return nil
+		}
+		s.waiting = true
+		t.room.Wait()
+	}
+}
