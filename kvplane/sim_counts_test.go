@@ -1,0 +1,93 @@
+package kvplane
+
+import (
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"log/slog"
+)
+
+// simCounts says how often everything was reached, over many seeds.
+type simCounts struct {
+	seeds, events int
+	faults        [simFaults]int
+	ends          map[string]int
+}
+
+func newSimCounts() *simCounts { return &simCounts{ends: map[string]int{}} }
+
+func (c *simCounts) reach(what string) { c.ends[what]++ }
+
+// add takes another's counts in.
+func (c *simCounts) add(o *simCounts) {
+	c.seeds, c.events = c.seeds+o.seeds, c.events+o.events
+	for f := range c.faults {
+		c.faults[f] += o.faults[f]
+	}
+	for what, n := range o.ends {
+		c.ends[what] += n
+	}
+}
+
+// simWanted is what a long run must reach beside every fault.
+var simWanted = [...]string{
+	"released", "freed", "closed", "fence", "admitted",
+	"ready: ", "safe: cancelled",
+}
+
+// missing lists what was not reached.
+func (c *simCounts) missing() []string {
+	var out []string
+	for f, n := range c.faults {
+		if n == 0 {
+			out = append(out, "fault "+simFault(f).String())
+		}
+	}
+	for _, what := range simWanted {
+		if c.ends[what] == 0 {
+			out = append(out, what)
+		}
+	}
+	return out
+}
+
+func (c *simCounts) String() string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "seeds %d, events %d\n", c.seeds, c.events)
+	for f, n := range c.faults {
+		fmt.Fprintf(b, "%9d fault %s\n", n, simFault(f))
+	}
+	for _, what := range slices.Sorted(maps.Keys(c.ends)) {
+		fmt.Fprintf(b, "%9d %s\n", c.ends[what], strings.TrimSuffix(what, ": "))
+	}
+	return b.String()
+}
+
+func simStack() string { return string(debug.Stack()) }
+
+// simLog writes an owner's log into the trace.
+type simLog struct{ n *simNode }
+
+func (l *simLog) Write(p []byte) (int, error) {
+	l.n.s.note("  %s", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func simLogAttr(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// simTail is the end of a trace.
+func simTail(history []string, lines int) string {
+	return strings.Join(history[max(0, len(history)-lines):], "\n")
+}
+
+// simLook is how often a long run says where it is.
+const simLook = 10 * time.Second

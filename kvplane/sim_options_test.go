@@ -1,0 +1,149 @@
+package kvplane
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// simFault is a kind of thing that goes wrong.
+type simFault uint8
+
+const (
+	// Messages.
+	faultLose simFault = iota
+	faultDouble
+	faultDelay
+	faultLate // later than every deadline
+	faultGarble
+	faultMisdeliver
+	faultBell // the doorbell is lost
+	// Writes.
+	faultPost
+	faultBreak // ends in an error; a part has landed
+	faultTail  // what had left lands after the failure was reported, or after its writer's death
+	faultSlow
+	faultStuck // in progress for very long
+	faultNotify
+	faultNextPoll // lands when the target polls, and not before
+	faultSecondPass
+	// Connections and machines.
+	faultConnection
+	faultPartition
+	faultCrash
+	faultCrashRank // one process of an engine
+	faultSilent    // whose peers are not told
+	faultUnproven  // whose supervisor says so late
+	faultRestart
+	faultZombie // the new generation starts while the old one runs on
+	faultPause
+	faultPauseRank
+	faultClock
+	// The directory.
+	faultSlowLookup
+	faultLookup
+	faultStale
+	faultFailover
+	// Engines, the router and clients.
+	faultQueue  // decode waits for long before it reserves
+	faultLong   // a long prefill
+	faultLag    // one rank is told much later than the others
+	faultFewer  // prefill has computed fewer tokens than decode needs
+	faultRefuse // the engine refuses a leg
+	faultAbort  // the engine aborts a request of its own accord
+	faultLeave
+	faultCancelLost
+	faultAgain  // a leg is dispatched twice
+	faultWrong  // and to an engine that it is not for
+	faultForget // the router names a generation that is over
+	simFaults   // how many there are
+)
+
+var simFaultNames = [...]string{
+	"lose", "double", "delay", "late", "garble", "misdeliver", "bell",
+	"post", "break", "tail", "slow", "stuck", "notify", "next-poll", "second-pass",
+	"connection", "partition", "crash", "crash-rank", "silent", "unproven", "restart", "zombie", "pause", "pause-rank", "clock",
+	"slow-lookup", "lookup", "stale", "failover",
+	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget",
+}
+
+func (f simFault) String() string { return simFaultNames[f] }
+
+// simOptions are a run's seed and what was taken from it by the shrinker.
+type simOptions struct {
+	seed     uint64
+	without  [simFaults]bool
+	requests int           // at most so many; 0: as drawn
+	only     uint64        // if not 0: bit i allows the i-th request
+	until    time.Duration // when the faults end
+}
+
+func simSeed(seed uint64) simOptions { return simOptions{seed: seed, until: 14 * time.Second} }
+
+// String is the form kept in testdata.
+func (o simOptions) String() string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "seed %d\nuntil %v\n", o.seed, o.until)
+	if o.only != 0 {
+		fmt.Fprintf(b, "only %d\n", o.only)
+	}
+	var names []string
+	for f, off := range o.without {
+		if off {
+			names = append(names, simFault(f).String())
+		}
+	}
+	if len(names) > 0 {
+		fmt.Fprintf(b, "without %s\n", strings.Join(names, " "))
+	}
+	return b.String()
+}
+
+func parseSimOptions(text string) (simOptions, error) {
+	o := simSeed(0)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		key, value, _ := strings.Cut(line, " ")
+		var err error
+		switch key {
+		case "", "#":
+		case "seed":
+			o.seed, err = strconv.ParseUint(value, 10, 64)
+		case "only":
+			o.only, err = strconv.ParseUint(value, 10, 64)
+		case "until":
+			o.until, err = time.ParseDuration(value)
+		case "without":
+			for _, name := range strings.Fields(value) {
+				f := slices.Index(simFaultNames[:], name)
+				if f < 0 {
+					return o, fmt.Errorf("no fault is called %q", name)
+				}
+				o.without[f] = true
+			}
+		default:
+			err = fmt.Errorf("unknown line %q", line)
+		}
+		if err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// swarm chooses which faults this seed has, and how often: many kinds a little, or few kinds a lot.
+func (s *sim) swarm() {
+	r := rand.New(rand.NewPCG(s.opts.seed, 0x5a4a))
+	share := [...]int{0, 8, 20, 35, 60}[r.IntN(5)] // percent of the kinds
+	for f := range s.weight {
+		s.dice[f] = rand.New(rand.NewPCG(s.opts.seed, uint64(f)+1))
+		on := r.IntN(100) < share
+		w := [...]int{20, 60, 150, 400}[r.IntN(4)]
+		if on && !s.opts.without[f] {
+			s.weight[f] = w
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package kvplane
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// simTransport is one node's end of the simulated network. With fences it behaves like tcp, without like NIXL.
+type simTransport struct {
+	s       *sim
+	node    *simNode
+	peers   map[string]*simLink
+	links   []*simLink // in the order of their making: no map decides an order
+	arrived []Incoming
+	landing []*simChunk     // waits for the owner's poll
+	flushed []*simWrite     // has landed; the owner's poll sends the notification
+	barred  map[string]bool // whose writes are refused
+	passes  int
+}
+
+// simFencer is a simTransport that can fence.
+type simFencer struct{ *simTransport }
+
+// simLink is what a node keeps about a peer that it has connected to.
+type simLink struct {
+	from, to *simNode
+	lost     bool
+	broken   bool // the next use finds out that it is lost
+	leaving  bool // disconnected while writes were in progress
+	writing  []*simWrite
+}
+
+var (
+	errSimLost = errors.New("simulated: connection lost")
+	errSimPost = errors.New("simulated: not posted")
+)
+
+func (t *simTransport) Name() string          { return "sim" }
+func (t *simTransport) Polled() bool          { return t.s.polled }
+func (t *simTransport) Wake() <-chan struct{} { return nil }
+func (t *simTransport) Close() error          { return nil }
+
+func (t *simTransport) Open(string, []Memory) ([]byte, string, error) {
+	return nil, "", errors.New("the simulator opens nothing")
+}
+
+// waiting says that a poll would find something.
+func (t *simTransport) waiting() bool {
+	return len(t.arrived) > 0 || len(t.landing) > 0 || len(t.flushed) > 0
+}
+
+func (t *simTransport) Connect(peer metadata.Record) error {
+	s := t.s
+	l := t.peers[peer.Agent]
+	switch {
+	case l != nil && l.leaving:
+		return ErrBusy
+	case l != nil:
+		return ErrKnownPeer
+	}
+	t.node.checkVoid("connects to", peer.Incarnation)
+	to := s.agents[peer.Agent]
+	l = &simLink{from: t.node, to: to}
+	t.peers[peer.Agent] = l
+	t.links = append(t.links, l)
+	s.mix('c', uint64(t.node.record.Process.PID), uint64(to.record.Process.PID))
+	s.note("%s connects to %s", t.node.record.Agent, peer.Agent)
+	switch {
+	case to.dead && s.fences:
+		s.after(s.some(5*time.Millisecond), func() { l.lose() })
+	case to.dead:
+		l.broken = true
+	case !s.reaches(t.node, to) && s.fences:
+		s.after(s.some(5*time.Second), func() {
+			if !s.reaches(t.node, to) {
+				l.lose()
+			}
+		})
+	case s.fences:
+		s.after(s.some(200*time.Microsecond), func() { s.supersede(l) })
+	}
+	return nil
+}
+
+// supersede ends what an older connection of the same pair had under way.
+func (s *sim) supersede(l *simLink) {
+	for _, old := range l.from.t.links {
+		if old != l && old.to == l.to {
+			for _, w := range slices.Clone(old.writing) {
+				w.cut()
+			}
+		}
+	}
+}
+
+func (t *simTransport) Disconnect(agent string) {
+	l := t.peers[agent]
+	if l == nil {
+		return
+	}
+	t.s.note("%s disconnects from %s, %d writes in progress", t.node.record.Agent, agent, len(l.writing))
+	l.lost = true
+	if t.s.fences || len(l.writing) == 0 {
+		delete(t.peers, agent)
+		for _, w := range slices.Clone(l.writing) {
+			w.fail()
+		}
+	} else {
+		l.leaving = true
+	}
+	if len(l.writing) == 0 {
+		t.links = slices.DeleteFunc(t.links, func(x *simLink) bool { return x == l })
+	}
+}
+
+// link finds a peer that can be used.
+func (t *simTransport) link(agent string) (*simLink, error) {
+	l := t.peers[agent]
+	switch {
+	case t.node.dead:
+		t.s.fail("panic", "%s is dead and sends", t.node.record.Agent)
+	case l == nil || l.leaving:
+		return nil, ErrUnknownPeer
+	case l.lost:
+		return nil, ErrPeerLost
+	}
+	t.node.checkVoid("sends to", l.to.run.inc)
+	if l.broken {
+		l.lose()
+		return nil, ErrPeerLost
+	}
+	return l, nil
+}
+
+// lose ends a connection and tells its owner. Where fences are, writes end first and late bytes may still come.
+func (l *simLink) lose() {
+	if l.lost || l.from.dead {
+		return
+	}
+	l.lost = true
+	s := l.from.s
+	s.note("%s loses %s", l.from.record.Agent, l.to.record.Agent)
+	if s.fences {
+		for _, w := range slices.Clone(l.writing) {
+			w.fail()
+		}
+	}
+	l.from.arrive(Incoming{Kind: PeerLost, Agent: l.to.record.Agent, Err: errSimLost}, true)
+}
+
+func (t *simTransport) Send(agent string, body []byte) error {
+	l, err := t.link(agent)
+	if err != nil {
+		return err
+	}
+	t.s.deliver(t.node, l.to, body)
+	return nil
+}
+
+// deliver carries a message: late, twice, damaged, to somebody else, or not at all.
+func (s *sim) deliver(from, to *simNode, body []byte) {
+	body = slices.Clone(body)
+	in := Incoming{Kind: MessageReceived, Agent: from.record.Agent, Body: body}
+	s.mix('m', uint64(from.record.Process.PID), uint64(to.record.Process.PID), uint64(len(body)))
+	if s.strike(faultLose) || !s.reaches(from, to) {
+		return
+	}
+	if s.strike(faultGarble) {
+		d := s.dice[faultGarble]
+		if in.Body = slices.Clone(body); d.IntN(3) == 0 {
+			in.Body = in.Body[:d.IntN(len(body))]
+		} else {
+			in.Body[d.IntN(len(body))] ^= byte(1 << d.IntN(8))
+		}
+	}
+	if s.strike(faultMisdeliver) {
+		d := s.dice[faultMisdeliver]
+		other, as := s.nodes[d.IntN(len(s.nodes))], in
+		if other == to {
+			as.Agent = s.nodes[d.IntN(len(s.nodes))].record.Agent
+		}
+		s.carry(other, as, s.some(5*time.Millisecond))
+	}
+	s.carry(to, in, s.delay())
+	if s.strike(faultDouble) {
+		s.carry(to, in, s.delay())
+	}
+}
+
+// delay draws how long a message takes.
+func (s *sim) delay() time.Duration {
+	switch {
+	case s.strike(faultLate):
+		return s.extent(faultLate, 4*s.times.Wait)
+	case s.strike(faultDelay):
+		return s.extent(faultDelay, 2*time.Second)
+	}
+	return 20*time.Microsecond + s.some(300*time.Microsecond)
+}
+
+func (s *sim) carry(to *simNode, in Incoming, d time.Duration) {
+	bell := !s.strike(faultBell)
+	s.after(d, func() {
+		copied := in
+		copied.Body = slices.Clone(in.Body)
+		to.arrive(copied, bell)
+	})
+}
+
+func (t *simTransport) Poll(out []Incoming) []Incoming {
+	t.passes++
+	landing := t.landing
+	t.landing = nil
+	for _, c := range landing {
+		if c.second { // a pass moves it on; the next one takes it in
+			c.second = false
+			t.landing = append(t.landing, c)
+			continue
+		}
+		c.land()
+	}
+	flushed := t.flushed
+	t.flushed = nil
+	for _, w := range flushed {
+		w.notified()
+		w.end(nil)
+	}
+	out = append(out, t.arrived...)
+	t.arrived = t.arrived[:0]
+	return out
+}
+
+// Fence implements Fencer.
+func (f *simFencer) Fence(agent string) error {
+	s := f.s
+	s.counts.reach("fence")
+	s.note("%s fences %s", f.node.record.Agent, agent)
+	f.barred[agent] = true
+	if from := s.agents[agent]; from != nil {
+		for _, l := range slices.Clone(from.t.links) {
+			if l.to != f.node {
+				continue
+			}
+			for _, w := range slices.Clone(l.writing) {
+				w.cut()
+			}
+			s.after(s.some(300*time.Microsecond), func() {
+				if s.reaches(from, f.node) {
+					l.lose()
+				}
+			})
+		}
+		s.cutTails(from, f.node)
+	}
+	return nil
+}
+
+// Admit implements Fencer.
+func (f *simFencer) Admit(agent string) {
+	if f.barred[agent] {
+		f.s.counts.reach("admitted")
+		f.s.note("%s admits %s", f.node.record.Agent, agent)
+	}
+	delete(f.barred, agent)
+}
