@@ -32,10 +32,14 @@ type tokenAuth struct {
 	MaxLifetime time.Duration `yaml:"max_lifetime"` // of a token; default 24h
 }
 
-// recordsAuth is about the signatures of metadata records. Without a key, records are kept as they come.
+// recordsAuth is about the signatures of metadata records, and of tickets. Without a key, records are kept as they come,
+// and engines take legs without a ticket.
 type recordsAuth struct {
 	KeyFile string   `yaml:"key_file"` // this gateway's private key
 	Trusted []string `yaml:"trusted"`  // public keys of all gateways, this one's included: files or folders
+	// Overlap are private keys that other gateways sign with while keys are rotated. This one does not sign with them, but
+	// has engines take their tickets.
+	Overlap []string `yaml:"overlap"`
 }
 
 // on reports whether clients must prove who they are.
@@ -48,6 +52,9 @@ func (a authConfig) validate() error {
 	}
 	if a.Records.KeyFile != "" && len(a.Records.Trusted) == 0 {
 		errs = append(errs, errors.New("auth.records.trusted is missing; want the public keys of all gateways, this one's included"))
+	}
+	if a.Records.KeyFile == "" && len(a.Records.Overlap) > 0 {
+		errs = append(errs, errors.New("auth.records.key_file is missing; auth.records.overlap is of use beside it only"))
 	}
 	return errors.Join(errs...)
 }
@@ -143,5 +150,13 @@ func (a authConfig) records(files *reloads) (*auth.Records, error) {
 			return nil, err
 		}
 	}
-	return auth.NewRecords(own, trusted)
+	var overlap []*auth.Key
+	for _, path := range a.Records.Overlap {
+		k, err := auth.LoadKey(path)
+		if err != nil {
+			return nil, err
+		}
+		overlap = append(overlap, k)
+	}
+	return auth.NewRecords(own, trusted, overlap...)
 }

@@ -34,7 +34,10 @@ func (c *config) paths() []pathAt {
 	for _, list := range []struct {
 		key   string
 		paths []string
-	}{{"auth.clients.keys", c.Auth.Clients.Keys}, {"auth.agents.keys", c.Auth.Agents.Keys}, {"auth.records.trusted", c.Auth.Records.Trusted}} {
+	}{
+		{"auth.clients.keys", c.Auth.Clients.Keys}, {"auth.agents.keys", c.Auth.Agents.Keys},
+		{"auth.records.trusted", c.Auth.Records.Trusted}, {"auth.records.overlap", c.Auth.Records.Overlap},
+	} {
 		for i := range list.paths {
 			all = append(all, pathAt{element(list.key, i), &list.paths[i]})
 		}

@@ -92,7 +92,7 @@ models:
 auth:
   clients: {api_keys_file: f6, keys: [f7, /f8], issuer: i}
   agents: {keys: [f9], issuer: i}
-  records: {key_file: f10, trusted: [f11]}
+  records: {key_file: f10, trusted: [f11], overlap: [f17]}
   control_token_file: f12
 metadata:
   store: redis
@@ -116,15 +116,15 @@ metadata:
 			}
 		}
 	}
-	if named != 16 {
-		t.Errorf("%d paths; want 16", named)
+	if named != 17 {
+		t.Errorf("%d paths; want 17", named)
 	}
 	err = l.checkFiles()
 	if err == nil {
 		t.Fatal("files that do not exist were taken")
 	}
-	if got := strings.Count(err.Error(), "no such file"); got != 16 {
-		t.Errorf("%d files are missing; want 16:\n%v", got, err)
+	if got := strings.Count(err.Error(), "no such file"); got != 17 {
+		t.Errorf("%d files are missing; want 17:\n%v", got, err)
 	}
 	if want := path + ":16: metadata.redis.password_file cannot be used: open " + dir + "/f13: no such file"; !strings.Contains(err.Error(), want) {
 		t.Errorf("want %q in\n%v", want, err)

@@ -33,9 +33,10 @@ type demoEngine struct {
 // demoFleet is a gateway with its engines, each a process of its own, and one engine apart from them all.
 type demoFleet struct {
 	dir                string
-	publicKey          string // file of the key that checks the agents' tokens
-	client, operations string // base URLs of the gateway
-	alone              string // base URL of the engine that answers without any hand-over
+	publicKey          string    // file of the key that checks the agents' tokens
+	recordKeys         [2]string // files of the key that signs records and tickets: its private and its public part
+	client, operations string    // base URLs of the gateway
+	alone              string    // base URL of the engine that answers without any hand-over
 	engines            []demoEngine
 	processes          []*process // in the order of their start
 }
@@ -72,7 +73,7 @@ func startFleet(ctx context.Context, dir, transport string) (*demoFleet, error) 
 	for _, e := range f.engines {
 		err := f.start(e.name, "engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
 			"--listen", e.address, "--control", e.control, "--gateway", "http://"+agents, "--token-file", f.path(e.name+".token"),
-			"--control-keys", f.publicKey, "--issuer", demoIssuer, "--transport", transport)
+			"--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1], "--transport", transport)
 		if err != nil {
 			return f, err
 		}
@@ -95,13 +96,20 @@ func (f *demoFleet) start(name string, args ...string) error {
 	return err
 }
 
-// writeKeys makes the key that signs the agents' tokens, and a token for each.
+// writeKeys makes the key that signs the agents' tokens, a token for each, and the gateway's own key.
 func (f *demoFleet) writeKeys() error {
 	signer, err := auth.GenerateKey()
 	if err != nil {
 		return err
 	}
 	if _, f.publicKey, err = auth.WriteKey(f.path("keys"), signer); err != nil {
+		return err
+	}
+	own, err := auth.GenerateKey()
+	if err != nil {
+		return err
+	}
+	if f.recordKeys[0], f.recordKeys[1], err = auth.WriteKey(f.path("gateway-keys"), own); err != nil {
 		return err
 	}
 	token := func(file string, g auth.Grant) error {
@@ -135,7 +143,8 @@ func (f *demoFleet) config(clients, agents, operations string) string {
 		}
 	}
 	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: {policy: round_robin}, decode: {policy: round_robin}}}\n")
-	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, control_token_file: gateway.token}\n", f.publicKey, demoIssuer)
+	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: gateway.token}\n",
+		f.publicKey, demoIssuer, f.recordKeys[0], f.recordKeys[1])
 	b.WriteString("timeouts: {health: 500ms}\nlog: {format: text}\n")
 	return b.String()
 }

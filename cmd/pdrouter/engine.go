@@ -93,10 +93,13 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 		SerialStarts: o.serialStarts,
 		HTTP:         "http://" + o.advertised(p.listener.Addr()),
 		Control:      "http://" + o.advertised(p.control.Addr()),
+
+		AwaitEnrolment: true,
 	}
 	if p.engine, err = refengine.New(o.cfg); err != nil {
 		return nil, err
 	}
+	client.Enrolled(func(_ metadata.Incarnation, e metadata.Enrolment) { p.engine.Enrol(e.Keys, e.Now) })
 	p.publisher, err = metadata.NewPublisher(client, metadata.PublisherConfig{}, log, p.engine.Records()...)
 	return p, err
 }

@@ -104,6 +104,9 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	} else {
 		log.Warn("auth.clients is not set: everybody who reaches the clients' listener may use it")
 	}
+	if records != nil {
+		parts.Tickets = records
+	}
 	if l.Auth.ControlTokenFile != "" {
 		parts.Token = metadata.TokenFile(l.Auth.ControlTokenFile)
 	}
