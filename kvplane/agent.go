@@ -49,6 +49,7 @@ type Config struct {
 type Times struct {
 	Lease    time.Duration // P keeps offered blocks so long for a consumer that has not come; default 30 s
 	Beat     time.Duration // D tells P so often which transfers it still waits for; default Lease/6
+	Queue    time.Duration // D keeps a queued transfer alive so long after the last word of its engine; default 5 min
 	Wait     time.Duration // D waits so long for P's offer unless the Expectation says otherwise; default 30 s
 	Deadline time.Duration // D waits so long from the first sign that P is writing; default 10 s
 	NetDelay time.Duration // how long bytes of a failed or dead writer may be on their way; default 1 s
@@ -66,6 +67,7 @@ func (t Times) withDefaults() Times {
 	}
 	set(&t.Lease, 30*time.Second)
 	set(&t.Beat, t.Lease/6)
+	set(&t.Queue, 5*time.Minute)
 	set(&t.Wait, 30*time.Second)
 	set(&t.Deadline, 10*time.Second)
 	set(&t.NetDelay, time.Second)
@@ -137,6 +139,13 @@ func (a *Agent) Record() metadata.Record { return a.record }
 // Expect registers reserved blocks with every producer rank of the peer. It ends in Ready, or in Negative and Safe.
 // An id serves once: a second Expectation under an id that is still alive is ignored.
 func (a *Agent) Expect(e Expectation) { a.writer.post(func() { a.writer.expect(&e) }) }
+
+// Queue says that a transfer will be expected later, when there is room for it: P is asked to keep it meanwhile. Nothing
+// is reserved for it. It ends when it is expected or abandoned, in both Negative and Safe, without Groups, when P does
+// not keep it any more, and likewise Times.Queue after the last call: calling it again says that it is still wanted.
+func (a *Agent) Queue(id TransferID, peer metadata.Incarnation) {
+	a.writer.post(func() { a.writer.queue(id, peer) })
+}
 
 // Offer makes finished blocks available to the peer. It ends in Sent; a second Offer under the same id is ignored.
 func (a *Agent) Offer(o Offer) { a.writer.post(func() { a.writer.offer(&o) }) }

@@ -26,8 +26,8 @@ func TestLeaseOverTellsD(t *testing.T) {
 		late := time.Now()
 		d.expect(id, p, [2]int{0, 12}, toD)
 		for _, r := range d.await(id, Negative) {
-			if r.Reason != Spent && r.Reason != Stopped {
-				t.Errorf("reason is %s; want spent", r.Reason)
+			if r.Reason != LeaseOver && r.Reason != Stopped {
+				t.Errorf("reason is %s; want lease_over", r.Reason)
 			}
 		}
 		d.await(id, Safe)

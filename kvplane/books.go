@@ -23,20 +23,32 @@ func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *w
 
 // expect, offer and abandon are the engine's words, on the owner's goroutine.
 func (w *writer) expect(x *Expectation) {
-	known := w.consumer.receipts[x.ID] != nil
 	w.stepConsumer(event{kind: evExpect, id: x.ID, inc: x.Peer, expect: x})
-	if known {
-		return
+	if r := w.consumer.receipts[x.ID]; r != nil && r.expect == x && r.unpaired {
+		w.seek(x.ID, x.Peer)
 	}
+}
+
+// queue is the engine's word that it will expect a transfer later.
+func (w *writer) queue(id TransferID, from metadata.Incarnation) {
+	known := w.consumer.receipts[id] != nil
+	w.stepConsumer(event{kind: evQueue, id: id, inc: from})
+	if r := w.consumer.receipts[id]; !known && r != nil && r.unpaired {
+		w.seek(id, from)
+	}
+}
+
+// seek tells the consumer whom a transfer hears from, now or when it is known.
+func (w *writer) seek(id TransferID, from metadata.Incarnation) {
 	w.watch(w.cfg.Times.Lost)
-	e, err := w.want(x.Peer)
+	e, err := w.want(from)
 	switch {
 	case err != nil:
-		w.fail(w.stepConsumer, x.ID, err)
+		w.fail(w.stepConsumer, id, err)
 	case e.peers == nil:
-		e.expects = append(e.expects, x.ID)
+		e.expects = append(e.expects, id)
 	default:
-		w.producers(x.ID, e)
+		w.producers(id, e)
 	}
 }
 

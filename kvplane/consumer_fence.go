@@ -23,22 +23,22 @@ func (c *consumer) fenced(e event) {
 // fence marks what a fenced session can no longer do, and returns the transfers that this changes.
 func (c *consumer) fence(s *outbound) []*receipt {
 	var changed []*receipt
-	for _, id := range sortedIDs(c.receipts) {
-		r := c.receipts[id]
-		if r.state != receiptCollect && r.state != receiptStop {
+	for _, l := range s.order.all {
+		r := l.receipt
+		switch {
+		case !l.in() || r.state != receiptCollect && r.state != receiptStop:
 			continue
+		case l.unsent:
+			l.held = r.state == receiptCollect
+			continue
+		case l.harmless():
+			continue
+		case l.state == originFinal:
+			c.dry(l)
+		default:
+			l.fenced = true
 		}
-		for _, l := range r.links {
-			switch {
-			case l.session != s || l.held || l.harmless():
-				continue
-			case l.state == originFinal:
-				l.drained = true
-			default:
-				l.fenced = true
-			}
-			changed = append(changed, r)
-		}
+		changed = append(changed, r)
 	}
 	return changed
 }
@@ -55,8 +55,8 @@ func (c *consumer) admit(s *outbound) {
 	}
 	s.barred = false
 	c.emit(effect{do: doAdmit, peer: s.peer})
-	for _, seq := range sortedKeys(s.links) {
-		if l := s.links[seq]; l.held {
+	for _, l := range s.order.all {
+		if l.held && l.in() {
 			l.held, l.since = false, 0
 			if s.down {
 				c.lost(l)

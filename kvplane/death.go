@@ -58,7 +58,7 @@ func (w *writer) hanging() map[metadata.Incarnation]bool {
 		}
 	}
 	for _, r := range w.consumer.receipts {
-		if r.state == receiptPairing {
+		if r.isPending() {
 			out[r.inc] = true
 		}
 	}

@@ -21,9 +21,9 @@ func (w *writer) do(x *effect) {
 	case doStatus:
 		w.send(p, &message{kind: msgStatus, seq: x.seq, status: x.status})
 	case doRegister:
-		m := &message{kind: msgRegister, seq: x.seq, id: x.id, need: x.expect.Need, groups: x.expect.Groups, wait: x.expect.Wait}
-		if m.wait <= 0 {
-			m.wait = w.cfg.Times.Wait
+		m := &message{
+			kind: msgRegister, seq: x.seq, id: x.id, need: x.expect.Need, groups: x.expect.Groups,
+			ticket: x.expect.Ticket, hash: x.expect.Hash, wait: x.wait,
 		}
 		w.publish(TransferEvent{Transfer: x.id.String(), Event: "registered", Peer: p.record.Agent, Blocks: blocks(x.expect.Groups)})
 		w.send(p, m)
@@ -38,6 +38,12 @@ func (w *writer) do(x *effect) {
 			w.tell = append(w.tell, p)
 		}
 		p.settled = append(p.settled, x.seq)
+	case doBeat:
+		w.send(p, &message{kind: msgBeat, beats: x.beats})
+	case doBeatAck:
+		w.send(p, &message{kind: msgBeatAck, beats: x.beats})
+	case doBye:
+		w.send(p, &message{kind: msgBye})
 	case doFence:
 		w.fence(p)
 	case doAdmit:

@@ -122,7 +122,7 @@ func kindOf(sealed []byte) string {
 	if err != nil || len(l.body) == 0 {
 		return "malformed"
 	}
-	return map[messageKind]string{msgRegister: "register", msgStatus: "status", msgDone: "done", msgCancel: "cancel", msgFloor: "floor"}[messageKind(l.body[0])]
+	return map[messageKind]string{msgRegister: "register", msgStatus: "status", msgDone: "done", msgCancel: "cancel", msgFloor: "floor", msgBeat: "beat", msgBeatAck: "beatack", msgBye: "bye"}[messageKind(l.body[0])]
 }
 
 func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {

@@ -18,6 +18,14 @@ var messages = []*message{
 	{kind: msgStatus, seq: 9, status: status{state: statusNotBegun, reason: Short, detail: "tokens: 1 on P, 2 on D"}},
 	{kind: msgDone, seq: 1 << 60, status: status{state: statusDone, tokens: 131072}},
 	{kind: msgCancel, floor: 7, seq: 9, id: TransferID{9}, why: "stopped"},
+	{kind: msgRegister, floor: 1, seq: 2, id: TransferID{7}, need: [2]int{8, 9}, ticket: [16]byte{1, 2}, hash: [16]byte{15: 9}},
+	{kind: msgBeat, floor: 3, beats: []beat{{seq: 3, id: TransferID{1}}, {id: TransferID{2}}, {seq: 1 << 62, id: TransferID{3}}}},
+	{kind: msgBeat, floor: 1},
+	{kind: msgBeatAck, beats: []beat{
+		{seq: 3}, {seq: 4, status: status{state: statusDone, tokens: 77}}, {seq: 5, status: status{state: statusWriting}},
+		{id: TransferID{2}, status: status{state: statusNotBegun, reason: LeaseOver}},
+	}},
+	{kind: msgBye},
 	{kind: msgFloor, floor: 12, settled: []uint64{13, 1 << 62}},
 }
 
@@ -34,7 +42,7 @@ func TestMessageRoundTrip(t *testing.T) {
 			continue
 		}
 		got.digest = m.digest
-		if diff := cmp.Diff(got, m, cmp.AllowUnexported(message{}, status{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(got, m, cmp.AllowUnexported(message{}, status{}, beat{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("message differs (-got +want):\n%s", diff)
 		}
 	}
@@ -54,8 +62,18 @@ func TestDigestIsOfWhatIsRegistered(t *testing.T) {
 	if parse(func(m *message) { m.floor++ }) != base {
 		t.Error("a repeat with a higher floor has another digest")
 	}
-	if parse(func(m *message) { m.need[1]++ }) == base {
-		t.Error("another need has the same digest")
+	if parse(func(m *message) { m.wait = time.Second }) != base {
+		t.Error("a repeat with less patience left has another digest")
+	}
+	for what, change := range map[string]func(*message){
+		"need":   func(m *message) { m.need[1]++ },
+		"ticket": func(m *message) { m.ticket[3]++ },
+		"hash":   func(m *message) { m.hash[15]++ },
+		"blocks": func(m *message) { m.groups = m.groups[:1] },
+	} {
+		if parse(change) == base {
+			t.Errorf("another %s has the same digest", what)
+		}
 	}
 }
 

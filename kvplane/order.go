@@ -1,15 +1,19 @@
 package kvplane
 
-import (
-	"bytes"
-	"cmp"
-	"maps"
-	"slices"
-)
+import "slices"
 
-// sortedKeys and sortedIDs give maps an order, so that equal events have equal effects.
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+// lineup keeps values in the order in which they came, so that equal events have equal effects. Those that have left
+// are swept out now and then, which makes adding free of allocations in the long run.
+type lineup[T any] struct {
+	all  []T // the reader asks each whether it is still in
+	room int
+}
 
-func sortedIDs[V any](m map[TransferID]V) []TransferID {
-	return slices.SortedFunc(maps.Keys(m), func(a, b TransferID) int { return bytes.Compare(a[:], b[:]) })
+// add appends x; in says whether a value is still in. It must not be called while all is read.
+func (l *lineup[T]) add(x T, in func(T) bool) {
+	if len(l.all) >= l.room {
+		l.all = slices.DeleteFunc(l.all, func(x T) bool { return !in(x) })
+		l.room = 2*len(l.all) + 16
+	}
+	l.all = append(l.all, x)
 }

@@ -5,7 +5,7 @@ func (p *producer) offer(e event) {
 	g := p.given[e.id]
 	switch {
 	case g == nil:
-		g = &given{id: e.id}
+		g = &given{id: e.id} // the engine's own word: no bound stands in its way
 		p.given[e.id] = g
 	case g.state == givenSpent && g.offer == nil: // given up before it was finished
 		g.offer = e.offer
@@ -16,8 +16,13 @@ func (p *producer) offer(e event) {
 		return
 	}
 	g.state, g.offer = givenHeld, e.offer
-	g.wake = p.now + p.times.Lease
+	g.lease = p.now + p.times.Lease
+	g.wake = g.lease
 	p.timers.set(g)
+	p.held.add(g, (*given).isHeld)
+	if p.closing {
+		p.lose(g, Closing, "")
+	}
 }
 
 // consumers starts the writes, now that it is known whom this rank owes one.
@@ -50,16 +55,15 @@ func (p *producer) unpaired(e event) {
 	p.lose(g, e.reason, e.detail)
 }
 
-// abandon is the engine's word that the request is aborted, will never be finished, or is wanted by nobody.
+// abandon is the engine's word that the request is aborted, will never be finished, is wanted by nobody, or that the
+// engine wants its blocks back. While one of them is being written the blocks stay held: Sent says when they are free.
 func (p *producer) abandon(e event) {
 	g := p.given[e.id]
 	if g == nil {
-		if len(p.given) >= maxGiven {
+		if g = p.early(e.id); g == nil {
 			p.drop(e, dropFull)
 			return
 		}
-		g = &given{id: e.id, state: givenEarly}
-		p.given[e.id] = g
 	}
 	switch g.state {
 	case givenEarly:
@@ -95,6 +99,7 @@ func (p *producer) result(e event) {
 	case evBroken:
 		p.end(r, status{state: statusFailed, reason: WriteFailed, detail: e.detail}, true)
 	}
+	p.part(s)
 	p.leave(s)
 }
 
@@ -108,10 +113,9 @@ func (p *producer) reach(e event) {
 	if e.kind == evDown {
 		return
 	}
-	for _, seq := range sortedKeys(s.regs) {
-		r := s.regs[seq]
+	for _, r := range s.order.all {
 		switch {
-		case r.state != regPairing:
+		case r.state != regPairing || !r.in():
 		case e.kind == evUp:
 			p.serve(r)
 		default:
@@ -122,19 +126,20 @@ func (p *producer) reach(e event) {
 
 // gone takes the news that an incarnation of a consumer is void.
 func (p *producer) gone(e event) {
-	for _, id := range sortedKeys(p.sessions) {
-		s := p.sessions[id]
-		if s.inc != e.inc {
+	for _, s := range p.order.all {
+		if s.inc != e.inc || s.left {
 			continue
 		}
 		s.void = true
-		for _, seq := range sortedKeys(s.regs) {
-			r := s.regs[seq]
+		for _, r := range s.order.all {
+			if !r.in() {
+				continue
+			}
 			if r.state == regWriting {
 				r.unheard = true
 				continue
 			}
-			delete(s.regs, seq)
+			delete(s.regs, r.seq)
 			r.wake = 0
 			if r.state != regEnded {
 				r.unheard = true
@@ -143,8 +148,8 @@ func (p *producer) gone(e event) {
 		}
 		p.leave(s)
 	}
-	for _, id := range sortedIDs(p.given) {
-		if g := p.given[id]; g.state == givenHeld && g.offer.Peer == e.inc {
+	for _, g := range p.held.all {
+		if g.state == givenHeld && g.offer.Peer == e.inc {
 			p.lose(g, Superseded, "")
 		}
 	}
@@ -153,42 +158,7 @@ func (p *producer) gone(e event) {
 // leave removes a void session when its last write has ended.
 func (p *producer) leave(s *inbound) {
 	if len(s.regs) == 0 && s.void {
+		s.left = true
 		delete(p.sessions, s.peer)
 	}
-}
-
-func (p *producer) alarm(who alarm) {
-	switch v := who.(type) {
-	case *registration:
-		v.wake = 0
-		switch v.state {
-		case regWaiting:
-			p.end(v, status{state: statusNotBegun, reason: NoOffer}, true)
-		case regEnded:
-			if v.status.state.final() && p.now < v.until {
-				v.wake = p.now + v.again.next()
-				p.timers.set(v)
-				p.answer(v)
-			}
-		}
-	case *given:
-		v.wake = 0
-		switch v.state {
-		case givenHeld:
-			p.lose(v, LeaseOver, "")
-		case givenEarly, givenSpent:
-			p.retire(v)
-		}
-	}
-}
-
-// retire forgets a transfer that can no longer be registered for.
-func (p *producer) retire(g *given) {
-	for _, r := range g.regs {
-		if r.state != regEnded {
-			p.keep(g)
-			return
-		}
-	}
-	delete(p.given, g.id)
 }

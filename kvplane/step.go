@@ -58,12 +58,18 @@ const (
 	evStatus                           // D: STATUS or DONE
 	evDrained                          // D: whatever a dead writer had sent has been taken in
 	evFenced                           // D: nothing that a peer writes lands until it is admitted again
+	evBeat                             // P: BEAT
+	evQueue                            // D: the engine will expect a transfer later
+	evBeatAck                          // D: the answer to a BEAT
+	evBye                              // D: BYE
+	evClose                            // both: the agent ends in good order
 	evTick                             // time has passed
 )
 
 var eventNames = [...]string{
 	"none", "up", "down", "unreachable", "gone", "register", "cancel", "floor", "offer", "consumers", "unpaired",
-	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "drained", "fenced", "tick",
+	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "drained", "fenced",
+	"beat", "queue", "beatack", "bye", "close", "tick",
 }
 
 func (k eventKind) String() string { return eventNames[k] }
@@ -81,9 +87,11 @@ type effect struct {
 	tokens int
 	k, n   int
 	drop   drop
-	msg    *message     // post: the registration
-	offer  *Offer       // post, report on P
-	expect *Expectation // register, report on D
+	wait   time.Duration // register: what is left of D's patience
+	beats  []beat        // beat, beat-ack
+	msg    *message      // post: the registration
+	offer  *Offer        // post, report on P
+	expect *Expectation  // register, report on D
 }
 
 type action uint8
@@ -100,11 +108,15 @@ const (
 	doDrain                      // take in all that a dead writer may have sent, twice, then say drained
 	doFence                      // let nothing of a peer land any more, if the transport can, then say fenced
 	doAdmit                      // let a fenced peer write again
+	doBeat                       // send a BEAT
+	doBeatAck                    // send its answer
+	doBye                        // send a BYE
 	doDrop                       // count an event without effect
 )
 
 var actionNames = [...]string{
-	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "post", "report", "count", "drain", "fence", "admit", "drop",
+	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "post", "report", "count", "drain", "fence", "admit",
+	"send-beat", "send-beat-ack", "send-bye", "drop",
 }
 
 func (a action) String() string { return actionNames[a] }

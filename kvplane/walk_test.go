@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,6 +38,8 @@ type world struct {
 	released  int
 	failed    int
 	landed    int
+	byes      int
+	lapsed    int
 	history   []string
 }
 
@@ -116,6 +119,14 @@ func (w *world) stepP(rank int, e event) {
 			w.message(func() {
 				w.stepD(int(x.peer)-1, event{kind: evStatus, peer: peerID(rank + 1), seq: x.seq, msg: &message{status: x.status}})
 			})
+		case doBeatAck:
+			lines := slices.Clone(x.beats)
+			w.message(func() {
+				w.stepD(int(x.peer)-1, event{kind: evBeatAck, peer: peerID(rank + 1), msg: &message{beats: lines}})
+			})
+		case doBye:
+			w.byes++
+			w.message(func() { w.stepD(int(x.peer)-1, event{kind: evBye, peer: peerID(rank + 1)}) })
 		case doPost:
 			w.write(rank, x)
 		case doReport:
@@ -147,6 +158,9 @@ func (w *world) stepD(rank int, e event) {
 			w.message(func() { w.stepP(to, m) })
 		case doFloor:
 			m.kind, m.msg = evFloor, &message{floor: floor, settled: []uint64{x.seq}}
+			w.message(func() { w.stepP(to, m) })
+		case doBeat:
+			m.kind, m.msg = evBeat, &message{floor: floor, beats: slices.Clone(x.beats)}
 			w.message(func() { w.stepP(to, m) })
 		case doDrain:
 			id, peer, seq := x.id, x.peer, x.seq
@@ -268,6 +282,10 @@ func (w *world) reportP(rank int, x effect) {
 
 func (w *world) reportD(rank int, x effect) {
 	r := w.requests[x.id]
+	if x.expect == nil { // it was only queued: nothing is reserved yet
+		w.lapsed++
+		return
+	}
 	switch r.d.Step(Report{ID: x.id, Rank: metadata.Rank{TP: rank}, Kind: x.report}) {
 	case Released:
 		w.released++
@@ -329,13 +347,17 @@ func (w *world) run() {
 }
 
 func TestRandomWalk(t *testing.T) {
-	released, failed, landed := 0, 0, 0
+	released, failed, landed, byes, lapsed := 0, 0, 0, 0, 0
 	for seed := range uint64(1500) {
 		w := newWorld(t, seed)
 		w.run()
 		released, failed, landed = released+w.released, failed+w.failed, landed+w.landed
+		byes, lapsed = byes+w.byes, lapsed+w.lapsed
 	}
-	t.Logf("%d transfers released, %d failed, %d writes landed", released, failed, landed)
+	t.Logf("%d transfers released, %d failed, %d writes landed, %d byes, %d lapsed in the queue", released, failed, landed, byes, lapsed)
+	if byes < 100 || lapsed < 100 {
+		t.Errorf("%d byes and %d lapsed; want at least 100 of each", byes, lapsed)
+	}
 	if released < 500 || failed < 500 {
 		t.Errorf("%d released and %d failed; want at least 500 of each", released, failed)
 	}

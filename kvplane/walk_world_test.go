@@ -39,8 +39,19 @@ func newWorld(t *testing.T, seed uint64) *world {
 		}
 		w.plan(r)
 	}
-	if w.rng.IntN(4) == 0 {
+	switch w.rng.IntN(8) {
+	case 0, 1:
 		w.after(w.some(8*time.Second), w.kill)
+	case 2: // P ends in good order
+		at := w.some(4 * time.Second)
+		for p := range w.producers {
+			w.after(at, func() { w.stepP(p, event{kind: evClose}) })
+		}
+		w.after(at+30*time.Second, w.kill)
+	case 3: // D does, its process lives on
+		for d := range w.consumers {
+			w.after(w.some(4*time.Second), func() { w.stepD(d, event{kind: evClose}) })
+		}
 	}
 	w.after(20*time.Second, func() { w.calm = true })
 	return w
@@ -48,13 +59,25 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 // plan draws when each side comes, and who gives up when.
 func (w *world) plan(r *request) {
-	start := w.some(2 * time.Second)
+	queued := w.some(2 * time.Second)
+	start := queued
+	if w.chance(30) { // for longer than the lease, at times
+		start += w.some(20 * time.Second)
+	}
 	for d := range w.consumers {
 		var links []linkTo
 		for p := range w.producers {
 			if w.related(p, d) {
 				links = append(links, linkTo{peer: peerID(p + 1), writes: true})
 			}
+		}
+		if start > queued {
+			w.after(queued, func() {
+				w.stepD(d, event{kind: evQueue, id: r.id, inc: w.pinc})
+				if !w.proven[d] {
+					w.stepD(d, event{kind: evProducers, id: r.id, links: links})
+				}
+			})
 		}
 		w.after(start+w.some(10*time.Millisecond), func() {
 			w.stepD(d, event{kind: evExpect, id: r.id, inc: w.pinc, expect: &Expectation{Need: [2]int{0, 1}}})
@@ -69,9 +92,9 @@ func (w *world) plan(r *request) {
 	}
 	if w.chance(90) {
 		r.offered = true
-		at := start + w.some(100*time.Millisecond)
+		at := queued + w.some(100*time.Millisecond)
 		if w.chance(10) {
-			at = start + w.some(8*time.Second)
+			at = queued + w.some(8*time.Second)
 		}
 		for p := range w.producers {
 			var owed []peerID

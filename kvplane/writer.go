@@ -279,8 +279,17 @@ func (w *writer) receive(l *letter) {
 	case msgFloor:
 		e.kind = evFloor
 		w.stepProducer(e)
+	case msgBeat:
+		e.kind = evBeat
+		w.stepProducer(e)
 	case msgStatus, msgDone:
 		e.kind = evStatus
+		w.stepConsumer(e)
+	case msgBeatAck:
+		e.kind = evBeatAck
+		w.stepConsumer(e)
+	case msgBye:
+		e.kind = evBye
 		w.stepConsumer(e)
 	}
 }

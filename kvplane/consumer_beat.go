@@ -1,0 +1,199 @@
+package kvplane
+
+import "time"
+
+// pulse is how D keeps a session alive: while anything of it is unsettled it says every Times.Beat what it waits for.
+type pulse struct {
+	next  time.Duration // when to say so again, once the last beat is answered
+	asked time.Duration // when the first beat was sent that is not answered; 0 is none
+	turn  int           // lines that the last beats have named already, if one message could not hold all
+}
+
+// silence is for how many times Times.Lost a producer may leave beats unanswered; they are repeated in between.
+const silence = 4
+
+// stir makes sure that a beat is sent within the pause.
+func (c *consumer) stir(s *outbound, pause time.Duration) {
+	at := c.now + pause
+	if s.down || s.void {
+		return
+	}
+	if s.wake == 0 || at < s.pulse.next {
+		s.pulse.next = at
+	}
+	if s.wake == 0 || at < s.wake {
+		s.wake = at
+		c.timers.set(s)
+	}
+}
+
+// beat says what D still waits for of a producer, or finds that it does not answer.
+func (c *consumer) beat(s *outbound) {
+	if s.down || s.void {
+		return // up stirs it
+	}
+	u := &s.pulse
+	if u.asked == 0 && c.now < u.next { // answered
+		s.wake = u.next
+		c.timers.set(s)
+		return
+	}
+	if u.asked > 0 && c.now-max(u.asked, s.heard) >= silence*c.times.Lost {
+		u.asked = 0
+		c.silent(s)
+	}
+	from := len(c.beats)
+	whole := c.lines(s, from)
+	if len(c.beats) == from && u.turn > 0 {
+		u.turn = 0
+		whole = c.lines(s, from)
+	}
+	if len(c.beats) == from {
+		*u = pulse{}
+		return
+	}
+	if u.asked == 0 {
+		u.asked = c.now
+	}
+	u.next = c.now + c.times.Beat
+	s.wake = c.now + min(c.times.Lost, c.times.Beat)
+	if !whole {
+		u.turn += maxBeats
+		s.wake = c.now + c.times.Resend
+		u.next = s.wake
+		c.emit(effect{do: doDrop, peer: s.peer, drop: dropFull})
+	} else {
+		u.turn = 0
+	}
+	c.timers.set(s)
+	c.emit(effect{do: doBeat, peer: s.peer, beats: c.beats[from:]})
+}
+
+// lines appends what one message can hold and says whether that was the rest of it.
+func (c *consumer) lines(s *outbound, from int) bool {
+	skip := s.pulse.turn
+	for _, l := range s.order.all {
+		switch {
+		case l.state == originFinal || !l.in():
+			continue
+		case skip > 0:
+			skip--
+			continue
+		case len(c.beats)-from == maxBeats:
+			return false
+		}
+		b := beat{seq: l.seq, id: l.receipt.id}
+		switch {
+		case l.receipt.failed(): // asked about, but not to be kept
+			b.id = TransferID{}
+		case l.unsent: // P does not know the number yet
+			b.seq = 0
+		}
+		c.beats = append(c.beats, b)
+	}
+	for _, r := range s.queued.all {
+		switch {
+		case r.state != receiptQueued:
+			continue
+		case skip > 0:
+			skip--
+			continue
+		case len(c.beats)-from == maxBeats:
+			return false
+		}
+		c.beats = append(c.beats, beat{id: r.id})
+	}
+	return true
+}
+
+// silent gives up what counts on a producer that does not answer. What it may still write is for the cancels, the
+// fence and the proof of its death to settle.
+func (c *consumer) silent(s *outbound) {
+	for _, l := range s.order.all {
+		if l.in() && l.state != originFinal && l.receipt.state == receiptCollect {
+			c.stop(l.receipt, PeerGone, "no answer")
+		}
+	}
+	c.lapseAll(s, PeerGone, "no answer")
+}
+
+func (c *consumer) lapseAll(s *outbound, why Reason, detail string) {
+	for _, r := range s.queued.all {
+		if r.state == receiptQueued {
+			c.lapse(r, why, detail)
+		}
+	}
+}
+
+// beatAck takes P's answer to a beat.
+func (c *consumer) beatAck(e event) {
+	s := c.sessions[e.peer]
+	if s == nil {
+		c.drop(e, dropStranger)
+		return
+	}
+	s.heard, s.pulse.asked = c.now, 0
+	for i := range e.msg.beats {
+		b := &e.msg.beats[i]
+		l := s.links[b.seq]
+		switch {
+		case b.seq == 0:
+			c.refused(s, b)
+		case l == nil || l.state == originFinal:
+			c.emit(effect{do: doDrop, peer: s.peer, seq: b.seq, drop: dropRepeat}) // it has crossed a STATUS
+		case l.stranger():
+			c.emit(effect{do: doDrop, peer: s.peer, seq: b.seq, drop: dropStranger})
+		case b.status.state > 0:
+			c.word(l, b.status)
+		case l.state != originLost: // P does not know it
+			c.send(l)
+		}
+	}
+}
+
+// refused takes P's word that it does not keep a transfer for which nothing is registered yet.
+func (c *consumer) refused(s *outbound, b *beat) {
+	r := c.receipts[b.id]
+	if r == nil || b.status.state != statusNotBegun {
+		c.emit(effect{do: doDrop, peer: s.peer, id: b.id, drop: dropUnknown})
+		return
+	}
+	if r.state == receiptQueued {
+		for _, other := range r.waits {
+			if other == s {
+				c.lapse(r, b.status.reason, "")
+				return
+			}
+		}
+	}
+	for _, l := range r.links {
+		if l.session == s && l.unsent && l.state != originFinal {
+			c.final(l, b.status)
+			return
+		}
+	}
+	c.emit(effect{do: doDrop, peer: s.peer, id: b.id, drop: dropUnknown})
+}
+
+// bye takes the word of a producer that ends in good order: nothing that it has posted is in progress. What it has
+// not begun it never will. That D has not heard of a write does not mean that there was none, so that what was
+// registered is drained; a write that D has heard of has ended too, and how is still to be said.
+func (c *consumer) bye(e event) {
+	s := c.sessions[e.peer]
+	if s == nil {
+		c.drop(e, dropStranger)
+		return
+	}
+	s.heard, s.pulse.asked = c.now, 0
+	for _, l := range s.order.all {
+		switch {
+		case !l.in() || l.state == originFinal:
+		case l.began:
+			c.emit(effect{do: doDrop, peer: s.peer, seq: l.seq, id: l.receipt.id, drop: dropState})
+		default:
+			l.wary = true
+			c.final(l, status{state: statusNotBegun, reason: Closing})
+		}
+	}
+	c.lapseAll(s, Closing, "")
+}

@@ -1,0 +1,231 @@
+package kvplane
+
+import "fmt"
+
+// raise takes the floor of a message: D has settled everything below it.
+func (p *producer) raise(s *inbound, floor uint64) {
+	if floor <= s.floor {
+		return
+	}
+	if floor-s.floor <= maxRegistrations { // the rule: it rises by a few
+		for seq := s.floor; seq < floor; seq++ {
+			if r := s.regs[seq]; r != nil {
+				p.forget(s, r)
+			}
+		}
+	} else {
+		for _, r := range s.order.all {
+			if r.in() && r.seq < floor {
+				p.forget(s, r)
+			}
+		}
+	}
+	s.floor = floor
+}
+
+// floor takes the news of what D has settled: everything below the floor, and single numbers above it. Of these the
+// final status is kept, for a delayed registration, but not sent again.
+func (p *producer) floor(e event) {
+	s := p.session(e)
+	p.raise(s, e.msg.floor)
+	for _, seq := range e.msg.settled {
+		if r := s.regs[seq]; r != nil && r.state == regEnded {
+			r.wake = 0
+		}
+	}
+}
+
+// forget removes a registration that D no longer asks about. A write in progress runs to its end.
+func (p *producer) forget(s *inbound, r *registration) {
+	if r.state == regWriting {
+		return
+	}
+	delete(s.regs, r.seq)
+	r.wake, r.unheard = 0, true
+	if r.state != regEnded {
+		p.end(r, status{state: statusNotBegun, reason: Cancelled}, false)
+	}
+}
+
+func (p *producer) register(e event) {
+	s := p.session(e)
+	p.raise(s, e.msg.floor)
+	if e.seq < s.floor {
+		p.drop(e, dropFloor)
+		return
+	}
+	if r := s.regs[e.seq]; r != nil {
+		switch {
+		case r.given.id != e.id || r.asked && r.digest != e.msg.digest:
+			p.drop(e, dropConflict)
+		default:
+			p.drop(e, dropRepeat)
+			p.answer(r)
+		}
+		return
+	}
+	r, reason := p.admit(s, e)
+	if reason != 0 {
+		p.refuse(e, reason)
+		return
+	}
+	r.msg, r.digest, r.asked = e.msg, e.msg.digest, true
+	r.state, r.status = regWaiting, status{state: statusWaiting}
+	g := r.given
+	switch {
+	case g.state == givenSpent || g.state == givenDraining:
+		p.end(r, status{state: statusNotBegun, reason: g.late(), detail: g.detail}, true)
+	case g.state == givenHeld && g.known:
+		p.serve(r)
+	default:
+		r.wake = p.now + min(max(e.msg.wait, p.times.Resend), maxWait)
+		p.timers.set(r)
+		p.answer(r)
+	}
+}
+
+// admit makes a registration under the event's number, unless a bound or an earlier one forbids it.
+func (p *producer) admit(s *inbound, e event) (*registration, Reason) {
+	switch {
+	case p.closing:
+		return nil, Closing
+	case e.seq < s.low:
+		return nil, Spent
+	case len(s.regs) >= maxRegistrations:
+		return nil, Full
+	}
+	g := p.given[e.id]
+	if g == nil {
+		if g = p.early(e.id); g == nil {
+			return nil, Full
+		}
+	}
+	for _, other := range g.regs {
+		if other.from == s && g.state >= givenDraining {
+			return nil, Spent
+		}
+		if other.from == s {
+			return nil, Conflict
+		}
+	}
+	r := &registration{seq: e.seq, from: s, given: g}
+	s.regs[e.seq] = r
+	s.order.add(r, (*registration).in)
+	g.regs = append(g.regs, r)
+	if g.state == givenEarly {
+		g.wake = max(g.wake, p.now+min(e.msg.wait, maxWait)+p.times.Wait)
+		p.timers.set(g)
+	}
+	return r, 0
+}
+
+// refuse answers without remembering anything: the same message would be refused again.
+func (p *producer) refuse(e event, why Reason) {
+	switch why {
+	case Full:
+		p.drop(e, dropFull)
+	case Closing:
+		p.drop(e, dropState)
+	default:
+		p.drop(e, dropConflict)
+	}
+	p.emit(effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: status{state: statusNotBegun, reason: why}})
+}
+
+func (p *producer) cancel(e event) {
+	s := p.session(e)
+	p.raise(s, e.msg.floor)
+	if e.seq < s.floor {
+		p.drop(e, dropFloor)
+		return
+	}
+	r := s.regs[e.seq]
+	if r == nil { // it has overtaken its registration, which will find this
+		made, reason := p.admit(s, e)
+		if reason != 0 {
+			p.refuse(e, reason)
+			return
+		}
+		p.end(made, status{state: statusNotBegun, reason: Cancelled}, true)
+		return
+	}
+	if r.given.id != e.id {
+		p.drop(e, dropConflict)
+		return
+	}
+	switch r.state {
+	case regWaiting, regPairing:
+		p.end(r, status{state: statusNotBegun, reason: Cancelled}, true)
+	default:
+		p.answer(r)
+	}
+}
+
+// answer tells D where a registration stands.
+func (p *producer) answer(r *registration) {
+	p.emit(effect{do: doStatus, peer: r.from.peer, seq: r.seq, id: r.given.id, status: r.status})
+}
+
+// serve begins to write for a registration whose transfer is held and whose owed consumers are known.
+func (p *producer) serve(r *registration) {
+	g := r.given
+	if !g.owes(r.from.peer) {
+		p.end(r, status{state: statusNotBegun, reason: Stranger}, true)
+		return
+	}
+	if why, detail := differ(g.offer, r.msg); why != 0 {
+		p.end(r, status{state: statusNotBegun, reason: why, detail: detail}, true)
+		return
+	}
+	r.wake = 0
+	if !r.from.up {
+		r.state, r.status = regPairing, status{state: statusPairing}
+		p.emit(effect{do: doPair, peer: r.from.peer})
+		return
+	}
+	r.state, r.status = regWriting, status{state: statusWriting}
+	r.from.writing++
+	p.emit(effect{do: doPost, peer: r.from.peer, seq: r.seq, id: g.id, msg: r.msg, offer: g.offer})
+}
+
+// differ says why an offer and a registration cannot belong together, where both sides know enough to tell.
+func differ(o *Offer, m *message) (Reason, string) {
+	var none [16]byte
+	switch {
+	case o.Ticket != m.ticket && o.Ticket != none && m.ticket != none:
+		return Ticket, fmt.Sprintf("ticket: %x on P, %x on D", o.Ticket, m.ticket)
+	case o.Hash != m.hash && o.Hash != none && m.hash != none:
+		return Tokens, fmt.Sprintf("token hash: %x on P, %x on D", o.Hash, m.hash)
+	}
+	return 0, ""
+}
+
+// end brings a registration to its final status, and the transfer with it if that decides it.
+func (p *producer) end(r *registration, s status, tell bool) {
+	if r.state == regWriting {
+		r.from.writing--
+	}
+	r.state, r.status, r.msg = regEnded, s, nil
+	r.again = newBackoff(p.times)
+	r.until = p.now + p.times.Lease
+	r.wake = p.now + r.again.next()
+	if r.unheard || r.seq < r.from.floor {
+		r.wake = 0
+		delete(r.from.regs, r.seq)
+	} else {
+		p.timers.set(r)
+		if tell {
+			p.answer(r)
+		}
+	}
+	g := r.given
+	if g.state == givenHeld && g.known && g.owes(r.from.peer) {
+		if s.state != statusDone {
+			p.lose(g, s.reason, s.detail)
+			return
+		}
+		k := g.counted()
+		p.emit(effect{do: doCount, peer: r.from.peer, id: g.id, k: k, n: len(g.owed)})
+	}
+	p.settle(g)
+}
