@@ -2,6 +2,7 @@ package kvplane
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -69,10 +70,13 @@ func (l link) prepare(t *testing.T) {
 	if err := l.missing(); err != nil {
 		t.Skipf("SKIPPED, not run over %s: %v", l.title, err)
 	}
-	if l.tls != "" {
-		t.Setenv("UCX_TLS", l.tls)
+	t.Setenv("UCX_TLS", cmp.Or(l.tls, ucxTLS)) // as it was found, also after a link that sets it
+	if l.tls == "" && ucxTLS == "" {
+		_ = os.Unsetenv("UCX_TLS") // the name is valid
 	}
 }
+
+var ucxTLS = os.Getenv("UCX_TLS")
 
 // missing says why this machine cannot have the link.
 func (l link) missing() error {

@@ -140,9 +140,6 @@ func TestDeviceMemoryAnswersAlike(t *testing.T) {
 				{kv.device, nil, 1, 2, metadata.HeadsFirst, 8, 4, 8},
 				{kv.device, kv.device, 1, 1, metadata.TokensFirst, 3, 3, 8},
 			} {
-				if name == "GPU" && (c.p == nil || c.d == nil) {
-					continue // one agent's regions are of one kind, and so are a pair's
-				}
 				var book phonebook
 				engine := func(name string, role metadata.Role, d Device, tp, blockTokens int) *Engine {
 					return book.openOver(t, Config{Name: name, Role: role, Shape: shape, TP: tp, BlockTokens: blockTokens, Blocks: 200,
