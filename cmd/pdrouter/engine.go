@@ -164,8 +164,8 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 // line is what the process says when it serves.
 func (p *engineProcess) line() string {
 	o := p.options
-	s := fmt.Sprintf("pdrouter engine: %s serves %s as %s on http://%s, tp %d, %d blocks of %d tokens",
-		p.engine.Incarnation().ID(), o.cfg.Model, o.cfg.Role, p.listener.Addr(), o.cfg.TP, o.cfg.Blocks, o.cfg.BlockTokens)
+	s := fmt.Sprintf("pdrouter engine: %s serves %s as %s on http://%s, pp %d, tp %d, %d blocks of %d tokens",
+		p.engine.Incarnation().ID(), o.cfg.Model, o.cfg.Role, p.listener.Addr(), o.cfg.PP, o.cfg.TP, o.cfg.Blocks, o.cfg.BlockTokens)
 	if p.gpus != nil {
 		s += fmt.Sprintf(" on %d GPUs", len(p.gpus.devices))
 	}

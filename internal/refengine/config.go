@@ -18,7 +18,8 @@ type Config struct {
 	Role       metadata.Role // which legs it serves; default both
 	Shape      Shape
 
-	TP          int            // tensor-parallel ranks; default 1; divides the number of heads, or is a multiple of it
+	PP          int            // pipeline stages; default 1, at most the layers. The first ones keep a layer more where needed
+	TP          int            // tensor-parallel ranks of each stage; default 1; divides the number of heads, or is a multiple of it
 	BlockTokens int            // tokens of a block; default 16
 	Blocks      int            // blocks of every rank; default 1024
 	Order       metadata.Order // how heads and tokens are nested in a block; default heads first
@@ -48,6 +49,7 @@ func (c Config) withDefaults() Config {
 	c.Shape.Layers = cmp.Or(c.Shape.Layers, 4)
 	c.Shape.Heads = cmp.Or(c.Shape.Heads, 4)
 	c.Shape.HeadDim = cmp.Or(c.Shape.HeadDim, 4)
+	c.PP = cmp.Or(c.PP, 1)
 	c.TP = cmp.Or(c.TP, 1)
 	c.BlockTokens = cmp.Or(c.BlockTokens, 16)
 	c.Blocks = cmp.Or(c.Blocks, 1024)
@@ -74,6 +76,7 @@ func (c Config) Validate() error {
 	atLeastOne("layers", c.Shape.Layers)
 	atLeastOne("heads", c.Shape.Heads)
 	atLeastOne("head_dim", c.Shape.HeadDim)
+	atLeastOne("pp", c.PP)
 	atLeastOne("tp", c.TP)
 	atLeastOne("block_tokens", c.BlockTokens)
 	atLeastOne("blocks", c.Blocks)
@@ -83,6 +86,7 @@ func (c Config) Validate() error {
 	if c.Shape.Heads >= 1 && c.TP >= 1 {
 		wrong(c.Shape.Heads%c.TP == 0 || c.TP%c.Shape.Heads == 0, "tp is %d; want a divisor or a multiple of the %d heads", c.TP, c.Shape.Heads)
 	}
+	wrong(c.PP <= max(c.Shape.Layers, 1), "pp is %d; want at most the %d layers", c.PP, c.Shape.Layers)
 	wrong(c.MaxModelLen >= 2 && c.MaxModelLen <= c.Blocks*c.BlockTokens, "max_model_len is %d; want 2 to %d, what the blocks hold", c.MaxModelLen, c.Blocks*c.BlockTokens)
 	wrong(c.Role == metadata.Prefill || c.Role == metadata.Decode || c.Role == metadata.Both, "role is %q; want prefill, decode or both", c.Role)
 	wrong(c.Order == metadata.HeadsFirst || c.Order == metadata.TokensFirst, "order is %q; want hnd or nhd", c.Order)

@@ -27,7 +27,6 @@ type counts struct {
 	finished  map[string]uint64 // sequences by their end
 	transfers map[string]uint64 // hand-overs by their end
 	tickets   map[string]uint64 // legs refused for their ticket, by what was wrong with it
-	strays    uint64            // reports about transfers that nobody knows
 }
 
 func newCounts() counts {
@@ -94,7 +93,7 @@ func (e *Engine) Metrics() []byte {
 		metric(&w, "refengine_requests_finished_total", "counter", "Sequences that ended, by how.", labelled("reason", e.counts.finished)...)
 		metric(&w, "refengine_transfers_total", "counter", "Hand-overs settled, by how they ended.", labelled("ending", e.counts.transfers)...)
 		metric(&w, "refengine_ticket_refusals_total", "counter", "Legs refused for their ticket, by what was wrong with it.", labelled("fault", e.counts.tickets)...)
-		metric(&w, "refengine_stray_reports_total", "counter", "Agents' reports about transfers that are not known.", series{"", e.counts.strays})
+		e.planeMetrics(&w)
 	})
 	if !ok {
 		return nil

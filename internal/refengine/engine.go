@@ -33,6 +33,7 @@ type Engine struct {
 	transfers map[kvplane.TransferID]*transfer
 	step      []entry // computed, its cost not over yet; nil: none
 	cost      *time.Timer
+	late      *time.Timer // the plane's earliest deadline
 	stopping  bool
 	settling  bool // only blocks in quarantine are left, and their time is bounded
 	killed    bool
@@ -61,12 +62,13 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, model: m, self: metadata.Incarnation{Engine: cfg.Name, Generation: cfg.Generation},
 		ended: make(chan struct{}), wake: make(chan struct{}, 1),
 		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, transfers: map[kvplane.TransferID]*transfer{},
-		cost: time.NewTimer(time.Hour), counts: newCounts(),
+		cost: time.NewTimer(time.Hour), late: time.NewTimer(time.Hour), counts: newCounts(),
 	}
 	e.cost.Stop()
+	e.late.Stop()
 	e.gate = kvplane.NewGate(e.self, cfg.Plane.AwaitEnrolment)
 	if cfg.Plane.Transport != nil {
-		if e.plane, err = openPlane(cfg, g, e.self, func(r kvplane.Report) { e.post(func() { e.reported(r) }) }); err != nil {
+		if e.plane, err = openPlane(cfg, g, e.self, e.ring); err != nil {
 			return nil, errors.Join(err, g.close())
 		}
 	}
@@ -82,6 +84,11 @@ func (e *Engine) post(f func()) {
 	e.mu.Lock()
 	e.inbox = append(e.inbox, f)
 	e.mu.Unlock()
+	e.ring()
+}
+
+// ring wakes the engine's goroutine. It never blocks.
+func (e *Engine) ring() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -179,6 +186,7 @@ func (e *Engine) run() {
 		for _, f := range e.take() {
 			f()
 		}
+		e.hear()
 		if e.killed || e.stopping && e.idle() {
 			return
 		}
@@ -188,8 +196,10 @@ func (e *Engine) run() {
 		if e.step == nil && e.compute() {
 			continue
 		}
+		e.tell()
 		select {
 		case <-e.wake:
+		case <-e.late.C:
 		case <-e.cost.C:
 			e.deliver()
 		}

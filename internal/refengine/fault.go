@@ -79,7 +79,7 @@ type Fault struct {
 	Status int // Refuse: default 503
 	After  int // Cut
 
-	Rank                           int // WithholdOffer, FlipBit, SwapBlocks, ForeignBlock; -1 is every rank
+	Rank                           int // WithholdOffer, FlipBit, SwapBlocks, ForeignBlock: counted stage by stage; -1 is every rank
 	Layer, Plane, Head, Token, Bit int // FlipBit: Head counts within the rank, Bit over the words of the head
 	Block, Other                   int // SwapBlocks, ForeignBlock
 }
@@ -125,13 +125,13 @@ func find(faults []Fault, do Do) (Fault, bool) {
 	return Fault{}, false
 }
 
-// damage applies a fault of memory to the blocks of a sequence on the ranks it names.
+// damage applies a fault of memory to the blocks of a sequence on the ranks it names, as far as they keep the layer.
 func (g *group) damage(f Fault, table []int32) {
 	for i, r := range g.ranks {
-		if f.Rank >= 0 && f.Rank != i {
+		c := r.cache
+		if f.Rank >= 0 && f.Rank != i || f.Do == FlipBit && !c.layers.has(f.Layer) {
 			continue
 		}
-		c := r.cache
 		switch f.Do {
 		case FlipBit:
 			c.flip(f.Layer, table[f.Token/c.tokens], f.Plane, c.heads.first+f.Head, f.Token%c.tokens, f.Bit)

@@ -5,18 +5,20 @@ import (
 	"sync"
 )
 
-// group is the ranks of one engine. One goroutine may call it at a time.
+// group is the ranks of one engine, stage by stage. One goroutine may call it at a time.
 type group struct {
 	model *Model
 	ranks []*rank
+	tp    int            // ranks of a stage
 	wg    sync.WaitGroup // the ranks' goroutines
 }
 
 // newGroup allocates the memory of every rank and starts their goroutines.
 func newGroup(m *Model, c Config) (*group, error) {
-	g := &group{model: m}
-	for r := range c.TP {
-		k, err := newCache(c, r, headsOf(c.Shape.Heads, r, c.TP))
+	g := &group{model: m, tp: c.TP}
+	stages := max(c.PP, 1)
+	for i := range stages * c.TP {
+		k, err := newCache(c, i, headsOf(c.Shape.Heads, i%c.TP, c.TP), layersOf(c.Shape.Layers, i/c.TP, stages))
 		if err != nil {
 			return nil, errors.Join(err, g.close())
 		}
@@ -27,19 +29,24 @@ func newGroup(m *Model, c Config) (*group, error) {
 	return g, nil
 }
 
-// forward runs a step: every layer on every rank, with the ranks' sums added between layers. The states of the items
-// are those after the last layer when it returns.
+// forward runs a step stage by stage: every layer on every rank of its stage, with these ranks' sums added between
+// layers. The states of the items are those after the last layer when it returns.
 func (g *group) forward(items []item) {
+	stage := g.ranks
 	var layer sync.WaitGroup
 	for l := range g.model.shape.Layers {
-		layer.Add(len(g.ranks))
-		for _, r := range g.ranks {
+		for !stage[0].cache.layers.has(l) {
+			stage = stage[g.tp:]
+		}
+		ranks := stage[:g.tp]
+		layer.Add(len(ranks))
+		for _, r := range ranks {
 			r.jobs <- job{layer: l, items: items, done: layer.Done}
 		}
 		layer.Wait()
 		for i := range items {
 			for t := range items[i].states {
-				h := g.reduce(i, t)
+				h := reduce(ranks, i, t)
 				items[i].states[t] = g.model.next(l, &items[i].states[t], &h)
 			}
 		}
@@ -56,14 +63,14 @@ func (g *group) sync() error {
 	return errors.Join(errs...)
 }
 
-// reduce adds the ranks' partial sums for one token. Ranks that keep the same head must agree: the first one's sum
+// reduce adds the partial sums of a stage's ranks for one token. Ranks that keep the same head must agree: the first one's sum
 // counts, and what another one differs by is added, so that damage in any rank's memory reaches the answer.
-func (g *group) reduce(item, token int) hidden {
+func reduce(ranks []*rank, item, token int) hidden {
 	var sum hidden
 	first := 0
-	for r := range g.ranks {
-		p := &g.ranks[r].partial[item][token]
-		if r > 0 && g.ranks[r].cache.heads != g.ranks[r-1].cache.heads {
+	for r := range ranks {
+		p := &ranks[r].partial[item][token]
+		if r > 0 && ranks[r].cache.heads != ranks[r-1].cache.heads {
 			first = r
 		}
 		if r == first {
@@ -72,7 +79,7 @@ func (g *group) reduce(item, token int) hidden {
 			}
 			continue
 		}
-		base := &g.ranks[first].partial[item][token]
+		base := &ranks[first].partial[item][token]
 		for i := range sum {
 			sum[i] += (p[i] - base[i]) * uint64(2*(r-first)+1)
 		}

@@ -11,10 +11,22 @@ import (
 // wordBytes is the size of a KV word. Words are little endian in memory.
 const wordBytes = 8
 
-// span is the heads that a rank keeps: count heads from first.
+// span is the heads, or the layers, that a rank keeps: count from first.
 type span struct {
 	first, count int
 }
+
+// layersOf says which of the layers a stage keeps. The first stages keep one more where they cannot be shared evenly.
+func layersOf(layers, stage, stages int) span {
+	n, more := layers/stages, layers%stages
+	s := span{stage*n + min(stage, more), n}
+	if stage < more {
+		s.count++
+	}
+	return s
+}
+
+func (s span) has(i int) bool { return i >= s.first && i < s.first+s.count }
 
 // headsOf says which of heads KV heads rank r of ranks keeps. More ranks than heads share heads: each keeps one.
 func headsOf(heads, r, ranks int) span {
@@ -29,7 +41,7 @@ func headsOf(heads, r, ranks int) span {
 // It has one user at a time, but for the plane, which writes into blocks that nobody else uses.
 type cache struct {
 	memory memory
-	layers int
+	layers span // of this rank's stage
 	blocks int
 	tokens int // of a block
 	dim    int // words of one head
@@ -41,9 +53,9 @@ type cache struct {
 }
 
 // newCache lays out the memory of one rank and allocates it.
-func newCache(c Config, rank int, heads span) (*cache, error) {
+func newCache(c Config, rank int, heads, layers span) (*cache, error) {
 	word := c.Shape.HeadDim * wordBytes
-	m := &cache{layers: c.Shape.Layers, blocks: c.Blocks, tokens: c.BlockTokens, dim: c.Shape.HeadDim, heads: heads, order: c.Order}
+	m := &cache{layers: layers, blocks: c.Blocks, tokens: c.BlockTokens, dim: c.Shape.HeadDim, heads: heads, order: c.Order}
 	switch c.Order {
 	case metadata.TokensFirst:
 		m.headStride, m.tokenStride = word, heads.count*word
@@ -55,19 +67,19 @@ func newCache(c Config, rank int, heads span) (*cache, error) {
 	m.layerStride = m.blockStride * c.Blocks
 	var err error
 	if c.Device != nil {
-		m.memory, err = newDeviceMemory(c.Device, rank, m.layerStride*m.layers, m.blockStride)
+		m.memory, err = newDeviceMemory(c.Device, rank, m.layerStride*layers.count, m.blockStride)
 	} else {
-		m.memory, err = newHostMemory(m.layerStride*m.layers, m.blockStride)
+		m.memory, err = newHostMemory(m.layerStride*layers.count, m.blockStride)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("refengine: heads from %d: %w", heads.first, err)
+		return nil, fmt.Errorf("refengine: layers from %d, heads from %d: %w", layers.first, heads.first, err)
 	}
 	return m, nil
 }
 
-// block is where a block of a layer lies in memory.
+// block is where a block of a layer lies in memory. layer counts over the whole model.
 func (m *cache) block(layer int, block int32) int {
-	return layer*m.layerStride + int(block)*m.blockStride
+	return (layer-m.layers.first)*m.layerStride + int(block)*m.blockStride
 }
 
 // at is the offset in a block of the words of (plane, head) of the token at place. head counts over the whole model.
@@ -106,10 +118,11 @@ func (m *cache) layout(heads int) metadata.Layout {
 	where := m.memory.where()
 	l := metadata.Layout{
 		BlockTokens: m.tokens, Physical: 1, Heads: heads, HeadBytes: m.dim * wordBytes, Order: m.order, DType: "u64", MemoryType: cmp.Or(where.Type, "dram"),
+		Replicated: heads == 1,
 	}
-	for i := range m.layers {
+	for i := range m.layers.count {
 		l.Regions = append(l.Regions, metadata.Region{
-			Layer: i, Planes: planes, Base: where.Base + uint64(i*m.layerStride), Length: uint64(m.layerStride), Device: where.Device, Blocks: m.blocks,
+			Layer: m.layers.first + i, Planes: planes, Base: where.Base + uint64(i*m.layerStride), Length: uint64(m.layerStride), Device: where.Device, Blocks: m.blocks,
 			BlockStride: uint64(m.blockStride), PlaneStride: uint64(m.planeStride),
 			HeadStride: uint64(m.headStride), TokenStride: uint64(m.tokenStride),
 		})
@@ -123,7 +136,7 @@ func (m *cache) swap(a, b int32) {
 		return
 	}
 	tmp := make([]byte, m.blockStride)
-	for l := range m.layers {
+	for l := m.layers.first; m.layers.has(l); l++ {
 		x, y := m.memory.change(m.block(l, a)), m.memory.change(m.block(l, b))
 		copy(tmp, x)
 		copy(x, y)
@@ -134,7 +147,7 @@ func (m *cache) swap(a, b int32) {
 
 // copyBlock overwrites block to with block from in every layer. Faults use it.
 func (m *cache) copyBlock(to, from int32) {
-	for l := range m.layers {
+	for l := m.layers.first; m.layers.has(l); l++ {
 		copy(m.memory.change(m.block(l, to)), m.memory.view(m.block(l, from)))
 		m.memory.settle()
 	}

@@ -208,7 +208,7 @@ func TestDeviceDamageShows(t *testing.T) {
 func TestDeviceMemoryStagesWholeBlocks(t *testing.T) {
 	var f fakeDevices
 	c := Config{Shape: Shape{Layers: 2, Heads: 2, HeadDim: 4}, BlockTokens: 4, Blocks: 8, Device: f.device}.withDefaults()
-	m, err := newCache(c, 0, span{0, 2})
+	m, err := newCache(c, 0, span{0, 2}, span{0, c.Shape.Layers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestDeviceIsSyncedBeforeOfferAndRelease(t *testing.T) {
 func TestLayoutNamesTheDevice(t *testing.T) {
 	layout := func(device Device) metadata.Layout {
 		c := Config{Shape: Shape{Layers: 3}, Device: device}.withDefaults()
-		m, err := newCache(c, 0, span{0, 4})
+		m, err := newCache(c, 0, span{0, 4}, span{0, c.Shape.Layers})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ type item struct {
 	states []hidden // one per token, updated layer by layer
 }
 
-// rank computes the share of one tensor-parallel rank. Its goroutine (run) is the only user of its memory.
+// rank computes the share of one tensor-parallel rank of one stage. Its goroutine (run) is the only user of its memory.
 type rank struct {
 	model *Model
 	cache *cache

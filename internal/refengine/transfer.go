@@ -3,10 +3,10 @@ package refengine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/metadata"
 )
 
 // ErrTransferKnown is what a leg gets whose transfer id is in use.
@@ -15,10 +15,9 @@ var ErrTransferKnown = errors.New("refengine: transfer id is in use")
 // transfer is one hand-over as this engine sees it, from the leg's arrival until its blocks are accounted for.
 type transfer struct {
 	id     kvplane.TransferID
-	seq    *Sequence          // whose leg it is
-	ranks  *kvplane.Aggregate // nil until the blocks are offered or expected
-	blocks []int32            // kept after the sequence's end: offered, or not safe yet
-	late   *time.Timer        // decode: the leg waited too long for blocks of its own
+	seq    *Sequence   // whose leg it is
+	blocks []int32     // kept after the sequence's end: offered, or not safe yet
+	late   *time.Timer // decode: the leg waited too long for blocks of its own
 }
 
 // begin notes the transfer of a leg that has arrived.
@@ -54,14 +53,11 @@ func (e *Engine) forget(t *transfer, ending string) {
 func (e *Engine) expect(s *Sequence) {
 	t := e.transfers[s.req.Handoff.ID]
 	n, size := len(s.req.Tokens), e.cfg.BlockTokens
-	own := kvplane.BlockList{First: s.cached, Blocks: s.table[s.cached/size : (n+size-1)/size]}
-	t.ranks = kvplane.NewAggregate(e.plane.ranks)
-	for _, a := range e.plane.agents {
-		a.Expect(kvplane.Expectation{
-			ID: t.id, Peer: s.req.Handoff.Peer, Need: [2]int{s.cached, n}, Groups: []kvplane.BlockList{own}, Wait: s.req.Handoff.Valid,
-			Ticket: s.req.Handoff.digest, Hash: kvplane.HashTokens(s.req.Tokens),
-		})
-	}
+	own := kvplane.BlockList{First: s.cached, Blocks: slices.Clone(s.table[s.cached/size : (n+size-1)/size])}
+	e.plane.orders.Expect = append(e.plane.orders.Expect, kvplane.Expectation{
+		ID: t.id, Peer: s.req.Handoff.Peer, Need: [2]int{s.cached, n}, Groups: []kvplane.BlockList{own},
+		Ticket: s.req.Handoff.digest, Hash: kvplane.HashTokens(s.req.Tokens), Wait: s.req.Handoff.Valid,
+	})
 }
 
 // offer makes the blocks of a finished prefill leg available to the consumer. They are held until every rank has sent them.
@@ -69,22 +65,14 @@ func (e *Engine) offer(s *Sequence) {
 	t := e.transfers[s.req.Handoff.ID]
 	n, size := len(s.req.Tokens), e.cfg.BlockTokens
 	t.blocks, s.table = s.table, nil
-	list := kvplane.BlockList{Blocks: t.blocks[:(n+size-1)/size]}
-	var ranks []metadata.Rank
-	for i, a := range e.plane.agents {
-		if f, ok := find(s.faults, WithholdOffer); ok && (f.Rank < 0 || f.Rank == i) {
-			continue
-		}
-		ranks = append(ranks, e.plane.ranks[i])
-		a.Offer(kvplane.Offer{ID: t.id, Peer: s.req.Handoff.Peer, Tokens: n, Groups: []kvplane.BlockList{list},
-			Ticket: s.req.Handoff.digest, Hash: kvplane.HashTokens(s.req.Tokens)})
+	own := kvplane.BlockList{Blocks: slices.Clone(t.blocks[:(n+size-1)/size])}
+	e.plane.orders.Offer = append(e.plane.orders.Offer, kvplane.Offer{
+		ID: t.id, Peer: s.req.Handoff.Peer, Tokens: n, Groups: []kvplane.BlockList{own},
+		Ticket: s.req.Handoff.digest, Hash: kvplane.HashTokens(s.req.Tokens),
+	})
+	if f, ok := find(s.faults, WithholdOffer); ok {
+		e.plane.muted.withhold(t.id, f.Rank)
 	}
-	if len(ranks) == 0 {
-		e.pool.release(t.blocks)
-		e.forget(t, "withheld")
-		return
-	}
-	t.ranks = kvplane.NewAggregate(ranks)
 }
 
 // abandon tells the plane that a leg which neither offered nor expected anything never will. Other sequences are left alone.
@@ -99,7 +87,6 @@ func (e *Engine) abandon(s *Sequence, why string) {
 func (e *Engine) giveUp(s *Sequence, why string) {
 	t := e.transfers[s.req.Handoff.ID]
 	t.blocks, s.table = s.table, nil
-	t.ranks.Fail()
 	e.plane.abandon(t.id, why)
 }
 
@@ -112,38 +99,32 @@ func (e *Engine) cancelTransfer(t *transfer, why string) {
 	e.plane.abandon(t.id, why)
 }
 
-// reported applies what an agent has said.
-func (e *Engine) reported(r kvplane.Report) {
-	t := e.transfers[r.ID]
-	if t == nil || t.ranks == nil {
-		e.counts.strays++
+// failed ends the decode leg of a transfer that has failed on some rank; its blocks come back when it is settled. The
+// blocks of a prefill leg that the consumer left for too long are given up.
+func (e *Engine) failed(x *kvplane.Ended) {
+	t := e.transfers[x.ID]
+	s := t.seq
+	e.cfg.Log.Info("transfer failed", "transfer", t.id.String(), "rank", x.Rank.String(), "reason", x.Reason.String(), "detail", x.Detail)
+	if s.req.Leg != DecodeLeg {
+		e.plane.abandon(t.id, x.Reason.String())
 		return
 	}
-	switch t.ranks.Step(r) {
-	case kvplane.Released:
-		e.release(t)
-	case kvplane.Failed:
-		s := t.seq
-		s.state = done
-		e.counts.finished["error"]++
-		e.giveUp(s, "another rank failed")
-		s.out <- Output{Token: -1, Err: fmt.Errorf("%w: %s %s", ErrTransfer, r.Reason, r.Detail)}
-		e.cfg.Log.Info("transfer failed", "transfer", t.id.String(), "rank", r.Rank.String(), "reason", r.Reason.String(), "detail", r.Detail)
-	case kvplane.Closed:
-		e.pool.release(t.blocks)
-		e.forget(t, "failed")
-	case kvplane.Freed:
-		e.pool.release(t.blocks)
-		ending := "sent"
-		if r.Reason != 0 {
-			ending = "sent_" + r.Reason.String()
-		}
-		e.forget(t, ending)
-	}
+	s.state = done
+	e.counts.finished["error"]++
+	e.giveUp(s, "another rank failed")
+	s.out <- Output{Token: -1, Err: fmt.Errorf("%w: %s %s", ErrTransfer, x.Reason, x.Detail)}
+}
+
+// settled frees the blocks of a transfer that no rank has to do with any more.
+func (e *Engine) settled(x *kvplane.Ended, ending string) {
+	t := e.transfers[x.ID]
+	e.pool.release(t.blocks)
+	e.forget(t, ending)
 }
 
 // release lets a decode leg run: all its prompt's KV is in memory.
-func (e *Engine) release(t *transfer) {
+func (e *Engine) release(x *kvplane.Ended) {
+	t := e.transfers[x.ID]
 	s := t.seq
 	e.forget(t, "released")
 	n := len(s.req.Tokens)
