@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"pdrouter/metadata"
@@ -80,11 +81,14 @@ func (t Times) withDefaults() Times {
 
 // Agent is one rank's end of the plane. Its methods are safe for concurrent use and do not wait for the network.
 type Agent struct {
-	record  metadata.Record
 	writer  *writer
 	lookups *lookups
 	cancel  context.CancelFunc
-	done    chan struct{}
+	done    chan struct{} // closed when the owner has ended
+	err     error         // of the transport's end; after done
+
+	mu     sync.Mutex
+	record metadata.Record // another one after each Rebuild
 }
 
 // Open starts the agent: it registers the memory, listens, and runs until Close.
@@ -123,18 +127,23 @@ func Open(cfg Config) (*Agent, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: exited})
-	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.post}
+	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.later}
 	w.host.ask = l.ask
-	a := &Agent{record: self, cancel: cancel, done: make(chan struct{}), writer: w, lookups: l}
+	a := &Agent{cancel: cancel, done: make(chan struct{}), writer: w, lookups: l, record: self}
 	go func() {
 		defer close(a.done)
-		a.writer.run()
+		w.run()
+		a.err = w.sever()
 	}()
 	return a, nil
 }
 
 // Record returns the rank's complete record, for publishing. The caller sets Published, Expires and the signature.
-func (a *Agent) Record() metadata.Record { return a.record }
+func (a *Agent) Record() metadata.Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.record
+}
 
 // Expect registers reserved blocks with every producer rank of the peer. It ends in Ready, or in Negative and Safe.
 // An id serves once: a second Expectation under an id that is still alive is ignored.
@@ -173,32 +182,37 @@ func (a *Agent) Status() Status {
 	}
 }
 
-// Close ends the agent and its transport and waits for their goroutines. Transfers under way are not reported.
+// Close ends the agent and its transport and waits for their goroutines. Whatever is under way fails with reason
+// Closing and is reported before Close returns: Negative, Sent, and Safe where nothing can land any more. P says
+// goodbye, D cancels what it has registered; both wait for what is in progress, at most 1 s and the transport's own
+// end. Safe to call twice.
 func (a *Agent) Close() error {
-	a.writer.inbox.mu.Lock()
-	a.writer.inbox.closed = true
-	a.writer.inbox.mu.Unlock()
-	a.cancel()
+	a.writer.close()
 	<-a.done
-	err := a.writer.cfg.Transport.Close()
+	a.cancel()
 	a.lookups.tasks.Wait()
-	return err
+	return a.err
 }
 
 // Status is a snapshot of an agent's books.
 type Status struct {
-	Offers        int            `json:"offers"`        // P: transfers whose blocks are held
-	Registrations int            `json:"registrations"` // P: registrations not forgotten yet
-	Writing       int            `json:"writing"`       // P: writes in progress
-	Expectations  int            `json:"expectations"`  // D: transfers not settled yet
-	Quarantined   map[string]int `json:"quarantined"`   // D: blocks that a silent peer may still write, by engine id
-	HeldBlocks    int            `json:"held_blocks"`   // P: blocks of Offers
-	PinnedBlocks  int            `json:"pinned_blocks"` // D: blocks of Expectations before Ready or Safe
-	Peers         int            `json:"peers"`         // known peer ranks
-	Polls         uint64         `json:"polls"`         // calls of Transport.Poll
-	Wakeups       uint64         `json:"wakeups"`       // times the owner went from waiting to working
-	Written       uint64         `json:"written"`       // writes that ended well
-	WrittenBytes  uint64         `json:"written_bytes"` // bytes of these
-	Messages      uint64         `json:"messages"`      // messages taken in
-	Dropped       map[string]int `json:"dropped"`       // events without effect, by why
+	Offers        int                   `json:"offers"`        // P: transfers whose blocks are held
+	Registrations int                   `json:"registrations"` // P: registrations not forgotten yet
+	Writing       int                   `json:"writing"`       // P: writes in progress
+	Stuck         map[string]int        `json:"stuck"`         // P: of these, for more than 30 s, by engine id
+	Expectations  int                   `json:"expectations"`  // D: transfers not settled yet
+	Quarantined   map[string]Quarantine `json:"quarantined"`   // D: what a peer may still write though its transfer has failed, by engine id
+	HeldBlocks    int                   `json:"held_blocks"`   // P: blocks of Offers
+	PinnedBlocks  int                   `json:"pinned_blocks"` // D: blocks of Expectations before Ready or Safe
+	Peers         int                   `json:"peers"`         // known peer ranks
+	Polls         uint64                `json:"polls"`         // calls of Transport.Poll
+	Wakeups       uint64                `json:"wakeups"`       // times the owner went from waiting to working
+	Seen          Seen                  `json:"seen"`          // from something being there to its being taken in
+	Written       uint64                `json:"written"`       // writes that ended well
+	WrittenBytes  uint64                `json:"written_bytes"` // bytes of these
+	Failed        map[string]uint64     `json:"failed"`        // P: writes refused or ended in an error, by reason
+	Served        map[string]uint64     `json:"served"`        // P: transfers that came to Sent, by reason; "done" is all is well
+	Received      map[string]uint64     `json:"received"`      // D: transfers that came to Ready ("done") or Negative, by reason
+	Messages      uint64                `json:"messages"`      // messages taken in
+	Dropped       map[string]int        `json:"dropped"`       // events without effect, by why
 }

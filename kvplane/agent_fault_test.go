@@ -101,7 +101,7 @@ func TestFaultsThatFail(t *testing.T) {
 					if got := d.kinds(id); slices.Contains(got, "safe") || slices.Contains(got, "ready") {
 						t.Errorf("D has reported %v", got)
 					}
-					if s := d.agents[0].Status(); s.Quarantined[p.inc.ID()] != 3 {
+					if s := d.agents[0].Status(); s.Quarantined[p.inc.ID()].Blocks != 3 {
 						t.Errorf("quarantined blocks are %v; want 3 of %s", s.Quarantined, p.inc.ID())
 					}
 				} else {

@@ -186,7 +186,7 @@ func TestProducerProcessPaused(t *testing.T) {
 			if got := d.kinds(ids[11]); slices.Contains(got, "safe") {
 				t.Errorf("reported %v; silence is no death", got)
 			}
-			if n := d.agents[0].Status().Quarantined[p.inc.ID()]; n == 0 {
+			if n := d.agents[0].Status().Quarantined[p.inc.ID()].Blocks; n == 0 {
 				t.Error("nothing is in quarantine")
 			}
 			child.kill()

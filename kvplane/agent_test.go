@@ -229,7 +229,7 @@ func settled(t *testing.T, rigs ...*rig) {
 			}
 			s := a.Status()
 			got := Status{Offers: s.Offers, Expectations: s.Expectations, Writing: s.Writing, HeldBlocks: s.HeldBlocks, PinnedBlocks: s.PinnedBlocks, Quarantined: s.Quarantined}
-			if diff := cmp.Diff(got, Status{Quarantined: map[string]int{}}); diff != "" {
+			if diff := cmp.Diff(got, Status{Quarantined: map[string]Quarantine{}}); diff != "" {
 				t.Errorf("%s rank %s still holds (-got +want):\n%s", r.inc.Engine, a.Record().Rank, diff)
 			}
 		}

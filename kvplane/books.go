@@ -10,21 +10,37 @@ import (
 func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *writer {
 	w := &writer{
 		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
-		producer: newProducer(cfg.Times), consumer: newConsumer(cfg.Times),
-		engines: map[metadata.Incarnation]*engine{}, newest: map[string]uint64{},
-		agents: map[string]*peer{}, peers: map[peerID]*peer{},
-		vigil:  vigil{suspects: map[metadata.Incarnation][]metadata.Record{}},
-		writes: map[uint64]*write{}, sent: map[TransferID]uint64{},
-		ring: make(chan struct{}, 1),
+		newest: map[string]uint64{}, owing: map[metadata.Incarnation]int{}, awaited: map[TransferID]*pending{},
+		remnants: map[TransferID]*remnant{}, ring: make(chan struct{}, 1),
 	}
+	w.reset()
 	w.apply = w.toCore
 	return w
 }
 
+// reset forgets all peers and what was between them and this agent.
+func (w *writer) reset() {
+	w.producer, w.consumer = newProducer(w.cfg.Times), newConsumer(w.cfg.Times)
+	w.timers, w.vigil, w.stuck = timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
+	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[peerID]*peer{}
+	w.writes, w.sent, w.tell, w.parked, w.spoke = map[uint64]*write{}, map[TransferID]uint64{}, nil, 0, 0
+}
+
 // expect, offer and abandon are the engine's words, on the owner's goroutine.
 func (w *writer) expect(x *Expectation) {
+	if w.remnants[x.ID] != nil {
+		w.drops[dropRepeat]++
+		return
+	}
 	w.stepConsumer(event{kind: evExpect, id: x.ID, inc: x.Peer, expect: x})
-	if r := w.consumer.receipts[x.ID]; r != nil && r.expect == x && r.unpaired {
+	r := w.consumer.receipts[x.ID]
+	if r == nil || r.expect != x { // it was not taken, or has ended
+		return
+	}
+	if r.state == receiptPairing || r.state == receiptCollect {
+		w.awaited[x.ID] = &pending{inc: x.Peer, blocks: blocks(x.Groups)}
+	}
+	if r.unpaired {
 		w.seek(x.ID, x.Peer)
 	}
 }
@@ -53,9 +69,14 @@ func (w *writer) seek(id TransferID, from metadata.Incarnation) {
 }
 
 func (w *writer) offer(o *Offer) {
-	g := w.producer.given[o.ID]
+	w.owe(o.Peer, 1)
 	w.stepProducer(event{kind: evOffer, id: o.ID, inc: o.Peer, offer: o})
-	if g != nil && g.state != givenHeld || w.producer.given[o.ID].offer != o {
+	g := w.producer.given[o.ID]
+	if g == nil || g.offer != o {
+		w.owe(o.Peer, -1) // it was not taken
+		return
+	}
+	if g.state != givenHeld { // it had been given up before, and has ended
 		return
 	}
 	w.publish(TransferEvent{Transfer: o.ID.String(), Event: "offered", Peer: o.Peer.ID(), Blocks: blocks(o.Groups)})
@@ -84,6 +105,7 @@ func (w *writer) abandon(id TransferID, why string) {
 
 // report tells the engine and the subscribers.
 func (w *writer) report(x *effect) {
+	w.account(x)
 	r := Report{ID: x.id, Rank: w.self.Rank, Kind: x.report, Reason: x.reason, Detail: x.detail, Tokens: x.tokens, K: x.k, N: x.n}
 	if x.expect != nil {
 		r.Groups = x.expect.Groups
@@ -132,7 +154,8 @@ func blocks(groups []BlockList) int {
 // status counts the books.
 func (w *writer) status() Status {
 	s := w.stats
-	s.Quarantined, s.Dropped = map[string]int{}, map[string]int{}
+	s.Quarantined, s.Stuck, s.Dropped = w.quarantined(), w.stuckWrites(), map[string]int{}
+	s.Received, s.Served, s.Failed = ends(&w.received), ends(&w.served), ends(&w.failed)
 	for _, in := range w.producer.sessions {
 		s.Registrations += len(in.regs)
 	}
@@ -142,6 +165,10 @@ func (w *writer) status() Status {
 			s.HeldBlocks += blocks(g.offer.Groups)
 		}
 	}
+	for _, x := range w.remnants {
+		s.Expectations++
+		s.PinnedBlocks += blocks(x.last.expect.Groups)
+	}
 	for _, r := range w.consumer.receipts {
 		if r.expect == nil || r.retired {
 			continue
@@ -149,7 +176,6 @@ func (w *writer) status() Status {
 		s.Expectations++
 		switch r.state {
 		case receiptStop:
-			s.Quarantined[r.inc.ID()] += blocks(r.expect.Groups)
 			s.PinnedBlocks += blocks(r.expect.Groups)
 		case receiptPairing, receiptCollect:
 			s.PinnedBlocks += blocks(r.expect.Groups)

@@ -42,9 +42,12 @@ func (c *consumer) down(e event) {
 // gone takes the news that an incarnation of a producer is void, and perhaps the proof that its process is dead.
 func (c *consumer) gone(e event) {
 	for _, s := range c.order.all {
-		if s.inc == e.inc && !s.left {
+		if s.inc == e.inc && !s.left && (e.peer == 0 || s.peer == e.peer) {
 			c.void(s, e)
 		}
+	}
+	if e.peer != 0 {
+		return
 	}
 	for _, r := range c.pending.all {
 		switch {

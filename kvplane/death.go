@@ -1,6 +1,8 @@
 package kvplane
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"pdrouter/metadata"
@@ -35,7 +37,7 @@ func (w *writer) look() {
 			delete(w.vigil.suspects, inc)
 		}
 	}
-	for inc := range hanging {
+	for _, inc := range slices.SortedFunc(maps.Keys(hanging), compareIncarnations) {
 		switch records := w.recordsOf(inc); {
 		case w.dead(records):
 			w.log.Info("kvplane: a peer's processes are dead", "peer", inc.ID())
@@ -44,12 +46,14 @@ func (w *writer) look() {
 			again = true
 		}
 	}
+	again = w.lookAtRemnants(func(x *remnant) bool { return w.dead(x.near) }) || again
 	if again {
 		w.watch(min(2*w.vigil.pause, w.cfg.Times.Pause))
 	}
 }
 
-// hanging lists the engines that may still write here, or for which blocks are held.
+// hanging lists the engines that may still write here, or for which blocks are held. It looks at engines and sessions,
+// never at single transfers.
 func (w *writer) hanging() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
 	for _, s := range w.consumer.sessions {
@@ -57,15 +61,13 @@ func (w *writer) hanging() map[metadata.Incarnation]bool {
 			out[s.inc] = true
 		}
 	}
-	for _, r := range w.consumer.receipts {
-		if r.isPending() {
-			out[r.inc] = true
+	for inc, e := range w.engines {
+		if e.peers == nil && len(e.expects) > 0 { // of which nothing is known yet
+			out[inc] = true
 		}
 	}
-	for _, g := range w.producer.given {
-		if g.state == givenHeld {
-			out[g.offer.Peer] = true
-		}
+	for inc := range w.owing {
+		out[inc] = true
 	}
 	return out
 }

@@ -73,6 +73,7 @@ func (w *writer) send(p *peer, m *message) {
 		m.floor = s.floor
 	}
 	w.active = w.now()
+	w.spoke = w.active
 	if err := w.cfg.Transport.Send(p.record.Agent, w.seal(p, m)); err != nil {
 		w.log.Debug("kvplane: send", "peer", p.record.Agent, "err", err)
 	}
@@ -125,7 +126,7 @@ func (w *writer) fence(p *peer) {
 func (w *writer) drain(x *effect) {
 	// The passes are made from the inbox, so that a poll never runs inside another.
 	id, peer, seq := x.id, x.peer, x.seq
-	w.post(func() {
+	w.later(func() {
 		w.poll()
 		w.poll()
 		w.stepConsumer(event{kind: evDrained, peer: peer, seq: seq, id: id})

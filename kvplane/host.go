@@ -26,7 +26,7 @@ type lookups struct {
 	ctx       context.Context // ends with the agent
 	directory Directory
 	timeout   time.Duration
-	post      func(func()) bool // the owner's inbox
+	post      func(func()) // the owner's inbox
 	tasks     sync.WaitGroup
 }
 

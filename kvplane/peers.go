@@ -3,6 +3,8 @@ package kvplane
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"pdrouter/metadata"
@@ -34,6 +36,9 @@ type engine struct {
 	expects []TransferID
 	offers  []TransferID
 	parked  []parked
+
+	renewing bool          // a look-up of its ranks' newest records is under way
+	renewed  time.Duration // when the last one began
 }
 
 // parked is a message of an agent whose record is not here yet.
@@ -72,8 +77,8 @@ func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
 // found takes the answer of a look-up and tells everybody who has waited for it. A failed one is forgotten.
 func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err error) {
 	e := w.engines[inc]
-	if e == nil {
-		return // superseded meanwhile; told already
+	if e == nil || e.peers != nil {
+		return // superseded meanwhile, and told already; or asked for twice, by an agent that was rebuilt meanwhile
 	}
 	if err == nil && w.newest[inc.Engine] > inc.Generation {
 		err = ErrSuperseded
@@ -101,11 +106,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	}
 	e.records = records
 	for _, r := range records {
-		w.lastPeer++
-		p := &peer{id: w.lastPeer, record: r}
-		w.peers[p.id] = p
-		w.agents[r.Agent] = p
-		e.peers = append(e.peers, p)
+		e.peers = append(e.peers, w.addPeer(r))
 	}
 	for _, id := range e.expects {
 		w.producers(id, e)
@@ -113,8 +114,23 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	for _, id := range e.offers {
 		w.consumers(id, e)
 	}
+	e.expects, e.offers = nil, nil
+	w.unpark(e)
+}
+
+// addPeer makes a rank known by its record.
+func (w *writer) addPeer(r metadata.Record) *peer {
+	w.lastPeer++
+	p := &peer{id: w.lastPeer, record: r}
+	w.peers[p.id] = p
+	w.agents[r.Agent] = p
+	return p
+}
+
+// unpark takes in the messages that have waited for an engine's records.
+func (w *writer) unpark(e *engine) {
 	messages := e.parked
-	e.expects, e.offers, e.parked = nil, nil, nil
+	e.parked = nil
 	w.parked -= len(messages)
 	for _, m := range messages {
 		if w.now()-m.at <= parkTime {
@@ -140,19 +156,28 @@ func (w *writer) fail(step func(event), id TransferID, err error) {
 
 // olderThan lists the known incarnations of an engine before one.
 func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
-	var out []metadata.Incarnation
-	for other := range w.engines {
+	older := map[metadata.Incarnation]bool{}
+	add := func(other metadata.Incarnation) {
 		if other.Engine == inc.Engine && other.Generation < inc.Generation {
-			out = append(out, other)
+			older[other] = true
 		}
 	}
-	return out
+	for other := range w.engines {
+		add(other)
+	}
+	for _, x := range w.remnants {
+		add(x.inc)
+	}
+	return slices.SortedFunc(maps.Keys(older), compareIncarnations)
 }
 
 // gone makes an incarnation void: nothing is sent to it and nothing heard from it any more. Where the
 // transport can fence, nothing of it lands any more either.
 func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 	w.newest[inc.Engine] = max(w.newest[inc.Engine], inc.Generation+1)
+	for _, older := range w.olderThan(inc) { // void with it, though nothing proves that their processes are gone
+		w.gone(older, w.cfg.SerialStarts)
+	}
 	records := w.recordsOf(inc)
 	proof = proof || w.dead(records)
 	fenced := w.fenceAll(records)
@@ -176,6 +201,7 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 		w.vigil.suspects[inc] = records
 		w.watch(w.cfg.Times.Resend)
 	case proof:
+		w.lookAtRemnants(func(x *remnant) bool { return x.inc == inc })
 		delete(w.vigil.suspects, inc)
 		for _, r := range records { // the dead write nothing; the transport may forget them
 			if f != nil {
@@ -310,17 +336,15 @@ func (w *writer) lost(agent string, err error) {
 	w.watch(w.cfg.Times.Resend)
 }
 
-// doubt asks the directory whether a silent peer's engine has been started anew, at most every Times.Pause.
+// doubt asks the directory whether a silent peer's engine has been started anew or its rank rebuilt, at most every
+// Times.Pause.
 func (w *writer) doubt(p *peer) {
 	now := w.now()
 	if p.gone || p.doubted > 0 && now-p.doubted < w.cfg.Times.Pause {
 		return
 	}
 	p.doubted = now
-	inc := p.record.Incarnation
-	w.lookup(inc, func(_ []metadata.Record, err error) {
-		if errors.Is(err, ErrSuperseded) {
-			w.gone(inc, w.cfg.SerialStarts)
-		}
-	})
+	if e := w.engines[p.record.Incarnation]; e != nil {
+		w.renew(p.record.Incarnation, e)
+	}
 }

@@ -38,7 +38,5 @@ func (w *writer) write(p *peer, x *effect) {
 	for _, r := range w.ranges {
 		o.bytes += r.Length
 	}
-	w.writes[w.lastID] = o
-	p.writes++
-	w.active = w.now()
+	w.posted(o)
 }

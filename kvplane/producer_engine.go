@@ -127,7 +127,7 @@ func (p *producer) reach(e event) {
 // gone takes the news that an incarnation of a consumer is void.
 func (p *producer) gone(e event) {
 	for _, s := range p.order.all {
-		if s.inc != e.inc || s.left {
+		if s.inc != e.inc || s.left || e.peer != 0 && s.peer != e.peer {
 			continue
 		}
 		s.void = true
@@ -149,7 +149,7 @@ func (p *producer) gone(e event) {
 		p.leave(s)
 	}
 	for _, g := range p.held.all {
-		if g.state == givenHeld && g.offer.Peer == e.inc {
+		if g.state == givenHeld && g.offer.Peer == e.inc && (e.peer == 0 || g.owes(e.peer)) {
 			p.lose(g, Superseded, "")
 		}
 	}

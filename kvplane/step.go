@@ -41,7 +41,7 @@ const (
 	evUp          eventKind = iota + 1 // a peer can be reached
 	evDown                             // the connection to a peer is lost
 	evUnreachable                      // a peer cannot be reached and will not be
-	evGone                             // an incarnation is void
+	evGone                             // an incarnation is void, or one agent of it, if a peer is named
 	evRegister                         // P: REGISTER
 	evCancel                           // P: CANCEL
 	evFloor                            // P: FLOOR

@@ -19,8 +19,10 @@ type writer struct {
 	host     host
 	producer *producer
 	consumer *consumer
-	timers   timers // the writer's own: reconnects and the vigil
+	timers   timers // the writer's own: reconnects, the vigil, stuck writes
 	vigil    vigil
+	stuck    stuck
+	ending   ending
 	engines  map[metadata.Incarnation]*engine
 	newest   map[string]uint64 // by engine name: every generation below is void
 	agents   map[string]*peer
@@ -30,13 +32,23 @@ type writer struct {
 	writes   map[uint64]*write
 	lastID   uint64
 	sent     map[TransferID]uint64                 // P: bytes written of offers that are held
+	owing    map[metadata.Incarnation]int          // P: offers that have not ended
+	awaited  map[TransferID]*pending               // D: expectations that have not ended
+	remnants map[TransferID]*remnant               // D: of these, those that outlive the agent they came through
 	apply    func(q queued, out []effect) []effect // gives an event to the core that it is for
 	todo     []queued
 	running  bool
 	tell     []*peer       // who must be told what is settled
 	active   time.Duration // when something last happened
+	spoke    time.Duration // when something was last sent
+	rebuilt  time.Duration // when the agent was last rebuilt
+	looked   time.Duration // when the transport was last asked
+	woken    time.Duration // when it last rang for an owner that slept
 	stats    Status
 	drops    [drops]int
+	received [len(reasonNames)]uint64 // D: transfers ended, by reason
+	served   [len(reasonNames)]uint64 // P: the same
+	failed   [len(reasonNames)]uint64 // P: writes that were refused or ended in an error
 
 	collected collected // waits for Agent.Collect
 
@@ -62,6 +74,8 @@ type write struct {
 	id     TransferID
 	bytes  uint64
 	tokens int
+	at     time.Duration // when it was posted
+	logged bool          // that it is stuck
 }
 
 // queued is an event on its way to one of the cores.
@@ -73,50 +87,66 @@ type queued struct {
 // now is the time since the agent's start, never 0.
 func (w *writer) now() time.Duration { return w.host.now() }
 
-// post hands a call to the owner. It never blocks; after Close it is ignored and post is false.
+// post hands a call of the engine to the owner. It never blocks; once the end has begun it is ignored and post is
+// false.
 func (w *writer) post(call func()) bool {
 	w.inbox.mu.Lock()
-	if w.inbox.closed {
-		w.inbox.mu.Unlock()
-		return false
+	open := !w.inbox.closed
+	if open {
+		w.inbox.calls = append(w.inbox.calls, call)
 	}
+	w.inbox.mu.Unlock()
+	if open {
+		w.rings()
+	}
+	return open
+}
+
+// later hands a call to the owner that the owner itself has asked for. It never blocks.
+func (w *writer) later(call func()) {
+	w.inbox.mu.Lock()
 	w.inbox.calls = append(w.inbox.calls, call)
 	w.inbox.mu.Unlock()
+	w.rings()
+}
+
+// close has the owner end. What the engine says afterwards is ignored.
+func (w *writer) close() {
+	w.inbox.mu.Lock()
+	if !w.inbox.closed {
+		w.inbox.closed = true
+		w.inbox.calls = append(w.inbox.calls, w.wind)
+	}
+	w.inbox.mu.Unlock()
+	w.rings()
+}
+
+func (w *writer) rings() {
 	select {
 	case w.ring <- struct{}{}:
 	default: // it rings already
 	}
-	return true
 }
 
-// run owns everything until ctx ends.
+// run owns everything until its end, or until ctx ends.
 func (w *writer) run() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
+	timer := time.NewTimer(0)
+	timer.Stop()
 	idle := 0 // passes in a row in which nothing happened
-	for w.ctx.Err() == nil {
+	for w.ctx.Err() == nil && !w.wound() {
 		if w.pass() {
 			idle = 0
 			w.active = w.now()
 			continue
 		}
 		idle++
-		var wait time.Duration // 0: until something rings
-		if at := w.next(); at > 0 {
-			wait = max(at-w.now(), 1)
-		}
-		if w.cfg.Transport.Polled() && w.outstanding() {
-			p := pause(idle)
-			if p == 0 {
-				runtime.Gosched()
-				continue
-			}
-			if wait == 0 || p < wait {
-				wait = p
-			}
+		wait, forever := w.rest(idle)
+		if wait == 0 && !forever {
+			runtime.Gosched()
+			continue
 		}
 		var expired <-chan time.Time
-		if wait > 0 {
+		if !forever {
 			timer.Reset(wait)
 			expired = timer.C
 		}
@@ -125,13 +155,34 @@ func (w *writer) run() {
 			w.stats.Wakeups++
 		case <-w.cfg.Transport.Wake():
 			w.stats.Wakeups++
+			w.woken = w.now()
+			w.active = w.woken // what it announces may still be on its way
+			idle = 0
 		case <-expired:
 		case <-w.ctx.Done():
 		}
+		timer.Stop()
 	}
 }
 
-// pause is how long the owner of a polled transport sleeps after so many passes without news.
+// rest is how long the owner may sleep after so many passes without news; forever: until something rings, without a
+// timer.
+func (w *writer) rest(idle int) (wait time.Duration, forever bool) {
+	at := w.next()
+	if at > 0 {
+		wait = max(at-w.now(), 1)
+	}
+	if !w.cfg.Transport.Polled() || !w.outstanding() {
+		return wait, at == 0
+	}
+	if p := pause(idle); at == 0 || p < wait {
+		wait = p
+	}
+	return wait, false
+}
+
+// pause is how long the owner of a polled transport sleeps after so many passes without news. What a peer posts is
+// announced by its doorbell; the last step is only for what comes without.
 func pause(idle int) time.Duration {
 	switch {
 	case idle < 200:
@@ -140,22 +191,20 @@ func pause(idle int) time.Duration {
 		return 20 * time.Microsecond
 	case idle < 3000:
 		return 100 * time.Microsecond
+	case idle < 13000:
+		return time.Millisecond
 	}
-	return time.Millisecond
+	return 10 * time.Millisecond
 }
 
-// outstanding says whether a polled transport must be polled: a write is in progress, somebody writes here, a message
-// may be on its way out, or a connection is being made.
+// grace is how long a polled transport is polled after something has happened: a message may be on its way out, a
+// connection being made, or what a doorbell announced not there yet.
+const grace = 50 * time.Millisecond
+
+// outstanding says whether a polled transport must be polled: a write is in progress, somebody writes here or may, or
+// something has just happened. What waits for the engine or for a peer's first word needs no polling.
 func (w *writer) outstanding() bool {
-	if len(w.writes) > 0 || w.now()-w.active < 50*time.Millisecond {
-		return true
-	}
-	for _, s := range w.consumer.sessions {
-		if len(s.links) > 0 && !s.void {
-			return true
-		}
-	}
-	return false
+	return len(w.writes) > 0 || len(w.awaited) > len(w.remnants) || w.now()-w.active < grace
 }
 
 // pass does everything that can be done now and says whether there was anything.
@@ -177,6 +226,10 @@ func (w *writer) pass() bool {
 				w.reconnect(v)
 			case *vigil:
 				w.look()
+			case *stuck:
+				w.lookForStuck()
+			case *ending:
+				v.wake = 0 // only to look again
 			}
 		}
 		w.step(event{kind: evTick})
@@ -202,7 +255,12 @@ func (w *writer) next() time.Duration {
 // poll takes in what the transport has.
 func (w *writer) poll() bool {
 	w.stats.Polls++
+	since := max(w.looked, w.woken)
+	w.looked = w.now()
 	w.incoming = w.cfg.Transport.Poll(w.incoming[:0])
+	if len(w.incoming) > 0 {
+		w.stats.Seen.add(len(w.incoming), w.now()-since)
+	}
 	for i := range w.incoming {
 		in := w.incoming[i]
 		w.incoming[i] = Incoming{}
@@ -239,7 +297,12 @@ func (w *writer) message(in Incoming) {
 		return
 	}
 	e, err := w.want(l.envelope().from)
-	if err != nil || e.peers != nil { // known, but it has no such agent
+	if err == nil && e.renewable(string(l.agent)) {
+		if w.renew(l.envelope().from, e); !e.renewing { // it was looked up a moment ago
+			w.drops[dropWaiting]++
+			return
+		}
+	} else if err != nil || e.peers != nil { // known, but it has no such agent
 		w.drops[dropStranger]++
 		return
 	}
@@ -301,8 +364,7 @@ func (w *writer) ended(in Incoming) {
 		w.drops[dropUnknown]++
 		return
 	}
-	delete(w.writes, in.ID)
-	x.peer.writes--
+	w.unposted(in.ID)
 	e := event{kind: evWritten, peer: x.peer.id, seq: x.seq, id: x.id, tokens: x.tokens}
 	if in.Err != nil {
 		e.kind, e.detail = evBroken, in.Err.Error()
@@ -337,6 +399,12 @@ func (w *writer) enqueue(q queued) {
 		q := w.todo[i]
 		w.todo[i] = queued{}
 		q.event.at = w.now()
+		switch q.event.kind {
+		case evRefused:
+			w.failed[q.event.reason]++
+		case evBroken:
+			w.failed[WriteFailed]++
+		}
 		w.effects = w.apply(q, w.effects[:0])
 		for j := range w.effects {
 			w.do(&w.effects[j])

@@ -1,0 +1,112 @@
+package kvplane
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+const (
+	closeWait = time.Second           // longest that an agent waits for its peers before it ends
+	flushTime = 20 * time.Millisecond // what is said last has so long to leave
+)
+
+// errEnded is how writes end whose transport was closed.
+var errEnded = errors.New("the transport was closed")
+
+// ending is the orderly end of an owner: nothing new is begun, peers are told, and what is in progress may end.
+type ending struct {
+	begun bool
+	until time.Duration // the longest
+	wake  time.Duration
+}
+
+func (e *ending) due() time.Duration { return e.wake }
+
+// wind begins the end: whatever is under way is reported as failed, P says goodbye, D cancels.
+func (w *writer) wind() {
+	if w.ending.begun {
+		return
+	}
+	w.ending = ending{begun: true, until: w.now() + closeWait}
+	w.step(event{kind: evClose})
+	w.tellSettled()
+	w.ending.wake = w.now() + flushTime
+	w.timers.set(&w.ending)
+}
+
+// wound says that nothing is left to wait for, or no time to do so.
+func (w *writer) wound() bool {
+	if !w.ending.begun {
+		return false
+	}
+	now := w.now()
+	if now >= w.ending.until {
+		return true
+	}
+	if len(w.writes) > 0 || len(w.awaited) > len(w.remnants) {
+		w.rouse(w.ending.until)
+		return false
+	}
+	if quiet := w.spoke + flushTime; w.spoke > 0 && now < quiet {
+		w.rouse(min(quiet, w.ending.until))
+		return false
+	}
+	return true
+}
+
+// rouse has the owner look again at a time.
+func (w *writer) rouse(at time.Duration) {
+	if w.ending.wake != at {
+		w.ending.wake = at
+		w.timers.set(&w.ending)
+	}
+}
+
+// sever closes the transport and takes the consequences. A write that was in progress has ended: nothing is read from
+// here any more. And nothing lands here any more, except what a process on this host copies by itself: of that only
+// its death is proof, unless the transport could fence it.
+func (w *writer) sever() error {
+	known := map[metadata.Incarnation][]metadata.Record{}
+	for inc, e := range w.engines {
+		known[inc] = e.records
+	}
+	for inc, records := range w.vigil.suspects {
+		known[inc] = records
+	}
+	fenced := map[metadata.Incarnation]bool{}
+	for inc, records := range known {
+		fenced[inc] = w.fenceAll(records)
+	}
+	err := w.cfg.Transport.Close()
+	for _, id := range slices.Sorted(maps.Keys(w.writes)) {
+		w.ended(Incoming{Kind: WriteEnded, ID: id, Err: errEnded})
+	}
+	for _, inc := range slices.SortedFunc(maps.Keys(known), compareIncarnations) {
+		w.step(event{kind: evGone, inc: inc, fenced: fenced[inc] || !w.neighbours(known[inc])})
+	}
+	return err
+}
+
+func compareIncarnations(x, y metadata.Incarnation) int {
+	return cmp.Or(cmp.Compare(x.Engine, y.Engine), cmp.Compare(x.Generation, y.Generation))
+}
+
+// neighbours says that a rank of an engine may run on this host, where it can copy without this agent's doing.
+func (w *writer) neighbours(records []metadata.Record) bool {
+	for _, r := range records {
+		if w.neighbour(r.Process) {
+			return true
+		}
+	}
+	return false
+}
+
+// neighbour says that a process may be one of this host: nothing proves that it is not.
+func (w *writer) neighbour(p metadata.Process) bool {
+	return p.IsZero() || w.self.Process.IsZero() || p.Boot == w.self.Process.Boot
+}

@@ -1,0 +1,76 @@
+package kvplane
+
+import (
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// Quarantine is what one peer may still write here: blocks of failed transfers.
+type Quarantine struct {
+	Blocks  int     `json:"blocks"`
+	Seconds float64 `json:"seconds"` // since the first of them failed
+}
+
+// pending is an expectation that is neither Ready nor Safe.
+type pending struct {
+	inc    metadata.Incarnation
+	blocks int
+	failed time.Duration // when it failed; 0 is not
+}
+
+// quarantined sums up, by engine id, what may still be written here though nobody waits for it.
+func (w *writer) quarantined() map[string]Quarantine {
+	out := map[string]Quarantine{}
+	for _, a := range w.awaited {
+		if a.failed == 0 {
+			continue
+		}
+		q := out[a.inc.ID()]
+		q.Blocks += a.blocks
+		q.Seconds = max(q.Seconds, (w.now() - a.failed).Seconds())
+		out[a.inc.ID()] = q
+	}
+	return out
+}
+
+// account keeps the books by what the cores report.
+func (w *writer) account(x *effect) {
+	switch x.report {
+	case Ready:
+		delete(w.awaited, x.id)
+		w.received[x.reason]++
+	case Negative:
+		w.received[x.reason]++
+		if a := w.awaited[x.id]; a != nil {
+			a.failed = w.now()
+		}
+	case Safe:
+		delete(w.awaited, x.id)
+	case Sent:
+		w.served[x.reason]++
+		w.owe(x.offer.Peer, -1)
+	}
+}
+
+// owe counts the offers that engines have not come for yet.
+func (w *writer) owe(inc metadata.Incarnation, n int) {
+	if w.owing[inc] += n; w.owing[inc] <= 0 {
+		delete(w.owing, inc)
+	}
+}
+
+// ends names counts by reason; what ended as it should is called "done".
+func ends(counts *[len(reasonNames)]uint64) map[string]uint64 {
+	out := map[string]uint64{}
+	for i, n := range counts {
+		switch {
+		case n == 0:
+		case i == 0:
+			out["done"] = n
+		default:
+			out[Reason(i).String()] = n
+		}
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package kvplane
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// rebuildPause is the least time between two rebuilds of an agent: each fails every transfer that is under way.
+const rebuildPause = time.Minute
+
+// ErrTooSoon is what Rebuild returns within a minute after the last one.
+var ErrTooSoon = errors.New("the agent was rebuilt less than a minute ago")
+
+// Rebuild is the last way out of a quarantine, for a transport that cannot fence and a peer of whose death there is no
+// proof: the transport is closed, so that nothing lands through it any more, and t takes its place under a new agent
+// name. Everything under way fails (Negative, Sent) with reason Closing; what had failed is Safe, and only where the
+// peer may run on this host does its death have to be proven as before, for such a peer copies by itself.
+//
+// It returns the record that must now be published instead of the old one; until then peers reach nobody here. The
+// engine's incarnation stays what it is: its other ranks go on. Calls made meanwhile are carried out afterwards. An
+// error means that nothing has changed. t is the agent's from then on, and the caller's if there was an error.
+func (a *Agent) Rebuild(t Transport) (metadata.Record, error) {
+	answer := make(chan error, 1)
+	if !a.writer.post(func() { answer <- a.rebuild(t) }) {
+		return metadata.Record{}, ErrClosed
+	}
+	select {
+	case err := <-answer:
+		if err != nil {
+			return metadata.Record{}, err
+		}
+		return a.Record(), nil
+	case <-a.done:
+		return metadata.Record{}, ErrClosed
+	}
+}
+
+// rebuild runs on the owner's goroutine.
+func (a *Agent) rebuild(t Transport) error {
+	w := a.writer
+	if now := w.now(); w.rebuilt > 0 && now-w.rebuilt < rebuildPause {
+		return fmt.Errorf("kvplane: agent %s: %w", w.self.Agent, ErrTooSoon)
+	}
+	self, h := w.self, w.host
+	base, epoch := agentEpoch(self.Agent)
+	self.Agent = base + "#" + strconv.FormatUint(epoch+1, 10)
+	if len(self.Agent) > maxName {
+		return fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
+	}
+	var err error
+	if self.Key, h.agree, err = newKey(); err != nil {
+		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
+	}
+	if self.Blob, self.Doorbell, err = t.Open(self.Agent, w.cfg.Memory); err != nil {
+		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
+	}
+	self.Transport = t.Name()
+	w.log.Warn("kvplane: the agent is rebuilt", "as", self.Agent, "quarantined", w.quarantined())
+	w.replace(self, h, t)
+	a.mu.Lock()
+	a.record = self
+	a.mu.Unlock()
+	return nil
+}
+
+// replace ends what the owner has under its old name and begins anew under another one, with a transport that is open.
+func (w *writer) replace(self metadata.Record, h host, t Transport) {
+	w.step(event{kind: evClose})
+	w.tellSettled()
+	w.poll() // so that what was said last may leave
+	if err := w.sever(); err != nil {
+		w.log.Warn("kvplane: close of the old transport", "err", err)
+	}
+	w.leave()
+	w.self, w.host, w.cfg.Transport = self, h, t
+	w.log = w.cfg.Log.With("agent", self.Agent)
+	w.reset()
+	w.rebuilt = w.now()
+	if len(w.remnants) > 0 {
+		w.watch(w.cfg.Times.Resend)
+	}
+}
+
+// remnant is a failed transfer of an agent that was rebuilt, in whose blocks a process on this host may still write.
+type remnant struct {
+	last effect // the report that ends it
+	inc  metadata.Incarnation
+	near []metadata.Record // the ranks that may
+}
+
+// leave keeps what is not safe though the agent that it came through is gone.
+func (w *writer) leave() {
+	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), compareIDs) {
+		r := w.consumer.receipts[id]
+		if r == nil || w.remnants[id] != nil {
+			continue
+		}
+		x := &remnant{last: effect{do: doReport, report: Safe, id: id, reason: r.reason, detail: r.detail, expect: r.expect}, inc: r.inc}
+		for _, record := range w.recordsOf(r.inc) {
+			if w.neighbour(record.Process) {
+				x.near = append(x.near, record)
+			}
+		}
+		w.remnants[id] = x
+	}
+}
+
+// lookAtRemnants ends those whose writers are all proven dead, and says whether the others may come to be.
+func (w *writer) lookAtRemnants(proven func(*remnant) bool) (again bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(w.remnants), compareIDs) {
+		x := w.remnants[id]
+		if !proven(x) {
+			again = again || local(w.self.Process, x.near)
+			continue
+		}
+		delete(w.remnants, id)
+		w.report(&x.last)
+	}
+	return again
+}
+
+// agentEpoch splits the name of a rank's agent: what all agents of this run of the rank have in common, and which of
+// them it is, from 1.
+func agentEpoch(name string) (base string, epoch uint64) {
+	at := strings.LastIndexByte(name, '#')
+	if at < strings.LastIndexByte(name, '/') {
+		return name, 1
+	}
+	n, err := strconv.ParseUint(name[at+1:], 10, 64)
+	if err != nil || n < 2 {
+		return name, 1
+	}
+	return name[:at], n
+}
+
+// renewPause is the least time between two look-ups of an engine whose ranks may have been rebuilt.
+const renewPause = 200 * time.Millisecond
+
+// renewable says that an unknown agent may be one that a known engine's rank has been rebuilt as.
+func (e *engine) renewable(agent string) bool {
+	base, epoch := agentEpoch(agent)
+	return slices.ContainsFunc(e.peers, func(p *peer) bool {
+		known, at := agentEpoch(p.record.Agent)
+		return known == base && at < epoch
+	})
+}
+
+// renew looks a known engine's records up again, one look-up at a time.
+func (w *writer) renew(inc metadata.Incarnation, e *engine) {
+	now := w.now()
+	if e.renewing || e.renewed > 0 && now-e.renewed < renewPause {
+		return
+	}
+	e.renewing, e.renewed = true, now
+	w.lookup(inc, func(records []metadata.Record, err error) {
+		e.renewing = false
+		if w.engines[inc] != e {
+			return // void meanwhile
+		}
+		if errors.Is(err, ErrSuperseded) {
+			w.gone(inc, w.cfg.SerialStarts)
+			return
+		}
+		if err == nil {
+			w.renewedAs(e, records)
+		}
+		w.unpark(e)
+	})
+}
+
+// renewedAs puts the agents that ranks have been rebuilt as in the place of the old ones. Never an older one.
+func (w *writer) renewedAs(e *engine, records []metadata.Record) {
+	for i, r := range records {
+		if i >= len(e.peers) || r.Rank != e.records[i].Rank || !e.renewable(r.Agent) || w.agents[r.Agent] != nil {
+			continue
+		}
+		old := e.peers[i]
+		w.log.Info("kvplane: a peer was rebuilt", "peer", old.record.Agent, "as", r.Agent)
+		fenced := w.fenceAll([]metadata.Record{old.record})
+		old.gone, old.retry = true, 0
+		// Its record is published only after its old transport was closed, so this is also its word that nothing it
+		// had posted is in progress.
+		w.step(event{kind: evGone, peer: old.id, inc: r.Incarnation, proof: true, fenced: fenced})
+		if f, ok := w.cfg.Transport.(Fencer); ok {
+			f.Admit(old.record.Agent) // the dead write nothing; the transport may forget them
+		}
+		w.release(old)
+		e.records = slices.Clone(e.records)
+		e.records[i] = r
+		e.peers[i] = w.addPeer(r)
+	}
+}
