@@ -52,19 +52,22 @@ func (r *Report) Markdown() string {
 }
 
 // Write puts the report into dir as Markdown and as JSON.
-func (r *Report) Write(dir string) error {
+func (r *Report) Write(dir string) error { return writeReport(dir, r.Suite, r, r.Markdown()) }
+
+// writeReport writes a suite's result as NAME.json and NAME.md.
+func writeReport(dir, suite string, result any, markdown string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	b, err := json.MarshalIndent(r, "", "  ")
+	b, err := json.MarshalIndent(result, "", "  ")
 	if err != nil {
-		return fmt.Errorf("bench: %s: %w", r.Suite, err)
+		return fmt.Errorf("bench: %s: %w", suite, err)
 	}
-	name := filepath.Join(dir, strings.ReplaceAll(r.Suite, "/", "-"))
+	name := filepath.Join(dir, strings.ReplaceAll(suite, "/", "-"))
 	if err := os.WriteFile(name+".json", append(b, '\n'), 0o644); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	if err := os.WriteFile(name+".md", []byte(r.Markdown()), 0o644); err != nil {
+	if err := os.WriteFile(name+".md", []byte(markdown), 0o644); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil

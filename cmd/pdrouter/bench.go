@@ -13,18 +13,21 @@ import (
 	"pdrouter/bench"
 )
 
-// runBench measures. `bench fake MODE` and `bench floor PREFILL DECODE` are the processes that it starts itself.
+// runBench measures. `bench fake MODE`, `bench floor PREFILL DECODE` and `bench rank` are the processes that it starts
+// itself.
 func runBench(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case len(args) == 2 && args[0] == "fake":
 		return bench.ServeFake(ctx, args[1], out)
 	case len(args) == 3 && args[0] == "floor":
 		return bench.ServeFloor(ctx, args[1], args[2], out)
+	case len(args) == 1 && args[0] == "rank":
+		return bench.ServePlane(ctx, os.Stdin, out)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.Usage = func() {
-		fmt.Fprint(out, "usage: pdrouter bench [flags] [overhead]\n\nMeasures the gateway's CPU time per two-leg request beside a bare proxy, in one run, in front of fake engines.\n\n")
+		fmt.Fprint(out, "usage: pdrouter bench [flags] [SUITE…]\n\noverhead: the gateway's CPU time per two-leg request beside a bare proxy, in front of fake engines.\nplane:    pushes of KV blocks between two processes beside this machine's limits.\nWithout a name all of them run.\n\n")
 		flags.PrintDefaults()
 	}
 	cfg := bench.Config{}
@@ -38,8 +41,14 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 1 || flags.NArg() == 1 && flags.Arg(0) != "overhead" {
-		return fmt.Errorf("bench: %q is no suite; want overhead", strings.Join(flags.Args(), " "))
+	suites := flags.Args()
+	if len(suites) == 0 {
+		suites = []string{"overhead", "plane"}
+	}
+	for _, name := range suites {
+		if name != "overhead" && name != "plane" {
+			return fmt.Errorf("bench: %q is no suite; want overhead or plane", name)
+		}
 	}
 	if cfg.Pairs < 1 || cfg.Round <= 0 {
 		return errors.New("bench: -pairs and -round must be more than 0")
@@ -49,12 +58,34 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 		return fmt.Errorf("bench: %w", err)
 	}
 	cfg.Binary = binary
-	report, err := bench.Overhead(ctx, cfg, out)
-	if err != nil {
-		return err
+	command := strings.Join(append([]string{"pdrouter", "bench"}, args...), " ")
+	for _, name := range suites {
+		if err := benchSuite(ctx, name, command, cfg, *dir, out); err != nil {
+			return err
+		}
 	}
-	if report.Command = strings.Join(append([]string{"pdrouter", "bench"}, args...), " "); *dir == "" {
+	return nil
+}
+
+// benchSuite runs one suite and writes its report into dir, unless that is "".
+func benchSuite(ctx context.Context, name, command string, cfg bench.Config, dir string, out io.Writer) error {
+	var write func(string) error
+	switch name {
+	case "overhead":
+		report, err := bench.Overhead(ctx, cfg, out)
+		if err != nil {
+			return err
+		}
+		report.Command, write = command, report.Write
+	case "plane":
+		report, err := bench.Plane(ctx, bench.PlaneConfig{Binary: cfg.Binary, Rounds: 2 * cfg.Pairs, Only: cfg.Only}, out)
+		if err != nil {
+			return err
+		}
+		report.Command, write = command, report.Write
+	}
+	if dir == "" {
 		return nil
 	}
-	return report.Write(*dir)
+	return write(dir)
 }

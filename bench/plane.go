@@ -1,0 +1,230 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// PlaneConfig says how to measure the plane.
+type PlaneConfig struct {
+	Binary string // pdrouter itself: the decode side is a process of it
+	Rounds int    // of each row; default 12
+	Only   string // rows whose name contains it; default all
+}
+
+// PlaneRow is one line of the report: a figure, what stands beside it in the same run, and what it is to reach.
+type PlaneRow struct {
+	Name   string `json:"name"`
+	Unit   string `json:"unit"`
+	Figure Spread `json:"figure"`
+	Beside string `json:"beside"` // what the limit is
+	Limit  Spread `json:"limit"`
+	Ratio  Spread `json:"ratio"` // figure over limit, round by round
+	Goal   string `json:"goal"`
+	Met    bool   `json:"met"`
+	Path   string `json:"path"` // which way the bytes were seen to take
+}
+
+// Plane measures the data plane between two processes of this machine, beside the limits of the same machine in the
+// same run. It prints its progress and a table to out.
+func Plane(ctx context.Context, cfg PlaneConfig, out io.Writer) (*PlaneReport, error) {
+	if cfg.Rounds == 0 {
+		cfg.Rounds = 12
+	}
+	cpus, err := allowedCPUs()
+	if err != nil {
+		return nil, err
+	}
+	r := &PlaneReport{Suite: "plane", Machine: machine(len(cpus)), Versions: versions()}
+	r.Settings = fmt.Sprintf("%d rounds a row, alternating with what stands beside it", cfg.Rounds)
+	fmt.Fprintf(out, "plane: pushes from one process into another, beside this machine's limits; %s\n", r.Settings)
+	for _, row := range planeRows() {
+		if !strings.Contains(row.name, cfg.Only) {
+			continue
+		}
+		fmt.Fprintf(out, "  %-28s ", row.name)
+		decode, err := startPlane(ctx, cfg.Binary)
+		if err != nil {
+			return nil, err
+		}
+		s, err := openPlaneStage(decode, cfg.Rounds, row, out)
+		if err == nil {
+			var got PlaneRow
+			got, err = row.measure(ctx, s)
+			err = errors.Join(err, s.close())
+			r.Rows = append(r.Rows, got)
+		}
+		if err != nil {
+			fmt.Fprintln(out)
+			return nil, fmt.Errorf("bench: %s: %w", row.name, err)
+		}
+		fmt.Fprintln(out)
+	}
+	fmt.Fprintln(out)
+	r.table(out)
+	return r, nil
+}
+
+// planeRowKind is how one row is measured.
+type planeRowKind struct {
+	name    string
+	which   string // nixl, memory, socket
+	layout  planeLayout
+	blocks  int // of a transfer
+	measure func(context.Context, *planeStage) (PlaneRow, error)
+}
+
+func planeRows() []planeRowKind {
+	large := planeLayout{Blocks: 2048, BlockBytes: 64 << 10}
+	small := planeLayout{Blocks: 1024, BlockBytes: 32 << 10}
+	return []planeRowKind{
+		{"bandwidth nixl", "nixl", large, 1024, bandwidth("plain copy", 0.9)},
+		{"bandwidth tcp memory", "memory", large, 1024, bandwidth("plain copy", 0.5)},
+		{"bandwidth tcp socket", "socket", large, 1024, bandwidth("bare socket loop", 0.8)},
+		{"register nixl", "nixl", small, 16, register(100)},
+		{"register tcp memory", "memory", small, 16, register(0)},
+		{"release nixl", "nixl", small, 16, release(50)},
+		{"release tcp memory", "memory", small, 16, release(50)},
+		{"outstanding nixl", "nixl", small, 16, outstanding(100, 10_000, 2)},
+		{"outstanding tcp memory", "memory", small, 16, outstanding(100, 10_000, 2)},
+		{"idle nixl", "nixl", small, 16, idle},
+	}
+}
+
+// planeStage is the two sides of a row: prefill in this process, decode in another one.
+type planeStage struct {
+	row    planeRowKind
+	rounds int
+	rank   *planeRank
+	decode *planeProcess
+	say    *json.Encoder
+	hear   *json.Decoder
+	peer   metadata.Record
+	next   int // transfer
+	out    io.Writer
+}
+
+// planeProcess is the decode side: it ends when it reads no more.
+type planeProcess struct {
+	in   io.WriteCloser
+	out  io.Reader
+	pid  int
+	wait func() error // its error holds its last words
+}
+
+// startPlane starts the decode side as a process.
+func startPlane(ctx context.Context, binary string) (*planeProcess, error) {
+	said := &lastBytes{keep: 4096}
+	c := exec.CommandContext(ctx, binary, "bench", "rank")
+	c.Stderr = said
+	in, err := c.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	if err := c.Start(); err != nil {
+		return nil, fmt.Errorf("bench: decode side: %w", err)
+	}
+	return &planeProcess{in: in, out: out, pid: c.Process.Pid, wait: func() error {
+		if err := c.Wait(); err != nil {
+			return fmt.Errorf("decode side: %w: %s", err, said)
+		}
+		return nil
+	}}, nil
+}
+
+func openPlaneStage(decode *planeProcess, rounds int, row planeRowKind, out io.Writer) (*planeStage, error) {
+	s := &planeStage{row: row, rounds: rounds, decode: decode, say: json.NewEncoder(decode.in), hear: json.NewDecoder(decode.out), out: out}
+	var err error
+	s.rank, err = openPlaneRank(row.which, row.layout, metadata.Prefill, func(metadata.Incarnation) ([]metadata.Record, error) {
+		return []metadata.Record{s.peer}, nil
+	})
+	if err == nil {
+		var a planeAnswer
+		a, err = s.tell(planeOrder{Do: "open", Which: row.which, Layout: row.layout, Peer: s.rank.agent.Record()})
+		s.peer = a.Record
+	}
+	if err == nil {
+		_, err = s.push(4) // connections, caches, pages
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// close ends both sides.
+func (s *planeStage) close() error {
+	_ = s.decode.in.Close()
+	err := s.decode.wait()
+	if s.rank != nil {
+		err = errors.Join(err, s.rank.close())
+	}
+	return err
+}
+
+func (s *planeStage) tell(o planeOrder) (planeAnswer, error) {
+	var a planeAnswer
+	if err := s.say.Encode(o); err != nil {
+		return a, fmt.Errorf("decode side: %w", err)
+	}
+	if err := s.hear.Decode(&a); err != nil {
+		return a, fmt.Errorf("decode side: %w", err)
+	}
+	if a.Error != "" {
+		return a, fmt.Errorf("decode side: %s", a.Error)
+	}
+	return a, nil
+}
+
+// push offers n transfers, has the other side register for them one after the other, and takes in that they are sent.
+func (s *planeStage) push(n int) (planeAnswer, error) {
+	first := s.next
+	s.next += n
+	for i := first; i < first+n; i++ {
+		s.rank.agent.Offer(kvplane.Offer{
+			ID: planeID(i), Peer: s.peer.Incarnation, Tokens: s.row.blocks * planeBlockTokens,
+			Groups: []kvplane.BlockList{{Blocks: planeBlocks(s.row.layout, i, s.row.blocks, prefillSide)}},
+		})
+	}
+	a, err := s.tell(planeOrder{Do: "run", First: first, Count: n, Blocks: s.row.blocks})
+	if err != nil {
+		return a, err
+	}
+	for range n {
+		select {
+		case r := <-s.rank.reports:
+			if r.Kind != kvplane.Sent || r.Reason != 0 || r.Bytes != uint64(s.row.blocks*s.row.layout.BlockBytes) {
+				return a, fmt.Errorf("%w: a transfer ended as %s %s with %d bytes", errVoid, r.Kind, r.Reason, r.Bytes)
+			}
+		case <-time.After(10 * time.Second):
+			return a, fmt.Errorf("%w: a transfer was not sent", errVoid)
+		}
+	}
+	return a, nil
+}
+
+// path says which way the bytes took, and voids the run if it is another one than the row's.
+func (s *planeStage) path(a planeAnswer) (string, error) {
+	switch {
+	case s.row.which == "nixl":
+		return "nixl", nil
+	case s.row.which == "memory" && a.Memory > 0 && a.Sockets == 0:
+		return "memory", nil
+	case s.row.which == "socket" && a.Sockets > 0 && a.Memory == 0:
+		return "socket", nil
+	}
+	return "", fmt.Errorf("%w: %d bytes came through sockets and %d from memory; the row measures %s", errVoid, a.Sockets, a.Memory, s.row.which)
+}

@@ -1,0 +1,236 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// bandwidth pushes large transfers of shuffled blocks, in turns with what limits them.
+func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
+	return func(ctx context.Context, s *planeStage) (PlaneRow, error) {
+		row := PlaneRow{Name: s.row.name, Unit: "GB/s", Beside: beside, Goal: fmt.Sprintf("≥ %.1f ×", goal)}
+		bytes := s.row.blocks * s.row.layout.BlockBytes
+		limit, end, err := s.limit(ctx, beside, bytes)
+		if err != nil {
+			return row, err
+		}
+		defer end()
+		got, limits := make([]float64, s.rounds), make([]float64, s.rounds)
+		for _, at := range schedule(s.rounds) {
+			if at.target == 0 {
+				took, err := limit()
+				if err != nil {
+					return row, err
+				}
+				limits[at.pair] = float64(bytes) / float64(took.Nanoseconds())
+				continue
+			}
+			a, err := s.push(1)
+			if err != nil {
+				return row, err
+			}
+			if row.Path, err = s.path(a); err != nil {
+				return row, err
+			}
+			got[at.pair] = float64(bytes) / float64(a.Ready[0].Nanoseconds())
+			fmt.Fprint(s.out, ".")
+		}
+		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.Met = row.Ratio.Median >= goal
+		return row, nil
+	}
+}
+
+// limit returns what moves the same bytes without a plane.
+func (s *planeStage) limit(ctx context.Context, which string, bytes int) (func() (time.Duration, error), func(), error) {
+	if which == "plain copy" {
+		to := make([]byte, len(s.rank.memory))
+		copy(to, s.rank.memory) // its pages are there
+		i := 0
+		return func() (time.Duration, error) {
+			i++
+			from, into := planeBlocks(s.row.layout, i, s.row.blocks, prefillSide), planeBlocks(s.row.layout, i, s.row.blocks, decodeSide)
+			size := s.row.layout.BlockBytes
+			start := time.Now()
+			for j := range from {
+				copy(to[int(into[j])*size:][:size], s.rank.memory[int(from[j])*size:][:size])
+			}
+			return time.Since(start), nil
+		}, func() {}, nil
+	}
+	a, err := s.tell(planeOrder{Do: "sink", Bytes: bytes, Conns: 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.Address)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer := make([]byte, 1)
+	return func() (time.Duration, error) {
+		start := time.Now()
+		if _, err := c.Write(s.rank.memory[:bytes]); err != nil {
+			return 0, err
+		}
+		_, err := io.ReadFull(c, answer)
+		return time.Since(start), err
+	}, func() { _ = c.Close() }, nil
+}
+
+// registrations is how many a round has.
+const registrations = 200
+
+// register measures from a registration until decode is ready, with the offer at hand.
+func register(goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
+	return func(ctx context.Context, s *planeStage) (PlaneRow, error) {
+		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: "plain copy", Goal: "–", Met: true}
+		limit, end, err := s.limit(ctx, "plain copy", 0)
+		if err != nil {
+			return row, err
+		}
+		defer end()
+		var got, limits []float64
+		for range s.rounds {
+			var copies []time.Duration
+			for range registrations {
+				took, err := limit()
+				if err != nil {
+					return row, err
+				}
+				copies = append(copies, took)
+			}
+			a, err := s.push(registrations)
+			if err != nil {
+				return row, err
+			}
+			if row.Path, err = s.path(a); err != nil {
+				return row, err
+			}
+			got, limits = append(got, middle(a.Ready)), append(limits, middle(copies))
+			fmt.Fprint(s.out, ".")
+		}
+		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		if goal > 0 {
+			row.Goal, row.Met = fmt.Sprintf("< %.0f µs", goal), row.Figure.Median < goal
+		}
+		return row, nil
+	}
+}
+
+// release measures from the completion that the transport hands over until the engine's goroutine has decode released.
+func release(goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
+	return func(_ context.Context, s *planeStage) (PlaneRow, error) {
+		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: "bare channel", Goal: fmt.Sprintf("< %.0f µs", goal)}
+		var got, limits []float64
+		for range s.rounds {
+			a, err := s.push(registrations)
+			if err != nil {
+				return row, err
+			}
+			if row.Path, err = s.path(a); err != nil {
+				return row, err
+			}
+			got, limits = append(got, middle(a.Release)), append(limits, handover())
+			fmt.Fprint(s.out, ".")
+		}
+		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.Met = row.Figure.Median < goal
+		return row, nil
+	}
+}
+
+// handover is how long one goroutine needs to wake another one through a channel, in µs.
+func handover() float64 {
+	there, back := make(chan time.Time), make(chan time.Duration)
+	go func() {
+		for at := range there {
+			back <- time.Since(at)
+		}
+		close(back)
+	}()
+	var took []time.Duration
+	for range registrations {
+		time.Sleep(50 * time.Microsecond) // it sleeps when it is woken, as an engine does
+		there <- time.Now()
+		took = append(took, <-back)
+	}
+	close(there)
+	return middle(took)
+}
+
+// outstanding measures a registration's way beside few and beside many transfers that wait for their offer.
+func outstanding(few, many int, goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
+	return func(_ context.Context, s *planeStage) (PlaneRow, error) {
+		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: fmt.Sprintf("%d outstanding", few), Goal: fmt.Sprintf("≤ %.0f ×", goal)}
+		got, limits := make([]float64, s.rounds), make([]float64, s.rounds)
+		for _, at := range schedule(s.rounds) {
+			n, into := few, limits
+			if at.target == 1 {
+				n, into = many, got
+			}
+			first := s.next
+			s.next += n
+			if _, err := s.tell(planeOrder{Do: "hold", First: first, Count: n, Blocks: 1}); err != nil {
+				return row, err
+			}
+			a, err := s.push(registrations)
+			if err != nil {
+				return row, err
+			}
+			if row.Path, err = s.path(a); err != nil {
+				return row, err
+			}
+			into[at.pair] = middle(a.Ready)
+			if _, err := s.tell(planeOrder{Do: "drop", First: first, Count: n}); err != nil {
+				return row, err
+			}
+			fmt.Fprint(s.out, ".")
+		}
+		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.Met = row.Ratio.Median <= goal
+		return row, nil
+	}
+}
+
+// idle measures the CPU time of a process whose agent has nothing to do, and then of the same process with a bare NIXL
+// agent that runs NIXL's own progress thread.
+func idle(_ context.Context, s *planeStage) (PlaneRow, error) {
+	row := PlaneRow{Name: s.row.name, Unit: "% core", Beside: "NIXL's progress thread", Goal: "0", Path: "nixl"}
+	var figures [2]float64
+	for i := range figures {
+		if i == 1 {
+			if _, err := s.tell(planeOrder{Do: "thread"}); err != nil {
+				return row, err
+			}
+		}
+		time.Sleep(time.Second) // what was under way has settled
+		const span = 5 * time.Second
+		before, err := cpuOf("/proc", s.decode.pid)
+		if err != nil {
+			return row, err
+		}
+		time.Sleep(span)
+		after, err := cpuOf("/proc", s.decode.pid)
+		if err != nil {
+			return row, err
+		}
+		figures[i] = 100 * float64(after-before) / float64(span)
+		fmt.Fprint(s.out, ".")
+	}
+	row.Figure, row.Limit = spread(figures[:1]), spread(figures[1:])
+	row.Ratio = ratios(figures[1:], figures[:1])
+	row.Met = figures[0] < 0.5
+	return row, nil
+}
+
+// middle is the median in µs.
+func middle(d []time.Duration) float64 {
+	f := make([]float64, len(d))
+	for i, x := range d {
+		f[i] = float64(x.Nanoseconds()) / 1000
+	}
+	return spread(f).Median
+}
