@@ -38,7 +38,7 @@ e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,stock vLLM end to end,$(GO) test -tags e2e -run TestStockVLLM -count=1 -v -timeout 28m ./internal/e2e/)
 
-bench: build ## measure the gateway beside its floor, in one run
+bench: build ## measure the gateway beside its floor and the plane beside this machine, in one run
 	bin/pdrouter bench
 
 vram-bundle: ## pack the plane's suites for a GPU machine without network: bin/vram-bundle.tar.gz
