@@ -30,6 +30,7 @@ const (
 	doRefuse    = "503"
 	doError     = "500"
 	doReject    = "400"
+	doTicket    = "403 ticket"    // the leg's ticket is not accepted
 	doReset     = "reset"         // the connection breaks before a byte
 	doResetLate = "reset later"   // behind N milliseconds
 	doDie       = "die"           // the same, and nobody listens any more
@@ -232,6 +233,8 @@ func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
 		}
 	case doError:
 		fakeError(w, 500, "InternalServerError", "500")
+	case doTicket:
+		fakeError(w, 403, "PermissionDeniedError", `"ticket"`)
 	case doReject:
 		fakeError(w, 400, "BadRequestError", "400")
 	case doNoKV:

@@ -1,0 +1,173 @@
+package router
+
+import (
+	"crypto/sha256"
+	"testing"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// fakeEnroller derives keys that a test can derive too. Without a secret it has none.
+type fakeEnroller struct{ secret string }
+
+func (f fakeEnroller) Enrolment(id string) ([][]byte, error) {
+	if f.secret == "" {
+		return nil, nil
+	}
+	own, other := sha256.Sum256([]byte(f.secret+id)), sha256.Sum256([]byte("another gateway's"+id))
+	return [][]byte{own[:], other[:]}, nil
+}
+
+// TestTickets: both legs of every transfer, the handshakes' too, carry a ticket of the engine that they go to, and the
+// two are of one transfer.
+func TestTickets(t *testing.T) {
+	s, records, parts := newPlane(t, 1, 1)
+	enroller := fakeEnroller{"secret"}
+	parts.Tickets, parts.Clients = enroller, fakeClients{}
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	ask := func(body string) {
+		t.Helper()
+		if got, whole := text(t, g.post(pathCompletions, body, "Authorization", "Bearer good")); got != wholeText || !whole {
+			t.Fatalf("text %q, whole %v", got, whole)
+		}
+	}
+	salted := plainBody[:len(plainBody)-1] + `,"cache_salt":"x"}`
+	ask(plainBody)
+	ask(plainBody)
+	ask(salted)
+	records.publish("decode-0", metadata.Decode, 201, "same") // started anew: it has another key
+	g.r.Renewed("decode-0")
+	g.warmed()
+	ask(plainBody)
+
+	type legs struct{ prefill, decode *kvplane.GatewayTicket }
+	transfers := map[string]*legs{}
+	var order []string
+	for i, q := range s.c.all() {
+		id, _ := q.KV["transfer_id"].(string)
+		sealed, _ := q.KV["ticket"].(string)
+		peer := q.KV["peer"].(map[string]any)
+		generations := []uint64{100}
+		if q.Leg == "decode" {
+			generations = []uint64{200, 201}
+		}
+		var got kvplane.GatewayTicket
+		var err error
+		for _, generation := range generations {
+			self := metadata.Incarnation{Engine: q.Engine, Generation: generation}
+			keys, _ := enroller.Enrolment(self.ID())
+			if got, err = kvplane.OpenTicket(sealed, keys[0], self); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Fatalf("request %d, %s of %s: %v", i, q.Leg, q.Engine, err)
+		}
+		other := got.Prefill
+		if q.Leg == "prefill" {
+			other = got.Decode
+		}
+		if got.ID.String() != id || other.Engine != peer["engine"] || float64(other.Generation) != peer["generation"] {
+			t.Errorf("request %d: %v; its leg is of %s with %v", i, &got, id, peer)
+		}
+		if age := time.Since(got.Issued); age < -time.Second || age > time.Minute || got.Valid.Milliseconds() != int64(q.KV["valid_ms"].(float64)) {
+			t.Errorf("request %d: issued %v ago, valid for %v; valid_ms is %v", i, age, got.Valid, q.KV["valid_ms"])
+		}
+		x := transfers[id]
+		if x == nil {
+			x = &legs{}
+			transfers[id], order = x, append(order, id)
+		}
+		if q.Leg == "prefill" {
+			x.prefill = &got
+		} else {
+			x.decode = &got
+		}
+	}
+	var digests, contexts []string
+	for _, id := range order {
+		x := transfers[id]
+		if x.prefill == nil || x.decode == nil || x.prefill.Digest() != x.decode.Digest() {
+			t.Fatalf("transfer %s: the legs' tickets are not of one transfer: %+v", id, x)
+		}
+		d := x.prefill.Digest()
+		digests, contexts = append(digests, string(d[:])), append(contexts, string(x.prefill.Context[:]))
+	}
+	if len(order) != 6 { // handshake, three requests, handshake, request
+		t.Fatalf("%d transfers; want 6", len(order))
+	}
+	seen := map[string]bool{}
+	for _, d := range digests {
+		if seen[d] {
+			t.Error("two transfers have one digest")
+		}
+		seen[d] = true
+	}
+	if contexts[1] != contexts[2] || contexts[1] == contexts[3] || contexts[1] == contexts[0] || contexts[1] != contexts[5] {
+		t.Errorf("contexts are %x; want one for the client, another with his salt, another for the gateway itself", contexts)
+	}
+}
+
+// TestNoTicketsWithoutAKey: a gateway that signs nothing says nothing of tickets.
+func TestNoTicketsWithoutAKey(t *testing.T) {
+	for name, enroller := range map[string]Enroller{"none": nil, "no key": fakeEnroller{}} {
+		t.Run(name, func(t *testing.T) {
+			s, _, parts := newPlane(t, 1, 1)
+			parts.Tickets = enroller
+			g := start(t, s.cfg, parts)
+			g.warmed()
+			if got, whole := text(t, g.post(pathCompletions, plainBody)); got != wholeText || !whole {
+				t.Fatalf("text %q, whole %v", got, whole)
+			}
+			for _, q := range s.c.all() {
+				if _, ok := q.KV["ticket"]; ok {
+					t.Errorf("%s was sent %v", q.Leg, q.KV)
+				}
+			}
+		})
+	}
+}
+
+// TestRefusedTicket: an engine that does not accept a ticket, because it knows another gateway's key or none yet, costs
+// the request an attempt. When there is
+// no attempt left, the client is told to come again.
+func TestRefusedTicket(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		p, d   int
+		faults map[string][]fault
+		status int
+	}{
+		{"prefill, another serves", 2, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doTicket}}}, 200},
+		{"decode, another serves", 1, 2, map[string][]fault{"decode-0": {{Leg: "decode", Do: doTicket}}}, 200},
+		{"nobody serves", 1, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doTicket}}, "decode-0": {{Leg: "decode", Do: doTicket}}}, 503},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, _, parts := newPlane(t, row.p, row.d)
+			parts.Tickets = fakeEnroller{"secret"}
+			if row.status != 200 {
+				s.cfg.Limits.Attempts = 1 // else decode serves alone in the end
+			}
+			g := start(t, s.cfg, parts)
+			g.warmed()
+			s.setFaults(row.faults)
+			r := g.post(pathCompletions, plainBody)
+			if r.Status != row.status {
+				t.Errorf("status %d: %s; want %d", r.Status, r.Body, row.status)
+			}
+			if row.status != 200 && r.Header.Get("Retry-After-Ms") == "" {
+				t.Errorf("the client is not told to come again: %v", r.Header)
+			}
+			for _, e := range g.r.Stats().Engines {
+				if !e.Up {
+					t.Errorf("%s was taken for down", e.Name)
+				}
+			}
+			g.settled()
+			s.noHeld(t)
+		})
+	}
+}
