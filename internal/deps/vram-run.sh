@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the plane's suites over a GPU's memory, from the folder it lies in: no network, no Go, no CUDA toolkit. Prints
-# what it found first, and at the end what passed, failed and was skipped. It fails if a test fails, and, unless ALLOW=skip,
-# if there is no GPU.
+# what it found first, then the tests, a few figures, and at the end what passed, failed and was skipped. It fails if a
+# test fails, and, unless ALLOW=skip, if nothing ran over a GPU's memory.
 #
 # usage: run.sh [PATTERN]    of the tests of the transports; default: all that move bytes
 set -u
@@ -61,6 +61,11 @@ suite() {
 suite kvplane/cuda .
 suite kvplane "$pattern"
 suite internal/refengine 'Device'
+
+echo "== figures: the driver's own copies, and writes over NIXL"
+for folder in kvplane/cuda kvplane; do
+	(cd "$here/$folder" && ./suite -test.run '^$' -test.bench BenchmarkMemory -test.benchtime 300ms) 2>&1 | grep -E '^Benchmark|SKIPPED|panic|FAIL'
+done
 
 count() { grep -cE "^[[:space:]]*--- $1:.*$2" "$work/all"; }
 echo "== $(count PASS '') passed, $(count FAIL '') failed, $(count SKIP '') skipped; over a GPU's memory $(count PASS '(vram|GPU|RealDevice)') passed, $(count SKIP '(vram|GPU|RealDevice)') skipped"
