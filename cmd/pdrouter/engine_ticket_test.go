@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// ticketPlant is a gateway that signs tickets, with a prefill engine and two decode engines, run inside the test.
+type ticketPlant struct {
+	plant
+	clients string            // base URL of the gateway's OpenAI routes
+	urls    map[string]string // of the engines'
+	records *auth.Records     // what the gateway signs with
+	runs    map[string]metadata.Incarnation
+}
+
+func newTicketPlant(t *testing.T) *ticketPlant {
+	t.Helper()
+	p := &ticketPlant{plant: plant{dir: t.TempDir()}, urls: map[string]string{}, runs: map[string]metadata.Incarnation{}}
+	newKey := func(dir string) (key *auth.Key, private, public string) {
+		key, err := auth.GenerateKey()
+		if err == nil {
+			private, public, err = auth.WriteKey(filepath.Join(p.dir, dir), key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key, private, public
+	}
+	own, private, public := newKey("gateway")
+	p.key, _, p.plant.public = newKey("agents")
+	trusted, err := auth.NewKeys(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.records, err = auth.NewRecords(own, trusted); err != nil {
+		t.Fatal(err)
+	}
+	ports, err := freeAddresses(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := filepath.Join(p.dir, "gateway.token")
+	if err := os.WriteFile(token, []byte(p.token(t, "", "", auth.PlaneScope)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	engine := func(name string, i int) string {
+		p.urls[name] = "http://" + ports[i]
+		return fmt.Sprintf(`{name: %s, url: "http://%s", control: "http://%s"}`, name, ports[i], ports[i+3])
+	}
+	config := filepath.Join(p.dir, "pdrouter.yaml")
+	text := `
+listen: {clients: "127.0.0.1:0", agents: "127.0.0.1:0", operations: "127.0.0.1:0"}
+models:
+- name: reference
+  connector: kvplane
+  prefill: [` + engine("prefill-0", 0) + `]
+  decode: [` + engine("decode-0", 1) + `, ` + engine("decode-1", 2) + `]
+policy: {default: {split: {min_prompt_tokens: 4}}}
+auth:
+  agents: {keys: [` + p.plant.public + `], issuer: ` + defaultIssuer + `}
+  records: {key_file: ` + private + `, trusted: [` + public + `]}
+  control_token_file: ` + token + `
+`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := newGateway(l, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	t.Cleanup(func() { // after the engines have withdrawn their records
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	p.url, p.clients = "http://"+g.agents.Addr().String(), "http://"+g.clients.Addr().String()
+	for i, e := range []struct{ name, role, tp string }{{"prefill-0", "prefill", "2"}, {"decode-0", "decode", "1"}, {"decode-1", "decode", "4"}} {
+		p.start(t, e.name, e.role, "--tp", e.tp, "--listen", ports[i], "--control", ports[i+3], "--record-keys", public)
+		recs, err := g.store.Engine(t.Context(), e.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.runs[e.name] = recs[0].Incarnation
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for ready := false; !ready; {
+		ready = true
+		for _, pair := range g.router.Stats().Pairs {
+			ready = ready && pair.Ready
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("pairs are not ready: %+v", g.router.Stats().Pairs)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return p
+}
+
+// ticket is one that the gateway could have given for a new transfer, as the engine named signer is to see it.
+func (p *ticketPlant) ticket(t *testing.T, id kvplane.TransferID, decode, signer string) string {
+	t.Helper()
+	keys, err := p.records.Enrolment(p.runs[signer].ID())
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("%d keys, %v", len(keys), err)
+	}
+	it := kvplane.GatewayTicket{ID: id, Prefill: p.runs["prefill-0"], Decode: p.runs[decode], Issued: time.Now(), Valid: 20 * time.Second}
+	return it.Seal(keys[0])
+}
+
+// leg is what one leg of a request to an engine came to.
+type leg struct {
+	status     int
+	code, body string
+}
+
+// send asks an engine for a leg as somebody who has the engine's credential.
+func (p *ticketPlant) send(t *testing.T, engine string, produce bool, id kvplane.TransferID, peer, ticket string) leg {
+	t.Helper()
+	if ticket != "" {
+		ticket = `,"ticket":"` + ticket + `"`
+	}
+	body := fmt.Sprintf(`{"prompt":"The sea, the sea","max_tokens":1,"kv_transfer_params":{"do_remote_decode":%v,"do_remote_prefill":%v,"transfer_id":%q,"peer":{"engine":%q,"generation":%d},"valid_ms":20000%s}}`,
+		produce, !produce, id, peer, p.runs[peer].Generation, ticket)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.urls[engine]+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return leg{}
+	}
+	req.Header.Set("Authorization", "Bearer the engine's own key")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Error(err)
+		return leg{}
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	var a struct {
+		Error struct {
+			Code any    `json:"code"`
+			Type string `json:"type"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(b, &a); err != nil {
+		t.Errorf("%s: %v", b, err)
+	}
+	code, _ := a.Error.Code.(string)
+	return leg{resp.StatusCode, code, string(b)}
+}
+
+// TestTicketsEndToEnd: requests through the gateway are split over engines that ask for tickets, and nobody else, though
+// he reaches them and has their credential, has them take a leg.
+func TestTicketsEndToEnd(t *testing.T) {
+	p := newTicketPlant(t)
+	one := startEngine(t)
+	const ask = `{"model":"reference","prompt":"The sea, the sea, the open sea","max_tokens":12,"ignore_eos":true}`
+	_, want, err := complete(one.url, ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		resp, err := http.Post(p.clients+"/v1/completions", "application/json", strings.NewReader(ask))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct{ Choices []struct{ Text string } }
+		err = json.NewDecoder(resp.Body).Decode(&answer)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || len(answer.Choices) != 1 || answer.Choices[0].Text != want || resp.Header.Get("X-Pdrouter-Reason") != "split" {
+			t.Fatalf("status %d, %v, %+v, %v; want %q, split", resp.StatusCode, err, answer, resp.Header, want)
+		}
+	}
+
+	refused := func(what string, got leg) {
+		t.Helper()
+		if got.status != http.StatusForbidden || got.code != "ticket" {
+			t.Errorf("%s: status %d %s; want 403, code ticket", what, got.status, got.body)
+		}
+	}
+	id := kvplane.NewTransferID
+	a := id()
+	refused("prefill without a ticket", p.send(t, "prefill-0", true, a, "decode-0", ""))
+	refused("decode without a ticket", p.send(t, "decode-0", false, a, "prefill-0", ""))
+	refused("decode with the ticket of another decode engine", p.send(t, "decode-1", false, a, "prefill-0", p.ticket(t, a, "decode-0", "decode-0")))
+	refused("decode with prefill's ticket", p.send(t, "decode-0", false, a, "prefill-0", p.ticket(t, a, "decode-0", "prefill-0")))
+	refused("prefill for another decode engine", p.send(t, "prefill-0", true, a, "decode-1", p.ticket(t, a, "decode-0", "prefill-0")))
+	refused("prefill with the ticket of another transfer", p.send(t, "prefill-0", true, id(), "decode-0", p.ticket(t, a, "decode-0", "prefill-0")))
+
+	// A ticket that somebody has seen serves once.
+	b := id()
+	tp, td := p.ticket(t, b, "decode-0", "prefill-0"), p.ticket(t, b, "decode-0", "decode-0")
+	ended := make(chan leg, 1)
+	go func() { ended <- p.send(t, "prefill-0", true, b, "decode-0", tp) }()
+	if got := p.send(t, "decode-0", false, b, "prefill-0", td); got.status != http.StatusOK {
+		t.Errorf("decode with its ticket: %d %s", got.status, got.body)
+	}
+	if got := <-ended; got.status != http.StatusOK {
+		t.Errorf("prefill with its ticket: %d %s", got.status, got.body)
+	}
+	refused("prefill once more", p.send(t, "prefill-0", true, b, "decode-0", tp))
+	refused("decode once more", p.send(t, "decode-0", false, b, "prefill-0", td))
+
+	for name, want := range map[string][]string{
+		"prefill-0": {`fault="missing"} 1`, `fault="foreign"} 2`, `fault="spent"} 1`},
+		"decode-0":  {`fault="missing"} 1`, `fault="forged"} 1`, `fault="spent"} 1`},
+		"decode-1":  {`fault="forged"} 1`},
+	} {
+		resp, err := http.Get(p.urls[name] + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(string(got), "refengine_ticket_refusals_total{"+w) {
+				t.Errorf("%s does not count %s", name, w)
+			}
+		}
+	}
+}
