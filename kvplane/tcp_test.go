@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -257,13 +258,20 @@ func TestTCPOpenRefuses(t *testing.T) {
 		"empty memory":   {agent: "a", memory: []Memory{{Base: m.Base}}},
 		"wraps around":   {agent: "a", memory: []Memory{{Base: ^uint64(0) - 5, Length: 100}}},
 		"overlap":        {agent: "a", memory: []Memory{m, {Base: m.Base + 100, Length: 5}}},
+		"on a GPU":       {agent: "a", memory: []Memory{{Base: m.Base, Length: 4096, Type: "vram"}}},
+		"path":           {agent: "a", cfg: TCPConfig{Path: "air"}},
+		"streams":        {agent: "a", cfg: TCPConfig{Streams: maxStreams + 1}},
 		"all interfaces": {agent: "a", cfg: TCPConfig{Listen: "0.0.0.0:0"}},
 		"bad address":    {agent: "a", cfg: TCPConfig{Listen: "nonsense"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := NewTCP(c.cfg)
-			if _, _, err := tr.Open(c.agent, c.memory); err == nil {
+			_, _, err := tr.Open(c.agent, c.memory)
+			if err == nil {
 				t.Error("opened")
+			}
+			if name == "on a GPU" && (err == nil || !strings.Contains(err.Error(), `is of type "vram"; tcp moves dram only`)) {
+				t.Errorf("refused as %v", err)
 			}
 			if err := tr.Close(); err != nil {
 				t.Error(err)

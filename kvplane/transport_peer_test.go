@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ const peerVariable = "PDROUTER_TEST_TRANSPORT_PEER"
 
 // order is what a test tells its peer process, one JSON value a line.
 type order struct {
-	Do     string // connect, fill, send, write, flood, hold, poll, digest, idle; an agent: meet, offer, expect, await
+	Do     string // connect, fill, send, write, flood, hold, poll, digest, stats, idle; an agent: meet, offer, expect, await
 	Record metadata.Record
 	Ranges []Range
 	ID     uint64
@@ -43,6 +44,7 @@ type report struct {
 	Base   uint64
 	Body   []byte
 	Digest string
+	Stats  TCPStats
 	CPU    time.Duration // idle: processor time spent
 	ID     uint64
 	Err    string
@@ -159,6 +161,8 @@ func (o order) obey(t *testing.T, n *node, say func(report), held bool, flood or
 		r.CPU = processorTime(t) - before
 	case "poll":
 		held = false
+	case "stats":
+		r.Stats = n.tr.(*TCP).Stats()
 	case "digest":
 		n.load()
 		r.Digest = digest(n.mem)
@@ -203,16 +207,34 @@ type process struct {
 // startPeer runs this test binary again as the peer at the other end of a link.
 func startPeer(t *testing.T, title string) *process {
 	t.Helper()
-	p := startProcess(t, "TestTransportPeerProcess", peerVariable+"="+title)
+	return startPeerAs(t, title, func(*exec.Cmd) {})
+}
+
+// startPeerAs is startPeer with a process that is started differently.
+func startPeerAs(t *testing.T, title string, change func(*exec.Cmd)) *process {
+	t.Helper()
+	p := startProcessAs(t, "TestTransportPeerProcess", change, peerVariable+"="+title)
 	p.title = title
 	return p
+}
+
+// asNobody makes a process one of another user. Its binary may lie where that user has no way.
+func asNobody(cmd *exec.Cmd) {
+	cmd.Path = "/proc/self/exe"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 }
 
 // startProcess runs one test of this binary in a process of its own, which waits for orders.
 func startProcess(t *testing.T, test string, env ...string) *process {
 	t.Helper()
+	return startProcessAs(t, test, func(*exec.Cmd) {}, env...)
+}
+
+func startProcessAs(t *testing.T, test string, change func(*exec.Cmd), env ...string) *process {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), env...)
+	change(cmd)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
