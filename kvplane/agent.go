@@ -208,6 +208,7 @@ type Status struct {
 	Polls         uint64                `json:"polls"`         // calls of Transport.Poll
 	Wakeups       uint64                `json:"wakeups"`       // times the owner went from waiting to working
 	Seen          Seen                  `json:"seen"`          // from something being there to its being taken in
+	SlowPosts     uint64                `json:"slow_posts"`    // writes that took more than 200 ms to plan and to post
 	Written       uint64                `json:"written"`       // writes that ended well
 	WrittenBytes  uint64                `json:"written_bytes"` // bytes of these
 	Failed        map[string]uint64     `json:"failed"`        // P: writes refused or ended in an error, by reason

@@ -63,6 +63,8 @@ type writer struct {
 	effects  []effect
 	incoming []Incoming
 	ranges   []Range
+	local    []int32
+	remote   []int32
 	body     []byte
 	sealed   []byte
 }
