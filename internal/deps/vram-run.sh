@@ -64,7 +64,7 @@ suite internal/refengine 'Device'
 
 echo "== figures: the driver's own copies, and writes over NIXL"
 for folder in kvplane/cuda kvplane; do
-	(cd "$here/$folder" && ./suite -test.run '^$' -test.bench BenchmarkMemory -test.benchtime 300ms) 2>&1 | grep -E '^Benchmark|SKIPPED|panic|FAIL'
+	(cd "$here/$folder" && ./suite -test.run '^$' -test.v -test.bench BenchmarkMemory -test.benchtime 300ms) 2>&1 | grep -E 'ns/op|SKIPPED|panic|FAIL'
 done
 
 count() { grep -cE "^[[:space:]]*--- $1:.*$2" "$work/all"; }
