@@ -2,10 +2,12 @@ package metadata
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,6 +95,47 @@ func TestEnrolmentOfAGatewayWithoutKeys(t *testing.T) {
 	if err := c.Put(t.Context(), record("prefill-0", 7, 1, 0)); err != nil || told != 1 {
 		t.Errorf("told %d times, %v; want once", told, err)
 	}
+}
+
+// fakeRotation enrols for a key that changes, as when a gateway is started anew with another one.
+type fakeRotation struct {
+	*fakeVoucher
+	key atomic.Pointer[string]
+}
+
+func (f *fakeRotation) Enrolment(id string) ([][]byte, error) {
+	return [][]byte{[]byte(*f.key.Load() + id)}, nil
+}
+
+// TestPublisherBringsANewKey: an engine learns a gateway's new key as it renews its records.
+func TestPublisherBringsANewKey(t *testing.T) {
+	v := &fakeRotation{fakeVoucher: newFakeVoucher("gateway")}
+	set := func(key string) { v.key.Store(&key) }
+	set("first ")
+	c := newClient(t, serve(t, NewMemory(), v), "all", nil)
+	told := make(chan string, 1000)
+	c.Enrolled(func(_ Incarnation, e Enrolment) { told <- string(e.Keys[0]) })
+	p, err := NewPublisher(c, PublisherConfig{TTL: 150 * time.Millisecond}, quiet(), record("prefill-0", 7, 1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	if got := <-told; got != "first prefill-0@7" {
+		t.Errorf("told %q", got)
+	}
+	set("second ")
+	deadline := time.After(30 * time.Second)
+	for got := ""; got != "second prefill-0@7"; {
+		select {
+		case got = <-told:
+		case <-deadline:
+			t.Fatalf("told %q last; want the second key", got)
+		}
+	}
+	cancel()
+	<-ended
 }
 
 func FuzzEnrolment(f *testing.F) {
