@@ -34,6 +34,12 @@ func (c *consumer) expect(e event) {
 		c.report(r, Safe)
 		r.unpaired = len(r.links) == 0 // P may keep blocks for it
 		return
+	case r.state == receiptReady || r.state == receiptSafe: // the id has served; these blocks are not registered
+		c.drop(e, dropRepeat)
+		again := &receipt{id: e.id, expect: e.expect, reason: Spent}
+		c.report(again, Negative)
+		c.report(again, Safe)
+		return
 	case r.state != receiptQueued:
 		c.drop(e, dropRepeat)
 		return
