@@ -2,13 +2,12 @@ package kvplane
 
 import (
 	"bytes"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"pdrouter/metadata"
 )
 
 var messages = []*message{
@@ -30,13 +29,8 @@ var messages = []*message{
 }
 
 func TestMessageRoundTrip(t *testing.T) {
-	from := envelope{from: metadata.Incarnation{Engine: "decode-0", Generation: 1 << 61}, agent: "decode-0@1/0/0/0", to: "prefill-0@1/0/0/1"}
 	for _, m := range messages {
-		l, err := unseal(sealedAs(from, appendMessage(nil, m)))
-		if e := l.envelope(); err != nil || e != from {
-			t.Fatalf("envelope is %+v, %v", e, err)
-		}
-		got, err := parseMessage(l.body)
+		got, err := parseMessage(appendMessage(nil, m))
 		if err != nil {
 			t.Errorf("%+v: %v", m, err)
 			continue
@@ -86,6 +80,10 @@ func TestMessageBounds(t *testing.T) {
 		"done that is not":     {byte(msgDone), 0, 1, byte(statusFailed), 0, 0, 0},
 		"unknown state":        {byte(msgStatus), 0, 1, 77, 0, 0, 0},
 		"two million blocks":   append(appendMessage(nil, &message{kind: msgRegister, seq: 1})[:21], 1, 0, 2, 0, 0x80, 0x80, 0x40, 9, 0x80, 0x80, 0x40, 0),
+		"more beats than fit":  {byte(msgBeat), 0, 0x81, 0x20},
+		"more of an answer":    {byte(msgBeatAck), 0, 0x81, 0x20},
+		"an answer of no kind": {byte(msgBeatAck), 0, 1, 1, 77, 0, 0},
+		"a bye with a number":  {byte(msgBye), 0, 1},
 		"a run of no blocks":   append(appendMessage(nil, &message{kind: msgRegister, seq: 1})[:21], 1, 0, 1, 0, 0, 0),
 		"more groups than fit": append(appendMessage(nil, &message{kind: msgRegister, seq: 1})[:21], 65),
 	} {
@@ -103,44 +101,41 @@ func TestMessageBounds(t *testing.T) {
 	}
 }
 
+// FuzzMessage: whatever arrives is refused or keeps to its bounds, and means the same when it is encoded again.
 func FuzzMessage(f *testing.F) {
-	from := envelope{from: metadata.Incarnation{Engine: "d", Generation: 1}, agent: "d@1", to: "p@1"}
 	for _, m := range messages {
-		f.Add(sealedAs(from, appendMessage(nil, m)))
+		f.Add(appendMessage(nil, m))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := unseal(b)
+		m, err := parseMessage(b)
 		if err != nil {
 			return
 		}
-		e := l.envelope()
-		m, err := parseMessage(l.body)
-		if err != nil {
-			return
-		}
-		blocks := 0
+		blocks, room := 0, 0
 		for _, g := range m.groups {
-			blocks += len(g.Blocks)
+			blocks, room = blocks+len(g.Blocks), room+cap(g.Blocks)
 			for _, id := range g.Blocks {
 				if id < 0 {
 					t.Fatalf("block %d", id)
 				}
 			}
 		}
-		if blocks > maxBlocks || len(m.groups) > maxGroups || len(m.settled) > maxSettled || m.wait > maxWait {
-			t.Fatalf("%d blocks in %d groups, %d settled, wait %v", blocks, len(m.groups), len(m.settled), m.wait)
+		if blocks > maxBlocks || room > 2*maxBlocks || len(m.groups) > maxGroups || m.wait > maxWait || len(m.status.detail)+len(m.why) > maxDetail {
+			t.Fatalf("%d blocks in %d groups, room for %d, wait %v", blocks, len(m.groups), room, m.wait)
+		}
+		if cap(m.settled) > maxSettled || cap(m.settled) > len(b) || cap(m.beats) > maxBeats || cap(m.beats) > len(b) {
+			t.Fatalf("room for %d settled numbers and %d beats in %d bytes", cap(m.settled), cap(m.beats), len(b))
 		}
 		again := appendMessage(nil, m)
 		second, err := parseMessage(again)
 		if err != nil {
 			t.Fatalf("encoded again: %v", err)
 		}
-		if !bytes.Equal(appendMessage(nil, second), again) {
-			t.Fatal("a second round trip differs")
+		if !bytes.Equal(b, again) { // numbers may be written longer than they need be
+			second.digest = m.digest
 		}
-		l, err = unseal(sealedAs(e, again))
-		if e2 := l.envelope(); err != nil || e2 != e {
-			t.Fatalf("envelope %+v became %+v, %v", e, e2, err)
+		if !reflect.DeepEqual(second, m) {
+			t.Fatalf("it is %+v at first and %+v then", m, second)
 		}
 	})
 }
