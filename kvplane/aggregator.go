@@ -27,11 +27,21 @@ type Aggregator struct {
 type awaited struct {
 	Aggregate
 	id       TransferID
-	producer bool
+	phase    phase
 	groups   []BlockList // as they were ordered
 	ended    Ended       // what has been gathered for the outcome
 	deadline time.Duration
 }
+
+// phase says what of a transfer the engine waits for.
+type phase uint8
+
+const (
+	phaseQueued   phase = iota // D: to have blocks for it; nothing is reserved
+	phaseLapsed                // D: nothing any more, but ranks may still say that it has lapsed
+	phaseExpected              // D
+	phaseOffered               // P
+)
 
 func (t *awaited) due() time.Duration { return t.deadline }
 
@@ -47,7 +57,7 @@ type heard struct {
 type Outcome struct {
 	Released []Ended // D: every rank is ready, decode may start
 	// Failed: some rank has failed, or the deadline is over. Abandon the transfer on every rank. D's blocks stay
-	// pinned until it is Closed, P's until it is Freed.
+	// pinned until it is Closed, P's until it is Freed; what was only queued has none, and this is its end.
 	Failed     []Ended
 	Closed     []Ended // D: failed, and every rank is safe: the blocks may be used again
 	Freed      []Ended // P: every rank has sent: the blocks may be freed
@@ -93,27 +103,54 @@ const holdLeases = 20
 
 // Order notes what is ordered of all ranks, at the time now. A transfer's deadline begins with it.
 func (a *Aggregator) Order(now time.Duration, o *Orders) {
+	for i := range o.Queue {
+		id, deadline := o.Queue[i].ID, now+a.times.Queue+a.times.NetDelay
+		if t := a.transfers[id]; t != nil && t.phase == phaseQueued {
+			t.deadline = deadline
+			a.timers.set(t)
+		} else {
+			a.open(&awaited{id: id, phase: phaseQueued, deadline: deadline})
+		}
+	}
 	for i := range o.Expect {
 		x := &o.Expect[i]
+		if t := a.transfers[x.ID]; t != nil && t.phase < phaseExpected {
+			a.forget(t)
+		}
 		wait := x.Wait
 		if wait <= 0 {
 			wait = a.times.Wait
 		}
 		// A rank gives up by itself before that; this is for one that is not heard at all.
-		a.open(&awaited{id: x.ID, groups: x.Groups, deadline: now + wait + a.times.Deadline + a.times.NetDelay})
+		a.open(&awaited{id: x.ID, phase: phaseExpected, groups: x.Groups, deadline: now + wait + a.times.Deadline + a.times.NetDelay})
 	}
 	for i := range o.Offer {
 		x := &o.Offer[i]
-		a.open(&awaited{id: x.ID, producer: true, groups: x.Groups, deadline: now + holdLeases*a.times.Lease})
+		a.open(&awaited{id: x.ID, phase: phaseOffered, groups: x.Groups, deadline: now + holdLeases*a.times.Lease})
 	}
 	for i := range o.Abandon {
-		if t := a.transfers[o.Abandon[i].ID]; t != nil {
+		switch t := a.transfers[o.Abandon[i].ID]; {
+		case t == nil || t.phase == phaseLapsed:
+		case t.phase == phaseQueued:
+			a.lapse(t, now)
+		default:
 			t.deadline = 0
 			if t.Fail() == Failed {
 				t.ended.Reason, t.ended.Detail = Stopped, o.Abandon[i].Why
 			}
 		}
 	}
+}
+
+// lapse ends a queued transfer: ranks may say that it has lapsed, but need not.
+func (a *Aggregator) lapse(t *awaited, now time.Duration) {
+	t.phase, t.deadline = phaseLapsed, now+a.times.Wait
+	a.timers.set(t)
+}
+
+func (a *Aggregator) forget(t *awaited) {
+	t.deadline = 0
+	delete(a.transfers, t.id)
 }
 
 func (a *Aggregator) open(t *awaited) {
@@ -137,23 +174,38 @@ func (a *Aggregator) Step(now time.Duration, reports []RankReport, out *Outcome)
 	out.Released, out.Failed, out.Closed, out.Freed = out.Released[:0], out.Failed[:0], out.Closed[:0], out.Freed[:0]
 	out.Events = out.Events[:0]
 	for i := range reports {
-		a.hear(&reports[i], out)
+		a.hear(now, &reports[i], out)
 	}
 	for who := a.timers.pop(now); who != nil; who = a.timers.pop(now) {
-		if t, ok := who.(*awaited); ok && t.Fail() == Failed {
-			t.deadline = 0
-			t.ended.Reason = Deadline
-			if !t.producer {
-				t.ended.fail(t.groups)
-			}
-			out.Failed = append(out.Failed, t.end())
+		if t, ok := who.(*awaited); ok {
+			a.late(now, t, out)
 		}
 	}
 	a.unite(out)
 }
 
+// late ends the wait for a transfer whose deadline is over.
+func (a *Aggregator) late(now time.Duration, t *awaited, out *Outcome) {
+	t.deadline = 0
+	if t.phase == phaseLapsed {
+		a.forget(t)
+		return
+	}
+	if t.Fail() != Failed {
+		return
+	}
+	t.ended.Reason = Deadline
+	switch t.phase {
+	case phaseQueued:
+		a.lapse(t, now)
+	case phaseExpected:
+		t.ended.fail(t.groups)
+	}
+	out.Failed = append(out.Failed, t.end())
+}
+
 // hear takes what one rank says.
-func (a *Aggregator) hear(r *RankReport, out *Outcome) {
+func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 	if r.Engine != a.engine {
 		a.ignored.Foreign++
 		return
@@ -176,7 +228,7 @@ func (a *Aggregator) hear(r *RankReport, out *Outcome) {
 	a.missed += r.Seq - first
 	h.seq, h.handshakes, h.pending = r.Seq, r.Handshakes, append(h.pending[:0], r.Pending...)
 	for j := range r.Reports {
-		a.report(r.Rank, &r.Reports[j], out)
+		a.report(now, r.Rank, &r.Reports[j], out)
 	}
 	out.Events = append(out.Events, r.Events...)
 	if r.Lost > 0 {
@@ -185,7 +237,7 @@ func (a *Aggregator) hear(r *RankReport, out *Outcome) {
 }
 
 // report takes one report of a rank.
-func (a *Aggregator) report(rank metadata.Rank, r *Report, out *Outcome) {
+func (a *Aggregator) report(now time.Duration, rank metadata.Rank, r *Report, out *Outcome) {
 	t := a.transfers[r.ID]
 	switch {
 	case r.Rank != rank:
@@ -194,7 +246,9 @@ func (a *Aggregator) report(rank metadata.Rank, r *Report, out *Outcome) {
 	case t == nil:
 		a.ignored.Unknown++
 		return
-	case t.producer != (r.Kind == Sent):
+	case t.phase == phaseLapsed && (r.Kind == Negative || r.Kind == Safe):
+		return
+	case t.phase == phaseLapsed, t.phase == phaseQueued && r.Kind != Negative, (t.phase == phaseOffered) != (r.Kind == Sent):
 		a.ignored.Misfit++
 		return
 	}
@@ -214,9 +268,11 @@ func (a *Aggregator) report(rank metadata.Rank, r *Report, out *Outcome) {
 	case Freed:
 		out.Freed = append(out.Freed, t.end())
 	}
-	if t.over {
-		t.deadline = 0
-		delete(a.transfers, t.id)
+	switch {
+	case t.phase == phaseQueued:
+		a.lapse(t, now)
+	case t.over:
+		a.forget(t)
 	}
 }
 

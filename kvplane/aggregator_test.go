@@ -34,7 +34,7 @@ func says(rank metadata.Rank, seq uint64, reports ...Report) RankReport {
 
 // TestAggregatorScript gives one line to a step: "p.t:seq kind id" reports, orders, or the time in ms.
 func TestAggregatorScript(t *testing.T) {
-	times := Times{Lease: 10 * time.Millisecond, Wait: 20 * time.Millisecond, Deadline: 5 * time.Millisecond, NetDelay: 5 * time.Millisecond}
+	times := Times{Lease: 10 * time.Millisecond, Wait: 20 * time.Millisecond, Deadline: 5 * time.Millisecond, NetDelay: 5 * time.Millisecond, Queue: 50 * time.Millisecond}
 	for _, tc := range []struct {
 		name, script, want string
 		ignored            Ignored
@@ -78,6 +78,24 @@ func TestAggregatorScript(t *testing.T) {
 		{name: "given up on P",
 			script: "offer 1|abandon 1|0.0:1 sent 1, 0.1:1 sent 1, 1.0:1 sent 1, 1.1:1 sent 1",
 			want:   "-|-|freed 1 4/4 stopped"},
+		{name: "queued, then expected",
+			script: "queue 1|expect 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 ready 1",
+			want:   "-|-|-|released 1 4/4"},
+		{name: "queued and not kept by P: that is its end",
+			script: "queue 1|0.1:1 negative 1 safe 1|1.1:1 negative 1|abandon 1|1.1:2 safe 1|500|0.0:1 negative 1",
+			want:   "-|failed 1 0/4 short [[1]]|-|-|-|-|-", ignored: Ignored{Unknown: 1}},
+		{name: "an expectation crosses the end of what was queued: each rank says it twice, or only once",
+			script: "queue 1|expect 1|0.0:1 negative 1 safe 1|0.0:2 negative 1 safe 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 negative 1 safe 1",
+			want:   "-|-|failed 1 0/4 short [[0]]|-|closed 1 4/4 short [[0 3]]", ignored: Ignored{Misfit: 2}},
+		{name: "queued and given up",
+			script: "queue 1|abandon 1|0.0:1 negative 1 safe 1|500",
+			want:   "-|-|-|-"},
+		{name: "queued for too long, unless it is said again", // 50 + 5 ms
+			script: "queue 1|54|queue 1|108|109|200",
+			want:   "-|-|-|-|failed 1 0/4 deadline []|-"},
+		{name: "queued ones are not ready",
+			script: "queue 1|0.0:1 ready 1 sent 1 safe 1",
+			want:   "-|-", ignored: Ignored{Misfit: 3}},
 		{name: "an id serves once at a time",
 			script: "expect 1|offer 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
 			want:   "-|-|released 1 4/4", ignored: Ignored{Orders: 1}},
@@ -102,6 +120,7 @@ func TestAggregatorScript(t *testing.T) {
 						fmt.Sscan(f[1], &id)
 						o := map[string]Orders{
 							"expect":  {Expect: []Expectation{{ID: TransferID{id}, Groups: []BlockList{{Blocks: []int32{8, 7}}}}}},
+							"queue":   {Queue: []Queued{{ID: TransferID{id}}}},
 							"offer":   {Offer: []Offer{{ID: TransferID{id}}}},
 							"abandon": {Abandon: []Abandonment{{ID: TransferID{id}}}},
 						}[f[0]]

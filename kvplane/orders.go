@@ -12,7 +12,8 @@ type Orders struct {
 	Abandon []Abandonment
 }
 
-// Queued says that a decode leg waits for free blocks, so that its producer keeps the lease until it expects them.
+// Queued says that a decode leg waits for free blocks, so that its producer keeps the lease until it expects them. It
+// is to be said again, well within Times.Queue, as long as that is so.
 type Queued struct {
 	ID   TransferID
 	Peer metadata.Incarnation // the producer engine

@@ -30,6 +30,9 @@ func (a *Agent) Do(o Orders) {
 }
 
 func (w *writer) order(o *Orders) {
+	for i := range o.Queue {
+		w.queue(o.Queue[i].ID, o.Queue[i].Peer)
+	}
 	for i := range o.Expect {
 		w.expect(&o.Expect[i])
 	}

@@ -31,7 +31,8 @@ type Engine struct {
 	running   []*Sequence
 	hanging   map[*Sequence]bool
 	transfers map[kvplane.TransferID]*transfer
-	step      []entry // computed, its cost not over yet; nil: none
+	fresh     []*transfer // decode legs of which the plane must hear unless they have blocks now
+	step      []entry     // computed, its cost not over yet; nil: none
 	cost      *time.Timer
 	late      *time.Timer // the plane's earliest deadline
 	stopping  bool
@@ -196,6 +197,7 @@ func (e *Engine) run() {
 		if e.step == nil && e.compute() {
 			continue
 		}
+		e.queue() // what came during a step
 		e.tell()
 		select {
 		case <-e.wake:

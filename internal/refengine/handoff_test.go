@@ -23,6 +23,11 @@ type phonebook struct {
 func (b *phonebook) Engine(_ context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for known := range b.engines {
+		if known.Engine == inc.Engine && known.Generation > inc.Generation {
+			return nil, fmt.Errorf("engine %s: %w", inc.ID(), kvplane.ErrSuperseded)
+		}
+	}
 	if recs, ok := b.engines[inc]; ok {
 		return recs, nil
 	}

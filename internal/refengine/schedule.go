@@ -52,6 +52,7 @@ func (e *Engine) reserve(s *Sequence) bool {
 // compute runs one step if there is something to compute, and reports whether its results are in already.
 func (e *Engine) compute() bool {
 	e.admit()
+	e.queue()
 	e.tell() // before a step that may take long
 	budget, prompt := e.cfg.MaxStep, 0
 	answers := false

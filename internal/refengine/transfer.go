@@ -18,6 +18,7 @@ type transfer struct {
 	seq    *Sequence   // whose leg it is
 	blocks []int32     // kept after the sequence's end: offered, or not safe yet
 	late   *time.Timer // decode: the leg waited too long for blocks of its own
+	renew  *time.Timer // decode: its producer must be told again that the leg waits for blocks
 }
 
 // begin notes the transfer of a leg that has arrived.
@@ -37,13 +38,38 @@ func (e *Engine) begin(s *Sequence) error {
 		})
 	}
 	e.transfers[id] = t
+	if s.req.Leg == DecodeLeg {
+		e.fresh = append(e.fresh, t)
+	}
 	return nil
+}
+
+// renewTime is how often the plane hears that a leg still waits for blocks, if it does not have to be oftener.
+const renewTime = time.Minute
+
+// queue tells the plane of the decode legs that got no blocks yet, so that their producers keep what they have for them.
+func (e *Engine) queue() {
+	for i, t := range e.fresh {
+		e.fresh[i] = nil
+		if t.seq.state != waiting || e.transfers[t.id] != t {
+			continue
+		}
+		e.plane.orders.Queue = append(e.plane.orders.Queue, kvplane.Queued{ID: t.id, Peer: t.seq.req.Handoff.Peer})
+		pause := renewTime
+		if q := e.cfg.Plane.Times.Queue; q > 0 {
+			pause = min(pause, q/3)
+		}
+		t.renew = time.AfterFunc(pause, func() { e.post(func() { e.fresh = append(e.fresh, t) }) })
+	}
+	e.fresh = e.fresh[:0]
 }
 
 // forget drops a transfer whose blocks are accounted for.
 func (e *Engine) forget(t *transfer, ending string) {
-	if t.late != nil {
-		t.late.Stop()
+	for _, timer := range [...]*time.Timer{t.late, t.renew} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	delete(e.transfers, t.id)
 	e.counts.transfers[ending]++
@@ -99,8 +125,8 @@ func (e *Engine) cancelTransfer(t *transfer, why string) {
 	e.plane.abandon(t.id, why)
 }
 
-// failed ends the decode leg of a transfer that has failed on some rank; its blocks come back when it is settled. The
-// blocks of a prefill leg that the consumer left for too long are given up.
+// failed ends the decode leg of a transfer that has failed on some rank; its blocks, if it has any yet, come back when it
+// is settled. The blocks of a prefill leg that the consumer left for too long are given up.
 func (e *Engine) failed(x *kvplane.Ended) {
 	t := e.transfers[x.ID]
 	s := t.seq
@@ -109,9 +135,14 @@ func (e *Engine) failed(x *kvplane.Ended) {
 		e.plane.abandon(t.id, x.Reason.String())
 		return
 	}
+	queued := s.state == waiting
+	e.drop(s)
 	s.state = done
 	e.counts.finished["error"]++
 	e.giveUp(s, "another rank failed")
+	if queued {
+		e.forget(t, "lapsed")
+	}
 	s.out <- Output{Token: -1, Err: fmt.Errorf("%w: %s %s", ErrTransfer, x.Reason, x.Detail)}
 }
 
