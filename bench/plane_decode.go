@@ -33,7 +33,7 @@ type planeAnswer struct {
 	Error   string          `json:"error,omitempty"`
 	Record  metadata.Record `json:"record,omitzero"`
 	Address string          `json:"address,omitempty"`
-	Ready   []time.Duration `json:"ready,omitempty"`   // from registration to ready, of each transfer
+	Ready   []time.Duration `json:"ready,omitempty"`   // from registration until the agent has seen all completions, of each transfer
 	Release []time.Duration `json:"release,omitempty"` // from the completion taken in to decode released
 	Sockets uint64          `json:"sockets,omitempty"` // bytes that came through sockets so far
 	Memory  uint64          `json:"memory,omitempty"`  // bytes copied out of the writer's memory so far
@@ -143,11 +143,11 @@ func (d *planeDecode) run(o planeOrder) (planeAnswer, error) {
 		start := time.Now()
 		d.expect(i, o.Blocks)
 		r := <-d.rank.reports
-		if v := ranks.Step(r); v != kvplane.Released || r.ID != planeID(i) {
+		if v := ranks.Step(r.Report); v != kvplane.Released || r.ID != planeID(i) {
 			return a, fmt.Errorf("transfer %d: %s %s: %s", i, v, r.Reason, r.Detail)
 		}
 		a.Release = append(a.Release, d.rank.stamp.since())
-		a.Ready = append(a.Ready, time.Since(start))
+		a.Ready = append(a.Ready, r.at.Sub(start))
 		if err := d.check(i, o.Blocks); err != nil {
 			return a, err
 		}

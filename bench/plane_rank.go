@@ -24,6 +24,12 @@ type planeLayout struct {
 
 const planeBlockTokens = 16
 
+// planeReport is an agent's report and when the agent made it.
+type planeReport struct {
+	kvplane.Report
+	at time.Time
+}
+
 // planeRank is one rank's agent with its memory, on one side of a plane run.
 type planeRank struct {
 	agent   *kvplane.Agent
@@ -31,7 +37,7 @@ type planeRank struct {
 	layout  planeLayout
 	stamp   *stamp
 	tcp     *kvplane.TCP // nil over NIXL
-	reports chan kvplane.Report
+	reports chan planeReport
 	close   func() error
 }
 
@@ -44,7 +50,7 @@ func planeTimes() kvplane.Times {
 // for the other side's record.
 func openPlaneRank(which string, l planeLayout, role metadata.Role, peer func(metadata.Incarnation) ([]metadata.Record, error)) (*planeRank, error) {
 	var err error
-	r := &planeRank{layout: l, stamp: &stamp{start: time.Now()}, reports: make(chan kvplane.Report, 1<<15)}
+	r := &planeRank{layout: l, stamp: &stamp{start: time.Now()}, reports: make(chan planeReport, 1<<15)}
 	closers := []func() error{}
 	r.close = func() error {
 		var errs []error
@@ -95,7 +101,7 @@ func openPlaneRank(which string, l planeLayout, role metadata.Role, peer func(me
 			},
 		},
 		Memory: []kvplane.Memory{at}, Transport: transport, Directory: planeDirectory(peer),
-		Report: func(p kvplane.Report) { r.reports <- p },
+		Report: func(p kvplane.Report) { r.reports <- planeReport{p, time.Now()} },
 		Times:  planeTimes(), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -46,8 +46,8 @@ func (r *PlaneReport) Markdown() string {
 	fmt.Fprintf(&b, "# %s\n\n", r.Suite)
 	b.WriteString("The data plane between two processes of one machine: prefill in one, decode in the other, each with one rank. Beside each figure stands a limit of the same machine, measured in turns with it in the same run. " +
 		"A run is void unless every transfer was released and sent with all its bytes, a word of every page that came was compared, and the bytes were seen to take the path that the row names.\n\n" +
-		"- **bandwidth**: a transfer of 1,024 blocks of 64 KiB whose ids are shuffled on both sides, from the registration until decode is ready. Plain copy: `copy` of the same blocks in one process. Bare socket loop: one connection, one `Write`, read whole by another process into the same memory, one byte back.\n" +
-		"- **register**: 16 blocks of 32 KiB, the offer at hand, from the registration until decode is ready; medians of rounds of 200.\n" +
+		"- **bandwidth**: a transfer of 1,024 blocks of 64 KiB whose ids are shuffled on both sides, from the registration until the completion is seen. Plain copy: `copy` of the same blocks in one process. Bare socket loop: one connection, one `Write`, read whole by another process into the same memory, one byte back.\n" +
+		"- **register**: 16 blocks of 32 KiB, the offer at hand, from the registration until the agent has seen the completion; medians of rounds of 200.\n" +
 		"- **release**: from the moment at which the transport hands the completion over until the engine's goroutine has decode released. Bare channel: one goroutine wakes another.\n" +
 		"- **outstanding**: as register, while 10,000 other transfers wait for their offer, beside 100 that do.\n" +
 		"- **idle**: CPU time of the decode process when nothing is outstanding, and when a bare NIXL agent with NIXL's progress thread lives in it too.\n\n")
