@@ -211,25 +211,3 @@ func TestLookups(t *testing.T) {
 		}
 	})
 }
-
-func TestIdleAgentSleeps(t *testing.T) {
-	for _, polled := range []bool{false, true} {
-		t.Run(fmt.Sprintf("polled %v", polled), func(t *testing.T) {
-			net := newFakeNet()
-			net.polled = polled
-			inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
-				transferAll(t, p, d)
-				time.Sleep(5 * time.Minute) // what is remembered of spent transfers is forgotten
-				for _, a := range []*Agent{p.agents[0], d.agents[0]} {
-					before := a.Status().Polls
-					time.Sleep(time.Second) // Status itself is work for a moment
-					busy := a.Status().Polls
-					time.Sleep(24 * time.Hour)
-					if after := a.Status().Polls; after-busy > busy-before+2 {
-						t.Errorf("%d polls in an idle day; a call of Status alone makes %d", after-busy, busy-before)
-					}
-				}
-			})
-		})
-	}
-}

@@ -1,0 +1,228 @@
+package kvplane
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/metadata"
+)
+
+// elsewhere publishes an engine's records as those of another host.
+func (d *fakeDirectory) elsewhere(engine string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.records[engine] = slices.Clone(d.records[engine])
+	for i := range d.records[engine] {
+		d.records[engine][i].Process.Boot = "2b3f0e6c-0000-0000-0000-000000000000"
+	}
+}
+
+// publish puts one rank's new record in the place of its old one.
+func (d *fakeDirectory) publish(r metadata.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	records := slices.Clone(d.records[r.Engine])
+	for i := range records {
+		if records[i].Rank == r.Rank {
+			r.Process = records[i].Process // as the test has it
+			records[i] = r
+		}
+	}
+	d.records[r.Engine] = records
+}
+
+// rebuild gives one rank a new transport and publishes its new record.
+func (r *rig) rebuild(rank int, t Transport, dir *fakeDirectory) {
+	r.t.Helper()
+	record, err := r.agents[rank].Rebuild(t)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.records[rank] = record
+	dir.publish(record)
+}
+
+// whole hands one request over and checks every byte.
+func whole(t *testing.T, p, d *rig) {
+	t.Helper()
+	id := NewTransferID()
+	p.fill(id, fromP[0], 12)
+	p.offer(id, d, 12, fromP)
+	d.expect(id, p, [2]int{0, 12}, toD)
+	d.await(id, Ready)
+	p.await(id, Sent)
+	if wrong := d.wrong(id, toD[0], 0, 12); wrong > 0 {
+		t.Errorf("%d bytes are wrong", wrong)
+	}
+}
+
+// meet begins a transfer between engines of which one does not know yet that an agent of the other was rebuilt. It may
+// fail: what P had offered was owed to the old agent. But it ends.
+func meet(t *testing.T, p, d *rig) {
+	t.Helper()
+	id := NewTransferID()
+	p.offer(id, d, 12, fromP)
+	d.expect(id, p, [2]int{0, 12}, toD)
+	p.await(id, Sent)
+	d.over(id)
+}
+
+// TestRebuildEndsQuarantine: where nothing else helps, D takes another transport under another name. The blocks that a
+// silent peer of another host might have written are safe then; what it does later through the old name reaches nobody;
+// the pair works again.
+func TestRebuildEndsQuarantine(t *testing.T) {
+	net := newFakeNet(fault{"write", 2, "hold"})
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		dir.elsewhere("p")
+		whole(t, p, d)
+		held, queued := NewTransferID(), NewTransferID()
+		d.expect(held, p, [2]int{0, 12}, toD)
+		p.offer(held, d, 12, fromP)
+		d.await(held, Negative)
+		time.Sleep(time.Hour)
+		if s := d.agents[0].Status(); s.Quarantined[p.inc.ID()].Blocks != 3 || s.Quarantined[p.inc.ID()].Seconds < 3500 {
+			t.Errorf("quarantined is %+v; want 3 blocks for an hour", s.Quarantined)
+		}
+		d.expect(queued, p, [2]int{0, 12}, toD)
+		time.Sleep(time.Second)
+
+		old := d.records[0].Agent
+		d.rebuild(0, net.transport(), dir)
+		if got, want := d.agents[0].Record().Agent, old+"#2"; got != want {
+			t.Errorf("the agent is called %s; want %s", got, want)
+		}
+		d.await(held, Safe)
+		if diff := cmp.Diff(d.reasons(queued), []string{"negative closing", "safe closing"}); diff != "" {
+			t.Errorf("reports of the other transfer differ (-got +want):\n%s", diff)
+		}
+		settled(t, d)
+		if _, err := d.agents[0].Rebuild(net.transport()); !errors.Is(err, ErrTooSoon) {
+			t.Errorf("the second rebuild: %v; want ErrTooSoon", err)
+		}
+		meet(t, p, d)
+		whole(t, p, d)
+		net.kill(old) // its write to the old name ends
+		time.Sleep(3 * time.Minute)
+		d.rebuild(0, net.transport(), dir)
+		meet(t, p, d)
+		whole(t, p, d)
+		if got, want := d.agents[0].Record().Agent, old+"#3"; got != want {
+			t.Errorf("the agent is called %s; want %s", got, want)
+		}
+	})
+}
+
+// TestRebuildBesideThePeer: a peer on the same host copies by itself, so that only its death frees the blocks.
+func TestRebuildBesideThePeer(t *testing.T) {
+	net := newFakeNet(fault{"write", 0, "hold"})
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		id := NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.offer(id, d, 12, fromP)
+		d.await(id, Negative)
+		d.rebuild(0, net.transport(), dir)
+		time.Sleep(time.Hour)
+		if got := d.kinds(id); !slices.Equal(got, []string{"negative"}) {
+			t.Fatalf("D has reported %v though the peer lives on this host", got)
+		}
+		s := d.agents[0].Status()
+		if s.Quarantined[p.inc.ID()].Blocks != 3 || s.PinnedBlocks != 3 || s.Expectations != 1 {
+			t.Errorf("status is %+v; want 3 blocks still in quarantine", s)
+		}
+		d.agents[0].Gone(p.inc)
+		d.await(id, Safe)
+		settled(t, d)
+	})
+}
+
+// TestProducerRebuilt: P's own rebuild ends a write that never ends; its consumers are told or find out, and the pair
+// works again, also while the directory still shows the old record now and then.
+func TestProducerRebuilt(t *testing.T) {
+	net := newFakeNet(fault{"write", 3, "hold"})
+	inBubble(t, net, 2, 2, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		whole(t, p, d)
+		id, later := NewTransferID(), NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.offer(id, d, 12, fromP)
+		p.offer(later, d, 12, fromP)
+		time.Sleep(100 * time.Millisecond)
+		stale := slices.Clone(dir.records["p"])
+		for i := range p.agents {
+			old := p.records[i].Agent
+			p.rebuild(i, net.transport(), dir)
+			net.kill(old)
+		}
+		p.await(id, Sent)
+		if diff := cmp.Diff(p.reasons(later), []string{"sent closing"}); diff != "" {
+			t.Errorf("reports of the other offer differ (-got +want):\n%s", diff)
+		}
+		fresh := dir.records["p"]
+		dir.mu.Lock()
+		dir.records["p"] = stale
+		dir.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		dir.mu.Lock()
+		dir.records["p"] = fresh
+		dir.mu.Unlock()
+		d.over(id) // one rank was not waited for by the write that was held
+		meet(t, p, d)
+		time.Sleep(10 * time.Second)
+		whole(t, p, d)
+		time.Sleep(3 * time.Minute)
+		settled(t, p, d)
+	})
+}
+
+// TestUnknownAgentsAreLookedUpRarely: whoever makes up names of rebuilt agents costs the directory a few look-ups.
+func TestUnknownAgentsAreLookedUpRarely(t *testing.T) {
+	net := newFakeNet()
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		whole(t, p, d)
+		dir.mu.Lock()
+		asked := dir.asked
+		dir.mu.Unlock()
+		for i := range 1000 {
+			agent := d.records[0].Agent
+			if i%2 == 0 {
+				agent += "#7"
+			}
+			body := seal(nil, envelope{from: d.inc, agent: agent + "0", to: p.records[0].Agent}, make([]byte, 64))
+			net.mu.Lock()
+			net.ends[p.records[0].Agent].deliverLocked(Incoming{Kind: MessageReceived, Body: body}, hop)
+			net.mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
+		dir.mu.Lock()
+		defer dir.mu.Unlock()
+		if n := dir.asked - asked; n == 0 || n > 6 {
+			t.Errorf("the directory was asked %d times in a second; want a few", n)
+		}
+		if s := p.agents[0].Status(); s.Dropped["stranger"] < 400 {
+			t.Errorf("dropped %v; want the names that nobody can have as strangers", s.Dropped)
+		}
+	})
+}
+
+func TestAgentEpoch(t *testing.T) {
+	for name, want := range map[string]struct {
+		base  string
+		epoch uint64
+	}{
+		"d@1/0/0/0":     {"d@1/0/0/0", 1},
+		"d@1/0/0/0#2":   {"d@1/0/0/0", 2},
+		"d@1/0/0/0#31":  {"d@1/0/0/0", 31},
+		"d#7@1/0/0/0":   {"d#7@1/0/0/0", 1},
+		"d@1/0/0/0#":    {"d@1/0/0/0#", 1},
+		"d@1/0/0/0#1":   {"d@1/0/0/0#1", 1},
+		"d@1/0/0/0#two": {"d@1/0/0/0#two", 1},
+		"":              {"", 1},
+	} {
+		if base, epoch := agentEpoch(name); base != want.base || epoch != want.epoch {
+			t.Errorf("%q is %q, %d; want %q, %d", name, base, epoch, want.base, want.epoch)
+		}
+	}
+}
