@@ -109,11 +109,24 @@ func memoryPermitted() error {
 
 func (l link) open(t testing.TB, name string, n int, fill byte) *node {
 	t.Helper()
-	tr := newTransport(t, l.transport)
+	tr, host := newTransport(t, l.transport), "127.0.0.1"
+	if namespaced() {
+		host = os.Getenv(hostVariable)
+	}
+	if l.transport == "nixl" && namespaced() {
+		lib, err := openNIXL()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr = NewNIXL(lib, NIXLConfig{Doorbell: host + ":0"})
+	}
 	if l.transport == "tcp" {
-		tcp := NewTCP(TCPConfig{Path: l.path, Streams: l.streams})
+		tcp := NewTCP(TCPConfig{Listen: host + ":0", Path: l.path, Streams: l.streams})
 		t.Cleanup(func() {
 			s := tcp.Stats()
+			if namespaced() && s.MemoryBytes > 0 {
+				t.Errorf("%d bytes did not go through sockets between two namespaces", s.MemoryBytes)
+			}
 			if l.path == pathMemory && s.SocketBytes > 0 || l.path == pathSocket && s.MemoryBytes > 0 || s.Landed != s.SocketBytes+s.MemoryBytes {
 				t.Errorf("over %s have landed %d bytes through sockets and %d through memory", l.title, s.SocketBytes, s.MemoryBytes)
 			}

@@ -61,6 +61,7 @@ func TestTransportPeerProcess(t *testing.T) {
 	if title == "" {
 		t.Skip("only as the peer process of another test")
 	}
+	awaitWire(t)
 	n := linkNamed(t, title).open(t, "peer@1", peerRoom, 0)
 	out := json.NewEncoder(os.NewFile(3, "reports"))
 	say := func(r report) {
@@ -207,11 +208,15 @@ type process struct {
 // startPeer runs this test binary again as the peer at the other end of a link.
 func startPeer(t *testing.T, title string) *process {
 	t.Helper()
-	return startPeerAs(t, title, func(*exec.Cmd) {})
+	if namespaced() {
+		return startPeerAs(t, title, farAway)
+	}
+	return startPeerAs(t, title, func(*exec.Cmd) func(int) error { return nil })
 }
 
-// startPeerAs is startPeer with a process that is started differently.
-func startPeerAs(t *testing.T, title string, change func(*exec.Cmd)) *process {
+// startPeerAs is startPeer with a process that is started differently: change returns what is to be done when the
+// process runs, or nil.
+func startPeerAs(t *testing.T, title string, change func(*exec.Cmd) func(pid int) error) *process {
 	t.Helper()
 	p := startProcessAs(t, "TestTransportPeerProcess", change, peerVariable+"="+title)
 	p.title = title
@@ -219,22 +224,23 @@ func startPeerAs(t *testing.T, title string, change func(*exec.Cmd)) *process {
 }
 
 // asNobody makes a process one of another user. Its binary may lie where that user has no way.
-func asNobody(cmd *exec.Cmd) {
+func asNobody(cmd *exec.Cmd) func(int) error {
 	cmd.Path = "/proc/self/exe"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	return nil
 }
 
 // startProcess runs one test of this binary in a process of its own, which waits for orders.
 func startProcess(t *testing.T, test string, env ...string) *process {
 	t.Helper()
-	return startProcessAs(t, test, func(*exec.Cmd) {}, env...)
+	return startProcessAs(t, test, func(*exec.Cmd) func(int) error { return nil }, env...)
 }
 
-func startProcessAs(t *testing.T, test string, change func(*exec.Cmd), env ...string) *process {
+func startProcessAs(t *testing.T, test string, change func(*exec.Cmd) func(pid int) error, env ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), env...)
-	change(cmd)
+	started := change(cmd)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -249,6 +255,11 @@ func startProcessAs(t *testing.T, test string, change func(*exec.Cmd), env ...st
 		t.Fatal(err)
 	}
 	_ = w.Close() // the child has its own
+	if started != nil {
+		if err := started(cmd.Process.Pid); err != nil {
+			t.Error(err) // and the child will be missed below
+		}
+	}
 	p := &process{t: t, cmd: cmd, in: json.NewEncoder(stdin), out: make(chan report, 4096)}
 	go func() {
 		defer close(p.out)
