@@ -30,6 +30,7 @@ type inbound struct {
 	void    bool // the incarnation is gone; only writes in progress are left
 	left    bool // it is forgotten
 	parted  bool // it has been sent BYE
+	waiting int  // registrations that wait for an offer
 	writing int  // registrations that are being written
 	floor   uint64
 	low     uint64 // an unknown number below it has ended so long ago that it is forgotten, or will never be begun
@@ -107,7 +108,8 @@ func (s givenState) String() string {
 
 // Bounds on what peers may make an agent remember.
 const (
-	maxRegistrations = 4096 // of one session
+	maxEarly         = 1 << 12 // registrations of one session that wait for an offer
+	maxRegistrations = 1 << 14 // of one session, what is remembered of ended ones included
 	maxGiven         = 1 << 16
 )
 

@@ -71,6 +71,7 @@ func (p *producer) register(e event) {
 	}
 	r.msg, r.digest, r.asked = e.msg, e.msg.digest, true
 	r.state, r.status = regWaiting, status{state: statusWaiting}
+	s.waiting++
 	g := r.given
 	switch {
 	case g.state == givenSpent || g.state == givenDraining:
@@ -95,6 +96,9 @@ func (p *producer) admit(s *inbound, e event) (*registration, Reason) {
 		return nil, Full
 	}
 	g := p.given[e.id]
+	if s.waiting >= maxEarly && e.kind == evRegister && (g == nil || g.state == givenEarly) {
+		return nil, Full
+	}
 	if g == nil {
 		if g = p.early(e.id); g == nil {
 			return nil, Full
@@ -178,6 +182,9 @@ func (p *producer) serve(r *registration) {
 		return
 	}
 	r.wake = 0
+	if r.state == regWaiting {
+		r.from.waiting--
+	}
 	if !r.from.up {
 		r.state, r.status = regPairing, status{state: statusPairing}
 		p.emit(effect{do: doPair, peer: r.from.peer})
@@ -202,7 +209,10 @@ func differ(o *Offer, m *message) (Reason, string) {
 
 // end brings a registration to its final status, and the transfer with it if that decides it.
 func (p *producer) end(r *registration, s status, tell bool) {
-	if r.state == regWriting {
+	switch r.state {
+	case regWaiting:
+		r.from.waiting--
+	case regWriting:
 		r.from.writing--
 	}
 	r.state, r.status, r.msg = regEnded, s, nil
