@@ -1,0 +1,54 @@
+package kvplane
+
+import (
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// FuzzNIXLBlob reads what a peer has published: memory that was taken is in order, does not overlap or wrap around,
+// and is of a type that NIXL knows, and every part of it can be described.
+func FuzzNIXLBlob(f *testing.F) {
+	for _, memory := range [][]Memory{
+		nil,
+		{{Base: 0x1000, Length: 0x1000}},
+		{{Base: 0x4000, Length: 0x1000, Type: "vram", Device: 3}, {Base: 0x1000, Length: 0x1000, Type: "dram"}},
+		{{Base: 0x1000, Length: 0x1000}, {Base: 0x1fff, Length: 1}},
+		{{Base: ^uint64(0) - 1, Length: 2}},
+		{{Base: 1, Length: 1, Type: "disk"}},
+	} {
+		b, err := msgpack.Marshal(nixlBlob{Version: nixlBlobVersion, Metadata: []byte("nixl's own"), Memory: memory})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, uint64(0x1000), uint64(1))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, address, length uint64) {
+		blob, s, err := parseNIXLBlob(b)
+		if err != nil {
+			return
+		}
+		if len(s) != len(blob.Memory) {
+			t.Fatalf("%d stretches of %d", len(s), len(blob.Memory))
+		}
+		for i, m := range s {
+			if m.Base == 0 || m.Length == 0 || m.Base+m.Length < m.Base || i > 0 && s[i-1].Base+s[i-1].Length > m.Base {
+				t.Fatalf("taken: %+v", s)
+			}
+			side := nixlSide{whose: "the peer's", spans: s}
+			if r, err := side.region(m.Base+m.Length-1, 1); err != nil || r.Length != 1 {
+				t.Fatalf("the last byte of %+v: %v", m, err)
+			}
+			if _, err := side.region(m.Base+m.Length, ^uint64(0)); err == nil {
+				t.Fatalf("a range behind %+v was taken", m)
+			}
+		}
+		if _, err := nixlMemory(s); err != nil {
+			t.Fatal(err)
+		}
+		side := nixlSide{whose: "the peer's", spans: s}
+		if r, err := side.region(address, length); err == nil && !s.holds(r.Address, r.Length) {
+			t.Fatalf("%+v is outside of %+v", r, s)
+		}
+	})
+}
