@@ -1,7 +1,7 @@
 # make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check deps e2e-vllm bench vram-bundle vuln clean
+.PHONY: help build demo test check deps e2e-vllm bench vram-bundle sim mutants vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -44,6 +44,13 @@ bench: build ## measure the gateway beside its floor and the plane beside this m
 vram-bundle: ## pack the plane's suites for a GPU machine without network: bin/vram-bundle.tar.gz
 	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,bundle,internal/deps/vram-bundle.sh)
+
+SECONDS := 60
+sim: ## play the KV plane in a simulated world for SECONDS=60
+	KVPLANE_SIM=$(SECONDS)s $(GO) test -run '^TestSimulator$$' -count=1 -v -timeout 0 ./kvplane/
+
+mutants: ## how many seeds the simulator needs to find each wrong version of the KV plane
+	KVPLANE_MUTANTS=20 $(GO) test -run '^TestMutants$$' -count=1 -v -timeout 0 ./kvplane/
 
 vuln: ## govulncheck; needs its database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...

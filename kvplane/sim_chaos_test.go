@@ -26,7 +26,7 @@ func (s *sim) draw() {
 	for i := range 1 + s.rng.IntN(2) {
 		s.addEngine(fmt.Sprintf("d%d", i), metadata.Decode)
 	}
-	n := 2 + s.rng.IntN(9)
+	n := 2 + s.rng.IntN(simRequests-1)
 	for i := range n {
 		at := s.some(7 * time.Second)
 		if s.rng.IntN(3) == 0 {
@@ -59,18 +59,15 @@ func (s *sim) chaos() {
 				at, d := moment(faultPause), s.extent(faultPause, 6*time.Second)
 				s.at(at, func() {
 					for _, n := range e.current().nodes {
-						n.pause = s.now + d
+						n.halt(d)
 					}
-					s.note("%s is paused for %v", e.name, d)
 				})
 			}
 			if s.strike(faultPauseRank) {
 				i, at, d := s.dice[faultPauseRank].IntN(64), moment(faultPauseRank), s.extent(faultPauseRank, 8*time.Second)
 				s.at(at, func() {
 					nodes := e.current().nodes
-					n := nodes[i%len(nodes)]
-					n.pause = s.now + d
-					s.note("%s is paused for %v", n.record.Agent, d)
+					nodes[i%len(nodes)].halt(d)
 				})
 			}
 			if s.strike(faultZombie) {
@@ -197,7 +194,14 @@ func (r *simRun) kill(one bool) {
 	if s.strike(faultUnproven) {
 		return
 	}
-	s.after(time.Second+s.some(3*time.Second), func() { s.reap(r) })
+	d := s.some(3 * time.Second)
+	if s.rng.IntN(2) == 0 {
+		d = s.some(20 * time.Millisecond)
+	}
+	if one {
+		d += time.Second
+	}
+	s.after(d, func() { s.reap(r) })
 }
 
 // reap is a supervisor's word to every other engine that a run's processes are gone.
@@ -207,15 +211,10 @@ func (s *sim) reap(r *simRun) {
 		if n.run != r && !n.dead {
 			s.after(s.some(10*time.Millisecond), func() {
 				n.post(func() {
-					if !simSkipOlder || r.inc.Generation == 1 {
-						n.told(r.inc.Engine, r.inc.Generation+1)
-					}
+					n.told(r.inc.Engine, r.inc.Generation+1)
 					n.w.gone(r.inc, true)
 				})
 			})
 		}
 	}
 }
-
-// simSkipOlder leaves out of S7 what is older than a generation that is known to be gone.
-const simSkipOlder = true

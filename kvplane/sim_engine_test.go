@@ -168,7 +168,10 @@ func (l *simLeg) prefill() {
 	l.state = legWorking
 	d := s.some(40 * time.Millisecond)
 	if s.strike(faultLong) {
-		d = s.extent(faultLong, 3*s.times.Wait)
+		d = s.extent(faultLong, s.times.Wait)
+		if s.dice[faultLong].IntN(2) == 0 {
+			d += 2 * s.times.Wait
+		}
 	}
 	if s.strike(faultAbort) {
 		s.after(s.extent(faultAbort, 2*d+20*time.Millisecond), func() { l.stop("the engine aborts") })

@@ -43,9 +43,6 @@ func (s *sim) reported(n *simNode, r Report) {
 		delete(n.abandoned, r.ID)
 		s.checkSent(n, l, r)
 	}
-	if s.mutant != nil && s.mutant.report != nil {
-		r = s.mutant.report(r)
-	}
 	switch l.agg.Step(r) {
 	case Released:
 		l.released()
@@ -129,6 +126,9 @@ func (s *sim) writesFor(p *simEngine, rank metadata.Rank, d *simNode) bool {
 // checkSafe looks for bytes on their way into blocks that were said to be safe.
 func (s *sim) checkSafe(n *simNode, l *simLeg) {
 	for w := range s.writes { // any of them is a failure: the order does not matter
+		if n.t.barred[w.link.from.record.Agent] {
+			continue // it will be refused
+		}
 		if w.link.to == n && w.attempt == l.attempt.number && !w.over {
 			s.fail("S2", "attempt %d is safe on %s, but a write of %s is under way", w.attempt, n.record.Agent, w.link.from.record.Agent)
 		}

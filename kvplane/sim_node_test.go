@@ -62,7 +62,7 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 		transport = &simFencer{n.t}
 	}
 	if s.mutant != nil && s.mutant.transport != nil {
-		transport = s.mutant.transport(s, n, transport)
+		transport = s.mutant.transport(n, transport)
 	}
 	cfg := Config{
 		Self: n.record, Transport: transport, Times: s.times, Allow: Allow{TokensFirstSplit: true},
@@ -174,6 +174,14 @@ func (n *simNode) arrive(in Incoming, bell bool) {
 	n.t.arrived = append(n.t.arrived, in)
 	if bell || n.polls() {
 		n.kick(n.s.some(100 * time.Microsecond))
+	}
+}
+
+// halt stops the process for a while. Its card goes on.
+func (n *simNode) halt(d time.Duration) {
+	if !n.s.calm && !n.dead {
+		n.pause = max(n.pause, n.s.now+d)
+		n.s.note("%s is paused for %v", n.record.Agent, d)
 	}
 }
 

@@ -74,12 +74,14 @@ func (f simFault) String() string { return simFaultNames[f] }
 
 // simOptions are a run's seed and what was taken from it by the shrinker.
 type simOptions struct {
-	seed     uint64
-	without  [simFaults]bool
-	requests int           // at most so many; 0: as drawn
-	only     uint64        // if not 0: bit i allows the i-th request
-	until    time.Duration // when the faults end
+	seed    uint64
+	without [simFaults]bool
+	only    uint64        // if not 0: bit i allows the i-th request
+	until   time.Duration // when the faults end
 }
+
+// simRequests bounds how many requests a world has.
+const simRequests = 10
 
 func simSeed(seed uint64) simOptions { return simOptions{seed: seed, until: 14 * time.Second} }
 
@@ -134,16 +136,39 @@ func parseSimOptions(text string) (simOptions, error) {
 	return o, nil
 }
 
-// swarm chooses which faults this seed has, and how often: many kinds a little, or few kinds a lot.
+// simThemes are faults that only together lead somewhere.
+var simThemes = [...][]simFault{
+	{faultCrash, faultTail, faultNextPoll, faultSecondPass, faultPauseRank, faultSlow},
+	{faultLate, faultDouble, faultLong, faultLeave, faultCancelLost},
+	{faultBreak, faultTail, faultNextPoll, faultSecondPass, faultPauseRank, faultSilent},
+	{faultConnection, faultPartition, faultStuck, faultSlow, faultLeave},
+	{faultZombie, faultCrash, faultRestart, faultStale, faultFailover, faultForget, faultSlowLookup},
+	{faultCrashRank, faultCrash, faultUnproven, faultSilent, faultTail, faultSlow},
+	{faultAgain, faultWrong, faultLag, faultQueue, faultPauseRank},
+	{faultRefuse, faultCancelLost, faultQueue, faultAbort, faultFewer},
+	{faultLose, faultNotify, faultDouble, faultDelay, faultGarble, faultMisdeliver, faultBell},
+}
+
+// swarm chooses which faults this seed has, and how often: many kinds a little, or few kinds a lot, and often those of
+// a theme.
 func (s *sim) swarm() {
 	r := rand.New(rand.NewPCG(s.opts.seed, 0x5a4a))
 	share := [...]int{0, 8, 20, 35, 60}[r.IntN(5)] // percent of the kinds
 	for f := range s.weight {
 		s.dice[f] = rand.New(rand.NewPCG(s.opts.seed, uint64(f)+1))
-		on := r.IntN(100) < share
 		w := [...]int{20, 60, 150, 400}[r.IntN(4)]
-		if on && !s.opts.without[f] {
+		if r.IntN(100) < share {
 			s.weight[f] = w
+		}
+	}
+	if r.IntN(2) == 0 {
+		for _, f := range simThemes[r.IntN(len(simThemes))] {
+			s.weight[f] = max(s.weight[f], [...]int{200, 400, 700}[r.IntN(3)])
+		}
+	}
+	for f, off := range s.opts.without {
+		if off {
+			s.weight[f] = 0
 		}
 	}
 }

@@ -186,7 +186,12 @@ func (s *sim) deliver(from, to *simNode, body []byte) {
 	}
 	s.carry(to, in, s.delay())
 	if s.strike(faultDouble) {
-		s.carry(to, in, s.delay())
+		d := s.delay()
+		if s.weight[faultLate] > 0 && s.dice[faultLate].IntN(2) == 0 {
+			s.counts.faults[faultLate]++
+			d = s.extent(faultLate, 4*s.times.Wait)
+		}
+		s.carry(to, in, d)
 	}
 }
 

@@ -61,12 +61,35 @@ func (t *simTransport) Write(agent string, id uint64, ranges []Range, notify []b
 		w.chunks = append(w.chunks, &simChunk{write: w, ranges: slices.Clone(ranges[i*len(ranges)/parts : (i+1)*len(ranges)/parts])})
 	}
 	w.open = parts
-	w.fate()
+	w.befall(w.fate())
 	return nil
 }
 
+// befall has things happen while the write is under way.
+func (w *simWrite) befall(takes time.Duration) {
+	from, to := w.link.from, w.link.to
+	s := from.s
+	if s.strike(faultCrash) && s.dice[faultCrash].IntN(4) == 0 {
+		e := from.run.engine
+		if s.dice[faultCrash].IntN(4) == 0 {
+			e = to.run.engine
+		}
+		s.after(s.extent(faultCrash, takes), func() { s.crash(e) })
+	}
+	if s.strike(faultPauseRank) && s.dice[faultPauseRank].IntN(4) == 0 {
+		n, d := to, s.extent(faultPauseRank, 4*time.Second)
+		if s.dice[faultPauseRank].IntN(3) == 0 {
+			n = from
+		}
+		s.after(s.extent(faultPauseRank, 2*takes+300*time.Millisecond), func() { n.halt(d) })
+	}
+	if s.strike(faultConnection) && s.dice[faultConnection].IntN(4) == 0 {
+		s.after(s.extent(faultConnection, takes), func() { w.link.lose() })
+	}
+}
+
 // fate draws how the write goes and plans it.
-func (w *simWrite) fate() {
+func (w *simWrite) fate() time.Duration {
 	s := w.link.from.s
 	pace := s.some(2 * time.Millisecond)
 	switch {
@@ -97,8 +120,13 @@ func (w *simWrite) fate() {
 			if s.strike(faultConnection) {
 				w.link.lose()
 			}
+			if s.strike(faultPauseRank) { // its target hears of it and then stops
+				d := s.times.NetDelay + s.extent(faultPauseRank, 4*time.Second)
+				s.after(2*time.Millisecond+s.extent(faultPauseRank, 100*time.Millisecond), func() { w.link.to.halt(d) })
+			}
 		})
 	}
+	return pace
 }
 
 // later is after, but what waits for long when the faults end comes then.
@@ -158,7 +186,10 @@ func (c *simChunk) arrive() {
 		w.cut()
 		w.link.lose()
 	case to.s.polled && to.s.strike(faultNextPoll):
-		c.second = to.s.strike(faultSecondPass)
+		if s := to.s; s.weight[faultSecondPass] > 0 && s.dice[faultSecondPass].IntN(2) == 0 {
+			c.second = true
+			s.counts.faults[faultSecondPass]++
+		}
 		to.t.landing = append(to.t.landing, c)
 		if to.polls() {
 			to.kick(to.s.some(time.Millisecond))
@@ -192,7 +223,7 @@ func (c *simChunk) land() {
 		to.s.counts.reach("landed after its handle was given up")
 	}
 	w.closed()
-	if w.open > 0 || w.ended {
+	if !w.landed() || w.ended {
 		return
 	}
 	if to.s.fences { // the notification travels behind the bytes

@@ -1,0 +1,155 @@
+package kvplane
+
+import "slices"
+
+// simRepost is a transport that posts a failed write once more.
+type simRepost struct {
+	Transport
+	posted map[uint64]simReposted
+}
+
+type simReposted struct {
+	agent  string
+	ranges []Range
+	notify []byte
+}
+
+// simRepostFencer is a simRepost around a transport that can fence.
+type simRepostFencer struct {
+	*simRepost
+	Fencer
+}
+
+func mutantPostTwice(_ *simNode, t Transport) Transport {
+	r := &simRepost{Transport: t, posted: map[uint64]simReposted{}}
+	if f, ok := t.(Fencer); ok {
+		return &simRepostFencer{r, f}
+	}
+	return r
+}
+
+func (t *simRepost) Write(agent string, id uint64, ranges []Range, notify []byte) error {
+	t.posted[id] = simReposted{agent, slices.Clone(ranges), slices.Clone(notify)}
+	return t.Transport.Write(agent, id, ranges, notify)
+}
+
+func (t *simRepost) Poll(out []Incoming) []Incoming {
+	first := len(out)
+	out = t.Transport.Poll(out)
+	return append(out[:first], slices.DeleteFunc(slices.Clone(out[first:]), func(in Incoming) bool {
+		x, ok := t.posted[in.ID]
+		if in.Kind != WriteEnded || !ok {
+			return false
+		}
+		delete(t.posted, in.ID)
+		return in.Err != nil && t.Transport.Write(x.agent, in.ID, x.ranges, x.notify) == nil
+	})...)
+}
+
+// mutantRequestID matches a registration with what was offered for an earlier attempt of the same request.
+func mutantRequestID(s *sim, n *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		if e := &q.event; q.producer && e.kind == evRegister && s.byID[e.id] != nil {
+			if g := n.w.producer.given[e.id]; g == nil || g.state == givenEarly {
+				for _, a := range s.byID[e.id].request.attempts {
+					if o := n.w.producer.given[a.id]; o != nil && o.state == givenHeld {
+						e.id = a.id
+						break
+					}
+				}
+			}
+		}
+		return core(q, out)
+	}
+}
+
+// mutantDropNegative loses the word that a transfer has failed.
+func mutantDropNegative(_ *sim, _ *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		return slices.DeleteFunc(core(q, out), func(x effect) bool {
+			return x.do == doReport && (x.report == Negative || x.report == Safe)
+		})
+	}
+}
+
+// mutantCountTwice takes a consumer that registers again for another one.
+func mutantCountTwice(_ *sim, n *simNode, core applier) applier {
+	count := map[TransferID]int{}
+	return func(q queued, out []effect) []effect {
+		e, p := &q.event, n.w.producer
+		repeated := false
+		if q.producer && e.kind == evRegister {
+			if s := p.sessions[e.peer]; s != nil {
+				r := s.regs[e.seq]
+				repeated = r != nil && r.state == regEnded && r.status.state == statusDone
+			}
+		}
+		out = core(q, out)
+		if !q.producer || e.kind != evWritten && e.kind != evNothing && !repeated {
+			return out
+		}
+		count[e.id]++
+		if g := p.given[e.id]; g != nil && g.state == givenHeld && g.known && count[e.id] >= len(g.owed) {
+			p.out, p.now = out, e.at
+			p.spend(g)
+			out, p.out = p.out, nil
+		}
+		return out
+	}
+}
+
+// mutantFailedNoDrain takes a failed write for one that was never begun.
+func mutantFailedNoDrain(_ *sim, _ *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		if e := &q.event; !q.producer && e.kind == evStatus && e.msg.status.state == statusFailed {
+			m := *e.msg
+			m.status.state = statusNotBegun
+			e.msg = &m
+		}
+		return core(q, out)
+	}
+}
+
+// mutantNotBegun answers a cancel as if its write could be called back.
+func mutantNotBegun(_ *sim, n *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		out = core(q, out)
+		e := &q.event
+		if s := n.w.producer.sessions[e.peer]; q.producer && e.kind == evCancel && s != nil {
+			if r := s.regs[e.seq]; r != nil && r.state == regWriting {
+				out = append(out, effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: status{state: statusNotBegun, reason: Cancelled}})
+			}
+		}
+		return out
+	}
+}
+
+// mutantNotifyOnly writes to one consumer of a replicated cache and only notifies the others.
+func mutantNotifyOnly(s *sim, n *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		return slices.DeleteFunc(core(q, out), func(x effect) bool {
+			if x.do != doPost || !s.model.replicated {
+				return false
+			}
+			to := n.w.peers[x.peer].record
+			if to.Rank.TP*n.run.engine.shape.tp/to.Size.TP == n.rank.TP && to.Rank.TP%max(1, to.Size.TP/n.run.engine.shape.tp) == 0 {
+				return false
+			}
+			n.w.stepProducer(event{kind: evNothing, peer: x.peer, seq: x.seq, id: x.id, tokens: x.offer.Tokens})
+			return true
+		})
+	}
+}
+
+// mutantNoPasses waits for the net delay and then does not take in what a writer has left behind.
+func mutantNoPasses(_ *sim, n *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		return slices.DeleteFunc(core(q, out), func(x effect) bool {
+			if x.do != doDrain {
+				return false
+			}
+			n.w.post(func() { n.w.stepConsumer(event{kind: evDrained, peer: x.peer, seq: x.seq, id: x.id}) })
+			return true
+		})
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package kvplane
+
+const raceEnabled = false
