@@ -52,12 +52,17 @@ func (w *writer) look() {
 	}
 }
 
-// hanging lists the engines that may still write here, or for which blocks are held. It looks at engines and sessions,
+// hanging lists the engines that may still write here, or for which blocks or answers are held. It looks at engines and sessions,
 // never at single transfers.
 func (w *writer) hanging() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
 	for _, s := range w.consumer.sessions {
 		if len(s.links) > 0 && !s.proof {
+			out[s.inc] = true
+		}
+	}
+	for _, s := range w.producer.sessions {
+		if len(s.regs) > 0 && !s.void { // it is told again and again how they have ended
 			out[s.inc] = true
 		}
 	}
