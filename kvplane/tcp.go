@@ -157,7 +157,7 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 	if t.cfg.Path != pathSocket {
 		process = thisProcess()
 	}
-	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s, Process: process}.encode()
+	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s.pack(), Process: process}.encode()
 	if err != nil {
 		return nil, "", errors.Join(fmt.Errorf("kvplane: tcp agent %s: %w", agent, err), ln.Close())
 	}
@@ -202,7 +202,7 @@ func (t *TCP) Connect(peer metadata.Record) error {
 	if err != nil {
 		return fail(err)
 	}
-	remote, err := newSpans(blob.Memory)
+	remote, err := unpackSpans(blob.Memory)
 	if err != nil {
 		return fail(err)
 	}

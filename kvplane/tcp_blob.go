@@ -13,7 +13,7 @@ type tcpBlob struct {
 	Version   int      `msgpack:"v"`
 	Addresses []string `msgpack:"addresses"` // host:port, tried in order
 	Secret    []byte   `msgpack:"secret"`    // new at every Open
-	Memory    []Memory `msgpack:"memory"`
+	Memory    []byte   `msgpack:"memory"`    // packed spans
 
 	// Process is where the agent lives, so that a peer on the same host can offer it its memory; zero if it takes none.
 	Process metadata.Process `msgpack:"process"`

@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sort"
 )
@@ -33,4 +34,29 @@ func (s spans) holds(address, length uint64) bool {
 	}
 	offset := address - s[i].Base
 	return offset <= s[i].Length && length <= s[i].Length-offset
+}
+
+// spanBytes is the length of a span as it is told to peers: base and length, little-endian. It is not msgpack's list,
+// whose decoder makes room for as many as a list says it has.
+const spanBytes = 16
+
+func (s spans) pack() []byte {
+	b := make([]byte, 0, spanBytes*len(s))
+	for _, m := range s {
+		b = binary.LittleEndian.AppendUint64(b, m.Base)
+		b = binary.LittleEndian.AppendUint64(b, m.Length)
+	}
+	return b
+}
+
+// unpackSpans decodes and checks a peer's memory.
+func unpackSpans(b []byte) (spans, error) {
+	if len(b)%spanBytes != 0 {
+		return nil, fmt.Errorf("memory of %d bytes is not whole", len(b))
+	}
+	var out []Memory
+	for ; len(b) > 0; b = b[spanBytes:] {
+		out = append(out, Memory{Base: binary.LittleEndian.Uint64(b), Length: binary.LittleEndian.Uint64(b[8:])})
+	}
+	return newSpans(out)
 }

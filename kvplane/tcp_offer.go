@@ -22,8 +22,8 @@ import (
 // As every copy is the receiver's, a fence is a fence here as on the socket, and who is dead lands nothing.
 type tcpOffer struct {
 	Process metadata.Process `msgpack:"process"`
-	Word    uint64           `msgpack:"word"` // address of the wordBytes
-	Memory  []Memory         `msgpack:"memory"`
+	Word    uint64           `msgpack:"word"`   // address of the wordBytes
+	Memory  []byte           `msgpack:"memory"` // packed spans
 }
 
 const wordBytes = sha256.Size
@@ -61,7 +61,7 @@ type source struct {
 
 // newSource accepts an offer after having read the word.
 func newSource(o tcpOffer, word []byte) (*source, error) {
-	memory, err := newSpans(o.Memory)
+	memory, err := unpackSpans(o.Memory)
 	if err != nil {
 		return nil, fmt.Errorf("%w: offer: %w", errFrame, err)
 	}

@@ -127,7 +127,7 @@ func offerRaw(t *testing.T, d *node, session uint64, change func(*tcpOffer)) (of
 	}
 	r := newRoom(t, "", 8192)
 	paint(r.bytes, 7)
-	o := tcpOffer{Process: thisProcess(), Word: pledged.address(), Memory: []Memory{r.memory}}
+	o := tcpOffer{Process: thisProcess(), Word: pledged.address(), Memory: spans{r.memory}.pack()}
 	change(&o)
 	body, err := o.encode()
 	if err != nil {

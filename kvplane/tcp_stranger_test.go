@@ -100,7 +100,7 @@ func TestTCPImpostor(t *testing.T) {
 	}()
 	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
 	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{ln.Addr().String()}, Secret: make([]byte, secretBytes),
-		Memory: []Memory{{Base: 1 << 20, Length: 4096}}}.encode()
+		Memory: spans{{Base: 1 << 20, Length: 4096}}.pack()}.encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,7 @@ func (s *tcpStream) offer() (why string, err error) {
 	if err := p.stand(pledged); err != nil { // instead of another address's
 		return "", err
 	}
-	body, err := tcpOffer{Process: p.t.process, Word: pledged.address(), Memory: p.t.memory}.encode()
+	body, err := tcpOffer{Process: p.t.process, Word: pledged.address(), Memory: p.t.memory.pack()}.encode()
 	switch {
 	case err != nil:
 		return "", err

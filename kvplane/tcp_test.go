@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"pdrouter/metadata"
 )
 
 // blobOf decodes the blob of an agent under test.
@@ -305,46 +303,4 @@ func TestSpans(t *testing.T) {
 			t.Errorf("holds(%d, %d) is %v; want %v", c.address, c.length, got, c.want)
 		}
 	}
-}
-
-// FuzzTCPInbound: whatever a peer with the secret sends, nothing outside registered memory changes and the transport
-// closes.
-func FuzzTCPInbound(f *testing.F) {
-	f.Add(uint64(0), frame{kind: frameMessage, length: 2}.append(nil), []byte("hi"))
-	six := chunkHead(1, Range{Remote: 1, Length: 6})
-	f.Add(uint64(4090), six[:frameBytes], append(six[frameBytes:], "abcdef"...))
-	f.Add(uint64(4091), six[:frameBytes], append(six[frameBytes:], "abcdef"...))
-	f.Add(uint64(0), frame{kind: frameEnd, seq: 1}.append(nil), []byte{})
-	f.Fuzz(func(t *testing.T, offset uint64, header, body []byte) {
-		mem, free, err := AllocateMemory(3 * 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = free() }()
-		middle := Memory{Base: MemoryOf(mem).Base + 4096, Length: 4096}
-		tr := NewTCP(TCPConfig{})
-		blob, _, err := tr.Open("d@1", []Memory{middle})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := &node{t: t, tr: tr, record: metadata.Record{Agent: "d@1", Blob: blob}}
-		conn, err := dialRaw(t, n, blobOf(t, n).Secret)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(body) >= stripBytes { // aim near the memory
-			body = bytes.Clone(body)
-			binary.LittleEndian.PutUint64(body, middle.Base+offset)
-		}
-		_, _ = conn.Write(append(header, body...)) // it may have closed the connection
-		_ = conn.(*net.TCPConn).CloseWrite()
-		closed(t, conn)
-		tr.Poll(nil)
-		if err := tr.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(mem[:4096], make([]byte, 4096)) || !bytes.Equal(mem[8192:], make([]byte, 4096)) {
-			t.Error("memory outside was changed")
-		}
-	})
 }
