@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -53,13 +54,16 @@ type Putter interface {
 // Publisher keeps the records of one engine's ranks published: it puts them, renews them before their lease ends, and
 // deletes them at the end.
 type Publisher struct {
-	to   Putter
-	cfg  PublisherConfig
-	recs []Record
-	log  *slog.Logger
+	to  Putter
+	cfg PublisherConfig
+	log *slog.Logger
 
 	once  sync.Once
 	ready chan struct{}
+	news  chan struct{} // a record was replaced
+
+	mu   sync.Mutex
+	recs []Record
 }
 
 // NewPublisher returns a publisher of these records, whose times it sets itself.
@@ -71,11 +75,34 @@ func NewPublisher(to Putter, cfg PublisherConfig, log *slog.Logger, recs ...Reco
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("metadata: publisher: %w", err)
 	}
-	return &Publisher{to: to, cfg: cfg.withDefaults(), recs: append([]Record(nil), recs...), log: log, ready: make(chan struct{})}, nil
+	return &Publisher{to: to, cfg: cfg.withDefaults(), recs: append([]Record(nil), recs...), log: log,
+		ready: make(chan struct{}), news: make(chan struct{}, 1)}, nil
 }
 
 // Ready is closed when every record has been published once.
 func (p *Publisher) Ready() <-chan struct{} { return p.ready }
+
+// Replace publishes another record of a rank instead of its old one, soon. The incarnation stays what it is. Safe for
+// concurrent use.
+func (p *Publisher) Replace(rec Record) error {
+	if err := rec.Validate(); err != nil {
+		return fmt.Errorf("metadata: publisher: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.recs {
+		if r := &p.recs[i]; r.Incarnation == rec.Incarnation && r.Rank == rec.Rank {
+			rec.Published, rec.Expires = r.Published, r.Expires
+			*r = rec
+			select {
+			case p.news <- struct{}{}:
+			default: // it is known already
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("metadata: publisher: %s rank %s is not published here", rec.ID(), rec.Rank)
+}
 
 // Run publishes until ctx ends, then deletes what it published, and returns ctx's error. It returns ErrStale if a
 // newer generation of the engine has published: this process is then superseded. Other failures are retried.
@@ -96,6 +123,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-p.news:
 		case <-time.After(next):
 		}
 	}
@@ -104,23 +132,33 @@ func (p *Publisher) Run(ctx context.Context) error {
 // publish puts every record once, with new times.
 func (p *Publisher) publish(ctx context.Context) error {
 	for i := range p.recs {
-		r := &p.recs[i]
-		now := time.Now().UTC().Round(0)
-		if !now.After(r.Published) { // the wall clock went back
-			now = r.Published.Add(1)
-		}
-		r.Published, r.Expires = now, now.Add(p.cfg.TTL)
-		if err := p.to.Put(ctx, *r); err != nil {
+		if err := p.to.Put(ctx, p.dated(i)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// dated returns the ith record with new times.
+func (p *Publisher) dated(i int) Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &p.recs[i]
+	now := time.Now().UTC().Round(0)
+	if !now.After(r.Published) { // the wall clock went back
+		now = r.Published.Add(1)
+	}
+	r.Published, r.Expires = now, now.Add(p.cfg.TTL)
+	return *r
+}
+
 func (p *Publisher) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Withdraw)
 	defer cancel()
-	for _, r := range p.recs {
+	p.mu.Lock()
+	recs := slices.Clone(p.recs)
+	p.mu.Unlock()
+	for _, r := range recs {
 		if r.Published.IsZero() {
 			continue
 		}

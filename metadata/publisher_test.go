@@ -115,3 +115,35 @@ func TestPublisherRefusesNonsense(t *testing.T) {
 		}
 	}
 }
+
+func TestPublisherReplacesARecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := NewMemory()
+		p, err := NewPublisher(store, PublisherConfig{}, quiet(), record("prefill-0", 7, 2, 0), record("prefill-0", 7, 2, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := background(t, p.Run)
+		<-p.Ready()
+		synctest.Wait()
+		rec := record("prefill-0", 7, 2, 1)
+		rec.Agent += "#2"
+		if err := p.Replace(rec); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // no time passes
+		for range 2 {
+			got, err := store.Engine(t.Context(), "prefill-0")
+			if err != nil || len(got) != 2 || got[1].Agent != rec.Agent || got[0].Agent == rec.Agent {
+				t.Fatalf("got %+v, %v; want rank 1 as %s", got, err, rec.Agent)
+			}
+			time.Sleep(time.Minute)
+		}
+		for _, wrong := range []Record{record("prefill-0", 8, 2, 1), record("prefill-1", 7, 2, 1), {}} {
+			if err := p.Replace(wrong); err == nil {
+				t.Errorf("replaced by a record of %s", wrong.ID())
+			}
+		}
+		stop()
+	})
+}
