@@ -12,8 +12,8 @@ type Seen struct {
 	Buckets [7]uint64 `json:"buckets"` // each thing in one: at most 10 µs, 30 µs, 100 µs, 1 ms, 10 ms, 100 ms, and more
 }
 
-// seenBounds are the upper bounds of all buckets but the last.
-func seenBounds() [6]time.Duration {
+// SeenBounds returns the upper bounds of all buckets of a Seen but the last.
+func SeenBounds() [6]time.Duration {
 	return [...]time.Duration{
 		10 * time.Microsecond, 30 * time.Microsecond, 100 * time.Microsecond,
 		time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond,
@@ -23,7 +23,7 @@ func seenBounds() [6]time.Duration {
 // add counts n things that were taken in together.
 func (s *Seen) add(n int, waited time.Duration) {
 	at := 0
-	for _, bound := range seenBounds() {
+	for _, bound := range SeenBounds() {
 		if waited <= bound {
 			break
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/kvplane"
@@ -86,7 +87,17 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.transport, err = chooseTransport(want, log); err != nil {
 		return nil, err
 	}
+	var publisher atomic.Pointer[metadata.Publisher]
 	o.cfg.Plane = refengine.Plane{
+		Republish: func(rec metadata.Record) {
+			to := publisher.Load()
+			if to == nil {
+				return // no record of this engine is published yet
+			}
+			if err := to.Replace(rec); err != nil {
+				log.Error("record of a rebuilt rank", "err", err)
+			}
+		},
 		Transport:    func(int) (kvplane.Transport, error) { return p.transport.make(o, log), nil },
 		Directory:    peerDirectory{client.Directory()},
 		Events:       p.events,
@@ -101,6 +112,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	}
 	client.Enrolled(func(_ metadata.Incarnation, e metadata.Enrolment) { p.engine.Enrol(e.Keys, e.Now) })
 	p.publisher, err = metadata.NewPublisher(client, metadata.PublisherConfig{}, log, p.engine.Records()...)
+	publisher.Store(p.publisher)
 	return p, err
 }
 

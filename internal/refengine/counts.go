@@ -26,6 +26,7 @@ type counts struct {
 	steps     uint64
 	finished  map[string]uint64 // sequences by their end
 	transfers map[string]uint64 // hand-overs by their end
+	rebuilds  uint64            // ranks
 	tickets   map[string]uint64 // legs refused for their ticket, by what was wrong with it
 }
 
@@ -93,18 +94,19 @@ func (e *Engine) Metrics() []byte {
 		metric(&w, "refengine_requests_finished_total", "counter", "Sequences that ended, by how.", labelled("reason", e.counts.finished)...)
 		metric(&w, "refengine_transfers_total", "counter", "Hand-overs settled, by how they ended.", labelled("ending", e.counts.transfers)...)
 		metric(&w, "refengine_ticket_refusals_total", "counter", "Legs refused for their ticket, by what was wrong with it.", labelled("fault", e.counts.tickets)...)
-		e.planeMetrics(&w)
+		e.ignoredMetrics(&w)
 	})
 	if !ok {
 		return nil
 	}
+	e.agentMetrics(&w)
 	return []byte(w.String())
 }
 
 // series is one line of a metric.
 type series struct {
 	labels string
-	value  uint64
+	value  any // a number
 }
 
 func labelled(label string, by map[string]uint64) []series {
@@ -119,9 +121,9 @@ func metric(w *strings.Builder, name, kind, help string, lines ...series) {
 	fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 	for _, l := range lines {
 		if l.labels != "" {
-			fmt.Fprintf(w, "%s{%s} %d\n", name, l.labels, l.value)
+			fmt.Fprintf(w, "%s{%s} %v\n", name, l.labels, l.value)
 		} else {
-			fmt.Fprintf(w, "%s %d\n", name, l.value)
+			fmt.Fprintf(w, "%s %v\n", name, l.value)
 		}
 	}
 }

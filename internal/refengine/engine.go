@@ -20,26 +20,31 @@ type Engine struct {
 	plane *plane // nil: only whole requests
 	gate  *kvplane.Gate
 	ended chan struct{}
+	tasks sync.WaitGroup // rebuilds
 	wake  chan struct{}
 
 	mu    sync.Mutex
 	inbox []func()
 
-	group     *group
-	pool      *pool
-	waiting   []*Sequence
-	running   []*Sequence
-	hanging   map[*Sequence]bool
-	transfers map[kvplane.TransferID]*transfer
-	fresh     []*transfer // decode legs of which the plane must hear unless they have blocks now
-	step      []entry     // computed, its cost not over yet; nil: none
-	cost      *time.Timer
-	late      *time.Timer // the plane's earliest deadline
-	stopping  bool
-	settling  bool // only blocks in quarantine are left, and their time is bounded
-	killed    bool
-	legs      [DecodeLeg + 1]int
-	counts    counts
+	group      *group
+	pool       *pool
+	waiting    []*Sequence
+	running    []*Sequence
+	hanging    map[*Sequence]bool
+	transfers  map[kvplane.TransferID]*transfer
+	fresh      []*transfer // decode legs of which the plane must hear unless they have blocks now
+	step       []entry     // computed, its cost not over yet; nil: none
+	cost       *time.Timer
+	late       *time.Timer                        // the plane's earliest deadline
+	crowded    map[metadata.Incarnation]time.Time // peers that keep too much in quarantine, since when
+	watching   bool                               // the quarantine is looked at again
+	rebuilding bool
+	rebuilt    time.Time // when the ranks were rebuilt last; zero is never
+	stopping   bool
+	settling   bool // only blocks in quarantine are left, and their time is bounded
+	killed     bool
+	legs       [DecodeLeg + 1]int
+	counts     counts
 }
 
 // entry is one sequence's part of a step.
@@ -62,7 +67,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, model: m, self: metadata.Incarnation{Engine: cfg.Name, Generation: cfg.Generation},
 		ended: make(chan struct{}), wake: make(chan struct{}, 1),
-		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, transfers: map[kvplane.TransferID]*transfer{},
+		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, crowded: map[metadata.Incarnation]time.Time{}, transfers: map[kvplane.TransferID]*transfer{},
 		cost: time.NewTimer(time.Hour), late: time.NewTimer(time.Hour), counts: newCounts(),
 	}
 	e.cost.Stop()
@@ -243,6 +248,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	var err error
 	if e.plane != nil {
+		e.tasks.Wait()
 		err = e.plane.close()
 	}
 	return errors.Join(err, e.group.close())

@@ -18,6 +18,10 @@ type Plane struct {
 	SerialStarts bool            // as in kvplane.Config
 	HTTP         string          // base URL of the engine's OpenAI routes, for its records
 	Control      string          // base URL of its control routes, for its records
+	Quarantine   Quarantine
+	// Republish is given the new record of a rank that was rebuilt: until it is published, peers do not reach the rank. It
+	// may be called from any goroutine; nil tells nobody.
+	Republish func(metadata.Record)
 	// AwaitEnrolment refuses all legs until Engine.Enrol was called, with keys or with none.
 	AwaitEnrolment bool
 }
@@ -166,6 +170,5 @@ func (p *plane) close() error {
 	for _, a := range p.agents {
 		errs = append(errs, a.Close())
 	}
-	p.agents = nil
 	return errors.Join(errs...)
 }

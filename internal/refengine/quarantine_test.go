@@ -1,0 +1,160 @@
+package refengine
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// openTransport hides that a transport can fence.
+type openTransport struct{ kvplane.Transport }
+
+// deafTransport hears no message while deaf is set.
+type deafTransport struct {
+	kvplane.Transport
+	deaf *atomic.Bool
+}
+
+func (d deafTransport) Poll(out []kvplane.Incoming) []kvplane.Incoming {
+	from := len(out)
+	out = d.Transport.Poll(out)
+	if !d.deaf.Load() {
+		return out
+	}
+	return append(out[:from], slices.DeleteFunc(slices.Clone(out[from:]), func(in kvplane.Incoming) bool { return in.Kind == kvplane.MessageReceived })...)
+}
+
+// quarantined is a pair whose prefill engine has gone silent after decode has registered with it.
+func quarantined(t *testing.T, far bool) (x pair, book *phonebook, deaf *atomic.Bool) {
+	t.Helper()
+	book, deaf = &phonebook{}, &atomic.Bool{}
+	shape := Shape{Seed: 22}
+	times := kvplane.Times{Lost: 20 * time.Millisecond, Beat: 20 * time.Millisecond, NetDelay: 10 * time.Millisecond}
+	tcp := func() kvplane.Transport { return kvplane.NewTCP(kvplane.TCPConfig{}) }
+	x.p = newTestEngine(t, Config{Name: "p", Shape: shape, Plane: Plane{Times: times, Directory: book,
+		Transport: func(int) (kvplane.Transport, error) { return deafTransport{tcp(), deaf}, nil }}})
+	x.d = newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
+		Times: times, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
+		Quarantine: Quarantine{Grace: 100 * time.Millisecond},
+		Republish:  func(rec metadata.Record) { book.replace(rec) },
+	}})
+	book.add(x.p)
+	book.add(x.d)
+	if far {
+		for _, rec := range x.p.Records() {
+			rec.Process = metadata.Process{Boot: "elsewhere", Namespaces: "elsewhere", PID: 1, Started: 1}
+			book.replace(rec)
+		}
+	}
+	legs := func(n int) []*Sequence {
+		var out []*Sequence
+		for range n {
+			h := Handoff{ID: kvplane.NewTransferID(), Valid: time.Minute, Peer: x.p.Incarnation()}
+			s, err := x.d.Submit(Request{Tokens: tokenize("hello"), MaxTokens: 3, Leg: DecodeLeg, Handoff: h})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, s)
+		}
+		return out
+	}
+	all := legs(3) // 6 of 100 blocks
+	eventually(t, func() bool { return x.d.Books().Receiving == 3 && x.p.Agents()[0].Registrations == 6 })
+	deaf.Store(true)
+	for _, s := range all {
+		if _, err := collect(s); !errors.Is(err, ErrTransfer) {
+			t.Fatalf("a leg ended in %v; want a failed transfer", err)
+		}
+	}
+	return x, book, deaf
+}
+
+func (b *phonebook) replace(rec metadata.Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	recs := slices.Clone(b.engines[rec.Incarnation])
+	for i := range recs {
+		if recs[i].Rank == rec.Rank {
+			recs[i] = rec
+		}
+	}
+	b.engines[rec.Incarnation] = recs
+}
+
+func rebuilds(e *Engine) (n uint64) {
+	e.ask(func() { n = e.counts.rebuilds })
+	return n
+}
+
+// TestQuarantineEndsInARebuild lets prefill go silent on another host: decode's ranks are rebuilt, their blocks come
+// back, and both serve again once prefill hears.
+func TestQuarantineEndsInARebuild(t *testing.T) {
+	t.Parallel()
+	x, _, deaf := quarantined(t, true)
+	if b := x.d.Books(); b.Quarantined == 0 && rebuilds(x.d) == 0 {
+		t.Errorf("nothing came into quarantine: %+v", b)
+	}
+	eventually(t, func() bool { b := x.d.Books(); return rebuilds(x.d) == 2 && b.Free == b.Blocks })
+	for i, rec := range x.d.Records() {
+		if !strings.HasSuffix(rec.Agent, "#2") {
+			t.Errorf("rank %d is still %s", i, rec.Agent)
+		}
+	}
+	deaf.Store(false)
+	q := Request{Tokens: tokenize("again"), MaxTokens: 5, IgnoreEnd: true}
+	for try := 1; ; try++ { // an offer to the old agents fails, and prefill looks decode's records up again
+		p, d := x.dispatch(t, q)
+		if _, err := collect(p); err != nil {
+			t.Fatal(err)
+		}
+		got, err := collect(d)
+		if errors.Is(err, ErrTransfer) && try < 5 {
+			continue
+		}
+		if err != nil || !slices.Equal(got, naive(x.d.model, q.Tokens, 5, 0, true)) {
+			t.Errorf("after the rebuild decode answered %v, %v", got, err)
+		}
+		t.Logf("answered at try %d", try)
+		break
+	}
+	x.settled(t)
+}
+
+// TestQuarantineIsNotEndedByTime lets prefill go silent on this host, where it may copy without any transport of
+// decode's: not even a rebuild frees the blocks. The proof of its death does.
+func TestQuarantineIsNotEndedByTime(t *testing.T) {
+	t.Parallel()
+	x, _, _ := quarantined(t, false)
+	eventually(t, func() bool { return rebuilds(x.d) == 2 })
+	time.Sleep(400 * time.Millisecond) // far beyond every time of this pair
+	var looks bool
+	if x.d.ask(func() { looks = x.d.watching || x.d.rebuilding }); looks {
+		t.Error("a rebuild that did not help is to be repeated")
+	}
+	if b := x.d.Books(); b.Quarantined != 6 || b.Free != b.Blocks-6 {
+		t.Errorf("blocks were freed though prefill lives: %+v", b)
+	}
+	page := string(x.d.Metrics())
+	for _, want := range []string{
+		`refengine_kv_blocks{state="quarantined"} 6`, `refengine_rank_rebuilds_total 2`,
+		`refengine_plane_quarantined_blocks{rank="0/0/1",peer="` + x.p.Incarnation().ID() + `"} 6`,
+		`refengine_plane_quarantine_seconds{rank="0/0/0",peer="` + x.p.Incarnation().ID() + `"} `,
+		`refengine_plane_received_total{rank="0/0/0",reason="`, `",reason="peer_gone"} 3`,
+		`refengine_plane_seen_seconds_bucket{rank="0/0/0",le="1e-05"} `, `refengine_plane_seen_seconds_bucket{rank="0/0/0",le="+Inf"} `,
+		`refengine_plane_polls_total{rank="0/0/0"} `, `refengine_plane_wakeups_total{rank="0/0/1"} `,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("metrics lack %s in:\n%s", want, page)
+		}
+	}
+	for _, a := range x.d.plane.agents {
+		a.Gone(x.p.Incarnation()) // as if it had been reaped
+	}
+	eventually(t, func() bool { b := x.d.Books(); return b.Free == b.Blocks })
+}
