@@ -10,9 +10,9 @@ import (
 	"pdrouter/metadata"
 )
 
-// TestPlanEqualsNaiveModelEverywhere compares the plan, byte by byte and both as ranges and as places, with a model
+// TestPlanEqualsNaiveModel compares the plan, byte by byte and both as ranges and as places, with a model
 // that knows only the formula of an address, over layouts drawn from every class that the plane promises.
-func TestPlanEqualsNaiveModelEverywhere(t *testing.T) {
+func TestPlanEqualsNaiveModel(t *testing.T) {
 	worlds := uint64(900)
 	if testing.Short() {
 		worlds = 270

@@ -2,7 +2,6 @@ package kvplane
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -164,7 +163,7 @@ func TestPlanVectors(t *testing.T) {
 	}
 }
 
-// address is the formula of docs/kvplane.md, written a second time for the naive model.
+// address is the formula of docs/kvplane.md, written a second time for naive models.
 func address(s spec, r metadata.Record, region metadata.Region, l BlockList, plane, head, token int) uint64 {
 	b := s.logical / s.rho
 	id := int(l.Blocks[(token-l.First)/s.logical])*s.rho + token%s.logical/b
@@ -187,93 +186,5 @@ func each(s spec, r metadata.Record, l BlockList, from, to int, do func(at uint6
 				}
 			}
 		}
-	}
-}
-
-func drawSpec(rng *rand.Rand, p spec, heads, tokens int) spec {
-	s := spec{
-		tp: 1 << rng.IntN(4), heads: heads, logical: 2 << rng.IntN(3), order: p.order, planes: p.planes, c: p.c,
-		outside: p.order == metadata.HeadsFirst && rng.IntN(4) == 0, stages: p.stages, pp: p.pp, base: uint64(rng.IntN(5)) * 8,
-	}
-	s.rho = 1 << rng.IntN(2)
-	s = s.withDefaults()
-	count := (tokens+s.logical-1)/s.logical + rng.IntN(3)
-	s.blocks = (count + 4) * s.rho
-	if rng.IntN(3) == 0 {
-		s.stride = uint64(s.planes*s.local()*s.logical/s.rho*s.c + rng.IntN(7))
-	}
-	ids := rng.Perm(count + 4)
-	l := BlockList{}
-	for _, id := range ids[:count] {
-		l.Blocks = append(l.Blocks, int32(id))
-	}
-	if rng.IntN(3) == 0 {
-		slices.Sort(l.Blocks)
-	}
-	s.lists = []BlockList{l}
-	return s
-}
-
-func TestPlanEqualsNaiveModel(t *testing.T) {
-	planned := 0
-	for seed := range uint64(400) {
-		rng := rand.New(rand.NewPCG(seed, 1))
-		heads, tokens := []int{1, 2, 4, 8}[rng.IntN(4)], 1+rng.IntN(30)
-		base := spec{order: metadata.HeadsFirst, planes: 1 + rng.IntN(2), c: 1 + rng.IntN(3), pp: 1, stages: [][]int{{0, 1, 2}}}
-		if rng.IntN(2) == 0 {
-			base.order = metadata.TokensFirst
-		}
-		p := drawSpec(rng, base, heads, tokens)
-		if rng.IntN(3) == 0 {
-			p.pp, p.stages = 2, [][]int{{0, 1}, {2}}
-		}
-		d := drawSpec(rng, base, heads, tokens)
-		// D may hold a prefix of whole blocks already.
-		cached := rng.IntN(tokens/d.logical+1) * d.logical
-		d.lists[0].First, d.lists[0].Blocks = cached, d.lists[0].Blocks[cached/d.logical:]
-		need := [2]int{cached, tokens}
-
-		memory := map[string]map[uint64]string{} // P's, by rank
-		for _, r := range p.records("p") {
-			m := map[uint64]string{}
-			each(p, r, p.lists[0], 0, len(p.lists[0].Blocks)*p.logical, func(at uint64, content string) { m[at] = content })
-			memory[r.Rank.String()] = m
-		}
-		u := min(p.logical/p.rho, d.logical/d.rho)
-		end := min((tokens+u-1)/u*u, len(p.lists[0].Blocks)*p.logical, cached+len(d.lists[0].Blocks)*d.logical)
-		for _, dr := range d.records("d") {
-			want, got := map[uint64]string{}, map[uint64]string{}
-			if cached < tokens {
-				each(d, dr, d.lists[0], cached, end, func(at uint64, content string) { want[at] = content })
-			}
-			for _, pr := range p.records("p") {
-				q, err := NewPair(pr, dr, Allow{TokensFirstSplit: true})
-				if err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-				if !q.related() {
-					continue
-				}
-				rs, err := q.Plan(nil, tokens, need, p.lists, d.lists)
-				if err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-				for _, r := range rs {
-					for i := range r.Length {
-						if _, twice := got[r.Remote+i]; twice {
-							t.Fatalf("seed %d: %s byte %d is written twice", seed, dr.Rank, r.Remote+i)
-						}
-						got[r.Remote+i] = memory[pr.Rank.String()][r.Local+i]
-						planned++
-					}
-				}
-			}
-			if diff := cmp.Diff(got, want); diff != "" {
-				t.Fatalf("seed %d: D rank %s differs (-got +want):\n%s", seed, dr.Rank, diff)
-			}
-		}
-	}
-	if planned == 0 {
-		t.Error("nothing was planned")
 	}
 }
