@@ -136,8 +136,8 @@ func TestEnginesFindEachOtherThroughTheGateway(t *testing.T) {
 	p := newPlant(t)
 	one := startEngine(t)
 	prefill := p.start(t, "prefill-0", "prefill", "--tp", "2")
-	decode := p.start(t, "decode-0", "decode", "--tp", "4")
-	for name, line := range map[string]string{"prefill-0@": prefill.line, "transport tcp": prefill.line, "as decode": decode.line, "as both": one.line} {
+	decode := p.start(t, "decode-0", "decode", "--pp", "2", "--tp", "2")
+	for name, line := range map[string]string{"prefill-0@": prefill.line, "transport tcp": prefill.line, "as decode": decode.line, "pp 2, tp 2": decode.line, "as both": one.line} {
 		if !strings.Contains(line, name) {
 			t.Errorf("no %q in %q", name, line)
 		}
@@ -196,7 +196,7 @@ func TestEnginesFindEachOtherThroughTheGateway(t *testing.T) {
 		select {
 		case ev := <-ready:
 			seen = true
-			if !strings.Contains(ev, " 0/0/") {
+			if !strings.Contains(ev, " 0/0/") && !strings.Contains(ev, " 0/1/") {
 				t.Errorf("event %q", ev)
 			}
 		case <-deadline:
@@ -252,6 +252,7 @@ func TestEngineOptionsRefused(t *testing.T) {
 		{[]string{"--kv-memory", "vram", "--transport", "tcp"}, "--kv-memory vram needs --transport nixl"},
 		{[]string{"--name", "a/b"}, "--name"},
 		{[]string{"--tp", "3"}, "tp is 3; want a divisor or a multiple of the 4 heads"},
+		{[]string{"--pp", "5"}, "pp is 5; want at most the 4 layers"},
 		{[]string{"--blocks", "-1"}, "blocks is -1"},
 		{[]string{"--role", "chief"}, "role is \"chief\""},
 		{[]string{"extra"}, "unexpected argument"},
