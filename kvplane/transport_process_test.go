@@ -291,7 +291,7 @@ func TestProcessReceiverPaused(t *testing.T) {
 				}
 			}
 		}
-		for range 500 {
+		for range 200 {
 			n.poll()
 			time.Sleep(idle)
 		}
