@@ -47,7 +47,9 @@ func (w *writer) do(x *effect) {
 	case doFence:
 		w.fence(p)
 	case doAdmit:
-		if f, ok := w.cfg.Transport.(Fencer); ok {
+		// Whatever it had posted behind the fence has ended; the second fence makes sure that nothing of it is left on
+		// a connection that came after the first.
+		if f, ok := w.cfg.Transport.(Fencer); ok && f.Fence(p.record.Agent) == nil {
 			f.Admit(p.record.Agent)
 			w.log.Info("kvplane: fenced peer is admitted again", "peer", p.record.Agent)
 		}
