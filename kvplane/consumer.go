@@ -38,7 +38,7 @@ type outbound struct {
 	queued lineup[*receipt]
 	past   [64]verdict // the last final words, by number
 	pulse  pulse
-	heard  time.Duration // when it last spoke
+	owing  int           // fenced registrations that it has not answered for
 	wake   time.Duration // the next beat
 }
 

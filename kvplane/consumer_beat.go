@@ -4,12 +4,14 @@ import "time"
 
 // pulse is how D keeps a session alive: while anything of it is unsettled it says every Times.Beat what it waits for.
 type pulse struct {
-	next  time.Duration // when to say so again, once the last beat is answered
-	asked time.Duration // when the first beat was sent that is not answered; 0 is none
-	turn  int           // lines that the last beats have named already, if one message could not hold all
+	next   time.Duration // when to say so again, once the last beat is answered
+	asked  bool          // the last one is not answered
+	missed int           // beats in a row that were sent without a word coming back
+	turn   int           // lines that the last beats have named already, if one message could not hold all
 }
 
-// silence is for how many times Times.Lost a producer may leave beats unanswered; they are repeated in between.
+// silence is how many beats a producer may leave unanswered; they are repeated every Times.Lost. They are counted and
+// not only timed, so that an agent which was itself stopped for a while blames nobody.
 const silence = 4
 
 // stir makes sure that a beat is sent within the pause.
@@ -33,13 +35,13 @@ func (c *consumer) beat(s *outbound) {
 		return // up stirs it
 	}
 	u := &s.pulse
-	if u.asked == 0 && c.now < u.next { // answered
+	if !u.asked && c.now < u.next { // answered
 		s.wake = u.next
 		c.timers.set(s)
 		return
 	}
-	if u.asked > 0 && c.now-max(u.asked, s.heard) >= silence*c.times.Lost {
-		u.asked = 0
+	if u.missed >= silence {
+		u.missed = 0
 		c.silent(s)
 	}
 	from := len(c.beats)
@@ -52,9 +54,7 @@ func (c *consumer) beat(s *outbound) {
 		*u = pulse{}
 		return
 	}
-	if u.asked == 0 {
-		u.asked = c.now
-	}
+	u.asked = true
 	u.next = c.now + c.times.Beat
 	s.wake = c.now + min(c.times.Lost, c.times.Beat)
 	if !whole {
@@ -64,6 +64,7 @@ func (c *consumer) beat(s *outbound) {
 		c.emit(effect{do: doDrop, peer: s.peer, drop: dropFull})
 	} else {
 		u.turn = 0
+		u.missed++
 	}
 	c.timers.set(s)
 	c.emit(effect{do: doBeat, peer: s.peer, beats: c.beats[from:]})
@@ -132,7 +133,7 @@ func (c *consumer) beatAck(e event) {
 		c.drop(e, dropStranger)
 		return
 	}
-	s.heard, s.pulse.asked = c.now, 0
+	s.pulse.asked, s.pulse.missed = false, 0
 	for i := range e.msg.beats {
 		b := &e.msg.beats[i]
 		l := s.links[b.seq]
@@ -184,7 +185,7 @@ func (c *consumer) bye(e event) {
 		c.drop(e, dropStranger)
 		return
 	}
-	s.heard, s.pulse.asked = c.now, 0
+	s.pulse.asked, s.pulse.missed = false, 0
 	for _, l := range s.order.all {
 		switch {
 		case !l.in() || l.state == originFinal:

@@ -37,6 +37,7 @@ func (c *consumer) fence(s *outbound) []*receipt {
 			c.dry(l)
 		default:
 			l.fenced = true
+			s.owing++
 		}
 		changed = append(changed, r)
 	}
@@ -45,13 +46,8 @@ func (c *consumer) fence(s *outbound) []*receipt {
 
 // admit lets a fenced peer write again, if it has answered for everything that was fenced, and registers what waits.
 func (c *consumer) admit(s *outbound) {
-	if !s.barred || s.void {
+	if !s.barred || s.void || s.owing > 0 {
 		return
-	}
-	for _, l := range s.links {
-		if l.fenced && l.state != originFinal {
-			return
-		}
 	}
 	s.barred = false
 	c.emit(effect{do: doAdmit, peer: s.peer})

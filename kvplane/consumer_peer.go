@@ -96,7 +96,10 @@ func (c *consumer) void(s *outbound, e event) {
 // dead settles a producer whose process is proven dead: what it had sent may still land until it is drained.
 func (c *consumer) dead(l *origin) {
 	if l.state != originFinal {
-		l.fenced = l.fenced || l.session.sealed
+		if l.session.sealed && !l.fenced {
+			l.fenced = true
+			l.session.owing++
+		}
 		c.final(l, status{state: statusFailed, reason: Superseded})
 	}
 }

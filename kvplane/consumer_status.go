@@ -7,7 +7,7 @@ func (c *consumer) status(e event) {
 		c.drop(e, dropStranger)
 		return
 	}
-	s.heard = c.now
+	s.pulse.missed = 0
 	l := s.links[e.seq]
 	switch {
 	case e.seq > s.last || e.seq == 0 || l != nil && l.stranger():
@@ -50,6 +50,9 @@ func (c *consumer) word(l *origin, st status) {
 func (c *consumer) final(l *origin, st status) {
 	l.state, l.status, l.wake, l.held = originFinal, st, 0, false
 	r := l.receipt
+	if l.fenced {
+		l.session.owing--
+	}
 	l.drained = r.state == receiptReady || l.fenced || l.unsent || st.state != statusFailed && !l.wary
 	if l.drained {
 		delete(l.session.links, l.seq)

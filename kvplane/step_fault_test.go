@@ -134,6 +134,23 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 	})
 }
 
+func TestFault54AStoppedConsumerBlamesNobody(t *testing.T) {
+	play(t, "consumer", `
+		expect tid=1
+		producers tid=1 from=1
+		> send-register peer=1 seq=1 tid=1
+		status peer=1 seq=1 state=waiting
+		tick at=5002ms
+		> send-beat peer=1 1:1
+		# D itself stands still for 15 s; the answer lies in its inbox.
+		tick at=20s
+		> send-beat peer=1 1:1
+		beatack peer=1
+		tick at=21s
+		tick at=24s
+		= tid 1 collect [1 acked], peer 1 floor 1`)
+}
+
 func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 	t.Run("it expires", func(t *testing.T) {
 		play(t, "producer", `
