@@ -14,7 +14,7 @@ func (s *sim) draw() {
 	s.polled = !s.fences && s.rng.IntN(4) > 0
 	s.serial = s.rng.IntN(2) == 0
 	s.oneHost = s.rng.IntN(3) == 0
-	s.times = Times{Lease: 6 * time.Second, Wait: 5 * time.Second, Deadline: 3 * time.Second}
+	s.times = Times{Lease: 6 * time.Second, Wait: 5 * time.Second, Deadline: 3 * time.Second, Queue: 10 * time.Second}
 	if s.rng.IntN(4) == 0 {
 		s.times = Times{}
 	}
@@ -77,6 +77,9 @@ func (s *sim) chaos() {
 						e.start()
 					}
 				})
+			}
+			if s.strike(faultClose) {
+				s.at(moment(faultClose), func() { s.shut(e) })
 			}
 			if s.strike(faultFailover) {
 				s.at(moment(faultFailover), func() { s.directory.failover(s) })
@@ -165,6 +168,24 @@ func (s *sim) crash(e *simEngine) {
 			}
 		})
 	}
+}
+
+// shut ends an engine in order, as a supervisor does before it starts a new one.
+func (s *sim) shut(e *simEngine) {
+	r := e.current()
+	if r.dead || s.calm {
+		return
+	}
+	s.note("%s is shut down", r.inc.ID())
+	for _, n := range r.nodes {
+		n.close()
+	}
+	s.after(2*time.Second, func() { // whoever has not ended by then is killed
+		r.kill(false)
+		if e.current() == r && !s.calm {
+			e.start()
+		}
+	})
 }
 
 // kill ends an engine's processes. The supervisor reaps them and says so, now or later, or only when all is over.

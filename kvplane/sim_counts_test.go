@@ -35,8 +35,17 @@ func (c *simCounts) add(o *simCounts) {
 
 // simWanted is what a long run must reach beside every fault.
 var simWanted = [...]string{
-	"released", "freed", "closed", "fence", "admitted",
-	"ready: ", "safe: cancelled",
+	"released", "freed", "closed", "ready: ", "closed in order", "restarted", "two generations at once", "client left",
+	"answer: ok", "answer: failed", "answer: left", "dispatched twice: refused",
+	"fence", "admitted", "write refused by a fence", "proof by the kernel", "proof by a supervisor",
+	"write failed", "landed after its failure was reported", "landed after its handle was given up", "landed after its writer's death",
+	"negative: no_offer", "negative: dead", "negative: handshake", "negative: lease_over", "negative: sibling", "negative: spent",
+	"negative: stranger", "negative: short", "negative: write_failed", "negative: submit_failed", "negative: deadline",
+	"negative: peer_gone", "negative: superseded", "negative: stopped", "negative: closing", "negative: ticket", "negative: tokens",
+	"safe: stopped", "safe: write_failed", "safe: superseded", "safe: peer_gone", "safe: deadline",
+	"sent: ", "sent: cancelled", "sent: dead", "sent: handshake", "sent: lease_over", "sent: short", "sent: submit_failed",
+	"sent: write_failed", "sent: superseded", "sent: closing", "sent: ticket", "sent: tokens",
+	"made safe by status", "made safe by drained", "made safe by drained after a proof", "made safe by fenced", "made safe by gone",
 }
 
 // missing lists what was not reached.
@@ -65,6 +74,26 @@ func (c *simCounts) String() string {
 		fmt.Fprintf(b, "%9d %s\n", c.ends[what], strings.TrimSuffix(what, ": "))
 	}
 	return b.String()
+}
+
+// watched counts by what failed transfers become safe.
+func (n *simNode) watched(core applier) applier {
+	return func(q queued, out []effect) []effect {
+		if q.producer {
+			return core(q, out)
+		}
+		how := "made safe by " + q.event.kind.String()
+		if s := n.w.consumer.sessions[q.event.peer]; q.event.kind == evDrained && s != nil && s.proof {
+			how += " after a proof"
+		}
+		out = core(q, out)
+		for i := range out {
+			if out[i].do == doReport && out[i].report == Safe {
+				n.s.counts.reach(how)
+			}
+		}
+		return out
+	}
 }
 
 func simStack() string { return string(debug.Stack()) }

@@ -73,6 +73,7 @@ type simLeg struct {
 	ranks   map[metadata.Rank]*simLegRank
 	told    time.Duration // when it was told to stop; 0: never
 	failed  bool
+	queued  bool // D: its ranks were told that it will be expected
 	reason  Reason
 }
 
@@ -101,6 +102,30 @@ func (r *simRun) leg(a *simAttempt, again bool) *simLeg {
 	}
 	r.legs[a.id] = l
 	return l
+}
+
+// queue has prefill keep the transfer until there is room, and says so again and again.
+func (l *simLeg) queue() {
+	if l.state != legQueued || l.run.dead {
+		return
+	}
+	l.queued = true
+	for _, n := range l.run.nodes {
+		n.post(func() { n.w.queue(l.attempt.id, l.attempt.p.inc) })
+	}
+	l.run.s.after(l.run.s.times.Beat, l.queue)
+}
+
+// dequeued is a rank's word that prefill does not keep what is queued.
+func (l *simLeg) dequeued(r Report) {
+	if l.state != legQueued || r.Kind != Negative {
+		return // it has been expected meanwhile, which will end too
+	}
+	l.run.s.counts.reach("lost while queued: " + r.Reason.String())
+	l.reason = r.Reason
+	l.abandon("it is not kept")
+	l.release()
+	l.attempt.failed(l)
 }
 
 // reserve waits for blocks and goes on with them.
@@ -215,6 +240,10 @@ func (l *simLeg) offer(n *simNode) {
 	x := l.ranks[n.rank]
 	x.given, x.at = n.clock(), l.run.s.now
 	o := &Offer{ID: l.attempt.id, Peer: l.attempt.d.inc, Tokens: l.tokens, Groups: l.blocks}
+	o.Ticket[0], o.Hash[0] = byte(l.attempt.number), byte(l.attempt.request.tokens)
+	if l.run.s.strike(faultTicket) {
+		o.Ticket[1]++
+	}
 	l.run.s.mix('o', uint64(n.record.Process.PID), uint64(l.attempt.number))
 	n.post(func() { n.w.offer(o) })
 }
@@ -235,6 +264,10 @@ func (l *simLeg) expect() {
 			}
 			l.ranks[n.rank].given, l.ranks[n.rank].at = n.clock(), s.now
 			e := &Expectation{ID: l.attempt.id, Peer: l.attempt.p.inc, Need: [2]int{min(l.attempt.hit, q.tokens), q.tokens}, Groups: l.blocks}
+			e.Ticket[0] = byte(l.attempt.number)
+			if e.Hash[0] = byte(q.tokens); s.strike(faultTokens) {
+				e.Hash[1]++
+			}
 			s.mix('e', uint64(n.record.Process.PID), uint64(l.attempt.number))
 			n.post(func() { n.w.expect(e) })
 		})
@@ -256,7 +289,12 @@ func (l *simLeg) stop(why string) {
 	l.told = s.now
 	prefill := l.run.engine.role == metadata.Prefill
 	switch {
-	case l.state == legQueued, l.state == legDecode:
+	case l.state == legQueued:
+		if l.queued {
+			l.abandon(why)
+		}
+		l.release()
+	case l.state == legDecode:
 		l.release()
 	case l.state == legWorking: // before anything was offered: the blocks are free at once
 		l.abandon(why)

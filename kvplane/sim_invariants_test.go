@@ -15,6 +15,12 @@ func (s *sim) reported(n *simNode, r Report) {
 	s.mix('r', uint64(n.record.Process.PID), uint64(r.Kind), uint64(r.Reason))
 	s.note("%s reports %s %s of attempt %d (%s) %d of %d", n.record.Agent, r.Kind, r.Reason, a.number, r.Detail, r.K, r.N)
 	s.counts.reach(r.Kind.String() + ": " + r.Reason.String())
+	if r.Groups == nil && n.run.engine.role == metadata.Decode {
+		if l != nil {
+			l.dequeued(r)
+		}
+		return
+	}
 	if l == nil {
 		if r.Kind == Sent { // aborted before it was finished: nothing is held
 			return

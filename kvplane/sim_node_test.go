@@ -26,6 +26,7 @@ type simNode struct {
 	rate      int64 // of its clock, in thousandths
 	pause     time.Duration
 	wake      time.Duration // when it runs next; 0: not planned
+	closing   bool
 	dead      bool
 	died      time.Duration
 	known     map[string]uint64 // by engine: the newest generation that it was told of
@@ -73,6 +74,7 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 		cfg.Log = slog.New(slog.NewTextHandler(&simLog{n}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: simLogAttr}))
 	}
 	n.w = newWriter(s.ctx, cfg, n.record, simHost(n))
+	n.w.apply = n.watched(n.w.apply)
 	if s.mutant != nil && s.mutant.apply != nil {
 		n.w.apply = s.mutant.apply(s, n, n.w.apply)
 	}
@@ -124,12 +126,10 @@ func (n *simNode) kick(d time.Duration) {
 		return
 	}
 	n.wake = at
-	n.s.at(at, func() {
-		if n.wake == at && !n.dead {
-			n.wake = 0
-			n.turn()
-		}
-	})
+	n.s.push(simStep{at: at, node: n, do: func() {
+		n.wake = 0
+		n.turn()
+	}})
 }
 
 // post hands the owner a call, as the engine's scheduler does.
@@ -155,6 +155,14 @@ func (n *simNode) turn() {
 		}
 	}
 	n.checkAbandoned()
+	if n.closing && n.w.wound() {
+		if err := n.w.sever(); err != nil {
+			n.s.fail("panic", "close: %v", err)
+		}
+		n.s.counts.reach("closed in order")
+		n.kill()
+		return
+	}
 	if at := n.w.next(); at > 0 {
 		n.kick(n.when(at) - n.s.now)
 	}
@@ -182,6 +190,16 @@ func (n *simNode) halt(d time.Duration) {
 	if !n.s.calm && !n.dead {
 		n.pause = max(n.pause, n.s.now+d)
 		n.s.note("%s is paused for %v", n.record.Agent, d)
+	}
+}
+
+// close has the process end in order.
+func (n *simNode) close() {
+	if !n.dead && !n.closing {
+		n.s.note("%s closes", n.record.Agent)
+		n.closing = true
+		n.w.close()
+		n.kick(1)
 	}
 }
 

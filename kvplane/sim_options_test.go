@@ -59,6 +59,9 @@ const (
 	faultAgain  // a leg is dispatched twice
 	faultWrong  // and to an engine that it is not for
 	faultForget // the router names a generation that is over
+	faultTicket // the legs come with different tickets
+	faultTokens // the sides disagree about the tokens
+	faultClose  // an engine ends in order
 	simFaults   // how many there are
 )
 
@@ -67,7 +70,7 @@ var simFaultNames = [...]string{
 	"post", "break", "tail", "slow", "stuck", "notify", "next-poll", "second-pass",
 	"connection", "partition", "crash", "crash-rank", "silent", "unproven", "restart", "zombie", "pause", "pause-rank", "clock",
 	"slow-lookup", "lookup", "stale", "failover",
-	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget",
+	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close",
 }
 
 func (f simFault) String() string { return simFaultNames[f] }

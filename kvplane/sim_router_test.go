@@ -172,6 +172,9 @@ func (a *simAttempt) dispatch(r *simRun, again bool) {
 				}
 				if s.strike(faultQueue) {
 					s.after(s.extent(faultQueue, 2*s.times.Lease), l.reserve)
+					if s.dice[faultQueue].IntN(2) == 0 {
+						l.queue()
+					}
 					return
 				}
 			}

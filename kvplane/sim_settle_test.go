@@ -1,6 +1,10 @@
 package kvplane
 
-import "pdrouter/metadata"
+import (
+	"time"
+
+	"pdrouter/metadata"
+)
 
 // settled checks, when nothing is left to happen, that nothing is held.
 func (s *sim) settled() {
@@ -60,7 +64,7 @@ func (r *simRun) settled() {
 // unsettled says what is still going on long after the faults have ended.
 func (s *sim) unsettled() {
 	if s.open > 0 {
-		s.fail("L1", "%d requests have no answer %v after the faults", s.open, simSettle)
+		s.fail("L1", "%d requests have no answer %v after the faults", s.open, s.settle())
 	}
 	for _, e := range s.engines {
 		for _, r := range e.runs {
@@ -69,7 +73,7 @@ func (s *sim) unsettled() {
 			}
 			for _, a := range s.attempts {
 				if l := r.legs[a.id]; l != nil {
-					s.fail("L2", "%s still has attempt %d after %v: state %d, %v", r.inc.ID(), a.number, simSettle, l.state, l.blocks)
+					s.fail("L2", "%s still has attempt %d after %v: state %d, %v", r.inc.ID(), a.number, s.settle(), l.state, l.blocks)
 				}
 			}
 			for _, n := range r.nodes {
@@ -107,13 +111,15 @@ func (s *sim) heal() {
 	}
 	for _, e := range s.engines {
 		for _, r := range e.runs {
-			if r.dead && !s.fences && !s.oneHost {
+			if r.dead && !s.fences && !s.oneHost && !s.serial { // else everybody finds out
 				s.after(s.some(4e9), func() { s.reap(r) })
 			}
 		}
 	}
+	late := 4*s.times.Wait + 2*s.times.Lease // then the last delayed message has come and has had its effect
+	s.after(late, s.overdue)
 	// A healthy pair must serve at the first attempt, once what the faults left behind is over.
-	at := 2*s.times.Lease + s.times.Wait
+	at := late
 	for _, p := range s.engines {
 		for _, d := range s.engines {
 			if p.role != metadata.Prefill || d.role != metadata.Decode {
@@ -125,6 +131,27 @@ func (s *sim) heal() {
 				q.hit, q.probe, q.pair = 0, true, [2]*simEngine{p, d}
 				s.send(q)
 			})
+		}
+	}
+}
+
+// overdue checks, when the faults are long over, that what they left behind is over too: what was begun a lease and a
+// wait ago has no reason to be there.
+func (s *sim) overdue() {
+	for _, e := range s.engines {
+		r := e.current()
+		for _, a := range s.attempts {
+			l := r.legs[a.id]
+			if l == nil || l.state != legPlaned {
+				continue
+			}
+			last := time.Duration(0)
+			for _, x := range l.ranks {
+				last = max(last, x.at)
+			}
+			if last+s.times.Lease+s.times.Wait+5*time.Second < s.now {
+				s.fail("L2", "%s still has attempt %d, begun at %v", r.inc.ID(), a.number, last)
+			}
 		}
 	}
 }

@@ -41,10 +41,38 @@ var (
 func (t *simTransport) Name() string          { return "sim" }
 func (t *simTransport) Polled() bool          { return t.s.polled }
 func (t *simTransport) Wake() <-chan struct{} { return nil }
-func (t *simTransport) Close() error          { return nil }
 
 func (t *simTransport) Open(string, []Memory) ([]byte, string, error) {
 	return nil, "", errors.New("the simulator opens nothing")
+}
+
+// Close ends what is under way. Only a process on the same host may still copy what it has begun to.
+func (t *simTransport) Close() error {
+	for _, l := range t.links {
+		for _, w := range slices.Clone(l.writing) {
+			for _, c := range w.chunks {
+				if !c.left {
+					c.drop()
+				}
+			}
+			w.ended = true
+		}
+		l.writing, l.lost = nil, true
+	}
+	for _, c := range t.landing {
+		c.drop()
+	}
+	if t.s.oneHost && !t.s.fences {
+		return nil
+	}
+	for w := range t.s.writes { // every one alike: the order does not matter
+		if w.link.to == t.node {
+			for _, c := range w.chunks {
+				c.drop()
+			}
+		}
+	}
+	return nil
 }
 
 // waiting says that a poll would find something.

@@ -55,9 +55,10 @@ type simFailure struct {
 func (f *simFailure) String() string { return f.rule + ": " + f.text }
 
 type simStep struct {
-	at time.Duration
-	n  uint64
-	do func()
+	at   time.Duration
+	n    uint64
+	do   func()
+	node *simNode // whose owner is to run, unless it has changed its mind
 }
 
 type simQueue []simStep
@@ -77,9 +78,12 @@ func (q *simQueue) Pop() any {
 }
 
 // at and after plan an event.
-func (s *sim) at(at time.Duration, do func()) {
+func (s *sim) at(at time.Duration, do func()) { s.push(simStep{at: max(at, s.now+1), do: do}) }
+
+func (s *sim) push(step simStep) {
 	s.pushed++
-	heap.Push(&s.queue, simStep{at: max(at, s.now+1), n: s.pushed, do: do})
+	step.n = s.pushed
+	heap.Push(&s.queue, step)
 }
 
 func (s *sim) after(d time.Duration, do func()) { s.at(s.now+d, do) }
@@ -159,17 +163,19 @@ func runSim(o simOptions, m *mutant, counts *simCounts, tracing bool) (result si
 	return result
 }
 
-// Bounds on what a run may take.
-const (
-	simMaxEvents = 400_000
-	simSettle    = 4 * time.Minute // from the end of the faults until nothing is left
-)
+const simMaxEvents = 400_000 // of one run
+
+// settle bounds how long it takes from the end of the faults until nothing is left.
+func (s *sim) settle() time.Duration { return 5*s.times.Wait + 4*s.times.Lease + time.Minute }
 
 // play runs until nothing is left to happen, in two halves: with faults, and after them.
 func (s *sim) play() {
 	s.at(s.opts.until, s.heal)
 	for len(s.queue) > 0 {
 		step := heap.Pop(&s.queue).(simStep)
+		if n := step.node; n != nil && (n.dead || n.wake != step.at) {
+			continue
+		}
 		s.now = step.at
 		s.events++
 		s.mix(uint64(s.now))
@@ -177,7 +183,7 @@ func (s *sim) play() {
 		switch {
 		case s.events > simMaxEvents:
 			s.fail("L3", "more than %d events", simMaxEvents)
-		case s.now > s.opts.until+simSettle:
+		case s.now > s.opts.until+s.settle():
 			s.unsettled()
 			return
 		}
