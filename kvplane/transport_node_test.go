@@ -95,6 +95,17 @@ func (l link) missing() error {
 	return nil
 }
 
+// wired says whether a link is to go from one namespace to another: tcp that finds no memory there, tcp over several
+// connections, and NIXL without shared memory.
+func (l link) wired() bool {
+	return l.title == "tcp" || l.title == "tcp-copied" || l.title == "nixl-tcp"
+}
+
+// hostVariable is the address that an agent listens on in the namespaces of TestTransportNamespaces.
+const hostVariable = "PDROUTER_TEST_HOST"
+
+func namespaced() bool { return os.Getenv(hostVariable) != "" }
+
 // memoryPermitted says why a process here may not read another one of the same user that is not its child.
 func memoryPermitted() error {
 	if thisProcess().IsZero() {

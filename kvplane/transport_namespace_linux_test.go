@@ -18,15 +18,11 @@ import (
 // between two processes start each peer in another network namespace and another one of process ids, so that it can
 // neither be reached but over the wire between the two, nor have its memory read.
 const (
-	// hostVariable is the address that an agent in such a namespace listens on.
-	hostVariable = "PDROUTER_TEST_HOST"
 	// wireVariable is the network interface that a peer process waits for.
 	wireVariable = "PDROUTER_TEST_WIRE"
 
 	nearHost = "10.213.0.1"
 )
-
-func namespaced() bool { return os.Getenv(hostVariable) != "" }
 
 // ip runs the ip command for each line.
 func ip(lines ...string) error {
@@ -91,12 +87,6 @@ func TestNamespaceWires(t *testing.T) {
 // ownSystem lets /sys show the network of this namespace: UCX looks for its devices there.
 func ownSystem() error {
 	return errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("sysfs", "/sys", "sysfs", 0, ""))
-}
-
-// wired says whether a link is to go from one namespace to another: tcp that finds no memory there, tcp over several
-// connections, and NIXL without shared memory.
-func (l link) wired() bool {
-	return l.title == "tcp" || l.title == "tcp-copied" || l.title == "nixl-tcp"
 }
 
 var wires atomic.Int32 // made so far: each peer process has its own
