@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -51,4 +52,17 @@ func FuzzNIXLBlob(f *testing.F) {
 			t.Fatalf("%+v is outside of %+v", r, s)
 		}
 	})
+}
+
+// TestNIXLBlobClaims has a blob of a few bytes claim two thousand million stretches of memory: it gets no room for them.
+func TestNIXLBlobClaims(t *testing.T) {
+	b := []byte("\x83\xa1v\x01\xa2md\xc4\x00\xa6memory\xdd\x7f\xff\xff\xff")
+	allocated := testing.AllocsPerRun(1, func() {
+		if _, _, err := parseNIXLBlob(b); err == nil || !strings.Contains(err.Error(), "stretches of memory") {
+			t.Errorf("taken, or refused for another reason: %v", err)
+		}
+	})
+	if allocated > 50 {
+		t.Errorf("%v allocations", allocated)
+	}
 }

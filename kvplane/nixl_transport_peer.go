@@ -15,7 +15,30 @@ import (
 type nixlBlob struct {
 	Version  int      `msgpack:"v"`
 	Metadata []byte   `msgpack:"md"` // NIXL's own
-	Memory   []Memory `msgpack:"memory"`
+	Memory   memories `msgpack:"memory"`
+}
+
+// memories is a list whose length is checked before room is made for it.
+type memories []Memory
+
+// DecodeMsgpack implements msgpack.CustomDecoder.
+func (m *memories) DecodeMsgpack(d *msgpack.Decoder) error {
+	n, err := d.DecodeArrayLen()
+	if err != nil {
+		return err
+	}
+	if n > maxRegions {
+		return fmt.Errorf("%d stretches of memory; want at most %d", n, maxRegions)
+	}
+	*m = make(memories, 0, max(n, 0))
+	for range n {
+		var x Memory
+		if err := d.Decode(&x); err != nil {
+			return err
+		}
+		*m = append(*m, x)
+	}
+	return nil
 }
 
 const nixlBlobVersion = 1
