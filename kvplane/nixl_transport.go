@@ -116,7 +116,7 @@ func (t *NIXL) Open(agent string, memory []Memory) (blob []byte, bell string, er
 	if err != nil {
 		return nil, "", fail(err)
 	}
-	if blob, err = msgpack.Marshal(nixlBlob{Version: nixlBlobVersion, Metadata: md, Memory: t.memory}); err != nil {
+	if blob, err = msgpack.Marshal(nixlBlob{Version: nixlBlobVersion, Metadata: md, Memory: memories(t.memory)}); err != nil {
 		return nil, "", fail(err)
 	}
 	if bell, err = t.bell.listen(t.cfg.Doorbell, t.cfg.Advertise); err != nil {
