@@ -14,6 +14,7 @@ func (s *sim) draw() {
 	s.polled = !s.fences && s.rng.IntN(4) > 0
 	s.serial = s.rng.IntN(2) == 0
 	s.oneHost = s.rng.IntN(3) == 0
+	s.tickets = s.rng.IntN(2) == 0
 	s.times = Times{Lease: 6 * time.Second, Wait: 5 * time.Second, Deadline: 3 * time.Second, Queue: 10 * time.Second}
 	if s.rng.IntN(4) == 0 {
 		s.times = Times{}

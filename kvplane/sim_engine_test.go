@@ -240,7 +240,7 @@ func (l *simLeg) offer(n *simNode) {
 	x := l.ranks[n.rank]
 	x.given, x.at = n.clock(), l.run.s.now
 	o := &Offer{ID: l.attempt.id, Peer: l.attempt.d.inc, Tokens: l.tokens, Groups: l.blocks}
-	o.Ticket[0], o.Hash[0] = byte(l.attempt.number), byte(l.attempt.request.tokens)
+	o.Ticket, o.Hash[0] = l.attempt.ticket(), byte(l.attempt.request.tokens)
 	if l.run.s.strike(faultTicket) {
 		o.Ticket[1]++
 	}
@@ -264,7 +264,7 @@ func (l *simLeg) expect() {
 			}
 			l.ranks[n.rank].given, l.ranks[n.rank].at = n.clock(), s.now
 			e := &Expectation{ID: l.attempt.id, Peer: l.attempt.p.inc, Need: [2]int{min(l.attempt.hit, q.tokens), q.tokens}, Groups: l.blocks}
-			e.Ticket[0] = byte(l.attempt.number)
+			e.Ticket = l.attempt.ticket()
 			if e.Hash[0] = byte(q.tokens); s.strike(faultTokens) {
 				e.Hash[1]++
 			}

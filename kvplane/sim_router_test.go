@@ -129,6 +129,14 @@ func (q *simRequest) try() {
 	s.after(simDeadline, func() { a.lose("deadline") })
 }
 
+// ticket is the gateway's, where it gives any.
+func (a *simAttempt) ticket() (t [16]byte) {
+	if a.request.s.tickets {
+		t[0] = byte(a.number)
+	}
+	return t
+}
+
 // pick chooses an engine's generation, as far as the router knows.
 func (q *simRequest) pick(side int, role metadata.Role) *simRun {
 	s := q.s

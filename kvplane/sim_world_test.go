@@ -32,6 +32,7 @@ type sim struct {
 	fences    bool // the transport can fence
 	polled    bool // the transport must be polled
 	serial    bool // a new generation starts only when the old one is gone
+	tickets   bool // the gateway gives tickets
 	oneHost   bool // every process can be judged by every other
 	engines   []*simEngine
 	nodes     []*simNode
