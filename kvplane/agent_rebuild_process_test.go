@@ -39,9 +39,7 @@ func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *process, 
 	for _, id := range ids[1:] {
 		child.do(order{Do: "offer", Transfer: id}, nil)
 	}
-	if err := child.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	child.stop()
 	for _, id := range ids {
 		d.abandon(id)
 	}
@@ -92,18 +90,7 @@ func TestRebuildUnderStoppedProducer(t *testing.T) {
 			}
 		}
 		child.do(order{Do: "meet", Peers: dir.records[d.inc.Engine]}, nil)
-		for attempt := range 5 { // the first may fail: what P offers may still be owed to the old agents
-			id := NewTransferID()
-			child.do(order{Do: "offer", Transfer: id}, nil)
-			d.expect(id, p, [2]int{0, 12}, toD)
-			d.over(id)
-			if !slices.Contains(d.kinds(id), "negative") {
-				return
-			}
-			t.Logf("attempt %d: %v", attempt, d.reasons(id))
-			time.Sleep(renewPause)
-		}
-		t.Error("the pair does not work any more")
+		served(t, d, p, child)
 	})
 }
 
