@@ -99,7 +99,9 @@ func TestLegsThatDoNotBelongTogether(t *testing.T) {
 	}{
 		{name: "the same", p: [2][16]byte{one, two}, d: [2][16]byte{one, two}},
 		{name: "unknown to P", d: [2][16]byte{one, two}},
-		{name: "unknown to D", p: [2][16]byte{one, two}},
+		{name: "tokens unknown to D", p: [2][16]byte{one, two}, d: [2][16]byte{one}},
+		{name: "D without a ticket", p: [2][16]byte{one, two}, d: [2][16]byte{{}, two}, want: Ticket,
+			details: "ticket: 01000000000000000000000000000000 on P, 00000000000000000000000000000000 on D"},
 		{name: "another ticket", p: [2][16]byte{one, one}, d: [2][16]byte{two, two}, want: Ticket,
 			details: "ticket: 01000000000000000000000000000000 on P, 02000000000000000000000000000000 on D"},
 		{name: "other tokens", p: [2][16]byte{one, one}, d: [2][16]byte{one, two}, want: Tokens,

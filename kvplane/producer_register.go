@@ -199,7 +199,7 @@ func (p *producer) serve(r *registration) {
 func differ(o *Offer, m *message) (Reason, string) {
 	var none [16]byte
 	switch {
-	case o.Ticket != m.ticket && o.Ticket != none && m.ticket != none:
+	case o.Ticket != m.ticket && o.Ticket != none: // without one, D could be anybody's
 		return Ticket, fmt.Sprintf("ticket: %x on P, %x on D", o.Ticket, m.ticket)
 	case o.Hash != m.hash && o.Hash != none && m.hash != none:
 		return Tokens, fmt.Sprintf("token hash: %x on P, %x on D", o.Hash, m.hash)
