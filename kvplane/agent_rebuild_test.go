@@ -226,3 +226,29 @@ func TestAgentEpoch(t *testing.T) {
 		}
 	}
 }
+
+// TestRebuiltPeerCostsNoTransfer: whoever has lost the connection to an agent asks the directory before it begins a
+// transfer with that engine, and so meets the agent that the rank was rebuilt as.
+func TestRebuiltPeerCostsNoTransfer(t *testing.T) {
+	for _, who := range []string{"p", "d"} {
+		t.Run(who, func(t *testing.T) {
+			net := newFakeNet()
+			inBubble(t, net, 2, 4, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+				whole(t, p, d)
+				r := map[string]*rig{"p": p, "d": d}[who]
+				old := r.records[1].Agent
+				r.rebuild(1, net.transport(), dir)
+				net.kill(old)
+				time.Sleep(10 * time.Second)
+				dir.mu.Lock()
+				dir.slow, dir.asked = 100*time.Millisecond, 0
+				dir.mu.Unlock()
+				whole(t, p, d)
+				whole(t, p, d)
+				if dir.asked > 6 {
+					t.Errorf("the directory was asked %d times; want once by each rank that had lost the agent, and by the new one", dir.asked)
+				}
+			})
+		})
+	}
+}

@@ -61,7 +61,7 @@ func (w *writer) seek(id TransferID, from metadata.Incarnation) {
 	switch {
 	case err != nil:
 		w.fail(w.stepConsumer, id, err)
-	case e.peers == nil:
+	case e.peers == nil || w.unsure(from, e):
 		e.expects = append(e.expects, id)
 	default:
 		w.producers(id, e)
@@ -85,7 +85,7 @@ func (w *writer) offer(o *Offer) {
 	switch {
 	case err != nil:
 		w.fail(w.stepProducer, o.ID, err)
-	case e.peers == nil:
+	case e.peers == nil || w.unsure(o.Peer, e):
 		e.offers = append(e.offers, o.ID)
 	default:
 		w.consumers(o.ID, e)

@@ -67,7 +67,7 @@ func (w *writer) hanging() map[metadata.Incarnation]bool {
 		}
 	}
 	for inc, e := range w.engines {
-		if e.peers == nil && len(e.expects) > 0 { // of which nothing is known yet
+		if len(e.expects) > 0 { // which wait until it is known whom they hear from
 			out[inc] = true
 		}
 	}

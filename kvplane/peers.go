@@ -17,6 +17,7 @@ type peer struct {
 	plan      *Pair // from here to it; nil until something was planned
 	connected bool
 	gone      bool
+	unsure    bool          // its connection was lost, and nothing was heard of it since: it may have been rebuilt
 	writes    int           // in progress
 	attempts  int           // connections in a row that were lost without a word
 	retry     time.Duration // when to connect again; 0 is not
@@ -108,13 +109,19 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	for _, r := range records {
 		e.peers = append(e.peers, w.addPeer(r))
 	}
-	for _, id := range e.expects {
+	w.serveAll(e)
+}
+
+// serveAll goes on with all that has waited for an engine's records.
+func (w *writer) serveAll(e *engine) {
+	expects, offers := e.expects, e.offers
+	e.expects, e.offers = nil, nil
+	for _, id := range expects {
 		w.producers(id, e)
 	}
-	for _, id := range e.offers {
+	for _, id := range offers {
 		w.consumers(id, e)
 	}
-	e.expects, e.offers = nil, nil
 	w.unpark(e)
 }
 
@@ -331,7 +338,7 @@ func (w *writer) lost(agent string, err error) {
 	}
 	w.log.Info("kvplane: connection lost", "peer", agent, "err", err)
 	w.cfg.Transport.Disconnect(agent)
-	p.connected = false
+	p.connected, p.unsure = false, true
 	w.step(event{kind: evDown, peer: p.id})
 	w.watch(w.cfg.Times.Resend)
 }

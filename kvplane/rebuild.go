@@ -171,8 +171,20 @@ func (w *writer) renew(inc metadata.Incarnation, e *engine) {
 		if err == nil {
 			w.renewedAs(e, records)
 		}
-		w.unpark(e)
+		for _, p := range e.peers {
+			p.unsure = false
+		}
+		w.serveAll(e)
 	})
+}
+
+// unsure says that an engine is looked up again before a transfer begins with it: a rank that was lost may have been
+// rebuilt, and a transfer with its old agent would fail.
+func (w *writer) unsure(inc metadata.Incarnation, e *engine) bool {
+	if slices.ContainsFunc(e.peers, func(p *peer) bool { return p.unsure }) {
+		w.renew(inc, e)
+	}
+	return e.renewing
 }
 
 // renewedAs puts the agents that ranks have been rebuilt as in the place of the old ones. Never an older one.
