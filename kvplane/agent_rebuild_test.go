@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -251,4 +252,37 @@ func TestRebuiltPeerCostsNoTransfer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRebuiltInSilence: the transport does not notice that the old agent is gone. Whoever gets no answer to its
+// registration asks the directory, so that the rebuilt rank is met, also one that writes nothing.
+func TestRebuiltInSilence(t *testing.T) {
+	net := newFakeNet()
+	synctest.Test(t, func(t *testing.T) {
+		sp := side(4)
+		sp.heads = 1 // the others only notify
+		d4 := side(1)
+		d4.heads = 1
+		p, d, dir := pairOf(t, func() Transport { return net.transport() }, sp, d4, Times{})
+		whole(t, p, d)
+		p.rebuild(3, net.transport(), dir)
+		id := NewTransferID()
+		p.fill(id, fromP[0], 12)
+		p.offer(id, d, 12, fromP)
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.await(id, Sent)
+		d.over(id)
+		time.Sleep(time.Minute)
+		next := NewTransferID()
+		p.offer(next, d, 12, fromP)
+		d.expect(next, p, [2]int{0, 12}, toD)
+		d.await(next, Ready)
+		for _, x := range p.await(next, Sent) {
+			if x.Reason != 0 {
+				t.Errorf("rank %s has kept its blocks until %s", x.Rank, x.Reason)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		settled(t, p, d)
+	})
 }

@@ -27,6 +27,10 @@ func (w *writer) do(x *effect) {
 		}
 		w.publish(TransferEvent{Transfer: x.id.String(), Event: "registered", Peer: p.record.Agent, Blocks: blocks(x.expect.Groups)})
 		w.send(p, m)
+		if x.k > 0 { // it does not answer: its rank may have been rebuilt
+			p.unsure = true
+			w.doubt(p)
+		}
 	case doCancel:
 		w.send(p, &message{kind: msgCancel, seq: x.seq, id: x.id, why: x.reason.String()})
 		if x.k > 0 {
@@ -77,6 +81,7 @@ func (w *writer) send(p *peer, m *message) {
 	w.active = w.now()
 	w.spoke = w.active
 	if err := w.cfg.Transport.Send(p.record.Agent, w.seal(p, m)); err != nil {
+		p.unsure = true
 		w.log.Debug("kvplane: send", "peer", p.record.Agent, "err", err)
 	}
 }
