@@ -18,18 +18,18 @@ func mutants() []*mutant {
 		{name: "free before the answer to a cancel", apply: mutantEarlyFree},
 		{name: "the other leg is forgotten", apply: mutantOtherLeg},
 		{name: "a reference serves again", apply: mutantReuse},
-		{name: "no floor", apply: mutantNoFloor},
-		{name: "free at a death without drain", apply: mutantNoDrain},
+		{name: "no floor", rare: true, apply: mutantNoFloor},
+		{name: "free at a death without drain", rare: true, apply: mutantNoDrain},
 		{name: "one report for failed and reusable", apply: mutantOneReport},
 		{name: "lists are aligned by their ends", apply: mutantAlign},
 		{name: "a write is posted twice", transport: mutantPostTwice},
-		{name: "matched by the request's id", apply: mutantRequestID},
+		{name: "matched by the request's id", rare: true, apply: mutantRequestID},
 		{name: "a negative result is dropped", apply: mutantDropNegative},
 		{name: "one consumer is counted twice", apply: mutantCountTwice},
 		{name: "free at failed without drain", apply: mutantFailedNoDrain},
 		{name: "not begun is answered while writing", apply: mutantNotBegun},
 		{name: "consumers are only notified", apply: mutantNotifyOnly},
-		{name: "a drain without its passes", apply: mutantNoPasses},
+		{name: "a drain without its passes", rare: true, apply: mutantNoPasses},
 	}
 }
 

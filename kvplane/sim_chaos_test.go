@@ -12,6 +12,9 @@ func (s *sim) draw() {
 	s.swarm()
 	s.fences = s.rng.IntN(2) == 0
 	s.polled = !s.fences && s.rng.IntN(4) > 0
+	if s.afterPolls && s.rng.IntN(4) > 0 {
+		s.fences, s.polled = false, true
+	}
 	s.serial = s.rng.IntN(2) == 0
 	s.oneHost = s.rng.IntN(3) == 0
 	s.tickets = s.rng.IntN(2) == 0
@@ -77,6 +80,13 @@ func (s *sim) chaos() {
 						s.counts.reach("two generations at once")
 						e.start()
 					}
+				})
+			}
+			if s.strike(faultRebuild) {
+				i := s.dice[faultRebuild].IntN(64)
+				s.at(moment(faultRebuild), func() {
+					nodes := e.current().nodes
+					nodes[i%len(nodes)].rebuild()
 				})
 			}
 			if s.strike(faultClose) {

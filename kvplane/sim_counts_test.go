@@ -35,7 +35,7 @@ func (c *simCounts) add(o *simCounts) {
 
 // simWanted is what a long run must reach beside every fault.
 var simWanted = [...]string{
-	"released", "freed", "closed", "ready: ", "closed in order", "restarted", "two generations at once", "client left",
+	"released", "freed", "closed", "ready: ", "closed in order", "rebuilt", "restarted", "two generations at once", "client left",
 	"answer: ok", "answer: failed", "answer: left", "dispatched twice: refused",
 	"fence", "admitted", "write refused by a fence", "proof by the kernel", "proof by a supervisor",
 	"write failed", "landed after its failure was reported", "landed after its handle was given up", "landed after its writer's death",

@@ -88,14 +88,15 @@ func (n *simNode) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 			return r.records, nil
 		}
 	}
-	n.asked++
+	asked := n.t
 	s.after(d, func() {
 		records, err := answer()
-		n.asked--
 		n.post(func() {
-			if errors.Is(err, ErrSuperseded) {
+			switch {
+			case asked != n.t: // the agent was rebuilt meanwhile and has forgotten its questions
+			case errors.Is(err, ErrSuperseded):
 				n.told(inc.Engine, inc.Generation+1)
-			} else if err == nil {
+			case err == nil:
 				n.told(inc.Engine, inc.Generation)
 			}
 			then(records, err)

@@ -58,9 +58,6 @@ func (e *simEngine) start() *simRun {
 	return r
 }
 
-// node returns the process of a rank.
-func (r *simRun) node(rank metadata.Rank) *simNode { return r.nodes[rank.PP*r.engine.shape.tp+rank.TP] }
-
 // simLeg is one engine's part in an attempt.
 type simLeg struct {
 	run     *simRun
@@ -234,7 +231,7 @@ func (l *simLeg) compute() {
 }
 
 func (l *simLeg) offer(n *simNode) {
-	if n.dead || l.run.dead {
+	if n.dead || n.closing || l.run.dead {
 		return
 	}
 	x := l.ranks[n.rank]
@@ -259,7 +256,7 @@ func (l *simLeg) expect() {
 			lag = s.extent(faultLag, time.Second)
 		}
 		s.after(lag, func() {
-			if n.dead || r.dead {
+			if n.dead || n.closing || r.dead {
 				return
 			}
 			l.ranks[n.rank].given, l.ranks[n.rank].at = n.clock(), s.now

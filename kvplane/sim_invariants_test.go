@@ -132,7 +132,7 @@ func (s *sim) writesFor(p *simEngine, rank metadata.Rank, d *simNode) bool {
 // checkSafe looks for bytes on their way into blocks that were said to be safe.
 func (s *sim) checkSafe(n *simNode, l *simLeg) {
 	for w := range s.writes { // any of them is a failure: the order does not matter
-		if n.t.barred[w.link.from.record.Agent] {
+		if n.t.barred[w.link.as] {
 			continue // it will be refused
 		}
 		if w.link.to == n && w.attempt == l.attempt.number && !w.over {

@@ -27,10 +27,10 @@ type simNode struct {
 	pause     time.Duration
 	wake      time.Duration // when it runs next; 0: not planned
 	closing   bool
+	rebuilt   bool
 	dead      bool
 	died      time.Duration
 	known     map[string]uint64 // by engine: the newest generation that it was told of
-	asked     int               // look-ups not answered
 	abandoned map[TransferID]time.Duration
 }
 
@@ -57,14 +57,8 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 		Agent: run.inc.ID() + "/" + rank.String(), EngineID: run.inc.ID(), Layout: n.memory.layout, Key: key[:],
 		Process: metadata.Process{Boot: host, Namespaces: "1", PID: number, Started: 1},
 	}
-	n.t = &simTransport{s: s, node: n, peers: map[string]*simLink{}, barred: map[string]bool{}}
-	var transport Transport = n.t
-	if s.fences {
-		transport = &simFencer{n.t}
-	}
-	if s.mutant != nil && s.mutant.transport != nil {
-		transport = s.mutant.transport(n, transport)
-	}
+	var transport Transport
+	n.t, transport = n.transport(n.record.Agent)
 	cfg := Config{
 		Self: n.record, Transport: transport, Times: s.times, Allow: Allow{TokensFirstSplit: true},
 		SerialStarts: s.serial, Log: slog.New(slog.DiscardHandler),
@@ -81,6 +75,59 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 	s.nodes = append(s.nodes, n)
 	s.agents[n.record.Agent] = n
 	return n
+}
+
+// transport makes the node's end of the network under an agent's name.
+func (n *simNode) transport(agent string) (*simTransport, Transport) {
+	t := &simTransport{s: n.s, name: agent, node: n, peers: map[string]*simLink{}, barred: map[string]bool{}}
+	var as Transport = t
+	if n.s.fences {
+		as = &simFencer{t}
+	}
+	if m := n.s.mutant; m != nil && m.transport != nil {
+		as = m.transport(n, as)
+	}
+	return t, as
+}
+
+// simForgetful says that an agent forgets by its rebuild what was abandoned before it was expected.
+const simForgetful = true
+
+// simSkipDrain says that an agent must not be rebuilt while it drains what the dead have left.
+const simSkipDrain = true
+
+// rebuild gives the node's owner a new transport under a new name, as an agent does to end a quarantine. The engine
+// publishes the record that goes with it a little later.
+func (n *simNode) rebuild() {
+	if n.dead || n.closing || n.rebuilt || n.s.oneHost && !n.s.fences { // there it would end nothing
+		return
+	}
+	for _, x := range n.s.nodes {
+		if simSkipDrain && x.dead && n.s.now-x.died < 4*time.Second {
+			return
+		}
+	}
+	n.rebuilt = true
+	n.s.counts.faults[faultRebuild]++
+	n.post(func() {
+		n.s.counts.reach("rebuilt")
+		record := n.record
+		record.Agent += "#2"
+		key := sha256.Sum256(n.record.Key)
+		record.Key = key[:]
+		t, as := n.transport(record.Agent)
+		n.w.replace(record, n.w.host, as)
+		n.s.note("%s is rebuilt", record.Agent)
+		n.s.agents[record.Agent] = n
+		n.record, n.t = record, t
+		if simForgetful {
+			clear(n.abandoned)
+		}
+		n.s.after(n.s.some(50*time.Millisecond), func() {
+			n.run.records = slices.Clone(n.run.records)
+			n.run.records[slices.Index(n.run.nodes, n)] = record
+		})
+	})
 }
 
 func simHost(n *simNode) host {

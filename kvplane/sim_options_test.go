@@ -62,7 +62,8 @@ const (
 	faultTicket // the legs come with different tickets
 	faultTokens // the sides disagree about the tokens
 	faultClose  // an engine ends in order
-	simFaults   // how many there are
+	faultRebuild
+	simFaults // how many there are
 )
 
 var simFaultNames = [...]string{
@@ -70,7 +71,7 @@ var simFaultNames = [...]string{
 	"post", "break", "tail", "slow", "stuck", "notify", "next-poll", "second-pass",
 	"connection", "partition", "crash", "crash-rank", "silent", "unproven", "restart", "zombie", "pause", "pause-rank", "clock",
 	"slow-lookup", "lookup", "stale", "failover",
-	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close",
+	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close", "rebuild",
 }
 
 func (f simFault) String() string { return simFaultNames[f] }
@@ -165,9 +166,11 @@ func (s *sim) swarm() {
 		}
 	}
 	if r.IntN(2) == 0 {
-		for _, f := range simThemes[r.IntN(len(simThemes))] {
-			s.weight[f] = max(s.weight[f], [...]int{200, 400, 700}[r.IntN(3)])
+		theme := simThemes[r.IntN(len(simThemes))]
+		for _, f := range theme {
+			s.weight[f] = max(s.weight[f], [...]int{300, 500, 700}[r.IntN(3)])
 		}
+		s.afterPolls = slices.Contains(theme, faultNextPoll)
 	}
 	for f, off := range s.opts.without {
 		if off {

@@ -125,14 +125,40 @@ func (s *sim) heal() {
 			if p.role != metadata.Prefill || d.role != metadata.Decode {
 				continue
 			}
-			at += s.times.Deadline / 10
+			for range s.warm() {
+				at += s.times.Deadline
+				s.after(at, func() { s.send(s.probe(p, d)) })
+			}
+			at += s.times.Deadline
 			s.after(at, func() {
-				q := s.drawRequest()
-				q.hit, q.probe, q.pair = 0, true, [2]*simEngine{p, d}
+				q := s.probe(p, d)
+				q.probe = s.warm() == 0 || simJudgeRebuilt
 				s.send(q)
 			})
 		}
 	}
+}
+
+// warm is how many requests a pair is sent before it must serve: where ranks were rebuilt, their peers find out by them.
+func (s *sim) warm() int {
+	for _, n := range s.nodes {
+		if n.rebuilt {
+			return simWarm
+		}
+	}
+	return 0
+}
+
+const (
+	simWarm         = 3
+	simJudgeRebuilt = true
+)
+
+// probe is a request between two engines that needs all of its tokens.
+func (s *sim) probe(p, d *simEngine) *simRequest {
+	q := s.drawRequest()
+	q.hit, q.pair = 0, [2]*simEngine{p, d}
+	return q
 }
 
 // overdue checks, when the faults are long over, that what they left behind is over too: what was begun a lease and a

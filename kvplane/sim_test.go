@@ -31,7 +31,7 @@ func TestSimulator(t *testing.T) {
 			first = uint64(time.Now().Unix()) * 1_000_000
 		}
 	}
-	seeds, workers := 200, 1
+	seeds, workers := 500, 1
 	switch {
 	case long:
 		seeds, workers = 1<<62, runtime.GOMAXPROCS(0)

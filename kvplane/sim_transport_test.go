@@ -11,6 +11,7 @@ import (
 // simTransport is one node's end of the simulated network. With fences it behaves like tcp, without like NIXL.
 type simTransport struct {
 	s       *sim
+	name    string // of the agent: a rebuilt one has another
 	node    *simNode
 	peers   map[string]*simLink
 	links   []*simLink // in the order of their making: no map decides an order
@@ -27,6 +28,8 @@ type simFencer struct{ *simTransport }
 // simLink is what a node keeps about a peer that it has connected to.
 type simLink struct {
 	from, to *simNode
+	as       string // the agent's name at this end
+	agent    string // and at the other
 	lost     bool
 	broken   bool // the next use finds out that it is lost
 	leaving  bool // disconnected while writes were in progress
@@ -65,13 +68,16 @@ func (t *simTransport) Close() error {
 	if t.s.oneHost && !t.s.fences {
 		return nil
 	}
-	for w := range t.s.writes { // every one alike: the order does not matter
-		if w.link.to == t.node {
-			for _, c := range w.chunks {
-				c.drop()
+	for _, n := range t.s.nodes {
+		for _, l := range slices.Clone(n.t.links) {
+			if l.to == t.node && l.agent == t.name {
+				for _, w := range slices.Clone(l.writing) {
+					w.cut()
+				}
 			}
 		}
 	}
+	t.s.cutTails("", t.node)
 	return nil
 }
 
@@ -91,15 +97,15 @@ func (t *simTransport) Connect(peer metadata.Record) error {
 	}
 	t.node.checkVoid("connects to", peer.Incarnation)
 	to := s.agents[peer.Agent]
-	l = &simLink{from: t.node, to: to}
+	l = &simLink{from: t.node, to: to, as: t.name, agent: peer.Agent}
 	t.peers[peer.Agent] = l
 	t.links = append(t.links, l)
 	s.mix('c', uint64(t.node.record.Process.PID), uint64(to.record.Process.PID))
 	s.note("%s connects to %s", t.node.record.Agent, peer.Agent)
 	switch {
-	case to.dead && s.fences:
+	case l.nobody() && s.fences:
 		s.after(s.some(5*time.Millisecond), func() { l.lose() })
-	case to.dead:
+	case l.nobody():
 		l.broken = true
 	case !s.reaches(t.node, to) && s.fences:
 		s.after(s.some(5*time.Second), func() {
@@ -112,6 +118,9 @@ func (t *simTransport) Connect(peer metadata.Record) error {
 	}
 	return nil
 }
+
+// nobody says that the agent at the other end is no more: its process is dead, or it was rebuilt under another name.
+func (l *simLink) nobody() bool { return l.to.dead || l.to.t.name != l.agent }
 
 // supersede ends what an older connection of the same pair had under way.
 func (s *sim) supersede(l *simLink) {
@@ -170,13 +179,13 @@ func (l *simLink) lose() {
 	}
 	l.lost = true
 	s := l.from.s
-	s.note("%s loses %s", l.from.record.Agent, l.to.record.Agent)
+	s.note("%s loses %s", l.as, l.agent)
 	if s.fences {
 		for _, w := range slices.Clone(l.writing) {
 			w.fail()
 		}
 	}
-	l.from.arrive(Incoming{Kind: PeerLost, Agent: l.to.record.Agent, Err: errSimLost}, true)
+	l.from.arrive(Incoming{Kind: PeerLost, Agent: l.agent, Err: errSimLost}, true)
 }
 
 func (t *simTransport) Send(agent string, body []byte) error {
@@ -184,16 +193,17 @@ func (t *simTransport) Send(agent string, body []byte) error {
 	if err != nil {
 		return err
 	}
-	t.s.deliver(t.node, l.to, body)
+	t.s.deliver(l, body)
 	return nil
 }
 
 // deliver carries a message: late, twice, damaged, to somebody else, or not at all.
-func (s *sim) deliver(from, to *simNode, body []byte) {
+func (s *sim) deliver(l *simLink, body []byte) {
+	from, to := l.from, l.to
 	body = slices.Clone(body)
-	in := Incoming{Kind: MessageReceived, Agent: from.record.Agent, Body: body}
+	in := Incoming{Kind: MessageReceived, Agent: l.as, Body: body}
 	s.mix('m', uint64(from.record.Process.PID), uint64(to.record.Process.PID), uint64(len(body)))
-	if s.strike(faultLose) || !s.reaches(from, to) {
+	if s.strike(faultLose) || !s.reaches(from, to) || l.nobody() {
 		return
 	}
 	if s.strike(faultGarble) {
@@ -274,7 +284,7 @@ func (f *simFencer) Fence(agent string) error {
 	f.barred[agent] = true
 	if from := s.agents[agent]; from != nil {
 		for _, l := range slices.Clone(from.t.links) {
-			if l.to != f.node {
+			if l.to != f.node || l.as != agent {
 				continue
 			}
 			for _, w := range slices.Clone(l.writing) {
@@ -286,7 +296,7 @@ func (f *simFencer) Fence(agent string) error {
 				}
 			})
 		}
-		s.cutTails(from, f.node)
+		s.cutTails(agent, f.node)
 	}
 	return nil
 }

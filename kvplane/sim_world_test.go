@@ -27,24 +27,25 @@ type sim struct {
 	tracing bool
 	history []string
 
-	model     simModel
-	times     Times
-	fences    bool // the transport can fence
-	polled    bool // the transport must be polled
-	serial    bool // a new generation starts only when the old one is gone
-	tickets   bool // the gateway gives tickets
-	oneHost   bool // every process can be judged by every other
-	engines   []*simEngine
-	nodes     []*simNode
-	agents    map[string]*simNode
-	cuts      map[[2]*simEngine]int // partitions, by direction
-	directory simDirectory
-	requests  []*simRequest
-	attempts  []*simAttempt // attempt i is number i+1: 0 owns nothing
-	byID      map[TransferID]*simAttempt
-	writes    map[*simWrite]bool // of which bytes may still land
-	posts     map[simPost]*simWrite
-	open      int // requests without an answer
+	model      simModel
+	times      Times
+	fences     bool // the transport can fence
+	polled     bool // the transport must be polled
+	serial     bool // a new generation starts only when the old one is gone
+	tickets    bool // the gateway gives tickets
+	afterPolls bool // what lands only at the target's poll is the theme
+	oneHost    bool // every process can be judged by every other
+	engines    []*simEngine
+	nodes      []*simNode
+	agents     map[string]*simNode
+	cuts       map[[2]*simEngine]int // partitions, by direction
+	directory  simDirectory
+	requests   []*simRequest
+	attempts   []*simAttempt // attempt i is number i+1: 0 owns nothing
+	byID       map[TransferID]*simAttempt
+	writes     map[*simWrite]bool // of which bytes may still land
+	posts      map[simPost]*simWrite
+	open       int // requests without an answer
 }
 
 // simFailure is a broken invariant.
@@ -167,7 +168,9 @@ func runSim(o simOptions, m *mutant, counts *simCounts, tracing bool) (result si
 const simMaxEvents = 400_000 // of one run
 
 // settle bounds how long it takes from the end of the faults until nothing is left.
-func (s *sim) settle() time.Duration { return 5*s.times.Wait + 4*s.times.Lease + time.Minute }
+func (s *sim) settle() time.Duration {
+	return 5*s.times.Wait + 4*s.times.Lease + 20*s.times.Deadline + time.Minute
+}
 
 // play runs until nothing is left to happen, in two halves: with faults, and after them.
 func (s *sim) play() {

@@ -151,7 +151,7 @@ func (c *simChunk) leave() {
 	case from.dead:
 		c.drop()
 		return
-	case to.dead:
+	case w.link.nobody() && !w.link.copies():
 		w.fail()
 		w.link.broken = true
 		return
@@ -178,10 +178,10 @@ func (c *simChunk) arrive() {
 	to := w.link.to
 	switch {
 	case c.dead:
-	case to.dead:
+	case w.link.nobody() && !w.link.copies():
 		w.fail()
 		c.drop()
-	case to.s.fences && to.t.barred[w.link.from.record.Agent]:
+	case to.s.fences && to.t.barred[w.link.as]:
 		to.s.counts.reach("write refused by a fence")
 		w.cut()
 		w.link.lose()
@@ -199,11 +199,14 @@ func (c *simChunk) arrive() {
 	}
 }
 
+// copies says that the writer's process copies by itself, whatever the target's agent does: only death ends that.
+func (l *simLink) copies() bool { return l.from.s.oneHost && !l.from.s.fences && !l.to.dead }
+
 // land puts the bytes into the target's memory.
 func (c *simChunk) land() {
 	w := c.write
 	from, to := w.link.from, w.link.to
-	if c.dead || c.done || to.dead {
+	if c.dead || c.done || w.link.nobody() && !w.link.copies() {
 		return
 	}
 	c.done = true
@@ -243,7 +246,7 @@ func (w *simWrite) notified() {
 	if w.link.from.dead && !s.fences || s.strike(faultNotify) {
 		return
 	}
-	s.deliver(w.link.from, w.link.to, w.notify)
+	s.deliver(w.link, w.notify)
 }
 
 // closed counts a chunk that is at its end.
@@ -283,10 +286,10 @@ func (w *simWrite) cut() {
 	s.after(s.some(300*time.Microsecond), func() { w.fail() })
 }
 
-// cutTails drops what ended writes have on their way.
-func (s *sim) cutTails(from, to *simNode) {
+// cutTails drops what ended writes have on their way, those of one agent or all.
+func (s *sim) cutTails(from string, to *simNode) {
 	for w := range s.writes { // every one alike: the order does not matter
-		if w.link.from == from && w.link.to == to {
+		if (w.link.as == from || from == "") && w.link.to == to && w.link.agent == to.t.name {
 			for _, c := range w.chunks {
 				if c.left {
 					c.drop()
@@ -305,11 +308,11 @@ func (w *simWrite) end(err error) {
 	l := w.link
 	l.writing = slices.DeleteFunc(l.writing, func(x *simWrite) bool { return x == w })
 	if l.leaving && len(l.writing) == 0 {
-		delete(l.from.t.peers, l.to.record.Agent)
+		delete(l.from.t.peers, l.agent)
 		l.from.t.links = slices.DeleteFunc(l.from.t.links, func(x *simLink) bool { return x == l })
 	}
-	l.from.s.note("write of attempt %d from %s to %s ends: %v", w.attempt, l.from.record.Agent, l.to.record.Agent, err)
-	l.from.arrive(Incoming{Kind: WriteEnded, Agent: l.to.record.Agent, ID: w.id, Err: err}, true)
+	l.from.s.note("write of attempt %d from %s to %s ends: %v", w.attempt, l.as, l.agent, err)
+	l.from.arrive(Incoming{Kind: WriteEnded, Agent: l.agent, ID: w.id, Err: err}, true)
 }
 
 // die ends a transport with its process: what had left lands, and its peers find out.
@@ -329,7 +332,7 @@ func (t *simTransport) die() {
 	}
 	silent := s.strike(faultSilent)
 	for _, n := range s.nodes {
-		l := n.t.peers[t.node.record.Agent]
+		l := n.t.peers[t.name]
 		if l == nil || n.dead {
 			continue
 		}
