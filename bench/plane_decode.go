@@ -97,7 +97,7 @@ func (d *planeDecode) do(ctx context.Context, o planeOrder) (planeAnswer, error)
 		return d.run(o)
 	case "hold":
 		for i := range o.Count {
-			d.expect(o.First+i, o.Blocks)
+			d.rank.agent.Expect(d.expectation(o.First+i, o.Blocks))
 		}
 		return planeAnswer{}, d.until(func(s kvplane.Status) bool { return s.Expectations >= o.Count })
 	case "drop":
@@ -128,11 +128,12 @@ func (d *planeDecode) until(ok func(kvplane.Status) bool) error {
 	return fmt.Errorf("the agent's books do not settle: %+v", d.rank.agent.Status())
 }
 
-func (d *planeDecode) expect(i, blocks int) {
-	d.rank.agent.Expect(kvplane.Expectation{
+// expectation is what decode registers for the i-th transfer.
+func (d *planeDecode) expectation(i, blocks int) kvplane.Expectation {
+	return kvplane.Expectation{
 		ID: planeID(i), Peer: d.peer.Incarnation, Need: [2]int{0, blocks * planeBlockTokens},
 		Groups: []kvplane.BlockList{{Blocks: planeBlocks(d.rank.layout, i, blocks, decodeSide)}},
-	})
+	}
 }
 
 // run registers transfers one after the other, each offered before, and checks what came.
@@ -140,8 +141,9 @@ func (d *planeDecode) run(o planeOrder) (planeAnswer, error) {
 	var a planeAnswer
 	for i := o.First; i < o.First+o.Count; i++ {
 		ranks := kvplane.NewAggregate([]metadata.Rank{{}})
+		e := d.expectation(i, o.Blocks)
 		start := time.Now()
-		d.expect(i, o.Blocks)
+		d.rank.agent.Expect(e)
 		r := <-d.rank.reports
 		if v := ranks.Step(r.Report); v != kvplane.Released || r.ID != planeID(i) {
 			return a, fmt.Errorf("transfer %d: %s %s: %s", i, v, r.Reason, r.Detail)

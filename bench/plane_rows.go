@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 // bandwidth pushes large transfers of shuffled blocks, in turns with what limits them.
@@ -47,7 +49,10 @@ func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (
 // limit returns what moves the same bytes without a plane.
 func (s *planeStage) limit(ctx context.Context, which string, bytes int) (func() (time.Duration, error), func(), error) {
 	if which == "plain copy" {
-		to := make([]byte, len(s.rank.memory))
+		to, free, err := kvplane.AllocateMemory(len(s.rank.memory))
+		if err != nil {
+			return nil, nil, err
+		}
 		copy(to, s.rank.memory) // its pages are there
 		i := 0
 		return func() (time.Duration, error) {
@@ -59,7 +64,7 @@ func (s *planeStage) limit(ctx context.Context, which string, bytes int) (func()
 				copy(to[int(into[j])*size:][:size], s.rank.memory[int(from[j])*size:][:size])
 			}
 			return time.Since(start), nil
-		}, func() {}, nil
+		}, func() { _ = free() }, nil
 	}
 	a, err := s.tell(planeOrder{Do: "sink", Bytes: bytes, Conns: 1})
 	if err != nil {
