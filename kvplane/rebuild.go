@@ -33,13 +33,22 @@ func (a *Agent) Rebuild(t Transport) (metadata.Record, error) {
 	}
 	select {
 	case err := <-answer:
-		if err != nil {
-			return metadata.Record{}, err
-		}
-		return a.Record(), nil
+		return a.outcome(err)
 	case <-a.done:
+	}
+	select { // it may have been carried out, and then its transport was closed with the agent
+	case err := <-answer:
+		return a.outcome(err)
+	default:
 		return metadata.Record{}, ErrClosed
 	}
+}
+
+func (a *Agent) outcome(err error) (metadata.Record, error) {
+	if err != nil {
+		return metadata.Record{}, err
+	}
+	return a.Record(), nil
 }
 
 // rebuild runs on the owner's goroutine.
@@ -81,7 +90,9 @@ func (w *writer) replace(self metadata.Record, h host, t Transport) {
 	w.leave()
 	w.self, w.host, w.cfg.Transport = self, h, t
 	w.log = w.cfg.Log.With("agent", self.Agent)
+	producer, consumer := w.producer, w.consumer
 	w.reset()
+	w.keepEnded(producer, consumer)
 	w.rebuilt = w.now()
 	if len(w.remnants) > 0 {
 		w.watch(w.cfg.Times.Resend)
@@ -95,7 +106,8 @@ type remnant struct {
 	near []metadata.Record // the ranks that may
 }
 
-// leave keeps what is not safe though the agent that it came through is gone.
+// leave keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead may
+// run on this host, nothing lands any more now that the transport is closed.
 func (w *writer) leave() {
 	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), compareIDs) {
 		r := w.consumer.receipts[id]
@@ -107,6 +119,10 @@ func (w *writer) leave() {
 			if w.neighbour(record.Process) {
 				x.near = append(x.near, record)
 			}
+		}
+		if len(x.near) == 0 {
+			w.report(&x.last)
+			continue
 		}
 		w.remnants[id] = x
 	}
