@@ -20,7 +20,11 @@ func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *w
 
 // reset forgets all peers and what was between them and this agent.
 func (w *writer) reset() {
+	before := w.producer
 	w.producer, w.consumer = newProducer(w.cfg.Times), newConsumer(w.cfg.Times)
+	if before != nil {
+		w.producer.bounds = before.bounds
+	}
 	w.timers, w.vigil, w.stuck = timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
 	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[peerID]*peer{}
 	w.writes, w.sent, w.tell, w.parked, w.spoke = map[uint64]*write{}, map[TransferID]uint64{}, nil, 0, 0

@@ -10,6 +10,7 @@ import (
 // the tables of docs/kvplane.md. It performs no I/O, starts no goroutine and reads no clock.
 type producer struct {
 	times    Times
+	bounds   bounds
 	sessions map[peerID]*inbound
 	given    map[TransferID]*given
 	order    lineup[*inbound]
@@ -33,7 +34,8 @@ type inbound struct {
 	waiting int  // registrations that wait for an offer
 	writing int  // registrations that are being written
 	floor   uint64
-	low     uint64 // an unknown number below it has ended so long ago that it is forgotten, or will never be begun
+	low     uint64 // an unknown number below it is never begun: it was refused, is forgotten, or comes too late
+	burnt   uint64 // and one below this may have been written, and has ended
 	regs    map[uint64]*registration
 	order   lineup[*registration]
 }
@@ -108,13 +110,23 @@ func (s givenState) String() string {
 
 // Bounds on what peers may make an agent remember.
 const (
-	maxEarly         = 1 << 12 // registrations of one session that wait for an offer
-	maxRegistrations = 1 << 14 // of one session, what is remembered of ended ones included
+	maxEarly         = 1 << 12
+	maxRegistrations = 1 << 14
 	maxGiven         = 1 << 16
 )
 
+// bounds are these, where a test needs smaller ones.
+type bounds struct {
+	early         int // registrations of one session that wait for an offer
+	registrations int // of one session, what is remembered of ended ones included
+	given         int // transfers
+}
+
 func newProducer(t Times) *producer {
-	return &producer{times: t, sessions: map[peerID]*inbound{}, given: map[TransferID]*given{}}
+	return &producer{
+		times: t, bounds: bounds{early: maxEarly, registrations: maxRegistrations, given: maxGiven},
+		sessions: map[peerID]*inbound{}, given: map[TransferID]*given{},
+	}
 }
 
 // Step applies one event and appends to out what the owner must do. What an effect points to is good until the next

@@ -35,8 +35,8 @@ func (p *producer) pulse(s *inbound, b *beat) {
 	case r == nil && b.seq < s.floor:
 		return // a late one
 	case r == nil && (b.seq < s.low || p.closing):
-		answer.status = status{state: statusNotBegun, reason: Spent}
-		if p.closing {
+		answer.status = s.forgotten(b.seq)
+		if p.closing && b.seq >= s.low {
 			answer.status.reason = Closing
 		}
 	case r == nil: // D sends it again

@@ -3,7 +3,7 @@ package kvplane
 // early remembers a transfer that is known only from its consumers, or only as given up; nil if there is no room. The
 // transfer that was spent first makes room: it is never offered again, so a registration for it starts nothing.
 func (p *producer) early(id TransferID) *given {
-	for len(p.given) >= maxGiven {
+	for len(p.given) >= p.bounds.given {
 		oldest := p.spent.pop()
 		if oldest == nil {
 			return nil
@@ -92,8 +92,8 @@ func (p *producer) retire(g *given) {
 	}
 }
 
-// clear forgets a transfer and what its consumers have registered. That their numbers are never begun again is
-// remembered in one number of each session.
+// clear forgets a transfer and what its consumers have registered. That their numbers are never begun again, and
+// which may have been written, is remembered in two numbers of each session.
 func (p *producer) clear(g *given) {
 	g.wake = 0
 	delete(p.given, g.id)
@@ -102,6 +102,9 @@ func (p *producer) clear(g *given) {
 		if r.in() {
 			delete(r.from.regs, r.seq)
 			r.from.low = max(r.from.low, r.seq+1)
+			if r.status.state != statusNotBegun {
+				r.from.burnt = max(r.from.burnt, r.seq+1)
+			}
 		}
 	}
 }

@@ -7,7 +7,7 @@ func (p *producer) raise(s *inbound, floor uint64) {
 	if floor <= s.floor {
 		return
 	}
-	if floor-s.floor <= maxRegistrations { // the rule: it rises by a few
+	if floor-s.floor <= uint64(p.bounds.registrations) { // the rule: it rises by a few
 		for seq := s.floor; seq < floor; seq++ {
 			if r := s.regs[seq]; r != nil {
 				p.forget(s, r)
@@ -66,7 +66,7 @@ func (p *producer) register(e event) {
 	}
 	r, reason := p.admit(s, e)
 	if reason != 0 {
-		p.refuse(e, reason)
+		p.refuse(s, e, reason)
 		return
 	}
 	r.msg, r.digest, r.asked = e.msg, e.msg.digest, true
@@ -92,11 +92,11 @@ func (p *producer) admit(s *inbound, e event) (*registration, Reason) {
 		return nil, Closing
 	case e.seq < s.low:
 		return nil, Spent
-	case len(s.regs) >= maxRegistrations:
+	case len(s.regs) >= p.bounds.registrations:
 		return nil, Full
 	}
 	g := p.given[e.id]
-	if s.waiting >= maxEarly && e.kind == evRegister && (g == nil || g.state == givenEarly) {
+	if s.waiting >= p.bounds.early && e.kind == evRegister && (g == nil || g.state == givenEarly) {
 		return nil, Full
 	}
 	if g == nil {
@@ -123,8 +123,10 @@ func (p *producer) admit(s *inbound, e event) (*registration, Reason) {
 	return r, 0
 }
 
-// refuse answers without remembering anything: the same message would be refused again.
-func (p *producer) refuse(e event, why Reason) {
+// refuse answers in a final state without a place to keep it. That the number is not begun later, when there is room,
+// is remembered in one number of the session. So are the numbers below it that are still on their way: each is refused
+// when it comes, and told so.
+func (p *producer) refuse(s *inbound, e event, why Reason) {
 	switch why {
 	case Full:
 		p.drop(e, dropFull)
@@ -133,7 +135,21 @@ func (p *producer) refuse(e event, why Reason) {
 	default:
 		p.drop(e, dropConflict)
 	}
-	p.emit(effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: status{state: statusNotBegun, reason: why}})
+	st := status{state: statusNotBegun, reason: why}
+	if e.seq < s.low {
+		st = s.forgotten(e.seq)
+	}
+	s.low = max(s.low, e.seq+1)
+	p.emit(effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: st})
+}
+
+// forgotten is what D is told of an unknown number that is never begun. If it may have been written, D must not take it
+// for one that never was.
+func (s *inbound) forgotten(seq uint64) status {
+	if seq < s.burnt {
+		return status{state: statusFailed, reason: Spent}
+	}
+	return status{state: statusNotBegun, reason: Spent}
 }
 
 func (p *producer) cancel(e event) {
@@ -147,7 +163,7 @@ func (p *producer) cancel(e event) {
 	if r == nil { // it has overtaken its registration, which will find this
 		made, reason := p.admit(s, e)
 		if reason != 0 {
-			p.refuse(e, reason)
+			p.refuse(s, e, reason)
 			return
 		}
 		p.end(made, status{state: statusNotBegun, reason: Cancelled}, true)

@@ -14,6 +14,12 @@ import (
 func play(t *testing.T, side, text string) *stepper {
 	t.Helper()
 	s := newStepper(side)
+	s.play(t, text)
+	return s
+}
+
+func (s *stepper) play(t *testing.T, text string) {
+	t.Helper()
 	var got, want []string
 	last := ""
 	check := func() {
@@ -40,7 +46,6 @@ func play(t *testing.T, side, text string) *stepper {
 		}
 	}
 	check()
-	return s
 }
 
 // The rows of the table of faults that concern the plane, as scripts of one side each. What they have in common: no
