@@ -58,6 +58,7 @@ type NIXL struct {
 	peers     map[string]*nixlPeer
 	preparing []*nixlPeer // whose places are not ready yet
 	writing   nixlWrites
+	looked    time.Time  // when NIXL was last asked for messages
 	ended     []Incoming // known before the next Poll
 	closed    bool
 }
@@ -145,7 +146,7 @@ func (t *NIXL) send(agent string, body []byte) error {
 		t.lose(agent, p, err)
 		return fmt.Errorf("%w: %w", ErrPeerLost, err)
 	}
-	t.bell.ring(p.bell)
+	t.ringFor(p)
 	return nil
 }
 
@@ -154,7 +155,12 @@ func (t *NIXL) Poll(out []Incoming) []Incoming {
 	if t.closed || t.agent == nil {
 		return out
 	}
+	since := t.looked // what is here now has come after that
+	t.looked = time.Now()
 	err := t.agent.Notifications(func(sender string, body []byte) {
+		if p := t.peers[sender]; p != nil {
+			p.heard = since
+		}
 		out = append(out, Incoming{Kind: MessageReceived, Agent: sender, Body: body})
 	})
 	if err != nil {

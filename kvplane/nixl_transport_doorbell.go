@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 )
 
 // doorbell is a datagram socket whose arrivals wake an owner that sleeps. What a datagram holds is not looked at, and
@@ -54,6 +55,16 @@ func (d *doorbell) listening() {
 		case d.wake <- struct{}{}:
 		default: // it rings already
 		}
+	}
+}
+
+// alert is how long a peer is not rung for after it has spoken: it is polling still, for attentive.
+const alert = attentive / 2
+
+// ringFor wakes a peer's owner, unless it is awake.
+func (t *NIXL) ringFor(p *nixlPeer) {
+	if time.Since(p.heard) > alert {
+		t.bell.ring(p.bell)
 	}
 }
 

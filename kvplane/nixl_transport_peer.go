@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -47,6 +48,7 @@ const nixlBlobVersion = 1
 type nixlPeer struct {
 	remote   spans
 	bell     netip.AddrPort // invalid: it has none
+	heard    time.Time      // it has spoken since
 	prepared *nixlPrepared  // nil until somebody asked
 	writing  int            // handles in progress; the metadata must stay while there are any
 	leaving  bool           // the owner disconnected

@@ -79,11 +79,11 @@ func (t *NIXL) start(w *nixlWrite) {
 	status, err := w.handle.Post()
 	w.failed = err
 	w.peer.writing++
-	t.bell.ring(w.peer.bell)
 	if status != nixl.InProgress && err == nil {
 		t.end(w, nil)
 		return
 	}
+	t.ringFor(w.peer) // over sockets it must help the bytes on
 	t.writing.add(w)
 }
 
@@ -101,7 +101,7 @@ func (t *NIXL) end(w *nixlWrite, err error) {
 	if err != nil {
 		t.lose(w.agent, w.peer, err)
 	} else {
-		t.bell.ring(w.peer.bell) // its notification went out just now
+		t.ringFor(w.peer) // its notification went out just now
 	}
 	t.forget(w.agent, w.peer)
 }

@@ -2,9 +2,34 @@ package kvplane
 
 import "time"
 
-// rest is how long the owner may sleep after so many passes without news; forever: until something rings, without a
-// timer.
-func (w *writer) rest(idle int) (wait time.Duration, forever bool) {
+// lull is what an owner of a polled transport has done since the last news.
+type lull struct {
+	passes int
+	dozes  int
+	first  time.Duration // when it first looked
+	still  bool          // the clock does not move while the owner spins
+}
+
+const (
+	// attentive is how long the owner of a polled transport spins after something has happened: an answer, or the
+	// engine's next word, mostly comes within that. A peer that has just spoken is not rung for: see alert.
+	attentive = 400 * time.Microsecond
+	// spins in which the clock has not moved say that it never will.
+	spins = 1000
+	// dozes are the short sleeps that follow while something is under way, as many as fill a grace.
+	dozes = 500
+	// dozing stands for one of them.
+	dozing = time.Duration(-1)
+	// grace is how long a polled transport is polled after something has happened: a message may be on its way out, a
+	// connection being made, or what a doorbell announced not there yet.
+	grace = 50 * time.Millisecond
+	// slowest is how long a byte takes of a write that the owner spins for. Whatever is slower waits for a network.
+	slowest = 2 * time.Nanosecond
+)
+
+// rest is how long the owner may sleep after a pass without news: 0 is not at all, dozing for a moment; forever: until
+// something rings, without a timer.
+func (w *writer) rest(l *lull) (wait time.Duration, forever bool) {
 	at := w.next()
 	if at > 0 {
 		wait = max(at-w.now(), 1)
@@ -12,34 +37,38 @@ func (w *writer) rest(idle int) (wait time.Duration, forever bool) {
 	if !w.cfg.Transport.Polled() || !w.outstanding() {
 		return wait, at == 0
 	}
-	if p := pause(idle); at == 0 || p < wait {
+	if p := w.pause(l); at == 0 || p < wait {
 		wait = p
 	}
 	return wait, false
 }
 
-// pause is how long the owner of a polled transport sleeps after so many passes without news. What a peer posts is
-// announced by its doorbell; the last step is only for what comes without.
-func pause(idle int) time.Duration {
+// pause is how long the owner of a polled transport sleeps after a pass without news. What a peer posts is announced by
+// its doorbell, or has come before this owner's attention ended; the last step is only for what comes without.
+func (w *writer) pause(l *lull) time.Duration {
+	l.passes++
+	if l.passes == 1 {
+		l.first = w.looked
+	}
+	l.still = l.still || l.passes == spins && w.looked == l.first
+	quiet := w.looked - w.active // not until now: the last look must have been after the end of attention
 	switch {
-	case idle < 200:
+	case !l.still && (quiet < attentive || len(w.writes) > 0 && w.looked < w.moving):
 		return 0
-	case idle < 1000:
-		return 20 * time.Microsecond
-	case idle < 3000:
-		return 100 * time.Microsecond
-	case idle < 13000:
+	case !l.still && l.dozes < dozes && (len(w.writes) > 0 || w.awaits()):
+		l.dozes++
+		return dozing
+	case quiet < 10*time.Second:
 		return time.Millisecond
 	}
 	return 10 * time.Millisecond
 }
 
-// grace is how long a polled transport is polled after something has happened: a message may be on its way out, a
-// connection being made, or what a doorbell announced not there yet.
-const grace = 50 * time.Millisecond
-
 // outstanding says whether a polled transport must be polled: a write is in progress, somebody writes here or may, or
 // something has just happened. What waits for the engine or for a peer's first word needs no polling.
 func (w *writer) outstanding() bool {
-	return len(w.writes) > 0 || len(w.awaited) > len(w.remnants) || w.now()-w.active < grace
+	return len(w.writes) > 0 || w.awaits() || w.now()-w.active < grace || w.looked-w.active < attentive
 }
+
+// awaits says whether somebody writes here or may.
+func (w *writer) awaits() bool { return len(w.awaited) > len(w.remnants) }

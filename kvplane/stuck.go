@@ -17,6 +17,7 @@ func (w *writer) posted(x *write) {
 	w.writes[w.lastID] = x
 	x.peer.writes++
 	w.active = x.at
+	w.moving = max(w.moving, x.at) + time.Duration(x.bytes)*slowest
 	if w.stuck.wake == 0 {
 		w.stuck.wake = x.at + stuckAfter
 		w.timers.set(&w.stuck)

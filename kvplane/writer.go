@@ -3,7 +3,6 @@ package kvplane
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"sync"
 	"time"
 
@@ -43,6 +42,7 @@ type writer struct {
 	spoke    time.Duration // when something was last sent
 	rebuilt  time.Duration // when the agent was last rebuilt
 	looked   time.Duration // when the transport was last asked
+	moving   time.Duration // so long at most the bytes of the writes in progress should take
 	woken    time.Duration // when it last rang for an owner that slept
 	stats    Status
 	drops    [drops]int
@@ -134,17 +134,21 @@ func (w *writer) rings() {
 func (w *writer) run() {
 	timer := time.NewTimer(0)
 	timer.Stop()
-	idle := 0 // passes in a row in which nothing happened
+	var l lull
 	for w.ctx.Err() == nil && !w.wound() {
 		if w.pass() {
-			idle = 0
+			l = lull{}
 			w.active = w.now()
 			continue
 		}
-		idle++
-		wait, forever := w.rest(idle)
-		if wait == 0 && !forever {
-			runtime.Gosched()
+		wait, forever := w.rest(&l)
+		switch {
+		case forever:
+		case wait == 0:
+			yield()
+			continue
+		case wait == dozing:
+			doze()
 			continue
 		}
 		var expired <-chan time.Time
@@ -159,7 +163,7 @@ func (w *writer) run() {
 			w.stats.Wakeups++
 			w.woken = w.now()
 			w.active = w.woken // what it announces may still be on its way
-			idle = 0
+			l = lull{}
 		case <-expired:
 		case <-w.ctx.Done():
 		}

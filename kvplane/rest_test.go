@@ -1,0 +1,94 @@
+package kvplane
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// restless is an owner of a polled transport at a time of the test's choosing.
+func restless(t *testing.T) (*writer, *time.Duration) {
+	t.Helper()
+	now := time.Hour
+	net := newFakeNet()
+	net.polled = true
+	tr := net.transport()
+	cfg := Config{Transport: tr, Times: Times{}.withDefaults(), Log: slog.New(slog.DiscardHandler)}
+	return newWriter(context.Background(), cfg, metadata.Record{Agent: "d@1/0/0/0"}, host{now: func() time.Duration { return now }}), &now
+}
+
+// TestRest says how long an owner sleeps after a pass without news, by when something last happened and when it looked.
+func TestRest(t *testing.T) {
+	const never = time.Duration(1<<63 - 1)
+	for _, tc := range []struct {
+		name     string
+		looked   time.Duration // after something happened
+		now      time.Duration // likewise; 0 is when it looked
+		writing  int           // bytes in progress
+		awaiting bool
+		want     time.Duration
+	}{
+		{name: "attentive", looked: attentive - 1, want: 0},
+		{name: "no longer", looked: attentive, want: time.Millisecond},
+		{name: "held up behind its last look", looked: attentive - 1, now: time.Minute, want: 0},
+		{name: "attention is over, grace is not", looked: grace - 1, want: time.Millisecond},
+		{name: "idle", looked: grace, want: never},
+		{name: "awaits", looked: attentive, awaiting: true, want: dozing},
+		{name: "awaits for long", looked: 11 * time.Second, awaiting: true, want: dozing},
+		{name: "moves bytes", looked: 100*time.Microsecond + attentive, writing: 1 << 20, want: 0},
+		{name: "should have moved them", looked: time.Second, writing: 1 << 20, want: dozing},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w, now := restless(t)
+			w.active, w.looked = *now, *now+tc.looked
+			if tc.writing > 0 {
+				w.posted(&write{peer: &peer{}, bytes: uint64(tc.writing)})
+				w.timers = timers{} // not the one that looks for stuck writes
+			}
+			if tc.awaiting {
+				w.awaited[TransferID{1}] = &pending{}
+			}
+			*now += max(tc.looked, tc.now)
+			wait, forever := w.rest(&lull{})
+			if forever {
+				wait = never
+			}
+			if wait != tc.want {
+				t.Errorf("rests for %v; want %v", wait, tc.want)
+			}
+		})
+	}
+}
+
+// TestLullEnds: spinning and dozing come to an end, also where the clock stands still while the owner spins.
+func TestLullEnds(t *testing.T) {
+	for _, step := range []time.Duration{0, time.Microsecond} {
+		w, now := restless(t)
+		w.active, w.looked = *now, *now
+		w.awaited[TransferID{1}] = &pending{}
+		var l lull
+		var spun, dozed int
+		for i := 0; ; i++ {
+			if i > 10*(spins+dozes) {
+				t.Fatalf("a clock in steps of %v: %d spins and %d dozes, and no end", step, spun, dozed)
+			}
+			wait, _ := w.rest(&l)
+			if wait > 0 {
+				break
+			}
+			if wait == dozing {
+				dozed++
+			} else {
+				spun++
+			}
+			*now += step
+			w.looked = *now
+		}
+		if dozed > 0 && step == 0 || spun > spins {
+			t.Errorf("a clock in steps of %v: %d spins, %d dozes", step, spun, dozed)
+		}
+	}
+}
