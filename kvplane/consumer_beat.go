@@ -14,7 +14,7 @@ type pulse struct {
 // not only timed, so that an agent which was itself stopped for a while blames nobody.
 const silence = 4
 
-// stir makes sure that a beat is sent within the pause.
+// stir makes sure that a beat is sent within the pause, or as soon as the one that is not answered is.
 func (c *consumer) stir(s *outbound, pause time.Duration) {
 	at := c.now + pause
 	if s.down || s.void {
@@ -23,8 +23,18 @@ func (c *consumer) stir(s *outbound, pause time.Duration) {
 	if s.wake == 0 || at < s.pulse.next {
 		s.pulse.next = at
 	}
-	if s.wake == 0 || at < s.wake {
+	if s.wake == 0 || at < s.wake && !s.pulse.asked {
 		s.wake = at
+		c.timers.set(s)
+	}
+}
+
+// answered takes a producer's answer to a beat, or what stands for it.
+func (c *consumer) answered(s *outbound) {
+	u := &s.pulse
+	u.asked, u.missed = false, 0
+	if !s.down && s.wake > u.next {
+		s.wake = max(u.next, c.now)
 		c.timers.set(s)
 	}
 }
@@ -133,7 +143,7 @@ func (c *consumer) beatAck(e event) {
 		c.drop(e, dropStranger)
 		return
 	}
-	s.pulse.asked, s.pulse.missed = false, 0
+	c.answered(s)
 	for i := range e.msg.beats {
 		b := &e.msg.beats[i]
 		l := s.links[b.seq]
@@ -185,7 +195,7 @@ func (c *consumer) bye(e event) {
 		c.drop(e, dropStranger)
 		return
 	}
-	s.pulse.asked, s.pulse.missed = false, 0
+	c.answered(s)
 	for _, l := range s.order.all {
 		switch {
 		case !l.in() || l.state == originFinal:
