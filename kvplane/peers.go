@@ -32,11 +32,13 @@ func (p *peer) due() time.Duration { return p.retry }
 
 // engine is what is known of another engine.
 type engine struct {
-	peers   []*peer // in the order of its ranks; nil while it is looked up
-	records []metadata.Record
-	expects []TransferID
-	offers  []TransferID
-	parked  []parked
+	peers    []*peer // in the order of its ranks; nil while it is looked up
+	records  []metadata.Record
+	expected []Producer        // whom this rank hears from; follows from the records, nil until it was asked for
+	owed     []metadata.Record // to whom it owes a completion; likewise
+	expects  []TransferID
+	offers   []TransferID
+	parked   []parked
 
 	renewing bool          // a look-up of its ranks' newest records is under way
 	renewed  time.Duration // when the last one began
@@ -248,13 +250,15 @@ func (w *writer) release(p *peer) {
 
 // producers tells the consumer whom a transfer is registered with.
 func (w *writer) producers(id TransferID, e *engine) {
-	expected, err := Producers(e.records, w.self, w.cfg.Allow)
-	if err != nil {
-		w.fail(w.stepConsumer, id, err)
-		return
+	if e.expected == nil {
+		var err error
+		if e.expected, err = Producers(e.records, w.self, w.cfg.Allow); err != nil {
+			w.fail(w.stepConsumer, id, err)
+			return
+		}
 	}
 	ev := event{kind: evProducers, id: id}
-	for _, x := range expected {
+	for _, x := range e.expected {
 		p := w.agents[x.Record.Agent]
 		if err := w.connect(p); err != nil {
 			w.fail(w.stepConsumer, id, err)
@@ -267,13 +271,15 @@ func (w *writer) producers(id TransferID, e *engine) {
 
 // consumers tells the producer whom it owes a completion.
 func (w *writer) consumers(id TransferID, e *engine) {
-	owed, err := Consumers(w.self, e.records, w.cfg.Allow)
-	if err != nil {
-		w.fail(w.stepProducer, id, err)
-		return
+	if e.owed == nil {
+		var err error
+		if e.owed, err = Consumers(w.self, e.records, w.cfg.Allow); err != nil {
+			w.fail(w.stepProducer, id, err)
+			return
+		}
 	}
 	ev := event{kind: evConsumers, id: id}
-	for _, r := range owed {
+	for _, r := range e.owed {
 		p := w.agents[r.Agent]
 		if err := w.connect(p); err != nil {
 			w.fail(w.stepProducer, id, err)

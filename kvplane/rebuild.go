@@ -222,6 +222,7 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		w.release(old)
 		e.records = slices.Clone(e.records)
 		e.records[i] = r
+		e.expected, e.owed = nil, nil
 		e.peers[i] = w.addPeer(r)
 	}
 }
