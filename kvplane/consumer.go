@@ -16,6 +16,7 @@ type consumer struct {
 	pending  lineup[*receipt]
 	timers   timers
 	closing  bool
+	base     uint64 // of sessions that were forgotten, the highest number used: new ones count on from it
 	beats    []beat // sent in this step
 	out      []effect
 	now      time.Duration
@@ -200,7 +201,7 @@ func (c *consumer) drop(e event, why drop) {
 func (c *consumer) session(peer peerID, inc metadata.Incarnation) *outbound {
 	s := c.sessions[peer]
 	if s == nil {
-		s = &outbound{peer: peer, inc: inc, floor: 1, links: map[uint64]*origin{}}
+		s = &outbound{peer: peer, inc: inc, last: c.base, floor: c.base + 1, links: map[uint64]*origin{}}
 		c.sessions[peer] = s
 		c.order.add(s, (*outbound).in)
 	}

@@ -79,7 +79,7 @@ func (w *writer) send(p *peer, m *message) {
 		m.floor = s.floor
 	}
 	w.active = w.now()
-	w.spoke = w.active
+	w.spoke, p.used = w.active, w.active
 	if err := w.cfg.Transport.Send(p.record.Agent, w.seal(p, m)); err != nil {
 		p.unsure = true
 		w.log.Debug("kvplane: send", "peer", p.record.Agent, "err", err)

@@ -26,6 +26,7 @@ type peer struct {
 	owed      bool          // it must be told the floor
 	session   *session      // nil until there was something to sign or to verify
 	keyless   error         // why there is no session and never will be
+	used      time.Duration // when it was last heard or sent something
 }
 
 func (p *peer) due() time.Duration { return p.retry }
@@ -42,6 +43,7 @@ type engine struct {
 
 	renewing bool          // a look-up of its ranks' newest records is under way
 	renewed  time.Duration // when the last one began
+	asked    time.Duration // when the directory last knew of it
 }
 
 // parked is a message of an agent whose record is not here yet.
@@ -62,14 +64,14 @@ func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
 	if e := w.engines[inc]; e != nil {
 		return e, nil
 	}
-	if newest := w.newest[inc.Engine]; newest > inc.Generation {
+	if w.newest[inc.Engine].least > inc.Generation {
 		return nil, fmt.Errorf("kvplane: %s: %w", inc.ID(), ErrSuperseded)
 	}
 	if inc == w.self.Incarnation {
 		return nil, fmt.Errorf("kvplane: %s is this engine", inc.ID())
 	}
-	if len(w.peers) >= maxPeers {
-		return nil, fmt.Errorf("kvplane: %d peers are known; that is the most", len(w.peers))
+	if err := w.makeRoom(); err != nil {
+		return nil, err
 	}
 	e := &engine{}
 	w.engines[inc] = e
@@ -83,7 +85,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	if e == nil || e.peers != nil {
 		return // superseded meanwhile, and told already; or asked for twice, by an agent that was rebuilt meanwhile
 	}
-	if err == nil && w.newest[inc.Engine] > inc.Generation {
+	if err == nil && w.newest[inc.Engine].least > inc.Generation {
 		err = ErrSuperseded
 	}
 	if err != nil {
@@ -101,13 +103,14 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 		}
 		return
 	}
-	if w.newest[inc.Engine] < inc.Generation {
-		w.newest[inc.Engine] = inc.Generation
+	known := w.newest[inc.Engine].least
+	w.raise(inc.Engine, inc.Generation)
+	if known < inc.Generation {
 		for _, other := range w.olderThan(inc) {
 			w.gone(other, w.cfg.SerialStarts)
 		}
 	}
-	e.records = records
+	e.records, e.asked = records, w.now()
 	for _, r := range records {
 		e.peers = append(e.peers, w.addPeer(r))
 	}
@@ -183,7 +186,7 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 // gone makes an incarnation void: nothing is sent to it and nothing heard from it any more. Where the
 // transport can fence, nothing of it lands any more either.
 func (w *writer) gone(inc metadata.Incarnation, proof bool) {
-	w.newest[inc.Engine] = max(w.newest[inc.Engine], inc.Generation+1)
+	w.raise(inc.Engine, inc.Generation+1)
 	for _, older := range w.olderThan(inc) { // void with it, though nothing proves that their processes are gone
 		w.gone(older, w.cfg.SerialStarts)
 	}
@@ -192,6 +195,9 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 	fenced := w.fenceAll(records)
 	if e := w.engines[inc]; e != nil {
 		delete(w.engines, inc)
+		for _, p := range e.peers { // first of all, so that nothing that follows is said to it
+			p.gone, p.retry = true, 0
+		}
 		for _, id := range e.expects {
 			w.fail(w.stepConsumer, id, ErrSuperseded)
 		}
@@ -200,7 +206,6 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 		}
 		w.parked -= len(e.parked)
 		for _, p := range e.peers {
-			p.gone, p.retry = true, 0
 			w.release(p)
 		}
 	}

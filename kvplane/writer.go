@@ -23,7 +23,9 @@ type writer struct {
 	stuck    stuck
 	ending   ending
 	engines  map[metadata.Incarnation]*engine
-	newest   map[string]uint64 // by engine name: every generation below is void
+	newest   map[string]generation // by engine name
+	room     int                   // how many peers may be known
+	asking   bool                  // the directory is asked whether an engine that nobody uses is still there
 	agents   map[string]*peer
 	peers    map[peerID]*peer
 	lastPeer peerID
@@ -290,7 +292,7 @@ func (w *writer) receive(l *letter) {
 		w.drops[dropMalformed]++
 		return
 	}
-	p.attempts, p.unsure = 0, false
+	p.attempts, p.unsure, p.used = 0, false, w.looked
 	if err := w.connect(p); err != nil {
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		return
