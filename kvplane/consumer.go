@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"slices"
 	"time"
 
 	"pdrouter/metadata"
@@ -39,13 +40,17 @@ type outbound struct {
 	queued lineup[*receipt]
 	past   [64]verdict // the last final words, by number
 	pulse  pulse
-	owing  int           // fenced registrations that it has not answered for
-	wake   time.Duration // the next beat
+	mute   int           // fenced registrations that it has not answered for
+	parted time.Duration // when its connection was lost while something was queued, until it is heard again; 0 is never
+	wake   time.Duration // the next beat, or the end of what is queued
 }
 
 func (s *outbound) due() time.Duration { return s.wake }
 
 func (s *outbound) in() bool { return !s.left }
+
+// keeps says that P is asked to keep something that is queued here.
+func (s *outbound) keeps() bool { return slices.ContainsFunc(s.queued.all, (*receipt).isQueued) }
 
 // verdict is a producer's final word on one number.
 type verdict struct {

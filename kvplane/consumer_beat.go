@@ -32,7 +32,7 @@ func (c *consumer) stir(s *outbound, pause time.Duration) {
 // answered takes a producer's answer to a beat, or what stands for it.
 func (c *consumer) answered(s *outbound) {
 	u := &s.pulse
-	u.asked, u.missed = false, 0
+	u.asked, u.missed, s.parted = false, 0, 0
 	if !s.down && s.wake > u.next {
 		s.wake = max(u.next, c.now)
 		c.timers.set(s)
@@ -41,6 +41,10 @@ func (c *consumer) answered(s *outbound) {
 
 // beat says what D still waits for of a producer, or finds that it does not answer.
 func (c *consumer) beat(s *outbound) {
+	if s.parted > 0 && c.now >= s.parted+c.times.Lease {
+		s.parted = 0
+		c.lapseAll(s, PeerGone, "")
+	}
 	if s.down || s.void {
 		return // up stirs it
 	}

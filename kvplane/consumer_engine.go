@@ -1,5 +1,7 @@
 package kvplane
 
+import "slices"
+
 // queue takes the engine's word that it will expect a transfer later: P is asked to keep it. It ends in an
 // expectation, when it is abandoned or lost, or when the engine has not renewed its word for Times.Queue.
 func (c *consumer) queue(e event) {
@@ -70,9 +72,16 @@ func (c *consumer) producers(e event) {
 	case receiptQueued:
 		for _, x := range e.links {
 			s := c.session(x.peer, r.inc)
+			if slices.Contains(r.waits, s) {
+				continue // another rank was rebuilt
+			}
 			r.waits = append(r.waits, s)
 			s.queued.add(r, (*receipt).isQueued)
-			c.stir(s, c.times.Resend)
+			if s.down {
+				c.part(s)
+			} else {
+				c.stir(s, c.times.Resend)
+			}
 		}
 	case receiptPairing:
 		c.collect(r, e.links)

@@ -37,7 +37,7 @@ func (c *consumer) fence(s *outbound) []*receipt {
 			c.dry(l)
 		default:
 			l.fenced = true
-			s.owing++
+			s.mute++
 		}
 		changed = append(changed, r)
 	}
@@ -46,7 +46,7 @@ func (c *consumer) fence(s *outbound) []*receipt {
 
 // admit lets a fenced peer write again, if it has answered for everything that was fenced, and registers what waits.
 func (c *consumer) admit(s *outbound) {
-	if !s.barred || s.void || s.owing > 0 {
+	if !s.barred || s.void || s.mute > 0 {
 		return
 	}
 	s.barred = false

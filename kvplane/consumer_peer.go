@@ -1,5 +1,7 @@
 package kvplane
 
+import "slices"
+
 // up takes the news that a producer can be reached, for the first time or again.
 func (c *consumer) up(e event) {
 	s := c.sessions[e.peer]
@@ -37,6 +39,20 @@ func (c *consumer) down(e event) {
 	if dangerous && !s.void {
 		c.emit(effect{do: doFence, peer: s.peer})
 	}
+	if s.keeps() {
+		c.part(s)
+	}
+}
+
+// part seeks the connection to a producer that is asked to keep something. When it has heard nothing for a lease it
+// keeps it no more.
+func (c *consumer) part(s *outbound) {
+	if s.parted == 0 {
+		s.parted = c.now
+	}
+	s.wake = max(c.now+1, s.parted+c.times.Lease)
+	c.timers.set(s)
+	c.emit(effect{do: doPair, peer: s.peer})
 }
 
 // gone takes the news that an incarnation of a producer is void, and perhaps the proof that its process is dead.
@@ -64,6 +80,7 @@ func (c *consumer) gone(e event) {
 // void ends a session: nothing is said in it any more.
 func (c *consumer) void(s *outbound, e event) {
 	s.void, s.down, s.wake = true, true, 0
+	c.seekAnew(s, e.peer)
 	s.proof, s.sealed = s.proof || e.proof, s.sealed || e.fenced
 	var drained []*receipt
 	if e.fenced {
@@ -93,12 +110,24 @@ func (c *consumer) void(s *outbound, e event) {
 	c.settle(s)
 }
 
+// seekAnew asks whom to tell instead of one rank that is void that a transfer is queued.
+func (c *consumer) seekAnew(s *outbound, rank peerID) {
+	for _, r := range s.queued.all {
+		if rank != 0 && r.isQueued() && !r.unpaired {
+			r.unpaired = true
+			r.waits = slices.DeleteFunc(r.waits, func(other *outbound) bool { return other == s })
+			c.emit(effect{do: doSeek, peer: s.peer, id: r.id})
+		}
+	}
+	s.queued = lineup[*receipt]{}
+}
+
 // dead settles a producer whose process is proven dead: what it had sent may still land until it is drained.
 func (c *consumer) dead(l *origin) {
 	if l.state != originFinal {
 		if l.session.sealed && !l.fenced {
 			l.fenced = true
-			l.session.owing++
+			l.session.mute++
 		}
 		c.final(l, status{state: statusFailed, reason: Superseded})
 	}

@@ -7,7 +7,7 @@ func (c *consumer) status(e event) {
 		c.drop(e, dropStranger)
 		return
 	}
-	s.pulse.missed = 0
+	s.pulse.missed, s.parted = 0, 0
 	l := s.links[e.seq]
 	switch {
 	case e.seq > s.last || e.seq == 0 || l != nil && l.stranger():
@@ -51,7 +51,7 @@ func (c *consumer) final(l *origin, st status) {
 	l.state, l.status, l.wake, l.held = originFinal, st, 0, false
 	r := l.receipt
 	if l.fenced {
-		l.session.owing--
+		l.session.mute--
 	}
 	l.drained = r.state == receiptReady || l.fenced || l.unsent || st.state != statusFailed && !l.wary
 	if l.drained {

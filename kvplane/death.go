@@ -57,7 +57,7 @@ func (w *writer) look() {
 func (w *writer) hanging() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
 	for _, s := range w.consumer.sessions {
-		if len(s.links) > 0 && !s.proof {
+		if (len(s.links) > 0 || s.keeps()) && !s.proof {
 			out[s.inc] = true
 		}
 	}

@@ -13,6 +13,11 @@ func (w *writer) do(x *effect) {
 	case doDrain:
 		w.drain(x)
 		return
+	case doSeek:
+		if r := w.consumer.receipts[x.id]; r != nil && r.unpaired {
+			w.seek(x.id, r.inc)
+		}
+		return
 	}
 	if p == nil {
 		return // gone

@@ -213,6 +213,10 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		w.log.Info("kvplane: a peer was rebuilt", "peer", old.record.Agent, "as", r.Agent)
 		fenced := w.fenceAll([]metadata.Record{old.record})
 		old.gone, old.retry = true, 0
+		e.records = slices.Clone(e.records)
+		e.records[i] = r
+		e.expected, e.owed = nil, nil
+		e.peers[i] = w.addPeer(r)
 		// Its record is published only after its old transport was closed, so this is also its word that nothing it
 		// had posted is in progress.
 		w.step(event{kind: evGone, peer: old.id, inc: r.Incarnation, proof: true, fenced: fenced})
@@ -220,9 +224,5 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 			f.Admit(old.record.Agent) // the dead write nothing; the transport may forget them
 		}
 		w.release(old)
-		e.records = slices.Clone(e.records)
-		e.records[i] = r
-		e.expected, e.owed = nil, nil
-		e.peers[i] = w.addPeer(r)
 	}
 }

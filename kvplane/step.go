@@ -102,6 +102,7 @@ const (
 	doCancel                     // send a CANCEL
 	doFloor                      // send a FLOOR, unless another message to this peer carries it
 	doPair                       // try to reach a peer
+	doSeek                       // find out again whom a queued transfer hears from
 	doPost                       // plan and post the write of a registration
 	doReport                     // tell the engine
 	doCount                      // k of n completions are in
@@ -115,7 +116,7 @@ const (
 )
 
 var actionNames = [...]string{
-	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "post", "report", "count", "drain", "fence", "admit",
+	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "seek", "post", "report", "count", "drain", "fence", "admit",
 	"send-beat", "send-beat-ack", "send-bye", "drop",
 }
 
