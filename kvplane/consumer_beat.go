@@ -192,7 +192,7 @@ func (c *consumer) refused(s *outbound, b *beat) {
 
 // bye takes the word of a producer that ends in good order: nothing that it has posted is in progress. What it has
 // not begun it never will. That D has not heard of a write does not mean that there was none, so that what was
-// registered is drained; a write that D has heard of has ended too, and how is still to be said.
+// registered is drained; a write that D has heard of has ended too, and how it says no more.
 func (c *consumer) bye(e event) {
 	s := c.sessions[e.peer]
 	if s == nil {
@@ -204,7 +204,7 @@ func (c *consumer) bye(e event) {
 		switch {
 		case !l.in() || l.state == originFinal:
 		case l.began:
-			c.emit(effect{do: doDrop, peer: s.peer, seq: l.seq, id: l.receipt.id, drop: dropState})
+			c.final(l, status{state: statusFailed, reason: Closing})
 		default:
 			l.wary = true
 			c.final(l, status{state: statusNotBegun, reason: Closing})
