@@ -9,6 +9,7 @@ import (
 // Quarantine is what one peer may still write here: blocks of failed transfers.
 type Quarantine struct {
 	Blocks  int     `json:"blocks"`
+	Near    int     `json:"near"`    // of these: what no Rebuild frees, because the peer may copy by itself, on this host
 	Seconds float64 `json:"seconds"` // since the first of them failed
 }
 
@@ -22,12 +23,16 @@ type pending struct {
 // quarantined sums up, by engine id, what may still be written here though nobody waits for it.
 func (w *writer) quarantined() map[string]Quarantine {
 	out := map[string]Quarantine{}
-	for _, a := range w.awaited {
+	_, fences := w.cfg.Transport.(Fencer)
+	for id, a := range w.awaited {
 		if a.failed == 0 {
 			continue
 		}
 		q := out[a.inc.ID()]
 		q.Blocks += a.blocks
+		if w.remnants[id] != nil || !fences && w.neighbours(w.recordsOf(a.inc)) {
+			q.Near += a.blocks
+		}
 		q.Seconds = max(q.Seconds, (w.now() - a.failed).Seconds())
 		out[a.inc.ID()] = q
 	}

@@ -39,7 +39,6 @@ type Engine struct {
 	crowded    map[metadata.Incarnation]time.Time // peers that keep too much in quarantine, since when
 	watching   bool                               // the quarantine is looked at again
 	rebuilding bool
-	rebuilt    time.Time // when the ranks were rebuilt last; zero is never
 	stopping   bool
 	settling   bool // only blocks in quarantine are left, and their time is bounded
 	killed     bool

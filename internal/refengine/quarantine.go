@@ -2,6 +2,7 @@ package refengine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"pdrouter/kvplane"
@@ -35,12 +36,12 @@ type suspect struct {
 	oldest time.Time
 }
 
-// suspects sums up what is in quarantine, by peer, but for what a rebuild did not free already: its peer may run on this
-// host, and only the proof of its death helps.
+// suspects sums up what is in quarantine, by peer, but for what no rebuild frees: its peer may run on this host, and
+// only the proof of its death helps.
 func (e *Engine) suspects() map[metadata.Incarnation]suspect {
 	out := map[metadata.Incarnation]suspect{}
 	for _, t := range e.transfers {
-		if !t.stopped.After(e.rebuilt) {
+		if t.stopped.IsZero() || t.judged {
 			continue
 		}
 		peer := t.seq.req.Handoff.Peer
@@ -89,32 +90,48 @@ func (e *Engine) inspect() {
 		}
 	}
 	if len(due) > 0 && !e.rebuilding {
-		e.rebuilding = true
-		e.tasks.Go(func() {
-			n, all := e.rebuild(due)
-			e.post(func() {
-				e.rebuilding = false
-				e.counts.rebuilds += uint64(n)
-				if all {
-					e.rebuilt = time.Now()
-				}
-			})
-		})
+		e.relieve(due)
 	}
 	if len(found) > 0 {
 		e.watch()
 	}
 }
 
-// rebuild gives every rank that waits for one of the peers a new transport and publishes its new record. It returns how
-// many there were, and whether these were all.
+// relieve has the ranks rebuilt that wait for one of the peers. What has failed because of these by now is judged then;
+// what fails on a rank meanwhile, or because of another peer, may need another rebuild.
+func (e *Engine) relieve(peers []metadata.Incarnation) {
+	e.tell() // that these transfers have failed, to every rank, before it is asked
+	var failed []*transfer
+	for _, t := range e.transfers {
+		if !t.stopped.IsZero() && slices.Contains(peers, t.seq.req.Handoff.Peer) {
+			failed = append(failed, t)
+		}
+	}
+	e.rebuilding = true
+	e.tasks.Go(func() {
+		n, all := e.rebuild(peers)
+		e.post(func() {
+			e.rebuilding = false
+			e.counts.rebuilds += uint64(n)
+			if !all {
+				return
+			}
+			for _, t := range failed {
+				t.judged = true
+			}
+		})
+	})
+}
+
+// rebuild gives every rank that waits for one of the peers, and that this helps, a new transport and publishes its new
+// record. It returns how many there were, and whether these were all.
 func (e *Engine) rebuild(peers []metadata.Incarnation) (n int, all bool) {
 	all = true
 	for i, a := range e.plane.agents {
 		waiting := 0
 		quarantined := a.Status().Quarantined
 		for _, p := range peers {
-			waiting += quarantined[p.ID()].Blocks
+			waiting += quarantined[p.ID()].Blocks - quarantined[p.ID()].Near
 		}
 		if waiting == 0 {
 			continue

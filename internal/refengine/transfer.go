@@ -19,6 +19,7 @@ type transfer struct {
 	blocks  []int32     // kept after the sequence's end: offered, or not safe yet
 	late    *time.Timer // decode: the leg waited too long for blocks of its own
 	stopped time.Time   // decode: when the blocks came into quarantine; zero is not
+	judged  bool        // decode: no rebuild of a rank frees more of these blocks
 	renew   *time.Timer // decode: its producer must be told again that the leg waits for blocks
 }
 
