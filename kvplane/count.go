@@ -81,6 +81,9 @@ func ranks(records []metadata.Record) ([]metadata.Record, error) {
 			return nil, fmt.Errorf("kvplane: record of %s rank %s, agent %q, does not belong to %s of size %s",
 				r.ID(), r.Rank, r.Agent, records[0].ID(), size)
 		}
+		if err := r.CheckAgent(); err != nil {
+			return nil, fmt.Errorf("kvplane: record of %s rank %s: %w", r.ID(), r.Rank, err)
+		}
 		agents[r.Agent] = true
 		grid[r.Rank.PP*size.TP+r.Rank.TP] = r
 	}

@@ -88,6 +88,11 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	if err == nil && w.newest[inc.Engine].least > inc.Generation {
 		err = ErrSuperseded
 	}
+	for _, r := range records {
+		if err == nil && w.agents[r.Agent] != nil { // what is known under a name is never another's
+			err = fmt.Errorf("kvplane: the records of %s name agent %s, which is known already", inc.ID(), r.Agent)
+		}
+	}
 	if err != nil {
 		delete(w.engines, inc)
 		w.log.Warn("kvplane: records of a peer", "peer", inc.ID(), "err", err)
@@ -250,7 +255,9 @@ func (w *writer) release(p *peer) {
 		p.connected = false
 	}
 	delete(w.peers, p.id)
-	delete(w.agents, p.record.Agent)
+	if w.agents[p.record.Agent] == p {
+		delete(w.agents, p.record.Agent)
+	}
 }
 
 // producers tells the consumer whom a transfer is registered with.
@@ -269,7 +276,7 @@ func (w *writer) producers(id TransferID, e *engine) {
 			w.fail(w.stepConsumer, id, err)
 			return
 		}
-		ev.links = append(ev.links, linkTo{peer: p.id, writes: x.Writes})
+		ev.links = append(ev.links, linkTo{peer: p.id, writes: x.Writes, down: !p.connected})
 	}
 	w.stepConsumer(ev)
 }

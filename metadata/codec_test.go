@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -284,4 +285,23 @@ func FuzzMessage(f *testing.F) {
 			t.Fatalf("%q was read as %q", s, message(c))
 		}
 	})
+}
+
+// TestCheckAgent: the names that a rank's agents have, and no others.
+func TestCheckAgent(t *testing.T) {
+	r := Record{Incarnation: Incarnation{Engine: "p", Generation: 26}, Rank: Rank{PP: 1, TP: 2}}
+	for agent, want := range map[string]bool{
+		"p@1a/0/1/2": true, "p@1a/0/1/2#2": true, "p@1a/0/1/2#31": true,
+		"": false, "p@1a/0/1/2#": false, "p@1a/0/1/2#1": false, "p@1a/0/1/2#02": false, "p@1a/0/1/2#+2": false,
+		"p@1a/0/1/20": false, "p@1a/0/1/2 ": false, "p@1b/0/1/2": false, "x@1a/0/1/2": false, "p@1a/0/1/1#2": false,
+	} {
+		r.Agent = agent
+		err := r.CheckAgent()
+		if (err == nil) != want {
+			t.Errorf("%q: %v; want %v", agent, err, want)
+		}
+		if err != nil && (!strings.Contains(err.Error(), `"p@1a/0/1/2"`) || !strings.Contains(err.Error(), strconv.Quote(agent))) {
+			t.Errorf("%q: %v; want both names", agent, err)
+		}
+	}
 }

@@ -179,6 +179,11 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if err := h.timely(rec, time.Now()); err != nil {
 		return err
 	}
+	if rec.Connector == "kvplane" {
+		if err := rec.CheckAgent(); err != nil {
+			return bad("wrong_agent", "%.1000s", err.Error())
+		}
+	}
 	if rec, err = h.vouch(rec); err != nil {
 		return err
 	}
