@@ -27,6 +27,7 @@ func (w *writer) reset() {
 	}
 	w.timers, w.vigil, w.stuck = timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
 	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[peerID]*peer{}
+	w.collected.shifted = true
 	w.writes, w.sent, w.tell, w.parked, w.spoke = map[uint64]*write{}, map[TransferID]uint64{}, nil, 0, 0
 }
 
@@ -67,6 +68,7 @@ func (w *writer) seek(id TransferID, from metadata.Incarnation) {
 		w.fail(w.stepConsumer, id, err)
 	case e.peers == nil || w.unsure(from, e):
 		e.expects = append(e.expects, id)
+		w.collected.shifted = true
 	default:
 		w.producers(id, e)
 	}
@@ -91,6 +93,7 @@ func (w *writer) offer(o *Offer) {
 		w.fail(w.stepProducer, o.ID, err)
 	case e.peers == nil || w.unsure(o.Peer, e):
 		e.offers = append(e.offers, o.ID)
+		w.collected.shifted = true
 	default:
 		w.consumers(o.ID, e)
 	}

@@ -16,8 +16,9 @@ const (
 type collected struct {
 	mu       sync.Mutex
 	next     RankReport
-	notified bool // and not collected since
-	pending  bool // the owner's: a handshake was pending at the end of the last pass
+	notified bool         // and not collected since
+	shifted  bool         // the owner's: what waits for handshakes may have changed
+	pending  []TransferID // the owner's scratch
 }
 
 // Do carries out what the scheduler orders: first what is queued, then expectations, offers and abandonments. It does
@@ -88,29 +89,26 @@ func (w *writer) keepEvent(e TransferEvent) {
 	})
 }
 
-// keepPending notes which transfers wait for a handshake, after a pass that may have changed it.
+// keepPending notes which transfers wait for a handshake, and tells the engine if that is news.
 func (w *writer) keepPending() {
-	handshakes, n := 0, 0
+	w.collected.shifted = false
+	handshakes, pending := 0, w.collected.pending[:0]
 	for _, e := range w.engines {
-		if e.peers == nil {
+		if n := len(e.expects) + len(e.offers); e.peers == nil || n > 0 { // known ones are looked up again
 			handshakes++
-			n += len(e.expects) + len(e.offers)
+			pending = append(append(pending, e.expects...), e.offers...)
 		}
 	}
-	if handshakes == 0 && !w.collected.pending {
-		return
+	slices.SortFunc(pending, compareIDs)
+	pending = pending[:min(len(pending), maxAwaiting)]
+	w.collected.pending = pending
+	c := &w.collected
+	c.mu.Lock()
+	same := c.next.Handshakes == handshakes && slices.Equal(c.next.Pending, pending)
+	c.mu.Unlock()
+	if !same {
+		w.keep(func(next *RankReport) {
+			next.Handshakes, next.Pending = handshakes, append(next.Pending[:0], pending...)
+		})
 	}
-	w.collected.pending = handshakes > 0
-	w.keep(func(next *RankReport) {
-		next.Handshakes, next.Pending = handshakes, next.Pending[:0]
-		for _, e := range w.engines {
-			if e.peers == nil {
-				next.Pending = append(append(next.Pending, e.expects...), e.offers...)
-			}
-		}
-		slices.SortFunc(next.Pending, compareIDs)
-		if len(next.Pending) > maxAwaiting {
-			next.Pending = next.Pending[:maxAwaiting]
-		}
-	})
 }

@@ -75,6 +75,7 @@ func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
 	}
 	e := &engine{}
 	w.engines[inc] = e
+	w.collected.shifted = true
 	w.lookup(inc, func(records []metadata.Record, err error) { w.found(inc, records, err) })
 	return e, nil
 }
@@ -85,6 +86,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 	if e == nil || e.peers != nil {
 		return // superseded meanwhile, and told already; or asked for twice, by an agent that was rebuilt meanwhile
 	}
+	w.collected.shifted = true
 	if err == nil && w.newest[inc.Engine].least > inc.Generation {
 		err = ErrSuperseded
 	}
@@ -124,6 +126,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 
 // serveAll goes on with all that has waited for an engine's records.
 func (w *writer) serveAll(e *engine) {
+	w.collected.shifted = true
 	expects, offers := e.expects, e.offers
 	e.expects, e.offers = nil, nil
 	for _, id := range expects {
@@ -191,6 +194,7 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 // gone makes an incarnation void: nothing is sent to it and nothing heard from it any more. Where the
 // transport can fence, nothing of it lands any more either.
 func (w *writer) gone(inc metadata.Incarnation, proof bool) {
+	w.collected.shifted = true
 	w.raise(inc.Engine, inc.Generation+1)
 	for _, older := range w.olderThan(inc) { // void with it, though nothing proves that their processes are gone
 		w.gone(older, w.cfg.SerialStarts)

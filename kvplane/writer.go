@@ -201,7 +201,7 @@ func (w *writer) pass() bool {
 		w.step(event{kind: evTick})
 	}
 	w.tellSettled()
-	if len(calls) > 0 || w.collected.pending {
+	if w.collected.shifted {
 		w.keepPending()
 	}
 	return news || len(calls) > 0
