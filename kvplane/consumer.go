@@ -203,11 +203,11 @@ func (c *consumer) drop(e event, why drop) {
 }
 
 // session finds or makes the session with a producer.
-func (c *consumer) session(peer peerID, inc metadata.Incarnation) *outbound {
-	s := c.sessions[peer]
+func (c *consumer) session(x linkTo, inc metadata.Incarnation) *outbound {
+	s := c.sessions[x.peer]
 	if s == nil {
-		s = &outbound{peer: peer, inc: inc, last: c.base, floor: c.base + 1, links: map[uint64]*origin{}}
-		c.sessions[peer] = s
+		s = &outbound{peer: x.peer, inc: inc, down: x.down, last: c.base, floor: c.base + 1, links: map[uint64]*origin{}}
+		c.sessions[x.peer] = s
 		c.order.add(s, (*outbound).in)
 	}
 	return s

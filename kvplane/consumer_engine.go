@@ -71,7 +71,7 @@ func (c *consumer) producers(e event) {
 	switch r.state {
 	case receiptQueued:
 		for _, x := range e.links {
-			s := c.session(x.peer, r.inc)
+			s := c.session(x, r.inc)
 			if slices.Contains(r.waits, s) {
 				continue // another rank was rebuilt
 			}
@@ -87,7 +87,7 @@ func (c *consumer) producers(e event) {
 		c.collect(r, e.links)
 	case receiptSafe:
 		for _, x := range e.links {
-			l := c.link(r, c.session(x.peer, r.inc), false)
+			l := c.link(r, c.session(x, r.inc), false)
 			l.state = originLost
 		}
 		c.recallAll(r)
@@ -98,7 +98,7 @@ func (c *consumer) producers(e event) {
 func (c *consumer) collect(r *receipt, links []linkTo) {
 	r.state = receiptCollect
 	for _, x := range links {
-		s := c.session(x.peer, r.inc)
+		s := c.session(x, r.inc)
 		l := c.link(r, s, x.writes)
 		if s.down || s.barred {
 			l.held = s.barred

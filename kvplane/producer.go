@@ -179,7 +179,7 @@ func (p *producer) drop(e event, why drop) {
 func (p *producer) session(e event) *inbound {
 	s := p.sessions[e.peer]
 	if s == nil {
-		s = &inbound{peer: e.peer, inc: e.inc, up: true, regs: map[uint64]*registration{}}
+		s = &inbound{peer: e.peer, inc: e.inc, up: !e.down, regs: map[uint64]*registration{}}
 		p.sessions[e.peer] = s
 		p.order.add(s, (*inbound).in)
 	}

@@ -25,6 +25,7 @@ type event struct {
 	reason Reason
 	detail string
 	tokens int
+	down   bool // of a peer's message: it cannot be reached now
 	proof  bool // gone: the process is known to be dead, not only void
 	fenced bool // gone: and nothing of it lands any more
 }
@@ -33,6 +34,7 @@ type event struct {
 type linkTo struct {
 	peer   peerID
 	writes bool
+	down   bool // it cannot be reached now
 }
 
 type eventKind uint8

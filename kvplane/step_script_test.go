@@ -91,10 +91,13 @@ func parseEvent(t *testing.T, line string) event {
 					e.owed = append(e.owed, peerID(number(p)))
 				}
 			}
-		case "from": // peers; one in brackets only notifies
+		case "down":
+			e.down = true
+		case "from": // peers; one in brackets only notifies, one with a minus cannot be reached
 			for _, p := range strings.Split(value, ",") {
+				p, down := strings.CutSuffix(p, "-")
 				bare := strings.Trim(p, "()")
-				e.links = append(e.links, linkTo{peer: peerID(number(bare)), writes: bare == p})
+				e.links = append(e.links, linkTo{peer: peerID(number(bare)), writes: bare == p, down: down})
 			}
 		case "state":
 			e.msg.status.state = stateNamed(value)

@@ -297,7 +297,7 @@ func (w *writer) receive(l *letter) {
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		return
 	}
-	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why}
+	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why, down: !p.connected}
 	switch m.kind {
 	case msgRegister:
 		e.kind = evRegister
