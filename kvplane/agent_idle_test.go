@@ -80,9 +80,9 @@ func TestIdleOwnerOverNIXL(t *testing.T) {
 	}
 }
 
-// TestTrapIdleWriterHearsLateRegistration: a writer that has offered and gone to sleep is woken by the registration
+// TestLateRegistrationWakesTheOwner: a writer that has offered and gone to sleep is woken by the registration
 // that comes much later.
-func TestTrapIdleWriterHearsLateRegistration(t *testing.T) {
+func TestLateRegistrationWakesTheOwner(t *testing.T) {
 	t.Run("fake", func(t *testing.T) {
 		net := newFakeNet()
 		net.polled = true

@@ -114,7 +114,9 @@ func (w *writer) leave() {
 		if r == nil || w.remnants[id] != nil {
 			continue
 		}
-		x := &remnant{last: effect{do: doReport, report: Safe, id: id, reason: r.reason, detail: r.detail, expect: r.expect}, inc: r.inc}
+		x := &remnant{inc: r.inc, last: effect{
+			do: doReport, report: Safe, id: id, reason: r.reason, detail: r.detail, expect: r.expect,
+		}}
 		for _, record := range w.recordsOf(r.inc) {
 			if w.neighbour(record.Process) {
 				x.near = append(x.near, record)

@@ -65,7 +65,8 @@ func (w *writer) pause(l *lull) time.Duration {
 }
 
 // outstanding says whether a polled transport must be polled: a write is in progress, somebody writes here or may, or
-// something has just happened. What waits for the engine or for a peer's first word needs no polling.
+// something has just happened. An offer for which nobody comes, and a registration that waits for its offer, need no
+// polling on P: whoever comes rings. D polls for whatever it waits for, also for P's first word.
 func (w *writer) outstanding() bool {
 	return len(w.writes) > 0 || w.awaits() || w.now()-w.active < grace || w.looked-w.active < attentive
 }

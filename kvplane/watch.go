@@ -21,8 +21,8 @@ const (
 
 // Watch reads an engine's events until ctx ends, whose cause it then returns. each is told an open event whenever a
 // stream begins, and a closed event with its reason when one breaks or cannot be opened for a new reason; after the
-// first open, events may have been missed. That delays books and nothing else. A stream that cannot be opened or breaks is opened again after 100 ms, and ever more slowly
-// up to once a second. A nil token sends none; client must not have a timeout for whole requests.
+// first open, events may have been missed. That delays books and nothing else. A stream that cannot be opened or breaks
+// is opened again after 100 ms, and ever more slowly up to once a second. A nil token sends none; client must not have a timeout for whole requests.
 func Watch(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) error {
 	pause, told := watchFirst, ""
 	for {
@@ -57,7 +57,9 @@ func Watch(ctx context.Context, client *http.Client, base string, token func() (
 var errNoRequest = errors.New("bad control address")
 
 // watchOnce reads one stream to its end and says whether it was opened at all.
-func watchOnce(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) (bool, error) {
+func watchOnce(
+	ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent),
+) (bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, err := controlRequest(ctx, http.MethodGet, base, "/kvplane/v1/events", "", token)
@@ -93,8 +95,11 @@ func watchOnce(ctx context.Context, client *http.Client, base string, token func
 }
 
 // CancelTransfer asks an engine to give a transfer up. nil means that it has taken the request.
-func CancelTransfer(ctx context.Context, client *http.Client, base string, token func() (string, error), id TransferID, why string) error {
-	req, err := controlRequest(ctx, http.MethodPost, base, "/kvplane/v1/transfers/"+id.String()+"/cancel", why[:min(len(why), maxWhy)], token)
+func CancelTransfer(
+	ctx context.Context, client *http.Client, base string, token func() (string, error), id TransferID, why string,
+) error {
+	path := "/kvplane/v1/transfers/" + id.String() + "/cancel"
+	req, err := controlRequest(ctx, http.MethodPost, base, path, why[:min(len(why), maxWhy)], token)
 	if err != nil {
 		return err
 	}

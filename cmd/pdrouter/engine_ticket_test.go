@@ -41,7 +41,7 @@ func newTicketPlant(t *testing.T) *ticketPlant {
 		return key, private, public
 	}
 	own, private, public := newKey("gateway")
-	p.key, _, p.plant.public = newKey("agents")
+	p.key, _, p.public = newKey("agents")
 	trusted, err := auth.NewKeys(own)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ models:
   decode: [` + engine("decode-0", 1) + `, ` + engine("decode-1", 2) + `]
 policy: {default: {split: {min_prompt_tokens: 4}}}
 auth:
-  agents: {keys: [` + p.plant.public + `], issuer: ` + defaultIssuer + `}
+  agents: {keys: [` + p.public + `], issuer: ` + defaultIssuer + `}
   records: {key_file: ` + private + `, trusted: [` + public + `]}
   control_token_file: ` + token + `
 `

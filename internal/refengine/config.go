@@ -84,12 +84,14 @@ func (c Config) Validate() error {
 	atLeastOne("chat_tokens", c.ChatTokens)
 	atLeastOne("max_running", c.MaxRunning)
 	atLeastOne("max_step", c.MaxStep)
-	if c.Shape.Heads >= 1 && c.TP >= 1 {
-		wrong(c.Shape.Heads%c.TP == 0 || c.TP%c.Shape.Heads == 0, "tp is %d; want a divisor or a multiple of the %d heads", c.TP, c.Shape.Heads)
+	if heads := c.Shape.Heads; heads >= 1 && c.TP >= 1 {
+		wrong(heads%c.TP == 0 || c.TP%heads == 0, "tp is %d; want a divisor or a multiple of the %d heads", c.TP, heads)
 	}
 	wrong(c.PP <= max(c.Shape.Layers, 1), "pp is %d; want at most the %d layers", c.PP, c.Shape.Layers)
-	wrong(c.MaxModelLen >= 2 && c.MaxModelLen <= c.Blocks*c.BlockTokens, "max_model_len is %d; want 2 to %d, what the blocks hold", c.MaxModelLen, c.Blocks*c.BlockTokens)
-	wrong(c.Role == metadata.Prefill || c.Role == metadata.Decode || c.Role == metadata.Both, "role is %q; want prefill, decode or both", c.Role)
+	room := c.Blocks * c.BlockTokens
+	wrong(c.MaxModelLen >= 2 && c.MaxModelLen <= room, "max_model_len is %d; want 2 to %d, what the blocks hold", c.MaxModelLen, room)
+	wrong(c.Role == metadata.Prefill || c.Role == metadata.Decode || c.Role == metadata.Both,
+		"role is %q; want prefill, decode or both", c.Role)
 	wrong(c.Order == metadata.HeadsFirst || c.Order == metadata.TokensFirst, "order is %q; want hnd or nhd", c.Order)
 	wrong(c.PrefillCost >= 0 && c.DecodeCost >= 0, "costs are %v and %v; want none below 0", c.PrefillCost, c.DecodeCost)
 	for i, f := range c.Faults {
