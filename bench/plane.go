@@ -194,26 +194,43 @@ func (s *planeStage) push(n int) (planeAnswer, error) {
 	first := s.next
 	s.next += n
 	for i := first; i < first+n; i++ {
-		s.rank.agent.Offer(kvplane.Offer{
-			ID: planeID(i), Peer: s.peer.Incarnation, Tokens: s.row.blocks * planeBlockTokens,
-			Groups: []kvplane.BlockList{{Blocks: planeBlocks(s.row.layout, i, s.row.blocks, prefillSide)}},
-		})
+		s.offer(i, s.row.blocks)
 	}
 	a, err := s.tell(planeOrder{Do: "run", First: first, Count: n, Blocks: s.row.blocks})
 	if err != nil {
 		return a, err
 	}
 	for range n {
-		select {
-		case r := <-s.rank.reports:
-			if r.Kind != kvplane.Sent || r.Reason != 0 || r.Bytes != uint64(s.row.blocks*s.row.layout.BlockBytes) {
-				return a, fmt.Errorf("%w: a transfer ended as %s %s with %d bytes", errVoid, r.Kind, r.Reason, r.Bytes)
-			}
-		case <-time.After(10 * time.Second):
-			return a, fmt.Errorf("%w: a transfer was not sent", errVoid)
+		r, err := s.sent()
+		if err != nil {
+			return a, err
+		}
+		if r.Reason != 0 || r.Bytes != uint64(s.row.blocks*s.row.layout.BlockBytes) {
+			return a, fmt.Errorf("%w: a transfer ended as %s with %d bytes", errVoid, r.Reason, r.Bytes)
 		}
 	}
 	return a, nil
+}
+
+// offer makes the blocks of the i-th transfer available.
+func (s *planeStage) offer(i, blocks int) {
+	s.rank.agent.Offer(kvplane.Offer{
+		ID: planeID(i), Peer: s.peer.Incarnation, Tokens: blocks * planeBlockTokens,
+		Groups: []kvplane.BlockList{{Blocks: planeBlocks(s.row.layout, i, blocks, prefillSide)}},
+	})
+}
+
+// sent waits for the next transfer whose blocks are free again.
+func (s *planeStage) sent() (planeReport, error) {
+	select {
+	case r := <-s.rank.reports:
+		if r.Kind != kvplane.Sent {
+			return r, fmt.Errorf("%w: prefill is told %s", errVoid, r.Kind)
+		}
+		return r, nil
+	case <-time.After(10 * time.Second):
+		return planeReport{}, fmt.Errorf("%w: a transfer was not sent", errVoid)
+	}
 }
 
 // path says which way the bytes took, and voids the run if it is another one than the row's.

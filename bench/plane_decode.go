@@ -97,9 +97,13 @@ func (d *planeDecode) do(ctx context.Context, o planeOrder) (planeAnswer, error)
 		return d.run(o)
 	case "hold":
 		for i := range o.Count {
-			d.rank.agent.Expect(d.expectation(o.First+i, o.Blocks))
+			if i < waiting(o.Count) {
+				d.rank.agent.Expect(d.expectation(o.First+i, o.Blocks))
+			} else {
+				d.rank.agent.Queue(planeID(o.First+i), d.peer.Incarnation)
+			}
 		}
-		return planeAnswer{}, d.until(func(s kvplane.Status) bool { return s.Expectations >= o.Count })
+		return planeAnswer{}, d.until(func(s kvplane.Status) bool { return s.Expectations >= waiting(o.Count) })
 	case "drop":
 		for i := range o.Count {
 			d.rank.agent.Abandon(planeID(o.First+i), "the row is over")

@@ -166,7 +166,11 @@ func handover() float64 {
 	return middle(took)
 }
 
-// outstanding measures a registration's way beside few and beside many transfers that wait for their offer.
+// waiting is how many of so many outstanding transfers are registered and wait for their offer. The others are offered
+// and wait in decode's queue. A session takes 4,096 of the first kind.
+func waiting(n int) int { return n * 2 / 5 }
+
+// outstanding measures a registration's way beside few and beside many transfers that wait on both agents.
 func outstanding(few, many int, goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
 	return func(_ context.Context, s *planeStage) (PlaneRow, error) {
 		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: fmt.Sprintf("%d outstanding", few), Goal: fmt.Sprintf("≤ %.0f ×", goal)}
@@ -178,6 +182,9 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 			}
 			first := s.next
 			s.next += n
+			for i := first + waiting(n); i < first+n; i++ {
+				s.offer(i, 1)
+			}
 			if _, err := s.tell(planeOrder{Do: "hold", First: first, Count: n, Blocks: 1}); err != nil {
 				return row, err
 			}
@@ -189,8 +196,19 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 				return row, err
 			}
 			into[at.pair] = middle(a.Ready)
+			if held := s.rank.agent.Status().Offers; held < n-waiting(n) {
+				return row, fmt.Errorf("%w: prefill holds %d offers; want %d", errVoid, held, n-waiting(n))
+			}
 			if _, err := s.tell(planeOrder{Do: "drop", First: first, Count: n}); err != nil {
 				return row, err
+			}
+			for i := first; i < first+n; i++ {
+				s.rank.agent.Abandon(planeID(i), "the row is over")
+			}
+			for range n - waiting(n) {
+				if _, err := s.sent(); err != nil {
+					return row, err
+				}
 			}
 			fmt.Fprint(s.out, ".")
 		}
