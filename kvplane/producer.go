@@ -193,6 +193,10 @@ func (p *producer) alarm(who alarm) {
 		switch v.state {
 		case regWaiting:
 			p.end(v, status{state: statusNotBegun, reason: NoOffer}, true)
+		case regWriting:
+			if !v.unheard && v.seq >= v.from.floor {
+				p.answer(v)
+			}
 		case regEnded:
 			if p.now < v.until {
 				v.wake = p.now + v.again.next()

@@ -203,12 +203,15 @@ func (p *producer) serve(r *registration) {
 	}
 	if !r.from.up {
 		r.state, r.status = regPairing, status{state: statusPairing}
+		p.answer(r)
 		p.emit(effect{do: doPair, peer: r.from.peer})
 		return
 	}
 	r.state, r.status = regWriting, status{state: statusWriting}
 	r.from.writing++
 	p.emit(effect{do: doPost, peer: r.from.peer, seq: r.seq, id: g.id, msg: r.msg, offer: g.offer})
+	r.wake = p.now + p.times.Resend // D is told, unless there was nothing to write or it is written by then
+	p.timers.set(r)
 }
 
 // differ says why an offer and a registration cannot belong together, where both sides know enough to tell.

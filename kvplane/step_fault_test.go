@@ -189,6 +189,7 @@ func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 			down peer=1
 			offer tid=1
 			consumers tid=1 owed=1
+			> send-status peer=1 seq=1 tid=1 pairing
 			> pair peer=1
 			tick at=31s
 			> send-status peer=1 seq=1 tid=1 not_begun (lease_over)

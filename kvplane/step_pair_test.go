@@ -10,6 +10,7 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 			offer tid=1
 			consumers tid=1 owed=1
 			register peer=1 seq=1 tid=1 floor=1 down
+			> send-status peer=1 seq=1 tid=1 pairing
 			> pair peer=1
 			= tid 1 held, peer 1 seq 1 pairing
 			up peer=1
@@ -41,4 +42,53 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 			tick at=2021ms
 			> send-beat peer=1 0:1`)
 	})
+}
+
+// TestStatusAtEachChange: D hears without asking that its blocks are matched, and of a write that is not over at once.
+func TestStatusAtEachChange(t *testing.T) {
+	const post = `
+		register peer=1 seq=1 tid=1 floor=1
+		> send-status peer=1 seq=1 tid=1 waiting
+		offer tid=1
+		consumers tid=1 owed=1
+		> post peer=1 seq=1 tid=1
+		`
+	for name, script := range map[string]string{
+		"a long write": post + `
+			tick at=22ms
+			> send-status peer=1 seq=1 tid=1 writing
+			tick at=2s
+			beat peer=1 floor=1 lines=1:1
+			> send-beat-ack peer=1 1:1 writing
+			written peer=1 seq=1 tid=1
+			> count peer=1 tid=1 1/1
+			> report sent tid=1 1/1`,
+		"a short write": post + `
+			written peer=1 seq=1 tid=1
+			> count peer=1 tid=1 1/1
+			> report sent tid=1 1/1
+			tick at=20ms`,
+		"nothing to write": post + `
+			nothing peer=1 seq=1 tid=1
+			> send-status peer=1 seq=1 tid=1 done
+			> count peer=1 tid=1 1/1
+			> report sent tid=1 1/1`,
+		"a long write that D has settled": post + `
+			floor peer=1 floor=2
+			tick at=22ms`,
+		"matched, and not reachable": `
+			offer tid=1
+			consumers tid=1 owed=1
+			floor peer=1 floor=1
+			down peer=1
+			register peer=1 seq=1 tid=1 floor=1
+			> send-status peer=1 seq=1 tid=1 pairing
+			> pair peer=1
+			up peer=1
+			> post peer=1 seq=1 tid=1
+			tick at=30ms
+			> send-status peer=1 seq=1 tid=1 writing`,
+	} {
+		t.Run(name, func(t *testing.T) { play(t, "producer", script) })
+	}
 }
