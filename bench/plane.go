@@ -88,6 +88,7 @@ func planeRows() []planeRowKind {
 	small := planeLayout{Blocks: 1024, BlockBytes: 32 << 10}
 	return []planeRowKind{
 		{"bandwidth nixl", "nixl", large, 1024, bandwidth("plain copy", 0.9)},
+		{"bandwidth nixl (kernel)", "nixl", large, 1024, bandwidth("copy by the kernel", 0.9)},
 		{"bandwidth tcp memory", "memory", large, 1024, bandwidth("plain copy", 0.5)},
 		{"bandwidth tcp socket", "socket", large, 1024, bandwidth("bare socket loop", 0.8)},
 		{"register nixl", "nixl", small, 16, register(100)},

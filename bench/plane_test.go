@@ -44,6 +44,7 @@ func TestPlaneRows(t *testing.T) {
 	for _, row := range []planeRowKind{
 		{"bandwidth", "socket", small, 16, bandwidth("bare socket loop", 0.8)},
 		{"copy", "socket", small, 16, bandwidth("plain copy", 0.8)},
+		{"kernel", "socket", small, 16, bandwidth("copy by the kernel", 0.8)},
 		{"register", "socket", small, 2, register(100)},
 		{"release", "socket", small, 2, release(50)},
 		{"outstanding", "socket", small, 2, outstanding(2, 20, 2)},
