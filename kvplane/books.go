@@ -120,6 +120,9 @@ func (w *writer) report(x *effect) {
 		r.Groups = x.offer.Groups
 	}
 	r.Blocks = blocks(r.Groups)
+	if x.report == Ready {
+		r.Rest = w.tail(x)
+	}
 	if x.report == Sent {
 		r.Bytes = w.sent[x.id]
 		delete(w.sent, x.id)

@@ -101,7 +101,7 @@ func (r RankReport) Marshal() []byte {
 	p.rank(r.Rank)
 	p.uint(r.Seq)
 	pack(p, r.Reports, func(x *Report) {
-		p.list(11)
+		p.list(12)
 		p.id(x.ID)
 		p.rank(x.Rank)
 		p.uint(uint64(x.Kind))
@@ -113,6 +113,12 @@ func (r RankReport) Marshal() []byte {
 		p.uint(x.Bytes)
 		p.int(int64(x.K))
 		p.int(int64(x.N))
+		pack(p, x.Rest, func(r *Range) {
+			p.list(3)
+			p.uint(r.Local)
+			p.uint(r.Remote)
+			p.uint(r.Length)
+		})
 	})
 	p.int(int64(r.Handshakes))
 	pack(p, r.Pending, func(id *TransferID) { p.id(*id) })
@@ -140,12 +146,16 @@ func ParseRankReport(b []byte) (RankReport, error) {
 	u.head("rank report", 10)
 	r := RankReport{Engine: u.incarnation(), Rank: u.rank(), Seq: u.uint(math.MaxUint64)}
 	r.Reports = unpack(u, maxOrders, func(x *Report) {
-		u.exactly(11)
+		u.exactly(12)
 		x.ID, x.Rank = u.id(), u.rank()
 		x.Kind, x.Reason = ReportKind(u.int(int(Ready), int(Sent))), Reason(u.int(0, math.MaxUint8))
 		x.Detail, x.Groups = u.text(), u.groups()
 		x.Tokens, x.Blocks, x.Bytes = u.int(0, maxTokens), u.int(0, maxCount), u.uint(math.MaxUint64)
 		x.K, x.N = u.int(0, maxCount), u.int(0, maxCount)
+		x.Rest = unpack(u, maxListed, func(r *Range) {
+			u.exactly(3)
+			r.Local, r.Remote, r.Length = u.uint(math.MaxUint64), u.uint(math.MaxUint64), u.uint(math.MaxUint64)
+		})
 	})
 	r.Handshakes = u.int(0, maxCount)
 	r.Pending = unpack(u, maxAwaiting, func(id *TransferID) { *id = u.id() })

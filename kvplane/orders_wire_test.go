@@ -92,7 +92,7 @@ func TestFormsAreStable(t *testing.T) {
 		"report": {RankReport{Engine: peer, Rank: metadata.Rank{PP: 1, TP: 2}, Seq: 3, Handshakes: 1, Pending: []TransferID{{4}},
 			Reports: []Report{{ID: TransferID{1}, Rank: metadata.Rank{PP: 1, TP: 2}, Kind: Negative, Reason: LeaseOver, Blocks: 2, K: 1, N: 2}},
 		}.Marshal(), "9a" + "01" + "a170" + "07" + "93000102" + "03" +
-			"91" + "9b" + "c41001000000000000000000000000000000" + "93000102" + "02" + "05" + "a0" + "90" + "00" + "02" + "00" + "01" + "02" +
+			"91" + "9c" + "c41001000000000000000000000000000000" + "93000102" + "02" + "05" + "a0" + "90" + "00" + "02" + "00" + "01" + "02" + "90" +
 			"01" + "91" + "c41004000000000000000000000000000000" + "90" + "00"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {

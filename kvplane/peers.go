@@ -37,6 +37,8 @@ type engine struct {
 	records  []metadata.Record
 	expected []Producer        // whom this rank hears from; follows from the records, nil until it was asked for
 	owed     []metadata.Record // to whom it owes a completion; likewise
+	tails    []*Pair           // one of each of its stages whose blocks are smaller than this rank's
+	tailed   bool              // tails was asked for
 	expects  []TransferID
 	offers   []TransferID
 	parked   []parked

@@ -217,7 +217,7 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		old.gone, old.retry = true, 0
 		e.records = slices.Clone(e.records)
 		e.records[i] = r
-		e.expected, e.owed = nil, nil
+		e.expected, e.owed, e.tailed = nil, nil, false
 		e.peers[i] = w.addPeer(r)
 		// Its record is published only after its old transport was closed, so this is also its word that nothing it
 		// had posted is in progress.

@@ -14,6 +14,7 @@ type Report struct {
 	Tokens int         // Ready: tokens that P has computed, the least that any producer named; 0 if nothing was needed
 	Blocks int         // logical blocks in Groups
 	Bytes  uint64      // Sent: bytes written for all consumers
+	Rest   []Range     // Ready: old memory of this rank in the last blocks, by Local; to be cleared before decode
 	K, N   int         // counted of expected: writers (Ready, Negative), consumers (Sent)
 }
 

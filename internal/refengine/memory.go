@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
 
@@ -128,6 +129,23 @@ func (m *cache) layout(heads int) metadata.Layout {
 		})
 	}
 	return l
+}
+
+// clear zeroes ranges of this memory, given by their addresses.
+func (m *cache) clear(ranges []kvplane.Range) {
+	if len(ranges) == 0 {
+		return
+	}
+	base := m.memory.where().Base
+	for _, r := range ranges {
+		for at, end := int(r.Local-base), int(r.Local-base+r.Length); at < end; {
+			in := at % m.blockStride
+			n := min(end-at, m.blockStride-in)
+			clear(m.memory.change(at - in)[in : in+n])
+			at += n
+		}
+	}
+	m.memory.settle()
 }
 
 // swap exchanges two blocks in every layer. Faults use it.

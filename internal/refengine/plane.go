@@ -116,6 +116,7 @@ func (e *Engine) hear() {
 		if p.muted != nil {
 			r = p.muted.report(r, i)
 		}
+		e.rests(i, r.Reports)
 		p.reports = append(p.reports, r)
 	}
 	out := &p.outcome

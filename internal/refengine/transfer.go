@@ -15,12 +15,13 @@ var ErrTransferKnown = errors.New("refengine: transfer id is in use")
 // transfer is one hand-over as this engine sees it, from the leg's arrival until its blocks are accounted for.
 type transfer struct {
 	id      kvplane.TransferID
-	seq     *Sequence   // whose leg it is
-	blocks  []int32     // kept after the sequence's end: offered, or not safe yet
-	late    *time.Timer // decode: the leg waited too long for blocks of its own
-	stopped time.Time   // decode: when the blocks came into quarantine; zero is not
-	judged  bool        // decode: no rebuild of a rank frees more of these blocks
-	renew   *time.Timer // decode: its producer must be told again that the leg waits for blocks
+	seq     *Sequence         // whose leg it is
+	blocks  []int32           // kept after the sequence's end: offered, or not safe yet
+	late    *time.Timer       // decode: the leg waited too long for blocks of its own
+	stopped time.Time         // decode: when the blocks came into quarantine; zero is not
+	rest    [][]kvplane.Range // decode, by rank: what is old in the last blocks
+	judged  bool              // decode: no rebuild of a rank frees more of these blocks
+	renew   *time.Timer       // decode: its producer must be told again that the leg waits for blocks
 }
 
 // begin notes the transfer of a leg that has arrived.
@@ -152,6 +153,19 @@ func (e *Engine) failed(x *kvplane.Ended) {
 	s.out <- Output{Token: -1, Err: fmt.Errorf("%w: %s %s", ErrTransfer, x.Reason, x.Detail)}
 }
 
+// rests notes what is old in the last blocks of the transfers that a rank has reported as ready.
+func (e *Engine) rests(rank int, reports []kvplane.Report) {
+	for i := range reports {
+		x := &reports[i]
+		if t := e.transfers[x.ID]; t != nil && len(x.Rest) > 0 {
+			if t.rest == nil {
+				t.rest = make([][]kvplane.Range, len(e.group.ranks))
+			}
+			t.rest[rank] = x.Rest
+		}
+	}
+}
+
 // settled frees the blocks of a transfer that no rank has to do with any more.
 func (e *Engine) settled(x *kvplane.Ended, ending string) {
 	t := e.transfers[x.ID]
@@ -172,6 +186,9 @@ func (e *Engine) release(x *kvplane.Ended) {
 	if err := e.group.sync(); err != nil { // what has landed must be visible before it is read
 		e.abort(s, fmt.Errorf("%w: %w", ErrMemory, err), "memory failed")
 		return
+	}
+	for i, rest := range t.rest {
+		e.group.ranks[i].cache.clear(rest)
 	}
 	whole := true
 	for _, f := range s.faults {
