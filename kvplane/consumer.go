@@ -10,17 +10,12 @@ import (
 // consumer is the receiving side of one rank: the blocks it waits for, and what every expected producer has said. Its
 // states are the tables of docs/kvplane.md. It performs no I/O, starts no goroutine and reads no clock.
 type consumer struct {
-	times    Times
+	core
 	sessions map[peerID]*outbound
 	receipts map[TransferID]*receipt
 	order    lineup[*outbound]
 	pending  lineup[*receipt]
-	timers   timers
-	closing  bool
 	base     uint64 // of sessions that were forgotten, the highest number used: new ones count on from it
-	beats    []beat // sent in this step
-	out      []effect
-	now      time.Duration
 }
 
 // outbound is a session as D sees it: the registrations it has numbered.
@@ -148,7 +143,7 @@ func (s receiptState) String() string {
 func (r *receipt) failed() bool { return r.state >= receiptStop }
 
 func newConsumer(t Times) *consumer {
-	return &consumer{times: t, sessions: map[peerID]*outbound{}, receipts: map[TransferID]*receipt{}}
+	return &consumer{core: core{times: t}, sessions: map[peerID]*outbound{}, receipts: map[TransferID]*receipt{}}
 }
 
 // Step applies one event and appends to out what the owner must do. What an effect points to is good until the next
@@ -194,12 +189,6 @@ func (c *consumer) Step(e event, out []effect) []effect {
 	}
 	out, c.out = c.out, nil
 	return out
-}
-
-func (c *consumer) emit(x effect) { c.out = append(c.out, x) }
-
-func (c *consumer) drop(e event, why drop) {
-	c.emit(effect{do: doDrop, peer: e.peer, seq: e.seq, id: e.id, drop: why})
 }
 
 // session finds or makes the session with a producer.

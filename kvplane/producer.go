@@ -9,18 +9,13 @@ import (
 // producer is the writing side of one rank: what its engine has offered, and who has registered for it. Its states are
 // the tables of docs/kvplane.md. It performs no I/O, starts no goroutine and reads no clock.
 type producer struct {
-	times    Times
+	core
 	bounds   bounds
 	sessions map[peerID]*inbound
 	given    map[TransferID]*given
 	order    lineup[*inbound]
 	held     lineup[*given]
 	spent    fifo // what may be forgotten first when the table is full
-	timers   timers
-	closing  bool
-	beats    []beat // answers of this step
-	out      []effect
-	now      time.Duration
 }
 
 // inbound is a session as P sees it: what one consumer rank has registered.
@@ -124,7 +119,7 @@ type bounds struct {
 
 func newProducer(t Times) *producer {
 	return &producer{
-		times: t, bounds: bounds{early: maxEarly, registrations: maxRegistrations, given: maxGiven},
+		core: core{times: t}, bounds: bounds{early: maxEarly, registrations: maxRegistrations, given: maxGiven},
 		sessions: map[peerID]*inbound{}, given: map[TransferID]*given{},
 	}
 }
@@ -167,12 +162,6 @@ func (p *producer) Step(e event, out []effect) []effect {
 	}
 	out, p.out = p.out, nil
 	return out
-}
-
-func (p *producer) emit(x effect) { p.out = append(p.out, x) }
-
-func (p *producer) drop(e event, why drop) {
-	p.emit(effect{do: doDrop, peer: e.peer, seq: e.seq, id: e.id, drop: why})
 }
 
 // session finds or makes the session of a message's sender.
