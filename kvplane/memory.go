@@ -20,7 +20,7 @@ func AllocateMemory(n int) ([]byte, func() error, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("kvplane: memory of %d bytes: %w", n, err)
 	}
-	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // faster to copy between processes; a kernel without them is right too
+	hugePages(b)
 	return b, sync.OnceValue(func() error { return unix.Munmap(b) }), nil
 }
 
