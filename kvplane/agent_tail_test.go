@@ -19,7 +19,7 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := newFakeNet()
 				sp, sd := side(4), side(2)
-				sp.logical, sp.stages = tc.p, [][]int{{0}, {1}}
+				sp.logical, sp.pp, sp.stages = tc.p, 2, [][]int{{0}, {1}}
 				sd.logical = tc.d
 				p, d, _ := pairOf(t, func() Transport { return net.transport() }, sp, sd, Times{})
 				id := NewTransferID()
