@@ -16,6 +16,7 @@ type producer struct {
 	order    lineup[*inbound]
 	held     lineup[*given]
 	spent    fifo // what may be forgotten first when the table is full
+	unborn   int  // given up by the engine before it was offered: its own word, which no bound stands in the way of
 }
 
 // inbound is a session as P sees it: what one consumer rank has registered.

@@ -9,6 +9,8 @@ func (p *producer) offer(e event) {
 		p.given[e.id] = g
 	case g.state == givenSpent && g.offer == nil: // given up before it was finished
 		g.offer = e.offer
+		p.unborn--
+		p.spent.push(g)
 		p.emit(effect{do: doReport, report: Sent, id: g.id, reason: g.reason, detail: g.detail, offer: g.offer})
 		return
 	case g.state != givenEarly:
@@ -60,14 +62,13 @@ func (p *producer) unpaired(e event) {
 func (p *producer) abandon(e event) {
 	g := p.given[e.id]
 	if g == nil {
-		if g = p.early(e.id); g == nil {
-			p.drop(e, dropFull)
-			return
-		}
+		g = &given{id: e.id, state: givenEarly}
+		p.given[e.id] = g
 	}
 	switch g.state {
 	case givenEarly:
 		g.state, g.reason, g.detail = givenSpent, Dead, e.detail
+		p.unborn++
 		p.keep(g)
 		for _, r := range g.regs {
 			if r.state == regWaiting {

@@ -1,9 +1,9 @@
 package kvplane
 
-// early remembers a transfer that is known only from its consumers, or only as given up; nil if there is no room. The
-// transfer that was spent first makes room: it is never offered again, so a registration for it starts nothing.
+// early remembers a transfer that is known only from its consumers; nil if there is no room. The transfer that was
+// spent first makes room: it is never offered again, so a registration for it starts nothing.
 func (p *producer) early(id TransferID) *given {
-	for len(p.given) >= p.bounds.given {
+	for len(p.given)-p.unborn >= p.bounds.given {
 		oldest := p.spent.pop()
 		if oldest == nil {
 			return nil
@@ -73,7 +73,7 @@ func (p *producer) spend(g *given) {
 func (p *producer) keep(g *given) {
 	g.wake = p.now + p.times.Lease + p.times.Wait
 	p.timers.set(g)
-	if g.state == givenSpent {
+	if g.state == givenSpent && g.offer != nil {
 		p.spent.push(g)
 	}
 }
@@ -97,6 +97,9 @@ func (p *producer) retire(g *given) {
 func (p *producer) clear(g *given) {
 	g.wake = 0
 	delete(p.given, g.id)
+	if g.state == givenSpent && g.offer == nil {
+		p.unborn--
+	}
 	for _, r := range g.regs {
 		r.wake = 0
 		if r.in() {

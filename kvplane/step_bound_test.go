@@ -81,6 +81,7 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 		return p.Step(e, nil)
 	}
 	for i := range maxGiven {
+		step(event{kind: evOffer, id: numbered(i), offer: &Offer{Peer: far}})
 		step(event{kind: evAbandon, id: numbered(i)})
 	}
 	if len(p.given) != maxGiven {
@@ -100,6 +101,41 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 	out := q.Step(event{kind: evRegister, at: 1, peer: 99, inc: far, seq: 1, id: numbered(maxGiven), msg: m}, nil)
 	if count(out, doDrop) != 1 || out[len(out)-1].status.reason != Full {
 		t.Errorf("a registration into a table of waiting ones: %+v; want not_begun(full)", out)
+	}
+}
+
+// TestAbandonFindsRoom: that the engine has given a transfer up is remembered in a full table too, and not forgotten for
+// what peers say, so that a late offer of it is not held.
+func TestAbandonFindsRoom(t *testing.T) {
+	s := newStepper("producer")
+	s.p.bounds.given = 1
+	s.play(t, `
+		register peer=1 seq=1 tid=1 floor=1
+		> send-status peer=1 seq=1 tid=1 waiting
+		abandon tid=2
+		abandon tid=1
+		> send-status peer=1 seq=1 tid=1 not_begun (dead)
+		register peer=1 seq=2 tid=3 floor=2
+		> send-status peer=1 seq=2 tid=3 waiting
+		register peer=1 seq=3 tid=4 floor=2
+		> drop full peer=1 seq=3 tid=4
+		> send-status peer=1 seq=3 tid=4 not_begun (full)
+		offer tid=1
+		> report sent tid=1 because=dead 0/0
+		offer tid=2
+		> report sent tid=2 because=dead 0/0
+		# Now they have served, and make room.
+		abandon tid=3
+		> send-status peer=1 seq=2 tid=3 not_begun (dead)
+		register peer=1 seq=4 tid=5 floor=3
+		> send-status peer=1 seq=4 tid=5 waiting
+		= tid 3 spent, tid 5 early, peer 1 seq 4 waiting
+		tick at=300s
+		> send-status peer=1 seq=4 tid=5 not_begun (no_offer)
+		tick at=400s
+		= nothing`)
+	if s.p.unborn != 0 {
+		t.Errorf("%d are counted though nothing is left", s.p.unborn)
 	}
 }
 

@@ -120,9 +120,10 @@ func TestWriteIsNotDenied(t *testing.T) {
 			> drop state peer=1 seq=2 tid=2
 			> send-status peer=1 seq=2 tid=2 not_begun (closing)`,
 		"the table is full": broken + `
-			abandon tid=2
-			abandon tid=3
-			= tid 2 spent, tid 3 spent
+			offer tid=2
+			register peer=2 seq=1 tid=3 floor=1
+			> send-status peer=2 seq=1 tid=3 waiting
+			= tid 2 held, tid 3 early, peer 2 seq 1 waiting
 			beat peer=1 floor=1 lines=1:1
 			> send-beat-ack peer=1 1:1 failed (spent)
 			cancel peer=1 seq=1 tid=1 floor=1
