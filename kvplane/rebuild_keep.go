@@ -14,13 +14,25 @@ func (w *writer) keepEnded(p *producer, c *consumer) {
 
 // keepSpent takes over what an older table had spent. Their sessions are gone, the ids are not.
 func (p *producer) keepSpent(old *producer, now time.Duration) {
-	for _, g := range old.spent.all[old.spent.from:] {
+	ended := slices.Clone(old.spent.all[old.spent.from:])
+	served := len(ended)
+	for _, g := range old.given {
+		if g.state == givenSpent && g.offer == nil {
+			ended = append(ended, g)
+		}
+	}
+	slices.SortFunc(ended[served:], func(a, b *given) int { return compareIDs(a.id, b.id) })
+	for _, g := range ended {
 		if g.state != givenSpent || old.given[g.id] != g || p.given[g.id] != nil {
 			continue
 		}
 		kept := &given{id: g.id, state: givenSpent, offer: g.offer, reason: g.reason, detail: g.detail, wake: max(g.wake, now+1)}
 		p.given[g.id] = kept
-		p.spent.push(kept)
+		if kept.offer == nil {
+			p.unborn++
+		} else {
+			p.spent.push(kept)
+		}
 		p.timers.set(kept)
 	}
 }
