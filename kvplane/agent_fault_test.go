@@ -75,6 +75,7 @@ func TestFaultsThatFail(t *testing.T) {
 		{name: "write breaks", faults: []fault{{"write", 1, "break"}}, tokens: 12, reason: []Reason{WriteFailed, Stopped, Sibling}, safeAfter: time.Second},
 		{name: "every write breaks", faults: []fault{{"write", 0, "break"}}, tokens: 12, reason: []Reason{WriteFailed, Stopped, Sibling}, safeAfter: time.Second},
 		{name: "write is refused", faults: []fault{{"write", 1, "refuse"}}, tokens: 12, reason: []Reason{SubmitFailed, Stopped, Sibling}},
+		{name: "too many writes", faults: []fault{{"write", 1, "busy"}}, tokens: 12, reason: []Reason{Busy, Stopped, Sibling}},
 		{name: "completion is withheld", faults: []fault{{"write", 1, "hold"}}, tokens: 12, reason: []Reason{Deadline, Stopped}, never: true, silent: true},
 		{name: "every completion is withheld", faults: []fault{{"write", 0, "hold"}}, tokens: 12, reason: []Reason{Deadline, Stopped}, never: true, silent: true},
 		{name: "P computed too few", tokens: 11, reason: []Reason{Short, Stopped, Sibling}},

@@ -51,3 +51,79 @@ func TestSeen(t *testing.T) {
 		t.Errorf("seen (-got +want):\n%s", diff)
 	}
 }
+
+// stamped is a transport that has one thing to take in.
+type stamped struct {
+	*fakeTransport
+	at time.Time
+}
+
+func (s stamped) Poll(out []Incoming) []Incoming {
+	return append(out, Incoming{Kind: WriteEnded, Agent: "p@1/0/0/0", ID: 7, At: s.at})
+}
+
+// TestSeenCountsTheWakingUp: what the transport has stamped counts since then, however long the owner took to wake up;
+// what nobody has announced to an owner that slept counts as unknown, not with the time that it slept.
+func TestSeenCountsTheWakingUp(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		ago     time.Duration // of the stamp; 0: none
+		slept   time.Duration
+		woken   bool // the transport rang at last
+		most    time.Duration
+		least   time.Duration
+		unknown uint64
+	}{
+		{name: "stamped, slept on", ago: 30 * time.Millisecond, slept: time.Hour, woken: true, least: 30 * time.Millisecond, most: 10 * time.Second},
+		{name: "looked a moment ago", slept: 3 * time.Millisecond, least: 3 * time.Millisecond, most: 3 * time.Millisecond},
+		{name: "slept, and was woken by something else", slept: time.Hour, unknown: 1},
+		{name: "slept, and was rung for", slept: time.Hour, woken: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w, now := restless(t)
+			s := stamped{fakeTransport: newFakeNet().transport()}
+			if tc.ago > 0 {
+				s.at = time.Now().Add(-tc.ago)
+			}
+			w.cfg.Transport = s
+			w.looked = *now
+			*now += tc.slept
+			if tc.woken {
+				w.woken = *now
+			}
+			w.poll()
+			got := w.stats.Seen
+			if got.Unknown != tc.unknown || got.Count != 1-tc.unknown || got.Max < tc.least.Seconds() || got.Max > tc.most.Seconds() {
+				t.Errorf("seen is %+v; want %d unknown, else %v to %v", got, tc.unknown, tc.least, tc.most)
+			}
+		})
+	}
+}
+
+// TestUnanswerableMessageIsCounted: a message whose sender cannot be connected to is dropped and counted; it is said
+// again, and answered when that works.
+func TestUnanswerableMessageIsCounted(t *testing.T) {
+	net := newFakeNet()
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		far := net.ends[p.records[0].Agent]
+		known := func(is bool) {
+			net.mu.Lock()
+			defer net.mu.Unlock()
+			if delete(far.peers, d.records[0].Agent); is {
+				far.peers[d.records[0].Agent] = true // so that it refuses to connect
+			}
+		}
+		known(true)
+		id := NewTransferID()
+		p.fill(id, fromP[0], 12)
+		d.expect(id, p, [2]int{0, 12}, toD)
+		time.Sleep(50 * time.Millisecond)
+		if n := p.agents[0].Status().Dropped["unanswerable"]; n == 0 {
+			t.Error("nothing was counted")
+		}
+		known(false)
+		p.offer(id, d, 12, fromP)
+		d.await(id, Ready)
+		p.await(id, Sent)
+	})
+}

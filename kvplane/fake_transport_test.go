@@ -25,7 +25,7 @@ type fakeNet struct {
 type fault struct {
 	what string // "register", "status", "done", "cancel", "floor", "write"
 	nth  int
-	do   string // "lose", "double", "delay", "flip", "break": end in an error, "hold": never end, "refuse": not post
+	do   string // "lose", "double", "delay", "flip", "break": end in an error, "hold": never end, "refuse" and "busy": not post
 }
 
 func newFakeNet(faults ...fault) *fakeNet {
@@ -165,8 +165,11 @@ func (t *fakeTransport) Write(agent string, id uint64, ranges []Range, notify []
 		return err
 	}
 	do := t.net.strikeLocked("write")
-	if do == "refuse" {
+	switch do {
+	case "refuse":
 		return errors.New("not posted")
+	case "busy":
+		return fmt.Errorf("fake: %w", ErrBusy)
 	}
 	t.net.wrote = append(t.net.wrote, t.name+">"+agent)
 	ranges, notify = slices.Clone(ranges), slices.Clone(notify)

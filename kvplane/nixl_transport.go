@@ -157,11 +157,15 @@ func (t *NIXL) Poll(out []Incoming) []Incoming {
 	}
 	since := t.looked // what is here now has come after that
 	t.looked = time.Now()
+	var at time.Time // when it was announced
+	if rang := t.bell.rang.Swap(nil); rang != nil {
+		at = *rang
+	}
 	err := t.agent.Notifications(func(sender string, body []byte) {
 		if p := t.peers[sender]; p != nil {
 			p.heard = since
 		}
-		out = append(out, Incoming{Kind: MessageReceived, Agent: sender, Body: body})
+		out = append(out, Incoming{Kind: MessageReceived, Agent: sender, Body: body, At: at})
 	})
 	if err != nil {
 		t.cfg.Log.Warn("kvplane: nixl notifications", "agent", t.name, "err", err)

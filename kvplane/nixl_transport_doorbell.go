@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,6 +12,7 @@ import (
 // a lost one does no harm: what it announced is sent again.
 type doorbell struct {
 	wake chan struct{}
+	rang atomic.Pointer[time.Time] // when it rang first since it was last asked; nil: it has not
 	conn *net.UDPConn
 	done chan struct{} // closed when the listening goroutine has ended
 }
@@ -51,6 +53,8 @@ func (d *doorbell) listening() {
 		if _, _, err := d.conn.ReadFromUDPAddrPort(none[:]); err != nil {
 			return // closed; a datagram socket that is not connected reads no other error
 		}
+		now := time.Now()
+		d.rang.CompareAndSwap(nil, &now)
 		select {
 		case d.wake <- struct{}{}:
 		default: // it rings already

@@ -52,7 +52,11 @@ func (w *writer) write(p *peer, x *effect) {
 	}
 	if err != nil {
 		w.log.Warn("kvplane: post", "transfer", x.id, "peer", p.record.Agent, "err", err)
-		refuse(SubmitFailed, err.Error())
+		why := SubmitFailed
+		if errors.Is(err, ErrBusy) {
+			why = Busy
+		}
+		refuse(why, err.Error())
 		return
 	}
 	w.posted(o)

@@ -76,12 +76,13 @@ const (
 	Ticket                         // the two legs were not dispatched under the same ticket
 	Tokens                         // the two sides have computed and expect different tokens
 	NoKey                          // one of the two has no key, so nothing that it says could be believed
+	Busy                           // too much is being written to D already
 )
 
 var reasonNames = [...]string{
 	"", "cancelled", "no_offer", "dead", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
 	"short", "unplannable", "write_failed", "submit_failed", "deadline", "peer_gone", "superseded", "stopped", "closing",
-	"ticket", "tokens", "no_key",
+	"ticket", "tokens", "no_key", "busy",
 }
 
 // String returns the name used in events and logs, "" for none.

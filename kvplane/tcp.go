@@ -305,6 +305,7 @@ func (t *TCP) deliver(from *tcpInbound, in Incoming) bool {
 		from.queued++
 		from.queuedBytes += len(in.Body)
 	}
+	in.At = time.Now()
 	t.arrived = append(t.arrived, arrival{Incoming: in, from: from})
 	t.mu.Unlock()
 	select {

@@ -2,6 +2,7 @@ package kvplane
 
 import (
 	"errors"
+	"time"
 
 	"pdrouter/metadata"
 )
@@ -80,6 +81,8 @@ type Incoming struct {
 	ID    uint64 // WriteEnded: the id given to Write
 	Body  []byte // MessageReceived: owned by the receiver
 	Err   error  // WriteEnded: nil if every byte has landed; PeerLost: why
+	// At is when the transport took it in by itself, or when a doorbell announced it. Zero: nobody knows.
+	At time.Time
 }
 
 // IncomingKind says what an Incoming is.

@@ -221,11 +221,11 @@ func (w *writer) next() time.Duration {
 // poll takes in what the transport has.
 func (w *writer) poll() bool {
 	w.stats.Polls++
-	since := max(w.looked, w.woken)
+	since := max(w.looked, w.woken) // it was not here before, or was announced then
 	w.looked = w.now()
 	w.incoming = w.cfg.Transport.Poll(w.incoming[:0])
 	if len(w.incoming) > 0 {
-		w.stats.Seen.add(len(w.incoming), w.now()-since)
+		w.saw(since)
 	}
 	for i := range w.incoming {
 		in := w.incoming[i]
@@ -293,8 +293,9 @@ func (w *writer) receive(l *letter) {
 		return
 	}
 	p.attempts, p.unsure, p.used = 0, false, w.looked
-	if err := w.connect(p); err != nil {
+	if err := w.connect(p); err != nil { // it will say it again
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
+		w.drops[dropUnanswerable]++
 		return
 	}
 	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why, down: !p.connected}

@@ -40,6 +40,7 @@ func (e *Engine) agentMetrics(w *strings.Builder) {
 	}
 	one("refengine_plane_polls_total", "counter", "Times that the transport was asked for news.", func(s *kvplane.Status) any { return s.Polls })
 	one("refengine_plane_wakeups_total", "counter", "Times that an agent went from waiting to working.", func(s *kvplane.Status) any { return s.Wakeups })
+	one("refengine_plane_unseen_total", "counter", "Things taken in of which nobody knows how long they had waited.", func(s *kvplane.Status) any { return s.Seen.Unknown })
 	one("refengine_plane_written_bytes_total", "counter", "Bytes of writes that ended well.", func(s *kvplane.Status) any { return s.WrittenBytes })
 	one("refengine_plane_slow_posts_total", "counter", "Writes that took more than 200 ms to plan and to post.", func(s *kvplane.Status) any { return s.SlowPosts })
 	one("refengine_plane_held_blocks", "gauge", "Blocks that wait for a consumer.", func(s *kvplane.Status) any { return s.HeldBlocks })
