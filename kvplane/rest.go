@@ -14,6 +14,9 @@ const (
 	// attentive is how long the owner of a polled transport spins after something has happened: an answer, or the
 	// engine's next word, mostly comes within that. A peer that has just spoken is not rung for: see alert.
 	attentive = 400 * time.Microsecond
+	// gosched is after how many spins other goroutines are let run: each time wakes a thread that looks for more of them,
+	// on a processor that the peer may need. The first spin does it, for whoever was told the news.
+	gosched = 32
 	// spins in which the clock has not moved say that it never will.
 	spins = 1000
 	// dozes are the short sleeps that follow while something is under way, as many as fill a grace.

@@ -8,9 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// yield lets other goroutines run, and other processes on this processor.
-func yield() {
-	runtime.Gosched()
+// yield lets other processes run on this processor, and other goroutines too.
+func yield(goroutines bool) {
+	if goroutines {
+		runtime.Gosched()
+	}
 	_, _, _ = syscall.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // it cannot fail
 }
 

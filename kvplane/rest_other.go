@@ -8,7 +8,7 @@ import (
 )
 
 // yield lets other goroutines run.
-func yield() { runtime.Gosched() }
+func yield(bool) { runtime.Gosched() }
 
 // doze sleeps for a moment.
 func doze() { time.Sleep(50 * time.Microsecond) }

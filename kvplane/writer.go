@@ -147,7 +147,7 @@ func (w *writer) run() {
 		switch {
 		case forever:
 		case wait == 0:
-			yield()
+			yield(l.passes%gosched == 1)
 			continue
 		case wait == dozing:
 			doze()
