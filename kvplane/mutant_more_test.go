@@ -153,3 +153,46 @@ func mutantNoPasses(_ *sim, n *simNode, core applier) applier {
 		})
 	}
 }
+
+// mutantRefused forgets which numbers were refused, so that one that comes again finds room.
+func mutantRefused(_ *sim, n *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		if s := n.w.producer.sessions[q.event.peer]; q.producer && q.event.kind == evRegister && s != nil {
+			s.low = min(s.low, q.event.seq)
+		}
+		return core(q, out)
+	}
+}
+
+// mutantDenied answers for a write that has failed as if it had never begun.
+func mutantDenied(_ *sim, _ *simNode, core applier) applier {
+	deny := func(st *status) {
+		if st.state == statusFailed {
+			st.state = statusNotBegun
+		}
+	}
+	return func(q queued, out []effect) []effect {
+		out = core(q, out)
+		for i := range out {
+			deny(&out[i].status)
+			for j := range out[i].beats {
+				deny(&out[i].beats[j].status)
+			}
+		}
+		return out
+	}
+}
+
+// mutantHasty takes each word of its engine for one more beat that was not answered.
+func mutantHasty(_ *sim, n *simNode, core applier) applier {
+	return func(q queued, out []effect) []effect {
+		if !q.producer && q.event.kind == evQueue {
+			for _, s := range n.w.consumer.sessions { // every one alike: the order does not matter
+				if s.pulse.asked {
+					s.pulse.missed++
+				}
+			}
+		}
+		return core(q, out)
+	}
+}

@@ -14,6 +14,7 @@ type mutant struct {
 	apply     func(s *sim, n *simNode, core applier) applier
 	transport func(n *simNode, t Transport) Transport
 	ask       func(n *simNode, ask asker) asker
+	agree     agreement
 }
 
 // applier is the place where an event meets its core.
@@ -45,6 +46,10 @@ func TestMutants(t *testing.T) {
 	passed := map[uint64]bool{}
 	for _, m := range mutants() {
 		t.Run(m.name, func(t *testing.T) {
+			starts := starts
+			if m.rare && !all {
+				starts = 1
+			}
 			if m.rare && raceEnabled && !all {
 				t.Skip("takes too many seeds with the race detector; make mutants plays it")
 			}

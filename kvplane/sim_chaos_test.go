@@ -43,10 +43,12 @@ func (s *sim) draw() {
 		s.at(at, func() { s.send(q) })
 	}
 	s.chaos()
+	s.bursts()
 }
 
 func (s *sim) addEngine(name string, role metadata.Role) {
 	e := &simEngine{s: s, name: name, role: role, shape: s.drawShape()}
+	e.shape.odd = len(s.engines) == s.odd
 	s.engines = append(s.engines, e)
 	e.start()
 }

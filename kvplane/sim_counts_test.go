@@ -42,6 +42,8 @@ var simWanted = [...]string{
 	"negative: no_offer", "negative: dead", "negative: handshake", "negative: lease_over", "negative: sibling", "negative: spent",
 	"negative: stranger", "negative: short", "negative: write_failed", "negative: submit_failed", "negative: deadline",
 	"negative: peer_gone", "negative: superseded", "negative: stopped", "negative: closing", "negative: ticket", "negative: tokens",
+	"negative: full", "negative: unplannable", "sent: unplannable", "an unfit pair was refused", "number refused as full", "repeat of a refused number",
+	"posted by places", "prepared too late", "forged message refused",
 	"safe: stopped", "safe: write_failed", "safe: superseded", "safe: peer_gone", "safe: deadline",
 	"sent: ", "sent: cancelled", "sent: dead", "sent: handshake", "sent: lease_over", "sent: short", "sent: submit_failed",
 	"sent: write_failed", "sent: superseded", "sent: closing", "sent: ticket", "sent: tokens",
@@ -80,13 +82,16 @@ func (c *simCounts) String() string {
 func (n *simNode) watched(core applier) applier {
 	return func(q queued, out []effect) []effect {
 		if q.producer {
-			return core(q, out)
+			out = core(q, out)
+			n.checkPaired(out)
+			return out
 		}
 		how := "made safe by " + q.event.kind.String()
 		if s := n.w.consumer.sessions[q.event.peer]; q.event.kind == evDrained && s != nil && s.proof {
 			how += " after a proof"
 		}
 		out = core(q, out)
+		n.checkPaired(out)
 		for i := range out {
 			if out[i].do == doReport && out[i].report == Safe {
 				n.s.counts.reach(how)

@@ -60,7 +60,8 @@ func (d *simDirectory) view(s *sim, e *simEngine) *simRun {
 func (n *simNode) ask(inc metadata.Incarnation, then func([]metadata.Record, error)) {
 	s := n.s
 	d := s.some(2 * time.Millisecond)
-	if s.strike(faultSlowLookup) {
+	troubled := s.strike(faultSlowLookup)
+	if troubled {
 		d = s.extent(faultSlowLookup, s.times.Lookup)
 	}
 	s.mix('l', uint64(n.record.Process.PID), inc.Generation)
@@ -91,6 +92,9 @@ func (n *simNode) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 	asked := n.t
 	s.after(d, func() {
 		records, err := answer()
+		if err != nil || troubled {
+			n.troubled = s.now
+		}
 		n.post(func() {
 			switch {
 			case asked != n.t: // the agent was rebuilt meanwhile and has forgotten its questions

@@ -88,7 +88,7 @@ const (
 type simLegRank struct {
 	given   time.Duration // when it was offered or expected, on its clock; 0: not yet
 	at      time.Duration // and in the world's time
-	stopped bool          // abandoned
+	stopped time.Duration // when it was abandoned, in the world's time; 0: not
 	said    []ReportKind
 }
 
@@ -309,7 +309,7 @@ func (l *simLeg) stop(why string) {
 func (l *simLeg) abandon(why string) {
 	for _, n := range l.run.nodes {
 		l.run.s.after(l.run.s.some(500*time.Microsecond), func() {
-			l.ranks[n.rank].stopped = true
+			l.ranks[n.rank].stopped = l.run.s.now
 			n.post(func() {
 				n.w.abandon(l.attempt.id, why)
 				n.abandoned[l.attempt.id] = n.s.now

@@ -15,6 +15,7 @@ func (s *sim) reported(n *simNode, r Report) {
 	s.mix('r', uint64(n.record.Process.PID), uint64(r.Kind), uint64(r.Reason))
 	s.note("%s reports %s %s of attempt %d (%s) %d of %d", n.record.Agent, r.Kind, r.Reason, a.number, r.Detail, r.K, r.N)
 	s.counts.reach(r.Kind.String() + ": " + r.Reason.String())
+	s.checkSilence(n, a, r)
 	if r.Groups == nil && n.run.engine.role == metadata.Decode {
 		if l != nil {
 			l.dequeued(r)
@@ -132,7 +133,7 @@ func (s *sim) writesFor(p *simEngine, rank metadata.Rank, d *simNode) bool {
 // checkSafe looks for bytes on their way into blocks that were said to be safe.
 func (s *sim) checkSafe(n *simNode, l *simLeg) {
 	for w := range s.writes { // any of them is a failure: the order does not matter
-		if n.t.barred[w.link.as] {
+		if n.t.barred[w.link.as] || w.link.nobody() && !w.link.copies() {
 			continue // it will be refused
 		}
 		if w.link.to == n && w.attempt == l.attempt.number && !w.over {
@@ -244,6 +245,11 @@ func (n *simNode) checkAbandoned() {
 			continue
 		}
 		x := l.ranks[n.rank]
+		if s.caps.given > 0 && n.run.engine.isPrefill() && x.at > x.stopped { // a small table does not remember it so long
+			s.counts.reach("abandon without room")
+			delete(n.abandoned, id)
+			continue
+		}
 		if x.at == 0 || s.now < max(at, x.at, n.pause)+time.Second {
 			continue
 		}

@@ -1,6 +1,8 @@
 package kvplane
 
 import (
+	"slices"
+
 	"pdrouter/metadata"
 )
 
@@ -26,6 +28,7 @@ type simShape struct {
 	blocks  int // logical blocks of each group
 	pad     int
 	outside bool // heads outside of the block stride
+	odd     bool // the layout fits no other one
 }
 
 func (s *sim) drawModel() simModel {
@@ -122,6 +125,13 @@ func (h *simShape) layout(m *simModel, pp int, base uint64) (metadata.Layout, ui
 			r.Length = uint64(kernels-1)*r.BlockStride + uint64(m.planes-1)*r.PlaneStride + uint64(heads-1)*r.HeadStride + (b-1)*r.TokenStride + 1
 			l.Regions = append(l.Regions, r)
 			at += r.Length + uint64(h.pad)
+		}
+	}
+	if h.odd {
+		l.DType = "other"
+		if len(l.Groups) > 0 && h.rho == 1 {
+			l.DType, l.Groups = "tag", slices.Clone(l.Groups)
+			l.Groups[1].Window++
 		}
 	}
 	return l, at - base

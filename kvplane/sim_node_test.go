@@ -23,13 +23,14 @@ type simNode struct {
 	memory    *simMemory
 	base      time.Duration // its clock's reading at its start
 	start     time.Duration
-	rate      int64 // of its clock, in thousandths
-	pause     time.Duration
+	rate      int64         // of its clock, in thousandths
+	paused    time.Duration // since when
+	pause     time.Duration // until when
 	wake      time.Duration // when it runs next; 0: not planned
+	troubled  time.Duration // when it last did without an answer of the directory
 	closing   bool
 	rebuilt   bool
 	dead      bool
-	died      time.Duration
 	known     map[string]uint64 // by engine: the newest generation that it was told of
 	abandoned map[TransferID]time.Duration
 }
@@ -68,6 +69,9 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 		cfg.Log = slog.New(slog.NewTextHandler(&simLog{n}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: simLogAttr}))
 	}
 	n.w = newWriter(s.ctx, cfg, n.record, simHost(n))
+	if s.caps != (bounds{}) {
+		n.w.producer.bounds = s.caps
+	}
 	n.w.apply = n.watched(n.w.apply)
 	if s.mutant != nil && s.mutant.apply != nil {
 		n.w.apply = s.mutant.apply(s, n, n.w.apply)
@@ -81,8 +85,13 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 func (n *simNode) transport(agent string) (*simTransport, Transport) {
 	t := &simTransport{s: n.s, name: agent, node: n, peers: map[string]*simLink{}, barred: map[string]bool{}}
 	var as Transport = t
-	if n.s.fences {
+	switch {
+	case n.s.fences && n.s.prepares:
+		as = &simPreparingFencer{&simFencer{t}, &simPreparer{t}}
+	case n.s.fences:
 		as = &simFencer{t}
+	case n.s.prepares:
+		as = &simPreparer{t}
 	}
 	if m := n.s.mutant; m != nil && m.transport != nil {
 		as = m.transport(n, as)
@@ -90,22 +99,11 @@ func (n *simNode) transport(agent string) (*simTransport, Transport) {
 	return t, as
 }
 
-// simForgetful says that an agent forgets by its rebuild what was abandoned before it was expected.
-const simForgetful = true
-
-// simSkipDrain says that an agent must not be rebuilt while it drains what the dead have left.
-const simSkipDrain = true
-
 // rebuild gives the node's owner a new transport under a new name, as an agent does to end a quarantine. The engine
 // publishes the record that goes with it a little later.
 func (n *simNode) rebuild() {
-	if n.dead || n.closing || n.rebuilt || n.s.oneHost && !n.s.fences { // there it would end nothing
+	if n.dead || n.closing || n.rebuilt || n.s.opts.plain && n.s.oneHost && !n.s.fences {
 		return
-	}
-	for _, x := range n.s.nodes {
-		if simSkipDrain && x.dead && n.s.now-x.died < 4*time.Second {
-			return
-		}
 	}
 	n.rebuilt = true
 	n.s.counts.faults[faultRebuild]++
@@ -120,9 +118,6 @@ func (n *simNode) rebuild() {
 		n.s.note("%s is rebuilt", record.Agent)
 		n.s.agents[record.Agent] = n
 		n.record, n.t = record, t
-		if simForgetful {
-			clear(n.abandoned)
-		}
 		n.s.after(n.s.some(50*time.Millisecond), func() {
 			n.run.records = slices.Clone(n.run.records)
 			n.run.records[slices.Index(n.run.nodes, n)] = record
@@ -143,6 +138,9 @@ func simHost(n *simNode) host {
 		}
 		secret := sha256.Sum256(append(slices.Clone(a), b...))
 		return secret[:], nil
+	}
+	if m := n.s.mutant; m != nil && m.agree != nil {
+		agree = m.agree
 	}
 	return host{now: n.clock, ask: ask, agree: agree, exited: n.exited}
 }
@@ -218,8 +216,14 @@ func (n *simNode) turn() {
 	}
 }
 
-// polls says that the owner looks without being woken.
-func (n *simNode) polls() bool { return !n.s.polled || n.w.outstanding() }
+// polls says that the owner looks without being woken. As long as it is attentive it has looked, though here it is not
+// made to look for nothing.
+func (n *simNode) polls() bool {
+	if n.pause <= n.s.now && n.clock()-n.w.active >= grace {
+		n.w.looked = n.clock()
+	}
+	return !n.s.polled || n.w.outstanding()
+}
 
 // arrive takes something in for the owner, who is woken if somebody rings or it polls.
 func (n *simNode) arrive(in Incoming, bell bool) {
@@ -235,6 +239,9 @@ func (n *simNode) arrive(in Incoming, bell bool) {
 // halt stops the process for a while. Its card goes on.
 func (n *simNode) halt(d time.Duration) {
 	if !n.s.calm && !n.dead {
+		if n.pause <= n.s.now {
+			n.paused = n.s.now
+		}
 		n.pause = max(n.pause, n.s.now+d)
 		n.s.note("%s is paused for %v", n.record.Agent, d)
 	}
@@ -255,7 +262,7 @@ func (n *simNode) kill() {
 	if n.dead {
 		return
 	}
-	n.dead, n.died = true, n.s.now
+	n.dead = true
 	n.s.note("%s is killed", n.record.Agent)
 	n.t.die()
 }

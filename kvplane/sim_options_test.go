@@ -63,7 +63,11 @@ const (
 	faultTokens // the sides disagree about the tokens
 	faultClose  // an engine ends in order
 	faultRebuild
-	simFaults // how many there are
+	// Those from here on have a stream of their own, so that older seeds stay what they were.
+	faultAges  // a message comes once more, minutes later
+	faultBurst // many legs are queued at once while prefill is slow
+	faultForge // somebody speaks in another's name
+	simFaults  // how many there are
 )
 
 var simFaultNames = [...]string{
@@ -72,6 +76,7 @@ var simFaultNames = [...]string{
 	"connection", "partition", "crash", "crash-rank", "silent", "unproven", "restart", "zombie", "pause", "pause-rank", "clock",
 	"slow-lookup", "lookup", "stale", "failover",
 	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close", "rebuild",
+	"ages", "burst", "forge",
 }
 
 func (f simFault) String() string { return simFaultNames[f] }
@@ -82,6 +87,7 @@ type simOptions struct {
 	without [simFaults]bool
 	only    uint64        // if not 0: bit i allows the i-th request
 	until   time.Duration // when the faults end
+	plain   bool          // none of what worlds have had since: see widen
 }
 
 // simRequests bounds how many requests a world has.
@@ -93,6 +99,9 @@ func simSeed(seed uint64) simOptions { return simOptions{seed: seed, until: 14 *
 func (o simOptions) String() string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "seed %d\nuntil %v\n", o.seed, o.until)
+	if o.plain {
+		b.WriteString("plain\n")
+	}
 	if o.only != 0 {
 		fmt.Fprintf(b, "only %d\n", o.only)
 	}
@@ -116,6 +125,8 @@ func parseSimOptions(text string) (simOptions, error) {
 		var err error
 		switch key {
 		case "", "#":
+		case "plain":
+			o.plain = true
 		case "seed":
 			o.seed, err = strconv.ParseUint(value, 10, 64)
 		case "only":
@@ -158,7 +169,7 @@ var simThemes = [...][]simFault{
 func (s *sim) swarm() {
 	r := rand.New(rand.NewPCG(s.opts.seed, 0x5a4a))
 	share := [...]int{0, 8, 20, 35, 60}[r.IntN(5)] // percent of the kinds
-	for f := range s.weight {
+	for f := range faultAges {
 		s.dice[f] = rand.New(rand.NewPCG(s.opts.seed, uint64(f)+1))
 		w := [...]int{20, 60, 150, 400}[r.IntN(4)]
 		if r.IntN(100) < share {
@@ -172,6 +183,7 @@ func (s *sim) swarm() {
 		}
 		s.afterPolls = slices.Contains(theme, faultNextPoll)
 	}
+	s.widen()
 	for f, off := range s.opts.without {
 		if off {
 			s.weight[f] = 0

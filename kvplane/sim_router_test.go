@@ -18,6 +18,7 @@ type simRequest struct {
 	slack    int // tokens that prefill keeps in front of a window
 	attempts []*simAttempt
 	answers  int
+	burst    bool // decode waits before it reserves, and says so
 	probe    bool // sent after the faults to see whether a pair serves
 	pair     [2]*simEngine
 }
@@ -81,6 +82,10 @@ func (q *simRequest) answer(what string) {
 	s.open--
 	for _, a := range q.attempts {
 		a.end("the request is over")
+	}
+	if q.probe && q.pair[0].shape.odd != q.pair[1].shape.odd {
+		s.checkRefused(q, what)
+		return
 	}
 	if q.probe && (what != "ok" || len(q.attempts) > 1) {
 		s.fail("L4", "the healthy pair %s and %s does not serve: %s after %d attempts, %s", q.pair[0].name, q.pair[1].name, what, len(q.attempts),
@@ -177,6 +182,11 @@ func (a *simAttempt) dispatch(r *simRun, again bool) {
 			if r.engine.role == metadata.Decode {
 				if !again {
 					a.decode = l
+				}
+				if a.request.burst {
+					s.after(s.extent(faultBurst, 3*time.Second), l.reserve)
+					l.queue()
+					return
 				}
 				if s.strike(faultQueue) {
 					s.after(s.extent(faultQueue, 2*s.times.Lease), l.reserve)

@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"slices"
 	"time"
 
 	"pdrouter/metadata"
@@ -55,7 +56,7 @@ func (r *simRun) settled() {
 				len(n.w.producer.given), len(n.w.consumer.receipts), n.w.parked, len(n.w.sent))
 		case n.w.next() > 0:
 			s.fail("L3", "%s is idle and has a timer", n.record.Agent)
-		case s.polled && n.w.outstanding() && n.clock()-n.w.active > 100_000_000:
+		case s.polled && n.polls() && n.clock()-n.w.active > 2*grace:
 			s.fail("L3", "%s is idle and polls", n.record.Agent)
 		}
 	}
@@ -116,7 +117,8 @@ func (s *sim) heal() {
 			}
 		}
 	}
-	late := 4*s.times.Wait + 2*s.times.Lease // then the last delayed message has come and has had its effect
+	s.after(time.Second, s.replaceEndless)
+	late := max(4*s.times.Wait, s.ages-s.now) + 2*s.times.Lease // then the last delayed message has come and has had its effect
 	s.after(late, s.overdue)
 	// A healthy pair must serve at the first attempt, once what the faults left behind is over.
 	at := late
@@ -132,27 +134,21 @@ func (s *sim) heal() {
 			at += s.times.Deadline
 			s.after(at, func() {
 				q := s.probe(p, d)
-				q.probe = s.warm() == 0 || simJudgeRebuilt
+				q.probe = true
 				s.send(q)
 			})
 		}
 	}
 }
 
-// warm is how many requests a pair is sent before it must serve: where ranks were rebuilt, their peers find out by them.
+// warm is how many requests a pair is sent before it must serve. Where ranks were rebuilt and their peers have not seen
+// the loss, each peer finds out by a request of its own.
 func (s *sim) warm() int {
-	for _, n := range s.nodes {
-		if n.rebuilt {
-			return simWarm
-		}
+	if slices.ContainsFunc(s.nodes, func(n *simNode) bool { return n.rebuilt }) {
+		return 3
 	}
 	return 0
 }
-
-const (
-	simWarm         = 3
-	simJudgeRebuilt = true
-)
 
 // probe is a request between two engines that needs all of its tokens.
 func (s *sim) probe(p, d *simEngine) *simRequest {

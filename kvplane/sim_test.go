@@ -31,7 +31,7 @@ func TestSimulator(t *testing.T) {
 			first = uint64(time.Now().Unix()) * 1_000_000
 		}
 	}
-	seeds, workers := 500, 1
+	seeds, workers := 400, 1
 	switch {
 	case long:
 		seeds, workers = 1<<62, runtime.GOMAXPROCS(0)
@@ -143,7 +143,11 @@ func TestSimulatorSeeds(t *testing.T) {
 
 // TestSimulatorRepeats plays seeds twice: whatever happens, it happens again.
 func TestSimulatorRepeats(t *testing.T) {
-	for seed := range uint64(30) {
+	seeds := uint64(30)
+	if raceEnabled {
+		seeds = 8
+	}
+	for seed := range seeds {
 		a, b := runSim(simSeed(seed), nil, nil, false), runSim(simSeed(seed), nil, nil, true)
 		if a.hash != b.hash || a.events != b.events {
 			t.Errorf("seed %d: %d events with hash %x, then %d with %x", seed, a.events, a.hash, b.events, b.hash)

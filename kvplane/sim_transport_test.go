@@ -34,6 +34,7 @@ type simLink struct {
 	broken   bool // the next use finds out that it is lost
 	leaving  bool // disconnected while writes were in progress
 	writing  []*simWrite
+	grids    *simGrids // made ready, or about to be
 }
 
 var (
@@ -100,6 +101,7 @@ func (t *simTransport) Connect(peer metadata.Record) error {
 	l = &simLink{from: t.node, to: to, as: t.name, agent: peer.Agent}
 	t.peers[peer.Agent] = l
 	t.links = append(t.links, l)
+	s.trouble(t.node, to)
 	s.mix('c', uint64(t.node.record.Process.PID), uint64(to.record.Process.PID))
 	s.note("%s connects to %s", t.node.record.Agent, peer.Agent)
 	switch {
@@ -179,6 +181,7 @@ func (l *simLink) lose() {
 	}
 	l.lost = true
 	s := l.from.s
+	s.trouble(l.from, l.to)
 	s.note("%s loses %s", l.as, l.agent)
 	if s.fences {
 		for _, w := range slices.Clone(l.writing) {
@@ -203,10 +206,18 @@ func (s *sim) deliver(l *simLink, body []byte) {
 	body = slices.Clone(body)
 	in := Incoming{Kind: MessageReceived, Agent: l.as, Body: body}
 	s.mix('m', uint64(from.record.Process.PID), uint64(to.record.Process.PID), uint64(len(body)))
+	s.forge(l)
 	if s.strike(faultLose) || !s.reaches(from, to) || l.nobody() {
+		s.trouble(from, to)
 		return
 	}
+	if s.strike(faultAges) {
+		d := s.extent(faultAges, 3*time.Minute)
+		s.ages = max(s.ages, s.now+d)
+		s.carry(to, in, d)
+	}
 	if s.strike(faultGarble) {
+		s.trouble(from, to)
 		d := s.dice[faultGarble]
 		if in.Body = slices.Clone(body); d.IntN(3) == 0 {
 			in.Body = in.Body[:d.IntN(len(body))]
@@ -222,7 +233,11 @@ func (s *sim) deliver(l *simLink, body []byte) {
 		}
 		s.carry(other, as, s.some(5*time.Millisecond))
 	}
-	s.carry(to, in, s.delay())
+	d := s.delay()
+	if d > simPrompt {
+		s.trouble(from, to)
+	}
+	s.carry(to, in, d)
 	if s.strike(faultDouble) {
 		d := s.delay()
 		if s.weight[faultLate] > 0 && s.dice[faultLate].IntN(2) == 0 {
@@ -246,6 +261,9 @@ func (s *sim) delay() time.Duration {
 
 func (s *sim) carry(to *simNode, in Incoming, d time.Duration) {
 	bell := !s.strike(faultBell)
+	if from := s.agents[in.Agent]; !bell && from != nil {
+		s.trouble(from, to)
+	}
 	s.after(d, func() {
 		copied := in
 		copied.Body = slices.Clone(in.Body)

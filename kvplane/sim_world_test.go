@@ -35,6 +35,12 @@ type sim struct {
 	tickets    bool // the gateway gives tickets
 	afterPolls bool // what lands only at the target's poll is the theme
 	oneHost    bool // every process can be judged by every other
+	wide       *rand.Rand
+	caps       bounds        // of producers' tables; zero: as they are
+	prepares   bool          // the transport can be told of places
+	odd        int           // which engine has a layout that fits no other; -1: none
+	ages       time.Duration // when the last message comes that was kept for minutes
+	troubles   map[[2]*simNode]time.Duration
 	engines    []*simEngine
 	nodes      []*simNode
 	agents     map[string]*simNode
@@ -144,7 +150,7 @@ func runSim(o simOptions, m *mutant, counts *simCounts, tracing bool) (result si
 	s := &sim{
 		opts: o, mutant: m, counts: counts, tracing: tracing, ctx: context.Background(), now: time.Millisecond, hash: 14695981039346656037,
 		rng: rand.New(rand.NewPCG(o.seed, 0x5eed)), agents: map[string]*simNode{}, cuts: map[[2]*simEngine]int{},
-		byID: map[TransferID]*simAttempt{}, writes: map[*simWrite]bool{}, posts: map[simPost]*simWrite{},
+		byID: map[TransferID]*simAttempt{}, writes: map[*simWrite]bool{}, posts: map[simPost]*simWrite{}, odd: -1, troubles: map[[2]*simNode]time.Duration{},
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -169,7 +175,7 @@ const simMaxEvents = 400_000 // of one run
 
 // settle bounds how long it takes from the end of the faults until nothing is left.
 func (s *sim) settle() time.Duration {
-	return 5*s.times.Wait + 4*s.times.Lease + 20*s.times.Deadline + time.Minute
+	return 5*s.times.Wait + 4*s.times.Lease + 20*s.times.Deadline + time.Minute + max(0, s.ages-s.opts.until)
 }
 
 // play runs until nothing is left to happen, in two halves: with faults, and after them.

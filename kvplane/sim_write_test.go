@@ -41,6 +41,11 @@ func (w *simWrite) landed() bool {
 
 // Write implements Transport.
 func (t *simTransport) Write(agent string, id uint64, ranges []Range, notify []byte) error {
+	return t.post(agent, id, func(*simLink) []Range { return ranges }, notify)
+}
+
+// post begins a write.
+func (t *simTransport) post(agent string, id uint64, of func(*simLink) []Range, notify []byte) error {
 	s := t.s
 	l, err := t.link(agent)
 	if err != nil {
@@ -49,6 +54,7 @@ func (t *simTransport) Write(agent string, id uint64, ranges []Range, notify []b
 	if s.strike(faultPost) {
 		return errSimPost
 	}
+	ranges := of(l)
 	w := &simWrite{link: l, id: id, notify: slices.Clone(notify)}
 	w.attempt = s.checkPost(t.node, l.to, ranges)
 	l.writing = append(l.writing, w)
@@ -200,7 +206,9 @@ func (c *simChunk) arrive() {
 }
 
 // copies says that the writer's process copies by itself, whatever the target's agent does: only death ends that.
-func (l *simLink) copies() bool { return l.from.s.oneHost && !l.from.s.fences && !l.to.dead }
+func (l *simLink) copies() bool {
+	return l.from.s.oneHost && !l.from.s.fences && !l.to.dead && !l.from.dead
+}
 
 // land puts the bytes into the target's memory.
 func (c *simChunk) land() {
