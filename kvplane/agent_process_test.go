@@ -166,9 +166,9 @@ func TestConsumerProcessKilled(t *testing.T) {
 
 // served hands requests over until one arrives: a connection that was cut, or an offer made to an agent that was
 // rebuilt meanwhile, may cost an attempt.
-func served(t *testing.T, d, p *rig, child *process) {
+func served(t *testing.T, d, p *rig, child *process, attempts int) {
 	t.Helper()
-	for range 5 {
+	for range attempts {
 		id := NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
 		child.do(order{Do: "offer", Transfer: id}, nil)
@@ -257,6 +257,6 @@ func TestProducerProcessPaused(t *testing.T) {
 				t.Errorf("rank %d: bytes landed in blocks that were free", i)
 			}
 		}
-		served(t, d, p, child)
+		served(t, d, p, child, 2) // one is enough, unless the machine is so busy that the producer notices late
 	})
 }

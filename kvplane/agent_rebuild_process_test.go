@@ -90,7 +90,7 @@ func TestRebuildUnderStoppedProducer(t *testing.T) {
 			}
 		}
 		child.do(order{Do: "meet", Peers: dir.records[d.inc.Engine]}, nil)
-		served(t, d, p, child)
+		served(t, d, p, child, 5)
 	})
 }
 

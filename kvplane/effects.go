@@ -31,7 +31,9 @@ func (w *writer) do(x *effect) {
 			ticket: x.expect.Ticket, hash: x.expect.Hash, wait: x.wait,
 		}
 		w.publish(TransferEvent{Transfer: x.id.String(), Event: "registered", Peer: p.record.Agent, Blocks: blocks(x.expect.Groups)})
-		w.send(p, m)
+		if p.admitted == 0 || w.now()-p.admitted >= w.cfg.Times.Resend/2 {
+			w.send(p, m)
+		} // else its connection was cut just now, and a write before it has seen that would fail; this is sent again soon
 		if x.k > 0 { // it does not answer: its rank may have been rebuilt
 			p.unsure = true
 			w.doubt(p)
@@ -60,6 +62,7 @@ func (w *writer) do(x *effect) {
 		// a connection that came after the first.
 		if f, ok := w.cfg.Transport.(Fencer); ok && f.Fence(p.record.Agent) == nil {
 			f.Admit(p.record.Agent)
+			p.admitted = w.now()
 			w.log.Info("kvplane: fenced peer is admitted again", "peer", p.record.Agent)
 		}
 	case doPair:
