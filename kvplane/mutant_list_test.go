@@ -26,7 +26,7 @@ func mutants() []*mutant {
 		{name: "matched by the request's id", rare: true, apply: mutantRequestID},
 		{name: "a negative result is dropped", apply: mutantDropNegative},
 		{name: "one consumer is counted twice", apply: mutantCountTwice},
-		{name: "free at failed without drain", apply: mutantFailedNoDrain},
+		{name: "free at failed without drain", rare: true, apply: mutantFailedNoDrain},
 		{name: "not begun is answered while writing", apply: mutantNotBegun},
 		{name: "consumers are only notified", apply: mutantNotifyOnly},
 		{name: "a drain without its passes", rare: true, apply: mutantNoPasses},

@@ -43,7 +43,7 @@ var simWanted = [...]string{
 	"negative: stranger", "negative: short", "negative: write_failed", "negative: submit_failed", "negative: deadline",
 	"negative: peer_gone", "negative: superseded", "negative: stopped", "negative: closing", "negative: ticket", "negative: tokens",
 	"negative: full", "negative: unplannable", "sent: unplannable", "an unfit pair was refused", "number refused as full", "repeat of a refused number",
-	"posted by places", "prepared too late", "forged message refused",
+	"posted by places", "prepared too late", "forged message refused", "given up for its silence", "restarted for a quarantine",
 	"safe: stopped", "safe: write_failed", "safe: superseded", "safe: peer_gone", "safe: deadline",
 	"sent: ", "sent: cancelled", "sent: dead", "sent: handshake", "sent: lease_over", "sent: short", "sent: submit_failed",
 	"sent: write_failed", "sent: superseded", "sent: closing", "sent: ticket", "sent: tokens",

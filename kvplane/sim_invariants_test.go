@@ -245,11 +245,6 @@ func (n *simNode) checkAbandoned() {
 			continue
 		}
 		x := l.ranks[n.rank]
-		if s.caps.given > 0 && n.run.engine.isPrefill() && x.at > x.stopped { // a small table does not remember it so long
-			s.counts.reach("abandon without room")
-			delete(n.abandoned, id)
-			continue
-		}
 		if x.at == 0 || s.now < max(at, x.at, n.pause)+time.Second {
 			continue
 		}

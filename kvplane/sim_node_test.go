@@ -33,6 +33,7 @@ type simNode struct {
 	dead      bool
 	known     map[string]uint64 // by engine: the newest generation that it was told of
 	abandoned map[TransferID]time.Duration
+	lapsed    map[TransferID]bool
 }
 
 // newSimNode starts a process.
@@ -40,7 +41,7 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 	number := len(s.nodes) + 1
 	n := &simNode{
 		s: s, run: run, rank: rank, start: s.now, rate: 1000, base: time.Duration(s.rng.Int64N(int64(time.Hour))) + 1,
-		known: map[string]uint64{}, abandoned: map[TransferID]time.Duration{},
+		known: map[string]uint64{}, abandoned: map[TransferID]time.Duration{}, lapsed: map[TransferID]bool{},
 	}
 	if s.strike(faultClock) {
 		n.rate = 950 + s.dice[faultClock].Int64N(101)

@@ -24,6 +24,10 @@ func (s *sim) checkSilence(n *simNode, a *simAttempt, r Report) {
 	if r.Kind != Negative || r.Reason != PeerGone || r.Detail != "no answer" {
 		return
 	}
+	if n.lapsed[r.ID] {
+		return // it was given up while it was queued; the engine hears so again when it expects it
+	}
+	n.lapsed[r.ID] = r.Groups == nil
 	s.counts.reach("given up for its silence")
 	const slack = 100 * time.Millisecond
 	bound := silence * min(s.times.Lost, s.times.Beat) // on D's clock, which may be fast or slow
