@@ -51,7 +51,7 @@ func (s *planeStage) limit(ctx context.Context, which string, bytes int) (func()
 	if which != "bare socket loop" {
 		one := func(to, from []byte) error { copy(to, from); return nil }
 		if which != "plain copy" {
-			one = kernelCopy
+			one = kvplane.CopyByKernel
 		}
 		to, free, err := kvplane.AllocateMemory(len(s.rank.memory))
 		if err != nil {
