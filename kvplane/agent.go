@@ -122,6 +122,7 @@ func Open(cfg Config) (*Agent, error) {
 	if self.Key, agree, err = newKey(); err != nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
+	introduce(cfg.Transport, self.Key, agree)
 	if self.Blob, self.Doorbell, err = cfg.Transport.Open(self.Agent, cfg.Memory); err != nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}

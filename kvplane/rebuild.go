@@ -67,6 +67,7 @@ func (a *Agent) rebuild(t Transport) error {
 	if self.Key, h.agree, err = newKey(); err != nil {
 		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
+	introduce(t, self.Key, h.agree)
 	if self.Blob, self.Doorbell, err = t.Open(self.Agent, w.cfg.Memory); err != nil {
 		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}

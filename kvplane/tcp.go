@@ -82,12 +82,15 @@ type TCP struct {
 	secret   []byte
 	memory   spans
 	listener *net.TCPListener
+	public   []byte           // of the agent's key
+	agree    agreement        // with its private half; nil: names are believed
 	process  metadata.Process // zero: nobody can tell this process by its number, or no bytes are to go through memory
 
 	mu      sync.Mutex
 	peers   map[string]*tcpPeer
 	inbound map[*tcpInbound]struct{}
-	barred  map[string]bool // agents that were fenced and not admitted again
+	known   map[string]acquaintance // agents that were connected to
+	barred  map[string]bool         // agents that were fenced and not admitted again
 	arrived []arrival
 	session uint64     // the last one given out: the Unix time in ns of a Connect
 	room    *sync.Cond // signalled when arrived was taken, a connection was fenced or the transport closed
@@ -108,6 +111,7 @@ func NewTCP(cfg TCPConfig) *TCP {
 		wake:    make(chan struct{}, 1),
 		peers:   make(map[string]*tcpPeer),
 		inbound: make(map[*tcpInbound]struct{}),
+		known:   make(map[string]acquaintance),
 		barred:  make(map[string]bool),
 	}
 	t.room = sync.NewCond(&t.mu)
@@ -206,6 +210,10 @@ func (t *TCP) Connect(peer metadata.Record) error {
 	if err != nil {
 		return fail(err)
 	}
+	who, own, err := t.acquaint(peer)
+	if err != nil {
+		return fail(err)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -216,7 +224,8 @@ func (t *TCP) Connect(peer metadata.Record) error {
 	}
 	t.session = max(t.session+1, uint64(time.Now().UnixNano()))
 	p := newTCPPeer(t, peer.Agent, blob, remote)
-	p.session = t.session
+	p.session, p.proves = t.session, own
+	t.knowLocked(peer.Agent, who)
 	t.peers[peer.Agent] = p
 	t.tasks.Go(p.run)
 	return nil

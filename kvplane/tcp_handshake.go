@@ -11,18 +11,26 @@ import (
 )
 
 // The handshake. Whoever accepts sends tcpMagic and a nonce; whoever dialled answers with a nonce of its own, the
-// session and the connection's place in it, its agent name and a proof that it knows the secret of the other's blob;
-// the accepting side proves the same. The secret itself is never sent, and a stranger who reaches the port gets a
-// nonce and nothing else. A session ends those of the same agent with a lower number: what they had not landed yet
-// never lands.
+// session and the connection's place in it, its agent name, a proof that the name is its own, and one that it knows the
+// secret of the other's blob; the accepting side proves the latter too. The secret itself is never sent, and a stranger
+// who reaches the port gets a nonce and nothing else. A session ends those of the same agent with a lower number: what
+// they had not landed yet never lands.
+//
+// The proof of the name needs both agents' keys, and so the accepting side believes it once it knows the dialling
+// agent's record, which it does before it asks for a write. Until then the connection brings messages, which have codes
+// of their own, lands nothing, and neither ends another session nor is ended by one.
 const (
-	tcpMagic     = "pdrk\x00\x02\x00\x00"
+	tcpMagic     = "pdrk\x00\x03\x00\x00"
 	nonceBytes   = 32
 	helloBytes   = nonceBytes + 8 + 2 // the dialling side's nonce, session, stream and streams
+	claimBytes   = sha256.Size
 	secretBytes  = 32
 	maxAgentName = 256 // bytes
 	maxStreams   = 16
 )
+
+// errName is the cause when a peer is not the agent that it says it is.
+var errName = errors.New("peer does not prove its name")
 
 // errSecret is the cause when a peer does not know the secret of the blob.
 var errSecret = errors.New("peer does not know the blob's secret")
@@ -33,11 +41,13 @@ type greeting struct {
 	session uint64 // grows with each Connect
 	stream  int    // this connection's place in the session, from 0
 	streams int    // connections of the session, at least 1
+	key     []byte // dialling side: under which it proves its name; nil: it has none
 }
 
-// tokens are what only the two ends of one handshake can compute.
+// tokens are what comes of one handshake. All but the claim only its two ends can compute.
 type tokens struct {
 	confirm []byte // proves the accepting side
+	claim   claim  // to its name, of the dialling side
 	word    []byte // what the writer keeps in its memory for the receiver to read: see tcpOffer
 }
 
@@ -79,6 +89,11 @@ func greet(conn io.ReadWriter, g greeting, peer string, secret []byte) ([]byte, 
 	b := append([]byte(nil), own...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(g.agent)))
 	b = append(b, g.agent...)
+	name := make([]byte, claimBytes)
+	if g.key != nil {
+		name = proof(g.key, "name", peer, g.agent, accepted, own)
+	}
+	b = append(b, name...)
 	b = append(b, proof(secret, "dial", peer, g.agent, accepted, own)...)
 	if _, err := conn.Write(b); err != nil {
 		return nil, err
@@ -113,12 +128,12 @@ func admit(conn io.ReadWriter, self string, secret []byte) (greeting, tokens, er
 	if n == 0 || n > maxAgentName {
 		return fail(fmt.Errorf("%w: agent name of %d bytes", errFrame, n))
 	}
-	rest := make([]byte, n+sha256.Size)
+	rest := make([]byte, n+claimBytes+sha256.Size)
 	if _, err := io.ReadFull(conn, rest); err != nil {
 		return fail(err)
 	}
 	peer, theirs := string(rest[:n]), head[:helloBytes]
-	if !hmac.Equal(rest[n:], proof(secret, "dial", self, peer, own, theirs)) {
+	if !hmac.Equal(rest[n+claimBytes:], proof(secret, "dial", self, peer, own, theirs)) {
 		return fail(errSecret)
 	}
 	g := greeting{
@@ -130,5 +145,7 @@ func admit(conn io.ReadWriter, self string, secret []byte) (greeting, tokens, er
 	if g.streams > maxStreams || g.stream >= g.streams {
 		return fail(fmt.Errorf("%w: stream %d of %d", errFrame, g.stream, g.streams))
 	}
-	return g, tokensOf(secret, self, peer, own, theirs), nil
+	keys := tokensOf(secret, self, peer, own, theirs)
+	keys.claim = claim{accepted: own, dialled: theirs, proof: rest[n : n+claimBytes]}
+	return g, keys, nil
 }

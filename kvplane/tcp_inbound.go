@@ -26,6 +26,8 @@ type tcpInbound struct {
 
 	// Guarded by t.mu.
 	agent       string // "" before the handshake
+	claim       claim  // to this name
+	bound       bool   // the name is its own, or names are believed
 	session     *tcpSession
 	queued      int
 	queuedBytes int
@@ -106,7 +108,7 @@ func (c *tcpInbound) serve() error {
 	if err != nil {
 		return err
 	}
-	if err := c.join(g); err != nil {
+	if err := c.join(g, keys.claim); err != nil {
 		return err
 	}
 	if _, err := c.conn.Write(keys.confirm); err != nil {
@@ -198,6 +200,9 @@ func (c *tcpInbound) offered(f frame, word []byte) error {
 	why := "the receiver is configured to use sockets"
 	if c.t.cfg.Path != pathSocket {
 		o, err := parseOffer(raw, c.t.process)
+		if err == nil {
+			err = c.lives(o.Process)
+		}
 		if err == nil {
 			s, err = newSource(o, word)
 		}

@@ -60,8 +60,7 @@ func (c *tcpInbound) land(f frame) error {
 	}
 	if f.kind == frameChunk {
 		n, err := l.read(l.into)
-		c.landed(f.kind, f.seq, n, err == nil)
-		return err
+		return errors.Join(err, c.landed(f.kind, f.seq, n, err == nil))
 	}
 	if sum >= longPull {
 		if err := c.flush(); err != nil {
@@ -71,7 +70,9 @@ func (c *tcpInbound) land(f frame) error {
 	if err := l.pull.copy(l.into, l.ranges); err != nil {
 		return err
 	}
-	c.landed(f.kind, f.seq, sum, true)
+	if err := c.landed(f.kind, f.seq, sum, true); err != nil {
+		return err
+	}
 	l.answers = frame{kind: frameTaken, seq: f.seq, count: sum}.append(l.answers)
 	return nil
 }

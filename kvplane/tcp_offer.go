@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -15,9 +16,9 @@ import (
 // The memory path. A writer on the same host offers its memory: it says which process it is, what it has registered,
 // and where in its memory lies the word, which only the two ends of this handshake know. The receiver copies what a
 // pull names straight into its own registered memory, and the word after it, in one call to the kernel. If the word is
-// there, the bytes are those of the peer, who had promised them at that time: no other process that got its number and
-// no other program in it has the word, and the writer wipes it before it reports a write lost, after which it may put
-// other bytes there. A receiver that is not allowed to read, by whatever rule of the kernel, refuses the offer.
+// there, the bytes are those of the peer, who had promised them at that time: no other program has the word, and the
+// writer wipes it before it reports a write lost, after which it may put other bytes there. That the process is the one
+// of the peer's record, and lives, is looked at before each copy, so that no other one's memory is copied first. A receiver that is not allowed to read, by whatever rule of the kernel, refuses the offer.
 //
 // As every copy is the receiver's, a fence is a fence here as on the socket, and who is dead lands nothing.
 type tcpOffer struct {
@@ -54,6 +55,7 @@ func parseOffer(raw []byte, self metadata.Process) (tcpOffer, error) {
 // source is a peer's memory as its receiver sees it.
 type source struct {
 	pid    int
+	held   *heldProcess
 	memory spans
 	wordAt uint64
 	word   []byte
@@ -65,8 +67,23 @@ func newSource(o tcpOffer, word []byte) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: offer: %w", errFrame, err)
 	}
-	s := &source{pid: o.Process.PID, memory: memory, wordAt: o.Word, word: word}
-	return s, s.reader().copy(nil, nil)
+	held, err := holdProcess(o.Process)
+	if err != nil {
+		return nil, fmt.Errorf("copy from process %d: %w", o.Process.PID, err)
+	}
+	s := &source{pid: o.Process.PID, held: held, memory: memory, wordAt: o.Word, word: word}
+	if err := s.reader().copy(nil, nil); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// close lets go of the process. A nil source holds none.
+func (s *source) close() {
+	if s != nil {
+		s.held.close()
+	}
 }
 
 // pull is one connection's way to copy out of a source.
@@ -82,10 +99,14 @@ func (s *source) reader() *pull { return &pull{source: s, read: make([]byte, wor
 // trusted.
 func (p *pull) copy(into [][]byte, from []Range) error {
 	clear(p.read)
-	if err := p.calls.read(p.pid, into, from, p.read, p.wordAt); err != nil {
+	if err := p.held.alive(); err != nil {
 		return fmt.Errorf("copy from process %d: %w", p.pid, err)
 	}
-	if !bytes.Equal(p.read, p.word) {
+	err := p.calls.read(p.pid, into, from, p.read, p.wordAt)
+	if err != nil && !errors.Is(err, syscall.EFAULT) { // where nothing lies is not told from where something else does
+		return fmt.Errorf("copy from process %d: %w", p.pid, err)
+	}
+	if err != nil || !bytes.Equal(p.read, p.word) {
 		return fmt.Errorf("copy from process %d: the writer has taken back its offer, or is another process", p.pid)
 	}
 	return nil

@@ -162,6 +162,7 @@ func TestTCPOfferRefused(t *testing.T) {
 		"another word":    {func(o *tcpOffer) { o.Word = other.memory.Base }, "another process"},
 		"no word":         {func(o *tcpOffer) { o.Word = 8 }, "copy from process"},
 		"another process": {func(o *tcpOffer) { o.Process.PID = os.Getppid() }, "copy from process"},
+		"another start":   {func(o *tcpOffer) { o.Process.Started++ }, "copy from process"},
 		"no process":      {func(o *tcpOffer) { o.Process.PID = 0 }, "do not share"},
 		"another boot":    {func(o *tcpOffer) { o.Process.Boot = "x" }, "do not share"},
 		"another space":   {func(o *tcpOffer) { o.Process.Namespaces = "x" }, "do not share"},

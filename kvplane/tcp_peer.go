@@ -29,6 +29,7 @@ type tcpPeer struct {
 	blob    tcpBlob
 	remote  spans
 	session uint64 // grows with each Connect
+	proves  []byte // the key under which this agent proves its name to the peer; nil: it has none
 	ctx     context.Context
 	cancel  context.CancelFunc
 	memory  atomic.Bool // the peer copies out of this process's memory; settled before the first write is sent

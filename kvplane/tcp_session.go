@@ -1,6 +1,10 @@
 package kvplane
 
-import "fmt"
+import (
+	"fmt"
+
+	"pdrouter/metadata"
+)
 
 // tcpSession is what the connections of one session share on the receiving side. Guarded by TCP.mu, but for what is
 // constant.
@@ -12,19 +16,26 @@ type tcpSession struct {
 	landed  map[uint64]uint64 // bytes of the writes that have not ended, by number
 	waiting bool              // the first connection waits for the bytes of the others
 	source  *source           // the writer's memory; nil: not offered, or refused
+	process metadata.Process  // whose memory it is; zero: not offered
+	live    int               // connections that have not ended
 	over    bool              // one of its connections has ended
 }
 
 // join gives a connection its place in its session, and fences the agent's older sessions.
-func (c *tcpInbound) join(g greeting) error {
+func (c *tcpInbound) join(g greeting, said claim) error {
 	t := c.t
 	t.mu.Lock()
-	c.agent = g.agent
+	who, known := t.known[g.agent]
+	if known && !who.proves(said, t.name, g.agent) {
+		t.mu.Unlock()
+		return fmt.Errorf("%w: %q", errName, g.agent)
+	}
+	c.agent, c.claim, c.bound = g.agent, said, known || t.agree == nil
 	var s *tcpSession
 	for other := range t.inbound {
 		switch {
-		case other.session == nil || other.agent != g.agent:
-		case other.session.number > g.session:
+		case other.session == nil || other.agent != g.agent || other.bound != c.bound:
+		case other.session.number > g.session && c.bound:
 			c.fenced = true
 		case other.session.number == g.session:
 			s = other.session
@@ -43,15 +54,32 @@ func (c *tcpInbound) join(g greeting) error {
 	}
 	if err == nil {
 		s.streams[g.stream] = c
+		s.live++
 		c.session, c.stream = s, g.stream
 	}
+	bound := c.bound
 	t.mu.Unlock()
-	if err == nil {
+	if err == nil && bound {
 		t.fence(func(other *tcpInbound) bool {
-			return other.session != nil && other.agent == g.agent && other.session.number < g.session
+			return other.session != nil && other.agent == g.agent && other.bound && other.session.number < g.session
 		})
 	}
 	return err
+}
+
+// lives takes a peer's word for the process that it lives in, unless its record says otherwise. If that is not known
+// yet, it is compared when it is, before anything is copied that lands.
+func (c *tcpInbound) lives(p metadata.Process) error {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	if !c.session.process.IsZero() {
+		return fmt.Errorf("%w: a second offer", errFrame)
+	}
+	if who, known := c.t.known[c.agent]; known && !who.offers(p) {
+		return fmt.Errorf("process %d is not the one of the peer's record", p.PID)
+	}
+	c.session.process = p
+	return nil
 }
 
 // part cuts the other connections of a connection that has ended: the peer connects anew.
@@ -62,6 +90,9 @@ func (c *tcpInbound) part() {
 		return
 	}
 	c.session.over = true
+	if c.session.live--; c.session.live == 0 {
+		c.session.source.close()
+	}
 	for _, other := range c.session.streams {
 		if other != nil && other != c {
 			other.fenced = true
@@ -83,6 +114,8 @@ func (c *tcpInbound) lands(seq uint64) error {
 	switch {
 	case c.fenced || c.t.barred[c.agent]:
 		return ErrClosed
+	case !c.bound:
+		return fmt.Errorf("%w: bytes of write %d from %q, whose record is not known here", errFrame, seq, c.agent)
 	case seq < s.low || seq-s.low >= ahead:
 		return fmt.Errorf("%w: bytes of write %d during write %d", errFrame, seq, s.low)
 	}
@@ -90,8 +123,8 @@ func (c *tcpInbound) lands(seq uint64) error {
 }
 
 // landed counts bytes of a write. whole says that they are all of their frame, so that the write's end may count on
-// them; of a frame that was cut only the statistics hear.
-func (c *tcpInbound) landed(kind frameKind, seq, n uint64, whole bool) {
+// them; of a frame that was cut only the statistics hear. An error says that the write has ended without them.
+func (c *tcpInbound) landed(kind frameKind, seq, n uint64, whole bool) error {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
 	c.t.stats.Landed += n
@@ -100,12 +133,18 @@ func (c *tcpInbound) landed(kind frameKind, seq, n uint64, whole bool) {
 	} else {
 		c.t.stats.SocketBytes += n
 	}
-	if s := c.session; whole {
-		s.landed[seq] += n
-		if s.waiting && seq == s.low {
-			c.t.room.Broadcast()
-		}
+	s := c.session
+	switch {
+	case !whole:
+		return nil
+	case seq < s.low:
+		return fmt.Errorf("%w: %d bytes of write %d after its end", errFrame, n, seq)
 	}
+	s.landed[seq] += n
+	if s.waiting && seq == s.low {
+		c.t.room.Broadcast()
+	}
+	return nil
 }
 
 // ended waits until every byte of a write has landed, those that come over other connections included, and strikes the

@@ -55,7 +55,8 @@ func TestTCPStrangers(t *testing.T) {
 			defer conn.Close()
 			nonce := make([]byte, helloBytes)
 			b := binary.LittleEndian.AppendUint16(bytes.Clone(nonce), uint16(len("raw@1")))
-			b = append(append(b, "raw@1"...), proof(secret, "dial", "d@1", "raw@1", nonce[:nonceBytes], nonce)...)
+			b = append(append(b, "raw@1"...), make([]byte, claimBytes)...)
+			b = append(b, proof(secret, "dial", "d@1", "raw@1", nonce[:nonceBytes], nonce)...)
 			if _, err := conn.Write(b); err != nil {
 				t.Fatal(err)
 			}
@@ -92,11 +93,12 @@ func TestTCPImpostor(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_, _ = conn.Write(append([]byte(tcpMagic), make([]byte, nonceBytes)...))           // the dialler will say
-		hello, _ := io.CopyN(io.Discard, conn, int64(helloBytes+2+len("p@1")+sha256.Size)) // its proof
-		_, _ = conn.Write(make([]byte, sha256.Size))                                       // a wrong one
-		rest, _ := io.Copy(io.Discard, conn)                                               // until it closes
-		heard <- rest + hello - int64(helloBytes+2+len("p@1")+sha256.Size)
+		greeted := int64(helloBytes + 2 + len("p@1") + claimBytes + sha256.Size)
+		_, _ = conn.Write(append([]byte(tcpMagic), make([]byte, nonceBytes)...)) // the dialler will say
+		hello, _ := io.CopyN(io.Discard, conn, greeted)                          // its proof
+		_, _ = conn.Write(make([]byte, sha256.Size))                             // a wrong one
+		rest, _ := io.Copy(io.Discard, conn)                                     // until it closes
+		heard <- rest + hello - greeted
 	}()
 	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
 	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{ln.Addr().String()}, Secret: make([]byte, secretBytes),

@@ -54,7 +54,7 @@ func (p *tcpPeer) dial(ctx context.Context, place int) (*tcpStream, error) {
 		}
 		s := &tcpStream{p: p, place: place, conn: conn, queued: make(chan struct{}, 1)}
 		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-		g := greeting{agent: p.t.name, session: p.session, stream: place, streams: p.t.cfg.Streams}
+		g := greeting{agent: p.t.name, session: p.session, stream: place, streams: p.t.cfg.Streams, key: p.proves}
 		s.word, err = greet(conn, g, p.agent, p.blob.Secret)
 		if err == nil && place == 0 {
 			err = s.choosePath()

@@ -1,0 +1,225 @@
+package kvplane
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// openNamed opens an agent that asks its peers for proofs of their names. Its key's private half is agree.
+func openNamed(t *testing.T, name string, cfg TCPConfig, fill byte) (n *node, agree agreement) {
+	t.Helper()
+	public, agree, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := NewTCP(cfg)
+	introduce(tr, public, agree)
+	n = openNode(t, tr, name, 8192, fill)
+	n.record.Key, n.record.Process = public, thisProcess()
+	return n, agree
+}
+
+// dialNamed connects as whoever g says.
+func dialNamed(t *testing.T, d *node, g greeting) (net.Conn, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", blobOf(t, d).Addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = greet(conn, g, d.record.Agent, blobOf(t, d).Secret)
+	return conn, err
+}
+
+// TestTCPNames: who knows the blob but not an agent's key does not pass for that agent: nothing of it lands, and the
+// agent's own connections stay. It does not matter whether the agent is known when the impostor dials.
+func TestTCPNames(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		known bool // before the impostor dials
+	}{{"known before", true}, {"known after", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			p, _ := openNamed(t, "p@1", TCPConfig{}, 7)
+			d, _ := openNamed(t, "d@1", TCPConfig{}, 0xee)
+			x, xAgree := openNamed(t, "x@1", TCPConfig{}, 9)
+			tr := d.tr.(*TCP)
+			if c.known {
+				d.connect(p)
+			}
+			p.connect(d)
+			if err := p.tr.Send("d@1", []byte("first")); err != nil {
+				t.Fatal(err)
+			}
+			d.awaitMessage([]byte("first"), p)
+			secret, err := xAgree(d.record.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, err := nameKey(secret, "p@1", x.record.Key, "d@1", d.record.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var impostors []net.Conn
+			for i, key := range [][]byte{nil, own} {
+				for _, session := range []uint64{uint64(1 + i), ^uint64(i)} {
+					conn, err := dialNamed(t, d, greeting{agent: "p@1", session: session, streams: 1, key: key})
+					if (err == nil) == c.known {
+						t.Errorf("session %d: %v", session, err)
+					}
+					if session < 3 { // the others wait
+						_, _ = conn.Write(append(chunkHead(1, Range{Remote: d.base, Length: 16}), make([]byte, 16)...))
+						closed(t, conn)
+					}
+					impostors = append(impostors, conn)
+				}
+			}
+			if !bytes.Equal(d.mem, bytes.Repeat([]byte{0xee}, 8192)) {
+				t.Error("bytes of an impostor have landed")
+			}
+			if !c.known {
+				d.connect(p)
+			}
+			for _, conn := range impostors {
+				closed(t, conn)
+			}
+			// On the connection that it had from the beginning.
+			if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 8192}}, []byte("written")); err != nil {
+				t.Fatal(err)
+			}
+			d.awaitMessage([]byte("written"), p)
+			if err := p.awaitEnd(1, d); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(d.mem, p.mem) {
+				t.Error("the agent's own bytes have not landed")
+			}
+			for _, in := range append(p.got, d.got...) {
+				if in.Kind == PeerLost {
+					t.Errorf("%s was lost: %v", in.Agent, in.Err)
+				}
+			}
+			if memoryPermitted() == nil && tr.Stats().MemoryBytes != 8192 {
+				t.Errorf("stats %+v; want the bytes through memory", tr.Stats())
+			}
+		})
+	}
+}
+
+// TestTCPNameOfTheFenced: a fenced agent writes under no other name either.
+func TestTCPNameOfTheFenced(t *testing.T) {
+	x, agree := openNamed(t, "x@1", TCPConfig{Path: pathSocket}, 9)
+	d, _ := openNamed(t, "d@1", TCPConfig{}, 0)
+	d.connect(x)
+	secret, err := agree(d.record.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(name string, session uint64) (net.Conn, error) {
+		key, err := nameKey(secret, name, x.record.Key, "d@1", d.record.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dialNamed(t, d, greeting{agent: name, session: session, streams: 1, key: key})
+	}
+	chunk := append(chunkHead(1, Range{Remote: d.base, Length: 16}), bytes.Repeat([]byte{9}, 16)...)
+	conn, err := dial("x@1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(chunk); err != nil {
+		t.Fatal(err)
+	}
+	awaitStats(t, d.tr.(*TCP), func(s TCPStats) bool { return s.Landed == 16 })
+	if err := d.tr.(*TCP).Fence("x@1"); err != nil {
+		t.Fatal(err)
+	}
+	clear(d.mem)
+	for session, name := range []string{"x@1", "y@1", "x@1 ", "d@1"} {
+		conn, err := dial(name, uint64(session+2))
+		if err != nil {
+			t.Fatalf("%q: %v; messages may come", name, err)
+		}
+		_, _ = conn.Write(chunk) // refused
+		closed(t, conn)
+	}
+	if !bytes.Equal(d.mem, make([]byte, 8192)) || d.tr.(*TCP).Stats().Landed != 16 {
+		t.Error("bytes landed after the fence")
+	}
+}
+
+// TestTCPNeedsAKey: no connection is made to an agent that could not prove its name.
+func TestTCPNeedsAKey(t *testing.T) {
+	d, _ := openNamed(t, "d@1", TCPConfig{}, 0)
+	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 0)
+	for _, key := range [][]byte{nil, make([]byte, 32), {1, 2, 3}} {
+		p.record.Key = key
+		if err := d.tr.Connect(p.record); !errors.Is(err, errNoKey) {
+			t.Errorf("key %x: %v; want that there is none", key, err)
+		}
+	}
+}
+
+// TestTCPOfferOfAnother: memory is copied only out of the process that the peer's record names, whichever of the two is
+// known first.
+func TestTCPOfferOfAnother(t *testing.T) {
+	if err := memoryPermitted(); err != nil {
+		t.Skip("SKIPPED:", err)
+	}
+	d := openNode(t, NewTCP(TCPConfig{}), "d@1", 8192, 0)
+	raw := openNode(t, NewTCP(TCPConfig{}), "raw@1", 8192, 0)
+	raw.record.Process = thisProcess()
+	raw.record.Process.PID = os.Getppid()
+	o, why := offerRaw(t, d, 1, func(*tcpOffer) {})
+	if why != "" {
+		t.Fatal(why)
+	}
+	d.connect(raw)
+	closed(t, o.conn)
+	if _, why = offerRaw(t, d, 2, func(*tcpOffer) {}); !strings.Contains(why, "not the one of the peer's record") {
+		t.Errorf("the verdict is %q", why)
+	}
+	d.tr.Disconnect("raw@1")
+	raw.record.Process = metadata.Process{}
+	d.connect(raw)
+	if _, why = offerRaw(t, d, 3, func(*tcpOffer) {}); why != "" {
+		t.Errorf("the verdict is %q; the record does not say", why)
+	}
+}
+
+// TestTCPLateBytes: bytes whose write has ended without them end the session, and are not kept.
+func TestTCPLateBytes(t *testing.T) {
+	tr := NewTCP(TCPConfig{})
+	d := openNode(t, tr, "d@1", 8192, 0)
+	in := streamsRaw(t, d, 1, 2)
+	chunk := append(chunkHead(1, Range{Remote: d.base, Length: 4096}), bytes.Repeat([]byte{7}, 4096)...)
+	if _, err := in[1].Write(chunk[:len(chunk)-1]); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); d.mem[4094] != 7; time.Sleep(idle) { // it is landing
+		if time.Now().After(deadline) {
+			t.Fatal("the bytes have not landed")
+		}
+	}
+	whole := append(chunkHead(1, Range{Remote: d.base + 4096, Length: 4096}), bytes.Repeat([]byte{7}, 4096)...)
+	whole = append(frame{kind: frameEnd, seq: 1, count: 4096, length: 4}.append(whole), "done"...)
+	if _, err := in[0].Write(whole); err != nil {
+		t.Fatal(err)
+	}
+	d.awaitMessage([]byte("done"))
+	if _, err := in[1].Write(chunk[len(chunk)-1:]); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, in[0])
+	closed(t, in[1])
+	awaitStats(t, tr, func(s TCPStats) bool { return s.Inbound == 0 && s.BadFrames == 1 })
+}
