@@ -67,6 +67,7 @@ func (t *simTransport) Close() error {
 		c.drop()
 	}
 	if t.s.oneHost && !t.s.fences {
+		t.s.cutTails(func(l *simLink) bool { return l.from.dead }, t.node)
 		return nil
 	}
 	for _, n := range t.s.nodes {
@@ -78,7 +79,7 @@ func (t *simTransport) Close() error {
 			}
 		}
 	}
-	t.s.cutTails("", t.node)
+	t.s.cutTails(func(*simLink) bool { return true }, t.node)
 	return nil
 }
 
@@ -314,7 +315,7 @@ func (f *simFencer) Fence(agent string) error {
 				}
 			})
 		}
-		s.cutTails(agent, f.node)
+		s.cutTails(func(l *simLink) bool { return l.as == agent }, f.node)
 	}
 	return nil
 }

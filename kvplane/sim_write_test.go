@@ -294,10 +294,10 @@ func (w *simWrite) cut() {
 	s.after(s.some(300*time.Microsecond), func() { w.fail() })
 }
 
-// cutTails drops what ended writes have on their way, those of one agent or all.
-func (s *sim) cutTails(from string, to *simNode) {
+// cutTails drops what has left over some of the links to a node and is on its way.
+func (s *sim) cutTails(of func(*simLink) bool, to *simNode) {
 	for w := range s.writes { // every one alike: the order does not matter
-		if (w.link.as == from || from == "") && w.link.to == to && w.link.agent == to.t.name {
+		if of(w.link) && w.link.to == to && w.link.agent == to.t.name {
 			for _, c := range w.chunks {
 				if c.left {
 					c.drop()
