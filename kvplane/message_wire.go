@@ -96,7 +96,11 @@ func appendBlocks(dst []byte, g BlockList) []byte {
 }
 
 // parseMessage decodes what a peer sent. Everything is bounded; anything that does not fit is an error.
-func parseMessage(b []byte) (*message, error) {
+func parseMessage(b []byte) (*message, error) { return parseWithin(b, nil) }
+
+// parseWithin refuses block ids that the sender does not have, before they are expanded. room is its blocks by group;
+// nil takes any.
+func parseWithin(b []byte, room []int) (*message, error) {
 	r := reader{b: b}
 	m := &message{kind: messageKind(r.byte()), floor: r.uvarint(^uint64(0))}
 	body := r.b
@@ -111,7 +115,7 @@ func parseMessage(b []byte) (*message, error) {
 		copy(m.id[:], r.bytes(len(m.id)))
 		m.need[0] = int(r.uvarint(maxTokens))
 		m.need[1] = int(r.uvarint(maxTokens))
-		m.groups = r.groups()
+		m.groups = r.groups(room)
 		copy(m.ticket[:], r.bytes(len(m.ticket)))
 		copy(m.hash[:], r.bytes(len(m.hash)))
 		sum := sha256.Sum256(body[:len(body)-len(r.b)])
@@ -171,22 +175,32 @@ func (r *reader) beat(kind messageKind) beat {
 	return b
 }
 
-func (r *reader) groups() []BlockList {
+func (r *reader) groups(room []int) []BlockList {
 	n := r.uvarint(maxGroups)
 	if r.bad || n == 0 {
+		return nil
+	}
+	if room != nil && n > uint64(len(room)) {
+		r.bad = true
 		return nil
 	}
 	groups := make([]BlockList, n)
 	left := uint64(maxBlocks)
 	for i := range groups {
 		groups[i].First = int(r.uvarint(maxTokens))
+		ids := uint64(1 << 31)
+		own := left
+		if room != nil {
+			ids = uint64(room[i])
+			own = min(left, ids)
+		}
 		for range r.uvarint(maxBlocks) {
-			start, count := r.uvarint(1<<31-1), r.uvarint(left)
-			if r.bad || count == 0 || start+count > 1<<31 {
+			start, count := r.uvarint(1<<31-1), r.uvarint(own)
+			if r.bad || count == 0 || start+count > ids {
 				r.bad = true
 				return nil
 			}
-			left -= count
+			left, own = left-count, own-count
 			groups[i].Blocks = slices.Grow(groups[i].Blocks, int(count))
 			for id := range count {
 				groups[i].Blocks = append(groups[i].Blocks, int32(start+id))

@@ -26,6 +26,7 @@ type peer struct {
 	owed      bool          // it must be told the floor
 	session   *session      // nil until there was something to sign or to verify
 	keyless   error         // why there is no session and never will be
+	room      []int         // blocks of its record, by group; nil until it has registered some
 	admitted  time.Duration // when a fence around it was last opened; 0 is never
 	used      time.Duration // when it was last heard or sent something
 }

@@ -72,6 +72,7 @@ func (p *producer) register(e event) {
 	r.msg, r.digest, r.asked = e.msg, e.msg.digest, true
 	r.state, r.status = regWaiting, status{state: statusWaiting}
 	s.waiting++
+	s.blocks += blocks(e.msg.groups)
 	g := r.given
 	switch {
 	case g.state == givenSpent || g.state == givenDraining:
@@ -92,7 +93,8 @@ func (p *producer) admit(s *inbound, e event) (*registration, Reason) {
 		return nil, Closing
 	case e.seq < s.low:
 		return nil, Spent
-	case len(s.regs) >= p.bounds.registrations:
+	case len(s.regs) >= p.bounds.registrations,
+		e.budget > 0 && s.blocks+blocks(e.msg.groups) > e.budget:
 		return nil, Full
 	}
 	g := p.given[e.id]
@@ -233,6 +235,9 @@ func (p *producer) end(r *registration, s status, tell bool) {
 		r.from.waiting--
 	case regWriting:
 		r.from.writing--
+	}
+	if r.msg != nil {
+		r.from.blocks -= blocks(r.msg.groups)
 	}
 	r.state, r.status, r.msg = regEnded, s, nil
 	r.again = newBackoff(p.times)

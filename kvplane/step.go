@@ -25,6 +25,7 @@ type event struct {
 	reason Reason
 	detail string
 	tokens int
+	budget int  // registered: blocks that the registrations of this session may have together; 0: any number
 	down   bool // of a peer's message: it cannot be reached now
 	proof  bool // gone: the process is known to be dead, not only void
 	fenced bool // gone: and nothing of it lands any more

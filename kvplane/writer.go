@@ -287,7 +287,7 @@ func (w *writer) receive(l *letter) {
 		w.drops[dropForged]++
 		return
 	}
-	m, err := parseMessage(l.body)
+	m, err := w.parse(p, l.body)
 	if err != nil {
 		w.drops[dropMalformed]++
 		return
@@ -301,7 +301,7 @@ func (w *writer) receive(l *letter) {
 	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why, down: !p.connected}
 	switch m.kind {
 	case msgRegister:
-		e.kind = evRegister
+		e.kind, e.budget = evRegister, w.budgetOf(p)
 		w.stepProducer(e)
 	case msgCancel:
 		e.kind = evCancel
