@@ -2,6 +2,7 @@ package kvplane
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 
@@ -73,8 +74,11 @@ func newShape(r metadata.Record) (shape, error) {
 	s.kernel = l.BlockTokens / l.Physical
 	for i, g := range groupsOf(l) {
 		made, err := newGroup(g, l, r.Rank.TP, r.Size.TP)
+		if e := (*unevenError)(nil); errors.As(err, &e) {
+			e.group = i
+		}
 		if err != nil {
-			return bad("group %d: %v", i, err)
+			return shape{}, fmt.Errorf("kvplane: record of %s rank %s: group %d: %w", r.ID(), r.Rank, i, err)
 		}
 		s.groups = append(s.groups, made)
 		for _, layer := range g.Layers {
@@ -125,9 +129,26 @@ func newGroup(g metadata.Group, l metadata.Layout, rank, size int) (group, error
 	case heads < 1 || heads > maxExtent || width < 1 || width > maxExtent:
 		return group{}, fmt.Errorf("%d heads of %d bytes; want 1 to %d of each", heads, width, maxExtent)
 	case heads%size != 0 && size%heads != 0:
-		return group{}, fmt.Errorf("heads %d and tensor-parallel size %d: neither divides the other", heads, size)
+		return group{}, &unevenError{heads: heads, ranks: size}
 	}
 	return made, nil
+}
+
+// unevenError says that heads cannot be shared evenly among ranks, nor ranks among heads.
+type unevenError struct{ group, heads, ranks int }
+
+func (e *unevenError) Error() string {
+	return fmt.Sprintf("heads %d and tensor-parallel size %d: neither divides the other", e.heads, e.ranks)
+}
+
+// uneven makes a refusal of a record whose heads its ranks cannot share: it is sound, but nothing can be planned for it.
+func uneven(err error, p, d metadata.Record) error {
+	var e *unevenError
+	if !errors.As(err, &e) {
+		return err
+	}
+	side := func(r metadata.Record) string { return fmt.Sprintf("%d heads on %d ranks", r.Layout.Heads, r.Size.TP) }
+	return unplannable(fmt.Sprintf("group %d: %v", e.group, e), side(p), side(d))
 }
 
 // end returns the offset behind the region's last byte, or the largest number if it passes that.

@@ -46,11 +46,11 @@ type Allow struct {
 func NewPair(p, d metadata.Record, allow Allow) (*Pair, error) {
 	ps, err := newShape(p)
 	if err != nil {
-		return nil, err
+		return nil, uneven(err, p, d)
 	}
 	ds, err := newShape(d)
 	if err != nil {
-		return nil, err
+		return nil, uneven(err, p, d)
 	}
 	if err := fits(p, d); err != nil {
 		return nil, err

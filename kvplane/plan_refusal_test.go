@@ -101,6 +101,8 @@ func TestPlanRefusals(t *testing.T) {
 					}
 				} else if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("%s: error is %v; want %q", who, err, tc.want)
+				} else if r := (*Refusal)(nil); strings.Contains(tc.want, "neither divides") && (!errors.As(err, &r) || r.Reason != Unplannable) {
+					t.Errorf("%s: %v is no refusal", who, err)
 				}
 			}
 			_, err := Producers(p, d[0], Allow{})
