@@ -46,9 +46,10 @@ const (
 	TicketExpired                          // too old, or of the future
 	TicketSpent                            // it has served
 	TicketEarly                            // the engine has not been told the gateway's keys yet
+	TicketFull                             // the engine remembers as many tickets as it can
 )
 
-var ticketFaults = [...]string{"none", "missing", "malformed", "forged", "foreign", "expired", "spent", "early"}
+var ticketFaults = [...]string{"none", "missing", "malformed", "forged", "foreign", "expired", "spent", "early", "full"}
 
 // String names the fault.
 func (f TicketFault) String() string {

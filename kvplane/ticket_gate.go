@@ -2,6 +2,7 @@ package kvplane
 
 import (
 	"bytes"
+	"container/heap"
 	"errors"
 	"sync"
 	"time"
@@ -20,7 +21,28 @@ type Gate struct {
 	clock time.Time                // the gateway's, when it was last told
 	told  time.Time                // when that was
 	spent map[TransferID]time.Time // until when an id must be remembered, on the gateway's clock
-	order []TransferID             // of spent, the oldest first
+	until spentHeap                // the same, what may be forgotten first in front
+	most  int                      // ids in spent
+}
+
+// spentID is an id of a ticket that has served.
+type spentID struct {
+	until time.Time
+	id    TransferID
+}
+
+// spentHeap implements heap.Interface.
+type spentHeap []spentID
+
+func (h spentHeap) Len() int           { return len(h) }
+func (h spentHeap) Less(i, j int) bool { return h[i].until.Before(h[j].until) }
+func (h spentHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *spentHeap) Push(x any)        { *h = append(*h, x.(spentID)) }
+
+func (h *spentHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }
 
 // enrolled is how many keys a gate keeps: the one in use, and the one before or after it while keys are rotated.
@@ -31,7 +53,7 @@ const maxSpent = 1 << 20
 
 // NewGate returns the gate of one run of an engine. One that is early lets nobody in before Enrol was called.
 func NewGate(self metadata.Incarnation, early bool) *Gate {
-	return &Gate{self: self, early: early, spent: map[TransferID]time.Time{}}
+	return &Gate{self: self, early: early, spent: map[TransferID]time.Time{}, most: maxSpent}
 }
 
 // Enrol takes what a gateway answered to the publishing of this engine's record: its keys, the one that it signs with
@@ -92,20 +114,19 @@ func (g *Gate) Admit(ticket string, leg metadata.Role, id TransferID, peer metad
 		return [16]byte{}, TicketForeign
 	case !t.timely(now):
 		return [16]byte{}, TicketExpired
-	case !g.spent[id].IsZero() || len(g.spent) >= maxSpent:
+	case !g.spent[id].IsZero():
 		return [16]byte{}, TicketSpent
+	case len(g.spent) >= g.most:
+		return [16]byte{}, TicketFull
 	}
 	g.spent[id] = t.Issued.Add(t.Valid + 2*ticketLeeway) // once more: the clock may be set back a little
-	g.order = append(g.order, id)
+	heap.Push(&g.until, spentID{g.spent[id], id})
 	return t.Digest(), nil
 }
 
 // forgetLocked drops ids whose tickets have expired.
 func (g *Gate) forgetLocked(now time.Time) {
-	n := 0
-	for n < len(g.order) && now.After(g.spent[g.order[n]]) {
-		delete(g.spent, g.order[n])
-		n++
+	for len(g.until) > 0 && now.After(g.until[0].until) {
+		delete(g.spent, heap.Pop(&g.until).(spentID).id)
 	}
-	g.order = g.order[n:]
 }

@@ -182,8 +182,8 @@ func TestGate(t *testing.T) {
 		check("of the future", admit(fresh(func(it *GatewayTicket) { it.Issued = it.Issued.Add(time.Minute) }), keyP), TicketExpired)
 		time.Sleep(time.Hour)
 		check("an hour later", admit(fresh(nil), keyP), 0)
-		if len(g.spent) != 1 || len(g.order) != 1 {
-			t.Errorf("%d ids are remembered, %d in order; want the last one", len(g.spent), len(g.order))
+		if len(g.spent) != 1 || len(g.until) != 1 {
+			t.Errorf("%d ids are remembered, %d in order; want the last one", len(g.spent), len(g.until))
 		}
 
 		// Keys: two gateways with different ones answer in turn; a third key pushes the oldest out.
@@ -198,6 +198,38 @@ func TestGate(t *testing.T) {
 		g.Enrol(nil, time.Time{})
 		_, err = g.Admit("", metadata.Prefill, it.ID, it.Decode)
 		check("a gateway that has lost its key opens nothing", err, TicketMissing)
+	})
+}
+
+// TestGateForgets: one ticket that is valid for long keeps no others in memory, and a gate that is full says so.
+func TestGateForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		it := aTicket()
+		g := NewGate(it.Prefill, false)
+		g.Enrol([][]byte{keyP}, time.Now())
+		g.most = 3
+		admit := func(valid time.Duration) error {
+			it.ID, it.Issued, it.Valid = NewTransferID(), time.Now().Truncate(time.Millisecond), valid
+			_, err := g.Admit(it.Seal(keyP), metadata.Prefill, it.ID, it.Decode)
+			return err
+		}
+		for _, valid := range []time.Duration{maxValid, time.Minute, time.Second} {
+			if err := admit(valid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := admit(time.Minute); !errors.Is(err, TicketFull) {
+			t.Errorf("a fourth ticket: %v; want that the gate is full", err)
+		}
+		for i, after := range []time.Duration{time.Second + 2*ticketLeeway, time.Minute} {
+			time.Sleep(after + time.Millisecond)
+			if err := admit(maxValid); err != nil {
+				t.Errorf("after another %v: %v", after, err)
+			}
+			if len(g.spent) != 3 || len(g.until) != 3 {
+				t.Errorf("%d: %d ids are remembered, %d in order; want 3", i, len(g.spent), len(g.until))
+			}
+		}
 	})
 }
 
