@@ -135,8 +135,8 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: already open", agent)
 	case t.cfg.Path != "" && t.cfg.Path != pathSocket && t.cfg.Path != pathMemory:
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: path is %q; want %q, %q or nothing", agent, t.cfg.Path, pathSocket, pathMemory)
-	case t.cfg.Streams < 1 || t.cfg.Streams > maxStreams:
-		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %d streams; want 1 to %d", agent, t.cfg.Streams, maxStreams)
+	case t.cfg.Streams < 1 || t.cfg.Streams > MaxStreams:
+		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %d streams; want 1 to %d", agent, t.cfg.Streams, MaxStreams)
 	case agent == "" || len(agent) > maxAgentName:
 		return nil, "", fmt.Errorf("kvplane: tcp agent name of %d bytes; want 1 to %d", len(agent), maxAgentName)
 	}

@@ -26,8 +26,10 @@ const (
 	claimBytes   = sha256.Size
 	secretBytes  = 32
 	maxAgentName = 256 // bytes
-	maxStreams   = 16
 )
+
+// MaxStreams is the most connections that one session has.
+const MaxStreams = 16
 
 // errName is the cause when a peer is not the agent that it says it is.
 var errName = errors.New("peer does not prove its name")
@@ -142,7 +144,7 @@ func admit(conn io.ReadWriter, self string, secret []byte) (greeting, tokens, er
 		stream:  int(theirs[nonceBytes+8]),
 		streams: int(theirs[nonceBytes+9]),
 	}
-	if g.streams > maxStreams || g.stream >= g.streams {
+	if g.streams > MaxStreams || g.stream >= g.streams {
 		return fail(fmt.Errorf("%w: stream %d of %d", errFrame, g.stream, g.streams))
 	}
 	keys := tokensOf(secret, self, peer, own, theirs)

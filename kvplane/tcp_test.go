@@ -258,7 +258,7 @@ func TestTCPOpenRefuses(t *testing.T) {
 		"overlap":        {agent: "a", memory: []Memory{m, {Base: m.Base + 100, Length: 5}}},
 		"on a GPU":       {agent: "a", memory: []Memory{{Base: m.Base, Length: 4096, Type: "vram"}}},
 		"path":           {agent: "a", cfg: TCPConfig{Path: "air"}},
-		"streams":        {agent: "a", cfg: TCPConfig{Streams: maxStreams + 1}},
+		"streams":        {agent: "a", cfg: TCPConfig{Streams: MaxStreams + 1}},
 		"all interfaces": {agent: "a", cfg: TCPConfig{Listen: "0.0.0.0:0"}},
 		"bad address":    {agent: "a", cfg: TCPConfig{Listen: "nonsense"}},
 	} {

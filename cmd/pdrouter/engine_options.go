@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/refengine"
+	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
 
@@ -22,6 +23,8 @@ type engineOptions struct {
 	gateway, tokenFile                string
 	controlKeys, recordKeys           []string
 	issuer, transport, kvMemory       string
+	path                              string
+	streams                           int
 	serialStarts                      bool
 	drain                             time.Duration
 }
@@ -50,6 +53,8 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`address` of the OpenAI routes")
 	f.StringVar(&o.control, "control", "127.0.0.1:0", "`address` of the control routes; other than loopback needs --control-keys")
 	f.StringVar(&o.plane, "plane-listen", "127.0.0.1:0", "`address` of the transport: tcp's connections, nixl's doorbell")
+	f.StringVar(&o.path, "plane-path", "auto", "tcp: how KV goes to a peer: memory (out of this process's, on one host only), socket, or auto (memory where it can be had)")
+	f.IntVar(&o.streams, "plane-streams", 1, "tcp: `connections` to each peer that KV is spread over, 1 to 16")
 	f.StringVar(&o.advertise, "advertise", "", "`host` that peers and the gateway reach this engine by; default: the addresses listened on")
 	f.StringVar(&o.gateway, "gateway", "", "`URL` of the gateway's agents' listener; without it the engine hands nothing over")
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` of the engine's token for the gateway")
@@ -78,6 +83,17 @@ func (o engineOptions) validate() error {
 	case "auto", "tcp", "nixl":
 	default:
 		errs = append(errs, fmt.Errorf("engine: --transport is %q; want auto, tcp or nixl", o.transport))
+	}
+	switch o.path {
+	case "auto", "memory", "socket":
+	default:
+		errs = append(errs, fmt.Errorf("engine: --plane-path is %q; want auto, memory or socket", o.path))
+	}
+	if o.streams < 1 || o.streams > kvplane.MaxStreams {
+		errs = append(errs, fmt.Errorf("engine: --plane-streams is %d; want 1 to %d", o.streams, kvplane.MaxStreams))
+	}
+	if o.transport == "nixl" && (o.path != "auto" || o.streams != 1) {
+		errs = append(errs, errors.New("engine: --plane-path and --plane-streams are for tcp; --transport is nixl"))
 	}
 	switch {
 	case o.kvMemory != "dram" && o.kvMemory != "vram":

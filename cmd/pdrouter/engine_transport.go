@@ -43,11 +43,19 @@ func (t *transportChoice) make(o engineOptions, log *slog.Logger) kvplane.Transp
 	if t.library != nil {
 		return kvplane.NewNIXL(t.library, kvplane.NIXLConfig{Doorbell: o.plane, Advertise: o.advertise, Log: log})
 	}
-	cfg := kvplane.TCPConfig{Listen: o.plane, Log: log}
+	return kvplane.NewTCP(o.tcp(log))
+}
+
+// tcp is the tcp transport's configuration.
+func (o engineOptions) tcp(log *slog.Logger) kvplane.TCPConfig {
+	cfg := kvplane.TCPConfig{Listen: o.plane, Path: o.path, Streams: o.streams, Log: log}
+	if o.path == "auto" {
+		cfg.Path = ""
+	}
 	if o.advertise != "" {
 		cfg.Advertise = []string{o.advertise}
 	}
-	return kvplane.NewTCP(cfg)
+	return cfg
 }
 
 func (t *transportChoice) close() error {
