@@ -77,21 +77,29 @@ func watchOnce(
 		return false, fmt.Errorf("kvplane: events of %s: status %d", base, resp.StatusCode)
 	}
 	each(TransferEvent{Event: openEvent})
-	lines := bufio.NewScanner(resp.Body)
+	if err := readEvents(resp.Body, func() { silence.Reset(watchSilence) }, each); err != nil {
+		return true, fmt.Errorf("kvplane: events of %s: %w", base, err)
+	}
+	return true, nil
+}
+
+// readEvents reads a stream to its end and calls heard at each line, of at most maxLine bytes.
+func readEvents(stream io.Reader, heard func(), each func(TransferEvent)) error {
+	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		silence.Reset(watchSilence)
+		heard()
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok {
 			continue
 		}
 		var ev TransferEvent
 		if err := json.Unmarshal([]byte(data), &ev); err != nil {
-			return true, fmt.Errorf("kvplane: events of %s: %w", base, err)
+			return err
 		}
 		each(ev)
 	}
-	return true, lines.Err()
+	return lines.Err()
 }
 
 // CancelTransfer asks an engine to give a transfer up. nil means that it has taken the request.
