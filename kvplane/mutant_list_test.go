@@ -30,7 +30,7 @@ func mutants() []*mutant {
 		{name: "not begun is answered while writing", apply: mutantNotBegun},
 		{name: "consumers are only notified", apply: mutantNotifyOnly},
 		{name: "a drain without its passes", rare: true, apply: mutantNoPasses},
-		{name: "a number refused as full is begun later", rare: true, apply: mutantRefused},
+		{name: "a number refused as full is begun later", rare: true, tables: true, apply: mutantRefused},
 		{name: "a failed write is answered as not begun", rare: true, apply: mutantDenied},
 		{name: "a burst of words is taken for silence", rare: true, apply: mutantHasty},
 		{name: "the code of a message is not checked", agree: simKnown},

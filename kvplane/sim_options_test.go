@@ -88,6 +88,7 @@ type simOptions struct {
 	only    uint64        // if not 0: bit i allows the i-th request
 	until   time.Duration // when the faults end
 	plain   bool          // none of what worlds have had since: see widen
+	tables  bool          // every table is small
 }
 
 // simRequests bounds how many requests a world has.
@@ -101,6 +102,9 @@ func (o simOptions) String() string {
 	fmt.Fprintf(b, "seed %d\nuntil %v\n", o.seed, o.until)
 	if o.plain {
 		b.WriteString("plain\n")
+	}
+	if o.tables {
+		b.WriteString("tables\n")
 	}
 	if o.only != 0 {
 		fmt.Fprintf(b, "only %d\n", o.only)
@@ -127,6 +131,8 @@ func parseSimOptions(text string) (simOptions, error) {
 		case "", "#":
 		case "plain":
 			o.plain = true
+		case "tables":
+			o.tables = true
 		case "seed":
 			o.seed, err = strconv.ParseUint(value, 10, 64)
 		case "only":

@@ -19,7 +19,7 @@ func (s *sim) widen() {
 	if s.opts.plain {
 		return
 	}
-	if r.IntN(4) == 0 {
+	if small := r.IntN(4) == 0; small || s.opts.tables {
 		s.caps = bounds{early: 2 + r.IntN(7), registrations: 2 + r.IntN(7), given: 2 + r.IntN(7)}
 	}
 	s.prepares = r.IntN(2) == 0
