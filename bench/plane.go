@@ -86,6 +86,7 @@ type planeRowKind struct {
 func planeRows() []planeRowKind {
 	large := planeLayout{Blocks: 2048, BlockBytes: 64 << 10}
 	small := planeLayout{Blocks: 1024, BlockBytes: 32 << 10}
+	many := planeLayout{Blocks: 16 << 10, BlockBytes: 4 << 10} // each outstanding transfer has a block of its own
 	return []planeRowKind{
 		{"bandwidth nixl", "nixl", large, 1024, bandwidth("plain copy", 0.9)},
 		{"bandwidth nixl (kernel)", "nixl", large, 1024, bandwidth("copy by the kernel", 0.9)},
@@ -95,8 +96,8 @@ func planeRows() []planeRowKind {
 		{"register tcp memory", "memory", small, 16, register(0)},
 		{"release nixl", "nixl", small, 16, release(50)},
 		{"release tcp memory", "memory", small, 16, release(50)},
-		{"outstanding nixl", "nixl", small, 16, outstanding(100, 10_000, 2)},
-		{"outstanding tcp memory", "memory", small, 16, outstanding(100, 10_000, 2)},
+		{"outstanding nixl", "nixl", many, 16, outstanding(100, 10_000, 2)},
+		{"outstanding tcp memory", "memory", many, 16, outstanding(100, 10_000, 2)},
 		{"idle nixl", "nixl", small, 16, idle},
 	}
 }

@@ -49,7 +49,7 @@ func (r *PlaneReport) Markdown() string {
 		"- **bandwidth**: a transfer of 1,024 blocks of 64 KiB whose ids are shuffled on both sides, from the registration until the completion is seen. Plain copy: `copy` of the same blocks in one process. Bare socket loop: one connection, one `Write`, read whole by another process into the same memory, one byte back.\n" +
 		"- **register**: 16 blocks of 32 KiB, the offer at hand, from the registration until the agent has seen the completion; medians of rounds of 200.\n" +
 		"- **release**: from the moment at which the transport hands the completion over until the engine's goroutine has decode released. Bare channel: one goroutine wakes another.\n" +
-		"- **outstanding**: as register, while 10,000 other transfers wait for their offer, beside 100 that do.\n" +
+		"- **outstanding**: as register, with blocks of 4 KiB, while 10,000 other transfers are outstanding (4,000 registered without an offer, the others offered and queued on decode), beside 100.\n" +
 		"- **idle**: CPU time of the decode process when nothing is outstanding, and when a bare NIXL agent with NIXL's progress thread lives in it too.\n\n")
 	fmt.Fprintf(&b, "- Command: `%s`\n- %s\n- pdrouter %s, %s\n- %d CPUs (%s), %s of memory, %s\n\n", r.Command, r.Settings, r.Versions.Pdrouter, r.Versions.Go, r.Machine.CPUs, r.Machine.Model, r.Machine.Memory, r.Machine.Kernel)
 	b.WriteString("| row | unit | figure | beside it | limit | ratio | to reach | reached | path |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")

@@ -21,7 +21,7 @@ func (w *writer) parse(p *peer, body []byte) (*message, error) {
 	return parseWithin(body, w.roomOf(p))
 }
 
-// budgetOf is how many blocks the registrations of one peer may have together while they are not at an end. Each block
+// budgetOf is how many blocks the registrations of one peer may have together before they are posted. Each block
 // is in one that its owner waits for, and perhaps in one of which it has not heard yet that nothing was begun.
 func (w *writer) budgetOf(p *peer) int {
 	sum := 0

@@ -91,4 +91,10 @@ func TestSessionBudget(t *testing.T) {
 	if n := p.sessions[1].blocks; n != 10 {
 		t.Errorf("%d blocks are counted; want 10", n)
 	}
+	// D may have its blocks back, and register them again, before P hears how a write has ended.
+	p.Step(event{kind: evOffer, at: 3, id: numbered(4), inc: far, offer: &Offer{Peer: far}}, nil)
+	p.Step(event{kind: evConsumers, at: 3, id: numbered(4), owed: []peerID{1}}, nil)
+	if n := p.sessions[1].blocks; n != 5 {
+		t.Errorf("%d blocks are counted while one is being written; want 5", n)
+	}
 }

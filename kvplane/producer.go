@@ -29,7 +29,7 @@ type inbound struct {
 	parted  bool // it has been sent BYE
 	waiting int  // registrations that wait for an offer
 	writing int  // registrations that are being written
-	blocks  int  // of the registrations that have not ended
+	blocks  int  // of the registrations that have not been posted
 	floor   uint64
 	low     uint64 // an unknown number below it is never begun: it was refused, is forgotten, or comes too late
 	burnt   uint64 // and one below this may have been written, and has ended

@@ -212,6 +212,7 @@ func (p *producer) serve(r *registration) {
 	r.state, r.status = regWriting, status{state: statusWriting}
 	r.from.writing++
 	p.emit(effect{do: doPost, peer: r.from.peer, seq: r.seq, id: g.id, msg: r.msg, offer: g.offer})
+	p.letGo(r)
 	r.wake = p.now + p.times.Resend // D is told, unless there was nothing to write or it is written by then
 	p.timers.set(r)
 }
@@ -228,6 +229,15 @@ func differ(o *Offer, m *message) (Reason, string) {
 	return 0, ""
 }
 
+// letGo drops a registration's lists: it is posted or has ended, and D may have given its blocks away before P hears
+// how the write has ended.
+func (p *producer) letGo(r *registration) {
+	if r.msg != nil {
+		r.from.blocks -= blocks(r.msg.groups)
+		r.msg = nil
+	}
+}
+
 // end brings a registration to its final status, and the transfer with it if that decides it.
 func (p *producer) end(r *registration, s status, tell bool) {
 	switch r.state {
@@ -236,10 +246,8 @@ func (p *producer) end(r *registration, s status, tell bool) {
 	case regWriting:
 		r.from.writing--
 	}
-	if r.msg != nil {
-		r.from.blocks -= blocks(r.msg.groups)
-	}
-	r.state, r.status, r.msg = regEnded, s, nil
+	p.letGo(r)
+	r.state, r.status = regEnded, s
 	r.again = newBackoff(p.times)
 	r.until = p.now + p.times.Lease
 	r.wake = p.now + r.again.next()
