@@ -235,6 +235,15 @@ func (s *planeStage) sent() (planeReport, error) {
 	}
 }
 
+// pushFor pushes n transfers for a row and notes which way their bytes took.
+func (s *planeStage) pushFor(row *PlaneRow, n int) (planeAnswer, error) {
+	a, err := s.push(n)
+	if err == nil {
+		row.Path, err = s.path(a)
+	}
+	return a, err
+}
+
 // path says which way the bytes took, and voids the run if it is another one than the row's.
 func (s *planeStage) path(a planeAnswer) (string, error) {
 	switch {

@@ -17,7 +17,7 @@ import (
 
 // planeOrder is what the measuring process tells the decode process of a plane run, one JSON value a line.
 type planeOrder struct {
-	Do     string          `json:"do"` // open, run, hold, drop, sink, thread, check
+	Do     string          `json:"do"` // open, run, hold, drop, sink, thread
 	Which  string          `json:"which,omitempty"`
 	Layout planeLayout     `json:"layout,omitzero"`
 	Peer   metadata.Record `json:"peer,omitzero"`

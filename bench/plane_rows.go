@@ -10,6 +10,11 @@ import (
 	"pdrouter/kvplane"
 )
 
+// sum fills in the figures of a row's rounds and what stood beside each of them.
+func (r *PlaneRow) sum(got, limits []float64) {
+	r.Figure, r.Limit, r.Ratio = spread(got), spread(limits), ratios(limits, got)
+}
+
 // bandwidth pushes large transfers of shuffled blocks, in turns with what limits them.
 func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
 	return func(ctx context.Context, s *planeStage) (PlaneRow, error) {
@@ -30,17 +35,14 @@ func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (
 				limits[at.pair] = float64(bytes) / float64(took.Nanoseconds())
 				continue
 			}
-			a, err := s.push(1)
+			a, err := s.pushFor(&row, 1)
 			if err != nil {
-				return row, err
-			}
-			if row.Path, err = s.path(a); err != nil {
 				return row, err
 			}
 			got[at.pair] = float64(bytes) / float64(a.Ready[0].Nanoseconds())
 			fmt.Fprint(s.out, ".")
 		}
-		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.sum(got, limits)
 		row.Met = row.Ratio.Median >= goal
 		return row, nil
 	}
@@ -113,17 +115,14 @@ func register(goal float64) func(context.Context, *planeStage) (PlaneRow, error)
 				}
 				copies = append(copies, took)
 			}
-			a, err := s.push(registrations)
+			a, err := s.pushFor(&row, registrations)
 			if err != nil {
-				return row, err
-			}
-			if row.Path, err = s.path(a); err != nil {
 				return row, err
 			}
 			got, limits = append(got, middle(a.Ready)), append(limits, middle(copies))
 			fmt.Fprint(s.out, ".")
 		}
-		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.sum(got, limits)
 		if goal > 0 {
 			row.Goal, row.Met = fmt.Sprintf("< %.0f µs", goal), row.Figure.Median < goal
 		}
@@ -137,17 +136,14 @@ func release(goal float64) func(context.Context, *planeStage) (PlaneRow, error) 
 		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: "bare channel", Goal: fmt.Sprintf("< %.0f µs", goal)}
 		var got, limits []float64
 		for range s.rounds {
-			a, err := s.push(registrations)
+			a, err := s.pushFor(&row, registrations)
 			if err != nil {
-				return row, err
-			}
-			if row.Path, err = s.path(a); err != nil {
 				return row, err
 			}
 			got, limits = append(got, middle(a.Release)), append(limits, handover())
 			fmt.Fprint(s.out, ".")
 		}
-		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.sum(got, limits)
 		row.Met = row.Figure.Median < goal
 		return row, nil
 	}
@@ -194,11 +190,8 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 			if _, err := s.tell(planeOrder{Do: "hold", First: first, Count: n, Blocks: 1}); err != nil {
 				return row, err
 			}
-			a, err := s.push(registrations)
+			a, err := s.pushFor(&row, registrations)
 			if err != nil {
-				return row, err
-			}
-			if row.Path, err = s.path(a); err != nil {
 				return row, err
 			}
 			into[at.pair] = middle(a.Ready)
@@ -218,7 +211,7 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 			}
 			fmt.Fprint(s.out, ".")
 		}
-		row.Figure, row.Limit, row.Ratio = spread(got), spread(limits), ratios(limits, got)
+		row.sum(got, limits)
 		row.Met = row.Ratio.Median <= goal
 		return row, nil
 	}
@@ -249,8 +242,7 @@ func idle(_ context.Context, s *planeStage) (PlaneRow, error) {
 		figures[i] = 100 * float64(after-before) / float64(span)
 		fmt.Fprint(s.out, ".")
 	}
-	row.Figure, row.Limit = spread(figures[:1]), spread(figures[1:])
-	row.Ratio = ratios(figures[1:], figures[:1])
+	row.sum(figures[:1], figures[1:])
 	row.Met = figures[0] < 0.5
 	return row, nil
 }

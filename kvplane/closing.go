@@ -48,7 +48,7 @@ func (w *writer) wound() bool {
 	if now >= w.ending.until {
 		return true
 	}
-	if len(w.writes) > 0 || len(w.awaited) > len(w.remnants) {
+	if len(w.writes) > 0 || w.awaits() {
 		w.rouse(w.ending.until)
 		return false
 	}

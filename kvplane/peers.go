@@ -223,18 +223,14 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 		}
 	}
 	w.step(event{kind: evGone, inc: inc, proof: proof, fenced: fenced})
-	switch f, _ := w.cfg.Transport.(Fencer); {
+	switch {
 	case !proof && records != nil:
 		w.vigil.suspects[inc] = records
 		w.watch(w.cfg.Times.Resend)
 	case proof:
 		w.lookAtRemnants(func(x *remnant) bool { return x.inc == inc })
 		delete(w.vigil.suspects, inc)
-		for _, r := range records { // the dead write nothing; the transport may forget them
-			if f != nil {
-				f.Admit(r.Agent)
-			}
-		}
+		w.unfenceAll(records)
 	}
 }
 
@@ -251,6 +247,17 @@ func (w *writer) fenceAll(records []metadata.Record) bool {
 		}
 	}
 	return len(records) > 0
+}
+
+// unfenceAll lets the transport forget that it has fenced ranks that are dead: they write nothing.
+func (w *writer) unfenceAll(records []metadata.Record) {
+	f, ok := w.cfg.Transport.(Fencer)
+	if !ok {
+		return
+	}
+	for _, r := range records {
+		f.Admit(r.Agent)
+	}
 }
 
 // release forgets a peer that is gone, as soon as no write to it is in progress.

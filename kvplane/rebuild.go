@@ -214,7 +214,8 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		}
 		old := e.peers[i]
 		w.log.Info("kvplane: a peer was rebuilt", "peer", old.record.Agent, "as", r.Agent)
-		fenced := w.fenceAll([]metadata.Record{old.record})
+		before := []metadata.Record{old.record}
+		fenced := w.fenceAll(before)
 		old.gone, old.retry = true, 0
 		e.records = slices.Clone(e.records)
 		e.records[i] = r
@@ -223,9 +224,7 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		// Its record is published only after its old transport was closed, so this is also its word that nothing it
 		// had posted is in progress.
 		w.step(event{kind: evGone, peer: old.id, inc: r.Incarnation, proof: true, fenced: fenced})
-		if f, ok := w.cfg.Transport.(Fencer); ok {
-			f.Admit(old.record.Agent) // the dead write nothing; the transport may forget them
-		}
+		w.unfenceAll(before)
 		w.release(old)
 	}
 }
