@@ -31,37 +31,37 @@ func (a *Agents) Authenticate(r *http.Request) (Principal, error) {
 	return a.verifier.Authenticate(token)
 }
 
-// Authorize returns nil if the sender of the request may do this to the engine:
+// Authorize returns who sent the request if they may do this to the engine:
 //   - "write" needs the scope write and the bearer's own engine;
 //   - "read" needs the scope read, and the bearer's own engine, one of its claim reads, or one of a role that pairs
 //     with its own. Where role is "", only what no role could permit is refused;
 //   - "list" needs the scope read.
 //
 // The error is an *Error.
-func (a *Agents) Authorize(r *http.Request, action, engine, role string) error {
+func (a *Agents) Authorize(r *http.Request, action, engine, role string) (Principal, error) {
 	p, err := a.Authenticate(r)
 	if err != nil {
-		return err
+		return p, err
 	}
 	switch action {
 	case "write":
 		if !p.Has(WriteScope) {
-			return forbidden(p.Subject + " lacks the scope write")
+			return p, forbidden(p.Subject + " lacks the scope write")
 		}
 		if p.Engine == "" || p.Engine != engine {
-			return forbidden(fmt.Sprintf("%s is an agent of engine %q; it may not write engine %q", p.Subject, p.Engine, engine))
+			return p, forbidden(fmt.Sprintf("%s is an agent of engine %q; it may not write engine %q", p.Subject, p.Engine, engine))
 		}
-		return nil
+		return p, nil
 	case "read", "list":
 		if !p.Has(ReadScope) {
-			return forbidden(p.Subject + " lacks the scope read")
+			return p, forbidden(p.Subject + " lacks the scope read")
 		}
 		if action == "list" || p.mayRead(engine, role) {
-			return nil
+			return p, nil
 		}
-		return forbidden(fmt.Sprintf("%s of engine %q, role %q, may not read engine %q, role %q", p.Subject, p.Engine, p.Role, engine, role))
+		return p, forbidden(fmt.Sprintf("%s of engine %q, role %q, may not read engine %q, role %q", p.Subject, p.Engine, p.Role, engine, role))
 	}
-	return forbidden(fmt.Sprintf("unknown action %q", action))
+	return p, forbidden(fmt.Sprintf("unknown action %q", action))
 }
 
 func (p Principal) mayRead(engine, role string) bool {

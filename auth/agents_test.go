@@ -61,13 +61,13 @@ func TestFault41AgentsRights(t *testing.T) {
 		{"no token", "", "read", "decode-0", "decode", 401},
 		{"client's token", mint(t, key, Grant{Scopes: []string{"read", "write"}}), "read", "decode-0", "decode", 401},
 	} {
-		if got := status(agents.Authorize(request(c.token), c.action, c.engine, c.role)); got != c.want {
+		if got := authorized(agents, request(c.token), c.action, c.engine, c.role); got != c.want {
 			t.Errorf("%s: got %d; want %d", c.name, got, c.want)
 		}
 	}
 	twice := request(p0)
 	twice.Header.Add("Authorization", "Bearer "+p0)
-	if got := status(agents.Authorize(twice, "write", "prefill-0", "")); got != http.StatusUnauthorized {
+	if got := authorized(agents, twice, "write", "prefill-0", ""); got != http.StatusUnauthorized {
 		t.Errorf("two headers: got %d; want 401", got)
 	}
 	for _, c := range []struct {
@@ -114,4 +114,10 @@ func TestMintRefusesWhatWouldNotBeUnderstood(t *testing.T) {
 	if _, err := Mint(key.Public(), good); err == nil {
 		t.Error("a public key minted")
 	}
+}
+
+// authorized returns the status that goes with the verdict.
+func authorized(a *Agents, r *http.Request, action, engine, role string) int {
+	_, err := a.Authorize(r, action, engine, role)
+	return status(err)
 }

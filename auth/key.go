@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"crypto"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
@@ -16,11 +17,12 @@ import (
 
 const maxKeyFile = 64 << 10 // bytes
 
-// Key is an Ed25519 key with its id. It signs if it has a private part.
+// Key is a key with its id, for one algorithm and no other. It signs if it has a private part.
 type Key struct {
-	ID      string
-	public  ed25519.PublicKey
-	private ed25519.PrivateKey // nil for a public key
+	ID        string
+	algorithm string             // of its tokens, as in their header: "EdDSA"
+	public    crypto.PublicKey   // ed25519.PublicKey
+	private   ed25519.PrivateKey // nil for a public key
 }
 
 // jwk is a key in a file (RFC 8037).
@@ -40,17 +42,28 @@ func GenerateKey() (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("auth: generate key: %w", err)
 	}
-	return &Key{ID: thumbprint(public), public: public, private: private}, nil
+	return ed25519Key(thumbprint(public), public, private), nil
+}
+
+// ed25519Key returns an Ed25519 key; private may be nil.
+func ed25519Key(id string, public ed25519.PublicKey, private ed25519.PrivateKey) *Key {
+	return &Key{ID: id, algorithm: "EdDSA", public: public, private: private}
 }
 
 // Public returns the key without its private part.
-func (k *Key) Public() *Key { return &Key{ID: k.ID, public: k.public} }
+func (k *Key) Public() *Key { return &Key{ID: k.ID, algorithm: k.algorithm, public: k.public} }
 
 // String returns the key's id; the key itself is never printed.
 func (k *Key) String() string { return "key " + k.ID }
 
 // GoString is String, so that no verb prints the private part.
 func (k *Key) GoString() string { return k.String() }
+
+// same reports whether both have the same public part.
+func (k *Key) same(o *Key) bool {
+	p, ok := k.public.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && p.Equal(o.public)
+}
 
 // Signs reports whether the key has its private part.
 func (k *Key) Signs() bool { return k.private != nil }
@@ -77,7 +90,7 @@ func WriteKey(dir string, k *Key) (privatePath, publicPath string, err error) {
 }
 
 func writeJWK(path string, k *Key, mode os.FileMode) error {
-	j := jwk{Type: "OKP", Curve: "Ed25519", ID: k.ID, Algorithm: "EdDSA", Use: "sig", X: base64.RawURLEncoding.EncodeToString(k.public)}
+	j := jwk{Type: "OKP", Curve: "Ed25519", ID: k.ID, Algorithm: "EdDSA", Use: "sig", X: base64.RawURLEncoding.EncodeToString(k.public.(ed25519.PublicKey))}
 	if k.private != nil {
 		j.D = base64.RawURLEncoding.EncodeToString(k.private.Seed())
 	}
@@ -153,7 +166,7 @@ func parseKey(b []byte) (*Key, error) {
 	if err != nil || len(x) != ed25519.PublicKeySize {
 		return nil, fmt.Errorf("x is not %d bytes in base64url", ed25519.PublicKeySize)
 	}
-	k := &Key{ID: j.ID, public: x}
+	k := ed25519Key(j.ID, x, nil)
 	if j.D == "" {
 		return k, nil
 	}
@@ -162,7 +175,7 @@ func parseKey(b []byte) (*Key, error) {
 		return nil, fmt.Errorf("d is not %d bytes in base64url", ed25519.SeedSize)
 	}
 	k.private = ed25519.NewKeyFromSeed(d)
-	if !k.public.Equal(k.private.Public()) {
+	if !k.same(&Key{public: k.private.Public()}) {
 		return nil, errors.New("x and d are not of one key")
 	}
 	return k, nil
@@ -174,12 +187,12 @@ func parsePEM(block *pem.Block) (*Key, error) {
 		v, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		if private, ok := v.(ed25519.PrivateKey); err == nil && ok {
 			public := private.Public().(ed25519.PublicKey)
-			return &Key{ID: thumbprint(public), public: public, private: private}, nil
+			return ed25519Key(thumbprint(public), public, private), nil
 		}
 	case "PUBLIC KEY":
 		v, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if public, ok := v.(ed25519.PublicKey); err == nil && ok {
-			return &Key{ID: thumbprint(public), public: public}, nil
+			return ed25519Key(thumbprint(public), public, nil), nil
 		}
 	}
 	return nil, fmt.Errorf("PEM block %.40q is not an Ed25519 key", strings.ToLower(block.Type))

@@ -9,14 +9,32 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // Keys is a set of trusted public keys from files. Several at once are how keys rotate: add the new one everywhere,
 // mint with it, withdraw the old one when its last token has ended. It is safe for concurrent use.
 type Keys struct {
 	paths []string
-	byID  atomic.Pointer[map[string]*Key] // replaced whole
+	set   atomic.Pointer[keySet] // replaced whole
 }
+
+// KeySource is where a verifier finds the keys that it trusts: Keys from files, or an issuer's JWKS.
+type KeySource interface {
+	// current returns the keys that hold now. It does no I/O and does not wait.
+	current() *keySet
+}
+
+// keySet is the keys that held at one moment. It is never changed: another set is another pointer, and voids every
+// verdict that was found under this one.
+type keySet struct {
+	byID map[string]*Key
+	// until is when the set is too old to be believed, because its issuer could not be asked for so long; zero is never.
+	until time.Time
+}
+
+// current implements KeySource.
+func (k *Keys) current() *keySet { return k.set.Load() }
 
 // NewKeys returns a set of the public parts of these keys.
 func NewKeys(keys ...*Key) (*Keys, error) {
@@ -30,7 +48,7 @@ func NewKeys(keys ...*Key) (*Keys, error) {
 	if len(set) == 0 {
 		return nil, errors.New("auth: keys: none given")
 	}
-	k.byID.Store(&set)
+	k.set.Store(&keySet{byID: set})
 	return k, nil
 }
 
@@ -67,13 +85,13 @@ func (k *Keys) Reload() error {
 	if len(set) == 0 {
 		return fmt.Errorf("auth: keys: no .jwk or .pem file in %s", strings.Join(k.paths, ", "))
 	}
-	k.byID.Store(&set)
+	k.set.Store(&keySet{byID: set})
 	return nil
 }
 
 // add puts the public part of a key into a set. Two files may hold the same key, but not two keys of one id.
 func add(set map[string]*Key, key *Key) error {
-	if old := set[key.ID]; old != nil && !old.public.Equal(key.public) {
+	if old := set[key.ID]; old != nil && !old.same(key) {
 		return fmt.Errorf("two keys have the id %s", key.ID)
 	}
 	set[key.ID] = key.Public()
@@ -102,9 +120,9 @@ func keyFiles(path string) ([]string, error) {
 }
 
 // IDs returns the ids of the keys, sorted.
-func (k *Keys) IDs() []string { return slices.Sorted(maps.Keys(*k.byID.Load())) }
+func (k *Keys) IDs() []string { return slices.Sorted(maps.Keys(k.current().byID)) }
 
 func (k *Keys) find(id string) (*Key, bool) {
-	key, ok := (*k.byID.Load())[id]
+	key, ok := k.current().byID[id]
 	return key, ok
 }

@@ -31,7 +31,7 @@ func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
 		return nil, errors.New("auth: records: keys to overlap with, and none to sign with")
 	}
 	if own != nil {
-		if k, ok := trusted.find(own.ID); !ok || !k.public.Equal(own.public) {
+		if k, ok := trusted.find(own.ID); !ok || !k.same(own) {
 			return nil, fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
 		}
 	}
@@ -57,7 +57,11 @@ func (r *Records) Verify(keyID string, payload, signature []byte) error {
 	if !ok {
 		return fmt.Errorf("auth: records: key %.40q is not trusted", keyID)
 	}
-	if !ed25519.Verify(key.public, append([]byte(recordContext), payload...), signature) {
+	public, ok := key.public.(ed25519.PublicKey)
+	if !ok {
+		return fmt.Errorf("auth: records: key %s is for %s; want EdDSA", keyID, key.algorithm)
+	}
+	if !ed25519.Verify(public, append([]byte(recordContext), payload...), signature) {
 		return fmt.Errorf("auth: records: signature is not of key %s", keyID)
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 func newKey(t testing.TB, id string) *Key {
 	t.Helper()
 	private := ed25519.NewKeyFromSeed([]byte(fmt.Sprintf("%-32.32s", id)))
-	return &Key{ID: id, private: private, public: private.Public().(ed25519.PublicKey)}
+	return ed25519Key(id, private.Public().(ed25519.PublicKey), private)
 }
 
 func newVerifier(t testing.TB, cfg VerifierConfig, keys ...*Key) *Verifier {
@@ -158,7 +158,7 @@ func TestFault32Algorithm(t *testing.T) {
 	unsigned := b64([]byte(`{"alg":"none","kid":"k1","typ":"at+jwt"}`)) + "." + b64([]byte(claims)) + "."
 	hs := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"iss": "issuer", "sub": "a", "aud": ClientAudience, "iat": time.Now().Unix(), "exp": time.Now().Unix() + 60})
 	hs.Header["kid"], hs.Header["typ"] = "k1", "at+jwt"
-	confused, err := hs.SignedString([]byte(key.public)) // the public key as a shared secret
+	confused, err := hs.SignedString([]byte(key.public.(ed25519.PublicKey))) // the public key as a shared secret
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ type verdicts struct {
 	limit int
 
 	mu   sync.Mutex
-	keys *map[string]*Key // the set that the verdicts were found under; another set voids them
+	keys *keySet // the set that the verdicts were found under; another set voids them
 	byID map[[sha256.Size]byte]verdict
 }
 
@@ -27,7 +27,7 @@ func newVerdicts(limit int) *verdicts {
 
 func verdictID(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }
 
-func (v *verdicts) find(id [sha256.Size]byte, keys *map[string]*Key, now time.Time) (Principal, bool) {
+func (v *verdicts) find(id [sha256.Size]byte, keys *keySet, now time.Time) (Principal, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	got, ok := v.byID[id]
@@ -38,7 +38,7 @@ func (v *verdicts) find(id [sha256.Size]byte, keys *map[string]*Key, now time.Ti
 }
 
 // add remembers a verdict. At the limit it drops what has ended, or else a few of the others, whichever come first.
-func (v *verdicts) add(id [sha256.Size]byte, keys *map[string]*Key, who Principal, until time.Time) {
+func (v *verdicts) add(id [sha256.Size]byte, keys *keySet, who Principal, until time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.keys != keys {

@@ -57,13 +57,13 @@ func (c VerifierConfig) Validate() error {
 // Verifier checks signed tokens for one audience. It does no I/O and is safe for concurrent use.
 type Verifier struct {
 	cfg      VerifierConfig
-	keys     *Keys
+	keys     KeySource
 	parser   *jwt.Parser
 	verdicts *verdicts
 }
 
 // NewVerifier returns a verifier of tokens signed with one of keys.
-func NewVerifier(cfg VerifierConfig, keys *Keys) (*Verifier, error) {
+func NewVerifier(cfg VerifierConfig, keys KeySource) (*Verifier, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("auth: verifier: %w", err)
 	}
@@ -87,7 +87,7 @@ func (v *Verifier) Authenticate(token string) (Principal, error) {
 	if len(token) > maxTokenBytes {
 		return Principal{}, invalid(fmt.Errorf("token has %d bytes", len(token)))
 	}
-	now, keys := time.Now(), v.keys.byID.Load()
+	now, keys := time.Now(), v.keys.current()
 	id := verdictID(token)
 	if p, ok := v.verdicts.find(id, keys, now); ok {
 		return p, nil
@@ -115,12 +115,12 @@ func (v *Verifier) Verify(token string) (*Claims, error) {
 	if h.typ != want && (want != "at+jwt" || h.typ != "application/at+jwt") { // RFC 9068 has two spellings
 		return nil, invalid(fmt.Errorf("typ is %q; want %s", h.typ, want))
 	}
-	key, ok := v.keys.find(h.kid)
+	key, ok := v.keys.current().byID[h.kid]
 	if !ok {
 		return nil, invalid(fmt.Errorf("unknown key %q", h.kid))
 	}
-	if h.alg != jwt.SigningMethodEdDSA.Alg() { // the only algorithm that any of the keys is for
-		return nil, invalid(fmt.Errorf("alg is %q; key %s is for EdDSA", h.alg, h.kid))
+	if h.alg != key.algorithm {
+		return nil, invalid(fmt.Errorf("alg is %q; key %s is for %s", h.alg, h.kid, key.algorithm))
 	}
 	var c Claims
 	if _, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {

@@ -20,15 +20,23 @@ type Access struct {
 	Role   Role // of the records to be read; "" while that is not known: then only what no role could permit is refused
 }
 
-// Authorizer decides whether the sender of a request may do something. An error with the methods
+// Caller is who sent a request, as far as the routes must know.
+type Caller struct {
+	Subject string
+	Engine  string   // the engine whose agent it is; "" for others, as gateways and people
+	Reads   []string // engines that it may read, whether they pair with its own or not
+	Key     []byte   // the Ed25519 public key that its credentials bind it to; nil if they bind it to none
+}
+
+// Authorizer decides whether the sender of a request may do something, and says who it is. An error with the methods
 // HTTPStatus() int, Message() string, Challenge() string and Reason() string decides the answer;
 // any other error is answered with 401.
 type Authorizer interface {
-	Authorize(r *http.Request, a Access) error
+	Authorize(r *http.Request, a Access) (Caller, error)
 }
 
 // AuthorizerFunc is a function as an Authorizer.
-type AuthorizerFunc func(r *http.Request, a Access) error
+type AuthorizerFunc func(r *http.Request, a Access) (Caller, error)
 
 // Authorize calls f.
-func (f AuthorizerFunc) Authorize(r *http.Request, a Access) error { return f(r, a) }
+func (f AuthorizerFunc) Authorize(r *http.Request, a Access) (Caller, error) { return f(r, a) }

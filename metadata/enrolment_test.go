@@ -26,8 +26,8 @@ func (fakeEnroller) Enrolment(id string) ([][]byte, error) {
 // to that, and are seen nowhere else.
 func TestEnrolmentIsForTheWriter(t *testing.T) {
 	var log bytes.Buffer
-	h, err := NewHandler(NewMemory(), fakeAuthorizer{}, fakeEnroller{newFakeVoucher("gateway")}, HandlerConfig{},
-		slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: NewMemory(), Authorizer: fakeAuthorizer{}, Voucher: fakeEnroller{newFakeVoucher("gateway")},
+		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"pdrouter/internal/redisdb"
+	"pdrouter/internal/redistest"
 )
 
 // fakeVoucher signs with one key and trusts that key alone.
@@ -106,72 +106,15 @@ func later(rec Record, d time.Duration) Record {
 	return rec
 }
 
-// redisServer is a real server that a test can kill and start again at the same address.
-type redisServer struct {
-	t    *testing.T
-	path string
-	dir  string
-	args []string
-	cmd  *exec.Cmd
-}
-
-// startRedis starts a server on a socket in a folder of its own; the test is skipped if there is none to start.
-func startRedis(t *testing.T, args ...string) *redisServer {
+// store returns a store over a real server.
+func store(t *testing.T, s *redistest.Server, v Voucher, prefix string) *Redis {
 	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("redis-server is not installed: the Redis store is not tested")
-	}
-	dir, err := os.MkdirTemp("", "pdr") // a socket's path has at most 107 bytes
+	db, err := redisdb.Open(redisdb.Config{Address: s.Address()}, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &redisServer{t: t, path: path, dir: dir, args: args}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	t.Cleanup(s.kill)
-	s.start()
-	return s
-}
-
-func (s *redisServer) address() string { return "unix://" + filepath.Join(s.dir, "s") }
-
-func (s *redisServer) start() {
-	s.t.Helper()
-	socket := filepath.Join(s.dir, "s")
-	s.cmd = exec.Command(s.path, append([]string{"--port", "0", "--unixsocket", socket, "--dir", s.dir, "--save", "", "--appendonly", "no"}, s.args...)...)
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	eventually(s.t, "redis answers", func() bool {
-		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			return false
-		}
-		conn.Close()
-		return true
-	})
-}
-
-// kill ends the server as kill -9 does.
-func (s *redisServer) kill() {
-	if s.cmd != nil {
-		s.cmd.Process.Kill()
-		s.cmd.Wait()
-		s.cmd = nil
-	}
-	os.Remove(filepath.Join(s.dir, "s"))
-}
-
-// store returns a store over the server.
-func (s *redisServer) store(v Voucher) *Redis {
-	s.t.Helper()
-	r, err := NewRedis(RedisConfig{Address: s.address()}, v, quiet())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { r.Close() })
-	return r
+	t.Cleanup(func() { db.Close() })
+	return NewRedis(db, prefix, v, quiet())
 }
 
 // eventually waits long for what must come; it is for what real processes do.
@@ -199,18 +142,6 @@ func background(t *testing.T, f func(ctx context.Context) error) (stop func()) {
 	stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(stop)
 	return stop
-}
-
-// pause stops the server's process, or lets it go on.
-func (s *redisServer) pause(stop bool) {
-	s.t.Helper()
-	signal := syscall.SIGCONT
-	if stop {
-		signal = syscall.SIGSTOP
-	}
-	if err := s.cmd.Process.Signal(signal); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 func writeTemp(t *testing.T, text string) string {

@@ -1,13 +1,11 @@
 package metadata
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"path"
 	"strconv"
 	"time"
 )
@@ -48,86 +46,44 @@ func (c HandlerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
+// HandlerParts are what the metadata routes are built from.
+type HandlerParts struct {
+	Store      Store
+	Authorizer Authorizer // decides on every request
+	// Voucher signs the records that this gateway takes in and checks those that come signed; nil stores records as they
+	// come. If it is an Enroller too, whoever has published a record is told his engine's enrolment keys.
+	Voucher Voucher
+	Pairs   func() []PairState // what GET /metadata/v1/pairs shows; nil: no pairs
+	Log     *slog.Logger
+}
+
 // Handler serves the metadata routes of the agents' listener.
 type Handler struct {
 	store    Store
 	auth     Authorizer
 	voucher  Voucher
 	enroller Enroller // nil: engines are not enrolled
+	pairs    func() []PairState
 	cfg      HandlerConfig
 	log      *slog.Logger
 	mux      *http.ServeMux
 }
 
-// NewHandler returns the routes over store. auth decides on every request. voucher signs the records that this gateway
-// takes in and checks those that come signed; nil stores records as they come. If it is an Enroller too, whoever has
-// published a record is told his engine's enrolment keys.
-func NewHandler(store Store, auth Authorizer, voucher Voucher, cfg HandlerConfig, log *slog.Logger) (*Handler, error) {
+// NewHandler returns the routes.
+func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: handler: %w", err)
 	}
-	if auth == nil {
-		return nil, errors.New("metadata: handler: no authorizer")
+	if parts.Store == nil || parts.Authorizer == nil || parts.Log == nil {
+		return nil, errors.New("metadata: handler: want a store, an authorizer and a log")
 	}
-	h := &Handler{store: store, auth: auth, voucher: voucher, cfg: cfg.withDefaults(), log: log, mux: http.NewServeMux()}
-	h.enroller, _ = voucher.(Enroller)
-	const rank = "/metadata/v1/engines/{engine}/ranks/{dp}/{pp}/{tp}"
-	h.handle("PUT "+rank, h.put)
-	h.handle("GET "+rank, h.rank)
-	h.handle("DELETE "+rank, h.delete)
-	h.handle("GET /metadata/v1/engines", h.list)
-	h.handle("GET /metadata/v1/engines/{engine}", h.engine)
+	h := &Handler{
+		store: parts.Store, auth: parts.Authorizer, voucher: parts.Voucher, pairs: parts.Pairs,
+		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
+	}
+	h.enroller, _ = parts.Voucher.(Enroller)
+	h.routes()
 	return h, nil
-}
-
-// ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if path.Clean(r.URL.Path) != r.URL.Path { // the mux would redirect
-		(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
-		return
-	}
-	if _, pattern := h.mux.Handler(r); pattern != "" {
-		h.mux.ServeHTTP(w, r)
-		return
-	}
-	// The mux would answer in plain text; what it says of other methods is kept.
-	probe := httpProbe{header: http.Header{}}
-	h.mux.ServeHTTP(&probe, r)
-	if probe.status == http.StatusMethodNotAllowed {
-		w.Header().Set("Allow", probe.header.Get("Allow"))
-		(&refusal{Status: probe.status, Reason: "method", Msg: "this route does not take the method " + r.Method}).write(w)
-		return
-	}
-	(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
-}
-
-// httpProbe takes in an answer that is not sent.
-type httpProbe struct {
-	header http.Header
-	status int
-}
-
-func (p *httpProbe) Header() http.Header         { return p.header }
-func (p *httpProbe) WriteHeader(status int)      { p.status = status }
-func (p *httpProbe) Write(b []byte) (int, error) { return len(b), nil }
-
-// handle routes pattern to f, gives it a deadline for the store, and turns its error into the answer.
-func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Request) error) {
-	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), h.cfg.Store)
-		defer cancel()
-		err := f(w, r.WithContext(ctx))
-		if err == nil {
-			return
-		}
-		ref := refuse(err)
-		level := slog.LevelInfo
-		if ref.Status == http.StatusUnauthorized || ref.Status == http.StatusForbidden || ref.Status >= 500 {
-			level = slog.LevelWarn
-		}
-		h.log.Log(ctx, level, "metadata: refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "status", ref.Status, "err", ref)
-		ref.write(w)
-	})
 }
 
 func bad(reason, format string, args ...any) error {
@@ -155,7 +111,7 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank}); err != nil {
+	if _, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank}); err != nil {
 		return err
 	}
 	if got := r.Header.Get("Content-Type"); got != contentType {
@@ -225,7 +181,7 @@ func (h *Handler) delete(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank}); err != nil {
+	if _, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank}); err != nil {
 		return err
 	}
 	generation, err := strconv.ParseUint(r.URL.Query().Get("generation"), 10, 64)
@@ -237,45 +193,4 @@ func (h *Handler) delete(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// read returns an engine's records if the caller may have them. It asks twice: before the store is touched, and when
-// the engine's role is known.
-func (h *Handler) read(r *http.Request) ([]Record, Rank, error) {
-	engine, rank, err := target(r)
-	if err != nil {
-		engine = "" // still only for those who may read something
-	}
-	if err := h.auth.Authorize(r, Access{Action: Read, Engine: engine, Rank: rank}); err != nil {
-		return nil, rank, err
-	}
-	if err != nil {
-		return nil, rank, err
-	}
-	recs, err := h.store.Engine(r.Context(), engine)
-	if err != nil {
-		return nil, rank, err
-	}
-	return recs, rank, h.auth.Authorize(r, Access{Action: Read, Engine: engine, Rank: rank, Role: recs[0].Role})
-}
-
-func (h *Handler) rank(w http.ResponseWriter, r *http.Request) error {
-	recs, rank, err := h.read(r)
-	if err != nil {
-		return err
-	}
-	for _, rec := range recs {
-		if rec.Rank == rank {
-			return h.send(w, r, []Record{rec}, true)
-		}
-	}
-	return fmt.Errorf("metadata: engine %s rank %v: %w", recs[0].Engine, rank, ErrNotFound)
-}
-
-func (h *Handler) engine(w http.ResponseWriter, r *http.Request) error {
-	recs, _, err := h.read(r)
-	if err != nil {
-		return err
-	}
-	return h.send(w, r, recs, false)
 }

@@ -26,25 +26,25 @@ func (e fakeRefusal) Message() string   { return "no" }
 func (e fakeRefusal) Challenge() string { return "Bearer" }
 func (e fakeRefusal) Reason() string    { return "refused" }
 
-func (fakeAuthorizer) Authorize(r *http.Request, a Access) error {
+func (fakeAuthorizer) Authorize(r *http.Request, a Access) (Caller, error) {
 	kind, what, _ := strings.Cut(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), ":")
 	switch {
 	case kind == "all":
-		return nil
+		return Caller{}, nil
 	case kind == "write" && a.Action == Write && a.Engine == what:
-		return nil
+		return Caller{}, nil
 	case kind == "read" && (a.Action == List || a.Action == Read && (a.Role == "" || a.Role == Role(what))):
-		return nil
+		return Caller{}, nil
 	case kind == "write" || kind == "read":
-		return fakeRefusal{http.StatusForbidden}
+		return Caller{}, fakeRefusal{http.StatusForbidden}
 	}
-	return fakeRefusal{http.StatusUnauthorized}
+	return Caller{}, fakeRefusal{http.StatusUnauthorized}
 }
 
 // serve returns the routes over a store and the address they are at.
 func serve(t *testing.T, s Store, v Voucher) string {
 	t.Helper()
-	h, err := NewHandler(s, fakeAuthorizer{}, v, HandlerConfig{}, quiet())
+	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Authorizer: fakeAuthorizer{}, Voucher: v, Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,17 +1,18 @@
 package metadata
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
+
+	"pdrouter/internal/redistest"
 )
 
 // The real server is killed, comes back empty, and is filled again.
 func TestFault42RedisKilled(t *testing.T) {
-	server := startRedis(t)
+	server := redistest.Start(t)
 	v := newFakeVoucher("gateway")
-	s := signing{server.store(v), v}
+	s := signing{store(t, server, v, "pdrouter"), v}
 	c := newCache(t, s, CacheConfig{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: time.Second}, nil)
 	background(t, c.Run)
 	long, short := record("prefill-0", 7, 1, 0), record("decode-0", 7, 1, 0)
@@ -24,7 +25,7 @@ func TestFault42RedisKilled(t *testing.T) {
 	put(t, s, short, nil)
 	eventually(t, "the short lease is known", known("decode-0"))
 
-	server.kill()
+	server.Kill()
 	eventually(t, "the loss is noticed", func() bool { return c.Stats().Behind })
 	if !known("prefill-0")() {
 		t.Error("a record is lost with the server")
@@ -37,7 +38,7 @@ func TestFault42RedisKilled(t *testing.T) {
 		t.Errorf("put without a server: got %v; want the connection's error", err)
 	}
 
-	server.start() // empty
+	server.Start() // empty
 	eventually(t, "the server is followed again", func() bool { return !c.Stats().Behind })
 	if !known("prefill-0")() {
 		t.Error("an empty server took away a record whose lease runs")
@@ -52,27 +53,27 @@ func TestFault42RedisKilled(t *testing.T) {
 
 // A server that accepts and never answers must not hold up readers.
 func TestFault42RedisHangs(t *testing.T) {
-	server := startRedis(t)
-	s := server.store(nil)
+	server := redistest.Start(t)
+	s := store(t, server, nil, "pdrouter")
 	rec := record("prefill-0", 7, 1, 0)
 	put(t, s, rec, nil)
 	c := newCache(t, s, CacheConfig{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 200 * time.Millisecond}, nil)
 	background(t, c.Run)
 	known := func() bool { _, ok := c.Engine("prefill-0"); return ok }
 	eventually(t, "the record is known", known)
-	server.pause(true)
+	server.Pause(true)
 	eventually(t, "the hang is noticed", func() bool { return c.Stats().Behind })
 	if !known() {
 		t.Error("a hanging server took away a record")
 	}
-	server.pause(false)
+	server.Pause(false)
 	eventually(t, "the server is followed again", func() bool { return !c.Stats().Behind })
 }
 
 func TestFault43RedisQuarantine(t *testing.T) {
-	server := startRedis(t)
+	server := redistest.Start(t)
 	v, stranger := newFakeVoucher("gateway"), newFakeVoucher("stranger")
-	s := server.store(v)
+	s := store(t, server, v, "pdrouter")
 	rec := record("prefill-0", 7, 2, 0)
 	good, err := rec.Sign(v)
 	if err != nil {
@@ -123,42 +124,5 @@ func TestFault43RedisQuarantine(t *testing.T) {
 	}
 	if _, err := s.Engine(t.Context(), "prefill-0"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("broken generation: got %v; want ErrNotFound", err)
-	}
-}
-
-func TestRedisCredentials(t *testing.T) {
-	server := startRedis(t, "--requirepass", "secret")
-	for _, c := range []struct {
-		password string
-		ok       bool
-	}{{"secret\n", true}, {"other", false}} {
-		file := writeTemp(t, c.password)
-		s, err := NewRedis(RedisConfig{Address: server.address(), Username: "default", PasswordFile: file}, nil, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Ping(context.Background()); (err == nil) != c.ok {
-			t.Errorf("password %q: got %v; want accepted: %t", c.password, err, c.ok)
-		}
-		s.Close()
-	}
-}
-
-func TestRedisConfig(t *testing.T) {
-	for name, cfg := range map[string]RedisConfig{
-		"no address":      {},
-		"no port":         {Address: "redis"},
-		"relative socket": {Address: "unix://s"},
-		"braces":          {Address: "redis:6379", Prefix: "{x}"},
-		"negative time":   {Address: "redis:6379", Timeout: -1},
-		"CA without TLS":  {Address: "redis:6379", CAFile: "x"},
-		"half a key pair": {Address: "redis:6379", TLS: true, CertFile: "x"},
-		"no password":     {Address: "redis:6379", PasswordFile: "/nonexistent"},
-		"no CA":           {Address: "redis:6379", TLS: true, CAFile: "/nonexistent"},
-	} {
-		if s, err := NewRedis(cfg, nil, quiet()); err == nil {
-			s.Close()
-			t.Errorf("%s: accepted", name)
-		}
 	}
 }

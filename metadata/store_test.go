@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/internal/redistest"
 )
 
 // conformance is what every Store must do.
@@ -33,20 +35,16 @@ func TestMemoryConformance(t *testing.T) {
 }
 
 func TestRedisConformance(t *testing.T) {
-	server := startRedis(t)
+	server := redistest.Start(t)
 	v := newFakeVoucher("gateway")
 	n := 0
 	conformance(t, func(t *testing.T) Store {
 		n++
-		r, err := NewRedis(RedisConfig{Address: server.address(), Prefix: fmt.Sprintf("test%d", n)}, v, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := store(t, server, v, fmt.Sprintf("test%d", n))
 		t.Cleanup(func() {
 			if got := r.Quarantined(); got != 0 {
 				t.Errorf("%d values were quarantined; want 0", got)
 			}
-			r.Close()
 		})
 		return signing{r, v}
 	})

@@ -25,7 +25,7 @@ type Listed struct {
 
 // list answers with the engines that the caller may read.
 func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
-	if err := h.auth.Authorize(r, Access{Action: List}); err != nil {
+	if _, err := h.auth.Authorize(r, Access{Action: List}); err != nil {
 		return err
 	}
 	names, err := h.store.List(r.Context())
@@ -34,17 +34,15 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := []Listed{}
 	for _, name := range names {
-		recs, err := h.store.Engine(r.Context(), name)
-		if errors.Is(err, ErrNotFound) {
-			continue // gone since it was listed
+		recs, err := h.readable(r, name, Rank{})
+		var no refused
+		if errors.Is(err, ErrNotFound) || errors.As(err, &no) {
+			continue // gone since it was listed, or not for this caller
 		}
 		if err != nil {
 			return err
 		}
 		first := recs[0]
-		if h.auth.Authorize(r, Access{Action: Read, Engine: name, Role: first.Role}) != nil {
-			continue
-		}
 		l := Listed{Incarnation: first.Incarnation, Role: first.Role, Connector: first.Connector, Ranks: len(recs), Size: first.Size, Expires: first.Expires}
 		for _, rec := range recs {
 			if rec.Expires.Before(l.Expires) {

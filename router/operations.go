@@ -73,6 +73,16 @@ func (r *Router) Stats() Stats {
 	return out
 }
 
+// Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
+func (r *Router) Pairs() []metadata.PairState {
+	var out []metadata.PairState
+	for _, c := range r.fleet.couples {
+		why := r.cold(c)
+		out = append(out, metadata.PairState{Model: c.model, Prefill: c.prefill.name, Decode: c.decode.name, Pairable: why == "", Warm: why == "", Why: why})
+	}
+	return out
+}
+
 // cold says why no request can go to a pair at once, "" if it can.
 func (r *Router) cold(c *couple) string {
 	for _, e := range []*engine{c.prefill, c.decode} {

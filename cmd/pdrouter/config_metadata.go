@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
 )
 
@@ -14,7 +15,7 @@ func element(list string, i int) string { return list + "[" + strconv.Itoa(i) + 
 // metadataConfig says where the records of the engines' ranks are kept.
 type metadataConfig struct {
 	Store  string                 `yaml:"store"`  // memory (default; one gateway) or redis (shared by several)
-	Redis  metadata.RedisConfig   `yaml:"redis"`  // for store redis
+	Redis  redisdb.Config         `yaml:"redis"`  // for store redis
 	Cache  metadata.CacheConfig   `yaml:"cache"`  // this gateway's own copy
 	Routes metadata.HandlerConfig `yaml:"routes"` // what agents may publish
 }
@@ -30,7 +31,7 @@ func (m metadataConfig) validate() error {
 	var errs []error
 	switch m.Store {
 	case "memory":
-		if m.Redis != (metadata.RedisConfig{}) {
+		if m.Redis != (redisdb.Config{}) {
 			errs = append(errs, errors.New("metadata.redis is set, but metadata.store is memory; want store: redis"))
 		}
 	case "redis":

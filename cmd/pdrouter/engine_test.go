@@ -47,7 +47,7 @@ func newPlant(t *testing.T) *plant {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := metadata.NewHandler(p.store, agentsAuthorizer(agents), nil, metadata.HandlerConfig{}, slog.New(slog.DiscardHandler))
+	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: p.store, Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
 	"pdrouter/router"
 )
@@ -60,6 +61,7 @@ type gateway struct {
 	router *router.Router
 	cache  *metadata.Cache
 	store  metadata.Store
+	redis  redisdb.Client // nil if none is configured
 
 	credentials reloads // keys and API keys from files
 
@@ -86,8 +88,12 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if records != nil {
 		voucher = records
 	}
-	if g.store, err = openStore(l.Metadata, voucher, log); err != nil {
-		return nil, err
+	g.store = metadata.NewMemory()
+	if l.Metadata.Store == "redis" {
+		if g.redis, err = redisdb.Open(l.Metadata.Redis, log); err != nil {
+			return nil, fmt.Errorf("metadata.redis: %w", err)
+		}
+		g.store = metadata.NewRedis(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
 	}
 	renewed := func(engine string) { g.router.Renewed(engine) } // the cache runs only when the router is there
 	if g.cache, err = metadata.NewCache(g.store, l.Metadata.Cache, renewed, log); err != nil {
@@ -110,6 +116,12 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if l.Auth.ControlTokenFile != "" {
 		parts.Token = metadata.TokenFile(l.Auth.ControlTokenFile)
 	}
+	if err = g.limits(l, &parts); err != nil {
+		return nil, err
+	}
+	if err = g.stock(l, voucher, &parts); err != nil {
+		return nil, err
+	}
 	if g.router, err = router.New(l.Config, parts); err != nil {
 		return nil, err
 	}
@@ -130,17 +142,6 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	return g, nil
 }
 
-func openStore(cfg metadataConfig, voucher metadata.Voucher, log *slog.Logger) (metadata.Store, error) {
-	if cfg.Store != "redis" {
-		return metadata.NewMemory(), nil
-	}
-	store, err := metadata.NewRedis(cfg.Redis, voucher, log)
-	if err != nil {
-		return nil, err // and no typed nil in the interface
-	}
-	return store, nil
-}
-
 // agentsListener opens the listener for metadata, if the configuration has one.
 func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 	if l.Listen.Agents == "" {
@@ -150,7 +151,9 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 	if err != nil {
 		return err
 	}
-	if g.agentRoutes, err = metadata.NewHandler(g.store, agentsAuthorizer(agents), voucher, l.Metadata.Routes, g.log); err != nil {
+	if g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
+		Store: g.store, Authorizer: agentsAuthorizer(agents), Voucher: voucher, Pairs: g.router.Pairs, Log: g.log,
+	}); err != nil {
 		return err
 	}
 	if g.agents, err = net.Listen("tcp", l.Listen.Agents); err != nil {
@@ -214,26 +217,6 @@ func (g *gateway) run(ctx context.Context) error {
 	return err
 }
 
-// reloadEvery bounds how long a withdrawn key is still accepted.
-const reloadEvery = 10 * time.Second
-
-// reloadCredentials reads keys and API keys again now and then, so that they can be rotated under a running gateway.
-// A file that cannot be used leaves its keys as they were.
-func (g *gateway) reloadCredentials(ctx context.Context) error {
-	tick := time.NewTicker(reloadEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if err := g.credentials.Reload(); err != nil {
-				g.log.Error("credentials: keeping what was read before", "err", err)
-			}
-		}
-	}
-}
-
 // httpServer returns what serves h on ln until its context ends, and then waits a moment for answers under way.
 func httpServer(ln net.Listener, h http.Handler, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -273,7 +256,7 @@ func (g *gateway) close() {
 			_ = ln.Close() // closed already where it was served
 		}
 	}
-	if c, ok := g.store.(io.Closer); ok {
-		_ = c.Close()
+	if g.redis != nil {
+		_ = g.redis.Close()
 	}
 }

@@ -149,7 +149,7 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := metadata.NewHandler(metadata.NewMemory(), agentsAuthorizer(agents), records, metadata.HandlerConfig{}, slog.New(slog.DiscardHandler))
+	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: metadata.NewMemory(), Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

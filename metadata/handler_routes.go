@@ -1,0 +1,68 @@
+package metadata
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"path"
+)
+
+// routes fills the route table.
+func (h *Handler) routes() {
+	const rank = "/metadata/v1/engines/{engine}/ranks/{dp}/{pp}/{tp}"
+	h.handle("PUT "+rank, h.put)
+	h.handle("GET "+rank, h.rank)
+	h.handle("DELETE "+rank, h.delete)
+	h.handle("GET /metadata/v1/engines", h.list)
+	h.handle("GET /metadata/v1/engines/{engine}", h.engine)
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if path.Clean(r.URL.Path) != r.URL.Path { // the mux would redirect
+		(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
+		return
+	}
+	if _, pattern := h.mux.Handler(r); pattern != "" {
+		h.mux.ServeHTTP(w, r)
+		return
+	}
+	// The mux would answer in plain text; what it says of other methods is kept.
+	probe := httpProbe{header: http.Header{}}
+	h.mux.ServeHTTP(&probe, r)
+	if probe.status == http.StatusMethodNotAllowed {
+		w.Header().Set("Allow", probe.header.Get("Allow"))
+		(&refusal{Status: probe.status, Reason: "method", Msg: "this route does not take the method " + r.Method}).write(w)
+		return
+	}
+	(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
+}
+
+// handle routes pattern to f, gives it a deadline for the store, and turns its error into the answer.
+func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Request) error) {
+	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), h.cfg.Store)
+		defer cancel()
+		err := f(w, r.WithContext(ctx))
+		if err == nil {
+			return
+		}
+		ref := refuse(err)
+		level := slog.LevelInfo
+		if ref.Status == http.StatusUnauthorized || ref.Status == http.StatusForbidden || ref.Status >= 500 {
+			level = slog.LevelWarn
+		}
+		h.log.Log(ctx, level, "metadata: refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "status", ref.Status, "err", ref)
+		ref.write(w)
+	})
+}
+
+// httpProbe takes in an answer that is not sent.
+type httpProbe struct {
+	header http.Header
+	status int
+}
+
+func (p *httpProbe) Header() http.Header         { return p.header }
+func (p *httpProbe) WriteHeader(status int)      { p.status = status }
+func (p *httpProbe) Write(b []byte) (int, error) { return len(b), nil }
