@@ -23,6 +23,9 @@ type Keys struct {
 type KeySource interface {
 	// current returns the keys that hold now. It does no I/O and does not wait.
 	current() *keySet
+	// missed hints that a token named a key which the set does not have, so that a source which can ask its issuer may
+	// do so sooner than planned. It never waits, and whoever calls it often gains nothing.
+	missed(kid string)
 }
 
 // keySet is the keys that held at one moment. It is never changed: another set is another pointer, and voids every
@@ -35,6 +38,9 @@ type keySet struct {
 
 // current implements KeySource.
 func (k *Keys) current() *keySet { return k.set.Load() }
+
+// missed implements KeySource: files are read again by Reload alone.
+func (k *Keys) missed(string) {}
 
 // NewKeys returns a set of the public parts of these keys.
 func NewKeys(keys ...*Key) (*Keys, error) {
