@@ -10,15 +10,10 @@ import (
 	"pdrouter/kvplane"
 )
 
-// sum fills in the figures of a row's rounds and what stood beside each of them.
-func (r *PlaneRow) sum(got, limits []float64) {
-	r.Figure, r.Limit, r.Ratio = spread(got), spread(limits), ratios(limits, got)
-}
-
 // bandwidth pushes large transfers of shuffled blocks, in turns with what limits them.
-func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
-	return func(ctx context.Context, s *planeStage) (PlaneRow, error) {
-		row := PlaneRow{Name: s.row.name, Unit: "GB/s", Beside: beside, Goal: fmt.Sprintf("≥ %.1f ×", goal)}
+func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (BesideRow, error) {
+	return func(ctx context.Context, s *planeStage) (BesideRow, error) {
+		row := BesideRow{Name: s.row.name, Unit: "GB/s", Beside: beside, Goal: fmt.Sprintf("≥ %.1f ×", goal)}
 		bytes := s.row.blocks * s.row.layout.BlockBytes
 		limit, end, err := s.limit(ctx, beside, bytes)
 		if err != nil {
@@ -97,9 +92,9 @@ func (s *planeStage) limit(ctx context.Context, which string, bytes int) (func()
 const registrations = 200
 
 // register measures from a registration until decode is ready, with the offer at hand.
-func register(goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
-	return func(ctx context.Context, s *planeStage) (PlaneRow, error) {
-		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: "plain copy", Goal: "–", Met: true}
+func register(goal float64) func(context.Context, *planeStage) (BesideRow, error) {
+	return func(ctx context.Context, s *planeStage) (BesideRow, error) {
+		row := BesideRow{Name: s.row.name, Unit: "µs", Beside: "plain copy", Goal: "–", Met: true}
 		limit, end, err := s.limit(ctx, "plain copy", 0)
 		if err != nil {
 			return row, err
@@ -131,9 +126,9 @@ func register(goal float64) func(context.Context, *planeStage) (PlaneRow, error)
 }
 
 // release measures from the completion that the transport hands over until the engine's goroutine has decode released.
-func release(goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
-	return func(_ context.Context, s *planeStage) (PlaneRow, error) {
-		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: "bare channel", Goal: fmt.Sprintf("< %.0f µs", goal)}
+func release(goal float64) func(context.Context, *planeStage) (BesideRow, error) {
+	return func(_ context.Context, s *planeStage) (BesideRow, error) {
+		row := BesideRow{Name: s.row.name, Unit: "µs", Beside: "bare channel", Goal: fmt.Sprintf("< %.0f µs", goal)}
 		var got, limits []float64
 		for range s.rounds {
 			a, err := s.pushFor(&row, registrations)
@@ -173,9 +168,9 @@ func handover() float64 {
 func waiting(n int) int { return n * 2 / 5 }
 
 // outstanding measures a registration's way beside few and beside many transfers that wait on both agents.
-func outstanding(few, many int, goal float64) func(context.Context, *planeStage) (PlaneRow, error) {
-	return func(_ context.Context, s *planeStage) (PlaneRow, error) {
-		row := PlaneRow{Name: s.row.name, Unit: "µs", Beside: fmt.Sprintf("%d outstanding", few), Goal: fmt.Sprintf("≤ %.0f ×", goal)}
+func outstanding(few, many int, goal float64) func(context.Context, *planeStage) (BesideRow, error) {
+	return func(_ context.Context, s *planeStage) (BesideRow, error) {
+		row := BesideRow{Name: s.row.name, Unit: "µs", Beside: fmt.Sprintf("%d outstanding", few), Goal: fmt.Sprintf("≤ %.0f ×", goal)}
 		got, limits := make([]float64, s.rounds), make([]float64, s.rounds)
 		for _, at := range schedule(s.rounds) {
 			n, into := few, limits
@@ -219,8 +214,8 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 
 // idle measures the CPU time of a process whose agent has nothing to do, and then of the same process with a bare NIXL
 // agent that runs NIXL's own progress thread.
-func idle(_ context.Context, s *planeStage) (PlaneRow, error) {
-	row := PlaneRow{Name: s.row.name, Unit: "% core", Beside: "NIXL's progress thread", Goal: "0", Path: "nixl"}
+func idle(_ context.Context, s *planeStage) (BesideRow, error) {
+	row := BesideRow{Name: s.row.name, Unit: "% core", Beside: "NIXL's progress thread", Goal: "0", Path: "nixl"}
 	var figures [2]float64
 	for i := range figures {
 		if i == 1 {

@@ -35,8 +35,8 @@ func openStage(t *testing.T, row planeRowKind) *planeStage {
 	return s
 }
 
-// TestPlaneRows measures every kind of row once, small, over tcp's sockets.
-func TestPlaneRows(t *testing.T) {
+// TestBesideRows measures every kind of row once, small, over tcp's sockets.
+func TestBesideRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("pushes a few hundred transfers")
 	}
@@ -58,7 +58,7 @@ func TestPlaneRows(t *testing.T) {
 				t.Errorf("%+v; want figures above 0, over sockets", got)
 			}
 			var b bytes.Buffer
-			r := &PlaneReport{Suite: "plane", Rows: []PlaneRow{got}}
+			r := &BesideReport{Suite: "plane", Rows: []BesideRow{got}}
 			if r.table(&b); !strings.Contains(b.String(), row.name) || !strings.Contains(r.Markdown(), row.name) {
 				t.Errorf("%s is not in the report", row.name)
 			}
