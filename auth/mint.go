@@ -20,7 +20,10 @@ type Grant struct {
 	Models   []string // for ClientAudience: the models it may name; none means all
 	Engine   string   // for MetadataAudience: the bearer's own engine
 	Role     string   // for MetadataAudience: of that engine
+	Ranks    []string // for MetadataAudience: ranks of that engine it may write, each "dp/pp/tp"; none means all
 	Reads    []string // for MetadataAudience: engines it may read, besides those of the other role
+	Confirm  *Key     // for MetadataAudience: the bearer's own Ed25519 key; nil for a token that is bound to none
+	Limits   Limits   // for ClientAudience: what the bearer may use
 }
 
 func (g Grant) validate() error {
@@ -40,11 +43,19 @@ func (g Grant) validate() error {
 			bad("scope %q is not one word", s)
 		}
 	}
-	if g.Audience != MetadataAudience && (g.Engine != "" || g.Role != "" || len(g.Reads) > 0) {
-		bad("engine, role and reads are only for the audience %s", MetadataAudience)
+	if g.Audience != MetadataAudience && (g.Engine != "" || g.Role != "" || len(g.Ranks) > 0 || len(g.Reads) > 0 || g.Confirm != nil) {
+		bad("engine, role, ranks, reads and a key to confirm are only for the audience %s", MetadataAudience)
 	}
-	if g.Audience != ClientAudience && len(g.Models) > 0 {
-		bad("models are only for the audience %s", ClientAudience)
+	if g.Audience != ClientAudience && (len(g.Models) > 0 || g.Limits != Limits{}) {
+		bad("models and limits are only for the audience %s", ClientAudience)
+	}
+	for _, r := range g.Ranks {
+		if !isRank(r) {
+			bad("rank %q is not dp/pp/tp", r)
+		}
+	}
+	if err := g.Limits.Validate(); err != nil {
+		bad("limits: %w", err)
 	}
 	switch g.Role {
 	case "", "prefill", "decode", "both":
@@ -63,12 +74,21 @@ func Mint(key *Key, g Grant) (string, error) {
 		return "", fmt.Errorf("auth: mint: %w", err)
 	}
 	now := time.Now()
+	confirm, err := confirmation(g.Confirm)
+	if err != nil {
+		return "", fmt.Errorf("auth: mint: %w", err)
+	}
+	var limits *Limits
+	if g.Limits != (Limits{}) {
+		limits = &g.Limits
+	}
 	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, &Claims{
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer: g.Issuer, Subject: g.Subject, Audience: jwt.ClaimStrings{g.Audience}, ID: rand.Text(),
 			IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(g.TTL)),
 		},
-		ClientID: g.Subject, Scope: strings.Join(g.Scopes, " "), Models: g.Models, Engine: g.Engine, Role: g.Role, Reads: g.Reads,
+		ClientID: g.Subject, Scope: strings.Join(g.Scopes, " "), Models: g.Models, Engine: g.Engine, Role: g.Role,
+		Ranks: g.Ranks, Reads: g.Reads, Limits: limits, Confirm: confirm,
 	})
 	t.Header["kid"], t.Header["typ"] = key.ID, typeOf(g.Audience)
 	s, err := t.SignedString(key.private)

@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -26,8 +28,33 @@ type Principal struct {
 	Scopes  []string
 	Engine  string    // the engine whose agent it is; "" for others
 	Role    string    // of that engine: "prefill", "decode", "both"
+	Ranks   []string  // of that engine, each "dp/pp/tp": those it may write; empty means all
 	Reads   []string  // engines whose records it may read, whatever their role
+	Key     []byte    // the Ed25519 public key that the token is bound to (RFC 7800); nil if to none
+	Tenant  string    // whom its use is counted under
+	Limits  Limits    // of its use
 	Expires time.Time // when the credentials end; zero means never
+}
+
+// Limits bound what one tenant may use. Zero says nothing: what the gateway sets for everybody holds.
+type Limits struct {
+	Requests   int `json:"requests_per_minute,omitempty" yaml:"requests_per_minute"`
+	Tokens     int `json:"tokens_per_minute,omitempty" yaml:"tokens_per_minute"`
+	Concurrent int `json:"concurrent,omitempty" yaml:"concurrent"` // requests under way at once
+}
+
+// Validate reports limits below zero.
+func (l Limits) Validate() error {
+	var errs []error
+	for _, at := range []struct {
+		key string
+		n   int
+	}{{"requests_per_minute", l.Requests}, {"tokens_per_minute", l.Tokens}, {"concurrent", l.Concurrent}} {
+		if at.n < 0 {
+			errs = append(errs, fmt.Errorf("%s is %d; want 0 or more", at.key, at.n))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Permits reports whether the caller may name this model.

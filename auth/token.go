@@ -22,13 +22,16 @@ type Claims struct {
 	Models   []string `json:"models,omitempty"`    // client tokens: the models it may name; none means all
 	Engine   string   `json:"engine_id,omitempty"` // agent tokens: the name of the bearer's own engine
 	Role     string   `json:"role,omitempty"`      // agent tokens: of that engine
+	Ranks    []string `json:"ranks,omitempty"`     // agent tokens: ranks of that engine it may write, each "dp/pp/tp"; none means all
 	Reads    []string `json:"reads,omitempty"`     // agent tokens: engines it may read besides those of the other role
+	Limits   *Limits  `json:"limits,omitempty"`    // client tokens: what the bearer may use
+	Confirm  *Confirm `json:"cnf,omitempty"`       // agent tokens: the key that the bearer signs with
 }
 
 // claimNames are the exact names of the claims that are read. A token with one of them in another case is refused:
 // readers disagree about it.
 func claimNames() []string {
-	return []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "reads"}
+	return []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "ranks", "reads", "limits", "cnf"}
 }
 
 // typeOf returns the explicit type of tokens for an audience (RFC 8725 §3.11), so that no token passes for one of
@@ -99,8 +102,8 @@ func Inspect(token string) (head, claims map[string]any, err error) {
 	return out[0], out[1], nil
 }
 
-// strictClaims checks what the decoder of the claims lets pass.
-func strictClaims(token string) error {
+// strictClaims checks what the decoder of the claims lets pass, in a token for this audience.
+func strictClaims(token, audience string) error {
 	part := strings.Split(token, ".")[1]
 	b, err := base64.RawURLEncoding.Strict().DecodeString(part)
 	if err != nil {
@@ -108,6 +111,9 @@ func strictClaims(token string) error {
 	}
 	m, err := strictObject(b)
 	if err != nil {
+		return fmt.Errorf("claims: %w", err)
+	}
+	if err := strictKinds(m, audience); err != nil {
 		return fmt.Errorf("claims: %w", err)
 	}
 	for _, name := range claimNames() {

@@ -96,10 +96,7 @@ func (v *Verifier) Authenticate(token string) (Principal, error) {
 	if err != nil {
 		return Principal{}, err
 	}
-	p := Principal{
-		Subject: c.Subject, Models: c.Models, Scopes: strings.Fields(c.Scope),
-		Engine: c.Engine, Role: c.Role, Reads: c.Reads, Expires: c.ExpiresAt.Time,
-	}
+	p := c.principal()
 	v.verdicts.add(id, keys, p, c.ExpiresAt.Add(v.cfg.Leeway))
 	return p, nil
 }
@@ -126,7 +123,7 @@ func (v *Verifier) Verify(token string) (*Claims, error) {
 	if _, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {
 		return nil, invalid(err)
 	}
-	if err := strictClaims(token); err != nil {
+	if err := strictClaims(token, v.cfg.Audience); err != nil {
 		return nil, invalid(err)
 	}
 	if err := v.check(&c, time.Now()); err != nil {
