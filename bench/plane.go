@@ -14,13 +14,6 @@ import (
 	"pdrouter/metadata"
 )
 
-// PlaneConfig says how to measure the plane.
-type PlaneConfig struct {
-	Binary string // pdrouter itself: the decode side is a process of it
-	Rounds int    // of each row; default 12
-	Only   string // rows whose name contains it; default all
-}
-
 // planeAbout says what the suite measures.
 const planeAbout = "The data plane between two processes of one machine: prefill in one, decode in the other, each with one rank. Beside each figure stands a limit of the same machine, measured in turns with it in the same run. " +
 	"A run is void unless every transfer was released and sent with all its bytes, a word of every page that came was compared, and the bytes were seen to take the path that the row names.\n\n" +
@@ -31,11 +24,8 @@ const planeAbout = "The data plane between two processes of one machine: prefill
 	"- **idle**: CPU time of the decode process when nothing is outstanding, and when a bare NIXL agent with NIXL's progress thread lives in it too.\n"
 
 // Plane measures the data plane between two processes of this machine, beside the limits of the same machine in the
-// same run. It prints its progress and a table to out.
-func Plane(ctx context.Context, cfg PlaneConfig, out io.Writer) (*BesideReport, error) {
-	if cfg.Rounds == 0 {
-		cfg.Rounds = 12
-	}
+// same run. binary is pdrouter itself: the decode side is a process of it. It prints its progress and a table to out.
+func Plane(ctx context.Context, binary string, cfg BesideConfig, out io.Writer) (*BesideReport, error) {
 	cpus, err := allowedCPUs()
 	if err != nil {
 		return nil, err
@@ -48,7 +38,7 @@ func Plane(ctx context.Context, cfg PlaneConfig, out io.Writer) (*BesideReport, 
 			continue
 		}
 		fmt.Fprintf(out, "  %-28s ", row.name)
-		decode, err := startPlane(ctx, cfg.Binary)
+		decode, err := startPlane(ctx, binary)
 		if err != nil {
 			return nil, err
 		}

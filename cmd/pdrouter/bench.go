@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.Usage = func() {
-		fmt.Fprint(out, "usage: pdrouter bench [flags] [SUITE…]\n\noverhead: the gateway's CPU time per two-leg request beside a bare proxy, in front of fake engines.\nplane:    pushes of KV blocks between two processes beside this machine's limits.\nWithout a name all of them run.\n\n")
+		fmt.Fprint(out, "usage: pdrouter bench [flags] [SUITE…]\n\noverhead: the gateway's CPU time per two-leg request beside a bare proxy, in front of fake engines.\nplane:    pushes of KV blocks between two processes beside this machine's limits.\nmetadata: the local copy of 1,000 engines' records, and its way through a real Redis.\nauth:     what it costs to verify a token or a key, and to count a client's limits.\nWithout a name all of them run.\n\n")
 		flags.PrintDefaults()
 	}
 	cfg := bench.Config{}
@@ -43,11 +44,11 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	}
 	suites := flags.Args()
 	if len(suites) == 0 {
-		suites = []string{"overhead", "plane"}
+		suites = benchSuites()
 	}
 	for _, name := range suites {
-		if name != "overhead" && name != "plane" {
-			return fmt.Errorf("bench: %q is no suite; want overhead or plane", name)
+		if !slices.Contains(benchSuites(), name) {
+			return fmt.Errorf("bench: %q is no suite; want one of %s", name, strings.Join(benchSuites(), ", "))
 		}
 	}
 	if cfg.Pairs < 1 || cfg.Round <= 0 {
@@ -67,18 +68,26 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
+// benchSuites are the names of all suites, in the order in which they run.
+func benchSuites() []string { return []string{"overhead", "plane", "metadata", "auth"} }
+
 // benchSuite runs one suite and writes its report into dir, unless that is "".
 func benchSuite(ctx context.Context, name, command string, cfg bench.Config, dir string, out io.Writer) error {
+	beside := bench.BesideConfig{Rounds: 2 * cfg.Pairs, Only: cfg.Only}
+	run := map[string]func() (*bench.BesideReport, error){
+		"plane":    func() (*bench.BesideReport, error) { return bench.Plane(ctx, cfg.Binary, beside, out) },
+		"metadata": func() (*bench.BesideReport, error) { return bench.Metadata(ctx, beside, out) },
+		"auth":     func() (*bench.BesideReport, error) { return bench.Auth(ctx, beside, out) },
+	}[name]
 	var write func(string) error
-	switch name {
-	case "overhead":
+	if run == nil {
 		report, err := bench.Overhead(ctx, cfg, out)
 		if err != nil {
 			return err
 		}
 		report.Command, write = command, report.Write
-	case "plane":
-		report, err := bench.Plane(ctx, bench.PlaneConfig{Binary: cfg.Binary, Rounds: 2 * cfg.Pairs, Only: cfg.Only}, out)
+	} else {
+		report, err := run()
 		if err != nil {
 			return err
 		}

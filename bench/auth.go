@@ -1,0 +1,202 @@
+package bench
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"pdrouter/auth"
+)
+
+const authAbout = "What it costs to know who calls, one core, no I/O. Tokens are those that `pdrouter token mint` makes, about 400 bytes.\n\n" +
+	"- **seen before**: a token whose verdict is remembered under the digest of all its bytes. Beside it that digest alone.\n" +
+	"- **seen first**: a token that is verified whole: form, key, signature, claims. Beside it the same token under the parser of golang-jwt alone, with its options for algorithm, issuer, audience and times.\n" +
+	"- **API key**: one of 10,000 keys. Beside it the digest alone.\n"
+
+// Auth measures what it costs to verify tokens and keys. It prints its progress and a table.
+func Auth(ctx context.Context, cfg BesideConfig, out io.Writer) (*BesideReport, error) {
+	fmt.Fprintln(out, "auth: what it costs to know who calls, beside the bare operations")
+	rows, err := authRows()
+	if err != nil {
+		return nil, err
+	}
+	return besides(ctx, "auth", authAbout, cfg, rows, out)
+}
+
+func authRows() ([]versus, error) {
+	seen, err := seenBefore()
+	if err != nil {
+		return nil, err
+	}
+	first, err := seenFirst("EdDSA", 100)
+	if err != nil {
+		return nil, err
+	}
+	key, err := apiKey()
+	if err != nil {
+		return nil, err
+	}
+	return []versus{seen, first, key}, nil
+}
+
+const authSlice = 50 * time.Millisecond
+
+func seenBefore() (versus, error) {
+	key, err := auth.GenerateKey()
+	if err != nil {
+		return versus{}, err
+	}
+	v, token, err := verifierOf(key)
+	if err != nil {
+		return versus{}, err
+	}
+	return versus{
+		name: "token, seen before", unit: "µs", beside: "digest", goal: 2, slice: authSlice,
+		run: func(n int) error {
+			for range n {
+				if p, err := v.Authenticate(token); err != nil || p.Subject != "bench" {
+					return fmt.Errorf("%w: token is refused: %w", errVoid, err)
+				}
+			}
+			return nil
+		},
+		limit: digests(token),
+	}, nil
+}
+
+func digests(text string) func(int) error {
+	var sum byte
+	return func(n int) error {
+		for range n {
+			d := sha256.Sum256([]byte(text))
+			sum ^= d[0]
+		}
+		return nil
+	}
+}
+
+// verifierOf returns a verifier that trusts a key alone, and a token that it signed.
+func verifierOf(key *auth.Key) (*auth.Verifier, string, error) {
+	keys, err := auth.NewKeys(key)
+	if err != nil {
+		return nil, "", err
+	}
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "bench", Audience: auth.ClientAudience}, keys)
+	if err != nil {
+		return nil, "", err
+	}
+	token, err := auth.Mint(key, auth.Grant{Issuer: "bench", Audience: auth.ClientAudience, Subject: "bench", TTL: time.Hour, Models: []string{"tiny"}})
+	return v, token, err
+}
+
+// seenFirst verifies a token of one algorithm. The peer verifies one of its own key with the same claims.
+func seenFirst(algorithm string, goal float64) (versus, error) {
+	key, err := auth.GenerateKey()
+	if err != nil {
+		return versus{}, err
+	}
+	v, token, err := verifierOf(key)
+	if err != nil {
+		return versus{}, err
+	}
+	peer, err := bareJWT(algorithm, token)
+	if err != nil {
+		return versus{}, err
+	}
+	return versus{
+		name: "token, seen first, " + algorithm, unit: "µs", beside: "golang-jwt alone", goal: goal, slice: authSlice,
+		run: func(n int) error {
+			for range n {
+				if _, err := v.Verify(token); err != nil {
+					return fmt.Errorf("%w: %w", errVoid, err)
+				}
+			}
+			return nil
+		},
+		limit: peer,
+	}, nil
+}
+
+// bareJWT returns what verifies, with the library's parser alone, a token that says what the given one does.
+func bareJWT(algorithm, like string) (func(int) error, error) {
+	var private crypto.Signer
+	var err error
+	switch algorithm {
+	case "ES256":
+		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "RS256":
+		private, err = rsa.GenerateKey(rand.Reader, 2048)
+	default:
+		_, private, err = ed25519.GenerateKey(rand.Reader)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	var claims auth.Claims
+	if _, _, err := jwt.NewParser().ParseUnverified(like, &claims); err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	token, err := jwt.NewWithClaims(jwt.GetSigningMethod(algorithm), &claims).SignedString(private)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	parser := jwt.NewParser(jwt.WithValidMethods([]string{algorithm}), jwt.WithStrictDecoding(), jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(), jwt.WithIssuer("bench"), jwt.WithAudience(auth.ClientAudience))
+	return func(n int) error {
+		for range n {
+			var c auth.Claims
+			if _, err := parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return private.Public(), nil }); err != nil {
+				return fmt.Errorf("%w: %w", errVoid, err)
+			}
+		}
+		return nil
+	}, nil
+}
+
+func apiKey() (versus, error) {
+	dir, err := os.MkdirTemp("", "pdrouter-bench")
+	if err != nil {
+		return versus{}, fmt.Errorf("bench: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "keys")
+	var key string
+	for i := range 10_000 {
+		if key, err = auth.AppendAPIKey(file, fmt.Sprintf("client-%d", i), nil); err != nil {
+			return versus{}, err
+		}
+	}
+	keys, err := auth.LoadAPIKeys(file)
+	if err != nil {
+		return versus{}, err
+	}
+	clients, err := auth.NewClients(auth.ClientsConfig{APIKeys: keys})
+	if err != nil {
+		return versus{}, err
+	}
+	header := "Bearer " + key
+	return versus{
+		name: "API key", unit: "µs", beside: "digest", goal: 2, slice: authSlice,
+		run: func(n int) error {
+			for range n {
+				if p, err := clients.Authenticate(header); err != nil || p.Subject != "client-9999" {
+					return fmt.Errorf("%w: key is refused: %w", errVoid, err)
+				}
+			}
+			return nil
+		},
+		limit: digests(key),
+	}, nil
+}

@@ -1,0 +1,336 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/internal/redisdb"
+	"pdrouter/metadata"
+)
+
+// The fleet that the suite metadata measures with.
+const (
+	fleetEngines = 1000
+	fleetRanks   = 8
+)
+
+const metadataAbout = "The records of 1,000 engines with 8 ranks each, signed, in a Redis of the run's own.\n\n" +
+	"- **lookup**: what a request asks for: the records of one engine out of the local copy, without waiting. Beside it a map under a read lock.\n" +
+	"- **start**: a gateway with an empty copy reads, decodes and verifies all 8,000 records. Beside it the same values are fetched and thrown away.\n" +
+	"- **change**: from a record's publication at one gateway until another gateway's copy has it, both on one Redis. Beside it a message of the same Redis from one client to another.\n" +
+	"- **pair**: whether a pair has shaken hands, as a request asks, with 10,000 pairs. Beside it a map under a read lock.\n"
+
+// Metadata measures the local copy of the records and the registry of handshakes. It prints its progress and a table.
+func Metadata(ctx context.Context, cfg BesideConfig, out io.Writer) (_ *BesideReport, err error) {
+	fmt.Fprintf(out, "metadata: %d engines with %d ranks each in a real Redis\n", fleetEngines, fleetRanks)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server, err := startRedis(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer server.stop()
+	f := &recordFleet{ctx: ctx, server: server}
+	defer f.close()
+	if err := f.fill(); err != nil {
+		return nil, err
+	}
+	rows, err := f.rows()
+	if err != nil {
+		return nil, err
+	}
+	return besides(ctx, "metadata", metadataAbout, cfg, rows, out)
+}
+
+// recordFleet is the records in Redis, and what reads them.
+type recordFleet struct {
+	ctx     context.Context
+	server  *redisServer
+	vouch   *auth.Records
+	clients []redisdb.Client
+	running sync.WaitGroup
+	writer  *metadata.Redis
+	last    time.Time // a record was published
+}
+
+func (f *recordFleet) close() {
+	for _, c := range f.clients {
+		_ = c.Close()
+	}
+	f.running.Wait()
+}
+
+// store returns a store with a connection of its own.
+func (f *recordFleet) store() (*metadata.Redis, redisdb.Client, error) {
+	db, err := f.server.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	f.clients = append(f.clients, db)
+	return metadata.NewRedis(db, "bench", f.vouch, slog.New(slog.DiscardHandler)), db, nil
+}
+
+// cache returns a copy that follows a store of its own until the returned function is called, and has seen n engines.
+func (f *recordFleet) cache(n int) (*metadata.Cache, func(), error) {
+	store, _, err := f.store()
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := metadata.NewCache(store, metadata.CacheConfig{Refresh: time.Hour}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, stop := context.WithCancel(f.ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = c.Run(ctx) // ends with ctx
+	}()
+	end := func() { stop(); <-ended }
+	for c.Stats().Engines < n {
+		select {
+		case <-ctx.Done():
+			end()
+			return nil, nil, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return c, end, nil
+}
+
+func (f *recordFleet) fill() error {
+	key, err := auth.GenerateKey()
+	if err != nil {
+		return err
+	}
+	keys, err := auth.NewKeys(key)
+	if err != nil {
+		return err
+	}
+	if f.vouch, err = auth.NewRecords(key, keys); err != nil {
+		return err
+	}
+	if f.writer, _, err = f.store(); err != nil {
+		return err
+	}
+	for e := range fleetEngines {
+		for rank := range fleetRanks {
+			if err := f.put(e, rank); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// put publishes one rank of an engine anew.
+func (f *recordFleet) put(engine, rank int) error {
+	now := time.Now().UTC()
+	if !now.After(f.last) {
+		now = f.last.Add(1)
+	}
+	f.last = now
+	inc := metadata.Incarnation{Engine: fmt.Sprintf("prefill-%d", engine), Generation: 1}
+	rec := metadata.Record{
+		Version: metadata.RecordVersion, Incarnation: inc, Role: metadata.Prefill, Rank: metadata.Rank{TP: rank},
+		Size: metadata.Rank{DP: 1, PP: 1, TP: fleetRanks}, Connector: "kvplane", Compatibility: "bench", Agent: inc.ID() + "/" + metadata.Rank{TP: rank}.String(),
+		Transport: "tcp", Blob: make([]byte, 490), EngineID: inc.ID(), HTTP: "http://127.0.0.1:1", Published: now, Expires: now.Add(time.Hour),
+	}
+	rec, err := rec.Sign(f.vouch)
+	if err != nil {
+		return err
+	}
+	return f.writer.Put(f.ctx, rec)
+}
+
+// engineNames are those of the fleet, looked up in an order that no cache of the processor foresees.
+func engineNames() []string {
+	names := make([]string, fleetEngines)
+	for i := range names {
+		names[i] = fmt.Sprintf("prefill-%d", i*617%fleetEngines)
+	}
+	return names
+}
+
+func (f *recordFleet) rows() ([]versus, error) {
+	cache, _, err := f.cache(fleetEngines) // it ends with the suite
+	if err != nil {
+		return nil, err
+	}
+	names := engineNames()
+	var lock sync.RWMutex
+	plain := map[string]int{}
+	for i, name := range names {
+		plain[name] = i
+	}
+	var found int
+	change, err := f.change(cache)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := pairLookup()
+	if err != nil {
+		return nil, err
+	}
+	return []versus{
+		{
+			name: "lookup", unit: "ns", beside: "map and lock", goal: 1000, slice: 50 * time.Millisecond,
+			run: func(n int) error {
+				for i := range n {
+					if recs, ok := cache.Engine(names[i%len(names)]); !ok || len(recs) != fleetRanks {
+						return fmt.Errorf("%w: %s has %d records", errVoid, names[i%len(names)], len(recs))
+					}
+				}
+				return nil
+			},
+			limit: func(n int) error {
+				for i := range n {
+					lock.RLock()
+					found += plain[names[i%len(names)]]
+					lock.RUnlock()
+				}
+				return nil
+			},
+		},
+		pair,
+		{name: "start", unit: "s", beside: "the bare values", goal: 5, run: f.start, limit: f.fetch},
+		change,
+	}, nil
+}
+
+// start reads the whole fleet into an empty copy.
+func (f *recordFleet) start(n int) error {
+	for range n {
+		_, stop, err := f.cache(fleetEngines)
+		if err != nil {
+			return err
+		}
+		stop()
+	}
+	return nil
+}
+
+// fetch reads every value, in as few exchanges as one would.
+func (f *recordFleet) fetch(n int) error {
+	_, db, err := f.store()
+	if err != nil {
+		return err
+	}
+	for range n {
+		keys, err := db.Keys(f.ctx, "bench:{*:0/0/*").Result()
+		if err != nil {
+			return err
+		}
+		got := 0
+		for len(keys) > 0 {
+			k := min(500, len(keys))
+			values, err := db.MGet(f.ctx, keys[:k]...).Result()
+			if err != nil {
+				return err
+			}
+			got, keys = got+len(values), keys[k:]
+		}
+		if got != fleetEngines*fleetRanks {
+			return fmt.Errorf("%w: %d values; want %d", errVoid, got, fleetEngines*fleetRanks)
+		}
+	}
+	return nil
+}
+
+// change publishes at one gateway and waits for another.
+func (f *recordFleet) change(cache *metadata.Cache) (versus, error) {
+	_, db, err := f.store()
+	if err != nil {
+		return versus{}, err
+	}
+	sub := db.Subscribe(f.ctx, "bench-ping")
+	if _, err := sub.Receive(f.ctx); err != nil {
+		return versus{}, fmt.Errorf("bench: redis: %w", err)
+	}
+	heard := sub.Channel()
+	run := func(n int) error {
+		for i := range n {
+			if err := f.put(i%fleetEngines, 0); err != nil {
+				return err
+			}
+			want, name := f.last, fmt.Sprintf("prefill-%d", i%fleetEngines)
+			for start := time.Now(); ; time.Sleep(50 * time.Microsecond) {
+				if recs, ok := cache.Engine(name); ok && recs[0].Published.Equal(want) {
+					break
+				}
+				if time.Since(start) > 10*time.Second {
+					return fmt.Errorf("%w: a change did not come", errVoid)
+				}
+			}
+		}
+		return nil
+	}
+	limit := func(n int) error {
+		for range n {
+			if err := db.Publish(f.ctx, "bench-ping", "x").Err(); err != nil {
+				return err
+			}
+			select {
+			case <-heard:
+			case <-time.After(10 * time.Second):
+				return errors.New("a message did not come")
+			}
+		}
+		return nil
+	}
+	return versus{name: "change", unit: "ms", beside: "a bare message", goal: 100, slice: 200 * time.Millisecond, run: run, limit: limit}, nil
+}
+
+// pairLookup asks the registry whether pairs have shaken hands.
+func pairLookup() (versus, error) {
+	const side = 100
+	var pairs []metadata.Pair
+	for p := range side {
+		for d := range side {
+			pairs = append(pairs, metadata.Pair{
+				Prefill: metadata.Incarnation{Engine: fmt.Sprintf("prefill-%d", p), Generation: 1},
+				Decode:  metadata.Incarnation{Engine: fmt.Sprintf("decode-%d", d), Generation: 1},
+			})
+		}
+	}
+	registry, err := metadata.NewPairs(metadata.PairsConfig{Queue: len(pairs)}, func(context.Context, metadata.Pair) error { return nil })
+	if err != nil {
+		return versus{}, err
+	}
+	for _, p := range pairs {
+		if err := registry.Wait(context.Background(), p); err != nil {
+			return versus{}, err
+		}
+	}
+	var lock sync.RWMutex
+	plain := map[metadata.Pair]int{}
+	for i, p := range pairs {
+		plain[p] = i
+	}
+	var found int
+	return versus{
+		name: "pair", unit: "ns", beside: "map and lock", goal: 1000, slice: 50 * time.Millisecond,
+		run: func(n int) error {
+			for i := range n {
+				if !registry.Ready(pairs[i*617%len(pairs)]) {
+					return fmt.Errorf("%w: a pair is not ready", errVoid)
+				}
+			}
+			return nil
+		},
+		limit: func(n int) error {
+			for i := range n {
+				lock.RLock()
+				found += plain[pairs[i*617%len(pairs)]]
+				lock.RUnlock()
+			}
+			return nil
+		},
+	}, nil
+}
