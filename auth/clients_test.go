@@ -102,7 +102,7 @@ func TestAPIKeysFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := AppendAPIKey(path, "bob", nil)
+	key, err := AppendAPIKey(path, "bob", nil, Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,12 +116,12 @@ func TestAPIKeysFile(t *testing.T) {
 		t.Errorf("after Reload: got %+v, %t; want bob", p, ok)
 	}
 	for _, name := range []string{"", "a:b", "# a", " a", "a\nb"} {
-		if _, err := AppendAPIKey(path, name, nil); err == nil {
+		if _, err := AppendAPIKey(path, name, nil, Limits{}); err == nil {
 			t.Errorf("name %q was accepted", name)
 		}
 	}
 	for _, model := range []string{"", "a,b", "a\nb"} {
-		if _, err := AppendAPIKey(path, "carol", []string{model}); err == nil {
+		if _, err := AppendAPIKey(path, "carol", []string{model}, Limits{}); err == nil {
 			t.Errorf("model %q was accepted", model)
 		}
 	}

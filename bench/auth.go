@@ -54,7 +54,7 @@ func authRows() ([]versus, error) {
 const authSlice = 50 * time.Millisecond
 
 func seenBefore() (versus, error) {
-	key, err := auth.GenerateKey()
+	key, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return versus{}, err
 	}
@@ -103,7 +103,7 @@ func verifierOf(key *auth.Key) (*auth.Verifier, string, error) {
 
 // seenFirst verifies a token of one algorithm. The peer verifies one of its own key with the same claims.
 func seenFirst(algorithm string, goal float64) (versus, error) {
-	key, err := auth.GenerateKey()
+	key, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return versus{}, err
 	}
@@ -174,7 +174,7 @@ func apiKey() (versus, error) {
 	file := filepath.Join(dir, "keys")
 	var key string
 	for i := range 10_000 {
-		if key, err = auth.AppendAPIKey(file, fmt.Sprintf("client-%d", i), nil); err != nil {
+		if key, err = auth.AppendAPIKey(file, fmt.Sprintf("client-%d", i), nil, auth.Limits{}); err != nil {
 			return versus{}, err
 		}
 	}

@@ -27,7 +27,7 @@ func checkText(t *testing.T, dir, text string) (string, error) {
 
 func TestCheckSummary(t *testing.T) {
 	dir := t.TempDir()
-	key, err := auth.GenerateKey()
+	key, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestCheckSummary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := auth.AppendAPIKey(filepath.Join(dir, "api-keys"), "alice", nil); err != nil {
+	if _, err := auth.AppendAPIKey(filepath.Join(dir, "api-keys"), "alice", nil, auth.Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := checkText(t, dir, `
