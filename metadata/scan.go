@@ -24,6 +24,10 @@ type scanner struct {
 	pos int
 }
 
+// CheckMsgpack returns nil if b is exactly one msgpack value whose nesting and counts are within the bounds of a record,
+// so that it can be given to a decoder.
+func CheckMsgpack(b []byte) error { return check(b) }
+
 // check returns nil if b is exactly one msgpack value within the bounds.
 func check(b []byte) error {
 	s := scanner{b: b}
