@@ -19,7 +19,11 @@ func (r *Records) Enrolment(id string) ([][]byte, error) {
 	}
 	var out [][]byte
 	for _, k := range append([]*Key{r.own}, r.overlap...) {
-		key, err := hkdf.Key(sha256.New, k.private.Seed(), nil, enrolmentContext+id, sha256.Size)
+		private, err := k.ed25519()
+		if err != nil {
+			return nil, fmt.Errorf("auth: enrolment of %s: %w", id, err)
+		}
+		key, err := hkdf.Key(sha256.New, private.Seed(), nil, enrolmentContext+id, sha256.Size)
 		if err != nil {
 			return nil, fmt.Errorf("auth: enrolment of %s: %w", id, err)
 		}

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"testing"
@@ -9,7 +10,7 @@ import (
 
 func TestEnrolment(t *testing.T) {
 	newKey := func() *Key {
-		k, err := GenerateKey()
+		k, err := GenerateKey(EdDSA)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +34,7 @@ func TestEnrolment(t *testing.T) {
 		return keys
 	}
 	const id = "decode-0@1f"
-	want, err := hkdf.Key(sha256.New, a.private.Seed(), nil, "pdrouter enrolment v1\x00"+id, 32)
+	want, err := hkdf.Key(sha256.New, a.private.(ed25519.PrivateKey).Seed(), nil, "pdrouter enrolment v1\x00"+id, 32)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,56 +1,151 @@
 package auth
 
 import (
+	"bytes"
 	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/sha256"
-	"crypto/x509"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	_ "crypto/sha256" // of thumbprints
 	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
+
+	"github.com/go-jose/go-jose/v4"
 )
 
-const maxKeyFile = 64 << 10 // bytes
+// The algorithms of keys, as in the headers of their tokens (RFC 7518 §3.1, RFC 8037 §3.1). Each type of key has
+// exactly one. HS256 is for a development secret alone.
+const (
+	EdDSA = "EdDSA" // Ed25519
+	ES256 = "ES256" // ECDSA on P-256 with SHA-256
+	RS256 = "RS256" // RSA of 2048 to 4096 bits, PKCS #1 v1.5, with SHA-256
+	HS256 = "HS256" // HMAC with SHA-256
+)
+
+const (
+	minRSABits = 2048
+	maxRSABits = 4096 // what the reader of JWKs takes; a larger key makes each check dearer for who sends tokens
+	newRSABits = 3072
+)
 
 // Key is a key with its id, for one algorithm and no other. It signs if it has a private part.
 type Key struct {
 	ID        string
-	algorithm string             // of its tokens, as in their header: "EdDSA"
-	public    crypto.PublicKey   // ed25519.PublicKey
-	private   ed25519.PrivateKey // nil for a public key
+	algorithm string           // of its tokens: EdDSA, ES256, RS256 or HS256
+	public    crypto.PublicKey // ed25519.PublicKey, *ecdsa.PublicKey, *rsa.PublicKey or, for HS256, []byte
+	private   crypto.Signer    // ed25519.PrivateKey, *ecdsa.PrivateKey or *rsa.PrivateKey; nil for a public key and for HS256
 }
 
-// jwk is a key in a file (RFC 8037).
-type jwk struct {
-	Type      string `json:"kty"`
-	Curve     string `json:"crv"`
-	ID        string `json:"kid"`
-	Algorithm string `json:"alg"`
-	Use       string `json:"use,omitempty"`
-	X         string `json:"x"`
-	D         string `json:"d,omitempty"`
-}
-
-// GenerateKey returns a new private key. Its id is the key's thumbprint (RFC 7638).
-func GenerateKey() (*Key, error) {
-	public, private, err := ed25519.GenerateKey(nil)
+// GenerateKey returns a new private key for EdDSA, ES256 or RS256. Its id is the key's thumbprint (RFC 7638).
+func GenerateKey(algorithm string) (*Key, error) {
+	var private crypto.Signer
+	var err error
+	switch algorithm {
+	case EdDSA:
+		_, private, err = ed25519.GenerateKey(nil)
+	case ES256:
+		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case RS256:
+		private, err = rsa.GenerateKey(rand.Reader, newRSABits)
+	default:
+		return nil, fmt.Errorf("auth: generate key: algorithm is %.20q; want EdDSA, ES256 or RS256", algorithm)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("auth: generate key: %w", err)
 	}
-	return ed25519Key(thumbprint(public), public, private), nil
+	k, err := keyOf("", private)
+	if err != nil {
+		return nil, fmt.Errorf("auth: generate key: %w", err)
+	}
+	return k, nil
+}
+
+// keyOf returns the key of a public or private part as the standard library has them, or an error if tokens are not to be
+// signed with such a key. The empty id stands for the thumbprint.
+func keyOf(id string, part any) (*Key, error) {
+	k := &Key{ID: id, public: part}
+	switch p := part.(type) {
+	case ed25519.PublicKey:
+		k.algorithm = EdDSA
+	case *ecdsa.PublicKey:
+		if p.Curve != elliptic.P256() {
+			return nil, fmt.Errorf("key is on the curve %s; want P-256", p.Curve.Params().Name)
+		}
+		k.algorithm = ES256
+	case *rsa.PublicKey:
+		if bits := p.N.BitLen(); bits < minRSABits || bits > maxRSABits || p.N.Bit(0) == 0 {
+			return nil, fmt.Errorf("RSA key of %d bits; want %d to %d", bits, minRSABits, maxRSABits)
+		}
+		if p.E < 3 || p.E > 1<<31-1 || p.E%2 == 0 {
+			return nil, errors.New("RSA key whose exponent is not odd or not from 3 to 2^31-1")
+		}
+		k.algorithm = RS256
+	case crypto.Signer:
+		public, err := keyOf(id, p.Public())
+		if err != nil {
+			return nil, err
+		}
+		if err := halvesFit(p); err != nil {
+			return nil, err
+		}
+		public.private = p
+		return public, nil
+	default:
+		return nil, errors.New("neither an Ed25519, nor a P-256, nor an RSA key")
+	}
+	sum, err := (&jose.JSONWebKey{Key: part}).Thumbprint(crypto.SHA256) // fails for an Ed25519 key of low order
+	if err != nil {
+		return nil, errors.New("key is not a sound one")
+	}
+	if k.ID == "" {
+		k.ID = base64.RawURLEncoding.EncodeToString(sum)
+	}
+	return k, nil
+}
+
+// halvesFit returns an error if the two parts of a P-256 key are not of one key: its reader takes them as they come, and
+// those of the other types look themselves.
+func halvesFit(private crypto.Signer) error {
+	ec, ok := private.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil
+	}
+	d, err := ec.Bytes()
+	if err != nil {
+		return errors.New("the private part is out of range")
+	}
+	again, err := ecdsa.ParseRawPrivateKey(ec.Curve, d)
+	if err != nil || !again.PublicKey.Equal(&ec.PublicKey) {
+		return errors.New("the private and the public part are not of one key")
+	}
+	return nil
 }
 
 // ed25519Key returns an Ed25519 key; private may be nil.
 func ed25519Key(id string, public ed25519.PublicKey, private ed25519.PrivateKey) *Key {
-	return &Key{ID: id, algorithm: "EdDSA", public: public, private: private}
+	k := &Key{ID: id, algorithm: EdDSA, public: public}
+	if private != nil {
+		k.private = private
+	}
+	return k
 }
 
-// Public returns the key without its private part.
+// ed25519 returns the private part of an Ed25519 key. Records and enrolment know no other.
+func (k *Key) ed25519() (ed25519.PrivateKey, error) {
+	private, ok := k.private.(ed25519.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%v is for %s and signs: %t; want an Ed25519 key with its private part", k, k.algorithm, k.Signs())
+	}
+	return private, nil
+}
+
+// Algorithm returns the one algorithm of the key's tokens: EdDSA, ES256, RS256 or HS256.
+func (k *Key) Algorithm() string { return k.algorithm }
+
+// Public returns the key without its private part. A development secret has no part that is public: it stays as it is.
 func (k *Key) Public() *Key { return &Key{ID: k.ID, algorithm: k.algorithm, public: k.public} }
 
 // String returns the key's id; the key itself is never printed.
@@ -61,139 +156,21 @@ func (k *Key) GoString() string { return k.String() }
 
 // same reports whether both have the same public part.
 func (k *Key) same(o *Key) bool {
+	if secret, ok := k.public.([]byte); ok {
+		other, ok := o.public.([]byte)
+		return ok && bytes.Equal(secret, other)
+	}
 	p, ok := k.public.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && p.Equal(o.public)
 }
 
-// Signs reports whether the key has its private part.
-func (k *Key) Signs() bool { return k.private != nil }
+// Signs reports whether tokens can be signed with the key.
+func (k *Key) Signs() bool { return k.private != nil || k.Development() }
 
-func thumbprint(public ed25519.PublicKey) string {
-	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
-	return base64.RawURLEncoding.EncodeToString(sum[:])
-}
-
-// WriteKey writes the key into dir: its private part as <kid>.jwk, readable by its owner alone, and its public part as
-// <kid>.pub.jwk. It makes dir if need be and never overwrites a file.
-func WriteKey(dir string, k *Key) (privatePath, publicPath string, err error) {
-	if !k.Signs() {
-		return "", "", fmt.Errorf("auth: %v has no private part", k)
+// signingKey returns what a token of the key's algorithm is signed with: the private part or, for HS256, the secret.
+func (k *Key) signingKey() any {
+	if k.Development() {
+		return k.public
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", "", fmt.Errorf("auth: %v: %w", k, err)
-	}
-	privatePath, publicPath = filepath.Join(dir, k.ID+".jwk"), filepath.Join(dir, k.ID+".pub.jwk")
-	if err := writeJWK(privatePath, k, 0o600); err != nil {
-		return "", "", err
-	}
-	return privatePath, publicPath, writeJWK(publicPath, k.Public(), 0o644)
-}
-
-func writeJWK(path string, k *Key, mode os.FileMode) error {
-	j := jwk{Type: "OKP", Curve: "Ed25519", ID: k.ID, Algorithm: "EdDSA", Use: "sig", X: base64.RawURLEncoding.EncodeToString(k.public.(ed25519.PublicKey))}
-	if k.private != nil {
-		j.D = base64.RawURLEncoding.EncodeToString(k.private.Seed())
-	}
-	b, err := json.MarshalIndent(j, "", "  ")
-	if err != nil {
-		return fmt.Errorf("auth: %v: %w", k, err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return fmt.Errorf("auth: %v: %w", k, err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("auth: %v: %w", k, err)
-	}
-	return nil
-}
-
-// LoadKey reads an Ed25519 key from a JWK or PEM file. A PEM file's key has its thumbprint as id. A private key in a
-// file that everybody may read is refused.
-func LoadKey(path string) (*Key, error) {
-	k, err := loadKey(path)
-	if err != nil {
-		return nil, fmt.Errorf("auth: key file %s: %w", path, err)
-	}
-	return k, nil
-}
-
-func loadKey(path string) (*Key, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxKeyFile {
-		return nil, fmt.Errorf("%d bytes; want at most %d", info.Size(), maxKeyFile)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	k, err := parseKey(b)
-	if err != nil {
-		return nil, err
-	}
-	if k.Signs() && info.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("private key with mode %04o; want none for others", info.Mode().Perm())
-	}
-	return k, nil
-}
-
-func parseKey(b []byte) (*Key, error) {
-	if block, _ := pem.Decode(b); block != nil {
-		return parsePEM(block)
-	}
-	if _, err := strictObject(b); err != nil {
-		return nil, fmt.Errorf("neither PEM nor a JWK: %w", err)
-	}
-	var j jwk
-	if err := json.Unmarshal(b, &j); err != nil {
-		return nil, errors.New("neither PEM nor a JWK") // the decoder's error may quote the key
-	}
-	switch {
-	case j.Type != "OKP" || j.Curve != "Ed25519":
-		return nil, fmt.Errorf("key is of type %.20q, curve %.20q; want OKP, Ed25519", j.Type, j.Curve)
-	case j.Algorithm != "EdDSA":
-		return nil, fmt.Errorf("alg is %.20q; want EdDSA", j.Algorithm)
-	case j.Use != "" && j.Use != "sig":
-		return nil, fmt.Errorf("use is %.20q; want sig", j.Use)
-	case j.ID == "" || len(j.ID) > maxKeyID:
-		return nil, fmt.Errorf("kid has %d bytes; want 1 to %d", len(j.ID), maxKeyID)
-	}
-	x, err := base64.RawURLEncoding.Strict().DecodeString(j.X)
-	if err != nil || len(x) != ed25519.PublicKeySize {
-		return nil, fmt.Errorf("x is not %d bytes in base64url", ed25519.PublicKeySize)
-	}
-	k := ed25519Key(j.ID, x, nil)
-	if j.D == "" {
-		return k, nil
-	}
-	d, err := base64.RawURLEncoding.Strict().DecodeString(j.D)
-	if err != nil || len(d) != ed25519.SeedSize {
-		return nil, fmt.Errorf("d is not %d bytes in base64url", ed25519.SeedSize)
-	}
-	k.private = ed25519.NewKeyFromSeed(d)
-	if !k.same(&Key{public: k.private.Public()}) {
-		return nil, errors.New("x and d are not of one key")
-	}
-	return k, nil
-}
-
-func parsePEM(block *pem.Block) (*Key, error) {
-	switch block.Type {
-	case "PRIVATE KEY":
-		v, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		if private, ok := v.(ed25519.PrivateKey); err == nil && ok {
-			public := private.Public().(ed25519.PublicKey)
-			return ed25519Key(thumbprint(public), public, private), nil
-		}
-	case "PUBLIC KEY":
-		v, err := x509.ParsePKIXPublicKey(block.Bytes)
-		if public, ok := v.(ed25519.PublicKey); err == nil && ok {
-			return ed25519Key(thumbprint(public), public, nil), nil
-		}
-	}
-	return nil, fmt.Errorf("PEM block %.40q is not an Ed25519 key", strings.ToLower(block.Type))
+	return k.private
 }

@@ -21,7 +21,7 @@ func remove(t *testing.T, dir string, k *Key) {
 }
 
 func TestKeyFiles(t *testing.T) {
-	k, err := GenerateKey()
+	k, err := GenerateKey(EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,6 +101,11 @@ func add(set map[string]*Key, key *Key) error {
 		return fmt.Errorf("two keys have the id %s", key.ID)
 	}
 	set[key.ID] = key.Public()
+	for _, other := range set {
+		if other.Development() != key.Development() {
+			return errors.New("a development secret stands beside another key")
+		}
+	}
 	return nil
 }
 

@@ -21,8 +21,10 @@ type Records struct {
 // hold the keys of all gateways, this one's included. overlap are private keys that other gateways sign with while keys
 // are rotated: engines are enrolled for them too.
 func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
-	if own != nil && !own.Signs() {
-		return nil, fmt.Errorf("auth: records: %v has no private part", own)
+	if own != nil {
+		if _, err := own.ed25519(); err != nil {
+			return nil, fmt.Errorf("auth: records: %w", err)
+		}
 	}
 	if trusted == nil {
 		return nil, errors.New("auth: records: no trusted keys")
@@ -36,8 +38,8 @@ func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
 		}
 	}
 	for _, k := range overlap {
-		if !k.Signs() {
-			return nil, fmt.Errorf("auth: records: overlapping %v has no private part", k)
+		if _, err := k.ed25519(); err != nil {
+			return nil, fmt.Errorf("auth: records: overlapping %w", err)
 		}
 	}
 	return &Records{own: own, overlap: overlap, trusted: trusted}, nil
@@ -48,7 +50,11 @@ func (r *Records) Sign(payload []byte) (keyID string, signature []byte, err erro
 	if r.own == nil {
 		return "", nil, errors.New("auth: records: no key to sign with")
 	}
-	return r.own.ID, ed25519.Sign(r.own.private, append([]byte(recordContext), payload...)), nil
+	private, err := r.own.ed25519()
+	if err != nil {
+		return "", nil, fmt.Errorf("auth: records: %w", err)
+	}
+	return r.own.ID, ed25519.Sign(private, append([]byte(recordContext), payload...)), nil
 }
 
 // Verify returns nil if signature is one of payload by the trusted key of that id.

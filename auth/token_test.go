@@ -67,7 +67,7 @@ func mint(t testing.TB, key *Key, g Grant) string {
 // forge signs any header and any claims, given as raw JSON.
 func forge(key *Key, head, claims string) string {
 	s := base64.RawURLEncoding.EncodeToString([]byte(head)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
-	return s + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.private, []byte(s)))
+	return s + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.private.(ed25519.PrivateKey), []byte(s)))
 }
 
 // with returns good claims at the present time with some replaced, or removed where the value is nil.
@@ -284,7 +284,7 @@ func TestFault35IssuerAudienceScope(t *testing.T) {
 		"no audience":      {Issuer: "issuer"},
 		"unknown audience": {Issuer: "issuer", Audience: "*"},
 	} {
-		if _, err := NewVerifier(cfg, v.keys); err == nil {
+		if _, err := NewVerifier(cfg, v.issuers["issuer"].Keys); err == nil {
 			t.Errorf("%s: a verifier that checks nothing was made", name)
 		}
 	}
@@ -302,7 +302,7 @@ func TestFault36UnknownKeys(t *testing.T) {
 		_, err := v.Authenticate(forge(key, fmt.Sprintf(`{"alg":"EdDSA","kid":"x%d","typ":"at+jwt"}`, i), claims))
 		refused(t, "unknown key", err)
 	}
-	if got := len(v.verdicts.byID); got != 0 {
+	if got := v.verdicts.len(); got != 0 {
 		t.Errorf("%d verdicts are remembered; want 0", got)
 	}
 	if _, err := v.Authenticate(mint(t, key, Grant{})); err != nil {

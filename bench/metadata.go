@@ -105,7 +105,7 @@ func (f *recordFleet) cache(n int) (*metadata.Cache, func(), error) {
 }
 
 func (f *recordFleet) fill() error {
-	key, err := auth.GenerateKey()
+	key, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return err
 	}

@@ -98,14 +98,14 @@ func (f *demoFleet) start(name string, args ...string) error {
 
 // writeKeys makes the key that signs the agents' tokens, a token for each, and the gateway's own key.
 func (f *demoFleet) writeKeys() error {
-	signer, err := auth.GenerateKey()
+	signer, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return err
 	}
 	if _, f.publicKey, err = auth.WriteKey(f.path("keys"), signer); err != nil {
 		return err
 	}
-	own, err := auth.GenerateKey()
+	own, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return err
 	}

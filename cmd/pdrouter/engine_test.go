@@ -33,7 +33,7 @@ func newPlant(t *testing.T) *plant {
 	t.Helper()
 	p := &plant{dir: t.TempDir(), store: metadata.NewMemory()}
 	var err error
-	if p.key, err = auth.GenerateKey(); err != nil {
+	if p.key, err = auth.GenerateKey(auth.EdDSA); err != nil {
 		t.Fatal(err)
 	}
 	if _, p.public, err = auth.WriteKey(p.dir, p.key); err != nil {

@@ -31,7 +31,7 @@ func newTicketPlant(t *testing.T) *ticketPlant {
 	t.Helper()
 	p := &ticketPlant{plant: plant{dir: t.TempDir()}, urls: map[string]string{}, runs: map[string]metadata.Incarnation{}}
 	newKey := func(dir string) (key *auth.Key, private, public string) {
-		key, err := auth.GenerateKey()
+		key, err := auth.GenerateKey(auth.EdDSA)
 		if err == nil {
 			private, public, err = auth.WriteKey(filepath.Join(p.dir, dir), key)
 		}

@@ -66,7 +66,7 @@ func newKey(args []string, out io.Writer) error {
 	if *dir == "" {
 		return errors.New("keys new: --out is missing")
 	}
-	k, err := auth.GenerateKey()
+	k, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return err
 	}
