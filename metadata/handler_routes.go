@@ -15,6 +15,7 @@ func (h *Handler) routes() {
 	h.handle("DELETE "+rank, h.delete)
 	h.handle("GET /metadata/v1/engines", h.list)
 	h.handle("GET /metadata/v1/engines/{engine}", h.engine)
+	h.handle("GET /metadata/v1/pairs", h.listPairs)
 }
 
 // ServeHTTP implements http.Handler.
@@ -38,12 +39,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
 }
 
-// handle routes pattern to f, gives it a deadline for the store, and turns its error into the answer.
+// handle routes pattern to f and gives it a deadline for the store.
 func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Request) error) {
-	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	h.answer(pattern, func(w http.ResponseWriter, r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), h.cfg.Store)
 		defer cancel()
-		err := f(w, r.WithContext(ctx))
+		return f(w, r.WithContext(ctx))
+	})
+}
+
+// answer routes pattern to f and turns its error into the answer.
+func (h *Handler) answer(pattern string, f func(http.ResponseWriter, *http.Request) error) {
+	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		err := f(w, r)
 		if err == nil {
 			return
 		}
@@ -52,7 +60,7 @@ func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Reque
 		if ref.Status == http.StatusUnauthorized || ref.Status == http.StatusForbidden || ref.Status >= 500 {
 			level = slog.LevelWarn
 		}
-		h.log.Log(ctx, level, "metadata: refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "status", ref.Status, "err", ref)
+		h.log.Log(r.Context(), level, "metadata: refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "status", ref.Status, "err", ref)
 		ref.write(w)
 	})
 }

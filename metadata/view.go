@@ -3,11 +3,8 @@ package metadata
 import (
 	"encoding/json"
 	"errors"
-	"mime"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -98,9 +95,4 @@ func sendBytes(w http.ResponseWriter, kind string, b []byte, err error) error {
 }
 
 // wantsMsgpack reports whether the caller names msgpack among what it accepts.
-func wantsMsgpack(r *http.Request) bool {
-	return slices.ContainsFunc(strings.Split(r.Header.Get("Accept"), ","), func(part string) bool {
-		got, _, err := mime.ParseMediaType(part)
-		return err == nil && got == contentType
-	})
-}
+func wantsMsgpack(r *http.Request) bool { return accepts(r, contentType) }
