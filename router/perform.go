@@ -111,7 +111,8 @@ func (x *exchange) closePrefill(a *attempt) {
 		a.prefill.end()
 		return
 	}
-	if x.answered(a) { // it has finished meanwhile, for nobody
+	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
+	if _, cancels := x.m.conn.(plane); !cancels && x.answered(a) {
 		x.drainDecode(a)
 	}
 	a.prefill.cut(errEnded)

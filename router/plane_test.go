@@ -189,3 +189,31 @@ func TestFault45NoPair(t *testing.T) {
 		t.Errorf("status %d, header %v", r.Status, r.Header)
 	}
 }
+
+// TestPlaneEndsWithoutALeg has prefill answer while its request ends: what it holds is given back by the cancel that both
+// engines are told, and decode is asked for nothing.
+func TestPlaneEndsWithoutALeg(t *testing.T) {
+	s, _, parts := newPlane(t, 1, 1)
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	asked := s.c.count("", "")
+	m := g.r.fleet.models[s.cfg.Models[0].Name]
+	b, herr := parseBody(shapeCompletions, []byte(plainBody), g.r.limits)
+	if herr != nil {
+		t.Fatal(herr)
+	}
+	x := g.r.newExchange(m, b, pathCompletions, time.Now())
+	defer x.timer.Stop()
+	defer g.r.live.remove(x)
+	a := &attempt{split: true}
+	a.prefill.open(t.Context(), m.prefill[0])
+	a.decode.open(t.Context(), m.decode[0])
+	x.post(mail{a: a, e: event{kind: evPrefillUsable}})
+	x.closePrefill(a)
+	a.prefill.end()
+	a.decode.end()
+	g.r.ended.Wait()
+	if got := s.c.count("", ""); got != asked {
+		t.Errorf("engines were asked %d more times; want none", got-asked)
+	}
+}
