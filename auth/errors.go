@@ -13,6 +13,7 @@ const (
 	NoCredentials     Code = "no_credentials"
 	InvalidToken      Code = "invalid_token"
 	InsufficientScope Code = "insufficient_scope"
+	JWKSStale         Code = "jwks_stale" // the issuer's keys are too old to be believed: not the bearer's fault
 )
 
 // Error is a refusal. Its Message, Challenge and Status are for the caller and constant per Code;
@@ -33,29 +34,37 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// HTTPStatus returns 403 for a valid token that may not do this, else 401.
+// HTTPStatus returns 403 for a valid token that may not do this, 503 where keys are too old to tell, else 401.
 func (e *Error) HTTPStatus() int {
-	if e.Code == InsufficientScope {
+	switch e.Code {
+	case InsufficientScope:
 		return http.StatusForbidden
+	case JWKSStale:
+		return http.StatusServiceUnavailable
 	}
 	return http.StatusUnauthorized
 }
 
 // Message returns what the caller may read.
 func (e *Error) Message() string {
-	if e.Code == InsufficientScope {
+	switch e.Code {
+	case InsufficientScope:
 		return "these credentials do not permit this"
+	case JWKSStale:
+		return "credentials cannot be checked at present"
 	}
 	return "missing or invalid credentials"
 }
 
-// Challenge returns the value of the answer's WWW-Authenticate header.
+// Challenge returns the value of the answer's WWW-Authenticate header; "" for none.
 func (e *Error) Challenge() string {
 	switch e.Code {
 	case NoCredentials:
 		return `Bearer realm="pdrouter"`
 	case InsufficientScope:
 		return `Bearer realm="pdrouter", error="insufficient_scope"`
+	case JWKSStale:
+		return ""
 	}
 	return `Bearer realm="pdrouter", error="invalid_token"`
 }

@@ -67,7 +67,7 @@ func (g Grant) validate() error {
 
 // Mint returns a token that says what is granted, signed with a private key.
 func Mint(key *Key, g Grant) (string, error) {
-	if !key.Signs() {
+	if !key.Signs() && !key.Development() {
 		return "", fmt.Errorf("auth: mint: %v has no private part", key)
 	}
 	if err := g.validate(); err != nil {
@@ -82,7 +82,7 @@ func Mint(key *Key, g Grant) (string, error) {
 	if g.Limits != (Limits{}) {
 		limits = &g.Limits
 	}
-	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, &Claims{
+	t := jwt.NewWithClaims(jwt.GetSigningMethod(key.algorithm), &Claims{
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer: g.Issuer, Subject: g.Subject, Audience: jwt.ClaimStrings{g.Audience}, ID: rand.Text(),
 			IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(g.TTL)),
@@ -91,7 +91,7 @@ func Mint(key *Key, g Grant) (string, error) {
 		Ranks: g.Ranks, Reads: g.Reads, Limits: limits, Confirm: confirm,
 	})
 	t.Header["kid"], t.Header["typ"] = key.ID, typeOf(g.Audience)
-	s, err := t.SignedString(key.private)
+	s, err := t.SignedString(key.signingKey())
 	if err != nil {
 		return "", fmt.Errorf("auth: mint: %w", err)
 	}

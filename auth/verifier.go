@@ -3,7 +3,6 @@ package auth
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -54,102 +53,126 @@ func (c VerifierConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Verifier checks signed tokens for one audience. It does no I/O and is safe for concurrent use.
+// Verifier checks signed tokens for one audience, of one issuer or several. It does no I/O and is safe for concurrent
+// use.
 type Verifier struct {
 	cfg      VerifierConfig
-	keys     KeySource
-	parser   *jwt.Parser
+	issuers  map[string]*issuer
 	verdicts *verdicts
 }
 
-// NewVerifier returns a verifier of tokens signed with one of keys.
-func NewVerifier(cfg VerifierConfig, keys KeySource) (*Verifier, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("auth: verifier: %w", err)
-	}
-	if keys == nil {
-		return nil, errors.New("auth: verifier: no keys")
-	}
+// NewVerifier returns a verifier of tokens of ours signed with one of keys, and of those of other issuers. Where each
+// issuer has a profile of its own, cfg.Issuer is empty and keys nil.
+func NewVerifier(cfg VerifierConfig, keys KeySource, others ...Profile) (*Verifier, error) {
 	cfg = cfg.withDefaults()
-	return &Verifier{
-		cfg: cfg, keys: keys, verdicts: newVerdicts(cfg.Cached),
-		parser: jwt.NewParser(
-			jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithStrictDecoding(), jwt.WithJSONNumber(),
-			jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(cfg.Leeway),
-			jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience),
-		),
-	}, nil
+	profiles := others
+	if cfg.Issuer != "" || keys != nil || len(others) == 0 {
+		if err := cfg.Validate(); err != nil {
+			return nil, fmt.Errorf("auth: verifier: %w", err)
+		}
+		own := Profile{Issuer: cfg.Issuer, Keys: keys, Leeway: cfg.Leeway, MaxLifetime: cfg.MaxLifetime}
+		profiles = append([]Profile{own}, others...)
+	}
+	if typeOf(cfg.Audience) == "" {
+		return nil, fmt.Errorf("auth: verifier: unknown audience %q", cfg.Audience)
+	}
+	v := &Verifier{cfg: cfg, issuers: map[string]*issuer{}, verdicts: newVerdicts(cfg.Cached)}
+	for _, p := range profiles {
+		if v.issuers[p.Issuer] != nil {
+			return nil, fmt.Errorf("auth: verifier: issuer %q occurs twice", p.Issuer)
+		}
+		if p.Development && len(profiles) > 1 {
+			return nil, fmt.Errorf("auth: verifier: issuer %q is for development, and not the only one", p.Issuer)
+		}
+		i, err := newIssuer(p, cfg.Audience)
+		if err != nil {
+			return nil, fmt.Errorf("auth: verifier: issuer %q: %w", p.Issuer, err)
+		}
+		v.issuers[p.Issuer] = i
+	}
+	return v, nil
 }
 
 // Authenticate returns who bears the token. A token seen before costs one digest: the verdict is remembered under the
-// SHA-256 of all its bytes, for as long as the token and its key are valid. The error is an *Error.
+// digest of all its bytes, for as long as the token and its key are valid. The error is an *Error.
 func (v *Verifier) Authenticate(token string) (Principal, error) {
+	return v.authenticate(token, present())
+}
+
+func (v *Verifier) authenticate(token string, at moment) (Principal, error) {
 	if len(token) > maxTokenBytes {
 		return Principal{}, invalid(fmt.Errorf("token has %d bytes", len(token)))
 	}
-	now, keys := time.Now(), v.keys.current()
 	id := verdictID(token)
-	if p, ok := v.verdicts.find(id, keys, now); ok {
+	if p, ok := v.verdicts.find(id, at); ok {
 		return p, nil
 	}
-	c, err := v.Verify(token)
+	got, _, err := v.verify(token, at)
 	if err != nil {
 		return Principal{}, err
 	}
-	p := c.principal()
-	v.verdicts.add(id, keys, p, c.ExpiresAt.Add(v.cfg.Leeway))
-	return p, nil
+	if got.issuer.spent == nil {
+		v.verdicts.add(id, got, at)
+	}
+	return got.who, nil
 }
 
-// Verify returns the claims of a valid token. The error is an *Error: InsufficientScope for a valid token without the
-// configured scopes, else InvalidToken.
+// Verify returns the claims of a valid token; of a foreign issuer's those alone that say who it is about. The error is
+// an *Error: InsufficientScope for a valid token without the configured scopes, JWKSStale where keys are too old to
+// tell, else InvalidToken.
 func (v *Verifier) Verify(token string) (*Claims, error) {
+	_, c, err := v.verify(token, present())
+	return c, err
+}
+
+// verify is all that is checked. The token's iss decides by whose rules, and nothing else, before the signature is known
+// to be good.
+func (v *Verifier) verify(token string, at moment) (verdict, *Claims, error) {
 	h, err := parseHeader(token)
 	if err != nil {
-		return nil, invalid(err)
+		return verdict{}, nil, invalid(err)
 	}
-	want := typeOf(v.cfg.Audience)
-	if h.typ != want && (want != "at+jwt" || h.typ != "application/at+jwt") { // RFC 9068 has two spellings
-		return nil, invalid(fmt.Errorf("typ is %q; want %s", h.typ, want))
+	said, err := strictClaims(token)
+	if err != nil {
+		return verdict{}, nil, invalid(err)
 	}
-	key, ok := v.keys.current().byID[h.kid]
+	iss, _ := said["iss"].(string)
+	i, ok := v.issuers[iss]
 	if !ok {
-		return nil, invalid(fmt.Errorf("unknown key %q", h.kid))
+		return verdict{}, nil, invalid(fmt.Errorf("unknown issuer %.200q", iss))
 	}
-	if h.alg != key.algorithm {
-		return nil, invalid(fmt.Errorf("alg is %q; key %s is for %s", h.alg, h.kid, key.algorithm))
+	if !i.takes(h.typ, v.cfg.Audience) {
+		return verdict{}, nil, invalid(fmt.Errorf("typ is %q, which is not of such tokens", h.typ))
+	}
+	key, set, err := i.key(h.kid, h.alg, at)
+	if err != nil {
+		return verdict{}, nil, err
 	}
 	var c Claims
-	if _, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {
-		return nil, invalid(err)
+	var into jwt.Claims = &c
+	if i.foreign() {
+		into = &c.RegisteredClaims
 	}
-	if err := strictClaims(token, v.cfg.Audience); err != nil {
-		return nil, invalid(err)
+	if _, err := i.parser(v.cfg.Audience, at).ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {
+		return verdict{}, nil, invalid(err)
 	}
-	if err := v.check(&c, time.Now()); err != nil {
-		return nil, invalid(err)
+	if err := i.check(&c, at); err != nil {
+		return verdict{}, nil, invalid(err)
+	}
+	who, err := i.principal(&c, said, v.cfg.Audience)
+	if err != nil {
+		return verdict{}, nil, invalid(err)
 	}
 	for _, scope := range v.cfg.Scopes {
-		if !(Principal{Scopes: strings.Fields(c.Scope)}).Has(scope) {
-			return nil, forbidden("scope " + scope + " is missing")
+		if !who.Has(scope) {
+			return verdict{}, nil, forbidden(who.Subject + " lacks the scope " + scope)
 		}
 	}
-	return &c, nil
-}
-
-// check is what the parser does not check.
-func (v *Verifier) check(c *Claims, now time.Time) error {
-	if c.Subject == "" {
-		return errors.New("sub is missing")
+	until := c.ExpiresAt.Add(i.Leeway)
+	if i.spent != nil {
+		if err := i.spent.use(c.ID, until, at); err != nil {
+			return verdict{}, nil, invalid(err)
+		}
 	}
-	if c.IssuedAt == nil {
-		return errors.New("iat is missing")
-	}
-	if c.ExpiresAt.Sub(c.IssuedAt.Time) > v.cfg.MaxLifetime {
-		return fmt.Errorf("lives %v; want at most %v", c.ExpiresAt.Sub(c.IssuedAt.Time), v.cfg.MaxLifetime)
-	}
-	if c.ExpiresAt.Sub(now) > v.cfg.MaxLifetime+v.cfg.Leeway {
-		return fmt.Errorf("ends in %v; want at most %v", c.ExpiresAt.Sub(now), v.cfg.MaxLifetime)
-	}
-	return nil
+	return verdict{who: who, until: until, issuer: i, keys: set}, &c, nil
 }

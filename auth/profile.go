@@ -1,0 +1,171 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Profile is the rules for the tokens of one issuer. A token is checked by the profile of its issuer alone.
+//
+// Without Types the issuer is one of ours: what its tokens claim is believed. With them it is a foreign one, which says
+// who a caller is and never what they may do: that is for Subjects.
+type Profile struct {
+	Issuer        string        // what iss must be
+	Keys          KeySource     // trusted for this issuer and no other
+	Algorithms    []string      // those its keys may be for; default EdDSA, ES256 and RS256
+	Types         []string      // what typ may be, "" for tokens without; default the one type of ours for the audience
+	NoIssuedAt    bool          // iat may be missing
+	SoleAudience  bool          // aud must be ours and nothing else
+	SubjectPrefix string        // what every sub begins with
+	Leeway        time.Duration // for clocks that differ; default 30s
+	MaxLifetime   time.Duration // from now, or iat, to exp; default 24h
+	SingleUse     bool          // jti is required, and each is accepted once
+	Development   bool          // its one key is a secret that the bearer's side has too
+	Subjects      []SubjectRule // what a foreign issuer's subjects may do; the first that fits decides
+}
+
+// Kubernetes returns the rules for service accounts' tokens, as a cluster projects them into pods.
+func Kubernetes(issuer string, keys KeySource, subjects ...SubjectRule) Profile {
+	return Profile{
+		Issuer: issuer, Keys: keys, Algorithms: []string{RS256, ES256}, Types: []string{"", "JWT"},
+		SubjectPrefix: "system:serviceaccount:", Subjects: subjects,
+	}
+}
+
+// SPIFFE returns the rules for JWT-SVIDs. Their issuer must put iss into them, which the standard leaves open.
+func SPIFFE(issuer string, keys KeySource, subjects ...SubjectRule) Profile {
+	return Profile{
+		Issuer: issuer, Keys: keys, Algorithms: []string{RS256, ES256}, Types: []string{"", "JWT", "JOSE"},
+		NoIssuedAt: true, SoleAudience: true, SubjectPrefix: "spiffe://", Subjects: subjects,
+	}
+}
+
+func (p Profile) withDefaults() Profile {
+	if p.Leeway == 0 {
+		p.Leeway = 30 * time.Second
+	}
+	if p.MaxLifetime == 0 {
+		p.MaxLifetime = 24 * time.Hour
+	}
+	if len(p.Algorithms) == 0 {
+		p.Algorithms = []string{EdDSA, ES256, RS256}
+	}
+	if p.Development {
+		p.Algorithms = []string{HS256}
+	}
+	return p
+}
+
+// Validate reports every value that makes no sense for tokens of this audience, joined. It does not look at Keys. Zero
+// durations mean the default; an empty issuer would check nothing and is refused.
+func (p Profile) Validate(audience string) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if p.Issuer == "" {
+		bad("issuer is empty")
+	}
+	if p.Leeway < 0 || p.Leeway > 5*time.Minute {
+		bad("leeway is %v; want 0 to 5m", p.Leeway)
+	}
+	if p.MaxLifetime < 0 {
+		bad("max_lifetime is %v; want more than 0", p.MaxLifetime)
+	}
+	for _, alg := range p.Algorithms {
+		if alg != EdDSA && alg != ES256 && alg != RS256 {
+			bad("algorithms has %q; want EdDSA, ES256 or RS256", alg)
+		}
+	}
+	if p.foreign() && len(p.Subjects) == 0 {
+		bad("subjects is empty; want what the subjects of this issuer may do")
+	}
+	if !p.foreign() && len(p.Subjects) > 0 {
+		bad("subjects is for issuers of another kind; our own tokens say what they permit")
+	}
+	for i, s := range p.Subjects {
+		if err := s.validate(audience); err != nil {
+			errs = append(errs, within(fmt.Sprintf("subjects[%d]", i), err)...)
+		}
+		if !strings.HasPrefix(s.Subject, p.SubjectPrefix) {
+			bad("subjects[%d].subject is %q; want it to begin with %s", i, s.Subject, p.SubjectPrefix)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// foreign reports whether the issuer's tokens say only who their bearer is.
+func (p Profile) foreign() bool { return len(p.Types) > 0 }
+
+// within puts a key before each of joined errors.
+func within(key string, err error) []error {
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all = joined.Unwrap()
+	}
+	for i := range all {
+		all[i] = fmt.Errorf("%s.%w", key, all[i])
+	}
+	return all
+}
+
+// issuer is a profile made ready for checking.
+type issuer struct {
+	Profile
+	rules []rule
+	spent *spent // nil unless tokens are of single use
+}
+
+func newIssuer(p Profile, audience string) (*issuer, error) {
+	if err := p.Validate(audience); err != nil {
+		return nil, err
+	}
+	if p.Keys == nil {
+		return nil, errors.New("no keys")
+	}
+	i := &issuer{Profile: p.withDefaults()}
+	for _, s := range p.Subjects {
+		r, err := s.compile()
+		if err != nil {
+			return nil, err
+		}
+		i.rules = append(i.rules, r)
+	}
+	if p.SingleUse {
+		i.spent = newSpent(maxSpent)
+	}
+	return i, nil
+}
+
+// takes reports whether a token of this typ may be one of the issuer's, for the audience.
+func (i *issuer) takes(typ, audience string) bool {
+	if i.foreign() {
+		return slices.Contains(i.Types, typ)
+	}
+	want := typeOf(audience)
+	return typ == want || want == "at+jwt" && typ == "application/at+jwt" // RFC 9068 has two spellings
+}
+
+// key returns the key of that id, if it may be used for this algorithm. The error is an *Error.
+func (i *issuer) key(kid, alg string, at moment) (*Key, *keySet, error) {
+	set := i.Keys.current()
+	if set.stale(at) {
+		return nil, nil, &Error{Code: JWKSStale, Err: fmt.Errorf("the keys of %s could not be asked for since they were last believed", i.Issuer)}
+	}
+	key, ok := set.byID[kid]
+	if !ok {
+		i.Keys.missed(kid)
+		return nil, nil, invalid(fmt.Errorf("unknown key %q of %s", kid, i.Issuer))
+	}
+	if alg != key.algorithm {
+		return nil, nil, invalid(fmt.Errorf("alg is %q; key %s is for %s", alg, kid, key.algorithm))
+	}
+	if !slices.Contains(i.Algorithms, alg) {
+		return nil, nil, invalid(fmt.Errorf("alg is %s; want one of %s", alg, strings.Join(i.Algorithms, ", ")))
+	}
+	return key, set, nil
+}
+
+// stale reports whether the set is too old to be believed.
+func (s *keySet) stale(at moment) bool { return !s.until.IsZero() && !at.mono.Before(s.until) }
