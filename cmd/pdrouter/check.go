@@ -168,7 +168,7 @@ func (l *loaded) whoAgents() string {
 func (l *loaded) whereRecords() string {
 	where := "in this process"
 	if l.Metadata.Store == "redis" {
-		where = "redis at " + l.Metadata.Redis.Address
+		where = l.Metadata.Redis.Where()
 	}
 	if l.Auth.Records.KeyFile != "" {
 		return where + ", signed"

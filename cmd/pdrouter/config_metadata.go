@@ -31,7 +31,7 @@ func (m metadataConfig) validate() error {
 	var errs []error
 	switch m.Store {
 	case "memory":
-		if m.Redis != (redisdb.Config{}) {
+		if !m.Redis.IsZero() {
 			errs = append(errs, errors.New("metadata.redis is set, but metadata.store is memory; want store: redis"))
 		}
 	case "redis":

@@ -1,12 +1,10 @@
 // Package redisdb opens connections to the Redis that gateways share: the engines' metadata and the clients' limits
-// lie there. It owns the address, the credentials and the time-outs, and nothing of what is stored.
+// lie there. It owns the address, the credentials and the time-outs, and nothing of what is stored. One server, the
+// master that Sentinels name, and a Redis Cluster look alike to whoever uses the client.
 package redisdb
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,101 +15,89 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Config says where Redis is and how to speak to it. Secrets are in files that are read at each connection.
-type Config struct {
-	Address      string        `yaml:"address"`       // host:port, or unix:///path
-	Username     string        `yaml:"username"`      // "" is Redis's default user
-	PasswordFile string        `yaml:"password_file"` // "" is no password
-	DB           int           `yaml:"db"`            // database number
-	Prefix       string        `yaml:"prefix"`        // of every key and channel; default "pdrouter"
-	TLS          bool          `yaml:"tls"`
-	CAFile       string        `yaml:"ca_file"`     // PEM; "" is the system's authorities
-	ServerName   string        `yaml:"server_name"` // in the certificate; "" is the address's host
-	CertFile     string        `yaml:"cert_file"`   // PEM, this client's; "" is none
-	CertKeyFile  string        `yaml:"cert_key_file"`
-	Dial         time.Duration `yaml:"dial"`    // time for one connection; default 1s
-	Timeout      time.Duration `yaml:"timeout"` // time for one read or write; default 1s
-	Pool         int           `yaml:"pool"`    // connections at most; default 8
-}
-
-// WithDefaults returns the configuration with every default filled in.
-func (c Config) WithDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = "pdrouter"
-	}
-	if c.Dial == 0 {
-		c.Dial = time.Second
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Second
-	}
-	if c.Pool == 0 {
-		c.Pool = 8
-	}
-	return c
-}
-
-// Validate reports every value that makes no sense. Zero means the default.
-func (c Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if path, unix := strings.CutPrefix(c.Address, "unix://"); c.Address == "" || unix && !strings.HasPrefix(path, "/") || !unix && !strings.Contains(c.Address, ":") {
-		bad("address is %q; want host:port or unix:///path", c.Address)
-	}
-	if strings.ContainsAny(c.Prefix, "{} ") {
-		bad("prefix is %q; want no braces and no spaces", c.Prefix)
-	}
-	if c.DB < 0 || c.Pool < 0 {
-		bad("db is %d and pool is %d; want at least 0", c.DB, c.Pool)
-	}
-	if c.Dial < 0 || c.Timeout < 0 {
-		bad("dial is %v and timeout is %v; want more than 0", c.Dial, c.Timeout)
-	}
-	if !c.TLS && (c.CAFile != "" || c.ServerName != "" || c.CertFile != "") {
-		bad("ca_file, server_name and cert_file need tls")
-	}
-	if (c.CertFile == "") != (c.CertKeyFile == "") {
-		bad("cert_file is %q and cert_key_file is %q; want both or none", c.CertFile, c.CertKeyFile)
-	}
-	return errors.Join(errs...)
-}
-
 // Client is a connection to Redis that several parts may share.
 type Client = redis.UniversalClient
 
+// sentinelLife is how long a connection is kept to a master that Sentinels named. A master that was cut off from its
+// Sentinels may go on answering: nobody keeps talking to it for longer.
+const sentinelLife = 10 * time.Second
+
 // Open returns a client of the Redis that cfg names. It does not connect: a server that is down shows at the first call.
-// Several parts may share the client; whoever opened it closes it.
+// A command may be sent twice if its answer is lost. Several parts may share the client; whoever opened it closes it.
 func Open(cfg Config, log *slog.Logger) (Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
 	cfg = cfg.WithDefaults()
-	opts := &redis.Options{
-		Network: "tcp", Addr: cfg.Address, DB: cfg.DB, PoolSize: cfg.Pool, ClientName: "pdrouter",
-		DialTimeout: cfg.Dial, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout + cfg.Dial,
-		MaxRetries: 1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-	if path, ok := strings.CutPrefix(cfg.Address, "unix://"); ok {
-		opts.Network, opts.Addr = "unix", path
-	}
-	if cfg.PasswordFile != "" {
-		opts.CredentialsProviderContext = func(context.Context) (string, string, error) {
-			b, err := os.ReadFile(cfg.PasswordFile)
-			return cfg.Username, strings.TrimSpace(string(b)), err
-		}
-		if _, _, err := opts.CredentialsProviderContext(context.Background()); err != nil {
-			return nil, fmt.Errorf("redis: password_file: %w", err)
+	for _, login := range []login{cfg.login(), cfg.Sentinel.login()} {
+		if _, _, err := login.read(context.Background()); err != nil {
+			return nil, fmt.Errorf("redis: %w", err)
 		}
 	}
+	d := dialer{cfg}
 	if cfg.TLS {
-		var err error
-		if opts.TLSConfig, err = tlsConfig(cfg); err != nil {
+		if _, err := d.config(""); err != nil {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 	}
 	redis.SetLogger(driverLog{log}) // the driver has one for the process, and would write to the standard error
-	return redis.NewClient(opts), nil
+	opts := &redis.UniversalOptions{
+		Addrs: []string{cfg.Address}, DB: cfg.DB, ClientName: "pdrouter", DisableIdentity: true,
+		CredentialsProviderContext: cfg.login().provider(), Dialer: d.dial,
+		DialTimeout: cfg.Dial, DialerRetries: cfg.DialTries, DialerRetryTimeout: cfg.DialBackoff,
+		ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, ContextTimeoutEnabled: true,
+		PoolSize: cfg.Pool, PoolTimeout: cfg.Timeout + cfg.Dial, PipelinePoolSize: -1, MaxRetries: 1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	switch {
+	case cfg.Cluster != nil:
+		opts.Addrs = cfg.Cluster
+		return redis.NewClusterClient(opts.Cluster()), nil
+	case cfg.Sentinel.Master != "":
+		opts.Addrs, opts.Dialer = []string{cfg.Sentinel.Master}, sentinels{d}.dial
+		opts.DialTimeout, opts.ConnMaxLifetime = 2*cfg.Dial, sentinelLife // first the Sentinels are asked
+	}
+	return redis.NewClient(opts.Simple()), nil
+}
+
+// login says who this client is, in files that may change.
+type login struct {
+	user, userFile, passwordFile string
+	section                      string // where the files are named
+}
+
+func (c Config) login() login { return login{c.Username, c.UsernameFile, c.PasswordFile, ""} }
+
+func (s Sentinel) login() login { return login{s.Username, "", s.PasswordFile, "sentinel."} }
+
+// provider returns what the driver asks at each connection; nil without a password.
+func (l login) provider() func(context.Context) (string, string, error) {
+	if l.passwordFile == "" {
+		return nil
+	}
+	return l.read
+}
+
+// read returns the name and the password as the files have them now.
+func (l login) read(context.Context) (user, password string, err error) {
+	user = l.user
+	if l.userFile != "" {
+		if user, err = content(l.userFile); err != nil {
+			return "", "", fmt.Errorf("%susername_file: %w", l.section, err)
+		}
+	}
+	if l.passwordFile != "" {
+		if password, err = content(l.passwordFile); err != nil {
+			return "", "", fmt.Errorf("%spassword_file: %w", l.section, err)
+		}
+	}
+	return user, password, nil
+}
+
+// content returns what a file holds, without the space around it.
+func content(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	return strings.TrimSpace(string(b)), err
 }
 
 // driverLog takes in what the driver logs. Every failure is also returned, and logged where it is handled.
@@ -122,29 +108,4 @@ func (l driverLog) Printf(ctx context.Context, format string, args ...any) {
 	if l.log.Enabled(ctx, slog.LevelDebug) {
 		l.log.DebugContext(ctx, "redis: driver", "text", fmt.Sprintf(format, args...))
 	}
-}
-
-func tlsConfig(cfg Config) (*tls.Config, error) {
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName}
-	if t.ServerName == "" {
-		t.ServerName, _, _ = strings.Cut(cfg.Address, ":")
-	}
-	if cfg.CAFile != "" {
-		b, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(b) {
-			return nil, fmt.Errorf("ca_file: %s has no certificate", cfg.CAFile)
-		}
-	}
-	if cfg.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.CertKeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("cert_file: %w", err)
-		}
-		t.Certificates = []tls.Certificate{cert}
-	}
-	return t, nil
 }

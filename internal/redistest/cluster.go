@@ -1,0 +1,56 @@
+package redistest
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Cluster is a Redis Cluster of three masters.
+type Cluster struct {
+	t       *testing.T
+	servers []*Server
+}
+
+// StartCluster starts three masters, each with so many replicas, and returns when all slots are served and every node
+// knows it. A node that is silent for a second is taken for dead. args go to the servers.
+func StartCluster(t *testing.T, replicas int, args ...string) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t}
+	nodes := 3 * (1 + replicas)
+	ports := freePorts(t, 2*nodes)
+	create := []string{"--cluster", "create"}
+	for i := range nodes {
+		s := newServer(t)
+		s.listen(ports[i])
+		s.args = append(s.args, "--cluster-enabled", "yes", "--cluster-port", itoa(ports[nodes+i]), "--cluster-config-file", "nodes.conf",
+			"--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0", "--repl-diskless-load", "on-empty-db", "--repl-ping-replica-period", "1")
+		s.args = append(s.args, args...)
+		s.Start()
+		c.servers = append(c.servers, s)
+		create = append(create, s.Address())
+	}
+	create = append(create, "--cluster-replicas", itoa(replicas), "--cluster-yes")
+	if out, err := exec.Command("redis-cli", create...).CombinedOutput(); err != nil {
+		t.Fatalf("redis-cli %s: %v\n%s", strings.Join(create, " "), err, out)
+	}
+	for _, s := range c.servers {
+		eventually(t, "the cluster serves", func() bool {
+			info := s.Do("CLUSTER", "INFO")
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:"+itoa(nodes))
+		})
+	}
+	return c
+}
+
+// Addresses returns every node's address.
+func (c *Cluster) Addresses() []string {
+	var all []string
+	for _, s := range c.servers {
+		all = append(all, s.Address())
+	}
+	return all
+}
+
+// Servers returns every node.
+func (c *Cluster) Servers() []*Server { return c.servers }
