@@ -17,6 +17,7 @@ type HandlerConfig struct {
 	// default 2h.
 	Skew  time.Duration `yaml:"skew"`
 	Store time.Duration `yaml:"store"` // time for one exchange with the store; default 5s
+	Watch WatchConfig   `yaml:"watch"` // GET /metadata/v1/watch
 }
 
 func (c HandlerConfig) withDefaults() HandlerConfig {
@@ -29,6 +30,7 @@ func (c HandlerConfig) withDefaults() HandlerConfig {
 	if c.Store == 0 {
 		c.Store = 5 * time.Second
 	}
+	c.Watch = c.Watch.withDefaults()
 	return c
 }
 
@@ -43,7 +45,7 @@ func (c HandlerConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %v; want more than 0", f.name, f.d))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Watch.validate())...)
 }
 
 // HandlerParts are what the metadata routes are built from.
@@ -67,6 +69,7 @@ type Handler struct {
 	cfg      HandlerConfig
 	log      *slog.Logger
 	mux      *http.ServeMux
+	watches  *watchHub
 }
 
 // NewHandler returns the routes.
@@ -82,6 +85,7 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}
 	h.enroller, _ = parts.Voucher.(Enroller)
+	h.watches = newWatchHub(h.cfg, h.store, h.log)
 	h.routes()
 	return h, nil
 }

@@ -16,6 +16,7 @@ func (h *Handler) routes() {
 	h.handle("GET /metadata/v1/engines", h.list)
 	h.handle("GET /metadata/v1/engines/{engine}", h.engine)
 	h.handle("GET /metadata/v1/pairs", h.listPairs)
+	h.answer("GET /metadata/v1/watch", h.watch)
 }
 
 // ServeHTTP implements http.Handler.

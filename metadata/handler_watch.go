@@ -1,0 +1,137 @@
+package metadata
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// Close ends every watch at once and refuses new ones; other requests go on. A server calls it when it begins to shut
+// down.
+func (h *Handler) Close() { h.watches.close() }
+
+// watch streams what changes about the engines that the caller may read, until the client leaves, its token is no longer
+// taken, or Close.
+func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
+	if _, err := h.auth.Authorize(r, Access{Action: List}); err != nil {
+		return err
+	}
+	header := w.Header()
+	if r.Method == http.MethodHead {
+		header.Set("Content-Type", "text/event-stream")
+		return nil
+	}
+	from, err := h.watches.join()
+	if err != nil {
+		return err
+	}
+	defer h.watches.leave(from)
+	s := &stream{h: h, r: r, renewals: r.URL.Query().Get("renewals") == "1", w: w, rc: http.NewResponseController(w)}
+	_ = s.rc.SetReadDeadline(time.Time{}) // the server's bounds how long a request may take to come, not this answer
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no") // a proxy would hold events back
+	s.line = append(s.line, ": open\n\n"...)
+	if s.flush() != nil {
+		return nil
+	}
+	alive := time.NewTicker(h.cfg.Watch.KeepAlive)
+	defer alive.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return nil
+		case <-from.ended:
+			return nil
+		case <-alive.C:
+			if _, err := h.auth.Authorize(r, Access{Action: List}); err != nil {
+				return nil // the client comes again with a fresh token
+			}
+			s.line = append(s.line, ": alive\n\n"...)
+		case <-from.wake:
+			if !s.take(from) {
+				return nil
+			}
+		}
+		if s.flush() != nil {
+			return nil
+		}
+	}
+}
+
+// stream is the answer to one watch.
+type stream struct {
+	h        *Handler
+	r        *http.Request
+	renewals bool
+	w        http.ResponseWriter
+	rc       *http.ResponseController
+	events   []watchEvent
+	line     []byte // not written yet
+}
+
+// take appends to line what the caller may be told. It returns false if the caller may not be told anything any more.
+func (s *stream) take(from *watcher) bool {
+	s.events = from.take(s.events[:0])
+	for i := range s.events {
+		ev := &s.events[i]
+		if ev.kind == watchRenew && !s.renewals {
+			continue
+		}
+		data := []byte("{}")
+		if ev.kind != watchSync {
+			ok, ended := s.h.tellable(s.r, *ev)
+			if ended {
+				return false
+			}
+			if !ok {
+				continue
+			}
+			var err error
+			if data, err = json.Marshal(watchData{ev.inc, ev.rank.String()}); err != nil {
+				return false
+			}
+		}
+		s.line = append(append(append(append(append(s.line, "event: "...), ev.kind...), "\ndata: "...), data...), "\n\n"...)
+	}
+	clear(s.events) // the records
+	return true
+}
+
+// flush writes line, within the time for one write.
+func (s *stream) flush() error {
+	if len(s.line) == 0 {
+		return nil
+	}
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.h.cfg.Watch.Write)) // a writer without deadlines has none to set
+	_, err := s.w.Write(s.line)
+	s.line = s.line[:0]
+	if err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}
+
+// tellable reports whether the caller may be told of the event, as readable decides about the records that it is about, and
+// whether the caller's credentials have ended.
+func (h *Handler) tellable(r *http.Request, ev watchEvent) (ok, ended bool) {
+	judge := *h
+	judge.store = heldRecords{recs: ev.recs}
+	_, err := judge.readable(r, ev.inc.Engine, Rank{})
+	var no refused
+	if errors.As(err, &no) {
+		return false, no.HTTPStatus() == http.StatusUnauthorized
+	}
+	return err == nil, err != nil
+}
+
+// heldRecords is a Store that has one engine's records and is only read.
+type heldRecords struct {
+	Store
+	recs []Record
+}
+
+// Engine implements Store.
+func (s heldRecords) Engine(context.Context, string) ([]Record, error) { return s.recs, nil }
