@@ -208,6 +208,7 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	a := &attempt{split: true}
 	a.prefill.open(t.Context(), m.prefill[0])
 	a.decode.open(t.Context(), m.decode[0])
+	x.cur = a
 	x.post(mail{a: a, e: event{kind: evPrefillUsable}})
 	x.closePrefill(a)
 	a.prefill.end()
