@@ -33,6 +33,7 @@ const (
 	OtherDType       PairReason = "dtype"             // element type, head width or planes differ
 	OtherOrder       PairReason = "order"             // nesting inside a block differs
 	OtherLayers      PairReason = "layers"            // a layer is missing on one side
+	SideChannelDead  PairReason = "side_channel_dead" // a stock engine no longer answers those who want to know it
 	OtherReplication PairReason = "replicated_layout" // one side keeps all heads on every rank, the other does not
 )
 
@@ -67,8 +68,8 @@ func Pairable(p, d []Record) error {
 	case !divides(a.Size.TP, b.Size.TP):
 		return unpairable(OtherTP, "tensor-parallel sizes are %d and %d; want one to divide the other", a.Size.TP, b.Size.TP)
 	}
-	if len(a.Layout.Regions) == 0 && len(b.Layout.Regions) == 0 {
-		return nil // a stock engine keeps its layout to itself and its peers; the digest covers it
+	if a.Layout.Heads == 0 && b.Layout.Heads == 0 {
+		return nil // a stock engine does not say how its regions are laid out; the digest covers it
 	}
 	if err := layoutsFit(a, b); err != nil {
 		return err

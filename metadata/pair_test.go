@@ -69,6 +69,7 @@ func TestFault45Pairable(t *testing.T) {
 		{"replicated and not", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Replicated = true })), OtherReplication, "false and true"},
 		{"a layer less", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Regions = l.Regions[:1] })), OtherLayers, "prefill-0 has layers 0-1, decode-0 has 0"},
 		{"stock engines without layout", engine("prefill-0", 2, layoutOf(func(l *Layout) { *l = Layout{} })), engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), "", ""},
+		{"stock engines with regions of their own", engine("prefill-0", 2, layoutOf(func(l *Layout) { l.Heads = 0 })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.Heads, l.Regions = 0, l.Regions[:1] })), "", ""},
 		{"layout on one side", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), OtherHeads, "4 and 0"},
 	} {
 		err := Pairable(c.p, c.d)
