@@ -31,46 +31,63 @@ func (a *Agents) Authenticate(r *http.Request) (Principal, error) {
 	return a.verifier.Authenticate(token)
 }
 
-// Authorize returns who sent the request if they may do this to the engine:
-//   - "write" needs the scope write and the bearer's own engine;
+// Wanted is what the sender of a request wants to do on the metadata routes.
+type Wanted struct {
+	Action string // "read", "write" or "list"
+	Engine string // whose records; "" for "list"
+	Rank   string // of a "write": "dp/pp/tp"
+	Role   string // of a "read": the engine's; "" while that is not known
+	Apart  string // of a "read": why the bearer's own engine has no need of these records; "" if nothing is known against it
+}
+
+// Authorize returns who sent the request if they may do this:
+//   - "write" needs the scope write, the bearer's own engine, and one of the ranks that the token names, if it names
+//     any;
 //   - "read" needs the scope read, and the bearer's own engine, one of its claim reads, or one of a role that pairs
-//     with its own. Where role is "", only what no role could permit is refused;
+//     with its own and that nothing keeps apart from it. Where Role is "", only what no role could permit is refused;
 //   - "list" needs the scope read.
 //
 // The error is an *Error.
-func (a *Agents) Authorize(r *http.Request, action, engine, role string) (Principal, error) {
+func (a *Agents) Authorize(r *http.Request, want Wanted) (Principal, error) {
 	p, err := a.Authenticate(r)
 	if err != nil {
 		return p, err
 	}
-	switch action {
+	switch want.Action {
 	case "write":
-		if !p.Has(WriteScope) {
+		switch {
+		case !p.Has(WriteScope):
 			return p, forbidden(p.Subject + " lacks the scope write")
-		}
-		if p.Engine == "" || p.Engine != engine {
-			return p, forbidden(fmt.Sprintf("%s is an agent of engine %q; it may not write engine %q", p.Subject, p.Engine, engine))
+		case p.Engine == "" || p.Engine != want.Engine:
+			return p, forbidden(fmt.Sprintf("%s is an agent of engine %q; it may not write engine %q", p.Subject, p.Engine, want.Engine))
+		case len(p.Ranks) > 0 && !slices.Contains(p.Ranks, want.Rank):
+			return p, forbidden(fmt.Sprintf("%s is the agent of ranks %v; it may not write rank %s", p.Subject, p.Ranks, want.Rank))
 		}
 		return p, nil
 	case "read", "list":
-		if !p.Has(ReadScope) {
+		switch {
+		case !p.Has(ReadScope):
 			return p, forbidden(p.Subject + " lacks the scope read")
-		}
-		if action == "list" || p.mayRead(engine, role) {
+		case want.Action == "list" || p.mayRead(want):
 			return p, nil
+		case want.Apart != "":
+			return p, forbidden(fmt.Sprintf("%s of engine %q may not read engine %q: %s", p.Subject, p.Engine, want.Engine, want.Apart))
 		}
-		return p, forbidden(fmt.Sprintf("%s of engine %q, role %q, may not read engine %q, role %q", p.Subject, p.Engine, p.Role, engine, role))
+		return p, forbidden(fmt.Sprintf("%s of engine %q, role %q, may not read engine %q, role %q", p.Subject, p.Engine, p.Role, want.Engine, want.Role))
 	}
-	return p, forbidden(fmt.Sprintf("unknown action %q", action))
+	return p, forbidden(fmt.Sprintf("%s: unknown action %q", p.Subject, want.Action))
 }
 
-func (p Principal) mayRead(engine, role string) bool {
-	if engine != "" && engine == p.Engine || slices.Contains(p.Reads, engine) {
+func (p Principal) mayRead(want Wanted) bool {
+	switch {
+	case want.Engine != "" && want.Engine == p.Engine, slices.Contains(p.Reads, want.Engine):
 		return true
+	case want.Apart != "":
+		return false
 	}
-	switch role {
+	switch want.Role {
 	case "":
-		return p.Role != "" || engine == "" && len(p.Reads) > 0
+		return p.Role != "" || want.Engine == "" && len(p.Reads) > 0
 	case "prefill":
 		return p.Role == "decode" || p.Role == "both"
 	case "decode":

@@ -118,6 +118,6 @@ func TestMintRefusesWhatWouldNotBeUnderstood(t *testing.T) {
 
 // authorized returns the status that goes with the verdict.
 func authorized(a *Agents, r *http.Request, action, engine, role string) int {
-	_, err := a.Authorize(r, action, engine, role)
+	_, err := a.Authorize(r, Wanted{Action: action, Engine: engine, Role: role})
 	return status(err)
 }

@@ -26,6 +26,11 @@ type refusal struct {
 	Err       error  // for the log; nil if Msg says it all
 }
 
+// forbidden refuses what the caller's credentials do not permit. Callers are told no more than that; err is for the log.
+func forbidden(reason string, err error) error {
+	return &refusal{Status: http.StatusForbidden, Reason: reason, Msg: "these credentials do not permit this", Err: err}
+}
+
 // Error returns the reason and the cause.
 func (r *refusal) Error() string {
 	if r.Err != nil {

@@ -18,12 +18,17 @@ type Access struct {
 	Engine string // "" for List
 	Rank   Rank
 	Role   Role // of the records to be read; "" while that is not known: then only what no role could permit is refused
+	// Apart says why the engine's records, or this rank's, are none that the caller's own engine needs: only a caller whose
+	// credentials name the engine may read them. "" while nothing speaks against it.
+	Apart string
 }
 
 // Caller is who sent a request, as far as the routes must know.
 type Caller struct {
 	Subject string
 	Engine  string   // the engine whose agent it is; "" for others, as gateways and people
+	Role    Role     // of that engine; "" if that is not said
+	Ranks   []Rank   // of that engine, whose agent it is; none means all of them
 	Reads   []string // engines that it may read, whether they pair with its own or not
 	Key     []byte   // the Ed25519 public key that its credentials bind it to; nil if they bind it to none
 }

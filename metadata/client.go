@@ -3,9 +3,12 @@ package metadata
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -57,6 +60,7 @@ type Client struct {
 	http     *http.Client
 	token    func() (string, error)
 	trust    Voucher
+	signer   crypto.Signer                // of what the client writes; nil: the gateway signs
 	enrolled func(Incarnation, Enrolment) // may be nil
 }
 
@@ -82,11 +86,17 @@ func NewClient(cfg ClientConfig, token func() (string, error), trust Voucher, tr
 
 // Put publishes a record. It returns ErrStale if the gateway knows something newer.
 func (c *Client) Put(ctx context.Context, rec Record) error {
+	if c.signer != nil {
+		var err error
+		if rec, err = rec.SignAs(c.signer); err != nil {
+			return err
+		}
+	}
 	body, err := Marshal(rec)
 	if err != nil {
 		return err
 	}
-	b, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body)
+	b, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
 	if err != nil {
 		return named(err, rec.Engine, rec.Rank)
 	}
@@ -97,19 +107,31 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 	return named(err, rec.Engine, rec.Rank)
 }
 
+// SignWith has every record that is put, and every withdrawal, signed with the Ed25519 key to which the client's token
+// is bound: a gateway takes neither from such a token alone. It must be called before the first Put.
+func (c *Client) SignWith(key crypto.Signer) { c.signer = key }
+
 // Enrolled has every answer to Put told to f, before Put returns: which keys the gateways sign with towards the engine,
 // none if they do not. It must be called before the first Put.
 func (c *Client) Enrolled(f func(Incarnation, Enrolment)) { c.enrolled = f }
 
 // Delete withdraws a record. It returns ErrNotFound or ErrStale if there is nothing to withdraw.
 func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
-	_, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil)
+	var header http.Header
+	if c.signer != nil {
+		proof, err := c.signer.Sign(nil, withdrawal(inc, rank), crypto.Hash(0))
+		if err != nil {
+			return named(err, inc.Engine, rank)
+		}
+		header = http.Header{proofHeader: {base64.RawURLEncoding.EncodeToString(proof)}}
+	}
+	_, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
 	return named(err, inc.Engine, rank)
 }
 
 // Rank returns the record of one rank of the engine's newest generation, or ErrNotFound.
 func (c *Client) Rank(ctx context.Context, engine string, rank Rank) (Record, error) {
-	b, err := c.do(ctx, http.MethodGet, c.rankURL(engine, rank), nil)
+	b, err := c.do(ctx, http.MethodGet, c.rankURL(engine, rank), nil, nil)
 	if err != nil {
 		return Record{}, named(err, engine, rank)
 	}
@@ -119,7 +141,7 @@ func (c *Client) Rank(ctx context.Context, engine string, rank Rank) (Record, er
 // Engine returns the records of all ranks of the engine's newest generation, in the order of their ranks, or
 // ErrNotFound.
 func (c *Client) Engine(ctx context.Context, engine string) ([]Record, error) {
-	b, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil)
+	b, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
@@ -155,7 +177,7 @@ func (c *Client) rankURL(engine string, rank Rank) string {
 }
 
 // do sends one request and returns the body of its answer if that is 2xx.
-func (c *Client) do(ctx context.Context, method, target string, body []byte) ([]byte, error) {
+func (c *Client) do(ctx context.Context, method, target string, body []byte, header http.Header) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	token, err := c.token()
@@ -166,6 +188,7 @@ func (c *Client) do(ctx context.Context, method, target string, body []byte) ([]
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Accept", contentType)
 	if method == http.MethodPut {

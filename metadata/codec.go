@@ -2,14 +2,19 @@ package metadata
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
 
 // Marshal returns the record as msgpack. Equal records give equal bytes.
 func Marshal(rec Record) ([]byte, error) {
+	if rec.Encoded != nil {
+		return rec.Encoded, nil
+	}
 	rec.Published, rec.Expires = rec.Published.UTC(), rec.Expires.UTC()
 	b, err := msgpack.Marshal(&rec)
 	if err != nil {
@@ -55,12 +60,20 @@ func decode(b []byte) (Record, error) {
 		return Record{}, err
 	}
 	rec.Published, rec.Expires = rec.Published.UTC(), rec.Expires.UTC()
-	return rec, rec.Validate()
+	if err := rec.Validate(); err != nil {
+		return Record{}, err
+	}
+	if len(rec.Signature) > 0 { // its signature is of these bytes
+		if again, err := Marshal(rec); err != nil || !bytes.Equal(again, b) {
+			rec.Encoded = bytes.Clone(b)
+		}
+	}
+	return rec, nil
 }
 
-// payload returns what a signature of the record covers: its encoding without key id and signature.
+// payload returns what a signature of the record is to cover: its encoding without key id, signature and binding.
 func (r Record) payload() ([]byte, error) {
-	r.KeyID, r.Signature = "", nil
+	r.KeyID, r.Signature, r.Binding, r.Encoded = "", nil, nil, nil
 	return Marshal(r)
 }
 
@@ -70,6 +83,7 @@ func (r Record) Sign(v Voucher) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
+	r.Binding, r.Encoded = nil, nil
 	r.KeyID, r.Signature, err = v.Sign(p)
 	if err != nil {
 		return Record{}, fmt.Errorf("metadata: engine %s rank %v: sign: %w", r.Engine, r.Rank, err)
@@ -77,37 +91,100 @@ func (r Record) Sign(v Voucher) (Record, error) {
 	return r, nil
 }
 
-// Verify returns nil if the record carries a signature that v accepts.
+// Verify returns nil if the record carries a signature that v accepts: one of a gateway that v trusts, or one of the
+// agent's key to which such a gateway has bound the record's rank.
 func (r Record) Verify(v Voucher) error {
-	p, err := r.payload()
+	b, err := Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err := v.Verify(r.KeyID, p, r.Signature); err != nil {
-		return fmt.Errorf("metadata: engine %s rank %v: signature: %w", r.Engine, r.Rank, err)
-	}
-	return nil
+	return r.verify(v, b)
 }
 
-// UnmarshalSigned decodes a record and checks its signature over the bytes as they came, so that fields which this
-// version does not know are covered too.
+// UnmarshalSigned decodes a record and checks its signature, as Verify does, over the bytes as they came, so that
+// fields which this version does not know are covered too. It refuses a record that ended more than a day ago: nobody
+// keeps one so long, but somebody may bring one back.
 func UnmarshalSigned(b []byte, v Voucher) (Record, error) {
 	rec, err := Unmarshal(b)
 	if err != nil {
 		return Record{}, err
 	}
-	p, err := signedPart(b)
-	if err != nil {
-		return Record{}, fmt.Errorf("metadata: decode: %w", err)
+	if now := time.Now(); rec.Expires.Before(now.Add(-fenceKept)) {
+		return Record{}, fmt.Errorf("metadata: engine %s rank %v: ended at %v, long ago", rec.Engine, rec.Rank, rec.Expires)
 	}
-	if err := v.Verify(rec.KeyID, p, rec.Signature); err != nil {
-		return Record{}, fmt.Errorf("metadata: engine %s rank %v: signature: %w", rec.Engine, rec.Rank, err)
-	}
-	return rec, nil
+	return rec, rec.verify(v, b)
 }
 
-// signedPart returns an encoded record with its key id and signature emptied, and all other bytes as they are.
+// verify checks the signature of the record that is encoded as b.
+func (r Record) verify(v Voucher, b []byte) error {
+	p, err := signedPart(b)
+	switch {
+	case err != nil:
+	case len(r.Binding) == 0:
+		err = v.Verify(r.KeyID, p, r.Signature)
+	default:
+		var key ed25519.PublicKey
+		if key, err = boundKey(v, r, time.Now()); err == nil {
+			err = r.signedBy(key, p)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("metadata: engine %s rank %v: signature: %w", r.Engine, r.Rank, err)
+	}
+	return nil
+}
+
+// signedPart returns an encoded record with its key id and signature emptied, without the binding that a gateway has
+// added, and with all other bytes as they are.
 func signedPart(b []byte) ([]byte, error) {
+	var out bytes.Buffer
+	out.Grow(len(b))
+	n, bound := 0, false
+	head, err := eachField(b, func(name string, key, value []byte) {
+		switch name {
+		case "binding":
+			bound = true
+			return
+		case "kid":
+			value = []byte{0xa0} // the empty string
+		case "sig":
+			value = []byte{0xc0} // nil
+		}
+		n++
+		out.Write(key)
+		out.Write(value)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if bound { // as the agent wrote it, who had one field less
+		head = mapLen(n)
+	}
+	return append(head[:len(head):len(head)], out.Bytes()...), nil
+}
+
+// pairsWithout returns the pairs of an encoded map but for the named one, and how many they are.
+func pairsWithout(b []byte, without string) (pairs []byte, n int, err error) {
+	_, err = eachField(b, func(name string, key, value []byte) {
+		if name != without {
+			n++
+			pairs = append(append(pairs, key...), value...)
+		}
+	})
+	return pairs, n, err
+}
+
+// mapLen returns the shortest head of a map of n pairs.
+func mapLen(n int) []byte {
+	if n < 16 {
+		return []byte{0x80 | byte(n)}
+	}
+	return []byte{0xde, byte(n >> 8), byte(n)} // n is at most maxElements
+}
+
+// eachField walks over an encoded map, calls f with the name and the encodings of each key and value, and returns the
+// map's head. A name that occurs twice is an error: readers disagree about it.
+func eachField(b []byte, f func(name string, key, value []byte)) (head []byte, err error) {
 	s := scanner{b: b}
 	n, err := s.mapHead()
 	if err != nil {
@@ -116,35 +193,26 @@ func signedPart(b []byte) ([]byte, error) {
 	if n > maxElements {
 		return nil, fmt.Errorf("%d fields; want at most %d", n, maxElements)
 	}
+	head = b[:s.pos]
 	seen := make(map[string]bool, min(n, 64))
-	out := bytes.NewBuffer(make([]byte, 0, len(b)))
-	out.Write(b[:s.pos])
 	for range n {
 		start := s.pos
-		key, err := s.text()
+		name, err := s.text()
 		if err != nil {
 			return nil, err
 		}
-		if seen[key] {
-			return nil, fmt.Errorf("field %.40q occurs twice", key)
+		if seen[name] {
+			return nil, fmt.Errorf("field %.40q occurs twice", name)
 		}
-		seen[key] = true
-		out.Write(b[start:s.pos])
-		start = s.pos
+		seen[name] = true
+		middle := s.pos
 		if err := s.value(1); err != nil {
 			return nil, err
 		}
-		switch key {
-		case "kid":
-			out.WriteByte(0xa0) // the empty string
-		case "sig":
-			out.WriteByte(0xc0) // nil
-		default:
-			out.Write(b[start:s.pos])
-		}
+		f(name, b[start:middle], b[middle:s.pos])
 	}
 	if s.pos != len(b) {
 		return nil, errors.New("bytes after the end")
 	}
-	return out.Bytes(), nil
+	return head, nil
 }

@@ -3,10 +3,8 @@ package metadata
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 )
 
@@ -17,7 +15,6 @@ type HandlerConfig struct {
 	// default 2h.
 	Skew  time.Duration `yaml:"skew"`
 	Store time.Duration `yaml:"store"` // time for one exchange with the store; default 5s
-	Watch WatchConfig   `yaml:"watch"` // GET /metadata/v1/watch
 }
 
 func (c HandlerConfig) withDefaults() HandlerConfig {
@@ -30,7 +27,6 @@ func (c HandlerConfig) withDefaults() HandlerConfig {
 	if c.Store == 0 {
 		c.Store = 5 * time.Second
 	}
-	c.Watch = c.Watch.withDefaults()
 	return c
 }
 
@@ -45,7 +41,10 @@ func (c HandlerConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %v; want more than 0", f.name, f.d))
 		}
 	}
-	return errors.Join(append(errs, c.Watch.validate())...)
+	if c.Skew > fenceKept {
+		errs = append(errs, fmt.Errorf("skew is %v; want at most %v, for which stores remember generations", c.Skew, fenceKept))
+	}
+	return errors.Join(errs...)
 }
 
 // HandlerParts are what the metadata routes are built from.
@@ -69,7 +68,6 @@ type Handler struct {
 	cfg      HandlerConfig
 	log      *slog.Logger
 	mux      *http.ServeMux
-	watches  *watchHub
 }
 
 // NewHandler returns the routes.
@@ -85,7 +83,6 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}
 	h.enroller, _ = parts.Voucher.(Enroller)
-	h.watches = newWatchHub(h.cfg, h.store, h.log)
 	h.routes()
 	return h, nil
 }
@@ -108,93 +105,4 @@ func target(r *http.Request) (string, Rank, error) {
 		return "", Rank{}, fmt.Errorf("%w: %w", err, ErrNotFound)
 	}
 	return engine, rank, nil
-}
-
-func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
-	engine, rank, err := target(r)
-	if err != nil {
-		return err
-	}
-	if _, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank}); err != nil {
-		return err
-	}
-	if got := r.Header.Get("Content-Type"); got != contentType {
-		return &refusal{Status: http.StatusUnsupportedMediaType, Reason: "content_type", Msg: fmt.Sprintf("content type is %.80q; want %s", got, contentType)}
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxRecordBytes))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return &refusal{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes", MaxRecordBytes)}
-	case err != nil:
-		return bad("body", "the body ended early")
-	}
-	rec, err := Unmarshal(body)
-	if err != nil {
-		return bad("bad_record", "%.1000s", err.Error())
-	}
-	if rec.Engine != engine || rec.Rank != rank {
-		return bad("wrong_rank", "record is of engine %s rank %v; the path names engine %s rank %v", rec.Engine, rec.Rank, engine, rank)
-	}
-	if err := h.timely(rec, time.Now()); err != nil {
-		return err
-	}
-	if rec.Connector == "kvplane" {
-		if err := rec.CheckAgent(); err != nil {
-			return bad("wrong_agent", "%.1000s", err.Error())
-		}
-	}
-	if rec, err = h.vouch(rec); err != nil {
-		return err
-	}
-	if err := h.store.Put(r.Context(), rec); err != nil {
-		return err
-	}
-	return h.enrol(w, rec.Incarnation)
-}
-
-// timely refuses records whose times are out of bounds.
-func (h *Handler) timely(rec Record, now time.Time) error {
-	switch {
-	case rec.Lifetime() < time.Millisecond || rec.Lifetime() > h.cfg.MaxTTL:
-		return bad("bad_record", "record lives %v; want 1ms to %v", rec.Lifetime(), h.cfg.MaxTTL)
-	case rec.Published.After(now.Add(h.cfg.Skew)) || rec.Generation > uint64(now.Add(h.cfg.Skew).UnixNano()):
-		return bad("clock", "record is of the future: published at %v, generation %x", rec.Published, rec.Generation)
-	case rec.Expires.Before(now.Add(-h.cfg.Skew)):
-		return fmt.Errorf("expired at %v: %w", rec.Expires, ErrStale)
-	}
-	return nil
-}
-
-// vouch checks the signature that a record came with, or signs it.
-func (h *Handler) vouch(rec Record) (Record, error) {
-	switch {
-	case h.voucher == nil:
-		return rec, nil
-	case rec.KeyID == "" && len(rec.Signature) == 0:
-		return rec.Sign(h.voucher)
-	}
-	if err := rec.Verify(h.voucher); err != nil {
-		return Record{}, &refusal{Status: http.StatusForbidden, Reason: "bad_signature", Msg: "the record's signature is not accepted", Err: err}
-	}
-	return rec, nil
-}
-
-func (h *Handler) delete(w http.ResponseWriter, r *http.Request) error {
-	engine, rank, err := target(r)
-	if err != nil {
-		return err
-	}
-	if _, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank}); err != nil {
-		return err
-	}
-	generation, err := strconv.ParseUint(r.URL.Query().Get("generation"), 10, 64)
-	if err != nil {
-		return bad("generation", "generation is %.40q; want the record's, in decimal", r.URL.Query().Get("generation"))
-	}
-	if err := h.store.Delete(r.Context(), Incarnation{Engine: engine, Generation: generation}, rank); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
 }

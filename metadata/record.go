@@ -97,6 +97,13 @@ type Record struct {
 
 	KeyID     string `msgpack:"kid" json:"kid"` // which key made Signature
 	Signature []byte `msgpack:"sig" json:"signature"`
+
+	// Binding is a gateway's signed word that the key of KeyID may vouch for this rank. Empty: Signature is a gateway's.
+	Binding []byte `msgpack:"binding,omitempty" json:"binding,omitempty"`
+
+	// Encoded is the record as whoever signed it encoded it, if this version would encode it in other bytes; else nil.
+	// Marshal returns it, so whoever changes a field must clear it.
+	Encoded []byte `msgpack:"-" json:"-"`
 }
 
 // CheckAgent returns nil if the agent's name is one of this rank's of this run of its engine: "engine@generation/rank",

@@ -100,6 +100,9 @@ func (r Record) Validate() error {
 	if len(r.Signature) > MaxText {
 		bad("signature has %d bytes; want at most %d", len(r.Signature), MaxText)
 	}
+	if len(r.Binding) > maxBinding {
+		bad("binding has %d bytes; want at most %d", len(r.Binding), maxBinding)
+	}
 	if err := r.Layout.Validate(); err != nil {
 		errs = append(errs, err)
 	}

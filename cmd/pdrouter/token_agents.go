@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 
 	"pdrouter/auth"
@@ -10,7 +11,20 @@ import (
 // agentsAuthorizer lets package auth decide about the metadata routes, which do not know it.
 func agentsAuthorizer(a *auth.Agents) metadata.Authorizer {
 	return metadata.AuthorizerFunc(func(r *http.Request, want metadata.Access) (metadata.Caller, error) {
-		p, err := a.Authorize(r, string(want.Action), want.Engine, string(want.Role))
-		return metadata.Caller{Subject: p.Subject, Engine: p.Engine, Reads: p.Reads}, err
+		p, err := a.Authorize(r, auth.Wanted{
+			Action: string(want.Action), Engine: want.Engine, Rank: want.Rank.String(), Role: string(want.Role), Apart: want.Apart,
+		})
+		if err != nil {
+			return metadata.Caller{Subject: p.Subject}, err
+		}
+		c := metadata.Caller{Subject: p.Subject, Engine: p.Engine, Role: metadata.Role(p.Role), Reads: p.Reads, Key: p.Key}
+		for _, s := range p.Ranks {
+			rank, err := metadata.ParseRank(s)
+			if err != nil { // the verifier has refused such a token
+				return metadata.Caller{Subject: p.Subject}, fmt.Errorf("token of %s: %w", p.Subject, err)
+			}
+			c.Ranks = append(c.Ranks, rank)
+		}
+		return c, nil
 	})
 }

@@ -167,7 +167,12 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	now := time.Now()
 	rec := metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: "prefill-0", Generation: uint64(now.UnixNano())},
-		Role: metadata.Prefill, Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Published: now, Expires: now.Add(time.Minute),
+		Role: metadata.Prefill, Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Connector: "vllm-nixl-push", Published: now, Expires: now.Add(time.Minute),
+	}
+	peer := rec
+	peer.Engine, peer.Role = "decode-0", metadata.Decode
+	if err := client("decode-0", "decode").Put(t.Context(), peer); err != nil {
+		t.Fatal(err)
 	}
 	if err := client("prefill-0", "prefill").Put(t.Context(), rec); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,176 @@
+package metadata
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// What is put before the bytes that are signed, so that no signature passes for one of something else. A record that
+// a gateway signs begins with the head of a map, which none of these do.
+const (
+	agentContext    = "pdrouter agent record v1\x00"
+	withdrawContext = "pdrouter agent withdrawal v1\x00"
+	bindingContext  = "pdrouter record binding v1\x00"
+)
+
+// maxBinding bounds an encoded binding, in bytes.
+const maxBinding = 1 << 10
+
+// binding is a gateway's word that the bearer of a key may vouch for one rank of one run of an engine for some time.
+type binding struct {
+	Key         []byte `msgpack:"key"` // Ed25519
+	Incarnation `msgpack:",inline"`
+	Rank        Rank   `msgpack:"rank"`
+	Until       int64  `msgpack:"until_ms"` // since 1970
+	KeyID       string `msgpack:"kid"`      // of the gateway
+	Signature   []byte `msgpack:"sig"`
+}
+
+// bind returns the gateway's signed word that key may vouch for the record's rank.
+func bind(v Voucher, rec Record, key ed25519.PublicKey, until time.Time) ([]byte, error) {
+	b := binding{Key: key, Incarnation: rec.Incarnation, Rank: rec.Rank, Until: until.UnixMilli()}
+	plain, err := msgpack.Marshal(&b)
+	if err != nil {
+		return nil, fmt.Errorf("binding: %w", err)
+	}
+	if b.KeyID, b.Signature, err = v.Sign(append([]byte(bindingContext), plain...)); err != nil {
+		return nil, fmt.Errorf("binding: %w", err)
+	}
+	return msgpack.Marshal(&b)
+}
+
+// parseBinding decodes a binding from anywhere; payload is what its signature covers.
+func parseBinding(b []byte) (_ binding, payload []byte, err error) {
+	if len(b) > maxBinding {
+		return binding{}, nil, fmt.Errorf("binding has %d bytes; want at most %d", len(b), maxBinding)
+	}
+	if err := check(b); err != nil {
+		return binding{}, nil, fmt.Errorf("binding: %w", err)
+	}
+	plain, err := signedPart(b)
+	if err != nil {
+		return binding{}, nil, fmt.Errorf("binding: %w", err)
+	}
+	var out binding
+	if err := msgpack.Unmarshal(b, &out); err != nil {
+		return binding{}, nil, fmt.Errorf("binding: %w", err)
+	}
+	if len(out.Key) != ed25519.PublicKeySize {
+		return binding{}, nil, fmt.Errorf("binding: key is %d bytes; want %d", len(out.Key), ed25519.PublicKeySize)
+	}
+	return out, append([]byte(bindingContext), plain...), nil
+}
+
+// boundKey returns the key that a gateway which v trusts has bound to the record's rank.
+func boundKey(v Voucher, rec Record, now time.Time) (ed25519.PublicKey, error) {
+	b, payload, err := parseBinding(rec.Binding)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.Verify(b.KeyID, payload, b.Signature); err != nil {
+		return nil, fmt.Errorf("binding: %w", err)
+	}
+	switch {
+	case b.Incarnation != rec.Incarnation || b.Rank != rec.Rank:
+		return nil, fmt.Errorf("binding is for %s rank %v", b.ID(), b.Rank)
+	case now.UnixMilli() >= b.Until:
+		return nil, fmt.Errorf("binding ended at %v", time.UnixMilli(b.Until).UTC())
+	}
+	return b.Key, nil
+}
+
+// SignAs returns the record with a signature of its agent's own Ed25519 key over all other fields. A gateway takes it
+// from the bearer of a token that is bound to this key.
+func (r Record) SignAs(key crypto.Signer) (Record, error) {
+	public, ok := key.Public().(ed25519.PublicKey)
+	if !ok {
+		return Record{}, fmt.Errorf("metadata: engine %s rank %v: sign: key is %T; want Ed25519", r.Engine, r.Rank, key.Public())
+	}
+	p, err := r.payload()
+	if err != nil {
+		return Record{}, err
+	}
+	r.KeyID, r.Binding, r.Encoded = thumbprint(public), nil, nil
+	if r.Signature, err = key.Sign(nil, append([]byte(agentContext), p...), crypto.Hash(0)); err != nil {
+		return Record{}, fmt.Errorf("metadata: engine %s rank %v: sign: %w", r.Engine, r.Rank, err)
+	}
+	return r, nil
+}
+
+// boundTo checks that the record is signed by this key, and has the gateway's word added that the key may do so; with
+// no gateway key to give it, the record stays as it is.
+func (r Record) boundTo(v Voucher, key ed25519.PublicKey, until time.Time) (Record, error) {
+	r = r.withBinding(nil)
+	encoded, err := Marshal(r)
+	if err != nil {
+		return Record{}, err
+	}
+	payload, err := signedPart(encoded)
+	if err != nil {
+		return Record{}, err
+	}
+	if err := r.signedBy(key, payload); err != nil || v == nil {
+		return r, err
+	}
+	b, err := bind(v, r, key, until)
+	if err != nil {
+		return Record{}, err
+	}
+	return r.withBinding(b), nil
+}
+
+// signedBy returns nil if the record's signature is one of payload by its agent's key.
+func (r Record) signedBy(key ed25519.PublicKey, payload []byte) error {
+	if len(key) != ed25519.PublicKeySize {
+		return fmt.Errorf("key is %d bytes; want %d", len(key), ed25519.PublicKeySize)
+	}
+	if want := thumbprint(key); r.KeyID != want {
+		return fmt.Errorf("key is %.50q; the agent's is %s", r.KeyID, want)
+	}
+	if !ed25519.Verify(key, append([]byte(agentContext), payload...), r.Signature) {
+		return errors.New("signature is not of the agent's key " + r.KeyID)
+	}
+	return nil
+}
+
+// withBinding returns the record with this binding instead of its own, and all that its agent signed as it was.
+func (r Record) withBinding(b []byte) Record {
+	r.Binding = b
+	if r.Encoded == nil {
+		return r
+	}
+	pairs, n, err := pairsWithout(r.Encoded, "binding")
+	if err != nil {
+		return r // it was decoded: this cannot be
+	}
+	if b != nil {
+		n++
+	}
+	out := append(mapLen(n), pairs...)
+	if b != nil {
+		out = append(out, "\xa7binding\xc5"...) // a name of 7 bytes, a binary value of two bytes of length
+		out = append(binary.BigEndian.AppendUint16(out, uint16(len(b))), b...)
+	}
+	r.Encoded = out
+	return r
+}
+
+// thumbprint is the id of an Ed25519 key (RFC 7638).
+func thumbprint(public ed25519.PublicKey) string {
+	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// withdrawal is what an agent signs to withdraw a rank's record. It says that this run of the rank is over, which
+// stays true, so that saying it again does no harm.
+func withdrawal(inc Incarnation, rank Rank) []byte {
+	return []byte(withdrawContext + inc.ID() + "/" + rank.String())
+}

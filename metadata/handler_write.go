@@ -1,0 +1,136 @@
+package metadata
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
+	engine, rank, err := target(r)
+	if err != nil {
+		return err
+	}
+	caller, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank})
+	if err != nil {
+		return err
+	}
+	if got := r.Header.Get("Content-Type"); got != contentType {
+		return &refusal{Status: http.StatusUnsupportedMediaType, Reason: "content_type", Msg: fmt.Sprintf("content type is %.80q; want %s", got, contentType)}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxRecordBytes))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &refusal{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes", MaxRecordBytes)}
+	case err != nil:
+		return bad("body", "the body ended early")
+	}
+	rec, err := Unmarshal(body)
+	if err != nil {
+		return bad("bad_record", "%.1000s", err.Error())
+	}
+	if rec.Engine != engine || rec.Rank != rank {
+		return bad("wrong_rank", "record is of engine %s rank %v; the path names engine %s rank %v", rec.Engine, rec.Rank, engine, rank)
+	}
+	if err := h.timely(rec, time.Now()); err != nil {
+		return err
+	}
+	if rec.Connector == "kvplane" {
+		if err := rec.CheckAgent(); err != nil {
+			return bad("wrong_agent", "%.1000s", err.Error())
+		}
+	}
+	if caller.Role != "" && caller.Role != Both && rec.Role != caller.Role {
+		return forbidden("wrong_role", fmt.Errorf("%s is an agent of a %s engine; the record says %s", caller.Subject, caller.Role, rec.Role))
+	}
+	if rec, err = h.vouch(rec, caller, time.Now()); err != nil {
+		return err
+	}
+	if err := h.store.Put(r.Context(), rec); err != nil {
+		return err
+	}
+	return h.enrol(w, rec.Incarnation)
+}
+
+// timely refuses records whose times are out of bounds.
+func (h *Handler) timely(rec Record, now time.Time) error {
+	switch {
+	case rec.Lifetime() < time.Millisecond || rec.Lifetime() > h.cfg.MaxTTL:
+		return bad("bad_record", "record lives %v; want 1ms to %v", rec.Lifetime(), h.cfg.MaxTTL)
+	case rec.Published.After(now.Add(h.cfg.Skew)) || rec.Generation > uint64(now.Add(h.cfg.Skew).UnixNano()):
+		return bad("clock", "record is of the future: published at %v, generation %x", rec.Published, rec.Generation)
+	case rec.Expires.Before(now.Add(-h.cfg.Skew)):
+		return fmt.Errorf("expired at %v: %w", rec.Expires, ErrStale)
+	}
+	return nil
+}
+
+// vouch has the record vouched for. A caller whose credentials are bound to a key must have signed the record with it,
+// so that a stolen token alone writes nothing; the gateway adds its word that the key may do so. Of other callers, the
+// signature that a record came with is checked, and a record without one is signed.
+func (h *Handler) vouch(rec Record, caller Caller, now time.Time) (Record, error) {
+	var err error
+	switch {
+	case len(caller.Key) > 0:
+		// The record's lease ends within its lifetime from now, by clocks that are off by no more than Skew.
+		rec, err = rec.boundTo(h.voucher, caller.Key, now.Add(rec.Lifetime()+h.cfg.Skew))
+	case h.voucher == nil:
+		return rec, nil
+	case rec.KeyID == "" && len(rec.Signature) == 0 && len(rec.Binding) == 0:
+		return rec.Sign(h.voucher)
+	default:
+		err = rec.Verify(h.voucher)
+	}
+	if err != nil {
+		return Record{}, forbidden("bad_signature", fmt.Errorf("%s: %w", caller.Subject, err))
+	}
+	if b, err := Marshal(rec); err != nil || len(b) > MaxRecordBytes {
+		return Record{}, &refusal{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes when it is bound", MaxRecordBytes)}
+	}
+	return rec, nil
+}
+
+// proofHeader has what an agent signs to withdraw a record, if its token is bound to a key: its signature, base64url.
+const proofHeader = "X-PDRouter-Proof"
+
+// checkProof wants the caller's signature under a withdrawal if its credentials are bound to a key.
+func checkProof(r *http.Request, caller Caller, inc Incarnation, rank Rank) error {
+	if len(caller.Key) == 0 {
+		return nil
+	}
+	proof, err := base64.RawURLEncoding.Strict().DecodeString(r.Header.Get(proofHeader))
+	if err != nil || len(caller.Key) != ed25519.PublicKeySize || !ed25519.Verify(caller.Key, withdrawal(inc, rank), proof) {
+		return forbidden("bad_signature", fmt.Errorf("%s: %s is not the agent's signature under the withdrawal of %s rank %v", caller.Subject, proofHeader, inc.ID(), rank))
+	}
+	return nil
+}
+
+func (h *Handler) delete(w http.ResponseWriter, r *http.Request) error {
+	engine, rank, err := target(r)
+	if err != nil {
+		return err
+	}
+	caller, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank})
+	if err != nil {
+		return err
+	}
+	generation, err := strconv.ParseUint(r.URL.Query().Get("generation"), 10, 64)
+	if err != nil {
+		return bad("generation", "generation is %.40q; want the record's, in decimal", r.URL.Query().Get("generation"))
+	}
+	inc := Incarnation{Engine: engine, Generation: generation}
+	if err := checkProof(r, caller, inc, rank); err != nil {
+		return err
+	}
+	if err := h.store.Delete(r.Context(), inc, rank); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
