@@ -18,6 +18,15 @@ func newCache(t *testing.T, s Store, cfg CacheConfig, changed func(string)) *Cac
 	return c
 }
 
+// foundAt is what a store holds that gave the leases at this moment.
+func foundAt(now time.Time, recs ...Record) []found {
+	var all []found
+	for _, r := range recs {
+		all = append(all, found{r, now.Add(r.Lifetime())})
+	}
+	return all
+}
+
 // cached fails the test unless the cache holds these generations of these ranks.
 func cached(t *testing.T, c *Cache, engine string, want ...Record) {
 	t.Helper()
@@ -111,13 +120,13 @@ func TestFault42CacheKeepsTheLastGoodCopy(t *testing.T) {
 func TestFault44CacheNeverGoesBackAGeneration(t *testing.T) {
 	now := time.Now()
 	old, next := record("prefill-0", 7, 2, 0), record("prefill-0", 8, 2, 0)
-	c := merge(nil, []Record{next}, nil, now)
-	c = merge(c, []Record{old, record("prefill-0", 7, 2, 1)}, nil, now)
+	c := merge(nil, foundAt(now, next), nil, now)
+	c = merge(c, foundAt(now, old, record("prefill-0", 7, 2, 1)), nil, now)
 	if got := c.live(now); len(got) != 1 || got[0].Generation != 8 {
 		t.Errorf("got %+v; want generation 8 alone", got)
 	}
 	c = merge(c, nil, []Change{{Incarnation: next.Incarnation, Rank: next.Rank, Deleted: true}}, now)
-	c = merge(c, []Record{old}, nil, now)
+	c = merge(c, foundAt(now, old), nil, now)
 	if got := c.live(now); len(got) != 0 {
 		t.Errorf("got %+v; want nothing: generation 8 was known", got)
 	}
@@ -130,12 +139,12 @@ func TestFault44CacheNeverGoesBackAGeneration(t *testing.T) {
 func TestCacheRenewsOnlyForward(t *testing.T) {
 	now := time.Now()
 	rec := record("prefill-0", 7, 1, 0)
-	c := merge(nil, []Record{rec}, nil, now)
-	c = merge(c, []Record{rec}, nil, now.Add(50*time.Second))
+	c := merge(nil, foundAt(now, rec), nil, now)
+	c = merge(c, foundAt(now.Add(50*time.Second), rec), nil, now.Add(50*time.Second))
 	if got := c.live(now.Add(time.Minute)); len(got) != 0 {
 		t.Error("the same record read again renewed its lease")
 	}
-	c = merge(c, []Record{later(rec, time.Second)}, nil, now.Add(50*time.Second))
+	c = merge(c, foundAt(now.Add(50*time.Second), later(rec, time.Second)), nil, now.Add(50*time.Second))
 	if got := c.live(now.Add(109 * time.Second)); len(got) != 1 {
 		t.Error("a renewed record did not renew the lease")
 	}

@@ -6,18 +6,23 @@ import (
 	"log/slog"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis is a Store that several gateways share. A record lies under a key of its engine, generation and rank, whose
-// TTL is its lease; beside them a hash keeps the engine's newest generation and when each rank was published, so that
-// a script can refuse whatever is stale in one step.
+// Redis is a Store that several gateways share: one server, a master that Sentinels name, or a cluster. A record lies
+// under a key of its engine, generation and rank, whose TTL is its lease; beside them a hash keeps the engine's newest
+// generation and when each rank was published, so that a script can refuse whatever is stale in one step. A server that
+// lost what it held, in a restart or a failover, takes whatever is published first: it knows nothing newer. The record
+// that is newer comes back with its next renewal, and a Cache that has seen it never goes back.
 type Redis struct {
 	db      redis.UniversalClient
 	prefix  string // of every key and of the channel
 	voucher Voucher
 	log     *slog.Logger
+
+	probing time.Duration // see redisProbe
 
 	quarantined atomic.Uint64
 }
@@ -25,7 +30,7 @@ type Redis struct {
 // NewRedis returns a store over a Redis whose keys and channel begin with prefix. voucher checks every value that is
 // read, and values that fail are passed over; nil believes what Redis holds. The caller closes db.
 func NewRedis(db redis.UniversalClient, prefix string, voucher Voucher, log *slog.Logger) *Redis {
-	return &Redis{db: db, prefix: prefix, voucher: voucher, log: log}
+	return &Redis{db: db, prefix: prefix, voucher: voucher, log: log, probing: redisProbe}
 }
 
 // Ping returns nil if the server answers.
