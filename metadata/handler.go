@@ -15,6 +15,7 @@ type HandlerConfig struct {
 	// default 2h.
 	Skew  time.Duration `yaml:"skew"`
 	Store time.Duration `yaml:"store"` // time for one exchange with the store; default 5s
+	Watch WatchConfig   `yaml:"watch"` // GET /metadata/v1/watch
 }
 
 func (c HandlerConfig) withDefaults() HandlerConfig {
@@ -27,6 +28,7 @@ func (c HandlerConfig) withDefaults() HandlerConfig {
 	if c.Store == 0 {
 		c.Store = 5 * time.Second
 	}
+	c.Watch = c.Watch.withDefaults()
 	return c
 }
 
@@ -68,6 +70,7 @@ type Handler struct {
 	cfg      HandlerConfig
 	log      *slog.Logger
 	mux      *http.ServeMux
+	watches  *watchHub
 }
 
 // NewHandler returns the routes.
@@ -83,6 +86,7 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}
 	h.enroller, _ = parts.Voucher.(Enroller)
+	h.watches = newWatchHub(h.cfg, h.store, h.log)
 	h.routes()
 	return h, nil
 }
