@@ -1,0 +1,504 @@
+package auth
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeIssuer serves a key set over real HTTP, on connections in memory, so that it can be in a bubble.
+type fakeIssuer struct {
+	conns chan net.Conn
+	done  chan struct{}
+
+	mu     sync.Mutex
+	answer http.HandlerFunc
+	asked  []time.Time
+}
+
+// newFakeIssuer starts an issuer with these keys; it ends with the test.
+func newFakeIssuer(t *testing.T, keys ...*Key) *fakeIssuer {
+	t.Helper()
+	f := &fakeIssuer{conns: make(chan net.Conn), done: make(chan struct{})}
+	f.publish(t, keys...)
+	srv := &http.Server{Handler: f}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(f) }()
+	t.Cleanup(func() {
+		srv.Close()
+		<-served
+	})
+	return f
+}
+
+func (f *fakeIssuer) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.conns:
+		return c, nil
+	case <-f.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (f *fakeIssuer) Close() error   { close(f.done); return nil }
+func (f *fakeIssuer) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (f *fakeIssuer) transport() http.RoundTripper {
+	return &http.Transport{DisableKeepAlives: true, DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		near, far := net.Pipe()
+		select {
+		case f.conns <- far:
+			return near, nil
+		case <-f.done:
+			return nil, net.ErrClosed
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}}
+}
+
+func (f *fakeIssuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	f.asked = append(f.asked, time.Now())
+	answer := f.answer
+	f.mu.Unlock()
+	answer(w, r)
+}
+
+func (f *fakeIssuer) will(answer http.HandlerFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer = answer
+}
+
+func (f *fakeIssuer) publish(t *testing.T, keys ...*Key) { f.will(says(jwksOf(t, keys...))) }
+
+func (f *fakeIssuer) questions() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]time.Time(nil), f.asked...)
+}
+
+func says(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) }
+}
+
+func jwksOf(t testing.TB, keys ...*Key) string {
+	t.Helper()
+	set, err := NewKeys(keys...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := set.JWKS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// runJWKS starts asking; it ends with the test. It returns when the first question is over.
+func runJWKS(t *testing.T, cfg JWKSConfig, transport http.RoundTripper) *JWKS {
+	t.Helper()
+	if cfg.URL == "" {
+		cfg.URL = "https://issuer.example/keys"
+	}
+	j, err := NewJWKS(cfg, transport, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run ended with %v; want nil", err)
+		}
+	})
+	<-j.Asked()
+	return j
+}
+
+func jwksVerifier(t *testing.T, j *JWKS) *Verifier {
+	t.Helper()
+	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// stale fails the test unless err says that nobody can tell at present.
+func stale(t *testing.T, name string, err error) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) || e.Code != JWKSStale || e.HTTPStatus() != http.StatusServiceUnavailable {
+		t.Errorf("%s: got %v; want 503 jwks_stale", name, err)
+	}
+}
+
+func TestFault36FloodOfUnknownKids(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := newKey(t, "k1")
+		f := newFakeIssuer(t, known)
+		v := jwksVerifier(t, runJWKS(t, JWKSConfig{}, f.transport()))
+		good := mint(t, known, Grant{})
+		_, rest, _ := strings.Cut(good, ".")
+		flood := func(from int) {
+			for i := range 300 {
+				kid := fmt.Sprintf("forged-%d", from+i)
+				head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","kid":"` + kid + `","typ":"at+jwt"}`))
+				_, err := v.Authenticate(head + "." + rest)
+				refused(t, kid, err)
+				if _, err := v.Authenticate(good); err != nil {
+					t.Errorf("valid traffic in the flood: %v", err)
+				}
+				if i%3 == 0 {
+					time.Sleep(time.Second)
+				}
+			}
+		}
+		start := time.Now()
+		var floods sync.WaitGroup
+		for i := range 4 {
+			floods.Go(func() { flood(i * 300) })
+		}
+		floods.Wait()
+		lasted := time.Since(start)
+		if want := 100 * time.Second; lasted != want {
+			t.Errorf("the flood took %v; want %v: somebody waited", lasted, want)
+		}
+		asked := f.questions()
+		if got, most := len(asked), int(lasted/(10*time.Second))+1; got > most || got < 2 {
+			t.Errorf("%d questions in %v; want 2 to %d", got, lasted, most)
+		}
+		for i := 1; i < len(asked); i++ {
+			if d := asked[i].Sub(asked[i-1]); d < 10*time.Second {
+				t.Errorf("two questions within %v; want 10s", d)
+			}
+		}
+
+		next := newKey(t, "k2") // the same hint is what brings a new key in
+		f.publish(t, known, next)
+		token := mint(t, next, Grant{})
+		_, err := v.Authenticate(token)
+		refused(t, "before anybody asked", err)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if _, err := v.Authenticate(token); err != nil {
+			t.Errorf("a new key after min_interval: %v", err)
+		}
+	})
+}
+
+// A server that fails is left alone, whatever ids are forged.
+func TestFault36FloodAtAFailingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := newKey(t, "k1")
+		f := newFakeIssuer(t, known)
+		j := runJWKS(t, JWKSConfig{}, f.transport())
+		f.will(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+		for range 10 * 60 {
+			j.missed("forged")
+			time.Sleep(time.Second)
+		}
+		asked := f.questions()
+		if got, most := len(asked), 2+3+10; got > most {
+			t.Errorf("%d questions in 10 minutes of failures; want at most %d", got, most)
+		}
+		if d := asked[len(asked)-1].Sub(asked[len(asked)-2]); d < time.Minute || d > 75*time.Second {
+			t.Errorf("after many failures %v between two questions; want 1m to 75s", d)
+		}
+	})
+}
+
+func TestFault37BadAnswersNeverReplaceTheLastGoodSet(t *testing.T) {
+	known, other := newKey(t, "k1"), newKey(t, "other")
+	weak := `{"kty":"RSA","kid":"weak","alg":"RS256","n":"` + strings.Repeat("_", 171) + `","e":"AQAB"}`
+	twice := strings.Replace(jwksOf(t, known, other), `"other"`, `"k1"`, 1)
+	for name, answer := range map[string]http.HandlerFunc{
+		"error":        func(w http.ResponseWriter, _ *http.Request) { http.Error(w, jwksOf(t, other), 500) },
+		"redirect":     http.RedirectHandler("https://elsewhere.example/keys", http.StatusFound).ServeHTTP,
+		"no content":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"HTML":         says("<html><body>Please sign in</body></html>"),
+		"empty":        says(""),
+		"empty object": says("{}"),
+		"empty set":    says(`{"keys":[]}`),
+		"no array":     says(`{"keys":{"k1":1}}`),
+		"a bare list":  says("[" + weak + "]"),
+		"one key":      says(weak),
+		"weak keys":    says(`{"keys":[` + weak + `]}`),
+		"secrets":      says(`{"keys":[{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}]}`),
+		"one id twice": says(twice),
+		"doubled name": says(`{"keys":[],` + jwksOf(t, other)[1:]),
+		"truncated":    says(jwksOf(t, other)[:80]),
+		"10 MB":        says(`{"keys":[` + strings.Repeat(" ", 10<<20) + jwksOf(t, other)[9:]),
+		"cut": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100000")
+			fmt.Fprint(w, jwksOf(t, other))
+		},
+		"silent": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"trickle": func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				fmt.Fprint(w, " ")
+				w.(http.Flusher).Flush()
+				time.Sleep(time.Second)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeIssuer(t, known)
+				j := runJWKS(t, JWKSConfig{MaxStale: time.Hour}, f.transport())
+				v := jwksVerifier(t, j)
+				token := mint(t, known, Grant{TTL: 2 * time.Hour})
+				set := j.current()
+				f.will(answer)
+				time.Sleep(time.Hour - time.Second)
+				if s := j.Stats(); s.Failures < 10 || s.Fetches != s.Failures+1 || s.Stale || s.Keys != 1 || s.Age != time.Hour-time.Second {
+					t.Errorf("got %+v; want failures, and one key of an hour less a second", s)
+				}
+				if _, err := v.Authenticate(token); err != nil || j.current() != set {
+					t.Errorf("before max_stale: %v", err)
+				}
+				time.Sleep(time.Second)
+				_, err := v.Authenticate(token)
+				stale(t, "remembered verdict after max_stale", err)
+				_, err = v.Verify(token)
+				stale(t, "after max_stale", err)
+				_, err = v.Verify(mint(t, other, Grant{}))
+				stale(t, "forged after max_stale", err)
+				f.publish(t, known)
+				time.Sleep(80 * time.Second) // the longest back-off, and the question before it
+				if _, err := v.Authenticate(token); err != nil {
+					t.Errorf("after recovery: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestFault37DownFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := newKey(t, "k1")
+		f := newFakeIssuer(t, known)
+		transport := f.transport()
+		var up atomic.Bool
+		j := runJWKS(t, JWKSConfig{}, roundTripper(func(r *http.Request) (*http.Response, error) {
+			if !up.Load() {
+				return nil, errors.New("connection refused")
+			}
+			return transport.RoundTrip(r)
+		}))
+		v := jwksVerifier(t, j)
+		token := mint(t, known, Grant{})
+		for range 60 {
+			_, err := v.Authenticate(token)
+			stale(t, "before the first good answer", err)
+			time.Sleep(time.Second)
+		}
+		up.Store(true)
+		time.Sleep(75 * time.Second)
+		if _, err := v.Authenticate(token); err != nil {
+			t.Errorf("after the first good answer: %v", err)
+		}
+		if s := j.Stats(); s.Stale || s.Keys != 1 {
+			t.Errorf("got %+v; want one key, not stale", s)
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestFault38JWKSRotatesWithoutARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kinds := []*Key{newKey(t, "k0"), generate(t, ES256), newKey(t, "k2"), newKey(t, "k3")}
+		f := newFakeIssuer(t, kinds[0])
+		j := runJWKS(t, JWKSConfig{}, f.transport())
+		v := jwksVerifier(t, j)
+		const refresh, timeout = 5 * time.Minute, 5 * time.Second
+
+		var mu sync.Mutex
+		signer := kinds[0]
+		ctx, cancel := context.WithCancel(t.Context())
+		var bearers sync.WaitGroup
+		for range 4 {
+			bearers.Go(func() {
+				for ctx.Err() == nil {
+					mu.Lock()
+					mine := mint(t, signer, Grant{TTL: time.Hour})
+					mu.Unlock()
+					for range 50 { // a token is used for 50 minutes of its hour
+						if _, err := v.Authenticate(mine); err != nil && ctx.Err() == nil {
+							t.Errorf("a valid token was refused: %v", err)
+						}
+						time.Sleep(time.Minute)
+					}
+				}
+			})
+		}
+		for i := 1; i < len(kinds); i++ {
+			f.publish(t, kinds[i-1], kinds[i])
+			time.Sleep(refresh + timeout) // by now everybody has it
+			mu.Lock()
+			signer = kinds[i]
+			mu.Unlock()
+			time.Sleep(2 * time.Hour) // by now no token of the old key is left
+			f.publish(t, kinds[i])
+			time.Sleep(refresh + timeout)
+			if got := j.Stats().Keys; got != 1 {
+				t.Errorf("%d keys after withdrawal; want 1", got)
+			}
+		}
+		cancel()
+		bearers.Wait()
+
+		last := mint(t, kinds[3], Grant{TTL: time.Hour})
+		if _, err := v.Authenticate(last); err != nil {
+			t.Fatal(err)
+		}
+		f.publish(t, kinds[0])
+		time.Sleep(refresh + timeout)
+		_, err := v.Authenticate(last)
+		refused(t, "withdrawn key, verdict remembered", err)
+	})
+}
+
+// The same keys in a newer answer void no verdict.
+func TestJWKSKeepsItsSetWhileNothingChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeIssuer(t, newKey(t, "k1"))
+		j := runJWKS(t, JWKSConfig{}, f.transport())
+		set := j.current()
+		time.Sleep(time.Hour)
+		if j.current() != set || j.Stats().Fetches < 12 {
+			t.Errorf("the set was replaced by an equal one, or not asked for: %+v", j.Stats())
+		}
+		asked := f.questions()
+		for i := 1; i < len(asked); i++ {
+			if d := asked[i].Sub(asked[i-1]); d > 5*time.Minute || d < 4*time.Minute {
+				t.Errorf("%v between two questions; want 4m30s to 5m", d)
+			}
+		}
+	})
+}
+
+func TestJWKSFromAServerWithItsOwnAuthority(t *testing.T) {
+	key := newKey(t, "k1")
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			http.Error(w, "who are you", http.StatusUnauthorized)
+			return
+		}
+		says(jwksOf(t, key))(w, r)
+	}))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	defer srv.Close()
+	dir := t.TempDir()
+	cfg := JWKSConfig{URL: srv.URL, CAFile: filepath.Join(dir, "ca.pem"), TokenFile: filepath.Join(dir, "token")}
+	if _, err := NewJWKS(cfg, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a missing ca_file was accepted")
+	}
+	write(t, cfg.CAFile, pemOf("CERTIFICATE", srv.Certificate().Raw))
+	ask := func(cfg JWKSConfig) error {
+		j, err := NewJWKS(cfg, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.ask(t.Context())
+	}
+	if err := ask(cfg); err == nil {
+		t.Error("without the token's file: answered")
+	}
+	write(t, cfg.TokenFile, "secret\n")
+	if err := ask(cfg); err != nil {
+		t.Error(err)
+	}
+	cfg.CAFile = ""
+	if err := ask(cfg); err == nil {
+		t.Error("an unknown authority was believed")
+	}
+	write(t, cfg.TokenFile, "secret\r\nX-Other: 1")
+	if err := ask(cfg); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a token of two lines: got %v; want a refusal that does not quote it", err)
+	}
+}
+
+func TestJWKSFromAFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newKey(t, "a"), newKey(t, "b")
+		file := filepath.Join(t.TempDir(), "jwks.json")
+		write(t, file, jwksOf(t, a))
+		j := runJWKS(t, JWKSConfig{URL: file}, nil)
+		v := jwksVerifier(t, j)
+		if _, err := v.Authenticate(mint(t, a, Grant{})); err != nil {
+			t.Error(err)
+		}
+		write(t, file, jwksOf(t, b))
+		time.Sleep(5 * time.Minute)
+		if _, err := v.Authenticate(mint(t, b, Grant{})); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := v.Authenticate(mint(t, b, Grant{})); err != nil {
+			t.Errorf("without the file: %v", err)
+		}
+	})
+}
+
+func TestJWKSConfig(t *testing.T) {
+	good := JWKSConfig{URL: "https://issuer.example/keys"}
+	for _, url := range []string{good.URL, "http://127.0.0.1:8080/keys", "http://[::1]/keys", "http://localhost/keys", "/etc/jwks.json", "jwks.json"} {
+		if err := (JWKSConfig{URL: url}).Validate(); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for name, change := range map[string]func(*JWKSConfig){
+		"no url":              func(c *JWKSConfig) { c.URL = "" },
+		"http":                func(c *JWKSConfig) { c.URL = "http://issuer.example/keys" },
+		"http, private":       func(c *JWKSConfig) { c.URL = "http://10.0.0.1/keys" },
+		"http, looks local":   func(c *JWKSConfig) { c.URL = "http://localhost.example/keys" },
+		"ftp":                 func(c *JWKSConfig) { c.URL = "ftp://127.0.0.1/keys" },
+		"password":            func(c *JWKSConfig) { c.URL = "https://a:hunter2@issuer.example/keys" },
+		"broken password":     func(c *JWKSConfig) { c.URL = "https://a:hunter2%@issuer.example/keys" },
+		"no host":             func(c *JWKSConfig) { c.URL = "https:///keys" },
+		"fragment":            func(c *JWKSConfig) { c.URL += "#x" },
+		"refresh":             func(c *JWKSConfig) { c.Refresh = -1 },
+		"long refresh":        func(c *JWKSConfig) { c.Refresh, c.MaxStale = 48*time.Hour, 72*time.Hour },
+		"min_interval":        func(c *JWKSConfig) { c.MinInterval = time.Millisecond },
+		"long min_interval":   func(c *JWKSConfig) { c.MinInterval = time.Hour },
+		"max_stale":           func(c *JWKSConfig) { c.MaxStale = time.Minute },
+		"long max_stale":      func(c *JWKSConfig) { c.MaxStale = 1000 * time.Hour },
+		"timeout":             func(c *JWKSConfig) { c.Timeout = -1 },
+		"file with authority": func(c *JWKSConfig) { c.URL, c.CAFile = "/jwks.json", "/ca.pem" },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error has the password: %v", name, err)
+		}
+	}
+}
