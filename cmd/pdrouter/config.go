@@ -36,8 +36,8 @@ type listenConfig struct {
 
 // tlsConfig names a server certificate, both as PEM files.
 type tlsConfig struct {
-	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
+	CertFile string `yaml:"cert_file"` // the certificate and what it was signed with, PEM
+	KeyFile  string `yaml:"key_file"`  // its private key, PEM
 }
 
 // on reports whether a certificate is named.
@@ -45,7 +45,7 @@ func (t tlsConfig) on() bool { return t.CertFile != "" || t.KeyFile != "" }
 
 // policyConfig is a policy in place, or the file that has it.
 type policyConfig struct {
-	File            string `yaml:"file"`
+	File            string `yaml:"file"` // a file that has the rest of this section; default: it stands here
 	policies.Config `yaml:",inline"`
 }
 
