@@ -28,10 +28,15 @@ type Claims struct {
 	Confirm  *Confirm `json:"cnf,omitempty"`       // agent tokens: the key that the bearer signs with
 }
 
-// claimNames are the exact names of the claims that are read. A token with one of them in another case is refused:
-// readers disagree about it.
-func claimNames() []string {
-	return []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "ranks", "reads", "limits", "cnf"}
+// isClaim reports whether name is that of a claim that is read. A token with one in another case is refused: readers
+// disagree about it.
+func isClaim(name string) bool {
+	switch name {
+	case "iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "ranks", "reads",
+		"limits", "cnf", "kubernetes.io":
+		return true
+	}
+	return false
 }
 
 // typeOf returns the explicit type of tokens for an audience (RFC 8725 §3.11), so that no token passes for one of
@@ -116,11 +121,9 @@ func strictClaims(token string) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claims: %w", err)
 	}
-	for _, name := range claimNames() {
-		for other := range m {
-			if other != name && strings.EqualFold(other, name) {
-				return nil, fmt.Errorf("claims: %.20q stands for %s", other, name)
-			}
+	for name := range m {
+		if as := fold(name); as != name && isClaim(as) {
+			return nil, fmt.Errorf("claims: %.20q stands for %s", name, as)
 		}
 	}
 	return m, nil

@@ -106,4 +106,3 @@ func TestVerdictsAreBounded(t *testing.T) {
 		t.Errorf("%d verdicts are remembered; want 10", got)
 	}
 }
-
