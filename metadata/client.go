@@ -123,7 +123,8 @@ func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
 		if err != nil {
 			return named(err, inc.Engine, rank)
 		}
-		header = http.Header{proofHeader: {base64.RawURLEncoding.EncodeToString(proof)}}
+		header = http.Header{}
+		header.Set(proofHeader, base64.RawURLEncoding.EncodeToString(proof))
 	}
 	_, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
 	return named(err, inc.Engine, rank)
