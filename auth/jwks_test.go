@@ -270,7 +270,8 @@ func TestFault37BadAnswersNeverReplaceTheLastGoodSet(t *testing.T) {
 				set := j.current()
 				f.will(answer)
 				time.Sleep(time.Hour - time.Second)
-				if s := j.Stats(); s.Failures < 10 || s.Fetches != s.Failures+1 || s.Stale || s.Keys != 1 || s.Age != time.Hour-time.Second {
+				if s := j.Stats(); s.Failures < 10 || s.Fetches-s.Failures > 2 || // one was good, one may be under way
+					s.Stale || s.Keys != 1 || s.Age != time.Hour-time.Second {
 					t.Errorf("got %+v; want failures, and one key of an hour less a second", s)
 				}
 				if _, err := v.Authenticate(token); err != nil || j.current() != set {

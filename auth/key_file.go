@@ -15,7 +15,7 @@ const maxKeyFile = 64 << 10 // bytes
 // WriteKey writes the key into dir: its private part as <kid>.jwk, readable by its owner alone, and its public part as
 // <kid>.pub.jwk. It makes dir if need be and never overwrites a file.
 func WriteKey(dir string, k *Key) (privatePath, publicPath string, err error) {
-	if !k.Signs() {
+	if k.private == nil {
 		return "", "", fmt.Errorf("auth: %v has no private part", k)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
