@@ -1,0 +1,42 @@
+package auth
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// Admins decides what administrators may do on the operations routes. It is safe for concurrent use.
+type Admins struct{ verifier *Verifier }
+
+// NewAdmins returns the rules over a verifier for AdminAudience.
+func NewAdmins(v *Verifier) (*Admins, error) {
+	if v == nil || v.cfg.Audience != AdminAudience {
+		return nil, fmt.Errorf("auth: admins: want a verifier for the audience %s", AdminAudience)
+	}
+	return &Admins{verifier: v}, nil
+}
+
+// Authenticate returns who sent the request if they may do what its method does: looking (GET, HEAD) needs the scope
+// read, anything else the scope write. The error is an *Error.
+func (a *Admins) Authenticate(r *http.Request) (Principal, error) {
+	headers := r.Header.Values("Authorization")
+	if len(headers) > 1 {
+		return Principal{}, invalid(fmt.Errorf("%d authorization headers", len(headers)))
+	}
+	token, err := bearer(r.Header.Get("Authorization"))
+	if err != nil {
+		return Principal{}, err
+	}
+	p, err := a.verifier.Authenticate(token)
+	if err != nil {
+		return Principal{}, err
+	}
+	scope := WriteScope
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		scope = ReadScope
+	}
+	if !p.Has(scope) {
+		return p, forbidden(p.Subject + " lacks the scope " + scope)
+	}
+	return p, nil
+}
