@@ -26,6 +26,8 @@ type ClientConfig struct {
 	Timeout time.Duration `yaml:"timeout"` // of one exchange; default 5s
 	Retry   time.Duration `yaml:"retry"`   // Directory: first pause between tries, doubled up to 1s; default 20ms
 	Answer  int64         `yaml:"answer"`  // bytes of an answer at most; default 32 MiB
+
+	Watch ClientWatchConfig `yaml:"watch"` // how changes are followed
 }
 
 func (c ClientConfig) withDefaults() ClientConfig {
@@ -38,6 +40,7 @@ func (c ClientConfig) withDefaults() ClientConfig {
 	if c.Answer == 0 {
 		c.Answer = 32 << 20
 	}
+	c.Watch = c.Watch.withDefaults()
 	return c
 }
 
@@ -50,7 +53,7 @@ func (c ClientConfig) Validate() error {
 	if c.Timeout < 0 || c.Retry < 0 || c.Answer < 0 {
 		errs = append(errs, fmt.Errorf("timeout, retry and answer are %v, %v and %d; want at least 0", c.Timeout, c.Retry, c.Answer))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Watch.validate())...)
 }
 
 // Client speaks to a gateway's metadata routes. It is safe for concurrent use.

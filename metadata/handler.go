@@ -46,7 +46,7 @@ func (c HandlerConfig) Validate() error {
 	if c.Skew > fenceKept {
 		errs = append(errs, fmt.Errorf("skew is %v; want at most %v, for which stores remember generations", c.Skew, fenceKept))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Watch.validate())...)
 }
 
 // HandlerParts are what the metadata routes are built from.

@@ -15,7 +15,8 @@ func (h *Handler) Close() { h.watches.close() }
 // watch streams what changes about the engines that the caller may read, until the client leaves, its token is no longer
 // taken, or Close.
 func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
-	if _, err := h.auth.Authorize(r, Access{Action: List}); err != nil {
+	caller, err := h.auth.Authorize(r, Access{Action: List})
+	if err != nil {
 		return err
 	}
 	header := w.Header()
@@ -28,7 +29,7 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer h.watches.leave(from)
-	s := &stream{h: h, r: r, renewals: r.URL.Query().Get("renewals") == "1", w: w, rc: http.NewResponseController(w)}
+	s := &stream{h: h, r: r, own: caller.Engine, renewals: r.URL.Query().Get("renewals") == "1", w: w, rc: http.NewResponseController(w)}
 	_ = s.rc.SetReadDeadline(time.Time{}) // the server's bounds how long a request may take to come, not this answer
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
@@ -65,6 +66,7 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
 type stream struct {
 	h        *Handler
 	r        *http.Request
+	own      string // the caller's engine, if it is an agent
 	renewals bool
 	w        http.ResponseWriter
 	rc       *http.ResponseController
@@ -81,6 +83,11 @@ func (s *stream) take(from *watcher) bool {
 			continue
 		}
 		data := []byte("{}")
+		if ev.kind == watchPut && ev.inc.Engine == s.own {
+			if _, err := complete(ev.recs); err == nil {
+				ev.kind = watchSync // an agent may read what pairs with its engine: that may be more now
+			}
+		}
 		if ev.kind != watchSync {
 			ok, ended := s.h.tellable(s.r, *ev)
 			if ended {
@@ -118,20 +125,29 @@ func (s *stream) flush() error {
 // whether the caller's credentials have ended.
 func (h *Handler) tellable(r *http.Request, ev watchEvent) (ok, ended bool) {
 	judge := *h
-	judge.store = heldRecords{recs: ev.recs}
+	judge.store = judged{Store: h.store, event: ev, hub: h.watches}
 	_, err := judge.readable(r, ev.inc.Engine, Rank{})
 	var no refused
-	if errors.As(err, &no) {
-		return false, no.HTTPStatus() == http.StatusUnauthorized
-	}
-	return err == nil, err != nil
+	return err == nil, errors.As(err, &no) && no.HTTPStatus() == http.StatusUnauthorized
 }
 
-// heldRecords is a Store that has one engine's records and is only read.
-type heldRecords struct {
+// judged is the store as a judgement of an event sees it: with the records that the event is about, and without an exchange
+// for others that are known.
+type judged struct {
 	Store
-	recs []Record
+	event watchEvent
+	hub   *watchHub
 }
 
 // Engine implements Store.
-func (s heldRecords) Engine(context.Context, string) ([]Record, error) { return s.recs, nil }
+func (s judged) Engine(ctx context.Context, name string) ([]Record, error) {
+	if name == s.event.inc.Engine {
+		return s.event.recs, nil
+	}
+	if recs, ok := s.hub.Engine(name); ok {
+		return recs, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.hub.cfg.Store)
+	defer cancel()
+	return s.Store.Engine(ctx, name)
+}

@@ -73,15 +73,15 @@ func (h *watchHub) close() {
 
 // follower is one stretch of time in which somebody watches.
 type follower struct {
-	hub  *watchHub
-	stop context.CancelFunc
-	// known is what watchers were told of, or could read before they were told «sync». Only run's goroutine uses it.
-	known  map[string]known
+	hub    *watchHub
+	stop   context.CancelFunc
+	wake   chan struct{}
 	synced bool // guarded by hub.mu
 
 	mu    sync.Mutex
 	dirty map[string]Change // by engine; "" means everything
-	wake  chan struct{}
+	// known is what watchers were told of, or could read before they were told «sync». Only run's goroutine writes it.
+	known map[string]known
 }
 
 // known is what one engine's records were when they were last read.
@@ -89,6 +89,7 @@ type known struct {
 	digest [sha256.Size]byte
 	until  time.Time // end of the earliest lease
 	recs   []Record  // without what is bulky
+	judge  []Record  // recs, or what they were before ranks were withdrawn: they decide who is told
 }
 
 // run follows the store until ctx ends.
@@ -161,16 +162,19 @@ func (f *follower) readAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.known = make(map[string]known, len(names))
+	all := make(map[string]known, len(names))
 	for _, name := range names {
 		now, err := f.current(ctx, name)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
 		if err == nil {
-			f.known[name] = now
+			all[name] = now
 		}
 	}
+	f.mu.Lock()
+	f.known = all
+	f.mu.Unlock()
 	return nil
 }
 
@@ -179,24 +183,30 @@ func (f *follower) read(ctx context.Context, c Change) error {
 	before, had := f.known[c.Engine]
 	now, err := f.current(ctx, c.Engine)
 	gone := errors.Is(err, ErrNotFound)
-	if err != nil && !gone {
-		return err
-	}
-	ev := watchEvent{kind: watchPut, inc: c.Incarnation, rank: c.Rank, recs: now.recs}
 	switch {
+	case err != nil && !gone:
+		return err
 	case gone && !had:
 		return nil // nobody was told of it
-	case gone:
-		ev.kind, ev.recs = watchDelete, before.recs
-		delete(f.known, c.Engine)
-		f.tell(ctx, ev)
-		return nil
-	case c.Deleted:
+	}
+	ev := watchEvent{kind: watchPut, inc: c.Incarnation, rank: c.Rank}
+	switch {
+	case gone || c.Deleted:
 		ev.kind = watchDelete
+		if had {
+			now.judge = before.judge
+		}
 	case had && now.digest == before.digest && time.Now().Before(before.until):
 		ev.kind = watchRenew
 	}
-	f.known[c.Engine] = now
+	ev.recs = now.judge
+	f.mu.Lock()
+	if gone {
+		delete(f.known, c.Engine)
+	} else {
+		f.known[c.Engine] = now
+	}
+	f.mu.Unlock()
 	f.tell(ctx, ev)
 	return nil
 }
@@ -222,11 +232,25 @@ func (f *follower) current(ctx context.Context, engine string) (known, error) {
 			return known{}, err
 		}
 		sum.Write(b)
-		light := &now.recs[i]
-		light.Blob, light.Signature, light.Layout.Regions = nil, nil, nil
+		now.recs[i].Blob, now.recs[i].Signature = nil, nil
 	}
+	now.judge = now.recs
 	sum.Sum(now.digest[:0])
 	return now, nil
+}
+
+// Engine returns what is known of an engine without asking the store, if it is known.
+func (h *watchHub) Engine(name string) ([]Record, bool) {
+	h.mu.Lock()
+	f := h.follower
+	h.mu.Unlock()
+	if f == nil {
+		return nil, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k, ok := f.known[name]
+	return k.recs, ok
 }
 
 // tell hands an event to every watcher, unless the last one has left meanwhile.

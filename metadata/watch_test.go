@@ -1,0 +1,454 @@
+package metadata
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pdrouter/internal/redistest"
+)
+
+// gatewayUnderTest is the routes on a real listener, which can be stopped and started again at the same address.
+type gatewayUnderTest struct {
+	t       *testing.T
+	cfg     HandlerConfig
+	store   Store
+	auth    Authorizer
+	handler *Handler
+	server  *http.Server
+	address string
+	ended   chan struct{}
+
+	mu   sync.Mutex
+	seen []string // method and path of every request
+}
+
+func newGateway(t *testing.T, cfg HandlerConfig, s Store) *gatewayUnderTest {
+	t.Helper()
+	g := &gatewayUnderTest{t: t, cfg: cfg, store: s, auth: fakeAuthorizer{}, address: "127.0.0.1:0"}
+	g.start()
+	t.Cleanup(func() { g.stop() })
+	return g
+}
+
+func (g *gatewayUnderTest) start() {
+	g.t.Helper()
+	var err error
+	if g.handler, err = NewHandler(g.cfg, HandlerParts{Store: g.store, Authorizer: AuthorizerFunc(func(r *http.Request, a Access) (Caller, error) { return g.auth.Authorize(r, a) }), Log: quiet()}); err != nil {
+		g.t.Fatal(err)
+	}
+	var ln net.Listener
+	eventually(g.t, "the address is free", func() bool {
+		ln, err = net.Listen("tcp", g.address)
+		return err == nil
+	})
+	g.address = ln.Addr().String()
+	handler := g.handler
+	small := func(ctx context.Context, conn net.Conn) context.Context {
+		_ = conn.(*net.TCPConn).SetWriteBuffer(4 << 10) // so that it is full soon where nobody reads
+		return ctx
+	}
+	g.server = &http.Server{ReadTimeout: 300 * time.Millisecond, ConnContext: small, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		g.seen = append(g.seen, r.Method+" "+r.URL.Path)
+		g.mu.Unlock()
+		handler.ServeHTTP(w, r)
+	})}
+	g.server.RegisterOnShutdown(g.handler.Close)
+	g.ended = make(chan struct{})
+	go func(s *http.Server, ended chan struct{}) {
+		defer close(ended)
+		_ = s.Serve(ln)
+	}(g.server, g.ended)
+}
+
+// stop ends the gateway as a shutdown does: streams at once, requests under way in peace.
+func (g *gatewayUnderTest) stop() {
+	g.t.Helper()
+	if err := g.server.Shutdown(context.Background()); err != nil {
+		g.t.Error(err)
+	}
+	<-g.ended
+}
+
+func (g *gatewayUnderTest) url() string { return "http://" + g.address }
+
+// asked returns how often something was asked of the gateway.
+func (g *gatewayUnderTest) asked(what string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, s := range g.seen {
+		if strings.HasPrefix(s, what) {
+			n++
+		}
+	}
+	return n
+}
+
+func (g *gatewayUnderTest) watching() int {
+	g.handler.watches.mu.Lock()
+	defer g.handler.watches.mu.Unlock()
+	return len(g.handler.watches.watchers)
+}
+
+// rawWatch is a watch as curl has it.
+type rawWatch struct {
+	t    *testing.T
+	body *bufio.Reader
+	end  func()
+}
+
+func openWatch(t *testing.T, url, token string) *rawWatch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("got %d %s; want a stream", resp.StatusCode, resp.Header.Get("Content-Type"))
+	}
+	return &rawWatch{t: t, body: bufio.NewReader(resp.Body), end: cancel}
+}
+
+// next returns the next event as "kind data", or "end".
+func (w *rawWatch) next() string {
+	w.t.Helper()
+	var lines []string
+	for {
+		line, err := w.body.ReadString('\n')
+		if err != nil {
+			return "end"
+		}
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case line == "" && len(lines) > 0:
+			return strings.Join(lines, " ")
+		case line != "" && line[0] != ':':
+			_, value, _ := strings.Cut(line, ": ")
+			lines = append(lines, value)
+		}
+	}
+}
+
+func (w *rawWatch) want(events ...string) {
+	w.t.Helper()
+	for _, want := range events {
+		if got := w.next(); got != want {
+			w.t.Fatalf("got %s; want %s", got, want)
+		}
+	}
+}
+
+const watchPath = "/metadata/v1/watch"
+
+func TestWatchTellsWhatTheCallerMayRead(t *testing.T) {
+	s := NewMemory()
+	old := record("decode-1", 7, 1, 0)
+	put(t, s, old, nil)
+	g := newGateway(t, HandlerConfig{}, s)
+	decode := openWatch(t, g.url()+watchPath, "read:decode")
+	all := openWatch(t, g.url()+watchPath+"?renewals=1", "all")
+	decode.want("sync {}")
+	all.want("sync {}")
+	rec := record("prefill-0", 7, 1, 0)
+	put(t, s, rec, nil)
+	all.want(`put {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+	put(t, s, later(rec, time.Second), nil)
+	all.want(`renew {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+	if err := s.Delete(t.Context(), rec.Incarnation, rec.Rank); err != nil {
+		t.Fatal(err)
+	}
+	all.want(`delete {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+	// Its deletion is told to whoever could read it, though nothing was told of it before.
+	if err := s.Delete(t.Context(), old.Incarnation, old.Rank); err != nil {
+		t.Fatal(err)
+	}
+	decode.want(`delete {"engine":"decode-1","generation":7,"rank":"0/0/0"}`)
+	changed := record("decode-0", 8, 1, 0)
+	put(t, s, changed, nil)
+	decode.want(`put {"engine":"decode-0","generation":8,"rank":"0/0/0"}`)
+	changed = later(changed, time.Second)
+	changed.Blob = []byte("another agent's")
+	put(t, s, changed, nil)
+	decode.want(`put {"engine":"decode-0","generation":8,"rank":"0/0/0"}`)
+}
+
+func TestWatchRefusals(t *testing.T) {
+	g := newGateway(t, HandlerConfig{Watch: WatchConfig{Watchers: 2}}, NewMemory())
+	url := g.url() + watchPath
+	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
+	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, "refused")
+	wantError(t, "method", send(t, "POST", url, "all", nil), 405, "method")
+	if got := send(t, "HEAD", url, "all", nil); got.status != 200 || got.header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("HEAD: got %d %v", got.status, got.header)
+	}
+	one := openWatch(t, url, "all")
+	two := openWatch(t, url, "all")
+	wantError(t, "too many", send(t, "GET", url, "all", nil), 503, "watchers")
+	one.want("sync {}")
+	one.end()
+	eventually(t, "the watch that was left is noticed", func() bool { return g.watching() == 1 })
+	three := openWatch(t, url, "all")
+	two.want("sync {}")
+	three.want("sync {}")
+	g.handler.Close()
+	two.want("end")
+	three.want("end")
+	wantError(t, "closing", send(t, "GET", url, "all", nil), 503, "closing")
+	if got := send(t, "GET", g.url()+"/metadata/v1/engines", "all", nil); got.status != 200 {
+		t.Errorf("other routes after Close: got %d", got.status)
+	}
+}
+
+// The server's ReadTimeout is over long before the last of these comments; the stream goes on.
+func TestWatchOutlivesTheReadTimeout(t *testing.T) {
+	s := NewMemory()
+	g := newGateway(t, HandlerConfig{Watch: WatchConfig{KeepAlive: 20 * time.Millisecond}}, s)
+	w := openWatch(t, g.url()+watchPath, "all")
+	for comments := 0; comments < 50; {
+		line, err := w.body.ReadString('\n')
+		if err != nil {
+			t.Fatalf("after %d comments: %v", comments, err)
+		}
+		if strings.HasPrefix(line, ":") {
+			comments++
+		}
+	}
+	put(t, s, record("prefill-0", 7, 1, 0), nil)
+	w.want(`put {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+}
+
+// leashed takes any token until it is told not to.
+type leashed struct{ over atomic.Bool }
+
+func (l *leashed) Authorize(*http.Request, Access) (Caller, error) {
+	if l.over.Load() {
+		return Caller{}, fakeRefusal{http.StatusUnauthorized}
+	}
+	return Caller{}, nil
+}
+
+func TestWatchEndsWithItsToken(t *testing.T) {
+	s := NewMemory()
+	leash := &leashed{}
+	g := newGateway(t, HandlerConfig{Watch: WatchConfig{KeepAlive: 10 * time.Millisecond}}, s)
+	g.auth = leash
+	quietOne := openWatch(t, g.url()+watchPath, "token")
+	quietOne.want("sync {}")
+	leash.over.Store(true)
+	quietOne.want("end")
+	leash.over.Store(false)
+
+	g = newGateway(t, HandlerConfig{Watch: WatchConfig{KeepAlive: time.Hour}}, s)
+	g.auth = leash
+	busyOne := openWatch(t, g.url()+watchPath, "token")
+	busyOne.want("sync {}")
+	leash.over.Store(true)
+	put(t, s, record("prefill-0", 7, 1, 0), nil)
+	busyOne.want("end")
+}
+
+// A client that reads nothing costs one stretch of pending engines, and its connection when a write takes too long.
+func TestWatchOfADeadReaderEnds(t *testing.T) {
+	s := NewMemory()
+	g := newGateway(t, HandlerConfig{Watch: WatchConfig{Write: 50 * time.Millisecond, Settle: time.Nanosecond}}, s)
+	conn, err := net.Dial("tcp", g.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "GET %s?renewals=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all\r\n\r\n", watchPath)
+	eventually(t, "it watches", func() bool { return g.watching() == 1 })
+	engines := make([]Record, 200)
+	for i := range engines {
+		engines[i] = record(fmt.Sprintf("prefill-%0100d", i), 7, 1, 0)
+	}
+	eventually(t, "the dead reader is let go", func() bool {
+		for i := range engines {
+			engines[i] = later(engines[i], 1)
+			put(t, s, engines[i], nil)
+		}
+		return g.watching() == 0
+	})
+}
+
+func TestWatcherJoinsEventsOfOneEngine(t *testing.T) {
+	event := func(kind watchKind, engine string, generation uint64) watchEvent {
+		return watchEvent{kind: kind, inc: Incarnation{engine, generation}}
+	}
+	for _, c := range []struct {
+		name string
+		told []watchEvent
+		want string
+	}{
+		{"nothing", nil, ""},
+		{"in order", []watchEvent{event(watchPut, "b", 1), event(watchPut, "a", 1)}, "put b@1 put a@1"},
+		{"the latest stays", []watchEvent{event(watchPut, "a", 1), event(watchDelete, "a", 1)}, "delete a@1"},
+		{"put again", []watchEvent{event(watchDelete, "a", 1), event(watchPut, "a", 2)}, "put a@2"},
+		{"a renewal hides no change", []watchEvent{event(watchPut, "a", 1), event(watchRenew, "a", 1)}, "put a@1"},
+		{"renewals", []watchEvent{event(watchRenew, "a", 1), event(watchRenew, "a", 1)}, "renew a@1"},
+		{"too many", []watchEvent{event(watchPut, "a", 1), event(watchPut, "b", 1), event(watchPut, "c", 1)}, "sync @0"},
+		{"after a sync", []watchEvent{event(watchPut, "a", 1), event(watchSync, "", 0), event(watchPut, "b", 1)}, "sync @0 put b@1"},
+	} {
+		w := newWatcher(2)
+		for _, ev := range c.told {
+			w.tell(ev)
+		}
+		var got []string
+		for _, ev := range w.take(nil) {
+			got = append(got, string(ev.kind)+" "+ev.inc.ID())
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: got %v; want %s", c.name, got, c.want)
+		}
+		if again := w.take(nil); len(again) > 0 {
+			t.Errorf("%s: told twice: %v", c.name, again)
+		}
+	}
+}
+
+// Over one Redis, a change at one gateway is told by the other, and can be read there when it is told.
+func TestWatchAcrossGatewaysOverRedis(t *testing.T) {
+	server := redistest.Start(t)
+	v := newFakeVoucher("gateway")
+	here, there := newGateway(t, HandlerConfig{}, store(t, server, v, "pdr")), newGateway(t, HandlerConfig{}, store(t, server, v, "pdr"))
+	w := openWatch(t, there.url()+watchPath, "all")
+	w.want("sync {}")
+	c := newClient(t, there.url(), "all", v)
+	for i := range 20 {
+		rec, err := record(fmt.Sprintf("prefill-%d", i), 7, 1, 0).Sign(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, here.store, rec, nil)
+		w.want(fmt.Sprintf(`put {"engine":"prefill-%d","generation":7,"rank":"0/0/0"}`, i))
+		if _, err := c.Engine(t.Context(), rec.Engine); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Kill()
+	server.Start()
+	w.want("sync {}")
+	rec, err := record("prefill-x", 7, 1, 0).Sign(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "redis takes it", func() bool { return here.store.Put(t.Context(), rec) == nil })
+	w.want(`put {"engine":"prefill-x","generation":7,"rank":"0/0/0"}`)
+}
+
+// 1,000 watches and 100 changes: everybody ends with the last state, and nothing is left running.
+func TestWatchByAThousand(t *testing.T) {
+	watchers, changes := 1000, 100
+	if testing.Short() {
+		watchers = 50
+	}
+	s := NewMemory()
+	g := newGateway(t, HandlerConfig{}, s)
+	before := goroutines()
+	transport := &http.Transport{MaxIdleConnsPerHost: watchers}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var running sync.WaitGroup
+	var synced, told atomic.Int64
+	for range watchers {
+		c, err := NewClient(ClientConfig{URL: g.url(), Timeout: time.Minute}, func() (string, error) { return "all", nil }, nil, transport)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := true
+		running.Go(func() {
+			err := c.Watch(ctx, func(ch Change) {
+				if ch.Engine == "" && first {
+					first = false
+					synced.Add(1)
+				}
+				if ch.Generation == uint64(changes) {
+					told.Add(1)
+				}
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+	eventually(t, "everybody watches", func() bool { return synced.Load() == int64(watchers) })
+	for i := 1; i <= changes; i++ {
+		put(t, s, record("prefill-0", uint64(i), 1, 0), nil)
+	}
+	eventually(t, "everybody knows the last state", func() bool { return told.Load() == int64(watchers) })
+	cancel()
+	running.Wait()
+	transport.CloseIdleConnections()
+	eventually(t, "goroutines are back to what they were", func() bool { return goroutines() <= before+2 })
+}
+
+func TestWatchConfigIsChecked(t *testing.T) {
+	for _, c := range []WatchConfig{{KeepAlive: -1}, {Write: -1}, {Settle: -1}, {Retry: -1}, {Watchers: -1}, {Buffer: -1}} {
+		if (HandlerConfig{Watch: c}).Validate() == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+	for _, c := range []ClientWatchConfig{{Silence: -1}, {Retry: -1}, {Longest: -1}, {Ahead: -1}, {Spread: -1}, {Engines: -1}} {
+		if (ClientConfig{URL: "http://h", Watch: c}).Validate() == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+}
+
+// FuzzEventParser: however a stream is cut, the same events come out of it, and nothing makes it keep more than its bounds.
+func FuzzEventParser(f *testing.F) {
+	for _, s := range []string{
+		": open\n\nevent: sync\ndata: {}\n\n", "data: a\r\ndata: b\r\n\r\n", "event: put\rdata:x\r\r", "data\n\n", "id: 1\n\nevent: x\n\n",
+		strings.Repeat("x", maxEventLine+1), strings.Repeat("data: "+strings.Repeat("x", 4000)+"\n", 4),
+	} {
+		f.Add([]byte(s), uint8(3))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
+		read := func(size int) (events []string, err error) {
+			var p eventParser
+			for part := range slices.Chunk(b, size) {
+				if err = p.feed(part, func(kind string, data []byte) error {
+					if len(data) > maxEventData {
+						t.Fatalf("%d bytes of data", len(data))
+					}
+					_, _ = parseEvent(watchKind(kind), data)
+					events = append(events, kind+" "+string(data))
+					return nil
+				}); err != nil {
+					return events, err
+				}
+			}
+			return events, nil
+		}
+		whole, wholeErr := read(len(b) + 1)
+		parts, partsErr := read(int(cut) + 1)
+		if !slices.Equal(whole, parts) || (wholeErr == nil) != (partsErr == nil) {
+			t.Fatalf("cut into %d: got %q, %v; want %q, %v", int(cut)+1, parts, partsErr, whole, wholeErr)
+		}
+	})
+}
+
+func goroutines() int { return runtime.NumGoroutine() }
