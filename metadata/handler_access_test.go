@@ -1,0 +1,240 @@
+package metadata
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// fakeCounted counts the reads of engines.
+type fakeCounted struct {
+	*Memory
+	reads int
+}
+
+func (f *fakeCounted) Engine(ctx context.Context, engine string) ([]Record, error) {
+	f.reads++
+	return f.Memory.Engine(ctx, engine)
+}
+
+// sized returns the record of one rank of an engine of two stages of tp ranks, with four layers.
+func sized(engine string, tp int, rank Rank) Record {
+	r := record(engine, 7, tp, rank.TP)
+	r.Size.PP, r.Rank = 2, rank
+	r.Agent = r.ID() + "/" + rank.String()
+	r.Layout.Regions = []Region{region(2 * rank.PP), region(2*rank.PP + 1)}
+	return r
+}
+
+func putEngine(t *testing.T, s Store, engine string, tp int, change func(*Record)) {
+	t.Helper()
+	for pp := range 2 {
+		for rank := range tp {
+			r := sized(engine, tp, Rank{PP: pp, TP: rank})
+			if change != nil {
+				change(&r)
+			}
+			put(t, s, r, nil)
+		}
+	}
+}
+
+// TestFault41OnlyWhoMayPair: an engine's agents read the ranks that theirs exchange blocks with, and nothing else.
+func TestFault41OnlyWhoMayPair(t *testing.T) {
+	s := &fakeCounted{Memory: NewMemory()}
+	base := gatewayOf(t, s, nil, fakeCallers{
+		"decode-0":   {Engine: "decode-0", Role: Decode},
+		"rank 1":     {Engine: "decode-0", Role: Decode, Ranks: []Rank{{PP: 1, TP: 1}}},
+		"other":      {Engine: "decode-other", Role: Decode},
+		"half":       {Engine: "decode-half", Role: Decode},
+		"none":       {Engine: "decode-none", Role: Decode},
+		"named":      {Engine: "decode-other", Role: Decode, Reads: []string{"prefill-0"}},
+		"gateway":    {},
+		"prefill-0":  {Engine: "prefill-0", Role: Prefill},
+		"aggregated": {Engine: "decode-alone", Role: Decode},
+	}) + "/metadata/v1/engines"
+	putEngine(t, s, "prefill-0", 4, nil)
+	putEngine(t, s, "decode-0", 2, nil)
+	putEngine(t, s, "decode-other", 2, func(r *Record) { r.Compatibility = "another model" })
+	putEngine(t, s, "decode-alone", 2, func(r *Record) { r.Connector = "" })
+	put(t, s, sized("decode-half", 2, Rank{}), nil)
+	put(t, s, sized("prefill-half", 2, Rank{}), nil)
+	for _, c := range []struct {
+		token, path string
+		status      int
+		ranks       []Rank // that are in the answer
+	}{
+		{"decode-0", "/prefill-0", 200, []Rank{{TP: 0}, {TP: 1}, {TP: 2}, {TP: 3}, {PP: 1}, {PP: 1, TP: 1}, {PP: 1, TP: 2}, {PP: 1, TP: 3}}},
+		{"decode-0", "/decode-0", 200, []Rank{{TP: 0}, {TP: 1}, {PP: 1}, {PP: 1, TP: 1}}},
+		{"decode-0", "/prefill-half", 404, nil},
+		{"decode-0", "/prefill-9", 404, nil},
+		{"decode-0", "/decode-other", 403, nil},
+		{"rank 1", "/prefill-0", 200, []Rank{{PP: 1, TP: 2}, {PP: 1, TP: 3}}},
+		{"rank 1", "/prefill-0/ranks/0/1/2", 200, []Rank{{PP: 1, TP: 2}}},
+		{"rank 1", "/prefill-0/ranks/0/1/1", 403, nil},
+		{"rank 1", "/prefill-0/ranks/0/0/2", 403, nil},
+		{"rank 1", "/prefill-0/ranks/0/1/4", 404, nil},
+		{"other", "/prefill-0", 403, nil},
+		{"other", "/prefill-0/ranks/0/0/0", 403, nil},
+		{"half", "/prefill-0", 404, nil},
+		{"none", "/prefill-0", 404, nil},
+		{"aggregated", "/prefill-0", 403, nil},
+		{"named", "/prefill-0/ranks/0/0/0", 200, []Rank{{}}},
+		{"gateway", "/prefill-half/ranks/0/0/0", 200, []Rank{{}}},
+		{"prefill-0", "/decode-0/ranks/0/0/1", 200, []Rank{{TP: 1}}},
+		{"prefill-0", "/decode-other/ranks/0/0/1", 403, nil},
+	} {
+		name := c.token + " reads " + c.path
+		s.reads = 0
+		got := send(t, "GET", base+c.path, c.token, nil, "Accept", contentType)
+		if c.status != 200 {
+			wantError(t, name, got, c.status, map[int]string{403: "refused", 404: "not_found"}[c.status])
+			if bytes.Contains(got.body, []byte{1, 2, 3}) || bytes.Contains(got.body, []byte("AQID")) {
+				t.Errorf("%s: the blob is in the answer", name)
+			}
+			continue
+		}
+		var recs []Record
+		if strings.Contains(c.path, "/ranks/") {
+			recs = make([]Record, 1)
+			if err := msgpack.Unmarshal(got.body, &recs[0]); err != nil {
+				t.Fatalf("%s: %d %s: %v", name, got.status, got.body, err)
+			}
+		} else if err := msgpack.Unmarshal(got.body, &recs); err != nil {
+			t.Fatalf("%s: %d %s: %v", name, got.status, got.body, err)
+		}
+		if len(recs) != len(c.ranks) {
+			t.Errorf("%s: got %d records; want %v", name, len(recs), c.ranks)
+			continue
+		}
+		for i, r := range recs {
+			if r.Rank != c.ranks[i] {
+				t.Errorf("%s: got rank %v; want %v", name, r.Rank, c.ranks[i])
+			}
+		}
+		if s.reads > 2 {
+			t.Errorf("%s: %d reads of the store; want the engine's and the caller's own", name, s.reads)
+		}
+	}
+}
+
+// A list names what may be read, and nothing else.
+func TestFault41ListNamesOnlyWhoMayPair(t *testing.T) {
+	s := NewMemory()
+	base := gatewayOf(t, s, nil, fakeCallers{"decode-0": {Engine: "decode-0", Role: Decode}, "gateway": {}}) + "/metadata/v1/engines"
+	putEngine(t, s, "prefill-0", 4, nil)
+	putEngine(t, s, "decode-0", 2, nil)
+	putEngine(t, s, "prefill-other", 2, func(r *Record) { r.Compatibility = "another model" })
+	put(t, s, sized("prefill-half", 2, Rank{}), nil)
+	for token, want := range map[string]string{"decode-0": "decode-0 prefill-0", "gateway": "decode-0 prefill-0 prefill-half prefill-other"} {
+		var list struct{ Engines []Listed }
+		if got := send(t, "GET", base, token, nil); json.Unmarshal(got.body, &list) != nil {
+			t.Fatalf("%s: got %d %s", token, got.status, got.body)
+		}
+		var names []string
+		for _, e := range list.Engines {
+			names = append(names, e.Engine)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s sees %q; want %q", token, got, want)
+		}
+	}
+}
+
+// TestFault41OneAuditLine: every refusal is told the same to the caller, and is one line in the log, which says who and
+// why, and has neither the token nor a blob.
+func TestFault41OneAuditLine(t *testing.T) {
+	var log bytes.Buffer
+	s := NewMemory()
+	own := agentKey("prefill-0")
+	v := newFakeVoucher("gateway")
+	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Voucher: v, Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		Authorizer: AuthorizerFunc(func(r *http.Request, a Access) (Caller, error) {
+			callers := fakeCallers{
+				"secret-1": {Subject: "alice", Engine: "decode-other", Role: Decode},
+				"secret-2": {Subject: "bob", Engine: "prefill-0", Role: Prefill, Key: public(own)},
+				"secret-3": {Subject: "carol", Engine: "decode-0", Role: Decode, Ranks: []Rank{{}}},
+			}
+			c, err := callers.Authorize(r, a)
+			var no fakeRefusal
+			if errors.As(err, &no) && no.status == 403 {
+				return c, fakeForbidden{c.Subject + " may not: " + a.Apart}
+			}
+			return c, err
+		})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	putEngine(t, s, "prefill-0", 4, nil)
+	putEngine(t, s, "decode-0", 2, nil)
+	putEngine(t, s, "decode-other", 2, func(r *Record) { r.Compatibility = "another model" })
+	base := srv.URL + "/metadata/v1/engines/prefill-0"
+	rec := marshal(t, later(sized("prefill-0", 4, Rank{}), 1e9))
+	var bodies []string
+	for _, c := range []struct {
+		method, path, token string
+		body                []byte
+		status              int
+		log                 []string
+	}{
+		{"GET", "/ranks/0/0/0", "secret-1", nil, 403, []string{"alice", "compatibility"}},
+		{"GET", "", "secret-1", nil, 403, []string{"alice", "compatibility"}},
+		{"GET", "/ranks/0/1/3", "secret-3", nil, 403, []string{"carol", "does not map"}},
+		{"PUT", "/ranks/0/0/0", "secret-3", rec, 403, []string{"carol"}},
+		{"PUT", "/ranks/0/0/0", "secret-2", rec, 403, []string{"bob", "the agent's is"}},
+		{"DELETE", "/ranks/0/0/0?generation=7", "secret-2", nil, 403, []string{"bob", "withdrawal"}},
+		{"PUT", "/ranks/0/0/0", "secret-9", rec, 401, []string{"refused"}},
+		{"GET", "/ranks/0/0/0", "secret-9", nil, 401, []string{"refused"}},
+		{"DELETE", "/ranks/0/0/0?generation=7", "", nil, 401, []string{"refused"}},
+	} {
+		log.Reset()
+		name := c.method + c.path + " " + c.token
+		got := send(t, c.method, base+c.path, c.token, c.body)
+		if got.status != c.status {
+			t.Errorf("%s: got %d %s; want %d", name, got.status, got.body, c.status)
+		}
+		if c.status == 403 {
+			bodies = append(bodies, string(got.body))
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) != 1 {
+			t.Errorf("%s: %d lines; want one:\n%s", name, len(lines), log.String())
+		}
+		for _, want := range append(c.log, `"level":"WARN"`, `"method":"`+c.method+`"`, `"path":"/metadata/v1/engines/prefill-0`) {
+			if !strings.Contains(lines[0], want) {
+				t.Errorf("%s: %q is not in the log: %s", name, want, lines[0])
+			}
+		}
+		for _, text := range []string{string(got.body), log.String()} {
+			if strings.Contains(text, "secret-") || strings.Contains(text, "AQID") || strings.Contains(text, "\x01\x02\x03") {
+				t.Errorf("%s: a token or a blob is in %s", name, text)
+			}
+		}
+	}
+	for _, b := range bodies {
+		if b != bodies[0] {
+			t.Errorf("the bodies differ: %s and %s", bodies[0], b)
+		}
+	}
+}
+
+// fakeForbidden refuses with the body that package auth gives.
+type fakeForbidden struct{ why string }
+
+func (e fakeForbidden) Error() string   { return "insufficient_scope: " + e.why }
+func (e fakeForbidden) HTTPStatus() int { return http.StatusForbidden }
+func (e fakeForbidden) Message() string { return "these credentials do not permit this" }
+func (e fakeForbidden) Challenge() string {
+	return `Bearer realm="pdrouter", error="insufficient_scope"`
+}
+func (e fakeForbidden) Reason() string { return "insufficient_scope" }
