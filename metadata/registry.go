@@ -1,15 +1,15 @@
 package metadata
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// The errors of Pairs.Wait that callers branch on.
+// The errors of Pairs.Wait that callers branch on, and those that a Handshake wraps to say why it failed.
 var (
 	// ErrForgotten says that the engine restarted or was removed while its handshake ran.
 	ErrForgotten = errors.New("forgotten")
@@ -17,6 +17,10 @@ var (
 	ErrBusy = errors.New("too many handshakes")
 	// ErrClosed says that the registry was closed.
 	ErrClosed = errors.New("closed")
+	// ErrUnreachable says that an engine took no connection, or broke it.
+	ErrUnreachable = errors.New("unreachable")
+	// ErrRefused says that an engine answered a handshake with an error.
+	ErrRefused = errors.New("refused")
 )
 
 // Pair names one run of a prefill engine and one run of a decode engine.
@@ -31,11 +35,13 @@ func (p Pair) String() string { return p.Prefill.ID() + "→" + p.Decode.ID() }
 // return soon after ctx ends.
 type Handshake func(ctx context.Context, pair Pair) error
 
-// PairsConfig bounds the handshakes of a registry.
+// PairsConfig bounds the handshakes of a registry. Of either bound on what is in flight a quarter, at least one where
+// there is more than one, is kept for pairs that callers wait for.
 type PairsConfig struct {
 	Timeout     time.Duration `yaml:"timeout"`     // of one handshake; default 30s
 	Concurrency int           `yaml:"concurrency"` // handshakes in flight at once; default 16
-	Queue       int           `yaml:"queue"`       // handshakes waiting for their turn; default 4096
+	PerEngine   int           `yaml:"per_engine"`  // handshakes in flight at once with one engine; default 4
+	Queue       int           `yaml:"queue"`       // handshakes waiting for their turn; default 65536
 }
 
 func (c PairsConfig) withDefaults() PairsConfig {
@@ -45,8 +51,11 @@ func (c PairsConfig) withDefaults() PairsConfig {
 	if c.Concurrency == 0 {
 		c.Concurrency = 16
 	}
+	if c.PerEngine == 0 {
+		c.PerEngine = 4
+	}
 	if c.Queue == 0 {
-		c.Queue = 4096
+		c.Queue = 65536
 	}
 	return c
 }
@@ -60,48 +69,41 @@ func (c PairsConfig) Validate() error {
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("concurrency is %d; want more than 0", c.Concurrency))
 	}
+	if c.PerEngine < 0 {
+		errs = append(errs, fmt.Errorf("per_engine is %d; want more than 0", c.PerEngine))
+	}
 	if c.Queue < 0 {
 		errs = append(errs, fmt.Errorf("queue is %d; want more than 0", c.Queue))
 	}
 	return errors.Join(errs...)
 }
 
-// PairsStats counts what a registry does and did.
-type PairsStats struct {
-	Ready    int    // pairs that are usable now
-	Waiting  int    // callers of Wait that are parked now
-	Queued   int    // handshakes that wait for their turn now
-	InFlight int    // handshakes running now
-	Done     uint64 // handshakes that succeeded
-	Failed   uint64 // handshakes that failed, timed out or were forgotten
-}
-
 // Pairs remembers which pairs of engines have shaken hands, and shakes hands for the others: one background job per
-// pair however many callers wait for it. A failed handshake is told to all that wait and forgotten, so that the
-// next caller starts afresh. It is safe for concurrent use.
+// pair however many callers wait for it. A bounded number run at a time, in all and with each engine: first those that
+// most callers wait for, then the heaviest, then the oldest. A failed handshake is told to all that wait and forgotten,
+// so that the next caller starts afresh. It is safe for concurrent use.
 type Pairs struct {
 	cfg   PairsConfig
 	shake Handshake
-	ready atomic.Pointer[map[Pair]struct{}] // replaced whole, so that Ready takes no lock
+	ready *readySet
 
 	running sync.WaitGroup
 	mu      sync.Mutex
 	closed  bool
-	jobs    map[Pair]*job // queued and in flight
-	queue   []*job        // waiting for their turn, oldest first
+	jobs    map[Pair]*job // queued, held back and in flight
+	ending  map[Pair]*job // forgotten, and not yet returned
+	held    int           // of jobs: held back until one of ending has returned
+	queue   shakeQueue
 	stats   PairsStats
+	seq     uint64 // grows by one per job
 	turn    uint64 // grows by one per released waiter
-}
-
-type job struct {
-	pair    Pair
-	cancel  context.CancelFunc // nil while queued
-	waiters []*waiter          // in the order they came
 }
 
 type waiter struct {
 	done chan error // one value
 	turn uint64     // when it was released; written before done
+	job  *job       // that it waits for; nil if it never had to
+	at   *list.Element
 }
 
 // NewPairs returns an empty registry. Close ends it.
@@ -112,16 +114,15 @@ func NewPairs(cfg PairsConfig, shake Handshake) (*Pairs, error) {
 	if shake == nil {
 		return nil, errors.New("metadata: pairs: no handshake function")
 	}
-	p := &Pairs{cfg: cfg.withDefaults(), shake: shake, jobs: map[Pair]*job{}}
-	p.ready.Store(&map[Pair]struct{}{})
-	return p, nil
+	cfg = cfg.withDefaults()
+	return &Pairs{
+		cfg: cfg, shake: shake, ready: newReadySet(), jobs: map[Pair]*job{}, ending: map[Pair]*job{},
+		queue: shakeQueue{total: cfg.Concurrency, perEngine: cfg.PerEngine, lines: map[string]*line{}},
+	}, nil
 }
 
 // Ready reports whether the pair has shaken hands. It takes no lock and allocates nothing.
-func (p *Pairs) Ready(pair Pair) bool {
-	_, ok := (*p.ready.Load())[pair]
-	return ok
-}
+func (p *Pairs) Ready(pair Pair) bool { return p.ready.has(pair) }
 
 // Wait returns nil as soon as the pair has shaken hands, starting a handshake if none is under way. It returns the
 // handshake's error if that fails, and ctx's error if ctx ends first: the handshake then goes on for others.
@@ -131,28 +132,32 @@ func (p *Pairs) Wait(ctx context.Context, pair Pair) error {
 		return nil
 	}
 	w := &waiter{done: make(chan error, 1)}
-	if err := p.park(pair, w); err != nil {
+	if err := p.park(pair, w, 0); err != nil {
 		return err
 	}
 	select {
 	case err := <-w.done:
 		return err
 	case <-ctx.Done():
-		p.leave(pair, w)
+	}
+	if p.leave(w) {
 		return fmt.Errorf("metadata: pair %v: %w", pair, ctx.Err())
 	}
+	return <-w.done // it was told meanwhile
 }
 
-// Start begins a handshake for the pair unless it is ready or under way, and does not wait for it.
-func (p *Pairs) Start(pair Pair) error {
+// Start begins a handshake for the pair unless it is ready or in flight, and does not wait for it. One that is queued
+// gets the new weight: of those that nobody waits for the heaviest begins first. It returns ErrBusy if too many are
+// queued.
+func (p *Pairs) Start(pair Pair, weight int) error {
 	if p.Ready(pair) {
 		return nil
 	}
-	return p.park(pair, nil)
+	return p.park(pair, nil, weight)
 }
 
 // park adds w, if any, to the pair's job, which it makes if need be.
-func (p *Pairs) park(pair Pair, w *waiter) error {
+func (p *Pairs) park(pair Pair, w *waiter, weight int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -166,46 +171,74 @@ func (p *Pairs) park(pair Pair, w *waiter) error {
 	}
 	j := p.jobs[pair]
 	if j == nil {
-		if len(p.queue) >= p.cfg.Queue {
+		if p.queue.n >= p.cfg.Queue && !p.displaceLocked(w) {
+			if w != nil {
+				p.stats.Failed[FailedBusy]++
+			}
 			return fmt.Errorf("metadata: pair %v: %w", pair, ErrBusy)
 		}
-		j = &job{pair: pair}
-		p.jobs[pair] = j
-		p.queue = append(p.queue, j)
-		p.beginLocked()
+		j = p.newJobLocked(pair, weight)
 	}
-	if w != nil {
-		j.waiters = append(j.waiters, w)
+	switch {
+	case w != nil:
+		p.queue.change(j, func() { w.job, w.at = j, j.waiters.PushBack(w) })
 		p.stats.Waiting++
+	case j.weight != weight:
+		p.queue.change(j, func() { j.weight = weight })
 	}
+	p.beginLocked()
 	return nil
 }
 
-// leave takes a waiter whose context has ended off its job.
-func (p *Pairs) leave(pair Pair, w *waiter) {
+// newJobLocked queues a handshake, or holds it back if one of the same pair has yet to return.
+func (p *Pairs) newJobLocked(pair Pair, weight int) *job {
+	p.seq++
+	j := &job{pair: pair, weight: weight, seq: p.seq}
+	p.jobs[pair] = j
+	p.queue.join(j)
+	if old := p.ending[pair]; old != nil {
+		old.then = j
+		p.held++
+		return j
+	}
+	p.queue.push(j)
+	return j
+}
+
+// displaceLocked makes room in the queue for a waiter by dropping the last of those that nobody waits for.
+func (p *Pairs) displaceLocked(w *waiter) bool {
+	if w == nil {
+		return false
+	}
+	last := p.queue.last()
+	if last == nil {
+		return false
+	}
+	p.queue.remove(last)
+	p.queue.leave(last)
+	delete(p.jobs, last.pair)
+	return true
+}
+
+// leave takes a waiter whose context has ended off its job. It reports false if it was told already.
+func (p *Pairs) leave(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	j := p.jobs[pair]
-	if j == nil {
-		return
+	j := w.job
+	if j == nil || p.jobs[j.pair] != j {
+		return false
 	}
-	for i := range j.waiters {
-		if j.waiters[i] == w {
-			j.waiters = append(j.waiters[:i], j.waiters[i+1:]...)
-			p.stats.Waiting--
-			return
-		}
-	}
+	p.queue.change(j, func() { j.waiters.Remove(w.at) })
+	p.stats.Waiting--
+	return true
 }
 
 // beginLocked starts queued jobs while there is room.
 func (p *Pairs) beginLocked() {
-	for len(p.queue) > 0 && p.stats.InFlight < p.cfg.Concurrency {
-		j := p.queue[0]
-		p.queue = p.queue[1:]
-		p.stats.InFlight++
-		ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Timeout)
-		j.cancel = cancel
+	for j := p.queue.next(); j != nil; j = p.queue.next() {
+		var ctx context.Context
+		ctx, j.cancel = context.WithTimeout(context.Background(), p.cfg.Timeout)
+		j.begun = time.Now()
 		p.running.Go(func() { p.run(ctx, j) })
 	}
 }
@@ -218,9 +251,17 @@ func (p *Pairs) run(ctx context.Context, j *job) {
 	j.cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats.InFlight--
-	if p.jobs[j.pair] == j { // else forgotten meanwhile, and already counted and told
+	p.stats.Took.note(time.Since(j.begun))
+	p.queue.done(j)
+	p.queue.leave(j)
+	if p.jobs[j.pair] == j {
 		p.endLocked(j, err)
+	} else { // forgotten meanwhile, and already counted and told
+		delete(p.ending, j.pair)
+		if j.then != nil {
+			p.held--
+			p.queue.push(j.then)
+		}
 	}
 	p.beginLocked()
 }
@@ -230,28 +271,17 @@ func (p *Pairs) endLocked(j *job, err error) {
 	delete(p.jobs, j.pair)
 	if err == nil {
 		p.stats.Done++
-		p.swapLocked(func(ready map[Pair]struct{}) { ready[j.pair] = struct{}{} })
+		p.ready.addLocked(j.pair)
 	} else {
-		p.stats.Failed++
+		p.stats.Failed[failureOf(err)]++
 	}
-	for _, w := range j.waiters {
+	for at := j.waiters.Front(); at != nil; at = at.Next() {
+		w := at.Value.(*waiter)
 		p.turn++
 		w.turn = p.turn
 		w.done <- err // never blocks: one value, room for one
 	}
-	p.stats.Waiting -= len(j.waiters)
-	j.waiters = nil
-}
-
-// swapLocked replaces the set of ready pairs by an edited copy.
-func (p *Pairs) swapLocked(edit func(map[Pair]struct{})) {
-	old := *p.ready.Load()
-	ready := make(map[Pair]struct{}, len(old)+1)
-	for k := range old {
-		ready[k] = struct{}{}
-	}
-	edit(ready)
-	p.ready.Store(&ready)
+	p.stats.Waiting -= j.waiters.Len()
 }
 
 // Forget drops all that is known of an engine, on either side of a pair. Handshakes with it end, and their waiters
@@ -268,7 +298,13 @@ func (p *Pairs) Retire(run Incarnation) {
 
 // ForgetPair drops one pair, as after a transfer that failed on what the handshake had set up.
 func (p *Pairs) ForgetPair(pair Pair) {
-	p.forget(func(other Pair) bool { return other == pair })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready.removeLocked(pair)
+	if j := p.jobs[pair]; j != nil {
+		p.dropJobLocked(j, ErrForgotten)
+	}
+	p.beginLocked()
 }
 
 func (p *Pairs) forget(match func(Pair) bool) {
@@ -279,29 +315,30 @@ func (p *Pairs) forget(match func(Pair) bool) {
 }
 
 func (p *Pairs) dropLocked(match func(Pair) bool, why error) {
-	p.swapLocked(func(ready map[Pair]struct{}) {
-		for pair := range ready {
-			if match(pair) {
-				delete(ready, pair)
-			}
-		}
-	})
-	queue := p.queue[:0]
-	for _, j := range p.queue {
-		if !match(j.pair) {
-			queue = append(queue, j)
-		}
-	}
-	clear(p.queue[len(queue):])
-	p.queue = queue
+	p.ready.dropLocked(match)
 	for pair, j := range p.jobs {
 		if match(pair) {
-			if j.cancel != nil {
-				j.cancel()
-			}
-			p.endLocked(j, fmt.Errorf("metadata: pair %v: %w", pair, why))
+			p.dropJobLocked(j, why)
 		}
 	}
+}
+
+// dropJobLocked ends a job before its time. What runs is told to return, and until it has, no other handshake of the
+// pair begins.
+func (p *Pairs) dropJobLocked(j *job, why error) {
+	switch {
+	case j.cancel != nil:
+		j.cancel()
+		p.ending[j.pair] = j
+	case j.in != nil:
+		p.queue.remove(j)
+		p.queue.leave(j)
+	default:
+		p.ending[j.pair].then = nil
+		p.held--
+		p.queue.leave(j)
+	}
+	p.endLocked(j, fmt.Errorf("metadata: pair %v: %w", j.pair, why))
 }
 
 // Stats returns what the registry does and did.
@@ -309,7 +346,7 @@ func (p *Pairs) Stats() PairsStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stats
-	s.Ready, s.Queued = len(*p.ready.Load()), len(p.queue)
+	s.Ready, s.Queued, s.InFlight = p.ready.n, p.queue.n+p.held, p.queue.inFlight
 	return s
 }
 

@@ -62,11 +62,19 @@ func newPairs(t *testing.T, cfg PairsConfig, f *fakeShake) *Pairs {
 	return p
 }
 
+// stats compares all but how long handshakes took.
 func stats(t *testing.T, p *Pairs, want PairsStats) {
 	t.Helper()
-	if got := p.Stats(); got != want {
+	got := p.Stats()
+	got.Took = Took{}
+	if got != want {
 		t.Errorf("stats are %+v; want %+v", got, want)
 	}
+}
+
+func failed(why Failure, n uint64) (f [Failures]uint64) {
+	f[why] = n
+	return f
 }
 
 func TestPairsOneHandshakeForAll(t *testing.T) {
@@ -112,7 +120,7 @@ func TestPairsReleaseInOrder(t *testing.T) {
 		for range 20 {
 			w := &waiter{done: make(chan error, 1)}
 			parked = append(parked, w)
-			if err := p.park(pair, w); err != nil {
+			if err := p.park(pair, w, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -139,12 +147,12 @@ func TestPairsFailureIsToldAndForgotten(t *testing.T) {
 			})
 		}
 		waiting.Wait()
-		stats(t, p, PairsStats{Failed: 1})
+		stats(t, p, PairsStats{Failed: failed(FailedOther, 1)})
 		f.err = nil
 		if err := p.Wait(t.Context(), pair); err != nil || f.calls != 2 {
 			t.Errorf("the next try: %v after %d handshakes; want success after 2", err, f.calls)
 		}
-		stats(t, p, PairsStats{Ready: 1, Done: 1, Failed: 1})
+		stats(t, p, PairsStats{Ready: 1, Done: 1, Failed: failed(FailedOther, 1)})
 	})
 }
 
@@ -175,7 +183,7 @@ func TestPairsHandshakeHasATimeout(t *testing.T) {
 		if err := p.Wait(t.Context(), pairOf("prefill-0", "decode-0")); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
 			t.Errorf("got %v after %v; want the handshake's timeout after 5s", err, time.Since(begin))
 		}
-		stats(t, p, PairsStats{Failed: 1})
+		stats(t, p, PairsStats{Failed: failed(FailedTimeout, 1)})
 	})
 }
 
@@ -215,7 +223,7 @@ func TestFault44PairsForgetAnEngine(t *testing.T) {
 		if got[other] != nil || !p.Ready(other) || p.Ready(done) || p.Ready(flying) {
 			t.Errorf("other ended with %v; ready: other %t, forgotten ones %t %t", got[other], p.Ready(other), p.Ready(done), p.Ready(flying))
 		}
-		stats(t, p, PairsStats{Ready: 1, Done: 2, Failed: 2})
+		stats(t, p, PairsStats{Ready: 1, Done: 2, Failed: failed(FailedForgotten, 2)})
 		next := flying
 		next.Decode.Generation = 2
 		if err := p.Wait(t.Context(), next); err != nil || p.Ready(flying) || !p.Ready(next) {
@@ -237,7 +245,7 @@ func TestFault44PairsRetireEarlierRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := p.Start(next); err != nil {
+		if err := p.Start(next, 0); err != nil {
 			t.Fatal(err)
 		}
 		p.Retire(next.Prefill)
@@ -251,7 +259,7 @@ func TestFault44PairsRetireEarlierRuns(t *testing.T) {
 func TestPairsBoundConcurrencyAndQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}
-		p := newPairs(t, PairsConfig{Concurrency: 3, Queue: 7}, f)
+		p := newPairs(t, PairsConfig{Concurrency: 3, PerEngine: 3, Queue: 7}, f)
 		defer p.Close()
 		var waiting sync.WaitGroup
 		var busy atomic.Int32
@@ -265,12 +273,12 @@ func TestPairsBoundConcurrencyAndQueue(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		stats(t, p, PairsStats{Waiting: 10, Queued: 7, InFlight: 3})
+		stats(t, p, PairsStats{Waiting: 10, Queued: 7, InFlight: 3, Failed: failed(FailedBusy, 5)})
 		waiting.Wait()
 		if f.most != 3 || busy.Load() != 5 {
 			t.Errorf("%d handshakes at once, %d refused; want 3 and 5", f.most, busy.Load())
 		}
-		stats(t, p, PairsStats{Ready: 10, Done: 10})
+		stats(t, p, PairsStats{Ready: 10, Done: 10, Failed: failed(FailedBusy, 5)})
 	})
 }
 
@@ -296,7 +304,7 @@ func TestPairsCloseLeavesNobodyWaiting(t *testing.T) {
 			t.Errorf("after Close: got %v; want ErrClosed", err)
 		}
 		p.Close()
-		stats(t, p, PairsStats{Failed: 3})
+		stats(t, p, PairsStats{Failed: failed(FailedClosed, 3)})
 	})
 }
 
@@ -312,8 +320,8 @@ func TestPairsReadyAllocatesNothing(t *testing.T) {
 }
 
 func TestPairsConfig(t *testing.T) {
-	if err := (PairsConfig{Timeout: -1, Concurrency: -1, Queue: -1}).Validate(); err == nil || len(err.Error()) < 60 {
-		t.Errorf("got %v; want three mistakes", err)
+	if err := (PairsConfig{Timeout: -1, Concurrency: -1, PerEngine: -1, Queue: -1}).Validate(); err == nil || len(err.Error()) < 90 {
+		t.Errorf("got %v; want four mistakes", err)
 	}
 	if _, err := NewPairs(PairsConfig{}, nil); err == nil {
 		t.Error("a registry without handshake was made")

@@ -49,7 +49,7 @@ func (r *Router) warm(now time.Time) time.Duration {
 			again = min(again, pause)
 			continue
 		}
-		_ = r.pairs.Start(pair) // if too many are queued, the next call comes soon
+		_ = r.pairs.Start(pair, 0) // if too many are queued, the next call comes soon
 	}
 	return again
 }

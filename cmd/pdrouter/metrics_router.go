@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pdrouter/metadata"
 	"pdrouter/router"
 )
 
@@ -69,7 +70,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, h := range []struct {
 		outcome string
 		n       uint64
-	}{{"done", s.Handshakes.Done}, {"failed", s.Handshakes.Failed}} {
+	}{{"done", s.Handshakes.Done}, {"failed", failedHandshakes(s.Handshakes)}} {
 		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(h.n), h.outcome)
 	}
 }
@@ -79,4 +80,11 @@ func oneIf(v bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+func failedHandshakes(s metadata.PairsStats) (n uint64) {
+	for _, k := range s.Failed {
+		n += k
+	}
+	return n
 }

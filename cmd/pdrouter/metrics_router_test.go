@@ -28,7 +28,7 @@ func TestRouterMetrics(t *testing.T) {
 			Stranded:   9,
 			Engines:    []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:      []router.PairStats{{Prefill: "p", Decode: "d", Why: "d is down"}},
-			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Done: 7, Failed: 8},
+			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Done: 7, Failed: [metadata.Failures]uint64{metadata.FailedTimeout: 8}},
 		}
 	}))
 	want := `
