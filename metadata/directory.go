@@ -5,30 +5,67 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 )
 
 // Directory looks up the ranks of one run of an engine through a Client. It has the method that the plane's agents
-// need.
-type Directory struct{ client *Client }
+// need. While Run follows the gateway, it answers from a local copy, without an exchange, for every engine whose records it has
+// and that nothing was told of since. It is safe for concurrent use.
+type Directory struct {
+	client *Client
 
-// Directory returns the client as a directory of incarnations.
-func (c *Client) Directory() *Directory { return &Directory{client: c} }
+	mu        sync.Mutex
+	following bool                 // a watch stands: what changes is told
+	peers     map[string]*heldPeer // by engine
+	flights   map[string]*flight   // by engine
+}
+
+// heldPeer is what is known of one engine.
+type heldPeer struct {
+	generation uint64
+	recs       []Record // of all ranks; none if err is set
+	err        error    // the gateway refuses this generation
+	until      time.Time
+	sure       bool // nothing may have changed since: a watch stands that would have told
+}
+
+// flight is one exchange about one engine, for all who wait for its answer.
+type flight struct {
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when recs and err are set
+	recs    []Record
+	err     error
+	waiters int  // guarded by Directory.mu
+	sure    bool // guarded by Directory.mu: the watch that stood at its beginning has told nothing since
+}
+
+// Directory returns the client as a directory of incarnations, whose local copy is empty.
+func (c *Client) Directory() *Directory {
+	return &Directory{client: c, peers: map[string]*heldPeer{}, flights: map[string]*flight{}}
+}
 
 // Engine returns the records of all ranks of the incarnation. While they are not all published, or the gateway is not
-// reachable, it tries again until ctx ends or the client's timeout is over. It returns ErrStale if the engine has a
-// newer generation.
+// reachable, it tries again until ctx ends or the client's timeout is over, and then takes the last answer there was if the
+// lease of those records has not ended. It returns ErrStale if the engine has a newer generation. The records are shared: nobody
+// may change them.
 func (d *Directory) Engine(ctx context.Context, inc Incarnation) ([]Record, error) {
+	if recs, err, ok := d.held(inc, true); ok {
+		return recs, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, d.client.cfg.Timeout)
 	defer cancel()
 	pause := d.client.cfg.Retry
 	for {
-		recs, err := d.try(ctx, inc)
+		recs, err := d.ask(ctx, inc)
 		if err == nil || !transient(err) {
 			return recs, err
 		}
 		select {
 		case <-ctx.Done():
+			if old, oldErr, ok := d.held(inc, false); ok && !errors.Is(err, ErrNotFound) {
+				return old, oldErr
+			}
 			return nil, err
 		case <-time.After(pause):
 			pause = min(2*pause, time.Second)
@@ -36,23 +73,127 @@ func (d *Directory) Engine(ctx context.Context, inc Incarnation) ([]Record, erro
 	}
 }
 
-func (d *Directory) try(ctx context.Context, inc Incarnation) ([]Record, error) {
-	recs, err := d.client.Engine(ctx, inc.Engine)
-	if err != nil {
-		return nil, err
+// held answers from the local copy, if there is one of this generation or a newer one; sure asks for one that must be right.
+func (d *Directory) held(inc Incarnation, sure bool) ([]Record, error, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peers[inc.Engine]
+	switch {
+	case p == nil, p.generation < inc.Generation, sure && !p.sure, !time.Now().Before(p.until):
+		return nil, nil, false
+	case p.generation > inc.Generation:
+		return nil, newer(inc, p.generation), true
 	}
-	for _, r := range recs {
-		switch {
-		case r.Generation > inc.Generation:
-			return nil, fmt.Errorf("metadata: engine %s: generation is %x; asked for %x: %w", inc.Engine, r.Generation, inc.Generation, ErrStale)
-		case r.Generation < inc.Generation:
-			return nil, fmt.Errorf("metadata: engine %s: generation is %x; asked for %x: %w", inc.Engine, r.Generation, inc.Generation, ErrNotFound)
+	return p.recs, p.err, true
+}
+
+func newer(inc Incarnation, known uint64) error {
+	return fmt.Errorf("metadata: engine %s: generation is %x; asked for %x: %w", inc.Engine, known, inc.Generation, ErrStale)
+}
+
+// ask makes one exchange about the engine, or waits for the one that is under way.
+func (d *Directory) ask(ctx context.Context, inc Incarnation) ([]Record, error) {
+	d.mu.Lock()
+	f := d.flights[inc.Engine]
+	if f == nil {
+		flying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.client.cfg.Timeout)
+		f = &flight{cancel: cancel, done: make(chan struct{}), sure: d.following}
+		d.flights[inc.Engine] = f
+		go func() {
+			defer cancel()
+			recs, err := d.client.Engine(flying, inc.Engine)
+			d.landed(f, inc, recs, err)
+		}()
+	}
+	f.waiters++
+	d.mu.Unlock()
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if f.waiters--; f.waiters == 0 {
+			d.dropLocked(inc.Engine, f)
+			f.cancel()
 		}
+		return nil, ctx.Err()
 	}
-	if _, err := complete(recs); err != nil {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return of(f.recs, inc)
+}
+
+// of returns the records if they are the whole of the incarnation.
+func of(recs []Record, inc Incarnation) ([]Record, error) {
+	first, err := complete(recs)
+	switch {
+	case len(recs) > 0 && recs[0].Generation > inc.Generation:
+		return nil, newer(inc, recs[0].Generation)
+	case err != nil:
 		return nil, fmt.Errorf("metadata: engine %s: %w: %w", inc.Engine, err, ErrNotFound)
+	case first.Generation < inc.Generation:
+		return nil, fmt.Errorf("metadata: engine %s: generation is %x; asked for %x: %w", inc.Engine, first.Generation, inc.Generation, ErrNotFound)
 	}
 	return recs, nil
+}
+
+// landed keeps an answer and hands it to all that wait for it.
+func (d *Directory) landed(f *flight, inc Incarnation, recs []Record, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f.recs, f.err = recs, err
+	close(f.done)
+	sure := f.sure && d.flights[inc.Engine] == f
+	d.dropLocked(inc.Engine, f)
+	var status *StatusError
+	switch {
+	case errors.As(err, &status) && status.Status == http.StatusForbidden:
+		d.keepLocked(inc.Engine, &heldPeer{generation: inc.Generation, err: err, until: time.Now().Add(refusedFor), sure: sure})
+	case errors.Is(err, ErrNotFound) && sure:
+		delete(d.peers, inc.Engine)
+	case err == nil:
+		if first, err := complete(recs); err == nil {
+			d.keepLocked(inc.Engine, &heldPeer{generation: first.Generation, recs: recs, until: leased(recs), sure: sure})
+		}
+	}
+}
+
+// refusedFor is how long a generation that the gateway refuses is not asked for again, unless something is told of it.
+const refusedFor = time.Minute
+
+// leased returns when the first of these records' leases ends, counted from now: clocks may differ.
+func leased(recs []Record) time.Time {
+	shortest := recs[0].Lifetime()
+	for _, r := range recs {
+		shortest = min(shortest, r.Lifetime())
+	}
+	return time.Now().Add(shortest)
+}
+
+func (d *Directory) dropLocked(engine string, f *flight) {
+	if d.flights[engine] == f {
+		delete(d.flights, engine)
+	}
+}
+
+// keepLocked keeps what is known of an engine. A full copy lets go of what has ended, and takes in nothing more if nothing has.
+func (d *Directory) keepLocked(engine string, p *heldPeer) {
+	if old := d.peers[engine]; old != nil && old.generation > p.generation {
+		return
+	}
+	if d.peers[engine] == nil && len(d.peers) >= d.client.cfg.Watch.Engines {
+		now := time.Now()
+		for name, old := range d.peers {
+			if !now.Before(old.until) {
+				delete(d.peers, name)
+			}
+		}
+		if len(d.peers) >= d.client.cfg.Watch.Engines {
+			return
+		}
+	}
+	d.peers[engine] = p
 }
 
 // transient reports whether a later try may succeed.
