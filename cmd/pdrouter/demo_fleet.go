@@ -28,6 +28,7 @@ type demoEngine struct {
 	tp         int
 	address    string // of the OpenAI routes
 	control    string // of the control routes
+	signKey    string // file of its own key, which its token is bound to
 }
 
 // demoFleet is a gateway with its engines, each a process of its own, and one engine apart from them all.
@@ -73,7 +74,8 @@ func startFleet(ctx context.Context, dir, transport string) (*demoFleet, error) 
 	for _, e := range f.engines {
 		err := f.start(e.name, "engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
 			"--listen", e.address, "--control", e.control, "--gateway", "http://"+agents, "--token-file", f.path(e.name+".token"),
-			"--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1], "--transport", transport)
+			"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1],
+			"--transport", transport)
 		if err != nil {
 			return f, err
 		}
@@ -96,7 +98,8 @@ func (f *demoFleet) start(name string, args ...string) error {
 	return err
 }
 
-// writeKeys makes the key that signs the agents' tokens, a token for each, and the gateway's own key.
+// writeKeys makes the key that signs the agents' tokens, a key for each engine and a token that is bound to it, and the
+// gateway's own key and token.
 func (f *demoFleet) writeKeys() error {
 	signer, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
@@ -120,9 +123,17 @@ func (f *demoFleet) writeKeys() error {
 		}
 		return os.WriteFile(f.path(file), []byte(t+"\n"), 0o600)
 	}
-	for _, e := range f.engines {
-		err := token(e.name+".token", auth.Grant{Subject: e.name, Engine: e.name, Role: e.role,
-			Scopes: []string{auth.WriteScope, auth.ReadScope}})
+	for i := range f.engines {
+		e := &f.engines[i]
+		key, err := auth.GenerateKey(auth.EdDSA)
+		if err != nil {
+			return err
+		}
+		if e.signKey, _, err = auth.WriteKey(f.path(e.name+"-keys"), key); err != nil {
+			return err
+		}
+		err = token(e.name+".token", auth.Grant{Subject: e.name, Engine: e.name, Role: e.role,
+			Scopes: []string{auth.WriteScope, auth.ReadScope}, Confirm: key.Public()})
 		if err != nil {
 			return err
 		}

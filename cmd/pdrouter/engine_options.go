@@ -20,7 +20,7 @@ type engineOptions struct {
 	cfg refengine.Config
 
 	listen, control, plane, advertise string
-	gateway, tokenFile                string
+	gateway, tokenFile, signKey       string
 	controlKeys, recordKeys           []string
 	issuer, transport, kvMemory       string
 	path                              string
@@ -58,6 +58,7 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	f.StringVar(&o.advertise, "advertise", "", "`host` that peers and the gateway reach this engine by; default: the addresses listened on")
 	f.StringVar(&o.gateway, "gateway", "", "`URL` of the gateway's agents' listener; without it the engine hands nothing over")
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` of the engine's token for the gateway")
+	f.StringVar(&o.signKey, "sign-key", "", "`file` of the engine's own private key, which its token is bound to: it signs the engine's records; none: the gateway signs them")
 	controlKeys := f.String("control-keys", "", "public keys of tokens for the control routes: `files` or folders, commas between; none: open, on loopback only")
 	recordKeys := f.String("record-keys", "", "public keys of the gateways that sign records: `files` or folders, commas between; none: the gateway is trusted")
 	f.StringVar(&o.issuer, "issuer", defaultIssuer, "issuer of these tokens")
@@ -114,6 +115,9 @@ func (o engineOptions) validate() error {
 			errs = append(errs, fmt.Errorf("engine: --token-file: %w", err))
 		}
 	}
+	if o.signKey != "" && o.gateway == "" {
+		errs = append(errs, errors.New("engine: --sign-key signs what the engine publishes; --gateway is missing"))
+	}
 	if len(o.controlKeys) == 0 && open(o.control) {
 		errs = append(errs, fmt.Errorf("engine: --control is %s without --control-keys; open control routes are for loopback only", o.control))
 	}
@@ -160,5 +164,18 @@ func (o engineOptions) client() (*metadata.Client, error) {
 			return nil, err
 		}
 	}
-	return metadata.NewClient(metadata.ClientConfig{URL: o.gateway}, metadata.TokenFile(o.tokenFile), trust, nil)
+	client, err := metadata.NewClient(metadata.ClientConfig{URL: o.gateway}, metadata.TokenFile(o.tokenFile), trust, nil)
+	if err != nil || o.signKey == "" {
+		return client, err
+	}
+	key, err := auth.LoadKey(o.signKey)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := auth.AgentSigner(key)
+	if err != nil {
+		return nil, fmt.Errorf("engine: --sign-key: %w", err)
+	}
+	client.SignWith(signer)
+	return client, nil
 }
