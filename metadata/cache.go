@@ -14,7 +14,7 @@ import (
 type CacheConfig struct {
 	Refresh time.Duration `yaml:"refresh"` // everything is read again this often, announced or not; default 10s
 	Settle  time.Duration `yaml:"settle"`  // announcements are gathered this long before they are followed; default 5ms
-	Read    time.Duration `yaml:"read"`    // time for one read, of up to 256 engines; default 2s
+	Read    time.Duration `yaml:"read"`    // time for one read, of up to 64 engines; default 2s
 	Retry   time.Duration `yaml:"retry"`   // pause after a failed read or a lost subscription, up to 8 times as long when they repeat; default 500ms
 }
 

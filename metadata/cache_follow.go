@@ -11,7 +11,7 @@ import (
 )
 
 // cacheBatch is how many engines are read at once and then shown at once.
-const cacheBatch = 256
+const cacheBatch = 64
 
 // bulk is a Store from which many engines can be read at once.
 type bulk interface {

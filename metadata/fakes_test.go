@@ -107,7 +107,7 @@ func later(rec Record, d time.Duration) Record {
 }
 
 // store returns a store over a real server.
-func store(t *testing.T, s *redistest.Server, v Voucher, prefix string) *Redis {
+func store(t testing.TB, s *redistest.Server, v Voucher, prefix string) *Redis {
 	t.Helper()
 	db, err := redisdb.Open(redisdb.Config{Address: s.Address()}, quiet())
 	if err != nil {

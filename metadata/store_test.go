@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"pdrouter/internal/redistest"
 )
 
 // conformance is what every Store must do.
@@ -23,6 +21,8 @@ func conformance(t *testing.T, open func(t *testing.T) Store) {
 		"delete by incarnation":          deleteByIncarnation,
 		"changes are announced":          announced,
 		"racing writers":                 racing,
+		"no set is ever torn":            untorn,
+		"many engines":                   many,
 		"nonsense is refused":            nonsense,
 	}
 	for name, test := range tests {
@@ -32,22 +32,6 @@ func conformance(t *testing.T, open func(t *testing.T) Store) {
 
 func TestMemoryConformance(t *testing.T) {
 	conformance(t, func(*testing.T) Store { return NewMemory() })
-}
-
-func TestRedisConformance(t *testing.T) {
-	server := redistest.Start(t)
-	v := newFakeVoucher("gateway")
-	n := 0
-	conformance(t, func(t *testing.T) Store {
-		n++
-		r := store(t, server, v, fmt.Sprintf("test%d", n))
-		t.Cleanup(func() {
-			if got := r.Quarantined(); got != 0 {
-				t.Errorf("%d values were quarantined; want 0", got)
-			}
-		})
-		return signing{r, v}
-	})
 }
 
 // signing signs what is put, as the handler does.
@@ -240,6 +224,65 @@ func racing(t *testing.T, s Store) {
 	recs, err := s.Engine(t.Context(), "prefill-0")
 	if err != nil || len(recs) != 1 || recs[0].Generation != 115 {
 		t.Errorf("got %+v, %v; want generation 115", recs, err)
+	}
+}
+
+// While runs of an engine replace each other, whoever reads sees ranks of one run alone, and never an older run than
+// before.
+func untorn(t *testing.T, s Store) {
+	const runs, ranks = 12, 4
+	var writers sync.WaitGroup
+	for rank := range ranks {
+		writers.Go(func() {
+			for g := range uint64(runs) {
+				if err := s.Put(t.Context(), record("prefill-0", 100+g, ranks, rank)); err != nil && !errors.Is(err, ErrStale) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	defer writers.Wait()
+	written := make(chan struct{})
+	go func() { writers.Wait(); close(written) }()
+	newest := uint64(0)
+	for done := false; !done; {
+		select {
+		case <-written:
+			done = true
+		default:
+		}
+		recs, err := s.Engine(t.Context(), "prefill-0")
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			t.Fatal(err)
+		}
+		for _, r := range recs {
+			if r.Generation != recs[0].Generation || r.Generation < newest {
+				t.Fatalf("read generation %d beside %d after %d", r.Generation, recs[0].Generation, newest)
+			}
+			newest = r.Generation
+		}
+	}
+	if recs, err := s.Engine(t.Context(), "prefill-0"); err != nil || len(recs) != ranks || recs[0].Generation != 100+runs-1 {
+		t.Errorf("got %d ranks of generation %d, %v; want %d of %d", len(recs), recs[0].Generation, err, ranks, 100+runs-1)
+	}
+}
+
+// More engines than are read at once.
+func many(t *testing.T, s Store) {
+	const engines = readBatch + 44
+	parallel(engines, func(i int) {
+		if err := s.Put(t.Context(), record(fmt.Sprintf("prefill-%03d", i), 7, 1, 0)); err != nil {
+			t.Error(err)
+		}
+	})
+	names, err := s.List(t.Context())
+	if err != nil || len(names) != engines || names[engines-1] != fmt.Sprintf("prefill-%03d", engines-1) {
+		t.Fatalf("%d engines, %v; want %d", len(names), err, engines)
+	}
+	c := newCache(t, s, CacheConfig{Read: time.Minute}, nil)
+	c.note(Change{})
+	if err := c.follow(t.Context()); err != nil || len(c.Engines()) != engines {
+		t.Errorf("the local copy has %d engines, %v; want %d", len(c.Engines()), err, engines)
 	}
 }
 

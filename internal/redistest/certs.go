@@ -21,7 +21,7 @@ type Certs struct {
 }
 
 // NewCerts makes an authority and what it has signed, for a day.
-func NewCerts(t *testing.T) Certs {
+func NewCerts(t testing.TB) Certs {
 	t.Helper()
 	dir := t.TempDir()
 	own := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
@@ -54,7 +54,7 @@ func (c Certs) Args(port int) []string {
 		"--tls-key-file", c.ServerKey, "--tls-auth-clients", "yes", "--tls-replication", "yes", "--tls-cluster", "yes"}
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
+func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -63,7 +63,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-func writeCert(t *testing.T, path string, c, by *x509.Certificate, key, byKey *ecdsa.PrivateKey) {
+func writeCert(t testing.TB, path string, c, by *x509.Certificate, key, byKey *ecdsa.PrivateKey) {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, c, by, &key.PublicKey, byKey)
 	if err != nil {
@@ -72,7 +72,7 @@ func writeCert(t *testing.T, path string, c, by *x509.Certificate, key, byKey *e
 	writePEM(t, path, "CERTIFICATE", der)
 }
 
-func writePEM(t *testing.T, path, kind string, der []byte) {
+func writePEM(t testing.TB, path, kind string, der []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)

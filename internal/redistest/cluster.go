@@ -8,13 +8,13 @@ import (
 
 // Cluster is a Redis Cluster of three masters.
 type Cluster struct {
-	t       *testing.T
+	t       testing.TB
 	servers []*Server
 }
 
 // StartCluster starts three masters, each with so many replicas, and returns when all slots are served and every node
 // knows it. A node that is silent for a second is taken for dead. args go to the servers.
-func StartCluster(t *testing.T, replicas int, args ...string) *Cluster {
+func StartCluster(t testing.TB, replicas int, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	nodes := 3 * (1 + replicas)

@@ -10,7 +10,7 @@ import (
 
 // freePorts returns n ports of loopback that nobody listens on at this moment. They lie below the ports that systems
 // give to outgoing connections: else one process that dials another's port before it listens may take the very port.
-func freePorts(t *testing.T, n int) []int {
+func freePorts(t testing.TB, n int) []int {
 	t.Helper()
 	const first, last = 12000, 20000
 	var out []int

@@ -16,7 +16,7 @@ import (
 
 // Server is a real server that a test can kill and start again at the same address.
 type Server struct {
-	t       *testing.T
+	t       testing.TB
 	path    string
 	dir     string
 	args    []string
@@ -29,7 +29,7 @@ type Server struct {
 }
 
 // Start starts a server on a socket in a folder of its own; the test is skipped if there is none to start.
-func Start(t *testing.T, args ...string) *Server {
+func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := newServer(t)
 	s.network, s.at = "unix", filepath.Join(s.dir, "s")
@@ -39,7 +39,7 @@ func Start(t *testing.T, args ...string) *Server {
 }
 
 // StartTCP starts a server on a free port of loopback.
-func StartTCP(t *testing.T, args ...string) *Server {
+func StartTCP(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := newServer(t)
 	s.listen(freePorts(t, 1)[0])
@@ -49,7 +49,7 @@ func StartTCP(t *testing.T, args ...string) *Server {
 }
 
 // StartTLS starts a server on a free port of loopback that speaks TLS alone and asks its clients for certificates.
-func StartTLS(t *testing.T, certs Certs, args ...string) *Server {
+func StartTLS(t testing.TB, certs Certs, args ...string) *Server {
 	t.Helper()
 	s := newServer(t)
 	s.listen(freePorts(t, 1)[0])
@@ -58,7 +58,7 @@ func StartTLS(t *testing.T, certs Certs, args ...string) *Server {
 	return s
 }
 
-func newServer(t *testing.T) *Server {
+func newServer(t testing.TB) *Server {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Server) try(args ...string) (string, error) {
 }
 
 // eventually waits long for what must come; it is for what real processes do.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {

@@ -12,14 +12,14 @@ const MasterName = "pdrouter"
 
 // Sentinels are a master, two replicas, and three Sentinels that watch them.
 type Sentinels struct {
-	t       *testing.T
+	t       testing.TB
 	servers []*Server // the first was the master at the start
 	watches []*Server
 }
 
 // StartSentinel starts them and returns when the Sentinels know everybody. The Sentinels take a master that is silent
 // for 300 ms for dead. args go to the servers.
-func StartSentinel(t *testing.T, args ...string) *Sentinels {
+func StartSentinel(t testing.TB, args ...string) *Sentinels {
 	t.Helper()
 	s := &Sentinels{t: t}
 	ports := freePorts(t, 6)

@@ -1,0 +1,149 @@
+package metadata
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pdrouter/internal/redistest"
+)
+
+func BenchmarkCacheLookup(b *testing.B) {
+	s := NewMemory()
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprintf("prefill-%d", i)
+		if err := s.Put(b.Context(), record(names[i], 7, 1, 0)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c, err := NewCache(s, CacheConfig{}, nil, quiet())
+	if err != nil {
+		b.Fatal(err)
+	}
+	c.note(Change{})
+	if err := c.follow(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if _, ok := c.Engine(names[i%len(names)]); !ok {
+			b.Fatal("unknown")
+		}
+		i++
+	}
+}
+
+// BenchmarkCacheStart1000x8 is what a gateway that starts does with 8,000 signed records in a real Redis, and what it
+// does with them when it looks again.
+func BenchmarkCacheStart1000x8(b *testing.B) {
+	const engines, ranks = 1000, 8
+	s := fleetOf(b, redistest.Start(b), engines, ranks)
+	full := func() *Cache {
+		c, err := NewCache(s, CacheConfig{}, nil, quiet())
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.note(Change{})
+		if err := c.follow(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		return c
+	}
+	b.Run("start", func(b *testing.B) {
+		for b.Loop() {
+			if st := full().Stats(); st.Engines != engines || st.Records != engines*ranks {
+				b.Fatalf("stats are %+v", st)
+			}
+		}
+	})
+	b.Run("refresh", func(b *testing.B) {
+		c := full()
+		for b.Loop() {
+			c.note(Change{})
+			if err := c.follow(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if st := c.Stats(); st.Records != engines*ranks {
+			b.Fatalf("%d records were fetched; want each once", st.Records)
+		}
+	})
+}
+
+// fleetOf returns a store with the signed records of so many engines, for an hour.
+func fleetOf(t testing.TB, server *redistest.Server, engines, ranks int) signing {
+	t.Helper()
+	v := newFakeVoucher("gateway")
+	s := signing{store(t, server, v, "pdrouter"), v}
+	parallel(engines, func(i int) {
+		for rank := range ranks {
+			rec := record(fmt.Sprintf("prefill-%d", i), 7, ranks, rank)
+			rec.Expires = rec.Published.Add(time.Hour)
+			if err := s.Put(t.Context(), rec); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return s
+}
+
+// A gateway that starts reads every record once; when it looks again it fetches what has changed, and nothing else.
+func TestCacheFetchesWhatIsNew(t *testing.T) {
+	const engines, ranks = 100, 2 // more than one batch
+	server := redistest.Start(t)
+	s := fleetOf(t, server, engines, ranks)
+	c := newCache(t, s, CacheConfig{}, nil)
+	look := func(want uint64) {
+		t.Helper()
+		c.note(Change{})
+		if err := c.follow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if st := c.Stats(); st.Engines != engines || st.Records != want {
+			t.Fatalf("stats are %+v; want %d engines and %d records", st, engines, want)
+		}
+	}
+	look(engines * ranks)
+	look(engines * ranks)
+	put(t, s, later(record("prefill-7", 7, ranks, 1), time.Second), nil)
+	look(engines*ranks + 1)
+	put(t, s, record("prefill-8", 8, ranks, 0), nil) // a new run
+	look(engines*ranks + 2)
+	look(engines*ranks + 2)
+}
+
+// Two gateways on one Redis: each sees what is published through the other.
+func TestCacheSeesOtherGateways(t *testing.T) {
+	const changes = 200
+	server := redistest.Start(t)
+	v := newFakeVoucher("gateway")
+	var stores [2]signing
+	var caches [2]*Cache
+	for i := range stores {
+		stores[i] = signing{store(t, server, v, "pdrouter"), v}
+		caches[i] = newCache(t, stores[i], CacheConfig{Refresh: time.Hour}, nil)
+		background(t, caches[i].Run)
+		eventually(t, "a subscription", func() bool { return caches[i].Stats().Watches == 1 })
+	}
+	var took []time.Duration
+	rec := record("prefill-0", 7, 1, 0)
+	for i := range changes {
+		rec = later(rec, time.Millisecond)
+		begun := time.Now()
+		put(t, stores[i%2], rec, nil)
+		for end := begun.Add(30 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+			if got, ok := caches[1-i%2].Engine("prefill-0"); ok && got[0].Published.Equal(rec.Published) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("change %d was never seen", i)
+			}
+		}
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	t.Logf("from put at one gateway to the other's copy, %d changes: p50 %v, p99 %v", changes, took[changes/2], took[changes*99/100])
+}

@@ -1,0 +1,105 @@
+package metadata
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/internal/redisdb"
+	"pdrouter/internal/redistest"
+)
+
+// leastACL is what a gateway's user must be allowed, and all that it may.
+const leastACL = "on >a-password resetkeys ~pdrouter:* resetchannels &pdrouter:* -@all +ping +client|setname +eval +evalsha " +
+	"+hget +hset +hlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore +publish +subscribe"
+
+// clusterACL is what it needs besides in a cluster.
+const clusterACL = " +cluster|slots +cluster|shards +command"
+
+// user returns what gives a server a user.
+func user(acl string) []string { return append([]string{"--user", "gateway"}, strings.Fields(acl)...) }
+
+// TestRedisConformance: one suite over every way to reach Redis.
+func TestRedisConformance(t *testing.T) {
+	password := writeTemp(t, "a-password\n")
+	for name, start := range map[string]func(t *testing.T) redisdb.Config{
+		"socket": func(t *testing.T) redisdb.Config { return redisdb.Config{Address: redistest.Start(t).Address()} },
+		"TLS, client certificate, least ACL": func(t *testing.T) redisdb.Config {
+			certs := redistest.NewCerts(t)
+			server := redistest.StartTLS(t, certs, append(user(leastACL), "--user", "default", "off")...)
+			return redisdb.Config{Address: server.Address(), TLS: true, CAFile: certs.CA, CertFile: certs.ClientCert,
+				CertKeyFile: certs.ClientKey, Username: "gateway", PasswordFile: password}
+		},
+		"Sentinel": func(t *testing.T) redisdb.Config {
+			s := redistest.StartSentinel(t, user(leastACL)...)
+			return redisdb.Config{Sentinel: redisdb.Sentinel{Master: redistest.MasterName, Addresses: s.Addresses()},
+				Username: "gateway", PasswordFile: password}
+		},
+		"Cluster": func(t *testing.T) redisdb.Config {
+			c := redistest.StartCluster(t, 0, user(leastACL+clusterACL)...)
+			return redisdb.Config{Cluster: c.Addresses(), Username: "gateway", PasswordFile: password}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := start(t)
+			v := newFakeVoucher("gateway")
+			n := 0
+			conformance(t, func(t *testing.T) Store {
+				n++
+				r := storeOf(t, cfg, v, fmt.Sprintf("pdrouter:test%d", n))
+				t.Cleanup(func() {
+					if got := r.Quarantined(); got != 0 {
+						t.Errorf("%d values were quarantined; want 0", got)
+					}
+				})
+				return signing{r, v}
+			})
+		})
+	}
+}
+
+// The least ACL keeps a gateway from everything that is not its own.
+func TestRedisLeastACL(t *testing.T) {
+	server := redistest.Start(t, user(leastACL)...)
+	cfg := redisdb.Config{Address: server.Address(), Username: "gateway", PasswordFile: writeTemp(t, "a-password")}
+	s := storeOf(t, cfg, nil, "other")
+	if err := s.Put(t.Context(), record("prefill-0", 7, 1, 0)); err == nil || !strings.Contains(err.Error(), "permission") {
+		t.Errorf("keys of another prefix: got %v; want no permission", err)
+	}
+	for _, args := range [][]any{{"FLUSHALL"}, {"KEYS", "*"}, {"CONFIG", "GET", "*"}, {"SUBSCRIBE", "other"}, {"GET", "pdrouter:x"}} {
+		if err := s.db.Do(t.Context(), args...).Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%v: got %v; want NOPERM", args, err)
+		}
+	}
+}
+
+// A put whose answer was lost is sent again by the driver, and must not be taken for somebody else's.
+func TestRedisPutSentAgain(t *testing.T) {
+	s := store(t, redistest.Start(t), nil, "pdrouter")
+	rec := record("prefill-0", 7, 1, 0)
+	value := marshal(t, rec)
+	send := func(call string) any {
+		got, err := s.eval(t.Context(), putScript, []string{s.engineKey(rec.Engine), s.rankKey(rec.Incarnation, "0/0/0")},
+			padded(rec.Generation), padded(uint64(rec.Published.UnixNano()))+call, "0/0/0", value, 60000, 60000, s.channel(), "x").Slice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got[0]
+	}
+	if first, again, other := send("aaaaaaaa"), send("aaaaaaaa"), send("bbbbbbbb"); first != int64(1) || again != int64(1) || other != int64(0) {
+		t.Errorf("got %v, %v and %v; want 1, 1 and 0", first, again, other)
+	}
+}
+
+// storeOf returns a store over a real server.
+func storeOf(t testing.TB, cfg redisdb.Config, v Voucher, prefix string) *Redis {
+	t.Helper()
+	cfg.Timeout, cfg.Dial = 5*time.Second, 5*time.Second // these tests are not about time
+	db, err := redisdb.Open(cfg, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return NewRedis(db, prefix, v, quiet())
+}
