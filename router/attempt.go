@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -92,8 +91,7 @@ func (a *attempt) arrived() {
 
 // unsent reports that no byte of the decode leg has left, though it was to be asked: something came first.
 func (a *attempt) unsent() bool {
-	var up *upstreamError
-	return a.toDecode || errors.As(a.decode.err, &up) && up.Phase == phaseDial
+	return a.toDecode || a.decode.unsent()
 }
 
 // askPrefill asks the prefill leg and returns what came of it. If both legs are out at once it runs on a goroutine of
@@ -120,6 +118,8 @@ func (x *exchange) askPrefill(a *attempt, req *letter) mail {
 			e.why = whyNone
 			if conn.mode() == together {
 				a.expect(r.cfg.Timeouts.Transfer)
+			} else {
+				r.sawRun(l.engine, l.ans.kv)
 			}
 		case evPrefillMoved:
 			e.why = whyMoved

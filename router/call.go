@@ -75,6 +75,12 @@ func (l *call) header(dst []field, request, traceparent string, stream bool) []f
 	return dst
 }
 
+// unsent reports that the leg has failed before a byte of it has left.
+func (l *call) unsent() bool {
+	var up *upstreamError
+	return errors.As(l.err, &up) && up.Phase == phaseDial
+}
+
 // verdict is what an engine's behaviour means, for either leg.
 type verdict uint8
 

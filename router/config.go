@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strconv"
 	"time"
@@ -52,6 +53,10 @@ type Engine struct {
 	// Control is the base URL of the engine's control routes; connector kvplane only, optional: without it there
 	// are no books and a cancel is only the closing of both legs.
 	Control string `yaml:"control"`
+	// SideChannel is host:port of the engine's handshake side channel; connectors vllm-nixl-push and vllm-nixl-pull only,
+	// optional. A prefill engine reports its own, which is used if this is empty; for a decode engine that is compared with
+	// prefill before anything is sent to it, and looked at.
+	SideChannel string `yaml:"side_channel"`
 	// KeyFile is a file with the credential that the engine wants as a bearer token. Default: none is sent.
 	KeyFile string `yaml:"key_file"`
 }
@@ -72,6 +77,8 @@ type Timeouts struct {
 	Ending   time.Duration `yaml:"ending"`   // a leg that runs on after its request has ended; default 60s
 	Drain    time.Duration `yaml:"drain"`    // requests in flight at shutdown; default 30s
 	Health   time.Duration `yaml:"health"`   // between two health checks of an engine; default 2s
+	// SideChannel is between two looks at a stock engine's side channel, and the time of each; default 5s.
+	SideChannel time.Duration `yaml:"side_channel"`
 }
 
 // Limits are the router's bounds. Zero means the default.
@@ -118,6 +125,7 @@ func (c Config) withDefaults() Config {
 	d(&t.Ending, 60*time.Second)
 	d(&t.Drain, 30*time.Second)
 	d(&t.Health, 2*time.Second)
+	d(&t.SideChannel, 5*time.Second)
 	n(&l.Body, 32<<20)
 	n(&l.Answer, 64<<20)
 	n(&l.Event, 4<<20)
@@ -211,6 +219,7 @@ func (m Model) validate(key string, engines map[string]string, v *faults) {
 			if e.Control != "" && m.Connector != ConnectorKVPlane {
 				v.add(at+".control", "is set", "no control routes for connector "+m.Connector)
 			}
+			v.sideChannel(at+".side_channel", e.SideChannel, m.Connector)
 		}
 	}
 }
@@ -223,6 +232,7 @@ func (t Timeouts) validate(v *faults) {
 		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"answer", t.Answer},
 		{"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
 		{"ending", t.Ending}, {"drain", t.Drain}, {"health", t.Health},
+		{"side_channel", t.SideChannel},
 	} {
 		if f.d < 0 {
 			v.add("timeouts."+f.key, "is "+f.d.String(), "more than 0")
@@ -250,6 +260,21 @@ type faults []error
 
 func (v *faults) add(key, is, want string) {
 	*v = append(*v, fmt.Errorf("%s %s; want %s", key, is, want))
+}
+
+// sideChannel checks the address of a stock engine's side channel.
+func (v *faults) sideChannel(key, s, connector string) {
+	if s == "" {
+		return
+	}
+	if connector != ConnectorPush && connector != ConnectorPull {
+		v.add(key, "is set", "no side channel for connector "+connector)
+		return
+	}
+	host, port, err := net.SplitHostPort(s)
+	if n, perr := strconv.Atoi(port); err != nil || host == "" || perr != nil || n < 1 || n > 65535 {
+		v.add(key, fmt.Sprintf("is %q", s), "host:port, such as 10.0.0.7:5600")
+	}
 }
 
 // url checks that s is the base URL of an HTTP server.

@@ -98,10 +98,10 @@ func (c *couple) last(pair metadata.Pair) error {
 	return c.err
 }
 
-// shakes reports whether engines of the connector must know each other before a request can be split over them.
+// shakes reports whether engines of the connector shake hands before they hand anything over.
 func shakes(conn connector) bool {
 	switch conn.(type) {
-	case push, plane:
+	case push, pull, plane:
 		return true
 	}
 	return false

@@ -287,14 +287,15 @@ func (x *exchange) choose() (policies.Choice, policies.Fleet) {
 	switch m.conn.(type) {
 	case none:
 		q.Unsplittable = policies.Aggregated
-	case plane:
+	default:
 		f.Pairable = x.pairable
 	}
 	return x.r.parts.Planner.Choose(q, f, policies.Draw{Turn: m.turn.Add(1), Random: rand.Uint64()}), f
 }
 
 func (x *exchange) pairable(p, d int) bool {
-	return x.r.agree(x.m.couple(p, d)) == nil
+	c := x.m.couple(p, d)
+	return x.r.agree(c) == nil && (c.prefill.side == nil || !x.r.doubtful(c))
 }
 
 // pair readies the attempt's pair, or has the owner park for it.

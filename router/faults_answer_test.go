@@ -76,7 +76,7 @@ func TestFault58LongAnswer(t *testing.T) {
 			s := newPool(t, connector, 1, 1, nil)
 			s.cfg.Timeouts.Transfer = 500 * time.Millisecond
 			g := start(t, s.cfg, Parts{})
-			if connector == ConnectorPush {
+			if connector != ConnectorNone {
 				g.warmed()
 			}
 			leg := "decode"

@@ -28,7 +28,7 @@ func TestFault53and60Streams(t *testing.T) {
 			t.Run(connector+" "+row.name, func(t *testing.T) {
 				s := newPool(t, connector, 1, 1, nil)
 				g := start(t, s.cfg, Parts{})
-				if connector == ConnectorPush {
+				if connector != ConnectorNone {
 					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 				}
 				s.d[0].mu.Lock()
@@ -83,7 +83,7 @@ func TestFault58ClientLeaves(t *testing.T) {
 			t.Run(connector+" "+row.name, func(t *testing.T) {
 				s := newPool(t, connector, 1, 1, nil)
 				g := start(t, s.cfg, Parts{})
-				if connector == ConnectorPush {
+				if connector != ConnectorNone {
 					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 					g.settled()
 				}

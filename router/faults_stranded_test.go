@@ -26,9 +26,7 @@ func TestStranded(t *testing.T) {
 			s.cfg.Limits.Attempts = 1
 			s.cfg.Timeouts.Answer, s.cfg.Timeouts.Ending = 2*time.Second, time.Second
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-			if row.connector == ConnectorPush {
-				g.warmed()
-			}
+			g.warmed()
 			s.setFaults(row.faults)
 			prefills, decodes := s.c.count("", "prefill"), s.c.count("", "decode")
 			if row.leaves {

@@ -50,7 +50,8 @@ type engine struct {
 	// generation counts the starts of an engine that does not publish its own: it grows whenever the engine comes
 	// back or names itself anew, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64
-	coord      atomic.Pointer[coordinates] // connector vllm-nixl-push
+	coord      atomic.Pointer[coordinates] // of a stock prefill engine that has answered; nil until then
+	side       *side                       // of a stock engine; nil of others
 	enrolment  atomic.Pointer[enrolment]   // connector kvplane; of the run that was last given a ticket
 }
 
@@ -62,13 +63,20 @@ func newFleet(cfg Config) (*fleet, error) {
 			key  string
 			from []Engine
 			to   *[]*engine
-		}{{"prefill", mc.Prefill, &m.prefill}, {"decode", mc.Decode, &m.decode}, {"engines", mc.Engines, &m.decode}} {
+			role metadata.Role
+		}{
+			{"prefill", mc.Prefill, &m.prefill, metadata.Prefill}, {"decode", mc.Decode, &m.decode, metadata.Decode},
+			{"engines", mc.Engines, &m.decode, metadata.Both},
+		} {
 			for j, ec := range list.from {
 				e, err := newEngine(ec, cfg)
 				if err != nil {
 					return nil, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err)
 				}
 				_, e.publishes = m.conn.(plane)
+				if stocked(m.conn) {
+					e.side = newSide(m.conn, list.role, ec)
+				}
 				*list.to = append(*list.to, e)
 				f.engines = append(f.engines, e)
 			}

@@ -17,7 +17,7 @@ type handoff struct {
 	shape    shape
 	// prefill and decode are the runs of the engines that publish their own generation (connector kvplane).
 	prefill, decode metadata.Incarnation
-	coord           *coordinates // of the prefill engine (connector vllm-nixl-push)
+	coord           *coordinates // of the prefill engine, if it is a stock one
 	kv              []byte       // what prefill answered; nil until then
 	validMS         int64        // how long the transfer may take
 	// prefillTicket and decodeTicket are what the engines of connector kvplane want to see; nil without a key to sign them.
@@ -42,6 +42,7 @@ type coordinates struct {
 	TP       int
 	PP       int
 	DCP      int
+	Mode     string // "push" or "pull"; "" of engines that do not say
 
 	quoted []byte // the engine id as it stands in JSON
 }
@@ -54,6 +55,7 @@ func parseCoordinates(kv []byte) (*coordinates, bool) {
 	}
 	c := &coordinates{Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp}
 	c.EngineID, c.Host = string(unescape(nil, p.engine)), string(unescape(nil, p.host))
+	c.Mode = string(unescape(nil, p.mode))
 	c.quoted = appendString(nil, c.EngineID)
 	return c, true
 }

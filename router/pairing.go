@@ -31,9 +31,12 @@ func (r *Router) records(e *engine) []metadata.Record {
 	return records
 }
 
-// agree says why two engines that publish records cannot be paired, nil if they can. The judgement is kept as long
-// as neither engine publishes anew.
+// agree says why two engines cannot be paired, nil if they can. The judgement of engines that publish records is kept
+// as long as neither publishes anew.
 func (r *Router) agree(c *couple) error {
+	if !c.prefill.publishes {
+		return r.agreeStock(c)
+	}
 	pr, dr := r.records(c.prefill), r.records(c.decode)
 	if len(pr) == 0 || len(dr) == 0 {
 		return errNoRecords
@@ -53,11 +56,11 @@ func (r *Router) agree(c *couple) error {
 
 // runsOf names the runs of both engines that would shake hands now, or says why they cannot.
 func (r *Router) runsOf(c *couple) (metadata.Pair, error) {
-	if !c.prefill.publishes {
-		return metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()}, nil
-	}
 	if err := r.agree(c); err != nil {
 		return metadata.Pair{}, err
+	}
+	if !c.prefill.publishes {
+		return metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()}, nil
 	}
 	p, d, ok := r.incarnations(c.prefill, c.decode)
 	if !ok {
@@ -85,46 +88,28 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	if c.conn.mode() == together && c.prefill.publishes {
 		return r.probePlane(ctx, c, pair, a, b)
 	}
-	return r.probePush(ctx, c, a, b)
+	return r.probeStock(ctx, c, a, b)
 }
 
 // ask sends one leg of a probe and reads its answer. The leg must be open.
 func (r *Router) ask(l *call, request string, body []byte) error {
+	_, err := r.askOnce(l, request, body, false)
+	return err
+}
+
+// askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
+func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
 	defer l.end()
 	limit := r.cfg.Limits.Answer
-	v := l.send(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, "", false), Body: body}, limit)
+	v := l.send(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, "", false), Body: body, Once: once}, limit)
 	if v == vUsable {
 		v = l.whole(limit)
 	}
 	r.noteHealth(l, v)
 	if v != vUsable {
-		return fmt.Errorf("router: probe: engine %s: status %d: %s", l.engine.name, l.status, l.cause())
+		return v, fmt.Errorf("router: probe: engine %s: status %d: %s", l.engine.name, l.status, l.cause())
 	}
-	return nil
-}
-
-// probePush asks stock engines one after the other: prefill's answer has its coordinates, which decode needs.
-func (r *Router) probePush(ctx context.Context, c *couple, a *attempt, b *body) error {
-	p, d := c.prefill, c.decode
-	a.prefill.open(ctx, p)
-	if err := r.ask(&a.prefill, a.h.request, b.prefill(nil, c.conn.prefillParams(nil, &a.h))); err != nil {
-		return err
-	}
-	at, ok := parseCoordinates(a.prefill.ans.kv)
-	if !ok {
-		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
-	}
-	a.h.coord = at
-	a.decode.open(ctx, d)
-	if err := r.ask(&a.decode, a.h.request, b.prefill(nil, c.conn.decodeParams(nil, &a.h))); err != nil {
-		return err
-	}
-	if old := p.coord.Load(); old != nil && old.EngineID != at.EngineID {
-		r.moved(p, at) // the pair is of a run that is over: whoever waits is told
-		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
-	}
-	p.coord.Store(at)
-	return nil
+	return v, nil
 }
 
 // probePlane asks both engines at once, as every request of connector kvplane does: their agents look each other up

@@ -3,6 +3,7 @@ package router
 // handed is what a stock prefill engine's kv_transfer_params say, read in one pass. Its bytes lie in the answer.
 type handed struct {
 	engine, host, request []byte // escapes as written; empty if absent or null
+	mode                  []byte // transfer_mode, as the others
 	port, tp, pp, dcp     int
 	remote                bool // do_remote_prefill
 	blocks                bool // remote_block_ids is a list
@@ -27,6 +28,8 @@ func parseHanded(kv []byte) (handed, bool) {
 			p.host, _, _ = s.str()
 		case "remote_request_id":
 			p.request, _, _ = s.str()
+		case "transfer_mode":
+			p.mode, _, _ = s.str()
 		case "remote_port":
 			s.whole(&p.port)
 		case "tp_size":

@@ -39,6 +39,7 @@ type Parts struct {
 	Planner Planner                // nil: policies.Default()
 	Clients Clients                // nil: everybody may call
 	Records Records                // nil: no engine of connector kvplane can be paired
+	Stock   Stock                  // asks stock engines for their ranks; nil: they are not asked
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
 	Observe func(Summary)          // called once per finished request, from many goroutines; must not block

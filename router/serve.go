@@ -51,18 +51,20 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// Run checks the engines' health, makes engines known to each other, and follows the engines' event streams
-// until ctx ends.
+// Run checks the engines' health, makes engines known to each other, looks at stock engines' side channels, and follows
+// the event streams of the others until ctx ends.
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.keepWarm(ctx) })
 	wg.Go(func() { r.fleet.watch(ctx, r.cfg.Timeouts.Health, r.log, r.changed) })
 	for _, e := range r.fleet.engines {
-		if e.control == "" {
-			continue
+		if e.side != nil && r.parts.Stock != nil {
+			wg.Go(func() { r.watchSide(ctx, e) })
 		}
-		wg.Go(func() { r.follow(ctx, e) })
+		if e.control != "" {
+			wg.Go(func() { r.follow(ctx, e) })
+		}
 	}
 	<-ctx.Done()
 	return nil

@@ -103,6 +103,7 @@ func (r *Router) moved(e *engine, c *coordinates) {
 	}
 	e.generation.Add(1)
 	e.coord.Store(c)
+	e.look()
 	r.pairs.Forget(e.name)
 	r.log.Info("engine restarted", "engine", e.name)
 	r.rewarm()
@@ -117,6 +118,7 @@ func (r *Router) changed(e *engine, up bool) {
 	if !e.publishes {
 		e.generation.Add(1)
 		e.coord.Store(nil)
+		e.look()
 		r.pairs.Forget(e.name)
 	}
 	r.rewarm()

@@ -15,7 +15,7 @@ import (
 // TestPairsShakeHandsBeforeRequests: every pair of engines that can hand over has done so once before a client asks,
 // whoever of them comes first, and a request needs nothing more.
 func TestPairsShakeHandsBeforeRequests(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorKVPlane} {
+	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
 		t.Run(connector, func(t *testing.T) {
 			var s *pool
 			parts := Parts{}

@@ -1,0 +1,257 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// Stock asks stock engines what they say of their ranks, and has it published. Its methods are called off every
+// request's path, may block until their context ends, and must be safe for concurrent use.
+type Stock interface {
+	// First asks for the first rank of whichever run of the engine answers; EngineID says which.
+	First(ctx context.Context, at SideChannel) (metadata.Record, error)
+	// All asks for all ranks of the run that is named, and fails if another one answers.
+	All(ctx context.Context, at SideChannel) ([]metadata.Record, error)
+	// Publish stores the records of one run of an engine, and vouches for them. It returns metadata.ErrStale if the store
+	// knows something newer.
+	Publish(ctx context.Context, recs []metadata.Record) error
+	// Withdraw removes the records of a run that is over. It is no error if they are gone.
+	Withdraw(ctx context.Context, recs []metadata.Record) error
+}
+
+// SideChannel is where a stock engine answers questions about its ranks.
+type SideChannel struct {
+	Host     string
+	Port     int
+	EngineID string        // of the run that has said so; "" if no run has
+	Size     metadata.Rank // as that run has said; zero if no run has
+}
+
+// side is the side channel of a stock engine, and what is known of it. Only what requests read may be read by others than
+// the one goroutine that looks at the channel.
+type side struct {
+	conn connector
+	role metadata.Role
+	http string
+	host string // of the configuration; "" if the engine's own report counts
+	port int
+	wake chan struct{} // has room for one: the channel is to be looked at
+
+	seen atomic.Pointer[sighting] // what requests read; nil until the channel was looked at
+
+	missed int // looks in a row that got no answer
+	recs   []metadata.Record
+}
+
+// sighting is what the latest look at a side channel has shown. It is never changed.
+type sighting struct {
+	run    string // the engine id; "" if no run has ever answered or reported
+	compat string // "" until the run has answered
+	gone   bool   // two looks in a row got no answer
+}
+
+// dead reports whether the channel of this run has answered, and does not any more.
+func (s *sighting) dead() bool { return s.gone && s.compat != "" }
+
+// stockLease is how long a record of a stock engine lives without renewal, at least.
+const stockLease = 30 * time.Second
+
+// newSide returns the side channel of a stock engine. The address was validated.
+func newSide(conn connector, role metadata.Role, ec Engine) *side {
+	s := &side{conn: conn, role: role, http: ec.URL, wake: make(chan struct{}, 1)}
+	if ec.SideChannel != "" {
+		host, port, _ := net.SplitHostPort(ec.SideChannel)
+		s.host = host
+		s.port, _ = strconv.Atoi(port)
+	}
+	return s
+}
+
+// channel returns where the engine's run of these coordinates is to be asked, and false if that is not known.
+func (e *engine) channel(c *coordinates) (SideChannel, bool) {
+	at := SideChannel{Host: e.side.host, Port: e.side.port}
+	if c != nil {
+		at.EngineID, at.Size = c.EngineID, metadata.Rank{DP: 1, PP: c.PP, TP: c.TP}
+		if at.Host == "" {
+			at.Host, at.Port = c.Host, c.Port
+		}
+	}
+	return at, at.Host != ""
+}
+
+// sighting returns what is known of the side channel of the engine's present run; the zero value is nothing.
+func (e *engine) sighting() sighting {
+	if e.side == nil {
+		return sighting{}
+	}
+	s := e.side.seen.Load()
+	if s == nil {
+		return sighting{}
+	}
+	if e.side.role == metadata.Prefill { // its answers name its run; of a decode engine only the channel does
+		if c := e.coord.Load(); c == nil || c.EngineID != s.run {
+			return sighting{}
+		}
+	}
+	return *s
+}
+
+// look has the side channel looked at soon. It never blocks.
+func (e *engine) look() {
+	if e.side == nil {
+		return
+	}
+	select {
+	case e.side.wake <- struct{}{}:
+	default:
+	}
+}
+
+// agreeStock says why two stock engines cannot be paired, nil if nothing is known against it.
+func (r *Router) agreeStock(c *couple) error {
+	p, d := c.prefill, c.decode
+	if at := p.coord.Load(); at != nil && !at.moves(c.conn) {
+		return &metadata.Unpairable{Reason: metadata.OtherConnector, Text: p.name + " says that it moves KV by " + at.Mode + "; the connector is " + c.conn.name()}
+	}
+	x, y := p.sighting(), d.sighting()
+	switch {
+	case x.dead():
+		return &metadata.Unpairable{Reason: metadata.SideChannelDead, Text: p.name + " does not answer there any more"}
+	case y.dead():
+		return &metadata.Unpairable{Reason: metadata.SideChannelDead, Text: d.name + " does not answer there any more"}
+	case x.compat != "" && y.compat != "" && x.compat != y.compat:
+		return &metadata.Unpairable{Reason: metadata.Incompatible, Text: "digests are " + strconv.Quote(x.compat) + " and " + strconv.Quote(y.compat)}
+	}
+	return nil
+}
+
+// stocked reports whether the connector is one of stock engines.
+func stocked(conn connector) bool {
+	switch conn.(type) {
+	case push, pull:
+		return true
+	}
+	return false
+}
+
+// moves reports whether an engine that has said how it moves KV does so as the connector wants.
+func (c *coordinates) moves(conn connector) bool {
+	switch conn.(type) {
+	case push:
+		return c.Mode == "" || c.Mode == "push"
+	case pull:
+		return c.Mode == "" || c.Mode == "pull"
+	}
+	return true
+}
+
+// doubtful reports whether requests had better go elsewhere than to a pair that has not shaken hands: prefill's side
+// channel has not answered, and decode may need it. Whether it does is for the handshake to find out.
+func (r *Router) doubtful(c *couple) bool {
+	if s := c.prefill.sighting(); !s.gone {
+		return false
+	}
+	return !r.pairs.Ready(metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()})
+}
+
+// watchSide looks at an engine's side channel now and then, until ctx ends.
+func (r *Router) watchSide(ctx context.Context, e *engine) {
+	tick := time.NewTicker(r.cfg.Timeouts.SideChannel)
+	defer tick.Stop()
+	for {
+		looking, cancel := context.WithTimeout(ctx, max(r.cfg.Timeouts.SideChannel, time.Second))
+		r.lookAt(looking, e)
+		cancel()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.side.wake:
+		}
+	}
+}
+
+// lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
+func (r *Router) lookAt(ctx context.Context, e *engine) {
+	s, c := e.side, e.coord.Load()
+	at, ok := e.channel(c)
+	if !ok || e.down.Load() {
+		return
+	}
+	was := sighting{}
+	if seen := s.seen.Load(); seen != nil {
+		was = *seen
+	}
+	if at.EngineID != "" && at.EngineID != was.run { // the run was reported since
+		was, s.missed = sighting{run: at.EngineID}, 0
+	}
+	if len(s.recs) > 0 && was.run != s.recs[0].EngineID {
+		r.withdraw(ctx, e)
+	}
+	rec, err := r.parts.Stock.First(ctx, at)
+	if err != nil {
+		if !errors.Is(context.Cause(ctx), context.Canceled) {
+			r.unanswered(e, was, err)
+		}
+		return
+	}
+	s.missed = 0
+	s.seen.Store(&sighting{run: rec.EngineID, compat: rec.Compatibility})
+	if was.dead() {
+		r.log.Info("side channel answers again", "engine", e.name)
+	}
+	if was.run != "" && rec.EngineID != was.run {
+		r.restarted(e, c)
+		if len(s.recs) > 0 {
+			r.withdraw(ctx, e)
+		}
+		return
+	}
+	if was.gone || was.compat == "" {
+		r.rewarm()
+	}
+	if c != nil {
+		r.publishStock(ctx, e, at)
+	}
+}
+
+// unanswered notes a look that got no answer. The first may be an accident.
+func (r *Router) unanswered(e *engine, was sighting, err error) {
+	e.side.missed++
+	now := was
+	now.gone = e.side.missed >= 2
+	e.side.seen.Store(&now)
+	if now.gone && !was.gone {
+		r.log.Warn("side channel does not answer", "engine", e.name, "answered_before", now.compat != "", "err", err)
+	}
+}
+
+// sawRun notes which run of a prefill engine has answered. It is cheap while that is the one that is known.
+func (r *Router) sawRun(e *engine, kv []byte) {
+	was := e.coord.Load()
+	if was == nil || bytes.Contains(kv, was.quoted) { // if none is known, a handshake is under way
+		return
+	}
+	if c, ok := parseCoordinates(kv); ok {
+		r.moved(e, c)
+	}
+}
+
+// restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
+// is, the next handshake learns.
+func (r *Router) restarted(e *engine, was *coordinates) {
+	if was != nil && !e.coord.CompareAndSwap(was, nil) { // somebody else has noticed
+		return
+	}
+	e.generation.Add(1)
+	r.pairs.Forget(e.name)
+	r.log.Info("engine restarted", "engine", e.name)
+	r.rewarm()
+}

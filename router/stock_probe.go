@@ -1,0 +1,120 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// probeStock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
+// prefill holds for it is taken by decode, or given back, or counted.
+func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body) error {
+	p, d := c.prefill, c.decode
+	a.prefill.open(ctx, p)
+	if err := r.ask(&a.prefill, a.h.request, b.prefill(nil, c.conn.prefillParams(nil, &a.h))); err != nil {
+		return err
+	}
+	a.h.kv = a.prefill.ans.kv
+	at, ok := parseCoordinates(a.h.kv)
+	if !ok {
+		r.strand(&a.h, p, d, "prefill's answer does not say where it is")
+		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
+	}
+	a.h.coord = at
+	old := p.coord.Load()
+	if old == nil || old.EngineID == at.EngineID {
+		p.coord.Store(at)
+		p.look()
+	}
+	if err := r.fits(ctx, c, at); err != nil {
+		r.strand(&a.h, p, d, "prefill holds what decode must not be asked to take")
+		return err
+	}
+	body := b.prefill(nil, c.conn.decodeParams(nil, &a.h))
+	if c.conn.accept(&a.h, a.h.kv) != evPrefillUsable { // with part of the params no engine must be asked
+		r.strand(&a.h, p, d, "prefill's answer does not say what it holds")
+		return fmt.Errorf("router: probe: engine %s: answer of another connector", p.name)
+	}
+	if err := r.take(ctx, a, d, body); err != nil {
+		return err
+	}
+	if old != nil && old.EngineID != at.EngineID {
+		r.moved(p, at) // the pair is of a run that is over: whoever waits is told
+		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
+	}
+	return nil
+}
+
+// fits says why decode must not be asked to take what prefill holds, as far as both say what they are.
+func (r *Router) fits(ctx context.Context, c *couple, at *coordinates) error {
+	if !at.moves(c.conn) {
+		return r.agreeStock(c) // the coordinates are known by now
+	}
+	theirs := r.compat(ctx, c.decode, nil)
+	if theirs == "" {
+		return nil
+	}
+	ours := r.compat(ctx, c.prefill, at)
+	if ours == "" || ours == theirs {
+		return nil
+	}
+	return &metadata.Unpairable{Reason: metadata.Incompatible, Text: fmt.Sprintf("digests are %q and %q", ours, theirs)}
+}
+
+// compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
+func (r *Router) compat(ctx context.Context, e *engine, c *coordinates) string {
+	if s := e.sighting(); s.compat != "" || r.parts.Stock == nil {
+		return s.compat
+	}
+	at, ok := e.channel(c)
+	if !ok {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.SideChannel)
+	defer cancel()
+	rec, err := r.parts.Stock.First(ctx, at)
+	if err != nil {
+		return ""
+	}
+	return rec.Compatibility
+}
+
+// take has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
+// behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
+func (r *Router) take(ctx context.Context, a *attempt, d *engine, body []byte) error {
+	once := d.side.conn.mode() == inTurn // it uses up what prefill's answer refers to
+	a.decode.open(ctx, d)
+	v, err := r.askOnce(&a.decode, a.h.request, body, once)
+	if err == nil {
+		return nil
+	}
+	if v != vRefused && !a.decode.unsent() {
+		r.strand(&a.h, a.prefill.engine, d, "decode has failed on what prefill holds")
+		return err
+	}
+	again := r.background(func(ctx context.Context) {
+		for wait := 100 * time.Millisecond; !d.down.Load(); wait *= 2 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+				var l call
+				l.open(ctx, d)
+				v, _ := r.askOnce(&l, a.h.request, body, once)
+				if v == vUsable {
+					return
+				}
+				if v == vRefused || l.unsent() {
+					continue
+				}
+			}
+			break
+		}
+		r.strand(&a.h, a.prefill.engine, d, "decode does not take what prefill holds")
+	})
+	if !again {
+		r.strand(&a.h, a.prefill.engine, d, "decode has not taken what prefill holds, and too many legs run on")
+	}
+	return err
+}

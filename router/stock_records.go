@@ -1,0 +1,89 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// publishStock keeps the records of a stock engine's present run published. Whichever gateway comes first publishes; the
+// others see it in their copies, and renew only what is not renewed. All call one run by one generation: who sees that the
+// store knows another one takes it over.
+func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
+	s := e.side
+	now := time.Now()
+	lease := max(stockLease, 4*r.cfg.Timeouts.SideChannel)
+	known := r.records(e)
+	same := len(known) > 0 && known[0].EngineID == at.EngineID
+	if same && len(known) == at.Size.PP*at.Size.TP {
+		s.recs = known
+		if !dueAt(known, lease).Before(now) {
+			return
+		}
+	}
+	recs := s.recs
+	if len(recs) == 0 || recs[0].EngineID != at.EngineID {
+		var err error
+		if recs, err = r.parts.Stock.All(ctx, at); err != nil {
+			r.log.Debug("side channel", "engine", e.name, "err", err) // the next look tells why
+			return
+		}
+	}
+	run := metadata.Incarnation{Engine: e.name, Generation: recs[0].Generation}
+	switch {
+	case same:
+		run = known[0].Incarnation
+	case run.Generation == 0:
+		run.Generation = uint64(now.UnixNano())
+		if len(known) > 0 {
+			run.Generation = max(run.Generation, known[0].Generation+1)
+		}
+	}
+	s.recs = e.dated(recs, run, now, lease)
+	switch err := r.parts.Stock.Publish(ctx, s.recs); {
+	case errors.Is(err, metadata.ErrStale): // the local copy is about to show what the store knows
+		for i := range s.recs {
+			s.recs[i].Generation = 0
+		}
+		r.log.Debug("records of a stock engine", "engine", e.name, "err", err)
+	case err != nil && ctx.Err() == nil:
+		r.log.Warn("records of a stock engine", "engine", e.name, "err", err)
+	}
+}
+
+// dueAt is when records are to be renewed: when a third of the lease of the oldest is over.
+func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
+	due := recs[0].Published
+	for _, rec := range recs {
+		if rec.Published.Before(due) {
+			due = rec.Published
+		}
+	}
+	return due.Add(lease / 3)
+}
+
+// dated returns the records of a run with all that the engine does not say itself.
+func (e *engine) dated(recs []metadata.Record, run metadata.Incarnation, now time.Time, lease time.Duration) []metadata.Record {
+	out := make([]metadata.Record, len(recs))
+	for i, rec := range recs {
+		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.side.role, e.side.conn.name(), e.side.http
+		published := now.UTC().Round(0)
+		if !published.After(rec.Published) { // by a gateway whose clock is ahead
+			published = rec.Published.Add(1)
+		}
+		rec.Published, rec.Expires = published, published.Add(lease)
+		rec.KeyID, rec.Signature = "", nil
+		out[i] = rec
+	}
+	return out
+}
+
+// withdraw removes the records of a run that is over.
+func (r *Router) withdraw(ctx context.Context, e *engine) {
+	if err := r.parts.Stock.Withdraw(ctx, e.side.recs); err != nil {
+		r.log.Warn("records of a stock engine that is gone", "engine", e.name, "err", err)
+	}
+	e.side.recs = nil
+}
