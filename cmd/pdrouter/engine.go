@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,7 @@ type engineProcess struct {
 	gpus      *gpus // nil: KV lies in the host's memory
 	engine    *refengine.Engine
 	publisher *metadata.Publisher // nil without a gateway
+	peers     peerDirectory       // unused without a gateway
 	events    *kvplane.Events
 	authorize func(*http.Request) error
 
@@ -87,6 +89,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.transport, err = chooseTransport(want, log); err != nil {
 		return nil, err
 	}
+	p.peers = peerDirectory{directory: client.Directory(), own: o.cfg.Name}
 	var publisher atomic.Pointer[metadata.Publisher]
 	o.cfg.Plane = refengine.Plane{
 		Republish: func(rec metadata.Record) {
@@ -99,7 +102,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 			}
 		},
 		Transport:    func(int) (kvplane.Transport, error) { return p.transport.make(o, log), nil },
-		Directory:    peerDirectory{client.Directory()},
+		Directory:    p.peers,
 		Events:       p.events,
 		SerialStarts: o.serialStarts,
 		HTTP:         "http://" + o.advertised(p.listener.Addr()),
@@ -130,6 +133,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 	background, withdraw := context.WithCancel(context.WithoutCancel(ctx))
 	defer withdraw()
 	published := make(chan error, 1)
+	var following sync.WaitGroup
 	var control *http.Server
 	if p.publisher != nil {
 		control = &http.Server{
@@ -142,6 +146,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 				stop(err)
 			}
 		}()
+		following.Go(func() { p.peers.follow(background, p.log) })
 		go func() {
 			err := p.publisher.Run(background)
 			stop(err) // superseded: a newer generation has published
@@ -161,6 +166,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 	defer cancel()
 	errs := []error{err, p.close(bound)}
 	withdraw()
+	following.Wait()
 	if p.publisher != nil {
 		if err := <-published; !errors.Is(err, context.Canceled) {
 			errs = append(errs, err)

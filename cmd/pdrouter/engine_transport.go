@@ -1,14 +1,11 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/nixl"
-	"pdrouter/metadata"
 )
 
 // transportChoice is the transport that an engine's ranks use.
@@ -63,16 +60,4 @@ func (t *transportChoice) close() error {
 		return nil
 	}
 	return t.library.Close()
-}
-
-// peerDirectory finds peers for the plane's agents through the gateway.
-type peerDirectory struct{ directory *metadata.Directory }
-
-// Engine implements kvplane.Directory.
-func (d peerDirectory) Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
-	recs, err := d.directory.Engine(ctx, inc)
-	if errors.Is(err, metadata.ErrStale) {
-		err = fmt.Errorf("%w: %w", kvplane.ErrSuperseded, err)
-	}
-	return recs, err
 }

@@ -228,6 +228,9 @@ func httpServer(ln net.Listener, h http.Handler, log *slog.Logger) func(context.
 			MaxHeaderBytes:    16 << 10,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		}
+		if streams, ok := h.(interface{ Close() }); ok {
+			srv.RegisterOnShutdown(streams.Close) // they would last out the moment that others are given
+		}
 		ended := make(chan error, 1)
 		go func() { ended <- srv.Serve(ln) }()
 		select {
