@@ -56,6 +56,7 @@ type CacheStats struct {
 	Reads    uint64        // reads of one engine, most of which find nothing new
 	Records  uint64        // records that were new: fetched, decoded and checked
 	Watches  uint64        // subscriptions to the store's announcements; each after the first followed a loss
+	Deaf     uint64        // subscriptions that could not be made, were lost, or did not hear what was announced
 	Failures uint64        // reads that failed
 }
 

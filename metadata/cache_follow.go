@@ -86,6 +86,9 @@ func (c *Cache) watch(ctx context.Context) {
 			c.note(ch)
 		})
 		if err != nil && ctx.Err() == nil {
+			c.mu.Lock()
+			c.stats.Deaf++
+			c.mu.Unlock()
 			pause := c.cfg.pause(failures)
 			failures++
 			c.log.Warn("metadata: watch; trying again", "err", err, "pause", pause)

@@ -150,6 +150,27 @@ func TestCacheRenewsOnlyForward(t *testing.T) {
 	}
 }
 
+// What was withdrawn, or whose lease is over, does not come back from a store that lags behind.
+func TestCacheForgetsForGood(t *testing.T) {
+	now := time.Now()
+	rec := record("prefill-0", 7, 1, 0)
+	for name, gone := range map[string]func(*copied) *copied{
+		"withdrawn": func(c *copied) *copied {
+			return merge(c, nil, []Change{{Incarnation: rec.Incarnation, Rank: rec.Rank, Deleted: true}}, now)
+		},
+		"lease over": func(c *copied) *copied { return merge(c, nil, nil, now.Add(2*time.Minute)) },
+	} {
+		c := gone(merge(nil, foundAt(now, rec), nil, now))
+		after := now.Add(2 * time.Minute)
+		if c = merge(c, foundAt(after, rec), nil, after); len(c.live(after)) != 0 {
+			t.Errorf("%s: it is back", name)
+		}
+		if c = merge(c, foundAt(after, later(rec, time.Second)), nil, after); len(c.live(after)) != 1 {
+			t.Errorf("%s: a renewal is refused", name)
+		}
+	}
+}
+
 func TestCacheReadsTakeNoLock(t *testing.T) {
 	s := NewMemory()
 	put(t, s, record("prefill-0", 7, 1, 0), nil)

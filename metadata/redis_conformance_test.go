@@ -12,7 +12,7 @@ import (
 
 // leastACL is what a gateway's user must be allowed, and all that it may.
 const leastACL = "on >a-password resetkeys ~pdrouter:* resetchannels &pdrouter:* -@all +ping +client|setname +eval +evalsha " +
-	"+hget +hset +hlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore +publish +subscribe"
+	"+hget +hset +hlen +hkeys +hstrlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore +publish +subscribe"
 
 // clusterACL is what it needs besides in a cluster.
 const clusterACL = " +cluster|slots +cluster|shards +command"

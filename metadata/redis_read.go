@@ -28,11 +28,10 @@ const (
 const readScript = `
 local n = redis.call('HLEN', KEYS[1])
 if n > tonumber(ARGV[1]) then return {tostring(n)} end
-local all = redis.call('HGETALL', KEYS[1])
 n = 0
-for _, s in ipairs(all) do n = n + #s end
+for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do n = n + #f + redis.call('HSTRLEN', KEYS[1], f) end
 if n > tonumber(ARGV[2]) then return {tostring(n)} end
-return all`
+return redis.call('HGETALL', KEYS[1])`
 
 // redisIndex is what an engine's hash says.
 type redisIndex struct {
