@@ -18,6 +18,8 @@ type books struct {
 	byID  map[string]*entry
 	order []string // ids, oldest first
 	moved map[[2]string]*Moved
+
+	foreign uint64 // reports that were not their sender's to make
 }
 
 // Moved is what the plane has written from one prefill into one decode engine since the router's start, as far as the
@@ -56,12 +58,17 @@ func (b *books) open(id, prefill, decode string, ranks int) {
 	b.order = append(b.order, id)
 }
 
-// note enters one event, which came at the time at.
-func (b *books) note(e kvplane.TransferEvent, at time.Time) {
+// note enters one event, which came at the time at on the stream of the engine from. An engine reports of its own part
+// in its own transfers; what else it says is counted and not entered.
+func (b *books) note(from string, e kvplane.TransferEvent, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[e.Transfer]
 	if t == nil {
+		return
+	}
+	if e.Engine != from || !t.concerns(from, e.Event) {
+		b.foreign++
 		return
 	}
 	rank := e.Rank.String()
@@ -97,6 +104,24 @@ func (b *books) note(e kvplane.TransferEvent, at time.Time) {
 		}
 		t.Ready = false
 	}
+}
+
+// concerns reports whether an event is one that the engine has a part in: prefill writes, decode has all.
+func (t *entry) concerns(engine, event string) bool {
+	switch event {
+	case "written":
+		return engine == t.moved.Prefill
+	case "ready":
+		return engine == t.moved.Decode
+	}
+	return engine == t.moved.Prefill || engine == t.moved.Decode
+}
+
+// strangers returns how many reports were not their sender's to make.
+func (b *books) strangers() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.foreign
 }
 
 // read returns a copy of the transfer's page and when its last consumer was ready, or nil if there is no page.

@@ -29,6 +29,7 @@ type Stats struct {
 
 	Handshakes metadata.PairsStats `json:"-"`
 	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
+	Foreign    uint64              `json:"-"` // reports of transfers that were not their sender's to make
 }
 
 // EngineStats is one engine of a Stats.
@@ -52,7 +53,7 @@ func (r *Router) Stats() Stats {
 	out := Stats{
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Models: make(map[string]bool, len(r.fleet.models)),
 		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: make([]PairStats, 0, len(r.fleet.couples)),
-		Handshakes: r.pairs.Stats(), Moved: r.books.totals(),
+		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Foreign: r.books.strangers(),
 	}
 	for name, m := range r.fleet.models {
 		out.Models[name] = usable(m.decode) > 0
