@@ -11,12 +11,13 @@ import (
 	"pdrouter/auth"
 )
 
-const keysUsage = `usage: pdrouter keys new --out DIR
+const keysUsage = `usage: pdrouter keys new [--algorithm EdDSA|ES256|RS256] --out DIR
+       pdrouter keys rotate --dir DIR [--retire-after 24h] [--publish-ahead 6m] [--algorithm EdDSA|ES256|RS256] [--jwks FILE]
        pdrouter keys api --file FILE --name NAME [--models MODEL,MODEL]
 `
 
-// runKeys makes keys: Ed25519 keys that sign tokens and records, and API keys of clients.
-func runKeys(_ context.Context, args []string, out io.Writer) error {
+// runKeys makes keys: those that sign tokens and records, and API keys of clients.
+func runKeys(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
 		fmt.Fprint(out, keysUsage)
 		return flag.ErrHelp
@@ -24,13 +25,15 @@ func runKeys(_ context.Context, args []string, out io.Writer) error {
 	switch args[0] {
 	case "new":
 		return newKey(args[1:], out)
+	case "rotate":
+		return rotateKeys(ctx, args[1:], out)
 	case "api":
 		return newAPIKey(args[1:], out)
 	case "-h", "--help", "help":
 		fmt.Fprint(out, keysUsage)
 		return flag.ErrHelp
 	}
-	return fmt.Errorf("keys: unknown command %q; want new or api", args[0])
+	return fmt.Errorf("keys: unknown command %q; want new, rotate or api", args[0])
 }
 
 // parseFlags parses all of args as flags: a word that is none is an error.
@@ -60,13 +63,14 @@ func splitList(s string) []string {
 func newKey(args []string, out io.Writer) error {
 	f := flag.NewFlagSet("keys new", flag.ContinueOnError)
 	dir := f.String("out", "", "folder for the two files, made if need be")
+	algorithm := f.String("algorithm", auth.EdDSA, "of the key's tokens: EdDSA, ES256 or RS256; records and tickets need EdDSA")
 	if err := parseFlags(f, args, out); err != nil {
 		return err
 	}
 	if *dir == "" {
 		return errors.New("keys new: --out is missing")
 	}
-	k, err := auth.GenerateKey(auth.EdDSA)
+	k, err := auth.GenerateKey(*algorithm)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"pdrouter/auth"
+)
+
+const rotateUsage = `usage: pdrouter keys rotate --dir DIR [flags]
+
+Replaces the key that signs tokens, without a valid token being refused:
+
+  1. A new key pair is made. Its private part waits in DIR/next.jwk, its public part is published: as DIR/<kid>.pub.jwk,
+     and in the key set DIR/jwks.json.
+  2. After --publish-ahead, by which time every verifier has read it, DIR/next.jwk becomes DIR/current.jwk in one step.
+     Sign with DIR/current.jwk: it is always the current private key, and there is no other.
+  3. The old public key stays published for --retire-after, so that tokens in flight stay valid. A later rotation
+     removes it.
+
+Every file is replaced whole. If the command is stopped, at any moment, the folder can be used as it is, and the next
+call goes on where it stopped. An empty folder gets its first key at once. In a folder made by "pdrouter keys new" the
+private key is first renamed to current.jwk.
+
+Verifiers read DIR/jwks.json as a key set, from the file or from wherever you serve it. DIR itself has the private key:
+keep it to those who sign.
+
+When a key has leaked: --publish-ahead 0 --retire-after 0 withdraws all keys but the new one at once.
+
+`
+
+func rotateKeys(ctx context.Context, args []string, out io.Writer) error {
+	f := flag.NewFlagSet("keys rotate", flag.ContinueOnError)
+	var r auth.Rotation
+	f.StringVar(&r.Dir, "dir", "", "folder of the keys, made if need be")
+	f.StringVar(&r.Algorithm, "algorithm", "", "of the new key: EdDSA, ES256 or RS256; default that of the current key, or EdDSA")
+	f.DurationVar(&r.PublishAhead, "publish-ahead", 6*time.Minute, "how long the new key is published before it signs: longer than verifiers take to read the keys again (key sets 5m, key files 10s)")
+	f.DurationVar(&r.RetireAfter, "retire-after", 24*time.Hour, "how long a replaced public key stays: at least the longest life of a token")
+	f.StringVar(&r.JWKSFile, "jwks", "", "file for the key set; default jwks.json in the folder")
+	f.Usage = func() {
+		fmt.Fprint(out, rotateUsage)
+		f.PrintDefaults()
+	}
+	if err := parseFlags(f, args, out); err != nil {
+		return err
+	}
+	if r.Dir == "" {
+		return errors.New("keys rotate: --dir is missing")
+	}
+	r.Waiting = func(next *auth.Key, d time.Duration) {
+		fmt.Fprintf(out, "published %s; it signs in %v (if you stop this, another call goes on)\n", next.ID, d.Round(time.Second))
+	}
+	done, err := r.Rotate(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "kid      %s\nprivate  %s\njwks     %s\n", done.Current.ID, done.Path, done.JWKSFile)
+	if done.Previous != "" {
+		fmt.Fprintf(out, "replaced %s\n", done.Previous)
+	}
+	for _, id := range done.Removed {
+		fmt.Fprintf(out, "removed  %s\n", id)
+	}
+	return nil
+}
