@@ -17,6 +17,8 @@ func (h *Handler) routes() {
 	h.handle("GET /metadata/v1/engines/{engine}", h.engine)
 	h.handle("GET /metadata/v1/pairs", h.listPairs)
 	h.answer("GET /metadata/v1/watch", h.watch)
+	h.handle("GET /get_kv_connector_metadata", h.connectorMetadata)
+	h.handle("GET /get_kv_connector_metadata/{tp}", h.connectorMetadata)
 }
 
 // ServeHTTP implements http.Handler.

@@ -226,13 +226,14 @@ func (f *follower) current(ctx context.Context, engine string) (known, error) {
 		if i == 0 || until.Before(now.until) {
 			now.until = until
 		}
-		r.Published, r.Expires = time.Time{}, time.Time{}
+		r.Published, r.Expires, r.Binding, r.Encoded = time.Time{}, time.Time{}, nil, nil // these change at every renewal
 		b, err := r.payload()
 		if err != nil {
 			return known{}, err
 		}
 		sum.Write(b)
-		now.recs[i].Blob, now.recs[i].Signature = nil, nil
+		light := &now.recs[i]
+		light.Blob, light.Signature, light.Binding, light.Encoded = nil, nil, nil, nil
 	}
 	now.judge = now.recs
 	sum.Sum(now.digest[:0])
