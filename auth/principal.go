@@ -38,9 +38,9 @@ type Principal struct {
 
 // Limits bound what one tenant may use. Zero says nothing: what the gateway sets for everybody holds.
 type Limits struct {
-	Requests   int `json:"requests_per_minute,omitempty" yaml:"requests_per_minute"`
-	Tokens     int `json:"tokens_per_minute,omitempty" yaml:"tokens_per_minute"`
-	Concurrent int `json:"concurrent,omitempty" yaml:"concurrent"` // requests under way at once
+	Requests   int `json:"requests_per_minute,omitempty" yaml:"requests_per_minute"` // begun in a minute
+	Tokens     int `json:"tokens_per_minute,omitempty" yaml:"tokens_per_minute"`     // read and written in a minute
+	Concurrent int `json:"concurrent,omitempty" yaml:"concurrent"`                   // requests under way at once
 }
 
 // Validate reports limits below zero.

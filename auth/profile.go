@@ -78,6 +78,9 @@ func (p Profile) Validate(audience string) error {
 			bad("algorithms has %q; want EdDSA, ES256 or RS256", alg)
 		}
 	}
+	if p.SingleUse && audience == MetadataAudience {
+		bad("single_use is set; want it for others than agents, which show one token again and again")
+	}
 	if p.foreign() && len(p.Subjects) == 0 {
 		bad("subjects is empty; want what the subjects of this issuer may do")
 	}

@@ -63,6 +63,7 @@ func (l *loaded) checkFiles() error {
 		{"listen.agents_tls", l.loadCertificate},
 		{"auth.clients", func() error { _, err := l.Auth.clients(nil); return err }},
 		{"auth.agents", func() error { _, err := l.Auth.agents(nil); return err }},
+		{"auth.admins", func() error { _, err := l.Auth.admins(nil); return err }},
 		{"auth.records", func() error { _, err := l.Auth.records(nil); return err }},
 	} {
 		if missing[part.key] {
@@ -111,7 +112,7 @@ func (l *loaded) summarize(out io.Writer) error {
 	fmt.Fprintf(w, "listener\taddress\twho may call\n")
 	fmt.Fprintf(w, "clients\t%s\t%s\n", l.Listen.Clients, l.whoClients())
 	fmt.Fprintf(w, "agents\t%s\n", l.whoAgents())
-	fmt.Fprintf(w, "operations\t%s\teverybody who reaches it\n", l.Listen.Operations)
+	fmt.Fprintf(w, "operations\t%s\t%s\n", l.Listen.Operations, l.whoOperations())
 	fmt.Fprintf(w, "\nmetadata\t%s\n\n", l.whereRecords())
 	fmt.Fprintf(w, "model\tconnector\trule\trole\tengine\turl\n")
 	for _, m := range l.Models {
@@ -146,11 +147,11 @@ func (l *loaded) whoClients() string {
 	case !c.on():
 		return "EVERYBODY: no authentication"
 	case c.APIKeysFile == "":
-		return "tokens of " + c.Issuer
-	case len(c.Keys) == 0:
+		return "tokens of " + c.issuerNames()
+	case !c.tokenAuth.on():
 		return "API keys"
 	default:
-		return "API keys, tokens of " + c.Issuer
+		return "API keys, tokens of " + c.issuerNames()
 	}
 }
 
@@ -162,7 +163,14 @@ func (l *loaded) whoAgents() string {
 	if l.Listen.AgentsTLS.on() {
 		how += " (TLS)"
 	}
-	return how + "\ttokens of " + l.Auth.Agents.Issuer
+	return how + "\ttokens of " + l.Auth.Agents.issuerNames()
+}
+
+func (l *loaded) whoOperations() string {
+	if !l.Auth.Admins.on() {
+		return "everybody who reaches it"
+	}
+	return "probes: everybody who reaches it; the rest: tokens of " + l.Auth.Admins.issuerNames()
 }
 
 func (l *loaded) whereRecords() string {
@@ -178,7 +186,7 @@ func (l *loaded) whereRecords() string {
 
 // warnings are what is allowed and seldom meant.
 func (l *loaded) warnings() []string {
-	var all []string
+	all := l.Auth.developmentWarnings()
 	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))
 	}

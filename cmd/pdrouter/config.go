@@ -116,6 +116,7 @@ func (c config) Validate() error {
 		c.Policy.validate(),
 		c.Metadata.validate(),
 		c.Auth.validate(),
+		c.Auth.validateDevelopment(c.Listen),
 		c.Log.validate(),
 	}
 	return errors.Join(errs...)
@@ -135,7 +136,7 @@ func (c config) validateAgents() error {
 	if len(c.Auth.Records.Trusted) > 0 && c.Auth.Records.KeyFile == "" {
 		errs = append(errs, fmt.Errorf("auth.records.key_file is missing; want this gateway's private key, because it takes in records (listen.agents) and auth.records.trusted wants them signed"))
 	}
-	if len(c.Auth.Agents.Keys) == 0 {
+	if !c.Auth.Agents.on() {
 		errs = append(errs, fmt.Errorf("auth.agents.keys is missing; want the public keys of the agents' tokens, because listen.agents is set"))
 	}
 	return errors.Join(errs...)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"pdrouter/auth"
@@ -12,6 +13,9 @@ import (
 type authConfig struct {
 	Clients clientsAuth `yaml:"clients"`
 	Agents  tokenAuth   `yaml:"agents"`
+	// Admins are those who may use /requests, /metrics and the details of /ready, on listen.operations. Tokens have the
+	// audience pdrouter-admin; looking needs the scope read. Default: whoever reaches that listener.
+	Admins  tokenAuth   `yaml:"admins"`
 	Records recordsAuth `yaml:"records"`
 	// ControlTokenFile has the token that this gateway shows to engines' control routes (audience
 	// pdrouter-metadata, scope plane). Read again when it changes. Default: none is sent.
@@ -30,6 +34,7 @@ type tokenAuth struct {
 	Issuer      string        `yaml:"issuer"`       // required with keys: what the tokens' iss must be
 	Leeway      time.Duration `yaml:"leeway"`       // for clocks that differ; default 30s
 	MaxLifetime time.Duration `yaml:"max_lifetime"` // of a token; default 24h
+	Issuers     []issuerAuth  `yaml:"issuers"`      // more issuers, each with rules of its own
 }
 
 // recordsAuth is about the signatures of metadata records, and of tickets. Without a key, records are kept as they come,
@@ -43,12 +48,28 @@ type recordsAuth struct {
 }
 
 // on reports whether clients must prove who they are.
-func (c clientsAuth) on() bool { return c.APIKeysFile != "" || len(c.Keys) > 0 }
+func (c clientsAuth) on() bool { return c.APIKeysFile != "" || c.tokenAuth.on() }
+
+// on reports whether any token could be accepted.
+func (t tokenAuth) on() bool { return len(t.Keys) > 0 || len(t.Issuers) > 0 }
+
+// issuerNames returns whose tokens are accepted, for people.
+func (t tokenAuth) issuerNames() string {
+	var all []string
+	if len(t.Keys) > 0 {
+		all = append(all, t.Issuer)
+	}
+	for _, i := range t.Issuers {
+		all = append(all, i.Issuer)
+	}
+	return strings.Join(all, ", ")
+}
 
 func (a authConfig) validate() error {
 	errs := []error{
 		a.Clients.validate("auth.clients", auth.ClientAudience),
 		a.Agents.validate("auth.agents", auth.MetadataAudience),
+		a.Admins.validate("auth.admins", auth.AdminAudience),
 	}
 	if a.Records.KeyFile != "" && len(a.Records.Trusted) == 0 {
 		errs = append(errs, errors.New("auth.records.trusted is missing; want the public keys of all gateways, this one's included"))
@@ -60,49 +81,37 @@ func (a authConfig) validate() error {
 }
 
 func (t tokenAuth) validate(key, audience string) error {
-	if len(t.Keys) == 0 {
-		if t.Issuer != "" {
-			return fmt.Errorf("%s.keys is missing; want the public keys of %s", key, t.Issuer)
-		}
-		return nil
+	var errs []error
+	if len(t.Keys) > 0 {
+		errs = append(errs, under(key, t.verifierConfig(audience).Validate()))
+	} else if t.Issuer != "" {
+		errs = append(errs, fmt.Errorf("%s.keys is missing; want the public keys of %s", key, t.Issuer))
 	}
-	return under(key, t.verifierConfig(audience).Validate())
+	return errors.Join(append(errs, t.validateIssuers(key+".issuers", audience))...)
 }
 
 func (t tokenAuth) verifierConfig(audience string) auth.VerifierConfig {
 	return auth.VerifierConfig{Issuer: t.Issuer, Audience: audience, Leeway: t.Leeway, MaxLifetime: t.MaxLifetime}
 }
 
-// reloads are the credentials that came from files and can be read from them again.
-type reloads []interface{ Reload() error }
-
-// add keeps one more; a nil *reloads keeps none.
-func (r *reloads) add(one interface{ Reload() error }) {
-	if r != nil {
-		*r = append(*r, one)
-	}
-}
-
-// Reload reads all of them again. What cannot be read stays as it was.
-func (r reloads) Reload() error {
-	var errs []error
-	for _, one := range r {
-		errs = append(errs, one.Reload())
-	}
-	return errors.Join(errs...)
-}
-
-// verifier returns nil if no keys are named.
+// verifier returns nil if no keys and no issuers are named.
 func (t tokenAuth) verifier(audience string, files *reloads) (*auth.Verifier, error) {
-	if len(t.Keys) == 0 {
+	if !t.on() {
 		return nil, nil
+	}
+	others, err := t.profiles(files)
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Keys) == 0 {
+		return auth.NewVerifier(auth.VerifierConfig{Audience: audience}, nil, others...)
 	}
 	keys, err := auth.LoadKeys(t.Keys...)
 	if err != nil {
 		return nil, err
 	}
 	files.add(keys)
-	return auth.NewVerifier(t.verifierConfig(audience), keys)
+	return auth.NewVerifier(t.verifierConfig(audience), keys, others...)
 }
 
 // clients reads the files that authenticate clients and adds them to files; nil means that everybody may call.
@@ -132,6 +141,16 @@ func (a authConfig) agents(files *reloads) (*auth.Agents, error) {
 		return nil, err
 	}
 	return auth.NewAgents(v)
+}
+
+// admins reads the keys that authenticate administrators and adds them to files; nil if whoever reaches the operations'
+// listener may use it.
+func (a authConfig) admins(files *reloads) (*auth.Admins, error) {
+	v, err := a.Admins.verifier(auth.AdminAudience, files)
+	if v == nil || err != nil {
+		return nil, err
+	}
+	return auth.NewAdmins(v)
 }
 
 // records reads the keys that sign and check records, and adds those that check to files; nil if there are none.

@@ -37,13 +37,16 @@ func (c *config) paths() []pathAt {
 		key   string
 		paths []string
 	}{
-		{"auth.clients.keys", c.Auth.Clients.Keys}, {"auth.agents.keys", c.Auth.Agents.Keys},
+		{"auth.clients.keys", c.Auth.Clients.Keys}, {"auth.agents.keys", c.Auth.Agents.Keys}, {"auth.admins.keys", c.Auth.Admins.Keys},
 		{"auth.records.trusted", c.Auth.Records.Trusted}, {"auth.records.overlap", c.Auth.Records.Overlap},
 	} {
 		for i := range list.paths {
 			all = append(all, pathAt{element(list.key, i), &list.paths[i]})
 		}
 	}
+	all = append(all, c.Auth.Clients.pathsOf("auth.clients")...)
+	all = append(all, c.Auth.Agents.pathsOf("auth.agents")...)
+	all = append(all, c.Auth.Admins.pathsOf("auth.admins")...)
 	for i, m := range c.Models {
 		model := element("models", i)
 		for j := range m.Prefill {

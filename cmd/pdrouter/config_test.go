@@ -92,6 +92,13 @@ models:
 auth:
   clients: {api_keys_file: f6, keys: [f7, /f8], issuer: i}
   agents: {keys: [f9], issuer: i}
+  admins:
+    keys: [f18]
+    issuer: i
+    issuers:
+      - {issuer: j, keys: [f19, f20]}
+      - {issuer: k, kind: spiffe, jwks: {url: f21}, subjects: [{subject: "spiffe://a/b", scopes: [read]}]}
+      - {issuer: l, jwks: {url: "https://l/keys", ca_file: f22, token_file: f23}}
   records: {key_file: f10, trusted: [f11], overlap: [f17]}
   control_token_file: f12
 metadata:
@@ -116,17 +123,17 @@ metadata:
 			}
 		}
 	}
-	if named != 17 {
-		t.Errorf("%d paths; want 17", named)
+	if named != 23 {
+		t.Errorf("%d paths; want 23", named)
 	}
 	err = l.checkFiles()
 	if err == nil {
 		t.Fatal("files that do not exist were taken")
 	}
-	if got := strings.Count(err.Error(), "no such file"); got != 17 {
-		t.Errorf("%d files are missing; want 17:\n%v", got, err)
+	if got := strings.Count(err.Error(), "no such file"); got != 23 {
+		t.Errorf("%d files are missing; want 23:\n%v", got, err)
 	}
-	if want := path + ":16: metadata.redis.password_file cannot be used: open " + dir + "/f13: no such file"; !strings.Contains(err.Error(), want) {
+	if want := path + ":23: metadata.redis.password_file cannot be used: open " + dir + "/f13: no such file"; !strings.Contains(err.Error(), want) {
 		t.Errorf("want %q in\n%v", want, err)
 	}
 }

@@ -63,7 +63,8 @@ type gateway struct {
 	store  metadata.Store
 	redis  redisdb.Client // nil if none is configured
 
-	credentials reloads // keys and API keys from files
+	credentials reloads  // keys and API keys from files, and issuers' key sets
+	warnings    []string // to be repeated while this gateway runs
 
 	clients, agents, operations net.Listener // agents is nil if there is no such listener
 	agentsScheme                string
@@ -74,7 +75,7 @@ type gateway struct {
 // newGateway builds every part from its section of the configuration and opens the listeners. On an error nothing is
 // left open.
 func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
-	g := &gateway{log: log}
+	g := &gateway{log: log, credentials: reloads{log: log}, warnings: l.Auth.developmentWarnings()}
 	defer func() {
 		if err != nil {
 			g.close()
@@ -129,7 +130,11 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	operations := http.NewServeMux()
 	operations.Handle("/", g.router.Operations())
 	operations.Handle("GET /metrics", meters.handler())
-	g.operationRoutes = operations
+	admins, err := l.Auth.admins(&g.credentials)
+	if err != nil {
+		return nil, err
+	}
+	g.operationRoutes = administered(admins, func() bool { return g.router.Stats().Ready }, operations, log)
 	if err := g.agentsListener(l, voucher); err != nil {
 		return nil, err
 	}
@@ -202,7 +207,8 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	part("metadata", g.cache.Run)
 	part("router", g.router.Run)
-	part("credentials", g.reloadCredentials)
+	part("credentials", g.credentials.run(g.warnings...))
+	g.credentials.asked(serving)
 	part("operations", httpServer(g.operations, g.operationRoutes, g.log))
 	if g.agents != nil {
 		part("agents", httpServer(g.agents, g.agentRoutes, g.log))

@@ -16,9 +16,11 @@ import (
 )
 
 const tokenUsage = `usage: pdrouter token mint --key FILE --audience AUDIENCE --subject NAME [--ttl 1h] [--scope "write read"]
-                          [--engine NAME --role prefill|decode|both --reads ENGINE,ENGINE] [--models MODEL,MODEL]
+                          [--engine NAME --role prefill|decode|both --ranks DP/PP/TP,… --reads ENGINE,… --confirm FILE]
+                          [--models MODEL,… --limits requests=N,tokens=N,concurrent=N]
        pdrouter token inspect [--token FILE]
-       pdrouter token verify --keys FILE|DIR,… --audience AUDIENCE [--scope SCOPES] [--token FILE]
+       pdrouter token verify --keys FILE|DIR,…|--jwks FILE|URL --audience AUDIENCE [--issuer ISSUER]
+                          [--kind pdrouter|kubernetes|spiffe] [--scope SCOPES] [--token FILE]
 audiences: pdrouter (clients), pdrouter-metadata (agents), pdrouter-admin
 `
 
@@ -27,7 +29,7 @@ const defaultIssuer = "pdrouter"
 
 // runToken mints, shows and checks tokens. Tokens are read from a file or the standard input, never from an argument:
 // those are seen by everybody on the machine.
-func runToken(_ context.Context, args []string, out io.Writer) error {
+func runToken(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
 		fmt.Fprint(out, tokenUsage)
 		return flag.ErrHelp
@@ -38,7 +40,7 @@ func runToken(_ context.Context, args []string, out io.Writer) error {
 	case "inspect":
 		return inspectToken(args[1:], os.Stdin, out)
 	case "verify":
-		return verifyToken(args[1:], os.Stdin, out)
+		return verifyToken(ctx, args[1:], os.Stdin, out)
 	case "-h", "--help", "help":
 		fmt.Fprint(out, tokenUsage)
 		return flag.ErrHelp
@@ -59,14 +61,31 @@ func mintToken(args []string, out io.Writer) error {
 	scope := f.String("scope", "", "scopes, with spaces between: write, read, plane for agents")
 	reads := f.String("reads", "", "engines that an agent may read besides those of the other role, with commas between")
 	models := f.String("models", "", "models that a client may name, with commas between; none means all")
+	ranks := f.String("ranks", "", "ranks of its engine that an agent may write, each dp/pp/tp, with commas between; none means all")
+	confirm := f.String("confirm", "", "file of the agent's own public key (Ed25519), which the token is bound to")
+	limits := f.String("limits", "", "what a client may use: requests=N,tokens=N (a minute),concurrent=N")
+	secret := f.String("development-secret", "", "file of a secret to sign with, in place of --key: for development only")
 	if err := parseFlags(f, args, out); err != nil {
 		return err
 	}
-	if *keyFile == "" {
-		return errors.New("token mint: --key is missing")
+	if (*keyFile == "") == (*secret == "") {
+		return errors.New("token mint: --key is missing, or stands beside --development-secret")
 	}
-	g.Scopes, g.Reads, g.Models = strings.Fields(*scope), splitList(*reads), splitList(*models)
-	key, err := auth.LoadKey(*keyFile)
+	g.Scopes, g.Reads, g.Models, g.Ranks = strings.Fields(*scope), splitList(*reads), splitList(*models), splitList(*ranks)
+	var err error
+	if g.Limits, err = parseLimits(*limits); err != nil {
+		return err
+	}
+	if *confirm != "" {
+		if g.Confirm, err = auth.LoadKey(*confirm); err != nil {
+			return err
+		}
+	}
+	load, file := auth.LoadKey, *keyFile
+	if *secret != "" {
+		load, file = auth.DevelopmentKey, *secret
+	}
+	key, err := load(file)
 	if err != nil {
 		return err
 	}
@@ -115,40 +134,4 @@ func inspectToken(args []string, in io.Reader, out io.Writer) error {
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")
 	return enc.Encode(map[string]any{"header": head, "claims": claims})
-}
-
-func verifyToken(args []string, in io.Reader, out io.Writer) error {
-	f := flag.NewFlagSet("token verify", flag.ContinueOnError)
-	var cfg auth.VerifierConfig
-	keys := f.String("keys", "", "files or folders of the trusted keys, with commas between")
-	file := f.String("token", "", "file with the token; default the standard input")
-	scope := f.String("scope", "", "scopes that the token must have, with spaces between")
-	f.StringVar(&cfg.Issuer, "issuer", defaultIssuer, "issuer")
-	f.StringVar(&cfg.Audience, "audience", "", "pdrouter, pdrouter-metadata or pdrouter-admin")
-	f.DurationVar(&cfg.MaxLifetime, "max-lifetime", 0, "longest time from iat to exp; default 24h")
-	if err := parseFlags(f, args, out); err != nil {
-		return err
-	}
-	if *keys == "" {
-		return errors.New("token verify: --keys is missing")
-	}
-	cfg.Scopes = strings.Fields(*scope)
-	trusted, err := auth.LoadKeys(splitList(*keys)...)
-	if err != nil {
-		return err
-	}
-	v, err := auth.NewVerifier(cfg, trusted)
-	if err != nil {
-		return err
-	}
-	token, err := readToken(*file, in)
-	if err != nil {
-		return err
-	}
-	c, err := v.Verify(token)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "valid: subject %s, until %s\n", c.Subject, c.ExpiresAt.UTC().Format(time.RFC3339))
-	return nil
 }

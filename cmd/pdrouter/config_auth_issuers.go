@@ -1,0 +1,193 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"pdrouter/auth"
+)
+
+// The kinds of issuers.
+const (
+	kindOwn        = "pdrouter"
+	kindKubernetes = "kubernetes"
+	kindSPIFFE     = "spiffe"
+)
+
+// issuerAuth is one issuer whose tokens are accepted, by rules of its own. Exactly one of Keys, JWKS and
+// DevelopmentSecretFile says with what its tokens are signed.
+type issuerAuth struct {
+	Issuer string `yaml:"issuer"` // required: what the tokens' iss must be
+	// Kind is what its tokens look like: pdrouter (default; made by pdrouter token mint, or like them), kubernetes
+	// (service accounts' tokens as projected into pods) or spiffe (JWT-SVIDs with an iss).
+	Kind string          `yaml:"kind"`
+	Keys []string        `yaml:"keys"` // public keys: .jwk or .pem files, or folders of them
+	JWKS auth.JWKSConfig `yaml:"jwks"` // or where the issuer publishes them
+	// DevelopmentSecretFile has 32 bytes or more with which tokens are signed (HS256): whoever checks them can make them.
+	// It stands alone, and only where nobody but this machine reaches the listener.
+	DevelopmentSecretFile string             `yaml:"development_secret_file"`
+	Subjects              []auth.SubjectRule `yaml:"subjects"`     // of kubernetes and spiffe: what its subjects may do; the first that fits decides
+	Leeway                time.Duration      `yaml:"leeway"`       // for clocks that differ; default 30s
+	MaxLifetime           time.Duration      `yaml:"max_lifetime"` // of a token; default 24h
+	SingleUse             bool               `yaml:"single_use"`   // each token is accepted once; not for agents
+}
+
+// profile returns the rules, with keys that have been read or none.
+func (i issuerAuth) profile(keys auth.KeySource) auth.Profile {
+	p := auth.Profile{Issuer: i.Issuer, Keys: keys, Subjects: i.Subjects}
+	switch i.Kind {
+	case kindKubernetes:
+		p = auth.Kubernetes(i.Issuer, keys, i.Subjects...)
+	case kindSPIFFE:
+		p = auth.SPIFFE(i.Issuer, keys, i.Subjects...)
+	}
+	p.Leeway, p.MaxLifetime, p.SingleUse = i.Leeway, i.MaxLifetime, i.SingleUse
+	return p
+}
+
+func (i issuerAuth) validate(audience string) error {
+	var errs []error
+	switch i.Kind {
+	case "", kindOwn, kindKubernetes, kindSPIFFE:
+		errs = append(errs, i.profile(nil).Validate(audience))
+	default:
+		errs = append(errs, fmt.Errorf("kind is %q; want pdrouter, kubernetes or spiffe", i.Kind))
+	}
+	sources := 0
+	for _, set := range []bool{len(i.Keys) > 0, i.JWKS != auth.JWKSConfig{}, i.DevelopmentSecretFile != ""} {
+		if set {
+			sources++
+		}
+	}
+	if sources != 1 {
+		errs = append(errs, fmt.Errorf("issuer has %d of keys, jwks and development_secret_file; want exactly one", sources))
+	}
+	if (i.JWKS != auth.JWKSConfig{}) {
+		errs = append(errs, under("jwks", i.JWKS.Validate()))
+	}
+	if i.DevelopmentSecretFile != "" && i.Kind != "" && i.Kind != kindOwn {
+		errs = append(errs, fmt.Errorf("development_secret_file is set for the kind %s; want it for our own tokens only", i.Kind))
+	}
+	return errors.Join(errs...)
+}
+
+// validateIssuers checks each issuer, and what they may not be beside each other.
+func (t tokenAuth) validateIssuers(key, audience string) error {
+	var errs []error
+	seen := map[string]bool{}
+	if len(t.Keys) > 0 {
+		seen[t.Issuer] = true
+	}
+	for n, i := range t.Issuers {
+		at := element(key, n)
+		errs = append(errs, under(at, i.validate(audience)))
+		if i.Issuer != "" && seen[i.Issuer] {
+			errs = append(errs, fmt.Errorf("%s.issuer is %q, which stands here twice; want each issuer once", at, i.Issuer))
+		}
+		seen[i.Issuer] = true
+		if i.DevelopmentSecretFile != "" && (len(t.Issuers) > 1 || len(t.Keys) > 0) {
+			errs = append(errs, fmt.Errorf("%s.development_secret_file is set beside other keys; want it alone", at))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validateDevelopment keeps development secrets to listeners that nobody else reaches.
+func (a authConfig) validateDevelopment(l listenConfig) error {
+	var errs []error
+	for _, at := range []struct {
+		key, listener, address string
+		of                     tokenAuth
+	}{
+		{"auth.clients", "listen.clients", l.Clients, a.Clients.tokenAuth},
+		{"auth.agents", "listen.agents", l.Agents, a.Agents},
+		{"auth.admins", "listen.operations", l.Operations, a.Admins},
+	} {
+		for n, i := range at.of.Issuers {
+			if i.DevelopmentSecretFile == "" || at.address == "" {
+				continue
+			}
+			if host, _, err := net.SplitHostPort(at.address); err != nil || !loopback(host) {
+				errs = append(errs, fmt.Errorf("%s.development_secret_file is set, and others can reach %s at %q; want a loopback address there, or keys",
+					element(at.key+".issuers", n), at.listener, at.address))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// development returns the sections whose tokens are signed with a secret.
+func (a authConfig) development() []string {
+	var all []string
+	for _, at := range []struct {
+		key string
+		of  tokenAuth
+	}{{"auth.clients", a.Clients.tokenAuth}, {"auth.agents", a.Agents}, {"auth.admins", a.Admins}} {
+		for _, i := range at.of.Issuers {
+			if i.DevelopmentSecretFile != "" {
+				all = append(all, at.key)
+			}
+		}
+	}
+	return all
+}
+
+// developmentWarning is what check and serve say of it.
+func developmentWarning(section string) string {
+	return "DEVELOPMENT ONLY: " + section + " takes tokens signed with a shared secret (HS256): whoever can check them can make them"
+}
+
+// profiles reads the keys of the issuers, or finds where to ask for them.
+func (t tokenAuth) profiles(files *reloads) ([]auth.Profile, error) {
+	var all []auth.Profile
+	for _, i := range t.Issuers {
+		var source auth.KeySource
+		switch {
+		case i.DevelopmentSecretFile != "":
+			secret, err := auth.DevelopmentKey(i.DevelopmentSecretFile)
+			if err != nil {
+				return nil, err
+			}
+			p := auth.Development(i.Issuer, secret)
+			p.Leeway, p.MaxLifetime, p.SingleUse = i.Leeway, i.MaxLifetime, i.SingleUse
+			all = append(all, p)
+			continue
+		case len(i.Keys) > 0:
+			keys, err := auth.LoadKeys(i.Keys...)
+			if err != nil {
+				return nil, err
+			}
+			files.add(keys)
+			source = keys
+		default:
+			set, err := auth.NewJWKS(i.JWKS, nil, files.logger().With("issuer", i.Issuer))
+			if err != nil {
+				return nil, err
+			}
+			files.addSet(set)
+			source = set
+		}
+		all = append(all, i.profile(source))
+	}
+	return all, nil
+}
+
+// pathsOf returns the paths among the issuers of a section.
+func (t tokenAuth) pathsOf(section string) []pathAt {
+	var all []pathAt
+	for n := range t.Issuers {
+		i, at := &t.Issuers[n], element(section+".issuers", n)
+		for k := range i.Keys {
+			all = append(all, pathAt{element(at+".keys", k), &i.Keys[k]})
+		}
+		if !strings.Contains(i.JWKS.URL, ":") { // a file, then
+			all = append(all, pathAt{at + ".jwks.url", &i.JWKS.URL})
+		}
+		all = append(all, pathAt{at + ".jwks.ca_file", &i.JWKS.CAFile}, pathAt{at + ".jwks.token_file", &i.JWKS.TokenFile},
+			pathAt{at + ".development_secret_file", &i.DevelopmentSecretFile})
+	}
+	return all
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pdrouter/auth"
+)
+
+// TestIdentitiesOfPlatforms: the configuration that the documentation shows can be used.
+func TestIdentitiesOfPlatforms(t *testing.T) {
+	out := call(t, runCheck, "-c", "testdata/identities.yml", "-no-files")
+	for _, want := range []string{
+		"tokens of https://kubernetes.default.svc.cluster.local, https://spire.example.org",
+		"probes: everybody who reaches it; the rest: tokens of https://kubernetes.default.svc.cluster.local",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+}
+
+// writeConfig writes a configuration whose auth section is given, and returns its path.
+func writeConfig(t *testing.T, dir, authSection string) string {
+	t.Helper()
+	path := filepath.Join(dir, "config.yaml")
+	text := "listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\nmodels:\n  - {name: m, engines: [{name: e, url: \"http://127.0.0.1:1\"}]}\nauth:\n" + authSection
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte(strings.Repeat("s", 40)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := writeConfig(t, dir, "  clients: {issuers: [{issuer: dev, development_secret_file: secret}]}\n")
+	if out := call(t, runCheck, "-c", path); !strings.Contains(out, "WARNING: DEVELOPMENT ONLY: auth.clients") {
+		t.Errorf("check says nothing of it:\n%s", out)
+	}
+	l, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := l.Auth.clients(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := strings.TrimSpace(call(t, runToken, "mint", "--development-secret", filepath.Join(dir, "secret"), "--issuer", "dev", "--audience", "pdrouter", "--subject", "me"))
+	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "me" {
+		t.Errorf("got %+v, %v; want me", p, err)
+	}
+	var log strings.Builder
+	r := &reloads{log: slog.New(slog.NewTextHandler(&log, nil))}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := r.run(l.Auth.developmentWarnings()...)(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "DEVELOPMENT ONLY") {
+		t.Errorf("serve says nothing of it: %s", log.String())
+	}
+}
+
+// An issuer whose keys are published is asked for them before the first caller could be refused.
+func TestServeAsksIssuersForTheirKeys(t *testing.T) {
+	dir := t.TempDir()
+	private, public := makeKey(t, filepath.Join(dir, "keys"))
+	b, err := os.ReadFile(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/jwk-set+json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"keys": []json.RawMessage{b}})
+	}))
+	defer issuer.Close()
+	l, err := loadConfig(writeConfig(t, dir, "  clients: {issuers: [{issuer: idp, jwks: {url: \""+issuer.URL+"\"}}]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files reloads
+	clients, err := l.Auth.clients(&files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- files.run()(ctx) }()
+	files.asked(ctx)
+	token := strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--issuer", "idp", "--audience", "pdrouter", "--subject", "alice"))
+	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "alice" {
+		t.Errorf("got %+v, %v; want alice", p, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Probes stay open with their status alone; whatever names engines is for administrators.
+func TestOperationsAreForAdministrators(t *testing.T) {
+	private, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
+	trusted, err := auth.LoadKeys(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: defaultIssuer, Audience: auth.AdminAudience}, trusted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admins, err := auth.NewAdmins(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := func(audience, scope string) string {
+		return strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--audience", audience, "--subject", "ops", "--scope", scope))
+	}
+	var log strings.Builder
+	ready := true
+	inner := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("details")) })
+	h := administered(admins, func() bool { return ready }, inner, slog.New(slog.NewTextHandler(&log, nil)))
+	look := token("pdrouter-admin", "read")
+	for _, c := range []struct {
+		name, path, token string
+		ready             bool
+		status            int
+		details           bool
+	}{
+		{"health", "/health", "", true, 200, true},
+		{"ready, a stranger", "/ready", "", true, 200, false},
+		{"not ready, a stranger", "/ready", "", false, 503, false},
+		{"ready, a bad token", "/ready", "x.y.z", true, 200, false},
+		{"ready, an administrator", "/ready", look, true, 200, true},
+		{"requests, a stranger", "/requests", "", true, 401, false},
+		{"requests, an administrator", "/requests", look, true, 200, true},
+		{"requests, without scope", "/requests", token("pdrouter-admin", "write"), true, 403, false},
+		{"requests, a client", "/requests", token("pdrouter", "read"), true, 401, false},
+		{"metrics, a stranger", "/metrics", "", true, 401, false},
+		{"metrics, an administrator", "/metrics", look, true, 200, true},
+	} {
+		ready = c.ready
+		r := httptest.NewRequest(http.MethodGet, c.path, nil)
+		if c.token != "" {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != c.status || strings.Contains(w.Body.String(), "details") != c.details || c.status == 401 && w.Header().Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: got %d %q; want %d, details: %t", c.name, w.Code, w.Body.String(), c.status, c.details)
+		}
+	}
+	if got := strings.Count(log.String(), "operations: refused"); got != 4 || strings.Contains(log.String(), look) {
+		t.Errorf("%d refusals are noted; want 4, and no token:\n%s", got, log.String())
+	}
+	if administered(nil, nil, inner, nil) == nil {
+		t.Error("without administrators there are no routes")
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"pdrouter/auth"
+)
+
+// verifyToken tells an operator whether a gateway with these keys would accept a token, and if not, why: which is more
+// than any gateway tells the bearer.
+func verifyToken(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	f := flag.NewFlagSet("token verify", flag.ContinueOnError)
+	var cfg auth.VerifierConfig
+	keys := f.String("keys", "", "files or folders of the trusted keys, with commas between")
+	set := f.String("jwks", "", "file or URL of the issuer's key set, in place of --keys")
+	kind := f.String("kind", kindOwn, "what the issuer's tokens look like: pdrouter, kubernetes or spiffe")
+	file := f.String("token", "", "file with the token; default the standard input")
+	scope := f.String("scope", "", "scopes that the token must have, with spaces between")
+	f.StringVar(&cfg.Issuer, "issuer", defaultIssuer, "issuer")
+	f.StringVar(&cfg.Audience, "audience", "", "pdrouter, pdrouter-metadata or pdrouter-admin")
+	f.DurationVar(&cfg.MaxLifetime, "max-lifetime", 0, "longest time from iat to exp; default 24h")
+	if err := parseFlags(f, args, out); err != nil {
+		return err
+	}
+	if (*keys == "") == (*set == "") {
+		return errors.New("token verify: want either --keys or --jwks")
+	}
+	i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keys)}
+	if *set != "" {
+		i.JWKS = auth.JWKSConfig{URL: *set}
+	}
+	token, err := readToken(*file, in)
+	if err != nil {
+		return err
+	}
+	if i.Kind == kindKubernetes || i.Kind == kindSPIFFE {
+		if i.Subjects, err = anySubject(cfg.Audience, token); err != nil {
+			return err
+		}
+	}
+	if err := i.validate(cfg.Audience); err != nil {
+		return fmt.Errorf("token verify: %w", err)
+	}
+	var files reloads
+	profiles, err := (tokenAuth{Issuers: []issuerAuth{i}}).profiles(&files)
+	if err != nil {
+		return err
+	}
+	v, err := auth.NewVerifier(auth.VerifierConfig{Audience: cfg.Audience, Scopes: strings.Fields(*scope)}, nil, profiles...)
+	if err != nil {
+		return err
+	}
+	if len(files.sets) > 0 {
+		files.log = slog.New(slog.NewTextHandler(out, nil)) // why a set cannot be had
+		asking, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = files.run()(asking)
+		}()
+		files.asked(asking)
+		defer func() { stop(); <-ended }()
+	}
+	p, err := v.Authenticate(token)
+	if err != nil {
+		return fmt.Errorf("token verify: refused: %w", err)
+	}
+	fmt.Fprintf(out, "valid: subject %s, until %s\n", p.Subject, p.Expires.UTC().Format(time.RFC3339))
+	return nil
+}
+
+// anySubject returns a rule that fits the token's own subject: which rules a gateway has is for its configuration.
+func anySubject(audience, token string) ([]auth.SubjectRule, error) {
+	_, claims, err := auth.Inspect(token)
+	if err != nil {
+		return nil, err
+	}
+	subject, _ := claims["sub"].(string)
+	rule := auth.SubjectRule{Subject: subject}
+	if audience != auth.ClientAudience {
+		rule.Scopes = []string{auth.ReadScope}
+	}
+	return []auth.SubjectRule{rule}, nil
+}
+
+// parseLimits reads "requests=60,tokens=10000,concurrent=4"; any of them may be left out.
+func parseLimits(s string) (auth.Limits, error) {
+	var l auth.Limits
+	for _, one := range splitList(s) {
+		name, value, _ := strings.Cut(one, "=")
+		n, err := strconv.Atoi(value)
+		to := map[string]*int{"requests": &l.Requests, "tokens": &l.Tokens, "concurrent": &l.Concurrent}[name]
+		if err != nil || n < 0 || to == nil {
+			return l, fmt.Errorf("token mint: limit %q; want requests=N, tokens=N or concurrent=N", one)
+		}
+		*to = n
+	}
+	return l, nil
+}
