@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -95,6 +96,8 @@ func (j *JWKS) Stats() JWKSStats {
 // Run asks for the set, at once and then again and again, until ctx ends. Its error is always nil: a server that does not
 // answer stops nothing. Call it once.
 func (j *JWKS) Run(ctx context.Context) error {
+	over := sync.OnceFunc(func() { close(j.asked) })
+	defer over()
 	for failures := 0; ; {
 		start := time.Now()
 		select {
@@ -102,6 +105,7 @@ func (j *JWKS) Run(ctx context.Context) error {
 		default:
 		}
 		err := j.ask(ctx)
+		over()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -127,11 +131,6 @@ func (j *JWKS) Run(ctx context.Context) error {
 
 // tell logs how a question ended and returns how many have failed in a row.
 func (j *JWKS) tell(err error, failures int) int {
-	select {
-	case <-j.asked:
-	default:
-		close(j.asked)
-	}
 	switch {
 	case err != nil && j.current() == j.stale:
 		j.log.Error("jwks: no keys to believe", "url", j.cfg.URL, "failures", failures+1, "err", err)

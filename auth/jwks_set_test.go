@@ -1,0 +1,93 @@
+package auth
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// A set as identity providers have them: keys for other purposes stand beside those that tokens are checked with.
+func TestJWKSPassesOverWhatItCannotUse(t *testing.T) {
+	rs, es, ed := generate(t, RS256), generate(t, ES256), newKey(t, "ed")
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	certificate := must(t)(x509.CreateCertificate(rand.Reader, template, template, rs.public, rs.private))
+	jwk := func(k *Key, change map[string]any) json.RawMessage {
+		b, err := k.jwk()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m map[string]any
+		if err := json.Unmarshal(b, &m); err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(m, change)
+		maps.DeleteFunc(m, func(_ string, v any) bool { return v == nil })
+		if b, err = json.Marshal(m); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	foreign := func(k any, id, alg string) json.RawMessage {
+		b, err := (jose.JSONWebKey{Key: k, KeyID: id, Algorithm: alg}).MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	rsPublic, esPublic := rs.Public(), es.Public()
+	want := []json.RawMessage{
+		jwk(rsPublic, map[string]any{"kid": "certified", "x5c": []string{base64.StdEncoding.EncodeToString(certificate)}, "x5u": "https://elsewhere.example/x"}),
+		jwk(rsPublic, map[string]any{"kid": "no alg", "alg": nil, "use": nil}),
+		jwk(esPublic, map[string]any{"kid": "ec no alg", "alg": nil, "key_ops": []string{"verify"}}),
+		jwk(ed.Public(), map[string]any{"kid": "ed no alg", "alg": nil}),
+		jwk(rsPublic, map[string]any{"kid": "spiffe", "alg": nil, "use": "jwt-svid"}),
+	}
+	others := []json.RawMessage{
+		jwk(rsPublic, map[string]any{"kid": "enc", "use": "enc", "alg": "RSA-OAEP"}),
+		jwk(rsPublic, map[string]any{"kid": "to encrypt", "use": nil, "key_ops": []string{"encrypt"}}),
+		jwk(rsPublic, map[string]any{"kid": "other alg", "alg": "RS512"}),
+		jwk(rsPublic, map[string]any{"kid": "HMAC", "alg": HS256}),
+		jwk(rsPublic, map[string]any{"kid": nil}),
+		jwk(rsPublic, map[string]any{"kid": strings.Repeat("k", 129)}),
+		jwk(esPublic, map[string]any{"kid": "x509", "use": "x509-svid"}),
+		jwk(esPublic, map[string]any{"kid": "foreign certificate", "x5c": []string{base64.StdEncoding.EncodeToString(certificate)}}),
+		jwk(es, map[string]any{"kid": "private"}),
+		foreign(&p384.PublicKey, "P-384", "ES384"),
+		foreign(&smallRSA(t).PublicKey, "small", RS256),
+		foreign([]byte(strings.Repeat("s", 32)), "symmetric", HS256),
+		json.RawMessage(`{"kty":"AKP","kid":"new","alg":"ML-DSA-44","pub":"AAAA"}`),
+		json.RawMessage(`"text"`),
+	}
+	b, err := json.Marshal(map[string]any{"keys": slices.Concat(others, want), "spiffe_refresh_hint": 1, "spiffe_sequence": 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, passed, err := parseJWKS(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := slices.Sorted(maps.Keys(keys))
+	if got := []string{"certified", "ec no alg", "ed no alg", "no alg", "spiffe"}; !slices.Equal(ids, got) || passed != len(others) {
+		t.Errorf("got keys %q, %d passed over; want %q, %d", ids, passed, got, len(others))
+	}
+	for id, algorithm := range map[string]string{"no alg": RS256, "ec no alg": ES256, "ed no alg": EdDSA} {
+		if k := keys[id]; k == nil || k.algorithm != algorithm {
+			t.Errorf("%s: got %v; want a key for %s", id, k, algorithm)
+		}
+	}
+}
