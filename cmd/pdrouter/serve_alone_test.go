@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/metadata"
+)
+
+// TestModelWithoutConnectorIsServedAlone: a prefill engine of a model of connector kvplane that has published nothing, or a
+// record without a connector, is left out, with a reason and no error: decode serves alone.
+func TestModelWithoutConnectorIsServedAlone(t *testing.T) {
+	dir := t.TempDir()
+	key, err := auth.GenerateKey(auth.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, public, err := auth.WriteKey(filepath.Join(dir, "keys"), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := func(engine, role string) string {
+		s, err := auth.Mint(key, auth.Grant{Issuer: defaultIssuer, Audience: auth.MetadataAudience, Subject: "test", TTL: time.Hour,
+			Scopes: []string{auth.WriteScope, auth.ReadScope, auth.PlaneScope}, Engine: engine, Role: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, "token-"+engine)
+		if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	ports, err := freeAddresses(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf(`listen: {clients: "127.0.0.1:0", agents: "127.0.0.1:0", operations: "127.0.0.1:0"}
+models:
+- name: reference
+  connector: kvplane
+  prefill: [{name: prefill-0, url: "http://%s", control: "http://%s"}]
+  decode: [{name: decode-0, url: "http://%s", control: "http://%s"}]
+policy: {default: {split: {min_prompt_tokens: 1}, prefill: {policy: round_robin}, decode: {policy: round_robin}}}
+auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: %q}
+`, ports[0], ports[1], ports[2], ports[3], public, defaultIssuer, private, public, token("", ""))
+	file := filepath.Join(dir, "pdrouter.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := newGateway(l, newLogger(logConfig{Level: "error"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	defer func() {
+		http.DefaultClient.CloseIdleConnections()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	agents := "http://" + g.agents.Addr().String()
+	alone := startEngine(t, "--name", "prefill-0", "--role", "both", "--listen", ports[0]) // hands nothing over
+	startEngine(t, "--name", "decode-0", "--role", "decode", "--listen", ports[2], "--control", ports[3], "--gateway", agents,
+		"--token-file", token("decode-0", "decode"), "--control-keys", public, "--record-keys", public, "--transport", "tcp")
+
+	body := `{"model":"reference","prompt":"one two three four five six seven eight nine ten","max_tokens":12}`
+	_, want, err := complete(alone.url, body)
+	if err != nil || want == "" {
+		t.Fatalf("the engine alone: %q, %v", want, err)
+	}
+	ask := func(when string) {
+		t.Helper()
+		for range 3 {
+			resp, err := http.Post("http://"+g.clients.Addr().String()+"/v1/completions", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if reason := resp.Header.Get("X-PDRouter-Reason"); resp.StatusCode != http.StatusOK || reason != "no_pair" {
+				t.Errorf("%s: status %d, reason %q; want 200 and no_pair", when, resp.StatusCode, reason)
+			}
+			if _, got, err := complete("http://"+g.clients.Addr().String(), body); err != nil || got != want {
+				t.Errorf("%s: got %q, %v; want %q", when, got, err, want)
+			}
+		}
+	}
+	ask("without a record")
+	client, err := engineOptions{gateway: agents, tokenFile: token("prefill-0", "prefill")}.client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	if err := client.Put(t.Context(), metadata.Record{
+		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: "prefill-0", Generation: uint64(now.UnixNano())},
+		Role: metadata.Prefill, Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Published: now, Expires: now.Add(time.Minute),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, ok := g.cache.Engine("prefill-0"); ok {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the gateway has not seen the record")
+		}
+	}
+	ask("with a record without connector")
+	for _, p := range g.router.Pairs() {
+		if p.Pairable || p.Warm || !strings.Contains(p.Why, "connector") {
+			t.Errorf("pair %+v; want it not pairable for want of a connector", p)
+		}
+	}
+}
