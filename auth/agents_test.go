@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -120,4 +121,43 @@ func TestMintRefusesWhatWouldNotBeUnderstood(t *testing.T) {
 func authorized(a *Agents, r *http.Request, action, engine, role string) int {
 	_, err := a.Authorize(r, Wanted{Action: action, Engine: engine, Role: role})
 	return status(err)
+}
+
+// TestFault41AgentsOfRanks: a token that names ranks writes these and no others, and what keeps two engines apart is
+// decided by whoever knows their records.
+func TestFault41AgentsOfRanks(t *testing.T) {
+	key := newKey(t, "k1")
+	agents, err := NewAgents(newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks := mint(t, key, Grant{Audience: MetadataAudience, Engine: "prefill-0", Role: "prefill", Ranks: []string{"0/1/1", "0/1/0"}, Reads: []string{"decode-1"}, Scopes: []string{"write", "read"}})
+	whole := mint(t, key, Grant{Audience: MetadataAudience, Engine: "prefill-0", Role: "prefill", Scopes: []string{"write", "read"}})
+	for _, c := range []struct {
+		name, token string
+		want        Wanted
+		status      int
+	}{
+		{"own rank", ranks, Wanted{Action: "write", Engine: "prefill-0", Rank: "0/1/1"}, 200},
+		{"other own rank", ranks, Wanted{Action: "write", Engine: "prefill-0", Rank: "0/1/0"}, 200},
+		{"another's rank", ranks, Wanted{Action: "write", Engine: "prefill-0", Rank: "0/0/1"}, 403},
+		{"no rank", ranks, Wanted{Action: "write", Engine: "prefill-0"}, 403},
+		{"own rank, another engine", ranks, Wanted{Action: "write", Engine: "prefill-1", Rank: "0/1/1"}, 403},
+		{"any rank", whole, Wanted{Action: "write", Engine: "prefill-0", Rank: "0/0/1"}, 200},
+		{"apart", whole, Wanted{Action: "read", Engine: "decode-0", Role: "decode", Apart: "another model"}, 403},
+		{"apart, role unknown", whole, Wanted{Action: "read", Engine: "decode-0", Apart: "another model"}, 403},
+		{"apart, but named", ranks, Wanted{Action: "read", Engine: "decode-1", Role: "decode", Apart: "another model"}, 200},
+		{"apart, but its own", whole, Wanted{Action: "read", Engine: "prefill-0", Role: "prefill", Apart: "another model"}, 200},
+	} {
+		p, err := agents.Authorize(request(c.token), c.want)
+		if got := status(err); got != c.status {
+			t.Errorf("%s: got %d; want %d", c.name, got, c.status)
+		}
+		if c.status == 403 && (err == nil || !strings.Contains(err.Error(), p.Subject) || strings.Contains(err.Error(), c.token)) {
+			t.Errorf("%s: %v; want who it was, and no token", c.name, err)
+		}
+		if c.want.Apart != "" && c.status == 403 && !strings.Contains(err.Error(), c.want.Apart) {
+			t.Errorf("%s: %v; want why", c.name, err)
+		}
+	}
 }

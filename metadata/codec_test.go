@@ -70,19 +70,20 @@ func TestSignatureCoversEveryField(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Record){
-		"engine":     func(r *Record) { r.Engine = "prefill-1" },
-		"generation": func(r *Record) { r.Generation++ },
-		"rank":       func(r *Record) { r.Rank.TP = 0 },
-		"size":       func(r *Record) { r.Size.TP = 4 },
-		"blob":       func(r *Record) { r.Blob = []byte{1, 2, 4} },
-		"doorbell":   func(r *Record) { r.Doorbell = "127.0.0.1:9" },
-		"region":     func(r *Record) { r.Layout.Regions = []Region{region(0), region(2)} },
-		"process":    func(r *Record) { r.Process.PID = 12 },
-		"key":        func(r *Record) { r.Key = append([]byte{1}, r.Key[1:]...) },
-		"no key":     func(r *Record) { r.Key = nil },
-		"expiry":     func(r *Record) { r.Expires = r.Expires.Add(time.Hour) },
-		"key id":     func(r *Record) { r.KeyID = "other" },
-		"signature":  func(r *Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
+		"engine":            func(r *Record) { r.Engine = "prefill-1" },
+		"generation":        func(r *Record) { r.Generation++ },
+		"rank":              func(r *Record) { r.Rank.TP = 0 },
+		"size":              func(r *Record) { r.Size.TP = 4 },
+		"blob":              func(r *Record) { r.Blob = []byte{1, 2, 4} },
+		"connector version": func(r *Record) { r.ConnectorVersion = "2" },
+		"doorbell":          func(r *Record) { r.Doorbell = "127.0.0.1:9" },
+		"region":            func(r *Record) { r.Layout.Regions = []Region{region(0), region(2)} },
+		"process":           func(r *Record) { r.Process.PID = 12 },
+		"key":               func(r *Record) { r.Key = append([]byte{1}, r.Key[1:]...) },
+		"no key":            func(r *Record) { r.Key = nil },
+		"expiry":            func(r *Record) { r.Expires = r.Expires.Add(time.Hour) },
+		"key id":            func(r *Record) { r.KeyID = "other" },
+		"signature":         func(r *Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
 	} {
 		rec := signed
 		change(&rec)
@@ -256,7 +257,12 @@ func FuzzUnmarshal(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	own := agentKey("prefill-0")
+	byAgent := bound(f, v, record("prefill-0", 7, 2, 1), own)
 	f.Add(marshal(f, signed))
+	f.Add(marshal(f, byAgent))
+	f.Add(marshal(f, signAs(f, record("prefill-0", 7, 2, 1), own)))
+	f.Add(fields(f, marshal(f, byAgent), func(m map[string]any) { m["future"] = 1 }))
 	f.Add([]byte{0x80})
 	f.Add([]byte{0x81, 0xa4, 'b', 'l', 'o', 'b', 0xc6, 0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte{0x81, 0xa9, 'p', 'u', 'b', 'l', 'i', 's', 'h', 'e', 'd', 0xc7, 5, 0xff, 1, 2, 3, 4, 5})
@@ -265,15 +271,33 @@ func FuzzUnmarshal(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := Unmarshal(marshal(t, rec))
+		if rec.Encoded != nil && !bytes.Equal(rec.Encoded, b) {
+			t.Fatal("other bytes are kept than came")
+		}
+		plain := rec
+		plain.Encoded = nil // as this version encodes it
+		again, err := Unmarshal(marshal(t, plain))
 		if err != nil {
 			t.Fatalf("what was accepted is refused after encoding: %v", err)
 		}
-		if diff := cmp.Diff(rec, again); diff != "" {
+		if diff := cmp.Diff(plain, again); diff != "" {
 			t.Fatalf("(-first +second):\n%s", diff)
 		}
-		if _, err := UnmarshalSigned(b, v); err == nil && !bytes.Contains(b, rec.Signature) {
-			t.Fatal("verified without a signature")
+		other := rec.withBinding([]byte("word"))
+		if back := other.withBinding(rec.Binding); other.Encoded != nil {
+			x, err1 := signedPart(other.Encoded)
+			y, err2 := signedPart(back.Encoded)
+			if err1 != nil || err2 != nil || !bytes.Equal(x, y) && len(rec.Binding) > 0 {
+				t.Fatalf("a binding changes what is signed: %v, %v", err1, err2)
+			}
+		}
+		if _, err := UnmarshalSigned(b, v); err == nil {
+			if !bytes.Contains(b, rec.Signature) || len(rec.Signature) == 0 {
+				t.Fatal("verified without a signature")
+			}
+			if len(rec.Binding) > 0 && rec.KeyID != thumbprint(public(own)) {
+				t.Fatal("verified by a key that nobody bound")
+			}
 		}
 	})
 }

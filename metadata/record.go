@@ -71,6 +71,8 @@ type Record struct {
 	// Connector is "kvplane", "vllm-nixl-push", "vllm-nixl-pull", or "" for an engine that hands nothing off:
 	// such a record is valid, the engine serves aggregated.
 	Connector string `msgpack:"connector" json:"connector"`
+	// ConnectorVersion is of the connector's own protocol, for people; Compatibility is what decides. "" is not told.
+	ConnectorVersion string `msgpack:"connector_version,omitempty" json:"connector_version,omitempty"`
 	// Compatibility is a digest of all that two engines must share (model, dtype, heads, layers, mode). Equal or not pairable.
 	Compatibility string `msgpack:"compat" json:"compatibility"`
 

@@ -76,7 +76,7 @@ func (r Record) Validate() error {
 		bad("rank is %v; want one of size %v", r.Rank, r.Size)
 	}
 	for _, f := range []struct{ name, value string }{
-		{"connector", r.Connector}, {"compatibility", r.Compatibility}, {"agent", r.Agent}, {"transport", r.Transport},
+		{"connector", r.Connector}, {"connector_version", r.ConnectorVersion}, {"compatibility", r.Compatibility}, {"agent", r.Agent}, {"transport", r.Transport},
 		{"doorbell", r.Doorbell}, {"http", r.HTTP}, {"control", r.Control}, {"side", r.Side}, {"engine_id", r.EngineID},
 		{"kid", r.KeyID}, {"dtype", r.Layout.DType}, {"memory_type", r.Layout.MemoryType}, {"order", string(r.Layout.Order)},
 		{"process.boot", r.Process.Boot}, {"process.namespaces", r.Process.Namespaces},
