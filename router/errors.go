@@ -28,6 +28,7 @@ const (
 	reasonNoModel       = "unknown_model"
 	reasonForbidden     = "forbidden"
 	reasonUnauthorized  = "unauthorized"
+	reasonNoKeys        = "no_keys"
 	reasonNoEngine      = "no_engine"
 	reasonNoPair        = "no_pair"
 	reasonTimeout       = "timeout"
@@ -41,6 +42,7 @@ const (
 	typeBadRequest   = "BadRequestError"
 	typeUnauthorized = "AuthenticationError"
 	typePermission   = "PermissionDeniedError"
+	typeRateLimit    = "RateLimitError"
 	typeNotFound     = "NotFoundError"
 	typeUnavailable  = "ServiceUnavailableError"
 	typeInternal     = "InternalServerError"
@@ -60,6 +62,7 @@ type httpError struct {
 	Close      bool          // the client's connection ends with this answer: its framing cannot be trusted
 	NoRetry    bool          // x-should-retry: false
 	RetryAfter time.Duration // retry-after-ms; 0: not sent
+	Challenge  string        // www-authenticate; "": not sent
 	Err        error         // the cause, for the log
 }
 
@@ -178,7 +181,13 @@ func errNoModel(model string) *httpError {
 
 func errUnauthorized(cause error) *httpError {
 	return &httpError{Status: http.StatusUnauthorized, Type: typeUnauthorized, Reason: reasonUnauthorized,
-		Msg: "Unauthorized", NoRetry: true, Err: cause}
+		Msg: "Unauthorized", NoRetry: true, Challenge: "Bearer", Err: cause}
+}
+
+// errNoKeys answers credentials that nobody can check at present.
+func errNoKeys(reason string, cause error) *httpError {
+	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reason,
+		Msg: "Credentials cannot be checked at present.", RetryAfter: 5 * time.Second, Err: cause}
 }
 
 func errForbidden(cause error) *httpError {

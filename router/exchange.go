@@ -21,6 +21,7 @@ type exchange struct {
 	m           *model
 	b           *body
 	path        string // of the engine's route; the route table's, never the client's bytes
+	lease       Lease  // of the caller's limits; nil if there are none
 	traceparent string
 	reply       reply
 	sum         Summary
@@ -32,6 +33,9 @@ type exchange struct {
 	stale mail     // what came of the owner's own leg while mail was waiting
 	held  bool     // stale is set
 	told  *attempt // whose prefill leg has answered, to the owner's knowledge
+
+	counted bool // the engine has counted the tokens of the answer
+	pieces  int  // events with data that were relayed, a token each or more
 
 	choice      policies.Choice
 	prefillRoom [4]policies.Engine

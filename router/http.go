@@ -123,7 +123,12 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if shape == shapeChat {
 		path = pathChat
 	}
+	lease, e := r.admit(c, who, b)
+	if e != nil {
+		return r.fail(c, e)
+	}
 	x := r.newExchange(m, b, path, arrived)
+	x.lease = lease
 	x.sum.RequestID = requestID(h)
 	x.sum.Subject = who.Subject
 	x.traceparent = string(h.Peek("Traceparent"))
@@ -172,11 +177,20 @@ func (r *Router) authenticate(c *fiber.Ctx) (principal, *httpError) {
 	if err == nil {
 		return p, nil
 	}
-	var status interface{ HTTPStatus() int }
-	if errors.As(err, &status) && status.HTTPStatus() == http.StatusForbidden {
-		return principal{}, errForbidden(err)
+	return principal{}, errRefused(err)
+}
+
+// admit holds the caller to its limits, and says in the answer's head what is left of them.
+func (r *Router) admit(c *fiber.Ctx, who principal, b *body) (Lease, *httpError) {
+	if r.parts.Limits == nil {
+		return nil, nil
 	}
-	return principal{}, errUnauthorized(err)
+	lease, allowed := r.parts.Limits.Admit(who, b.expected())
+	allowed.tell(c.Response().Header.Set)
+	if lease == nil && allowed.Over != "" {
+		return nil, errOverLimit(allowed)
+	}
+	return lease, nil
 }
 
 // contentType wants JSON, as the bytes of a body are not looked at otherwise.
@@ -262,7 +276,7 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 		r.parts.Refused(e.Status, e.Reason)
 	}
 	r.log.Info("refused", "request_id", string(c.Response().Header.Peek(fiber.HeaderXRequestID)), "status", e.Status,
-		"reason", e.Reason, "err", e.Err)
+		"reason", e.Reason, "remote", c.Context().RemoteAddr().String(), "err", e.Err)
 	return nil
 }
 
@@ -285,8 +299,8 @@ func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
 		h.Set("Retry-After-Ms", strconv.FormatInt(e.RetryAfter.Milliseconds(), 10))
 		h.Set(fiber.HeaderRetryAfter, strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
 	}
-	if e.Status == http.StatusUnauthorized {
-		h.Set(fiber.HeaderWWWAuthenticate, "Bearer")
+	if e.Challenge != "" {
+		h.Set(fiber.HeaderWWWAuthenticate, e.Challenge)
 	}
 	if e.Close || r.draining.Load() {
 		c.Response().SetConnectionClose()

@@ -239,6 +239,7 @@ func (x *exchange) sendRaw(l *call) {
 
 func (x *exchange) usage(a *answer) {
 	if a.hasUsage {
+		x.counted = true
 		x.sum.PromptTokens, x.sum.OutputTokens = a.promptTokens, a.completionTokens
 		x.sum.CachedTokens = a.cachedTokens
 	}
@@ -275,6 +276,7 @@ func (x *exchange) done(act action) {
 	if x.choice.Decode >= 0 && s.Attempts > 0 {
 		s.Why = x.choice.Why()
 	}
+	x.release()
 	x.r.finished(s)
 }
 

@@ -24,7 +24,8 @@ type Planner interface {
 }
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
-// use. An error with a method HTTPStatus() int that returns 403 is answered with 403, every other with 401.
+// use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
+// Challenge() string, if it has one, is the answer's WWW-Authenticate, and of a 503 its Reason() string the reason.
 type Clients interface {
 	Authenticate(authorization string) (auth.Principal, error)
 }
@@ -38,6 +39,7 @@ type Records interface {
 type Parts struct {
 	Planner Planner                // nil: policies.Default()
 	Clients Clients                // nil: everybody may call
+	Limits  Limiter                // nil: nobody is limited
 	Records Records                // nil: no engine of connector kvplane can be paired
 	Stock   Stock                  // asks stock engines for their ranks; nil: they are not asked
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent

@@ -64,6 +64,7 @@ func (s *stream) first() verdict {
 		s.free()
 		return vGarbage
 	}
+	s.x.pieces = 1
 	for s.next() {
 	}
 	return vUsable
@@ -108,6 +109,7 @@ func (s *stream) next() bool {
 		s.told = s.take(event)
 		return false
 	case eventData:
+		s.x.pieces++
 		s.count(event)
 	}
 	if !s.take(event) {

@@ -1,0 +1,154 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"pdrouter/auth"
+)
+
+// Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
+type Limiter interface {
+	// Admit counts one request that may use so many tokens, or says in Allowance.Over why not; then the lease is nil. It is
+	// also nil where there is nothing to end.
+	Admit(who auth.Principal, expected int) (Lease, Allowance)
+}
+
+// Lease is one request that was admitted. Done is called once, at the request's only end, with the tokens that it has
+// used, or -1 if nobody knows.
+type Lease interface {
+	Done(tokens int)
+}
+
+// Allowance is what a caller has left, or which of its limits a request would exceed.
+type Allowance struct {
+	Requests, Tokens Quota
+	Over             string // requests, tokens, concurrent, tenants; "" if the request is admitted
+	Max              int    // that limit
+	RetryAfter       time.Duration
+}
+
+// Quota is what is left of one limit per minute. The zero Quota is no limit.
+type Quota struct {
+	Limit, Left int
+	Reset       time.Duration // until all of it is there again, if nothing is used
+}
+
+// tell sets the headers that clients of the OpenAI API know.
+func (a Allowance) tell(set func(name, value string)) {
+	a.Requests.tell(set, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests")
+	a.Tokens.tell(set, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens")
+}
+
+func (q Quota) tell(set func(name, value string), limit, left, reset string) {
+	if q.Limit == 0 {
+		return
+	}
+	set(limit, strconv.Itoa(q.Limit))
+	set(left, strconv.Itoa(q.Left))
+	set(reset, q.Reset.String())
+}
+
+// The reasons of a refusal by a limit.
+const (
+	reasonOverRequests   = "over_limit_requests"
+	reasonOverTokens     = "over_limit_tokens"
+	reasonOverConcurrent = "over_limit_concurrent"
+	reasonOverTenants    = "over_limit_tenants"
+)
+
+// errOverLimit answers a request that was not admitted. The client may try again.
+func errOverLimit(a Allowance) *httpError {
+	e := &httpError{Status: http.StatusTooManyRequests, Type: typeRateLimit, RetryAfter: max(a.RetryAfter, time.Millisecond)}
+	switch a.Over {
+	case "requests":
+		e.Reason, e.Msg = reasonOverRequests, fmt.Sprintf("Too many requests: at most %d per minute.", a.Max)
+	case "tokens":
+		e.Reason, e.Msg = reasonOverTokens, fmt.Sprintf("Too many tokens: at most %d per minute.", a.Max)
+	case "concurrent":
+		e.Reason, e.Msg = reasonOverConcurrent, fmt.Sprintf("Too many requests at once: at most %d.", a.Max)
+	default:
+		e.Reason, e.Msg = reasonOverTenants, "Too many callers at once."
+	}
+	e.Msg += " Try again in " + e.RetryAfter.Round(time.Millisecond).String() + "."
+	return e
+}
+
+// errRefused answers credentials that were not accepted. The body is the same whatever was wrong with them.
+func errRefused(err error) *httpError {
+	status := http.StatusUnauthorized
+	var told interface{ HTTPStatus() int }
+	if errors.As(err, &told) {
+		status = told.HTTPStatus()
+	}
+	var e *httpError
+	switch status {
+	case http.StatusServiceUnavailable:
+		reason := reasonNoKeys
+		var why interface{ Reason() string }
+		if errors.As(err, &why) {
+			reason = why.Reason()
+		}
+		return errNoKeys(reason, err)
+	case http.StatusForbidden:
+		e = errForbidden(err)
+	default:
+		e = errUnauthorized(err)
+	}
+	var challenge interface{ Challenge() string }
+	if errors.As(err, &challenge) {
+		e.Challenge = challenge.Challenge()
+	}
+	return e
+}
+
+const (
+	// defaultTokens is what an engine takes max_tokens for where a completion has none. A chat without it may go on to the end
+	// of the model's context, which is not known here, so nothing is expected of it.
+	defaultTokens = 16
+	// mostTokens keeps sums of what clients ask for from overflowing.
+	mostTokens = 1 << 30
+)
+
+// expected is how many tokens the request may use, as far as its body tells: the prompt's estimate, and as many as each
+// choice may have.
+func (b *body) expected() int {
+	each := b.maxTokens
+	if each < 0 {
+		each = 0
+		if b.shape == shapeCompletions {
+			each = defaultTokens
+		}
+	}
+	return b.promptTokens() + min(each, mostTokens)*max(b.n, 1)*max(b.prompts, 1)
+}
+
+// release ends the request's lease with what it has used.
+func (x *exchange) release() {
+	if x.lease != nil {
+		x.lease.Done(x.used())
+		x.lease = nil
+	}
+}
+
+// used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
+// have the engine count, so without the client's own include_usage its events are counted, one token each. -1 is unknown.
+func (x *exchange) used() int {
+	s := &x.sum
+	switch {
+	case x.counted:
+		return s.PromptTokens + s.OutputTokens
+	case s.Attempts == 0, s.Outcome == FailedBefore, s.Outcome == Completed && s.Status >= 400: // nobody had anything of it
+		return 0
+	case s.Outcome == Completed && !s.Stream:
+		return -1
+	}
+	prompt := x.b.promptTokens()
+	if a := x.cur; a != nil && a.split && x.told == a && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
+		prompt = a.prefill.ans.promptTokens
+	}
+	return prompt + x.pieces
+}

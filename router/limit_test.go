@@ -1,0 +1,314 @@
+package router
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/internal/limits"
+)
+
+// counted limits every caller alike, by the real limiter, and notes how many tokens each request was said to use.
+type counted struct {
+	l      *limits.Limiter
+	limits limits.Limits
+
+	mu             sync.Mutex
+	expected, used []int
+}
+
+func newCounted(l limits.Limits) *counted {
+	return &counted{l: limits.New(nil, "", slog.New(slog.DiscardHandler)), limits: l}
+}
+
+func (c *counted) Admit(who auth.Principal, expected int) (Lease, Allowance) {
+	e, no := c.l.Admit(time.Now(), who.Subject, c.limits, expected)
+	if no != nil {
+		return nil, Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expected = append(c.expected, expected)
+	return &countedLease{c: c, e: e}, Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens)}
+}
+
+func quota(r limits.Room) Quota { return Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full} }
+
+type countedLease struct {
+	c *counted
+	e limits.Lease
+}
+
+func (l *countedLease) Done(tokens int) {
+	l.e.Done(time.Now(), tokens)
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	l.c.used = append(l.c.used, tokens)
+}
+
+// ended waits until so many requests have ended, and returns what they have used.
+func (c *counted) ended(t *testing.T, n int) (used []int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d requests have ended", n), func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		used = slices.Clone(c.used)
+		return len(used) >= n
+	})
+	return used
+}
+
+const good = "Bearer good"
+
+// TestFault63OverLimit sends more than a tenant may: 429 with when to come back, one line in the log and one in the
+// metrics, and no request to an engine.
+func TestFault63OverLimit(t *testing.T) {
+	for _, row := range []struct {
+		name             string
+		limits           limits.Limits
+		admitted         int
+		reason, message  string
+		header, headerIs string
+	}{
+		{"requests", limits.Limits{Requests: 3}, 3, "over_limit_requests", "at most 3 per minute", "X-Ratelimit-Remaining-Requests", "0"},
+		{"tokens", limits.Limits{Tokens: 25}, 1, "over_limit_tokens", "at most 25 per minute", "X-Ratelimit-Limit-Tokens", "25"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newPool(t, ConnectorNone, 0, 1, nil)
+			var log lockedBuffer
+			refused := make(chan string, 10)
+			g := start(t, s.cfg, Parts{Limits: newCounted(row.limits), Clients: fakeClients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Refused: func(status int, reason string) { refused <- strconv.Itoa(status) + " " + reason }})
+			for i := range row.admitted {
+				if r := g.post(pathCompletions, plainBody, "Authorization", good); r.Status != 200 || r.Header.Get("X-Ratelimit-Limit-"+strings.ToUpper(row.name[:1])+row.name[1:]) == "" {
+					t.Fatalf("request %d: status %d, header %v", i, r.Status, r.Header)
+				}
+				g.settled()
+			}
+			r := g.post(pathCompletions, plainBody, "Authorization", good)
+			ms, err := strconv.Atoi(r.Header.Get("Retry-After-Ms"))
+			seconds, err2 := strconv.Atoi(r.Header.Get("Retry-After"))
+			if r.Status != 429 || err != nil || err2 != nil || ms < 1 || ms > 60_000 || seconds < 1 || seconds != (ms+999)/1000 {
+				t.Errorf("status %d, header %v; want 429 with when to come back", r.Status, r.Header)
+			}
+			e := errorOf(t, r.Body)
+			if r.Header.Get("X-Pdrouter-Reason") != row.reason || e.Type != "RateLimitError" || e.Code != 429.0 || !strings.Contains(e.Message, row.message) {
+				t.Errorf("got %s and %v", r.Body, r.Header)
+			}
+			if r.Header.Get("X-Should-Retry") == "false" || r.Header.Get("X-Request-Id") == "" || r.Header.Get(row.header) != row.headerIs {
+				t.Errorf("header %v", r.Header)
+			}
+			if n := s.c.count("", ""); n != row.admitted {
+				t.Errorf("the engine got %d requests; want %d", n, row.admitted)
+			}
+			if got := <-refused; got != "429 "+row.reason || len(refused) != 0 {
+				t.Errorf("counted %q and %d more", got, len(refused))
+			}
+			if text := log.String(); strings.Count(text, "msg=refused") != 1 || !strings.Contains(text, "remote=127.0.0.1:") {
+				t.Errorf("want one line, with who it was:\n%s", text)
+			}
+		})
+	}
+}
+
+// TestFault63Concurrent has as many requests under way as a tenant may: one more is refused, and the end of any of them,
+// whatever it is, makes room for one.
+func TestFault63Concurrent(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doHang}, {Nth: 2, Do: doReset}, {Nth: 3, Do: doReject}, {Nth: 4, Do: doSlow, N: 100}, {Nth: 5, Do: doBreak, N: 1}}})
+	l := newCounted(limits.Limits{Concurrent: 1})
+	s.cfg.Limits.Attempts = 1
+	g := start(t, s.cfg, Parts{Limits: l})
+	for i := range 7 {
+		body := plainBody
+		if i >= 3 {
+			body = streamBody
+		}
+		over := func() bool { return s.c.count("", "") > i }
+		if i == 0 || i == 3 {
+			leave(t, g, body, func() bool {
+				if !over() {
+					return false
+				}
+				r := g.post(pathCompletions, plainBody)
+				if r.Status != 429 || r.Header.Get("X-Pdrouter-Reason") != "over_limit_concurrent" || r.Header.Get("Retry-After-Ms") != "1000" {
+					t.Errorf("beside one under way: status %d, header %v", r.Status, r.Header)
+				}
+				return true
+			})
+		} else if r := g.post(pathCompletions, body); r.Status == 429 {
+			t.Errorf("request %d: the one before it still counts", i)
+		}
+		l.ended(t, i+1)
+	}
+	if used := l.ended(t, 7); len(used) != 7 {
+		t.Errorf("seven requests have ended %d times", len(used))
+	}
+}
+
+// TestTokensAreCharged looks at what each kind of end charges. The prompt is estimated at 3 tokens; the engine counts 7.
+func TestTokensAreCharged(t *testing.T) {
+	for _, row := range []struct {
+		name, connector, body string
+		fault                 fault
+		leaves                bool
+		want                  int
+	}{
+		{"whole", ConnectorNone, plainBody, fault{}, false, 10},
+		{"whole, split", ConnectorPull, plainBody, fault{}, false, 10},
+		{"stream with usage", ConnectorNone, streamBody, fault{}, false, 10},
+		{"stream, cut", ConnectorNone, streamBody, fault{Do: doBreak, N: 2}, false, 3 + 2},
+		{"stream, split, cut", ConnectorPull, streamBody, fault{Leg: "decode", Do: doBreak, N: 2}, false, 7 + 2},
+		{"rejected", ConnectorNone, plainBody, fault{Do: doReject}, false, 0},
+		{"no engine", ConnectorNone, plainBody, fault{Do: doRefuse}, false, 0},
+		{"left", ConnectorNone, plainBody, fault{Do: doHang}, true, 3},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newPool(t, row.connector, 1, 1, nil)
+			l := newCounted(limits.Limits{Tokens: 1 << 30})
+			g := start(t, s.cfg, Parts{Limits: l})
+			s.setFaults(map[string][]fault{"decode-0": {row.fault}})
+			if row.leaves {
+				leave(t, g, row.body, func() bool { return s.c.count("", "") > 0 })
+			} else {
+				g.post(pathCompletions, row.body)
+			}
+			if used := l.ended(t, 1); len(used) != 1 || used[0] != row.want {
+				t.Errorf("charged %v; want %d", used, row.want)
+			}
+			if l.expected[0] != 3+16 {
+				t.Errorf("expected %d tokens; want 3 of the prompt and 16", l.expected[0])
+			}
+		})
+	}
+}
+
+// TestStreamWithoutUsage counts the events of a stream in which the engine tells nothing, and leaves its bytes alone.
+func TestStreamWithoutUsage(t *testing.T) {
+	const answer = "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n: still here\n\ndata: {\"choices\":[{\"index\":0,\"text\":\"b\"}]}\n\ndata: [DONE]\n\n"
+	sent := make(chan string, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			b, _ := io.ReadAll(r.Body)
+			sent <- string(b)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer srv.Close()
+	l := newCounted(limits.Limits{Tokens: 1000})
+	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "e", URL: srv.URL}}}}}, Parts{Limits: l})
+	r := g.post(pathCompletions, streamBody)
+	if r.Body != answer || r.Header.Get("X-Ratelimit-Remaining-Tokens") != "981" {
+		t.Errorf("got %q, header %v", r.Body, r.Header)
+	}
+	if got := <-sent; got != streamBody {
+		t.Errorf("the engine was asked %q", got)
+	}
+	if used := l.ended(t, 1); used[0] != 3+2 {
+		t.Errorf("charged %v; want 3 for the prompt and 2 events", used)
+	}
+}
+
+// TestExpectedTokens reads from bodies how much may come.
+func TestExpectedTokens(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"model":"m","prompt":"12345678"}`:                                  2 + 16,
+		`{"model":"m","prompt":"12345678","max_tokens":0}`:                   2,
+		`{"model":"m","prompt":["1234","5678"],"max_tokens":10,"n":3}`:       2 + 10*3*2,
+		`{"model":"m","prompt":[1,2,3,4,5],"max_tokens":10}`:                 5 + 10,
+		`{"model":"m","prompt":"1234","max_tokens":1099511627776}`:           1 + mostTokens,
+		`{"model":"m","messages":[{"role":"user"}]}`:                         4,
+		`{"model":"m","messages":[{"role":"user"}],"max_tokens":5,"n":2}`:    4 + 10,
+		`{"model":"m","messages":[{"role":"u"}],"max_completion_tokens":50}`: 3 + 50,
+	} {
+		s := shapeCompletions
+		if strings.Contains(body, "messages") {
+			s = shapeChat
+		}
+		b, e := parseBody(s, []byte(body), bodyLimits{})
+		if e != nil {
+			t.Fatal(e)
+		}
+		if got := b.expected(); got != want {
+			t.Errorf("%s: expected %d; want %d", body, got, want)
+		}
+	}
+}
+
+// fakeRefusal is an authenticator that refuses everybody in one way.
+type fakeRefusal struct{ err error }
+
+func (f fakeRefusal) Authenticate(string) (auth.Principal, error) { return auth.Principal{}, f.err }
+
+// TestFault30To37Answers compares what a client sees of each refusal: the same body within a status, a challenge, one
+// line in the log, and nothing of what the client sent.
+func TestFault30To37Answers(t *testing.T) {
+	for _, row := range []struct {
+		code              auth.Code
+		status            int
+		reason, challenge string
+		kind              string
+	}{
+		{auth.NoCredentials, 401, "unauthorized", `Bearer realm="pdrouter"`, "AuthenticationError"},
+		{auth.InvalidToken, 401, "unauthorized", `Bearer realm="pdrouter", error="invalid_token"`, "AuthenticationError"},
+		{auth.InsufficientScope, 403, "forbidden", `Bearer realm="pdrouter", error="insufficient_scope"`, "PermissionDeniedError"},
+		{auth.JWKSStale, 503, "jwks_stale", "", "ServiceUnavailableError"},
+	} {
+		t.Run(string(row.code), func(t *testing.T) {
+			s := newPool(t, ConnectorNone, 0, 1, nil)
+			var log lockedBuffer
+			g := start(t, s.cfg, Parts{Clients: fakeRefusal{&auth.Error{Code: row.code}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			for n, send := range []func() clientReply{
+				func() clientReply { return g.post(pathChat, `{"model":"tiny"}`, "Authorization", "Bearer s3cret") },
+				func() clientReply { return g.get(pathModels, "Authorization", "Bearer s3cret") },
+				func() clientReply { return g.post(pathCompletions, "no JSON at all", "Authorization", "Bearer s3cret") },
+			} {
+				r := send()
+				e := errorOf(t, r.Body)
+				if r.Status != row.status || e.Type != row.kind || e.Code != float64(row.status) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
+					t.Errorf("status %d, %s, header %v", r.Status, r.Body, r.Header)
+				}
+				if row.challenge != "" && r.Header.Get("Www-Authenticate") != row.challenge {
+					t.Errorf("www-authenticate %q; want %q", r.Header.Get("Www-Authenticate"), row.challenge)
+				}
+				if again := row.status == 503; (r.Header.Get("Retry-After-Ms") != "") != again || (r.Header.Get("X-Should-Retry") == "") != again {
+					t.Errorf("header %v", r.Header)
+				}
+				text := log.String()
+				if strings.Count(text, "msg=refused") != n+1 || strings.Contains(text, "s3cret") || !strings.Contains(text, "remote=127.0.0.1:") ||
+					!strings.Contains(text, "request_id="+r.Header.Get("X-Request-Id")) || !strings.Contains(text, "reason="+row.reason) {
+					t.Errorf("want line %d, with who and why:\n%s", n+1, text)
+				}
+			}
+		})
+	}
+}
+
+// get asks without a body.
+func (g *gateway) get(path string, header ...string) clientReply {
+	g.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, g.url+path, nil)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return clientReply{Err: err}
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return clientReply{Status: resp.StatusCode, Header: resp.Header, Body: string(b), Err: err}
+}
