@@ -22,6 +22,7 @@ type config struct {
 	Policy        policyConfig     `yaml:"policy"`
 	Metadata      metadataConfig   `yaml:"metadata"`
 	Auth          authConfig       `yaml:"auth"`
+	Tenants       tenantsConfig    `yaml:"tenants"`
 	Log           logConfig        `yaml:"log"`
 }
 
@@ -116,6 +117,7 @@ func (c config) Validate() error {
 		c.Policy.validate(),
 		c.Metadata.validate(),
 		c.Auth.validate(),
+		c.Tenants.validate(),
 		c.Auth.validateDevelopment(c.Listen),
 		c.Log.validate(),
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/limits"
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
 	"pdrouter/router"
@@ -62,6 +63,8 @@ type gateway struct {
 	cache  *metadata.Cache
 	store  metadata.Store
 	redis  redisdb.Client // nil if none is configured
+
+	limiter *limits.Limiter
 
 	credentials reloads  // keys and API keys from files, and issuers' key sets
 	warnings    []string // to be repeated while this gateway runs
@@ -178,7 +181,7 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 
 // meter registers what the router and the local copy of the metadata count.
 func (g *gateway) meter(m *metrics) {
-	m.registry.MustRegister(newRouterMetrics(g.router.Stats))
+	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newLimitMetrics(g.limiter.Stats))
 	stats := func(read func(metadata.CacheStats) float64) func() float64 {
 		return func() float64 { return read(g.cache.Stats()) }
 	}
@@ -207,6 +210,7 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	part("metadata", g.cache.Run)
 	part("router", g.router.Run)
+	part("limits", g.limiter.Run)
 	part("credentials", g.credentials.run(g.warnings...))
 	g.credentials.asked(serving)
 	part("operations", httpServer(g.operations, g.operationRoutes, g.log))

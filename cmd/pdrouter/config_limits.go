@@ -1,0 +1,37 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+
+	"pdrouter/auth"
+	"pdrouter/internal/limits"
+)
+
+// tenantsConfig says what clients may use. A tenant is whoever is counted together: all keys of one name, or a token's
+// issuer and subject. What its credentials say comes first, then what is said here of its name, then the default, for each
+// of the three limits by itself.
+type tenantsConfig struct {
+	Default auth.Limits            `yaml:"default"` // of whoever nothing else is said; 0 is no limit
+	Named   map[string]auth.Limits `yaml:"named"`   // by an API key's name, or by issuer|subject
+}
+
+func (c tenantsConfig) validate() error {
+	errs := []error{under("tenants.default", c.Default.Validate())}
+	for _, name := range slices.Sorted(maps.Keys(c.Named)) {
+		errs = append(errs, under("tenants.named."+name, c.Named[name].Validate()))
+	}
+	return errors.Join(errs...)
+}
+
+// of returns what the caller may use.
+func (c tenantsConfig) of(who auth.Principal) limits.Limits {
+	named := c.Named[who.Tenant]
+	return limits.Limits{
+		Requests:   cmp.Or(who.Limits.Requests, named.Requests, c.Default.Requests),
+		Tokens:     cmp.Or(who.Limits.Tokens, named.Tokens, c.Default.Tokens),
+		Concurrent: cmp.Or(who.Limits.Concurrent, named.Concurrent, c.Default.Concurrent),
+	}
+}
