@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pdrouter/internal/redistest"
+)
+
+// sharedFleet is two gateways that share one Redis, with two pairs of engines, one of which publishes through each.
+type sharedFleet struct {
+	*demoFleet
+	clients    [2]string // base URLs of the gateways
+	operations [2]string
+	asks       []demoAsk
+	want       []string // what one engine alone answers
+}
+
+// startShared starts everything and returns when both gateways know every pair. redis is the section of the
+// configuration.
+func startShared(t *testing.T, redis string) *sharedFleet {
+	t.Helper()
+	t.Setenv(actAsPdrouter, "1")
+	f := &sharedFleet{demoFleet: &demoFleet{dir: t.TempDir()}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, p := range f.processes {
+				t.Logf("%s printed:\n%s", p.name, p.tail(15))
+			}
+		}
+		if err := f.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ports, err := freeAddresses(6 + 8 + 1)
+	must(err)
+	take := func() string {
+		a := ports[0]
+		ports = ports[1:]
+		return a
+	}
+	for _, e := range []demoEngine{{name: "prefill-0", role: "prefill", tp: 2}, {name: "prefill-1", role: "prefill", tp: 2},
+		{name: "decode-0", role: "decode", tp: 4}, {name: "decode-1", role: "decode", tp: 2}} {
+		e.address, e.control = take(), take()
+		f.engines = append(f.engines, e)
+	}
+	must(f.writeKeys())
+	var agents [2]string
+	for i := range 2 {
+		client, operations := take(), take()
+		agents[i] = take()
+		f.clients[i], f.operations[i] = "http://"+client, "http://"+operations
+		path := f.path(fmt.Sprintf("gateway-%d.yaml", i))
+		must(os.WriteFile(path, []byte(f.config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}}\n"), 0o600))
+		must(f.start(fmt.Sprintf("gateway-%d", i), "serve", "-c", path))
+	}
+	for i, e := range f.engines {
+		must(f.start(e.name, "engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
+			"--listen", e.address, "--control", e.control, "--gateway", "http://"+agents[i%2], "--token-file", f.path(e.name+".token"),
+			"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1], "--transport", "tcp"))
+	}
+	alone := take()
+	f.alone = "http://" + alone
+	must(f.start("alone", "engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
+	f.known(t)
+	f.asks = demoAsks()
+	for _, ask := range f.asks {
+		a, err := send(t.Context(), f.alone, ask)
+		must(err)
+		f.want = append(f.want, a.text)
+	}
+	return f
+}
+
+// known waits until both gateways know every pair.
+func (f *sharedFleet) known(t *testing.T) {
+	t.Helper()
+	for _, operations := range f.operations {
+		f.demoFleet.operations = operations
+		if err := f.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// load asks both gateways without a pause until it is stopped, and compares every answer.
+type load struct {
+	served, lost atomic.Int64
+	stop         func()
+}
+
+func (f *sharedFleet) load(t *testing.T) *load {
+	l := &load{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for c := range 4 {
+		clients.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				i := (c + n) % len(f.asks)
+				got, err := send(t.Context(), f.clients[(c+n/len(f.asks))%2], f.asks[i])
+				switch {
+				case err != nil:
+					l.lost.Add(1)
+					t.Errorf("client %d, request %d: %v", c, n, err)
+				case got.text != f.want[i]:
+					l.lost.Add(1)
+					t.Errorf("client %d, request %d: answer differs from one engine's alone", c, n)
+				default:
+					l.served.Add(1)
+				}
+			}
+		})
+	}
+	l.stop = sync.OnceFunc(func() { cancel(); clients.Wait() })
+	t.Cleanup(l.stop)
+	return l
+}
+
+// during waits until some more requests have been served, and until done says so.
+func (l *load) during(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	before := l.served.Load()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if l.served.Load() >= before+40 && done() {
+			t.Logf("%s: %d requests served, %d lost", what, l.served.Load()-before, l.lost.Load())
+			return
+		}
+	}
+	t.Fatalf("%s: not within a minute", what)
+}
+
+// behind returns whether both gateways say that their copy is behind, or that none is.
+func (f *sharedFleet) behind(t *testing.T, want bool) func() bool {
+	return func() bool {
+		for _, operations := range f.operations {
+			got, err := f.gauge(t.Context(), operations+"/metrics", "pdrouter_metadata_behind")
+			if err != nil {
+				t.Error(err)
+			}
+			if (got == 1) != want {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// TestFault42RedisUnderLoad: clients keep asking two gateways while the Redis that they share is killed and comes back
+// empty, hangs, and is emptied. No request is lost, and every answer is one engine's alone.
+func TestFault42RedisUnderLoad(t *testing.T) {
+	redis := redistest.StartTCP(t)
+	f := startShared(t, fmt.Sprintf("address: %q", redis.Address()))
+	l := f.load(t)
+	l.during(t, "all is well", f.behind(t, false))
+	redis.Kill()
+	l.during(t, "Redis killed", f.behind(t, true))
+	f.known(t) // still
+	redis.Start()
+	l.during(t, "Redis back and empty", func() bool { return f.behind(t, false)() && filled(redis) })
+	redis.Pause(true)
+	l.during(t, "Redis hangs", f.behind(t, true))
+	f.known(t)
+	redis.Pause(false)
+	l.during(t, "Redis goes on", f.behind(t, false))
+	redis.Do("FLUSHALL")
+	l.during(t, "Redis emptied", f.behind(t, false))
+	f.known(t)
+	l.stop()
+	if err := f.settled(t.Context()); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d requests served, %d lost", l.served.Load(), l.lost.Load())
+}
+
+// filled reports whether every engine's records are there.
+func filled(redis *redistest.Server) bool {
+	return strings.TrimSpace(redis.Do("ZCARD", "pdrouter:engines")) == "4"
+}
+
+// TestFault42FailoverUnderLoad: the same while Sentinels replace a master that was killed.
+func TestFault42FailoverUnderLoad(t *testing.T) {
+	sentinels := redistest.StartSentinel(t)
+	f := startShared(t, fmt.Sprintf("sentinel: {master: %s, addresses: [%s]}", redistest.MasterName, strings.Join(sentinels.Addresses(), ", ")))
+	l := f.load(t)
+	l.during(t, "all is well", f.behind(t, false))
+	master := sentinels.Master()
+	master.Kill()
+	var next *redistest.Server
+	l.during(t, "master killed", func() bool {
+		next = sentinels.Replaced(master)
+		return f.behind(t, false)()
+	})
+	f.known(t)
+	l.during(t, "a replica is the master", func() bool { return filled(next) })
+	l.stop()
+	if err := f.settled(t.Context()); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d requests served, %d lost", l.served.Load(), l.lost.Load())
+}
