@@ -19,6 +19,9 @@ type Stock interface {
 	First(ctx context.Context, at SideChannel) (metadata.Record, error)
 	// All asks for all ranks of the run that is named, and fails if another one answers.
 	All(ctx context.Context, at SideChannel) ([]metadata.Record, error)
+	// Known returns what the store itself holds of an engine, which the local copy may not show yet; nothing if that cannot be
+	// read.
+	Known(ctx context.Context, engine string) []metadata.Record
 	// Publish stores the records of one run of an engine, and vouches for them. It returns metadata.ErrStale if the store
 	// knows something newer.
 	Publish(ctx context.Context, recs []metadata.Record) error

@@ -31,6 +31,10 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 			return
 		}
 	}
+	if !same && recs[0].Generation == 0 { // a name is about to be chosen: another gateway may just have done so
+		known = r.parts.Stock.Known(ctx, e.name)
+		same = len(known) > 0 && known[0].EngineID == at.EngineID
+	}
 	run := metadata.Incarnation{Engine: e.name, Generation: recs[0].Generation}
 	switch {
 	case same:

@@ -47,6 +47,15 @@ func known(at router.SideChannel) (vllm.Engine, error) {
 	return vllm.Reported(at.EngineID, at.Host, at.Port, at.Size)
 }
 
+// Known implements router.Stock.
+func (s stockEngines) Known(ctx context.Context, engine string) []metadata.Record {
+	recs, err := s.store.Engine(ctx, engine)
+	if err != nil {
+		return nil
+	}
+	return recs
+}
+
 // Publish implements router.Stock.
 func (s stockEngines) Publish(ctx context.Context, recs []metadata.Record) error {
 	for _, rec := range recs {
