@@ -13,29 +13,39 @@ type Unpairable struct {
 }
 
 // Error returns the reason and both values.
-func (u *Unpairable) Error() string { return "not pairable: " + string(u.Reason) + ": " + u.Text }
+func (u *Unpairable) Error() string { return "not pairable: " + u.Reason.String() + ": " + u.Text }
 
-// PairReason is why two engines are not pairable, for metrics.
-type PairReason string
+// PairReason is why two engines are not pairable, for metrics. The zero value is none.
+type PairReason uint8
 
 // Why engines are not pairable.
 const (
-	IncompleteRanks  PairReason = "incomplete_ranks"  // a rank's record is missing
-	MixedRecords     PairReason = "mixed_records"     // one engine's records contradict each other
-	WrongRole        PairReason = "role"              // not a prefill and a decode engine
-	NoConnector      PairReason = "no_connector"      // an engine hands nothing off
-	OtherConnector   PairReason = "connector"         // push with pull, stock with plane
-	OtherTransport   PairReason = "transport"         //
-	Incompatible     PairReason = "compatibility"     // digests differ
-	OtherTP          PairReason = "tp_ratio"          // neither divides the other
-	OtherHeads       PairReason = "heads"             // heads differ, or cannot be split over the ranks
-	OtherBlock       PairReason = "block_tokens"      // kernel blocks: the larger is no multiple of the smaller
-	OtherDType       PairReason = "dtype"             // element type, head width or planes differ
-	OtherOrder       PairReason = "order"             // nesting inside a block differs
-	OtherLayers      PairReason = "layers"            // a layer is missing on one side
-	SideChannelDead  PairReason = "side_channel_dead" // a stock engine no longer answers those who want to know it
-	OtherReplication PairReason = "replicated_layout" // one side keeps all heads on every rank, the other does not
+	IncompleteRanks  PairReason = iota + 1 // a rank's record is missing
+	MixedRecords                           // one engine's records contradict each other
+	WrongRole                              // not a prefill and a decode engine
+	NoConnector                            // an engine hands nothing off
+	OtherConnector                         // push with pull, stock with plane
+	OtherTransport                         // tcp with nixl
+	Incompatible                           // digests differ
+	OtherTP                                // neither divides the other
+	OtherHeads                             // heads differ, or cannot be split over the ranks
+	OtherBlock                             // kernel blocks: the larger is no multiple of the smaller
+	OtherDType                             // element type, head width or planes differ
+	OtherOrder                             // nesting inside a block differs
+	OtherLayers                            // a layer is missing on one side
+	SideChannelDead                        // a stock engine no longer answers those who want to know it
+	OtherReplication                       // one side keeps all heads on every rank, the other does not
+	pairReasons
 )
+
+// String returns the reason's word in metrics, "" for none.
+func (r PairReason) String() string {
+	if r >= pairReasons {
+		return "unknown"
+	}
+	return [pairReasons]string{"", "incomplete_ranks", "mixed_records", "role", "no_connector", "connector", "transport",
+		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout"}[r]
+}
 
 func unpairable(reason PairReason, format string, args ...any) error {
 	return &Unpairable{Reason: reason, Text: fmt.Sprintf(format, args...)}

@@ -6,7 +6,8 @@ type PairState struct {
 	Model    string `json:"model"`
 	Prefill  string `json:"prefill"`
 	Decode   string `json:"decode"`
-	Pairable bool   `json:"pairable"`      // nothing that is known of the two forbids it
-	Warm     bool   `json:"warm"`          // they have shaken hands, or need not: no request waits for that
-	Why      string `json:"why,omitempty"` // why it is not both
+	Pairable bool   `json:"pairable"`         // nothing that is known of the two forbids it
+	Warm     bool   `json:"warm"`             // both are up and have shaken hands: no request waits for that
+	Reason   string `json:"reason,omitempty"` // the word of a PairReason; only if it is not pairable
+	Why      string `json:"why,omitempty"`    // why it is not both
 }

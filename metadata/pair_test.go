@@ -25,15 +25,15 @@ func TestFault45Pairable(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		p, d   []Record
-		reason PairReason // "" is pairable
+		reason PairReason // 0 is pairable
 		text   string     // both values
 	}{
-		{"2 to 2", p2, engine("decode-0", 2), "", ""},
-		{"2 to 1", p2, engine("decode-0", 1), "", ""},
-		{"2 to 4", p2, engine("decode-0", 4), "", ""},
-		{"4 to 1", engine("prefill-0", 4), engine("decode-0", 1), "", ""},
-		{"both to both", engine("prefill-0", 1, func(r *Record) { r.Role = Both }), engine("decode-0", 1, func(r *Record) { r.Role = Both }), "", ""},
-		{"tensor parallelism above the heads", engine("prefill-0", 8), engine("decode-0", 2), "", ""},
+		{"2 to 2", p2, engine("decode-0", 2), 0, ""},
+		{"2 to 1", p2, engine("decode-0", 1), 0, ""},
+		{"2 to 4", p2, engine("decode-0", 4), 0, ""},
+		{"4 to 1", engine("prefill-0", 4), engine("decode-0", 1), 0, ""},
+		{"both to both", engine("prefill-0", 1, func(r *Record) { r.Role = Both }), engine("decode-0", 1, func(r *Record) { r.Role = Both }), 0, ""},
+		{"tensor parallelism above the heads", engine("prefill-0", 8), engine("decode-0", 2), 0, ""},
 		{"3 of 4 ranks", engine("prefill-0", 4)[:3], engine("decode-0", 1), IncompleteRanks, "3 of 4"},
 		{"nothing", nil, engine("decode-0", 1), IncompleteRanks, "0 ranks"},
 		{"two generations", append(engine("prefill-0", 2)[:1:1], record("prefill-0", 8, 2, 1)), engine("decode-0", 1), MixedRecords, "prefill-0@7 and of prefill-0@8"},
@@ -59,27 +59,27 @@ func TestFault45Pairable(t *testing.T) {
 			for i := range l.Regions {
 				l.Regions[i].Planes = 1
 			}
-		})), "", ""},
-		{"blocks 4 and 8", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.BlockTokens = 8 })), "", ""},
+		})), 0, ""},
+		{"blocks 4 and 8", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.BlockTokens = 8 })), 0, ""},
 		{"blocks 4 and 6", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.BlockTokens = 6 })), OtherBlock, "4 and 6"},
-		{"logical 4 and 6, kernel 2 and 2", engine("prefill-0", 1, layoutOf(func(l *Layout) { l.Physical = 2 })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.BlockTokens, l.Physical = 6, 3 })), "", ""},
+		{"logical 4 and 6, kernel 2 and 2", engine("prefill-0", 1, layoutOf(func(l *Layout) { l.Physical = 2 })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.BlockTokens, l.Physical = 6, 3 })), 0, ""},
 		{"other order", p2, engine("decode-0", 2, layoutOf(func(l *Layout) { l.Order = TokensFirst })), OtherOrder, `"hnd" and "nhd"`},
-		{"other order, one head a rank", engine("prefill-0", 4), engine("decode-0", 4, layoutOf(func(l *Layout) { l.Order = TokensFirst })), "", ""},
+		{"other order, one head a rank", engine("prefill-0", 4), engine("decode-0", 4, layoutOf(func(l *Layout) { l.Order = TokensFirst })), 0, ""},
 		{"tokens first, heads 2 and 4", engine("prefill-0", 2, layoutOf(func(l *Layout) { l.Order = TokensFirst })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.Order = TokensFirst })), OtherOrder, "2 and 4 heads"},
 		{"replicated and not", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Replicated = true })), OtherReplication, "false and true"},
 		{"a layer less", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Regions = l.Regions[:1] })), OtherLayers, "prefill-0 has layers 0-1, decode-0 has 0"},
-		{"stock engines without layout", engine("prefill-0", 2, layoutOf(func(l *Layout) { *l = Layout{} })), engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), "", ""},
-		{"stock engines with regions of their own", engine("prefill-0", 2, layoutOf(func(l *Layout) { l.Heads = 0 })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.Heads, l.Regions = 0, l.Regions[:1] })), "", ""},
+		{"stock engines without layout", engine("prefill-0", 2, layoutOf(func(l *Layout) { *l = Layout{} })), engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), 0, ""},
+		{"stock engines with regions of their own", engine("prefill-0", 2, layoutOf(func(l *Layout) { l.Heads = 0 })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.Heads, l.Regions = 0, l.Regions[:1] })), 0, ""},
 		{"layout on one side", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), OtherHeads, "4 and 0"},
 	} {
 		err := Pairable(c.p, c.d)
 		var u *Unpairable
 		switch {
-		case c.reason == "" && err != nil:
+		case c.reason == 0 && err != nil:
 			t.Errorf("%s: %v; want pairable", c.name, err)
-		case c.reason != "" && !errors.As(err, &u):
+		case c.reason != 0 && !errors.As(err, &u):
 			t.Errorf("%s: got %v; want %s", c.name, err, c.reason)
-		case c.reason != "" && (u.Reason != c.reason || !strings.Contains(u.Text, c.text)):
+		case c.reason != 0 && (u.Reason != c.reason || !strings.Contains(u.Text, c.text)):
 			t.Errorf("%s: got %s (%s); want %s naming %s", c.name, u.Reason, u.Text, c.reason, c.text)
 		}
 	}

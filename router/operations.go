@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"pdrouter/metadata"
@@ -25,7 +26,8 @@ type Stats struct {
 	Stranded uint64          `json:"stranded"` // how often KV may have been left with an engine for nobody, since the start
 	Models   map[string]bool `json:"models"`   // whether some engine may serve it
 	Engines  []EngineStats   `json:"engines"`
-	Pairs    []PairStats     `json:"pairs"` // of the models whose engines shake hands
+
+	Pairs []metadata.PairState `json:"pairs"` // every prefill with every decode engine of its model
 
 	Handshakes metadata.PairsStats `json:"-"`
 	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
@@ -40,19 +42,11 @@ type EngineStats struct {
 	Events   *bool  `json:"events,omitempty"` // its event stream is open; nil if it has none
 }
 
-// PairStats is one prefill and one decode engine of a Stats.
-type PairStats struct {
-	Prefill string `json:"prefill"`
-	Decode  string `json:"decode"`
-	Ready   bool   `json:"ready"`         // they know each other: no request waits for that
-	Why     string `json:"why,omitempty"` // why not
-}
-
 // Stats reports whether requests are taken, and what is known of the engines.
 func (r *Router) Stats() Stats {
 	out := Stats{
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Models: make(map[string]bool, len(r.fleet.models)),
-		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: make([]PairStats, 0, len(r.fleet.couples)),
+		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Foreign: r.books.strangers(),
 	}
 	for name, m := range r.fleet.models {
@@ -67,44 +61,58 @@ func (r *Router) Stats() Stats {
 		}
 		out.Engines = append(out.Engines, s)
 	}
-	for _, c := range r.fleet.couples {
-		why := r.cold(c)
-		out.Pairs = append(out.Pairs, PairStats{Prefill: c.prefill.name, Decode: c.decode.name, Ready: why == "", Why: why})
-	}
 	return out
 }
 
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {
-	var out []metadata.PairState
+	out := make([]metadata.PairState, 0, len(r.fleet.couples))
 	for _, c := range r.fleet.couples {
-		why := r.cold(c)
-		out = append(out, metadata.PairState{Model: c.model, Prefill: c.prefill.name, Decode: c.decode.name, Pairable: why == "", Warm: why == "", Why: why})
+		out = append(out, r.state(c))
 	}
 	return out
 }
 
-// cold says why no request can go to a pair at once, "" if it can.
-func (r *Router) cold(c *couple) string {
+// state says what is known of a pair.
+func (r *Router) state(c *couple) metadata.PairState {
+	s := metadata.PairState{Model: c.model, Prefill: c.prefill.name, Decode: c.decode.name}
+	pair, err := r.runsOf(c)
+	var why *metadata.Unpairable
+	switch {
+	case errors.As(err, &why):
+		s.Reason, s.Why = why.Reason.String(), err.Error()
+	case errors.Is(err, errNoRecords):
+		s.Reason, s.Why = metadata.IncompleteRanks.String(), "no records of "+r.unpublished(c)
+	case err != nil:
+		s.Why = err.Error()
+	default:
+		s.Pairable = true
+	}
 	for _, e := range []*engine{c.prefill, c.decode} {
 		if e.down.Load() {
-			return e.name + " is down"
-		}
-		if e.publishes && len(r.records(e)) == 0 {
-			return "no records of " + e.name
+			s.Why = e.name + " is down"
+			return s
 		}
 	}
-	pair, err := r.runsOf(c)
-	if err != nil {
-		return err.Error()
+	if !s.Pairable {
+		return s
 	}
-	if r.pairs.Ready(pair) {
-		return ""
+	if s.Warm = r.pairs.Ready(pair); s.Warm {
+		return s
 	}
+	s.Why = "the handshake is under way"
 	if err := c.last(pair); err != nil {
-		return err.Error()
+		s.Why = err.Error()
 	}
-	return "the handshake is under way"
+	return s
+}
+
+// unpublished names the engine of a couple that has no records.
+func (r *Router) unpublished(c *couple) string {
+	if len(r.records(c.prefill)) == 0 {
+		return c.prefill.name
+	}
+	return c.decode.name
 }
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {

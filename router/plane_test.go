@@ -62,7 +62,7 @@ func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
 func (g *gateway) warmed() {
 	g.t.Helper()
 	eventually(g.t, "every pair is known", func() bool {
-		return !slices.ContainsFunc(g.r.Stats().Pairs, func(p PairStats) bool { return !p.Ready })
+		return !slices.ContainsFunc(g.r.Stats().Pairs, func(p metadata.PairState) bool { return !p.Warm })
 	})
 	g.settled()
 }

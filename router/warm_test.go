@@ -79,7 +79,7 @@ func TestHandshakesAreTriedAgain(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
 				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 			}
-			if len(got.Pairs) != 1 || got.Pairs[0].Ready || !strings.Contains(got.Pairs[0].Why, row.engine+": status 500") {
+			if len(got.Pairs) != 1 || got.Pairs[0].Warm || !strings.Contains(got.Pairs[0].Why, row.engine+": status 500") {
 				t.Errorf("pairs %+v", got.Pairs)
 			}
 			s.setFaults(nil)
@@ -132,7 +132,8 @@ func TestRenewedEngineShakesHandsAgain(t *testing.T) {
 	}
 	records.withdraw("prefill-1")
 	g.r.Renewed("prefill-1")
-	want := []PairStats{{Prefill: "prefill-0", Decode: "decode-0", Ready: true}, {Prefill: "prefill-1", Decode: "decode-0", Why: "no records of prefill-1"}}
+	want := []metadata.PairState{{Model: "tiny", Prefill: "prefill-0", Decode: "decode-0", Pairable: true, Warm: true},
+		{Model: "tiny", Prefill: "prefill-1", Decode: "decode-0", Reason: "incomplete_ranks", Why: "no records of prefill-1"}}
 	if diff := cmp.Diff(want, g.r.Stats().Pairs); diff != "" {
 		t.Errorf("pairs: -want +got\n%s", diff)
 	}
@@ -156,7 +157,7 @@ func TestFault54LostPrefillGetsNoRequests(t *testing.T) {
 	if _, ok := records.Engine("prefill-0"); !ok {
 		t.Fatal("the records are gone")
 	}
-	if got := g.r.Stats().Pairs[0]; got.Ready || got.Why != "prefill-0 is down" {
+	if got := g.r.Stats().Pairs[0]; got.Warm || got.Why != "prefill-0 is down" {
 		t.Errorf("pair %+v", got)
 	}
 	for i := range 5 {

@@ -205,7 +205,7 @@ func (f *demoFleet) wait(ctx context.Context) error {
 			}
 		}
 		for _, p := range state.Pairs {
-			if !p.Ready {
+			if !p.Warm {
 				return fmt.Errorf("%s and %s do not know each other: %s", p.Prefill, p.Decode, p.Why)
 			}
 		}

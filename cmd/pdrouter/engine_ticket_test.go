@@ -108,7 +108,7 @@ auth:
 	for ready := false; !ready; {
 		ready = true
 		for _, pair := range g.router.Stats().Pairs {
-			ready = ready && pair.Ready
+			ready = ready && pair.Warm
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("pairs are not ready: %+v", g.router.Stats().Pairs)

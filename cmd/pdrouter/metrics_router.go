@@ -12,7 +12,8 @@ type routerMetrics struct {
 	read func() router.Stats
 
 	requests, up, engineRequests, followed    *prometheus.Desc
-	pairReady, pairsReady, parked, handshakes *prometheus.Desc
+	pairReady, unpairable, pairsReady, parked *prometheus.Desc
+	queued, shaking, handshakes, took         *prometheus.Desc
 	blocks, bytes, stranded                   *prometheus.Desc
 }
 
@@ -29,7 +30,11 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		pairReady:      desc("pair_ready", "1 if both engines are up and know each other.", "prefill", "decode"),
 		pairsReady:     desc("pairs_ready", "Pairs that have shaken hands."),
 		parked:         desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
+		unpairable:     desc("unpairable", "1 for each pair that cannot exchange KV blocks, and why.", "prefill", "decode", "reason"),
+		queued:         desc("pair_handshakes_queued", "Handshakes that wait for their turn."),
+		shaking:        desc("pair_handshakes_in_flight", "Handshakes under way."),
 		handshakes:     desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
+		took:           desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
 		blocks:         desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
 		stranded:       desc("stranded_total", "Times KV may have been left with an engine for nobody, until a lease ends or for good."),
 		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
@@ -38,7 +43,8 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady, m.pairsReady, m.parked, m.handshakes, m.blocks, m.bytes, m.stranded} {
+	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
+		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded} {
 		out <- d
 	}
 }
@@ -59,20 +65,35 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for _, p := range s.Pairs {
-		gauge(m.pairReady, oneIf(p.Ready), p.Prefill, p.Decode)
+		gauge(m.pairReady, oneIf(p.Pairable && p.Warm), p.Prefill, p.Decode)
+		if p.Reason != "" {
+			gauge(m.unpairable, 1, p.Prefill, p.Decode, p.Reason)
+		}
 	}
 	for _, p := range s.Moved {
 		out <- prometheus.MustNewConstMetric(m.blocks, prometheus.CounterValue, float64(p.Blocks), p.Prefill, p.Decode)
 		out <- prometheus.MustNewConstMetric(m.bytes, prometheus.CounterValue, float64(p.Bytes), p.Prefill, p.Decode)
 	}
-	gauge(m.pairsReady, float64(s.Handshakes.Ready))
-	gauge(m.parked, float64(s.Handshakes.Waiting))
-	for _, h := range []struct {
-		outcome string
-		n       uint64
-	}{{"done", s.Handshakes.Done}, {"failed", failedHandshakes(s.Handshakes)}} {
-		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(h.n), h.outcome)
+	m.collectHandshakes(out, s.Handshakes)
+}
+
+// collectHandshakes reports the registry of pairs. Every outcome is there from the start.
+func (m *routerMetrics) collectHandshakes(out chan<- prometheus.Metric, s metadata.PairsStats) {
+	for _, g := range []struct {
+		desc *prometheus.Desc
+		n    int
+	}{{m.pairsReady, s.Ready}, {m.parked, s.Waiting}, {m.queued, s.Queued}, {m.shaking, s.InFlight}} {
+		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.n))
 	}
+	out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(s.Done), "done")
+	for why, n := range s.Failed {
+		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(n), metadata.Failure(why).String())
+	}
+	buckets := make(map[float64]uint64, len(s.Took.Up))
+	for i, bound := range metadata.TookBounds() {
+		buckets[bound.Seconds()] = s.Took.Up[i]
+	}
+	out <- prometheus.MustNewConstHistogram(m.took, s.Took.Count, s.Took.Sum.Seconds(), buckets)
 }
 
 func oneIf(v bool) float64 {
@@ -80,11 +101,4 @@ func oneIf(v bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func failedHandshakes(s metadata.PairsStats) (n uint64) {
-	for _, k := range s.Failed {
-		n += k
-	}
-	return n
 }

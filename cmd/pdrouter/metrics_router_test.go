@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -24,11 +25,13 @@ func TestRouterMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newRouterMetrics(func() router.Stats {
 		return router.Stats{
-			Requests:   3,
-			Stranded:   9,
-			Engines:    []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
-			Pairs:      []router.PairStats{{Prefill: "p", Decode: "d", Why: "d is down"}},
-			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Done: 7, Failed: [metadata.Failures]uint64{metadata.FailedTimeout: 8}},
+			Requests: 3,
+			Stranded: 9,
+			Engines:  []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
+			Pairs:    []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
+			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
+				Failed: [metadata.Failures]uint64{metadata.FailedTimeout: 8, metadata.FailedForgotten: 1},
+				Took:   metadata.Took{Count: 16, Sum: 1500 * time.Millisecond, Up: [...]uint64{3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12}}},
 		}
 	}))
 	want := `
@@ -46,13 +49,43 @@ pdrouter_engine_requests_in_flight{engine="p"} 2
 pdrouter_engine_up{engine="d"} 0
 pdrouter_engine_up{engine="e"} 1
 pdrouter_engine_up{engine="p"} 1
+# HELP pdrouter_pair_handshake_seconds Time of each handshake that began, however it ended.
+# TYPE pdrouter_pair_handshake_seconds histogram
+pdrouter_pair_handshake_seconds_bucket{le="0.005"} 3
+pdrouter_pair_handshake_seconds_bucket{le="0.01"} 4
+pdrouter_pair_handshake_seconds_bucket{le="0.025"} 4
+pdrouter_pair_handshake_seconds_bucket{le="0.05"} 5
+pdrouter_pair_handshake_seconds_bucket{le="0.1"} 6
+pdrouter_pair_handshake_seconds_bucket{le="0.25"} 7
+pdrouter_pair_handshake_seconds_bucket{le="0.5"} 8
+pdrouter_pair_handshake_seconds_bucket{le="1"} 9
+pdrouter_pair_handshake_seconds_bucket{le="2.5"} 10
+pdrouter_pair_handshake_seconds_bucket{le="10"} 11
+pdrouter_pair_handshake_seconds_bucket{le="30"} 12
+pdrouter_pair_handshake_seconds_bucket{le="+Inf"} 16
+pdrouter_pair_handshake_seconds_sum 1.5
+pdrouter_pair_handshake_seconds_count 16
+# HELP pdrouter_pair_handshakes_in_flight Handshakes under way.
+# TYPE pdrouter_pair_handshakes_in_flight gauge
+pdrouter_pair_handshakes_in_flight 11
+# HELP pdrouter_pair_handshakes_queued Handshakes that wait for their turn.
+# TYPE pdrouter_pair_handshakes_queued gauge
+pdrouter_pair_handshakes_queued 10
 # HELP pdrouter_pair_handshakes_total Handshakes by how they ended.
 # TYPE pdrouter_pair_handshakes_total counter
+pdrouter_pair_handshakes_total{outcome="busy"} 0
+pdrouter_pair_handshakes_total{outcome="closed"} 0
 pdrouter_pair_handshakes_total{outcome="done"} 7
-pdrouter_pair_handshakes_total{outcome="failed"} 8
+pdrouter_pair_handshakes_total{outcome="other"} 0
+pdrouter_pair_handshakes_total{outcome="refused"} 0
+pdrouter_pair_handshakes_total{outcome="restarted"} 1
+pdrouter_pair_handshakes_total{outcome="timeout"} 8
+pdrouter_pair_handshakes_total{outcome="unpairable"} 0
+pdrouter_pair_handshakes_total{outcome="unreachable"} 0
 # HELP pdrouter_pair_ready 1 if both engines are up and know each other.
 # TYPE pdrouter_pair_ready gauge
 pdrouter_pair_ready{decode="d",prefill="p"} 0
+pdrouter_pair_ready{decode="e",prefill="p"} 1
 # HELP pdrouter_pairs_ready Pairs that have shaken hands.
 # TYPE pdrouter_pairs_ready gauge
 pdrouter_pairs_ready 5
@@ -65,6 +98,9 @@ pdrouter_requests_in_flight 3
 # HELP pdrouter_stranded_total Times KV may have been left with an engine for nobody, until a lease ends or for good.
 # TYPE pdrouter_stranded_total counter
 pdrouter_stranded_total 9
+# HELP pdrouter_unpairable 1 for each pair that cannot exchange KV blocks, and why.
+# TYPE pdrouter_unpairable gauge
+pdrouter_unpairable{decode="d",prefill="p",reason="heads"} 1
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)
