@@ -106,3 +106,26 @@ func TestVerdictsAreBounded(t *testing.T) {
 		t.Errorf("%d verdicts are remembered; want 10", got)
 	}
 }
+
+// Files that say what they said before leave what was found under them.
+func TestVerdictsOutliveAReloadThatChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	key := newKey(t, "k1")
+	if _, _, err := WriteKey(dir, key); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := LoadKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := keys.current()
+	if err := keys.Reload(); err != nil || keys.current() != before {
+		t.Errorf("the set was replaced by the same (%v)", err)
+	}
+	if _, _, err := WriteKey(dir, newKey(t, "k2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := keys.Reload(); err != nil || keys.current() == before {
+		t.Errorf("a new key was not read (%v)", err)
+	}
+}
