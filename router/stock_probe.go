@@ -81,9 +81,14 @@ func (r *Router) compat(ctx context.Context, e *engine, c *coordinates) string {
 	return rec.Compatibility
 }
 
+// giveBackWithin is how long decode may be asked again for what prefill holds. It is well within the shortest sensible
+// lease: behind the lease's end decode would wait for what nobody has any more.
+const giveBackWithin = 10 * time.Second
+
 // take has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
 // behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
 func (r *Router) take(ctx context.Context, a *attempt, d *engine, body []byte) error {
+	answered := time.Now()
 	once := d.side.conn.mode() == inTurn // it uses up what prefill's answer refers to
 	a.decode.open(ctx, d)
 	v, err := r.askOnce(&a.decode, a.h.request, body, once)
@@ -95,7 +100,7 @@ func (r *Router) take(ctx context.Context, a *attempt, d *engine, body []byte) e
 		return err
 	}
 	again := r.background(func(ctx context.Context) {
-		for wait := 100 * time.Millisecond; !d.down.Load(); wait *= 2 {
+		for wait := 100 * time.Millisecond; !d.down.Load() && time.Since(answered)+wait < giveBackWithin; wait *= 2 {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
