@@ -29,9 +29,9 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := []Listed{}
+	out, may := []Listed{}, h.access(r)
 	for _, name := range names {
-		recs, err := h.readable(r, name, Rank{})
+		recs, err := may.engine(name, Rank{})
 		var no refused
 		if errors.Is(err, ErrNotFound) || errors.As(err, &no) {
 			continue // gone since it was listed, or not for this caller
