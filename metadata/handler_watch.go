@@ -34,6 +34,7 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Accel-Buffering", "no") // a proxy would hold events back
+	header.Set("Connection", "close")     // the deadlines of this connection are the stream's
 	s.line = append(s.line, ": open\n\n"...)
 	if s.flush() != nil {
 		return nil

@@ -116,8 +116,8 @@ func openWatch(t *testing.T, url, token string) *rawWatch {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("got %d %s; want a stream", resp.StatusCode, resp.Header.Get("Content-Type"))
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" || !resp.Close {
+		t.Fatalf("got %d %s; want a stream on a connection of its own", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
 	return &rawWatch{t: t, body: bufio.NewReader(resp.Body), end: cancel}
 }
