@@ -179,3 +179,37 @@ func TestFault69RedisLease(t *testing.T) {
 		}
 	}
 }
+
+// One of a cluster's masters dies, the one that all announcements go through or another: its replica takes over.
+func TestFault42ClusterFailover(t *testing.T) {
+	cluster := redistest.StartCluster(t, 1)
+	s := storeOf(t, redisdb.Config{Cluster: cluster.Addresses()}, nil, "pdrouter")
+	c := newCache(t, s, CacheConfig{Refresh: 200 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 10 * time.Second}, nil)
+	background(t, c.Run)
+	var recs []Record
+	for _, name := range []string{"prefill-0", "prefill-1", "prefill-2", "prefill-3", "prefill-4"} { // in slots of all three
+		recs = append(recs, record(name, 7, 1, 0))
+		put(t, s, recs[len(recs)-1], nil)
+	}
+	all := func(recs []Record) func() bool {
+		return func() bool {
+			for _, r := range recs {
+				if !sees(c, r)() {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	eventually(t, "all are known", all(recs))
+	cluster.Servers()[0].Kill()
+	for i := range recs {
+		recs[i] = later(recs[i], time.Second)
+		eventually(t, "a renewal is taken", func() bool {
+			recs[i] = later(recs[i], time.Millisecond)
+			return s.Put(t.Context(), recs[i]) == nil
+		})
+	}
+	eventually(t, "all renewals are known", all(recs))
+	eventually(t, "the copy is up to date", func() bool { return !c.Stats().Behind })
+}

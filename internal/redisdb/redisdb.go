@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,8 +53,16 @@ func Open(cfg Config, log *slog.Logger) (Client, error) {
 	}
 	switch {
 	case cfg.Cluster != nil:
-		opts.Addrs = cfg.Cluster
-		return redis.NewClusterClient(opts.Cluster()), nil
+		var client atomic.Pointer[redis.ClusterClient]
+		opts.Addrs, opts.Dialer = cfg.Cluster, func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := d.dial(ctx, network, address)
+			if c := client.Load(); err != nil && c != nil {
+				c.ReloadState(ctx) // the node may have been replaced: the driver itself goes on asking for it
+			}
+			return conn, err
+		}
+		client.Store(redis.NewClusterClient(opts.Cluster()))
+		return client.Load(), nil
 	case cfg.Sentinel.Master != "":
 		opts.Addrs, opts.Dialer = []string{cfg.Sentinel.Master}, sentinels{d}.dial
 		opts.DialTimeout, opts.ConnMaxLifetime = 2*cfg.Dial, sentinelLife // first the Sentinels are asked

@@ -34,10 +34,15 @@ func StartCluster(t testing.TB, replicas int, args ...string) *Cluster {
 	if out, err := exec.Command("redis-cli", create...).CombinedOutput(); err != nil {
 		t.Fatalf("redis-cli %s: %v\n%s", strings.Join(create, " "), err, out)
 	}
+	eventually(t, "the replicas are replicas", func() bool {
+		return strings.Count(c.servers[0].Do("CLUSTER", "NODES"), " slave ") == 3*replicas
+	})
 	for _, s := range c.servers {
 		eventually(t, "the cluster serves", func() bool {
 			info := s.Do("CLUSTER", "INFO")
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:"+itoa(nodes))
+			link := s.Do("INFO", "replication") // a replica that never was in step does not take over
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:"+itoa(nodes)) &&
+				(strings.Contains(link, "role:master") || strings.Contains(link, "master_link_status:up"))
 		})
 	}
 	return c
