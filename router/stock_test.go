@@ -1,9 +1,112 @@
 package router
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+
+	"pdrouter/metadata"
 )
+
+// fakeStock is what side channels say, and what was published. Nothing is asked at once with anything else.
+type fakeStock struct {
+	id        string // "": nobody answers
+	published []metadata.Record
+	withdrawn []metadata.Record
+}
+
+func (f *fakeStock) First(_ context.Context, at SideChannel) (metadata.Record, error) {
+	if f.id == "" {
+		return metadata.Record{}, errors.New("nobody answers")
+	}
+	return metadata.Record{Version: metadata.RecordVersion, EngineID: f.id, Compatibility: "digest", Size: at.Size}, nil
+}
+
+func (f *fakeStock) All(ctx context.Context, at SideChannel) ([]metadata.Record, error) {
+	if f.id != at.EngineID {
+		return nil, errors.New("moved")
+	}
+	rec, err := f.First(ctx, at)
+	return []metadata.Record{rec}, err
+}
+
+func (f *fakeStock) Known(context.Context, string) []metadata.Record { return nil }
+
+func (f *fakeStock) Publish(_ context.Context, recs []metadata.Record) error {
+	f.published = recs
+	return nil
+}
+
+func (f *fakeStock) Withdraw(_ context.Context, recs []metadata.Record) error {
+	f.withdrawn = recs
+	return nil
+}
+
+// TestFault46TwoLooks: one look without an answer changes nothing, the second takes prefill off its pairs, the next
+// answer brings it back; another run in its place is never held to what the one before did.
+func TestFault46TwoLooks(t *testing.T) {
+	stock := &fakeStock{id: "one"}
+	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	r, err := New(cfg, Parts{Stock: stock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c := r.fleet.couples[0]
+	p := c.prefill
+	coord := func(id string) { p.coord.Store(&coordinates{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}) }
+	look := func(answers string) {
+		stock.id = answers
+		r.lookAt(t.Context(), p)
+	}
+	dead := func() bool {
+		var u *metadata.Unpairable
+		return errors.As(r.agree(c), &u) && u.Reason == metadata.SideChannelDead
+	}
+	expect := func(what string, isDead, isDoubtful bool) {
+		t.Helper()
+		if dead() != isDead || r.doubtful(c) != isDoubtful {
+			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.doubtful(c), isDead, isDoubtful)
+		}
+	}
+	expect("before anything is known", false, false)
+	coord("one")
+	look("")
+	expect("one silence of a run that has never answered", false, false)
+	look("")
+	expect("two", false, true)
+	look("one")
+	expect("an answer", false, false)
+	if len(stock.published) != 1 || stock.published[0].Generation == 0 || stock.published[0].Validate() != nil {
+		t.Errorf("published %+v: %v", stock.published, stock.published[0].Validate())
+	}
+	first := stock.published[0].Generation
+	look("")
+	expect("one silence", false, false)
+	look("")
+	expect("two silences", true, true)
+	look("one")
+	expect("an answer again", false, false)
+	look("")
+	look("")
+	coord("two") // as its next answer says
+	expect("another run, not looked at", false, false)
+	look("")
+	expect("its first silence", false, false)
+	look("two")
+	expect("its answer", false, false)
+	if len(stock.withdrawn) != 1 || stock.withdrawn[0].EngineID != "one" || stock.published[0].EngineID != "two" || stock.published[0].Generation <= first {
+		t.Errorf("withdrawn %+v, published %+v", stock.withdrawn, stock.published)
+	}
+	before := p.generation.Load()
+	look("three")
+	if p.coord.Load() != nil || p.generation.Load() != before+1 {
+		t.Error("another run that answers was not noticed")
+	}
+	look("three") // nothing is known of where it is: nobody is asked
+	expect("a run that has reported nothing", false, false)
+}
 
 // TestWarmUpGivesBack has decode fail on the second leg of a handshake: what prefill holds is taken after all where that
 // is safe, and counted where it is not.
