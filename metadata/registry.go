@@ -246,6 +246,9 @@ func (p *Pairs) beginLocked() {
 func (p *Pairs) run(ctx context.Context, j *job) {
 	err := p.shake(ctx, j.pair)
 	if err != nil {
+		if late := ctx.Err(); errors.Is(late, context.DeadlineExceeded) && !errors.Is(err, late) {
+			err = fmt.Errorf("%w: %w", late, err)
+		}
 		err = fmt.Errorf("metadata: pair %v: handshake: %w", j.pair, err)
 	}
 	j.cancel()

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ type couple struct {
 	conn            connector
 	prefill, decode *engine
 	judged          atomic.Pointer[judgement] // nil until both have published records
+	wanted          demand                    // requests that chose the two
 
 	mu       sync.Mutex
 	pair     metadata.Pair // the runs that the rest is about
@@ -40,6 +42,12 @@ const (
 	handshakePause   = 100 * time.Millisecond
 	handshakeLongest = 10 * time.Second
 )
+
+// weight says how much depends on the two knowing each other: requests that chose them lately, and what their engines
+// have in hand, so that those of an engine that has come anew begin with its busiest peers.
+func (c *couple) weight(now time.Time) int {
+	return c.wanted.count(now) + int(c.prefill.inFlight.Load()) + int(c.decode.inFlight.Load())
+}
 
 // begun notes that a handshake of these runs begins.
 func (c *couple) begun(pair metadata.Pair) {
@@ -96,6 +104,15 @@ func (c *couple) last(pair metadata.Pair) error {
 		return nil
 	}
 	return c.err
+}
+
+// probeFailed says why an engine's answer to a handshake's leg is of no use.
+func probeFailed(l *call, v verdict) error {
+	why := metadata.ErrRefused
+	if v == vLost || l.status == 0 {
+		why = metadata.ErrUnreachable
+	}
+	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.engine.name, l.status, l.cause(), why)
 }
 
 // shakes reports whether engines of the connector shake hands before they hand anything over.

@@ -277,6 +277,9 @@ func (x *exchange) plan() event {
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
+	if len(x.m.couples) > 0 {
+		x.m.couple(choice.Prefill, choice.Decode).wanted.add(x.sum.Arrived)
+	}
 	return event{kind: evPlannedPair}
 }
 

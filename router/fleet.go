@@ -19,6 +19,8 @@ type fleet struct {
 	models  map[string]*model
 	engines []*engine
 	couples []*couple // of the models whose engines shake hands, model by model
+	named   map[string]*engine
+	paired  map[[2]string]*couple // by the names of prefill and decode
 }
 
 // model is one served model.
@@ -56,7 +58,7 @@ type engine struct {
 }
 
 func newFleet(cfg Config) (*fleet, error) {
-	f := &fleet{models: make(map[string]*model, len(cfg.Models))}
+	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}}
 	for i, mc := range cfg.Models {
 		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector)}
 		for _, list := range []struct {
@@ -79,6 +81,7 @@ func newFleet(cfg Config) (*fleet, error) {
 				}
 				*list.to = append(*list.to, e)
 				f.engines = append(f.engines, e)
+				f.named[e.name] = e
 			}
 		}
 		if shakes(m.conn) {
@@ -88,6 +91,9 @@ func newFleet(cfg Config) (*fleet, error) {
 				}
 			}
 			f.couples = append(f.couples, m.couples...)
+			for _, c := range m.couples {
+				f.paired[[2]string{c.prefill.name, c.decode.name}] = c
+			}
 		}
 		f.models[m.name] = m
 	}
@@ -119,23 +125,11 @@ func (e *engine) incarnation() metadata.Incarnation {
 
 // couple returns the engines of a pair, nil if they are no couple.
 func (f *fleet) couple(pair metadata.Pair) *couple {
-	for _, c := range f.couples {
-		if c.prefill.name == pair.Prefill.Engine && c.decode.name == pair.Decode.Engine {
-			return c
-		}
-	}
-	return nil
+	return f.paired[[2]string{pair.Prefill.Engine, pair.Decode.Engine}]
 }
 
 // engine returns the engine of that name, nil if there is none.
-func (f *fleet) engine(name string) *engine {
-	for _, e := range f.engines {
-		if e.name == name {
-			return e
-		}
-	}
-	return nil
-}
+func (f *fleet) engine(name string) *engine { return f.named[name] }
 
 // reached notes that the engine took a connection. It reports whether the engine was down before.
 func (e *engine) reached() bool {

@@ -46,6 +46,9 @@ func (r *Router) agree(c *couple) error {
 		return j.err
 	}
 	err := metadata.Pairable(pr, dr)
+	if err == nil && pr[0].Connector != c.conn.name() {
+		err = &metadata.Unpairable{Reason: metadata.OtherConnector, Text: "both move KV by " + pr[0].Connector + "; the connector is " + c.conn.name()}
+	}
 	c.judged.Store(&judgement{edition: seen, err: err})
 	var why *metadata.Unpairable
 	if errors.As(err, &why) && why.Reason != metadata.IncompleteRanks { // those are on their way
@@ -107,7 +110,7 @@ func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdi
 	}
 	r.noteHealth(l, v)
 	if v != vUsable {
-		return v, fmt.Errorf("router: probe: engine %s: status %d: %s", l.engine.name, l.status, l.cause())
+		return v, probeFailed(l, v)
 	}
 	return v, nil
 }

@@ -208,6 +208,7 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 		"reason", why.String(), "transfer_id", a.h.transfer, "cause", l.cause())
 	if why == whyTransferTimeout {
 		x.r.pairs.ForgetPair(x.runs(a))
+		x.r.rewarm()
 	}
 }
 

@@ -9,8 +9,14 @@ import (
 	"pdrouter/metadata"
 )
 
+// warmPause is the least time from one look at all pairs to the next, so that many changes at once cost one look.
+const warmPause = 10 * time.Millisecond
+
+// warmAnyway is after how many health checks all pairs are looked at though nothing has changed.
+const warmAnyway = 15
+
 // keepWarm begins the handshakes of all pairs that have not shaken hands, whenever something changed or a pause after
-// a failure is over, until ctx ends.
+// a failure is over, until ctx ends. While nothing happens it hardly looks at all.
 func (r *Router) keepWarm(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -21,7 +27,14 @@ func (r *Router) keepWarm(ctx context.Context) {
 		case <-r.stir:
 		case <-timer.C:
 		}
-		timer.Reset(r.warm(time.Now()))
+		again := r.warm(time.Now())
+		timer.Reset(warmPause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		timer.Reset(again)
 	}
 }
 
@@ -35,21 +48,23 @@ func (r *Router) rewarm() {
 
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (r *Router) warm(now time.Time) time.Duration {
-	again := r.cfg.Timeouts.Health
+	again := warmAnyway * r.cfg.Timeouts.Health
 	for _, c := range r.fleet.couples {
 		if c.prefill.down.Load() || c.decode.down.Load() {
 			c.forgive()
 			continue
 		}
 		pair, err := r.runsOf(c)
-		if err != nil {
+		if err != nil || r.pairs.Ready(pair) {
 			continue // until records come
 		}
 		if pause := c.wait(pair, now); pause > 0 {
 			again = min(again, pause)
 			continue
 		}
-		_ = r.pairs.Start(pair, 0) // if too many are queued, the next call comes soon
+		if errors.Is(r.pairs.Start(pair, c.weight(now)), metadata.ErrBusy) {
+			again = min(again, r.cfg.Timeouts.Health)
+		}
 	}
 	return again
 }
@@ -87,7 +102,9 @@ func (r *Router) Renewed(name string) {
 		return
 	}
 	if records := r.records(e); len(records) > 0 {
-		r.pairs.Retire(records[0].Incarnation)
+		if run := records[0].Incarnation; e.generation.Swap(run.Generation) != run.Generation {
+			r.pairs.Retire(run)
+		}
 		r.log.Info("engine has published", "engine", records[0].ID(), "ranks", len(records))
 	} else {
 		r.pairs.Forget(name)

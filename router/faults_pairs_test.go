@@ -1,0 +1,177 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/policies"
+)
+
+// published is a record of one rank as an engine would publish it.
+func published(name string, role metadata.Role, generation uint64, tp, rank int) metadata.Record {
+	r := metadata.Record{
+		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: name, Generation: generation}, Role: role,
+		Rank: metadata.Rank{TP: rank}, Size: metadata.Rank{DP: 1, PP: 1, TP: tp}, Connector: ConnectorKVPlane,
+		Compatibility: "same", Transport: "tcp", Published: time.Now(), Expires: time.Now().Add(time.Hour),
+	}
+	r.Agent = r.ID() + "/" + r.Rank.String()
+	return r
+}
+
+// refusing is the policy that serves no request without prefill.
+func refusing(t *testing.T) Planner {
+	t.Helper()
+	p, err := policies.Parse("test.yaml", []byte("default: {split: {when_no_prefill: refuse}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestFault45Unpairable has engines whose records do not fit each other in a store. Requests are served by decode alone,
+// or by the pair that fits; only where the policy wants prefill and no pair is left the answer is 503. /ready says why,
+// and as soon as the records fit, requests are split.
+func TestFault45Unpairable(t *testing.T) {
+	ranks := func(n int) []metadata.Record {
+		var recs []metadata.Record
+		for i := range n {
+			recs = append(recs, published("prefill-0", metadata.Prefill, 100, 4, i))
+		}
+		return recs
+	}
+	as := func(f func(*metadata.Record)) []metadata.Record {
+		r := published("prefill-0", metadata.Prefill, 100, 1, 0)
+		f(&r)
+		return []metadata.Record{r}
+	}
+	for _, row := range []struct {
+		name, reason string
+		prefill      []metadata.Record
+		repaired     []metadata.Record
+	}{
+		{"3 of 4 ranks", "incomplete_ranks", ranks(3), ranks(4)[3:]},
+		{"no rank", "incomplete_ranks", nil, ranks(4)},
+		{"another digest", "compatibility", as(func(r *metadata.Record) { r.Compatibility = "other" }), nil},
+		{"push with pull", "connector", as(func(r *metadata.Record) { r.Connector = ConnectorPull }), nil},
+		{"hands nothing off", "no_connector", as(func(r *metadata.Record) { r.Connector = "" }), nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for _, c := range []struct {
+				prefills int
+				refuse   bool
+				status   int
+				reason   string
+			}{{1, false, 200, "no_pair"}, {1, true, 503, "no_pair"}, {2, true, 200, "split"}} {
+				s, _, parts := newPlane(t, c.prefills, 1)
+				if parts.Planner = nil; c.refuse {
+					parts.Planner = refusing(t)
+				}
+				store := metadata.NewMemory()
+				put := func(recs ...metadata.Record) {
+					for _, r := range recs {
+						if err := store.Put(t.Context(), r); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				put(row.prefill...)
+				put(published("decode-0", metadata.Decode, 200, 1, 0))
+				if c.prefills == 2 {
+					put(published("prefill-1", metadata.Prefill, 101, 1, 0))
+				}
+				g := startOver(t, store, s.cfg, parts)
+				eventually(t, "the reason is known", func() bool {
+					p := g.r.Stats().Pairs
+					return p[0].Reason == row.reason && !p[0].Pairable && !p[0].Warm && p[0].Why != "" && (c.prefills == 1 || p[1].Warm)
+				})
+				if r := g.post(pathCompletions, plainBody); r.Status != c.status || r.Header.Get("X-Pdrouter-Reason") != c.reason {
+					t.Errorf("%+v: status %d, header %v", c, r.Status, r.Header)
+				}
+				if n := s.c.count("prefill-0", ""); n != 0 {
+					t.Errorf("%d requests went to the engine that does not fit", n)
+				}
+				if row.repaired == nil {
+					row.repaired = []metadata.Record{published("prefill-0", metadata.Prefill, 101, 1, 0)} // started anew, and fits
+				}
+				put(row.repaired...)
+				eventually(t, "the pair is warm", func() bool { p := g.r.Stats().Pairs[0]; return p.Pairable && p.Warm && p.Why == "" })
+				if r := g.post(pathCompletions, plainBody); r.Status != 200 || r.Header.Get("X-Pdrouter-Reason") != "split" {
+					t.Errorf("%+v: repaired: status %d, header %v", c, r.Status, r.Header)
+				}
+				g.settled()
+				g.stop()
+			}
+		})
+	}
+}
+
+// startOver serves with a local copy of the store.
+func startOver(t *testing.T, store metadata.Store, cfg Config, parts Parts) *gateway {
+	t.Helper()
+	var g *gateway
+	cache, err := metadata.NewCache(store, metadata.CacheConfig{}, func(engine string) { g.r.Renewed(engine) }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts.Records = cache
+	g = start(t, cfg, parts)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = cache.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return g
+}
+
+// TestFault44PlaneRestarted starts an engine anew in the middle of a request. The request is tried again elsewhere; however
+// often the news comes there is one more handshake per pair; and no leg names the old run after it.
+func TestFault44PlaneRestarted(t *testing.T) {
+	s, records, parts := newPlane(t, 2, 1)
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	before := len(s.c.all())
+	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doRefuseLate, N: 300}}})
+	var reply clientReply
+	var asking sync.WaitGroup
+	asking.Go(func() { reply = g.post(pathCompletions, plainBody) })
+	eventually(t, "the request is with the old run", func() bool { return len(s.c.all()) >= before+2 })
+	records.publish("prefill-0", metadata.Prefill, 777, "same")
+	mark := len(s.c.all())
+	var news sync.WaitGroup
+	for range 10 {
+		news.Go(func() { g.r.Renewed("prefill-0") })
+	}
+	news.Wait()
+	asking.Wait()
+	if got, whole := text(t, reply); got != wholeText || !whole {
+		t.Fatalf("status %d, text %q, whole %v", reply.Status, got, whole)
+	}
+	if sum := g.last(1); sum.Attempts != 2 || sum.Prefill != "prefill-1" {
+		t.Errorf("summary %+v; want another engine at the second attempt", sum)
+	}
+	g.warmed()
+	if st := g.r.Stats().Handshakes; st.Ready != 2 || st.Done != 3 {
+		t.Errorf("handshakes %+v; want one more", st)
+	}
+	if got, _ := text(t, g.post(pathCompletions, plainBody)); got != wholeText {
+		t.Errorf("text %q", got)
+	}
+	renewed := 0
+	for _, q := range s.c.all()[mark:] {
+		peer, _ := q.KV["peer"].(map[string]any)
+		if q.Leg != "decode" || peer["engine"] != "prefill-0" {
+			continue
+		}
+		if renewed++; peer["generation"] != 777.0 {
+			t.Errorf("a leg after the restart names %v", peer)
+		}
+	}
+	if renewed != 2 {
+		t.Errorf("%d legs name the new run; want those of a handshake and of a request", renewed)
+	}
+	g.settled()
+	s.noHeld(t)
+}
