@@ -199,7 +199,7 @@ func (f *recordFleet) rows() ([]versus, error) {
 			},
 		},
 		pair,
-		{name: "start", unit: "s", beside: "the bare values", goal: 5, run: f.start, limit: f.fetch},
+		{name: "start", unit: "s", wall: true, beside: "the bare values", goal: 5, run: f.start, limit: f.fetch},
 		change,
 	}, nil
 }
@@ -284,7 +284,7 @@ func (f *recordFleet) change(cache *metadata.Cache) (versus, error) {
 		}
 		return nil
 	}
-	return versus{name: "change", unit: "ms", beside: "a bare message", goal: 100, slice: 200 * time.Millisecond, run: run, limit: limit}, nil
+	return versus{name: "change", unit: "ms", wall: true, beside: "a bare message", goal: 100, slice: 200 * time.Millisecond, run: run, limit: limit}, nil
 }
 
 // pairLookup asks the registry whether pairs have shaken hands.

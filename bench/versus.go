@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// versus is one operation and what stands beside it, both small enough to be repeated: a figure is the mean time of as
+// versus is one operation and what stands beside it, both small enough to be repeated: a figure is the mean CPU time of as
 // many of them as fill a slice.
 type versus struct {
 	name   string
@@ -18,6 +19,7 @@ type versus struct {
 	limit  func(n int) error // does the other n times
 	goal   float64           // in unit; 0 is none
 	slice  time.Duration     // 0 is once a figure
+	wall   bool              // it waits for other processes: time on the clock counts, else this process's CPU time
 }
 
 // per is how long a unit is.
@@ -52,11 +54,11 @@ func (v versus) measure(ctx context.Context, rounds int, out io.Writer) (BesideR
 			return row, ctx.Err()
 		}
 		n := counts[at.target]
-		start := time.Now()
-		if err := both[at.target](n); err != nil {
+		took, err := v.time(both[at.target], n)
+		if err != nil {
 			return row, fmt.Errorf("bench: %s: %w", v.name, err)
 		}
-		figures[at.target][at.pair] = float64(time.Since(start)) / float64(n) / float64(per(v.unit))
+		figures[at.target][at.pair] = float64(took) / float64(n) / float64(per(v.unit))
 		if at.target == 1 {
 			fmt.Fprint(out, ".")
 		}
@@ -74,14 +76,41 @@ func (v versus) count(f func(int) error) (int, error) {
 		return 1, nil
 	}
 	for n := 1; ; n *= 2 {
-		start := time.Now()
-		if err := f(n); err != nil {
+		took, err := v.time(f, n)
+		if err != nil {
 			return 0, err
 		}
-		if took := time.Since(start); took > v.slice/4 || n > 1<<28 {
+		if took > v.slice/4 || n > 1<<28 {
 			return max(1, int(float64(n)*float64(v.slice)/float64(took))), nil
 		}
 	}
+}
+
+// time returns what n operations take.
+func (v versus) time(f func(int) error, n int) (time.Duration, error) {
+	now := ownCPU
+	if v.wall {
+		begun := time.Now()
+		now = func() (time.Duration, error) { return time.Since(begun), nil }
+	}
+	start, err := now()
+	if err == nil {
+		err = f(n)
+	}
+	if err != nil {
+		return 0, err
+	}
+	end, err := now()
+	return end - start, err
+}
+
+// ownCPU is the CPU time that this process has used.
+func ownCPU() (time.Duration, error) {
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		return 0, fmt.Errorf("bench: getrusage: %w", err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano()), nil
 }
 
 // besides runs a suite of such rows.
