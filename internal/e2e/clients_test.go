@@ -87,7 +87,7 @@ func (c clients) kvplane(t *testing.T) {
 		started <- p
 	}
 	g := serve(t, c.binary, config{
-		connector: "kvplane", prefill: []backend{{url(0), url(1)}}, decode: []backend{{url(2), url(3)}}, agents: at[4],
+		connector: "kvplane", prefill: []backend{{url: url(0), control: url(1)}}, decode: []backend{{url: url(2), control: url(3)}}, agents: at[4],
 		more: fmt.Sprintf("auth:\n  agents: {keys: [%q], issuer: pdrouter}\n  control_token_file: %q\n  clients: {api_keys_file: %q}\n", keys, control, filepath.Join(dir, "api-keys")),
 	})
 	for _, address := range []string{at[0], at[2]} {

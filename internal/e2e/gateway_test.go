@@ -20,6 +20,7 @@ type gateway struct {
 // backend is an engine as the configuration names it, by base URLs.
 type backend struct {
 	url, control string // control is empty for engines of others
+	side         string // host:port of the side channel, to be said in the configuration; mostly empty
 }
 
 // config is what the tests say in a configuration file. agents is the agents' listener, and more is written as it
@@ -45,7 +46,7 @@ func (c config) text(clients, operations string) string {
 		}
 		fmt.Fprintf(&b, "    %s:\n", role.name)
 		for i, e := range role.is {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q}\n", role.name, i, e.url, e.control)
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q}\n", role.name, i, e.url, e.control, e.side)
 		}
 	}
 	return b.String() + c.more

@@ -68,13 +68,18 @@ func (v *vllm) python() string { return filepath.Join(v.venv, "bin", "python") }
 // engine is one running vLLM instance.
 type engine struct {
 	*process
-	url string
+	url, side string
 }
 
 // engine starts an instance on the nth CPU this process may use. transfer is its --kv-transfer-config, or empty.
 func (v *vllm) engine(t *testing.T, name string, nth int, transfer string) engine {
 	t.Helper()
-	at := freeAddresses(t, 2)
+	return v.engineAt(t, name, nth, transfer, freeAddresses(t, 2))
+}
+
+// engineAt starts an instance at an address for HTTP and one for its side channel.
+func (v *vllm) engineAt(t *testing.T, name string, nth int, transfer string, at []string) engine {
+	t.Helper()
 	host, port, _ := net.SplitHostPort(at[0])
 	_, side, _ := net.SplitHostPort(at[1])
 	argv := []string{filepath.Join(v.venv, "bin", "vllm"), "serve", v.model, "--served-model-name", "tiny",
@@ -89,7 +94,7 @@ func (v *vllm) engine(t *testing.T, name string, nth int, transfer string) engin
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=" + host, "VLLM_NIXL_SIDE_CHANNEL_PORT=" + side,
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "XDG_CACHE_HOME=" + filepath.Join(t.TempDir(), "cache"),
 	}, argv...)
-	return engine{p, "http://" + at[0]}
+	return engine{p, "http://" + at[0], at[1]}
 }
 
 // allowedCPUs lists the CPUs this process may run on.
@@ -150,7 +155,8 @@ func (v *vllm) split(t *testing.T, way pair) {
 		decode.ready(t, decode.url+"/health", started)
 	})
 	v.step(t, "start pdrouter, warm the pair", func() {
-		front = serve(t, v.gateway, config{connector: way.connector, prefill: []backend{{url: prefill.url}}, decode: []backend{{url: decode.url}}})
+		front = serve(t, v.gateway, config{connector: way.connector, prefill: []backend{{url: prefill.url}}, decode: []backend{{url: decode.url, side: decode.side}}})
+		front.warmed(t, prefill, decode)
 		front.warm(t)
 	})
 	look := func() state { return state{p: scrape(t, prefill.url), d: scrape(t, decode.url), mover: way.mover} }
@@ -180,6 +186,12 @@ func (v *vllm) split(t *testing.T, way pair) {
 
 	v.step(t, "wait until 40 s after the last request", func() { time.Sleep(time.Until(last.Add(40 * time.Second))) })
 	look().quiet(t)
+
+	if way.mover == "prefill" {
+		v.step(t, "kill prefill and start it anew", func() {
+			prefill = v.reborn(t, front, prefill, fmt.Sprintf(`{"kv_connector":%q,"kv_role":"kv_producer","kv_buffer_device":"cpu"}`, way.class))
+		})
+	}
 
 	v.step(t, "stop", func() {
 		if err := front.stop(t, time.Minute); err != nil {
