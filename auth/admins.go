@@ -36,7 +36,7 @@ func (a *Admins) Authenticate(r *http.Request) (Principal, error) {
 		scope = ReadScope
 	}
 	if !p.Has(scope) {
-		return p, forbidden(p.Subject + " lacks the scope " + scope)
+		return p, forbidden(p, "lacks the scope %s", scope)
 	}
 	return p, nil
 }

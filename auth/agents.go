@@ -57,25 +57,25 @@ func (a *Agents) Authorize(r *http.Request, want Wanted) (Principal, error) {
 	case "write":
 		switch {
 		case !p.Has(WriteScope):
-			return p, forbidden(p.Subject + " lacks the scope write")
+			return p, forbidden(p, "lacks the scope write")
 		case p.Engine == "" || p.Engine != want.Engine:
-			return p, forbidden(fmt.Sprintf("%s is an agent of engine %q; it may not write engine %q", p.Subject, p.Engine, want.Engine))
+			return p, forbidden(p, "an agent of engine %q may not write engine %q", p.Engine, want.Engine)
 		case len(p.Ranks) > 0 && !slices.Contains(p.Ranks, want.Rank):
-			return p, forbidden(fmt.Sprintf("%s is the agent of ranks %v; it may not write rank %s", p.Subject, p.Ranks, want.Rank))
+			return p, forbidden(p, "the agent of ranks %v may not write rank %s", p.Ranks, want.Rank)
 		}
 		return p, nil
 	case "read", "list":
 		switch {
 		case !p.Has(ReadScope):
-			return p, forbidden(p.Subject + " lacks the scope read")
+			return p, forbidden(p, "lacks the scope read")
 		case want.Action == "list" || p.mayRead(want):
 			return p, nil
 		case want.Apart != "":
-			return p, forbidden(fmt.Sprintf("%s of engine %q may not read engine %q: %s", p.Subject, p.Engine, want.Engine, want.Apart))
+			return p, forbidden(p, "an agent of engine %q may not read engine %q: %s", p.Engine, want.Engine, want.Apart)
 		}
-		return p, forbidden(fmt.Sprintf("%s of engine %q, role %q, may not read engine %q, role %q", p.Subject, p.Engine, p.Role, want.Engine, want.Role))
+		return p, forbidden(p, "an agent of engine %q, role %q, may not read engine %q, role %q", p.Engine, p.Role, want.Engine, want.Role)
 	}
-	return p, forbidden(fmt.Sprintf("%s: unknown action %q", p.Subject, want.Action))
+	return p, forbidden(p, "unknown action %q", want.Action)
 }
 
 func (p Principal) mayRead(want Wanted) bool {
@@ -106,10 +106,10 @@ func (a *Agents) Plane(r *http.Request, engine string) error {
 		return err
 	}
 	if !p.Has(PlaneScope) {
-		return forbidden(p.Subject + " lacks the scope plane")
+		return forbidden(p, "lacks the scope plane")
 	}
 	if p.Engine != "" && p.Engine != engine {
-		return forbidden(fmt.Sprintf("%s is an agent of engine %q; it may not steer engine %q", p.Subject, p.Engine, engine))
+		return forbidden(p, "an agent of engine %q may not steer engine %q", p.Engine, engine)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 package auth
 
 import (
-	"errors"
+	"fmt"
 	"net/http"
 )
 
@@ -20,6 +20,7 @@ const (
 // the wrapped cause is for the log.
 type Error struct {
 	Code Code
+	Who  string // the subject of credentials that are valid; "" where they are not
 	Err  error
 }
 
@@ -69,11 +70,15 @@ func (e *Error) Challenge() string {
 	return `Bearer realm="pdrouter", error="invalid_token"`
 }
 
+// Subject returns whom valid credentials name; "" where they are not valid. It is for the log.
+func (e *Error) Subject() string { return e.Who }
+
 // Reason returns the code as text.
 func (e *Error) Reason() string { return string(e.Code) }
 
 func invalid(err error) error { return &Error{Code: InvalidToken, Err: err} }
 
-func forbidden(text string) error {
-	return &Error{Code: InsufficientScope, Err: errors.New(text)}
+// forbidden refuses what valid credentials do not permit.
+func forbidden(p Principal, format string, args ...any) error {
+	return &Error{Code: InsufficientScope, Who: p.Subject, Err: fmt.Errorf(format, args...)}
 }

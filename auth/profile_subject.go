@@ -14,12 +14,12 @@ import (
 // Engine and Tenant are such a {name}, or fixed text. {pod} is the pod that a Kubernetes token is bound to.
 type SubjectRule struct {
 	Subject string   `yaml:"subject"` // the pattern
-	Engine  string   `yaml:"engine"`  // for MetadataAudience: the bearer's own engine; none if empty
-	Role    string   `yaml:"role"`    // for MetadataAudience: of that engine: prefill, decode or both
+	Engine  string   `yaml:"engine"`  // for agents: the bearer's own engine; none if empty
+	Role    string   `yaml:"role"`    // for agents: of that engine: prefill, decode or both
 	Scopes  []string `yaml:"scopes"`  // what the bearer may do
-	Models  []string `yaml:"models"`  // for ClientAudience: the models it may name; none means all
-	Tenant  string   `yaml:"tenant"`  // for ClientAudience: whom its use is counted under; default issuer and subject
-	Limits  Limits   `yaml:"limits"`  // for ClientAudience: of its use
+	Models  []string `yaml:"models"`  // for clients: the models it may name; none means all
+	Tenant  string   `yaml:"tenant"`  // for clients: whom its use is counted under; default issuer and subject
+	Limits  Limits   `yaml:"limits"`  // for clients: of its use
 }
 
 // podName is the name in a rule that stands for the pod of a Kubernetes token.

@@ -165,7 +165,7 @@ func (v *Verifier) verify(token string, at moment) (verdict, *Claims, error) {
 	}
 	for _, scope := range v.cfg.Scopes {
 		if !who.Has(scope) {
-			return verdict{}, nil, forbidden(who.Subject + " lacks the scope " + scope)
+			return verdict{}, nil, forbidden(who, "lacks the scope %s", scope)
 		}
 	}
 	until := c.ExpiresAt.Add(i.Leeway)

@@ -25,11 +25,11 @@ type Config struct {
 	DB           int    `yaml:"db"`            // database number; a cluster has only 0
 	Prefix       string `yaml:"prefix"`        // of every key and channel; default "pdrouter"
 
-	TLS         bool   `yaml:"tls"`         // also to the Sentinels
-	CAFile      string `yaml:"ca_file"`     // PEM; "" is the system's authorities
-	ServerName  string `yaml:"server_name"` // in the certificates; "" is the host that is connected to
-	CertFile    string `yaml:"cert_file"`   // PEM, this client's; "" is none
-	CertKeyFile string `yaml:"cert_key_file"`
+	TLS         bool   `yaml:"tls"`           // also to the Sentinels
+	CAFile      string `yaml:"ca_file"`       // PEM; "" is the system's authorities
+	ServerName  string `yaml:"server_name"`   // in the certificates; "" is the host that is connected to
+	CertFile    string `yaml:"cert_file"`     // PEM, this client's; "" is none
+	CertKeyFile string `yaml:"cert_key_file"` // PEM, its private key; required with cert_file
 
 	Dial        time.Duration `yaml:"dial"`         // time for one connection; default 1s
 	DialTries   int           `yaml:"dial_tries"`   // connections tried for one command; default 2

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+)
+
+var update = flag.Bool("update", false, "write docs/configuration.md anew")
+
+// TestConfigurationReference holds docs/configuration.md against the configuration's own types: every key, its kind,
+// and what the source says of it. go test ./cmd/pdrouter -run Reference -update writes it.
+func TestConfigurationReference(t *testing.T) {
+	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}}
+	r.printf("# Configuration\n\nEvery key of the file that `pdrouter serve -c FILE` reads. `pdrouter check -c FILE` names each mistake with its line. " +
+		"Paths are relative to the file's folder. Lists are marked `[]`; examples are in [configs/](../configs).\n")
+	r.rows(reflect.TypeFor[config](), "")
+	got, path := r.b.String(), filepath.Join(r.root, "docs", "configuration.md")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Error("docs/configuration.md is not what the types say; go test ./cmd/pdrouter -run Reference -update writes it")
+	}
+}
+
+// reference collects the page.
+type reference struct {
+	t        *testing.T
+	root     string                       // of the module
+	comments map[string]map[string]string // package → "Type.Field" → comment
+	b        strings.Builder
+	seen     map[reflect.Type]string // structs within sections that were described
+	list     bool                    // a table is open
+}
+
+func (r *reference) printf(format string, args ...any) { fmt.Fprintf(&r.b, format, args...) }
+
+// rows writes the keys of a struct; key is its own, "" for the file.
+func (r *reference) rows(s reflect.Type, key string) {
+	for i := range s.NumField() {
+		f := s.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case name == "-" || !f.IsExported() && !f.Anonymous:
+			continue
+		case options == "inline":
+			r.rows(f.Type, key)
+			continue
+		case name == "":
+			r.t.Errorf("%v.%s has no yaml key", s, f.Name)
+		}
+		below := strings.TrimPrefix(key+"."+name, ".")
+		inner, suffix := f.Type, ""
+		for inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer {
+			if inner.Kind() == reflect.Slice {
+				suffix = "[]"
+			}
+			inner = inner.Elem()
+		}
+		comment := r.comment(s, f.Name)
+		if inner.Kind() == reflect.Struct && inner != reflect.TypeFor[time.Time]() {
+			if key == "" {
+				r.list = false
+				r.printf("\n## `%s`\n", below+suffix)
+				r.say(comment, r.comment(inner, ""))
+			} else if seen, again := r.seen[inner]; again {
+				r.row(below+suffix, "as `"+seen+"`", comment)
+				continue
+			} else {
+				r.row(below+suffix, "", comment)
+				r.seen[inner] = below + suffix
+			}
+			r.rows(inner, below+suffix)
+			continue
+		}
+		if comment == "" {
+			r.t.Errorf("%v.%s has no comment: nobody can tell what %s means", s, f.Name, below)
+		}
+		if key == "" {
+			r.list = false
+			r.printf("\n## `%s`\n", below+suffix)
+			r.say(r.kindOf(inner)+". "+comment, "")
+			continue
+		}
+		r.row(below+suffix, r.kindOf(inner), comment)
+	}
+}
+
+// say writes the first text that there is as a paragraph.
+func (r *reference) say(texts ...string) {
+	for _, text := range texts {
+		if text != "" {
+			first := []rune(text)
+			first[0] = unicode.ToUpper(first[0])
+			r.printf("%s\n", string(first))
+			return
+		}
+	}
+}
+
+func (r *reference) row(key, kind, comment string) {
+	if !r.list {
+		r.list = true
+		r.printf("\n| key | value | meaning |\n| --- | --- | --- |\n")
+	}
+	r.printf("| `%s` | %s | %s |\n", key, kind, strings.ReplaceAll(comment, "|", "\\|"))
+}
+
+// kindOf is what a value is written as.
+func (r *reference) kindOf(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		return "duration"
+	case t.Kind() == reflect.Map && r.seen[t.Elem()] != "":
+		return "map of names, each as `" + r.seen[t.Elem()] + "`"
+	case t.Kind() == reflect.Map:
+		return "map of names to " + r.kindOf(t.Elem())
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
+		return "integer"
+	case t.Kind() == reflect.Float64:
+		return "number"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	}
+	return "text"
+}
+
+// comment returns what the source says of a field, or of the type if field is "".
+func (r *reference) comment(s reflect.Type, field string) string {
+	pkg := s.PkgPath()
+	if r.comments[pkg] == nil {
+		r.comments[pkg] = r.read(pkg)
+	}
+	return r.comments[pkg][s.Name()+"."+field]
+}
+
+// read takes the comments of all fields out of a package's source.
+func (r *reference) read(pkg string) map[string]string {
+	dir := filepath.Join(r.root, strings.TrimPrefix(strings.TrimPrefix(pkg, "pdrouter"), "/"))
+	if pkg == "main" {
+		dir = "."
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		r.t.Fatalf("%s: no source (%v)", pkg, err)
+	}
+	out := map[string]string{}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			d, ok := n.(*ast.GenDecl)
+			if !ok {
+				return true
+			}
+			for _, spec := range d.Specs {
+				s, ok := spec.(*ast.TypeSpec)
+				if !ok {
+					continue
+				}
+				out[s.Name.Name+"."] = sentence(withoutName(oneLine(d.Doc), s.Name.Name))
+				if fields, ok := s.Type.(*ast.StructType); ok {
+					for _, f := range fields.Fields.List {
+						for _, name := range f.Names {
+							out[s.Name.Name+"."+name.Name] = sentence(withoutName(oneLine(f.Doc)+" "+oneLine(f.Comment), name.Name))
+						}
+					}
+				}
+			}
+			return false
+		})
+	}
+	return out
+}
+
+func oneLine(c *ast.CommentGroup) string {
+	if c == nil {
+		return ""
+	}
+	return strings.Join(strings.Fields(c.Text()), " ")
+}
+
+// withoutName takes the name away that a comment in Go begins with, and the verb after it.
+func withoutName(text, name string) string {
+	text = strings.TrimSpace(text)
+	for _, begin := range []string{name + " says ", name + " is ", name + " are ", name + " has "} {
+		if rest, ok := strings.CutPrefix(text, begin); ok {
+			return rest
+		}
+	}
+	return text
+}
+
+// sentence ends a comment with a stop.
+func sentence(text string) string {
+	if text != "" && !strings.HasSuffix(text, ".") {
+		text += "."
+	}
+	return text
+}
