@@ -153,7 +153,8 @@ func TestFault41AgentsOfRanks(t *testing.T) {
 		if got := status(err); got != c.status {
 			t.Errorf("%s: got %d; want %d", c.name, got, c.status)
 		}
-		if c.status == 403 && (err == nil || !strings.Contains(err.Error(), p.Subject) || strings.Contains(err.Error(), c.token)) {
+		var refused *Error
+		if c.status == 403 && (!errors.As(err, &refused) || refused.Subject() == "" || refused.Subject() != p.Subject || strings.Contains(err.Error(), c.token)) {
 			t.Errorf("%s: %v; want who it was, and no token", c.name, err)
 		}
 		if c.want.Apart != "" && c.status == 403 && !strings.Contains(err.Error(), c.want.Apart) {

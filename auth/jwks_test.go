@@ -194,7 +194,7 @@ func TestFault36FloodOfUnknownKids(t *testing.T) {
 		}
 
 		time.Sleep(20 * time.Second) // what the flood asked for has been answered
-		next := newKey(t, "k2") // the same hint is what brings a new key in
+		next := newKey(t, "k2")      // the same hint is what brings a new key in
 		f.publish(t, known, next)
 		token := mint(t, next, Grant{})
 		_, err := v.Authenticate(token)

@@ -34,8 +34,8 @@ type Caller struct {
 }
 
 // Authorizer decides whether the sender of a request may do something, and says who it is. An error with the methods
-// HTTPStatus() int, Message() string, Challenge() string and Reason() string decides the answer;
-// any other error is answered with 401.
+// HTTPStatus() int, Message() string, Challenge() string and Reason() string decides the answer, any other is answered
+// with 401; Subject() string, if it has that, is for the log.
 type Authorizer interface {
 	Authorize(r *http.Request, a Access) (Caller, error)
 }
@@ -45,3 +45,14 @@ type AuthorizerFunc func(r *http.Request, a Access) (Caller, error)
 
 // Authorize calls f.
 func (f AuthorizerFunc) Authorize(r *http.Request, a Access) (Caller, error) { return f(r, a) }
+
+// denying is an Authorizer whose errors all say what the answer is.
+type denying struct{ Authorizer }
+
+func (d denying) Authorize(r *http.Request, a Access) (Caller, error) {
+	c, err := d.Authorizer.Authorize(r, a)
+	if err != nil {
+		err = denied(err)
+	}
+	return c, err
+}

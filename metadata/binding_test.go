@@ -65,7 +65,13 @@ func (f fakeCallers) Authorize(r *http.Request, a Access) (Caller, error) {
 // gatewayOf returns the routes over a store, for these callers, and the address they are at.
 func gatewayOf(t *testing.T, s Store, v Voucher, callers fakeCallers) string {
 	t.Helper()
-	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Authorizer: callers, Voucher: v, Log: quiet()})
+	return gatewayLogs(t, s, v, callers, quiet())
+}
+
+// gatewayLogs is gatewayOf with a log.
+func gatewayLogs(t *testing.T, s Store, v Voucher, callers fakeCallers, log *slog.Logger) string {
+	t.Helper()
+	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Authorizer: callers, Voucher: v, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +85,11 @@ func TestBoundTokenNeedsItsKey(t *testing.T) {
 	s := NewMemory()
 	v := newFakeVoucher("gateway")
 	own, other := agentKey("prefill-0"), agentKey("prefill-1")
-	base := gatewayOf(t, s, v, fakeCallers{
+	var log bytes.Buffer
+	base := gatewayLogs(t, s, v, fakeCallers{
 		"bound":   {Subject: "agent", Engine: "prefill-0", Role: Prefill, Key: public(own)},
 		"unbound": {Subject: "agent", Engine: "prefill-0", Role: Prefill},
-	})
+	}, slog.New(slog.NewTextHandler(&log, nil)))
 	url := base + "/metadata/v1/engines/prefill-0/ranks/0/0/0"
 	rec := record("prefill-0", 7, 1, 0)
 	whole, err := rec.Sign(v)
@@ -109,7 +116,11 @@ func TestBoundTokenNeedsItsKey(t *testing.T) {
 		{"a key that no token names", "unbound", signAs(t, rec, own), "bad_signature"},
 		{"another role", "bound", signAs(t, decode, own), "wrong_role"},
 	} {
-		wantError(t, c.name, send(t, "PUT", url, c.token, marshal(t, c.rec)), 403, c.reason)
+		log.Reset()
+		wantError(t, c.name, send(t, "PUT", url, c.token, marshal(t, c.rec)), 403, insufficient)
+		if !strings.Contains(log.String(), "subject=agent status=403 reason="+c.reason+" ") {
+			t.Errorf("%s: the log says %q; want the reason %s", c.name, log.String(), c.reason)
+		}
 	}
 	if _, err := s.Engine(t.Context(), "prefill-0"); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("the store: got %v; want nothing in it", err)
@@ -140,7 +151,7 @@ func TestBoundTokenNeedsItsKey(t *testing.T) {
 		"another run's": proof(own, Incarnation{"prefill-0", 6}, rec.Rank), "another rank's": proof(own, rec.Incarnation, Rank{TP: 1}),
 		"the record's": base64.RawURLEncoding.EncodeToString(got[0].Signature),
 	} {
-		wantError(t, "proof: "+name, send(t, "DELETE", target, "bound", nil, proofHeader, p), 403, "bad_signature")
+		wantError(t, "proof: "+name, send(t, "DELETE", target, "bound", nil, proofHeader, p), 403, insufficient)
 	}
 	if err := c.Delete(t.Context(), rec.Incarnation, rec.Rank); err != nil {
 		t.Errorf("withdraw: %v", err)
@@ -153,7 +164,7 @@ func TestBoundTokenAtAGatewayWithoutKeys(t *testing.T) {
 	own := agentKey("prefill-0")
 	base := gatewayOf(t, s, nil, fakeCallers{"bound": {Engine: "prefill-0", Key: public(own)}})
 	rec := record("prefill-0", 7, 1, 0)
-	wantError(t, "not signed", send(t, "PUT", base+"/metadata/v1/engines/prefill-0/ranks/0/0/0", "bound", marshal(t, rec)), 403, "bad_signature")
+	wantError(t, "not signed", send(t, "PUT", base+"/metadata/v1/engines/prefill-0/ranks/0/0/0", "bound", marshal(t, rec)), 403, insufficient)
 	c := newClient(t, base, "bound", nil)
 	c.SignWith(own)
 	if err := c.Put(t.Context(), rec); err != nil {

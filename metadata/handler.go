@@ -82,7 +82,7 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 		return nil, errors.New("metadata: handler: want a store, an authorizer and a log")
 	}
 	h := &Handler{
-		store: parts.Store, auth: parts.Authorizer, voucher: parts.Voucher, pairs: parts.Pairs,
+		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs,
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}
 	h.enroller, _ = parts.Voucher.(Enroller)

@@ -81,10 +81,11 @@ func (a *access) engine(engine string, rank Rank) ([]Record, error) {
 // refuse has the authorizer refuse, so that the caller cannot tell one reason from another.
 func (a *access) refuse(want Access, why string) error {
 	want.Apart = why
-	if _, err := a.h.auth.Authorize(a.r, want); err != nil {
+	caller, err := a.h.auth.Authorize(a.r, want)
+	if err != nil {
 		return err
 	}
-	return forbidden("refused", errors.New(why))
+	return forbidden("apart", caller.Subject, errors.New(why))
 }
 
 // ownRecords returns the records of the caller's own engine. That it has none yet is ErrNotFound: later it may.

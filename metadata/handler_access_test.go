@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,7 +98,7 @@ func TestFault41OnlyWhoMayPair(t *testing.T) {
 		s.reads = 0
 		got := send(t, "GET", base+c.path, c.token, nil, "Accept", contentType)
 		if c.status != 200 {
-			wantError(t, name, got, c.status, map[int]string{403: "refused", 404: "not_found"}[c.status])
+			wantError(t, name, got, c.status, map[int]string{403: insufficient, 404: "not_found"}[c.status])
 			if bytes.Contains(got.body, []byte{1, 2, 3}) || bytes.Contains(got.body, []byte("AQID")) {
 				t.Errorf("%s: the blob is in the answer", name)
 			}
@@ -166,7 +168,7 @@ func TestFault41OneAuditLine(t *testing.T) {
 			c, err := callers.Authorize(r, a)
 			var no fakeRefusal
 			if errors.As(err, &no) && no.status == 403 {
-				return c, fakeForbidden{c.Subject + " may not: " + a.Apart}
+				return c, fakeForbidden{c.Subject, a.Apart}
 			}
 			return c, err
 		})})
@@ -180,22 +182,26 @@ func TestFault41OneAuditLine(t *testing.T) {
 	putEngine(t, s, "decode-other", 2, func(r *Record) { r.Compatibility = "another model" })
 	base := srv.URL + "/metadata/v1/engines/prefill-0"
 	rec := marshal(t, later(sized("prefill-0", 4, Rank{}), 1e9))
-	var bodies []string
+	turned := later(sized("prefill-0", 4, Rank{}), 1e9)
+	turned.Role = Decode
+	other := marshal(t, turned)
+	var answers []exchange
 	for _, c := range []struct {
 		method, path, token string
 		body                []byte
 		status              int
 		log                 []string
 	}{
-		{"GET", "/ranks/0/0/0", "secret-1", nil, 403, []string{"alice", "compatibility"}},
-		{"GET", "", "secret-1", nil, 403, []string{"alice", "compatibility"}},
-		{"GET", "/ranks/0/1/3", "secret-3", nil, 403, []string{"carol", "does not map"}},
-		{"PUT", "/ranks/0/0/0", "secret-3", rec, 403, []string{"carol"}},
-		{"PUT", "/ranks/0/0/0", "secret-2", rec, 403, []string{"bob", "the agent's is"}},
-		{"DELETE", "/ranks/0/0/0?generation=7", "secret-2", nil, 403, []string{"bob", "withdrawal"}},
-		{"PUT", "/ranks/0/0/0", "secret-9", rec, 401, []string{"refused"}},
-		{"GET", "/ranks/0/0/0", "secret-9", nil, 401, []string{"refused"}},
-		{"DELETE", "/ranks/0/0/0?generation=7", "", nil, 401, []string{"refused"}},
+		{"GET", "/ranks/0/0/0", "secret-1", nil, 403, []string{`"subject":"alice"`, `"reason":"insufficient_scope"`, "compatibility"}},
+		{"GET", "", "secret-1", nil, 403, []string{`"subject":"alice"`, `"reason":"insufficient_scope"`, "compatibility"}},
+		{"GET", "/ranks/0/1/3", "secret-3", nil, 403, []string{`"subject":"carol"`, `"reason":"insufficient_scope"`, "does not map"}},
+		{"PUT", "/ranks/0/0/0", "secret-3", rec, 403, []string{`"subject":"carol"`, `"reason":"insufficient_scope"`}},
+		{"PUT", "/ranks/0/0/0", "secret-2", rec, 403, []string{`"subject":"bob"`, `"reason":"bad_signature"`, "the agent's is"}},
+		{"PUT", "/ranks/0/0/0", "secret-2", other, 403, []string{`"subject":"bob"`, `"reason":"wrong_role"`}},
+		{"DELETE", "/ranks/0/0/0?generation=7", "secret-2", nil, 403, []string{`"subject":"bob"`, `"reason":"bad_signature"`, "withdrawal"}},
+		{"PUT", "/ranks/0/0/0", "secret-9", rec, 401, []string{`"subject":""`, `"reason":"refused"`}},
+		{"GET", "/ranks/0/0/0", "secret-9", nil, 401, []string{`"subject":""`, `"reason":"refused"`}},
+		{"DELETE", "/ranks/0/0/0?generation=7", "", nil, 401, []string{`"subject":""`, `"reason":"refused"`}},
 	} {
 		log.Reset()
 		name := c.method + c.path + " " + c.token
@@ -204,7 +210,8 @@ func TestFault41OneAuditLine(t *testing.T) {
 			t.Errorf("%s: got %d %s; want %d", name, got.status, got.body, c.status)
 		}
 		if c.status == 403 {
-			bodies = append(bodies, string(got.body))
+			got.header.Del("Date")
+			answers = append(answers, got)
 		}
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 		if len(lines) != 1 {
@@ -221,15 +228,33 @@ func TestFault41OneAuditLine(t *testing.T) {
 			}
 		}
 	}
-	for _, b := range bodies {
-		if b != bodies[0] {
-			t.Errorf("the bodies differ: %s and %s", bodies[0], b)
+	for _, a := range answers {
+		if string(a.body) != string(answers[0].body) || !maps.EqualFunc(a.header, answers[0].header, slices.Equal[[]string]) {
+			t.Errorf("the answers differ: %v %s and %v %s", answers[0].header, answers[0].body, a.header, a.body)
+		}
+	}
+}
+
+// An authorizer that says only that it refuses has the request answered with 401.
+func TestRefusalWithoutAnAnswer(t *testing.T) {
+	nobody := AuthorizerFunc(func(*http.Request, Access) (Caller, error) { return Caller{}, errors.New("secret") })
+	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: NewMemory(), Authorizer: nobody, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	for _, path := range []string{"/metadata/v1/engines", "/metadata/v1/engines/p", "/metadata/v1/watch", "/metadata/v1/pairs"} {
+		got := send(t, "GET", srv.URL+path, "", nil)
+		wantError(t, path, got, 401, "invalid_token")
+		if got.header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: no challenge", path)
 		}
 	}
 }
 
 // fakeForbidden refuses with the body that package auth gives.
-type fakeForbidden struct{ why string }
+type fakeForbidden struct{ subject, why string }
 
 func (e fakeForbidden) Error() string   { return "insufficient_scope: " + e.why }
 func (e fakeForbidden) HTTPStatus() int { return http.StatusForbidden }
@@ -237,4 +262,5 @@ func (e fakeForbidden) Message() string { return "these credentials do not permi
 func (e fakeForbidden) Challenge() string {
 	return `Bearer realm="pdrouter", error="insufficient_scope"`
 }
-func (e fakeForbidden) Reason() string { return "insufficient_scope" }
+func (e fakeForbidden) Reason() string  { return "insufficient_scope" }
+func (e fakeForbidden) Subject() string { return e.subject }

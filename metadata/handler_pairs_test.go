@@ -66,7 +66,7 @@ func TestPairsAreShownToWhoMaySeeThem(t *testing.T) {
 		}
 	}
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
-	wantError(t, "no scope", send(t, "GET", url, "writer", nil), 403, "refused")
+	wantError(t, "no scope", send(t, "GET", url, "writer", nil), 403, insufficient)
 }
 
 func TestPairsAsATable(t *testing.T) {

@@ -2,7 +2,6 @@ package metadata
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"path"
 )
@@ -54,17 +53,9 @@ func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Reque
 // answer routes pattern to f and turns its error into the answer.
 func (h *Handler) answer(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		err := f(w, r)
-		if err == nil {
-			return
+		if err := f(w, r); err != nil {
+			refuse(err).answer(w, r, "metadata", h.log)
 		}
-		ref := refuse(err)
-		level := slog.LevelInfo
-		if ref.Status == http.StatusUnauthorized || ref.Status == http.StatusForbidden || ref.Status >= 500 {
-			level = slog.LevelWarn
-		}
-		h.log.Log(r.Context(), level, "metadata: refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "status", ref.Status, "err", ref)
-		ref.write(w)
 	})
 }
 

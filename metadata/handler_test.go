@@ -125,8 +125,8 @@ func TestHandlerRefuses(t *testing.T) {
 		reason                   string
 	}{
 		{"no token", "PUT", url, "", marshal(t, rec), nil, 401, "refused"},
-		{"another engine's token", "PUT", url, "write:prefill-1", marshal(t, rec), nil, 403, "refused"},
-		{"reader writes", "PUT", url, "read:prefill", marshal(t, rec), nil, 403, "refused"},
+		{"another engine's token", "PUT", url, "write:prefill-1", marshal(t, rec), nil, 403, insufficient},
+		{"reader writes", "PUT", url, "read:prefill", marshal(t, rec), nil, 403, insufficient},
 		{"JSON", "PUT", url, "all", []byte("{}"), []string{"Content-Type", "application/json"}, 415, "content_type"},
 		{"too large", "PUT", url, "all", make([]byte, MaxRecordBytes+1), nil, 413, "too_large"},
 		{"garbage", "PUT", url, "all", []byte("garbage"), nil, 400, "bad_record"},
@@ -145,7 +145,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"of next week", "PUT", url, "all", marshal(t, later(rec, 7*24*time.Hour)), nil, 400, "clock"},
 		{"generation of next year", "PUT", url, "all", change(func(r *Record) { r.Generation = uint64(now.AddDate(1, 0, 0).UnixNano()) }), nil, 400, "clock"},
 		{"of last week", "PUT", url, "all", marshal(t, later(rec, -7*24*time.Hour)), nil, 409, "stale"},
-		{"signed by a stranger", "PUT", url, "all", marshal(t, foreign), nil, 403, "bad_signature"},
+		{"signed by a stranger", "PUT", url, "all", marshal(t, foreign), nil, 403, insufficient},
 		{"unknown engine", "GET", base + "/prefill-0", "all", nil, nil, 404, "not_found"},
 		{"unknown rank", "GET", url, "all", nil, nil, 404, "not_found"},
 		{"read without token", "GET", base + "/prefill-0", "", nil, nil, 401, "refused"},
@@ -155,7 +155,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"no such route", "GET", base + "/prefill-0/ranks", "all", nil, nil, 404, "not_found"},
 		{"path with dots", "GET", base + "/x/../prefill-0", "all", nil, nil, 404, "not_found"},
 		{"wrong method", "POST", url, "all", nil, nil, 405, "method"},
-		{"delete another's", "DELETE", url + "?generation=1", "write:prefill-1", nil, nil, 403, "refused"},
+		{"delete another's", "DELETE", url + "?generation=1", "write:prefill-1", nil, nil, 403, insufficient},
 	} {
 		got := send(t, c.method, c.url, c.token, c.body, c.header...)
 		wantError(t, c.name, got, c.status, c.reason)
@@ -205,7 +205,7 @@ func TestFault41ReadersSeeOnlyTheirs(t *testing.T) {
 	for _, path := range []string{"/prefill-0", "/prefill-0/ranks/0/0/0"} {
 		for _, accept := range []string{contentType, "application/json"} {
 			got := send(t, "GET", base+path, "read:decode", nil, "Accept", accept)
-			wantError(t, path, got, 403, "refused")
+			wantError(t, path, got, 403, insufficient)
 			if bytes.Contains(got.body, []byte{1, 2, 3}) || bytes.Contains(got.body, []byte("AQID")) {
 				t.Errorf("%s: the blob is in the answer", path)
 			}

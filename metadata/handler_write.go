@@ -47,7 +47,7 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if caller.Role != "" && caller.Role != Both && rec.Role != caller.Role {
-		return forbidden("wrong_role", fmt.Errorf("%s is an agent of a %s engine; the record says %s", caller.Subject, caller.Role, rec.Role))
+		return forbidden("wrong_role", caller.Subject, fmt.Errorf("an agent of a %s engine; the record says %s", caller.Role, rec.Role))
 	}
 	if rec, err = h.vouch(rec, caller, time.Now()); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (h *Handler) vouch(rec Record, caller Caller, now time.Time) (Record, error
 		err = rec.Verify(h.voucher)
 	}
 	if err != nil {
-		return Record{}, forbidden("bad_signature", fmt.Errorf("%s: %w", caller.Subject, err))
+		return Record{}, forbidden("bad_signature", caller.Subject, err)
 	}
 	if b, err := Marshal(rec); err != nil || len(b) > MaxRecordBytes {
 		return Record{}, &refusal{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes when it is bound", MaxRecordBytes)}
@@ -106,7 +106,7 @@ func checkProof(r *http.Request, caller Caller, inc Incarnation, rank Rank) erro
 	}
 	proof, err := base64.RawURLEncoding.Strict().DecodeString(r.Header.Get(proofHeader))
 	if err != nil || len(caller.Key) != ed25519.PublicKeySize || !ed25519.Verify(caller.Key, withdrawal(inc, rank), proof) {
-		return forbidden("bad_signature", fmt.Errorf("%s: %s is not the agent's signature under the withdrawal of %s rank %v", caller.Subject, proofHeader, inc.ID(), rank))
+		return forbidden("bad_signature", caller.Subject, fmt.Errorf("%s is not the agent's signature under the withdrawal of %s rank %v", proofHeader, inc.ID(), rank))
 	}
 	return nil
 }

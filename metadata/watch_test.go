@@ -53,7 +53,7 @@ func TestWatchRefusals(t *testing.T) {
 	g := newGateway(t, HandlerConfig{Watch: WatchConfig{Watchers: 2}}, NewMemory())
 	url := g.url() + watchPath
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
-	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, "refused")
+	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, insufficient)
 	wantError(t, "method", send(t, "POST", url, "all", nil), 405, "method")
 	if got := send(t, "HEAD", url, "all", nil); got.status != 200 || got.header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: got %d %v", got.status, got.header)

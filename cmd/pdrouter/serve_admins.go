@@ -1,12 +1,11 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 
 	"pdrouter/auth"
+	"pdrouter/metadata"
 )
 
 // administered lets only administrators see what the operations routes tell. Probes stay open to everybody, with their
@@ -33,19 +32,6 @@ func administered(admins *auth.Admins, ready func() bool, routes http.Handler, l
 			w.WriteHeader(status)
 			return
 		}
-		var refusal *auth.Error
-		if !errors.As(err, &refusal) {
-			refusal = &auth.Error{Code: auth.InvalidToken, Err: err}
-		}
-		log.Warn("operations: refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "status", refusal.HTTPStatus(),
-			"reason", refusal.Reason(), "err", refusal)
-		if c := refusal.Challenge(); c != "" {
-			w.Header().Set("WWW-Authenticate", c)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(refusal.HTTPStatus())
-		_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{ // whoever has left needs no answer
-			"message": refusal.Message(), "type": refusal.Reason(), "param": nil, "code": refusal.HTTPStatus(),
-		}})
+		metadata.Refuse(w, r, "operations", err, log)
 	})
 }
