@@ -16,7 +16,7 @@ import (
 
 // TestIdentitiesOfPlatforms: the configuration that the documentation shows can be used.
 func TestIdentitiesOfPlatforms(t *testing.T) {
-	out := call(t, runCheck, "-c", "testdata/identities.yml", "-no-files")
+	out := call(t, runCheck, "-c", "../../configs/identities.yaml", "-no-files")
 	for _, want := range []string{
 		"tokens of https://kubernetes.default.svc.cluster.local, https://spire.example.org",
 		"probes: everybody who reaches it; the rest: tokens of https://kubernetes.default.svc.cluster.local",
