@@ -2,9 +2,14 @@ package kvplane
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 const (
@@ -15,42 +20,58 @@ const (
 
 // ControlHandler serves GET /kvplane/v1/events, a stream of TransferEvents, and POST
 // /kvplane/v1/transfers/{id}/cancel, whose body may say why. authorize refuses a request by returning an error, which
-// the caller is told as 401; cancel must not block. A stream ends with its request: to shut down, cancel the server's
-// base context.
-func ControlHandler(events *Events, cancel func(id TransferID, why string), authorize func(r *http.Request) error) http.Handler {
-	guard := func(next http.HandlerFunc) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if err := authorize(r); err != nil {
-				refuse(w, http.StatusUnauthorized, "not authorized")
-				return
-			}
-			next(w, r)
-		}
-	}
+// decides the answer and is one line in the log, as metadata.Refuse has it; cancel must not block. Who may open a stream
+// may read it to its end, which is the request's: to shut down, cancel the server's base context.
+func ControlHandler(
+	events *Events, cancel func(id TransferID, why string), authorize func(r *http.Request) error, log *slog.Logger,
+) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /kvplane/v1/events", guard(func(w http.ResponseWriter, r *http.Request) { serveEvents(w, r, events) }))
-	mux.HandleFunc("POST /kvplane/v1/transfers/{id}/cancel", guard(func(w http.ResponseWriter, r *http.Request) {
+	handle := func(pattern string, serve func(http.ResponseWriter, *http.Request) error) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			err := authorize(r)
+			if err == nil {
+				err = serve(w, r)
+			}
+			if err != nil {
+				metadata.Refuse(w, r, "control", err, log)
+			}
+		})
+	}
+	handle("GET /kvplane/v1/events", func(w http.ResponseWriter, r *http.Request) error {
+		serveEvents(w, r, events)
+		return nil
+	})
+	handle("POST /kvplane/v1/transfers/{id}/cancel", func(w http.ResponseWriter, r *http.Request) error {
 		id, err := ParseTransferID(r.PathValue("id"))
 		if err != nil {
-			refuse(w, http.StatusBadRequest, err.Error())
-			return
+			return &badRequest{http.StatusBadRequest, "bad_transfer", err}
 		}
 		why, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWhy))
-		if err != nil {
-			refuse(w, http.StatusRequestEntityTooLarge, "the reason is too long")
-			return
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			return &badRequest{http.StatusRequestEntityTooLarge, "too_large", fmt.Errorf("reason has more than %d bytes", maxWhy)}
+		case err != nil:
+			return &badRequest{http.StatusBadRequest, "body", errors.New("the body ended early")}
 		}
 		cancel(id, string(why))
 		w.WriteHeader(http.StatusAccepted)
-	}))
+		return nil
+	})
 	return mux
 }
 
-func refuse(w http.ResponseWriter, code int, message string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "code": code}}) // the client may be gone
+// badRequest is an error that says how metadata.Refuse answers it.
+type badRequest struct {
+	status int
+	reason string
+	error  // for the caller too
 }
+
+func (e *badRequest) HTTPStatus() int   { return e.status }
+func (e *badRequest) Message() string   { return e.Error() }
+func (e *badRequest) Challenge() string { return "" }
+func (e *badRequest) Reason() string    { return e.reason }
 
 // serveEvents streams until the client leaves, the server closes, or the stream cannot be written.
 func serveEvents(w http.ResponseWriter, r *http.Request, events *Events) {
@@ -58,6 +79,7 @@ func serveEvents(w http.ResponseWriter, r *http.Request, events *Events) {
 	defer end()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Connection", "close") // the write deadline of this connection is the stream's
 	w.WriteHeader(http.StatusOK)
 	rc := http.NewResponseController(w)
 	alive := time.NewTicker(eventsInterval)

@@ -3,6 +3,7 @@ package kvplane
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,7 +24,7 @@ func secret() (string, error) { return "secret", nil }
 
 func TestWatch(t *testing.T) {
 	events := NewEvents()
-	server := httptest.NewServer(ControlHandler(events, func(TransferID, string) {}, allow))
+	server := httptest.NewServer(ControlHandler(events, func(TransferID, string) {}, allow, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan TransferEvent, 100)
@@ -110,7 +111,7 @@ func TestCancelTransfer(t *testing.T) {
 		Why string
 	}
 	var got []call
-	server := httptest.NewServer(ControlHandler(NewEvents(), func(id TransferID, why string) { got = append(got, call{id, why}) }, allow))
+	server := httptest.NewServer(ControlHandler(NewEvents(), func(id TransferID, why string) { got = append(got, call{id, why}) }, allow, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	id := NewTransferID()
 	if err := CancelTransfer(t.Context(), server.Client(), server.URL, secret, id, "client left"); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -95,7 +96,7 @@ func (f *fakeVLLM) control(t *testing.T) string {
 			return errors.New("who?")
 		}
 		return nil
-	}))
+	}, slog.New(slog.DiscardHandler)))
 	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
 	return srv.URL
 }

@@ -137,7 +137,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 	var control *http.Server
 	if p.publisher != nil {
 		control = &http.Server{
-			Handler:           kvplane.ControlHandler(p.events, p.engine.CancelTransfer, p.authorize),
+			Handler:           kvplane.ControlHandler(p.events, p.engine.CancelTransfer, p.authorize, p.log),
 			ReadHeaderTimeout: 5 * time.Second,
 			BaseContext:       func(net.Listener) context.Context { return background },
 		}
