@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -98,7 +99,7 @@ func Open(cfg Config) (*Agent, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	self := cfg.Self
-	self.Version, self.Connector = metadata.RecordVersion, "kvplane"
+	self.Version, self.Connector, self.ConnectorVersion = metadata.RecordVersion, "kvplane", strconv.Itoa(channelVersion)
 	self.Agent, self.Transport = self.ID()+"/"+self.Rank.String(), cfg.Transport.Name()
 	self.Process = thisProcess()
 	if self.EngineID == "" {

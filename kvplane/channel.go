@@ -24,7 +24,8 @@ type letter struct {
 	whole             []byte // envelope, body and code
 }
 
-// version 2 has a code behind the body.
+// channelVersion begins each message; version 2 has a code behind the body. Records say it too, so that agents which would
+// not understand each other are never paired: raise it with whatever agents say to each other.
 const channelVersion = 2
 
 var errEnvelope = errors.New("kvplane: malformed envelope")

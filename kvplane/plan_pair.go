@@ -74,6 +74,8 @@ func fits(p, d metadata.Record) error {
 		return unplannable("compatibility", p.Compatibility, d.Compatibility)
 	case p.Connector != d.Connector:
 		return unplannable("connector", p.Connector, d.Connector)
+	case !p.SameProtocol(d):
+		return unplannable("connector version", p.ConnectorVersion, d.ConnectorVersion)
 	case p.Transport != d.Transport:
 		return unplannable("transport", p.Transport, d.Transport)
 	case p.Size.DP > 1 || d.Size.DP > 1:

@@ -35,6 +35,7 @@ const (
 	OtherLayers                            // a layer is missing on one side
 	SideChannelDead                        // a stock engine no longer answers those who want to know it
 	OtherReplication                       // one side keeps all heads on every rank, the other does not
+	OtherProtocol                          // the connector's protocol has another version
 	pairReasons
 )
 
@@ -44,7 +45,7 @@ func (r PairReason) String() string {
 		return "unknown"
 	}
 	return [pairReasons]string{"", "incomplete_ranks", "mixed_records", "role", "no_connector", "connector", "transport",
-		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout"}[r]
+		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout", "protocol"}[r]
 }
 
 func unpairable(reason PairReason, format string, args ...any) error {
@@ -71,6 +72,8 @@ func Pairable(p, d []Record) error {
 		return unpairable(NoConnector, "connectors are %q and %q", a.Connector, b.Connector)
 	case a.Connector != b.Connector:
 		return unpairable(OtherConnector, "connectors are %q and %q", a.Connector, b.Connector)
+	case !a.SameProtocol(b):
+		return unpairable(OtherProtocol, "protocols of the connector %s have the versions %q and %q", a.Connector, a.ConnectorVersion, b.ConnectorVersion)
 	case a.Transport != b.Transport:
 		return unpairable(OtherTransport, "transports are %q and %q", a.Transport, b.Transport)
 	case a.Compatibility != b.Compatibility:
@@ -141,6 +144,9 @@ func complete(recs []Record) (Record, error) {
 		case r.Role != first.Role || r.Connector != first.Connector || r.Transport != first.Transport:
 			return Record{}, unpairable(MixedRecords, "%s: rank %v is %s, %q, %q and rank %v is %s, %q, %q", first.Engine,
 				first.Rank, first.Role, first.Connector, first.Transport, r.Rank, r.Role, r.Connector, r.Transport)
+		case r.ConnectorVersion != first.ConnectorVersion:
+			return Record{}, unpairable(MixedRecords, "%s: connector version is %q on rank %v and %q on rank %v", first.Engine,
+				first.ConnectorVersion, first.Rank, r.ConnectorVersion, r.Rank)
 		case r.Compatibility != first.Compatibility:
 			return Record{}, unpairable(MixedRecords, "%s: digest is %q on rank %v and %q on rank %v", first.Engine,
 				first.Compatibility, first.Rank, r.Compatibility, r.Rank)

@@ -20,6 +20,8 @@ func engine(name string, tp int, change ...func(*Record)) []Record {
 
 func layoutOf(f func(*Layout)) func(*Record) { return func(r *Record) { f(&r.Layout) } }
 
+func speaks(version string) func(*Record) { return func(r *Record) { r.ConnectorVersion = version } }
+
 func TestFault45Pairable(t *testing.T) {
 	p2 := engine("prefill-0", 2)
 	for _, c := range []struct {
@@ -45,6 +47,10 @@ func TestFault45Pairable(t *testing.T) {
 		{"push with pull", engine("prefill-0", 1, func(r *Record) { r.Connector = "vllm-nixl-push" }), engine("decode-0", 1, func(r *Record) { r.Connector = "vllm-nixl-pull" }), OtherConnector, `"vllm-nixl-push" and "vllm-nixl-pull"`},
 		{"tcp with nixl", p2, engine("decode-0", 1, func(r *Record) { r.Transport = "nixl" }), OtherTransport, `"tcp" and "nixl"`},
 		{"other digest", p2, engine("decode-0", 1, func(r *Record) { r.Compatibility = "other" }), Incompatible, `"digest" and "other"`},
+		{"other protocol", engine("prefill-0", 2, speaks("2")), engine("decode-0", 1, speaks("3")), OtherProtocol, `"2" and "3"`},
+		{"one protocol", engine("prefill-0", 2, speaks("2")), engine("decode-0", 1, speaks("2")), 0, ""},
+		{"a protocol that is not told", p2, engine("decode-0", 1, speaks("3")), 0, ""},
+		{"two protocols in one engine", append(engine("prefill-0", 2, speaks("2"))[:1:1], record("prefill-0", 7, 2, 1)), engine("decode-0", 1), MixedRecords, `"2" on rank 0/0/0 and "" on rank 0/0/1`},
 		{"2 to 3", p2, engine("decode-0", 3), OtherTP, "2 and 3"},
 		{"other heads", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Heads = 8 })), OtherHeads, "4 and 8"},
 		{"6 heads on 4 ranks", engine("prefill-0", 4, layoutOf(func(l *Layout) { l.Heads = 6 })), engine("decode-0", 2, layoutOf(func(l *Layout) { l.Heads = 6 })), OtherHeads, "6 KV heads on 4"},

@@ -12,11 +12,12 @@ func TestPairableProperty(t *testing.T) {
 	type shape struct {
 		tp, dp, heads, tokens int
 		connector, digest     string
+		protocol              string
 		lost                  bool // a rank has not published
 	}
 	draw := func(rng *rand.Rand) shape {
-		s := shape{tp: 1 + rng.IntN(4), dp: 1 + rng.IntN(2), heads: 4, tokens: 4, connector: "kvplane", digest: "same", lost: rng.IntN(6) == 0}
-		switch rng.IntN(8) {
+		s := shape{tp: 1 + rng.IntN(4), dp: 1 + rng.IntN(2), heads: 4, tokens: 4, connector: "kvplane", digest: "same", protocol: "2", lost: rng.IntN(6) == 0}
+		switch rng.IntN(10) {
 		case 0:
 			s.heads = 6
 		case 1:
@@ -25,6 +26,10 @@ func TestPairableProperty(t *testing.T) {
 			s.connector = []string{"", "vllm-nixl-push", "vllm-nixl-pull"}[rng.IntN(3)]
 		case 3:
 			s.digest = "other"
+		case 4:
+			s.protocol = "3"
+		case 5:
+			s.protocol = ""
 		}
 		return s
 	}
@@ -34,7 +39,7 @@ func TestPairableProperty(t *testing.T) {
 			for tp := range s.tp {
 				r := record(name, 7, s.tp, tp)
 				r.Role, r.Rank, r.Size = role, Rank{DP: dp, TP: tp}, Rank{DP: s.dp, PP: 1, TP: s.tp}
-				r.Connector, r.Compatibility = s.connector, s.digest
+				r.Connector, r.Compatibility, r.ConnectorVersion = s.connector, s.digest, s.protocol
 				r.Layout.Heads, r.Layout.BlockTokens, r.Layout.Physical = s.heads, s.tokens, 1
 				recs = append(recs, r)
 			}
@@ -51,7 +56,7 @@ func TestPairableProperty(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 45))
 		p, d := draw(rng), draw(rng)
 		want := !p.lost && !d.lost && p.connector != "" && p.connector == d.connector && p.digest == d.digest &&
-			whole(p.tp, d.tp) && p.heads == d.heads && whole(p.heads, p.tp) && whole(d.heads, d.tp) && whole(p.tokens, d.tokens)
+			(p.protocol == d.protocol || p.protocol == "" || d.protocol == "") && whole(p.tp, d.tp) && p.heads == d.heads && whole(p.heads, p.tp) && whole(d.heads, d.tp) && whole(p.tokens, d.tokens)
 		err := Pairable(publish(rng, "prefill-0", Prefill, p), publish(rng, "decode-0", Decode, d))
 		var why *Unpairable
 		if (err == nil) != want || err != nil && (!errors.As(err, &why) || why.Reason == 0 || why.Reason >= pairReasons || why.Text == "") {

@@ -71,7 +71,8 @@ type Record struct {
 	// Connector is "kvplane", "vllm-nixl-push", "vllm-nixl-pull", or "" for an engine that hands nothing off:
 	// such a record is valid, the engine serves aggregated.
 	Connector string `msgpack:"connector" json:"connector"`
-	// ConnectorVersion is of the connector's own protocol, for people; Compatibility is what decides. "" is not told.
+	// ConnectorVersion is of the protocol that the connector's agents speak with each other: different ones are not pairable.
+	// "" is not told, as by stock engines, whose Compatibility covers it.
 	ConnectorVersion string `msgpack:"connector_version,omitempty" json:"connector_version,omitempty"`
 	// Compatibility is a digest of all that two engines must share (model, dtype, heads, layers, mode). Equal or not pairable.
 	Compatibility string `msgpack:"compat" json:"compatibility"`
@@ -123,6 +124,12 @@ func (r Record) CheckAgent() error {
 		}
 	}
 	return fmt.Errorf("metadata: agent is %.300q; want %q, or that and #n", r.Agent, own)
+}
+
+// SameProtocol reports whether nothing is known against two records' agents understanding each other: their protocols have
+// one version, or that of one is not told.
+func (r Record) SameProtocol(o Record) bool {
+	return r.ConnectorVersion == o.ConnectorVersion || r.ConnectorVersion == "" || o.ConnectorVersion == ""
 }
 
 // Process names one process of one boot of one host. Nobody else ever has the same four values.
