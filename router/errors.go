@@ -64,6 +64,7 @@ type httpError struct {
 	RetryAfter time.Duration // retry-after-ms; 0: not sent
 	Challenge  string        // www-authenticate; "": not sent
 	Err        error         // the cause, for the log
+	Subject    string        // whom the credentials name, for the log; "": nobody is known
 }
 
 // Error is what the log shows.

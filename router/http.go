@@ -1,7 +1,10 @@
 package router
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -9,6 +12,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"pdrouter/auth"
 )
 
 // The paths of the route table. Engines are asked on the table's path, never on the client's bytes.
@@ -40,8 +45,10 @@ func (r *Router) edge() *fiber.App {
 	return app
 }
 
-// headBytes is the most bytes of a request's head.
-const headBytes = 16 << 10
+const (
+	headBytes     = 16 << 10 // the most bytes of a request's head
+	maxLoggedPath = 256      // the most bytes of a path in the log
+)
 
 // expect answers Expect: 100-continue before the body is sent.
 func (r *Router) expect(c *fasthttp.RequestCtx) int {
@@ -117,7 +124,9 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		return r.fail(c, errNoModel(b.model))
 	}
 	if !who.Permits(m.name) {
-		return r.fail(c, errForbidden(nil))
+		e := errForbidden(fmt.Errorf("may not name the model %s", m.name))
+		e.Subject = who.Subject
+		return r.fail(c, e)
 	}
 	path := pathCompletions
 	if shape == shapeChat {
@@ -173,7 +182,15 @@ func (r *Router) authenticate(c *fiber.Ctx) (principal, *httpError) {
 	if r.parts.Clients == nil {
 		return principal{}, nil
 	}
-	p, err := r.parts.Clients.Authenticate(string(c.Request().Header.Peek(fiber.HeaderAuthorization)))
+	headers := c.Request().Header.PeekAll(fiber.HeaderAuthorization)
+	if len(headers) > 1 { // whoever stands in between may have believed another one
+		return principal{}, errRefused(&auth.Error{Code: auth.InvalidToken, Err: fmt.Errorf("%d authorization headers", len(headers))})
+	}
+	authorization := ""
+	if len(headers) == 1 {
+		authorization = string(headers[0])
+	}
+	p, err := r.parts.Clients.Authenticate(authorization)
 	if err == nil {
 		return p, nil
 	}
@@ -275,8 +292,14 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 	if r.parts.Refused != nil {
 		r.parts.Refused(e.Status, e.Reason)
 	}
-	r.log.Info("refused", "request_id", string(c.Response().Header.Peek(fiber.HeaderXRequestID)), "status", e.Status,
-		"reason", e.Reason, "remote", c.Context().RemoteAddr().String(), "err", e.Err)
+	level := slog.LevelInfo
+	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
+		level = slog.LevelWarn
+	}
+	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
+	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(fiber.HeaderXRequestID)),
+		"method", c.Method(), "path", clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
+		"status", e.Status, "reason", e.Reason, "err", e.Err)
 	return nil
 }
 

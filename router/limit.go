@@ -102,6 +102,10 @@ func errRefused(err error) *httpError {
 	if errors.As(err, &challenge) {
 		e.Challenge = challenge.Challenge()
 	}
+	var known interface{ Subject() string }
+	if errors.As(err, &known) {
+		e.Subject = known.Subject()
+	}
 	return e
 }
 

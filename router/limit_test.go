@@ -268,12 +268,15 @@ func TestFault30To37Answers(t *testing.T) {
 			s := newPool(t, ConnectorNone, 0, 1, nil)
 			var log lockedBuffer
 			g := start(t, s.cfg, Parts{Clients: fakeRefusal{&auth.Error{Code: row.code}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-			for n, send := range []func() clientReply{
-				func() clientReply { return g.post(pathChat, `{"model":"tiny"}`, "Authorization", "Bearer s3cret") },
-				func() clientReply { return g.get(pathModels, "Authorization", "Bearer s3cret") },
-				func() clientReply { return g.post(pathCompletions, "no JSON at all", "Authorization", "Bearer s3cret") },
+			for n, at := range []struct {
+				line string
+				send func() clientReply
+			}{
+				{"method=POST path=" + pathChat, func() clientReply { return g.post(pathChat, `{"model":"tiny"}`, "Authorization", "Bearer s3cret") }},
+				{"method=GET path=" + pathModels, func() clientReply { return g.get(pathModels+"?token=s3cret", "Authorization", "Bearer s3cret") }},
+				{"method=POST path=" + pathCompletions, func() clientReply { return g.post(pathCompletions, "no JSON at all", "Authorization", "Bearer s3cret") }},
 			} {
-				r := send()
+				r := at.send()
 				e := errorOf(t, r.Body)
 				if r.Status != row.status || e.Type != row.kind || e.Code != float64(row.status) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
 					t.Errorf("status %d, %s, header %v", r.Status, r.Body, r.Header)
@@ -285,12 +288,54 @@ func TestFault30To37Answers(t *testing.T) {
 					t.Errorf("header %v", r.Header)
 				}
 				text := log.String()
-				if strings.Count(text, "msg=refused") != n+1 || strings.Contains(text, "s3cret") || !strings.Contains(text, "remote=127.0.0.1:") ||
+				if strings.Count(text, `level=WARN msg=refused`) != n+1 || !strings.Contains(text, at.line+" remote=127.0.0.1:") || strings.Contains(text, "s3cret") ||
 					!strings.Contains(text, "request_id="+r.Header.Get("X-Request-Id")) || !strings.Contains(text, "reason="+row.reason) {
 					t.Errorf("want line %d, with who and why:\n%s", n+1, text)
 				}
 			}
 		})
+	}
+}
+
+// anyToken takes every token for its subject's name.
+type anyToken struct{}
+
+func (anyToken) Authenticate(authorization string) (auth.Principal, error) {
+	return auth.Principal{Subject: strings.TrimPrefix(authorization, "Bearer "), Models: []string{"other"}}, nil
+}
+
+// TestFault30SeveralAuthorizations: which of two headers counts is not for the gateway to choose.
+func TestFault30SeveralAuthorizations(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	g := start(t, s.cfg, Parts{Clients: anyToken{}})
+	for _, head := range [][]string{{"Authorization: Bearer a", "Authorization: Bearer a"}, {"Authorization: Bearer a", "authorization: Bearer b"}, {"Authorization:", "Authorization: Bearer a"}} {
+		json, n := "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(plainBody))
+		for _, request := range []string{
+			rawPost(pathCompletions, plainBody, append([]string{"Host: a", json, n, "Connection: close"}, head...)...),
+			strings.Replace(rawPost(pathModels, "", append([]string{"Host: a", "Connection: close"}, head...)...), "POST", "GET", 1),
+		} {
+			if status, rest, _ := rawRequest(t, g.addr, request); !strings.Contains(status, " 401 ") || !strings.Contains(rest, "invalid_token") {
+				t.Errorf("%v: %s %s; want 401", head, status, rest)
+			}
+		}
+	}
+	if n := s.c.count("", ""); n != 0 {
+		t.Errorf("engines got %d requests", n)
+	}
+}
+
+// TestFault17ModelNotPermitted: the line of a request for a model that its sender may not use names the sender.
+func TestFault17ModelNotPermitted(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	var log lockedBuffer
+	g := start(t, s.cfg, Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := g.post(pathCompletions, plainBody, "Authorization", "Bearer alice")
+	if e := errorOf(t, r.Body); r.Status != 403 || e.Type != "PermissionDeniedError" {
+		t.Errorf("status %d, %s", r.Status, r.Body)
+	}
+	if text := log.String(); strings.Count(text, "msg=refused") != 1 || !strings.Contains(text, "level=WARN msg=refused") ||
+		!strings.Contains(text, "subject=alice status=403 reason=forbidden") {
+		t.Errorf("the log says %s", text)
 	}
 }
 
