@@ -124,7 +124,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) mail {
 		case evPrefillMoved:
 			e.why = whyMoved
 			if c, ok := parseCoordinates(l.ans.kv); ok {
-				r.moved(l.engine, c)
+				r.moved(l.engine, a.h.coord, c)
 			}
 		}
 	}

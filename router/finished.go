@@ -46,13 +46,10 @@ func (r *Router) enterBooks(s *Summary) {
 func (r *Router) noteHealth(l *call, v verdict) {
 	switch {
 	case l.status != 0:
-		if l.engine.reached() {
-			r.changed(l.engine, true)
-		}
+		l.engine.reached()
 	case v == vRefused:
 		if l.engine.missed() {
 			r.log.Warn("engine is down", "engine", l.engine.name)
-			r.changed(l.engine, false)
 		}
 	}
 }

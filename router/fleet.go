@@ -47,10 +47,11 @@ type engine struct {
 	failures  atomic.Int32 // connect failures and failed health checks in a row
 	limit     int32        // of them, from which the engine is unusable
 	down      atomic.Bool
+	recheck   chan struct{} // has room for one: its health is to be checked now
 	followed  atomic.Bool   // its event stream is open
 	streams   atomic.Uint64 // how often that stream began, broke or had a gap
-	// generation counts the starts of an engine that does not publish its own: it grows whenever the engine comes
-	// back or names itself anew, so that whatever was known of its earlier start is void.
+	// generation counts the starts of an engine that does not publish its own: it grows whenever another run of the
+	// engine is seen, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64
 	coord      atomic.Pointer[coordinates] // of a stock prefill engine that has answered; nil until then
 	side       *side                       // of a stock engine; nil of others
@@ -105,7 +106,7 @@ func newEngine(ec Engine, cfg Config) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{name: ec.Name, control: strings.TrimSuffix(ec.Control, "/"), up: up, limit: int32(cfg.Limits.Failures)}
+	e := &engine{name: ec.Name, control: strings.TrimSuffix(ec.Control, "/"), up: up, limit: int32(cfg.Limits.Failures), recheck: make(chan struct{}, 1)}
 	e.generation.Store(1)
 	e.header = []field{{"Content-Type", "application/json"}}
 	if ec.KeyFile != "" {
@@ -131,12 +132,18 @@ func (f *fleet) couple(pair metadata.Pair) *couple {
 // engine returns the engine of that name, nil if there is none.
 func (f *fleet) engine(name string) *engine { return f.named[name] }
 
-// reached notes that the engine took a connection. It reports whether the engine was down before.
-func (e *engine) reached() bool {
+// reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
+func (e *engine) reached() {
 	if e.failures.Load() != 0 {
 		e.failures.Store(0)
 	}
-	return e.down.Load() && e.down.CompareAndSwap(true, false)
+	if !e.down.Load() {
+		return
+	}
+	select {
+	case e.recheck <- struct{}{}:
+	default:
+	}
 }
 
 // missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
@@ -182,8 +189,8 @@ func (f *fleet) close() {
 	}
 }
 
-// watch checks the health of every engine until ctx ends. up and down are called when an engine's state changes.
-func (f *fleet) watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func(e *engine, up bool)) {
+// watch checks the health of every engine until ctx ends. back is called when one that is down is healthy.
+func (f *fleet) watch(ctx context.Context, every time.Duration, log *slog.Logger, back func(context.Context, *engine)) {
 	var wg sync.WaitGroup
 	for _, e := range f.engines {
 		wg.Go(func() {
@@ -195,17 +202,18 @@ func (f *fleet) watch(ctx context.Context, every time.Duration, log *slog.Logger
 					return
 				}
 				switch {
-				case ok && e.reached():
-					log.Info("engine is back", "engine", e.name)
-					changed(e, true)
-				case !ok && e.missed():
+				case ok && e.down.Load():
+					back(ctx, e)
+				case ok:
+					e.reached()
+				case e.missed():
 					log.Warn("engine is down", "engine", e.name)
-					changed(e, false)
 				}
 				select {
 				case <-ctx.Done():
 					return
 				case <-tick.C:
+				case <-e.recheck:
 				}
 			}
 		})

@@ -57,7 +57,7 @@ func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.keepWarm(ctx) })
-	wg.Go(func() { r.fleet.watch(ctx, r.cfg.Timeouts.Health, r.log, r.changed) })
+	wg.Go(func() { r.fleet.watch(ctx, r.cfg.Timeouts.Health, r.log, r.back) })
 	for _, e := range r.fleet.engines {
 		if e.side != nil && r.parts.Stock != nil {
 			wg.Go(func() { r.watchSide(ctx, e) })

@@ -48,20 +48,21 @@ type side struct {
 	wake chan struct{} // has room for one: the channel is to be looked at
 
 	seen atomic.Pointer[sighting] // what requests read; nil until the channel was looked at
-
-	missed int // looks in a row that got no answer
-	recs   []metadata.Record
+	recs []metadata.Record
 }
 
 // sighting is what the latest look at a side channel has shown. It is never changed.
 type sighting struct {
 	run    string // the engine id; "" if no run has ever answered or reported
 	compat string // "" until the run has answered
-	gone   bool   // two looks in a row got no answer
+	missed int    // looks in a row that got no answer
 }
 
+// gone reports whether nobody answers there. The first look without an answer may be an accident.
+func (s *sighting) gone() bool { return s.missed >= 2 }
+
 // dead reports whether the channel of this run has answered, and does not any more.
-func (s *sighting) dead() bool { return s.gone && s.compat != "" }
+func (s *sighting) dead() bool { return s.gone() && s.compat != "" }
 
 // stockLease is how long a record of a stock engine lives without renewal, at least.
 const stockLease = 30 * time.Second
@@ -158,7 +159,7 @@ func (c *coordinates) moves(conn connector) bool {
 // doubtful reports whether requests had better go elsewhere than to a pair that has not shaken hands: prefill's side
 // channel has not answered, and decode may need it. Whether it does is for the handshake to find out.
 func (r *Router) doubtful(c *couple) bool {
-	if s := c.prefill.sighting(); !s.gone {
+	if s := c.prefill.sighting(); !s.gone() {
 		return false
 	}
 	return !r.pairs.Ready(metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()})
@@ -169,7 +170,7 @@ func (r *Router) watchSide(ctx context.Context, e *engine) {
 	tick := time.NewTicker(r.cfg.Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
-		looking, cancel := context.WithTimeout(ctx, max(r.cfg.Timeouts.SideChannel, time.Second))
+		looking, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.asking())
 		r.lookAt(looking, e)
 		cancel()
 		select {
@@ -181,6 +182,9 @@ func (r *Router) watchSide(ctx context.Context, e *engine) {
 	}
 }
 
+// asking bounds one question at a side channel: even where looks are frequent, an engine that is busy gets a second.
+func (t Timeouts) asking() time.Duration { return max(t.SideChannel, time.Second) }
+
 // lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
 func (r *Router) lookAt(ctx context.Context, e *engine) {
 	s, c := e.side, e.coord.Load()
@@ -188,12 +192,13 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 	if !ok || e.down.Load() {
 		return
 	}
+	seen := s.seen.Load()
 	was := sighting{}
-	if seen := s.seen.Load(); seen != nil {
+	if seen != nil {
 		was = *seen
 	}
 	if at.EngineID != "" && at.EngineID != was.run { // the run was reported since
-		was, s.missed = sighting{run: at.EngineID}, 0
+		was = sighting{run: at.EngineID}
 	}
 	if len(s.recs) > 0 && was.run != s.recs[0].EngineID {
 		r.withdraw(ctx, e)
@@ -201,23 +206,26 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 	rec, err := r.parts.Stock.First(ctx, at)
 	if err != nil {
 		if !errors.Is(context.Cause(ctx), context.Canceled) {
-			r.unanswered(e, was, err)
+			r.unanswered(e, seen, was, err)
 		}
 		return
 	}
-	s.missed = 0
-	s.seen.Store(&sighting{run: rec.EngineID, compat: rec.Compatibility})
+	if !s.seen.CompareAndSwap(seen, &sighting{run: rec.EngineID, compat: rec.Compatibility}) {
+		return // somebody else has asked meanwhile
+	}
 	if was.dead() {
 		r.log.Info("side channel answers again", "engine", e.name)
 	}
 	if was.run != "" && rec.EngineID != was.run {
-		r.restarted(e, c)
+		if s.known(c, seen) != "" {
+			r.restarted(e, c)
+		}
 		if len(s.recs) > 0 {
 			r.withdraw(ctx, e)
 		}
 		return
 	}
-	if was.gone || was.compat == "" {
+	if was.gone() || was.compat == "" {
 		r.rewarm()
 	}
 	if c != nil {
@@ -225,14 +233,58 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 	}
 }
 
-// unanswered notes a look that got no answer. The first may be an accident.
-func (r *Router) unanswered(e *engine, was sighting, err error) {
-	e.side.missed++
+// unanswered notes a look that got no answer.
+func (r *Router) unanswered(e *engine, seen *sighting, was sighting, err error) {
 	now := was
-	now.gone = e.side.missed >= 2
-	e.side.seen.Store(&now)
-	if now.gone && !was.gone {
+	now.missed++
+	if e.side.seen.CompareAndSwap(seen, &now) && now.gone() && !was.gone() {
 		r.log.Warn("side channel does not answer", "engine", e.name, "answered_before", now.compat != "", "err", err)
+	}
+}
+
+// known returns the engine id of the run that pairs of the engine were warmed with, "" if that is not known. A prefill
+// engine's answers name its run, so with one of these coordinates none was warmed while they are nil; of a decode engine
+// only its channel tells.
+func (s *side) known(c *coordinates, seen *sighting) string {
+	switch {
+	case c != nil:
+		return c.EngineID
+	case s.role == metadata.Prefill || seen == nil:
+		return ""
+	}
+	return seen.run
+}
+
+// recognize finds out whether an engine that was down is still the same run: it may just have been too busy to say that
+// it is healthy, and then nothing has changed. One that cannot be asked, or does not answer, may be another run, so its
+// pairs shake hands again. Handshakes under way go on until another run has been seen: with a run that is over they fail
+// by themselves, and to end one that would have succeeded leaves behind what prefill holds for it.
+func (r *Router) recognize(ctx context.Context, e *engine) {
+	if e.side == nil { // it publishes its runs, or it needs no handshake
+		return
+	}
+	c, seen := e.coord.Load(), e.side.seen.Load()
+	run := e.side.known(c, seen)
+	if run == "" && e.side.role == metadata.Prefill {
+		return
+	}
+	if at, ok := e.channel(c); ok && run != "" && r.parts.Stock != nil {
+		ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.asking())
+		defer cancel()
+		rec, err := r.parts.Stock.First(ctx, at)
+		if err == nil {
+			if rec.EngineID != run && e.side.seen.CompareAndSwap(seen, &sighting{run: rec.EngineID, compat: rec.Compatibility}) {
+				r.restarted(e, c)
+			}
+			return
+		}
+	}
+	e.coord.CompareAndSwap(c, nil)
+	for _, o := range r.fleet.couples {
+		pair := metadata.Pair{Prefill: o.prefill.incarnation(), Decode: o.decode.incarnation()}
+		if (o.prefill == e || o.decode == e) && r.pairs.Ready(pair) {
+			r.pairs.ForgetPair(pair)
+		}
 	}
 }
 
@@ -243,8 +295,21 @@ func (r *Router) sawRun(e *engine, kv []byte) {
 		return
 	}
 	if c, ok := parseCoordinates(kv); ok {
-		r.moved(e, c)
+		r.moved(e, was, c)
 	}
+}
+
+// moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
+// Of many that notice, the first counts.
+func (r *Router) moved(e *engine, was, now *coordinates) {
+	if was.EngineID == now.EngineID || !e.coord.CompareAndSwap(was, now) {
+		return
+	}
+	e.generation.Add(1)
+	e.look()
+	r.pairs.Forget(e.name)
+	r.log.Info("engine restarted", "engine", e.name)
+	r.rewarm()
 }
 
 // restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it

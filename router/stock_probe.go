@@ -23,11 +23,10 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
 	}
 	a.h.coord = at
-	old := p.coord.Load()
-	if old == nil || old.EngineID == at.EngineID {
-		p.coord.Store(at)
+	if p.coord.CompareAndSwap(nil, at) {
 		p.look()
 	}
+	old := p.coord.Load()
 	if err := r.fits(ctx, c, at); err != nil {
 		r.strand(&a.h, p, d, "prefill holds what decode must not be asked to take")
 		return err
@@ -41,7 +40,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 		return err
 	}
 	if old != nil && old.EngineID != at.EngineID {
-		r.moved(p, at) // the pair is of a run that is over: whoever waits is told
+		r.moved(p, old, at) // the pair is of a run that is over: whoever waits is told
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	return nil
@@ -72,7 +71,7 @@ func (r *Router) compat(ctx context.Context, e *engine, c *coordinates) string {
 	if !ok {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.SideChannel)
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.asking())
 	defer cancel()
 	rec, err := r.parts.Stock.First(ctx, at)
 	if err != nil {
@@ -100,7 +99,7 @@ func (r *Router) take(ctx context.Context, a *attempt, d *engine, body []byte) e
 		return err
 	}
 	again := r.background(func(ctx context.Context) {
-		for wait := 100 * time.Millisecond; !d.down.Load() && time.Since(answered)+wait < giveBackWithin; wait *= 2 {
+		for wait := 100 * time.Millisecond; time.Since(answered)+wait < giveBackWithin; wait *= 2 {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):

@@ -113,30 +113,15 @@ func (r *Router) Renewed(name string) {
 	r.rewarm()
 }
 
-// moved notes that a stock prefill engine was started anew: all its pairs are void.
-func (r *Router) moved(e *engine, c *coordinates) {
-	if old := e.coord.Load(); old != nil && old.EngineID == c.EngineID {
+// back takes an engine into use that was down and is healthy again.
+func (r *Router) back(ctx context.Context, e *engine) {
+	r.recognize(ctx, e)
+	if ctx.Err() != nil {
 		return
 	}
-	e.generation.Add(1)
-	e.coord.Store(c)
+	e.failures.Store(0)
+	e.down.Store(false)
+	r.log.Info("engine is back", "engine", e.name)
 	e.look()
-	r.pairs.Forget(e.name)
-	r.log.Info("engine restarted", "engine", e.name)
-	r.rewarm()
-}
-
-// changed notes that an engine went down or came back. One that was down may have been started anew; those that
-// publish records say so themselves.
-func (r *Router) changed(e *engine, up bool) {
-	if !up {
-		return
-	}
-	if !e.publishes {
-		e.generation.Add(1)
-		e.coord.Store(nil)
-		e.look()
-		r.pairs.Forget(e.name)
-	}
 	r.rewarm()
 }

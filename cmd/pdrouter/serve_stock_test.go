@@ -29,14 +29,17 @@ import (
 type fakeStock struct {
 	srv  *httptest.Server
 	side string // host:port
+	mute bool   // the gateway is not told of the side channel
 	tp   int
 
 	mu     sync.Mutex
 	id     string
 	compat string
-	asked  []string // "pp/tp"
-	strays int      // questions about ranks that do not exist
-	legs   int      // prefill legs
+	asked  []string      // "pp/tp"
+	strays int           // questions about ranks that do not exist
+	legs   int           // prefill legs
+	unwell bool          // says that it is not healthy
+	busy   chan struct{} // legs wait until it is closed; nil: they do not
 	stop   func()
 }
 
@@ -96,8 +99,17 @@ func (f *fakeStock) answer(question []byte) []byte {
 }
 
 func (f *fakeStock) serve(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	unwell, busy := f.unwell, f.busy
+	f.mu.Unlock()
 	if r.URL.Path == "/health" {
+		if unwell {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
 		return
+	}
+	if busy != nil {
+		<-busy
 	}
 	var b struct {
 		KV map[string]any `json:"kv_transfer_params"`
@@ -122,13 +134,24 @@ func (f *fakeStock) restart(id string) {
 	f.id = id
 }
 
+// health has the engine say that it is healthy, or that it is not.
+func (f *fakeStock) health(well bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unwell = !well
+}
+
 // stockGateway runs a gateway between the engines.
 func stockGateway(t *testing.T, p, d *fakeStock, more string) *gateway {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gateway.yaml")
-	text := fmt.Sprintf("listen: {clients: 127.0.0.1:0, operations: 127.0.0.1:0}\ntimeouts: {side_channel: 50ms}\n"+
+	side := d.side
+	if d.mute {
+		side = ""
+	}
+	text := fmt.Sprintf("listen: {clients: 127.0.0.1:0, operations: 127.0.0.1:0}\ntimeouts: {side_channel: 50ms, health: 20ms}\n"+
 		"models:\n  - name: tiny\n    connector: vllm-nixl-push\n    prefill: [{name: prefill-0, url: %q}]\n    decode: [{name: decode-0, url: %q, side_channel: %q}]\n%s",
-		p.srv.URL, d.srv.URL, d.side, more)
+		p.srv.URL, d.srv.URL, side, more)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ func (g gateway) ask(t *testing.T) (status int, reason, said string) {
 // until the new run is known, which then is shaken hands with once.
 func (v *vllm) reborn(t *testing.T, front gateway, prefill engine, transfer string) engine {
 	t.Helper()
-	handshakes := front.counter(t, "pdrouter_pair_handshakes_total")
+	handshakes := func() float64 { return must(t, scrape(t, front.operations), "pdrouter_pair_handshakes_total", `outcome="done"`) }
+	before := handshakes()
 	_ = syscall.Kill(-prefill.cmd.Process.Pid, syscall.SIGKILL) // its workers too
 	<-prefill.ended
 	again := v.engineAt(t, "prefill again", 0, transfer, []string{strings.TrimPrefix(prefill.url, "http://"), prefill.side})
@@ -77,6 +78,13 @@ func (v *vllm) reborn(t *testing.T, front gateway, prefill engine, transfer stri
 		last = reason
 		return last == "split" && healthy()
 	})
-	t.Logf("requests meanwhile, by reason: %v; handshakes: %v", reasons, front.counter(t, "pdrouter_pair_handshakes_total")-handshakes)
+	t.Logf("requests meanwhile, by reason: %v", reasons)
+	if len(reasons) < 2 {
+		t.Errorf("reasons %v; want requests that decode served alone, and one that was split", reasons)
+	}
+	if got := handshakes() - before; got != 1 {
+		t.Errorf("%v handshakes; want one with the new run", got)
+	}
+	until(t, time.Minute, "the new run is published, and the old one is not", func() bool { return front.counter(t, "pdrouter_metadata_engines") == 1 })
 	return again
 }
