@@ -61,7 +61,9 @@ func (g gateway) ask(t *testing.T) (status int, reason, said string) {
 // until the new run is known, which then is shaken hands with once.
 func (v *vllm) reborn(t *testing.T, front gateway, prefill engine, transfer string) engine {
 	t.Helper()
-	handshakes := func() float64 { return must(t, scrape(t, front.operations), "pdrouter_pair_handshakes_total", `outcome="done"`) }
+	handshakes := func() float64 {
+		return must(t, scrape(t, front.operations), "pdrouter_pair_handshakes_total", `outcome="done"`)
+	}
 	before := handshakes()
 	_ = syscall.Kill(-prefill.cmd.Process.Pid, syscall.SIGKILL) // its workers too
 	<-prefill.ended
