@@ -96,6 +96,11 @@ type Limits struct {
 	Background int `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
 	Concurrent int `yaml:"concurrent"`  // client connections at once; default 65536
 	IdlePer    int `yaml:"idle_engine"` // idle connections kept per engine; default 256
+	// Handshakes of pairs at once, over all engines. A quarter, one at least where there is more than one, is kept for pairs
+	// that requests wait for. Default 16.
+	Handshakes int `yaml:"handshakes"`
+	// HandshakesPerEngine is how many of them may be with one engine; of these a quarter is kept as well. Default 4.
+	HandshakesPerEngine int `yaml:"handshakes_per_engine"`
 }
 
 // withDefaults returns the configuration with every zero replaced by its default. The models are copied.
@@ -139,6 +144,8 @@ func (c Config) withDefaults() Config {
 	n(&l.Background, 1024)
 	n(&l.Concurrent, 65536)
 	n(&l.IdlePer, 256)
+	n(&l.Handshakes, 16)
+	n(&l.HandshakesPerEngine, 4)
 	models := make([]Model, len(c.Models))
 	copy(models, c.Models)
 	for i := range models {
@@ -248,6 +255,7 @@ func (l Limits) validate(v *faults) {
 		{"body", l.Body}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
 		{"n", l.N}, {"prompts", l.Prompts}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
+		{"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
 	} {
 		if f.n < 0 {
 			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")

@@ -31,8 +31,9 @@ func TestConfigMistakes(t *testing.T) {
 			`models[0].engines[0].url is "10.0.0.1:8000"; want a base URL such as http://10.0.0.7:8000`}},
 		{"control", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: ok.URL, Control: ok.URL}}}}}, []string{
 			"models[0].engines[0].control is set; want no control routes for connector none"}},
-		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1, Answer: -1}, Limits: Limits{Attempts: -2}}, []string{
-			"timeouts.answer is -1ns; want more than 0", "timeouts.prefill is -1ns; want more than 0", "limits.attempts is -2; want more than 0"}},
+		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1, Answer: -1}, Limits: Limits{Attempts: -2, Handshakes: -1, HandshakesPerEngine: -1}}, []string{
+			"timeouts.answer is -1ns; want more than 0", "timeouts.prefill is -1ns; want more than 0", "limits.attempts is -2; want more than 0",
+			"limits.handshakes is -1; want more than 0", "limits.handshakes_per_engine is -1; want more than 0"}},
 		{"good", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {

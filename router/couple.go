@@ -31,9 +31,10 @@ type judgement struct {
 	err     error
 }
 
-// edition is what a judgement was made from: the engines' generations and how many ranks had published.
+// edition is what a judgement was made from: the engines' records, which are never changed. Whoever publishes anew, be it
+// within one generation, is told apart by where they lie.
 type edition struct {
-	prefill, decode           uint64
+	prefill, decode           *metadata.Record // the first of each
 	prefillRanks, decodeRanks int
 }
 

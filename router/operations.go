@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 
 	"pdrouter/metadata"
 )
 
 // Operations serves /health (the process lives), /ready (it takes requests: not draining, and for some model an
-// engine may serve; the body says which), and /requests (the latest requests, newest first, as JSON; ?id= for one, by request id).
+// engine may serve; the body says which, and lists pairs that are not warm), and /requests (the latest requests, newest
+// first, as JSON; ?id= for one, by request id).
 func (r *Router) Operations() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -18,7 +20,10 @@ func (r *Router) Operations() http.Handler {
 	return mux
 }
 
-// Stats is what the router knows at one moment. It is the body of /ready.
+// maxCold bounds the pairs in the body of /ready, which is asked for often.
+const maxCold = 100
+
+// Stats is what the router knows at one moment. Without most of its pairs it is the body of /ready.
 type Stats struct {
 	Ready    bool            `json:"ready"`
 	Draining bool            `json:"draining"`
@@ -27,7 +32,11 @@ type Stats struct {
 	Models   map[string]bool `json:"models"`   // whether some engine may serve it
 	Engines  []EngineStats   `json:"engines"`
 
-	Pairs []metadata.PairState `json:"pairs"` // every prefill with every decode engine of its model
+	// Pairs is every prefill with every decode engine of its model; in the body of /ready those that are not warm, the first
+	// maxCold of them.
+	Pairs      []metadata.PairState `json:"pairs"`
+	PairsTotal int                  `json:"pairs_total"`
+	PairsWarm  int                  `json:"pairs_warm"`
 
 	Handshakes metadata.PairsStats `json:"-"`
 	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
@@ -48,6 +57,12 @@ func (r *Router) Stats() Stats {
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Models: make(map[string]bool, len(r.fleet.models)),
 		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Foreign: r.books.strangers(),
+	}
+	out.PairsTotal = len(out.Pairs)
+	for _, p := range out.Pairs {
+		if p.Warm {
+			out.PairsWarm++
+		}
 	}
 	for name, m := range r.fleet.models {
 		out.Models[name] = usable(m.decode) > 0
@@ -117,6 +132,8 @@ func (r *Router) unpublished(c *couple) string {
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 	state := r.Stats()
+	state.Pairs = slices.DeleteFunc(state.Pairs, func(p metadata.PairState) bool { return p.Warm })
+	state.Pairs = state.Pairs[:min(len(state.Pairs), maxCold)]
 	status := http.StatusOK
 	if !state.Ready {
 		status = http.StatusServiceUnavailable

@@ -41,9 +41,10 @@ func (r *Router) agree(c *couple) error {
 	if len(pr) == 0 || len(dr) == 0 {
 		return errNoRecords
 	}
-	seen := edition{pr[0].Generation, dr[0].Generation, len(pr), len(dr)}
-	if j := c.judged.Load(); j != nil && j.edition == seen {
-		return j.err
+	seen := edition{&pr[0], &dr[0], len(pr), len(dr)}
+	was := c.judged.Load()
+	if was != nil && was.edition == seen {
+		return was.err
 	}
 	err := metadata.Pairable(pr, dr)
 	if err == nil && pr[0].Connector != c.conn.name() {
@@ -51,7 +52,10 @@ func (r *Router) agree(c *couple) error {
 	}
 	c.judged.Store(&judgement{edition: seen, err: err})
 	var why *metadata.Unpairable
-	if errors.As(err, &why) && why.Reason != metadata.IncompleteRanks { // those are on their way
+	if !errors.As(err, &why) || why.Reason == metadata.IncompleteRanks { // those are on their way
+		return err
+	}
+	if was == nil || was.err == nil || was.err.Error() != err.Error() { // every renewal is judged: once is enough to say it
 		r.log.Warn("engines cannot be paired", "prefill", c.prefill.name, "decode", c.decode.name, "err", err)
 	}
 	return err

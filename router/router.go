@@ -113,7 +113,9 @@ func New(cfg Config, parts Parts) (*Router, error) {
 		},
 	}
 	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
-	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{Timeout: cfg.Timeouts.Probe}, r.shake)
+	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{
+		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
+	}, r.shake)
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}

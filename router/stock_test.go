@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"pdrouter/metadata"
@@ -129,6 +130,35 @@ func TestWarmUpGivesBack(t *testing.T) {
 					t.Errorf("%d counted as stranded, prefill holds %d and decode %d; want %d, %d and 0", n, prefill, decode, row.stranded, row.stranded)
 				}
 			})
+		}
+	}
+}
+
+// TestFault44MovedOnce: however many answers say at once that prefill was started anew, its pairs are void once.
+func TestFault44MovedOnce(t *testing.T) {
+	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	r, err := New(cfg, Parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p := r.fleet.couples[0].prefill
+	at := func(id string) *coordinates {
+		return &coordinates{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}
+	}
+	for range 100 {
+		was := at("one")
+		p.coord.Store(was)
+		before := p.generation.Load()
+		r.moved(p, was, at("one")) // it says what is known
+		var telling sync.WaitGroup
+		for range 4 {
+			telling.Go(func() { r.moved(p, was, at("two")) })
+		}
+		telling.Go(func() { r.restarted(p, was) })
+		telling.Wait()
+		if got := p.generation.Load() - before; got != 1 {
+			t.Fatalf("it was started anew %d times", got)
 		}
 	}
 }

@@ -73,21 +73,42 @@ func TestHandshakesAreTriedAgain(t *testing.T) {
 			s.setFaults(map[string][]fault{row.engine: {{Leg: row.leg, Do: doError}}})
 			g := start(t, s.cfg, parts)
 			eventually(t, "three failures", func() bool { return failedShakes(g) >= 3 })
-			w := httptest.NewRecorder()
-			g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/ready", nil))
-			var got Stats
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
-				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+			ready := func() (got Stats) {
+				t.Helper()
+				w := httptest.NewRecorder()
+				g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/ready", nil))
+				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
+					t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+				}
+				return got
 			}
-			if len(got.Pairs) != 1 || got.Pairs[0].Warm || !strings.Contains(got.Pairs[0].Why, row.engine+": status 500") {
+			if got := ready(); len(got.Pairs) != 1 || got.Pairs[0].Warm || !strings.Contains(got.Pairs[0].Why, row.engine+": status 500") {
 				t.Errorf("pairs %+v", got.Pairs)
 			}
 			s.setFaults(nil)
 			g.warmed()
+			if got := ready(); len(got.Pairs) != 0 || got.PairsWarm != 1 || got.PairsTotal != 1 {
+				t.Errorf("pairs %+v, %d warm of %d", got.Pairs, got.PairsWarm, got.PairsTotal)
+			}
 			if row.connector == ConnectorKVPlane { // both engines are told of each failure; stock ones cannot be
 				s.noHeld(t)
 			}
 		})
+	}
+}
+
+// TestHandshakeLimits: no more handshakes run at once than the configuration allows, over all engines and with one.
+func TestHandshakeLimits(t *testing.T) {
+	for _, row := range []struct{ all, each, most int }{{1, 4, 1}, {8, 1, 2}} {
+		s := newPool(t, ConnectorPull, 2, 2, nil)
+		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}, "prefill-1": {{Leg: "prefill", Do: doHang}}})
+		s.cfg.Limits.Handshakes, s.cfg.Limits.HandshakesPerEngine = row.all, row.each
+		g := start(t, s.cfg, Parts{})
+		eventually(t, "handshakes are under way", func() bool {
+			st := g.r.Stats().Handshakes
+			return st.InFlight == row.most && st.Queued == 4-row.most
+		})
+		g.stop()
 	}
 }
 

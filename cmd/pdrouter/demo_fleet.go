@@ -204,10 +204,9 @@ func (f *demoFleet) wait(ctx context.Context) error {
 				return fmt.Errorf("the gateway does not follow %s", e.Name)
 			}
 		}
-		for _, p := range state.Pairs {
-			if !p.Warm {
-				return fmt.Errorf("%s and %s do not know each other: %s", p.Prefill, p.Decode, p.Why)
-			}
+		if len(state.Pairs) > 0 { // those that are not warm
+			p := state.Pairs[0]
+			return fmt.Errorf("%s and %s do not know each other: %s", p.Prefill, p.Decode, p.Why)
 		}
 		return nil
 	}

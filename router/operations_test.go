@@ -1,0 +1,44 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"testing"
+
+	"pdrouter/metadata"
+)
+
+// TestReadyBody: the body of /ready stays small however many pairs there are, and lists those that something is to be
+// said about.
+func TestReadyBody(t *testing.T) {
+	m := Model{Name: "tiny", Connector: ConnectorKVPlane}
+	records := &fakeRecords{m: map[string][]metadata.Record{}}
+	for i := range 20 {
+		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)
+		m.Prefill = append(m.Prefill, Engine{Name: p, URL: "http://127.0.0.1:1"})
+		m.Decode = append(m.Decode, Engine{Name: d, URL: "http://127.0.0.1:1"})
+		records.publish(p, metadata.Prefill, uint64(100+i), "same")
+		records.publish(d, metadata.Decode, uint64(300+i), "same")
+	}
+	r, err := New(Config{Models: []Model{m}}, Parts{Records: records})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ready := func() (s Stats) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/ready", nil))
+		if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
+			t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+		}
+		return s
+	}
+	if s := ready(); len(s.Pairs) != maxCold || s.PairsTotal != 400 || s.PairsWarm != 0 || s.Pairs[0].Warm {
+		t.Errorf("%d pairs, %d in all, %d warm; want %d, 400 and 0", len(s.Pairs), s.PairsTotal, s.PairsWarm, maxCold)
+	}
+	if got := r.Pairs(); len(got) != 400 {
+		t.Errorf("%d pairs in all; want 400", len(got))
+	}
+}
