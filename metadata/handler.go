@@ -57,6 +57,9 @@ type HandlerParts struct {
 	// come. If it is an Enroller too, whoever has published a record is told his engine's enrolment keys.
 	Voucher Voucher
 	Pairs   func() []PairState // what GET /metadata/v1/pairs shows; nil: no pairs
+	// Refused is told of each request that is refused, with the status and the reason that the log has; nil tells nobody.
+	// It must not block.
+	Refused func(status int, reason string)
 	Log     *slog.Logger
 }
 
@@ -67,6 +70,7 @@ type Handler struct {
 	voucher  Voucher
 	enroller Enroller // nil: engines are not enrolled
 	pairs    func() []PairState
+	refused  func(status int, reason string)
 	cfg      HandlerConfig
 	log      *slog.Logger
 	mux      *http.ServeMux
@@ -84,6 +88,9 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 	h := &Handler{
 		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs,
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
+	}
+	if h.refused = parts.Refused; h.refused == nil {
+		h.refused = func(int, string) {}
 	}
 	h.enroller, _ = parts.Voucher.(Enroller)
 	h.watches = newWatchHub(h.cfg, h.store, h.log)

@@ -54,7 +54,9 @@ func (h *Handler) handle(pattern string, f func(http.ResponseWriter, *http.Reque
 func (h *Handler) answer(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
-			refuse(err).answer(w, r, "metadata", h.log)
+			no := refuse(err)
+			h.refused(no.Status, no.Reason)
+			no.answer(w, r, "metadata", h.log)
 		}
 	})
 }

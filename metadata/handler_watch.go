@@ -12,6 +12,9 @@ import (
 // down.
 func (h *Handler) Close() { h.watches.close() }
 
+// Watches returns what the watches do.
+func (h *Handler) Watches() WatchStats { return h.watches.stats() }
+
 // watch streams what changes about the engines that the caller may read, until the client leaves, its token is no longer
 // taken, or Close.
 func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {

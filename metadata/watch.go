@@ -50,6 +50,13 @@ func (c WatchConfig) validate() error {
 	return errors.Join(errs...)
 }
 
+// WatchStats counts watches and what made their readers read everything again.
+type WatchStats struct {
+	Open int    // streams at present
+	Lost uint64 // times the store could not say what had changed, as when it is followed at first or again: all readers were told
+	Slow uint64 // times one reader was told because more engines had changed than may wait for it
+}
+
 // watchKind is the name of an event of a watch.
 type watchKind string
 

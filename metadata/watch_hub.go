@@ -23,6 +23,8 @@ type watchHub struct {
 	closed   bool
 	watchers map[*watcher]struct{}
 	follower *follower // nil while nobody watches
+	lost     uint64
+	slow     uint64
 }
 
 func newWatchHub(cfg HandlerConfig, store Store, log *slog.Logger) *watchHub {
@@ -59,6 +61,12 @@ func (h *watchHub) leave(w *watcher) {
 		h.follower.stop()
 		h.follower = nil
 	}
+}
+
+func (h *watchHub) stats() WatchStats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return WatchStats{Open: len(h.watchers), Lost: h.lost, Slow: h.slow}
 }
 
 // close ends every watch and refuses new ones.
@@ -261,8 +269,13 @@ func (f *follower) tell(ctx context.Context, ev watchEvent) {
 	if ctx.Err() != nil || f.hub.follower != f {
 		return
 	}
-	f.synced = f.synced || ev.kind == watchSync
+	if ev.kind == watchSync {
+		f.synced = true
+		f.hub.lost++
+	}
 	for w := range f.hub.watchers {
-		w.tell(ev)
+		if w.tell(ev) {
+			f.hub.slow++
+		}
 	}
 }

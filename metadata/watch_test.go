@@ -55,6 +55,9 @@ func TestWatchRefusals(t *testing.T) {
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
 	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, insufficient)
 	wantError(t, "method", send(t, "POST", url, "all", nil), 405, "method")
+	if s := g.handler.Watches(); s != (WatchStats{}) {
+		t.Errorf("without a watch: %+v", s)
+	}
 	if got := send(t, "HEAD", url, "all", nil); got.status != 200 || got.header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: got %d %v", got.status, got.header)
 	}
@@ -67,6 +70,9 @@ func TestWatchRefusals(t *testing.T) {
 	three := openWatch(t, url, "all")
 	two.want("sync {}")
 	three.want("sync {}")
+	if got, want := g.handler.Watches(), (WatchStats{Open: 2, Lost: 1}); got != want {
+		t.Errorf("the watches: %+v; want %+v", got, want)
+	}
 	g.handler.Close()
 	two.want("end")
 	three.want("end")
@@ -159,19 +165,26 @@ func TestWatcherJoinsEventsOfOneEngine(t *testing.T) {
 		name string
 		told []watchEvent
 		want string
+		slow int
 	}{
-		{"nothing", nil, ""},
-		{"in order", []watchEvent{event(watchPut, "b", 1), event(watchPut, "a", 1)}, "put b@1 put a@1"},
-		{"the latest stays", []watchEvent{event(watchPut, "a", 1), event(watchDelete, "a", 1)}, "delete a@1"},
-		{"put again", []watchEvent{event(watchDelete, "a", 1), event(watchPut, "a", 2)}, "put a@2"},
-		{"a renewal hides no change", []watchEvent{event(watchPut, "a", 1), event(watchRenew, "a", 1)}, "put a@1"},
-		{"renewals", []watchEvent{event(watchRenew, "a", 1), event(watchRenew, "a", 1)}, "renew a@1"},
-		{"too many", []watchEvent{event(watchPut, "a", 1), event(watchPut, "b", 1), event(watchPut, "c", 1)}, "sync @0"},
-		{"after a sync", []watchEvent{event(watchPut, "a", 1), event(watchSync, "", 0), event(watchPut, "b", 1)}, "sync @0 put b@1"},
+		{"nothing", nil, "", 0},
+		{"in order", []watchEvent{event(watchPut, "b", 1), event(watchPut, "a", 1)}, "put b@1 put a@1", 0},
+		{"the latest stays", []watchEvent{event(watchPut, "a", 1), event(watchDelete, "a", 1)}, "delete a@1", 0},
+		{"put again", []watchEvent{event(watchDelete, "a", 1), event(watchPut, "a", 2)}, "put a@2", 0},
+		{"a renewal hides no change", []watchEvent{event(watchPut, "a", 1), event(watchRenew, "a", 1)}, "put a@1", 0},
+		{"renewals", []watchEvent{event(watchRenew, "a", 1), event(watchRenew, "a", 1)}, "renew a@1", 0},
+		{"too many", []watchEvent{event(watchPut, "a", 1), event(watchPut, "b", 1), event(watchPut, "c", 1)}, "sync @0", 1},
+		{"after a sync", []watchEvent{event(watchPut, "a", 1), event(watchSync, "", 0), event(watchPut, "b", 1)}, "sync @0 put b@1", 0},
 	} {
 		w := newWatcher(2)
+		slow := 0
 		for _, ev := range c.told {
-			w.tell(ev)
+			if w.tell(ev) {
+				slow++
+			}
+		}
+		if slow != c.slow {
+			t.Errorf("%s: the reader was too slow %d times; want %d", c.name, slow, c.slow)
 		}
 		var got []string
 		for _, ev := range w.take(nil) {

@@ -22,12 +22,13 @@ func newWatcher(limit int) *watcher {
 }
 
 // tell adds an event. Events of one engine become one: the latest, but a renewal never takes the place of a change.
-// Where more engines wait than the limit allows, they become one «sync».
-func (w *watcher) tell(ev watchEvent) {
+// Where more engines wait than the limit allows, they become one «sync», and tell reports that.
+func (w *watcher) tell(ev watchEvent) (slow bool) {
 	w.mu.Lock()
 	old, waits := w.pending[ev.inc.Engine]
 	switch {
 	case ev.kind == watchSync, !waits && len(w.pending) >= w.limit:
+		slow = ev.kind != watchSync
 		w.sync, w.order = true, nil
 		clear(w.pending)
 	case waits && ev.kind == watchRenew && old.inc == ev.inc: // the change says it too
@@ -42,6 +43,7 @@ func (w *watcher) tell(ev watchEvent) {
 	case w.wake <- struct{}{}:
 	default:
 	}
+	return slow
 }
 
 // take returns what is to be told now, a «sync» first, in out's room.
