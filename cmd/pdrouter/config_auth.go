@@ -99,7 +99,7 @@ func (t tokenAuth) verifier(audience string, files *reloads) (*auth.Verifier, er
 	if !t.on() {
 		return nil, nil
 	}
-	others, err := t.profiles(files)
+	others, err := t.profiles(audience, files)
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func developmentWarning(section string) string {
 }
 
 // profiles reads the keys of the issuers, or finds where to ask for them.
-func (t tokenAuth) profiles(files *reloads) ([]auth.Profile, error) {
+func (t tokenAuth) profiles(audience string, files *reloads) ([]auth.Profile, error) {
 	var all []auth.Profile
 	for _, i := range t.Issuers {
 		var source auth.KeySource
@@ -167,7 +167,7 @@ func (t tokenAuth) profiles(files *reloads) ([]auth.Profile, error) {
 			if err != nil {
 				return nil, err
 			}
-			files.addSet(set)
+			files.addSet(issuerSet{set, audience, i.Issuer})
 			source = set
 		}
 		all = append(all, i.profile(source))

@@ -26,6 +26,7 @@ type metrics struct {
 	tokens   *prometheus.CounterVec   // model, kind
 	removed  *prometheus.CounterVec   // model
 	refusals *prometheus.CounterVec   // status, reason
+	agents   *prometheus.CounterVec   // status, reason
 }
 
 func newMetrics() *metrics {
@@ -49,9 +50,10 @@ func newMetrics() *metrics {
 		tokens:   counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
 		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
 		refusals: counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
+		agents:   counter("agent_refusals_total", "Requests to the metadata routes that were refused, by why.", "status", "reason"),
 	}
 	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
-		m.removed, m.refusals, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.removed, m.refusals, m.agents, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -82,6 +84,11 @@ func (m *metrics) refused(status int, reason string) {
 	m.refusals.WithLabelValues(strconv.Itoa(status), reason).Inc()
 }
 
+// refusedAgent counts a refused request to the metadata routes.
+func (m *metrics) refusedAgent(status int, reason string) {
+	m.agents.WithLabelValues(strconv.Itoa(status), reason).Inc()
+}
+
 // phase is one part of a request's life and how long it took by itself.
 type phase struct {
 	name string
@@ -108,14 +115,4 @@ func spent(p router.Phases) []phase {
 
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
-}
-
-// gauge registers a value that is read when somebody scrapes.
-func (m *metrics) gauge(name, help string, read func() float64) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "pdrouter", Name: name, Help: help}, read))
-}
-
-// count registers a counter that is kept elsewhere and read when somebody scrapes.
-func (m *metrics) count(name, help string, read func() float64) {
-	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "pdrouter", Name: name, Help: help}, read))
 }

@@ -14,7 +14,7 @@ type routerMetrics struct {
 	requests, up, engineRequests, followed    *prometheus.Desc
 	pairReady, unpairable, pairsReady, parked *prometheus.Desc
 	queued, shaking, handshakes, took         *prometheus.Desc
-	blocks, bytes, stranded                   *prometheus.Desc
+	blocks, bytes, stranded, foreign          *prometheus.Desc
 }
 
 func newRouterMetrics(read func() router.Stats) *routerMetrics {
@@ -37,6 +37,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		took:           desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
 		blocks:         desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
 		stranded:       desc("stranded_total", "Times KV may have been left with an engine for nobody, until a lease ends or for good."),
+		foreign:        desc("foreign_reports_total", "Reports of transfers that were not their sender's to make; none is believed."),
 		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
 	}
 }
@@ -44,7 +45,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
-		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded} {
+		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.foreign} {
 		out <- d
 	}
 }
@@ -57,6 +58,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	s := m.read()
 	gauge(m.requests, float64(s.Requests))
 	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Stranded))
+	out <- prometheus.MustNewConstMetric(m.foreign, prometheus.CounterValue, float64(s.Foreign))
 	for _, e := range s.Engines {
 		gauge(m.up, oneIf(e.Up), e.Name)
 		gauge(m.engineRequests, float64(e.InFlight), e.Name)

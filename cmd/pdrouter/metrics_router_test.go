@@ -27,6 +27,7 @@ func TestRouterMetrics(t *testing.T) {
 		return router.Stats{
 			Requests: 3,
 			Stranded: 9,
+			Foreign:  12,
 			Engines:  []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:    []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
 			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
@@ -49,6 +50,9 @@ pdrouter_engine_requests_in_flight{engine="p"} 2
 pdrouter_engine_up{engine="d"} 0
 pdrouter_engine_up{engine="e"} 1
 pdrouter_engine_up{engine="p"} 1
+# HELP pdrouter_foreign_reports_total Reports of transfers that were not their sender's to make; none is believed.
+# TYPE pdrouter_foreign_reports_total counter
+pdrouter_foreign_reports_total 12
 # HELP pdrouter_pair_handshake_seconds Time of each handshake that began, however it ended.
 # TYPE pdrouter_pair_handshake_seconds histogram
 pdrouter_pair_handshake_seconds_bucket{le="0.005"} 3

@@ -71,7 +71,7 @@ type gateway struct {
 
 	clients, agents, operations net.Listener // agents is nil if there is no such listener
 	agentsScheme                string
-	agentRoutes                 http.Handler
+	agentRoutes                 *metadata.Handler // nil without agents
 	operationRoutes             http.Handler
 }
 
@@ -129,7 +129,6 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if g.router, err = router.New(l.Config, parts); err != nil {
 		return nil, err
 	}
-	g.meter(meters)
 	operations := http.NewServeMux()
 	operations.Handle("/", g.router.Operations())
 	operations.Handle("GET /metrics", meters.handler())
@@ -138,9 +137,10 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		return nil, err
 	}
 	g.operationRoutes = administered(admins, func() bool { return g.router.Stats().Ready }, operations, log)
-	if err := g.agentsListener(l, voucher); err != nil {
+	if err := g.agentsListener(l, voucher, meters.refusedAgent); err != nil {
 		return nil, err
 	}
+	g.meter(meters)
 	if g.clients, err = net.Listen("tcp", l.Listen.Clients); err != nil {
 		return nil, fmt.Errorf("listen.clients: %w", err)
 	}
@@ -151,7 +151,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 }
 
 // agentsListener opens the listener for metadata, if the configuration has one.
-func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
+func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher, refused func(status int, reason string)) error {
 	if l.Listen.Agents == "" {
 		return nil
 	}
@@ -160,7 +160,8 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 		return err
 	}
 	if g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
-		Store: g.store, Authorizer: agentsAuthorizer(agents), Voucher: voucher, Pairs: g.router.Pairs, Log: g.log,
+		Store: g.store, Authorizer: agentsAuthorizer(agents), Voucher: voucher, Pairs: g.router.Pairs,
+		Refused: refused, Log: g.log,
 	}); err != nil {
 		return err
 	}
@@ -179,16 +180,19 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher) error {
 	return nil
 }
 
-// meter registers what the router and the local copy of the metadata count.
+// meter registers what the router, the local copy of the metadata, the agents' routes, the limiter and issuers' key sets
+// count. All of them must be there.
 func (g *gateway) meter(m *metrics) {
-	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newLimitMetrics(g.limiter.Stats))
-	stats := func(read func(metadata.CacheStats) float64) func() float64 {
-		return func() float64 { return read(g.cache.Stats()) }
+	var watches func() metadata.WatchStats
+	if g.agentRoutes != nil {
+		watches = g.agentRoutes.Watches
 	}
-	m.gauge("metadata_engines", "Engines with a record that has not expired.", stats(func(s metadata.CacheStats) float64 { return float64(s.Engines) }))
-	m.gauge("metadata_age_seconds", "Since the whole store was last read.", stats(func(s metadata.CacheStats) float64 { return s.Age.Seconds() }))
-	m.gauge("metadata_behind", "1 while the store cannot be read and the last good copy is used.", stats(func(s metadata.CacheStats) float64 { return oneIf(s.Behind) }))
-	m.count("metadata_read_failures_total", "Reads of the store that failed.", stats(func(s metadata.CacheStats) float64 { return float64(s.Failures) }))
+	var quarantined func() uint64
+	if shared, ok := g.store.(*metadata.Redis); ok {
+		quarantined = shared.Quarantined
+	}
+	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newLimitMetrics(g.limiter.Stats),
+		newMetadataMetrics(g.cache.Stats, watches, quarantined), newKeySetMetrics(g.credentials.sets))
 }
 
 // run serves until ctx ends or a listener fails. The clients' listener ends first: what its last requests need, and

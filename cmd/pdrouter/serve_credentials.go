@@ -22,7 +22,13 @@ const (
 type reloads struct {
 	log   *slog.Logger // nil for none
 	files []interface{ Reload() error }
-	sets  []*auth.JWKS
+	sets  []issuerSet
+}
+
+// issuerSet is the key set that an issuer publishes, for tokens of one audience.
+type issuerSet struct {
+	*auth.JWKS
+	audience, issuer string
 }
 
 // add keeps one more; a nil *reloads keeps none.
@@ -33,7 +39,7 @@ func (r *reloads) add(one interface{ Reload() error }) {
 }
 
 // addSet keeps one more key set, to be asked for; a nil *reloads keeps none.
-func (r *reloads) addSet(set *auth.JWKS) {
+func (r *reloads) addSet(set issuerSet) {
 	if r != nil {
 		r.sets = append(r.sets, set)
 	}

@@ -50,7 +50,7 @@ func verifyToken(ctx context.Context, args []string, in io.Reader, out io.Writer
 		return fmt.Errorf("token verify: %w", err)
 	}
 	var files reloads
-	profiles, err := (tokenAuth{Issuers: []issuerAuth{i}}).profiles(&files)
+	profiles, err := (tokenAuth{Issuers: []issuerAuth{i}}).profiles(cfg.Audience, &files)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// keySetMetrics reads how issuers' key sets are doing whenever somebody scrapes.
+type keySetMetrics struct {
+	sets []issuerSet
+
+	keys, age, stale, fetches, failures *prometheus.Desc
+}
+
+func newKeySetMetrics(sets []issuerSet) *keySetMetrics {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("pdrouter_"+name, help, []string{"audience", "issuer"}, nil)
+	}
+	return &keySetMetrics{
+		sets:     sets,
+		keys:     desc("jwks_keys", "Keys of the issuer's set that tokens can be checked with; 0 before its first good answer."),
+		age:      desc("jwks_age_seconds", "Since the issuer's last good answer; missing before the first."),
+		stale:    desc("jwks_stale", "1 while the issuer's set is too old to be believed: its tokens are answered with 503."),
+		fetches:  desc("jwks_fetches_total", "Times the issuer was asked for its set."),
+		failures: desc("jwks_fetch_failures_total", "Times it gave no good answer."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *keySetMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.keys, m.age, m.stale, m.fetches, m.failures} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *keySetMetrics) Collect(out chan<- prometheus.Metric) {
+	for _, set := range m.sets {
+		send := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
+			out <- prometheus.MustNewConstMetric(d, t, v, set.audience, set.issuer)
+		}
+		s := set.Stats()
+		send(m.keys, prometheus.GaugeValue, float64(s.Keys))
+		if s.Age > 0 {
+			send(m.age, prometheus.GaugeValue, s.Age.Seconds())
+		}
+		send(m.stale, prometheus.GaugeValue, oneIf(s.Stale))
+		send(m.fetches, prometheus.CounterValue, float64(s.Fetches))
+		send(m.failures, prometheus.CounterValue, float64(s.Failures))
+	}
+}

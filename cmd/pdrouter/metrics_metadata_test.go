@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"pdrouter/auth"
+	"pdrouter/metadata"
+)
+
+func TestMetadataMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(newMetadataMetrics(
+		func() metadata.CacheStats {
+			return metadata.CacheStats{Engines: 1, Behind: true, Age: 1500 * time.Millisecond, Reads: 99, Records: 2, Watches: 3, Deaf: 4, Failures: 5}
+		},
+		func() metadata.WatchStats { return metadata.WatchStats{Open: 6, Lost: 7, Slow: 8} },
+		func() uint64 { return 9 },
+	))
+	want := `
+# HELP pdrouter_metadata_age_seconds Since the whole store was last read.
+# TYPE pdrouter_metadata_age_seconds gauge
+pdrouter_metadata_age_seconds 1.5
+# HELP pdrouter_metadata_behind 1 while the store cannot be read and the last good copy is used.
+# TYPE pdrouter_metadata_behind gauge
+pdrouter_metadata_behind 1
+# HELP pdrouter_metadata_engines Engines with a record that has not expired.
+# TYPE pdrouter_metadata_engines gauge
+pdrouter_metadata_engines 1
+# HELP pdrouter_metadata_quarantined_total Values in Redis that could not be trusted or understood.
+# TYPE pdrouter_metadata_quarantined_total counter
+pdrouter_metadata_quarantined_total 9
+# HELP pdrouter_metadata_read_failures_total Reads of the store that failed.
+# TYPE pdrouter_metadata_read_failures_total counter
+pdrouter_metadata_read_failures_total 5
+# HELP pdrouter_metadata_records_read_total Records that were new: fetched, decoded and checked.
+# TYPE pdrouter_metadata_records_read_total counter
+pdrouter_metadata_records_read_total 2
+# HELP pdrouter_metadata_subscription_failures_total Subscriptions that could not be made, were lost, or did not hear what was announced.
+# TYPE pdrouter_metadata_subscription_failures_total counter
+pdrouter_metadata_subscription_failures_total 4
+# HELP pdrouter_metadata_subscriptions_total Subscriptions to the store's announcements; each after the first followed a loss.
+# TYPE pdrouter_metadata_subscriptions_total counter
+pdrouter_metadata_subscriptions_total 3
+# HELP pdrouter_metadata_watch_syncs_total Times readers of watches were made to read everything again, by why.
+# TYPE pdrouter_metadata_watch_syncs_total counter
+pdrouter_metadata_watch_syncs_total{reason="slow_reader"} 8
+pdrouter_metadata_watch_syncs_total{reason="store"} 7
+# HELP pdrouter_metadata_watches Open streams of GET /metadata/v1/watch.
+# TYPE pdrouter_metadata_watches gauge
+pdrouter_metadata_watches 6
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+}
+
+// TestSecurityMetrics: a gateway shows how its issuers' key sets are doing, one that answers and one that does not, whom
+// the metadata routes refused and why, and who watches.
+func TestSecurityMetrics(t *testing.T) {
+	dir := t.TempDir()
+	private, public := makeKey(t, filepath.Join(dir, "keys"))
+	jwk, err := os.ReadFile(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := json.Marshal(map[string]any{"keys": []json.RawMessage{jwk}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "set.json"), set, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "pdrouter.yaml")
+	config := `
+listen: {clients: "127.0.0.1:0", agents: "127.0.0.1:0", operations: "127.0.0.1:0"}
+models: [{name: m, connector: none, engines: [{name: e, url: "http://127.0.0.1:1"}]}]
+auth:
+  clients: {issuers: [{issuer: "https://gone.example", jwks: {url: missing.json}}]}
+  agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}}]}
+`
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := newGateway(l, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(url, token string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	page := func() string {
+		resp := get("http://"+g.operations.Addr().String()+"/metrics", "")
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	mint := func(scope string) string {
+		return strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--issuer", "https://here.example",
+			"--audience", auth.MetadataAudience, "--subject", "somebody", "--scope", scope))
+	}
+	until(t, "both issuers were asked", func() bool {
+		p := page()
+		return strings.Contains(p, `pdrouter_jwks_keys{audience="pdrouter-metadata",issuer="https://here.example"} 1`) &&
+			strings.Contains(p, `pdrouter_jwks_fetch_failures_total{audience="pdrouter",issuer="https://gone.example"} 1`)
+	})
+	agents := "http://" + g.agents.Addr().String() + "/metadata/v1"
+	for _, token := range []string{"", "x.y.z", "x.y.z", mint("write")} {
+		get(agents+"/engines", token).Body.Close()
+	}
+	watch := get(agents+"/watch", mint("read"))
+	defer watch.Body.Close()
+	for lines := bufio.NewScanner(watch.Body); lines.Scan() && lines.Text() != "event: sync"; {
+	}
+	got := page()
+	for _, want := range []string{
+		`pdrouter_jwks_keys{audience="pdrouter",issuer="https://gone.example"} 0`,
+		`pdrouter_jwks_stale{audience="pdrouter",issuer="https://gone.example"} 1`,
+		`pdrouter_jwks_stale{audience="pdrouter-metadata",issuer="https://here.example"} 0`,
+		`pdrouter_jwks_fetches_total{audience="pdrouter-metadata",issuer="https://here.example"} 1`,
+		`pdrouter_jwks_fetch_failures_total{audience="pdrouter-metadata",issuer="https://here.example"} 0`,
+		`pdrouter_agent_refusals_total{reason="no_credentials",status="401"} 1`,
+		`pdrouter_agent_refusals_total{reason="invalid_token",status="401"} 2`,
+		`pdrouter_agent_refusals_total{reason="insufficient_scope",status="403"} 1`,
+		`pdrouter_metadata_watches 1`,
+		`pdrouter_metadata_watch_syncs_total{reason="store"} 1`,
+		`pdrouter_metadata_watch_syncs_total{reason="slow_reader"} 0`,
+		`pdrouter_foreign_reports_total 0`,
+	} {
+		if !strings.Contains(got, "\n"+want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	age := regexp.MustCompile(`(?m)^pdrouter_jwks_age_seconds\{audience="pdrouter-metadata",issuer="https://here.example"\} [0-9]`)
+	if !age.MatchString(got) || strings.Contains(got, `pdrouter_jwks_age_seconds{audience="pdrouter",`) {
+		t.Error("want the age of the set that answered, and of no other")
+	}
+	if strings.Contains(got, "somebody") || strings.Contains(got, "metadata_quarantined") {
+		t.Error("a subject is a label, or a store in memory quarantines")
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+}
