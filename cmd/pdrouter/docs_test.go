@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/internal/limits"
+	"pdrouter/internal/redisdb"
+	"pdrouter/internal/redistest"
+	"pdrouter/metadata"
+)
+
+// page returns a page of the documentation.
+func page(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../../docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestDocumentedRedisRights: with the rights that docs/metadata.md gives a gateway's user, records and limits work.
+func TestDocumentedRedisRights(t *testing.T) {
+	_, after, _ := strings.Cut(page(t, "metadata.md"), "```\nuser pdrouter ")
+	acl, _, found := strings.Cut(after, "\n```")
+	if !found {
+		t.Fatal("docs/metadata.md does not say which rights a gateway needs")
+	}
+	acl = strings.Replace(acl, ">PASSWORD", ">a-password", 1)
+	server := redistest.Start(t, append([]string{"--user", "default", "off", "--user", "pdrouter"}, strings.Fields(acl)...)...)
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("a-password\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	cfg := redisdb.Config{Address: server.Address(), Username: "pdrouter", PasswordFile: password}.WithDefaults()
+	db, err := redisdb.Open(cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+
+	store := metadata.NewRedis(db, cfg.Prefix, nil, log)
+	now := time.Now()
+	rec := metadata.Record{
+		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: "p", Generation: 1}, Role: metadata.Prefill,
+		Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Published: now, Expires: now.Add(time.Minute),
+	}
+	if err := store.Put(t.Context(), rec); err != nil {
+		t.Error(err)
+	}
+	if _, err := store.Engine(t.Context(), "p"); err != nil {
+		t.Error(err)
+	}
+	if err := store.Delete(t.Context(), rec.Incarnation, rec.Rank); err != nil {
+		t.Error(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	most := limits.Limits{Concurrent: 1000} // more than is asked of the other gateway below
+	one, other := limits.New(db, cfg.Prefix, log), limits.New(db, cfg.Prefix, log)
+	go one.Run(ctx)
+	go other.Run(ctx)
+	for range most.Concurrent {
+		one.Admit(time.Now(), "tenant", most, 0)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if _, no := other.Admit(time.Now(), "tenant", most, 0); no != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("two gateways do not count together: %+v", other.Stats())
+		}
+	}
+}
+
+// TestDocumentedMetrics: docs/operations.md names every series, and none that is not there. A row may shorten a name that
+// begins like the one before it to its end.
+func TestDocumentedMetrics(t *testing.T) {
+	_, section, _ := strings.Cut(page(t, "operations.md"), "## Metrics")
+	section, _, _ = strings.Cut(section, "\n## ")
+	told := map[string]bool{}
+	var short [][2]string // the last whole name, and an end
+	for line := range strings.Lines(section) {
+		last := ""
+		cells := strings.Split(line, " | ")
+		for _, m := range regexp.MustCompile("`(pdrouter)?_([a-z_]+)(\\{[a-z,_]+\\})?`").FindAllStringSubmatch(cells[0], -1) {
+			if m[1] != "" {
+				last = m[2]
+				told[last] = false
+			} else {
+				short = append(short, [2]string{last, "_" + m[2]})
+			}
+		}
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := regexp.MustCompile(`\b(?:counter|seconds|desc|gauge|count)\("([a-z_]+)",`)
+	prefix := regexp.MustCompile(`NewDesc\("pdrouter_([a-z_]*)"\+name`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := ""
+		if m := prefix.FindStringSubmatch(string(b)); m != nil {
+			begin = m[1]
+		}
+		for _, m := range made.FindAllStringSubmatch(string(b), -1) {
+			name := begin + m[1]
+			_, known := told[name]
+			for i, s := range short {
+				if begin, ok := strings.CutSuffix("pdrouter_"+name, s[1]); ok && strings.HasPrefix("pdrouter_"+s[0], begin) {
+					known, short[i][1] = true, " " // it is there
+				}
+			}
+			if !known {
+				t.Errorf("docs/operations.md does not name pdrouter_%s of %s", name, file)
+			}
+			told[name] = true
+		}
+	}
+	for name, is := range told {
+		if !is {
+			t.Errorf("docs/operations.md names pdrouter_%s, which nobody makes", name)
+		}
+	}
+	for _, s := range short {
+		if s[1] != " " {
+			t.Errorf("docs/operations.md names %s behind pdrouter_%s, which nobody makes", s[1], s[0])
+		}
+	}
+}
+
+// TestDocumentedReasons: docs/metadata.md explains why engines are not pairable, each reason.
+func TestDocumentedReasons(t *testing.T) {
+	text := page(t, "metadata.md")
+	for r := metadata.PairReason(1); r.String() != "unknown"; r++ {
+		if !regexp.MustCompile("(?m)^\\| [a-z_`, ]*`" + r.String() + "`").MatchString(text) {
+			t.Errorf("docs/metadata.md does not explain %s", r)
+		}
+	}
+}
+
+// TestDocumentedPlaces: what the pages link to is there, headings included.
+func TestDocumentedPlaces(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 5 {
+		t.Fatalf("pages %v: %v", pages, err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:\s]*)(#[^)\s]*)?\)`)
+	for _, path := range append(pages, "../../README.md") {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+			to := path
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(path), m[1])
+			}
+			target, err := os.ReadFile(to)
+			if err != nil && m[2] == "" {
+				_, err = os.Stat(to) // a folder
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", path, m[0], err)
+			} else if m[2] != "" && !hasHeading(string(target), m[2][1:]) {
+				t.Errorf("%s: %s: no such heading", path, m[0])
+			}
+		}
+	}
+}
+
+// hasHeading reports whether a page has a heading with this anchor.
+func hasHeading(text, anchor string) bool {
+	for line := range strings.Lines(text) {
+		title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " ")
+		if !ok || !strings.HasPrefix(line, "#") {
+			continue
+		}
+		title = regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+		if strings.ReplaceAll(title, " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
