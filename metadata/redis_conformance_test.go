@@ -10,9 +10,9 @@ import (
 	"pdrouter/internal/redistest"
 )
 
-// leastACL is what a gateway's user must be allowed, and all that it may.
-const leastACL = "on >a-password resetkeys ~pdrouter:* resetchannels &pdrouter:* -@all +ping +client|setname +eval +evalsha " +
-	"+hget +hset +hlen +hkeys +hstrlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore +publish +subscribe"
+// leastACL is what a gateway's user must be allowed, and all that it may; time and hdel are for limits.
+const leastACL = "on >a-password resetkeys ~pdrouter:* resetchannels &pdrouter:* -@all +ping +client|setname +eval +evalsha +time " +
+	"+hget +hset +hdel +hlen +hkeys +hstrlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore +publish +subscribe"
 
 // clusterACL is what it needs besides in a cluster.
 const clusterACL = " +cluster|slots +cluster|shards +command"
