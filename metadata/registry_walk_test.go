@@ -255,7 +255,7 @@ func (o *walker) compare() error {
 		}
 		err := <-w.w.done
 		if !errors.Is(err, w.err) || w.err == nil && err != nil {
-			return fmt.Errorf("a waiter is told %v; want %v", err, w.err)
+			return errors.New(fmt.Sprint("a waiter is told ", err, "; want ", w.err))
 		}
 		if w.w.job != nil {
 			if w.w.turn <= last[w.w.job.pair] {
@@ -283,7 +283,7 @@ func (o *walker) step() (string, error) {
 	pair := Pair{Prefill: run("p"), Decode: run("d")}
 	match := func(got, want error) error {
 		if (want == nil) != (got == nil) || want != nil && !errors.Is(got, want) {
-			return fmt.Errorf("got %v; want %v", got, want)
+			return errors.New(fmt.Sprint("got ", got, "; want ", want))
 		}
 		return nil
 	}

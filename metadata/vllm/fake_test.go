@@ -90,12 +90,6 @@ func (f *fakeSideChannel) note(t testing.TB, question []byte) (metadata.Rank, bo
 	return rank, rank.PP >= 0 && rank.TP >= 0
 }
 
-func (f *fakeSideChannel) restart(id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.id = id
-}
-
 func (f *fakeSideChannel) answer(rank metadata.Rank) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
