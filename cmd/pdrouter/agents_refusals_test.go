@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/metadata"
+)
+
+// TestFault41MetadataRefusalsAlike: a token that lacks a right, one of another engine, one of another role and one whose
+// key did not sign the record get the same answer; the log tells them apart.
+func TestFault41MetadataRefusalsAlike(t *testing.T) {
+	key, err := auth.GenerateKey(auth.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := auth.GenerateKey(auth.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, public, err := auth.WriteKey(t.TempDir(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := tokenAuth{Keys: []string{public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents, err := auth.NewAgents(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{
+		Store: metadata.NewMemory(), Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	inc := metadata.Incarnation{Engine: "prefill-0", Generation: uint64(now.UnixNano())}
+	rec, err := metadata.Marshal(metadata.Record{
+		Version: metadata.RecordVersion, Incarnation: inc, Role: metadata.Prefill, Size: metadata.Rank{DP: 1, PP: 1, TP: 1},
+		Agent: inc.ID() + "/0/0/0", Published: now, Expires: now.Add(time.Minute),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first *httptest.ResponseRecorder
+	for _, c := range []struct {
+		grant  auth.Grant
+		reason string
+	}{
+		{auth.Grant{Subject: "reader", Engine: "prefill-0", Role: "prefill", Scopes: []string{auth.ReadScope}}, "insufficient_scope"},
+		{auth.Grant{Subject: "neighbour", Engine: "prefill-1", Role: "prefill", Scopes: []string{auth.WriteScope}}, "insufficient_scope"},
+		{auth.Grant{Subject: "other-rank", Engine: "prefill-0", Role: "prefill", Ranks: []string{"0/0/1"}, Scopes: []string{auth.WriteScope}}, "insufficient_scope"},
+		{auth.Grant{Subject: "turncoat", Engine: "prefill-0", Role: "decode", Scopes: []string{auth.WriteScope}}, "wrong_role"},
+		{auth.Grant{Subject: "thief", Engine: "prefill-0", Role: "prefill", Confirm: own.Public(), Scopes: []string{auth.WriteScope}}, "bad_signature"},
+	} {
+		log.Reset()
+		c.grant.Issuer, c.grant.Audience, c.grant.TTL = defaultIssuer, auth.MetadataAudience, time.Hour
+		token, err := auth.Mint(key, c.grant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest("PUT", "/metadata/v1/engines/prefill-0/ranks/0/0/0", bytes.NewReader(rec))
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", "application/msgpack")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		wantRefusal(t, c.grant.Subject, w, 403)
+		if first == nil {
+			first = w
+		}
+		if !maps.EqualFunc(w.Header(), first.Header(), slices.Equal[[]string]) {
+			t.Errorf("%s: the header is %v, and %v for another", c.grant.Subject, w.Header(), first.Header())
+		}
+		var line map[string]any
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil { // one line, then
+			t.Fatalf("%s: the log is %q", c.grant.Subject, log.String())
+		}
+		if line["subject"] != c.grant.Subject || line["reason"] != c.reason || line["level"] != "WARN" || strings.Contains(log.String(), token) {
+			t.Errorf("%s: the log has %v; want the reason %s, and no token", c.grant.Subject, line, c.reason)
+		}
+	}
+}
