@@ -58,7 +58,8 @@ func TestRedisWantsThePassword(t *testing.T) {
 	defer conn.Close()
 	answers := bufio.NewReader(conn)
 	for _, tt := range []struct{ say, want string }{
-		{"PING", "-NOAUTH"}, {"AUTH wrong", "-WRONGPASS"}, {"AUTH a-password", "+OK"}, {"PING", "+PONG"},
+		{"PING", "-NOAUTH"}, {"AUTH pdrouter wrong", "-WRONGPASS"}, {"AUTH a-password", "-WRONGPASS"}, {"AUTH pdrouter a-password", "+OK"},
+		{"PING", "+PONG"}, {"HSET pdrouter:a b c", ":1"}, {"HSET other b c", "-NOPERM"}, {"FLUSHALL", "-NOPERM"},
 	} {
 		fmt.Fprintf(conn, "%s\r\n", tt.say)
 		if got, err := answers.ReadString('\n'); err != nil || !strings.HasPrefix(got, tt.want) {
