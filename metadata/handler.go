@@ -57,6 +57,9 @@ type HandlerParts struct {
 	// come. If it is an Enroller too, whoever has published a record is told his engine's enrolment keys.
 	Voucher Voucher
 	Pairs   func() []PairState // what GET /metadata/v1/pairs shows; nil: no pairs
+	// Couples reports whether two engines, in either order, stand as prefill and decode of one model in the gateway's own
+	// configuration: agents of other engines do not read each other's records, whatever these say. nil knows no such rule.
+	Couples func(x, y string) bool
 	// Refused is told of each request that is refused, with the status and the reason that the log has; nil tells nobody.
 	// It must not block.
 	Refused func(status int, reason string)
@@ -70,6 +73,7 @@ type Handler struct {
 	voucher  Voucher
 	enroller Enroller // nil: engines are not enrolled
 	pairs    func() []PairState
+	couples  func(x, y string) bool // nil: any
 	refused  func(status int, reason string)
 	cfg      HandlerConfig
 	log      *slog.Logger
@@ -86,7 +90,7 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 		return nil, errors.New("metadata: handler: want a store, an authorizer and a log")
 	}
 	h := &Handler{
-		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs,
+		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, couples: parts.Couples,
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}
 	if h.refused = parts.Refused; h.refused == nil {

@@ -56,6 +56,8 @@ func (a *access) engine(engine string, rank Rank) ([]Record, error) {
 		return nil, err
 	case caller.Engine == "" || caller.Engine == engine || slices.Contains(caller.Reads, engine):
 		return recs, nil
+	case a.h.couples != nil && !a.h.couples(caller.Engine, engine): // what engines say of themselves is not enough
+		return nil, a.refuse(want, "they are no prefill and decode engine of one model of the configuration")
 	}
 	own, err := a.ownRecords(caller.Engine)
 	if err != nil {

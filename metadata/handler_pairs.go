@@ -24,6 +24,9 @@ func (h *Handler) listPairs(w http.ResponseWriter, r *http.Request) error {
 		for _, p := range h.pairs() {
 			own := caller.Engine == "" || caller.Engine == p.Prefill || caller.Engine == p.Decode
 			if own && matches(model, p.Model) && matches(prefill, p.Prefill) && matches(decode, p.Decode) {
+				if caller.Engine != "" {
+					p.Why = forAgents(p)
+				}
 				pairs = append(pairs, p)
 			}
 		}
@@ -33,6 +36,15 @@ func (h *Handler) listPairs(w http.ResponseWriter, r *http.Request) error {
 	}
 	b, err := json.Marshal(map[string][]PairState{"pairs": pairs})
 	return sendBytes(w, "application/json", b, err)
+}
+
+// forAgents is why a pair is not as it should be, without what the other engine's records say: who may not read these is not
+// to learn it here.
+func forAgents(p PairState) string {
+	if p.Reason == "" || p.Pairable {
+		return p.Why
+	}
+	return "not pairable: " + p.Reason
 }
 
 // matches reports whether a query's value, if it has one, is the one that is there.

@@ -88,6 +88,11 @@ func (r *Router) Pairs() []metadata.PairState {
 	return out
 }
 
+// Couples reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
+func (r *Router) Couples(x, y string) bool {
+	return r.fleet.paired[[2]string{x, y}] != nil || r.fleet.paired[[2]string{y, x}] != nil
+}
+
 // state says what is known of a pair.
 func (r *Router) state(c *couple) metadata.PairState {
 	s := metadata.PairState{Model: c.model, Prefill: c.prefill.name, Decode: c.decode.name}

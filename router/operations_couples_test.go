@@ -1,0 +1,27 @@
+package router
+
+import (
+	"testing"
+)
+
+func TestCouplesOfTheConfiguration(t *testing.T) {
+	one := func(name string) []Engine { return []Engine{{Name: name, URL: "http://" + name + ":1"}} }
+	r, err := New(Config{Models: []Model{
+		{Name: "a", Connector: ConnectorKVPlane, Prefill: one("pa"), Decode: one("da")},
+		{Name: "b", Connector: ConnectorKVPlane, Prefill: one("pb"), Decode: one("db")},
+		{Name: "c", Connector: ConnectorNone, Engines: one("c")},
+	}}, Parts{Records: &fakeRecords{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for pair, want := range map[[2]string]bool{
+		{"pa", "da"}: true, {"da", "pa"}: true, {"pb", "db"}: true,
+		{"pa", "db"}: false, {"da", "pb"}: false, {"pa", "pb"}: false, {"pa", "pa"}: false, {"c", "c"}: false,
+		{"c", "da"}: false, {"unknown", "da"}: false, {"pa", "unknown"}: false, {"", ""}: false,
+	} {
+		if got := r.Couples(pair[0], pair[1]); got != want {
+			t.Errorf("%s and %s: got %t; want %t", pair[0], pair[1], got, want)
+		}
+	}
+}
