@@ -1,0 +1,72 @@
+package router
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pdrouter/auth"
+)
+
+// fakeEnding takes every token until it has ended.
+type fakeEnding struct{ ended atomic.Bool }
+
+func (f *fakeEnding) Authenticate(string) (auth.Principal, error) {
+	if f.ended.Load() {
+		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken, Err: errors.New("expired")}
+	}
+	return auth.Principal{Subject: "alice"}, nil
+}
+
+// TestFault40TokenEndsMidStream: the stream of a request whose token ends meanwhile goes on to its end; the next request
+// is refused.
+func TestFault40TokenEndsMidStream(t *testing.T) {
+	more := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"one\"}]}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-more
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"two\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+	}))
+	t.Cleanup(engine.Close)
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Models[0].Engines = []Engine{{Name: "e", URL: engine.URL}}
+	var clients fakeEnding
+	g := start(t, s.cfg, Parts{Clients: &clients})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+pathCompletions, strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer a")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	if resp.StatusCode != 200 || !lines.Scan() || !strings.Contains(lines.Text(), "one") {
+		t.Fatalf("status %d, %q; want the first event", resp.StatusCode, lines.Text())
+	}
+	clients.ended.Store(true)
+	if r := g.post(pathCompletions, plainBody, "Authorization", "Bearer a"); r.Status != 401 {
+		t.Errorf("the next request: status %d, %s; want 401", r.Status, r.Body)
+	}
+	close(more)
+	var rest []string
+	for lines.Scan() {
+		rest = append(rest, lines.Text())
+	}
+	if text := strings.Join(rest, "\n"); lines.Err() != nil || !strings.Contains(text, "two") || !strings.Contains(text, "data: [DONE]") {
+		t.Errorf("the rest of the stream: %q, %v; want it whole", text, lines.Err())
+	}
+}
