@@ -69,7 +69,7 @@ type Cache struct {
 	from    bulk // the store again
 	cfg     CacheConfig
 	log     *slog.Logger
-	changed func(engine string)
+	changed subscribers
 
 	copies atomic.Pointer[map[string]*copied] // replaced whole
 	told   map[string]edition                 // what changed was told of; only Run's goroutine
@@ -81,24 +81,35 @@ type Cache struct {
 	readAll time.Time
 }
 
-// NewCache returns an empty local copy of store; Run fills it. changed, if not nil, is called when an engine has
-// appeared, begun a new generation, got or lost a rank, or gone; it must not block.
+// NewCache returns an empty local copy of store; Run fills it. changed, if not nil, is called as a subscriber is, but not
+// with "".
 func NewCache(store Store, cfg CacheConfig, changed func(engine string), log *slog.Logger) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: cache: %w", err)
-	}
-	if changed == nil {
-		changed = func(string) {}
 	}
 	from, ok := store.(bulk)
 	if !ok {
 		from = single{store}
 	}
-	c := &Cache{store: store, from: from, cfg: cfg.withDefaults(), log: log, changed: changed,
+	c := &Cache{store: store, from: from, cfg: cfg.withDefaults(), log: log,
 		told: map[string]edition{}, dirty: map[string][]Change{}, wake: make(chan struct{}, 1)}
 	c.copies.Store(&map[string]*copied{})
+	if changed != nil {
+		c.Subscribe(func(engine string) {
+			if engine != "" {
+				changed(engine)
+			}
+		})
+	}
 	return c, nil
 }
+
+// Subscribe has f called, after the copy can be read, whenever an engine has appeared, begun a new generation, gained or
+// lost a rank, by withdrawal or by the end of its lease, or when what a rank's record says has changed, its times, signature
+// and binding aside: never for a renewal alone. f is called with "" when the copy has become whole, at first and after it
+// was out of touch with its store. f must not block, may be called by several goroutines at once, and once more while
+// cancel is called.
+func (c *Cache) Subscribe(f func(engine string)) (cancel func()) { return c.changed.add(f) }
 
 // Engine returns the records of the engine's newest generation in the order of their ranks, and whether there are any.
 // It takes no lock and does no I/O. The slice is shared: callers must not change it.

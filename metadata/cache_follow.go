@@ -227,7 +227,7 @@ func (c *Cache) read(ctx context.Context, names []string, dirty map[string][]Cha
 			if c.told[name] = now; now.ranks == 0 {
 				delete(c.told, name)
 			}
-			c.changed(name)
+			c.changed.tell(name)
 		}
 	}
 	return failed, err
