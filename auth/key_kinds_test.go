@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -31,12 +32,19 @@ func pemOf(kind string, der []byte) string {
 
 func generate(t testing.TB, algorithm string) *Key {
 	t.Helper()
-	k, err := GenerateKey(algorithm)
+	fresh := GenerateKey
+	if algorithm == RS256 {
+		fresh = func(string) (*Key, error) { return rsaKey() }
+	}
+	k, err := fresh(algorithm)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return k
 }
+
+// rsaKey returns the one RSA key of all tests, because to make one takes long.
+var rsaKey = sync.OnceValues(func() (*Key, error) { return GenerateKey(RS256) })
 
 func kinds() []string { return []string{EdDSA, ES256, RS256} }
 

@@ -35,16 +35,6 @@ func newSource(until time.Time, keys ...*Key) *fakeSource {
 	return s
 }
 
-// generated returns a new key for an algorithm.
-func generated(t testing.TB, algorithm string) *Key {
-	t.Helper()
-	k, err := GenerateKey(algorithm)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
 // signedBy signs any claims with a key of any kind; the empty typ leaves the field out.
 func signedBy(t testing.TB, key *Key, typ string, claims map[string]any) string {
 	t.Helper()
@@ -83,7 +73,7 @@ func serviceAccount(namespace, account, pod string) map[string]any {
 }
 
 func TestKubernetesServiceAccounts(t *testing.T) {
-	key, own := generated(t, RS256), newKey(t, "k1")
+	key, own := generate(t, RS256), newKey(t, "k1")
 	v, err := NewVerifier(VerifierConfig{Audience: MetadataAudience}, nil,
 		Kubernetes(cluster, newSource(time.Time{}, key),
 			SubjectRule{Subject: "system:serviceaccount:llm:prefill", Engine: "{pod}", Role: "prefill", Scopes: []string{"write", "read"}},
@@ -147,7 +137,7 @@ func TestKubernetesServiceAccounts(t *testing.T) {
 
 func TestSPIFFEIdentities(t *testing.T) {
 	for _, algorithm := range []string{ES256, RS256} {
-		key := generated(t, algorithm)
+		key := generate(t, algorithm)
 		v, err := NewVerifier(VerifierConfig{Audience: MetadataAudience}, nil, SPIFFE(spire, newSource(time.Time{}, key), SubjectRule{
 			Subject: "spiffe://example.org/ns/llm/engine/{engine}", Engine: "{engine}", Role: "both", Scopes: []string{"write", "read"},
 		}))
@@ -197,7 +187,7 @@ func TestSPIFFEIdentities(t *testing.T) {
 
 // Each algorithm signs and is checked, and no key is taken for another algorithm than its own.
 func TestMintAndVerifyEachAlgorithm(t *testing.T) {
-	keys := []*Key{generated(t, EdDSA), generated(t, ES256), generated(t, RS256)}
+	keys := []*Key{generate(t, EdDSA), generate(t, ES256), generate(t, RS256)}
 	v := newVerifier(t, VerifierConfig{}, keys...)
 	for _, k := range keys {
 		if _, err := v.Authenticate(mint(t, k, Grant{})); err != nil {
