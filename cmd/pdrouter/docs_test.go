@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,11 +65,14 @@ func TestDocumentedRedisRights(t *testing.T) {
 	}
 
 	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer stop()
 	most := limits.Limits{Concurrent: 1000} // more than is asked of the other gateway below
 	one, other := limits.New(db, cfg.Prefix, log), limits.New(db, cfg.Prefix, log)
-	go one.Run(ctx)
-	go other.Run(ctx)
+	for _, l := range []*limits.Limiter{one, other} {
+		running.Go(func() { _ = l.Run(ctx) }) // it ends with ctx
+	}
 	for range most.Concurrent {
 		one.Admit(time.Now(), "tenant", most, 0)
 	}
