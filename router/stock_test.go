@@ -163,6 +163,77 @@ func TestFault44MovedOnce(t *testing.T) {
 	}
 }
 
+// TestFault44Recognized: what an engine that was down says of itself decides what is void. If it says nothing, its pairs shake
+// hands again, and what is under way goes on.
+func TestFault44Recognized(t *testing.T) {
+	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: "h:1"}, {Name: "e", URL: "http://e:1"}}}}}
+	for _, row := range []struct {
+		name           string
+		nth            int // of the engines
+		says           string
+		again, forgets bool // another generation; coordinates
+		ready          bool
+	}{
+		{"prefill, the same", 0, "one", false, false, true},
+		{"prefill, another", 0, "two", true, true, false},
+		{"prefill, silent", 0, "", false, true, false},
+		{"decode, the same", 1, "one", false, false, true},
+		{"decode, another", 1, "two", true, false, false},
+		{"decode, silent", 1, "", false, false, false},
+		{"decode, of which no channel is known", 2, "one", false, false, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			stock := &fakeStock{id: "one"}
+			r, err := New(cfg, Parts{Stock: stock})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			r.pairs.Close()
+			slow := make(chan error)
+			r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, func(ctx context.Context, pair metadata.Pair) error {
+				if pair.Prefill.Engine != "slow" {
+					return nil
+				}
+				select {
+				case err := <-slow:
+					return err
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, e := r.fleet.engines[0], r.fleet.engines[row.nth]
+			p.coord.Store(&coordinates{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
+			r.lookAt(t.Context(), e)
+			pair := metadata.Pair{Prefill: p.incarnation(), Decode: r.fleet.engines[max(row.nth, 1)].incarnation()}
+			if err := r.pairs.Wait(t.Context(), pair); err != nil {
+				t.Fatal(err)
+			}
+			underWay := metadata.Pair{Prefill: metadata.Incarnation{Engine: "slow", Generation: 1}, Decode: e.incarnation()}
+			if err := r.pairs.Start(underWay, 0); err != nil {
+				t.Fatal(err)
+			}
+			before := e.generation.Load()
+			stock.id = row.says
+			r.recognize(t.Context(), e)
+			if again := e.generation.Load() != before; again != row.again || r.pairs.Ready(pair) != row.ready || (p.coord.Load() == nil) != row.forgets {
+				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.coord.Load(), row)
+			}
+			if row.again {
+				if n := r.pairs.Stats().Failed[metadata.FailedForgotten]; n != 1 {
+					t.Errorf("%d handshakes with the old run were ended; want 1", n)
+				}
+				return
+			}
+			slow <- nil
+			eventually(t, "what was under way succeeds", func() bool { return r.pairs.Ready(underWay) })
+		})
+	}
+}
+
 // TestOtherTransferMode: prefill that says that it moves KV in another way than the connector is not used, and decode is
 // not asked to take what it holds.
 func TestOtherTransferMode(t *testing.T) {

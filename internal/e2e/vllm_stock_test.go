@@ -78,6 +78,7 @@ func (v *vllm) reborn(t *testing.T, front gateway, prefill engine, transfer stri
 		}
 		reasons[reason]++
 		last = reason
+		time.Sleep(time.Second) // the engine that starts needs the CPU more
 		return last == "split" && healthy()
 	})
 	t.Logf("requests meanwhile, by reason: %v", reasons)
