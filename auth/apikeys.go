@@ -1,15 +1,10 @@
 package auth
 
 import (
-	"bufio"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +14,9 @@ import (
 const (
 	apiKeyPrefix = "pdr_"
 	maxAPIKeys   = 10_000
+
+	maxAPIKeysFile = 16 << 20 // bytes
+	shownErrors    = 10       // of one file
 )
 
 // APIKeys is a set of clients' keys of which only digests are kept. It is safe for concurrent use.
@@ -45,59 +43,93 @@ type apiKey struct {
 //	name:digest[:model,model] [requests_per_minute=N] [tokens_per_minute=N] [concurrent=N]
 //
 // the digest being the key's SHA-256 in hexadecimal. Lines of one name are keys of one tenant, which are counted together.
-// Empty lines and lines that begin with # are passed over.
+// Empty lines and lines that begin with # are passed over; a file that has no others has no keys, and everybody is refused.
+// A line that cannot be used is an error. So is one without a line's end: what is missing may be what it must not do.
 func LoadAPIKeys(path string) (*APIKeys, error) {
-	k := &APIKeys{path: path}
-	if err := k.Reload(); err != nil {
+	entries, err := readAPIKeys(path)
+	if err != nil {
 		return nil, err
 	}
+	k := &APIKeys{path: path}
+	k.entries.Store(&entries)
 	return k, nil
 }
 
-// Reload reads the file again. If it cannot be used, the set stays as it was.
+// Reload reads the file again. Keys that it does not have any more are gone, whatever else is in it: of a file with lines
+// that cannot be used, the others hold, and the error names the lines. If there is no reading the file, the set stays as it
+// was.
 func (k *APIKeys) Reload() error {
-	f, err := os.Open(k.path)
-	if err != nil {
-		return fmt.Errorf("auth: API keys: %w", err)
+	entries, err := readAPIKeys(k.path)
+	if entries != nil {
+		k.entries.Store(&entries)
 	}
-	defer f.Close()
-	entries, err := parseAPIKeys(f)
-	if err != nil {
-		return fmt.Errorf("auth: API keys: %s:%w", k.path, err)
-	}
-	k.entries.Store(&entries)
-	return nil
+	return err
 }
 
-// parseAPIKeys reads the lines. Its errors begin with the line's number and never quote a digest or what may be a key.
-func parseAPIKeys(r io.Reader) (map[digest]Principal, error) {
-	entries := map[digest]Principal{}
-	lines := bufio.NewScanner(r)
+// Len returns how many keys hold.
+func (k *APIKeys) Len() int { return len(*k.entries.Load()) }
+
+// Has reports whether a key has this name.
+func (k *APIKeys) Has(name string) bool {
+	for _, who := range *k.entries.Load() {
+		if who.Subject == name {
+			return true
+		}
+	}
+	return false
+}
+
+// readAPIKeys returns the keys of the sound lines of a file, and an error that names the others. They are nil if the file
+// cannot be read.
+func readAPIKeys(path string) (map[digest]Principal, error) {
+	b, _, err := readBounded(path, maxAPIKeysFile)
+	if err != nil {
+		return nil, fmt.Errorf("auth: API keys: %w", err)
+	}
+	entries, errs := parseAPIKeys(string(b))
+	if len(errs) > shownErrors {
+		errs = append(errs[:shownErrors:shownErrors], fmt.Errorf("and %d lines more", len(errs)-shownErrors))
+	}
+	for i := range errs {
+		errs[i] = fmt.Errorf("auth: API keys: %s:%w", path, errs[i])
+	}
+	return entries, errors.Join(errs...)
+}
+
+// parseAPIKeys returns the keys of the sound lines, and what is wrong with the others. Its errors begin with the line's
+// number and never quote a digest or what may be a key.
+func parseAPIKeys(text string) (entries map[digest]Principal, errs []error) {
+	entries = map[digest]Principal{}
+	doubled := map[digest]bool{} // which of its lines was meant is open: none holds
 	n := 0
-	for lines.Scan() {
+	for line := range strings.Lines(text) {
 		n++
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
+		bad := func(err error) { errs = append(errs, fmt.Errorf("%d: %w", n, err)) }
+		body := strings.TrimSpace(line)
+		if body == "" || strings.HasPrefix(body, "#") {
 			continue
 		}
-		e, err := parseAPIKey(line)
+		e, err := parseAPIKey(body)
+		if err == nil && !strings.HasSuffix(line, "\n") {
+			err = errors.New("the last line has no end, and may be half of one; end it if it is whole")
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%d: %w", n, err)
+			bad(err)
+			continue
 		}
-		if _, ok := entries[e.digest]; ok {
-			return nil, fmt.Errorf("%d: this digest occurs twice", n)
+		if _, ok := entries[e.digest]; ok || doubled[e.digest] {
+			bad(errors.New("this digest occurs twice"))
+			doubled[e.digest] = true
+			delete(entries, e.digest)
+			continue
 		}
-		if entries[e.digest] = e.who; len(entries) > maxAPIKeys {
-			return nil, fmt.Errorf("%d: more than %d keys", n, maxAPIKeys)
+		if len(entries) == maxAPIKeys {
+			bad(fmt.Errorf("more than %d keys", maxAPIKeys))
+			break
 		}
+		entries[e.digest] = e.who
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%d: %w", n+1, err)
-	}
-	if len(entries) == 0 {
-		return nil, errors.New("1: no keys")
-	}
-	return entries, nil
+	return entries, errs
 }
 
 // parseAPIKey reads one line.
@@ -109,6 +141,9 @@ func parseAPIKey(line string) (apiKey, error) {
 	last := &fields[len(fields)-1]
 	rest, options := cutOptions(*last)
 	*last = rest
+	if strings.Contains(fields[0], "|") {
+		return apiKey{}, errors.New("the name has a |, which only the tenants of tokens have")
+	}
 	sum, err := hex.DecodeString(fields[1])
 	if err != nil || len(sum) != sha256.Size {
 		return apiKey{}, errors.New("the second field is not a SHA-256 in hexadecimal")
@@ -122,10 +157,23 @@ func parseAPIKey(line string) (apiKey, error) {
 			if model = strings.TrimSpace(model); model == "" {
 				return apiKey{}, errors.New("the list of models has an empty name") // an empty list would permit all
 			}
+			if hasDigest(model) {
+				return apiKey{}, errors.New("the list of models has a digest: these are two lines in one")
+			}
 			e.who.Models = append(e.who.Models, model)
 		}
 	}
 	return e, nil
+}
+
+// hasDigest reports whether what stands between two colons is a digest.
+func hasDigest(model string) bool {
+	for part := range strings.SplitSeq(model, ":") {
+		if _, err := hex.DecodeString(part); err == nil && len(part) == 2*sha256.Size {
+			return true
+		}
+	}
+	return false
 }
 
 // cutOptions takes the words with "=" off the end of a line. The first word behind a comma, or behind the digest, is none.
@@ -179,42 +227,4 @@ func parseLimits(options []string) (l Limits, err error) {
 func (k *APIKeys) find(d digest) (Principal, bool) {
 	who, ok := (*k.entries.Load())[d]
 	return who, ok
-}
-
-// AppendAPIKey makes a new key, appends its digest to the file, which is made if need be, and returns the key: it is
-// kept nowhere else. Of the limits, those that are 0 are left out.
-func AppendAPIKey(path, name string, models []string, limits Limits) (string, error) {
-	if err := limits.Validate(); err != nil {
-		return "", fmt.Errorf("auth: API keys: %w", err)
-	}
-	secret := make([]byte, 32)
-	rand.Read(secret) // never fails
-	key := apiKeyPrefix + base64.RawURLEncoding.EncodeToString(secret)
-	sum := sha256.Sum256([]byte(key))
-	line := name + ":" + hex.EncodeToString(sum[:])
-	if len(models) > 0 {
-		line += ":" + strings.Join(models, ",")
-	}
-	for _, o := range []struct {
-		name string
-		n    int
-	}{{optionRequests, limits.Requests}, {optionTokens, limits.Tokens}, {optionConcurrent, limits.Concurrent}} {
-		if o.n > 0 {
-			line += " " + o.name + "=" + strconv.Itoa(o.n)
-		}
-	}
-	got, err := parseAPIKeys(strings.NewReader(line))
-	who := got[sum]
-	if err != nil || who.Subject != name || !slices.Equal(who.Models, models) || who.Limits != limits || strings.ContainsAny(line, "\r\n") || name != strings.TrimSpace(name) {
-		return "", fmt.Errorf("auth: API keys: name %q and models %q must not be empty nor have ':', ',', '#' or spaces about them", name, models)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("auth: API keys: %w", err)
-	}
-	_, err = f.WriteString(line + "\n")
-	if err := errors.Join(err, f.Close()); err != nil {
-		return "", fmt.Errorf("auth: API keys: %w", err)
-	}
-	return key, nil
 }

@@ -245,27 +245,13 @@ func (f keyFolder) writeJWKS(path string) error {
 // write replaces a file whole: it is there in full before it gets its name.
 func (f keyFolder) write(path string, b []byte, mode os.FileMode) error {
 	f.before()
-	t, err := os.CreateTemp(filepath.Dir(path), temporary+"*.tmp") // with mode 0600
+	name, err := writeTemporary(path, b, mode, nil)
 	if err != nil {
 		return err
 	}
-	_, err = t.Write(b)
-	err = errors.Join(err, t.Chmod(mode), t.Sync(), t.Close())
 	f.before()
-	if err == nil {
-		err = os.Rename(t.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(t.Name()))
+	if err := os.Rename(name, path); err != nil {
+		return errors.Join(err, os.Remove(name))
 	}
 	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes what was renamed in a folder outlast a loss of power.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
