@@ -124,7 +124,8 @@ func TestFault63OverLimit(t *testing.T) {
 // whatever it is, makes room for one.
 func TestFault63Concurrent(t *testing.T) {
 	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doHang}, {Nth: 2, Do: doReset}, {Nth: 3, Do: doReject}, {Nth: 4, Do: doSlow, N: 100}, {Nth: 5, Do: doBreak, N: 1}}})
+	s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doHang}, {Nth: 2, Do: doError}, {Nth: 3, Do: doReject}, {Nth: 4, Do: doSlow, N: 100}, {Nth: 5, Do: doBreak, N: 1},
+		{Nth: 7, Do: doReset}}}) // the last: a reset of a kept connection is asked again
 	l := newCounted(limits.Limits{Concurrent: 1})
 	s.cfg.Limits.Attempts = 1
 	g := start(t, s.cfg, Parts{Limits: l})
