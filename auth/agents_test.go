@@ -131,7 +131,7 @@ func TestFault41AgentsOfRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks := mint(t, key, Grant{Audience: MetadataAudience, Engine: "prefill-0", Role: "prefill", Ranks: []string{"0/1/1", "0/1/0"}, Reads: []string{"decode-1"}, Scopes: []string{"write", "read"}})
+	ranks := mint(t, key, Grant{Audience: MetadataAudience, Engine: "prefill-0", Role: "prefill", Ranks: []string{"0/1/1", "0/1/0"}, Size: "1/2/2", Reads: []string{"decode-1"}, Scopes: []string{"write", "read"}})
 	whole := mint(t, key, Grant{Audience: MetadataAudience, Engine: "prefill-0", Role: "prefill", Scopes: []string{"write", "read"}})
 	for _, c := range []struct {
 		name, token string

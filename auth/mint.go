@@ -21,6 +21,7 @@ type Grant struct {
 	Engine   string   // for MetadataAudience: the bearer's own engine
 	Role     string   // for MetadataAudience: of that engine
 	Ranks    []string // for MetadataAudience: ranks of that engine it may write, each "dp/pp/tp"; none means all
+	Size     string   // for MetadataAudience: ranks of that engine along each axis, "dp/pp/tp"; needed where there are Ranks
 	Reads    []string // for MetadataAudience: engines it may read, besides those of the other role
 	Confirm  *Key     // for MetadataAudience: the bearer's own Ed25519 key; nil for a token that is bound to none
 	Limits   Limits   // for ClientAudience: what the bearer may use
@@ -43,15 +44,22 @@ func (g Grant) validate() error {
 			bad("scope %q is not one word", s)
 		}
 	}
-	if g.Audience != MetadataAudience && (g.Engine != "" || g.Role != "" || len(g.Ranks) > 0 || len(g.Reads) > 0 || g.Confirm != nil) {
-		bad("engine, role, ranks, reads and a key to confirm are only for the audience %s", MetadataAudience)
+	if g.Audience != MetadataAudience && (g.Engine != "" || g.Role != "" || len(g.Ranks) > 0 || g.Size != "" || len(g.Reads) > 0 || g.Confirm != nil) {
+		bad("engine, role, ranks, size, reads and a key to confirm are only for the audience %s", MetadataAudience)
 	}
 	if g.Audience != ClientAudience && (len(g.Models) > 0 || g.Limits != Limits{}) {
 		bad("models and limits are only for the audience %s", ClientAudience)
 	}
+	ranked := true
 	for _, r := range g.Ranks {
 		if !isRank(r) {
 			bad("rank %q is not dp/pp/tp", r)
+			ranked = false
+		}
+	}
+	if ranked {
+		if err := checkSize(g.Ranks, g.Size); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if err := g.Limits.Validate(); err != nil {
@@ -88,7 +96,7 @@ func Mint(key *Key, g Grant) (string, error) {
 			IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(g.TTL)),
 		},
 		ClientID: g.Subject, Scope: strings.Join(g.Scopes, " "), Models: g.Models, Engine: g.Engine, Role: g.Role,
-		Ranks: g.Ranks, Reads: g.Reads, Limits: limits, Confirm: confirm,
+		Ranks: g.Ranks, Size: g.Size, Reads: g.Reads, Limits: limits, Confirm: confirm,
 	})
 	t.Header["kid"], t.Header["typ"] = key.ID, typeOf(g.Audience)
 	s, err := t.SignedString(key.signingKey())

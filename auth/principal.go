@@ -29,6 +29,7 @@ type Principal struct {
 	Engine  string    // the engine whose agent it is; "" for others
 	Role    string    // of that engine: "prefill", "decode", "both"
 	Ranks   []string  // of that engine, each "dp/pp/tp": those it may write; empty means all
+	Size    string    // ranks of that engine along each axis, "dp/pp/tp", which its records must have; never "" with Ranks
 	Reads   []string  // engines whose records it may read, whatever their role
 	Key     []byte    // the Ed25519 public key that the token is bound to (RFC 7800); nil if to none
 	Tenant  string    // whom its use is counted under

@@ -23,6 +23,7 @@ type Claims struct {
 	Engine   string   `json:"engine_id,omitempty"` // agent tokens: the name of the bearer's own engine
 	Role     string   `json:"role,omitempty"`      // agent tokens: of that engine
 	Ranks    []string `json:"ranks,omitempty"`     // agent tokens: ranks of that engine it may write, each "dp/pp/tp"; none means all
+	Size     string   `json:"size,omitempty"`      // agent tokens: ranks of that engine along each axis, "dp/pp/tp"; never absent where there are ranks
 	Reads    []string `json:"reads,omitempty"`     // agent tokens: engines it may read besides those of the other role
 	Limits   *Limits  `json:"limits,omitempty"`    // client tokens: what the bearer may use
 	Confirm  *Confirm `json:"cnf,omitempty"`       // agent tokens: the key that the bearer signs with
@@ -32,7 +33,7 @@ type Claims struct {
 // disagree about it.
 func isClaim(name string) bool {
 	switch name {
-	case "iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "ranks", "reads",
+	case "iss", "sub", "aud", "exp", "nbf", "iat", "jti", "client_id", "scope", "models", "engine_id", "role", "ranks", "size", "reads",
 		"limits", "cnf", "kubernetes.io":
 		return true
 	}

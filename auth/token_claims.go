@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -37,7 +38,7 @@ func confirmation(k *Key) (*Confirm, error) {
 func (c *Claims) principal() Principal {
 	p := Principal{
 		Subject: c.Subject, Models: c.Models, Scopes: strings.Fields(c.Scope), Engine: c.Engine, Role: c.Role, Ranks: c.Ranks,
-		Reads: c.Reads, Tenant: c.Issuer + "|" + c.Subject, Expires: c.ExpiresAt.Time,
+		Size: c.Size, Reads: c.Reads, Tenant: c.Issuer + "|" + c.Subject, Expires: c.ExpiresAt.Time,
 	}
 	if c.Limits != nil {
 		p.Limits = *c.Limits
@@ -51,7 +52,7 @@ func (c *Claims) principal() Principal {
 // strictKinds checks that each claim is of its kind, in a token for this audience. A list that permits everything when
 // it is empty must be left out instead: it may come from something that was to permit nothing.
 func strictKinds(m map[string]any, audience string) error {
-	for _, name := range []string{"iss", "sub", "jti", "client_id", "scope", "engine_id", "role"} {
+	for _, name := range []string{"iss", "sub", "jti", "client_id", "scope", "engine_id", "role", "size"} {
 		if v, ok := m[name]; ok {
 			if _, ok := v.(string); !ok {
 				return fmt.Errorf("%s is no string", name)
@@ -73,6 +74,9 @@ func strictKinds(m map[string]any, audience string) error {
 			}
 		}
 	}
+	if err := strictRanks(m); err != nil {
+		return err
+	}
 	if v, ok := m["limits"]; ok {
 		if err := strictLimits(v); err != nil {
 			return fmt.Errorf("limits: %w", err)
@@ -87,6 +91,56 @@ func strictKinds(m map[string]any, audience string) error {
 		}
 	}
 	return nil
+}
+
+// strictRanks checks the claims ranks and size, whose kinds are right, against each other.
+func strictRanks(m map[string]any) error {
+	var ranks []string
+	list, _ := m["ranks"].([]any)
+	for _, one := range list {
+		ranks = append(ranks, one.(string))
+	}
+	size, ok := m["size"].(string)
+	if ok && size == "" {
+		return errors.New("size is empty")
+	}
+	return checkSize(ranks, size)
+}
+
+// checkSize reports a size that is none, ranks outside of it, and ranks without one: how many ranks an engine has decides
+// what each of them exchanges, so that the bearer must not choose it.
+func checkSize(ranks []string, size string) error {
+	if size == "" {
+		if len(ranks) > 0 {
+			return errors.New("ranks without size")
+		}
+		return nil
+	}
+	if !isRank(size) {
+		return fmt.Errorf("size %.40q is not dp/pp/tp", size)
+	}
+	of := axes(size)
+	for _, n := range of {
+		if n < 1 {
+			return fmt.Errorf("size %s has an axis without ranks", size)
+		}
+	}
+	for _, r := range ranks {
+		for i, n := range axes(r) {
+			if n >= of[i] {
+				return fmt.Errorf("rank %s is not one of size %s", r, size)
+			}
+		}
+	}
+	return nil
+}
+
+// axes returns the numbers of a text that isRank.
+func axes(s string) (n [3]int) {
+	for i, p := range strings.Split(s, "/") {
+		n[i], _ = strconv.Atoi(p) // at most five digits
+	}
+	return n
 }
 
 func strictLimits(v any) error {

@@ -10,8 +10,8 @@ import (
 func TestClaimsOfAgentsAndClients(t *testing.T) {
 	key, own := newKey(t, "k1"), newKey(t, "own")
 	agents := newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key)
-	p, err := agents.Authenticate(mint(t, key, Grant{Audience: MetadataAudience, Engine: "e", Role: "prefill", Ranks: []string{"0/0/0", "0/0/1"}, Confirm: own}))
-	if err != nil || len(p.Ranks) != 2 || p.Ranks[1] != "0/0/1" || !bytes.Equal(p.Key, own.public.(ed25519.PublicKey)) || p.Tenant != "issuer|alice" {
+	p, err := agents.Authenticate(mint(t, key, Grant{Audience: MetadataAudience, Engine: "e", Role: "prefill", Ranks: []string{"0/0/0", "0/0/1"}, Size: "1/1/2", Confirm: own}))
+	if err != nil || len(p.Ranks) != 2 || p.Ranks[1] != "0/0/1" || p.Size != "1/1/2" || !bytes.Equal(p.Key, own.public.(ed25519.PublicKey)) || p.Tenant != "issuer|alice" {
 		t.Errorf("got %+v, %v; want two ranks, the bearer's key and its tenant", p, err)
 	}
 	clients := newVerifier(t, VerifierConfig{}, key)
@@ -38,6 +38,12 @@ func TestClaimsAreStrict(t *testing.T) {
 		{"a rank with a leading zero", "ranks", `["0/0/01"]`},
 		{"all ranks", "ranks", `["*"]`},
 		{"a rank that is a number", "ranks", `[0]`},
+		{"a rank beyond the size", "ranks", `["0/0/9"]`},
+		{"size is a number", "size", `9`},
+		{"size is null", "size", `null`},
+		{"size is empty", "size", `""`},
+		{"size of two", "size", `"1/1"`},
+		{"size with an axis of none", "size", `"1/0/1"`},
 		{"reads has a number", "reads", `[1]`},
 		{"scope is a list", "scope", `["write"]`},
 		{"role is null", "role", `null`},
@@ -57,12 +63,16 @@ func TestClaimsAreStrict(t *testing.T) {
 		{"cnf without its curve", "cnf", `{"jwk":{"kty":"OKP","x":"` + x + `"}}`},
 	} {
 		v := newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key)
-		claims := with(map[string]any{"aud": MetadataAudience, c.claim: json.RawMessage(c.value)})
-		_, err := v.Authenticate(forge(key, agentHeader, claims))
+		claims := map[string]any{"aud": MetadataAudience, "size": "9/9/9"}
+		claims[c.claim] = json.RawMessage(c.value)
+		_, err := v.Authenticate(forge(key, agentHeader, with(claims)))
 		refused(t, c.name, err)
 	}
+	agents := newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key)
+	_, err := agents.Authenticate(forge(key, agentHeader, with(map[string]any{"aud": MetadataAudience, "ranks": []string{"0/0/0"}})))
+	refused(t, "ranks without size", err)
 	client := newVerifier(t, VerifierConfig{}, key)
-	_, err := client.Authenticate(forge(key, goodHeader, with(map[string]any{"cnf": mustConfirm(t, key)})))
+	_, err = client.Authenticate(forge(key, goodHeader, with(map[string]any{"cnf": mustConfirm(t, key)})))
 	refused(t, "a client's token with cnf", err)
 }
 

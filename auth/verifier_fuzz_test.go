@@ -24,7 +24,7 @@ func FuzzVerify(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	agent := map[string]any{"aud": MetadataAudience, "engine_id": "e", "ranks": []string{"0/0/0"}}
+	agent := map[string]any{"aud": MetadataAudience, "engine_id": "e", "ranks": []string{"0/0/0"}, "size": "1/1/1"}
 	f.Add(agentHeader, with(agent))
 	f.Add(goodHeader, with(nil))
 	account, err := json.Marshal(serviceAccount("llm", "prefill", "p-0"))

@@ -29,9 +29,13 @@ type Caller struct {
 	Engine  string   // the engine whose agent it is; "" for others, as gateways and people
 	Role    Role     // of that engine; "" if that is not said
 	Ranks   []Rank   // of that engine, whose agent it is; none means all of them
+	Size    Rank     // of that engine, which its records must have; zero if that is not said
 	Reads   []string // engines that it may read, whether they pair with its own or not
 	Key     []byte   // the Ed25519 public key that its credentials bind it to; nil if they bind it to none
 }
+
+// sized reports whether the record's engine is of the size that the caller's credentials say.
+func (c Caller) sized(r Record) bool { return c.Size == Rank{} || c.Size == r.Size }
 
 // Authorizer decides whether the sender of a request may do something, and says who it is. An error with the methods
 // HTTPStatus() int, Message() string, Challenge() string and Reason() string decides the answer, any other is answered

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
@@ -49,6 +50,14 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if caller.Role != "" && caller.Role != Both && rec.Role != caller.Role {
 		return forbidden("wrong_role", caller.Subject, fmt.Errorf("an agent of a %s engine; the record says %s", caller.Role, rec.Role))
 	}
+	if !caller.sized(rec) {
+		return forbidden("wrong_size", caller.Subject, fmt.Errorf("an agent of an engine of size %v; the record says %v", caller.Size, rec.Size))
+	}
+	if len(caller.Ranks) > 0 {
+		if err := h.current(r.Context(), rec, time.Now()); err != nil {
+			return err
+		}
+	}
 	if rec, err = h.vouch(rec, caller, time.Now()); err != nil {
 		return err
 	}
@@ -69,6 +78,25 @@ func (h *Handler) timely(rec Record, now time.Time) error {
 		return fmt.Errorf("expired at %v: %w", rec.Expires, ErrStale)
 	}
 	return nil
+}
+
+// maxAhead is how far an agent of single ranks may begin a generation ahead of the gateway's clock. A generation voids every
+// earlier one, and with it the records of all other ranks: one of the far future would do so until then.
+const maxAhead = time.Minute
+
+// current refuses a record that begins a generation further ahead than that.
+func (h *Handler) current(ctx context.Context, rec Record, now time.Time) error {
+	if rec.Generation <= uint64(now.Add(maxAhead).UnixNano()) {
+		return nil
+	}
+	known, err := h.store.Engine(ctx, rec.Engine)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if len(known) > 0 && known[0].Generation == rec.Generation {
+		return nil // it has begun
+	}
+	return bad("clock", "generation %x is more than %v ahead, and the credentials are for single ranks", rec.Generation, maxAhead)
 }
 
 // vouch has the record vouched for. A caller whose credentials are bound to a key must have signed the record with it,

@@ -61,7 +61,7 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 	}{
 		{auth.Grant{Subject: "reader", Engine: "prefill-0", Role: "prefill", Scopes: []string{auth.ReadScope}}, "insufficient_scope"},
 		{auth.Grant{Subject: "neighbour", Engine: "prefill-1", Role: "prefill", Scopes: []string{auth.WriteScope}}, "insufficient_scope"},
-		{auth.Grant{Subject: "other-rank", Engine: "prefill-0", Role: "prefill", Ranks: []string{"0/0/1"}, Scopes: []string{auth.WriteScope}}, "insufficient_scope"},
+		{auth.Grant{Subject: "other-rank", Engine: "prefill-0", Role: "prefill", Ranks: []string{"0/0/1"}, Size: "1/1/2", Scopes: []string{auth.WriteScope}}, "insufficient_scope"},
 		{auth.Grant{Subject: "turncoat", Engine: "prefill-0", Role: "decode", Scopes: []string{auth.WriteScope}}, "wrong_role"},
 		{auth.Grant{Subject: "thief", Engine: "prefill-0", Role: "prefill", Confirm: own.Public(), Scopes: []string{auth.WriteScope}}, "bad_signature"},
 	} {

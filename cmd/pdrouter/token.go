@@ -16,7 +16,7 @@ import (
 )
 
 const tokenUsage = `usage: pdrouter token mint --key FILE --audience AUDIENCE --subject NAME [--ttl 1h] [--scope "write read"]
-                          [--engine NAME --role prefill|decode|both --ranks DP/PP/TP,… --reads ENGINE,… --confirm FILE]
+                          [--engine NAME --role prefill|decode|both --ranks DP/PP/TP,… --size DP/PP/TP --reads ENGINE,… --confirm FILE]
                           [--models MODEL,… --limits requests=N,tokens=N,concurrent=N]
        pdrouter token inspect [--token FILE]
        pdrouter token verify --keys FILE|DIR,…|--jwks FILE|URL --audience AUDIENCE [--issuer ISSUER]
@@ -57,6 +57,7 @@ func mintToken(args []string, out io.Writer) error {
 	f.StringVar(&g.Subject, "subject", "", "who will bear the token")
 	f.StringVar(&g.Engine, "engine", "", "name of the bearer's own engine (agents)")
 	f.StringVar(&g.Role, "role", "", "role of that engine: prefill, decode or both (agents)")
+	f.StringVar(&g.Size, "size", "", "how many ranks that engine has, dp/pp/tp: its records must say so; needed with --ranks")
 	f.DurationVar(&g.TTL, "ttl", time.Hour, "how long the token is valid")
 	scope := f.String("scope", "", "scopes, with spaces between: write, read, plane for agents")
 	reads := f.String("reads", "", "engines that an agent may read besides those of the other role, with commas between")

@@ -18,6 +18,11 @@ func agentsAuthorizer(a *auth.Agents) metadata.Authorizer {
 			return metadata.Caller{Subject: p.Subject}, err
 		}
 		c := metadata.Caller{Subject: p.Subject, Engine: p.Engine, Role: metadata.Role(p.Role), Reads: p.Reads, Key: p.Key}
+		if p.Size != "" {
+			if c.Size, err = metadata.ParseRank(p.Size); err != nil { // as below
+				return metadata.Caller{Subject: p.Subject}, fmt.Errorf("token of %s: %w", p.Subject, err)
+			}
+		}
 		for _, s := range p.Ranks {
 			rank, err := metadata.ParseRank(s)
 			if err != nil { // the verifier has refused such a token

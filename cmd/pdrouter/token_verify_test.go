@@ -70,7 +70,7 @@ func TestTokenMintForRanksAndLimits(t *testing.T) {
 		}
 		return call(t, runToken, "inspect", "--token", file)
 	}
-	agent := show("--audience", "pdrouter-metadata", "--engine", "e", "--role", "prefill", "--ranks", "0/0/0,0/0/1", "--confirm", own)
+	agent := show("--audience", "pdrouter-metadata", "--engine", "e", "--role", "prefill", "--ranks", "0/0/0,0/0/1", "--size", "1/1/2", "--confirm", own)
 	for _, want := range []string{`"0/0/1"`, `"cnf"`, `"crv": "Ed25519"`} {
 		if !strings.Contains(agent, want) {
 			t.Errorf("want %s in %s", want, agent)
