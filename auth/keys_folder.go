@@ -164,6 +164,11 @@ func (f keyFolder) publish(k *Key) (since time.Time, err error) {
 			return p.published, nil
 		}
 	}
+	return f.publishNew(k)
+}
+
+// publishNew writes the public part of a key that is not there.
+func (f keyFolder) publishNew(k *Key) (since time.Time, err error) {
 	if k.ID != filepath.Base(k.ID) || strings.HasPrefix(k.ID, ".") {
 		return time.Time{}, fmt.Errorf("%q is no name for a file", k.ID)
 	}
@@ -231,6 +236,10 @@ func (f keyFolder) writeJWKS(path string) error {
 	for _, p := range all {
 		keys = append(keys, p.key)
 	}
+	return f.writeKeySet(path, keys...)
+}
+
+func (f keyFolder) writeKeySet(path string, keys ...*Key) error {
 	set, err := NewKeys(keys...)
 	if err != nil {
 		return err

@@ -28,6 +28,10 @@ type Rotation struct {
 	PublishAhead time.Duration
 	// RetireAfter is how long a public key stays after it has been replaced: at least the longest life of a token.
 	RetireAfter time.Duration
+	// Leaked says that whoever should not may have what lies in the folder, the key that waits to sign included: a fresh
+	// key signs at once, and every other one is removed, whatever PublishAhead and RetireAfter are. Both of them 0 is the
+	// same.
+	Leaked bool
 	// JWKSFile is where the public keys are written as a key set. Default jwks.json in Dir.
 	JWKSFile string
 	// Waiting is told how long Rotate waits for the new key to be known. May be nil.
@@ -65,6 +69,9 @@ func (r Rotation) rotate(ctx context.Context) (Rotated, error) {
 	f := keyFolder{dir: r.Dir, step: r.step}
 	if err := f.open(); err != nil {
 		return Rotated{}, err
+	}
+	if r.Leaked || r.PublishAhead == 0 && r.RetireAfter == 0 {
+		return r.replaceAll(f)
 	}
 	current, err := f.adopt()
 	if err != nil {

@@ -142,7 +142,7 @@ func TestRotateTakesOverWhatKeysNewMade(t *testing.T) {
 	if _, _, err := WriteKey(dir, newKey(t, "stray")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (Rotation{Dir: dir}).Rotate(t.Context()); err == nil || !strings.Contains(err.Error(), "stray.jwk") {
+	if _, err := (Rotation{Dir: dir, RetireAfter: time.Hour}).Rotate(t.Context()); err == nil || !strings.Contains(err.Error(), "stray.jwk") {
 		t.Errorf("a second private key: got %v; want an error that names it", err)
 	}
 	if got := signer(t, dir); got.ID != done.Current.ID {

@@ -13,6 +13,7 @@ import (
 
 const keysUsage = `usage: pdrouter keys new [--algorithm EdDSA|ES256|RS256] --out DIR
        pdrouter keys rotate --dir DIR [--retire-after 24h] [--publish-ahead 6m] [--algorithm EdDSA|ES256|RS256] [--jwks FILE]
+       pdrouter keys rotate --dir DIR --leaked
        pdrouter keys api --file FILE --name NAME [--models MODEL,MODEL]
 `
 

@@ -29,7 +29,9 @@ private key is first renamed to current.jwk.
 Verifiers read DIR/jwks.json as a key set, from the file or from wherever you serve it. DIR itself has the private key:
 keep it to those who sign.
 
-When a key has leaked: --publish-ahead 0 --retire-after 0 withdraws all keys but the new one at once.
+When the folder may have leaked: --leaked makes a fresh key sign at once, and withdraws all others, the one in
+DIR/next.jwk included. Valid tokens of those keys are refused from then on: mint new ones. Without any waiting
+(--publish-ahead 0 --retire-after 0) it is the same.
 
 `
 
@@ -40,6 +42,7 @@ func rotateKeys(ctx context.Context, args []string, out io.Writer) error {
 	f.StringVar(&r.Algorithm, "algorithm", "", "of the new key: EdDSA, ES256 or RS256; default that of the current key, or EdDSA")
 	f.DurationVar(&r.PublishAhead, "publish-ahead", 6*time.Minute, "how long the new key is published before it signs: longer than verifiers take to read the keys again (key sets 5m, key files 10s)")
 	f.DurationVar(&r.RetireAfter, "retire-after", 24*time.Hour, "how long a replaced public key stays: at least the longest life of a token")
+	f.BoolVar(&r.Leaked, "leaked", false, "others may have the keys of the folder: a fresh one signs at once, and all others are removed")
 	f.StringVar(&r.JWKSFile, "jwks", "", "file for the key set; default jwks.json in the folder")
 	f.Usage = func() {
 		fmt.Fprint(out, rotateUsage)

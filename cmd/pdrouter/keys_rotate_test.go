@@ -85,7 +85,7 @@ func TestFault38KeysRotate(t *testing.T) {
 		if err := verify(token); err != nil {
 			t.Errorf("before its end: %v", err)
 		}
-		printed += rotate("--publish-ahead", "0", "--retire-after", "0")
+		printed += rotate("--leaked")
 		if err := verify(token); err == nil {
 			t.Error("the token of a key that was removed is valid")
 		}

@@ -1,0 +1,84 @@
+package auth
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// replaceAll makes a fresh key the one that signs, and removes all others. Nothing that lay in the folder signs or is
+// trusted afterwards, and nothing that is damaged there stands in the way.
+func (r Rotation) replaceAll(f keyFolder) (Rotated, error) {
+	old, err := f.all()
+	if err != nil {
+		return Rotated{}, err
+	}
+	done := Rotated{Path: f.path(currentKeyFile), JWKSFile: r.JWKSFile}
+	algorithm := r.Algorithm
+	if current := old[done.Path]; current != nil {
+		done.Previous, algorithm = current.ID, cmp.Or(algorithm, current.algorithm)
+	}
+	if done.Current, err = GenerateKey(cmp.Or(algorithm, EdDSA)); err != nil {
+		return Rotated{}, err
+	}
+	if err := f.remove(f.path(nextKeyFile)); err != nil { // first of all: a rotation that goes on would sign with it
+		return Rotated{}, err
+	}
+	if _, err := f.publishNew(done.Current); err != nil {
+		return Rotated{}, err
+	}
+	if err := f.writeKeySet(r.JWKSFile, done.Current); err != nil {
+		return Rotated{}, err
+	}
+	b, err := done.Current.jwk()
+	if err != nil {
+		return Rotated{}, err
+	}
+	if err := f.write(done.Path, b, 0o600); err != nil {
+		return Rotated{}, err
+	}
+	for path, k := range old {
+		if path != done.Path {
+			if err := f.remove(path); err != nil {
+				return Rotated{}, err
+			}
+		}
+		if k != nil && !slices.Contains(done.Removed, k.ID) {
+			done.Removed = append(done.Removed, k.ID)
+		}
+	}
+	slices.Sort(done.Removed)
+	return done, syncDir(f.dir)
+}
+
+// all returns the files that a verifier may find keys in, with the key of each: nil for one that cannot be read. A PEM
+// file that is none's key is passed over.
+func (f keyFolder) all() (map[string]*Key, error) {
+	files, err := keyFiles(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*Key{}
+	for _, path := range files {
+		b, _, err := readBounded(path, maxKeyFile)
+		var k *Key
+		if err == nil {
+			k, err = parseKey(b)
+		}
+		if err == nil || filepath.Ext(path) == ".jwk" {
+			all[path] = k
+		}
+	}
+	return all, nil
+}
+
+// remove removes a file, which need not be there.
+func (f keyFolder) remove(path string) error {
+	f.before()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
