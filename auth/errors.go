@@ -13,7 +13,8 @@ const (
 	NoCredentials     Code = "no_credentials"
 	InvalidToken      Code = "invalid_token"
 	InsufficientScope Code = "insufficient_scope"
-	JWKSStale         Code = "jwks_stale" // the issuer's keys are too old to be believed: not the bearer's fault
+	JWKSStale         Code = "jwks_stale"        // the issuer's keys are too old to be believed: not the bearer's fault
+	ReplayCacheFull   Code = "replay_cache_full" // no room to note that a token of single use was used: not the bearer's fault
 )
 
 // Error is a refusal. Its Message, Challenge and Status are for the caller and constant per Code;
@@ -35,12 +36,12 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// HTTPStatus returns 403 for a valid token that may not do this, 503 where keys are too old to tell, else 401.
+// HTTPStatus returns 403 for a valid token that may not do this, 503 where nobody can tell at present, else 401.
 func (e *Error) HTTPStatus() int {
 	switch e.Code {
 	case InsufficientScope:
 		return http.StatusForbidden
-	case JWKSStale:
+	case JWKSStale, ReplayCacheFull:
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusUnauthorized
@@ -51,7 +52,7 @@ func (e *Error) Message() string {
 	switch e.Code {
 	case InsufficientScope:
 		return "these credentials do not permit this"
-	case JWKSStale:
+	case JWKSStale, ReplayCacheFull:
 		return "credentials cannot be checked at present"
 	}
 	return "missing or invalid credentials"
@@ -64,7 +65,7 @@ func (e *Error) Challenge() string {
 		return `Bearer realm="pdrouter"`
 	case InsufficientScope:
 		return `Bearer realm="pdrouter", error="insufficient_scope"`
-	case JWKSStale:
+	case JWKSStale, ReplayCacheFull:
 		return ""
 	}
 	return `Bearer realm="pdrouter", error="invalid_token"`

@@ -51,6 +51,9 @@ func (g Grant) validate() error {
 		bad("models and limits are only for the audience %s", ClientAudience)
 	}
 	ranked := true
+	if g.Models != nil && len(g.Models) == 0 || g.Ranks != nil && len(g.Ranks) == 0 {
+		bad("models or ranks are an empty list; leave it out for all")
+	}
 	for _, r := range g.Ranks {
 		if !isRank(r) {
 			bad("rank %q is not dp/pp/tp", r)
@@ -75,7 +78,7 @@ func (g Grant) validate() error {
 
 // Mint returns a token that says what is granted, signed with a private key.
 func Mint(key *Key, g Grant) (string, error) {
-	if !key.Signs() && !key.Development() {
+	if !key.Signs() {
 		return "", fmt.Errorf("auth: mint: %v has no private part", key)
 	}
 	if err := g.validate(); err != nil {

@@ -32,7 +32,7 @@ type Principal struct {
 	Size    string    // ranks of that engine along each axis, "dp/pp/tp", which its records must have; never "" with Ranks
 	Reads   []string  // engines whose records it may read, whatever their role
 	Key     []byte    // the Ed25519 public key that the token is bound to (RFC 7800); nil if to none
-	Tenant  string    // whom its use is counted under
+	Tenant  string    // whom its use is counted under: an API key's name, or issuer|subject
 	Limits  Limits    // of its use
 	Expires time.Time // when the credentials end; zero means never
 }
@@ -57,6 +57,10 @@ func (l Limits) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// tenant returns the name of a tenant of an issuer. No issuer and no API key has a | in its name, so that neither two
+// issuers nor an issuer and a key can speak of the same one.
+func tenant(issuer, name string) string { return issuer + "|" + name }
 
 // Permits reports whether the caller may name this model.
 func (p Principal) Permits(model string) bool {

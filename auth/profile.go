@@ -67,6 +67,9 @@ func (p Profile) Validate(audience string) error {
 	if p.Issuer == "" {
 		bad("issuer is empty")
 	}
+	if strings.Contains(p.Issuer, "|") {
+		bad("issuer is %q; want none with a |, which ends it in the names of tenants", p.Issuer)
+	}
 	if p.Leeway < 0 || p.Leeway > 5*time.Minute {
 		bad("leeway is %v; want 0 to 5m", p.Leeway)
 	}

@@ -3,6 +3,7 @@ package auth
 import (
 	"container/heap"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -30,7 +31,7 @@ type spentID struct {
 
 func newSpent(limit int) *spent { return &spent{limit: limit, byID: map[string]struct{}{}} }
 
-// use takes an id that was not used before. until is when its token ends, leeway included.
+// use takes an id that was not used before. until is when its token ends, leeway included. The error is an *Error.
 func (s *spent) use(id string, until time.Time, at moment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,10 +39,10 @@ func (s *spent) use(id string, until time.Time, at moment) error {
 		delete(s.byID, heap.Pop(&s.ends).(spentID).id)
 	}
 	if _, ok := s.byID[id]; ok {
-		return errors.New("this token of single use was used before")
+		return invalid(errors.New("this token of single use was used before"))
 	}
 	if len(s.byID) >= s.limit {
-		return errors.New("too many tokens of single use are under way")
+		return &Error{Code: ReplayCacheFull, Err: fmt.Errorf("%d tokens of single use are under way", len(s.byID))}
 	}
 	s.byID[id] = struct{}{}
 	heap.Push(&s.ends, spentID{id: id, wall: until, mono: at.mono.Add(until.Sub(at.wall))})

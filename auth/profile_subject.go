@@ -18,7 +18,7 @@ type SubjectRule struct {
 	Role    string   `yaml:"role"`    // for agents: of that engine: prefill, decode or both
 	Scopes  []string `yaml:"scopes"`  // what the bearer may do
 	Models  []string `yaml:"models"`  // for clients: the models it may name; none means all
-	Tenant  string   `yaml:"tenant"`  // for clients: whom its use is counted under; default issuer and subject
+	Tenant  string   `yaml:"tenant"`  // for clients: whom its use is counted under, behind the issuer and |; default its subject
 	Limits  Limits   `yaml:"limits"`  // for clients: of its use
 }
 
@@ -116,6 +116,12 @@ func (s SubjectRule) validate(audience string) error {
 	default:
 		bad("role is %q; want prefill, decode or both", s.Role)
 	}
+	if s.Models != nil && len(s.Models) == 0 {
+		bad("models is empty; want models, or nothing of the kind for all")
+	}
+	if slices.Contains(s.Models, "") {
+		bad("models has an empty name")
+	}
 	known := scopesOf(audience)
 	if known != nil && len(s.Scopes) == 0 {
 		bad("scopes is empty; want some of %s", strings.Join(known, ", "))
@@ -171,15 +177,17 @@ func (i *issuer) grant(subject, pod string) (Principal, error) {
 		if pod != "" {
 			names[podName] = pod
 		}
-		p := Principal{Subject: subject, Models: r.Models, Scopes: r.Scopes, Role: r.Role, Tenant: i.Issuer + "|" + subject, Limits: r.Limits}
+		p := Principal{Subject: subject, Models: r.Models, Scopes: r.Scopes, Role: r.Role, Tenant: tenant(i.Issuer, subject), Limits: r.Limits}
 		var err error
 		if p.Engine, err = fill(r.Engine, names); err != nil {
 			return Principal{}, fmt.Errorf("engine of %s: %w", r.Subject, err)
 		}
 		if r.Tenant != "" {
-			if p.Tenant, err = fill(r.Tenant, names); err != nil {
+			name, err := fill(r.Tenant, names)
+			if err != nil {
 				return Principal{}, fmt.Errorf("tenant of %s: %w", r.Subject, err)
 			}
+			p.Tenant = tenant(i.Issuer, name)
 		}
 		return p, nil
 	}

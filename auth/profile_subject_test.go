@@ -3,6 +3,7 @@ package auth
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestSubjectRules(t *testing.T) {
@@ -24,6 +25,8 @@ func TestSubjectRules(t *testing.T) {
 		{"mixed", MetadataAudience, SubjectRule{Subject: "{x}", Engine: "e-{x}", Scopes: []string{"read"}}, `engine is "e-{x}"; want fixed text`},
 		{"engine of a client", ClientAudience, SubjectRule{Subject: "a", Engine: "e"}, "engine is"},
 		{"models of an agent", MetadataAudience, SubjectRule{Subject: "a", Models: []string{"m"}, Scopes: []string{"read"}}, "models is for clients only"},
+		{"no model at all", ClientAudience, SubjectRule{Subject: "a", Models: []string{}}, "models is empty"},
+		{"a model without a name", ClientAudience, SubjectRule{Subject: "a", Models: []string{""}}, "models has an empty name"},
 		{"role", MetadataAudience, SubjectRule{Subject: "a", Role: "x", Scopes: []string{"read"}}, `role is "x"`},
 		{"no scopes", AdminAudience, SubjectRule{Subject: "a"}, "scopes is empty"},
 		{"unknown scope", AdminAudience, SubjectRule{Subject: "a", Scopes: []string{"plane"}}, `scopes has "plane"`},
@@ -33,6 +36,52 @@ func TestSubjectRules(t *testing.T) {
 		err := c.rule.validate(c.audience)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v; want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// Tenants of two issuers are never the same one, nor is an API key's, whatever they call themselves.
+func TestTenantsAreTheirIssuers(t *testing.T) {
+	path := apiKeysFile(t, "")
+	apiKey, err := AppendAPIKey(path, "acme", nil, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := LoadAPIKeys(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, account, fixed := newKey(t, "own"), generate(t, ES256), generate(t, RS256)
+	rule := SubjectRule{Subject: "system:serviceaccount:{ns}:{sa}", Tenant: "{ns}"}
+	text := SubjectRule{Subject: "system:serviceaccount:{ns}:{sa}", Tenant: "acme"}
+	plain := SubjectRule{Subject: "system:serviceaccount:{ns}:{sa}"}
+	v, err := NewVerifier(VerifierConfig{Audience: ClientAudience}, nil,
+		Profile{Issuer: "a", Keys: newSource(time.Time{}, own)}, Profile{Issuer: "b", Keys: newSource(time.Time{}, own)},
+		Kubernetes("c", newSource(time.Time{}, account), rule), Kubernetes("d", newSource(time.Time{}, account), rule),
+		Kubernetes("e", newSource(time.Time{}, fixed), text), Kubernetes("f", newSource(time.Time{}, fixed), plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := NewClients(ClientsConfig{APIKeys: keys, Verifier: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := func(key *Key, issuer string) string {
+		claims := serviceAccount("acme", "x", "x-0")
+		claims["iss"], claims["aud"] = issuer, ClientAudience
+		return signedBy(t, key, "", claims)
+	}
+	for credentials, want := range map[string]string{
+		apiKey: "acme",
+		mint(t, own, Grant{Issuer: "a", Subject: "acme"}): "a|acme",
+		mint(t, own, Grant{Issuer: "b", Subject: "acme"}): "b|acme",
+		token(account, "c"): "c|acme",
+		token(account, "d"): "d|acme",
+		token(fixed, "e"):   "e|acme",
+		token(fixed, "f"):   "f|system:serviceaccount:acme:x",
+	} {
+		if p, err := clients.Authenticate("Bearer " + credentials); err != nil || p.Tenant != want {
+			t.Errorf("got the tenant %q, %v; want %q", p.Tenant, err, want)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func confirmation(k *Key) (*Confirm, error) {
 func (c *Claims) principal() Principal {
 	p := Principal{
 		Subject: c.Subject, Models: c.Models, Scopes: strings.Fields(c.Scope), Engine: c.Engine, Role: c.Role, Ranks: c.Ranks,
-		Size: c.Size, Reads: c.Reads, Tenant: c.Issuer + "|" + c.Subject, Expires: c.ExpiresAt.Time,
+		Size: c.Size, Reads: c.Reads, Tenant: tenant(c.Issuer, c.Subject), Expires: c.ExpiresAt.Time,
 	}
 	if c.Limits != nil {
 		p.Limits = *c.Limits
@@ -58,6 +58,11 @@ func strictKinds(m map[string]any, audience string) error {
 				return fmt.Errorf("%s is no string", name)
 			}
 		}
+	}
+	switch m["role"] {
+	case nil, "prefill", "decode", "both": // a null was refused above
+	default:
+		return fmt.Errorf("role is %.40q", m["role"])
 	}
 	for _, name := range []string{"models", "ranks", "reads"} {
 		v, ok := m[name]

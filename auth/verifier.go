@@ -3,6 +3,7 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -37,6 +38,9 @@ func (c VerifierConfig) Validate() error {
 	var errs []error
 	if c.Issuer == "" {
 		errs = append(errs, errors.New("issuer is empty"))
+	}
+	if strings.Contains(c.Issuer, "|") {
+		errs = append(errs, fmt.Errorf("issuer is %q; want none with a |, which ends it in the names of tenants", c.Issuer))
 	}
 	if typeOf(c.Audience) == "" {
 		errs = append(errs, fmt.Errorf("audience is %q; want %s, %s or %s", c.Audience, ClientAudience, MetadataAudience, AdminAudience))
@@ -119,7 +123,7 @@ func (v *Verifier) authenticate(token string, at moment) (Principal, error) {
 
 // Verify returns the claims of a valid token; of a foreign issuer's those alone that say who it is about. The error is
 // an *Error: InsufficientScope for a valid token without the configured scopes, JWKSStale where keys are too old to
-// tell, else InvalidToken.
+// tell, ReplayCacheFull where too many tokens of single use are under way, else InvalidToken.
 func (v *Verifier) Verify(token string) (*Claims, error) {
 	_, c, err := v.verify(token, present())
 	return c, err
@@ -171,7 +175,7 @@ func (v *Verifier) verify(token string, at moment) (verdict, *Claims, error) {
 	until := c.ExpiresAt.Add(i.Leeway)
 	if i.spent != nil {
 		if err := i.spent.use(c.ID, until, at); err != nil {
-			return verdict{}, nil, invalid(err)
+			return verdict{}, nil, err
 		}
 	}
 	return verdict{who: who, until: until, issuer: i, keys: set}, &c, nil
