@@ -31,21 +31,20 @@ type exchange interface {
 
 // report is what one gateway says of one tenant, and what it is answered.
 type report struct {
-	t      *tenant
-	key    string
-	from   string
-	limits Limits
+	t    *tenant
+	key  string
+	from string
 
-	sum, taken [buckets]int64
-	seen       [buckets]float64 // the gateway's own spent
-	inFlight   int
+	sum, taken [buckets]time.Duration
+	seen       [buckets]time.Duration // the gateway's own owed
+	mine       load
 	// lost says that there was an outage. What was counted alone is not added then: all gateways admitted a whole limit each,
 	// and adding that up would lock the tenant out for as long as the outage has lasted. The largest count holds.
 	lost bool
 
 	known  bool
-	spent  [buckets]float64
-	others int
+	owed   [buckets]time.Duration
+	others load
 }
 
 // Run exchanges counts with other gateways until ctx ends, and then once more, so that nothing is lost with this gateway. It
@@ -58,9 +57,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			if !l.behind.Load() {
-				_ = l.swapAll(context.WithoutCancel(ctx)) // counted, and nobody is left to try again
-			}
+			_, _ = l.swapAll(context.WithoutCancel(ctx)) // counted, and nobody is left to try again
 			return nil
 		case <-tick.C:
 		}
@@ -72,13 +69,17 @@ func (l *Limiter) Run(ctx context.Context) error {
 		if l.shared == nil || now.Before(next) {
 			continue
 		}
-		if err := l.swapAll(ctx); err == nil {
+		told, err := l.swapAll(ctx)
+		switch {
+		case err == nil:
 			wait = 0
 			if l.behind.Swap(false) {
 				l.log.Info("limits: counts are shared again")
 			}
-		} else if ctx.Err() == nil {
-			wait = min(max(2*wait, period), longestWait)
+		case ctx.Err() == nil:
+			if wait = min(max(2*wait, period), longestWait); told > 0 { // a part of a cluster is down: the rest goes on
+				wait = 0
+			}
 			next = time.Now().Add(wait)
 			if !l.behind.Swap(true) {
 				l.log.Warn("limits: each gateway counts alone until the exchange works again", "err", err)
@@ -87,28 +88,38 @@ func (l *Limiter) Run(ctx context.Context) error {
 	}
 }
 
-// swapAll tells of all tenants that have changed.
-func (l *Limiter) swapAll(ctx context.Context) error {
+// swapAll tells of all tenants that have changed, and returns of how many it could.
+func (l *Limiter) swapAll(ctx context.Context) (told int, failed error) {
 	reports := l.collect()
-	if l.shared == nil {
-		return nil
-	}
-	var errs []error
+	unreachable := false
 	for len(reports) > 0 {
-		n := min(batch, len(reports))
-		if len(errs) == 0 { // it is no use to wait for each batch in vain
+		now := reports[:min(batch, len(reports))]
+		reports = reports[len(now):]
+		if !unreachable { // it is no use to wait for each batch in vain
 			limited, cancel := context.WithTimeout(ctx, patience)
-			err := l.shared.swap(limited, reports[:n])
+			err := l.shared.swap(limited, now)
 			cancel()
+			known := count(now)
+			told += known
 			if err != nil {
 				l.failures.Add(1)
-				errs = append(errs, err)
+				failed = errors.Join(failed, err)
+				var refusal interface{ RedisError() } // it answers, so the next batch may fare better
+				unreachable = known == 0 && !errors.As(err, &refusal)
 			}
 		}
-		l.apply(reports[:n])
-		reports = reports[n:]
+		l.apply(now)
 	}
-	return errors.Join(errs...)
+	return told, failed
+}
+
+func count(reports []report) (known int) {
+	for i := range reports {
+		if reports[i].known {
+			known++
+		}
+	}
+	return known
 }
 
 // collect empties the lists of what has changed.
@@ -125,7 +136,9 @@ func (l *Limiter) collect() []report {
 			}
 			t.refillLocked(now)
 			out = append(out, report{
-				t: t, key: t.key, from: t.from, limits: t.limits, sum: t.sum, taken: t.taken, seen: t.spent, inFlight: t.inFlight,
+				t: t, key: t.key, from: t.from, sum: t.sum, taken: t.taken,
+				seen: [buckets]time.Duration{t.all[requests].owed, t.all[tokens].owed},
+				mine: load{t.inFlight, t.all[tokens].reserved},
 				lost: t.lost > 0 && now-t.lost > outage,
 			})
 		}
@@ -145,10 +158,10 @@ func (l *Limiter) apply(reports []report) {
 		t.shard.mu.Lock()
 		if r.known {
 			t.taken, t.lost = r.sum, 0
-			for b := range t.spent {
-				t.spent[b] = max(0, r.spent[b]+float64(t.sum[b]-r.sum[b])) // with what was charged since it was told
+			t.refillLocked(now)
+			for b := range t.all {
+				t.all[b].owed = r.owed[b] + t.sum[b] - r.sum[b] // with what was charged since it was told
 			}
-			t.at = now
 			t.others, t.othersUntil = r.others, now+keep
 		} else {
 			if t.lost == 0 {
@@ -169,7 +182,7 @@ func (l *Limiter) sweep(at time.Time) {
 		for name, t := range s.tenants {
 			t.refillLocked(now)
 			switch {
-			case t.drainedLocked() && (!t.dirty || t.lost > 0):
+			case t.drainedLocked(now) && (!t.dirty || t.lost > 0):
 				s.forgetLocked(name, t)
 			case t.inFlight > 0 && now-t.told >= beat:
 				t.touchLocked()

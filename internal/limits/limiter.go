@@ -57,17 +57,18 @@ func newLimiter(shared exchange, log *slog.Logger) *Limiter {
 type Lease struct {
 	Requests, Tokens Room // once the request was admitted
 
-	l    *Limiter
-	t    *tenant // nil: there is nothing to end
-	cost int
+	l        *Limiter
+	t        *tenant       // nil: there is nothing to end
+	limit    int           // of tokens per minute, as it was admitted with
+	reserved time.Duration // for its tokens
+	log      float64       // of the bucket then
 }
 
 // Admit counts one request of the tenant that began at now, or says why not. expected is how many tokens it may use, as far
-// as is known: they are charged now, and Done charges the rest or gives back. A request with more than a minute's worth
-// of tokens needs a full bucket and leaves debt. A request that is refused costs nothing.
+// as is known: they are reserved, but no more than a minute's worth, until Done charges what was used. A request with more
+// than a minute's worth of tokens needs a full bucket and may leave debt. A request that is refused costs nothing.
 //
-// Admit never waits for other gateways and does not allocate, but for a tenant that it does not know. The limits of the
-// latest call are the tenant's.
+// Admit never waits for other gateways and does not allocate, but for a tenant that it does not know.
 func (l *Limiter) Admit(now time.Time, name string, limits Limits, expected int) (Lease, *Refusal) {
 	if limits == (Limits{}) {
 		return Lease{}, nil
@@ -86,23 +87,23 @@ func (l *Limiter) Admit(now time.Time, name string, limits Limits, expected int)
 		s.tenants[t.name] = t
 	}
 	t.refillLocked(at)
-	t.limits = limits
-	expected = max(expected, 0)
-	which, after, over := t.wantsLocked(at, expected)
+	cost := [buckets]time.Duration{price(1, limits.Requests), min(price(expected, limits.Tokens), full)}
+	which, after, over := t.wantsLocked(at, limits, cost)
+	log := 0.0
 	if !over {
 		t.inFlight++
-		t.chargeLocked(requests, 1)
-		t.chargeLocked(tokens, expected)
-		t.touchLocked()
+		t.chargeLocked(requests, cost[requests])
+		log = t.all[tokens].reserve(cost[tokens])
 	}
-	spent := t.spent
+	t.touchLocked() // of a refusal as well: others may have given back since, and nothing else would have this gateway ask
+	missing := t.missingLocked(at)
 	s.mu.Unlock()
-	left, leftTokens := room(limits.Requests, spent[requests]), room(limits.Tokens, spent[tokens])
+	left, leftTokens := room(limits.Requests, missing[requests]), room(limits.Tokens, missing[tokens])
 	if over {
 		l.refused[which].Add(1)
 		return Lease{}, &Refusal{Limit: which, Max: limits.max(which), After: after, Requests: left, Tokens: leftTokens}
 	}
-	return Lease{Requests: left, Tokens: leftTokens, l: l, t: t, cost: expected}, nil
+	return Lease{Requests: left, Tokens: leftTokens, l: l, t: t, limit: limits.Tokens, reserved: cost[tokens], log: log}, nil
 }
 
 func (l Limits) max(which Limit) int {
@@ -112,7 +113,7 @@ func (l Limits) max(which Limit) int {
 	return l.of(int(which))
 }
 
-// Done ends the request at now: it has used so many tokens, or what was expected if used is below 0. Only the first call
+// Done ends the request at now: it has used so many tokens, or what was reserved if used is below 0. Only the first call
 // counts, and the zero Lease counts nothing. It must not be called from several goroutines at once, nor on a copy as well.
 func (e *Lease) Done(now time.Time, used int) {
 	t := e.t
@@ -120,12 +121,16 @@ func (e *Lease) Done(now time.Time, used int) {
 		return
 	}
 	e.t = nil
+	cost := price(used, e.limit)
+	if used < 0 {
+		cost = e.reserved
+	}
 	t.shard.mu.Lock()
 	defer t.shard.mu.Unlock()
 	t.refillLocked(now.Sub(e.l.began))
-	t.inFlight--
-	if used >= 0 {
-		t.chargeLocked(tokens, used-e.cost)
+	t.chargeLocked(tokens, t.all[tokens].settle(e.reserved, e.log, cost))
+	if t.inFlight--; t.inFlight == 0 {
+		t.all[tokens].reserved = 0 // of fractions, something may be left
 	}
 	t.touchLocked()
 }

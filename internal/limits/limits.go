@@ -7,15 +7,19 @@ import (
 	"time"
 )
 
-// Limits bound one tenant. Zero is no limit.
+// Limits bound one request's tenant. Zero is no limit.
 //
 // What may be had per minute is a bucket: it holds a minute's worth, is full at first, and is refilled evenly. So a tenant
 // that was idle may use a minute's worth at once, and over any time T at most a minute's worth more than is refilled in T.
 // There is no minute that begins, at which everybody comes at once or twice as much is had.
+//
+// Requests of one tenant may come with different limits. Each is held to its own, and all draw from one bucket in
+// proportion: where one with 600 a minute has used 300, half a minute's worth is left to those with 6000 as well, 3000. A
+// request without a limit of some kind uses nothing of that kind. A limit that changes holds for what comes from then on.
 type Limits struct {
 	Requests   int // per minute
 	Tokens     int // per minute, prompts and answers together
-	Concurrent int // requests under way at once
+	Concurrent int // requests of the tenant under way at once, other than those without any limit
 }
 
 // Limit is what a tenant may not exceed.
@@ -46,53 +50,9 @@ type Room struct {
 type Refusal struct {
 	Limit            Limit
 	Max              int           // the limit
-	After            time.Duration // at least a millisecond
+	After            time.Duration // a millisecond to a minute; who owes more than that is refused again then
 	Requests, Tokens Room
 }
 
-const (
-	// busyAfter is when to come back if too many requests are under way: nobody knows when the next one ends.
-	busyAfter = time.Second
-	// rounding is what sums of fractions may be off by.
-	rounding = 1e-6
-)
-
-// The two buckets of a tenant, as indices.
-const (
-	requests = iota
-	tokens
-	buckets
-)
-
-// of returns what the bucket holds when it is full.
-func (l Limits) of(bucket int) int {
-	if bucket == requests {
-		return l.Requests
-	}
-	return l.Tokens
-}
-
-// rate is how fast a bucket of a minute's worth is refilled, per second.
-func rate(perMinute int) float64 { return float64(perMinute) / 60 }
-
-// room describes a bucket of which so much is spent.
-func room(perMinute int, spent float64) Room {
-	if perMinute == 0 {
-		return Room{}
-	}
-	return Room{
-		Limit: perMinute,
-		Left:  max(0, int(float64(perMinute)-spent+rounding)),
-		Full:  refillTime(perMinute, spent),
-	}
-}
-
-// refillTime is how long it takes to refill so much, in whole milliseconds and at least one, unless it is nothing.
-func refillTime(perMinute int, amount float64) time.Duration {
-	if amount <= 0 {
-		return 0
-	}
-	const longest = 1 << 40 // milliseconds; a wait beyond is of no use to anybody
-	ms := min(amount/rate(perMinute)*1000, longest)
-	return (time.Duration(ms) + 1) * time.Millisecond
-}
+// busyAfter is when to come back if too many requests are under way: nobody knows when the next one ends.
+const busyAfter = time.Second

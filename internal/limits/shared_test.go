@@ -2,8 +2,8 @@ package limits
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,120 +23,7 @@ func gateways(t *testing.T, n int, x exchange) []*Limiter {
 
 func TestFakeExchangeConforms(t *testing.T) {
 	x := newFakeExchange(0)
-	conform(t, x, func(d time.Duration) { // outside a bubble, as that has no subtests: the past is moved instead
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		for _, h := range x.hashes {
-			h.at = h.at.Add(-d)
-			for name, g := range h.gateways {
-				g.ends = g.ends.Add(-d)
-				h.gateways[name] = g
-			}
-		}
-	})
-}
-
-// at is one admission.
-type at struct {
-	when    time.Duration
-	gateway int
-}
-
-// most is the most that any one gateway admitted within any time w.
-func most(all []at, gateways int, w time.Duration) int {
-	best := 0
-	for g := range gateways {
-		var mine []time.Duration
-		for _, a := range all {
-			if a.gateway == g {
-				mine = append(mine, a.when)
-			}
-		}
-		for i, j := 0, 0; j < len(mine); j++ {
-			for mine[j]-mine[i] > w {
-				i++
-			}
-			best = max(best, j-i+1)
-		}
-	}
-	return best
-}
-
-// TestOvershootIsBounded has several gateways asked for far more than the limit, steadily and in bursts, at one gateway
-// after the other and at all of them, and holds what all of them admit, over every span of time, to the bound: a minute's
-// worth, and what is refilled, and for each gateway but one what one gateway admits in two exchanges.
-func TestOvershootIsBounded(t *testing.T) {
-	for _, c := range []struct {
-		gateways, perMinute int
-		delay               time.Duration // of the exchange, each way
-		every               time.Duration // between two requests at one gateway
-		burst               int           // requests at once
-		idle                bool          // each gateway is asked in turn, for seconds, and then not
-	}{
-		{gateways: 1, perMinute: 60, every: 5 * time.Millisecond, burst: 1},
-		{gateways: 2, perMinute: 60, every: 5 * time.Millisecond, burst: 1},
-		{gateways: 2, perMinute: 600, delay: 10 * time.Millisecond, every: 3 * time.Millisecond, burst: 1},
-		{gateways: 4, perMinute: 600, delay: 10 * time.Millisecond, every: 10 * time.Millisecond, burst: 1},
-		{gateways: 4, perMinute: 600, delay: 50 * time.Millisecond, every: 7 * time.Millisecond, burst: 2},
-		{gateways: 3, perMinute: 60, delay: time.Millisecond, every: time.Second, burst: 100},
-		{gateways: 8, perMinute: 6000, delay: 5 * time.Millisecond, every: 5 * time.Millisecond, burst: 1},
-		{gateways: 4, perMinute: 600, delay: 5 * time.Millisecond, every: 5 * time.Millisecond, burst: 1, idle: true},
-	} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				all := gateways(t, c.gateways, newFakeExchange(c.delay))
-				limits := Limits{Requests: c.perMinute}
-				random := rand.New(rand.NewPCG(1, 2))
-				next := make([]time.Duration, c.gateways)
-				for i := range next {
-					next[i] = time.Duration(random.Int64N(int64(c.every) + 1))
-				}
-				began := time.Now()
-				var admitted []at
-				const length = 65 * time.Second
-				for now := time.Duration(0); now < length; now = time.Since(began) {
-					soonest := 0
-					for i := range next {
-						if next[i] < next[soonest] {
-							soonest = i
-						}
-					}
-					if wait := next[soonest] - now; wait > 0 {
-						time.Sleep(wait)
-					}
-					when := next[soonest]
-					next[soonest] += c.every/2 + time.Duration(random.Int64N(int64(c.every)))
-					if c.idle && int(when/(7*time.Second))%c.gateways != soonest {
-						continue
-					}
-					for range c.burst {
-						e, no := all[soonest].Admit(time.Now(), "tenant", limits, 0)
-						if no == nil {
-							admitted = append(admitted, at{when, soonest})
-							e.Done(time.Now(), 0)
-						}
-					}
-				}
-				within := 2 * (period + 2*c.delay)
-				over := (c.gateways - 1) * most(admitted, c.gateways, within)
-				worst := 0
-				for i := range admitted {
-					for j := i; j < len(admitted); j += 7 {
-						span := (admitted[j].when - admitted[i].when).Seconds()
-						beyond := j - i + 1 - c.perMinute - int(rate(c.perMinute)*span+1)
-						worst = max(worst, beyond)
-					}
-				}
-				t.Logf("%d admitted; at most %d beyond the bucket, of %d that the bound allows", len(admitted), worst, over)
-				if worst > over {
-					t.Errorf("%d more than the bucket were admitted; the bound is %d", worst, over)
-				}
-				if want := int(float64(c.perMinute) + rate(c.perMinute)*(length.Seconds()-5)); len(admitted) < want && !c.idle {
-					t.Errorf("%d were admitted; want at least %d", len(admitted), want)
-				}
-			})
-		})
-	}
+	conform(t, x, x.step)
 }
 
 func TestConcurrencyIsShared(t *testing.T) {
@@ -160,7 +47,7 @@ func TestConcurrencyIsShared(t *testing.T) {
 		if _, ok := admit(dead); !ok {
 			t.Fatal("refused")
 		}
-		_ = dead.swapAll(t.Context()) // and it never says anything again
+		_, _ = dead.swapAll(t.Context()) // and it never says anything again
 		time.Sleep(2 * period)
 		e, ok := admit(all[1]) // the first of a tenant that it does not know
 		if !ok {
@@ -271,7 +158,7 @@ func TestLostAnswersCountOnce(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * time.Second)
-		left := max(0, charged-rate(limits.Tokens)*time.Since(began).Seconds())
+		left := charged - float64(limits.Tokens)*time.Since(began).Minutes()
 		for i, l := range all {
 			s := &l.shards[0]
 			for j := range l.shards {
@@ -281,7 +168,7 @@ func TestLostAnswersCountOnce(t *testing.T) {
 			}
 			e, no := l.Admit(time.Now(), "tenant", limits, 0)
 			s.mu.Lock()
-			spent := s.tenants["tenant"].spent[tokens]
+			spent := s.tenants["tenant"].all[tokens].owed.Minutes() * float64(limits.Tokens)
 			s.mu.Unlock()
 			e.Done(time.Now(), 0)
 			if no != nil || spent < left-1000 || spent > left+1000 { // as long as an exchange takes, nothing is refilled
@@ -316,4 +203,137 @@ func TestLastCountsAreTold(t *testing.T) {
 			t.Error("the bucket is full again")
 		}
 	})
+}
+
+// TestRefusedGatewayAsksAgain has a gateway that knows of another's reservation refuse: it hears that it has ended, and asks
+// no more than once each period.
+func TestRefusedGatewayAsksAgain(t *testing.T) {
+	for _, expected := range []int{600, 1 << 30} {
+		t.Run(strconv.Itoa(expected), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newFakeExchange(time.Millisecond)
+				all := gateways(t, 2, x)
+				limits := Limits{Tokens: 600}
+				first, no := all[0].Admit(time.Now(), "t", limits, expected)
+				if no != nil {
+					t.Fatal(no)
+				}
+				refused := func() bool {
+					e, no := all[1].Admit(time.Now(), "t", limits, 100)
+					e.Done(time.Now(), 0)
+					return no != nil
+				}
+				time.Sleep(2 * period)
+				_ = refused() // it is not known there yet
+				time.Sleep(2 * period)
+				before := x.asked
+				for range 100 {
+					if !refused() {
+						t.Fatal("what the other gateway has reserved is not known")
+					}
+					time.Sleep(period / 100)
+				}
+				if n := x.asked - before; n > 3 {
+					t.Errorf("%d exchanges for 100 refusals within one period", n)
+				}
+				first.Done(time.Now(), 10)
+				for range 4 { // two exchanges
+					_ = refused()
+					time.Sleep(period / 2)
+				}
+				if refused() {
+					t.Error("what was given back is not known two exchanges later")
+				}
+			})
+		})
+	}
+}
+
+// TestFreedConcurrencyIsKnown is the same of requests at once, and has the gateway that refuses forget nothing meanwhile.
+func TestFreedConcurrencyIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := gateways(t, 2, newFakeExchange(time.Millisecond))
+		limits := Limits{Requests: 60_000, Concurrent: 4}
+		var held []Lease
+		for range 4 {
+			e, _ := all[0].Admit(time.Now(), "t", limits, 0)
+			held = append(held, e)
+		}
+		e, no := all[1].Admit(time.Now(), "t", limits, 0)
+		if no != nil {
+			t.Fatal(no)
+		}
+		time.Sleep(2 * period)
+		e.Done(time.Now(), 0)
+		refused := func() bool {
+			e, no := all[1].Admit(time.Now(), "t", limits, 0)
+			e.Done(time.Now(), 0)
+			return no != nil
+		}
+		for range 100 {
+			time.Sleep(keep / 10)
+			if !refused() {
+				t.Fatal("four that are under way were forgotten")
+			}
+		}
+		for i := range held {
+			held[i].Done(time.Now(), 0)
+		}
+		for range 4 { // two exchanges
+			_ = refused()
+			time.Sleep(period / 2)
+		}
+		if refused() {
+			t.Error("what came free is not known two exchanges later")
+		}
+	})
+}
+
+// TestReservationsEndWithTheirGateway has one die with a minute's worth reserved.
+func TestReservationsEndWithTheirGateway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFakeExchange(time.Millisecond)
+		all := gateways(t, 1, x)
+		dead := newLimiter(x, quiet())
+		limits := Limits{Tokens: 60_000}
+		if _, no := dead.Admit(time.Now(), "t", limits, 1<<30); no != nil {
+			t.Fatal(no)
+		}
+		_, _ = dead.swapAll(t.Context())
+		e, _ := all[0].Admit(time.Now(), "t", limits, 1)
+		e.Done(time.Now(), 1)
+		time.Sleep(2 * period)
+		if _, no := all[0].Admit(time.Now(), "t", limits, 60_000); no == nil {
+			t.Fatal("what the other one reserved is not known")
+		}
+		time.Sleep(keep)
+		_, _ = all[0].Admit(time.Now(), "t", limits, 60_000) // and it asks
+		time.Sleep(2 * period)
+		if _, no := all[0].Admit(time.Now(), "t", limits, 60_000); no != nil {
+			t.Errorf("%v after its death: %+v", keep, no)
+		}
+	})
+}
+
+// TestFault69Limits sets the exchange's clock by an hour while two gateways use a tenant's limit up: nobody is charged
+// twice, and at most a minute's worth is had in addition.
+func TestFault69Limits(t *testing.T) {
+	for name, by := range map[string]time.Duration{"back": -time.Hour, "forward": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newFakeExchange(time.Millisecond)
+				all := gateways(t, 2, x)
+				limits := Limits{Requests: 600}
+				sum := func(n []int) int { return n[0] + n[1] }
+				_ = use(all, limits, time.Minute) // the bucket is empty
+				x.step(by)
+				if n := sum(use(all, limits, time.Minute)); n < 560 || n > 640+600 || by < 0 && n > 640 {
+					t.Errorf("in the minute after the step %d were admitted; want 600, and a minute's worth more if it went forward", n)
+				}
+				if n := sum(use(all, limits, time.Minute)); n < 560 || n > 640 {
+					t.Errorf("in the next minute %d were admitted; want 600", n)
+				}
+			})
+		})
+	}
 }

@@ -7,25 +7,30 @@ import (
 
 // tenant is what one gateway knows of one tenant. Its shard's lock guards it.
 type tenant struct {
-	shard  *shard
-	name   string
-	limits Limits // the latest that it came with
+	shard *shard
+	name  string
 
-	at    time.Duration    // when spent was right; since the limiter's beginning
-	spent [buckets]float64 // what is missing in each bucket, by all gateways as far as is known; above a minute's worth it is debt
+	at  time.Duration   // when the buckets were right; since the limiter's beginning
+	all [buckets]bucket // owed by all gateways, as far as is known; reserved here
 
 	inFlight    int           // here
-	others      int           // at other gateways
-	othersUntil time.Duration // when others is too old to be believed
+	others      load          // at other gateways
+	othersUntil time.Duration // when that is too old to be believed
 
 	// What the exchange needs.
-	key   string         // of this tenant, for all gateways
-	from  string         // whose sums these are: this gateway's, of this tenant's present stay in memory
-	sum   [buckets]int64 // all that was ever charged here, less what was given back
-	taken [buckets]int64 // of sum, what the exchange is known to have taken
-	dirty bool           // it is in its shard's list
-	told  time.Duration  // when it was last told of
-	lost  time.Duration  // the first exchange that failed since one went well; 0 if none
+	key   string                 // of this tenant, for all gateways
+	from  string                 // whose sums these are: this gateway's, of this tenant's present stay in memory
+	sum   [buckets]time.Duration // all that was ever charged here
+	taken [buckets]time.Duration // of sum, what the exchange is known to have taken
+	dirty bool                   // it is in its shard's list
+	told  time.Duration          // when it was last told of
+	lost  time.Duration          // the first exchange that failed since one went well; 0 if none
+}
+
+// load is what requests under way take up. It ends with their gateway.
+type load struct {
+	inFlight int
+	reserved time.Duration // tokens
 }
 
 // shard is a part of the tenants, so that requests of different tenants seldom wait for each other.
@@ -36,7 +41,7 @@ type shard struct {
 	_       [64]byte  // shards are an array: no two locks in one cache line
 }
 
-// touchLocked has the tenant told of at the next exchange.
+// touchLocked has the tenant told of, and asked after, at the next exchange.
 func (t *tenant) touchLocked() {
 	if !t.dirty {
 		t.dirty = true
@@ -46,58 +51,50 @@ func (t *tenant) touchLocked() {
 
 // refillLocked brings the buckets to the time now.
 func (t *tenant) refillLocked(now time.Duration) {
-	dt := (now - t.at).Seconds()
+	dt := now - t.at
 	if dt <= 0 { // requests that arrive at one time may come here in any order
 		return
 	}
 	t.at = now
-	for b := range t.spent {
-		switch holds := t.limits.of(b); {
-		case holds == 0: // there was a limit before
-			t.spent[b] = 0
-		case t.spent[b] > 0:
-			t.spent[b] = max(0, t.spent[b]-rate(holds)*dt)
-		}
-	}
+	t.all[requests].refill(dt, 0)
+	t.all[tokens].refill(dt, t.othersLocked(now).reserved)
 }
 
-// chargeLocked spends from a bucket, or gives back.
-func (t *tenant) chargeLocked(bucket, n int) {
-	if t.limits.of(bucket) == 0 {
-		return
-	}
-	t.spent[bucket] = max(0, t.spent[bucket]+float64(n))
-	t.sum[bucket] += int64(n)
+// chargeLocked takes from a bucket.
+func (t *tenant) chargeLocked(bucket int, d time.Duration) {
+	t.all[bucket].owed += d
+	t.sum[bucket] += d
 }
 
-// othersLocked is how many requests other gateways are known to have under way.
-func (t *tenant) othersLocked(now time.Duration) int {
+// othersLocked is what other gateways are known to have under way.
+func (t *tenant) othersLocked(now time.Duration) load {
 	if now > t.othersUntil {
-		return 0
+		return load{}
 	}
 	return t.others
 }
 
-// wantsLocked returns the limit that one more request with so many tokens would exceed, and when it would not.
-func (t *tenant) wantsLocked(now time.Duration, cost int) (Limit, time.Duration, bool) {
-	if c := t.limits.Concurrent; c > 0 && t.inFlight+t.othersLocked(now) >= c {
+// missingLocked is what the buckets lack.
+func (t *tenant) missingLocked(now time.Duration) [buckets]time.Duration {
+	r, k := &t.all[requests], &t.all[tokens]
+	return [buckets]time.Duration{r.owed, k.owed + k.reserved + t.othersLocked(now).reserved}
+}
+
+// wantsLocked returns the limit that one more request with these prices would exceed, and when to try again.
+func (t *tenant) wantsLocked(now time.Duration, limits Limits, cost [buckets]time.Duration) (Limit, time.Duration, bool) {
+	if c := limits.Concurrent; c > 0 && t.inFlight+t.othersLocked(now).inFlight >= c {
 		return Concurrent, busyAfter, true
 	}
-	for b, n := range [buckets]int{requests: 1, tokens: cost} {
-		holds := t.limits.of(b)
-		if holds == 0 {
-			continue
-		}
-		// What is larger than the bucket could never be had: it may have a full bucket, and leaves it in debt.
-		over := t.spent[b] + float64(min(n, holds)) - float64(holds)
-		if over > rounding {
-			return Limit(b), refillTime(holds, over), true
+	missing := t.missingLocked(now)
+	for b := range cost {
+		if wait := missing[b] + cost[b] - full; limits.of(b) > 0 && wait > 0 {
+			return Limit(b), min(millis(wait), full), true
 		}
 	}
 	return 0, 0, false
 }
 
 // drainedLocked reports whether there is nothing to remember of the tenant.
-func (t *tenant) drainedLocked() bool {
-	return t.inFlight == 0 && t.spent == [buckets]float64{}
+func (t *tenant) drainedLocked(now time.Duration) bool {
+	return t.inFlight == 0 && t.othersLocked(now) == load{} && t.missingLocked(now) == [buckets]time.Duration{}
 }
