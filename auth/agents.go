@@ -87,13 +87,13 @@ func (p Principal) mayRead(want Wanted) bool {
 	}
 	switch want.Role {
 	case "":
-		return p.Role != "" || want.Engine == "" && len(p.Reads) > 0
+		return p.Role == "prefill" || p.Role == "decode" || p.Role == "both" || want.Engine == "" && len(p.Reads) > 0
 	case "prefill":
 		return p.Role == "decode" || p.Role == "both"
 	case "decode":
 		return p.Role == "prefill" || p.Role == "both"
 	case "both":
-		return p.Role != ""
+		return p.Role == "prefill" || p.Role == "decode" || p.Role == "both"
 	}
 	return false
 }

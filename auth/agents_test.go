@@ -41,6 +41,7 @@ func TestFault41AgentsRights(t *testing.T) {
 		name, token, action, engine, role string
 		want                              int
 	}{
+		{"a role that is none reads both", agent("x", "", nil, "read"), "read", "both-0", "both", 403},
 		{"own engine", p0, "write", "prefill-0", "", 200},
 		{"other engine", p0, "write", "prefill-1", "", 403},
 		{"write without scope", agent("prefill-0", "prefill", nil, "read"), "write", "prefill-0", "", 403},
@@ -114,6 +115,17 @@ func TestMintRefusesWhatWouldNotBeUnderstood(t *testing.T) {
 	}
 	if _, err := Mint(key.Public(), good); err == nil {
 		t.Error("a public key minted")
+	}
+}
+
+// TestFault41RolesAreThree: a bearer of a role that is none reads nothing for the sake of it.
+func TestFault41RolesAreThree(t *testing.T) {
+	for role, want := range map[string]bool{"prefill": true, "decode": true, "both": true, "": false, "router": false, "Both": false} {
+		for _, of := range []string{"", "both"} {
+			if got := (Principal{Engine: "x", Role: role}).mayRead(Wanted{Engine: "y", Role: of}); got != want {
+				t.Errorf("role %q reads one of role %q: %t; want %t", role, of, got, want)
+			}
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ type binding struct {
 	Key         []byte `msgpack:"key"` // Ed25519
 	Incarnation `msgpack:",inline"`
 	Rank        Rank   `msgpack:"rank"`
+	Role        Role   `msgpack:"role"`
 	Until       int64  `msgpack:"until_ms"` // since 1970
 	KeyID       string `msgpack:"kid"`      // of the gateway
 	Signature   []byte `msgpack:"sig"`
@@ -36,7 +37,7 @@ type binding struct {
 
 // bind returns the gateway's signed word that key may vouch for the record's rank.
 func bind(v Voucher, rec Record, key ed25519.PublicKey, until time.Time) ([]byte, error) {
-	b := binding{Key: key, Incarnation: rec.Incarnation, Rank: rec.Rank, Until: until.UnixMilli()}
+	b := binding{Key: key, Incarnation: rec.Incarnation, Rank: rec.Rank, Role: rec.Role, Until: until.UnixMilli()}
 	plain, err := msgpack.Marshal(&b)
 	if err != nil {
 		return nil, fmt.Errorf("binding: %w", err)
@@ -59,6 +60,9 @@ func parseBinding(b []byte) (_ binding, payload []byte, err error) {
 	if err != nil {
 		return binding{}, nil, fmt.Errorf("binding: %w", err)
 	}
+	if err := checkMaps(b); err != nil {
+		return binding{}, nil, fmt.Errorf("binding: %w", err)
+	}
 	var out binding
 	if err := msgpack.Unmarshal(b, &out); err != nil {
 		return binding{}, nil, fmt.Errorf("binding: %w", err)
@@ -67,6 +71,23 @@ func parseBinding(b []byte) (_ binding, payload []byte, err error) {
 		return binding{}, nil, fmt.Errorf("binding: key is %d bytes; want %d", len(out.Key), ed25519.PublicKeySize)
 	}
 	return out, append([]byte(bindingContext), plain...), nil
+}
+
+// Believed returns until when the record may be believed by whoever has received it at now: to the end of its lease, counted
+// from then, and of the binding of its agent's key, if it is an agent's.
+func (r Record) Believed(now time.Time) time.Time {
+	end := now.Add(r.Lifetime())
+	if len(r.Binding) == 0 {
+		return end
+	}
+	b, _, err := parseBinding(r.Binding)
+	if err != nil {
+		return now
+	}
+	if until := time.UnixMilli(b.Until); until.Before(end) {
+		return until
+	}
+	return end
 }
 
 // boundKey returns the key that a gateway which v trusts has bound to the record's rank.
@@ -79,8 +100,8 @@ func boundKey(v Voucher, rec Record, now time.Time) (ed25519.PublicKey, error) {
 		return nil, fmt.Errorf("binding: %w", err)
 	}
 	switch {
-	case b.Incarnation != rec.Incarnation || b.Rank != rec.Rank:
-		return nil, fmt.Errorf("binding is for %s rank %v", b.ID(), b.Rank)
+	case b.Incarnation != rec.Incarnation || b.Rank != rec.Rank || b.Role != rec.Role:
+		return nil, fmt.Errorf("binding is for %s rank %v, role %.40q", b.ID(), b.Rank, string(b.Role))
 	case now.UnixMilli() >= b.Until:
 		return nil, fmt.Errorf("binding ended at %v", time.UnixMilli(b.Until).UTC())
 	}

@@ -10,11 +10,32 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Marshal returns the record as msgpack. Equal records give equal bytes.
+// Marshal returns the record as msgpack. Equal records give equal bytes. A record that was changed and still has the bytes
+// that it was decoded from is an error.
 func Marshal(rec Record) ([]byte, error) {
-	if rec.Encoded != nil {
-		return rec.Encoded, nil
+	if rec.Encoded == nil {
+		return encode(rec)
 	}
+	was := Record{}
+	if err := msgpack.Unmarshal(rec.Encoded, &was); err != nil {
+		return nil, fmt.Errorf("metadata: engine %s rank %v: encode: %w", rec.Engine, rec.Rank, err)
+	}
+	before, err := encode(was)
+	if err != nil {
+		return nil, err
+	}
+	now, err := encode(rec)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(before, now) {
+		return nil, fmt.Errorf("metadata: engine %s rank %v: encode: the record was changed, and Encoded is what it was before", rec.Engine, rec.Rank)
+	}
+	return rec.Encoded, nil
+}
+
+// encode returns the record as this version encodes it.
+func encode(rec Record) ([]byte, error) {
 	rec.Published, rec.Expires = rec.Published.UTC(), rec.Expires.UTC()
 	b, err := msgpack.Marshal(&rec)
 	if err != nil {
@@ -46,6 +67,9 @@ func decode(b []byte) (Record, error) {
 	if _, err := signedPart(b); err != nil { // refuses doubled fields
 		return Record{}, err
 	}
+	if err := checkMaps(b); err != nil {
+		return Record{}, err
+	}
 	var head struct {
 		Version int `msgpack:"v"`
 	}
@@ -64,12 +88,55 @@ func decode(b []byte) (Record, error) {
 		return Record{}, err
 	}
 	if len(rec.Signature) > 0 { // its signature is of these bytes
-		if again, err := Marshal(rec); err != nil || !bytes.Equal(again, b) {
+		if again, err := encode(rec); err != nil || !bytes.Equal(again, b) {
 			rec.Encoded = bytes.Clone(b)
 		}
 	}
 	return rec, nil
 }
+
+// checkMaps refuses an encoded record in which a list stands for one of its parts: the decoder would take the parts' fields
+// by their order, which this format does not have.
+func checkMaps(b []byte) error {
+	wrong := ""
+	each := func(parent string, value []byte) {
+		s := scanner{b: value}
+		n, ok := s.arrayHead()
+		for range n {
+			ok = ok && s.pos < len(value) && isMap(value[s.pos]) && s.value(1) == nil
+		}
+		if !ok {
+			wrong = parent
+		}
+	}
+	_, err := eachField(b, func(name string, _, value []byte) {
+		switch name {
+		case "rank", "size", "process", "layout":
+			if !isMap(value[0]) {
+				wrong = name
+				return
+			}
+		}
+		if name != "layout" {
+			return
+		}
+		_, err := eachField(value, func(part string, _, value []byte) {
+			if (part == "regions" || part == "groups") && value[0] != 0xc0 { // nil
+				each(part, value)
+			}
+		})
+		if err != nil {
+			wrong = name
+		}
+	})
+	if err == nil && wrong != "" {
+		err = fmt.Errorf("%s is not made of maps", wrong)
+	}
+	return err
+}
+
+// isMap reports whether an encoding that begins with this byte is a map's.
+func isMap(code byte) bool { return code&0xf0 == 0x80 || code == 0xde || code == 0xdf }
 
 // payload returns what a signature of the record is to cover: its encoding without key id, signature and binding.
 func (r Record) payload() ([]byte, error) {
@@ -103,7 +170,7 @@ func (r Record) Verify(v Voucher) error {
 
 // UnmarshalSigned decodes a record and checks its signature, as Verify does, over the bytes as they came, so that
 // fields which this version does not know are covered too. It refuses a record that ended more than a day ago: nobody
-// keeps one so long, but somebody may bring one back.
+// keeps one so long, but somebody may bring one back. Nor does it believe one that is to live for more than a day.
 func UnmarshalSigned(b []byte, v Voucher) (Record, error) {
 	rec, err := Unmarshal(b)
 	if err != nil {
@@ -111,6 +178,9 @@ func UnmarshalSigned(b []byte, v Voucher) (Record, error) {
 	}
 	if now := time.Now(); rec.Expires.Before(now.Add(-fenceKept)) {
 		return Record{}, fmt.Errorf("metadata: engine %s rank %v: ended at %v, long ago", rec.Engine, rec.Rank, rec.Expires)
+	}
+	if rec.Lifetime() > fenceKept {
+		return Record{}, fmt.Errorf("metadata: engine %s rank %v: lives %v; want at most %v", rec.Engine, rec.Rank, rec.Lifetime(), fenceKept)
 	}
 	return rec, rec.verify(v, b)
 }

@@ -105,7 +105,7 @@ type Record struct {
 	Binding []byte `msgpack:"binding,omitempty" json:"binding,omitempty"`
 
 	// Encoded is the record as whoever signed it encoded it, if this version would encode it in other bytes; else nil.
-	// Marshal returns it, so whoever changes a field must clear it.
+	// Marshal returns it, so whoever changes a field must clear it; Marshal refuses where that was forgotten.
 	Encoded []byte `msgpack:"-" json:"-"`
 }
 

@@ -53,7 +53,7 @@ func (s *scanner) value(depth int) error {
 	case b <= 0x7f, b >= 0xe0, b == 0xc0, b == 0xc2, b == 0xc3: // small integers, nil, booleans
 		return nil
 	case b <= 0x8f:
-		return s.elements(2*int(b&0x0f), depth)
+		return s.pairs(int(b&0x0f), depth)
 	case b <= 0x9f:
 		return s.elements(int(b&0x0f), depth)
 	case b <= 0xbf:
@@ -114,9 +114,66 @@ func (s *scanner) counted(width int, pairs bool, depth int) error {
 		return fmt.Errorf("%d elements; want at most %d", n, maxElements)
 	}
 	if pairs {
-		n *= 2
+		return s.pairs(n, depth)
 	}
 	return s.elements(n, depth)
+}
+
+// fewKeys is up to how many keys of a map are compared with each other rather than looked up.
+const fewKeys = 32
+
+// pairs steps over n keys and values. A key that occurs twice is an error: readers disagree about it.
+func (s *scanner) pairs(n, depth int) error {
+	var room [fewKeys][]byte
+	few := room[:0]
+	var many map[string]struct{}
+	if n > fewKeys {
+		many = make(map[string]struct{}, min(n, len(s.b)-s.pos))
+	}
+	for range n {
+		key, err := s.key(depth)
+		if err != nil {
+			return err
+		}
+		if many != nil {
+			if _, ok := many[string(key)]; ok {
+				return fmt.Errorf("key %.40q occurs twice", key)
+			}
+			many[string(key)] = struct{}{}
+		} else {
+			for _, old := range few {
+				if string(old) == string(key) {
+					return fmt.Errorf("key %.40q occurs twice", key)
+				}
+			}
+			few = append(few, key)
+		}
+		if err := s.value(depth + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// key steps over one key of a map. It returns the text of one that is text, however long its length is written, else its
+// encoding.
+func (s *scanner) key(depth int) ([]byte, error) {
+	start := s.pos
+	if err := s.value(depth + 1); err != nil {
+		return nil, err
+	}
+	head := 0
+	switch c := s.b[start]; {
+	case c&0xe0 == 0xa0:
+		head = 1
+	case c == 0xd9:
+		head = 2
+	case c == 0xda:
+		head = 3
+	case c == 0xdb:
+		head = 5
+	}
+	return s.b[start+head : s.pos], nil
 }
 
 func (s *scanner) elements(n, depth int) error {
@@ -170,6 +227,24 @@ func (s *scanner) mapHead() (int, error) {
 		return s.number(4)
 	}
 	return 0, errors.New("not a map")
+}
+
+// arrayHead steps over the head of an array and returns its number of elements.
+func (s *scanner) arrayHead() (n int, ok bool) {
+	c, err := s.next(1)
+	switch {
+	case err != nil:
+		return 0, false
+	case c[0]&0xf0 == 0x90:
+		return int(c[0] & 0x0f), true
+	case c[0] == 0xdc:
+		n, err = s.number(2)
+	case c[0] == 0xdd:
+		n, err = s.number(4)
+	default:
+		return 0, false
+	}
+	return n, err == nil
 }
 
 // text steps over a string and returns it.
