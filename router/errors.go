@@ -65,6 +65,8 @@ type httpError struct {
 	Challenge  string        // www-authenticate; "": not sent
 	Err        error         // the cause, for the log
 	Subject    string        // whom the credentials name, for the log; "": nobody is known
+	Tenant     string        // under whom the caller's use is counted, for the log; "": nobody is known
+	Model      string        // for the log, where it is known who asked for it; it is one that is served
 }
 
 // Error is what the log shows.

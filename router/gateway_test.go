@@ -233,5 +233,5 @@ func (f fakeClients) Authenticate(authorization string) (auth.Principal, error) 
 	if authorization != "Bearer good" {
 		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken}
 	}
-	return auth.Principal{Subject: "someone", Models: f.models}, nil
+	return auth.Principal{Subject: "someone", Tenant: "team", Models: f.models}, nil
 }

@@ -82,8 +82,15 @@ func (r *Router) refuse(c *fiber.Ctx, err error) error {
 
 // handle serves one request.
 func (r *Router) handle(c *fiber.Ctx) (err error) {
+	var lease Lease // until x has it
+	var x *exchange
 	defer func() {
 		if v := recover(); v != nil {
+			if x != nil { // whatever it holds comes free
+				x.panicked(v)
+			} else if lease != nil {
+				lease.Done(0)
+			}
 			r.log.Error("panic at the edge", "panic", v, "stack", stack())
 			c.Response().Reset()
 			err = r.fail(c, errInternal(nil))
@@ -124,19 +131,21 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		return r.fail(c, errNoModel(b.model))
 	}
 	if !who.Permits(m.name) {
-		e := errForbidden(fmt.Errorf("may not name the model %s", m.name))
-		e.Subject = who.Subject
-		return r.fail(c, e)
+		return r.fail(c, errForbidden(fmt.Errorf("may not name the model %s", m.name)).of(who, m.name))
 	}
 	path := pathCompletions
 	if shape == shapeChat {
 		path = pathChat
 	}
-	lease, e := r.admit(c, who, b)
-	if e != nil {
-		return r.fail(c, e)
+	if r.parts.Limits != nil {
+		var allowed Allowance
+		lease, allowed = r.parts.Limits.Admit(who, b.expected())
+		allowed.tell(c.Response().Header.Set)
+		if lease == nil && allowed.Over != "" {
+			return r.fail(c, errOverLimit(allowed).of(who, m.name))
+		}
 	}
-	x := r.newExchange(m, b, path, arrived)
+	x = r.newExchange(m, b, path, arrived)
 	x.lease = lease
 	x.sum.RequestID = requestID(h)
 	x.sum.Subject = who.Subject
@@ -195,19 +204,6 @@ func (r *Router) authenticate(c *fiber.Ctx) (principal, *httpError) {
 		return p, nil
 	}
 	return principal{}, errRefused(err)
-}
-
-// admit holds the caller to its limits, and says in the answer's head what is left of them.
-func (r *Router) admit(c *fiber.Ctx, who principal, b *body) (Lease, *httpError) {
-	if r.parts.Limits == nil {
-		return nil, nil
-	}
-	lease, allowed := r.parts.Limits.Admit(who, b.expected())
-	allowed.tell(c.Response().Header.Set)
-	if lease == nil && allowed.Over != "" {
-		return nil, errOverLimit(allowed)
-	}
-	return lease, nil
 }
 
 // contentType wants JSON, as the bytes of a body are not looked at otherwise.
@@ -299,7 +295,7 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
 	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(fiber.HeaderXRequestID)),
 		"method", c.Method(), "path", clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
-		"status", e.Status, "reason", e.Reason, "err", e.Err)
+		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason, "err", e.Err)
 	return nil
 }
 

@@ -77,6 +77,12 @@ func errOverLimit(a Allowance) *httpError {
 	return e
 }
 
+// of has the log tell who was refused which model.
+func (e *httpError) of(who principal, model string) *httpError {
+	e.Subject, e.Tenant, e.Model = who.Subject, who.Tenant, model
+	return e
+}
+
 // errRefused answers credentials that were not accepted. The body is the same whatever was wrong with them.
 func errRefused(err error) *httpError {
 	status := http.StatusUnauthorized

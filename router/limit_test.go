@@ -113,7 +113,8 @@ func TestFault63OverLimit(t *testing.T) {
 			if got := <-refused; got != "429 "+row.reason || len(refused) != 0 {
 				t.Errorf("counted %q and %d more", got, len(refused))
 			}
-			if text := log.String(); strings.Count(text, "msg=refused") != 1 || !strings.Contains(text, "remote=127.0.0.1:") {
+			if text := log.String(); strings.Count(text, "msg=refused") != 1 || !strings.Contains(text, "remote=127.0.0.1:") ||
+				!strings.Contains(text, "subject=someone tenant=team model=tiny status=429 reason="+row.reason) {
 				t.Errorf("want one line, with who it was:\n%s", text)
 			}
 		})
@@ -302,7 +303,7 @@ func TestFault30To37Answers(t *testing.T) {
 type anyToken struct{}
 
 func (anyToken) Authenticate(authorization string) (auth.Principal, error) {
-	return auth.Principal{Subject: strings.TrimPrefix(authorization, "Bearer "), Models: []string{"other"}}, nil
+	return auth.Principal{Subject: strings.TrimPrefix(authorization, "Bearer "), Tenant: "team", Models: []string{"other"}}, nil
 }
 
 // TestFault30SeveralAuthorizations: which of two headers counts is not for the gateway to choose.
@@ -335,7 +336,7 @@ func TestFault17ModelNotPermitted(t *testing.T) {
 		t.Errorf("status %d, %s", r.Status, r.Body)
 	}
 	if text := log.String(); strings.Count(text, "msg=refused") != 1 || !strings.Contains(text, "level=WARN msg=refused") ||
-		!strings.Contains(text, "subject=alice status=403 reason=forbidden") {
+		!strings.Contains(text, "subject=alice tenant=team model=tiny status=403 reason=forbidden") {
 		t.Errorf("the log says %s", text)
 	}
 }

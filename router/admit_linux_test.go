@@ -1,0 +1,54 @@
+package router
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/internal/limits"
+)
+
+// fakeConn panics when the router begins to watch it, once.
+type fakeConn struct {
+	net.Conn
+	panicked *bool
+}
+
+func (c fakeConn) NetConn() net.Conn {
+	if !*c.panicked {
+		*c.panicked = true
+		panic("a fault of the connection")
+	}
+	return c.Conn
+}
+
+// TestPanicKeepsNoSlot has the edge panic behind the admission: the request's slot comes free, and it is under way no more.
+func TestPanicKeepsNoSlot(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	l := newCounted(limits.Limits{Concurrent: 1})
+	g := start(t, s.cfg, Parts{Limits: l})
+	app := g.r.edge()
+	app.Handler() // readies it
+	server, client := net.Pipe()
+	defer client.Close()
+	served := make(chan error, 1)
+	go func() { served <- app.Server().ServeConn(fakeConn{server, new(bool)}) }()
+	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	go fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		pathCompletions, len(plainBody), plainBody)
+	answer := make([]byte, 64)
+	n, err := client.Read(answer)
+	if err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 500") {
+		t.Errorf("got %q, %v; want 500", answer[:n], err)
+	}
+	client.Close()
+	<-served
+	l.ended(t, 1)
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		t.Errorf("the next request: %d %s", r.Status, r.Body)
+	}
+}
