@@ -15,12 +15,7 @@ import (
 func openRedis(t *testing.T) (*redistest.Server, *redisExchange) {
 	t.Helper()
 	server := redistest.Start(t)
-	db, err := redisdb.Open(redisdb.Config{Address: server.Address()}, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return server, &redisExchange{db: db, prefix: "test:limits:"}
+	return server, open(t, redisdb.Config{Address: server.Address()})
 }
 
 func TestRedisConforms(t *testing.T) {

@@ -337,3 +337,29 @@ func TestFault69Limits(t *testing.T) {
 		})
 	}
 }
+
+// TestNobodyWaitsForTheExchange has an exchange hang: requests come and go, without any time passing.
+func TestNobodyWaitsForTheExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFakeExchange(time.Hour)
+		l := gateways(t, 1, x)[0]
+		limits := Limits{Requests: 60, Tokens: 6000, Concurrent: 2}
+		e, _ := l.Admit(time.Now(), "t", limits, 1)
+		e.Done(time.Now(), 1)
+		time.Sleep(2 * period) // the exchange is under way
+		began := time.Now()
+		for i := range 59 {
+			e, no := l.Admit(time.Now(), "t", limits, 100)
+			if no != nil {
+				t.Fatalf("request %d: %+v", i, no)
+			}
+			e.Done(time.Now(), 100)
+		}
+		if _, no := l.Admit(time.Now(), "t", limits, 1); no == nil {
+			t.Error("no limit holds")
+		}
+		if d := time.Since(began); d != 0 {
+			t.Errorf("requests waited for %v", d)
+		}
+	})
+}
