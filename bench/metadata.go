@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -140,7 +141,7 @@ func (f *recordFleet) put(engine, rank int) error {
 	rec := metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: inc, Role: metadata.Prefill, Rank: metadata.Rank{TP: rank},
 		Size: metadata.Rank{DP: 1, PP: 1, TP: fleetRanks}, Connector: "kvplane", Compatibility: "bench", Agent: inc.ID() + "/" + metadata.Rank{TP: rank}.String(),
-		Transport: "tcp", Blob: make([]byte, 490), EngineID: inc.ID(), HTTP: "http://127.0.0.1:1", Published: now, Expires: now.Add(time.Hour),
+		Transport: "tcp", Blob: binary.BigEndian.AppendUint64(make([]byte, 482), uint64(now.UnixNano())), EngineID: inc.ID(), HTTP: "http://127.0.0.1:1", Published: now, Expires: now.Add(time.Hour),
 	}
 	rec, err := rec.Sign(f.vouch)
 	if err != nil {

@@ -61,9 +61,11 @@ type CacheStats struct {
 }
 
 // Cache is a local copy of a Store that is read without waiting. It follows the store's announcements and reads
-// everything again now and then; what has not changed is not fetched again. While the store cannot be reached, or has lost what it held, each record stays until
-// its lease is over, counted on this process's monotonic clock, whatever the time of day. Only a withdrawal, a newer
-// generation or the end of the lease removes a record, and what is gone stays gone. It is safe for concurrent use.
+// everything again now and then. What has not changed is not fetched again, and a renewal that says nothing new only when
+// half of the lease is over: the times in a record may be those of an earlier renewal. While the store cannot be reached, or
+// has lost what it held, each record stays until its lease is over, counted on this process's monotonic clock, whatever the
+// time of day. Only a withdrawal, a newer generation or the end of the lease removes a record, and what is gone stays gone.
+// It is safe for concurrent use.
 type Cache struct {
 	store   Store
 	from    bulk // the store again
@@ -72,11 +74,18 @@ type Cache struct {
 	changed subscribers
 
 	copies atomic.Pointer[map[string]*copied] // replaced whole
-	told   map[string]edition                 // what changed was told of; only Run's goroutine
+
+	write  sync.Mutex    // held to replace copies
+	ends   time.Time     // when expire looks next; zero is not
+	ending chan struct{} // a lease ends sooner than that
 
 	mu      sync.Mutex
-	dirty   map[string][]Change // engine → withdrawals to apply; "" means everything
+	dirty   map[string]bool  // engines to read; "" means everything
+	again   map[string]again // what could not be read; all of it is dirty
 	wake    chan struct{}
+	hearing bool // there is a subscription
+	missed  bool // announcements may have been missed that no look at everything has made up for
+	apart   bool // the copy has not been whole since subscribers were told that it is
 	stats   CacheStats
 	readAll time.Time
 }
@@ -92,7 +101,7 @@ func NewCache(store Store, cfg CacheConfig, changed func(engine string), log *sl
 		from = single{store}
 	}
 	c := &Cache{store: store, from: from, cfg: cfg.withDefaults(), log: log,
-		told: map[string]edition{}, dirty: map[string][]Change{}, wake: make(chan struct{}, 1)}
+		ending: make(chan struct{}, 1), dirty: map[string]bool{}, again: map[string]again{}, wake: make(chan struct{}, 1), missed: true, apart: true}
 	c.copies.Store(&map[string]*copied{})
 	if changed != nil {
 		c.Subscribe(func(engine string) {

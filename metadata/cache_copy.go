@@ -11,20 +11,34 @@ type copied struct {
 	generation uint64
 	recs       []Record           // in the order of their ranks
 	until      []time.Time        // ends of their leases
+	terms      []term             // when they are to be read again
 	first      time.Time          // the earliest of until: before it, recs can be handed out as they are
 	seen       map[Rank]time.Time // when the newest record was published of each rank, also of those that are gone
 	fence      time.Time          // until when the generation is remembered
 }
 
-// found is a record that a store holds and the end of its lease.
+// term is when a record that was checked is to be read again.
+type term struct {
+	half    time.Time // half of its lease is over: until then a renewal that says nothing new need not be read
+	content string    // what it says, see contentOf
+}
+
+// found is a record that a store holds, and the end of its lease.
 type found struct {
 	rec   Record
 	until time.Time
+	term
 }
 
-// reading is what came of reading one engine: what the store holds of it and was not known.
+// foundUntil returns what was found of a record that says so much, and whose lease ends then.
+func foundUntil(rec Record, content string, until time.Time) found {
+	return found{rec, until, term{half: until.Add(-rec.Lifetime() / 2), content: content}}
+}
+
+// reading is what came of reading one engine: what the store holds of it and was not known, and what was withdrawn.
 type reading struct {
 	found []found
+	gone  []Change
 	err   error
 }
 
@@ -42,21 +56,35 @@ func (e *copied) live(now time.Time) []Record {
 	return recs
 }
 
-// knows reports whether nothing newer is to be learned from a record of this generation and rank, published at so many
-// nanoseconds.
-func (e *copied) knows(generation uint64, rank string, published uint64) bool {
-	if e == nil || generation > e.generation {
+// place returns where the rank's record is.
+func (e *copied) place(rank Rank) (int, bool) {
+	return slices.BinarySearchFunc(e.recs, rank, func(r Record, rank Rank) int { return r.Rank.compare(rank) })
+}
+
+// knows reports whether nothing is to be learned from a record of this generation and rank, published then with this
+// content: something newer was seen, or it says what is known, and of the lease that is known more than half is left. What
+// is asked about need not be true: it only puts off the reading.
+func (e *copied) knows(generation uint64, rank Rank, published time.Time, content string, now time.Time) bool {
+	switch {
+	case e == nil || generation > e.generation:
 		return false
-	}
-	if generation < e.generation {
+	case generation < e.generation:
 		return true
 	}
-	r, err := ParseRank(rank)
-	if err != nil {
-		return false // reading it will say what is wrong
+	if seen, ok := e.seen[rank]; ok && !published.After(seen) {
+		return true
 	}
-	seen, ok := e.seen[r]
-	return ok && published <= uint64(seen.UnixNano())
+	i, ok := e.place(rank)
+	return ok && content != "" && content == e.terms[i].content && now.Before(e.terms[i].half)
+}
+
+// holds reports whether a withdrawal is of a record that is held.
+func (e *copied) holds(gone Change) bool {
+	if e == nil {
+		return false
+	}
+	i, ok := e.place(gone.Rank)
+	return ok && gone.withdraws(e.recs[i])
 }
 
 // settled reports whether nothing has changed by itself since this was made: no lease has ended, and the fence is to
@@ -71,22 +99,30 @@ func (e *copied) settled(now time.Time) bool {
 	return now.Before(e.first)
 }
 
-// edition is of which run an engine's records are, and of how many ranks; zero if there are none.
-type edition struct {
-	generation uint64
-	ranks      int
-}
-
-func (e *copied) edition(now time.Time) edition {
-	if e == nil || len(e.live(now)) == 0 {
-		return edition{}
+// sameContent reports whether both have the same ranks of the same run, which say the same.
+func (e *copied) sameContent(o *copied) bool {
+	if e == nil || o == nil || len(e.recs) == 0 || len(o.recs) == 0 {
+		return (e == nil || len(e.recs) == 0) == (o == nil || len(o.recs) == 0)
 	}
-	return edition{e.generation, len(e.live(now))}
+	if e.generation != o.generation || len(e.recs) != len(o.recs) {
+		return false
+	}
+	for i := range e.recs {
+		if e.recs[i].Rank != o.recs[i].Rank || e.terms[i].content != o.terms[i].content {
+			return false
+		}
+	}
+	return true
 }
 
-// merge returns what is known after the store held recs, or nil if that is nothing. A record that was seen before, or
-// one published before it, changes nothing: what has ended or was withdrawn does not come back, and no lease is
-// lengthened by reading it again. It is a pure function.
+// withdraws reports whether a withdrawal is of this record: it was published no later than what was withdrawn.
+func (c Change) withdraws(r Record) bool {
+	return c.Rank == r.Rank && c.Incarnation == r.Incarnation && (c.Published.IsZero() || !r.Published.After(c.Published))
+}
+
+// merge returns what is known after the store held recs and said that others are gone, or nil if that is nothing. A record
+// that was seen before, or one published before it, changes nothing: what has ended or was withdrawn does not come back, and
+// no lease is lengthened by reading it again. It is a pure function.
 func merge(old *copied, recs []found, gone []Change, now time.Time) *copied {
 	next := &copied{fence: now.Add(fenceKept), seen: map[Rank]time.Time{}}
 	if old != nil {
@@ -102,21 +138,28 @@ func merge(old *copied, recs []found, gone []Change, now time.Time) *copied {
 	if old != nil && old.generation == next.generation {
 		maps.Copy(next.seen, old.seen)
 		for i, r := range old.recs {
-			withdrawn := slices.ContainsFunc(gone, func(g Change) bool { return g.Rank == r.Rank && g.Incarnation == r.Incarnation })
-			if !withdrawn && now.Before(old.until[i]) {
-				ranks[r.Rank] = found{r, old.until[i]}
+			if w := slices.IndexFunc(gone, func(g Change) bool { return g.withdraws(r) }); w >= 0 {
+				// Renewals that were not read are withdrawn with it; but nobody signs when that was.
+				if at := gone[w].Published; at.After(next.seen[r.Rank]) && at.Before(r.Expires) {
+					next.seen[r.Rank] = at
+				}
+			} else if now.Before(old.until[i]) {
+				ranks[r.Rank] = found{r, old.until[i], old.terms[i]}
 			}
 		}
 	}
 	for _, f := range recs {
 		seen, ok := next.seen[f.rec.Rank]
 		if f.rec.Generation == next.generation && (!ok || f.rec.Published.After(seen)) {
-			ranks[f.rec.Rank], next.seen[f.rec.Rank] = f, f.rec.Published
+			next.seen[f.rec.Rank] = f.rec.Published
+			if ranks[f.rec.Rank] = f; !now.Before(f.until) {
+				delete(ranks, f.rec.Rank)
+			}
 		}
 	}
 	for _, rank := range slices.SortedFunc(maps.Keys(ranks), Rank.compare) {
 		f := ranks[rank]
-		next.recs, next.until = append(next.recs, f.rec), append(next.until, f.until)
+		next.recs, next.until, next.terms = append(next.recs, f.rec), append(next.until, f.until), append(next.terms, f.term)
 		if next.first.IsZero() || f.until.Before(next.first) {
 			next.first = f.until
 		}

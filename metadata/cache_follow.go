@@ -26,7 +26,7 @@ type single struct{ Store }
 
 func (s single) names(ctx context.Context) ([]string, error) { return s.List(ctx) }
 
-func (s single) read(ctx context.Context, engines []string, _ func(string) *copied) []reading {
+func (s single) read(ctx context.Context, engines []string, known func(string) *copied) []reading {
 	all := make([]reading, len(engines))
 	for i, engine := range engines {
 		asked := time.Now()
@@ -35,8 +35,11 @@ func (s single) read(ctx context.Context, engines []string, _ func(string) *copi
 			all[i].err = err
 			continue
 		}
+		old := known(engine)
 		for _, r := range recs {
-			all[i].found = append(all[i].found, found{r, asked.Add(r.Lifetime())})
+			if !old.knows(r.Generation, r.Rank, r.Published, "", asked) {
+				all[i].found = append(all[i].found, foundUntil(r, contentOfRecord(r), asked.Add(r.Lifetime())))
+			}
 		}
 	}
 	return all
@@ -44,42 +47,49 @@ func (s single) read(ctx context.Context, engines []string, _ func(string) *copi
 
 // Run follows the store until ctx ends, and returns ctx's error.
 func (c *Cache) Run(ctx context.Context) error {
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	watching.Go(func() { c.watch(ctx) })
+	var others sync.WaitGroup
+	defer others.Wait()
+	others.Go(func() { c.watch(ctx) })
+	others.Go(func() { c.expire(ctx) })
 	c.note(Change{})
 	refresh := time.NewTicker(c.cfg.Refresh)
 	defer refresh.Stop()
-	failures := 0 // in a row
+	retry := time.NewTimer(c.cfg.Refresh)
+	defer retry.Stop()
+	var out outage
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-refresh.C:
 			c.note(Change{})
+		case <-retry.C:
 		case <-c.wake:
 		}
 		rest(ctx, c.cfg.Settle)
 		if err := c.follow(ctx); err != nil && ctx.Err() == nil {
-			pause := c.cfg.pause(failures)
-			failures++
-			c.log.Warn("metadata: cache: read; keeping the last good copy", "err", err, "pause", pause)
-			rest(ctx, pause)
-			c.note(Change{})
-		} else {
-			failures = 0
+			out.failed(c.log, "metadata: cache: read; keeping the last good copy", err)
 		}
+		next, waiting := c.waiting()
+		if !waiting {
+			out.over(c.log, "metadata: cache: read")
+			next = time.Now().Add(c.cfg.Refresh)
+		}
+		retry.Reset(time.Until(next))
 	}
 }
 
 // watch hears what the store announces until ctx ends.
 func (c *Cache) watch(ctx context.Context) {
 	failures := 0 // in a row
+	var out outage
 	for ctx.Err() == nil {
 		err := c.store.Watch(ctx, func(ch Change) {
 			if ch.Engine == "" {
 				failures = 0
+				out.over(c.log, "metadata: watch")
 				c.mu.Lock()
+				c.hearing = true
 				c.stats.Watches++
 				c.mu.Unlock()
 			}
@@ -87,12 +97,12 @@ func (c *Cache) watch(ctx context.Context) {
 		})
 		if err != nil && ctx.Err() == nil {
 			c.mu.Lock()
+			c.hearing, c.missed, c.apart = false, true, true
 			c.stats.Deaf++
 			c.mu.Unlock()
-			pause := c.cfg.pause(failures)
+			out.failed(c.log, "metadata: watch; trying again", err)
+			rest(ctx, c.cfg.pause(failures))
 			failures++
-			c.log.Warn("metadata: watch; trying again", "err", err, "pause", pause)
-			rest(ctx, pause)
 		}
 	}
 }
@@ -114,14 +124,23 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// note remembers that something is to be read.
+// note remembers that something is to be read. A withdrawal counts at once, also while nothing can be read.
 func (c *Cache) note(ch Change) {
-	c.mu.Lock()
-	gone := c.dirty[ch.Engine]
-	if ch.Deleted {
-		gone = append(gone, ch)
+	old := (*c.copies.Load())[ch.Engine]
+	switch {
+	case ch.Engine == "":
+	case ch.Deleted:
+		c.update([]string{ch.Engine}, func(_ int, old *copied, now time.Time) *copied {
+			if old == nil {
+				return nil
+			}
+			return merge(old, nil, []Change{ch}, now)
+		})
+	case !ch.Published.IsZero() && old.knows(ch.Generation, ch.Rank, ch.Published, ch.Content, time.Now()):
+		return
 	}
-	c.dirty[ch.Engine] = gone
+	c.mu.Lock()
+	c.dirty[ch.Engine] = true
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
@@ -129,106 +148,145 @@ func (c *Cache) note(ch Change) {
 	}
 }
 
-// follow reads what was noted. What could not be read stays as it is.
+// follow reads what was noted and whose time has come. What could not be read stays as it is, and is read again after a
+// pause, while others are read on.
 func (c *Cache) follow(ctx context.Context) error {
-	c.mu.Lock()
-	dirty := c.dirty
-	c.dirty = map[string][]Change{}
-	c.mu.Unlock()
-	_, all := dirty[""]
-	delete(dirty, "")
-	if all {
+	p := c.begin()
+	var errs []error
+	if p.all {
 		listing, cancel := context.WithTimeout(ctx, c.cfg.Read)
 		names, err := c.from.names(listing)
 		cancel()
-		if err != nil {
-			c.failed(dirty)
-			return err
+		if err != nil { // what was noted is read all the same
+			p.failed[""] = true
+			errs = append(errs, err)
+		} else {
+			p.add(names)
+			p.add(slices.Collect(maps.Keys(*c.copies.Load())))
 		}
-		for _, name := range append(names, slices.Collect(maps.Keys(*c.copies.Load()))...) {
-			if _, noted := dirty[name]; !noted { // what was noted may be a withdrawal
-				dirty[name] = nil
+	}
+	for _, names := range [][]string{slices.Sorted(maps.Keys(p.fresh)), slices.Collect(maps.Keys(p.again))} {
+		for len(names) > 0 {
+			some := names[:min(cacheBatch, len(names))]
+			names = names[len(some):]
+			failed, err := c.read(ctx, some)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if len(failed) == len(some) { // nobody answers: the others need not wait for it one by one
+				failed, names = append(failed, names...), nil
+			}
+			for _, name := range failed {
+				p.failed[name] = true
 			}
 		}
 	}
-	var errs []error
-	for names := range slices.Chunk(slices.Sorted(maps.Keys(dirty)), cacheBatch) {
-		failed, err := c.read(ctx, names, dirty)
-		if err != nil {
-			c.failed(failed)
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stats.Behind = false
-	if all {
-		c.readAll = time.Now()
-	}
-	return nil
-}
-
-// failed notes again what could not be read. Withdrawals were applied or will be.
-func (c *Cache) failed(dirty map[string][]Change) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stats.Behind = true
-	c.stats.Failures++
-	for name, gone := range dirty {
-		c.dirty[name] = append(c.dirty[name], gone...)
-	}
+	c.end(p)
+	return errors.Join(errs...)
 }
 
 // read brings the copies of some engines up to date and shows them at once. It returns what could not be read, and
 // why the first could not.
-func (c *Cache) read(ctx context.Context, names []string, dirty map[string][]Change) (failed map[string][]Change, err error) {
+func (c *Cache) read(ctx context.Context, names []string) (failed []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Read)
 	defer cancel()
-	olds := *c.copies.Load() // only Run's goroutine writes
-	got := c.from.read(ctx, names, func(name string) *copied { return olds[name] })
-	failed = map[string][]Change{}
-	news, cloned := olds, false
-	now := time.Now()
+	copies := *c.copies.Load()
+	got := c.from.read(ctx, names, func(name string) *copied { return copies[name] })
 	records := 0
-	for i, name := range names {
-		r, old := got[i], olds[name]
+	for i, r := range got {
+		records += len(r.found)
 		if r.err != nil {
-			failed[name] = dirty[name]
+			failed = append(failed, names[i])
 			if err == nil {
 				err = r.err
 			}
-			continue
 		}
-		records += len(r.found)
-		if len(r.found) == 0 && len(dirty[name]) == 0 && old.settled(now) {
-			continue
-		}
-		if !cloned {
-			news, cloned = maps.Clone(olds), true
-		}
-		if next := merge(old, r.found, dirty[name], now); next != nil {
-			news[name] = next
-		} else {
-			delete(news, name)
-		}
-	}
-	if cloned {
-		c.copies.Store(&news)
 	}
 	c.mu.Lock()
 	c.stats.Reads += uint64(len(names) - len(failed))
 	c.stats.Records += uint64(records)
 	c.mu.Unlock()
-	for _, name := range names {
-		if now := news[name].edition(now); now != c.told[name] {
-			if c.told[name] = now; now.ranks == 0 {
-				delete(c.told, name)
-			}
-			c.changed.tell(name)
+	c.update(names, func(i int, old *copied, now time.Time) *copied {
+		if r := got[i]; r.err == nil && (len(r.found) > 0 || len(r.gone) > 0 || !old.settled(now)) {
+			return merge(old, r.found, r.gone, now)
+		}
+		return old
+	})
+	return failed, err
+}
+
+// update shows new copies of some engines at once, and tells of those that say something else.
+func (c *Cache) update(names []string, next func(i int, old *copied, now time.Time) *copied) {
+	c.write.Lock()
+	now := time.Now()
+	olds := *c.copies.Load()
+	news, cloned, sooner := olds, false, false
+	var changed []string
+	for i, name := range names {
+		old := olds[name]
+		e := next(i, old, now)
+		if e == old {
+			continue
+		}
+		if !cloned {
+			news, cloned = maps.Clone(olds), true
+		}
+		if e == nil {
+			delete(news, name)
+		} else {
+			news[name] = e
+			sooner = sooner || len(e.recs) > 0 && (c.ends.IsZero() || e.first.Before(c.ends))
+		}
+		if !old.sameContent(e) {
+			changed = append(changed, name)
 		}
 	}
-	return failed, err
+	if cloned {
+		c.copies.Store(&news)
+	}
+	c.write.Unlock()
+	if sooner {
+		select {
+		case c.ending <- struct{}{}:
+		default:
+		}
+	}
+	c.changed.tell(changed...)
+}
+
+// expire takes records away when their leases end, whether the store can be reached or not, until ctx ends.
+func (c *Cache) expire(ctx context.Context) {
+	for ctx.Err() == nil {
+		var ended []string
+		var next time.Time
+		c.write.Lock()
+		now := time.Now()
+		for name, e := range *c.copies.Load() {
+			switch {
+			case len(e.recs) == 0:
+			case !now.Before(e.first):
+				ended = append(ended, name)
+			case next.IsZero() || e.first.Before(next):
+				next = e.first
+			}
+		}
+		c.ends = next
+		c.write.Unlock()
+		if len(ended) > 0 {
+			slices.Sort(ended)
+			c.update(ended, func(_ int, old *copied, now time.Time) *copied { return merge(old, nil, nil, now) })
+			continue
+		}
+		wait := time.Hour
+		if !next.IsZero() {
+			wait = next.Sub(now)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-c.ending:
+		}
+		timer.Stop()
+	}
 }

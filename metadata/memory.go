@@ -13,12 +13,19 @@ import (
 // fenceKept is how long a store remembers the newest generation of an engine whose records are gone.
 const fenceKept = 24 * time.Hour
 
+// maxPublished is a bound of times of publication, in seconds since 1970: their nanoseconds fit into 63 bits.
+const maxPublished = 1 << 33
+
+// memorySweep is how often a Memory that is written to looks for generations to forget.
+const memorySweep = time.Second
+
 // Memory is a Store in this process: the embedded default, for one gateway. The zero value is not usable.
 type Memory struct {
 	mu       sync.Mutex
 	engines  map[string]*memoryEngine
 	watchers map[int]func(Change)
-	next     int // key of the next watcher
+	next     int       // key of the next watcher
+	swept    time.Time // when fences were last looked through
 }
 
 type memoryEngine struct {
@@ -50,15 +57,14 @@ func (m *Memory) Put(_ context.Context, rec Record) error {
 	if err != nil {
 		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, err)
 	}
-	m.announce(Change{Incarnation: rec.Incarnation, Rank: rec.Rank})
+	m.announce(Change{Incarnation: rec.Incarnation, Rank: rec.Rank, Published: rec.Published})
 	return nil
 }
 
 func (m *Memory) putLocked(rec Record, now time.Time) error {
-	for name, e := range m.engines { // few engines, few puts: no timer is worth it
-		if now.After(e.forget) {
-			delete(m.engines, name)
-		}
+	if now.Sub(m.swept) >= memorySweep {
+		m.swept = now
+		maps.DeleteFunc(m.engines, func(_ string, e *memoryEngine) bool { return now.After(e.forget) })
 	}
 	e := m.engines[rec.Engine]
 	switch {
@@ -66,7 +72,7 @@ func (m *Memory) putLocked(rec Record, now time.Time) error {
 		e = &memoryEngine{generation: rec.Generation, ranks: map[Rank]memoryRank{}}
 		m.engines[rec.Engine] = e
 	case rec.Generation < e.generation:
-		return fmt.Errorf("generation is %x; known is %x: %w", rec.Generation, e.generation, ErrStale)
+		return &Superseded{Generation: rec.Generation, Known: e.generation}
 	}
 	if old, ok := e.ranks[rec.Rank]; ok && !rec.Published.After(old.published) {
 		return fmt.Errorf("published at %v; known is %v: %w", rec.Published, old.published, ErrStale)
@@ -116,29 +122,30 @@ func (m *Memory) List(context.Context) ([]string, error) {
 // Delete implements Store.
 func (m *Memory) Delete(_ context.Context, inc Incarnation, rank Rank) error {
 	m.mu.Lock()
-	err := m.deleteLocked(inc, rank)
+	published, err := m.deleteLocked(inc, rank)
 	m.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("metadata: engine %.140q rank %v: %w", inc.Engine, rank, err)
 	}
-	m.announce(Change{Incarnation: inc, Rank: rank, Deleted: true})
+	m.announce(Change{Incarnation: inc, Rank: rank, Deleted: true, Published: published})
 	return nil
 }
 
-func (m *Memory) deleteLocked(inc Incarnation, rank Rank) error {
+// deleteLocked returns when the deleted record was published.
+func (m *Memory) deleteLocked(inc Incarnation, rank Rank) (time.Time, error) {
 	e := m.engines[inc.Engine]
 	if e == nil || e.generation < inc.Generation {
-		return ErrNotFound
+		return time.Time{}, ErrNotFound
 	}
 	if e.generation > inc.Generation {
-		return ErrStale
+		return time.Time{}, ErrStale
 	}
 	r, ok := e.ranks[rank]
 	if !ok || !time.Now().Before(r.until) {
-		return ErrNotFound
+		return time.Time{}, ErrNotFound
 	}
 	e.ranks[rank] = memoryRank{published: r.published} // a replay of the deleted record stays stale
-	return nil
+	return r.published, nil
 }
 
 // Watch implements Store.
@@ -172,6 +179,12 @@ func putable(rec Record) error {
 	}
 	if rec.Published.IsZero() || rec.Published.Unix() < 0 {
 		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, errors.New("has no time of publication"))
+	}
+	if rec.Published.Unix() >= maxPublished {
+		return fmt.Errorf("metadata: engine %s rank %v: published at %v, which is too late to be written in nanoseconds", rec.Engine, rec.Rank, rec.Published)
+	}
+	if rec.Lifetime() > fenceKept {
+		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at most %v", rec.Engine, rec.Rank, rec.Lifetime(), fenceKept)
 	}
 	if rec.Lifetime() < time.Millisecond {
 		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at least 1ms", rec.Engine, rec.Rank, rec.Lifetime())

@@ -1,7 +1,6 @@
 package metadata
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -24,8 +23,12 @@ type Redis struct {
 
 	probing time.Duration // see redisProbe
 
-	quarantined atomic.Uint64
+	swept      atomic.Int64 // when Put last cleaned up the index, in nanoseconds since 1970
+	quarantine quarantine
 }
+
+// indexSweep is how often Put removes from the index the engines whose fence is not kept any more.
+const indexSweep = time.Minute
 
 // NewRedis returns a store over a Redis whose keys and channel begin with prefix. voucher checks every value that is
 // read, and values that fail are passed over; nil believes what Redis holds. The caller closes db.
@@ -33,11 +36,8 @@ func NewRedis(db redis.UniversalClient, prefix string, voucher Voucher, log *slo
 	return &Redis{db: db, prefix: prefix, voucher: voucher, log: log, probing: redisProbe}
 }
 
-// Ping returns nil if the server answers.
-func (s *Redis) Ping(ctx context.Context) error { return s.db.Ping(ctx).Err() }
-
 // Quarantined returns how many values were read that could not be trusted or understood.
-func (s *Redis) Quarantined() uint64 { return s.quarantined.Load() }
+func (s *Redis) Quarantined() uint64 { return s.quarantine.count() }
 
 // The braces make Redis Cluster keep all keys of an engine in one slot.
 func (s *Redis) engineKey(engine string) string { return s.prefix + ":{" + engine + "}" }

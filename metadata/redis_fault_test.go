@@ -27,7 +27,7 @@ func TestFault42RedisFlushed(t *testing.T) {
 	c := newCache(t, s, quick, nil)
 	background(t, c.Run)
 	long, short := record("prefill-0", 7, 1, 0), record("decode-0", 7, 1, 0)
-	short.Expires = short.Published.Add(2 * time.Second)
+	short.Expires = short.Published.Add(10 * time.Second) // seconds for a machine that is busy
 	put(t, s, long, nil)
 	put(t, s, short, nil)
 	eventually(t, "both are known", func() bool { return sees(c, long)() && sees(c, short)() })
@@ -37,9 +37,9 @@ func TestFault42RedisFlushed(t *testing.T) {
 		t.Errorf("the long lease is gone, or the copy is behind: %+v", c.Stats())
 	}
 	held(t, s, "prefill-0")
-	again := later(long, time.Second)
+	again := anew(long, time.Second)
 	put(t, s, again, nil)
-	eventually(t, "the renewal is known", sees(c, again))
+	eventually(t, "what is published next is known", sees(c, again))
 }
 
 // An announcement that nobody heard is made up for by the next look at everything.
@@ -66,8 +66,8 @@ func TestFault42SubscriptionCut(t *testing.T) {
 	background(t, c.Run)
 	rec := record("prefill-0", 7, 1, 0)
 	for n := range uint64(3) {
-		eventually(t, "a subscription", func() bool { return c.Stats().Watches == n+1 })
-		rec = later(rec, time.Second)
+		eventually(t, "a subscription", func() bool { return c.Stats().Watches >= n+1 })
+		rec = anew(rec, time.Second)
 		put(t, s, rec, nil)
 		eventually(t, "the record is known", sees(c, rec))
 		server.Do("CLIENT", "KILL", "TYPE", "pubsub")
@@ -123,7 +123,7 @@ func TestFault42FailoverLosesWrites(t *testing.T) {
 	if !sees(c, next)() {
 		t.Fatal("the local copy went back a run")
 	}
-	renewed := later(next, time.Second)
+	renewed := anew(next, time.Second)
 	put(t, s, renewed, nil)
 	eventually(t, "the renewal is known", sees(c, renewed))
 	put(t, s, later(old, 2*time.Second), ErrStale)
@@ -204,9 +204,9 @@ func TestFault42ClusterFailover(t *testing.T) {
 	eventually(t, "all are known", all(recs))
 	cluster.Servers()[0].Kill()
 	for i := range recs {
-		recs[i] = later(recs[i], time.Second)
+		recs[i] = anew(recs[i], time.Second)
 		eventually(t, "a renewal is taken", func() bool {
-			recs[i] = later(recs[i], time.Millisecond)
+			recs[i] = anew(recs[i], time.Millisecond)
 			return s.Put(t.Context(), recs[i]) == nil
 		})
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,11 +32,33 @@ for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do n = n + #f + redis.call('HST
 if n > tonumber(ARGV[2]) then return {tostring(n)} end
 return redis.call('HGETALL', KEYS[1])`
 
-// redisIndex is what an engine's hash says.
+// indexScript answers with the names of the engines whose fence is kept. What is no name is left out.
+//
+//	KEYS  index
+//	ARGV  now in ms · most names · most bytes of a name
+const indexScript = `
+local names = {}
+for _, name in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
+  if #name <= tonumber(ARGV[3]) then names[#names + 1] = name end
+end
+return names`
+
+// maxIndexed bounds the engines that are read from the index.
+const maxIndexed = 20000
+
+// redisIndex is what an engine's hash says. Nobody has signed it: it tells what to read, and what not to.
 type redisIndex struct {
 	Incarnation
-	ranks map[string]uint64 // rank → when its record was published, in nanoseconds
-	err   error             // the hash could not be read
+	ranks map[string]redisRank
+	err   error // the hash could not be read
+}
+
+// redisRank is what a hash says of one rank.
+type redisRank struct {
+	rank      Rank
+	published time.Time
+	content   string // "" is not told
+	withdrawn bool
 }
 
 // indexes reads the hashes of many engines. An engine of which nothing or nothing sensible is held has no ranks.
@@ -57,10 +78,14 @@ func (s *Redis) indexes(ctx context.Context, engines []string) []redisIndex {
 			continue
 		}
 		words, err := cmd.StringSlice()
-		if err != nil {
+		if err == nil {
+			err = all[i].parse(words)
+		} else if !ofKey(err) {
 			all[i].err = err
-		} else if err := all[i].parse(words); err != nil {
-			s.quarantine(engines[i], "", err)
+			continue
+		}
+		if err != nil {
+			s.quarantine.put(s.log, engines[i], "", err)
 			all[i].ranks = nil
 		}
 	}
@@ -72,22 +97,37 @@ func (x *redisIndex) parse(words []string) error {
 	if len(words) == 1 {
 		return fmt.Errorf("hash has %.20s fields or bytes; want at most %d fields", words[0], MaxRanks+1)
 	}
-	x.ranks = make(map[string]uint64, len(words)/2)
+	x.ranks = make(map[string]redisRank, len(words)/2)
 	for pair := range slices.Chunk(words, 2) {
-		n, err := parsePadded(pair[1][:min(20, len(pair[1]))])
+		var err error
+		if pair[0] == generationField {
+			x.Generation, err = parsePadded(pair[1])
+		} else {
+			x.ranks[pair[0]], err = parseRedisRank(pair[0], pair[1])
+		}
 		if err != nil {
 			return fmt.Errorf("field %.40q: %w", pair[0], err)
-		}
-		if pair[0] == generationField {
-			x.Generation = n
-		} else {
-			x.ranks[pair[0]] = n
 		}
 	}
 	if x.Generation == 0 && len(words) > 0 {
 		return errors.New("hash has no generation")
 	}
 	return nil
+}
+
+func parseRedisRank(field, value string) (r redisRank, err error) {
+	if r.rank, err = ParseRank(field); err != nil {
+		return redisRank{}, err
+	}
+	rest := value[min(20, len(value)):]
+	if r.published, err = parsePublished(value[:len(value)-len(rest)]); err != nil {
+		return redisRank{}, err
+	}
+	r.withdrawn = rest == withdrawnMark
+	if len(rest) > contentLen { // after the call that published it
+		r.content = rest[len(rest)-contentLen:]
+	}
+	return r, nil
 }
 
 // redisWant is a rank's value that is to be read.
@@ -99,16 +139,18 @@ type redisWant struct {
 
 // names implements bulk: every engine that has put a record, or had within the time that its fence is kept.
 func (s *Redis) names(ctx context.Context) ([]string, error) {
-	now := strconv.FormatInt(time.Now().UnixMilli(), 10)
-	var found *redis.StringSliceCmd
-	if _, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZRemRangeByScore(ctx, s.indexKey(), "-inf", "("+now)
-		found = p.ZRange(ctx, s.indexKey(), 0, -1)
-		return nil
-	}); err != nil {
+	names, err := s.eval(ctx, indexScript, []string{s.indexKey()}, time.Now().UnixMilli(), maxIndexed, MaxName).StringSlice()
+	if ofKey(err) { // each engine that publishes again is heard of
+		s.quarantine.put(s.log, indexName, "", err)
+		return nil, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("metadata: redis: list: %w", err)
 	}
-	return found.Val(), nil
+	if len(names) == maxIndexed {
+		s.quarantine.put(s.log, indexName, "", fmt.Errorf("index has %d names or more; the others are not read", maxIndexed))
+	}
+	return names, nil
 }
 
 // read implements bulk: one round trip for the engines' hashes, and one for every few hundred values that they
@@ -116,11 +158,18 @@ func (s *Redis) names(ctx context.Context) ([]string, error) {
 func (s *Redis) read(ctx context.Context, engines []string, known func(engine string) *copied) []reading {
 	answers := make([]reading, len(engines))
 	var want []redisWant
+	now := time.Now()
 	for i, x := range s.indexes(ctx, engines) {
 		answers[i].err = x.err
 		old := known(engines[i])
-		for rank, published := range x.ranks {
-			if !old.knows(x.Generation, rank, published) {
+		for rank, r := range x.ranks {
+			switch {
+			case r.withdrawn:
+				gone := Change{Incarnation: x.Incarnation, Rank: r.rank, Deleted: true, Published: r.published}
+				if old.holds(gone) {
+					answers[i].gone = append(answers[i].gone, gone)
+				}
+			case !old.knows(x.Generation, r.rank, r.published, r.content, now):
 				want = append(want, redisWant{x.Incarnation, rank, i})
 			}
 		}
@@ -142,26 +191,23 @@ func (s *Redis) values(ctx context.Context, want []redisWant, answers []reading)
 		}
 		return nil
 	})
-	recs := make([]Record, len(want))
+	all := make([]found, len(want))
 	errs := make([]error, len(want))
 	parallel(len(want), func(i int) {
-		if b := values[i].Val(); b != "" {
-			recs[i], errs[i] = s.trusted([]byte(b), want[i].inc, want[i].rank)
+		if b, err := values[i].Result(); err == nil && b != "" {
+			all[i], errs[i] = s.trusted([]byte(b), want[i], asked, leases[i].Val())
+		} else if ofKey(err) {
+			errs[i] = err
 		}
 	})
 	for i, w := range want {
 		switch err := errors.Join(values[i].Err(), leases[i].Err()); {
-		case err != nil:
+		case err != nil && errs[i] == nil:
 			answers[w.of].err = err
-		case values[i].Val() == "": // the lease is over
 		case errs[i] != nil:
-			s.quarantine(w.inc.Engine, w.rank, errs[i])
-		default:
-			left := recs[i].Lifetime()
-			if ttl := leases[i].Val(); ttl > 0 { // on the clock that the lease was given by
-				left = min(left, ttl)
-			}
-			answers[w.of].found = append(answers[w.of].found, found{recs[i], asked.Add(left)})
+			s.quarantine.put(s.log, w.inc.Engine, w.rank, errs[i])
+		case all[i].until.After(asked): // else the lease is over
+			answers[w.of].found = append(answers[w.of].found, all[i])
 		}
 	}
 }
@@ -180,8 +226,13 @@ func parallel(n int, do func(i int)) {
 	workers.Wait()
 }
 
-// trusted decodes a value and checks that it is what its key says.
-func (s *Redis) trusted(b []byte, inc Incarnation, rank string) (Record, error) {
+// trusted decodes a value, checks that it is what its key says, and adds how long it holds from the moment it was asked for:
+// as long as its key lives, which is counted on the clock that the lease was given by, but not longer than it says itself,
+// nor longer than a gateway's word lets its agent vouch for it. The time of day of who published it does not count.
+func (s *Redis) trusted(b []byte, want redisWant, asked time.Time, ttl time.Duration) (found, error) {
+	if ttl == -1 { // as the driver writes it
+		return found{}, errors.New("value has no lease; want one, as Put gives")
+	}
 	var rec Record
 	var err error
 	if s.voucher != nil {
@@ -190,17 +241,27 @@ func (s *Redis) trusted(b []byte, inc Incarnation, rank string) (Record, error) 
 		rec, err = Unmarshal(b)
 	}
 	if err != nil {
-		return Record{}, err
+		return found{}, err
 	}
-	if rec.Incarnation != inc || rec.Rank.String() != rank {
-		return Record{}, fmt.Errorf("value is of engine %s rank %v", rec.ID(), rec.Rank)
+	if rec.Incarnation != want.inc || rec.Rank.String() != want.rank {
+		return found{}, fmt.Errorf("value is of engine %s rank %v", rec.ID(), rec.Rank)
 	}
-	return rec, putable(rec)
-}
-
-func (s *Redis) quarantine(engine, rank string, err error) {
-	s.quarantined.Add(1)
-	s.log.Warn("metadata: redis: value not used", "engine", engine, "rank", fmt.Sprintf("%.40s", rank), "err", err)
+	if err := putable(rec); err != nil {
+		return found{}, err
+	}
+	content, err := contentOf(b)
+	if err != nil {
+		return found{}, err
+	}
+	left := min(ttl, rec.Lifetime())
+	if len(rec.Binding) > 0 {
+		bound, _, err := parseBinding(rec.Binding)
+		if err != nil {
+			return found{}, err
+		}
+		left = min(left, time.UnixMilli(bound.Until).Sub(asked))
+	}
+	return foundUntil(rec, content, asked.Add(left)), nil
 }
 
 // Engine implements Store.
@@ -236,8 +297,10 @@ func (s *Redis) List(ctx context.Context) ([]string, error) {
 					return x.err
 				}
 				var keys []string
-				for rank := range x.ranks {
-					keys = append(keys, s.rankKey(x.Incarnation, rank))
+				for rank, r := range x.ranks {
+					if !r.withdrawn {
+						keys = append(keys, s.rankKey(x.Incarnation, rank))
+					}
 				}
 				if len(keys) > 0 {
 					cmds[i] = p.Exists(ctx, keys...)

@@ -4,20 +4,25 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // The fields of an engine's hash: its newest generation, and per rank when its record was published, followed by the
-// call that published it.
-const generationField = "generation"
+// call that published it and by what the record says; or by a mark that it was withdrawn. Who reads sees in it whether the
+// value is worth fetching.
+const (
+	generationField = "generation"
+	withdrawnMark   = "-"
+)
 
 // putScript stores one record unless something newer is known. The first answer is 1, or 0 with what is known. A call
 // that is sent again, because its answer was lost, succeeds again.
 //
 //	KEYS  engine's hash · rank's value
-//	ARGV  generation · published and call · rank · value · TTL in ms · fence kept in ms · channel · message
+//	ARGV  generation · published, call and content · rank · value · TTL in ms · fence kept in ms · channel · message
 const putScript = `
 local known = redis.call('HGET', KEYS[1], 'generation')
 if known and ARGV[1] < known then return {0, 'generation', known} end
@@ -37,16 +42,21 @@ redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
 redis.call('PUBLISH', ARGV[7], ARGV[8])
 return {1}`
 
-// deleteScript removes one record of one generation. It answers 1, 0 if there is none, -1 if a newer generation is
-// known.
+// deleteScript removes one record of one generation, marks it as withdrawn for those who do not hear of it, and announces
+// which one it was. It answers 1, 0 if there is none, -1 if a newer generation is known.
 //
 //	KEYS  engine's hash · rank's value
-//	ARGV  generation · channel · message
+//	ARGV  generation · rank · mark · channel · message without the last two words
 const deleteScript = `
 local known = redis.call('HGET', KEYS[1], 'generation')
 if known and ARGV[1] < known then return -1 end
 if redis.call('DEL', KEYS[2]) == 0 then return 0 end
-redis.call('PUBLISH', ARGV[2], ARGV[3])
+local published = redis.call('HGET', KEYS[1], ARGV[2])
+if published then
+  published = string.sub(published, 1, 20)
+  redis.call('HSET', KEYS[1], ARGV[2], published .. ARGV[3])
+end
+redis.call('PUBLISH', ARGV[4], ARGV[5] .. ' ' .. (published or string.rep('0', 20)) .. ' -')
 return 1`
 
 // eval runs a script by its digest, and sends it if the server does not know it.
@@ -66,19 +76,45 @@ func (s *Redis) Put(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
+	content, err := contentOf(value)
+	if err != nil {
+		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, err)
+	}
 	rank := rec.Rank.String()
 	got, err := s.eval(ctx, putScript, []string{s.engineKey(rec.Engine), s.rankKey(rec.Incarnation, rank)},
-		padded(rec.Generation), padded(uint64(rec.Published.UnixNano()))+nonce(), rank, value, rec.Lifetime().Milliseconds(),
-		fenceKept.Milliseconds(), s.channel(), message(Change{Incarnation: rec.Incarnation, Rank: rec.Rank})).Slice()
+		padded(rec.Generation), padded(uint64(rec.Published.UnixNano()))+nonce()+content, rank, value, rec.Lifetime().Milliseconds(),
+		fenceKept.Milliseconds(), s.channel(), message(Change{Incarnation: rec.Incarnation, Rank: rec.Rank, Published: rec.Published, Content: content})).Slice()
 	if err != nil {
 		return fmt.Errorf("metadata: engine %s rank %v: redis: %w", rec.Engine, rec.Rank, err)
 	}
 	if got[0] != int64(1) {
-		return fmt.Errorf("metadata: engine %s rank %v: %v; known is %v: %w", rec.Engine, rec.Rank, got[1], got[2], ErrStale)
+		err := error(ErrStale)
+		if got[1] == "generation" {
+			known, _ := strconv.ParseUint(fmt.Sprint(got[2]), 10, 64) // 0, for nothing known, if it is no number
+			err = &Superseded{Generation: rec.Generation, Known: known}
+		}
+		return fmt.Errorf("metadata: engine %s rank %v: %v; known is %v: %w", rec.Engine, rec.Rank, got[1], got[2], err)
 	}
-	// The index only tells List where to look; in a cluster it lies in another slot, so it is not the script's.
-	until := float64(time.Now().Add(max(rec.Lifetime(), fenceKept)).UnixMilli())
-	if err := s.db.ZAdd(ctx, s.indexKey(), redis.Z{Score: until, Member: rec.Engine}).Err(); err != nil {
+	return s.indexed(ctx, rec)
+}
+
+// indexed enters the record's engine into the index, and cleans up there now and then. The index only tells where to look;
+// in a cluster it lies in another slot, so it is not the script's.
+func (s *Redis) indexed(ctx context.Context, rec Record) error {
+	now := time.Now()
+	until := float64(now.Add(max(rec.Lifetime(), fenceKept)).UnixMilli())
+	_, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.ZAdd(ctx, s.indexKey(), redis.Z{Score: until, Member: rec.Engine})
+		if last := s.swept.Load(); now.UnixNano()-last >= int64(indexSweep) && s.swept.CompareAndSwap(last, now.UnixNano()) {
+			p.ZRemRangeByScore(ctx, s.indexKey(), "-inf", "("+strconv.FormatInt(now.UnixMilli(), 10))
+		}
+		return nil
+	})
+	if ofKey(err) { // the record is stored and announced
+		s.quarantine.put(s.log, indexName, "", err)
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("metadata: engine %s rank %v: redis: %w", rec.Engine, rec.Rank, err)
 	}
 	return nil
@@ -87,7 +123,7 @@ func (s *Redis) Put(ctx context.Context, rec Record) error {
 // Delete implements Store.
 func (s *Redis) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
 	got, err := s.eval(ctx, deleteScript, []string{s.engineKey(inc.Engine), s.rankKey(inc, rank.String())},
-		padded(inc.Generation), s.channel(), message(Change{Incarnation: inc, Rank: rank, Deleted: true})).Int()
+		padded(inc.Generation), rank.String(), withdrawnMark, s.channel(), messageHead(Change{Incarnation: inc, Rank: rank, Deleted: true})).Int()
 	switch {
 	case err != nil:
 		err = fmt.Errorf("redis: %w", err)

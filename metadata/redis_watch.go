@@ -59,7 +59,7 @@ func (s *Redis) Watch(ctx context.Context, changed func(Change)) error {
 			}
 			c, err := parseMessage(m.Payload)
 			if err != nil {
-				s.quarantine("", "", err)
+				s.quarantine.put(s.log, "(announcement)", "", err)
 				continue
 			}
 			changed(c)
@@ -93,8 +93,20 @@ func (p *redisProber) run(ctx context.Context, s *Redis) error {
 	}
 }
 
-// message writes a change as "put|delete generation rank engine".
+// message writes a change as "put|delete generation rank engine published content"; without content it ends in "-".
 func message(c Change) string {
+	published, content := uint64(0), "-"
+	if !c.Published.IsZero() {
+		published = uint64(c.Published.UnixNano())
+	}
+	if c.Content != "" {
+		content = c.Content
+	}
+	return messageHead(c) + " " + padded(published) + " " + content
+}
+
+// messageHead is a message without its last two words.
+func messageHead(c Change) string {
 	verb := "put"
 	if c.Deleted {
 		verb = "delete"
@@ -105,8 +117,8 @@ func message(c Change) string {
 // parseMessage is the inverse of message for bytes from anywhere.
 func parseMessage(s string) (Change, error) {
 	f := strings.Split(s, " ")
-	if len(f) != 4 || f[0] != "put" && f[0] != "delete" {
-		return Change{}, fmt.Errorf("announcement %.80q is not verb, generation, rank, engine", s)
+	if len(f) != 6 || f[0] != "put" && f[0] != "delete" {
+		return Change{}, fmt.Errorf("announcement %.80q is not verb, generation, rank, engine, published, content", s)
 	}
 	generation, err := parsePadded(f[1])
 	if err != nil {
@@ -116,6 +128,30 @@ func parseMessage(s string) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	c := Change{Incarnation: Incarnation{Engine: f[3], Generation: generation}, Rank: rank, Deleted: f[0] == "delete"}
+	published, err := parsePublished(f[4])
+	if err != nil {
+		return Change{}, err
+	}
+	c := Change{Incarnation: Incarnation{Engine: f[3], Generation: generation}, Rank: rank, Deleted: f[0] == "delete", Published: published}
+	switch {
+	case len(f[5]) == contentLen:
+		c.Content = f[5]
+	case f[5] != "-":
+		return Change{}, fmt.Errorf("announcement's content %.40q is not a digest", f[5])
+	}
 	return c, ValidName(f[3])
+}
+
+// parsePublished reads when a record was published, in nanoseconds; 0 is not told.
+func parsePublished(s string) (time.Time, error) {
+	switch n, err := parsePadded(s); {
+	case err != nil:
+		return time.Time{}, err
+	case n >= maxPublished*uint64(time.Second):
+		return time.Time{}, fmt.Errorf("time of publication %s is too late", s)
+	case n == 0:
+		return time.Time{}, nil
+	default:
+		return time.Unix(0, int64(n)).UTC(), nil
+	}
 }

@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // The errors of a Store that callers branch on.
@@ -40,6 +41,8 @@ type Change struct {
 	Incarnation      // Engine is "" if anything may have changed
 	Rank        Rank // the rank put or deleted
 	Deleted     bool
+	Published   time.Time // of the record that was put or deleted; zero is not told
+	Content     string    // a digest of what the record put says, its times and signature aside; "" is not told
 }
 
 // Voucher signs what this gateway vouches for, and checks what others signed. Package auth implements it with

@@ -57,7 +57,8 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 	}
 }
 
-// dueAt is when records are to be renewed: when a third of the lease of the oldest is over.
+// dueAt is when records are to be renewed: when three fifths of the lease of the oldest are over. A gateway's copy may show
+// the times of a renewal only when half of the lease is over.
 func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
 	due := recs[0].Published
 	for _, rec := range recs {
@@ -65,7 +66,7 @@ func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
 			due = rec.Published
 		}
 	}
-	return due.Add(lease / 3)
+	return due.Add(lease * 3 / 5)
 }
 
 // dated returns the records of a run with all that the engine does not say itself.
