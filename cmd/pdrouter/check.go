@@ -36,7 +36,7 @@ func runCheck(_ context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	return l.summarize(out)
+	return l.summarize(out, !*noFiles)
 }
 
 // checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used.
@@ -105,8 +105,8 @@ func readable(path string) error {
 	return nil
 }
 
-// summarize prints listeners, models and warnings.
-func (l *loaded) summarize(out io.Writer) error {
+// summarize prints listeners, models and warnings; those about what files hold only if these may be opened.
+func (l *loaded) summarize(out io.Writer, files bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(w, "%s is sound\n\n", l.path)
 	fmt.Fprintf(w, "listener\taddress\twho may call\n")
@@ -134,7 +134,7 @@ func (l *loaded) summarize(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	for _, text := range l.warnings() {
+	for _, text := range l.warnings(files) {
 		if _, err := fmt.Fprintf(out, "\nWARNING: %s\n", text); err != nil {
 			return err
 		}
@@ -185,8 +185,11 @@ func (l *loaded) whereRecords() string {
 }
 
 // warnings are what is allowed and seldom meant.
-func (l *loaded) warnings() []string {
+func (l *loaded) warnings(files bool) []string {
 	all := l.Auth.developmentWarnings()
+	if files {
+		all = append(all, l.tenantWarnings()...)
+	}
 	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))
 	}

@@ -74,6 +74,7 @@ func (a authConfig) validate() error {
 	if a.Records.KeyFile != "" && len(a.Records.Trusted) == 0 {
 		errs = append(errs, errors.New("auth.records.trusted is missing; want the public keys of all gateways, this one's included"))
 	}
+	errs = append(errs, notEmpty("auth.records.trusted", a.Records.Trusted))
 	if a.Records.KeyFile == "" && len(a.Records.Overlap) > 0 {
 		errs = append(errs, errors.New("auth.records.key_file is missing; auth.records.overlap is of use beside it only"))
 	}
@@ -87,7 +88,17 @@ func (t tokenAuth) validate(key, audience string) error {
 	} else if t.Issuer != "" {
 		errs = append(errs, fmt.Errorf("%s.keys is missing; want the public keys of %s", key, t.Issuer))
 	}
+	errs = append(errs, notEmpty(key+".keys", t.Keys), notEmpty(key+".issuers", t.Issuers))
 	return errors.Join(append(errs, t.validateIssuers(key+".issuers", audience))...)
+}
+
+// notEmpty refuses a list that stands there without anything in it. Like one that is missing it would mean that nothing is
+// checked, and who writes it may have meant that nobody is let in.
+func notEmpty[T any](key string, list []T) error {
+	if list != nil && len(list) == 0 {
+		return fmt.Errorf("%s is empty; want something in it, or nothing of the kind", key)
+	}
+	return nil
 }
 
 func (t tokenAuth) verifierConfig(audience string) auth.VerifierConfig {

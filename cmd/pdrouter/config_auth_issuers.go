@@ -56,6 +56,7 @@ func (i issuerAuth) validate(audience string) error {
 	default:
 		errs = append(errs, fmt.Errorf("kind is %q; want pdrouter, kubernetes or spiffe", i.Kind))
 	}
+	errs = append(errs, notEmpty("keys", i.Keys))
 	sources := 0
 	for _, set := range []bool{len(i.Keys) > 0, i.JWKS != auth.JWKSConfig{}, i.DevelopmentSecretFile != ""} {
 		if set {

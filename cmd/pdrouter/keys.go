@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"pdrouter/auth"
@@ -59,6 +60,18 @@ func splitList(s string) []string {
 		parts[i] = strings.TrimSpace(parts[i])
 	}
 	return parts
+}
+
+// emptyLists refuses flags that are given and empty, as a variable that is not set makes them: without the flag the list
+// means everything.
+func emptyLists(f *flag.FlagSet, names ...string) error {
+	var err error
+	f.Visit(func(given *flag.Flag) {
+		if slices.Contains(names, given.Name) && given.Value.String() == "" {
+			err = errors.Join(err, fmt.Errorf("%s: --%s is empty; leave it out for all", f.Name(), given.Name))
+		}
+	})
+	return err
 }
 
 func newKey(args []string, out io.Writer) error {

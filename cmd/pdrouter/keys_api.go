@@ -21,6 +21,9 @@ func newAPIKey(args []string, out io.Writer) error {
 	if err := parseFlags(f, args, out); err != nil {
 		return err
 	}
+	if err := emptyLists(f, "models"); err != nil {
+		return err
+	}
 	if *file == "" || *name == "" {
 		return errors.New("keys api: want --file and --name")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/auth"
@@ -23,6 +24,24 @@ type reloads struct {
 	log   *slog.Logger // nil for none
 	files []interface{ Reload() error }
 	sets  []issuerSet
+
+	failures atomic.Uint64
+	whole    atomic.Pointer[time.Time] // when everything was read last; nil before run
+}
+
+// reloadStats is how reading credentials again is doing.
+type reloadStats struct {
+	Failures uint64        // times that something could not be read, or not all of it
+	Age      time.Duration // since everything could be read; 0 before run
+}
+
+// stats returns how reading again is doing.
+func (r *reloads) stats() reloadStats {
+	s := reloadStats{Failures: r.failures.Load()}
+	if at := r.whole.Load(); at != nil {
+		s.Age = time.Since(*at)
+	}
+	return s
 }
 
 // issuerSet is the key set that an issuer publishes, for tokens of one audience.
@@ -52,13 +71,20 @@ func (r *reloads) logger() *slog.Logger {
 	return r.log
 }
 
-// Reload reads all files again. What cannot be read stays as it was.
+// Reload reads all files again. What cannot be read stays as it was; of a file of API keys, what can be read holds.
 func (r *reloads) Reload() error {
 	var errs []error
 	for _, one := range r.files {
 		errs = append(errs, one.Reload())
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err != nil {
+		r.failures.Add(1)
+		return err
+	}
+	now := time.Now()
+	r.whole.Store(&now)
+	return nil
 }
 
 // asked waits until each issuer was asked for its keys once, well or not, so that the first callers after a start are not
@@ -87,6 +113,8 @@ func (r *reloads) run(warnings ...string) func(context.Context) error {
 			}
 		}
 		warn()
+		started := time.Now()
+		r.whole.CompareAndSwap(nil, &started) // nothing starts without having read everything
 		reload, again := time.NewTicker(reloadEvery), time.NewTicker(warnEvery)
 		defer reload.Stop()
 		defer again.Stop()
@@ -96,7 +124,7 @@ func (r *reloads) run(warnings ...string) func(context.Context) error {
 				return nil
 			case <-reload.C:
 				if err := r.Reload(); err != nil {
-					r.logger().Error("credentials: keeping what was read before", "err", err)
+					r.logger().Error("credentials: not all could be read again", "err", err)
 				}
 			case <-again.C:
 				warn()

@@ -69,6 +69,9 @@ func mintToken(args []string, out io.Writer) error {
 	if err := parseFlags(f, args, out); err != nil {
 		return err
 	}
+	if err := emptyLists(f, "models", "ranks"); err != nil {
+		return err
+	}
 	if (*keyFile == "") == (*secret == "") {
 		return errors.New("token mint: --key is missing, or stands beside --development-secret")
 	}

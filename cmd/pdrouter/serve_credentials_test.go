@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A key that was deleted is gone after the next look at its file, although another line of it is damaged; and that
+// something is wrong with the file can be seen.
+func TestReloadsAreCounted(t *testing.T) {
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	leaked := strings.TrimSpace(call(t, runKeys, "api", "--file", keys, "--name", "leaked"))
+	l, err := loadConfig(writeConfig(t, dir, "  clients: {api_keys_file: keys}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		files := reloads{log: slog.New(slog.NewTextHandler(&log, nil))}
+		clients, err := l.Auth.clients(&files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- files.run()(ctx) }()
+		time.Sleep(reloadEvery + time.Second)
+		if s := files.stats(); s.Failures != 0 || s.Age != time.Second {
+			t.Errorf("got %+v; want no failure for 1s", s)
+		}
+		if err := os.WriteFile(keys, []byte("# leaked: withdrawn\nother:oops\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(reloadEvery)
+		if p, err := clients.Authenticate("Bearer " + leaked); err == nil {
+			t.Errorf("a key that is in no file any more is %s's", p.Subject)
+		}
+		if s := files.stats(); s.Failures != 1 || s.Age != reloadEvery+time.Second {
+			t.Errorf("got %+v; want one failure, 11s since all was read", s)
+		}
+		if err := os.WriteFile(keys, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(reloadEvery)
+		if s := files.stats(); s.Failures != 1 || s.Age != time.Second {
+			t.Errorf("got %+v; want all to be read", s)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(log.String(), "keys:2:") || strings.Contains(log.String(), "oops") {
+			t.Errorf("want the line's number and nothing of it in %s", log.String())
+		}
+	})
+}
