@@ -21,6 +21,7 @@ const backOffs = 6
 // for concurrent use.
 type JWKS struct {
 	cfg       JWKSConfig
+	shown     string            // where the set is, for the log
 	transport http.RoundTripper // nil: one for each question
 	log       *slog.Logger
 
@@ -34,10 +35,11 @@ type JWKS struct {
 
 // goodJWKS is the last good answer. A later one with the same keys has the same set, so that no verdict is voided.
 type goodJWKS struct {
-	set    *keySet
-	others int
-	at     time.Time
-	until  time.Time
+	set     *keySet
+	others  int
+	doubled []string
+	at      time.Time
+	until   time.Time
 }
 
 // JWKSStats is how an issuer's key set is doing.
@@ -60,7 +62,7 @@ func NewJWKS(cfg JWKSConfig, transport http.RoundTripper, log *slog.Logger) (*JW
 		return nil, fmt.Errorf("auth: jwks: %w", err)
 	}
 	return &JWKS{
-		cfg: cfg.WithDefaults(), transport: transport, log: log,
+		cfg: cfg.WithDefaults(), shown: cfg.shown(), transport: transport, log: log,
 		stale: &keySet{until: time.Now()}, asked: make(chan struct{}), hint: make(chan struct{}, 1),
 	}, nil
 }
@@ -133,11 +135,11 @@ func (j *JWKS) Run(ctx context.Context) error {
 func (j *JWKS) tell(err error, failures int) int {
 	switch {
 	case err != nil && j.current() == j.stale:
-		j.log.Error("jwks: no keys to believe", "url", j.cfg.URL, "failures", failures+1, "err", err)
+		j.log.Error("jwks: no keys to believe", "url", j.shown, "failures", failures+1, "err", err)
 	case err != nil:
-		j.log.Warn("jwks: keeping the last good keys", "url", j.cfg.URL, "failures", failures+1, "age", time.Since(j.good.Load().at).Round(time.Second), "err", err)
+		j.log.Warn("jwks: keeping the last good keys", "url", j.shown, "failures", failures+1, "age", time.Since(j.good.Load().at).Round(time.Second), "err", err)
 	case failures > 0:
-		j.log.Info("jwks: answered again", "url", j.cfg.URL, "failures", failures)
+		j.log.Info("jwks: answered again", "url", j.shown, "failures", failures)
 	}
 	if err != nil {
 		return failures + 1
@@ -149,19 +151,22 @@ func (j *JWKS) tell(err error, failures int) int {
 func (j *JWKS) ask(ctx context.Context) error {
 	j.fetches.Add(1)
 	at := time.Now() // before the question: the answer is at least as new
-	keys, others, err := j.fetch(ctx)
+	got, err := j.fetch(ctx)
 	if err != nil {
 		j.failures.Add(1)
 		return err
 	}
-	set := &keySet{byID: keys}
+	set := &keySet{byID: got.keys}
 	old := j.good.Load()
-	if old != nil && maps.EqualFunc(old.set.byID, keys, (*Key).same) {
+	if old != nil && maps.EqualFunc(old.set.byID, got.keys, (*Key).same) {
 		set = old.set
 	} else {
-		j.log.Info("jwks: new keys", "url", j.cfg.URL, "keys", slices.Sorted(maps.Keys(keys)), "passed_over", others)
+		j.log.Info("jwks: new keys", "url", j.shown, "keys", slices.Sorted(maps.Keys(got.keys)), "passed_over", got.others)
 	}
-	j.good.Store(&goodJWKS{set: set, others: others, at: at, until: at.Add(j.cfg.MaxStale)})
+	if len(got.doubled) > 0 && (old == nil || !slices.Equal(old.doubled, got.doubled)) { // once, not at each question
+		j.log.Warn("jwks: several keys have one id, and none of them holds", "url", j.shown, "ids", got.doubled)
+	}
+	j.good.Store(&goodJWKS{set: set, others: got.others, doubled: got.doubled, at: at, until: at.Add(j.cfg.MaxStale)})
 	return nil
 }
 

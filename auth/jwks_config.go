@@ -94,16 +94,28 @@ func (c JWKSConfig) validateURL() error {
 	case u.User != nil:
 		return errors.New("url has a user or password in it; want a token_file")
 	case u.Hostname() == "" || u.Fragment != "":
-		return fmt.Errorf("url is %s; want a host and no fragment", c.URL)
+		return fmt.Errorf("url is %s; want a host and no fragment", c.shown())
 	case u.Scheme == "https":
 		return nil
 	case u.Scheme != "http":
 		return fmt.Errorf("url has the scheme %s; want https", u.Scheme)
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return fmt.Errorf("url is %s; want https, or http on a loopback address: who can change the answer can sign tokens", c.URL)
+		return fmt.Errorf("url is %s; want https, or http on a loopback address: who can change the answer can sign tokens", c.shown())
 	}
 	return nil
+}
+
+// shown returns where the set is without the query, which may have a secret, and without what else is no part of the way.
+func (c JWKSConfig) shown() string {
+	if c.file() {
+		return c.URL
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // file reports whether the set is in a file.

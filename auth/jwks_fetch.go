@@ -14,11 +14,11 @@ import (
 const maxJWKSHeader = 64 << 10 // bytes
 
 // fetch asks for the set once. It takes no longer than the timeout and reads no more than a set may have.
-func (j *JWKS) fetch(ctx context.Context) (keys map[string]*Key, others int, err error) {
+func (j *JWKS) fetch(ctx context.Context) (jwksAnswer, error) {
 	if j.cfg.file() {
 		b, _, err := readBounded(j.cfg.URL, maxJWKS)
 		if err != nil {
-			return nil, 0, err
+			return jwksAnswer{}, err
 		}
 		return parseJWKS(b)
 	}
@@ -26,7 +26,7 @@ func (j *JWKS) fetch(ctx context.Context) (keys map[string]*Key, others int, err
 	defer cancel()
 	b, err := j.get(ctx)
 	if err != nil {
-		return nil, 0, err
+		return jwksAnswer{}, err
 	}
 	return parseJWKS(b)
 }

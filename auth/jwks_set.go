@@ -4,49 +4,65 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-jose/go-jose/v4"
 )
 
 const maxJWKS = 256 << 10 // bytes
 
-// parseJWKS returns the keys of a set (RFC 7517 §5) that tokens can be checked with, and how many others it has: keys for
-// encryption, symmetric and private ones, of other types or sizes, without a kid. Those are passed over, as a set may
-// serve others too. A set without a usable key is an error, and so is one with two keys of one id: which of them holds
-// would be up to chance.
-func parseJWKS(b []byte) (keys map[string]*Key, others int, err error) {
+// jwksAnswer is what a set has.
+type jwksAnswer struct {
+	keys    map[string]*Key // that tokens can be checked with
+	others  int             // that were passed over
+	doubled []string        // ids of several usable keys, sorted: none of these holds, and all count among the others
+}
+
+// parseJWKS reads a set (RFC 7517 §5). What no token can be checked with is passed over, as a set may serve others too:
+// keys for encryption, symmetric and private ones, of other types or sizes, without a kid. So are keys of different bytes
+// with one id: which of them holds would be up to chance. A set without a usable key is an error.
+func parseJWKS(b []byte) (jwksAnswer, error) {
+	var got jwksAnswer
 	if len(b) > maxJWKS {
-		return nil, 0, fmt.Errorf("more than %d bytes", maxJWKS)
+		return got, fmt.Errorf("more than %d bytes", maxJWKS)
 	}
 	m, err := strictObject(b)
 	if err != nil {
-		return nil, 0, fmt.Errorf("no key set: %w", err)
+		return got, fmt.Errorf("no key set: %w", err)
 	}
 	list, ok := m["keys"].([]any)
 	if !ok {
-		return nil, 0, errors.New("no key set: keys is missing")
+		return got, errors.New("no key set: keys is missing")
 	}
 	var raw struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(b, &raw); err != nil || len(raw.Keys) != len(list) {
-		return nil, 0, errors.New("no key set")
+		return got, errors.New("no key set")
 	}
-	keys = map[string]*Key{}
+	byID := map[string][]*Key{}
 	for i, one := range list {
 		k := usableJWK(one, raw.Keys[i])
 		if k == nil {
-			others++
+			got.others++
+		} else {
+			byID[k.ID] = append(byID[k.ID], k)
+		}
+	}
+	got.keys = map[string]*Key{}
+	for id, same := range byID {
+		if slices.ContainsFunc(same, func(k *Key) bool { return !k.same(same[0]) }) {
+			got.others += len(same)
+			got.doubled = append(got.doubled, id)
 			continue
 		}
-		if err := add(keys, k); err != nil {
-			return nil, 0, err
-		}
+		got.keys[id] = same[0].Public()
 	}
-	if len(keys) == 0 {
-		return nil, 0, fmt.Errorf("no usable key among %d", len(list))
+	slices.Sort(got.doubled)
+	if len(got.keys) == 0 {
+		return got, fmt.Errorf("no usable key among %d", len(list))
 	}
-	return keys, others, nil
+	return got, nil
 }
 
 // usableJWK returns a public key of a set, or nil.

@@ -7,8 +7,10 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"math/big"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -77,10 +79,11 @@ func TestJWKSPassesOverWhatItCannotUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, passed, err := parseJWKS(b)
+	set, err := parseJWKS(b)
 	if err != nil {
 		t.Fatal(err)
 	}
+	keys, passed := set.keys, set.others
 	ids := slices.Sorted(maps.Keys(keys))
 	if got := []string{"certified", "ec no alg", "ed no alg", "no alg", "spiffe"}; !slices.Equal(ids, got) || passed != len(others) {
 		t.Errorf("got keys %q, %d passed over; want %q, %d", ids, passed, got, len(others))
@@ -89,5 +92,37 @@ func TestJWKSPassesOverWhatItCannotUse(t *testing.T) {
 		if k := keys[id]; k == nil || k.algorithm != algorithm {
 			t.Errorf("%s: got %v; want a key for %s", id, k, algorithm)
 		}
+	}
+}
+
+// One id on several keys costs that id alone, and is said once.
+func TestJWKSWithSeveralKeysOfOneID(t *testing.T) {
+	a, b, c := newKey(t, "a"), newKey(t, "b"), generate(t, ES256)
+	text := strings.Replace(jwksOf(t, a, b, c), `"`+c.ID+`"`, `"b"`, 1)
+	got, err := parseJWKS([]byte(text))
+	if err != nil || len(got.keys) != 1 || got.keys["a"] == nil || got.others != 2 || !slices.Equal(got.doubled, []string{"b"}) {
+		t.Errorf("got %+v, %v; want a alone", got, err)
+	}
+	twice := strings.Replace(jwksOf(t, a), "[", "["+jwksOf(t, a)[strings.Index(jwksOf(t, a), "[")+1:strings.LastIndex(jwksOf(t, a), "]")]+",", 1)
+	if got, err := parseJWKS([]byte(twice)); err != nil || len(got.keys) != 1 || got.doubled != nil {
+		t.Errorf("the same key twice: got %+v, %v; want it", got, err)
+	}
+	if _, err := parseJWKS([]byte(strings.Replace(jwksOf(t, b, c), `"`+c.ID+`"`, `"b"`, 1))); err == nil {
+		t.Error("a set in which no key holds was accepted")
+	}
+	var log strings.Builder
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	write(t, file, text)
+	j, err := NewJWKS(JWKSConfig{URL: file}, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := j.ask(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), "several keys have one id"); n != 1 {
+		t.Errorf("said %d times; want once:\n%s", n, log.String())
 	}
 }

@@ -368,14 +368,14 @@ func FuzzJWKS(f *testing.F) {
 	f.Add([]byte(`{"keys":[{"kty":"oct","kid":"k","k":"AAAA"},{"kty":"RSA","kid":"r","n":"` + strings.Repeat("_", 342) + `","e":"AQAB","x5c":["AA=="]}]}`))
 	f.Add([]byte(`{"keys":[{"kty":"RSA","kid":"r","use":"jwt-svid","n":"` + strings.Repeat("_", 342) + `","e":"AQAB"}],"spiffe_refresh_hint":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		keys, _, err := parseJWKS(b)
+		set, err := parseJWKS(b)
 		if err != nil {
 			return
 		}
-		if len(keys) == 0 {
+		if len(set.keys) == 0 {
 			t.Fatal("an empty set was taken")
 		}
-		for id, k := range keys {
+		for id, k := range set.keys {
 			if k.ID != id || id == "" || len(id) > maxKeyID || k.Signs() || k.Development() {
 				t.Fatalf("%v was taken under %q", k, id)
 			}

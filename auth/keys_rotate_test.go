@@ -44,17 +44,17 @@ func folderKeys(t testing.TB, dir string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, others, err := parseJWKS(b)
-	if err != nil || others > 0 {
-		t.Fatalf("the key set: %v, %d keys of no use", err, others)
+	set, err := parseJWKS(b)
+	if err != nil || set.others > 0 {
+		t.Fatalf("the key set: %v, %d keys of no use", err, set.others)
 	}
-	for id := range set {
+	for id := range set.keys {
 		if !slices.Contains(files.IDs(), id) {
 			t.Errorf("key %s is in the key set alone", id)
 		}
 	}
-	if len(set) != len(files.IDs()) {
-		t.Errorf("%d keys in the key set, %d in the folder", len(set), len(files.IDs()))
+	if len(set.keys) != len(files.IDs()) {
+		t.Errorf("%d keys in the key set, %d in the folder", len(set.keys), len(files.IDs()))
 	}
 	return files.IDs()
 }
@@ -182,7 +182,7 @@ func stoppedAt(t *testing.T, at int, first bool) (stopped bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		published, _, err := parseJWKS(b)
+		published, err := parseJWKS(b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +191,7 @@ func stoppedAt(t *testing.T, at int, first bool) (stopped bool) {
 			t.Fatal(err)
 		}
 		set := &Keys{}
-		set.set.Store(&keySet{byID: published})
+		set.set.Store(&keySet{byID: published.keys})
 		for from, keys := range map[string]*Keys{"files": files, "key set": set} {
 			v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, keys)
 			if err != nil {
