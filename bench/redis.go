@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,7 +52,7 @@ func (s *redisServer) socket() string { return filepath.Join(s.dir, "s") }
 
 // open returns a client of its own.
 func (s *redisServer) open() (redisdb.Client, error) {
-	return redisdb.Open(redisdb.Config{Address: "unix://" + s.socket()}, slog.New(slog.DiscardHandler))
+	return redisdb.Open(redisdb.Config{Address: "unix://" + s.socket()})
 }
 
 // stop ends the server.

@@ -109,7 +109,7 @@ func later(rec Record, d time.Duration) Record {
 // store returns a store over a real server.
 func store(t testing.TB, s *redistest.Server, v Voucher, prefix string) *Redis {
 	t.Helper()
-	db, err := redisdb.Open(redisdb.Config{Address: s.Address()}, quiet())
+	db, err := redisdb.Open(redisdb.Config{Address: s.Address()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,6 @@ import (
 	"pdrouter/internal/redistest"
 )
 
-// leastACL is what a gateway's user must be allowed, and all that it may; time and hdel are for limits.
-const leastACL = "on >a-password resetkeys ~pdrouter:* resetchannels &pdrouter:* -@all +ping +client|setname +eval +evalsha +time " +
-	"+hget +hset +hdel +hlen +hkeys +hstrlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore +publish +subscribe"
-
-// clusterACL is what it needs besides in a cluster.
-const clusterACL = " +cluster|slots +cluster|shards +command"
-
-// user returns what gives a server a user.
-func user(acl string) []string { return append([]string{"--user", "gateway"}, strings.Fields(acl)...) }
-
 // TestRedisConformance: one suite over every way to reach Redis.
 func TestRedisConformance(t *testing.T) {
 	password := writeTemp(t, "a-password\n")
@@ -27,17 +17,17 @@ func TestRedisConformance(t *testing.T) {
 		"socket": func(t *testing.T) redisdb.Config { return redisdb.Config{Address: redistest.Start(t).Address()} },
 		"TLS, client certificate, least ACL": func(t *testing.T) redisdb.Config {
 			certs := redistest.NewCerts(t)
-			server := redistest.StartTLS(t, certs, append(user(leastACL), "--user", "default", "off")...)
+			server := redistest.StartTLS(t, certs, append(redistest.User(redistest.Rights), "--user", "default", "off")...)
 			return redisdb.Config{Address: server.Address(), TLS: true, CAFile: certs.CA, CertFile: certs.ClientCert,
 				CertKeyFile: certs.ClientKey, Username: "gateway", PasswordFile: password}
 		},
 		"Sentinel": func(t *testing.T) redisdb.Config {
-			s := redistest.StartSentinel(t, user(leastACL)...)
+			s := redistest.StartSentinel(t, redistest.User(redistest.Rights)...)
 			return redisdb.Config{Sentinel: redisdb.Sentinel{Master: redistest.MasterName, Addresses: s.Addresses()},
 				Username: "gateway", PasswordFile: password}
 		},
 		"Cluster": func(t *testing.T) redisdb.Config {
-			c := redistest.StartCluster(t, 0, user(leastACL+clusterACL)...)
+			c := redistest.StartCluster(t, 0, redistest.User(redistest.Rights, redistest.ClusterRights)...)
 			return redisdb.Config{Cluster: c.Addresses(), Username: "gateway", PasswordFile: password}
 		},
 	} {
@@ -61,7 +51,7 @@ func TestRedisConformance(t *testing.T) {
 
 // The least ACL keeps a gateway from everything that is not its own.
 func TestRedisLeastACL(t *testing.T) {
-	server := redistest.Start(t, user(leastACL)...)
+	server := redistest.Start(t, redistest.User(redistest.Rights)...)
 	cfg := redisdb.Config{Address: server.Address(), Username: "gateway", PasswordFile: writeTemp(t, "a-password")}
 	s := storeOf(t, cfg, nil, "other")
 	if err := s.Put(t.Context(), record("prefill-0", 7, 1, 0)); err == nil || !strings.Contains(err.Error(), "permission") {
@@ -96,7 +86,7 @@ func TestRedisPutSentAgain(t *testing.T) {
 func storeOf(t testing.TB, cfg redisdb.Config, v Voucher, prefix string) *Redis {
 	t.Helper()
 	cfg.Timeout, cfg.Dial = 5*time.Second, 5*time.Second // these tests are not about time
-	db, err := redisdb.Open(cfg, quiet())
+	db, err := redisdb.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -253,14 +253,7 @@ func (s *Redis) trusted(b []byte, want redisWant, asked time.Time, ttl time.Dura
 	if err != nil {
 		return found{}, err
 	}
-	left := min(ttl, rec.Lifetime())
-	if len(rec.Binding) > 0 {
-		bound, _, err := parseBinding(rec.Binding)
-		if err != nil {
-			return found{}, err
-		}
-		left = min(left, time.UnixMilli(bound.Until).Sub(asked))
-	}
+	left := min(ttl, rec.Believed(asked).Sub(asked))
 	return foundUntil(rec, content, asked.Add(left)), nil
 }
 

@@ -42,7 +42,7 @@ func TestDocumentedRedisRights(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg := redisdb.Config{Address: server.Address(), Username: "pdrouter", PasswordFile: password}.WithDefaults()
-	db, err := redisdb.Open(cfg, log)
+	db, err := redisdb.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,8 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	}
 	g.store = metadata.NewMemory()
 	if l.Metadata.Store == "redis" {
-		if g.redis, err = redisdb.Open(l.Metadata.Redis, log); err != nil {
+		redisdb.LogTo(log)
+		if g.redis, err = redisdb.Open(l.Metadata.Redis); err != nil {
 			return nil, fmt.Errorf("metadata.redis: %w", err)
 		}
 		g.store = metadata.NewRedis(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)

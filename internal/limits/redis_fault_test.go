@@ -16,7 +16,7 @@ import (
 // open connects an exchange.
 func open(t *testing.T, cfg redisdb.Config) *redisExchange {
 	t.Helper()
-	db, err := redisdb.Open(cfg, quiet())
+	db, err := redisdb.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ const sentinelLife = 10 * time.Second
 
 // Open returns a client of the Redis that cfg names. It does not connect: a server that is down shows at the first call.
 // A command may be sent twice if its answer is lost. Several parts may share the client; whoever opened it closes it.
-func Open(cfg Config, log *slog.Logger) (Client, error) {
+func Open(cfg Config) (Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
@@ -42,7 +42,6 @@ func Open(cfg Config, log *slog.Logger) (Client, error) {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 	}
-	redis.SetLogger(driverLog{log}) // the driver has one for the process, and would write to the standard error
 	opts := &redis.UniversalOptions{
 		Addrs: []string{cfg.Address}, DB: cfg.DB, ClientName: "pdrouter", DisableIdentity: true,
 		CredentialsProviderContext: cfg.login().provider(), Dialer: d.dial,
@@ -64,7 +63,8 @@ func Open(cfg Config, log *slog.Logger) (Client, error) {
 		client.Store(redis.NewClusterClient(opts.Cluster()))
 		return client.Load(), nil
 	case cfg.Sentinel.Master != "":
-		opts.Addrs, opts.Dialer = []string{cfg.Sentinel.Master}, sentinels{d}.dial
+		opts.Addrs, opts.Dialer = []string{cfg.Sentinel.Master}, sentinels{d, new(atomic.Pointer[string])}.dial
+		opts.OnConnect = isMaster
 		opts.DialTimeout, opts.ConnMaxLifetime = 2*cfg.Dial, sentinelLife // first the Sentinels are asked
 	}
 	return redis.NewClient(opts.Simple()), nil
@@ -109,6 +109,10 @@ func content(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	return strings.TrimSpace(string(b)), err
 }
+
+// LogTo has log take in what the driver logs, which else goes to the standard error. The driver has one log for the whole
+// process, so this is for whoever owns the process: call it once, before Open.
+func LogTo(log *slog.Logger) { redis.SetLogger(driverLog{log}) }
 
 // driverLog takes in what the driver logs. Every failure is also returned, and logged where it is handled.
 type driverLog struct{ log *slog.Logger }

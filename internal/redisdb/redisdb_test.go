@@ -2,7 +2,6 @@ package redisdb
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"pdrouter/internal/redistest"
 )
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
 func TestRedisCredentials(t *testing.T) {
 	server := redistest.Start(t, "--requirepass", "secret")
 	for _, c := range []struct {
@@ -20,7 +17,7 @@ func TestRedisCredentials(t *testing.T) {
 		ok       bool
 	}{{"secret\n", true}, {"other", false}} {
 		file := writeTemp(t, c.password)
-		s, err := Open(Config{Address: server.Address(), Username: "default", PasswordFile: file}, quiet())
+		s, err := Open(Config{Address: server.Address(), Username: "default", PasswordFile: file})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +32,7 @@ func TestRedisCredentials(t *testing.T) {
 func TestRedisCredentialsRotate(t *testing.T) {
 	server := redistest.Start(t, "--requirepass", "old")
 	user, password := writeTemp(t, "default\n"), writeTemp(t, "old\n")
-	s, err := Open(Config{Address: server.Address(), UsernameFile: user, PasswordFile: password, Pool: 1}, quiet())
+	s, err := Open(Config{Address: server.Address(), UsernameFile: user, PasswordFile: password, Pool: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +71,7 @@ func TestRedisTLS(t *testing.T) {
 	} {
 		cfg := good
 		c.change(&cfg)
-		s, err := Open(cfg, quiet())
+		s, err := Open(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +85,7 @@ func TestRedisTLS(t *testing.T) {
 // A write goes to whoever is the master, also after the master was killed.
 func TestSentinelFollowsTheMaster(t *testing.T) {
 	sentinels := redistest.StartSentinel(t)
-	s, err := Open(Config{Sentinel: Sentinel{Master: redistest.MasterName, Addresses: sentinels.Addresses()}}, quiet())
+	s, err := Open(Config{Sentinel: Sentinel{Master: redistest.MasterName, Addresses: sentinels.Addresses()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +104,7 @@ func TestSentinelFollowsTheMaster(t *testing.T) {
 	if got := now.Do("GET", "a"); got != "2" {
 		t.Errorf("the new master holds %q; want 2", got)
 	}
-	other, err := Open(Config{Sentinel: Sentinel{Master: "other", Addresses: sentinels.Addresses()}}, quiet())
+	other, err := Open(Config{Sentinel: Sentinel{Master: "other", Addresses: sentinels.Addresses()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +115,7 @@ func TestSentinelFollowsTheMaster(t *testing.T) {
 }
 
 func TestClusterServesEverySlot(t *testing.T) {
-	s, err := Open(Config{Cluster: redistest.StartCluster(t, 0).Addresses()[:1]}, quiet())
+	s, err := Open(Config{Cluster: redistest.StartCluster(t, 0).Addresses()[:1]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +153,7 @@ func TestOpenRefuses(t *testing.T) {
 		"redis: password_file: open":       {Address: "redis:1", PasswordFile: "/nonexistent"},
 		"ca_file: open":                    {Address: "redis:1", TLS: true, CAFile: "/nonexistent"},
 	} {
-		s, err := Open(cfg, quiet())
+		s, err := Open(cfg)
 		if err == nil {
 			s.Close()
 			t.Errorf("%s: accepted", want)

@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // sentinels connects to the master that the Sentinels name at that moment.
-type sentinels struct{ dialer }
+type sentinels struct {
+	dialer
+	last *atomic.Pointer[string] // the address that most Sentinels named last
+}
 
 // dial asks all Sentinels and connects to the master that most of them name. What the driver calls the address is only
 // the master's name.
@@ -23,8 +29,8 @@ func (s sentinels) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return s.dialer.dial(ctx, "tcp", address)
 }
 
-// master returns the address that more than half of the Sentinels agree on, as soon as it is known; else the one that
-// most of those that answer name.
+// master returns the address that more than half of all Sentinels agree on, as soon as it is known. Where there is none, as
+// when they cannot be reached or do not agree, it returns the one that they agreed on last: fewer move nobody.
 func (s sentinels) master(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Dial)
 	defer cancel()
@@ -41,7 +47,6 @@ func (s sentinels) master(ctx context.Context) (string, error) {
 		}()
 	}
 	votes := map[string]int{}
-	var most string
 	var errs []error
 	for range all {
 		a := <-answers
@@ -49,17 +54,31 @@ func (s sentinels) master(ctx context.Context) (string, error) {
 			errs = append(errs, a.err)
 			continue
 		}
-		if votes[a.master]++; votes[a.master] > votes[most] {
-			most = a.master
-		}
-		if 2*votes[most] > len(all) {
-			break
+		if votes[a.master]++; 2*votes[a.master] > len(all) {
+			s.last.Store(&a.master)
+			return a.master, nil
 		}
 	}
-	if most == "" {
-		return "", errors.Join(errs...)
+	if last := s.last.Load(); last != nil {
+		return *last, nil
 	}
-	return most, nil
+	if len(votes) > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d name one at most: %v", slices.Max(slices.Collect(maps.Values(votes))), len(all), slices.Sorted(maps.Keys(votes))))
+	}
+	return "", errors.Join(errs...)
+}
+
+// isMaster returns an error if the server that a connection leads to is not a master: one that was, or is about to be. HELLO
+// tells, and is allowed to every user.
+func isMaster(ctx context.Context, conn *redis.Conn) error {
+	cmd := redis.NewMapStringInterfaceCmd(ctx, "hello")
+	if err := conn.Process(ctx, cmd); err != nil {
+		return fmt.Errorf("redis: sentinel: %w", err)
+	}
+	if role := cmd.Val()["role"]; role != "master" {
+		return fmt.Errorf("redis: sentinel: the server is %v; want master", role)
+	}
+	return nil
 }
 
 // ask asks one Sentinel.
