@@ -82,12 +82,15 @@ func parseHeader(token string) (header, error) {
 	if len(m) != 3 {
 		return header{}, errors.New("header has other fields than alg, kid and typ")
 	}
-	for name, to := range map[string]*string{"alg": &h.alg, "kid": &h.kid, "typ": &h.typ} {
-		s, ok := m[name].(string)
-		if !ok || s == "" && name != "typ" || len(s) > maxKeyID {
-			return header{}, fmt.Errorf("header: %s is missing or no short string", name)
+	for _, f := range [...]struct {
+		name string
+		to   *string
+	}{{"alg", &h.alg}, {"kid", &h.kid}, {"typ", &h.typ}} {
+		s, ok := m[f.name].(string)
+		if !ok || s == "" && f.name != "typ" || len(s) > maxKeyID {
+			return header{}, fmt.Errorf("header: %s is missing or no short string", f.name)
 		}
-		*to = s
+		*f.to = s
 	}
 	return h, nil
 }
@@ -113,7 +116,8 @@ func Inspect(token string) (head, claims map[string]any, err error) {
 
 // strictClaims reads the claims without trusting them, and refuses what their decoder would let pass.
 func strictClaims(token string) (map[string]any, error) {
-	part := strings.Split(token, ".")[1]
+	_, rest, _ := strings.Cut(token, ".")
+	part, _, _ := strings.Cut(rest, ".")
 	b, err := base64.RawURLEncoding.Strict().DecodeString(part)
 	if err != nil {
 		return nil, errors.New("claims are not base64url")

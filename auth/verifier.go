@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/golang-jwt/jwt/v5"
 )
 
 // VerifierConfig says which tokens are accepted.
@@ -152,18 +150,20 @@ func (v *Verifier) verify(token string, at moment) (verdict, *Claims, error) {
 	if err != nil {
 		return verdict{}, nil, err
 	}
-	var c Claims
-	var into jwt.Claims = &c
-	if i.foreign() {
-		into = &c.RegisteredClaims
+	if err := verifySignature(token, key); err != nil {
+		return verdict{}, nil, invalid(err)
 	}
-	if _, err := i.parser(v.cfg.Audience, at).ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {
+	c, err := i.claims(said, v.cfg.Audience)
+	if err != nil {
+		return verdict{}, nil, invalid(fmt.Errorf("claims: %w", err))
+	}
+	if err := i.validator(v.cfg.Audience, at).Validate(c.RegisteredClaims); err != nil {
 		return verdict{}, nil, invalid(err)
 	}
 	if err := i.check(&c, at); err != nil {
 		return verdict{}, nil, invalid(err)
 	}
-	who, err := i.principal(&c, said, v.cfg.Audience)
+	who, err := i.principal(&c, said)
 	if err != nil {
 		return verdict{}, nil, invalid(err)
 	}
