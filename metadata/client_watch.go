@@ -16,11 +16,11 @@ import (
 
 // ClientWatchConfig says how a Client watches, and how a Directory keeps its local copy.
 type ClientWatchConfig struct {
-	Silence time.Duration `yaml:"silence"` // a stream that says nothing for so long is dead, and opened again; default 45s, three keep-alives of a gateway
+	Silence time.Duration `yaml:"silence"` // a stream that says nothing for so long is dead, and opened again; default 30s, two keep-alives of a gateway
 	Retry   time.Duration `yaml:"retry"`   // first pause before the stream is opened again, doubled each time; default 50ms
 	Longest time.Duration `yaml:"longest"` // longest of these pauses; default 5s. Each is shortened by up to a half at random
 	Ahead   int           `yaml:"ahead"`   // Directory: peers whose records are fetched in advance at once; default 4
-	Spread  time.Duration `yaml:"spread"`  // Directory: each of these fetches waits up to so long, at random; default 20ms
+	Spread  time.Duration `yaml:"spread"`  // Directory: each of these fetches waits up to so long, at random, and the list after a sync up to a tenth of it per engine that is known, 5s at most; default 20ms
 	Engines int           `yaml:"engines"` // Directory: engines whose records are kept; default 4096. Others are asked for each time
 }
 
@@ -28,7 +28,7 @@ func (c ClientWatchConfig) withDefaults() ClientWatchConfig {
 	for _, f := range []struct {
 		d    *time.Duration
 		want time.Duration
-	}{{&c.Silence, 45 * time.Second}, {&c.Retry, 50 * time.Millisecond}, {&c.Longest, 5 * time.Second}, {&c.Spread, 20 * time.Millisecond}} {
+	}{{&c.Silence, 30 * time.Second}, {&c.Retry, 50 * time.Millisecond}, {&c.Longest, 5 * time.Second}, {&c.Spread, 20 * time.Millisecond}} {
 		if *f.d == 0 {
 			*f.d = f.want
 		}
@@ -58,26 +58,16 @@ func (c ClientWatchConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Watch calls changed for every change of an engine that the client may read, until ctx ends, and returns ctx's error.
-// Whenever the gateway is found or found again, and when it could not keep up, it tells a Change without engine: anything
-// may have changed. Several changes of one engine may be told as one, the latest. changed must not block for long.
-func (c *Client) Watch(ctx context.Context, changed func(Change)) error {
-	return c.watch(ctx, false, func(ev watchEvent) {
-		switch ev.kind {
-		case watchSync:
-			changed(Change{})
-		case watchPut, watchDelete:
-			changed(Change{Incarnation: ev.inc, Rank: ev.rank, Deleted: ev.kind == watchDelete})
-		}
-	}, func(error) {})
-}
-
-// watch opens streams one after the other. lost is told why each has ended.
-func (c *Client) watch(ctx context.Context, renewals bool, told func(watchEvent), lost func(error)) error {
+// watch follows what changes about the engines that the client may read, until ctx ends, and returns ctx's error. It opens
+// streams one after the other; lost is told why each has ended. told hears an event without a kind for everything else that
+// comes; it must not block for long.
+func (c *Client) watch(ctx context.Context, told func(watchEvent), lost func(error)) error {
 	pause := c.cfg.Watch.Retry
 	for {
-		err := c.stream(ctx, renewals, func(ev watchEvent) {
-			pause = c.cfg.Watch.Retry
+		err := c.stream(ctx, func(ev watchEvent) {
+			if ev.kind != "" {
+				pause = c.cfg.Watch.Retry
+			}
 			told(ev)
 		})
 		if ctx.Err() != nil {
@@ -92,16 +82,12 @@ func (c *Client) watch(ctx context.Context, renewals bool, told func(watchEvent)
 var errSilent = errors.New("the stream was silent for too long")
 
 // stream reads one stream to its end.
-func (c *Client) stream(ctx context.Context, renewals bool, told func(watchEvent)) error {
+func (c *Client) stream(ctx context.Context, told func(watchEvent)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(c.cfg.Timeout, func() { cancel(errSilent) })
 	defer silent.Stop()
-	target := strings.TrimSuffix(c.base, "/engines") + "/watch"
-	if renewals {
-		target += "?renewals=1"
-	}
-	resp, err := c.get(ctx, target, "text/event-stream")
+	resp, err := c.get(ctx, strings.TrimSuffix(c.base, "/engines")+"/watch", "text/event-stream")
 	if err != nil {
 		return cause(ctx, err)
 	}
@@ -111,6 +97,9 @@ func (c *Client) stream(ctx context.Context, renewals bool, told func(watchEvent
 	for {
 		silent.Reset(c.cfg.Watch.Silence)
 		n, err := resp.Body.Read(buf)
+		if n > 0 {
+			told(watchEvent{})
+		}
 		if err := p.feed(buf[:n], func(kind string, data []byte) error {
 			ev, err := parseEvent(watchKind(kind), data)
 			if err == nil && ev.kind != "" {
@@ -163,22 +152,18 @@ func parseEvent(kind watchKind, data []byte) (watchEvent, error) {
 	switch kind {
 	case watchSync:
 		return watchEvent{kind: kind}, nil
-	case watchPut, watchDelete, watchRenew:
+	case watchPut, watchDelete:
 	default:
 		return watchEvent{}, nil
 	}
-	var d watchData
-	if err := json.Unmarshal(data, &d); err != nil {
+	ev := watchEvent{kind: kind}
+	if err := json.Unmarshal(data, &ev.inc); err != nil {
 		return watchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
 	}
-	if err := ValidName(d.Engine); err != nil {
+	if err := ValidName(ev.inc.Engine); err != nil {
 		return watchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
 	}
-	rank, err := ParseRank(d.Rank)
-	if err != nil {
-		return watchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
-	}
-	return watchEvent{kind: kind, inc: d.Incarnation, rank: rank}, nil
+	return ev, nil
 }
 
 // Engines returns the engines that the client may read.

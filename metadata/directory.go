@@ -12,22 +12,34 @@ import (
 // Directory looks up the ranks of one run of an engine through a Client. It has the method that the plane's agents
 // need. While Run follows the gateway, it answers from a local copy, without an exchange, for every engine whose records it has
 // and that nothing was told of since. It is safe for concurrent use.
+//
+// A copy holds as long as the gateway is heard: it tells when a lease ends, and is lost when nothing came for
+// ClientWatchConfig.Silence. From then on a copy holds for the lifetime of its records, counted from the last moment at which
+// the gateway was heard, and is used only where the gateway does not answer.
 type Directory struct {
 	client *Client
 
 	mu        sync.Mutex
 	following bool                 // a watch stands: what changes is told
+	heard     time.Time            // when something came on that watch
 	peers     map[string]*heldPeer // by engine
-	flights   map[string]*flight   // by engine
+	refused   map[string]refusedPeer
+	flights   map[string]*flight // by engine
 }
 
 // heldPeer is what is known of one engine.
 type heldPeer struct {
 	generation uint64
-	recs       []Record // of all ranks; none if err is set
-	err        error    // the gateway refuses this generation
-	until      time.Time
-	sure       bool // nothing may have changed since: a watch stands that would have told
+	recs       []Record      // of all ranks that the client may read
+	lifetime   time.Duration // the shortest of these records
+	until      time.Time     // the end of lifetime; where sure is true, the gateway tells the end
+	sure       bool          // nothing may have changed since: a watch stands that would have told
+}
+
+// refusedPeer is an engine that the gateway refuses to tell of, whatever its generation.
+type refusedPeer struct {
+	err   error
+	until time.Time
 }
 
 // flight is one exchange about one engine, for all who wait for its answer.
@@ -35,6 +47,7 @@ type flight struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when recs and err are set
 	recs    []Record
+	some    bool // these are not all that the engine has published
 	err     error
 	waiters int  // guarded by Directory.mu
 	sure    bool // guarded by Directory.mu: the watch that stood at its beginning has told nothing since
@@ -42,10 +55,10 @@ type flight struct {
 
 // Directory returns the client as a directory of incarnations, whose local copy is empty.
 func (c *Client) Directory() *Directory {
-	return &Directory{client: c, peers: map[string]*heldPeer{}, flights: map[string]*flight{}}
+	return &Directory{client: c, peers: map[string]*heldPeer{}, refused: map[string]refusedPeer{}, flights: map[string]*flight{}}
 }
 
-// Engine returns the records of all ranks of the incarnation. While they are not all published, or the gateway is not
+// Engine returns the records of all ranks of the incarnation that the client may read. While they are not all published, or the gateway is not
 // reachable, it tries again until ctx ends or the client's timeout is over, and then takes the last answer there was if the
 // lease of those records has not ended. It returns ErrStale if the engine has a newer generation. The records are shared: nobody
 // may change them.
@@ -73,18 +86,22 @@ func (d *Directory) Engine(ctx context.Context, inc Incarnation) ([]Record, erro
 	}
 }
 
-// held answers from the local copy, if there is one of this generation or a newer one; sure asks for one that must be right.
+// held answers from the local copy, if there is one of this generation or a newer one, or a refusal; sure asks for one that must
+// be right.
 func (d *Directory) held(inc Incarnation, sure bool) ([]Record, error, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if no, ok := d.refused[inc.Engine]; ok && d.following && time.Now().Before(no.until) {
+		return nil, no.err, true
+	}
 	p := d.peers[inc.Engine]
 	switch {
-	case p == nil, p.generation < inc.Generation, sure && !p.sure, !time.Now().Before(p.until):
+	case p == nil, p.generation < inc.Generation, !p.sure && (sure || !time.Now().Before(p.until)):
 		return nil, nil, false
 	case p.generation > inc.Generation:
 		return nil, newer(inc, p.generation), true
 	}
-	return p.recs, p.err, true
+	return p.recs, nil, true
 }
 
 func newer(inc Incarnation, known uint64) error {
@@ -101,8 +118,8 @@ func (d *Directory) ask(ctx context.Context, inc Incarnation) ([]Record, error) 
 		d.flights[inc.Engine] = f
 		go func() {
 			defer cancel()
-			recs, err := d.client.Engine(flying, inc.Engine)
-			d.landed(f, inc, recs, err)
+			recs, some, err := d.client.engine(flying, inc.Engine)
+			d.landed(f, inc.Engine, recs, some, err)
 		}()
 	}
 	f.waiters++
@@ -121,12 +138,13 @@ func (d *Directory) ask(ctx context.Context, inc Incarnation) ([]Record, error) 
 	if f.err != nil {
 		return nil, f.err
 	}
-	return of(f.recs, inc)
+	return of(f.recs, f.some, inc)
 }
 
-// of returns the records if they are the whole of the incarnation.
-func of(recs []Record, inc Incarnation) ([]Record, error) {
-	first, err := complete(recs)
+// of returns the records if they are of the incarnation, and the whole of it or some, as the gateway says of a token that
+// names ranks: those that map onto these.
+func of(recs []Record, some bool, inc Incarnation) ([]Record, error) {
+	first, err := whole(recs, some)
 	switch {
 	case len(recs) > 0 && recs[0].Generation > inc.Generation:
 		return nil, newer(inc, recs[0].Generation)
@@ -138,37 +156,50 @@ func of(recs []Record, inc Incarnation) ([]Record, error) {
 	return recs, nil
 }
 
+// whole is complete, unless the answer has only some of the ranks, of which the gateway has seen that they are of a whole.
+func whole(recs []Record, some bool) (Record, error) {
+	first, err := complete(recs)
+	var why *Unpairable
+	if some && errors.As(err, &why) && why.Reason == IncompleteRanks && len(recs) > 0 {
+		return recs[0], nil
+	}
+	return first, err
+}
+
 // landed keeps an answer and hands it to all that wait for it.
-func (d *Directory) landed(f *flight, inc Incarnation, recs []Record, err error) {
+func (d *Directory) landed(f *flight, engine string, recs []Record, some bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f.recs, f.err = recs, err
+	f.recs, f.some, f.err = recs, some, err
 	close(f.done)
-	sure := f.sure && d.flights[inc.Engine] == f
-	d.dropLocked(inc.Engine, f)
+	sure := f.sure && d.flights[engine] == f
+	d.dropLocked(engine, f)
 	var status *StatusError
 	switch {
 	case errors.As(err, &status) && status.Status == http.StatusForbidden:
-		d.keepLocked(inc.Engine, &heldPeer{generation: inc.Generation, err: err, until: time.Now().Add(refusedFor), sure: sure})
+		delete(d.peers, engine)
+		if sure && len(d.refused) < d.client.cfg.Watch.Engines {
+			d.refused[engine] = refusedPeer{err: err, until: time.Now().Add(refusedFor)}
+		}
 	case errors.Is(err, ErrNotFound) && sure:
-		delete(d.peers, inc.Engine)
+		delete(d.peers, engine)
 	case err == nil:
-		if first, err := complete(recs); err == nil {
-			d.keepLocked(inc.Engine, &heldPeer{generation: first.Generation, recs: recs, until: leased(recs), sure: sure})
+		if first, err := whole(recs, some); err == nil {
+			d.keepLocked(engine, newHeldPeer(first.Generation, recs, sure))
 		}
 	}
 }
 
-// refusedFor is how long a generation that the gateway refuses is not asked for again, unless something is told of it.
+// refusedFor is how long an engine that the gateway refuses is not asked for again, unless something is told meanwhile.
 const refusedFor = time.Minute
 
-// leased returns when the first of these records' leases ends, counted from now: clocks may differ.
-func leased(recs []Record) time.Time {
-	shortest := recs[0].Lifetime()
+func newHeldPeer(generation uint64, recs []Record, sure bool) *heldPeer {
+	p := &heldPeer{generation: generation, recs: recs, lifetime: recs[0].Lifetime(), sure: sure}
 	for _, r := range recs {
-		shortest = min(shortest, r.Lifetime())
+		p.lifetime = min(p.lifetime, r.Lifetime())
 	}
-	return time.Now().Add(shortest)
+	p.until = time.Now().Add(p.lifetime) // from now: clocks may differ
+	return p
 }
 
 func (d *Directory) dropLocked(engine string, f *flight) {
@@ -182,10 +213,11 @@ func (d *Directory) keepLocked(engine string, p *heldPeer) {
 	if old := d.peers[engine]; old != nil && old.generation > p.generation {
 		return
 	}
+	delete(d.refused, engine)
 	if d.peers[engine] == nil && len(d.peers) >= d.client.cfg.Watch.Engines {
 		now := time.Now()
 		for name, old := range d.peers {
-			if !now.Before(old.until) {
+			if !old.sure && !now.Before(old.until) {
 				delete(d.peers, name)
 			}
 		}

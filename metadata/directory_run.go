@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -12,16 +13,15 @@ import (
 // Run follows the gateway until ctx ends, and returns ctx's error: it keeps the local copy true to what is told, and fetches in
 // advance the records of every engine that want takes, so that no request waits for them. log hears when the gateway is lost.
 func (d *Directory) Run(ctx context.Context, want func(engine string) bool, log *slog.Logger) error {
-	a := &ahead{d: d, want: want, log: log, due: map[string]uint64{}, wake: make(chan struct{}, 1), slots: make(chan struct{}, d.client.cfg.Watch.Ahead)}
+	a := &ahead{d: d, want: want, log: log, due: map[string]uint64{}, wake: make(chan struct{}, 1), relist: make(chan struct{}, 1), slots: make(chan struct{}, d.client.cfg.Watch.Ahead)}
 	var fetching sync.WaitGroup
 	fetching.Go(func() { a.run(ctx) })
 	defer fetching.Wait()
 	defer d.doubt(false)
 	var last string
-	return d.client.watch(ctx, true, func(ev watchEvent) {
+	return d.client.watch(ctx, func(ev watchEvent) {
 		last = ""
-		d.told(ev)
-		a.told(ev)
+		a.told(ev, d.told(ev))
 	}, func(err error) {
 		d.doubt(false)
 		if text := err.Error(); text != last { // once, not at every try
@@ -31,40 +31,46 @@ func (d *Directory) Run(ctx context.Context, want func(engine string) bool, log 
 	})
 }
 
-// doubt says that what is known may have changed unheard, and whether what changes from here on is told.
-func (d *Directory) doubt(following bool) {
+// doubt says that what is known may have changed unheard, and whether what changes from here on is told. It returns how many
+// engines are known.
+func (d *Directory) doubt(following bool) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.following = following
 	for _, p := range d.peers {
+		if until := d.heard.Add(p.lifetime); p.sure && until.After(p.until) {
+			p.until = until
+		}
 		p.sure = false
 	}
+	d.following = following
+	clear(d.refused)
 	for engine, f := range d.flights {
 		f.sure = false
 		delete(d.flights, engine) // whoever asks from here on wants a newer answer
 	}
+	return len(d.peers)
 }
 
-// told brings the local copy up to what was told.
-func (d *Directory) told(ev watchEvent) {
+// told brings the local copy up to what was told. It returns how many engines were known before.
+func (d *Directory) told(ev watchEvent) int {
+	d.mu.Lock()
+	d.heard = time.Now()
+	d.mu.Unlock()
 	if ev.kind == watchSync {
-		d.doubt(true)
-		return
+		return d.doubt(true)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	engine := ev.inc.Engine
-	p := d.peers[engine]
-	if ev.kind == watchRenew {
-		if p != nil && p.err == nil && p.generation == ev.inc.Generation && time.Now().Before(p.until) {
-			p.until = leased(p.recs)
-		}
-		return
+	if ev.kind == "" {
+		return len(d.peers)
 	}
+	clear(d.refused) // what has changed may be the client's own engine, as whose agent it was refused
+	engine := ev.inc.Engine
 	if f := d.flights[engine]; f != nil {
 		f.sure = false
 		delete(d.flights, engine)
 	}
+	p := d.peers[engine]
 	switch {
 	case p == nil || p.generation > ev.inc.Generation:
 	case ev.kind == watchDelete:
@@ -72,33 +78,43 @@ func (d *Directory) told(ev watchEvent) {
 	default:
 		p.sure = false
 	}
+	return len(d.peers)
 }
 
 // ahead fetches records before they are asked for.
 type ahead struct {
-	d     *Directory
-	want  func(engine string) bool
-	log   *slog.Logger
-	slots chan struct{}
-	wake  chan struct{}
+	d      *Directory
+	want   func(engine string) bool
+	log    *slog.Logger
+	slots  chan struct{}
+	wake   chan struct{} // something is due
+	relist chan struct{} // all engines are to be looked through
 
-	mu   sync.Mutex
-	list bool              // all engines are to be looked through
-	due  map[string]uint64 // engine → generation
+	mu    sync.Mutex
+	known int               // engines, when a list was last wanted
+	due   map[string]uint64 // engine → generation
 }
 
-// told notes what is to be fetched.
-func (a *ahead) told(ev watchEvent) {
-	a.mu.Lock()
+// told notes what is to be fetched. known is how many engines the directory knows.
+func (a *ahead) told(ev watchEvent, known int) {
 	switch {
 	case ev.kind == watchSync:
-		a.list = true
+		a.mu.Lock()
+		a.known = max(known, a.known)
+		a.mu.Unlock()
+		signal(a.relist)
 	case ev.kind == watchPut && a.want(ev.inc.Engine):
+		a.mu.Lock()
 		a.due[ev.inc.Engine] = ev.inc.Generation
+		a.mu.Unlock()
+		signal(a.wake)
 	}
-	a.mu.Unlock()
+}
+
+// signal wakes whoever waits on a channel with room for one.
+func signal(wake chan struct{}) {
 	select {
-	case a.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
@@ -107,6 +123,7 @@ func (a *ahead) told(ev watchEvent) {
 func (a *ahead) run(ctx context.Context) {
 	var fetching sync.WaitGroup
 	defer fetching.Wait()
+	fetching.Go(func() { a.lists(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -114,12 +131,9 @@ func (a *ahead) run(ctx context.Context) {
 		case <-a.wake:
 		}
 		a.mu.Lock()
-		list, due := a.list, a.due
-		a.list, a.due = false, map[string]uint64{}
+		due := a.due
+		a.due = map[string]uint64{}
 		a.mu.Unlock()
-		if list {
-			a.all(ctx, due)
-		}
 		for engine, generation := range due {
 			select {
 			case <-ctx.Done():
@@ -134,50 +148,76 @@ func (a *ahead) run(ctx context.Context) {
 	}
 }
 
-// all adds to due every engine that there is.
-func (a *ahead) all(ctx context.Context, due map[string]uint64) {
-	cfg := a.d.client.cfg.Watch
-	pause := cfg.Retry
-	for range tries {
-		listed, err := a.d.client.Engines(ctx)
-		if ctx.Err() != nil {
+// lists adds to due every engine that there is, whenever that is wanted, until ctx ends. Where a fleet comes back to a gateway at
+// once, each waits a while, at random, the longer the larger the fleet is.
+func (a *ahead) lists(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
 			return
+		case <-a.relist:
 		}
-		if err == nil {
+		a.mu.Lock()
+		known := a.known
+		a.mu.Unlock()
+		rest(ctx, rand.N(min(a.d.client.cfg.Watch.Spread/10*time.Duration(known), longestSpread)+1))
+		a.again(ctx, "all engines", func() error {
+			listed, err := a.d.client.Engines(ctx)
+			if err != nil {
+				return err
+			}
+			a.mu.Lock()
+			a.known = len(listed)
 			for _, l := range listed {
 				if a.want(l.Engine) {
-					due[l.Engine] = max(due[l.Engine], l.Generation)
+					a.due[l.Engine] = max(a.due[l.Engine], l.Generation)
 				}
 			}
-			return
-		}
-		if !transient(err) {
-			a.log.Warn("metadata: peers are fetched only when they are needed", "err", err)
-			return
-		}
-		rest(ctx, pause)
-		pause = min(2*pause, cfg.Longest)
+			a.mu.Unlock()
+			signal(a.wake)
+			return nil
+		})
 	}
 }
 
-// tries is how often the gateway is asked for what is fetched in advance.
-const tries = 5
+// longestSpread is how long a list waits at most.
+const longestSpread = 5 * time.Second
 
-// fetch asks for one engine, unless it is known. An engine whose ranks are not all there yet is asked for again when the next
-// of them is told.
+// fetch asks for one engine, unless it is known. One whose ranks are not all there yet is asked for again when it is told of
+// again.
 func (a *ahead) fetch(ctx context.Context, inc Incarnation) {
-	cfg := a.d.client.cfg
-	rest(ctx, rand.N(cfg.Watch.Spread+1))
-	pause := cfg.Watch.Retry
-	for range tries {
-		if _, _, ok := a.d.held(inc, true); ok || ctx.Err() != nil {
-			return
+	rest(ctx, rand.N(a.d.client.cfg.Watch.Spread+1))
+	a.again(ctx, inc.Engine, func() error {
+		if _, _, ok := a.d.held(inc, true); ok {
+			return nil
 		}
 		_, err := a.d.ask(ctx, inc)
-		if err == nil || !transient(err) || errors.Is(err, ErrNotFound) {
-			return
+		var status *StatusError
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrStale) || errors.As(err, &status) && status.Status == http.StatusForbidden {
+			return nil // what is told next may change that
 		}
-		rest(ctx, pause)
-		pause = min(2*pause, cfg.Watch.Longest)
+		return err
+	})
+}
+
+// again tries until it works or ctx ends, ever more seldom. The first failure is in the log, and what came of it.
+func (a *ahead) again(ctx context.Context, what string, try func() error) {
+	cfg := a.d.client.cfg.Watch
+	pause := cfg.Retry
+	for failures := 0; ; failures++ {
+		err := try()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && failures > 0:
+			a.log.Info("metadata: fetched in advance after all", "what", what, "failures", failures)
+			return
+		case err == nil:
+			return
+		case failures == 0:
+			a.log.Warn("metadata: fetch in advance; trying again", "what", what, "err", err)
+		}
+		rest(ctx, pause-rand.N(pause/2+1))
+		pause = min(2*pause, cfg.Longest)
 	}
 }

@@ -210,23 +210,3 @@ func TestDirectoryKeepsNoMoreThanItMay(t *testing.T) {
 		t.Errorf("kept %v; want b of generation 2 and c", names)
 	}
 }
-
-func TestDirectoryExtendsLeasesThatAreRenewed(t *testing.T) {
-	s := NewMemory()
-	rec := record("prefill-0", 7, 1, 0)
-	put(t, s, rec, nil)
-	g := newGateway(t, HandlerConfig{}, s)
-	d := follow(t, g, "all")
-	eventually(t, "it is known", func() bool { return d.knows(rec.Incarnation) })
-	until := func() time.Time {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.peers[rec.Engine].until
-	}
-	first := until()
-	put(t, s, later(rec, time.Second), nil)
-	eventually(t, "the lease is longer", func() bool { return until().After(first) })
-	if n := g.asked(enginesPath); n != 1 {
-		t.Errorf("a renewal cost %d requests", n-1)
-	}
-}

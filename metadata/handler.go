@@ -51,7 +51,10 @@ func (c HandlerConfig) Validate() error {
 
 // HandlerParts are what the metadata routes are built from.
 type HandlerParts struct {
-	Store      Store
+	Store Store
+	// Copy answers reads, whatever the store does, and tells watches what has changed; it must not have been filled yet. nil:
+	// the store answers each read, and nobody can watch.
+	Copy       Copy
 	Authorizer Authorizer // decides on every request
 	// Voucher signs the records that this gateway takes in and checks those that come signed; nil stores records as they
 	// come. If it is an Enroller too, whoever has published a record is told his engine's enrolment keys.
@@ -74,6 +77,9 @@ type Handler struct {
 	enroller Enroller // nil: engines are not enrolled
 	pairs    func() []PairState
 	couples  func(x, y string) bool // nil: any
+	copy     Copy                   // nil: none
+	misses   chan struct{}
+	shapes   *shapes
 	refused  func(status int, reason string)
 	cfg      HandlerConfig
 	log      *slog.Logger
@@ -91,13 +97,14 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 	}
 	h := &Handler{
 		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, couples: parts.Couples,
+		copy: parts.Copy, misses: make(chan struct{}, maxMisses), shapes: newShapes(),
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}
 	if h.refused = parts.Refused; h.refused == nil {
 		h.refused = func(int, string) {}
 	}
 	h.enroller, _ = parts.Voucher.(Enroller)
-	h.watches = newWatchHub(h.cfg, h.store, h.log)
+	h.watches = newWatchHub(h.cfg.Watch, h.copy, h.shapes)
 	h.routes()
 	return h, nil
 }

@@ -1,87 +1,182 @@
 package metadata
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 )
 
-// access is what one request may read. It reads the records of the caller's own engine once at most.
-type access struct {
-	h     *Handler
-	r     *http.Request
-	own   []Record // of the caller's engine
-	asked bool
-	err   error // of asking for them
+// Copy is a gateway's local copy of the records, as Cache is: it is read without waiting, whatever the store does.
+type Copy interface {
+	// Engine returns the records of the engine's newest generation in the order of their ranks, and whether there are any.
+	Engine(name string) ([]Record, bool)
+	// Engines returns the names of the engines that Engine knows, sorted.
+	Engines() []string
+	// Subscribe has f called, after the copy can be read, with the name of every engine whose records have come, gone or
+	// changed in more than their times and signatures, and with "" when the copy has become whole. f must not block.
+	Subscribe(f func(engine string)) (cancel func())
 }
 
-// access returns what the sender of a request may read.
-func (h *Handler) access(r *http.Request) *access { return &access{h: h, r: r} }
+// records returns the records of an engine from the local copy, and only of one that is not in it from the store: it may have
+// been published a moment ago.
+func (h *Handler) records(ctx context.Context, engine string) ([]Record, error) {
+	if h.copy == nil {
+		return h.store.Engine(ctx, engine)
+	}
+	if recs, ok := h.copy.Engine(engine); ok {
+		return recs, nil
+	}
+	select {
+	case h.misses <- struct{}{}:
+		defer func() { <-h.misses }()
+		return h.store.Engine(ctx, engine)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
-// read is readable for the engine and the rank of the path. The caller is asked for twice: before the store is touched, and when
-// the engine's role is known.
-func (h *Handler) read(r *http.Request) ([]Record, Rank, error) {
+// maxMisses is how many reads of engines that the local copy does not have may ask the store at once.
+const maxMisses = 16
+
+// access is what one caller may read. It looks at the records of the caller's own engine once.
+type access struct {
+	h      *Handler
+	r      *http.Request
+	caller Caller
+	many   bool   // of many engines, of which the local copy alone is asked and nothing is logged
+	ranks  string // the caller's, as shapes knows them
+	own    []Record
+	asked  bool
+	err    error // of asking for own
+}
+
+// access returns what the sender of a request may read of what the gateway knows, or can ask its store for.
+func (h *Handler) access(r *http.Request, caller Caller) *access {
+	a := &access{h: h, r: r, caller: caller}
+	if len(caller.Ranks) > 0 {
+		a.ranks = fmt.Sprint(caller.Ranks)
+	}
+	return a
+}
+
+// accessMany is access for a request that is about many engines: it never asks the store for one of them if there is a local
+// copy.
+func (h *Handler) accessMany(r *http.Request, caller Caller) *access {
+	a := h.access(r, caller)
+	a.many = true
+	return a
+}
+
+// find returns what is known of an engine.
+func (a *access) find(engine string) ([]Record, error) {
+	if !a.many || a.h.copy == nil {
+		return a.h.records(a.r.Context(), engine)
+	}
+	if recs, ok := a.h.copy.Engine(engine); ok {
+		return recs, nil
+	}
+	return nil, fmt.Errorf("metadata: engine %s: %w", engine, ErrNotFound)
+}
+
+// reader returns what the caller may read, and the engine and the rank of the path. The caller is asked for twice: before
+// anything is looked for, and when the engine's role is known.
+func (h *Handler) reader(r *http.Request) (*access, string, Rank, error) {
 	engine, rank, err := target(r)
 	if err != nil {
 		engine = "" // still only for those who may read something
 	}
-	if _, err := h.auth.Authorize(r, Access{Action: Read, Engine: engine, Rank: rank}); err != nil {
-		return nil, rank, err
+	caller, denied := h.auth.Authorize(r, Access{Action: Read, Engine: engine, Rank: rank})
+	if denied != nil {
+		return nil, "", rank, denied
 	}
-	if err != nil {
-		return nil, rank, err
-	}
-	recs, err := h.readable(r, engine, rank)
-	return recs, rank, err
+	return h.access(r, caller), engine, rank, err
 }
 
-// readable returns the records of an engine that the caller may have. Every route that gives out records asks it, or
-// access.engine if it asks for several engines.
-func (h *Handler) readable(r *http.Request, engine string, rank Rank) ([]Record, error) {
-	return h.access(r).engine(engine, rank)
-}
-
-// engine returns the records of an engine that the caller may have: those of the ranks that map onto the caller's.
-// rank is for the log.
-func (a *access) engine(engine string, rank Rank) ([]Record, error) {
-	recs, err := a.h.store.Engine(a.r.Context(), engine)
-	if err != nil {
-		return nil, err
+// engine returns the records of an engine that the caller may have: those of the ranks that map onto the caller's. Every route
+// that gives out records asks it. all is how many ranks the engine has published. rank is for the log.
+//
+// An agent is refused every engine that the gateway's configuration does not pair with its own, whether it is there or not. Of
+// one that it does, the agent may learn that it is not there, or not whole: that is ErrNotFound, as for the agent's own engine.
+func (a *access) engine(engine string, rank Rank) (recs []Record, all int, err error) {
+	want := Access{Action: Read, Engine: engine, Rank: rank}
+	if !a.coupled(engine) {
+		return nil, 0, a.refuse(want, "they are no prefill and decode engine of one model of the configuration")
 	}
-	want := Access{Action: Read, Engine: engine, Rank: rank, Role: recs[0].Role}
-	caller, err := a.h.auth.Authorize(a.r, want)
+	if recs, err = a.find(engine); err != nil {
+		return nil, 0, err
+	}
+	want.Role = recs[0].Role
+	v, err := a.judge(want, a.h.shapes.of(recs))
 	switch {
 	case err != nil:
-		return nil, err
-	case caller.Engine == "" || caller.Engine == engine || slices.Contains(caller.Reads, engine):
-		return recs, nil
-	case a.h.couples != nil && !a.h.couples(caller.Engine, engine): // what engines say of themselves is not enough
-		return nil, a.refuse(want, "they are no prefill and decode engine of one model of the configuration")
-	}
-	own, err := a.ownRecords(caller.Engine)
-	if err != nil {
-		return nil, err
-	}
-	if err := pairableEither(own, recs); err != nil {
-		var why *Unpairable
-		if errors.As(err, &why) && (why.Reason == IncompleteRanks || why.Reason == MixedRecords) { // they are on their way
-			return nil, fmt.Errorf("metadata: engine %s for %s: %w: %w", engine, caller.Engine, err, ErrNotFound)
+		return nil, 0, err
+	case v.reason == IncompleteRanks || v.reason == MixedRecords: // they are on their way
+		return nil, 0, fmt.Errorf("metadata: engine %s for %s: %w: %s", engine, a.caller.Engine, ErrNotFound, v.reason)
+	case v.reason != 0:
+		why := v.reason.String()
+		if !a.many { // for the log
+			why = pairableEither(a.own, recs).Error()
 		}
-		return nil, a.refuse(want, err.Error())
+		return nil, 0, a.refuse(want, why)
+	case v.ranks == nil:
+		return recs, len(recs), nil
 	}
-	mine := recs
-	if len(caller.Ranks) > 0 {
-		mine = mapped(own, caller.Ranks, recs)
+	mine := make([]Record, 0, len(v.ranks))
+	for _, rec := range recs {
+		if slices.Contains(v.ranks, rec.Rank) {
+			mine = append(mine, rec)
+		}
 	}
-	if len(mine) == 0 {
-		return nil, a.refuse(want, "no rank of it maps onto the caller's")
+	return mine, len(recs), nil
+}
+
+// judge asks the authorizer, and then whether anything keeps the caller's engine and one of this shape apart.
+func (a *access) judge(want Access, other *shape) (verdict, error) {
+	if _, err := a.h.auth.Authorize(a.r, want); err != nil {
+		return verdict{}, err
 	}
-	return mine, nil
+	if a.free(want.Engine) {
+		return verdict{}, nil
+	}
+	own, err := a.ownRecords()
+	if err != nil {
+		return verdict{}, err
+	}
+	v := a.h.shapes.judge(a.h.shapes.of(own), other, a.caller.Ranks, a.ranks)
+	if v.reason == 0 && a.ranks != "" && len(v.ranks) == 0 {
+		return verdict{}, a.refuse(want, "no rank of it maps onto the caller's")
+	}
+	return v, nil
+}
+
+// could reports whether the caller could read an engine of this shape. It is for engines that are gone.
+func (a *access) could(engine string, s *shape) bool {
+	if !a.coupled(engine) {
+		return false
+	}
+	v, err := a.judge(Access{Action: Read, Engine: engine, Role: s.recs[0].Role}, s)
+	return err == nil && v.reason == 0
+}
+
+// coupled reports whether the configuration, which counts for more than what engines say of themselves, lets the caller read an
+// engine.
+func (a *access) coupled(engine string) bool {
+	return a.free(engine) || a.h.couples == nil || a.h.couples(a.caller.Engine, engine)
+}
+
+// free reports whether only the authorizer decides whether the caller reads an engine, not what the engines are.
+func (a *access) free(engine string) bool {
+	return a.caller.Engine == "" || a.caller.Engine == engine || slices.Contains(a.caller.Reads, engine)
 }
 
 // refuse has the authorizer refuse, so that the caller cannot tell one reason from another.
 func (a *access) refuse(want Access, why string) error {
+	if a.many {
+		return forbidden("apart", a.caller.Subject, nil)
+	}
 	want.Apart = why
 	caller, err := a.h.auth.Authorize(a.r, want)
 	if err != nil {
@@ -90,39 +185,27 @@ func (a *access) refuse(want Access, why string) error {
 	return forbidden("apart", caller.Subject, errors.New(why))
 }
 
-// ownRecords returns the records of the caller's own engine. That it has none yet is ErrNotFound: later it may.
-func (a *access) ownRecords(engine string) ([]Record, error) {
+// ownRecords returns the records of the caller's own engine. That they are not all there yet is ErrNotFound: later they may be.
+func (a *access) ownRecords() ([]Record, error) {
 	if !a.asked {
 		a.asked = true
-		if a.own, a.err = a.h.store.Engine(a.r.Context(), engine); a.err != nil {
+		if a.own, a.err = a.find(a.caller.Engine); a.err != nil {
 			a.err = fmt.Errorf("metadata: the caller's own engine: %w", a.err)
+		} else if !a.h.shapes.of(a.own).whole {
+			a.err = fmt.Errorf("metadata: the caller's own engine %s is not whole: %w", a.caller.Engine, ErrNotFound)
+		} else if !a.caller.sized(a.own[0]) { // the fewer ranks, the more maps onto each
+			a.err = fmt.Errorf("metadata: the caller's own engine %s is of size %v, and of %v by the credentials: %w", a.caller.Engine, a.own[0].Size, a.caller.Size, ErrNotFound)
 		}
 	}
 	return a.own, a.err
 }
 
-// pairableEither returns nil if the engines can exchange KV blocks, whichever of them prefills.
-func pairableEither(x, y []Record) error {
-	err := Pairable(x, y)
-	if err == nil || len(x) > 0 && x[0].Role == Prefill || len(y) > 0 && y[0].Role == Decode {
+func (h *Handler) rank(w http.ResponseWriter, r *http.Request) error {
+	a, engine, rank, err := h.reader(r)
+	if err != nil {
 		return err
 	}
-	return Pairable(y, x)
-}
-
-// mapped returns those of an engine's records whose ranks map onto one of these ranks of another engine.
-func mapped(own []Record, ranks []Rank, recs []Record) []Record {
-	var out []Record
-	for _, rec := range recs {
-		if slices.ContainsFunc(own, func(o Record) bool { return slices.Contains(ranks, o.Rank) && Maps(o, rec) }) {
-			out = append(out, rec)
-		}
-	}
-	return out
-}
-
-func (h *Handler) rank(w http.ResponseWriter, r *http.Request) error {
-	recs, rank, err := h.read(r)
+	recs, all, err := a.engine(engine, rank)
 	if err != nil {
 		return err
 	}
@@ -131,17 +214,27 @@ func (h *Handler) rank(w http.ResponseWriter, r *http.Request) error {
 			return h.send(w, r, []Record{rec}, true)
 		}
 	}
-	engine := recs[0].Engine
-	if all, err := h.store.Engine(r.Context(), engine); err == nil && slices.ContainsFunc(all, func(rec Record) bool { return rec.Rank == rank }) {
-		return h.access(r).refuse(Access{Action: Read, Engine: engine, Rank: rank, Role: recs[0].Role}, "this rank does not map onto the caller's")
+	if all > len(recs) {
+		return a.refuse(Access{Action: Read, Engine: engine, Rank: rank, Role: recs[0].Role}, "this rank does not map onto the caller's")
 	}
 	return fmt.Errorf("metadata: engine %s rank %v: %w", engine, rank, ErrNotFound)
 }
 
+// publishedHeader says how many ranks an engine has published, in an answer that has fewer of them: those that map onto the
+// caller's.
+const publishedHeader = "X-PDRouter-Published"
+
 func (h *Handler) engine(w http.ResponseWriter, r *http.Request) error {
-	recs, _, err := h.read(r)
+	a, engine, rank, err := h.reader(r)
 	if err != nil {
 		return err
+	}
+	recs, all, err := a.engine(engine, rank)
+	if err != nil {
+		return err
+	}
+	if all > len(recs) {
+		w.Header().Set(publishedHeader, strconv.Itoa(all))
 	}
 	return h.send(w, r, recs, false)
 }

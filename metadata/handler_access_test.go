@@ -54,7 +54,8 @@ func TestFault41OnlyWhoMayPair(t *testing.T) {
 	s := &fakeCounted{Memory: NewMemory()}
 	base := gatewayOf(t, s, nil, fakeCallers{
 		"decode-0":   {Engine: "decode-0", Role: Decode},
-		"rank 1":     {Engine: "decode-0", Role: Decode, Ranks: []Rank{{PP: 1, TP: 1}}},
+		"rank 1":     {Engine: "decode-0", Role: Decode, Ranks: []Rank{{PP: 1, TP: 1}}, Size: Rank{DP: 1, PP: 2, TP: 2}},
+		"rank of 4":  {Engine: "decode-0", Role: Decode, Ranks: []Rank{{PP: 1, TP: 1}}, Size: Rank{DP: 1, PP: 2, TP: 4}},
 		"other":      {Engine: "decode-other", Role: Decode},
 		"half":       {Engine: "decode-half", Role: Decode},
 		"none":       {Engine: "decode-none", Role: Decode},
@@ -83,7 +84,9 @@ func TestFault41OnlyWhoMayPair(t *testing.T) {
 		{"rank 1", "/prefill-0/ranks/0/1/2", 200, []Rank{{PP: 1, TP: 2}}},
 		{"rank 1", "/prefill-0/ranks/0/1/1", 403, nil},
 		{"rank 1", "/prefill-0/ranks/0/0/2", 403, nil},
-		{"rank 1", "/prefill-0/ranks/0/1/4", 404, nil},
+		{"rank 1", "/prefill-0/ranks/0/1/4", 403, nil}, // there or not
+		{"decode-0", "/prefill-0/ranks/0/1/4", 404, nil},
+		{"rank of 4", "/prefill-0", 404, nil}, // its engine has published another size than its token says
 		{"other", "/prefill-0", 403, nil},
 		{"other", "/prefill-0/ranks/0/0/0", 403, nil},
 		{"half", "/prefill-0", 404, nil},

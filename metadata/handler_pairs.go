@@ -11,7 +11,7 @@ import (
 )
 
 // listPairs answers with every prefill engine and every decode engine of its model. An engine's agent is told only of the
-// pairs that its engine is part of.
+// pairs that its engine is part of, and whoever may read certain engines of the pairs of these.
 func (h *Handler) listPairs(w http.ResponseWriter, r *http.Request) error {
 	caller, err := h.auth.Authorize(r, Access{Action: List})
 	if err != nil {
@@ -22,8 +22,7 @@ func (h *Handler) listPairs(w http.ResponseWriter, r *http.Request) error {
 	pairs := []PairState{}
 	if h.pairs != nil {
 		for _, p := range h.pairs() {
-			own := caller.Engine == "" || caller.Engine == p.Prefill || caller.Engine == p.Decode
-			if own && matches(model, p.Model) && matches(prefill, p.Prefill) && matches(decode, p.Decode) {
+			if caller.sees(p) && matches(model, p.Model) && matches(prefill, p.Prefill) && matches(decode, p.Decode) {
 				if caller.Engine != "" {
 					p.Why = forAgents(p)
 				}
@@ -36,6 +35,15 @@ func (h *Handler) listPairs(w http.ResponseWriter, r *http.Request) error {
 	}
 	b, err := json.Marshal(map[string][]PairState{"pairs": pairs})
 	return sendBytes(w, "application/json", b, err)
+}
+
+// sees reports whether the caller may know of a pair.
+func (c Caller) sees(p PairState) bool {
+	switch {
+	case c.Engine == "" && len(c.Reads) == 0, c.Engine != "" && (c.Engine == p.Prefill || c.Engine == p.Decode):
+		return true
+	}
+	return slices.Contains(c.Reads, p.Prefill) && slices.Contains(c.Reads, p.Decode)
 }
 
 // forAgents is why a pair is not as it should be, without what the other engine's records say: who may not read these is not

@@ -104,10 +104,11 @@ func (h *Handler) connectorRanks(r *http.Request, engine string, stage int) (map
 	if ValidName(engine) != nil {
 		return nil, nil // no engine has such a name
 	}
-	if _, err := h.auth.Authorize(r, Access{Action: Read, Engine: engine}); err != nil {
+	caller, err := h.auth.Authorize(r, Access{Action: Read, Engine: engine})
+	if err != nil {
 		return nil, err
 	}
-	recs, err := h.readable(r, engine, Rank{})
+	recs, _, err := h.access(r, caller).engine(engine, Rank{})
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return nil, nil

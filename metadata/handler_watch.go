@@ -1,9 +1,8 @@
 package metadata
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"net/http"
 	"time"
 )
@@ -27,12 +26,12 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
 		header.Set("Content-Type", "text/event-stream")
 		return nil
 	}
-	from, err := h.watches.join()
+	from, err := h.watches.join(watching(caller))
 	if err != nil {
 		return err
 	}
 	defer h.watches.leave(from)
-	s := &stream{h: h, r: r, own: caller.Engine, renewals: r.URL.Query().Get("renewals") == "1", w: w, rc: http.NewResponseController(w)}
+	s := &stream{h: h, r: r, w: w, rc: http.NewResponseController(w)}
 	_ = s.rc.SetReadDeadline(time.Time{}) // the server's bounds how long a request may take to come, not this answer
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
@@ -66,49 +65,64 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// stream is the answer to one watch.
-type stream struct {
-	h        *Handler
-	r        *http.Request
-	own      string // the caller's engine, if it is an agent
-	renewals bool
-	w        http.ResponseWriter
-	rc       *http.ResponseController
-	events   []watchEvent
-	line     []byte // not written yet
+// watching names whom the streams of one caller are counted under.
+func watching(c Caller) string {
+	if c.Engine == "" {
+		return c.Subject
+	}
+	return fmt.Sprint(c.Engine, "\n", c.Ranks) // agents of one engine may share a subject or have one each
 }
 
-// take appends to line what the caller may be told. It returns false if the caller may not be told anything any more.
+// stream is the answer to one watch.
+type stream struct {
+	h    *Handler
+	r    *http.Request
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	line []byte // not written yet
+}
+
+// take appends to line what the caller may be told. It returns false if the caller's credentials are no longer taken. What
+// the caller may read is found out anew each time.
 func (s *stream) take(from *watcher) bool {
-	s.events = from.take(s.events[:0])
-	for i := range s.events {
-		ev := &s.events[i]
-		if ev.kind == watchRenew && !s.renewals {
-			continue
-		}
-		data := []byte("{}")
-		if ev.kind == watchPut && ev.inc.Engine == s.own {
-			if _, err := complete(ev.recs); err == nil {
-				ev.kind = watchSync // an agent may read what pairs with its engine: that may be more now
-			}
-		}
-		if ev.kind != watchSync {
-			ok, ended := s.h.tellable(s.r, *ev)
-			if ended {
-				return false
-			}
-			if !ok {
-				continue
-			}
-			var err error
-			if data, err = json.Marshal(watchData{ev.inc, ev.rank.String()}); err != nil {
-				return false
-			}
-		}
-		s.line = append(append(append(append(append(s.line, "event: "...), ev.kind...), "\ndata: "...), data...), "\n\n"...)
+	caller, err := s.h.auth.Authorize(s.r, Access{Action: List})
+	if err != nil {
+		return false
 	}
-	clear(s.events) // the records
+	may := s.h.accessMany(s.r, caller)
+	all, engines, before := from.take()
+	if all {
+		s.event(watchEvent{kind: watchSync})
+	}
+	for _, engine := range engines {
+		if ev := may.event(engine, before[engine]); ev.kind != "" {
+			s.event(ev)
+		}
+	}
 	return true
+}
+
+// event returns what the caller may be told of an engine that has changed; nothing if it could not and cannot read it.
+func (a *access) event(engine string, before seen) watchEvent {
+	recs, _, err := a.engine(engine, Rank{})
+	switch {
+	case err == nil && engine == a.caller.Engine && a.h.shapes.of(recs).whole:
+		return watchEvent{kind: watchSync} // an agent may read what pairs with its engine: that may be more now
+	case err == nil:
+		return watchEvent{kind: watchPut, inc: recs[0].Incarnation}
+	case before.shape != nil && a.could(engine, before.shape):
+		return watchEvent{kind: watchDelete, inc: before.inc}
+	}
+	return watchEvent{}
+}
+
+// event appends an event to line.
+func (s *stream) event(ev watchEvent) {
+	data := []byte("{}")
+	if ev.kind != watchSync {
+		data, _ = json.Marshal(ev.inc) // a name and a number
+	}
+	s.line = append(append(append(append(append(s.line, "event: "...), ev.kind...), "\ndata: "...), data...), "\n\n"...)
 }
 
 // flush writes line, within the time for one write.
@@ -123,35 +137,4 @@ func (s *stream) flush() error {
 		return err
 	}
 	return s.rc.Flush()
-}
-
-// tellable reports whether the caller may be told of the event, as readable decides about the records that it is about, and
-// whether the caller's credentials have ended.
-func (h *Handler) tellable(r *http.Request, ev watchEvent) (ok, ended bool) {
-	judge := *h
-	judge.store = judged{Store: h.store, event: ev, hub: h.watches}
-	_, err := judge.readable(r, ev.inc.Engine, Rank{})
-	var no refused
-	return err == nil, errors.As(err, &no) && no.HTTPStatus() == http.StatusUnauthorized
-}
-
-// judged is the store as a judgement of an event sees it: with the records that the event is about, and without an exchange
-// for others that are known.
-type judged struct {
-	Store
-	event watchEvent
-	hub   *watchHub
-}
-
-// Engine implements Store.
-func (s judged) Engine(ctx context.Context, name string) ([]Record, error) {
-	if name == s.event.inc.Engine {
-		return s.event.recs, nil
-	}
-	if recs, ok := s.hub.Engine(name); ok {
-		return recs, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.hub.cfg.Store)
-	defer cancel()
-	return s.Store.Engine(ctx, name)
 }

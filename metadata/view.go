@@ -2,7 +2,6 @@ package metadata
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -15,32 +14,40 @@ type Listed struct {
 	Incarnation `msgpack:",inline"`
 	Role        Role      `msgpack:"role" json:"role"`
 	Connector   string    `msgpack:"connector" json:"connector"`
-	Ranks       int       `msgpack:"ranks" json:"ranks"` // published
+	Ranks       int       `msgpack:"ranks" json:"ranks"` // published, also those that the caller may not read
 	Size        Rank      `msgpack:"size" json:"size"`
-	Expires     time.Time `msgpack:"expires" json:"expires_at"` // the earliest of its ranks
+	Expires     time.Time `msgpack:"expires" json:"expires_at"` // the earliest of the ranks that the caller may read
+}
+
+// names returns every engine that there is.
+func (h *Handler) names(r *http.Request) ([]string, error) {
+	if h.copy != nil {
+		return h.copy.Engines(), nil
+	}
+	return h.store.List(r.Context())
 }
 
 // list answers with the engines that the caller may read.
 func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
-	if _, err := h.auth.Authorize(r, Access{Action: List}); err != nil {
-		return err
-	}
-	names, err := h.store.List(r.Context())
+	caller, err := h.auth.Authorize(r, Access{Action: List})
 	if err != nil {
 		return err
 	}
-	out, may := []Listed{}, h.access(r)
+	names, err := h.names(r)
+	if err != nil {
+		return err
+	}
+	out, may := []Listed{}, h.accessMany(r, caller)
 	for _, name := range names {
-		recs, err := may.engine(name, Rank{})
-		var no refused
-		if errors.Is(err, ErrNotFound) || errors.As(err, &no) {
-			continue // gone since it was listed, or not for this caller
-		}
+		recs, all, err := may.engine(name, Rank{})
 		if err != nil {
+			if status := refuse(err).Status; status == http.StatusForbidden || status == http.StatusNotFound {
+				continue // gone since it was listed, or not for this caller
+			}
 			return err
 		}
 		first := recs[0]
-		l := Listed{Incarnation: first.Incarnation, Role: first.Role, Connector: first.Connector, Ranks: len(recs), Size: first.Size, Expires: first.Expires}
+		l := Listed{Incarnation: first.Incarnation, Role: first.Role, Connector: first.Connector, Ranks: all, Size: first.Size, Expires: first.Expires}
 		for _, rec := range recs {
 			if rec.Expires.Before(l.Expires) {
 				l.Expires = rec.Expires

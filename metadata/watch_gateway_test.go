@@ -21,6 +21,7 @@ type gatewayUnderTest struct {
 	server  *http.Server
 	address string
 	ended   chan struct{}
+	unhear  func() // ends the local copy
 
 	mu   sync.Mutex
 	seen []string // method and path of every request
@@ -36,8 +37,11 @@ func newGateway(t *testing.T, cfg HandlerConfig, s Store) *gatewayUnderTest {
 
 func (g *gatewayUnderTest) start() {
 	g.t.Helper()
-	var err error
-	if g.handler, err = NewHandler(g.cfg, HandlerParts{Store: g.store, Authorizer: AuthorizerFunc(func(r *http.Request, a Access) (Caller, error) { return g.auth.Authorize(r, a) }), Log: quiet()}); err != nil {
+	local, err := NewCache(g.store, CacheConfig{Settle: time.Nanosecond, Refresh: 100 * time.Millisecond, Retry: 10 * time.Millisecond}, nil, quiet())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if g.handler, err = NewHandler(g.cfg, HandlerParts{Store: g.store, Copy: local, Authorizer: AuthorizerFunc(func(r *http.Request, a Access) (Caller, error) { return g.auth.Authorize(r, a) }), Log: quiet()}); err != nil {
 		g.t.Fatal(err)
 	}
 	var ln net.Listener
@@ -58,6 +62,7 @@ func (g *gatewayUnderTest) start() {
 		handler.ServeHTTP(w, r)
 	})}
 	g.server.RegisterOnShutdown(g.handler.Close)
+	g.unhear = background(g.t, local.Run)
 	g.ended = make(chan struct{})
 	go func(s *http.Server, ended chan struct{}) {
 		defer close(ended)
@@ -72,6 +77,7 @@ func (g *gatewayUnderTest) stop() {
 		g.t.Error(err)
 	}
 	<-g.ended
+	g.unhear()
 }
 
 func (g *gatewayUnderTest) url() string { return "http://" + g.address }

@@ -23,39 +23,43 @@ func TestWatchTellsWhatTheCallerMayRead(t *testing.T) {
 	put(t, s, old, nil)
 	g := newGateway(t, HandlerConfig{}, s)
 	decode := openWatch(t, g.url()+watchPath, "read:decode")
-	all := openWatch(t, g.url()+watchPath+"?renewals=1", "all")
+	all := openWatch(t, g.url()+watchPath, "all")
 	decode.want("sync {}")
 	all.want("sync {}")
 	rec := record("prefill-0", 7, 1, 0)
 	put(t, s, rec, nil)
-	all.want(`put {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
-	put(t, s, later(rec, time.Second), nil)
-	all.want(`renew {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+	all.want(`put {"engine":"prefill-0","generation":7}`)
+	put(t, s, later(rec, time.Second), nil) // a renewal is not told
 	if err := s.Delete(t.Context(), rec.Incarnation, rec.Rank); err != nil {
 		t.Fatal(err)
 	}
-	all.want(`delete {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+	all.want(`delete {"engine":"prefill-0","generation":7}`)
 	// Its deletion is told to whoever could read it, though nothing was told of it before.
 	if err := s.Delete(t.Context(), old.Incarnation, old.Rank); err != nil {
 		t.Fatal(err)
 	}
-	decode.want(`delete {"engine":"decode-1","generation":7,"rank":"0/0/0"}`)
+	decode.want(`delete {"engine":"decode-1","generation":7}`)
 	changed := record("decode-0", 8, 1, 0)
 	put(t, s, changed, nil)
-	decode.want(`put {"engine":"decode-0","generation":8,"rank":"0/0/0"}`)
+	decode.want(`put {"engine":"decode-0","generation":8}`)
 	changed = later(changed, time.Second)
 	changed.Blob = []byte("another agent's")
 	put(t, s, changed, nil)
-	decode.want(`put {"engine":"decode-0","generation":8,"rank":"0/0/0"}`)
+	decode.want(`put {"engine":"decode-0","generation":8}`)
+	brief := record("decode-2", 7, 1, 0)
+	brief.Expires = brief.Published.Add(200 * time.Millisecond)
+	put(t, s, brief, nil)
+	decode.want(`put {"engine":"decode-2","generation":7}`, `delete {"engine":"decode-2","generation":7}`) // its lease ends
 }
 
 func TestWatchRefusals(t *testing.T) {
 	g := newGateway(t, HandlerConfig{Watch: WatchConfig{Watchers: 2}}, NewMemory())
+	eventually(t, "the copy is whole", func() bool { return g.handler.Watches().Lost == 1 })
 	url := g.url() + watchPath
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
 	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, insufficient)
 	wantError(t, "method", send(t, "POST", url, "all", nil), 405, "method")
-	if s := g.handler.Watches(); s != (WatchStats{}) {
+	if s := g.handler.Watches(); s != (WatchStats{Lost: 1}) {
 		t.Errorf("without a watch: %+v", s)
 	}
 	if got := send(t, "HEAD", url, "all", nil); got.status != 200 || got.header.Get("Content-Type") != "text/event-stream" {
@@ -97,7 +101,7 @@ func TestWatchOutlivesTheReadTimeout(t *testing.T) {
 		}
 	}
 	put(t, s, record("prefill-0", 7, 1, 0), nil)
-	w.want(`put {"engine":"prefill-0","generation":7,"rank":"0/0/0"}`)
+	w.want(`put {"engine":"prefill-0","generation":7}`)
 }
 
 // leashed takes any token until it is told not to.
@@ -133,7 +137,7 @@ func TestWatchEndsWithItsToken(t *testing.T) {
 // A client that reads nothing costs one stretch of pending engines, and its connection when a write takes too long.
 func TestWatchOfADeadReaderEnds(t *testing.T) {
 	s := NewMemory()
-	g := newGateway(t, HandlerConfig{Watch: WatchConfig{Write: 50 * time.Millisecond, Settle: time.Nanosecond}}, s)
+	g := newGateway(t, HandlerConfig{Watch: WatchConfig{Write: 50 * time.Millisecond}}, s)
 	conn, err := net.Dial("tcp", g.address)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +146,7 @@ func TestWatchOfADeadReaderEnds(t *testing.T) {
 	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "GET %s?renewals=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all\r\n\r\n", watchPath)
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all\r\n\r\n", watchPath)
 	eventually(t, "it watches", func() bool { return g.watching() == 1 })
 	engines := make([]Record, 200)
 	for i := range engines {
@@ -151,6 +155,7 @@ func TestWatchOfADeadReaderEnds(t *testing.T) {
 	eventually(t, "the dead reader is let go", func() bool {
 		for i := range engines {
 			engines[i] = later(engines[i], 1)
+			engines[i].Blob = append(slices.Clone(engines[i].Blob[:3]), byte(engines[i].Published.Nanosecond()))
 			put(t, s, engines[i], nil)
 		}
 		return g.watching() == 0
@@ -158,28 +163,26 @@ func TestWatchOfADeadReaderEnds(t *testing.T) {
 }
 
 func TestWatcherJoinsEventsOfOneEngine(t *testing.T) {
-	event := func(kind watchKind, engine string, generation uint64) watchEvent {
-		return watchEvent{kind: kind, inc: Incarnation{engine, generation}}
-	}
 	for _, c := range []struct {
 		name string
-		told []watchEvent
+		told []string // engine@what it was; "" is «sync»
 		want string
 		slow int
 	}{
 		{"nothing", nil, "", 0},
-		{"in order", []watchEvent{event(watchPut, "b", 1), event(watchPut, "a", 1)}, "put b@1 put a@1", 0},
-		{"the latest stays", []watchEvent{event(watchPut, "a", 1), event(watchDelete, "a", 1)}, "delete a@1", 0},
-		{"put again", []watchEvent{event(watchDelete, "a", 1), event(watchPut, "a", 2)}, "put a@2", 0},
-		{"a renewal hides no change", []watchEvent{event(watchPut, "a", 1), event(watchRenew, "a", 1)}, "put a@1", 0},
-		{"renewals", []watchEvent{event(watchRenew, "a", 1), event(watchRenew, "a", 1)}, "renew a@1", 0},
-		{"too many", []watchEvent{event(watchPut, "a", 1), event(watchPut, "b", 1), event(watchPut, "c", 1)}, "sync @0", 1},
-		{"after a sync", []watchEvent{event(watchPut, "a", 1), event(watchSync, "", 0), event(watchPut, "b", 1)}, "sync @0 put b@1", 0},
+		{"in order", []string{"b@1", "a@1"}, "b@1 a@1", 0},
+		{"what it was at first stays", []string{"a@1", "a@2"}, "a@1", 0},
+		{"too many", []string{"a@1", "b@1", "c@1"}, "sync", 1},
+		{"after a sync", []string{"a@1", "", "b@1"}, "sync b@1", 0},
 	} {
-		w := newWatcher(2)
+		w := newWatcher("somebody", 2)
 		slow := 0
-		for _, ev := range c.told {
-			if w.tell(ev) {
+		for _, told := range c.told {
+			engine, generation, _ := strings.Cut(told, "@")
+			switch {
+			case told == "":
+				w.again()
+			case w.tell(engine, seen{inc: Incarnation{engine, uint64(generation[0] - '0')}}):
 				slow++
 			}
 		}
@@ -187,14 +190,18 @@ func TestWatcherJoinsEventsOfOneEngine(t *testing.T) {
 			t.Errorf("%s: the reader was too slow %d times; want %d", c.name, slow, c.slow)
 		}
 		var got []string
-		for _, ev := range w.take(nil) {
-			got = append(got, string(ev.kind)+" "+ev.inc.ID())
+		all, order, before := w.take()
+		if all {
+			got = append(got, "sync")
+		}
+		for _, engine := range order {
+			got = append(got, before[engine].inc.ID())
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: got %v; want %s", c.name, got, c.want)
 		}
-		if again := w.take(nil); len(again) > 0 {
-			t.Errorf("%s: told twice: %v", c.name, again)
+		if all, order, _ := w.take(); all || len(order) > 0 {
+			t.Errorf("%s: told twice: %v %v", c.name, all, order)
 		}
 	}
 }
@@ -213,7 +220,7 @@ func TestWatchAcrossGatewaysOverRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		put(t, here.store, rec, nil)
-		w.want(fmt.Sprintf(`put {"engine":"prefill-%d","generation":7,"rank":"0/0/0"}`, i))
+		w.want(fmt.Sprintf(`put {"engine":"prefill-%d","generation":7}`, i))
 		if _, err := c.Engine(t.Context(), rec.Engine); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +233,7 @@ func TestWatchAcrossGatewaysOverRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "redis takes it", func() bool { return here.store.Put(t.Context(), rec) == nil })
-	w.want(`put {"engine":"prefill-x","generation":7,"rank":"0/0/0"}`)
+	w.want(`put {"engine":"prefill-x","generation":7}`)
 }
 
 // 1,000 watches and 100 changes: everybody ends with the last state, and nothing is left running.
@@ -236,7 +243,7 @@ func TestWatchByAThousand(t *testing.T) {
 		watchers = 50
 	}
 	s := NewMemory()
-	g := newGateway(t, HandlerConfig{}, s)
+	g := newGateway(t, HandlerConfig{Watch: WatchConfig{PerCaller: watchers}}, s)
 	before := runtime.NumGoroutine()
 	transport := &http.Transport{MaxIdleConnsPerHost: watchers}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -250,15 +257,15 @@ func TestWatchByAThousand(t *testing.T) {
 		}
 		first := true
 		running.Go(func() {
-			err := c.Watch(ctx, func(ch Change) {
-				if ch.Engine == "" && first {
+			err := c.watch(ctx, func(ev watchEvent) {
+				if ev.kind == watchSync && first {
 					first = false
 					synced.Add(1)
 				}
-				if ch.Generation == uint64(changes) {
+				if ev.inc.Generation == uint64(changes) {
 					told.Add(1)
 				}
-			})
+			}, func(error) {})
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("ended with %v", err)
 			}
@@ -276,7 +283,7 @@ func TestWatchByAThousand(t *testing.T) {
 }
 
 func TestWatchConfigIsChecked(t *testing.T) {
-	for _, c := range []WatchConfig{{KeepAlive: -1}, {Write: -1}, {Settle: -1}, {Retry: -1}, {Watchers: -1}, {Buffer: -1}} {
+	for _, c := range []WatchConfig{{KeepAlive: -1}, {Write: -1}, {Watchers: -1}, {PerCaller: -1}, {Buffer: -1}} {
 		if (HandlerConfig{Watch: c}).Validate() == nil {
 			t.Errorf("%+v was accepted", c)
 		}

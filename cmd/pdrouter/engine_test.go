@@ -47,10 +47,18 @@ func newPlant(t *testing.T) *plant {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: p.store, Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.DiscardHandler)})
+	quiet := slog.New(slog.DiscardHandler)
+	local, err := metadata.NewCache(p.store, metadata.CacheConfig{}, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
+	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: p.store, Copy: local, Authorizer: agentsAuthorizer(agents), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var following sync.WaitGroup
+	following.Go(func() { _ = local.Run(t.Context()) }) // it ends with the test
+	t.Cleanup(following.Wait)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	p.url = server.URL

@@ -161,8 +161,8 @@ func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher, refused fu
 		return err
 	}
 	if g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
-		Store: g.store, Authorizer: agentsAuthorizer(agents), Voucher: voucher, Pairs: g.router.Pairs, Couples: g.router.Couples,
-		Refused: refused, Log: g.log,
+		Store: g.store, Copy: g.cache, Authorizer: agentsAuthorizer(agents), Voucher: voucher, Pairs: g.router.Pairs,
+		Couples: g.router.Couples, Refused: refused, Log: g.log,
 	}); err != nil {
 		return err
 	}

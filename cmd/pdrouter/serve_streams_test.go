@@ -16,7 +16,12 @@ import (
 func TestWatchesEndWhenTheGatewayStops(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	anybody := metadata.AuthorizerFunc(func(*http.Request, metadata.Access) (metadata.Caller, error) { return metadata.Caller{}, nil })
-	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: metadata.NewMemory(), Authorizer: anybody, Log: log})
+	store := metadata.NewMemory()
+	local, err := metadata.NewCache(store, metadata.CacheConfig{}, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: store, Copy: local, Authorizer: anybody, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
