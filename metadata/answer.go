@@ -25,6 +25,7 @@ type refusal struct {
 	Subject   string // whom the credentials name, for the log; "" where nobody is known
 	Msg       string // for the caller
 	Challenge string // WWW-Authenticate; "" for none
+	Known     uint64 // newest generation of the engine whose record is stale; 0 if that is not told
 	Err       error  // for the log; nil if Msg says it all
 }
 
@@ -93,7 +94,12 @@ func refuse(err error) *refusal {
 	case errors.Is(err, ErrNotFound):
 		return &refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such record", Err: err}
 	case errors.Is(err, ErrStale):
-		return &refusal{Status: http.StatusConflict, Reason: "stale", Msg: "a newer record is known", Err: err}
+		r = &refusal{Status: http.StatusConflict, Reason: "stale", Msg: "a newer record is known", Err: err}
+		var newer *Superseded
+		if errors.As(err, &newer) { // only who may write the engine's records comes so far
+			r.Known = newer.Known
+		}
+		return r
 	}
 	return &refusal{Status: http.StatusServiceUnavailable, Reason: "store_unavailable", Msg: "the store cannot be reached", Err: err}
 }
@@ -146,6 +152,9 @@ func (r *refusal) write(w http.ResponseWriter) {
 	}
 	h.Set("X-PDRouter-Reason", reason)
 	h.Set("X-Should-Retry", strconv.FormatBool(r.Status >= 500))
+	if r.Known != 0 {
+		h.Set(generationHeader, strconv.FormatUint(r.Known, 10))
+	}
 	if r.Challenge != "" {
 		h.Set("WWW-Authenticate", r.Challenge)
 	}

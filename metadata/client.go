@@ -65,6 +65,8 @@ type Client struct {
 	trust    Voucher
 	signer   crypto.Signer                // of what the client writes; nil: the gateway signs
 	enrolled func(Incarnation, Enrolment) // may be nil
+	// agree computes the secret that the holder of the private part of a record's Key shares with the holder of a public key.
+	agree func(rec Record, public []byte) ([]byte, error)
 }
 
 // NewClient returns a client that sends the bearer token that token returns at each request (see TokenFile). trust
@@ -87,7 +89,8 @@ func NewClient(cfg ClientConfig, token func() (string, error), trust Voucher, tr
 	}, nil
 }
 
-// Put publishes a record. It returns ErrStale if the gateway knows something newer.
+// Put publishes a record. It returns ErrStale if the gateway knows something newer, as a *Superseded if that is a newer
+// generation.
 func (c *Client) Put(ctx context.Context, rec Record) error {
 	if c.signer != nil {
 		var err error
@@ -99,12 +102,16 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	b, _, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
-	if err != nil {
+	b, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
+	var newer *Superseded
+	if errors.As(err, &newer) {
+		newer.Generation = rec.Generation
+	}
+	if err != nil || c.enrolled == nil {
 		return named(err, rec.Engine, rec.Rank)
 	}
-	e, err := unmarshalEnrolment(b)
-	if err == nil && c.enrolled != nil {
+	e, err := unmarshalEnrolment(b, rec, c.agree)
+	if err == nil {
 		c.enrolled(rec.Incarnation, e)
 	}
 	return named(err, rec.Engine, rec.Rank)
@@ -115,8 +122,12 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 func (c *Client) SignWith(key crypto.Signer) { c.signer = key }
 
 // Enrolled has every answer to Put told to f, before Put returns: which keys the gateways sign with towards the engine,
-// none if they do not. It must be called before the first Put.
-func (c *Client) Enrolled(f func(Incarnation, Enrolment)) { c.enrolled = f }
+// none if they do not. Gateways seal these keys to a record that has a Key: agree computes the secret (X25519) that the
+// holder of its private part shares with the holder of a public key; nil takes records without a Key alone. It must be called
+// before the first Put.
+func (c *Client) Enrolled(f func(Incarnation, Enrolment), agree func(rec Record, public []byte) ([]byte, error)) {
+	c.enrolled, c.agree = f, agree
+}
 
 // Delete withdraws a record. It returns ErrNotFound or ErrStale if there is nothing to withdraw.
 func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
@@ -129,35 +140,37 @@ func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
 		header = http.Header{}
 		header.Set(proofHeader, base64.RawURLEncoding.EncodeToString(proof))
 	}
-	_, _, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
+	_, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
 	return named(err, inc.Engine, rank)
 }
 
-// Engine returns the records of the engine's newest generation that the client may read, in the order of their ranks, or
-// ErrNotFound: of all ranks, or, for a token that names ranks, of those that map onto these.
-func (c *Client) Engine(ctx context.Context, engine string) ([]Record, error) {
-	recs, _, err := c.engine(ctx, engine)
-	return recs, err
+// Rank returns the record of one rank of the engine's newest generation, or ErrNotFound.
+func (c *Client) Rank(ctx context.Context, engine string, rank Rank) (Record, error) {
+	b, err := c.do(ctx, http.MethodGet, c.rankURL(engine, rank), nil, nil)
+	if err != nil {
+		return Record{}, named(err, engine, rank)
+	}
+	return c.decode(b, engine)
 }
 
-// engine is Engine. some reports that the engine has published more ranks than those.
-func (c *Client) engine(ctx context.Context, engine string) (recs []Record, some bool, err error) {
-	b, header, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil, nil)
+// Engine returns the records of all ranks of the engine's newest generation, in the order of their ranks, or
+// ErrNotFound.
+func (c *Client) Engine(ctx context.Context, engine string) ([]Record, error) {
+	b, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil, nil)
 	if err != nil {
-		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
+		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
-	some = header.Get(publishedHeader) != ""
 	raws, err := splitRecords(b)
 	if err != nil {
-		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
+		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
-	recs = make([]Record, len(raws))
+	recs := make([]Record, len(raws))
 	for i, raw := range raws {
 		if recs[i], err = c.decode(raw, engine); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 	}
-	return recs, some, nil
+	return recs, nil
 }
 
 func (c *Client) decode(b []byte, engine string) (Record, error) {
@@ -178,17 +191,17 @@ func (c *Client) rankURL(engine string, rank Rank) string {
 	return c.base + "/" + url.PathEscape(engine) + "/ranks/" + rank.String()
 }
 
-// do sends one request and returns the body and the header of its answer if that is 2xx.
-func (c *Client) do(ctx context.Context, method, target string, body []byte, header http.Header) ([]byte, http.Header, error) {
+// do sends one request and returns the body of its answer if that is 2xx.
+func (c *Client) do(ctx context.Context, method, target string, body []byte, header http.Header) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	token, err := c.token()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	maps.Copy(req.Header, header)
 	req.Header.Set("Authorization", "Bearer "+token)
@@ -198,20 +211,23 @@ func (c *Client) do(ctx context.Context, method, target string, body []byte, hea
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.Answer+1))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if int64(len(b)) > c.cfg.Answer {
-		return nil, nil, fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
+		return nil, fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
+	}
+	if known, err := strconv.ParseUint(resp.Header.Get(generationHeader), 10, 64); err == nil && resp.StatusCode == http.StatusConflict {
+		return nil, &Superseded{Known: known}
 	}
 	if resp.StatusCode/100 != 2 {
-		return nil, nil, answerError(resp.StatusCode, b)
+		return nil, answerError(resp.StatusCode, b)
 	}
-	return b, resp.Header, nil
+	return b, nil
 }
 
 // StatusError is an answer that is neither success, ErrNotFound nor ErrStale.

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -36,26 +37,44 @@ func (e Enrolment) GoString() string { return e.String() }
 
 // enrolmentBody is an Enrolment on its way.
 type enrolmentBody struct {
-	Keys [][]byte `msgpack:"keys"`
-	Now  int64    `msgpack:"now_ms"` // since 1970
+	Keys [][]byte    `msgpack:"keys,omitempty"`
+	Now  int64       `msgpack:"now_ms,omitempty"` // since 1970
+	Seal *sealedBody `msgpack:"seal,omitempty"`   // the rest, to a record that has a Key
+}
+
+// enrolment returns what a record is answered with once it is taken in, nothing if there is nothing to tell. A record with a
+// Key is told sealed. One without is told in plain, but not if the caller's credentials are bound to a key: its signed record
+// is no proof that this request is its author's.
+func (h *Handler) enrolment(rec Record, caller Caller) ([]byte, error) {
+	if h.enroller == nil {
+		return nil, nil
+	}
+	keys, err := h.enroller.Enrolment(rec.ID())
+	if err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	if len(rec.Key) == 0 && len(caller.Key) > 0 {
+		if rec.Connector == "kvplane" { // it would take «nothing to tell» for a gateway that signs nothing
+			return nil, bad("no_key", "the record has no key to seal the enrolment to")
+		}
+		return nil, nil
+	}
+	plain, err := msgpack.Marshal(&enrolmentBody{Keys: keys, Now: time.Now().UnixMilli()})
+	if err != nil || len(rec.Key) == 0 {
+		return plain, err
+	}
+	sealed, err := seal(rec, plain)
+	if err != nil {
+		return nil, bad("bad_record", "%.200s", err.Error())
+	}
+	return msgpack.Marshal(&enrolmentBody{Seal: &sealed})
 }
 
 // enrol answers a record that was taken in.
-func (h *Handler) enrol(w http.ResponseWriter, inc Incarnation) error {
-	var keys [][]byte
-	if h.enroller != nil {
-		var err error
-		if keys, err = h.enroller.Enrolment(inc.ID()); err != nil {
-			return err
-		}
-	}
-	if len(keys) == 0 {
+func enrol(w http.ResponseWriter, b []byte) error {
+	if len(b) == 0 {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
-	}
-	b, err := msgpack.Marshal(enrolmentBody{Keys: keys, Now: time.Now().UnixMilli()})
-	if err != nil {
-		return err
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
@@ -64,28 +83,51 @@ func (h *Handler) enrol(w http.ResponseWriter, inc Incarnation) error {
 	return nil
 }
 
-// unmarshalEnrolment reads the answer to a record; no bytes are an enrolment without keys.
-func unmarshalEnrolment(b []byte) (Enrolment, error) {
+// unmarshalEnrolment reads the answer to a record; no bytes are an enrolment without keys. agree opens one that is sealed.
+func unmarshalEnrolment(b []byte, rec Record, agree func(Record, []byte) ([]byte, error)) (Enrolment, error) {
 	if len(b) == 0 {
 		return Enrolment{}, nil
 	}
-	if len(b) > maxEnrolment {
-		return Enrolment{}, fmt.Errorf("enrolment of %d bytes; want at most %d", len(b), maxEnrolment)
+	body, err := decodeEnrolment(b)
+	if err != nil {
+		return Enrolment{}, err
 	}
-	if err := check(b); err != nil {
-		return Enrolment{}, fmt.Errorf("enrolment: %w", err)
-	}
-	var body enrolmentBody
-	if err := msgpack.Unmarshal(b, &body); err != nil {
-		return Enrolment{}, fmt.Errorf("enrolment: %w", err)
-	}
-	if len(body.Keys) > maxEnrolmentKeys {
-		return Enrolment{}, fmt.Errorf("enrolment with %d keys; want at most %d", len(body.Keys), maxEnrolmentKeys)
-	}
-	for _, k := range body.Keys {
-		if len(k) == 0 || len(k) > maxEnrolmentBytes {
-			return Enrolment{}, fmt.Errorf("enrolment with a key of %d bytes; want 1 to %d", len(k), maxEnrolmentBytes)
+	if body.Seal != nil {
+		if agree == nil {
+			return Enrolment{}, errors.New("enrolment is sealed, and there is nothing to open it with")
+		}
+		plain, err := unseal(rec, *body.Seal, func(public []byte) ([]byte, error) { return agree(rec, public) })
+		if err != nil {
+			return Enrolment{}, err
+		}
+		if body, err = decodeEnrolment(plain); err != nil {
+			return Enrolment{}, err
+		}
+		if len(body.Keys) == 0 {
+			return Enrolment{}, errors.New("enrolment is sealed and has no keys")
 		}
 	}
 	return Enrolment{Keys: body.Keys, Now: time.UnixMilli(body.Now)}, nil
+}
+
+func decodeEnrolment(b []byte) (enrolmentBody, error) {
+	if len(b) > maxEnrolment {
+		return enrolmentBody{}, fmt.Errorf("enrolment of %d bytes; want at most %d", len(b), maxEnrolment)
+	}
+	if err := check(b); err != nil {
+		return enrolmentBody{}, fmt.Errorf("enrolment: %w", err)
+	}
+	var body enrolmentBody
+	if err := msgpack.Unmarshal(b, &body); err != nil {
+		return enrolmentBody{}, fmt.Errorf("enrolment: %w", err)
+	}
+	if len(body.Keys) > maxEnrolmentKeys {
+		return enrolmentBody{}, fmt.Errorf("enrolment with %d keys; want at most %d", len(body.Keys), maxEnrolmentKeys)
+	}
+	for _, k := range body.Keys {
+		if len(k) == 0 || len(k) > maxEnrolmentBytes {
+			return enrolmentBody{}, fmt.Errorf("enrolment with a key of %d bytes; want 1 to %d", len(k), maxEnrolmentBytes)
+		}
+	}
+	return body, nil
 }

@@ -38,7 +38,7 @@ func TestEnrolmentIsForTheWriter(t *testing.T) {
 	c := newClient(t, srv.URL, "write:prefill-0", nil)
 	var got Enrolment
 	var of Incarnation
-	c.Enrolled(func(inc Incarnation, e Enrolment) { of, got = inc, e })
+	c.Enrolled(func(inc Incarnation, e Enrolment) { of, got = inc, e }, nil)
 	if err := c.Put(t.Context(), rec); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestEnrolmentOfAGatewayWithoutKeys(t *testing.T) {
 		if len(e.Keys) != 0 || !e.Now.IsZero() {
 			t.Errorf("told %d keys and the time %v; want none", len(e.Keys), e.Now)
 		}
-	})
+	}, nil)
 	if err := c.Put(t.Context(), record("prefill-0", 7, 1, 0)); err != nil || told != 1 {
 		t.Errorf("told %d times, %v; want once", told, err)
 	}
@@ -114,7 +114,7 @@ func TestPublisherBringsANewKey(t *testing.T) {
 	set("first ")
 	c := newClient(t, serve(t, NewMemory(), v), "all", nil)
 	told := make(chan string, 1000)
-	c.Enrolled(func(_ Incarnation, e Enrolment) { told <- string(e.Keys[0]) })
+	c.Enrolled(func(_ Incarnation, e Enrolment) { told <- string(e.Keys[0]) }, nil)
 	p, err := NewPublisher(c, PublisherConfig{TTL: 150 * time.Millisecond}, quiet(), record("prefill-0", 7, 1, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func FuzzEnrolment(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, err := unmarshalEnrolment(b)
+		e, err := unmarshalEnrolment(b, Record{}, nil)
 		if err != nil && len(e.Keys) > 0 {
 			t.Fatal("keys beside an error")
 		}

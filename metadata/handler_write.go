@@ -61,10 +61,14 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if rec, err = h.vouch(rec, caller, time.Now()); err != nil {
 		return err
 	}
+	told, err := h.enrolment(rec, caller)
+	if err != nil {
+		return err
+	}
 	if err := h.store.Put(r.Context(), rec); err != nil {
 		return err
 	}
-	return h.enrol(w, rec.Incarnation)
+	return enrol(w, told)
 }
 
 // timely refuses records whose times are out of bounds.

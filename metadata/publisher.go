@@ -104,6 +104,10 @@ func (p *Publisher) Replace(rec Record) error {
 	return fmt.Errorf("metadata: publisher: %s rank %s is not published here", rec.ID(), rec.Rank)
 }
 
+// Begin publishes every record once, so that a process learns whether its generation is one before it does anything else:
+// the error is then a *Superseded. Whatever it returns, Run goes on from there.
+func (p *Publisher) Begin(ctx context.Context) error { return p.publish(ctx) }
+
 // Run publishes until ctx ends, then deletes what it published, and returns ctx's error. It returns ErrStale if a
 // newer generation of the engine has published: this process is then superseded. Other failures are retried.
 func (p *Publisher) Run(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -27,11 +28,32 @@ func runEngine(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("engine", o.cfg.Name)
-	p, err := newEngineProcess(o, log)
+	p, err := openEngineProcess(ctx, o, log)
 	if err != nil {
 		return err
 	}
 	return p.run(ctx, out)
+}
+
+// openEngineProcess builds an engine process, and another one if its engine is known by a newer generation: a host whose clock went
+// back starts with an older one than it had. That is done once, and before anything is served: who is superseded while it
+// serves ends, so that two processes of one name do not take turns for ever.
+func openEngineProcess(ctx context.Context, o engineOptions, log *slog.Logger) (*engineProcess, error) {
+	p, err := newEngineProcess(o, log)
+	if err != nil || p.publisher == nil {
+		return p, err
+	}
+	var newer *metadata.Superseded
+	if err := p.publisher.Begin(ctx); !errors.As(err, &newer) || newer.Known == math.MaxUint64 {
+		return p, nil // whatever else is wrong, the publisher tries again
+	}
+	log.Warn("a newer generation of this engine is known: taking the next one; is the clock right?",
+		"generation", newer.Generation, "known", newer.Known)
+	if err := errors.Join(p.listener.Close(), p.control.Close(), p.close(ctx)); err != nil {
+		return nil, err
+	}
+	o.cfg.Generation = newer.Known + 1
+	return newEngineProcess(o, log)
 }
 
 // engineProcess is a reference engine with its listeners, built but not yet serving.
@@ -45,6 +67,7 @@ type engineProcess struct {
 	peers     peerDirectory       // unused without a gateway
 	events    *kvplane.Events
 	authorize func(*http.Request) error
+	files     reloads // keys that are trusted
 
 	listener, control net.Listener // control is nil without a gateway
 }
@@ -52,7 +75,7 @@ type engineProcess struct {
 // newEngineProcess opens the listeners, which name the engine in its records, and starts the engine. On an error
 // nothing is left open.
 func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err error) {
-	p := &engineProcess{options: o, log: log, events: kvplane.NewEvents()}
+	p := &engineProcess{options: o, log: log, events: kvplane.NewEvents(), files: reloads{log: log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.Background()))
@@ -75,10 +98,10 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.control, err = net.Listen("tcp", o.control); err != nil {
 		return nil, err
 	}
-	if p.authorize, err = o.authorizer(); err != nil {
+	if p.authorize, err = o.authorizer(&p.files); err != nil {
 		return nil, err
 	}
-	client, err := o.client()
+	client, err := o.client(&p.files)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +136,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.engine, err = refengine.New(o.cfg); err != nil {
 		return nil, err
 	}
-	client.Enrolled(func(_ metadata.Incarnation, e metadata.Enrolment) { p.engine.Enrol(e.Keys, e.Now) })
+	client.Enrolled(func(_ metadata.Incarnation, e metadata.Enrolment) { p.engine.Enrol(e.Keys, e.Now) }, p.engine.Agree)
 	p.publisher, err = metadata.NewPublisher(client, metadata.PublisherConfig{}, log, p.engine.Records()...)
 	publisher.Store(p.publisher)
 	return p, err
@@ -147,6 +170,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 			}
 		}()
 		following.Go(func() { p.peers.follow(background, p.log) })
+		following.Go(func() { _ = p.files.run()(background) }) // it ends with background only
 		go func() {
 			err := p.publisher.Run(background)
 			stop(err) // superseded: a newer generation has published

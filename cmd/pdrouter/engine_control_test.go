@@ -36,7 +36,7 @@ func controlRoutes(t *testing.T, events *kvplane.Events, cancel func(kvplane.Tra
 	}
 	o := engineOptions{controlKeys: []string{public}, issuer: defaultIssuer}
 	o.cfg.Name = "decode-0"
-	authorize, err := o.authorizer()
+	authorize, err := o.authorizer(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,9 +136,9 @@ func (o engineOptions) advertised(at net.Addr) string {
 	return net.JoinHostPort(o.advertise, port)
 }
 
-// authorizer decides who may watch and cancel the engine's transfers.
-func (o engineOptions) authorizer() (func(*http.Request) error, error) {
-	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience, nil)
+// authorizer decides who may watch and cancel the engine's transfers. The keys that it trusts are added to files.
+func (o engineOptions) authorizer(files *reloads) (func(*http.Request) error, error) {
+	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience, files)
 	if err != nil {
 		return nil, err
 	}
@@ -152,14 +152,15 @@ func (o engineOptions) authorizer() (func(*http.Request) error, error) {
 	return func(r *http.Request) error { return agents.Plane(r, o.cfg.Name) }, nil
 }
 
-// client speaks to the gateway's metadata routes.
-func (o engineOptions) client() (*metadata.Client, error) {
+// client speaks to the gateway's metadata routes. The keys that it trusts are added to files.
+func (o engineOptions) client(files *reloads) (*metadata.Client, error) {
 	var trust metadata.Voucher
 	if len(o.recordKeys) > 0 {
 		keys, err := auth.LoadKeys(o.recordKeys...)
 		if err != nil {
 			return nil, err
 		}
+		files.add(keys)
 		if trust, err = auth.NewRecords(nil, keys); err != nil {
 			return nil, err
 		}

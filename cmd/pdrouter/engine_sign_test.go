@@ -44,7 +44,7 @@ func TestEngineSignsItsRecords(t *testing.T) {
 			t.Errorf("rank %v is signed by %q; want %s", r.Rank, r.KeyID, own.ID)
 		}
 	}
-	thief, err := engineOptions{gateway: p.url, tokenFile: tokenFile}.client()
+	thief, err := engineOptions{gateway: p.url, tokenFile: tokenFile}.client(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 		}
 	}
 	ask("without a record")
-	client, err := engineOptions{gateway: agents, tokenFile: token("prefill-0", "prefill")}.client()
+	client, err := engineOptions{gateway: agents, tokenFile: token("prefill-0", "prefill")}.client(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

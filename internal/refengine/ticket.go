@@ -2,6 +2,7 @@ package refengine
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -12,6 +13,18 @@ import (
 // codeTicket is the code of the answer to a leg whose ticket is not accepted. Nothing was begun: the gateway may send the
 // request elsewhere, or once more under a new ticket.
 const codeTicket = "ticket"
+
+// Agree computes the secret that one of the engine's ranks shares with the holder of a public key (kvplane.Agent.Agree).
+func (e *Engine) Agree(rec metadata.Record, public []byte) ([]byte, error) {
+	if e.plane != nil {
+		for _, a := range e.plane.agents {
+			if a.Record().Rank == rec.Rank {
+				return a.Agree(rec, public)
+			}
+		}
+	}
+	return nil, fmt.Errorf("refengine: no rank %v has an agent", rec.Rank)
+}
 
 // Enrol takes what a gateway has answered to the publishing of this engine's records: the keys that it signs tickets
 // with, and the time by its clock. From the first key on every leg needs a ticket.
