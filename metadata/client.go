@@ -102,7 +102,7 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	b, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
+	b, _, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
 	var newer *Superseded
 	if errors.As(err, &newer) {
 		newer.Generation = rec.Generation
@@ -140,37 +140,35 @@ func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
 		header = http.Header{}
 		header.Set(proofHeader, base64.RawURLEncoding.EncodeToString(proof))
 	}
-	_, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
+	_, _, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
 	return named(err, inc.Engine, rank)
 }
 
-// Rank returns the record of one rank of the engine's newest generation, or ErrNotFound.
-func (c *Client) Rank(ctx context.Context, engine string, rank Rank) (Record, error) {
-	b, err := c.do(ctx, http.MethodGet, c.rankURL(engine, rank), nil, nil)
-	if err != nil {
-		return Record{}, named(err, engine, rank)
-	}
-	return c.decode(b, engine)
+// Engine returns the records of the engine's newest generation that the client may read, in the order of their ranks, or
+// ErrNotFound: of all ranks, or, for a token that names ranks, of those that map onto these.
+func (c *Client) Engine(ctx context.Context, engine string) ([]Record, error) {
+	recs, _, err := c.engine(ctx, engine)
+	return recs, err
 }
 
-// Engine returns the records of all ranks of the engine's newest generation, in the order of their ranks, or
-// ErrNotFound.
-func (c *Client) Engine(ctx context.Context, engine string) ([]Record, error) {
-	b, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil, nil)
+// engine is Engine. some reports that the engine has published more ranks than those.
+func (c *Client) engine(ctx context.Context, engine string) (recs []Record, some bool, err error) {
+	b, header, err := c.do(ctx, http.MethodGet, c.base+"/"+url.PathEscape(engine), nil, nil)
 	if err != nil {
-		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
+		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
+	some = header.Get(publishedHeader) != ""
 	raws, err := splitRecords(b)
 	if err != nil {
-		return nil, fmt.Errorf("metadata: engine %s: %w", engine, err)
+		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
-	recs := make([]Record, len(raws))
+	recs = make([]Record, len(raws))
 	for i, raw := range raws {
 		if recs[i], err = c.decode(raw, engine); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	return recs, nil
+	return recs, some, nil
 }
 
 func (c *Client) decode(b []byte, engine string) (Record, error) {
@@ -191,17 +189,17 @@ func (c *Client) rankURL(engine string, rank Rank) string {
 	return c.base + "/" + url.PathEscape(engine) + "/ranks/" + rank.String()
 }
 
-// do sends one request and returns the body of its answer if that is 2xx.
-func (c *Client) do(ctx context.Context, method, target string, body []byte, header http.Header) ([]byte, error) {
+// do sends one request and returns the body and the header of its answer if that is 2xx.
+func (c *Client) do(ctx context.Context, method, target string, body []byte, header http.Header) ([]byte, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	token, err := c.token()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	maps.Copy(req.Header, header)
 	req.Header.Set("Authorization", "Bearer "+token)
@@ -211,23 +209,23 @@ func (c *Client) do(ctx context.Context, method, target string, body []byte, hea
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.Answer+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if int64(len(b)) > c.cfg.Answer {
-		return nil, fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
+		return nil, nil, fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
 	}
 	if known, err := strconv.ParseUint(resp.Header.Get(generationHeader), 10, 64); err == nil && resp.StatusCode == http.StatusConflict {
-		return nil, &Superseded{Known: known}
+		return nil, nil, &Superseded{Known: known}
 	}
 	if resp.StatusCode/100 != 2 {
-		return nil, answerError(resp.StatusCode, b)
+		return nil, nil, answerError(resp.StatusCode, b)
 	}
-	return b, nil
+	return b, resp.Header, nil
 }
 
 // StatusError is an answer that is neither success, ErrNotFound nor ErrStale.
