@@ -108,6 +108,7 @@ func TestCacheFetchesWhatIsNew(t *testing.T) {
 		}
 	}
 	look(engines * ranks)
+	put(t, s, later(record("prefill-9", 7, ranks, 1), time.Second), nil) // a renewal
 	look(engines * ranks)
 	put(t, s, anew(record("prefill-7", 7, ranks, 1), time.Second), nil)
 	look(engines*ranks + 1)
