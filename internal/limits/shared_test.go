@@ -363,3 +363,24 @@ func TestNobodyWaitsForTheExchange(t *testing.T) {
 		}
 	})
 }
+
+// TestGatewaysShareTheRefill has each of two hold half a minute's worth for a slow request: the refill pays for both once,
+// not once at each.
+func TestGatewaysShareTheRefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := gateways(t, 2, newFakeExchange(time.Millisecond))
+		limits := Limits{Tokens: 600}
+		for _, l := range all {
+			if _, no := l.Admit(time.Now(), "t", limits, 300); no != nil {
+				t.Fatal(no)
+			}
+		}
+		time.Sleep(30 * time.Second)
+		for i, l := range all {
+			_, no := l.Admit(time.Now(), "t", limits, 600)
+			if no == nil || no.Tokens.Left < 270 || no.Tokens.Left > 330 {
+				t.Errorf("gateway %d, half a minute later: got %+v; want about 300 left", i, no)
+			}
+		}
+	})
+}
