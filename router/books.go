@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/metadata"
 )
 
 // books keep what the engines' event streams said of the latest transfers. They are safe for concurrent use.
@@ -19,8 +20,15 @@ type books struct {
 	order []string // ids, oldest first
 	moved map[[2]string]*Moved
 
-	foreign uint64 // reports that were not their sender's to make
+	foreign uint64 // reports that were not their sender's to make, or that nobody can mean
 }
+
+// Bounds of what is entered of one transfer, far beyond what can be moved: an engine that says more is not believed.
+const (
+	maxBooked = 1 << 31 // of any count
+	maxBytes  = 1 << 44
+	maxReason = 200 // bytes of why it failed
+)
 
 // Moved is what the plane has written from one prefill into one decode engine since the router's start, as far as the
 // event streams told.
@@ -32,7 +40,7 @@ type Moved struct {
 // entry is one transfer's page.
 type entry struct {
 	Books
-	ranks   int             // how many consumers there are at least
+	size    metadata.Rank   // of the engine whose ranks are the consumers; zero if it is not known
 	moved   *Moved          // the pair's; its Decode is the engine whose ranks are the consumers
 	ready   map[string]bool // those that have all
 	readyAt time.Time       // when the last of them said so
@@ -42,11 +50,13 @@ func newBooks(n int) *books {
 	return &books{max: n, byID: make(map[string]*entry, n), moved: make(map[[2]string]*Moved)}
 }
 
-// open makes a page for a transfer from one engine to the ranks of another, so that events of strangers take no room.
-func (b *books) open(id, prefill, decode string, ranks int) {
+// open makes a page for a transfer from one engine to the ranks of another, of this size, so that events of strangers take no
+// room. The oldest page makes way where there are too many.
+func (b *books) open(id, prefill, decode string, size metadata.Rank) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.order) >= b.max {
+	_, again := b.byID[id]
+	if len(b.order) >= b.max && !again {
 		delete(b.byID, b.order[0])
 		b.order = b.order[1:]
 	}
@@ -54,8 +64,10 @@ func (b *books) open(id, prefill, decode string, ranks int) {
 	if b.moved[pair] == nil {
 		b.moved[pair] = &Moved{Prefill: prefill, Decode: decode}
 	}
-	b.byID[id] = &entry{moved: b.moved[pair], ranks: ranks}
-	b.order = append(b.order, id)
+	b.byID[id] = &entry{moved: b.moved[pair], size: size}
+	if !again {
+		b.order = append(b.order, id)
+	}
 }
 
 // note enters one event, which came at the time at on the stream of the engine from. An engine reports of its own part
@@ -67,7 +79,7 @@ func (b *books) note(from string, e kvplane.TransferEvent, at time.Time) {
 	if t == nil {
 		return
 	}
-	if e.Engine != from || !t.concerns(from, e.Event) {
+	if e.Engine != from || !t.concerns(from, e.Event) || !t.possible(e) {
 		b.foreign++
 		return
 	}
@@ -94,10 +106,10 @@ func (b *books) note(from string, e kvplane.TransferEvent, at time.Time) {
 		}
 		t.ready[rank] = true
 		t.readyAt = at
-		t.Ready = t.Failed == "" && len(t.ready) >= max(len(t.Counted), t.ranks)
+		t.Ready = t.Failed == "" && len(t.ready) >= max(len(t.Counted), t.size.PP*t.size.TP)
 	case "negative":
 		if t.Failed == "" {
-			t.Failed = e.Reason
+			t.Failed = e.Reason[:min(len(e.Reason), maxReason)]
 			if t.Failed == "" {
 				t.Failed = "failed"
 			}
@@ -117,7 +129,24 @@ func (t *entry) concerns(engine, event string) bool {
 	return engine == t.moved.Prefill || engine == t.moved.Decode
 }
 
-// strangers returns how many reports were not their sender's to make.
+// possible reports whether an event can be true: of a rank that the engine has, and of numbers that can be counted. What is
+// kept of a transfer is thus no more than an entry for each rank that takes part.
+func (t *entry) possible(e kvplane.TransferEvent) bool {
+	r := e.Rank
+	switch {
+	case min(r.DP, r.PP, r.TP, e.K, e.N, e.Blocks) < 0, max(r.DP, r.PP, r.TP) >= metadata.MaxRanks, max(e.K, e.N, e.Blocks) > maxBooked:
+		return false
+	case e.Event == "written":
+		return e.Bytes <= maxBytes && t.Bytes <= maxBytes-int64(e.Bytes)
+	case e.Engine != t.moved.Decode: // whose ranks are not kept
+		return true
+	case t.size == metadata.Rank{}:
+		return max(len(t.Counted), len(t.ready)) < metadata.MaxRanks
+	}
+	return r.DP < t.size.DP && r.PP < t.size.PP && r.TP < t.size.TP
+}
+
+// strangers returns how many reports were not their sender's to make, or could not be true.
 func (b *books) strangers() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,6 +169,14 @@ func (b *books) read(id string) (*Books, time.Time) {
 	return &page, t.readyAt
 }
 
+// over reports whether a transfer is ready at all its consumers, or has no page.
+func (b *books) over(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.byID[id]
+	return t == nil || t.Ready
+}
+
 // landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
 // engine's events cannot be relied on, because its stream was not open all the time from now on.
 func (r *Router) landed(id string, decode *engine) func() bool {
@@ -151,18 +188,17 @@ func (r *Router) landed(id string, decode *engine) func() bool {
 		return nil
 	}
 	return func() bool {
-		page, _ := r.books.read(id)
-		return page == nil || page.Ready || !decode.followed.Load() || decode.streams.Load() != edition
+		return r.books.over(id) || !decode.followed.Load() || decode.streams.Load() != edition
 	}
 }
 
-// ranks returns how many ranks of an engine that publishes records take part in a transfer.
-func (r *Router) ranks(e *engine) int {
+// size returns how many ranks an engine that publishes records has along each axis; zero if it has published none.
+func (r *Router) size(e *engine) metadata.Rank {
 	records := r.records(e)
 	if len(records) == 0 {
-		return 0
+		return metadata.Rank{}
 	}
-	return records[0].Size.PP * records[0].Size.TP
+	return records[0].Size
 }
 
 // totals returns what was moved between each pair, in the order of their names.

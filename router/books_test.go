@@ -1,6 +1,8 @@
 package router
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 // its own number of writers, and only the last rank's word makes the transfer ready.
 func TestBooksCountOverStages(t *testing.T) {
 	b := newBooks(4)
-	b.open("t", "p", "d", 4)
+	b.open("t", "p", "d", metadata.Rank{DP: 1, PP: 2, TP: 2})
 	at := time.Unix(100, 0)
 	writers := map[metadata.Rank]int{{PP: 0, TP: 0}: 2, {PP: 0, TP: 1}: 2, {PP: 1, TP: 0}: 1, {PP: 1, TP: 1}: 1}
 	left := len(writers)
@@ -59,8 +61,8 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 		"counted, by another of its name": {"D", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
 	} {
 		b := newBooks(4)
-		b.open("t", "p", "d", 1)
-		b.open("u", "x", "d", 1) // the stranger has transfers of its own
+		b.open("t", "p", "d", metadata.Rank{DP: 1, PP: 1, TP: 1})
+		b.open("u", "x", "d", metadata.Rank{DP: 1, PP: 1, TP: 1}) // the stranger has transfers of its own
 		c.event.Transfer = "t"
 		b.note(c.from, c.event, at)
 		if page, _ := b.read("t"); cmp.Diff(page, &Books{}) != "" {
@@ -74,5 +76,63 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 				t.Errorf("%s: moved %+v; want nothing", name, m)
 			}
 		}
+	}
+}
+
+// TestFault41BooksOfAHostileEngine: an engine fills no books with ranks that it does not have and numbers that cannot be, and
+// whatever it says of its own transfers, what is kept stays small.
+func TestFault41BooksOfAHostileEngine(t *testing.T) {
+	b := newBooks(4)
+	size := metadata.Rank{DP: 1, PP: 1, TP: 2}
+	b.open("t", "p", "d", size)
+	at := time.Unix(100, 0)
+	said := uint64(0)
+	say := func(engine string, e kvplane.TransferEvent) {
+		e.Transfer, e.Engine = "t", engine
+		b.note(engine, e, at)
+		said++
+	}
+	for i := range 2000 {
+		rank := metadata.Rank{TP: i + 2}
+		say("d", kvplane.TransferEvent{Rank: rank, Event: "counted", K: 1, N: 1})
+		say("d", kvplane.TransferEvent{Rank: rank, Event: "ready", Blocks: 1})
+	}
+	for _, rank := range []metadata.Rank{{DP: 1}, {PP: 1}, {TP: -1}, {DP: -1}, {PP: -1}} {
+		say("d", kvplane.TransferEvent{Rank: rank, Event: "ready", Blocks: 1})
+	}
+	say("d", kvplane.TransferEvent{Event: "ready", Blocks: -1})
+	say("d", kvplane.TransferEvent{Event: "ready", Blocks: 1 << 40})
+	say("d", kvplane.TransferEvent{Event: "counted", K: -1, N: 1})
+	say("d", kvplane.TransferEvent{Event: "counted", K: 1, N: -1})
+	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1 << 63})
+	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1<<64 - 1})
+	if page, _ := b.read("t"); cmp.Diff(page, &Books{}) != "" || b.strangers() != said {
+		t.Errorf("entered %+v, %d of %d counted; want nothing entered", page, b.strangers(), said)
+	}
+	for range 100 {
+		b.note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "written", Bytes: maxBytes / 2}, at)
+	}
+	if page, _ := b.read("t"); page.Bytes != maxBytes {
+		t.Errorf("%d bytes; want no more than %d", page.Bytes, int64(maxBytes))
+	}
+	b.note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "negative", Reason: strings.Repeat("x", 1<<20)}, at)
+	if page, _ := b.read("t"); len(page.Failed) != maxReason {
+		t.Errorf("a reason of %d bytes is kept", len(page.Failed))
+	}
+
+	b.open("u", "p", "d", metadata.Rank{}) // of an engine whose size is not known
+	for i := range 2000 {
+		b.note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "counted", K: 1, N: 1}, at)
+		b.note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready"}, at)
+	}
+	if page, _ := b.read("u"); len(page.Counted) > metadata.MaxRanks {
+		t.Errorf("%d ranks of one transfer are kept", len(page.Counted))
+	}
+	for i := range 100 {
+		b.open(fmt.Sprint(i%7), "p", "d", size)
+		b.open(fmt.Sprint(i%7), "p", "d", size)
+	}
+	if len(b.byID) > 4 || len(b.order) > 4 {
+		t.Errorf("%d pages, %d in order; want at most 4", len(b.byID), len(b.order))
 	}
 }

@@ -323,7 +323,7 @@ func (x *exchange) pair(a *attempt) {
 		}
 		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
 		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.salt))
-		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.ranks(a.decode.engine))
+		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
 		if !x.r.pairs.Ready(x.runs(a)) {
 			a.parked = true
