@@ -186,7 +186,7 @@ func (l *loaded) whereRecords() string {
 
 // warnings are what is allowed and seldom meant.
 func (l *loaded) warnings(files bool) []string {
-	all := l.Auth.developmentWarnings()
+	all := append(l.Auth.developmentWarnings(), l.Tenants.warnings()...)
 	if files {
 		all = append(all, l.tenantWarnings()...)
 	}

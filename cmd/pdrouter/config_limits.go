@@ -26,6 +26,22 @@ func (c tenantsConfig) validate() error {
 	return errors.Join(errs...)
 }
 
+// warnings are of limits that bound less than they seem to.
+func (c tenantsConfig) warnings() []string {
+	var all []string
+	warn := func(key string, l auth.Limits) {
+		if l.Tokens > 0 && l.Concurrent == 0 && c.Default.Concurrent == 0 {
+			all = append(all, key+" has tokens_per_minute without concurrent: any number of chats without max_tokens may begin at once, "+
+				"and what they use is known when they end")
+		}
+	}
+	warn("tenants.default", c.Default)
+	for _, name := range slices.Sorted(maps.Keys(c.Named)) {
+		warn("tenants.named."+name, c.Named[name])
+	}
+	return all
+}
+
 // of returns what the caller may use.
 func (c tenantsConfig) of(who auth.Principal) limits.Limits {
 	named := c.Named[who.Tenant]

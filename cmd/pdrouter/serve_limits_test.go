@@ -202,3 +202,33 @@ func TestTenantsComeFirst(t *testing.T) {
 		t.Errorf("got %v; want the key and the value", err)
 	}
 }
+
+// TestTokensNeedConcurrent warns of tokens per minute that nothing bounds while they are used.
+func TestTokensNeedConcurrent(t *testing.T) {
+	tokens, both := auth.Limits{Tokens: 1000}, auth.Limits{Tokens: 1000, Concurrent: 4}
+	for name, row := range map[string]struct {
+		tenants tenantsConfig
+		want    []string
+	}{
+		"nothing":    {tenantsConfig{}, nil},
+		"default":    {tenantsConfig{Default: tokens}, []string{"tenants.default"}},
+		"named":      {tenantsConfig{Named: map[string]auth.Limits{"a": tokens, "b": both}}, []string{"tenants.named.a"}},
+		"both":       {tenantsConfig{Default: both, Named: map[string]auth.Limits{"a": tokens}}, nil},
+		"concurrent": {tenantsConfig{Default: auth.Limits{Concurrent: 1}, Named: map[string]auth.Limits{"a": tokens}}, nil},
+	} {
+		got := row.tenants.warnings()
+		if len(got) != len(row.want) || len(got) > 0 && !strings.HasPrefix(got[0], row.want[0]+" has tokens_per_minute without concurrent") {
+			t.Errorf("%s: got %q; want one of %q each", name, got, row.want)
+		}
+	}
+
+	file := filepath.Join(t.TempDir(), "pdrouter.yaml")
+	text := "models: [{name: m, engines: [{name: e, url: \"http://127.0.0.1:1\"}]}]\ntenants: {default: {tokens_per_minute: 1000}}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := runCheck(t.Context(), []string{"-c", file}, &out); err != nil || !strings.Contains(out.String(), "WARNING: tenants.default has tokens_per_minute without concurrent") {
+		t.Errorf("check: %v\n%s", err, out.String())
+	}
+}
