@@ -3,6 +3,7 @@
 package auth
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
@@ -25,7 +26,7 @@ func lockDir(path string) (unlock func(), err error) {
 	}
 	for {
 		err = syscall.Flock(int(d.Fd()), syscall.LOCK_EX)
-		if err != syscall.EINTR {
+		if !errors.Is(err, syscall.EINTR) {
 			break
 		}
 	}

@@ -12,11 +12,11 @@ import (
 
 // Confirm is the claim cnf (RFC 7800): the one key that the bearer signs with, whole.
 type Confirm struct {
-	Key ConfirmKey `json:"jwk"`
+	Key confirmKey `json:"jwk"`
 }
 
-// ConfirmKey is an Ed25519 public key as a JWK (RFC 8037).
-type ConfirmKey struct {
+// confirmKey is an Ed25519 public key as a JWK (RFC 8037).
+type confirmKey struct {
 	Type  string `json:"kty"`
 	Curve string `json:"crv"`
 	X     string `json:"x"` // base64url
@@ -31,7 +31,7 @@ func confirmation(k *Key) (*Confirm, error) {
 	if !ok {
 		return nil, fmt.Errorf("%v to confirm is for %s; want EdDSA", k, k.algorithm)
 	}
-	return &Confirm{Key: ConfirmKey{Type: "OKP", Curve: "Ed25519", X: base64.RawURLEncoding.EncodeToString(public)}}, nil
+	return &Confirm{Key: confirmKey{Type: "OKP", Curve: "Ed25519", X: base64.RawURLEncoding.EncodeToString(public)}}, nil
 }
 
 // principal returns what the claims of a valid token say of its bearer.
