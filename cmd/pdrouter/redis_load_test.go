@@ -63,7 +63,7 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 		agents[i] = take()
 		f.clients[i], f.operations[i] = "http://"+client, "http://"+operations
 		path := f.path(fmt.Sprintf("gateway-%d.yaml", i))
-		must(os.WriteFile(path, []byte(f.config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}}\n"), 0o600))
+		must(os.WriteFile(path, []byte(f.config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}, cache: {refresh: 1s}}\n"), 0o600))
 		must(f.start(fmt.Sprintf("gateway-%d", i), "serve", "-c", path))
 	}
 	for i, e := range f.engines {
@@ -95,14 +95,27 @@ func (f *sharedFleet) known(t *testing.T) {
 	}
 }
 
+// split returns how many requests each gateway has had served by two engines.
+func (f *sharedFleet) split(t *testing.T) (n [2]float64) {
+	t.Helper()
+	for i, operations := range f.operations {
+		var err error
+		if n[i], err = f.gauge(t.Context(), operations+"/metrics", fmt.Sprintf("pdrouter_choices_total{model=%q,reason=\"split\"}", demoModel)); err != nil {
+			t.Error(err)
+		}
+	}
+	return n
+}
+
 // load asks both gateways without a pause until it is stopped, and compares every answer.
 type load struct {
+	fleet        *sharedFleet
 	served, lost atomic.Int64
 	stop         func()
 }
 
 func (f *sharedFleet) load(t *testing.T) *load {
-	l := &load{}
+	l := &load{fleet: f}
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	for c := range 4 {
@@ -128,12 +141,21 @@ func (f *sharedFleet) load(t *testing.T) *load {
 	return l
 }
 
-// during waits until some more requests have been served, and until done says so.
+// during waits until some more requests have been served, at each gateway some by two engines, and until done says so.
 func (l *load) during(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	before := l.served.Load()
+	var split [2]float64
+	if before > 0 { // else nothing is counted yet
+		split = l.fleet.split(t)
+	}
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if l.served.Load() >= before+40 && done() {
+			for i, n := range l.fleet.split(t) {
+				if n <= split[i] {
+					t.Errorf("%s: gateway %d had no request served by two engines", what, i)
+				}
+			}
 			t.Logf("%s: %d requests served, %d lost", what, l.served.Load()-before, l.lost.Load())
 			return
 		}
@@ -175,7 +197,7 @@ func TestFault42RedisUnderLoad(t *testing.T) {
 	redis.Pause(false)
 	l.during(t, "Redis goes on", f.behind(t, false))
 	redis.Do("FLUSHALL")
-	l.during(t, "Redis emptied", f.behind(t, false))
+	l.during(t, "Redis emptied", func() bool { return f.behind(t, false)() && filled(redis) })
 	f.known(t)
 	l.stop()
 	if err := f.settled(t.Context()); err != nil {
