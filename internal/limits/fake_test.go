@@ -54,6 +54,13 @@ func (f *fakeExchange) step(by time.Duration) {
 	f.skew += by
 }
 
+// count returns how many reports came.
+func (f *fakeExchange) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
 // wipe has it lose everything, as a Redis that is started anew.
 func (f *fakeExchange) wipe() {
 	f.mu.Lock()

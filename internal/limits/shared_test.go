@@ -226,14 +226,14 @@ func TestRefusedGatewayAsksAgain(t *testing.T) {
 				time.Sleep(2 * period)
 				_ = refused() // it is not known there yet
 				time.Sleep(2 * period)
-				before := x.asked
+				before := x.count()
 				for range 100 {
 					if !refused() {
 						t.Fatal("what the other gateway has reserved is not known")
 					}
 					time.Sleep(period / 100)
 				}
-				if n := x.asked - before; n > 3 {
+				if n := x.count() - before; n > 3 {
 					t.Errorf("%d exchanges for 100 refusals within one period", n)
 				}
 				first.Done(time.Now(), 10)
