@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +34,14 @@ func TestDocumentedRedisRights(t *testing.T) {
 	acl, _, found := strings.Cut(after, "\n```")
 	if !found {
 		t.Fatal("docs/metadata.md does not say which rights a gateway needs")
+	}
+	if want := append([]string{"on", ">PASSWORD"}, strings.Fields(redistest.Rights)...); !slices.Equal(strings.Fields(acl), want) {
+		t.Errorf("docs/metadata.md gives the rights %q; want %q", strings.Fields(acl), want)
+	}
+	for _, right := range strings.Fields(redistest.ClusterRights) {
+		if !strings.Contains(page(t, "metadata.md"), right) {
+			t.Errorf("docs/metadata.md does not say that a cluster needs %s", right)
+		}
 	}
 	acl = strings.Replace(acl, ">PASSWORD", ">a-password", 1)
 	server := redistest.Start(t, append([]string{"--user", "default", "off", "--user", "pdrouter"}, strings.Fields(acl)...)...)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ type Server struct {
 	at      string
 	port    int
 	cmd     *exec.Cmd
-	log     *bytes.Buffer
+	log     *serverLog
 	ended   chan struct{} // closed when cmd has been reaped
 }
 
@@ -74,6 +75,32 @@ func newServer(t testing.TB) *Server {
 	return s
 }
 
+// serverLog is what a server prints.
+type serverLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *serverLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns all of it.
+func (l *serverLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// listens reports whether the server has said that it has its address.
+func (l *serverLog) listens() bool {
+	text := l.String()
+	return strings.Contains(text, "eady to accept connections") || strings.Contains(text, "Sentinel ID is")
+}
+
 // listen has the server listen on a port of loopback.
 func (s *Server) listen(port int) {
 	s.network, s.port, s.at = "tcp", port, loopback(port)
@@ -96,7 +123,7 @@ func (s *Server) Start() {
 
 func (s *Server) run(args ...string) {
 	s.t.Helper()
-	s.log = &bytes.Buffer{}
+	s.log = &serverLog{}
 	s.cmd = exec.Command(s.path, args...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -112,6 +139,9 @@ func (s *Server) run(args ...string) {
 		case <-ended:
 			s.t.Fatalf("redis-server ended:\n%s", s.log)
 		default:
+		}
+		if !s.log.listens() { // whoever else answers there is not this server
+			return false
 		}
 		conn, err := net.Dial(s.network, s.at)
 		if err != nil {
