@@ -272,10 +272,12 @@ func TestWatchByAThousand(t *testing.T) {
 		})
 	}
 	eventually(t, "everybody watches", func() bool { return synced.Load() == int64(watchers) })
+	spent := burnt()
 	for i := 1; i <= changes; i++ {
 		put(t, s, record("prefill-0", uint64(i), 1, 0), nil)
 	}
 	eventually(t, "everybody knows the last state", func() bool { return told.Load() == int64(watchers) })
+	t.Logf("%d changes told to %d watchers: %v of processor time, readers included", changes, watchers, burnt()-spent)
 	cancel()
 	running.Wait()
 	transport.CloseIdleConnections()
