@@ -3,11 +3,13 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -17,6 +19,9 @@ import (
 type Keys struct {
 	paths []string
 	set   atomic.Pointer[keySet] // replaced whole
+
+	mu   sync.Mutex
+	last map[string]*Key // what each file had when it was last sound
 }
 
 // KeySource is where a verifier finds the keys that it trusts: Keys from files, or an issuer's JWKS.
@@ -67,35 +72,81 @@ func LoadKeys(paths ...string) (*Keys, error) {
 	return k, nil
 }
 
-// Reload reads the files again. If any of them cannot be used, or there are none, the set stays as it was.
+// Reload reads the files again. Keys whose files are gone are gone, whatever else is wrong; a file that cannot be used
+// keeps the key it had. The error names all of these, and that no key is left.
 func (k *Keys) Reload() error {
 	if k.paths == nil {
 		return nil
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	found, errs := k.readLocked()
 	set := map[string]*Key{}
-	for _, path := range k.paths {
-		files, err := keyFiles(path)
-		if err != nil {
-			return fmt.Errorf("auth: keys: %w", err)
-		}
-		for _, file := range files {
-			key, err := LoadKey(file)
-			if err == nil {
-				err = add(set, key)
-			}
-			if err != nil {
-				return fmt.Errorf("auth: keys: %w", err)
-			}
+	for _, file := range slices.Sorted(maps.Keys(found)) {
+		if err := add(set, found[file]); err != nil {
+			errs = append(errs, fmt.Errorf("key file %s: %w", file, err))
 		}
 	}
 	if len(set) == 0 {
-		return fmt.Errorf("auth: keys: no .jwk or .pem file in %s", strings.Join(k.paths, ", "))
+		errs = append(errs, fmt.Errorf("no key in %s", strings.Join(k.paths, ", ")))
 	}
-	if old := k.set.Load(); old != nil && maps.EqualFunc(old.byID, set, (*Key).same) {
-		return nil // another pointer would void every verdict
+	err := errors.Join(errs...)
+	if err != nil {
+		err = fmt.Errorf("auth: keys: %w", err)
 	}
-	k.set.Store(&keySet{byID: set})
-	return nil
+	old := k.set.Load()
+	if old == nil && err != nil {
+		return err // nobody begins with less than was named
+	}
+	k.last = found
+	if old == nil || !maps.EqualFunc(old.byID, set, (*Key).same) { // another pointer voids every verdict
+		k.set.Store(&keySet{byID: set})
+	}
+	return err
+}
+
+// readLocked returns the key of each file. Who rotates keys renames files: if one has gone since its folder was read, the
+// folders are read again.
+func (k *Keys) readLocked() (found map[string]*Key, errs []error) {
+	for range 5 {
+		found, errs = map[string]*Key{}, nil
+		renamed := false
+		for _, path := range k.paths {
+			files, err := keyFiles(path)
+			if err != nil {
+				errs = append(errs, err)
+				if !errors.Is(err, fs.ErrNotExist) {
+					k.keepLocked(found, path)
+				}
+			}
+			for _, file := range files {
+				key, err := LoadKey(file)
+				switch {
+				case err == nil:
+					found[file] = key
+				case errors.Is(err, fs.ErrNotExist):
+					renamed = true
+					errs = append(errs, err)
+				default:
+					errs = append(errs, err)
+					k.keepLocked(found, file)
+				}
+			}
+		}
+		if !renamed {
+			break
+		}
+	}
+	return found, errs
+}
+
+// keepLocked takes over what is known of a file, or of the files of a folder.
+func (k *Keys) keepLocked(found map[string]*Key, path string) {
+	for file, key := range k.last {
+		if file == path || filepath.Dir(file) == filepath.Clean(path) {
+			found[file] = key
+		}
+	}
 }
 
 // add puts the public part of a key into a set. Two files may hold the same key, but not two keys of one id.
@@ -103,12 +154,12 @@ func add(set map[string]*Key, key *Key) error {
 	if old := set[key.ID]; old != nil && !old.same(key) {
 		return fmt.Errorf("two keys have the id %s", key.ID)
 	}
-	set[key.ID] = key.Public()
 	for _, other := range set {
 		if other.Development() != key.Development() {
 			return errors.New("a development secret stands beside another key")
 		}
 	}
+	set[key.ID] = key.Public()
 	return nil
 }
 

@@ -2,6 +2,9 @@ package auth
 
 import (
 	"encoding/base64"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -43,10 +46,39 @@ func TestFault38KeysOverlap(t *testing.T) {
 	}
 	remove(t, dir, next)
 	if err := keys.Reload(); err == nil {
-		t.Error("an empty folder replaced the keys")
+		t.Error("an empty folder is no error")
 	}
-	if _, err := v.Authenticate(b); err != nil {
-		t.Errorf("after a failed reload: %v", err)
+	_, err = v.Authenticate(b)
+	refused(t, "the last key withdrawn", err)
+}
+
+// TestReloadOfKeysWithdraws damages one file of a folder and deletes another: the damaged one keeps its key, the deleted
+// key is gone.
+func TestReloadOfKeysWithdraws(t *testing.T) {
+	dir, a, b := t.TempDir(), newKey(t, "a"), newKey(t, "b")
+	for _, k := range []*Key{a, b} {
+		if _, _, err := WriteKey(dir, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys, err := LoadKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"a.jwk", "a.pub.jwk"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(t, dir, b)
+	if err := keys.Reload(); err == nil {
+		t.Error("a damaged file is no error")
+	}
+	if got := keys.IDs(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("keys are %v; want a alone", got)
+	}
+	if fresh, err := LoadKeys(dir); err == nil {
+		t.Errorf("a start takes %v from a damaged folder", fresh.IDs())
 	}
 }
 

@@ -73,7 +73,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			wait = 0
-			if l.behind.Swap(false) {
+			if told > 0 && l.behind.Swap(false) { // nothing to tell says nothing of the exchange
 				l.log.Info("limits: counts are shared again")
 			}
 		case ctx.Err() == nil:

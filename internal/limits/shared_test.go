@@ -130,6 +130,22 @@ func TestOutage(t *testing.T) {
 	}
 }
 
+// TestQuietIsNoProof has a gateway count alone, and then nothing to tell: it does not take that for an exchange that works.
+func TestQuietIsNoProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFakeExchange(time.Millisecond)
+		l := gateways(t, 1, x)[0]
+		x.set(true, false)
+		use([]*Limiter{l}, Limits{Requests: 600}, time.Second)
+		for range 600 { // long after everything that was told has been forgotten
+			time.Sleep(period)
+			if !l.Stats().Behind {
+				t.Fatal("a gateway with nothing to tell believes that its counts are shared")
+			}
+		}
+	})
+}
+
 // TestLostAnswersCountOnce has single exchanges fail, before or after they were taken in: nothing is counted twice or
 // not at all.
 func TestLostAnswersCountOnce(t *testing.T) {
