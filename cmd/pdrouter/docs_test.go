@@ -30,7 +30,7 @@ func page(t *testing.T, name string) string {
 
 // TestDocumentedRedisRights: with the rights that docs/metadata.md gives a gateway's user, records and limits work.
 func TestDocumentedRedisRights(t *testing.T) {
-	_, after, _ := strings.Cut(page(t, "metadata.md"), "```\nuser pdrouter ")
+	_, after, _ := strings.Cut(page(t, "metadata.md"), "```\nuser default off\nuser pdrouter ")
 	acl, _, found := strings.Cut(after, "\n```")
 	if !found {
 		t.Fatal("docs/metadata.md does not say which rights a gateway needs")
