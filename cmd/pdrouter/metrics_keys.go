@@ -48,3 +48,31 @@ func (m *keySetMetrics) Collect(out chan<- prometheus.Metric) {
 		send(m.failures, prometheus.CounterValue, float64(s.Failures))
 	}
 }
+
+// reloadMetrics reads how reading credentials again is doing whenever somebody scrapes.
+type reloadMetrics struct {
+	stats func() reloadStats
+
+	failures, age *prometheus.Desc
+}
+
+func newReloadMetrics(stats func() reloadStats) *reloadMetrics {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("pdrouter_credentials_reload_"+name, help, nil, nil)
+	}
+	return &reloadMetrics{
+		stats:    stats,
+		failures: desc("failures_total", "Times that a file of keys could not be read again, or not all of it."),
+		age:      desc("age_seconds", "Since all files of keys could be read."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *reloadMetrics) Describe(out chan<- *prometheus.Desc) { out <- m.failures; out <- m.age }
+
+// Collect implements prometheus.Collector.
+func (m *reloadMetrics) Collect(out chan<- prometheus.Metric) {
+	s := m.stats()
+	out <- prometheus.MustNewConstMetric(m.failures, prometheus.CounterValue, float64(s.Failures))
+	out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, s.Age.Seconds())
+}

@@ -193,9 +193,7 @@ func (g *gateway) meter(m *metrics) {
 		quarantined = shared.Quarantined
 	}
 	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newLimitMetrics(g.limiter.Stats),
-		newMetadataMetrics(g.cache.Stats, watches, quarantined), newKeySetMetrics(g.credentials.sets))
-	m.count("credentials_reload_failures_total", "Times that a file of keys could not be read again, or not all of it.", func() float64 { return float64(g.credentials.stats().Failures) })
-	m.gauge("credentials_reload_age_seconds", "Since all files of keys could be read.", func() float64 { return g.credentials.stats().Age.Seconds() })
+		newMetadataMetrics(g.cache.Stats, watches, quarantined), newKeySetMetrics(g.credentials.sets), newReloadMetrics(g.credentials.stats))
 }
 
 // run serves until ctx ends or a listener fails. The clients' listener ends first: what its last requests need, and
