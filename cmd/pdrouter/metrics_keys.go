@@ -58,12 +58,12 @@ type reloadMetrics struct {
 
 func newReloadMetrics(stats func() reloadStats) *reloadMetrics {
 	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("pdrouter_credentials_reload_"+name, help, nil, nil)
+		return prometheus.NewDesc("pdrouter_"+name, help, nil, nil)
 	}
 	return &reloadMetrics{
 		stats:    stats,
-		failures: desc("failures_total", "Times that a file of keys could not be read again, or not all of it."),
-		age:      desc("age_seconds", "Since all files of keys could be read."),
+		failures: desc("credentials_reload_failures_total", "Times that a file of keys could not be read again, or not all of it."),
+		age:      desc("credentials_reload_age_seconds", "Since all files of keys could be read."),
 	}
 }
 
