@@ -103,8 +103,8 @@ func (h *watchHub) changed(engine string) {
 		return
 	}
 	before := h.seen[engine]
-	if now := h.lookLocked(engine); before.shape == nil && now.shape == nil {
-		return // nobody was told of it
+	if now := h.lookLocked(engine); !h.whole || before.shape == nil && now.shape == nil {
+		return // nobody was told of anything, or of this
 	}
 	for w := range h.watchers {
 		if w.tell(engine, before) {

@@ -243,7 +243,9 @@ func TestWatchByAThousand(t *testing.T) {
 		watchers = 50
 	}
 	s := NewMemory()
+	put(t, s, record("decode-0", 7, 1, 0), nil)
 	g := newGateway(t, HandlerConfig{Watch: WatchConfig{PerCaller: watchers}}, s)
+	g.auth = fakeCallers{"all": {Engine: "decode-0", Role: Decode}}
 	before := runtime.NumGoroutine()
 	transport := &http.Transport{MaxIdleConnsPerHost: watchers}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -274,7 +276,7 @@ func TestWatchByAThousand(t *testing.T) {
 	eventually(t, "everybody watches", func() bool { return synced.Load() == int64(watchers) })
 	spent := burnt()
 	for i := 1; i <= changes; i++ {
-		put(t, s, record("prefill-0", uint64(i), 1, 0), nil)
+		put(t, s, record(fmt.Sprint("prefill-", i), uint64(i), 1, 0), nil)
 	}
 	eventually(t, "everybody knows the last state", func() bool { return told.Load() == int64(watchers) })
 	t.Logf("%d changes told to %d watchers: %v of processor time, readers included", changes, watchers, burnt()-spent)
