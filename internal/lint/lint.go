@@ -32,10 +32,7 @@ func Packages() map[string]Package {
 		"metadata": {
 			Outside: []string{"github.com/redis/go-redis/v9", "github.com/vmihailenco/msgpack/v5"},
 		},
-		"metadata/vllm": { // stock vLLM's side channel speaks ZMQ
-			Ours:    []string{"metadata"},
-			Outside: []string{"github.com/go-zeromq/zmq4", "github.com/vmihailenco/msgpack/v5"},
-		},
+		"metadata/vllm": {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		"auth": { // go-jose reads keys of every kind, and key sets
 			Outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/go-jose/go-jose/v4"},
 		},
