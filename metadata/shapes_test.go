@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -42,8 +43,9 @@ func TestShapesDecideAboutPairs(t *testing.T) {
 			for _, y := range engines {
 				got := s.judge(s.of(x), s.of(y), ranks, "1")
 				want := verdict{}
-				if u, ok := pairableEither(x, y).(*Unpairable); ok {
-					want.reason = u.Reason
+				var why *Unpairable
+				if errors.As(pairableEither(x, y), &why) {
+					want.reason = why.Reason
 				} else {
 					want.ranks = mapped(x, ranks, y)
 				}
