@@ -19,6 +19,9 @@ const (
 	shownErrors    = 10       // of one file
 )
 
+// IsAPIKey reports whether credentials look like a key that AppendAPIKey makes.
+func IsAPIKey(credentials string) bool { return strings.HasPrefix(credentials, apiKeyPrefix) }
+
 // APIKeys is a set of clients' keys of which only digests are kept. It is safe for concurrent use.
 //
 // One round of SHA-256 is enough: a key is 256 random bits, which nobody finds by trying, so there is nothing that a slow

@@ -28,6 +28,9 @@ func runCheck(_ context.Context, args []string, out io.Writer) error {
 		return errors.New("check: want -c FILE and nothing else")
 	}
 	l, err := loadConfig(*path)
+	if err != nil && looksLikePolicy(*path) {
+		return fmt.Errorf("%s looks like a policy: name it in policy.file of a configuration, and check that", *path)
+	}
 	if err != nil {
 		return err
 	}
@@ -187,8 +190,9 @@ func (l *loaded) whereRecords() string {
 // warnings are what is allowed and seldom meant.
 func (l *loaded) warnings(files bool) []string {
 	all := append(l.Auth.developmentWarnings(), l.Tenants.warnings()...)
+	all = append(all, l.engineWarnings()...)
 	if files {
-		all = append(all, l.tenantWarnings()...)
+		all = append(append(all, l.tenantWarnings()...), l.trustedWarnings()...)
 	}
 	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))

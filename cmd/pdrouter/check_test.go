@@ -151,20 +151,12 @@ func TestExampleKeys(t *testing.T) {
 	}
 	text = []byte(strings.Replace(string(text), "# clients: {api_keys_file", "clients: {api_keys_file", 1))
 	for _, args := range [][]string{
-		{"keys", "new", "--out", "KEYS/agents"},
+		{"keys", "rotate", "--dir", "KEYS/agents"},
 		{"keys", "api", "--file", "KEYS/api-keys", "--name", "alice"},
-		{"token", "mint", "--key", "KEYS/agents/KID.jwk", "--audience", "pdrouter-metadata", "--subject", "gateway", "--scope", "plane", "--ttl", "24h"},
+		{"token", "mint", "--key", "KEYS/agents/current.jwk", "--audience", "pdrouter-metadata", "--subject", "gateway", "--scope", "plane", "--ttl", "24h"},
 	} {
 		for i, a := range args {
-			a = strings.Replace(a, "KEYS", filepath.Join(dir, "keys"), 1)
-			if strings.Contains(a, "KID") {
-				private, err := filepath.Glob(filepath.Join(dir, "keys/agents/*[^b].jwk"))
-				if err != nil || len(private) != 1 {
-					t.Fatalf("private keys %v: %v", private, err)
-				}
-				a = private[0]
-			}
-			args[i] = a
+			args[i] = strings.Replace(a, "KEYS", filepath.Join(dir, "keys"), 1)
 		}
 		run := map[string]func(context.Context, []string, io.Writer) error{"keys": runKeys, "token": runToken}[args[0]]
 		var out strings.Builder

@@ -98,6 +98,9 @@ func mintToken(args []string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(out, token)
+	for _, text := range mintWarnings(g) {
+		fmt.Fprintln(os.Stderr, "pdrouter: token mint: warning:", text)
+	}
 	return nil
 }
 

@@ -33,12 +33,20 @@ func verifyToken(ctx context.Context, args []string, in io.Reader, out io.Writer
 	if (*keys == "") == (*set == "") {
 		return errors.New("token verify: want either --keys or --jwks")
 	}
+	switch cfg.Audience {
+	case auth.ClientAudience, auth.MetadataAudience, auth.AdminAudience:
+	default:
+		return fmt.Errorf("token verify: want --audience %s, %s or %s", auth.ClientAudience, auth.MetadataAudience, auth.AdminAudience)
+	}
 	i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keys)}
 	if *set != "" {
 		i.JWKS = auth.JWKSConfig{URL: *set}
 	}
 	token, err := readToken(*file, in)
 	if err != nil {
+		return err
+	}
+	if err := notMeant(token, cfg.Issuer, cfg.Audience); err != nil {
 		return err
 	}
 	if i.Kind == kindKubernetes || i.Kind == kindSPIFFE {

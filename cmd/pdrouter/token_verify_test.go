@@ -43,13 +43,14 @@ func TestTokenVerifySaysWhy(t *testing.T) {
 		args []string
 	}{
 		{"unknown key", []string{"--keys", other, "--audience", "pdrouter"}},
-		{"unknown issuer", []string{"--keys", public, "--audience", "pdrouter", "--issuer", "idp"}},
-		{`typ is "at+jwt"`, []string{"--keys", public, "--audience", "pdrouter-admin"}},
+		{"iss is pdrouter; want idp", []string{"--keys", public, "--audience", "pdrouter", "--issuer", "idp"}},
+		{"a token for pdrouter; you asked for pdrouter-admin", []string{"--keys", public, "--audience", "pdrouter-admin"}},
 		{"want it to begin with system:serviceaccount:", []string{"--keys", public, "--audience", "pdrouter", "--kind", "kubernetes"}},
 		{"lives 1h0m0s; want at most 1m0s", []string{"--keys", public, "--audience", "pdrouter", "--max-lifetime", "1m"}},
 		{"lacks the scope write", []string{"--keys", public, "--audience", "pdrouter", "--scope", "write"}},
 		{"kind is", []string{"--keys", public, "--audience", "pdrouter", "--kind", "x"}},
-		{"audience", []string{"--keys", public, "--audience", "x"}},
+		{"want --audience pdrouter, pdrouter-metadata or pdrouter-admin", []string{"--keys", public, "--audience", "x"}},
+		{"want --audience pdrouter, pdrouter-metadata or pdrouter-admin", []string{"--keys", public}},
 		{"want either --keys or --jwks", []string{"--audience", "pdrouter"}},
 	} {
 		err := runToken(t.Context(), append([]string{"verify", "--token", token}, c.args...), io.Discard)

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCheckMeant: what is allowed and seldom meant is told, and nothing is told of what is meant.
+func TestCheckMeant(t *testing.T) {
+	dir := t.TempDir()
+	private, public := makeKey(t, filepath.Join(dir, "keys"))
+	text := func(decode, trusted, token string) string {
+		return `models:
+  - name: m
+    connector: kvplane
+    prefill: [{name: p, url: "http://p:1", control: "http://p:2"}]
+    decode: [{name: d, url: "` + decode + `", control: "http://d:2"}]
+listen: {agents: "127.0.0.1:8081"}
+auth:
+  agents: {keys: [` + public + `], issuer: me}
+  records: {key_file: ` + private + `, trusted: [` + trusted + `]}
+` + token
+	}
+	got, err := checkText(t, dir, text("http://p:1", filepath.Dir(private), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"WARNING: model m: p and d have one url, http://p:1",
+		"WARNING: auth.records.trusted has a private key, keys/",
+		"WARNING: engines' control routes are asked without a token",
+	} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("want %q once in\n%s", want, got)
+		}
+	}
+	got, err = checkText(t, dir, text("http://d:1", public, "  control_token_file: "+public+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, no := range []string{"one url", "private key", "control routes"} {
+		if strings.Contains(got, no) {
+			t.Errorf("%q in\n%s", no, got)
+		}
+	}
+}
+
+func TestCheckPolicy(t *testing.T) {
+	_, err := checkText(t, t.TempDir(), "default: {decode: {policy: random}}\n")
+	if err == nil || !strings.Contains(err.Error(), "looks like a policy: name it in policy.file") {
+		t.Errorf("a policy: %v", err)
+	}
+	if _, err = checkText(t, t.TempDir(), "default: {}\nmodells: []\n"); err == nil || strings.Contains(err.Error(), "looks like") {
+		t.Errorf("a mistaken configuration: %v", err)
+	}
+}
