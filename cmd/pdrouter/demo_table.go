@@ -31,7 +31,8 @@ const demoFormat = "%2s  %-17s %-20s %-30s %6s %8s  %-14s %6s  %-40s %s\n"
 func (t *demoTable) print(r demoRow) {
 	if !t.started {
 		t.started = true
-		fmt.Fprintln(t.out, "times in ms: TTFT as the client saw it, the others from the request's arrival at the gateway")
+		fmt.Fprintln(t.out, "times in ms: TTFT as the client saw it, the others from the request's arrival at the gateway;")
+		fmt.Fprintln(t.out, "transfer is when decode's event stream said that all blocks are there, which may come behind the answer's first bytes")
 		fmt.Fprintf(t.out, demoFormat, "#", "request", "prefill → decode", "why", "blocks", "bytes", "counted",
 			"TTFT", "plan · pair · prefill · transfer · first", "answer")
 	}

@@ -25,7 +25,7 @@ func newMetadataMetrics(cache func() metadata.CacheStats, watches func() metadat
 	return &metadataMetrics{
 		cache: cache, watches: watches, quarantined: quarantined,
 		engines:       desc("metadata_engines", "Engines with a record that has not expired."),
-		age:           desc("metadata_age_seconds", "Since the whole store was last read."),
+		age:           desc("metadata_age_seconds", "Since the whole store was last read; missing before the first time."),
 		behind:        desc("metadata_behind", "1 while the store cannot be read and the last good copy is used."),
 		records:       desc("metadata_records_read_total", "Records that were new: fetched, decoded and checked."),
 		failures:      desc("metadata_read_failures_total", "Reads of the store that failed."),
@@ -53,7 +53,9 @@ func (m *metadataMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	s := m.cache()
 	gauge(m.engines, float64(s.Engines))
-	gauge(m.age, s.Age.Seconds())
+	if s.Age > 0 {
+		gauge(m.age, s.Age.Seconds())
+	}
 	gauge(m.behind, oneIf(s.Behind))
 	count(m.records, s.Records)
 	count(m.failures, s.Failures)

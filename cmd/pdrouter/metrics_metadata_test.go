@@ -31,7 +31,7 @@ func TestMetadataMetrics(t *testing.T) {
 		func() uint64 { return 9 },
 	))
 	want := `
-# HELP pdrouter_metadata_age_seconds Since the whole store was last read.
+# HELP pdrouter_metadata_age_seconds Since the whole store was last read; missing before the first time.
 # TYPE pdrouter_metadata_age_seconds gauge
 pdrouter_metadata_age_seconds 1.5
 # HELP pdrouter_metadata_behind 1 while the store cannot be read and the last good copy is used.

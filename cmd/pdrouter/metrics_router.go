@@ -28,7 +28,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		engineRequests: desc("engine_requests_in_flight", "Legs that the engine works on.", "engine"),
 		followed:       desc("engine_events", "1 while the engine's event stream is open; only engines with control routes.", "engine"),
 		pairReady:      desc("pair_ready", "1 if both engines are up and know each other.", "prefill", "decode"),
-		pairsReady:     desc("pairs_ready", "Pairs that have shaken hands."),
+		pairsReady:     desc("pairs_ready", "Pairs whose engines are both up and know each other."),
 		parked:         desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
 		unpairable:     desc("unpairable", "1 for each pair that cannot exchange KV blocks, and why.", "prefill", "decode", "reason"),
 		queued:         desc("pair_handshakes_queued", "Handshakes that wait for their turn."),
@@ -66,12 +66,16 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 			gauge(m.followed, oneIf(*e.Events), e.Name)
 		}
 	}
+	ready := 0.0
 	for _, p := range s.Pairs {
-		gauge(m.pairReady, oneIf(p.Pairable && p.Warm), p.Prefill, p.Decode)
+		is := oneIf(p.Pairable && p.Warm)
+		ready += is
+		gauge(m.pairReady, is, p.Prefill, p.Decode)
 		if p.Reason != "" {
 			gauge(m.unpairable, 1, p.Prefill, p.Decode, p.Reason)
 		}
 	}
+	gauge(m.pairsReady, ready)
 	for _, p := range s.Moved {
 		out <- prometheus.MustNewConstMetric(m.blocks, prometheus.CounterValue, float64(p.Blocks), p.Prefill, p.Decode)
 		out <- prometheus.MustNewConstMetric(m.bytes, prometheus.CounterValue, float64(p.Bytes), p.Prefill, p.Decode)
@@ -84,7 +88,7 @@ func (m *routerMetrics) collectHandshakes(out chan<- prometheus.Metric, s metada
 	for _, g := range []struct {
 		desc *prometheus.Desc
 		n    int
-	}{{m.pairsReady, s.Ready}, {m.parked, s.Waiting}, {m.queued, s.Queued}, {m.shaking, s.InFlight}} {
+	}{{m.parked, s.Waiting}, {m.queued, s.Queued}, {m.shaking, s.InFlight}} {
 		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.n))
 	}
 	out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(s.Done), "done")

@@ -30,7 +30,7 @@ func TestRouterMetrics(t *testing.T) {
 			Foreign:  12,
 			Engines:  []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:    []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
-			Handshakes: metadata.PairsStats{Ready: 5, Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
+			Handshakes: metadata.PairsStats{Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
 				Failed: [metadata.Failures]uint64{metadata.FailedTimeout: 8, metadata.FailedForgotten: 1},
 				Took:   metadata.Took{Count: 16, Sum: 1500 * time.Millisecond, Up: [...]uint64{3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12}}},
 		}
@@ -90,9 +90,9 @@ pdrouter_pair_handshakes_total{outcome="unreachable"} 0
 # TYPE pdrouter_pair_ready gauge
 pdrouter_pair_ready{decode="d",prefill="p"} 0
 pdrouter_pair_ready{decode="e",prefill="p"} 1
-# HELP pdrouter_pairs_ready Pairs that have shaken hands.
+# HELP pdrouter_pairs_ready Pairs whose engines are both up and know each other.
 # TYPE pdrouter_pairs_ready gauge
-pdrouter_pairs_ready 5
+pdrouter_pairs_ready 1
 # HELP pdrouter_pairs_waiting Requests parked until their pair has shaken hands.
 # TYPE pdrouter_pairs_waiting gauge
 pdrouter_pairs_waiting 6
