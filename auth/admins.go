@@ -19,15 +19,7 @@ func NewAdmins(v *Verifier) (*Admins, error) {
 // Authenticate returns who sent the request if they may do what its method does: looking (GET, HEAD) needs the scope
 // read, anything else the scope write. The error is an *Error.
 func (a *Admins) Authenticate(r *http.Request) (Principal, error) {
-	headers := r.Header.Values("Authorization")
-	if len(headers) > 1 {
-		return Principal{}, invalid(fmt.Errorf("%d authorization headers", len(headers)))
-	}
-	token, err := bearer(r.Header.Get("Authorization"))
-	if err != nil {
-		return Principal{}, err
-	}
-	p, err := a.verifier.Authenticate(token)
+	p, err := a.verifier.bearer(r)
 	if err != nil {
 		return Principal{}, err
 	}

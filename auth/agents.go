@@ -20,15 +20,7 @@ func NewAgents(v *Verifier) (*Agents, error) {
 
 // Authenticate returns who sent the request. The error is an *Error.
 func (a *Agents) Authenticate(r *http.Request) (Principal, error) {
-	headers := r.Header.Values("Authorization")
-	if len(headers) > 1 {
-		return Principal{}, invalid(fmt.Errorf("%d authorization headers", len(headers)))
-	}
-	token, err := bearer(r.Header.Get("Authorization"))
-	if err != nil {
-		return Principal{}, err
-	}
-	return a.verifier.Authenticate(token)
+	return a.verifier.bearer(r)
 }
 
 // Wanted is what the sender of a request wants to do on the metadata routes.

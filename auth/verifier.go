@@ -3,6 +3,7 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 )
@@ -179,4 +180,16 @@ func (v *Verifier) verify(token string, at moment) (verdict, *Claims, error) {
 		}
 	}
 	return verdict{who: who, until: until, issuer: i, keys: set}, &c, nil
+}
+
+// bearer returns who sent the request: whoever bears the token of its one Authorization header. The error is an *Error.
+func (v *Verifier) bearer(r *http.Request) (Principal, error) {
+	if headers := r.Header.Values("Authorization"); len(headers) > 1 {
+		return Principal{}, invalid(fmt.Errorf("%d authorization headers", len(headers)))
+	}
+	token, err := bearer(r.Header.Get("Authorization"))
+	if err != nil {
+		return Principal{}, err
+	}
+	return v.Authenticate(token)
 }

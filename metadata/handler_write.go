@@ -12,12 +12,16 @@ import (
 	"time"
 )
 
-func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
-	engine, rank, err := target(r)
-	if err != nil {
-		return err
+// writer returns which rank's record a request is about, and who sent it, if they may write that.
+func (h *Handler) writer(r *http.Request) (engine string, rank Rank, caller Caller, err error) {
+	if engine, rank, err = target(r); err == nil {
+		caller, err = h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank})
 	}
-	caller, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank})
+	return engine, rank, caller, err
+}
+
+func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
+	engine, rank, caller, err := h.writer(r)
 	if err != nil {
 		return err
 	}
@@ -144,11 +148,7 @@ func checkProof(r *http.Request, caller Caller, inc Incarnation, rank Rank) erro
 }
 
 func (h *Handler) delete(w http.ResponseWriter, r *http.Request) error {
-	engine, rank, err := target(r)
-	if err != nil {
-		return err
-	}
-	caller, err := h.auth.Authorize(r, Access{Action: Write, Engine: engine, Rank: rank})
+	engine, rank, caller, err := h.writer(r)
 	if err != nil {
 		return err
 	}
