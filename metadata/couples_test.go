@@ -68,7 +68,7 @@ func TestPairsKeepOthersDigests(t *testing.T) {
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	got := string(send(t, "GET", srv.URL+"/metadata/v1/pairs", "agent", nil).body)
-	if strings.Contains(got, "secret") || !strings.Contains(got, "not pairable: compatibility") || !strings.Contains(got, "q is down") {
+	if strings.Contains(got, "secret") || !strings.Contains(got, `"why":"compatibility"`) || !strings.Contains(got, "q is down") {
 		t.Errorf("agent: got %s", got)
 	}
 	if got := string(send(t, "GET", srv.URL+"/metadata/v1/pairs", "person", nil).body); !strings.Contains(got, "secret") {

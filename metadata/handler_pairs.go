@@ -52,7 +52,7 @@ func forAgents(p PairState) string {
 	if p.Reason == "" || p.Pairable {
 		return p.Why
 	}
-	return "not pairable: " + p.Reason
+	return p.Reason
 }
 
 // matches reports whether a query's value, if it has one, is the one that is there.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 )
 
 // Unpairable says why two engines cannot exchange KV blocks.
@@ -52,6 +53,18 @@ func unpairable(reason PairReason, format string, args ...any) error {
 	return &Unpairable{Reason: reason, Text: fmt.Sprintf(format, args...)}
 }
 
+// plain returns a value of a record as texts for people name it: without quotes, which JSON would escape, unless it has
+// characters that do not print.
+func plain(s string) string {
+	if s == "" {
+		return "none"
+	}
+	if q := strconv.Quote(s); q != `"`+s+`"` {
+		return q
+	}
+	return s
+}
+
 // Pairable returns nil if the prefill engine that published p and the decode engine that published d can exchange KV
 // blocks, else an *Unpairable. It is a pure function.
 func Pairable(p, d []Record) error {
@@ -69,15 +82,15 @@ func Pairable(p, d []Record) error {
 	case b.Role == Prefill:
 		return unpairable(WrongRole, "%s is a %s engine; want decode or both", b.Engine, b.Role)
 	case a.Connector == "" || b.Connector == "":
-		return unpairable(NoConnector, "connectors are %q and %q", a.Connector, b.Connector)
+		return unpairable(NoConnector, "connectors are %s and %s", plain(a.Connector), plain(b.Connector))
 	case a.Connector != b.Connector:
-		return unpairable(OtherConnector, "connectors are %q and %q", a.Connector, b.Connector)
+		return unpairable(OtherConnector, "connectors are %s and %s", plain(a.Connector), plain(b.Connector))
 	case !a.SameProtocol(b):
-		return unpairable(OtherProtocol, "protocols of the connector %s have the versions %q and %q", a.Connector, a.ConnectorVersion, b.ConnectorVersion)
+		return unpairable(OtherProtocol, "protocols of the connector %s have the versions %s and %s", a.Connector, plain(a.ConnectorVersion), plain(b.ConnectorVersion))
 	case a.Transport != b.Transport:
-		return unpairable(OtherTransport, "transports are %q and %q", a.Transport, b.Transport)
+		return unpairable(OtherTransport, "transports are %s and %s", plain(a.Transport), plain(b.Transport))
 	case a.Compatibility != b.Compatibility:
-		return unpairable(Incompatible, "digests are %q and %q", a.Compatibility, b.Compatibility)
+		return unpairable(Incompatible, "digests are %s and %s", plain(a.Compatibility), plain(b.Compatibility))
 	case !divides(a.Size.TP, b.Size.TP):
 		return unpairable(OtherTP, "tensor-parallel sizes are %d and %d; want one to divide the other", a.Size.TP, b.Size.TP)
 	}
@@ -107,7 +120,7 @@ func layoutsFit(a, b Record) error {
 	case !divides(y.Heads, b.Size.TP):
 		return unpairable(OtherHeads, "%d KV heads on %d tensor-parallel ranks of %s; want one to divide the other", y.Heads, b.Size.TP, b.Engine)
 	case x.DType != y.DType || x.HeadBytes != y.HeadBytes:
-		return unpairable(OtherDType, "a head of a token has %d bytes of %q and %d bytes of %q", x.HeadBytes, x.DType, y.HeadBytes, y.DType)
+		return unpairable(OtherDType, "a head of a token has %d bytes of %s and %d bytes of %s", x.HeadBytes, plain(x.DType), y.HeadBytes, plain(y.DType))
 	case planes(x) != planes(y):
 		return unpairable(OtherDType, "planes per layer are %d and %d", planes(x), planes(y))
 	}
@@ -120,7 +133,7 @@ func layoutsFit(a, b Record) error {
 	same := max(hx, hy) == 1 || max(kx, ky) == 1
 	switch {
 	case x.Order != y.Order && !same:
-		return unpairable(OtherOrder, "orders are %q and %q", x.Order, y.Order)
+		return unpairable(OtherOrder, "orders are %s and %s", x.Order, y.Order)
 	case x.Order == TokensFirst && hx != hy && !same:
 		return unpairable(OtherOrder, "tokens first with %d and %d heads per rank would be moved one head of one token at a time", hx, hy)
 	}
@@ -142,14 +155,14 @@ func complete(recs []Record) (Record, error) {
 		case r.Size != first.Size:
 			return Record{}, unpairable(MixedRecords, "%s: size is %v on rank %v and %v on rank %v", first.Engine, first.Size, first.Rank, r.Size, r.Rank)
 		case r.Role != first.Role || r.Connector != first.Connector || r.Transport != first.Transport:
-			return Record{}, unpairable(MixedRecords, "%s: rank %v is %s, %q, %q and rank %v is %s, %q, %q", first.Engine,
-				first.Rank, first.Role, first.Connector, first.Transport, r.Rank, r.Role, r.Connector, r.Transport)
+			return Record{}, unpairable(MixedRecords, "%s: rank %v is %s, %s, %s and rank %v is %s, %s, %s", first.Engine,
+				first.Rank, first.Role, plain(first.Connector), plain(first.Transport), r.Rank, r.Role, plain(r.Connector), plain(r.Transport))
 		case r.ConnectorVersion != first.ConnectorVersion:
-			return Record{}, unpairable(MixedRecords, "%s: connector version is %q on rank %v and %q on rank %v", first.Engine,
-				first.ConnectorVersion, first.Rank, r.ConnectorVersion, r.Rank)
+			return Record{}, unpairable(MixedRecords, "%s: connector version is %s on rank %v and %s on rank %v", first.Engine,
+				plain(first.ConnectorVersion), first.Rank, plain(r.ConnectorVersion), r.Rank)
 		case r.Compatibility != first.Compatibility:
-			return Record{}, unpairable(MixedRecords, "%s: digest is %q on rank %v and %q on rank %v", first.Engine,
-				first.Compatibility, first.Rank, r.Compatibility, r.Rank)
+			return Record{}, unpairable(MixedRecords, "%s: digest is %s on rank %v and %s on rank %v", first.Engine,
+				plain(first.Compatibility), first.Rank, plain(r.Compatibility), r.Rank)
 		case !alike(r.Layout, first.Layout):
 			return Record{}, unpairable(MixedRecords, "%s: ranks %v and %v have different layouts", first.Engine, first.Rank, r.Rank)
 		case seen[r.Rank]:

@@ -100,7 +100,7 @@ func (r *Router) state(c *couple) metadata.PairState {
 	var why *metadata.Unpairable
 	switch {
 	case errors.As(err, &why):
-		s.Reason, s.Why = why.Reason.String(), err.Error()
+		s.Reason, s.Why = why.Reason.String(), why.Text
 	case errors.Is(err, errNoRecords):
 		s.Reason, s.Why = metadata.IncompleteRanks.String(), "no records of "+r.unpublished(c)
 	case err != nil:

@@ -59,7 +59,7 @@ func (r *Router) fits(ctx context.Context, c *couple, at *coordinates) error {
 	if ours == "" || ours == theirs {
 		return nil
 	}
-	return &metadata.Unpairable{Reason: metadata.Incompatible, Text: fmt.Sprintf("digests are %q and %q", ours, theirs)}
+	return &metadata.Unpairable{Reason: metadata.Incompatible, Text: fmt.Sprintf("digests are %s and %s", ours, theirs)}
 }
 
 // compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
