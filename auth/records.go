@@ -61,7 +61,7 @@ func (r *Records) Sign(payload []byte) (keyID string, signature []byte, err erro
 func (r *Records) Verify(keyID string, payload, signature []byte) error {
 	key, ok := r.trusted.find(keyID)
 	if !ok {
-		return fmt.Errorf("auth: records: key %.40q is not trusted", keyID)
+		return fmt.Errorf("auth: records: key %.100q is not trusted", keyID)
 	}
 	public, ok := key.public.(ed25519.PublicKey)
 	if !ok {

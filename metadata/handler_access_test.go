@@ -166,6 +166,7 @@ func TestFault41OneAuditLine(t *testing.T) {
 			callers := fakeCallers{
 				"secret-1": {Subject: "alice", Engine: "decode-other", Role: Decode},
 				"secret-2": {Subject: "bob", Engine: "prefill-0", Role: Prefill, Key: public(own)},
+				"secret-4": {Subject: "dora", Engine: "prefill-0", Role: Prefill},
 				"secret-3": {Subject: "carol", Engine: "decode-0", Role: Decode, Ranks: []Rank{{}}},
 			}
 			c, err := callers.Authorize(r, a)
@@ -188,6 +189,7 @@ func TestFault41OneAuditLine(t *testing.T) {
 	turned := later(sized("prefill-0", 4, Rank{}), 1e9)
 	turned.Role = Decode
 	other := marshal(t, turned)
+	signed := marshal(t, signAs(t, later(sized("prefill-0", 4, Rank{}), 1e9), own))
 	var answers []exchange
 	for _, c := range []struct {
 		method, path, token string
@@ -199,7 +201,8 @@ func TestFault41OneAuditLine(t *testing.T) {
 		{"GET", "", "secret-1", nil, 403, []string{`"subject":"alice"`, `"reason":"insufficient_scope"`, "compatibility"}},
 		{"GET", "/ranks/0/1/3", "secret-3", nil, 403, []string{`"subject":"carol"`, `"reason":"insufficient_scope"`, "does not map"}},
 		{"PUT", "/ranks/0/0/0", "secret-3", rec, 403, []string{`"subject":"carol"`, `"reason":"insufficient_scope"`}},
-		{"PUT", "/ranks/0/0/0", "secret-2", rec, 403, []string{`"subject":"bob"`, `"reason":"bad_signature"`, "the agent's is"}},
+		{"PUT", "/ranks/0/0/0", "secret-2", rec, 403, []string{`"subject":"bob"`, `"reason":"bad_signature"`, "bound to key " + thumbprint(public(own)), "--sign-key"}},
+		{"PUT", "/ranks/0/0/0", "secret-4", signed, 403, []string{`"subject":"dora"`, `"reason":"bad_signature"`, "bound to no key (mint it with --confirm)"}},
 		{"PUT", "/ranks/0/0/0", "secret-2", other, 403, []string{`"subject":"bob"`, `"reason":"wrong_role"`}},
 		{"DELETE", "/ranks/0/0/0?generation=7", "secret-2", nil, 403, []string{`"subject":"bob"`, `"reason":"bad_signature"`, "withdrawal"}},
 		{"PUT", "/ranks/0/0/0", "secret-9", rec, 401, []string{`"subject":""`, `"reason":"refused"`}},

@@ -113,6 +113,8 @@ func (h *Handler) current(ctx context.Context, rec Record, now time.Time) error 
 func (h *Handler) vouch(rec Record, caller Caller, now time.Time) (Record, error) {
 	var err error
 	switch {
+	case len(caller.Key) == ed25519.PublicKeySize && rec.KeyID == "":
+		err = fmt.Errorf("the token is bound to key %s, and the record is not signed: start the engine with --sign-key", thumbprint(caller.Key))
 	case len(caller.Key) > 0:
 		// The record's lease ends within its lifetime from now, by clocks that are off by no more than Skew.
 		rec, err = rec.boundTo(h.voucher, caller.Key, now.Add(rec.Lifetime()+h.cfg.Skew))
@@ -121,7 +123,9 @@ func (h *Handler) vouch(rec Record, caller Caller, now time.Time) (Record, error
 	case rec.KeyID == "" && len(rec.Signature) == 0 && len(rec.Binding) == 0:
 		return rec.Sign(h.voucher)
 	default:
-		err = rec.Verify(h.voucher)
+		if err = rec.Verify(h.voucher); err != nil {
+			err = fmt.Errorf("the record is signed, and the token is bound to no key (mint it with --confirm): %w", err)
+		}
 	}
 	if err != nil {
 		return Record{}, forbidden("bad_signature", caller.Subject, err)
