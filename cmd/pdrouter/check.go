@@ -54,7 +54,11 @@ func (l *loaded) checkFiles() error {
 		if *p.at == "" {
 			continue
 		}
-		if err := readable(*p.at); err != nil {
+		err := readable(*p.at)
+		if p.key == "auth.clients.api_keys_file" && errors.Is(err, errEmpty) {
+			continue // serve starts with it and refuses everybody, which is warned of
+		}
+		if err != nil {
 			f.Check("", fmt.Errorf("%s cannot be used: %w", p.key, err))
 			missing[section(p.key)] = true
 		}
@@ -93,6 +97,9 @@ func (l *loaded) loadCertificate() error {
 	return err
 }
 
+// errEmpty is what is wrong with a file that a failed command left behind.
+var errEmpty = errors.New("the file is empty")
+
 // readable reports why a file or folder cannot be used. An empty file is what a failed command leaves behind.
 func readable(path string) error {
 	f, err := os.Open(path)
@@ -103,7 +110,7 @@ func readable(path string) error {
 	if info, err := f.Stat(); err != nil {
 		return err
 	} else if info.Mode().IsRegular() && info.Size() == 0 {
-		return errors.New("the file is empty")
+		return errEmpty
 	}
 	return nil
 }
@@ -193,6 +200,7 @@ func (l *loaded) warnings(files bool) []string {
 	all = append(all, l.engineWarnings()...)
 	if files {
 		all = append(append(all, l.tenantWarnings()...), l.trustedWarnings()...)
+		all = append(all, l.keylessWarnings()...)
 	}
 	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))

@@ -54,6 +54,17 @@ func (l *loaded) trustedWarnings() []string {
 	return all
 }
 
+// keylessWarnings tell of a file of API keys that has none.
+func (l *loaded) keylessWarnings() []string {
+	if l.Auth.Clients.APIKeysFile == "" {
+		return nil
+	}
+	if keys, err := auth.LoadAPIKeys(l.Auth.Clients.APIKeysFile); err != nil || keys.Len() > 0 {
+		return nil
+	}
+	return []string{"auth.clients.api_keys_file has no keys: whoever shows one is refused"}
+}
+
 // looksLikePolicy reports whether a file that is no configuration is a policy.
 func looksLikePolicy(path string) bool {
 	b, err := os.ReadFile(path)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -53,5 +54,17 @@ func TestCheckPolicy(t *testing.T) {
 	}
 	if _, err = checkText(t, t.TempDir(), "default: {}\nmodells: []\n"); err == nil || strings.Contains(err.Error(), "looks like") {
 		t.Errorf("a mistaken configuration: %v", err)
+	}
+}
+
+// TestCheckEmptyAPIKeys: serve starts with a file of API keys that has none, so check only warns.
+func TestCheckEmptyAPIKeys(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "api-keys"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := checkText(t, dir, "models: [{name: m, engines: [{name: e, url: \"http://e:1\"}]}]\nauth: {clients: {api_keys_file: api-keys}}\n")
+	if err != nil || !strings.Contains(got, "WARNING: auth.clients.api_keys_file has no keys") {
+		t.Errorf("got %v\n%s", err, got)
 	}
 }
