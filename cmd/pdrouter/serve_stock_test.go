@@ -219,7 +219,7 @@ func TestFault46SideChannelDead(t *testing.T) {
 	}
 	p.stop()
 	until(t, "decode serves alone", func() bool { return g.reason(t) == "no_pair" })
-	if why := g.router.Pairs()[0].Why; !strings.Contains(why, "side_channel_dead") {
+	if why := g.router.Pairs()[0].Reason; why != "side_channel_dead" {
 		t.Errorf("the pair is not used because %q", why)
 	}
 	p.listen(t, p.side)
@@ -259,8 +259,8 @@ func TestFault45StockDigestsDiffer(t *testing.T) {
 	d.compat = "other"
 	g := stockGateway(t, p, d, "")
 	until(t, "the pair is judged", func() bool {
-		why := g.router.Pairs()[0].Why
-		return strings.Contains(why, "compatibility") && strings.Contains(why, "other")
+		pair := g.router.Pairs()[0]
+		return pair.Reason == "compatibility" && strings.Contains(pair.Why, "other")
 	})
 	until(t, "decode serves alone", func() bool { return g.reason(t) == "no_pair" })
 	d.mu.Lock()
