@@ -19,13 +19,18 @@ func NewAdmins(v *Verifier) (*Admins, error) {
 // Authenticate returns who sent the request if they may do what its method does: looking (GET, HEAD) needs the scope
 // read, anything else the scope write. The error is an *Error.
 func (a *Admins) Authenticate(r *http.Request) (Principal, error) {
-	p, err := a.verifier.bearer(r)
-	if err != nil {
-		return Principal{}, err
-	}
 	scope := WriteScope
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		scope = ReadScope
+	}
+	return a.Authorize(r, scope)
+}
+
+// Authorize returns who sent the request if they have the scope. The error is an *Error.
+func (a *Admins) Authorize(r *http.Request, scope string) (Principal, error) {
+	p, err := a.verifier.bearer(r)
+	if err != nil {
+		return Principal{}, err
 	}
 	if !p.Has(scope) {
 		return p, forbidden(p, "lacks the scope %s", scope)

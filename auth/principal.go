@@ -21,6 +21,9 @@ const (
 	PlaneScope = "plane" // watch an engine's transfers and cancel them
 )
 
+// EnginesScope lets the bearer of a token for AdminAudience add, drain and remove engines; ReadScope lets it look.
+const EnginesScope = "engines"
+
 // Principal is an authenticated caller. Its slices are shared: callers must not change them.
 type Principal struct {
 	Subject string

@@ -145,7 +145,7 @@ func scopesOf(audience string) []string {
 	case MetadataAudience:
 		return []string{WriteScope, ReadScope, PlaneScope}
 	case AdminAudience:
-		return []string{WriteScope, ReadScope}
+		return []string{WriteScope, ReadScope, EnginesScope}
 	}
 	return nil
 }

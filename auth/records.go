@@ -47,18 +47,26 @@ func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
 
 // Sign returns the id of the own key and its signature of payload.
 func (r *Records) Sign(payload []byte) (keyID string, signature []byte, err error) {
+	return r.sign(recordContext, payload)
+}
+
+// Verify returns nil if signature is one of payload by the trusted key of that id.
+func (r *Records) Verify(keyID string, payload, signature []byte) error {
+	return r.verify(recordContext, keyID, payload, signature)
+}
+
+func (r *Records) sign(context string, payload []byte) (keyID string, signature []byte, err error) {
 	if r.own == nil {
-		return "", nil, errors.New("auth: records: no key to sign with")
+		return "", nil, errNoKey
 	}
 	private, err := r.own.ed25519()
 	if err != nil {
 		return "", nil, fmt.Errorf("auth: records: %w", err)
 	}
-	return r.own.ID, ed25519.Sign(private, append([]byte(recordContext), payload...)), nil
+	return r.own.ID, ed25519.Sign(private, append([]byte(context), payload...)), nil
 }
 
-// Verify returns nil if signature is one of payload by the trusted key of that id.
-func (r *Records) Verify(keyID string, payload, signature []byte) error {
+func (r *Records) verify(context, keyID string, payload, signature []byte) error {
 	key, ok := r.trusted.find(keyID)
 	if !ok {
 		return fmt.Errorf("auth: records: key %.100q is not trusted", keyID)
@@ -67,7 +75,7 @@ func (r *Records) Verify(keyID string, payload, signature []byte) error {
 	if !ok {
 		return fmt.Errorf("auth: records: key %s is for %s; want EdDSA", keyID, key.algorithm)
 	}
-	if !ed25519.Verify(public, append([]byte(recordContext), payload...), signature) {
+	if !ed25519.Verify(public, append([]byte(context), payload...), signature) {
 		return fmt.Errorf("auth: records: signature is not of key %s", keyID)
 	}
 	return nil

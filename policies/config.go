@@ -26,6 +26,10 @@ type Choosing struct {
 	Split   SplitRule `yaml:"split"`
 	Prefill Role      `yaml:"prefill"`
 	Decode  Role      `yaml:"decode"`
+	// AfterFailure says what happens if decode fails when the client has part of its stream: "cut" (default) tells it so;
+	// "continue" has another decode engine go on from the tokens already sent, where temperature is 0, so that the text is what
+	// one engine would have said; "continue_always" also where it is not.
+	AfterFailure string `yaml:"after_failure"`
 }
 
 // SplitRule says which requests are served by two engines.
@@ -42,6 +46,13 @@ type Role struct {
 	Policy string `yaml:"policy"` // round_robin, random, least_load (default) or power_of_two
 }
 
+// The values of Choosing.AfterFailure.
+const (
+	Cut            = "cut"
+	Continue       = "continue"
+	ContinueAlways = "continue_always"
+)
+
 // The values of SplitRule.WhenNoPrefill.
 const (
 	decodeAlone = "decode_alone"
@@ -54,6 +65,8 @@ func (c Config) withDefaults() Config {
 		Split:   SplitRule{MinPromptTokens: &zero, WhenNoPrefill: decodeAlone},
 		Prefill: Role{Policy: leastLoad.String()},
 		Decode:  Role{Policy: leastLoad.String()},
+
+		AfterFailure: Cut,
 	})
 	rules := make([]Rule, len(c.Rules))
 	for i, r := range c.Rules {
@@ -71,6 +84,9 @@ func (c Choosing) or(d Choosing) Choosing {
 	}
 	if c.Split.WhenNoPrefill == "" {
 		c.Split.WhenNoPrefill = d.Split.WhenNoPrefill
+	}
+	if c.AfterFailure == "" {
+		c.AfterFailure = d.AfterFailure
 	}
 	if c.Prefill.Policy == "" {
 		c.Prefill.Policy = d.Prefill.Policy
@@ -144,6 +160,9 @@ func (c Choosing) validate(at string) error {
 	}
 	if w := c.Split.WhenNoPrefill; w != "" && w != decodeAlone && w != refuse {
 		errs = append(errs, fmt.Errorf("%s.split.when_no_prefill is %q; want %s or %s", at, w, decodeAlone, refuse))
+	}
+	if a := c.AfterFailure; a != "" && a != Cut && a != Continue && a != ContinueAlways {
+		errs = append(errs, fmt.Errorf("%s.after_failure is %q; want %s, %s or %s", at, a, Cut, Continue, ContinueAlways))
 	}
 	for _, r := range []struct{ key, policy string }{{"prefill", c.Prefill.Policy}, {"decode", c.Decode.Policy}} {
 		if _, ok := parsePicker(r.policy); !ok && r.policy != "" {

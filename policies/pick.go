@@ -51,14 +51,16 @@ func (p picker) pick(c candidates, turn, rnd uint64) (int, picked) {
 		return -1, w
 	}
 	at := -1
-	switch p {
-	case roundRobin:
+	switch {
+	case c.starting():
+		at, w.other = p.pickStarting(c, n, turn, rnd)
+	case p == roundRobin:
 		at = c.nth(turn % n)
-	case random:
+	case p == random:
 		at = c.nth(below(rnd, n))
-	case leastLoad:
+	case p == leastLoad:
 		at, w.other = c.least(turn)
-	case powerOfTwo:
+	case p == powerOfTwo:
 		at, w.other = c.lesserOfTwo(rnd, n)
 	}
 	w.load = c.engines[at].InFlight
@@ -73,10 +75,14 @@ type candidates struct {
 	pairable func(p, d int) bool
 	partner  int // index of the prefill engine already chosen, if paired
 	paired   bool
+
+	thin bool // starting engines take part by chance; see thinned
+	rnd  uint64
+	odds float64
 }
 
 func (c *candidates) has(i int) bool {
-	if !c.engines[i].Usable {
+	if !c.engines[i].Usable || c.thin && !c.engines[i].whole() && !c.takesPart(i) {
 		return false
 	}
 	if c.paired {

@@ -10,6 +10,8 @@ type Engine struct {
 	Name     string
 	Usable   bool // healthy, and not tried before by the same request
 	InFlight int  // requests that the router has dispatched to it and that have not ended
+	// Share is how much of its part of the requests it may get, in 0..1: little while it is new. 0 means 1.
+	Share float64
 }
 
 // Fleet is a snapshot of the engines that serve one model. Choose only reads it.

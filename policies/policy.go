@@ -15,6 +15,7 @@ type rule struct {
 	models    []string
 	minPrompt int
 	refuse    bool
+	after     string
 	prefill   picker
 	decode    picker
 }
@@ -47,6 +48,7 @@ func newRule(name string, models []string, c Choosing) rule {
 		models:    models,
 		minPrompt: *c.Split.MinPromptTokens,
 		refuse:    c.Split.WhenNoPrefill == refuse,
+		after:     c.AfterFailure,
 		prefill:   prefill,
 		decode:    decode,
 	}
@@ -54,6 +56,9 @@ func newRule(name string, models []string, c Choosing) rule {
 
 // Rule returns the name of the rule that decides for the model: a rule's name, or "default".
 func (p *Policy) Rule(model string) string { return p.match(model).name }
+
+// AfterFailure returns what the model's rule says of streams whose decode engine fails: Cut, Continue or ContinueAlways.
+func (p *Policy) AfterFailure(model string) string { return p.match(model).after }
 
 // Rules returns the names of the rules in the order they are tried, but for the default rule.
 func (p *Policy) Rules() []string {

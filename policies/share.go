@@ -1,0 +1,66 @@
+package policies
+
+// whole reports whether the engine may be given as much as any other.
+func (e *Engine) whole() bool { return e.Share <= 0 || e.Share >= 1 }
+
+// starting reports whether some candidate is to be given less than others. Where all of them are, they share evenly.
+func (c *candidates) starting() bool {
+	part := false
+	for i := range c.engines {
+		part = part || !c.engines[i].whole()
+	}
+	if !part { // nearly always, and it costs no question about pairs
+		return false
+	}
+	part, whole := false, false
+	for i := range c.engines {
+		if c.has(i) {
+			part, whole = part || !c.engines[i].whole(), whole || c.engines[i].whole()
+		}
+	}
+	return part && whole
+}
+
+// thinned returns the candidates for one draw: one that starts takes part only with odds of its share. The rest is whole
+// engines, so there is always one.
+func (c candidates) thinned(rnd uint64, odds float64) candidates {
+	c.thin, c.rnd, c.odds = true, rnd, odds
+	return c
+}
+
+// takesPart says whether a starting engine is among the candidates of this draw.
+func (c *candidates) takesPart(i int) bool {
+	return unit(mix(c.rnd+uint64(i)*0x9e3779b97f4a7c15)) < c.engines[i].Share*c.odds
+}
+
+// pickStarting picks where some candidates start. Of n candidates, one with share s is picked at most s/n of the time:
+// s of what it would get if all had the same load.
+func (p picker) pickStarting(c candidates, n, turn, rnd uint64) (at, other int) {
+	switch p {
+	case roundRobin:
+		if at = c.nth(turn % n); c.engines[at].whole() || unit(turn/n*0x9e3779b97f4a7c15) < c.engines[at].Share {
+			return at, -1
+		}
+		return c.oneWhole(mix(turn)), -1
+	case random:
+		if at = c.nth(below(rnd, n)); c.engines[at].whole() || unit(mix(^rnd)) < c.engines[at].Share {
+			return at, -1
+		}
+		return c.oneWhole(mix(rnd)), -1
+	case leastLoad: // it has the least nearly always, as it had no time to get more
+		c = c.thinned(mix(rnd), 1/float64(n))
+		return c.least(turn)
+	default: // it is one of two with odds of 2/n
+		c = c.thinned(mix(^rnd), 0.5)
+		return c.lesserOfTwo(rnd, uint64(c.count()))
+	}
+}
+
+// oneWhole returns one of the candidates that are whole.
+func (c candidates) oneWhole(rnd uint64) int {
+	c = c.thinned(0, 0)
+	return c.nth(below(rnd, uint64(c.count())))
+}
+
+// unit maps a uniform 64-bit value to 0..1.
+func unit(rnd uint64) float64 { return float64(rnd>>11) / (1 << 53) }
