@@ -57,7 +57,7 @@ func TestRedisLeastACL(t *testing.T) {
 	if err := s.Put(t.Context(), record("prefill-0", 7, 1, 0)); err == nil || !strings.Contains(err.Error(), "permission") {
 		t.Errorf("keys of another prefix: got %v; want no permission", err)
 	}
-	for _, args := range [][]any{{"FLUSHALL"}, {"KEYS", "*"}, {"CONFIG", "GET", "*"}, {"SUBSCRIBE", "other"}, {"GET", "pdrouter:x"}} {
+	for _, args := range [][]any{{"FLUSHALL"}, {"KEYS", "*"}, {"CONFIG", "GET", "*"}, {"SUBSCRIBE", "other"}, {"GET", "other:x"}, {"APPEND", "pdrouter:x", "y"}} {
 		if err := s.db.Do(t.Context(), args...).Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("%v: got %v; want NOPERM", args, err)
 		}
