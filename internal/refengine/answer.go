@@ -17,8 +17,15 @@ type answer struct {
 // start submits the sequences of a call. If one is refused, none runs.
 func start(e *Engine, c *call, requestID string) (*answer, error) {
 	a := &answer{call: c, id: "cmpl-" + requestID, created: time.Now().Unix(), model: e.cfg.Model}
-	if c.chat {
+	switch c.dialect {
+	case speaksChat, speaksMessages:
 		a.id = "chat" + a.id
+	case speaksResponses:
+		if a.id = c.requestID; a.id == "" {
+			a.id = "resp_" + requestID
+		}
+	case speaksTokens:
+		a.id = "generate-tokens-" + requestID
 	}
 	for _, p := range c.prompts {
 		for range c.n {
@@ -106,6 +113,9 @@ type chatBody struct {
 
 // whole is the answer of a call that does not stream.
 func (a *answer) whole() ([]byte, error) {
+	if a.call.dialect > speaksChat {
+		return json.Marshal(a.inDialect())
+	}
 	b := a.head("text_completion", "chat.completion")
 	for _, c := range a.choices {
 		text := string(c.text)

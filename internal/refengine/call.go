@@ -22,6 +22,9 @@ const (
 type call struct {
 	chat, stream, usage, echo, tokenIDs bool
 
+	dialect   dialect
+	requestID string // that the body gives itself
+
 	prompts [][]int32
 	n       int
 	stops   []string
@@ -62,10 +65,15 @@ func parseCall(chat bool, raw []byte, c Config) (*call, *apiError) {
 	if err := json.Unmarshal(raw, &b); err != nil {
 		return nil, badRequest("", "the body is not what the route takes: %.200s", err)
 	}
+	return checkCall(chat, b, c)
+}
+
+// checkCall checks what a body asks for.
+func checkCall(chat bool, b callBody, c Config) (*call, *apiError) {
 	if b.Model != "" && b.Model != c.Model {
 		return nil, &apiError{Status: http.StatusNotFound, Type: "NotFoundError", Message: fmt.Sprintf("The model `%.100s` does not exist.", b.Model), Param: "model"}
 	}
-	out := &call{chat: chat, stream: b.Stream, echo: b.Echo && !chat, tokenIDs: b.TokenIDs, n: 1}
+	out := &call{chat: chat, dialect: speaksCompletions, stream: b.Stream, echo: b.Echo && !chat, tokenIDs: b.TokenIDs, n: 1}
 	if b.Options != nil {
 		if !b.Stream {
 			return nil, badRequest("stream_options", "stream_options can only be set when stream is true")
@@ -74,6 +82,9 @@ func parseCall(chat bool, raw []byte, c Config) (*call, *apiError) {
 	}
 	if b.N != nil {
 		out.n = *b.N
+	}
+	if chat {
+		out.dialect = speaksChat
 	}
 	if out.n < 1 || out.n > maxChoices {
 		return nil, badRequest("n", "n is %d; want 1 to %d", out.n, maxChoices)

@@ -72,8 +72,12 @@ func refuse(ctx *fasthttp.RequestCtx, err error) {
 
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	path := string(ctx.Path())
+	if s.tokenizes(ctx, path) {
+		return
+	}
 	want := fasthttp.MethodGet
-	if path == "/v1/completions" || path == "/v1/chat/completions" {
+	speaks, generates := dialects[path]
+	if generates {
 		want = fasthttp.MethodPost
 	}
 	if got := string(ctx.Method()); got != want && known(path) {
@@ -81,11 +85,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		fail(ctx, &apiError{Status: http.StatusMethodNotAllowed, Type: "MethodNotAllowedError", Message: "Method Not Allowed"})
 		return
 	}
+	if generates {
+		s.generate(ctx, speaks)
+		return
+	}
 	switch path {
-	case "/v1/completions":
-		s.generate(ctx, false)
-	case "/v1/chat/completions":
-		s.generate(ctx, true)
 	case "/v1/models":
 		s.models(ctx)
 	case "/health":
@@ -102,10 +106,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 
 func known(path string) bool {
 	switch path {
-	case "/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics":
+	case "/v1/models", "/health", "/metrics":
 		return true
 	}
-	return false
+	_, generates := dialects[path]
+	return generates
 }
 
 func fail(ctx *fasthttp.RequestCtx, e *apiError) {
@@ -136,10 +141,11 @@ func (s *Server) models(ctx *fasthttp.RequestCtx) {
 }
 
 // generate answers one call. The client may leave at any time: what runs for it then ends.
-func (s *Server) generate(ctx *fasthttp.RequestCtx, chat bool) {
-	c, api := parseCall(chat, ctx.PostBody(), s.engine.cfg)
+func (s *Server) generate(ctx *fasthttp.RequestCtx, d dialect) {
+	c, api := parseDialect(d, ctx.PostBody(), s.engine.cfg)
 	if api != nil {
 		fail(ctx, api)
+		ctx.SetBody(d.errorBody(api))
 		return
 	}
 	id := string(ctx.Request.Header.Peek("X-Request-Id"))

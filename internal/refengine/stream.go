@@ -21,6 +21,7 @@ type stream struct {
 	cut     int     // tokens until the answer is cut on purpose; -1: never
 	buf     []byte
 	over    bool
+	events  int // that have a type, so far
 }
 
 // newStream waits for the first output of the call, so that a call without an answer is still told by its status.
@@ -77,8 +78,7 @@ func (s *stream) next() error {
 		return err
 	}
 	if err != nil {
-		s.event(answerTo(err).body())
-		s.done()
+		s.broke(answerTo(err))
 		return nil
 	}
 	if s.cut == 0 {
@@ -89,11 +89,11 @@ func (s *stream) next() error {
 	if cancel {
 		s.engine.Cancel(c.seq)
 	}
-	b, err := s.answer.chunk(c, !s.started)
-	if err != nil {
+	if s.answer.call.dialect > speaksChat {
+		s.speak(c, !s.started, ended)
+	} else if err := s.chunk(c); err != nil {
 		return err
 	}
-	s.event(b)
 	s.started = true
 	if !ended {
 		return nil
@@ -102,14 +102,28 @@ func (s *stream) next() error {
 	if s.at < len(s.answer.choices) {
 		return nil
 	}
+	if s.answer.call.dialect > speaksChat {
+		s.ends()
+		return nil
+	}
 	if s.answer.call.usage {
-		if b, err = s.answer.last(); err != nil {
+		b, err := s.answer.last()
+		if err != nil {
 			return err
 		}
 		s.event(b)
 	}
 	s.done()
 	return nil
+}
+
+// chunk appends the event of one output.
+func (s *stream) chunk(c *choice) error {
+	b, err := s.answer.chunk(c, !s.started)
+	if err == nil {
+		s.event(b)
+	}
+	return err
 }
 
 func (s *stream) output(c *choice) (Output, error) {
