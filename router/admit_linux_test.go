@@ -29,7 +29,7 @@ func TestPanicKeepsNoSlot(t *testing.T) {
 	s := newPool(t, ConnectorNone, 0, 1, nil)
 	l := newCounted(limits.Limits{Concurrent: 1})
 	g := start(t, s.cfg, Parts{Limits: l})
-	app := g.r.edge()
+	app := g.r.newEdge(g.r.now().cfg.edge(), nil).app
 	app.Handler() // readies it
 	server, client := net.Pipe()
 	defer client.Close()

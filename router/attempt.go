@@ -4,47 +4,75 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 // attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own.
 type attempt struct {
 	h       handoff
 	split   bool
+	couple  *couple // of a pair; nil if it is not one that is kept warm
 	prefill call
 	decode  call
 
-	parked    bool    // waits for the pair; owner only
-	toPrefill *letter // the prefill leg is to be asked by the owner itself; owner only
-	toDecode  bool    // the decode leg is to be asked; owner only
+	parked   bool    // waits for the pair; owner only
+	asked    bool    // the decode leg was asked; owner only
+	stranded bool    // KV may be held for nobody; owner only
+	stream   *stream // decode's answer, up to its first event, until somebody takes it
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
+	reads      bool        // decode reads what prefill holds; set once
 	unstreamed bool        // decode's first byte comes with its last, and says nothing of the transfer; set once
 	landed     func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
 
 	mu       sync.Mutex
-	due      time.Time   // of decode's first token; zero until prefill has answered
-	transfer *time.Timer // ends the decode leg when it is due; nil until then
-	decoded  bool        // decode's first token is here, or its leg is over
-	orphan   bool        // the prefill leg runs on for decode's blocks alone
-	failed   bool        // the prefill leg is over, and has not written them
+	due      time.Time     // of decode's first token; zero until prefill has answered
+	transfer *time.Timer   // ends the decode leg when it is due; nil until then
+	over     bool          // the decode leg's first event is here, or the leg is over
+	came     bool          // it has brought tokens
+	closed   bool          // nobody wants what it brings
+	broken   bool          // it was begun, and the engine has failed at it
+	ended    chan struct{} // closed when it is over; made for who waits for that
+	orphan   *remains      // the prefill leg runs on for decode's blocks alone; what is to be done if it fails
+	hurried  bool          // nobody waits for the answer
+	usable   bool          // the prefill leg is over, and what decode needs is here
+	failed   bool          // it is over, and has not written decode's blocks
 }
 
-// release has the prefill leg run on with nobody waiting, so that decode's blocks come free. It reports false if the
-// leg is over and they do not.
-func (a *attempt) release() bool {
+// spoiled reports whether decode may have used up what it refers to at prefill, so that nobody else may refer to it.
+func (a *attempt) spoiled() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.orphan = true
-	return !a.failed
+	return a.broken
 }
 
-// prefilled notes how the prefill leg has ended. It reports whether decode's blocks stay held, and nobody sees to it.
-func (a *attempt) prefilled(e event) bool {
+// runs are the runs of the engines that the pair consists of.
+func (a *attempt) runs() metadata.Pair {
+	if a.prefill.engine.publishes {
+		return metadata.Pair{Prefill: a.h.prefill, Decode: a.h.decode}
+	}
+	return metadata.Pair{Prefill: a.prefill.engine.incarnation(), Decode: a.decode.engine.incarnation()}
+}
+
+// prefilled notes how the prefill leg has ended. If decode's blocks stay held, and nobody sees to that, it returns what is
+// left.
+func (a *attempt) prefilled(e event) *remains {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.failed = e.kind != evPrefillUsable && e.kind != evPrefillRejected // what prefill rejects, decode rejects as well
-	return a.failed && a.orphan
+	a.usable = e.kind == evPrefillUsable
+	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
+		return a.orphan
+	}
+	return nil
+}
+
+// answered reports whether the prefill leg's usable answer is here.
+func (a *attempt) answered() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.usable
 }
 
 // expect gives decode d to come up with its first token. It may be called twice; the first call counts.
@@ -54,11 +82,13 @@ func (a *attempt) prefilled(e event) bool {
 func (a *attempt) expect(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.due.IsZero() || a.decoded {
+	if !a.due.IsZero() || a.over {
 		return
 	}
 	a.due = time.Now().Add(d)
 	switch {
+	case a.unstreamed && a.hurried:
+		a.transfer = a.decode.later(min(d, leftFor), errTransferLate)
 	case !a.unstreamed:
 		a.transfer = a.decode.later(d, errTransferLate)
 	case a.landed != nil:
@@ -70,68 +100,215 @@ func (a *attempt) expect(d time.Duration) {
 	}
 }
 
-// hurry ends the decode leg when its first token would be due, whatever is known: nobody waits for the answer.
+// hurry notes that nobody waits for the answer. A decode leg must have begun with what prefill wrote, or else it leaves that
+// behind; with its first token it has. One that is not streamed does not tell, so where prefill writes it is given a while
+// behind prefill's answer, and where it reads itself the time of a transfer.
 func (a *attempt) hurry() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.transfer == nil && !a.decoded {
-		a.transfer = a.decode.later(time.Until(a.due), errTransferLate)
+	a.hurried = true
+	if !a.unstreamed || a.transfer != nil || a.over || a.due.IsZero() {
+		return
 	}
+	d := time.Until(a.due)
+	if !a.reads {
+		d = min(leftFor, d)
+	}
+	a.transfer = a.decode.later(d, errTransferLate)
 }
 
-// arrived ends the wait for decode's first token.
-func (a *attempt) arrived() {
+// arrived notes that decode's first event is here, or that its leg is over; came says that it has brought tokens. It reports
+// false if nobody wants them.
+func (a *attempt) arrived(came bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.decoded = true
+	a.over, a.came = true, came
+	if a.ended != nil {
+		close(a.ended)
+	}
 	if a.transfer != nil {
 		a.transfer.Stop()
 	}
+	return !a.closed
 }
 
-// unsent reports that no byte of the decode leg has left, though it was to be asked: something came first.
+// closeDecode ends the decode leg, in whatever it is. It may be called twice.
+func (a *attempt) closeDecode() {
+	a.mu.Lock()
+	a.closed = true
+	over := a.over || !a.asked
+	a.mu.Unlock()
+	if over {
+		a.release()
+	} else {
+		a.decode.cut(errEnded) // who asks it then ends it
+	}
+}
+
+// release ends a decode leg that is not being asked.
+func (a *attempt) release() {
+	if a.stream != nil {
+		a.stream.free()
+		a.stream = nil
+	}
+	a.decode.end()
+}
+
+// tookAll reports whether decode has tokens, and so all that prefill held for it.
+func (a *attempt) tookAll() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.came
+}
+
+// blind reports whether decode's leg was ended as nobody waits for its answer, though decode could not tell that it was at work.
+func (a *attempt) blind() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.unstreamed && a.hurried
+}
+
+// sent waits until a decode leg that was closed is over, and reports whether a byte of it may have left.
+func (a *attempt) sent(ctx context.Context) bool {
+	a.mu.Lock()
+	over := a.over
+	if !over && a.ended == nil {
+		a.ended = make(chan struct{})
+	}
+	ended := a.ended
+	a.mu.Unlock()
+	if !over {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+	}
+	return !a.unsent()
+}
+
+// unsent reports that the decode leg is over and no byte of it has left.
 func (a *attempt) unsent() bool {
-	return a.toDecode || a.decode.unsent()
+	a.mu.Lock()
+	over := a.over
+	a.mu.Unlock()
+	return over && a.decode.unsent()
 }
 
-// askPrefill asks the prefill leg and returns what came of it. If both legs are out at once it runs on a goroutine of
-// its own and may outlive the exchange: what it needs of the request is in its arguments.
-func (x *exchange) askPrefill(a *attempt, req *letter) mail {
-	r, conn := x.r, x.m.conn
+// startPrefill sends the prefill leg, on a goroutine of its own.
+func (x *exchange) startPrefill(a *attempt) {
+	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
+	a.prefill.join(&x.r.held, a.prefill.engine)
+	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
+	req := x.prefillRequest(a)
+	x.r.ended.Add(1)
+	go x.askPrefill(a, req)
+}
+
+// startDecode sends the decode leg, on a goroutine of its own.
+func (x *exchange) startDecode(a *attempt) {
+	x.onward = x.newOnward()
+	a.asked = true
+	req := x.decodeRequest(a, x.onward != nil)
+	x.r.ended.Add(1)
+	go x.askDecode(a, req)
+}
+
+// askPrefill asks the prefill leg and posts what came of it. It may outlive the exchange.
+func (x *exchange) askPrefill(a *attempt, req *letter) {
+	defer x.r.ended.Done()
 	l := &a.prefill
 	defer l.end()
-	v := l.send(&req.upstreamRequest, r.cfg.Limits.Answer)
+	e := event{kind: evPrefillLost, why: whyPanic}
+	defer func() {
+		if v := recover(); v != nil {
+			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
+		}
+		if m := a.prefilled(e); m != nil {
+			x.r.behind(m, func(ctx context.Context) { x.r.settle(ctx, m) }, a.decode.engine)
+		}
+		x.post(mail{a: a, e: e, at: time.Now()})
+	}()
+	e = x.prefillAnswer(a, req)
+}
+
+// prefillAnswer asks, and says what the answer means.
+func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
+	r, conn, l := x.r, x.m.conn, &a.prefill
+	v := l.send(&req.upstreamRequest, r.now().cfg.Limits.Answer)
 	req.free()
 	if v == vUsable {
-		v = l.whole(r.cfg.Limits.Answer)
+		v = l.whole(r.now().cfg.Limits.Answer)
 	}
 	a.prefillTimer.Stop()
-	r.noteHealth(l, v)
-	e := prefillEvent(v)
-	if v == vUsable {
-		e = event{kind: evPrefillUnusable, why: whyNoParams}
-		if l.ans.kv != nil {
-			e.kind = conn.accept(&a.h, l.ans.kv)
+	r.saw(l, v)
+	if v != vUsable {
+		return prefillEvent(v)
+	}
+	e := event{kind: evPrefillUnusable, why: whyNoParams}
+	if _, bare := conn.(sglang); bare || l.ans.kv != nil {
+		e.kind = conn.accept(&a.h, l.ans.kv)
+	}
+	switch e.kind {
+	case evPrefillUsable:
+		e.why = whyNone
+		if conn.mode() == inTurn {
+			r.sawRun(l.engine, l.ans.kv)
 		}
-		switch e.kind {
-		case evPrefillUsable:
-			e.why = whyNone
-			if conn.mode() == together {
-				a.expect(r.cfg.Timeouts.Transfer)
-			} else {
-				r.sawRun(l.engine, l.ans.kv)
-			}
-		case evPrefillMoved:
-			e.why = whyMoved
-			if c, ok := parseCoordinates(l.ans.kv); ok {
-				r.moved(l.engine, a.h.coord, c)
-			}
+	case evPrefillMoved:
+		e.why = whyMoved
+		if c, ok := parseCoordinates(l.ans.kv); ok {
+			r.moved(l.engine, a.h.coord, c)
 		}
 	}
-	if a.prefilled(e) {
-		r.strand(&a.h, l.engine, a.decode.engine, "decode waits for a prefill leg that has failed")
+	return e
+}
+
+// askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It posts what came of it, and
+// may outlive the exchange.
+func (x *exchange) askDecode(a *attempt, req *letter) {
+	defer x.r.ended.Done()
+	v, streams := vLost, false
+	defer func() {
+		if p := recover(); p != nil {
+			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
+			v = vLost
+		}
+		came := v == vUsable
+		if !came || !streams {
+			a.release()
+		}
+		if !a.arrived(came) {
+			a.release()
+		}
+		e := decodeEvent(v, streams)
+		if e.kind == evDecodeBroken {
+			a.mu.Lock()
+			a.broken = true
+			a.mu.Unlock()
+		}
+		x.post(mail{a: a, e: e, at: time.Now()})
+	}()
+	v, streams = x.decodeAnswer(a, req)
+	x.sawDecode(a, v)
+}
+
+// decodeAnswer asks, and says what came and whether it is a stream.
+func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams bool) {
+	l, pass := &a.decode, x.b.pass != nil
+	streams = !a.unstreamed
+	v = l.send(&req.upstreamRequest, x.s.cfg.Limits.Answer)
+	req.free()
+	if v != vUsable {
+		return v, streams
 	}
-	return mail{a: a, e: e, at: time.Now()}
+	if pass { // the request does not tell
+		streams = isEventStream(l.ctype)
+	}
+	if !streams {
+		return l.told(x.s.cfg.Limits.Answer, pass), false
+	}
+	a.stream = newStream(x, a)
+	return a.stream.first(a.h.shape), true
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.
@@ -171,93 +348,4 @@ func decodeEvent(v verdict, stream bool) event {
 		return event{kind: evDecodeLate, why: whyTransferTimeout}
 	}
 	return event{kind: evDecodeLost, why: whyDecodeFailed}
-}
-
-// repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
-// and decode's blocks come free. The whole body is needed: a shorter prompt would not match.
-func (x *exchange) repeatPrefill(a *attempt) {
-	r, e := x.r, a.prefill.engine
-	req := x.prefillRequest(a)
-	limit := r.cfg.Limits.Answer
-	ok := r.background(func(ctx context.Context) {
-		for wait := 100 * time.Millisecond; ; wait *= 2 {
-			var l call
-			l.open(ctx, e)
-			v := l.send(&req.upstreamRequest, limit)
-			l.end()
-			if v == vUsable || v == vRejected {
-				return
-			}
-			if e.down.Load() {
-				break
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-				continue
-			}
-			break
-		}
-		r.strand(&a.h, e, a.decode.engine, "decode waits for a prefill engine that cannot be asked again")
-	})
-	if !ok {
-		x.strand(a, "decode waits for prefill, and too many legs run on")
-	}
-}
-
-// drainDecode has a decode engine take what prefill holds for nobody, by a leg of one token under the same id.
-func (x *exchange) drainDecode(a *attempt) {
-	r := x.r
-	h := a.h
-	h.kv = a.prefill.ans.kv
-	if c, ok := parseCoordinates(h.kv); ok {
-		h.coord = c
-	}
-	to := a.decode.engine
-	for _, e := range x.m.decode {
-		if !e.down.Load() && !x.not.has(e) && (e != a.decode.engine || len(x.m.decode) == 1) {
-			to = e
-			break
-		}
-	}
-	var l call
-	l.engine = to
-	req := &upstreamRequest{
-		Path:   x.path,
-		Header: l.header(nil, h.request, x.traceparent, false),
-		Body:   x.b.prefill(nil, x.m.conn.decodeParams(nil, &h)),
-		Once:   true,
-	}
-	limit := r.cfg.Limits.Answer
-	ok := r.background(func(ctx context.Context) {
-		l.open(ctx, to)
-		defer l.end()
-		v := l.send(req, limit)
-		if v == vUsable {
-			v = l.whole(limit)
-		}
-		if v != vUsable {
-			r.strand(&h, a.prefill.engine, to, "prefill holds what decode did not take")
-		}
-	})
-	if !ok {
-		x.strand(a, "prefill holds what nobody takes, and too many legs run on")
-	}
-}
-
-// strand notes that the request has left KV behind.
-func (x *exchange) strand(a *attempt, why string) {
-	x.sum.Stranded = true
-	x.r.strand(&a.h, a.prefill.engine, a.decode.engine, why)
-}
-
-// strand counts KV that an engine holds for nobody, until a lease ends or for good.
-func (r *Router) strand(h *handoff, prefill, decode *engine, why string) {
-	r.stranded.Add(1)
-	r.log.Warn("blocks stay held", "transfer_id", h.transfer, "prefill", prefill.name, "decode", decode.name, "why", why)
-}
-
-// cancelTransfer tells both engines that nobody wants the transfer any more.
-func (x *exchange) cancelTransfer(a *attempt, why reason) {
-	x.r.tellCancelled(a.h.transfer, why, a.prefill.engine, a.decode.engine)
 }

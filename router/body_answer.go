@@ -8,13 +8,32 @@ const maxAnswerDepth = 512
 // answer is what the router reads of an engine's JSON answer or of one event's data.
 type answer struct {
 	kv               []byte // the raw value of the top-level kv_transfer_params; nil if absent or null
-	promptTokens     int    // usage.prompt_tokens
-	cachedTokens     int    // usage.prompt_tokens_details.cached_tokens
-	completionTokens int    // usage.completion_tokens
+	promptTokens     int    // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
+	cachedTokens     int    // usage.prompt_tokens_details.cached_tokens and the like
+	createdTokens    int    // of the prompt, those that are cached from now on
+	completionTokens int    // usage.completion_tokens, usage.output_tokens
 	hasUsage         bool   // usage is there and not null
+	hasCached        bool   // cachedTokens was said
+	hasCreated       bool   // createdTokens was said
 	failed           bool   // a top-level "error" that is not null
 	errCode          string // error.code where it is a word, for example transfer_failed
 	errMessage       string // error.message, for the log; JSON escapes as written
+}
+
+// cached is how many tokens of the prompt the engine had cached, as far as it says.
+func (a *answer) cached() int {
+	if !a.hasCached && a.kv != nil {
+		return cachedBefore(a.kv)
+	}
+	return a.cachedTokens
+}
+
+// created is how many tokens of the prompt the engine has cached for this request, below 0 if it does not say.
+func (a *answer) created() int {
+	if !a.hasCreated {
+		return -1
+	}
+	return a.createdTokens
 }
 
 // parseAnswer reads a whole JSON answer or the data of one event. It reports false if p is not a JSON object.
@@ -37,8 +56,9 @@ func parseAnswer(p []byte) (answer, bool) {
 				a.kv = p[from:s.i]
 			}
 		case "usage":
-			a.hasUsage = s.peek() == '{'
-			s.usage(&a)
+			s.usage(1, &a, nil)
+		case "response", "message": // of the events of a stream
+			s.inner(&a, nil)
 		case "error":
 			a.failed = s.peek() != 'n'
 			s.answerError(&a)
@@ -59,50 +79,6 @@ func mentions(p []byte, words ...string) bool {
 		}
 	}
 	return false
-}
-
-func (s *scanner) usage(a *answer) {
-	if s.peek() != '{' {
-		s.value(1)
-		return
-	}
-	m, ok := s.object(2)
-	for ok && s.member(&m) {
-		switch string(m.key) {
-		case "prompt_tokens":
-			s.amount(2, &a.promptTokens)
-		case "completion_tokens":
-			s.amount(2, &a.completionTokens)
-		case "prompt_tokens_details":
-			s.usageDetails(a)
-		default:
-			s.value(2)
-		}
-	}
-}
-
-func (s *scanner) usageDetails(a *answer) {
-	if s.peek() != '{' {
-		s.value(2)
-		return
-	}
-	m, ok := s.object(3)
-	for ok && s.member(&m) {
-		if string(m.key) == "cached_tokens" {
-			s.amount(3, &a.cachedTokens)
-		} else {
-			s.value(3)
-		}
-	}
-}
-
-// amount reads a number into n, and walks over anything else.
-func (s *scanner) amount(depth int, n *int) {
-	if v, ok := s.integer(); ok {
-		*n = v
-	} else {
-		s.value(depth)
-	}
 }
 
 func (s *scanner) answerError(a *answer) {
@@ -140,15 +116,38 @@ func (s *scanner) text() string {
 // and ec_transfer_params, at any depth; every other byte is kept. It reports false, and appends nothing, if p names
 // them but is no JSON object: then it must not be relayed. dst may be p[:0], which loses p.
 func stripTransferParams(dst, p []byte) ([]byte, bool) {
-	if !bytes.Contains(p, []byte("_transfer_params")) {
+	if !namesTransfer(p) {
 		return append(dst, p...), true
 	}
 	t := stripper{scanner: scanner{b: p, maxDepth: maxAnswerDepth}, dst: dst}
 	t.space()
-	if t.peek() != '{' || !t.walk(0) || !t.end() {
+	if c := t.peek(); c != '{' && c != '[' || !t.walk(0) || !t.end() {
 		return dst, false
 	}
 	return append(t.dst, p[t.from:]...), true
+}
+
+// namesTransfer reports whether JSON may have a member of the hand-off in it, however its name is written.
+func namesTransfer(p []byte) bool {
+	const name = "_transfer_params"
+	if bytes.Contains(p, []byte(name)) {
+		return true
+	}
+	var plain []byte
+	from := 0
+	for i := bytes.Index(p, []byte(`\u00`)); i >= 0 && i+6 <= len(p); {
+		high, ok := hexDigit(p[i+4])
+		low, is := hexDigit(p[i+5])
+		if c := high<<4 | low; ok && is && (c == '_' || c-'a' < 26) {
+			plain, from = append(append(plain, p[from:i]...), c), i+6
+		}
+		next := bytes.Index(p[i+1:], []byte(`\u00`))
+		if next < 0 {
+			break
+		}
+		i += 1 + next
+	}
+	return from > 0 && bytes.Contains(append(plain, p[from:]...), []byte(name))
 }
 
 // stripper is a scanner that copies what it walks over.
@@ -190,12 +189,11 @@ func (t *stripper) walk(depth int) bool {
 // stripEvent appends one whole event (see sseFrames) with its data stripped as stripTransferParams does. It reports
 // false, and appends nothing, if the event names transfer params and cannot be stripped.
 func stripEvent(dst, event []byte) ([]byte, bool) {
-	if !bytes.Contains(event, []byte("_transfer_params")) {
+	if !namesTransfer(event) {
 		return append(dst, event...), true
 	}
 	start, end, n := payloadSpan(event)
-	if n != 1 || bytes.Contains(event[:start], []byte("_transfer_params")) ||
-		bytes.Contains(event[end:], []byte("_transfer_params")) {
+	if n != 1 || namesTransfer(event[:start]) || namesTransfer(event[end:]) {
 		return dst, false
 	}
 	out, ok := stripTransferParams(append(dst, event[:start]...), event[start:end])

@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"encoding/json"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,7 +24,8 @@ func TestStripTransferParams(t *testing.T) {
 		{"escaped key", `{"kv_transfer_params":1,"\u006bv_transfer_params":2,"a":3}`, `{"a":3}`, true},
 		{"in the text", `{"text":"\"kv_transfer_params\":{}"}`, `{"text":"\"kv_transfer_params\":{}"}`, true},
 		{"broken", `{"kv_transfer_params":{}`, ``, false},
-		{"an array", `[{"kv_transfer_params":{}}]`, ``, false},
+		{"an array", `[{"kv_transfer_params":{}}]`, `[{}]`, true},
+		{"a word", `"kv_transfer_params"`, ``, false},
 		{"bytes behind", `{"kv_transfer_params":{}} {}`, ``, false},
 	}
 	for _, tt := range tests {
@@ -74,7 +76,7 @@ func TestParseAnswer(t *testing.T) {
 		{"empty", ``, answer{}, false},
 		{"broken", `{"usage":{}`, answer{}, false},
 		{"usage", `{"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}`,
-			answer{hasUsage: true, promptTokens: 7, completionTokens: 2, cachedTokens: 4}, true},
+			answer{hasUsage: true, hasCached: true, promptTokens: 7, completionTokens: 2, cachedTokens: 4}, true},
 		{"usage without details", `{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}`, answer{hasUsage: true, promptTokens: 7}, true},
 		{"null usage", `{"usage":null}`, answer{}, true},
 		{"params", `{"id":"x","kv_transfer_params": {"remote_block_ids":[[1,2]],"tp_size":2} ,"usage":null}`,
@@ -101,8 +103,13 @@ func FuzzStrip(f *testing.F) {
 	f.Add([]byte(`{"a":[{"kv_transfer_params":1,"b":2}],"ec_transfer_params":{},"c":"kv_transfer_params"}`))
 	f.Add([]byte(`{"kv_transfer_params":{"kv_transfer_params":1}}`))
 	f.Add([]byte(`{"kv_transfer_params":{},"kv_transfer_params":{},"a":{"ec_transfer_params":0,"x":1}}`))
+	f.Add([]byte(`{"kv\u005ftransfer_params":{},"\u0065\u0063_transfer_params":[{"a":"\u00e9"}],"b":"\u0007\\u005f"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		out, ok := stripTransferParams(nil, in)
+		var v any
+		if ok && json.Unmarshal(out, &v) == nil && hasTransferKey(v) {
+			t.Fatalf("%q became %q", in, out)
+		}
 		if !ok {
 			if len(out) != 0 {
 				t.Errorf("appended %q", out)

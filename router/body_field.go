@@ -5,30 +5,15 @@ import "fmt"
 // given walks over a value and reports whether it is not null.
 func (p *bodyParser) given() bool {
 	null := p.peek() == 'n'
-	return p.value(1) && !null
+	return p.value(p.depth) && !null
 }
 
-func (p *bodyParser) model() {
-	if p.peek() != '"' {
-		if p.given() {
-			p.refuse(reasonBadField, "model", "must be a string")
-		}
-		return
-	}
-	raw, escaped, ok := p.str()
-	switch {
-	case !ok:
-	case escaped:
-		p.body.model = string(unescape(nil, raw))
-	default:
-		p.body.model = string(raw)
-	}
-}
+func (p *bodyParser) model() { p.body.model = p.text("model") }
 
 // boolean reads true, false or null, which is false.
 func (p *bodyParser) boolean(param string) bool {
 	c := p.peek()
-	if p.value(1) && c != 't' && c != 'f' && c != 'n' {
+	if p.value(p.depth) && c != 't' && c != 'f' && c != 'n' {
 		p.refuse(reasonBadField, param, "must be a boolean")
 	}
 	return c == 't'
@@ -46,6 +31,43 @@ func (p *bodyParser) count(param string, least, absent int) int {
 		p.refuse(reasonBadField, param, "must be an integer")
 	}
 	return absent
+}
+
+// whole reads a whole number, or null, which is 0.
+func (p *bodyParser) whole(param string) int {
+	n, ok := p.integer()
+	if !ok && p.given() {
+		p.refuse(reasonBadField, param, "must be an integer of at most 18 digits")
+	}
+	return n
+}
+
+// many walks over a value, and counts its elements if it is an array.
+func (p *bodyParser) many() (n int) {
+	if p.peek() != '[' {
+		p.value(p.depth)
+		return 0
+	}
+	for ok := p.array(p.depth + 1); ok && p.element(&n); {
+		ok = p.value(p.depth + 1)
+	}
+	return n
+}
+
+// batch reads an array of conversations, each of which is a prompt.
+func (p *bodyParser) batch(param string) {
+	if p.peek() != '[' {
+		if p.value(p.depth) {
+			p.refuse(reasonBadField, param, "must be an array")
+		}
+		return
+	}
+	n := 0
+	for ok := p.array(p.depth + 1); ok && p.element(&n); {
+		ok = p.content(p.depth + 1)
+	}
+	p.body.prompts = max(n, 1)
+	p.cap(param, n, p.lim.Prompts)
 }
 
 func (p *bodyParser) cap(param string, n, most int) {
@@ -86,45 +108,48 @@ func (p *bodyParser) streamOptions() {
 	}
 }
 
-func (p *bodyParser) stop() {
+func (p *bodyParser) stop(param string) {
+	const want = "must be a string or an array of strings"
 	if p.peek() != '[' {
-		if c := p.peek(); p.value(1) && c != '"' && c != 'n' {
-			p.refuse(reasonBadField, "stop", "must be a string or an array of strings")
+		if c := p.peek(); p.value(p.depth) && c != '"' && c != 'n' {
+			p.refuse(reasonBadField, param, want)
 		}
 		return
 	}
 	n := 0
-	p.array(2)
+	p.array(p.depth + 1)
 	for p.element(&n) {
-		if c := p.peek(); p.value(2) && c != '"' {
-			p.refuse(reasonBadField, "stop", "must be a string or an array of strings")
+		if c := p.peek(); p.value(p.depth+1) && c != '"' {
+			p.refuse(reasonBadField, param, want)
 		}
 	}
-	p.cap("stop", n, p.lim.Stop)
+	p.cap(param, n, p.lim.Stop)
 }
 
-func (p *bodyParser) messages() {
-	from, c := p.i, p.peek()
-	if !p.value(1) {
-		return
+// text reads a string, decoded. Null is the empty one.
+func (p *bodyParser) text(param string) string {
+	if p.peek() != '"' {
+		if p.given() {
+			p.refuse(reasonBadField, param, "must be a string")
+		}
+		return ""
 	}
-	if p.body.shape != shapeChat {
-		return
+	raw, escaped, ok := p.str()
+	switch {
+	case !ok:
+		return ""
+	case escaped:
+		return string(unescape(nil, raw))
 	}
-	if c != '[' {
-		p.refuse(reasonBadField, "messages", "must be an array")
-	}
-	p.body.promptBytes = p.i - from
+	return string(raw)
 }
 
 const promptKinds = "must be a string, an array of strings, an array of token ids or an array of such arrays"
 
-// prompt reads the four kinds of prompt. A chat body has none; there it is an unknown field.
+// prompt reads the four kinds of prompt.
 func (p *bodyParser) prompt() {
 	b := p.body
 	switch c := p.peek(); {
-	case b.shape == shapeChat:
-		p.value(1)
 	case c == '"':
 		raw, _, _ := p.str()
 		b.promptBytes = len(raw)
@@ -157,9 +182,9 @@ func (p *bodyParser) prompts() {
 			b.promptBytes += len(raw)
 		case c == '[':
 			p.array(3)
-			p.tokens()
+			p.tokens("prompt")
 		case c == '0':
-			p.token()
+			p.token("prompt")
 		default:
 			p.value(2)
 			p.refuse(reasonBadField, "prompt", promptKinds)
@@ -174,23 +199,41 @@ func (p *bodyParser) prompts() {
 	}
 }
 
+// tokenIDs reads a prompt that can only be an array of token ids.
+func (p *bodyParser) tokenIDs(param string) {
+	if p.peek() != '[' {
+		if p.value(1) {
+			p.refuse(reasonBadField, param, tokenKinds)
+		}
+		return
+	}
+	p.array(2)
+	p.tokens(param)
+}
+
+const tokenKinds = "must be an array of token ids"
+
 // tokens reads an array of token ids whose opening bracket is read.
-func (p *bodyParser) tokens() {
+func (p *bodyParser) tokens(param string) {
 	n := 0
 	for p.element(&n) {
-		p.token()
+		p.token(param)
 	}
 	if n == 0 {
-		p.refuse(reasonBadField, "prompt", "must not be empty")
+		p.refuse(reasonBadField, param, "must not be empty")
 	}
 }
 
-func (p *bodyParser) token() {
+func (p *bodyParser) token(param string) {
 	p.body.promptIDs++
 	if id, ok := p.integer(); !ok && p.why == "" {
 		p.value(3)
-		p.refuse(reasonBadField, "prompt", promptKinds)
+		kinds := promptKinds
+		if param != "prompt" {
+			kinds = tokenKinds
+		}
+		p.refuse(reasonBadField, param, kinds)
 	} else if id < 0 {
-		p.refuse(reasonBadField, "prompt", "must not have negative token ids")
+		p.refuse(reasonBadField, param, "must not have negative token ids")
 	}
 }

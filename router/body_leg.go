@@ -6,7 +6,9 @@ type ownedIn uint8
 const (
 	inTop       ownedIn = iota
 	inXargs             // vllm_xargs
+	inSampling          // sampling_params
 	inExtraArgs         // sampling_params.extra_args
+	ownedIns
 )
 
 // ownedField is a member that the router replaces or takes out.
@@ -17,14 +19,20 @@ const (
 	ownRequestID
 	ownStream
 	ownStreamOptions
-	ownMaxTokens
-	ownMaxCompletion
+	ownLimit
+	ownLimitToo
 	ownMinTokens
+	ownStore
+	ownSalt
+	ownLever
+	ownPriority
+	ownExtraKey
+	ownLimits // no member, but the place behind the opening brace of sampling_params
 )
 
-// maxOwned is how many owned members a body without equal keys can have: six fields of the outermost object, and
-// two transfer fields in each of the three objects.
-const maxOwned = 6 + 2*3
+// maxOwned is how many owned members a body without equal keys can have: ten transfer fields of the outermost object, two ids, two
+// levers and nine others, the place in sampling_params and two of its members, and three members in each of two objects.
+const maxOwned = 10 + 2 + 2 + 9 + 3 + 2*3
 
 // ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes.
 type ownedMember struct {
@@ -36,6 +44,14 @@ type ownedMember struct {
 	val   int // its value
 	end   int // behind its value
 	after int // the comma behind it; -1 if it is the last
+}
+
+// at0 remembers the place where the parser is.
+func (p *bodyParser) at0(f ownedField, in ownedIn) {
+	if p.why == "" {
+		p.body.owned[p.body.nOwned] = ownedMember{field: f, in: in, start: p.i, val: p.i, end: p.i}
+		p.body.nOwned++
+	}
 }
 
 // own remembers the member whose value was just read.
@@ -55,84 +71,151 @@ type leg uint8
 const (
 	legDecode leg = iota
 	legPrefill
+	legTwin // prefill of an engine that stops by itself: decode's body, but not streamed
 )
 
 // removes reports whether the leg's body goes without the field.
-func (l leg) removes(f ownedField) bool {
+func (b *body) removes(l leg, f ownedField) bool {
 	switch f {
-	case ownTransfer, ownRequestID:
+	case ownTransfer, ownRequestID, ownLever:
 		return true
-	case ownStreamOptions, ownMinTokens:
+	case ownPriority:
+		return !b.urgent
+	case ownExtraKey:
+		return b.sealed != ""
+	case ownStreamOptions:
+		return l != legDecode
+	case ownMinTokens:
 		return l == legPrefill
 	}
 	return false
 }
 
 // replaces is the leg's own value of the field; "" keeps what is there.
-func (l leg) replaces(f ownedField) string {
-	if l == legPrefill {
-		switch f {
-		case ownStream:
-			return "false"
-		case ownMaxTokens, ownMaxCompletion:
-			return "1"
-		}
+func (b *body) replaces(l leg, f ownedField) string {
+	switch {
+	case f == ownSalt:
+		return b.sealed
+	case l == legDecode:
+	case f == ownStream, f == ownStore:
+		return "false"
+	case l == legTwin:
+	case f == ownLimit, f == ownLimitToo:
+		return "1"
 	}
 	return ""
 }
 
-// prefill appends the prefill leg's body: max_tokens 1 (and max_completion_tokens, where it is there), no stream, no
-// stream_options, no min_tokens, kv, raw JSON, as its kv_transfer_params.
-func (b *body) prefill(dst, kv []byte) []byte { return b.splice(dst, legPrefill, kv) }
+// prefill appends the prefill leg's body: one token, not streamed, not kept, without what would ask for more tokens than
+// that, and with kv, raw JSON, as its kv_transfer_params. request is the id under which the engine is asked.
+func (b *body) prefill(dst []byte, request string, kv []byte) []byte {
+	return b.splice(dst, legPrefill, request, kv)
+}
+
+// twin appends the prefill leg's body for an engine that ends by itself behind its first token, which is the answer's own:
+// whatever has a say in that token is as in decode's body.
+func (b *body) twin(dst []byte, request string, kv []byte) []byte {
+	return b.splice(dst, legTwin, request, kv)
+}
 
 // decode appends the decode leg's body: the original without what only a gateway may set, and kv (if not nil) as
 // its kv_transfer_params. With kv nil it is the body for an aggregated engine.
-func (b *body) decode(dst, kv []byte) []byte { return b.splice(dst, legDecode, kv) }
+func (b *body) decode(dst []byte, request string, kv []byte) []byte {
+	switch {
+	case b.raw == nil:
+		return dst
+	case b.pass != nil && b.pass.form != nil:
+		return b.pass.form.appendTo(dst, b.raw)
+	}
+	return b.splice(dst, legDecode, request, kv)
+}
 
 // splice appends raw with the leg's changes. Fields that are added come right behind the opening brace.
-func (b *body) splice(dst []byte, l leg, kv []byte) []byte {
+func (b *body) splice(dst []byte, l leg, request string, kv []byte) []byte {
 	owned := b.owned[:b.nOwned]
-	kept, limited := b.members, false
-	for i := range owned {
-		if owned[i].in == inTop && l.removes(owned[i].field) {
-			kept--
-		}
-		limited = limited || owned[i].field == ownMaxTokens
-	}
-	dst = append(dst, b.raw[:b.open+1]...)
-	added := false
-	if kv != nil {
-		dst = append(append(dst, `"kv_transfer_params":`...), kv...)
-		added = true
-	}
-	if l == legPrefill && !limited {
-		if added {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `"max_tokens":1`...)
-		added = true
-	}
-	if added && kept > 0 {
-		dst = append(dst, ',')
-	}
-	from := b.open + 1
-	var run [3]int // per object: how many of its first members are taken out
+	kept, keptLimits := b.members, b.limits
+	var has [ownLimits + 1]bool
 	for i := range owned {
 		o := &owned[i]
-		start, end := o.val, o.end
+		has[o.field] = true
 		switch {
-		case l.removes(o.field):
+		case !b.removes(l, o.field):
+		case o.in == inTop:
+			kept--
+		case o.in == inSampling:
+			keptLimits--
+		}
+	}
+	from := b.open + 1
+	dst = append(dst, b.raw[:from]...)
+	before := len(dst)
+	dst = b.add(dst, l, request, kv, &has)
+	if len(dst) > before && kept == 0 {
+		dst = dst[:len(dst)-1] // the comma
+	}
+	var run [ownedIns]int // per object: how many of its first members are taken out
+	for i := range owned {
+		o := &owned[i]
+		start, end, text := o.val, o.end, b.replaces(l, o.field)
+		switch {
+		case o.field == ownLimits:
+			dst = append(dst, b.raw[from:start]...)
+			from = end
+			if l == legPrefill && !has[ownLimit] {
+				dst = appendOne(dst, formats[b.shape].limit)
+				if keptLimits == 0 {
+					dst = dst[:len(dst)-1]
+				}
+			}
+			continue
+		case b.removes(l, o.field):
 			start, end = cut(o.index, o.comma, o.start, o.end, o.after, &run[o.in])
-		case l.replaces(o.field) == "":
+			text = ""
+		case text == "":
 			continue
 		}
-		dst = append(dst, b.raw[from:start]...)
-		if !l.removes(o.field) {
-			dst = append(dst, l.replaces(o.field)...)
-		}
+		dst = append(append(dst, b.raw[from:start]...), text...)
 		from = end
 	}
 	return append(dst, b.raw[from:]...)
+}
+
+// add appends the members that the leg's body has of the router, each with a comma behind it.
+func (b *body) add(dst []byte, l leg, request string, kv []byte, has *[ownLimits + 1]bool) []byte {
+	f := &formats[b.shape]
+	switch {
+	case kv == nil:
+	case kv[0] == '{':
+		dst = append(append(append(dst, `"kv_transfer_params":`...), kv...), ',')
+	default: // members of their own
+		dst = append(append(dst, kv...), ',')
+	}
+	if f.request != "" {
+		dst = append(append(append(append(dst, `"request_id":"`...), f.request...), request...), `",`...)
+	}
+	if b.sealed != "" && !has[ownSalt] {
+		dst = append(append(append(dst, `"cache_salt":`...), b.sealed...), ',')
+	}
+	if l != legPrefill {
+		return dst
+	}
+	switch {
+	case f.sampling == nil && !has[ownLimit]:
+		dst = appendOne(dst, f.limit)
+	case f.sampling != nil && !has[ownLimits]:
+		dst = append(dst, `"sampling_params":{`...)
+		dst = appendOne(dst, f.limit)
+		dst = append(dst[:len(dst)-1], "},"...)
+	}
+	if f.stores && !has[ownStore] {
+		dst = append(dst, `"store":false,`...)
+	}
+	return dst
+}
+
+// appendOne appends a limit of one token, and a comma.
+func appendOne(dst []byte, limit string) []byte {
+	return append(append(append(dst, '"'), limit...), `":1,`...)
 }
 
 // cut is the span to take out for one member, so that the commas left are right: with the comma behind it as long as

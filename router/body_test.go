@@ -13,6 +13,9 @@ import (
 
 const kvJSON = `{"do_remote_decode":true}`
 
+// shapesSplit is how many shapes are served by two engines; they come first.
+const shapesSplit = int(shapeGenerate) + 1
+
 func TestParseBodyFields(t *testing.T) {
 	type fields struct {
 		Model                       string
@@ -160,10 +163,10 @@ func TestSplice(t *testing.T) {
 				t.Fatal(herr)
 			}
 			kv := func(s string) string { return strings.ReplaceAll(s, "KV", kvJSON) }
-			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.prefill([]byte("x"), []byte(kvJSON)))); diff != "" {
+			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.prefill([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
 				t.Errorf("prefill (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff("x"+kv(tt.decode), string(b.decode([]byte("x"), []byte(kvJSON)))); diff != "" {
+			if diff := cmp.Diff("x"+kv(tt.decode), string(b.decode([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
 				t.Errorf("decode (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.in, string(b.raw)); diff != "" {
@@ -177,7 +180,7 @@ func TestSplice(t *testing.T) {
 		if herr != nil {
 			t.Fatal(herr)
 		}
-		if diff := cmp.Diff(`{"a":1,"max_tokens":1}`, string(b.decode(nil, nil))); diff != "" {
+		if diff := cmp.Diff(`{"a":1,"max_tokens":1}`, string(b.decode(nil, "id", nil))); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})
@@ -193,8 +196,15 @@ func TestProbeBody(t *testing.T) {
 	}
 }
 
+// leverKeys are members of the outermost object that no engine gets from clients who may not say how urgent they are and whose
+// caches are kept apart.
+var leverKeys = []string{
+	"request_id", "rid", "session_id", "session_params", "priority", "extra_key", "bootstrap_host", "bootstrap_port", "bootstrap_room",
+	"bootstrap_pair_key", "decode_tp_size", "disagg_prefill_dp_rank", "routed_dp_rank", "data_parallel_rank",
+}
+
 // expected is what a leg's body must decode to, by encoding/json and maps.
-func expected(in []byte, l leg) map[string]any {
+func expected(s shape, in []byte, l leg) map[string]any {
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()
 	var m map[string]any
@@ -209,41 +219,76 @@ func expected(in []byte, l leg) map[string]any {
 		delete(at, "kv_transfer_params")
 		delete(at, "ec_transfer_params")
 	}
-	delete(m, "request_id")
+	for _, at := range []map[string]any{sub(m, "vllm_xargs"), sub(sub(m, "sampling_params"), "extra_args")} {
+		delete(at, "kv_cache_report_mode")
+	}
+	for _, key := range leverKeys {
+		delete(m, key)
+	}
 	m["kv_transfer_params"] = map[string]any{"do_remote_decode": true}
-	if l == legPrefill {
+	m["cache_salt"] = "sealed"
+	if s == shapeResponses {
+		m["request_id"] = "resp_id"
+	}
+	if l != legPrefill {
+		return m
+	}
+	one, had := json.Number("1"), func(key string) bool { _, ok := m[key]; return ok }
+	switch s {
+	case shapeCompletions, shapeChat:
 		delete(m, "stream_options")
 		delete(m, "min_tokens")
-		m["max_tokens"] = json.Number("1")
-		if _, ok := m["max_completion_tokens"]; ok {
-			m["max_completion_tokens"] = json.Number("1")
+		m["max_tokens"] = one
+		if had("max_completion_tokens") {
+			m["max_completion_tokens"] = one
 		}
-		if _, ok := m["stream"]; ok {
-			m["stream"] = false
+	case shapeResponses:
+		delete(m, "stream_options")
+		m["max_output_tokens"], m["store"] = one, false
+	case shapeMessages:
+		m["max_tokens"] = one
+	case shapeGenerate:
+		delete(m, "stream_options")
+		if !had("sampling_params") {
+			m["sampling_params"] = map[string]any{}
 		}
+		delete(sub(m, "sampling_params"), "min_tokens")
+		sub(m, "sampling_params")["max_tokens"] = one
+	}
+	if had("stream") {
+		m["stream"] = false
 	}
 	return m
 }
 
+// FuzzBody has the bodies of both legs be what encoding/json makes of the client's, in every shape, and no place left through
+// which an engine could be told of a hand-off that the router has not made.
 func FuzzBody(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"m","prompt":["a"],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"min_tokens":2}`,
 		`{"kv_transfer_params":{"a":1},"ec_transfer_params":{},"vllm_xargs":{"kv_transfer_params":1,"x":2,"ec_transfer_params":3},"sampling_params":{"extra_args":{"ec_transfer_params":1}},"request_id":"r","a":1}`,
 		`{"messages":[{"role":"user","content":"kv_transfer_params"}],"max_completion_tokens":5,"n":1}`,
 		`{"prompt":[[1,2],[3]],"stop":["x"],"logprobs":2}`,
+		`{"input":[{"content":[{"image_url":"https://a.b/c"}]}],"max_output_tokens":7,"store":true,"tools":[{"type":"function"}],"truncation":"disabled","cache_salt":"s"}`,
+		`{"system":[{"text":"s"}],"messages":[{"content":"a"}],"max_tokens":9,"stop_sequences":["x"],"stream":true}`,
+		`{"token_ids":[1,2],"sampling_params":{"min_tokens":1,"max_tokens":9,"seed":18446744073709551615,"extra_args":{"kv_transfer_params":{},"a":1}},"stream":true,"stream_options":{"include_usage":true}}`,
+		`{"token_ids":[1],"sampling_params":{"extra_args":{"ec_transfer_params":1}, "min_tokens" : 2 }}`,
+		`{"` + strings.Join(leverKeys, `":1,"`) + `":1,"kv_transfer_params":1,"ec_transfer_params":1,"stream":true,"stream_options":{},"max_tokens":9,"max_completion_tokens":9,"max_output_tokens":9,` +
+			`"min_tokens":2,"store":true,"cache_salt":"x","vllm_xargs":{"kv_transfer_params":1,"kv_cache_report_mode":"full","ec_transfer_params":2},` +
+			`"sampling_params":{"extra_args":{"a":1,"kv_cache_report_mode":"full","kv_transfer_params":1,"ec_transfer_params":2},"min_tokens":1,"max_tokens":4}}`,
+		`{"sampling_params":{}}`, `{"seed":9223372036854775807,"temperature":1.0000000000000000000001,"kv\u005ftransfer_params":1}`,
 		` { } `, `{"request_id":"x"}`, `{"a":1,"kv_transfer_params":1}`,
 	} {
-		f.Add([]byte(s), true)
-	}
-	f.Fuzz(func(t *testing.T, in []byte, chat bool) {
-		s := shapeCompletions
-		if chat {
-			s = shapeChat
+		for shape := range shapesSplit {
+			f.Add([]byte(s), byte(shape))
 		}
+	}
+	f.Fuzz(func(t *testing.T, in []byte, which byte) {
+		s := shape(int(which) % shapesSplit)
 		if bytes.Contains(bytes.ToLower(in), []byte(`\ud`)) {
 			return // encoding/json takes every lone surrogate for U+FFFD
 		}
-		b, herr := parseBody(s, in, bodyLimits{N: 16})
+		b, herr := parseBody(s, in, bodyLimits{N: 16, Media: Media{}.rules()})
 		if herr != nil {
 			if msg := herr.appendJSON(nil); !json.Valid(msg) || len(msg) > 8*maxErrorMessage || herr.Status != 400 {
 				t.Errorf("bad refusal %d %s", herr.Status, msg)
@@ -253,9 +298,10 @@ func FuzzBody(f *testing.F) {
 		if !oracle(in, maxBodyDepth) {
 			t.Fatalf("accepted %q", in)
 		}
-		for l, out := range [][]byte{legDecode: b.decode(nil, []byte(kvJSON)), legPrefill: b.prefill(nil, []byte(kvJSON))} {
+		b.sealed = `"sealed"`
+		for l, out := range [][]byte{legDecode: b.decode(nil, "id", []byte(kvJSON)), legPrefill: b.prefill(nil, "id", []byte(kvJSON))} {
 			if !oracle(out, maxBodyDepth) {
-				t.Fatalf("leg %d of %q is no JSON: %q", l, in, out)
+				t.Fatalf("%s: leg %d of %q is no JSON: %q", s, l, in, out)
 			}
 			var got map[string]any
 			dec := json.NewDecoder(bytes.NewReader(out))
@@ -263,17 +309,21 @@ func FuzzBody(f *testing.F) {
 			if err := dec.Decode(&got); err != nil {
 				t.Fatal(err)
 			}
-			if want := expected(in, leg(l)); !reflect.DeepEqual(got, want) {
-				t.Errorf("leg %d of %q: %s", l, in, cmp.Diff(want, got))
+			if want := expected(s, in, leg(l)); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: leg %d of %q: %s", s, l, in, cmp.Diff(want, got))
 			}
 		}
-		clean := b.decode(nil, nil)
+		b.sealed = ""
+		clean := b.decode(nil, "id", nil)
 		again, herr := parseBody(s, clean, bodyLimits{})
 		if herr != nil || again.removed {
-			t.Fatalf("sanitised %q is %q: %v", in, clean, herr)
+			t.Fatalf("%s: sanitised %q is %q: %v", s, in, clean, herr)
 		}
-		if twice := again.decode(nil, nil); !bytes.Equal(twice, clean) {
-			t.Errorf("sanitising twice: %q, once: %q", twice, clean)
+		if twice := again.decode(nil, "id", nil); !bytes.Equal(twice, clean) {
+			t.Errorf("%s: sanitising twice: %q, once: %q", s, twice, clean)
+		}
+		if b.nOwned == 0 && s != shapeResponses && !bytes.Equal(clean, in) {
+			t.Errorf("%s: nothing to change in %q, and it became %q", s, in, clean)
 		}
 	})
 }
@@ -291,8 +341,8 @@ func BenchmarkBody(b *testing.B) {
 				if herr != nil {
 					b.Fatal(herr)
 				}
-				buf = p.prefill(buf[:0], []byte(kvJSON))
-				buf = p.decode(buf[:0], []byte(kvJSON))
+				buf = p.prefill(buf[:0], "id", []byte(kvJSON))
+				buf = p.decode(buf[:0], "id", []byte(kvJSON))
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,9 @@ type call struct {
 	ctype  string
 	body   []byte // a whole answer; for a stream the bytes that were read before the gate
 	ans    answer
-	err    error // why it failed, for the log
+	early  int           // events of a stream before the first of its answer
+	err    error         // why it failed, for the log
+	rest   time.Duration // the engine has asked for no more requests before; 0 if it has not
 
 	once sync.Once
 }
@@ -61,7 +64,7 @@ func (l *call) end() {
 }
 
 // header appends the fields of one leg.
-func (l *call) header(dst []field, request, traceparent string, stream bool) []field {
+func (l *call) header(dst []field, request string, t trace, stream bool) []field {
 	dst = append(dst, l.engine.header...)
 	dst = append(dst, field{"X-Request-Id", request})
 	if stream {
@@ -69,10 +72,7 @@ func (l *call) header(dst []field, request, traceparent string, stream bool) []f
 	} else {
 		dst = append(dst, field{"Accept", "application/json"})
 	}
-	if traceparent != "" {
-		dst = append(dst, field{"Traceparent", traceparent})
-	}
-	return dst
+	return t.fields(dst)
 }
 
 // unsent reports that the leg has failed before a byte of it has left.
@@ -104,6 +104,7 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	if resp.Status == 200 {
 		return vUsable
 	}
+	l.rest = resp.RetryAfter
 	l.body, err = resp.ReadAll(nil, max)
 	if err != nil {
 		return l.failed(err)
@@ -121,7 +122,7 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 		return vRefused
 	case l.status == 401 || l.status == 403: // the router's credential, not the client's
 		return vBroken
-	case l.status >= 400 && l.status < 500:
+	case l.status >= 400 && l.status < 500, l.status == http.StatusNotImplemented: // and of that engine's every sibling
 		return vRejected
 	case l.status >= 500:
 		return vBroken
@@ -156,6 +157,15 @@ func (l *call) failed(err error) verdict {
 	return vLost
 }
 
+// askWhole asks, and reads an answer that is not streamed.
+func (l *call) askWhole(req *upstreamRequest, max int) verdict {
+	v := l.send(req, max)
+	if v == vUsable {
+		v = l.whole(max)
+	}
+	return v
+}
+
 // whole reads a 200 answer that is not streamed.
 func (l *call) whole(max int) verdict {
 	var err error
@@ -172,42 +182,49 @@ func (l *call) whole(max int) verdict {
 	return vUsable
 }
 
-// first reads a stream to its first event with data. What came is kept in frames.
-func (l *call) first(frames *sseFrames, buf []byte) ([]byte, verdict) {
+// first reads a stream to the first event of an answer, and returns what came before it, for the client, and the event, which
+// lies in frames as does what came behind it. What came before is kept until the answer begins: comments are not, and other
+// events are at most as much as one event may be.
+func (l *call) first(frames *sseFrames, buf []byte, sh shape) (early, event []byte, v verdict) {
 	if !strings.HasPrefix(l.ctype, "text/event-stream") {
-		return nil, vGarbage
+		return nil, nil, vGarbage
 	}
-	var held []byte // comments before the first data
 	for {
 		n, err := l.resp.Read(buf)
 		if n > 0 {
 			if frames.Push(buf[:n]) != nil {
-				return nil, vGarbage
+				return nil, nil, vGarbage
 			}
 			for {
 				event, ok := frames.Next()
 				if !ok {
 					break
 				}
-				held = append(held, event...)
-				switch kindOf(event) {
-				case eventData:
-					return held, vUsable
-				case eventError:
+				kind := sh.kindOf(event)
+				switch {
+				case kind == eventComment:
+					continue
+				case kind == eventData, kind == eventDone && sh.endsWithAnswer():
+					return early, event, vUsable
+				case kind == eventError:
 					if p, ok := eventPayload(event); ok {
 						l.ans, _ = parseAnswer(p)
 					}
-					return nil, vBroken
-				case eventDone: // an answer without one token
-					return nil, vGarbage
+					return nil, nil, vBroken
+				case kind == eventDone: // an answer without one token
+					return nil, nil, vGarbage
 				}
+				if early, ok = stripEvent(early, event); !ok || len(early) > frames.max {
+					return nil, nil, vGarbage
+				}
+				l.early++
 			}
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) { // whole by its framing, but no answer
-				return nil, vGarbage
+				return nil, nil, vGarbage
 			}
-			return nil, l.failed(err)
+			return nil, nil, l.failed(err)
 		}
 	}
 }

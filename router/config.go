@@ -16,6 +16,7 @@ const (
 	ConnectorPush    = "vllm-nixl-push" // stock vLLM's NixlPushConnector: both legs at once
 	ConnectorPull    = "vllm-nixl-pull" // stock vLLM's NixlConnector: prefill, then decode
 	ConnectorKVPlane = "kvplane"        // pdrouter's own data plane: both legs at once
+	ConnectorSGLang  = "sglang"         // stock SGLang: both legs at once, which meet in a room
 	ConnectorNone    = "none"           // aggregated engines: nothing is moved
 )
 
@@ -27,21 +28,43 @@ type Config struct {
 	Timeouts Timeouts `yaml:"timeouts"`
 	// Limits bound every size and count.
 	Limits Limits `yaml:"limits"`
+	// Health says when an engine gets no requests though it can be reached.
+	Health Health `yaml:"health"`
+	// Priorities are how urgent requests are, by the name of the tenant they are counted under: of those that wait for a place
+	// with engines the higher goes first, one step for a second of arrival. From -100 to 100; default 0.
+	Priorities map[string]int `yaml:"priorities"`
 	// Strict refuses a body that carries kv_transfer_params with 400 instead of dropping the field. Default false.
 	Strict bool `yaml:"strict"`
+	// Media says where the media of bodies may be.
+	Media Media `yaml:"media"`
+	// IsolatePrefixCache gives every body a cache_salt made of whose it is and of the client's own, so that no tenant hits
+	// what another has left in the engines' prefix caches. Default false: the client's own, if any, goes as it is.
+	IsolatePrefixCache bool `yaml:"isolate_prefix_cache"`
+	// PrefixCacheSecretFile has 32 bytes or more that these salts are made with, the same for all gateways before the same
+	// engines. Default "": each gateway draws its own when it starts, and none hits what was cached through another.
+	PrefixCacheSecretFile string `yaml:"prefix_cache_secret_file"`
+	// Growing says that engines may be added while the router runs, so that a list without any is no mistake. Not of the file.
+	Growing bool `yaml:"-"`
 }
 
 // Model is one served model and the engines that hold it.
 type Model struct {
 	// Name is what clients put into the field "model".
 	Name string `yaml:"name"`
-	// Connector is vllm-nixl-push, vllm-nixl-pull, kvplane or none. Default none.
+	// Connector is vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none. Default none.
 	Connector string `yaml:"connector"`
+	// InFlight is how many requests may be with the model's engines at once; others wait. Default limits.in_flight for each
+	// decode engine that takes requests.
+	InFlight int `yaml:"in_flight"`
 	// Prefill and Decode are the engines of either stage; for every connector but none.
 	Prefill []Engine `yaml:"prefill"`
 	Decode  []Engine `yaml:"decode"`
 	// Engines are the aggregated engines of connector none.
 	Engines []Engine `yaml:"engines"`
+	// PrefillFrom, DecodeFrom and EnginesFrom name a source of more engines, beside each list or instead of it.
+	PrefillFrom Source `yaml:"prefill_from"`
+	DecodeFrom  Source `yaml:"decode_from"`
+	EnginesFrom Source `yaml:"engines_from"`
 }
 
 // Engine is one serving instance.
@@ -59,6 +82,22 @@ type Engine struct {
 	SideChannel string `yaml:"side_channel"`
 	// KeyFile is a file with the credential that the engine wants as a bearer token. Default: none is sent.
 	KeyFile string `yaml:"key_file"`
+	// Drain has the engine finish what it has and take no more requests. Default false.
+	Drain bool `yaml:"drain"`
+	// BootstrapPort is the port of a prefill engine's bootstrap server, on the host of its URL; connector sglang only. Default
+	// 8998.
+	BootstrapPort int `yaml:"bootstrap_port"`
+	// PlainRequestIDs says that the engine runs with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1, so that it calls requests inside
+	// exactly as it is told to; connectors vllm-nixl-push and vllm-nixl-pull only. Without it what such an engine holds for
+	// requests that have ended cannot always be named, and so not be given back. Default false.
+	PlainRequestIDs bool `yaml:"plain_request_ids"`
+	// TensorParallel is how many ranks a decode engine has, which it does not say itself; connectors vllm-nixl-push and
+	// vllm-nixl-pull only. More than there are ends its side channel. Default 1.
+	TensorParallel int `yaml:"tensor_parallel"`
+	// DataParallel is how many data-parallel ranks the engine has behind its URL; connectors vllm-nixl-push, vllm-nixl-pull and none. With more than 1
+	// each is an engine of its own, called <name>.dp<rank>, which is addressed by a header and chosen by the policy like any
+	// other; side_channel is that of rank 0, and each rank's is on the port behind. Default: the engine itself chooses.
+	DataParallel int `yaml:"data_parallel"`
 }
 
 // Timeouts are the router's waits. Zero means the default.
@@ -69,27 +108,44 @@ type Timeouts struct {
 	Write    time.Duration `yaml:"write"`    // one write to a client; default 30s
 	Request  time.Duration `yaml:"request"`  // arrival to first token of a stream, all attempts together; default 120s
 	Answer   time.Duration `yaml:"answer"`   // arrival to an answer that is not streamed, all attempts together; default 600s
+	Queue    time.Duration `yaml:"queue"`    // a request's wait for a place with the engines; default 10s
 	Prefill  time.Duration `yaml:"prefill"`  // one prefill leg; default 60s
 	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token, or to the KV if it is not streamed and the engines tell; default 10s
 	Stream   time.Duration `yaml:"stream"`   // two events of one answer; default 120s
 	Pair     time.Duration `yaml:"pair"`     // a request parked for a pair's handshake; default 30s
 	Probe    time.Duration `yaml:"probe"`    // one handshake or probe, off the request path; default 60s
 	Ending   time.Duration `yaml:"ending"`   // a leg that runs on after its request has ended; default 60s
-	Drain    time.Duration `yaml:"drain"`    // requests in flight at shutdown; default 30s
-	Health   time.Duration `yaml:"health"`   // between two health checks of an engine; default 2s
+	// KeepAlive is how long a stream is silent at most: then a comment is sent, which clients skip. 0 sends none; default 15s.
+	KeepAlive *time.Duration `yaml:"keep_alive"`
+	Drain     time.Duration  `yaml:"drain"`  // requests in flight at shutdown; default 30s
+	Stored    time.Duration  `yaml:"stored"` // which engine holds a stored response is remembered for so long; default 24h
+	// Unready is from SIGTERM until the clients' listener closes: /ready says 503 at once, and whoever reads it may take this
+	// time to send nothing more. Where nobody has ever asked for /ready it is none. Default 5s.
+	Unready time.Duration `yaml:"unready"`
+	Health  time.Duration `yaml:"health"` // between two health checks of an engine; default 2s
 	// SideChannel is between two looks at a stock engine's side channel, and the time of each; default 5s.
 	SideChannel time.Duration `yaml:"side_channel"`
 }
 
 // Limits are the router's bounds. Zero means the default.
 type Limits struct {
-	Body       int `yaml:"body"`        // bytes of a request body; default 32 MiB
-	Answer     int `yaml:"answer"`      // bytes of an answer that is not streamed; default 64 MiB
-	Event      int `yaml:"event"`       // bytes of one server-sent event; default 4 MiB
-	Attempts   int `yaml:"attempts"`    // dispatches of one request; default 3
+	Body     int `yaml:"body"`     // bytes of a request body; default 32 MiB
+	Answer   int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB
+	Event    int `yaml:"event"`    // bytes of one server-sent event; default 4 MiB
+	Attempts int `yaml:"attempts"` // dispatches of one request; default 3
+	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests, unless
+	// the model says how many; default 1024, which is more than an engine runs at a time.
+	InFlight int `yaml:"in_flight"`
+	// Queue is how many requests of a model may wait for a place with its engines; default 1024.
+	Queue int `yaml:"queue"`
+	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds; default 20.
+	RetryPercent int `yaml:"retry_percent"`
+	// RetryFloor is how many may be in any case; default 3.
+	RetryFloor int `yaml:"retry_floor"`
 	Failures   int `yaml:"failures"`    // connect failures in a row that make an engine unusable; default 2
 	N          int `yaml:"n"`           // choices of one request; default 16
 	Prompts    int `yaml:"prompts"`     // prompts in one body; default 64
+	Fan        int `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16
 	Stop       int `yaml:"stop"`        // stop strings; default 4
 	Logprobs   int `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
 	Recent     int `yaml:"recent"`      // finished requests kept for /requests; default 256
@@ -115,6 +171,7 @@ func (c Config) withDefaults() Config {
 			*t = v
 		}
 	}
+	c.Health = c.Health.withDefaults()
 	t, l := &c.Timeouts, &c.Limits
 	d(&t.Connect, 2*time.Second)
 	d(&t.Read, 30*time.Second)
@@ -122,6 +179,7 @@ func (c Config) withDefaults() Config {
 	d(&t.Write, 30*time.Second)
 	d(&t.Request, 120*time.Second)
 	d(&t.Answer, 600*time.Second)
+	d(&t.Queue, 10*time.Second)
 	d(&t.Prefill, 60*time.Second)
 	d(&t.Transfer, 10*time.Second)
 	d(&t.Stream, 120*time.Second)
@@ -129,15 +187,26 @@ func (c Config) withDefaults() Config {
 	d(&t.Probe, 60*time.Second)
 	d(&t.Ending, 60*time.Second)
 	d(&t.Drain, 30*time.Second)
+	if t.KeepAlive == nil {
+		every := 15 * time.Second
+		t.KeepAlive = &every
+	}
+	d(&t.Stored, 24*time.Hour)
+	d(&t.Unready, 5*time.Second)
 	d(&t.Health, 2*time.Second)
 	d(&t.SideChannel, 5*time.Second)
 	n(&l.Body, 32<<20)
 	n(&l.Answer, 64<<20)
 	n(&l.Event, 4<<20)
 	n(&l.Attempts, 3)
+	n(&l.InFlight, 1024)
+	n(&l.Queue, 1024)
+	n(&l.RetryPercent, 20)
+	n(&l.RetryFloor, 3)
 	n(&l.Failures, 2)
 	n(&l.N, 16)
 	n(&l.Prompts, 64)
+	n(&l.Fan, 16)
 	n(&l.Stop, 4)
 	n(&l.Logprobs, 20)
 	n(&l.Recent, 256)
@@ -176,40 +245,55 @@ func (c Config) Validate() error {
 			v.add(key+".name", fmt.Sprintf("is %q again", m.Name), "a name of its own")
 		}
 		names[m.Name] = true
-		m.validate(key, engines, &v)
+		if m.InFlight < 0 {
+			v.add(key+".in_flight", fmt.Sprintf("is %d", m.InFlight), "more than 0")
+		}
+		m.validate(key, c.Growing, engines, &v)
+	}
+	for tenant, p := range c.Priorities {
+		if p < -maxPriority || p > maxPriority {
+			v.add("priorities."+tenant, fmt.Sprintf("is %d", p), "-100 to 100")
+		}
 	}
 	c.Timeouts.validate(&v)
+	c.Media.validate(&v)
+	if c.PrefixCacheSecretFile != "" && !c.IsolatePrefixCache {
+		v.add("prefix_cache_secret_file", "is set", "isolate_prefix_cache to be true as well")
+	}
 	c.Limits.validate(&v)
+	c.Health.validate(&v)
 	return errors.Join(v...)
 }
 
-// validate checks one model. engines maps the name of each engine seen to where it was.
-func (m Model) validate(key string, engines map[string]string, v *faults) {
+// validate checks one model. growing allows lists without engines; engines maps the name of each engine seen to where it was.
+func (m Model) validate(key string, growing bool, engines map[string]string, v *faults) {
 	switch m.Connector {
-	case ConnectorPush, ConnectorPull, ConnectorKVPlane:
-		if len(m.Prefill) == 0 {
+	case ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang:
+		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !growing {
 			v.add(key+".prefill", "is empty", "at least one engine for connector "+m.Connector)
 		}
-		if len(m.Decode) == 0 {
+		if len(m.Decode) == 0 && !m.DecodeFrom.On() && !growing {
 			v.add(key+".decode", "is empty", "at least one engine for connector "+m.Connector)
 		}
-		if len(m.Engines) != 0 {
+		if len(m.Engines) != 0 || m.EnginesFrom.On() {
 			v.add(key+".engines", "is set", "prefill and decode for connector "+m.Connector)
 		}
 	case ConnectorNone:
-		if len(m.Engines) == 0 {
+		if len(m.Engines) == 0 && !m.EnginesFrom.On() && !growing {
 			v.add(key+".engines", "is empty", "at least one engine for connector none")
 		}
-		if len(m.Prefill)+len(m.Decode) != 0 {
+		if len(m.Prefill)+len(m.Decode) != 0 || m.PrefillFrom.On() || m.DecodeFrom.On() {
 			v.add(key+".prefill", "or decode is set", "engines for connector none")
 		}
 	default:
-		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), "vllm-nixl-push, vllm-nixl-pull, kvplane or none")
+		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), "vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none")
 	}
 	for _, list := range []struct {
 		key     string
 		engines []Engine
-	}{{"prefill", m.Prefill}, {"decode", m.Decode}, {"engines", m.Engines}} {
+		from    Source
+	}{{"prefill", m.Prefill, m.PrefillFrom}, {"decode", m.Decode, m.DecodeFrom}, {"engines", m.Engines, m.EnginesFrom}} {
+		list.from.validate(key+"."+list.key+"_from", m.Connector, v)
 		for i, e := range list.engines {
 			at := fmt.Sprintf("%s.%s[%d]", key, list.key, i)
 			if e.Name == "" {
@@ -227,6 +311,9 @@ func (m Model) validate(key string, engines map[string]string, v *faults) {
 				v.add(at+".control", "is set", "no control routes for connector "+m.Connector)
 			}
 			v.sideChannel(at+".side_channel", e.SideChannel, m.Connector)
+			e.validateRanks(at, m.Connector, engines, v)
+			e.validateBootstrap(at, m.Connector, list.key == "prefill", v)
+			e.validateStock(at, m.Connector, v)
 		}
 	}
 }
@@ -237,9 +324,10 @@ func (t Timeouts) validate(v *faults) {
 		d   time.Duration
 	}{
 		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"answer", t.Answer},
-		{"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
-		{"ending", t.Ending}, {"drain", t.Drain}, {"health", t.Health},
+		{"queue", t.Queue}, {"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
+		{"ending", t.Ending}, {"drain", t.Drain}, {"stored", t.Stored}, {"unready", t.Unready}, {"health", t.Health},
 		{"side_channel", t.SideChannel},
+		{"keep_alive", *t.KeepAlive},
 	} {
 		if f.d < 0 {
 			v.add("timeouts."+f.key, "is "+f.d.String(), "more than 0")
@@ -253,7 +341,8 @@ func (l Limits) validate(v *faults) {
 		n   int
 	}{
 		{"body", l.Body}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
-		{"n", l.N}, {"prompts", l.Prompts}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
+		{"in_flight", l.InFlight}, {"queue", l.Queue}, {"retry_percent", l.RetryPercent}, {"retry_floor", l.RetryFloor},
+		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
 		{"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
 	} {

@@ -20,7 +20,7 @@ func TestConfigMistakes(t *testing.T) {
 			"models[0].name is empty; want the name clients ask for",
 			"models[0].engines is empty; want at least one engine for connector none"}},
 		{"connector", Config{Models: []Model{{Name: "m", Connector: "magic"}}}, []string{
-			`models[0].connector is "magic"; want vllm-nixl-push, vllm-nixl-pull, kvplane or none`}},
+			`models[0].connector is "magic"; want vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none`}},
 		{"one role", Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Decode: []Engine{ok}}}}, []string{
 			"models[0].prefill is empty; want at least one engine for connector vllm-nixl-push"}},
 		{"names twice", Config{Models: []Model{{Name: "m", Engines: []Engine{ok, ok}}, {Name: "m", Engines: []Engine{ok}}}}, []string{

@@ -6,6 +6,8 @@ type connector interface {
 	name() string
 	// mode says how the legs of a split request follow each other.
 	mode() mode
+	// lingers says that a split request whose client has left leaves KV behind if its legs are ended before decode's first token.
+	lingers() bool
 	// end appends what ends both legs of an attempt, in order.
 	end(e ending, out []action) []action
 	// prefillParams and decodeParams append the kv_transfer_params of either leg.
@@ -28,6 +30,8 @@ func connectorNamed(name string) connector {
 		return push{}
 	case ConnectorPull:
 		return pull{}
+	case ConnectorSGLang:
+		return sglang{}
 	case ConnectorKVPlane:
 		return plane{}
 	}
@@ -37,8 +41,9 @@ func connectorNamed(name string) connector {
 // none serves every request with one engine.
 type none struct{}
 
-func (none) name() string { return ConnectorNone }
-func (none) mode() mode   { return alone }
+func (none) name() string  { return ConnectorNone }
+func (none) mode() mode    { return alone }
+func (none) lingers() bool { return false }
 
 func (none) end(e ending, out []action) []action {
 	if e.decode.open() {

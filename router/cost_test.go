@@ -143,7 +143,7 @@ var costs = []struct {
 	stream    bool
 	allocs    float64 // per two-leg request, with its log line
 }{
-	{"pull", ConnectorPull, false, 26},
+	{"pull", ConnectorPull, false, 28},
 	{"pull stream", ConnectorPull, true, 31},
 	{"push", ConnectorPush, false, 30},
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,12 +18,15 @@ type couple struct {
 	prefill, decode *engine
 	judged          atomic.Pointer[judgement] // nil until both have published records
 	wanted          demand                    // requests that chose the two
+	broken          atomic.Bool               // transfers failed in a row; the two are not paired until a handshake succeeds
+	opened          atomic.Uint64             // how often that was so
 
 	mu       sync.Mutex
 	pair     metadata.Pair // the runs that the rest is about
 	failures int           // handshakes that failed in a row
 	err      error         // of the last one
 	next     time.Time     // when the background tries again, if there were failures
+	circuit  breaker       // of transfers; a handshake is its probe
 }
 
 // judgement says whether two engines that publish records can be paired.
@@ -61,7 +65,7 @@ func (c *couple) begun(pair metadata.Pair) {
 
 // ended notes how a handshake ended, and returns the pause before the next if it failed. What an earlier run still
 // has to say changes nothing.
-func (c *couple) ended(pair metadata.Pair, err error, now time.Time) time.Duration {
+func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules breakerRules) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pair != pair {
@@ -69,8 +73,11 @@ func (c *couple) ended(pair metadata.Pair, err error, now time.Time) time.Durati
 	}
 	if c.err = err; err == nil {
 		c.failures = 0
+		c.circuit.shut(now)
+		c.broken.Store(false)
 		return 0
 	}
+	c.circuit.again(now, rules, rand.Float64())
 	pause := handshakeLongest
 	if c.failures < 8 {
 		pause = min(pause, handshakePause<<c.failures)
@@ -84,6 +91,9 @@ func (c *couple) ended(pair metadata.Pair, err error, now time.Time) time.Durati
 func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.circuit.opened { // its next handshake is the probe
+		return c.circuit.until.Sub(now)
+	}
 	if c.pair != pair || c.failures == 0 {
 		return 0
 	}
@@ -94,7 +104,37 @@ func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
 func (c *couple) forgive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures, c.err = 0, nil
+	c.failures, c.err, c.circuit = 0, nil, breaker{}
+	c.broken.Store(false)
+}
+
+// transferred notes how a transfer between the two has ended. It reports whether they are not paired any more by it, and
+// for how long.
+func (c *couple) transferred(good bool, now time.Time, rules breakerRules) (time.Duration, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if good {
+		if !c.circuit.opened {
+			c.circuit.ok(signAnswer, now)
+		}
+		return 0, false
+	}
+	if c.circuit.opened || !c.circuit.fail(signAnswer, now, rules, rand.Float64()) {
+		return 0, false
+	}
+	c.broken.Store(true)
+	c.opened.Add(1)
+	return c.circuit.until.Sub(now), true
+}
+
+// circuitAt returns the state of its circuit.
+func (c *couple) circuitAt(now time.Time) circuit {
+	if !c.broken.Load() {
+		return circuitClosed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.circuit.at(now)
 }
 
 // last returns the error of the last handshake of these runs.

@@ -22,25 +22,25 @@ func TestCoupleBacksOff(t *testing.T) {
 			t.Fatalf("failure %d: %v to wait before", i, got)
 		}
 		c.begun(run(1))
-		pause := c.ended(run(1), broken, now)
+		pause := c.ended(run(1), broken, now, breakerRules{})
 		if want *= time.Millisecond; pause != want || c.wait(run(1), now) != want || !errors.Is(c.last(run(1)), broken) {
 			t.Errorf("failure %d: pause %v; want %v", i, pause, want)
 		}
 		now = now.Add(pause)
 	}
 	c.begun(run(2)) // started anew: at once
-	if pause := c.ended(run(1), broken, now); pause != 0 || c.wait(run(2), now) != 0 || c.last(run(2)) != nil {
+	if pause := c.ended(run(1), broken, now, breakerRules{}); pause != 0 || c.wait(run(2), now) != 0 || c.last(run(2)) != nil {
 		t.Errorf("what the old run says counts: pause %v", pause)
 	}
-	if pause := c.ended(run(2), broken, now); pause != handshakePause {
+	if pause := c.ended(run(2), broken, now, breakerRules{}); pause != handshakePause {
 		t.Errorf("first pause of the new run is %v", pause)
 	}
 	c.forgive()
 	if c.wait(run(2), now) != 0 {
 		t.Error("not forgiven")
 	}
-	c.ended(run(2), broken, now)
-	if c.ended(run(2), nil, now); c.wait(run(2), now) != 0 || c.last(run(2)) != nil {
+	c.ended(run(2), broken, now, breakerRules{})
+	if c.ended(run(2), nil, now, breakerRules{}); c.wait(run(2), now) != 0 || c.last(run(2)) != nil {
 		t.Error("a success is not the end of failures")
 	}
 }
@@ -58,7 +58,7 @@ func TestJudgedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := r.fleet.couples[0]
+	c := r.now().fleet.couples[0]
 	for _, row := range []struct {
 		digest string
 		fits   bool

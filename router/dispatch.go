@@ -23,15 +23,22 @@ func newDispatch(conn connector, attempts int) dispatch {
 func (d *dispatch) Step(e event, out []action) []action {
 	switch e.kind {
 	case evClientLeft, evClientSlow:
-		if d.state == stDone {
+		switch {
+		case d.state == stDone, d.state == stLingering:
 			return d.drop(out)
+		case d.state == stAwaiting && d.mode != alone && d.conn.lingers():
+			d.state = stLingering
+			return append(out, action{do: doLinger}, action{do: doDone, why: e.why, outcome: outLeft})
 		}
 		return d.finish(out, action{do: doNothing, why: e.why}, outLeft)
 	case evDeadline, evShutdown, evPanic:
-		if d.state == stDone {
+		switch d.state {
+		case stDone:
 			return d.drop(out)
-		}
-		if d.state == stRelaying {
+		case stLingering:
+			d.state = stDone
+			return d.end(out)
+		case stRelaying:
 			return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
 		}
 		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
@@ -44,12 +51,19 @@ func (d *dispatch) Step(e event, out []action) []action {
 		}
 	case stPlanning:
 		return d.planned(e, out)
+	case stWaiting:
+		if e.kind == evWaited {
+			d.state = stPlanning
+			return append(out, action{do: doPlan})
+		}
 	case stPairing:
 		return d.paired(e, out)
 	case stAwaiting:
 		return d.awaited(e, out)
 	case stRelaying:
 		return d.relayed(e, out)
+	case stLingering:
+		return d.lingered(e, out)
 	}
 	return d.drop(out)
 }
@@ -68,6 +82,11 @@ func (d *dispatch) planned(e event, out []action) []action {
 		d.state = stAwaiting
 		d.decode = legAsked
 		return append(out, action{do: doAskDecode})
+	case evPlannedLater:
+		if d.attempt > 1 {
+			d.state = stWaiting
+			return append(out, action{do: doWait})
+		}
 	case evPlannedNone:
 		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
 	}
@@ -127,12 +146,17 @@ func (d *dispatch) awaited(e event, out []action) []action {
 	return d.drop(out)
 }
 
-// relayed handles the time after the gate. Nothing is retried: the client has part of an answer.
+// relayed handles the time after the gate. Nothing is retried: the client has part of an answer. Another engine may only go on
+// with it.
 func (d *dispatch) relayed(e event, out []action) []action {
 	switch {
 	case e.kind == evStreamWhole:
 		d.decode = legWhole
 		return d.finish(out, action{do: doNothing}, outCompleted)
+	case e.kind == evStreamLost:
+		out = d.end(out)
+		d.mode, d.prefill, d.decode = alone, legIdle, legAnswered
+		return append(out, action{do: doContinue, why: e.why})
 	case e.kind == evStreamCut:
 		return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
 	case e.kind.ofPrefill() && d.prefill == legAsked:
@@ -141,6 +165,24 @@ func (d *dispatch) relayed(e event, out []action) []action {
 		return out
 	}
 	return d.drop(out)
+}
+
+// lingered handles the time behind the outcome in which nobody waits for the legs. They end as soon as decode has tokens, or
+// one of them has failed.
+func (d *dispatch) lingered(e event, out []action) []action {
+	switch {
+	case e.kind.ofPrefill() && d.prefill == legAsked:
+		d.prefill = e.kind.leaves()
+		if e.kind == evPrefillUsable && d.decode == legAsked {
+			return append(out, action{do: doExpectDecode})
+		}
+	case e.kind.ofDecode() && d.decode == legAsked:
+		d.decode = e.kind.leaves()
+	default:
+		return d.drop(out)
+	}
+	d.state = stDone
+	return d.end(out)
 }
 
 // retry ends the legs of this attempt and plans another, or fails the request if there were enough.

@@ -117,6 +117,7 @@ type book struct {
 	outcomes int
 	attempts int
 	asked    bool // decode was asked in this attempt
+	lingers  bool // the legs were left to themselves
 	trace    []string
 }
 
@@ -143,6 +144,8 @@ func (b *book) did(a action) {
 		if b.prefill != 0 || b.decode != 0 {
 			b.fail("attempt %d begins with %d prefill and %d decode legs open", b.attempts, b.prefill, b.decode)
 		}
+	case doWait:
+		b.attempts-- // the plan that waits is none yet
 	case doAskBoth:
 		b.prefill++
 		b.decode++
@@ -154,10 +157,14 @@ func (b *book) did(a action) {
 			b.fail("decode asked twice in one attempt")
 		}
 		b.asked = true
+	case doContinue:
+		b.decode++ // another one, which goes on
 	case doClosePrefill, doFinishPrefill:
 		b.prefill--
-	case doCloseDecode, doFinishDecode:
+	case doCloseDecode:
 		b.decode--
+	case doLinger:
+		b.lingers = true
 	case doSendStream, doSendWhole:
 		b.gates++
 	case doSendError, doSendPrefill, doSendDecode:
@@ -170,7 +177,7 @@ func (b *book) did(a action) {
 		}
 	case doDone:
 		b.outcomes++
-		if b.prefill != 0 || b.decode != 0 {
+		if (b.prefill != 0 || b.decode != 0) && !b.lingers {
 			b.fail("done with %d prefill and %d decode legs open", b.prefill, b.decode)
 		}
 		if a.outcome == outCompleted && b.gates != 1 {
@@ -182,13 +189,13 @@ func (b *book) did(a action) {
 // TestDispatchRandomWalk drives every connector with events that can happen in its state, and some that cannot.
 func TestDispatchRandomWalk(t *testing.T) {
 	reached := map[string]int{}
-	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorNone} {
+	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang, ConnectorNone} {
 		for seed := range uint64(5000) {
 			walk(t, name, seed, reached)
 		}
 	}
 	for _, want := range []string{
-		"finish_prefill", "finish_decode", "repeat_prefill", "drain_decode", "cancel", "strand", "drop", "cut",
+		"finish_prefill", "linger", "repeat_prefill", "drain_decode", "cancel", "strand", "drop", "cut",
 		"completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {
@@ -209,7 +216,7 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			e = likely(rng, &d)
 		}
 		// An event of a leg happens only while the leg is open: the exchange drops what belongs to no attempt.
-		if e.kind.ofPrefill() && b.prefill == 0 || (e.kind.ofDecode() || e.kind == evStreamWhole || e.kind == evStreamCut) && b.decode == 0 {
+		if e.kind.ofPrefill() && b.prefill == 0 || (e.kind.ofDecode() || e.kind == evStreamWhole || e.kind == evStreamCut || e.kind == evStreamLost) && b.decode == 0 {
 			continue
 		}
 		b.trace = append(b.trace, d.state.String()+" "+e.kind.String())
@@ -234,6 +241,9 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			b.did(a)
 		}
 	}
+	if b.prefill != 0 || b.decode != 0 {
+		b.fail("at the end %d prefill and %d decode legs are open", b.prefill, b.decode)
+	}
 	if b.outcomes != 1 {
 		b.fail("%d outcomes", b.outcomes)
 	}
@@ -253,26 +263,32 @@ func likely(rng *rand.Rand, d *dispatch) event {
 		return pick(evStart)
 	case stPlanning:
 		if d.conn.mode() == alone {
-			return pick(evPlannedAlone)
+			return pick(evPlannedAlone, evPlannedLater)
 		}
-		return pick(evPlannedPair, evPlannedPair, evPlannedAlone)
+		return pick(evPlannedPair, evPlannedPair, evPlannedAlone, evPlannedLater)
+	case stWaiting:
+		return pick(evWaited, evWaited, evClientLeft)
 	case stPairing:
 		return pick(evPaired)
 	case stAwaiting:
 		k := evPrefillUsable + kind(rng.IntN(int(evDecodeLate-evPrefillUsable)+1))
 		return pick(k, evPrefillUsable, evDecodeFirst)
+	case stLingering:
+		k := evPrefillUsable + kind(rng.IntN(int(evDecodeLate-evPrefillUsable)+1))
+		return pick(k, evPrefillUsable, evDecodeFirst)
 	case stRelaying:
-		return pick(evStreamWhole, evStreamCut, evPrefillUsable, evPrefillLost)
+		return pick(evStreamWhole, evStreamCut, evStreamLost, evPrefillUsable, evPrefillLost)
 	}
 	return pick(evClientLeft)
 }
 
 // TestDispatchEveryStateEnds proves that client, deadline, shutdown and panic end a request in every state.
 func TestDispatchEveryStateEnds(t *testing.T) {
-	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorNone} {
+	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang, ConnectorNone} {
 		ways := map[state][]kind{
 			stNew:      {},
 			stPlanning: {evStart},
+			stWaiting:  {evStart, evPlannedAlone, evDecodeRefused, evPlannedLater},
 			stPairing:  {evStart, evPlannedPair},
 			stAwaiting: {evStart, evPlannedPair, evPaired},
 			stRelaying: {evStart, evPlannedAlone, evDecodeFirst},
@@ -291,6 +307,9 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 					t.Fatalf("%s: %v leads to %s; want %s", name, way, d.state, st)
 				}
 				out := d.Step(event{kind: end}, nil)
+				if d.state == stLingering {
+					d.Step(event{kind: evDeadline}, nil)
+				}
 				if d.state != stDone || out[len(out)-1].do != doDone {
 					t.Errorf("%s: %s in state %s leaves %s", name, end, st, d.state)
 				}

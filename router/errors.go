@@ -203,6 +203,12 @@ func errNoEngine(reason, model string) *httpError {
 		Msg: fmt.Sprintf("No engine is available for the model `%s`.", clip(model, 256)), RetryAfter: time.Second}
 }
 
+// errRetryBudget answers a request that failed for that reason, while too many others are tried again already.
+func errRetryBudget(last reason) *httpError {
+	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: whyRetryBudget.String(), NoRetry: true,
+		Msg: fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", last)}
+}
+
 func errDraining() *httpError {
 	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonDraining,
 		Msg: "The server is shutting down.", RetryAfter: time.Second, Close: true}

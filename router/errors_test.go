@@ -41,7 +41,7 @@ func TestErrorJSON(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			event := tt.err.appendFrame(nil)
-			if got := kindOf(event); got != eventError {
+			if got := shapeCompletions.kindOf(event); got != eventError {
 				t.Errorf("the event is %v", got)
 			}
 			if diff := cmp.Diff("data: "+tt.want+"\n\n", string(event)); diff != "" {

@@ -3,43 +3,42 @@ package router
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
 	"time"
 
-	"pdrouter/metadata"
 	"pdrouter/policies"
 )
 
 // exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
-// actions into I/O. All of it runs on the goroutine that serves the client's connection, but for a prefill leg
-// that is out together with decode's, which has one of its own.
+// actions into I/O. All of it runs on the goroutine that serves the client's connection, but that each leg has one of its own
+// until its answer begins: so nobody waits for a leg whose end would come too late.
 type exchange struct {
-	r           *Router
-	m           *model
-	b           *body
-	path        string // of the engine's route; the route table's, never the client's bytes
-	lease       Lease  // of the caller's limits; nil if there are none
-	traceparent string
-	reply       reply
-	sum         Summary
+	legs
+	lease  Lease  // of the caller's limits; nil if there are none
+	place  *gate  // that it has a place of, until its end
+	tenant string // whose the response is, if an engine keeps it
+	kept   string // what was put about that, as long as others may not know
+	reply  reply
+	fan    *fan // whose branch it is; nil if it is a request of its own
+	sum    Summary
 
-	d     dispatch
-	acts  []action
-	queue []event // of the owner's own making, oldest first
-	not   tried
-	stale mail     // what came of the owner's own leg while mail was waiting
-	held  bool     // stale is set
-	told  *attempt // whose prefill leg has answered, to the owner's knowledge
+	d        dispatch
+	acts     []action
+	queue    []event       // of the owner's own making, oldest first
+	rests    int           // how often it went back to engines that had failed it
+	pause    time.Duration // before engines are chosen again; 0 if it need not wait
+	due      time.Time     // the deadline of what comes before the gate
+	noOnward string        // why there is none, though the policy wants it
+	onward   *onward       // what another engine would need to go on with the stream; nil if none may
+	last     reason        // of the last attempt that failed
 
 	counted bool // the engine has counted the tokens of the answer
 	pieces  int  // events with data that were relayed, a token each or more
 
-	choice      policies.Choice
-	prefillRoom [4]policies.Engine
-	decodeRoom  [4]policies.Engine
+	choice policies.Choice
+	look   look
 
 	timer *time.Timer
 	watch goneWatch
@@ -47,12 +46,11 @@ type exchange struct {
 	prev, next *exchange // in the router's live list
 
 	mu        sync.Mutex
-	cur       *attempt // written by the owner alone, which reads it without mu
-	mails     []mail   // none of them of an attempt before cur
-	interrupt *leash   // of what the owner is blocked on; nil if it is not
-	patient   bool     // the decode leg must reach its first token, whether the client waits or not
-	gated     bool     // decode's answer is on its way to the client
-	over      bool     // there is an outcome
+	cur       *attempt   // written by the owner alone, which reads it without mu
+	mails     []mail     // none of them of an attempt before cur
+	interrupt *leash     // of what the owner is blocked on; nil if it is not
+	heir      *afterlife // has cur from now on; nil if nobody has
+	over      bool       // there is an outcome
 	wake      chan struct{}
 
 	mailRoom  [4]mail
@@ -72,23 +70,37 @@ type reply struct {
 	err    *httpError // an error of the router's own
 	status int        // else: an engine's
 	ctype  string
+	meta   string // what the engine says of a body of bytes
 	body   []byte
 	stream *stream // else: a stream
 }
 
-// newExchange admits a request that has arrived at the given time.
-func (r *Router) newExchange(m *model, b *body, path string, arrived time.Time) *exchange {
-	x := &exchange{r: r, m: m, b: b, path: path, d: newDispatch(m.conn, r.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
+// newExchange begins to serve a request that was admitted.
+func (r *Router) newExchange(q *admitted) *exchange {
+	s, m, b, arrived := q.s, q.m, q.b, q.arrived
+	x := &exchange{d: newDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
+	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), traceparent: q.trace}
+	x.place, q.place = q.place, nil
+	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
-	x.sum = Summary{Model: m.name, Route: path, Stream: b.stream, Removed: b.removed, Arrived: arrived}
-	x.sum.Phases.Admit = time.Since(arrived)
-	limit := r.cfg.Timeouts.Request
-	if !b.stream { // its first token comes with its last
-		limit = r.cfg.Timeouts.Answer
+	x.sum = Summary{
+		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.stream, Removed: b.removed, Arrived: arrived,
 	}
-	x.timer = time.AfterFunc(limit-x.sum.Phases.Admit, func() {
+	x.sum.Phases.Admit = time.Since(arrived)
+	limit := s.cfg.Timeouts.Request
+	if !b.stream { // its first token comes with its last
+		limit = s.cfg.Timeouts.Answer
+	}
+	x.due = arrived.Add(limit)
+	m.retries.request(arrived, q.again)
+	if q.queued > 0 {
+		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
+	}
+	x.timer = time.AfterFunc(time.Until(x.due), func() {
 		x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
 	})
+	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
+	x.tenant = q.who.Tenant
 	r.live.add(x)
 	return x
 }
@@ -124,27 +136,23 @@ func (x *exchange) step(e event) {
 	}
 }
 
-// post hands an event to the owner, and takes it out of what it is blocked on unless that may go on.
+// post hands an event to the owner, and takes it out of what it is blocked on unless that is a leg's, which can wait.
 func (x *exchange) post(m mail) {
 	x.mu.Lock()
+	if x.heir != nil && m.a == x.heir.a {
+		x.heir.told <- m.e
+		x.mu.Unlock()
+		return
+	}
 	if x.over || m.a != nil && m.a != x.cur { // what an earlier attempt still says must not end this one
 		x.mu.Unlock()
 		return
 	}
 	x.mails = append(x.mails, m)
 	interrupt := x.interrupt
-	hurry := m.e.kind == evClientLeft && x.patient && !x.b.stream
-	a := x.cur
-	switch {
-	case m.e.kind == evPrefillUsable, m.e.kind.ofPrefill() && x.gated, m.e.kind == evClientLeft && x.patient:
-		interrupt = nil
-	}
 	x.mu.Unlock()
-	if interrupt != nil {
+	if interrupt != nil && m.a == nil {
 		interrupt.cut(errInterrupted)
-	}
-	if hurry {
-		a.hurry()
 	}
 	select {
 	case x.wake <- struct{}{}:
@@ -162,12 +170,32 @@ func (x *exchange) mailLocked() (mail, bool) {
 	return m, true
 }
 
-// took notes that the prefill leg's answer may be read from now.
-func (x *exchange) took(m mail) {
-	if m.e.kind == evPrefillUsable {
-		x.told = m.a
+// took reads what there is behind a leg's event, and returns what that makes of it.
+func (x *exchange) took(m mail) event {
+	switch m.e.kind {
+	case evPrefillUsable:
 		x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
+	case evDecodeFirst, evDecodeWhole:
+		return x.begin(m)
 	}
+	return m.e
+}
+
+// begin takes over decode's answer from its leg.
+func (x *exchange) begin(m mail) event {
+	x.b.stream = m.e.kind == evDecodeFirst // where the request does not tell
+	x.sum.Stream = x.b.stream
+	if s := m.a.stream; s != nil {
+		if m.a.stream = nil; !s.open() {
+			m.a.decode.end()
+			x.r.bad(m.a.decode.engine, signAnswer, m.at)
+			return decodeEvent(vGarbage, true)
+		}
+		x.reply.stream = s
+	}
+	x.sum.Phases.FirstToken = m.at.Sub(x.sum.Arrived)
+	x.remember(m.a)
+	return m.e
 }
 
 // dropOld keeps the events that belong to no attempt.
@@ -176,13 +204,13 @@ func dropOld(mails []mail) []mail {
 }
 
 // block notes how to interrupt the owner, unless there is mail.
-func (x *exchange) block(interrupt *leash, patient bool) bool {
+func (x *exchange) block(interrupt *leash) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.mails) > 0 {
 		return false
 	}
-	x.interrupt, x.patient = interrupt, patient
+	x.interrupt = interrupt
 	return true
 }
 
@@ -190,7 +218,7 @@ func (x *exchange) block(interrupt *leash, patient bool) bool {
 func (x *exchange) unblock() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.interrupt, x.patient = nil, false
+	x.interrupt = nil
 	return len(x.mails) > 0
 }
 
@@ -205,63 +233,46 @@ func (x *exchange) nextEvent() event {
 		x.mu.Lock()
 		m, ok := x.mailLocked()
 		x.mu.Unlock()
-		if ok {
-			x.took(m)
-			return m.e
-		}
-		if x.held {
-			x.held = false
-			x.took(x.stale)
-			return x.stale.e
-		}
-		a := x.cur
-		own := mail{a: a}
-		switch {
+		switch a := x.cur; {
+		case ok:
+			return x.took(m)
+		case x.d.state == stWaiting:
+			x.rest()
 		case a != nil && a.parked:
-			own.e, ok = x.park(a)
-		case a != nil && a.toPrefill != nil:
-			if ok = x.block(&a.prefill.leash, false); ok {
-				req := a.toPrefill
-				a.toPrefill = nil
-				own = x.askPrefill(a, req)
-			}
-		case a != nil && a.toDecode:
-			if ok = x.block(&a.decode.leash, a.split && x.d.mode == inTurn); ok {
-				a.toDecode = false
-				own.e = x.askDecode(a)
-			}
+			x.park(a)
 		default:
 			<-x.wake
-			continue
 		}
-		if !ok {
-			continue
-		}
-		if !x.unblock() {
-			x.took(own)
-			return own.e
-		}
-		x.stale, x.held = own, true
 	}
 }
 
 // plan chooses the engines of the next attempt.
 func (x *exchange) plan() event {
-	choice, fleet := x.choose()
+	retry, waited := x.sum.Attempts > 0, x.pause > 0
+	x.pause = 0
+	if retry && !waited && !x.m.retries.take(time.Now()) {
+		return event{kind: evPlannedNone, why: whyRetryBudget}
+	}
+	choice, fleet := x.choose(x.not)
 	if choice.Decode < 0 && len(x.not) > 0 {
-		// There is nobody else: a decode engine that failed once may serve the second time.
-		x.not = slices.DeleteFunc(x.not, func(e *engine) bool { return slices.Contains(x.m.decode, e) })
-		choice, fleet = x.choose()
+		var e event
+		var late bool
+		if choice, fleet, e, late = x.back(waited); late {
+			return e
+		}
 	}
 	x.sum.Phases.Plan = time.Since(x.sum.Arrived)
 	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
-		if choice.Reason == policies.NoPair {
+		switch choice.Reason {
+		case policies.NoPair:
 			return event{kind: evPlannedNone, why: whyNoPair}
+		case policies.NoPrefill:
+			return event{kind: evPlannedNone, why: whyNoPrefill}
 		}
 		return event{kind: evPlannedNone, why: whyNoEngine}
 	}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.stream}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.mode() == inTurn}
 	a.h.shape = x.b.shape
 	a.h.draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
@@ -278,66 +289,51 @@ func (x *exchange) plan() event {
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
 	if len(x.m.couples) > 0 {
-		x.m.couple(choice.Prefill, choice.Decode).wanted.add(x.sum.Arrived)
+		a.couple = x.m.couple(choice.Prefill, choice.Decode)
+		a.couple.wanted.add(x.sum.Arrived)
 	}
 	return event{kind: evPlannedPair}
 }
 
-// choose asks the planner over a snapshot of the fleet.
-func (x *exchange) choose() (policies.Choice, policies.Fleet) {
-	m := x.m
-	f := policies.Fleet{
-		Prefill: snapshot(x.prefillRoom[:0], m.prefill, x.not),
-		Decode:  snapshot(x.decodeRoom[:0], m.decode, x.not),
-	}
-	q := policies.Request{Model: m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
-	switch m.conn.(type) {
-	case none:
+// choose chooses engines that the request may be given to, but for those.
+func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
+	x.look.now, x.look.not, x.look.anyway = time.Now(), not, false
+	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
+	if _, alone := x.m.conn.(none); alone {
 		q.Unsplittable = policies.Aggregated
-	default:
-		f.Pairable = x.pairable
 	}
-	return x.r.parts.Planner.Choose(q, f, policies.Draw{Turn: m.turn.Add(1), Random: rand.Uint64()}), f
-}
-
-func (x *exchange) pairable(p, d int) bool {
-	c := x.m.couple(p, d)
-	return x.r.agree(c) == nil && (c.prefill.side == nil || !x.r.doubtful(c))
+	c, f := x.look.choose(x.m.insist(q))
+	return x.m.insisted(c), f
 }
 
 // pair readies the attempt's pair, or has the owner park for it.
 func (x *exchange) pair(a *attempt) {
 	switch x.m.conn.(type) {
 	case push:
-		if x.r.pairs.Ready(x.runs(a)) && x.coordinated(a) {
+		if x.r.pairs.Ready(a.runs()) && x.coordinated(a) {
 			x.queue = append(x.queue, event{kind: evPaired})
 			return
 		}
 		a.parked = true
 		return
+	case sglang:
+		a.h.meeting = a.prefill.engine.bootstrap.draw()
 	case plane:
 		var ok bool
 		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			x.queue = append(x.queue, event{kind: evPairFailed, why: whyNoPair})
 			return
 		}
-		a.h.validMS = x.r.cfg.Timeouts.Request.Milliseconds()
-		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.salt))
+		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
+		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.cacheSalt()))
 		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
-		if !x.r.pairs.Ready(x.runs(a)) {
+		if !x.r.pairs.Ready(a.runs()) {
 			a.parked = true
 			return
 		}
 	}
 	x.queue = append(x.queue, event{kind: evPaired})
-}
-
-func (x *exchange) runs(a *attempt) metadata.Pair {
-	if a.prefill.engine.publishes {
-		return metadata.Pair{Prefill: a.h.prefill, Decode: a.h.decode}
-	}
-	return metadata.Pair{Prefill: a.prefill.engine.incarnation(), Decode: a.decode.engine.incarnation()}
 }
 
 func (x *exchange) coordinated(a *attempt) bool {
@@ -348,23 +344,25 @@ func (x *exchange) coordinated(a *attempt) bool {
 	return a.h.coord != nil
 }
 
-// park waits for the pair's handshake. It reports false if there was mail first.
-func (x *exchange) park(a *attempt) (event, bool) {
+// park waits for the pair's handshake, unless there is mail, and posts what came of it.
+func (x *exchange) park(a *attempt) {
 	waiting := new(leash)
 	x.r.held.add(waiting)
 	defer waiting.remove()
-	if !x.block(waiting, false) {
-		return event{}, false
+	if !x.block(waiting) {
+		return
 	}
+	defer x.unblock()
 	a.parked = false
-	timeout, stop := context.WithTimeout(waiting, x.r.cfg.Timeouts.Pair)
+	timeout, stop := context.WithTimeout(waiting, x.s.cfg.Timeouts.Pair)
 	defer stop()
-	err := x.r.pairs.Wait(timeout, x.runs(a))
+	err := x.r.pairs.Wait(timeout, a.runs())
 	if err == nil && x.coordinated(a) {
-		return event{kind: evPaired}, true
+		x.post(mail{a: a, e: event{kind: evPaired}})
+		return
 	}
 	if !errors.Is(err, context.Canceled) {
 		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
 	}
-	return event{kind: evPairFailed, why: whyPairFailed}, true
+	x.post(mail{a: a, e: event{kind: evPairFailed, why: whyPairFailed}})
 }

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
@@ -52,6 +50,7 @@ const (
 	doNewEngine = "new engine id" // prefill was started anew
 
 	doRefuseLate = "503 later"   // behind N milliseconds
+	doErrorLate  = "500 later"   // behind N milliseconds
 	doLateToken  = "late tokens" // N milliseconds before every token but the first
 )
 
@@ -61,6 +60,9 @@ type fakeVLLM struct {
 	c      *cluster
 	srv    *httptest.Server
 	tokens int
+	parrot bool // its tokens begin with the prompt and the seed that it was given
+	plain  bool // it knows requests by the very name that it is given
+	cached int  // tokens, as its streams of completions say; 0: they do not say, and its answers say 4
 
 	events *kvplane.Events // connector kvplane
 
@@ -69,6 +71,7 @@ type fakeVLLM struct {
 	faults []fault
 	n      map[string]int // requests by leg
 	open   int            // requests under way
+	most   int            // of them at once, where they are held
 }
 
 func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVLLM {
@@ -134,6 +137,11 @@ type fakeBody struct {
 	MaxTokens int            `json:"max_tokens"`
 	KV        map[string]any `json:"kv_transfer_params"`
 	Options   map[string]any `json:"stream_options"`
+	RequestID string         `json:"request_id"`
+	path      string
+	Prompt    any         `json:"prompt"`
+	Seed      json.Number `json:"seed"`
+	N         int         `json:"n"`
 }
 
 func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
@@ -146,6 +154,7 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), 400)
 		return
 	}
+	b.path = r.URL.Path
 	leg := "alone"
 	if b.KV["do_remote_decode"] == true {
 		leg = "prefill"
@@ -192,6 +201,7 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		f.answer(w, b, f.params(id, x))
 	case "decode":
+		f.taken(w, b)
 		key := id
 		if !f.c.push {
 			key, _ = b.KV["remote_request_id"].(string)
@@ -219,76 +229,8 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		f.generate(w, r, b, x)
 	default:
+		f.taken(w, b)
 		f.generate(w, r, b, x)
-	}
-}
-
-// fails does what needs no request. It reports whether that was all.
-func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
-	switch x.Do {
-	case doRefuse:
-		fakeError(w, 503, "Service Unavailable", "503")
-	case doRefuseLate:
-		if pause(r, fault{Do: doSlow, N: x.N}) {
-			fakeError(w, 503, "Service Unavailable", "503")
-		}
-	case doError:
-		fakeError(w, 500, "InternalServerError", "500")
-	case doTicket:
-		fakeError(w, 403, "PermissionDeniedError", `"ticket"`)
-	case doReject:
-		fakeError(w, 400, "BadRequestError", "400")
-	case doNoKV:
-		fakeError(w, 503, "ServiceUnavailableError", `"transfer_failed"`)
-	case doReset:
-		resetConn(w)
-	case doResetLate:
-		if pause(r, fault{Do: doSlow, N: x.N}) {
-			resetConn(w)
-		}
-	case doDie:
-		_ = f.srv.Listener.Close()
-		resetConn(w)
-	case doHang:
-		<-r.Context().Done()
-	case doGarbage:
-		_, _ = io.WriteString(w, "hello")
-	case doTrail:
-		_, _ = io.WriteString(w, `{"choices":[{"text":"a _transfer_params secret"}]} and more`)
-	case doPage:
-		w.Header().Set("Content-Type", "text/html")
-		_, _ = io.WriteString(w, "<html></html>")
-	default:
-		return false
-	}
-	return true
-}
-
-func fakeError(w http.ResponseWriter, status int, kind, code string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	fmt.Fprintf(w, `{"error":{"message":"as told","type":%q,"param":null,"code":%s}}`, kind, code)
-}
-
-func resetConn(w http.ResponseWriter) {
-	if h, ok := w.(http.Hijacker); ok {
-		if conn, _, err := h.Hijack(); err == nil {
-			_ = conn.(*net.TCPConn).SetLinger(0)
-			_ = conn.Close()
-		}
-	}
-}
-
-// pause reports false if the client left meanwhile.
-func pause(r *http.Request, x fault) bool {
-	if x.Do != doSlow {
-		return true
-	}
-	select {
-	case <-r.Context().Done():
-		return false
-	case <-time.After(time.Duration(x.N) * time.Millisecond):
-		return true
 	}
 }
 
@@ -301,9 +243,13 @@ func (f *fakeVLLM) params(id string, x fault) string {
 	case doPart:
 		return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":%q}`, f.id)
 	}
+	name := id
+	if f.plain {
+		name = "cmpl-" + id + "-0"
+	}
 	return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":%q,`+
 		`"remote_host":"10.1.2.3","remote_port":5601,"tp_size":2,"pp_size":1,"dcp_size":1,"remote_block_ids":[[1,2]],`+
-		`"remote_request_id":%q,"transfer_id":%q}`, f.id, id, id)
+		`"remote_request_id":%q,"transfer_id":%q}`, f.id, name, id)
 }
 
 func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
@@ -312,9 +258,21 @@ func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
 	if b.MaxTokens > 0 {
 		n = min(n, b.MaxTokens)
 	}
+	if s, ok := b.shape(); ok {
+		_, _ = io.WriteString(w, shapedAnswer(s, b, n, extra))
+		return
+	}
 	fmt.Fprintf(w, `{"id":"x","object":"text_completion","model":%q,"choices":[{"index":0,"text":%q,"finish_reason":"stop"}],`+
 		`"usage":{"prompt_tokens":7,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}%s}`,
-		b.Model, tokens(n), n, 4, extra)
+		b.Model, f.says(b)+tokens(n), n, 4, extra)
+}
+
+// says is how its answer begins.
+func (f *fakeVLLM) says(b fakeBody) string {
+	if !f.parrot {
+		return ""
+	}
+	return fmt.Sprintf("%v/%v/%d ", b.Prompt, b.Seed, b.N)
 }
 
 func tokens(n int) string {
@@ -349,8 +307,21 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 		if r.Context().Err() != nil || !pause(r, x) || i > 0 && x.Do == doLateToken && !pause(r, fault{Do: doSlow, N: x.N}) {
 			return
 		}
-		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \"}]}\n\n", i)
+		said := ""
+		if i == 0 {
+			said = f.says(b)
+		}
+		if s, ok := b.shape(); ok {
+			_, _ = io.WriteString(w, shapedToken(s, i))
+			flush()
+			continue
+		}
+		fmt.Fprintf(w, "data: {\"id\":\"%s\",\"choices\":[{\"index\":0,\"text\":\"%stok%d \"}]}\n\n", r.Header.Get("X-Request-Id"), said, i)
 		flush()
+	}
+	if s, ok := b.shape(); ok {
+		shapedEnding(w, s, b, x, n)
+		return
 	}
 	switch x.Do {
 	case doBreak:
@@ -361,8 +332,12 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 	case doErrFrame:
 		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\n")
 	default:
-		fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%d},"+
-			"\"kv_transfer_params\":{\"remote_host\":\"10.9.9.9\"}}\n\n", n)
+		details := ""
+		if f.cached > 0 {
+			details = fmt.Sprintf(`,"prompt_tokens_details":{"cached_tokens":%d}`, f.cached)
+		}
+		fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%d%s},"+
+			"\"kv_transfer_params\":{\"remote_host\":\"10.9.9.9\"}}\n\n", n, details)
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }

@@ -1,22 +1,19 @@
 package router
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
-	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // TestFault53and60Streams breaks decode's stream behind its first event: an error event, then the cut, never a clean end.
 func TestFault53and60Streams(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
 		for _, row := range []struct {
 			name string
 			do   fault
@@ -25,22 +22,17 @@ func TestFault53and60Streams(t *testing.T) {
 			{"60 no terminal event", fault{Do: doNoDone, N: 2}},
 			{"60 error event", fault{Do: doErrFrame, N: 2}},
 		} {
-			t.Run(connector+" "+row.name, func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, nil)
-				g := start(t, s.cfg, Parts{})
-				if connector != ConnectorNone {
-					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
-				}
-				s.d[0].mu.Lock()
-				s.d[0].faults = []fault{row.do}
-				s.d[0].mu.Unlock()
+			t.Run(row.name+", "+connector, func(t *testing.T) {
+				s, g := newServed(t, connector)
+				s.setFaults(map[string][]fault{"decode-0": {row.do}})
+				before := s.c.count("decode-0", "")
 				r := g.post(pathCompletions, streamBody)
 				if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 ||
-					!strings.HasPrefix(r.Body, `data: {"choices":[{"index":0,"text":"tok0 "}]}`) {
+					!strings.Contains(r.Body, `"choices":[{"index":0,"text":"tok0 "}]`) {
 					t.Errorf("status %d, end %v, body %q", r.Status, r.Err, r.Body)
 				}
-				if sum := g.last(1); sum.Outcome != FailedAfter || sum.Attempts != 1 {
-					t.Errorf("summary %+v", sum)
+				if sum := g.last(1); sum.Outcome != FailedAfter || sum.Attempts != 1 || s.c.count("decode-0", "") != before+1 {
+					t.Errorf("decode was asked %d times, summary %+v", s.c.count("decode-0", "")-before, sum)
 				}
 				g.settled()
 				s.noHeld(t)
@@ -70,17 +62,17 @@ func TestFault58ClientLeaves(t *testing.T) {
 			leg        string
 			faults     fault
 		}{
-			{"during prefill", plainBody, "prefill", fault{Leg: "prefill", Do: doSlow, N: 300}},
-			{"during prefill, streamed", streamBody, "prefill", fault{Leg: "prefill", Do: doSlow, N: 300}},
-			{"during decode", plainBody, "decode", fault{Leg: "decode", Do: doSlow, N: 200}},
-			{"during decode, streamed", streamBody, "decode", fault{Leg: "decode", Do: doSlow, N: 200}},
-			{"alone", plainBody, "alone", fault{Leg: "alone", Do: doHang}},
-			{"alone, streamed", streamBody, "alone", fault{Leg: "alone", Do: doSlow, N: 200}},
+			{"58 during prefill", plainBody, "prefill", fault{Leg: "prefill", Do: doSlow, N: 300}},
+			{"58 during prefill, streamed", streamBody, "prefill", fault{Leg: "prefill", Do: doSlow, N: 300}},
+			{"58 during decode", plainBody, "decode", fault{Leg: "decode", Do: doSlow, N: 200}},
+			{"58 during decode, streamed", streamBody, "decode", fault{Leg: "decode", Do: doSlow, N: 200}},
+			{"58 alone", plainBody, "alone", fault{Leg: "alone", Do: doHang}},
+			{"58 alone, streamed", streamBody, "alone", fault{Leg: "alone", Do: doSlow, N: 200}},
 		} {
 			if (connector == ConnectorNone) != (row.leg == "alone") {
 				continue
 			}
-			t.Run(connector+" "+row.name, func(t *testing.T) {
+			t.Run(row.name+" "+connector, func(t *testing.T) {
 				s := newPool(t, connector, 1, 1, nil)
 				g := start(t, s.cfg, Parts{})
 				if connector != ConnectorNone {
@@ -119,7 +111,7 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 	s := newPool(t, ConnectorPush, 1, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	g.warmed()
-	p := g.r.fleet.engine("prefill-0")
+	p := g.r.now().fleet.engine("prefill-0")
 	for i := range 8 {
 		s.setFaults(map[string][]fault{
 			"prefill-0": {{Leg: "prefill", Do: doSlowReply, N: 50 + rng.IntN(100)}},
@@ -147,26 +139,65 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 	s.noHeld(t)
 }
 
-// TestFault09ClientStopsReading has the client of an endless stream read nothing.
+// TestFault09ClientStopsReading has the client of an endless stream read nothing: its write has a deadline, both legs end, and what
+// the engine could say meanwhile is bounded.
 func TestFault09ClientStopsReading(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.d[0].tokens = 50_000_000
-	s.cfg.Timeouts.Write = 300 * time.Millisecond
-	g := start(t, s.cfg, Parts{})
-	conn, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+		t.Run("09 "+connector, func(t *testing.T) {
+			s, parts := newPool(t, connector, 1, 1, nil), Parts{}
+			if connector == ConnectorKVPlane {
+				s, _, parts = newPlane(t, 1, 1)
+			}
+			s.cfg.Timeouts.Write = 300 * time.Millisecond
+			g := start(t, s.cfg, parts)
+			if connector != ConnectorNone {
+				g.warmed()
+			}
+			s.d[0].tokens = 50_000_000
+			conn := dial(t, g.addr)
+			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+			_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
+				fmt.Sprintf("Content-Length: %d", len(streamBody))))
+			sum := g.last(1)
+			if sum.Outcome != ClientLeft || sum.Reason != "slow_client" {
+				t.Errorf("outcome %s, reason %s; want client_left, slow_client", sum.Outcome, sum.Reason)
+			}
+			g.settled()
+			eventually(t, "the engines see the end", func() bool {
+				n := s.d[0].underWay()
+				for _, p := range s.p {
+					n += p.underWay()
+				}
+				return n == 0
+			})
+			s.noHeld(t)
+		})
 	}
-	defer conn.Close()
+}
+
+// TestFault09Buffer counts what an engine can say to a client that reads nothing: what the sockets on the way hold, and little more.
+func TestFault09Buffer(t *testing.T) {
+	said := make(chan int, 1)
+	e := rawEngine(t, func(_ int, conn net.Conn) {
+		_, _ = io.WriteString(conn, rawStreamHead)
+		event, n := rawChunk("data: {\"choices\":[{\"index\":0,\"text\":\""+strings.Repeat("a", 60<<10)+"\"}]}\n\n"), 0
+		for ; n < 512<<20; n += len(event) {
+			if _, err := io.WriteString(conn, event); err != nil {
+				break
+			}
+		}
+		said <- n
+	})
+	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Timeouts: Timeouts{Write: time.Second}}, Parts{})
+	conn := dial(t, g.addr)
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
-		fmt.Sprintf("Content-Length: %d", len(streamBody))))
-	sum := g.last(1)
-	if sum.Outcome != ClientLeft || sum.Reason != "slow_client" {
-		t.Errorf("outcome %s, reason %s; want client_left, slow_client", sum.Outcome, sum.Reason)
+	_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(streamBody))))
+	if sum := g.last(1); sum.Reason != "slow_client" {
+		t.Errorf("summary %+v", sum)
 	}
-	g.settled()
-	eventually(t, "the engine sees the end", func() bool { return s.d[0].underWay() == 0 })
+	if n := <-said; n > 64<<20 {
+		t.Errorf("the engine said %d bytes to a client that reads none", n)
+	}
 }
 
 // TestFault62IdleConnection has the engine close its kept connections between two requests.
@@ -185,92 +216,26 @@ func TestFault62IdleConnection(t *testing.T) {
 	}
 }
 
-// TestFault66Shutdown ends the router with streams under way: those that can finish do, the others are cut with an
-// error event.
-func TestFault66Shutdown(t *testing.T) {
-	for _, row := range []struct {
-		name  string
-		slow  int // milliseconds between two tokens
-		drain time.Duration
-		whole bool
-	}{
-		{"within the drain time", 50, 30 * time.Second, true},
-		{"not within the drain time", 60_000, 200 * time.Millisecond, false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, 1, nil)
-			s.cfg.Timeouts.Drain = row.drain
-			g := start(t, s.cfg, Parts{})
-			ctx, cancel := context.WithTimeout(context.Background(), longEnough)
-			defer cancel()
-			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+pathCompletions, strings.NewReader(streamBody))
-			req.Header.Set("Content-Type", "application/json")
-			s.d[0].faults = []fault{{Do: doLateToken, N: row.slow}}
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			first := make([]byte, 10)
-			if _, err := io.ReadFull(resp.Body, first); err != nil {
-				t.Fatal(err)
-			}
-			stopped := make(chan struct{})
-			go func() { g.stop(); close(stopped) }()
-			eventually(t, "the router is not ready", func() bool { return !g.r.Stats().Ready })
-			rest, err := io.ReadAll(resp.Body)
-			<-stopped
-			body := string(first) + string(rest)
-			if row.whole && (err != nil || !strings.HasSuffix(body, "data: [DONE]\n\n")) {
-				t.Errorf("end %v, body %q", err, body)
-			}
-			if !row.whole && (err == nil || strings.Contains(body, "[DONE]") || !strings.Contains(body, `{"error"`)) {
-				t.Errorf("end %v, body %q", err, body)
-			}
-		})
-	}
-}
-
-// TestFault66ShutdownWaitsForNoSilentConnection has clients that have opened connections and sent nothing.
-func TestFault66ShutdownWaitsForNoSilentConnection(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = time.Hour, time.Hour
-	g := start(t, s.cfg, Parts{})
+// TestFault62OnceOnly has the engine close a kept connection, and every new one too: a leg is sent once more, on a new
+// connection, and then its failure is the attempt's.
+func TestFault62OnceOnly(t *testing.T) {
+	var asked atomic.Int64
+	e := rawEngine(t, func(n int, conn net.Conn) {
+		if asked.Add(1); n == 1 {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 37\r\n\r\n"+`{"choices":[{"index":0,"text":"ok"}]`+"}")
+			return
+		}
+		_ = conn.Close()
+	})
+	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Attempts: 1}}, Parts{})
 	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	conn, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
+	r := g.post(pathCompletions, plainBody)
+	if errorOf(t, r.Body); r.Status != 502 || asked.Load() != 3 {
+		t.Errorf("status %d, asked %d times behind the first; want 502 and 2", r.Status, asked.Load()-1)
 	}
-	defer conn.Close()
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 { // by now the silent one is accepted
-		t.Fatalf("status %d: %s", r.Status, r.Body)
-	}
-	stopped := make(chan struct{})
-	go func() { g.stop(); close(stopped) }()
-	select {
-	case <-stopped:
-	case <-time.After(longEnough):
-		t.Fatal("a connection that brought nothing holds up the end")
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(longEnough))
-	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%d bytes, %v; want the end of the connection", n, err)
-	}
-}
-
-// panicky is a planner that panics.
-type panicky struct{ Planner }
-
-// TestFault68Panic has a part panic: the request fails, the process and the next request live.
-func TestFault68Panic(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Planner: panicky{}})
-	for range 2 {
-		r := g.post(pathCompletions, plainBody)
-		if e := errorOf(t, r.Body); r.Status != 500 || e.Type != typeInternal {
-			t.Errorf("status %d: %s", r.Status, r.Body)
-		}
+	if sum := g.last(2); sum.Attempts != 1 {
+		t.Errorf("%d attempts; want 1", sum.Attempts)
 	}
 }

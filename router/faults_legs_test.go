@@ -26,6 +26,7 @@ func TestFault47to62Legs(t *testing.T) {
 		attempts  int
 		streamed  bool // only: what is wrong shows as no first token
 		want      want
+		transfer  time.Duration
 		stranded  bool // the fake, like the engine it stands for, cannot be freed
 	}{
 		{name: "47 push, P refuses", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
@@ -40,6 +41,36 @@ func TestFault47to62Legs(t *testing.T) {
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReset}}}},
 		{name: "47 pull, the only P refuses: decode alone", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
+		{name: "47 push, nobody listens at P", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}},
+		{name: "47 pull, nobody listens at P", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}},
+		{name: "48 push, P rejects while D waits", connector: ConnectorPush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1}, stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReject}}}},
+		{name: "48 none, D rejects", connector: ConnectorNone, decode: 2, want: want{status: 400, attempts: 1},
+			faults: map[string][]fault{"decode-0": {{Do: doReject}}}},
+		{name: "49 pull, the only P gives no params: decode alone", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBare}}}},
+		{name: "50 push, P hangs", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
+		{name: "52 push, D fails", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(2), stranded: true,
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}}},
+		{name: "52 pull, D always fails", connector: ConnectorPull, prefill: 1, decode: 1, attempts: 2, stranded: true,
+			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doError}}}},
+		{name: "54 push, a long prefill is no fault", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 600}}}},
+		{name: "54 pull, a long prefill is no fault", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
+			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 600}}}},
+		{name: "60 pull, garbage from D", connector: ConnectorPull, prefill: 1, decode: 1, attempts: 1, stranded: true,
+			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
+			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doGarbage}}}},
+		{name: "60 none, a page", connector: ConnectorNone, decode: 1, attempts: 1,
+			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
+			faults: map[string][]fault{"decode-0": {{Do: doPage}}}},
+		{name: "60 none, a stream of nothing", connector: ConnectorNone, decode: 1, attempts: 1, streamed: true,
+			want:   want{status: 502, attempts: 1, retry: true},
+			faults: map[string][]fault{"decode-0": {{Do: doNoDone, N: 0}}}},
 		{name: "48 push, P rejects", connector: ConnectorPush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
 			faults: map[string][]fault{
 				"prefill-0": {{Leg: "prefill", Nth: 1, Do: doReject}}, "decode-0": {{Leg: "decode", Nth: 1, Do: doReject}}}},
@@ -96,14 +127,19 @@ func TestFault47to62Legs(t *testing.T) {
 				s := newPool(t, row.connector, row.prefill, row.decode, nil)
 				s.cfg.Limits.Attempts = row.attempts
 				s.cfg.Timeouts.Prefill = 2 * time.Second
-				s.cfg.Timeouts.Transfer = 2 * time.Second
+				if s.cfg.Timeouts.Transfer = row.transfer; row.transfer == 0 {
+					s.cfg.Timeouts.Transfer = 2 * time.Second
+				}
+				if strings.HasPrefix(row.name, "50 push") {
+					s.cfg.Timeouts.Ending = time.Second // what P holds up behind the answer
+				}
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 				if row.connector != ConnectorNone {
 					eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == row.prefill*row.decode })
 				}
 				g.settled()
 				s.setFaults(row.faults)
-				before := s.c.count("", "")
+				before, prefills := s.c.count("", ""), s.c.count("", "prefill")
 				r := g.post(pathCompletions, body)
 				if r.Status != row.want.status {
 					t.Fatalf("status %d; want %d: %s", r.Status, row.want.status, r.Body)
@@ -125,12 +161,75 @@ func TestFault47to62Legs(t *testing.T) {
 					t.Errorf("%d attempts; want %d", sum.Attempts, row.want.attempts)
 				}
 				g.settled()
+				if row.want.status == 400 && r.Body != rejection {
+					t.Errorf("the engine said %s, and the client was told %s", rejection, r.Body)
+				}
+				if n := s.c.count("", "prefill") - prefills; strings.HasPrefix(row.name, "52 pu") && n < row.want.attempts {
+					t.Errorf("%d prefills for %d attempts", n, row.want.attempts)
+				}
+				eventually(t, "every leg has ended", func() bool {
+					n := 0
+					for _, e := range s.engines() {
+						n += e.underWay()
+					}
+					return n == 0
+				})
 				if !row.stranded {
 					s.noHeld(t)
+				}
+				for _, e := range s.d { // what goes wrong with others is not decode's
+					if state := g.stateOf(e.name).State; row.name[:2] < "51" && state != "up" && state != "unchecked" {
+						t.Errorf("%s is %s", e.name, state)
+					}
 				}
 				checkDispatches(t, s.c.all()[before:])
 			})
 		}
+	}
+}
+
+// rejection is what a fake engine says of a request that it rejects.
+const rejection = `{"error":{"message":"as told","type":"BadRequestError","param":null,"code":400}}`
+
+// TestFault50ClientsDeadline has every prefill engine hang for longer than the request may take: its deadline counts, not theirs.
+func TestFault50ClientsDeadline(t *testing.T) {
+	for _, connector := range []string{ConnectorPush, ConnectorPull} {
+		t.Run("50 "+connector, func(t *testing.T) {
+			s := newPool(t, connector, 2, 1, nil)
+			s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Answer, s.cfg.Timeouts.Request = time.Hour, 500*time.Millisecond, 500*time.Millisecond
+			s.cfg.Timeouts.Ending = 500 * time.Millisecond
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+			g.warmed()
+			hang := []fault{{Leg: "prefill", Do: doHang}}
+			s.setFaults(map[string][]fault{"prefill-0": hang, "prefill-1": hang})
+			for i, body := range []string{plainBody, streamBody} {
+				r := g.post(pathCompletions, body)
+				if errorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" {
+					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+				}
+				if sum := g.last(i + 1); sum.Outcome != FailedBefore || sum.Attempts != 1 {
+					t.Errorf("summary %+v", sum)
+				}
+			}
+			g.settled()
+			eventually(t, "prefill sees the end", func() bool { return s.p[0].underWay()+s.p[1].underWay() == 0 })
+		})
+	}
+}
+
+// TestFault64Refused: where the policy wants prefill and there is none, clients are told when to come back.
+func TestFault64Refused(t *testing.T) {
+	for _, connector := range []string{ConnectorPush, ConnectorPull} {
+		t.Run("64 "+connector, func(t *testing.T) {
+			s := newPool(t, connector, 1, 1, nil)
+			s.p[0].srv.Close()
+			g := start(t, s.cfg, Parts{Planner: refusing(t)})
+			eventually(t, "prefill is down", func() bool { return !g.r.Stats().Ready })
+			r := g.post(pathCompletions, plainBody)
+			if errorOf(t, r.Body); r.Status != 503 || r.Header.Get("Retry-After") == "" || r.Header.Get("X-Pdrouter-Reason") == "" || s.c.count("decode-0", "") != 0 {
+				t.Errorf("status %d, header %v, decode asked %d times: %s", r.Status, r.Header, s.c.count("decode-0", ""), r.Body)
+			}
+		})
 	}
 }
 
@@ -188,7 +287,7 @@ func TestFault44Restarted(t *testing.T) {
 			t.Fatalf("text %q, whole %v", got, whole)
 		}
 	}
-	eventually(t, "the new coordinates are known", func() bool { return g.r.fleet.engines[0].coord.Load() != nil })
+	eventually(t, "the new coordinates are known", func() bool { return g.r.now().fleet.engines[0].coord.Load() != nil })
 	g.settled()
 	last := s.c.all()[s.c.count("", "")-1]
 	for _, q := range s.c.all() {
@@ -240,6 +339,9 @@ func TestFault64PrefillDown(t *testing.T) {
 				r := g.post(pathCompletions, plainBody)
 				if got, whole := text(t, r); got != wholeText || !whole {
 					t.Errorf("text %q, whole %v", got, whole)
+				}
+				if why := r.Header.Get("X-Pdrouter-Reason"); why == "" || why == "split" || r.Header.Get("X-Pdrouter-Prefill") != "" {
+					t.Errorf("it is not told that decode served alone: %v", r.Header)
 				}
 			}
 			s.noHeld(t)

@@ -130,6 +130,7 @@ func startOver(t *testing.T, store metadata.Store, cfg Config, parts Parts) *gat
 // often the news comes there is one more handshake per pair; and no leg names the old run after it.
 func TestFault44PlaneRestarted(t *testing.T) {
 	s, records, parts := newPlane(t, 2, 1)
+	s.cfg.Health.Overload = 1 // a refusal spares nobody here
 	g := start(t, s.cfg, parts)
 	g.warmed()
 	before := len(s.c.all())

@@ -24,7 +24,7 @@ func TestStranded(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 2, nil)
 			s.cfg.Limits.Attempts = 1
-			s.cfg.Timeouts.Answer, s.cfg.Timeouts.Ending = 2*time.Second, time.Second
+			s.cfg.Timeouts.Answer, s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Ending = 2*time.Second, 2*time.Second, time.Second
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 			g.warmed()
 			s.setFaults(row.faults)
@@ -66,8 +66,8 @@ func TestFault66ShutdownBehindLeaving(t *testing.T) {
 			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: row.prefill}}})
 			p, d := s.c.count("", "prefill"), s.c.count("", "decode")
 			leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > p && s.c.count("", "decode") > d })
-			g.last(1)
 			g.stop()
+			g.last(1)
 			if n := g.r.Stats().Stranded; n != row.stranded {
 				t.Errorf("%d stranded; want %d", n, row.stranded)
 			}

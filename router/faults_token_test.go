@@ -70,3 +70,30 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 		t.Errorf("the rest of the stream: %q, %v; want it whole", text, lines.Err())
 	}
 }
+
+// TestFault30NoToken calls without credentials, with wrong ones, and for a model that is not the caller's.
+func TestFault30NoToken(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
+	for _, authorization := range []string{"", "Basic abc", "Bearer bad"} {
+		r := g.post(pathCompletions, plainBody, "Authorization", authorization)
+		if r.Status != 401 || r.Header.Get("Www-Authenticate") == "" {
+			t.Errorf("%q: status %d, header %v", authorization, r.Status, r.Header)
+		}
+		errorOf(t, r.Body)
+	}
+	if n := s.c.count("", ""); n != 0 {
+		t.Errorf("engines got %d requests", n)
+	}
+	if r := g.post(pathCompletions, plainBody, "Authorization", "Bearer good"); r.Status != 200 {
+		t.Errorf("status %d: %s", r.Status, r.Body)
+	}
+	if sum := g.last(1); sum.Subject != "someone" {
+		t.Errorf("subject %q", sum.Subject)
+	}
+	g.stop()
+	other := start(t, s.cfg, Parts{Clients: fakeClients{models: []string{"large"}}})
+	if r := other.post(pathCompletions, plainBody, "Authorization", "Bearer good"); r.Status != 403 {
+		t.Errorf("forbidden model: status %d; want 403", r.Status)
+	}
+}

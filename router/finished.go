@@ -23,10 +23,10 @@ func (r *Router) finished(s *Summary) {
 			slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
 			slog.Duration("first_token", s.Phases.FirstToken), slog.Duration("total", s.Phases.Total),
 			slog.Int("prompt_tokens", s.PromptTokens), slog.Int("output_tokens", s.OutputTokens),
-			slog.String("subject", s.Subject), slog.Bool("stranded", s.Stranded))
+			slog.String("subject", s.Subject), slog.Bool("stranded", s.Stranded), slog.Int("parts", len(s.Parts)))
 	}
-	if r.parts.Observe != nil {
-		r.parts.Observe(*s)
+	if r.now().parts.Observe != nil {
+		r.now().parts.Observe(*s)
 	}
 }
 
@@ -39,18 +39,6 @@ func (r *Router) enterBooks(s *Summary) {
 	s.Books = page
 	if !ready.IsZero() {
 		s.Phases.Transfer = ready.Sub(s.Arrived)
-	}
-}
-
-// noteHealth learns from a leg whether its engine takes connections.
-func (r *Router) noteHealth(l *call, v verdict) {
-	switch {
-	case l.status != 0:
-		l.engine.reached()
-	case v == vRefused:
-		if l.engine.missed() {
-			r.log.Warn("engine is down", "engine", l.engine.name)
-		}
 	}
 }
 

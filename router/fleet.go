@@ -1,26 +1,27 @@
 package router
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
-	"os"
+	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"pdrouter/metadata"
-	"pdrouter/policies"
 )
 
-// fleet is every engine of the configuration, by model. The set never changes; what is known of each does.
+// fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
 type fleet struct {
 	models  map[string]*model
 	engines []*engine
 	couples []*couple // of the models whose engines shake hands, model by model
 	named   map[string]*engine
 	paired  map[[2]string]*couple // by the names of prefill and decode
+	drains  map[string]bool       // the names of those that take no more requests
+
+	adapters adapters
+	secrets  *secrets
+	ranks    map[string][]*engine // by the name of the engine that they are the data-parallel ranks of
 }
 
 // model is one served model.
@@ -31,6 +32,12 @@ type model struct {
 	decode  []*engine // the aggregated engines for connector none
 	couples []*couple // prefill by prefill; empty if the engines need no handshake
 	turn    atomic.Uint64
+	retries *retries            // outlive a reload
+	panics  [roles]atomic.Bool  // the role's engines are used though they are out
+	judged  [roles]atomic.Int64 // when their times were compared, in nanoseconds
+	gate    *gate               // the same
+
+	inFlight, perEngine, queue int // requests with all its engines, or with each; requests that wait
 }
 
 // couple returns the prefill and the decode engine with these indices; only where engines shake hands.
@@ -39,14 +46,20 @@ func (m *model) couple(p, d int) *couple { return m.couples[p*len(m.decode)+d] }
 // engine is one engine and what the router knows of it. It is safe for concurrent use.
 type engine struct {
 	name      string
+	rankOf    string // the entry's name; "" of an engine that is no data-parallel rank
+	origin    origin
+	model     string
 	control   string
 	publishes bool // records of its own, with its generation in them
 	up        *upstream
 	header    []field // sent with every request: content type, accept, the engine's own credential
 	inFlight  atomic.Int64
 	failures  atomic.Int32 // connect failures and failed health checks in a row
-	limit     int32        // of them, from which the engine is unusable
+	limit     atomic.Int32 // of them, from which the engine is unusable
 	down      atomic.Bool
+	proven    atomic.Bool // it has answered
+	vitals    vitals
+	draining  atomic.Bool   // it takes no more requests
 	recheck   chan struct{} // has room for one: its health is to be checked now
 	followed  atomic.Bool   // its event stream is open
 	streams   atomic.Uint64 // how often that stream began, broke or had a gap
@@ -54,14 +67,27 @@ type engine struct {
 	// engine is seen, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64
 	coord      atomic.Pointer[coordinates] // of a stock prefill engine that has answered; nil until then
+	bootstrap  meeting                     // connector sglang; without a room
 	side       *side                       // of a stock engine; nil of others
 	enrolment  atomic.Pointer[enrolment]   // connector kvplane; of the run that was last given a ticket
+	reported   atomic.Pointer[reported]    // what it says that it serves; nil until it has
+	untold     atomic.Bool                 // the last time it could not be read, which was logged
 }
 
-func newFleet(cfg Config) (*fleet, error) {
-	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}}
+// newFleet makes what the configuration names, and takes over what was there already. was may be nil. Files whose contents are
+// known are not read.
+func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
+	if was == nil {
+		was = new(fleet)
+	}
+	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}, drains: map[string]bool{},
+		secrets: &secrets{known: known}, ranks: map[string][]*engine{}}
 	for i, mc := range cfg.Models {
-		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector)}
+		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: cfg.Limits.Queue}
+		if old := was.models[m.name]; old != nil {
+			m.turn.Store(old.turn.Load())
+			m.retries, m.gate = old.retries, old.gate
+		}
 		for _, list := range []struct {
 			key  string
 			from []Engine
@@ -71,24 +97,49 @@ func newFleet(cfg Config) (*fleet, error) {
 			{"prefill", mc.Prefill, &m.prefill, metadata.Prefill}, {"decode", mc.Decode, &m.decode, metadata.Decode},
 			{"engines", mc.Engines, &m.decode, metadata.Both},
 		} {
-			for j, ec := range list.from {
-				e, err := newEngine(ec, cfg)
-				if err != nil {
-					return nil, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err)
+			for j, entry := range list.from {
+				var up *upstream // one for all ranks
+				for k, ec := range entry.ranks() {
+					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
+					if err != nil {
+						return nil, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err)
+					}
+					if ec.Name != entry.Name {
+						e.rankOf = entry.Name
+					}
+					if was.named != nil {
+						e.vitals.begin(time.Now()) // those that are there from the start have nobody to share with
+					}
+					if old := was.named[e.name]; old != nil {
+						if old.origin == e.origin {
+							e = old
+						} else { // pairs of the other one are not its own
+							e.generation.Store(old.generation.Load() + 1)
+						}
+					}
+					if up == nil {
+						up = e.up
+					} else if e != was.named[e.name] {
+						e.up = up
+					}
+					*list.to = append(*list.to, e)
+					f.engines = append(f.engines, e)
+					f.named[e.name] = e
+					if e.rankOf != "" {
+						f.ranks[e.rankOf] = append(f.ranks[e.rankOf], e)
+					}
+					f.drains[e.name] = ec.Drain
 				}
-				_, e.publishes = m.conn.(plane)
-				if stocked(m.conn) {
-					e.side = newSide(m.conn, list.role, ec)
-				}
-				*list.to = append(*list.to, e)
-				f.engines = append(f.engines, e)
-				f.named[e.name] = e
 			}
 		}
 		if shakes(m.conn) {
 			for _, p := range m.prefill {
 				for _, d := range m.decode {
-					m.couples = append(m.couples, &couple{model: m.name, conn: m.conn, prefill: p, decode: d})
+					c := was.paired[[2]string{p.name, d.name}]
+					if c == nil || c.model != m.name || c.conn != m.conn || c.prefill != p || c.decode != d {
+						c = &couple{model: m.name, conn: m.conn, prefill: p, decode: d}
+					}
+					m.couples = append(m.couples, c)
 				}
 			}
 			f.couples = append(f.couples, m.couples...)
@@ -98,26 +149,60 @@ func newFleet(cfg Config) (*fleet, error) {
 		}
 		f.models[m.name] = m
 	}
+	f.index(cfg.Models)
 	return f, nil
 }
 
-func newEngine(ec Engine, cfg Config) (*engine, error) {
-	up, err := newUpstream(ec.URL, upstreamConfig{DialTimeout: cfg.Timeouts.Connect, MaxIdle: cfg.Limits.IdlePer})
+// origin is all of a configuration that an engine was made from: engines of one origin are the same.
+type origin struct {
+	entry     Engine
+	model     string
+	connector connector
+	role      metadata.Role
+	key       string // what stood in the entry's key file
+	rank      int    // data-parallel
+}
+
+func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, keys *secrets) (*engine, error) {
+	conn := m.conn
+	from := origin{entry: ec, model: m.name, connector: conn, role: role}
+	from.entry.Drain = false
+	up, err := newUpstream(ec.URL, upstreamConfig{})
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{name: ec.Name, control: strings.TrimSuffix(ec.Control, "/"), up: up, limit: int32(cfg.Limits.Failures), recheck: make(chan struct{}, 1)}
+	e := &engine{name: ec.Name, model: m.name, control: strings.TrimSuffix(ec.Control, "/"), up: up, recheck: make(chan struct{}, 1)}
+	e.bound(cfg)
 	e.generation.Store(1)
+	e.draining.Store(ec.Drain)
+	_, e.publishes = conn.(plane)
+	e.bootstrap = bootstrapOf(ec)
+	if stocked(conn) {
+		e.side = newSide(conn, role, ec)
+	}
 	e.header = []field{{"Content-Type", "application/json"}}
 	if ec.KeyFile != "" {
-		key, err := os.ReadFile(ec.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("key_file: %w", err)
+		if from.key, err = keys.of(ec.KeyFile); err != nil {
+			return nil, err
 		}
-		e.header = append(e.header, field{"Authorization", "Bearer " + strings.TrimSpace(string(key))})
+		e.header = append(e.header, field{"Authorization", "Bearer " + from.key})
 	}
+	if ec.DataParallel > 1 {
+		from.rank = rank
+		e.header = append(e.header, field{rankHeader, strconv.Itoa(rank)})
+	}
+	e.origin = from
 	return e, nil
 }
+
+// bound has the engine go by this configuration's bounds, whichever it was made from.
+func (e *engine) bound(cfg Config) {
+	e.limit.Store(int32(cfg.Limits.Failures))
+	e.up.bound(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
+}
+
+// usable reports whether the engine may be given requests.
+func (e *engine) usable() bool { return !e.down.Load() && !e.draining.Load() }
 
 // incarnation names the run of a stock engine that the router knows of.
 func (e *engine) incarnation() metadata.Incarnation {
@@ -132,106 +217,8 @@ func (f *fleet) couple(pair metadata.Pair) *couple {
 // engine returns the engine of that name, nil if there is none.
 func (f *fleet) engine(name string) *engine { return f.named[name] }
 
-// reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
-func (e *engine) reached() {
-	if e.failures.Load() != 0 {
-		e.failures.Store(0)
-	}
-	if !e.down.Load() {
-		return
-	}
-	select {
-	case e.recheck <- struct{}{}:
-	default:
-	}
-}
-
-// missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
-func (e *engine) missed() bool {
-	return e.failures.Add(1) >= e.limit && e.down.CompareAndSwap(false, true)
-}
-
-// tried is the set of engines that a request has failed on.
-type tried []*engine
-
-func (t tried) has(e *engine) bool {
-	for _, o := range t {
-		if o == e {
-			return true
-		}
-	}
-	return false
-}
-
-// snapshot appends one policies.Engine per engine: what a choice may know.
-func snapshot(dst []policies.Engine, engines []*engine, not tried) []policies.Engine {
-	for _, e := range engines {
-		dst = append(dst, policies.Engine{
-			Name: e.name, Usable: !e.down.Load() && !not.has(e), InFlight: int(e.inFlight.Load()),
-		})
-	}
-	return dst
-}
-
-// usable counts the engines that are not down.
-func usable(engines []*engine) (n int) {
-	for _, e := range engines {
-		if !e.down.Load() {
-			n++
-		}
-	}
-	return n
-}
-
 func (f *fleet) close() {
 	for _, e := range f.engines {
 		e.up.Close()
 	}
-}
-
-// watch checks the health of every engine until ctx ends. back is called when one that is down is healthy.
-func (f *fleet) watch(ctx context.Context, every time.Duration, log *slog.Logger, back func(context.Context, *engine)) {
-	var wg sync.WaitGroup
-	for _, e := range f.engines {
-		wg.Go(func() {
-			tick := time.NewTicker(every)
-			defer tick.Stop()
-			for {
-				ok := e.check(ctx, every)
-				if ctx.Err() != nil {
-					return
-				}
-				switch {
-				case ok && e.down.Load():
-					back(ctx, e)
-				case ok:
-					e.reached()
-				case e.missed():
-					log.Warn("engine is down", "engine", e.name)
-				}
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				case <-e.recheck:
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// check asks the engine's health route, for at most timeout but no less than a second.
-func (e *engine) check(ctx context.Context, timeout time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, max(timeout, time.Second))
-	defer cancel()
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err != nil {
-		return false
-	}
-	defer resp.Close()
-	if _, err := resp.ReadAll(nil, 1<<20); err != nil {
-		return false
-	}
-	return resp.Status == 200
 }

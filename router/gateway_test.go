@@ -40,6 +40,8 @@ func start(t testing.TB, cfg Config, parts Parts) *gateway {
 		g.summaries = append(g.summaries, s)
 		g.mu.Unlock()
 	}
+	var counted tally
+	counted.watch(&parts)
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -72,6 +74,7 @@ func start(t testing.TB, cfg Config, parts Parts) *gateway {
 	t.Cleanup(func() {
 		g.settled()
 		g.stop()
+		counted.tell(t)
 		noGoroutines(t)
 	})
 	return g
@@ -84,7 +87,7 @@ func (g *gateway) settled() {
 		if g.r.live.len() != 0 || g.r.running.Load() != 0 {
 			return false
 		}
-		for _, e := range g.r.fleet.engines {
+		for _, e := range g.r.now().fleet.engines {
 			if e.inFlight.Load() != 0 {
 				return false
 			}
@@ -148,13 +151,25 @@ type clientReply struct {
 	Err    error // how reading the body ended, if not cleanly
 }
 
+// post asks with a JSON body.
 func (g *gateway) post(path, body string, header ...string) clientReply {
 	g.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, g.url+path, strings.NewReader(body))
+	return g.send(http.MethodPost, path, strings.NewReader(body), append([]string{"Content-Type", "application/json"}, header...))
+}
+
+// ask asks without a body.
+func (g *gateway) ask(method, path string, header ...string) clientReply {
+	g.t.Helper()
+	return g.send(method, path, nil, header)
+}
+
+// send asks with header fields, name and value in turn: of equal names the last counts.
+func (g *gateway) send(method, path string, body io.Reader, header []string) clientReply {
+	g.t.Helper()
+	req, err := http.NewRequest(method, g.url+path, body)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}

@@ -15,6 +15,7 @@ type handoff struct {
 	request  string // the engine-side X-Request-Id
 	transfer string // 32 hexadecimal digits
 	shape    shape
+	meeting  meeting // connector sglang
 	// prefill and decode are the runs of the engines that publish their own generation (connector kvplane).
 	prefill, decode metadata.Incarnation
 	coord           *coordinates // of the prefill engine, if it is a stock one
@@ -81,15 +82,8 @@ func (push) decodeParams(dst []byte, h *handoff) []byte {
 	dst = strconv.AppendInt(dst, int64(c.PP), 10)
 	dst = append(dst, `,"dcp_size":`...)
 	dst = strconv.AppendInt(dst, int64(c.DCP), 10)
-	// The name that stock vLLM gives the request inside, without the random suffix of newer versions.
-	if h.shape == shapeChat {
-		dst = append(dst, `,"remote_request_id":"chatcmpl-`...)
-		dst = append(dst, h.request...)
-	} else {
-		dst = append(dst, `,"remote_request_id":"cmpl-`...)
-		dst = append(dst, h.request...)
-		dst = append(dst, `-0`...)
-	}
+	dst = append(dst, `,"remote_request_id":"`...)
+	dst = h.shape.appendEngineRequest(dst, h.request)
 	dst = append(dst, `","transfer_id":"`...)
 	dst = append(dst, h.transfer...)
 	return append(dst, `"}`...)

@@ -48,6 +48,16 @@ func (l *leash) attach(c *engineConn) {
 	}
 }
 
+// wake has a read on the connection end at t with os.ErrDeadlineExceeded, if the leash holds; the zero time is never. Only who
+// reads may call it.
+func (l *leash) wake(t time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == nil && l.conn != nil {
+		_ = l.conn.nc.SetReadDeadline(t)
+	}
+}
+
 // detach lets go of the connection. It reports false if that is, or may be, interrupted.
 func (l *leash) detach() bool {
 	l.mu.Lock()

@@ -16,13 +16,13 @@ type letter struct {
 const keptLetter = 64 << 10
 
 // newLetter begins a request to the engine of a leg.
-func (r *Router) newLetter(l *call, path, request, traceparent string, stream bool) *letter {
+func (r *Router) newLetter(l *call, path, request string, t trace, stream bool) *letter {
 	m, ok := r.letters.Get().(*letter)
 	if !ok {
 		m = &letter{pool: &r.letters}
 	}
 	m.Path = path
-	m.Header = l.header(m.fields[:0], request, traceparent, stream)
+	m.Header = l.header(m.fields[:0], request, t, stream)
 	return m
 }
 

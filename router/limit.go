@@ -138,6 +138,10 @@ func (b *body) expected() int {
 
 // release ends the request's lease with what it has used.
 func (x *exchange) release() {
+	if x.place != nil {
+		x.place.done()
+		x.place = nil
+	}
 	if x.lease != nil {
 		x.lease.Done(x.used())
 		x.lease = nil
@@ -157,7 +161,7 @@ func (x *exchange) used() int {
 		return -1
 	}
 	prompt := x.b.promptTokens()
-	if a := x.cur; a != nil && a.split && x.told == a && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
+	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
 		prompt = a.prefill.ans.promptTokens
 	}
 	return prompt + x.pieces

@@ -247,6 +247,19 @@ func TestExpectedTokens(t *testing.T) {
 	}
 }
 
+// TestExpectedTokensPassed counts the conversations of a batch, and what a form asks for.
+func TestExpectedTokensPassed(t *testing.T) {
+	raw := `{"model":"m","messages":[[{}],[{}]],"max_tokens":100}`
+	b, e := parsePassed(shapeBatch, []byte(raw), bodyLimits{})
+	if e != nil || b.expected() != len(raw)/4+200 {
+		t.Errorf("batch: %+v, %v", b, e)
+	}
+	ctype, form := formBody(t, "model", "m", "n", "3", "max_completion_tokens", "50")
+	if b, e = parseForm(ctype, []byte(form), bodyLimits{}); e != nil || b.expected() != 150 {
+		t.Errorf("form: %+v, %v", b, e)
+	}
+}
+
 // fakeRefusal is an authenticator that refuses everybody in one way.
 type fakeRefusal struct{ err error }
 
@@ -344,18 +357,5 @@ func TestFault17ModelNotPermitted(t *testing.T) {
 // get asks without a body.
 func (g *gateway) get(path string, header ...string) clientReply {
 	g.t.Helper()
-	req, err := http.NewRequest(http.MethodGet, g.url+path, nil)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return clientReply{Err: err}
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return clientReply{Status: resp.StatusCode, Header: resp.Header, Body: string(b), Err: err}
+	return g.ask(http.MethodGet, path, header...)
 }

@@ -16,7 +16,9 @@ func (l *live) add(x *exchange) {
 		l.head.prev = x
 	}
 	l.head = x
-	l.n++
+	if x.fan == nil {
+		l.n++
+	}
 	l.mu.Unlock()
 }
 
@@ -31,7 +33,16 @@ func (l *live) remove(x *exchange) {
 		x.next.prev = x.prev
 	}
 	x.prev, x.next = nil, nil
-	l.n--
+	if x.fan == nil {
+		l.n--
+	}
+	l.mu.Unlock()
+}
+
+// count adds to the number of requests one that consists of branches, or takes it away.
+func (l *live) count(by int) {
+	l.mu.Lock()
+	l.n += by
 	l.mu.Unlock()
 }
 

@@ -3,28 +3,32 @@ package router
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
+	"net/url"
 
 	"pdrouter/auth"
 )
 
 type principal = auth.Principal
 
-// modelList is the answer to GET /v1/models: the configured models that the caller may name, in the configuration's
-// order.
-func (r *Router) modelList(who principal) []byte {
-	dst := []byte(`{"object":"list","data":[`)
-	for i, m := range r.cfg.Models {
-		if !who.Permits(m.Name) {
-			continue
+// modelList is the answer to GET /v1/models.
+func (s *setup) modelList(who principal) []byte {
+	b, _ := json.Marshal(struct { // strings and numbers only: it never fails
+		Object string `json:"object"`
+		Data   []card `json:"data"`
+	}{"list", s.cards(who)})
+	return b
+}
+
+// oneModel is the answer to GET /v1/models/{name}. A name may stand in the path as it is, or escaped as one part of a path.
+func (s *setup) oneModel(who principal, name string) ([]byte, *httpError) {
+	for _, c := range s.cards(who) {
+		if c.ID == name || url.PathEscape(c.ID) == name {
+			b, _ := json.Marshal(c)
+			return b, nil
 		}
-		if i > 0 && dst[len(dst)-1] == '}' {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `{"id":`...)
-		dst = appendString(dst, m.Name)
-		dst = append(dst, `,"object":"model","created":0,"owned_by":"pdrouter"}`...)
 	}
-	return append(dst, "]}"...)
+	return nil, errNoModel(name)
 }
 
 func newRequestID() string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"pdrouter/metadata"
 )
@@ -29,7 +30,7 @@ type Stats struct {
 	Draining bool            `json:"draining"`
 	Requests int             `json:"requests"` // under way
 	Stranded uint64          `json:"stranded"` // how often KV may have been left with an engine for nobody, since the start
-	Models   map[string]bool `json:"models"`   // whether some engine may serve it
+	Models   map[string]bool `json:"models"`   // whether requests for it would be served, by its policy and by engines that have answered
 	Engines  []EngineStats   `json:"engines"`
 
 	// Pairs is every prefill with every decode engine of its model; in the body of /ready those that are not warm, the first
@@ -40,36 +41,57 @@ type Stats struct {
 
 	Handshakes metadata.PairsStats `json:"-"`
 	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
-	Foreign    uint64              `json:"-"` // reports of transfers that were not their sender's to make
+	Queues     []QueueStats        `json:"-"`
+	Retries    []RetryStats        `json:"-"`
+	Reclaimed  []Reclaimed         `json:"-"`                // what endings had left behind and came free
+	Panics     uint64              `json:"-"`                // that were outlived, of what runs beside requests
+	Foreign    uint64              `json:"-"`                // reports of transfers that were not their sender's to make
+	Anyway     []Anyway            `json:"anyway,omitempty"` // where engines are used though they are out
+	PairsOut   []PairOut           `json:"pairs_out,omitempty"`
 }
 
 // EngineStats is one engine of a Stats.
 type EngineStats struct {
-	Name     string `json:"name"`
-	Up       bool   `json:"up"`
-	InFlight int64  `json:"in_flight"`
-	Events   *bool  `json:"events,omitempty"` // its event stream is open; nil if it has none
+	Name     string  `json:"name"`
+	Of       string  `json:"of,omitempty"` // the engine that it is a data-parallel rank of
+	Up       bool    `json:"up"`
+	InFlight int64   `json:"in_flight"`
+	Events   *bool   `json:"events,omitempty"` // its event stream is open; nil if it has none
+	State    string  `json:"state"`            // one of EngineStates
+	Why      string  `json:"why,omitempty"`    // why it gets no requests, or fewer
+	Share    float64 `json:"share"`            // of its part of the requests, below 1 in a slow start
+
+	Stranded map[string]int `json:"stranded_blocks,omitempty"` // blocks that it holds for nobody, by why
+
+	Ejections map[string]uint64 `json:"-"` // how often it was taken out though it can be reached, by reason
 }
 
 // Stats reports whether requests are taken, and what is known of the engines.
 func (r *Router) Stats() Stats {
+	setup, now := r.now(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Models: make(map[string]bool, len(r.fleet.models)),
-		Engines: make([]EngineStats, 0, len(r.fleet.engines)), Pairs: r.Pairs(),
-		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Foreign: r.books.strangers(),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
+		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
+		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(),
 	}
 	out.PairsTotal = len(out.Pairs)
+	out.Anyway, out.PairsOut = r.outs(now)
 	for _, p := range out.Pairs {
 		if p.Warm {
 			out.PairsWarm++
 		}
 	}
-	for name, m := range r.fleet.models {
-		out.Models[name] = usable(m.decode) > 0
+	for name, m := range setup.fleet.models {
+		out.Models[name] = r.serves(setup, m)
 		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
-	for _, e := range r.fleet.engines {
-		s := EngineStats{Name: e.name, Up: !e.down.Load(), InFlight: e.inFlight.Load()}
+	out.Queues, out.Retries = setup.fleet.pressure()
+	for _, e := range setup.fleet.engines {
+		s := EngineStats{Name: e.name, Of: e.rankOf, Up: !e.down.Load(), InFlight: e.inFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now)}
+		s.State, s.Why, s.Share = e.state(now, *setup.cfg.Health.SlowStart)
+		for i := ejectedNot + 1; i < ejections; i++ {
+			s.Ejections[i.String()] = e.vitals.counts[i].Load()
+		}
 		if e.control != "" {
 			followed := e.followed.Load()
 			s.Events = &followed
@@ -81,8 +103,8 @@ func (r *Router) Stats() Stats {
 
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {
-	out := make([]metadata.PairState, 0, len(r.fleet.couples))
-	for _, c := range r.fleet.couples {
+	out := make([]metadata.PairState, 0, len(r.now().fleet.couples))
+	for _, c := range r.now().fleet.couples {
 		out = append(out, r.state(c))
 	}
 	return out
@@ -90,7 +112,7 @@ func (r *Router) Pairs() []metadata.PairState {
 
 // Couples reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
 func (r *Router) Couples(x, y string) bool {
-	return r.fleet.paired[[2]string{x, y}] != nil || r.fleet.paired[[2]string{y, x}] != nil
+	return r.now().fleet.paired[[2]string{x, y}] != nil || r.now().fleet.paired[[2]string{y, x}] != nil
 }
 
 // state says what is known of a pair.
@@ -118,6 +140,10 @@ func (r *Router) state(c *couple) metadata.PairState {
 		return s
 	}
 	if s.Warm = r.pairs.Ready(pair); s.Warm {
+		return s
+	}
+	if at := c.circuitAt(time.Now()); at != circuitClosed {
+		s.Why = "transfers failed; circuit " + at.String()
 		return s
 	}
 	s.Why = "the handshake is under way"

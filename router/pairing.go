@@ -21,10 +21,10 @@ func (r *Router) incarnations(p, d *engine) (prefill, decode metadata.Incarnatio
 }
 
 func (r *Router) records(e *engine) []metadata.Record {
-	if r.parts.Records == nil {
+	if r.now().parts.Records == nil {
 		return nil
 	}
-	records, ok := r.parts.Records.Engine(e.name)
+	records, ok := r.now().parts.Records.Engine(e.name)
 	if !ok {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	if c.prefill.publishes {
 		prompt = a.h.transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
-	b, herr := parseBody(shapeCompletions, appendProbe(nil, c.model, prompt), r.limits)
+	b, herr := parseBody(shapeCompletions, appendProbe(nil, c.model, prompt), r.now().limits)
 	if herr != nil {
 		return fmt.Errorf("router: probe: %w", herr)
 	}
@@ -107,23 +107,36 @@ func (r *Router) ask(l *call, request string, body []byte) error {
 // askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
 func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
 	defer l.end()
-	limit := r.cfg.Limits.Answer
-	v := l.send(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, "", false), Body: body, Once: once}, limit)
-	if v == vUsable {
-		v = l.whole(limit)
-	}
-	r.noteHealth(l, v)
+	limit := r.now().cfg.Limits.Answer
+	v := l.askWhole(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, "", false), Body: body, Once: once}, limit)
+	r.sawProbe(l, v)
 	if v != vUsable {
 		return v, probeFailed(l, v)
 	}
 	return v, nil
 }
 
+// errPanicked says that what was to be done was not done to its end.
+var errPanicked = errors.New("a panic, which the log has")
+
+// probePrefill asks the prefill leg of a handshake, and then has the transfer be due.
+func (r *Router) probePrefill(c *couple, a *attempt, b *body) error {
+	err := r.ask(&a.prefill, a.h.request, b.prefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h)))
+	if err != nil {
+		return err
+	}
+	if c.conn.accept(&a.h, a.prefill.ans.kv) != evPrefillUsable {
+		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
+	}
+	a.expect(r.now().cfg.Timeouts.Transfer)
+	return nil
+}
+
 // probePlane asks both engines at once, as every request of connector kvplane does: their agents look each other up
 // and connect.
 func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *body) error {
 	a.h.prefill, a.h.decode = pair.Prefill, pair.Decode
-	a.h.validMS = r.cfg.Timeouts.Probe.Milliseconds()
+	a.h.validMS = r.now().cfg.Timeouts.Probe.Milliseconds()
 	r.ticket(&a.h, c.prefill, c.decode, contextOf(c.model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
@@ -132,20 +145,18 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 	prefilled := make(chan struct{})
 	go func() {
 		defer close(prefilled)
-		err := r.ask(&a.prefill, a.h.request, b.prefill(nil, c.conn.prefillParams(nil, &a.h)))
-		if err == nil && c.conn.accept(&a.h, a.prefill.ans.kv) != evPrefillUsable {
-			err = fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
-		}
-		if err != nil {
-			fail(err)
-			return
-		}
-		a.expect(r.cfg.Timeouts.Transfer)
+		err := errPanicked
+		defer func() {
+			if err != nil {
+				fail(err)
+			}
+		}()
+		r.survive("a handshake", func() { err = r.probePrefill(c, a, b) })
 	}()
-	if err := r.ask(&a.decode, a.h.request, b.decode(nil, c.conn.decodeParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.decode, a.h.request, b.decode(nil, a.h.request, c.conn.decodeParams(nil, &a.h))); err != nil {
 		fail(err)
 	}
-	a.arrived()
+	a.arrived(true)
 	<-prefilled
 	if legs.Err() == nil {
 		return nil
@@ -165,9 +176,22 @@ func (r *Router) tellCancelled(transfer string, why reason, engines ...*engine) 
 			continue
 		}
 		r.background(func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, r.control, e.control, r.parts.Token, id, why.String()); err != nil {
+			if err := kvplane.CancelTransfer(ctx, r.control, e.control, r.controlToken(), id, why.String()); err != nil {
 				r.log.Debug("cancel", "engine", e.name, "transfer_id", transfer, "err", err)
 			}
 		})
+	}
+}
+
+// controlToken returns where the token for the engines' control routes comes from, nil if none is sent.
+func (r *Router) controlToken() func() (string, error) {
+	if r.now().parts.Token == nil {
+		return nil
+	}
+	return func() (string, error) {
+		if token := r.now().parts.Token; token != nil {
+			return token()
+		}
+		return "", nil
 	}
 }

@@ -2,7 +2,6 @@ package router
 
 import (
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -13,222 +12,126 @@ func (x *exchange) perform(act action, e event) {
 	switch act.do {
 	case doPlan:
 		if a != nil {
-			a.decode.end()
+			a.closeDecode()
 		}
-		x.held = false
 		x.queue = append(x.queue, x.plan())
+	case doWait:
+		x.rests++
+		x.mu.Lock()
+		x.cur, x.mails = nil, dropOld(x.mails)
+		x.mu.Unlock()
 	case doPair:
 		x.pair(a)
 	case doAskBoth:
 		x.startPrefill(a)
-		a.toDecode = true
-	case doAskPrefill: // decode waits for its answer: the owner has nothing else to do
-		a.toPrefill = x.openPrefill(a)
+		x.startDecode(a)
+	case doAskPrefill:
+		x.startPrefill(a)
 	case doAskDecode:
-		a.toDecode = true
 		if a.split {
 			a.h.kv = a.prefill.ans.kv
-			a.expect(x.r.cfg.Timeouts.Transfer)
+			a.expect(x.s.cfg.Timeouts.Transfer)
 		}
-	case doExpectDecode:
-		a.expect(x.r.cfg.Timeouts.Transfer)
+		x.startDecode(a)
 	case doBlamePrefill:
 		x.blame(a, a.prefill.engine, &a.prefill, act.why)
 	case doBlameDecode:
 		x.blame(a, a.decode.engine, &a.decode, act.why)
 	case doSendStream:
-		x.mu.Lock()
-		x.gated = true
-		x.mu.Unlock()
 		x.timer.Stop()
 		x.sum.Status = 200
 	case doSendWhole:
 		x.sendWhole(a)
 	case doSendPrefill:
-		x.sendRaw(&a.prefill)
+		x.sendRaw(a, &a.prefill, whyPrefillRejected)
 	case doSendDecode:
-		x.sendRaw(&a.decode)
+		x.sendRaw(a, &a.decode, whyDecodeRejected)
 	case doSendError:
 		x.reply = reply{err: x.failure(act.why)}
+		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != whyShutdown && !x.m.retries.invite(time.Now()) {
+			e.NoRetry, e.RetryAfter = true, 0 // its client's retries would cost the engines more than they are given
+		}
 		x.sum.Status = x.reply.err.Status
+	case doContinue:
+		x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", a.decode.engine.name,
+			"reason", act.why.String(), "cause", a.decode.cause())
 	case doCut:
 		x.reply.stream.cut(x.failure(act.why))
-	case doClosePrefill:
-		x.closePrefill(a)
-	case doCloseDecode:
-		a.decode.end()
-	case doFinishDecode:
-		x.finishDecode(a)
-	case doFinishPrefill:
-		if a.unsent() {
-			x.closePrefill(a)
-			return
-		}
-		a.prefillTimer.Reset(x.r.cfg.Timeouts.Ending)
-		if x.d.decode != legWhole && x.d.decode != legAnswered && !a.release() { // with a token it has its blocks
-			x.repeatPrefill(a)
-		}
-	case doRepeatPrefill:
-		if !a.unsent() {
-			x.repeatPrefill(a)
-		}
-	case doDrainDecode:
-		x.drainDecode(a)
-	case doCancel:
-		x.cancelTransfer(a, e.why)
-	case doStrand:
-		x.strand(a, "an engine has failed, or was started anew")
+	case doLinger:
+		x.linger(a)
 	case doDone:
 		x.done(act)
 	case doDrop:
 		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
-	}
-}
-
-// finishDecode ends a decode leg that reads what prefill holds. The owner is here, so the leg is past its first token or
-// was interrupted.
-func (x *exchange) finishDecode(a *attempt) {
-	a.decode.end()
-	came := evDecodeLost
-	if x.held {
-		came = x.stale.e.kind
-	}
-	switch {
-	case came == evDecodeFirst, came == evDecodeWhole:
-	case a.unsent(), came == evDecodeRefused, came == evDecodeRejected:
-		x.drainDecode(a)
 	default:
-		x.strand(a, "decode was ended while it may have been reading")
+		x.legs.perform(a, &x.d, act, e.why)
+		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
 
-// closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
-func (x *exchange) closePrefill(a *attempt) {
-	if a.toPrefill != nil { // and it was not even asked
-		a.toPrefill.free()
-		a.toPrefill = nil
-		a.prefillTimer.Stop()
-		a.prefill.end()
-		return
-	}
-	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
-	if _, cancels := x.m.conn.(plane); !cancels && x.answered(a) {
-		x.drainDecode(a)
-	}
-	a.prefill.cut(errEnded)
-}
-
-// answered reports whether the prefill leg's usable answer is here, but not yet taken.
-func (x *exchange) answered(a *attempt) bool {
-	usable := func(m mail) bool { return m.a == a && m.e.kind == evPrefillUsable }
+// linger leaves the legs to themselves: the request is over for its client, and for the books. If too much runs on already
+// they end now.
+func (x *exchange) linger(a *attempt) {
+	f := x.newAfterlife(a)
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.held && usable(x.stale) || slices.ContainsFunc(x.mails, usable)
-}
-
-// openPrefill readies the prefill leg and starts its time.
-func (x *exchange) openPrefill(a *attempt) *letter {
-	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.join(&x.r.held, a.prefill.engine)
-	a.prefillTimer = a.prefill.later(x.r.cfg.Timeouts.Prefill, errLegLate)
-	return x.prefillRequest(a)
-}
-
-// startPrefill sends the prefill leg on a goroutine of its own.
-func (x *exchange) startPrefill(a *attempt) {
-	req := x.openPrefill(a)
-	x.r.ended.Go(func() {
-		defer func() {
-			if v := recover(); v != nil {
-				x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
-				x.post(mail{a: a, e: event{kind: evPrefillLost, why: whyPanic}, at: time.Now()})
-			}
-		}()
-		x.post(x.askPrefill(a, req))
-	})
-}
-
-func (x *exchange) prefillRequest(a *attempt) *letter {
-	m := x.r.newLetter(&a.prefill, x.path, a.h.request, x.traceparent, false)
-	m.params = x.m.conn.prefillParams(m.params[:0], &a.h)
-	m.body = x.b.prefill(m.body[:0], m.params)
-	m.Body = m.body
-	return m
-}
-
-// askDecode asks the decode leg and reads until its first event, or its whole answer, is here.
-func (x *exchange) askDecode(a *attempt) event {
-	l := &a.decode
-	m := x.r.newLetter(l, x.path, a.h.request, x.traceparent, x.b.stream)
-	var kv []byte
-	if a.split {
-		m.params = x.m.conn.decodeParams(m.params[:0], &a.h)
-		kv = m.params
-	}
-	m.body = x.b.decode(m.body[:0], kv)
-	m.Body = m.body
-	m.Once = a.split && x.d.mode == inTurn // it uses up what prefill's answer refers to
-	v := l.send(&m.upstreamRequest, x.r.cfg.Limits.Answer)
-	m.free()
-	if v == vUsable {
-		if x.b.stream {
-			s := newStream(x, a)
-			if v = s.first(); v == vUsable {
-				x.reply.stream = s
-			}
-		} else {
-			v = l.whole(x.r.cfg.Limits.Answer)
+	x.heir = f
+	for _, m := range x.mails {
+		if m.a == a {
+			f.told <- m.e
 		}
 	}
-	if v == vUsable && !x.b.stream {
-		if body, ok := stripTransferParams(l.body[:0], l.body); ok { // it is never longer, so it may lie in the same place
-			l.body = body
-		} else {
-			v = vGarbage
-		}
+	x.mails = x.mails[:0]
+	x.mu.Unlock()
+	x.d.state = stDone
+	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
+		f.step(event{kind: evShutdown, why: whyShutdown})
+		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
-	a.arrived()
-	x.r.noteHealth(l, v)
-	if v == vUsable {
-		x.sum.Phases.FirstToken = time.Since(x.sum.Arrived)
-	}
-	if v != vUsable || !x.b.stream {
-		l.end()
-	}
-	return decodeEvent(v, x.b.stream)
 }
 
 // blame notes that the attempt failed on an engine, and plans without it.
 func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
-	x.not = append(x.not, e)
+	x.last, x.not = why, x.not.add(e, l.rest)
 	if a.split && (why == whyTransferTimeout || l.ans.errCode == codeTransferFailed) { // either side may be at fault
-		x.not = append(x.not, a.prefill.engine)
+		x.not = x.not.add(a.prefill.engine, 0)
 	}
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", x.sum.Attempts, "engine", e.name,
 		"reason", why.String(), "transfer_id", a.h.transfer, "cause", l.cause())
 	if why == whyTransferTimeout {
-		x.r.pairs.ForgetPair(x.runs(a))
+		x.r.pairs.ForgetPair(a.runs())
 		x.r.rewarm()
 	}
 }
 
 // sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
 func (x *exchange) sendWhole(a *attempt) {
+	x.settled()
 	l := &a.decode
+	if a.split {
+		cached, created := x.prefillCached(a)
+		l.body = tellCached(l.body, 0, cached, created)
+	}
 	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
+	if x.b.pass != nil {
+		x.reply.ctype, x.reply.meta = l.ctype, l.metadata()
+	}
 	x.sum.Status = 200
 	x.usage(&l.ans)
 	x.cached(a)
 }
 
-// sendRaw makes an engine's refusal the client's, status and body as they are.
-func (x *exchange) sendRaw(l *call) {
-	body, ok := l.body, true
-	if len(l.ans.kv) > 0 {
-		body, ok = stripTransferParams(nil, l.body)
-	}
+// sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
+func (x *exchange) sendRaw(a *attempt, l *call, why reason) {
+	body, ok := a.h.withoutMeeting(l.body)
 	if !ok {
-		body = nil
+		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.name, "status", l.status,
+			"answer", clip(string(l.body), maxErrorMessage))
+		x.reply = reply{err: errRejected(l.status, why)}
+		x.sum.Status = l.status
+		return
+	}
+	if x.m.onlySplits() {
+		body = shapedBare(body)
 	}
 	ctype := "application/json"
 	if l.ctype != "" {
@@ -246,11 +149,20 @@ func (x *exchange) usage(a *answer) {
 	}
 }
 
-// cached takes the count of cached tokens from prefill, if it has answered: decode's own counts the hand-off.
+// cached takes the count of cached tokens from prefill: decode's own counts the hand-off.
 func (x *exchange) cached(a *attempt) {
-	if a.split && x.told == a {
-		x.sum.CachedTokens = a.prefill.ans.cachedTokens
+	if a.split {
+		x.sum.CachedTokens, _ = x.prefillCached(a)
 	}
+}
+
+// prefillCached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached
+// for this request, below 0 if that is not known.
+func (x *exchange) prefillCached(a *attempt) (cached, created int) {
+	if !a.answered() {
+		return 0, -1
+	}
+	return a.prefill.ans.cached(), a.prefill.ans.created()
 }
 
 // done closes the books of the request. It happens once.
@@ -260,9 +172,9 @@ func (x *exchange) done(act action) {
 	x.mu.Unlock()
 	x.timer.Stop()
 	x.watch.Stop()
-	if x.cur != nil {
-		x.cur.arrived()
-		x.cur.decode.end()
+	x.sawDone()
+	if x.cur != nil && x.heir == nil {
+		x.cur.closeDecode()
 	}
 	x.r.live.remove(x)
 	s := &x.sum
@@ -277,6 +189,10 @@ func (x *exchange) done(act action) {
 	if x.choice.Decode >= 0 && s.Attempts > 0 {
 		s.Why = x.choice.Why()
 	}
+	if x.fan != nil {
+		x.fan.ended()
+		return
+	}
 	x.release()
 	x.r.finished(s)
 }
@@ -285,8 +201,10 @@ func (x *exchange) done(act action) {
 func (x *exchange) failure(why reason) *httpError {
 	e := &httpError{Status: why.status(), Type: typeUnavailable, Reason: why.String()}
 	switch why {
-	case whyNoEngine, whyNoPair:
+	case whyNoEngine, whyNoPair, whyNoPrefill:
 		return errNoEngine(why.String(), x.m.name)
+	case whyRetryBudget:
+		return errRetryBudget(x.last)
 	case whyShutdown:
 		return errDraining()
 	case whyPanic:
@@ -294,9 +212,10 @@ func (x *exchange) failure(why reason) *httpError {
 	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
 		e = errTimeout(why.String(), nil)
 	case whyRefused, whyPairFailed, whyMoved:
-		e.Msg, e.RetryAfter = "The engine refused the request.", time.Second
+		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause)
 	default:
 		e = errBadUpstream(nil)
+		e.RetryAfter = x.pause
 	}
 	e.Reason = why.String()
 	return e

@@ -197,12 +197,13 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	g := start(t, s.cfg, parts)
 	g.warmed()
 	asked := s.c.count("", "")
-	m := g.r.fleet.models[s.cfg.Models[0].Name]
-	b, herr := parseBody(shapeCompletions, []byte(plainBody), g.r.limits)
+	now := g.r.now()
+	m := now.fleet.models[s.cfg.Models[0].Name]
+	b, herr := parseBody(shapeCompletions, []byte(plainBody), now.limits)
 	if herr != nil {
 		t.Fatal(herr)
 	}
-	x := g.r.newExchange(m, b, pathCompletions, time.Now())
+	x := g.r.newExchange(&admitted{s: now, route: routes[pathCompletions], m: m, b: b, arrived: time.Now()})
 	defer x.timer.Stop()
 	defer g.r.live.remove(x)
 	a := &attempt{split: true}

@@ -1,23 +1,24 @@
 package router
 
 // pull is stock vLLM's NixlConnector: decode reads the blocks that prefill's answer names. Prefill keeps them
-// until they were read or its lease ends, so a decode leg that was asked runs to its first event, and one that
-// never was is replaced by one of a single token.
+// until they were read or its lease ends, so a decode leg that was asked runs to its first event if there is time, and one
+// that never was is replaced by one of a single token.
 type pull struct{}
 
-func (pull) name() string { return ConnectorPull }
-func (pull) mode() mode   { return inTurn }
+func (pull) name() string  { return ConnectorPull }
+func (pull) mode() mode    { return inTurn }
+func (pull) lingers() bool { return true }
 
 func (pull) end(e ending, out []action) []action {
 	switch e.decode {
 	case legAsked:
-		return append(out, action{do: doFinishDecode})
+		return append(out, action{do: doCloseDecode}, action{do: doGiveBack})
 	case legAnswered:
 		return append(out, action{do: doCloseDecode})
 	case legWhole:
 		return out
 	case legBroken, legLost: // it may have read: the reference is used
-		return append(out, action{do: doStrand})
+		return append(out, action{do: doGiveBack})
 	}
 	switch e.prefill {
 	case legAsked:

@@ -5,8 +5,9 @@ package router
 // request lives or not, so a prefill leg runs on once decode was asked, and one that failed is asked again.
 type push struct{}
 
-func (push) name() string { return ConnectorPush }
-func (push) mode() mode   { return together }
+func (push) name() string  { return ConnectorPush }
+func (push) mode() mode    { return together }
+func (push) lingers() bool { return true }
 
 func (push) end(e ending, out []action) []action {
 	switch e.decode {
@@ -23,14 +24,14 @@ func (push) end(e ending, out []action) []action {
 		case legAsked:
 			return append(out, action{do: doFinishPrefill})
 		case legMoved: // what decode registered with is gone, and what the new start holds is for nobody
-			return append(out, action{do: doDrainDecode}, action{do: doStrand})
-		case legAnswered, legRejected: // a body that prefill rejects, decode rejects as well
+			return append(out, action{do: doDrainDecode}, action{do: doAbandon})
+		case legRejected: // a body that prefill rejects, decode rejects as well
 			return out
 		}
 		if e.decode == legAnswered { // tokens came, so the blocks did
 			return out
 		}
-		return append(out, action{do: doRepeatPrefill})
+		return append(out, action{do: doRepeatPrefill}) // if it has answered, what it was to write may have got lost
 	}
 	// Decode holds nothing.
 	switch e.prefill {
@@ -38,7 +39,7 @@ func (push) end(e ending, out []action) []action {
 		return append(out, action{do: doClosePrefill})
 	case legAnswered, legMoved:
 		if e.decode == legBroken { // it may have used the reference: nobody else may
-			return append(out, action{do: doStrand})
+			return append(out, action{do: doGiveBack})
 		}
 		return append(out, action{do: doDrainDecode})
 	}

@@ -42,9 +42,12 @@ type Parts struct {
 	Limits  Limiter                // nil: nobody is limited
 	Records Records                // nil: no engine of connector kvplane can be paired
 	Stock   Stock                  // asks stock engines for their ranks; nil: they are not asked
+	Reclaim Reclaimer              // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
 	Observe func(Summary)          // called once per finished request, from many goroutines; must not block
+	// Responses remembers which engine holds which stored response; nil: stored responses cannot be had.
+	Responses Responses
 	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
 	// route, credentials, body or model. reason is one of the code's own. It must not block.
 	Refused func(status int, reason string)
@@ -53,22 +56,25 @@ type Parts struct {
 
 // Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.
 type Router struct {
-	cfg     Config
-	parts   Parts
+	current  atomic.Pointer[setup] // see now and Apply
+	applying sync.Mutex            // one Apply at a time
+	applied  chan struct{}         // has room for one: the engines may be others
+	reedge   chan struct{}         // has room for one: the clients' HTTP server may have to be another
+
 	log     *slog.Logger
-	fleet   *fleet
 	gone    *goneWatcher
 	pairs   *metadata.Pairs
 	books   *books
 	recent  *recent
 	stir    chan struct{} // has room for one: pairs are to be looked at
 	control *http.Client  // for the engines' control routes
-	limits  bodyLimits
 
 	letters sync.Pool // of *letter
 	rooms   sync.Pool // of *streamRoom
 
 	draining atomic.Bool
+	closing  chan struct{} // closed when nobody waits for a place any more
+	close    func()        // closes it, once
 	live     live
 
 	// Legs may outlive their requests: they end with legs, and ended waits for them.
@@ -78,40 +84,34 @@ type Router struct {
 	held     leashes      // of the requests' own legs
 	running  atomic.Int64 // legs that run on after their requests
 
+	outlived atomic.Uint64 // panics in the background
 	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
+	left     left          // what endings have left behind
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
 func New(cfg Config, parts Parts) (*Router, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("router: config: %w", err)
-	}
-	cfg = cfg.withDefaults()
-	if parts.Planner == nil {
-		parts.Planner = policies.Default()
-	}
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.DiscardHandler)
 	}
-	f, err := newFleet(cfg)
+	s, err := newSetup(cfg, parts, nil, true)
 	if err != nil {
 		return nil, err
 	}
+	cfg = s.cfg
 	r := &Router{
-		cfg:     cfg,
-		parts:   parts,
+		applied: make(chan struct{}, 1),
+		reedge:  make(chan struct{}, 1),
 		log:     parts.Log,
-		fleet:   f,
+		closing: make(chan struct{}),
 		gone:    newGoneWatcher(),
 		books:   newBooks(4 * cfg.Limits.Recent),
 		stir:    make(chan struct{}, 1),
 		recent:  newRecent(cfg.Limits.Recent),
-		control: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute}},
-		limits: bodyLimits{
-			N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
-			Strict: cfg.Strict,
-		},
+		control: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 5 * time.Second}},
 	}
+	r.close = sync.OnceFunc(func() { close(r.closing) })
+	r.current.Store(s)
 	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
 	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
@@ -126,7 +126,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 // or that of draining if it is less. Serve must have returned. It is safe to call twice.
 func (r *Router) Close() {
 	r.pairs.Close()
-	late := time.AfterFunc(min(r.cfg.Timeouts.Ending, r.cfg.Timeouts.Drain), func() {
+	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
 		r.stopLegs(errStopped)
 		r.held.cut(errStopped)
 	})
@@ -134,7 +134,7 @@ func (r *Router) Close() {
 	late.Stop()
 	r.stopLegs(errStopped)
 	r.gone.Close()
-	r.fleet.close()
+	r.now().fleet.close()
 	r.control.CloseIdleConnections()
 }
 
@@ -149,15 +149,20 @@ var (
 
 // background runs f for a leg that outlives its request, or returns false if there are too many of them.
 func (r *Router) background(f func(context.Context)) bool {
-	if r.legs.Err() != nil || r.running.Add(1) > int64(r.cfg.Limits.Background) {
+	return r.runOn(r.now().cfg.Timeouts.Ending, f)
+}
+
+// runOn is background for at most limit.
+func (r *Router) runOn(limit time.Duration, f func(context.Context)) bool {
+	if r.running.Add(1) > int64(r.now().cfg.Limits.Background) || r.legs.Err() != nil {
 		r.running.Add(-1)
 		return false
 	}
 	r.ended.Go(func() {
 		defer r.running.Add(-1)
-		ctx, cancel := context.WithTimeoutCause(r.legs, r.cfg.Timeouts.Ending, errLegLate)
+		ctx, cancel := context.WithTimeoutCause(r.legs, limit, errLegLate)
 		defer cancel()
-		f(ctx)
+		r.survive("a leg that runs on", func() { f(ctx) })
 	})
 	return true
 }

@@ -5,34 +5,52 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"pdrouter/kvplane"
 )
 
-// Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
-// cuts the rest with an error event, and returns. It closes ln.
-func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
-	app := r.edge()
-	served := make(chan error, 1)
-	clients := newArrivals(ln)
-	go func() { served <- app.Listener(clients) }()
-	select {
-	case err := <-served:
-		if err == nil {
-			err = errors.New("the listener ended")
-		}
-		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
-	case <-ctx.Done():
+// newcomer is for how long a connection that has brought nothing is believed to bring something when the router stops.
+const newcomer = time.Second
+
+// Timeouts returns the timeouts that the router works by now, defaults filled in.
+func (r *Router) Timeouts() Timeouts { return r.now().cfg.Timeouts }
+
+// Drain has the router say that it is not ready, and has its answers tell clients to close their connections. Requests are
+// served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.
+func (r *Router) Drain() {
+	if !r.draining.Swap(true) {
+		r.log.Info("draining", "requests", r.live.len())
 	}
-	r.draining.Store(true)
-	r.log.Info("draining", "requests", r.live.len())
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeouts.Drain)
+}
+
+// Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
+// cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
+// once.
+func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
+	clients := newArrivals(ln)
+	accepting := make(chan error, 1)
+	go func() { accepting <- clients.run() }()
+	edges, failed := r.serveEdges(ctx, clients, accepting)
+	r.Drain()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.now().cfg.Timeouts.Drain)
 	defer cancel()
-	clients.closeSilent()
-	err := app.Server().ShutdownWithContext(stop)
+	if failed == nil {
+		_ = ln.Close() // it may have been closed already
+		<-accepting
+	}
+	for clients.closeSilent(time.Now().Add(-newcomer)) && stop.Err() == nil {
+		select {
+		case <-stop.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	clients.closeSilent(time.Now().Add(time.Hour))
+	err := shutdown(stop, edges)
 	if errors.Is(err, context.DeadlineExceeded) {
+		r.turnAway()
 		for _, x := range r.live.all() {
 			x.post(mail{e: event{kind: evShutdown, why: whyShutdown}})
 		}
@@ -42,8 +60,8 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	for i := 0; i < 100 && r.live.len() > 0; i++ {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if serr := <-served; err == nil {
-		err = serr
+	if failed != nil {
+		err = failed
 	}
 	if err != nil {
 		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
@@ -51,21 +69,48 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
+// serveEdges has an edge serve what arrives, and another one in its place whenever the configuration wants it, until ctx or
+// the listener ends. It returns the edges that may have connections, and why the listener ended.
+func (r *Router) serveEdges(ctx context.Context, clients *arrivals, accepting <-chan error) ([]*edge, error) {
+	present := r.openEdge(r.now().cfg.edge(), clients)
+	edges := []*edge{present}
+	for {
+		select {
+		case err := <-accepting:
+			return edges, err
+		case <-ctx.Done():
+			return edges, nil
+		case <-r.reedge:
+		}
+		cfg := r.now().cfg.edge()
+		if cfg == present.edgeConfig {
+			continue
+		}
+		present.retire()
+		present = r.openEdge(cfg, clients)
+		edges = append(slices.DeleteFunc(edges, (*edge).gone), present)
+	}
+}
+
+// shutdown ends edges that get no more connections: those they have are closed when they are idle. It returns the error of
+// ctx if that ends first.
+func shutdown(ctx context.Context, edges []*edge) error {
+	errs := make([]error, len(edges))
+	var wg sync.WaitGroup
+	for i, e := range edges {
+		wg.Go(func() { errs[i] = e.app.Server().ShutdownWithContext(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
 // Run checks the engines' health, makes engines known to each other, looks at stock engines' side channels, and follows
 // the event streams of the others until ctx ends.
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { r.keepWarm(ctx) })
-	wg.Go(func() { r.fleet.watch(ctx, r.cfg.Timeouts.Health, r.log, r.back) })
-	for _, e := range r.fleet.engines {
-		if e.side != nil && r.parts.Stock != nil {
-			wg.Go(func() { r.watchSide(ctx, e) })
-		}
-		if e.control != "" {
-			wg.Go(func() { r.follow(ctx, e) })
-		}
-	}
+	wg.Go(func() { r.persist(ctx, "handshakes", func() { r.keepWarm(ctx) }) })
+	wg.Go(func() { r.attend(ctx) })
 	<-ctx.Done()
 	return nil
 }
@@ -73,7 +118,7 @@ func (r *Router) Run(ctx context.Context) error {
 // follow enters an engine's events into the books until ctx ends.
 func (r *Router) follow(ctx context.Context, e *engine) {
 	defer e.followed.Store(false)
-	err := kvplane.Watch(ctx, r.control, e.control, r.parts.Token, func(ev kvplane.TransferEvent) {
+	err := kvplane.Watch(ctx, r.control, e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
 		switch ev.Event {
 		case "open":
 			e.streams.Add(1)

@@ -10,21 +10,25 @@ import (
 var errEventTooLarge = errors.New("server-sent event is too large")
 
 var (
-	dataField = []byte("data:")
-	doneData  = []byte("[DONE]")
+	dataField  = []byte("data:")
+	eventField = []byte("event:")
+	doneData   = []byte("[DONE]")
 )
 
 // eventKind is what one whole event carries.
 type eventKind uint8
 
 const (
-	eventComment eventKind = iota // no data: keep-alives
-	eventData                     // data of any kind but the two below
-	eventError                    // data with a top-level "error"
-	eventDone                     // data: [DONE], and nothing else
+	eventComment eventKind = iota // nothing of the answer: keep-alives
+	eventEarly                    // the request was taken, which says nothing of its answer
+	eventData                     // data of any kind but these
+	eventError                    // the answer has failed
+	eventDone                     // the answer is whole: the route's terminal event
 )
 
-func (k eventKind) String() string { return [...]string{"comment", "data", "error", "done"}[k] }
+func (k eventKind) String() string {
+	return [...]string{"comment", "early", "data", "error", "done"}[k]
+}
 
 // Lines end in LF or CRLF: no engine ends them in a lone CR, which within a line is kept like any other byte.
 
@@ -107,14 +111,23 @@ func (f *sseFrames) Next() ([]byte, bool) {
 	return event, true
 }
 
-// kindOf says what a whole event carries. Of several data lines it is the first that says it.
-func kindOf(event []byte) eventKind {
+// kindOf says what a whole event of the shape's streams carries. It is the event's type that says it, where the shape's
+// events have types, be it named by a field of the event or only within its data; else the data, of several lines the first.
+func (s shape) kindOf(event []byte) eventKind {
 	start, end, n := payloadSpan(event)
 	if n == 0 {
 		return eventComment
 	}
 	data := event[start:end]
-	if n == 1 && bytes.Equal(data, doneData) {
+	if types := formats[s].events; types != nil {
+		kind, ok := types[string(eventType(event))]
+		if !ok {
+			kind, ok = types[dataType(data)]
+		}
+		if ok {
+			return kind
+		}
+	} else if n == 1 && bytes.Equal(data, doneData) {
 		return eventDone
 	}
 	if bytes.Contains(data, []byte(`"error"`)) {
@@ -123,6 +136,37 @@ func kindOf(event []byte) eventKind {
 		}
 	}
 	return eventData
+}
+
+// eventType is the value of the event's last field of that name, nil if there is none.
+func eventType(event []byte) (name []byte) {
+	for len(event) > 0 {
+		line := event
+		if i := bytes.IndexByte(event, '\n'); i >= 0 {
+			line, event = event[:i], event[i+1:]
+		} else {
+			event = nil
+		}
+		if v, ok := bytes.CutPrefix(trimCR(line), eventField); ok {
+			name = bytes.TrimPrefix(v, []byte{' '})
+		}
+	}
+	return name
+}
+
+// dataType is the member type of an event's data, "" if there is none.
+func dataType(data []byte) string {
+	s := scanner{b: data, maxDepth: maxAnswerDepth}
+	s.space()
+	m, ok := s.object(1)
+	for ok && s.member(&m) {
+		if string(m.key) == "type" && s.peek() == '"' {
+			raw, _, _ := s.str()
+			return string(raw)
+		}
+		s.value(1)
+	}
+	return ""
 }
 
 // eventPayload returns the data of a whole event that has exactly one data line.

@@ -2,7 +2,9 @@ package router
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,7 +55,7 @@ func TestSSEFrames(t *testing.T) {
 						t.Fatal(err)
 					}
 					for event, ok := frames.Next(); ok; event, ok = frames.Next() {
-						kinds = append(kinds, kindOf(event))
+						kinds = append(kinds, shapeCompletions.kindOf(event))
 						joined = append(joined, event...)
 					}
 				}
@@ -98,21 +100,91 @@ func TestSSEFramesBound(t *testing.T) {
 	}
 }
 
+// typed are streams whose events have types.
+var typed = []struct {
+	name  string
+	shape shape
+	in    string
+	kinds []eventKind
+}{
+	{"responses", shapeResponses, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.in_progress\ndata: {}\n\n" +
+		"event: response.output_text.delta\ndata: {\"delta\":\"a\"}\n\nevent: response.completed\ndata: {\"response\":{\"error\":null}}\n\n",
+		[]eventKind{eventEarly, eventEarly, eventData, eventDone}},
+	{"types within the data", shapeResponses, "data: {\"a\":1,\"type\":\"response.queued\"}\n\ndata: {\"type\":\"response.incomplete\"}\n\n", []eventKind{eventEarly, eventDone}},
+	{"the end of another route", shapeResponses, "data: [DONE]\n\n", []eventKind{eventData}},
+	{"content about the end", shapeResponses, "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"\\n\\nevent: response.completed\\ndata: {}\\n\\n\"}\n\n",
+		[]eventKind{eventData}},
+	{"failed response", shapeResponses, "event: response.failed\ndata: {\"type\":\"response.failed\"}\n\n", []eventKind{eventError}},
+	{"error", shapeResponses, "event: error\ndata: {\"type\":\"error\",\"message\":\"x\"}\n\n", []eventKind{eventError}},
+	{"error without a type", shapeResponses, "data: {\"error\":{\"message\":\"x\"}}\n\n", []eventKind{eventError}},
+	{"messages", shapeMessages, "event: message_start\r\ndata: {\"type\":\"message_start\"}\r\n\r\nevent: ping\ndata: {\"type\": \"ping\"}\n\n" +
+		"event:content_block_delta\ndata: {}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+		[]eventKind{eventData, eventComment, eventData, eventDone}},
+	{"message error", shapeMessages, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n", []eventKind{eventError}},
+	{"an event without data", shapeMessages, "event: message_stop\n\n", []eventKind{eventComment}},
+	{"a type that only begins so", shapeMessages, "event: message_stopped\ndata: {}\n\nevent: message_stop \ndata: {}\n\n", []eventKind{eventData, eventData}},
+	{"generate", shapeGenerate, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", []eventKind{eventData, eventDone}},
+}
+
+func TestTypedEvents(t *testing.T) {
+	for _, tt := range typed {
+		t.Run(tt.name, func(t *testing.T) {
+			var kinds []eventKind
+			frames := newSSEFrames(len(tt.in) + 1)
+			if err := frames.Push([]byte(tt.in)); err != nil {
+				t.Fatal(err)
+			}
+			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
+				kinds = append(kinds, tt.shape.kindOf(event))
+			}
+			if diff := cmp.Diff(tt.kinds, kinds); diff != "" {
+				t.Errorf("kinds (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// FuzzSSE cuts a stream into pieces of any length: the events, what they are, and what the client gets of them are the same.
 func FuzzSSE(f *testing.F) {
 	for _, s := range streams {
-		f.Add([]byte(s.in), byte(3))
+		f.Add([]byte(s.in), byte(3), byte(shapeCompletions))
 	}
-	f.Fuzz(func(t *testing.T, in []byte, cut byte) {
+	for _, s := range typed {
+		f.Add([]byte(s.in), byte(5), byte(s.shape))
+	}
+	for _, s := range []string{
+		"data: {\"usage\":{\"prompt_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":8}},\"kv_transfer_params\":{}}\n\ndata: [DONE]\n\n",
+		"event: message_delta\ndata: {\"usage\":{\"input_tokens\":1,\"cache_read_input_tokens\":8}}\n\n",
+		"data: {\"text\":\"\u00e9\U0001f600\"}\n\n: keep\n\ndata: {\"error\":{}}\n\n",
+	} {
+		f.Add([]byte(s), byte(1), byte(shapeChat))
+	}
+	f.Fuzz(func(t *testing.T, in []byte, cut, which byte) {
+		s := shape(int(which) % shapesSplit)
+		type seen struct {
+			kind eventKind
+			sent string
+		}
+		see := func(frames *sseFrames, all []seen) []seen {
+			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
+				sent, ok := stripEvent(nil, event)
+				if ok && bytes.Contains(sent, []byte("transfer_params")) && !bytes.Contains(event, []byte(`\`)) && forbidden(sent) {
+					t.Errorf("%q is relayed as %q", event, sent)
+				}
+				if ok && !bytes.Contains(event, []byte("_transfer_params")) && !bytes.Equal(sent, event) {
+					t.Errorf("%q is relayed as %q", event, sent)
+				}
+				all = append(all, seen{s.kindOf(event), string(tellCached(sent, 0, 3, -1))})
+			}
+			return all
+		}
 		whole := newSSEFrames(len(in) + 1)
 		if err := whole.Push(in); err != nil {
 			t.Fatal(err)
 		}
-		var want, got []eventKind
-		for event, ok := whole.Next(); ok; event, ok = whole.Next() {
-			want = append(want, kindOf(event))
-		}
+		want := see(whole, nil)
 		frames := newSSEFrames(len(in) + 1)
-		var joined []byte
+		var got []seen
 		step := uint32(cut) + 1
 		for rest := in; len(rest) > 0; {
 			step = step*1664525 + 1013904223
@@ -121,16 +193,47 @@ func FuzzSSE(f *testing.F) {
 			if err := frames.Push(part); err != nil {
 				t.Fatal(err)
 			}
-			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
+			got = see(frames, got)
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(seen{})); diff != "" {
+			t.Errorf("in one piece and in several (-one +several):\n%s", diff)
+		}
+		again := newSSEFrames(len(in) + 1)
+		var joined []byte
+		for i := range in {
+			if err := again.Push(in[i : i+1]); err != nil {
+				t.Fatal(err)
+			}
+			for event, ok := again.Next(); ok; event, ok = again.Next() {
 				joined = append(joined, event...)
-				got = append(got, kindOf(event))
 			}
 		}
-		if joined = append(joined, frames.buf[frames.last:]...); !bytes.Equal(joined, in) {
+		if joined = append(joined, again.buf[again.last:]...); !bytes.Equal(joined, in) {
 			t.Errorf("joined %q, want %q", joined, in)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("kinds in one piece and in several (-one +several):\n%s", diff)
-		}
 	})
+}
+
+// forbidden reports whether the data of an event has a member that tells of a hand-off, by encoding/json.
+func forbidden(event []byte) bool {
+	data, ok := eventPayload(event)
+	var v any
+	if !ok || json.Unmarshal(data, &v) != nil {
+		return false
+	}
+	var within func(v any) bool
+	within = func(v any) bool {
+		switch v := v.(type) {
+		case map[string]any:
+			for key, member := range v {
+				if isTransferKey([]byte(key)) || within(member) {
+					return true
+				}
+			}
+		case []any:
+			return slices.ContainsFunc(v, within)
+		}
+		return false
+	}
+	return within(v)
 }

@@ -167,10 +167,10 @@ func (r *Router) doubtful(c *couple) bool {
 
 // watchSide looks at an engine's side channel now and then, until ctx ends.
 func (r *Router) watchSide(ctx context.Context, e *engine) {
-	tick := time.NewTicker(r.cfg.Timeouts.SideChannel)
+	tick := time.NewTicker(r.now().cfg.Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
-		looking, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.asking())
+		looking, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
 		r.lookAt(looking, e)
 		cancel()
 		select {
@@ -203,7 +203,7 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 	if len(s.recs) > 0 && was.run != s.recs[0].EngineID {
 		r.withdraw(ctx, e)
 	}
-	rec, err := r.parts.Stock.First(ctx, at)
+	rec, err := r.now().parts.Stock.First(ctx, at)
 	if err != nil {
 		if !errors.Is(context.Cause(ctx), context.Canceled) {
 			r.unanswered(e, seen, was, err)
@@ -268,10 +268,10 @@ func (r *Router) recognize(ctx context.Context, e *engine) {
 	if run == "" && e.side.role == metadata.Prefill {
 		return
 	}
-	if at, ok := e.channel(c); ok && run != "" && r.parts.Stock != nil {
-		ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.asking())
+	if at, ok := e.channel(c); ok && run != "" && r.now().parts.Stock != nil {
+		ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
 		defer cancel()
-		rec, err := r.parts.Stock.First(ctx, at)
+		rec, err := r.now().parts.Stock.First(ctx, at)
 		if err == nil {
 			if rec.EngineID != run && e.side.seen.CompareAndSwap(seen, &sighting{run: rec.EngineID, compat: rec.Compatibility}) {
 				r.restarted(e, c)
@@ -280,7 +280,8 @@ func (r *Router) recognize(ctx context.Context, e *engine) {
 		}
 	}
 	e.coord.CompareAndSwap(c, nil)
-	for _, o := range r.fleet.couples {
+	r.left.restarted(e)
+	for _, o := range r.now().fleet.couples {
 		pair := metadata.Pair{Prefill: o.prefill.incarnation(), Decode: o.decode.incarnation()}
 		if (o.prefill == e || o.decode == e) && r.pairs.Ready(pair) {
 			r.pairs.ForgetPair(pair)
@@ -306,6 +307,7 @@ func (r *Router) moved(e *engine, was, now *coordinates) {
 		return
 	}
 	e.generation.Add(1)
+	r.forgetRun(e)
 	e.look()
 	r.pairs.Forget(e.name)
 	r.log.Info("engine restarted", "engine", e.name)
@@ -319,6 +321,7 @@ func (r *Router) restarted(e *engine, was *coordinates) {
 		return
 	}
 	e.generation.Add(1)
+	r.forgetRun(e)
 	r.pairs.Forget(e.name)
 	r.log.Info("engine restarted", "engine", e.name)
 	r.rewarm()

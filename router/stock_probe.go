@@ -13,13 +13,13 @@ import (
 func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body) error {
 	p, d := c.prefill, c.decode
 	a.prefill.open(ctx, p)
-	if err := r.ask(&a.prefill, a.h.request, b.prefill(nil, c.conn.prefillParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.prefill, a.h.request, b.prefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h))); err != nil {
 		return err
 	}
 	a.h.kv = a.prefill.ans.kv
 	at, ok := parseCoordinates(a.h.kv)
 	if !ok {
-		r.strand(&a.h, p, d, "prefill's answer does not say where it is")
+		r.strand(ctx, r.probed(c, a), p, strandNoAnswer)
 		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
 	}
 	a.h.coord = at
@@ -28,15 +28,15 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 	}
 	old := p.coord.Load()
 	if err := r.fits(ctx, c, at); err != nil {
-		r.strand(&a.h, p, d, "prefill holds what decode must not be asked to take")
+		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return err
 	}
-	body := b.prefill(nil, c.conn.decodeParams(nil, &a.h))
+	body := b.prefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
 	if c.conn.accept(&a.h, a.h.kv) != evPrefillUsable { // with part of the params no engine must be asked
-		r.strand(&a.h, p, d, "prefill's answer does not say what it holds")
+		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return fmt.Errorf("router: probe: engine %s: answer of another connector", p.name)
 	}
-	if err := r.take(ctx, a, d, body); err != nil {
+	if err := r.take(ctx, c, a, d, body); err != nil {
 		return err
 	}
 	if old != nil && old.EngineID != at.EngineID {
@@ -64,16 +64,16 @@ func (r *Router) fits(ctx context.Context, c *couple, at *coordinates) error {
 
 // compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
 func (r *Router) compat(ctx context.Context, e *engine, c *coordinates) string {
-	if s := e.sighting(); s.compat != "" || r.parts.Stock == nil {
+	if s := e.sighting(); s.compat != "" || r.now().parts.Stock == nil {
 		return s.compat
 	}
 	at, ok := e.channel(c)
 	if !ok {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.asking())
+	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
 	defer cancel()
-	rec, err := r.parts.Stock.First(ctx, at)
+	rec, err := r.now().parts.Stock.First(ctx, at)
 	if err != nil {
 		return ""
 	}
@@ -86,16 +86,15 @@ const giveBackWithin = 10 * time.Second
 
 // take has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
 // behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
-func (r *Router) take(ctx context.Context, a *attempt, d *engine, body []byte) error {
+func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) error {
 	answered := time.Now()
-	once := d.side.conn.mode() == inTurn // it uses up what prefill's answer refers to
 	a.decode.open(ctx, d)
-	v, err := r.askOnce(&a.decode, a.h.request, body, once)
+	v, err := r.askOnce(&a.decode, a.h.request, body, true) // two under one id may stay held, or end the engine
 	if err == nil {
 		return nil
 	}
 	if v != vRefused && !a.decode.unsent() {
-		r.strand(&a.h, a.prefill.engine, d, "decode has failed on what prefill holds")
+		r.probeLeft(ctx, c, a)
 		return err
 	}
 	again := r.background(func(ctx context.Context) {
@@ -105,20 +104,23 @@ func (r *Router) take(ctx context.Context, a *attempt, d *engine, body []byte) e
 			case <-time.After(wait):
 				var l call
 				l.open(ctx, d)
-				v, _ := r.askOnce(&l, a.h.request, body, once)
+				v, _ := r.askOnce(&l, a.h.request, body, true)
 				if v == vUsable {
 					return
 				}
 				if v == vRefused || l.unsent() {
 					continue
 				}
+				r.probeLeft(ctx, c, a)
+				return
 			}
 			break
 		}
-		r.strand(&a.h, a.prefill.engine, d, "decode does not take what prefill holds")
+		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 	})
 	if !again {
-		r.strand(&a.h, a.prefill.engine, d, "decode has not taken what prefill holds, and too many legs run on")
+		m := r.probed(c, a)
+		r.behind(m, nil, m.prefill)
 	}
 	return err
 }

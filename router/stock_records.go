@@ -14,7 +14,7 @@ import (
 func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 	s := e.side
 	now := time.Now()
-	lease := max(stockLease, 4*r.cfg.Timeouts.SideChannel)
+	lease := max(stockLease, 4*r.now().cfg.Timeouts.SideChannel)
 	known := r.records(e)
 	same := len(known) > 0 && known[0].EngineID == at.EngineID
 	if same && len(known) == at.Size.PP*at.Size.TP {
@@ -26,13 +26,13 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 	recs := s.recs
 	if len(recs) == 0 || recs[0].EngineID != at.EngineID {
 		var err error
-		if recs, err = r.parts.Stock.All(ctx, at); err != nil {
+		if recs, err = r.now().parts.Stock.All(ctx, at); err != nil {
 			r.log.Debug("side channel", "engine", e.name, "err", err) // the next look tells why
 			return
 		}
 	}
 	if !same && recs[0].Generation == 0 { // a name is about to be chosen: another gateway may just have done so
-		known = r.parts.Stock.Known(ctx, e.name)
+		known = r.now().parts.Stock.Known(ctx, e.name)
 		same = len(known) > 0 && known[0].EngineID == at.EngineID
 	}
 	run := metadata.Incarnation{Engine: e.name, Generation: recs[0].Generation}
@@ -46,7 +46,7 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 		}
 	}
 	s.recs = e.dated(recs, run, now, lease)
-	switch err := r.parts.Stock.Publish(ctx, s.recs); {
+	switch err := r.now().parts.Stock.Publish(ctx, s.recs); {
 	case errors.Is(err, metadata.ErrStale): // the local copy is about to show what the store knows
 		for i := range s.recs {
 			s.recs[i].Generation = 0
@@ -87,7 +87,7 @@ func (e *engine) dated(recs []metadata.Record, run metadata.Incarnation, now tim
 
 // withdraw removes the records of a run that is over.
 func (r *Router) withdraw(ctx context.Context, e *engine) {
-	if err := r.parts.Stock.Withdraw(ctx, e.side.recs); err != nil {
+	if err := r.now().parts.Stock.Withdraw(ctx, e.side.recs); err != nil {
 		r.log.Warn("records of a stock engine that is gone", "engine", e.name, "err", err)
 	}
 	e.side.recs = nil

@@ -54,7 +54,7 @@ func TestFault46TwoLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := r.fleet.couples[0]
+	c := r.now().fleet.couples[0]
 	p := c.prefill
 	coord := func(id string) { p.coord.Store(&coordinates{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}) }
 	look := func(answers string) {
@@ -142,7 +142,7 @@ func TestFault44MovedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p := r.fleet.couples[0].prefill
+	p := r.now().fleet.couples[0].prefill
 	at := func(id string) *coordinates {
 		return &coordinates{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}
 	}
@@ -205,10 +205,10 @@ func TestFault44Recognized(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, e := r.fleet.engines[0], r.fleet.engines[row.nth]
+			p, e := r.now().fleet.engines[0], r.now().fleet.engines[row.nth]
 			p.coord.Store(&coordinates{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
 			r.lookAt(t.Context(), e)
-			pair := metadata.Pair{Prefill: p.incarnation(), Decode: r.fleet.engines[max(row.nth, 1)].incarnation()}
+			pair := metadata.Pair{Prefill: p.incarnation(), Decode: r.now().fleet.engines[max(row.nth, 1)].incarnation()}
 			if err := r.pairs.Wait(t.Context(), pair); err != nil {
 				t.Fatal(err)
 			}

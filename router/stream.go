@@ -34,14 +34,26 @@ type stream struct {
 	buf    []byte
 	timer  *time.Timer // two events are too far apart
 	conn   net.Conn    // the client's; nil in tests
+	silent bool        // the last read brought nothing within the time of a keep-alive
+	woken  time.Time   // when the read is to end for that; zero if it is not
 	signed time.Time   // when conn's write deadline was set
 
-	out   []byte // whole events that the client has not got
-	ready int    // of out, the bytes that were read
-	seen  bool   // the terminal event was read
-	wrong reason // why what follows out is not relayed
-	told  bool   // the engine's own error event is the last of out
-	err   error  // what Read returns once out is empty
+	asked  *asking // the leg that is to go on; nil once it has begun
+	begins []byte  // the first event of the answer, until the owner has it; lies in frames
+	out    []byte  // whole events that the client has not got
+	ready  int     // of out, the bytes that were read
+	seen   bool    // the terminal event was read
+	wrong  reason  // why what follows out is not relayed
+	told   bool    // the engine's own error event is the last of out
+	events int     // that were taken, comments too
+	err    error   // what Read returns once out is empty
+}
+
+// relayed is an answer that is sent as it comes. begin has it know the client's connection, before anything else is called.
+type relayed interface {
+	Read(p []byte) (int, error)
+	CloseWithError(err error) error
+	begin(conn net.Conn)
 }
 
 func newStream(x *exchange, a *attempt) *stream {
@@ -49,25 +61,28 @@ func newStream(x *exchange, a *attempt) *stream {
 	if !ok {
 		room = new(streamRoom)
 	}
-	room.frames.reset(x.r.cfg.Limits.Event)
+	room.frames.reset(x.s.cfg.Limits.Event)
 	return &stream{x: x, a: a, room: room, frames: &room.frames, buf: room.chunk[:], out: room.out[:0]}
 }
 
-// first reads up to the first event with data.
-func (s *stream) first() verdict {
-	held, v := s.a.decode.first(s.frames, s.buf)
-	if v != vUsable {
+// first reads up to the first event of an answer. It is the leg's: open is the owner's.
+func (s *stream) first(sh shape) (v verdict) {
+	var early []byte
+	early, s.begins, v = s.a.decode.first(s.frames, s.buf, sh)
+	s.out = append(s.out, early...)
+	return v
+}
+
+// open takes what was read up to now. It reports false, and lets go of all, if the client may not have it.
+func (s *stream) open() bool {
+	s.events, s.x.pieces = s.a.decode.early, 0
+	if !s.relay(s.begins) {
 		s.free()
-		return v
+		return false
 	}
-	if !s.take(held) {
-		s.free()
-		return vGarbage
+	for s.begins = nil; s.next(); {
 	}
-	s.x.pieces = 1
-	for s.next() {
-	}
-	return vUsable
+	return true
 }
 
 // free gives the room back. The stream is not read any more.
@@ -86,9 +101,13 @@ func (s *stream) free() {
 	s.x.r.rooms.Put(room)
 }
 
-// take appends whole events to what the client gets, without the engines' hand-off.
+// take appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
 func (s *stream) take(event []byte) (ok bool) {
-	s.out, ok = stripEvent(s.out, event)
+	at := len(s.out)
+	if s.out, ok = stripEvent(s.out, event); ok && s.a.split {
+		cached, created := s.x.prefillCached(s.a)
+		s.out = tellCached(s.out, at, cached, created)
+	}
 	return ok
 }
 
@@ -98,19 +117,32 @@ func (s *stream) next() bool {
 		return false
 	}
 	event, ok := s.frames.Next()
-	if !ok {
-		return false
+	return ok && s.relay(event)
+}
+
+// relay takes one whole event if the client may have it.
+func (s *stream) relay(event []byte) bool {
+	if s.x.onward != nil && s.x.onward.times > 0 {
+		return s.relayOnward(event)
 	}
-	switch kindOf(event) {
+	switch s.x.b.shape.kindOf(event) {
 	case eventDone:
 		s.seen = true
+		s.events++
+		s.count(event)
 	case eventError:
 		s.wrong = whyDecodeFailed
-		s.told = s.take(event)
+		if s.x.onward == nil {
+			s.told = s.take(event)
+		}
 		return false
 	case eventData:
 		s.x.pieces++
+		s.events++
 		s.count(event)
+		if s.x.onward != nil {
+			event = s.x.onward.note(event)
+		}
 	}
 	if !s.take(event) {
 		s.wrong = whyBadUpstream
@@ -154,10 +186,19 @@ func (s *stream) give(p []byte) (int, error) {
 	if s.ready == len(s.out) {
 		return 0, s.err
 	}
+	if s.seen {
+		s.x.settled()
+	}
 	s.sign()
 	n := copy(p, s.out[s.ready:])
 	s.ready += n
 	return n, nil
+}
+
+// begin has the stream know the client's connection.
+func (s *stream) begin(conn net.Conn) {
+	s.conn = conn
+	s.sign()
 }
 
 // sign bounds the write that follows. A deadline is good for half its time, so that it is not set for every event.
@@ -165,7 +206,7 @@ func (s *stream) sign() {
 	if s.conn == nil {
 		return
 	}
-	limit := s.x.r.cfg.Timeouts.Write
+	limit := s.x.s.cfg.Timeouts.Write
 	if now := time.Now(); now.Sub(s.signed) > limit/2 {
 		s.signed = now
 		_ = s.conn.SetWriteDeadline(now.Add(limit))
@@ -175,11 +216,21 @@ func (s *stream) sign() {
 // fill waits for more events, or for the end.
 func (s *stream) fill() {
 	x := s.x
-	if s.wrong != whyNone {
-		x.step(event{kind: evStreamCut, why: s.wrong})
+	switch {
+	case s.asked != nil:
+		s.awaitOnward()
+		return
+	case s.wrong != whyNone:
+		x.r.sawStream(&s.a.decode, s.wrong)
+		if !s.goOn() {
+			x.step(event{kind: evStreamCut, why: s.wrong})
+		}
 		return
 	}
-	if s.seen { // the rest is the end of the body, which lets the connection be used again
+	if s.seen {
+		x.r.sawStream(&s.a.decode, whyNone)
+		s.a.decode.wake(time.Time{})
+		// The rest is the end of the body, which lets the connection be used again.
 		s.within(time.Second)
 		if n, err := s.a.decode.resp.Read(s.buf); n != 0 || !errors.Is(err, io.EOF) {
 			s.a.decode.cut(errEnded)
@@ -188,14 +239,22 @@ func (s *stream) fill() {
 		s.err = io.EOF
 		return
 	}
-	for !x.block(&s.a.decode.leash, false) { // mail that comes behind this interrupts the read
+	for !x.block(&s.a.decode.leash) { // mail that comes behind this interrupts the read
 		if s.mail(); s.err != nil {
 			return
 		}
 	}
-	s.within(x.r.cfg.Timeouts.Stream)
+	if !s.silent {
+		s.within(x.s.cfg.Timeouts.Stream)
+	}
+	s.wakeUp()
 	n, err := s.a.decode.resp.Read(s.buf)
-	s.timer.Stop()
+	if s.silent = err != nil && errors.Is(err, os.ErrDeadlineExceeded) && s.a.decode.why() == nil; s.silent {
+		err = nil
+		s.keepAlive()
+	} else {
+		s.timer.Stop()
+	}
 	if x.unblock() {
 		if s.mail(); s.err != nil {
 			return
@@ -232,8 +291,7 @@ func (s *stream) mail() {
 		if !ok {
 			return
 		}
-		x.took(m)
-		x.step(m.e)
+		x.step(x.took(m))
 	}
 	if s.err == nil {
 		s.err = errCut
@@ -243,7 +301,7 @@ func (s *stream) mail() {
 // cut ends the stream with an error event. An engine's own error event that is already there stays the last.
 func (s *stream) cut(e *httpError) {
 	if !s.told {
-		s.out = e.appendFrame(s.out)
+		s.out = s.x.b.shape.appendErrorEvent(s.out, e, s.events)
 	}
 	s.err = errCut
 }
@@ -264,6 +322,7 @@ func (s *stream) CloseWithError(err error) error {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
+	s.endAsking()
 	s.free()
 	if s.conn != nil {
 		_ = s.conn.SetWriteDeadline(time.Time{})

@@ -16,6 +16,7 @@ const (
 // Phases are the parts of a request's life, each measured from its arrival; 0 means that it was not reached.
 type Phases struct {
 	Admit      time.Duration `json:"admit"`       // head and body checked, caller known
+	Queue      time.Duration `json:"queue"`       // the end of the wait for a place with the engines
 	Plan       time.Duration `json:"plan"`        // engines chosen, last attempt
 	Pair       time.Duration `json:"pair"`        // the pair is known to each other, last attempt
 	Prefill    time.Duration `json:"prefill"`     // prefill has answered
@@ -47,7 +48,9 @@ type Summary struct {
 	Prefill      string    `json:"prefill"` // engine names; "" if none
 	Decode       string    `json:"decode"`
 	Attempts     int       `json:"attempts"`
-	TransferID   string    `json:"transfer_id"` // of the last attempt; 32 hexadecimal digits
+	Continued    int       `json:"continued"`     // how often another decode engine went on with the stream
+	NotContinued string    `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
+	TransferID   string    `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
 	Phases       Phases    `json:"phases"`
 	PromptTokens int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
 	CachedTokens int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
@@ -57,4 +60,17 @@ type Summary struct {
 	Books        *Books    `json:"books,omitempty"`
 	Arrived      time.Time `json:"arrived_at"`
 	Stranded     bool      `json:"stranded"` // KV may be held for nobody until a lease ends
+	// Parts are the choices of a request that was served one by one; what is said above of engines and of the transfer is said
+	// of the first. Empty if it was served as one.
+	Parts []Part `json:"parts,omitempty"`
+}
+
+// Part is what is known of one choice of a request whose choices were served one by one.
+type Part struct {
+	Prefill    string `json:"prefill"`
+	Decode     string `json:"decode"`
+	Attempts   int    `json:"attempts"`
+	TransferID string `json:"transfer_id"` // of the last attempt
+	Reason     string `json:"reason"`
+	Books      *Books `json:"books,omitempty"`
 }

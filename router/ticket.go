@@ -22,7 +22,7 @@ type enrolment struct {
 }
 
 // contextOf is the digest of what the KV of a request depends on besides its tokens: the model, whose it is, and the
-// cache's salt as the client wrote it.
+// cache's salt as the engines get it.
 func contextOf(model, subject string, salt []byte) [16]byte {
 	b := []byte("pdrouter context v1\x00")
 	b = append(binary.AppendUvarint(b, uint64(len(model))), model...)
@@ -34,7 +34,7 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 
 // ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.
 func (r *Router) ticket(h *handoff, prefill, decode *engine, context [16]byte) {
-	if r.parts.Tickets == nil {
+	if r.now().parts.Tickets == nil {
 		return
 	}
 	p, d := r.enrolled(prefill, h.prefill), r.enrolled(decode, h.decode)
@@ -56,7 +56,7 @@ func (r *Router) enrolled(e *engine, inc metadata.Incarnation) []byte {
 	if known := e.enrolment.Load(); known != nil && known.inc == inc {
 		return known.key
 	}
-	keys, err := r.parts.Tickets.Enrolment(inc.ID())
+	keys, err := r.now().parts.Tickets.Enrolment(inc.ID())
 	if err != nil {
 		r.log.Error("ticket", "engine", inc.ID(), "err", err)
 	}

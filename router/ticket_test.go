@@ -2,6 +2,9 @@ package router
 
 import (
 	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +111,38 @@ func TestTickets(t *testing.T) {
 	}
 	if contexts[1] != contexts[2] || contexts[1] == contexts[3] || contexts[1] == contexts[0] || contexts[1] != contexts[5] {
 		t.Errorf("contexts are %x; want one for the client, another with his salt, another for the gateway itself", contexts)
+	}
+}
+
+// TestTicketsHaveTheSealedSalt has a gateway that isolates tenants: what engines check is the salt that they get.
+func TestTicketsHaveTheSealedSalt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte(strings.Repeat("k", minSealKey)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, _, parts := newPlane(t, 1, 1)
+	enroller := fakeEnroller{"secret"}
+	parts.Tickets, parts.Clients = enroller, byName{}
+	s.cfg.IsolatePrefixCache, s.cfg.PrefixCacheSecretFile = true, file
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	if got, whole := text(t, g.post(pathCompletions, plainBody[:len(plainBody)-1]+`,"cache_salt":"x"}`, "Authorization", "Bearer alice")); got != wholeText || !whole {
+		t.Fatalf("text %q, whole %v", got, whole)
+	}
+	seal, err := newSealer(s.cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := s.c.all()
+	q := all[len(all)-1]
+	self := metadata.Incarnation{Engine: q.Engine, Generation: map[string]uint64{"prefill": 100, "decode": 200}[q.Leg]}
+	keys, _ := enroller.Enrolment(self.ID())
+	got, err := kvplane.OpenTicket(q.KV["ticket"].(string), keys[0], self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := contextOf("tiny", "s", []byte(seal.seal("alice", []byte(`"x"`)))); got.Context != want {
+		t.Errorf("context %x; want %x", got.Context, want)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -75,9 +76,10 @@ func (e *upstreamError) Unwrap() error { return e.Err }
 // upstream is one engine's connections. It is safe for concurrent use.
 type upstream struct {
 	cfg     upstreamConfig
-	address string // host:port
-	prefix  string // the base URL's path without its last slash
-	host    string // the Host field and those that follow in every request
+	connect atomic.Int64 // the time for a connection, in nanoseconds
+	address string       // host:port
+	prefix  string       // the base URL's path without its last slash
+	host    string       // the Host field and those that follow in every request
 	tls     *tls.Config
 	idle    idleConns
 }
@@ -89,21 +91,16 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 		(b.Scheme != "http" && b.Scheme != "https") {
 		return nil, fmt.Errorf("router: upstream %q: want a base URL such as http://10.0.0.7:8000", base)
 	}
-	if cfg.DialTimeout == 0 {
-		cfg.DialTimeout = 2 * time.Second
-	}
 	if cfg.IdleTimeout == 0 {
 		cfg.IdleTimeout = 4 * time.Second
-	}
-	if cfg.MaxIdle == 0 {
-		cfg.MaxIdle = 256
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext // TCP_NODELAY is Go's default
 	}
 	u := &upstream{cfg: cfg, address: b.Host, prefix: strings.TrimSuffix(b.EscapedPath(), "/"),
 		host: "Host: " + b.Host + "\r\nAccept-Encoding: identity\r\n"}
-	u.idle.max, u.idle.after = cfg.MaxIdle, cfg.IdleTimeout
+	u.idle.after = cfg.IdleTimeout
+	u.bound(cfg.DialTimeout, cfg.MaxIdle)
 	port := "80"
 	if b.Scheme == "https" {
 		port = "443"
@@ -120,6 +117,18 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 		u.address = net.JoinHostPort(b.Hostname(), port)
 	}
 	return u, nil
+}
+
+// bound sets the time for a connection and how many idle ones are kept, from now on; zero is the default.
+func (u *upstream) bound(connect time.Duration, idle int) {
+	if connect == 0 {
+		connect = 2 * time.Second
+	}
+	if idle == 0 {
+		idle = 256
+	}
+	u.connect.Store(int64(connect))
+	u.idle.bound(idle)
 }
 
 // do sends req and reads the answer's head; the body is read from the response. The end of ctx ends the exchange at
@@ -167,7 +176,7 @@ func result(r *upstreamResponse, err *upstreamError) (*upstreamResponse, error) 
 
 // dial makes a new connection.
 func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
-	limited, cancel := context.WithTimeout(ctx, u.cfg.DialTimeout)
+	limited, cancel := context.WithTimeout(ctx, time.Duration(u.connect.Load()))
 	defer cancel()
 	nc, err := u.cfg.Dial(limited, "tcp", u.address)
 	if err == nil && u.tls != nil {

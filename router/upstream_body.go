@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
+	"time"
 )
 
 // maxChunkLine is how long the line before a chunk may be.
@@ -25,8 +27,10 @@ const (
 // upstreamResponse is one answer. It belongs to one goroutine at a time, and must be closed.
 type upstreamResponse struct {
 	Status      int
-	ContentType string // as sent
-	Resent      bool   // the request was sent a second time, and may have arrived twice
+	ContentType string        // as sent
+	Metadata    string        // as sent
+	RetryAfter  time.Duration // what the answer asks for; 0 if it does not
+	Resent      bool          // the request was sent a second time, and may have arrived twice
 
 	up      *upstream
 	c       *engineConn // nil once closed
@@ -43,6 +47,7 @@ type upstreamResponse struct {
 // begin prepares the reading of the body.
 func (r *upstreamResponse) begin(h answerHead) {
 	r.Status, r.chunked, r.close, r.left = h.status, h.chunked, h.close, h.length
+	r.RetryAfter, r.Metadata = h.rest, string(h.meta)
 	switch string(h.kind) {
 	case "application/json":
 		r.ContentType = "application/json"
@@ -77,6 +82,9 @@ func (r *upstreamResponse) Read(p []byte) (int, error) {
 		n += more
 		if n > 0 && errors.Is(err, errNoBytes) {
 			return n, nil
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil {
+			return n, err // it was to be woken: the next read goes on
 		}
 		if err != nil {
 			return n, r.fail(err)

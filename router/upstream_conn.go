@@ -103,10 +103,10 @@ func (c *engineConn) readHead() (answerHead, error) {
 
 // idleConns are the connections of one engine that wait for a request, the longest idle first.
 type idleConns struct {
-	max   int
 	after time.Duration
 
 	mu     sync.Mutex
+	max    int
 	conns  []*engineConn
 	timer  *time.Timer // set while conns is not empty
 	closed bool
@@ -151,6 +151,13 @@ func (p *idleConns) put(c *engineConn) {
 	if full {
 		c.nc.Close()
 	}
+}
+
+// bound has at most max connections be kept from now on. More that there are go as they have been idle for too long.
+func (p *idleConns) bound(max int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.max = max
 }
 
 // reap closes what has been idle for too long.

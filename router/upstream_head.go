@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"fmt"
+	"time"
 )
 
 // maxFields is how many fields an answer's head may have.
@@ -15,6 +16,8 @@ type answerHead struct {
 	chunked bool
 	close   bool // the connection ends with this answer
 	kind    []byte
+	meta    []byte        // what an engine says of an answer of bytes
+	rest    time.Duration // Retry-After in seconds, at most an hour; a date is not read
 }
 
 func badHead(format string, args ...any) error {
@@ -69,6 +72,12 @@ func parseHead(head []byte) (answerHead, error) {
 			coded, h.chunked = true, true
 		case isName(name, "content-type"):
 			h.kind = value
+		case isName(name, "metadata"):
+			h.meta = value
+		case isName(name, "retry-after"):
+			if n, ok := parseLength(value); ok {
+				h.rest = time.Duration(min(n, 3600)) * time.Second
+			}
 		case isName(name, "connection"):
 			h.close = h.close || hasWord(value, "close")
 		}

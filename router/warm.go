@@ -48,22 +48,28 @@ func (r *Router) rewarm() {
 
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (r *Router) warm(now time.Time) time.Duration {
-	again := warmAnyway * r.cfg.Timeouts.Health
-	for _, c := range r.fleet.couples {
+	again := warmAnyway * r.now().cfg.Timeouts.Health
+	for _, c := range r.now().fleet.couples {
 		if c.prefill.down.Load() || c.decode.down.Load() {
 			c.forgive()
 			continue
 		}
 		pair, err := r.runsOf(c)
-		if err != nil || r.pairs.Ready(pair) {
+		if err != nil {
 			continue // until records come
+		}
+		if r.pairs.Ready(pair) {
+			if c.circuitAt(now) != circuitHalfOpen {
+				continue
+			}
+			r.pairs.ForgetPair(pair) // it has failed since
 		}
 		if pause := c.wait(pair, now); pause > 0 {
 			again = min(again, pause)
 			continue
 		}
 		if errors.Is(r.pairs.Start(pair, c.weight(now)), metadata.ErrBusy) {
-			again = min(again, r.cfg.Timeouts.Health)
+			again = min(again, r.now().cfg.Timeouts.Health)
 		}
 	}
 	return again
@@ -71,15 +77,16 @@ func (r *Router) warm(now time.Time) time.Duration {
 
 // shake is the handshake of one pair as the registry calls it.
 func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
-	c := r.fleet.couple(pair)
+	c := r.now().fleet.couple(pair)
 	if c == nil {
 		return fmt.Errorf("router: probe: %s and %s are no pair of one model", pair.Prefill.Engine, pair.Decode.Engine)
 	}
 	c.begun(pair)
 	begun := time.Now()
-	err := r.probe(ctx, c, pair)
+	err := errPanicked
+	r.survive("a handshake", func() { err = r.probe(ctx, c, pair) })
 	now := time.Now()
-	pause := c.ended(pair, err, now)
+	pause := c.ended(pair, err, now, r.now().cfg.Health.pairs())
 	switch {
 	case err == nil:
 		r.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
@@ -97,7 +104,7 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 // is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
 // names that are not of the configuration as well as others.
 func (r *Router) Renewed(name string) {
-	e := r.fleet.engine(name)
+	e := r.now().fleet.engine(name)
 	if e == nil || !e.publishes {
 		return
 	}
@@ -120,6 +127,8 @@ func (r *Router) back(ctx context.Context, e *engine) {
 		return
 	}
 	e.failures.Store(0)
+	e.proven.Store(true)
+	e.vitals.begin(time.Now())
 	e.down.Store(false)
 	r.log.Info("engine is back", "engine", e.name)
 	e.look()

@@ -4,16 +4,18 @@ package router
 type state uint8
 
 const (
-	stNew      state = iota // nothing has happened
-	stPlanning              // waits for the choice of engines
-	stPairing               // waits for the pair to know each other
-	stAwaiting              // at least one leg is out, nothing has reached the client
-	stRelaying              // the gate is open, the answer streams
-	stDone                  // there is an outcome
+	stNew       state = iota // nothing has happened
+	stPlanning               // waits for the choice of engines
+	stWaiting                // gives engines that have failed it time
+	stPairing                // waits for the pair to know each other
+	stAwaiting               // at least one leg is out, nothing has reached the client
+	stRelaying               // the gate is open, the answer streams
+	stLingering              // there is an outcome, but legs go on until ending them leaves nothing behind
+	stDone                   // there is an outcome, and no leg is open
 )
 
 func (s state) String() string {
-	return [...]string{"new", "planning", "pairing", "awaiting", "relaying", "done"}[s]
+	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "relaying", "lingering", "done"}[s]
 }
 
 // mode is how the legs of an attempt follow each other.
@@ -57,6 +59,8 @@ const (
 	evPlannedPair
 	evPlannedAlone
 	evPlannedNone
+	evPlannedLater // only by engines that have failed it, which are to be given time
+	evWaited       // that time is over
 	evPaired
 	evPairFailed
 	evPrefillUsable   // 200 with the params its connector needs
@@ -75,6 +79,7 @@ const (
 	evDecodeLost
 	evDecodeLate
 	evStreamWhole // the route's terminal event was relayed
+	evStreamLost  // the same as what follows, but another engine is to go on
 	evStreamCut   // the stream ended without it, or with an error event of the engine
 	evClientLeft
 	evClientSlow
@@ -86,11 +91,11 @@ const (
 
 func (k kind) String() string {
 	return [...]string{
-		"start", "planned_pair", "planned_alone", "planned_none", "paired", "pair_failed",
+		"start", "planned_pair", "planned_alone", "planned_none", "planned_later", "waited", "paired", "pair_failed",
 		"prefill_usable", "prefill_unusable", "prefill_moved", "prefill_refused", "prefill_rejected",
 		"prefill_broken", "prefill_lost", "prefill_late",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
-		"decode_late", "stream_whole", "stream_cut",
+		"decode_late", "stream_whole", "stream_lost", "stream_cut",
 		"client_left", "client_slow", "deadline", "shutdown", "panic",
 	}[k]
 }
@@ -129,6 +134,7 @@ type do uint8
 const (
 	doNothing      do = iota
 	doPlan            // choose engines, without the ones blamed
+	doWait            // give the engines time
 	doPair            // see to it that the pair knows each other
 	doAskBoth         // send both legs
 	doAskPrefill      // send the prefill leg
@@ -141,14 +147,17 @@ const (
 	doSendPrefill     // send prefill's status and body as they are
 	doSendDecode      // send decode's status and body as they are
 	doSendError       // send an error answer
+	doContinue        // go on with the stream from another decode engine
 	doCut             // send an error event, then cut the connection
 	doClosePrefill    // end the leg by closing its connection
 	doCloseDecode
+	doLinger        // leave both legs to themselves, as the client is served: their events still come
 	doFinishPrefill // let the leg run on to its end, bounded, with nobody waiting
-	doFinishDecode  // let the leg run to its first event, bounded, then close it
 	doRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
 	doDrainDecode   // give what prefill holds to a decode leg of one token under the same id
 	doCancel        // tell both engines through their control routes
+	doGiveBack      // what prefill holds comes free when nobody can be taking it any more, as decode was asked and has ended
+	doAbandon       // decode waits for a run of prefill that is over: see to its blocks
 	doStrand        // blocks stay held until a lease ends: count them
 	doDone          // the outcome
 	doDrop          // the event did not fit the state
@@ -156,10 +165,10 @@ const (
 
 func (d do) String() string {
 	return [...]string{
-		"nothing", "plan", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
-		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error", "cut",
-		"close_prefill", "close_decode", "finish_prefill", "finish_decode", "repeat_prefill", "drain_decode",
-		"cancel", "strand", "done", "drop",
+		"nothing", "plan", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
+		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error", "continue", "cut",
+		"close_prefill", "close_decode", "linger", "finish_prefill", "repeat_prefill", "drain_decode",
+		"cancel", "give_back", "abandon", "strand", "done", "drop",
 	}[d]
 }
 
@@ -193,7 +202,11 @@ type reason uint8
 const (
 	whyNone reason = iota
 	whyNoEngine
+	whyNoPrefill
 	whyNoPair
+	whyRetryBudget
+	whyQueueFull
+	whyQueueTimeout
 	whyPairFailed
 	whyRefused
 	whyPrefillFailed
@@ -211,14 +224,15 @@ const (
 	whyDeadline
 	whyShutdown
 	whyPanic
+	whyBranch // another choice of the request has failed, or its client has left
 	reasons
 )
 
 func (r reason) String() string {
 	return [...]string{
-		"", "no_engine", "no_pair", "pair_failed", "engine_refused", "prefill_failed", "prefill_rejected", "prefill_timeout",
+		"", "no_engine", "no_prefill", "no_pair", "retry_budget", "queue_full", "queue_timeout", "pair_failed", "engine_refused", "prefill_failed", "prefill_rejected", "prefill_timeout",
 		"no_transfer_params", "engine_restarted", "decode_failed", "decode_rejected", "transfer_timeout",
-		"bad_upstream", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic",
+		"bad_upstream", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic", "branch",
 	}[r]
 }
 

@@ -1,0 +1,137 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
+// buffers, but for the body: its bytes last as long as the handler.
+type admitted struct {
+	s       *setup
+	route   *route
+	arrived time.Time
+	who     principal
+	m       *model
+	adapter string // of the model, if the client names one
+	b       *body
+	id      string // the client's request id, or one made here
+	name    string // what stands in the path, where the route has a name in it
+	ctype   string // of a form
+	trace   trace
+	again   bool          // the client says that it has asked before
+	lease   Lease         // of the caller's limits; nil if there are none
+	place   *gate         // that it has a place of; nil if it has none, or its exchange has it
+	checked time.Duration // from its arrival to the beginning of its wait, if it waited
+	queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
+	x       *exchange     // once there is one, which then has the lease
+	fan     *fan          // instead of x, where each choice is served by itself
+	branch  int           // which choice, of a request that belongs to fan
+
+	query  string  // of the path, where it means something
+	target string  // what engines are asked for, where that is not the route's path
+	pin    *engine // the only one that can serve it; nil if there may be others
+}
+
+// panicked gives back what the request holds.
+func (q *admitted) panicked(v any) {
+	q.leave()
+	switch {
+	case q.fan != nil:
+		q.fan.panicked(v)
+	case q.x != nil:
+		q.x.panicked(v)
+	case q.lease != nil:
+		q.lease.Done(0)
+	}
+}
+
+// read finds what the request is about: the model that its body names. A stored response says of which model it is once it is
+// found.
+func (q *admitted) read(body []byte) (e *httpError) {
+	if q.route.does == askStored {
+		q.readStored()
+		return nil
+	}
+	if q.b, e = q.parse(body); e != nil {
+		return e
+	}
+	if q.b.model == "" {
+		return errBadRequest(reasonNoModel, "model", "The field model is missing.")
+	}
+	if q.m, q.adapter = q.s.fleet.find(q.b.model); q.m == nil {
+		return errNoModel(q.b.model)
+	}
+	return nil
+}
+
+// enginePath is what engines are asked for.
+func (q *admitted) enginePath() string {
+	if q.target != "" {
+		return q.target
+	}
+	return q.route.path
+}
+
+// parse reads the body as the route has it.
+func (q *admitted) parse(body []byte) (*body, *httpError) {
+	switch q.route.does {
+	case pass:
+		return parsePassed(q.route.shape, body, q.s.limits)
+	case passForm:
+		return parseForm(q.ctype, body, q.s.limits)
+	}
+	return parseBody(q.route.shape, body, q.s.limits)
+}
+
+// admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
+func (q *admitted) admit(body []byte, set func(name, value string)) *httpError {
+	if e := q.read(body); e != nil {
+		return e
+	}
+	if q.m != nil {
+		if e := q.permitted(); e != nil {
+			return e
+		}
+	}
+	if q.b.urgent = q.who.Has(scopePriority); q.b.priority != 0 && !q.b.urgent {
+		q.b.removed = true
+	}
+	if q.s.sealer != nil {
+		q.b.sealed = q.s.sealer.seal(q.who.Tenant, q.b.salt)
+	}
+	if limits := q.s.parts.Limits; limits != nil {
+		lease, allowed := limits.Admit(q.who, q.b.expected())
+		allowed.tell(set)
+		if lease == nil && allowed.Over != "" {
+			return errOverLimit(allowed).of(q.who, q.model())
+		}
+		q.lease = lease
+	}
+	e := q.findStored(context.Background())
+	if e != nil && q.lease != nil {
+		q.lease.Done(0)
+		q.lease = nil
+	}
+	return e
+}
+
+// permitted checks whether the caller may name the model, and the model serve the request.
+func (q *admitted) permitted() *httpError {
+	if !q.who.Permits(q.b.model) {
+		return errForbidden(fmt.Errorf("may not name the model %s", q.b.model)).of(q.who, q.m.name)
+	}
+	if e := q.servable(); e != nil {
+		return e.of(q.who, q.m.name)
+	}
+	return nil
+}
+
+// model is the name of the model, "" as long as it is not known.
+func (q *admitted) model() string {
+	if q.m == nil {
+		return ""
+	}
+	return q.m.name
+}

@@ -1,0 +1,248 @@
+package router
+
+// read reads the value of a member that means something; m is the object that it is in.
+func (p *bodyParser) read(f member, in ownedIn, m *members) {
+	b, from := p.body, p.i
+	switch f.means {
+	case meansModel:
+		p.model()
+	case meansStream:
+		b.stream = p.boolean(f.param)
+		p.own(ownStream, in, m)
+	case meansStreamOptions:
+		p.streamOptions()
+		p.own(ownStreamOptions, in, m)
+	case meansStreamDetail:
+		p.value(p.depth)
+		p.own(ownStreamOptions, in, m)
+	case meansN:
+		b.n = p.count(f.param, 1, 1)
+		p.cap(f.param, b.n, p.lim.N)
+		b.fan.n = span{from, p.i}
+	case meansBestOf:
+		p.bestOf = p.count(f.param, 1, 1)
+		p.cap(f.param, p.bestOf, p.lim.N)
+	case meansLimit:
+		p.maxTokens = p.count(f.param, 0, -1)
+		p.own(ownLimit, in, m)
+	case meansLimitOver:
+		p.maxCompletion = p.count(f.param, 0, -1)
+		p.own(ownLimitToo, in, m)
+	case meansLimitToo:
+		p.count(f.param, 0, -1)
+		p.own(ownLimitToo, in, m)
+	case meansMinTokens:
+		p.count(f.param, 0, 0)
+		p.own(ownMinTokens, in, m)
+	case meansSalt:
+		c := p.peek()
+		if p.value(p.depth) {
+			b.salt = p.b[from:p.i]
+		}
+		if c != '"' && c != 'n' {
+			p.refuse(reasonBadField, f.param, "must be a string")
+		}
+		p.own(ownSalt, in, m)
+	case meansRequestID:
+		p.value(p.depth)
+		p.own(ownRequestID, in, m)
+	case meansLever:
+		p.value(p.depth)
+		p.own(ownLever, in, m)
+	case meansPriority:
+		b.priority = p.whole(f.param)
+		p.own(ownPriority, in, m)
+	case meansExtraKey:
+		p.value(p.depth)
+		p.own(ownExtraKey, in, m)
+	case meansStore:
+		b.unkept = p.peek() == 'f'
+		p.value(p.depth)
+		p.own(ownStore, in, m)
+	case meansSeed:
+		p.value(p.depth)
+		b.fan.seed = span{from, p.i}
+	case meansTemperature:
+		p.value(p.depth)
+		b.fan.temperature = span{from, p.i}
+	case meansTransfer:
+		p.transfer(f.param, in, m)
+	case meansXargs:
+		p.holder("vllm_xargs.", inXargs, p.depth)
+	case meansSampling:
+		p.samplingParams()
+	case meansLimits:
+		p.limits()
+	case meansExtraArgs:
+		p.holder("sampling_params.extra_args.", inExtraArgs, p.depth)
+	default:
+		p.readPrompt(f)
+	}
+}
+
+// readPrompt reads the members that say what is asked, and how much of it there may be.
+func (p *bodyParser) readPrompt(f member) {
+	b, from := p.body, p.i
+	switch f.means {
+	case meansEcho:
+		p.echo = p.boolean(f.param)
+	case meansBeam:
+		p.beam = p.boolean(f.param)
+	case meansBackground:
+		p.background = p.boolean(f.param)
+	case meansLogprobs:
+		p.logprobs(f.param)
+	case meansPromptLogprobs:
+		p.promptLogprobs = p.logprobs(f.param)
+	case meansLogprobIDs:
+		p.cap(f.param, p.many(), p.lim.Logprobs)
+	case meansEmbeds:
+		p.embeds = p.given()
+	case meansStop:
+		p.stop(f.param)
+	case meansPrompt:
+		p.prompt()
+		b.fan.prompt = span{from, p.i}
+	case meansTokens:
+		p.tokenIDs(f.param)
+	case meansMessages:
+		if c := p.peek(); p.content(p.depth) && c != '[' {
+			p.refuse(reasonBadField, f.param, "must be an array")
+		}
+		b.promptBytes += p.i - from
+	case meansBatch:
+		p.batch(f.param)
+		b.promptBytes += p.i - from
+	case meansInput:
+		p.content(p.depth)
+		b.promptBytes += p.i - from
+	case meansText:
+		p.value(p.depth)
+		b.promptBytes += p.i - from
+	case meansParts:
+		p.content(p.depth)
+	case meansContent:
+		p.content(p.depth)
+	case meansMedia:
+		p.anyMedia(p.depth)
+	case meansPrevious:
+		b.previous = p.text(f.param)
+	case meansTools:
+		p.serverTools = p.tools()
+	case meansTruncate:
+		if n, ok := p.integer(); ok {
+			p.truncates = n < 0
+		} else {
+			p.value(p.depth)
+		}
+	case meansTruncation: // engines cut the prompt unless they are told not to, by null too
+		p.truncates = p.peek() != '"' || p.text(f.param) != "disabled"
+		if p.i == from {
+			p.value(p.depth)
+		}
+	default:
+		p.value(p.depth)
+	}
+}
+
+// limits reads sampling_params where the limits of the answer stand in it.
+func (p *bodyParser) limits() {
+	if p.peek() != '{' {
+		if p.value(p.depth) {
+			p.refuse(reasonBadField, "sampling_params", "must be an object")
+		}
+		return
+	}
+	m, ok := p.object(2)
+	p.at0(ownLimits, inTop)
+	p.depth = 2
+	known := formats[p.body.shape].sampling
+	for ok && p.member(&m) {
+		if f, is := known[string(m.key)]; is {
+			p.read(f, inSampling, &m)
+		} else {
+			p.value(2)
+		}
+	}
+	p.depth, p.body.limits = 1, m.n
+}
+
+// samplingParams looks for extra_args within sampling_params.
+func (p *bodyParser) samplingParams() {
+	if p.peek() != '{' {
+		p.value(1)
+		return
+	}
+	m, ok := p.object(2)
+	for ok && p.member(&m) {
+		if string(m.key) == "extra_args" {
+			p.holder("sampling_params.extra_args.", inExtraArgs, 2)
+		} else {
+			p.value(2)
+		}
+	}
+}
+
+// holder walks over an object that may hold transfer params; depth is that of what holds it.
+func (p *bodyParser) holder(path string, in ownedIn, depth int) {
+	if p.peek() != '{' {
+		p.value(depth)
+		return
+	}
+	m, ok := p.object(depth + 1)
+	for ok && p.member(&m) {
+		switch {
+		case isTransferKey(m.key):
+			p.transfer(path+string(m.key), in, &m)
+		case string(m.key) == "kv_cache_report_mode":
+			p.value(depth + 1)
+			p.own(ownLever, in, &m)
+		default:
+			p.value(depth + 1)
+		}
+	}
+}
+
+// transfer notes transfer params; null says nothing, but is taken out too.
+func (p *bodyParser) transfer(param string, in ownedIn, m *members) {
+	depth := [...]int{inTop: 1, inXargs: 2, inSampling: 2, inExtraArgs: 3}[in]
+	null := p.peek() == 'n'
+	p.value(depth)
+	p.own(ownTransfer, in, m)
+	if !null && p.sent == "" {
+		p.sent = param
+	}
+}
+
+// isTransferKey reports whether an engine would take hand-off instructions from a member of that name.
+func isTransferKey(key []byte) bool {
+	return string(key) == "kv_transfer_params" || string(key) == "ec_transfer_params"
+}
+
+// tools reads the tools of a request, and reports whether the engine may call one of them itself.
+func (p *bodyParser) tools() bool {
+	if p.peek() != '[' {
+		p.value(p.depth)
+		return false
+	}
+	served, n := false, 0
+	for ok := p.array(2); ok && p.element(&n); {
+		if p.peek() != '{' {
+			p.value(2)
+			continue
+		}
+		m, ok := p.object(3)
+		for ok && p.member(&m) {
+			if string(m.key) != "type" || p.peek() != '"' {
+				p.value(3)
+				continue
+			}
+			switch p.text("tools") {
+			case "function", "custom", "namespace": // the client calls these
+			default:
+				served = true
+			}
+		}
+	}
+	return served
+}

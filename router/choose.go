@@ -1,0 +1,151 @@
+package router
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// role is one of the two lists of a model's engines.
+type role uint8
+
+const (
+	prefillRole role = iota
+	decodeRole
+	roles
+)
+
+func (r role) String() string { return [...]string{"prefill", "decode"}[r] }
+
+// look is one look at the engines of a model, for a choice among them.
+type look struct {
+	r      *Router
+	s      *setup
+	m      *model
+	now    time.Time
+	not    tried
+	glance bool // nothing comes of the choice: no probe is taken
+	proven bool // only engines that have answered since they are known
+	anyway bool // also those that are out, as there is nobody else
+
+	pin     *engine // the only decode engine that has what is asked for; nil if each has
+	adapter string  // of the model, which not every engine may have; "" is the model itself
+
+	prefillRoom [4]policies.Engine
+	decodeRoom  [4]policies.Engine
+}
+
+// fleet takes the snapshot, and says of either role whether engines are used though they are out.
+func (k *look) fleet() (f policies.Fleet, prefill, decode bool) {
+	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, 100)
+	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.decode, k.s.cfg.Health.PanicPercent)
+	if shakes(k.m.conn) {
+		f.Pairable = k.pairable
+	}
+	k.narrow(&f)
+	return f, prefill, decode
+}
+
+// list appends one policies.Engine per engine: what a choice may know. If more than percent of those that can be reached are
+// out, or it is said anyway, all of them may be used, and it reports that.
+func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]policies.Engine, bool) {
+	reached, out := 0, 0
+	slowStart := *k.s.cfg.Health.SlowStart
+	for _, e := range engines {
+		p := policies.Engine{Name: e.name, InFlight: int(e.inFlight.Load())}
+		if e.usable() && (!k.proven || e.proven.Load()) {
+			stand := e.vitals.stand(k.now, slowStart)
+			p.Usable, p.Share = stand.out == ejectedNot && !k.not.has(e), stand.share
+			reached++
+			if stand.out != ejectedNot || stand.circuit != circuitClosed {
+				out++
+			}
+		}
+		dst = append(dst, p)
+	}
+	if out == 0 || !k.anyway && out*100 <= percent*reached {
+		return dst, false
+	}
+	for i, e := range engines {
+		dst[i].Usable = e.usable() && (!k.proven || e.proven.Load()) && !k.not.has(e)
+	}
+	return dst, true
+}
+
+// pairable says whether a request may be split between two engines.
+func (k *look) pairable(p, d int) bool {
+	c := k.m.couple(p, d)
+	return k.r.agree(c) == nil && (c.prefill.side == nil || !k.r.doubtful(c)) && (k.anyway || !c.broken.Load())
+}
+
+// choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
+// what it chose is to be probed, this request is the probe.
+func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
+	for range 4 {
+		f, prefill, decode := k.fleet()
+		c := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
+		if c.Decode < 0 && !k.anyway {
+			k.anyway = true
+			continue
+		}
+		if k.glance || c.Decode < 0 {
+			return c, f
+		}
+		k.r.panics(k.m, prefillRole, prefill && c.Split)
+		k.r.panics(k.m, decodeRole, decode)
+		if k.take(c, prefill, decode) {
+			return c, f
+		}
+	}
+	f, _, _ := k.fleet() // others were always faster: they have the probes
+	return k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
+}
+
+// take makes this request the probe of each engine chosen that is to be probed. It reports false if another request has become
+// that since the snapshot. Engines that are used anyway are not asked.
+func (k *look) take(c policies.Choice, prefill, decode bool) bool {
+	rules := k.s.cfg.Health.engines()
+	if c.Split && !prefill && !k.m.prefill[c.Prefill].vitals.take(k.now, rules) {
+		return false
+	}
+	if decode || k.m.decode[c.Decode].vitals.take(k.now, rules) {
+		return true
+	}
+	if c.Split {
+		k.m.prefill[c.Prefill].vitals.spare()
+	}
+	return false
+}
+
+// panics notes whether a role's engines are used though they are out.
+func (r *Router) panics(m *model, role role, now bool) {
+	flag := &m.panics[role]
+	if flag.Load() == now || flag.Swap(now) == now {
+		return
+	}
+	if now {
+		r.log.Warn("too many engines are out; all are used that can be reached", "model", m.name, "role", role.String())
+	} else {
+		r.log.Info("enough engines are in use", "model", m.name, "role", role.String())
+	}
+}
+
+// serves reports whether a request for the model that is worth splitting would be given to engines, as far as is known: by
+// the policy, and by engines that have answered.
+func (r *Router) serves(s *setup, m *model) bool {
+	q := policies.Request{Model: m.name, PromptTokens: 1 << 30}
+	if _, alone := m.conn.(none); alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true}
+	c, _ := k.choose(q)
+	return c.Decode >= 0
+}
+
+// glance says what would be chosen now for a request that does not come yet.
+func (r *Router) glance(s *setup, m *model, q policies.Request) policies.Choice {
+	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true}
+	c, _ := k.choose(q)
+	return c
+}

@@ -1,0 +1,152 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"pdrouter/policies"
+)
+
+// continued are the members of a body that mean the same to the engine that goes on. A body with others that are not in replaced
+// is not continued: what they do depends on where the answer began, or on text that an engine keeps back.
+var continued = []string{"model", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "stop_token_ids", "logit_bias", "user",
+	"skip_special_tokens", "spaces_between_special_tokens", "priority"}
+
+// replaced are those that the engine that goes on gets in another form, or does not need.
+var replaced = []string{"prompt", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "request_id", "metadata",
+	"store", "add_generation_prompt", "chat_template", "kv_transfer_params", "ec_transfer_params", "n", "rid",
+	"session_id", "session_params", "cache_salt"}
+
+// onwardBody reads what a continuation takes over of the client's body: its members in order, as they were written. exact says
+// that the engine will say the same as the first would have; ok is false if the stream cannot be continued at all.
+func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
+	if b.shape != shapeCompletions && b.shape != shapeChat || !b.stream || b.pass != nil || b.n != 1 || b.prompts != 1 {
+		return nil, false, false, false
+	}
+	s := scanner{b: b.raw, maxDepth: maxBodyDepth}
+	s.space()
+	m, more := s.object(1)
+	for more && s.member(&m) {
+		key, from := string(m.key), s.i
+		if !s.value(1) {
+			return nil, false, false, false
+		}
+		value := b.raw[from:s.i]
+		switch {
+		case key == "cache_salt" && b.sealed != "", key == "priority" && !b.urgent:
+		case key == "temperature":
+			f, err := strconv.ParseFloat(string(value), 64)
+			exact = err == nil && f == 0
+			fallthrough
+		case slices.Contains(continued, key):
+			keep = append(append(append(keep, '"'), key...), `":`...)
+			keep = append(append(keep, value...), ',')
+		case key == "stream_options":
+			var o map[string]any
+			if json.Unmarshal(value, &o) != nil || o["continuous_usage_stats"] == true {
+				return nil, false, false, false
+			}
+			usage = o["include_usage"] == true
+		case slices.Contains(replaced, key), string(value) == "null", string(value) == "false" && (key == "echo" || key == "logprobs"):
+		default:
+			return nil, false, false, false
+		}
+	}
+	return keep, usage, exact, s.why == ""
+}
+
+// askTokens has the engine tell its token ids, in the body of a leg that does not say whether it should.
+func askTokens(body []byte) []byte {
+	at := bytes.IndexByte(body, '{') + 1
+	const ask = `"return_token_ids":true,`
+	body = append(body, ask...)
+	copy(body[at+len(ask):], body[at:])
+	copy(body[at:], ask)
+	return body
+}
+
+// newOnward returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
+func (x *exchange) newOnward() *onward {
+	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
+	if !ok || x.fan != nil || !x.b.stream {
+		return nil
+	}
+	after := p.AfterFailure(x.m.name)
+	if after == policies.Cut {
+		return nil
+	}
+	keep, usage, exact, ok := onwardBody(x.b)
+	if !ok || after == policies.Continue && !exact {
+		x.noOnward = "unsupported"
+		return nil
+	}
+	o := &onward{keep: keep, usage: usage, chat: x.b.shape == shapeChat, max: x.b.maxTokens}
+	if o.max < 0 && !o.chat {
+		o.max = 16 // what the route gives by default
+	}
+	return o
+}
+
+// body appends the body for the engine that goes on: a completion of the ids so far.
+func (o *onward) body(dst []byte, salt string) []byte {
+	dst = append(append(dst, '{'), o.keep...)
+	if salt != "" {
+		dst = append(append(append(dst, `"cache_salt":`...), salt...), ',')
+	}
+	dst = append(append(dst, `"prompt":[`...), o.prompt...)
+	if len(o.sent) > 0 {
+		dst = append(append(dst, ','), o.sent...)
+	}
+	dst = append(dst, `],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"max_tokens":`...)
+	if o.max < 0 { // as far as the model goes
+		dst = append(dst, "null"...)
+	} else {
+		dst = strconv.AppendInt(dst, int64(o.max-o.nSent), 10)
+	}
+	return append(dst, '}')
+}
+
+// hideTokens appends the data of an event with null for the token ids that its client did not ask for, as an engine writes
+// that was not asked.
+func hideTokens(dst, p []byte) []byte {
+	s := scanner{b: p, maxDepth: maxAnswerDepth}
+	from := 0
+	hide := func(depth int) {
+		s.peek()
+		at := s.i
+		if s.value(depth) {
+			dst = append(append(dst, p[from:at]...), "null"...)
+			from = s.i
+		}
+	}
+	s.space()
+	m, ok := s.object(1)
+	for ok && s.member(&m) {
+		switch key := string(m.key); {
+		case key == "prompt_token_ids":
+			hide(1)
+		case key == "choices" && s.peek() == '[':
+			n := 0
+			s.array(2)
+			for s.element(&n) {
+				if s.peek() != '{' {
+					s.value(2)
+					continue
+				}
+				c, in := s.object(3)
+				for in && s.member(&c) {
+					if k := string(c.key); k == "prompt_token_ids" || k == "token_ids" {
+						hide(3)
+					} else {
+						s.value(3)
+					}
+				}
+			}
+		default:
+			s.value(1)
+		}
+	}
+	return append(dst, p[from:]...)
+}

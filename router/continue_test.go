@@ -1,0 +1,236 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"pdrouter/policies"
+)
+
+// fakeTeller is an engine whose next token depends on all ids before it, so that a token lost, doubled or moved shows in the
+// text. Some characters are two tokens: the first has no text yet.
+type fakeTeller struct {
+	mu    sync.Mutex
+	dies  int // tokens until the connection breaks; -1: never
+	asked []string
+}
+
+// nextToken is what the model says behind ids.
+func nextToken(ids []int) (id int, text string) {
+	sum := uint32(7)
+	for _, i := range ids {
+		sum = sum*31 + uint32(i)
+	}
+	if n := len(ids); n > 0 && ids[n-1] >= 5000 { // the second half of a character
+		return 4000 + ids[n-1] - 5000, string(rune('à' + ids[n-1] - 5000))
+	}
+	if sum%4 == 0 {
+		return 5000 + int(sum/4%20), ""
+	}
+	return 100 + int(sum%800), fmt.Sprintf("w%d ", sum%800)
+}
+
+func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		return
+	}
+	raw, _ := io.ReadAll(r.Body)
+	var b struct {
+		Prompt   json.RawMessage
+		Messages json.RawMessage
+		Max      int  `json:"max_tokens"`
+		Tell     bool `json:"return_token_ids"`
+		Options  struct {
+			Usage bool `json:"include_usage"`
+		} `json:"stream_options"`
+	}
+	if json.Unmarshal(raw, &b) != nil {
+		http.Error(w, "no", 400)
+		return
+	}
+	f.mu.Lock()
+	dies := f.dies
+	f.asked = append(f.asked, r.URL.Path+" "+string(raw))
+	f.mu.Unlock()
+	var ids []int
+	if json.Unmarshal(b.Prompt, &ids) != nil {
+		for _, c := range string(b.Prompt) + string(b.Messages) {
+			ids = append(ids, int(c))
+		}
+	}
+	if len(ids) > 0 && ids[len(ids)-1] >= 5000 {
+		http.Error(w, "half a character at the seam", 500)
+		return
+	}
+	prompt, _ := json.Marshal(ids)
+	chat := r.URL.Path == pathChat
+	id := fmt.Sprintf(`"id":"%s","created":%d,"model":"tiny"`, r.Header.Get("X-Request-Id"), len(ids))
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	hidden := func(v string) string {
+		if b.Tell {
+			return v
+		}
+		return "null"
+	}
+	for i := range b.Max {
+		if i == dies {
+			resetConn(w)
+			return
+		}
+		token, text := nextToken(ids)
+		ids = append(ids, token)
+		finish, first := "null", "null"
+		if i == b.Max-1 {
+			finish = `"length"`
+		}
+		if i == 0 {
+			first = hidden(string(prompt))
+		}
+		told := hidden(fmt.Sprintf("[%d]", token))
+		if chat {
+			fmt.Fprintf(w, `data: {%s,"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":%q},"finish_reason":%s,"token_ids":%s}],"prompt_token_ids":%s}`+"\n\n",
+				id, text, finish, told, first)
+		} else {
+			fmt.Fprintf(w, `data: {%s,"object":"text_completion","choices":[{"index":0,"text":%q,"finish_reason":%s,"prompt_token_ids":%s,"token_ids":%s}]}`+"\n\n",
+				id, text, finish, first, told)
+		}
+		w.(http.Flusher).Flush()
+	}
+	if b.Options.Usage {
+		var n []int
+		_ = json.Unmarshal(prompt, &n)
+		fmt.Fprintf(w, `data: {%s,"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", id, len(n), len(n)+b.Max, b.Max)
+	}
+	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+// said joins the text of a stream, and checks that its events are of one answer.
+func said(t *testing.T, body string) (text, usage string) {
+	t.Helper()
+	var out strings.Builder
+	first := ""
+	for _, event := range strings.Split(body, "\n\n") {
+		data, ok := strings.CutPrefix(event, "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var p struct {
+			ID      string
+			Created int
+			Object  string
+			Choices []struct {
+				Text  string
+				Delta struct{ Content string }
+			}
+			Usage json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(data), &p); err != nil {
+			t.Fatalf("event %q: %v", data, err)
+		}
+		if of := fmt.Sprint(p.ID, p.Created); first == "" {
+			first = of
+		} else if of != first {
+			t.Errorf("an event of %s in the answer %s", of, first)
+		}
+		for _, c := range p.Choices {
+			out.WriteString(c.Text + c.Delta.Content)
+		}
+		if len(p.Usage) > 0 {
+			usage = string(p.Usage)
+		}
+	}
+	return out.String(), usage
+}
+
+// TestFault53Continued kills decode at random tokens, once or twice: the client has what one engine would have said, once.
+func TestFault53Continued(t *testing.T) {
+	tellers := make([]*fakeTeller, 3)
+	m := Model{Name: "tiny"}
+	for i := range tellers {
+		tellers[i] = &fakeTeller{dies: -1}
+		srv := httptest.NewServer(http.HandlerFunc(tellers[i].serve))
+		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+		m.Engines = append(m.Engines, Engine{Name: fmt.Sprintf("d%d", i), URL: srv.URL})
+	}
+	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Models: []Model{m}, Limits: Limits{RetryFloor: 1 << 20, Failures: 1 << 20}, Health: Health{Failures: 1 << 20, PanicPercent: 1}}
+	g := start(t, cfg, Parts{Planner: p})
+	set := func(dies ...int) {
+		for i, f := range tellers {
+			f.mu.Lock()
+			f.dies, f.asked = dies[i], nil
+			f.mu.Unlock()
+		}
+	}
+	continued := 0
+	for seed := range uint64(1000) {
+		rng := rand.New(rand.NewPCG(seed, 53))
+		n := 1 + rng.IntN(20)
+		path, body := pathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"seed %d","max_tokens":%d,"temperature":0,"stream":true`, seed, n)
+		if rng.IntN(2) == 0 {
+			path, body = pathChat, fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"seed %d"}],"max_tokens":%d,"temperature":0,"stream":true`, seed, n)
+		}
+		usage := rng.IntN(2) == 0
+		if usage {
+			body += `,"stream_options":{"include_usage":true}`
+		}
+		body += "}"
+		set(-1, -1, -1)
+		want, wantUsage := said(t, g.post(path, body).Body)
+		// One engine never dies, so that there is one to end with.
+		dies := []int{1 + rng.IntN(n+1), 1 + rng.IntN(n+1), -1}
+		rng.Shuffle(3, func(i, j int) { dies[i], dies[j] = dies[j], dies[i] })
+		set(dies...)
+		r := g.post(path, body)
+		got, gotUsage := said(t, r.Body)
+		if got != want || gotUsage != wantUsage || r.Err != nil || strings.Count(r.Body, "[DONE]") != 1 || strings.Contains(r.Body, "token_ids\":[") {
+			t.Fatalf("seed %d, dies %v: end %v, text %q; want %q; usage %q; want %q\n%s", seed, dies, r.Err, got, want, gotUsage, wantUsage, r.Body)
+		}
+		continued += g.last(2*int(seed) + 2).Continued
+	}
+	if continued < 300 {
+		t.Errorf("%d continuations", continued)
+	}
+}
+
+// TestFault53NotContinued has bodies that nobody can go on with exactly: the client is told, as without the policy.
+func TestFault53NotContinued(t *testing.T) {
+	f := &fakeTeller{dies: 3}
+	srv := httptest.NewServer(http.HandlerFunc(f.serve))
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "a", URL: srv.URL}}}}, Health: Health{Failures: 1 << 20}}
+	g := start(t, cfg, Parts{Planner: p})
+	for i, row := range []struct{ more, result string }{
+		{`"temperature":1`, "unsupported"},
+		{`"top_p":1`, "unsupported"},
+		{`"temperature":0,"stop":["x"]`, "unsupported"},
+		{`"temperature":0,"tools":[{"type":"function"}]`, "unsupported"},
+		{`"temperature":0,"response_format":{"type":"json_object"}`, "unsupported"},
+		{`"temperature":0,"logprobs":1`, "unsupported"},
+		{`"temperature":0,"return_token_ids":true`, "unsupported"},
+		{`"temperature":0,"presence_penalty":1`, "unsupported"},
+		{`"temperature":0`, "failed"}, // there is no other engine
+	} {
+		r := g.post(pathCompletions, `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,`+row.more+`}`)
+		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 {
+			t.Errorf("%s: end %v, body %q", row.more, r.Err, r.Body)
+		}
+		if sum := g.last(i + 1); sum.NotContinued != row.result || sum.Outcome != FailedAfter {
+			t.Errorf("%s: %+v", row.more, sum)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"pdrouter/auth"
+)
+
+// keyed reports whether clients of the route may show their credentials as X-Api-Key, as those of Anthropic's API do.
+func (rt *route) keyed() bool {
+	return rt.path == pathMessages || strings.HasPrefix(rt.path, pathMessages+"/")
+}
+
+// oneOf returns the value of a field with credentials; "" if there is none. A request with several is nobody's: whoever stands
+// in between may have believed another one.
+func oneOf(values [][]byte) (string, error) {
+	switch len(values) {
+	case 0:
+		return "", nil
+	case 1:
+		return string(values[0]), nil
+	}
+	return "", &auth.Error{Code: auth.InvalidToken, Err: fmt.Errorf("%d fields with credentials", len(values))}
+}
+
+// withKey returns credentials as they stand in Authorization, where they may have come as a key too.
+func withKey(authorization, key string) (string, error) {
+	bearer := "Bearer " + key
+	switch {
+	case key == "":
+		return authorization, nil
+	case authorization == "" || authorization == bearer:
+		return bearer, nil
+	}
+	return "", &auth.Error{Code: auth.InvalidToken, Err: errors.New("the headers Authorization and X-Api-Key differ")}
+}

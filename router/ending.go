@@ -1,0 +1,191 @@
+package router
+
+import "time"
+
+// step is what is done next for KV that an ending has left behind.
+type step uint8
+
+const (
+	stepNothing       step = iota
+	stepAskAgain           // ask prefill again under the same id: what it then writes is right, and decode's blocks come free
+	stepLook               // find out whether prefill's run is over
+	stepFence              // wait until decode has surely noticed that the request is over
+	stepNotifyPrefill      // tell prefill that what it holds was taken
+	stepNotifyDecode       // tell decode that what it waits for has come
+	stepTake               // have a decode engine take what prefill holds, by a leg of one token
+	stepStrand             // count it: nobody can free it before a lease ends, or at all
+)
+
+func (s step) String() string {
+	return [...]string{"nothing", "ask again", "look", "fence", "notify prefill", "notify decode", "take", "strand"}[s]
+}
+
+// proof is what is known of the run of prefill that decode registered with.
+type proof uint8
+
+const (
+	runUnknown proof = iota // it may live
+	runLives                // it has answered
+	runOver                 // another run answers in its place, or its process is gone
+)
+
+func (p proof) String() string { return [...]string{"unknown", "lives", "over"}[p] }
+
+// orphan is KV that decode holds for a request which is over, as it waits for prefill to write it: what decides how that
+// comes free. It is pure; the zero value is one of which nothing is known.
+type orphan struct {
+	agent   bool  // the gateway has an agent of its own
+	channel bool  // decode's side channel has said which run it is, when the request ended
+	named   bool  // decode calls requests exactly as it is told to
+	single  bool  // all of decode's requests go through one scheduler
+	run     proof // of prefill's run
+	tried   bool  // prefill was asked again, in vain
+	down    bool  // prefill takes no connections
+	fenced  bool  // a later request to decode has come to its end
+	over    bool  // there is no more time
+	written bool  // prefill was asked again and has finished
+	barred  bool  // prefill must not be asked again: it may hold what it has finished under that very name, and two kill it
+}
+
+// next says what is to be done. Decode is told only when two things are shown: the run of prefill that could still write
+// is over, and decode has noticed that the request is.
+func (o orphan) next() (step, stranded) {
+	switch {
+	case o.written:
+		return stepNothing, strandNone
+	case o.run == runOver:
+		switch why := o.unable(); {
+		case why != strandNone:
+			return stepStrand, why
+		case o.fenced:
+			return stepNotifyDecode, strandNone
+		case o.over:
+			return stepStrand, strandUnfenced
+		}
+		return stepFence, strandNone
+	case o.barred && o.run == runLives:
+		return stepStrand, strandMay
+	case o.over, o.down && (o.tried || o.barred) && o.unable() != strandNone:
+		if why := o.unable(); o.down && why != strandNone {
+			return stepStrand, why
+		}
+		return stepStrand, strandUnproven
+	case !o.tried && !o.barred:
+		return stepAskAgain, strandNone
+	}
+	return stepLook, strandNone
+}
+
+// unable says why decode could not be told even if prefill's run were over; strandNone if it could.
+func (o orphan) unable() stranded {
+	switch {
+	case !o.agent:
+		return strandNoAgent
+	case !o.named:
+		return strandNames
+	case !o.channel:
+		return strandChannel
+	case !o.single:
+		return strandRanks
+	}
+	return strandNone
+}
+
+// leftover is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
+type leftover struct {
+	agent    bool // the gateway has an agent of its own
+	answered bool // prefill has answered, and has said by which name it knows the request
+	asked    bool // decode was asked, so that it may be reading or may have registered
+	reads    bool // decode reads (pull); else prefill writes
+	ended    bool // decode has said itself that the request is over, or does not run any more
+	fenced   bool // a later request to decode has come to its end
+	told     bool // prefill could not be told
+	taken    bool // nobody has taken it either
+}
+
+// next says what is to be done. Prefill is told only when nothing can be reading, and nothing that lives can be written to.
+func (l leftover) next() (step, stranded) {
+	free := !l.asked || l.ended || l.fenced && !l.reads
+	switch {
+	case !l.answered:
+		return stepStrand, strandNoAnswer
+	case l.agent && free && !l.told:
+		return stepNotifyPrefill, strandNone
+	case !l.asked && !l.taken: // a leg under the same id takes it, once
+		return stepTake, strandNone
+	case l.agent && !free && !l.reads:
+		return stepFence, strandNone
+	case !free && l.reads:
+		return stepStrand, strandReading
+	case !l.agent:
+		return stepStrand, strandNoAgent
+	}
+	return stepStrand, strandUntold
+}
+
+// stranded says why KV stays held.
+type stranded uint8
+
+const (
+	strandNone     stranded = iota
+	strandNoAgent           // the gateway has no agent of its own
+	strandNames             // decode draws names of its own for requests: plain_request_ids is not set
+	strandChannel           // decode's side channel is not configured, or has not answered
+	strandRanks             // decode has several schedulers behind one address
+	strandUnproven          // prefill cannot be asked again, and whether its run is over is not shown
+	strandUnfenced          // decode finished no later request in time
+	strandReading           // decode may be reading
+	strandNoAnswer          // prefill may have finished, but has not said what it holds
+	strandUntold            // the engine could not be told
+	strandUnknown           // an engine has failed in the middle of it
+	strandBusy              // too much runs on already
+	strandMay               // it may be held, and nobody can tell
+	strandeds
+)
+
+func (s stranded) String() string {
+	return [...]string{
+		"", "no_agent", "random_request_ids", "no_side_channel", "data_parallel", "prefill_unproven", "unfenced", "may_read",
+		"no_answer", "not_told", "engine_failed", "too_many", "may_hold",
+	}[s]
+}
+
+// fencing tells which of the requests that have ended at a decode engine it has surely noticed: those that had ended for
+// a while when a request was dispatched to it that has completed since. It is pure; the zero value is ready.
+type fencing struct {
+	ended []time.Time // oldest first; what a later one has not passed yet
+}
+
+// fenceAfter is how long before the dispatch of a request another one must have ended, so that its end has been noticed
+// when that completes.
+const fenceAfter = 2 * time.Second
+
+// add notes that a request has ended.
+func (f *fencing) add(at time.Time) {
+	i := len(f.ended)
+	for i > 0 && f.ended[i-1].After(at) {
+		i--
+	}
+	f.ended = append(f.ended, time.Time{})
+	copy(f.ended[i+1:], f.ended[i:])
+	f.ended[i] = at
+}
+
+// due returns when the next request may be dispatched to be of use; false if nothing waits for one.
+func (f *fencing) due() (time.Time, bool) {
+	if len(f.ended) == 0 {
+		return time.Time{}, false
+	}
+	return f.ended[0].Add(fenceAfter), true
+}
+
+// completed notes that a request has completed, and returns the time up to which those that had ended are passed.
+func (f *fencing) completed(dispatched time.Time) time.Time {
+	limit := dispatched.Add(-fenceAfter)
+	n := 0
+	for n < len(f.ended) && !f.ended[n].After(limit) {
+		n++
+	}
+	f.ended = append(f.ended[:0], f.ended[n:]...)
+	return limit
+}

@@ -1,0 +1,141 @@
+package router
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestOrphanNext walks through what may be known of KV that decode holds for a request that is over.
+func TestOrphanNext(t *testing.T) {
+	able := orphan{agent: true, channel: true, named: true, single: true}
+	with := func(o orphan, f func(*orphan)) orphan { f(&o); return o }
+	for _, row := range []struct {
+		name string
+		o    orphan
+		want step
+		why  stranded
+	}{
+		{"nothing is known", orphan{}, stepAskAgain, strandNone},
+		{"prefill was asked again and lives", with(able, func(o *orphan) { o.tried, o.run = true, runLives }), stepLook, strandNone},
+		{"prefill has written", with(able, func(o *orphan) { o.tried, o.written = true, true }), stepNothing, strandNone},
+		{"prefill is over", with(able, func(o *orphan) { o.run = runOver }), stepFence, strandNone},
+		{"prefill is over, decode has noticed", with(able, func(o *orphan) { o.run, o.fenced = runOver, true }), stepNotifyDecode, strandNone},
+		{"decode has noticed, prefill may live", with(able, func(o *orphan) { o.tried, o.fenced = true, true }), stepLook, strandNone},
+		{"no time, prefill may live", with(able, func(o *orphan) { o.tried, o.fenced, o.over = true, true, true }), stepStrand, strandUnproven},
+		{"no time, decode has not noticed", with(able, func(o *orphan) { o.run, o.over = runOver, true }), stepStrand, strandUnfenced},
+		{"no agent", with(able, func(o *orphan) { o.agent, o.run = false, runOver }), stepStrand, strandNoAgent},
+		{"random names", with(able, func(o *orphan) { o.named, o.run = false, runOver }), stepStrand, strandNames},
+		{"no side channel", with(able, func(o *orphan) { o.channel, o.run = false, runOver }), stepStrand, strandChannel},
+		{"several schedulers", with(able, func(o *orphan) { o.single, o.run = false, runOver }), stepStrand, strandRanks},
+		{"prefill is down, nothing could be told", orphan{down: true, tried: true}, stepStrand, strandNoAgent},
+		{"prefill may have it under that name", with(able, func(o *orphan) { o.barred = true }), stepLook, strandNone},
+		{"prefill may have it under that name, and lives", with(able, func(o *orphan) { o.barred, o.run = true, runLives }), stepStrand, strandMay},
+		{"prefill is down", with(able, func(o *orphan) { o.down, o.tried = true, true }), stepLook, strandNone},
+	} {
+		if got, why := row.o.next(); got != row.want || why != row.why {
+			t.Errorf("%s: %v, %v; want %v, %v", row.name, got, why, row.want, row.why)
+		}
+	}
+}
+
+// TestOrphanProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
+// run is over, and what has no more time comes to an end.
+func TestOrphanProperties(t *testing.T) {
+	for bits := range 1 << 10 {
+		for _, run := range []proof{runUnknown, runLives, runOver} {
+			b := func(i int) bool { return bits>>i&1 == 1 }
+			o := orphan{b(0), b(1), b(2), b(3), run, b(4), b(5), b(6), b(7), b(8), b(9)}
+			s, why := o.next()
+			safe := o.agent && o.channel && o.named && o.single && o.fenced && o.run == runOver
+			if s == stepNotifyDecode && !safe {
+				t.Fatalf("%+v: decode is told", o)
+			}
+			if s == stepAskAgain && (o.run == runOver || o.barred) {
+				t.Fatalf("%+v: prefill is asked again", o)
+			}
+			if o.over && s != stepStrand && s != stepNothing && s != stepNotifyDecode {
+				t.Fatalf("%+v: %v without time", o, s)
+			}
+			if (s == stepStrand) != (why != strandNone) {
+				t.Fatalf("%+v: %v because of %v", o, s, why)
+			}
+		}
+	}
+}
+
+// TestLeftoverNext walks through all that may be known of KV that prefill holds: it is told only when nothing can be
+// reading, a decode leg under the same id comes only if there was none, and there is always an end.
+func TestLeftoverNext(t *testing.T) {
+	for bits := range 1 << 8 {
+		b := func(i int) bool { return bits>>i&1 == 1 }
+		l := leftover{b(0), b(1), b(2), b(3), b(4), b(5), b(6), b(7)}
+		s, why := l.next()
+		if s == stepNotifyPrefill && (!l.agent || !l.answered || l.asked && l.reads && !l.ended || l.asked && !l.ended && !l.fenced) {
+			t.Fatalf("%+v: prefill is told", l)
+		}
+		if s == stepTake && l.asked {
+			t.Fatalf("%+v: taken a second time", l)
+		}
+		if (s == stepStrand) != (why != strandNone) {
+			t.Fatalf("%+v: %v because of %v", l, s, why)
+		}
+		steps := 0
+		for s != stepStrand && s != stepNothing { // everything fails
+			switch s {
+			case stepNotifyPrefill:
+				l.told = true
+			case stepTake:
+				l.taken = true
+			case stepFence:
+				l.fenced = true
+			}
+			if s, _ = l.next(); steps > 4 {
+				t.Fatalf("%+v: no end", l)
+			}
+			steps++
+		}
+	}
+}
+
+// TestFencing compares which ends are passed with the rule itself, over random schedules.
+func TestFencing(t *testing.T) {
+	const seed = 7
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 1000 {
+		var f fencing
+		base := time.Unix(1000, 0)
+		waiting := map[time.Time]bool{}
+		for range 30 {
+			at := base.Add(time.Duration(rng.IntN(10_000)) * time.Millisecond)
+			if rng.IntN(3) > 0 {
+				if !waiting[at] {
+					f.add(at)
+					waiting[at] = true
+				}
+			} else {
+				limit := f.completed(at)
+				for ended := range waiting {
+					if !ended.After(limit) != (at.Sub(ended) >= fenceAfter) {
+						t.Fatalf("seed %d: ended %v, dispatched %v: passed up to %v", seed, ended, at, limit)
+					}
+					if at.Sub(ended) >= fenceAfter {
+						delete(waiting, ended)
+					}
+				}
+			}
+			if len(f.ended) != len(waiting) {
+				t.Fatalf("seed %d: %d wait; want %d", seed, len(f.ended), len(waiting))
+			}
+			if due, ok := f.due(); ok != (len(waiting) > 0) {
+				t.Fatalf("seed %d: due %v, %v", seed, due, ok)
+			} else if ok {
+				for ended := range waiting {
+					if due.Sub(ended) > fenceAfter {
+						t.Fatalf("seed %d: due %v though one has ended %v", seed, due, ended)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,352 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// fan is one request for several choices, served by one exchange per choice, each with a hand-off of its own. It joins their
+// answers: what they are and when they end is theirs. Nothing reaches the client before every choice has begun; the first
+// that fails fails the request, and the others end as if their client had left.
+type fan struct {
+	r        *Router
+	s        *setup
+	lease    Lease // of the caller's limits; nil if there are none
+	place    *gate // that it has a place of, until its end
+	sum      Summary
+	n        int // choices of each prompt
+	stream   bool
+	branches []*exchange // prompt by prompt
+	watch    goneWatch
+	reply    reply // what the handler sends; no stream
+	fanWriter
+
+	mu     sync.Mutex
+	turn   *sync.Cond // something below has changed
+	merge  *fanMerge
+	ready  int        // branches that have begun, or answered
+	bodies [][]byte   // what they answered, if they do not stream
+	served []servedBy // by whom, as far as it is known
+	over   bool       // there is an outcome, and its reason in sum
+	open   int        // branches that have not ended, and the request itself
+	out    []byte     // whole events that the client has not got
+	from   int        // of out, the bytes that were read
+	err    error      // what Read returns once out is empty
+}
+
+// servedBy names the engines of one branch.
+type servedBy struct{ prefill, decode, reason string }
+
+// fanRoom is how many bytes of events wait for a slow client before no more of any choice is read.
+const fanRoom = 64 << 10
+
+// newFan begins to serve a request as one per choice. It returns nil if that cannot be, or would not be split: then the
+// body says for the planner why it is served whole.
+func (r *Router) newFan(q *admitted) *fan {
+	b, m := q.b, q.m
+	if _, alone := m.conn.(none); alone || q.route.does != generate || !b.fans(m.onlySplits()) {
+		return nil
+	}
+	if b.choices() > q.s.cfg.Limits.Fan {
+		b.unsplittable = unsplitFan
+		return nil
+	}
+	if c := r.chooseOne(q); !c.Split {
+		if c.Decode >= 0 {
+			b.unsplittable = string(c.Reason)
+		}
+		return nil
+	}
+	raws := b.fanBodies()
+	bodies := make([]*body, len(raws))
+	for i, raw := range raws {
+		var e *httpError
+		if bodies[i], e = parseBody(b.shape, raw, q.s.limits); e != nil {
+			return nil
+		}
+		bodies[i].removed, bodies[i].sealed, bodies[i].urgent = b.removed, b.sealed, b.urgent
+	}
+	if len(bodies) == 0 {
+		return nil
+	}
+	f := &fan{r: r, s: q.s, lease: q.lease, n: b.n, stream: b.stream, open: 1 + len(bodies), merge: newFanMerge(b.prompts, b.n)}
+	f.turn = sync.NewCond(&f.mu)
+	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
+	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
+	for i, part := range bodies {
+		one := *q
+		one.b, one.lease, one.place, one.fan, one.branch = part, nil, nil, f, i
+		f.branches = append(f.branches, r.newExchange(&one))
+	}
+	f.sum = f.branches[0].sum
+	f.place, q.fan, q.lease, q.place = q.place, f, nil, nil
+	r.live.count(1)
+	return f
+}
+
+// chooseOne asks the planner for one choice of the body.
+func (r *Router) chooseOne(q *admitted) policies.Choice {
+	one := policies.Request{Model: q.m.name, PromptTokens: q.b.promptTokens() / q.b.prompts}
+	return r.glance(q.s, q.m, q.m.insist(one))
+}
+
+// watchClient has the request end when its client leaves.
+func (f *fan) watchClient(conn net.Conn) {
+	f.watch, _ = f.r.gone.Watch(conn, func() { f.end(ClientLeft, whyClientLeft.String(), reply{}) })
+}
+
+// run brings the request to its outcome, or to the point where its stream can be relayed.
+func (f *fan) run() {
+	for k, x := range f.branches {
+		f.r.ended.Go(func() { f.serve(k, x) })
+	}
+	f.mu.Lock()
+	for !f.over && f.ready < len(f.branches) {
+		f.turn.Wait()
+	}
+	over := f.over
+	if !over && f.stream {
+		f.sum.Status = 200
+	}
+	f.mu.Unlock()
+	switch {
+	case over:
+	case f.stream:
+		return
+	default:
+		f.whole()
+	}
+	f.closed()
+}
+
+// whole makes one answer of the branches'.
+func (f *fan) whole() {
+	body, ok := f.merge.whole(f.bodies)
+	if !ok {
+		f.end(FailedBefore, whyBadUpstream.String(), reply{err: errBadUpstream(nil)})
+		return
+	}
+	f.end(Completed, "", reply{status: 200, ctype: "application/json", body: body})
+}
+
+// serve has one branch come to its end. It is the branch's owner.
+func (f *fan) serve(k int, x *exchange) {
+	defer func() {
+		if v := recover(); v != nil {
+			x.panicked(v)
+			f.end(FailedBefore, whyPanic.String(), reply{err: errInternal(nil)})
+		}
+	}()
+	x.run()
+	by := servedBy{x.sum.Prefill, x.sum.Decode, x.sum.Reason}
+	switch {
+	case x.d.state == stRelaying:
+		f.began(k, by, nil)
+		f.pump(k, x)
+	case x.reply.err == nil && x.reply.status == 200 && x.reply.stream == nil:
+		f.began(k, by, x.reply.body)
+	default:
+		f.mu.Lock()
+		f.served[k] = by
+		f.mu.Unlock()
+		rep := x.reply
+		if rep.stream != nil || rep.err == nil && rep.status == 0 { // it ended before it began, for no reason of the client's
+			rep = reply{err: errBadUpstream(nil)}
+		}
+		f.end(FailedBefore, x.sum.Reason, rep)
+	}
+}
+
+// began notes that a branch streams, or has answered.
+func (f *fan) began(k int, by servedBy, body []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.served[k], f.bodies[k] = by, body
+	f.ready++
+	f.turn.Broadcast()
+}
+
+// pump hands the events of a branch's stream to the merge, until either ends.
+func (f *fan) pump(k int, x *exchange) {
+	s := x.reply.stream
+	frames := newSSEFrames(f.s.cfg.Limits.Event)
+	buf := make([]byte, chunk)
+	var err error
+	for err == nil {
+		var n int
+		n, err = s.Read(buf)
+		if frames.Push(buf[:n]) != nil {
+			err = errCut
+		}
+		for {
+			event, ok := frames.Next()
+			if !ok {
+				break
+			}
+			if !f.take(k, x, event) {
+				err = errEnded
+				break
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	_ = s.CloseWithError(err)
+	f.mu.Lock()
+	whole := f.merge.parts[k].done
+	if !whole { // without an error event of its own
+		f.failLocked(x, whyStreamCut, false)
+	}
+	f.mu.Unlock()
+	if !whole {
+		f.leave()
+	}
+}
+
+// take merges one event, once there is room. It reports false if nobody wants more.
+func (f *fan) take(k int, x *exchange, event []byte) bool {
+	f.mu.Lock()
+	for !f.over && len(f.out)-f.from > fanRoom {
+		f.turn.Wait()
+	}
+	if f.over {
+		f.mu.Unlock()
+		return false
+	}
+	var says fanSays
+	f.out, says = f.merge.event(f.out, k, event)
+	switch says { // at once: nothing may come behind an error event
+	case fanWhole:
+		f.err = io.EOF
+	case fanFailed:
+		f.failLocked(x, whyDecodeFailed, true)
+	case fanGarbage:
+		f.failLocked(x, whyBadUpstream, false)
+	}
+	f.turn.Broadcast()
+	f.mu.Unlock()
+	if says == fanFailed || says == fanGarbage {
+		f.leave()
+		return false
+	}
+	return true
+}
+
+// failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
+// already. f.mu is held, and x is the caller's.
+func (f *fan) failLocked(x *exchange, why reason, told bool) {
+	name := why.String()
+	if x.d.state == stDone && x.sum.Reason != "" && x.sum.Outcome != Completed {
+		name = x.sum.Reason
+	}
+	e := errBadUpstream(nil)
+	e.Reason = name
+	switch {
+	case f.over:
+	case f.sum.Status == 0: // others have not begun: there is no stream yet
+		f.settleLocked(FailedBefore, name, reply{err: e})
+	default:
+		if !told {
+			f.out = e.appendFrame(f.out)
+		}
+		f.settleLocked(FailedAfter, name, reply{})
+	}
+}
+
+// end settles the outcome and has every branch end in its connector's way. The first call counts.
+func (f *fan) end(o Outcome, why string, rep reply) {
+	f.mu.Lock()
+	if !f.over {
+		f.settleLocked(o, why, rep)
+	}
+	f.mu.Unlock()
+	if o != Completed {
+		f.leave()
+	}
+}
+
+// settleLocked notes the outcome. f.mu is held.
+func (f *fan) settleLocked(o Outcome, why string, rep reply) {
+	f.over, f.reply = true, rep
+	f.sum.Outcome = o
+	if f.sum.Reason = why; why == "" {
+		f.sum.Reason = f.served[0].reason
+	}
+	switch {
+	case f.sum.Status != 0:
+	case rep.err != nil:
+		f.sum.Status = rep.err.Status
+	case rep.status != 0:
+		f.sum.Status = rep.status
+	case o == ClientLeft:
+		f.sum.Status = 499
+	}
+	if f.err == nil {
+		f.err = errCut
+	}
+	f.turn.Broadcast()
+}
+
+// leave has the branches end: nobody waits for them. Those that have ended do not hear it.
+func (f *fan) leave() {
+	for _, x := range f.branches {
+		x.post(mail{e: event{kind: evClientLeft, why: whyBranch}})
+	}
+}
+
+// names joins the names of the engines of all branches, each once.
+func (f *fan) names(of func(servedBy) string) string {
+	var out []string
+	have := map[string]bool{"": true}
+	for _, s := range f.served {
+		if name := of(s); !have[name] {
+			have[name] = true
+			out = append(out, name)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// head tells the client who served it. It returns the reason, and the stream, if there is one to be relayed.
+func (f *fan) head(set func(name, value string)) (reason string, s relayed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	set("X-Pdrouter-Parts", strconv.Itoa(len(f.branches)))
+	for name, of := range map[string]func(servedBy) string{
+		"X-Pdrouter-Prefill": func(s servedBy) string { return s.prefill },
+		"X-Pdrouter-Decode":  func(s servedBy) string { return s.decode },
+	} {
+		if names := f.names(of); names != "" {
+			set(name, names)
+		}
+	}
+	if f.stream && f.sum.Status == 200 {
+		s = f
+	}
+	return f.served[0].reason, s
+}
+
+// panicked ends the request in place of whoever panicked.
+func (f *fan) panicked(v any) {
+	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
+	f.end(FailedBefore, whyPanic.String(), reply{err: errInternal(nil)})
+	f.closed()
+}
+
+// later takes the latest of what each branch has reached.
+func (p *Phases) later(o Phases) {
+	for _, d := range []struct{ to, of *time.Duration }{
+		{&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken},
+	} {
+		*d.to = max(*d.to, *d.of)
+	}
+}

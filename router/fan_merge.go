@@ -1,0 +1,289 @@
+package router
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+)
+
+// fanMerge joins the streams of the choices of one request into the one stream that a single engine would send: events as
+// they come, each whole, with the choice's index and one id; behind the last of them the usage of all, if the engines
+// tell it, and one terminal event. It is a value without I/O; it belongs to one goroutine at a time.
+type fanMerge struct {
+	n           int // choices of each prompt
+	parts       []fanPart
+	id, created []byte // of the first event that had them
+	done        int    // parts whose terminal event came
+}
+
+// fanPart is what is known of one choice's stream.
+type fanPart struct {
+	last []byte // its event with the usage of all of it; nil if it sent none
+	done bool
+}
+
+// fanSays is what an event leaves the stream in.
+type fanSays uint8
+
+const (
+	fanGoesOn  fanSays = iota
+	fanWhole           // the terminal event is the last of what was appended
+	fanFailed          // an engine's error event is the last of what was appended
+	fanGarbage         // the event is none that can be relayed: nothing was appended
+)
+
+func newFanMerge(prompts, n int) *fanMerge {
+	return &fanMerge{n: n, parts: make([]fanPart, prompts*n)}
+}
+
+// event appends what the client gets for one whole event of the choice k.
+func (m *fanMerge) event(dst []byte, k int, event []byte) ([]byte, fanSays) {
+	p := &m.parts[k]
+	if p.done {
+		return dst, fanGarbage
+	}
+	switch shapeCompletions.kindOf(event) {
+	case eventComment:
+		return append(dst, event...), fanGoesOn
+	case eventError:
+		return append(dst, event...), fanFailed
+	case eventDone:
+		p.done = true
+		if m.done++; m.done < len(m.parts) {
+			return dst, fanGoesOn
+		}
+		dst, ok := m.usage(dst)
+		if !ok {
+			return dst, fanGarbage
+		}
+		return append(dst, event...), fanWhole
+	}
+	start, end, n := payloadSpan(event)
+	a, ok := readFanned(event[start:end])
+	switch {
+	case n != 1 || !ok || len(a.indexes) > 1:
+		return dst, fanGarbage
+	case len(a.indexes) == 0 && a.counts:
+		p.last = append(p.last[:0], event...) // one engine sends one, behind everything else
+		return dst, fanGoesOn
+	}
+	dst = append(dst, event[:start]...)
+	dst = append(dst, spliced(event[start:end], m.edits(&a, k))...)
+	return append(dst, event[end:]...), fanGoesOn
+}
+
+// edits are the changes to every event of the choice k.
+func (m *fanMerge) edits(a *fanned, k int) []edit {
+	out := make([]edit, 0, 4)
+	for _, at := range a.indexes {
+		out = append(out, edit{at, strconv.AppendInt(nil, int64(k), 10)})
+	}
+	unify := func(one *[]byte, at span) {
+		switch {
+		case at.to == 0:
+		case *one == nil:
+			*one = bytes.Clone(at.of(a.raw))
+		default:
+			out = append(out, edit{at, *one})
+		}
+	}
+	unify(&m.id, a.id)
+	unify(&m.created, a.created)
+	return out
+}
+
+// usage appends the event with the usage of all, made of the first that came with usage.
+func (m *fanMerge) usage(dst []byte) ([]byte, bool) {
+	var first []byte
+	usages := make([][]byte, len(m.parts))
+	for k := range m.parts {
+		last := m.parts[k].last
+		if last == nil {
+			continue
+		}
+		if first == nil {
+			first = last
+		}
+		if a, ok := readFanned(payloadOf(last)); ok {
+			usages[k] = a.usage.of(a.raw)
+		}
+	}
+	if first == nil {
+		return dst, true
+	}
+	start, end, _ := payloadSpan(first)
+	a, ok := readFanned(first[start:end])
+	if !ok {
+		return dst, false
+	}
+	edits := append(m.edits(&a, 0), edit{a.usage, m.sum(usages)})
+	if a.metrics.to > 0 {
+		edits = append(edits, edit{a.metrics, []byte("null")}) // they are about one choice
+	}
+	dst = append(dst, first[:start]...)
+	dst = append(dst, spliced(first[start:end], edits)...)
+	return append(dst, first[end:]...), true
+}
+
+// whole joins the answers of the choices that do not stream, with everything else as in the first. It reports false if
+// they are no such answers.
+func (m *fanMerge) whole(answers [][]byte) ([]byte, bool) {
+	var choices []byte
+	usages := make([][]byte, len(answers))
+	var first fanned
+	for k, raw := range answers {
+		a, ok := readFanned(raw)
+		if !ok || len(a.indexes) != 1 {
+			return nil, false
+		}
+		if k == 0 {
+			first = a
+			choices = append(choices, '[')
+		} else {
+			choices = append(choices, ',')
+		}
+		at := span{a.indexes[0].from - a.choice.from, a.indexes[0].to - a.choice.from}
+		choices = append(choices, spliced(a.choice.of(raw), []edit{{at, strconv.AppendInt(nil, int64(k), 10)}})...)
+		if a.counts {
+			usages[k] = a.usage.of(raw)
+		}
+	}
+	edits := []edit{{first.choices, append(choices, ']')}}
+	if first.counts {
+		edits = append(edits, edit{first.usage, m.sum(usages)})
+	}
+	if first.metrics.to > 0 {
+		edits = append(edits, edit{first.metrics, []byte("null")})
+	}
+	return spliced(first.raw, edits), true
+}
+
+// sum returns the usage of all: every number of the first that is there, summed. What is said of a prompt is counted once for
+// all its choices.
+func (m *fanMerge) sum(usages [][]byte) []byte {
+	sums := make(map[string]int)
+	var base []byte
+	var leaves []leaf
+	for k, raw := range usages {
+		if raw == nil {
+			continue
+		}
+		of := readLeaves(raw)
+		if base == nil {
+			base, leaves = raw, of
+		}
+		for _, l := range of {
+			if strings.HasPrefix(l.path, "prompt") && k%m.n != 0 {
+				continue
+			}
+			sums[l.path] += l.n
+		}
+	}
+	if _, ok := sums["total_tokens"]; ok {
+		sums["total_tokens"] = sums["prompt_tokens"] + sums["completion_tokens"]
+	}
+	edits := make([]edit, 0, len(leaves))
+	for _, l := range leaves {
+		edits = append(edits, edit{l.at, strconv.AppendInt(nil, int64(sums[l.path]), 10)})
+	}
+	return spliced(base, edits)
+}
+
+// fanned is what a merge needs of one answer, or of one event's data.
+type fanned struct {
+	raw                                  []byte
+	id, created, choices, usage, metrics span
+	choice                               span   // the first
+	indexes                              []span // of each choice
+	counts                               bool   // usage is an object
+}
+
+// readFanned reports false if p is no JSON object, or one whose choices are none or have no index.
+func readFanned(p []byte) (fanned, bool) {
+	a := fanned{raw: p}
+	s := scanner{b: p, maxDepth: maxAnswerDepth}
+	s.space()
+	m, ok := s.object(1)
+	for ok && s.member(&m) {
+		from, null := s.i, s.peek() == 'n'
+		var to *span
+		switch string(m.key) {
+		case "id":
+			to = &a.id
+		case "created":
+			to = &a.created
+		case "metrics":
+			if !null {
+				to = &a.metrics
+			}
+		case "usage":
+			a.counts = s.peek() == '{'
+			to = &a.usage
+		case "choices":
+			if s.fannedChoices(&a); s.why == "" {
+				a.choices = span{from, s.i}
+			}
+			continue
+		}
+		if s.value(1) && to != nil {
+			*to = span{from, s.i}
+		}
+	}
+	return a, s.end()
+}
+
+func (s *scanner) fannedChoices(a *fanned) {
+	n := 0
+	for ok := s.array(2); ok && s.element(&n); {
+		from, index := s.i, span{}
+		m, is := s.object(3)
+		for is && s.member(&m) {
+			at := s.i
+			if s.value(3) && string(m.key) == "index" {
+				index = span{at, s.i}
+			}
+		}
+		if index.to == 0 {
+			s.fail("a choice without index")
+			return
+		}
+		if n == 1 {
+			a.choice = span{from, s.i}
+		}
+		a.indexes = append(a.indexes, index)
+	}
+}
+
+// leaf is a whole number somewhere in an object.
+type leaf struct {
+	path string // the keys on the way, with dots between
+	at   span
+	n    int
+}
+
+// readLeaves returns the whole numbers of an object that was walked over before.
+func readLeaves(p []byte) []leaf {
+	s := scanner{b: p, maxDepth: maxAnswerDepth}
+	var out []leaf
+	var walk func(path string, depth int)
+	walk = func(path string, depth int) {
+		m, ok := s.object(depth)
+		for ok && s.member(&m) {
+			at, from := path+string(m.key), s.i
+			if s.peek() == '{' {
+				walk(at+".", depth+1)
+			} else if n, is := s.integer(); is {
+				out = append(out, leaf{at, span{from, s.i}, n})
+			} else {
+				s.value(depth)
+			}
+		}
+	}
+	walk("", 1)
+	return out
+}
+
+func payloadOf(event []byte) []byte {
+	p, _ := eventPayload(event)
+	return p
+}

@@ -1,0 +1,233 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fanScript is what one choice's engine streams, and what it counted.
+type fanScript struct {
+	events         []map[string]any
+	prompt, tokens int
+	cached         int
+}
+
+func fanScripts(rng *rand.Rand, prompts, n int, usage, continuous bool) []fanScript {
+	out := make([]fanScript, prompts*n)
+	for k := range out {
+		s := &out[k]
+		s.tokens, s.prompt, s.cached = rng.IntN(5), 10+k/n, rng.IntN(9)
+		head := func(choices []any) map[string]any {
+			return map[string]any{"id": fmt.Sprintf("cmpl-%d", k), "created": float64(1000 + k), "model": "tiny", "choices": choices}
+		}
+		for i := range s.tokens {
+			e := head([]any{map[string]any{"index": 0.0, "delta": map[string]any{
+				"content":    strings.Repeat("\"[DONE]\n", rng.IntN(3)),
+				"tool_calls": []any{map[string]any{"index": 0.0}},
+			}, "seed": json.Number("9223372036854775807")}})
+			if continuous {
+				e["usage"] = map[string]any{"prompt_tokens": float64(s.prompt), "completion_tokens": float64(i + 1)}
+			}
+			s.events = append(s.events, e)
+		}
+		if usage {
+			e := head([]any{})
+			e["usage"] = map[string]any{
+				"prompt_tokens": float64(s.prompt), "completion_tokens": float64(s.tokens), "total_tokens": float64(s.prompt + s.tokens),
+				"prompt_tokens_details":     map[string]any{"cached_tokens": float64(s.cached), "other": nil},
+				"completion_tokens_details": map[string]any{"reasoning_tokens": 1.0},
+			}
+			s.events = append(s.events, e)
+		}
+	}
+	return out
+}
+
+// TestFanMergeAnyInterleaving holds merged streams against what encoding/json makes of the same events.
+func TestFanMergeAnyInterleaving(t *testing.T) {
+	for seed := range uint64(1000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		prompts, n := 1+rng.IntN(3), 1+rng.IntN(3)
+		usage := rng.IntN(2) == 0
+		scripts := fanScripts(rng, prompts, n, usage, usage && rng.IntN(2) == 0)
+		m := newFanMerge(prompts, n)
+		var got []byte
+		var want []map[string]any
+		var id, created any
+		next, left := make([]int, len(scripts)), len(scripts)
+		var says fanSays
+		for left > 0 {
+			k := rng.IntN(len(scripts))
+			s := scripts[k]
+			switch i := next[k]; {
+			case i > len(s.events):
+				continue
+			case i == len(s.events):
+				left--
+				got, says = m.event(got, k, []byte("data: [DONE]\n\n"))
+			default:
+				b, err := json.Marshal(s.events[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, says = m.event(got, k, []byte("data: "+string(b)+"\n\n")); says != fanGoesOn {
+					t.Fatalf("seed %d: says %d", seed, says)
+				}
+				var e map[string]any
+				if err := json.Unmarshal(b, &e); err != nil {
+					t.Fatal(err)
+				}
+				choices := e["choices"].([]any)
+				if len(choices) == 0 {
+					break
+				}
+				if id == nil {
+					id, created = e["id"], e["created"]
+				}
+				e["id"], e["created"] = id, created
+				choices[0].(map[string]any)["index"] = float64(k)
+				want = append(want, e)
+			}
+			next[k]++
+			if (says == fanWhole) != (left == 0) {
+				t.Fatalf("seed %d: says %d with %d left", seed, says, left)
+			}
+		}
+		if usage {
+			var p, c, cached int
+			for k, s := range scripts {
+				c += s.tokens
+				if k%n == 0 {
+					p, cached = p+s.prompt, cached+s.cached
+				}
+			}
+			if id == nil {
+				id, created = "cmpl-0", 1000.0
+			}
+			want = append(want, map[string]any{"id": id, "created": created, "model": "tiny", "choices": []any{}, "usage": map[string]any{
+				"prompt_tokens": float64(p), "completion_tokens": float64(c), "total_tokens": float64(p + c),
+				"prompt_tokens_details":     map[string]any{"cached_tokens": float64(cached), "other": nil},
+				"completion_tokens_details": map[string]any{"reasoning_tokens": float64(len(scripts))},
+			}})
+		}
+		events := strings.Split(strings.TrimSuffix(string(got), "\n\n"), "\n\n")
+		if last := events[len(events)-1]; last != "data: [DONE]" || strings.Count("\n"+string(got), "\ndata: [DONE]\n") != 1 {
+			t.Fatalf("seed %d: the end is %q", seed, last)
+		}
+		var seen []map[string]any
+		for _, e := range events[:len(events)-1] {
+			var v map[string]any
+			if err := json.Unmarshal([]byte(strings.TrimPrefix(e, "data: ")), &v); err != nil {
+				t.Fatalf("seed %d: %q: %v", seed, e, err)
+			}
+			seen = append(seen, v)
+		}
+		if diff := cmp.Diff(want, seen); diff != "" {
+			t.Fatalf("seed %d: -want +got\n%s", seed, diff)
+		}
+		if usage != strings.Contains(string(got), `"total_tokens"`) || !strings.Contains(string(got), "9223372036854775807") && len(want) > 1 {
+			t.Fatalf("seed %d: %s", seed, got)
+		}
+	}
+}
+
+// TestFanMergeWhole joins answers that do not stream, whatever else they hold.
+func TestFanMergeWhole(t *testing.T) {
+	answer := func(k, prompt, tokens, cached int) []byte {
+		return fmt.Appendf(nil, `{ "id":"cmpl-%d","object":"text_completion","choices":[ {"text":"t%d","index":0,"x":{"index":7},`+
+			`"n":1.0e2} ],"created":%d,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}},`+
+			`"metrics":{"a":1},"system_fingerprint":null}`, k, k, 100+k, prompt, prompt+tokens, tokens, cached)
+	}
+	m := newFanMerge(2, 2)
+	got, ok := m.whole([][]byte{answer(0, 10, 1, 3), answer(1, 10, 2, 10), answer(2, 20, 3, 20), answer(3, 20, 4, 4)})
+	want := `{ "id":"cmpl-0","object":"text_completion","choices":[{"text":"t0","index":0,"x":{"index":7},"n":1.0e2},` +
+		`{"text":"t1","index":1,"x":{"index":7},"n":1.0e2},{"text":"t2","index":2,"x":{"index":7},"n":1.0e2},` +
+		`{"text":"t3","index":3,"x":{"index":7},"n":1.0e2}],"created":100,"usage":{"prompt_tokens":30,"total_tokens":40,` +
+		`"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":23}},"metrics":null,"system_fingerprint":null}`
+	if diff := cmp.Diff(want, string(got)); diff != "" || !ok {
+		t.Errorf("ok %v, -want +got\n%s", ok, diff)
+	}
+	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[{"text":"a"}]}`, `{"choices":[{"index":0},{"index":1}]}`, `{"choices":[{"index":0}]`} {
+		if out, ok := newFanMerge(1, 2).whole([][]byte{answer(0, 1, 1, 1), []byte(bad)}); ok {
+			t.Errorf("%q was joined: %s", bad, out)
+		}
+	}
+}
+
+// TestFanMergeFailures has an error event end the stream, and relays nothing that is no event of one choice.
+func TestFanMergeFailures(t *testing.T) {
+	m := newFanMerge(1, 2)
+	for _, row := range []struct {
+		event string
+		says  fanSays
+		out   string
+	}{
+		{": still here\n\n", fanGoesOn, ": still here\n\n"},
+		{"data: hello\n\n", fanGarbage, ""},
+		{"data: {\"choices\":[{\"index\":0},{\"index\":1}]}\n\n", fanGarbage, ""},
+		{"data: {\"choices\":[{\"index\":0}]}\ndata: {}\n\n", fanGarbage, ""},
+		{"data: {\"error\":{\"message\":\"m\"}}\n\n", fanFailed, "data: {\"error\":{\"message\":\"m\"}}\n\n"},
+		{"event: x\r\ndata:{\"choices\":[{\"index\":0}]}\r\n\r\n", fanGoesOn, "event: x\r\ndata:{\"choices\":[{\"index\":1}]}\r\n\r\n"},
+	} {
+		if out, says := m.event(nil, 1, []byte(row.event)); says != row.says || string(out) != row.out {
+			t.Errorf("%q: %d %q; want %d %q", row.event, says, out, row.says, row.out)
+		}
+	}
+	m.event(nil, 1, []byte("data: [DONE]\n\n"))
+	if _, says := m.event(nil, 1, []byte("data: {\"choices\":[{\"index\":0}]}\n\n")); says != fanGarbage {
+		t.Errorf("behind the end: %d", says)
+	}
+}
+
+// TestFanBodies checks that bodies of choices differ from the client's in nothing else.
+func TestFanBodies(t *testing.T) {
+	for _, row := range []struct {
+		shape shape
+		body  string
+		want  []string // nil: it does not fan out
+	}{
+		{shapeCompletions, `{"model":"m","prompt":["a","b, c"],"x":1.50}`, []string{
+			`{"model":"m","prompt":"a","x":1.50}`, `{"model":"m","prompt":"b, c","x":1.50}`}},
+		{shapeCompletions, `{"n" : 2,"prompt":[[1, 2],[3]],"seed":9223372036854775806}`, []string{
+			`{"n" : 1,"prompt":[1, 2],"seed":9223372036854775806}`, `{"n" : 1,"prompt":[1, 2],"seed":9223372036854775807}`,
+			`{"n" : 1,"prompt":[3],"seed":9223372036854775806}`, `{"n" : 1,"prompt":[3],"seed":9223372036854775807}`}},
+		{shapeCompletions, `{"n":2,"prompt":[1,2]}`, []string{`{"n":1,"prompt":[1,2]}`, `{"n":1,"prompt":[1,2]}`}},
+		{shapeChat, `{"messages":[],"seed":-1,"n":2}`, []string{`{"messages":[],"seed":-1,"n":1}`, `{"messages":[],"seed":-1,"n":1}`}},
+		{shapeChat, `{"messages":[],"seed":null,"n":2}`, []string{`{"messages":[],"seed":null,"n":1}`, `{"messages":[],"seed":null,"n":1}`}},
+		{shapeChat, `{"messages":[],"seed":-9,"n":2}`, []string{`{"messages":[],"seed":-9,"n":1}`, `{"messages":[],"seed":-8,"n":1}`}},
+		{shapeChat, `{"messages":[],"seed":9223372036854775807,"n":2}`, nil},
+		{shapeChat, `{"messages":[],"seed":-2,"n":2}`, nil},
+		{shapeChat, `{"messages":[],"seed":1.5,"n":2}`, nil},
+		{shapeChat, `{"messages":[],"seed":"1","n":2}`, nil},
+		{shapeChat, `{"messages":[],"temperature":0,"n":2}`, nil},
+		{shapeCompletions, `{"prompt":["a","b"],"temperature":0}`, []string{`{"prompt":"a","temperature":0}`, `{"prompt":"b","temperature":0}`}},
+		{shapeCompletions, `{"prompt":["a","b"],"echo":true}`, nil},
+		{shapeCompletions, `{"prompt":["a","b"],"prompt_logprobs":1}`, nil},
+		{shapeCompletions, `{"prompt":"a","n":2,"best_of":2}`, nil},
+		{shapeCompletions, `{"prompt":"a","n":2,"use_beam_search":true}`, nil},
+		{shapeCompletions, `{"prompt":"a","n":2,"max_tokens":1}`, nil},
+		{shapeCompletions, `{"prompt":"a"}`, nil},
+	} {
+		b, err := parseBody(row.shape, []byte(row.body), bodyLimits{})
+		if err != nil {
+			t.Fatalf("%s: %v", row.body, err)
+		}
+		var got []string
+		if b.fans(false) {
+			for _, raw := range b.fanBodies() {
+				got = append(got, string(raw))
+				if one, err := parseBody(row.shape, raw, bodyLimits{}); err != nil || one.unsplittable != "" {
+					t.Errorf("%s: unsplittable by %q: %v", raw, one.unsplittable, err)
+				}
+			}
+		}
+		if diff := cmp.Diff(row.want, got); diff != "" {
+			t.Errorf("%s: -want +got\n%s", row.body, diff)
+		}
+	}
+}

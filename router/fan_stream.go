@@ -1,0 +1,174 @@
+package router
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// fanWriter bounds the writes to the client.
+type fanWriter struct {
+	conn   net.Conn
+	limit  time.Duration
+	signed time.Time // when conn's write deadline was set
+	once   sync.Once // the request itself has ended
+
+	every  time.Duration // of silence, before a comment; 0: none
+	quiet  *time.Timer   // has the reader hear of it; nil until one waits
+	waits  bool          // quiet runs
+	silent bool          // nothing came in its time
+}
+
+// begin has the stream know the client's connection.
+func (w *fanWriter) begin(conn net.Conn) {
+	w.conn = conn
+	w.sign()
+}
+
+// sign bounds the write that follows. A deadline is good for half its time.
+func (w *fanWriter) sign() {
+	if now := time.Now(); w.conn != nil && now.Sub(w.signed) > w.limit/2 {
+		w.signed = now
+		_ = w.conn.SetWriteDeadline(now.Add(w.limit))
+	}
+}
+
+// Read returns events as they come. io.EOF only follows the one terminal event.
+func (f *fan) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.from == len(f.out) {
+		if f.err != nil {
+			return 0, f.err
+		}
+		if f.silent { // what is in out is whole events, so it comes between two
+			f.out = append(f.out, keepAliveEvent...)
+			break
+		}
+		f.listen()
+		f.turn.Wait()
+	}
+	f.deafen()
+	f.sign()
+	n := copy(p, f.out[f.from:])
+	if f.from += n; f.from == len(f.out) {
+		f.out, f.from = f.out[:0], 0
+		if cap(f.out) > 4*fanRoom {
+			f.out = nil
+		}
+	}
+	f.turn.Broadcast()
+	return n, nil
+}
+
+// listen has a reader that waits be woken for a keep-alive. f.mu is held.
+func (f *fan) listen() {
+	if f.every <= 0 || f.conn == nil || f.waits {
+		return
+	}
+	f.waits = true
+	if f.quiet != nil {
+		f.quiet.Reset(f.every)
+		return
+	}
+	f.quiet = time.AfterFunc(f.every, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.silent, f.waits = f.waits, false
+		f.turn.Broadcast()
+	})
+}
+
+// deafen ends that: there is something to be read. f.mu is held.
+func (f *fan) deafen() {
+	if f.waits {
+		f.quiet.Stop()
+	}
+	f.silent, f.waits = false, false
+}
+
+// CloseWithError tells how the stream ended: nil only if the client got every byte.
+func (f *fan) CloseWithError(err error) error {
+	f.mu.Lock()
+	f.deafen()
+	whole := errors.Is(f.err, io.EOF)
+	f.mu.Unlock()
+	switch {
+	case err == nil && whole:
+		f.end(Completed, "", reply{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		f.end(ClientLeft, whySlowClient.String(), reply{})
+	default:
+		f.end(ClientLeft, whyClientLeft.String(), reply{})
+	}
+	if f.conn != nil {
+		_ = f.conn.SetWriteDeadline(time.Time{})
+	}
+	f.closed()
+	return nil
+}
+
+// closed notes that the client is served. It may be called twice.
+func (f *fan) closed() {
+	f.once.Do(func() {
+		f.watch.Stop()
+		f.ended()
+	})
+}
+
+// ended notes that a branch, or the request itself, has ended. The last has the request entered into the books.
+func (f *fan) ended() {
+	f.mu.Lock()
+	f.open--
+	last := f.open == 0
+	f.mu.Unlock()
+	if last {
+		f.finish()
+	}
+}
+
+// finish closes the books of the request. It happens once, when nothing of it is under way.
+func (f *fan) finish() {
+	s, used := &f.sum, 0
+	first := f.branches[0].sum
+	s.Prefill, s.Decode, s.TransferID, s.Why = first.Prefill, first.Decode, first.TransferID, first.Why
+	s.Attempts = 0
+	for k, x := range f.branches {
+		one := x.sum
+		if one.TransferID != "" {
+			f.r.enterBooks(&one)
+		}
+		s.Parts = append(s.Parts, Part{
+			Prefill: one.Prefill, Decode: one.Decode, Attempts: one.Attempts, TransferID: one.TransferID, Reason: one.Reason, Books: one.Books,
+		})
+		s.Attempts += one.Attempts
+		s.OutputTokens += one.OutputTokens
+		s.Stranded = s.Stranded || one.Stranded
+		s.Phases.later(one.Phases)
+		tokens := x.used()
+		if k%f.n == 0 {
+			s.PromptTokens += one.PromptTokens
+			s.CachedTokens += one.CachedTokens
+		} else if tokens > 0 { // the prompt is counted once
+			tokens = max(0, tokens-max(one.PromptTokens, x.b.promptTokens()))
+		}
+		if tokens < 0 || used < 0 {
+			used = -1
+		} else {
+			used += tokens
+		}
+	}
+	s.Phases.Total = time.Since(s.Arrived)
+	if f.place != nil {
+		f.place.done()
+		f.place = nil
+	}
+	if f.lease != nil {
+		f.lease.Done(used)
+	}
+	f.r.live.count(-1)
+	f.r.finished(s)
+}

@@ -1,0 +1,66 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestFault58FanErrorIsTheLast has two choices fail at the same moment, or one go on meanwhile: nothing stands behind the first
+// error event.
+func TestFault58FanErrorIsTheLast(t *testing.T) {
+	for i := range 20000 {
+		f := &fan{stream: true, open: 3, merge: newFanMerge(1, 2), served: make([]servedBy, 2)}
+		f.turn = sync.NewCond(&f.mu)
+		f.sum.Status = 200
+		var wg sync.WaitGroup
+		for range 2 {
+			f.branches = append(f.branches, &exchange{over: true})
+		}
+		for k := range 2 {
+			wg.Go(func() {
+				x := &exchange{}
+				for n := range 3 {
+					if !f.take(k, x, fmt.Appendf(nil, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"%d\"}]}\n\n", n)) {
+						return
+					}
+				}
+				f.take(k, x, []byte("data: {\"error\":{\"message\":\"no\",\"code\":500}}\n\n"))
+			})
+		}
+		wg.Wait()
+		out := string(f.out)
+		if at := strings.Index(out, `{"error"`); at < 0 || strings.Contains(out[at:], "data: ") {
+			t.Fatalf("stream %d: %q", i, out)
+		}
+		if f.sum.Outcome != FailedAfter {
+			t.Fatalf("stream %d is %q", i, f.sum.Outcome)
+		}
+	}
+}
+
+// TestFanKeepAlive has a stream of two choices be silent between tokens: comments come between whole events.
+func TestFanKeepAlive(t *testing.T) {
+	s := newPool(t, ConnectorPush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doLateToken, N: 400}}})
+	s.cfg.Limits.Fan = 8
+	every := 20 * time.Millisecond
+	s.cfg.Timeouts.KeepAlive = &every
+	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+	eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`)
+	if r.Header.Get("X-Pdrouter-Parts") != "2" {
+		t.Fatalf("status %d, header %v", r.Status, r.Header)
+	}
+	comments := strings.Count(r.Body, keepAliveEvent)
+	bare := strings.ReplaceAll(r.Body, keepAliveEvent, "")
+	if comments == 0 || r.Err != nil || strings.Contains(bare, "keep-alive") {
+		t.Errorf("%d comments, end %v: %q", comments, r.Err, r.Body)
+	}
+	for _, event := range strings.SplitAfter(strings.TrimSuffix(bare, "\n\n"), "\n\n") {
+		if !strings.HasPrefix(event, "data: ") {
+			t.Errorf("event %q", event)
+		}
+	}
+}

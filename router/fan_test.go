@@ -1,0 +1,318 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fanAnswer is what a client got of several choices.
+type fanAnswer struct {
+	Texts                      []string // by index
+	Prompt, Completion, Cached int      // usage
+	IDs                        int      // different ids
+	Usages, Dones              int
+}
+
+func fanOf(t *testing.T, r clientReply) (a fanAnswer) {
+	t.Helper()
+	type part struct {
+		ID      string
+		Choices []struct {
+			Index int
+			Text  string
+		}
+		Usage *struct {
+			Prompt     int `json:"prompt_tokens"`
+			Completion int `json:"completion_tokens"`
+			Details    struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
+		Error any
+	}
+	texts, ids := map[int]string{}, map[string]bool{}
+	take := func(data string) {
+		var p part
+		if err := json.Unmarshal([]byte(data), &p); err != nil {
+			t.Fatalf("%q: %v", data, err)
+		}
+		for _, c := range p.Choices {
+			texts[c.Index] += c.Text
+		}
+		if p.ID != "" {
+			ids[p.ID] = true
+		}
+		if p.Usage != nil {
+			a.Usages++
+			a.Prompt, a.Completion, a.Cached = p.Usage.Prompt, p.Usage.Completion, p.Usage.Details.Cached
+		}
+	}
+	if !strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
+		take(r.Body)
+	} else {
+		for _, event := range strings.Split(r.Body, "\n\n") {
+			switch data, ok := strings.CutPrefix(event, "data: "); {
+			case !ok:
+			case data == "[DONE]":
+				a.Dones++
+			default:
+				take(data)
+			}
+		}
+	}
+	a.IDs = len(ids)
+	for i := range len(texts) {
+		a.Texts = append(a.Texts, texts[i])
+	}
+	return a
+}
+
+// newFanPool is a fleet whose engines answer with what they were asked, all of whose pairs are known.
+func newFanPool(t *testing.T, connector string, p, d int) (*pool, *gateway) {
+	t.Helper()
+	var s *pool
+	var parts Parts
+	if connector == ConnectorKVPlane {
+		s, _, parts = newPlane(t, p, d)
+	} else {
+		s = newPool(t, connector, p, d, nil)
+	}
+	parts.Planner = firstUsable{}
+	for _, e := range s.engines() {
+		e.parrot = true
+	}
+	s.cfg.Limits.Fan = 8
+	s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Transfer = 5*time.Second, 5*time.Second
+	g := start(t, s.cfg, parts)
+	if connector != ConnectorNone {
+		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == p*d })
+	}
+	g.settled()
+	return s, g
+}
+
+var fanConnectors = []string{ConnectorPush, ConnectorPull, ConnectorKVPlane}
+
+// TestFault21Fan serves several choices one by one over each connector: 200, in the order of their index, usage summed,
+// one id, one terminal event, one transfer each.
+func TestFault21Fan(t *testing.T) {
+	const toks = "tok0 tok1 tok2 "
+	for _, connector := range fanConnectors {
+		for _, row := range []struct {
+			name, path, body string
+			texts            []string
+			prompts          int
+		}{
+			{"n", pathCompletions, `{"model":"tiny","prompt":"a","n":3,"seed":7,"max_tokens":16%s}`, []string{"a/7/1 ", "a/8/1 ", "a/9/1 "}, 1},
+			{"texts", pathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16%s}`, []string{"a//0 ", "b//0 "}, 2},
+			{"tokens", pathCompletions, `{"model":"tiny","prompt":[[1,2],[3]],"n":2,"max_tokens":16%s}`,
+				[]string{"[1 2]//1 ", "[1 2]//1 ", "[3]//1 ", "[3]//1 "}, 2},
+			{"chat", pathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"n":2,"seed":9007199254740993%s}`,
+				[]string{"<nil>/9007199254740993/1 ", "<nil>/9007199254740994/1 "}, 1},
+		} {
+			for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
+				t.Run(connector+" "+row.name+strconv.FormatBool(stream != ""), func(t *testing.T) {
+					s, g := newFanPool(t, connector, 1, 1)
+					before := s.c.count("", "")
+					r := g.post(row.path, fmt.Sprintf(row.body, stream))
+					if r.Status != 200 || r.Err != nil {
+						t.Fatalf("status %d, %v: %s", r.Status, r.Err, r.Body)
+					}
+					want := fanAnswer{Prompt: 7 * row.prompts, Completion: 3 * len(row.texts), Cached: 4 * row.prompts, IDs: 1, Usages: 1}
+					for _, text := range row.texts {
+						want.Texts = append(want.Texts, text+toks)
+					}
+					if stream != "" {
+						want.Dones, want.Cached = 1, 0 // the fake's streams do not say
+					}
+					got := fanOf(t, r)
+					if connector != ConnectorPull { // decode may have answered before prefill has told
+						got.Cached = want.Cached
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("-want +got\n%s\n%s", diff, r.Body)
+					}
+					sum := g.last(1)
+					if sum.Attempts != len(row.texts) || len(sum.Parts) != len(row.texts) || sum.OutputTokens != 3*len(row.texts) ||
+						sum.PromptTokens != 7*row.prompts || sum.Outcome != Completed || sum.Reason != "split" || sum.Status != 200 {
+						t.Errorf("summary %+v", sum)
+					}
+					if strings.Contains(r.Body, "_transfer_params") {
+						t.Errorf("the hand-off reached the client: %s", r.Body)
+					}
+					transfers := map[string]bool{}
+					for _, p := range sum.Parts {
+						transfers[p.TransferID] = true
+					}
+					if len(transfers) != len(row.texts) || r.Header.Get("X-Pdrouter-Parts") != strconv.Itoa(len(row.texts)) {
+						t.Errorf("%d transfers; header %v", len(transfers), r.Header)
+					}
+					g.settled()
+					s.noHeld(t)
+					legs := map[string]int{}
+					for _, q := range s.c.all()[before:] {
+						legs[q.Leg]++
+					}
+					if diff := cmp.Diff(map[string]int{"prefill": len(row.texts), "decode": len(row.texts)}, legs); diff != "" {
+						t.Errorf("legs: -want +got\n%s", diff)
+					}
+					g.mu.Lock()
+					defer g.mu.Unlock()
+					if len(g.summaries) != 1 {
+						t.Errorf("%d summaries", len(g.summaries))
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestFault21FanFails has one of the choices fail: before any was sent the answer is its true error, behind it an error event
+// and a cut; the others are ended and nothing is held.
+func TestFault21FanFails(t *testing.T) {
+	for _, connector := range fanConnectors {
+		for _, row := range []struct {
+			name   string
+			fault  []fault
+			body   string
+			status int
+			frame  bool
+		}{
+			{"rejected", []fault{{Do: doReject}}, plainBody, 400, false},
+			{"rejected, streamed", []fault{{Do: doReject}}, streamBody, 400, false},
+			{"errors", []fault{{Leg: "decode", Do: doError}}, plainBody, 500, false},
+			{"garbage", []fault{{Leg: "decode", Do: doGarbage}}, streamBody, 500, false},
+			// So long that the others have begun: what waits for them is bounded.
+			{"breaks", []fault{{Leg: "decode", Nth: 2, Do: doBreak, N: 5000}}, streamBody, 200, true},
+			{"error event", []fault{{Leg: "decode", Nth: 2, Do: doErrFrame, N: 5000}}, streamBody, 200, true},
+			{"ends early", []fault{{Leg: "decode", Nth: 2, Do: doNoDone, N: 5000}}, streamBody, 200, true},
+		} {
+			t.Run(connector+" "+row.name, func(t *testing.T) {
+				s, g := newFanPool(t, connector, 1, 1)
+				s.setFaults(map[string][]fault{"decode-0": row.fault, "prefill-0": row.fault})
+				r := g.post(pathCompletions, strings.Replace(row.body, `"prompt"`, `"n":3,"prompt"`, 1))
+				if r.Status != row.status && (row.status != 500 || r.Status < 500) {
+					t.Fatalf("status %d; want %d: %s", r.Status, row.status, r.Body)
+				}
+				sum := g.last(1)
+				switch {
+				case row.frame:
+					if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `"error"`) != 1 || sum.Outcome != FailedAfter {
+						t.Errorf("outcome %s, ended by %v: %s", sum.Outcome, r.Err, r.Body)
+					}
+				default:
+					errorOf(t, r.Body)
+					if sum.Outcome != FailedBefore || sum.Status != r.Status {
+						t.Errorf("summary %+v", sum)
+					}
+					if row.status == 400 && r.Header.Get("X-Should-Retry") != "false" {
+						t.Errorf("header %v", r.Header)
+					}
+				}
+				g.settled()
+				if row.name != "errors" && row.name != "garbage" || connector == ConnectorKVPlane {
+					s.noHeld(t)
+				}
+			})
+		}
+	}
+}
+
+// TestFault29Fan has every choice carry the salt of its tenant.
+func TestFault29Fan(t *testing.T) {
+	s := newPool(t, ConnectorPull, 1, 1, nil)
+	s.cfg.IsolatePrefixCache = true
+	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	g.settled()
+	before := s.c.count("", "")
+	if r := g.post(pathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16,"cache_salt":"own"}`); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
+		t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+	}
+	for _, q := range s.c.all()[before:] {
+		if strings.Contains(q.Body, `"own"`) || strings.Count(q.Body, `"cache_salt"`) != 1 {
+			t.Errorf("%s was sent %s", q.Leg, q.Body)
+		}
+	}
+}
+
+// TestFault23FanWhole leaves to one engine what several cannot do as one would.
+func TestFault23FanWhole(t *testing.T) {
+	for _, row := range []struct{ field, reason string }{
+		{`"n":2,"echo":true`, unsplitEcho}, {`"n":2,"best_of":2`, unsplitBestOf}, {`"n":2,"use_beam_search":true`, unsplitBeam},
+		{`"n":2,"prompt_logprobs":1`, unsplitLogprobs}, {`"n":2,"max_tokens":1`, unsplitOneToken}, {`"n":2,"temperature":0`, unsplitN},
+		{`"n":2,"seed":9223372036854775807`, unsplitN}, {`"n":9`, unsplitFan},
+	} {
+		t.Run(row.field, func(t *testing.T) {
+			s, g := newFanPool(t, ConnectorPush, 1, 1)
+			before := s.c.count("", "")
+			r := g.post(pathCompletions, `{"model":"tiny","prompt":"a",`+row.field+`}`)
+			if got := r.Header.Get("X-Pdrouter-Reason"); r.Status != 200 || got != row.reason {
+				t.Errorf("status %d, reason %q; want %q", r.Status, got, row.reason)
+			}
+			if all := s.c.all()[before:]; len(all) != 1 || all[0].Leg != "alone" || !strings.Contains(all[0].Body, row.field) {
+				t.Errorf("%d requests", len(all))
+			}
+		})
+	}
+	s, g := newFanPool(t, ConnectorNone, 0, 1)
+	if r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2}`); r.Status != 200 || s.c.count("", "") != 1 {
+		t.Errorf("aggregated: status %d, %d requests", r.Status, s.c.count("", ""))
+	}
+}
+
+// TestFault58Fan has the client leave while the choices are under way: all of them end, nothing is held.
+func TestFault58Fan(t *testing.T) {
+	for _, connector := range fanConnectors {
+		for _, body := range []string{plainBody, streamBody} {
+			for _, x := range []fault{{Leg: "prefill", Do: doSlow, N: 300}, {Leg: "decode", Do: doSlow, N: 300}} {
+				t.Run(fmt.Sprint(connector, " ", body == streamBody, x.Leg), func(t *testing.T) {
+					s, g := newFanPool(t, connector, 1, 1)
+					s.setFaults(map[string][]fault{"decode-0": {x}, "prefill-0": {x}})
+					conn := send(t, g.addr, strings.Replace(body, `"prompt"`, `"n":3,"prompt"`, 1))
+					eventually(t, "all legs are out", func() bool { return s.p[0].underWay()+s.d[0].underWay() >= 3 })
+					_ = conn.Close()
+					if sum := g.last(1); sum.Outcome != ClientLeft || sum.Reason != "client_left" {
+						t.Errorf("summary %+v", sum)
+					}
+					g.settled()
+					eventually(t, "no engine is at work", func() bool { return s.p[0].underWay()+s.d[0].underWay() == 0 })
+					s.noHeld(t)
+				})
+			}
+		}
+	}
+}
+
+// TestFault09Fan has a client that does not read: no choice is read further than the bound, and its write has a deadline.
+func TestFault09Fan(t *testing.T) {
+	s, parts := newPool(t, ConnectorPush, 1, 1, nil), Parts{Planner: firstUsable{}}
+	s.cfg.Timeouts.Write = 300 * time.Millisecond
+	g := start(t, s.cfg, parts)
+	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	g.settled()
+	s.d[0].tokens = 1 << 20
+	conn := send(t, g.addr, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1))
+	defer conn.Close()
+	if sum := g.last(1); sum.Outcome != ClientLeft || sum.Reason != "slow_client" {
+		t.Errorf("summary %+v", sum)
+	}
+}
+
+// send sends a request and leaves its answer to the caller.
+func send(t *testing.T, addr, body string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", pathCompletions, len(body), body)
+	return conn
+}

@@ -1,0 +1,235 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestFault14to26Bodies sends bodies that are refused before any engine is asked.
+func TestFault14to26Bodies(t *testing.T) {
+	s := newPool(t, ConnectorPush, 1, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	g.post(pathCompletions, plainBody) // the pair's probe is over
+	before := s.c.count("", "")
+	long := strings.Repeat("s", 100<<10)
+	sampled := func(members string) string {
+		return `{"model":"tiny","token_ids":[1],"sampling_params":{` + members + `}}`
+	}
+	for _, row := range []struct {
+		name, path, body string
+		status           int
+		reason, param    string
+	}{
+		{"14 broken", pathCompletions, `{"model":"tiny","prompt":`, 400, reasonBadJSON, ""},
+		{"14 trailing bytes", pathCompletions, plainBody + `{}`, 400, reasonBadJSON, ""},
+		{"14 bad UTF-8", pathCompletions, "{\"model\":\"tiny\",\"prompt\":\"\xff\"}", 400, reasonBadJSON, ""},
+		{"14 half a surrogate", pathChat, `{"model":"tiny","messages":[],"\ud800":1,"\udfff":2,"x":tru}`, 400, reasonBadJSON, ""},
+		{"14 deep", pathCompletions, `{"model":"tiny","prompt":"a","x":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`, 400, reasonBadJSON, ""},
+		{"14 deep in messages", pathMessages, `{"model":"tiny","messages":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`, 400, reasonBadJSON, ""},
+		{"14 no object", pathResponses, `[]`, 400, reasonBadJSON, ""},
+		{"14 empty", pathGenerate, ``, 400, reasonBadJSON, ""},
+		{"14 long and broken", pathCompletions, `{"model":"tiny","prompt":"` + long + `"`, 400, reasonBadJSON, ""},
+		{"14 passed on", "/v1/embeddings", `{"model":"tiny","input":"` + long, 400, reasonBadJSON, ""},
+		{"15 duplicate key", pathCompletions, `{"model":"tiny","model":"other","prompt":"a"}`, 400, reasonDuplicateKey, ""},
+		{"15 the same key in other letters", pathCompletions, `{"model":"tiny","mod\u0065l":"other","prompt":"a"}`, 400, reasonDuplicateKey, ""},
+		{"15 nested", pathCompletions, `{"model":"tiny","prompt":"a","x":{"a":1,"a":2}}`, 400, reasonDuplicateKey, ""},
+		{"15 nested in arrays", pathChat, `{"model":"tiny","messages":[[{"x":[0,{"role":1,"b":2,"role":3}]}]]}`, 400, reasonDuplicateKey, ""},
+		{"15 in sampling_params", pathGenerate, sampled(`"max_tokens":9,"max_tokens":1`), 400, reasonDuplicateKey, ""},
+		{"15 in transfer params", pathCompletions, `{"model":"tiny","prompt":"a","kv_transfer_params":{"a":{"b":1,"b":1}}}`, 400, reasonDuplicateKey, ""},
+		{"15 passed on", "/v1/embeddings", `{"model":"tiny","input":"a","x":{"a":1,"a":2}}`, 400, reasonDuplicateKey, ""},
+		{"15 long", pathCompletions, `{"model":"tiny","` + long + `":1,"` + long + `":2}`, 400, reasonDuplicateKey, ""},
+		{"17 unknown model", pathCompletions, `{"model":"other","prompt":"a"}`, 404, reasonNoModel, "model"},
+		{"17 unknown in other letters", pathChat, `{"model":"Tiny","messages":[]}`, 404, reasonNoModel, "model"},
+		{"17 unknown and long", pathResponses, `{"model":"` + long + `","input":"a"}`, 404, reasonNoModel, "model"},
+		{"17 unknown, passed on", "/v1/embeddings", `{"model":"other","input":"a"}`, 404, reasonNoModel, "model"},
+		{"17 no model", pathCompletions, `{"prompt":"a"}`, 400, reasonNoModel, "model"},
+		{"22 n", pathCompletions, `{"model":"tiny","prompt":"a","n":17}`, 400, reasonOverCap, "n"},
+		{"22 n beyond all numbers", pathChat, `{"model":"tiny","messages":[],"n":99999999999999999999}`, 400, "", "n"},
+		{"22 no n", pathChat, `{"model":"tiny","messages":[],"n":0}`, 400, "", "n"},
+		{"22 best_of", pathCompletions, `{"model":"tiny","prompt":"a","best_of":17}`, 400, reasonOverCap, "best_of"},
+		{"22 prompts", pathCompletions, `{"model":"tiny","prompt":["a"` + strings.Repeat(`,"a"`, 64) + `]}`, 400, reasonOverCap, "prompt"},
+		{"22 prompts of tokens", pathCompletions, `{"model":"tiny","prompt":[[1]` + strings.Repeat(`,[1]`, 64) + `]}`, 400, reasonOverCap, "prompt"},
+		{"22 stop", pathCompletions, `{"model":"tiny","prompt":"a","stop":["a","b","c","d","e"]}`, 400, reasonOverCap, "stop"},
+		{"22 stop_sequences", pathMessages, `{"model":"tiny","messages":[],"max_tokens":9,"stop_sequences":["a","b","c","d","e"]}`, 400, reasonOverCap, "stop_sequences"},
+		{"22 logprobs", pathCompletions, `{"model":"tiny","prompt":"a","logprobs":21}`, 400, reasonOverCap, "logprobs"},
+		{"22 prompt_logprobs", pathCompletions, `{"model":"tiny","prompt":"a","prompt_logprobs":21}`, 400, reasonOverCap, "prompt_logprobs"},
+		{"22 top_logprobs", pathChat, `{"model":"tiny","messages":[],"logprobs":true,"top_logprobs":21}`, 400, reasonOverCap, "top_logprobs"},
+		{"22 top_logprobs of responses", pathResponses, `{"model":"tiny","input":"a","top_logprobs":21}`, 400, reasonOverCap, "top_logprobs"},
+		{"22 sampling_params n", pathGenerate, sampled(`"n":17`), 400, reasonOverCap, "sampling_params.n"},
+		{"22 sampling_params stop", pathGenerate, sampled(`"stop":["a","b","c","d","e"]`), 400, reasonOverCap, "sampling_params.stop"},
+		{"22 sampling_params logprobs", pathGenerate, sampled(`"logprobs":21`), 400, reasonOverCap, "sampling_params.logprobs"},
+		{"22 max_tokens below 0", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":-1}`, 400, reasonBadField, "max_tokens"},
+		{"22 max_completion_tokens below 0", pathChat, `{"model":"tiny","messages":[],"max_completion_tokens":-1}`, 400, reasonBadField, "max_completion_tokens"},
+		{"22 max_output_tokens below 0", pathResponses, `{"model":"tiny","input":"a","max_output_tokens":-1}`, 400, reasonBadField, "max_output_tokens"},
+		{"22 messages' max_tokens below 0", pathMessages, `{"model":"tiny","messages":[],"max_tokens":-1}`, 400, reasonBadField, "max_tokens"},
+		{"22 sampling_params max_tokens below 0", pathGenerate, sampled(`"max_tokens":-1`), 400, reasonBadField, "sampling_params.max_tokens"},
+		{"26 stream_options", pathCompletions, `{"model":"tiny","prompt":"a","stream_options":{"include_usage":true}}`, 400, reasonBadField, "stream_options"},
+		{"26 stream_options, not streamed", pathChat, `{"model":"tiny","messages":[],"stream_options":{},"stream":false}`, 400, reasonBadField, "stream_options"},
+		{"26 stream_options of tokens", pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{},"stream_options":{"include_usage":true}}`, 400, reasonBadField, "stream_options"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := g.post(row.path, row.body)
+			e := errorOf(t, r.Body)
+			if r.Status != row.status || len(e.Message) > 1024 || len(r.Body) > 2048 || strings.Contains(r.Body, long[:300]) {
+				t.Errorf("status %d, %d bytes, %d of them the message; want %d: %.3000s", r.Status, len(r.Body), len(e.Message), row.status, r.Body)
+			}
+			if got := r.Header.Get("X-Pdrouter-Reason"); row.reason != "" && got != row.reason {
+				t.Errorf("reason %q; want %q", got, row.reason)
+			}
+			// A client of /v1/messages is told the parameter by the message.
+			if row.param != "" && row.path != pathMessages && (e.Param == nil || *e.Param != row.param) || !strings.Contains(e.Message, row.param) {
+				t.Errorf("param in %s; want %q", r.Body, row.param)
+			}
+			if r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Request-Id") == "" {
+				t.Errorf("header %v", r.Header)
+			}
+			if n := s.c.count("", ""); n != before {
+				t.Errorf("engines got %d requests", n-before)
+			}
+		})
+	}
+}
+
+// TestFault16ForwardedToTheByte sends fields that a parser of JSON would change: without the hand-off, what decode is sent is what
+// the client has sent.
+func TestFault16ForwardedToTheByte(t *testing.T) {
+	const odd = `"seed":9223372036854775807, "x":[1.0,1e400,-0.0,0.1000000000000000055511151231257827], "unknown" :{ "b":1,"a":"\/\u00e9" },"z":-0`
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+		for path, body := range map[string]string{
+			pathCompletions: `{ "prompt" : "é\u00e9", ` + odd + `, "model":"tiny" , "max_tokens" : 16 }`,
+			pathChat:        "{\n\t\"messages\" : [{\"content\":\"é\\u00e9\"}],\r\n " + odd + `, "model":"tiny" , "max_tokens" : 16 }`,
+		} {
+			t.Run("16 "+connector+path, func(t *testing.T) {
+				s, g := newServed(t, connector)
+				before := s.c.count("", "")
+				if r := g.post(path, body); r.Status != 200 {
+					t.Fatalf("status %d: %s", r.Status, r.Body)
+				}
+				g.settled()
+				legs := 0
+				for _, q := range s.c.all()[before:] {
+					legs++
+					if got := withoutKV(t, q.Body); q.Leg != "prefill" && got != body || !strings.Contains(got, odd) {
+						t.Errorf("%s was sent %s", q.Leg, q.Body)
+					}
+				}
+				if want := map[bool]int{true: 1, false: 2}[connector == ConnectorNone]; legs != want {
+					t.Errorf("%d legs; want %d", legs, want)
+				}
+			})
+		}
+	}
+}
+
+// newServed is a fleet of one pair, or of one engine, which is known.
+func newServed(t *testing.T, connector string) (*pool, *gateway) {
+	t.Helper()
+	s, parts := newPool(t, connector, 1, 1, nil), Parts{}
+	if connector == ConnectorKVPlane {
+		s, _, parts = newPlane(t, 1, 1)
+	}
+	parts.Planner = firstUsable{}
+	g := start(t, s.cfg, parts)
+	if connector != ConnectorNone {
+		g.warmed()
+	}
+	return s, g
+}
+
+// withoutKV takes the hand-off out of a leg's body, as the router has put it in.
+func withoutKV(t *testing.T, body string) string {
+	t.Helper()
+	const key = `"kv_transfer_params":`
+	i := strings.Index(body, key)
+	if i < 0 {
+		return body
+	}
+	d := json.NewDecoder(strings.NewReader(body[i+len(key):]))
+	var value json.RawMessage
+	if err := d.Decode(&value); err != nil {
+		t.Fatal(err)
+	}
+	before, behind := body[:i], body[i+len(key)+int(d.InputOffset()):]
+	if rest, ok := strings.CutPrefix(behind, ","); ok {
+		return before + rest
+	}
+	return strings.TrimSuffix(before, ",") + behind
+}
+
+// TestFault18ClientTransferParams sends kv_transfer_params in each place: they are dropped and counted, no engine sees them and
+// nobody is called at the address that they name; a strict gateway refuses them and says where they stand.
+func TestFault18ClientTransferParams(t *testing.T) {
+	trap, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trap.Close()
+	var called atomic.Int64
+	go func() {
+		for {
+			conn, err := trap.Accept()
+			if err != nil {
+				return
+			}
+			called.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(trap.Addr().String())
+	evil := `{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"evil","remote_block_ids":[[1]],"remote_request_id":"evil",` +
+		`"remote_host":"127.0.0.1","remote_port":` + port + `,"tp_size":1}`
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+		s, g := newServed(t, connector)
+		n, before, bodies := 0, s.c.count("", ""), map[string]string{}
+		for _, kind := range []string{"kv_transfer_params", "ec_transfer_params"} {
+			for place, format := range map[string]string{
+				kind: `"%s":%s`, "vllm_xargs." + kind: `"vllm_xargs":{"ok":1,"%s":%s}`,
+				"sampling_params.extra_args." + kind: `"sampling_params":{"extra_args":{"%s":%s}}`,
+			} {
+				bodies[place] = `{"model":"tiny","prompt":"a","max_tokens":16,` + fmt.Sprintf(format, kind, evil) + `}`
+			}
+		}
+		for place, body := range bodies {
+			t.Run("18 "+connector+" "+place, func(t *testing.T) {
+				r := g.post(pathCompletions, body)
+				if got, whole := text(t, r); r.Status != 200 || got != wholeText || !whole {
+					t.Fatalf("status %d: %s", r.Status, r.Body)
+				}
+				if n++; !g.last(n).Removed {
+					t.Error("the summary does not say that a field was dropped")
+				}
+			})
+		}
+		g.settled()
+		for _, q := range s.c.all()[before:] {
+			if strings.Contains(q.Body, "evil") || strings.Contains(q.Body, port) || strings.Contains(q.Body, "ec_transfer") {
+				t.Errorf("%s was sent %s", q.Engine, q.Body)
+			}
+		}
+		strict := s.cfg
+		strict.Strict = true
+		if err := g.r.Apply(strict, g.r.now().parts); err != nil {
+			t.Fatal(err)
+		}
+		before = s.c.count("", "")
+		for place, body := range bodies {
+			t.Run("18 strict "+connector+" "+place, func(t *testing.T) {
+				r := g.post(pathCompletions, body)
+				if e := errorOf(t, r.Body); r.Status != 400 || e.Param == nil || *e.Param != place || r.Header.Get("X-Pdrouter-Reason") != reasonTransferField {
+					t.Errorf("%d %s; want 400 and %s", r.Status, r.Body, place)
+				}
+			})
+		}
+		if n := s.c.count("", ""); n != before {
+			t.Errorf("strict: engines got %d requests", n-before)
+		}
+		g.stop()
+	}
+	if n := called.Load(); n != 0 {
+		t.Errorf("somebody has called %d times at the client's address", n)
+	}
+}

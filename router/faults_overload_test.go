@@ -1,0 +1,319 @@
+package router
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestFault63Overload has ten times as many clients as there are places: those that are admitted have their whole answers, the
+// others an error that says when to come back, and nothing grows with them.
+func TestFault63Overload(t *testing.T) {
+	const places, waits, clients = 4, 4, 80
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = places, waits
+	gate := make(chan struct{})
+	s.d[0].hold(gate)
+	g := start(t, s.cfg, Parts{})
+	replies := make(chan clientReply, clients)
+	for range clients {
+		go func() { replies <- g.post(pathCompletions, streamBody) }()
+	}
+	// The engine answers nobody yet, so whoever has an answer now was refused at once.
+	for range clients - places - waits {
+		r := <-replies
+		if e := errorOf(t, r.Body); r.Status != 503 || e.Type != typeUnavailable || r.Header.Get("X-Pdrouter-Reason") != "queue_full" ||
+			r.Header.Get("Retry-After") != "1" || r.Header.Get("Retry-After-Ms") != "1000" {
+			t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+		}
+	}
+	eventually(t, "the engine has what it may have", func() bool { return s.d[0].underWay() == places })
+	if n := g.r.live.len(); n != places {
+		t.Errorf("%d requests are under way; want %d", n, places)
+	}
+	q := g.r.Stats().Queues[0]
+	if q.InFlight != places || q.Waiting != waits || q.Waited != waits || q.Denied["queue_full"] != clients-places-waits {
+		t.Errorf("the queue is %+v", q)
+	}
+	close(gate)
+	for range places + waits {
+		if got, whole := text(t, <-replies); got != wholeText || !whole {
+			t.Errorf("text %q, whole %v", got, whole)
+		}
+	}
+	g.settled()
+	if n := s.d[0].mostUnderWay(); n > places {
+		t.Errorf("%d requests were with the engine at once; want at most %d", n, places)
+	}
+	if q := g.r.Stats().Queues[0]; q.InFlight != 0 || q.Waiting != 0 {
+		t.Errorf("the queue is %+v behind the end", q)
+	}
+	waited := 0
+	for i := range places + waits {
+		if sum := g.last(i + 1); sum.Phases.Queue > 0 {
+			waited++
+		}
+	}
+	if waited != waits {
+		t.Errorf("%d summaries tell of a wait; want %d", waited, waits)
+	}
+}
+
+// hold has every generation wait until the channel is closed.
+func (f *fakeVLLM) hold(until <-chan struct{}) {
+	next := f.srv.Config.Handler
+	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			f.mu.Lock()
+			f.open++
+			f.most = max(f.most, f.open)
+			f.mu.Unlock()
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			select {
+			case <-until:
+			case <-r.Context().Done():
+			}
+			f.busy(-1)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (f *fakeVLLM) mostUnderWay() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
+}
+
+// TestFault63QueueEnds has requests wait for a place that does not come: each is told why, and leaves nothing behind.
+func TestFault63QueueEnds(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, 8
+	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = 300*time.Millisecond, 100*time.Millisecond
+	gate := make(chan struct{})
+	s.d[0].hold(gate)
+	g := start(t, s.cfg, Parts{})
+	defer close(gate)
+	go g.post(pathCompletions, plainBody)
+	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
+
+	r := g.post(pathCompletions, plainBody)
+	if errorOf(t, r.Body); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" || r.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+	}
+
+	s.cfg.Timeouts.Queue = time.Hour
+	if err := g.r.Apply(s.cfg, g.r.now().parts); err != nil {
+		t.Fatal(err)
+	}
+	waiting := func(n int) func() bool { return func() bool { return g.r.Stats().Queues[0].Waiting == n } }
+	before := runtime.NumGoroutine()
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, rawPost(pathCompletions, plainBody, "Host: a", "Content-Type: application/json",
+		fmt.Sprintf("Content-Length: %d", len(plainBody))))
+	eventually(t, "it waits, also behind a reload", waiting(1))
+	_ = conn.Close()
+	eventually(t, "it is gone", waiting(0))
+	eventually(t, "and its goroutine", func() bool { return runtime.NumGoroutine() <= before })
+	if n := g.r.Stats().Queues[0].Denied["client_left"]; n != 1 {
+		t.Errorf("%d have left; want 1", n)
+	}
+
+	last := make(chan clientReply, 1)
+	go func() { last <- g.post(pathCompletions, plainBody) }()
+	eventually(t, "another waits", waiting(1))
+	g.stop()
+	if r := <-last; r.Err == nil && r.Header.Get("X-Pdrouter-Reason") != reasonDraining {
+		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+	}
+	if n := s.c.count("", ""); n > 1 {
+		t.Errorf("the engine got %d requests; want 1", n)
+	}
+}
+
+// TestFault20And63Priority has the header count only for callers with the scope, and tenants for what the configuration says.
+func TestFault20And63Priority(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Models[0].InFlight = 1
+	s.cfg.Priorities = map[string]int{"gold": 30}
+	gate := make(chan struct{})
+	s.d[0].hold(gate)
+	g := start(t, s.cfg, Parts{Clients: tenants{}})
+	body := func(name string) string { return fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":16}`, name) }
+	go g.post(pathCompletions, body("first"), "Authorization", "first")
+	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
+	var wg sync.WaitGroup
+	for i, c := range [][2]string{{"plain", ""}, {"liar", "-50"}, {"gold", ""}, {"scoped", "-60"}, {"scoped2", "60"}} {
+		wg.Go(func() { g.post(pathCompletions, body(c[0]), "Authorization", c[0], "X-Vllm-Priority", c[1]) })
+		eventually(t, "it waits", func() bool { return g.r.Stats().Queues[0].Waiting == i+1 })
+	}
+	close(gate)
+	wg.Wait()
+	var got []string
+	for _, q := range s.c.all() {
+		_, name, _ := strings.Cut(q.Body, `"prompt":"`)
+		name, _, _ = strings.Cut(name, `"`)
+		got = append(got, name)
+	}
+	if want := "first scoped gold plain liar scoped2"; strings.Join(got, " ") != want {
+		t.Errorf("served %v; want %s", got, want)
+	}
+	for _, q := range s.c.all() {
+		if q.Header.Get("X-Vllm-Priority") != "" {
+			t.Errorf("the engine was sent a priority: %v", q.Header)
+		}
+	}
+}
+
+// TestFault63QueueOfRemovedModel has a reload take a model away for whose engines a request waits: it still does, and is told
+// when the router closes.
+func TestFault63QueueOfRemovedModel(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Models[0].InFlight = 1
+	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = time.Hour, 100*time.Millisecond
+	gate := make(chan struct{})
+	s.d[0].hold(gate)
+	g := start(t, s.cfg, Parts{})
+	defer close(gate)
+	go g.post(pathCompletions, plainBody)
+	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
+	last := make(chan clientReply, 1)
+	go func() { last <- g.post(pathCompletions, plainBody) }()
+	queue := g.r.now().fleet.models["tiny"].gate
+	eventually(t, "another waits", func() bool { return queue.stats().Waiting == 1 })
+	cfg := s.cfg
+	cfg.Models = slices.Clone(cfg.Models)
+	cfg.Models[0].Name = "other"
+	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+		t.Fatal(err)
+	}
+	if n := queue.stats().Waiting; n != 1 {
+		t.Errorf("%d wait behind the reload; want 1", n)
+	}
+	g.r.turnAway()
+	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != reasonDraining {
+		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+	}
+	if q := queue.stats(); q.Waiting != 0 || q.Denied[whyShutdown.String()] != 1 {
+		t.Errorf("the queue is %+v", q)
+	}
+}
+
+// tenants takes the Authorization header for the caller's name.
+type tenants struct{}
+
+func (tenants) Authenticate(name string) (principal, error) {
+	p := principal{Subject: name, Tenant: name}
+	if strings.HasPrefix(name, "scoped") {
+		p.Scopes = []string{scopePriority}
+	}
+	return p, nil
+}
+
+// TestFault65RetryStorm has every engine fail, and clients that try three times as long as they are not told otherwise.
+func TestFault65RetryStorm(t *testing.T) {
+	const users = 200
+	s := newPool(t, ConnectorNone, 0, 3, nil)
+	faults := map[string][]fault{}
+	for _, d := range s.d {
+		faults[d.name] = []fault{{Do: doError}}
+	}
+	s.setFaults(faults)
+	s.cfg.Limits.Failures = 1 << 20 // nobody is taken out of use
+	g := start(t, s.cfg, Parts{})
+	var useless atomic.Int64
+	var wg sync.WaitGroup
+	for c := range 4 {
+		wg.Go(func() {
+			for range users / 4 {
+				for try := range 3 {
+					r := g.post(pathCompletions, plainBody, "X-Stainless-Retry-Count", fmt.Sprint(try))
+					if r.Status < 500 {
+						t.Errorf("client %d: status %d: %s", c, r.Status, r.Body)
+					}
+					if r.Header.Get("X-Pdrouter-Reason") == "retry_budget" {
+						if r.Status != 503 || r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("Retry-After") != "" {
+							t.Errorf("status %d, header %v", r.Status, r.Header)
+						}
+						useless.Add(1)
+					}
+					if r.Header.Get("X-Should-Retry") == "false" {
+						break
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.c.count("", ""); n > users+users/5+3+3 {
+		t.Errorf("%d requests of users became %d", users, n)
+	}
+	made, refused := g.r.now().fleet.models["tiny"].retries.counts()
+	if made == 0 || useless.Load() == 0 || refused != uint64(useless.Load()) {
+		t.Errorf("%d retries, %d refused, %d answers that say so", made, refused, useless.Load())
+	}
+}
+
+// TestFault47RetryAfter has the only engine ask for a second of rest: it is asked again behind it, and never if there is no time.
+func TestFault47RetryAfter(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		rest    string
+		status  int
+		engines int
+		asked   int
+	}{
+		{"within the deadline", "1", 200, 1, 2},
+		{"longer than the deadline", "60", 503, 1, 1},
+		{"longer than a request waits", "8", 503, 1, 1},
+		{"another engine is there", "60", 200, 2, 2},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newPool(t, ConnectorNone, 0, row.engines, nil)
+			s.cfg.Timeouts.Answer = 10 * time.Second
+			next := s.d[0].srv.Config.Handler
+			var asked []time.Time
+			var mu sync.Mutex
+			s.d[0].srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				first := r.Method == http.MethodPost && len(asked) == 0
+				if r.Method == http.MethodPost {
+					asked = append(asked, time.Now())
+				}
+				mu.Unlock()
+				if first {
+					w.Header().Set("Retry-After", row.rest)
+					fakeError(w, 429, "RateLimitError", "429")
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+			r := g.post(pathCompletions, plainBody)
+			if r.Status != row.status {
+				t.Fatalf("status %d: %s", r.Status, r.Body)
+			}
+			if row.status != 200 && (r.Header.Get("Retry-After") != row.rest || r.Header.Get("X-Pdrouter-Reason") != "engine_refused") {
+				t.Errorf("header %v", r.Header)
+			}
+			if sum := g.last(1); sum.Attempts != row.asked {
+				t.Errorf("%d attempts; want %d", sum.Attempts, row.asked)
+			}
+			if len(asked) == 2 && asked[1].Sub(asked[0]) < time.Second { // a bound that no slow machine breaks
+				t.Errorf("asked again behind %s", asked[1].Sub(asked[0]))
+			}
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package router
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pdrouter/internal/limits"
+	"pdrouter/policies"
+)
+
+// panicky is a planner that panics from its n-th choice on.
+type panicky struct {
+	Planner
+	from, n atomic.Int64
+}
+
+func (p *panicky) Choose(q policies.Request, f policies.Fleet, d policies.Draw) policies.Choice {
+	if p.n.Add(1) >= p.from.Load() {
+		panic("as told")
+	}
+	return p.Planner.Choose(q, f, d)
+}
+
+// AfterFailure is the planner's own, if it has one.
+func (p *panicky) AfterFailure(model string) string {
+	if after, ok := p.Planner.(interface{ AfterFailure(string) string }); ok {
+		return after.AfterFailure(model)
+	}
+	return ""
+}
+
+// TestFault68Panic has a part panic: the request fails, the process and the next request live, and nothing is left.
+func TestFault68Panic(t *testing.T) {
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+		for _, fan := range []string{"", `"n":3,`} {
+			t.Run(fmt.Sprint("68 handler ", connector, " ", fan != ""), func(t *testing.T) {
+				s := newPool(t, connector, 1, 1, nil)
+				p := &panicky{Planner: firstUsable{}}
+				p.from.Store(1 << 40)
+				l := newCounted(limits.Limits{Concurrent: 1})
+				g := start(t, s.cfg, Parts{Planner: p, Limits: l})
+				if connector != ConnectorNone {
+					g.warmed()
+				}
+				for i, body := range []string{plainBody, streamBody} {
+					p.from.Store(0)
+					r := g.post(pathCompletions, strings.Replace(body, `"prompt"`, fan+`"prompt"`, 1))
+					if e := errorOf(t, r.Body); r.Status != 500 || e.Type != typeInternal || strings.Contains(r.Body, "as told") {
+						t.Errorf("status %d: %s", r.Status, r.Body)
+					}
+					p.from.Store(1 << 40)
+					l.ended(t, 2*i+1) // else the next one is over its limit
+					if got, whole := text(t, g.post(pathCompletions, body)); got != wholeText || !whole {
+						t.Errorf("the next one: text %q, whole %v", got, whole)
+					}
+					l.ended(t, 2*i+2)
+				}
+				g.settled()
+				s.noHeld(t)
+			})
+		}
+	}
+}
+
+// TestFault68PanicInAStream has a part panic while an answer is relayed: an error event and the cut, and the next request is served.
+func TestFault68PanicInAStream(t *testing.T) {
+	f := &fakeTeller{dies: 3}
+	srv := httptest.NewServer(http.HandlerFunc(f.serve))
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	other := httptest.NewServer(http.HandlerFunc((&fakeTeller{dies: -1}).serve))
+	t.Cleanup(func() { other.CloseClientConnections(); other.Close() })
+	real, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &panicky{Planner: real}
+	p.from.Store(2) // the stream is to go on elsewhere
+	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "a", URL: srv.URL}}}}, Health: Health{Failures: 1 << 20}}
+	cfg.Models[0].Engines = append(cfg.Models[0].Engines, Engine{Name: "b", URL: other.URL, Drain: true})
+	g := start(t, cfg, Parts{Planner: p})
+	const body = `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,"temperature":0}`
+	r := g.post(pathCompletions, body)
+	if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || strings.Contains(r.Body, "as told") {
+		t.Errorf("status %d, end %v, body %q", r.Status, r.Err, r.Body)
+	}
+	if p.n.Load() < 2 {
+		t.Error("nothing has panicked")
+	}
+	if sum := g.last(1); sum.Outcome != FailedAfter {
+		t.Errorf("summary %+v", sum)
+	}
+	p.from.Store(1 << 40)
+	if r := g.post(pathCompletions, strings.Replace(body, `"max_tokens":9`, `"max_tokens":2`, 1)); r.Status != 200 {
+		t.Errorf("the next one: status %d: %s", r.Status, r.Body)
+	}
+}

@@ -1,0 +1,212 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// shaped is a request of one of the newer routes, and how its answer ends.
+type shaped struct {
+	shape shape
+	path  string
+	body  string // more members go where the @ is
+	end   string // the terminal event
+	fails string // what an error event of the router's begins with
+}
+
+var shapedRoutes = []shaped{
+	{shapeResponses, pathResponses, `{"model":"tiny","input":"one two three","max_output_tokens":16@}`, "event: response.completed\n", "event: error\ndata: {\"type\":\"error\",\"sequence_number\":4,"},
+	{shapeMessages, pathMessages, `{"model":"tiny","messages":[{"role":"user","content":"one two three"}],"max_tokens":16@}`, "event: message_stop\n", "event: error\ndata: {\"type\":\"error\","},
+	{shapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1,2,3],"sampling_params":{"max_tokens":16}@}`, "data: [DONE]\n", "data: {\"error\":"},
+}
+
+func (s shaped) with(members string) string { return strings.Replace(s.body, "@", members, 1) }
+
+var aToken = regexp.MustCompile(`tok\d `)
+
+// TestShapesServed asks each of the newer routes of every connector, streamed and whole.
+func TestShapesServed(t *testing.T) {
+	for _, s := range shapedRoutes {
+		for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s %v", s.shape, connector, stream), func(t *testing.T) {
+					// Prefill has said what it had cached before decode has come to its end.
+					p := newPool(t, connector, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30}}})
+					g := start(t, p.cfg, Parts{})
+					r := g.post(s.path, s.with(fmt.Sprintf(`,"stream":%v,"kv_transfer_params":{"remote_host":"evil"}`, stream)))
+					sum := g.last(1)
+					cached := cachedByDecode
+					if connector != ConnectorNone {
+						cached = cachedByPrefill
+					}
+					if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != wholeText {
+						t.Fatalf("%d %v: %s", r.Status, r.Err, r.Body)
+					}
+					if strings.Contains(r.Body, "transfer_params") || strings.Contains(r.Body, "10.9.9.9") {
+						t.Errorf("the answer tells of the hand-off: %s", r.Body)
+					}
+					if n := strings.Count(r.Body, s.end); stream && (n != 1 || !strings.HasSuffix(r.Body, "\n\n") || !strings.Contains(lastEvent(r.Body), strings.TrimSpace(s.end))) {
+						t.Errorf("%d terminal events: %s", n, r.Body)
+					}
+					told := map[shape]string{
+						shapeResponses: fmt.Sprintf(`"cached_tokens":%d,"cached_tokens_per_turn":[%d]`, cached, cached),
+						shapeMessages:  fmt.Sprintf(`"input_tokens":%d,"output_tokens":3,"cache_read_input_tokens":%d`, 7-cached, cached),
+						shapeGenerate:  fmt.Sprintf(`"prompt_tokens_details":{"cached_tokens":%d}`, cached),
+					}[s.shape]
+					if strings.Count(r.Body, told) != 1 {
+						t.Errorf("want %s in %s", told, r.Body)
+					}
+					if sum.CachedTokens != cached || sum.PromptTokens != 7 || sum.OutputTokens != 3 || !sum.Removed || sum.Attempts != 1 {
+						t.Errorf("summary %+v", sum)
+					}
+					if connector == ConnectorNone {
+						return
+					}
+					if sum.Prefill == "" {
+						t.Errorf("served without prefill: %s", sum.Reason)
+					}
+					p.legs(t, s)
+				})
+			}
+		}
+	}
+}
+
+func lastEvent(body string) string {
+	events := strings.Split(strings.TrimSuffix(body, "\n\n"), "\n\n")
+	return events[len(events)-1]
+}
+
+// legs checks what both engines were asked: on the client's route, under one id, the prefill leg for one token.
+func (s *pool) legs(t *testing.T, of shaped) {
+	t.Helper()
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	ids := map[string]string{}
+	for _, q := range s.c.requests {
+		if q.Path != of.path {
+			continue // of a probe
+		}
+		var b struct {
+			Max       int    `json:"max_tokens"`
+			MaxOutput int    `json:"max_output_tokens"`
+			RequestID string `json:"request_id"`
+			Stream    bool
+			Store     *bool
+			Sampling  struct {
+				Max int `json:"max_tokens"`
+			} `json:"sampling_params"`
+		}
+		if err := json.Unmarshal([]byte(q.Body), &b); err != nil {
+			t.Fatal(err)
+		}
+		ids[q.Leg] = q.ID
+		want := 16
+		if q.Leg == "prefill" {
+			want = 1
+		}
+		if b.Max+b.MaxOutput+b.Sampling.Max != want || q.Leg == "prefill" && b.Stream {
+			t.Errorf("%s leg: %s", q.Leg, q.Body)
+		}
+		if of.shape == shapeResponses && (b.RequestID != "resp_"+q.ID || (q.Leg == "prefill") != (b.Store != nil && !*b.Store)) {
+			t.Errorf("%s leg of %s: %s", q.Leg, q.ID, q.Body)
+		}
+		if want := string(of.shape.appendEngineRequest(nil, q.ID)); s.c.push && q.Leg == "decode" && q.KV["remote_request_id"] != want {
+			t.Errorf("decode is told of %v, want %s", q.KV["remote_request_id"], want)
+		}
+	}
+	if ids["prefill"] == "" || ids["decode"] == "" {
+		t.Errorf("legs %v", ids)
+	}
+}
+
+// TestFault53and60Shapes ends the streams of the newer routes before their time: the client sees an error event of its route,
+// never the terminal event, and its connection is cut.
+func TestFault53and60Shapes(t *testing.T) {
+	for _, s := range shapedRoutes {
+		for _, do := range []string{doBreak, doNoDone, doErrFrame} {
+			t.Run(s.shape.String()+" "+do, func(t *testing.T) {
+				p := newPool(t, ConnectorPush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: do, N: 2}}})
+				g := start(t, p.cfg, Parts{})
+				r := g.post(s.path, s.with(`,"stream":true`))
+				if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, s.end) || len(aToken.FindAllString(r.Body, -1)) != 2 {
+					t.Fatalf("%d %v: %s", r.Status, r.Err, r.Body)
+				}
+				want := s.fails
+				if do == doErrFrame {
+					want = strings.TrimSuffix(strings.TrimSuffix(shapedError(s.shape), "data: [DONE]\n\n"), "\n\n")
+				}
+				if last := lastEvent(r.Body); !strings.HasPrefix(last, want) || s.shape.kindOf([]byte(last+"\n\n")) != eventError {
+					t.Errorf("the last event is %q, want %q…", last, want)
+				}
+				if sum := g.last(1); sum.Outcome != FailedAfter {
+					t.Errorf("outcome %s", sum.Outcome)
+				}
+			})
+		}
+	}
+}
+
+// TestFault47EarlyEvents has prefill fail while decode's stream has begun with events that say nothing of the answer: the
+// request is tried again, and the client sees one stream.
+func TestFault47EarlyEvents(t *testing.T) {
+	s := shapedRoutes[0]
+	p := newPool(t, ConnectorPush, 2, 1, map[string][]fault{
+		"prefill-0": {{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}, {Leg: "prefill", Nth: 2, Do: doResetLate, N: 100}},
+		"prefill-1": {{Leg: "prefill", Do: doSlow, N: 1}},
+	})
+	g := start(t, p.cfg, Parts{})
+	for n := 1; n <= 3; n++ {
+		r := g.post(s.path, s.with(`,"stream":true`))
+		if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != wholeText {
+			t.Fatalf("%d %v: %s", r.Status, r.Err, r.Body)
+		}
+		for _, kind := range []string{"created", "in_progress", "completed"} {
+			if strings.Count(r.Body, "event: response."+kind+"\n") != 1 {
+				t.Errorf("%s: %s", kind, r.Body)
+			}
+		}
+		g.last(n)
+	}
+}
+
+// TestFault23Shapes serves by one engine what a hand-off cannot serve, and says why.
+func TestFault23Shapes(t *testing.T) {
+	responses, generate := shapedRoutes[0], shapedRoutes[2]
+	p := newPool(t, ConnectorPush, 1, 1, nil)
+	g := start(t, p.cfg, Parts{})
+	for i, tt := range []struct{ path, body, why string }{
+		{pathResponses, responses.with(`,"background":true`), unsplitBackground},
+		{pathResponses, responses.with(`,"tools":[{"type":"mcp"}]`), unsplitServerTools},
+		{pathResponses, responses.with(`,"truncation":"auto"`), unsplitTruncation},
+		{pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"truncate_prompt_tokens":-1}`, unsplitTruncation},
+		{pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, unsplitOneToken},
+		{pathGenerate, strings.Replace(generate.with(""), `"max_tokens":16`, `"max_tokens":16,"prompt_logprobs":1`, 1), unsplitLogprobs},
+	} {
+		r := g.post(tt.path, tt.body)
+		sum := g.last(i + 1)
+		if r.Status != 200 || sum.Reason != tt.why || sum.Prefill != "" || r.Header.Get("X-Pdrouter-Reason") != tt.why {
+			t.Errorf("%s: %d %s, prefill %q; want %s", tt.body, r.Status, sum.Reason, sum.Prefill, tt.why)
+		}
+	}
+}
+
+// TestFault14MessagesErrors refuses a body of /v1/messages in the shape of that route.
+func TestFault14MessagesErrors(t *testing.T) {
+	p := newPool(t, ConnectorNone, 0, 1, nil)
+	g := start(t, p.cfg, Parts{})
+	for _, body := range []string{`{`, `{"model":"none","messages":[]}`, `{"model":"tiny","messages":[],"max_tokens":-1}`} {
+		r := g.post(pathMessages, body)
+		var e struct {
+			Type  string
+			Error struct{ Type, Message string }
+		}
+		if err := json.Unmarshal([]byte(r.Body), &e); err != nil || e.Type != "error" || e.Error.Type == "" || e.Error.Message == "" ||
+			r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") == "" {
+			t.Errorf("%d %s %v", r.Status, r.Body, err)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package router
+
+import (
+	"errors"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
+func (e *engine) reached() {
+	if !e.proven.Load() {
+		e.proven.Store(true)
+	}
+	if e.failures.Load() != 0 {
+		e.failures.Store(0)
+	}
+	if !e.down.Load() {
+		return
+	}
+	select {
+	case e.recheck <- struct{}{}:
+	default:
+	}
+}
+
+// missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
+func (e *engine) missed() bool {
+	return e.failures.Add(1) >= e.limit.Load() && e.down.CompareAndSwap(false, true)
+}
+
+// saw learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here
+// or will not come; of a stream, when its first event is.
+func (r *Router) saw(l *call, v verdict) {
+	r.reach(l, v)
+	e, now := l.engine, time.Now()
+	switch l.faultOf(v) {
+	case faultNone:
+		if isEventStream(l.ctype) {
+			r.good(e, signAnswer, now)
+		} else if e.vitals.whole(now) {
+			r.inUse(e)
+		}
+	case faultOverload:
+		pause := l.rest
+		if pause <= 0 {
+			pause = r.now().cfg.Health.Overload
+		}
+		e.vitals.busy(now, pause)
+	case faultEngine:
+		r.bad(e, signAnswer, now)
+	default:
+		e.vitals.spare()
+	}
+}
+
+// sawProbe learns from a handshake's leg what its engine is like. A failure may be the peer's: the pair's pause is enough.
+func (r *Router) sawProbe(l *call, v verdict) {
+	r.reach(l, v)
+	if v == vUsable {
+		r.good(l.engine, signAnswer, time.Now())
+	}
+}
+
+// reach notes whether the engine takes connections.
+func (r *Router) reach(l *call, v verdict) {
+	switch {
+	case l.status != 0:
+		l.engine.reached()
+	case v == vRefused:
+		if l.engine.missed() {
+			r.log.Warn("engine is down", "engine", l.engine.name)
+		}
+	}
+}
+
+// faulty says whose fault a leg's end is.
+type faulty uint8
+
+const (
+	faultNone     faulty = iota
+	faultUnknown         // nothing is known of the engine by it: the request's own, the client's, a peer's, ours
+	faultOverload        // the engine has too much to do
+	faultEngine          // it is broken
+)
+
+// faultOf says whose fault the end of a leg is.
+func (l *call) faultOf(v verdict) faulty {
+	busy := l.status == 503 || l.status == 429
+	switch v {
+	case vUsable:
+		return faultNone
+	case vRejected:
+		return faultUnknown
+	case vRefused: // connections are for reach, tickets are ours
+		if busy {
+			return faultOverload
+		}
+		return faultUnknown
+	case vBroken:
+		if l.ans.errCode == codeTransferFailed || l.status == 501 { // 501 is what this engine cannot, not what it does wrong
+			return faultUnknown
+		}
+	case vLost:
+		if busy {
+			return faultOverload
+		}
+		if l.why() != nil {
+			return faultUnknown
+		}
+	case vLate:
+		if errors.Is(l.why(), errTransferLate) {
+			return faultUnknown
+		}
+	}
+	return faultEngine
+}
+
+// sawStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is whyNone if its
+// terminal event came. It is called before the leg is ended.
+func (r *Router) sawStream(l *call, why reason) {
+	switch {
+	case why == whyNone:
+		r.good(l.engine, signStream, time.Now())
+	case l.why() == nil, errors.Is(l.why(), errLegLate):
+		r.bad(l.engine, signStream, time.Now())
+	}
+}
+
+// good notes that an engine did well.
+func (r *Router) good(e *engine, s sign, now time.Time) {
+	if e.vitals.good(s, now) {
+		r.inUse(e)
+	}
+}
+
+func (r *Router) inUse(e *engine) { r.log.Info("engine is in use again", "engine", e.name) }
+
+// bad notes that an engine failed.
+func (r *Router) bad(e *engine, s sign, now time.Time) {
+	if pause, out := e.vitals.bad(s, now, r.now().cfg.Health.engines()); out {
+		r.log.Warn("engine is out", "engine", e.name, "reason", (ejectedAnswers + ejection(s)).String(), "pause", pause)
+	}
+}
+
+// sawPair learns from the decode leg of a split request what the two engines are to each other. Either may be at fault for
+// a transfer that fails: with others both go on.
+func (r *Router) sawPair(c *couple, runs metadata.Pair, l *call, v verdict) {
+	good := v == vUsable
+	failed := l.ans.errCode == codeTransferFailed || errors.Is(l.why(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine
+	if !good && !failed {
+		return
+	}
+	pause, out := c.transferred(good, time.Now(), r.now().cfg.Health.pairs())
+	if !out {
+		return
+	}
+	r.log.Warn("pair is out: transfers fail", "prefill", c.prefill.name, "decode", c.decode.name, "pause", pause)
+	r.pairs.ForgetPair(runs) // the next handshake is its probe
+	r.rewarm()
+}

@@ -1,0 +1,49 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// BenchmarkHealthChecks1000 prints what the health checks of 1,000 engines cost: each on a kept connection of its own, the
+// engines' side included.
+func BenchmarkHealthChecks1000(b *testing.B) {
+	const engines = 1000
+	url := newCannedEngine(b)
+	m := Model{Name: "m", Connector: ConnectorNone}
+	for i := range engines {
+		m.Engines = append(m.Engines, Engine{Name: fmt.Sprint("engine-", i), URL: url})
+	}
+	r, err := New(Config{Models: []Model{m}}, Parts{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	all, every := r.now().fleet.engines, r.now().cfg.Timeouts.Health
+	for _, e := range all {
+		if !e.check(context.Background(), every) {
+			b.Fatal("not healthy")
+		}
+	}
+	spent := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	b.ReportAllocs()
+	begun, n := spent(), 0
+	for b.Loop() {
+		if !all[n%engines].check(context.Background(), every) {
+			b.Fatal("not healthy")
+		}
+		n++
+	}
+	cpu := float64(spent()-begun) / float64(n)
+	b.ReportMetric(cpu, "cpu-ns/check")
+	b.ReportMetric(cpu*engines/float64(every), "cores/1000-engines")
+}

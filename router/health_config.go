@@ -1,0 +1,121 @@
+package router
+
+import (
+	"fmt"
+	"time"
+)
+
+// Health says when an engine, or a pair of engines, gets no requests though it can be reached. An engine that cannot be is
+// down, which limits.failures and timeouts.health are about. Zero means the default.
+type Health struct {
+	// Failures is how many requests in a row an engine must fail to get no more: by an answer of 500 and above or none, by one
+	// that makes no sense, or by streams that stand still or break. An answer of 400 to 499 is never one. Default 5.
+	Failures int `yaml:"failures"`
+	// PairFailures is how many transfers in a row must fail between two engines to have them paired with others. Default 2.
+	PairFailures int `yaml:"pair_failures"`
+	// Open is for how long such an engine, or pair, gets nothing; then one probe decides: of an engine a request, of a pair
+	// a handshake. After each that fails it is twice as long. Up to a quarter less, by chance. Default 5s.
+	Open time.Duration `yaml:"open"`
+	// OpenLongest is the longest that it becomes. Default 1m.
+	OpenLongest time.Duration `yaml:"open_longest"`
+	// PanicPercent is the part of a model's decode engines, of those that can be reached, of which more than that must have
+	// been taken out by failures, latency or overload for all of them to be used anyway. Prefill engines are
+	// used anyway where the policy refuses requests without one, and every one is out. Default 50.
+	PanicPercent int `yaml:"panic_percent"`
+	// Overload is for how long an engine that answered 429 or 503 without Retry-After gets nothing where another could do it;
+	// with Retry-After it is as long as that says, 5s at most. Default 250ms.
+	Overload time.Duration `yaml:"overload"`
+	// SlowStart is the time in which an engine that is new, back or drained no more comes from 10 % to all of its part of the
+	// requests; those that are there when the gateway starts have it all. 0 is off. Default 30s.
+	SlowStart *time.Duration `yaml:"slow_start"`
+	// Outliers are engines that are much slower than others of their role.
+	Outliers Outliers `yaml:"outliers"`
+}
+
+// Outliers says when an engine gets no requests for being slow. Measured is the time of prefill, and of the first token, per
+// prompt token, so that long prompts are no fault; never the time of an answer.
+type Outliers struct {
+	// Times is how many times the median of its role an engine's time must be. Default 3.
+	Times float64 `yaml:"times"`
+	// After is for how long it must be. Default 30s.
+	After time.Duration `yaml:"after"`
+	// Ejected is for how long it then gets no requests. Default 30s.
+	Ejected time.Duration `yaml:"ejected"`
+	// Percent is the most of a role's engines that are out for this, one at least where there are three. 0 is off. Default 20.
+	Percent *int `yaml:"percent"`
+}
+
+func (h Health) withDefaults() Health {
+	d := func(t *time.Duration, v time.Duration) {
+		if *t == 0 {
+			*t = v
+		}
+	}
+	n := func(t *int, v int) {
+		if *t == 0 {
+			*t = v
+		}
+	}
+	n(&h.Failures, 5)
+	n(&h.PairFailures, 2)
+	n(&h.PanicPercent, 50)
+	d(&h.Open, 5*time.Second)
+	d(&h.OpenLongest, time.Minute)
+	d(&h.Overload, 250*time.Millisecond)
+	d(&h.Outliers.After, 30*time.Second)
+	d(&h.Outliers.Ejected, 30*time.Second)
+	if h.SlowStart == nil {
+		h.SlowStart = new(time.Duration)
+		*h.SlowStart = 30 * time.Second
+	}
+	if h.Outliers.Times == 0 {
+		h.Outliers.Times = 3
+	}
+	if h.Outliers.Percent == nil {
+		h.Outliers.Percent = new(int)
+		*h.Outliers.Percent = 20
+	}
+	return h
+}
+
+// validate reports mistakes of a section that has its defaults.
+func (h Health) validate(v *faults) {
+	for _, f := range []struct {
+		key string
+		d   time.Duration
+	}{
+		{"open", h.Open}, {"open_longest", h.OpenLongest}, {"overload", h.Overload}, {"slow_start", *h.SlowStart},
+		{"outliers.after", h.Outliers.After}, {"outliers.ejected", h.Outliers.Ejected},
+	} {
+		if f.d < 0 {
+			v.add("health."+f.key, "is "+f.d.String(), "more than 0")
+		}
+	}
+	if h.OpenLongest < h.Open {
+		v.add("health.open_longest", "is "+h.OpenLongest.String(), "no less than health.open, "+h.Open.String())
+	}
+	for _, f := range []struct {
+		key     string
+		n, most int
+	}{
+		{"failures", h.Failures, 1 << 20}, {"pair_failures", h.PairFailures, 1 << 20},
+		{"panic_percent", h.PanicPercent, 100}, {"outliers.percent", *h.Outliers.Percent, 100},
+	} {
+		if f.n < 0 || f.n > f.most {
+			v.add("health."+f.key, fmt.Sprintf("is %d", f.n), fmt.Sprintf("0 to %d", f.most))
+		}
+	}
+	if !(h.Outliers.Times > 1) { // and not NaN
+		v.add("health.outliers.times", fmt.Sprintf("is %g", h.Outliers.Times), "more than 1")
+	}
+}
+
+// engines are the rules of engines' breakers.
+func (h Health) engines() breakerRules {
+	return breakerRules{failures: h.Failures, open: h.Open, longest: h.OpenLongest}
+}
+
+// pairs are the rules of pairs' breakers.
+func (h Health) pairs() breakerRules {
+	return breakerRules{failures: h.PairFailures, open: h.Open, longest: h.OpenLongest}
+}

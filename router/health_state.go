@@ -1,0 +1,73 @@
+package router
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Anyway is a role of a model whose engines are all used, though too many of them are out.
+type Anyway struct {
+	Model string `json:"model"`
+	Role  string `json:"role"`
+}
+
+// PairOut is a pair that gets no requests as transfers between its engines failed, and how often that was so. In the body of
+// /ready those that are out now.
+type PairOut struct {
+	Prefill string `json:"prefill"`
+	Decode  string `json:"decode"`
+	State   string `json:"state"` // closed, open or half_open
+	Opened  uint64 `json:"opened"`
+}
+
+// EngineStates are what an engine may be: it is used; it has a slow start; its next request is a probe; it is kept from requests
+// by failures, by being slow, or by its own wish; it takes no more, it cannot be reached, or it has not answered yet.
+func EngineStates() []string {
+	return []string{"up", "slow_start", "half_open", "open", "slow", "overloaded", "draining", "down", "unchecked"}
+}
+
+// state says what an engine is, why, and which part of its requests it may get.
+func (e *engine) state(now time.Time, slowStart time.Duration) (state, why string, share float64) {
+	s := e.vitals.stand(now, slowStart)
+	switch {
+	case e.down.Load():
+		return "down", "it cannot be reached, or says that it is not healthy", 0
+	case e.draining.Load():
+		return "draining", "it is to be drained", 0
+	case s.circuit == circuitHalfOpen:
+		return "half_open", "its next request decides", s.share
+	case s.out == ejectedAnswers:
+		return "open", "requests failed in a row", 0
+	case s.out == ejectedStreams:
+		return "open", "streams broke or stood still in a row", 0
+	case s.out == ejectedSlow:
+		return "slow", "it is much slower than others of its role", 0
+	case s.out == ejectedBusy:
+		return "overloaded", "it has asked for no requests for now", 0
+	case !e.proven.Load():
+		return "unchecked", "it has not answered yet", s.share
+	case s.share < 1:
+		return "slow_start", "it is new, or back", s.share
+	}
+	return "up", "", 1
+}
+
+// outs lists where engines are used though they are out, and the pairs that are, or have been, out.
+func (r *Router) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
+	f := r.now().fleet
+	for name, m := range f.models {
+		for i := range roles {
+			if m.panics[i].Load() {
+				anyway = append(anyway, Anyway{Model: name, Role: i.String()})
+			}
+		}
+	}
+	slices.SortFunc(anyway, func(a, b Anyway) int { return strings.Compare(a.Model+" "+a.Role, b.Model+" "+b.Role) })
+	for _, c := range f.couples {
+		if n := c.opened.Load(); n > 0 {
+			pairs = append(pairs, PairOut{c.prefill.name, c.decode.name, c.circuitAt(now).String(), n})
+		}
+	}
+	return anyway, pairs
+}

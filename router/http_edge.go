@@ -1,0 +1,106 @@
+package router
+
+import (
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+)
+
+// edge is one HTTP server for clients. What it goes by cannot be changed while it runs: a reload of that starts another
+// edge, which gets the connections that are still to come, and retires this one.
+type edge struct {
+	edgeConfig
+	app     *fiber.App
+	turn    turn
+	retired atomic.Bool
+	served  chan error // has room for one: why it accepts no more connections
+}
+
+// edgeConfig is all of a configuration that an edge goes by.
+type edgeConfig struct {
+	body, concurrent int
+	read, idle       time.Duration
+}
+
+func (c Config) edge() edgeConfig {
+	return edgeConfig{body: c.Limits.Body, concurrent: c.Limits.Concurrent, read: c.Timeouts.Read, idle: c.Timeouts.Idle}
+}
+
+// openEdge starts an edge that serves what arrives until it retires.
+func (r *Router) openEdge(cfg edgeConfig, clients *arrivals) *edge {
+	e := r.newEdge(cfg, clients)
+	go func() { e.served <- e.app.Listener(&e.turn) }()
+	return e
+}
+
+func (r *Router) newEdge(cfg edgeConfig, clients *arrivals) *edge {
+	e := &edge{edgeConfig: cfg, turn: turn{arrivals: clients, over: make(chan struct{})}, served: make(chan error, 1)}
+	e.app = fiber.New(fiber.Config{
+		CaseSensitive:         true,
+		StrictRouting:         true,
+		DisableStartupMessage: true,
+		BodyLimit:             cfg.body,
+		ReadBufferSize:        headBytes,
+		ReadTimeout:           cfg.read,
+		IdleTimeout:           cfg.idle,
+		Concurrency:           cfg.concurrent,
+		ErrorHandler:          func(c *fiber.Ctx, err error) error { return r.refuse(e, c, err) },
+	})
+	server := e.app.Server()
+	server.CloseOnShutdown = true
+	server.NoDefaultServerHeader = true
+	server.ExpectHandler = func(c *fasthttp.RequestCtx) int { return r.expect(e, c) }
+	e.app.Use(func(c *fiber.Ctx) error {
+		err := r.handle(c)
+		if e.retired.Load() || r.draining.Load() { // the client's next request goes to another edge, or another gateway
+			c.Response().SetConnectionClose()
+		}
+		return err
+	})
+	return e
+}
+
+// retire gives the edge no more connections, and has it close each that it has with its next answer.
+func (e *edge) retire() {
+	e.retired.Store(true)
+	close(e.turn.over)
+}
+
+// gone reports whether a retired edge has no connection left. Its own count is one short once it has stopped accepting.
+func (e *edge) gone() bool {
+	return len(e.served) > 0 && e.app.Server().GetOpenConnectionsCount() < 0
+}
+
+// expect answers Expect: 100-continue before the body is sent.
+func (r *Router) expect(e *edge, c *fasthttp.RequestCtx) int {
+	if c.Request.Header.ContentLength() <= e.body {
+		return fasthttp.StatusContinue
+	}
+	asked := e.app.AcquireCtx(c)
+	defer e.app.ReleaseCtx(asked)
+	_ = r.fail(asked, errTooLarge(e.body))
+	return c.Response.StatusCode()
+}
+
+// refuse answers requests that the server could not read.
+func (r *Router) refuse(from *edge, c *fiber.Ctx, err error) error {
+	var fe *fiber.Error
+	if !errors.As(err, &fe) {
+		return r.fail(c, errInternal(err))
+	}
+	e := errFraming("The request could not be read.")
+	switch fe.Code {
+	case http.StatusRequestEntityTooLarge:
+		e = errTooLarge(from.body)
+	case http.StatusRequestHeaderFieldsTooLarge:
+		e = errHeadTooLarge("The request's head is larger than %d bytes.", headBytes)
+	case http.StatusRequestTimeout:
+		e.Status, e.Reason, e.Msg = http.StatusRequestTimeout, reasonTimeout, "The request did not arrive in time."
+	}
+	e.Err = err
+	return r.fail(c, e)
+}

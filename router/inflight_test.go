@@ -1,0 +1,27 @@
+package router
+
+import "testing"
+
+// TestInFlightOfRanks: an engine has the requests of its data-parallel ranks, and each of them its own.
+func TestInFlightOfRanks(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 2, nil)
+	s.cfg.Models[0].Engines[0].DataParallel = 3
+	r, err := New(s.cfg, Parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i, e := range r.now().fleet.engines {
+		e.inFlight.Add(int64(1 + i))
+	}
+	for name, want := range map[string]int64{"decode-0": 6, "decode-0.dp1": 2, "decode-1": 4, "none": 0} {
+		if got := r.InFlight(name); got != want {
+			t.Errorf("%s has %d; want %d", name, got, want)
+		}
+	}
+	for i, of := range []string{"decode-0", "decode-0", "decode-0", ""} {
+		if e := r.Stats().Engines[i]; e.Of != of {
+			t.Errorf("%s is of %q; want %q", e.Name, e.Of, of)
+		}
+	}
+}

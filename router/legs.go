@@ -1,0 +1,265 @@
+package router
+
+import (
+	"context"
+	"time"
+)
+
+// legs is what the legs of a request need of it, whether its exchange is there still or not. It belongs to one goroutine at a
+// time, like the attempt that its methods are given.
+type legs struct {
+	r           *Router
+	s           *setup // what the request was admitted with
+	m           *model
+	b           *body
+	path        string // of the engine's route; the route table's, never the client's bytes
+	traceparent trace
+	not         tried // engines that have failed it
+}
+
+// perform does one action that concerns the legs of an attempt alone. d is the dispatch that wants it.
+func (g *legs) perform(a *attempt, d *dispatch, act action, why reason) {
+	switch act.do {
+	case doExpectDecode:
+		a.expect(g.s.cfg.Timeouts.Transfer)
+	case doClosePrefill:
+		g.closePrefill(a)
+	case doCloseDecode:
+		a.closeDecode()
+	case doFinishPrefill:
+		if a.unsent() {
+			g.closePrefill(a)
+			return
+		}
+		a.prefillTimer.Reset(g.s.cfg.Timeouts.Ending)
+		if d.decode != legWhole && d.decode != legAnswered && !g.letFinish(a) { // with a token it has its blocks
+			g.repeatPrefill(a)
+		}
+	case doRepeatPrefill:
+		g.repeatPrefill(a)
+	case doDrainDecode:
+		g.drainDecode(a)
+	case doCancel:
+		g.r.tellCancelled(a.h.transfer, why, a.prefill.engine, a.decode.engine)
+	case doGiveBack:
+		g.giveBack(a)
+	case doAbandon:
+		m := g.remains(a)
+		g.behind(a, m, func(ctx context.Context) { g.r.settle(ctx, m) }, m.decode)
+	case doStrand:
+		a.stranded = true
+		m := g.remains(a)
+		g.behind(a, m, func(ctx context.Context) { g.r.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
+	}
+}
+
+// remains returns what an attempt of the request may have left behind, as a value of its own.
+func (g *legs) remains(a *attempt) *remains {
+	m := g.r.remainsOf(&a.h, g.m.conn, g.m.name, a.prefill.engine, a.decode.engine)
+	m.tokens = g.b.promptTokens()
+	return m
+}
+
+// behind runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
+func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder *engine) {
+	if !g.r.behind(m, see, holder) && holder != nil {
+		a.stranded = true
+	}
+}
+
+// closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
+func (g *legs) closePrefill(a *attempt) {
+	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
+	switch _, cancels := g.m.conn.(plane); {
+	case cancels:
+	case g.m.onlySplits() || !a.answered():
+		g.giveBackNamed(a)
+	case a.spoiled():
+		g.giveBack(a)
+	default:
+		g.drainDecode(a)
+	}
+	a.prefill.cut(errEnded)
+}
+
+// letFinish has the prefill leg run on with nobody waiting, so that decode's blocks come free. It reports false if the
+// leg is over and they do not.
+func (g *legs) letFinish(a *attempt) bool {
+	m := g.remains(a)
+	m.again = g.prefillRequest(a)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.orphan = m
+	return !a.failed
+}
+
+// repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
+// and decode's blocks come free. The whole body is needed: a shorter prompt would not match.
+func (g *legs) repeatPrefill(a *attempt) {
+	answered := a.answered()
+	switch {
+	case a.tookAll():
+		return
+	case answered && a.unsent():
+		g.drainDecode(a)
+		return
+	}
+	m := g.remains(a)
+	if answered {
+		m.first = a.prefill.ans.kv
+	}
+	if answered && a.blind() { // most likely decode was at work with what prefill has written
+		g.behind(a, m, func(ctx context.Context) { g.r.giveBackFirst(ctx, m, doubtMost) }, nil)
+		return
+	}
+	m.again = g.prefillRequest(a)
+	g.behind(a, m, func(ctx context.Context) {
+		if a.sent(ctx) { // else nothing waits for prefill
+			g.r.settle(ctx, m)
+		} else {
+			g.r.giveBackFirst(ctx, m, doubtMay)
+		}
+	}, m.decode)
+}
+
+// giveBack sees to what prefill may hold for a decode leg that was asked, and has ended.
+func (g *legs) giveBack(a *attempt) {
+	switch {
+	case a.tookAll():
+		return
+	case a.unsent():
+		g.drainDecode(a)
+		return
+	}
+	m := g.remains(a)
+	m.h.kv = a.prefill.ans.kv
+	if g.m.conn.mode() == together {
+		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
+		return
+	}
+	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtNone) }, m.prefill)
+}
+
+// giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
+func (g *legs) giveBackNamed(a *attempt) {
+	if !a.prefill.engine.origin.entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
+		return
+	}
+	m := g.remains(a)
+	g.behind(a, m, func(ctx context.Context) { g.r.tellNamed(ctx, m) }, nil)
+}
+
+// drainDecode gives back what prefill holds for nobody: by telling it so, or by a decode engine that takes it, by a leg of
+// one token under the same id.
+func (g *legs) drainDecode(a *attempt) {
+	m := g.remains(a)
+	h := &m.h
+	h.kv = a.prefill.ans.kv
+	if c, ok := parseCoordinates(h.kv); ok {
+		h.coord = c
+	}
+	to := a.decode.engine
+	for _, e := range g.m.decode {
+		if !e.down.Load() && !g.not.has(e) && (e != a.decode.engine || len(g.m.decode) == 1) {
+			to = e
+			break
+		}
+	}
+	l := call{engine: to}
+	m.decode = to
+	m.taking = &upstreamRequest{
+		Path:   g.path,
+		Header: l.header(nil, h.request, g.traceparent, false),
+		Body:   g.b.prefill(nil, h.request, g.m.conn.decodeParams(nil, h)),
+		Once:   true,
+	}
+	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
+}
+
+// prefillRequest writes the prefill leg's request.
+func (g *legs) prefillRequest(a *attempt) *letter {
+	m := g.r.newLetter(&a.prefill, g.path, a.h.request, g.traceparent, false)
+	m.params = g.m.conn.prefillParams(m.params[:0], &a.h)
+	if g.m.onlySplits() {
+		m.body = g.b.twin(m.body[:0], a.h.request, m.params)
+	} else {
+		m.body = g.b.prefill(m.body[:0], a.h.request, m.params)
+	}
+	m.Body = m.body
+	m.Once = stocked(g.m.conn) // as decode's
+	return m
+}
+
+// decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
+func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
+	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.traceparent, g.b.stream)
+	var kv []byte
+	if a.split {
+		m.params = g.m.conn.decodeParams(m.params[:0], &a.h)
+		kv = m.params
+	}
+	m.body = g.b.decode(m.body[:0], a.h.request, kv)
+	if tokens {
+		m.body = askTokens(m.body)
+	}
+	m.Body = m.body
+	if g.b.pass != nil {
+		g.b.pass.write(m)
+	}
+	m.Once = a.split && stocked(g.m.conn) // two under one id: the second may stay held, or end the engine
+	return m
+}
+
+// sawDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
+func (g *legs) sawDecode(a *attempt, v verdict) {
+	g.r.saw(&a.decode, v)
+	if a.couple != nil {
+		g.r.sawPair(a.couple, a.runs(), &a.decode, v)
+	}
+}
+
+// afterlife is what goes on of a request that is over, its client told and its books closed: both legs of its last attempt,
+// which would leave KV behind if they were ended now. It owns them, and ends them as the dispatch says.
+type afterlife struct {
+	legs
+	d    dispatch
+	a    *attempt
+	told chan event // what came of the legs; has room for all
+}
+
+// newAfterlife takes over the attempt. It keeps a copy of the body, as the client's bytes are gone with the request.
+func (x *exchange) newAfterlife(a *attempt) *afterlife {
+	f := &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 2)}
+	f.b = x.b.copied()
+	return f
+}
+
+// leftFor is how long an engine is given to come by itself to where its leg can be ended, when nobody waits for the answer.
+const leftFor = time.Second
+
+// run waits for what is to come of the legs, and then ends them, or when ctx ends.
+func (f *afterlife) run(ctx context.Context) {
+	if f.d.mode == inTurn && f.d.prefill == legAsked { // nothing is lost unless it has just finished
+		soon, cancel := context.WithTimeout(ctx, leftFor)
+		defer cancel()
+		ctx = soon
+	}
+	f.a.hurry()
+	for f.d.state != stDone {
+		e := event{kind: evDeadline, why: whyDeadline}
+		select {
+		case e = <-f.told:
+		case <-ctx.Done():
+		}
+		f.step(e)
+	}
+}
+
+func (f *afterlife) step(e event) {
+	for _, act := range f.d.Step(e, nil) {
+		f.perform(f.a, &f.d, act, e.why)
+	}
+	if f.d.state == stDone {
+		f.a.closeDecode()
+	}
+}

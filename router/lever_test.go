@@ -1,0 +1,115 @@
+package router
+
+import (
+	"strings"
+	"testing"
+
+	"pdrouter/auth"
+)
+
+// fakeCaller is an authenticator that takes everybody for one.
+type fakeCaller struct{ who auth.Principal }
+
+func (f fakeCaller) Authenticate(string) (auth.Principal, error) { return f.who, nil }
+
+// leverBody has what engines would heed beside the generation, in each shape.
+const leverBody = `{"model":"tiny","priority":-9000,"session_id":"victim","rid":"victim","data_parallel_rank":3,"prompt":"a","input":"a",` +
+	`"token_ids":[1],"sampling_params":{"max_tokens":4},"messages":[{"role":"user","content":"a"}],"vllm_xargs":{"kv_cache_report_mode":"full"}}`
+
+// TestFault20LeverFields has no engine get from a body what says who goes first, who it is, or where it runs; who has the scope
+// may say how urgent it is.
+func TestFault20LeverFields(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		scopes []string
+		urgent bool
+	}{{"without the scope", nil, false}, {"with the scope", []string{scopePriority}, true}} {
+		t.Run(row.name, func(t *testing.T) {
+			e := newFakeAny(t, jsonAnswer(200, `{"choices":[]}`))
+			g := start(t, anyFleet(e), Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})
+			for i, path := range []string{pathChat, pathCompletions, pathGenerate, pathResponses, pathMessages, pathBatch, "/pooling"} {
+				body := leverBody
+				if path == pathBatch {
+					body = strings.Replace(body, `[{"role":"user","content":"a"}]`, `[[{"role":"user","content":"a"}]]`, 1)
+				}
+				r := g.post(path, body, "Authorization", "Bearer x")
+				asked := e.all()
+				if r.Status != 200 || len(asked) != 1 {
+					t.Fatalf("%s: status %d, asked %d times: %s", path, r.Status, len(asked), r.Body)
+				}
+				for _, word := range []string{"session_id", "victim", "data_parallel_rank", "kv_cache_report_mode"} {
+					if strings.Contains(asked[0].Body, word) {
+						t.Errorf("%s: the engine got %s", path, asked[0].Body)
+					}
+				}
+				if strings.Contains(asked[0].Body, `"priority":-9000`) != row.urgent {
+					t.Errorf("%s: the engine got %s", path, asked[0].Body)
+				}
+				if s := g.last(i + 1); !s.Removed {
+					t.Errorf("%s: the summary does not say that a field was dropped", path)
+				}
+			}
+		})
+	}
+}
+
+// TestPriorityDropped counts a priority that its caller may not say as a field that was dropped.
+func TestPriorityDropped(t *testing.T) {
+	e := newFakeAny(t, jsonAnswer(200, `{"choices":[]}`))
+	g := start(t, anyFleet(e), Parts{})
+	for i, body := range []string{`{"model":"tiny","prompt":"a","priority":1}`, `{"model":"tiny","prompt":"a","priority":0}`} {
+		g.post(pathCompletions, body)
+		if got := g.last(i + 1).Removed; got != (i == 0) {
+			t.Errorf("%s: removed %v", body, got)
+		}
+	}
+}
+
+// TestStandingOfBody orders the queue by the body's priority where its caller has the scope, and by the head before it.
+func TestStandingOfBody(t *testing.T) {
+	for _, row := range []struct {
+		urgent         bool
+		header         string
+		priority, want int
+	}{{true, "", -5, 5}, {true, "-7", -5, 7}, {true, "x", -5, 5}, {true, "", -9000, maxPriority}, {false, "-7", -5, 0}, {true, "", 0, 0}} {
+		q := &admitted{s: &setup{}, b: &body{priority: row.priority, urgent: row.urgent}}
+		if got := q.standing([]byte(row.header)); got != row.want {
+			t.Errorf("%+v: standing %d", row, got)
+		}
+	}
+}
+
+// TestExtraKey lets a client share a cache by a name of its own only where nobody's is kept apart from others'.
+func TestExtraKey(t *testing.T) {
+	b, e := parseBody(shapeChat, []byte(`{"extra_key":"k","messages":[]}`), bodyLimits{})
+	if e != nil {
+		t.Fatal(e)
+	}
+	if got := string(b.decode(nil, "id", nil)); got != `{"extra_key":"k","messages":[]}` {
+		t.Errorf("shared: %s", got)
+	}
+	b.sealed = `"s"`
+	if got := string(b.decode(nil, "id", nil)); got != `{"cache_salt":"s","messages":[]}` {
+		t.Errorf("apart: %s", got)
+	}
+}
+
+// TestOnwardLevers has the engine that goes on get one salt, and a priority only of who may say it.
+func TestOnwardLevers(t *testing.T) {
+	b, e := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"cache_salt":"mine","priority":-9,"session_id":"x","max_tokens":9}`), bodyLimits{})
+	if e != nil {
+		t.Fatal(e)
+	}
+	for _, urgent := range []bool{false, true} {
+		b.sealed, b.urgent = `"sealed"`, urgent
+		keep, usage, _, ok := onwardBody(b)
+		if !ok {
+			t.Fatal("not to be continued")
+		}
+		o := &onward{keep: keep, usage: usage, max: 9, prompt: []byte("1")}
+		out := o.body(nil, b.sealed)
+		if again, e := parseBody(shapeCompletions, out, bodyLimits{}); e != nil || string(again.salt) != b.sealed || (again.priority == -9) != urgent || strings.Contains(string(out), "session_id") {
+			t.Errorf("urgent %v: %s: %v", urgent, out, e)
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package router
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Media says where the images, sounds and videos that bodies name by URL may be. It is the engines that fetch them, from
+// within their network; the gateway only reads the URL, and asks nobody for addresses. URLs with data in them are always fine.
+type Media struct {
+	// AllowPrivate lets bodies name hosts that are not of the public Internet: private, loopback and link-local addresses,
+	// localhost, names without a dot, names ending in .local, .localhost, .localdomain, .internal, .lan, .intranet, .home.arpa or
+	// .svc, and files. Default false: 400 media_host.
+	AllowPrivate bool `yaml:"allow_private"`
+	// Hosts are the only ones that bodies may name, each exactly or, with a dot before it, with all that end in it.
+	// Default: any that allow_private does not refuse. A name of the public Internet may have a private address, which only
+	// this list, and the engines' own rules, keep out.
+	Hosts []string `yaml:"hosts"`
+}
+
+// validate reports the mistakes of the section media.
+func (m Media) validate(v *faults) {
+	for i, h := range m.Hosts {
+		if h == "" || h == "." || strings.ContainsAny(h, "/:@ *") || h != strings.ToLower(h) {
+			v.add(fmt.Sprintf("media.hosts[%d]", i), fmt.Sprintf("is %q", h), "a host name in small letters, with a dot before it for all that end in it")
+		}
+	}
+}
+
+// rules are what bodies are held to; nil if they may name any host.
+func (m Media) rules() *mediaHosts {
+	if m.AllowPrivate && len(m.Hosts) == 0 {
+		return nil
+	}
+	return &mediaHosts{private: m.AllowPrivate, hosts: m.Hosts}
+}
+
+// mediaHosts says where the media of a body may be.
+type mediaHosts struct {
+	private bool
+	hosts   []string // nil: any
+}
+
+// refuses says why a body may not name the URL; "" if it may. What different readers may take for different hosts is refused.
+func (h *mediaHosts) refuses(raw []byte) string {
+	text := bytes.TrimLeftFunc(raw, func(r rune) bool { return r <= ' ' || unicode.IsSpace(r) })
+	colon := bytes.IndexByte(text, ':')
+	switch {
+	case bytes.HasPrefix(text, []byte("//")) && !encodedData(text):
+		return "has no scheme"
+	case colon < 0 || bytes.EqualFold(text[:colon], []byte("data")):
+		return "" // not a URL, or one that nobody fetches
+	}
+	if isControl := func(r rune) bool { return r < ' ' || r == 0x7f }; bytes.ContainsFunc(text, isControl) { // some readers pass over them
+		text = bytes.Map(func(r rune) rune {
+			if isControl(r) {
+				return -1
+			}
+			return r
+		}, text)
+	}
+	scheme, rest, _ := strings.Cut(string(text), ":")
+	scheme = strings.ToLower(scheme)
+	authority, ofHost := strings.CutPrefix(rest, "//")
+	switch {
+	case scheme == "data", strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz0123456789+.-") != "":
+		return ""
+	case scheme == "file":
+		if h.private && len(h.hosts) == 0 {
+			return ""
+		}
+		return "names a file of the engine"
+	case !ofHost && scheme != "http" && scheme != "https":
+		return ""
+	case !ofHost || len(text) < len(raw):
+		return "is not written as URLs are"
+	}
+	if i := strings.IndexAny(authority, "/?#"); i >= 0 {
+		authority = authority[:i]
+	}
+	if strings.ContainsFunc(authority, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '\\' }) {
+		return "has a character in its host that must be encoded"
+	}
+	u, err := url.Parse("http://" + authority)
+	switch {
+	case err != nil:
+		return "is not a URL"
+	case u.User != nil:
+		return "has credentials"
+	case u.Hostname() == "":
+		return "has no host"
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if len(h.hosts) > 0 && !h.listed(host) {
+		return "names a host that is not allowed"
+	}
+	if !h.private && len(h.hosts) == 0 && privateHost(host) {
+		return "names a private host"
+	}
+	return ""
+}
+
+// encodedData reports whether a text that begins as a URL without a scheme does is rather data in base64.
+func encodedData(text []byte) bool {
+	return len(text) >= 256 && !bytes.ContainsAny(text[:256], ".:@[]%-_?#\\")
+}
+
+func (h *mediaHosts) listed(host string) bool {
+	for _, allowed := range h.hosts {
+		if host == allowed || allowed[0] == '.' && strings.HasSuffix(host, allowed) {
+			return true
+		}
+	}
+	return false
+}
+
+// privateHost reports whether a host's name says that it is not of the public Internet, or is none that all readers take for
+// the same.
+func privateHost(host string) bool {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return privateAddr(a)
+	}
+	if strings.ContainsAny(host, ":%") {
+		return true
+	}
+	labels := strings.Split(host, ".")
+	last := labels[len(labels)-1]
+	if last == "" || last[0]-'0' <= 9 { // no domain begins with a digit: readers take it for a number
+		a, ok := numericAddr(labels)
+		return !ok || privateAddr(a)
+	}
+	switch last {
+	case "local", "localhost", "localdomain", "internal", "lan", "intranet", "svc":
+		return true
+	}
+	return len(labels) == 1 || strings.HasSuffix(host, ".home.arpa")
+}
+
+// numericAddr reads an address of one to four numbers, each decimal, octal or hexadecimal, of which the last fills the rest.
+func numericAddr(labels []string) (netip.Addr, bool) {
+	if len(labels) > 4 {
+		return netip.Addr{}, false
+	}
+	var sum uint64
+	for i, l := range labels {
+		if len(l) > 1 && l[0] == '0' && l[1]|0x20 != 'x' {
+			l = "0o" + l[1:]
+		}
+		n, err := strconv.ParseUint(l, 0, 32)
+		bits := 8
+		if i == len(labels)-1 {
+			bits = 8 * (5 - len(labels))
+		}
+		if err != nil || n >= 1<<bits {
+			return netip.Addr{}, false
+		}
+		sum = sum<<bits | n
+	}
+	return netip.AddrFrom4([4]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}), true
+}
+
+// privateAddr reports whether an address is not one of the public Internet, or stands for one that is not.
+func privateAddr(a netip.Addr) bool {
+	a = a.WithZone("").Unmap()
+	if a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() {
+		return true
+	}
+	b := a.As16()
+	if a.Is4() {
+		return b[12] == 0 || b[12] >= 240 || b[12] == 100 && b[13]&0xc0 == 64 || b[12] == 198 && b[13]&0xfe == 18 ||
+			b[12] == 192 && b[13] == 0 && b[14] == 0
+	}
+	inner := func(from int) bool { return privateAddr(netip.AddrFrom4([4]byte(b[from : from+4]))) }
+	switch {
+	case bytes.HasPrefix(b[:], []byte{0, 0x64, 0xff, 0x9b, 0, 1}), bytes.HasPrefix(b[:], []byte{0x20, 0x01, 0, 0}):
+		return true // a network's own translation, and tunnels to hosts behind one
+	case bytes.Equal(b[:12], make([]byte, 12)), bytes.HasPrefix(b[:], []byte{0, 0x64, 0xff, 0x9b}),
+		bytes.Equal(b[:12], []byte{8: 0xff, 9: 0xff, 11: 0}), b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe:
+		return inner(12)
+	case b[0] == 0x20 && b[1] == 0x02:
+		return inner(2)
+	}
+	return b[0]&0xfe == 0xfc || b[0] == 0xfe && b[1]&0xc0 == 0xc0 // site-local addresses of old
+}
+
+// walker walks over a value; depth is that of what holds it. It reports false after a mistake.
+type walker func(p *bodyParser, depth int) bool
+
+// nested walks over an array by each, and over an object by what of says for its keys, nil of those that are not looked into.
+// Any other value it walks over as it is.
+func (p *bodyParser) nested(depth int, each walker, of func(key []byte) walker) bool {
+	switch p.peek() {
+	case '[':
+		n := 0
+		for ok := p.array(depth + 1); ok && p.element(&n); {
+			ok = each(p, depth+1)
+		}
+	case '{':
+		m, ok := p.object(depth + 1)
+		for ok && p.member(&m) {
+			if walk := of(m.key); walk != nil {
+				walk(p, depth+1)
+			} else {
+				p.value(depth + 1)
+			}
+		}
+	default:
+		return p.value(depth)
+	}
+	return p.why == ""
+}
+
+// content walks over a message, an array of them, or their content, and looks at the media that they name; depth is that of
+// what holds the value.
+func (p *bodyParser) content(depth int) bool {
+	return p.nested(depth, (*bodyParser).content, func(key []byte) walker {
+		switch string(key) {
+		case "content", "output":
+			return (*bodyParser).content
+		case "image_url", "audio_url", "video_url", "file_url", "url", "image", "audio", "video", "file", "source":
+			return (*bodyParser).media
+		}
+		return nil
+	})
+}
+
+// media walks over a part of content that may be a URL or hold one.
+func (p *bodyParser) media(depth int) bool {
+	if p.peek() == '"' {
+		return p.mediaURL()
+	}
+	return p.nested(depth, (*bodyParser).media, func(key []byte) walker {
+		switch string(key) {
+		case "url", "image_url", "audio_url", "video_url", "file_url":
+			return (*bodyParser).media
+		}
+		return nil
+	})
+}
+
+// anyMedia walks over a value any string of which may be a URL.
+func (p *bodyParser) anyMedia(depth int) bool {
+	if p.peek() == '"' {
+		return p.mediaURL()
+	}
+	return p.nested(depth, (*bodyParser).anyMedia, func([]byte) walker { return (*bodyParser).anyMedia })
+}
+
+// mediaURL reads a string that may be a URL.
+func (p *bodyParser) mediaURL() bool {
+	raw, escaped, ok := p.str()
+	if !ok || p.lim.Media == nil {
+		return ok
+	}
+	text := raw
+	if escaped {
+		text = unescape(nil, raw)
+	}
+	if why := p.lim.Media.refuses(text); why != "" && p.bad == nil {
+		p.bad = errBadRequest(reasonMediaHost, "", "A URL of the content %s.", why)
+	}
+	return p.why == ""
+}
+
+// reasonMediaHost is the reason of a body that names media where they may not be.
+const reasonMediaHost = "media_host"

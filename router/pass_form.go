@@ -1,0 +1,249 @@
+package router
+
+import (
+	"bytes"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+const reasonBadForm = "bad_form"
+
+const (
+	maxFormParts = 256
+	maxFormValue = 64 << 10 // bytes of a part that is read here
+)
+
+// form is where the parts of a multipart/form-data body are.
+type form struct {
+	drop []span // parts that engines must not get
+}
+
+// appendTo appends the body without the parts that engines must not get.
+func (f *form) appendTo(dst, raw []byte) []byte {
+	from := 0
+	for _, s := range f.drop {
+		dst = append(dst, raw[from:s.from]...)
+		from = s.to
+	}
+	return append(dst, raw[from:]...)
+}
+
+// parseForm reads the body of a request that is passed on and is a form. It is read strictly: whatever two readers could
+// take for two different things is refused.
+func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
+	kind, params, err := mime.ParseMediaType(ctype)
+	boundary := params["boundary"]
+	if err != nil || kind != "multipart/form-data" || !isBoundary(boundary) {
+		return nil, errBadRequest(reasonContentType, "", "The content type must be multipart/form-data with a boundary.")
+	}
+	b := &body{raw: raw, shape: shapePass, n: 1, maxTokens: -1, prompts: 1, limits: -1, unsplittable: unsplitPassed}
+	f := &form{}
+	b.pass = &passage{method: http.MethodPost, ctype: "multipart/form-data; boundary=" + quoted(boundary), form: f}
+	p := formParser{raw: raw, mark: []byte("\r\n--" + boundary)}
+	seen := map[string]bool{}
+	for p.next() {
+		counts := p.name == "n" || p.name == "max_completion_tokens"
+		once := counts || p.name == "model" || p.name == "vllm_xargs" || strings.HasSuffix(p.name, "_transfer_params") || p.name == "request_id"
+		switch {
+		case once && (seen[p.name] || p.isFile || p.to-p.from > maxFormValue):
+			return nil, errBadRequest(reasonBadField, p.name, "%s must be one short field.", p.name)
+		case p.name == "model":
+			b.model = string(raw[p.from:p.to])
+		case everywhere[p.name] == meansTransfer:
+			if b.removed = true; lim.Strict {
+				return nil, errBadRequest(reasonTransferField, p.name, "%s is not accepted from clients.", p.name)
+			}
+			f.drop = append(f.drop, p.whole)
+		case counts:
+			if e := b.formCount(p.name, string(raw[p.from:p.to]), lim); e != nil {
+				return nil, e
+			}
+		case p.name == "request_id":
+			f.drop = append(f.drop, p.whole)
+		case p.name == "vllm_xargs":
+			if e := formObject(p.name, raw[p.from:p.to]); e != nil {
+				return nil, e
+			}
+		}
+		seen[p.name] = true
+	}
+	if p.why != "" {
+		return nil, errBadRequest(reasonBadForm, "", "The request body is not a valid form: %s, at byte %d.", p.why, p.at)
+	}
+	return b, nil
+}
+
+// formCount reads how many answers, or beams, a form asks for, or how long one may be.
+func (b *body) formCount(name, value string, lim bodyLimits) *httpError {
+	n, err := strconv.Atoi(strings.TrimSpace(value))
+	switch {
+	case err != nil || n < 0:
+		return errBadRequest(reasonBadField, name, "%s must be a whole number.", name)
+	case name != "n":
+		b.maxTokens = n
+	case lim.N > 0 && n > lim.N:
+		return errBadRequest(reasonOverCap, name, "%s must be at most %d.", name, lim.N)
+	default:
+		b.n = n
+	}
+	return nil
+}
+
+// formObject checks a field that engines read as JSON: an object without transfer fields, at any depth and however they are
+// written.
+func formObject(name string, value []byte) *httpError {
+	t := stripper{scanner: scanner{b: value, maxDepth: maxBodyDepth, unique: true}}
+	t.space()
+	switch {
+	case t.peek() != '{' || !t.walk(0) || !t.end():
+		return errBadRequest(reasonBadField, name, "%s must be a JSON object.", name)
+	case t.from > 0:
+		return errBadRequest(reasonTransferField, name, "%s must not name transfer parameters.", name)
+	}
+	return nil
+}
+
+// formParser walks over the parts of a form.
+type formParser struct {
+	raw  []byte
+	mark []byte // CRLF, two dashes and the boundary
+	at   int
+	n    int
+	why  string
+
+	name     string
+	isFile   bool
+	from, to int  // the part's value
+	whole    span // from its boundary to the next
+}
+
+func (p *formParser) fail(why string) bool {
+	if p.why == "" {
+		p.why = why
+	}
+	return false
+}
+
+// next moves to the next part. It reports false behind the last, and after a mistake.
+func (p *formParser) next() bool {
+	rest := p.raw[p.at:]
+	opening := p.mark
+	if p.n == 0 { // the first boundary stands at the start
+		opening = p.mark[2:]
+	}
+	if !bytes.HasPrefix(rest, opening) {
+		return p.fail("want a boundary")
+	}
+	start := p.at
+	if p.n > 0 {
+		start += 2 // its CRLF belongs to the part before
+	}
+	p.at += len(opening)
+	switch rest = p.raw[p.at:]; {
+	case bytes.HasPrefix(rest, []byte("--")):
+		if end := string(rest[2:]); p.n == 0 || end != "" && end != "\r\n" {
+			return p.fail("want nothing behind the last boundary, and a part before it")
+		}
+		return false
+	case !bytes.HasPrefix(rest, []byte("\r\n")):
+		return p.fail("want CRLF behind a boundary")
+	case p.n == maxFormParts:
+		return p.fail("too many parts")
+	}
+	p.n++
+	p.at += 2
+	if !p.head() {
+		return false
+	}
+	p.from = p.at
+	if bytes.HasPrefix(p.raw[p.at:], p.mark[2:]) { // one reader takes it for the next part, another for this one's value
+		return p.fail("want CRLF before a boundary")
+	}
+	i := bytes.Index(p.raw[p.at:], p.mark)
+	if i < 0 {
+		return p.fail("want a last boundary")
+	}
+	p.at += i
+	p.to = p.at
+	p.whole = span{start, p.at + 2}
+	if next := p.at + len(p.mark); next < len(p.raw) && p.raw[next] != '\r' && p.raw[next] != '-' {
+		return p.fail("a line begins as a boundary does")
+	}
+	return true
+}
+
+// head reads a part's head, up to what is behind its empty line.
+func (p *formParser) head() bool {
+	p.name, p.isFile = "", false
+	named := false
+	for {
+		line, rest, ok := cutLine(p.raw[p.at:])
+		if !ok || bytes.IndexByte(line, '\r') >= 0 || len(line) > 4096 {
+			return p.fail("want a head of lines that end in CRLF")
+		}
+		p.at = len(p.raw) - len(rest)
+		if len(line) == 0 {
+			break
+		}
+		name, value, found := bytes.Cut(line, []byte{':'})
+		if !found || !isToken(name) {
+			return p.fail("want a header field")
+		}
+		switch {
+		case isName(name, "content-disposition"):
+			if named || !p.disposition(string(bytes.Trim(value, " \t"))) {
+				return p.fail(`want one Content-Disposition: form-data with a name`)
+			}
+			named = true
+		case isName(name, "content-type"):
+		case isName(name, "content-length"): // of no meaning in a form
+		default:
+			return p.fail("want no other header field than Content-Disposition and Content-Type")
+		}
+	}
+	if !named {
+		return p.fail("want a name")
+	}
+	return true
+}
+
+// disposition reads the value of a part's Content-Disposition.
+func (p *formParser) disposition(value string) bool {
+	kind, params, err := mime.ParseMediaType(value)
+	plain := strings.ReplaceAll(strings.ToLower(value), "filename*", "")
+	if err != nil || kind != "form-data" || strings.Contains(plain, "name*") { // which some readers take for the name
+		return false
+	}
+	name := params["name"]
+	if name == "" || strings.ContainsAny(name, "\"\\%\x00") {
+		return false
+	}
+	for key := range params {
+		if key != "name" && key != "filename" {
+			return false
+		}
+	}
+	_, p.isFile = params["filename"]
+	p.name = name
+	return true
+}
+
+// isBoundary reports whether s may be a form's boundary (RFC 2046).
+func isBoundary(s string) bool {
+	for i := range len(s) {
+		if !isAlphanumeric(s[i]) && strings.IndexByte("'()+_,-./:=? ", s[i]) < 0 {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 70 && s[len(s)-1] != ' '
+}
+
+// quoted is a boundary as it stands in a header.
+func quoted(boundary string) string {
+	if isToken([]byte(boundary)) {
+		return boundary
+	}
+	return `"` + boundary + `"`
+}

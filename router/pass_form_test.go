@@ -1,0 +1,218 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// formBody writes a form with these parts, each a name and a value; one called file is a file.
+func formBody(t *testing.T, parts ...string) (ctype, body string) {
+	t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for i := 0; i < len(parts); i += 2 {
+		var p io.Writer
+		var err error
+		if parts[i] == "file" {
+			p, err = w.CreateFormFile("file", "a\u00e9.wav")
+		} else {
+			p, err = w.CreateFormField(parts[i])
+		}
+		if err == nil {
+			_, err = io.WriteString(p, parts[i+1])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = w.Close()
+	return w.FormDataContentType(), b.String()
+}
+
+// TestPassedForms sends audio: the model is a field of the form, the answer streams if the engine has it stream.
+func TestPassedForms(t *testing.T) {
+	const events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n"
+	e := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, body string) {
+		if strings.Contains(body, `name="stream"`) {
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			_, _ = io.WriteString(w, events)
+			return
+		}
+		jsonAnswer(200, `{"text":"hello"}`)(w, r, body)
+	})
+	g := start(t, anyFleet(e), Parts{})
+	audio := strings.Repeat("\x00\r\n--\xff", 1000)
+	ctype, body := formBody(t, "model", "tiny", "file", audio, "kv_transfer_params", "{}", "language", "en")
+	r := g.post("/v1/audio/transcriptions", body, "Content-Type", ctype)
+	if r.Status != 200 || r.Body != `{"text":"hello"}` {
+		t.Fatalf("status %d: %s", r.Status, r.Body)
+	}
+	asked := e.all()
+	if len(asked) != 1 || asked[0].URI != "/v1/audio/transcriptions" || strings.Contains(asked[0].Body, "transfer") {
+		t.Fatalf("the engine was asked %+v", asked)
+	}
+	req := &http.Request{Method: "POST", Header: asked[0].Header, Body: io.NopCloser(strings.NewReader(asked[0].Body))}
+	if err := req.ParseMultipartForm(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := req.FormFile("file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _ := io.ReadAll(file)
+	if string(got) != audio || req.FormValue("model") != "tiny" || req.FormValue("language") != "en" {
+		t.Errorf("the engine got %d bytes of %d, fields %v", len(got), len(audio), req.Form)
+	}
+	if !g.last(1).Removed {
+		t.Error("the summary does not say that a field was dropped")
+	}
+
+	ctype, body = formBody(t, "stream", "true", "model", "tiny", "file", audio)
+	r = g.post("/v1/audio/translations", body, "Content-Type", ctype)
+	if r.Status != 200 || r.Body != events || r.Err != nil {
+		t.Errorf("status %d, %v: %s", r.Status, r.Err, r.Body)
+	}
+	if s := g.last(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != Completed {
+		t.Errorf("summary %+v", s)
+	}
+	e.all()
+	for name, fields := range map[string][]string{
+		"no model": {"file", audio}, "two models": {"model", "tiny", "model", "other"}, "other model": {"model", "other"},
+		"hidden": {"model", "tiny", "vllm_xargs", `{"kv_transfer_params":1}`}, "hidden, escaped": {"model", "tiny", "vllm_xargs", `{"kv\u005ftransfer_params":"x"}`},
+		"hidden deep": {"model", "tiny", "vllm_xargs", `{"a":[{"\u0065c_transfer_params":1}]}`}, "no object": {"model", "tiny", "vllm_xargs", `"{}"`},
+		"too many answers": {"model", "tiny", "n", "1000000"}, "no number": {"model", "tiny", "n", "many"}, "n twice": {"model", "tiny", "n", "1", "n", "2"},
+		"two objects": {"model", "tiny", "vllm_xargs", `{}{}`}, "twice": {"model", "tiny", "vllm_xargs", `{"a":1,"\u0061":2}`},
+	} {
+		ctype, body := formBody(t, fields...)
+		if r := g.post("/v1/audio/transcriptions", body, "Content-Type", ctype); r.Status != 400 && r.Status != 404 {
+			t.Errorf("%s: status %d: %s", name, r.Status, r.Body)
+		}
+	}
+	if r := g.post("/v1/audio/transcriptions", `{"model":"tiny"}`); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != reasonContentType {
+		t.Errorf("JSON: status %d: %s", r.Status, r.Body)
+	}
+	if asked := e.all(); len(asked) != 0 {
+		t.Errorf("the engine was asked %+v", asked)
+	}
+}
+
+// TestFormRefused reads forms that two readers could read differently.
+func TestFormRefused(t *testing.T) {
+	const model = "Content-Disposition: form-data; name=\"model\"\r\n\r\ntiny"
+	for name, body := range map[string]string{
+		"empty":               "",
+		"no end":              "--b\r\n" + model,
+		"no part":             "--b--\r\n",
+		"preamble":            "x\r\n--b\r\n" + model + "\r\n--b--\r\n",
+		"epilogue":            "--b\r\n" + model + "\r\n--b--\r\nx",
+		"bare LF":             strings.ReplaceAll("--b\r\n"+model+"\r\n--b--\r\n", "\r\n", "\n"),
+		"LF in the head":      "--b\r\nContent-Disposition: form-data;\n name=\"model\"\r\n\r\ntiny\r\n--b--\r\n",
+		"padded boundary":     "--b \r\n" + model + "\r\n--b--\r\n",
+		"longer boundary":     "--b\r\n" + model + "\r\n--bc\r\n--b--\r\n",
+		"boundary at once":    "--b\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n--b\r\n" + model + "\r\n--b--\r\n",
+		"no name":             "--b\r\nContent-Disposition: form-data\r\n\r\ntiny\r\n--b--\r\n",
+		"two names":           "--b\r\nContent-Disposition: form-data; name=\"model\"; name=\"x\"\r\n\r\ntiny\r\n--b--\r\n",
+		"name of another set": "--b\r\nContent-Disposition: form-data; name*=utf-8''model\r\n\r\ntiny\r\n--b--\r\n",
+		"escaped name":        "--b\r\nContent-Disposition: form-data; name=\"mo\\del\\\"\"\r\n\r\ntiny\r\n--b--\r\n",
+		"two dispositions":    "--b\r\nContent-Disposition: form-data; name=\"x\"\r\n" + model + "\r\n--b--\r\n",
+		"encoded":             "--b\r\nContent-Transfer-Encoding: base64\r\n" + model + "\r\n--b--\r\n",
+		"model is a file":     "--b\r\nContent-Disposition: form-data; name=\"model\"; filename=\"a\"\r\n\r\ntiny\r\n--b--\r\n",
+	} {
+		if b, e := parseForm("multipart/form-data; boundary=b", []byte(body), bodyLimits{}); e == nil {
+			t.Errorf("%s: read as %+v", name, b)
+		}
+	}
+	for _, ctype := range []string{"multipart/form-data", "multipart/form-data; boundary=\"a\\\"b\"", "multipart/mixed; boundary=b", "multipart/form-data; boundary=" + strings.Repeat("b", 71)} {
+		if _, e := parseForm(ctype, []byte("--b\r\n"+model+"\r\n--b--\r\n"), bodyLimits{}); e == nil {
+			t.Errorf("%s is taken", ctype)
+		}
+	}
+}
+
+// FuzzForm holds what is read of forms against the standard library's reader: whatever is accepted has the same model there,
+// and what engines get has no transfer parameters and else the same parts.
+func FuzzForm(f *testing.F) {
+	part := func(name, value string) string {
+		return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n"
+	}
+	f.Add(part("model", "tiny") + part("kv_transfer_params", "x") + part("file", "\r\n--") + "--b--\r\n")
+	f.Add(part("ec_transfer_params", "x") + part("model", "") + "--b--")
+	f.Add(part("model", "tiny") + part("vllm_xargs", `{"a":1,"kv\u005ftransfer_params":"x"}`) + "--b--")
+	f.Add(part("model", "tiny") + part("vllm_xargs", `{"a":{"b":[1]}}`) + part("bootstrap_room", "1") + "--b--")
+	f.Add("--b\r\nContent-Type: a\r\nContent-Disposition: form-data; name=model\r\n\r\n\r\n--b--\r\n")
+	read := func(body []byte) (names, values []string, ok bool) {
+		r := multipart.NewReader(bytes.NewReader(body), "b")
+		for {
+			p, err := r.NextRawPart()
+			if errors.Is(err, io.EOF) {
+				return names, values, true
+			}
+			if err != nil {
+				return nil, nil, false
+			}
+			v, err := io.ReadAll(p)
+			if err != nil {
+				return nil, nil, false
+			}
+			names, values = append(names, p.FormName()), append(values, string(v))
+		}
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		b, e := parseForm("multipart/form-data; boundary=b", []byte(body), bodyLimits{})
+		if e != nil {
+			return
+		}
+		names, values, ok := read([]byte(body))
+		if !ok {
+			t.Fatalf("%q is no form to the other reader", body)
+		}
+		model, kept, keptValues := "", []string(nil), []string(nil)
+		for i, n := range names {
+			if n == "model" {
+				model = values[i]
+			}
+			if n == "vllm_xargs" {
+				var x map[string]any
+				if err := json.Unmarshal([]byte(values[i]), &x); err != nil || hasTransferKey(x) {
+					t.Fatalf("%q: vllm_xargs %q was let through: %v", body, values[i], err)
+				}
+			}
+			if everywhere[n] != meansTransfer && n != "request_id" {
+				kept, keptValues = append(kept, n), append(keptValues, values[i])
+			}
+		}
+		if model != b.model {
+			t.Fatalf("%q: model %q; the other reader has %q", body, b.model, model)
+		}
+		out := b.decode(nil, "id", nil)
+		if len(kept) == 0 {
+			return
+		}
+		gotNames, gotValues, ok := read(out)
+		if !ok || strings.Join(gotNames, "\x00") != strings.Join(kept, "\x00") || strings.Join(gotValues, "\x00") != strings.Join(keptValues, "\x00") {
+			t.Fatalf("%q became %q: %q, %v", body, out, gotNames, ok)
+		}
+	})
+}
+
+// hasTransferKey reports whether a value names hand-off instructions at any depth.
+func hasTransferKey(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, inner := range v {
+			if isTransferKey([]byte(key)) || hasTransferKey(inner) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, hasTransferKey)
+	}
+	return false
+}

@@ -1,0 +1,243 @@
+package router
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// scopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
+const scopePriority = "priority"
+
+// maxPriority bounds a priority, on either side of 0.
+const maxPriority = 100
+
+// gate is the queue of one model, with what came of it. It outlives a reload and is safe for concurrent use. Whoever waits does
+// so on the goroutine of its own connection.
+type gate struct {
+	mu     sync.Mutex
+	q      queue
+	m      *model // of the configuration that holds: it says how many may be with the engines
+	waited uint64 // requests that had to wait
+	denied [reasons]uint64
+}
+
+// serves has the gate go by another configuration.
+func (g *gate) serves(m *model) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.m = m
+}
+
+// take takes a place if one is free and nobody waits.
+func (g *gate) take() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.q.take(g.m.places())
+}
+
+// offer takes a request in.
+func (g *gate) offer(e *waiter) placed {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.grantLocked()
+	place, out := g.q.offer(e, g.m.places(), g.m.queue)
+	if out != nil {
+		g.tellLocked(out, whyQueueFull)
+	}
+	switch place {
+	case placeDenied:
+		g.denied[whyQueueFull]++
+	case placeWaits:
+		g.waited++
+	}
+	return place
+}
+
+// drop ends the wait of a request, if it still waits.
+func (g *gate) drop(e *waiter, why reason) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.q.remove(e) {
+		g.tellLocked(e, why)
+	}
+}
+
+// done gives back a place, and gives it to who is next.
+func (g *gate) done() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.q.done()
+	g.grantLocked()
+}
+
+func (g *gate) grantLocked() {
+	max := g.m.places()
+	for e := g.q.next(max); e != nil; e = g.q.next(max) {
+		e.told <- whyNone
+	}
+}
+
+func (g *gate) tellLocked(e *waiter, why reason) {
+	g.denied[why]++
+	e.told <- why
+}
+
+// bound has what outlives a reload go by this configuration.
+func (f *fleet) bound(cfg Config) {
+	for _, m := range f.models {
+		m.gate.serves(m)
+		m.retries.bound(cfg.Limits.RetryPercent, cfg.Limits.RetryFloor)
+	}
+}
+
+// QueueStats is the queue of one model.
+type QueueStats struct {
+	Model    string            `json:"model"`
+	InFlight int               `json:"in_flight"` // with the engines, or on their way to the client
+	Places   int               `json:"places"`    // how many may be
+	Waiting  int               `json:"waiting"`
+	Waited   uint64            `json:"waited"` // requests that had to wait, since the start
+	Denied   map[string]uint64 `json:"denied"` // those that got no place, by reason
+}
+
+// RetryStats is what came of one model's budget of retries, since the start.
+type RetryStats struct {
+	Model         string
+	Made, Refused uint64 // retries that were begun; requests that failed as there might be no more
+}
+
+// pressure tells of every model's queue and retries, by name.
+func (f *fleet) pressure() (queues []QueueStats, retries []RetryStats) {
+	for _, name := range slices.Sorted(maps.Keys(f.models)) {
+		m := f.models[name]
+		queues = append(queues, m.gate.stats())
+		made, refused := m.retries.counts()
+		retries = append(retries, RetryStats{Model: name, Made: made, Refused: refused})
+	}
+	return queues, retries
+}
+
+// queueReasons are the reasons for which a request gets no place.
+var queueReasons = [...]reason{whyQueueFull, whyQueueTimeout, whyClientLeft, whyShutdown}
+
+func (g *gate) stats() QueueStats {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := QueueStats{Model: g.m.name, InFlight: g.q.running, Places: g.m.places(), Waiting: g.q.waiting, Waited: g.waited,
+		Denied: make(map[string]uint64, len(queueReasons))}
+	for _, why := range queueReasons {
+		s.Denied[why.String()] = g.denied[why]
+	}
+	return s
+}
+
+// places is how many of the model's requests may be with engines at once. With no engine to go to they need not wait for one:
+// they are told so.
+func (m *model) places() int {
+	if m.inFlight > 0 {
+		return m.inFlight
+	}
+	return max(1, m.takers()) * m.perEngine
+}
+
+// enter gives an admitted request a place with the model's engines, for which it may have to wait. header is the client's
+// X-Vllm-Priority. What was taken is given back with an error.
+func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
+	g := q.m.gate
+	if g.take() {
+		q.place = g
+		return nil // at the end Serve ends it with all others
+	}
+	e := &waiter{priority: q.standing(header), since: q.arrived, told: make(chan reason, 1)}
+	why := whyNone
+	switch g.offer(e) {
+	case placeDenied:
+		why = whyQueueFull
+	case placeWaits:
+		q.checked = time.Since(q.arrived)
+		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(e, whyQueueTimeout) })
+		watch, _ := r.gone.Watch(conn, func() { g.drop(e, whyClientLeft) })
+		select {
+		case why = <-e.told:
+		case <-r.closing: // also where no configuration has the gate's model any more
+			g.drop(e, whyShutdown)
+			why = <-e.told
+		}
+		late.Stop()
+		watch.Stop()
+		q.queued = time.Since(q.arrived)
+	}
+	if why == whyNone {
+		select {
+		case <-r.closing: // a place that came free as its request was ended at shutdown
+			g.done()
+			why = whyShutdown
+		default:
+			q.place = g
+			return nil
+		}
+	}
+	if q.lease != nil {
+		q.lease.Done(0)
+		q.lease = nil
+	}
+	return errQueue(why, q.m.name).of(q.who, q.m.name)
+}
+
+// standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
+// less the sooner; the head goes before the body.
+func (q *admitted) standing(header []byte) int {
+	p := q.s.cfg.Priorities[q.who.Tenant]
+	if q.b != nil && q.b.urgent {
+		if q.b.priority != 0 {
+			p = -q.b.priority
+		}
+		if n, err := strconv.Atoi(string(header)); err == nil {
+			p = -n
+		}
+	}
+	return min(max(p, -maxPriority), maxPriority)
+}
+
+// leave gives back the request's place.
+func (q *admitted) leave() {
+	if q.place != nil {
+		q.place.done()
+		q.place = nil
+	}
+}
+
+// turnAway ends the wait of all who stand in queues, and of those who come.
+func (r *Router) turnAway() { r.close() }
+
+// errQueue answers a request that got no place with the engines.
+func errQueue(why reason, model string) *httpError {
+	e := &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: why.String(), RetryAfter: time.Second}
+	switch why {
+	case whyQueueFull:
+		e.Msg = fmt.Sprintf("Too many requests wait for the model `%s`.", clip(model, 256))
+	case whyQueueTimeout:
+		e.Msg = fmt.Sprintf("The request waited too long for the model `%s`.", clip(model, 256))
+	case whyShutdown:
+		return errDraining()
+	default:
+		e.Status, e.Close, e.RetryAfter = whyClientLeft.status(), true, 0
+	}
+	return e
+}
+
+// takers counts the model's decode engines that may be given requests.
+func (m *model) takers() (n int) {
+	for _, e := range m.decode {
+		if e.usable() {
+			n++
+		}
+	}
+	return n
+}

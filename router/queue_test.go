@@ -1,0 +1,131 @@
+package router
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// oracleQueue is the queue as one list that is looked through from end to end.
+type oracleQueue struct {
+	running int
+	list    []*waiter
+}
+
+func (o *oracleQueue) before(a, b *waiter) bool {
+	ka := a.since.Add(-time.Duration(a.priority) * priorityWorth)
+	kb := b.since.Add(-time.Duration(b.priority) * priorityWorth)
+	return ka.Before(kb) || ka.Equal(kb) && a.priority > b.priority
+}
+
+func (o *oracleQueue) first() *waiter {
+	var best *waiter
+	for _, e := range o.list {
+		if best == nil || o.before(e, best) {
+			best = e
+		}
+	}
+	return best
+}
+
+func (o *oracleQueue) without(e *waiter) bool {
+	n := len(o.list)
+	o.list = slices.DeleteFunc(o.list, func(x *waiter) bool { return x == e })
+	return len(o.list) < n
+}
+
+func (o *oracleQueue) offer(e *waiter, max, length int) (placed, *waiter) {
+	if len(o.list) == 0 && o.running < max {
+		o.running++
+		return placeTaken, nil
+	}
+	var out *waiter
+	if len(o.list) >= length {
+		for _, x := range o.list { // the last that came of the lowest
+			if out == nil || x.priority <= out.priority {
+				out = x
+			}
+		}
+		if out == nil || out.priority >= e.priority {
+			return placeDenied, nil
+		}
+		o.without(out)
+	}
+	o.list = append(o.list, e)
+	return placeWaits, out
+}
+
+// TestQueueAgainstOracle has requests of several priorities come, leave, run and end, in time of its own, with places that come
+// and go.
+func TestQueueAgainstOracle(t *testing.T) {
+	for seed := range uint64(1000) {
+		rng := rand.New(rand.NewPCG(seed, 63))
+		var q queue
+		var o oracleQueue
+		now := time.Unix(1_700_000_000, 0)
+		maxRun, length := 1+rng.IntN(4), rng.IntN(6)
+		var all []*waiter
+		check := func(what string, ok bool) {
+			t.Helper()
+			if !ok {
+				t.Fatalf("seed %d: %s: running %d and %d, waiting %d and %d", seed, what, q.running, o.running, q.waiting, len(o.list))
+			}
+		}
+		grant := func() {
+			for {
+				got := q.next(maxRun)
+				var want *waiter
+				if o.running < maxRun {
+					if want = o.first(); want != nil {
+						o.without(want)
+						o.running++
+					}
+				}
+				check("who is next", got == want)
+				if got == nil {
+					return
+				}
+				// Nobody was passed by one that came more than its priority is worth behind it.
+				for _, e := range o.list {
+					ahead := time.Duration(got.priority-e.priority) * priorityWorth
+					check("aging", got.since.Sub(e.since) <= max(ahead, 0))
+				}
+			}
+		}
+		for range 200 {
+			now = now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
+			switch rng.IntN(5) {
+			case 0, 1:
+				e := &waiter{priority: rng.IntN(4) - 1, since: now}
+				all = append(all, e)
+				gp, gout := q.offer(e, maxRun, length)
+				wp, wout := o.offer(e, maxRun, length)
+				check(fmt.Sprintf("offer %d, %d", gp, wp), gp == wp && gout == wout)
+			case 2:
+				if o.running > 0 {
+					q.done()
+					o.running--
+				}
+				grant()
+			case 3:
+				if len(all) > 0 {
+					e := all[rng.IntN(len(all))]
+					check("remove", q.remove(e) == o.without(e))
+				}
+			case 4:
+				maxRun = 1 + rng.IntN(4)
+				grant()
+			}
+			check("counts", q.running == o.running && q.waiting == len(o.list) && q.waiting <= max(length, 0))
+			n := 0
+			for _, l := range q.levels {
+				for e := l.first; e != nil; e = e.next {
+					n++
+				}
+			}
+			check("lists", n == q.waiting)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package router
+
+import (
+	"fmt"
+	"net"
+	"pdrouter/metadata"
+	"strconv"
+)
+
+// maxDataParallel is the most data-parallel ranks of one engine.
+const maxDataParallel = 1024
+
+// rankHeader is how stock engines are told which of their data-parallel ranks is to serve a request. What a client sends under
+// this name never reaches them.
+const rankHeader = "X-Data-Parallel-Rank"
+
+// ranks returns the entry of each of the engine's data-parallel ranks, or the engine's own if it has none. Each is an engine
+// like any other, called <name>.dp<rank>: it has its own load, its own pairs and its own side channel, on the port behind that
+// of the rank before.
+func (e Engine) ranks() []Engine {
+	if e.DataParallel <= 1 {
+		return []Engine{e}
+	}
+	out := make([]Engine, e.DataParallel)
+	for k := range out {
+		one := e
+		one.Name = e.rankName(k)
+		if host, port, err := net.SplitHostPort(e.SideChannel); err == nil {
+			n, _ := strconv.Atoi(port)
+			one.SideChannel = net.JoinHostPort(host, strconv.Itoa(n+k))
+		}
+		out[k] = one
+	}
+	return out
+}
+
+func (e Engine) rankName(k int) string { return e.Name + ".dp" + strconv.Itoa(k) }
+
+// validateRanks checks the number of ranks, and that their names are nobody else's.
+func (e Engine) validateRanks(at, connector string, engines map[string]string, v *faults) {
+	key, is := at+".data_parallel", fmt.Sprintf("is %d", e.DataParallel)
+	switch {
+	case e.DataParallel == 0:
+		return
+	case e.DataParallel < 0 || e.DataParallel > maxDataParallel:
+		v.add(key, is, fmt.Sprintf("1 to %d", maxDataParallel))
+		return
+	case connector != ConnectorPush && connector != ConnectorPull && connector != ConnectorNone:
+		v.add(key, is, "no data-parallel ranks for connector "+connector)
+		return
+	}
+	if _, port, err := net.SplitHostPort(e.SideChannel); err == nil {
+		if n, err := strconv.Atoi(port); err == nil && n+e.DataParallel-1 > 65535 {
+			v.add(at+".side_channel", fmt.Sprintf("is %q", e.SideChannel), fmt.Sprintf("%d ports from there on, one for each data-parallel rank", e.DataParallel))
+		}
+	}
+	if e.DataParallel == 1 {
+		return
+	}
+	for k := range e.DataParallel {
+		if was, ok := engines[e.rankName(k)]; ok {
+			v.add(at+".name", fmt.Sprintf("is %q, whose rank %d has the name of %s", e.Name, k, was), "a name of its own")
+			return
+		}
+		engines[e.rankName(k)] = at
+	}
+}
+
+// validateBootstrap checks the port of the bootstrap server.
+func (e Engine) validateBootstrap(at, connector string, prefill bool, v *faults) {
+	switch {
+	case e.BootstrapPort != 0 && (connector != ConnectorSGLang || !prefill):
+		v.add(at+".bootstrap_port", "is set", "it for prefill engines of connector sglang")
+	case e.BootstrapPort < 0 || e.BootstrapPort > 65535:
+		v.add(at+".bootstrap_port", fmt.Sprintf("is %d", e.BootstrapPort), "a port from 1 to 65535")
+	}
+}
+
+// validateStock checks what only engines of stock vLLM have.
+func (e Engine) validateStock(at, connector string, v *faults) {
+	if connector != ConnectorPush && connector != ConnectorPull && (e.PlainRequestIDs || e.TensorParallel != 0) {
+		v.add(at+".plain_request_ids", "or tensor_parallel is set", "neither for connector "+connector)
+	}
+	if e.TensorParallel < 0 || e.TensorParallel > metadata.MaxRanks {
+		v.add(at+".tensor_parallel", fmt.Sprintf("is %d", e.TensorParallel), fmt.Sprintf("1 to %d", metadata.MaxRanks))
+	}
+}
+
+// Names returns the names that no other engine may have: its own, and those of its data-parallel ranks.
+func (e Engine) Names() []string {
+	all := []string{e.Name}
+	if e.DataParallel > 1 {
+		for k := range min(e.DataParallel, maxDataParallel) {
+			all = append(all, e.rankName(k))
+		}
+	}
+	return all
+}

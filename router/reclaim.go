@@ -1,0 +1,340 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"syscall"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// Reclaimer is the gateway's own agent among those of stock engines. It must be safe for concurrent use.
+type Reclaimer interface {
+	// Notify sends a message so many times to the agent of each of these ranks, as their own peer would. It may block until
+	// ctx ends. Nil means that the messages are on their way.
+	Notify(ctx context.Context, to []metadata.Record, message string, times int) error
+	// Forget drops what is known of an engine, whose run is over. It must not block.
+	Forget(engine string)
+}
+
+// remains is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
+// changes it; its bytes are its own.
+type remains struct {
+	h               handoff
+	conn            connector
+	model           string
+	prefill, decode *engine
+	run             string           // decode's, when the request ended; "" if it is not known
+	closed          time.Time        // when the decode leg had ended
+	again           *letter          // prefill's request; nil if it is not to be asked again
+	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
+	tokens          int              // an estimate
+	first           []byte           // what prefill has answered already; nil if it has not
+}
+
+// doubt is how sure it is that something is held.
+type doubt uint8
+
+const (
+	doubtNone doubt = iota
+	doubtMay        // it may be: if it cannot be given back, it is counted as such
+	doubtMost       // most likely it is not: then nothing is counted
+)
+
+// remainsOf returns what a hand-over between these engines may leave behind.
+func (r *Router) remainsOf(h *handoff, conn connector, model string, p, d *engine) *remains {
+	return &remains{h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.sighting().run, closed: time.Now()}
+}
+
+// settle sees to KV that decode holds for a request which is over, as prefill has yet to write it. It takes its time.
+//
+// If prefill has answered before, it may have lost what it was to write, and decode's registration with it: that it is asked
+// again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
+func (r *Router) settle(ctx context.Context, m *remains) {
+	entry := m.decode.origin.entry
+	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, single: true}
+	o.barred = m.first != nil && m.plainlyNamed()
+	end := "prefill_lost"
+	var look looking
+	since := m.closed
+	for pause := 100 * time.Millisecond; ; {
+		if c := m.prefill.coord.Load(); c != nil && c.EngineID != m.h.coord.EngineID {
+			end, o.run = "prefill_restarted", runOver
+		}
+		o.over, o.down = ctx.Err() != nil, m.prefill.down.Load()
+		switch s, why := o.next(); s {
+		case stepNothing:
+			if m.first != nil {
+				r.strand(ctx, m, m.decode, strandMay)
+				r.giveBackFirst(ctx, m, doubtMay)
+			} else {
+				r.left.reclaimed(end, "asked_again")
+			}
+			if m.h.kv != nil { // decode's leg may have ended before it had registered, and then prefill waits for it
+				r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMost)
+			}
+			return
+		case stepStrand:
+			r.strand(ctx, m, m.decode, why)
+			if o.run == runLives {
+				r.giveBackFirst(ctx, m, doubtMay)
+			}
+			return
+		case stepAskAgain:
+			o.tried = true
+			switch r.askAgain(ctx, m) {
+			case evPrefillUsable, evPrefillRejected: // what prefill rejects, decode has rejected as well
+				o.written = true
+			case evPrefillMoved:
+				end, o.run, since = "prefill_restarted", runOver, time.Now()
+			}
+		case stepLook:
+			if o.run = look.at(ctx, r, m.prefill, m.h.coord); o.run == runOver {
+				since = time.Now()
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			pause, o.tried = min(2*pause, time.Second), false
+		case stepFence:
+			if o.fenced = r.passed(ctx, m.decode, m.model, since); !o.fenced {
+				o.over = true
+			}
+		case stepNotifyDecode:
+			r.notifyDecode(ctx, m, end)
+			return
+		}
+	}
+}
+
+// askAgain asks prefill once more under the same id, and says what came of it. A new run that has answered instead holds
+// something as well, which is given back.
+func (r *Router) askAgain(ctx context.Context, m *remains) kind {
+	if m.again == nil {
+		return evPrefillLost
+	}
+	limit := r.now().cfg.Limits.Answer
+	var l call
+	l.open(ctx, m.prefill)
+	defer l.end()
+	v := l.askWhole(&m.again.upstreamRequest, limit)
+	if v != vUsable {
+		return prefillEvent(v).kind
+	}
+	if l.ans.kv == nil {
+		return evPrefillUsable // it has finished, and written, though it does not say so
+	}
+	k := m.conn.accept(&m.h, l.ans.kv)
+	if k == evPrefillMoved {
+		was := m.h.coord
+		if c, ok := parseCoordinates(l.ans.kv); ok {
+			r.moved(m.prefill, was, c)
+		}
+		anew := *m
+		anew.h.kv = append([]byte(nil), l.ans.kv...)
+		r.background(func(ctx context.Context) {
+			r.giveBack(ctx, &anew, leftover{answered: true}, doubtNone)
+		})
+		return k
+	}
+	m.h.kv = append([]byte(nil), l.ans.kv...)
+	return evPrefillUsable
+}
+
+// plainlyNamed reports whether prefill knows the request by the very name that it was given, as far as its answer tells.
+func (m *remains) plainlyNamed() bool {
+	h, ok := parseHanded(m.first)
+	return !ok || len(h.request) == 0 || string(unescape(nil, h.request)) == string(m.h.shape.appendEngineRequest(nil, m.h.request))
+}
+
+// giveBackFirst sees to what prefill may hold since it has answered for the first time.
+func (r *Router) giveBackFirst(ctx context.Context, m *remains, d doubt) {
+	if m.first == nil {
+		return
+	}
+	was := *m
+	was.h.kv = m.first
+	r.giveBack(ctx, &was, leftover{answered: true, asked: true}, d)
+}
+
+// giveBack sees to KV that prefill holds, for sure or with a doubt.
+func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) {
+	l.agent = r.now().parts.Reclaim != nil
+	_, l.reads = m.conn.(pull)
+	l.answered = l.answered && m.h.kv != nil
+	end := "not_taken"
+	if l.asked {
+		end = "prefill_waits"
+	}
+	for {
+		if l.asked && l.reads && !l.ended {
+			l.ended = r.diesNow(ctx, m)
+		}
+		switch s, why := l.next(); s {
+		case stepNotifyPrefill:
+			if err := r.notifyPrefill(ctx, m); err == nil {
+				r.left.reclaimed(end, "notify_prefill")
+				return
+			}
+			l.told = true
+		case stepTake:
+			if r.taken(ctx, m) {
+				r.left.reclaimed(end, "decode_leg")
+				return
+			}
+			l.taken = true
+		case stepFence:
+			if l.fenced = r.passed(ctx, m.decode, m.model, m.closed); !l.fenced {
+				r.strandIf(ctx, m, strandUnfenced, d)
+				return
+			}
+		default:
+			r.strandIf(ctx, m, why, d)
+			return
+		}
+	}
+}
+
+// diesNow reports whether the run of decode is over, as a look or two at it show.
+func (r *Router) diesNow(ctx context.Context, m *remains) bool {
+	if m.run == "" || r.now().parts.Reclaim == nil {
+		return false
+	}
+	var look looking
+	was := &coordinates{EngineID: m.run, TP: 1, PP: 1}
+	for range 3 {
+		switch look.at(ctx, r, m.decode, was) {
+		case runOver:
+			return true
+		case runLives:
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(refusedFor):
+		}
+	}
+	return false
+}
+
+// looking is a look at a run that may be over, again and again.
+type looking struct {
+	refused time.Time // since when its addresses have refused every connection
+}
+
+// refusedFor is how long an engine's addresses must have refused connections for its process to count as gone.
+const refusedFor = 500 * time.Millisecond
+
+// at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
+// refuse connections, twice. Silence is no proof.
+func (k *looking) at(ctx context.Context, r *Router, e *engine, was *coordinates) proof {
+	at, ok := e.channel(was)
+	if !ok || r.now().parts.Stock == nil {
+		return runUnknown
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
+	defer cancel()
+	rec, err := r.now().parts.Stock.First(ctx, at)
+	switch {
+	case err == nil && rec.EngineID == was.EngineID:
+		k.refused = time.Time{}
+		return runLives
+	case err == nil:
+		return runOver
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		k.refused = time.Time{}
+		return runUnknown
+	}
+	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
+	if err == nil {
+		resp.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		k.refused = time.Time{}
+		return runUnknown
+	}
+	if k.refused.IsZero() {
+		k.refused = time.Now()
+	}
+	if time.Since(k.refused) < refusedFor {
+		return runUnknown
+	}
+	return runOver
+}
+
+// notifyPrefill tells prefill's ranks that what they hold was taken.
+func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
+	h, ok := parseHanded(m.h.kv)
+	c, known := parseCoordinates(m.h.kv)
+	if !ok || !known || len(h.request) == 0 {
+		return errors.New("prefill's answer does not say by which name it knows the request")
+	}
+	to, err := r.ranks(ctx, m.prefill, c)
+	if err != nil {
+		return err
+	}
+	consumers := c.TP // one consumer for each producer rank
+	if _, reads := m.conn.(pull); reads {
+		consumers = 1 // as many messages as it says are waited for
+	}
+	message := string(unescape(nil, h.request)) + ":" + strconv.Itoa(consumers)
+	if err := r.now().parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
+		r.log.Warn("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
+		return err
+	}
+	r.log.Info("reclaimed", "engine", m.prefill.name, "transfer_id", m.h.transfer, "by", "notify_prefill")
+	return nil
+}
+
+// notifyDecode tells decode's ranks that what they wait for has come, so that they give it up: the request is over.
+func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
+	tp := max(1, m.decode.origin.entry.TensorParallel)
+	to, err := r.ranks(ctx, m.decode, &coordinates{EngineID: m.run, TP: tp, PP: 1})
+	if errors.Is(err, errMoved) {
+		r.left.reclaimed(end, "restart")
+		return
+	}
+	c := m.h.coord
+	if err == nil {
+		message := string(m.h.shape.appendEngineRequest(nil, m.h.request)) + ":" + strconv.Itoa(c.TP)
+		err = r.now().parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
+	}
+	if err != nil {
+		r.log.Warn("notification", "engine", m.decode.name, "transfer_id", m.h.transfer, "err", err)
+		r.strand(ctx, m, m.decode, strandUntold)
+		return
+	}
+	r.left.reclaimed(end, "notify_decode")
+	r.log.Info("reclaimed", "engine", m.decode.name, "transfer_id", m.h.transfer, "by", "notify_decode")
+}
+
+// errMoved says that another run of an engine answers than the one that was to be told something.
+var errMoved = errors.New("another run of the engine answers")
+
+// ranks returns the records of all ranks of one run of an engine.
+func (r *Router) ranks(ctx context.Context, e *engine, c *coordinates) ([]metadata.Record, error) {
+	if known := r.records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
+		return known, nil
+	}
+	stock := r.now().parts.Stock
+	at, ok := e.channel(c)
+	if stock == nil || !ok {
+		return nil, errors.New("its side channel is not known")
+	}
+	recs, err := stock.All(ctx, at)
+	if err != nil {
+		if first, ferr := stock.First(ctx, at); ferr == nil && first.EngineID != c.EngineID {
+			return nil, errMoved
+		}
+		return nil, err
+	}
+	for i := range recs {
+		recs[i].Engine = e.name
+	}
+	return recs, nil
+}

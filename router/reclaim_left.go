@@ -1,0 +1,161 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// behind runs what sees to the remains of a request, behind it. If too much runs on already it reports false, and counts
+// what holder holds for sure, if it is not nil.
+func (r *Router) behind(m *remains, see func(context.Context), holder *engine) bool {
+	if see != nil && r.background(see) {
+		return true
+	}
+	if holder != nil {
+		r.enterStranded(m, holder, strandBusy, m.tokens, defaultBlock)
+	}
+	return false
+}
+
+// unwritten sees to a hand-over by push whose decode leg has failed by itself though prefill has answered. If prefill's run is
+// over it is decode that may hold blocks; else prefill, if decode's leg had not begun.
+func (r *Router) unwritten(ctx context.Context, m *remains) {
+	var look looking
+	run := runUnknown
+	for range 4 {
+		if run = look.at(ctx, r, m.prefill, m.h.coord); run != runUnknown {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(refusedFor):
+		}
+	}
+	if run == runOver {
+		r.settle(ctx, m)
+		return
+	}
+	r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMay)
+}
+
+// tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
+// noticed the end: it would give up what it still works on.
+func (r *Router) tellNamed(ctx context.Context, m *remains) {
+	c := m.prefill.coord.Load()
+	if c == nil || !r.passed(ctx, m.prefill, m.model, time.Now()) {
+		return
+	}
+	to, err := r.ranks(ctx, m.prefill, c)
+	if err == nil {
+		err = r.now().parts.Reclaim.Notify(ctx, to, string(m.h.shape.appendEngineRequest(nil, m.h.request))+":1", 1)
+	}
+	if err != nil {
+		r.log.Info("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
+	}
+}
+
+// taken has a decode engine take what prefill holds.
+func (r *Router) taken(ctx context.Context, m *remains) bool {
+	if m.taking == nil {
+		return false
+	}
+	var l call
+	l.open(ctx, m.decode)
+	defer l.end()
+	return l.askWhole(m.taking, r.now().cfg.Limits.Answer) == vUsable
+}
+
+// probed is what the probe of a pair may have left behind.
+func (r *Router) probed(c *couple, a *attempt) *remains {
+	m := r.remainsOf(&a.h, c.conn, c.model, c.prefill, c.decode)
+	m.tokens = 1
+	return m
+}
+
+// probeLeft sees to what prefill holds for a probe on which decode has failed.
+func (r *Router) probeLeft(ctx context.Context, c *couple, a *attempt) {
+	r.giveBack(ctx, r.probed(c, a), leftover{answered: true, asked: true}, doubtNone)
+}
+
+// forgetRun drops what is known of the ranks of an engine that was started anew.
+func (r *Router) forgetRun(e *engine) {
+	if agent := r.now().parts.Reclaim; agent != nil {
+		agent.Forget(e.name)
+	}
+}
+
+// strand counts KV that an engine holds for nobody, until a lease ends or for good.
+func (r *Router) strand(ctx context.Context, m *remains, holder *engine, why stranded) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	r.enterStranded(m, holder, why, r.count(ctx, m), r.blockTokens(ctx, m, holder))
+}
+
+// strandIf counts what prefill holds, in doubt as what may be held.
+func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt) {
+	switch d {
+	case doubtNone:
+		r.strand(ctx, m, m.prefill, why)
+	case doubtMay:
+		r.strand(ctx, m, m.prefill, strandMay)
+	}
+}
+
+// enterStranded enters what one request has left behind.
+func (r *Router) enterStranded(m *remains, holder *engine, why stranded, tokens, block int) {
+	r.stranded.Add(1)
+	blocks := (max(tokens, 1) + block - 1) / block
+	leased := holder == m.prefill
+	r.left.strand(holder, why, blocks, leased, time.Now())
+	r.log.Warn("blocks stay held", "engine", holder.name, "blocks", blocks, "why", why.String(), "leased", leased,
+		"transfer_id", m.h.transfer, "prefill", m.prefill.name, "decode", m.decode.name)
+}
+
+// defaultBlock is how many tokens a block holds, if the engine has not said it: stock vLLM's default.
+const defaultBlock = 16
+
+// blockTokens returns how many tokens a block of the engine holds.
+func (r *Router) blockTokens(ctx context.Context, m *remains, e *engine) int {
+	recs := r.records(e)
+	if len(recs) == 0 {
+		recs = r.records(m.prefill)
+	}
+	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
+		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
+	}
+	if at, ok := e.channel(nil); ok && r.now().parts.Stock != nil {
+		if rec, err := r.now().parts.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
+			return rec.Layout.BlockTokens * max(1, rec.Layout.Physical)
+		}
+	}
+	return defaultBlock
+}
+
+// count has an engine count the tokens of the request's prompt, and else returns the estimate.
+func (r *Router) count(ctx context.Context, m *remains) int {
+	var body []byte
+	switch {
+	case m.again != nil:
+		body = m.again.Body
+	case m.taking != nil:
+		body = m.taking.Body
+	}
+	if body == nil || m.h.shape != shapeCompletions && m.h.shape != shapeChat {
+		return m.tokens
+	}
+	resp, err := m.decode.up.do(ctx, &upstreamRequest{Path: "/tokenize", Header: m.decode.header, Body: body})
+	if err != nil {
+		return m.tokens
+	}
+	defer resp.Close()
+	said, err := resp.ReadAll(nil, 64<<20)
+	if err != nil || resp.Status != 200 {
+		return m.tokens
+	}
+	var answer struct{ Count int }
+	if json.Unmarshal(said, &answer) != nil || answer.Count <= 0 {
+		return m.tokens
+	}
+	return answer.Count
+}

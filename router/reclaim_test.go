@@ -1,0 +1,342 @@
+package router
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// fakeReclaimer is the gateway's agent among fake engines. It holds notifications to what makes them safe.
+type fakeReclaimer struct {
+	t *testing.T
+	s *pool
+
+	mu   sync.Mutex
+	told map[string]int // messages by engine and text
+	dead map[string]bool
+}
+
+func (f *fakeReclaimer) Notify(_ context.Context, to []metadata.Record, message string, times int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told[to[0].Engine+" "+message]++
+	id, _, _ := strings.Cut(message, ":")
+	id = strings.TrimSuffix(strings.TrimPrefix(id, "cmpl-"), "-0")
+	c := f.s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if strings.HasPrefix(to[0].Engine, "decode") {
+		if !f.dead["prefill-0"] && c.lives("id-of-prefill-0") {
+			f.t.Errorf("decode is told %s while prefill may write", message)
+		}
+		if times != 2 { // prefill's ranks, of a decode of one
+			f.t.Errorf("decode is told %s %d times; want 2", message, times)
+		}
+		delete(c.decode, id)
+		return nil
+	}
+	if c.decode[id] != nil && f.s.d[0].underWay() > 0 {
+		f.t.Errorf("prefill is told %s while decode waits", message)
+	}
+	delete(c.prefill, id)
+	return nil
+}
+
+func (f *fakeReclaimer) Forget(string) {}
+
+func (f *fakeReclaimer) count(prefix string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k, v := range f.told {
+		if strings.HasPrefix(k, prefix) {
+			n += v
+		}
+	}
+	return n
+}
+
+func (f *fakeReclaimer) died(engine string) {
+	f.mu.Lock()
+	f.dead[engine] = true
+	f.mu.Unlock()
+}
+
+// First, and what follows, make it the fake engines' side channels as well: decode's is at host d, prefill's elsewhere.
+func (f *fakeReclaimer) First(_ context.Context, at SideChannel) (metadata.Record, error) {
+	e := f.s.p[0]
+	if at.Host == "d" {
+		e = f.s.d[0]
+	}
+	f.mu.Lock()
+	dead := f.dead[e.name]
+	f.mu.Unlock()
+	if dead {
+		return metadata.Record{}, syscall.ECONNREFUSED
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rec := metadata.Record{Version: metadata.RecordVersion, EngineID: e.id, Compatibility: "same", Transport: "nixl", Size: at.Size}
+	rec.Layout.BlockTokens = 2
+	return rec, nil
+}
+
+func (f *fakeReclaimer) All(ctx context.Context, at SideChannel) ([]metadata.Record, error) {
+	rec, err := f.First(ctx, at)
+	return []metadata.Record{rec}, err
+}
+
+func (f *fakeReclaimer) Known(context.Context, string) []metadata.Record   { return nil }
+func (f *fakeReclaimer) Publish(context.Context, []metadata.Record) error  { return nil }
+func (f *fakeReclaimer) Withdraw(context.Context, []metadata.Record) error { return nil }
+
+// reclaiming is a gateway with an agent among one fake prefill and one fake decode engine.
+func reclaiming(t *testing.T, connector string, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+	return reclaimingWith(t, connector, true, change)
+}
+
+// reclaimingWith is reclaiming, with an agent or without.
+func reclaimingWith(t *testing.T, connector string, agent bool, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+	s := newPool(t, connector, 1, 1, nil)
+	f := &fakeReclaimer{t: t, s: s, told: map[string]int{}, dead: map[string]bool{}}
+	d := &s.cfg.Models[0].Decode[0]
+	d.SideChannel, d.PlainRequestIDs = "d:1", true
+	s.cfg.Timeouts.Ending = 10 * time.Second
+	if change != nil {
+		change(&s.cfg)
+	}
+	parts := Parts{Planner: firstUsable{}, Stock: f, Reclaim: f}
+	if !agent {
+		parts.Reclaim = nil
+	}
+	g := start(t, s.cfg, parts)
+	g.warmed()
+	g.settled()
+	eventually(t, "decode's run is known", func() bool { return g.r.now().fleet.engine("decode-0").sighting().run != "" })
+	return s, g, f
+}
+
+func (g *gateway) freed(end, by string) (n uint64) {
+	for _, c := range g.r.Stats().Reclaimed {
+		if c.Ending == end && c.By == by {
+			n += c.Count
+		}
+	}
+	return n
+}
+
+func (g *gateway) blocks(engine string) map[string]int {
+	for _, e := range g.r.Stats().Engines {
+		if e.Name == engine {
+			return e.Stranded
+		}
+	}
+	return nil
+}
+
+// TestFault54StockPrefillDies has prefill die while decode waits for it. The client is served by decode alone; decode is told
+// once that is safe, or, where its names are not known, the blocks are counted.
+func TestFault54StockPrefillDies(t *testing.T) {
+	for _, named := range []bool{true, false} {
+		t.Run(map[bool]string{true: "named", false: "not named"}[named], func(t *testing.T) {
+			s, g, f := reclaiming(t, ConnectorPush, func(c *Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
+			before := s.c.count("", "decode")
+			go func() {
+				eventually(t, "decode has registered", func() bool { return s.c.count("", "decode") > before })
+				f.died("prefill-0")
+				_ = s.p[0].srv.Listener.Close()
+			}()
+			r := g.post(pathCompletions, plainBody)
+			if got, _ := text(t, r); r.Status != 200 || got != wholeText {
+				t.Errorf("status %d, %q", r.Status, got)
+			}
+			s.p[0].srv.CloseClientConnections()
+			if !named {
+				eventually(t, "what stays held is shown", func() bool { return g.blocks("decode-0")[strandNames.String()] > 0 })
+				if n := f.count("decode"); n != 0 {
+					t.Errorf("decode was told %d times; want never", n)
+				}
+				return
+			}
+			s.noHeld(t)
+			eventually(t, "it is counted", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
+			if g.r.Stats().Stranded != 0 || f.count("decode") != 1 {
+				t.Errorf("%d stranded, decode told %d times; want 0 and 1", g.r.Stats().Stranded, f.count("decode"))
+			}
+		})
+	}
+}
+
+// TestFault58PullLeavesInPrefill has the client go while prefill works alone: what it then holds for nobody is given back
+// by a message, without decode.
+func TestFault58PullLeavesInPrefill(t *testing.T) {
+	s, g, f := reclaiming(t, ConnectorPull, nil)
+	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}}})
+	prefills, decodes := s.c.count("", "prefill"), s.c.count("", "decode")
+	leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > prefills })
+	if sum := g.last(1); sum.Outcome != ClientLeft {
+		t.Errorf("summary %+v", sum)
+	}
+	s.noHeld(t)
+	eventually(t, "it is counted", func() bool { return g.freed("not_taken", "notify_prefill") == 1 })
+	if f.count("prefill") != 1 || s.c.count("", "decode") != decodes {
+		t.Errorf("prefill told %d times, decode asked %d times; want 1 and 0", f.count("prefill"), s.c.count("", "decode")-decodes)
+	}
+}
+
+// TestFault55StockLeaseEnds has decode fail on what prefill has held: the next attempt prefills again, under new ids, and
+// nobody is told anything as long as decode may be reading.
+func TestFault55StockLeaseEnds(t *testing.T) {
+	s, g, f := reclaiming(t, ConnectorPull, nil)
+	s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}})
+	before := s.c.count("", "prefill")
+	r := g.post(pathCompletions, plainBody)
+	if got, _ := text(t, r); r.Status != 200 || got != wholeText {
+		t.Errorf("status %d, %q", r.Status, got)
+	}
+	if n := s.c.count("", "prefill") - before; n != 2 {
+		t.Errorf("%d prefill legs; want 2", n)
+	}
+	eventually(t, "what stays held is shown", func() bool { return g.blocks("prefill-0")[strandReading.String()] > 0 })
+	if f.count("prefill") != 0 {
+		t.Error("prefill was told while decode may have been reading")
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if len(s.c.twice) > 0 {
+		t.Errorf("used twice: %v", s.c.twice)
+	}
+}
+
+// TestFault57StockNeverWritten has prefill answer and write nothing while it lives: the request is served by another attempt, decode
+// is never told, and prefill is asked again under the same id. As nobody can tell whether that has freed decode's blocks, they
+// are counted. A prefill engine that would have two requests of one name is not asked again.
+func TestFault57StockNeverWritten(t *testing.T) {
+	for _, row := range []struct {
+		name         string
+		plain, agent bool
+		asked        int // prefill, under the id of the decode leg that was lost
+	}{
+		{"57 random names", false, true, 2},
+		{"57 random names, no agent", false, false, 2},
+		{"57 plain names", true, true, 1},
+		{"57 plain names, no agent", true, false, 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
+				c.Timeouts.Transfer = 300 * time.Millisecond
+				c.Timeouts.Ending = 4 * time.Second
+			})
+			s.p[0].mu.Lock()
+			s.p[0].plain = row.plain
+			s.p[0].mu.Unlock()
+			before := s.c.count("", "")
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}})
+			r := g.post(pathCompletions, streamBody)
+			if got, whole := text(t, r); r.Status != 200 || got != wholeText || !whole {
+				t.Errorf("status %d, %q", r.Status, got)
+			}
+			eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[strandMay.String()] > 0 })
+			g.settled()
+			lost, asked := "", 0
+			for _, q := range s.c.all()[before:] {
+				if q.Fault == doNeverKV {
+					lost = q.ID
+				}
+				if q.Leg == "prefill" && q.ID == lost {
+					asked++
+				}
+			}
+			if n := f.count("decode"); n != 0 || asked != row.asked {
+				t.Errorf("decode was told %d times while prefill lives, prefill was asked %d times; want 0 and %d", n, asked, row.asked)
+			}
+			if _, d := s.c.held(); !row.plain && d != 0 {
+				t.Errorf("decode holds %d", d)
+			}
+			if n := g.blocks("prefill-0")[strandMay.String()]; row.agent != (n == 0) {
+				t.Errorf("%d blocks may be held by prefill", n)
+			}
+		})
+	}
+}
+
+// TestFault54StockDecodeFails has decode fail by itself behind prefill's answer: what prefill may hold is given back, or counted.
+func TestFault54StockDecodeFails(t *testing.T) {
+	for _, agent := range []bool{true, false} {
+		t.Run(map[bool]string{true: "54 agent", false: "54 no agent"}[agent], func(t *testing.T) {
+			s, g, f := reclaimingWith(t, ConnectorPush, agent, nil)
+			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doErrorLate, N: 200}}})
+			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+				t.Errorf("status %d: %s", r.Status, r.Body)
+			}
+			if agent {
+				s.noHeld(t)
+				if f.count("prefill") != 1 {
+					t.Errorf("prefill was told %d times", f.count("prefill"))
+				}
+				return
+			}
+			eventually(t, "what may stay held is counted", func() bool { return g.blocks("prefill-0")[strandMay.String()] > 0 })
+			if n := g.r.Stats().Stranded; n != 1 {
+				t.Errorf("counted %d times; want 1", n)
+			}
+		})
+	}
+}
+
+// TestFault12StockLegsAreSentOnce has an engine close the kept connection that a leg comes on: the leg is not sent a second time under
+// its id, as the first may have been begun; another attempt serves.
+func TestFault12StockLegsAreSentOnce(t *testing.T) {
+	for _, leg := range []string{"prefill", "decode"} {
+		for _, connector := range []string{ConnectorPush, ConnectorPull} {
+			t.Run("12 "+leg+" "+connector, func(t *testing.T) {
+				s, g, _ := reclaiming(t, connector, nil)
+				s.setFaults(map[string][]fault{leg + "-0": {{Leg: leg, Nth: 1, Do: doReset}}})
+				before := s.c.count("", "")
+				if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+				if sum := g.last(1); sum.Attempts != 2 {
+					t.Errorf("%d attempts; want 2", sum.Attempts)
+				}
+				lost := ""
+				for _, q := range s.c.all()[before:] {
+					switch {
+					case q.Leg == leg && lost == "":
+						lost = q.ID
+					case q.Leg == "decode" && leg == "decode" && q.ID == lost:
+						t.Error("decode was asked twice under one id")
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestFault56StockToldOnce: what an ending has left behind is given back by one message, whatever else ends beside it.
+func TestFault56StockToldOnce(t *testing.T) {
+	s, g, f := reclaiming(t, ConnectorPull, nil)
+	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 100}}})
+	for range 4 {
+		n := s.c.count("", "prefill")
+		leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > n })
+	}
+	g.last(4)
+	s.noHeld(t)
+	g.settled()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for message, n := range f.told {
+		if n != 1 {
+			t.Errorf("%s: %d times", message, n)
+		}
+	}
+	if len(f.told) != 4 {
+		t.Errorf("told %v; want 4 messages", f.told)
+	}
+}

@@ -1,0 +1,109 @@
+package router
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestRefusals has engines refuse a request in words that tell of the hand-off: its members are cut out at any depth, and where
+// names of it are left the words are the router's own.
+func TestRefusals(t *testing.T) {
+	for _, row := range []struct{ name, says, want string }{
+		{"plain", `{"error":{"message":"no","code":400}}`, `{"error":{"message":"no","code":400}}`},
+		{"echo", `{"error":{"message":"no","input":{"model":"tiny","kv_transfer_params":{"remote_host":"10.1.2.3"}}}}`, `{"error":{"message":"no","input":{"model":"tiny"}}}`},
+		{"echo, escaped", `{"detail":[{"input":{"kv_transfer\u005fparams":{"remote_host":"10.1.2.3"}}}]}`, `{"detail":[{"input":{}}]}`},
+		{"no JSON", `bad kv_transfer_params: 10.1.2.3`, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			e := newFakeAny(t, jsonAnswer(400, row.says))
+			g := start(t, anyFleet(e), Parts{})
+			for _, path := range []string{pathChat, "/tokenize"} {
+				r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
+				if r.Status != 400 || strings.Contains(r.Body, "10.1.2.3") || row.want != "" && r.Body != row.want {
+					t.Errorf("%s: status %d: %s", path, r.Status, r.Body)
+				}
+				if row.want == "" && (r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") != whyDecodeRejected.String()) {
+					t.Errorf("%s: header %v", path, r.Header)
+				}
+			}
+		})
+	}
+}
+
+// TestRefusalNames looks for each of the names by which engines meet.
+func TestRefusalNames(t *testing.T) {
+	h := &handoff{transfer: "0123456789abcdef0123456789abcdef", coord: &coordinates{EngineID: "7d6c-engine", Host: "10.1.2.3", Port: 5600}, prefillTicket: []byte("ticket-1")}
+	other := &handoff{transfer: "fedcba9876543210fedcba9876543210", meeting: meeting{host: "10.1.2.4", port: 8998, room: 1234567890123}}
+	pulled := &handoff{transfer: "fedcba9876543210fedcba9876543210",
+		kv: []byte(`{"do_remote_prefill":true,"remote_engine_id":"9a9a-engine","remote_host":"10.1.2.5","remote_port":5700,"remote_block_ids":[[1]],"remote_request_id":"r"}`)}
+	for _, row := range []struct {
+		h    *handoff
+		says string
+		ok   bool
+	}{
+		{h, `{"error":{"message":"transfer 0123456789abcdef0123456789abcdef"}}`, false},
+		{h, `{"error":{"message":"of 7d6c-engine"}}`, false},
+		{h, `{"error":{"message":"tcp://10.1.2.3:5600"}}`, false},
+		{h, `{"error":{"message":"ticket-1"}}`, false},
+		{h, `{"error":{"message":"max_tokens is too large: 5600"}}`, true},
+		{other, `{"message":"room 1234567890123"}`, false},
+		{other, `{"message":"10.1.2.4:8998"}`, false},
+		{other, `{"message":"tcp://10.1.2.3:5600"}`, true},
+		{pulled, `{"message":"9a9a-engine"}`, false},
+		{pulled, `{"message":"10.1.2.5:5700"}`, false},
+		{&handoff{}, `{"message":"any"}`, true},
+	} {
+		if out, ok := row.h.withoutMeeting([]byte(row.says)); ok != row.ok || ok && string(out) != row.says {
+			t.Errorf("%s: %v %s", row.says, ok, out)
+		}
+	}
+}
+
+// TestPassedDisguise has an engine answer JSON that it calls something else: the hand-off is cut out of it all the same, and
+// what only looks like JSON is left as it is.
+func TestPassedDisguise(t *testing.T) {
+	for says, want := range map[string]string{
+		`{"a":1,"kv_transfer_params":{"remote_host":"10.1.2.3"}}`:        `{"a":1}`,
+		` [{"k\u0076_transfer\u005fparams":{"remote_host":"10.1.2.3"}}]`: ` [{}]`,
+		`{kv_transfer_params`:              `{kv_transfer_params`,
+		`[kv_transfer_params] 00:01 hello`: `[kv_transfer_params] 00:01 hello`,
+	} {
+		for _, ctype := range []string{"text/plain", "application/problem+json", "APPLICATION/JSON; charset=utf-8"} {
+			if ctype[0] == 'A' && says == want {
+				continue
+			}
+			t.Run(says+" of "+ctype, func(t *testing.T) {
+				e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+					w.Header().Set("Content-Type", ctype)
+					_, _ = io.WriteString(w, says)
+				})
+				g := start(t, anyFleet(e), Parts{})
+				if r := g.post("/tokenize", `{"model":"tiny","prompt":"a"}`); r.Status != 200 || r.Body != want {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+			})
+		}
+	}
+}
+
+// TestNamesTransfer finds the members' names however JSON writes them.
+func TestNamesTransfer(t *testing.T) {
+	for in, want := range map[string]bool{
+		`{"kv_transfer_params":1}`: true, `{"kv\u005Ftransfer_params":1}`: true, `{"ec_\u0074ransfer_param\u0073":1}`: true,
+		`{"a":"\u00e9\u0007\u007a"}`: false, `{"a":"\u00`: false, `\u005`: false, ``: false, `{"a":"_transfer\u0020params"}`: false,
+	} {
+		if got := namesTransfer([]byte(in)); got != want {
+			t.Errorf("%s: %v", in, got)
+		}
+	}
+	out, ok := stripEvent(nil, []byte("data: {\"a\":\"\\u00e9\",\"kv\\u005ftransfer_params\":{}}\n\n"))
+	if want := "data: {\"a\":\"\\u00e9\"}\n\n"; !ok || string(out) != want {
+		t.Errorf("%v %q", ok, out)
+	}
+	two := []byte("data: {\"a\":\ndata: \"\\u00e9\"}\n\n")
+	if out, ok := stripEvent(nil, two); !ok || string(out) != string(two) {
+		t.Errorf("%v %q", ok, out)
+	}
+}

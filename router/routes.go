@@ -1,0 +1,126 @@
+package router
+
+import (
+	"net/http"
+	"strings"
+)
+
+// The paths of the route table. Engines are asked on the table's path, never on the client's bytes.
+const (
+	pathChat        = "/v1/chat/completions"
+	pathCompletions = "/v1/completions"
+	pathResponses   = "/v1/responses"
+	pathMessages    = "/v1/messages"
+	pathGenerate    = "/inference/v1/generate"
+	pathBatch       = "/v1/chat/completions/batch"
+	pathModels      = "/v1/models"
+	pathRealtime    = "/v1/realtime"
+)
+
+// route is one entry of the route table.
+type route struct {
+	path, method string
+	behind       string // what follows the name in a path, where there is one between path and it
+	does         doing
+	shape        shape // of the body, where there is one that is JSON
+}
+
+// String is the route as metrics and the log name it.
+func (rt *route) String() string {
+	if rt.does == askStored {
+		return rt.path + "{id}" + rt.behind
+	}
+	return rt.path
+}
+
+// doing is what is done with the requests of a route.
+type doing uint8
+
+const (
+	generate    doing = iota // served by a prefill and a decode engine, or by one
+	pass                     // served by one engine, whatever its answer is; the body is JSON
+	passForm                 // the same, and the body is a form
+	askStored                // served by the engine that holds the response of that id; there is no body
+	listModels               // answered here
+	oneModel                 // the same
+	unsupported              // known, and refused with 501
+)
+
+// reads reports whether the requests of a route have a body.
+func (d doing) reads() bool { return d == generate || d == pass || d == passForm }
+
+// routes is every route without a name in its path: exact bytes, nothing is normalised.
+var routes = func() map[string]*route {
+	all := map[string]*route{
+		pathCompletions: {path: pathCompletions, method: http.MethodPost, does: generate, shape: shapeCompletions},
+		pathChat:        {path: pathChat, method: http.MethodPost, does: generate, shape: shapeChat},
+		pathResponses:   {path: pathResponses, method: http.MethodPost, does: generate, shape: shapeResponses},
+		pathMessages:    {path: pathMessages, method: http.MethodPost, does: generate, shape: shapeMessages},
+		pathGenerate:    {path: pathGenerate, method: http.MethodPost, does: generate, shape: shapeGenerate},
+		pathModels:      {path: pathModels, method: http.MethodGet, does: listModels},
+		pathRealtime:    {path: pathRealtime, does: unsupported},
+	}
+	for _, path := range []string{
+		"/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank",
+		"/tokenize", "/detokenize", "/v1/messages/count_tokens", pathBatch,
+		"/v1/chat/completions/render", "/v1/completions/render", "/v1/messages/render", "/v1/responses/render",
+		"/v1/chat/completions/derender", "/v1/completions/derender", "/v1/messages/derender", "/v1/responses/derender",
+	} {
+		all[path] = &route{path: path, method: http.MethodPost, does: pass, shape: shapePass}
+	}
+	all[pathBatch].shape = shapeBatch
+	for _, path := range []string{"/v1/audio/transcriptions", "/v1/audio/translations"} {
+		all[path] = &route{path: path, method: http.MethodPost, does: passForm}
+	}
+	return all
+}()
+
+// named are the routes with a name in their path, between the path that they have in the table and what follows it.
+var named = [...]struct {
+	*route
+	isName func(string) bool
+}{
+	{&route{path: pathResponses + "/", behind: "/cancel", method: http.MethodPost, does: askStored}, isResponseID},
+	{&route{path: pathResponses + "/", method: http.MethodGet, does: askStored}, isResponseID},
+	{&route{path: pathModels + "/", method: http.MethodGet, does: oneModel}, func(s string) bool { return s != "" }},
+}
+
+// findRoute finds a request in the route table by its path and method; name is what stands in its path. With an error it
+// returns the route that is there, if any.
+func findRoute(path, method string) (rt *route, name string, e *httpError) {
+	rt = routes[path]
+	for i := range named {
+		if rt != nil {
+			break
+		}
+		n := &named[i]
+		rest, under := strings.CutPrefix(path, n.path)
+		rest, whole := strings.CutSuffix(rest, n.behind)
+		if under && whole && n.isName(rest) {
+			rt, name = n.route, rest
+		}
+	}
+	switch {
+	case rt == nil:
+		return nil, "", errNoRoute()
+	case rt.does == unsupported:
+		return rt, "", errUnsupported("The realtime route")
+	case method != rt.method:
+		return rt, "", errMethod()
+	}
+	return rt, name, nil
+}
+
+// isResponseID reports whether s may be the id of a stored response, so that it can stand in a path.
+func isResponseID(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isAlphanumeric(c) && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}
+
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}

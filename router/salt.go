@@ -1,0 +1,66 @@
+package router
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"os"
+)
+
+// sealer makes the cache_salt that engines get of a tenant's name and the client's own salt. Without its key nobody can
+// name another tenant's, and so tell by the time of an answer what others have asked.
+type sealer struct{ key []byte }
+
+// minSealKey is the least length of a key, in bytes.
+const minSealKey = 32
+
+// newSealer reads the key from the file, or draws one if there is none named; it goes on with the one that old has drawn.
+func newSealer(cfg Config, old *sealer) (*sealer, error) {
+	switch {
+	case !cfg.IsolatePrefixCache:
+		return nil, nil
+	case cfg.PrefixCacheSecretFile != "":
+		key, err := os.ReadFile(cfg.PrefixCacheSecretFile)
+		if err != nil {
+			return nil, fmt.Errorf("prefix_cache_secret_file: %w", err)
+		}
+		if key = bytes.TrimSpace(key); len(key) < minSealKey {
+			return nil, fmt.Errorf("prefix_cache_secret_file %s has %d bytes; want %d or more", cfg.PrefixCacheSecretFile, len(key), minSealKey)
+		}
+		return &sealer{key: key}, nil
+	case old != nil:
+		return old, nil
+	}
+	key := make([]byte, minSealKey)
+	_, _ = rand.Read(key) // it never fails
+	return &sealer{key: key}, nil
+}
+
+// String hides the key.
+func (s *sealer) String() string { return "(secret)" }
+
+// seal returns the salt as JSON. salt is the client's own as it was written; nil or null is none.
+func (s *sealer) seal(tenant string, salt []byte) string {
+	m := hmac.New(sha256.New, s.key)
+	b := []byte("pdrouter salt v1\x00")
+	b = append(binary.AppendUvarint(b, uint64(len(tenant))), tenant...)
+	if len(salt) > 1 && salt[0] == '"' {
+		b = append(b, 1)
+		b = unescape(b, salt[1:len(salt)-1])
+	}
+	m.Write(b)
+	sum := m.Sum(nil)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum) + `"`
+}
+
+// cacheSalt is the cache's salt as both legs carry it, JSON.
+func (b *body) cacheSalt() []byte {
+	if b.sealed != "" {
+		return []byte(b.sealed)
+	}
+	return b.salt
+}

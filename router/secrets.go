@@ -1,0 +1,37 @@
+package router
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// secrets are what stands in the files with the engines' credentials, by the files' names. Those that a configuration had
+// are not read again where only engines come and go: a file that is gone by then, or half written, is none of their business.
+type secrets struct {
+	known map[string]string // that need not be read
+	used  map[string]string
+}
+
+// of returns what stands in the file, without the white space around it.
+func (s *secrets) of(file string) (string, error) {
+	text, ok := s.used[file]
+	if !ok {
+		text, ok = s.known[file]
+	}
+	if !ok {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return "", fmt.Errorf("key_file: %w", err)
+		}
+		text = strings.TrimSpace(string(b))
+	}
+	if s.used == nil {
+		s.used = make(map[string]string)
+	}
+	s.used[file] = text
+	return text, nil
+}
+
+// String hides them.
+func (s *secrets) String() string { return "(secrets)" }

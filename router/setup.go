@@ -1,0 +1,104 @@
+package router
+
+import (
+	"fmt"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// setup is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
+// another, and a request that is under way goes on by the one it was admitted with.
+type setup struct {
+	cfg    Config
+	parts  Parts
+	fleet  *fleet
+	limits bodyLimits
+	sealer *sealer // nil: bodies keep their own cache_salt
+}
+
+// newSetup validates and completes the configuration. Engines, pairs and models that old has too are carried over with
+// all that is known of them. old may be nil. Unless anew is set, files with credentials that old has read are not read again.
+func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("router: config: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	if parts.Planner == nil {
+		parts.Planner = policies.Default()
+	}
+	var was *fleet
+	var known map[string]string
+	var sealedBy *sealer
+	if old != nil {
+		was, sealedBy = old.fleet, old.sealer
+		if !anew {
+			known = was.secrets.used
+		}
+	}
+	f, err := newFleet(cfg, was, known)
+	if err != nil {
+		return nil, err
+	}
+	seal := sealedBy
+	if anew || old == nil || old.cfg.IsolatePrefixCache != cfg.IsolatePrefixCache || old.cfg.PrefixCacheSecretFile != cfg.PrefixCacheSecretFile {
+		if seal, err = newSealer(cfg, sealedBy); err != nil {
+			return nil, fmt.Errorf("router: config: %w", err)
+		}
+	}
+	f.bound(cfg)
+	return &setup{
+		cfg: cfg, parts: parts, fleet: f, sealer: seal,
+		limits: bodyLimits{
+			N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
+			Strict: cfg.Strict, Media: cfg.Media.rules(),
+		},
+	}, nil
+}
+
+// now returns what the router works by. Whoever asks twice may get two different answers.
+func (r *Router) now() *setup { return r.current.Load() }
+
+// Apply has the router work by another configuration, and by these parts in place of those before, from the next request on.
+// Requests under way are not touched: they end with the engines they have, also with ones that are not of the configuration
+// any more. If it returns an error nothing has changed.
+//
+// An engine whose entry is the same as before is the same engine, with its connections, its health and its pairs; any other
+// of that name is a new one. Files with credentials are read only if none of that name was in use before: Apply is for engines
+// that come and go, Reload for a configuration that was read again. Limits.Recent, Limits.Handshakes,
+// Limits.HandshakesPerEngine and Timeouts.Probe of handshakes stay those that New was given, and Parts.Log as well.
+func (r *Router) Apply(cfg Config, parts Parts) error { return r.apply(cfg, parts, false) }
+
+// Reload is Apply, and reads every file with credentials again. An engine whose credential is another is a new one.
+func (r *Router) Reload(cfg Config, parts Parts) error { return r.apply(cfg, parts, true) }
+
+func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
+	r.applying.Lock()
+	defer r.applying.Unlock()
+	old := r.now()
+	s, err := newSetup(cfg, parts, old, anew)
+	if err != nil {
+		return err
+	}
+	for _, e := range s.fleet.engines {
+		e.bound(s.cfg)
+		if drains := s.fleet.drains[e.name]; e.draining.Swap(drains) && !drains {
+			e.vitals.begin(time.Now())
+		}
+	}
+	r.current.Store(s)
+	for _, e := range old.fleet.engines {
+		if s.fleet.engine(e.name) != e {
+			r.pairs.Forget(e.name)
+			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
+		}
+	}
+	for _, told := range []chan struct{}{r.applied, r.reedge} {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	}
+	r.rewarm()
+	return nil
+}

@@ -1,0 +1,158 @@
+package router
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestApplyCarriesOver: engines and pairs that stay are the same ones, with all that is known of them; one whose entry has
+// changed is another, and is made known to its peers anew. What is left behind is checked when the gateway stops.
+func TestApplyCarriesOver(t *testing.T) {
+	s := newPool(t, ConnectorPush, 1, 2, nil)
+	s.cfg.Timeouts.Health = 20 * time.Millisecond
+	g := start(t, s.cfg, Parts{})
+	apply := func(change func(*Model)) {
+		t.Helper()
+		cfg := s.cfg
+		m := cfg.Models[0]
+		m.Decode = append([]Engine(nil), m.Decode...)
+		change(&m)
+		cfg.Models = []Model{m}
+		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	served := func() {
+		t.Helper()
+		if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+			t.Fatalf("status %d: %s", r.Status, r.Body)
+		}
+	}
+	warm := func(n int) {
+		t.Helper()
+		eventually(t, "pairs are warm", func() bool { return g.r.Stats().PairsWarm == n })
+	}
+	warm(2)
+	served()
+	was, done := g.r.now().fleet, g.r.Stats().Handshakes.Done
+	was.engine("decode-0").inFlight.Add(1) // something that is known of it
+	apply(func(m *Model) { m.Decode = m.Decode[:1] })
+	now := g.r.now().fleet
+	if now.engine("decode-0") != was.engine("decode-0") || now.engine("prefill-0") != was.engine("prefill-0") || now.engine("decode-1") != nil {
+		t.Error("engines that stay are others, or one that goes has stayed")
+	}
+	if now.couples[0] != was.couples[0] || len(now.couples) != 1 {
+		t.Error("the pair that stays is another")
+	}
+	now.engine("decode-0").inFlight.Add(-1)
+	served()
+	if n := g.r.Stats().Handshakes.Done; n != done {
+		t.Errorf("%d handshakes of pairs that knew each other", n-done)
+	}
+	apply(func(m *Model) { m.Decode[1].Drain = true })
+	if e := g.r.now().fleet.engine("decode-1"); e == was.engine("decode-1") || e.usable() {
+		t.Error("an engine that came back to be drained is the old one, or is used")
+	}
+	apply(func(m *Model) { m.Decode[0].URL += "/" }) // another entry
+	e := g.r.now().fleet.engine("decode-0")
+	if e == was.engine("decode-0") || e.generation.Load() <= was.engine("decode-0").generation.Load() {
+		t.Error("an engine with another entry is the same, or the same run")
+	}
+	warm(2)
+	served()
+	if n := g.r.Stats().Handshakes.Done; n <= done {
+		t.Error("no handshake of an engine that is another")
+	}
+	if err := g.r.Apply(Config{}, Parts{}); err == nil || g.r.now().fleet.engine("decode-0") != e {
+		t.Errorf("a configuration with mistakes: %v", err)
+	}
+}
+
+// TestApplyLetsLegsFinish: a stream from an engine that is of the configuration no more comes to its end, and the engine's
+// connections are closed then.
+func TestApplyLetsLegsFinish(t *testing.T) {
+	more, open := make(chan struct{}), new(atomic.Int32)
+	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, `data: {"id":"x","choices":[{"index":0,"text":"a","finish_reason":null}]}`+"\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-more
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	}))
+	engine.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed:
+			open.Add(-1)
+		}
+	}
+	engine.Start()
+	defer engine.Close()
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	next := s.cfg
+	s.cfg = Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "old", URL: engine.URL}}}}}
+	g := start(t, s.cfg, Parts{})
+	resp, err := http.Post(g.url+pathCompletions, "application/json", strings.NewReader(`{"model":"tiny","prompt":"a","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := g.r.Apply(next, Parts{}); err != nil {
+		t.Fatal(err)
+	}
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		t.Errorf("the engine that has come: %d %s", r.Status, r.Body)
+	}
+	close(more)
+	if b, err := io.ReadAll(resp.Body); err != nil || !strings.HasSuffix(string(b), "data: [DONE]\n\n") {
+		t.Errorf("the stream ended with %v: %q", err, b)
+	}
+	eventually(t, "no connection to the engine that has gone", func() bool { return open.Load() == 0 })
+}
+
+// TestApplyAnotherEdge: what the HTTP server goes by holds for new connections, and old ones are closed with an answer, never
+// without.
+func TestApplyAnotherEdge(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	ask := func() *http.Response {
+		t.Helper()
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", pathCompletions, len(plainBody), plainBody)
+		resp, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp
+	}
+	if resp := ask(); resp.StatusCode != 200 || resp.Close {
+		t.Fatalf("status %d, close %v", resp.StatusCode, resp.Close)
+	}
+	cfg := s.cfg
+	cfg.Limits.Body = len(plainBody) - 1
+	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another edge refuses a larger body", func() bool { return g.post(pathCompletions, plainBody).Status == http.StatusRequestEntityTooLarge })
+	if resp := ask(); resp.StatusCode != 200 || !resp.Close {
+		t.Errorf("the old connection: status %d, close %v; want 200 and a close", resp.StatusCode, resp.Close)
+	}
+}

@@ -1,0 +1,143 @@
+package router
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"pdrouter/policies"
+)
+
+// sglang is stock SGLang's disaggregation: both legs get the same body, with the address of the prefill engine's bootstrap
+// server and the number of the room in which the two meet. Prefill answers when its blocks are with decode, and ends itself
+// behind one token. Either engine gives up what it has for a request whose connection closes, so whatever the end, both legs
+// are closed. Neither serves a request alone: without a room it refuses.
+type sglang struct{}
+
+func (sglang) name() string  { return ConnectorSGLang }
+func (sglang) mode() mode    { return together }
+func (sglang) lingers() bool { return false }
+
+func (sglang) end(e ending, out []action) []action {
+	if e.decode == legWhole {
+		if e.prefill == legAsked { // decode has all blocks: its answer is on its way
+			out = append(out, action{do: doFinishPrefill})
+		}
+		return out
+	}
+	if e.prefill == legAsked {
+		out = append(out, action{do: doClosePrefill})
+	}
+	if e.decode.open() {
+		out = append(out, action{do: doCloseDecode})
+	}
+	return out
+}
+
+func (sglang) prefillParams(dst []byte, h *handoff) []byte { return h.meeting.appendTo(dst) }
+func (sglang) decodeParams(dst []byte, h *handoff) []byte  { return h.meeting.appendTo(dst) }
+
+// accept takes any answer: prefill has none before its blocks are with decode.
+func (sglang) accept(*handoff, []byte) kind { return evPrefillUsable }
+
+// meeting is where the legs of one dispatch meet (connector sglang).
+type meeting struct {
+	host string // of the prefill engine's bootstrap server
+	port int
+	room uint64 // new at every dispatch
+}
+
+// defaultBootstrapPort is SGLang's own.
+const defaultBootstrapPort = 8998
+
+// bootstrapOf returns the prefill engine's bootstrap server: the host of its URL, and the port of its own.
+func bootstrapOf(ec Engine) meeting {
+	m := meeting{port: ec.BootstrapPort}
+	if m.port == 0 {
+		m.port = defaultBootstrapPort
+	}
+	if u, err := url.Parse(ec.URL); err == nil {
+		if m.host = u.Hostname(); strings.Contains(m.host, ":") {
+			m.host = "[" + m.host + "]"
+		}
+	}
+	return m
+}
+
+// draw returns the meeting with a room of 63 bits that nobody else has.
+func (m meeting) draw() meeting {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	m.room = binary.BigEndian.Uint64(b[:]) >> 1
+	return m
+}
+
+// appendTo appends the members that go into either body.
+func (m meeting) appendTo(dst []byte) []byte {
+	dst = append(dst, `"bootstrap_host":`...)
+	dst = appendString(dst, m.host)
+	dst = append(dst, `,"bootstrap_port":`...)
+	dst = strconv.AppendInt(dst, int64(m.port), 10)
+	dst = append(dst, `,"bootstrap_room":`...)
+	return strconv.AppendUint(dst, m.room, 10)
+}
+
+// onlySplits reports whether the model's decode engines serve no request alone.
+func (m *model) onlySplits() bool {
+	_, is := m.conn.(sglang)
+	return is
+}
+
+// insist makes a question to the planner one whose answer is two engines, whatever the request is.
+func (m *model) insist(q policies.Request) policies.Request {
+	if m.onlySplits() {
+		q.PromptTokens, q.Unsplittable = 1<<30, ""
+	}
+	return q
+}
+
+// insisted takes back a choice of decode alone where decode does not serve alone.
+func (m *model) insisted(c policies.Choice) policies.Choice {
+	if m.onlySplits() && !c.Split && c.Decode >= 0 {
+		m.decode[c.Decode].vitals.spare()
+		c.Decode, c.Reason = -1, policies.NoPrefill
+	}
+	return c
+}
+
+// shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
+func shapedBare(body []byte) []byte {
+	s := scanner{b: body, maxDepth: maxAnswerDepth}
+	bare := false
+	s.space()
+	m, ok := s.object(1)
+	for ok && s.member(&m) {
+		at, is := s.i, string(m.key) == "object"
+		if s.value(1) && is {
+			bare = string(body[at:s.i]) == `"error"`
+		}
+	}
+	if !s.end() || !bare {
+		return body
+	}
+	return append(append([]byte(`{"error":`), body...), '}')
+}
+
+// servable refuses bodies that neither two engines of the model can serve together nor one alone.
+func (q *admitted) servable() *httpError {
+	if !q.m.onlySplits() || q.route.does != generate {
+		return nil
+	}
+	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // its engines know no meeting there
+		return errBadRequest(reasonBadField, "model", "The model `%s` is not served on %s.", clip(q.b.model, 256), q.route.path)
+	}
+	switch why := q.b.unsplittable; {
+	case why == unsplitEcho, why == unsplitLogprobs, why == unsplitEmbedding, why == unsplitBestOf, why == unsplitBeam:
+		return errBadRequest(reasonBadField, "", "The model `%s` does not serve requests with %s.", clip(q.b.model, 256), why)
+	case q.b.choices() > 1 && (q.b.choices() > q.s.cfg.Limits.Fan || !q.b.fans(true)):
+		return errBadRequest(reasonOverCap, "n", "The model `%s` does not serve so many choices with these parameters.", clip(q.b.model, 256))
+	}
+	return nil
+}

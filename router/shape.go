@@ -1,0 +1,100 @@
+package router
+
+// shape is which of the body formats a route takes.
+type shape uint8
+
+const (
+	shapeCompletions shape = iota // POST /v1/completions
+	shapeChat                     // POST /v1/chat/completions
+	shapeResponses                // POST /v1/responses
+	shapeMessages                 // POST /v1/messages
+	shapeGenerate                 // POST /inference/v1/generate
+	shapePass                     // the routes whose requests are passed to one engine
+	shapeBatch                    // one of them: POST /v1/chat/completions/batch
+)
+
+func (s shape) String() string {
+	return [...]string{"completions", "chat", "responses", "messages", "generate", "pass", "batch"}[s]
+}
+
+// format is what the router knows of a shape.
+type format struct {
+	top      map[string]member    // members of the outermost object; others are not looked at
+	sampling map[string]member    // members of sampling_params, where the limits stand in it; else nil
+	limit    string               // the member that bounds the answer's tokens, as prefill's body gets it where it is absent
+	stores   bool                 // engines keep answers unless store is false
+	request  string               // how the body's own request_id begins; "" if the header names the request
+	inside   [2]string            // what stands before and behind the request's id in the name it has inside of stock vLLM
+	events   map[string]eventKind // of a stream whose events have types; nil if their data alone says what they are
+}
+
+// formats has the format of each shape. It is never changed.
+var formats = [...]format{
+	shapePass: {top: outermost(meanings{
+		"messages": meansContent, "input": meansContent, "inputs": meansContent, "system": meansContent,
+		"previous_input_messages": meansContent, "content_parts": meansContent,
+		"query": meansContent, "queries": meansContent, "documents": meansContent, "items": meansContent,
+		"data_1": meansContent, "data_2": meansContent, "text_1": meansContent, "text_2": meansContent,
+		"images": meansMedia, "data": meansMedia,
+	})},
+	shapeBatch: {top: outermost(completionsToo, meanings{
+		"messages": meansBatch, "max_completion_tokens": meansLimitOver, "prompt_logprobs": meansPromptLogprobs, "best_of": meansBestOf,
+	})},
+	shapeCompletions: {
+		top: outermost(completionsToo, meanings{
+			"prompt": meansPrompt, "echo": meansEcho, "best_of": meansBestOf,
+			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
+			"max_completion_tokens": meansLimitToo, "truncate_prompt_tokens": meansTruncate,
+		}),
+		limit: "max_tokens", inside: [2]string{"cmpl-", "-0"}, // its first prompt
+	},
+	shapeChat: {
+		top: outermost(completionsToo, meanings{
+			"messages": meansMessages, "max_completion_tokens": meansLimitOver,
+			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
+			"echo": meansEcho, "best_of": meansBestOf, "truncate_prompt_tokens": meansTruncate,
+		}),
+		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},
+	},
+	shapeResponses: {
+		top: outermost(meanings{
+			"input": meansInput, "instructions": meansText, "previous_input_messages": meansInput,
+			"max_output_tokens": meansLimit, "top_logprobs": meansLogprobs, "stop": meansStop, "stream_options": meansStreamDetail,
+			"store": meansStore, "background": meansBackground, "previous_response_id": meansPrevious,
+			"tools": meansTools, "truncation": meansTruncation,
+		}),
+		limit: "max_output_tokens", stores: true, request: "resp_", inside: [2]string{"resp_", "_0"}, // its first turn
+		events: map[string]eventKind{
+			"response.created": eventEarly, "response.queued": eventEarly, "response.in_progress": eventEarly,
+			"response.completed": eventDone, "response.incomplete": eventDone, "response.cancelled": eventDone,
+			"response.failed": eventError, "error": eventError,
+		},
+	},
+	shapeMessages: {
+		top: outermost(meanings{
+			"messages": meansMessages, "system": meansInput, "max_tokens": meansLimit, "stop_sequences": meansStop,
+		}),
+		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},
+		events: map[string]eventKind{"message_stop": eventDone, "error": eventError, "ping": eventComment},
+	},
+	shapeGenerate: {
+		top: outermost(meanings{
+			"token_ids": meansTokens, "content_parts": meansParts, "stream_options": meansStreamOptions, "sampling_params": meansLimits,
+		}),
+		sampling: within("sampling_params.", meanings{
+			"max_tokens": meansLimit, "min_tokens": meansMinTokens, "n": meansN, "stop": meansStop, "logprobs": meansLogprobs,
+			"prompt_logprobs": meansPromptLogprobs, "logprob_token_ids": meansLogprobIDs, "extra_args": meansExtraArgs,
+		}),
+		limit: "max_tokens", inside: [2]string{"generate-tokens-", ""},
+	},
+}
+
+// appendEngineRequest appends the name that stock vLLM gives a request inside when it is asked under id, without the random
+// suffix of newer versions.
+func (s shape) appendEngineRequest(dst []byte, id string) []byte {
+	names := &formats[s].inside
+	return append(append(append(dst, names[0]...), id...), names[1]...)
+}
+
+// endsWithAnswer reports whether the terminal event carries the answer, so that there may be a stream of it alone.
+func (s shape) endsWithAnswer() bool { return s == shapeResponses }

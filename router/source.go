@@ -1,0 +1,188 @@
+package router
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+// Source is where engines come from besides the lists: a DNS name or a file. The router only checks what stands here;
+// whoever owns it looks, and has Apply take what was found.
+type Source struct {
+	// DNS is the base URL of the engines with a name for a host, for example "http://prefill.svc:8000": every address of that
+	// name is an engine, called prefill-10-0-0-7-8000. A name that begins with _ is looked up as SRV, which tells the ports:
+	// "http://_openai._tcp.prefill.svc".
+	DNS string `yaml:"dns"`
+	// File is a file with engines: and a list of the same entries. It is read again when it changes, also by a link that is
+	// set anew. One that cannot be used changes nothing.
+	File string `yaml:"file"`
+	// Every is between two looks, give or take a tenth. Default 5s for a name, 1s for a file.
+	Every time.Duration `yaml:"every"`
+	// Names is what the names of the engines begin with; for dns. Default prefill, decode or engine.
+	Names string `yaml:"names"`
+	// Control is each engine's control, with {host} for its address, for example "http://{host}:9000"; for dns.
+	Control string `yaml:"control"`
+	// SideChannel is each engine's side_channel, with {host} for its address, for example "{host}:5600"; for dns.
+	SideChannel string `yaml:"side_channel"`
+	// DataParallel is each engine's data_parallel; for dns.
+	DataParallel int `yaml:"data_parallel"`
+	// BootstrapPort is each engine's bootstrap_port; for dns, in prefill_from of connector sglang.
+	BootstrapPort int `yaml:"bootstrap_port"`
+	// TensorParallel is each engine's tensor_parallel; for dns.
+	TensorParallel int `yaml:"tensor_parallel"`
+	// PlainRequestIDs is each engine's plain_request_ids; for dns.
+	PlainRequestIDs bool `yaml:"plain_request_ids"`
+	// KeyFile is each engine's key_file; for dns.
+	KeyFile string `yaml:"key_file"`
+	// Allow are the networks that an address must be of, for example "10.0.0.0/8"; others are left out, and counted. For dns.
+	// Default: any.
+	Allow []string `yaml:"allow"`
+	// Server is host:port of the DNS server that is asked. Default: those of the system.
+	Server string `yaml:"server"`
+	// GoneAfter is how long good answers must have lacked an address until its engine is drained; it is removed when its
+	// requests have ended. One that comes and goes often has to stay for longer and longer before it is used again. Default 15s.
+	GoneAfter time.Duration `yaml:"gone_after"`
+	// MaxStale is how long the last good answer holds while DNS fails or says that there is nothing; then its engines are
+	// drained. Default 1h.
+	MaxStale time.Duration `yaml:"max_stale"`
+}
+
+// On reports whether the source is configured.
+func (s Source) On() bool { return s.DNS != "" || s.File != "" }
+
+// isZero reports whether no key of the source is set.
+func (s Source) isZero() bool {
+	return !s.On() && s.Every == 0 && s.onlyDNS() == ""
+}
+
+// onlyDNS returns a key that is set and only of use beside dns.
+func (s Source) onlyDNS() string {
+	for _, f := range []struct {
+		key string
+		set bool
+	}{
+		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"key_file", s.KeyFile != ""},
+		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
+		{"tensor_parallel", s.TensorParallel != 0}, {"plain_request_ids", s.PlainRequestIDs},
+		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
+	} {
+		if f.set {
+			return f.key
+		}
+	}
+	return ""
+}
+
+// minEvery bounds how often a source is looked at.
+const minEvery = 100 * time.Millisecond
+
+// validate checks one source of a model with this connector.
+func (s Source) validate(key, connector string, v *faults) {
+	if s.isZero() {
+		return
+	}
+	switch {
+	case !s.On():
+		v.add(key+".dns", "is empty", "dns or file")
+		return
+	case s.DNS != "" && s.File != "":
+		v.add(key+".file", "is set beside dns", "one of them")
+	case s.File != "":
+		if other := s.onlyDNS(); other != "" {
+			v.add(key+"."+other, "is set beside file", "it in the entries of the file")
+		}
+	default:
+		s.validateDNS(key, connector, v)
+	}
+	if s.Every < 0 || s.Every > 0 && s.Every < minEvery {
+		v.add(key+".every", "is "+s.Every.String(), minEvery.String()+" or more")
+	}
+	for _, f := range []struct {
+		key string
+		d   time.Duration
+	}{{"gone_after", s.GoneAfter}, {"max_stale", s.MaxStale}} {
+		if f.d < 0 {
+			v.add(key+"."+f.key, "is "+f.d.String(), "more than 0")
+		}
+	}
+}
+
+func (s Source) validateDNS(key, connector string, v *faults) {
+	u, err := url.Parse(s.DNS)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+		v.add(key+".dns", fmt.Sprintf("is %q", s.DNS), "a base URL with a name, such as http://prefill.svc:8000")
+	case strings.HasPrefix(u.Hostname(), "_") && u.Port() != "":
+		v.add(key+".dns", fmt.Sprintf("is %q", s.DNS), "no port: SRV tells it")
+	default:
+		v.url(key+".dns", s.DNS, true)
+	}
+	if s.Names != "" && metadata.ValidName(s.Names) != nil {
+		v.add(key+".names", fmt.Sprintf("is %.140q", s.Names), "letters, digits, '.', '_' and '-'")
+	}
+	if s.Control != "" {
+		switch {
+		case connector != ConnectorKVPlane:
+			v.add(key+".control", "is set", "no control routes for connector "+connector)
+		case !strings.Contains(s.Control, hostMark):
+			v.add(key+".control", fmt.Sprintf("is %q", s.Control), "{host} in it, such as http://{host}:9000")
+		default:
+			v.url(key+".control", strings.ReplaceAll(s.Control, hostMark, "10.0.0.7"), false)
+		}
+	}
+	if s.SideChannel != "" {
+		if !strings.Contains(s.SideChannel, hostMark) {
+			v.add(key+".side_channel", fmt.Sprintf("is %q", s.SideChannel), "{host} in it, such as {host}:5600")
+		} else {
+			v.sideChannel(key+".side_channel", strings.ReplaceAll(s.SideChannel, hostMark, "10.0.0.7"), connector)
+		}
+	}
+	example := s.Engine("engine", netip.MustParseAddrPort("10.0.0.7:1"))
+	example.validateRanks(key, connector, map[string]string{}, v)
+	example.validateBootstrap(key, connector, strings.HasSuffix(key, "prefill_from"), v)
+	example.validateStock(key, connector, v)
+	if s.Allow != nil && len(s.Allow) == 0 {
+		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")
+	}
+	for i, cidr := range s.Allow {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			v.add(fmt.Sprintf("%s.allow[%d]", key, i), fmt.Sprintf("is %q", cidr), "a network such as 10.0.0.0/8")
+		}
+	}
+	if s.Server != "" {
+		at, err := netip.ParseAddrPort(s.Server)
+		if err != nil || at.Port() == 0 {
+			v.add(key+".server", fmt.Sprintf("is %q", s.Server), "address:port, such as 10.0.0.2:53")
+		}
+	}
+}
+
+// hostMark stands for an engine's address in the keys of a source.
+const hostMark = "{host}"
+
+// Engine returns the entry of the engine that DNS has at an address, for a role called prefill, decode or engine.
+func (s Source) Engine(role string, at netip.AddrPort) Engine {
+	addr := at.Addr().Unmap()
+	host := addr.String()
+	name := s.Names
+	if name == "" {
+		name = role
+	}
+	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), KeyFile: s.KeyFile,
+		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, PlainRequestIDs: s.PlainRequestIDs}
+	if addr.Is6() {
+		host = "[" + host + "]"
+	}
+	if u, err := url.Parse(s.DNS); err == nil { // it was validated
+		u.Host = host + ":" + strconv.Itoa(int(at.Port()))
+		e.URL = u.String()
+	}
+	e.Control = strings.ReplaceAll(s.Control, hostMark, host)
+	e.SideChannel = strings.ReplaceAll(s.SideChannel, hostMark, host)
+	return e
+}

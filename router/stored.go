@@ -1,0 +1,165 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Responses remembers which engine holds which stored response, for all gateways. Put must not wait; Await waits, for a
+// moment, until the other gateways can know what was put; Get may wait too; its error says that nobody could be asked. It
+// must be safe for concurrent use.
+type Responses interface {
+	Put(key string, value []byte, lease time.Duration)
+	Await(key string)
+	Get(ctx context.Context, key string) (value []byte, ok bool, err error)
+}
+
+// holder says who holds a response, and whose it is.
+type holder struct {
+	Engine string `json:"engine"`
+	Model  string `json:"model"`
+	Owner  string `json:"owner"`
+}
+
+// owner names whose responses are whose: the tenant, or who has no tenant.
+func owner(tenant, subject string) string {
+	if tenant != "" {
+		return "tenant " + tenant
+	}
+	return "subject " + subject
+}
+
+// remember notes which engine holds the response that is about to be sent, if it keeps it.
+func (x *exchange) remember(a *attempt) {
+	if x.b.shape != shapeResponses || x.b.pass != nil || x.b.unkept || x.s.parts.Responses == nil {
+		return
+	}
+	value, _ := json.Marshal(holder{Engine: a.decode.engine.name, Model: x.b.model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
+	x.kept = formats[shapeResponses].request + a.h.request
+	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
+}
+
+// settled holds back the end of an answer that an engine keeps, until whatever gateway the client asks next can know where.
+func (x *exchange) settled() {
+	if x.kept != "" {
+		x.s.parts.Responses.Await(x.kept)
+		x.kept = ""
+	}
+}
+
+// held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
+func (s *setup) held(ctx context.Context, id, param string, who principal) (e *engine, named string, bad *httpError) {
+	if s.parts.Responses == nil || !isResponseID(id) {
+		return nil, "", errNoResponse(reasonNoResponse, id, param)
+	}
+	value, ok, err := s.parts.Responses.Get(ctx, id)
+	if err != nil {
+		return nil, "", errResponsesUnknown(err)
+	}
+	var h holder
+	if !ok || json.Unmarshal(value, &h) != nil || h.Owner != owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
+		return nil, "", errNoResponse(reasonNoResponse, id, param)
+	}
+	if e = s.fleet.engine(h.Engine); e == nil {
+		return nil, "", errNoResponse(reasonResponseGone, id, param)
+	}
+	return e, h.Model, nil
+}
+
+// readStored makes the body of a request for a stored response, as far as that is known without asking others.
+func (q *admitted) readStored() {
+	q.b = &body{shape: shapeResponses, n: 1, maxTokens: -1, prompts: 1, limits: -1, unsplittable: unsplitStored, pass: &passage{method: q.route.method}}
+}
+
+// findStored finds the engine that holds the response that the request is for, or is the next of. Other gateways may be asked
+// for it, so the caller's limits come before.
+func (q *admitted) findStored(ctx context.Context) (e *httpError) {
+	if q.route.does != askStored {
+		if q.b.previous != "" {
+			return q.readPrevious(ctx)
+		}
+		return nil
+	}
+	if q.pin, q.b.model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
+		return e
+	}
+	if q.m = q.s.fleet.models[q.pin.model]; !slices.Contains(q.m.decode, q.pin) {
+		return errNoResponse(reasonResponseGone, q.name, "response_id") // it answers nobody any more
+	}
+	if e = q.permitted(); e != nil {
+		return e
+	}
+	q.target, e = q.route.target(q.name, q.query)
+	return e
+}
+
+// target is the path that an engine is asked on. Of the query, what engines know is written anew.
+func (rt *route) target(name, query string) (string, *httpError) {
+	target := rt.path + name + rt.behind
+	if rt.method != http.MethodGet || query == "" {
+		return target, nil
+	}
+	given, err := url.ParseQuery(query)
+	if err != nil {
+		return "", errBadRequest(reasonBadField, "", "The query cannot be read.")
+	}
+	sep := "?"
+	for _, key := range []string{"starting_after", "stream"} {
+		values := given[key]
+		if len(values) == 0 {
+			continue
+		}
+		if len(values) > 1 {
+			return "", errBadRequest(reasonBadField, key, "%s must be given once.", key)
+		}
+		value := ""
+		if key == "stream" {
+			var on bool
+			on, err = strconv.ParseBool(values[0])
+			value = strconv.FormatBool(on)
+		} else {
+			var n uint64
+			n, err = strconv.ParseUint(values[0], 10, 31)
+			value = strconv.FormatUint(n, 10)
+		}
+		if err != nil {
+			return "", errBadRequest(reasonBadField, key, "%s cannot be %.32q.", key, values[0])
+		}
+		target += sep + key + "=" + value
+		sep = "&"
+	}
+	return target, nil
+}
+
+// readPrevious finds the engine that holds the response that this one is the next of: only it can go on.
+func (q *admitted) readPrevious(ctx context.Context) (e *httpError) {
+	if q.pin, _, e = q.s.held(ctx, q.b.previous, "previous_response_id", q.who); e != nil {
+		return e
+	}
+	if !slices.Contains(q.m.decode, q.pin) {
+		return errBadRequest(reasonBadField, "previous_response_id", "The response is of another model.")
+	}
+	return nil
+}
+
+// The reasons of a response that cannot be had.
+const (
+	reasonNoResponse       = "unknown_response"
+	reasonResponseGone     = "response_engine_gone"
+	reasonResponsesUnknown = "responses_unknown"
+)
+
+func errNoResponse(reason, id, param string) *httpError {
+	return &httpError{Status: http.StatusNotFound, Type: typeNotFound, Reason: reason, Param: param,
+		Msg: "Response with id '" + clip(id, 128) + "' not found.", NoRetry: true}
+}
+
+func errResponsesUnknown(cause error) *httpError {
+	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonResponsesUnknown,
+		Msg: "Which engine holds the response is not known at present.", RetryAfter: time.Second, Err: cause}
+}

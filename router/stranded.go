@@ -1,0 +1,136 @@
+package router
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// left is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
+// concurrent use; the zero value is empty.
+type left struct {
+	mu     sync.Mutex
+	held   map[heldBy]int // blocks
+	freed  map[Reclaimed]uint64
+	fences map[*engine]*fence
+}
+
+// heldBy is whose blocks are held, why, and until when.
+type heldBy struct {
+	engine     *engine
+	generation uint64 // of that run: with the next one its blocks are free
+	why        stranded
+	until      int64 // Unix seconds at which the engine's own lease ends; 0: never
+}
+
+// prefillLease is how long stock prefill engines hold what nobody takes: their default.
+const prefillLease = 30 * time.Second
+
+// strand enters blocks that stay held. leased says that the engine gives them up by itself.
+func (l *left) strand(e *engine, why stranded, blocks int, leased bool, now time.Time) {
+	key := heldBy{engine: e, generation: e.generation.Load(), why: why}
+	if leased {
+		key.until = now.Add(prefillLease).Unix()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pruneLocked(now)
+	if l.held == nil {
+		l.held = make(map[heldBy]int)
+	}
+	l.held[key] += blocks
+}
+
+// pruneLocked drops what is over: leases that have ended, and runs.
+func (l *left) pruneLocked(now time.Time) {
+	for k := range l.held {
+		if k.until != 0 && k.until <= now.Unix() || k.generation != k.engine.generation.Load() {
+			delete(l.held, k)
+		}
+	}
+}
+
+// restarted notes that an engine may be another run now, which holds nothing.
+func (l *left) restarted(e *engine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k := range l.held {
+		if k.engine == e {
+			delete(l.held, k)
+		}
+	}
+}
+
+// reclaimed counts what came free.
+func (l *left) reclaimed(ending, by string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.freed == nil {
+		l.freed = make(map[Reclaimed]uint64)
+	}
+	l.freed[Reclaimed{Ending: ending, By: by}]++
+}
+
+// of returns how many blocks an engine holds for nobody, by why; nil if there are none.
+func (l *left) of(e *engine, now time.Time) map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pruneLocked(now)
+	var out map[string]int
+	for k, n := range l.held {
+		if k.engine == e {
+			if out == nil {
+				out = make(map[string]int)
+			}
+			out[k.why.String()] += n
+		}
+	}
+	return out
+}
+
+// Reclaimed counts KV that an ending had left behind and that came free: how it ended, and what freed it.
+type Reclaimed struct {
+	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken
+	By     string // asked_again, notify_prefill, notify_decode, decode_leg, restart
+	Count  uint64
+}
+
+// totals returns what came free by now, in order.
+func (l *left) totals() []Reclaimed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]Reclaimed, 0, len(l.freed))
+	for k, n := range l.freed {
+		k.Count = n
+		out = append(out, k)
+	}
+	slices.SortFunc(out, func(a, b Reclaimed) int {
+		return cmp.Or(strings.Compare(a.Ending, b.Ending), strings.Compare(a.By, b.By))
+	})
+	return out
+}
+
+// drop forgets an engine that is of no configuration any more.
+func (l *left) drop(e *engine) {
+	l.restarted(e)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.fences, e)
+}
+
+// fence returns the engine's fence.
+func (l *left) fence(e *engine) *fence {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fences == nil {
+		l.fences = make(map[*engine]*fence)
+	}
+	f := l.fences[e]
+	if f == nil {
+		f = new(fence)
+		l.fences[e] = f
+	}
+	return f
+}

@@ -1,0 +1,76 @@
+package router
+
+import "strings"
+
+// trace is a client's place in a distributed trace (W3C Trace Context), as engines are told it: the parent, and behind a line
+// feed the state, if there is any. "" is none.
+type trace string
+
+// fields appends the header fields that tell an engine.
+func (t trace) fields(dst []field) []field {
+	if t == "" {
+		return dst
+	}
+	parent, state, _ := strings.Cut(string(t), "\n")
+	dst = append(dst, field{"Traceparent", parent})
+	if state != "" {
+		dst = append(dst, field{"Tracestate", state})
+	}
+	return dst
+}
+
+// maxTraceState is how many bytes of a trace state are passed on, as whole as it came.
+const maxTraceState = 512
+
+// parseTrace reads the fields traceparent and tracestate as they came. Several states are one list. A parent that is not
+// well formed, or came twice, is none; a state is only there with a parent.
+func parseTrace(parents, states [][]byte) trace {
+	if len(parents) != 1 || !isTraceParent(parents[0]) {
+		return ""
+	}
+	var all strings.Builder
+	for _, s := range states {
+		if len(s) == 0 {
+			continue
+		}
+		if all.Len() > 0 {
+			all.WriteByte(',')
+		}
+		all.Write(s)
+	}
+	t := trace(parents[0])
+	if all.Len() > 0 && all.Len() <= maxTraceState && isFieldValue([]byte(all.String())) {
+		t += trace("\n" + all.String())
+	}
+	return t
+}
+
+// isTraceParent reports whether b is "00-<32 hex>-<16 hex>-<2 hex>" in lower case with ids that are not all zero, or one
+// of a later version, which may go on behind that.
+func isTraceParent(b []byte) bool {
+	const size = len("00-") + 32 + len("-") + 16 + len("-00")
+	if len(b) < size || len(b) > 256 || string(b[:2]) == "ff" || len(b) > size && (string(b[:2]) == "00" || b[size] != '-') {
+		return false
+	}
+	zero := [4]bool{true, true, true, true} // of each part
+	part := 0
+	for i, c := range b[:size] {
+		switch {
+		case i == 2 || i == 35 || i == 52:
+			if c != '-' {
+				return false
+			}
+			part++
+		case '0' <= c && c <= '9' || 'a' <= c && c <= 'f':
+			zero[part] = zero[part] && c == '0'
+		default:
+			return false
+		}
+	}
+	for _, c := range b[size:] {
+		if c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return !zero[1] && !zero[2]
+}
