@@ -68,6 +68,7 @@ func (l *loaded) checkFiles() error {
 		load func() error
 	}{
 		{"listen.agents_tls", l.loadCertificate},
+		{"listen.admin_tls", l.loadAdminCertificate},
 		{"auth.clients", func() error { _, err := l.Auth.clients(nil); return err }},
 		{"auth.agents", func() error { _, err := l.Auth.agents(nil); return err }},
 		{"auth.admins", func() error { _, err := l.Auth.admins(nil); return err }},
@@ -80,7 +81,7 @@ func (l *loaded) checkFiles() error {
 			f.Check("", fmt.Errorf("%s cannot be used: %w", part.key, err))
 		}
 	}
-	return f.Err()
+	return errors.Join(f.Err(), l.checkSources())
 }
 
 // section returns the first two parts of a dotted key.
@@ -123,6 +124,9 @@ func (l *loaded) summarize(out io.Writer, files bool) error {
 	fmt.Fprintf(w, "clients\t%s\t%s\n", l.Listen.Clients, l.whoClients())
 	fmt.Fprintf(w, "agents\t%s\n", l.whoAgents())
 	fmt.Fprintf(w, "operations\t%s\t%s\n", l.Listen.Operations, l.whoOperations())
+	if l.Listen.Admin != "" {
+		fmt.Fprintf(w, "admin\t%s\n", l.whoAdmins())
+	}
 	fmt.Fprintf(w, "\nmetadata\t%s\n\n", l.whereRecords())
 	fmt.Fprintf(w, "model\tconnector\trule\trole\tengine\turl\n")
 	for _, m := range l.Models {
@@ -134,9 +138,14 @@ func (l *loaded) summarize(out io.Writer, files bool) error {
 		for _, role := range []struct {
 			name    string
 			engines []router.Engine
-		}{{"prefill", m.Prefill}, {"decode", m.Decode}, {"both", m.Engines}} {
+			from    router.Source
+		}{{"prefill", m.Prefill, m.PrefillFrom}, {"decode", m.Decode, m.DecodeFrom}, {"both", m.Engines, m.EnginesFrom}} {
 			for _, e := range role.engines {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", first, role.name, e.Name, e.URL)
+				first = "\t\t"
+			}
+			if role.from.On() {
+				fmt.Fprintf(w, "%s\t%s\t–\t%s\n", first, role.name, describeSource(role.from))
 				first = "\t\t"
 			}
 		}
@@ -205,8 +214,12 @@ func (l *loaded) warnings(files bool) []string {
 	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))
 	}
+	all = append(all, l.replicaWarnings()...)
 	if l.Metadata.Store == "redis" && len(l.Auth.Records.Trusted) == 0 {
 		all = append(all, "whoever can write to Redis can tell engines where to send KV: auth.records has no trusted keys")
+	}
+	if l.Metadata.Store == "redis" && l.Listen.Admin != "" && l.Auth.Records.KeyFile == "" {
+		all = append(all, "whoever can write to Redis can drain and remove engines, and engines that administrators add are known to one gateway alone, until it ends: listen.admin and Redis are used, and auth.records has no key_file")
 	}
 	if l.Metadata.Store == "redis" && !l.Metadata.Redis.TLS && l.Metadata.Redis.PasswordFile == "" {
 		all = append(all, "Redis is used without a password and without TLS: metadata.redis has neither password_file nor tls")

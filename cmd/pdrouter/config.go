@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +26,12 @@ type config struct {
 	Auth          authConfig       `yaml:"auth"`
 	Tenants       tenantsConfig    `yaml:"tenants"`
 	Log           logConfig        `yaml:"log"`
+	// Reclaim says whether the gateway tells stock engines over NIXL what is not wanted any more: auto (default), if NIXL is
+	// found and a model's connector is vllm-nixl-push or vllm-nixl-pull, or off.
+	Reclaim string `yaml:"reclaim"`
+	// Replicas is how many gateways serve this configuration behind one address. It only says what they need of each other:
+	// check warns where they cannot have it. Default 1.
+	Replicas int `yaml:"replicas"`
 }
 
 // listenConfig says where the three listeners are, each as host:port.
@@ -33,6 +41,11 @@ type listenConfig struct {
 	Operations string `yaml:"operations"` // health, metrics, explain; default 127.0.0.1:9090
 	// AgentsTLS is required where Agents is not a loopback address: tokens and KV coordinates travel there.
 	AgentsTLS tlsConfig `yaml:"agents_tls"`
+	// Admin is where engines are added, drained and removed while the gateway runs; default "": none. It needs auth.admins:
+	// looking wants the scope read, the rest the scope engines.
+	Admin string `yaml:"admin"`
+	// AdminTLS is required where Admin is not a loopback address.
+	AdminTLS tlsConfig `yaml:"admin_tls"`
 }
 
 // tlsConfig names a server certificate, both as PEM files.
@@ -60,6 +73,8 @@ type logConfig struct {
 type loaded struct {
 	config
 	path   string
+	sum    [sha256.Size]byte // of the file
+	digest string            // the same, for people
 	policy *policies.Policy
 }
 
@@ -75,7 +90,8 @@ func loadConfig(path string) (*loaded, error) {
 	c = c.withDefaults()
 	f.Check("", c.Validate())
 	c.resolve(filepath.Dir(path))
-	l := &loaded{config: c, path: path}
+	l := &loaded{config: c, path: path, sum: sha256.Sum256(b)}
+	l.digest = hex.EncodeToString(l.sum[:6])
 	var policyErr error
 	if c.Policy.File != "" {
 		if l.policy, policyErr = policies.Load(c.Policy.File); policyErr != nil && errors.Is(policyErr, os.ErrNotExist) {
@@ -105,6 +121,7 @@ func (c config) withDefaults() config {
 		c.Log.Format = "json"
 	}
 	c.Metadata = c.Metadata.withDefaults()
+	c.Growing = c.Listen.Admin != ""
 	return c
 }
 
@@ -112,14 +129,17 @@ func (c config) withDefaults() config {
 func (c config) Validate() error {
 	errs := []error{
 		c.Config.Validate(),
+		c.validateReclaim(),
 		c.Listen.validate(),
 		c.validateAgents(),
+		c.validateAdmin(),
 		c.Policy.validate(),
 		c.Metadata.validate(),
 		c.Auth.validate(),
 		c.Tenants.validate(),
 		c.Auth.validateDevelopment(c.Listen),
 		c.Log.validate(),
+		c.validateReplicas(),
 	}
 	return errors.Join(errs...)
 }
@@ -149,7 +169,7 @@ func (l listenConfig) validate() error {
 	type listener struct{ key, address string }
 	type place struct{ key, host, port string }
 	var seen []place
-	for _, at := range []listener{{"clients", l.Clients}, {"agents", l.Agents}, {"operations", l.Operations}} {
+	for _, at := range []listener{{"clients", l.Clients}, {"agents", l.Agents}, {"operations", l.Operations}, {"admin", l.Admin}} {
 		if at.address == "" {
 			continue
 		}

@@ -128,7 +128,7 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 	var log strings.Builder
 	ready := true
 	inner := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("details")) })
-	h := administered(admins, func() bool { return ready }, inner, slog.New(slog.NewTextHandler(&log, nil)))
+	h := administered(func() *auth.Admins { return admins }, func() bool { return ready }, inner, slog.New(slog.NewTextHandler(&log, nil)))
 	look := token("pdrouter-admin", "read")
 	for _, c := range []struct {
 		name, path, token string

@@ -22,7 +22,10 @@ func (c *config) paths() []pathAt {
 	all := []pathAt{
 		{"listen.agents_tls.cert_file", &c.Listen.AgentsTLS.CertFile},
 		{"listen.agents_tls.key_file", &c.Listen.AgentsTLS.KeyFile},
+		{"listen.admin_tls.cert_file", &c.Listen.AdminTLS.CertFile},
+		{"listen.admin_tls.key_file", &c.Listen.AdminTLS.KeyFile},
 		{"policy.file", &c.Policy.File},
+		{"prefix_cache_secret_file", &c.PrefixCacheSecretFile},
 		{"auth.clients.api_keys_file", &c.Auth.Clients.APIKeysFile},
 		{"auth.records.key_file", &c.Auth.Records.KeyFile},
 		{"auth.control_token_file", &c.Auth.ControlTokenFile},
@@ -47,8 +50,12 @@ func (c *config) paths() []pathAt {
 	all = append(all, c.Auth.Clients.pathsOf("auth.clients")...)
 	all = append(all, c.Auth.Agents.pathsOf("auth.agents")...)
 	all = append(all, c.Auth.Admins.pathsOf("auth.admins")...)
-	for i, m := range c.Models {
-		model := element("models", i)
+	for i := range c.Models {
+		m, model := &c.Models[i], element("models", i)
+		for _, from := range sourcesOf(m) {
+			at := model + "." + from.key + "_from"
+			all = append(all, pathAt{at + ".file", &from.source.File}, pathAt{at + ".key_file", &from.source.KeyFile})
+		}
 		for j := range m.Prefill {
 			all = append(all, pathAt{element(model+".prefill", j) + ".key_file", &m.Prefill[j].KeyFile})
 		}

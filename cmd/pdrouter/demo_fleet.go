@@ -156,7 +156,7 @@ func (f *demoFleet) config(clients, agents, operations string) string {
 	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: {policy: round_robin}, decode: {policy: round_robin}}}\n")
 	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: gateway.token}\n",
 		f.publicKey, demoIssuer, f.recordKeys[0], f.recordKeys[1])
-	b.WriteString("timeouts: {health: 500ms}\nlog: {format: text}\n")
+	b.WriteString("timeouts: {health: 500ms, unready: 1ms}\nlog: {format: text}\n")
 	return b.String()
 }
 

@@ -24,6 +24,22 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
+// newFleet starts a demo fleet that lasts as long as the test.
+func newFleet(t *testing.T, ctx context.Context, transport string) *demoFleet {
+	t.Helper()
+	t.Setenv(actAsPdrouter, "1")
+	f, err := startFleet(ctx, t.TempDir(), transport)
+	if err != nil {
+		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
+	}
+	t.Cleanup(func() {
+		if err := f.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
 func TestDemoComparesEveryAnswer(t *testing.T) {
 	t.Setenv(actAsPdrouter, "1")
 	for _, transport := range []string{"tcp", "auto"} {

@@ -28,7 +28,8 @@ func page(t *testing.T, name string) string {
 	return string(b)
 }
 
-// TestDocumentedRedisRights: with the rights that docs/metadata.md gives a gateway's user, records and limits work.
+// TestDocumentedRedisRights: with the rights that docs/metadata.md gives a gateway's user, records, limits and what gateways
+// share about responses work.
 func TestDocumentedRedisRights(t *testing.T) {
 	_, after, _ := strings.Cut(page(t, "metadata.md"), "```\nuser default off\nuser pdrouter ")
 	acl, _, found := strings.Cut(after, "\n```")
@@ -84,6 +85,9 @@ func TestDocumentedRedisRights(t *testing.T) {
 	}
 	for range most.Concurrent {
 		one.Admit(time.Now(), "tenant", most, 0)
+	}
+	if err := db.Get(t.Context(), cfg.Prefix+":responses:resp_1").Err(); err != nil && strings.Contains(err.Error(), "NOPERM") {
+		t.Error("what gateways share cannot be read:", err)
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		if _, no := other.Admit(time.Now(), "tenant", most, 0); no != nil {

@@ -25,11 +25,12 @@ type ticketPlant struct {
 	urls    map[string]string // of the engines'
 	records *auth.Records     // what the gateway signs with
 	runs    map[string]metadata.Incarnation
+	issued  map[kvplane.TransferID]time.Time
 }
 
 func newTicketPlant(t *testing.T) *ticketPlant {
 	t.Helper()
-	p := &ticketPlant{plant: plant{dir: t.TempDir()}, urls: map[string]string{}, runs: map[string]metadata.Incarnation{}}
+	p := &ticketPlant{plant: plant{dir: t.TempDir()}, urls: map[string]string{}, runs: map[string]metadata.Incarnation{}, issued: map[kvplane.TransferID]time.Time{}}
 	newKey := func(dir string) (key *auth.Key, private, public string) {
 		key, err := auth.GenerateKey(auth.EdDSA)
 		if err == nil {
@@ -125,7 +126,10 @@ func (p *ticketPlant) ticket(t *testing.T, id kvplane.TransferID, decode, signer
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("%d keys, %v", len(keys), err)
 	}
-	it := kvplane.GatewayTicket{ID: id, Prefill: p.runs["prefill-0"], Decode: p.runs[decode], Issued: time.Now(), Valid: 20 * time.Second}
+	if p.issued[id].IsZero() { // both legs' are of one moment
+		p.issued[id] = time.Now()
+	}
+	it := kvplane.GatewayTicket{ID: id, Prefill: p.runs["prefill-0"], Decode: p.runs[decode], Issued: p.issued[id], Valid: 20 * time.Second}
 	return it.Seal(keys[0])
 }
 

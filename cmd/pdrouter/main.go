@@ -24,6 +24,7 @@ func commands() []command {
 		{"check", "validate a configuration and show what it would serve: pdrouter check -c FILE", runCheck},
 		{"demo", "a gateway and four reference engines on this machine; every answer is compared", runDemo},
 		{"engine", "run one reference engine", runEngine},
+		{"engines", "list, add, drain and remove engines of a running gateway", runEngines},
 		{"token", "mint, inspect or verify a token", runToken},
 		{"keys", "make signing keys and API keys", runKeys},
 		{"bench", "measure the gateway beside a floor in the same run", runBench},
@@ -32,6 +33,9 @@ func commands() []command {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if len(os.Args) > 1 && os.Args[1] == "serve" { // a hang-up has the file read again; while nothing can, at its start and end, it ends nothing
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	context.AfterFunc(ctx, stop) // the first signal ends the work in order, a second one ends the process
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()

@@ -25,6 +25,7 @@ type metrics struct {
 	ttft     *prometheus.HistogramVec // model, prefill, decode
 	tokens   *prometheus.CounterVec   // model, kind
 	removed  *prometheus.CounterVec   // model
+	goneOn   *prometheus.CounterVec   // model, result
 	refusals *prometheus.CounterVec   // status, reason
 	agents   *prometheus.CounterVec   // status, reason
 }
@@ -49,11 +50,12 @@ func newMetrics() *metrics {
 		ttft:     seconds("first_token_seconds", "Arrival to decode's first event.", "model", "prefill", "decode"),
 		tokens:   counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
 		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
+		goneOn:   counter("continuations_total", "Streams whose decode engine failed, by what came of going on from another: done, failed, unsupported.", "model", "result"),
 		refusals: counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
 		agents:   counter("agent_refusals_total", "Requests to the metadata routes that were refused, by why.", "status", "reason"),
 	}
 	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
-		m.removed, m.refusals, m.agents, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.removed, m.goneOn, m.refusals, m.agents, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -64,6 +66,12 @@ func (m *metrics) observe(s router.Summary) {
 	m.attempts.WithLabelValues(s.Model).Add(float64(s.Attempts))
 	if s.Decode != "" {
 		m.pairs.WithLabelValues(s.Model, s.Prefill, s.Decode, string(s.Outcome)).Inc()
+	}
+	if s.Continued > 0 {
+		m.goneOn.WithLabelValues(s.Model, "done").Add(float64(s.Continued))
+	}
+	if s.NotContinued != "" {
+		m.goneOn.WithLabelValues(s.Model, s.NotContinued).Inc()
 	}
 	for _, p := range spent(s.Phases) {
 		m.phases.WithLabelValues(s.Model, p.name).Observe(p.took.Seconds())
@@ -98,10 +106,10 @@ type phase struct {
 // spent turns the instants of a request, counted from its arrival, into the time each phase took by itself. A phase
 // that was not reached is left out; one that overlaps its forerunner counts from the forerunner's end, at least 0.
 func spent(p router.Phases) []phase {
-	out := make([]phase, 0, 7)
+	out := make([]phase, 0, 8)
 	last := time.Duration(0)
 	for _, at := range []phase{
-		{"admit", p.Admit}, {"plan", p.Plan}, {"pair", p.Pair}, {"prefill", p.Prefill}, {"transfer", p.Transfer},
+		{"admit", p.Admit}, {"queue", p.Queue}, {"plan", p.Plan}, {"pair", p.Pair}, {"prefill", p.Prefill}, {"transfer", p.Transfer},
 		{"first_token", p.FirstToken}, {"stream", p.Total},
 	} {
 		if at.took <= 0 {

@@ -6,12 +6,12 @@ import (
 
 // keySetMetrics reads how issuers' key sets are doing whenever somebody scrapes.
 type keySetMetrics struct {
-	sets []issuerSet
+	sets func() []issuerSet
 
 	keys, age, stale, fetches, failures *prometheus.Desc
 }
 
-func newKeySetMetrics(sets []issuerSet) *keySetMetrics {
+func newKeySetMetrics(sets func() []issuerSet) *keySetMetrics {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("pdrouter_"+name, help, []string{"audience", "issuer"}, nil)
 	}
@@ -34,7 +34,7 @@ func (m *keySetMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *keySetMetrics) Collect(out chan<- prometheus.Metric) {
-	for _, set := range m.sets {
+	for _, set := range m.sets() {
 		send := func(d *prometheus.Desc, t prometheus.ValueType, v float64) {
 			out <- prometheus.MustNewConstMetric(d, t, v, set.audience, set.issuer)
 		}

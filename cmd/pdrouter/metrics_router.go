@@ -15,6 +15,7 @@ type routerMetrics struct {
 	pairReady, unpairable, pairsReady, parked *prometheus.Desc
 	queued, shaking, handshakes, took         *prometheus.Desc
 	blocks, bytes, stranded, foreign          *prometheus.Desc
+	strandedBlocks, reclaims, panics          *prometheus.Desc
 }
 
 func newRouterMetrics(read func() router.Stats) *routerMetrics {
@@ -37,6 +38,9 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		took:           desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
 		blocks:         desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
 		stranded:       desc("stranded_total", "Times KV may have been left with an engine for nobody, until a lease ends or for good."),
+		strandedBlocks: desc("stranded_blocks", "KV blocks that a stock engine holds for nobody, as far as is known, by why they are not given back.", "engine", "why"),
+		reclaims:       desc("reclaims_total", "KV that an ending had left with a stock engine and that came free, by how it ended and what freed it.", "ending", "by"),
+		panics:         desc("background_panics_total", "Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew."),
 		foreign:        desc("foreign_reports_total", "Reports of transfers that were not their sender's to make; none is believed."),
 		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
 	}
@@ -45,7 +49,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
-		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.foreign} {
+		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.strandedBlocks, m.reclaims, m.panics, m.foreign} {
 		out <- d
 	}
 }
@@ -58,8 +62,15 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	s := m.read()
 	gauge(m.requests, float64(s.Requests))
 	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Stranded))
+	out <- prometheus.MustNewConstMetric(m.panics, prometheus.CounterValue, float64(s.Panics))
 	out <- prometheus.MustNewConstMetric(m.foreign, prometheus.CounterValue, float64(s.Foreign))
+	for _, c := range s.Reclaimed {
+		out <- prometheus.MustNewConstMetric(m.reclaims, prometheus.CounterValue, float64(c.Count), c.Ending, c.By)
+	}
 	for _, e := range s.Engines {
+		for why, n := range e.Stranded {
+			gauge(m.strandedBlocks, float64(n), e.Name, why)
+		}
 		gauge(m.up, oneIf(e.Up), e.Name)
 		gauge(m.engineRequests, float64(e.InFlight), e.Name)
 		if e.Events != nil {

@@ -36,6 +36,9 @@ func TestRouterMetrics(t *testing.T) {
 		}
 	}))
 	want := `
+# HELP pdrouter_background_panics_total Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew.
+# TYPE pdrouter_background_panics_total counter
+pdrouter_background_panics_total 0
 # HELP pdrouter_engine_events 1 while the engine's event stream is open; only engines with control routes.
 # TYPE pdrouter_engine_events gauge
 pdrouter_engine_events{engine="d"} 0
@@ -176,7 +179,7 @@ models: [{name: m, connector: none, engines: [{name: e, url: "` + engine.URL + `
 	}
 	for _, want := range []string{
 		`pdrouter_requests_total{model="m",outcome="completed",route="/v1/completions",status="200"} 2`,
-		`pdrouter_engine_up{engine="e"} 1`, `pdrouter_requests_in_flight 0`,
+		`pdrouter_engine_up{engine="e"} 1`, `pdrouter_requests_in_flight 0`, `pdrouter_engine_share{engine="e"} 1`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in\n%s", want, page)

@@ -2,20 +2,20 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/internal/limits"
 	"pdrouter/internal/redisdb"
+	"pdrouter/internal/shared"
 	"pdrouter/metadata"
 	"pdrouter/router"
 )
@@ -35,56 +35,82 @@ func runServe(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	g, err := newGateway(l, newLogger(l.Log))
+	to := new(logs)
+	to.set(l.Log)
+	g, err := newGateway(l, to.logger(os.Stderr))
 	if err != nil {
 		return err
 	}
+	g.logs = to
 	fmt.Fprintf(out, "pdrouter: clients on http://%s", g.clients.Addr())
-	if g.agents != nil {
-		fmt.Fprintf(out, " · agents on %s://%s", g.agentsScheme, g.agents.Addr())
+	if at := g.agents.Addr(); at != nil {
+		scheme := "http"
+		if l.Listen.AgentsTLS.on() {
+			scheme = "https"
+		}
+		fmt.Fprintf(out, " · agents on %s://%s", scheme, at)
+	}
+	if at := g.admins.Addr(); at != nil {
+		scheme := "http"
+		if l.Listen.AdminTLS.on() {
+			scheme = "https"
+		}
+		fmt.Fprintf(out, " · administrators on %s://%s", scheme, at)
 	}
 	fmt.Fprintf(out, " · operations on http://%s\n", g.operations.Addr())
 	return g.run(ctx)
 }
 
-func newLogger(cfg logConfig) *slog.Logger {
-	level, _ := cfg.level() // validated
-	options := &slog.HandlerOptions{Level: level}
-	if cfg.Format == "text" {
-		return slog.New(slog.NewTextHandler(os.Stderr, options))
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, options))
-}
-
-// gateway is everything that pdrouter serve runs, built and listening but not yet serving.
+// gateway is everything that pdrouter serve runs, built and listening but not yet serving. What stands here lives as long
+// as it does; what a reload replaces is in present.
 type gateway struct {
 	log    *slog.Logger
+	logs   *logs // what log goes by; nil: it does not change
 	router *router.Router
+	parts  router.Parts // of the router, but for what is the edition's
 	cache  *metadata.Cache
 	store  metadata.Store
 	redis  redisdb.Client // nil if none is configured
 
-	limiter *limits.Limiter
+	limiter  *limits.Limiter
+	reclaims func(context.Context) error // runs the agent among stock engines
 
-	credentials reloads  // keys and API keys from files, and issuers' key sets
-	warnings    []string // to be repeated while this gateway runs
+	signer    shared.Signer // of what gateways tell each other; nil: it is not signed
+	responses *shared.Facts // which engine holds which stored response
+	board     *shared.Board // what administrators want of engines
+	records   *credentials  // the keys that check records
 
-	clients, agents, operations net.Listener // agents is nil if there is no such listener
-	agentsScheme                string
-	agentRoutes                 *metadata.Handler // nil without agents
-	operationRoutes             http.Handler
+	present      atomic.Pointer[edition]
+	applied      *applied
+	files        *watch
+	reloads      reloadCounts
+	failedBefore atomic.Uint64   // failures to read credentials, of sections that are no more
+	working      context.Context // of what sections start; nil before run
+
+	sources     *sources
+	adminRoutes http.Handler
+
+	clients, agents, operations, admins *door
+	asked                               atomic.Bool // somebody looks whether this gateway is ready
+	agentRoutes                         *metadata.Handler
+	operationRoutes                     http.Handler
 }
 
 // newGateway builds every part from its section of the configuration and opens the listeners. On an error nothing is
 // left open.
 func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
-	g := &gateway{log: log, credentials: reloads{log: log}, warnings: l.Auth.developmentWarnings()}
+	g := &gateway{log: log, clients: newDoor("listen.clients"), agents: newDoor("listen.agents"), operations: newDoor("listen.operations"),
+		admins: newDoor("listen.admin")}
+	for _, d := range []*door{g.clients, g.agents, g.operations, g.admins} {
+		d.log = log
+	}
 	defer func() {
 		if err != nil {
 			g.close()
 		}
 	}()
-	records, err := l.Auth.records(&g.credentials)
+	g.records = &credentials{files: &reloads{log: log}}
+	records, err := l.Auth.records(g.records.files)
 	if err != nil {
 		return nil, err
 	}
@@ -104,104 +130,94 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if g.cache, err = metadata.NewCache(g.store, l.Metadata.Cache, renewed, log); err != nil {
 		return nil, err
 	}
-	meters := newMetrics()
-	parts := router.Parts{Planner: l.policy, Records: g.cache, Observe: meters.observe, Refused: meters.refused, Log: log}
-	clients, err := l.Auth.clients(&g.credentials)
-	if err != nil {
-		return nil, err
-	}
-	if clients != nil {
-		parts.Clients = clients
-	} else {
-		log.Warn("auth.clients is not set: everybody who reaches the clients' listener may use it")
-	}
 	if records != nil {
-		parts.Tickets = records
+		g.signer = records.Facts()
 	}
-	if l.Auth.ControlTokenFile != "" {
-		parts.Token = metadata.TokenFile(l.Auth.ControlTokenFile)
+	g.responses = shared.NewFacts(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
+	meters := newMetrics()
+	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
+	g.parts = router.Parts{Records: g.cache, Observe: meters.observe, Refused: meters.refused, Responses: g.responses, Log: log}
+	if records != nil {
+		g.parts.Tickets = records
 	}
-	if err = g.limits(l, &parts); err != nil {
+	if err = g.stock(l, voucher, &g.parts); err != nil {
 		return nil, err
 	}
-	if err = g.stock(l, voucher, &parts); err != nil {
-		return nil, err
-	}
-	if g.router, err = router.New(l.Config, parts); err != nil {
-		return nil, err
-	}
-	operations := http.NewServeMux()
-	operations.Handle("/", g.router.Operations())
-	operations.Handle("GET /metrics", meters.handler())
-	admins, err := l.Auth.admins(&g.credentials)
+	g.reclaims = g.reclaim(l, &g.parts)
+	first, err := g.newEdition(l, nil)
 	if err != nil {
 		return nil, err
 	}
-	g.operationRoutes = administered(admins, func() bool { return g.router.Stats().Ready }, operations, log)
-	if err := g.agentsListener(l, voucher, meters.refusedAgent); err != nil {
+	if g.router, err = router.New(l.Config, g.partsOf(first)); err != nil {
+		first.discard(nil)
 		return nil, err
 	}
+	if err = g.routes(l, voucher, meters); err != nil {
+		first.discard(nil)
+		return nil, err
+	}
+	g.settle(first, nil)
+	g.files = newWatch(l)
+	g.applied = newApplied(l, g.reread(l.path), g.apply)
+	g.applied.reloaded = g.reloaded
+	g.engines(l, meters)
+	g.reloads.began(time.Now())
 	g.meter(meters)
-	if g.clients, err = net.Listen("tcp", l.Listen.Clients); err != nil {
-		return nil, fmt.Errorf("listen.clients: %w", err)
-	}
-	if g.operations, err = net.Listen("tcp", l.Listen.Operations); err != nil {
-		return nil, fmt.Errorf("listen.operations: %w", err)
-	}
 	return g, nil
 }
 
-// agentsListener opens the listener for metadata, if the configuration has one.
-func (g *gateway) agentsListener(l *loaded, voucher metadata.Voucher, refused func(status int, reason string)) error {
-	if l.Listen.Agents == "" {
-		return nil
-	}
-	agents, err := l.Auth.agents(&g.credentials)
+// routes makes what the agents' and the operations' listener serve.
+func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (err error) {
+	g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
+		Store: g.store, Copy: g.cache, Authorizer: metadata.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
+		Couples: g.router.Couples, Refused: meters.refusedAgent, Log: g.log,
+	})
 	if err != nil {
 		return err
 	}
-	if g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
-		Store: g.store, Copy: g.cache, Authorizer: agentsAuthorizer(agents), Voucher: voucher, Pairs: g.router.Pairs,
-		Couples: g.router.Couples, Refused: refused, Log: g.log,
-	}); err != nil {
-		return err
-	}
-	if g.agents, err = net.Listen("tcp", l.Listen.Agents); err != nil {
-		return fmt.Errorf("listen.agents: %w", err)
-	}
-	g.agentsScheme = "http"
-	if files := l.Listen.AgentsTLS; files.on() {
-		cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
-		if err != nil {
-			return fmt.Errorf("listen.agents_tls: %w", err)
+	mux := http.NewServeMux()
+	mux.Handle("/", g.router.Operations())
+	mux.Handle("GET /metrics", meters.handler())
+	mux.HandleFunc("POST /config/reload", g.reloadRoute)
+	guarded := administered(g.admin, func() bool { return g.router.Stats().Ready }, mux, g.log)
+	g.operationRoutes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ready" {
+			g.asked.Store(true)
 		}
-		g.agents = tls.NewListener(g.agents, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13})
-		g.agentsScheme = "https"
-	}
+		guarded.ServeHTTP(w, r)
+	})
 	return nil
 }
 
-// meter registers what the router, the local copy of the metadata, the agents' routes, the limiter and issuers' key sets
+// meter registers what the router, the local copy of the metadata, the agents' routes, the limiter, credentials and reloads
 // count. All of them must be there.
 func (g *gateway) meter(m *metrics) {
-	var watches func() metadata.WatchStats
-	if g.agentRoutes != nil {
-		watches = g.agentRoutes.Watches
-	}
 	var quarantined func() uint64
 	if shared, ok := g.store.(*metadata.Redis); ok {
 		quarantined = shared.Quarantined
 	}
-	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newLimitMetrics(g.limiter.Stats),
-		newMetadataMetrics(g.cache.Stats, watches, quarantined), newKeySetMetrics(g.credentials.sets), newReloadMetrics(g.credentials.stats))
+	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newHealthMetrics(g.router.Stats), newPressureMetrics(g.router.Stats),
+		newLimitMetrics(g.limiter.Stats), newMetadataMetrics(g.cache.Stats, g.agentRoutes.Watches, quarantined), newKeySetMetrics(g.keySets),
+		newSharedMetrics(g.responses.Stats, g.board.Refused), newReloadMetrics(g.credentialStats), newConfigMetrics(g.reloads.stats, func() string { return g.present.Load().l.digest }))
 }
 
-// run serves until ctx ends or a listener fails. The clients' listener ends first: what its last requests need, and
-// the probes that say «not ready», stay up until they are done.
+// run serves until ctx ends or a listener fails. Readiness ends first; then, when whoever looks at it has had time to, the
+// clients' listener; what its last requests need, and the probes that say «not ready», stay up until they are done.
 func (g *gateway) run(ctx context.Context) error {
 	defer g.close()
-	serving, stopServing := context.WithCancelCause(ctx)
+	serving, stopServing := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopServing(nil)
+	stopping := context.AfterFunc(ctx, func() {
+		g.router.Drain()
+		if g.asked.Load() {
+			select {
+			case <-time.After(g.router.Timeouts().Unready):
+			case <-serving.Done():
+			}
+		}
+		stopServing(nil)
+	})
+	defer stopping()
 	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
 
@@ -215,53 +231,35 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	part("metadata", g.cache.Run)
 	part("router", g.router.Run)
+	part("reclaim", g.reclaims)
 	part("limits", g.limiter.Run)
-	part("credentials", g.credentials.run(g.warnings...))
-	g.credentials.asked(serving)
-	part("operations", httpServer(g.operations, g.operationRoutes, g.log))
-	if g.agents != nil {
-		part("agents", httpServer(g.agents, g.agentRoutes, g.log))
+	part("responses", g.responses.Run)
+	g.working = working
+	sections := append(g.present.Load().sections(), g.records)
+	for _, s := range sections {
+		s.start(working)
 	}
+	for _, s := range sections {
+		s.files.asked(serving)
+	}
+	part("configuration", g.applied.run)
+	part("files", g.reloadChanged)
+	part("sources", g.sources.run)
+	part("administrators", httpServer(g.admins, g.adminRoutes, g.log))
+	g.sources.ready(serving)
+	part("operations", httpServer(g.operations, g.operationRoutes, g.log))
+	part("agents", httpServer(g.agents, g.agentRoutes, g.log))
 	err := g.router.Serve(serving, g.clients)
 	if cause := context.Cause(serving); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
 	}
 	stopWorking()
 	background.Wait()
+	for _, s := range append(g.present.Load().sections(), g.records) {
+		s.stop()
+	}
 	g.log.Info("stopped")
 	return err
-}
-
-// httpServer returns what serves h on ln until its context ends, and then waits a moment for answers under way.
-func httpServer(ln net.Listener, h http.Handler, log *slog.Logger) func(context.Context) error {
-	return func(ctx context.Context) error {
-		srv := &http.Server{
-			Handler:           h,
-			ReadHeaderTimeout: 10 * time.Second,
-			ReadTimeout:       30 * time.Second,
-			IdleTimeout:       2 * time.Minute,
-			MaxHeaderBytes:    16 << 10,
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		}
-		if streams, ok := h.(interface{ Close() }); ok {
-			srv.RegisterOnShutdown(streams.Close) // they would last out the moment that others are given
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- srv.Serve(ln) }()
-		select {
-		case err := <-ended:
-			return err
-		case <-ctx.Done():
-		}
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		err := srv.Shutdown(grace)
-		if err != nil {
-			err = srv.Close()
-		}
-		<-ended
-		return err
-	}
 }
 
 // close releases what run does not end by itself. It is safe to call twice and on a gateway that was only half built.
@@ -269,10 +267,8 @@ func (g *gateway) close() {
 	if g.router != nil {
 		g.router.Close()
 	}
-	for _, ln := range []net.Listener{g.clients, g.agents, g.operations} {
-		if ln != nil {
-			_ = ln.Close() // closed already where it was served
-		}
+	for _, d := range []*door{g.clients, g.agents, g.operations, g.admins} {
+		_ = d.Close() // closed already where it was served
 	}
 	if g.redis != nil {
 		_ = g.redis.Close()

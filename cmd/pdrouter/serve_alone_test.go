@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := newGateway(l, newLogger(logConfig{Level: "error"}))
+	g, err := newGateway(l, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,13 +8,6 @@ import (
 	"pdrouter/router"
 )
 
-// limits gives the router what bounds each client. Gateways with one Redis count together.
-func (g *gateway) limits(l *loaded, parts *router.Parts) error {
-	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, g.log)
-	parts.Limits = clientLimits{g.limiter, l.Tenants}
-	return nil
-}
-
 // clientLimits are limits as the router wants them.
 type clientLimits struct {
 	limiter *limits.Limiter

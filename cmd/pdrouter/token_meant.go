@@ -18,7 +18,7 @@ func mintWarnings(g auth.Grant) []string {
 	var all []string
 	words := map[string][]string{
 		auth.MetadataAudience: {auth.WriteScope, auth.ReadScope, auth.PlaneScope},
-		auth.AdminAudience:    {auth.ReadScope},
+		auth.AdminAudience:    {auth.ReadScope, auth.WriteScope, auth.EnginesScope},
 	}[g.Audience]
 	for _, scope := range g.Scopes {
 		if len(words) > 0 && !slices.Contains(words, scope) {

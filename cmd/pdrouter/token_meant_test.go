@@ -15,7 +15,7 @@ func TestTokenMintWarnings(t *testing.T) {
 	for want, g := range map[string]auth.Grant{
 		"":                          {Audience: auth.MetadataAudience, Scopes: []string{"write", "read"}, Engine: "e", Role: "prefill", TTL: 24 * time.Hour},
 		"the scope wirte gives":     {Audience: auth.MetadataAudience, Scopes: []string{"wirte"}, TTL: time.Hour},
-		"the scope write gives":     {Audience: auth.AdminAudience, Scopes: []string{"write"}, TTL: time.Hour},
+		"the scope plane gives":     {Audience: auth.AdminAudience, Scopes: []string{"read", "write", "engines", "plane"}, TTL: time.Hour},
 		"without --scope the token": {Audience: auth.MetadataAudience, Engine: "e", Role: "decode", TTL: time.Hour},
 		"--role without --engine":   {Audience: auth.MetadataAudience, Scopes: []string{"read"}, Role: "decode", TTL: time.Hour},
 		"the token lives 25h0m0s":   {Audience: auth.ClientAudience, TTL: 25 * time.Hour},

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+const enginesUsage = `usage: pdrouter engines [list | add | drain | undrain | remove] [flags] …
+
+  list                          every engine, where it comes from and how it is doing (default)
+  add MODEL LIST NAME URL       LIST is prefill, decode or engines
+  drain NAME                    it takes no more requests
+  undrain NAME                  it takes requests again; one that was removed is back
+  remove NAME                   it is drained, and then gone
+
+`
+
+// adminClient speaks to a gateway's listener for administrators.
+type adminClient struct {
+	base, tokenFile string
+	http            *http.Client
+}
+
+// runEngines lists and changes the engines of a running gateway.
+func runEngines(ctx context.Context, args []string, out io.Writer) error {
+	what := "list"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		what, args = args[0], args[1:]
+	}
+	flags := flag.NewFlagSet("pdrouter engines "+what, flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.Usage = func() { fmt.Fprint(out, enginesUsage); flags.PrintDefaults() }
+	gateway := flags.String("gateway", "http://127.0.0.1:9091", "the base `URL` of listen.admin")
+	tokenFile := flags.String("token-file", "", "a `file` with a token for pdrouter-admin: scope read to list, engines for the rest (required)")
+	ca := flags.String("ca-file", "", "a PEM `file` with whom the gateway's certificate is signed by; default: whom this machine trusts")
+	control := flags.String("control", "", "add: the engine's control `URL`")
+	side := flags.String("side-channel", "", "add: `host:port` of the engine's side channel")
+	key := flags.String("key-file", "", "add: the engine's key `file`, one that the configuration names")
+	wait := flags.String("drain", "", "remove: wait for its requests for this `time` at most; default: until they end")
+	force := flags.Bool("force", false, "remove: at once; requests that it has run on")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	names, want := flags.Args(), map[string]int{"list": 0, "add": 4, "drain": 1, "undrain": 1, "remove": 1}
+	n, known := want[what]
+	if !known || len(names) != n {
+		return fmt.Errorf("engines: want one of list, add MODEL LIST NAME URL, drain NAME, undrain NAME, remove NAME, with flags before the names")
+	}
+	if *tokenFile == "" {
+		return errors.New("engines: want --token-file FILE")
+	}
+	c := adminClient{strings.TrimSuffix(*gateway, "/"), *tokenFile, &http.Client{Timeout: 30 * time.Second}}
+	if *ca != "" {
+		pem, err := os.ReadFile(*ca)
+		if err != nil {
+			return fmt.Errorf("engines: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("engines: %s has no certificate", *ca)
+		}
+		c.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}
+	}
+	switch what {
+	case "list":
+		var all struct{ Engines []adminEngine }
+		if err := c.do(ctx, http.MethodGet, "/engines", nil, &all); err != nil {
+			return err
+		}
+		return printEngines(out, all.Engines)
+	case "add":
+		entry := map[string]string{"name": names[2], "url": names[3]}
+		for k, v := range map[string]string{"control": *control, "side_channel": *side, "key_file": *key} {
+			if v != "" {
+				entry[k] = v
+			}
+		}
+		return c.change(ctx, out, http.MethodPost, "/models/"+url.PathEscape(names[0])+"/"+url.PathEscape(names[1]), entry)
+	case "remove":
+		query := url.Values{}
+		if *force {
+			query.Set("force", "true")
+		} else if *wait != "" {
+			query.Set("drain", *wait)
+		}
+		return c.change(ctx, out, http.MethodDelete, "/engines/"+url.PathEscape(names[0])+"?"+query.Encode(), nil)
+	}
+	return c.change(ctx, out, http.MethodPost, "/engines/"+url.PathEscape(names[0])+"/"+what, nil)
+}
+
+// change asks for a change, and prints what became of the engine.
+func (c adminClient) change(ctx context.Context, out io.Writer, method, path string, body any) error {
+	var e adminEngine
+	if err := c.do(ctx, method, path, body, &e); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s is %s, %d in flight\n", e.Name, e.State, e.InFlight)
+	return err
+}
+
+// do sends a request and reads the answer into to. A refusal is an error with what the gateway says.
+func (c adminClient) do(ctx context.Context, method, path string, body, to any) error {
+	token, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return fmt.Errorf("engines: %w", err)
+	}
+	var sent bytes.Buffer
+	if body != nil {
+		if err := json.NewEncoder(&sent).Encode(body); err != nil {
+			return fmt.Errorf("engines: %w", err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+"/admin/v1"+path, &sent)
+	if err != nil {
+		return fmt.Errorf("engines: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("engines: %w", err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return fmt.Errorf("engines: %w", err)
+	}
+	if resp.StatusCode >= 300 {
+		var refused struct {
+			Error struct{ Message string }
+		}
+		if json.Unmarshal(b, &refused) != nil || refused.Error.Message == "" {
+			refused.Error.Message = http.StatusText(resp.StatusCode)
+		}
+		return fmt.Errorf("engines: %d: %s", resp.StatusCode, refused.Error.Message)
+	}
+	if err := json.Unmarshal(b, to); err != nil {
+		return fmt.Errorf("engines: the answer is no gateway's: %w", err)
+	}
+	return nil
+}
+
+// printEngines prints a table, model by model.
+func printEngines(out io.Writer, all []adminEngine) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL\tLIST\tENGINE\tSTATE\tIN FLIGHT\tSOURCE\tURL\tCHANGED")
+	last := ""
+	for _, e := range all {
+		model := e.Model
+		if model == last {
+			model = ""
+		}
+		last = e.Model
+		changed := ""
+		if e.At != nil {
+			changed = e.At.Local().Format(time.DateTime) + " by " + e.By
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", model, e.Role, e.Name, e.State, e.InFlight, e.Source, e.URL, changed)
+	}
+	return w.Flush()
+}

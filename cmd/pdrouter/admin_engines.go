@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/router"
+)
+
+// adminError is how a request of an administrator ends when it does not succeed.
+type adminError struct {
+	Status int
+	Reason string // for the header and the log
+	Msg    string
+}
+
+// Error returns the reason and the message.
+func (e *adminError) Error() string { return e.Reason + ": " + e.Msg }
+
+func refusal(status int, reason, format string, args ...any) error {
+	return &adminError{status, reason, fmt.Sprintf(format, args...)}
+}
+
+// adminEngine is one engine as administrators see it.
+type adminEngine struct {
+	Name        string     `json:"name"`
+	Model       string     `json:"model"`
+	Role        string     `json:"role"` // the list that it is of: prefill, decode or engines
+	URL         string     `json:"url"`
+	Control     string     `json:"control,omitempty"`
+	SideChannel string     `json:"side_channel,omitempty"`
+	Source      string     `json:"source"`    // static, dns, file or admin
+	State       string     `json:"state"`     // up, down, draining, drained, leaving, removing or removed
+	InFlight    int64      `json:"in_flight"` // legs that it works on, of this gateway
+	Drain       bool       `json:"drain"`     // it takes no more requests
+	By          string     `json:"changed_by,omitempty"`
+	At          *time.Time `json:"changed_at,omitempty"`
+}
+
+// describe says what is known of an engine. up reports whether it is not down.
+func describe(p placed, up bool, inFlight int64) adminEngine {
+	e := adminEngine{Name: p.Name, Model: p.model, Role: p.list, URL: p.URL, Control: p.Control, SideChannel: p.SideChannel, Source: p.from,
+		InFlight: inFlight, Drain: p.Drain, By: p.record.By}
+	switch {
+	case p.gone:
+		e.State, e.Drain = "removed", true
+	case p.record.Removed:
+		e.State = "removing"
+	case p.leaving:
+		e.State = "leaving"
+	case p.Drain && inFlight > 0:
+		e.State = "draining"
+	case p.Drain:
+		e.State = "drained"
+	case up:
+		e.State = "up"
+	default:
+		e.State = "down"
+	}
+	if p.record.At != 0 {
+		at := p.record.at().UTC()
+		e.At = &at
+	}
+	return e
+}
+
+// add has an engine be of a list. It reports whether it is another than before. The same engine may be added again: one that
+// was removed is back, one that drains is used again.
+func (s *sources) add(ctx context.Context, to listOf, e router.Engine, by string) (bool, error) {
+	m, err := modelNamed(*s.base.Load(), to.model)
+	if err != nil {
+		return false, refusal(http.StatusNotFound, "no_model", "%v", err)
+	}
+	rec := record{Engine: e.Name, By: by}
+	drained := e.Drain
+	e.Drain = false
+	if drained {
+		rec.Drain = drainOn
+	}
+	if e.Name == "" {
+		return false, refusal(http.StatusBadRequest, "bad_engine", "name is empty; want a stable name")
+	}
+	p, known := find(s.engines(), e.Name)
+	switch {
+	case known && (p.listOf != to || !same(p.Engine, e)):
+		return false, refusal(http.StatusConflict, "exists", "there is an engine %s with another entry, in %s (%s)", e.Name, p.listOf, p.from)
+	case known && !p.record.Removed && (p.record.Drain == drainOn) == drained:
+		return false, nil
+	case known && p.from != fromAdmin:
+		if !drained && p.record.Drain == drainOff {
+			rec.Drain = drainOff
+		}
+		return true, s.want(ctx, rec)
+	}
+	if err := fitsAdded(m, to.list, e); err != nil {
+		return false, refusal(http.StatusBadRequest, "bad_engine", "%v", err)
+	}
+	rec.Model, rec.List, rec.Entry = to.model, to.list, &e
+	return !known, s.want(ctx, rec)
+}
+
+// drain has an engine take no more requests, or take them again. An engine that was removed is there again then.
+func (s *sources) drain(ctx context.Context, name string, on bool, by string) error {
+	p, err := s.named(name)
+	if err != nil {
+		return err
+	}
+	if on && p.record.Removed {
+		return nil // it takes none
+	}
+	rec := p.record
+	rec.Engine, rec.By, rec.Removed, rec.Wait, rec.Drain = name, by, false, nil, drainOn
+	if !on {
+		if rec.Drain = asSourced; p.Drain && p.from != fromAdmin {
+			rec.Drain = drainOff // the source may have it drained
+		}
+	}
+	if !p.record.Removed && p.record.Drain == rec.Drain || !on && !p.Drain && !p.record.Removed {
+		return nil
+	}
+	return s.want(ctx, rec)
+}
+
+// remove has an engine drained and then gone: when its requests have ended, or after wait, if that is not nil. Those that it
+// still has then run on to their end.
+func (s *sources) remove(ctx context.Context, name string, wait *time.Duration, by string) error {
+	p, err := s.named(name)
+	if err != nil {
+		if s.wishes.all()[name].Removed {
+			return nil // it is gone already
+		}
+		return err
+	}
+	if p.gone || p.record.Removed && (wait == nil || p.record.Wait != nil && *p.record.Wait <= *wait) {
+		return nil
+	}
+	rec := p.record
+	rec.Engine, rec.By, rec.Removed, rec.Wait = name, by, true, wait
+	if err := s.want(ctx, rec); err != nil {
+		return err
+	}
+	if s.settle() {
+		return s.applied(ctx)
+	}
+	return nil
+}
+
+func (s *sources) named(name string) (placed, error) {
+	if metadata.ValidName(name) == nil {
+		if p, ok := find(s.engines(), name); ok {
+			return p, nil
+		}
+	}
+	return placed{}, refusal(http.StatusNotFound, "no_engine", "there is no engine %.100q", name)
+}
+
+// want enters what is wanted and applies it.
+func (s *sources) want(ctx context.Context, rec record) error {
+	s.wishes.put(rec)
+	return s.applied(ctx)
+}
+
+// applied applies what is known for an administrator who waits.
+func (s *sources) applied(ctx context.Context) error {
+	if err := s.apply(ctx, s.merge); err != nil {
+		s.log.Error("what an administrator wants could not be taken into use", "err", err)
+		wake(s.again)
+		return refusal(http.StatusServiceUnavailable, "not_applied", "it is noted, but could not be taken into use yet; it is tried again")
+	}
+	return nil
+}

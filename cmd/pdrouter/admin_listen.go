@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"pdrouter/auth"
+)
+
+// validateAdmin checks the listener for administrators, and what it needs of other sections.
+func (c config) validateAdmin() error {
+	var errs []error
+	if t := c.Listen.AdminTLS; t.on() {
+		if t.CertFile == "" {
+			errs = append(errs, errors.New("listen.admin_tls.cert_file is missing; want a PEM file"))
+		}
+		if t.KeyFile == "" {
+			errs = append(errs, errors.New("listen.admin_tls.key_file is missing; want a PEM file"))
+		}
+		if c.Listen.Admin == "" {
+			errs = append(errs, errors.New("listen.admin_tls is set without listen.admin; want both or neither"))
+		}
+	}
+	if c.Listen.Admin == "" {
+		return errors.Join(errs...)
+	}
+	if host, _, err := net.SplitHostPort(c.Listen.Admin); err == nil && !loopback(host) && !c.Listen.AdminTLS.on() {
+		errs = append(errs, fmt.Errorf("listen.admin is %q, which others can reach, without TLS; want listen.admin_tls with cert_file and key_file, or a loopback address", c.Listen.Admin))
+	}
+	if !c.Auth.Admins.on() {
+		errs = append(errs, errors.New("auth.admins.keys is missing; want the public keys of administrators' tokens, because listen.admin is set"))
+	}
+	return errors.Join(errs...)
+}
+
+// presentAdmins asks whoever the present edition has for administrators.
+type presentAdmins struct{ g *gateway }
+
+// Authorize returns who sent a request if they have the scope.
+func (p presentAdmins) Authorize(r *http.Request, scope string) (auth.Principal, error) {
+	admins := p.g.admin()
+	if admins == nil { // the listener is closed to others than those who had connected before
+		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken, Err: errors.New("auth.admins has no keys")}
+	}
+	return admins.Authorize(r, scope)
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/internal/redisdb"
+	"pdrouter/internal/redistest"
+	"pdrouter/router"
+)
+
+// signedFacts is a section records with a key.
+func signedFacts(t *testing.T) string {
+	t.Helper()
+	key, err := auth.GenerateKey(auth.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, public, err := auth.WriteKey(filepath.Join(t.TempDir(), "records"), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(", records: {key_file: %q, trusted: [%q]}", private, public)
+}
+
+// TestAdminIsSigned has somebody who can write to Redis, and has no gateway's key, add an engine and drain another one.
+func TestAdminIsSigned(t *testing.T) {
+	server := redistest.Start(t)
+	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
+	model := fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL)
+	more := fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", server.Address())
+	signed := signedFacts(t)
+	a, b := administerAuth(t, model, more, signed), administerAuth(t, model, more, signed)
+	a.until("it listens", a.lists("one"))
+	a.must("two is", "add", "m", "engines", "two", two.URL)
+	b.until("the other knows the new engine", b.lists("two", "up", "admin"))
+
+	db, err := redisdb.Open(redisdb.Config{Address: server.Address()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	evil := router.Engine{Name: "evil", URL: "http://127.0.0.1:1"}
+	ends := time.Now().Add(time.Hour).UnixMilli()
+	for _, rec := range []record{{Engine: "evil", Model: "m", List: "engines", Entry: &evil, At: time.Now().UnixNano()}, {Engine: "one", Drain: drainOn, At: time.Now().UnixNano()}} {
+		text, err := json.Marshal(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		board := redisdb.Config{}.WithDefaults().Prefix + ":engines"
+		if err := db.HSet(t.Context(), board, rec.Engine, fmt.Sprintf("%d %s", ends, text)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, g := range []*administration{a, b} {
+		g.until("both are seen", func() bool { return g.g.board.Refused() >= 2 })
+		if g.lists("evil")() || !g.lists("one", "up")() || !g.lists("two", "up")() {
+			out, _ := g.engines(auth.ReadScope, "list")
+			t.Errorf("somebody else's wish is done:\n%s", out)
+		}
+	}
+	b.must("two is", "drain", "two")
+	a.until("gateways are heard still", a.lists("two", "drained"))
+}
+
+// TestCheckWarnsOfUnsignedWishes has administrators change engines over a Redis whose facts nobody signs.
+func TestCheckWarnsOfUnsignedWishes(t *testing.T) {
+	dir := t.TempDir()
+	key, err := auth.GenerateKey(auth.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, public, err := auth.WriteKey(filepath.Join(dir, "k"), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		admin, records string
+		warned         bool
+	}{{"127.0.0.1:0", "", true}, {"", "", false}, {"127.0.0.1:0", fmt.Sprintf(", records: {key_file: %q, trusted: [%q]}", private, public), false}} {
+		got, err := checkText(t, dir, fmt.Sprintf(`listen: {admin: %q}
+models: [{name: m, engines: [{name: e, url: "http://e:1"}]}]
+auth: {admins: {keys: [%q], issuer: me}%s}
+metadata: {store: redis, redis: {address: "redis:6379"}}
+`, row.admin, public, row.records))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(got, "WARNING: whoever can write to Redis can drain and remove engines") != row.warned {
+			t.Errorf("%+v:\n%s", row, got)
+		}
+	}
+}

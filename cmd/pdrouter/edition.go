@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"reflect"
+	"slices"
+
+	"pdrouter/auth"
+	"pdrouter/metadata"
+	"pdrouter/router"
+)
+
+// edition is what was made of one file and what the next one replaces. It is never changed once it is in use.
+type edition struct {
+	l           *loaded
+	clients     *credentials
+	agents      *credentials
+	admins      *credentials
+	certificate *tls.Certificate       // of the agents' listener; nil without TLS
+	adminsCert  *tls.Certificate       // of the administrators' listener; nil without TLS
+	opened      map[*door]net.Listener // for doors that move
+}
+
+// credentials are one section of them, at work.
+type credentials struct {
+	who      any    // what asks for them: *auth.Clients, *auth.Agents or *auth.Admins; nil pointers where there are none
+	of       any    // the section
+	secrets  string // a digest of what was read once
+	files    *reloads
+	warnings []string
+	stop     func() // ends what start began; nil before
+}
+
+// start has the section's files and key sets read again and again until ctx or stop ends it.
+func (s *credentials) start(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.files.run(s.warnings...)(ctx) // always nil
+	}()
+	s.stop = func() {
+		cancel()
+		<-ended
+	}
+}
+
+// newEdition makes and opens all that l needs and old, which may be nil, does not have. On an error nothing is left open.
+func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
+	e := &edition{l: l, opened: map[*door]net.Listener{}}
+	defer func() {
+		if err != nil {
+			e.discard(old)
+		}
+	}()
+	if old == nil {
+		old = new(edition)
+	}
+	for _, s := range []struct {
+		key  string
+		to   **credentials
+		was  *credentials
+		of   tokenAuth
+		all  any
+		read func(*reloads) (any, error)
+	}{
+		{"auth.clients", &e.clients, old.clients, l.Auth.Clients.tokenAuth, l.Auth.Clients, func(f *reloads) (any, error) { return l.Auth.clients(f) }},
+		{"auth.agents", &e.agents, old.agents, l.Auth.Agents, l.Auth.Agents, func(f *reloads) (any, error) { return l.Auth.agents(f) }},
+		{"auth.admins", &e.admins, old.admins, l.Auth.Admins, l.Auth.Admins, func(f *reloads) (any, error) { return l.Auth.admins(f) }},
+	} {
+		secrets := s.of.secrets()
+		if s.was != nil && s.was.secrets == secrets && reflect.DeepEqual(s.was.of, s.all) {
+			*s.to = s.was // with the tokens that were used once, and the key sets
+			continue
+		}
+		next := &credentials{of: s.all, secrets: secrets, files: &reloads{log: g.log}}
+		if slices.Contains(l.Auth.development(), s.key) {
+			next.warnings = []string{developmentWarning(s.key)}
+		}
+		if next.who, err = s.read(next.files); err != nil {
+			return nil, l.at(fmt.Errorf("%s cannot be used: %w", s.key, err))
+		}
+		*s.to = next
+		if g.working != nil {
+			next.start(g.working)
+			next.files.asked(g.working)
+		}
+	}
+	if files := l.Listen.AgentsTLS; files.on() {
+		certificate, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+		if err != nil {
+			return nil, l.at(fmt.Errorf("listen.agents_tls cannot be used: %w", err))
+		}
+		e.certificate = &certificate
+	}
+	if files := l.Listen.AdminTLS; files.on() {
+		certificate, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+		if err != nil {
+			return nil, l.at(fmt.Errorf("listen.admin_tls cannot be used: %w", err))
+		}
+		e.adminsCert = &certificate
+	}
+	for d, address := range g.doors(l) {
+		ln, err := d.open(address)
+		if err != nil {
+			return nil, l.at(err)
+		}
+		if ln != nil {
+			e.opened[d] = ln
+		}
+	}
+	return e, nil
+}
+
+// sections are all sections of the edition that there are.
+func (e *edition) sections() []*credentials {
+	return slices.DeleteFunc([]*credentials{e.clients, e.agents, e.admins}, func(s *credentials) bool { return s == nil })
+}
+
+// discard ends and closes what this edition has and the other one, which may be nil, has not.
+func (e *edition) discard(other *edition) {
+	var kept []*credentials
+	if other != nil {
+		kept = other.sections()
+	}
+	for _, s := range e.sections() {
+		if s.stop != nil && !slices.Contains(kept, s) {
+			s.stop()
+		}
+	}
+	for _, ln := range e.opened {
+		_ = ln.Close()
+	}
+}
+
+// secrets is a digest of the secrets for development, which are read once. Of one that cannot be read it says nothing: it
+// is found to be wrong where it is used.
+func (t tokenAuth) secrets() string {
+	h := sha256.New()
+	for _, i := range t.Issuers {
+		if i.DevelopmentSecretFile != "" {
+			b, _ := os.ReadFile(i.DevelopmentSecretFile)
+			fmt.Fprintf(h, "%d ", len(b))
+			h.Write(b)
+		}
+	}
+	return string(h.Sum(nil))
+}
+
+// doors returns the address of each listener.
+func (g *gateway) doors(l *loaded) map[*door]string {
+	return map[*door]string{g.clients: l.Listen.Clients, g.agents: l.Listen.Agents, g.operations: l.Listen.Operations, g.admins: l.Listen.Admin}
+}
+
+// partsOf completes what the router is built from with what is the edition's.
+func (g *gateway) partsOf(e *edition) router.Parts {
+	parts := g.parts
+	parts.Planner = e.l.policy
+	if clients, _ := e.clients.who.(*auth.Clients); clients != nil {
+		parts.Clients = clients
+	}
+	parts.Limits = clientLimits{g.limiter, e.l.Tenants}
+	if file := e.l.Auth.ControlTokenFile; file != "" {
+		parts.Token = metadata.TokenFile(file)
+	}
+	return parts
+}
+
+// settle takes into use what nothing can be wrong with any more, and ends what the edition before had alone. old may be nil.
+func (g *gateway) settle(e, old *edition) {
+	if g.logs != nil {
+		g.logs.set(e.l.Log)
+	}
+	g.present.Store(e)
+	for d, certificate := range map[*door]*tls.Certificate{g.agents: e.certificate, g.admins: e.adminsCert} {
+		var secure *tls.Config
+		if certificate != nil {
+			secure = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS13}
+		}
+		d.secure.Store(secure)
+	}
+	for d, address := range g.doors(e.l) {
+		d.move(address, e.opened[d])
+	}
+	if !e.l.Auth.Clients.on() && (old == nil || old.l.Auth.Clients.on()) {
+		g.log.Warn("auth.clients is not set: everybody who reaches the clients' listener may use it")
+	}
+	if old == nil {
+		return
+	}
+	if old.l.Auth.Admins.on() && !e.l.Auth.Admins.on() && old.l.Listen.Admin != "" {
+		g.log.Warn("auth.admins is not set any more: connections to listen.admin that are open get 401 from now on")
+	}
+	for _, s := range old.sections() {
+		if slices.Contains(e.sections(), s) {
+			continue
+		}
+		g.failedBefore.Add(s.files.stats().Failures)
+		if s.stop != nil {
+			s.stop()
+		}
+	}
+}
+
+// authorizeAgent asks whoever the present edition lets in.
+func (g *gateway) authorizeAgent(r *http.Request, want metadata.Access) (metadata.Caller, error) {
+	agents, _ := g.present.Load().agents.who.(*auth.Agents)
+	if agents == nil { // the listener is closed to others than those who had connected before
+		return metadata.Caller{}, &auth.Error{Code: auth.InvalidToken, Err: errors.New("auth.agents has no keys")}
+	}
+	return agentsAuthorizer(agents).Authorize(r, want)
+}
+
+// admin returns who administrators are at present; nil: whoever reaches the operations' listener.
+func (g *gateway) admin() *auth.Admins {
+	admins, _ := g.present.Load().admins.who.(*auth.Admins)
+	return admins
+}
+
+// keySets are the issuers' key sets that are in use.
+func (g *gateway) keySets() []issuerSet {
+	var all []issuerSet
+	for _, s := range g.present.Load().sections() {
+		all = append(all, s.files.sets...)
+	}
+	return all
+}
+
+// credentialStats is how reading credentials again is doing, over all sections.
+func (g *gateway) credentialStats() reloadStats {
+	all := reloadStats{Failures: g.failedBefore.Load()}
+	for _, s := range append(g.present.Load().sections(), g.records) {
+		one := s.files.stats()
+		all.Failures += one.Failures
+		all.Age = max(all.Age, one.Age)
+	}
+	return all
+}

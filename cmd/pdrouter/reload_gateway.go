@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"pdrouter/router"
+)
+
+// reloadCounts counts reloads. It is safe for concurrent use.
+type reloadCounts struct {
+	mu  sync.Mutex
+	now reloadCount
+}
+
+// reloadCount is how often the configuration was read again, and what became of it.
+type reloadCount struct {
+	Applied, Refused uint64
+	At               time.Time // when the one in use was taken into use
+	Behind           bool      // the last one was refused
+}
+
+func (c *reloadCounts) stats() reloadCount {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *reloadCounts) began(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now.At = at
+}
+
+func (c *reloadCounts) ended(at time.Time, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now.Behind = err != nil; err != nil {
+		c.now.Refused++
+		return
+	}
+	c.now.Applied++
+	c.now.At = at
+}
+
+// loadWhole reads the file at path and every file that it names, as serve would at its start, and reports all mistakes.
+func loadWhole(path string) (*loaded, error) {
+	l, err := loadConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	return l, l.checkFiles()
+}
+
+// reread returns what reads the configuration again.
+func (g *gateway) reread(path string) func() (*loaded, error) {
+	return func() (*loaded, error) {
+		g.files.reloading()
+		return loadWhole(path)
+	}
+}
+
+// apply takes a configuration into use, merged being its engines with those that others know of. On an error nothing has
+// changed. It is the owner's.
+func (g *gateway) apply(l *loaded, merged router.Config) error {
+	old := g.present.Load()
+	if l == old.l {
+		return g.router.Apply(merged, g.partsOf(old))
+	}
+	if err := l.onlyLive(old.l.changes(l)); err != nil {
+		return err
+	}
+	e, err := g.newEdition(l, old)
+	if err != nil {
+		return err
+	}
+	if err := g.router.Reload(merged, g.partsOf(e)); err != nil {
+		e.discard(old)
+		return err
+	}
+	g.settle(e, old)
+	return nil
+}
+
+// reloaded counts and logs what became of a reload. It is the owner's.
+func (g *gateway) reloaded(changed []string, err error) {
+	g.reloads.ended(time.Now(), err)
+	if err != nil {
+		g.log.Error("the configuration was not taken into use, the one before stays", "why", mistakes(err))
+		return
+	}
+	g.log.Info("the configuration was taken into use", "changed", changed)
+}
+
+// mistakes lists what is wrong, one by one.
+func mistakes(err error) []string { return strings.Split(err.Error(), "\n") }
+
+// reloadRoute answers POST /config/reload: 200 and the keys that have changed, or 400 and what is wrong with the file.
+func (g *gateway) reloadRoute(w http.ResponseWriter, r *http.Request) {
+	changed, err := g.applied.reload(r.Context())
+	answer, status := map[string][]string{"changed": changed}, http.StatusOK
+	switch {
+	case errors.Is(err, errEnded):
+		answer, status = map[string][]string{"mistakes": {err.Error()}}, http.StatusServiceUnavailable
+	case err != nil:
+		answer, status = map[string][]string{"mistakes": mistakes(err)}, http.StatusBadRequest
+	case changed == nil:
+		answer["changed"] = []string{}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer) // it may have left
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"pdrouter/internal/yamlfile"
+)
+
+// lookEvery is between two looks at the files. A change is believed at the second look that finds it, as whoever writes a
+// file in place may be in the middle of it at the first.
+const lookEvery = time.Second
+
+// watch knows the files that a reload reads: the configuration, and those it names that nothing else reads again. It finds
+// a file by its name at each look, so that one whose folder is a link that is swapped, as Kubernetes does it, is found to
+// have changed. It is safe for concurrent use.
+type watch struct {
+	mu    sync.Mutex
+	path  string
+	named []string // of the configuration as it stands at path, sound or not
+	seen  map[string]print
+	used  sums // of the last reload
+	last  sums // of the last look
+}
+
+// print is what a file was found to be.
+type print struct {
+	info os.FileInfo
+	sum  [sha256.Size]byte
+}
+
+// sums are digests of files by name; a file that cannot be read is not among them.
+type sums map[string][sha256.Size]byte
+
+// newWatch begins with the configuration that is in use.
+func newWatch(l *loaded) *watch {
+	w := &watch{path: l.path, named: watched(&l.config), seen: map[string]print{}}
+	w.used = w.look()
+	w.used[w.path] = l.sum // it may have changed since it was read
+	w.last = w.used
+	return w
+}
+
+// changed looks at the files, and reports whether they are others than at the last reload, and no others than at the last
+// look.
+func (w *watch) changed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := w.last
+	w.last = w.look()
+	return maps.Equal(last, w.last) && !maps.Equal(w.used, w.last)
+}
+
+// reloading notes that the files are read now, for whatever reason: nothing is to be read twice for one change.
+func (w *watch) reloading() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = w.look()
+	w.used = w.last
+}
+
+func (w *watch) look() sums {
+	now := sums{}
+	before := w.seen[w.path].sum
+	w.see(w.path, now)
+	if p := w.seen[w.path]; p.info != nil && p.sum != before && before != [sha256.Size]byte{} {
+		if b, err := os.ReadFile(w.path); err == nil {
+			var c config
+			yamlfile.Decode(w.path, b, &c) // mistakes are the reload's
+			c.resolve(filepath.Dir(w.path))
+			w.named = watched(&c)
+		}
+	}
+	for _, name := range w.named {
+		w.see(name, now)
+	}
+	return now
+}
+
+// see adds the file's digest to now. It reads a file again only if something about it has changed.
+func (w *watch) see(name string, now sums) {
+	info, err := os.Stat(name)
+	if err != nil {
+		delete(w.seen, name)
+		return
+	}
+	p := w.seen[name]
+	if p.info == nil || !os.SameFile(p.info, info) || !p.info.ModTime().Equal(info.ModTime()) || p.info.Size() != info.Size() {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			delete(w.seen, name)
+			return
+		}
+		p = print{info, sha256.Sum256(b)}
+		w.seen[name] = p
+	}
+	now[name] = p.sum
+}
+
+// watched are the files that c names and that are read with it alone. The others are read again by whoever uses them.
+func watched(c *config) []string {
+	var all []string
+	for _, p := range c.paths() {
+		own := p.key == "policy.file" || p.key == "prefix_cache_secret_file" || strings.HasPrefix(p.key, "listen.") || strings.HasPrefix(p.key, "models[") && !strings.HasSuffix(p.key, "_from.file") ||
+			strings.HasSuffix(p.key, ".development_secret_file")
+		if own && *p.at != "" {
+			all = append(all, *p.at)
+		}
+	}
+	return all
+}
+
+// reloadChanged reloads on SIGHUP, and whenever the files have changed, until ctx ends.
+func (g *gateway) reloadChanged(ctx context.Context) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangup:
+		case <-look.C:
+			if !g.files.changed() {
+				continue
+			}
+		}
+		if _, err := g.applied.reload(ctx); errors.Is(err, errEnded) {
+			return nil // what else was wrong has been logged
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// soakFor is the environment variable with how long TestSoak runs; without it the test is skipped. make soak sets it.
+const soakFor = "PDROUTER_SOAK"
+
+// TestSoak has clients ask for a long time, leave when it suits them and read slowly, while engines are killed with signal
+// 9 and started again, and the gateway reads a changed configuration again and again. No answer may be wrong or silently
+// cut; in the end every block is free, and the gateway's memory, goroutines and descriptors are what they were.
+func TestSoak(t *testing.T) {
+	d, err := time.ParseDuration(os.Getenv(soakFor))
+	if err != nil {
+		t.Skipf("takes minutes: make soak, or set %s to a duration such as 10m", soakFor)
+	}
+	t.Setenv(actAsPdrouter, "1")
+	ctx, cancel := context.WithTimeout(t.Context(), d+10*time.Minute)
+	defer cancel()
+	f, err := startFleet(ctx, t.TempDir(), "tcp")
+	if err != nil {
+		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
+	}
+	s := &soak{t: t, demoFleet: f, asks: demoAsks(), ends: map[string]int{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for line := range strings.Lines(s.process("gateway").tail(2000)) {
+				if !strings.Contains(line, "msg=request ") && !strings.Contains(line, "level=INFO") {
+					t.Log(strings.TrimSpace(line))
+				}
+			}
+		}
+		for _, p := range s.processes { // the killed ones have no status to speak of
+			_ = p.stop(30 * time.Second)
+		}
+	})
+	for _, ask := range s.asks {
+		a, err := send(ctx, s.alone, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.want = append(s.want, a.text)
+	}
+	s.load(ctx, 10*time.Second, false) // what a first use allocates is not what is measured
+	before := s.atRest(ctx)
+	s.load(ctx, d, true)
+	if err := s.wait(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := s.settled(ctx); err != nil {
+		t.Error(err)
+	}
+	s.judge(before, s.atRest(ctx))
+}
+
+// soak is one run.
+type soak struct {
+	t *testing.T
+	*demoFleet
+	asks []demoAsk
+	want []string
+
+	mu     sync.Mutex
+	ends   map[string]int // how requests ended
+	kills  int
+	reads  int // of a changed configuration
+	memory []float64
+}
+
+func (s *soak) ended(how string) {
+	s.mu.Lock()
+	s.ends[how]++
+	s.mu.Unlock()
+}
+
+// process returns the last one of that name.
+func (s *soak) process(name string) *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slices.Backward(s.processes) {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// load has clients ask until d is over, and with trouble everything else that may happen.
+func (s *soak) load(ctx context.Context, d time.Duration, trouble bool) {
+	ctx, stop := context.WithTimeout(ctx, d)
+	defer stop()
+	var wg sync.WaitGroup
+	for c := range 6 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(c), 1))
+			for ctx.Err() == nil {
+				s.ask(ctx, rnd, trouble)
+			}
+		})
+	}
+	if trouble {
+		wg.Go(func() { s.kill(ctx) })
+		wg.Go(func() { s.reread(ctx) })
+		wg.Go(func() { s.watch(ctx, d) })
+	}
+	wg.Wait()
+}
+
+// ask asks once, in one of the ways clients have.
+func (s *soak) ask(ctx context.Context, rnd *rand.Rand, trouble bool) {
+	i := rnd.IntN(len(s.asks))
+	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // the last ones are answered, too
+	defer leave()
+	leaves := trouble && rnd.IntN(5) == 0
+	if leaves {
+		defer time.AfterFunc(time.Duration(rnd.IntN(60))*time.Millisecond, leave).Stop()
+	}
+	got, err := send(own, s.client, s.asks[i])
+	switch {
+	case err == nil && got.text != s.want[i]:
+		s.ended("wrong")
+		s.t.Errorf("request %s: %q; want %q", got.id, got.text, s.want[i])
+	case err == nil:
+		s.ended("whole and right")
+	case leaves && own.Err() != nil:
+		s.ended("the client left")
+	case errors.Is(err, io.ErrUnexpectedEOF) && !cutOff(err):
+		s.ended("silently cut")
+		s.t.Errorf("request %s ended cleanly without its terminal event", got.id)
+	case trouble:
+		s.ended("error: " + clipped(err.Error()))
+	default:
+		s.t.Errorf("without trouble: %v", err)
+	}
+}
+
+// cutOff reports whether the connection itself broke, which clients notice.
+func cutOff(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) || strings.Contains(err.Error(), "EOF reading trailer")
+}
+
+// clipped makes errors of one kind alike.
+func clipped(text string) string {
+	if i := strings.Index(text, "127.0.0.1"); i >= 0 {
+		text = text[:i] + "…"
+	}
+	return text[:min(len(text), 90)]
+}
+
+// kill kills an engine every few seconds, and starts it anew.
+func (s *soak) kill(ctx context.Context) {
+	rnd := rand.New(rand.NewPCG(7, 7))
+	for pause(ctx, 4*time.Second+time.Duration(rnd.IntN(4000))*time.Millisecond) {
+		p := s.process(s.engines[rnd.IntN(len(s.engines))].name)
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		time.Sleep(time.Duration(rnd.IntN(1000)) * time.Millisecond)
+		next, err := startProcess(s.dir, p.name, p.cmd.Args[1:]...)
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		s.mu.Lock()
+		s.processes = append(s.processes, next)
+		s.kills++
+		s.mu.Unlock()
+	}
+}
+
+// reread changes the configuration every few seconds: a limit, a policy, an engine that takes no more requests.
+func (s *soak) reread(ctx context.Context) {
+	path := s.path("pdrouter.yaml")
+	first, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	changes := []func(string) string{
+		func(c string) string { return strings.Replace(c, "round_robin", "least_load", 2) },
+		func(c string) string { return c + "limits: {body: 1048576, n: 4}\n" },
+		func(c string) string {
+			return strings.Replace(c, "{name: prefill-0,", "{name: prefill-0, drain: true,", 1)
+		},
+		func(c string) string { return c + "models: broken\n" }, // changes nothing
+		func(c string) string { return c },
+	}
+	for i := 0; pause(ctx, 3*time.Second); i++ {
+		if err := os.WriteFile(path, []byte(changes[i%len(changes)](string(first))), 0o600); err != nil {
+			s.t.Error(err)
+			return
+		}
+		_ = s.process("gateway").cmd.Process.Signal(syscall.SIGHUP)
+		s.mu.Lock()
+		s.reads++
+		s.mu.Unlock()
+	}
+	if err := os.WriteFile(path, first, 0o600); err != nil {
+		s.t.Error(err)
+	}
+	_ = s.process("gateway").cmd.Process.Signal(syscall.SIGHUP)
+}
+
+// watch notes the gateway's memory, and prints now and then how it goes.
+func (s *soak) watch(ctx context.Context, d time.Duration) {
+	begun := time.Now()
+	for i := 1; pause(ctx, time.Second); i++ {
+		resident, _ := s.sizes()
+		s.mu.Lock()
+		s.memory = append(s.memory, resident)
+		if i%30 == 0 {
+			s.t.Logf("%5s of %s: %d whole, %d left, %d kills, %d changes, %.0f MiB", time.Since(begun).Round(time.Second), d,
+				s.ends["whole and right"], s.ends["the client left"], s.kills, s.reads, resident)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// pause waits, and reports false once ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

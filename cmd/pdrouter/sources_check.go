@@ -1,0 +1,59 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+
+	"pdrouter/router"
+)
+
+// checkSources reads every file of engines as serve would.
+func (l *loaded) checkSources() error {
+	var errs []error
+	for i := range l.Models {
+		m := &l.Models[i]
+		for _, at := range sourcesOf(m) {
+			if at.source.File == "" {
+				continue
+			}
+			b, err := os.ReadFile(at.source.File)
+			if err != nil {
+				continue // said of the file already
+			}
+			if _, err := readEngines(*m, at.key, at.source.File, b); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loadAdminCertificate is loadCertificate for the administrators' listener.
+func (l *loaded) loadAdminCertificate() error {
+	if !l.Listen.AdminTLS.on() {
+		return nil
+	}
+	_, err := tls.LoadX509KeyPair(l.Listen.AdminTLS.CertFile, l.Listen.AdminTLS.KeyFile)
+	return err
+}
+
+func (l *loaded) whoAdmins() string {
+	how := l.Listen.Admin
+	if l.Listen.AdminTLS.on() {
+		how += " (TLS)"
+	}
+	return how + "\ttokens of " + l.Auth.Admins.issuerNames()
+}
+
+// describeSource says where more engines of a list come from, for people; "" if from nowhere.
+func describeSource(from router.Source) string {
+	switch {
+	case from.DNS != "":
+		return "every address of " + from.DNS
+	case from.File != "":
+		return fmt.Sprintf("those of %s", from.File)
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"pdrouter/internal/yamlfile"
+	"pdrouter/router"
+)
+
+// engineFile is a file of engines: a source.
+type engineFile struct {
+	// Engines are entries as in the lists of the configuration.
+	Engines *[]router.Engine `yaml:"engines"`
+}
+
+// readEngines returns what a file of engines holds for a list of the model. It reports every mistake, each with file and line.
+// Paths in it are relative to the folder that it stands in.
+func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, error) {
+	var file engineFile
+	f := yamlfile.Decode(path, b, &file)
+	if file.Engines == nil {
+		f.Check("", errors.New("engines is missing; want a list of engines, [] for none"))
+		return nil, f.Err()
+	}
+	engines := *file.Engines
+	alone := router.Model{Name: m.Name, Connector: m.Connector}
+	for _, at := range sourcesOf(&alone) {
+		if at.key == list {
+			*at.engines = engines
+		}
+	}
+	f.Check("", reworded(router.Config{Models: []router.Model{alone}, Growing: true}.Validate(), strings.NewReplacer("models[0]."+list, "engines")))
+	for i := range engines {
+		key := &engines[i].KeyFile
+		if *key == "" {
+			continue
+		}
+		if !filepath.IsAbs(*key) {
+			*key = filepath.Join(filepath.Dir(path), *key)
+		}
+		if err := readable(*key); err != nil {
+			f.Check("", fmt.Errorf("%s.key_file cannot be used: %w", element("engines", i), err))
+		}
+	}
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	return engines, nil
+}
+
+// reworded replaces words in each mistake that err joins.
+func reworded(err error, words *strings.Replacer) error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, e := range joined.Unwrap() {
+			errs = append(errs, reworded(e, words))
+		}
+		return errors.Join(errs...)
+	}
+	return errors.New(words.Replace(err.Error()))
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"pdrouter/router"
+)
+
+// listOf names one list of engines: prefill, decode or engines of a model.
+type listOf struct{ model, list string }
+
+// String returns the list's dotted name, for people.
+func (l listOf) String() string { return l.model + "." + l.list }
+
+// Where an engine comes from.
+const (
+	fromStatic = "static" // the lists of the configuration file
+	fromDNS    = "dns"
+	fromFile   = "file"
+	fromAdmin  = "admin"
+)
+
+// found is what a source has for one list.
+type found struct {
+	from    string // fromDNS or fromFile
+	engines []router.Engine
+	leaving map[string]bool // by name: these take no more requests, and are removed when those that they have have ended
+}
+
+// record is what administrators want of one engine. It is never changed, and what is newer stands. Gateways share records.
+type record struct {
+	Engine  string         `json:"engine"`
+	Model   string         `json:"model,omitempty"` // with Entry: where it was added
+	List    string         `json:"list,omitempty"`
+	Entry   *router.Engine `json:"entry,omitempty"`   // of an engine that was added; nil for one that comes from elsewhere
+	Drain   drainWish      `json:"drain,omitempty"`   // whatever its source says
+	Removed bool           `json:"removed,omitempty"` // it is to be drained, and then to be gone
+	Wait    *time.Duration `json:"wait,omitempty"`    // for its requests, at most, when it is removed; nil: until they end
+	By      string         `json:"by"`                // the administrator
+	At      int64          `json:"at"`                // nanoseconds since 1970: when, or one more than of what it replaces
+}
+
+// drainWish is what administrators want of an engine's draining.
+type drainWish string
+
+const (
+	asSourced drainWish = ""    // what its source says
+	drainOn   drainWish = "on"  // it takes no more requests
+	drainOff  drainWish = "off" // it takes requests
+)
+
+// neutral reports whether nothing is wanted, so that the record is only there to outdo older ones.
+func (r record) neutral() bool { return r.Entry == nil && r.Drain == asSourced && !r.Removed }
+
+// lapses reports whether the record may be forgotten in the end: nothing is wanted any more of an engine that anybody has.
+func (r record) lapses() bool { return r.neutral() || r.Removed && r.Entry != nil }
+
+// newer reports whether r stands rather than o. Any two gateways decide alike.
+func (r record) newer(o record) bool {
+	if r.At != o.At {
+		return r.At > o.At
+	}
+	return r.By > o.By
+}
+
+// at returns when the record was made.
+func (r record) at() time.Time { return time.Unix(0, r.At) }
+
+// records are the latest of each engine, by its name.
+type records map[string]record
+
+// merged returns what stands of two, and whether that is another than r.
+func (r records) merged(others records) (records, bool) {
+	out, other := make(records, len(r)), false
+	for name, rec := range r {
+		out[name] = rec
+	}
+	for name, rec := range others {
+		if was, ok := out[name]; !ok || rec.newer(was) {
+			out[name], other = rec, true
+		}
+	}
+	return out, other
+}
+
+// roster is all that is known of engines besides the configuration file, at one moment.
+type roster struct {
+	found   map[listOf]found
+	records records
+	gone    map[string]int64 // engines that were removed and have no more requests here, with the At of the record
+}
+
+// placed is one engine of the merged configuration.
+type placed struct {
+	listOf
+	router.Engine
+	from    string
+	leaving bool   // its source has it no more
+	gone    bool   // it was removed, and has no more requests: it is not of the merged configuration
+	record  record // the zero record if administrators want nothing
+}
+
+// conflict is an engine that is left out, and why.
+type conflict struct {
+	listOf
+	engine, from, why string
+}
+
+// merge returns the configuration with all engines, where each comes from, and what is left out of it. The configuration
+// file wins over what was found, and that over what was added: names are of one engine only. What does not fit the model
+// that it is for is left out as well, so that the rest stays sound. It changes nothing of cfg.
+func (r roster) merge(cfg router.Config) (router.Config, []placed, []conflict) {
+	var all []placed
+	var out []conflict
+	taken := map[string]bool{}
+	for _, m := range cfg.Models {
+		for _, at := range sourcesOf(&m) {
+			for _, e := range *at.engines {
+				for _, name := range e.Names() {
+					taken[name] = true
+				}
+			}
+		}
+	}
+	file := cfg.Models
+	cfg.Models, cfg.Growing = slices.Clone(cfg.Models), true // the last one of a list may be removed
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		for _, at := range sourcesOf(m) {
+			here := listOf{m.Name, at.key}
+			var list []placed
+			for _, e := range *at.engines {
+				list = append(list, placed{listOf: here, Engine: e, from: fromStatic})
+			}
+			if f, ok := r.found[here]; ok && at.source.On() {
+				for _, e := range f.engines {
+					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, fits(*m, at.key, e), taken, &out)
+				}
+			}
+			for _, rec := range r.added(here) {
+				list = r.add(list, placed{listOf: here, Engine: *rec.Entry, from: fromAdmin}, fitsAdded(file[i], at.key, *rec.Entry), taken, &out)
+			}
+			*at.engines = nil
+			for _, p := range list {
+				p.record = r.records[p.Name]
+				if added := p.record.Entry; p.from != fromAdmin && added != nil && !same(*added, p.Engine) {
+					p.record = record{} // it is of another engine, which was added under this name
+				}
+				if p.from != fromAdmin { // it may have been added before its source had it
+					p.record.Entry = nil
+				}
+				if at, gone := r.gone[p.Name]; gone && at == p.record.At && p.record.Removed {
+					if p.from != fromAdmin { // else nobody has it any more
+						p.gone = true
+						all = append(all, p)
+					}
+					continue
+				}
+				p.Drain = p.leaving || p.record.Removed || p.record.Drain == drainOn || p.Drain && p.record.Drain != drainOff
+				*at.engines = append(*at.engines, p.Engine)
+				all = append(all, p)
+			}
+		}
+	}
+	return cfg, all, out
+}
+
+// add appends an engine if its name is free and it is not unfit for the model.
+func (r roster) add(list []placed, p placed, unfit error, taken map[string]bool, out *[]conflict) []placed {
+	why := ""
+	if slices.ContainsFunc(p.Names(), func(name string) bool { return taken[name] }) {
+		why = "another engine has its name"
+	} else if unfit != nil {
+		why = unfit.Error()
+	}
+	if why != "" {
+		*out = append(*out, conflict{p.listOf, p.Name, p.from, why})
+		return list
+	}
+	for _, name := range p.Names() {
+		taken[name] = true
+	}
+	return append(list, p)
+}
+
+// added returns the records of engines that were added to a list, by name.
+func (r roster) added(to listOf) []record {
+	var all []record
+	for _, rec := range r.records {
+		if rec.Entry != nil && rec.Model == to.model && rec.List == to.list {
+			all = append(all, rec)
+		}
+	}
+	slices.SortFunc(all, func(x, y record) int {
+		if x.Engine < y.Engine {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// fits reports what is wrong with an engine's entry in a list of the model; each mistake begins with the key.
+func fits(m router.Model, list string, e router.Engine) error {
+	alone := router.Model{Name: m.Name, Connector: m.Connector}
+	for _, at := range sourcesOf(&alone) {
+		if at.key == list {
+			*at.engines = []router.Engine{e}
+		}
+	}
+	words := strings.NewReplacer("models[0]."+list+"[0].", "", "models[0].", "")
+	return reworded(router.Config{Models: []router.Model{alone}, Growing: true}.Validate(), words)
+}
+
+// fitsAdded is fits for an engine that an administrator added, from whom the path of a file is not taken but as a choice: what
+// stands in the file is sent to the engine.
+func fitsAdded(m router.Model, list string, e router.Engine) error {
+	if e.KeyFile != "" && !slices.Contains(keyFiles(m), e.KeyFile) {
+		return fmt.Errorf("key_file is %.200q; want one that the configuration names for the model", e.KeyFile)
+	}
+	return fits(m, list, e)
+}
+
+// keyFiles returns the files with credentials that the configuration names for a model.
+func keyFiles(m router.Model) []string {
+	var all []string
+	for _, at := range sourcesOf(&m) {
+		all = append(all, at.source.KeyFile)
+		for _, e := range *at.engines {
+			all = append(all, e.KeyFile)
+		}
+	}
+	return all
+}
+
+// same reports whether two entries are of the same engine; whether it drains is no part of that.
+func same(x, y router.Engine) bool {
+	x.Drain, y.Drain = false, false
+	return reflect.DeepEqual(x, y)
+}
+
+// find returns the engine of that name.
+func find(all []placed, name string) (placed, bool) {
+	i := slices.IndexFunc(all, func(p placed) bool { return p.Name == name })
+	if i < 0 {
+		return placed{}, false
+	}
+	return all[i], true
+}
+
+// modelNamed returns the model of a configuration.
+func modelNamed(cfg router.Config, name string) (router.Model, error) {
+	for _, m := range cfg.Models {
+		if m.Name == name {
+			return m, nil
+		}
+	}
+	return router.Model{}, fmt.Errorf("there is no model %.100q", name)
+}

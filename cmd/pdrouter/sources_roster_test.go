@@ -1,0 +1,245 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router"
+)
+
+func engineOf(name string) router.Engine {
+	return router.Engine{Name: name, URL: "http://" + name + ":8000"}
+}
+
+func twoModels() router.Config {
+	return router.Config{Models: []router.Model{
+		{Name: "a", Connector: router.ConnectorPush, Prefill: []router.Engine{engineOf("p0")}, PrefillFrom: router.Source{DNS: "http://p:1", KeyFile: "/k"},
+			Decode: []router.Engine{engineOf("d0"), {Name: "d1", URL: "http://d1:8000", Drain: true}}},
+		{Name: "b/c", Engines: []router.Engine{engineOf("e0")}, EnginesFrom: router.Source{File: "/f"}},
+	}}
+}
+
+// names lists the engines of a configuration, list by list, those that drain with a !.
+func names(cfg router.Config) (all []string) {
+	for i := range cfg.Models {
+		for _, at := range sourcesOf(&cfg.Models[i]) {
+			list := cfg.Models[i].Name + "." + at.key
+			for _, e := range *at.engines {
+				list += " " + e.Name
+				if e.Drain {
+					list += "!"
+				}
+			}
+			if len(*at.engines) > 0 {
+				all = append(all, list)
+			}
+		}
+	}
+	return all
+}
+
+// TestRosterMerges has the file win over what is found, that over what is added, and leaves out what does not fit.
+func TestRosterMerges(t *testing.T) {
+	entry := func(e router.Engine) *router.Engine { return &e }
+	at := int64(7)
+	r := roster{
+		found: map[listOf]found{
+			{"a", "prefill"}:    {from: fromDNS, engines: []router.Engine{engineOf("p0"), engineOf("p1"), engineOf("p2")}, leaving: map[string]bool{"p2": true}},
+			{"a", "decode"}:     {from: fromDNS, engines: []router.Engine{engineOf("stale")}}, // it has no source any more
+			{"b/c", "engines"}:  {from: fromFile, engines: []router.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
+			{"gone", "engines"}: {from: fromFile, engines: []router.Engine{engineOf("x")}},
+		},
+		records: records{
+			"d0":    {Engine: "d0", Drain: drainOn},
+			"d1":    {Engine: "d1", Drain: drainOff},
+			"p1":    {Engine: "p1", Model: "a", List: "decode", Entry: entry(engineOf("p1"))},
+			"new":   {Engine: "new", Model: "b/c", List: "engines", Entry: entry(engineOf("new")), Drain: drainOn},
+			"theft": {Engine: "theft", Model: "b/c", List: "engines", Entry: &router.Engine{Name: "theft", URL: "http://x:1", KeyFile: "/etc/shadow"}},
+			"key":   {Engine: "key", Model: "a", List: "decode", Entry: &router.Engine{Name: "key", URL: "http://x:1", KeyFile: "/k"}},
+			"wrong": {Engine: "wrong", Model: "a", List: "engines", Entry: entry(engineOf("wrong"))},
+			"lost":  {Engine: "lost", Model: "no", List: "engines", Entry: entry(engineOf("lost"))},
+			"e0":    {Engine: "e0", Removed: true, At: at},
+			"e1":    {Engine: "e1", Removed: true, At: at},
+			"old":   {Engine: "old", Model: "a", List: "prefill", Entry: entry(engineOf("old")), Removed: true, At: at},
+		},
+		gone: map[string]int64{"e0": at, "e1": at - 1, "old": at, "d0": at},
+	}
+	cfg := twoModels()
+	got, all, out := r.merge(cfg)
+	want := []string{"a.prefill p0 p1 p2!", "a.decode d0! d1 key", "b/c.engines e1! new!"}
+	if diff := cmp.Diff(names(got), want); diff != "" {
+		t.Error("merged (-got +want):\n" + diff)
+	}
+	if !reflect.DeepEqual(cfg, twoModels()) {
+		t.Error("the configuration that was merged with has changed")
+	}
+	if err := got.Validate(); err != nil {
+		t.Errorf("what was merged is not sound: %v", err)
+	}
+	if p, ok := find(all, "e0"); !ok || !p.gone || p.from != fromStatic {
+		t.Errorf("e0 is %+v; want it told as gone", p)
+	}
+	if _, ok := find(all, "old"); ok {
+		t.Error("an engine that was added and removed is told of")
+	}
+	left := map[string]string{}
+	for _, c := range out {
+		left[c.engine+" "+c.from] = c.why
+	}
+	for engine, why := range map[string]string{"p0 dns": "has its name", "p1 file": "has its name", "p1 admin": "has its name", "e2 file": "control",
+		"theft admin": "key_file", "wrong admin": "engines is set"} {
+		if !strings.Contains(left[engine], why) {
+			t.Errorf("%s is left out because of %q; want %q", engine, left[engine], why)
+		}
+		delete(left, engine)
+	}
+	if len(left) > 0 {
+		t.Errorf("left out as well: %v", left)
+	}
+}
+
+// TestRosterIsAlwaysSound merges random rosters into random configurations: what comes out is sound, has every engine of the file
+// that was not removed, each name once, and nobody's order of records matters.
+func TestRosterIsAlwaysSound(t *testing.T) {
+	for seed := range uint64(1000) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		engine := func() router.Engine {
+			e := engineOf(fmt.Sprint("e", random.IntN(12)))
+			switch random.IntN(8) {
+			case 0:
+				e.Control = "http://c:1"
+			case 1:
+				e.SideChannel = "c:1"
+			case 2:
+				e.URL = "no url"
+			}
+			e.Drain = random.IntN(3) == 0
+			return e
+		}
+		cfg := twoModels()
+		r := roster{found: map[listOf]found{}, records: records{}, gone: map[string]int64{}}
+		for _, at := range []listOf{{"a", "prefill"}, {"a", "decode"}, {"b/c", "engines"}, {"none", "decode"}} {
+			f := found{from: fromDNS, leaving: map[string]bool{}}
+			for range random.IntN(4) {
+				e := engine()
+				f.engines, f.leaving[e.Name] = append(f.engines, e), random.IntN(2) == 0
+			}
+			r.found[at] = f
+		}
+		for range random.IntN(10) {
+			e := engine()
+			if random.IntN(3) == 0 {
+				e.Name = []string{"p0", "d0", "d1", "e0"}[random.IntN(4)]
+			}
+			rec := record{Engine: e.Name, Removed: random.IntN(3) == 0, At: int64(random.IntN(3)), Drain: []drainWish{asSourced, drainOn, drainOff}[random.IntN(3)]}
+			if random.IntN(2) == 0 {
+				rec.Model, rec.List, rec.Entry = []string{"a", "b/c", "no"}[random.IntN(3)], []string{"prefill", "decode", "engines", "odd"}[random.IntN(4)], &e
+			}
+			r.records[e.Name], r.gone[e.Name] = rec, int64(random.IntN(3))
+		}
+		got, all, _ := r.merge(cfg)
+		if err := got.Validate(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		seen := map[string]bool{}
+		for _, p := range all {
+			if seen[p.Name] {
+				t.Fatalf("seed %d: %s is there twice", seed, p.Name)
+			}
+			seen[p.Name] = true
+			if (p.record.Removed || p.leaving) && !p.gone && !p.Drain {
+				t.Fatalf("seed %d: %+v is to be drained", seed, p)
+			}
+		}
+		for _, name := range []string{"p0", "d0", "d1", "e0"} {
+			if !seen[name] {
+				t.Fatalf("seed %d: %s of the file is lost", seed, name)
+			}
+		}
+		again, _, _ := r.merge(twoModels())
+		if !reflect.DeepEqual(got, again) || !reflect.DeepEqual(cfg, twoModels()) {
+			t.Fatalf("seed %d: merging again makes another configuration", seed)
+		}
+	}
+}
+
+// TestRecordsConverge has gateways tell each other their records in any order, some twice and some late: all end with the same.
+func TestRecordsConverge(t *testing.T) {
+	for seed := range uint64(1000) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		gateways := make([]records, 3)
+		for range 30 {
+			i, j := random.IntN(3), random.IntN(3)
+			name := fmt.Sprint("e", random.IntN(4))
+			rec := record{Engine: name, At: int64(random.IntN(10)), By: fmt.Sprint(i, random.IntN(2)), Drain: asSourced}
+
+			rec.Removed = strings.HasSuffix(rec.By, "1")
+			rec.Drain = drainWish(rec.By)
+			gateways[i], _ = gateways[i].merged(records{name: rec})
+			gateways[j], _ = gateways[j].merged(gateways[i])
+		}
+		for range 2 {
+			for i := range gateways {
+				for j := range gateways {
+					gateways[i], _ = gateways[i].merged(gateways[j])
+				}
+			}
+		}
+		for _, g := range gateways[1:] {
+			if diff := cmp.Diff(g, gateways[0]); diff != "" {
+				t.Fatalf("seed %d: two gateways differ:\n%s", seed, diff)
+			}
+		}
+		if _, other := gateways[0].merged(gateways[1]); other {
+			t.Fatalf("seed %d: the same again is something else", seed)
+		}
+	}
+}
+
+// TestRecordOutlivesItsFormat: what one gateway writes another one reads.
+func TestRecordOutlivesItsFormat(t *testing.T) {
+	wait := time.Minute
+	e := router.Engine{Name: "x", URL: "http://x:1", Control: "http://x:2", SideChannel: "x:3", KeyFile: "/k"}
+	w := newWishes(&fakeBoard{}, true, nil)
+	rec := w.put(record{Engine: "x", Model: "m", List: "prefill", Entry: &e, Drain: drainOn, Removed: true, Wait: &wait, By: "somebody"})
+	other := newWishes(&fakeBoard{}, true, nil)
+	if !other.learn(w.board.(*fakeBoard).facts) {
+		t.Fatal("nothing was learnt")
+	}
+	if diff := cmp.Diff(other.all(), records{"x": rec}); diff != "" {
+		t.Error("(-got +want):\n" + diff)
+	}
+}
+
+// TestRosterKeepsRanksApart leaves out an engine that would have the name of another one's data-parallel rank, and the other
+// way round: with both the router would take nothing.
+func TestRosterKeepsRanksApart(t *testing.T) {
+	rank, ranks := engineOf("one.dp0"), engineOf("two")
+	ranks.DataParallel = 2
+	one := engineOf("one")
+	one.DataParallel = 2
+	cfg := router.Config{Models: []router.Model{{Name: "m", Engines: []router.Engine{one, engineOf("two.dp1")}}}}
+	r := roster{records: records{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
+	got, _, out := r.merge(cfg)
+	if err := got.Validate(); err != nil || len(out) != 2 || len(got.Models[0].Engines) != 2 {
+		t.Errorf("%v, left out %v; want both left out", err, out)
+	}
+}
+
+// TestRosterTellsMachinesApart has a record of an engine that was added and removed, whose name another machine of the file has.
+func TestRosterTellsMachinesApart(t *testing.T) {
+	e := engineOf("x")
+	r := roster{records: records{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
+	for url, want := range map[string]int{e.URL: 0, "http://another:9": 1} {
+		got, _, _ := r.merge(router.Config{Models: []router.Model{{Name: "m", Engines: []router.Engine{{Name: "x", URL: url}}}}})
+		if n := len(got.Models[0].Engines); n != want {
+			t.Errorf("%s: %d engines; want %d", url, n, want)
+		}
+	}
+}
