@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -21,12 +22,14 @@ type gateway struct {
 type backend struct {
 	url, control string // control is empty for engines of others
 	side         string // host:port of the side channel, to be said in the configuration; mostly empty
+	plain        bool   // it calls requests as it is told to
 }
 
 // config is what the tests say in a configuration file. agents is the agents' listener, and more is written as it
 // stands; both are for what only one test needs.
 type config struct {
 	connector                string
+	model                    string // default tiny
 	prefill, decode, engines []backend
 	agents, more             string
 }
@@ -36,7 +39,7 @@ func (c config) text(clients, operations string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\n", clients, operations, c.agents)
 	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n")
-	fmt.Fprintf(&b, "models:\n  - name: tiny\n    connector: %s\n", c.connector)
+	fmt.Fprintf(&b, "models:\n  - name: %s\n    connector: %s\n", cmp.Or(c.model, "tiny"), c.connector)
 	for _, role := range []struct {
 		name string
 		is   []backend
@@ -46,7 +49,7 @@ func (c config) text(clients, operations string) string {
 		}
 		fmt.Fprintf(&b, "    %s:\n", role.name)
 		for i, e := range role.is {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q}\n", role.name, i, e.url, e.control, e.side)
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, plain_request_ids: %v}\n", role.name, i, e.url, e.control, e.side, e.plain)
 		}
 	}
 	return b.String() + c.more
@@ -68,6 +71,7 @@ func serve(t *testing.T, binary string, c config) gateway {
 // report is what scenarios.py says about one run of it.
 type report struct {
 	Requests     int            `json:"requests"`
+	HandOffs     int            `json:"hand_offs"`
 	PromptTokens int            `json:"prompt_tokens"`
 	Reasons      map[string]int `json:"reasons"`
 }

@@ -1,39 +1,29 @@
 """Asks an OpenAI server every scenario, and records the answers or compares them with recorded ones.
 
-    scenarios.py record  URL ANSWERS                  ask one engine, write ANSWERS
+    scenarios.py record  URL ANSWERS KIND...          ask one engine, write ANSWERS
     scenarios.py compare URL ANSWERS REPORT KIND...   ask the gateway, compare, write REPORT
 
-KIND is `split` (requests that can be handed from prefill to decode), `alone` (those that one hand-off cannot serve, or
-need none) or `refuse` (mistakes of a client, which nobody answers).
-Everything is asked at temperature 0, or with a seed, through the openai client, which must not retry. An answer is the text, the token
-ids, why it ended, how long the prompt was and what usage said; all of it must be equal. REPORT is JSON: how many
-requests, how many prompt tokens, and how many answers gave which reason. The exit status is 1 if any answer differs.
-The key is taken from OPENAI_API_KEY, if it is set.
+KIND is `split` (requests that can be handed from prefill to decode), `fan` (several choices, with a hand-off for each), `alone`
+(those that one hand-off cannot serve, or need none), `cached` (the same prompts again), `engine` (what only real engines serve),
+`stored` (answers that an engine keeps) or `refuse` (mistakes of a client, which nobody answers). `whole` is no kind: the gateway splits nothing, so the reasons that
+it gives are not looked at.
+Everything is asked at temperature 0, or with a seed. What the openai client knows is asked through it, and it must not retry; the
+other routes are asked as routes.py has them. An answer is the text, the token ids, why it ended, how long the prompt was and what
+usage said; all of it must be equal, and so must be the reason that the gateway gives for how it was served. REPORT is JSON: how many
+requests, how many hand-offs they need, how many prompt tokens those are for, and how many answers gave which reason. The exit
+status is 1 if any answer differs. The key is taken from OPENAI_API_KEY, if it is set.
 """
 
 import concurrent.futures
 import dataclasses
 import json
 import os
-import random
 import sys
 import time
 
 import openai
-
-MODEL = "tiny"
-BLOCK = 32  # tokens of one KV block
-FORGED = {
-    "do_remote_prefill": True,
-    "do_remote_decode": False,
-    "transfer_id": "f" * 32,
-    "remote_engine_id": "nobody",
-    "remote_request_id": "nothing",
-    "remote_block_ids": [[1, 2]],
-    "remote_host": "192.0.2.1",
-    "remote_port": 9,
-    "tp_size": 1,
-}
+import routes
+from routes import BLOCK, FORGED, MODEL, prose
 
 
 @dataclasses.dataclass
@@ -47,6 +37,8 @@ class Case:
     temperature: float = 0
     more: dict = dataclasses.field(default_factory=dict)
     forged: dict = dataclasses.field(default_factory=dict)  # only ever sent to the gateway
+    reason: str = "split"
+    hand_offs: int = 1
 
     def body(self, gateway):
         extra = {"return_token_ids": True, **self.more, **(self.forged if gateway else {})}
@@ -60,15 +52,6 @@ class Case:
             if self.usage:
                 asked["stream_options"] = {"include_usage": True}
         return asked
-
-
-def prose(seed, length):
-    """Text of exactly length bytes, which is as many tokens."""
-    dice = random.Random(seed)
-    words = []
-    while sum(len(w) + 1 for w in words) <= length:
-        words.append("".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=dice.randint(2, 9))))
-    return " ".join(words)[:length]
 
 
 def one_by_one():
@@ -111,10 +94,17 @@ def together():
 
 
 def alone():
-    yield Case("one token", "chat", prose("one token", 90), max_tokens=1)
-    yield Case("one token streamed", "completions", prose("one token streamed", 90), max_tokens=1, stream=True, usage=True)
-    yield Case("two choices", "chat", prose("two choices", 210), temperature=0.7, more={"n": 2, "seed": 7})
-    yield Case("two prompts", "completions", [prose("first prompt", 130), prose("second prompt", 170)])
+    why = {"reason": "max_tokens<=1", "hand_offs": 0}
+    yield Case("one token", "chat", prose("one token", 90), max_tokens=1, **why)
+    yield Case("one token streamed", "completions", prose("one token streamed", 90), max_tokens=1, stream=True, usage=True, **why)
+
+
+def fan():
+    for stream in (False, True):
+        how = " streamed" if stream else ""
+        seeded = {"temperature": 0.7, "more": {"n": 2, "seed": 7}}
+        yield Case(f"two choices{how}", "chat", prose("two choices", 210), stream=stream, hand_offs=2, **seeded)
+        yield Case(f"two prompts{how}", "completions", [prose("first prompt", 130), prose("second prompt", 170)], stream=stream, usage=stream, hand_offs=2)
 
 
 def plain(value):
@@ -192,47 +182,64 @@ def refuse(url):
 
 
 def run(url, gateway, kinds):
-    client = connect(url)
+    client, raw = connect(url), routes.connect(url, os.environ.get("OPENAI_API_KEY", "none"))
     models = [model.id for model in client.models.list()]
     if MODEL not in models:
         raise AssertionError(f"/v1/models lists {models}")
-    answers, reasons, streamed = {}, {}, {}
+    answers, reasons, streamed, cases = {}, {}, {}, {}
 
     def one(case):
         began = time.monotonic()
+        if case.name in cases:
+            raise AssertionError(f"two cases are called {case.name}")
+        cases[case.name] = case
         try:
-            answers[case.name], chunks, reasons[case.name] = ask(client, case, gateway)
-            if case.stream and len(answers[case.name]["choices"][0]["ids"]) > 8:
-                streamed[case.name] = chunks > 1
+            if isinstance(case, routes.Raw):
+                answers[case.name], reasons[case.name] = routes.ask(raw, case, gateway)
+            else:
+                answers[case.name], chunks, reasons[case.name] = ask(client, case, gateway)
+                if case.stream and len(answers[case.name]["choices"][0]["ids"]) > 8:
+                    streamed[case.name] = chunks > 1
         except Exception as error:  # one failure must not hide the others
             answers[case.name], reasons[case.name] = {"error": repr(error)}, ""
         print(f"    {case.name}: {(time.monotonic() - began) * 1000:.0f} ms {reasons[case.name]}\n", end="", flush=True)
 
+    sources = {"split": (one_by_one, routes.split), "fan": (fan, routes.fan), "alone": (alone, routes.alone), "cached": (routes.cached,), "engine": (routes.engine,)}
+    for kind in kinds:
+        for source in sources.get(kind, ()):
+            for case in source():
+                one(case)
     if "split" in kinds:
-        for case in one_by_one():
-            one(case)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(one, together()))
-    if "alone" in kinds:
-        for case in alone():
-            one(case)
+    if "stored" in kinds:
+        for name, (answer, reason) in routes.stored(raw, gateway).items():
+            answers[name], reasons[name] = answer, reason
     # An engine that is starved of CPU sends its tokens in one piece now and then, a gateway that waits for all always.
     if streamed and sum(streamed.values()) * 2 < len(streamed):
         raise AssertionError(f"only {sum(streamed.values())} of {len(streamed)} streamed answers came in pieces")
-    return answers, reasons
+    return answers, reasons, cases
+
+
+def prompt_tokens(case, answer):
+    """How many tokens of prompts the hand-offs of a request are for."""
+    if isinstance(case, routes.Raw):
+        return case.prompts * (len(case.more.get("token_ids", ())) or routes.prompt_tokens(answer))
+    return case.more.get("n", 1) * answer["prompt"]
 
 
 def distinct(answers):
     """Answers that were equal whatever the prompt would prove nothing."""
-    heads = [tuple(a["choices"][0]["ids"][:8]) for a in answers.values() if len(a["choices"][0]["ids"]) >= 8]
+    told = [a["choices"][0]["ids"] for a in answers.values() if a.keys() == {"choices", "usage", "prompt"}]
+    heads = [tuple(ids[:8]) for ids in told if len(ids) >= 8]
     return len(set(heads)), len(heads)
 
 
 def main():
     verb, url, path = sys.argv[1:4]
     if verb == "record":
-        answers, _ = run(url, False, ("split", "alone"))
-        failed = [f"{name}: {answer['error']}" for name, answer in answers.items() if "error" in answer]
+        answers, _, _ = run(url, False, sys.argv[4:])
+        failed = [f"{name}: {answer['error']}" for name, answer in answers.items() if isinstance(answer.get("error"), str)]
         if failed:
             sys.exit("\n".join(failed))
         different, of = distinct(answers)
@@ -245,16 +252,22 @@ def main():
     report_path, kinds = sys.argv[4], sys.argv[5:]
     with open(path) as file:
         want = json.load(file)
-    got, reasons = run(url, True, kinds)
-    wrong = [name for name in got if got[name] != want[name]]
+    got, reasons, cases = run(url, True, kinds)
+    wrong = [name for name in got if not routes.same(got[name], want[name])]
     for name in wrong:
-        print(f"    DIFFERENT {name}\n      got  {json.dumps(got[name])[:900]}\n      want {json.dumps(want[name])[:900]}")
+        print(f"    DIFFERENT {name}\n      got  {json.dumps(got[name])[:1500]}\n      want {json.dumps(want[name])[:1500]}")
+    for name, case in cases.items():
+        if "whole" not in kinds and name not in wrong and not reasons[name].endswith(case.reason):
+            wrong.append(name)
+            print(f"    SERVED OTHERWISE {name}: the reason is {reasons[name]!r}; want {case.reason!r}")
     for mistake in refuse(url) if "refuse" in kinds else ():
         wrong.append(mistake)
         print(f"    NOT REFUSED {mistake}")
+    served = [name for name in cases if name not in wrong]
     report = {
         "requests": len(got),
-        "prompt_tokens": sum(want[name]["prompt"] for name in got),
+        "hand_offs": sum(cases[name].hand_offs for name in served),
+        "prompt_tokens": sum(prompt_tokens(cases[name], want[name]) for name in served),
         "reasons": {reason: list(reasons.values()).count(reason) for reason in set(reasons.values())},
         "wrong": wrong,
     }

@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -55,39 +53,4 @@ func (g gateway) ask(t *testing.T) (status int, reason, said string) {
 	defer a.Body.Close()
 	b, _ := io.ReadAll(a.Body)
 	return a.StatusCode, a.Header.Get("x-pdrouter-reason"), string(b)
-}
-
-// reborn kills prefill and starts it again at the same addresses, while requests go on. None fails: decode serves alone
-// until the new run is known, which then is shaken hands with once.
-func (v *vllm) reborn(t *testing.T, front gateway, prefill engine, transfer string) engine {
-	t.Helper()
-	handshakes := func() float64 {
-		return must(t, scrape(t, front.operations), "pdrouter_pair_handshakes_total", `outcome="done"`)
-	}
-	before := handshakes()
-	_ = syscall.Kill(-prefill.cmd.Process.Pid, syscall.SIGKILL) // its workers too
-	<-prefill.ended
-	again := v.engineAt(t, "prefill again", 0, transfer, []string{strings.TrimPrefix(prefill.url, "http://"), prefill.side})
-	reasons := map[string]int{}
-	healthy := func() bool { _, err := read(t.Context(), again.url+"/health"); return err == nil }
-	last := ""
-	until(t, started, "a request is split again", func() bool {
-		status, reason, said := front.ask(t)
-		if status != http.StatusOK {
-			t.Errorf("status %d, reason %q: %s", status, reason, said)
-		}
-		reasons[reason]++
-		last = reason
-		time.Sleep(time.Second) // the engine that starts needs the CPU more
-		return last == "split" && healthy()
-	})
-	t.Logf("requests meanwhile, by reason: %v", reasons)
-	if len(reasons) < 2 {
-		t.Errorf("reasons %v; want requests that decode served alone, and one that was split", reasons)
-	}
-	if got := handshakes() - before; got != 1 {
-		t.Errorf("%v handshakes; want one with the new run", got)
-	}
-	until(t, time.Minute, "the new run is published, and the old one is not", func() bool { return front.counter(t, "pdrouter_metadata_engines") == 1 })
-	return again
 }

@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "metadata/vllm"},
+			Ours:    []string{"router", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
@@ -29,6 +29,11 @@ func Packages() map[string]Package {
 		// Several parts share one Redis: what is opened once is opened in one place.
 		"internal/redisdb":   {Outside: []string{"github.com/redis/go-redis/v9"}},
 		"internal/redistest": {},
+		// What gateways tell each other through Redis, and engines that come and go.
+		"internal/shared":    {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		"internal/dnstest":   {}, // a DNS server for tests
+		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
+		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
 		"metadata": {
 			Outside: []string{"github.com/redis/go-redis/v9", "github.com/vmihailenco/msgpack/v5"},
 		},
@@ -48,8 +53,9 @@ func Packages() map[string]Package {
 			Ours:    []string{"metadata", "kvplane"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/e2e":  {},
-		"internal/lint": {},
+		"internal/e2e":    {},
+		"internal/faults": {},
+		"internal/lint":   {},
 	}
 }
 

@@ -3,9 +3,9 @@ package redistest
 import "strings"
 
 // Rights are what a gateway's user must be allowed at a Redis whose keys and channels begin with "pdrouter", in the words of
-// an ACL: for the engines' metadata and the clients' limits, and for nothing else. docs/metadata.md prints them.
+// an ACL: for the engines' metadata, the clients' limits and what gateways share, and for nothing else. docs/metadata.md prints them.
 const Rights = "resetkeys ~pdrouter:* resetchannels &pdrouter:* -@all +ping +client|setname +eval +evalsha +time " +
-	"+hget +hset +hdel +hlen +hkeys +hstrlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore " +
+	"+get +hget +hset +hdel +hlen +hkeys +hstrlen +hgetall +del +set +pexpire +pttl +getrange +exists +zadd +zrange +zremrangebyscore " +
 	"+publish +subscribe"
 
 // ClusterRights are what it must be allowed besides in a cluster.
