@@ -1,7 +1,7 @@
 # make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check deps e2e-vllm bench vram-bundle sim mutants vuln clean
+.PHONY: help build demo test check deps e2e-vllm bench vram-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -51,6 +51,13 @@ sim: ## play the KV plane in a simulated world for SECONDS=60
 
 mutants: ## how many seeds the simulator needs to find each wrong version of the KV plane
 	KVPLANE_MUTANTS=20 $(GO) test -run '^TestMutants$$' -count=1 -v -timeout 0 ./kvplane/
+
+SOAK := 10m
+soak: ## engines killed, clients that leave, configurations that change, for SOAK=10m: nothing lost, nothing grows
+	PDROUTER_SOAK=$(SOAK) $(GO) test -run '^TestSoak$$' -count=1 -v -timeout 0 ./cmd/pdrouter/
+
+faults: ## every fault that tests provoke: row, what was answered and counted, result
+	$(GO) test -json -count=1 -run '^TestFault' ./router ./auth ./metadata/... ./internal/limits ./internal/redisdb ./kvplane ./cmd/pdrouter | $(GO) run ./internal/faults
 
 vuln: ## govulncheck; needs its database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
