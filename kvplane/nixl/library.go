@@ -21,9 +21,11 @@ type Library struct {
 }
 
 // Environment that Open sets if it is unset, before the library is loaded: UCX otherwise installs handlers for fatal
-// signals, which Go's runtime owns, and NIXL otherwise logs to standard error.
+// signals, which Go's runtime owns, and takes SIGHUP, by which it begins to log everything and whoever else waits for that
+// signal never sees it; NIXL otherwise logs to standard error.
 const (
 	ucxHandleErrors = "UCX_HANDLE_ERRORS" // set to "none"
+	ucxDebugSignal  = "UCX_DEBUG_SIGNO"   // set to "0"
 	nixlLogLevel    = "NIXL_LOG_LEVEL"    // set to "FATAL"
 )
 
@@ -36,7 +38,7 @@ func Open(path string) (*Library, error) {
 			return nil, err
 		}
 	}
-	for name, value := range map[string]string{ucxHandleErrors: "none", nixlLogLevel: "FATAL"} {
+	for name, value := range map[string]string{ucxHandleErrors: "none", ucxDebugSignal: "0", nixlLogLevel: "FATAL"} {
 		if _, set := os.LookupEnv(name); !set {
 			if err := os.Setenv(name, value); err != nil {
 				return nil, fmt.Errorf("nixl: %s: %w", name, err)

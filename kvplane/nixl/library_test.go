@@ -3,9 +3,12 @@ package nixl
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ebitengine/purego"
 )
@@ -55,13 +58,44 @@ func TestOpenSetsEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"UCX_HANDLE_ERRORS": "none", "NIXL_LOG_LEVEL": os.Getenv("NIXL_LOG_LEVEL")} {
+	for name, want := range map[string]string{"UCX_HANDLE_ERRORS": "none", "UCX_DEBUG_SIGNO": "0", "NIXL_LOG_LEVEL": os.Getenv("NIXL_LOG_LEVEL")} {
 		cname, err := cstring(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := gostring(callPointer(getenv, cname)); got != want || got == "" {
 			t.Errorf("%s is %q in C; want %q", name, got, want)
+		}
+	}
+}
+
+// TestLibraryLeavesSignals: with an agent that runs, the signals by which a process is told to reload and to end still come
+// to those of Go's who asked for them.
+func TestLibraryLeavesSignals(t *testing.T) {
+	signals := []os.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1, syscall.SIGUSR2}
+	came := make(chan os.Signal, len(signals))
+	signal.Notify(came, signals...)
+	defer signal.Stop(came)
+	l := library(t)
+	a, err := l.NewAgent("signals@1", AgentConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if _, err := a.NewBackend("UCX", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range signals {
+		if err := syscall.Kill(os.Getpid(), want.(syscall.Signal)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-came:
+			if got != want {
+				t.Errorf("got %v; want %v", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%v never came", want)
 		}
 	}
 }
