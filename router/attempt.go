@@ -197,7 +197,7 @@ func (a *attempt) unsent() bool {
 // startPrefill sends the prefill leg, on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.join(&x.r.held, a.prefill.engine)
+	a.prefill.join(&x.r.leashes, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(a)
 	x.r.ended.Add(1)

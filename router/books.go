@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -214,3 +215,5 @@ func (b *books) totals() []Moved {
 	})
 	return out
 }
+
+func fraction(k, n int) string { return strconv.Itoa(k) + "/" + strconv.Itoa(n) }

@@ -198,7 +198,7 @@ func (s *stream) askOnward() bool {
 	x.cur, x.mails = a, dropOld(x.mails)
 	x.mu.Unlock()
 	x.sum.Attempts++
-	a.decode.join(&x.r.held, x.m.decode[choice.Decode])
+	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
 	o.late, o.nLate = nil, 0
 	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.traceparent, true)
 	m.body = o.body(m.body[:0], string(x.b.cacheSalt()))

@@ -1,10 +1,7 @@
 package router
 
 import (
-	"context"
-	"errors"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -56,13 +53,6 @@ type exchange struct {
 	mailRoom  [4]mail
 	queueRoom [2]event
 	actRoom   [8]action
-}
-
-// mail is an event from another goroutine. a is the attempt that it belongs to, nil if it belongs to the request.
-type mail struct {
-	a  *attempt
-	e  event
-	at time.Time
 }
 
 // reply is what the handler sends.
@@ -136,40 +126,6 @@ func (x *exchange) step(e event) {
 	}
 }
 
-// post hands an event to the owner, and takes it out of what it is blocked on unless that is a leg's, which can wait.
-func (x *exchange) post(m mail) {
-	x.mu.Lock()
-	if x.heir != nil && m.a == x.heir.a {
-		x.heir.told <- m.e
-		x.mu.Unlock()
-		return
-	}
-	if x.over || m.a != nil && m.a != x.cur { // what an earlier attempt still says must not end this one
-		x.mu.Unlock()
-		return
-	}
-	x.mails = append(x.mails, m)
-	interrupt := x.interrupt
-	x.mu.Unlock()
-	if interrupt != nil && m.a == nil {
-		interrupt.cut(errInterrupted)
-	}
-	select {
-	case x.wake <- struct{}{}:
-	default:
-	}
-}
-
-// mailLocked takes the oldest event.
-func (x *exchange) mailLocked() (mail, bool) {
-	if len(x.mails) == 0 {
-		return mail{}, false
-	}
-	m := x.mails[0]
-	x.mails = append(x.mails[:0], x.mails[1:]...)
-	return m, true
-}
-
 // took reads what there is behind a leg's event, and returns what that makes of it.
 func (x *exchange) took(m mail) event {
 	switch m.e.kind {
@@ -196,173 +152,4 @@ func (x *exchange) begin(m mail) event {
 	x.sum.Phases.FirstToken = m.at.Sub(x.sum.Arrived)
 	x.remember(m.a)
 	return m.e
-}
-
-// dropOld keeps the events that belong to no attempt.
-func dropOld(mails []mail) []mail {
-	return slices.DeleteFunc(mails, func(m mail) bool { return m.a != nil })
-}
-
-// block notes how to interrupt the owner, unless there is mail.
-func (x *exchange) block(interrupt *leash) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(x.mails) > 0 {
-		return false
-	}
-	x.interrupt = interrupt
-	return true
-}
-
-// unblock reports whether there is mail.
-func (x *exchange) unblock() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.interrupt = nil
-	return len(x.mails) > 0
-}
-
-// nextEvent waits for the next event before the gate.
-func (x *exchange) nextEvent() event {
-	if len(x.queue) > 0 {
-		e := x.queue[0]
-		x.queue = append(x.queue[:0], x.queue[1:]...)
-		return e
-	}
-	for {
-		x.mu.Lock()
-		m, ok := x.mailLocked()
-		x.mu.Unlock()
-		switch a := x.cur; {
-		case ok:
-			return x.took(m)
-		case x.d.state == stWaiting:
-			x.rest()
-		case a != nil && a.parked:
-			x.park(a)
-		default:
-			<-x.wake
-		}
-	}
-}
-
-// plan chooses the engines of the next attempt.
-func (x *exchange) plan() event {
-	retry, waited := x.sum.Attempts > 0, x.pause > 0
-	x.pause = 0
-	if retry && !waited && !x.m.retries.take(time.Now()) {
-		return event{kind: evPlannedNone, why: whyRetryBudget}
-	}
-	choice, fleet := x.choose(x.not)
-	if choice.Decode < 0 && len(x.not) > 0 {
-		var e event
-		var late bool
-		if choice, fleet, e, late = x.back(waited); late {
-			return e
-		}
-	}
-	x.sum.Phases.Plan = time.Since(x.sum.Arrived)
-	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
-	if choice.Decode < 0 {
-		switch choice.Reason {
-		case policies.NoPair:
-			return event{kind: evPlannedNone, why: whyNoPair}
-		case policies.NoPrefill:
-			return event{kind: evPlannedNone, why: whyNoPrefill}
-		}
-		return event{kind: evPlannedNone, why: whyNoEngine}
-	}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.mode() == inTurn}
-	a.h.shape = x.b.shape
-	a.h.draw()
-	x.choice, x.sum.Phases.Prefill = choice, 0
-	x.mu.Lock()
-	x.cur, x.mails = a, dropOld(x.mails)
-	x.mu.Unlock()
-	x.sum.Attempts++
-	x.sum.Decode = fleet.Decode[choice.Decode].Name
-	a.decode.join(&x.r.held, x.m.decode[choice.Decode])
-	if !choice.Split {
-		return event{kind: evPlannedAlone}
-	}
-	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
-	x.sum.TransferID = a.h.transfer
-	a.prefill.engine = x.m.prefill[choice.Prefill]
-	if len(x.m.couples) > 0 {
-		a.couple = x.m.couple(choice.Prefill, choice.Decode)
-		a.couple.wanted.add(x.sum.Arrived)
-	}
-	return event{kind: evPlannedPair}
-}
-
-// choose chooses engines that the request may be given to, but for those.
-func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
-	x.look.now, x.look.not, x.look.anyway = time.Now(), not, false
-	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
-	if _, alone := x.m.conn.(none); alone {
-		q.Unsplittable = policies.Aggregated
-	}
-	c, f := x.look.choose(x.m.insist(q))
-	return x.m.insisted(c), f
-}
-
-// pair readies the attempt's pair, or has the owner park for it.
-func (x *exchange) pair(a *attempt) {
-	switch x.m.conn.(type) {
-	case push:
-		if x.r.pairs.Ready(a.runs()) && x.coordinated(a) {
-			x.queue = append(x.queue, event{kind: evPaired})
-			return
-		}
-		a.parked = true
-		return
-	case sglang:
-		a.h.meeting = a.prefill.engine.bootstrap.draw()
-	case plane:
-		var ok bool
-		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
-			x.queue = append(x.queue, event{kind: evPairFailed, why: whyNoPair})
-			return
-		}
-		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.cacheSalt()))
-		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
-		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
-		if !x.r.pairs.Ready(a.runs()) {
-			a.parked = true
-			return
-		}
-	}
-	x.queue = append(x.queue, event{kind: evPaired})
-}
-
-func (x *exchange) coordinated(a *attempt) bool {
-	if a.prefill.engine.publishes {
-		return true
-	}
-	a.h.coord = a.prefill.engine.coord.Load()
-	return a.h.coord != nil
-}
-
-// park waits for the pair's handshake, unless there is mail, and posts what came of it.
-func (x *exchange) park(a *attempt) {
-	waiting := new(leash)
-	x.r.held.add(waiting)
-	defer waiting.remove()
-	if !x.block(waiting) {
-		return
-	}
-	defer x.unblock()
-	a.parked = false
-	timeout, stop := context.WithTimeout(waiting, x.s.cfg.Timeouts.Pair)
-	defer stop()
-	err := x.r.pairs.Wait(timeout, a.runs())
-	if err == nil && x.coordinated(a) {
-		x.post(mail{a: a, e: event{kind: evPaired}})
-		return
-	}
-	if !errors.Is(err, context.Canceled) {
-		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
-	}
-	x.post(mail{a: a, e: event{kind: evPairFailed, why: whyPairFailed}})
 }

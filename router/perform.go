@@ -2,7 +2,6 @@ package router
 
 import (
 	"runtime/debug"
-	"strconv"
 	"time"
 )
 
@@ -222,5 +221,3 @@ func (x *exchange) failure(why reason) *httpError {
 }
 
 func stack() string { return string(debug.Stack()) }
-
-func fraction(k, n int) string { return strconv.Itoa(k) + "/" + strconv.Itoa(n) }

@@ -81,7 +81,7 @@ type Router struct {
 	legs     context.Context
 	stopLegs context.CancelCauseFunc
 	ended    sync.WaitGroup
-	held     leashes      // of the requests' own legs
+	leashes  leashes      // of the requests' own legs
 	running  atomic.Int64 // legs that run on after their requests
 
 	outlived atomic.Uint64 // panics in the background
@@ -128,7 +128,7 @@ func (r *Router) Close() {
 	r.pairs.Close()
 	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
 		r.stopLegs(errStopped)
-		r.held.cut(errStopped)
+		r.leashes.cut(errStopped)
 	})
 	r.ended.Wait()
 	late.Stop()

@@ -1,0 +1,130 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// plan chooses the engines of the next attempt.
+func (x *exchange) plan() event {
+	retry, waited := x.sum.Attempts > 0, x.pause > 0
+	x.pause = 0
+	if retry && !waited && !x.m.retries.take(time.Now()) {
+		return event{kind: evPlannedNone, why: whyRetryBudget}
+	}
+	choice, fleet := x.choose(x.not)
+	if choice.Decode < 0 && len(x.not) > 0 {
+		var e event
+		var late bool
+		if choice, fleet, e, late = x.back(waited); late {
+			return e
+		}
+	}
+	x.sum.Phases.Plan = time.Since(x.sum.Arrived)
+	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
+	if choice.Decode < 0 {
+		switch choice.Reason {
+		case policies.NoPair:
+			return event{kind: evPlannedNone, why: whyNoPair}
+		case policies.NoPrefill:
+			return event{kind: evPlannedNone, why: whyNoPrefill}
+		}
+		return event{kind: evPlannedNone, why: whyNoEngine}
+	}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.mode() == inTurn}
+	a.h.shape = x.b.shape
+	a.h.draw()
+	x.choice, x.sum.Phases.Prefill = choice, 0
+	x.mu.Lock()
+	x.cur, x.mails = a, dropOld(x.mails)
+	x.mu.Unlock()
+	x.sum.Attempts++
+	x.sum.Decode = fleet.Decode[choice.Decode].Name
+	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
+	if !choice.Split {
+		return event{kind: evPlannedAlone}
+	}
+	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
+	x.sum.TransferID = a.h.transfer
+	a.prefill.engine = x.m.prefill[choice.Prefill]
+	if len(x.m.couples) > 0 {
+		a.couple = x.m.couple(choice.Prefill, choice.Decode)
+		a.couple.wanted.add(x.sum.Arrived)
+	}
+	return event{kind: evPlannedPair}
+}
+
+// choose chooses engines that the request may be given to, but for those.
+func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
+	x.look.now, x.look.not, x.look.anyway = time.Now(), not, false
+	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
+	if _, alone := x.m.conn.(none); alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	c, f := x.look.choose(x.m.insist(q))
+	return x.m.insisted(c), f
+}
+
+// pair readies the attempt's pair, or has the owner park for it.
+func (x *exchange) pair(a *attempt) {
+	switch x.m.conn.(type) {
+	case push:
+		if x.r.pairs.Ready(a.runs()) && x.coordinated(a) {
+			x.queue = append(x.queue, event{kind: evPaired})
+			return
+		}
+		a.parked = true
+		return
+	case sglang:
+		a.h.meeting = a.prefill.engine.bootstrap.draw()
+	case plane:
+		var ok bool
+		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
+			x.queue = append(x.queue, event{kind: evPairFailed, why: whyNoPair})
+			return
+		}
+		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
+		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.cacheSalt()))
+		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
+		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
+		if !x.r.pairs.Ready(a.runs()) {
+			a.parked = true
+			return
+		}
+	}
+	x.queue = append(x.queue, event{kind: evPaired})
+}
+
+func (x *exchange) coordinated(a *attempt) bool {
+	if a.prefill.engine.publishes {
+		return true
+	}
+	a.h.coord = a.prefill.engine.coord.Load()
+	return a.h.coord != nil
+}
+
+// park waits for the pair's handshake, unless there is mail, and posts what came of it.
+func (x *exchange) park(a *attempt) {
+	waiting := new(leash)
+	x.r.leashes.add(waiting)
+	defer waiting.remove()
+	if !x.block(waiting) {
+		return
+	}
+	defer x.unblock()
+	a.parked = false
+	timeout, stop := context.WithTimeout(waiting, x.s.cfg.Timeouts.Pair)
+	defer stop()
+	err := x.r.pairs.Wait(timeout, a.runs())
+	if err == nil && x.coordinated(a) {
+		x.post(mail{a: a, e: event{kind: evPaired}})
+		return
+	}
+	if !errors.Is(err, context.Canceled) {
+		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
+	}
+	x.post(mail{a: a, e: event{kind: evPairFailed, why: whyPairFailed}})
+}
