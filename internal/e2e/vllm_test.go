@@ -223,6 +223,10 @@ func (v *vllm) split(t *testing.T, way pair) {
 	last := time.Now()
 	v.step(t, "wait until 35 s after the last request", func() { time.Sleep(time.Until(last.Add(35 * time.Second))) })
 	look().quiet(t, left)
+	if way.mover == "prefill" {
+		v.step(t, "the control: requests that are told too early", func() { control(t, prefill, decode) })
+		front.warm(t)
+	}
 	v.deaths(t, way, front, l, prefill, decode)
 	v.step(t, "stop", func() {
 		if err := front.stop(t, time.Minute); err != nil {
