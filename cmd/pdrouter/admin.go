@@ -158,8 +158,14 @@ func (a *admin) engines() []adminEngine {
 	return all
 }
 
+// adminList is every engine as administrators see it.
+type adminList struct {
+	Engines []adminEngine `json:"engines"`
+	Lapsed  []adminLapsed `json:"lapsed,omitempty"` // by name
+}
+
 func (a *admin) list(*http.Request, auth.Principal) (int, any, error) {
-	return http.StatusOK, map[string]any{"engines": a.engines()}, nil
+	return http.StatusOK, adminList{a.engines(), lapsedOf(a.sources.wishes.over())}, nil
 }
 
 func (a *admin) show(r *http.Request, _ auth.Principal) (int, any, error) {

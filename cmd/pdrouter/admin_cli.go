@@ -76,11 +76,11 @@ func runEngines(ctx context.Context, args []string, out io.Writer) error {
 	}
 	switch what {
 	case "list":
-		var all struct{ Engines []adminEngine }
+		var all adminList
 		if err := c.do(ctx, http.MethodGet, "/engines", nil, &all); err != nil {
 			return err
 		}
-		return printEngines(out, all.Engines)
+		return printEngines(out, all)
 	case "add":
 		entry := map[string]string{"name": names[2], "url": names[3]}
 		for k, v := range map[string]string{"control": *control, "side_channel": *side, "key_file": *key} {
@@ -153,11 +153,11 @@ func (c adminClient) do(ctx context.Context, method, path string, body, to any) 
 }
 
 // printEngines prints a table, model by model.
-func printEngines(out io.Writer, all []adminEngine) error {
+func printEngines(out io.Writer, all adminList) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "MODEL\tLIST\tENGINE\tSTATE\tIN FLIGHT\tSOURCE\tURL\tCHANGED")
 	last := ""
-	for _, e := range all {
+	for _, e := range all.Engines {
 		model := e.Model
 		if model == last {
 			model = ""
@@ -169,5 +169,14 @@ func printEngines(out io.Writer, all []adminEngine) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", model, e.Role, e.Name, e.State, e.InFlight, e.Source, e.URL, changed)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, it := range all.Lapsed {
+		if _, err := fmt.Fprintf(out, "%s: %s by %s at %s does not hold any more: no gateway ran for %s, and the configuration holds; ask again if it is still wanted\n",
+			it.Name, it.Wanted, it.By, it.At.Local().Format(time.DateTime), wishBelieved); err != nil {
+			return err
+		}
+	}
+	return nil
 }

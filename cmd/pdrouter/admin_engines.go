@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"pdrouter/metadata"
@@ -38,6 +40,23 @@ type adminEngine struct {
 	Drain       bool       `json:"drain"`     // it takes no more requests
 	By          string     `json:"changed_by,omitempty"`
 	At          *time.Time `json:"changed_at,omitempty"`
+}
+
+// adminLapsed is what administrators wanted of an engine and no gateway has vouched for in time: it does not hold any more.
+type adminLapsed struct {
+	Name   string    `json:"name"`
+	Wanted string    `json:"wanted"` // drained, undrained, removed, or added
+	By     string    `json:"changed_by"`
+	At     time.Time `json:"changed_at"`
+}
+
+func lapsedOf(all records) []adminLapsed {
+	var out []adminLapsed
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		rec := all[name]
+		out = append(out, adminLapsed{name, rec.wanted(), rec.By, rec.at().UTC()})
+	}
+	return out
 }
 
 // describe says what is known of an engine. up reports whether it is not down.

@@ -12,10 +12,15 @@ import (
 )
 
 const (
-	// wishLease is how long what administrators want is kept where no gateway is left that knows of it.
-	wishLease = 7 * 24 * time.Hour
-	// wishRenew is between two renewals by a gateway that runs.
-	wishRenew = time.Hour
+	// wishBelieved is how long after a gateway has vouched for it last another one takes in what administrators want: what
+	// somebody kept who can write to Redis, and puts back later, is nobody's wish any more.
+	wishBelieved = time.Hour
+	// wishRenew is between two times that a gateway that runs vouches for what it knows.
+	wishRenew = wishBelieved / 6
+	// wishLease is how long the board keeps it: for longer than it is believed, so that a gateway can say what it does not.
+	wishLease = 24 * time.Hour
+	// wishForget is how long a gateway knows what only outdid something older, for gateways that hear of it late.
+	wishForget = 7 * 24 * time.Hour
 	// wishAhead is how far another gateway's clock may be ahead. What is of a later time is ignored.
 	wishAhead = time.Hour
 )
@@ -27,8 +32,8 @@ type board interface {
 }
 
 // wishes are what administrators want of engines: here at once, and with the other gateways as soon as the board tells them.
-// They outlive reloads, gateways that end, and a board that loses everything while a gateway runs. They are safe for
-// concurrent use.
+// They outlive reloads, a gateway that ends while another one runs, and a board that loses everything meanwhile. When no
+// gateway has run for wishBelieved, the configuration holds as it stands. They are safe for concurrent use.
 type wishes struct {
 	board  board
 	signed bool // nobody but gateways can put something on the board
@@ -36,10 +41,18 @@ type wishes struct {
 
 	mu      sync.Mutex
 	records records
+	lapsed  records // what the board has and nobody vouches for: it is not believed
 }
 
 func newWishes(b board, signed bool, log *slog.Logger) *wishes {
-	return &wishes{board: b, signed: signed, log: log, records: records{}}
+	return &wishes{board: b, signed: signed, log: log, records: records{}, lapsed: records{}}
+}
+
+// over returns what is not believed any more. The map is not changed.
+func (w *wishes) over() records {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lapsed
 }
 
 // all returns every record. The map is the caller's.
@@ -62,8 +75,9 @@ func (w *wishes) put(rec record) record {
 	return rec
 }
 
-// share puts a record on the board.
+// share puts a record on the board, and vouches for it.
 func (w *wishes) share(rec record) {
+	rec.Vouched = time.Now().UnixNano()
 	b, err := json.Marshal(rec)
 	if err != nil { // it has nothing that could not be written
 		w.log.Error("what an administrator wants cannot be shared", "engine", rec.Engine, "err", err)
@@ -88,7 +102,8 @@ func (w *wishes) run(ctx context.Context, changed, looked func()) error {
 
 // learn takes in what the board has, and puts there what it lacks. It reports whether something is another here.
 func (w *wishes) learn(on map[string]string) bool {
-	others, latest := records{}, time.Now().Add(wishAhead).UnixNano()
+	now := time.Now()
+	others, old := records{}, records{}
 	for name, text := range on {
 		var rec record
 		if err := json.Unmarshal([]byte(text), &rec); err != nil || rec.Engine != name || metadata.ValidName(name) != nil ||
@@ -96,11 +111,16 @@ func (w *wishes) learn(on map[string]string) bool {
 			w.log.Warn("what is shared about an engine cannot be read", "engine", name, "err", err)
 			continue
 		}
-		if rec.At > latest {
-			w.log.Warn("what is shared about an engine is of a time to come: it is ignored", "engine", name, "at", rec.At)
+		vouched := rec.vouched()
+		if latest := now.Add(wishAhead); rec.at().After(latest) || vouched.After(latest) {
+			w.log.Warn("what is shared about an engine is of a time to come: it is ignored", "engine", name, "at", rec.At, "vouched", rec.Vouched)
 			continue
 		}
 		if rec.Entry != nil && !w.signed { // whoever can write there would be sent prompts, and engines' credentials
+			continue
+		}
+		if rec.Vouched = 0; now.Sub(vouched) > wishBelieved {
+			old[name] = rec
 			continue
 		}
 		others[name] = rec
@@ -114,14 +134,23 @@ func (w *wishes) learn(on map[string]string) bool {
 			lacking = append(lacking, rec)
 		}
 	}
+	maps.DeleteFunc(old, func(name string, rec record) bool { _, known := merged[name]; return known || rec.lapses() })
+	was := w.lapsed
+	w.lapsed = old
 	w.mu.Unlock()
+	for name, rec := range old {
+		if was[name].At != rec.At {
+			w.log.Warn("no gateway has vouched for what an administrator wanted of an engine for too long: it is forgotten, and the configuration holds",
+				"engine", name, "wanted", rec.wanted(), "by", rec.By, "at", rec.at().UTC(), "believed_for", wishBelieved)
+		}
+	}
 	for _, rec := range lacking {
 		w.share(rec)
 	}
 	return other
 }
 
-// renew keeps records on the board for as long as a gateway runs, and forgets those that only outdid others, after their lease.
+// renew vouches for records for as long as a gateway runs, and forgets those that only outdid others after wishForget.
 func (w *wishes) renew(ctx context.Context) {
 	tick := time.NewTicker(wishRenew)
 	defer tick.Stop()
@@ -131,13 +160,11 @@ func (w *wishes) renew(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			w.mu.Lock()
-			maps.DeleteFunc(w.records, func(_ string, rec record) bool { return rec.lapses() && now.Sub(rec.at()) > wishLease })
+			maps.DeleteFunc(w.records, func(_ string, rec record) bool { return rec.lapses() && now.Sub(rec.at()) > wishForget })
 			kept := maps.Clone(w.records)
 			w.mu.Unlock()
 			for _, rec := range kept {
-				if !rec.lapses() {
-					w.share(rec)
-				}
+				w.share(rec)
 			}
 		}
 	}

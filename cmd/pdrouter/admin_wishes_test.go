@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/internal/redisdb"
+	"pdrouter/internal/redistest"
 )
 
 // fakeBoard is a board that loses everything when it is told to.
@@ -97,10 +101,10 @@ func TestWishesOutliveTheBoard(t *testing.T) {
 		w.put(record{Engine: "c", Drain: drainOn, By: "x"})
 		b.lose("c")
 		time.Sleep(wishRenew + time.Second)
-		if all := b.all(); all["c"] == "" || all["a"] != "" {
-			t.Errorf("after a while the board has %v; want c renewed, and a not", all)
+		if all := b.all(); all["c"] == "" || all["a"] == "" {
+			t.Errorf("after a while the board has %v; want both again", all)
 		}
-		time.Sleep(wishLease + wishRenew)
+		time.Sleep(wishForget + wishRenew)
 		if all := w.all(); len(all) != 1 || all["c"].Drain != drainOn {
 			t.Errorf("in the end %v is kept; want c", all)
 		}
@@ -112,15 +116,95 @@ func TestWishesOutliveTheBoard(t *testing.T) {
 // TestWishesAreNotAnybodys has a board that nobody signs add an engine, and one whose record is of a time to come.
 func TestWishesAreNotAnybodys(t *testing.T) {
 	e := engineOf("evil")
-	added, err := json.Marshal(record{Engine: "evil", Model: "m", List: "engines", Entry: &e, At: 1})
-	if err != nil {
-		t.Fatal(err)
+	now := time.Now().UnixNano()
+	text := func(rec record) string {
+		b, err := json.Marshal(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	facts := map[string]string{
+		"evil":  text(record{Engine: "evil", Model: "m", List: "engines", Entry: &e, At: now}),
+		"one":   text(record{Engine: "one", Removed: true, At: 1<<63 - 1}),
+		"two":   text(record{Engine: "two", Drain: drainOn, At: now}),
+		"three": text(record{Engine: "three", Drain: drainOn, At: 1, Vouched: 1<<63 - 1}),
 	}
 	for signed, want := range map[bool]int{false: 1, true: 2} {
 		w := newWishes(&fakeBoard{}, signed, slog.New(slog.DiscardHandler))
-		w.learn(map[string]string{"evil": string(added), "one": `{"engine":"one","removed":true,"at":9223372036854775807}`, "two": `{"engine":"two","drain":"on","at":1}`})
+		w.learn(facts)
 		if all := w.all(); len(all) != want || all["two"].Drain != drainOn {
 			t.Errorf("signed %v: %v; want %d", signed, all, want)
 		}
 	}
+}
+
+// TestWishesAreNotBelievedForLong has a gateway vouch for wishes while it runs, and somebody who kept one put it back later.
+func TestWishesAreNotBelievedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		b := &fakeBoard{}
+		ctx, stop := context.WithCancel(t.Context())
+		w, ended := newWishes(b, true, log), make(chan error)
+		go func() { ended <- w.run(ctx, func() {}, func() {}) }()
+		synctest.Wait()
+		w.put(record{Engine: "a", Drain: drainOn, By: "ann"})
+		w.put(record{Engine: "b", Removed: true, By: "ann"})
+		kept := b.all()["a"]
+		w.put(record{Engine: "a", By: "ann"}) // undrained
+		time.Sleep(3 * wishLease)
+		later := newWishes(&fakeBoard{}, true, log)
+		if !later.learn(b.all()) || !later.all()["b"].Removed || !later.all()["a"].neutral() || len(later.over()) != 0 {
+			t.Errorf("while a gateway runs: %v, over %v; want all that it knows", later.all(), later.over())
+		}
+		if later.learn(map[string]string{"a": kept}) || !later.all()["a"].neutral() || len(later.over()) != 0 {
+			t.Errorf("an older wish put back: %v, over %v", later.all(), later.over())
+		}
+		alone := newWishes(&fakeBoard{}, true, log)
+		if alone.learn(map[string]string{"a": kept}) || len(alone.all()) != 0 || alone.over()["a"].Drain != drainOn {
+			t.Errorf("an older wish, and nobody knows better: %v, over %v; want it not believed, and told of", alone.all(), alone.over())
+		}
+		if facts := alone.board.(*fakeBoard).all(); len(facts) != 0 {
+			t.Errorf("it is vouched for: %v", facts)
+		}
+		alone.put(record{Engine: "a", Drain: drainOff, By: "bob"})
+		if alone.learn(map[string]string{"a": kept}) || alone.all()["a"].Drain != drainOff || len(alone.over()) != 0 {
+			t.Errorf("wanted anew: %v, over %v", alone.all(), alone.over())
+		}
+
+		stop()
+		<-ended
+		left := b.all()
+		time.Sleep(wishBelieved - wishRenew)
+		if soon := newWishes(&fakeBoard{}, true, log); !soon.learn(left) || len(soon.all()) != 2 {
+			t.Errorf("one that starts soon knows %v", soon.all())
+		}
+		time.Sleep(wishRenew + time.Second)
+		late := newWishes(&fakeBoard{}, true, log)
+		if late.learn(left) || len(late.all()) != 0 || len(late.over()) != 1 || !late.over()["b"].Removed {
+			t.Errorf("one that starts late knows %v, over %v; want b told of alone", late.all(), late.over())
+		}
+	})
+}
+
+// TestAdminTellsWhatLapsed starts a gateway where none has run for long.
+func TestAdminTellsWhatLapsed(t *testing.T) {
+	server := redistest.Start(t)
+	one := newFakeServing(t, "one", "127.0.0.1:0")
+	now := time.Now()
+	for key, at := range map[string]time.Time{"one": now.Add(-2 * wishBelieved), "two": now} {
+		b, err := json.Marshal(record{Engine: key, Drain: drainOn, By: "ann", At: at.UnixNano()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		board := redisdb.Config{}.WithDefaults().Prefix + ":engines"
+		if got := server.Do("HSET", board, key, fmt.Sprintf("%d %s", now.Add(time.Hour).UnixMilli(), b)); got != "1" {
+			t.Fatal(got)
+		}
+	}
+	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q}, {name: two, url: %q}]}", one.URL, one.URL),
+		fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", server.Address()))
+	a.until("what was wanted lately holds", a.lists("two", "drained", "by ann"))
+	a.until("the configuration holds", a.lists("one", "up"))
+	a.until("it is told", a.lists("one: drained by ann", "does not hold any more"))
 }

@@ -42,6 +42,7 @@ type record struct {
 	Wait    *time.Duration `json:"wait,omitempty"`    // for its requests, at most, when it is removed; nil: until they end
 	By      string         `json:"by"`                // the administrator
 	At      int64          `json:"at"`                // nanoseconds since 1970: when, or one more than of what it replaces
+	Vouched int64          `json:"vouched,omitempty"` // nanoseconds since 1970: when a gateway that held it put it on the board; 0 elsewhere
 }
 
 // drainWish is what administrators want of an engine's draining.
@@ -69,6 +70,26 @@ func (r record) newer(o record) bool {
 
 // at returns when the record was made.
 func (r record) at() time.Time { return time.Unix(0, r.At) }
+
+// vouched returns when a gateway last said that it holds the record.
+func (r record) vouched() time.Time { return time.Unix(0, max(r.At, r.Vouched)) }
+
+// wanted says what is wanted of the engine, for people.
+func (r record) wanted() string {
+	switch {
+	case r.Removed:
+		return "removed"
+	case r.Entry != nil && r.Drain == drainOn:
+		return "added, drained"
+	case r.Entry != nil:
+		return "added"
+	case r.Drain == drainOn:
+		return "drained"
+	case r.Drain == drainOff:
+		return "undrained"
+	}
+	return "nothing"
+}
 
 // records are the latest of each engine, by its name.
 type records map[string]record
