@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -162,7 +163,7 @@ func (s *sources) remove(ctx context.Context, name string, wait *time.Duration, 
 		return err
 	}
 	if s.settle() {
-		return s.applied(ctx)
+		s.refresh(ctx) // it is removed, whenever that can be taken into use
 	}
 	return nil
 }
@@ -176,18 +177,19 @@ func (s *sources) named(name string) (placed, error) {
 	return placed{}, refusal(http.StatusNotFound, "no_engine", "there is no engine %.100q", name)
 }
 
-// want enters what is wanted and applies it.
+// want takes into use what is wanted, and tells the other gateways. What cannot be taken into use is refused, and leaves
+// nothing behind: not here, where somebody else's change may have applied it as well, and not with the others. An
+// administrator who leaves meanwhile changes nothing about that.
 func (s *sources) want(ctx context.Context, rec record) error {
-	s.wishes.put(rec)
-	return s.applied(ctx)
-}
-
-// applied applies what is known for an administrator who waits.
-func (s *sources) applied(ctx context.Context) error {
-	if err := s.apply(ctx, s.merge); err != nil {
-		s.log.Error("what an administrator wants could not be taken into use", "err", err)
-		wake(s.again)
-		return refusal(http.StatusServiceUnavailable, "not_applied", "it is noted, but could not be taken into use yet; it is tried again")
+	ctx = context.WithoutCancel(ctx)
+	err := s.wishes.try(rec, func() error { return s.apply(ctx, s.merge) })
+	if err == nil {
+		return nil
 	}
-	return nil
+	s.log.Error("what an administrator wants could not be taken into use: it is refused", "engine", rec.Engine, "err", err)
+	if errors.Is(err, errEnded) {
+		return refusal(http.StatusServiceUnavailable, "stopping", "the gateway is stopping; nothing has changed")
+	}
+	s.refresh(ctx)
+	return refusal(http.StatusServiceUnavailable, "not_applied", "it could not be taken into use, and nothing has changed; the gateway's log says why")
 }

@@ -41,6 +41,7 @@ type wishes struct {
 
 	mu      sync.Mutex
 	records records
+	trial   *record // holds here while it is being taken into use; nobody else hears of it
 	lapsed  records // what the board has and nobody vouches for: it is not believed
 }
 
@@ -55,24 +56,39 @@ func (w *wishes) over() records {
 	return w.lapsed
 }
 
-// all returns every record. The map is the caller's.
+// all returns every record, the one that is tried included. The map is the caller's.
 func (w *wishes) all() records {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return maps.Clone(w.records)
+	all := maps.Clone(w.records)
+	if w.trial != nil {
+		all, _ = all.merged(records{w.trial.Engine: *w.trial})
+	}
+	return all
 }
 
-// put enters a record as the latest of its engine, and returns it as it was entered.
-func (w *wishes) put(rec record) record {
+// try has a record be the latest of its engine for as long as do runs, and keeps and shares it if that succeeds. Else it is
+// as if it had never been. There is one trial at a time.
+func (w *wishes) try(rec record, do func() error) error {
 	w.mu.Lock()
 	rec.At = time.Now().UnixNano()
 	if was, ok := w.records[rec.Engine]; ok && was.At >= rec.At { // another gateway's clock is ahead
 		rec.At = was.At + 1
 	}
-	w.records[rec.Engine] = rec
+	w.trial = &rec
 	w.mu.Unlock()
-	w.share(rec)
-	return rec
+	err := do()
+	w.mu.Lock()
+	w.trial = nil
+	if err == nil {
+		w.records, _ = w.records.merged(records{rec.Engine: rec}) // the board may have told of a newer one meanwhile
+		rec = w.records[rec.Engine]
+	}
+	w.mu.Unlock()
+	if err == nil {
+		w.share(rec)
+	}
+	return err
 }
 
 // share puts a record on the board, and vouches for it.
