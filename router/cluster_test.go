@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -28,6 +29,17 @@ type cluster struct {
 	cancels  int
 	requests []*seen
 	engines  []*fakeVLLM
+	net      *memNet // that the engines are in; nil: loopback
+}
+
+// server serves one engine, or its control routes.
+func (c *cluster) server(h http.Handler) *httptest.Server {
+	if c.net == nil {
+		return httptest.NewServer(h)
+	}
+	s := &httptest.Server{Listener: c.net.listen(), Config: &http.Server{Handler: h}}
+	s.Start()
+	return s
 }
 
 // lives reports whether an engine has that id now.

@@ -3,7 +3,6 @@ package router
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 )
@@ -62,7 +61,7 @@ func fakeError(w http.ResponseWriter, status int, kind, code string) {
 func resetConn(w http.ResponseWriter) {
 	if h, ok := w.(http.Hijacker); ok {
 		if conn, _, err := h.Hijack(); err == nil {
-			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.(interface{ SetLinger(int) error }).SetLinger(0)
 			_ = conn.Close()
 		}
 	}

@@ -78,7 +78,7 @@ func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVL
 	t.Helper()
 	f := &fakeVLLM{name: name, c: c, tokens: 3, id: "id-of-" + name, faults: faults, n: map[string]int{}}
 	c.engines = append(c.engines, f)
-	f.srv = httptest.NewServer(http.HandlerFunc(f.serve))
+	f.srv = c.server(http.HandlerFunc(f.serve))
 	f.srv.Config.ErrorLog = nil
 	t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
 	return f
@@ -87,7 +87,7 @@ func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVL
 // control serves the engine's control routes, and returns their base URL.
 func (f *fakeVLLM) control(t *testing.T) string {
 	f.events = kvplane.NewEvents()
-	srv := httptest.NewServer(kvplane.ControlHandler(f.events, func(id kvplane.TransferID, _ string) {
+	srv := f.c.server(kvplane.ControlHandler(f.events, func(id kvplane.TransferID, _ string) {
 		f.c.mu.Lock()
 		defer f.c.mu.Unlock()
 		f.c.cancels++

@@ -44,7 +44,12 @@ func (f *fakeRecords) withdraw(name string) {
 
 func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
 	t.Helper()
-	s := newPool(t, ConnectorKVPlane, p, d, nil)
+	return newPlaneOf(t, newCluster(true), p, d)
+}
+
+func newPlaneOf(t *testing.T, c *cluster, p, d int) (*pool, *fakeRecords, Parts) {
+	t.Helper()
+	s := newPoolOf(t, c, ConnectorKVPlane, p, d, nil)
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	m := &s.cfg.Models[0]
 	for i, e := range s.p {

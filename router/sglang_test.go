@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,12 +73,18 @@ type sglangBody struct {
 // newSGLang is a fleet of fake SGLang engines.
 func newSGLang(t *testing.T, p, d int) (*pool, *sglangRooms) {
 	t.Helper()
+	return newSGLangOf(t, newCluster(true), p, d)
+}
+
+func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
+	t.Helper()
 	rooms := &sglangRooms{rooms: map[string]*sglangRoom{}, used: map[string]int{}}
-	s := &pool{c: newCluster(true)}
+	s := &pool{c: c}
 	m := Model{Name: "tiny", Connector: ConnectorSGLang}
 	engine := func(name string, prefill bool, port int) *fakeVLLM {
-		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, tokens: 3, parrot: true, n: map[string]int{}}, rooms: rooms, prefill: prefill, host: "127.0.0.1", port: port}
-		f.srv = httptest.NewServer(http.HandlerFunc(f.serve))
+		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, tokens: 3, parrot: true, n: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
+		f.srv = c.server(http.HandlerFunc(f.serve))
+		f.host, _, _ = net.SplitHostPort(f.srv.Listener.Addr().String())
 		t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
 		return f.fakeVLLM
 	}

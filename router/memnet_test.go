@@ -1,0 +1,315 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// memNet is a network in memory: whoever waits for it waits on a condition, so that the clock of a synctest bubble goes on. It keeps
+// account of what went over it and when.
+type memNet struct {
+	mu        sync.Mutex
+	listeners map[string]*memListener
+	sent      []memSent
+	wrap      func(address string, accepted net.Conn) net.Conn // what is given to Accept; nil: as it is
+}
+
+// memSent is one write, or the end of a connection.
+type memSent struct {
+	at      time.Time
+	address string // of the listener
+	up      bool   // towards it
+	closed  bool
+	request string // the first word, of what begins a request
+}
+
+func newMemNet() *memNet { return &memNet{listeners: map[string]*memListener{}} }
+
+func (n *memNet) note(s memSent) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.at = time.Now()
+	n.sent = append(n.sent, s)
+}
+
+// log is what went over the network so far.
+func (n *memNet) log() []memSent {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]memSent(nil), n.sent...)
+}
+
+type memListener struct {
+	net     *memNet
+	address memAddr
+	conns   chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+type memAddr string
+
+func (memAddr) Network() string  { return "tcp" }
+func (a memAddr) String() string { return string(a) }
+
+func (n *memNet) listen() *memListener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := &memListener{net: n, address: memAddr(fmt.Sprintf("10.0.0.%d:8000", len(n.listeners)+1)), conns: make(chan net.Conn), closed: make(chan struct{})}
+	n.listeners[l.address.String()] = l
+	return l
+}
+
+func (l *memListener) Addr() net.Addr { return l.address }
+
+func (l *memListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		if l.net.wrap != nil {
+			c = l.net.wrap(l.address.String(), c)
+		}
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// dial connects, or is refused where nobody listens.
+func (n *memNet) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: memAddr(address), Err: syscall.ECONNREFUSED}
+	if l == nil {
+		return nil, refused
+	}
+	up, down := newMemFlow(), newMemFlow()
+	client := &memConn{net: n, address: l.address, up: true, in: down, out: up}
+	server := &memConn{net: n, address: l.address, in: up, out: down}
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		n.note(memSent{address: address, closed: true})
+		return nil, refused
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// memRoom is how many bytes lie between two ends.
+const memRoom = 64 << 10
+
+// memFlow is one direction of a connection.
+type memFlow struct {
+	mu       sync.Mutex
+	moved    *sync.Cond
+	bytes    []byte
+	eof      bool  // the writer has closed
+	broken   error // what comes in place of more bytes
+	gone     bool  // the reader has closed
+	deadline [2]memDeadline
+}
+
+// memDeadline is when a reader (0) or a writer (1) stops waiting.
+type memDeadline struct {
+	at    time.Time
+	timer *time.Timer
+}
+
+func (d *memDeadline) over() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+
+func newMemFlow() *memFlow {
+	f := new(memFlow)
+	f.moved = sync.NewCond(&f.mu)
+	return f
+}
+
+func (f *memFlow) set(side int, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := &f.deadline[side]
+	if d.at = at; d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if wait := time.Until(at); !at.IsZero() && wait > 0 {
+		d.timer = time.AfterFunc(wait, f.moved.Broadcast)
+	}
+	f.moved.Broadcast()
+}
+
+func (f *memFlow) end(broken error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.eof = true; broken != nil && f.broken == nil {
+		f.broken, f.bytes = broken, nil
+	}
+	f.moved.Broadcast()
+}
+
+// memConn is one end of a connection. It does as a TCP connection does: an end that is closed reads no more, and whoever writes to it
+// is told so.
+type memConn struct {
+	net     *memNet
+	address memAddr
+	up      bool
+	in, out *memFlow
+	reset   bool
+	once    sync.Once
+	ended   func() // once it is closed
+}
+
+func (c *memConn) Read(p []byte) (int, error) {
+	f := c.in
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for {
+		switch {
+		case f.gone:
+			return 0, net.ErrClosed
+		case f.deadline[0].over():
+			return 0, os.ErrDeadlineExceeded
+		case len(f.bytes) > 0:
+			n := copy(p, f.bytes)
+			f.bytes = f.bytes[n:]
+			f.moved.Broadcast()
+			return n, nil
+		case f.broken != nil:
+			return 0, f.broken
+		case f.eof:
+			return 0, io.EOF
+		}
+		f.moved.Wait()
+	}
+}
+
+func (c *memConn) Write(p []byte) (n int, err error) {
+	request := ""
+	if word, _, ok := strings.Cut(string(p[:min(len(p), 8)]), " "); ok && c.up {
+		request = word
+	}
+	c.net.note(memSent{address: c.address.String(), up: c.up, request: request})
+	f := c.out
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for {
+		room := memRoom - len(f.bytes)
+		switch {
+		case f.eof:
+			return n, net.ErrClosed
+		case f.deadline[1].over():
+			return n, os.ErrDeadlineExceeded
+		case f.gone:
+			return n, syscall.EPIPE
+		case len(p) == 0:
+			return n, nil
+		case room > 0:
+			m := min(room, len(p))
+			f.bytes = append(f.bytes, p[:m]...)
+			n, p = n+m, p[m:]
+			f.moved.Broadcast()
+			continue
+		}
+		f.moved.Wait()
+	}
+}
+
+// SetLinger has Close break the connection.
+func (c *memConn) SetLinger(int) error {
+	c.reset = true
+	return nil
+}
+
+func (c *memConn) Close() error {
+	c.once.Do(func() {
+		c.net.note(memSent{address: c.address.String(), up: c.up, closed: true})
+		var broken error
+		if c.reset {
+			broken = syscall.ECONNRESET
+		}
+		c.out.end(broken)
+		c.in.mu.Lock()
+		c.in.gone = true
+		c.in.moved.Broadcast()
+		c.in.mu.Unlock()
+		c.in.set(0, time.Time{})
+		c.out.set(1, time.Time{})
+		if c.ended != nil {
+			c.ended()
+		}
+	})
+	return nil
+}
+
+func (c *memConn) LocalAddr() net.Addr  { return c.address }
+func (c *memConn) RemoteAddr() net.Addr { return c.address }
+
+func (c *memConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *memConn) SetReadDeadline(t time.Time) error {
+	c.in.set(0, t)
+	return nil
+}
+
+func (c *memConn) SetWriteDeadline(t time.Time) error {
+	c.out.set(1, t)
+	return nil
+}
+
+// TestMemNet holds the network of the tests in virtual time to what they build on: bytes in order, bounded, deadlines, both ends.
+func TestMemNet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemNet()
+		ln := n.listen()
+		far := make(chan net.Conn, 1)
+		go func() {
+			c, _ := ln.Accept()
+			far <- c
+		}()
+		c, err := n.dial(t.Context(), "tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := <-far
+		begun := time.Now()
+		_ = c.SetReadDeadline(begun.Add(time.Second))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != time.Second {
+			t.Errorf("%v behind %v", err, time.Since(begun))
+		}
+		_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
+		if m, err := c.Write(make([]byte, 2*memRoom)); m != memRoom || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("wrote %d, %v; want as much as there is room", m, err)
+		}
+		_ = c.SetWriteDeadline(time.Time{})
+		_ = c.Close()
+		if all, err := io.ReadAll(s); len(all) != memRoom || err != nil {
+			t.Errorf("read %d, %v", len(all), err)
+		}
+		if _, err := s.Write([]byte("a")); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("written to a closed end: %v", err)
+		}
+		_ = s.Close()
+		_ = ln.Close()
+		if _, err := n.dial(t.Context(), "tcp", ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dialled where nobody listens: %v", err)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package router
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// In virtual time nothing takes any but what waits for a clock: what is measured is what timers, pauses and polls add. Everything runs
+// as it does in service, clients and engines on a network in memory; only the kernel's part, which has no clock of ours, is left out.
+
+// warmServer has the HTTP server start what it has one of per process, which may belong to no bubble.
+var warmServer = sync.OnceFunc(func() {
+	n := newMemNet()
+	ln := n.listen()
+	r, err := New(Config{Models: []Model{{Name: "tiny", Connector: ConnectorNone, Engines: []Engine{{Name: "a", URL: "http://10.0.0.9"}}}}}, Parts{})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Serve(ctx, ln) }()
+	client := n.client()
+	resp, err := client.Get("http://" + ln.Addr().String() + pathModels)
+	if err != nil {
+		panic(err)
+	}
+	_ = resp.Body.Close()
+	client.CloseIdleConnections()
+	stop()
+	if err := <-ended; err != nil {
+		panic(err)
+	}
+	r.Close()
+})
+
+// virtual runs a test in virtual time, in a network of its own.
+func virtual(t *testing.T, f func(t *testing.T, n *memNet)) {
+	t.Helper()
+	warmServer()
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // for what the servers keep a little longer
+		f(t, newMemNet())
+	})
+}
+
+// client is one whose connections are in the network.
+func (n *memNet) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: n.dial, DisableCompression: true}}
+}
+
+// startIn is start in a network in memory.
+func startIn(t *testing.T, n *memNet, cfg Config, parts Parts) *gateway {
+	t.Helper()
+	return startOn(t, n.listen(), cfg, parts, n.client(), n.reach)
+}
+
+// reach has a router's connections to engines be in the network.
+func (n *memNet) reach(r *Router) {
+	for _, e := range r.now().fleet.engines {
+		e.up.cfg.Dial = n.dial
+	}
+	r.control.Transport = &http.Transport{DialContext: n.dial}
+}
+
+// newIn makes a pool of any connector in the network, with what its router is built from.
+func newIn(t *testing.T, n *memNet, connector string, p, d int) (*pool, Parts) {
+	t.Helper()
+	c := newCluster(connector != ConnectorPull)
+	c.net = n
+	parts := Parts{Planner: firstUsable{}}
+	var s *pool
+	switch connector {
+	case ConnectorKVPlane:
+		s, _, parts = newPlaneOf(t, c, p, d)
+	case ConnectorSGLang:
+		s, _ = newSGLangOf(t, c, p, d)
+	default:
+		s = newPoolOf(t, c, connector, p, d, nil)
+	}
+	s.cfg.Timeouts.Health = time.Minute // else they are most of what the clock goes by
+	return s, parts
+}
+
+// dial is a client's connection.
+func (g *gateway) dial(t *testing.T, n *memNet) net.Conn {
+	t.Helper()
+	c, err := n.dial(t.Context(), "tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
