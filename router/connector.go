@@ -6,7 +6,8 @@ type connector interface {
 	name() string
 	// mode says how the legs of a split request follow each other.
 	mode() mode
-	// lingers says that a split request whose client has left leaves KV behind if its legs are ended before decode's first token.
+	// lingers says that a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended
+	// before decode's first token.
 	lingers() bool
 	// end appends what ends both legs of an attempt, in order.
 	end(e ending, out []action) []action

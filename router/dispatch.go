@@ -32,6 +32,13 @@ func (d *dispatch) Step(e event, out []action) []action {
 		}
 		return d.finish(out, action{do: doNothing, why: e.why}, outLeft)
 	case evDeadline, evShutdown, evPanic:
+		if e.kind == evDeadline && d.state == stAwaiting && d.mode != alone && d.conn.lingers() {
+			// The client has waited long enough, and the engines are as they are when it leaves: ended now, the legs would leave KV
+			// behind. At a shutdown they get no time of their own, as draining was theirs: what must run on does, until Close. Behind
+			// a panic nothing that the exchange knows of its legs is to be built on, so what can be closed is.
+			d.state = stLingering
+			return append(out, action{do: doSendError, why: e.why}, action{do: doLinger}, action{do: doDone, why: e.why, outcome: outFailedBefore})
+		}
 		switch d.state {
 		case stDone:
 			return d.drop(out)

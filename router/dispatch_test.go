@@ -235,7 +235,7 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			b.fail("%s after the end does %d actions", e.kind, len(out))
 		}
 	}
-	if d.state != stDone {
+	for d.state != stDone { // the second time ends legs that linger
 		out = d.Step(event{kind: evDeadline}, out[:0])
 		for _, a := range out {
 			b.did(a)

@@ -196,7 +196,7 @@ func TestFault50ClientsDeadline(t *testing.T) {
 	for _, connector := range []string{ConnectorPush, ConnectorPull} {
 		t.Run("50 "+connector, func(t *testing.T) {
 			s := newPool(t, connector, 2, 1, nil)
-			s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Answer, s.cfg.Timeouts.Request = time.Hour, 500*time.Millisecond, 500*time.Millisecond
+			s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Answer, s.cfg.Timeouts.Request = 2*time.Second, 500*time.Millisecond, 500*time.Millisecond
 			s.cfg.Timeouts.Ending = 500 * time.Millisecond
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 			g.warmed()
