@@ -37,7 +37,6 @@ type orphan struct {
 	agent   bool  // the gateway has an agent of its own
 	channel bool  // decode's side channel has said which run it is, when the request ended
 	named   bool  // decode calls requests exactly as it is told to
-	single  bool  // all of decode's requests go through one scheduler
 	run     proof // of prefill's run
 	tried   bool  // prefill was asked again, in vain
 	down    bool  // prefill takes no connections
@@ -85,8 +84,6 @@ func (o orphan) unable() stranded {
 		return strandNames
 	case !o.channel:
 		return strandChannel
-	case !o.single:
-		return strandRanks
 	}
 	return strandNone
 }
@@ -131,13 +128,11 @@ const (
 	strandNoAgent           // the gateway has no agent of its own
 	strandNames             // decode draws names of its own for requests: plain_request_ids is not set
 	strandChannel           // decode's side channel is not configured, or has not answered
-	strandRanks             // decode has several schedulers behind one address
 	strandUnproven          // prefill cannot be asked again, and whether its run is over is not shown
 	strandUnfenced          // decode finished no later request in time
 	strandReading           // decode may be reading
 	strandNoAnswer          // prefill may have finished, but has not said what it holds
 	strandUntold            // the engine could not be told
-	strandUnknown           // an engine has failed in the middle of it
 	strandBusy              // too much runs on already
 	strandMay               // it may be held, and nobody can tell
 	strandeds
@@ -145,8 +140,8 @@ const (
 
 func (s stranded) String() string {
 	return [...]string{
-		"", "no_agent", "random_request_ids", "no_side_channel", "data_parallel", "prefill_unproven", "unfenced", "may_read",
-		"no_answer", "not_told", "engine_failed", "too_many", "may_hold",
+		"", "no_agent", "random_request_ids", "no_side_channel", "prefill_unproven", "unfenced", "may_read",
+		"no_answer", "not_told", "too_many", "may_hold",
 	}[s]
 }
 

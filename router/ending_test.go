@@ -2,13 +2,15 @@ package router
 
 import (
 	"math/rand/v2"
+	"os"
+	"strings"
 	"testing"
 	"time"
 )
 
 // TestOrphanNext walks through what may be known of KV that decode holds for a request that is over.
 func TestOrphanNext(t *testing.T) {
-	able := orphan{agent: true, channel: true, named: true, single: true}
+	able := orphan{agent: true, channel: true, named: true}
 	with := func(o orphan, f func(*orphan)) orphan { f(&o); return o }
 	for _, row := range []struct {
 		name string
@@ -27,7 +29,6 @@ func TestOrphanNext(t *testing.T) {
 		{"no agent", with(able, func(o *orphan) { o.agent, o.run = false, runOver }), stepStrand, strandNoAgent},
 		{"random names", with(able, func(o *orphan) { o.named, o.run = false, runOver }), stepStrand, strandNames},
 		{"no side channel", with(able, func(o *orphan) { o.channel, o.run = false, runOver }), stepStrand, strandChannel},
-		{"several schedulers", with(able, func(o *orphan) { o.single, o.run = false, runOver }), stepStrand, strandRanks},
 		{"prefill is down, nothing could be told", orphan{down: true, tried: true}, stepStrand, strandNoAgent},
 		{"prefill may have it under that name", with(able, func(o *orphan) { o.barred = true }), stepLook, strandNone},
 		{"prefill may have it under that name, and lives", with(able, func(o *orphan) { o.barred, o.run = true, runLives }), stepStrand, strandMay},
@@ -42,12 +43,12 @@ func TestOrphanNext(t *testing.T) {
 // TestOrphanProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
 // run is over, and what has no more time comes to an end.
 func TestOrphanProperties(t *testing.T) {
-	for bits := range 1 << 10 {
+	for bits := range 1 << 9 {
 		for _, run := range []proof{runUnknown, runLives, runOver} {
 			b := func(i int) bool { return bits>>i&1 == 1 }
-			o := orphan{b(0), b(1), b(2), b(3), run, b(4), b(5), b(6), b(7), b(8), b(9)}
+			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8)}
 			s, why := o.next()
-			safe := o.agent && o.channel && o.named && o.single && o.fenced && o.run == runOver
+			safe := o.agent && o.channel && o.named && o.fenced && o.run == runOver
 			if s == stepNotifyDecode && !safe {
 				t.Fatalf("%+v: decode is told", o)
 			}
@@ -136,6 +137,19 @@ func TestFencing(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestStrandedIsExplained: each reason for which KV stays held is one that operators find explained.
+func TestStrandedIsExplained(t *testing.T) {
+	doc, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s := strandNone + 1; s < strandeds; s++ {
+		if !strings.Contains(string(doc), "\n| `"+s.String()+"` | ") {
+			t.Errorf("%s is not explained", s)
 		}
 	}
 }

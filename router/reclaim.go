@@ -54,7 +54,7 @@ func (r *Router) remainsOf(h *handoff, conn connector, model string, p, d *engin
 // again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
 func (r *Router) settle(ctx context.Context, m *remains) {
 	entry := m.decode.origin.entry
-	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, single: true}
+	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs}
 	o.barred = m.first != nil && m.plainlyNamed()
 	end := "prefill_lost"
 	var look looking
