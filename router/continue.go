@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
-	"time"
-
-	"pdrouter/policies"
 )
 
 // onward is what another decode engine needs to go on with a stream: the ids of the prompt, and those of the tokens whose whole
@@ -28,8 +25,7 @@ type onward struct {
 	finished           bool            // the client has the reason of the end
 	counted            bool            // the client has the usage of the whole
 	lost               bool            // something came that is not understood: nobody can go on
-	times              int             // how often another engine went on
-	why                reason          // the stream failed
+	joined             bool            // what comes is another engine's
 	out                []byte
 }
 
@@ -129,166 +125,6 @@ func (o *onward) able() bool {
 	return o != nil && !o.lost && o.nPrompt > 0 && given(o.id) && (o.finished || !o.counted)
 }
 
-// goOn has another decode engine go on with the stream that has failed. It reports false if none may: then it is to be cut.
-func (s *stream) goOn() bool {
-	x, o := s.x, s.x.onward
-	switch {
-	case o == nil:
-		x.sum.NotContinued = x.noOnward
-		return false
-	case !o.able():
-		x.sum.NotContinued = "unsupported"
-		return false
-	}
-	x.step(event{kind: evStreamLost, why: s.wrong})
-	x.not = x.not.add(s.a.decode.engine, 0)
-	if s.timer != nil {
-		s.timer.Stop()
-		s.timer = nil
-	}
-	o.why = s.wrong
-	if o.finished || o.max >= 0 && o.nSent >= o.max { // only the end is missing
-		if !o.finished {
-			s.out = o.choice(s.out, nil, json.RawMessage(`"length"`), nil)
-		}
-		s.closeOnward(x.sum.OutputTokens)
-		s.err = io.EOF // the leg is over, and its engine judged
-		return true
-	}
-	s.tryOnward()
-	return true
-}
-
-// asking is a leg that is asked to go on. Until over is closed, what the stream reads into belongs to who asks.
-type asking struct {
-	over  chan struct{}
-	v     verdict
-	first []byte // the first event, which lies in the stream's frames
-}
-
-// tryOnward asks one more engine, or gives up.
-func (s *stream) tryOnward() {
-	x, o := s.x, s.x.onward
-	if o.times < x.s.cfg.Limits.Attempts-1 {
-		o.times++
-		s.wrong, s.silent, s.woken = whyNone, false, time.Time{}
-		if s.askOnward() {
-			return
-		}
-	}
-	x.sum.NotContinued = "failed"
-	x.step(event{kind: evStreamCut, why: o.why})
-}
-
-// askOnward begins to ask one more engine, on a goroutine of its own. It reports false if there is none.
-func (s *stream) askOnward() bool {
-	x, o := s.x, s.x.onward
-	if !x.m.retries.take(time.Now()) {
-		return false
-	}
-	x.look.now, x.look.not, x.look.anyway = time.Now(), x.not, false
-	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
-	if choice.Decode < 0 {
-		return false
-	}
-	a := &attempt{asked: true}
-	a.h.shape = shapeCompletions
-	a.h.draw()
-	x.mu.Lock()
-	x.cur, x.mails = a, dropOld(x.mails)
-	x.mu.Unlock()
-	x.sum.Attempts++
-	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
-	o.late, o.nLate = nil, 0
-	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.traceparent, true)
-	m.body = o.body(m.body[:0], string(x.b.cacheSalt()))
-	m.Body = m.body
-	s.frames.reset(x.s.cfg.Limits.Event)
-	s.a, s.asked = a, &asking{over: make(chan struct{}), v: vLost}
-	x.r.ended.Add(1)
-	go x.ask(a, s.asked, m, s.frames, s.buf)
-	return true
-}
-
-// ask asks a leg that is to go on, up to its first event.
-func (x *exchange) ask(a *attempt, q *asking, m *letter, frames *sseFrames, buf []byte) {
-	defer x.r.ended.Done()
-	defer close(q.over)
-	defer func() {
-		if v := recover(); v != nil {
-			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
-			q.v = vLost
-		}
-		if came := q.v == vUsable; !a.arrived(came) || !came {
-			a.release()
-		}
-	}()
-	late := a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)
-	defer late.Stop()
-	q.v = a.decode.send(&m.upstreamRequest, x.s.cfg.Limits.Answer)
-	m.free()
-	if q.v == vUsable {
-		_, q.first, q.v = a.decode.first(frames, buf, shapeCompletions)
-	}
-}
-
-// awaitOnward waits for what the engine that was asked says, for the client, or for as long as the stream may be silent.
-func (s *stream) awaitOnward() {
-	var quiet <-chan time.Time
-	if every := *s.x.s.cfg.Timeouts.KeepAlive; every > 0 && s.conn != nil {
-		t := time.NewTimer(every)
-		defer t.Stop()
-		quiet = t.C
-	}
-	for {
-		if s.mail(); s.err != nil { // the client left meanwhile, or the router ends
-			s.endAsking()
-			return
-		}
-		select {
-		case <-s.asked.over:
-			s.wentOn()
-			return
-		case <-quiet:
-			s.keepAlive()
-			return
-		case <-s.x.wake:
-		}
-	}
-}
-
-// endAsking ends the leg that is asked, if there is one, and waits until it has let go of what the stream reads into.
-func (s *stream) endAsking() {
-	if s.asked != nil {
-		s.a.decode.cut(errEnded)
-		<-s.asked.over
-		s.asked = nil
-	}
-}
-
-// wentOn takes the beginning of what the engine says that was asked, or asks another.
-func (s *stream) wentOn() {
-	x, a, v := s.x, s.a, s.asked.v
-	first := s.asked.first
-	s.asked = nil
-	if v == vUsable {
-		x.sum.Decode = a.decode.engine.name
-		if !s.relay(first) {
-			v = vGarbage
-		}
-	}
-	x.sawDecode(a, v)
-	if v != vUsable {
-		a.decode.end()
-		x.not = x.not.add(a.decode.engine, a.decode.rest)
-		s.tryOnward()
-		return
-	}
-	x.sum.Continued++
-	for s.next() {
-	}
-}
-
 // relayOnward takes one whole event of the engine that goes on, in the shape that the client has had so far.
 func (s *stream) relayOnward(event []byte) bool {
 	o := s.x.onward
@@ -363,6 +199,15 @@ func (o *onward) head(dst []byte) []byte {
 		dst = append(append(dst, `,"model":`...), o.model...)
 	}
 	return append(dst, `,"choices":[`...)
+}
+
+// endOnward sends what the stream lacks of its end. Its leg is over, and its engine judged.
+func (s *stream) endOnward() {
+	if o := s.x.onward; !o.finished {
+		s.out = o.choice(s.out, nil, json.RawMessage(`"length"`), nil)
+	}
+	s.closeOnward(s.x.sum.OutputTokens)
+	s.err = io.EOF
 }
 
 // closeOnward ends the client's stream, with the usage of the whole if that was asked for.

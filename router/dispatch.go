@@ -8,7 +8,9 @@ type dispatch struct {
 	state   state
 	mode    mode
 	attempt int // of the dispatch that is under way, from 1
+	onward  int // engines that were to go on with the stream
 	max     int
+	broke   reason // the stream that another is to go on with
 	prefill legState
 	decode  legState
 }
@@ -45,7 +47,7 @@ func (d *dispatch) Step(e event, out []action) []action {
 		case stLingering:
 			d.state = stDone
 			return d.end(out)
-		case stRelaying:
+		case stRelaying, stContinuing:
 			return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
 		}
 		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
@@ -69,6 +71,8 @@ func (d *dispatch) Step(e event, out []action) []action {
 		return d.awaited(e, out)
 	case stRelaying:
 		return d.relayed(e, out)
+	case stContinuing:
+		return d.continued(e, out)
 	case stLingering:
 		return d.lingered(e, out)
 	}
@@ -157,13 +161,17 @@ func (d *dispatch) awaited(e event, out []action) []action {
 // with it.
 func (d *dispatch) relayed(e event, out []action) []action {
 	switch {
+	case d.decode == legWhole && e.kind.breaks(): // the leg is over, and the end sent in its place
 	case e.kind == evStreamWhole:
 		d.decode = legWhole
 		return d.finish(out, action{do: doNothing}, outCompleted)
-	case e.kind == evStreamLost:
+	case e.kind == evStreamUnended:
 		out = d.end(out)
-		d.mode, d.prefill, d.decode = alone, legIdle, legAnswered
-		return append(out, action{do: doContinue, why: e.why})
+		d.mode, d.prefill, d.decode = alone, legIdle, legWhole
+		return append(out, action{do: doSendEnd})
+	case e.kind == evStreamLost:
+		d.broke = e.why
+		return d.goOn(out, e.why)
 	case e.kind == evStreamCut:
 		return d.finish(out, action{do: doCut, why: e.why}, outFailedAfter)
 	case e.kind.ofPrefill() && d.prefill == legAsked:
@@ -172,6 +180,42 @@ func (d *dispatch) relayed(e event, out []action) []action {
 		return out
 	}
 	return d.drop(out)
+}
+
+// continued handles the time in which another engine is to go on with the stream. The client has part of an answer, so that what
+// fails here is not tried anew but by one more engine that goes on from the same tokens.
+func (d *dispatch) continued(e event, out []action) []action {
+	switch {
+	case d.decode == legIdle && e.kind == evPlannedAlone:
+		d.decode = legAsked
+		return append(out, action{do: doAskOnward})
+	case d.decode == legIdle && e.kind == evPlannedNone:
+		return d.giveUp(out)
+	case d.decode != legAsked:
+	case e.kind == evDecodeFirst:
+		d.state, d.decode = stRelaying, legAnswered
+		return append(out, action{do: doGoOn})
+	case e.kind.ofDecode() && e.kind != evDecodeWhole: // what goes on is a stream
+		d.decode = e.kind.leaves()
+		return d.goOn(out, e.why)
+	}
+	return d.drop(out)
+}
+
+// goOn ends the legs and has one more engine go on with the stream, unless there were enough. As many may go on as may retry.
+func (d *dispatch) goOn(out []action, why reason) []action {
+	if d.onward+1 >= d.max {
+		return d.giveUp(out)
+	}
+	out = d.end(out)
+	d.onward++
+	d.state, d.mode, d.prefill, d.decode = stContinuing, alone, legIdle, legIdle
+	return append(out, action{do: doPlanOnward, why: why})
+}
+
+// giveUp cuts the stream, for the reason that it has failed for.
+func (d *dispatch) giveUp(out []action) []action {
+	return d.finish(append(out, action{do: doGiveUp}), action{do: doCut, why: d.broke}, outFailedAfter)
 }
 
 // lingered handles the time behind the outcome in which nobody waits for the legs. They end as soon as decode has tokens, or

@@ -116,7 +116,12 @@ type book struct {
 	gates    int
 	outcomes int
 	attempts int
+	onward   int  // engines that were to go on with the stream
 	asked    bool // decode was asked in this attempt
+	chosen   bool // an engine is to be, or was, found to go on, and has not been asked
+	goesOn   bool // one was asked to, and has not said anything
+	gaveUp   bool // nobody goes on
+	ended    bool // the end was sent in the place of the engine
 	lingers  bool // the legs were left to themselves
 	trace    []string
 }
@@ -131,7 +136,10 @@ func (b *book) happened(e event) {
 	switch {
 	case e.kind.ofPrefill():
 		b.prefill--
-	case e.kind.ofDecode() && e.kind != evDecodeFirst, e.kind == evStreamWhole:
+	case e.kind.ofDecode() && e.kind != evDecodeFirst:
+		b.decode--
+		b.goesOn = false
+	case e.kind == evStreamWhole && !b.ended:
 		b.decode--
 	}
 }
@@ -157,8 +165,28 @@ func (b *book) did(a action) {
 			b.fail("decode asked twice in one attempt")
 		}
 		b.asked = true
-	case doContinue:
-		b.decode++ // another one, which goes on
+	case doPlanOnward:
+		b.onward++
+		if b.prefill != 0 || b.decode != 0 || b.gates != 1 || b.ended || b.chosen || b.goesOn {
+			b.fail("engine %d is to go on behind %d gates, with %d prefill and %d decode legs open", b.onward, b.gates, b.prefill, b.decode)
+		}
+		b.chosen = true
+	case doAskOnward:
+		if b.decode++; !b.chosen {
+			b.fail("an engine is to go on that was not chosen")
+		}
+		b.chosen, b.goesOn = false, true
+	case doGoOn:
+		if b.decode != 1 || !b.goesOn {
+			b.fail("the stream goes on from %d engines", b.decode)
+		}
+		b.goesOn = false
+	case doGiveUp:
+		b.gaveUp = true
+	case doSendEnd:
+		if b.ended = true; b.prefill != 0 || b.decode != 0 || b.gates != 1 {
+			b.fail("the end is sent behind %d gates, with %d prefill and %d decode legs open", b.gates, b.prefill, b.decode)
+		}
 	case doClosePrefill, doFinishPrefill:
 		b.prefill--
 	case doCloseDecode:
@@ -183,6 +211,9 @@ func (b *book) did(a action) {
 		if a.outcome == outCompleted && b.gates != 1 {
 			b.fail("completed with %d answers", b.gates)
 		}
+		if a.outcome == outCompleted && (b.chosen || b.goesOn || b.gaveUp) || b.gaveUp && a.outcome != outFailedAfter {
+			b.fail("%s while the stream was to go on", a.outcome)
+		}
 	}
 }
 
@@ -196,7 +227,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 	}
 	for _, want := range []string{
 		"finish_prefill", "linger", "repeat_prefill", "drain_decode", "cancel", "strand", "drop", "cut",
-		"completed", "client_left", "failed_before", "failed_after",
+		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {
 			t.Errorf("the walk never reached %s", want)
@@ -216,11 +247,11 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			e = likely(rng, &d)
 		}
 		// An event of a leg happens only while the leg is open: the exchange drops what belongs to no attempt.
-		if e.kind.ofPrefill() && b.prefill == 0 || (e.kind.ofDecode() || e.kind == evStreamWhole || e.kind == evStreamCut || e.kind == evStreamLost) && b.decode == 0 {
+		if e.kind.ofPrefill() && b.prefill == 0 || (e.kind.ofDecode() || e.kind == evStreamWhole && !b.ended || e.kind.breaks()) && b.decode == 0 {
 			continue
 		}
 		b.trace = append(b.trace, d.state.String()+" "+e.kind.String())
-		before := d.state
+		before, tries := d.state, b.onward
 		out = d.Step(e, out[:0])
 		if len(out) == 0 || out[0].do != doDrop {
 			b.happened(e)
@@ -230,6 +261,11 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			reached[a.do.String()]++
 			reached[a.outcome.String()]++
 			b.did(a)
+		}
+		// Whatever the walk did, as many engines go on with a stream as may be tried: not one more, and not one fewer.
+		breaks := before == stRelaying && e.kind == evStreamLost || before == stContinuing && out[0].do != doDrop && e.kind.ofDecode() && e.kind != evDecodeFirst
+		if breaks && b.gaveUp != (tries >= d.max-1) || b.onward > d.max-1 {
+			b.fail("%d engines were to go on, %d attempts are allowed, given up: %v", b.onward, d.max, b.gaveUp)
 		}
 		if before == stDone && (len(out) != 1 || out[0].do != doDrop) {
 			b.fail("%s after the end does %d actions", e.kind, len(out))
@@ -277,7 +313,13 @@ func likely(rng *rand.Rand, d *dispatch) event {
 		k := evPrefillUsable + kind(rng.IntN(int(evDecodeLate-evPrefillUsable)+1))
 		return pick(k, evPrefillUsable, evDecodeFirst)
 	case stRelaying:
-		return pick(evStreamWhole, evStreamCut, evStreamLost, evPrefillUsable, evPrefillLost)
+		return pick(evStreamWhole, evStreamUnended, evStreamCut, evStreamLost, evStreamLost, evPrefillUsable, evPrefillLost)
+	case stContinuing:
+		if d.decode == legIdle {
+			return pick(evPlannedAlone, evPlannedAlone, evPlannedAlone, evPlannedNone)
+		}
+		k := evDecodeFirst + kind(rng.IntN(int(evDecodeLate-evDecodeFirst)+1))
+		return pick(k, evDecodeFirst, evClientLeft)
 	}
 	return pick(evClientLeft)
 }
@@ -286,12 +328,13 @@ func likely(rng *rand.Rand, d *dispatch) event {
 func TestDispatchEveryStateEnds(t *testing.T) {
 	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang, ConnectorNone} {
 		ways := map[state][]kind{
-			stNew:      {},
-			stPlanning: {evStart},
-			stWaiting:  {evStart, evPlannedAlone, evDecodeRefused, evPlannedLater},
-			stPairing:  {evStart, evPlannedPair},
-			stAwaiting: {evStart, evPlannedPair, evPaired},
-			stRelaying: {evStart, evPlannedAlone, evDecodeFirst},
+			stNew:        {},
+			stPlanning:   {evStart},
+			stWaiting:    {evStart, evPlannedAlone, evDecodeRefused, evPlannedLater},
+			stPairing:    {evStart, evPlannedPair},
+			stAwaiting:   {evStart, evPlannedPair, evPaired},
+			stRelaying:   {evStart, evPlannedAlone, evDecodeFirst},
+			stContinuing: {evStart, evPlannedAlone, evDecodeFirst, evStreamLost, evPlannedAlone},
 		}
 		if name == ConnectorNone {
 			delete(ways, stPairing)
@@ -325,7 +368,8 @@ func TestDispatchAllocates(t *testing.T) {
 	conn := connectorNamed(ConnectorPush)
 	n := testing.AllocsPerRun(100, func() {
 		d = newDispatch(conn, 3)
-		for _, k := range []kind{evStart, evPlannedPair, evPaired, evPrefillUsable, evDecodeFirst, evStreamWhole} {
+		for _, k := range []kind{evStart, evPlannedPair, evPaired, evPrefillUsable, evDecodeFirst, evStreamLost, evPlannedAlone,
+			evDecodeLost, evPlannedAlone, evDecodeFirst, evStreamWhole} {
 			out = d.Step(event{kind: k}, out[:0])
 		}
 	})

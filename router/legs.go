@@ -17,8 +17,8 @@ type legs struct {
 	not         tried // engines that have failed it
 }
 
-// perform does one action that concerns the legs of an attempt alone. d is the dispatch that wants it.
-func (g *legs) perform(a *attempt, d *dispatch, act action, why reason) {
+// perform does one action that concerns the legs of an attempt alone.
+func (g *legs) perform(a *attempt, act action, why reason) {
 	switch act.do {
 	case doExpectDecode:
 		a.expect(g.s.cfg.Timeouts.Transfer)
@@ -32,7 +32,7 @@ func (g *legs) perform(a *attempt, d *dispatch, act action, why reason) {
 			return
 		}
 		a.prefillTimer.Reset(g.s.cfg.Timeouts.Ending)
-		if d.decode != legWhole && d.decode != legAnswered && !g.letFinish(a) { // with a token it has its blocks
+		if !a.tookAll() && !g.letFinish(a) {
 			g.repeatPrefill(a)
 		}
 	case doRepeatPrefill:
@@ -257,7 +257,7 @@ func (f *afterlife) run(ctx context.Context) {
 
 func (f *afterlife) step(e event) {
 	for _, act := range f.d.Step(e, nil) {
-		f.perform(f.a, &f.d, act, e.why)
+		f.perform(f.a, act, e.why)
 	}
 	if f.d.state == stDone {
 		f.a.closeDecode()

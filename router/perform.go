@@ -51,9 +51,17 @@ func (x *exchange) perform(act action, e event) {
 			e.NoRetry, e.RetryAfter = true, 0 // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status
-	case doContinue:
-		x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", a.decode.engine.name,
-			"reason", act.why.String(), "cause", a.decode.cause())
+	case doPlanOnward:
+		x.queue = append(x.queue, x.planOnward(a, act.why))
+	case doAskOnward:
+		x.askOnward(a)
+	case doGoOn:
+		x.sum.Continued++
+		x.sum.Decode = a.decode.engine.name
+	case doGiveUp:
+		x.sum.NotContinued = "failed"
+	case doSendEnd:
+		x.reply.stream.endOnward()
 	case doCut:
 		x.reply.stream.cut(x.failure(act.why))
 	case doLinger:
@@ -63,7 +71,7 @@ func (x *exchange) perform(act action, e event) {
 	case doDrop:
 		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
 	default:
-		x.legs.perform(a, &x.d, act, e.why)
+		x.legs.perform(a, act, e.why)
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }

@@ -38,15 +38,14 @@ type stream struct {
 	woken  time.Time   // when the read is to end for that; zero if it is not
 	signed time.Time   // when conn's write deadline was set
 
-	asked  *asking // the leg that is to go on; nil once it has begun
-	begins []byte  // the first event of the answer, until the owner has it; lies in frames
-	out    []byte  // whole events that the client has not got
-	ready  int     // of out, the bytes that were read
-	seen   bool    // the terminal event was read
-	wrong  reason  // why what follows out is not relayed
-	told   bool    // the engine's own error event is the last of out
-	events int     // that were taken, comments too
-	err    error   // what Read returns once out is empty
+	begins []byte // the first event of the answer, until the owner has it; lies in frames
+	out    []byte // whole events that the client has not got
+	ready  int    // of out, the bytes that were read
+	seen   bool   // the terminal event was read
+	wrong  reason // why what follows out is not relayed
+	told   bool   // the engine's own error event is the last of out
+	events int    // that were taken, comments too
+	err    error  // what Read returns once out is empty
 }
 
 // relayed is an answer that is sent as it comes. begin has it know the client's connection, before anything else is called.
@@ -122,7 +121,7 @@ func (s *stream) next() bool {
 
 // relay takes one whole event if the client may have it.
 func (s *stream) relay(event []byte) bool {
-	if s.x.onward != nil && s.x.onward.times > 0 {
+	if s.x.onward != nil && s.x.onward.joined {
 		return s.relayOnward(event)
 	}
 	switch s.x.b.shape.kindOf(event) {
@@ -217,14 +216,12 @@ func (s *stream) sign() {
 func (s *stream) fill() {
 	x := s.x
 	switch {
-	case s.asked != nil:
+	case x.d.state == stContinuing:
 		s.awaitOnward()
 		return
 	case s.wrong != whyNone:
 		x.r.sawStream(&s.a.decode, s.wrong)
-		if !s.goOn() {
-			x.step(event{kind: evStreamCut, why: s.wrong})
-		}
+		s.broke()
 		return
 	}
 	if s.seen {
@@ -284,14 +281,18 @@ func (s *stream) within(d time.Duration) {
 // mail has the dispatch take what others posted.
 func (s *stream) mail() {
 	x := s.x
-	for x.d.state == stRelaying {
+	for x.d.state == stRelaying || x.d.state == stContinuing {
 		x.mu.Lock()
 		m, ok := x.mailLocked()
 		x.mu.Unlock()
 		if !ok {
 			return
 		}
-		x.step(x.took(m))
+		if m.e.kind == evDecodeFirst {
+			x.stepOnward(s.join(m))
+		} else {
+			x.stepOnward(x.took(m))
+		}
 	}
 	if s.err == nil {
 		s.err = errCut
@@ -309,7 +310,7 @@ func (s *stream) cut(e *httpError) {
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
 func (s *stream) CloseWithError(err error) error {
 	x := s.x
-	if x.d.state == stRelaying {
+	if x.d.state == stRelaying || x.d.state == stContinuing {
 		switch {
 		case err == nil:
 			x.step(event{kind: evStreamWhole})
@@ -322,7 +323,6 @@ func (s *stream) CloseWithError(err error) error {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	s.endAsking()
 	s.free()
 	if s.conn != nil {
 		_ = s.conn.SetWriteDeadline(time.Time{})

@@ -4,18 +4,19 @@ package router
 type state uint8
 
 const (
-	stNew       state = iota // nothing has happened
-	stPlanning               // waits for the choice of engines
-	stWaiting                // gives engines that have failed it time
-	stPairing                // waits for the pair to know each other
-	stAwaiting               // at least one leg is out, nothing has reached the client
-	stRelaying               // the gate is open, the answer streams
-	stLingering              // there is an outcome, but legs go on until ending them leaves nothing behind
-	stDone                   // there is an outcome, and no leg is open
+	stNew        state = iota // nothing has happened
+	stPlanning                // waits for the choice of engines
+	stWaiting                 // gives engines that have failed it time
+	stPairing                 // waits for the pair to know each other
+	stAwaiting                // at least one leg is out, nothing has reached the client
+	stRelaying                // the gate is open, the answer streams
+	stContinuing              // the stream has failed, another engine is to go on with it
+	stLingering               // there is an outcome, but legs go on until ending them leaves nothing behind
+	stDone                    // there is an outcome, and no leg is open
 )
 
 func (s state) String() string {
-	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "relaying", "lingering", "done"}[s]
+	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "relaying", "continuing", "lingering", "done"}[s]
 }
 
 // mode is how the legs of an attempt follow each other.
@@ -78,9 +79,10 @@ const (
 	evDecodeBroken // any other 5xx, an error as first event, or an answer that is none
 	evDecodeLost
 	evDecodeLate
-	evStreamWhole // the route's terminal event was relayed
-	evStreamLost  // the same as what follows, but another engine is to go on
-	evStreamCut   // the stream ended without it, or with an error event of the engine
+	evStreamWhole   // the route's terminal event was relayed
+	evStreamUnended // it ended without it, but the client has all that goes before
+	evStreamLost    // it ended without it, or with an error event of the engine, and another can go on
+	evStreamCut     // the same, and none can
 	evClientLeft
 	evClientSlow
 	evDeadline
@@ -95,13 +97,14 @@ func (k kind) String() string {
 		"prefill_usable", "prefill_unusable", "prefill_moved", "prefill_refused", "prefill_rejected",
 		"prefill_broken", "prefill_lost", "prefill_late",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
-		"decode_late", "stream_whole", "stream_lost", "stream_cut",
+		"decode_late", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
 		"client_left", "client_slow", "deadline", "shutdown", "panic",
 	}[k]
 }
 
 func (k kind) ofPrefill() bool { return k >= evPrefillUsable && k <= evPrefillLate }
 func (k kind) ofDecode() bool  { return k >= evDecodeFirst && k <= evDecodeLate }
+func (k kind) breaks() bool    { return k >= evStreamUnended && k <= evStreamCut }
 
 // leaves returns the state in which the event leaves its leg.
 func (k kind) leaves() legState {
@@ -147,7 +150,11 @@ const (
 	doSendPrefill     // send prefill's status and body as they are
 	doSendDecode      // send decode's status and body as they are
 	doSendError       // send an error answer
-	doContinue        // go on with the stream from another decode engine
+	doPlanOnward      // choose another decode engine that goes on with the stream, without the one that was asked last
+	doAskOnward       // have it go on
+	doGoOn            // it does: relay it
+	doGiveUp          // nobody goes on
+	doSendEnd         // send the end that the stream lacks
 	doCut             // send an error event, then cut the connection
 	doClosePrefill    // end the leg by closing its connection
 	doCloseDecode
@@ -166,7 +173,8 @@ const (
 func (d do) String() string {
 	return [...]string{
 		"nothing", "plan", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
-		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error", "continue", "cut",
+		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
+		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
 		"close_prefill", "close_decode", "linger", "finish_prefill", "repeat_prefill", "drain_decode",
 		"cancel", "give_back", "abandon", "strand", "done", "drop",
 	}[d]

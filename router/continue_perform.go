@@ -1,0 +1,110 @@
+package router
+
+import (
+	"time"
+
+	"pdrouter/policies"
+)
+
+// broke tells the dispatch that the stream has failed, and what that leaves to be done.
+func (s *stream) broke() {
+	x, o, e := s.x, s.x.onward, event{kind: evStreamLost, why: s.wrong}
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
+	}
+	switch {
+	case o == nil:
+		e.kind, x.sum.NotContinued = evStreamCut, x.noOnward
+	case !o.able():
+		e.kind, x.sum.NotContinued = evStreamCut, "unsupported"
+	case o.finished || o.max >= 0 && o.nSent >= o.max:
+		e.kind = evStreamUnended
+	}
+	x.stepOnward(e)
+}
+
+// stepOnward has the dispatch take an event behind the gate, and then what doing so has shown at once.
+func (x *exchange) stepOnward(e event) {
+	for x.step(e); len(x.queue) > 0; x.step(e) {
+		e = x.queue[0]
+		x.queue = append(x.queue[:0], x.queue[1:]...)
+	}
+}
+
+// planOnward chooses an engine to go on with the stream that the attempt has failed at.
+func (x *exchange) planOnward(failed *attempt, why reason) event {
+	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
+		"reason", why.String(), "cause", failed.decode.cause())
+	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
+	if !x.m.retries.take(time.Now()) {
+		return event{kind: evPlannedNone, why: whyRetryBudget}
+	}
+	x.look.now, x.look.not, x.look.anyway = time.Now(), x.not, false
+	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
+	if choice.Decode < 0 {
+		return event{kind: evPlannedNone, why: whyNoEngine}
+	}
+	a := &attempt{}
+	a.h.shape = shapeCompletions
+	a.h.draw()
+	x.mu.Lock()
+	x.cur, x.mails = a, dropOld(x.mails)
+	x.mu.Unlock()
+	x.sum.Attempts++
+	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
+	return event{kind: evPlannedAlone}
+}
+
+// askOnward has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
+func (x *exchange) askOnward(a *attempt) {
+	o := x.onward
+	o.late, o.nLate = nil, 0
+	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.traceparent, true)
+	m.body = o.body(m.body[:0], string(x.b.cacheSalt()))
+	m.Body = m.body
+	a.asked = true
+	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)
+	x.r.ended.Add(1)
+	go x.askDecode(a, m)
+}
+
+// awaitOnward waits for what the engine that was asked says, for the client, or for as long as the stream may be silent.
+func (s *stream) awaitOnward() {
+	var quiet <-chan time.Time
+	if every := *s.x.s.cfg.Timeouts.KeepAlive; every > 0 && s.conn != nil {
+		t := time.NewTimer(every)
+		defer t.Stop()
+		quiet = t.C
+	}
+	for {
+		if s.mail(); s.x.d.state != stContinuing {
+			return
+		}
+		select {
+		case <-s.x.wake:
+		case <-quiet:
+			s.keepAlive()
+			return
+		}
+	}
+}
+
+// join takes over the stream of the engine that is to go on, if the client can have what it says.
+func (s *stream) join(m mail) event {
+	next := m.a.stream
+	m.a.stream = nil
+	s.a, s.wrong, s.silent, s.woken = m.a, whyNone, false, time.Time{}
+	s.room, next.room = next.room, s.room
+	s.frames, s.buf, next.frames, next.buf = next.frames, next.buf, nil, nil
+	next.free()
+	s.x.onward.joined = true
+	if !s.relay(next.begins) {
+		m.a.decode.end()
+		s.x.r.bad(m.a.decode.engine, signAnswer, m.at)
+		return decodeEvent(vGarbage, true)
+	}
+	for s.next() {
+	}
+	return m.e
+}
