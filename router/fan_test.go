@@ -75,7 +75,7 @@ func fanOf(t *testing.T, r clientReply) (a fanAnswer) {
 }
 
 // newFanPool is a fleet whose engines answer with what they were asked, all of whose pairs are known.
-func newFanPool(t *testing.T, connector string, p, d int) (*pool, *gateway) {
+func newFanPool(t *testing.T, connector string, p, d int, change ...func(*Config)) (*pool, *gateway) {
 	t.Helper()
 	var s *pool
 	var parts Parts
@@ -90,6 +90,9 @@ func newFanPool(t *testing.T, connector string, p, d int) (*pool, *gateway) {
 	}
 	s.cfg.Limits.Fan = 8
 	s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Transfer = 5*time.Second, 5*time.Second
+	for _, f := range change {
+		f(&s.cfg)
+	}
 	g := start(t, s.cfg, parts)
 	if connector != ConnectorNone {
 		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == p*d })
