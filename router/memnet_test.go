@@ -21,7 +21,8 @@ type memNet struct {
 	mu        sync.Mutex
 	listeners map[string]*memListener
 	sent      []memSent
-	wrap      func(address string, accepted net.Conn) net.Conn // what is given to Accept; nil: as it is
+	wrap      func(accepted *memConn) net.Conn // what is given to Accept; nil: as it is
+	left      func(accepted *memConn)          // is told of a peer that has closed; may be nil
 }
 
 // memSent is one write, or the end of a connection.
@@ -52,7 +53,7 @@ func (n *memNet) log() []memSent {
 type memListener struct {
 	net     *memNet
 	address memAddr
-	conns   chan net.Conn
+	conns   chan *memConn
 	closed  chan struct{}
 	once    sync.Once
 }
@@ -65,7 +66,7 @@ func (a memAddr) String() string { return string(a) }
 func (n *memNet) listen() *memListener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l := &memListener{net: n, address: memAddr(fmt.Sprintf("10.0.0.%d:8000", len(n.listeners)+1)), conns: make(chan net.Conn), closed: make(chan struct{})}
+	l := &memListener{net: n, address: memAddr(fmt.Sprintf("10.0.0.%d:8000", len(n.listeners)+1)), conns: make(chan *memConn), closed: make(chan struct{})}
 	n.listeners[l.address.String()] = l
 	return l
 }
@@ -76,7 +77,7 @@ func (l *memListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		if l.net.wrap != nil {
-			c = l.net.wrap(l.address.String(), c)
+			return l.net.wrap(c), nil
 		}
 		return c, nil
 	case <-l.closed:
@@ -101,6 +102,7 @@ func (n *memNet) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	up, down := newMemFlow(), newMemFlow()
 	client := &memConn{net: n, address: l.address, up: true, in: down, out: up}
 	server := &memConn{net: n, address: l.address, in: up, out: down}
+	client.peer = server
 	select {
 	case l.conns <- server:
 		return client, nil
@@ -172,7 +174,7 @@ type memConn struct {
 	in, out *memFlow
 	reset   bool
 	once    sync.Once
-	ended   func() // once it is closed
+	peer    *memConn // of who dialled
 }
 
 func (c *memConn) Read(p []byte) (int, error) {
@@ -250,8 +252,8 @@ func (c *memConn) Close() error {
 		c.in.mu.Unlock()
 		c.in.set(0, time.Time{})
 		c.out.set(1, time.Time{})
-		if c.ended != nil {
-			c.ended()
+		if c.peer != nil && c.net.left != nil {
+			c.net.left(c.peer)
 		}
 	})
 	return nil

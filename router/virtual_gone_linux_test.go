@@ -1,0 +1,154 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// clientConn is a client's connection of which the watch believes that the kernel knows it.
+type clientConn struct{ *memConn }
+
+// SyscallConn is not asked for a connection that the kernel knows.
+func (clientConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+
+// tellGone stands for the kernel: it reports the end of a client's connection as epoll does, when it comes.
+func (n *memNet) tellGone(r *Router, gateway net.Addr) {
+	var mu sync.Mutex
+	known, turn := map[*memConn]int32{}, int32(0)
+	n.wrap = func(c *memConn) net.Conn {
+		if c.address.String() != gateway.String() {
+			return c
+		}
+		mu.Lock()
+		turn++
+		known[c] = turn
+		w := &watchedConn{conn: clientConn{c}, turn: turn}
+		mu.Unlock()
+		r.gone.mu.Lock()
+		r.gone.conns[w.turn], r.gone.known[w.conn] = w, w
+		r.gone.mu.Unlock()
+		return w.conn
+	}
+	n.left = func(c *memConn) {
+		mu.Lock()
+		fd := known[c]
+		mu.Unlock()
+		if left := r.gone.event(unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLHUP, Fd: fd, Pad: fd}); left != nil {
+			left()
+		}
+	}
+}
+
+// TestFault58NoticedAtOnce has a client leave wherever its request may wait: less than 100 ms of virtual time behind that the request
+// is over, and the legs that nothing is lost with are closed. From the kernel's event on it is all the router's own code; how soon the
+// kernel tells is not the clock's, and TestFault58ClientLeaves shows over sockets that it does.
+func TestFault58NoticedAtOnce(t *testing.T) {
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang} {
+		for _, where := range []string{"prefill", "decode", "a stream", "the queue", "a pause", "a pair"} {
+			switch {
+			case where == "prefill" && connector == ConnectorNone, where == "a pair" && connector != ConnectorPush && connector != ConnectorKVPlane:
+				continue
+			}
+			for _, body := range []string{plainBody, streamBody} {
+				if where == "a stream" && body == plainBody {
+					continue
+				}
+				name := fmt.Sprintf("%s, in %s", connector, where)
+				if body == streamBody {
+					name += ", streamed"
+				}
+				t.Run(name, func(t *testing.T) {
+					virtual(t, func(t *testing.T, n *memNet) { leaves(t, n, connector, where, body) })
+				})
+			}
+		}
+	}
+}
+
+func leaves(t *testing.T, n *memNet, connector, where, body string) {
+	const noticed = 100*time.Millisecond - 1
+	s, parts := newIn(t, n, connector, 1, 1)
+	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, 4
+	hour := int(time.Hour.Milliseconds())
+	defer func() {
+		s.setFaults(nil)
+		time.Sleep(10 * time.Minute) // what legs that run on take
+	}()
+	ln := n.listen()
+	if where == "a pair" {
+		s.setFaults(map[string][]fault{"prefill-0": {{Do: doHang}}, "decode-0": {{Do: doHang}}})
+	}
+	g := startOn(t, ln, s.cfg, parts, n.client(), func(r *Router) {
+		n.reach(r)
+		n.tellGone(r, ln.Addr())
+	})
+	if where != "a pair" && connector != ConnectorNone && connector != ConnectorSGLang {
+		g.warmed()
+	}
+	switch where {
+	case "prefill":
+		s.setFaults(map[string][]fault{"prefill-0": {{Do: doSlow, N: hour}}})
+	case "decode":
+		s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: hour}}})
+	case "a stream":
+		s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: hour}}})
+	case "a pause": // the engine asks for it
+		s.setFaults(map[string][]fault{"decode-0": {{Do: doRefuse}}})
+	case "the queue":
+		s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doSlow, N: hour}}})
+		first := g.dial(t, n)
+		defer first.Close()
+		_, _ = io.WriteString(first, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	}
+	synctest.Wait()
+	conn := g.dial(t, n)
+	_, _ = io.WriteString(conn, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	synctest.Wait()
+	if q := g.r.Stats().Queues[0]; where == "the queue" && q.Waiting != 1 || q.InFlight != 1 {
+		t.Fatalf("the queue is %+v", q)
+	}
+	if where != "a pause" {
+		time.Sleep(time.Second)
+		synctest.Wait()
+	}
+	before := g.r.live.len()
+	_ = conn.Close()
+	left := time.Now()
+	time.Sleep(noticed)
+	synctest.Wait()
+	if where == "the queue" {
+		if q := g.r.Stats().Queues[0]; q.Waiting != 0 || q.Denied["client_left"] != 1 {
+			t.Errorf("the queue is %+v", q)
+		}
+		return
+	}
+	if before != 1 || g.r.live.len() != 0 {
+		t.Fatalf("%d requests were under way, now %d", before, g.r.live.len())
+	}
+	sum := g.last(1)
+	if sum.Outcome != ClientLeft {
+		t.Errorf("summary %+v", sum)
+	}
+	if took := sum.Arrived.Add(sum.Phases.Total).Sub(left); took < 0 || took > noticed {
+		t.Errorf("the request was over %v behind its client", took)
+	} else {
+		t.Logf("the request was over %v behind its client", took)
+	}
+	if connector == ConnectorPush || connector == ConnectorPull || where == "a pair" {
+		return // legs go on until nothing is left behind, and so does what makes the engines known to each other
+	}
+	for _, e := range g.r.now().fleet.engines {
+		if e.inFlight.Load() != 0 {
+			t.Errorf("%s still has a leg", e.name)
+		}
+	}
+}
