@@ -38,6 +38,7 @@ type sources struct {
 
 	mu      sync.Mutex
 	found   map[listOf]found
+	kept    map[listOf]bool  // these had no source for a while: what was found is the list, and whatever looks is to look anew
 	gone    map[string]int64 // as in a roster
 	dns     map[listOf]*discovery.DNS
 	files   map[listOf]*discovery.File
@@ -48,7 +49,7 @@ type sources struct {
 
 func newSources(base router.Config, w *wishes, inFlight func(string) int64, apply func(context.Context, merge) error, log *slog.Logger) *sources {
 	s := &sources{log: log, inFlight: inFlight, apply: apply, wishes: w, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
-		known: make(chan struct{}), found: map[listOf]found{}, gone: map[string]int64{}, dns: map[listOf]*discovery.DNS{},
+		known: make(chan struct{}), found: map[listOf]found{}, kept: map[listOf]bool{}, gone: map[string]int64{}, dns: map[listOf]*discovery.DNS{},
 		files: map[listOf]*discovery.File{}, waits: map[listOf]bool{}, said: map[conflict]bool{}}
 	for at := range configured(base) {
 		s.waits[at] = true
@@ -175,6 +176,10 @@ func (s *sources) keep(cfg router.Config) {
 		if _, ok := had[at]; ok {
 			continue
 		}
+		s.mu.Lock()
+		delete(s.found, at) // of a source that it had once
+		s.kept[at] = true
+		s.mu.Unlock()
 		from := fromDNS
 		if source.File != "" {
 			from = fromFile
@@ -289,10 +294,10 @@ func (s *sources) stats() (dns map[listOf]discovery.DNSStats, files map[listOf]d
 // engines makes what knows of engines besides the file, and the routes of administrators who add and remove some.
 func (g *gateway) engines(l *loaded, m *metrics) {
 	g.board = shared.NewBoard(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "engines", g.signer, g.log)
-	apply := func(ctx context.Context, to merge) error {
-		return g.applied.engines(ctx, "sources and administrators", to)
-	}
+	const name = "sources and administrators"
+	apply := func(ctx context.Context, to merge) error { return g.applied.engines(ctx, name, to) }
 	g.sources = newSources(l.Config, newWishes(g.board, g.redis == nil || g.signer != nil, g.log), g.router.InFlight, apply, g.log)
+	g.applied.sources = []source{{name, g.sources.merge}} // also for a reload that comes before anything was found
 	g.applied.told(g.sources.follow)
 	requests, count := newAdminCounter()
 	m.registry.MustRegister(requests, newSourceMetrics(g.sources))

@@ -4,10 +4,10 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"net/url"
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"pdrouter/internal/discovery"
 	"pdrouter/router"
@@ -22,47 +22,71 @@ type lookout struct {
 
 // watch starts looking at the sources of the base that are not looked at, and stops what is none any more.
 func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
+	s.mu.Lock()
+	kept := s.kept
+	s.kept = map[listOf]bool{}
+	s.mu.Unlock()
 	base := s.base.Load()
 	want := configured(*base)
+	known := map[listOf]heirloom{}
 	for at, w := range running {
 		m, _ := modelNamed(*base, at.model) // without it the source is not wanted either
-		if now, ok := want[at]; ok && reflect.DeepEqual(now, w.source) && m.Connector == w.connector {
+		if now, ok := want[at]; ok && !kept[at] && reflect.DeepEqual(now, w.source) && m.Connector == w.connector {
 			delete(want, at)
 			continue
 		}
 		w.stop()
 		delete(running, at)
 		s.mu.Lock()
-		delete(s.dns, at)
-		delete(s.files, at)
-		if now, still := want[at]; !still { // else what is known holds until the other source has an answer, as far as that allows it
-			delete(s.found, at)
-		} else if f, ok := s.found[at]; ok && now.DNS != "" {
+		// What is known holds until another source has an answer, as far as that allows it. Of a list that has none any more it
+		// means nothing, and keep replaces it: another reload may have done so by now.
+		if now, f := want[at], s.found[at]; now.DNS != "" && f.engines != nil {
+			before := heirloom{good: time.Now()}
+			if d := s.dns[at]; d != nil {
+				before.good = d.Stats().Good
+			}
 			name, _ := nameOf(now)
 			f.engines = slices.DeleteFunc(slices.Clone(f.engines), func(e router.Engine) bool {
-				u, err := url.Parse(e.URL)
-				if err != nil {
-					return true
+				at, isAddress := addressOf(e)
+				if isAddress && name.Allows(at.Addr()) && now.DNS == w.source.DNS {
+					before.known = append(before.known, discovery.Member{At: at, Leaving: f.leaving[e.Name]})
 				}
-				addr, err := netip.ParseAddr(u.Hostname())
-				return err == nil && !name.Allows(addr)
+				return isAddress && !name.Allows(at.Addr())
 			})
-			s.found[at] = f
+			s.found[at], known[at] = f, before
 		}
+		delete(s.dns, at)
+		delete(s.files, at)
 		s.mu.Unlock()
 	}
 	for at, source := range want {
 		m, _ := modelNamed(*base, at.model)
 		its, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		run := s.start(its, at, source, m)
+		run := s.start(its, at, source, m, known[at])
 		wg.Go(func() { _ = run(its) }) // always nil
 		running[at] = &lookout{source, m.Connector, func() { cancel(); wg.Wait() }}
 	}
 }
 
+// heirloom is what a name begins with that takes over from another source.
+type heirloom struct {
+	known []discovery.Member // of the same name
+	good  time.Time          // when it was last seen to be so; zero if there is nothing
+}
+
+// addressOf returns where an engine is, if its URL has an address for a host.
+func addressOf(e router.Engine) (netip.AddrPort, bool) {
+	name, err := discovery.ParseName(e.URL)
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	addr, err := netip.ParseAddr(name.Host)
+	return netip.AddrPortFrom(addr, name.Port), err == nil
+}
+
 // start returns what looks at one source until its context ends.
-func (s *sources) start(ctx context.Context, at listOf, from router.Source, m router.Model) func(context.Context) error {
+func (s *sources) start(ctx context.Context, at listOf, from router.Source, m router.Model, before heirloom) func(context.Context) error {
 	if from.File != "" {
 		f := discovery.NewFile(from.File, from.Every, func(path string, b []byte) error {
 			engines, err := readEngines(m, at.list, path, b)
@@ -96,6 +120,10 @@ func (s *sources) start(ctx context.Context, at listOf, from router.Source, m ro
 		s.looked(at)
 	}, s.log)
 	s.mu.Lock()
+	if _, ok := s.found[at]; ok && before.good.IsZero() { // what the file listed before
+		before.good = time.Now()
+	}
+	d.Seed(before.known, before.good)
 	s.dns[at] = d
 	s.mu.Unlock()
 	return d.Run

@@ -107,6 +107,33 @@ func TestTighterAllowHoldsAtOnce(t *testing.T) {
 	})
 }
 
+// TestTighterAllowIsNoFreshStart allows less while DNS is away: what was found before holds no longer than without that.
+func TestTighterAllowIsNoFreshStart(t *testing.T) {
+	server := dnstest.Start(t)
+	one := newFakeServing(t, "one", "127.0.0.2:0")
+	_, port, _ := net.SplitHostPort(one.Listener.Addr().String())
+	server.Set("engines.test", "127.0.0.2", "127.0.0.3")
+	model := fmt.Sprintf(`{name: m, engines_from: {dns: "http://engines.test:%s", server: %q, every: 100ms, max_stale: 1s}}`, port, server.Address())
+	a := administer(t, model, "")
+	a.until("it serves", func() bool { status, _ := a.complete("x"); return status == 200 })
+	server.Fail(dnstest.ServFail)
+	path := a.g.present.Load().l.path
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "max_stale: 1s", "max_stale: 1s, allow: [127.0.0.2/32]", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.g.applied.reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.until("what is not allowed any more is gone", func() bool { return !a.lists("127-0-0-3")() })
+	a.until("the last good answer is too old", func() bool { return !a.lists("127-0-0-2")() })
+	server.Fail(0)
+	a.until("it is used again", a.lists("127-0-0-2", "up"))
+}
+
 // TestStartKnowsWhatWasWanted starts gateways where an engine has been removed by way of another one.
 func TestStartKnowsWhatWasWanted(t *testing.T) {
 	redis := redistest.Start(t)

@@ -20,6 +20,9 @@ type DNS struct {
 	changed func([]Member)
 	log     *slog.Logger
 
+	known []Member  // before the first answer
+	good  time.Time // of the answer that they are of
+
 	mu    sync.Mutex
 	stats DNSStats
 }
@@ -37,7 +40,7 @@ type DNSStats struct {
 }
 
 // NewDNS returns what asks r for a name; nil is the system's resolver. busy reports whether an address still has requests.
-// changed is called by Run, one call after the other, with the whole set whenever it is another.
+// changed is called by Run, one call after the other, with the whole set whenever it is another, and with the first answer.
 func NewDNS(n Name, r *net.Resolver, busy func(netip.AddrPort) bool, changed func([]Member), log *slog.Logger) *DNS {
 	if r == nil {
 		r = &net.Resolver{PreferGo: true}
@@ -50,16 +53,24 @@ func newDNS(n Name, r resolver, busy func(netip.AddrPort) bool, changed func([]M
 	return &DNS{name: n, r: r, busy: busy, changed: changed, log: log, stats: DNSStats{Name: n.Host}}
 }
 
+// Seed has the name begin with what is known of it, by a good answer at good, so that this holds no longer than MaxStale
+// where there is never another one. It is to be called before Run.
+func (d *DNS) Seed(known []Member, good time.Time) {
+	d.known, d.good, d.stats.Good = known, good, good
+}
+
 // Run asks for the name now and then until ctx ends.
 func (d *DNS) Run(ctx context.Context) error {
 	set := Set{Damping: d.name.Damping}
-	refused, failing := 0, false
+	set.seed(d.known, d.good)
+	refused, failing, answered := 0, false, false
 	ask := time.NewTimer(0)
 	defer ask.Stop()
 	settle := time.NewTicker(settleEvery)
 	defer settle.Stop()
 	for {
 		var changes []Change
+		tell := false // even if nothing is another
 		select {
 		case <-ctx.Done():
 			return nil
@@ -79,7 +90,9 @@ func (d *DNS) Run(ctx context.Context) error {
 			} else {
 				changes = set.Saw(now, answer)
 			}
-			d.tell(err, failing, set.Stale() && !was)
+			over, first := set.Stale() && !was, err == nil && !answered
+			d.tell(err, failing, over)
+			tell, answered = over || first, answered || first
 			if not > 0 && not != refused {
 				d.log.Warn("addresses of a name are not allowed and left out", "name", d.name.Host, "addresses", not)
 			}
@@ -91,7 +104,7 @@ func (d *DNS) Run(ctx context.Context) error {
 		for _, c := range changes {
 			d.log.Info("discovery: "+c.Do.String(), "name", d.name.Host, "address", c.At.String())
 		}
-		if len(changes) > 0 {
+		if len(changes) > 0 || tell {
 			d.note(&set, refused)
 			d.changed(set.Members())
 		}

@@ -183,3 +183,57 @@ func TestDNSRun(t *testing.T) {
 		}
 	})
 }
+
+// TestDNSTakesOver has a name begin with what is known of it: that holds no longer than it would have, and the first answer is
+// told though it brings nothing new.
+func TestDNSTakesOver(t *testing.T) {
+	one, two := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
+	for _, row := range []struct {
+		name     string
+		known    []Member
+		err      error
+		after    time.Duration
+		want     []Member // told last; nil if nothing is
+		told     int
+		isStale  bool
+		dropBusy bool
+	}{
+		{"no answer yet", []Member{{At: one}}, errors.New("no"), 25 * time.Second, nil, 0, false, false},
+		{"never an answer", []Member{{At: one}}, errors.New("no"), 40 * time.Second, []Member{{one, true}}, 1, true, false},
+		{"never an answer, of another name", nil, errors.New("no"), 40 * time.Second, []Member{}, 1, true, false},
+		{"the same answer", []Member{{At: one}}, nil, time.Minute, []Member{{At: one}}, 1, false, false},
+		{"one was leaving and has requests", []Member{{At: one}, {two, true}}, nil, time.Minute, []Member{{At: one}, {two, true}}, 1, false, false},
+		{"one was leaving", []Member{{At: one}, {two, true}}, nil, time.Minute, []Member{{At: one}}, 2, false, true},
+		{"one is lacking", []Member{{At: one}, {At: two}}, nil, 5 * time.Second, []Member{{At: one}, {At: two}}, 1, false, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &fakeResolver{}
+				r.set(row.err, "10.0.0.1")
+				var mu sync.Mutex
+				var last []Member
+				told := 0
+				d := newDNS(Name{Host: "x", Port: 80, Damping: Damping{MaxStale: time.Minute}}, r, func(netip.AddrPort) bool { return !row.dropBusy },
+					func(m []Member) {
+						mu.Lock()
+						defer mu.Unlock()
+						told++
+						last = append([]Member{}, m...)
+					}, quiet())
+				d.Seed(row.known, time.Now().Add(-30*time.Second))
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- d.Run(ctx) }()
+				time.Sleep(row.after)
+				synctest.Wait()
+				mu.Lock()
+				if diff := cmp.Diff(last, row.want, cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); diff != "" || told != row.told || d.Stats().Stale != row.isStale {
+					t.Errorf("told %d times, want %d; %+v (-got +want):\n%s", told, row.told, d.Stats(), diff)
+				}
+				mu.Unlock()
+				stop()
+				<-ended
+			})
+		})
+	}
+}

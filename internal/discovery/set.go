@@ -68,6 +68,18 @@ const (
 	leaving              // takes no more requests
 )
 
+// seed has an empty set know what another one knew, whose last good answer was at good.
+func (s *Set) seed(known []Member, good time.Time) {
+	s.known, s.good = make(map[netip.AddrPort]*address, len(known)), good
+	for _, m := range known {
+		if m.Leaving {
+			s.known[m.At] = &address{state: leaving}
+		} else {
+			s.known[m.At] = &address{state: in, seen: good}
+		}
+	}
+}
+
 // Saw takes in a good answer and returns what is to be done. An empty answer is none: see Lacked.
 func (s *Set) Saw(now time.Time, answer []netip.AddrPort) (changes []Change) {
 	if len(answer) == 0 {
