@@ -27,11 +27,12 @@ check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint
 	$(call step,go vet,$(GO) vet ./...)
 	$(call step,golangci-lint,.deps/golangci-lint-$(GOLANGCI) run)
 
-deps: ## install what the tests need: NIXL, redis-server, the openai client
+deps: ## install what the tests need: NIXL, redis-server, the openai client, SGLang's router
 	$(call step,python3,internal/deps/python.sh)
 	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,redis-server,internal/deps/redis.sh)
 	$(call step,openai client,internal/deps/openai.sh)
+	$(call step,SGLang router,internal/deps/sglang.sh)
 
 e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
 	$(call step,python3,internal/deps/python.sh)
