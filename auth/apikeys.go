@@ -43,7 +43,7 @@ type apiKey struct {
 
 // LoadAPIKeys reads a file of lines
 //
-//	name:digest[:model,model] [requests_per_minute=N] [tokens_per_minute=N] [concurrent=N]
+//	name:digest[:model,model] [requests_per_minute=N] [tokens_per_minute=N] [concurrent=N] [scope=priority]
 //
 // the digest being the key's SHA-256 in hexadecimal. Lines of one name are keys of one tenant, which are counted together.
 // Empty lines and lines that begin with # are passed over; a file that has no others has no keys, and everybody is refused.
@@ -152,13 +152,16 @@ func parseAPIKey(line string) (apiKey, error) {
 		return apiKey{}, errors.New("the second field is not a SHA-256 in hexadecimal")
 	}
 	e := apiKey{digest: digest(sum), who: Principal{Subject: fields[0], Tenant: fields[0]}}
-	if e.who.Limits, err = parseLimits(options); err != nil {
+	if err := parseOptions(options, &e.who); err != nil {
 		return apiKey{}, err
 	}
 	if len(fields) == 3 {
 		for model := range strings.SplitSeq(fields[2], ",") {
 			if model = strings.TrimSpace(model); model == "" {
 				return apiKey{}, errors.New("the list of models has an empty name") // an empty list would permit all
+			}
+			if strings.Contains(model, " "+optionScope+"=") {
+				return apiKey{}, errors.New("the list of models has a scope in it: options stand behind the last model, with spaces between")
 			}
 			if hasDigest(model) {
 				return apiKey{}, errors.New("the list of models has a digest: these are two lines in one")
@@ -198,10 +201,13 @@ const (
 	optionRequests   = "requests_per_minute"
 	optionTokens     = "tokens_per_minute"
 	optionConcurrent = "concurrent"
+	optionScope      = "scope" // as in tokens
 )
 
-func parseLimits(options []string) (l Limits, err error) {
-	seen := make([]string, 0, 3)
+// parseOptions enters what stands behind a key.
+func parseOptions(options []string, who *Principal) (err error) {
+	seen := make([]string, 0, 4)
+	l := &who.Limits
 	for _, o := range options {
 		name, text, _ := strings.Cut(o, "=")
 		var at *int
@@ -212,18 +218,26 @@ func parseLimits(options []string) (l Limits, err error) {
 			at = &l.Tokens
 		case optionConcurrent:
 			at = &l.Concurrent
+		case optionScope:
 		default: // it is not quoted: who knows what was pasted
-			return Limits{}, fmt.Errorf("what stands behind the key is none of %s=N, %s=N and %s=N", optionRequests, optionTokens, optionConcurrent)
+			return fmt.Errorf("what stands behind the key is none of %s=N, %s=N, %s=N and %s=%s", optionRequests, optionTokens, optionConcurrent, optionScope, PriorityScope)
 		}
 		if slices.Contains(seen, name) {
-			return Limits{}, fmt.Errorf("%s occurs twice", name)
+			return fmt.Errorf("%s occurs twice", name)
 		}
 		seen = append(seen, name)
+		if name == optionScope {
+			if text != PriorityScope { // a word that gives nothing may have been meant to
+				return fmt.Errorf("%s is unknown; want %s", optionScope, PriorityScope)
+			}
+			who.Scopes = []string{text}
+			continue
+		}
 		if *at, err = strconv.Atoi(text); err != nil || *at < 1 {
-			return Limits{}, fmt.Errorf("%s is not a whole number above 0", name)
+			return fmt.Errorf("%s is not a whole number above 0", name)
 		}
 	}
-	return l, nil
+	return nil
 }
 
 // find returns whose key has the digest.

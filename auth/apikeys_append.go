@@ -16,24 +16,25 @@ import (
 )
 
 // AppendAPIKey makes a new key, appends its digest to the file, which is made if need be, and returns the key: it is
-// kept nowhere else. Of the limits, those that are 0 are left out. Nil models mean all.
+// kept nowhere else. Of the limits, those that are 0 are left out. Nil models mean all; scopes may be
+// PriorityScope.
 //
 // The file is replaced whole and keeps its mode and owner, so that whoever reads it sees every line or none. It does not
 // add to a file whose last line has no end: that may be half of one, and would be joined or be taken for whole.
-func AppendAPIKey(path, name string, models []string, limits Limits) (string, error) {
-	key, err := appendAPIKey(path, name, models, limits)
+func AppendAPIKey(path, name string, models []string, limits Limits, scopes ...string) (string, error) {
+	key, err := appendAPIKey(path, name, models, limits, scopes)
 	if err != nil {
 		return "", fmt.Errorf("auth: API keys: %w", err)
 	}
 	return key, nil
 }
 
-func appendAPIKey(path, name string, models []string, limits Limits) (string, error) {
+func appendAPIKey(path, name string, models []string, limits Limits, scopes []string) (string, error) {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails
 	key := apiKeyPrefix + base64.RawURLEncoding.EncodeToString(secret)
 	sum := sha256.Sum256([]byte(key))
-	line, err := apiKeyLine(sum, name, models, limits)
+	line, err := apiKeyLine(sum, name, models, limits, scopes)
 	if err != nil {
 		return "", err
 	}
@@ -67,7 +68,7 @@ func appendAPIKey(path, name string, models []string, limits Limits) (string, er
 }
 
 // apiKeyLine returns the line of a key, if it means what was asked for.
-func apiKeyLine(sum digest, name string, models []string, limits Limits) (string, error) {
+func apiKeyLine(sum digest, name string, models []string, limits Limits, scopes []string) (string, error) {
 	if err := limits.Validate(); err != nil {
 		return "", err
 	}
@@ -86,9 +87,15 @@ func apiKeyLine(sum digest, name string, models []string, limits Limits) (string
 			line += " " + o.name + "=" + strconv.Itoa(o.n)
 		}
 	}
+	for _, scope := range scopes {
+		if scope != PriorityScope {
+			return "", fmt.Errorf("scope %q is unknown; want %s", scope, PriorityScope)
+		}
+		line += " " + optionScope + "=" + scope
+	}
 	got, errs := parseAPIKeys(line + "\n")
 	who := got[sum]
-	if len(errs) > 0 || who.Subject != name || !slices.Equal(who.Models, models) || who.Limits != limits || strings.ContainsAny(line, "\r\n") || name != strings.TrimSpace(name) {
+	if len(errs) > 0 || who.Subject != name || !slices.Equal(who.Models, models) || !slices.Equal(who.Scopes, scopes) || who.Limits != limits || strings.ContainsAny(line, "\r\n") || name != strings.TrimSpace(name) {
 		return "", fmt.Errorf("name %q and models %q must not be empty nor have ':', ',', '|', '#' or spaces about them", name, models)
 	}
 	return line + "\n", nil

@@ -45,6 +45,11 @@ func TestAPIKeysRefuseLimits(t *testing.T) {
 		"below zero":        {":m tokens_per_minute=-1", ":2: tokens_per_minute is not a whole number above 0"},
 		"twice":             {" concurrent=1 concurrent=2", ":2: concurrent occurs twice"},
 		"too large":         {" concurrent=99999999999999999999", ":2: concurrent is not"},
+		"unknown scope":     {" scope=secret", ":2: scope is unknown; want priority"},
+		"no scope":          {" scope=", ":2: scope is unknown; want priority"},
+		"scope twice":       {" scope=priority scope=priority", ":2: scope occurs twice"},
+		"two scopes":        {":m scope=priority,secret", ":2: the list of models has a scope in it"},
+		"two, no models":    {" scope=priority,secret", ":2: the second field is not a SHA-256"},
 		"no option":         {" pdr_secret", ":2: the second field is not a SHA-256"},
 	} {
 		_, err := LoadAPIKeys(apiKeysFile(t, "\na:"+secret+c.behind+"\n"))
@@ -193,6 +198,34 @@ func BenchmarkAPIKey(b *testing.B) {
 	for b.Loop() {
 		if _, err := clients.Authenticate(value); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestAPIKeysHaveAScope makes a key whose holder may say how urgent a request is, and one whose may not.
+func TestAPIKeysHaveAScope(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	for name, row := range map[string]struct {
+		models []string
+		limits Limits
+		scopes []string
+	}{"urgent": {[]string{"m", "org/big:1"}, Limits{Concurrent: 2}, []string{PriorityScope}}, "alone": {nil, Limits{}, []string{PriorityScope}}, "plain": {[]string{"m"}, Limits{}, nil}} {
+		key, err := AppendAPIKey(path, name, row.models, row.limits, row.scopes...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := LoadAPIKeys(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, ok := keys.find(sha256.Sum256([]byte(key)))
+		if !ok || p.Has(PriorityScope) != (row.scopes != nil) || fmt.Sprint(p.Models) != fmt.Sprint(row.models) || p.Limits != row.limits {
+			t.Errorf("%s: got %+v, %t", name, p, ok)
+		}
+	}
+	for _, scopes := range [][]string{{"write"}, {""}, {PriorityScope, PriorityScope}} {
+		if _, err := AppendAPIKey(path, "x", nil, Limits{}, scopes...); err == nil {
+			t.Errorf("scopes %q were accepted", scopes)
 		}
 	}
 }

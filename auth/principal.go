@@ -21,6 +21,9 @@ const (
 	PlaneScope = "plane" // watch an engine's transfers and cancel them
 )
 
+// PriorityScope lets a client say how urgent its requests are.
+const PriorityScope = "priority"
+
 // EnginesScope lets the bearer of a token for AdminAudience add, drain and remove engines; ReadScope lets it look.
 const EnginesScope = "engines"
 

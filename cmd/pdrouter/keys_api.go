@@ -14,6 +14,7 @@ func newAPIKey(args []string, out io.Writer) error {
 	file := f.String("file", "", "file of API keys, made if need be; only the key's digest goes into it")
 	name := f.String("name", "", "whose key it is; keys of one name are counted together")
 	models := f.String("models", "", "models that the key may name, with commas between; none means all")
+	scope := f.String("scope", "", "priority: requests with the key may say how urgent they are; default: they may not")
 	var limits auth.Limits
 	f.IntVar(&limits.Requests, "requests-per-minute", 0, "requests that its holder may make in a minute; 0 leaves it to the configuration")
 	f.IntVar(&limits.Tokens, "tokens-per-minute", 0, "tokens, prompts and answers together, that its holder may use in a minute; 0 leaves it to the configuration")
@@ -27,7 +28,7 @@ func newAPIKey(args []string, out io.Writer) error {
 	if *file == "" || *name == "" {
 		return errors.New("keys api: want --file and --name")
 	}
-	key, err := auth.AppendAPIKey(*file, *name, splitList(*models), limits)
+	key, err := auth.AppendAPIKey(*file, *name, splitList(*models), limits, splitList(*scope)...)
 	if err != nil {
 		return err
 	}
