@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestSecondSignalEndsTheProcess keeps a request under way, so that the first SIGTERM only begins to drain.
-func TestSecondSignalEndsTheProcess(t *testing.T) {
+// TestFault66SecondSignalEndsTheProcess keeps a request under way, so that the first SIGTERM only begins to drain.
+func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
 	t.Setenv(actAsPdrouter, "1")
 	engine, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
 	if err != nil {
