@@ -18,6 +18,7 @@ type attempt struct {
 
 	parked   bool    // waits for the pair; owner only
 	asked    bool    // the decode leg was asked; owner only
+	probes   probing // owner only
 	stranded bool    // KV may be held for nobody; owner only
 	stream   *stream // decode's answer, up to its first event, until somebody takes it
 
@@ -39,6 +40,22 @@ type attempt struct {
 	hurried  bool          // nobody waits for the answer
 	usable   bool          // the prefill leg is over, and what decode needs is here
 	failed   bool          // it is over, and has not written decode's blocks
+}
+
+// probing is which engines of an attempt it is the probe of, as long as their legs have not been sent.
+type probing [roles]*engine
+
+// sent notes that a leg is: what comes of it decides.
+func (p *probing) sent(r role) { p[r] = nil }
+
+// spare gives back the probes that were not sent, so that no circuit waits for them.
+func (p *probing) spare() {
+	for r, e := range p {
+		if e != nil {
+			e.vitals.spare()
+			p[r] = nil
+		}
+	}
 }
 
 // spoiled reports whether decode may have used up what it refers to at prefill, so that nobody else may refer to it.
@@ -197,6 +214,7 @@ func (a *attempt) unsent() bool {
 // startPrefill sends the prefill leg, on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
+	a.probes.sent(prefillRole)
 	a.prefill.join(&x.r.leashes, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(a)
@@ -208,6 +226,7 @@ func (x *exchange) startPrefill(a *attempt) {
 func (x *exchange) startDecode(a *attempt) {
 	x.onward = x.newOnward()
 	a.asked = true
+	a.probes.sent(decodeRole)
 	req := x.decodeRequest(a, x.onward != nil)
 	x.r.ended.Add(1)
 	go x.askDecode(a, req)

@@ -20,6 +20,7 @@ func (x *exchange) plan() event {
 		var e event
 		var late bool
 		if choice, fleet, e, late = x.back(waited); late {
+			x.unsent(choice)
 			return e
 		}
 	}
@@ -44,17 +45,33 @@ func (x *exchange) plan() event {
 	x.sum.Attempts++
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
+	if x.look.probes[decodeRole] {
+		a.probes[decodeRole] = a.decode.engine
+	}
 	if !choice.Split {
 		return event{kind: evPlannedAlone}
 	}
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
+	if x.look.probes[prefillRole] {
+		a.probes[prefillRole] = a.prefill.engine
+	}
 	if len(x.m.couples) > 0 {
 		a.couple = x.m.couple(choice.Prefill, choice.Decode)
 		a.couple.wanted.add(x.sum.Arrived)
 	}
 	return event{kind: evPlannedPair}
+}
+
+// unsent gives back the probes of a choice of which nothing comes.
+func (x *exchange) unsent(c policies.Choice) {
+	if c.Decode >= 0 && x.look.probes[decodeRole] {
+		x.m.decode[c.Decode].vitals.spare()
+	}
+	if c.Decode >= 0 && c.Split && x.look.probes[prefillRole] {
+		x.m.prefill[c.Prefill].vitals.spare()
+	}
 }
 
 // choose chooses engines that the request may be given to, but for those.

@@ -32,6 +32,8 @@ type look struct {
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
 	adapter string  // of the model, which not every engine may have; "" is the model itself
 
+	probes [roles]bool // which of the engines that were chosen last this request is the probe of
+
 	prefillRoom [4]policies.Engine
 	decodeRoom  [4]policies.Engine
 }
@@ -82,6 +84,7 @@ func (k *look) pairable(p, d int) bool {
 // choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
 // what it chose is to be probed, this request is the probe.
 func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
+	k.probes = [roles]bool{}
 	for range 4 {
 		f, prefill, decode := k.fleet()
 		c := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
@@ -98,6 +101,7 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 			return c, f
 		}
 	}
+	k.probes = [roles]bool{}
 	f, _, _ := k.fleet() // others were always faster: they have the probes
 	return k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
 }
@@ -106,13 +110,21 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 // that since the snapshot. Engines that are used anyway are not asked.
 func (k *look) take(c policies.Choice, prefill, decode bool) bool {
 	rules := k.s.cfg.Health.engines()
-	if c.Split && !prefill && !k.m.prefill[c.Prefill].vitals.take(k.now, rules) {
-		return false
+	k.probes = [roles]bool{}
+	if c.Split && !prefill {
+		var may bool
+		if may, k.probes[prefillRole] = k.m.prefill[c.Prefill].vitals.take(k.now, rules); !may {
+			return false
+		}
 	}
-	if decode || k.m.decode[c.Decode].vitals.take(k.now, rules) {
+	if decode {
 		return true
 	}
-	if c.Split {
+	var may bool
+	if may, k.probes[decodeRole] = k.m.decode[c.Decode].vitals.take(k.now, rules); may {
+		return true
+	}
+	if k.probes[prefillRole] {
 		k.m.prefill[c.Prefill].vitals.spare()
 	}
 	return false

@@ -87,14 +87,16 @@ func (v *vitals) standLocked(now time.Time, slowStart time.Duration) standing {
 	return s
 }
 
-// take has a half-open circuit's probe be this request. It reports false if it must not go there.
-func (v *vitals) take(now time.Time, rules breakerRules) bool {
+// take has a half-open circuit's probe be this request. may says whether it may go there, and probe whether it is one: then it
+// is to be sent, or to be given back.
+func (v *vitals) take(now time.Time, rules breakerRules) (may, probe bool) {
 	if !v.special.Load() {
-		return true
+		return true, false
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.circuit.take(now, rules)
+	may = v.circuit.take(now, rules)
+	return may, may && v.circuit.opened
 }
 
 // spare gives back a probe that was not made, or that says nothing.

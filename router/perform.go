@@ -11,6 +11,7 @@ func (x *exchange) perform(act action, e event) {
 	switch act.do {
 	case doPlan:
 		if a != nil {
+			a.probes.spare()
 			a.closeDecode()
 		}
 		x.queue = append(x.queue, x.plan())
@@ -180,6 +181,9 @@ func (x *exchange) done(act action) {
 	x.timer.Stop()
 	x.watch.Stop()
 	x.sawDone()
+	if x.cur != nil {
+		x.cur.probes.spare()
+	}
 	if x.cur != nil && x.heir == nil {
 		x.cur.closeDecode()
 	}
