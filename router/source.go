@@ -39,6 +39,10 @@ type Source struct {
 	PlainRequestIDs bool `yaml:"plain_request_ids"`
 	// KeyFile is each engine's key_file; for dns.
 	KeyFile string `yaml:"key_file"`
+	// KeyDir is a folder whose files the entries of the file, and engines that administrators add to the model, may name as
+	// key_file: what stands in one is sent to the engine. Let nobody write there who may write the file. Default "": they may
+	// name those that the configuration names for the model.
+	KeyDir string `yaml:"key_dir"`
 	// Allow are the networks that an address must be of, for example "10.0.0.0/8"; others are left out, and counted. For dns.
 	// Default: any.
 	Allow []string `yaml:"allow"`
@@ -57,7 +61,7 @@ func (s Source) On() bool { return s.DNS != "" || s.File != "" }
 
 // isZero reports whether no key of the source is set.
 func (s Source) isZero() bool {
-	return !s.On() && s.Every == 0 && s.onlyDNS() == ""
+	return !s.On() && s.Every == 0 && s.KeyDir == "" && s.onlyDNS() == ""
 }
 
 // onlyDNS returns a key that is set and only of use beside dns.

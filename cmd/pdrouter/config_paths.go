@@ -54,7 +54,8 @@ func (c *config) paths() []pathAt {
 		m, model := &c.Models[i], element("models", i)
 		for _, from := range sourcesOf(m) {
 			at := model + "." + from.key + "_from"
-			all = append(all, pathAt{at + ".file", &from.source.File}, pathAt{at + ".key_file", &from.source.KeyFile})
+			all = append(all, pathAt{at + ".file", &from.source.File}, pathAt{at + ".key_file", &from.source.KeyFile},
+				pathAt{at + ".key_dir", &from.source.KeyDir})
 		}
 		for j := range m.Prefill {
 			all = append(all, pathAt{element(model+".prefill", j) + ".key_file", &m.Prefill[j].KeyFile})

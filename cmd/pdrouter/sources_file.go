@@ -17,7 +17,7 @@ type engineFile struct {
 }
 
 // readEngines returns what a file of engines holds for a list of the model. It reports every mistake, each with file and line.
-// Paths in it are relative to the folder that it stands in.
+// Paths in it are relative to the folder that it stands in, and no others than mayName allows are opened.
 func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, error) {
 	var file engineFile
 	f := yamlfile.Decode(path, b, &file)
@@ -40,6 +40,10 @@ func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, 
 		}
 		if !filepath.IsAbs(*key) {
 			*key = filepath.Join(filepath.Dir(path), *key)
+		}
+		if err := mayName(m, *key); err != nil {
+			f.Check("", fmt.Errorf("%s.%w", element("engines", i), err))
+			continue
 		}
 		if err := readable(*key); err != nil {
 			f.Check("", fmt.Errorf("%s.key_file cannot be used: %w", element("engines", i), err))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -159,7 +160,7 @@ func (r roster) merge(cfg router.Config) (router.Config, []placed, []conflict) {
 			}
 			if f, ok := r.found[here]; ok && at.source.On() {
 				for _, e := range f.engines {
-					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, fits(*m, at.key, e), taken, &out)
+					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, fitsAdded(file[i], at.key, e), taken, &out)
 				}
 			}
 			for _, rec := range r.added(here) {
@@ -237,25 +238,34 @@ func fits(m router.Model, list string, e router.Engine) error {
 	return reworded(router.Config{Models: []router.Model{alone}, Growing: true}.Validate(), words)
 }
 
-// fitsAdded is fits for an engine that an administrator added, from whom the path of a file is not taken but as a choice: what
-// stands in the file is sent to the engine.
+// fitsAdded is fits for an engine that the configuration does not list, from whom the path of a file is not taken but as a
+// choice: what stands in the file is sent to the engine.
 func fitsAdded(m router.Model, list string, e router.Engine) error {
-	if e.KeyFile != "" && !slices.Contains(keyFiles(m), e.KeyFile) {
-		return fmt.Errorf("key_file is %.200q; want one that the configuration names for the model", e.KeyFile)
+	if err := mayName(m, e.KeyFile); err != nil {
+		return err
 	}
 	return fits(m, list, e)
 }
 
-// keyFiles returns the files with credentials that the configuration names for a model.
-func keyFiles(m router.Model) []string {
-	var all []string
+// mayName reports why an engine of the model may not have that file for its key, if the configuration does not list the engine.
+func mayName(m router.Model, keyFile string) error {
+	if keyFile == "" {
+		return nil
+	}
+	want := "one that the configuration names for the model"
 	for _, at := range sourcesOf(&m) {
-		all = append(all, at.source.KeyFile)
-		for _, e := range *at.engines {
-			all = append(all, e.KeyFile)
+		named := func(e router.Engine) bool { return e.KeyFile == keyFile }
+		if at.source.KeyFile == keyFile || slices.ContainsFunc(*at.engines, named) {
+			return nil
+		}
+		if dir := at.source.KeyDir; dir != "" {
+			if within, err := filepath.Rel(dir, keyFile); err == nil && filepath.IsLocal(within) && within != "." && filepath.Clean(keyFile) == keyFile { // a .. behind a link leads elsewhere
+				return nil
+			}
+			want += ", or one in its key_dir"
 		}
 	}
-	return all
+	return fmt.Errorf("key_file is %.200q; want %s", keyFile, want)
 }
 
 // same reports whether two entries are of the same engine; whether it drains is no part of that.
