@@ -260,6 +260,7 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 	}
 	a.prefillTimer.Stop()
 	r.saw(l, v)
+	x.doubt(l, &a.decode, v)
 	if v != vUsable {
 		return prefillEvent(v)
 	}
@@ -309,6 +310,7 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 	}()
 	v, streams = x.decodeAnswer(a, req)
 	x.sawDecode(a, v)
+	x.doubt(&a.decode, &a.prefill, v)
 }
 
 // decodeAnswer asks, and says what came and whether it is a stream.

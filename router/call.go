@@ -24,6 +24,7 @@ type call struct {
 	body   []byte // a whole answer; for a stream the bytes that were read before the gate
 	ans    answer
 	early  int           // events of a stream before the first of its answer
+	either bool          // its engine says of a failed transfer that its peer may be at fault (connector sglang)
 	err    error         // why it failed, for the log
 	rest   time.Duration // the engine has asked for no more requests before; 0 if it has not
 

@@ -100,8 +100,12 @@ func (x *exchange) linger(a *attempt) {
 // blame notes that the attempt failed on an engine, and plans without it.
 func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 	x.last, x.not = why, x.not.add(e, l.rest)
-	if a.split && (why == whyTransferTimeout || l.ans.errCode == codeTransferFailed) { // either side may be at fault
-		x.not = x.not.add(a.prefill.engine, 0)
+	if a.split && (why == whyTransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
+		peer := a.prefill.engine
+		if e == peer {
+			peer = a.decode.engine
+		}
+		x.not = x.not.add(peer, 0)
 	}
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", x.sum.Attempts, "engine", e.name,
 		"reason", why.String(), "transfer_id", a.h.transfer, "cause", l.cause())

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"pdrouter/policies"
 )
@@ -66,7 +67,8 @@ func bootstrapOf(ec Engine) meeting {
 	return m
 }
 
-// draw returns the meeting with a room of 63 bits that nobody else has.
+// draw returns the meeting with a room of 63 bits that nobody else has: SGLang keeps it in 64, signed on some devices. All of
+// them are random, as the room modulo their number is the data-parallel rank that serves it.
 func (m meeting) draw() meeting {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -105,6 +107,29 @@ func (m *model) insisted(c policies.Choice) policies.Choice {
 		c.Decode, c.Reason = -1, policies.NoPrefill
 	}
 	return c
+}
+
+// failedTransfers are how SGLang begins its word of a transfer that failed, on either engine.
+var failedTransfers = [...]string{"Decode handshake failed", "Decode transfer failed", "Prefill bootstrap failed", "Prefill transfer failed"}
+
+// doubt looks at how the leg l has ended. If SGLang says that the transfer failed, the cause may lie with the peer, whose leg
+// waits on: a bootstrap server that decode cannot reach is told of by decode alone. So it counts against both: whichever is well
+// has other peers, and their answers clear it.
+func (x *exchange) doubt(l, peer *call, v verdict) {
+	if !x.m.onlySplits() || v != vBroken {
+		return
+	}
+	ans := l.ans
+	if ans.errMessage == "" {
+		ans, _ = parseAnswer(shapedBare(l.body))
+	}
+	for _, words := range failedTransfers {
+		if strings.HasPrefix(ans.errMessage, words) {
+			l.either = true
+			x.r.bad(peer.engine, signAnswer, time.Now())
+			return
+		}
+	}
 }
 
 // shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.

@@ -21,9 +21,16 @@ type sglangRooms struct {
 }
 
 type sglangRoom struct {
-	decode, written chan struct{}
-	there           int // legs in it
+	prefill, decode, written chan struct{}
+	there                    int // legs in it
 }
+
+// What an engine does when both legs are in the room.
+const (
+	doDieInRoom  = "die in the room"
+	doNoMeeting  = "no meeting"  // decode cannot reach prefill's bootstrap server, and says so
+	doNoTransfer = "no transfer" // prefill says that it could not write
+)
 
 func (s *sglangRooms) enter(room string) *sglangRoom {
 	s.mu.Lock()
@@ -31,7 +38,7 @@ func (s *sglangRooms) enter(room string) *sglangRoom {
 	s.used[room]++
 	r := s.rooms[room]
 	if r == nil {
-		r = &sglangRoom{decode: make(chan struct{}), written: make(chan struct{})}
+		r = &sglangRoom{prefill: make(chan struct{}), decode: make(chan struct{}), written: make(chan struct{})}
 		s.rooms[room] = r
 	}
 	r.there++
@@ -144,9 +151,8 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(500)
 			return
 		}
-		select {
-		case <-room.decode:
-		case <-r.Context().Done():
+		close(room.prefill)
+		if !f.meets(w, r, x, room.decode, false) {
 			return
 		}
 		if !pause(r, x) {
@@ -162,12 +168,46 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	close(room.decode)
+	if x.Do == doNoMeeting && *b.Port != x.N { // it is another prefill engine's
+		x = fault{}
+	}
+	if x.Do != "" && !f.meets(w, r, x, room.prefill, b.Stream) {
+		return
+	}
 	select {
 	case <-room.written:
 	case <-r.Context().Done():
 		return
 	}
 	f.generate(w, r, plain, x)
+}
+
+// meets waits for the other leg, and does what needs no more. It reports false if that was all.
+func (f *fakeSGLang) meets(w http.ResponseWriter, r *http.Request, x fault, other chan struct{}, stream bool) bool {
+	select {
+	case <-other:
+	case <-r.Context().Done():
+		return false
+	}
+	said := map[string]string{doNoMeeting: "Decode handshake failed", doNoTransfer: "Prefill transfer failed"}[x.Do]
+	switch {
+	case x.Do == doDieInRoom:
+		_ = f.srv.Listener.Close()
+		resetConn(w)
+		return false
+	case said == "":
+		return true
+	}
+	body := fmt.Sprintf(`{"object":"error","message":"%s for request rank=0","type":"INTERNAL_SERVER_ERROR","param":null,"code":500}`, said)
+	if stream { // it has said 200 by then
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: {\"error\": %s}\n\ndata: [DONE]\n\n", body)
+		return false
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, _ = io.WriteString(w, body)
+	return false
 }
 
 func (s *sglangRooms) left(t *testing.T) {
@@ -253,6 +293,22 @@ func TestSGLangRefuses(t *testing.T) {
 	}
 }
 
+// TestSGLangRooms draws rooms for every data-parallel rank.
+func TestSGLangRooms(t *testing.T) {
+	const ranks = 8
+	served := map[uint64]bool{}
+	for range 64 * ranks {
+		room := meeting{}.draw().room
+		if room >= 1<<63 {
+			t.Fatalf("room %d", room)
+		}
+		served[room%ranks] = true
+	}
+	if len(served) != ranks {
+		t.Errorf("ranks %v", served)
+	}
+}
+
 // TestFault47to62SGLang breaks one leg before the gate, and has the client leave: the answer is whole or a true error, and
 // no room stays in use.
 func TestFault47to62SGLang(t *testing.T) {
@@ -267,10 +323,15 @@ func TestFault47to62SGLang(t *testing.T) {
 		{"47 P fails", 2, 1, map[string][]fault{"prefill-0": {{Do: doError}}}, 200},
 		{"48 both reject", 1, 1, map[string][]fault{"prefill-0": {{Do: doReject}}, "decode-0": {{Do: doReject}}}, 400},
 		{"50 P hangs", 2, 1, map[string][]fault{"prefill-0": {{Do: doHang}}}, 200},
+		{"47 P dies in the room", 2, 1, map[string][]fault{"prefill-0": {{Do: doDieInRoom}}}, 200},
+		{"47 P cannot write to D", 2, 2, map[string][]fault{"prefill-0": {{Do: doNoTransfer}}}, 200},
+		{"48 P rejects alone", 1, 1, map[string][]fault{"prefill-0": {{Do: doReject}}}, 400},
 		{"49 P garbage", 2, 1, map[string][]fault{"prefill-0": {{Do: doGarbage}}}, 200},
 		{"51 D refuses", 1, 2, map[string][]fault{"decode-0": {{Do: doRefuse}}}, 200},
 		{"51 D resets", 1, 2, map[string][]fault{"decode-0": {{Do: doReset}}}, 200},
 		{"51 D dies", 1, 2, map[string][]fault{"decode-0": {{Do: doDie}}}, 200},
+		{"51 D dies in the room", 1, 2, map[string][]fault{"decode-0": {{Do: doDieInRoom}}}, 200},
+		{"52 D cannot reach P's bootstrap server", 2, 1, map[string][]fault{"decode-0": {{Do: doNoMeeting, N: defaultBootstrapPort}}}, 200},
 		{"52 D fails", 1, 2, map[string][]fault{"decode-0": {{Do: doError}}}, 200},
 		{"54 P writes nothing", 2, 1, map[string][]fault{"prefill-0": {{Do: doNeverKV}}}, 200},
 		{"60 D garbage", 1, 2, map[string][]fault{"decode-0": {{Do: doGarbage}}}, 200},
@@ -290,6 +351,9 @@ func TestFault47to62SGLang(t *testing.T) {
 				} else {
 					if got, whole := text(t, r); !strings.HasSuffix(got, wholeText) || !whole {
 						t.Errorf("text %q", got)
+					}
+					if row.p == 2 && s.c.count("prefill-1", "") == 0 || row.d == 2 && s.c.count("decode-1", "") == 0 {
+						t.Error("the engine that was well was not asked")
 					}
 				}
 				g.settled()
