@@ -301,6 +301,9 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 			a.release()
 		}
 		e := decodeEvent(v, streams)
+		if e.why == whyDecodeRejected && x.b.pass != nil {
+			e.why = whyEngineRejected
+		}
 		if e.kind == evDecodeBroken {
 			a.mu.Lock()
 			a.broken = true

@@ -149,6 +149,9 @@ func (d *dispatch) awaited(e event, out []action) []action {
 		return d.finish(out, action{do: doSendWhole}, outCompleted)
 	case evDecodeRejected:
 		d.decode = e.kind.leaves()
+		if e.why == whyEngineRejected { // whatever it says is what was asked for
+			return d.finish(out, action{do: doSendDecode, why: e.why}, outCompleted)
+		}
 		return d.finish(out, action{do: doSendDecode, why: e.why}, outFailedBefore)
 	case evDecodeRefused, evDecodeBroken, evDecodeLost, evDecodeLate:
 		d.decode = e.kind.leaves()

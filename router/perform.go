@@ -45,7 +45,7 @@ func (x *exchange) perform(act action, e event) {
 	case doSendPrefill:
 		x.sendRaw(a, &a.prefill, whyPrefillRejected)
 	case doSendDecode:
-		x.sendRaw(a, &a.decode, whyDecodeRejected)
+		x.sendRaw(a, &a.decode, act.why)
 	case doSendError:
 		x.reply = reply{err: x.failure(act.why)}
 		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != whyShutdown && !x.m.retries.invite(time.Now()) {

@@ -19,12 +19,12 @@ func TestRefusals(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			e := newFakeAny(t, jsonAnswer(400, row.says))
 			g := start(t, anyFleet(e), Parts{})
-			for _, path := range []string{pathChat, "/tokenize"} {
+			for path, why := range map[string]reason{pathChat: whyDecodeRejected, "/tokenize": whyEngineRejected} {
 				r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
 				if r.Status != 400 || strings.Contains(r.Body, "10.1.2.3") || row.want != "" && r.Body != row.want {
 					t.Errorf("%s: status %d: %s", path, r.Status, r.Body)
 				}
-				if row.want == "" && (r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") != whyDecodeRejected.String()) {
+				if row.want == "" && (r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") != why.String()) {
 					t.Errorf("%s: header %v", path, r.Header)
 				}
 			}

@@ -224,6 +224,7 @@ const (
 	whyMoved
 	whyDecodeFailed
 	whyDecodeRejected
+	whyEngineRejected // the engine that a request was passed to has an answer of its own, and no leg decodes
 	whyTransferTimeout
 	whyBadUpstream
 	whyStreamCut
@@ -239,7 +240,7 @@ const (
 func (r reason) String() string {
 	return [...]string{
 		"", "no_engine", "no_prefill", "no_pair", "retry_budget", "queue_full", "queue_timeout", "pair_failed", "engine_refused", "prefill_failed", "prefill_rejected", "prefill_timeout",
-		"no_transfer_params", "engine_restarted", "decode_failed", "decode_rejected", "transfer_timeout",
+		"no_transfer_params", "engine_restarted", "decode_failed", "decode_rejected", "engine_rejected", "transfer_timeout",
 		"bad_upstream", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic", "branch",
 	}[r]
 }
