@@ -142,10 +142,11 @@ var costs = []struct {
 	connector string
 	stream    bool
 	allocs    float64 // per two-leg request, with its log line
+	raced     float64 // the same under the race detector, which has pools forget some of what they keep
 }{
-	{"pull", ConnectorPull, false, 28},
-	{"pull stream", ConnectorPull, true, 31},
-	{"push", ConnectorPush, false, 30},
+	{"pull", ConnectorPull, false, 28, 41},
+	{"pull stream", ConnectorPull, true, 31, 47},
+	{"push", ConnectorPush, false, 29, 42},
 }
 
 // Allocations are most of what the garbage collector costs. A change that needs more of them says so here.
@@ -158,9 +159,13 @@ func TestAllocationsPerRequest(t *testing.T) {
 			}
 			want := c.allocs
 			if raceDetector() {
-				want += 16 // it has pools forget some of what they keep
+				want = c.raced
 			}
-			if got := testing.AllocsPerRun(300, ask); got > want {
+			got := testing.AllocsPerRun(300, ask)
+			for n := 1; n < 5 && got > want; n++ { // what runs beside it can only add
+				got = min(got, testing.AllocsPerRun(300, ask))
+			}
+			if got > want {
 				t.Errorf("a request makes %.0f allocations, want at most %.0f", got, want)
 			} else {
 				t.Logf("%.0f allocations a request, at most %.0f", got, want)

@@ -21,7 +21,7 @@ func TestLongAnswer(t *testing.T) {
 		{"plane", ConnectorKVPlane, "decode", true, time.Second}, // in which the events come
 		{"plane without events", ConnectorKVPlane, "decode", false, 50 * time.Millisecond},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s, parts := newPool(t, row.connector, 1, 1, nil), Parts{}
 			if row.connector == ConnectorKVPlane {
 				s, _, parts = newPlane(t, 1, 1)

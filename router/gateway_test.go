@@ -36,6 +36,9 @@ const longEnough = 20 * time.Second
 // start serves cfg until the test ends, and then checks that nothing is left behind.
 func start(t testing.TB, cfg Config, parts Parts) *gateway {
 	t.Helper()
+	if n := netOf(t); n != nil {
+		return startIn(t, n, cfg, parts)
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

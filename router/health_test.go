@@ -32,7 +32,7 @@ func (g *gateway) served(n int, body string) {
 // again after one that it serves.
 func TestFault52BrokenEngineIsOut(t *testing.T) {
 	for _, do := range []string{doError, doReset, doGarbage} {
-		t.Run(do, func(t *testing.T) {
+		unhurried(t, do, func(t *testing.T) {
 			s := newPool(t, ConnectorNone, 0, 3, nil)
 			s.cfg.Health.Open = 300 * time.Millisecond
 			s.cfg.Limits.RetryFloor = 100

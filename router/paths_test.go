@@ -16,7 +16,9 @@ type pool struct {
 // newPool makes p prefill and d decode engines named prefill-i, decode-i. faults are by engine name.
 func newPool(t *testing.T, connector string, p, d int, faults map[string][]fault) *pool {
 	t.Helper()
-	return newPoolOf(t, newCluster(connector != ConnectorPull), connector, p, d, faults)
+	c := newCluster(connector != ConnectorPull)
+	c.net = netOf(t)
+	return newPoolOf(t, c, connector, p, d, faults)
 }
 
 func newPoolOf(t *testing.T, c *cluster, connector string, p, d int, faults map[string][]fault) *pool {

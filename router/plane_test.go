@@ -44,7 +44,9 @@ func (f *fakeRecords) withdraw(name string) {
 
 func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
 	t.Helper()
-	return newPlaneOf(t, newCluster(true), p, d)
+	c := newCluster(true)
+	c.net = netOf(t)
+	return newPlaneOf(t, c, p, d)
 }
 
 func newPlaneOf(t *testing.T, c *cluster, p, d int) (*pool, *fakeRecords, Parts) {
@@ -135,7 +137,7 @@ func TestFault52to58Plane(t *testing.T) {
 		{"57 P never writes", 2, 2, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}}},
 	} {
 		for _, body := range []string{plainBody, streamBody} {
-			t.Run(row.name+" "+body, func(t *testing.T) {
+			unhurried(t, row.name+" "+body, func(t *testing.T) {
 				s, _, parts := newPlane(t, row.p, row.d)
 				s.cfg.Timeouts.Transfer = 500 * time.Millisecond
 				g := start(t, s.cfg, parts)

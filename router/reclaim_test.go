@@ -227,7 +227,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		{"57 plain names", true, true, 1},
 		{"57 plain names, no agent", true, false, 1},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
 				c.Timeouts.Ending = 4 * time.Second
@@ -268,7 +268,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 // TestFault54StockDecodeFails has decode fail by itself behind prefill's answer: what prefill may hold is given back, or counted.
 func TestFault54StockDecodeFails(t *testing.T) {
 	for _, agent := range []bool{true, false} {
-		t.Run(map[bool]string{true: "54 agent", false: "54 no agent"}[agent], func(t *testing.T) {
+		unhurried(t, map[bool]string{true: "54 agent", false: "54 no agent"}[agent], func(t *testing.T) {
 			s, g, f := reclaimingWith(t, ConnectorPush, agent, nil)
 			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doErrorLate, N: 200}}})
 			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
@@ -294,7 +294,7 @@ func TestFault54StockDecodeFails(t *testing.T) {
 func TestFault12StockLegsAreSentOnce(t *testing.T) {
 	for _, leg := range []string{"prefill", "decode"} {
 		for _, connector := range []string{ConnectorPush, ConnectorPull} {
-			t.Run("12 "+leg+" "+connector, func(t *testing.T) {
+			unhurried(t, "12 "+leg+" "+connector, func(t *testing.T) {
 				s, g, _ := reclaiming(t, connector, nil)
 				s.setFaults(map[string][]fault{leg + "-0": {{Leg: leg, Nth: 1, Do: doReset}}})
 				before := s.c.count("", "")

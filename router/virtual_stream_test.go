@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -47,7 +48,7 @@ func streamOfHours(t *testing.T, n *memNet, connector string) {
 		body.Write(buf[:m])
 		silent, last = max(silent, time.Since(last)), time.Now()
 	}
-	if r.Body = body.String(); r.Err == io.EOF {
+	if r.Body = body.String(); errors.Is(r.Err, io.EOF) {
 		r.Err = nil
 	}
 	if got, whole := text(t, r); got != tokens(count) || !whole {

@@ -44,7 +44,27 @@ func virtual(t *testing.T, f func(t *testing.T, n *memNet)) {
 	warmServer()
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) }) // for what the servers keep a little longer
-		f(t, newMemNet())
+		n := newMemNet()
+		nets.Store(t, n)
+		defer nets.Delete(t)
+		f(t, n)
+	})
+}
+
+// nets are the networks of the tests that run in virtual time: newPool and start are in it, for these.
+var nets sync.Map
+
+func netOf(t testing.TB) *memNet {
+	n, _ := nets.Load(t)
+	net, _ := n.(*memNet)
+	return net
+}
+
+// unhurried is t.Run in virtual time, for tests that only ask and wait: what they wait for takes none.
+func unhurried(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		virtual(t, func(t *testing.T, _ *memNet) { f(t) })
 	})
 }
 
@@ -54,7 +74,7 @@ func (n *memNet) client() *http.Client {
 }
 
 // startIn is start in a network in memory.
-func startIn(t *testing.T, n *memNet, cfg Config, parts Parts) *gateway {
+func startIn(t testing.TB, n *memNet, cfg Config, parts Parts) *gateway {
 	t.Helper()
 	return startOn(t, n.listen(), cfg, parts, n.client(), n.reach)
 }

@@ -62,7 +62,7 @@ func TestHandshakesAreTriedAgain(t *testing.T) {
 		{ConnectorPush, "prefill", "prefill-0"}, {ConnectorPush, "decode", "decode-0"},
 		{ConnectorKVPlane, "prefill", "prefill-0"}, {ConnectorKVPlane, "decode", "decode-0"},
 	} {
-		t.Run(row.connector+" "+row.leg, func(t *testing.T) {
+		unhurried(t, row.connector+" "+row.leg, func(t *testing.T) {
 			var s *pool
 			parts := Parts{}
 			if row.connector == ConnectorKVPlane {
