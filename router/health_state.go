@@ -31,10 +31,10 @@ func EngineStates() []string {
 func (e *engine) state(now time.Time, slowStart time.Duration) (state, why string, share float64) {
 	s := e.vitals.stand(now, slowStart)
 	switch {
+	case e.draining.Load(): // before down: whoever drained it may have switched it off
+		return "draining", "it is to be drained", 0
 	case e.down.Load():
 		return "down", "it cannot be reached, or says that it is not healthy", 0
-	case e.draining.Load():
-		return "draining", "it is to be drained", 0
 	case s.circuit == circuitHalfOpen:
 		return "half_open", "its next request decides", s.share
 	case s.out == ejectedAnswers:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"pdrouter/metadata"
@@ -34,7 +35,7 @@ type Stats struct {
 	Engines  []EngineStats   `json:"engines"`
 
 	// Pairs is every prefill with every decode engine of its model; in the body of /ready those that are not warm, the first
-	// maxCold of them.
+	// maxCold of them, without those of engines that are to be drained, which are not counted there either.
 	Pairs      []metadata.PairState `json:"pairs"`
 	PairsTotal int                  `json:"pairs_total"`
 	PairsWarm  int                  `json:"pairs_warm"`
@@ -117,6 +118,17 @@ func (r *Router) Couples(x, y string) bool {
 
 // state says what is known of a pair.
 func (r *Router) state(c *couple) metadata.PairState {
+	s := r.handshaken(c)
+	for _, e := range []*engine{c.prefill, c.decode} {
+		if !s.Warm && e.draining.Load() {
+			s.Why = e.name + whyDrained
+		}
+	}
+	return s
+}
+
+// handshaken says what is known of a pair, whether it is to be used or not.
+func (r *Router) handshaken(c *couple) metadata.PairState {
 	s := metadata.PairState{Model: c.model, Prefill: c.prefill.name, Decode: c.decode.name}
 	pair, err := r.runsOf(c)
 	var why *metadata.Unpairable
@@ -153,6 +165,9 @@ func (r *Router) state(c *couple) metadata.PairState {
 	return s
 }
 
+// whyDrained is behind the name of an engine for which its pairs need not be warm.
+const whyDrained = " is to be drained"
+
 // unpublished names the engine of a couple that has no records.
 func (r *Router) unpublished(c *couple) string {
 	if len(r.records(c.prefill)) == 0 {
@@ -163,7 +178,13 @@ func (r *Router) unpublished(c *couple) string {
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 	state := r.Stats()
-	state.Pairs = slices.DeleteFunc(state.Pairs, func(p metadata.PairState) bool { return p.Warm })
+	state.Pairs = slices.DeleteFunc(state.Pairs, func(p metadata.PairState) bool {
+		drained := strings.HasSuffix(p.Why, whyDrained)
+		if drained {
+			state.PairsTotal--
+		}
+		return p.Warm || drained
+	})
 	state.Pairs = state.Pairs[:min(len(state.Pairs), maxCold)]
 	status := http.StatusOK
 	if !state.Ready {

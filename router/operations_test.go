@@ -38,6 +38,23 @@ func TestReadyBody(t *testing.T) {
 	if s := ready(); len(s.Pairs) != maxCold || s.PairsTotal != 400 || s.PairsWarm != 0 || s.Pairs[0].Warm {
 		t.Errorf("%d pairs, %d in all, %d warm; want %d, 400 and 0", len(s.Pairs), s.PairsTotal, s.PairsWarm, maxCold)
 	}
+	gone := r.now().fleet.engine("decode-3")
+	gone.draining.Store(true)
+	gone.down.Store(true)
+	s := ready()
+	if s.PairsTotal != 380 {
+		t.Errorf("%d pairs in all while an engine is drained; want 380", s.PairsTotal)
+	}
+	for _, p := range s.Pairs {
+		if p.Decode == "decode-3" {
+			t.Errorf("a pair of a drained engine is told of: %+v", p)
+		}
+	}
+	for _, e := range s.Engines {
+		if want := map[bool]string{true: "draining", false: "unchecked"}[e.Name == "decode-3"]; e.State != want {
+			t.Errorf("%s is %s, as %s; want %s", e.Name, e.State, e.Why, want)
+		}
+	}
 	if got := r.Pairs(); len(got) != 400 {
 		t.Errorf("%d pairs in all; want 400", len(got))
 	}

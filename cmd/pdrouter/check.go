@@ -143,6 +143,9 @@ func (l *loaded) summarize(out io.Writer, files bool) error {
 			for _, e := range role.engines {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", first, role.name, e.Name, e.URL)
 				first = "\t\t"
+				for _, rank := range e.Names()[1:] {
+					fmt.Fprintf(w, "%s\t%s\t%s\ta data-parallel rank of it\n", first, role.name, rank)
+				}
 			}
 			if role.from.On() {
 				fmt.Fprintf(w, "%s\t%s\t–\t%s\n", first, role.name, describeSource(role.from))

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,23 @@ small  none       default  both     both-0     http://e:1
 `
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Error("summary (-got +want):\n" + diff)
+	}
+}
+
+// TestCheckListsRanks has an engine with data-parallel ranks, whose names no other engine may have.
+func TestCheckListsRanks(t *testing.T) {
+	got, err := checkText(t, t.TempDir(), `models: [{name: m, engines: [{name: one, url: "http://e:1", data_parallel: 2}, {name: two, url: "http://e:2"}]}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, line := range strings.Split(got, "\n") {
+		if f := strings.Fields(line); len(f) > 1 && strings.Contains(line, " both ") {
+			names = append(names, f[slices.Index(f, "both")+1])
+		}
+	}
+	if want := "one one.dp0 one.dp1 two"; strings.Join(names, " ") != want {
+		t.Errorf("got %v; want %s\n%s", names, want, got)
 	}
 }
 
