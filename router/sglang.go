@@ -155,7 +155,7 @@ func (q *admitted) servable() *httpError {
 	if !q.m.onlySplits() || q.route.does != generate {
 		return nil
 	}
-	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // its engines know no meeting there
+	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // no room is put into them, nor by SGLang's own router
 		return errBadRequest(reasonBadField, "model", "The model `%s` is not served on %s.", clip(q.b.model, 256), q.route.path)
 	}
 	switch why := q.b.unsplittable; {
