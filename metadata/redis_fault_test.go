@@ -22,6 +22,7 @@ func sees(c *Cache, rec Record) func() bool {
 
 // Somebody empties Redis: what is known stays until its lease ends, and the next renewal brings it back.
 func TestFault42RedisFlushed(t *testing.T) {
+	t.Parallel() // it waits for a lease to end, most of its time
 	server := redistest.Start(t)
 	s := store(t, server, nil, "pdrouter")
 	c := newCache(t, s, quick, nil)

@@ -10,6 +10,7 @@ import (
 
 // The real server is killed, comes back empty, and is filled again.
 func TestFault42RedisKilled(t *testing.T) {
+	t.Parallel() // it waits for a lease to end, most of its time
 	server := redistest.Start(t)
 	v := newFakeVoucher("gateway")
 	s := signing{store(t, server, v, "pdrouter"), v}
