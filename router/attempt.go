@@ -24,13 +24,16 @@ type attempt struct {
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
-	reads      bool        // decode reads what prefill holds; set once
-	unstreamed bool        // decode's first byte comes with its last, and says nothing of the transfer; set once
-	landed     func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
+	reads      bool                               // decode reads what prefill holds; set once
+	unstreamed bool                               // decode's first byte comes with its last, and says nothing of the transfer; set once
+	load       func(context.Context) (load, bool) // what decode has in hand, where nothing else tells; nil if nobody asks; set once
+	landed     func() bool                        // whether the transfer is over, as far as is known; nil if nobody tells; set once
 
 	mu       sync.Mutex
 	due      time.Time     // of decode's first token; zero until prefill has answered
 	transfer *time.Timer   // ends the decode leg when it is due; nil until then
+	watcher  *time.Timer   // begins to look after a transfer that nobody tells of; nil if nobody is to
+	unwatch  func()        // ends that; nil until it has begun
 	over     bool          // the decode leg's first event is here, or the leg is over
 	came     bool          // it has brought tokens
 	closed   bool          // nobody wants what it brings
@@ -38,6 +41,7 @@ type attempt struct {
 	ended    chan struct{} // closed when it is over; made for who waits for that
 	orphan   *remains      // the prefill leg runs on for decode's blocks alone; what is to be done if it fails
 	hurried  bool          // nobody waits for the answer
+	works    bool          // when it was ended decode was at work with all that it had, so it had its blocks
 	usable   bool          // the prefill leg is over, and what decode needs is here
 	failed   bool          // it is over, and has not written decode's blocks
 }
@@ -105,7 +109,7 @@ func (a *attempt) expect(d time.Duration) {
 	a.due = time.Now().Add(d)
 	switch {
 	case a.unstreamed && a.hurried:
-		a.transfer = a.decode.later(min(d, leftFor), errTransferLate)
+		a.transfer = a.leave(min(d, leftFor))
 	case !a.unstreamed:
 		a.transfer = a.decode.later(d, errTransferLate)
 	case a.landed != nil:
@@ -131,12 +135,36 @@ func (a *attempt) hurry() {
 	if !a.reads {
 		d = min(leftFor, d)
 	}
-	a.transfer = a.decode.later(d, errTransferLate)
+	a.transfer = a.leave(d)
+}
+
+// leave ends the decode leg after d, behind a look at whether all that decode has is at work. The timer is to be stopped.
+func (a *attempt) leave(d time.Duration) *time.Timer {
+	if a.load == nil {
+		return a.decode.later(d, errTransferLate)
+	}
+	return time.AfterFunc(d, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), leftFor)
+		defer cancel()
+		l, ok := a.load(ctx)
+		a.mu.Lock()
+		a.works = ok && l.running > 0 && l.waiting == 0
+		a.mu.Unlock()
+		a.decode.cut(errTransferLate)
+	})
+}
+
+// worked reports whether a leg that was ended blind had its blocks all the same.
+func (a *attempt) worked() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.works
 }
 
 // arrived notes that decode's first event is here, or that its leg is over; came says that it has brought tokens. It reports
 // false if nobody wants them.
 func (a *attempt) arrived(came bool) bool {
+	defer a.unwatched()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over, a.came = true, came
@@ -147,6 +175,19 @@ func (a *attempt) arrived(came bool) bool {
 		a.transfer.Stop()
 	}
 	return !a.closed
+}
+
+// unwatched ends looking after the transfer: the leg is over.
+func (a *attempt) unwatched() {
+	a.mu.Lock()
+	watcher, end := a.watcher, a.unwatch
+	a.mu.Unlock()
+	if watcher != nil {
+		watcher.Stop()
+	}
+	if end != nil {
+		end()
+	}
 }
 
 // closeDecode ends the decode leg, in whatever it is. It may be called twice.

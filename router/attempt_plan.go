@@ -54,6 +54,9 @@ func (x *exchange) plan() event {
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
+	if _, writes := x.m.conn.(push); writes && a.unstreamed {
+		a.load = func(ctx context.Context) (load, bool) { return x.r.loadOf(ctx, a.decode.engine) }
+	}
 	if x.look.probes[prefillRole] {
 		a.probes[prefillRole] = a.prefill.engine
 	}

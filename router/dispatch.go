@@ -140,6 +140,11 @@ func (d *dispatch) awaited(e event, out []action) []action {
 	case evPrefillRejected:
 		d.prefill = e.kind.leaves()
 		return d.finish(out, action{do: doSendPrefill, why: e.why}, outFailedBefore)
+	case evTransferLost:
+		if d.mode == together && d.prefill == legAnswered && d.decode == legAsked {
+			d.prefill = legLost // what it was to write may be lost with it
+			return d.retry(out, doBlamePrefill, e.why)
+		}
 	case evDecodeFirst:
 		d.decode = legAnswered
 		d.state = stRelaying

@@ -71,6 +71,8 @@ type fakeVLLM struct {
 	faults []fault
 	n      map[string]int // requests by leg
 	open   int            // requests under way
+	works  int            // of them, those that make tokens
+	mute   bool           // it says nothing of how many they are
 	most   int            // of them at once, where they are held
 }
 
@@ -125,6 +127,24 @@ func (f *fakeVLLM) busy(by int) {
 	f.mu.Unlock()
 }
 
+func (f *fakeVLLM) working(by int) {
+	f.mu.Lock()
+	f.works += by
+	f.mu.Unlock()
+}
+
+// tell says what it has in hand, as engines do.
+func (f *fakeVLLM) tell(w http.ResponseWriter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mute {
+		http.NotFound(w, nil)
+		return
+	}
+	fmt.Fprintf(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d.0\nvllm:num_requests_waiting{engine=\"0\"} %d.0\n",
+		f.works, f.open-f.works)
+}
+
 func (f *fakeVLLM) underWay() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,6 +166,10 @@ type fakeBody struct {
 
 func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
+		return
+	}
+	if r.URL.Path == "/metrics" {
+		f.tell(w)
 		return
 	}
 	raw, _ := io.ReadAll(r.Body)
@@ -285,6 +309,8 @@ func tokens(n int) string {
 
 // generate answers a decode or aggregated leg.
 func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, x fault) {
+	f.working(1)
+	defer f.working(-1)
 	if !b.Stream {
 		if pause(r, x) {
 			f.answer(w, b, `,"kv_transfer_params":{"remote_host":"10.9.9.9"}`)

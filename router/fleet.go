@@ -59,6 +59,7 @@ type engine struct {
 	down      atomic.Bool
 	proven    atomic.Bool // it has answered
 	vitals    vitals
+	loads     loads
 	draining  atomic.Bool   // it takes no more requests
 	recheck   chan struct{} // has room for one: its health is to be checked now
 	followed  atomic.Bool   // its event stream is open

@@ -108,8 +108,13 @@ func (g *legs) repeatPrefill(a *attempt) {
 	if answered {
 		m.first = a.prefill.ans.kv
 	}
-	if answered && a.blind() { // most likely decode was at work with what prefill has written
-		g.behind(a, m, func(ctx context.Context) { g.r.giveBackFirst(ctx, m, doubtMost) }, nil)
+	if answered && a.blind() { // decode may have been at work with what prefill has written
+		if !a.worked() {
+			g.behind(a, m, func(ctx context.Context) {
+				g.r.strand(ctx, m, m.decode, strandMay)
+				g.r.giveBackFirst(ctx, m, doubtMay)
+			}, m.decode)
+		}
 		return
 	}
 	m.again = g.prefillRequest(a)
@@ -229,7 +234,7 @@ type afterlife struct {
 
 // newAfterlife takes over the attempt. It keeps a copy of the body, as the client's bytes are gone with the request.
 func (x *exchange) newAfterlife(a *attempt) *afterlife {
-	f := &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 2)}
+	f := &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 3)}
 	f.b = x.b.copied()
 	return f
 }

@@ -33,7 +33,13 @@ func (x *exchange) perform(act action, e event) {
 			a.expect(x.s.cfg.Timeouts.Transfer)
 		}
 		x.startDecode(a)
+	case doExpectDecode:
+		a.expect(x.s.cfg.Timeouts.Transfer)
+		x.watchTransfer(a)
 	case doBlamePrefill:
+		if e.kind == evTransferLost {
+			a.prefill.err = errRunOver
+		}
 		x.blame(a, a.prefill.engine, &a.prefill, act.why)
 	case doBlameDecode:
 		x.blame(a, a.decode.engine, &a.decode, act.why)

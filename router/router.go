@@ -145,6 +145,7 @@ var (
 	errInterrupted  = errors.New("interrupted")
 	errLegLate      = errors.New("the leg's time is over")
 	errTransferLate = errors.New("no token within the transfer's time")
+	errRunOver      = errors.New("its run is over, and nothing shows that what it was to write has come")
 )
 
 // background runs f for a leg that outlives its request, or returns false if there are too many of them.

@@ -83,6 +83,7 @@ const (
 	evStreamUnended // it ended without it, but the client has all that goes before
 	evStreamLost    // it ended without it, or with an error event of the engine, and another can go on
 	evStreamCut     // the same, and none can
+	evTransferLost  // behind prefill's answer its run is over, and decode has shown nothing of the transfer
 	evClientLeft
 	evClientSlow
 	evDeadline
@@ -98,7 +99,7 @@ func (k kind) String() string {
 		"prefill_broken", "prefill_lost", "prefill_late",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
 		"decode_late", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
-		"client_left", "client_slow", "deadline", "shutdown", "panic",
+		"transfer_lost", "client_left", "client_slow", "deadline", "shutdown", "panic",
 	}[k]
 }
 

@@ -1,0 +1,130 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+)
+
+// watchEvery is how often it is looked whether a transfer that nobody tells of can still come about.
+const watchEvery = 250 * time.Millisecond
+
+// loadApart is the time between two looks at an engine's load that are to show the same.
+const loadApart = time.Second
+
+// loadSeldom is the longest between two looks.
+const loadSeldom = 10 * time.Second
+
+// unseen is a transfer by push of which decode's answer says nothing until it is whole, behind prefill's answer: what is seen of
+// its engines, as one goroutine looks now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so
+// that another attempt is right.
+type unseen struct {
+	x     *exchange
+	a     *attempt
+	gone  time.Time     // since when prefill has refused connections; zero if it does not
+	pause time.Duration // between looks at prefill
+}
+
+// watchTransfer has somebody look for as long as decode's leg is not over, if that is to last.
+func (x *exchange) watchTransfer(a *attempt) {
+	if _, writes := x.m.conn.(push); !writes || !a.unstreamed || a.h.coord == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over || a.hurried || a.watcher != nil {
+		return
+	}
+	first := min(watchEvery, x.s.cfg.Timeouts.Transfer/8)
+	a.watcher = time.AfterFunc(first, func() {
+		a.mu.Lock()
+		if a.over || a.hurried {
+			a.mu.Unlock()
+			return
+		}
+		ctx, cancel := context.WithCancel(x.r.legs)
+		a.unwatch = cancel
+		x.r.ended.Add(1) // decode's leg counts still
+		a.mu.Unlock()
+		defer x.r.ended.Done()
+		defer cancel()
+		x.r.survive("a look at a transfer", func() { (&unseen{x: x, a: a, pause: first}).run(ctx) })
+	})
+}
+
+// run looks until ctx ends, or the attempt is seen to have failed.
+func (u *unseen) run(ctx context.Context) {
+	u.a.mu.Lock()
+	due := u.a.due
+	u.a.mu.Unlock()
+	apart := min(loadApart, max(u.x.s.cfg.Timeouts.Transfer/4, 2*loadFresh))
+	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing to do
+	for {
+		wait := time.Until(next)
+		if time.Now().Before(due) {
+			wait = min(wait, u.pause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		now := time.Now()
+		if now.Before(due) {
+			if why := u.prefillOver(ctx); why != whyNone {
+				u.x.post(mail{a: u.a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
+				return
+			}
+		}
+		if now.Before(next) {
+			continue
+		}
+		switch l, ok := u.x.r.loadOf(ctx, u.a.decode.engine); {
+		case !ok && !now.Before(due): // it does not tell
+			return
+		case ok && l.running == 0:
+			idle++
+			next = now.Add(apart)
+		default:
+			idle, again = 0, min(2*again, loadSeldom)
+			next = now.Add(again)
+		}
+		if idle >= 2 && !now.Before(due) {
+			u.a.decode.cut(errTransferLate)
+			return
+		}
+	}
+}
+
+// prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.
+func (u *unseen) prefillOver(ctx context.Context) reason {
+	e := u.a.prefill.engine
+	if c := e.coord.Load(); c != nil && c.EngineID != u.a.h.coord.EngineID {
+		return whyMoved
+	}
+	if s := e.sighting(); s.run != "" && s.run != u.a.h.coord.EngineID {
+		return whyMoved
+	}
+	if e.failures.Load() == 0 && !e.down.Load() {
+		u.gone = time.Time{}
+		return whyNone
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.x.r.now().cfg.Timeouts.asking())
+	defer cancel()
+	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
+	if err == nil {
+		resp.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		u.gone = time.Time{}
+		return whyNone
+	}
+	if u.gone.IsZero() {
+		u.gone = time.Now()
+	}
+	if time.Since(u.gone) < refusedFor {
+		return whyNone
+	}
+	return whyPrefillFailed
+}

@@ -1,0 +1,89 @@
+package router
+
+import (
+	"testing"
+	"time"
+)
+
+// TestFault54UnstreamedTransferNeverComes has stock prefill answer and write nothing, where decode's answer says nothing of that: what
+// decode has in hand shows it, or that prefill is gone, or is another run. The request is tried again under new ids.
+func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		transfer time.Duration
+		mute     bool // decode does not tell what it has in hand
+		then     func(g *gateway, s *pool, f *fakeReclaimer)
+	}{
+		{"decode has nothing to do", time.Second, false, func(*gateway, *pool, *fakeReclaimer) {}},
+		{"prefill dies", time.Hour, true, func(g *gateway, s *pool, f *fakeReclaimer) {
+			f.died("prefill-0")
+			_ = s.p[0].srv.Listener.Close()
+			s.p[0].srv.CloseClientConnections()
+		}},
+		{"prefill is another run", time.Hour, true, func(g *gateway, s *pool, f *fakeReclaimer) {
+			s.p[0].mu.Lock()
+			s.p[0].id += "'"
+			s.p[0].mu.Unlock()
+			g.r.now().fleet.engine("prefill-0").look()
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, g, f := reclaiming(t, ConnectorPush, func(c *Config) {
+				c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = row.transfer, time.Hour, 200*time.Millisecond
+			})
+			s.d[0].mu.Lock()
+			s.d[0].mute = row.mute
+			s.d[0].mu.Unlock()
+			before := s.c.count("", "")
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}})
+			got := make(chan clientReply)
+			go func() { got <- g.post(pathCompletions, plainBody) }()
+			eventually(t, "prefill has answered, and decode waits", func() bool {
+				return s.c.count("", "") >= before+2 && s.p[0].underWay() == 0 && s.d[0].underWay() == 1
+			})
+			row.then(g, s, f)
+			r := <-got
+			if said, _ := text(t, r); r.Status != 200 || said != wholeText {
+				t.Errorf("status %d, %q", r.Status, said)
+			}
+			if sum := g.last(1); sum.Attempts != 2 || sum.Outcome != Completed {
+				t.Errorf("summary %+v", sum)
+			}
+			checkDispatches(t, s.c.all()[before:])
+		})
+	}
+}
+
+// TestFault58UnstreamedLeavesUnknown has the client of an answer that is not streamed leave behind prefill's answer. Where decode says
+// that all it has is at work it had its blocks; where it does not, what it may hold is counted.
+func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		faults   map[string][]fault
+		mute     bool
+		stranded bool
+	}{
+		{"at work", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30_000}}}, false, false},
+		{"at work, and does not tell", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30_000}}}, true, true},
+		{"waits for its blocks", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}}, false, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, g, _ := reclaiming(t, ConnectorPush, nil)
+			s.d[0].mu.Lock()
+			s.d[0].mute = row.mute
+			s.d[0].mu.Unlock()
+			s.setFaults(row.faults)
+			before := s.c.count("", "")
+			leave(t, g, plainBody, func() bool {
+				return s.c.count("", "") == before+2 && s.p[0].underWay() == 0 && s.d[0].underWay() == 1
+			})
+			if sum := g.last(1); sum.Outcome != ClientLeft {
+				t.Errorf("summary %+v", sum)
+			}
+			g.settled()
+			if n := g.blocks("decode-0")[strandMay.String()]; row.stranded != (n > 0) {
+				t.Errorf("%d blocks may be held by decode; want any: %v", n, row.stranded)
+			}
+		})
+	}
+}
