@@ -44,10 +44,7 @@ func TestFault53and60Streams(t *testing.T) {
 // leave sends a request and closes the connection when ready says so.
 func leave(t *testing.T, g *gateway, body string, ready func() bool) {
 	t.Helper()
-	conn, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := g.dial(t)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json",
 		fmt.Sprintf("Content-Length: %d", len(body))))

@@ -31,7 +31,7 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 		{"pull, in prefill", ConnectorPull, streamBody, "prefill", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 5000}}}},
 		{"pull, before the first token", ConnectorPull, streamBody, "decode", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 2000}}}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
 			limits := new(fakeLimiter)
 			g := start(t, s.cfg, Parts{Limits: limits})

@@ -83,14 +83,10 @@ func leaves(t *testing.T, n *memNet, connector, where, body string) {
 		s.setFaults(nil)
 		time.Sleep(10 * time.Minute) // what legs that run on take
 	}()
-	ln := n.listen()
 	if where == "a pair" {
 		s.setFaults(map[string][]fault{"prefill-0": {{Do: doHang}}, "decode-0": {{Do: doHang}}})
 	}
-	g := startOn(t, ln, s.cfg, parts, n.client(), func(r *Router) {
-		n.reach(r)
-		n.tellGone(r, ln.Addr())
-	})
+	g := startIn(t, n, s.cfg, parts)
 	if where != "a pair" && connector != ConnectorNone && connector != ConnectorSGLang {
 		g.warmed()
 	}
@@ -105,12 +101,12 @@ func leaves(t *testing.T, n *memNet, connector, where, body string) {
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doRefuse}}})
 	case "the queue":
 		s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doSlow, N: hour}}})
-		first := g.dial(t, n)
+		first := g.dial(t)
 		defer first.Close()
 		_, _ = io.WriteString(first, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	}
 	synctest.Wait()
-	conn := g.dial(t, n)
+	conn := g.dial(t)
 	_, _ = io.WriteString(conn, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	synctest.Wait()
 	if q := g.r.Stats().Queues[0]; where == "the queue" && q.Waiting != 1 || q.InFlight != 1 {

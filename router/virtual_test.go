@@ -76,7 +76,11 @@ func (n *memNet) client() *http.Client {
 // startIn is start in a network in memory.
 func startIn(t testing.TB, n *memNet, cfg Config, parts Parts) *gateway {
 	t.Helper()
-	return startOn(t, n.listen(), cfg, parts, n.client(), n.reach)
+	ln := n.listen()
+	return startOn(t, ln, cfg, parts, n.client(), func(r *Router) {
+		n.reach(r)
+		n.tellGone(r, ln.Addr())
+	})
 }
 
 // reach has a router's connections to engines be in the network.
@@ -107,9 +111,13 @@ func newIn(t *testing.T, n *memNet, connector string, p, d int) (*pool, Parts) {
 }
 
 // dial is a client's connection.
-func (g *gateway) dial(t *testing.T, n *memNet) net.Conn {
+func (g *gateway) dial(t *testing.T) net.Conn {
 	t.Helper()
-	c, err := n.dial(t.Context(), "tcp", g.addr)
+	dial := new(net.Dialer).DialContext
+	if n := netOf(t); n != nil {
+		dial = n.dial
+	}
+	c, err := dial(t.Context(), "tcp", g.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
