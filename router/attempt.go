@@ -43,6 +43,7 @@ type attempt struct {
 	hurried  bool          // nobody waits for the answer
 	works    bool          // when it was ended decode was at work with all that it had, so it had its blocks
 	usable   bool          // the prefill leg is over, and what decode needs is here
+	unknown  bool          // it is over, and what the engine did is not known
 	failed   bool          // it is over, and has not written decode's blocks
 }
 
@@ -83,7 +84,11 @@ func (a *attempt) prefilled(e event) *remains {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.usable = e.kind == evPrefillUsable
+	a.unknown = e.kind.leaves() == legLost
 	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
+		if a.orphan != nil {
+			a.orphan.lost, a.orphan.closed = a.unknown, time.Now()
+		}
 		return a.orphan
 	}
 	return nil
@@ -94,6 +99,14 @@ func (a *attempt) answered() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.usable
+}
+
+// refused reports that the prefill leg is over and that nothing of it can run any more, as the engine has said how it ended or has
+// not begun.
+func (a *attempt) refused() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failed && !a.unknown
 }
 
 // expect gives decode d to come up with its first token. It may be called twice; the first call counts.

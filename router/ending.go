@@ -13,11 +13,12 @@ const (
 	stepNotifyPrefill      // tell prefill that what it holds was taken
 	stepNotifyDecode       // tell decode that what it waits for has come
 	stepTake               // have a decode engine take what prefill holds, by a leg of one token
+	stepClear              // wait until what prefill was asked first is surely over there: two of one name end it
 	stepStrand             // count it: nobody can free it before a lease ends, or at all
 )
 
 func (s step) String() string {
-	return [...]string{"nothing", "ask again", "look", "fence", "notify prefill", "notify decode", "take", "strand"}[s]
+	return [...]string{"nothing", "ask again", "look", "fence", "notify prefill", "notify decode", "take", "clear", "strand"}[s]
 }
 
 // proof is what is known of the run of prefill that decode registered with.
@@ -43,6 +44,7 @@ type orphan struct {
 	fenced  bool  // a later request to decode has come to its end
 	over    bool  // there is no more time
 	written bool  // prefill was asked again and has finished
+	lost    bool  // prefill was asked under the very name that it would be asked again by, and that may run there still
 	barred  bool  // prefill must not be asked again: it may hold what it has finished under that very name, and two kill it
 }
 
@@ -69,6 +71,8 @@ func (o orphan) next() (step, stranded) {
 			return stepStrand, why
 		}
 		return stepStrand, strandUnproven
+	case o.lost && !o.barred:
+		return stepClear, strandNone
 	case !o.tried && !o.barred:
 		return stepAskAgain, strandNone
 	}

@@ -32,6 +32,9 @@ func TestOrphanNext(t *testing.T) {
 		{"prefill is down, nothing could be told", orphan{down: true, tried: true}, stepStrand, strandNoAgent},
 		{"prefill may have it under that name", with(able, func(o *orphan) { o.barred = true }), stepLook, strandNone},
 		{"prefill may have it under that name, and lives", with(able, func(o *orphan) { o.barred, o.run = true, runLives }), stepStrand, strandMay},
+		{"prefill may run it still under that name", with(able, func(o *orphan) { o.lost = true }), stepClear, strandNone},
+		{"prefill may run it still, and there is no time", with(able, func(o *orphan) { o.lost, o.over = true, true }), stepStrand, strandUnproven},
+		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *orphan) { o.lost, o.barred, o.run = true, true, runLives }), stepStrand, strandMay},
 		{"prefill is down", with(able, func(o *orphan) { o.down, o.tried = true, true }), stepLook, strandNone},
 	} {
 		if got, why := row.o.next(); got != row.want || why != row.why {
@@ -43,16 +46,16 @@ func TestOrphanNext(t *testing.T) {
 // TestOrphanProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
 // run is over, and what has no more time comes to an end.
 func TestOrphanProperties(t *testing.T) {
-	for bits := range 1 << 9 {
+	for bits := range 1 << 10 {
 		for _, run := range []proof{runUnknown, runLives, runOver} {
 			b := func(i int) bool { return bits>>i&1 == 1 }
-			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8)}
+			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9)}
 			s, why := o.next()
 			safe := o.agent && o.channel && o.named && o.fenced && o.run == runOver
 			if s == stepNotifyDecode && !safe {
 				t.Fatalf("%+v: decode is told", o)
 			}
-			if s == stepAskAgain && (o.run == runOver || o.barred) {
+			if s == stepAskAgain && (o.run == runOver || o.barred || o.lost) {
 				t.Fatalf("%+v: prefill is asked again", o)
 			}
 			if o.over && s != stepStrand && s != stepNothing && s != stepNotifyDecode {

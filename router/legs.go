@@ -86,7 +86,7 @@ func (g *legs) closePrefill(a *attempt) {
 // leg is over and they do not.
 func (g *legs) letFinish(a *attempt) bool {
 	m := g.remains(a)
-	m.again = g.prefillRequest(a)
+	m.again, m.lost = g.prefillRequest(a), true
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.orphan = m
@@ -105,6 +105,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		return
 	}
 	m := g.remains(a)
+	m.lost = !answered && !a.refused()
 	if answered {
 		m.first = a.prefill.ans.kv
 	}

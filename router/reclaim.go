@@ -28,6 +28,7 @@ type remains struct {
 	prefill, decode *engine
 	run             string           // decode's, when the request ended; "" if it is not known
 	closed          time.Time        // when the decode leg had ended
+	lost            bool             // prefill's leg has ended without an answer: it may run there still
 	again           *letter          // prefill's request; nil if it is not to be asked again
 	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
 	tokens          int              // an estimate
@@ -56,6 +57,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	entry := m.decode.origin.entry
 	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs}
 	o.barred = m.first != nil && m.plainlyNamed()
+	o.lost = m.first == nil && m.lost && m.prefill.origin.entry.PlainRequestIDs
 	end := "prefill_lost"
 	var look looking
 	since := m.closed
@@ -90,6 +92,18 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			case evPrefillMoved:
 				end, o.run, since = "prefill_restarted", runOver, time.Now()
 			}
+		case stepClear:
+			if o.lost = !r.cleared(ctx, m); !o.lost {
+				continue
+			}
+			o.run = look.at(ctx, r, m.prefill, m.h.coord)
+			if since = time.Now(); o.run == runUnknown { // it may be down: nothing shows yet what became of it
+				select {
+				case <-ctx.Done():
+				case <-time.After(pause):
+				}
+			}
+			o.barred = o.run == runLives
 		case stepLook:
 			if o.run = look.at(ctx, r, m.prefill, m.h.coord); o.run == runOver {
 				since = time.Now()

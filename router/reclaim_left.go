@@ -42,17 +42,43 @@ func (r *Router) unwritten(ctx context.Context, m *remains) {
 // tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
 // noticed the end: it would give up what it still works on.
 func (r *Router) tellNamed(ctx context.Context, m *remains) {
-	c := m.prefill.coord.Load()
-	if c == nil || !r.passed(ctx, m.prefill, m.model, time.Now()) {
+	if !r.passed(ctx, m.prefill, m.model, time.Now()) {
 		return
 	}
-	to, err := r.ranks(ctx, m.prefill, c)
-	if err == nil {
-		err = r.now().parts.Reclaim.Notify(ctx, to, string(m.h.shape.appendEngineRequest(nil, m.h.request))+":1", 1)
-	}
-	if err != nil {
+	if err := r.notifyNamed(ctx, m); err != nil {
 		r.log.Info("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
 	}
+}
+
+// notifyNamed tells prefill's ranks that what they hold under the name that the request was given was taken.
+func (r *Router) notifyNamed(ctx context.Context, m *remains) error {
+	c := m.prefill.coord.Load()
+	if c == nil {
+		return errMoved
+	}
+	to, err := r.ranks(ctx, m.prefill, c)
+	if err != nil {
+		return err
+	}
+	return r.now().parts.Reclaim.Notify(ctx, to, string(m.h.shape.appendEngineRequest(nil, m.h.request))+":1", 1)
+}
+
+// clearWithin bounds one wait for prefill to be done with a request whose answer was lost.
+const clearWithin = 4 * fenceAfter
+
+// cleared waits until nothing is left at prefill of a request whose leg was closed without an answer, and reports whether that is
+// shown: a later request that has come to its end shows that it does not run any more. It may have finished first, and hold what
+// nobody has fetched under its name, so prefill is told that this was taken, and a later request that it has heard that.
+func (r *Router) cleared(ctx context.Context, m *remains) bool {
+	ctx, cancel := context.WithTimeout(ctx, clearWithin)
+	defer cancel()
+	if r.now().parts.Reclaim == nil || !r.passed(ctx, m.prefill, m.model, m.closed) {
+		return false
+	}
+	if err := r.notifyNamed(ctx, m); err != nil {
+		return false
+	}
+	return r.passed(ctx, m.prefill, m.model, time.Now())
 }
 
 // taken has a decode engine take what prefill holds.
