@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pdrouter/kvplane/nixl"
+)
+
+// TestSignalsAreTheGatewaysBesideNIXL has a gateway process open an agent of its own among stock engines: UCX, which comes with
+// it, must not take the signals. SIGHUP has the file read again, SIGTERM ends the process well.
+func TestSignalsAreTheGatewaysBesideNIXL(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("SKIPPED: whether UCX is loaded is read in /proc")
+	}
+	if _, err := nixl.Find(); err != nil {
+		t.Skip("SKIPPED, not run with real NIXL:", err)
+	}
+	t.Setenv(actAsPdrouter, "1")
+	prefill, decode := newFakeStock(t, "prefill-run", 1), newFakeStock(t, "decode-run", 1)
+	addresses, err := freeAddresses(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "c.yaml")
+	err = os.WriteFile(file, []byte(fmt.Sprintf("listen: {clients: %q, operations: %q}\nmodels:\n  - name: tiny\n    connector: vllm-nixl-pull\n"+
+		"    prefill: [{name: prefill-0, url: %q, side_channel: %q}]\n    decode: [{name: decode-0, url: %q, side_channel: %q}]\n",
+		addresses[0], addresses[1], prefill.srv.URL, prefill.side, decode.srv.URL, decode.side)), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := startProcess(dir, "gateway", "serve", "-c", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.cmd.Process.Kill(); <-p.done }()
+	_ = dialSoon(t, addresses[0], p).Close()
+	said := func(parts ...string) func() bool {
+		return func() bool {
+			if ended, err := p.ended(); ended {
+				t.Fatalf("it has ended: %v\n%s", err, p.tail(40))
+			}
+			for _, line := range strings.Split(p.tail(1000), "\n") {
+				all := true
+				for _, part := range parts {
+					all = all && strings.Contains(line, part)
+				}
+				if all {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(60 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never: %s\n%s", what, p.tail(60))
+			}
+		}
+	}
+	// The fake engines move KV by push, and the connector reads: what prefill holds for the warm-up of such a pair is given back,
+	// for which the agent is opened.
+	wait("the agent is opened", said(`"msg":"notification"`, "prefill-0"))
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
+	if err != nil || !strings.Contains(string(maps), "libucs") {
+		t.Fatalf("UCX is not loaded: %v\n%s", err, p.tail(40))
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	wait("SIGHUP has the file read again", said("the configuration was taken into use"))
+	if err := p.stop(60 * time.Second); err != nil {
+		t.Errorf("%v\n%s", err, p.tail(40))
+	}
+	if !strings.Contains(p.tail(20), `"msg":"stopped"`) {
+		t.Errorf("it did not drain:\n%s", p.tail(40))
+	}
+}
