@@ -386,7 +386,11 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 		return l.told(x.s.cfg.Limits.Answer, pass), false
 	}
 	a.stream = newStream(x, a)
-	return a.stream.first(a.h.shape), true
+	v = a.stream.first(a.h.shape)
+	if conn, is := x.m.conn.(sglang); is {
+		v = conn.told(l, v)
+	}
+	return v, true
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.

@@ -210,6 +210,7 @@ func (l *call) first(frames *sseFrames, buf []byte, sh shape) (early, event []by
 				case kind == eventError:
 					if p, ok := eventPayload(event); ok {
 						l.ans, _ = parseAnswer(p)
+						l.body = append(l.body[:0], p...)
 					}
 					return nil, nil, vBroken
 				case kind == eventDone: // an answer without one token

@@ -3,6 +3,7 @@ package router
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/json"
 	"net/url"
 	"strconv"
 	"strings"
@@ -130,6 +131,17 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 			return
 		}
 	}
+}
+
+// told takes a stream of SGLang that begins with an error of the request's own for an answer of that status: where only its
+// scheduler finds the fault, the stream has said 200.
+func (sglang) told(l *call, v verdict) verdict {
+	var said struct{ Error struct{ Code int } }
+	if v != vBroken || l.status != 200 || json.Unmarshal(l.body, &said) != nil || said.Error.Code != 400 {
+		return v
+	}
+	l.status, l.ctype = said.Error.Code, "application/json"
+	return vRejected
 }
 
 // shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.

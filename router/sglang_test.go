@@ -30,6 +30,7 @@ const (
 	doDieInRoom  = "die in the room"
 	doNoMeeting  = "no meeting"  // decode cannot reach prefill's bootstrap server, and says so
 	doNoTransfer = "no transfer" // prefill says that it could not write
+	doTurnDown   = "turn down"   // the scheduler finds fault with the request
 )
 
 func (s *sglangRooms) enter(room string) *sglangRoom {
@@ -189,7 +190,10 @@ func (f *fakeSGLang) meets(w http.ResponseWriter, r *http.Request, x fault, othe
 	case <-r.Context().Done():
 		return false
 	}
-	said := map[string]string{doNoMeeting: "Decode handshake failed", doNoTransfer: "Prefill transfer failed"}[x.Do]
+	said, status := map[string]string{doNoMeeting: "Decode handshake failed for request rank=0", doNoTransfer: "Prefill transfer failed for request rank=0", doTurnDown: "as told"}[x.Do], 500
+	if x.Do == doTurnDown {
+		status = 400
+	}
 	switch {
 	case x.Do == doDieInRoom:
 		_ = f.srv.Listener.Close()
@@ -198,14 +202,14 @@ func (f *fakeSGLang) meets(w http.ResponseWriter, r *http.Request, x fault, othe
 	case said == "":
 		return true
 	}
-	body := fmt.Sprintf(`{"object":"error","message":"%s for request rank=0","type":"INTERNAL_SERVER_ERROR","param":null,"code":500}`, said)
+	body := fmt.Sprintf(`{"object":"error","message":%q,"type":"some","param":null,"code":%d}`, said, status)
 	if stream { // it has said 200 by then
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprintf(w, "data: {\"error\": %s}\n\ndata: [DONE]\n\n", body)
 		return false
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(500)
+	w.WriteHeader(status)
 	_, _ = io.WriteString(w, body)
 	return false
 }
@@ -326,6 +330,7 @@ func TestFault47to62SGLang(t *testing.T) {
 		{"47 P dies in the room", 2, 1, map[string][]fault{"prefill-0": {{Do: doDieInRoom}}}, 200},
 		{"47 P cannot write to D", 2, 2, map[string][]fault{"prefill-0": {{Do: doNoTransfer}}}, 200},
 		{"48 P rejects alone", 1, 1, map[string][]fault{"prefill-0": {{Do: doReject}}}, 400},
+		{"48 D finds fault at work", 1, 1, map[string][]fault{"decode-0": {{Do: doTurnDown}}}, 400},
 		{"49 P garbage", 2, 1, map[string][]fault{"prefill-0": {{Do: doGarbage}}}, 200},
 		{"51 D refuses", 1, 2, map[string][]fault{"decode-0": {{Do: doRefuse}}}, 200},
 		{"51 D resets", 1, 2, map[string][]fault{"decode-0": {{Do: doReset}}}, 200},
