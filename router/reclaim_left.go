@@ -158,6 +158,32 @@ func (r *Router) blockTokens(ctx context.Context, m *remains, e *engine) int {
 	return defaultBlock
 }
 
+// tokenized are the fields of a request that say what its prompt is.
+var tokenized = map[shape][]string{
+	shapeCompletions: {"model", "prompt", "add_special_tokens"},
+	shapeChat: {"model", "messages", "tools", "add_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template",
+		"chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"},
+}
+
+// tokenizeBody returns what has an engine count the prompt of a request, and nothing of its hand-off; nil if it cannot.
+func tokenizeBody(sh shape, body []byte) []byte {
+	var all map[string]json.RawMessage
+	if tokenized[sh] == nil || json.Unmarshal(body, &all) != nil {
+		return nil
+	}
+	out := []byte{'{'}
+	for _, name := range tokenized[sh] {
+		if v, ok := all[name]; ok {
+			if len(out) > 1 {
+				out = append(out, ',')
+			}
+			out = append(appendString(out, name), ':')
+			out = append(out, v...)
+		}
+	}
+	return append(out, '}')
+}
+
 // count has an engine count the tokens of the request's prompt, and else returns the estimate.
 func (r *Router) count(ctx context.Context, m *remains) int {
 	var body []byte
@@ -167,7 +193,7 @@ func (r *Router) count(ctx context.Context, m *remains) int {
 	case m.taking != nil:
 		body = m.taking.Body
 	}
-	if body == nil || m.h.shape != shapeCompletions && m.h.shape != shapeChat {
+	if body = tokenizeBody(m.h.shape, body); body == nil {
 		return m.tokens
 	}
 	resp, err := m.decode.up.do(ctx, &upstreamRequest{Path: "/tokenize", Header: m.decode.header, Body: body})
