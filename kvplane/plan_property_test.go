@@ -13,10 +13,7 @@ import (
 // TestPlanEqualsNaiveModel compares the plan, byte by byte and both as ranges and as places, with a model
 // that knows only the formula of an address, over layouts drawn from every class that the plane promises.
 func TestPlanEqualsNaiveModel(t *testing.T) {
-	worlds := uint64(900)
-	if testing.Short() {
-		worlds = 270
-	}
+	worlds := seedsOf(900, 270)
 	seen := map[string]int{}
 	for seed := range worlds {
 		w := drawWorld(seed)

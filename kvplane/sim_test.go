@@ -141,13 +141,17 @@ func TestSimulatorSeeds(t *testing.T) {
 	}
 }
 
+// seedsOf is how many seeds a test plays: few with the race detector, which is what they are slow with, unless KVPLANE_SEEDS=all.
+func seedsOf(all, few uint64) uint64 {
+	if (raceEnabled || testing.Short()) && os.Getenv("KVPLANE_SEEDS") != "all" {
+		return few
+	}
+	return all
+}
+
 // TestSimulatorRepeats plays seeds twice: whatever happens, it happens again.
 func TestSimulatorRepeats(t *testing.T) {
-	seeds := uint64(30)
-	if raceEnabled {
-		seeds = 8
-	}
-	for seed := range seeds {
+	for seed := range seedsOf(30, 4) {
 		a, b := runSim(simSeed(seed), nil, nil, false), runSim(simSeed(seed), nil, nil, true)
 		if a.hash != b.hash || a.events != b.events {
 			t.Errorf("seed %d: %d events with hash %x, then %d with %x", seed, a.events, a.hash, b.events, b.hash)
