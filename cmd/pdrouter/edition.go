@@ -159,9 +159,10 @@ func (g *gateway) doors(l *loaded) map[*door]string {
 	return map[*door]string{g.clients: l.Listen.Clients, g.agents: l.Listen.Agents, g.operations: l.Listen.Operations, g.admins: l.Listen.Admin}
 }
 
-// partsOf completes what the router is built from with what is the edition's.
-func (g *gateway) partsOf(e *edition) router.Parts {
+// partsOf completes what the router is built from with what is the edition's, for a configuration with all engines.
+func (g *gateway) partsOf(e *edition, merged router.Config) router.Parts {
 	parts := g.parts
+	parts.Reclaim = g.reclaims.among(merged, g.log)
 	parts.Planner = e.l.policy
 	if clients, _ := e.clients.who.(*auth.Clients); clients != nil {
 		parts.Clients = clients

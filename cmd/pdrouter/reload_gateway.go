@@ -69,7 +69,7 @@ func (g *gateway) reread(path string) func() (*loaded, error) {
 func (g *gateway) apply(l *loaded, merged router.Config) error {
 	old := g.present.Load()
 	if l == old.l {
-		return g.router.Apply(merged, g.partsOf(old))
+		return g.router.Apply(merged, g.partsOf(old, merged))
 	}
 	if err := l.onlyLive(old.l.changes(l)); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (g *gateway) apply(l *loaded, merged router.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := g.router.Reload(merged, g.partsOf(e)); err != nil {
+	if err := g.router.Reload(merged, g.partsOf(e, merged)); err != nil {
 		e.discard(old)
 		return err
 	}

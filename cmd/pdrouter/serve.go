@@ -73,7 +73,7 @@ type gateway struct {
 	redis  redisdb.Client // nil if none is configured
 
 	limiter  *limits.Limiter
-	reclaims func(context.Context) error // runs the agent among stock engines
+	reclaims *reclaims // the agent among stock engines
 
 	signer    shared.Signer // of what gateways tell each other; nil: it is not signed
 	responses *shared.Facts // which engine holds which stored response
@@ -143,12 +143,12 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if err = g.stock(l, voucher, &g.parts); err != nil {
 		return nil, err
 	}
-	g.reclaims = g.reclaim(l, &g.parts)
+	g.reclaims = newReclaims(l, log)
 	first, err := g.newEdition(l, nil)
 	if err != nil {
 		return nil, err
 	}
-	if g.router, err = router.New(l.Config, g.partsOf(first)); err != nil {
+	if g.router, err = router.New(l.Config, g.partsOf(first, l.Config)); err != nil {
 		first.discard(nil)
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	part("metadata", g.cache.Run)
 	part("router", g.router.Run)
-	part("reclaim", g.reclaims)
+	part("reclaim", g.reclaims.run)
 	part("limits", g.limiter.Run)
 	part("responses", g.responses.Run)
 	g.working = working

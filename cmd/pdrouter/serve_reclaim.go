@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"pdrouter/kvplane/nixl"
 	"pdrouter/kvplane/reclaim"
@@ -18,8 +19,8 @@ func (c config) validateReclaim() error {
 	return fmt.Errorf("reclaim is %q; want auto or off", c.Reclaim)
 }
 
-// stock reports whether some model's engines are stock ones.
-func (c config) stock() bool {
+// stocked reports whether some model's engines are stock ones.
+func stocked(c router.Config) bool {
 	for _, m := range c.Models {
 		if m.Connector == router.ConnectorPush || m.Connector == router.ConnectorPull {
 			return true
@@ -28,30 +29,78 @@ func (c config) stock() bool {
 	return false
 }
 
-// reclaim gives the router an agent of its own among stock engines, where there are any, and returns what runs it. It says
-// in the log which it is. Nothing is started before something is to be given back.
-func (g *gateway) reclaim(l *loaded, parts *router.Parts) func(context.Context) error {
-	idle := func(ctx context.Context) error { <-ctx.Done(); return nil }
-	switch {
-	case l.Reclaim == "off":
-		g.log.Info("reclaim is off: stock engines are not told what is not wanted any more")
-		return idle
-	case !l.stock():
-		return idle
+// reclaims is the gateway's own agent among stock engines: opened with the first configuration that has some, at the start or
+// later, and kept until the gateway ends. The zero value has none yet.
+type reclaims struct {
+	off    bool
+	open   func(log *slog.Logger) (reclaimAgent, error)
+	agent  reclaimAgent  // nil: there is none
+	tried  bool          // it could not be opened, which a restart may change
+	opened chan struct{} // closed when there is one
+}
+
+// reclaimAgent is what reclaims opens.
+type reclaimAgent interface {
+	router.Reclaimer
+	// Run has the agent work until ctx ends.
+	Run(ctx context.Context) error
+}
+
+func newReclaims(l *loaded, log *slog.Logger) *reclaims {
+	if l.Reclaim == "off" {
+		log.Info("reclaim is off: stock engines are not told what is not wanted any more")
 	}
+	return &reclaims{off: l.Reclaim == "off", open: openReclaim, opened: make(chan struct{})}
+}
+
+// among sees to it that there is an agent if the configuration has stock engines, and returns it; nil if there is none. It says in
+// the log which it is. Nothing is started before something is to be given back. Only the owner of the configuration may call it.
+func (c *reclaims) among(cfg router.Config, log *slog.Logger) router.Reclaimer {
+	if c.agent == nil && !c.off && !c.tried && stocked(cfg) {
+		agent, err := c.open(log)
+		if err != nil {
+			c.tried = true
+			log.Warn("no reclaim: stock engines are not told what is not wanted any more", "why", err)
+		} else {
+			c.agent = agent
+			close(c.opened)
+		}
+	}
+	if c.agent == nil {
+		return nil
+	}
+	return c.agent
+}
+
+// run has the agent work, once there is one, until ctx ends.
+func (c *reclaims) run(ctx context.Context) error {
+	select {
+	case <-c.opened:
+		return c.agent.Run(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// nixlAgent closes its library behind it.
+type nixlAgent struct {
+	*reclaim.Agent
+	lib *nixl.Library
+}
+
+func openReclaim(log *slog.Logger) (reclaimAgent, error) {
 	lib, err := nixl.Open("")
 	if err != nil {
-		g.log.Warn("no reclaim: stock engines are not told what is not wanted any more", "why", err)
-		return idle
+		return nil, err
 	}
-	g.log.Info("reclaim", "library", lib.Path())
-	agent := reclaim.New(lib, reclaim.Config{Log: g.log})
-	parts.Reclaim = agent
-	return func(ctx context.Context) error {
-		err := agent.Run(ctx)
-		if closed := lib.Close(); err == nil {
-			err = closed
-		}
-		return err
+	log.Info("reclaim", "library", lib.Path())
+	return nixlAgent{reclaim.New(lib, reclaim.Config{Log: log}), lib}, nil
+}
+
+func (a nixlAgent) Run(ctx context.Context) error {
+	err := a.Agent.Run(ctx)
+	if closed := a.lib.Close(); err == nil {
+		err = closed
 	}
+	return err
 }
