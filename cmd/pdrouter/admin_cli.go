@@ -60,7 +60,7 @@ func runEngines(ctx context.Context, args []string, out io.Writer) error {
 		return fmt.Errorf("engines: want one of list, add MODEL LIST NAME URL, drain NAME, undrain NAME, remove NAME, with flags before the names")
 	}
 	if *tokenFile == "" {
-		return errors.New("engines: want --token-file FILE")
+		return errors.New("engines: want --token-file FILE with a token of the gateway's auth.admins, which pdrouter token mint --audience pdrouter-admin --scope \"read engines\" makes")
 	}
 	c := adminClient{strings.TrimSuffix(*gateway, "/"), *tokenFile, &http.Client{Timeout: 30 * time.Second}}
 	if *ca != "" {

@@ -24,8 +24,10 @@ func runCheck(_ context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *path == "" || flags.NArg() > 0 {
-		return errors.New("check: want -c FILE and nothing else")
+	if *path == "" && flags.NArg() == 1 {
+		*path = flags.Arg(0)
+	} else if *path == "" || flags.NArg() > 0 {
+		return errors.New("check: want one file: pdrouter check FILE, or -c FILE, with other flags before it")
 	}
 	l, err := loadConfig(*path)
 	if err != nil && looksLikePolicy(*path) {

@@ -152,10 +152,16 @@ auth:
 }
 
 func TestCheckArguments(t *testing.T) {
-	for _, args := range [][]string{nil, {"-c", "none.yaml"}, {"-c", "none.yaml", "more"}, {"-x"}} {
+	for _, args := range [][]string{nil, {"-c", "none.yaml"}, {"-c", "none.yaml", "more"}, {"one.yaml", "more"}, {"-x"}} {
 		var out strings.Builder
 		if err := runCheck(context.Background(), args, &out); err == nil {
 			t.Errorf("%q were taken", args)
+		}
+	}
+	for _, args := range [][]string{{"-no-files", "../../configs/production.yaml"}, {"-no-files", "-c", "../../configs/production.yaml"}} {
+		var out strings.Builder
+		if err := runCheck(context.Background(), args, &out); err != nil || !strings.Contains(out.String(), "production.yaml is sound") {
+			t.Errorf("%q: %v\n%s", args, err, out.String())
 		}
 	}
 }
