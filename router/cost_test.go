@@ -146,7 +146,7 @@ var costs = []struct {
 }{
 	{"pull", ConnectorPull, false, 28, 41},
 	{"pull stream", ConnectorPull, true, 31, 47},
-	{"push", ConnectorPush, false, 29, 42},
+	{"push", ConnectorPush, false, 30, 44},
 }
 
 // Allocations are most of what the garbage collector costs. A change that needs more of them says so here.

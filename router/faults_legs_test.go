@@ -123,11 +123,7 @@ func TestFault47to62Legs(t *testing.T) {
 			} else if row.streamed {
 				continue
 			}
-			run := func(t *testing.T, name string, f func(t *testing.T)) { t.Run(name, f) }
-			if row.name[:2] == "50" || row.name[:2] == "54" || strings.Contains(row.name, "nobody listens") {
-				run = unhurried
-			}
-			run(t, name, func(t *testing.T) {
+			t.Run(name, func(t *testing.T) {
 				s := newPool(t, row.connector, row.prefill, row.decode, nil)
 				s.cfg.Limits.Attempts = row.attempts
 				s.cfg.Timeouts.Prefill = 2 * time.Second
