@@ -18,7 +18,7 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 		{"pull, before the first token", ConnectorPull, streamBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
 		{"pull, before the answer", ConnectorPull, plainBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
 			s.cfg.Timeouts.Request, s.cfg.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
 			limits := new(fakeLimiter)

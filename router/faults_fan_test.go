@@ -11,7 +11,7 @@ import (
 func TestFault21OneFailsOthersHang(t *testing.T) {
 	for _, connector := range fanConnectors {
 		for _, body := range []string{plainBody, streamBody} {
-			t.Run(connector+map[bool]string{true: " streamed"}[body == streamBody], func(t *testing.T) {
+			unhurried(t, connector+map[bool]string{true: " streamed"}[body == streamBody], func(t *testing.T) {
 				s, g := newFanPool(t, connector, 1, 1, func(c *Config) {
 					c.Timeouts.Request, c.Timeouts.Answer, c.Timeouts.Prefill = time.Hour, time.Hour, time.Hour
 					if connector == ConnectorPush { // what decode waits for must be given its time

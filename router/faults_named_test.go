@@ -10,7 +10,7 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 		name  string
 		agent bool
 	}{{"agent", true}, {"no agent", false}} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
 				c.Timeouts.Ending = longEnough

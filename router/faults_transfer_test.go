@@ -27,7 +27,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 			g.r.now().fleet.engine("prefill-0").look()
 		}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaiming(t, ConnectorPush, func(c *Config) {
 				c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = row.transfer, time.Hour, 200*time.Millisecond
 			})
@@ -67,7 +67,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 		{"at work, and does not tell", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30_000}}}, true, true},
 		{"waits for its blocks", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}}, false, true},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		unhurried(t, row.name, func(t *testing.T) {
 			s, g, _ := reclaiming(t, ConnectorPush, nil)
 			s.d[0].mu.Lock()
 			s.d[0].mute = row.mute
