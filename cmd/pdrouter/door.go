@@ -75,7 +75,7 @@ func (d *door) take(ln net.Listener) {
 			d.pass(conn)
 			continue
 		}
-		if errors.Is(err, net.ErrClosed) {
+		if errors.Is(err, net.ErrClosed) || d.left(ln) { // one that is shut down has errors of its own
 			return
 		}
 		if d.log != nil && !tooMany(err) {
@@ -83,6 +83,13 @@ func (d *door) take(ln net.Listener) {
 		}
 		time.Sleep(5 * time.Millisecond) // no descriptor is free, for one
 	}
+}
+
+// left reports whether the listener is, or is about to be, closed: last hands on what it still has.
+func (d *door) left(ln net.Listener) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed || d.ln != ln
 }
 
 // last closes a listener and hands on the connections that it had not accepted: to their clients they are open.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"sync/atomic"
@@ -48,5 +51,52 @@ func TestDoorOutlivesErrors(t *testing.T) {
 		}
 		_ = client.Close()
 		_ = d.Close()
+	}
+}
+
+// fakeShut is a listener that says while it is closed what Linux says of one that was shut down.
+type fakeShut struct {
+	net.Listener
+	waits, shut chan struct{}
+}
+
+func (f *fakeShut) Accept() (net.Conn, error) {
+	select {
+	case f.waits <- struct{}{}:
+	default:
+	}
+	<-f.shut
+	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EINVAL)}
+}
+
+func (f *fakeShut) Close() error { close(f.shut); return nil }
+
+// TestDoorClosesSilently closes a door, and moves one, whose listener ends with an error that is not net.ErrClosed.
+func TestDoorClosesSilently(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		var log bytes.Buffer
+		d := newDoor("listen.clients")
+		d.log = slog.New(slog.NewTextHandler(&log, nil))
+		ln := &fakeShut{waits: make(chan struct{}), shut: make(chan struct{})}
+		d.move("x", ln)
+		<-ln.waits
+		if moved {
+			d.move("", nil)
+			<-ln.shut
+		}
+		_ = d.Close()
+		got := make(chan error, 1)
+		go func() { _, err := d.Accept(); got <- err }()
+		select {
+		case err := <-got:
+			if !errors.Is(err, net.ErrClosed) {
+				t.Errorf("moved %v: %v", moved, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("moved %v: it does not end", moved)
+		}
+		if log.Len() > 0 {
+			t.Errorf("moved %v: logged %s", moved, &log)
+		}
 	}
 }
