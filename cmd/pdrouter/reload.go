@@ -74,8 +74,8 @@ func (a *applied) ask(ctx context.Context, do func() error) error {
 	}
 }
 
-// reload reads the file again, takes it into use, and returns the keys that have changed. On an error nothing has changed; it
-// joins every mistake, each with file and line where it has one.
+// reload reads the file again, takes it into use, and returns the keys that have changed, never nil. On an error nothing has
+// changed; it joins every mistake, each with file and line where it has one.
 func (a *applied) reload(ctx context.Context) ([]string, error) {
 	var keys []string
 	err := a.ask(ctx, func() error {
@@ -85,7 +85,7 @@ func (a *applied) reload(ctx context.Context) ([]string, error) {
 			err = a.take(l, a.sources)
 		}
 		if err == nil {
-			keys = was.changes(l)
+			keys = append([]string{}, was.changes(l)...) // an empty list where nothing has changed
 		}
 		if a.reloaded != nil {
 			a.reloaded(keys, err)

@@ -108,8 +108,6 @@ func (g *gateway) reloadRoute(w http.ResponseWriter, r *http.Request) {
 		answer, status = map[string][]string{"mistakes": {err.Error()}}, http.StatusServiceUnavailable
 	case err != nil:
 		answer, status = map[string][]string{"mistakes": mistakes(err)}, http.StatusBadRequest
-	case changed == nil:
-		answer["changed"] = []string{}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
