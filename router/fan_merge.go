@@ -3,7 +3,6 @@ package router
 import (
 	"bytes"
 	"strconv"
-	"strings"
 )
 
 // fanMerge joins the streams of the choices of one request into the one stream that a single engine would send: events as
@@ -149,44 +148,13 @@ func (m *fanMerge) whole(answers [][]byte) ([]byte, bool) {
 		}
 	}
 	edits := []edit{{first.choices, append(choices, ']')}}
-	if first.counts {
-		edits = append(edits, edit{first.usage, m.sum(usages)})
+	if usage := m.sum(usages); usage != nil {
+		edits = append(edits, first.usageEdit(usage))
 	}
 	if first.metrics.to > 0 {
 		edits = append(edits, edit{first.metrics, []byte("null")})
 	}
 	return spliced(first.raw, edits), true
-}
-
-// sum returns the usage of all: every number of the first that is there, summed. What is said of a prompt is counted once for
-// all its choices.
-func (m *fanMerge) sum(usages [][]byte) []byte {
-	sums := make(map[string]int)
-	var base []byte
-	var leaves []leaf
-	for k, raw := range usages {
-		if raw == nil {
-			continue
-		}
-		of := readLeaves(raw)
-		if base == nil {
-			base, leaves = raw, of
-		}
-		for _, l := range of {
-			if strings.HasPrefix(l.path, "prompt") && k%m.n != 0 {
-				continue
-			}
-			sums[l.path] += l.n
-		}
-	}
-	if _, ok := sums["total_tokens"]; ok {
-		sums["total_tokens"] = sums["prompt_tokens"] + sums["completion_tokens"]
-	}
-	edits := make([]edit, 0, len(leaves))
-	for _, l := range leaves {
-		edits = append(edits, edit{l.at, strconv.AppendInt(nil, int64(sums[l.path]), 10)})
-	}
-	return spliced(base, edits)
 }
 
 // fanned is what a merge needs of one answer, or of one event's data.
@@ -196,6 +164,15 @@ type fanned struct {
 	choice                               span   // the first
 	indexes                              []span // of each choice
 	counts                               bool   // usage is an object
+}
+
+// usageEdit has the answer say that usage, whether it said one before or not.
+func (a *fanned) usageEdit(usage []byte) edit {
+	if a.usage.to > 0 {
+		return edit{a.usage, usage}
+	}
+	end := bytes.LastIndexByte(a.raw, '}')
+	return edit{span{end, end}, append([]byte(`,"usage":`), usage...)}
 }
 
 // readFanned reports false if p is no JSON object, or one whose choices are none or have no index.
@@ -252,35 +229,6 @@ func (s *scanner) fannedChoices(a *fanned) {
 		}
 		a.indexes = append(a.indexes, index)
 	}
-}
-
-// leaf is a whole number somewhere in an object.
-type leaf struct {
-	path string // the keys on the way, with dots between
-	at   span
-	n    int
-}
-
-// readLeaves returns the whole numbers of an object that was walked over before.
-func readLeaves(p []byte) []leaf {
-	s := scanner{b: p, maxDepth: maxAnswerDepth}
-	var out []leaf
-	var walk func(path string, depth int)
-	walk = func(path string, depth int) {
-		m, ok := s.object(depth)
-		for ok && s.member(&m) {
-			at, from := path+string(m.key), s.i
-			if s.peek() == '{' {
-				walk(at+".", depth+1)
-			} else if n, is := s.integer(); is {
-				out = append(out, leaf{at, span{from, s.i}, n})
-			} else {
-				s.value(depth)
-			}
-		}
-	}
-	walk("", 1)
-	return out
 }
 
 func payloadOf(event []byte) []byte {

@@ -15,6 +15,7 @@ type fanScript struct {
 	events         []map[string]any
 	prompt, tokens int
 	cached         int
+	reasoning      int // -1: it says nothing of it, -2: null
 }
 
 func fanScripts(rng *rand.Rand, prompts, n int, usage, continuous bool) []fanScript {
@@ -22,6 +23,7 @@ func fanScripts(rng *rand.Rand, prompts, n int, usage, continuous bool) []fanScr
 	for k := range out {
 		s := &out[k]
 		s.tokens, s.prompt, s.cached = rng.IntN(5), 10+k/n, rng.IntN(9)
+		s.reasoning = rng.IntN(5) - 2
 		head := func(choices []any) map[string]any {
 			return map[string]any{"id": fmt.Sprintf("cmpl-%d", k), "created": float64(1000 + k), "model": "tiny", "choices": choices}
 		}
@@ -39,8 +41,14 @@ func fanScripts(rng *rand.Rand, prompts, n int, usage, continuous bool) []fanScr
 			e := head([]any{})
 			e["usage"] = map[string]any{
 				"prompt_tokens": float64(s.prompt), "completion_tokens": float64(s.tokens), "total_tokens": float64(s.prompt + s.tokens),
-				"prompt_tokens_details":     map[string]any{"cached_tokens": float64(s.cached), "other": nil},
-				"completion_tokens_details": map[string]any{"reasoning_tokens": 1.0},
+				"prompt_tokens_details": map[string]any{"cached_tokens": float64(s.cached), "other": nil},
+			}
+			switch s.reasoning {
+			case -2:
+				e["usage"].(map[string]any)["completion_tokens_details"] = nil
+			case -1:
+			default:
+				e["usage"].(map[string]any)["completion_tokens_details"] = map[string]any{"reasoning_tokens": float64(s.reasoning)}
 			}
 			s.events = append(s.events, e)
 		}
@@ -109,11 +117,23 @@ func TestFanMergeAnyInterleaving(t *testing.T) {
 			if id == nil {
 				id, created = "cmpl-0", 1000.0
 			}
-			want = append(want, map[string]any{"id": id, "created": created, "model": "tiny", "choices": []any{}, "usage": map[string]any{
+			all := map[string]any{
 				"prompt_tokens": float64(p), "completion_tokens": float64(c), "total_tokens": float64(p + c),
-				"prompt_tokens_details":     map[string]any{"cached_tokens": float64(cached), "other": nil},
-				"completion_tokens_details": map[string]any{"reasoning_tokens": float64(len(scripts))},
-			}})
+				"prompt_tokens_details": map[string]any{"cached_tokens": float64(cached), "other": nil},
+			}
+			reasoning, null := -1, false
+			for _, s := range scripts {
+				null = null || s.reasoning == -2
+				if s.reasoning >= 0 {
+					reasoning = max(reasoning, 0) + s.reasoning
+				}
+			}
+			if reasoning >= 0 {
+				all["completion_tokens_details"] = map[string]any{"reasoning_tokens": float64(reasoning)}
+			} else if null {
+				all["completion_tokens_details"] = nil
+			}
+			want = append(want, map[string]any{"id": id, "created": created, "model": "tiny", "choices": []any{}, "usage": all})
 		}
 		events := strings.Split(strings.TrimSuffix(string(got), "\n\n"), "\n\n")
 		if last := events[len(events)-1]; last != "data: [DONE]" || strings.Count("\n"+string(got), "\ndata: [DONE]\n") != 1 {
@@ -155,6 +175,73 @@ func TestFanMergeWhole(t *testing.T) {
 	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[{"text":"a"}]}`, `{"choices":[{"index":0},{"index":1}]}`, `{"choices":[{"index":0}]`} {
 		if out, ok := newFanMerge(1, 2).whole([][]byte{answer(0, 1, 1, 1), []byte(bad)}); ok {
 			t.Errorf("%q was joined: %s", bad, out)
+		}
+	}
+}
+
+// TestFanMergeUsageOfAny sums usages that differ in what they tell.
+func TestFanMergeUsageOfAny(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		prompts, n int
+		usages     []string // "": the answer has none
+		want       string
+	}{
+		{"none", 1, 2, []string{"", "null"}, ""},
+		{"null, then some", 1, 2, []string{"null", `{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}`},
+			`{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}`},
+		{"absent, then some", 1, 3, []string{"", `{"prompt_tokens":3,"completion_tokens":1}`, `{"prompt_tokens":3,"completion_tokens":5}`},
+			`{"prompt_tokens":3,"completion_tokens":6}`},
+		{"a member of the second", 1, 2, []string{`{ "completion_tokens":1 }`, `{"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":2}}`},
+			`{ "completion_tokens":3 ,"completion_tokens_details":{"reasoning_tokens":2}}`},
+		{"null in the first", 1, 2, []string{`{"completion_tokens_details":null,"a":null}`, `{"completion_tokens_details":{"reasoning_tokens":2},"a":7}`},
+			`{"completion_tokens_details":{"reasoning_tokens":2},"a":7}`},
+		{"deeper", 1, 3, []string{`{"d":{}}`, `{"d":{"x\"":1,"e":{"y":1}}}`, `{"d":{"z":5,"e":{"y":2,"w":3}}}`},
+			`{"d":{"x\"":1,"e":{"y":3,"w":3},"z":5}}`},
+		{"of the prompt", 2, 2, []string{`{"prompt_tokens":3}`, `{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":2}}`,
+			`{"prompt_tokens":4,"prompt_tokens_details":{"cached_tokens":1}}`, `{"prompt_tokens":4}`},
+			`{"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":1}}`},
+		{"of the prompt whose first choice tells nothing", 2, 2, []string{`{"prompt_tokens":3,"total_tokens":3}`, "", "null", `{"prompt_tokens":4,"total_tokens":9,"completion_tokens":5}`},
+			`{"prompt_tokens":7,"total_tokens":12,"completion_tokens":5}`},
+		{"a total that the first lacks", 1, 2, []string{`{"prompt_tokens":3}`, `{"total_tokens":5,"completion_tokens":2}`},
+			`{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}`},
+		{"no number", 1, 2, []string{`{"a":1.5,"b":"x","c":[1]}`, `{"a":1.5,"b":"y","c":[1],"d":"z"}`}, `{"a":1.5,"b":"x","c":[1],"d":"z"}`},
+	} {
+		var answers [][]byte
+		m := newFanMerge(row.prompts, row.n)
+		var streamed []byte
+		var says fanSays
+		for k, u := range row.usages {
+			if u != "" {
+				u = `,"usage":` + u
+			}
+			answers = append(answers, []byte(`{"choices":[{"index":0}]`+u+`}`))
+			_, says = m.event(nil, k, []byte("data: {\"choices\":[]"+u+"}\n\n"))
+			if says != fanGoesOn && u != "" {
+				t.Errorf("%s: an event says %d", row.name, says)
+			}
+		}
+		for k := range row.usages {
+			streamed, says = m.event(streamed, k, []byte("data: [DONE]\n\n"))
+		}
+		usageOf := func(p []byte) string {
+			var v struct{ Usage json.RawMessage }
+			if err := json.Unmarshal(p, &v); err != nil {
+				t.Errorf("%s: %s: %v", row.name, p, err)
+			}
+			return strings.TrimPrefix(string(v.Usage), "null")
+		}
+		whole, ok := newFanMerge(row.prompts, row.n).whole(answers)
+		if got := usageOf(whole); !ok || got != row.want {
+			t.Errorf("%s, whole: %s; want %s", row.name, got, row.want)
+		}
+		event, _, _ := strings.Cut(string(streamed), "\n\n")
+		got := ""
+		if data := strings.TrimPrefix(event, "data: "); data != "[DONE]" {
+			got = usageOf([]byte(data))
+		}
+		if says != fanWhole || got != row.want {
+			t.Errorf("%s, streamed: %s; want %s", row.name, streamed, row.want)
 		}
 	}
 }
