@@ -15,12 +15,12 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 		then     func(g *gateway, s *pool, f *fakeReclaimer)
 	}{
 		{"decode has nothing to do", time.Second, false, func(*gateway, *pool, *fakeReclaimer) {}},
-		{"prefill dies", time.Hour, true, func(g *gateway, s *pool, f *fakeReclaimer) {
+		{"prefill dies", time.Minute, true, func(g *gateway, s *pool, f *fakeReclaimer) {
 			f.died("prefill-0")
 			_ = s.p[0].srv.Listener.Close()
 			s.p[0].srv.CloseClientConnections()
 		}},
-		{"prefill is another run", time.Hour, true, func(g *gateway, s *pool, f *fakeReclaimer) {
+		{"prefill is another run", time.Minute, true, func(g *gateway, s *pool, f *fakeReclaimer) {
 			s.p[0].mu.Lock()
 			s.p[0].id += "'"
 			s.p[0].mu.Unlock()
@@ -29,7 +29,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaiming(t, ConnectorPush, func(c *Config) {
-				c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = row.transfer, time.Hour, 200*time.Millisecond
+				c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = row.transfer, 2*time.Minute, 200*time.Millisecond
 			})
 			s.d[0].mu.Lock()
 			s.d[0].mute = row.mute
