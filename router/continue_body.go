@@ -77,6 +77,10 @@ func (x *exchange) newOnward() *onward {
 	if after == policies.Cut {
 		return nil
 	}
+	if x.m.onlySplits() { // whoever goes on serves alone
+		x.noOnward = "unsupported"
+		return nil
+	}
 	keep, usage, exact, ok := onwardBody(x.b)
 	if !ok || after == policies.Continue && !exact {
 		x.noOnward = "unsupported"

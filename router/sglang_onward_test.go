@@ -1,0 +1,30 @@
+package router
+
+import (
+	"testing"
+
+	"pdrouter/policies"
+)
+
+// TestOnwardNeedsDecodeAlone: no engine is to go on with a stream of a model whose decode engines serve nothing alone.
+func TestOnwardNeedsDecodeAlone(t *testing.T) {
+	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		conn connector
+		able bool
+	}{{none{}, true}, {sglang{}, false}} {
+		b, herr := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"max_tokens":9}`), bodyLimits{})
+		if herr != nil {
+			t.Fatal(herr)
+		}
+		x := &exchange{}
+		x.s, x.m, x.b = &setup{parts: Parts{Planner: p}}, &model{conn: row.conn}, b
+		o := x.newOnward()
+		if want := map[bool]string{false: "unsupported"}[row.able]; (o != nil) != row.able || x.noOnward != want {
+			t.Errorf("%T: able %v, why not %q", row.conn, o != nil, x.noOnward)
+		}
+	}
+}
