@@ -47,6 +47,7 @@ func (x *exchange) plan() event {
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
 	if x.look.probes[decodeRole] {
 		a.probes[decodeRole] = a.decode.engine
+		a.decode.probe = a.decode.engine.vitals.probing()
 	}
 	if !choice.Split {
 		return event{kind: evPlannedAlone}
@@ -85,7 +86,7 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 		q.Unsplittable = policies.Aggregated
 	}
 	c, f := x.look.choose(x.m.insist(q))
-	return x.m.insisted(c), f
+	return x.look.insisted(c), f
 }
 
 // pair readies the attempt's pair, or has the owner park for it.

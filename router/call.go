@@ -28,6 +28,8 @@ type call struct {
 	err    error         // why it failed, for the log
 	rest   time.Duration // the engine has asked for no more requests before; 0 if it has not
 
+	probe time.Time // the engine's probe that a stream is, as vitals.probing has it; zero if it is none, or judged
+
 	once sync.Once
 }
 

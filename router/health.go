@@ -125,6 +125,16 @@ func (r *Router) sawStream(l *call, why reason) {
 	case l.why() == nil, errors.Is(l.why(), errLegLate):
 		r.bad(l.engine, signStream, time.Now())
 	}
+	l.unjudged()
+}
+
+// unjudged has the engine's next request be its probe if this one was and nothing was learned from its stream: its client left,
+// or the router has ended it.
+func (l *call) unjudged() {
+	if !l.probe.IsZero() {
+		l.engine.vitals.spareThat(l.probe)
+		l.probe = time.Time{}
+	}
 }
 
 // good notes that an engine did well.

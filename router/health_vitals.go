@@ -109,6 +109,22 @@ func (v *vitals) spare() {
 	v.circuit.spare()
 }
 
+// probing returns by when the probe under way is to have ended, which tells it from others; zero if there is none.
+func (v *vitals) probing() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.circuit.probe
+}
+
+// spareThat gives back that probe if it is still the one that is waited for.
+func (v *vitals) spareThat(probe time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !probe.IsZero() && v.circuit.probe.Equal(probe) {
+		v.circuit.spare()
+	}
+}
+
 // good notes a success. It reports whether the engine is taken into use again by it.
 func (v *vitals) good(s sign, now time.Time) bool {
 	v.mu.Lock()

@@ -102,9 +102,12 @@ func (m *model) insist(q policies.Request) policies.Request {
 }
 
 // insisted takes back a choice of decode alone where decode does not serve alone.
-func (m *model) insisted(c policies.Choice) policies.Choice {
-	if m.onlySplits() && !c.Split && c.Decode >= 0 {
-		m.decode[c.Decode].vitals.spare()
+func (k *look) insisted(c policies.Choice) policies.Choice {
+	if k.m.onlySplits() && !c.Split && c.Decode >= 0 {
+		if k.probes[decodeRole] { // else another request may be the engine's probe
+			k.m.decode[c.Decode].vitals.spare()
+			k.probes[decodeRole] = false
+		}
 		c.Decode, c.Reason = -1, policies.NoPrefill
 	}
 	return c

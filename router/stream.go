@@ -323,6 +323,7 @@ func (s *stream) CloseWithError(err error) error {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
+	s.a.decode.unjudged()
 	s.free()
 	if s.conn != nil {
 		_ = s.conn.SetWriteDeadline(time.Time{})

@@ -1,0 +1,89 @@
+package router
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// TestStreamProbeLeft has the client of a stream leave that was the probe of its engine: the next request is the probe.
+func TestStreamProbeLeft(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
+	g := start(t, s.cfg, Parts{})
+	e := g.r.now().fleet.models["tiny"].decode[0]
+	halfOpen(e, signStream)
+	s.d[0].faults = []fault{{Do: doLateToken, N: 3_600_000}}
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+pathCompletions, strings.NewReader(streamBody))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if e.vitals.probing().IsZero() {
+		t.Fatal("it is no probe")
+	}
+	leave()
+	eventually(t, "the probe is not given back", func() bool { return e.vitals.probing().IsZero() })
+}
+
+// TestSpareThat gives back a probe only as long as it is the one under way.
+func TestSpareThat(t *testing.T) {
+	rules := breakerRules{failures: 1, open: time.Second, longest: time.Hour}
+	e := &engine{}
+	halfOpen(e, signStream)
+	now := time.Now()
+	e.vitals.take(now, rules)
+	old := e.vitals.probing()
+	if may, _ := e.vitals.take(now.Add(time.Minute), rules); !may {
+		t.Fatal("a probe that was waited for long enough holds up others")
+	}
+	e.vitals.spareThat(old)
+	e.vitals.spareThat(time.Time{})
+	if e.vitals.probing().IsZero() {
+		t.Error("another's probe was given back")
+	}
+	e.vitals.spareThat(e.vitals.probing())
+	if !e.vitals.probing().IsZero() {
+		t.Error("the probe was not given back")
+	}
+}
+
+// TestInsistedSparesNoOther has a request that cannot be split find decode half open, with another request its probe.
+func TestInsistedSparesNoOther(t *testing.T) {
+	rules := breakerRules{failures: 1, open: time.Hour, longest: time.Hour}
+	for _, own := range []bool{false, true} {
+		e := &engine{name: "d"}
+		now := time.Now()
+		halfOpen(e, signAnswer)
+		if may, probe := e.vitals.take(now, rules); !may || !probe {
+			t.Fatal("no probe was taken")
+		}
+		k := &look{m: &model{conn: sglang{}, decode: []*engine{e}}, probes: [roles]bool{decodeRole: own}}
+		if c := k.insisted(policies.Choice{Decode: 0}); c.Decode >= 0 {
+			t.Errorf("own %v: decode alone was chosen", own)
+		}
+		if spared := e.vitals.probing().IsZero(); spared != own {
+			t.Errorf("own %v: spared %v", own, spared)
+		}
+	}
+}
+
+// halfOpen has an engine be out by failures of that kind, and its next request be its probe.
+func halfOpen(e *engine, why sign) {
+	e.vitals.mu.Lock()
+	defer e.vitals.mu.Unlock()
+	e.vitals.circuit = breaker{opened: true, why: why, until: time.Now().Add(-time.Hour)}
+	e.vitals.special.Store(true)
+}
