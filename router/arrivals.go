@@ -3,7 +3,9 @@ package router
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,13 +13,14 @@ import (
 
 // arrivals accepts the clients' connections and gives them to whichever edge has its turn. It knows which of them have not
 // brought a byte yet: the HTTP server takes those for busy ones, so that one that a client opened for later would hold up
-// a shutdown until its read timeout.
+// a shutdown until its read timeout. At the end it has whatever is still read be answered.
 type arrivals struct {
 	ln    net.Listener
 	conns chan net.Conn // closed when no more are to come
 
 	mu     sync.Mutex
 	silent map[*arrival]struct{}
+	open   map[*arrival]struct{}
 }
 
 // arrival is a client's connection.
@@ -26,10 +29,11 @@ type arrival struct {
 	from  *arrivals
 	since time.Time
 	spoke atomic.Bool
+	ends  atomic.Bool // nothing more is read
 }
 
 func newArrivals(ln net.Listener) *arrivals {
-	return &arrivals{ln: ln, conns: make(chan net.Conn), silent: map[*arrival]struct{}{}}
+	return &arrivals{ln: ln, conns: make(chan net.Conn), silent: map[*arrival]struct{}{}, open: map[*arrival]struct{}{}}
 }
 
 // run accepts until the listener ends, and returns why it did. What is no TCP connection is handed on as it is.
@@ -47,7 +51,7 @@ func (l *arrivals) run() error {
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			a := &arrival{TCPConn: tcp, from: l, since: time.Now()}
 			l.mu.Lock()
-			l.silent[a] = struct{}{}
+			l.silent[a], l.open[a] = struct{}{}, struct{}{}
 			l.mu.Unlock()
 			conn = a
 		}
@@ -72,6 +76,25 @@ func (l *arrivals) closeSilent(before time.Time) bool {
 	return others
 }
 
+// stopReading has every read on a connection that is open fail from now on as one that took too long: the HTTP server then
+// answers the request that it was reading.
+func (l *arrivals) stopReading() {
+	l.mu.Lock()
+	open := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, a := range open {
+		a.ends.Store(true)
+		_ = a.TCPConn.SetReadDeadline(time.Now())
+	}
+}
+
+// left returns how many connections are open.
+func (l *arrivals) left() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.open)
+}
+
 func (l *arrivals) remove(a *arrival) {
 	if !a.spoke.CompareAndSwap(false, true) {
 		return
@@ -93,7 +116,19 @@ func (a *arrival) Read(p []byte) (int, error) {
 // Close closes the connection.
 func (a *arrival) Close() error {
 	a.from.remove(a)
+	a.from.mu.Lock()
+	delete(a.from.open, a)
+	a.from.mu.Unlock()
 	return a.TCPConn.Close()
+}
+
+// SetReadDeadline sets when reads fail, which stays now if nothing more is to be read.
+func (a *arrival) SetReadDeadline(t time.Time) error {
+	err := a.TCPConn.SetReadDeadline(t)
+	if a.ends.Load() { // looked at behind the call, as stopReading sets it before its own: the last one says now
+		return a.TCPConn.SetReadDeadline(time.Now())
+	}
+	return err
 }
 
 // turn is what one edge takes for its listener: the connections that arrive until its turn is over. Closing it changes

@@ -99,6 +99,10 @@ func (r *Router) refuse(from *edge, c *fiber.Ctx, err error) error {
 	case http.StatusRequestHeaderFieldsTooLarge:
 		e = errHeadTooLarge("The request's head is larger than %d bytes.", headBytes)
 	case http.StatusRequestTimeout:
+		if r.turnsAway() { // the time is over for all who are still sending
+			e = errDraining()
+			break
+		}
 		e.Status, e.Reason, e.Msg = http.StatusRequestTimeout, reasonTimeout, "The request did not arrive in time."
 	}
 	e.Err = err

@@ -216,6 +216,16 @@ func (q *admitted) leave() {
 // turnAway ends the wait of all who stand in queues, and of those who come.
 func (r *Router) turnAway() { r.close() }
 
+// turnsAway reports whether turnAway was called.
+func (r *Router) turnsAway() bool {
+	select {
+	case <-r.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 // errQueue answers a request that got no place with the engines.
 func errQueue(why reason, model string) *httpError {
 	e := &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: why.String(), RetryAfter: time.Second}

@@ -48,16 +48,17 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		}
 	}
 	clients.closeSilent(time.Now().Add(time.Hour))
-	err := shutdown(stop, edges)
-	if errors.Is(err, context.DeadlineExceeded) {
+	err, late := shutdown(stop, edges), false
+	if late = errors.Is(err, context.DeadlineExceeded); late {
 		r.turnAway()
+		clients.stopReading()
 		for _, x := range r.live.all() {
 			x.post(mail{e: event{kind: evShutdown, why: whyShutdown}})
 		}
 		err = nil
 	}
 	// Answers are on their way out: give them the time of one write, at most a second or so.
-	for i := 0; i < 100 && r.live.len() > 0; i++ {
+	for i := 0; i < 100 && (r.live.len() > 0 || late && clients.left() > 0); i++ {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if failed != nil {

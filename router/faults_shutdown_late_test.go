@@ -1,0 +1,116 @@
+package router
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFault66ShutdownAnswersHalfSent has clients that have not sent their whole request when the drain time is over: they are
+// told to go elsewhere.
+func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
+	const head = "POST " + pathCompletions + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = 200*time.Millisecond, time.Hour
+	g := start(t, s.cfg, Parts{})
+	type sender struct {
+		name string
+		conn net.Conn
+		from *bufio.Reader
+	}
+	var senders []sender
+	for _, row := range []struct {
+		name   string
+		before bool   // the connection has served a request
+		sent   string // behind the head
+	}{
+		{"no body", false, ""},
+		{"half a body", false, `{"model":"tiny","prompt":`},
+		{"half a body behind another request", true, `{"model":"tiny","prompt":`},
+	} {
+		conn, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(longEnough))
+		from := bufio.NewReader(conn)
+		if row.before {
+			_, _ = io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil || resp.StatusCode != 200 {
+				t.Fatalf("%s: %v, %v", row.name, resp, err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+		}
+		// The 100 says that the head was read, and the body is waited for.
+		_, _ = io.WriteString(conn, head+"Expect: 100-continue\r\n\r\n")
+		if line, err := from.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
+			t.Fatalf("%s: %q, %v", row.name, line, err)
+		}
+		_, _ = from.ReadString('\n')
+		_, _ = io.WriteString(conn, row.sent)
+		senders = append(senders, sender{row.name, conn, from})
+	}
+	stopped := make(chan struct{})
+	go func() { g.stop(); close(stopped) }()
+	for _, c := range senders {
+		resp, err := http.ReadResponse(c.from, nil)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		var said struct {
+			Error struct{ Message, Type string }
+		}
+		if jerr := json.Unmarshal(body, &said); err != nil || jerr != nil || said.Error.Message == "" {
+			t.Errorf("%s: body %q, %v, %v", c.name, body, err, jerr)
+		}
+		if h := resp.Header; resp.StatusCode != 503 || h.Get("X-Pdrouter-Reason") != reasonDraining || h.Get("Retry-After") == "" || !resp.Close {
+			t.Errorf("%s: status %d, header %v, close %v", c.name, resp.StatusCode, h, resp.Close)
+		}
+		if n, err := c.from.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%s: the connection stays open", c.name)
+		}
+	}
+	<-stopped
+}
+
+// TestArrivalsStopReading: a deadline that is set later does not have a connection read again.
+func TestArrivalsStopReading(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newArrivals(ln)
+	ended := make(chan struct{})
+	go func() { _ = l.run(); close(ended) }()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn := <-l.conns
+	l.stopReading()
+	_ = conn.SetReadDeadline(time.Now().Add(time.Hour))
+	var late net.Error
+	if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &late) || !late.Timeout() {
+		t.Errorf("read: %v; want a timeout", err)
+	}
+	if l.left() != 1 {
+		t.Errorf("%d connections left; want 1", l.left())
+	}
+	_ = conn.Close()
+	if l.left() != 0 {
+		t.Errorf("%d connections left; want none", l.left())
+	}
+	_ = ln.Close()
+	<-ended
+}
