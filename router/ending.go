@@ -71,9 +71,9 @@ func (o orphan) next() (step, stranded) {
 			return stepStrand, why
 		}
 		return stepStrand, strandUnproven
-	case o.lost && !o.barred:
+	case o.lost && !o.barred && o.run == runLives: // a wait for what is dead would be for nothing
 		return stepClear, strandNone
-	case !o.tried && !o.barred:
+	case !o.tried && !o.barred && !o.lost:
 		return stepAskAgain, strandNone
 	}
 	return stepLook, strandNone

@@ -1,6 +1,9 @@
 package router
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestFault47StockPlainNamesWait has prefill's answer lost where prefill knows requests by the very id that they are given: it is asked
 // again under it only when a later request has come to its end there, it was told that what it may hold was taken, and another one has
@@ -53,4 +56,32 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFault54StockPlainNamesPrefillDies has prefill die where it knows requests by the very id that they are given: that it is gone is
+// looked at before anything is waited for there, so decode's blocks come free as soon as with other names.
+func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
+	unhurried(t, "54", func(t *testing.T) {
+		s, g, f := reclaiming(t, ConnectorPush, func(c *Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
+		before := s.c.count("", "")
+		got := make(chan clientReply, 1)
+		go func() { got <- g.post(pathCompletions, plainBody) }()
+		eventually(t, "both legs are under way", func() bool { return s.c.count("", "") == before+2 && s.d[0].underWay() == 1 })
+		f.died("prefill-0")
+		_ = s.p[0].srv.Listener.Close()
+		s.p[0].srv.CloseClientConnections()
+		died := time.Now()
+		if r := <-got; r.Status != 200 {
+			t.Errorf("status %d: %s", r.Status, r.Body)
+		}
+		eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
+		if took := time.Since(died); took > refusedFor+fenceAfter+time.Second {
+			t.Errorf("decode was told %v behind prefill's end", took)
+		}
+		g.settled()
+		if n := g.r.Stats().Stranded; n != 0 || f.count("decode") != 1 || f.count("prefill") != 0 {
+			t.Errorf("%d stranded, decode told %d times, prefill %d times; want 0, 1 and 0", n, f.count("decode"), f.count("prefill"))
+		}
+	})
 }

@@ -93,20 +93,17 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 				end, o.run, since = "prefill_restarted", runOver, time.Now()
 			}
 		case stepClear:
-			if o.lost = !r.cleared(ctx, m); !o.lost {
-				continue
+			if o.lost = !r.cleared(ctx, m); o.lost { // it may have come to its end meanwhile
+				o.run = look.at(ctx, r, m.prefill, m.h.coord)
+				since, o.barred = time.Now(), o.run == runLives
 			}
-			o.run = look.at(ctx, r, m.prefill, m.h.coord)
-			if since = time.Now(); o.run == runUnknown { // it may be down: nothing shows yet what became of it
-				select {
-				case <-ctx.Done():
-				case <-time.After(pause):
-				}
-			}
-			o.barred = o.run == runLives
 		case stepLook:
-			if o.run = look.at(ctx, r, m.prefill, m.h.coord); o.run == runOver {
+			o.run = look.at(ctx, r, m.prefill, m.h.coord)
+			switch {
+			case o.run == runOver:
 				since = time.Now()
+				continue
+			case o.run == runLives && o.lost:
 				continue
 			}
 			select {
