@@ -24,7 +24,7 @@ test: deps check ## everything that CI runs but the stock engine: linters, all t
 
 check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint
 	$(call step,gofmt,.ci/gofmt)
-	$(call step,go vet,$(GO) vet ./...)
+	$(call step,go vet,$(GO) vet -tags e2e ./...)
 	$(call step,golangci-lint,.deps/golangci-lint-$(GOLANGCI) run)
 
 deps: ## install what the tests need: NIXL, redis-server, the openai client, SGLang's router

@@ -59,9 +59,9 @@ func TestSGLangRouter(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			p.forget()
 			d.forget()
-			theirAnswer := ask(t, "http://"+at[0]+row.path, row.body)
+			theirAnswer := said(t, "http://"+at[0]+row.path, row.body)
 			theirP, theirD := p.forget(), d.forget()
-			ourAnswer := ask(t, ours.url+row.path, row.body)
+			ourAnswer := said(t, ours.url+row.path, row.body)
 			ourP, ourD := p.forget(), d.forget()
 			for _, a := range []string{theirAnswer, ourAnswer} { // the client's answer is decode's
 				if !strings.Contains(a, "by decode") || strings.Contains(a, "by prefill") {
@@ -212,7 +212,7 @@ func post(t *testing.T, url, body string) (int, string) {
 	return a.StatusCode, string(got)
 }
 
-func ask(t *testing.T, url, body string) string {
+func said(t *testing.T, url, body string) string {
 	t.Helper()
 	status, answer := post(t, url, body)
 	if status != 200 {
