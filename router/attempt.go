@@ -43,7 +43,7 @@ type attempt struct {
 	hurried  bool          // nobody waits for the answer
 	works    bool          // when it was ended decode was at work with all that it had, so it had its blocks
 	usable   bool          // the prefill leg is over, and what decode needs is here
-	unknown  bool          // it is over, and what the engine did is not known
+	unknown  bool          // it is over, and what the engine has left of it is not known
 	failed   bool          // it is over, and has not written decode's blocks
 }
 
@@ -84,7 +84,8 @@ func (a *attempt) prefilled(e event) *remains {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.usable = e.kind == evPrefillUsable
-	a.unknown = e.kind.leaves() == legLost
+	left := e.kind.leaves()
+	a.unknown = left == legLost || left == legBroken // an error does not say that nothing runs, or is held
 	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
 		if a.orphan != nil {
 			a.orphan.lost, a.orphan.closed = a.unknown, time.Now()
@@ -101,8 +102,8 @@ func (a *attempt) answered() bool {
 	return a.usable
 }
 
-// refused reports that the prefill leg is over and that nothing of it can run any more, as the engine has said how it ended or has
-// not begun.
+// refused reports that the prefill leg is over and that nothing of it is left at the engine that it was for, which has not begun or
+// is another run now.
 func (a *attempt) refused() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -154,7 +155,7 @@ func (a *attempt) hurry() {
 // leave ends the decode leg after d, behind a look at whether all that decode has is at work. The timer is to be stopped.
 func (a *attempt) leave(d time.Duration) *time.Timer {
 	if a.load == nil {
-		return a.decode.later(d, errTransferLate)
+		return a.decode.later(d, errHurried)
 	}
 	return time.AfterFunc(d, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), leftFor)
@@ -163,7 +164,7 @@ func (a *attempt) leave(d time.Duration) *time.Timer {
 		a.mu.Lock()
 		a.works = ok && l.running > 0 && l.waiting == 0
 		a.mu.Unlock()
-		a.decode.cut(errTransferLate)
+		a.decode.cut(errHurried)
 	})
 }
 

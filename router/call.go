@@ -145,7 +145,7 @@ func (l *call) failed(err error) verdict {
 	l.err = err
 	switch cause := l.why(); {
 	case cause == nil:
-	case errors.Is(cause, errLegLate), errors.Is(cause, errTransferLate):
+	case errors.Is(cause, errLegLate), errors.Is(cause, errTransferLate), errors.Is(cause, errHurried):
 		return vLate
 	default:
 		return vLost

@@ -109,7 +109,7 @@ func (l *call) faultOf(v verdict) faulty {
 			return faultUnknown
 		}
 	case vLate:
-		if errors.Is(l.why(), errTransferLate) {
+		if why := l.why(); errors.Is(why, errTransferLate) || errors.Is(why, errHurried) {
 			return faultUnknown
 		}
 	}

@@ -145,6 +145,7 @@ var (
 	errInterrupted  = errors.New("interrupted")
 	errLegLate      = errors.New("the leg's time is over")
 	errTransferLate = errors.New("no token within the transfer's time")
+	errHurried      = errors.New("nobody waits for its answer, and it had a while to come to work") // so that nothing is known of a transfer
 	errRunOver      = errors.New("its run is over, and nothing shows that what it was to write has come")
 )
 

@@ -1,0 +1,41 @@
+package router
+
+import (
+	"testing"
+	"time"
+)
+
+// TestFault58LateIsNoTransferThatFailed has the time of answers that are not streamed end, again and again, while decode generates what
+// prefill has written: nothing has failed between the two, which go on together.
+func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		mute bool // decode does not tell what it has in hand
+	}{{"at work", false}, {"at work, and does not tell", true}} {
+		unhurried(t, row.name, func(t *testing.T) {
+			s, g, _ := reclaiming(t, ConnectorPush, func(c *Config) { c.Timeouts.Answer = 500 * time.Millisecond })
+			s.d[0].mu.Lock()
+			s.d[0].mute = row.mute
+			s.d[0].mu.Unlock()
+			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30_000}}})
+			for range 4 {
+				if r := g.post(pathCompletions, plainBody); r.Status != 504 {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+				g.settled()
+			}
+			s.setFaults(nil)
+			c := g.r.now().fleet.couples[0]
+			if n := c.opened.Load(); n != 0 {
+				t.Errorf("the pair was out %d times", n)
+			}
+			if d := g.stateOf("decode-0"); d.State != "up" {
+				t.Errorf("decode is %q", d.State)
+			}
+			r := g.post(pathCompletions, plainBody)
+			if r.Status != 200 || r.Header.Get("X-Pdrouter-Prefill") != "prefill-0" {
+				t.Errorf("status %d, header %v", r.Status, r.Header)
+			}
+		})
+	}
+}
