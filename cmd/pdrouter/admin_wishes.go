@@ -119,6 +119,9 @@ func (w *wishes) run(ctx context.Context, changed, looked func()) error {
 // learn takes in what the board has, and puts there what it lacks. It reports whether something is another here.
 func (w *wishes) learn(on map[string]string) bool {
 	now := time.Now()
+	// seen is all that can be read, also what is not believed: what stands there need not be put there, or gateways that do not
+	// believe their own records, or each other's, would write without end.
+	seen, ahead := records{}, map[string]bool{}
 	others, old := records{}, records{}
 	for name, text := range on {
 		var rec record
@@ -128,14 +131,17 @@ func (w *wishes) learn(on map[string]string) bool {
 			continue
 		}
 		vouched := rec.vouched()
+		rec.Vouched = 0
+		seen[name] = rec
 		if latest := now.Add(wishAhead); rec.at().After(latest) || vouched.After(latest) {
-			w.log.Warn("what is shared about an engine is of a time to come: it is ignored", "engine", name, "at", rec.At, "vouched", rec.Vouched)
+			w.log.Warn("what is shared about an engine is of a time to come: it is ignored", "engine", name, "at", rec.at().UTC(), "vouched", vouched.UTC())
+			ahead[name] = true
 			continue
 		}
 		if rec.Entry != nil && !w.signed { // whoever can write there would be sent prompts, and engines' credentials
 			continue
 		}
-		if rec.Vouched = 0; now.Sub(vouched) > wishBelieved {
+		if now.Sub(vouched) > wishBelieved {
 			old[name] = rec
 			continue
 		}
@@ -146,7 +152,7 @@ func (w *wishes) learn(on map[string]string) bool {
 	w.records = merged
 	var lacking []record
 	for name, rec := range merged {
-		if there, ok := others[name]; !ok && !rec.lapses() || ok && rec.newer(there) {
+		if there, ok := seen[name]; !ok && !rec.lapses() || ok && !ahead[name] && rec.newer(there) {
 			lacking = append(lacking, rec)
 		}
 	}
