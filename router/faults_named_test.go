@@ -5,21 +5,34 @@ import (
 	"time"
 )
 
-// TestFault47StockPlainNamesWait has prefill's answer lost where prefill knows requests by the very id that they are given: it is asked
-// again under it only when a later request has come to its end there, it was told that what it may hold was taken, and another one has
-// come to its end. Without an agent, or where nothing comes to its end, it is not asked again: what decode holds is counted.
+// TestFault47StockPlainNamesWait has prefill's answer lost, or an error in its place, where prefill knows requests by the very id that
+// they are given: it is asked again under it only when a later request has come to its end there, it was told that what it may hold was
+// taken, and another one has come to its end; and as often as that fails. Without an agent, or where nothing comes to its end, it is not
+// asked again: what decode holds is counted.
 func TestFault47StockPlainNamesWait(t *testing.T) {
+	lost := fault{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}
+	failed := fault{Leg: "prefill", Nth: 1, Do: doErrorLate, N: 100}
+	again := failed
+	again.Nth = 2
 	for _, row := range []struct {
-		name  string
-		agent bool
-	}{{"agent", true}, {"no agent", false}} {
+		name   string
+		agent  bool
+		faults []fault
+		asked  int // again
+	}{
+		{"agent", true, []fault{lost}, 1},
+		{"no agent", false, []fault{lost}, 0},
+		{"an error, agent", true, []fault{failed}, 1},
+		{"an error, no agent", false, []fault{failed}, 0},
+		{"two errors, agent", true, []fault{failed, again}, 2},
+	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
 				c.Timeouts.Ending = longEnough
 			})
 			before := s.c.count("", "")
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}}})
+			s.setFaults(map[string][]fault{"prefill-0": row.faults})
 			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
@@ -42,19 +55,35 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 					order = append(order, "later")
 				}
 			}
-			told := f.count("prefill-0 cmpl-" + lost)
-			if row.agent && (len(order) < 3 || order[len(order)-1] != "again" || order[len(order)-2] != "later" || order[len(order)-3] != "later" || told != 1) {
-				t.Errorf("prefill got %v and was told %d times; want two later requests, a message between them, and then again", order, told)
-			}
+			asked, later := 0, 0
 			for _, o := range order {
-				if !row.agent && o == "again" {
-					t.Error("prefill was asked again under the same name")
+				if o == "later" {
+					later++
+					continue
 				}
+				if later < 2 {
+					t.Errorf("prefill got %v; want two later requests before it is asked again", order)
+				}
+				asked, later = asked+1, 0
+			}
+			if told := f.count("prefill-0 cmpl-" + lost); asked != row.asked || told != row.asked {
+				t.Errorf("prefill got %v and was told %d times; want both %d times", order, told, row.asked)
 			}
 			if n := f.count("decode"); n != 0 {
 				t.Errorf("decode was told %d times", n)
 			}
 		})
+	}
+}
+
+// TestPrefillRefused: of a prefill leg that has ended nothing is left at the engine only if it was not begun, or the engine is another run.
+func TestPrefillRefused(t *testing.T) {
+	for k := evPrefillUsable; k <= evPrefillLate; k++ {
+		var a attempt
+		a.prefilled(event{kind: k})
+		if want := k == evPrefillRefused || k == evPrefillMoved; a.refused() != want {
+			t.Errorf("%v: refused %v; want %v", k, a.refused(), want)
+		}
 	}
 }
 

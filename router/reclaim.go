@@ -28,7 +28,7 @@ type remains struct {
 	prefill, decode *engine
 	run             string           // decode's, when the request ended; "" if it is not known
 	closed          time.Time        // when the decode leg had ended
-	lost            bool             // prefill's leg has ended without an answer: it may run there still
+	lost            bool             // prefill's leg has ended without a usable answer: it may run there still, or be held
 	again           *letter          // prefill's request; nil if it is not to be asked again
 	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
 	tokens          int              // an estimate
@@ -57,7 +57,8 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	entry := m.decode.origin.entry
 	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs}
 	o.barred = m.first != nil && m.plainlyNamed()
-	o.lost = m.first == nil && m.lost && m.prefill.origin.entry.PlainRequestIDs
+	plain := m.first == nil && m.prefill.origin.entry.PlainRequestIDs
+	o.lost = plain && m.lost
 	end := "prefill_lost"
 	var look looking
 	since := m.closed
@@ -91,6 +92,11 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 				o.written = true
 			case evPrefillMoved:
 				end, o.run, since = "prefill_restarted", runOver, time.Now()
+			case evPrefillRefused:
+			default:
+				if o.lost = plain && m.again != nil; o.lost { // as the first was
+					o.run, m.closed = runUnknown, time.Now()
+				}
 			}
 		case stepClear:
 			if o.lost = !r.cleared(ctx, m); o.lost { // it may have come to its end meanwhile
