@@ -117,6 +117,11 @@ func (x *exchange) run() {
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
 	x.step(event{kind: evPanic, why: whyPanic})
+	if !x.over { // it had its outcome, of which the books were to be told behind what has panicked
+		x.reply = reply{err: x.failure(whyPanic)}
+		x.sum.Status = x.reply.err.Status
+		x.done(action{do: doDone, why: whyPanic, outcome: outFailedBefore})
+	}
 }
 
 func (x *exchange) step(e event) {

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
 )
@@ -96,5 +98,54 @@ func TestFault68PanicInAStream(t *testing.T) {
 	p.from.Store(1 << 40)
 	if r := g.post(pathCompletions, strings.Replace(body, `"max_tokens":9`, `"max_tokens":2`, 1)); r.Status != 200 {
 		t.Errorf("the next one: status %d: %s", r.Status, r.Body)
+	}
+}
+
+// TestFault68PanicInTheEnd has what tells a client of its request's end panic, where the request has its outcome already: what it has
+// of its caller's limits and of the engines is given back, once.
+func TestFault68PanicInTheEnd(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		in   state
+		kind kind
+	}{
+		{"legs are to run on", stAwaiting, evDeadline},
+		{"before a leg was asked", stPlanning, evDeadline},
+		{"at a shutdown", stAwaiting, evShutdown},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newPool(t, ConnectorPull, 1, 1, nil)
+			g := start(t, s.cfg, Parts{})
+			g.warmed()
+			were, lease := g.r.now().fleet.models["tiny"], new(fakeLimiter)
+			m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(retries)}
+			b, e := parseBody(shapeCompletions, []byte(plainBody), bodyLimits{})
+			if e != nil {
+				t.Fatal(e)
+			}
+			held, _ := lease.Admit(auth.Principal{}, 1)
+			x := g.r.newExchange(&admitted{s: g.r.now(), m: m, b: b, lease: held, route: &route{}, arrived: time.Now()})
+			a := &attempt{split: true}
+			a.decode.join(&g.r.leashes, were.decode[0])
+			a.prefill.join(&g.r.leashes, were.prefill[0])
+			x.cur, x.d.state, x.d.mode, x.d.prefill, x.sum.Attempts = a, row.in, inTurn, legAsked, 1
+			m.retries = nil // it is asked whether the client may try again, and panics
+			x.post(mail{e: event{kind: row.kind, why: whyDeadline}})
+			x.run()
+			a.prefill.end()
+			if n := lease.open.Load(); n != 0 || g.r.live.len() != 0 {
+				t.Errorf("%d leases, %d live requests", n, g.r.live.len())
+			}
+			if e := x.reply.err; e == nil || e.Status != 500 {
+				t.Errorf("reply %+v", x.reply)
+			}
+			if sum := g.last(1); sum.Outcome != FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
+				t.Errorf("summary %+v", sum)
+			}
+			x.panicked("once more")
+			if n := lease.open.Load(); n != 0 {
+				t.Errorf("%d leases behind another panic", n)
+			}
+		})
 	}
 }
