@@ -152,7 +152,7 @@ func (w *wishes) learn(on map[string]string) bool {
 	w.records = merged
 	var lacking []record
 	for name, rec := range merged {
-		if there, ok := seen[name]; !ok && !rec.lapses() || ok && !ahead[name] && rec.newer(there) {
+		if there, ok := seen[name]; !ok && !rec.forgotten(now) || ok && !ahead[name] && rec.newer(there) {
 			lacking = append(lacking, rec)
 		}
 	}
@@ -182,7 +182,7 @@ func (w *wishes) renew(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			w.mu.Lock()
-			maps.DeleteFunc(w.records, func(_ string, rec record) bool { return rec.lapses() && now.Sub(rec.at()) > wishForget })
+			maps.DeleteFunc(w.records, func(_ string, rec record) bool { return rec.forgotten(now) })
 			kept := maps.Clone(w.records)
 			w.mu.Unlock()
 			for _, rec := range kept {

@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
+	"pdrouter/router"
 )
 
 // fakeBoard is a board that loses everything when it is told to.
@@ -116,6 +117,32 @@ func TestWishesOutliveTheBoard(t *testing.T) {
 		}
 		stop()
 		<-ended
+	})
+}
+
+// TestWishesThatOutdoArePutBack has a board lose a wish that only outdoes an older one, and have that older one instead.
+func TestWishesThatOutdoArePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeBoard{}
+		w := newWishes(b, true, slog.New(slog.DiscardHandler))
+		e := router.Engine{Name: "a", URL: "http://a:1"}
+		w.put(record{Engine: "a", Model: "m", List: "engines", Entry: &e, By: "x"})
+		older := b.all()
+		time.Sleep(time.Second)
+		w.put(record{Engine: "a", Model: "m", List: "engines", Entry: &e, Removed: true, By: "x"})
+		for what, on := range map[string]map[string]string{"nothing": {}, "the older one": older} {
+			b.lose("a")
+			w.learn(on)
+			var back record
+			if err := json.Unmarshal([]byte(b.all()["a"]), &back); err != nil || !back.Removed {
+				t.Errorf("the board has %s; then %q, %v; want it removed", what, b.all()["a"], err)
+			}
+		}
+		time.Sleep(wishForget + time.Second)
+		b.lose("a")
+		if w.learn(nil); len(b.all()) != 0 {
+			t.Errorf("in the end the board still gets %v", b.all())
+		}
 	})
 }
 

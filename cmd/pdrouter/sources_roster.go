@@ -61,6 +61,9 @@ func (r record) neutral() bool { return r.Entry == nil && r.Drain == asSourced &
 // lapses reports whether the record may be forgotten in the end: nothing is wanted any more of an engine that anybody has.
 func (r record) lapses() bool { return r.neutral() || r.Removed && r.Entry != nil }
 
+// forgotten reports whether the record has outdone older ones for long enough.
+func (r record) forgotten(now time.Time) bool { return r.lapses() && now.Sub(r.at()) > wishForget }
+
 // newer reports whether r stands rather than o. Any two gateways decide alike.
 func (r record) newer(o record) bool {
 	if r.At != o.At {

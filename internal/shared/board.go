@@ -138,7 +138,11 @@ func (b *Board) learnLocked(all map[string]left, now time.Time) {
 		}
 		if err != nil {
 			b.seals.refuse(b.name(key), err)
-			if ours, ok := was[key]; ok && now.Before(ours.until) {
+			ours, ok := was[key]
+			if !ok { // Redis had lost it, and got back an older one
+				ours, ok = b.newest[key]
+			}
+			if ok && now.Before(ours.until) {
 				b.facts[key] = ours
 				if _, again := b.waiting[key]; !again {
 					b.waiting[key] = ours
