@@ -64,14 +64,14 @@ func (o orphan) next() (step, stranded) {
 			return stepStrand, strandUnfenced
 		}
 		return stepFence, strandNone
-	case o.barred && o.run == runLives:
+	case (o.barred || o.lost && !o.agent) && o.run == runLives:
 		return stepStrand, strandMay
-	case o.over, o.down && (o.tried || o.barred) && o.unable() != strandNone:
+	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != strandNone:
 		if why := o.unable(); o.down && why != strandNone {
 			return stepStrand, why
 		}
 		return stepStrand, strandUnproven
-	case o.lost && !o.barred && o.run == runLives: // a wait for what is dead would be for nothing
+	case o.lost && !o.barred && o.agent && o.run == runLives: // a wait for what is dead would be for nothing
 		return stepClear, strandNone
 	case !o.tried && !o.barred && !o.lost:
 		return stepAskAgain, strandNone

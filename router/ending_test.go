@@ -34,6 +34,8 @@ func TestOrphanNext(t *testing.T) {
 		{"prefill may have it under that name, and lives", with(able, func(o *orphan) { o.barred, o.run = true, runLives }), stepStrand, strandMay},
 		{"prefill may run it still under that name, if it lives", with(able, func(o *orphan) { o.lost = true }), stepLook, strandNone},
 		{"prefill may run it still under that name", with(able, func(o *orphan) { o.lost, o.run = true, runLives }), stepClear, strandNone},
+		{"prefill may run it still under that name, and cannot be told", orphan{lost: true, run: runLives}, stepStrand, strandMay},
+		{"prefill may run it still under that name, is down, and nothing could be told", orphan{lost: true, down: true}, stepStrand, strandNoAgent},
 		{"prefill may run it still, and there is no time", with(able, func(o *orphan) { o.lost, o.over = true, true }), stepStrand, strandUnproven},
 		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *orphan) { o.lost, o.barred, o.run = true, true, runLives }), stepStrand, strandMay},
 		{"prefill is down", with(able, func(o *orphan) { o.down, o.tried = true, true }), stepLook, strandNone},
@@ -59,8 +61,8 @@ func TestOrphanProperties(t *testing.T) {
 			if s == stepAskAgain && (o.run == runOver || o.barred || o.lost) {
 				t.Fatalf("%+v: prefill is asked again", o)
 			}
-			if s == stepClear && o.run != runLives {
-				t.Fatalf("%+v: a wait for what may be dead", o)
+			if s == stepClear && (o.run != runLives || !o.agent) {
+				t.Fatalf("%+v: a wait for what may be dead, or cannot be told", o)
 			}
 			if o.over && s != stepStrand && s != stepNothing && s != stepNotifyDecode {
 				t.Fatalf("%+v: %v without time", o, s)

@@ -114,3 +114,45 @@ func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 		}
 	})
 }
+
+// TestFault54StockPlainNamesPrefillSilent has prefill fall silent, so that nothing shows what became of it: where nobody could be told
+// anyway what decode holds is counted as soon as prefill is down, and else when there is no more time; the looks at it are ever more
+// seldom.
+func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		agent bool
+		why   stranded
+	}{{"agent", true, strandUnproven}, {"no agent", false, strandNoAgent}} {
+		unhurried(t, row.name, func(t *testing.T) {
+			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
+				c.Models[0].Prefill[0].PlainRequestIDs = true
+				c.Timeouts.Health, c.Timeouts.SideChannel = 200*time.Millisecond, time.Minute
+			})
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
+			before := s.c.count("", "")
+			got := make(chan clientReply, 1)
+			go func() { got <- g.post(pathCompletions, plainBody) }()
+			eventually(t, "both legs are under way", func() bool { return s.c.count("", "") == before+2 && s.d[0].underWay() == 1 })
+			f.mu.Lock()
+			f.silent = true
+			f.mu.Unlock()
+			f.died("prefill-0")
+			_ = s.p[0].srv.Listener.Close()
+			s.p[0].srv.CloseClientConnections()
+			if r := <-got; r.Status != 200 {
+				t.Errorf("status %d: %s", r.Status, r.Body)
+			}
+			eventually(t, "it is counted", func() bool { return g.r.Stats().Stranded == 1 })
+			if held := g.blocks("decode-0"); held[row.why.String()] == 0 {
+				t.Errorf("decode holds %v; want some for %v", held, row.why)
+			}
+			g.settled()
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.looks > 20 {
+				t.Errorf("%d looks at prefill in 10 s", f.looks)
+			}
+		})
+	}
+}

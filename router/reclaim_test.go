@@ -19,6 +19,9 @@ type fakeReclaimer struct {
 	mu   sync.Mutex
 	told map[string]int // messages by engine and text
 	dead map[string]bool
+
+	silent bool // what is dead does not even refuse
+	looks  int  // at what is dead
 }
 
 func (f *fakeReclaimer) Notify(_ context.Context, to []metadata.Record, message string, times int) error {
@@ -73,9 +76,15 @@ func (f *fakeReclaimer) First(_ context.Context, at SideChannel) (metadata.Recor
 		e = f.s.d[0]
 	}
 	f.mu.Lock()
-	dead := f.dead[e.name]
-	f.mu.Unlock()
+	dead, silent := f.dead[e.name], f.silent
 	if dead {
+		f.looks++
+	}
+	f.mu.Unlock()
+	switch {
+	case dead && silent:
+		return metadata.Record{}, context.DeadlineExceeded
+	case dead:
 		return metadata.Record{}, syscall.ECONNREFUSED
 	}
 	e.mu.Lock()
