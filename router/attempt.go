@@ -24,10 +24,10 @@ type attempt struct {
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
-	reads      bool                               // decode reads what prefill holds; set once
-	unstreamed bool                               // decode's first byte comes with its last, and says nothing of the transfer; set once
-	load       func(context.Context) (load, bool) // what decode has in hand, where nothing else tells; nil if nobody asks; set once
-	landed     func() bool                        // whether the transfer is over, as far as is known; nil if nobody tells; set once
+	reads      bool        // decode reads what prefill holds; set once
+	unstreamed bool        // decode's first byte comes with its last, and says nothing of the transfer; set once
+	looks      *Router     // has it looked what decode has in hand, where nothing else tells; nil if nobody asks; set once
+	landed     func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
 
 	mu       sync.Mutex
 	due      time.Time     // of decode's first token; zero until prefill has answered
@@ -85,7 +85,7 @@ func (a *attempt) prefilled(e event) *remains {
 	defer a.mu.Unlock()
 	a.usable = e.kind == evPrefillUsable
 	left := e.kind.leaves()
-	a.unknown = left == legLost || left == legBroken // an error does not say that nothing runs, or is held
+	a.unknown = left == legLost || left == legBroken                   // an error does not say that nothing runs, or is held
 	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
 		if a.orphan != nil {
 			a.orphan.lost, a.orphan.closed = a.unknown, time.Now()
@@ -154,17 +154,28 @@ func (a *attempt) hurry() {
 
 // leave ends the decode leg after d, behind a look at whether all that decode has is at work. The timer is to be stopped.
 func (a *attempt) leave(d time.Duration) *time.Timer {
-	if a.load == nil {
+	r := a.looks
+	if r == nil {
 		return a.decode.later(d, errHurried)
 	}
 	return time.AfterFunc(d, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), leftFor)
-		defer cancel()
-		l, ok := a.load(ctx)
 		a.mu.Lock()
-		a.works = ok && l.running > 0 && l.waiting == 0
+		if a.over {
+			a.mu.Unlock()
+			return
+		}
+		r.ended.Add(1) // decode's leg counts still
 		a.mu.Unlock()
-		a.decode.cut(errHurried)
+		defer r.ended.Done()
+		defer a.decode.cut(errHurried)
+		r.survive("a look at a load", func() {
+			ctx, cancel := context.WithTimeout(r.legs, leftFor)
+			defer cancel()
+			l, ok := r.loadOf(ctx, a.decode.engine)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.works = ok && l.running > 0 && l.waiting == 0
+		})
 	})
 }
 

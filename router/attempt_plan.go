@@ -56,7 +56,7 @@ func (x *exchange) plan() event {
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
 	if _, writes := x.m.conn.(push); writes && a.unstreamed {
-		a.load = func(ctx context.Context) (load, bool) { return x.r.loadOf(ctx, a.decode.engine) }
+		a.looks = x.r
 	}
 	if x.look.probes[prefillRole] {
 		a.probes[prefillRole] = a.prefill.engine

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
@@ -73,6 +74,9 @@ type fakeVLLM struct {
 	open   int            // requests under way
 	works  int            // of them, those that make tokens
 	mute   bool           // it says nothing of how many they are
+	breaks int            // looks at that, from the next on, that it breaks the connection of
+	tells  time.Duration  // how long it takes to say it
+	looks  int            // at that, under way
 	most   int            // of them at once, where they are held
 }
 
@@ -137,6 +141,18 @@ func (f *fakeVLLM) working(by int) {
 func (f *fakeVLLM) tell(w http.ResponseWriter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.looks++
+	defer func() { f.looks-- }()
+	if f.tells > 0 {
+		f.mu.Unlock()
+		time.Sleep(f.tells)
+		f.mu.Lock()
+	}
+	if f.breaks > 0 {
+		f.breaks--
+		resetConn(w)
+		return
+	}
 	if f.mute {
 		http.NotFound(w, nil)
 		return

@@ -39,3 +39,28 @@ func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
 		})
 	}
 }
+
+// TestFault66ShutdownBehindALook stops the router while decode is asked what it has in hand, for an answer that has come meanwhile: the
+// look is waited for, as what it leaves behind would come after the connections were closed.
+func TestFault66ShutdownBehindALook(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, ConnectorPush, nil)
+		d := s.d[0]
+		state := func() (open, looks int) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.open, d.looks
+		}
+		d.mu.Lock()
+		d.tells = 900 * time.Millisecond
+		d.mu.Unlock()
+		s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 1500}}})
+		before := s.c.count("", "")
+		leave(t, g, plainBody, func() bool { open, _ := state(); return s.c.count("", "") == before+2 && open == 1 })
+		eventually(t, "decode is looked at, and has answered", func() bool { open, looks := state(); return open == 0 && looks == 1 })
+		g.stop()
+		if _, looks := state(); looks != 0 {
+			t.Errorf("%d looks are under way", looks)
+		}
+	})
+}
