@@ -20,7 +20,14 @@ func (s *secrets) of(file string) (string, error) {
 		text, ok = s.known[file]
 	}
 	if !ok {
-		b, err := os.ReadFile(file)
+		info, err := os.Stat(file)
+		if err == nil && !info.Mode().IsRegular() { // a pipe would wait for who writes
+			err = fmt.Errorf("%s is no regular file", file)
+		}
+		var b []byte
+		if err == nil {
+			b, err = os.ReadFile(file)
+		}
 		if err != nil {
 			return "", fmt.Errorf("key_file: %w", err)
 		}

@@ -37,15 +37,23 @@ func runCheck(_ context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if !*noFiles {
-		if err := l.checkFiles(); err != nil {
+		if err := l.checkFiles(nil); err != nil {
 			return err
 		}
 	}
 	return l.summarize(out, !*noFiles)
 }
 
-// checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used.
-func (l *loaded) checkFiles() error {
+// checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used. Files of
+// engines that old, which may be nil, had as well are left out: who looks at them says what is wrong with them, and their last
+// good content holds, so that whoever writes one cannot keep the configuration from being read again.
+func (l *loaded) checkFiles(old *loaded) error {
+	followed := map[string]bool{}
+	if old != nil {
+		for _, from := range configured(old.Config) {
+			followed[from.File] = true
+		}
+	}
 	b, err := os.ReadFile(l.path)
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
@@ -53,10 +61,13 @@ func (l *loaded) checkFiles() error {
 	f := yamlfile.Decode(l.path, b, new(config))
 	missing := map[string]bool{} // by section
 	for _, p := range l.paths() {
-		if *p.at == "" {
+		if *p.at == "" || strings.HasSuffix(p.key, "_from.file") && followed[*p.at] {
 			continue
 		}
 		err := readable(*p.at)
+		if err == nil && strings.HasPrefix(p.key, "models[") && strings.HasSuffix(p.key, ".key_file") {
+			err = regular(*p.at)
+		}
 		if p.key == "auth.clients.api_keys_file" && errors.Is(err, errEmpty) {
 			continue // serve starts with it and refuses everybody, which is warned of
 		}
@@ -83,7 +94,7 @@ func (l *loaded) checkFiles() error {
 			f.Check("", fmt.Errorf("%s cannot be used: %w", part.key, err))
 		}
 	}
-	return errors.Join(f.Err(), l.checkSources())
+	return errors.Join(f.Err(), l.checkSources(followed))
 }
 
 // section returns the first two parts of a dotted key.
@@ -102,6 +113,15 @@ func (l *loaded) loadCertificate() error {
 
 // errEmpty is what is wrong with a file that a failed command left behind.
 var errEmpty = errors.New("the file is empty")
+
+// regular reports why something cannot be used as a file. It does not open it: a pipe would wait for who writes.
+func regular(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
+	}
+	return err
+}
 
 // readable reports why a file or folder cannot be used. An empty file is what a failed command leaves behind.
 func readable(path string) error {

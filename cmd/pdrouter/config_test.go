@@ -126,7 +126,7 @@ metadata:
 	if named != 23 {
 		t.Errorf("%d paths; want 23", named)
 	}
-	err = l.checkFiles()
+	err = l.checkFiles(nil)
 	if err == nil {
 		t.Fatal("files that do not exist were taken")
 	}

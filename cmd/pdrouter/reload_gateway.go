@@ -47,20 +47,21 @@ func (c *reloadCounts) ended(at time.Time, err error) {
 	c.now.At = at
 }
 
-// loadWhole reads the file at path and every file that it names, as serve would at its start, and reports all mistakes.
-func loadWhole(path string) (*loaded, error) {
+// loadWhole reads the file at path and every file that it names, as serve would at its start, and reports all mistakes; those
+// of files of engines only where old has not named them.
+func loadWhole(path string, old *loaded) (*loaded, error) {
 	l, err := loadConfig(path)
 	if err != nil {
 		return nil, err
 	}
-	return l, l.checkFiles()
+	return l, l.checkFiles(old)
 }
 
 // reread returns what reads the configuration again.
 func (g *gateway) reread(path string) func() (*loaded, error) {
 	return func() (*loaded, error) {
 		g.files.reloading()
-		return loadWhole(path)
+		return loadWhole(path, g.present.Load().l)
 	}
 }
 

@@ -9,13 +9,13 @@ import (
 	"pdrouter/router"
 )
 
-// checkSources reads every file of engines as serve would.
-func (l *loaded) checkSources() error {
+// checkSources reads every file of engines as serve would, but for those left out.
+func (l *loaded) checkSources(out map[string]bool) error {
 	var errs []error
 	for i := range l.Models {
 		m := &l.Models[i]
 		for _, at := range sourcesOf(m) {
-			if at.source.File == "" {
+			if at.source.File == "" || out[at.source.File] {
 				continue
 			}
 			b, err := os.ReadFile(at.source.File)

@@ -45,7 +45,11 @@ func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, 
 			f.Check("", fmt.Errorf("%s.%w", element("engines", i), err))
 			continue
 		}
-		if err := readable(*key); err != nil {
+		err := regular(*key)
+		if err == nil {
+			err = readable(*key)
+		}
+		if err != nil {
 			f.Check("", fmt.Errorf("%s.key_file cannot be used: %w", element("engines", i), err))
 		}
 	}
