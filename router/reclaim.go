@@ -33,6 +33,7 @@ type remains struct {
 	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
 	tokens          int              // an estimate
 	first           []byte           // what prefill has answered already; nil if it has not
+	counted         bool             // KV of the request was counted as left already: with one engine or two, it is one ending
 }
 
 // doubt is how sure it is that something is held.

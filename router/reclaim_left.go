@@ -130,7 +130,10 @@ func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt
 
 // enterStranded enters what one request has left behind.
 func (r *Router) enterStranded(m *remains, holder *engine, why stranded, tokens, block int) {
-	r.stranded.Add(1)
+	if !m.counted {
+		m.counted = true
+		r.stranded.Add(1)
+	}
 	blocks := (max(tokens, 1) + block - 1) / block
 	leased := holder == m.prefill
 	r.left.strand(holder, why, blocks, leased, time.Now())

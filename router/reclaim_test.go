@@ -270,6 +270,9 @@ func TestFault57StockNeverWritten(t *testing.T) {
 			if n := g.blocks("prefill-0")[strandMay.String()]; row.agent != (n == 0) {
 				t.Errorf("%d blocks may be held by prefill", n)
 			}
+			if n := g.r.Stats().Stranded; n != 1 {
+				t.Errorf("counted %d times; want 1, whoever holds them", n)
+			}
 		})
 	}
 }
