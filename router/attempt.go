@@ -44,6 +44,7 @@ type attempt struct {
 	works    bool          // when it was ended decode was at work with all that it had, so it had its blocks
 	usable   bool          // the prefill leg is over, and what decode needs is here
 	unknown  bool          // it is over, and what the engine has left of it is not known
+	parted   bool          // it is over, and the engine has shown that it knows
 	failed   bool          // it is over, and has not written decode's blocks
 }
 
@@ -84,11 +85,12 @@ func (a *attempt) prefilled(e event) *remains {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.usable = e.kind == evPrefillUsable
+	a.parted = e.why != whyPanic && a.prefill.parted()
 	left := e.kind.leaves()
 	a.unknown = left == legLost || left == legBroken                   // an error does not say that nothing runs, or is held
 	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
 		if a.orphan != nil {
-			a.orphan.lost, a.orphan.closed = a.unknown, time.Now()
+			a.orphan.lost, a.orphan.parted, a.orphan.closed = a.unknown, a.parted, time.Now()
 		}
 		return a.orphan
 	}

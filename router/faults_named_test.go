@@ -8,7 +8,7 @@ import (
 // TestFault47StockPlainNamesWait has prefill's answer lost, or an error in its place, where prefill knows requests by the very id that
 // they are given: it is asked again under it only when a later request has come to its end there, it was told that what it may hold was
 // taken, and another one has come to its end; and as often as that fails. Without an agent, or where nothing comes to its end, it is not
-// asked again: what decode holds is counted.
+// asked again: what decode holds is counted. So it is where the leg was given up, as nothing shows that prefill has noticed.
 func TestFault47StockPlainNamesWait(t *testing.T) {
 	lost := fault{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}
 	failed := fault{Leg: "prefill", Nth: 1, Do: doErrorLate, N: 100}
@@ -25,18 +25,19 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 		{"an error, agent", true, []fault{failed}, 1},
 		{"an error, no agent", false, []fault{failed}, 0},
 		{"two errors, agent", true, []fault{failed, again}, 2},
+		{"late, agent", true, []fault{{Leg: "prefill", Nth: 1, Do: doHang}}, 0},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
-				c.Timeouts.Ending = longEnough
+				c.Timeouts.Prefill, c.Timeouts.Ending = 2*time.Second, longEnough
 			})
 			before := s.c.count("", "")
 			s.setFaults(map[string][]fault{"prefill-0": row.faults})
 			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
-			if row.agent {
+			if row.asked > 0 {
 				s.noHeld(t)
 			} else {
 				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[strandMay.String()] > 0 })
@@ -153,6 +154,35 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 			if f.looks > 20 {
 				t.Errorf("%d looks at prefill in 10 s", f.looks)
 			}
+		})
+	}
+}
+
+// TestFault58PullPlainNamesTold has the client go while prefill, which knows requests by the very id that they are given, works alone. It
+// may just have finished, so it is told by that name that this was taken; but not while it has anything in hand, which may be that.
+func TestFault58PullPlainNamesTold(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		unhurried(t, map[bool]string{false: "idle", true: "busy"}[busy], func(t *testing.T) {
+			s, g, f := reclaiming(t, ConnectorPull, func(c *Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doHang}, {Leg: "prefill", Nth: 2, Do: doSlow, N: 30_000}}})
+			prefills := s.c.count("", "prefill")
+			leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") == prefills+1 })
+			got := make(chan clientReply, 1)
+			if busy {
+				go func() { got <- g.post(pathCompletions, plainBody) }()
+				eventually(t, "another is under way", func() bool { return s.c.count("", "prefill") == prefills+2 })
+			}
+			eventually(t, "it was seen to", func() bool { return g.r.running.Load() > 0 })
+			eventually(t, "that is over", func() bool { return g.r.running.Load() == 0 })
+			if n := f.count("prefill"); busy != (n == 0) {
+				t.Errorf("prefill was told %d times", n)
+			}
+			if busy {
+				if r := <-got; r.Status != 200 {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+			}
+			g.settled()
 		})
 	}
 }

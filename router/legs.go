@@ -105,7 +105,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		return
 	}
 	m := g.remains(a)
-	m.lost = !answered && !a.refused()
+	m.lost, m.parted = !answered && !a.refused(), a.noticed()
 	if answered {
 		m.first = a.prefill.ans.kv
 	}

@@ -29,6 +29,7 @@ type remains struct {
 	run             string           // decode's, when the request ended; "" if it is not known
 	closed          time.Time        // when the decode leg had ended
 	lost            bool             // prefill's leg has ended without a usable answer: it may run there still, or be held
+	parted          bool             // and prefill has shown that it knows that
 	again           *letter          // prefill's request; nil if it is not to be asked again
 	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
 	tokens          int              // an estimate
@@ -60,6 +61,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	o.barred = m.first != nil && m.plainlyNamed()
 	plain := m.first == nil && m.prefill.origin.entry.PlainRequestIDs
 	o.lost = plain && m.lost
+	o.barred = o.barred || o.lost && !m.parted
 	end := "prefill_lost"
 	var look looking
 	since := m.closed
@@ -96,7 +98,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			case evPrefillRefused:
 			default:
 				if o.lost = plain && m.again != nil; o.lost { // as the first was
-					o.run, m.closed = runUnknown, time.Now()
+					o.run, o.barred, m.closed = runUnknown, !m.parted, time.Now()
 				}
 			}
 		case stepClear:
@@ -140,6 +142,7 @@ func (r *Router) askAgain(ctx context.Context, m *remains) kind {
 	l.open(ctx, m.prefill)
 	defer l.end()
 	v := l.askWhole(&m.again.upstreamRequest, limit)
+	m.parted = l.parted()
 	if v != vUsable {
 		return prefillEvent(v).kind
 	}

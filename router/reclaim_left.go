@@ -3,6 +3,9 @@ package router
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"syscall"
 	"time"
 )
 
@@ -39,10 +42,32 @@ func (r *Router) unwritten(ctx context.Context, m *remains) {
 	r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMay)
 }
 
+// parted reports whether the engine has shown that it knows that the leg is over: by a whole answer, or by ending the connection
+// itself. Of a leg that was given up the end may still be on its way when requests that came later have long come to theirs.
+func (l *call) parted() bool {
+	switch {
+	case l.why() != nil:
+		return false
+	case l.err == nil:
+		return l.status != 0
+	}
+	return errors.Is(l.err, io.ErrUnexpectedEOF) || errors.Is(l.err, syscall.ECONNRESET) || errors.Is(l.err, syscall.EPIPE)
+}
+
+// noticed reports whether the prefill leg is over and its engine knows.
+func (a *attempt) noticed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.parted
+}
+
 // tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
-// noticed the end: it would give up what it still works on.
+// noticed the end: it would give up what it still works on. So it must have nothing in hand.
 func (r *Router) tellNamed(ctx context.Context, m *remains) {
 	if !r.passed(ctx, m.prefill, m.model, time.Now()) {
+		return
+	}
+	if l, ok := r.loadOf(ctx, m.prefill); !ok || l.running+l.waiting > 0 {
 		return
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
@@ -66,8 +91,8 @@ func (r *Router) notifyNamed(ctx context.Context, m *remains) error {
 // clearWithin bounds one wait for prefill to be done with a request whose answer was lost.
 const clearWithin = 4 * fenceAfter
 
-// cleared waits until nothing is left at prefill of a request whose leg was closed without an answer, and reports whether that is
-// shown: a later request that has come to its end shows that it does not run any more. It may have finished first, and hold what
+// cleared waits until nothing is left at prefill of a request whose leg prefill has ended without a usable answer, and reports whether
+// that is shown: a later request that has come to its end shows that it does not run any more. It may have finished first, and hold what
 // nobody has fetched under its name, so prefill is told that this was taken, and a later request that it has heard that.
 func (r *Router) cleared(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
