@@ -53,16 +53,20 @@ func (x *exchange) watchTransfer(a *attempt) {
 	})
 }
 
-// run looks until ctx ends, or the attempt is seen to have failed.
+// run looks until ctx ends, or the attempt is seen to have failed, or nothing can show that any more.
 func (u *unseen) run(ctx context.Context) {
 	u.a.mu.Lock()
 	due := u.a.due
 	u.a.mu.Unlock()
 	apart := min(loadApart, max(u.x.s.cfg.Timeouts.Transfer/4, 2*loadFresh))
 	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing to do
-	for {
-		wait := time.Until(next)
-		if time.Now().Before(due) {
+	mute, fed := false, false                      // decode does not tell what it has in hand; it has had all that it needs from prefill
+	for !mute || !fed {
+		wait := loadSeldom
+		if !mute {
+			wait = time.Until(next)
+		}
+		if !fed {
 			wait = min(wait, u.pause)
 		}
 		select {
@@ -70,23 +74,27 @@ func (u *unseen) run(ctx context.Context) {
 			return
 		case <-time.After(wait):
 		}
-		now := time.Now()
-		if now.Before(due) {
+		if !fed {
 			if why := u.prefillOver(ctx); why != whyNone {
 				u.x.post(mail{a: u.a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
 				return
 			}
 		}
-		if now.Before(next) {
+		now := time.Now()
+		if !now.Before(due) {
+			u.pause = max(u.pause, loadApart)
+		}
+		if mute || now.Before(next) {
 			continue
 		}
-		switch l, ok := u.x.r.loadOf(ctx, u.a.decode.engine); {
-		case !ok && !now.Before(due): // it does not tell
-			return
-		case ok && l.running == 0:
+		l, t := u.x.r.seeLoad(ctx, u.a.decode.engine)
+		switch {
+		case t == tells && l.running == 0:
 			idle++
 			next = now.Add(apart)
 		default:
+			mute = t == tellsNot && !now.Before(due)
+			fed = fed || t == tells && l.waiting == 0 // of what it has in hand nothing waits for its blocks
 			idle, again = 0, min(2*again, loadSeldom)
 			next = now.Add(again)
 		}

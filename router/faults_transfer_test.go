@@ -15,6 +15,17 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 		then     func(g *gateway, s *pool, f *fakeReclaimer)
 	}{
 		{"decode has nothing to do", time.Second, false, func(*gateway, *pool, *fakeReclaimer) {}},
+		{"looks at decode fail", time.Second, false, func(_ *gateway, s *pool, _ *fakeReclaimer) {
+			s.d[0].mu.Lock()
+			s.d[0].breaks = 2
+			s.d[0].mu.Unlock()
+		}},
+		{"prefill dies behind the transfer's time", time.Second, true, func(_ *gateway, s *pool, f *fakeReclaimer) {
+			time.Sleep(5 * time.Second)
+			f.died("prefill-0")
+			_ = s.p[0].srv.Listener.Close()
+			s.p[0].srv.CloseClientConnections()
+		}},
 		{"prefill dies", time.Minute, true, func(g *gateway, s *pool, f *fakeReclaimer) {
 			f.died("prefill-0")
 			_ = s.p[0].srv.Listener.Close()
@@ -86,4 +97,42 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFault54UnstreamedDecodeIsBusy has prefill die behind the time of a transfer, in the middle of it, while decode generates for
+// others: what decode has in hand does not show that this one waits in vain.
+func TestFault54UnstreamedDecodeIsBusy(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, f := reclaiming(t, ConnectorPush, func(c *Config) {
+			c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = time.Second, 2*time.Minute, 200*time.Millisecond
+		})
+		s.setFaults(map[string][]fault{
+			"decode-0":  {{Leg: "decode", Nth: 1, Do: doLateToken, N: 30_000}},
+			"prefill-0": {{Leg: "prefill", Nth: 2, Do: doNeverKV}},
+		})
+		other, got := make(chan clientReply), make(chan clientReply)
+		go func() { other <- g.post(pathCompletions, streamBody) }()
+		eventually(t, "decode is at work", func() bool {
+			s.d[0].mu.Lock()
+			defer s.d[0].mu.Unlock()
+			return s.d[0].works == 1
+		})
+		go func() { got <- g.post(pathCompletions, plainBody) }()
+		eventually(t, "decode waits", func() bool { return s.p[0].underWay() == 0 && s.d[0].underWay() == 2 })
+		time.Sleep(5 * time.Second)
+		f.died("prefill-0")
+		_ = s.p[0].srv.Listener.Close()
+		s.p[0].srv.CloseClientConnections()
+		died := time.Now()
+		r := <-got
+		if said, _ := text(t, r); r.Status != 200 || said != wholeText {
+			t.Errorf("status %d, %q", r.Status, said)
+		}
+		if late := time.Since(died); late > 10*time.Second {
+			t.Errorf("%v from its death", late)
+		}
+		if r := <-other; r.Status != 200 {
+			t.Errorf("the other one: status %d", r.Status)
+		}
+	})
 }

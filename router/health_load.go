@@ -14,63 +14,102 @@ type load struct {
 	waiting int // for a place, or for KV
 }
 
-// loads are looks at an engine's load: of many that ask at once one looks. It is safe for concurrent use; the zero value is ready.
+// telling is what has come of a look at an engine's load.
+type telling uint8
+
+const (
+	tellsLater telling = iota // no answer came: another look may get one
+	tellsNot                  // the engine says nothing of it
+	tells
+)
+
+// glance is one look at an engine's load. What it brings may be read once done is closed.
+type glance struct {
+	at    time.Time // of its beginning
+	done  chan struct{}
+	load  load
+	tells telling
+}
+
+// over reports whether it has brought what it brings.
+func (g *glance) over() bool {
+	select {
+	case <-g.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// loads are looks at an engine's load: of many that ask at once one looks, for all of them, so that it ends with nobody's leg. It is
+// safe for concurrent use; the zero value is ready.
 type loads struct {
-	mu     sync.Mutex
-	at     time.Time // of the last look's beginning
-	last   load
-	known  bool          // what it has brought
-	asking chan struct{} // closed when the look under way is over; nil if none is
+	mu   sync.Mutex
+	last *glance // nil until somebody has asked
 }
 
 // loadFresh is for how long a look serves whoever asks.
 const loadFresh = 100 * time.Millisecond
 
-// see returns what a look at the load shows that is no older than loadFresh; false if the engine does not tell.
-func (k *loads) see(ctx context.Context, ask func(context.Context) (load, bool)) (load, bool) {
+// see returns what a look at the load shows that is no older than loadFresh. begin has somebody look, and does not wait for that.
+func (k *loads) see(ctx context.Context, begin func(*glance)) (load, telling) {
+	since := time.Now().Add(-loadFresh)
 	for {
 		k.mu.Lock()
-		if time.Since(k.at) < loadFresh && k.asking == nil {
-			defer k.mu.Unlock()
-			return k.last, k.known
+		g := k.last
+		if g == nil || g.over() && time.Since(g.at) >= loadFresh {
+			g = &glance{at: time.Now(), done: make(chan struct{})}
+			k.last = g
+			begin(g)
 		}
-		if other := k.asking; other != nil {
-			k.mu.Unlock()
-			select {
-			case <-other:
-				continue
-			case <-ctx.Done():
-				return load{}, false
-			}
+		k.mu.Unlock()
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			return load{}, tellsLater
 		}
-		mine := make(chan struct{})
-		k.asking, k.at = mine, time.Now()
-		k.mu.Unlock()
-		l, ok := ask(ctx)
-		k.mu.Lock()
-		k.last, k.known, k.asking = l, ok, nil
-		k.mu.Unlock()
-		close(mine)
-		return l, ok
+		if g.at.After(since) {
+			return g.load, g.tells
+		}
 	}
 }
 
-// loadOf asks a stock engine how much it has in hand.
+// loadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that r.ended counts.
 func (r *Router) loadOf(ctx context.Context, e *engine) (load, bool) {
-	return e.loads.see(ctx, func(ctx context.Context) (load, bool) {
-		ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
-		defer cancel()
-		resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/metrics", Header: e.header[1:]})
-		if err != nil {
-			return load{}, false
-		}
-		defer resp.Close()
-		text, err := resp.ReadAll(nil, 16<<20)
-		if err != nil || resp.Status != 200 {
-			return load{}, false
-		}
-		return parseLoad(text)
+	l, t := r.seeLoad(ctx, e)
+	return l, t == tells
+}
+
+// seeLoad is loadOf, and says why nothing is known.
+func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
+	return e.loads.see(ctx, func(g *glance) {
+		r.ended.Go(func() {
+			defer close(g.done)
+			r.survive("a look at a load", func() { g.load, g.tells = r.askLoad(e) })
+		})
 	})
+}
+
+func (r *Router) askLoad(e *engine) (load, telling) {
+	ctx, cancel := context.WithTimeout(r.legs, r.now().cfg.Timeouts.asking())
+	defer cancel()
+	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/metrics", Header: e.header[1:]})
+	if err != nil {
+		return load{}, tellsLater
+	}
+	defer resp.Close()
+	text, err := resp.ReadAll(nil, 16<<20)
+	switch {
+	case err != nil || resp.Status >= 500 || resp.Status == 429:
+		return load{}, tellsLater
+	case resp.Status != 200:
+		return load{}, tellsNot
+	}
+	l, ok := parseLoad(text)
+	if !ok {
+		return load{}, tellsNot
+	}
+	return l, tells
 }
 
 // parseLoad reads an engine's metrics: the sum over its schedulers. It reports false if either number is missing.

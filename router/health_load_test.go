@@ -1,6 +1,10 @@
 package router
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"time"
+)
 
 // TestParseLoad reads what engines say, and takes nothing for an answer that is none.
 func TestParseLoad(t *testing.T) {
@@ -20,4 +24,34 @@ func TestParseLoad(t *testing.T) {
 			t.Errorf("%q: %+v, %v; want %+v, %v", row.text, got, ok, row.want, row.ok)
 		}
 	}
+}
+
+// TestLoadIsSeenForAll has the first of two who look at one engine's load go while the look is under way: the other has what it brings.
+func TestLoadIsSeenForAll(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, ConnectorPush, nil)
+		d := s.d[0]
+		d.mu.Lock()
+		d.tells = 500 * time.Millisecond
+		d.mu.Unlock()
+		looks := func() int {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.looks
+		}
+		e := g.r.now().fleet.engine("decode-0")
+		first, leave := context.WithCancel(t.Context())
+		ended := make(chan bool, 2)
+		see := func(ctx context.Context) { _, ok := g.r.loadOf(ctx, e); ended <- ok }
+		go see(first)
+		eventually(t, "somebody looks", func() bool { return looks() == 1 })
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			leave()
+		}()
+		see(t.Context())
+		if one, two := <-ended, <-ended; one || !two {
+			t.Errorf("they know: %v, %v; want the second alone", one, two)
+		}
+	})
 }
