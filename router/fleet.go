@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -83,6 +84,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 	}
 	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}, drains: map[string]bool{},
 		secrets: &secrets{known: known}, ranks: map[string][]*engine{}}
+	var keyless []error
 	for i, mc := range cfg.Models {
 		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: cfg.Limits.Queue}
 		if old := was.models[m.name]; old != nil {
@@ -102,6 +104,10 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 				var up *upstream // one for all ranks
 				for k, ec := range entry.ranks() {
 					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
+					if errors.As(err, new(*KeyError)) {
+						keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
+						break
+					}
 					if err != nil {
 						return nil, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err)
 					}
@@ -149,6 +155,9 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 			}
 		}
 		f.models[m.name] = m
+	}
+	if len(keyless) > 0 {
+		return nil, errors.Join(keyless...)
 	}
 	f.index(cfg.Models)
 	return f, nil

@@ -13,6 +13,19 @@ type secrets struct {
 	used  map[string]string
 }
 
+// KeyError is what is wrong with a file with an engine's credential. The error of Apply and Reload joins one for each engine
+// whose file cannot be read.
+type KeyError struct {
+	File string
+	Err  error
+}
+
+// Error returns what was wrong.
+func (e *KeyError) Error() string { return "key_file: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *KeyError) Unwrap() error { return e.Err }
+
 // of returns what stands in the file, without the white space around it.
 func (s *secrets) of(file string) (string, error) {
 	text, ok := s.used[file]
@@ -29,7 +42,7 @@ func (s *secrets) of(file string) (string, error) {
 			b, err = os.ReadFile(file)
 		}
 		if err != nil {
-			return "", fmt.Errorf("key_file: %w", err)
+			return "", &KeyError{File: file, Err: err}
 		}
 		text = strings.TrimSpace(string(b))
 	}

@@ -118,6 +118,11 @@ func (s *sources) add(ctx context.Context, to listOf, e router.Engine, by string
 	if err := fitsAdded(m, to.list, e); err != nil {
 		return false, refusal(http.StatusBadRequest, "bad_engine", "%v", err)
 	}
+	if e.KeyFile != "" {
+		if err := regular(e.KeyFile); err != nil {
+			return false, refusal(http.StatusBadRequest, "bad_engine", "key_file cannot be read: %v", err)
+		}
+	}
 	rec.Model, rec.List, rec.Entry = to.model, to.list, &e
 	return !known, s.want(ctx, rec)
 }

@@ -16,6 +16,7 @@ type applied struct {
 	load  func() (*loaded, error)                     // reads the file, and finds it sound
 	apply func(l *loaded, merged router.Config) error // takes it into use; on an error nothing has changed
 
+	without  func(l *loaded, err error) bool   // whether merging again may help, after apply has failed so; may be nil
 	reloaded func(changed []string, err error) // called with what became of each reload; may be nil
 
 	base      *loaded // the file that is in use
@@ -131,16 +132,21 @@ func (a *applied) told(f func(*loaded)) { a.listeners = append(a.listeners, f) }
 
 // take merges and applies. It is the owner's.
 func (a *applied) take(l *loaded, sources []source) error {
-	cfg := l.Config
-	for _, s := range sources {
-		var err error
-		if cfg, err = s.merge(cfg); err != nil {
-			return fmt.Errorf("engines of %s: %w", s.name, err)
+	for {
+		cfg := l.Config
+		for _, s := range sources {
+			var err error
+			if cfg, err = s.merge(cfg); err != nil {
+				return fmt.Errorf("engines of %s: %w", s.name, err)
+			}
+		}
+		err := a.apply(l, cfg)
+		if err == nil {
+			a.base, a.sources = l, sources
+			return nil
+		}
+		if a.without == nil || !a.without(l, err) {
+			return err
 		}
 	}
-	if err := a.apply(l, cfg); err != nil {
-		return err
-	}
-	a.base, a.sources = l, sources
-	return nil
 }

@@ -38,8 +38,9 @@ type sources struct {
 
 	mu      sync.Mutex
 	found   map[listOf]found
-	kept    map[listOf]bool  // these had no source for a while: what was found is the list, and whatever looks is to look anew
-	gone    map[string]int64 // as in a roster
+	kept    map[listOf]bool   // these had no source for a while: what was found is the list, and whatever looks is to look anew
+	gone    map[string]int64  // as in a roster
+	keyless map[string]string // as in a roster
 	dns     map[listOf]*discovery.DNS
 	files   map[listOf]*discovery.File
 	waits   map[listOf]bool // sources of the first base that have not been looked at
@@ -49,7 +50,7 @@ type sources struct {
 
 func newSources(base router.Config, w *wishes, inFlight func(string) int64, apply func(context.Context, merge) error, log *slog.Logger) *sources {
 	s := &sources{log: log, inFlight: inFlight, apply: apply, wishes: w, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
-		known: make(chan struct{}), found: map[listOf]found{}, kept: map[listOf]bool{}, gone: map[string]int64{}, dns: map[listOf]*discovery.DNS{},
+		known: make(chan struct{}), found: map[listOf]found{}, kept: map[listOf]bool{}, gone: map[string]int64{}, keyless: map[string]string{}, dns: map[listOf]*discovery.DNS{},
 		files: map[listOf]*discovery.File{}, waits: map[listOf]bool{}, said: map[conflict]bool{}}
 	for at := range configured(base) {
 		s.waits[at] = true
@@ -109,6 +110,8 @@ func (s *sources) run(ctx context.Context) error {
 	}()
 	settle := time.NewTicker(sourcesSettle)
 	defer settle.Stop()
+	keys := time.NewTicker(sourcesRetry)
+	defer keys.Stop()
 	var retry <-chan time.Time
 	s.watch(ctx, running)
 	for {
@@ -120,6 +123,10 @@ func (s *sources) run(ctx context.Context) error {
 			s.refresh(ctx) // what was found for lists that are none any more is let go
 		case <-settle.C:
 			if s.settle() {
+				s.refresh(ctx)
+			}
+		case <-keys.C:
+			if s.keysCame() {
 				s.refresh(ctx)
 			}
 		case <-s.again:
@@ -156,7 +163,7 @@ func (s *sources) roster() roster {
 	wanted := s.wishes.all()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return roster{found: maps.Clone(s.found), records: wanted, gone: maps.Clone(s.gone)}
+	return roster{found: maps.Clone(s.found), records: wanted, gone: maps.Clone(s.gone), keyless: maps.Clone(s.keyless)}
 }
 
 // merge is what the owner of the configuration calls: it always takes what is known at that moment, so that a change that came
@@ -298,6 +305,7 @@ func (g *gateway) engines(l *loaded, m *metrics) {
 	apply := func(ctx context.Context, to merge) error { return g.applied.engines(ctx, name, to) }
 	g.sources = newSources(l.Config, newWishes(g.board, g.redis == nil || g.signer != nil, g.log), g.router.InFlight, apply, g.log)
 	g.applied.sources = []source{{name, g.sources.merge}} // also for a reload that comes before anything was found
+	g.applied.without = g.sources.without
 	g.applied.told(g.sources.follow)
 	requests, count := newAdminCounter()
 	m.registry.MustRegister(requests, newSourceMetrics(g.sources))

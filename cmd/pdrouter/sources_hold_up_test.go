@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"pdrouter/router"
 )
@@ -61,4 +63,53 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 			t.Errorf("%s: the router says %v", key, err)
 		}
 	}
+}
+
+// TestKeyOfAnotherGatewayHoldsUpNothing has another gateway add an engine whose key is not here: that engine is left out until
+// the key is, and everything else can be changed.
+func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
+	one := newFakeServing(t, "one", "127.0.0.1:0")
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "keys"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "gateway.yaml")
+	text := fmt.Sprintf("listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\nmodels: [{name: m, engines: [{name: st, url: %q}], engines_from: {file: engines.yaml, key_dir: keys}}]\n", one.URL)
+	for path, text := range map[string]string{path: text, filepath.Join(dir, "engines.yaml"): "engines: []\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := serveFile(t, path)
+	key := filepath.Join(dir, "keys", "there")
+	e := router.Engine{Name: "two", URL: one.URL, KeyFile: key}
+	now := time.Now().UnixNano()
+	b, err := json.Marshal(record{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann", At: now, Vouched: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.sources.wishes.learn(map[string]string{"two": string(b)}) {
+		t.Fatal("nothing was learnt")
+	}
+	c.sources.refresh(t.Context())
+	if _, _, rejects := c.sources.stats(); rejects != 0 {
+		t.Errorf("%d changes could not be taken into use", rejects)
+	}
+	if err := c.sources.drain(t.Context(), "st", true, "me"); err != nil {
+		t.Errorf("an administrator is refused: %v", err)
+	}
+	if status, _, why := c.reload(); status != 200 {
+		t.Errorf("a reload is refused: %v", why)
+	}
+	if _, ok := find(c.sources.engines(), "two"); ok {
+		t.Error("an engine without its key is used")
+	}
+	other := router.Engine{Name: "three", URL: one.URL, KeyFile: key}
+	if _, err := c.sources.add(t.Context(), listOf{"m", "engines"}, other, "me"); err == nil || !strings.Contains(err.Error(), "key_file cannot be read") {
+		t.Errorf("an engine whose key is not here is added: %v", err)
+	}
+	if err := os.WriteFile(key, []byte("k"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the key has come", func() bool { _, ok := find(c.sources.engines(), "two"); return ok })
 }

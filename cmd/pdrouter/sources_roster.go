@@ -116,7 +116,8 @@ func (r records) merged(others records) (records, bool) {
 type roster struct {
 	found   map[listOf]found
 	records records
-	gone    map[string]int64 // engines that were removed and have no more requests here, with the At of the record
+	keyless map[string]string // files with credentials that cannot be read, and why
+	gone    map[string]int64  // engines that were removed and have no more requests here, with the At of the record
 }
 
 // placed is one engine of the merged configuration.
@@ -163,11 +164,11 @@ func (r roster) merge(cfg router.Config) (router.Config, []placed, []conflict) {
 			}
 			if f, ok := r.found[here]; ok && at.source.On() {
 				for _, e := range f.engines {
-					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, fitsAdded(file[i], at.key, e), taken, &out)
+					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, r.fits(file[i], at.key, e), taken, &out)
 				}
 			}
 			for _, rec := range r.added(here) {
-				list = r.add(list, placed{listOf: here, Engine: *rec.Entry, from: fromAdmin}, fitsAdded(file[i], at.key, *rec.Entry), taken, &out)
+				list = r.add(list, placed{listOf: here, Engine: *rec.Entry, from: fromAdmin}, r.fits(file[i], at.key, *rec.Entry), taken, &out)
 			}
 			*at.engines = nil
 			for _, p := range list {
@@ -248,6 +249,14 @@ func fitsAdded(m router.Model, list string, e router.Engine) error {
 		return err
 	}
 	return fits(m, list, e)
+}
+
+// fits is fitsAdded for an engine whose credential is to be read as well: one engine without it must not keep the rest out.
+func (r roster) fits(m router.Model, list string, e router.Engine) error {
+	if why, ok := r.keyless[e.KeyFile]; ok {
+		return fmt.Errorf("key_file cannot be read: %s", why)
+	}
+	return fitsAdded(m, list, e)
 }
 
 // mayName reports why an engine of the model may not have that file for its key, if the configuration does not list the engine.
