@@ -13,9 +13,11 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 const enginesUsage = `usage: pdrouter engines [list | add | drain | undrain | remove] [flags] …
@@ -152,6 +154,14 @@ func (c adminClient) do(ctx context.Context, method, path string, body, to any) 
 	return nil
 }
 
+// printable returns a name that others chose so that it cannot steer a terminal or pass for another line.
+func printable(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
 // printEngines prints a table, model by model.
 func printEngines(out io.Writer, all adminList) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
@@ -165,7 +175,7 @@ func printEngines(out io.Writer, all adminList) error {
 		last = e.Model
 		changed := ""
 		if e.At != nil {
-			changed = e.At.Local().Format(time.DateTime) + " by " + e.By
+			changed = e.At.Local().Format(time.DateTime) + " by " + printable(e.By)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", model, e.Role, e.Name, e.State, e.InFlight, e.Source, e.URL, changed)
 	}
@@ -174,7 +184,7 @@ func printEngines(out io.Writer, all adminList) error {
 	}
 	for _, it := range all.Lapsed {
 		if _, err := fmt.Fprintf(out, "%s: %s by %s at %s does not hold any more: no gateway ran for %s, and the configuration holds; ask again if it is still wanted\n",
-			it.Name, it.Wanted, it.By, it.At.Local().Format(time.DateTime), wishBelieved); err != nil {
+			it.Name, it.Wanted, printable(it.By), it.At.Local().Format(time.DateTime), wishBelieved); err != nil {
 			return err
 		}
 	}

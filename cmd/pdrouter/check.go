@@ -19,7 +19,7 @@ import (
 func runCheck(_ context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("pdrouter check", flag.ContinueOnError)
 	flags.SetOutput(out)
-	path := flags.String("c", "", "the configuration `file` (required)")
+	path := flags.String("c", "", "the configuration `file`; or name it behind the flags")
 	noFiles := flags.Bool("no-files", false, "do not open the files that it names, such as keys: they are on another machine")
 	if err := flags.Parse(args); err != nil {
 		return err
