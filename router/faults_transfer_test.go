@@ -17,7 +17,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 		{"decode has nothing to do", time.Second, false, func(*gateway, *pool, *fakeReclaimer) {}},
 		{"looks at decode fail", time.Second, false, func(_ *gateway, s *pool, _ *fakeReclaimer) {
 			s.d[0].mu.Lock()
-			s.d[0].breaks = 2
+			s.d[0].breaks = 4 // a look on a kept connection is sent twice
 			s.d[0].mu.Unlock()
 		}},
 		{"prefill dies behind the transfer's time", time.Second, true, func(_ *gateway, s *pool, f *fakeReclaimer) {
