@@ -35,7 +35,7 @@ type Stats struct {
 	Engines  []EngineStats   `json:"engines"`
 
 	// Pairs is every prefill with every decode engine of its model; in the body of /ready those that are not warm, the first
-	// maxCold of them, without those of engines that are to be drained, which are not counted there either.
+	// maxCold of them, without those of engines that are to be drained.
 	Pairs      []metadata.PairState `json:"pairs"`
 	PairsTotal int                  `json:"pairs_total"`
 	PairsWarm  int                  `json:"pairs_warm"`
