@@ -266,18 +266,29 @@ func mayName(m router.Model, keyFile string) error {
 	}
 	want := "one that the configuration names for the model"
 	for _, at := range sourcesOf(&m) {
-		named := func(e router.Engine) bool { return e.KeyFile == keyFile }
-		if at.source.KeyFile == keyFile || slices.ContainsFunc(*at.engines, named) {
+		named := func(e router.Engine) bool { return absolute(e.KeyFile) == absolute(keyFile) }
+		if absolute(at.source.KeyFile) == absolute(keyFile) || slices.ContainsFunc(*at.engines, named) {
 			return nil
 		}
 		if dir := at.source.KeyDir; dir != "" {
-			if within, err := filepath.Rel(dir, keyFile); err == nil && filepath.IsLocal(within) && within != "." && filepath.Clean(keyFile) == keyFile { // a .. behind a link leads elsewhere
+			if within, err := filepath.Rel(absolute(dir), absolute(keyFile)); err == nil && filepath.IsLocal(within) && within != "." && filepath.Clean(keyFile) == keyFile { // a .. behind a link leads elsewhere
 				return nil
 			}
 			want += ", or one in its key_dir"
 		}
 	}
 	return fmt.Errorf("key_file is %.200q; want %s", keyFile, want)
+}
+
+// absolute has paths be comparable where the configuration was named by a relative one; "" stays so.
+func absolute(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // same reports whether two entries are of the same engine; whether it drains is no part of that.
