@@ -113,3 +113,26 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	}
 	until(t, "the key has come", func() bool { _, ok := find(c.sources.engines(), "two"); return ok })
 }
+
+// TestEnginesFileGoesByTheKeysOfNow has a reload name a key, which the file of engines then names too.
+func TestEnginesFileGoesByTheKeysOfNow(t *testing.T) {
+	one := newFakeServing(t, "one", "127.0.0.1:0")
+	dir := t.TempDir()
+	file, path := filepath.Join(dir, "engines.yaml"), filepath.Join(dir, "gateway.yaml")
+	text := func(key string) string {
+		return fmt.Sprintf("listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\nmodels: [{name: m, engines: [{name: st, url: %q%s}], engines_from: {file: %q}}]\n", one.URL, key, file)
+	}
+	for path, text := range map[string]string{filepath.Join(dir, "named"): "n", file: fmt.Sprintf("engines: [{name: two, url: %q, key_file: named}]\n", one.URL), path: text("")} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := serveFile(t, path)
+	at := listOf{"m", "engines"}
+	until(t, "the file is refused", func() bool { _, now, _ := c.sources.stats(); return now[at].Failures > 0 })
+	c.write(text(", key_file: named"))
+	if status, _, why := c.reload(); status != 200 {
+		t.Fatal(why)
+	}
+	until(t, "the file holds", func() bool { _, ok := find(c.sources.engines(), "two"); return ok })
+}

@@ -16,8 +16,9 @@ import (
 // lookout is a source that is looked at.
 type lookout struct {
 	source    router.Source
-	connector string // files are checked against it
-	stop      func() // waits
+	connector string   // files are checked against it
+	keys      []string // and against these: the files and folders of keys that the model names
+	stop      func()   // waits
 }
 
 // watch starts looking at the sources of the base that are not looked at, and stops what is none any more.
@@ -31,7 +32,7 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 	known := map[listOf]heirloom{}
 	for at, w := range running {
 		m, _ := modelNamed(*base, at.model) // without it the source is not wanted either
-		if now, ok := want[at]; ok && !kept[at] && reflect.DeepEqual(now, w.source) && m.Connector == w.connector {
+		if now, ok := want[at]; ok && !kept[at] && reflect.DeepEqual(now, w.source) && m.Connector == w.connector && (now.File == "" || slices.Equal(namedKeys(m), w.keys)) {
 			delete(want, at)
 			continue
 		}
@@ -65,8 +66,21 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 		var wg sync.WaitGroup
 		run := s.start(its, at, source, m, known[at])
 		wg.Go(func() { _ = run(its) }) // always nil
-		running[at] = &lookout{source, m.Connector, func() { cancel(); wg.Wait() }}
+		running[at] = &lookout{source, m.Connector, namedKeys(m), func() { cancel(); wg.Wait() }}
 	}
+}
+
+// namedKeys returns the files and folders of keys that entries of the model's files may name.
+func namedKeys(m router.Model) []string {
+	var all []string
+	for _, at := range sourcesOf(&m) {
+		all = append(all, at.source.KeyFile, at.source.KeyDir)
+		for _, e := range *at.engines {
+			all = append(all, e.KeyFile)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // heirloom is what a name begins with that takes over from another source.
