@@ -56,6 +56,13 @@ func (w *wishes) over() records {
 	return w.lapsed
 }
 
+// stand returns every record but the one that is tried. The map is the caller's.
+func (w *wishes) stand() records {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.records)
+}
+
 // all returns every record, the one that is tried included. The map is the caller's.
 func (w *wishes) all() records {
 	w.mu.Lock()

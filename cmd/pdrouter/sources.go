@@ -262,6 +262,7 @@ func (s *sources) engines() []placed {
 func (s *sources) settle() bool {
 	removing := false
 	all := s.roster()
+	all.records = s.wishes.stand() // what is being tried may yet be refused
 	for name, rec := range all.records {
 		removing = removing || rec.Removed && all.gone[name] != rec.At
 	}
