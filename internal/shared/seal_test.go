@@ -172,10 +172,9 @@ func TestBoardSigned(t *testing.T) {
 			t.Errorf("%s: got %v and %v", what, a.All(), b.All())
 		}
 	}
-	if err := db.HDel(t.Context(), "p:engines", "d").Err(); err != nil { // a fact may be lost, and an older one is still none
-		t.Fatal(err)
-	}
-	eventually(t, "it is lost", func() bool { return len(b.All()) == 0 })
+	eventually(t, "it is lost", func() bool { // a fact may be lost, and an older one is still none; what was to be set right may come once more
+		return db.HDel(t.Context(), "p:engines", "d").Err() == nil && len(b.All()) == 0
+	})
 	write("d", old)
 	eventually(t, "it is written over", func() bool { got := in("d"); return got != old && got != "" })
 	eventually(t, "the newer one is known again", func() bool { return a.All()["d"] == "new" && b.All()["d"] == "new" })
