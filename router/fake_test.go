@@ -74,6 +74,7 @@ type fakeVLLM struct {
 	open   int            // requests under way
 	works  int            // of them, those that make tokens
 	mute   bool           // it says nothing of how many they are
+	usage  string         // the part of its KV cache that it says is in use; empty: it says nothing of it
 	breaks int            // looks at that, from the next on, that it breaks the connection of
 	tells  time.Duration  // how long it takes to say it
 	looks  int            // at that, under way
@@ -159,6 +160,9 @@ func (f *fakeVLLM) tell(w http.ResponseWriter) {
 	}
 	fmt.Fprintf(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d.0\nvllm:num_requests_waiting{engine=\"0\"} %d.0\n",
 		f.works, f.open-f.works)
+	if f.usage != "" {
+		fmt.Fprintf(w, "vllm:kv_cache_usage_perc{engine=\"0\"} %s\n", f.usage)
+	}
 }
 
 func (f *fakeVLLM) underWay() int {

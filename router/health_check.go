@@ -13,6 +13,7 @@ const firstChecks = 100 * time.Millisecond
 func (r *Router) watchHealth(ctx context.Context, e *engine) {
 	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(r.now().fleet.engines)+1)*time.Millisecond)))
 	defer next.Stop()
+	unused := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,8 +34,27 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		case e.missed():
 			r.log.Warn("engine is down", "engine", e.name)
 		}
+		unused = r.recount(ctx, e, unused)
 		next.Reset(every - every/8 + rand.N(every/4+1))
 	}
+}
+
+// recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not, and one
+// that says at two health checks in a row that none of its KV cache is in use holds nothing. unused is how many blocks it was said
+// to hold when it said so last, 0 if it did not; recount returns the same for the next check.
+func (r *Router) recount(ctx context.Context, e *engine, unused int) int {
+	said := r.left.blocks(e, time.Now())
+	if said == 0 || e.down.Load() {
+		return 0
+	}
+	if l, t := r.askLoad(ctx, e); t != tells || !l.unused {
+		return 0
+	}
+	if said != unused || !r.left.unheld(e, said, time.Now()) {
+		return said
+	}
+	r.log.Info("no block is held after all", "engine", e.name, "blocks", said)
+	return 0
 }
 
 // check asks the engine's health route, for at most timeout but no less than a second.

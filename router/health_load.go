@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// load is how many requests a stock engine says that it has in hand.
+// load is what a stock engine says that it has in hand: requests, and blocks for them.
 type load struct {
 	running int
-	waiting int // for a place, or for KV
+	waiting int  // for a place, or for KV
+	unused  bool // it says that no block of its KV cache is in use
 }
 
 // telling is what has come of a look at an engine's load.
@@ -85,13 +86,13 @@ func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
 	return e.loads.see(ctx, func(g *glance) {
 		r.ended.Go(func() {
 			defer close(g.done)
-			r.survive("a look at a load", func() { g.load, g.tells = r.askLoad(e) })
+			r.survive("a look at a load", func() { g.load, g.tells = r.askLoad(r.legs, e) })
 		})
 	})
 }
 
-func (r *Router) askLoad(e *engine) (load, telling) {
-	ctx, cancel := context.WithTimeout(r.legs, r.now().cfg.Timeouts.asking())
+func (r *Router) askLoad(ctx context.Context, e *engine) (load, telling) {
+	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
 	defer cancel()
 	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/metrics", Header: e.header[1:]})
 	if err != nil {
@@ -112,35 +113,38 @@ func (r *Router) askLoad(e *engine) (load, telling) {
 	return l, tells
 }
 
-// parseLoad reads an engine's metrics: the sum over its schedulers. It reports false if either number is missing.
-func parseLoad(text []byte) (l load, ok bool) {
-	running, waiting := false, false
+// parseLoad reads an engine's metrics: the sum over its schedulers. It reports false if a number of requests is missing.
+func parseLoad(text []byte) (load, bool) {
+	var running, waiting, usage sampled
 	for line := range bytes.Lines(text) {
-		if n, is := sample(line, "vllm:num_requests_running"); is {
-			l.running, running = l.running+n, true
-		} else if n, is := sample(line, "vllm:num_requests_waiting"); is {
-			l.waiting, waiting = l.waiting+n, true
-		}
+		_ = running.add(line, "vllm:num_requests_running") || waiting.add(line, "vllm:num_requests_waiting") || usage.add(line, "vllm:kv_cache_usage_perc")
 	}
-	return l, running && waiting
+	return load{running: int(running.v), waiting: int(waiting.v), unused: usage.told && usage.v == 0}, running.told && waiting.told
 }
 
-// sample returns the value of a line that is a sample of the metric, which counts.
-func sample(line []byte, name string) (int, bool) {
+// sampled adds up the samples of one metric.
+type sampled struct {
+	v    float64
+	told bool
+}
+
+// add takes a line if it is a sample of the metric with a value that a count or a fraction can have.
+func (s *sampled) add(line []byte, name string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(name))
 	if !ok || len(rest) == 0 || rest[0] != '{' && rest[0] != ' ' {
-		return 0, false
+		return false
 	}
 	if rest[0] == '{' {
 		rest = rest[bytes.LastIndexByte(rest, '}')+1:]
 	}
 	fields := bytes.Fields(rest)
 	if len(fields) == 0 {
-		return 0, false
+		return false
 	}
-	n, err := strconv.ParseFloat(string(fields[0]), 64)
-	if err != nil || !(n >= 0 && n < 1<<30) {
-		return 0, false
+	v, err := strconv.ParseFloat(string(fields[0]), 64)
+	if err != nil || !(v >= 0 && v < 1<<30) {
+		return false
 	}
-	return int(n), true
+	s.v, s.told = s.v+v, true
+	return true
 }

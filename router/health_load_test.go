@@ -13,12 +13,14 @@ func TestParseLoad(t *testing.T) {
 		want load
 		ok   bool
 	}{
-		{"# HELP vllm:num_requests_running n\nvllm:num_requests_running{engine=\"0\",model_name=\"a} 9\"} 2.0\nvllm:num_requests_waiting{engine=\"0\"} 1.0\n", load{2, 1}, true},
-		{"vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"1\"} 3.0\nvllm:num_requests_waiting 0", load{3, 0}, true},
+		{"# HELP vllm:num_requests_running n\nvllm:num_requests_running{engine=\"0\",model_name=\"a} 9\"} 2.0\nvllm:num_requests_waiting{engine=\"0\"} 1.0\n", load{running: 2, waiting: 1}, true},
+		{"vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"1\"} 3.0\nvllm:num_requests_waiting 0", load{running: 3}, true},
 		{"vllm:num_requests_running 0\nvllm:num_requests_waiting_by_reason{reason=\"deferred\"} 4\n", load{}, false},
 		{"vllm:num_requests_waiting 0\n", load{}, false},
 		{"vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\n", load{}, false},
 		{"", load{}, false},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\n", load{unused: true}, true},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"1\"} 1e-4\n", load{}, true},
 	} {
 		if got, ok := parseLoad([]byte(row.text)); ok != row.ok || ok && got != row.want {
 			t.Errorf("%q: %+v, %v; want %+v, %v", row.text, got, ok, row.want, row.ok)
@@ -52,6 +54,39 @@ func TestLoadIsSeenForAll(t *testing.T) {
 		see(t.Context())
 		if one, two := <-ended, <-ended; one || !two {
 			t.Errorf("they know: %v, %v; want the second alone", one, two)
+		}
+	})
+}
+
+// TestStrandedIsCountedAgain: what is said to stay held with an engine is said no more once the engine has twice none of its KV cache
+// in use, and as long as it has.
+func TestStrandedIsCountedAgain(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, ConnectorPush, nil)
+		d, e := s.d[0], g.r.now().fleet.engine("decode-0")
+		says := func(usage string) {
+			d.mu.Lock()
+			d.usage = usage
+			d.mu.Unlock()
+		}
+		g.r.left.strand(e, strandMay, 7, false, time.Now())
+		for _, usage := range []string{"", "0.01"} {
+			says(usage)
+			time.Sleep(time.Minute)
+			if n := g.r.left.blocks(e, time.Now()); n != 7 {
+				t.Errorf("usage %q: %d blocks; want 7", usage, n)
+			}
+		}
+		if n := g.r.recount(t.Context(), e, 7); n != 0 || g.r.left.blocks(e, time.Now()) != 7 {
+			t.Errorf("forgotten though they are in use: %d", n)
+		}
+		says("0.0")
+		if n := g.r.recount(t.Context(), e, 6); n != 7 || g.r.left.blocks(e, time.Now()) != 7 {
+			t.Errorf("forgotten though more has come since it said so: %d", n)
+		}
+		time.Sleep(time.Minute)
+		if n := g.r.left.blocks(e, time.Now()); n != 0 {
+			t.Errorf("%d blocks; want none", n)
 		}
 	})
 }

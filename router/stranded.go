@@ -90,6 +90,23 @@ func (l *left) of(e *engine, now time.Time) map[string]int {
 	return out
 }
 
+// blocks returns how many blocks an engine holds for nobody.
+func (l *left) blocks(e *engine, now time.Time) (n int) {
+	for _, some := range l.of(e, now) {
+		n += some
+	}
+	return n
+}
+
+// unheld forgets what an engine was said to hold, unless it has become more than blocks. It reports whether it has.
+func (l *left) unheld(e *engine, blocks int, now time.Time) bool {
+	if l.blocks(e, now) > blocks {
+		return false
+	}
+	l.restarted(e)
+	return true
+}
+
 // Reclaimed counts KV that an ending had left behind and that came free: how it ended, and what freed it.
 type Reclaimed struct {
 	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken

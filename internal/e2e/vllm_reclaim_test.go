@@ -146,6 +146,7 @@ func (g gateway) leaves(t *testing.T, l *load, prefill, decode engine) (n int) {
 		}
 	}
 	g.tell(t)
+	until(t, time.Minute, "the gateway says of no block that it is held", func() bool { return g.counter(t, "pdrouter_stranded_blocks") == 0 })
 	return n
 }
 
