@@ -1,0 +1,173 @@
+package router
+
+import (
+	"context"
+	"time"
+)
+
+// startPrefill sends the prefill leg, on a goroutine of its own.
+func (x *exchange) startPrefill(a *attempt) {
+	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
+	a.probes.sent(prefillRole)
+	a.prefill.join(&x.r.leashes, a.prefill.engine)
+	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
+	req := x.prefillRequest(a)
+	x.r.ended.Add(1)
+	go x.askPrefill(a, req)
+}
+
+// startDecode sends the decode leg, on a goroutine of its own.
+func (x *exchange) startDecode(a *attempt) {
+	x.onward = x.newOnward()
+	a.asked = true
+	a.probes.sent(decodeRole)
+	req := x.decodeRequest(a, x.onward != nil)
+	x.r.ended.Add(1)
+	go x.askDecode(a, req)
+}
+
+// askPrefill asks the prefill leg and posts what came of it. It may outlive the exchange.
+func (x *exchange) askPrefill(a *attempt, req *letter) {
+	defer x.r.ended.Done()
+	l := &a.prefill
+	defer l.end()
+	e := event{kind: evPrefillLost, why: whyPanic}
+	defer func() {
+		if v := recover(); v != nil {
+			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
+		}
+		if m := a.prefilled(e); m != nil {
+			x.r.behind(m, func(ctx context.Context) { x.r.settle(ctx, m) }, a.decode.engine)
+		}
+		x.post(mail{a: a, e: e, at: time.Now()})
+	}()
+	e = x.prefillAnswer(a, req)
+}
+
+// prefillAnswer asks, and says what the answer means.
+func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
+	r, conn, l := x.r, x.m.conn, &a.prefill
+	v := l.send(&req.upstreamRequest, r.now().cfg.Limits.Answer)
+	req.free()
+	if v == vUsable {
+		v = l.whole(r.now().cfg.Limits.Answer)
+	}
+	a.prefillTimer.Stop()
+	r.saw(l, v)
+	x.doubt(l, &a.decode, v)
+	if v != vUsable {
+		return prefillEvent(v)
+	}
+	e := event{kind: evPrefillUnusable, why: whyNoParams}
+	if _, bare := conn.(sglang); bare || l.ans.kv != nil {
+		e.kind = conn.accept(&a.h, l.ans.kv)
+	}
+	switch e.kind {
+	case evPrefillUsable:
+		e.why = whyNone
+		if conn.mode() == inTurn {
+			r.sawRun(l.engine, l.ans.kv)
+		}
+	case evPrefillMoved:
+		e.why = whyMoved
+		if c, ok := parseCoordinates(l.ans.kv); ok {
+			r.moved(l.engine, a.h.coord, c)
+		}
+	}
+	return e
+}
+
+// askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It posts what came of it, and
+// may outlive the exchange.
+func (x *exchange) askDecode(a *attempt, req *letter) {
+	defer x.r.ended.Done()
+	v, streams := vLost, false
+	defer func() {
+		if p := recover(); p != nil {
+			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
+			v = vLost
+		}
+		came := v == vUsable
+		if !came || !streams {
+			a.release()
+		}
+		if !a.arrived(came) {
+			a.release()
+		}
+		e := decodeEvent(v, streams)
+		if e.why == whyDecodeRejected && x.b.pass != nil {
+			e.why = whyEngineRejected
+		}
+		if e.kind == evDecodeBroken {
+			a.mu.Lock()
+			a.broken = true
+			a.mu.Unlock()
+		}
+		x.post(mail{a: a, e: e, at: time.Now()})
+	}()
+	v, streams = x.decodeAnswer(a, req)
+	x.sawDecode(a, v)
+	x.doubt(&a.decode, &a.prefill, v)
+}
+
+// decodeAnswer asks, and says what came and whether it is a stream.
+func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams bool) {
+	l, pass := &a.decode, x.b.pass != nil
+	streams = !a.unstreamed
+	v = l.send(&req.upstreamRequest, x.s.cfg.Limits.Answer)
+	req.free()
+	if v != vUsable {
+		return v, streams
+	}
+	if pass { // the request does not tell
+		streams = isEventStream(l.ctype)
+	}
+	if !streams {
+		return l.told(x.s.cfg.Limits.Answer, pass), false
+	}
+	a.stream = newStream(x, a)
+	v = a.stream.first(a.h.shape)
+	if conn, is := x.m.conn.(sglang); is {
+		v = conn.told(l, v)
+	}
+	return v, true
+}
+
+// prefillEvent says what a prefill engine's behaviour means for the dispatch.
+func prefillEvent(v verdict) event {
+	switch v {
+	case vRefused:
+		return event{kind: evPrefillRefused, why: whyRefused}
+	case vRejected:
+		return event{kind: evPrefillRejected, why: whyPrefillRejected}
+	case vBroken:
+		return event{kind: evPrefillBroken, why: whyPrefillFailed}
+	case vGarbage:
+		return event{kind: evPrefillUnusable, why: whyBadUpstream}
+	case vLate:
+		return event{kind: evPrefillLate, why: whyPrefillTimeout}
+	}
+	return event{kind: evPrefillLost, why: whyPrefillFailed}
+}
+
+// decodeEvent says what a decode engine's behaviour means for the dispatch.
+func decodeEvent(v verdict, stream bool) event {
+	switch v {
+	case vUsable:
+		if stream {
+			return event{kind: evDecodeFirst}
+		}
+		return event{kind: evDecodeWhole}
+	case vRefused:
+		return event{kind: evDecodeRefused, why: whyRefused}
+	case vRejected:
+		return event{kind: evDecodeRejected, why: whyDecodeRejected}
+	case vBroken:
+		return event{kind: evDecodeBroken, why: whyDecodeFailed}
+	case vGarbage:
+		return event{kind: evDecodeBroken, why: whyBadUpstream}
+	case vLate:
+		return event{kind: evDecodeLate, why: whyTransferTimeout}
+	}
+	return event{kind: evDecodeLost, why: whyDecodeFailed}
+}
