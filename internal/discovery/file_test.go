@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -55,6 +56,13 @@ func TestFileIsTakenWhenItChanges(t *testing.T) {
 		{"good again", func() { put("bad", "3") }, "3", 3, false, 4},
 		{"too big", func() { put("bad", strings.Repeat("x", mostBytes+1)) }, "3", 3, true, 5},
 		{"as it was", func() { put("bad", "3") }, "3", 4, false, 5},
+		{"a pipe", func() {
+			if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			link("pipe")
+		}, "3", 4, true, 6},
+		{"a file again", func() { link("two") }, "2", 5, false, 6},
 	} {
 		step.do()
 		err := f.Look()
