@@ -89,7 +89,7 @@ func (w *watch) look() sums {
 // see adds the file's digest to now. It reads a file again only if something about it has changed.
 func (w *watch) see(name string, now sums) {
 	info, err := os.Stat(name)
-	if err != nil {
+	if err != nil || !info.Mode().IsRegular() { // the reading of a pipe may never end
 		delete(w.seen, name)
 		return
 	}
