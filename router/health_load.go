@@ -106,16 +106,25 @@ func (r *Router) askLoad(ctx context.Context, e *engine) (load, telling) {
 	case resp.Status != 200:
 		return load{}, tellsNot
 	}
-	l, ok := parseLoad(text)
+	l, ok := parseLoad(text, e.scheduler())
 	if !ok {
 		return load{}, tellsNot
 	}
 	return l, tells
 }
 
-// parseLoad reads an engine's metrics: the sum over its schedulers. It reports false if a number of requests is missing.
-func parseLoad(text []byte) (load, bool) {
-	var running, waiting, usage sampled
+// scheduler is the label by which stock engines tell one data-parallel rank's samples from another's; empty for all that there are.
+func (e *engine) scheduler() string {
+	if e.rankOf == "" {
+		return ""
+	}
+	return `engine="` + strconv.Itoa(e.origin.rank) + `"`
+}
+
+// parseLoad reads an engine's metrics: the sum over its schedulers, or those of the one with the label. It reports false if a number
+// of requests is missing.
+func parseLoad(text []byte, label string) (load, bool) {
+	running, waiting, usage := sampled{label: label}, sampled{label: label}, sampled{label: label}
 	for line := range bytes.Lines(text) {
 		_ = running.add(line, "vllm:num_requests_running") || waiting.add(line, "vllm:num_requests_waiting") || usage.add(line, "vllm:kv_cache_usage_perc")
 	}
@@ -124,8 +133,9 @@ func parseLoad(text []byte) (load, bool) {
 
 // sampled adds up the samples of one metric.
 type sampled struct {
-	v    float64
-	told bool
+	label string // that samples must have, if any
+	v     float64
+	told  bool
 }
 
 // add takes a line if it is a sample of the metric with a value that a count or a fraction can have.
@@ -134,9 +144,11 @@ func (s *sampled) add(line []byte, name string) bool {
 	if !ok || len(rest) == 0 || rest[0] != '{' && rest[0] != ' ' {
 		return false
 	}
-	if rest[0] == '{' {
-		rest = rest[bytes.LastIndexByte(rest, '}')+1:]
+	end := bytes.LastIndexByte(rest, '}') + 1
+	if !bytes.Contains(rest[:end], []byte(s.label)) {
+		return false
 	}
+	rest = rest[end:]
 	fields := bytes.Fields(rest)
 	if len(fields) == 0 {
 		return false

@@ -8,21 +8,33 @@ import (
 
 // TestParseLoad reads what engines say, and takes nothing for an answer that is none.
 func TestParseLoad(t *testing.T) {
+	const ranks = `vllm:num_requests_running{engine="0",model_name="m"} 0.0
+vllm:num_requests_running{engine="1",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+vllm:num_requests_waiting{engine="1",model_name="m"} 0.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.0
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.25
+`
 	for _, row := range []struct {
-		text string
-		want load
-		ok   bool
+		text  string
+		want  load
+		ok    bool
+		label string
 	}{
-		{"# HELP vllm:num_requests_running n\nvllm:num_requests_running{engine=\"0\",model_name=\"a} 9\"} 2.0\nvllm:num_requests_waiting{engine=\"0\"} 1.0\n", load{running: 2, waiting: 1}, true},
-		{"vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"1\"} 3.0\nvllm:num_requests_waiting 0", load{running: 3}, true},
-		{"vllm:num_requests_running 0\nvllm:num_requests_waiting_by_reason{reason=\"deferred\"} 4\n", load{}, false},
-		{"vllm:num_requests_waiting 0\n", load{}, false},
-		{"vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\n", load{}, false},
-		{"", load{}, false},
-		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\n", load{unused: true}, true},
-		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"1\"} 1e-4\n", load{}, true},
+		{"# HELP vllm:num_requests_running n\nvllm:num_requests_running{engine=\"0\",model_name=\"a} 9\"} 2.0\nvllm:num_requests_waiting{engine=\"0\"} 1.0\n", load{running: 2, waiting: 1}, true, ""},
+		{"vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"1\"} 3.0\nvllm:num_requests_waiting 0", load{running: 3}, true, ""},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting_by_reason{reason=\"deferred\"} 4\n", load{}, false, ""},
+		{"vllm:num_requests_waiting 0\n", load{}, false, ""},
+		{"vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\n", load{}, false, ""},
+		{"", load{}, false, ""},
+		{ranks, load{running: 3, waiting: 4}, true, ""},
+		{ranks, load{waiting: 4, unused: true}, true, `engine="0"`},
+		{ranks, load{running: 3}, true, `engine="1"`},
+		{ranks, load{}, false, `engine="2"`},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\n", load{unused: true}, true, ""},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"1\"} 1e-4\n", load{}, true, ""},
 	} {
-		if got, ok := parseLoad([]byte(row.text)); ok != row.ok || ok && got != row.want {
+		if got, ok := parseLoad([]byte(row.text), row.label); ok != row.ok || ok && got != row.want {
 			t.Errorf("%q: %+v, %v; want %+v, %v", row.text, got, ok, row.want, row.ok)
 		}
 	}

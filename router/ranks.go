@@ -3,8 +3,9 @@ package router
 import (
 	"fmt"
 	"net"
-	"pdrouter/metadata"
 	"strconv"
+
+	"pdrouter/metadata"
 )
 
 // maxDataParallel is the most data-parallel ranks of one engine.
