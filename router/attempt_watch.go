@@ -2,8 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
-	"syscall"
 	"time"
 )
 
@@ -20,10 +18,10 @@ const loadSeldom = 10 * time.Second
 // its engines, as one goroutine looks now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so
 // that another attempt is right.
 type unseen struct {
-	x     *exchange
-	a     *attempt
-	gone  time.Time     // since when prefill has refused connections; zero if it does not
-	pause time.Duration // between looks at prefill
+	x       *exchange
+	a       *attempt
+	prefill shut
+	pause   time.Duration // between looks at prefill
 }
 
 // watchTransfer has somebody look for as long as decode's leg is not over, if that is to last.
@@ -111,28 +109,14 @@ func (u *unseen) prefillOver(ctx context.Context) reason {
 	if c := e.coord.Load(); c != nil && c.EngineID != u.a.h.coord.EngineID {
 		return whyMoved
 	}
-	if s := e.sighting(); s.run != "" && s.run != u.a.h.coord.EngineID {
-		return whyMoved
-	}
 	if e.failures.Load() == 0 && !e.down.Load() {
-		u.gone = time.Time{}
+		u.prefill = shut{}
 		return whyNone
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.x.r.now().cfg.Timeouts.asking())
 	defer cancel()
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err == nil {
-		resp.Close()
+	if u.prefill.gone(ctx, e) {
+		return whyPrefillFailed
 	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		u.gone = time.Time{}
-		return whyNone
-	}
-	if u.gone.IsZero() {
-		u.gone = time.Now()
-	}
-	if time.Since(u.gone) < refusedFor {
-		return whyNone
-	}
-	return whyPrefillFailed
+	return whyNone
 }

@@ -32,7 +32,8 @@ type remains struct {
 	parted          bool             // and prefill has shown that it knows that
 	again           *letter          // prefill's request; nil if it is not to be asked again
 	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
-	tokens          int              // an estimate
+	tokens          int              // of the prompt: an estimate, until an engine has counted them
+	asked           bool             // whether one has been asked for that
 	first           []byte           // what prefill has answered already; nil if it has not
 	counted         bool             // KV of the request was counted as left already: with one engine or two, it is one ending
 }
@@ -244,12 +245,29 @@ func (r *Router) diesNow(ctx context.Context, m *remains) bool {
 }
 
 // looking is a look at a run that may be over, again and again.
-type looking struct {
-	refused time.Time // since when its addresses have refused every connection
-}
+type looking struct{ http shut }
+
+// shut is since when an engine's HTTP address has refused every connection; zero if it does not.
+type shut struct{ since time.Time }
 
 // refusedFor is how long an engine's addresses must have refused connections for its process to count as gone.
 const refusedFor = 500 * time.Millisecond
+
+// gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
+func (k *shut) gone(ctx context.Context, e *engine) bool {
+	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
+	if err == nil {
+		resp.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		*k = shut{}
+		return false
+	}
+	if k.since.IsZero() {
+		k.since = time.Now()
+	}
+	return time.Since(k.since) >= refusedFor
+}
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
@@ -263,29 +281,17 @@ func (k *looking) at(ctx context.Context, r *Router, e *engine, was *coordinates
 	rec, err := r.now().parts.Stock.First(ctx, at)
 	switch {
 	case err == nil && rec.EngineID == was.EngineID:
-		k.refused = time.Time{}
+		k.http = shut{}
 		return runLives
 	case err == nil:
 		return runOver
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		k.refused = time.Time{}
+		k.http = shut{}
 		return runUnknown
+	case k.http.gone(ctx, e):
+		return runOver
 	}
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err == nil {
-		resp.Close()
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		k.refused = time.Time{}
-		return runUnknown
-	}
-	if k.refused.IsZero() {
-		k.refused = time.Now()
-	}
-	if time.Since(k.refused) < refusedFor {
-		return runUnknown
-	}
-	return runOver
+	return runUnknown
 }
 
 // notifyPrefill tells prefill's ranks that what they hold was taken.

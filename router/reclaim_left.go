@@ -16,7 +16,7 @@ func (r *Router) behind(m *remains, see func(context.Context), holder *engine) b
 		return true
 	}
 	if holder != nil {
-		r.enterStranded(m, holder, strandBusy, m.tokens, defaultBlock)
+		r.enterStranded(m, holder, strandBusy, defaultBlock)
 	}
 	return false
 }
@@ -140,7 +140,10 @@ func (r *Router) forgetRun(e *engine) {
 func (r *Router) strand(ctx context.Context, m *remains, holder *engine, why stranded) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	r.enterStranded(m, holder, why, r.count(ctx, m), r.blockTokens(ctx, m, holder))
+	if !m.asked {
+		m.asked, m.tokens = true, r.count(ctx, m)
+	}
+	r.enterStranded(m, holder, why, r.blockTokens(ctx, m, holder))
 }
 
 // strandIf counts what prefill holds, in doubt as what may be held.
@@ -153,13 +156,13 @@ func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt
 	}
 }
 
-// enterStranded enters what one request has left behind.
-func (r *Router) enterStranded(m *remains, holder *engine, why stranded, tokens, block int) {
+// enterStranded enters what one request has left behind, in blocks of so many tokens.
+func (r *Router) enterStranded(m *remains, holder *engine, why stranded, block int) {
 	if !m.counted {
 		m.counted = true
 		r.stranded.Add(1)
 	}
-	blocks := (max(tokens, 1) + block - 1) / block
+	blocks := (max(m.tokens, 1) + block - 1) / block
 	leased := holder == m.prefill
 	r.left.strand(holder, why, blocks, leased, time.Now())
 	r.log.Warn("blocks stay held", "engine", holder.name, "blocks", blocks, "why", why.String(), "leased", leased,

@@ -56,6 +56,10 @@ func (l *left) pruneLocked(now time.Time) {
 func (l *left) restarted(e *engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forgetLocked(e)
+}
+
+func (l *left) forgetLocked(e *engine) {
 	for k := range l.held {
 		if k.engine == e {
 			delete(l.held, k)
@@ -91,19 +95,30 @@ func (l *left) of(e *engine, now time.Time) map[string]int {
 }
 
 // blocks returns how many blocks an engine holds for nobody.
-func (l *left) blocks(e *engine, now time.Time) (n int) {
-	for _, some := range l.of(e, now) {
-		n += some
+func (l *left) blocks(e *engine, now time.Time) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.blocksLocked(e, now)
+}
+
+func (l *left) blocksLocked(e *engine, now time.Time) (n int) {
+	l.pruneLocked(now)
+	for k, some := range l.held {
+		if k.engine == e {
+			n += some
+		}
 	}
 	return n
 }
 
-// unheld forgets what an engine was said to hold, unless it has become more than blocks. It reports whether it has.
+// unheld forgets what an engine was said to hold, unless it has become more than blocks. It reports whether it has forgotten it.
 func (l *left) unheld(e *engine, blocks int, now time.Time) bool {
-	if l.blocks(e, now) > blocks {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.blocksLocked(e, now) > blocks {
 		return false
 	}
-	l.restarted(e)
+	l.forgetLocked(e)
 	return true
 }
 
