@@ -232,17 +232,23 @@ func (p policyConfig) validate() error {
 
 // under puts the key of a section before each message of its own Validate.
 func under(section string, err error) error {
+	return eachMistake(err, func(one error) error { return fmt.Errorf("%s.%w", section, one) })
+}
+
+// eachMistake returns err with every mistake that it joins replaced by what change makes of it.
+func eachMistake(err error, change func(error) error) error {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var errs []error
-		for _, e := range joined.Unwrap() {
-			errs = append(errs, under(section, e))
-		}
-		return errors.Join(errs...)
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return change(err)
 	}
-	return fmt.Errorf("%s.%w", section, err)
+	var errs []error
+	for _, one := range joined.Unwrap() {
+		errs = append(errs, eachMistake(one, change))
+	}
+	return errors.Join(errs...)
 }
 
 func (l logConfig) validate() error {

@@ -61,15 +61,5 @@ func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, 
 
 // reworded replaces words in each mistake that err joins.
 func reworded(err error, words *strings.Replacer) error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var errs []error
-		for _, e := range joined.Unwrap() {
-			errs = append(errs, reworded(e, words))
-		}
-		return errors.Join(errs...)
-	}
-	return errors.New(words.Replace(err.Error()))
+	return eachMistake(err, func(one error) error { return errors.New(words.Replace(one.Error())) })
 }
