@@ -10,7 +10,6 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/redisdb"
-	"pdrouter/internal/redistest"
 	"pdrouter/router"
 )
 
@@ -30,12 +29,8 @@ func signedFacts(t *testing.T) string {
 
 // TestAdminIsSigned has somebody who can write to Redis, and has no gateway's key, add an engine and drain another one.
 func TestAdminIsSigned(t *testing.T) {
-	server := redistest.Start(t)
-	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
-	model := fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL)
-	more := fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", server.Address())
-	signed := signedFacts(t)
-	a, b := administerAuth(t, model, more, signed), administerAuth(t, model, more, signed)
+	server, two, another := sharing(t)
+	a, b := another(), another()
 	a.until("it listens", a.lists("one"))
 	a.must("two is", "add", "m", "engines", "two", two.URL)
 	b.until("the other knows the new engine", b.lists("two", "up", "admin"))

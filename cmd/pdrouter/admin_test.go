@@ -271,21 +271,29 @@ func TestAdminRefuses(t *testing.T) {
 	a.must("one is", "add", "m", "engines", "one", one.URL) // the same again
 }
 
-// TestAdminIsShared has two gateways share what administrators want over a real Redis, also with one that comes later, and
-// keep it while Redis is away.
-func TestAdminIsShared(t *testing.T) {
-	redis := redistest.Start(t)
+// sharing returns a Redis, an engine called two, and what starts one more gateway of those that share that Redis, sign what they
+// share, and have an engine called one in their file.
+func sharing(t *testing.T) (redis *redistest.Server, two *fakeServing, another func() *administration) {
+	t.Helper()
+	redis = redistest.Start(t)
 	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
 	model := fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL)
 	more := fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", redis.Address())
 	signed := signedFacts(t)
-	a, b := administerAuth(t, model, more, signed), administerAuth(t, model, more, signed)
+	return redis, two, func() *administration { return administerAuth(t, model, more, signed) }
+}
+
+// TestAdminIsShared has two gateways share what administrators want over a real Redis, also with one that comes later, and
+// keep it while Redis is away.
+func TestAdminIsShared(t *testing.T) {
+	redis, two, another := sharing(t)
+	a, b := another(), another()
 	a.until("it listens", a.lists("one"))
 	a.must("one is", "drain", "one")
 	a.must("two is", "add", "m", "engines", "two", two.URL)
 	b.until("the other knows that one is drained", b.lists("one", "drained"))
 	b.until("the other knows the new engine", b.lists("two", "up", "admin"))
-	c := administerAuth(t, model, more, signed)
+	c := another()
 	c.until("one that comes later learns it", func() bool { return c.lists("one", "drained")() && c.lists("two", "up")() })
 	redis.Kill()
 	b.must("two is", "drain", "two")

@@ -26,31 +26,7 @@ const longAnswer = 150
 // alone. after is the policy's word for what happens to streams that fail; "" leaves the default.
 func startBroken(t *testing.T, ctx context.Context, after string) *demoFleet {
 	t.Helper()
-	t.Setenv(actAsPdrouter, "1")
-	f := &demoFleet{dir: t.TempDir()}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range f.processes {
-				t.Logf("%s printed:\n%s", p.name, p.tail(15))
-			}
-		}
-		if err := f.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	ports, err := freeAddresses(3 + 2*3 + 1)
-	must(err)
-	take := func() string {
-		a := ports[0]
-		ports = ports[1:]
-		return a
-	}
+	f, take, must := bareFleet(t, 3+2*3+1)
 	clients, agents, operations, alone := take(), take(), take(), take()
 	f.client, f.operations, f.alone = "http://"+clients, "http://"+operations, "http://"+alone
 	for _, e := range []demoEngine{{name: "prefill-0", role: "prefill", tp: 2}, {name: "decode-0", role: "decode", tp: 1}, {name: "decode-1", role: "decode", tp: 2}} {
@@ -70,10 +46,7 @@ func startBroken(t *testing.T, ctx context.Context, after string) *demoFleet {
 		if e.name == "decode-0" {
 			cost = slowStep
 		}
-		must(f.start(e.name, "engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
-			"--listen", e.address, "--control", e.control, "--gateway", "http://"+agents, "--token-file", f.path(e.name+".token"),
-			"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1],
-			"--transport", "tcp", "--decode-us-per-step", fmt.Sprint(cost)))
+		must(f.startEngine(e, agents, "--transport", "tcp", "--decode-us-per-step", fmt.Sprint(cost)))
 	}
 	must(f.start("alone", "engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
 	must(f.wait(ctx))

@@ -72,11 +72,7 @@ func startFleet(ctx context.Context, dir, transport string) (*demoFleet, error) 
 		return f, err
 	}
 	for _, e := range f.engines {
-		err := f.start(e.name, "engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
-			"--listen", e.address, "--control", e.control, "--gateway", "http://"+agents, "--token-file", f.path(e.name+".token"),
-			"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1],
-			"--transport", transport)
-		if err != nil {
+		if err := f.startEngine(e, agents, "--transport", transport); err != nil {
 			return f, err
 		}
 	}
@@ -96,6 +92,13 @@ func (f *demoFleet) start(name string, args ...string) error {
 		f.processes = append(f.processes, p)
 	}
 	return err
+}
+
+// startEngine starts an engine, known to the gateway whose agents' listener is at that address.
+func (f *demoFleet) startEngine(e demoEngine, agents string, more ...string) error {
+	return f.start(e.name, append([]string{"engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
+		"--listen", e.address, "--control", e.control, "--gateway", "http://" + agents, "--token-file", f.path(e.name + ".token"),
+		"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1]}, more...)...)
 }
 
 // writeKeys makes the key that signs the agents' tokens, a key for each engine and a token that is bound to it, and the

@@ -40,6 +40,37 @@ func newFleet(t *testing.T, ctx context.Context, transport string) *demoFleet {
 	return f
 }
 
+// bareFleet is a fleet without processes, that ends with the test and has no more than n addresses to take; must ends the test.
+func bareFleet(t *testing.T, n int) (f *demoFleet, take func() string, must func(error)) {
+	t.Helper()
+	t.Setenv(actAsPdrouter, "1")
+	f = &demoFleet{dir: t.TempDir()}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, p := range f.processes {
+				t.Logf("%s printed:\n%s", p.name, p.tail(15))
+			}
+		}
+		if err := f.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	must = func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	free, err := freeAddresses(n)
+	must(err)
+	take = func() string {
+		a := free[0]
+		free = free[1:]
+		return a
+	}
+	return f, take, must
+}
+
 func TestDemoComparesEveryAnswer(t *testing.T) {
 	t.Setenv(actAsPdrouter, "1")
 	for _, transport := range []string{"tcp", "auto"} {

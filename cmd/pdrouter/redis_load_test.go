@@ -26,31 +26,8 @@ type sharedFleet struct {
 // configuration.
 func startShared(t *testing.T, redis string) *sharedFleet {
 	t.Helper()
-	t.Setenv(actAsPdrouter, "1")
-	f := &sharedFleet{demoFleet: &demoFleet{dir: t.TempDir()}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range f.processes {
-				t.Logf("%s printed:\n%s", p.name, p.tail(15))
-			}
-		}
-		if err := f.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	ports, err := freeAddresses(6 + 8 + 1)
-	must(err)
-	take := func() string {
-		a := ports[0]
-		ports = ports[1:]
-		return a
-	}
+	bare, take, must := bareFleet(t, 6+8+1)
+	f := &sharedFleet{demoFleet: bare}
 	for _, e := range []demoEngine{{name: "prefill-0", role: "prefill", tp: 2}, {name: "prefill-1", role: "prefill", tp: 2},
 		{name: "decode-0", role: "decode", tp: 4}, {name: "decode-1", role: "decode", tp: 2}} {
 		e.address, e.control = take(), take()
@@ -67,9 +44,7 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 		must(f.start(fmt.Sprintf("gateway-%d", i), "serve", "-c", path))
 	}
 	for i, e := range f.engines {
-		must(f.start(e.name, "engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
-			"--listen", e.address, "--control", e.control, "--gateway", "http://"+agents[i%2], "--token-file", f.path(e.name+".token"),
-			"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1], "--transport", "tcp"))
+		must(f.startEngine(e, agents[i%2], "--transport", "tcp"))
 	}
 	alone := take()
 	f.alone = "http://" + alone
