@@ -14,7 +14,7 @@ RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -o pdrouter ./cmd/pdrouter
 # NIXL comes from its wheel; the script has the version and the checksum. Only the C library is used of it.
 FROM python:3.12-slim-bookworm AS nixl
 WORKDIR /nixl
-COPY internal/deps/nixl.sh internal/deps/nixl.sh
+COPY internal/deps/nixl.sh internal/deps/wheel.sh internal/deps/
 RUN internal/deps/nixl.sh
 
 FROM debian:bookworm-slim
