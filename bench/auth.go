@@ -10,7 +10,6 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,14 +26,15 @@ const authAbout = "What it costs to know who calls, one core, no I/O. Tokens are
 	"- **seen first**: a token that is verified whole: form, key, signature, claims. Beside it the same token under the parser of golang-jwt alone, with its options for algorithm, issuer, audience and times.\n" +
 	"- **API key**: one of 10,000 keys. Beside it the digest alone.\n"
 
-// Auth measures what it costs to verify tokens and keys. It prints its progress and a table.
-func Auth(ctx context.Context, cfg BesideConfig, out io.Writer) (*BesideReport, error) {
-	fmt.Fprintln(out, "auth: what it costs to know who calls, beside the bare operations")
-	rows, err := authRows()
-	if err != nil {
-		return nil, err
-	}
-	return besides(ctx, "auth", authAbout, cfg, rows, out)
+// authSuite measures what it costs to verify tokens and keys.
+func authSuite() Suite {
+	return Suite{Name: "auth", Brief: "what it costs to know who calls, beside the bare operations", About: authAbout, run: func(ctx context.Context, r *Run) error {
+		rows, err := authRows()
+		if err != nil {
+			return err
+		}
+		return r.versus(ctx, rows)
+	}}
 }
 
 func authRows() ([]versus, error) {

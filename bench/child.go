@@ -16,11 +16,13 @@ import (
 
 // child is one process of a run.
 type child struct {
-	name    string
-	cmd     *exec.Cmd
-	address string // of the listener it told of, if it was asked to
-	said    *lastBytes
-	ended   chan struct{}
+	name       string
+	cmd        *exec.Cmd
+	address    string   // of the listener it told of, if it was asked to, or that it was told to have
+	operations string   // the gateway's other listener
+	files      []string // that are removed behind it
+	said       *lastBytes
+	ended      chan struct{}
 }
 
 // spawn starts argv on the given CPUs ("" leaves the choice to the kernel) and, when tells is set, reads the address
@@ -69,8 +71,13 @@ func spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 	return c, nil
 }
 
-// stop ends the process and waits for it.
+// stop ends the process, waits for it and removes its files.
 func (c *child) stop() {
+	defer func() {
+		for _, f := range c.files {
+			_ = os.RemoveAll(f) // in the temporary folder: nobody misses it
+		}
+	}()
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-c.ended:

@@ -24,6 +24,11 @@ type Versions struct {
 	Fasthttp string `json:"fasthttp"`
 }
 
+// String names all of them.
+func (v Versions) String() string {
+	return fmt.Sprintf("pdrouter %s, %s, fasthttp %s", v.Pdrouter, v.Go, v.Fasthttp)
+}
+
 // machine describes this machine; what /proc does not tell is left empty.
 func machine(cpus int) Machine {
 	info, _ := os.ReadFile("/proc/cpuinfo")

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -27,26 +26,31 @@ const metadataAbout = "The records of 1,000 engines with 8 ranks each, signed, i
 	"- **change**: from a record's publication at one gateway until another gateway's copy has it, both on one Redis. Beside it a message of the same Redis from one client to another.\n" +
 	"- **pair**: whether a pair has shaken hands, as a request asks, with 10,000 pairs. Beside it a map under a read lock.\n"
 
-// Metadata measures the local copy of the records and the registry of handshakes. It prints its progress and a table.
-func Metadata(ctx context.Context, cfg BesideConfig, out io.Writer) (_ *BesideReport, err error) {
-	fmt.Fprintf(out, "metadata: %d engines with %d ranks each in a real Redis\n", fleetEngines, fleetRanks)
+// metadataSuite measures the local copy of the records and the registry of handshakes.
+func metadataSuite() Suite {
+	return Suite{
+		Name: "metadata", Brief: fmt.Sprintf("the records of %d engines with %d ranks each in a real Redis", fleetEngines, fleetRanks), About: metadataAbout, run: measureMetadata,
+	}
+}
+
+func measureMetadata(ctx context.Context, r *Run) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server, err := startRedis(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer server.stop()
 	f := &recordFleet{ctx: ctx, server: server}
 	defer f.close()
 	if err := f.fill(); err != nil {
-		return nil, err
+		return err
 	}
 	rows, err := f.rows()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return besides(ctx, "metadata", metadataAbout, cfg, rows, out)
+	return r.versus(ctx, rows)
 }
 
 // recordFleet is the records in Redis, and what reads them.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"strings"
 	"time"
 
 	"pdrouter/kvplane"
@@ -23,41 +22,37 @@ const planeAbout = "The data plane between two processes of one machine: prefill
 	"- **outstanding**: as register, with blocks of 4 KiB, while 10,000 other transfers are outstanding (4,000 registered without an offer, the others offered and queued on decode), beside 100.\n" +
 	"- **idle**: CPU time of the decode process when nothing is outstanding, and when a bare NIXL agent with NIXL's progress thread lives in it too.\n"
 
-// Plane measures the data plane between two processes of this machine, beside the limits of the same machine in the
-// same run. binary is pdrouter itself: the decode side is a process of it. It prints its progress and a table to out.
-func Plane(ctx context.Context, binary string, cfg BesideConfig, out io.Writer) (*BesideReport, error) {
-	cpus, err := allowedCPUs()
-	if err != nil {
-		return nil, err
-	}
-	r := &BesideReport{Suite: "plane", About: planeAbout, Machine: machine(len(cpus)), Versions: versions()}
-	r.Settings = fmt.Sprintf("%d rounds a row, alternating with what stands beside it", cfg.Rounds)
-	fmt.Fprintf(out, "plane: pushes from one process into another, beside this machine's limits; %s\n", r.Settings)
+// planeSuites measure the data plane between two processes of this machine.
+func planeSuites() []Suite {
+	return []Suite{{
+		Name: "plane", Brief: "pushes of KV blocks between two processes beside this machine's limits", About: planeAbout, run: measurePlane,
+	}}
+}
+
+func measurePlane(ctx context.Context, r *Run) error {
 	for _, row := range planeRows() {
-		if !strings.Contains(row.name, cfg.Only) {
+		if !r.wants(row.name) {
 			continue
 		}
-		fmt.Fprintf(out, "  %-28s ", row.name)
-		decode, err := startPlane(ctx, binary)
+		fmt.Fprintf(r.out, "  %-28s ", row.name)
+		decode, err := startPlane(ctx, r.Binary)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		s, err := openPlaneStage(decode, cfg.Rounds, row, out)
+		s, err := openPlaneStage(decode, 2*r.Pairs, row, r.out)
 		if err == nil {
-			var got BesideRow
+			var got Row
 			got, err = row.measure(ctx, s)
+			got.Where = s.took
 			err = errors.Join(err, s.close())
-			r.Rows = append(r.Rows, got)
+			r.report.Rows = append(r.report.Rows, got)
 		}
+		fmt.Fprintln(r.out)
 		if err != nil {
-			fmt.Fprintln(out)
-			return nil, fmt.Errorf("bench: %s: %w", row.name, err)
+			return fmt.Errorf("bench: %s: %w", row.name, err)
 		}
-		fmt.Fprintln(out)
 	}
-	fmt.Fprintln(out)
-	r.table(out)
-	return r, nil
+	return nil
 }
 
 // planeRowKind is how one row is measured.
@@ -66,7 +61,7 @@ type planeRowKind struct {
 	which   string // nixl, memory, socket
 	layout  planeLayout
 	blocks  int // of a transfer
-	measure func(context.Context, *planeStage) (BesideRow, error)
+	measure func(context.Context, *planeStage) (Row, error)
 }
 
 func planeRows() []planeRowKind {
@@ -97,7 +92,8 @@ type planeStage struct {
 	say    *json.Encoder
 	hear   *json.Decoder
 	peer   metadata.Record
-	next   int // transfer
+	next   int    // transfer
+	took   string // which way the bytes of the last transfers took
 	out    io.Writer
 }
 
@@ -197,7 +193,8 @@ func (s *planeStage) push(n int) (planeAnswer, error) {
 			return a, fmt.Errorf("%w: a transfer ended as %s with %d bytes", errVoid, r.Reason, r.Bytes)
 		}
 	}
-	return a, nil
+	s.took, err = s.path(a)
+	return a, err
 }
 
 // offer makes the blocks of the i-th transfer available.
@@ -219,15 +216,6 @@ func (s *planeStage) sent() (planeReport, error) {
 	case <-time.After(10 * time.Second):
 		return planeReport{}, fmt.Errorf("%w: a transfer was not sent", errVoid)
 	}
-}
-
-// pushFor pushes n transfers for a row and notes which way their bytes took.
-func (s *planeStage) pushFor(row *BesideRow, n int) (planeAnswer, error) {
-	a, err := s.push(n)
-	if err == nil {
-		row.Path, err = s.path(a)
-	}
-	return a, err
 }
 
 // path says which way the bytes took, and voids the run if it is another one than the row's.

@@ -11,9 +11,8 @@ import (
 )
 
 // bandwidth pushes large transfers of shuffled blocks, in turns with what limits them.
-func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (BesideRow, error) {
-	return func(ctx context.Context, s *planeStage) (BesideRow, error) {
-		row := BesideRow{Name: s.row.name, Unit: "GB/s", Beside: beside, Goal: fmt.Sprintf("≥ %.1f ×", goal)}
+func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (Row, error) {
+	return func(ctx context.Context, s *planeStage) (row Row, err error) {
 		bytes := s.row.blocks * s.row.layout.BlockBytes
 		limit, end, err := s.limit(ctx, beside, bytes)
 		if err != nil {
@@ -21,25 +20,25 @@ func bandwidth(beside string, goal float64) func(context.Context, *planeStage) (
 		}
 		defer end()
 		got, limits := make([]float64, s.rounds), make([]float64, s.rounds)
-		for _, at := range schedule(s.rounds) {
-			if at.target == 0 {
-				took, err := limit()
+		for round := range s.rounds {
+			for _, which := range order(round, 2) {
+				if which == 1 {
+					took, err := limit()
+					if err != nil {
+						return row, err
+					}
+					limits[round] = float64(bytes) / float64(took.Nanoseconds())
+					continue
+				}
+				a, err := s.push(1)
 				if err != nil {
 					return row, err
 				}
-				limits[at.pair] = float64(bytes) / float64(took.Nanoseconds())
-				continue
+				got[round] = float64(bytes) / float64(a.Ready[0].Nanoseconds())
 			}
-			a, err := s.pushFor(&row, 1)
-			if err != nil {
-				return row, err
-			}
-			got[at.pair] = float64(bytes) / float64(a.Ready[0].Nanoseconds())
 			fmt.Fprint(s.out, ".")
 		}
-		row.sum(got, limits)
-		row.Met = row.Ratio.Median >= goal
-		return row, nil
+		return pairOf(s.row.name, "GB/s", beside, got, limits, Goal{Beside: beside, Times: goal, AtLeast: true}), nil
 	}
 }
 
@@ -92,9 +91,8 @@ func (s *planeStage) limit(ctx context.Context, which string, bytes int) (func()
 const registrations = 200
 
 // register measures from a registration until decode is ready, with the offer at hand.
-func register(goal float64) func(context.Context, *planeStage) (BesideRow, error) {
-	return func(ctx context.Context, s *planeStage) (BesideRow, error) {
-		row := BesideRow{Name: s.row.name, Unit: "µs", Beside: "plain copy", Goal: "–", Met: true}
+func register(goal float64) func(context.Context, *planeStage) (Row, error) {
+	return func(ctx context.Context, s *planeStage) (row Row, err error) {
 		limit, end, err := s.limit(ctx, "plain copy", 0)
 		if err != nil {
 			return row, err
@@ -110,37 +108,30 @@ func register(goal float64) func(context.Context, *planeStage) (BesideRow, error
 				}
 				copies = append(copies, took)
 			}
-			a, err := s.pushFor(&row, registrations)
+			a, err := s.push(registrations)
 			if err != nil {
 				return row, err
 			}
 			got, limits = append(got, middle(a.Ready)), append(limits, middle(copies))
 			fmt.Fprint(s.out, ".")
 		}
-		row.sum(got, limits)
-		if goal > 0 {
-			row.Goal, row.Met = fmt.Sprintf("< %.0f µs", goal), row.Figure.Median < goal
-		}
-		return row, nil
+		return pairOf(s.row.name, "µs", "plain copy", got, limits, atMost(goal)...), nil
 	}
 }
 
 // release measures from the completion that the transport hands over until the engine's goroutine has decode released.
-func release(goal float64) func(context.Context, *planeStage) (BesideRow, error) {
-	return func(_ context.Context, s *planeStage) (BesideRow, error) {
-		row := BesideRow{Name: s.row.name, Unit: "µs", Beside: "bare channel", Goal: fmt.Sprintf("< %.0f µs", goal)}
+func release(goal float64) func(context.Context, *planeStage) (Row, error) {
+	return func(_ context.Context, s *planeStage) (row Row, err error) {
 		var got, limits []float64
 		for range s.rounds {
-			a, err := s.pushFor(&row, registrations)
+			a, err := s.push(registrations)
 			if err != nil {
 				return row, err
 			}
 			got, limits = append(got, middle(a.Release)), append(limits, handover())
 			fmt.Fprint(s.out, ".")
 		}
-		row.sum(got, limits)
-		row.Met = row.Figure.Median < goal
-		return row, nil
+		return pairOf(s.row.name, "µs", "bare channel", got, limits, atMost(goal)...), nil
 	}
 }
 
@@ -168,13 +159,12 @@ func handover() float64 {
 func waiting(n int) int { return n * 2 / 5 }
 
 // outstanding measures a registration's way beside few and beside many transfers that wait on both agents.
-func outstanding(few, many int, goal float64) func(context.Context, *planeStage) (BesideRow, error) {
-	return func(_ context.Context, s *planeStage) (BesideRow, error) {
-		row := BesideRow{Name: s.row.name, Unit: "µs", Beside: fmt.Sprintf("%d outstanding", few), Goal: fmt.Sprintf("≤ %.0f ×", goal)}
+func outstanding(few, many int, goal float64) func(context.Context, *planeStage) (Row, error) {
+	return func(_ context.Context, s *planeStage) (row Row, err error) {
 		got, limits := make([]float64, s.rounds), make([]float64, s.rounds)
-		for _, at := range schedule(s.rounds) {
+		for i := range 2 * s.rounds {
 			n, into := few, limits
-			if at.target == 1 {
+			if order(i/2, 2)[i%2] == 0 {
 				n, into = many, got
 			}
 			first := s.next
@@ -185,11 +175,11 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 			if _, err := s.tell(planeOrder{Do: "hold", First: first, Count: n, Blocks: 1}); err != nil {
 				return row, err
 			}
-			a, err := s.pushFor(&row, registrations)
+			a, err := s.push(registrations)
 			if err != nil {
 				return row, err
 			}
-			into[at.pair] = middle(a.Ready)
+			into[i/2] = middle(a.Ready)
 			if held := s.rank.agent.Status().Offers; held < n-waiting(n) {
 				return row, fmt.Errorf("%w: prefill holds %d offers; want %d", errVoid, held, n-waiting(n))
 			}
@@ -206,16 +196,14 @@ func outstanding(few, many int, goal float64) func(context.Context, *planeStage)
 			}
 			fmt.Fprint(s.out, ".")
 		}
-		row.sum(got, limits)
-		row.Met = row.Ratio.Median <= goal
-		return row, nil
+		beside := fmt.Sprintf("%d outstanding", few)
+		return pairOf(s.row.name, "µs", beside, got, limits, Goal{Beside: beside, Times: goal}), nil
 	}
 }
 
 // idle measures the CPU time of a process whose agent has nothing to do, and then of the same process with a bare NIXL
 // agent that runs NIXL's own progress thread.
-func idle(_ context.Context, s *planeStage) (BesideRow, error) {
-	row := BesideRow{Name: s.row.name, Unit: "% core", Beside: "NIXL's progress thread", Goal: "0", Path: "nixl"}
+func idle(_ context.Context, s *planeStage) (row Row, err error) {
 	var figures [2]float64
 	for i := range figures {
 		if i == 1 {
@@ -237,9 +225,15 @@ func idle(_ context.Context, s *planeStage) (BesideRow, error) {
 		figures[i] = 100 * float64(after-before) / float64(span)
 		fmt.Fprint(s.out, ".")
 	}
-	row.sum(figures[:1], figures[1:])
-	row.Met = figures[0] < 0.5
-	return row, nil
+	return pairOf(s.row.name, "% core", "NIXL's progress thread", figures[:1], figures[1:], atMost(0.5)...), nil
+}
+
+// atMost is the goal of so many of the row's units; of none for 0.
+func atMost(units float64) []Goal {
+	if units == 0 {
+		return nil
+	}
+	return []Goal{{Plus: units}}
 }
 
 // middle is the median in µs.

@@ -50,15 +50,16 @@ func TestBesideRows(t *testing.T) {
 		{"outstanding", "socket", small, 2, outstanding(2, 20, 2)},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got, err := row.measure(t.Context(), openStage(t, row))
+			s := openStage(t, row)
+			got, err := row.measure(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Figure.Median <= 0 || got.Limit.Median <= 0 || got.Ratio.Median <= 0 || got.Path != "socket" {
-				t.Errorf("%+v; want figures above 0, over sockets", got)
+			if got.Ours.Median <= 0 || got.Beside[0].Median <= 0 || got.Beside[0].Ratio.Median <= 0 || s.took != "socket" {
+				t.Errorf("%+v over %s; want figures above 0, over sockets", got, s.took)
 			}
 			var b bytes.Buffer
-			r := &BesideReport{Suite: "plane", Rows: []BesideRow{got}}
+			r := &Report{Suite: "plane", Rows: []Row{got}}
 			if r.table(&b); !strings.Contains(b.String(), row.name) || !strings.Contains(r.Markdown(), row.name) {
 				t.Errorf("%s is not in the report", row.name)
 			}

@@ -2,73 +2,167 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"text/tabwriter"
 )
 
 // Report is one suite's result, with all one needs to repeat it.
 type Report struct {
 	Suite    string   `json:"suite"`
+	About    string   `json:"-"` // Markdown: what is measured and how
 	Command  string   `json:"command"`
 	Settings string   `json:"settings"`
-	Log      string   `json:"gateway_log_level"`
 	Versions Versions `json:"versions"`
 	Machine  Machine  `json:"machine"`
 	Rows     []Row    `json:"rows"`
+	Notes    []string `json:"notes,omitempty"` // Markdown: what the figures do not say by themselves
+	Plots    []Plot   `json:"plots,omitempty"`
 }
 
-// String is the spread as smallest–middle–largest.
-func (s Spread) String() string { return fmt.Sprintf("%.1f–%.1f–%.1f", s.Min, s.Median, s.Max) }
+// Row is one figure of pdrouter, and those of what stood beside it in the same rounds.
+type Row struct {
+	Name     string    `json:"name"`            // the load: "pull c=32"
+	What     string    `json:"what,omitempty"`  // the figure: "CPU a request"; "" where the suite has only one
+	Where    string    `json:"where,omitempty"` // which CPUs or which path
+	Unit     string    `json:"unit"`
+	Ours     Figure    `json:"ours"`
+	Beside   []Figure  `json:"beside"`
+	Goals    []Reached `json:"goals,omitempty"`
+	Done     int       `json:"done,omitempty"`     // requests, or whatever the rounds have counted, of all together
+	Repeated int       `json:"repeated,omitempty"` // rounds that were measured again because the machine was busy
+}
 
-// table prints the rows for people at a terminal.
-func (r *Report) table(out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "request\tfloor µs\tgateway µs\tgateway/floor\tfloor req/s\tgateway req/s\trequests\trepeated\t")
-	for _, row := range r.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f–%.2f–%.2f\t%.0f\t%.0f\t%d\t%d\t\n", row.Name, row.Floor.MicrosPerRequest, row.Gateway.MicrosPerRequest,
-			row.Ratio.Min, row.Ratio.Median, row.Ratio.Max, row.Floor.PerSecond.Median, row.Gateway.PerSecond.Median, row.Floor.Requests+row.Gateway.Requests, row.Refused)
+// Figure is what one contender reached in the rounds of a row.
+type Figure struct {
+	Of     string    `json:"of"`
+	Spread           // of Rounds
+	Rounds []float64 `json:"rounds,omitempty"`
+	Ratio  *Spread   `json:"ratio,omitempty"`  // pdrouter's over this one, round by round
+	Cannot string    `json:"cannot,omitempty"` // why there is no figure
+	peer   bool
+}
+
+// Goal is what a row is to reach.
+type Goal struct {
+	Beside  string  // what it is held against, by its name; "" is Plus alone; bestPeer is whichever peer is best
+	Times   float64 // so many times that
+	Plus    float64 // in the row's unit
+	AtLeast bool    // else at most
+}
+
+// Reached is a goal and whether the row has reached it. It is neither yes nor no where what it is held against has no figure.
+type Reached struct {
+	Goal string `json:"goal"`
+	Met  string `json:"met"`
+}
+
+// bestPeer names the best of the peers' figures in a Goal.
+const bestPeer = "best peer"
+
+// text is the goal in a table's words.
+func (g Goal) text(unit string) string {
+	sign := "≤"
+	if g.AtLeast {
+		sign = "≥"
 	}
-	_ = w.Flush() // to a terminal; a lost table shows
-	fmt.Fprintf(out, "smallest–median–largest of the rounds; %s; gateway log level %s\n", r.Settings, r.Log)
-}
-
-// Markdown is the report as a page of docs/measurements.
-func (r *Report) Markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n", r.Suite)
-	fmt.Fprintf(&b, "CPU time that one two-leg request of 1 KB costs the gateway, in µs, beside the floor: a bare fasthttp proxy (`bench/floor.go`) that makes the same three exchanges by joining bytes. Both stand in front of the same fake engines, which answer at once, and are measured in turns (A B B A …) in one run. CPU time is the sum of `/proc/PID/task/*/schedstat` of the process, divided by the requests the client completed. A round is repeated when anything else used more CPU than `-others` allows (0.1 of a CPU unless the command says otherwise), and the run is void unless every answer was right and the engines counted two legs for each.\n\n")
-	fmt.Fprintf(&b, "- Command: `%s`\n- %s; gateway log level %s\n- pdrouter %s, %s, fasthttp %s\n- %d CPUs (%s), %s of memory, %s\n\n", r.Command, r.Settings, r.Log, r.Versions.Pdrouter, r.Versions.Go, r.Versions.Fasthttp, r.Machine.CPUs, r.Machine.Model, r.Machine.Memory, r.Machine.Kernel)
-	fmt.Fprintf(&b, "| request | where | floor µs | gateway µs | gateway / floor | floor req/s | gateway req/s | requests | rounds repeated |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, row := range r.Rows {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | **%.2f** (%.2f–%.2f) | %.0f | %.0f | %d | %d |\n", row.Name, row.View, row.Floor.MicrosPerRequest, row.Gateway.MicrosPerRequest,
-			row.Ratio.Median, row.Ratio.Min, row.Ratio.Max, row.Floor.PerSecond.Median, row.Gateway.PerSecond.Median, row.Floor.Requests+row.Gateway.Requests, row.Refused)
+	switch {
+	case g.Beside == "":
+		return fmt.Sprintf("%s %g %s", sign, g.Plus, unit)
+	case g.Plus == 0:
+		return fmt.Sprintf("%s %.3g × %s", sign, g.Times, g.Beside)
 	}
-	fmt.Fprintf(&b, "\nFigures are smallest–median–largest of the rounds; the ratio is the median of the ratios of the pairs, with the smallest and the largest.\n")
-	return b.String()
+	return fmt.Sprintf("%s %.3g × %s + %g %s", sign, g.Times, g.Beside, g.Plus, unit)
 }
 
-// Write puts the report into dir as Markdown and as JSON.
-func (r *Report) Write(dir string) error { return writeReport(dir, r.Suite, r, r.Markdown()) }
+// met holds the row against the goal: the median of the rounds' ratios where nothing is added, else the medians.
+func (g Goal) met(r *Row) string {
+	got, most := r.Ours.Median, g.Plus
+	if g.Beside != "" {
+		beside := r.beside(g)
+		if beside == nil {
+			return ""
+		}
+		got, most = beside.Ratio.Median, g.Times
+		if g.Plus != 0 {
+			got, most = r.Ours.Median, g.Times*beside.Median+g.Plus
+		}
+	}
+	if got == most || (got > most) == g.AtLeast {
+		return "yes"
+	}
+	return "no"
+}
 
-// writeReport writes a suite's result as NAME.json and NAME.md.
-func writeReport(dir, suite string, result any, markdown string) error {
+// beside is the figure that a goal is held against, nil if there is none.
+func (r *Row) beside(g Goal) *Figure {
+	var best *Figure
+	for i := range r.Beside {
+		f := &r.Beside[i]
+		switch {
+		case f.Ratio == nil:
+		case f.Of == g.Beside:
+			return f
+		case g.Beside == bestPeer && f.peer && (best == nil || (f.Median > best.Median) == g.AtLeast):
+			best = f
+		}
+	}
+	return best
+}
+
+// sum fills in what the rounds' figures say. Those of each that stands beside must be as many as pdrouter's.
+func (r *Row) sum(goals ...Goal) {
+	r.Ours.Spread = spread(r.Ours.Rounds)
+	for i := range r.Beside {
+		f := &r.Beside[i]
+		if f.Cannot != "" {
+			continue
+		}
+		ratio := ratios(f.Rounds, r.Ours.Rounds)
+		f.Spread, f.Ratio = spread(f.Rounds), &ratio
+	}
+	for _, g := range goals {
+		r.Goals = append(r.Goals, Reached{g.text(r.Unit), g.met(r)})
+	}
+}
+
+// pairOf is a row with one figure beside pdrouter's.
+func pairOf(name, unit, beside string, ours, others []float64, goals ...Goal) Row {
+	r := Row{Name: name, Unit: unit, Ours: Figure{Of: us, Rounds: ours}, Beside: []Figure{{Of: beside, Rounds: others}}}
+	r.sum(goals...)
+	return r
+}
+
+// us is pdrouter among the contenders.
+const us = "pdrouter"
+
+// Write puts the report into dir: SUITE.md, SUITE.json, and an SVG for each plot.
+func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	b, err := json.MarshalIndent(result, "", "  ")
+	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		return fmt.Errorf("bench: %s: %w", suite, err)
+		return fmt.Errorf("bench: %s: %w", r.Suite, err)
 	}
-	name := filepath.Join(dir, strings.ReplaceAll(suite, "/", "-"))
-	if err := os.WriteFile(name+".json", append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("bench: %w", err)
+	files := map[string][]byte{".json": append(b, '\n'), ".md": []byte(r.Markdown())}
+	for _, p := range r.Plots {
+		files["-"+p.Name+".svg"] = p.SVG()
 	}
-	if err := os.WriteFile(name+".md", []byte(markdown), 0o644); err != nil {
+	for ending, content := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, r.file()+ending), content, 0o644))
+	}
+	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
 }
+
+// file is the suite's name as the beginning of a file's.
+func (r *Report) file() string { return strings.ReplaceAll(r.Suite, "/", "-") }
+
+// has reports whether any row has what f looks for.
+func (r *Report) has(f func(Row) bool) bool { return slices.ContainsFunc(r.Rows, f) }

@@ -5,102 +5,172 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// stage is the processes of one row: two fake engines, and the two targets in front of them.
+// stage is the processes of a contest: fake engines, and the targets in front of them.
 type stage struct {
-	fakes   [2]*child // prefill, decode
-	targets [2]*child // the floor, the gateway
-	config  string    // the gateway's file
+	cfg             Config
+	connector       string
+	place           place
+	prefill, decode []*child
+	targets         []target
+	running         []*child // by target; nil if it cannot
+	cannot          []string // by target: why
 }
 
-// stage starts the processes of a row and waits until both targets split requests.
-func (c Config) stage(ctx context.Context, row *Row, target, rest string) (_ *stage, err error) {
-	s := &stage{}
-	defer func() {
-		if err != nil {
-			s.stop()
-		}
-	}()
-	mode := strings.TrimPrefix(row.Connector, "vllm-nixl-")
-	for i := range s.fakes {
-		if s.fakes[i], err = spawn(ctx, "a fake engine", rest, true, false, c.Binary, "bench", "fake", mode); err != nil {
-			return nil, err
-		}
+// place says which CPUs the target and the rest run on; "" where they cannot be bound.
+type place struct {
+	where        string
+	target, rest string
+}
+
+// The two places of a run on a machine with at least two CPUs.
+const (
+	oneCPU   = "everything on one CPU"          // nothing is woken across CPUs: what a request costs
+	aloneCPU = "the target on a CPU of its own" // what the target can carry
+)
+
+// placeOn finds a place among the CPUs that this process may use.
+func placeOn(where string, cpus []int) place {
+	if !canPin() {
+		return place{where: "wherever the kernel puts it"}
 	}
-	prefill, decode := s.fakes[0].address, s.fakes[1].address
-	if s.targets[0], err = spawn(ctx, "the floor", target, true, false, c.Binary, "bench", "floor", prefill, decode); err != nil {
-		return nil, err
+	first, last := strconv.Itoa(cpus[0]), strconv.Itoa(cpus[len(cpus)-1])
+	if where == oneCPU {
+		return place{where, last, last}
 	}
-	free, err := freeAddresses(2)
+	return place{where, last, first}
+}
+
+// cast is what a stage is made of.
+type cast struct {
+	connector       string
+	where           string
+	prefill, decode int // fake engines; 0 is one
+	targets         []target
+}
+
+// open starts the processes of a contest and waits until every target splits requests. A peer that does not is left out.
+func (c cast) open(ctx context.Context, cfg Config) (_ *stage, err error) {
+	cpus, err := allowedCPUs()
 	if err != nil {
 		return nil, err
 	}
-	if s.config, err = writeTemp(c.gatewayText(row.Connector, free[0], free[1], prefill, decode)); err != nil {
-		return nil, err
-	}
-	quiet := c.Log == "info" || c.Log == "debug" // a line a request: reading it all would cost the bench more than it tells
-	if s.targets[1], err = spawn(ctx, "the gateway", target, false, quiet, c.Binary, "serve", "-c", s.config); err != nil {
-		return nil, err
-	}
-	s.targets[1].address = free[0]
-	return s, s.ready(ctx)
-}
-
-// ready waits until the gateway splits a request: it has learnt of its engines, and its pair is warm.
-func (s *stage) ready(ctx context.Context) error {
-	body := string(chatBody(256, false))
-	last := errors.New("not asked")
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
-		if err := s.targets[1].alive(); err != nil {
-			return err
-		}
-		answer, err := http.Post("http://"+s.targets[1].address+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	s := &stage{cfg: cfg, connector: c.connector, place: placeOn(c.where, cpus), targets: c.targets}
+	s.running, s.cannot = make([]*child, len(c.targets)), make([]string, len(c.targets))
+	defer func() {
 		if err != nil {
-			last = err
-			continue
+			s.close()
 		}
-		said, _ := io.ReadAll(io.LimitReader(answer.Body, 300))
-		answer.Body.Close()
-		if reason := answer.Header.Get("x-pdrouter-reason"); answer.StatusCode != http.StatusOK || reason != "split" {
-			last = fmt.Errorf("status %d, reason %q: %s", answer.StatusCode, reason, said)
-			continue
+	}()
+	if s.place.rest != "" {
+		if err := pinSelf(ctx, s.place.rest); err != nil {
+			return nil, err
 		}
-		return nil
 	}
-	return errors.Join(ctx.Err(), fmt.Errorf("the gateway splits no request: %w", last))
+	if s.prefill, err = s.fakes(ctx, "prefill", max(1, c.prefill)); err != nil {
+		return nil, err
+	}
+	if s.decode, err = s.fakes(ctx, "decode", max(1, c.decode)); err != nil {
+		return nil, err
+	}
+	for i, x := range c.targets {
+		if x.cannot != nil {
+			if s.cannot[i] = x.cannot(cfg, c.connector); s.cannot[i] != "" {
+				continue
+			}
+		}
+		s.running[i], err = x.start(ctx, s)
+		if err == nil {
+			err = x.await(ctx, s.running[i])
+		}
+		if err != nil && (!x.peer || ctx.Err() != nil) {
+			return nil, fmt.Errorf("bench: %s: %w", x.of, err)
+		}
+		if err != nil {
+			s.cannot[i] = "does not start: " + firstLine(err.Error())
+		}
+	}
+	return s, nil
 }
 
-// stop ends the processes, targets first.
-func (s *stage) stop() {
-	for _, c := range []*child{s.targets[1], s.targets[0], s.fakes[0], s.fakes[1]} {
-		if c != nil {
-			c.stop()
+// fakes starts n fake engines of a role, as the connector has them.
+func (s *stage) fakes(ctx context.Context, role string, n int) ([]*child, error) {
+	mode := strings.TrimPrefix(s.connector, "vllm-nixl-")
+	var started []*child
+	for range n {
+		c, err := spawn(ctx, "a fake engine for "+role, s.place.rest, true, false, s.cfg.Binary, "bench", "fake", mode)
+		if err != nil {
+			return started, err
 		}
+		started = append(started, c)
 	}
-	if s.config != "" {
-		_ = os.Remove(s.config) // in the temporary folder: nobody misses it
+	return started, nil
+}
+
+// close ends the processes, targets first.
+func (s *stage) close() {
+	for _, group := range [][]*child{s.running, s.prefill, s.decode} {
+		for _, c := range group {
+			if c != nil {
+				c.stop()
+			}
+		}
 	}
 }
 
 // measured is one round of one target.
 type measured struct {
 	disturbance
-	micros   float64 // CPU time of the target per request
-	rate     float64 // requests per second
-	requests int
+	loaded
+	cpu time.Duration // that the target has used
+}
+
+// micros is the CPU time of the target for each request.
+func (m measured) micros() float64 {
+	return float64(m.cpu) / float64(m.completed) / float64(time.Microsecond)
+}
+
+// rate is requests per second.
+func (m measured) rate() float64 { return float64(m.completed) / m.elapsed.Seconds() }
+
+// reads is a figure that rounds of a stage give.
+type reads struct {
+	metric
+	of func(measured) float64
+}
+
+// contest is a load on all targets of the stage.
+func (s *stage) contest(name string, l load, figures ...reads) contest {
+	c := contest{name: name, where: s.place.where}
+	for _, f := range figures {
+		c.metrics = append(c.metrics, f.metric)
+	}
+	for i, x := range s.targets {
+		c.contenders = append(c.contenders, contender{of: x.of, peer: x.peer, cannot: s.cannot[i], round: func(ctx context.Context, d time.Duration) (sample, error) {
+			m, err := s.round(ctx, i, l, d)
+			got := sample{disturbance: m.disturbance, done: m.completed}
+			if err == nil {
+				for _, f := range figures {
+					got.figures = append(got.figures, f.of(m))
+				}
+			}
+			return got, err
+		}})
+	}
+	return c
 }
 
 // round applies the load to a target for d and reads what it cost. Counts that do not agree make it void: every
-// request must have been two legs, one of each kind, and nothing else may have reached the engines.
+// request must have been as many legs as the target makes, and nothing else may have reached the engines.
 func (s *stage) round(ctx context.Context, which int, l load, d time.Duration) (measured, error) {
-	target := s.targets[which]
+	target := s.running[which]
 	l.address = target.address
 	before, err := s.read(ctx, target)
 	if err != nil {
@@ -110,32 +180,42 @@ func (s *stage) round(ctx context.Context, which int, l load, d time.Duration) (
 	if err != nil {
 		return measured{}, errors.Join(err, target.alive())
 	}
-	after, err := s.settled(ctx, target, before, int64(seen.completed))
+	want := asked(s.targets[which].legs, int64(seen.completed))
+	after, err := s.settled(ctx, target, before, want)
 	if err != nil {
 		return measured{}, err
 	}
-	if err := verdict(int64(seen.completed), after.counts.minus(before.counts)); err != nil {
+	if err := verdict(want, after.counts.minus(before.counts)); err != nil {
 		return measured{}, fmt.Errorf("%s: %w", target.name, err)
 	}
 	return measured{
 		disturbance: disturbed(before.machine, after.machine, after.own-before.own, after.at.Sub(before.at)),
-		micros:      float64(after.target-before.target) / float64(seen.completed) / float64(time.Microsecond),
-		rate:        float64(seen.completed) / seen.elapsed.Seconds(),
-		requests:    seen.completed,
+		loaded:      seen,
+		cpu:         after.target - before.target,
 	}, nil
 }
 
-// verdict compares what the client completed with what the engines were asked.
-func verdict(completed int64, asked Counts) error {
-	want := Counts{Prefill: completed, Decode: completed}
+// asked is what engines are asked for so many requests.
+func asked(legs int, completed int64) Counts {
+	if legs == 1 {
+		return Counts{Other: completed}
+	}
+	return Counts{Prefill: completed, Decode: completed}
+}
+
+// verdict compares what the engines should have been asked with what they were.
+func verdict(want, got Counts) error {
 	switch {
-	case completed == 0:
+	case want == Counts{}:
 		return fmt.Errorf("%w: no request was completed", errVoid)
-	case asked != want:
-		return fmt.Errorf("%w: the client completed %d requests, the engines were asked %+v", errVoid, completed, asked)
+	case got != want:
+		return fmt.Errorf("%w: for what the client completed the engines are asked %+v, and were asked %+v", errVoid, want, got)
 	}
 	return nil
 }
+
+// errVoid marks a run whose counts were wrong.
+var errVoid = errors.New("void")
 
 // reading is everything that is read before and after a round.
 type reading struct {
@@ -147,10 +227,10 @@ type reading struct {
 
 // settled reads until the engines have been asked for every completed request: with push, decode's answer may be
 // with the client before prefill has read its leg.
-func (s *stage) settled(ctx context.Context, target *child, before reading, completed int64) (reading, error) {
+func (s *stage) settled(ctx context.Context, target *child, before reading, want Counts) (reading, error) {
 	for end := time.Now().Add(2 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		r, err := s.read(ctx, target)
-		if err != nil || r.counts.minus(before.counts).Prefill >= completed || time.Now().After(end) {
+		if err != nil || r.counts.minus(before.counts).Prefill >= want.Prefill || time.Now().After(end) {
 			return r, err
 		}
 	}
@@ -165,22 +245,29 @@ func (s *stage) read(ctx context.Context, target *child) (reading, error) {
 	if r.own, err = cpuOf("/proc", os.Getpid()); err != nil {
 		return r, err
 	}
-	for _, c := range []*child{s.fakes[0], s.fakes[1], s.targets[0], s.targets[1]} {
-		used, err := c.cpu()
-		if err != nil {
-			return r, errors.Join(err, c.alive())
+	for _, group := range [][]*child{s.prefill, s.decode, s.running} {
+		for _, c := range group {
+			if c == nil || c != target && c.alive() != nil {
+				continue
+			}
+			used, err := c.cpu()
+			if err != nil {
+				return r, errors.Join(err, c.alive())
+			}
+			if c == target {
+				r.target = used
+			}
+			r.own += used
 		}
-		if c == target {
-			r.target = used
-		}
-		r.own += used
 	}
-	for _, f := range s.fakes {
-		c, err := countsOf(ctx, f.address)
-		if err != nil {
-			return r, err
+	for _, group := range [][]*child{s.prefill, s.decode} {
+		for _, f := range group {
+			c, err := countsOf(ctx, f.address)
+			if err != nil {
+				return r, err
+			}
+			r.counts = r.counts.plus(c)
 		}
-		r.counts = r.counts.plus(c)
 	}
 	return r, nil
 }

@@ -36,19 +36,3 @@ func ratios(a, b []float64) Spread {
 	}
 	return spread(each)
 }
-
-// slot is one measurement of a row: which pair it belongs to and which of the two targets it measures.
-type slot struct {
-	pair   int
-	target int // 0 the floor, 1 the gateway
-}
-
-// schedule orders the slots of n pairs as A B B A A B B A …, so that a steady drift of the machine favours neither.
-func schedule(n int) []slot {
-	slots := make([]slot, 0, 2*n)
-	for pair := range n {
-		first := pair % 2
-		slots = append(slots, slot{pair, first}, slot{pair, 1 - first})
-	}
-	return slots
-}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,9 +39,24 @@ func TestRatiosArePairedNotAQuotientOfMedians(t *testing.T) {
 	}
 }
 
-func TestScheduleAlternates(t *testing.T) {
-	want := []slot{{0, 0}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {2, 1}, {3, 1}, {3, 0}}
-	if d := cmp.Diff(want, schedule(4), cmp.AllowUnexported(slot{})); d != "" {
-		t.Error(d)
+// TestOrder: of two contenders each begins every other round; of more all take part in every round, and none always first.
+func TestOrder(t *testing.T) {
+	for round, want := range [][]int{{0, 1}, {1, 0}, {0, 1}, {1, 0}} {
+		if d := cmp.Diff(want, order(round, 2)); d != "" {
+			t.Error(d)
+		}
+	}
+	first := map[int]int{}
+	for round := range 100 {
+		got := order(round, 5)
+		first[got[0]]++
+		if d := cmp.Diff([]int{0, 1, 2, 3, 4}, slices.Sorted(slices.Values(got))); d != "" {
+			t.Error(d)
+		}
+	}
+	for i := range 5 {
+		if first[i] < 5 {
+			t.Errorf("contender %d is first in %d rounds of 100", i, first[i])
+		}
 	}
 }

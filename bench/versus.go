@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -35,39 +33,25 @@ func per(unit string) time.Duration {
 	return time.Second
 }
 
-// measure alternates both for some rounds.
-func (v versus) measure(ctx context.Context, rounds int, out io.Writer) (BesideRow, error) {
-	row := BesideRow{Name: v.name, Unit: v.unit, Beside: v.beside, Goal: "–", Met: true}
-	fmt.Fprintf(out, "  %-28s ", v.name)
-	defer fmt.Fprintln(out)
-	both := [2]func(int) error{v.limit, v.run}
-	var counts [2]int
-	for i, f := range both {
-		var err error
-		if counts[i], err = v.count(f); err != nil {
-			return row, fmt.Errorf("bench: %s: %w", v.name, err)
-		}
+// contest is the row as two contenders.
+func (v versus) contest() contest {
+	one := func(of string, f func(int) error) contender {
+		n := 0 // of operations that fill a slice
+		return contender{of: of, round: func(context.Context, time.Duration) (sample, error) {
+			if n == 0 {
+				var err error
+				if n, err = v.count(f); err != nil {
+					return sample{}, err
+				}
+			}
+			took, err := v.time(f, n)
+			return sample{figures: []float64{float64(took) / float64(n) / float64(per(v.unit))}}, err
+		}}
 	}
-	figures := [2][]float64{make([]float64, rounds), make([]float64, rounds)}
-	for _, at := range schedule(rounds) {
-		if ctx.Err() != nil {
-			return row, ctx.Err()
-		}
-		n := counts[at.target]
-		took, err := v.time(both[at.target], n)
-		if err != nil {
-			return row, fmt.Errorf("bench: %s: %w", v.name, err)
-		}
-		figures[at.target][at.pair] = float64(took) / float64(n) / float64(per(v.unit))
-		if at.target == 1 {
-			fmt.Fprint(out, ".")
-		}
+	return contest{
+		name: v.name, metrics: []metric{{unit: v.unit, goals: atMost(v.goal)}},
+		contenders: []contender{one(us, v.run), one(v.beside, v.limit)},
 	}
-	row.sum(figures[1], figures[0])
-	if v.goal > 0 {
-		row.Goal, row.Met = fmt.Sprintf("< %g %s", v.goal, v.unit), row.Figure.Median < v.goal
-	}
-	return row, nil
 }
 
 // count finds how many operations fill a slice.
@@ -113,31 +97,13 @@ func ownCPU() (time.Duration, error) {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano()), nil
 }
 
-// besides runs a suite of such rows.
-func besides(ctx context.Context, suite, about string, cfg BesideConfig, rows []versus, out io.Writer) (*BesideReport, error) {
-	cpus, err := allowedCPUs()
-	if err != nil {
-		return nil, err
-	}
-	r := &BesideReport{Suite: suite, About: about, Machine: machine(len(cpus)), Versions: versions()}
-	r.Settings = fmt.Sprintf("%d rounds a row, alternating with what stands beside it", cfg.Rounds)
+// versus measures rows, each with twice the rounds that others have: they are short.
+func (r *Run) versus(ctx context.Context, rows []versus) error {
+	r.Pairs *= 2
 	for _, v := range rows {
-		if !strings.Contains(v.name, cfg.Only) {
-			continue
+		if err := r.contest(ctx, v.contest()); err != nil {
+			return err
 		}
-		row, err := v.measure(ctx, cfg.Rounds, out)
-		if err != nil {
-			return nil, err
-		}
-		r.Rows = append(r.Rows, row)
 	}
-	fmt.Fprintln(out)
-	r.table(out)
-	return r, nil
-}
-
-// BesideConfig says how to measure a suite whose rows stand beside something in the same process.
-type BesideConfig struct {
-	Rounds int    // of each row; 12 for figures worth quoting
-	Only   string // rows whose name contains it; "" is all
+	return nil
 }

@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+)
+
+// contest measures several contenders in turns: in each round every one of them, in another order. pdrouter is the first.
+type contest struct {
+	name, where string
+	metrics     []metric // of each round
+	contenders  []contender
+}
+
+// metric is one figure of a round, and a row of the report.
+type metric struct {
+	what, unit string
+	goals      []Goal
+}
+
+// contender is one of those that are measured.
+type contender struct {
+	of     string
+	peer   bool                                                 // another router, whose failure is told in its place and ends nothing
+	cannot string                                               // why it is not measured at all
+	round  func(context.Context, time.Duration) (sample, error) // applies the load for about that long
+}
+
+// sample is what one round of one contender has given.
+type sample struct {
+	disturbance
+	figures []float64 // one a metric
+	done    int       // requests, or whatever is counted
+}
+
+// warmUp is the length of the round that is not counted: it opens connections and fills caches.
+const warmUp = 300 * time.Millisecond
+
+// measure has the contest, and returns a row for each metric. A round that the machine disturbed is repeated.
+func (c contest) measure(ctx context.Context, cfg Config, out io.Writer) ([]Row, error) {
+	began := time.Now()
+	fmt.Fprintf(out, "  %-28s ", c.name)
+	defer func() { fmt.Fprintf(out, " %.0f s\n", time.Since(began).Seconds()) }()
+	m := measuring{contest: c, cfg: cfg, out: out, rounds: make([][][]float64, len(c.contenders))}
+	for i := range c.contenders {
+		if c.contenders[i].cannot != "" {
+			continue
+		}
+		if _, err := c.contenders[i].round(ctx, warmUp); err != nil {
+			if err := m.failed(ctx, i, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for round := range cfg.Pairs {
+		for _, i := range order(round, len(c.contenders)) {
+			if c.contenders[i].cannot != "" {
+				continue
+			}
+			if err := m.round(ctx, i); err != nil {
+				return nil, err
+			}
+		}
+		fmt.Fprint(out, ".")
+	}
+	return m.rows(), nil
+}
+
+// measuring is a contest under way.
+type measuring struct {
+	contest
+	cfg            Config
+	out            io.Writer
+	rounds         [][][]float64 // by contender, round and metric
+	done, repeated int
+}
+
+// round measures one round of a contender, again while others use the machine.
+func (m *measuring) round(ctx context.Context, i int) error {
+	for {
+		got, err := m.contenders[i].round(ctx, m.cfg.Round)
+		if err != nil {
+			return m.failed(ctx, i, err)
+		}
+		if got.others <= m.cfg.Others && got.steal <= maxSteal {
+			m.rounds[i] = append(m.rounds[i], got.figures)
+			m.done += got.done
+			return nil
+		}
+		if m.repeated++; m.repeated > m.cfg.Refuse {
+			return fmt.Errorf("bench: %s: the machine is too busy: %d rounds were refused, the last because others used %.2f CPUs and %.2f were stolen", m.name, m.repeated, got.others, got.steal)
+		}
+		fmt.Fprint(m.out, "r")
+	}
+}
+
+// failed ends the contest, unless it was a peer that failed: then it has no figure, and the report says why.
+func (m *measuring) failed(ctx context.Context, i int, err error) error {
+	c := &m.contenders[i]
+	if !c.peer || ctx.Err() != nil {
+		return errors.Join(ctx.Err(), fmt.Errorf("bench: %s: %s: %w", m.name, c.of, err))
+	}
+	c.cannot = "failed: " + firstLine(err.Error())
+	fmt.Fprint(m.out, "x")
+	return nil
+}
+
+// rows sums up.
+func (m *measuring) rows() []Row {
+	var rows []Row
+	for k, of := range m.metrics {
+		row := Row{Name: m.name, What: of.what, Where: m.where, Unit: of.unit, Done: m.done, Repeated: m.repeated}
+		for i, c := range m.contenders {
+			f := Figure{Of: c.of, Cannot: c.cannot, peer: c.peer}
+			for _, figures := range m.rounds[i] {
+				if c.cannot == "" {
+					f.Rounds = append(f.Rounds, figures[k])
+				}
+			}
+			if i == 0 {
+				row.Ours = f
+			} else {
+				row.Beside = append(row.Beside, f)
+			}
+		}
+		row.sum(of.goals...)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// order is the order of n contenders in a round: A B, B A, A B … of two, so that a steady drift favours neither, and another
+// one in each round of more, the same in every run.
+func order(round, n int) []int {
+	if n == 2 {
+		return []int{round % 2, 1 - round%2}
+	}
+	return rand.New(rand.NewPCG(uint64(round), uint64(n))).Perm(n)
+}

@@ -1,0 +1,103 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// sample is a report with every kind of column.
+func sampleReport() *Report {
+	row := Row{
+		Name: "pull c=1", What: "CPU a request", Where: oneCPU, Unit: "µs", Done: 7, Repeated: 2,
+		Ours: Figure{Of: us, Rounds: []float64{60, 64}},
+		Beside: []Figure{
+			{Of: "floor", Rounds: []float64{30, 32}}, {Of: "slow", Rounds: []float64{600, 640}, peer: true}, {Of: "quick", Rounds: []float64{300, 320}, peer: true},
+			{Of: "absent", Cannot: "not installed", peer: true},
+		},
+	}
+	row.sum(Goal{Beside: "floor", Times: 1.5}, Goal{Beside: bestPeer, Times: 0.25}, Goal{Beside: "absent", Times: 1})
+	return &Report{Suite: "overhead/cpu-1k", Command: "pdrouter bench", Settings: "2 rounds of each, in turns", Machine: machine(2), Versions: versions(), Rows: []Row{row}}
+}
+
+func TestReportIsWritten(t *testing.T) {
+	r := sampleReport()
+	dir := filepath.Join(t.TempDir(), "measurements")
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "overhead-cpu-1k.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Report
+	if err := json.Unmarshal(b, &again); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(*r, again, cmpopts.IgnoreUnexported(Figure{})); d != "" {
+		t.Error(d)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "overhead-cpu-1k.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		"| pull c=1 | CPU a request | µs | 60.0–62.0–64.0 | floor | 30.0–31.0–32.0 | **2.00** (2.00–2.00) | ≤ 1.5 × floor | no | everything on one CPU | 2 |",
+		"|  |  |  |  | slow | 600.0–620.0–640.0 | **0.10** (0.10–0.10) | ≤ 0.25 × best peer | yes |  |  |",
+		"|  |  |  |  | absent | not installed |  |  |  |  |  |", "`pdrouter bench`",
+	} {
+		if !strings.Contains(string(page), part) {
+			t.Errorf("the page lacks %q:\n%s", part, page)
+		}
+	}
+	var terminal bytes.Buffer
+	if r.table(&terminal); !strings.Contains(terminal.String(), "pull c=1") {
+		t.Errorf("the table lacks its row:\n%s", &terminal)
+	}
+	if host, err := os.Hostname(); err == nil && len(host) > 3 && strings.Contains(string(page)+string(b), host) {
+		t.Errorf("the report names the host %s", host)
+	}
+}
+
+func TestGoals(t *testing.T) {
+	row := func(ours, other float64) *Row {
+		r := pairOf("x", "µs", "limit", []float64{ours}, []float64{other})
+		return &r
+	}
+	for name, c := range map[string]struct {
+		goal        Goal
+		ours, other float64
+		text, met   string
+	}{
+		"at most":             {Goal{Beside: "limit", Times: 1.5}, 15, 10, "≤ 1.5 × limit", "yes"},
+		"above":               {Goal{Beside: "limit", Times: 1.5}, 16, 10, "≤ 1.5 × limit", "no"},
+		"at least":            {Goal{Beside: "limit", Times: 0.9, AtLeast: true}, 8, 10, "≥ 0.9 × limit", "no"},
+		"at least, reached":   {Goal{Beside: "limit", Times: 0.9, AtLeast: true}, 9, 10, "≥ 0.9 × limit", "yes"},
+		"alone":               {Goal{Plus: 40}, 39, 1, "≤ 40 µs", "yes"},
+		"times and plus":      {Goal{Beside: "limit", Times: 1.5, Plus: 5}, 20, 10, "≤ 1.5 × limit + 5 µs", "yes"},
+		"times and plus, not": {Goal{Beside: "limit", Times: 1.5, Plus: 5}, 21, 10, "≤ 1.5 × limit + 5 µs", "no"},
+		"nobody there":        {Goal{Beside: bestPeer, Times: 2}, 1, 1, "≤ 2 × best peer", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := c.goal.text("µs"); got != c.text {
+				t.Errorf("got %q; want %q", got, c.text)
+			}
+			if got := c.goal.met(row(c.ours, c.other)); got != c.met {
+				t.Errorf("got %q; want %q", got, c.met)
+			}
+		})
+	}
+	r := sampleReport().Rows[0]
+	if best := r.beside(Goal{Beside: bestPeer}); best.Of != "quick" {
+		t.Errorf("the best where less is better is %s", best.Of)
+	}
+	if best := r.beside(Goal{Beside: bestPeer, AtLeast: true}); best.Of != "slow" {
+		t.Errorf("the best where more is better is %s", best.Of)
+	}
+}
