@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -15,9 +16,9 @@ import (
 
 // Counts is what a fake engine was asked, by kind of leg.
 type Counts struct {
-	Prefill int64 `json:"prefill"` // legs with do_remote_decode
-	Decode  int64 `json:"decode"`  // legs with do_remote_prefill
-	Other   int64 `json:"other"`   // requests without a hand-off
+	Prefill int64 `json:"prefill"` // prefill legs that came to a prefill engine
+	Decode  int64 `json:"decode"`  // decode legs that came to a decode engine
+	Other   int64 `json:"other"`   // requests without a hand-off, and legs that came to the wrong engine
 }
 
 // minus is what was asked since an earlier reading.
@@ -33,15 +34,17 @@ func (c Counts) plus(other Counts) Counts {
 // answerTokens is how many tokens a fake decode answers, plain or streamed.
 const answerTokens = 16
 
-// fake is an engine that computes nothing and answers at once, in stock vLLM's shapes. It tells a prefill leg from a
-// decode leg by the hand-off in its body, and counts them.
+// fake is an engine that computes nothing and answers at once, in the shapes of stock vLLM or SGLang. It counts its legs.
 type fake struct {
+	mode, role             string
 	prefill, decode, other atomic.Int64
-	plain, stream, handoff []byte
+	plain, stream          []byte // a decode engine's answer
+	handoff, first         []byte // a prefill engine's: plain, and streamed as SGLang may be asked to
 }
 
-func newFake() *fake {
-	f := &fake{}
+// newFake makes a fake of a mode (push, pull, sglang) and a role (prefill, decode).
+func newFake(mode, role string) *fake {
+	f := &fake{mode: mode, role: role}
 	text := bytes.Repeat([]byte(" word"), answerTokens)
 	f.plain = fmt.Appendf(nil, `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":%q,"tool_calls":[]},"logprobs":null,"finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":200,"total_tokens":%d,"completion_tokens":%d},"kv_transfer_params":null}`,
 		benchModel, text, 200+answerTokens, answerTokens)
@@ -54,16 +57,24 @@ func newFake() *fake {
 			benchModel, finish)
 	}
 	f.stream = append(f.stream, "data: [DONE]\n\n"...)
-	f.handoff = fmt.Appendf(nil, `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length"}],"usage":{"prompt_tokens":200,"total_tokens":201,"completion_tokens":1},"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3,4,5,6,7]],"remote_engine_id":"7d6c0000-0000-4000-8000-00000000be0c","remote_request_id":"chatcmpl-bench-0-01234567","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":200,"transfer_mode":`, benchModel)
+	f.handoff = fmt.Appendf(nil, `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length"}],"usage":{"prompt_tokens":200,"total_tokens":201,"completion_tokens":1},"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3,4,5,6,7]],"remote_engine_id":"7d6c0000-0000-4000-8000-00000000be0c","remote_request_id":"chatcmpl-bench-0-01234567","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":200,"transfer_mode":%q,"remote_prefill_cached_tokens":0}}`, benchModel, mode)
+	if mode == modeSGLang {
+		f.handoff = fmt.Appendf(nil, `{"id":"bench","object":"chat.completion","created":1700000000,"model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"logprobs":null,"finish_reason":"length","matched_stop":null}],"usage":{"prompt_tokens":200,"total_tokens":201,"completion_tokens":1}}`, benchModel)
+		f.first = fmt.Appendf(nil, "data: {\"id\":\"bench\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":%q,\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n", benchModel)
+	}
 	return f
 }
 
-// ServeFake runs a fake engine for push or pull until ctx ends. Before its first request it writes its address and a
-// newline to out.
-func ServeFake(ctx context.Context, mode string, out io.Writer) error {
-	f := newFake()
-	f.handoff = fmt.Appendf(f.handoff, `%q,"remote_prefill_cached_tokens":0}}`, mode)
-	return serveHTTP(ctx, f.serve, out)
+// modeSGLang is a fake's mode in which both legs are one body with a room, and their engine tells them apart.
+const modeSGLang = "sglang"
+
+// ServeFake runs a fake engine until ctx ends: of mode push, pull or sglang and role prefill or decode. Before its first request
+// it writes its address and a newline to out.
+func ServeFake(ctx context.Context, mode, role string, out io.Writer) error {
+	if !slices.Contains([]string{"push", "pull", modeSGLang}, mode) || role != "prefill" && role != "decode" {
+		return fmt.Errorf("bench: a fake of mode %q and role %q; want push, pull or sglang, and prefill or decode", mode, role)
+	}
+	return serveHTTP(ctx, newFake(mode, role).serve, out)
 }
 
 // serveHTTP serves h on a free port of loopback until ctx ends, and writes the address to out.
@@ -89,9 +100,6 @@ func (f *fake) serve(q *fasthttp.RequestCtx) {
 	switch string(q.Path()) {
 	case "/v1/chat/completions", "/v1/completions":
 		f.complete(q)
-	case "/v1/models":
-		q.SetContentType("application/json")
-		fmt.Fprintf(q, `{"object":"list","data":[{"id":%q,"object":"model","created":1700000000,"owned_by":"vllm"}]}`, benchModel)
 	case "/health":
 	case "/metrics":
 		q.SetContentType("text/plain")
@@ -100,7 +108,7 @@ func (f *fake) serve(q *fasthttp.RequestCtx) {
 		q.SetContentType("application/json")
 		q.SetBody(b)
 	default:
-		q.SetStatusCode(fasthttp.StatusNotFound)
+		f.describe(q)
 	}
 }
 
@@ -109,24 +117,29 @@ const countsPath = "/bench/counts"
 
 func (f *fake) complete(q *fasthttp.RequestCtx) {
 	body := q.PostBody()
-	if isTrue(body, "do_remote_decode") {
-		f.prefill.Add(1)
+	leg := f.leg(body)
+	leg.Add(1)
+	streamed := isTrue(body, "stream")
+	if leg == &f.prefill {
+		if streamed && f.mode == modeSGLang {
+			answerStream(q, f.first)
+			return
+		}
 		q.SetContentType("application/json")
 		q.SetBody(f.handoff)
 		return
 	}
-	if isTrue(body, "do_remote_prefill") {
-		f.decode.Add(1)
-	} else {
-		f.other.Add(1)
-	}
-	if isTrue(body, "stream") {
-		q.SetContentType("text/event-stream; charset=utf-8")
-		q.SetBodyStream(bytes.NewReader(f.stream), -1)
+	if streamed {
+		answerStream(q, f.stream)
 		return
 	}
 	q.SetContentType("application/json")
 	q.SetBody(f.plain)
+}
+
+func answerStream(q *fasthttp.RequestCtx, events []byte) {
+	q.SetContentType("text/event-stream; charset=utf-8")
+	q.SetBodyStream(bytes.NewReader(events), -1)
 }
 
 // isTrue reports whether the bytes hold "key":true, with or without blanks after the colon.

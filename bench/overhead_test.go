@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,8 +36,8 @@ func listen(t *testing.T, serve func(ctx context.Context, out io.Writer) error) 
 // behind starts two fakes and the floor in front of them.
 func behind(t *testing.T) (floor string, fakes [2]string) {
 	t.Helper()
-	for i := range fakes {
-		fakes[i] = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFake(ctx, "pull", out) })
+	for i, role := range []string{"prefill", "decode"} {
+		fakes[i] = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFake(ctx, "pull", role, out) })
 	}
 	floor = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFloor(ctx, fakes[0], fakes[1], out) })
 	return floor, fakes
@@ -110,7 +109,7 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestLoadRefusesWrongAnswers(t *testing.T) {
-	f := newFake()
+	f := newFake("push", "decode")
 	whole := string(f.stream)
 	for name, c := range map[string]struct {
 		stream bool
@@ -139,10 +138,10 @@ func TestLoadRefusesWrongAnswers(t *testing.T) {
 }
 
 func TestFakeBodiesAreJSON(t *testing.T) {
-	f := newFake()
+	f := newFake("push", "decode")
 	for name, body := range map[string][]byte{
 		"plain":   f.plain,
-		"handoff": append(bytes.Clone(f.handoff), `"push","remote_prefill_cached_tokens":0}}`...),
+		"handoff": f.handoff,
 		"request": chatBody(1024, true),
 	} {
 		if !json.Valid(body) {

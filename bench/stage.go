@@ -105,7 +105,7 @@ func (s *stage) fakes(ctx context.Context, role string, n int) ([]*child, error)
 	mode := strings.TrimPrefix(s.connector, "vllm-nixl-")
 	var started []*child
 	for range n {
-		c, err := spawn(ctx, "a fake engine for "+role, s.place.rest, true, false, s.cfg.Binary, "bench", "fake", mode)
+		c, err := spawn(ctx, "a fake engine for "+role, s.place.rest, true, false, s.cfg.Binary, "bench", "fake", mode, role)
 		if err != nil {
 			return started, err
 		}

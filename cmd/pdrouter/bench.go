@@ -13,12 +13,12 @@ import (
 	"pdrouter/bench"
 )
 
-// runBench measures. `bench fake MODE`, `bench floor PREFILL DECODE` and `bench rank` are the processes that it starts
+// runBench measures. `bench fake MODE ROLE`, `bench floor PREFILL DECODE` and `bench rank` are the processes that it starts
 // itself.
 func runBench(ctx context.Context, args []string, out io.Writer) error {
 	switch {
-	case len(args) == 2 && args[0] == "fake":
-		return bench.ServeFake(ctx, args[1], out)
+	case len(args) == 3 && args[0] == "fake":
+		return bench.ServeFake(ctx, args[1], args[2], out)
 	case len(args) == 3 && args[0] == "floor":
 		return bench.ServeFloor(ctx, args[1], args[2], out)
 	case len(args) == 1 && args[0] == "rank":
