@@ -13,6 +13,14 @@ type bodyLimits struct {
 	Media    *mediaHosts // where media may be at; nil: anywhere
 }
 
+// limitsOf are those of a configuration that has its defaults.
+func limitsOf(cfg Config) bodyLimits {
+	return bodyLimits{
+		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
+		Strict: cfg.Strict, Media: cfg.Media.rules(),
+	}
+}
+
 // Why a body cannot be split over two engines: values of body.unsplittable.
 const (
 	unsplitN         = "n>1"

@@ -49,10 +49,7 @@ func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
 	f.bound(cfg)
 	return &setup{
 		cfg: cfg, parts: parts, fleet: f, sealer: seal,
-		limits: bodyLimits{
-			N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
-			Strict: cfg.Strict, Media: cfg.Media.rules(),
-		},
+		limits: limitsOf(cfg),
 	}, nil
 }
 

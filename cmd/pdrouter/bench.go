@@ -23,6 +23,8 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 		return bench.ServeFloor(ctx, args[1], args[2], out)
 	case len(args) == 1 && args[0] == "rank":
 		return bench.ServePlane(ctx, os.Stdin, out)
+	case len(args) > 0 && args[0] == "edit-driver":
+		return bench.EditDriver(args[1:])
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
