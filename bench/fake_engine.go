@@ -62,4 +62,3 @@ func (f *fake) describe(q *fasthttp.RequestCtx) {
 		q.SetStatusCode(fasthttp.StatusNotFound)
 	}
 }
-

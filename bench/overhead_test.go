@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -33,23 +34,26 @@ func listen(t *testing.T, serve func(ctx context.Context, out io.Writer) error) 
 	return strings.TrimSpace(string(line[:n]))
 }
 
-// behind starts two fakes and the floor in front of them.
-func behind(t *testing.T) (floor string, fakes [2]string) {
+// behind starts two fakes of a mode and the floor in front of them.
+func behind(t *testing.T, mode string) (floor string, fakes [2]string) {
 	t.Helper()
 	for i, role := range []string{"prefill", "decode"} {
-		fakes[i] = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFake(ctx, "pull", role, out) })
+		fakes[i] = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFake(ctx, mode, role, out) })
 	}
-	floor = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFloor(ctx, fakes[0], fakes[1], out) })
+	floor = listen(t, func(ctx context.Context, out io.Writer) error { return ServeFloor(ctx, mode, fakes[0], fakes[1], out) })
 	return floor, fakes
 }
 
 // TestLoadThroughFloorIsTwoLegs runs the load through the floor, plain and streamed: every request is one prefill leg
 // at one fake and one decode leg at the other.
 func TestLoadThroughFloorIsTwoLegs(t *testing.T) {
-	for name, stream := range map[string]bool{"plain": false, "stream": true} {
-		t.Run(name, func(t *testing.T) {
-			floor, fakes := behind(t)
-			l := load{address: floor, connections: 4, body: chatBody(1024, stream), stream: stream}
+	for _, c := range []struct {
+		mode   string
+		stream bool
+	}{{"pull", false}, {"pull", true}, {"push", false}, {modeSGLang, false}, {modeSGLang, true}} {
+		t.Run(fmt.Sprintf("%s stream %t", c.mode, c.stream), func(t *testing.T) {
+			floor, fakes := behind(t, c.mode)
+			l := load{address: floor, connections: 4, body: chatBody(1024, c.stream), stream: c.stream}
 			seen, err := l.run(t.Context(), 100*time.Millisecond)
 			if err != nil {
 				t.Fatal(err)
@@ -73,7 +77,7 @@ func TestLoadThroughFloorIsTwoLegs(t *testing.T) {
 
 // TestLoadPastTheLegsIsVoid asks a fake itself: the answers are right, and the counts tell that no leg was made.
 func TestLoadPastTheLegsIsVoid(t *testing.T) {
-	_, fakes := behind(t)
+	_, fakes := behind(t, "pull")
 	seen, err := load{address: fakes[1], connections: 1, body: chatBody(1024, false)}.run(t.Context(), 20*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

@@ -100,12 +100,14 @@ func (c cast) open(ctx context.Context, cfg Config) (_ *stage, err error) {
 	return s, nil
 }
 
+// mode is what the fakes play for the connector.
+func (s *stage) mode() string { return strings.TrimPrefix(s.connector, "vllm-nixl-") }
+
 // fakes starts n fake engines of a role, as the connector has them.
 func (s *stage) fakes(ctx context.Context, role string, n int) ([]*child, error) {
-	mode := strings.TrimPrefix(s.connector, "vllm-nixl-")
 	var started []*child
 	for range n {
-		c, err := spawn(ctx, "a fake engine for "+role, s.place.rest, true, false, s.cfg.Binary, "bench", "fake", mode, role)
+		c, err := spawn(ctx, "a fake engine for "+role, s.place.rest, true, false, s.cfg.Binary, "bench", "fake", s.mode(), role)
 		if err != nil {
 			return started, err
 		}

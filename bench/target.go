@@ -34,7 +34,7 @@ func gatewayTarget() target {
 // floorTarget is the bare proxy with two legs that this package has.
 func floorTarget() target {
 	return target{of: "floor", legs: 2, start: func(ctx context.Context, s *stage) (*child, error) {
-		return spawn(ctx, "the floor", s.place.target, true, false, s.cfg.Binary, "bench", "floor", s.prefill[0].address, s.decode[0].address)
+		return spawn(ctx, "the floor", s.place.target, true, false, s.cfg.Binary, "bench", "floor", s.mode(), s.prefill[0].address, s.decode[0].address)
 	}}
 }
 
