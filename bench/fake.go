@@ -130,6 +130,10 @@ func (f *fake) complete(q *fasthttp.RequestCtx) {
 		return
 	}
 	if streamed {
+		if p, ok := paceOf(body); ok {
+			streamPaced(q, p)
+			return
+		}
 		answerStream(q, f.stream)
 		return
 	}

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// pace is how a fake streams: so many tokens, the first at once and each of the others so long after the one before. A request
+// asks for it in its body, by a member that every router passes on because no router knows it.
+type pace struct {
+	Tokens int           `json:"tokens"`
+	Every  time.Duration `json:"every"` // in nanoseconds
+}
+
+// paceKey is the member of a request's body that holds its pace: an object without objects in it.
+const paceKey = "bench_pace"
+
+// maxPaced bounds what one request can ask a fake for.
+const maxPaced = 1 << 20
+
+// pacedBody is a streamed chat request for a fake that paces its answer.
+func pacedBody(p pace) []byte {
+	return fmt.Appendf(nil, `{"model":%q,"stream":true,"max_tokens":%d,%q:{"tokens":%d,"every":%d},"messages":[{"role":"user","content":"a block of KV cache travels"}]}`,
+		benchModel, p.Tokens, paceKey, p.Tokens, p.Every)
+}
+
+// paceOf reads the pace that a body asks for. It reports false if it asks for none.
+func paceOf(body []byte) (p pace, ok bool) {
+	_, object, found := bytes.Cut(body, []byte(`"`+paceKey+`":`))
+	end := bytes.IndexByte(object, '}')
+	if !found || end < 0 || json.Unmarshal(object[:end+1], &p) != nil {
+		return pace{}, false
+	}
+	return p, p.Tokens > 0 && p.Tokens <= maxPaced && p.Every >= 0
+}
+
+// Each token's text is the time at which the engine wrote it, in nanoseconds since 1970: 19 digits until the year 2286. So
+// whoever reads it on the same machine knows what came between.
+const (
+	pacedHead  = `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"` + benchModel + `","choices":[{"index":0,"delta":{"content":" `
+	pacedTail  = `"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
+	pacedDone  = "data: [DONE]\n\n"
+	stampBytes = 19
+)
+
+// appendToken appends the event of a token that is written at a time.
+func appendToken(dst []byte, at time.Time) []byte {
+	dst = append(dst, pacedHead...)
+	dst = strconv.AppendInt(dst, at.UnixNano(), 10)
+	return append(dst, pacedTail...)
+}
+
+// stampOf is when the engine wrote a token's event.
+func stampOf(event []byte) (time.Time, bool) {
+	rest, ok := bytes.CutPrefix(event, []byte(pacedHead))
+	if !ok || len(rest) != stampBytes+len(pacedTail) || string(rest[stampBytes:]) != pacedTail {
+		return time.Time{}, false
+	}
+	ns, err := strconv.ParseInt(string(rest[:stampBytes]), 10, 64)
+	return time.Unix(0, ns), err == nil
+}
+
+// paced is an answer that comes token by token. Its only goroutine is the one that serves the connection. It waits by
+// reading from it: the time of the next token ends the read, as does a client that leaves.
+type paced struct {
+	pace
+	conn net.Conn
+	sent int
+	due  time.Time
+	none [1]byte
+}
+
+func streamPaced(q *fasthttp.RequestCtx, p pace) {
+	q.SetContentType("text/event-stream; charset=utf-8")
+	q.SetBodyStream(&paced{pace: p, conn: q.Conn(), due: time.Now()}, -1)
+}
+
+// Read waits for the next event and returns it; p must have room for one.
+func (s *paced) Read(p []byte) (int, error) {
+	switch s.sent++; {
+	case s.sent > s.Tokens+1:
+		if err := s.conn.SetReadDeadline(time.Time{}); err != nil { // the connection's next request may come when it likes
+			return 0, err
+		}
+		return 0, io.EOF
+	case s.sent > s.Tokens:
+		return copy(p, pacedDone), nil
+	}
+	if wait := time.Until(s.due); wait > 0 {
+		if err := s.conn.SetReadDeadline(s.due); err != nil {
+			return 0, err
+		}
+		if _, err := s.conn.Read(s.none[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, errors.Join(errors.New("bench: the client does not wait for its answer"), err)
+		}
+	}
+	s.due = s.due.Add(s.Every) // not of now: a token that is late makes none of those behind it late
+	return len(appendToken(p[:0], time.Now())), nil
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// streamSuites measure what a stream costs while it is relayed.
+func streamSuites() []Suite {
+	return []Suite{
+		{
+			Name:  "stream/token",
+			Brief: "CPU time of a relayed token, and how late it comes: 100 streams with a token each 5 ms",
+			About: streamTokenAbout,
+			run:   func(ctx context.Context, r *Run) error { return r.streamToken(ctx) },
+		},
+		{
+			Name:  "stream/memory",
+			Brief: "memory of an idle stream, of 4,000, and what CPU time they take",
+			About: streamMemoryAbout,
+			run:   func(ctx context.Context, r *Run) error { return r.streamMemory(ctx) },
+		},
+	}
+}
+
+const streamTokenAbout = "100 streams of one gateway, each with a token every 5 ms and all out of step, so that each token is an event that comes alone: an engine that sends at once has tokens joined, which hides what one costs. CPU time is that of the router's process between the moment at which every stream has its first token and one before the first of them ends, divided by the tokens that clients have read in between. Tokens carry the time at which the engine wrote them: what is added to the gap between two tokens is its 99th percentile at the client less the same at the engine, and the largest delay is the longest way of one token from engine to client. Nagle's algorithm beside delayed acknowledgements would show there as 40 ms. The run is void unless every stream is whole, with all its tokens and [DONE], and engines count the legs that the router is to make.\n"
+
+// The load of stream/token.
+const (
+	tokenStreams = 100
+	tokenEvery   = 5 * time.Millisecond
+	tokenSpare   = time.Second // for which streams go on around the time that is measured
+)
+
+// streamTargets are the routers whose streams are measured.
+func streamTargets() []target { return []target{gatewayTarget(), floorTarget()} }
+
+// streamToken measures the suite stream/token.
+func (r *Run) streamToken(ctx context.Context) error {
+	name := fmt.Sprintf("%d streams, a token each %v", tokenStreams, tokenEvery)
+	if !r.wants(name) {
+		return nil
+	}
+	s, err := cast{connector: "vllm-nixl-pull", where: aloneCPU, targets: streamTargets()}.open(ctx, r.Config)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	c := contest{name: name, where: s.place.where, metrics: []metric{
+		{what: "CPU a token", unit: "µs", goals: []Goal{{Beside: "nginx", Times: 1.25}}},
+		{what: "ITL p99 added", unit: "ms"},
+		{what: "largest delay of a token", unit: "ms", goals: []Goal{{Plus: 40}}},
+		{what: "tokens in a chunk of their own", unit: "%", goals: []Goal{{Plus: 99, AtLeast: true}}},
+	}}
+	for i, x := range s.targets {
+		c.contenders = append(c.contenders, contender{of: x.of, peer: x.peer, cannot: s.cannot[i], round: func(ctx context.Context, d time.Duration) (sample, error) {
+			return s.tokenRound(ctx, i, d)
+		}})
+	}
+	return r.contest(ctx, c)
+}
+
+// tokenRound holds the streams for d, and for what it takes to have them all begun before and all whole behind.
+func (s *stage) tokenRound(ctx context.Context, which int, d time.Duration) (sample, error) {
+	target := s.running[which]
+	before, err := s.read(ctx, target)
+	if err != nil {
+		return sample{}, err
+	}
+	load := streamLoad{
+		address: target.address, streams: tokenStreams, apart: time.Millisecond + tokenEvery/tokenStreams,
+		pace: pace{Tokens: int((d + tokenSpare) / tokenEvery), Every: tokenEvery},
+	}
+	held, err := load.open(ctx)
+	if err != nil {
+		return sample{}, errors.Join(err, target.alive())
+	}
+	steady, read, err := s.steady(held, func() (reading, error) { return s.read(ctx, target) }, d)
+	if err = errors.Join(err, held.wait()); err != nil {
+		return sample{}, errors.Join(err, target.alive())
+	}
+	want := asked(s.targets[which].legs, tokenStreams)
+	after, err := s.settled(ctx, target, before, want)
+	if err == nil {
+		err = verdict(want, after.counts.minus(before.counts))
+	}
+	if err != nil {
+		return sample{}, fmt.Errorf("%s: %w", target.name, err)
+	}
+	g := held.gaps()
+	return sample{disturbance: steady.disturbance, done: read, figures: []float64{
+		float64(steady.target) / float64(read) / float64(time.Microsecond), millis(g.added), millis(g.late), 100 * g.own,
+	}}, nil
+}
+
+// steadily is what a target has used between two readings.
+type steadily struct {
+	disturbance
+	target, elapsed time.Duration
+}
+
+// steady reads what the target uses in d, and how many tokens of the streams come in that time.
+func (s *stage) steady(held *streams, read func() (reading, error), d time.Duration) (steadily, int, error) {
+	from, err := read()
+	first := held.tokens.Load()
+	if err != nil {
+		return steadily{}, 0, err
+	}
+	select {
+	case <-time.After(d):
+	case <-held.ctx.Done():
+	}
+	to, err := read()
+	last := held.tokens.Load()
+	elapsed := to.at.Sub(from.at)
+	return steadily{disturbed(from.machine, to.machine, to.own-from.own, elapsed), to.target - from.target, elapsed}, int(last - first), err
+}
+
+// millis is d in ms.
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
