@@ -3,7 +3,10 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"strconv"
+	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
 )
@@ -12,16 +15,25 @@ import (
 // bytes, knows nothing of its engines, and checks, parses, chooses, counts, retries and logs nothing.
 type floor struct {
 	prefill, decode *fasthttp.HostClient
+	room            atomic.Uint64 // the next (SGLang)
 }
 
-// ServeFloor runs the floor in front of one prefill and one decode engine (host:port) until ctx ends. It writes its
-// address and a newline to out.
-func ServeFloor(ctx context.Context, prefill, decode string, out io.Writer) error {
+// ServeFloor runs the floor in front of one prefill and one decode engine (host:port) of a fake's mode until ctx ends. It writes
+// its address and a newline to out.
+func ServeFloor(ctx context.Context, mode, prefill, decode string, out io.Writer) error {
 	client := func(address string, stream bool) *fasthttp.HostClient {
 		return &fasthttp.HostClient{Addr: address, MaxConns: 8192, NoDefaultUserAgentHeader: true, StreamResponseBody: stream}
 	}
-	f := floor{client(prefill, false), client(decode, true)}
-	return serveHTTP(ctx, f.serve, out)
+	f := &floor{prefill: client(prefill, false), decode: client(decode, true)}
+	legs := f.relay
+	if mode == modeSGLang {
+		legs = f.meet
+	}
+	return serveHTTP(ctx, func(q *fasthttp.RequestCtx) {
+		if err := legs(q); err != nil {
+			q.Error(err.Error(), fasthttp.StatusBadGateway)
+		}
+	}, out)
 }
 
 const (
@@ -29,28 +41,17 @@ const (
 	paramsKey  = `"kv_transfer_params":`
 )
 
-func (f floor) serve(q *fasthttp.RequestCtx) {
-	if err := f.relay(q); err != nil {
-		q.Error(err.Error(), fasthttp.StatusBadGateway)
-	}
-}
-
-func (f floor) relay(q *fasthttp.RequestCtx) error {
+// relay is prefill's leg, and then decode's with what prefill answered.
+func (f *floor) relay(q *fasthttp.RequestCtx) error {
 	body := q.PostBody()
-	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	req, resp := letter(q), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)
-	req.Header.SetMethod(fasthttp.MethodPost)
-	req.Header.SetContentType("application/json")
-	req.SetRequestURI(string(q.Path()))
-	req.SetHost("engine")
 	req.AppendBodyString(askPrefill)
 	req.AppendBody(body[1:])
 	if err := f.prefill.Do(req, resp); err != nil {
 		return err
 	}
-	params := resp.Body()
-	params = params[bytes.Index(params, []byte(paramsKey)):] // the last field, and flat: it ends at the first brace
-	params = params[:bytes.IndexByte(params, '}')+1]
+	params := paramsIn(resp.Body())
 	req.ResetBody()
 	req.AppendBodyString("{")
 	req.AppendBody(params)
@@ -60,11 +61,59 @@ func (f floor) relay(q *fasthttp.RequestCtx) error {
 	if err := f.decode.Do(req, resp); err != nil {
 		return err
 	}
+	answer(q, resp)
+	return nil
+}
+
+// meet is SGLang's: both legs at once, with one body.
+func (f *floor) meet(q *fasthttp.RequestCtx) error {
+	body := append(appendRoom(nil, f.room.Add(1)), q.PostBody()[1:]...)
+	prefilled := make(chan error, 1)
+	ask, resp := letter(q), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(ask)
+	ask.SetBodyRaw(body)
+	go func() {
+		ignored := fasthttp.AcquireResponse()
+		defer fasthttp.ReleaseResponse(ignored)
+		prefilled <- f.prefill.Do(ask, ignored)
+	}()
+	req := letter(q)
+	defer fasthttp.ReleaseRequest(req)
+	req.SetBodyRaw(body)
+	if err := errors.Join(f.decode.Do(req, resp), <-prefilled); err != nil {
+		return err
+	}
+	answer(q, resp)
+	return nil
+}
+
+// letter is a request to an engine without its body.
+func letter(q *fasthttp.RequestCtx) *fasthttp.Request {
+	req := fasthttp.AcquireRequest()
+	req.Header.SetMethod(fasthttp.MethodPost)
+	req.Header.SetContentType("application/json")
+	req.SetRequestURI(string(q.Path()))
+	req.SetHost("engine")
+	return req
+}
+
+// paramsIn is the hand-off in prefill's answer, with its key: the last field, and flat, so it ends at the first brace.
+func paramsIn(answer []byte) []byte {
+	params := answer[bytes.Index(answer, []byte(paramsKey)):]
+	return params[:bytes.IndexByte(params, '}')+1]
+}
+
+// appendRoom begins a body with the members that SGLang's legs have in common.
+func appendRoom(dst []byte, room uint64) []byte {
+	dst = append(dst, `{"bootstrap_host":"127.0.0.1","bootstrap_port":8998,"bootstrap_room":`...)
+	return append(strconv.AppendUint(dst, room, 10), ',')
+}
+
+// answer gives the client decode's answer, as it comes.
+func answer(q *fasthttp.RequestCtx, resp *fasthttp.Response) {
 	q.SetStatusCode(resp.StatusCode())
 	q.Response.Header.SetContentTypeBytes(resp.Header.ContentType())
-	size := resp.Header.ContentLength()
-	q.SetBodyStream(&relayed{resp.BodyStream(), resp}, size)
-	return nil
+	q.SetBodyStream(&relayed{resp.BodyStream(), resp}, resp.Header.ContentLength())
 }
 
 // relayed gives the decode engine's connection back once its answer was read.
