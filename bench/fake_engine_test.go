@@ -26,7 +26,7 @@ func TestLegs(t *testing.T) {
 		"SGLang's prefill":           {modeSGLang, "prefill", room, "prefill"},
 		"SGLang's decode":            {modeSGLang, "decode", room, "decode"},
 		"no room":                    {modeSGLang, "decode", `{"bootstrap_host":"127.0.0.1"}`, "other"},
-		"a room of null":             {modeSGLang, "decode", strings.Replace(room, "7", "null", 1), "other"},
+		"a room of null":             {modeSGLang, "decode", strings.Replace(room, `:7}`, `:null}`, 1), "other"},
 		"a room and nowhere to meet": {modeSGLang, "decode", `{"bootstrap_room":7}`, "other"},
 		"a room and vLLM's params":   {modeSGLang, "decode", room[:len(room)-1] + "," + decode[1:], "other"},
 	} {

@@ -13,8 +13,8 @@ import (
 	"pdrouter/bench"
 )
 
-// runBench measures. `bench fake MODE ROLE`, `bench floor MODE PREFILL DECODE` and `bench rank` are the processes that
-// it starts itself.
+// runBench measures. `bench fake MODE ROLE`, `bench floor MODE PREFILL DECODE`, `bench rank` and `bench edit-driver …` are the processes that it
+// starts itself.
 func runBench(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case len(args) == 3 && args[0] == "fake":
@@ -23,6 +23,8 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 		return bench.ServeFloor(ctx, args[1], args[2], args[3], out)
 	case len(args) == 1 && args[0] == "rank":
 		return bench.ServePlane(ctx, os.Stdin, out)
+	case len(args) > 0 && args[0] == "edit-driver":
+		return bench.EditDriver(args[1:])
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
