@@ -1,7 +1,7 @@
 # make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check deps e2e-vllm bench vram-bundle sim mutants soak faults vuln clean
+.PHONY: help build demo test check deps e2e-vllm bench peers vram-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -41,6 +41,10 @@ e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
 
 bench: build ## measure the gateway beside its floor and the plane beside this machine, in one run
 	bin/pdrouter bench
+
+peers: ## install what stands beside the gateway in bench: nginx, haproxy, other routers
+	$(call step,python3,internal/deps/python.sh)
+	$(call step,peers,internal/deps/peers.sh)
 
 vram-bundle: ## pack the plane's suites for a GPU machine without network: bin/vram-bundle.tar.gz
 	$(call step,NIXL wheel,internal/deps/nixl.sh)

@@ -19,14 +19,15 @@ type Machine struct {
 
 // Versions is what was measured, with what.
 type Versions struct {
-	Pdrouter string `json:"pdrouter"`
-	Go       string `json:"go"`
-	Fasthttp string `json:"fasthttp"`
+	Pdrouter string   `json:"pdrouter"`
+	Go       string   `json:"go"`
+	Fasthttp string   `json:"fasthttp"`
+	Beside   []string `json:"beside,omitempty"` // what ran beside pdrouter, each with its version
 }
 
 // String names all of them.
 func (v Versions) String() string {
-	return fmt.Sprintf("pdrouter %s, %s, fasthttp %s", v.Pdrouter, v.Go, v.Fasthttp)
+	return strings.Join(append([]string{"pdrouter " + v.Pdrouter, v.Go, "fasthttp " + v.Fasthttp}, v.Beside...), ", ")
 }
 
 // machine describes this machine; what /proc does not tell is left empty.

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // overheadSuites measure what a request of two legs costs, by the size of its body.
@@ -40,7 +42,7 @@ type overheadRow struct {
 
 func overheadRows(size, many int) []overheadRow {
 	row := func(connector, where string, connections int, stream bool) overheadRow {
-		name := fmt.Sprintf("%s c=%d", connector[len("vllm-nixl-"):], connections)
+		name := fmt.Sprintf("%s c=%d", strings.TrimPrefix(connector, "vllm-nixl-"), connections)
 		if stream {
 			name += " stream"
 		}
@@ -52,6 +54,8 @@ func overheadRows(size, many int) []overheadRow {
 		row("vllm-nixl-pull", aloneCPU, many, true),
 		row("vllm-nixl-push", oneCPU, 1, false),
 		row("vllm-nixl-push", aloneCPU, many, false),
+		row("sglang", oneCPU, 1, false),
+		row("sglang", aloneCPU, many, false),
 	}
 }
 
@@ -60,7 +64,7 @@ func (r *Run) overhead(ctx context.Context, row overheadRow) error {
 	if !r.wants(row.name) {
 		return nil
 	}
-	s, err := cast{connector: row.connector, where: row.where, targets: allTargets()}.open(ctx, r.Config)
+	s, err := r.open(ctx, cast{connector: row.connector, where: row.where, targets: allTargets()})
 	if err != nil {
 		return err
 	}
@@ -73,4 +77,23 @@ func (r *Run) overhead(ctx context.Context, row overheadRow) error {
 }
 
 // allTargets are all routers that a run knows, pdrouter first.
-func allTargets() []target { return []target{gatewayTarget(), floorTarget()} }
+func allTargets() []target {
+	return slices.Concat([]target{gatewayTarget(), floorTarget()}, proxyTargets(), peerTargets())
+}
+
+// open starts the processes of a contest, and has the report name the versions of what runs beside pdrouter.
+func (r *Run) open(ctx context.Context, c cast) (*stage, error) {
+	s, err := c.open(ctx, r.Config)
+	if err != nil {
+		return nil, err
+	}
+	for i, x := range s.targets {
+		if x.version == nil || s.running[i] == nil {
+			continue
+		}
+		if v := x.version(); !slices.Contains(r.report.Versions.Beside, v) {
+			r.report.Versions.Beside = append(r.report.Versions.Beside, v)
+		}
+	}
+	return s, nil
+}

@@ -13,12 +13,13 @@ import (
 
 // target is a router that is measured in front of a stage's engines.
 type target struct {
-	of     string
-	peer   bool                                                // another project's router
-	legs   int                                                 // that it makes of a request: 2, or 1 where it is a proxy and no more
-	cannot func(cfg Config, connector string) string           // why it is not measured with these; nil or "" if it is
-	start  func(context.Context, *stage) (*child, error)       // in front of the stage's engines, on the CPUs of its targets
-	ready  func(context.Context, *http.Response, []byte) error // whether the answer to a first request shows that it is; nil: status 200
+	of      string
+	peer    bool                                                // another project's router
+	legs    int                                                 // that it makes of a request: 2, or 1 where it is a proxy and no more
+	cannot  func(cfg Config, connector string) string           // why it is not measured with these; nil or "" if it is
+	version func() string                                       // its name and version; nil: the report's own
+	start   func(context.Context, *stage) (*child, error)       // in front of the stage's engines, on the CPUs of its targets
+	ready   func(context.Context, *http.Response, []byte) error // whether the answer to a first request shows that it is; nil: status 200
 }
 
 // gatewayTarget is pdrouter as it is run.

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// installed is the configuration of a run in this repository.
+func installed(t *testing.T) Config {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{Peers: filepath.Join(root, ".deps", "peers")}
+}
+
+// TestTargets has each proxy and each peer that is installed carry requests of every connector that it has to a pair of fakes: the
+// engines count the legs that the target says it makes.
+func TestTargets(t *testing.T) {
+	cfg := installed(t)
+	if _, err := os.Stat(cfg.Peers); err != nil {
+		t.Skip("nothing is installed to stand beside pdrouter; make peers installs it")
+	}
+	for _, x := range slices.Concat(proxyTargets(), peerTargets()) {
+		for _, connector := range []string{"vllm-nixl-pull", "vllm-nixl-push", "sglang"} {
+			t.Run(x.of+" "+connector, func(t *testing.T) {
+				t.Parallel()
+				if why := x.cannot(cfg, connector); why != "" {
+					t.Skip(why)
+				}
+				_, fakes := behind(t, strings.TrimPrefix(connector, "vllm-nixl-"))
+				s := &stage{cfg: cfg, connector: connector, targets: []target{x}, cannot: []string{""}}
+				s.prefill, s.decode = []*child{{address: fakes[0]}}, []*child{{address: fakes[1]}}
+				c, err := x.start(t.Context(), s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.stop()
+				if err := x.await(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+				for _, stream := range []bool{false, true} {
+					checkLegs(t, x, load{address: c.address, connections: 2, body: chatBody(1024, stream), stream: stream}, fakes)
+				}
+			})
+		}
+	}
+}
+
+// checkLegs applies a load and compares what the engines were asked with what was completed.
+func checkLegs(t *testing.T, x target, l load, fakes [2]string) {
+	t.Helper()
+	counts := func() (sum Counts) {
+		for _, f := range fakes {
+			c, err := countsOf(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum = sum.plus(c)
+		}
+		return sum
+	}
+	before := counts()
+	seen, err := l.run(t.Context(), 50*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := asked(x.legs, int64(seen.completed))
+	got := counts().minus(before)
+	for end := time.Now().Add(10 * time.Second); got != want && time.Now().Before(end); got = counts().minus(before) {
+		time.Sleep(time.Millisecond) // decode's answer may be here before prefill has read its leg
+	}
+	if err := verdict(want, got); err != nil {
+		t.Errorf("stream %t: %v", l.stream, err)
+	}
+}
+
+// TestPeerCannot: a peer that is not measured says why.
+func TestPeerCannot(t *testing.T) {
+	cfg := Config{Peers: filepath.Join(t.TempDir(), "peers")}
+	said := map[string]string{}
+	for _, x := range peerTargets() {
+		said[x.of] = x.cannot(cfg, "vllm-nixl-push")
+	}
+	if d := cmp.Diff(map[string]string{
+		"vllm-router": "not installed; make peers installs it", "smg": "measured with vllm-nixl-pull", "sglang-router": "measured with sglang",
+	}, said); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestFirstNumber(t *testing.T) {
+	for text, want := range map[string]string{
+		"nginx version: nginx/1.22.1\n":                                      "1.22.1",
+		"HAProxy version 2.6.12-1+deb12u4 2026/03/01 - https://haproxy.org/": "2.6.12",
+		"no version": "", "": "",
+	} {
+		if got := firstNumber(text); got != want {
+			t.Errorf("%q: got %q; want %q", text, got, want)
+		}
+	}
+}
