@@ -21,6 +21,8 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 		return bench.ServeFake(ctx, args[1], args[2], out)
 	case len(args) == 4 && args[0] == "floor":
 		return bench.ServeFloor(ctx, args[1], args[2], args[3], out)
+	case len(args) > 0 && args[0] == "engines":
+		return bench.ServeEngines(ctx, args[1:], out)
 	case len(args) == 1 && args[0] == "rank":
 		return bench.ServePlane(ctx, os.Stdin, out)
 	case len(args) > 0 && args[0] == "edit-driver":

@@ -1,0 +1,38 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// ServeEngines runs the modelled engines that arguments ask for, until ctx ends.
+func ServeEngines(ctx context.Context, args []string, out io.Writer) error {
+	var spec ModelledSpec
+	flags := flag.NewFlagSet("engines", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&spec.Costs, "costs", "llama-3.1-8b-h100", "a `name` of bench/costs.json")
+	flags.StringVar(&spec.Connector, "connector", "vllm-nixl-push", "vllm-nixl-push, vllm-nixl-pull or none")
+	flags.IntVar(&spec.Prefill, "prefill", 1, "`engines` for prefill")
+	flags.IntVar(&spec.Decode, "decode", 1, "`engines` for decode, or for whole requests")
+	flags.IntVar(&spec.Budget, "budget", chunkBudget, "`tokens` of a step of an engine that decodes")
+	flags.Float64Var(&spec.Speed, "speed", 1, "how much `faster` than real their time runs")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("bench: engines: %q is no flag", flags.Arg(0))
+	}
+	return ServeModelled(ctx, spec, out)
+}
+
+// args are what ServeEngines reads the spec from.
+func (s ModelledSpec) args() []string {
+	return []string{"-costs", s.Costs, "-connector", s.Connector, "-prefill", strconv.Itoa(s.Prefill), "-decode", strconv.Itoa(s.Decode), "-budget", strconv.Itoa(s.Budget), "-speed", strconv.FormatFloat(s.Speed, 'g', -1, 64)}
+}
+
+// chunkBudget is the tokens of a step of an engine that decodes beside prompts: what Sarathi-Serve (OSDI '24) takes where the
+// time between tokens is bounded.
+const chunkBudget = 512

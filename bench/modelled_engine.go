@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"slices"
+	"time"
+)
+
+// modelLeg is what a request asks of a modelled engine.
+type modelLeg uint8
+
+const (
+	wholeLeg   modelLeg = iota
+	prefillLeg          // its KV stays for decode, under the request's key
+	decodeLeg           // its KV comes from prefill
+)
+
+// modelSeq is one request at a modelled engine.
+type modelSeq struct {
+	leg    modelLeg
+	key    string   // of the hand-over that the leg takes part in
+	prompt int      // tokens
+	answer int      // tokens
+	hashes []uint64 // one a full block of the prompt
+
+	engine   *modelEngine
+	kv       kvHeld
+	cached   int // tokens of the prompt that were in the prefix cache
+	computed int // tokens of the prompt that are in memory
+	said     int // tokens of the answer
+	state    modelState
+	out      chan modelToken // what the server hears
+	over     *modelHandover  // of a decode leg
+}
+
+// modelState is where a request is in its life.
+type modelState uint8
+
+const (
+	seqAdmitting modelState = iota // the scheduler does not have it yet
+	seqWaiting                     // for a place, or for blocks
+	seqReceiving                   // it has blocks and waits for its KV
+	seqRunning
+	seqHolding // a prefill leg that is answered: its blocks wait for decode
+	seqDone
+)
+
+// modelToken is a token of an answer, or its end.
+type modelToken struct {
+	seq  *modelSeq
+	at   time.Duration
+	nth  int // of its answer, from 1
+	last bool
+	err  error
+}
+
+// modelEngine is a modelled engine's scheduler: continuous batching as vLLM has it. A step gives a token to every request
+// that decodes, and what is left of its budget of tokens to prompts in their order; a prompt that does not fit is continued in the
+// next step. A request gets all blocks that it can need when it is let in, so that none has to be put back.
+type modelEngine struct {
+	costs   costs
+	budget  int // tokens of a step
+	most    int // requests that run
+	pool    *kvPool
+	waiting []*modelSeq
+	running []*modelSeq
+	coming  int           // requests that wait for their KV
+	parts   []part        // of the step under way; nil: none
+	link    time.Duration // when its link is free
+
+	asked, found int // tokens of prompts that were looked for in the prefix cache, and found
+	steps        int
+}
+
+// mostRunning is vLLM's default for --max-num-seqs on this kind of engine.
+const mostRunning = 256
+
+func newModelEngine(c costs, budget int) *modelEngine {
+	return &modelEngine{costs: c, budget: budget, most: mostRunning, pool: newKVPool(c.Blocks)}
+}
+
+// need is how many blocks a request can need.
+func (s *modelSeq) need() int { return (s.prompt + s.answer - 1 + blockTokens - 1) / blockTokens }
+
+// let gives places and blocks to waiting requests in their order, and returns those that were let in.
+func (e *modelEngine) let() []*modelSeq {
+	n := 0
+	for _, s := range e.waiting {
+		if len(e.running)+e.coming >= e.most {
+			break
+		}
+		look := s.hashes
+		if s.leg != decodeLeg { // the answer comes of the last token's state, so that one is computed
+			look = look[:min(len(look), (s.prompt-1)/blockTokens)]
+		}
+		var ok bool
+		if s.kv, ok = e.pool.take(look, s.need()); !ok {
+			break
+		}
+		s.cached = len(s.kv.shared) * blockTokens
+		s.computed = s.cached
+		if s.leg == decodeLeg {
+			s.state = seqReceiving
+			e.coming++
+		} else {
+			s.state = seqRunning
+			e.running = append(e.running, s)
+			e.asked += s.prompt
+			e.found += s.cached
+		}
+		n++
+	}
+	let := slices.Clone(e.waiting[:n])
+	e.waiting = slices.Delete(e.waiting, 0, n)
+	return let
+}
+
+// received puts a request that has its KV among those that decode.
+func (e *modelEngine) received(s *modelSeq) {
+	e.coming--
+	s.computed = s.prompt
+	s.state = seqRunning
+	e.pool.remember(&s.kv, s.hashes, len(s.hashes))
+	e.running = append(e.running, s)
+}
+
+// begin starts a step if none is under way and there is something to do, and says what it takes.
+func (e *modelEngine) begin() (time.Duration, bool) {
+	if e.parts != nil {
+		return 0, false
+	}
+	budget := e.budget
+	for _, s := range e.running {
+		if s.computed == s.prompt {
+			e.parts = append(e.parts, part{seq: s, n: 1, context: s.prompt + s.said})
+			budget--
+		}
+	}
+	for _, s := range e.running {
+		if n := min(budget, s.prompt-s.computed); n > 0 {
+			e.parts = append(e.parts, part{seq: s, n: n, context: s.computed, prefill: true})
+			budget -= n
+		}
+	}
+	if e.parts == nil {
+		return 0, false
+	}
+	e.steps++
+	return e.costs.step(e.parts), true
+}
+
+// end ends the step under way, and returns the requests that have a token of it.
+func (e *modelEngine) end() []*modelSeq {
+	parts := e.parts
+	e.parts = nil
+	var said []*modelSeq
+	for _, p := range parts {
+		s := p.seq
+		if s.state != seqRunning {
+			continue // it was ended meanwhile
+		}
+		if p.prefill {
+			s.computed += p.n
+			e.pool.remember(&s.kv, s.hashes, min(len(s.hashes), s.computed/blockTokens))
+			if s.computed < s.prompt {
+				continue
+			}
+		}
+		said = append(said, s)
+		if s.said++; s.said < s.answer {
+			continue
+		}
+		e.running = slices.DeleteFunc(e.running, func(o *modelSeq) bool { return o == s })
+		if s.leg == prefillLeg {
+			s.state = seqHolding
+		} else {
+			s.state = seqDone
+			e.pool.release(&s.kv)
+		}
+	}
+	return said
+}

@@ -1,0 +1,259 @@
+package bench
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// modelFleet is modelled engines and the links between them, in virtual time: the same requests at the same times give the same
+// schedule, to the nanosecond. It reads no clock and is not safe for concurrent use; its times never go back.
+type modelFleet struct {
+	engines []*modelEngine
+	push    bool // prefill writes as soon as both sides are there; else decode reads what prefill's answer names
+	now     time.Duration
+	events  modelEvents
+	drawn   int
+	told    []modelToken
+	over    map[string]*modelHandover
+
+	seen     map[uint64]bool // blocks of prompts that any engine was asked for
+	prompts  int             // tokens of prompts that were asked for
+	possible int             // of those, tokens that one cache without bounds would have had
+}
+
+// modelHandover is the KV of one request on its way.
+type modelHandover struct {
+	from, to *modelSeq // nil until prefill has finished; until decode has blocks
+	moving   bool
+	finished time.Duration // prefill
+	asked    time.Duration // decode: when its leg came
+}
+
+// holdFor is how long prefill keeps KV for a decode leg that does not come: vLLM's lease.
+const holdFor = 30 * time.Second
+
+func newModelFleet(push bool, engines ...*modelEngine) *modelFleet {
+	return &modelFleet{push: push, engines: engines, over: map[string]*modelHandover{}, seen: map[uint64]bool{}}
+}
+
+// modelEvent is something that will happen.
+type modelEvent struct {
+	at     time.Duration
+	nth    int // among those at the same time
+	kind   modelKind
+	engine *modelEngine
+	seq    *modelSeq
+	over   *modelHandover
+}
+
+type modelKind uint8
+
+const (
+	evAdmitted modelKind = iota // the scheduler has seq
+	evStepped                   // engine's step is over
+	evMoved                     // over's KV is where it belongs
+	evExpired                   // nobody came for what seq holds
+)
+
+type modelEvents []modelEvent
+
+func (h modelEvents) Len() int      { return len(h) }
+func (h modelEvents) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h modelEvents) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].nth < h[j].nth
+}
+func (h *modelEvents) Push(x any) { *h = append(*h, x.(modelEvent)) }
+func (h *modelEvents) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
+
+func (f *modelFleet) later(e modelEvent) {
+	f.drawn++
+	e.nth = f.drawn
+	heap.Push(&f.events, e)
+}
+
+// next is when something happens without anybody asking for it.
+func (f *modelFleet) next() (time.Duration, bool) {
+	if len(f.events) == 0 {
+		return 0, false
+	}
+	return f.events[0].at, true
+}
+
+// advance lets everything happen until then, and returns what was said.
+func (f *modelFleet) advance(until time.Duration) []modelToken {
+	for len(f.events) > 0 && f.events[0].at <= until {
+		e := heap.Pop(&f.events).(modelEvent)
+		f.now = e.at
+		f.step(e)
+	}
+	f.now = max(f.now, until)
+	told := f.told
+	f.told = nil
+	return told
+}
+
+var (
+	errTooLarge = errors.New("the request can never have enough KV blocks")
+	errNoKV     = errors.New("no prefill leg holds KV for this request")
+)
+
+// submit takes a request at the present time.
+func (f *modelFleet) submit(engine int, s *modelSeq) error {
+	s.engine = f.engines[engine]
+	if s.prompt < 1 || s.answer < 1 || s.need() > s.engine.pool.blocks {
+		return fmt.Errorf("bench: %w: a prompt of %d tokens, an answer of %d", errTooLarge, s.prompt, s.answer)
+	}
+	if s.leg == decodeLeg {
+		h := f.over[s.key]
+		if h == nil && !f.push {
+			return fmt.Errorf("bench: %w", errNoKV)
+		}
+		if h == nil {
+			h = &modelHandover{}
+			f.over[s.key] = h
+		}
+		h.asked = f.now
+	} else {
+		f.count(s)
+	}
+	f.later(modelEvent{at: f.now + s.engine.costs.admit(s.prompt), kind: evAdmitted, seq: s})
+	return nil
+}
+
+// count notes what one prefix cache for all engines, without bounds, would have had of a prompt.
+func (f *modelFleet) count(s *modelSeq) {
+	f.prompts += s.prompt
+	most := (s.prompt - 1) / blockTokens
+	hit := true
+	for i, h := range s.hashes {
+		hit = hit && f.seen[h] && i < most
+		if hit {
+			f.possible += blockTokens
+		}
+		f.seen[h] = true
+	}
+}
+
+func (f *modelFleet) step(e modelEvent) {
+	switch e.kind {
+	case evAdmitted:
+		if e.seq.state == seqDone {
+			return
+		}
+		e.seq.state = seqWaiting
+		e.seq.engine.waiting = append(e.seq.engine.waiting, e.seq)
+		f.work(e.seq.engine)
+	case evStepped:
+		for _, s := range e.engine.end() {
+			f.told = append(f.told, modelToken{seq: s, at: f.now, nth: s.said, last: s.said == s.answer})
+			if s.state == seqHolding {
+				f.hold(s)
+			}
+		}
+		f.work(e.engine)
+	case evMoved:
+		from, to := e.over.from, e.over.to
+		f.free(from)
+		f.work(from.engine)
+		if to.state == seqDone { // its client has left
+			to.engine.pool.release(&to.kv)
+			to.engine.coming--
+		} else {
+			to.engine.received(to)
+		}
+		f.work(to.engine)
+	case evExpired:
+		if h := f.over[e.seq.key]; h != nil && h.from == e.seq && !h.moving {
+			delete(f.over, e.seq.key)
+			f.free(e.seq)
+			f.work(e.seq.engine)
+		}
+	}
+}
+
+// free ends a prefill leg that holds KV.
+func (f *modelFleet) free(s *modelSeq) {
+	s.state = seqDone
+	s.engine.pool.release(&s.kv)
+}
+
+// hold keeps what a prefill leg has computed until decode has it.
+func (f *modelFleet) hold(s *modelSeq) {
+	h := f.over[s.key]
+	if h == nil {
+		h = &modelHandover{}
+		f.over[s.key] = h
+	}
+	h.from, h.finished = s, f.now
+	f.later(modelEvent{at: f.now + holdFor, kind: evExpired, seq: s})
+	f.move(s.key, h)
+}
+
+// work lets requests in and starts the next step.
+func (f *modelFleet) work(e *modelEngine) {
+	for _, s := range e.let() {
+		if s.state != seqReceiving {
+			continue
+		}
+		h := f.over[s.key]
+		if h == nil { // the lease has ended
+			s.state = seqDone
+			e.pool.release(&s.kv)
+			e.coming--
+			f.told = append(f.told, modelToken{seq: s, at: f.now, last: true, err: errNoKV})
+			continue
+		}
+		h.to = s
+		f.move(s.key, h)
+	}
+	if took, ok := e.begin(); ok {
+		f.later(modelEvent{at: f.now + took, kind: evStepped, engine: e})
+	}
+}
+
+// move starts a transfer if both sides are there. An engine's transfers follow each other on its link.
+func (f *modelFleet) move(key string, h *modelHandover) {
+	if h.from == nil || h.to == nil || h.moving {
+		return
+	}
+	h.moving = true
+	h.to.over = h
+	delete(f.over, key)
+	from, to := h.from.engine, h.to.engine
+	end := max(f.now, from.link, to.link) + from.costs.move(h.to.prompt-h.to.cached)
+	from.link, to.link = end, end
+	f.later(modelEvent{at: end, kind: evMoved, over: h})
+}
+
+// cancel ends a request whose client has left.
+func (f *modelFleet) cancel(s *modelSeq) {
+	was := s.state
+	if was == seqDone || was == seqHolding {
+		return
+	}
+	s.state = seqDone
+	e := s.engine
+	is := func(o *modelSeq) bool { return o == s }
+	switch was {
+	case seqWaiting:
+		e.waiting = slices.DeleteFunc(e.waiting, is)
+	case seqRunning:
+		e.running = slices.DeleteFunc(e.running, is)
+		e.pool.release(&s.kv)
+	case seqReceiving:
+		if h := f.over[s.key]; h != nil && h.to == s { // nothing is on its way yet
+			h.to = nil
+			e.coming--
+			e.pool.release(&s.kv)
+		}
+	}
+	f.work(e)
+}
