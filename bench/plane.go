@@ -6,106 +6,93 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
 
-// planeAbout says what the suite measures.
-const planeAbout = "The data plane between two processes of one machine: prefill in one, decode in the other, each with one rank. Beside each figure stands a limit of the same machine, measured in turns with it in the same run. " +
-	"A run is void unless every transfer was released and sent with all its bytes, a word of every page that came was compared, and the bytes were seen to take the path that the row names.\n\n" +
-	"- **bandwidth**: a transfer of 1,024 blocks of 64 KiB whose ids are shuffled on both sides, from the registration until the completion is seen. Plain copy: `copy` of the same blocks in one process. Bare socket loop: one connection, one `Write`, read whole by another process into the same memory, one byte back.\n" +
-	"- **register**: 16 blocks of 32 KiB, the offer at hand, from the registration until the agent has seen the completion; medians of rounds of 200.\n" +
-	"- **release**: from the moment at which the transport hands the completion over until the engine's goroutine has decode released. Bare channel: one goroutine wakes another.\n" +
-	"- **outstanding**: as register, with blocks of 4 KiB, while 10,000 other transfers are outstanding (4,000 registered without an offer, the others offered and queued on decode), beside 100.\n" +
-	"- **idle**: CPU time of the decode process when nothing is outstanding, and when a bare NIXL agent with NIXL's progress thread lives in it too.\n"
+// planeVoid says when the figures of a plane suite count.
+const planeVoid = "The data plane between two processes of one machine: prefill in one, decode in the other. A run is void unless every transfer was released and sent with all its bytes, a word of every page that came was compared with what prefill has there, and the bytes were seen to take the path that the row names. " +
+	"A figure is the median of as many transfers as fill 100 ms.\n\n"
 
 // planeSuites measure the data plane between two processes of this machine.
 func planeSuites() []Suite {
-	return []Suite{{
-		Name: "plane", Brief: "pushes of KV blocks between two processes beside this machine's limits", About: planeAbout, run: measurePlane,
-	}}
+	return []Suite{bandwidthSuite(), postSuite(), notifySuite(), countSuite(), registerSuite(), releaseSuite(), outstandingSuite(), idleSuite()}
 }
 
-func measurePlane(ctx context.Context, r *Run) error {
-	for _, row := range planeRows() {
+// planeRow is a row that a stage can have.
+type planeRow struct {
+	name string
+	of   func(context.Context, *planeStage) (contest, error)
+}
+
+// plane opens a stage and measures those of its rows that are wanted.
+func (r *Run) plane(ctx context.Context, which string, layout planeLayout, rows []planeRow) (err error) {
+	var s *planeStage
+	for _, row := range rows {
 		if !r.wants(row.name) {
 			continue
 		}
-		fmt.Fprintf(r.out, "  %-28s ", row.name)
-		decode, err := startPlane(ctx, r.Binary)
-		if err != nil {
-			return err
+		if which == "nixl" && noNIXL() != nil {
+			r.report.Notes = append(r.report.Notes, fmt.Sprintf("Rows over nixl are left out: %v.", noNIXL()))
+			return nil
 		}
-		s, err := openPlaneStage(decode, 2*r.Pairs, row, r.out)
+		if s == nil {
+			decode, err := startPlane(ctx, r.Binary)
+			if err != nil {
+				return err
+			}
+			if s, err = openPlaneStage(decode, which, layout); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, s.close()) }()
+		}
+		c, err := row.of(ctx, s)
 		if err == nil {
-			var got Row
-			got, err = row.measure(ctx, s)
-			got.Where = s.took
-			err = errors.Join(err, s.close())
-			r.report.Rows = append(r.report.Rows, got)
+			c.name, c.where = row.name, which
+			err = r.contest(ctx, c)
 		}
-		fmt.Fprintln(r.out)
-		if err != nil {
-			return fmt.Errorf("bench: %s: %w", row.name, err)
+		if err = errors.Join(err, s.endRow()); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// planeRowKind is how one row is measured.
-type planeRowKind struct {
-	name    string
-	which   string // nixl, memory, socket
-	layout  planeLayout
-	blocks  int // of a transfer
-	measure func(context.Context, *planeStage) (Row, error)
-}
-
-func planeRows() []planeRowKind {
-	large := planeLayout{Blocks: 2048, BlockBytes: 64 << 10}
-	small := planeLayout{Blocks: 1024, BlockBytes: 32 << 10}
-	many := planeLayout{Blocks: 16 << 10, BlockBytes: 4 << 10} // each outstanding transfer has a block of its own
-	return []planeRowKind{
-		{"bandwidth nixl", "nixl", large, 1024, bandwidth("plain copy", 0.9)},
-		{"bandwidth nixl (kernel)", "nixl", large, 1024, bandwidth("copy by the kernel", 0.9)},
-		{"bandwidth tcp memory", "memory", large, 1024, bandwidth("plain copy", 0.5)},
-		{"bandwidth tcp socket", "socket", large, 1024, bandwidth("bare socket loop", 0.8)},
-		{"register nixl", "nixl", small, 16, register(100)},
-		{"register tcp memory", "memory", small, 16, register(0)},
-		{"release nixl", "nixl", small, 16, release(50)},
-		{"release tcp memory", "memory", small, 16, release(50)},
-		{"outstanding nixl", "nixl", many, 16, outstanding(100, 10_000, 2)},
-		{"outstanding tcp memory", "memory", many, 16, outstanding(100, 10_000, 2)},
-		{"idle nixl", "nixl", small, 16, idle},
+// noNIXL is why there is no NIXL here.
+func noNIXL() error {
+	lib, err := nixl.Open("")
+	if err != nil {
+		return err
 	}
+	return lib.Close()
 }
 
-// planeStage is the two sides of a row: prefill in this process, decode in another one.
+// planeStage is the two sides of some rows: prefill in this process, decode in another one.
 type planeStage struct {
-	row    planeRowKind
-	rounds int
+	which  string
+	layout planeLayout
 	rank   *planeRank
 	decode *planeProcess
-	say    *json.Encoder
-	hear   *json.Decoder
-	peer   metadata.Record
-	next   int    // transfer
-	took   string // which way the bytes of the last transfers took
-	out    io.Writer
+	peers  []metadata.Record
+	next   int                // transfer
+	bare   map[bool]*bareNIXL // by whether it has NIXL's progress thread
+	ended  []func() error     // of the row
 }
 
-// planeProcess is the decode side: it ends when it reads no more.
+// planeProcess is a rank's process: it ends when it reads no more.
 type planeProcess struct {
 	in   io.WriteCloser
-	out  io.Reader
+	say  *json.Encoder
+	hear *json.Decoder
 	pid  int
 	wait func() error // its error holds its last words
 }
 
-// startPlane starts the decode side as a process.
+// startPlane starts a rank's process.
 func startPlane(ctx context.Context, binary string) (*planeProcess, error) {
 	said := &lastBytes{keep: 4096}
 	c := exec.CommandContext(ctx, binary, "bench", "rank")
@@ -119,114 +106,166 @@ func startPlane(ctx context.Context, binary string) (*planeProcess, error) {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	if err := c.Start(); err != nil {
-		return nil, fmt.Errorf("bench: decode side: %w", err)
+		return nil, fmt.Errorf("bench: a rank's process: %w", err)
 	}
-	return &planeProcess{in: in, out: out, pid: c.Process.Pid, wait: func() error {
+	return newPlaneProcess(in, out, c.Process.Pid, func() error {
 		if err := c.Wait(); err != nil {
-			return fmt.Errorf("decode side: %w: %s", err, said)
+			return fmt.Errorf("a rank's process: %w: %s", err, said)
 		}
 		return nil
-	}}, nil
+	}), nil
 }
 
-func openPlaneStage(decode *planeProcess, rounds int, row planeRowKind, out io.Writer) (*planeStage, error) {
-	s := &planeStage{row: row, rounds: rounds, decode: decode, say: json.NewEncoder(decode.in), hear: json.NewDecoder(decode.out), out: out}
+func newPlaneProcess(in io.WriteCloser, out io.Reader, pid int, wait func() error) *planeProcess {
+	return &planeProcess{in: in, say: json.NewEncoder(in), hear: json.NewDecoder(out), pid: pid, wait: wait}
+}
+
+// tell has the process do something and waits for its answer.
+func (p *planeProcess) tell(o planeOrder) (planeAnswer, error) {
+	var a planeAnswer
+	if err := p.say.Encode(o); err != nil {
+		return a, fmt.Errorf("a rank's process: %w", err)
+	}
+	if err := p.hear.Decode(&a); err != nil {
+		return a, fmt.Errorf("a rank's process: %w", err)
+	}
+	if a.Error != "" {
+		return a, fmt.Errorf("a rank's process: %s", a.Error)
+	}
+	return a, nil
+}
+
+func (p *planeProcess) close() error {
+	_ = p.in.Close() // it reads no more, and ends
+	return p.wait()
+}
+
+// openPlaneStage opens both sides.
+func openPlaneStage(decode *planeProcess, which string, layout planeLayout) (*planeStage, error) {
+	s := &planeStage{which: which, layout: layout, decode: decode}
+	run := uint64(time.Now().UnixNano())
 	var err error
-	s.rank, err = openPlaneRank(row.which, row.layout, metadata.Prefill, func(metadata.Incarnation) ([]metadata.Record, error) {
-		return []metadata.Record{s.peer}, nil
-	})
+	s.rank, err = openPlaneRank(planeRankConfig{Which: which, Layout: layout, Role: metadata.Prefill, Name: "bench-prefill", Run: run},
+		func(metadata.Incarnation) []metadata.Record { return s.peers }, make(chan planeReport, 1<<15))
 	if err == nil {
 		var a planeAnswer
-		a, err = s.tell(planeOrder{Do: "open", Which: row.which, Layout: row.layout, Peer: s.rank.agent.Record()})
-		s.peer = a.Record
+		a, err = decode.tell(planeOrder{Do: "open", PID: os.Getpid(), Peers: []metadata.Record{s.rank.agent.Record()},
+			Rank: planeRankConfig{Which: which, Layout: layout, Role: metadata.Decode, Name: "bench-decode", Run: run}})
+		s.peers = a.Records
 	}
 	if err == nil {
-		_, err = s.push(4) // connections, caches, pages
+		_, err = s.push(4, planeShape{Blocks: 1}) // connections, and NIXL's places
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.close())
+		return nil, fmt.Errorf("bench: plane over %s: %w", which, errors.Join(err, s.close()))
 	}
 	return s, nil
 }
 
+// endRow gives back what a row has opened.
+func (s *planeStage) endRow() error {
+	var errs []error
+	for _, f := range s.ended {
+		errs = append(errs, f())
+	}
+	s.ended = nil
+	for thread := range s.bare {
+		errs = append(errs, s.closeBare(thread))
+	}
+	return errors.Join(errs...)
+}
+
 // close ends both sides.
 func (s *planeStage) close() error {
-	_ = s.decode.in.Close()
-	err := s.decode.wait()
+	err := errors.Join(s.endRow(), s.decode.close())
 	if s.rank != nil {
 		err = errors.Join(err, s.rank.close())
 	}
 	return err
 }
 
-func (s *planeStage) tell(o planeOrder) (planeAnswer, error) {
-	var a planeAnswer
-	if err := s.say.Encode(o); err != nil {
-		return a, fmt.Errorf("decode side: %w", err)
-	}
-	if err := s.hear.Decode(&a); err != nil {
-		return a, fmt.Errorf("decode side: %w", err)
-	}
-	if a.Error != "" {
-		return a, fmt.Errorf("decode side: %s", a.Error)
-	}
-	return a, nil
+// pushed is what some transfers one after the other were seen to take.
+type pushed struct {
+	planeAnswer
+	posts []planePost // one for each consumer of each transfer
+}
+
+// take returns the first of n new transfers.
+func (s *planeStage) take(n int) int {
+	first := s.next
+	s.next += n
+	return first
 }
 
 // push offers n transfers, has the other side register for them one after the other, and takes in that they are sent.
-func (s *planeStage) push(n int) (planeAnswer, error) {
-	first := s.next
-	s.next += n
+func (s *planeStage) push(n int, shape planeShape) (p pushed, err error) {
+	first := s.take(n)
 	for i := first; i < first+n; i++ {
-		s.offer(i, s.row.blocks)
+		s.rank.offer(i, shape, s.peers[0].Incarnation)
 	}
-	a, err := s.tell(planeOrder{Do: "run", First: first, Count: n, Blocks: s.row.blocks})
-	if err != nil {
-		return a, err
+	s.rank.stamp.take()
+	if p.planeAnswer, err = s.decode.tell(planeOrder{Do: "run", First: first, Count: n, Shape: shape}); err != nil {
+		return p, err
 	}
 	for range n {
-		r, err := s.sent()
-		if err != nil {
-			return a, err
-		}
-		if r.Reason != 0 || r.Bytes != uint64(s.row.blocks*s.row.layout.BlockBytes) {
-			return a, fmt.Errorf("%w: a transfer ended as %s with %d bytes", errVoid, r.Reason, r.Bytes)
+		if err := s.rank.sent(shape); err != nil {
+			return p, err
 		}
 	}
-	s.took, err = s.path(a)
-	return a, err
+	if p.posts = s.rank.stamp.take(); len(p.posts) != n*s.layout.TP {
+		return p, fmt.Errorf("%w: %d writes were posted; want %d", errVoid, len(p.posts), n*s.layout.TP)
+	}
+	return p, s.path(p.planeAnswer)
 }
 
-// offer makes the blocks of the i-th transfer available.
-func (s *planeStage) offer(i, blocks int) {
-	s.rank.agent.Offer(kvplane.Offer{
-		ID: planeID(i), Peer: s.peer.Incarnation, Tokens: blocks * planeBlockTokens,
-		Groups: []kvplane.BlockList{{Blocks: planeBlocks(s.row.layout, i, blocks, prefillSide)}},
+// path voids the run if the bytes took another way than the stage's.
+func (s *planeStage) path(a planeAnswer) error {
+	if s.which == "nixl" || s.which == "memory" && a.Memory > 0 && a.Sockets == 0 || s.which == "socket" && a.Sockets > 0 && a.Memory == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %d bytes came through sockets and %d from memory; the row measures %s", errVoid, a.Sockets, a.Memory, s.which)
+}
+
+// planeSlice is how long the transfers of one figure take together.
+const planeSlice = 100 * time.Millisecond
+
+// planeMost is how many they are at most.
+const planeMost = 200
+
+// sliced is a contender of whom n operations, as many as fill a slice, are one round.
+func sliced(of string, run func(ctx context.Context, n int) ([]float64, error)) contender {
+	n := 2 // until it is known how long one takes
+	return contender{of: of, round: func(ctx context.Context, d time.Duration) (sample, error) {
+		start := time.Now()
+		figures, err := run(ctx, n)
+		took := time.Since(start) / time.Duration(n)
+		done := n
+		n = min(max(int(min(d, planeSlice)/max(took, 1)), 2), planeMost)
+		return sample{figures: figures, done: done}, err
+	}}
+}
+
+// pushing is pdrouter as a contender.
+func (s *planeStage) pushing(shape planeShape, figures func(pushed) []float64) contender {
+	return sliced(us, func(_ context.Context, n int) ([]float64, error) {
+		p, err := s.push(n, shape)
+		if err != nil {
+			return nil, err
+		}
+		return figures(p), nil
 	})
 }
 
-// sent waits for the next transfer whose blocks are free again.
-func (s *planeStage) sent() (planeReport, error) {
-	select {
-	case r := <-s.rank.reports:
-		if r.Kind != kvplane.Sent {
-			return r, fmt.Errorf("%w: prefill is told %s", errVoid, r.Kind)
-		}
-		return r, nil
-	case <-time.After(10 * time.Second):
-		return planeReport{}, fmt.Errorf("%w: a transfer was not sent", errVoid)
+// median is the median of durations in the unit.
+func median[T ~int64](d []T, unit time.Duration) float64 {
+	f := make([]float64, len(d))
+	for i, x := range d {
+		f[i] = float64(x) / float64(unit)
 	}
+	return spread(f).Median
 }
 
-// path says which way the bytes took, and voids the run if it is another one than the row's.
-func (s *planeStage) path(a planeAnswer) (string, error) {
-	switch {
-	case s.row.which == "nixl":
-		return "nixl", nil
-	case s.row.which == "memory" && a.Memory > 0 && a.Sockets == 0:
-		return "memory", nil
-	case s.row.which == "socket" && a.Sockets > 0 && a.Memory == 0:
-		return "socket", nil
-	}
-	return "", fmt.Errorf("%w: %d bytes came through sockets and %d from memory; the row measures %s", errVoid, a.Sockets, a.Memory, s.row.which)
+// rate is bytes in each of the median's time, in GB/s.
+func rate(bytes int, took []time.Duration) float64 {
+	return float64(bytes) / median(took, time.Nanosecond)
 }

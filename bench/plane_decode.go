@@ -7,39 +7,42 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
 
-// planeOrder is what the measuring process tells the decode process of a plane run, one JSON value a line.
+// planeOrder is what the measuring process tells a rank's process of a plane run, one JSON value a line.
 type planeOrder struct {
-	Do     string          `json:"do"` // open, run, hold, drop, sink, thread
-	Which  string          `json:"which,omitempty"`
-	Layout planeLayout     `json:"layout,omitzero"`
-	Peer   metadata.Record `json:"peer,omitzero"`
-	First  int             `json:"first,omitempty"` // transfer
-	Count  int             `json:"count,omitempty"`
-	Blocks int             `json:"blocks,omitempty"` // of each transfer
-	Bytes  int             `json:"bytes,omitempty"`  // sink: of one round
-	Conns  int             `json:"conns,omitempty"`  // sink
+	Do     string            `json:"do"` // open, peers, offer, sent, run, copy, hold, drop, sink, bare, ask, echo, bare-close
+	Rank   planeRankConfig   `json:"rank,omitzero"`
+	Peers  []metadata.Record `json:"peers,omitempty"`
+	PID    int               `json:"pid,omitempty"`   // of the other side
+	First  int               `json:"first,omitempty"` // transfer
+	Count  int               `json:"count,omitempty"`
+	Shape  planeShape        `json:"shape,omitzero"`
+	Single bool              `json:"single,omitempty"` // copy: a call for each block
+	Bytes  int               `json:"bytes,omitempty"`  // sink: of one round
+	Thread bool              `json:"thread,omitempty"` // bare: with NIXL's progress thread
+	Blob   []byte            `json:"blob,omitempty"`   // bare: what the other side's agent tells of itself
 }
 
 // planeAnswer is what it answers, one JSON value a line.
 type planeAnswer struct {
-	Error   string          `json:"error,omitempty"`
-	Record  metadata.Record `json:"record,omitzero"`
-	Address string          `json:"address,omitempty"`
-	Ready   []time.Duration `json:"ready,omitempty"`   // from registration until the agent has seen all completions, of each transfer
-	Release []time.Duration `json:"release,omitempty"` // from the completion taken in to decode released
-	Sockets uint64          `json:"sockets,omitempty"` // bytes that came through sockets so far
-	Memory  uint64          `json:"memory,omitempty"`  // bytes copied out of the writer's memory so far
+	Error    string            `json:"error,omitempty"`
+	Records  []metadata.Record `json:"records,omitempty"`
+	Address  string            `json:"address,omitempty"`
+	Blob     []byte            `json:"blob,omitempty"`
+	Took     []time.Duration   `json:"took,omitempty"`     // run: from registration until the agents have seen all completions; else of each round
+	Release  []time.Duration   `json:"release,omitempty"`  // from the last completion taken in to decode released
+	Seen     []int64           `json:"seen,omitempty"`     // when the last completion was seen, in ns since 1970
+	Released []int64           `json:"released,omitempty"` // when decode was released
+	Sockets  uint64            `json:"sockets,omitempty"`  // bytes that came through sockets so far
+	Memory   uint64            `json:"memory,omitempty"`   // bytes copied out of the writer's memory so far
 }
 
-// ServePlane is the decode process of a plane run. It does what in says until it ends.
+// ServePlane is a rank's process of a plane run. It does what in says until it ends.
 func ServePlane(ctx context.Context, in io.Reader, out io.Writer) error {
 	d := &planeDecode{}
 	defer d.stop()
@@ -61,169 +64,165 @@ func ServePlane(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 }
 
-// planeDecode is the state of the decode process.
+// planeDecode is the state of the process: the ranks of one engine, mostly decode's.
 type planeDecode struct {
-	rank  *planeRank
-	peer  metadata.Record
-	sinks []net.Conn
-	ended []func() error
+	ranks   []*planeRank
+	reports chan planeReport // of all of them
+	peers   []metadata.Record
+	pid     int                // of the other side
+	bare    map[bool]*bareNIXL // by whether it has NIXL's progress thread
 }
 
 func (d *planeDecode) stop() {
-	for _, c := range d.sinks {
-		_ = c.Close() // the run is over
+	for _, b := range d.bare {
+		_ = b.close() // the process ends anyway
 	}
-	if d.rank != nil {
-		_ = d.rank.close() // the process ends anyway
+	for _, r := range d.ranks {
+		_ = r.close()
 	}
-	for _, f := range d.ended {
-		_ = f()
-	}
+	d.ranks, d.bare = nil, nil
 }
 
-func (d *planeDecode) do(ctx context.Context, o planeOrder) (planeAnswer, error) {
+func (d *planeDecode) do(ctx context.Context, o planeOrder) (a planeAnswer, err error) {
+	if (o.Do == "ask" || o.Do == "echo") && d.bare[o.Thread] == nil {
+		return a, fmt.Errorf("%s before a bare agent was opened", o.Do)
+	}
+	if len(d.ranks) == 0 && o.Do != "open" && o.Do != "bare" {
+		return a, fmt.Errorf("%s before a rank was opened", o.Do)
+	}
 	switch o.Do {
 	case "open":
-		d.peer = o.Peer
-		r, err := openPlaneRank(o.Which, o.Layout, metadata.Decode, func(metadata.Incarnation) ([]metadata.Record, error) {
-			return []metadata.Record{d.peer}, nil
-		})
-		if err != nil {
-			return planeAnswer{}, err
-		}
-		d.rank = r
-		return planeAnswer{Record: r.agent.Record()}, nil
+		return d.open(o)
+	case "peers":
+		d.peers = o.Peers
+		return a, nil
+	case "offer":
+		d.ranks[0].offer(o.First, o.Shape, d.peers[0].Incarnation)
+		return a, nil
+	case "sent":
+		return a, d.ranks[0].sent(o.Shape)
 	case "run":
 		return d.run(o)
+	case "copy":
+		return d.copy(o)
 	case "hold":
-		for i := range o.Count {
-			if i < waiting(o.Count) {
-				d.rank.agent.Expect(d.expectation(o.First+i, o.Blocks))
-			} else {
-				d.rank.agent.Queue(planeID(o.First+i), d.peer.Incarnation)
-			}
-		}
-		return planeAnswer{}, d.until(func(s kvplane.Status) bool { return s.Expectations >= waiting(o.Count) })
+		return a, d.hold(o)
 	case "drop":
-		for i := range o.Count {
-			d.rank.agent.Abandon(planeID(o.First+i), "the row is over")
-		}
-		err := d.until(func(s kvplane.Status) bool { return s.Expectations == 0 })
-		for len(d.rank.reports) > 0 {
-			<-d.rank.reports
-		}
-		return planeAnswer{}, err
+		return a, d.drop(o)
 	case "sink":
 		return d.sink(ctx, o)
-	case "thread":
-		return planeAnswer{}, d.thread()
-	}
-	return planeAnswer{}, fmt.Errorf("%q is no order", o.Do)
-}
-
-// until waits for the agent's books.
-func (d *planeDecode) until(ok func(kvplane.Status) bool) error {
-	for range 3000 {
-		if ok(d.rank.agent.Status()) {
-			return nil
+	case "bare":
+		return d.openBare(o)
+	case "ask":
+		return d.ask(o)
+	case "echo":
+		a.Took, err = d.bare[o.Thread].trips(o.Count)
+		return a, err
+	case "bare-close":
+		if b := d.bare[o.Thread]; b != nil {
+			err = b.close()
 		}
-		time.Sleep(10 * time.Millisecond)
+		delete(d.bare, o.Thread)
+		return a, err
 	}
-	return fmt.Errorf("the agent's books do not settle: %+v", d.rank.agent.Status())
+	return a, fmt.Errorf("%q is no order", o.Do)
 }
 
-// expectation is what decode registers for the i-th transfer.
-func (d *planeDecode) expectation(i, blocks int) kvplane.Expectation {
-	return kvplane.Expectation{
-		ID: planeID(i), Peer: d.peer.Incarnation, Need: [2]int{0, blocks * planeBlockTokens},
-		Groups: []kvplane.BlockList{{Blocks: planeBlocks(d.rank.layout, i, blocks, decodeSide)}},
+// open starts the engine's ranks; those that it had before are gone.
+func (d *planeDecode) open(o planeOrder) (a planeAnswer, err error) {
+	d.stop()
+	d.peers, d.pid, d.reports = o.Peers, o.PID, make(chan planeReport, 1<<15)
+	ranks := 1
+	if o.Rank.Role == metadata.Decode {
+		ranks = o.Rank.Layout.TP
 	}
-}
-
-// run registers transfers one after the other, each offered before, and checks what came.
-func (d *planeDecode) run(o planeOrder) (planeAnswer, error) {
-	var a planeAnswer
-	for i := o.First; i < o.First+o.Count; i++ {
-		ranks := kvplane.NewAggregate([]metadata.Rank{{}})
-		e := d.expectation(i, o.Blocks)
-		start := time.Now()
-		d.rank.agent.Expect(e)
-		r := <-d.rank.reports
-		if v := ranks.Step(r.Report); v != kvplane.Released || r.ID != planeID(i) {
-			return a, fmt.Errorf("transfer %d: %s %s: %s", i, v, r.Reason, r.Detail)
-		}
-		a.Release = append(a.Release, d.rank.stamp.since())
-		a.Ready = append(a.Ready, r.at.Sub(start))
-		if err := d.check(i, o.Blocks); err != nil {
+	for i := range ranks {
+		o.Rank.rank = i
+		r, err := openPlaneRank(o.Rank, func(metadata.Incarnation) []metadata.Record { return d.peers }, d.reports)
+		if err != nil {
 			return a, err
 		}
-	}
-	if t := d.rank.tcp; t != nil {
-		s := t.Stats()
-		a.Sockets, a.Memory = s.SocketBytes, s.MemoryBytes
+		d.ranks = append(d.ranks, r)
+		a.Records = append(a.Records, r.agent.Record())
 	}
 	return a, nil
 }
 
-// check compares the first word of every page that came with what the prefill process has there.
-func (d *planeDecode) check(i, blocks int) error {
-	from, to := planeBlocks(d.rank.layout, i, blocks, prefillSide), planeBlocks(d.rank.layout, i, blocks, decodeSide)
-	for j := range from {
-		for at := 0; at < d.rank.layout.BlockBytes; at += 4096 {
-			want := planeWord(int(from[j])*d.rank.layout.BlockBytes+at, metadata.Prefill)
-			if got := d.rank.word(int(to[j])*d.rank.layout.BlockBytes + at); got != want {
-				return fmt.Errorf("transfer %d: block %d holds %x at %d; want %x", i, to[j], got, at, want)
+// expectation is what a rank of decode registers for the i-th transfer.
+func (d *planeDecode) expectation(i int, shape planeShape) kvplane.Expectation {
+	return kvplane.Expectation{
+		ID: planeID(i), Peer: d.peers[0].Incarnation, Need: [2]int{0, shape.Blocks * planeBlockTokens},
+		Groups: []kvplane.BlockList{{Blocks: planeBlocks(d.ranks[0].cfg.Layout, i, shape, decodeSide)}},
+	}
+}
+
+// run registers transfers one after the other, each offered before, and checks what came.
+func (d *planeDecode) run(o planeOrder) (a planeAnswer, err error) {
+	var names []metadata.Rank
+	for _, r := range d.ranks {
+		names = append(names, r.agent.Record().Rank)
+	}
+	for i := o.First; i < o.First+o.Count; i++ {
+		ranks, e := kvplane.NewAggregate(names), d.expectation(i, o.Shape)
+		for _, r := range d.ranks {
+			r.clear(i, o.Shape)
+		}
+		start := time.Now()
+		for _, r := range d.ranks {
+			r.agent.Expect(e)
+		}
+		var seen time.Time
+		var last *planeRank
+		v := kvplane.Nothing
+		for n := 0; n < len(d.ranks) && v == kvplane.Nothing; n++ {
+			got := <-d.reports
+			if got.at.After(seen) {
+				seen, last = got.at, d.ranks[got.Rank.TP]
+			}
+			if v = ranks.Step(got.Report); v != kvplane.Nothing && v != kvplane.Released || got.ID != planeID(i) {
+				return a, fmt.Errorf("transfer %d: %s %s: %s", i, v, got.Reason, got.Detail)
+			}
+		}
+		if v != kvplane.Released {
+			return a, fmt.Errorf("transfer %d: %d reports and decode is not released", i, len(d.ranks))
+		}
+		a.Release, a.Released = append(a.Release, last.stamp.since()), append(a.Released, time.Now().UnixNano())
+		a.Took, a.Seen = append(a.Took, seen.Sub(start)), append(a.Seen, seen.UnixNano())
+		for _, r := range d.ranks {
+			if err := r.check(i, o.Shape); err != nil {
+				return a, err
 			}
 		}
 	}
-	return nil
+	for _, r := range d.ranks {
+		if r.tcp != nil {
+			s := r.tcp.Stats()
+			a.Sockets, a.Memory = a.Sockets+s.SocketBytes, a.Memory+s.MemoryBytes
+		}
+	}
+	return a, nil
 }
 
-// sink takes what a bare loop sends: rounds of so many bytes over so many connections, each read into the same memory
-// and answered with one byte.
+// sink takes what a bare loop sends: rounds of so many bytes over one connection, each read into the same memory and
+// answered with one byte.
 func (d *planeDecode) sink(ctx context.Context, o planeOrder) (planeAnswer, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return planeAnswer{}, err
 	}
 	go func() {
-		defer ln.Close()
-		for range o.Conns {
-			c, err := ln.Accept()
-			if err != nil {
-				return
+		c, err := ln.Accept()
+		ln.Close()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		b := make([]byte, o.Bytes)
+		for err == nil {
+			if _, err = io.ReadFull(c, b); err == nil {
+				_, err = c.Write(b[:1])
 			}
-			go func() {
-				defer c.Close()
-				b := make([]byte, o.Bytes/o.Conns)
-				for {
-					if _, err := io.ReadFull(c, b); err != nil {
-						return
-					}
-					if _, err := c.Write(b[:1]); err != nil {
-						return
-					}
-				}
-			}()
 		}
 	}()
 	return planeAnswer{Address: ln.Addr().String()}, nil
-}
-
-// thread starts a bare NIXL agent with NIXL's own progress thread and lets it idle.
-func (d *planeDecode) thread() error {
-	lib, err := nixl.Open("")
-	if err != nil {
-		return err
-	}
-	agent, err := lib.NewAgent("bench-thread", nixl.AgentConfig{Progress: true})
-	if err != nil {
-		return errors.Join(err, lib.Close())
-	}
-	backend, err := agent.NewBackend("UCX", nil)
-	if err != nil {
-		return errors.Join(err, agent.Close(), lib.Close())
-	}
-	d.ended = slices.Insert(d.ended, 0, backend.Close, agent.Close, lib.Close)
-	return nil
 }

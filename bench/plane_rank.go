@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"pdrouter/kvplane"
@@ -15,14 +14,30 @@ import (
 	"pdrouter/metadata"
 )
 
-// planeLayout is the KV memory of both ranks of a plane run: one layer of blocks that never join, for their ids are
-// shuffled.
+// planeLayout is the KV memory of a plane run: one layer, whose blocks the consumers share by heads.
 type planeLayout struct {
 	Blocks     int `json:"blocks"`
-	BlockBytes int `json:"block_bytes"`
+	BlockBytes int `json:"block_bytes"` // of a whole block, as prefill holds it
+	TP         int `json:"tp"`          // consumers, each with one head
 }
 
 const planeBlockTokens = 16
+
+// planeShape is the blocks of one transfer.
+type planeShape struct {
+	Blocks     int  `json:"blocks"`
+	Neighbours bool `json:"neighbours,omitempty"` // their ids grow by one on both sides; else they are shuffled, and hardly two join
+}
+
+// planeRankConfig is one rank of a plane run.
+type planeRankConfig struct {
+	Which  string        `json:"which"` // nixl, memory, socket: the last two are tcp's paths
+	Layout planeLayout   `json:"layout"`
+	Role   metadata.Role `json:"role"`
+	Name   string        `json:"name"` // of its engine, and its run
+	Run    uint64        `json:"run"`
+	rank   int           // of decode's TP ranks
+}
 
 // planeReport is an agent's report and when the agent made it.
 type planeReport struct {
@@ -32,9 +47,9 @@ type planeReport struct {
 
 // planeRank is one rank's agent with its memory, on one side of a plane run.
 type planeRank struct {
+	cfg     planeRankConfig
 	agent   *kvplane.Agent
 	memory  []byte
-	layout  planeLayout
 	stamp   *stamp
 	tcp     *kvplane.TCP // nil over NIXL
 	reports chan planeReport
@@ -46,11 +61,37 @@ func planeTimes() kvplane.Times {
 	return kvplane.Times{Lease: 10 * time.Minute, Wait: 10 * time.Minute, Deadline: 5 * time.Minute, Beat: 5 * time.Second}
 }
 
-// openPlaneRank starts an agent. which is "nixl", "memory" or "socket": the last two are tcp's paths. peer is asked
-// for the other side's record.
-func openPlaneRank(which string, l planeLayout, role metadata.Role, peer func(metadata.Incarnation) ([]metadata.Record, error)) (*planeRank, error) {
-	var err error
-	r := &planeRank{layout: l, stamp: &stamp{start: time.Now()}, reports: make(chan planeReport, 1<<15)}
+// blockBytes is the size of a block in the rank's own memory.
+func (c planeRankConfig) blockBytes() int {
+	if c.Role == metadata.Decode {
+		return c.Layout.BlockBytes / c.Layout.TP
+	}
+	return c.Layout.BlockBytes
+}
+
+// record is what the rank publishes, but for what its agent adds.
+func (c planeRankConfig) record(at kvplane.Memory) metadata.Record {
+	l := c.Layout
+	size, heads, tp := c.blockBytes(), l.TP, 1
+	if c.Role == metadata.Decode {
+		heads, tp = 1, l.TP
+	}
+	return metadata.Record{
+		Incarnation: metadata.Incarnation{Engine: c.Name, Generation: c.Run},
+		Role:        c.Role, Rank: metadata.Rank{TP: c.rank}, Size: metadata.Rank{DP: 1, PP: 1, TP: tp}, Compatibility: "bench",
+		Layout: metadata.Layout{
+			BlockTokens: planeBlockTokens, Physical: 1, Heads: l.TP, HeadBytes: l.BlockBytes / l.TP / planeBlockTokens, Order: metadata.HeadsFirst, DType: "u8",
+			Regions: []metadata.Region{{
+				Planes: 1, Base: at.Base, Length: at.Length, Blocks: l.Blocks, BlockStride: uint64(size),
+				PlaneStride: uint64(size), HeadStride: uint64(size / heads), TokenStride: uint64(size / heads / planeBlockTokens),
+			}},
+		},
+	}
+}
+
+// openPlaneRank starts an agent. peers is asked for the other side's records; what the agent reports goes to reports.
+func openPlaneRank(cfg planeRankConfig, peers func(metadata.Incarnation) []metadata.Record, reports chan planeReport) (_ *planeRank, err error) {
+	r := &planeRank{cfg: cfg, stamp: &stamp{start: time.Now()}, reports: reports}
 	closers := []func() error{}
 	r.close = func() error {
 		var errs []error
@@ -61,20 +102,20 @@ func openPlaneRank(which string, l planeLayout, role metadata.Role, peer func(me
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("bench: plane %s over %s: %w", role, which, err), r.close())
+			err = errors.Join(fmt.Errorf("bench: plane %s over %s: %w", cfg.Role, cfg.Which, err), r.close())
 		}
 	}()
-	memory, free, err := kvplane.AllocateMemory(l.Blocks * l.BlockBytes)
+	memory, free, err := kvplane.AllocateMemory(cfg.Layout.Blocks * cfg.blockBytes())
 	if err != nil {
 		return nil, err
 	}
 	closers = append(closers, free)
 	r.memory = memory
 	for i := 0; i < len(memory); i += 8 { // every page is there, and every block differs
-		binary.LittleEndian.PutUint64(memory[i:], planeWord(i, role))
+		binary.LittleEndian.PutUint64(memory[i:], planeWord(i, cfg.Role))
 	}
 	var transport kvplane.Transport
-	switch which {
+	switch cfg.Which {
 	case "nixl":
 		lib, openErr := nixl.Open("")
 		if err = openErr; err != nil {
@@ -83,25 +124,13 @@ func openPlaneRank(which string, l planeLayout, role metadata.Role, peer func(me
 		closers = append(closers, lib.Close)
 		transport = &stampedNIXL{NIXL: kvplane.NewNIXL(lib, kvplane.NIXLConfig{}), stamp: r.stamp}
 	default:
-		r.tcp = kvplane.NewTCP(kvplane.TCPConfig{Path: which})
+		r.tcp = kvplane.NewTCP(kvplane.TCPConfig{Path: cfg.Which})
 		transport = &stampedTCP{TCP: r.tcp, stamp: r.stamp}
 	}
-	size := uint64(len(memory))
 	at := kvplane.MemoryOf(memory)
 	agent, err := kvplane.Open(kvplane.Config{
-		Self: metadata.Record{
-			Incarnation: metadata.Incarnation{Engine: "bench-" + string(role), Generation: uint64(time.Now().UnixNano())},
-			Role:        role, Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Compatibility: "bench",
-			Layout: metadata.Layout{
-				BlockTokens: planeBlockTokens, Physical: 1, Heads: 1, HeadBytes: l.BlockBytes / planeBlockTokens, Order: metadata.HeadsFirst, DType: "u8",
-				Regions: []metadata.Region{{
-					Planes: 1, Base: at.Base, Length: size, Blocks: l.Blocks, BlockStride: uint64(l.BlockBytes),
-					PlaneStride: uint64(l.BlockBytes), HeadStride: uint64(l.BlockBytes), TokenStride: uint64(l.BlockBytes / planeBlockTokens),
-				}},
-			},
-		},
-		Memory: []kvplane.Memory{at}, Transport: transport, Directory: planeDirectory(peer),
-		Report: func(p kvplane.Report) { r.reports <- planeReport{p, time.Now()} },
+		Self: cfg.record(at), Memory: []kvplane.Memory{at}, Transport: transport, Directory: planeDirectory(peers),
+		Report: func(p kvplane.Report) { reports <- planeReport{p, time.Now()} },
 		Times:  planeTimes(), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -112,19 +141,73 @@ func openPlaneRank(which string, l planeLayout, role metadata.Role, peer func(me
 	return r, nil
 }
 
-// planeWord is what a side's memory holds at an offset before anything is written into it.
+// offer makes the blocks of the i-th transfer available.
+func (r *planeRank) offer(i int, shape planeShape, to metadata.Incarnation) {
+	r.agent.Offer(kvplane.Offer{
+		ID: planeID(i), Peer: to, Tokens: shape.Blocks * planeBlockTokens,
+		Groups: []kvplane.BlockList{{Blocks: planeBlocks(r.cfg.Layout, i, shape, prefillSide)}},
+	})
+}
+
+// sent waits for the next transfer whose blocks are free again, and voids the run if they are not all written.
+func (r *planeRank) sent(shape planeShape) error {
+	got, err := r.freed()
+	if err == nil && (got.Reason != 0 || got.Bytes != uint64(shape.Blocks*r.cfg.Layout.BlockBytes)) {
+		err = fmt.Errorf("%w: a transfer ended as %s with %d bytes", errVoid, got.Reason, got.Bytes)
+	}
+	return err
+}
+
+// freed waits for the next transfer whose blocks are free again, however it ended.
+func (r *planeRank) freed() (planeReport, error) {
+	select {
+	case got := <-r.reports:
+		if got.Kind != kvplane.Sent {
+			return got, fmt.Errorf("%w: prefill is told %s", errVoid, got.Kind)
+		}
+		return got, nil
+	case <-time.After(10 * time.Second):
+		return planeReport{}, fmt.Errorf("%w: a transfer was not sent", errVoid)
+	}
+}
+
+// planeWord is what a side's memory holds at an offset before anything is written into it; never 0.
 func planeWord(at int, role metadata.Role) uint64 {
 	return uint64(at)*0x9e3779b97f4a7c15 + uint64(len(role))
 }
 
-// word is what the memory holds now.
-func (r *planeRank) word(at int) uint64 { return binary.LittleEndian.Uint64(r.memory[at:]) }
+// pages calls f with the places that the bench looks at in the blocks of the i-th transfer, in decode's memory and in
+// prefill's: the first word of every page.
+func (r *planeRank) pages(i int, shape planeShape, f func(to, from int)) {
+	l, size := r.cfg.Layout, r.cfg.blockBytes()
+	from, to := planeBlocks(l, i, shape, prefillSide), planeBlocks(l, i, shape, decodeSide)
+	for j := range from {
+		for at := 0; at < size; at += 4096 {
+			f(int(to[j])*size+at, int(from[j])*l.BlockBytes+r.cfg.rank*size+at)
+		}
+	}
+}
+
+// clear makes sure that what a transfer is to bring is not there already.
+func (r *planeRank) clear(i int, shape planeShape) {
+	r.pages(i, shape, func(to, _ int) { binary.LittleEndian.PutUint64(r.memory[to:], 0) })
+}
+
+// check compares what came with what the prefill process has there.
+func (r *planeRank) check(i int, shape planeShape) (err error) {
+	r.pages(i, shape, func(to, from int) {
+		if got, want := binary.LittleEndian.Uint64(r.memory[to:]), planeWord(from, metadata.Prefill); got != want && err == nil {
+			err = fmt.Errorf("transfer %d: rank %d holds %x at %d; want %x", i, r.cfg.rank, got, to, want)
+		}
+	})
+	return err
+}
 
 // planeDirectory knows one peer.
-type planeDirectory func(metadata.Incarnation) ([]metadata.Record, error)
+type planeDirectory func(metadata.Incarnation) []metadata.Record
 
 func (d planeDirectory) Engine(_ context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
-	return d(inc)
+	return d(inc), nil
 }
 
 // planeID is the id of the i-th transfer of a run, known to both sides.
@@ -136,10 +219,17 @@ func planeID(i int) kvplane.TransferID {
 }
 
 // planeBlocks draws the blocks of the i-th transfer: the same for the same i and side.
-func planeBlocks(l planeLayout, i, n int, side uint64) []int32 {
+func planeBlocks(l planeLayout, i int, shape planeShape, side uint64) []int32 {
 	rng := rand.New(rand.NewPCG(uint64(i), side))
-	out := make([]int32, n)
-	for j, b := range rng.Perm(l.Blocks)[:n] {
+	out := make([]int32, shape.Blocks)
+	if shape.Neighbours {
+		first := rng.IntN(l.Blocks - shape.Blocks + 1)
+		for j := range out {
+			out[j] = int32(first + j)
+		}
+		return out
+	}
+	for j, b := range rng.Perm(l.Blocks)[:shape.Blocks] {
 		out[j] = int32(b)
 	}
 	return out
@@ -150,45 +240,3 @@ const (
 	prefillSide = 1
 	decodeSide  = 2
 )
-
-// stamp is when the transport last handed something to its agent.
-type stamp struct {
-	start time.Time
-	at    atomic.Int64 // ns since start
-}
-
-func (s *stamp) mark(before, after int) {
-	if after > before {
-		s.at.Store(time.Since(s.start).Nanoseconds())
-	}
-}
-
-// since is how long ago that was.
-func (s *stamp) since() time.Duration { return time.Since(s.start) - time.Duration(s.at.Load()) }
-
-// stampedNIXL and stampedTCP are the transports, and say when they took something in.
-type stampedNIXL struct {
-	*kvplane.NIXL
-	stamp *stamp
-}
-
-// Poll implements kvplane.Transport.
-func (t *stampedNIXL) Poll(out []kvplane.Incoming) []kvplane.Incoming {
-	before := len(out)
-	out = t.NIXL.Poll(out)
-	t.stamp.mark(before, len(out))
-	return out
-}
-
-type stampedTCP struct {
-	*kvplane.TCP
-	stamp *stamp
-}
-
-// Poll implements kvplane.Transport.
-func (t *stampedTCP) Poll(out []kvplane.Incoming) []kvplane.Incoming {
-	before := len(out)
-	out = t.TCP.Poll(out)
-	t.stamp.mark(before, len(out))
-	return out
-}

@@ -2,28 +2,31 @@ package bench
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"pdrouter/metadata"
 )
 
-// beside starts the decode side of a plane run in this process.
+// beside starts a rank's process of a plane run in this process.
 func beside(t *testing.T) *planeProcess {
 	t.Helper()
 	orders, in := io.Pipe()
 	out, answers := io.Pipe()
 	ended := make(chan error, 1)
 	go func() { ended <- ServePlane(t.Context(), orders, answers) }()
-	return &planeProcess{in: in, out: out, pid: os.Getpid(), wait: func() error { return <-ended }}
+	return newPlaneProcess(in, out, os.Getpid(), func() error { return <-ended })
 }
 
-func openStage(t *testing.T, row planeRowKind) *planeStage {
+func openStage(t *testing.T, which string, layout planeLayout) *planeStage {
 	t.Helper()
-	s, err := openPlaneStage(beside(t), 1, row, io.Discard)
+	s, err := openPlaneStage(beside(t), which, layout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,33 +38,61 @@ func openStage(t *testing.T, row planeRowKind) *planeStage {
 	return s
 }
 
-// TestBesideRows measures every kind of row once, small, over tcp's sockets.
-func TestBesideRows(t *testing.T) {
+// TestPlaneRows measures every kind of row once, small: over tcp's sockets, and over NIXL where it is installed.
+func TestPlaneRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("pushes a few hundred transfers")
 	}
-	small := planeLayout{Blocks: 64, BlockBytes: 4096}
-	for _, row := range []planeRowKind{
-		{"bandwidth", "socket", small, 16, bandwidth("bare socket loop", 0.8)},
-		{"copy", "socket", small, 16, bandwidth("plain copy", 0.8)},
-		{"kernel", "socket", small, 16, bandwidth("copy by the kernel", 0.8)},
-		{"register", "socket", small, 2, register(100)},
-		{"release", "socket", small, 2, release(50)},
-		{"outstanding", "socket", small, 2, outstanding(2, 20, 2)},
+	layout := planeLayout{Blocks: 64, BlockBytes: 4096, TP: 1}
+	for _, tc := range []struct {
+		which string
+		tp    int
+		row   planeRow
+	}{
+		{"socket", 1, bandwidthRow("socket", 4, planeShape{Blocks: 8})},
+		{"socket", 1, bandwidthRow("memory", 4, planeShape{8, true})}, // its contenders: those of memory, over sockets
+		{"socket", 1, postRow("socket", 8)},
+		{"socket", 1, mergedRow("socket", 8)},
+		{"socket", 1, notifyRow("socket")},
+		{"socket", 4, countRow("socket", 4)},
+		{"socket", 1, registerRow("memory")},
+		{"socket", 1, releaseRow("socket")},
+		{"socket", 1, outstandingRow("socket", 2, 20)},
+		{"nixl", 1, postRow("nixl", 8)},
+		{"nixl", 1, notifyRow("nixl")},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := openStage(t, row)
-			got, err := row.measure(t.Context(), s)
+		t.Run(tc.which+" "+tc.row.name, func(t *testing.T) {
+			if tc.which == "nixl" {
+				if err := noNIXL(); err != nil {
+					t.Skipf("SKIPPED: %v", err)
+				}
+			}
+			layout.TP = tc.tp
+			s := openStage(t, tc.which, layout)
+			c, err := tc.row.of(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Ours.Median <= 0 || got.Beside[0].Median <= 0 || got.Beside[0].Ratio.Median <= 0 || s.took != "socket" {
-				t.Errorf("%+v over %s; want figures above 0, over sockets", got, s.took)
+			c.name = tc.row.name
+			for i := range c.contenders { // 1 ms of each says as much as a round here
+				round := c.contenders[i].round
+				c.contenders[i].round = func(ctx context.Context, _ time.Duration) (sample, error) { return round(ctx, time.Millisecond) }
 			}
-			var b bytes.Buffer
-			r := &Report{Suite: "plane", Rows: []Row{got}}
-			if r.table(&b); !strings.Contains(b.String(), row.name) || !strings.Contains(r.Markdown(), row.name) {
-				t.Errorf("%s is not in the report", row.name)
+			rows, err := c.measure(t.Context(), Config{Pairs: 1, Others: 1e9, Refuse: 1000}, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows {
+				for _, f := range append(row.Beside, row.Ours) {
+					if f.Median <= 0 {
+						t.Errorf("%s: %s is %v; want more than 0", row.What, f.Of, f.Median)
+					}
+				}
+				var b bytes.Buffer
+				r := &Report{Suite: "plane", Rows: []Row{row}}
+				if r.table(&b); !strings.Contains(b.String(), row.Name) || !strings.Contains(r.Markdown(), row.Name) {
+					t.Errorf("%s is not in the report", row.Name)
+				}
 			}
 		})
 	}
@@ -69,18 +100,35 @@ func TestBesideRows(t *testing.T) {
 
 // TestPlaneVoid makes a run whose bytes are wrong, or took another path, void.
 func TestPlaneVoid(t *testing.T) {
-	row := planeRowKind{"bandwidth", "socket", planeLayout{Blocks: 64, BlockBytes: 4096}, 16, nil}
-	s := openStage(t, row)
-	if _, err := s.path(planeAnswer{Sockets: 1, Memory: 1}); !errors.Is(err, errVoid) {
+	s := openStage(t, "socket", planeLayout{Blocks: 64, BlockBytes: 4096, TP: 1})
+	if err := s.path(planeAnswer{Sockets: 1, Memory: 1}); !errors.Is(err, errVoid) {
 		t.Errorf("a path that is not the row's: %v; want %v", err, errVoid)
 	}
 	for i := range s.rank.memory { // so that whatever is pushed is not what the other side expects
 		s.rank.memory[i]++
 	}
-	if _, err := s.push(1); err == nil || !strings.Contains(err.Error(), "holds") {
+	if _, err := s.push(1, planeShape{Blocks: 16}); err == nil || !strings.Contains(err.Error(), "holds") {
 		t.Errorf("wrong bytes were taken for right: %v", err)
 	}
 	if planeWord(8, metadata.Prefill) == planeWord(8, metadata.Decode) {
 		t.Error("both sides begin with the same bytes")
+	}
+}
+
+// TestPlaneMissing sees that a block that was not written is missed, though an earlier transfer has brought it.
+func TestPlaneMissing(t *testing.T) {
+	d := &planeDecode{}
+	defer d.stop()
+	_, err := d.open(planeOrder{PID: os.Getpid(), Rank: planeRankConfig{Which: "socket", Layout: planeLayout{Blocks: 2, BlockBytes: 8192, TP: 2}, Role: metadata.Decode, Name: "bench-decode", Run: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, shape := d.ranks[1], planeShape{Blocks: 2, Neighbours: true}
+	r.pages(0, shape, func(to, from int) { binary.LittleEndian.PutUint64(r.memory[to:], planeWord(from, metadata.Prefill)) })
+	if err := r.check(0, shape); err != nil {
+		t.Fatalf("what is right is refused: %v", err)
+	}
+	if r.clear(0, shape); r.check(0, shape) == nil {
+		t.Error("what was there before is taken for what came")
 	}
 }

@@ -107,3 +107,11 @@ func (r *Run) versus(ctx context.Context, rows []versus) error {
 	}
 	return nil
 }
+
+// atMost is the goal of so many of the row's units; of none for 0.
+func atMost(units float64) []Goal {
+	if units == 0 {
+		return nil
+	}
+	return []Goal{{Plus: units}}
+}

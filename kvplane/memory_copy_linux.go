@@ -2,27 +2,42 @@ package kvplane
 
 import (
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// CopyByKernel copies bytes as the kernel copies them from one process into another one, here from this process into
-// itself: what transports between processes of one host are measured by. Both are of the same length, and to is memory
-// that AllocateMemory made.
-func CopyByKernel(to, from []byte) error {
-	if len(from) == 0 || len(to) != len(from) {
-		return fmt.Errorf("kvplane: copy of %d bytes to %d; want as many, and some", len(from), len(to))
+// mostIovecs is how many stretches one call takes (UIO_MAXIOV).
+const mostIovecs = 1024
+
+// CopyFromProcess copies len(to[i]) bytes at from[i] of another process's memory, which may be this process's own, into
+// to[i], all of them. It is how the kernel copies between two processes, and so what transports between processes of one
+// host are measured by.
+func CopyFromProcess(pid int, to [][]byte, from []uint64) error {
+	if len(to) != len(from) {
+		return fmt.Errorf("kvplane: copy from process: %d stretches into %d", len(from), len(to))
 	}
-	local := unix.Iovec{Base: &from[0]}
-	local.SetLen(len(from))
-	remote := unix.RemoteIovec{Base: uintptr(MemoryOf(to).Base), Len: len(to)}
-	n, err := unix.ProcessVMWritev(os.Getpid(), []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0)
-	if err == nil && n != len(from) {
-		err = fmt.Errorf("%d of %d bytes", n, len(from))
-	}
-	if err != nil {
-		return fmt.Errorf("kvplane: copy by the kernel: %w", err)
+	var v iovecs
+	for len(to) > 0 {
+		n, total := min(len(to), mostIovecs), 0
+		v.local, v.remote = v.local[:0], v.remote[:0]
+		for i, b := range to[:n] {
+			if len(b) == 0 {
+				return fmt.Errorf("kvplane: copy from process: stretch at %#x is empty", from[i])
+			}
+			l := unix.Iovec{Base: &b[0]}
+			l.SetLen(len(b))
+			v.local = append(v.local, l)
+			v.remote = append(v.remote, unix.RemoteIovec{Base: uintptr(from[i]), Len: len(b)})
+			total += len(b)
+		}
+		got, err := unix.ProcessVMReadv(pid, v.local, v.remote, 0)
+		if err == nil && got != total {
+			err = fmt.Errorf("%d of %d bytes", got, total)
+		}
+		if err != nil {
+			return fmt.Errorf("kvplane: copy from process %d: %w", pid, err)
+		}
+		to, from = to[n:], from[n:]
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// CopyByKernel copies bytes as the kernel copies them from one process into another one.
-func CopyByKernel(_, _ []byte) error {
-	return fmt.Errorf("kvplane: copy by the kernel: %w", errors.ErrUnsupported)
+// CopyFromProcess copies bytes out of another process's memory.
+func CopyFromProcess(_ int, _ [][]byte, _ []uint64) error {
+	return fmt.Errorf("kvplane: copy from process: %w", errors.ErrUnsupported)
 }

@@ -2,15 +2,17 @@ package kvplane
 
 import (
 	"bytes"
+	"os"
 	"testing"
 )
 
-// TestCopyByKernel copies from one end of a mapping to the other, and nothing beside it.
-func TestCopyByKernel(t *testing.T) {
+// TestCopyFromProcess copies more stretches than one call takes, from this process into itself, and nothing beside them.
+func TestCopyFromProcess(t *testing.T) {
 	if err := memoryPermitted(); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	b, free, err := AllocateMemory(5 << 12)
+	const stretches, size = 2500, 16
+	b, free, err := AllocateMemory(3 * stretches * size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,21 +21,31 @@ func TestCopyByKernel(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for i := range b[:8192] {
-		b[i] = byte(i%251 + 1)
+	source, target := b[:stretches*size], b[stretches*size:] // every second stretch of the target is left alone
+	for i := range source {
+		source[i] = byte(i%251 + 1)
 	}
-	if err := CopyByKernel(b[10000:18000], b[:8000]); err != nil {
+	var to [][]byte
+	var from []uint64
+	want := make([]byte, len(target))
+	for i := range stretches {
+		at := (stretches - 1 - i) * size
+		to, from = append(to, target[2*i*size:][:size]), append(from, MemoryOf(b).Base+uint64(at))
+		copy(want[2*i*size:], source[at:][:size])
+	}
+	if err := CopyFromProcess(os.Getpid(), to, from); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(b[10000:18000], b[:8000]) || b[9999] != 0 || b[18000] != 0 {
-		t.Error("other bytes were copied")
+	if !bytes.Equal(target, want) {
+		t.Error("other bytes were copied, or to another place")
 	}
-	for _, n := range []int{0, 7} {
-		if err := CopyByKernel(b[:n], b[:8]); err == nil {
-			t.Errorf("8 bytes were copied to %d", n)
-		}
+	if err := CopyFromProcess(os.Getpid(), to[:1], from[:2]); err == nil {
+		t.Error("two stretches were copied into one")
 	}
-	if err := CopyByKernel(nil, nil); err == nil {
+	if err := CopyFromProcess(os.Getpid(), [][]byte{nil}, from[:1]); err == nil {
 		t.Error("nothing was copied")
+	}
+	if err := CopyFromProcess(os.Getpid(), to[:1], []uint64{0}); err == nil {
+		t.Error("what is not there was copied")
 	}
 }

@@ -1,0 +1,153 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"pdrouter/kvplane"
+)
+
+const bandwidthAbout = planeVoid + "The bytes of a transfer over the time from its registration until decode's agent has seen the completion. Blocks of 4, 18 and 32 KiB (a head's share of a wide model, MLA's latent, a whole GQA block), 1 to 1,024 of them, shuffled on both sides or neighbours that join.\n\n" +
+	"- **process_vm_readv**: the kernel copies the same blocks between the same two processes, as many as one call takes. It is the limit on a machine without a GPU: UCX moves such bytes that way.\n" +
+	"- **memcpy**: `copy` of as many blocks in one process.\n" +
+	"- **NIXL by hand**: bare agents over the same memory, both polled without a pause: a message asks for the transfer, prepared lists, one notification.\n" +
+	"- **NIXL's progress thread**: the same with NIXL's own threads, and the agents looked at with pauses.\n" +
+	"- **bare socket loop**: one connection, one `Write`, read whole by the other process, one byte back.\n\n" +
+	"A small transfer is mostly the way there and back, which plane/notify measures: only those of 1,024 blocks have a goal.\n"
+
+func bandwidthSuite() Suite {
+	return Suite{Name: "plane/bandwidth", Brief: "GB/s of pushes by size, number and order of blocks", About: bandwidthAbout, run: func(ctx context.Context, r *Run) error {
+		for _, which := range []string{"nixl", "memory", "socket"} {
+			for _, kib := range []int{4, 18, 32} {
+				l := planeLayout{Blocks: 2048, BlockBytes: kib << 10, TP: 1}
+				if err := r.plane(ctx, which, l, bandwidthRows(which, kib)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}}
+}
+
+// bandwidthRows are those of one size of blocks.
+func bandwidthRows(which string, kib int) []planeRow {
+	var rows []planeRow
+	for _, n := range []int{1, 32, 1024} {
+		for _, neighbours := range []bool{false, true} {
+			if neighbours && (n == 1 || which == "socket") { // one block is its own neighbour; sockets join what they send anyway
+				continue
+			}
+			rows = append(rows, bandwidthRow(which, kib, planeShape{n, neighbours}))
+		}
+	}
+	return rows
+}
+
+func bandwidthRow(which string, kib int, shape planeShape) planeRow {
+	name := fmt.Sprintf("%s %d KiB × %d", which, kib, shape.Blocks)
+	if shape.Neighbours {
+		name += " neighbours"
+	}
+	return planeRow{name, func(ctx context.Context, s *planeStage) (contest, error) {
+		bytes := shape.Blocks * s.layout.BlockBytes
+		m := metric{unit: "GB/s"}
+		c := contest{contenders: []contender{s.pushing(shape, func(p pushed) []float64 { return []float64{rate(bytes, p.Took)} })}}
+		if which == "socket" {
+			if shape.Blocks == 1024 {
+				m.goals = []Goal{{Beside: socketLoop, Times: 0.9, AtLeast: true}}
+			}
+			loop, err := s.socketLoop(ctx, bytes, func(took []time.Duration) float64 { return rate(bytes, took) })
+			loop.of = socketLoop
+			c.contenders, c.metrics = append(c.contenders, loop), []metric{m}
+			return c, err
+		}
+		if shape.Blocks == 1024 {
+			m.goals = []Goal{{Beside: "process_vm_readv", Times: 0.9, AtLeast: true}, {Beside: "memcpy", Times: 0.9, AtLeast: true}}
+		}
+		memcpy, err := s.memcpy(shape)
+		if err != nil {
+			return c, err
+		}
+		c.contenders = append(c.contenders, s.kernel("process_vm_readv", shape, false, func(took []time.Duration) float64 { return rate(bytes, took) }), memcpy)
+		if which == "nixl" {
+			hand, err := s.byHand(shape, func(a planeAnswer, _ []barePost) []float64 { return []float64{rate(bytes, a.Took)} })
+			if err != nil {
+				return c, err
+			}
+			c.contenders = append(c.contenders, hand)
+			if kib == 32 { // its threads start anew each round, which takes a second
+				c.contenders = append(c.contenders, s.byThread(planeOrder{Do: "ask", Shape: shape}, func(a planeAnswer) []float64 { return []float64{rate(bytes, a.Took)} }))
+			}
+		}
+		c.metrics = []metric{m}
+		return c, nil
+	}}
+}
+
+// kernel is the kernel's copy between the two processes as a contender: with single a call for each block.
+func (s *planeStage) kernel(of string, shape planeShape, single bool, figure func([]time.Duration) float64) contender {
+	return sliced(of, func(_ context.Context, n int) ([]float64, error) {
+		a, err := s.decode.tell(planeOrder{Do: "copy", First: s.take(n), Count: n, Shape: shape, Single: single})
+		if err != nil {
+			return nil, err
+		}
+		return []float64{figure(a.Took)}, nil
+	})
+}
+
+// memcpy is a plain copy in this process as a contender, in GB/s.
+func (s *planeStage) memcpy(shape planeShape) (contender, error) {
+	to, free, err := kvplane.AllocateMemory(len(s.rank.memory))
+	if err != nil {
+		return contender{}, err
+	}
+	s.ended = append(s.ended, free)
+	copy(to, s.rank.memory) // its pages are there
+	size := s.layout.BlockBytes
+	return sliced("memcpy", func(_ context.Context, n int) ([]float64, error) {
+		took := make([]time.Duration, n)
+		for k := range took {
+			i := s.take(1)
+			from, into := planeBlocks(s.layout, i, shape, prefillSide), planeBlocks(s.layout, i, shape, decodeSide)
+			start := time.Now()
+			for j := range from {
+				copy(to[int(into[j])*size:][:size], s.rank.memory[int(from[j])*size:][:size])
+			}
+			took[k] = time.Since(start)
+		}
+		return []float64{rate(shape.Blocks*size, took)}, nil
+	}), nil
+}
+
+const socketLoop = "bare socket loop"
+
+// socketLoop is a connection without a plane as a contender: so many bytes there, one back.
+func (s *planeStage) socketLoop(ctx context.Context, bytes int, figure func([]time.Duration) float64) (contender, error) {
+	a, err := s.decode.tell(planeOrder{Do: "sink", Bytes: bytes})
+	if err != nil {
+		return contender{}, err
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.Address)
+	if err != nil {
+		return contender{}, fmt.Errorf("bench: %w", err)
+	}
+	s.ended = append(s.ended, c.Close)
+	answer := make([]byte, 1)
+	return sliced(rawTrip, func(_ context.Context, n int) ([]float64, error) {
+		took := make([]time.Duration, n)
+		for k := range took {
+			start := time.Now()
+			if _, err := c.Write(s.rank.memory[:bytes]); err != nil {
+				return nil, fmt.Errorf("bench: %w", err)
+			}
+			if _, err := io.ReadFull(c, answer); err != nil {
+				return nil, fmt.Errorf("bench: %w", err)
+			}
+			took[k] = time.Since(start)
+		}
+		return []float64{figure(took)}, nil
+	}), nil
+}

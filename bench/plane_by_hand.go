@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// openBare starts a bare NIXL agent on each side, beside those of the plane.
+func (s *planeStage) openBare(thread bool) error {
+	if s.bare[thread] != nil {
+		return nil
+	}
+	b, err := openBareNIXL(fmt.Sprint(s.rank.agent.Record().Agent, "-bare", s.take(1)), s.rank.memory, thread)
+	if err != nil {
+		return err
+	}
+	if s.bare == nil {
+		s.bare = map[bool]*bareNIXL{}
+	}
+	s.bare[thread] = b
+	blob, err := b.agent.Metadata()
+	if err != nil {
+		return err
+	}
+	a, err := s.decode.tell(planeOrder{Do: "bare", Thread: thread, Blob: blob, First: s.take(1)})
+	if err != nil {
+		return err
+	}
+	if err := b.meet(a.Blob, s.rank.agent.Record().Layout.Regions[0], s.peers[0].Layout.Regions[0]); err != nil {
+		return err
+	}
+	_, _, err = s.serving(planeOrder{Do: "echo", Thread: thread, Count: 4}) // they connect
+	return err
+}
+
+func (s *planeStage) closeBare(thread bool) error {
+	_, err := s.decode.tell(planeOrder{Do: "bare-close", Thread: thread})
+	err = errors.Join(err, s.bare[thread].close())
+	delete(s.bare, thread)
+	return err
+}
+
+// serving has prefill's bare agent answer while decode's does what it is told.
+func (s *planeStage) serving(o planeOrder) (planeAnswer, []barePost, error) {
+	lists := make(map[int][2][]int32, o.Count)
+	for i := o.First; i < o.First+o.Count && o.Do == "ask"; i++ {
+		lists[i] = [2][]int32{planeBlocks(s.layout, i, o.Shape, prefillSide), planeBlocks(s.layout, i, o.Shape, decodeSide)}
+	}
+	var over atomic.Bool
+	var posts []barePost
+	served := make(chan error, 1)
+	go func() {
+		var err error
+		posts, err = s.bare[o.Thread].serve(func() bool { return !over.Load() }, func(i int) (local, remote []int32) { return lists[i][0], lists[i][1] })
+		served <- err
+	}()
+	a, err := s.decode.tell(o)
+	over.Store(true)
+	err = errors.Join(err, <-served)
+	return a, posts, err
+}
+
+// byHand is NIXL without a plane as a contender: decode asks for a transfer, prefill writes it, and its notification is
+// seen.
+func (s *planeStage) byHand(shape planeShape, figures func(planeAnswer, []barePost) []float64) (contender, error) {
+	return sliced("NIXL by hand", func(_ context.Context, n int) ([]float64, error) {
+		a, posts, err := s.serving(planeOrder{Do: "ask", First: s.take(n), Count: n, Shape: shape})
+		if err != nil {
+			return nil, err
+		}
+		return figures(a, posts), nil
+	}), s.openBare(false)
+}
+
+// byThread is the same with NIXL's progress threads, which live only as long as a round does: they leave no CPU to others.
+func (s *planeStage) byThread(order planeOrder, figures func(planeAnswer) []float64) contender {
+	return sliced(progressThread, func(_ context.Context, n int) ([]float64, error) {
+		if err := s.openBare(true); err != nil {
+			return nil, err
+		}
+		order.First, order.Count, order.Thread = s.take(n), n, true
+		a, _, err := s.serving(order)
+		if err = errors.Join(err, s.closeBare(true)); err != nil {
+			return nil, err
+		}
+		return figures(a), nil
+	})
+}
+
+const progressThread = "NIXL's progress thread"
+
+// echo is a bare round trip of NIXL's messages as a contender.
+func (s *planeStage) echo() (contender, error) {
+	return sliced(rawTrip, func(_ context.Context, n int) ([]float64, error) {
+		a, _, err := s.serving(planeOrder{Do: "echo", Count: n})
+		if err != nil {
+			return nil, err
+		}
+		return []float64{median(a.Took, micro)}, nil
+	}), s.openBare(false)
+}
+
+const rawTrip = "raw round trip"

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const idleAbout = planeVoid + "CPU time of decode's process while nothing is outstanding on its agent, which is connected and has been written to.\n\n" +
+	"- **no agent**: the same program without one: what Go's runtime takes by itself.\n" +
+	"- **NIXL's progress thread**: a process with a bare NIXL agent that has NIXL's own thread.\n\n" +
+	"Counted by the kernel in ns; what is below 0.001 % of a core is written as that.\n"
+
+func idleSuite() Suite {
+	return Suite{Name: "plane/idle", Brief: "CPU of an agent with nothing to do, beside NIXL's own progress thread", About: idleAbout, run: func(ctx context.Context, r *Run) error {
+		for _, which := range []string{"nixl", "memory"} {
+			row := planeRow{which, func(ctx context.Context, s *planeStage) (contest, error) { return s.idle(ctx, r.Binary) }}
+			if err := r.plane(ctx, which, planeLayout{Blocks: 64, BlockBytes: 4 << 10, TP: 1}, []planeRow{row}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+func (s *planeStage) idle(ctx context.Context, binary string) (c contest, err error) {
+	c = contest{
+		metrics:    []metric{{unit: "% core", goals: []Goal{{Beside: "no agent", Times: 1, Plus: 0.1}}}},
+		contenders: []contender{idling(us, s.decode.pid)},
+	}
+	for _, of := range []string{"no agent", progressThread} {
+		if of == progressThread && s.which != "nixl" {
+			continue
+		}
+		p, err := startPlane(ctx, binary)
+		if err != nil {
+			return c, err
+		}
+		s.ended = append(s.ended, p.close)
+		if of == progressThread {
+			if _, err := p.tell(planeOrder{Do: "bare", Thread: true}); err != nil {
+				return c, err
+			}
+		}
+		c.contenders = append(c.contenders, idling(of, p.pid))
+	}
+	return c, nil
+}
+
+// idling is a process's CPU time as a contender, in % of a core.
+func idling(of string, pid int) contender {
+	return contender{of: of, round: func(ctx context.Context, d time.Duration) (sample, error) {
+		before, err := cpuOf("/proc", pid)
+		start := time.Now()
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+		after, err2 := cpuOf("/proc", pid)
+		used := 100 * float64(after-before) / float64(time.Since(start))
+		return sample{figures: []float64{max(used, 0.001)}, done: 1}, errors.Join(ctx.Err(), err, err2)
+	}}
+}
