@@ -21,6 +21,7 @@ type child struct {
 	address    string   // of the listener it told of, if it was asked to, or that it was told to have
 	operations string   // the gateway's other listener
 	files      []string // that are removed behind it
+	abrupt     bool     // killed without being asked to end: some take seconds for that
 	said       *lastBytes
 	ended      chan struct{}
 }
@@ -78,6 +79,9 @@ func (c *child) stop() {
 			_ = os.RemoveAll(f) // in the temporary folder: nobody misses it
 		}
 	}()
+	if c.abrupt {
+		_ = c.cmd.Process.Kill()
+	}
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-c.ended:

@@ -110,7 +110,7 @@ func (p peerRouter) start(ctx context.Context, s *stage) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.address = free[0]
+	c.address, c.abrupt = free[0], true
 	if p.register != nil {
 		if err := p.register(ctx, s, c.address); err != nil {
 			err = errors.Join(err, c.alive())
