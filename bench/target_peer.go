@@ -38,12 +38,17 @@ func peerTargets() []target {
 			},
 		},
 		{
-			of: "smg", version: "1.13.0", folder: "smg", module: "smg", connectors: []string{"vllm-nixl-pull"},
-			flags:    func(*stage) []string { return []string{"--pd-disaggregation", "--backend", "vllm"} },
+			of: "smg", version: "1.13.0", folder: "smg", module: "smg", connectors: []string{"vllm-nixl-pull", modeSGLang},
+			flags: func(s *stage) []string {
+				if s.connector == modeSGLang {
+					return slices.Concat([]string{"--pd-disaggregation", "--backend", "sglang"}, each("--prefill", s.prefill, "8998"), each("--decode", s.decode))
+				}
+				return []string{"--pd-disaggregation", "--backend", "vllm"}
+			},
 			register: registerWorkers,
 		},
 		{
-			of: "sglang-router", version: "0.3.2", folder: "../sglang-router", module: "sglang_router", connectors: []string{"sglang"},
+			of: "sglang-router", version: "0.3.2", folder: "../sglang-router", module: "sglang_router", connectors: []string{modeSGLang},
 			flags: func(s *stage) []string {
 				return slices.Concat([]string{"--pd-disaggregation", "--worker-startup-check-interval", "1"},
 					each("--prefill", s.prefill, "8998"), each("--decode", s.decode))
@@ -121,8 +126,11 @@ func (p peerRouter) start(ctx context.Context, s *stage) (*child, error) {
 	return c, nil
 }
 
-// registerWorkers tells smg of its engines as soon as it listens: its flags have no connector.
+// registerWorkers tells smg of vLLM's engines as soon as it listens: its flags do not name a connector.
 func registerWorkers(ctx context.Context, s *stage, address string) error {
+	if s.connector == modeSGLang {
+		return nil
+	}
 	for role, engines := range map[string][]*child{"prefill": s.prefill, "decode": s.decode} {
 		kv := map[string]string{"prefill": "kv_producer", "decode": "kv_consumer"}[role]
 		for _, e := range engines {

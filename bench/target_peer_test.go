@@ -90,7 +90,7 @@ func TestPeerCannot(t *testing.T) {
 		said[x.of] = x.cannot(cfg, "vllm-nixl-push")
 	}
 	if d := cmp.Diff(map[string]string{
-		"vllm-router": "not installed; make peers installs it", "smg": "measured with vllm-nixl-pull", "sglang-router": "measured with sglang",
+		"vllm-router": "not installed; make peers installs it", "smg": "measured with vllm-nixl-pull and sglang", "sglang-router": "measured with sglang",
 	}, said); d != "" {
 		t.Error(d)
 	}
