@@ -17,6 +17,7 @@ import (
 type stage struct {
 	cfg             Config
 	connector       string
+	settings        string // more of the gateway's configuration
 	place           place
 	prefill, decode []*child
 	targets         []target
@@ -80,9 +81,14 @@ func (c cast) open(ctx context.Context, cfg Config) (_ *stage, err error) {
 	if s.decode, err = s.fakes(ctx, "decode", max(1, c.decode)); err != nil {
 		return nil, err
 	}
-	for i, x := range c.targets {
+	return s, s.start(ctx)
+}
+
+// start starts the targets in front of the engines.
+func (s *stage) start(ctx context.Context) (err error) {
+	for i, x := range s.targets {
 		if x.cannot != nil {
-			if s.cannot[i] = x.cannot(cfg, c.connector); s.cannot[i] != "" {
+			if s.cannot[i] = x.cannot(s.cfg, s.connector); s.cannot[i] != "" {
 				continue
 			}
 		}
@@ -91,13 +97,13 @@ func (c cast) open(ctx context.Context, cfg Config) (_ *stage, err error) {
 			err = x.await(ctx, s.running[i])
 		}
 		if err != nil && (!x.peer || ctx.Err() != nil) {
-			return nil, fmt.Errorf("bench: %s: %w", x.of, err)
+			return fmt.Errorf("bench: %s: %w", x.of, err)
 		}
 		if err != nil {
 			s.cannot[i] = "does not start: " + firstLine(err.Error())
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // mode is what the fakes play for the connector.

@@ -62,11 +62,17 @@ func (s *stage) gatewayText(clients, operations string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q}\nlog: {level: %s}\nlimits: {in_flight: 8192}\nmodels:\n  - name: %s\n    connector: %s\n", clients, operations, s.cfg.Log, benchModel, s.connector)
 	for role, engines := range map[string][]*child{"prefill": s.prefill, "decode": s.decode} {
-		fmt.Fprintf(&b, "    %s:\n", role)
+		if s.connector == "none" {
+			role = "engines"
+		}
+		if len(engines) > 0 {
+			fmt.Fprintf(&b, "    %s:\n", role)
+		}
 		for i, e := range engines {
 			fmt.Fprintf(&b, "      - {name: %s-%d, url: \"http://%s\"}\n", role, i, e.address)
 		}
 	}
+	b.WriteString(s.settings)
 	return b.String()
 }
 
