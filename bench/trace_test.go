@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const twoLines = `{"timestamp": 3001, "input_length": 513, "output_length": 7, "hash_ids": [0, 4]}
+{"timestamp":3001,"input_length":512,"output_length":1,"hash_ids":[0]}
+`
+
+func TestReadTrace(t *testing.T) {
+	got, err := readTrace(strings.NewReader(twoLines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []traced{{3001 * ms, 513, 7, []int{0, 4}}, {3001 * ms, 512, 1, []int{0}}}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(traced{})); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestReadTraceRefuses: whatever is not the format is told with its line.
+func TestReadTraceRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ line, want string }{
+		"no object":       {`[1]`, "cannot unmarshal"},
+		"an empty line":   {``, "EOF"},
+		"cut":             {`{"timestamp": 3001, "input_len`, "unexpected EOF"},
+		"two objects":     {`{"timestamp":3001,"input_length":1,"output_length":1,"hash_ids":[0]} {}`, "behind the object"},
+		"unknown":         {`{"timestamp":3001,"input_length":1,"output_length":1,"hash_ids":[0],"model":"x"}`, `unknown field "model"`},
+		"no ids":          {`{"timestamp":3001,"input_length":1,"output_length":1}`, "want timestamp"},
+		"no time":         {`{"input_length":1,"output_length":1,"hash_ids":[0]}`, "want timestamp"},
+		"before the last": {`{"timestamp":3000,"input_length":1,"output_length":1,"hash_ids":[0]}`, "before that of the line above"},
+		"below 0":         {`{"timestamp":-1,"input_length":1,"output_length":1,"hash_ids":[0]}`, "timestamp is -1"},
+		"half a ms":       {`{"timestamp":3001.5,"input_length":1,"output_length":1,"hash_ids":[0]}`, "cannot unmarshal"},
+		"too late":        {`{"timestamp":9223372036854775807,"input_length":1,"output_length":1,"hash_ids":[0]}`, "timestamp is 9223372036854775807"},
+		"no prompt":       {`{"timestamp":3001,"input_length":0,"output_length":1,"hash_ids":[]}`, "input_length is 0"},
+		"no answer":       {`{"timestamp":3001,"input_length":1,"output_length":0,"hash_ids":[0]}`, "output_length 0"},
+		"too few ids":     {`{"timestamp":3001,"input_length":513,"output_length":1,"hash_ids":[0]}`, "1 hash_ids for 513 tokens"},
+		"too many ids":    {`{"timestamp":3001,"input_length":512,"output_length":1,"hash_ids":[0,1]}`, "2 hash_ids for 512 tokens"},
+		"an id below 0":   {`{"timestamp":3001,"input_length":1,"output_length":1,"hash_ids":[-1]}`, "hash id is -1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readTrace(strings.NewReader(twoLines + c.line + "\n"))
+			if err == nil || !strings.Contains(err.Error(), "line 3: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v; want line 3 and %q", err, c.want)
+			}
+		})
+	}
+	if _, err := readTrace(strings.NewReader("")); err == nil {
+		t.Error("a trace without a line is taken")
+	}
+}
+
+// TestRequests: those of the file, or else of the built-in workload, so many and at the asked-for speed.
+func TestRequests(t *testing.T) {
+	path, err := writeTemp("pdrouter-bench-*.jsonl", twoLines+`{"timestamp": 5001, "input_length": 1, "output_length": 1, "hash_ids": [9]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(path)
+	got, err := Config{Trace: path, Scale: 2}.requests(2)
+	if err != nil || len(got) != 2 || got[1].at != (3001+1000)*ms/2 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := (Config{Trace: path + ".none"}).requests(1); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if made, err := (Config{Scale: 1}).requests(20); err != nil || len(made) != 20 || made[19].at <= made[0].at {
+		t.Errorf("got %+v, %v", made, err)
+	}
+}
+
+func FuzzReadTrace(f *testing.F) {
+	f.Add(twoLines)
+	f.Fuzz(func(t *testing.T, text string) {
+		trace, err := readTrace(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		if s := shapeOf(trace); s.requests != len(trace) || s.hits < 0 || s.hits > 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// traceAt is a trace whose requests come at these milliseconds.
+func traceAt(at ...int) []traced {
+	var trace []traced
+	for _, a := range at {
+		trace = append(trace, traced{at: time.Duration(a) * ms, input: 1, output: 1, blocks: []int{0}})
+	}
+	return trace
+}
+
+// TestTraceIsCutAndQuicker: each leaves the trace that it was given as it is.
+func TestTraceIsCutAndQuicker(t *testing.T) {
+	whole := traceAt(0, 0, 0, 3000, 3000, 6001, 6001)
+	for name, c := range map[string]struct{ got, want []traced }{
+		"whole":        {cutTrace(whole, 0, 0), whole},
+		"first 2":      {cutTrace(whole, 2, 0), traceAt(0, 0)},
+		"first 99":     {cutTrace(whole, 99, 0), whole},
+		"first 3 s":    {cutTrace(whole, 0, 3*time.Second), whole[:5]},
+		"both":         {cutTrace(whole, 4, 3*time.Second), whole[:4]},
+		"quicker":      {quicker(whole, 2), traceAt(0, 0, 0, 1500, 1500, 3000, 3000)},
+		"slower":       {quicker(traceAt(5), .5), traceAt(10)},
+		"spread out":   {spreadOut(whole), traceAt(0, 1000, 2000, 3000, 4500, 6001, 7501)},
+		"of one alone": {spreadOut(traceAt(4)), traceAt(4)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range c.got {
+				c.got[i].at = c.got[i].at.Truncate(ms)
+			}
+			if d := cmp.Diff(c.want, c.got, cmp.AllowUnexported(traced{})); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+	if d := cmp.Diff(traceAt(0, 0, 0, 3000, 3000, 6001, 6001), whole, cmp.AllowUnexported(traced{})); d != "" {
+		t.Errorf("the trace was changed: %s", d)
+	}
+}
+
+// TestShapeOf: a hit is a block of a prefix that was seen before, and nothing behind the first block that was not.
+func TestShapeOf(t *testing.T) {
+	trace := []traced{
+		{0, 1024, 10, []int{0, 1}},
+		{time.Second, 1536, 20, []int{0, 1, 2}},     // 2 hits
+		{2 * time.Second, 1030, 30, []int{0, 3, 1}}, // 1 hit: 1 was seen, and not behind 3
+		{4 * time.Second, 512, 40, []int{0}},        // 1 hit
+	}
+	s := shapeOf(trace)
+	if s.hits != 4.0/9 || s.again != .25 || s.half1 != 2.0/5 || s.half2 != 2.0/4 || s.rate != 1 || s.input[0] != 4102/4 || s.output[1] != 25 || s.longest != 1536 || s.most != 40 {
+		t.Errorf("%+v", s)
+	}
+	even, bursts := traceAt(), traceAt()
+	for i := range 60 {
+		even = append(even, traceAt(i*1000+1)...)
+		bursts = append(bursts, traceAt(i/20*20000+1)...)
+	}
+	if e, b := dispersion(even, 10*time.Second), dispersion(bursts, 10*time.Second); e != 0 || b <= 5 {
+		t.Errorf("variance over mean: %v of even arrivals, %v of bursts", e, b)
+	}
+}
