@@ -31,6 +31,10 @@ type Agent struct {
 	notifs uintptr // a map, reused by Notifications
 	with   uintptr // optional arguments, reused: a notification and its presence
 	plain  uintptr // optional arguments without a notification
+
+	// Of Notifications, which nobody calls twice at once: a look that finds nothing allocates nothing.
+	looks caller
+	found uintptr
 }
 
 // NewAgent makes an agent. Peers know it by its name, which must never have named another agent in their eyes.
@@ -51,7 +55,7 @@ func (l *Library) NewAgent(name string, cfg AgentConfig) (*Agent, error) {
 		workers:        max(cfg.Workers, 1),
 		progressDelay:  cfg.ProgressDelay,
 	}
-	a := &Agent{l: l, name: name}
+	a := &Agent{l: l, name: name, looks: caller{l: l}}
 	err = l.call(l.c.createConfiguredAgent, uintptr(unsafe.Pointer(cname)), uintptr(unsafe.Pointer(c)), uintptr(unsafe.Pointer(&a.handle))).err("create_configured_agent")
 	runtime.KeepAlive(cname)
 	runtime.KeepAlive(c)

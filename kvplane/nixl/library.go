@@ -84,3 +84,14 @@ func (l *Library) call(function uintptr, args ...uintptr) Status {
 	r, _, _ := purego.SyscallN(function, args...)
 	return Status(int32(r))
 }
+
+// caller has room for the arguments of calls that follow one another, so that none is made for each. What an argument
+// points to must be on the heap or outside Go's memory, and stay. Its arguments are at most as many as it has room for.
+type caller struct {
+	l    *Library
+	args [3]uintptr
+}
+
+func (c *caller) call(function uintptr, args ...uintptr) Status {
+	return c.l.call(function, c.args[:copy(c.args[:], args)]...)
+}

@@ -26,14 +26,15 @@ func (a *Agent) Notify(peer string, message []byte) error {
 // that its sender gave itself.
 func (a *Agent) Notifications(visit func(sender string, message []byte)) error {
 	l := a.l
-	if err := l.call(l.c.getNotifs, a.handle, a.notifs, a.plain).err("get_notifs"); err != nil {
+	if err := a.looks.call(l.c.getNotifs, a.handle, a.notifs, a.plain).err("get_notifs"); err != nil {
 		return err
 	}
-	var senders uintptr
-	if err := l.call(l.c.notifMapSize, a.notifs, uintptr(unsafe.Pointer(&senders))).err("notif_map_size"); err != nil || senders == 0 {
+	a.found = 0
+	// The agent is on the heap, which moves nothing.
+	if err := a.looks.call(l.c.notifMapSize, a.notifs, uintptr(unsafe.Pointer(&a.found))).err("notif_map_size"); err != nil || a.found == 0 {
 		return err
 	}
-	for i := range senders {
+	for i := range a.found {
 		if err := a.notificationsOf(i, visit); err != nil {
 			return err
 		}
