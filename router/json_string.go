@@ -9,7 +9,7 @@ import (
 
 // str reads a string at the cursor and returns what is between its quotes.
 func (s *scanner) str() (raw []byte, escaped, ok bool) {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	const highs = 0x8080808080808080
 	if s.peek() != '"' {
 		return nil, false, s.fail("want a string")
 	}
@@ -17,13 +17,22 @@ func (s *scanner) str() (raw []byte, escaped, ok bool) {
 	from := i
 	high := uint64(0)
 	for {
-		// Eight bytes at a time up to the first quote, backslash or control character: each of the three
-		// differences borrows into a byte's high bit exactly there (above the first one it may lie).
+		// Thirty-two bytes at a time as long as nothing is in them (eight at a time took twice as long over 220 KB), then eight up to
+		// the first quote, backslash or control character.
+		for i+32 <= len(b) {
+			p := b[i : i+32]
+			x0, x1 := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+			x2, x3 := binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
+			if (stops(x0)|stops(x1)|stops(x2)|stops(x3))&highs != 0 {
+				break
+			}
+			high |= x0 | x1 | x2 | x3
+			i += 32
+		}
 		for i+8 <= len(b) {
 			x := binary.LittleEndian.Uint64(b[i:])
 			high |= x
-			stop := (x - 0x20*ones) | ((x ^ '"'*ones) - ones) | ((x ^ '\\'*ones) - ones)
-			if stop &= ^x & highs; stop != 0 {
+			if stop := stops(x) & highs; stop != 0 {
 				i += bits.TrailingZeros64(stop) / 8
 				break
 			}
@@ -57,6 +66,14 @@ func (s *scanner) str() (raw []byte, escaped, ok bool) {
 			i++
 		}
 	}
+}
+
+// stops has the high bit of the first byte of x that ends a plain stretch of a string: a quote, a backslash or a control
+// character. Above it others may be set that do not. With bit 1 flipped a quote is 0x20, next to the control characters, so that
+// one difference borrows for both.
+func stops(x uint64) uint64 {
+	const ones = 0x0101010101010101
+	return ((x ^ 0x02*ones - 0x21*ones) | (x ^ '\\'*ones - ones)) &^ x
 }
 
 // escapeLen is the length of the escape at the start of b, 0 if it is none.
