@@ -221,10 +221,10 @@ func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
 	}
 	for {
 		room := 512 // of framing and chunks to come
+		if r.state == bodyWhole || r.state == bodyBytes && !r.chunked {
+			room = 1 // to see the end
+		}
 		if r.state == bodyBytes {
-			if !r.chunked {
-				room = 1 // to see the end
-			}
 			room += int(min(r.left, int64(max)))
 		}
 		dst = slices.Grow(dst, room)
