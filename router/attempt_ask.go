@@ -11,7 +11,7 @@ func (x *exchange) startPrefill(a *attempt) {
 	a.probes.sent(prefillRole)
 	a.prefill.join(&x.r.leashes, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
-	req := x.prefillRequest(a)
+	req := x.prefillRequest(a, x.b.lent)
 	x.r.ended.Add(1)
 	go x.askPrefill(a, req)
 }

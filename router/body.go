@@ -65,6 +65,7 @@ type body struct {
 	removed      bool // the client sent kv or ec transfer params; neither leg carries them
 	fan          fanSpans
 	pass         *passage // of a request that is passed to one engine; nil of others
+	lent         *loans   // raw may be sent from where it lies; nil if it is to be copied
 
 	open    int // where the outermost brace is
 	members int // of the outermost object
@@ -76,7 +77,7 @@ type body struct {
 // copied returns a body whose bytes are its own.
 func (b *body) copied() *body {
 	c := *b
-	c.raw = append([]byte(nil), b.raw...)
+	c.raw, c.lent = append([]byte(nil), b.raw...), nil
 	return &c
 }
 

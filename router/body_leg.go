@@ -71,7 +71,7 @@ type leg uint8
 const (
 	legDecode leg = iota
 	legPrefill
-	legTwin // prefill of an engine that stops by itself: decode's body, but not streamed
+	legTwin // prefill of an engine that ends by itself behind the answer's first token: whatever has a say in that is as in decode's, but it is not streamed
 )
 
 // removes reports whether the leg's body goes without the field.
@@ -109,29 +109,28 @@ func (b *body) replaces(l leg, f ownedField) string {
 // prefill appends the prefill leg's body: one token, not streamed, not kept, without what would ask for more tokens than
 // that, and with kv, raw JSON, as its kv_transfer_params. request is the id under which the engine is asked.
 func (b *body) prefill(dst []byte, request string, kv []byte) []byte {
-	return b.splice(dst, legPrefill, request, kv)
-}
-
-// twin appends the prefill leg's body for an engine that ends by itself behind its first token, which is the answer's own:
-// whatever has a say in that token is as in decode's body.
-func (b *body) twin(dst []byte, request string, kv []byte) []byte {
-	return b.splice(dst, legTwin, request, kv)
+	return b.splice(dst, nil, legPrefill, request, kv)
 }
 
 // decode appends the decode leg's body: the original without what only a gateway may set, and kv (if not nil) as
 // its kv_transfer_params. With kv nil it is the body for an aggregated engine.
 func (b *body) decode(dst []byte, request string, kv []byte) []byte {
+	return b.leg(dst, nil, legDecode, request, kv)
+}
+
+// leg appends the body of any leg, but for what goes to gaps.
+func (b *body) leg(dst []byte, gaps *gaps, l leg, request string, kv []byte) []byte {
 	switch {
 	case b.raw == nil:
 		return dst
 	case b.pass != nil && b.pass.form != nil:
 		return b.pass.form.appendTo(dst, b.raw)
 	}
-	return b.splice(dst, legDecode, request, kv)
+	return b.splice(dst, gaps, l, request, kv)
 }
 
-// splice appends raw with the leg's changes. Fields that are added come right behind the opening brace.
-func (b *body) splice(dst []byte, l leg, request string, kv []byte) []byte {
+// splice appends raw with the leg's changes, but for what goes to gaps. Fields that are added come right behind the opening brace.
+func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) []byte {
 	owned := b.owned[:b.nOwned]
 	kept, keptLimits := b.members, b.limits
 	var has [ownLimits + 1]bool
@@ -147,7 +146,7 @@ func (b *body) splice(dst []byte, l leg, request string, kv []byte) []byte {
 		}
 	}
 	from := b.open + 1
-	dst = append(dst, b.raw[:from]...)
+	dst = gaps.join(dst, b.raw[:from])
 	before := len(dst)
 	dst = b.add(dst, l, request, kv, &has)
 	if len(dst) > before && kept == 0 {
@@ -159,7 +158,7 @@ func (b *body) splice(dst []byte, l leg, request string, kv []byte) []byte {
 		start, end, text := o.val, o.end, b.replaces(l, o.field)
 		switch {
 		case o.field == ownLimits:
-			dst = append(dst, b.raw[from:start]...)
+			dst = gaps.join(dst, b.raw[from:start])
 			from = end
 			if l == legPrefill && !has[ownLimit] {
 				dst = appendOne(dst, formats[b.shape].limit)
@@ -174,10 +173,10 @@ func (b *body) splice(dst []byte, l leg, request string, kv []byte) []byte {
 		case text == "":
 			continue
 		}
-		dst = append(append(dst, b.raw[from:start]...), text...)
+		dst = append(gaps.join(dst, b.raw[from:start]), text...)
 		from = end
 	}
-	return append(dst, b.raw[from:]...)
+	return gaps.join(dst, b.raw[from:])
 }
 
 // add appends the members that the leg's body has of the router, each with a comma behind it.

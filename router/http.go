@@ -28,6 +28,9 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 			c.Response().Reset()
 			err = r.fail(c, errInternal(nil))
 		}
+		if q.b != nil && q.b.lent.outstanding() {
+			c.Request().SwapBody(nil) // a leg that runs on has it; the next request's gets another place
+		}
 	}()
 	h := &c.Request().Header
 	proto := "HTTP/1.1"
@@ -68,6 +71,9 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		reason, s := f.head(c.Response().Header.Set)
 		r.sendReply(c, f.sum.RequestID, reason, f.reply, s)
 		return nil
+	}
+	if len(q.b.raw) >= lentBody {
+		q.b.lent = new(loans)
 	}
 	x := r.newExchange(q)
 	x.watchClient(c.Context().Conn())

@@ -86,7 +86,7 @@ func (g *legs) closePrefill(a *attempt) {
 // leg is over and they do not.
 func (g *legs) letFinish(a *attempt) bool {
 	m := g.remains(a)
-	m.again, m.lost = g.prefillRequest(a), true
+	m.again, m.lost = g.prefillRequest(a, nil), true
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.orphan = m
@@ -118,7 +118,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		}
 		return
 	}
-	m.again = g.prefillRequest(a)
+	m.again = g.prefillRequest(a, nil)
 	g.behind(a, m, func(ctx context.Context) {
 		if a.sent(ctx) { // else nothing waits for prefill
 			g.r.settle(ctx, m)
@@ -182,16 +182,15 @@ func (g *legs) drainDecode(a *attempt) {
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
 
-// prefillRequest writes the prefill leg's request.
-func (g *legs) prefillRequest(a *attempt) *letter {
+// prefillRequest writes the prefill leg's request. Without loans its bytes are its own.
+func (g *legs) prefillRequest(a *attempt, from *loans) *letter {
 	m := g.r.newLetter(&a.prefill, g.path, a.h.request, g.traceparent, false)
 	m.params = g.m.conn.prefillParams(m.params[:0], &a.h)
+	l := legPrefill
 	if g.m.onlySplits() {
-		m.body = g.b.twin(m.body[:0], a.h.request, m.params)
-	} else {
-		m.body = g.b.prefill(m.body[:0], a.h.request, m.params)
+		l = legTwin
 	}
-	m.Body = m.body
+	m.write(g.b, l, a.h.request, m.params, from)
 	m.Once = stocked(g.m.conn) // as decode's
 	return m
 }
@@ -204,11 +203,15 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 		m.params = g.m.conn.decodeParams(m.params[:0], &a.h)
 		kv = m.params
 	}
-	m.body = g.b.decode(m.body[:0], a.h.request, kv)
+	from := g.b.lent
+	if tokens {
+		from = nil
+	}
+	m.write(g.b, legDecode, a.h.request, kv, from)
 	if tokens {
 		m.body = askTokens(m.body)
+		m.Body = m.body
 	}
-	m.Body = m.body
 	if g.b.pass != nil {
 		g.b.pass.write(m)
 	}

@@ -34,6 +34,7 @@ type upstreamRequest struct {
 	Path   string  // origin form, put behind the base URL's path; never the client's own bytes
 	Header []field // beside Host, Content-Length and Accept-Encoding, which are set here
 	Body   []byte
+	Gaps   gaps // what Body goes without
 	// Once has the request never be sent twice: it uses something up. A connection that was closed while it lay idle
 	// then fails the request.
 	Once bool
@@ -206,7 +207,7 @@ func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamReq
 	r := &upstreamResponse{up: u, c: c, ctx: ctx}
 	r.attach()
 	phase := phaseSend
-	if err = c.send(req.Body); err == nil {
+	if err = c.send(req.Body, req.Gaps); err == nil {
 		var h answerHead
 		if h, err = c.readHead(); err == nil {
 			r.begin(h)
@@ -258,7 +259,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 	}
 	if req.Body != nil {
 		dst = append(dst, "Content-Length: "...)
-		dst = strconv.AppendInt(dst, int64(len(req.Body)), 10)
+		dst = strconv.AppendInt(dst, int64(len(req.Body)+req.Gaps.size()), 10)
 		dst = append(dst, "\r\n"...)
 	}
 	return append(dst, "\r\n"...), nil

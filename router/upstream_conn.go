@@ -17,6 +17,7 @@ const (
 
 // engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle.
 type engineConn struct {
+	pieces
 	nc    net.Conn
 	buf   []byte
 	r, w  int    // buf[r:w] is read and not yet used
@@ -32,17 +33,16 @@ type engineConn struct {
 func (c *engineConn) interrupt() { c.nc.SetDeadline(time.Unix(1, 0)) }
 
 // send writes the head in c.out and the body.
-func (c *engineConn) send(body []byte) error {
+func (c *engineConn) send(body []byte, g gaps) error {
 	c.got = 0
-	if len(body) <= joinBody {
+	if len(body) <= joinBody && len(g) == 0 {
 		c.out = append(c.out, body...)
 		n, err := c.nc.Write(c.out)
 		c.put = int64(n)
 		return err
 	}
-	parts := net.Buffers{c.out, body}
-	n, err := parts.WriteTo(c.nc)
-	c.put = n
+	var err error
+	c.put, err = c.pieces.write(c.nc, c.out, body, g)
 	return err
 }
 
