@@ -27,6 +27,7 @@ type contender struct {
 	of     string
 	peer   bool                                                 // another router, whose failure is told in its place and ends nothing
 	cannot string                                               // why it is not measured at all
+	only   string                                               // the one metric that says something of it; "" is all
 	round  func(context.Context, time.Duration) (sample, error) // applies the load for about that long
 }
 
@@ -86,7 +87,7 @@ func (m *measuring) round(ctx context.Context, i int) error {
 		if err != nil {
 			return m.failed(ctx, i, err)
 		}
-		if got.others <= m.cfg.Others && got.steal <= maxSteal {
+		if got.calm(m.cfg) {
 			m.rounds[i] = append(m.rounds[i], got.figures)
 			m.done += got.done
 			return nil
@@ -115,6 +116,9 @@ func (m *measuring) rows() []Row {
 	for k, of := range m.metrics {
 		row := Row{Name: m.name, What: of.what, Where: m.where, Unit: of.unit, Done: m.done, Repeated: m.repeated}
 		for i, c := range m.contenders {
+			if c.only != "" && c.only != of.what {
+				continue
+			}
 			f := Figure{Of: c.of, Cannot: c.cannot, peer: c.peer}
 			for _, figures := range m.rounds[i] {
 				if c.cannot == "" {

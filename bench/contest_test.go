@@ -85,10 +85,22 @@ func TestContestPeerFails(t *testing.T) {
 	}
 }
 
+// TestContestOnly: a contender with one metric stands in that row alone.
+func TestContestOnly(t *testing.T) {
+	ceiling := contender{of: "ceiling", only: "b", round: func(context.Context, time.Duration) (sample, error) {
+		return sample{figures: []float64{0, 3}}, nil
+	}}
+	both := contender{of: us, round: func(context.Context, time.Duration) (sample, error) { return sample{figures: []float64{1, 6}}, nil }}
+	rows := figures(t, contest{metrics: []metric{{what: "a"}, {what: "b"}}, contenders: []contender{both, ceiling}}, Config{Pairs: 1})
+	if len(rows[0].Beside) != 0 || len(rows[1].Beside) != 1 || rows[1].Beside[0].Ratio.Median != 2 {
+		t.Errorf("got %+v; want the ceiling in the second row alone", rows)
+	}
+}
+
 func TestChoose(t *testing.T) {
 	for asked, want := range map[string]string{
 		"":                      "overhead/cpu-1k", // and all others
-		"overhead":              "overhead/cpu-1k overhead/cpu-16k overhead/cpu-220k",
+		"overhead":              "overhead/cpu-1k overhead/cpu-16k overhead/cpu-220k overhead/latency",
 		"auth overhead/cpu-16k": "overhead/cpu-16k auth",
 	} {
 		got, err := Choose(strings.Fields(asked))

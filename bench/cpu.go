@@ -94,6 +94,9 @@ type disturbance struct {
 	others, steal float64
 }
 
+// calm reports whether a round with it counts.
+func (d disturbance) calm(cfg Config) bool { return d.others <= cfg.Others && d.steal <= maxSteal }
+
 // disturbed compares two readings of the machine. own is the CPU time of all processes of the bench between them.
 func disturbed(before, after jiffies, own, elapsed time.Duration) disturbance {
 	return disturbance{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // overheadSuites measure what a request of two legs costs, by the size of its body.
@@ -25,11 +26,12 @@ func overheadSuites() []Suite {
 						return err
 					}
 				}
+				r.noteCeiling()
 				return nil
 			},
 		})
 	}
-	return suites
+	return append(suites, latencySuite())
 }
 
 const overheadAbout = "CPU time that one two-leg request of %s costs a router, and how many it carries. The floor is a bare fasthttp proxy (`bench/floor.go`) that makes the same three exchanges by joining bytes. All stand in front of the same fake engines, which answer at once, and are measured in turns, in another order each round. CPU time is the sum of `/proc/PID/task/*/schedstat` of the router's process, divided by the requests that the client completed. A round is repeated when anything else used more CPU than `-others` allows, and the run is void unless every answer was right and the engines counted two legs for each (one for a plain proxy).\n"
@@ -71,9 +73,43 @@ func (r *Run) overhead(ctx context.Context, row overheadRow) error {
 	defer s.close()
 	figures := []reads{{metric{what: "CPU a request", unit: "µs", goals: []Goal{{Beside: "floor", Times: 1.5}, {Beside: bestPeer, Times: 1.0 / 3}}}, measured.micros}}
 	if row.load.connections > 1 {
-		figures = append(figures, reads{metric{what: "requests", unit: "1/s", goals: []Goal{{Beside: bestPeer, Times: 2, AtLeast: true}}}, measured.rate})
+		figures = append(figures, reads{metric{what: rateMetric, unit: "1/s", goals: []Goal{{Beside: bestPeer, Times: 2, AtLeast: true}}}, measured.rate})
 	}
-	return r.contest(ctx, s.contest(row.name, row.load, figures...))
+	c := s.contest(row.name, row.load, figures...)
+	if row.load.connections > 1 {
+		c.contenders = append(c.contenders, s.noRouter(row.load, len(figures)))
+	}
+	return r.contest(ctx, c)
+}
+
+// noRouter is the load with its legs made by its own client: the rate that engines and client have at most, on the CPU that they
+// share.
+func (s *stage) noRouter(l load, metrics int) contender {
+	return contender{of: noRouter, only: rateMetric, round: func(ctx context.Context, d time.Duration) (sample, error) {
+		m, err := s.watch(ctx, nil, func() (loaded, Counts, error) { return s.direct(l, 2).run(ctx, d) })
+		if err != nil {
+			return sample{}, err
+		}
+		return sample{disturbance: m.disturbance, figures: slices.Repeat([]float64{m.rate()}, metrics), done: m.completed}, nil
+	}}
+}
+
+const (
+	noRouter   = "no router"
+	rateMetric = "requests"
+)
+
+// noteCeiling says how far the engines' own rate is from pdrouter's: a rate that comes near it is the engines', not a router's.
+func (r *Run) noteCeiling() {
+	var each []string
+	for _, row := range r.report.Rows {
+		if f := row.beside(Goal{Beside: noRouter}); f != nil {
+			each = append(each, fmt.Sprintf("%s: %.1f", row.Name, 1/f.Ratio.Median))
+		}
+	}
+	if len(each) > 0 {
+		r.report.Notes = append(r.report.Notes, "Without a router, client and engines reach, as multiples of pdrouter's rate: "+strings.Join(each, ", ")+". Where that is below 2, a rate says as much of them as of the router.")
+	}
 }
 
 // allTargets are all routers that a run knows, pdrouter first.

@@ -78,7 +78,7 @@ func (g Goal) text(unit string) string {
 	return fmt.Sprintf("%s %.3g × %s + %g %s", sign, g.Times, g.Beside, g.Plus, unit)
 }
 
-// met holds the row against the goal: the median of the rounds' ratios where nothing is added, else the medians.
+// met holds the row against the goal: the median of the rounds' ratios where there are such and nothing is added, else the medians.
 func (g Goal) met(r *Row) string {
 	got, most := r.Ours.Median, g.Plus
 	if g.Beside != "" {
@@ -87,7 +87,7 @@ func (g Goal) met(r *Row) string {
 			return ""
 		}
 		got, most = beside.Ratio.Median, g.Times
-		if g.Plus != 0 {
+		if g.Plus != 0 || beside.Min <= 0 { // a ratio to nothing, or to less, says nothing
 			got, most = r.Ours.Median, g.Times*beside.Median+g.Plus
 		}
 	}

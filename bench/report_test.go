@@ -101,3 +101,15 @@ func TestGoals(t *testing.T) {
 		t.Errorf("the best where more is better is %s", best.Of)
 	}
 }
+
+// TestGoalBesideNothing: what was measured as nothing, or as less, has no ratio; the medians tell.
+func TestGoalBesideNothing(t *testing.T) {
+	row := Row{Unit: "µs", Ours: Figure{Of: us, Rounds: []float64{40, 50, 60}}, Beside: []Figure{{Of: "floor", Rounds: []float64{-5, 10, 20}}}}
+	row.sum(Goal{Beside: "floor", Times: 1.5}, Goal{Beside: "floor", Times: 5})
+	if row.Goals[0].Met != "no" || row.Goals[1].Met != "yes" {
+		t.Errorf("got %+v; want 50 to be more than 1.5 × 10 and no more than 5 × 10", row.Goals)
+	}
+	if got := row.Beside[0].cells(Spread.plain)[2]; got != "" {
+		t.Errorf("a ratio of %q beside nothing", got)
+	}
+}

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -108,16 +109,19 @@ func (f Figure) cells(ratio func(Spread) string) [3]string {
 	if f.Cannot != "" {
 		return [3]string{f.Of, f.Cannot, ""}
 	}
+	if f.Min <= 0 {
+		return [3]string{f.Of, f.String(), ""}
+	}
 	return [3]string{f.Of, f.String(), ratio(*f.Ratio)}
 }
 
 // String is the spread as smallest–middle–largest, with as many digits as say something.
 func (s Spread) String() string {
 	digits := 0
-	switch {
-	case s.Median < 10:
+	switch size := math.Abs(s.Median); {
+	case size < 10:
 		digits = 2
-	case s.Median < 1000:
+	case size < 1000:
 		digits = 1
 	}
 	return fmt.Sprintf("%.*f–%.*f–%.*f", digits, s.Min, digits, s.Median, digits, s.Max)

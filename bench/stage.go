@@ -142,7 +142,7 @@ type measured struct {
 
 // micros is the CPU time of the target for each request.
 func (m measured) micros() float64 {
-	return float64(m.cpu) / float64(m.completed) / float64(time.Microsecond)
+	return inMicros(m.cpu) / float64(m.completed)
 }
 
 // rate is requests per second.
@@ -175,26 +175,37 @@ func (s *stage) contest(name string, l load, figures ...reads) contest {
 	return c
 }
 
-// round applies the load to a target for d and reads what it cost. Counts that do not agree make it void: every
-// request must have been as many legs as the target makes, and nothing else may have reached the engines.
+// round applies the load to a target for d and reads what it cost.
 func (s *stage) round(ctx context.Context, which int, l load, d time.Duration) (measured, error) {
 	target := s.running[which]
 	l.address = target.address
+	return s.watch(ctx, target, func() (loaded, Counts, error) {
+		seen, err := l.run(ctx, d)
+		return seen, asked(s.targets[which].legs, int64(seen.completed)), err
+	})
+}
+
+// watch has a load applied, which says what the engines were asked for it, and reads what that cost the target; nil is none.
+// Counts that do not agree make it void: every request must have been as many legs as it says, and nothing else may have reached
+// the engines.
+func (s *stage) watch(ctx context.Context, target *child, apply func() (loaded, Counts, error)) (measured, error) {
 	before, err := s.read(ctx, target)
 	if err != nil {
 		return measured{}, err
 	}
-	seen, err := l.run(ctx, d)
+	seen, want, err := apply()
 	if err != nil {
-		return measured{}, errors.Join(err, target.alive())
+		if target != nil {
+			err = errors.Join(err, target.alive())
+		}
+		return measured{}, err
 	}
-	want := asked(s.targets[which].legs, int64(seen.completed))
 	after, err := s.settled(ctx, target, before, want)
 	if err != nil {
 		return measured{}, err
 	}
 	if err := verdict(want, after.counts.minus(before.counts)); err != nil {
-		return measured{}, fmt.Errorf("%s: %w", target.name, err)
+		return measured{}, err
 	}
 	return measured{
 		disturbance: disturbed(before.machine, after.machine, after.own-before.own, after.at.Sub(before.at)),
