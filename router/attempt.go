@@ -37,6 +37,7 @@ type attempt struct {
 	over     bool          // the decode leg's first event is here, or the leg is over
 	came     bool          // it has brought tokens
 	closed   bool          // nobody wants what it brings
+	disowned bool          // it is open still for whoever sees to what decode holds
 	broken   bool          // it was begun, and the engine has failed at it
 	ended    chan struct{} // closed when it is over; made for who waits for that
 	orphan   *remains      // the prefill leg runs on for decode's blocks alone; what is to be done if it fails
@@ -220,14 +221,42 @@ func (a *attempt) unwatched() {
 // closeDecode ends the decode leg, in whatever it is. It may be called twice.
 func (a *attempt) closeDecode() {
 	a.mu.Lock()
+	before := a.closed
 	a.closed = true
 	over := a.over || !a.asked
 	a.mu.Unlock()
+	switch {
+	case !over:
+		a.decode.cut(errEnded) // who asks it then ends it
+	case !before: // else whoever asked it has seen that nobody wants it
+		a.release()
+	}
+}
+
+// disown has nobody want what the decode leg brings, and leaves it open until closeDecode is called.
+func (a *attempt) disown() {
+	a.mu.Lock()
+	a.closed = true
+	over := a.over || !a.asked
+	a.disowned = !over
+	a.mu.Unlock()
 	if over {
 		a.release()
-	} else {
-		a.decode.cut(errEnded) // who asks it then ends it
 	}
+}
+
+// letGo ends the decode leg, unless it was disowned.
+func (a *attempt) letGo() {
+	if !a.open() {
+		a.closeDecode()
+	}
+}
+
+// open reports whether the decode leg was disowned and is open still.
+func (a *attempt) open() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.disowned && !a.over
 }
 
 // release ends a decode leg that is not being asked.

@@ -61,6 +61,7 @@ type body struct {
 	unsplittable string
 	priority     int  // the less the sooner; 0 if absent
 	urgent       bool // who asks may say so: the engines get the priority
+	formed       bool // the answer is to have a form, which the engine compiles before it begins
 	unkept       bool // the client wants no engine to keep the answer
 	removed      bool // the client sent kv or ec transfer params; neither leg carries them
 	fan          fanSpans
@@ -80,6 +81,10 @@ func (b *body) copied() *body {
 	c.raw, c.lent = append([]byte(nil), b.raw...), nil
 	return &c
 }
+
+// inTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
+// aside, as a form that is to be compiled, an adapter or a priority may.
+func (b *body) inTurn(model string) bool { return !b.formed && (b.model == "" || b.model == model) && b.priority == 0 }
 
 // promptTokens is an estimate of the prompt's length in tokens.
 func (b *body) promptTokens() int { return b.promptIDs + b.promptBytes/4 }

@@ -127,6 +127,15 @@ func (p *bodyParser) readPrompt(f member) {
 		p.anyMedia(p.depth)
 	case meansPrevious:
 		b.previous = p.text(f.param)
+	case meansGrammar:
+		b.formed = p.given() || b.formed
+	case meansChoice:
+		if p.peek() == '"' {
+			c := p.text(f.param)
+			b.formed = b.formed || c != "auto" && c != "none"
+		} else {
+			b.formed = p.given() || b.formed
+		}
 	case meansTools:
 		p.serverTools = p.tools()
 	case meansTruncate:

@@ -26,6 +26,7 @@ type cluster struct {
 	moved    map[string]bool          // ids whose blocks were handed over, for good
 	twice    []string                 // ids that were used a second time
 	dropped  map[string]bool          // ids that were cancelled, which a leg under way must not hold either
+	unbegun  map[string]bool          // ids of decode legs whose client had gone before the engine began with them, of which it may not be told
 	cancels  int
 	requests []*seen
 	engines  []*fakeVLLM
@@ -65,7 +66,7 @@ type seen struct {
 }
 
 func newCluster(push bool) *cluster {
-	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}}
+	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}}
 }
 
 // finished has prefill write what decode waits for, or hold it.

@@ -146,6 +146,11 @@ func (b *book) happened(e event) {
 
 func (b *book) did(a action) {
 	switch a.do {
+	case doDisownDecode: // whoever sees to its blocks ends it
+		b.decode--
+		if b.conn.name() != ConnectorPush {
+			b.fail("a leg is disowned that nobody sees to")
+		}
 	case doPlan:
 		b.attempts++
 		b.asked = false

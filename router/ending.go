@@ -9,6 +9,7 @@ const (
 	stepNothing       step = iota
 	stepAskAgain           // ask prefill again under the same id: what it then writes is right, and decode's blocks come free
 	stepLook               // find out whether prefill's run is over
+	stepAwait              // wait until decode has surely begun with the request, whose leg is open still, and end the leg
 	stepFence              // wait until decode has surely noticed that the request is over
 	stepNotifyPrefill      // tell prefill that what it holds was taken
 	stepNotifyDecode       // tell decode that what it waits for has come
@@ -18,8 +19,11 @@ const (
 )
 
 func (s step) String() string {
-	return [...]string{"nothing", "ask again", "look", "fence", "notify prefill", "notify decode", "take", "clear", "strand"}[s]
+	return [...]string{"nothing", "ask again", "look", "await", "fence", "notify prefill", "notify decode", "take", "clear", "strand"}[s]
 }
+
+// leavesOpen reports whether decode's leg may stay open meanwhile, if it is.
+func (s step) leavesOpen() bool { return s == stepAskAgain || s == stepLook || s == stepAwait }
 
 // proof is what is known of the run of prefill that decode registered with.
 type proof uint8
@@ -43,13 +47,16 @@ type orphan struct {
 	down    bool  // prefill takes no connections
 	fenced  bool  // a later request to decode has come to its end
 	over    bool  // there is no more time
+	open    bool  // decode's leg is open still
+	begun   bool  // decode has begun with the request before its leg was ended, so that it holds blocks
 	written bool  // prefill was asked again and has finished
 	lost    bool  // prefill was asked under the very name that it would be asked again by, and that may run there still
 	barred  bool  // prefill must not be asked again: it may hold what it has finished under that very name, and two kill it
 }
 
-// next says what is to be done. Decode is told only when two things are shown: the run of prefill that could still write
-// is over, and decode has noticed that the request is.
+// next says what is to be done. Decode is told only when three things are shown: the run of prefill that could still write is
+// over, decode had begun with the request, and it has noticed that the request is over. Of a request that was over before
+// decode had begun with it there is nothing to free, and nothing may be told.
 func (o orphan) next() (step, stranded) {
 	switch {
 	case o.written:
@@ -58,6 +65,10 @@ func (o orphan) next() (step, stranded) {
 		switch why := o.unable(); {
 		case why != strandNone:
 			return stepStrand, why
+		case o.open && !o.over:
+			return stepAwait, strandNone
+		case !o.begun:
+			return stepStrand, strandUnbegun
 		case o.fenced:
 			return stepNotifyDecode, strandNone
 		case o.over:
@@ -138,6 +149,7 @@ const (
 	strandNoAnswer          // prefill may have finished, but has not said what it holds
 	strandUntold            // the engine could not be told
 	strandBusy              // too much runs on already
+	strandUnbegun           // decode may have begun with the request or not, and only if it has may it be told
 	strandMay               // it may be held, and nobody can tell
 	strandeds
 )
@@ -145,7 +157,7 @@ const (
 func (s stranded) String() string {
 	return [...]string{
 		"", "no_agent", "random_request_ids", "no_side_channel", "prefill_unproven", "unfenced", "may_read",
-		"no_answer", "not_told", "too_many", "may_hold",
+		"no_answer", "not_told", "too_many", "not_begun", "may_hold",
 	}[s]
 }
 

@@ -10,7 +10,7 @@ import (
 
 // TestOrphanNext walks through what may be known of KV that decode holds for a request that is over.
 func TestOrphanNext(t *testing.T) {
-	able := orphan{agent: true, channel: true, named: true}
+	able := orphan{agent: true, channel: true, named: true, begun: true}
 	with := func(o orphan, f func(*orphan)) orphan { f(&o); return o }
 	for _, row := range []struct {
 		name string
@@ -22,6 +22,9 @@ func TestOrphanNext(t *testing.T) {
 		{"prefill was asked again and lives", with(able, func(o *orphan) { o.tried, o.run = true, runLives }), stepLook, strandNone},
 		{"prefill has written", with(able, func(o *orphan) { o.tried, o.written = true, true }), stepNothing, strandNone},
 		{"prefill is over", with(able, func(o *orphan) { o.run = runOver }), stepFence, strandNone},
+		{"prefill is over, decode has yet to begin", with(able, func(o *orphan) { o.run, o.begun, o.open = runOver, false, true }), stepAwait, strandNone},
+		{"prefill is over, decode may have begun or not", with(able, func(o *orphan) { o.run, o.begun, o.fenced = runOver, false, true }), stepStrand, strandUnbegun},
+		{"no time, decode has yet to begin", with(able, func(o *orphan) { o.run, o.begun, o.open, o.over = runOver, false, true, true }), stepStrand, strandUnbegun},
 		{"prefill is over, decode has noticed", with(able, func(o *orphan) { o.run, o.fenced = runOver, true }), stepNotifyDecode, strandNone},
 		{"decode has noticed, prefill may live", with(able, func(o *orphan) { o.tried, o.fenced = true, true }), stepLook, strandNone},
 		{"no time, prefill may live", with(able, func(o *orphan) { o.tried, o.fenced, o.over = true, true, true }), stepStrand, strandUnproven},
@@ -49,12 +52,12 @@ func TestOrphanNext(t *testing.T) {
 // TestOrphanProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
 // run is over, and what has no more time comes to an end.
 func TestOrphanProperties(t *testing.T) {
-	for bits := range 1 << 10 {
+	for bits := range 1 << 12 {
 		for _, run := range []proof{runUnknown, runLives, runOver} {
 			b := func(i int) bool { return bits>>i&1 == 1 }
-			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9)}
+			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9), b(10), b(11)}
 			s, why := o.next()
-			safe := o.agent && o.channel && o.named && o.fenced && o.run == runOver
+			safe := o.agent && o.channel && o.named && o.begun && o.fenced && o.run == runOver
 			if s == stepNotifyDecode && !safe {
 				t.Fatalf("%+v: decode is told", o)
 			}

@@ -60,17 +60,16 @@ type fakeVLLM struct {
 	name   string
 	c      *cluster
 	srv    *httptest.Server
-	tokens int
-	parrot bool // its tokens begin with the prompt and the seed that it was given
 	plain  bool // it knows requests by the very name that it is given
-	cached int  // tokens, as its streams of completions say; 0: they do not say, and its answers say 4
 
 	events *kvplane.Events // connector kvplane
 
 	mu     sync.Mutex
+	habit  habit
 	id     string
 	faults []fault
 	n      map[string]int // requests by leg
+	full   time.Time      // until then it begins with no request
 	open   int            // requests under way
 	works  int            // of them, those that make tokens
 	mute   bool           // it says nothing of how many they are
@@ -83,7 +82,7 @@ type fakeVLLM struct {
 
 func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVLLM {
 	t.Helper()
-	f := &fakeVLLM{name: name, c: c, tokens: 3, id: "id-of-" + name, faults: faults, n: map[string]int{}}
+	f := &fakeVLLM{name: name, c: c, habit: habit{tokens: 3}, id: "id-of-" + name, faults: faults, n: map[string]int{}}
 	c.engines = append(c.engines, f)
 	f.srv = c.server(http.HandlerFunc(f.serve))
 	f.srv.Config.ErrorLog = nil
@@ -171,6 +170,41 @@ func (f *fakeVLLM) underWay() int {
 	return f.open
 }
 
+// habit is how an engine answers.
+type habit struct {
+	tokens int
+	parrot bool // its tokens begin with the prompt and the seed that it was given
+	cached int  // tokens, as its streams of completions say; 0: they do not say, and its answers say 4
+}
+
+func (f *fakeVLLM) habits() habit {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.habit
+}
+
+// answers changes how it answers, while it does.
+func (f *fakeVLLM) answers(change func(*habit)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.habit)
+}
+
+// begins waits for the engine's turn, and reports whether the client is there then.
+func (f *fakeVLLM) begins(r *http.Request) bool {
+	f.mu.Lock()
+	wait := time.Until(f.full)
+	f.mu.Unlock()
+	return wait <= 0 || pause(r, fault{Do: doSlow, N: int(wait.Milliseconds()) + 1})
+}
+
+// isFull has it begin with nothing for d.
+func (f *fakeVLLM) isFull(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.full = time.Now().Add(d)
+}
+
 type fakeBody struct {
 	Model     string         `json:"model"`
 	Stream    bool           `json:"stream"`
@@ -216,6 +250,12 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 	f.c.mu.Unlock()
 	f.busy(1)
 	defer f.busy(-1)
+	if !f.begins(r) {
+		f.c.mu.Lock()
+		f.c.unbegun[id] = leg == "decode"
+		f.c.mu.Unlock()
+		return
+	}
 	if f.fails(w, r, x) {
 		return
 	}
@@ -298,7 +338,7 @@ func (f *fakeVLLM) params(id string, x fault) string {
 
 func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
 	w.Header().Set("Content-Type", "application/json")
-	n := f.tokens
+	n := f.habits().tokens
 	if b.MaxTokens > 0 {
 		n = min(n, b.MaxTokens)
 	}
@@ -313,7 +353,7 @@ func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
 
 // says is how its answer begins.
 func (f *fakeVLLM) says(b fakeBody) string {
-	if !f.parrot {
+	if !f.habits().parrot {
 		return ""
 	}
 	return fmt.Sprintf("%v/%v/%d ", b.Prompt, b.Seed, b.N)
@@ -345,7 +385,7 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 		<-r.Context().Done()
 		return
 	}
-	n := f.tokens
+	n := f.habits().tokens
 	if x.Do == doBreak || x.Do == doNoDone || x.Do == doErrFrame {
 		n = x.N
 	}
@@ -379,8 +419,8 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\n")
 	default:
 		details := ""
-		if f.cached > 0 {
-			details = fmt.Sprintf(`,"prompt_tokens_details":{"cached_tokens":%d}`, f.cached)
+		if cached := f.habits().cached; cached > 0 {
+			details = fmt.Sprintf(`,"prompt_tokens_details":{"cached_tokens":%d}`, cached)
 		}
 		fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%d%s},"+
 			"\"kv_transfer_params\":{\"remote_host\":\"10.9.9.9\"}}\n\n", n, details)

@@ -86,7 +86,7 @@ func newFanPool(t *testing.T, connector string, p, d int, change ...func(*Config
 	}
 	parts.Planner = firstUsable{}
 	for _, e := range s.engines() {
-		e.parrot = true
+		e.answers(func(h *habit) { h.parrot = true })
 	}
 	s.cfg.Limits.Fan = 8
 	s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Transfer = 5*time.Second, 5*time.Second
@@ -301,7 +301,7 @@ func TestFault09Fan(t *testing.T) {
 	g := start(t, s.cfg, parts)
 	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 	g.settled()
-	s.d[0].tokens = 1 << 20
+	s.d[0].answers(func(h *habit) { h.tokens = 1 << 20 })
 	conn := send(t, g.addr, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1))
 	defer conn.Close()
 	if sum := g.last(1); sum.Outcome != ClientLeft || sum.Reason != "slow_client" {

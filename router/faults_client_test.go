@@ -150,7 +150,7 @@ func TestFault09ClientStopsReading(t *testing.T) {
 			if connector != ConnectorNone {
 				g.warmed()
 			}
-			s.d[0].tokens = 50_000_000
+			s.d[0].answers(func(h *habit) { h.tokens = 50_000_000 })
 			conn := dial(t, g.addr)
 			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 			_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",

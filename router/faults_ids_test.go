@@ -12,7 +12,7 @@ func TestFault19SameRequestID(t *testing.T) {
 	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
 		t.Run("19 "+connector, func(t *testing.T) {
 			s, g := newServed(t, connector)
-			s.d[0].parrot = true
+			s.d[0].answers(func(h *habit) { h.parrot = true })
 			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 20}}, "prefill-0": {{Leg: "prefill", Do: doSlow, N: 20}}})
 			before := s.c.count("", "")
 			done := make(chan error)

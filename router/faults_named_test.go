@@ -106,7 +106,7 @@ func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
 		eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
-		if took := time.Since(died); took > refusedFor+fenceAfter+time.Second {
+		if took := time.Since(died); took > refusedFor+2*fenceAfter+time.Second {
 			t.Errorf("decode was told %v behind prefill's end", took)
 		}
 		g.settled()

@@ -98,7 +98,7 @@ func TestFault27Usage(t *testing.T) {
 		} {
 			t.Run("27 "+connector+path, func(t *testing.T) {
 				s, g := newServed(t, connector)
-				s.d[0].cached = 9 // of which prefill's hand-off is the most; prefill says 4
+				s.d[0].answers(func(h *habit) { h.cached = 9 }) // of which prefill's hand-off is the most; prefill says 4
 				s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: 20}}})
 				r := g.post(path, body)
 				want := 4

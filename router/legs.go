@@ -26,6 +26,8 @@ func (g *legs) perform(a *attempt, act action, why reason) {
 		g.closePrefill(a)
 	case doCloseDecode:
 		a.closeDecode()
+	case doDisownDecode:
+		a.disown()
 	case doFinishPrefill:
 		if a.unsent() {
 			g.closePrefill(a)
@@ -57,6 +59,9 @@ func (g *legs) perform(a *attempt, act action, why reason) {
 func (g *legs) remains(a *attempt) *remains {
 	m := g.r.remainsOf(&a.h, g.m.conn, g.m.name, a.prefill.engine, a.decode.engine)
 	m.tokens = g.b.promptTokens()
+	if a.open() {
+		m.leg, m.inTurn = a, g.b.inTurn(g.m.name)
+	}
 	return m
 }
 
@@ -64,6 +69,7 @@ func (g *legs) remains(a *attempt) *remains {
 func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder *engine) {
 	if !g.r.behind(m, see, holder) && holder != nil {
 		a.stranded = true
+		a.closeDecode()
 	}
 }
 
@@ -110,6 +116,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		m.first = a.prefill.ans.kv
 	}
 	if answered && a.blind() { // decode may have been at work with what prefill has written
+		a.closeDecode()
 		if !a.worked() {
 			g.behind(a, m, func(ctx context.Context) {
 				g.r.strand(ctx, m, m.decode, strandMay)
@@ -120,7 +127,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	}
 	m.again = g.prefillRequest(a, nil)
 	g.behind(a, m, func(ctx context.Context) {
-		if a.sent(ctx) { // else nothing waits for prefill
+		if m.leg != nil || a.sent(ctx) { // else nothing waits for prefill
 			g.r.settle(ctx, m)
 		} else {
 			g.r.giveBackFirst(ctx, m, doubtMay)
@@ -269,6 +276,6 @@ func (f *afterlife) step(e event) {
 		f.perform(f.a, act, e.why)
 	}
 	if f.d.state == stDone {
-		f.a.closeDecode()
+		f.a.letGo()
 	}
 }

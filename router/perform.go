@@ -12,7 +12,7 @@ func (x *exchange) perform(act action, e event) {
 	case doPlan:
 		if a != nil {
 			a.probes.spare()
-			a.closeDecode()
+			a.letGo()
 		}
 		x.queue = append(x.queue, x.plan())
 	case doWait:
@@ -195,7 +195,7 @@ func (x *exchange) done(act action) {
 		x.cur.probes.spare()
 	}
 	if x.cur != nil && x.heir == nil {
-		x.cur.closeDecode()
+		x.cur.letGo()
 	}
 	x.r.live.remove(x)
 	s := &x.sum

@@ -17,7 +17,10 @@ func (push) end(e ending, out []action) []action {
 		}
 		return out
 	case legAsked, legAnswered, legLost:
-		if e.decode.open() {
+		switch {
+		case e.decode == legAsked && e.prefill.failed(): // decode must have begun before it is ended, or nothing may be told of it
+			out = append(out, action{do: doDisownDecode})
+		case e.decode.open():
 			out = append(out, action{do: doCloseDecode})
 		}
 		switch e.prefill {

@@ -28,6 +28,8 @@ type remains struct {
 	prefill, decode *engine
 	run             string           // decode's, when the request ended; "" if it is not known
 	closed          time.Time        // when the decode leg had ended
+	leg             *attempt         // whose decode leg is open still; nil if it was ended with the request
+	inTurn          bool             // decode begins with the request before those that come later
 	lost            bool             // prefill's leg has ended without a usable answer: it may run there still, or be held
 	parted          bool             // and prefill has shown that it knows that
 	again           *letter          // prefill's request; nil if it is not to be asked again
@@ -64,6 +66,8 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	o.lost = plain && m.lost
 	o.barred = o.barred || o.lost && !m.parted
 	end := "prefill_lost"
+	defer m.part()
+	o.open = m.leg != nil && m.inTurn
 	var look looking
 	since := m.closed
 	for pause := 100 * time.Millisecond; ; {
@@ -71,7 +75,12 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			end, o.run = "prefill_restarted", runOver
 		}
 		o.over, o.down = ctx.Err() != nil, m.prefill.down.Load()
-		switch s, why := o.next(); s {
+		s, why := o.next()
+		if o.open && !s.leavesOpen() || o.run == runLives {
+			o.open = false
+			m.part()
+		}
+		switch s {
 		case stepNothing:
 			if m.first != nil {
 				r.strand(ctx, m, m.decode, strandMay)
@@ -121,6 +130,10 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			case <-time.After(pause):
 			}
 			pause, o.tried = min(2*pause, time.Second), false
+		case stepAwait:
+			o.begun, o.open = r.begun(ctx, m), false
+			m.part()
+			since = time.Now()
 		case stepFence:
 			if o.fenced = r.passed(ctx, m.decode, m.model, since); !o.fenced {
 				o.over = true
@@ -130,6 +143,28 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			return
 		}
 	}
+}
+
+// beginsWithin bounds the wait for decode to begin with a request. What it has begun with meanwhile for prefill engines that are
+// gone takes the place that others need.
+const beginsWithin = 10 * time.Second
+
+// begun waits until decode has surely begun with the request, whose leg is open still, and reports whether it is shown: a request
+// that was sent long enough behind it has completed.
+func (r *Router) begun(ctx context.Context, m *remains) bool {
+	ctx, cancel := context.WithTimeout(ctx, beginsWithin)
+	defer cancel()
+	return r.passed(ctx, m.decode, m.model, m.closed) && m.leg.open()
+}
+
+// part ends a decode leg that is open still, and waits for that. It may be called twice.
+func (m *remains) part() {
+	if m.leg == nil {
+		return
+	}
+	m.leg.closeDecode()
+	m.leg.sent(context.Background()) // that it is over: its leash was cut
+	m.leg = nil
 }
 
 // askAgain asks prefill once more under the same id, and says what came of it. A new run that has answered instead holds

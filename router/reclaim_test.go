@@ -37,6 +37,9 @@ func (f *fakeReclaimer) Notify(_ context.Context, to []metadata.Record, message 
 		if !f.dead["prefill-0"] && c.lives("id-of-prefill-0") {
 			f.t.Errorf("decode is told %s while prefill may write", message)
 		}
+		if c.unbegun[id] {
+			f.t.Errorf("decode is told %s, which it has not begun with", message)
+		}
 		if times != 2 { // prefill's ranks, of a decode of one
 			f.t.Errorf("decode is told %s %d times; want 2", message, times)
 		}

@@ -90,7 +90,7 @@ func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
 	s := &pool{c: c}
 	m := Model{Name: "tiny", Connector: ConnectorSGLang}
 	engine := func(name string, prefill bool, port int) *fakeVLLM {
-		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, tokens: 3, parrot: true, n: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
+		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, habit: habit{tokens: 3, parrot: true}, n: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
 		f.srv = c.server(http.HandlerFunc(f.serve))
 		f.host, _, _ = net.SplitHostPort(f.srv.Listener.Addr().String())
 		t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })

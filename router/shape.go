@@ -61,7 +61,7 @@ var formats = [...]format{
 			"input": meansInput, "instructions": meansText, "previous_input_messages": meansInput,
 			"max_output_tokens": meansLimit, "top_logprobs": meansLogprobs, "stop": meansStop, "stream_options": meansStreamDetail,
 			"store": meansStore, "background": meansBackground, "previous_response_id": meansPrevious,
-			"tools": meansTools, "truncation": meansTruncation,
+			"tools": meansTools, "truncation": meansTruncation, "text": meansGrammar,
 		}),
 		limit: "max_output_tokens", stores: true, request: "resp_", inside: [2]string{"resp_", "_0"}, // its first turn
 		events: map[string]eventKind{
@@ -72,7 +72,8 @@ var formats = [...]format{
 	},
 	shapeMessages: {
 		top: outermost(meanings{
-			"messages": meansMessages, "system": meansInput, "max_tokens": meansLimit, "stop_sequences": meansStop,
+			"messages": meansMessages, "system": meansInput, "max_tokens": meansLimit, "output_config": meansGrammar, "output_format": meansGrammar,
+			"stop_sequences": meansStop,
 		}),
 		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},
 		events: map[string]eventKind{"message_stop": eventDone, "error": eventError, "ping": eventComment},
@@ -84,6 +85,7 @@ var formats = [...]format{
 		sampling: within("sampling_params.", meanings{
 			"max_tokens": meansLimit, "min_tokens": meansMinTokens, "n": meansN, "stop": meansStop, "logprobs": meansLogprobs,
 			"prompt_logprobs": meansPromptLogprobs, "logprob_token_ids": meansLogprobIDs, "extra_args": meansExtraArgs,
+			"structured_outputs": meansGrammar,
 		}),
 		limit: "max_tokens", inside: [2]string{"generate-tokens-", ""},
 	},

@@ -49,6 +49,8 @@ const (
 	meansBackground // the engine answers before it has an answer
 	meansPrevious   // an answer that an engine has kept is part of the prompt
 	meansTools      // what the engine may call
+	meansChoice     // whether the engine must call one
+	meansGrammar    // what form the answer must have: the engine begins when that is compiled, and with others before
 	meansTruncate   // how much of the prompt is used; below 0 as much as leaves room for the answer
 	meansTruncation // the same, said in words
 )
@@ -70,6 +72,8 @@ var everywhere = meanings{
 	"decode_tp_size": meansTransfer, "disagg_prefill_dp_rank": meansTransfer, "routed_dp_rank": meansTransfer, "data_parallel_rank": meansTransfer,
 	"rid": meansRequestID, "session_id": meansLever, "session_params": meansLever, "priority": meansPriority, "extra_key": meansExtraKey,
 	"vllm_xargs": meansXargs, "sampling_params": meansSampling,
+	"response_format": meansGrammar, "structured_outputs": meansGrammar, "tool_choice": meansChoice,
+	"guided_json": meansGrammar, "guided_regex": meansGrammar, "guided_choice": meansGrammar, "guided_grammar": meansGrammar,
 }
 
 // completionsToo are the members that completions and chat have in common.

@@ -27,7 +27,7 @@ func streamOfHours(t *testing.T, n *memNet, connector string) {
 	if connector != ConnectorNone && connector != ConnectorSGLang {
 		g.warmed()
 	}
-	s.d[0].tokens, s.d[0].parrot = count, false
+	s.d[0].answers(func(h *habit) { h.tokens, h.parrot = count, false })
 	s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(every.Milliseconds())}}})
 	req, err := http.NewRequest(http.MethodPost, g.url+pathCompletions, strings.NewReader(strings.Replace(streamBody, `"max_tokens":16`, `"max_tokens":9999`, 1)))
 	if err != nil {

@@ -52,6 +52,11 @@ func (s legState) String() string {
 // open reports whether a connection of the leg may be waiting for more.
 func (s legState) open() bool { return s == legAsked || s == legAnswered }
 
+// failed reports that a prefill leg may have come to nothing, though its engine began with it or might have.
+func (s legState) failed() bool {
+	return s == legRefused || s == legBroken || s == legLost || s == legMoved
+}
+
 // kind is the kind of an event.
 type kind uint8
 
@@ -159,6 +164,7 @@ const (
 	doCut             // send an error event, then cut the connection
 	doClosePrefill    // end the leg by closing its connection
 	doCloseDecode
+	doDisownDecode  // nobody wants the leg any more, but it stays open for whoever sees to decode's blocks
 	doLinger        // leave both legs to themselves, as the client is served: their events still come
 	doFinishPrefill // let the leg run on to its end, bounded, with nobody waiting
 	doRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
@@ -176,7 +182,7 @@ func (d do) String() string {
 		"nothing", "plan", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
 		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
-		"close_prefill", "close_decode", "linger", "finish_prefill", "repeat_prefill", "drain_decode",
+		"close_prefill", "close_decode", "disown_decode", "linger", "finish_prefill", "repeat_prefill", "drain_decode",
 		"cancel", "give_back", "abandon", "strand", "done", "drop",
 	}[d]
 }
