@@ -58,9 +58,12 @@ func TestStockVLLM(t *testing.T) {
 // step runs one part of the test and notes how long it took.
 func (v *vllm) step(t *testing.T, name string, do func()) {
 	t.Helper()
-	began := time.Now()
+	began, failed := time.Now(), t.Failed()
 	defer func() {
 		line := fmt.Sprintf("%7.1f s  %s: %s", time.Since(began).Seconds(), t.Name(), name)
+		if t.Failed() && !failed {
+			line += ": FAILED" // .ci/failed looks for it
+		}
 		*v.took = append(*v.took, line)
 		t.Log(line)
 	}()
