@@ -84,7 +84,9 @@ func (b *body) copied() *body {
 
 // inTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
 // aside, as a form that is to be compiled, an adapter or a priority may.
-func (b *body) inTurn(model string) bool { return !b.formed && (b.model == "" || b.model == model) && b.priority == 0 }
+func (b *body) inTurn(model string) bool {
+	return !b.formed && (b.model == "" || b.model == model) && b.priority == 0
+}
 
 // promptTokens is an estimate of the prompt's length in tokens.
 func (b *body) promptTokens() int { return b.promptIDs + b.promptBytes/4 }

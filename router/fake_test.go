@@ -57,10 +57,10 @@ const (
 
 // fakeVLLM speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
 type fakeVLLM struct {
-	name   string
-	c      *cluster
-	srv    *httptest.Server
-	plain  bool // it knows requests by the very name that it is given
+	name  string
+	c     *cluster
+	srv   *httptest.Server
+	plain bool // it knows requests by the very name that it is given
 
 	events *kvplane.Events // connector kvplane
 
