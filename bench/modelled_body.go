@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"hash/maphash"
 	"strconv"
+	"strings"
 )
 
-// read makes a request of a body.
-func (s *modelServer) read(body []byte) (*modelSeq, error) {
+// read makes a request of a body and its X-Request-Id. Both legs of a hand-over have the same transfer_id, or decode's names the
+// request id of prefill's: stock vLLM goes by either, by its version.
+func (s *modelServer) read(body []byte, request string) (*modelSeq, error) {
 	text, ok := promptOf(body)
 	if !ok {
 		return nil, errors.New("the body has no prompt that is text")
@@ -34,12 +36,15 @@ func (s *modelServer) read(body []byte) (*modelSeq, error) {
 	case isTrue(body, "do_remote_decode"):
 		seq.leg, seq.answer = prefillLeg, 1
 		if seq.key = valueOf(body, "transfer_id"); seq.key == "" {
-			seq.key = fmt.Sprintf("cmpl-bench-%d-%d", s.nth, s.drawn.Add(1))
+			seq.key = request
+		}
+		if seq.key == "" {
+			seq.key = fmt.Sprintf("bench-%d-%d", s.nth, s.drawn.Add(1))
 		}
 	case isTrue(body, "do_remote_prefill"):
 		seq.leg = decodeLeg
 		if seq.key = valueOf(body, "transfer_id"); seq.key == "" {
-			seq.key = valueOf(body, "remote_request_id")
+			seq.key = strings.TrimPrefix(valueOf(body, "remote_request_id"), "chatcmpl-") // vLLM's own prefix
 		}
 		if seq.key == "" {
 			return nil, errors.New("the body says of no request whose KV to take")

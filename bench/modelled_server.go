@@ -179,7 +179,7 @@ func (s *modelServer) metrics(q *fasthttp.RequestCtx) {
 // complete answers one leg.
 func (s *modelServer) complete(q *fasthttp.RequestCtx) {
 	body := q.PostBody()
-	seq, err := s.read(body)
+	seq, err := s.read(body, string(q.Request.Header.Peek("X-Request-Id")))
 	if err != nil {
 		refuseJSON(q, fasthttp.StatusBadRequest, err)
 		return
@@ -240,7 +240,7 @@ func (s *modelServer) answer(q *fasthttp.RequestCtx, seq *modelSeq, chat bool) {
 		if s.push {
 			mode = "push"
 		}
-		kv = fmt.Appendf(nil, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3]],"remote_engine_id":"%s","remote_request_id":%q,"remote_host":"127.0.0.1","remote_port":%d,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d,"transfer_mode":%q,"remote_prefill_cached_tokens":%d}`,
+		kv = fmt.Appendf(nil, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2,3]],"remote_engine_id":"%s","remote_request_id":"chatcmpl-%s","remote_host":"127.0.0.1","remote_port":%d,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d,"transfer_mode":%q,"remote_prefill_cached_tokens":%d}`,
 			modelEngineID(s.nth), seq.key, s.port, seq.prompt, mode, seq.cached)
 	}
 	choice, object := `"message":{"role":"assistant","content":%q}`, "chat.completion"

@@ -147,6 +147,7 @@ func TestModelledBodies(t *testing.T) {
 	text := strings.Repeat("x", 130)
 	for name, c := range map[string]struct {
 		body           string
+		request        string
 		leg            modelLeg
 		key            string
 		prompt, answer int
@@ -157,12 +158,14 @@ func TestModelledBodies(t *testing.T) {
 		"prefill":       {body: `{"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"transfer_id":"t"},"prompt":"` + text + `","max_tokens":7}`, leg: prefillLeg, key: "t", prompt: 33, answer: 1},
 		"decode":        {body: `{"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"t","remote_request_id":"r"},"prompt":"` + text + `","max_tokens":7}`, leg: decodeLeg, key: "t", prompt: 33, answer: 7},
 		"decode, pull":  {body: `{"kv_transfer_params":{"do_remote_prefill":true,"transfer_id":null,"remote_request_id":"r"},"prompt":"` + text + `","max_tokens":7}`, leg: decodeLeg, key: "r", prompt: 33, answer: 7},
+		"prefill by id": {body: `{"kv_transfer_params":{"do_remote_decode":true,"remote_host":null},"prompt":"` + text + `"}`, request: "r", leg: prefillLeg, key: "r", prompt: 33, answer: 1},
+		"decode by id":  {body: `{"kv_transfer_params":{"do_remote_prefill":true,"remote_request_id":"chatcmpl-r"},"prompt":"` + text + `"}`, request: "x", leg: decodeLeg, key: "r", prompt: 33, answer: 16},
 		"of nobody":     {body: `{"kv_transfer_params":{"do_remote_prefill":true},"prompt":"x"}`, fails: true},
 		"without text":  {body: `{"prompt":[1,2]}`, fails: true},
 		"without bound": {body: `{"prompt":"` + text + `"}`, prompt: 33, answer: 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q, err := s.read([]byte(c.body))
+			q, err := s.read([]byte(c.body), c.request)
 			if (err != nil) != c.fails {
 				t.Fatalf("got %v; want that it fails: %t", err, c.fails)
 			}

@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// modelledStage is modelled engines, and targets in front of them.
+type modelledStage struct {
+	*stage
+	engines *child
+	asked   int // requests, of which each has its own prompt
+}
+
+// modelledCast is what a modelledStage is made of.
+type modelledCast struct {
+	spec     ModelledSpec
+	settings string // more of the gateway's configuration
+	where    string
+	targets  []target
+}
+
+// open starts the processes and waits until every target answers. A peer that does not is left out.
+func (c modelledCast) open(ctx context.Context, cfg Config) (_ *modelledStage, err error) {
+	cpus, err := allowedCPUs()
+	if err != nil {
+		return nil, err
+	}
+	place := place{where: "wherever the kernel puts it"}
+	if c.where != "" {
+		place = placeOn(c.where, cpus)
+	}
+	m := &modelledStage{stage: &stage{cfg: cfg, connector: c.spec.Connector, settings: c.settings, place: place, targets: c.targets}}
+	m.running, m.cannot = make([]*child, len(c.targets)), make([]string, len(c.targets))
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
+	if place.rest != "" {
+		if err := pinSelf(ctx, place.rest); err != nil {
+			return nil, err
+		}
+	}
+	argv := append([]string{cfg.Binary, "bench", "engines"}, c.spec.args()...)
+	if m.engines, err = spawn(ctx, "the modelled engines", place.rest, true, false, argv...); err != nil {
+		return nil, err
+	}
+	for i, address := range strings.Fields(m.engines.address) {
+		e := &child{name: fmt.Sprintf("modelled engine %d", i), address: address}
+		if i < c.spec.Prefill {
+			m.prefill = append(m.prefill, e)
+		} else {
+			m.decode = append(m.decode, e)
+		}
+	}
+	return m, m.start(ctx)
+}
+
+// close ends the processes, targets first.
+func (m *modelledStage) close() {
+	for _, c := range append(slices.Clone(m.running), m.engines) {
+		if c != nil {
+			c.stop()
+		}
+	}
+}
+
+// use is CPU time of the whole machine and of the bench's own processes.
+type use struct {
+	at      time.Time
+	machine jiffies
+	own     time.Duration
+}
+
+// use reads it.
+func (m *modelledStage) use() (use, error) {
+	u := use{at: time.Now()}
+	var err error
+	if u.machine, err = machineJiffies("/proc"); err != nil {
+		return u, err
+	}
+	if u.own, err = cpuOf("/proc", os.Getpid()); err != nil {
+		return u, err
+	}
+	for _, c := range append(slices.Clone(m.running), m.engines) {
+		if c == nil {
+			continue
+		}
+		used, err := c.cpu()
+		if err != nil {
+			return u, errors.Join(err, c.alive())
+		}
+		u.own += used
+	}
+	return u, nil
+}
+
+// since says what disturbed the time since another reading.
+func (u use) since(was use) disturbance {
+	return disturbed(was.machine, u.machine, u.own-was.own, u.at.Sub(was.at))
+}
+
+// fleet asks what the engines have done.
+func (m *modelledStage) fleet(ctx context.Context) (fleetReading, Counts, error) {
+	var r fleetReading
+	var sum Counts
+	for _, group := range [][]*child{m.prefill, m.decode} {
+		for _, e := range group {
+			c, err := countsOf(ctx, e.address)
+			if err != nil {
+				return r, sum, err
+			}
+			sum = sum.plus(c)
+		}
+	}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.decode[0].address+fleetPath, nil)
+	if err != nil {
+		return r, sum, err
+	}
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return r, sum, fmt.Errorf("bench: %w", err)
+	}
+	defer answer.Body.Close()
+	return r, sum, json.NewDecoder(answer.Body).Decode(&r)
+}
+
+// quiet waits until the engines have been asked nothing for a while: routers try pairs of engines before they use them. It
+// returns what they were asked.
+func (m *modelledStage) quiet(ctx context.Context) (Counts, error) {
+	var last Counts
+	for same := 0; same < 5; same++ {
+		_, c, err := m.fleet(ctx)
+		if err != nil {
+			return c, err
+		}
+		if c != last {
+			last, same = c, 0
+		}
+		select {
+		case <-time.After(60 * time.Millisecond):
+		case <-ctx.Done():
+			return c, ctx.Err()
+		}
+	}
+	return last, nil
+}
+
+// scaled is what an open loop has seen in shrunk time, in the engines' time.
+func scaled(outcomes []outcome, speed float64) {
+	by := func(d *time.Duration) { *d = time.Duration(float64(*d) * speed) }
+	for i := range outcomes {
+		o := &outcomes[i]
+		by(&o.at)
+		by(&o.sent)
+		by(&o.ended)
+		for j := range o.chunks {
+			by(&o.chunks[j])
+		}
+	}
+}
