@@ -20,7 +20,7 @@ type Report struct {
 	Machine  Machine  `json:"machine"`
 	Rows     []Row    `json:"rows"`
 	Notes    []string `json:"notes,omitempty"` // Markdown: what the figures do not say by themselves
-	Plots    []Plot   `json:"plots,omitempty"`
+	Axis     string   `json:"axis,omitempty"`  // what the rows' X is
 }
 
 // Row is one figure of pdrouter, and those of what stood beside it in the same rounds.
@@ -28,6 +28,8 @@ type Row struct {
 	Name     string    `json:"name"`            // the load: "pull c=32"
 	What     string    `json:"what,omitempty"`  // the figure: "CPU a request"; "" where the suite has only one
 	Where    string    `json:"where,omitempty"` // which CPUs or which path
+	X        float64   `json:"x,omitempty"`     // where its figures stand in a plot with lines, over the report's Axis; 0: bars
+	Line     string    `json:"line,omitempty"`  // which of several lines of each contender it is a point of
 	Unit     string    `json:"unit"`
 	Ours     Figure    `json:"ours"`
 	Beside   []Figure  `json:"beside"`
@@ -149,7 +151,7 @@ func (r *Report) Write(dir string) error {
 		return fmt.Errorf("bench: %s: %w", r.Suite, err)
 	}
 	files := map[string][]byte{".json": append(b, '\n'), ".md": []byte(r.Markdown())}
-	for _, p := range r.Plots {
+	for _, p := range r.plots() {
 		files["-"+p.Name+".svg"] = p.SVG()
 	}
 	for ending, content := range files {

@@ -40,7 +40,7 @@ func (r *Report) Markdown() string {
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "\n%s\n", n)
 	}
-	for _, p := range r.Plots {
+	for _, p := range r.plots() {
 		fmt.Fprintf(&b, "\n![%s](%s-%s.svg)\n", p.Title, r.file(), p.Name)
 	}
 	return b.String()
