@@ -154,6 +154,26 @@ func TestScannerStringStops(t *testing.T) {
 	}
 }
 
+// TestScannerUTF8 puts every kind of character, whole, cut and wrong, before and behind others: what is taken is UTF-8.
+func TestScannerUTF8(t *testing.T) {
+	edges := []byte{'a', 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xff}
+	for first := 0x80; first <= 0xff; first++ {
+		for _, second := range edges {
+			for _, third := range edges {
+				for _, fourth := range edges {
+					for _, behind := range []string{"", "é", "界", "xxxxxxxx"} {
+						in := string([]byte{byte(first), second, third, fourth}) + behind
+						s := scanner{b: []byte(`"` + in + `"`)}
+						if raw, _, ok := s.str(); ok != utf8.ValidString(in) || ok && string(raw) != in {
+							t.Fatalf("%x: got %v, %x", in, ok, raw)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestUnescape(t *testing.T) {
 	for _, in := range []string{``, `plain`, `a\"b\\c\/d`, `\b\f\n\r\t`, `\u0041\u00e9\u20ac`, `x\ud83d\ude00y`, `é€😀`} {
 		var want string
