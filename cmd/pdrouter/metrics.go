@@ -3,6 +3,8 @@ package main
 import (
 	"net/http"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +30,35 @@ type metrics struct {
 	goneOn   *prometheus.CounterVec   // model, result
 	refusals *prometheus.CounterVec   // status, reason
 	agents   *prometheus.CounterVec   // status, reason
+
+	models sync.Map // of *modelSeries, by the model's name
+}
+
+// modelSeries are the series of one model that every request adds to. To find them by their labels each time takes ten times as long
+// as to add to them.
+type modelSeries struct {
+	attempts, prompt, cached, output prometheus.Counter
+	phases                           [len(phaseNames)]atomic.Pointer[prometheus.Observer] // nil until one has reached it
+}
+
+// of returns the series of a model.
+func (m *metrics) of(model string) *modelSeries {
+	if s, ok := m.models.Load(model); ok {
+		return s.(*modelSeries)
+	}
+	s, _ := m.models.LoadOrStore(model, &modelSeries{attempts: m.attempts.WithLabelValues(model), prompt: m.tokens.WithLabelValues(model, "prompt"),
+		cached: m.tokens.WithLabelValues(model, "cached"), output: m.tokens.WithLabelValues(model, "output")})
+	return s.(*modelSeries)
+}
+
+// phase returns the series of a phase of the model.
+func (m *metrics) phase(s *modelSeries, model string, which int) prometheus.Observer {
+	if o := s.phases[which].Load(); o != nil {
+		return *o
+	}
+	o := m.phases.WithLabelValues(model, phaseNames[which])
+	s.phases[which].Store(&o)
+	return o
 }
 
 func newMetrics() *metrics {
@@ -61,9 +92,10 @@ func newMetrics() *metrics {
 
 // observe counts one finished request. It is safe for concurrent use.
 func (m *metrics) observe(s router.Summary) {
+	every := m.of(s.Model)
 	m.requests.WithLabelValues(s.Model, s.Route, string(s.Outcome), strconv.Itoa(s.Status)).Inc()
 	m.choices.WithLabelValues(s.Model, s.Reason).Inc()
-	m.attempts.WithLabelValues(s.Model).Add(float64(s.Attempts))
+	every.attempts.Add(float64(s.Attempts))
 	if s.Decode != "" {
 		m.pairs.WithLabelValues(s.Model, s.Prefill, s.Decode, string(s.Outcome)).Inc()
 	}
@@ -73,15 +105,17 @@ func (m *metrics) observe(s router.Summary) {
 	if s.NotContinued != "" {
 		m.goneOn.WithLabelValues(s.Model, s.NotContinued).Inc()
 	}
-	for _, p := range spent(s.Phases) {
-		m.phases.WithLabelValues(s.Model, p.name).Observe(p.took.Seconds())
+	for i, took := range spent(s.Phases) {
+		if took >= 0 {
+			m.phase(every, s.Model, i).Observe(took.Seconds())
+		}
 	}
 	if s.Phases.FirstToken > 0 {
 		m.ttft.WithLabelValues(s.Model, s.Prefill, s.Decode).Observe(s.Phases.FirstToken.Seconds())
 	}
-	m.tokens.WithLabelValues(s.Model, "prompt").Add(float64(s.PromptTokens))
-	m.tokens.WithLabelValues(s.Model, "cached").Add(float64(s.CachedTokens))
-	m.tokens.WithLabelValues(s.Model, "output").Add(float64(s.OutputTokens))
+	every.prompt.Add(float64(s.PromptTokens))
+	every.cached.Add(float64(s.CachedTokens))
+	every.output.Add(float64(s.OutputTokens))
 	if s.Removed {
 		m.removed.WithLabelValues(s.Model).Inc()
 	}
@@ -97,26 +131,19 @@ func (m *metrics) refusedAgent(status int, reason string) {
 	m.agents.WithLabelValues(strconv.Itoa(status), reason).Inc()
 }
 
-// phase is one part of a request's life and how long it took by itself.
-type phase struct {
-	name string
-	took time.Duration
-}
+// phaseNames are the parts of a request's life, in their order.
+var phaseNames = [...]string{"admit", "queue", "plan", "pair", "prefill", "transfer", "first_token", "stream"}
 
 // spent turns the instants of a request, counted from its arrival, into the time each phase took by itself. A phase
-// that was not reached is left out; one that overlaps its forerunner counts from the forerunner's end, at least 0.
-func spent(p router.Phases) []phase {
-	out := make([]phase, 0, 8)
+// that was not reached has a negative time; one that overlaps its forerunner counts from the forerunner's end, at least 0.
+func spent(p router.Phases) [len(phaseNames)]time.Duration {
+	out := [...]time.Duration{p.Admit, p.Queue, p.Plan, p.Pair, p.Prefill, p.Transfer, p.FirstToken, p.Total}
 	last := time.Duration(0)
-	for _, at := range []phase{
-		{"admit", p.Admit}, {"queue", p.Queue}, {"plan", p.Plan}, {"pair", p.Pair}, {"prefill", p.Prefill}, {"transfer", p.Transfer},
-		{"first_token", p.FirstToken}, {"stream", p.Total},
-	} {
-		if at.took <= 0 {
-			continue
+	for i, at := range out {
+		if out[i] = -1; at > 0 {
+			out[i] = max(0, at-last)
+			last = max(last, at)
 		}
-		out = append(out, phase{at.name, max(0, at.took-last)})
-		last = max(last, at.took)
 	}
 	return out
 }
