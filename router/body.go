@@ -71,8 +71,9 @@ type body struct {
 	open    int // where the outermost brace is
 	members int // of the outermost object
 	limits  int // members of sampling_params, where the limits stand in it; -1 if it is not there
-	owned   [maxOwned]ownedMember
-	nOwned  int
+	owned   []ownedMember
+
+	ownedRoom [6]ownedMember // enough for most
 }
 
 // copied returns a body whose bytes are its own.
@@ -94,6 +95,7 @@ func (b *body) promptTokens() int { return b.promptIDs + b.promptBytes/4 }
 // parseBody reads raw in one pass. The error is an OpenAI-shaped 400.
 func parseBody(s shape, raw []byte, lim bodyLimits) (*body, *httpError) {
 	b := &body{raw: raw, shape: s, n: 1, maxTokens: -1, prompts: 1, limits: -1}
+	b.owned = b.ownedRoom[:0]
 	p := bodyParser{scanner: scanner{b: raw, maxDepth: maxBodyDepth, unique: true}, body: b, lim: lim, depth: 1}
 	p.space()
 	if p.i == len(raw) {

@@ -30,11 +30,8 @@ const (
 	ownLimits // no member, but the place behind the opening brace of sampling_params
 )
 
-// maxOwned is how many owned members a body without equal keys can have: ten transfer fields of the outermost object, two ids, two
-// levers and nine others, the place in sampling_params and two of its members, and three members in each of two objects.
-const maxOwned = 10 + 2 + 2 + 9 + 3 + 2*3
-
-// ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes.
+// ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes. As no two keys are equal, a body
+// has at most a few dozen.
 type ownedMember struct {
 	field ownedField
 	in    ownedIn
@@ -49,8 +46,7 @@ type ownedMember struct {
 // at0 remembers the place where the parser is.
 func (p *bodyParser) at0(f ownedField, in ownedIn) {
 	if p.why == "" {
-		p.body.owned[p.body.nOwned] = ownedMember{field: f, in: in, start: p.i, val: p.i, end: p.i}
-		p.body.nOwned++
+		p.body.owned = append(p.body.owned, ownedMember{field: f, in: in, start: p.i, val: p.i, end: p.i})
 	}
 }
 
@@ -60,9 +56,8 @@ func (p *bodyParser) own(f ownedField, in ownedIn, m *members) {
 		return
 	}
 	b, end := p.body, p.i
-	b.owned[b.nOwned] = ownedMember{field: f, in: in, index: m.n - 1, comma: m.comma, start: m.start, val: m.val, end: end,
-		after: p.commaAfter()}
-	b.nOwned++
+	b.owned = append(b.owned, ownedMember{field: f, in: in, index: m.n - 1, comma: m.comma, start: m.start, val: m.val, end: end,
+		after: p.commaAfter()})
 }
 
 // leg is which of the two bodies is built.
@@ -131,7 +126,7 @@ func (b *body) leg(dst []byte, gaps *gaps, l leg, request string, kv []byte) []b
 
 // splice appends raw with the leg's changes, but for what goes to gaps. Fields that are added come right behind the opening brace.
 func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) []byte {
-	owned := b.owned[:b.nOwned]
+	owned := b.owned
 	kept, keptLimits := b.members, b.limits
 	var has [ownLimits + 1]bool
 	for i := range owned {
