@@ -125,17 +125,17 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 func (x *exchange) sendWhole(a *attempt) {
 	x.settled()
 	l := &a.decode
+	x.usage(&l.ans)
 	if a.split {
 		cached, created := x.prefillCached(a)
 		l.body = tellCached(l.body, 0, cached, created)
+		x.sum.CachedTokens = cached // decode's own counts the hand-off
 	}
 	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
 	if x.b.pass != nil {
 		x.reply.ctype, x.reply.meta = l.ctype, l.metadata()
 	}
 	x.sum.Status = 200
-	x.usage(&l.ans)
-	x.cached(a)
 }
 
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
