@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Machine is the shape of the machine that measured. It names nobody's host.
@@ -77,14 +78,14 @@ func versions() Versions {
 	return v
 }
 
-// allowedCPUs lists the CPUs this process may use.
-func allowedCPUs() ([]int, error) {
+// allowedCPUs lists the CPUs this process might use when it was first asked: since then it may have bound itself to one.
+var allowedCPUs = sync.OnceValues(func() ([]int, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	return parseCPUs(field(string(status), "Cpus_allowed_list"))
-}
+})
 
 // parseCPUs reads a list such as 0-3,8.
 func parseCPUs(list string) ([]int, error) {
