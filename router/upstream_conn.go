@@ -17,7 +17,8 @@ const (
 
 // engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle.
 type engineConn struct {
-	pieces
+	parts pieces
+
 	nc    net.Conn
 	buf   []byte
 	r, w  int    // buf[r:w] is read and not yet used
@@ -42,7 +43,7 @@ func (c *engineConn) send(body []byte, g gaps) error {
 		return err
 	}
 	var err error
-	c.put, err = c.pieces.write(c.nc, c.out, body, g)
+	c.put, err = c.parts.write(c.nc, c.out, body, g)
 	return err
 }
 
