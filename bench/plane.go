@@ -146,7 +146,7 @@ func openPlaneStage(decode *planeProcess, which string, layout planeLayout) (*pl
 	run := uint64(time.Now().UnixNano())
 	var err error
 	s.rank, err = openPlaneRank(planeRankConfig{Which: which, Layout: layout, Role: metadata.Prefill, Name: "bench-prefill", Run: run},
-		func(metadata.Incarnation) []metadata.Record { return s.peers }, make(chan planeReport, 1<<15))
+		func() []metadata.Record { return s.peers }, make(chan planeReport, 1<<15))
 	if err == nil {
 		var a planeAnswer
 		a, err = decode.tell(planeOrder{Do: "open", PID: os.Getpid(), Peers: []metadata.Record{s.rank.agent.Record()},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"pdrouter/kvplane"
@@ -15,17 +16,18 @@ import (
 
 // planeOrder is what the measuring process tells a rank's process of a plane run, one JSON value a line.
 type planeOrder struct {
-	Do     string            `json:"do"` // open, peers, offer, sent, run, copy, hold, drop, sink, bare, ask, echo, bare-close
-	Rank   planeRankConfig   `json:"rank,omitzero"`
-	Peers  []metadata.Record `json:"peers,omitempty"`
-	PID    int               `json:"pid,omitempty"`   // of the other side
-	First  int               `json:"first,omitempty"` // transfer
-	Count  int               `json:"count,omitempty"`
-	Shape  planeShape        `json:"shape,omitzero"`
-	Single bool              `json:"single,omitempty"` // copy: a call for each block
-	Bytes  int               `json:"bytes,omitempty"`  // sink: of one round
-	Thread bool              `json:"thread,omitempty"` // bare: with NIXL's progress thread
-	Blob   []byte            `json:"blob,omitempty"`   // bare: what the other side's agent tells of itself
+	Do     string               `json:"do"` // open, peers, offer, sent, run, copy, hold, drop, sink, bare, ask, echo, bare-close
+	Rank   planeRankConfig      `json:"rank,omitzero"`
+	Peers  []metadata.Record    `json:"peers,omitempty"`
+	To     metadata.Incarnation `json:"to,omitzero"`     // offer
+	PID    int                  `json:"pid,omitempty"`   // of the other side
+	First  int                  `json:"first,omitempty"` // transfer
+	Count  int                  `json:"count,omitempty"`
+	Shape  planeShape           `json:"shape,omitzero"`
+	Single bool                 `json:"single,omitempty"` // copy: a call for each block
+	Bytes  int                  `json:"bytes,omitempty"`  // sink: of one round
+	Thread bool                 `json:"thread,omitempty"` // bare: with NIXL's progress thread
+	Blob   []byte               `json:"blob,omitempty"`   // bare: what the other side's agent tells of itself
 }
 
 // planeAnswer is what it answers, one JSON value a line.
@@ -67,10 +69,12 @@ func ServePlane(ctx context.Context, in io.Reader, out io.Writer) error {
 // planeDecode is the state of the process: the ranks of one engine, mostly decode's.
 type planeDecode struct {
 	ranks   []*planeRank
-	reports chan planeReport // of all of them
-	peers   []metadata.Record
+	reports chan planeReport   // of all of them
 	pid     int                // of the other side
 	bare    map[bool]*bareNIXL // by whether it has NIXL's progress thread
+
+	mu    sync.Mutex
+	peers []metadata.Record
 }
 
 func (d *planeDecode) stop() {
@@ -94,10 +98,10 @@ func (d *planeDecode) do(ctx context.Context, o planeOrder) (a planeAnswer, err 
 	case "open":
 		return d.open(o)
 	case "peers":
-		d.peers = o.Peers
+		d.meets(o.Peers)
 		return a, nil
 	case "offer":
-		d.ranks[0].offer(o.First, o.Shape, d.peers[0].Incarnation)
+		d.ranks[0].offer(o.First, o.Shape, o.To)
 		return a, nil
 	case "sent":
 		return a, d.ranks[0].sent(o.Shape)
@@ -131,14 +135,15 @@ func (d *planeDecode) do(ctx context.Context, o planeOrder) (a planeAnswer, err 
 // open starts the engine's ranks; those that it had before are gone.
 func (d *planeDecode) open(o planeOrder) (a planeAnswer, err error) {
 	d.stop()
-	d.peers, d.pid, d.reports = o.Peers, o.PID, make(chan planeReport, 1<<15)
+	d.meets(o.Peers)
+	d.pid, d.reports = o.PID, make(chan planeReport, 1<<15)
 	ranks := 1
 	if o.Rank.Role == metadata.Decode {
 		ranks = o.Rank.Layout.TP
 	}
 	for i := range ranks {
 		o.Rank.rank = i
-		r, err := openPlaneRank(o.Rank, func(metadata.Incarnation) []metadata.Record { return d.peers }, d.reports)
+		r, err := openPlaneRank(o.Rank, func() []metadata.Record { return d.known() }, d.reports)
 		if err != nil {
 			return a, err
 		}
@@ -148,10 +153,23 @@ func (d *planeDecode) open(o planeOrder) (a planeAnswer, err error) {
 	return a, nil
 }
 
+// meets notes the records of the engines on the other side; known returns them, also to the agents' look-ups.
+func (d *planeDecode) meets(peers []metadata.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.peers = peers
+}
+
+func (d *planeDecode) known() []metadata.Record {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.peers
+}
+
 // expectation is what a rank of decode registers for the i-th transfer.
 func (d *planeDecode) expectation(i int, shape planeShape) kvplane.Expectation {
 	return kvplane.Expectation{
-		ID: planeID(i), Peer: d.peers[0].Incarnation, Need: [2]int{0, shape.Blocks * planeBlockTokens},
+		ID: planeID(i), Peer: d.known()[0].Incarnation, Need: [2]int{0, shape.Blocks * planeBlockTokens},
 		Groups: []kvplane.BlockList{{Blocks: planeBlocks(d.ranks[0].cfg.Layout, i, shape, decodeSide)}},
 	}
 }

@@ -18,7 +18,7 @@ func (d *planeDecode) hold(o planeOrder) error {
 		if i < waiting(o.Count) {
 			agent.Expect(d.expectation(o.First+i, o.Shape))
 		} else {
-			agent.Queue(planeID(o.First+i), d.peers[0].Incarnation)
+			agent.Queue(planeID(o.First+i), d.known()[0].Incarnation)
 		}
 	}
 	return d.until(func(s kvplane.Status) bool { return s.Expectations >= waiting(o.Count) })
@@ -50,7 +50,7 @@ func (d *planeDecode) until(ok func(kvplane.Status) bool) error {
 // copy has the kernel copy what transfers would bring out of the other process's memory, and checks what came.
 func (d *planeDecode) copy(o planeOrder) (a planeAnswer, err error) {
 	r := d.ranks[0]
-	base, size := d.peers[0].Layout.Regions[0].Base, r.cfg.blockBytes()
+	base, size := d.known()[0].Layout.Regions[0].Base, r.cfg.blockBytes()
 	for i := o.First; i < o.First+o.Count; i++ {
 		from, to := planeBlocks(r.cfg.Layout, i, o.Shape, prefillSide), planeBlocks(r.cfg.Layout, i, o.Shape, decodeSide)
 		into, at := make([][]byte, len(to)), make([]uint64, len(to))

@@ -89,8 +89,8 @@ func (c planeRankConfig) record(at kvplane.Memory) metadata.Record {
 	}
 }
 
-// openPlaneRank starts an agent. peers is asked for the other side's records; what the agent reports goes to reports.
-func openPlaneRank(cfg planeRankConfig, peers func(metadata.Incarnation) []metadata.Record, reports chan planeReport) (_ *planeRank, err error) {
+// openPlaneRank starts an agent. peers is asked for the records of the other side's engines; what the agent reports goes to reports.
+func openPlaneRank(cfg planeRankConfig, peers func() []metadata.Record, reports chan planeReport) (_ *planeRank, err error) {
 	r := &planeRank{cfg: cfg, stamp: &stamp{start: time.Now()}, reports: reports}
 	closers := []func() error{}
 	r.close = func() error {
@@ -203,11 +203,16 @@ func (r *planeRank) check(i int, shape planeShape) (err error) {
 	return err
 }
 
-// planeDirectory knows one peer.
-type planeDirectory func(metadata.Incarnation) []metadata.Record
+// planeDirectory knows the engines of the other side.
+type planeDirectory func() []metadata.Record
 
-func (d planeDirectory) Engine(_ context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
-	return d(inc), nil
+func (d planeDirectory) Engine(_ context.Context, inc metadata.Incarnation) (of []metadata.Record, err error) {
+	for _, r := range d() {
+		if r.Incarnation == inc {
+			of = append(of, r)
+		}
+	}
+	return of, nil
 }
 
 // planeID is the id of the i-th transfer of a run, known to both sides.

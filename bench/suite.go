@@ -40,7 +40,7 @@ type Run struct {
 
 // Suites are all, in the order in which they run.
 func Suites() []Suite {
-	return slices.Concat(overheadSuites(), streamSuites(), modelledSuites(), planeSuites(), []Suite{editSuite(), metadataSuite(), authSuite()})
+	return slices.Concat(overheadSuites(), streamSuites(), modelledSuites(), planeSuites(), pairSuites(), []Suite{stockSuite(), editSuite(), metadataSuite(), authSuite()})
 }
 
 // Choose returns the suites of the given names in their order; a name such as "overhead" is all that begin with it and a
@@ -73,14 +73,22 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{Config: cfg, out: out, report: &Report{Suite: s.Name, About: s.About, Machine: machine(len(cpus)), Versions: versions()}}
+	p := progressOn(out, s.Name)
+	r := &Run{Config: cfg, out: p, report: &Report{Suite: s.Name, About: s.About, Machine: machine(len(cpus)), Versions: versions()}}
 	r.report.Settings = fmt.Sprintf("%d rounds of each, in turns", cfg.Pairs)
 	fmt.Fprintf(out, "%s: %s\n", s.Name, s.Brief)
-	if err := s.run(ctx, r); err != nil {
+	p.prepares()
+	err = s.run(ctx, r)
+	p.clear()
+	if err != nil {
 		return nil, err
 	}
 	if len(r.report.Rows) == 0 {
-		fmt.Fprintf(out, "  no row of it contains %q\n\n", cfg.Only)
+		why := r.report.Notes
+		if len(why) == 0 {
+			why = []string{fmt.Sprintf("no row of it contains %q", cfg.Only)}
+		}
+		fmt.Fprintf(out, "  %s\n\n", strings.Join(why, "\n  "))
 		return r.report, nil
 	}
 	fmt.Fprintln(out)

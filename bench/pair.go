@@ -1,0 +1,213 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"pdrouter/metadata"
+)
+
+const pairAbout = "The gateway's registry of handshakes over real agents: one prefill engine and four decode engines, each a process of its own with one rank. A handshake is what the gateway has engines of the plane do: prefill offers a block, decode registers for it, their agents look each other up, connect both ways, and the block is written, counted and checked. Before every cold round all agents are made anew, under new generations. " +
+	"A run is void unless each handshake moved its bytes and each pair had exactly one.\n\n"
+
+// pairSuites measure what a pair of engines costs before its first request.
+func pairSuites() []Suite {
+	return []Suite{
+		{Name: "pair/cold", Brief: "handshakes between real agents, one, several at once and one after the other", About: coldAbout, run: measureCold},
+		{Name: "pair/warm", Brief: "what a pair costs that has shaken hands, and one whose engine was started anew", About: warmAbout, run: measureWarm},
+	}
+}
+
+// pairTransports are what handshakes are measured over.
+var pairTransports = []string{"nixl", "memory"}
+
+// pairFleet is one prefill engine and some decode engines.
+type pairFleet struct {
+	which   string
+	prefill *pairEngine
+	decode  []*pairEngine
+
+	mu     sync.Mutex
+	next   int // transfer
+	shaken map[metadata.Pair]int
+}
+
+// pairEngine is a process with one rank.
+type pairEngine struct {
+	mu      sync.Mutex // of process: one order at a time
+	process *planeProcess
+	name    string
+	role    metadata.Role
+	record  metadata.Record
+}
+
+func (e *pairEngine) tell(o planeOrder) (planeAnswer, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.process.tell(o)
+}
+
+// openPairs starts the processes of n pairs; start gives them.
+func openPairs(which string, n int, start func() (*planeProcess, error)) (*pairFleet, error) {
+	f := &pairFleet{which: which}
+	for i := range n + 1 {
+		p, err := start()
+		if err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+		e := &pairEngine{process: p, name: fmt.Sprintf("decode-%d", i-1), role: metadata.Decode}
+		if i == 0 {
+			e.name, e.role = "prefill-0", metadata.Prefill
+			f.prefill = e
+		} else {
+			f.decode = append(f.decode, e)
+		}
+	}
+	return f, nil
+}
+
+func (f *pairFleet) close() error {
+	var errs []error
+	for _, e := range append(slices.Clone(f.decode), f.prefill) {
+		if e != nil {
+			errs = append(errs, e.process.close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// renew makes the engine's agent anew, in a new run.
+func (f *pairFleet) renew(e *pairEngine) error {
+	a, err := e.tell(planeOrder{Do: "open", Rank: planeRankConfig{
+		Which: f.which, Layout: planeLayout{Blocks: 64, BlockBytes: 4096, TP: 1}, Role: e.role, Name: e.name, Run: uint64(time.Now().UnixNano()),
+	}})
+	if err != nil {
+		return fmt.Errorf("bench: %s: %w", e.name, err)
+	}
+	e.record = a.Records[0]
+	return nil
+}
+
+// cold makes all agents of the first n pairs anew.
+func (f *pairFleet) cold(n int) error {
+	f.shaken = map[metadata.Pair]int{}
+	errs := make([]error, n+1)
+	var all sync.WaitGroup
+	for i, e := range append([]*pairEngine{f.prefill}, f.decode[:n]...) {
+		all.Go(func() { errs[i] = f.renew(e) })
+	}
+	all.Wait()
+	return errors.Join(append(errs, f.publish(n))...)
+}
+
+// publish has the engines of the first n pairs know each other's records.
+func (f *pairFleet) publish(n int) error {
+	var records []metadata.Record
+	for _, e := range f.decode[:n] {
+		records = append(records, e.record)
+		if _, err := e.tell(planeOrder{Do: "peers", Peers: []metadata.Record{f.prefill.record}}); err != nil {
+			return err
+		}
+	}
+	_, err := f.prefill.tell(planeOrder{Do: "peers", Peers: records})
+	return err
+}
+
+// pair is the i-th pair as its engines are now.
+func (f *pairFleet) pair(i int) metadata.Pair {
+	return metadata.Pair{Prefill: f.prefill.record.Incarnation, Decode: f.decode[i].record.Incarnation}
+}
+
+// shake is the handshake as the registry calls it.
+func (f *pairFleet) shake(_ context.Context, pair metadata.Pair) error {
+	i := slices.IndexFunc(f.decode, func(e *pairEngine) bool { return e.record.Incarnation == pair.Decode })
+	if i < 0 || f.prefill.record.Incarnation != pair.Prefill {
+		return fmt.Errorf("%w: a handshake of %v, which is not a pair any more", errVoid, pair)
+	}
+	f.mu.Lock()
+	f.shaken[pair]++
+	f.mu.Unlock()
+	_, err := f.transfer(i, 1)
+	return err
+}
+
+// transfer has n transfers of one block, one after the other, and returns how long each took.
+func (f *pairFleet) transfer(i, n int) (took []time.Duration, err error) {
+	shape := planeShape{Blocks: 1}
+	f.mu.Lock()
+	first := f.next
+	f.next += n
+	f.mu.Unlock()
+	for k := first; k < first+n; k++ {
+		if _, err := f.prefill.tell(planeOrder{Do: "offer", First: k, Shape: shape, To: f.decode[i].record.Incarnation}); err != nil {
+			return nil, err
+		}
+	}
+	a, err := f.decode[i].tell(planeOrder{Do: "run", First: first, Count: n, Shape: shape})
+	for range n {
+		if err == nil {
+			_, err = f.prefill.tell(planeOrder{Do: "sent", Shape: shape})
+		}
+	}
+	return a.Took, err
+}
+
+// cpu is the CPU time that the engines and this process have used.
+func (f *pairFleet) cpu() (time.Duration, error) {
+	sum, err := ownCPU()
+	for _, e := range append([]*pairEngine{f.prefill}, f.decode...) {
+		used, cpuErr := cpuOf("/proc", e.process.pid)
+		sum, err = sum+used, errors.Join(err, cpuErr)
+	}
+	return sum, err
+}
+
+// registry is a gateway's registry that shakes the fleet's hands.
+func (f *pairFleet) registry() (*metadata.Pairs, error) {
+	return metadata.NewPairs(metadata.PairsConfig{}, f.shake)
+}
+
+// counted voids the run unless each of the first n pairs, and no other, has shaken hands once.
+func (f *pairFleet) counted(n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.shaken) != n {
+		return fmt.Errorf("%w: %d pairs have shaken hands; want %d", errVoid, len(f.shaken), n)
+	}
+	for i := range n {
+		if got := f.shaken[f.pair(i)]; got != 1 {
+			return fmt.Errorf("%w: %d handshakes of one pair", errVoid, got)
+		}
+	}
+	return nil
+}
+
+// pairs opens a fleet and measures rows of it.
+func (r *Run) pairs(ctx context.Context, which string, rows func(*pairFleet) []contest) (err error) {
+	if which == "nixl" && noNIXL() != nil {
+		r.report.Notes = append(r.report.Notes, fmt.Sprintf("Rows over nixl are left out: %v.", noNIXL()))
+		return nil
+	}
+	if !slices.ContainsFunc(rows(nil), func(c contest) bool { return r.wants(c.name) }) {
+		return nil
+	}
+	f, err := openPairs(which, pairsAtOnce, func() (*planeProcess, error) { return startPlane(ctx, r.Binary) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	for _, c := range rows(f) {
+		c.where = which
+		if err := r.contest(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pairsAtOnce is how many pairs become cold together.
+const pairsAtOnce = 4
