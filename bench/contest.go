@@ -12,6 +12,8 @@ import (
 // contest measures several contenders in turns: in each round every one of them, in another order. pdrouter is the first.
 type contest struct {
 	name, where string
+	x           float64 // where its rows stand in a plot with lines, and line: Row says more
+	line        string
 	metrics     []metric // of each round
 	contenders  []contender
 }
@@ -43,39 +45,54 @@ const warmUp = 300 * time.Millisecond
 
 // measure has the contest, and returns a row for each metric. A round that the machine disturbed is repeated.
 func (c contest) measure(ctx context.Context, cfg Config, out io.Writer) ([]Row, error) {
-	began := time.Now()
-	fmt.Fprintf(out, "  %-28s ", c.name)
-	defer func() { fmt.Fprintf(out, " %.0f s\n", time.Since(began).Seconds()) }()
-	m := measuring{contest: c, cfg: cfg, out: out, rounds: make([][][]float64, len(c.contenders))}
+	p := progressOf(out)
+	p.begin(c.name)
+	defer p.end()
+	m := measuring{contest: c, cfg: cfg, told: p, rounds: make([][][]float64, len(c.contenders))}
 	for i := range c.contenders {
 		if c.contenders[i].cannot != "" {
 			continue
 		}
+		p.doing("warming up " + c.contenders[i].of)
 		if _, err := c.contenders[i].round(ctx, warmUp); err != nil {
 			if err := m.failed(ctx, i, err); err != nil {
 				return nil, err
 			}
 		}
 	}
+	p.counts()
 	for round := range cfg.Pairs {
 		for _, i := range order(round, len(c.contenders)) {
 			if c.contenders[i].cannot != "" {
 				continue
 			}
+			p.doing(fmt.Sprintf("round %d/%d %s", round+1, cfg.Pairs, c.contenders[i].of))
 			if err := m.round(ctx, i); err != nil {
 				return nil, err
 			}
+			p.measured(c.able() * cfg.Pairs)
 		}
-		fmt.Fprint(out, ".")
+		p.mark(".")
 	}
 	return m.rows(), nil
+}
+
+// able is how many contenders are measured.
+func (c contest) able() int {
+	n := 0
+	for _, x := range c.contenders {
+		if x.cannot == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // measuring is a contest under way.
 type measuring struct {
 	contest
+	told           *progress
 	cfg            Config
-	out            io.Writer
 	rounds         [][][]float64 // by contender, round and metric
 	done, repeated int
 }
@@ -95,7 +112,7 @@ func (m *measuring) round(ctx context.Context, i int) error {
 		if m.repeated++; m.repeated > m.cfg.Refuse {
 			return fmt.Errorf("bench: %s: the machine is too busy: %d rounds were refused, the last because others used %.2f CPUs and %.2f were stolen", m.name, m.repeated, got.others, got.steal)
 		}
-		fmt.Fprint(m.out, "r")
+		m.told.again(m.repeated)
 	}
 }
 
@@ -106,7 +123,7 @@ func (m *measuring) failed(ctx context.Context, i int, err error) error {
 		return errors.Join(ctx.Err(), fmt.Errorf("bench: %s: %s: %w", m.name, c.of, err))
 	}
 	c.cannot = "failed: " + firstLine(err.Error())
-	fmt.Fprint(m.out, "x")
+	m.told.mark("x")
 	return nil
 }
 
@@ -114,7 +131,7 @@ func (m *measuring) failed(ctx context.Context, i int, err error) error {
 func (m *measuring) rows() []Row {
 	var rows []Row
 	for k, of := range m.metrics {
-		row := Row{Name: m.name, What: of.what, Where: m.where, Unit: of.unit, Done: m.done, Repeated: m.repeated}
+		row := Row{Name: m.name, What: of.what, Where: m.where, X: m.x, Line: m.line, Unit: of.unit, Done: m.done, Repeated: m.repeated}
 		for i, c := range m.contenders {
 			if c.only != "" && c.only != of.what {
 				continue

@@ -78,10 +78,11 @@ func (f Figure) drawn() bool {
 // better says which figures are, if a goal tells.
 func (p Plot) better() string {
 	for _, row := range p.rows {
-		for _, g := range row.Goals {
-			if strings.HasPrefix(g.Goal, "≥") {
-				return "more is better"
-			}
+		switch {
+		case len(row.Goals) == 0:
+		case strings.HasPrefix(row.Goals[0].Goal, "≥"):
+			return "more is better"
+		default:
 			return "less is better"
 		}
 	}

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -59,7 +60,7 @@ func marks(t *testing.T, svg []byte) (all []drawnMark, width, height float64) {
 	d := xml.NewDecoder(bytes.NewReader(svg))
 	for {
 		token, err := d.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return all, width, height
 		}
 		if err != nil {
