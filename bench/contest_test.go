@@ -100,7 +100,7 @@ func TestContestOnly(t *testing.T) {
 func TestChoose(t *testing.T) {
 	for asked, want := range map[string]string{
 		"":                      "overhead/cpu-1k", // and all others
-		"overhead":              "overhead/cpu-1k overhead/cpu-16k overhead/cpu-220k overhead/latency",
+		"overhead":              "overhead/cpu-1k overhead/cpu-16k overhead/cpu-220k overhead/latency overhead/syscalls",
 		"auth overhead/cpu-16k": "overhead/cpu-16k auth",
 	} {
 		got, err := Choose(strings.Fields(asked))

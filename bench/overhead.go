@@ -31,7 +31,7 @@ func overheadSuites() []Suite {
 			},
 		})
 	}
-	return append(suites, latencySuite())
+	return append(suites, latencySuite(), syscallsSuite())
 }
 
 const overheadAbout = "CPU time that one two-leg request of %s costs a router, and how many it carries. The floor is a bare fasthttp proxy (`bench/floor.go`) that makes the same three exchanges by joining bytes. All stand in front of the same fake engines, which answer at once, and are measured in turns, in another order each round. CPU time is the sum of `/proc/PID/task/*/schedstat` of the router's process, divided by the requests that the client completed. A round is repeated when anything else used more CPU than `-others` allows, and the run is void unless every answer was right and the engines counted two legs for each (one for a plain proxy).\n"
@@ -42,22 +42,24 @@ type overheadRow struct {
 	load                   load
 }
 
-func overheadRows(size, many int) []overheadRow {
-	row := func(connector, where string, connections int, stream bool) overheadRow {
-		name := fmt.Sprintf("%s c=%d", strings.TrimPrefix(connector, "vllm-nixl-"), connections)
-		if stream {
-			name += " stream"
-		}
-		return overheadRow{name, connector, where, load{connections: connections, body: chatBody(size, stream), stream: stream}}
+// rowOf is a load of so many connections with bodies of so many bytes.
+func rowOf(connector, where string, size, connections int, stream bool) overheadRow {
+	name := fmt.Sprintf("%s c=%d", strings.TrimPrefix(connector, "vllm-nixl-"), connections)
+	if stream {
+		name += " stream"
 	}
+	return overheadRow{name, connector, where, load{connections: connections, body: chatBody(size, stream), stream: stream}}
+}
+
+func overheadRows(size, many int) []overheadRow {
 	return []overheadRow{
-		row("vllm-nixl-pull", oneCPU, 1, false),
-		row("vllm-nixl-pull", aloneCPU, many, false),
-		row("vllm-nixl-pull", aloneCPU, many, true),
-		row("vllm-nixl-push", oneCPU, 1, false),
-		row("vllm-nixl-push", aloneCPU, many, false),
-		row("sglang", oneCPU, 1, false),
-		row("sglang", aloneCPU, many, false),
+		rowOf("vllm-nixl-pull", oneCPU, size, 1, false),
+		rowOf("vllm-nixl-pull", aloneCPU, size, many, false),
+		rowOf("vllm-nixl-pull", aloneCPU, size, many, true),
+		rowOf("vllm-nixl-push", oneCPU, size, 1, false),
+		rowOf("vllm-nixl-push", aloneCPU, size, many, false),
+		rowOf("sglang", oneCPU, size, 1, false),
+		rowOf("sglang", aloneCPU, size, many, false),
 	}
 }
 
