@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pdrouter/policies"
+)
+
+const choiceAbout = "What it costs to choose the prefill and the decode engine of one request (`policies.Policy.Choose`, over a snapshot of the fleet), by policy and number of engines, half of them for prefill. Beside it round_robin over the same engines. No policy looks at prefixes: there is no index of blocks, and no memory that grows with them. A choice allocates nothing.\n"
+
+// choiceSuite measures the policies.
+func choiceSuite() Suite {
+	return Suite{Name: "route/choice", Brief: "time of a choice among 10, 100 and 1,000 engines, by policy", About: choiceAbout, run: func(ctx context.Context, r *Run) error {
+		rows, err := choiceRows()
+		if err != nil {
+			return err
+		}
+		return r.versus(ctx, rows)
+	}}
+}
+
+func choiceRows() ([]versus, error) {
+	const usual = "round_robin"
+	var rows []versus
+	for _, engines := range []int{10, 100, 1000} {
+		limit, err := choices(usual, engines)
+		if err != nil {
+			return nil, err
+		}
+		for _, policy := range []string{"random", "least_load", "power_of_two"} {
+			run, err := choices(policy, engines)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, versus{name: fmt.Sprintf("%s, %d engines", policy, engines), unit: "ns", beside: usual, run: run, limit: limit, slice: 20 * time.Millisecond})
+		}
+	}
+	return rows, nil
+}
+
+// choices has a policy choose n times among so many engines, which are busy to different degrees.
+func choices(policy string, engines int) (func(n int) error, error) {
+	p, err := policies.New(policies.Config{Default: policies.Choosing{Prefill: policies.Role{Policy: policy}, Decode: policies.Role{Policy: policy}}})
+	if err != nil {
+		return nil, err
+	}
+	var f policies.Fleet
+	for i := range engines {
+		e := policies.Engine{Name: fmt.Sprint("engine-", i), Usable: true, InFlight: i * 7 % 13}
+		if i%2 == 0 {
+			f.Prefill = append(f.Prefill, e)
+		} else {
+			f.Decode = append(f.Decode, e)
+		}
+	}
+	turn := uint64(0)
+	return func(n int) error {
+		for range n {
+			turn++
+			if c := p.Choose(policies.Request{Model: benchModel, PromptTokens: 200}, f, policies.Draw{Turn: turn, Random: turn * 0x9e3779b97f4a7c15}); !c.Split {
+				return errors.New("bench: nothing was chosen: " + string(c.Reason))
+			}
+		}
+		return nil
+	}, nil
+}
