@@ -17,6 +17,7 @@ import (
 type arrivals struct {
 	ln    net.Listener
 	conns chan net.Conn // closed when no more are to come
+	pages sync.Pool     // of *page
 
 	mu     sync.Mutex
 	silent map[*arrival]struct{}
@@ -30,6 +31,10 @@ type arrival struct {
 	since time.Time
 	spoke atomic.Bool
 	ends  atomic.Bool // nothing more is read
+
+	patient patient
+	page    *page  // that early is in; nil if that is empty
+	early   []byte // read before it was asked for
 }
 
 func newArrivals(ln net.Listener) *arrivals {
@@ -49,7 +54,7 @@ func (l *arrivals) run() error {
 			return err
 		}
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			a := &arrival{TCPConn: tcp, from: l, since: time.Now()}
+			a := &arrival{TCPConn: tcp, from: l, since: time.Now(), patient: newPatient(tcp, &l.pages)}
 			l.mu.Lock()
 			l.silent[a], l.open[a] = struct{}{}, struct{}{}
 			l.mu.Unlock()
@@ -104,13 +109,34 @@ func (l *arrivals) remove(a *arrival) {
 	l.mu.Unlock()
 }
 
-// Read notes the first byte.
-func (a *arrival) Read(p []byte) (int, error) {
-	n, err := a.TCPConn.Read(p)
+// Read notes the first byte. The server waits for a request by asking for one byte, and holds no memory for it meanwhile: what has
+// come with that is kept until it asks for the rest, at once.
+func (a *arrival) Read(p []byte) (n int, err error) {
+	switch {
+	case len(a.early) > 0:
+		return a.takeEarly(p), nil
+	case len(p) == 1 && a.patient.can():
+		if a.page, n, err = a.patient.read(); n > 0 {
+			a.early = a.page[:n]
+			n = a.takeEarly(p)
+		}
+	default:
+		n, err = a.TCPConn.Read(p)
+	}
 	if n > 0 && !a.spoke.Load() {
 		a.from.remove(a)
 	}
 	return n, err
+}
+
+// takeEarly returns what was read before.
+func (a *arrival) takeEarly(p []byte) int {
+	n := copy(p, a.early)
+	if a.early = a.early[n:]; len(a.early) == 0 {
+		a.from.pages.Put(a.page)
+		a.page, a.early = nil, nil
+	}
+	return n
 }
 
 // Close closes the connection.

@@ -186,20 +186,24 @@ func (l *call) whole(max int) verdict {
 }
 
 // first reads a stream to the first event of an answer, and returns what came before it, for the client, and the event, which
-// lies in frames as does what came behind it. What came before is kept until the answer begins: comments are not, and other
-// events are at most as much as one event may be.
-func (l *call) first(frames *sseFrames, buf []byte, sh shape) (early, event []byte, v verdict) {
+// lies in the stream's frames as does what came behind it. What came before is kept until the answer begins: comments are not, and
+// other events are at most as much as one event may be.
+func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 	if !strings.HasPrefix(l.ctype, "text/event-stream") {
 		return nil, nil, vGarbage
 	}
 	for {
-		n, err := l.resp.Read(buf)
-		if n > 0 {
-			if frames.Push(buf[:n]) != nil {
+		b, err := l.resp.take()
+		if len(b) == 0 && err == nil {
+			err = l.resp.await()
+		}
+		if len(b) > 0 {
+			s.enter()
+			if s.frames.Push(b) != nil {
 				return nil, nil, vGarbage
 			}
 			for {
-				event, ok := frames.Next()
+				event, ok := s.frames.Next()
 				if !ok {
 					break
 				}
@@ -218,7 +222,7 @@ func (l *call) first(frames *sseFrames, buf []byte, sh shape) (early, event []by
 				case kind == eventDone: // an answer without one token
 					return nil, nil, vGarbage
 				}
-				if early, ok = stripEvent(early, event); !ok || len(early) > frames.max {
+				if early, ok = stripEvent(early, event); !ok || len(early) > s.frames.max {
 					return nil, nil, vGarbage
 				}
 				l.early++

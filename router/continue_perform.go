@@ -9,10 +9,6 @@ import (
 // broke tells the dispatch that the stream has failed, and what that leaves to be done.
 func (s *stream) broke() {
 	x, o, e := s.x, s.x.onward, event{kind: evStreamLost, why: s.wrong}
-	if s.timer != nil {
-		s.timer.Stop()
-		s.timer = nil
-	}
 	switch {
 	case o == nil:
 		e.kind, x.sum.NotContinued = evStreamCut, x.noOnward
@@ -99,7 +95,7 @@ func (s *stream) join(m mail) event {
 	m.a.stream = nil
 	s.a, s.wrong, s.silent, s.woken = m.a, whyNone, false, time.Time{}
 	s.room, next.room = next.room, s.room
-	s.frames, s.buf, next.frames, next.buf = next.frames, next.buf, nil, nil
+	s.frames, next.frames = next.frames, nil
 	next.free()
 	s.x.onward.joined = true
 	if !s.relay(next.begins) {

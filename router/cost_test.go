@@ -144,9 +144,9 @@ var costs = []struct {
 	allocs    float64 // per two-leg request, with its log line
 	raced     float64 // the same under the race detector, which has pools forget some of what they keep
 }{
-	{"pull", ConnectorPull, false, 28, 41},
-	{"pull stream", ConnectorPull, true, 31, 47},
-	{"push", ConnectorPush, false, 30, 44},
+	{"pull", ConnectorPull, false, 28, 49},
+	{"pull stream", ConnectorPull, true, 31, 57},
+	{"push", ConnectorPush, false, 30, 51},
 }
 
 // Allocations are most of what the garbage collector costs. A change that needs more of them says so here.

@@ -178,12 +178,11 @@ func (f *fan) began(k int, by servedBy, body []byte) {
 func (f *fan) pump(k int, x *exchange) {
 	s := x.reply.stream
 	frames := newSSEFrames(f.s.cfg.Limits.Event)
-	buf := make([]byte, chunk)
 	var err error
 	for err == nil {
-		var n int
-		n, err = s.Read(buf)
-		if frames.Push(buf[:n]) != nil {
+		var b []byte
+		b, err = s.give()
+		if frames.Push(b) != nil {
 			err = errCut
 		}
 		for {

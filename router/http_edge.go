@@ -53,6 +53,7 @@ func (r *Router) newEdge(cfg edgeConfig, clients *arrivals) *edge {
 	server := e.app.Server()
 	server.CloseOnShutdown = true
 	server.NoDefaultServerHeader = true
+	server.ReduceMemoryUsage = true // a connection that waits, for a request or for the end of a stream, holds no reader
 	server.ExpectHandler = func(c *fasthttp.RequestCtx) int { return r.expect(e, c) }
 	e.app.Use(func(c *fiber.Ctx) error {
 		err := r.handle(c)

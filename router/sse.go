@@ -59,6 +59,9 @@ func newSSEFrames(max int) *sseFrames { return &sseFrames{max: max} }
 // reset begins another stream in the same memory.
 func (f *sseFrames) reset(max int) { *f = sseFrames{max: max, buf: f.buf[:0], ends: f.ends[:0]} }
 
+// empty reports whether there is nothing in it: no event that was not returned, and none that has begun.
+func (f *sseFrames) empty() bool { return f.from == len(f.buf) }
+
 // Push takes the next bytes of the stream; p is copied. Take all events with Next before: those returned earlier are
 // overwritten. The error is errEventTooLarge.
 func (f *sseFrames) Push(p []byte) error {

@@ -11,12 +11,8 @@ import (
 // errCut ends a client's connection behind an error event, so that no client takes a part for the whole.
 var errCut = errors.New("the answer was cut")
 
-// chunk is how much of a stream is read at once, in bytes.
-const chunk = 16 << 10
-
-// streamRoom is the memory of one stream while it is relayed. It is used again.
+// streamRoom is the memory of one stream while something of it is here. It is used again.
 type streamRoom struct {
-	chunk  [chunk]byte
 	frames sseFrames
 	out    []byte
 }
@@ -24,19 +20,18 @@ type streamRoom struct {
 // keptRoom is how many bytes of whole events are kept for the next stream.
 const keptRoom = 64 << 10
 
-// stream relays decode's answer event by event. It has Read and CloseWithError, which are called by the goroutine
-// that serves the client's connection: the owner of the exchange.
+// stream relays decode's answer event by event. It has WriteTo and CloseWithError, which are called by the goroutine
+// that serves the client's connection: the owner of the exchange. While it waits for decode it holds no memory but its own.
 type stream struct {
 	x      *exchange
 	a      *attempt
-	room   *streamRoom // holds what frames, buf and out are; nil once given back
+	room   *streamRoom // holds what frames and out are; nil while nothing is in them
 	frames *sseFrames
-	buf    []byte
-	timer  *time.Timer // two events are too far apart
-	conn   net.Conn    // the client's; nil in tests
-	silent bool        // the last read brought nothing within the time of a keep-alive
-	woken  time.Time   // when the read is to end for that; zero if it is not
-	signed time.Time   // when conn's write deadline was set
+	conn   net.Conn  // the client's; nil in tests
+	silent bool      // the last wait has ended with nothing
+	heard  time.Time // when the first of the waits began that have brought nothing
+	woken  time.Time // when the wait is to end; zero if that is not set
+	signed time.Time // when conn's write deadline was set
 
 	begins []byte // the first event of the answer, until the owner has it; lies in frames
 	out    []byte // whole events that the client has not got
@@ -55,19 +50,26 @@ type relayed interface {
 	begin(conn net.Conn)
 }
 
-func newStream(x *exchange, a *attempt) *stream {
-	room, ok := x.r.rooms.Get().(*streamRoom)
+func newStream(x *exchange, a *attempt) *stream { return &stream{x: x, a: a} }
+
+// enter takes a room, unless there is one.
+func (s *stream) enter() {
+	if s.room != nil {
+		return
+	}
+	room, ok := s.x.r.rooms.Get().(*streamRoom)
 	if !ok {
 		room = new(streamRoom)
 	}
-	room.frames.reset(x.s.cfg.Limits.Event)
-	return &stream{x: x, a: a, room: room, frames: &room.frames, buf: room.chunk[:], out: room.out[:0]}
+	room.frames.reset(s.x.s.cfg.Limits.Event)
+	s.room, s.frames = room, &room.frames
+	s.out = append(room.out[:0], s.out...)
 }
 
 // first reads up to the first event of an answer. It is the leg's: open is the owner's.
 func (s *stream) first(sh shape) (v verdict) {
 	var early []byte
-	early, s.begins, v = s.a.decode.first(s.frames, s.buf, sh)
+	early, s.begins, v = s.a.decode.first(s, sh)
 	s.out = append(s.out, early...)
 	return v
 }
@@ -84,7 +86,7 @@ func (s *stream) open() bool {
 	return true
 }
 
-// free gives the room back. The stream is not read any more.
+// free gives the room back, whatever is in it.
 func (s *stream) free() {
 	room := s.room
 	if room == nil {
@@ -96,7 +98,7 @@ func (s *stream) free() {
 	if cap(room.frames.buf) > keptRoom {
 		room.frames.buf = nil
 	}
-	s.room, s.frames, s.buf, s.out, s.ready = nil, nil, nil, nil, 0
+	s.room, s.frames, s.out, s.ready = nil, nil, nil, 0
 	s.x.r.rooms.Put(room)
 }
 
@@ -112,7 +114,7 @@ func (s *stream) take(event []byte) (ok bool) {
 
 // next takes one whole event, if there is one that the client may have.
 func (s *stream) next() bool {
-	if s.seen || s.wrong != whyNone {
+	if s.seen || s.wrong != whyNone || s.frames == nil {
 		return false
 	}
 	event, ok := s.frames.Next()
@@ -163,35 +165,68 @@ func (s *stream) count(event []byte) {
 	}
 }
 
-// Read returns events as they come. io.EOF only follows the route's terminal event.
-func (s *stream) Read(p []byte) (n int, err error) {
+// WriteTo writes events as they come, until the stream ends, well or not.
+func (s *stream) WriteTo(w io.Writer) (int64, error) {
+	sum := int64(0)
+	for {
+		events, err := s.give()
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		} else if err != nil {
+			return sum, err
+		}
+		n, err := w.Write(events)
+		if sum += int64(n); err != nil {
+			return sum, err
+		}
+	}
+}
+
+// SupportsBodyWriteTo has the server call WriteTo and not Read, for which it would hold a buffer of its own.
+func (s *stream) SupportsBodyWriteTo() bool { return true }
+
+// Read is there for whoever knows readers only. It returns events as they come.
+func (s *stream) Read(p []byte) (int, error) {
+	if err := s.more(); err != nil {
+		return 0, err
+	}
+	n := copy(p, s.out[s.ready:])
+	s.ready += n
+	return n, nil
+}
+
+// give waits for events and returns all that are here, valid until the next call. io.EOF only follows the route's terminal event.
+func (s *stream) give() ([]byte, error) {
+	if err := s.more(); err != nil {
+		return nil, err
+	}
+	events := s.out[s.ready:]
+	s.ready = len(s.out)
+	return events, nil
+}
+
+// more waits until there is something for the client, or returns how the stream has ended.
+func (s *stream) more() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			s.x.panicked(v)
-			n, err = s.give(p)
+			if err = nil; s.ready == len(s.out) {
+				err = s.err
+			}
 		}
 	}()
 	for s.ready == len(s.out) {
 		if s.err != nil {
-			return 0, s.err
+			return s.err
 		}
 		s.out, s.ready = s.out[:0], 0
 		s.fill()
-	}
-	return s.give(p)
-}
-
-func (s *stream) give(p []byte) (int, error) {
-	if s.ready == len(s.out) {
-		return 0, s.err
 	}
 	if s.seen {
 		s.x.settled()
 	}
 	s.sign()
-	n := copy(p, s.out[s.ready:])
-	s.ready += n
-	return n, nil
+	return nil
 }
 
 // begin has the stream know the client's connection.
@@ -225,57 +260,62 @@ func (s *stream) fill() {
 		return
 	}
 	if s.seen {
-		x.r.sawStream(&s.a.decode, whyNone)
-		s.a.decode.wake(time.Time{})
+		d := &s.a.decode
+		x.r.sawStream(d, whyNone)
 		// The rest is the end of the body, which lets the connection be used again.
-		s.within(time.Second)
-		if n, err := s.a.decode.resp.Read(s.buf); n != 0 || !errors.Is(err, io.EOF) {
-			s.a.decode.cut(errEnded)
+		if !d.resp.ends(func() { d.wake(time.Now().Add(time.Second)) }) {
+			d.cut(errEnded)
 		}
-		s.timer.Stop()
+		d.wake(time.Time{})
 		s.err = io.EOF
 		return
 	}
-	for !x.block(&s.a.decode.leash) { // mail that comes behind this interrupts the read
+	if s.pour() {
+		return
+	}
+	if s.frames != nil && s.frames.empty() {
+		s.free()
+	}
+	for !x.block(&s.a.decode.leash) { // mail that comes behind this interrupts the wait
 		if s.mail(); s.err != nil {
 			return
 		}
 	}
-	if !s.silent {
-		s.within(x.s.cfg.Timeouts.Stream)
-	}
 	s.wakeUp()
-	n, err := s.a.decode.resp.Read(s.buf)
+	err := s.a.decode.resp.await()
 	if s.silent = err != nil && errors.Is(err, os.ErrDeadlineExceeded) && s.a.decode.why() == nil; s.silent {
-		err = nil
-		s.keepAlive()
-	} else {
-		s.timer.Stop()
+		err = s.woke()
 	}
 	if x.unblock() {
 		if s.mail(); s.err != nil {
 			return
 		}
 	}
-	if n > 0 {
-		if s.frames.Push(s.buf[:n]) != nil {
+	if err != nil {
+		s.wrong = whyStreamCut
+	}
+}
+
+// pour takes the events of all that is here. It reports false if that is nothing.
+func (s *stream) pour() (some bool) {
+	for !s.seen && s.wrong == whyNone {
+		b, err := s.a.decode.resp.take()
+		switch {
+		case err != nil:
+			s.wrong = whyStreamCut
+			return true
+		case len(b) == 0:
+			return some
+		}
+		some = true
+		s.enter()
+		if s.frames.Push(b) != nil {
 			s.wrong = whyBadUpstream
 		}
 		for s.next() {
 		}
 	}
-	if err != nil && !s.seen && s.wrong == whyNone {
-		s.wrong = whyStreamCut
-	}
-}
-
-// within ends the leg if the read that follows takes longer than d.
-func (s *stream) within(d time.Duration) {
-	if s.timer == nil {
-		s.timer = s.a.decode.later(d, errLegLate)
-	} else {
-		s.timer.Reset(d)
-	}
+	return true
 }
 
 // mail has the dispatch take what others posted.
@@ -319,9 +359,6 @@ func (s *stream) CloseWithError(err error) error {
 		default:
 			x.step(event{kind: evClientLeft, why: whyClientLeft})
 		}
-	}
-	if s.timer != nil {
-		s.timer.Stop()
 	}
 	s.a.decode.unjudged()
 	s.free()

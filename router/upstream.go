@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -83,6 +84,7 @@ type upstream struct {
 	host    string       // the Host field and those that follow in every request
 	tls     *tls.Config
 	idle    idleConns
+	pages   sync.Pool // of *page, for its connections
 }
 
 // newUpstream is an engine at base, an http or https URL that may carry a path. No connection is made yet.
@@ -189,7 +191,7 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 	switch {
 	case err == nil:
-		return &engineConn{nc: nc, buf: make([]byte, readBuffer), quiet: newQuiet(nc)}, nil
+		return &engineConn{nc: nc, pages: &u.pages, quiet: newQuiet(nc), patient: newPatient(nc, &u.pages)}, nil
 	case ctx.Err() != nil:
 		return nil, causeOf(ctx)
 	default:

@@ -97,6 +97,65 @@ func (r *upstreamResponse) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// take returns bytes of the body that are here already, none if it would have to wait for them: then await waits. They are valid
+// until the next call of either. Its errors are Read's.
+func (r *upstreamResponse) take() ([]byte, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	if r.c == nil {
+		return nil, &upstreamError{phaseBody, io.ErrClosedPipe}
+	}
+	for r.state != bodyWhole {
+		if r.state == bodyBytes {
+			b := r.c.buf[r.c.r:r.c.w]
+			b = b[:min(int64(len(b)), r.left)]
+			r.c.r += len(b)
+			r.used(len(b))
+			return b, nil
+		}
+		if _, err := r.step(nil, false); errors.Is(err, errNoBytes) {
+			return nil, nil
+		} else if err != nil {
+			return nil, r.fail(err)
+		}
+	}
+	r.err = io.EOF
+	return nil, io.EOF
+}
+
+// await waits until there is more to take. os.ErrDeadlineExceeded alone is no end: it was to be woken.
+func (r *upstreamResponse) await() error {
+	if r.err != nil {
+		return r.err
+	}
+	if r.c == nil {
+		return &upstreamError{phaseBody, io.ErrClosedPipe}
+	}
+	err := r.c.fill(readBuffer)
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil {
+		return err
+	}
+	return r.fail(err)
+}
+
+// ends reports whether what follows is the end of the body. If it has to wait for that, bound is called before.
+func (r *upstreamResponse) ends(bound func()) bool {
+	for {
+		b, err := r.take()
+		if err != nil || len(b) > 0 {
+			return errors.Is(err, io.EOF)
+		}
+		if bound != nil {
+			bound()
+			bound = nil
+		}
+		if r.await() != nil {
+			return false
+		}
+	}
+}
+
 // errNoBytes says that nothing is buffered and that the connection must not be waited for.
 var errNoBytes = errors.New("no bytes")
 
@@ -181,13 +240,18 @@ func (r *upstreamResponse) bytes(p []byte, wait bool) (int, error) {
 		}
 		c.got += int64(n)
 	}
+	r.used(n)
+	return n, nil
+}
+
+// used notes that so many bytes of the body, or of a chunk, were taken.
+func (r *upstreamResponse) used(n int) {
 	if r.left -= int64(n); r.left == 0 {
 		r.state = bodyWhole
 		if r.chunked {
 			r.state = bodyChunkEnd
 		}
 	}
-	return n, nil
 }
 
 // parseChunk reads the line before a chunk: hexadecimal digits, at most 15 of them, and extensions, which are ignored.

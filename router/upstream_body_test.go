@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -185,7 +186,7 @@ func FuzzUpstreamAnswer(f *testing.F) {
 	}
 	f.Add([]byte(okAnswer))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		c := &engineConn{nc: &replay{Reader: bytes.NewReader(in)}, buf: make([]byte, 64)}
+		c := &engineConn{nc: &replay{Reader: bytes.NewReader(in)}, pages: new(sync.Pool)}
 		h, err := c.readHead()
 		if err != nil {
 			return
@@ -216,12 +217,12 @@ func FuzzUpstreamAnswer(f *testing.F) {
 	})
 }
 
-// replay is a connection that only reads.
+// replay is a connection that only reads, a few bytes at a time.
 type replay struct {
 	net.Conn
 	*bytes.Reader
 }
 
-func (r *replay) Read(p []byte) (int, error)  { return r.Reader.Read(p) }
+func (r *replay) Read(p []byte) (int, error)  { return r.Reader.Read(p[:min(len(p), 64)]) }
 func (r *replay) Write(p []byte) (int, error) { return len(p), nil }
 func (r *replay) Close() error                { return nil }

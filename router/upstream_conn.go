@@ -9,25 +9,39 @@ import (
 )
 
 const (
-	readBuffer = 8 << 10  // bytes read at once, and kept per idle connection
+	readBuffer = 8 << 10  // bytes read at once
 	maxHead    = 64 << 10 // bytes of an answer's head
 	joinBody   = 16 << 10 // up to so many bytes a body is copied behind its head, to leave in one write
 	maxInterim = 8        // 1xx answers before the real one
 )
 
-// engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle.
+// page is what is read at once.
+type page [readBuffer]byte
+
+func newPage(pages *sync.Pool) *page {
+	if p, ok := pages.Get().(*page); ok {
+		return p
+	}
+	return new(page)
+}
+
+// engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle. It has a buffer only while
+// there is something in it.
 type engineConn struct {
 	parts pieces
 
-	nc    net.Conn
-	buf   []byte
-	r, w  int    // buf[r:w] is read and not yet used
-	got   int64  // bytes read in this exchange
-	put   int64  // bytes written in this exchange
-	out   []byte // the request's head
-	head  []byte // the answer's head, behind the status line
-	since time.Time
-	quiet quiet
+	nc      net.Conn
+	pages   *sync.Pool // of *page
+	page    *page      // that buf is; nil if buf is nil or has grown
+	buf     []byte
+	r, w    int    // buf[r:w] is read and not yet used
+	got     int64  // bytes read in this exchange
+	put     int64  // bytes written in this exchange
+	out     []byte // the request's head
+	head    []byte // the answer's head, behind the status line
+	since   time.Time
+	quiet   quiet
+	patient patient
 }
 
 // interrupt ends what is going on and all that follows. It may be called from any goroutine.
@@ -47,10 +61,32 @@ func (c *engineConn) send(body []byte, g gaps) error {
 	return err
 }
 
-// fill reads more bytes into buf, which it grows to at most max.
+// use has the connection read into a page.
+func (c *engineConn) use(p *page) { c.page, c.buf = p, p[:] }
+
+// spare gives the buffer back, whatever is in it.
+func (c *engineConn) spare() {
+	if c.page != nil {
+		c.pages.Put(c.page)
+	}
+	c.page, c.buf, c.r, c.w = nil, nil, 0, 0
+}
+
+// fill reads more bytes into buf, which it grows to at most max. If nothing is in it, it is not held while there is nothing to be
+// read.
 func (c *engineConn) fill(max int) error {
 	if c.r == c.w {
-		c.r, c.w = 0, 0
+		c.spare()
+		if c.patient.can() {
+			p, n, err := c.patient.read()
+			if n > 0 {
+				c.use(p)
+				c.w = n
+				c.got += int64(n)
+			}
+			return err
+		}
+		c.use(newPage(c.pages))
 	}
 	if c.w == len(c.buf) {
 		switch {
@@ -58,7 +94,10 @@ func (c *engineConn) fill(max int) error {
 			c.w = copy(c.buf, c.buf[c.r:c.w])
 			c.r = 0
 		case len(c.buf) < max:
-			c.buf = append(c.buf, make([]byte, min(len(c.buf), max-len(c.buf)))...)
+			grown := make([]byte, min(2*len(c.buf), max))
+			w := copy(grown, c.buf)
+			c.spare()
+			c.buf, c.w = grown, w
 		default:
 			return fmt.Errorf("more than %d bytes of framing: %w", max, errBadAnswer)
 		}
@@ -133,9 +172,7 @@ func (p *idleConns) take() *engineConn {
 
 // put keeps c for another request, or closes it.
 func (p *idleConns) put(c *engineConn) {
-	if len(c.buf) > readBuffer {
-		c.buf = make([]byte, readBuffer)
-	}
+	c.spare()
 	if cap(c.out) > 2*joinBody {
 		c.out = nil
 	}

@@ -1,7 +1,9 @@
 package router
 
 import (
+	"io"
 	"net"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -44,4 +46,67 @@ func (q quiet) check() bool {
 	}
 	q.state.ok = false
 	return q.state.raw.Read(q.state.look) == nil && q.state.ok
+}
+
+// patient reads from a connection into a page that is taken when there are bytes, so that who waits for them holds none. The zero
+// value cannot, nor can that of anything but a TCP connection as it is.
+type patient struct{ state *patientState }
+
+type patientState struct {
+	raw   syscall.RawConn
+	pages *sync.Pool // of *page
+	try   func(fd uintptr) bool
+	page  *page
+	n     int
+	err   error
+}
+
+func newPatient(nc net.Conn, pages *sync.Pool) patient {
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		return patient{}
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return patient{}
+	}
+	s := &patientState{raw: raw, pages: pages}
+	s.try = s.read
+	return patient{s}
+}
+
+// can reports whether there is such a connection.
+func (p patient) can() bool { return p.state != nil }
+
+// read waits for bytes and returns a page that begins with them. It does what a read of the connection does, deadlines included.
+func (p patient) read() (*page, int, error) {
+	s := p.state
+	err := s.raw.Read(s.try)
+	page, n := s.page, s.n
+	if s.page, s.n = nil, 0; err == nil {
+		err = s.err
+	}
+	return page, n, err
+}
+
+// read is one try, which reports false if nothing is here yet. It is syscall's, in which the race detector sees what a read orders.
+func (s *patientState) read(fd uintptr) bool {
+	to := newPage(s.pages)
+	n, err := syscall.Read(int(fd), to[:])
+	for err == syscall.EINTR {
+		n, err = syscall.Read(int(fd), to[:])
+	}
+	if err == nil && n > 0 {
+		s.page, s.n, s.err = to, n, nil
+		return true
+	}
+	s.pages.Put(to)
+	switch {
+	case err == syscall.EAGAIN:
+		return false
+	case err == nil:
+		err = io.EOF
+	}
+	s.err = err
+	return true
 }

@@ -2,7 +2,10 @@
 
 package router
 
-import "net"
+import (
+	"net"
+	"sync"
+)
 
 // quiet finds every connection quiet on this system: a closed one is found by using it.
 type quiet struct{}
@@ -10,3 +13,12 @@ type quiet struct{}
 func newQuiet(net.Conn) quiet { return quiet{} }
 
 func (quiet) check() bool { return true }
+
+// patient can read from no connection on this system: who waits for bytes holds a page meanwhile.
+type patient struct{}
+
+func newPatient(net.Conn, *sync.Pool) patient { return patient{} }
+
+func (patient) can() bool { return false }
+
+func (patient) read() (*page, int, error) { return nil, 0, net.ErrClosed }
