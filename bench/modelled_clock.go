@@ -17,6 +17,8 @@ type modelClock struct {
 	fleet *modelFleet
 	ended bool
 	done  []handoverTimes
+	last  map[*modelSeq]time.Duration // when those that stream have had their last token
+	gaps  []time.Duration             // between two tokens of an answer, as they were due
 }
 
 // handoverTimes are moments of one hand-over, in nanoseconds of the wall clock since 1970.
@@ -34,7 +36,7 @@ func newModelClock(f *modelFleet, speed float64) (*modelClock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &modelClock{speed: speed, began: time.Now(), wait: w, fleet: f}, nil
+	return &modelClock{speed: speed, began: time.Now(), wait: w, fleet: f, last: map[*modelSeq]time.Duration{}}, nil
 }
 
 // virtual is a moment in the fleet's time.
@@ -77,6 +79,12 @@ func (c *modelClock) catchUpLocked() {
 				Asked: c.wall(h.asked).UnixNano(), Finished: c.wall(h.finished).UnixNano(), First: c.wall(t.at).UnixNano(),
 			})
 		}
+		if t.nth > 1 {
+			c.gaps = append(c.gaps, t.at-c.last[t.seq])
+		}
+		if c.last[t.seq] = t.at; t.last {
+			delete(c.last, t.seq)
+		}
 		t.seq.out <- t
 	}
 }
@@ -106,6 +114,7 @@ func (c *modelClock) cancel(s *modelSeq) {
 	}
 	c.catchUpLocked()
 	c.fleet.cancel(s)
+	delete(c.last, s)
 	c.wait.wake()
 }
 
@@ -117,6 +126,13 @@ func (c *modelClock) close() {
 		c.ended = true
 		c.wait.wake()
 	}
+}
+
+// itl sums up the times between two tokens as they were due.
+func (c *modelClock) itl() quantiles {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return quantilesOf(c.gaps)
 }
 
 // read lets f look at the fleet as it is now.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -122,6 +123,7 @@ type fleetReading struct {
 	Found     int             `json:"found"`    // of those, tokens in the engine's prefix cache
 	Possible  int             `json:"possible"` // tokens that one cache of all engines without bounds would have had
 	Steps     []int           `json:"steps"`    // by engine
+	ITL99     time.Duration   `json:"itl_p99"`  // between two tokens as they were due, in the engines' time
 	Handovers []handoverTimes `json:"handovers"`
 }
 
@@ -149,7 +151,7 @@ func (s *modelServer) serve(q *fasthttp.RequestCtx) {
 				r.Steps = append(r.Steps, e.steps)
 			}
 		})
-		r.Handovers = s.clock.handovers()
+		r.Handovers, r.ITL99 = s.clock.handovers(), s.clock.itl().p99
 		answerJSON(q, r)
 	default:
 		q.SetStatusCode(fasthttp.StatusNotFound)

@@ -27,15 +27,19 @@ type modelledCast struct {
 	targets  []target
 }
 
+// allCPUs is a place without bounds: what counts takes longer than a wake-up.
+const allCPUs = "all CPUs"
+
 // open starts the processes and waits until every target answers. A peer that does not is left out.
 func (c modelledCast) open(ctx context.Context, cfg Config) (_ *modelledStage, err error) {
 	cpus, err := allowedCPUs()
 	if err != nil {
 		return nil, err
 	}
-	place := place{where: "wherever the kernel puts it"}
-	if c.where != "" {
-		place = placeOn(c.where, cpus)
+	place := placeOn(c.where, cpus)
+	if c.where == allCPUs && place.rest != "" {
+		place.target = strings.Trim(strings.ReplaceAll(fmt.Sprint(cpus), " ", ","), "[]")
+		place.rest = place.target
 	}
 	m := &modelledStage{stage: &stage{cfg: cfg, connector: c.spec.Connector, settings: c.settings, place: place, targets: c.targets}}
 	m.running, m.cannot = make([]*child, len(c.targets)), make([]string, len(c.targets))

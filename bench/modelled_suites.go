@@ -1,4 +1,4 @@
 package bench
 
 // modelledSuites stand in front of modelled engines.
-func modelledSuites() []Suite { return []Suite{handoverSuite()} }
+func modelledSuites() []Suite { return []Suite{handoverSuite(), replaySuite()} }

@@ -1,0 +1,239 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// replaySuite replays a trace of conversations on fleets of modelled engines.
+func replaySuite() Suite {
+	return Suite{
+		Name:  "replay/mooncake",
+		Brief: "a trace of conversations on four modelled engines: split or aggregated, and by which policy",
+		About: fmt.Sprintf("Four modelled engines (`pdrouter bench engines`: %s, `bench/costs.json`) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. The engines' time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes, and beside the client's ITL stands the one that the engines had. Requests are sent at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. A round is one replay; there is one for each six of `-pairs`.\n",
+			replayCosts, chunkBudget, replayQuick, replaySpeed),
+		run: func(ctx context.Context, r *Run) error { return r.replay(ctx) },
+	}
+}
+
+// What is replayed.
+const (
+	replayCosts  = "llama-3.3-70b-4xh100"
+	replaySpeed  = 12               // how much faster than the clock the engines' time runs
+	replayWindow = 70 * time.Second // of the engines' time, in which requests come
+	replayQuick  = 10               // how much faster than recorded the trace runs
+	replayMiddle = 1.5              // requests a second, at which policies are compared
+	replaySeed   = 1
+)
+
+// replayRates are requests a second: from engines with little to do to more than they can do.
+var replayRates = []float64{.75, replayMiddle, 3}
+
+// replayFleet is four engines.
+type replayFleet struct {
+	name            string
+	prefill, decode int
+}
+
+var replayFleets = []replayFleet{{"3P1D", 3, 1}, {"2P2D", 2, 2}, {"1P3D", 1, 3}, {"aggregated", 0, 4}}
+
+// The policies that are compared. The first is pdrouter's default.
+var replayPolicies = []string{"least_load", "power_of_two", "round_robin"}
+
+// replayCell is what one replay measures.
+type replayCell struct {
+	fleet  replayFleet
+	policy string // of pdrouter; "" where a peer routes
+	peer   *target
+	rate   float64
+}
+
+func (c replayCell) name() string {
+	if c.peer != nil {
+		return fmt.Sprintf("%s %s %g/s", c.fleet.name, c.peer.of, c.rate)
+	}
+	return fmt.Sprintf("%s %s %g/s", c.fleet.name, c.policy, c.rate)
+}
+
+// replayCells are all that is measured: each fleet at each rate with the default policy, and at the middle one with the others
+// and with peers that speak the same connector.
+func replayCells() []replayCell {
+	var cells []replayCell
+	for _, f := range replayFleets {
+		for _, rate := range replayRates {
+			cells = append(cells, replayCell{fleet: f, policy: replayPolicies[0], rate: rate})
+		}
+		for _, p := range replayPolicies[1:] {
+			cells = append(cells, replayCell{fleet: f, policy: p, rate: replayMiddle})
+		}
+		for _, x := range peerTargets() {
+			if x.of == "vllm-router" && f.prefill > 0 {
+				cells = append(cells, replayCell{fleet: f, peer: &x, rate: replayMiddle})
+			}
+		}
+	}
+	return cells
+}
+
+// replayMetric is a figure of a replay.
+type replayMetric struct {
+	what, unit string
+	of         func(summary, fleetReading) float64
+}
+
+var replayMetrics = []replayMetric{
+	{"goodput", "1/s", func(s summary, _ fleetReading) float64 { return s.goodput() }},
+	{"good requests", "%", func(s summary, _ fleetReading) float64 { return 100 * float64(s.good) / float64(s.asked) }},
+	{"TTFT p50", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.ttft.p50) }},
+	{"TTFT p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.ttft.p99) }},
+	{"ITL p50", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.itl.p50) }},
+	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.itl.p99) }},
+	{"ITL p99 in the engines", "ms", func(_ summary, f fleetReading) float64 { return inMillis(f.ITL99) }},
+	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.tpot.p99) }},
+	{"prefix hits", "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }},
+}
+
+func inMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// replay measures all cells in turns, and adds their rows.
+func (r *Run) replay(ctx context.Context) error {
+	trace, err := r.replayTrace()
+	if err != nil {
+		return err
+	}
+	loads := map[float64][]arrival{}
+	for _, rate := range replayRates {
+		taken := atRate(trace, replayWindow, rate, replaySeed)
+		if len(taken) < int(rate*replayWindow.Seconds()) {
+			return fmt.Errorf("bench: replay: the trace has %d requests in %v of its time; want at least %g a second of a %d-th of that", len(taken), time.Duration(float64(replayWindow)*replayQuick*r.Scale), rate, replayQuick)
+		}
+		r.report.Notes = append(r.report.Notes, fmt.Sprintf("%g/s: %v", rate, shapeOf(taken)))
+		loads[rate] = wordTokens().arrivals(quicker(taken, replaySpeed), benchModel)
+	}
+	c := contest{name: "all", where: allCPUs}
+	for _, m := range replayMetrics {
+		c.metrics = append(c.metrics, metric{what: m.what, unit: m.unit})
+	}
+	cells := slices.DeleteFunc(replayCells(), func(c replayCell) bool { return !r.wants(c.name()) })
+	if len(cells) == 0 {
+		return nil
+	}
+	for _, cell := range cells {
+		k := contender{of: cell.name(), peer: cell.peer != nil}
+		if cell.peer != nil {
+			k.cannot = cell.peer.cannot(r.Config, "vllm-nixl-push")
+		}
+		k.round = func(ctx context.Context, d time.Duration) (sample, error) {
+			if d == warmUp { // every replay begins with new processes and empty caches
+				return sample{}, nil
+			}
+			return r.replayOne(ctx, cell, loads[cell.rate])
+		}
+		c.contenders = append(c.contenders, k)
+	}
+	rounds := r.Config
+	rounds.Pairs = max(1, r.Pairs/6)
+	r.report.Axis = "requests a second"
+	r.report.Settings = fmt.Sprintf("%d replays of each, in turns", rounds.Pairs)
+	rows, err := c.measure(ctx, rounds, r.out)
+	if err != nil {
+		return err
+	}
+	r.report.Rows = append(r.report.Rows, replayRows(cells, rows)...)
+	r.report.Notes = append(r.report.Notes, crossover(cells, rows)...)
+	return nil
+}
+
+// replayTrace reads the trace, or makes one, and lets it run as fast as it is replayed.
+func (r *Run) replayTrace() ([]traced, error) {
+	scale := replayQuick * r.Scale
+	if r.Trace == "" {
+		n := int(replayWindow.Seconds() * scale * 4) // it has about three a second
+		return quicker(madeTrace(n, replaySeed), scale), nil
+	}
+	f, err := os.Open(r.Trace)
+	if err != nil {
+		return nil, fmt.Errorf("bench: replay: %w", err)
+	}
+	trace, err := readTrace(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	return quicker(spreadOut(trace), scale), nil
+}
+
+// mostReplay bounds one replay, by the clock.
+const mostReplay = 3 * time.Minute
+
+// replayOne replays a load on new engines.
+func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (sample, error) {
+	ctx, stop := context.WithTimeout(ctx, mostReplay)
+	defer stop()
+	spec := ModelledSpec{Costs: replayCosts, Connector: "vllm-nixl-push", Prefill: cell.fleet.prefill, Decode: cell.fleet.decode, Budget: chunkBudget, Speed: replaySpeed}
+	way := gatewayTarget()
+	if cell.fleet.prefill == 0 {
+		spec.Connector, way.ready, way.legs = "none", nil, 1
+	}
+	settings := fmt.Sprintf("policy: {default: {prefill: {policy: %[1]s}, decode: {policy: %[1]s}}}\n", cell.policy)
+	if cell.peer != nil {
+		way = *cell.peer
+		way.peer = false // its failure is this contender's, not one of several's
+	}
+	m, err := modelledCast{spec: spec, settings: settings, where: allCPUs, targets: []target{way}}.open(ctx, r.Config)
+	if err != nil {
+		return sample{}, err
+	}
+	defer m.close()
+	idle, err := m.quiet(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	had, _, err := m.fleet(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	before, err := m.use()
+	if err != nil {
+		return sample{}, err
+	}
+	outcomes, err := openLoop(ctx, m.running[0].address, load)
+	if err != nil {
+		return sample{}, errors.Join(err, m.running[0].alive())
+	}
+	after, err := m.use()
+	if err != nil {
+		return sample{}, err
+	}
+	got, counts, err := m.fleet(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	scaled(outcomes, replaySpeed)
+	sum := summarise(outcomes, slo{ttft: 2 * time.Second, tpot: 50 * time.Millisecond})
+	if err := errors.Join(sum.verdict(false), verdict(replayCounts(way, outcomes), counts.minus(idle))); err != nil {
+		return sample{}, err
+	}
+	got.Found, got.Possible = got.Found-had.Found, got.Possible-had.Possible
+	s := sample{disturbance: after.since(before), done: sum.whole}
+	for _, f := range replayMetrics {
+		s.figures = append(s.figures, f.of(sum, got))
+	}
+	return s, nil
+}
+
+// replayCounts is what the engines are asked for: pdrouter has an answer of a single token made by the engine that reads the prompt.
+func replayCounts(way target, outcomes []outcome) Counts {
+	var c Counts
+	for i := range outcomes {
+		legs := way.legs
+		if way.of == us && outcomes[i].tokens == 1 {
+			legs = 1
+		}
+		c = c.plus(asked(legs, 1))
+	}
+	return c
+}
