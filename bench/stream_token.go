@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -35,7 +36,9 @@ const (
 )
 
 // streamTargets are the routers whose streams are measured.
-func streamTargets() []target { return []target{gatewayTarget(), floorTarget()} }
+func streamTargets() []target {
+	return slices.Concat([]target{gatewayTarget(), floorTarget()}, proxyTargets())
+}
 
 // streamToken measures the suite stream/token.
 func (r *Run) streamToken(ctx context.Context) error {
@@ -43,7 +46,7 @@ func (r *Run) streamToken(ctx context.Context) error {
 	if !r.wants(name) {
 		return nil
 	}
-	s, err := cast{connector: "vllm-nixl-pull", where: aloneCPU, targets: streamTargets()}.open(ctx, r.Config)
+	s, err := r.open(ctx, cast{connector: "vllm-nixl-pull", where: aloneCPU, targets: streamTargets()})
 	if err != nil {
 		return err
 	}
