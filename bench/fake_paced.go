@@ -100,7 +100,7 @@ func (s *paced) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		if _, err := s.conn.Read(s.none[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
-			return 0, errors.Join(errors.New("bench: the client does not wait for its answer"), err)
+			return 0, fmt.Errorf("bench: the client does not wait for its answer: %w", io.ErrUnexpectedEOF) // which the server does not log
 		}
 	}
 	s.due = s.due.Add(s.Every) // not of now: a token that is late makes none of those behind it late
