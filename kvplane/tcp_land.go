@@ -10,10 +10,8 @@ import (
 	"pdrouter/kvplane/nixl"
 )
 
-const (
-	readBuffer = 16 << 10  // bytes read ahead of a frame's header; the ranges of a frame fit in it
-	longPull   = 128 << 10 // bytes; the answers that have gathered go out before it
-)
+// readBuffer is how many bytes are read ahead of a frame's header; the ranges of a frame fit in it.
+const readBuffer = 16 << 10
 
 // lander takes in the frames of one connection; its goroutine alone uses it.
 type lander struct {
@@ -24,6 +22,7 @@ type lander struct {
 	into    [][]byte // where its bytes go
 	pull    *pull    // nil: no bytes of this peer come through memory
 	answers []byte   // not sent yet
+	taken   uint64   // bytes of the pulls among them
 }
 
 // land takes in one chunk or pull. Everything about it is checked before the first byte lands.
@@ -62,7 +61,7 @@ func (c *tcpInbound) land(f frame) error {
 		n, err := l.read(l.into)
 		return errors.Join(err, c.landed(f.kind, f.seq, n, err == nil))
 	}
-	if sum >= longPull {
+	if l.taken+sum > pullWindow/2 { // the writer names what comes next while this is copied, and is not woken for each pull
 		if err := c.flush(); err != nil {
 			return err
 		}
@@ -74,6 +73,7 @@ func (c *tcpInbound) land(f frame) error {
 		return err
 	}
 	l.answers = frame{kind: frameTaken, seq: f.seq, count: sum}.append(l.answers)
+	l.taken += sum
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (c *tcpInbound) flush() error {
 		return nil
 	}
 	_, err := c.conn.Write(c.lander.answers)
-	c.lander.answers = c.lander.answers[:0]
+	c.lander.answers, c.lander.taken = c.lander.answers[:0], 0
 	return err
 }
 

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	maxGather  = 512 << 10 // bytes that go out in one system call
-	maxBuffers = 1000      // and their pieces
-	pullWindow = 4 * maxPull
+	maxGather  = 512 << 10   // bytes that go out in one system call
+	maxBuffers = 1000        // and their pieces
+	pullWindow = 8 * maxPull // bytes that the peer is told to copy ahead
 )
 
 // keepAlive finds out about a silent host that is gone.
