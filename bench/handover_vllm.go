@@ -1,0 +1,395 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// stockSuite measures the hand-over of stock vLLM on its CPU backend.
+func stockSuite() Suite {
+	return Suite{
+		Name:  "handover/vllm",
+		Brief: "prefill's answer to decode's first event, 1P1D of stock vLLM on CPUs, push and pull",
+		About: "The time from the last byte of prefill's answer until the client has read decode's first event. Two engines of stock vLLM 0.32.0 (CPU build, one CPU each, a two-layer Llama with random weights, float32) hand over prompts of about 600 tokens that no cache has, one request at a time, each contender once in every round, in another order each time. *direct* is a client that makes both legs by hand: one after the other with pull, both at once with push. A relay in front of prefill, the same for all, notes when its answer has passed. Everything shares two CPUs with the engines, whose own part is most of the figure: what counts is the difference, given below with the interval that holds the median with 95 % (by order statistics).\n",
+		run: func(ctx context.Context, r *Run) error {
+			if r.Pairs < stockRounds {
+				r.Pairs = stockRounds
+				r.report.Settings = fmt.Sprintf("%d rounds of each, in turns", r.Pairs)
+			}
+			for _, connector := range []string{"vllm-nixl-push", "vllm-nixl-pull"} {
+				if err := r.stock(ctx, connector); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// stockRounds is the least number of rounds: fewer tell nothing where engines take a hundred times what routers do.
+const stockRounds = 30
+
+// stockPair is one prefill and one decode engine of stock vLLM, and what asks them.
+type stockPair struct {
+	*stage
+	relay   *relay
+	sides   [2]string // host:port of the side channels: prefill's, decode's
+	handed  map[string]any
+	engines []*child
+	files   string
+	asked   int
+}
+
+// stock measures one connector.
+func (r *Run) stock(ctx context.Context, connector string) error {
+	name := strings.TrimPrefix(connector, "vllm-nixl-")
+	if !r.wants(name) {
+		return nil
+	}
+	python := filepath.Join(filepath.Dir(r.Peers), "vllm", "bin", "python")
+	if _, err := os.Stat(python); err != nil {
+		r.report.Notes = append(r.report.Notes, name+": stock vLLM is not installed beside the peers; `make e2e-vllm` installs it.")
+		return nil
+	}
+	p, err := r.openStock(ctx, connector, python)
+	if p != nil {
+		defer p.close()
+	}
+	if err != nil {
+		return err
+	}
+	c := contest{name: name, where: "two CPUs for all", metrics: []metric{{what: "prefill's answer to first event", unit: "ms"}, {what: "TTFT", unit: "ms"}}}
+	for i, x := range p.targets {
+		if strings.HasPrefix(p.cannot[i], "measured with ") { // other connectors
+			continue
+		}
+		c.contenders = append(c.contenders, p.contender(x.of, x.peer, p.cannot[i], func(ctx context.Context, prompt string) (time.Time, error) {
+			return p.through(ctx, p.running[i].address, prompt, nil)
+		}))
+	}
+	c.contenders = append(c.contenders, p.contender("direct", false, "", p.byHand))
+	nth := len(r.report.Rows)
+	cfg := r.Config
+	cfg.Others = math.Inf(1) // the engines' threads are what is busy
+	rows, err := c.measure(ctx, cfg, r.out)
+	if err != nil {
+		return err
+	}
+	r.report.Rows = append(r.report.Rows, rows...)
+	row := r.report.Rows[nth]
+	for _, f := range row.Beside {
+		if f.Cannot != "" {
+			continue
+		}
+		d := make([]float64, len(f.Rounds))
+		for i := range d {
+			d[i] = row.Ours.Rounds[i] - f.Rounds[i]
+		}
+		low, high := medianInterval(d)
+		r.report.Notes = append(r.report.Notes, fmt.Sprintf("%s: pdrouter less %s, of %d pairs: median %+.2f ms, 95 %% interval %+.2f to %+.2f ms.", name, f.Of, len(d), spread(d).Median, low, high))
+	}
+	return nil
+}
+
+// medianInterval is the interval between two of the figures that holds the median of what they are drawn from with at least 95 %,
+// whatever their distribution: as many lie below it as of so many throws of a coin come up heads.
+func medianInterval(figures []float64) (low, high float64) {
+	sorted := slices.Sorted(slices.Values(figures))
+	n := len(sorted)
+	if n == 0 {
+		return math.NaN(), math.NaN()
+	}
+	p, below := math.Pow(0.5, float64(n)), 0.0 // of exactly k heads; of at most k
+	k := 0
+	for below+p <= 0.025 {
+		below += p
+		p *= float64(n-k) / float64(k+1)
+		k++
+	}
+	k = max(k-1, 0)
+	return sorted[k], sorted[n-1-k]
+}
+
+// openStock starts the engines and the routers in front of them. The pair that is returned is to be closed even with an error.
+func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPair, error) {
+	cpus, err := allowedCPUs()
+	if err != nil {
+		return nil, err
+	}
+	p := &stockPair{stage: &stage{cfg: r.Config, connector: connector, targets: append([]target{gatewayTarget()}, peerTargets()...)}}
+	p.running, p.cannot = make([]*child, len(p.targets)), make([]string, len(p.targets))
+	if p.files, err = os.MkdirTemp("", "pdrouter-bench-"); err != nil {
+		return p, err
+	}
+	model := filepath.Join(p.files, "model")
+	fmt.Fprintf(r.out, "  %s: stock vLLM starts, which takes a minute or some\n", connector)
+	if out, err := exec.CommandContext(ctx, python, "internal/e2e/tiny_model.py", model).CombinedOutput(); err != nil {
+		return p, fmt.Errorf("bench: the model: %w: %s", err, out)
+	}
+	free, err := freeAddresses(4)
+	if err != nil {
+		return p, err
+	}
+	for i, role := range []string{"kv_producer", "kv_consumer"} {
+		c, err := stockEngine(ctx, python, model, connector, role, free[2*i], free[2*i+1], cpus[i%len(cpus)])
+		if err != nil {
+			return p, err
+		}
+		c.address = free[2*i]
+		p.engines, p.sides[i] = append(p.engines, c), free[2*i+1]
+	}
+	for _, c := range p.engines {
+		if err := c.healthy(ctx, 8*time.Minute); err != nil {
+			return p, err
+		}
+	}
+	if p.relay, err = openRelay(p.engines[0].address); err != nil {
+		return p, err
+	}
+	p.prefill, p.decode = []*child{{name: "prefill", address: p.relay.address}}, []*child{p.engines[1]}
+	p.targets[0].start = p.startGateway
+	return p, p.stage.start(ctx)
+}
+
+func (p *stockPair) close() {
+	for _, c := range p.running {
+		if c != nil {
+			c.stop()
+		}
+	}
+	if p.relay != nil {
+		p.relay.close()
+	}
+	for _, c := range p.engines {
+		_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // its workers too
+		<-c.ended
+	}
+	_ = os.RemoveAll(p.files) // in the temporary folder: nobody misses it
+}
+
+// stockEngine starts an engine in a process group of its own.
+func stockEngine(ctx context.Context, python, model, connector, role, address, side string, cpu int) (*child, error) {
+	class := map[string]string{"vllm-nixl-push": "NixlPushConnector", "vllm-nixl-pull": "NixlConnector"}[connector]
+	host, port, _ := net.SplitHostPort(address) // as freeAddresses has put it together
+	_, sidePort, _ := net.SplitHostPort(side)
+	return spawnGroup(ctx, "stock vLLM as "+role, "env",
+		"VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND="+strconv.Itoa(cpu), "VLLM_NIXL_SIDE_CHANNEL_HOST="+host,
+		"VLLM_NIXL_SIDE_CHANNEL_PORT="+sidePort, "TORCHDYNAMO_DISABLE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
+		"VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1",
+		filepath.Join(filepath.Dir(python), "vllm"), "serve", model, "--served-model-name", benchModel, "--host", host, "--port", port, "--dtype", "float32",
+		"--max-model-len", "2048", "--max-num-seqs", "16", "--enforce-eager", "--block-size", "32", "--disable-uvicorn-access-log",
+		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":%q,"kv_role":%q,"kv_buffer_device":"cpu"}`, class, role))
+}
+
+// spawnGroup starts a process that starts others, in a group of its own that ends with ctx.
+func spawnGroup(ctx context.Context, name string, argv ...string) (*child, error) {
+	c := &child{name: name, said: &lastBytes{keep: 4096}, ended: make(chan struct{})}
+	c.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
+	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", name, err)
+	}
+	go func() {
+		_ = c.cmd.Wait() // how it ended matters only while it is needed
+		close(c.ended)
+	}()
+	return c, nil
+}
+
+// healthy waits until the engine answers GET /health.
+func (c *child) healthy(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		if err := c.alive(); err != nil {
+			return err
+		}
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.address+"/health", nil)
+		if err != nil {
+			return err
+		}
+		answer, err := http.DefaultClient.Do(q)
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("bench: %s is not healthy: %w: %s", c.name, ctx.Err(), c.said)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// startGateway starts the gateway with what stock engines need besides their addresses.
+func (p *stockPair) startGateway(ctx context.Context, s *stage) (*child, error) {
+	s.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
+	free, err := freeAddresses(2)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("listen: {clients: %q, operations: %q}\nlog: {level: info}\n%smodels:\n  - name: %s\n    connector: %s\n"+
+		"    prefill: [{name: prefill-0, url: \"http://%s\", side_channel: %q}]\n    decode: [{name: decode-0, url: \"http://%s\", side_channel: %q, plain_request_ids: true}]\n",
+		free[0], free[1], s.settings, benchModel, s.connector, p.prefill[0].address, p.sides[0], p.decode[0].address, p.sides[1])
+	path, err := writeTemp("pdrouter-bench-*.yaml", text)
+	if err != nil {
+		return nil, err
+	}
+	c, err := spawn(ctx, "the gateway", "", false, true, s.cfg.Binary, "serve", "-c", path)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	c.address, c.operations, c.files = free[0], free[1], []string{path}
+	return c, nil
+}
+
+// contender makes one request a round.
+func (p *stockPair) contender(of string, peer bool, cannot string, ask func(context.Context, string) (time.Time, error)) contender {
+	return contender{of: of, peer: peer, cannot: cannot, round: func(ctx context.Context, _ time.Duration) (sample, error) {
+		p.asked++
+		prompt := fmt.Sprintf("%d is asked by %s. ", p.asked, of)
+		prompt += strings.Repeat(strconv.Itoa(p.asked*104729)+" ", 80)
+		p.relay.expect()
+		begun := time.Now()
+		first, err := ask(ctx, prompt)
+		if err != nil {
+			return sample{}, err
+		}
+		passed, err := p.relay.passed(ctx)
+		if err != nil {
+			return sample{}, err
+		}
+		in := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+		return sample{figures: []float64{in(first.Sub(passed)), in(first.Sub(begun))}, done: 1}, nil
+	}}
+}
+
+// through asks for a stream and returns when its first event was here. Without its end it is void.
+func (p *stockPair) through(ctx context.Context, address, prompt string, more map[string]any) (time.Time, error) {
+	const tokens = 4
+	var first time.Time
+	answer, err := p.post(ctx, address, prompt, tokens, true, more)
+	if err != nil {
+		return first, err
+	}
+	defer answer.Body.Close()
+	events := 0
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		switch {
+		case !ok:
+			continue
+		case data == "[DONE]":
+			if events < tokens {
+				return first, fmt.Errorf("%w: a stream of %d tokens has %d events", errVoid, tokens, events)
+			}
+			return first, nil
+		case events == 0:
+			first = time.Now()
+		}
+		if events++; strings.Contains(data, `"error"`) {
+			return first, fmt.Errorf("%w: %.300s", errVoid, data)
+		}
+	}
+	return first, fmt.Errorf("%w: a stream ends without [DONE]: %w", errVoid, errors.Join(lines.Err(), io.ErrUnexpectedEOF))
+}
+
+// post sends a completion request.
+func (p *stockPair) post(ctx context.Context, address, prompt string, tokens int, stream bool, more map[string]any) (*http.Response, error) {
+	body := map[string]any{"model": benchModel, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "stream": stream}
+	if more != nil {
+		body["kv_transfer_params"] = more
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("X-Request-Id", p.name())
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 300))
+		answer.Body.Close()
+		return nil, fmt.Errorf("%w: status %d: %s", errVoid, answer.StatusCode, said)
+	}
+	return answer, nil
+}
+
+// name is the request's, at both engines.
+func (p *stockPair) name() string { return fmt.Sprintf("bench-%d", p.asked) }
+
+// byHand makes both legs itself, with what prefill's first answer has told of it.
+func (p *stockPair) byHand(ctx context.Context, prompt string) (time.Time, error) {
+	asks := map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": p.name()}
+	if p.connector == "vllm-nixl-pull" {
+		handed, err := p.handOff(ctx, prompt, asks)
+		if err != nil {
+			return time.Time{}, err
+		}
+		return p.through(ctx, p.decode[0].address, prompt, handed)
+	}
+	if p.handed == nil { // with a prompt of its own, which nobody takes
+		handed, err := p.handOff(ctx, "who are you, "+prompt, asks)
+		if err != nil {
+			return time.Time{}, err
+		}
+		p.handed = handed
+		p.asked++
+		asks["transfer_id"] = p.name()
+	}
+	takes := map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_request_id": "cmpl-" + p.name() + "-0", "transfer_id": p.name()}
+	for _, key := range []string{"remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size", "dcp_size"} {
+		takes[key] = p.handed[key]
+	}
+	prefilled := make(chan error, 1)
+	go func() {
+		_, err := p.handOff(ctx, prompt, asks)
+		prefilled <- err
+	}()
+	first, err := p.through(ctx, p.decode[0].address, prompt, takes)
+	return first, errors.Join(err, <-prefilled)
+}
+
+// handOff makes a prefill leg and returns the hand-off of its answer.
+func (p *stockPair) handOff(ctx context.Context, prompt string, asks map[string]any) (map[string]any, error) {
+	answer, err := p.post(ctx, p.prefill[0].address, prompt, 1, false, asks)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	var said struct {
+		Params map[string]any `json:"kv_transfer_params"`
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&said); err != nil {
+		return nil, fmt.Errorf("%w: prefill's answer: %w", errVoid, err)
+	}
+	return said.Params, nil
+}
