@@ -11,7 +11,7 @@ import (
 )
 
 const bandwidthAbout = planeVoid + "The bytes of a transfer over the time from its registration until decode's agent has seen the completion. Blocks of 4, 18 and 32 KiB (a head's share of a wide model, MLA's latent, a whole GQA block), 1 to 1,024 of them, shuffled on both sides or neighbours that join.\n\n" +
-	"- **process_vm_readv**: the kernel copies the same blocks between the same two processes, as many as one call takes. It is the limit on a machine without a GPU: UCX moves such bytes that way.\n" +
+	"- **process_vm_readv**: the kernel copies the same blocks between the same two processes, as many as one call takes, which is the least that moving them between two address spaces costs here. **a system call each**: the same, one call for each block: so UCX moves the bytes of a write between two processes of a machine without a GPU, and NIXL's writes cannot be faster than that for blocks that do not join.\n" +
 	"- **memcpy**: `copy` of as many blocks in one process.\n" +
 	"- **NIXL by hand**: bare agents over the same memory, both polled without a pause: a message asks for the transfer, prepared lists, one notification.\n" +
 	"- **NIXL's progress thread**: the same with NIXL's own threads, and the agents looked at with pauses.\n" +
@@ -77,7 +77,7 @@ func bandwidthRow(which string, kib int, shape planeShape) planeRow {
 			if err != nil {
 				return c, err
 			}
-			c.contenders = append(c.contenders, hand)
+			c.contenders = append(c.contenders, hand, s.kernel(callEach, shape, true, func(took []time.Duration) float64 { return rate(bytes, took) }))
 			if kib == 32 { // its threads start anew each round, which takes a second
 				c.contenders = append(c.contenders, s.byThread(planeOrder{Do: "ask", Shape: shape}, func(a planeAnswer) []float64 { return []float64{rate(bytes, a.Took)} }))
 			}
@@ -122,7 +122,11 @@ func (s *planeStage) memcpy(shape planeShape) (contender, error) {
 	}), nil
 }
 
-const socketLoop = "bare socket loop"
+// The names of limits.
+const (
+	socketLoop = "bare socket loop"
+	callEach   = "a system call each"
+)
 
 // socketLoop is a connection without a plane as a contender: so many bytes there, one back.
 func (s *planeStage) socketLoop(ctx context.Context, bytes int, figure func([]time.Duration) float64) (contender, error) {
