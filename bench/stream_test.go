@@ -157,15 +157,15 @@ func TestPaceOf(t *testing.T) {
 func TestRSS(t *testing.T) {
 	proc := t.TempDir()
 	write := func(text string) {
-		if err := errors.Join(os.MkdirAll(filepath.Join(proc, "7"), 0o755), os.WriteFile(filepath.Join(proc, "7", "statm"), []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Join(proc, "7"), 0o755), os.WriteFile(filepath.Join(proc, "7", "status"), []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write("1000 25 3 1 0 900 0\n")
-	if got, err := rssOf(proc, 7); err != nil || got != 25*int64(os.Getpagesize()) {
-		t.Errorf("got %d, %v; want 25 pages", got, err)
+	write("Name:\tpdrouter\nVmRSS:\t   43436 kB\nRssAnon:\t    5284 kB\nRssFile:\t   38152 kB\n")
+	if got, err := rssOf(proc, 7); err != nil || got != 5284<<10 {
+		t.Errorf("got %d, %v; want 5284 KiB", got, err)
 	}
-	for _, text := range []string{"", "1000", "1000 x"} {
+	for _, text := range []string{"", "VmRSS:\t 43436 kB\n", "RssAnon:\t many kB\n"} {
 		write(text)
 		if got, err := rssOf(proc, 7); err == nil {
 			t.Errorf("%q is %d", text, got)
