@@ -33,7 +33,7 @@ func content(text string) string {
 const (
 	streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 	roleChunk  = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n"
-	usageChunk = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n"
+	usageChunk = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n"
 	doneChunk  = "data: [DONE]\n\n"
 	lastChunk  = "0\r\n\r\n"
 )
@@ -77,12 +77,12 @@ func TestOpenLoop(t *testing.T) {
 			return []said{{0, streamHead + chunked(roleChunk)}, {200 * ms, content("a")}, {20 * ms, content("b") + content("c")}, {30 * ms, chunked(usageChunk + doneChunk)}, {0, lastChunk}}
 		})
 		c := opener{dial: dial}
-		got, err := c.run(t.Context(), []arrival{{at: 0, body: []byte("x"), tokens: 3}, {at: 100 * ms, body: []byte("x"), tokens: 3}, {at: 400 * ms, body: []byte("x")}})
+		got, err := c.run(t.Context(), []arrival{{at: 0, body: []byte("x"), tokens: 4}, {at: 100 * ms, body: []byte("x"), tokens: 4}, {at: 400 * ms, body: []byte("x")}, {at: time.Minute, body: []byte("x")}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, o := range got {
-			if err := o.fault(); err != nil || o.sent != o.at || o.counted != 3 || o.usage.Details.Cached != 4 {
+			if err := o.fault(); err != nil || o.sent != o.at || o.counted != 4 || len(o.chunks) != 3 || o.usage.Details.Cached != 4 {
 				t.Errorf("%d: %v: %+v", i, err, o)
 			}
 			if d := cmp.Diff([]time.Duration{o.at + 200*ms, o.at + 220*ms, o.at + 220*ms}, o.chunks); d != "" {
@@ -92,8 +92,8 @@ func TestOpenLoop(t *testing.T) {
 				t.Errorf("%d ended at %v", i, o.ended)
 			}
 		}
-		if dialled.Load() != 2 {
-			t.Errorf("%d connections; want one for each request under way at once, used again", dialled.Load())
+		if dialled.Load() != 3 {
+			t.Errorf("%d connections; want one for each of two requests under way at once, used again, and one a minute later", dialled.Load())
 		}
 	})
 }
@@ -128,6 +128,7 @@ func TestOpenLoopFaults(t *testing.T) {
 		"cut":           {[]said{{0, streamHead + content("a")}, {ms, ""}}, "after 1 chunks", 200},
 		"no [DONE]":     {[]said{{0, streamHead + content("a") + lastChunk}}, "without [DONE]", 200},
 		"not its end":   {[]said{{0, streamHead + content("a") + chunked(doneChunk)}, {ms, ""}}, "unexpected EOF", 200},
+		"no trailer":    {[]said{{0, streamHead + content("a") + chunked(doneChunk) + "0\r\n"}, {ms, ""}}, "a stream's end: EOF", 200},
 		"an error":      {[]said{{0, streamHead + content("a") + chunked("data: {\"error\":{\"message\":\"gone\"}}\n\n") + lastChunk}}, "gone", 200},
 		"too few":       {[]said{{0, streamHead + content("a") + chunked(doneChunk) + lastChunk}}, "1 tokens; want 2", 200},
 		"nothing":       {[]said{{0, streamHead + chunked(roleChunk+doneChunk) + lastChunk}}, "0 chunks", 200},
