@@ -133,10 +133,11 @@ func (r *Router) watchModels(ctx context.Context, e *engine) {
 			}
 		}
 		known = known && !e.down.Load()
+		every := r.now().cfg.Timeouts.Health
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(r.now().cfg.Timeouts.Health):
+		case <-time.After(gathered(time.Now(), every, every/bundles)):
 		}
 	}
 }

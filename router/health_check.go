@@ -9,6 +9,15 @@ import (
 // firstChecks is the time over which the first checks of many engines are spread.
 const firstChecks = 100 * time.Millisecond
 
+// bundles is into how many moments the checks of a period are gathered. What a gateway at rest in front of 1,000 engines uses is
+// mostly being woken, and then it is woken for many of them at once.
+const bundles = 20
+
+// gathered returns how long after now the last multiple of step is that is not behind d, and at least half of d.
+func gathered(now time.Time, d, step time.Duration) time.Duration {
+	return max(d/2, now.Add(d).Truncate(step).Sub(now))
+}
+
 // watchHealth checks the health of an engine until ctx ends, at times that chance keeps apart from those of others.
 func (r *Router) watchHealth(ctx context.Context, e *engine) {
 	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(r.now().fleet.engines)+1)*time.Millisecond)))
@@ -35,7 +44,7 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 			r.log.Warn("engine is down", "engine", e.name)
 		}
 		unused = r.recount(ctx, e, unused)
-		next.Reset(every - every/8 + rand.N(every/4+1))
+		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
 	}
 }
 
