@@ -19,6 +19,7 @@ type modelClock struct {
 	done  []handoverTimes
 	last  map[*modelSeq]time.Duration // when those that stream have had their last token
 	gaps  []time.Duration             // between two tokens of an answer, as they were due
+	late  []time.Duration             // by which tokens were told later than that, on the wall clock
 }
 
 // handoverTimes are moments of one hand-over, in nanoseconds of the wall clock since 1970.
@@ -73,7 +74,9 @@ func (c *modelClock) run() {
 
 // catchUpLocked lets happen what is due, and tells whoever waits for it. Their channels have room for all that comes.
 func (c *modelClock) catchUpLocked() {
-	for _, t := range c.fleet.advance(c.virtual(time.Now())) {
+	now := time.Now()
+	for _, t := range c.fleet.advance(c.virtual(now)) {
+		c.late = append(c.late, now.Sub(c.wall(t.at)))
 		if h := t.seq.over; h != nil && t.nth == 1 {
 			c.done = append(c.done, handoverTimes{
 				Asked: c.wall(h.asked).UnixNano(), Finished: c.wall(h.finished).UnixNano(), First: c.wall(t.at).UnixNano(),
@@ -128,11 +131,11 @@ func (c *modelClock) close() {
 	}
 }
 
-// itl sums up the times between two tokens as they were due.
-func (c *modelClock) itl() quantiles {
+// sums sums up the times between two tokens as they were due, and by how much they were told later.
+func (c *modelClock) sums() (itl, late quantiles) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return quantilesOf(c.gaps)
+	return quantilesOf(c.gaps), quantilesOf(c.late)
 }
 
 // read lets f look at the fleet as it is now.

@@ -124,6 +124,7 @@ type fleetReading struct {
 	Possible  int             `json:"possible"` // tokens that one cache of all engines without bounds would have had
 	Steps     []int           `json:"steps"`    // by engine
 	ITL99     time.Duration   `json:"itl_p99"`  // between two tokens as they were due, in the engines' time
+	Late99    time.Duration   `json:"late_p99"` // by which tokens were told later than due, on the wall clock
 	Handovers []handoverTimes `json:"handovers"`
 }
 
@@ -151,7 +152,8 @@ func (s *modelServer) serve(q *fasthttp.RequestCtx) {
 				r.Steps = append(r.Steps, e.steps)
 			}
 		})
-		r.Handovers, r.ITL99 = s.clock.handovers(), s.clock.itl().p99
+		itl, late := s.clock.sums()
+		r.Handovers, r.ITL99, r.Late99 = s.clock.handovers(), itl.p99, late.p99
 		answerJSON(q, r)
 	default:
 		q.SetStatusCode(fasthttp.StatusNotFound)

@@ -169,11 +169,10 @@ func TestModelledHandovers(t *testing.T) {
 		s := newStory(true, append(pair(), newModelEngine(plainCosts(100), 1000))...)
 		for i := range 2 {
 			key := fmt.Sprint(i)
-			s.submit(t, 0, 0, "p"+key, modelSeq{leg: prefillLeg, key: key, prompt: 10, answer: 1})
-			s.submit(t, 0, 1+i, "d"+key, modelSeq{leg: decodeLeg, key: key, prompt: 10, answer: 1})
+			s.submit(t, 0, i, "p"+key, modelSeq{leg: prefillLeg, key: key, prompt: 10, answer: 1})
+			s.submit(t, 0, 2, "d"+key, modelSeq{leg: decodeLeg, key: key, prompt: 10, answer: 1})
 		}
-		// the second prompt joins the second step; its transfer finds the link free again at 40
-		s.want(t, "20ms p0 ends\n40ms p1 ends\n46ms d0 ends\n66ms d1 ends")
+		s.want(t, "20ms p0 ends\n20ms p1 ends\n46ms d0 ends\n61ms d1 ends") // transfers of 15 until 35 and 50
 	})
 	t.Run("nobody comes", func(t *testing.T) {
 		s := newStory(false, pair()...)

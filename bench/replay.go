@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -169,6 +170,10 @@ func (r *Run) replayTrace() ([]traced, error) {
 // mostReplay bounds one replay, by the clock.
 const mostReplay = 3 * time.Minute
 
+// mostLate is by how much engines and client may be late, on the clock and at p99. A machine that has no time for them for longer
+// is as good as taken by others.
+const mostLate = 10 * time.Millisecond
+
 // replayOne replays a load on new engines.
 func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (sample, error) {
 	ctx, stop := context.WithTimeout(ctx, mostReplay)
@@ -219,6 +224,9 @@ func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (s
 	}
 	got.Found, got.Possible = got.Found-had.Found, got.Possible-had.Possible
 	s := sample{disturbance: after.since(before), done: sum.whole}
+	if late := max(got.Late99, sum.late.p99/replaySpeed); late > mostLate {
+		s.others = math.Inf(1)
+	}
 	for _, f := range replayMetrics {
 		s.figures = append(s.figures, f.of(sum, got))
 	}

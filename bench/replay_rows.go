@@ -22,7 +22,7 @@ func replayRows(cells []replayCell, all []Row) []Row {
 	var rows []Row
 	add := func(name string, rate float64, of Row, goals []Goal, figures ...*Figure) {
 		figures = slices.DeleteFunc(figures, func(f *Figure) bool { return f == nil })
-		if len(figures) < 2 {
+		if len(figures) == 0 {
 			return
 		}
 		row := Row{Name: name, X: rate, What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: *figures[0]}
