@@ -20,7 +20,7 @@ demo: ## a gateway and four engines on this machine, every answer compared
 test: deps check ## everything that CI runs but the stock engine: linters, all tests with the race detector
 	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build -o bin/pdrouter ./cmd/pdrouter)
 	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -timeout 15m ./...)
-	$(call step,budgets of allocations without it,$(GO) test -run TestAllocationsPerRequest ./router)
+	$(call step,budgets of allocations without it,$(GO) test -run TestAllocations ./router)
 	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)
 
 check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint

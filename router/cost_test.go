@@ -206,27 +206,28 @@ func costOf(n int, ask func()) cost {
 }
 
 // costs are the budgets of requests of two legs. Under the race detector pools forget, by chance, a quarter of what is given
-// back to them, so that there what is in pools counts in part: raced are the budgets there.
+// back to them, so that there a part of what is in pools counts, and one body of 220 KB outweighs all else: raced are the
+// budgets there, of allocations alone.
 var costs = []struct {
 	name      string
 	connector string
 	stream    bool
 	size      int
 	most      cost
-	raced     cost
+	raced     float64
 }{
-	{"pull 1 KB", ConnectorPull, false, 1 << 10, cost{28, 6700}, cost{60, 35000}},
-	{"pull 220 KB", ConnectorPull, false, 220 << 10, cost{29, 6700}, cost{60, 35000}},
-	{"pull 1 KB stream", ConnectorPull, true, 1 << 10, cost{31, 6900}, cost{70, 45000}},
-	{"pull 220 KB stream", ConnectorPull, true, 220 << 10, cost{32, 6900}, cost{70, 45000}},
-	{"push 1 KB", ConnectorPush, false, 1 << 10, cost{30, 6900}, cost{60, 35000}},
-	{"push 220 KB", ConnectorPush, false, 220 << 10, cost{31, 6900}, cost{60, 35000}},
-	{"push 1 KB stream", ConnectorPush, true, 1 << 10, cost{31, 6900}, cost{70, 45000}},
-	{"push 220 KB stream", ConnectorPush, true, 220 << 10, cost{32, 6900}, cost{70, 45000}},
-	{"kvplane 1 KB", ConnectorKVPlane, false, 1 << 10, cost{30, 6900}, cost{60, 35000}},
-	{"kvplane 220 KB", ConnectorKVPlane, false, 220 << 10, cost{31, 6900}, cost{60, 35000}},
-	{"kvplane 1 KB stream", ConnectorKVPlane, true, 1 << 10, cost{31, 6900}, cost{70, 45000}},
-	{"kvplane 220 KB stream", ConnectorKVPlane, true, 220 << 10, cost{32, 6900}, cost{70, 45000}},
+	{"pull 1 KB", ConnectorPull, false, 1 << 10, cost{30, 7400}, 60},
+	{"pull 220 KB", ConnectorPull, false, 220 << 10, cost{31, 7400}, 60},
+	{"pull 1 KB stream", ConnectorPull, true, 1 << 10, cost{33, 7600}, 70},
+	{"pull 220 KB stream", ConnectorPull, true, 220 << 10, cost{34, 7600}, 70},
+	{"push 1 KB", ConnectorPush, false, 1 << 10, cost{32, 7600}, 60},
+	{"push 220 KB", ConnectorPush, false, 220 << 10, cost{33, 7600}, 60},
+	{"push 1 KB stream", ConnectorPush, true, 1 << 10, cost{33, 7600}, 70},
+	{"push 220 KB stream", ConnectorPush, true, 220 << 10, cost{34, 7600}, 70},
+	{"kvplane 1 KB", ConnectorKVPlane, false, 1 << 10, cost{32, 7600}, 60},
+	{"kvplane 220 KB", ConnectorKVPlane, false, 220 << 10, cost{33, 7600}, 60},
+	{"kvplane 1 KB stream", ConnectorKVPlane, true, 1 << 10, cost{33, 7600}, 70},
+	{"kvplane 220 KB stream", ConnectorKVPlane, true, 220 << 10, cost{34, 7600}, 70},
 }
 
 // Allocations are most of what the garbage collector costs. A change that needs more of them says so here.
@@ -236,7 +237,7 @@ func TestAllocationsPerRequest(t *testing.T) {
 			ask := costClient(t, c.connector, c.stream, c.size)
 			most := c.most
 			if raceDetector() {
-				most = c.raced
+				most = cost{c.raced, math.Inf(1)}
 			}
 			n := 100
 			if c.size > 1<<10 {
