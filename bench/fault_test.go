@@ -49,7 +49,7 @@ func TestFaultEnginesHoldBlocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, err := leg(t.Context(), s.bad, transfer)
-		if want != nil && !errors.Is(err, want) && !(kind == faultReset && err != nil && strings.Contains(err.Error(), "EOF")) {
+		if ended := kind == faultReset && err != nil && strings.Contains(err.Error(), "EOF"); want != nil && !errors.Is(err, want) && !ended {
 			t.Errorf("%v: got %d, %v", kind, status, err)
 		}
 		if want == nil && status != http.StatusInternalServerError {

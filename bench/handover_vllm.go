@@ -164,7 +164,7 @@ func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPa
 	}
 	p.prefill, p.decode = []*child{{name: "prefill", address: p.relay.address}}, []*child{p.engines[1]}
 	p.targets[0].start = p.startGateway
-	return p, p.stage.start(ctx)
+	return p, p.start(ctx)
 }
 
 func (p *stockPair) close() {

@@ -101,10 +101,10 @@ func (s *patientState) read(fd uintptr) bool {
 		return true
 	}
 	s.pages.Put(to)
-	switch {
-	case err == syscall.EAGAIN:
+	switch err {
+	case syscall.EAGAIN:
 		return false
-	case err == nil:
+	case nil:
 		err = io.EOF
 	}
 	s.err = err
