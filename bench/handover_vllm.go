@@ -9,15 +9,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -44,17 +41,6 @@ func stockSuite() Suite {
 
 // stockRounds is the least number of rounds: fewer tell nothing where engines take a hundred times what routers do.
 const stockRounds = 30
-
-// stockPair is one prefill and one decode engine of stock vLLM, and what asks them.
-type stockPair struct {
-	*stage
-	relay   *relay
-	sides   [2]string // host:port of the side channels: prefill's, decode's
-	handed  map[string]any
-	engines []*child
-	files   string
-	asked   int
-}
 
 // stock measures one connector.
 func (r *Run) stock(ctx context.Context, connector string) error {
@@ -124,143 +110,6 @@ func medianInterval(figures []float64) (low, high float64) {
 	}
 	k = max(k-1, 0)
 	return sorted[k], sorted[n-1-k]
-}
-
-// openStock starts the engines and the routers in front of them. The pair that is returned is to be closed even with an error.
-func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPair, error) {
-	cpus, err := allowedCPUs()
-	if err != nil {
-		return nil, err
-	}
-	p := &stockPair{stage: &stage{cfg: r.Config, connector: connector, targets: append([]target{gatewayTarget()}, peerTargets()...)}}
-	p.running, p.cannot = make([]*child, len(p.targets)), make([]string, len(p.targets))
-	if p.files, err = os.MkdirTemp("", "pdrouter-bench-"); err != nil {
-		return p, err
-	}
-	model := filepath.Join(p.files, "model")
-	fmt.Fprintf(r.out, "  %s: stock vLLM starts, which takes a minute or some\n", connector)
-	if out, err := exec.CommandContext(ctx, python, "internal/e2e/tiny_model.py", model).CombinedOutput(); err != nil {
-		return p, fmt.Errorf("bench: the model: %w: %s", err, out)
-	}
-	free, err := freeAddresses(4)
-	if err != nil {
-		return p, err
-	}
-	for i, role := range []string{"kv_producer", "kv_consumer"} {
-		c, err := stockEngine(ctx, python, model, connector, role, free[2*i], free[2*i+1], cpus[i%len(cpus)])
-		if err != nil {
-			return p, err
-		}
-		c.address = free[2*i]
-		p.engines, p.sides[i] = append(p.engines, c), free[2*i+1]
-	}
-	for _, c := range p.engines {
-		if err := c.healthy(ctx, 8*time.Minute); err != nil {
-			return p, err
-		}
-	}
-	if p.relay, err = openRelay(p.engines[0].address); err != nil {
-		return p, err
-	}
-	p.prefill, p.decode = []*child{{name: "prefill", address: p.relay.address}}, []*child{p.engines[1]}
-	p.targets[0].start = p.startGateway
-	return p, p.start(ctx)
-}
-
-func (p *stockPair) close() {
-	for _, c := range p.running {
-		if c != nil {
-			c.stop()
-		}
-	}
-	if p.relay != nil {
-		p.relay.close()
-	}
-	for _, c := range p.engines {
-		_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // its workers too
-		<-c.ended
-	}
-	_ = os.RemoveAll(p.files) // in the temporary folder: nobody misses it
-}
-
-// stockEngine starts an engine in a process group of its own.
-func stockEngine(ctx context.Context, python, model, connector, role, address, side string, cpu int) (*child, error) {
-	class := map[string]string{"vllm-nixl-push": "NixlPushConnector", "vllm-nixl-pull": "NixlConnector"}[connector]
-	host, port, _ := net.SplitHostPort(address) // as freeAddresses has put it together
-	_, sidePort, _ := net.SplitHostPort(side)
-	return spawnGroup(ctx, "stock vLLM as "+role, "env",
-		"VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND="+strconv.Itoa(cpu), "VLLM_NIXL_SIDE_CHANNEL_HOST="+host,
-		"VLLM_NIXL_SIDE_CHANNEL_PORT="+sidePort, "TORCHDYNAMO_DISABLE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
-		"VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1",
-		filepath.Join(filepath.Dir(python), "vllm"), "serve", model, "--served-model-name", benchModel, "--host", host, "--port", port, "--dtype", "float32",
-		"--max-model-len", "2048", "--max-num-seqs", "16", "--enforce-eager", "--block-size", "32", "--disable-uvicorn-access-log",
-		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":%q,"kv_role":%q,"kv_buffer_device":"cpu"}`, class, role))
-}
-
-// spawnGroup starts a process that starts others, in a group of its own that ends with ctx.
-func spawnGroup(ctx context.Context, name string, argv ...string) (*child, error) {
-	c := &child{name: name, said: &lastBytes{keep: 4096}, ended: make(chan struct{})}
-	c.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
-	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", name, err)
-	}
-	go func() {
-		_ = c.cmd.Wait() // how it ended matters only while it is needed
-		close(c.ended)
-	}()
-	return c, nil
-}
-
-// healthy waits until the engine answers GET /health.
-func (c *child) healthy(ctx context.Context, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for {
-		if err := c.alive(); err != nil {
-			return err
-		}
-		q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.address+"/health", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := http.DefaultClient.Do(q)
-		if err == nil {
-			answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("bench: %s is not healthy: %w: %s", c.name, ctx.Err(), c.said)
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
-}
-
-// startGateway starts the gateway with what stock engines need besides their addresses.
-func (p *stockPair) startGateway(ctx context.Context, s *stage) (*child, error) {
-	s.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
-	free, err := freeAddresses(2)
-	if err != nil {
-		return nil, err
-	}
-	text := fmt.Sprintf("listen: {clients: %q, operations: %q}\nlog: {level: info}\n%smodels:\n  - name: %s\n    connector: %s\n"+
-		"    prefill: [{name: prefill-0, url: \"http://%s\", side_channel: %q}]\n    decode: [{name: decode-0, url: \"http://%s\", side_channel: %q, plain_request_ids: true}]\n",
-		free[0], free[1], s.settings, benchModel, s.connector, p.prefill[0].address, p.sides[0], p.decode[0].address, p.sides[1])
-	path, err := writeTemp("pdrouter-bench-*.yaml", text)
-	if err != nil {
-		return nil, err
-	}
-	c, err := spawn(ctx, "the gateway", "", false, true, s.cfg.Binary, "serve", "-c", path)
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	c.address, c.operations, c.files = free[0], free[1], []string{path}
-	return c, nil
 }
 
 // contender makes one request a round.
