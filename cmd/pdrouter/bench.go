@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -62,19 +63,32 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	if cfg.Binary, err = os.Executable(); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	command := strings.Join(append([]string{"pdrouter", "bench"}, args...), " ")
+	var failed error
 	for _, s := range suites {
 		report, err := s.Measure(ctx, cfg, out)
-		if err != nil {
-			return err
+		if err == nil && *dir != "" && len(report.Rows) > 0 {
+			report.Command = benchCommand(args)
+			err = report.Write(*dir)
 		}
-		report.Command = command
-		if *dir == "" || len(report.Rows) == 0 {
-			continue
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		if err := report.Write(*dir); err != nil {
-			return err
+		if err != nil { // the others are worth having all the same
+			fmt.Fprintf(out, "%s: %v\n\n", s.Name, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", s.Name, err))
 		}
 	}
-	return nil
+	return failed
+}
+
+// benchCommand is the command as a report shows it: it names no folder of the machine that it ran on.
+func benchCommand(args []string) string {
+	shown := []string{"pdrouter", "bench"}
+	for _, a := range args {
+		if filepath.IsAbs(a) || strings.HasPrefix(a, "..") {
+			a = filepath.Base(a)
+		}
+		shown = append(shown, a)
+	}
+	return strings.Join(shown, " ")
 }
