@@ -25,9 +25,12 @@ func (v *vllm) deaths(t *testing.T, way pair, front gateway, l *load, prefill, d
 	}
 	var second engine
 	v.step(t, "prefill started again, and a second decode", func() {
-		second = v.engine(t, role{name: "second decode", cpu: 1, transfer: way.transfer("kv_consumer"), random: true}, nil)
+		other := coming(func() engine {
+			return v.engine(t, role{name: "second decode", cpu: 1, transfer: way.transfer("kv_consumer"), random: true}, nil)
+		})
 		prefill = v.reborn(t, front, way, prefill)
-		second.ready(t, second.url+"/health", started)
+		until(t, 2*stalled, "the second decode is healthy", func() bool { return other.healthy(t) })
+		second = other.engine
 	})
 	var onward gateway
 	v.step(t, "a gateway that goes on with streams", func() {
@@ -104,11 +107,12 @@ func (v *vllm) reborn(t *testing.T, front gateway, way pair, prefill engine) eng
 		return must(t, scrape(t, front.operations), "pdrouter_pair_handshakes_total", `outcome="done"`)
 	}
 	before := handshakes()
-	again := v.engine(t, role{name: "prefill again", transfer: way.transfer("kv_producer")}, []string{strings.TrimPrefix(prefill.url, "http://"), prefill.side})
+	again := coming(func() engine {
+		return v.engine(t, role{name: "prefill again", transfer: way.transfer("kv_producer")}, []string{strings.TrimPrefix(prefill.url, "http://"), prefill.side})
+	})
 	reasons := map[string]int{}
-	healthy := func() bool { _, err := read(t.Context(), again.url+"/health"); return err == nil }
 	last := ""
-	until(t, started, "a request is split again", func() bool {
+	until(t, 2*stalled, "a request is split again", func() bool {
 		status, reason, said := front.ask(t)
 		if status != http.StatusOK {
 			t.Errorf("status %d, reason %q: %s", status, reason, said)
@@ -116,7 +120,7 @@ func (v *vllm) reborn(t *testing.T, front gateway, way pair, prefill engine) eng
 		reasons[reason]++
 		last = reason
 		time.Sleep(time.Second) // the engine that starts needs the CPU more
-		return last == "split" && healthy()
+		return again.healthy(t) && last == "split"
 	})
 	t.Logf("requests meanwhile, by reason: %v", reasons)
 	if len(reasons) < 2 {
@@ -126,7 +130,35 @@ func (v *vllm) reborn(t *testing.T, front gateway, way pair, prefill engine) eng
 		t.Errorf("%v handshakes; want one with the new run", got)
 	}
 	until(t, time.Minute, "the new run is published, and the old one is not", func() bool { return front.counter(t, "pdrouter_metadata_engines") == 1 })
-	return again
+	return again.engine
+}
+
+// stalled is how long an engine that starts may take before it is started again, as whoever runs engines would: one start in some
+// dozens hangs in its worker.
+const stalled = 5 * time.Minute
+
+// starting is an engine that is to come up.
+type starting struct {
+	engine
+	start func() engine
+	began time.Time
+}
+
+// coming starts an engine.
+func coming(start func() engine) *starting { return &starting{start(), start, time.Now()} }
+
+// healthy reports whether it has come up, and starts it again if it has stalled.
+func (s *starting) healthy(t *testing.T) bool {
+	t.Helper()
+	if _, err := read(t.Context(), s.url+"/health"); err == nil {
+		return true
+	}
+	if time.Since(s.began) > stalled {
+		t.Logf("%s has not come up in %s, and is started again; it said last:\n%s", s.name, stalled, s.tail(5))
+		s.kill()
+		s.engine, s.began = s.start(), time.Now()
+	}
+	return false
 }
 
 // says kills prefill while decode waits, where decode's names are not known: the gateway says how many blocks stay held.
