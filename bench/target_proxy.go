@@ -79,6 +79,7 @@ func haproxyTarget() target {
   no strict-limits
 defaults
   mode http
+  option http-no-delay
   timeout connect 10s
   timeout client 1h
   timeout server 1h
