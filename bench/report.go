@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,7 +147,7 @@ func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	b, err := json.MarshalIndent(r, "", "  ")
+	b, err := json.MarshalIndent(r.finite(), "", "  ")
 	if err != nil {
 		return fmt.Errorf("bench: %s: %w", r.Suite, err)
 	}
@@ -161,6 +162,21 @@ func (r *Report) Write(dir string) error {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
+}
+
+// finite is the report without ratios to nothing, which JSON cannot say.
+func (r *Report) finite() *Report {
+	c := *r
+	c.Rows = slices.Clone(r.Rows)
+	for i := range c.Rows {
+		c.Rows[i].Beside = slices.Clone(c.Rows[i].Beside)
+		for j := range c.Rows[i].Beside {
+			if f := &c.Rows[i].Beside[j]; f.Ratio != nil && !(math.Abs(f.Ratio.Min+f.Ratio.Median+f.Ratio.Max) <= math.MaxFloat64) {
+				f.Ratio = nil
+			}
+		}
+	}
+	return &c
 }
 
 // file is the suite's name as the beginning of a file's.

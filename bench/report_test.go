@@ -113,3 +113,16 @@ func TestGoalBesideNothing(t *testing.T) {
 		t.Errorf("a ratio of %q beside nothing", got)
 	}
 }
+
+// TestReportWithoutRatio is written though a figure beside is nothing, of which there is no ratio.
+func TestReportWithoutRatio(t *testing.T) {
+	row := pairOf("idle", "%", "floor", []float64{0.2, 0, 0.1}, []float64{0, 0, 0})
+	dir := t.TempDir()
+	if err := (&Report{Suite: "idle", Rows: []Row{row}}).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "idle.json"))
+	if err != nil || !strings.Contains(string(b), `"rounds"`) || strings.Contains(string(b), `"ratio"`) {
+		t.Errorf("%v: %s", err, b)
+	}
+}
