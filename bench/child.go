@@ -20,6 +20,7 @@ type child struct {
 	cmd        *exec.Cmd
 	address    string   // of the listener it told of, if it was asked to, or that it was told to have
 	operations string   // the gateway's other listener
+	entry      string   // of an engine: what the gateway is told of it besides name and URL
 	files      []string // that are removed behind it
 	abrupt     bool     // killed without being asked to end: some take seconds for that
 	said       *lastBytes
@@ -49,17 +50,13 @@ func spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 		defer r.Close()
 		c.cmd.Stdout, out = w, r
 	}
-	err := c.cmd.Start()
+	err := c.begin()
 	if w, ok := c.cmd.Stdout.(*os.File); ok {
 		w.Close() // the child has its own
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", name, err)
+		return nil, err
 	}
-	go func() {
-		_ = c.cmd.Wait() // how it ended matters only while it is needed, and then its requests tell
-		close(c.ended)
-	}()
 	if tells {
 		_ = out.SetReadDeadline(time.Now().Add(20 * time.Second)) // a pipe takes deadlines
 		line, err := bufio.NewReader(out).ReadString('\n')
@@ -70,6 +67,18 @@ func spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 		c.address = strings.TrimSpace(line)
 	}
 	return c, nil
+}
+
+// begin starts the process and has somebody wait for its end.
+func (c *child) begin() error {
+	if err := c.cmd.Start(); err != nil {
+		return fmt.Errorf("bench: %s: %w", c.name, err)
+	}
+	go func() {
+		_ = c.cmd.Wait() // how it ended matters only while it is needed, and then its requests tell
+		close(c.ended)
+	}()
+	return nil
 }
 
 // stop ends the process, waits for it and removes its files.

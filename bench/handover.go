@@ -52,10 +52,7 @@ func (r *Run) handover(ctx context.Context, connector string) (sum handedOver, e
 	if !r.wants(name) {
 		return sum, nil
 	}
-	targets := append([]target{gatewayTarget(), floorTarget()}, peerTargets()...)
-	targets = slices.DeleteFunc(targets, func(x target) bool {
-		return x.peer && x.cannot(r.Config, connector) == "measured with sglang"
-	})
+	targets := append([]target{gatewayTarget(), floorTarget()}, vllmPeers(r.Config, connector)...)
 	m, err := modelledCast{spec: ModelledSpec{Costs: "llama-3.1-8b-h100", Connector: connector, Prefill: 1, Decode: 1, Budget: chunkBudget, Speed: 1}, where: oneCPU, targets: targets}.open(ctx, r.Config)
 	if err != nil {
 		return sum, err

@@ -109,7 +109,7 @@ const (
 func (r *Run) noteCeiling() {
 	var each []string
 	for _, row := range r.report.Rows {
-		if f := row.beside(Goal{Beside: noRouter}); f != nil {
+		if f := row.beside(Goal{Beside: noRouter}); f != nil && f.Ratio != nil {
 			each = append(each, fmt.Sprintf("%s: %.1f", row.Name, 1/f.Ratio.Median))
 		}
 	}

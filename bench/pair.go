@@ -166,8 +166,11 @@ func (f *pairFleet) cpu() (time.Duration, error) {
 	return sum, err
 }
 
-// registry is a gateway's registry that shakes the fleet's hands.
-func (f *pairFleet) registry() (*metadata.Pairs, error) {
+// strangers makes n pairs cold, and returns a gateway's registry that shakes the fleet's hands and knows none of them.
+func (f *pairFleet) strangers(n int) (*metadata.Pairs, error) {
+	if err := f.cold(n); err != nil {
+		return nil, err
+	}
 	return metadata.NewPairs(metadata.PairsConfig{}, f.shake)
 }
 

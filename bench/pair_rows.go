@@ -73,18 +73,15 @@ func coldRows(which string, f *pairFleet) []contest {
 // handshakes makes n pairs cold and returns in how many ms requests for all of them may go on, and how much CPU time
 // that took.
 func (f *pairFleet) handshakes(n int, serial bool) (took, cpu float64, err error) {
-	if err := f.cold(n); err != nil {
-		return 0, 0, err
-	}
-	registry, err := f.registry()
-	if err != nil {
-		return 0, 0, err
-	}
-	before, err := f.cpu()
+	registry, err := f.strangers(n)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer registry.Close()
+	before, err := f.cpu()
+	if err != nil {
+		return 0, 0, err
+	}
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	start := time.Now()
@@ -102,10 +99,7 @@ func (f *pairFleet) handshakes(n int, serial bool) (took, cpu float64, err error
 
 // meanwhile is how many µs a request spends on a pair whose handshake is under way.
 func (f *pairFleet) meanwhile(ctx context.Context) (float64, error) {
-	if err := f.cold(1); err != nil {
-		return 0, err
-	}
-	registry, err := f.registry()
+	registry, err := f.strangers(1)
 	if err != nil {
 		return 0, err
 	}
@@ -157,10 +151,7 @@ func warmRows(which string, f *pairFleet) []contest {
 
 // anew starts decode of a warm pair anew, and returns in how many ms a request for the new pair may go on.
 func (f *pairFleet) anew(ctx context.Context) (float64, error) {
-	if err := f.cold(1); err != nil {
-		return 0, err
-	}
-	registry, err := f.registry()
+	registry, err := f.strangers(1)
 	if err != nil {
 		return 0, err
 	}

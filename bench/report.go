@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,7 +43,7 @@ type Figure struct {
 	Of     string    `json:"of"`
 	Spread           // of Rounds
 	Rounds []float64 `json:"rounds,omitempty"`
-	Ratio  *Spread   `json:"ratio,omitempty"`  // pdrouter's over this one, round by round
+	Ratio  *Spread   `json:"ratio,omitempty"`  // pdrouter's over this one, round by round; nil if this one is nothing in a round
 	Cannot string    `json:"cannot,omitempty"` // why there is no figure
 	peer   bool
 }
@@ -89,9 +88,10 @@ func (g Goal) met(r *Row) string {
 		if beside == nil {
 			return ""
 		}
-		got, most = beside.Ratio.Median, g.Times
-		if g.Plus != 0 || beside.Min <= 0 { // a ratio to nothing, or to less, says nothing
-			got, most = r.Ours.Median, g.Times*beside.Median+g.Plus
+		if beside.Ratio != nil && g.Plus == 0 {
+			got, most = beside.Ratio.Median, g.Times
+		} else {
+			most = g.Times*beside.Median + g.Plus
 		}
 	}
 	if got == most || (got > most) == g.AtLeast {
@@ -106,7 +106,7 @@ func (r *Row) beside(g Goal) *Figure {
 	for i := range r.Beside {
 		f := &r.Beside[i]
 		switch {
-		case f.Ratio == nil:
+		case f.Cannot != "":
 		case f.Of == g.Beside:
 			return f
 		case g.Beside == bestPeer && f.peer && (best == nil || (f.Median > best.Median) == g.AtLeast):
@@ -124,8 +124,11 @@ func (r *Row) sum(goals ...Goal) {
 		if f.Cannot != "" {
 			continue
 		}
-		ratio := ratios(f.Rounds, r.Ours.Rounds)
-		f.Spread, f.Ratio = spread(f.Rounds), &ratio
+		f.Spread = spread(f.Rounds)
+		if f.Min > 0 { // a ratio to nothing, or to less, says nothing
+			ratio := ratios(f.Rounds, r.Ours.Rounds)
+			f.Ratio = &ratio
+		}
 	}
 	for _, g := range goals {
 		r.Goals = append(r.Goals, Reached{g.text(r.Unit), g.met(r)})
@@ -147,7 +150,7 @@ func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	b, err := json.MarshalIndent(r.finite(), "", "  ")
+	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("bench: %s: %w", r.Suite, err)
 	}
@@ -162,21 +165,6 @@ func (r *Report) Write(dir string) error {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
-}
-
-// finite is the report without ratios to nothing, which JSON cannot say.
-func (r *Report) finite() *Report {
-	c := *r
-	c.Rows = slices.Clone(r.Rows)
-	for i := range c.Rows {
-		c.Rows[i].Beside = slices.Clone(c.Rows[i].Beside)
-		for j := range c.Rows[i].Beside {
-			if f := &c.Rows[i].Beside[j]; f.Ratio != nil && !(math.Abs(f.Ratio.Min+f.Ratio.Median+f.Ratio.Max) <= math.MaxFloat64) {
-				f.Ratio = nil
-			}
-		}
-	}
-	return &c
 }
 
 // file is the suite's name as the beginning of a file's.

@@ -109,7 +109,7 @@ func (f Figure) cells(ratio func(Spread) string) [3]string {
 	if f.Cannot != "" {
 		return [3]string{f.Of, f.Cannot, ""}
 	}
-	if f.Min <= 0 {
+	if f.Ratio == nil {
 		return [3]string{f.Of, f.String(), ""}
 	}
 	return [3]string{f.Of, f.String(), ratio(*f.Ratio)}

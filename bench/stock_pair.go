@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,7 +30,7 @@ func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPa
 	if err != nil {
 		return nil, err
 	}
-	p := &stockPair{stage: &stage{cfg: r.Config, connector: connector, targets: append([]target{gatewayTarget()}, peerTargets()...)}}
+	p := &stockPair{stage: &stage{cfg: r.Config, connector: connector, targets: append([]target{gatewayTarget()}, vllmPeers(r.Config, connector)...)}}
 	p.running, p.cannot = make([]*child, len(p.targets)), make([]string, len(p.targets))
 	if p.files, err = os.MkdirTemp("", "pdrouter-bench-"); err != nil {
 		return p, err
@@ -61,8 +60,10 @@ func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPa
 	if p.relay, err = openRelay(p.engines[0].address); err != nil {
 		return p, err
 	}
-	p.prefill, p.decode = []*child{{name: "prefill", address: p.relay.address}}, []*child{p.engines[1]}
-	p.targets[0].start = p.startGateway
+	p.engines[1].entry = fmt.Sprintf(", side_channel: %q, plain_request_ids: true", p.sides[1])
+	p.prefill = []*child{{name: "prefill", address: p.relay.address, entry: fmt.Sprintf(", side_channel: %q", p.sides[0])}}
+	p.decode = p.engines[1:]
+	p.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
 	return p, p.start(ctx)
 }
 
@@ -103,14 +104,7 @@ func spawnGroup(ctx context.Context, name string, argv ...string) (*child, error
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
 	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", name, err)
-	}
-	go func() {
-		_ = c.cmd.Wait() // how it ended matters only while it is needed
-		close(c.ended)
-	}()
-	return c, nil
+	return c, c.begin()
 }
 
 // healthy waits until the engine answers GET /health.
@@ -138,26 +132,4 @@ func (c *child) healthy(ctx context.Context, within time.Duration) error {
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
-}
-
-// startGateway starts the gateway with what stock engines need besides their addresses.
-func (p *stockPair) startGateway(ctx context.Context, s *stage) (*child, error) {
-	s.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
-	free, err := freeAddresses(2)
-	if err != nil {
-		return nil, err
-	}
-	text := fmt.Sprintf("listen: {clients: %q, operations: %q}\nlog: {level: info}\n%smodels:\n  - name: %s\n    connector: %s\n"+
-		"    prefill: [{name: prefill-0, url: \"http://%s\", side_channel: %q}]\n    decode: [{name: decode-0, url: \"http://%s\", side_channel: %q, plain_request_ids: true}]\n",
-		free[0], free[1], s.settings, benchModel, s.connector, p.prefill[0].address, p.sides[0], p.decode[0].address, p.sides[1])
-	path, err := writeTemp("pdrouter-bench-*.yaml", text)
-	if err != nil {
-		return nil, err
-	}
-	c, err := spawn(ctx, "the gateway", "", false, true, s.cfg.Binary, "serve", "-c", path)
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	c.address, c.operations, c.files = free[0], free[1], []string{path}
-	return c, nil
 }

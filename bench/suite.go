@@ -75,7 +75,7 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 	}
 	p := progressOn(out, s.Name)
 	r := &Run{Config: cfg, out: p, report: &Report{Suite: s.Name, About: s.About, Machine: machine(len(cpus)), Versions: versions()}}
-	r.report.Settings = fmt.Sprintf("%d rounds of each, in turns", cfg.Pairs)
+	r.rounds(cfg.Pairs)
 	fmt.Fprintf(out, "%s: %s\n", s.Name, s.Brief)
 	p.prepares()
 	err = s.run(ctx, r)
@@ -95,6 +95,12 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 	r.report.table(out)
 	fmt.Fprintln(out)
 	return r.report, nil
+}
+
+// rounds has each contender measured n times.
+func (r *Run) rounds(n int) {
+	r.Pairs = n
+	r.report.Settings = fmt.Sprintf("%d rounds of each, in turns", n)
 }
 
 // wants reports whether a row is to be measured.

@@ -69,7 +69,7 @@ func (s *stage) gatewayText(clients, operations string) string {
 			fmt.Fprintf(&b, "    %s:\n", role)
 		}
 		for i, e := range engines {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: \"http://%s\"}\n", role, i, e.address)
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: \"http://%s\"%s}\n", role, i, e.address, e.entry)
 		}
 	}
 	b.WriteString(s.settings)

@@ -60,6 +60,11 @@ func peerTargets() []target {
 	return all
 }
 
+// vllmPeers are those that stand in front of vLLM with one connector or another.
+func vllmPeers(cfg Config, connector string) []target {
+	return slices.DeleteFunc(peerTargets(), func(x target) bool { return x.cannot(cfg, connector) == "measured with "+modeSGLang })
+}
+
 // each is a flag with each engine's URL and what follows it.
 func each(flag string, engines []*child, more ...string) []string {
 	var flags []string

@@ -99,7 +99,7 @@ func ownCPU() (time.Duration, error) {
 
 // versus measures rows, each with twice the rounds that others have: they are short.
 func (r *Run) versus(ctx context.Context, rows []versus) error {
-	r.Pairs *= 2
+	r.rounds(2 * r.Pairs)
 	for _, v := range rows {
 		if err := r.contest(ctx, v.contest()); err != nil {
 			return err
