@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"syscall"
 	"time"
 
 	"pdrouter/metadata"
@@ -254,79 +253,6 @@ func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) 
 			return
 		}
 	}
-}
-
-// diesNow reports whether the run of decode is over, as a look or two at it show.
-func (r *Router) diesNow(ctx context.Context, m *remains) bool {
-	if m.run == "" || r.now().parts.Reclaim == nil {
-		return false
-	}
-	var look looking
-	was := &coordinates{EngineID: m.run, TP: 1, PP: 1}
-	for range 3 {
-		switch look.at(ctx, r, m.decode, was) {
-		case runOver:
-			return true
-		case runLives:
-			return false
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(refusedFor):
-		}
-	}
-	return false
-}
-
-// looking is a look at a run that may be over, again and again.
-type looking struct{ http shut }
-
-// shut is since when an engine's HTTP address has refused every connection; zero if it does not.
-type shut struct{ since time.Time }
-
-// refusedFor is how long an engine's addresses must have refused connections for its process to count as gone.
-const refusedFor = 500 * time.Millisecond
-
-// gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
-func (k *shut) gone(ctx context.Context, e *engine) bool {
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err == nil {
-		resp.Close()
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		*k = shut{}
-		return false
-	}
-	if k.since.IsZero() {
-		k.since = time.Now()
-	}
-	return time.Since(k.since) >= refusedFor
-}
-
-// at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
-// refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, r *Router, e *engine, was *coordinates) proof {
-	at, ok := e.channel(was)
-	if !ok || r.now().parts.Stock == nil {
-		return runUnknown
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
-	defer cancel()
-	rec, err := r.now().parts.Stock.First(ctx, at)
-	switch {
-	case err == nil && rec.EngineID == was.EngineID:
-		k.http = shut{}
-		return runLives
-	case err == nil:
-		return runOver
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		k.http = shut{}
-		return runUnknown
-	case k.http.gone(ctx, e):
-		return runOver
-	}
-	return runUnknown
 }
 
 // notifyPrefill tells prefill's ranks that what they hold was taken.
