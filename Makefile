@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 GOLANGCI := v2.15.0
 GO       ?= go
+# The binary names its commit even where GOFLAGS has -buildvcs=false, if git can tell it.
+VCS       = -buildvcs=$(shell git status --porcelain >/dev/null 2>&1 && echo auto || echo false)
 DEPS     := $(CURDIR)/.deps
 step      = @.ci/step "$(1)" $(2)
 
@@ -12,13 +14,13 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## bin/pdrouter
-	$(GO) build -o bin/pdrouter ./cmd/pdrouter
+	$(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter
 
 demo: ## a gateway and four engines on this machine, every answer compared
 	@$(GO) run ./cmd/pdrouter demo
 
 test: deps check ## everything that CI runs but the stock engine: linters, all tests with the race detector
-	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build -o bin/pdrouter ./cmd/pdrouter)
+	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
 	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -timeout 15m ./...)
 	$(call step,budgets of allocations without it,$(GO) test -run TestAllocations ./router)
 	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)

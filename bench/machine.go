@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,19 +15,6 @@ type Machine struct {
 	Model  string `json:"model"`
 	Memory string `json:"memory"`
 	Kernel string `json:"kernel"`
-}
-
-// Versions is what was measured, with what.
-type Versions struct {
-	Pdrouter string   `json:"pdrouter"`
-	Go       string   `json:"go"`
-	Fasthttp string   `json:"fasthttp"`
-	Beside   []string `json:"beside,omitempty"` // what ran beside pdrouter, each with its version
-}
-
-// String names all of them.
-func (v Versions) String() string {
-	return strings.Join(append([]string{"pdrouter " + v.Pdrouter, v.Go, "fasthttp " + v.Fasthttp}, v.Beside...), ", ")
 }
 
 // machine describes this machine; what /proc does not tell is left empty.
@@ -51,31 +37,6 @@ func field(text, name string) string {
 		}
 	}
 	return ""
-}
-
-// versions reads what this binary was built from.
-func versions() Versions {
-	v := Versions{Pdrouter: "unknown", Go: runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	changed := ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			v.Pdrouter = s.Value[:min(12, len(s.Value))]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			changed = " with local changes"
-		}
-	}
-	v.Pdrouter += changed
-	for _, d := range info.Deps {
-		if d.Path == "github.com/valyala/fasthttp" {
-			v.Fasthttp = d.Version
-		}
-	}
-	return v
 }
 
 // allowedCPUs lists the CPUs this process might use when it was first asked: since then it may have bound itself to one.
