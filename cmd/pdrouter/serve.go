@@ -42,6 +42,7 @@ func runServe(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	g.logs = to
+	collectSeldom()
 	fmt.Fprintf(out, "pdrouter: clients on http://%s", g.clients.Addr())
 	if at := g.agents.Addr(); at != nil {
 		scheme := "http"

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	gometrics "runtime/metrics"
+)
+
+// spareHeap is how many bytes are allocated at least between two garbage collections. A gateway without streams has a heap of 3 MiB:
+// at Go's own pace it would be collected fifty times a second under load, which takes a tenth of a request's CPU time.
+const spareHeap = 16 << 20
+
+// ownPace is Go's: a collection when the heap has doubled.
+const ownPace = 100
+
+// collectSeldom has the garbage collector leave spareHeap between two collections where the heap is smaller than that. A larger one
+// is collected at Go's own pace, so that thousands of streams cost no more memory than before. Whoever has set GOGC has said
+// what he wants.
+func collectSeldom() {
+	if os.Getenv("GOGC") == "" {
+		pace(ownPace)
+	}
+}
+
+// pace looks at the heap behind each collection that is to come.
+func pace(percent int) {
+	runtime.AddCleanup(new([64]byte), func(percent int) {
+		live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		gometrics.Read(live)
+		if p := collectAt(live[0].Value.Uint64()); p != percent {
+			debug.SetGCPercent(p) // stops the world for a moment, so it is not set for every little
+			percent = p
+		}
+		pace(percent)
+	}, percent)
+}
+
+// collectAt is by how many percent a heap of so many bytes may grow before the next collection: in steps of a factor of two.
+func collectAt(live uint64) int {
+	p := ownPace
+	for p < 16*ownPace && live*uint64(p) < spareHeap*ownPace {
+		p *= 2
+	}
+	return p
+}
