@@ -136,6 +136,7 @@ func (w *writer) report(x *effect) {
 		w.publish(expired)
 	}
 	w.publish(ev)
+	w.told = true
 	if w.cfg.Report != nil {
 		w.cfg.Report(r)
 	} else {

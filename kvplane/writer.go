@@ -3,6 +3,7 @@ package kvplane
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type writer struct {
 	apply    func(q queued, out []effect) []effect // gives an event to the core that it is for
 	todo     []queued
 	running  bool
+	told     bool          // the engine has been told something in this pass
 	tell     []*peer       // who must be told what is settled
 	active   time.Duration // when something last happened
 	spoke    time.Duration // when something was last sent
@@ -147,7 +149,7 @@ func (w *writer) run() {
 		switch {
 		case forever:
 		case wait == 0:
-			yield(l.passes%gosched == 1)
+			yield(l.passes%gosched == 0)
 			continue
 		case wait == dozing:
 			doze()
@@ -199,6 +201,10 @@ func (w *writer) pass() bool {
 			}
 		}
 		w.step(event{kind: evTick})
+	}
+	if w.told { // whoever waits for that runs now: what the peers are told is not urgent
+		w.told = false
+		runtime.Gosched()
 	}
 	w.tellSettled()
 	if w.collected.shifted {
