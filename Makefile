@@ -1,7 +1,7 @@
 # make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check deps e2e-vllm bench peers vram-bundle sim mutants soak faults vuln clean
+.PHONY: help build lib demo test check deps e2e-vllm bench peers vram-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -15,6 +15,11 @@ help: ## list the targets
 
 build: ## bin/pdrouter
 	$(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter
+
+lib: ## bin/libpdkv.so with bin/pdkv.h: the KV plane as a C library
+	$(GO) build -buildmode=c-shared -o bin/libpdkv.so ./kvplane/capi
+	@rm -f bin/libpdkv.h
+	@cp kvplane/capi/pdkv.h bin/pdkv.h
 
 demo: ## a gateway and four engines on this machine, every answer compared
 	@$(GO) run ./cmd/pdrouter demo

@@ -24,8 +24,11 @@ func Packages() map[string]Package {
 			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
-		"kvplane/nixl": {Outside: []string{"github.com/ebitengine/purego"}},
-		"kvplane/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
+		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
+		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
+		"kvplane/cuda":  {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
 		// Several parts share one Redis: what is opened once is opened in one place.
 		"internal/redisdb":   {Outside: []string{"github.com/redis/go-redis/v9"}},
 		"internal/redistest": {},
@@ -59,5 +62,5 @@ func Packages() map[string]Package {
 	}
 }
 
-// Unsafe names the packages that may use unsafe: those that speak to a C library.
-func Unsafe() []string { return []string{"kvplane/nixl", "kvplane/cuda"} }
+// Unsafe names the packages that may use unsafe: those that speak to a C library, or are one.
+func Unsafe() []string { return []string{"kvplane/nixl", "kvplane/cuda", "kvplane/capi"} }

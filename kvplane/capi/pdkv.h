@@ -99,7 +99,8 @@ size_t pdkv_error(char *buf, size_t cap);
  *   log             {level: debug|info|warn|error, file: path}; default warn, to standard error
  * of kind rank:
  *   compatibility   digest of all that two engines must share (model, dtype, heads, ...); equal or not paired; required
- *   http, control   base URLs of the engine's OpenAI and control routes, for its record
+ *   http            base URL of the engine's OpenAI routes, for its record
+ *   control         {url: base URL of the engine's control routes, for its record}
  *   gateway         {url: agents' listener of the gateway, token_file: path, sign_key: path, record_keys: [paths], ttl: 30s};
  *                   url and token_file are required
  *   transport       {name: auto|nixl|tcp, library: path of libnixl_capi.so, listen: "127.0.0.1:0", advertise: host,
@@ -210,7 +211,7 @@ int32_t pdkv_expect(pdkv_handle h, const pdkv_transfer *t);
 int32_t pdkv_offer(pdkv_handle h, const pdkv_transfer *t);
 
 /* pdkv_cancel gives a transfer up, at any time and on either side; why is for people, NULL for none. What was expected still ends in
- * PDKV_CLOSED, what was offered in PDKV_FREED; what was neither has then ended. An id that is not known here has no effect. */
+ * PDKV_CLOSED, or PDKV_RELEASED if it was complete already, what was offered in PDKV_FREED; what was neither has then ended. An id that is not known here has no effect. */
 int32_t pdkv_cancel(pdkv_handle h, const uint8_t id[16], const char *why);
 
 /* pdkv_orders writes what all ranks must be told since the last call into buf and its length into *len, 0 for nothing. Call it once
@@ -232,7 +233,8 @@ int32_t pdkv_hear(pdkv_handle h, const uint8_t *report, size_t len);
 #define PDKV_ENROLLED  5 /* S: legs are admitted from now on; bytes is the engine's generation */
 #define PDKV_RELEASED  6 /* S: decode may start; every block is there on every rank. tokens: computed by prefill, 0 if nothing was needed */
 #define PDKV_FAILED    7 /* S: the transfer has failed; its blocks must not be read. An expected one stays pinned until PDKV_CLOSED, an
-                            offered one until PDKV_FREED (say pdkv_cancel for it). blocks: what is not there, per group */
+                            offered one until PDKV_FREED; one that was only queued has ended with this. blocks: what is not there,
+                            per group. The ranks are told already */
 #define PDKV_CLOSED    8 /* S: of a failed one: nothing lands in its blocks any more, they may be freed */
 #define PDKV_FREED     9 /* S: no rank reads the offered blocks any more, they may be freed. reason above 0: somebody went without */
 #define PDKV_CANCELLED 10 /* S: the gateway has cancelled this leg: abort its request. The ranks are told already */
@@ -244,7 +246,7 @@ typedef struct pdkv_result {
   uint32_t kind;
   uint8_t id[16];  /* of the transfer; zeros if it is about none */
   uint32_t reason; /* 0 is none; else as named at the begin of text */
-  int32_t pp, tp;  /* FAILED: the rank whose word came first; -1: the deadline was over, or it was cancelled */
+  int32_t pp, tp;  /* FAILED: the rank whose word came first; -1: not known, as when the deadline is over */
   int32_t k, n;    /* ranks that have come to their end, of how many */
   int32_t tokens;
   uint32_t ranges;

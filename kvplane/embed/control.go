@@ -1,0 +1,97 @@
+package embed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/kvplane"
+)
+
+// control serves an engine's control routes.
+type control struct {
+	listener net.Listener
+	server   *http.Server
+	cancel   context.CancelFunc
+	tasks    sync.WaitGroup
+}
+
+// validate reports every mistake, each by its key.
+func (c Control) validate() error {
+	var errs []error
+	if c.URL != "" {
+		errs = append(errs, errors.New("control.url is for ranks, which name it in their records; want control.listen"))
+	}
+	if c.Listen == "" {
+		return errors.Join(errs...)
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("control.listen is %.200q; want host:port", c.Listen))...)
+	}
+	if ip := net.ParseIP(host); len(c.Keys) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		errs = append(errs, fmt.Errorf("control.keys is missing; control.listen is %s, and open control routes are for loopback only", c.Listen))
+	}
+	return errors.Join(errs...)
+}
+
+func openControl(c Config, events *kvplane.Events, cancel func(kvplane.TransferID, string), log *slog.Logger) (*control, error) {
+	keys := &keyFiles{}
+	authorize := func(*http.Request) error { return nil }
+	if len(c.Control.Keys) > 0 {
+		set, err := keys.load(c.Control.Keys)
+		if err != nil {
+			return nil, err
+		}
+		v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: c.Control.Issuer, Audience: auth.MetadataAudience}, set)
+		if err != nil {
+			return nil, wrong(Refused, "embed: control: %w", err)
+		}
+		agents, err := auth.NewAgents(v)
+		if err != nil {
+			return nil, wrong(Refused, "embed: control: %w", err)
+		}
+		authorize = func(r *http.Request) error { return agents.Plane(r, c.Engine) }
+	}
+	listener, err := net.Listen("tcp", c.Control.Listen)
+	if err != nil {
+		return nil, wrong(System, "embed: control.listen: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	k := &control{listener: listener, cancel: stop}
+	k.server = &http.Server{
+		Handler:           kvplane.ControlHandler(events, cancel, authorize, log),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	k.tasks.Go(func() {
+		if err := k.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("control routes", "err", err)
+		}
+	})
+	k.tasks.Go(func() { keys.run(ctx, log) })
+	return k, nil
+}
+
+func (k *control) address() string { return k.listener.Addr().String() }
+
+// close ends every stream and waits for the server; handlers end with their connections.
+func (k *control) close() error {
+	k.cancel()
+	bound, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := k.server.Shutdown(bound)
+	if err != nil {
+		err = k.server.Close()
+	}
+	k.tasks.Wait()
+	return err
+}

@@ -1,0 +1,196 @@
+package embed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/nixl"
+	"pdrouter/metadata"
+)
+
+// transport makes a rank's transports: another one for each rebuild.
+type transport struct {
+	name    string
+	cfg     Transport
+	library *nixl.Library // nil for tcp
+	log     *slog.Logger
+}
+
+// openTransport opens NIXL where it is wanted. auto takes tcp where NIXL cannot be opened, and says so.
+func openTransport(c Config, log *slog.Logger) (*transport, error) {
+	t := &transport{name: "tcp", cfg: c.Transport, log: log}
+	if t.cfg.Name == "tcp" {
+		return t, nil
+	}
+	lib, err := nixl.Open(t.cfg.Library)
+	switch {
+	case err == nil:
+		t.name, t.library = "nixl", lib
+	case t.cfg.Name == "nixl" || c.Cache.Memory == "vram":
+		return nil, wrong(System, "embed: transport nixl: %w", err)
+	default:
+		log.Warn("transport", "name", "tcp", "why", err)
+	}
+	return t, nil
+}
+
+func (t *transport) make() kvplane.Transport {
+	if t.library != nil {
+		return kvplane.NewNIXL(t.library, kvplane.NIXLConfig{Doorbell: t.cfg.Listen, Advertise: t.cfg.Advertise, Log: t.log})
+	}
+	cfg := kvplane.TCPConfig{Listen: t.cfg.Listen, Path: t.cfg.Path, Streams: t.cfg.Streams, Log: t.log}
+	if cfg.Path == "auto" {
+		cfg.Path = ""
+	}
+	if t.cfg.Advertise != "" {
+		cfg.Advertise = []string{t.cfg.Advertise}
+	}
+	return kvplane.NewTCP(cfg)
+}
+
+func (t *transport) close() error {
+	if t.library == nil {
+		return nil
+	}
+	return t.library.Close()
+}
+
+// directory finds peers through the gateway.
+type directory struct {
+	*metadata.Directory
+	own string
+}
+
+// Engine implements kvplane.Directory.
+func (d directory) Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
+	recs, err := d.Directory.Engine(ctx, inc)
+	if errors.Is(err, metadata.ErrStale) {
+		err = fmt.Errorf("%w: %w", kvplane.ErrSuperseded, err)
+	}
+	return recs, err
+}
+
+// follow keeps a copy of the peers' records until ctx ends.
+func (d directory) follow(ctx context.Context, log *slog.Logger) {
+	_ = d.Run(ctx, func(engine string) bool { return engine != d.own }, log) // it ends with ctx only
+}
+
+// newClient speaks to the gateway's metadata routes.
+func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, error) {
+	keys := &keyFiles{}
+	var trust metadata.Voucher
+	if len(g.RecordKeys) > 0 {
+		k, err := keys.load(g.RecordKeys)
+		if err != nil {
+			return nil, nil, err
+		}
+		if trust, err = auth.NewRecords(nil, k); err != nil {
+			return nil, nil, wrong(Refused, "embed: gateway.record_keys: %w", err)
+		}
+	}
+	token := metadata.TokenFile(g.TokenFile)
+	if _, err := token(); err != nil {
+		return nil, nil, wrong(Refused, "embed: gateway.token_file: %w", err)
+	}
+	client, err := metadata.NewClient(metadata.ClientConfig{URL: g.URL}, token, trust, wire)
+	if err != nil {
+		return nil, nil, wrong(Refused, "embed: gateway: %w", err)
+	}
+	if g.SignKey == "" {
+		return client, keys, nil
+	}
+	key, err := auth.LoadKey(g.SignKey)
+	if err != nil {
+		return nil, nil, wrong(Refused, "embed: gateway.sign_key: %w", err)
+	}
+	signer, err := auth.AgentSigner(key)
+	if err != nil {
+		return nil, nil, wrong(Refused, "embed: gateway.sign_key: %w", err)
+	}
+	client.SignWith(signer)
+	return client, keys, nil
+}
+
+// keyFiles are public keys that are read again, so that keys can be rotated under a running engine.
+type keyFiles struct{ sets []*auth.Keys }
+
+// reloadEvery is how often.
+const reloadEvery = time.Minute
+
+func (k *keyFiles) load(paths []string) (*auth.Keys, error) {
+	set, err := auth.LoadKeys(paths...)
+	if err != nil {
+		return nil, wrong(Refused, "embed: keys: %w", err)
+	}
+	k.sets = append(k.sets, set)
+	return set, nil
+}
+
+// run reads them again until ctx ends.
+func (k *keyFiles) run(ctx context.Context, log *slog.Logger) {
+	if len(k.sets) == 0 {
+		return
+	}
+	tick := time.NewTicker(reloadEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, set := range k.sets {
+			if err := set.Reload(); err != nil {
+				log.Error("keys could not be read again", "err", err)
+			}
+		}
+	}
+}
+
+// readable refuses memory that is not mapped at its first, a middle or its last byte. Where the kernel does not tell,
+// everything is taken.
+func readable(m *metadata.Region) error {
+	var b [1]byte
+	for _, at := range [...]uint64{m.Base, m.Base + m.Length/2, m.Base + m.Length - 1} {
+		if err := readByte(b[:], at); err != nil {
+			return wrong(Argument, "embed: layer %d: memory at %#x cannot be read: %w", m.Layer, at, err)
+		}
+	}
+	return nil
+}
+
+// memoryOf returns the stretches that hold all regions, none of which overlap.
+func memoryOf(kind string, regions []metadata.Region) []kvplane.Memory {
+	sorted := slices.Clone(regions)
+	slices.SortFunc(sorted, func(a, b metadata.Region) int {
+		switch {
+		case a.Device != b.Device:
+			return a.Device - b.Device
+		case a.Base < b.Base:
+			return -1
+		case a.Base > b.Base:
+			return 1
+		}
+		return 0
+	})
+	var out []kvplane.Memory
+	for _, r := range sorted {
+		m := kvplane.Memory{Base: r.Base, Length: r.Length}
+		if kind == "vram" {
+			m.Type, m.Device = "vram", r.Device
+		}
+		if n := len(out); n > 0 && out[n-1].Device == m.Device && m.Base < out[n-1].Base+out[n-1].Length {
+			out[n-1].Length = max(out[n-1].Length, m.Base+m.Length-out[n-1].Base)
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
+}

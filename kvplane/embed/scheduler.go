@@ -1,0 +1,264 @@
+package embed
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// Scheduler is one engine's side of its ranks: which legs it takes, what it orders, what all ranks together say.
+type Scheduler struct {
+	cfg     Config
+	log     *slog.Logger
+	endLog  func() error
+	bell    *bell
+	control *control // nil: no control routes
+	events  *kvplane.Events
+	start   time.Time
+
+	mu       sync.Mutex
+	closed   bool
+	self     metadata.Incarnation // generation 0: no rank was heard, and none was configured
+	gate     *kvplane.Gate        // nil until the generation is known
+	together *kvplane.Aggregator  // the same
+	enrolled bool
+	legs     map[kvplane.TransferID]*leg
+	orders   kvplane.Orders // since the last Orders
+	ordered  []byte         // the form of what was taken out of orders and found no room
+	listed   int            // blocks in orders
+	late     *time.Timer    // the earliest deadline
+	outcome  kvplane.Outcome
+	results  results
+	counts   schedulerCounts
+}
+
+// leg is one transfer, from its admission until its blocks are accounted for.
+type leg struct {
+	phase     legPhase
+	peer      metadata.Incarnation
+	ticket    [16]byte // digest; zero: there was none
+	cancelled bool     // by the gateway
+}
+
+type legPhase uint8
+
+const (
+	legAdmitted legPhase = iota
+	legQueued
+	legExpected
+	legOffered
+)
+
+// schedulerCounts are what Status shows.
+type schedulerCounts struct {
+	Admitted uint64            `json:"admitted"`
+	Refused  map[string]uint64 `json:"refused"` // legs, by what was wrong with their tickets
+	Outcomes map[string]uint64 `json:"outcomes"`
+	Reports  uint64            `json:"reports"` // heard
+	Strange  uint64            `json:"strange"` // cancels of transfers that are not known
+}
+
+// OpenScheduler opens the control routes, if any are configured.
+func OpenScheduler(cfg Config) (_ *Scheduler, err error) {
+	s := &Scheduler{
+		cfg: cfg, events: kvplane.NewEvents(), start: time.Now(), legs: map[kvplane.TransferID]*leg{},
+		counts: schedulerCounts{Refused: map[string]uint64{}, Outcomes: map[string]uint64{}},
+	}
+	if s.log, s.endLog, err = cfg.logger(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.bell, err = newBell(); err != nil {
+		return nil, err
+	}
+	s.late = time.AfterFunc(time.Hour, s.lapse)
+	s.late.Stop()
+	if cfg.Generation != 0 {
+		s.begin(cfg.Generation)
+	}
+	if cfg.Control.Listen != "" {
+		s.control, err = openControl(cfg, s.events, s.CancelledByGateway, s.log)
+	}
+	return s, err
+}
+
+// begin notes the engine's generation.
+func (s *Scheduler) begin(generation uint64) {
+	s.self = metadata.Incarnation{Engine: s.cfg.Engine, Generation: generation}
+	s.gate = kvplane.NewGate(s.self, true)
+	var ranks []metadata.Rank
+	for pp := range s.cfg.Size.PP {
+		for tp := range s.cfg.Size.TP {
+			ranks = append(ranks, metadata.Rank{PP: pp, TP: tp})
+		}
+	}
+	s.together = kvplane.NewAggregator(s.self, ranks, s.cfg.Times.plane())
+}
+
+// FD returns what is readable while Poll or Orders has something.
+func (s *Scheduler) FD() int { return s.bell.fd }
+
+func (s *Scheduler) now() time.Duration { return time.Since(s.start) + 1 }
+
+// Admit says whether the engine takes a leg of a transfer with a peer.
+func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metadata.Incarnation, ticket string) error {
+	if err := checkPeer(id, peer); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.gate == nil:
+		s.counts.Refused[kvplane.TicketEarly.String()]++
+		return wrong(Early, "embed: transfer %s: no rank was heard yet", id)
+	case s.legs[id] != nil:
+		return wrong(Known, "embed: transfer %s is known", id)
+	case len(s.legs) >= maxLegs:
+		return wrong(Full, "embed: %d transfers are open", len(s.legs))
+	}
+	digest, err := s.gate.Admit(ticket, role, id, peer)
+	if err != nil {
+		why, fault := kvplane.TicketFault(0), Ticket
+		if errors.As(err, &why) {
+			s.counts.Refused[why.String()]++
+		}
+		if why == kvplane.TicketEarly {
+			fault = Early
+		}
+		return wrong(fault, "embed: transfer %s: ticket: %s", id, why)
+	}
+	s.counts.Admitted++
+	s.legs[id] = &leg{peer: peer, ticket: digest}
+	return nil
+}
+
+// settle sets the timer and the bell.
+func (s *Scheduler) settle() {
+	if s.closed {
+		return
+	}
+	if s.together != nil {
+		if at := s.together.Next(); at > 0 {
+			s.late.Reset(max(at-s.now(), 0))
+		} else {
+			s.late.Stop()
+		}
+	}
+	s.bell.set(len(s.results) > 0 || s.ordered != nil || !s.orders.Empty())
+}
+
+// Hear takes what one rank has collected.
+func (s *Scheduler) Hear(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	x, err := parseSaid(b)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.Reports++
+	if s.together == nil && x.report.Engine.Engine == s.cfg.Engine && x.report.Engine.Generation != 0 {
+		s.begin(x.report.Engine.Generation)
+	}
+	if s.together == nil {
+		return wrong(Argument, "embed: a report of %s for the scheduler of %s", x.report.Engine.ID(), s.cfg.Engine)
+	}
+	if x.enrolled && x.report.Engine == s.self {
+		s.gate.Enrol(x.keys, x.now)
+		if !s.enrolled {
+			s.enrolled = true
+			s.results = append(s.results, Result{Kind: Enrolled, Bytes: s.self.Generation})
+		}
+	}
+	s.step([]kvplane.RankReport{x.report})
+	return nil
+}
+
+// lapse is called when a deadline is over.
+func (s *Scheduler) lapse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed && s.together != nil {
+		s.step(nil)
+	}
+}
+
+// step makes results of what the reports mean.
+func (s *Scheduler) step(reports []kvplane.RankReport) {
+	out := &s.outcome
+	s.together.Step(s.now(), reports, out)
+	for _, ev := range out.Events {
+		s.events.Publish(ev)
+	}
+	s.ended(Released, out.Released)
+	s.ended(Failed, out.Failed)
+	s.ended(Closed, out.Closed)
+	s.ended(Freed, out.Freed)
+	s.settle()
+}
+
+// ended tells how transfers came out, and orders of a failed one that every rank gives it up.
+func (s *Scheduler) ended(kind Kind, all []kvplane.Ended) {
+	for i := range all {
+		x := &all[i]
+		l := s.legs[x.ID]
+		if l == nil {
+			continue // it was cancelled while it was queued
+		}
+		r := Result{Kind: kind, ID: x.ID, Reason: x.Reason, K: x.K, N: x.N, Tokens: x.Tokens, Bytes: x.Bytes, Text: x.Detail}
+		if kind == Failed {
+			r.Blocks = x.Blocks
+			if x.Reason != kvplane.Deadline || x.Detail != "" {
+				rank := x.Rank
+				r.Rank = &rank
+			}
+			s.abandon(x.ID, x.Reason.String())
+		}
+		if kind != Failed || l.phase == legQueued {
+			delete(s.legs, x.ID)
+		}
+		s.counts.Outcomes[kind.String()]++
+		s.results = append(s.results, r)
+	}
+}
+
+// Poll copies results into buf. *used is their bytes, or what the first one needs.
+func (s *Scheduler) Poll(buf []byte, used *int) (n int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, *used, err = s.results.poll(buf)
+	s.settle()
+	return n, err
+}
+
+// Close ends the control routes. Safe to call twice.
+func (s *Scheduler) Close() error {
+	s.mu.Lock()
+	over := s.closed
+	s.closed = true
+	if s.late != nil {
+		s.late.Stop()
+	}
+	s.mu.Unlock()
+	if over {
+		return nil
+	}
+	var errs []error
+	if s.control != nil {
+		errs = append(errs, s.control.close())
+	}
+	if s.bell != nil {
+		errs = append(errs, s.bell.close())
+	}
+	return errors.Join(append(errs, s.endLog())...)
+}
