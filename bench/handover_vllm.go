@@ -136,7 +136,7 @@ func (p *stockPair) through(ctx context.Context, address, prompt string, more ma
 		return first, err
 	}
 	defer answer.Body.Close()
-	events := 0
+	events, got := 0, 0 // an event may hold several tokens: what counts is what the engine counted
 	lines := bufio.NewScanner(answer.Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
@@ -144,8 +144,8 @@ func (p *stockPair) through(ctx context.Context, address, prompt string, more ma
 		case !ok:
 			continue
 		case data == "[DONE]":
-			if events < tokens {
-				return first, fmt.Errorf("%w: a stream of %d tokens has %d events", errVoid, tokens, events)
+			if got != tokens {
+				return first, fmt.Errorf("%w: a stream of %d tokens has %d in %d events", errVoid, tokens, got, events)
 			}
 			return first, nil
 		case events == 0:
@@ -154,6 +154,9 @@ func (p *stockPair) through(ctx context.Context, address, prompt string, more ma
 		if events++; strings.Contains(data, `"error"`) {
 			return first, fmt.Errorf("%w: %.300s", errVoid, data)
 		}
+		if n, err := strconv.Atoi(valueOf([]byte(data), "completion_tokens")); err == nil {
+			got = n
+		}
 	}
 	return first, fmt.Errorf("%w: a stream ends without [DONE]: %w", errVoid, errors.Join(lines.Err(), io.ErrUnexpectedEOF))
 }
@@ -161,6 +164,9 @@ func (p *stockPair) through(ctx context.Context, address, prompt string, more ma
 // post sends a completion request.
 func (p *stockPair) post(ctx context.Context, address, prompt string, tokens int, stream bool, more map[string]any) (*http.Response, error) {
 	body := map[string]any{"model": benchModel, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "stream": stream}
+	if stream {
+		body["stream_options"] = map[string]any{"include_usage": true}
+	}
 	if more != nil {
 		body["kv_transfer_params"] = more
 	}

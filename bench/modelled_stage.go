@@ -38,7 +38,7 @@ func (c modelledCast) open(ctx context.Context, cfg Config) (_ *modelledStage, e
 	}
 	place := placeOn(c.where, cpus)
 	if c.where == allCPUs && place.rest != "" {
-		place.target = strings.Trim(strings.ReplaceAll(fmt.Sprint(cpus), " ", ","), "[]")
+		place.target = listOf(cpus)
 		place.rest = place.target
 	}
 	m := &modelledStage{stage: &stage{cfg: cfg, connector: c.spec.Connector, settings: c.settings, place: place, targets: c.targets}}
@@ -66,6 +66,11 @@ func (c modelledCast) open(ctx context.Context, cfg Config) (_ *modelledStage, e
 		}
 	}
 	return m, m.start(ctx)
+}
+
+// listOf names CPUs as taskset reads them.
+func listOf(cpus []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(cpus), " ", ","), "[]")
 }
 
 // close ends the processes, targets first.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -40,20 +42,43 @@ func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPa
 	if out, err := exec.CommandContext(ctx, python, "internal/e2e/tiny_model.py", model).CombinedOutput(); err != nil {
 		return p, fmt.Errorf("bench: the model: %w: %s", err, out)
 	}
+	if canPin() { // a contest before this one may have bound this process, and engines inherit that
+		if err := pinSelf(ctx, listOf(cpus)); err != nil {
+			return p, err
+		}
+	}
 	free, err := freeAddresses(4)
 	if err != nil {
 		return p, err
 	}
-	for i, role := range []string{"kv_producer", "kv_consumer"} {
+	start := func(i int) (*child, error) {
+		role := [2]string{"kv_producer", "kv_consumer"}[i]
 		c, err := stockEngine(ctx, python, model, connector, role, free[2*i], free[2*i+1], cpus[i%len(cpus)])
+		if err == nil {
+			c.address = free[2*i]
+		}
+		return c, err
+	}
+	for i := range p.sides {
+		c, err := start(i)
 		if err != nil {
 			return p, err
 		}
-		c.address = free[2*i]
 		p.engines, p.sides[i] = append(p.engines, c), free[2*i+1]
 	}
-	for _, c := range p.engines {
-		if err := c.healthy(ctx, 8*time.Minute); err != nil {
+	for i := range p.engines {
+		err := p.engines[i].healthy(ctx, stalled)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			fmt.Fprintf(r.out, "  %s has not come up in %s, and is started again\n", p.engines[i].name, stalled)
+			p.engines[i].endGroup()
+			c, again := start(i)
+			if again != nil {
+				return p, errors.Join(err, again)
+			}
+			p.engines[i] = c
+			err = c.healthy(ctx, stalled)
+		}
+		if err != nil {
 			return p, err
 		}
 	}
@@ -76,10 +101,11 @@ func (p *stockPair) close() {
 	if p.relay != nil {
 		p.relay.close()
 	}
+	var group sync.WaitGroup
 	for _, c := range p.engines {
-		_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // its workers too
-		<-c.ended
+		group.Go(c.endGroup)
 	}
+	group.Wait()
 	_ = os.RemoveAll(p.files) // in the temporary folder: nobody misses it
 }
 
@@ -97,14 +123,38 @@ func stockEngine(ctx context.Context, python, model, connector, role, address, s
 		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":%q,"kv_role":%q,"kv_buffer_device":"cpu"}`, class, role))
 }
 
-// spawnGroup starts a process that starts others, in a group of its own that ends with ctx.
+// stalled is how long an engine that starts may take before it is started again, as whoever runs engines would: on a busy machine
+// it takes two minutes, and one start in some dozens never ends.
+const stalled = 5 * time.Minute
+
+// guarded runs a command in the shell's process group, which is killed when the other end of the shell's standard input is closed:
+// by whoever started it, or by the kernel when that one has died, however it did.
+const guarded = `trap : TERM; exec 3<&0 </dev/null; (read -r _ <&3; kill -9 0) & exec 3<&-; "$@"`
+
+// spawnGroup starts a process that starts others, in a group of its own that ends with ctx and with this process.
 func spawnGroup(ctx context.Context, name string, argv ...string) (*child, error) {
 	c := &child{name: name, said: &lastBytes{keep: 4096}, ended: make(chan struct{})}
-	c.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", guarded, "sh"}, argv...)...)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
 	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
+	c.cmd.WaitDelay = 10 * time.Second           // whoever it has started may hold its output
+	if _, err := c.cmd.StdinPipe(); err != nil { // closed behind its end, so that nobody of the group outlives it
+		return nil, fmt.Errorf("bench: %s: %w", name, err)
+	}
 	return c, c.begin()
+}
+
+// endGroup asks everybody in the group of a process to end, and ends whoever has not in time.
+func (c *child) endGroup() {
+	group := -c.cmd.Process.Pid
+	_ = syscall.Kill(group, syscall.SIGTERM)
+	select {
+	case <-c.ended:
+	case <-time.After(15 * time.Second):
+	}
+	_ = syscall.Kill(group, syscall.SIGKILL)
+	<-c.ended
 }
 
 // healthy waits until the engine answers GET /health.
