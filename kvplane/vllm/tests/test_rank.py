@@ -1,0 +1,102 @@
+"""What a rank does with orders, against a fake of the library's handle of a rank."""
+
+import pickle
+import unittest
+
+from pdrouter_vllm.library import Kind, Result
+from pdrouter_vllm.passing import Handshake, Orders, Reports
+from pdrouter_vllm.worker import Worker
+
+from .fakes import QUIET
+
+
+class FakeRank:
+    def __init__(self):
+        self.calls, self.results, self.report = [], [], b""
+
+    def register(self, regions):
+        self.calls.append(("register", regions))
+
+    def publish(self):
+        self.calls.append(("publish",))
+
+    def do(self, orders):
+        self.calls.append(("do", orders))
+
+    def collect(self):
+        self.calls.append(("collect",))
+        report, self.report = self.report, b""
+        return report
+
+    def poll(self):
+        out, self.results = self.results, []
+        return out
+
+
+class Ranks(unittest.TestCase):
+    def setUp(self):
+        self.plane, self.cleared = FakeRank(), []
+        self.w = Worker(self.plane, QUIET, self.cleared.append)
+
+    def open(self, *results, timeout=1):
+        now = [0.0]
+
+        def wait(plane, seconds):
+            now[0] += 0.5
+            if now[0] == 0.5:
+                self.plane.results += results
+
+        return self.w.open(["region"], timeout, clock=lambda: now[0], wait=wait)
+
+    def test_open(self):
+        self.plane.report = b"keys"
+        self.assertTrue(self.open(Result(Kind.PUBLISHED, bytes=42)))
+        self.assertEqual((self.w.generation, self.w.handshake()), (42, Handshake(b"keys")))
+        self.assertEqual(self.plane.calls[:2], [("register", ["region"]), ("publish",)])
+
+    def test_gateway_that_does_not_answer(self):
+        self.assertFalse(self.open())
+        self.assertEqual(self.w.handshake(), Handshake(b""))
+
+    def test_another_process_has_the_name(self):
+        with self.assertRaisesRegex(RuntimeError, "a newer generation"):
+            self.open(Result(Kind.BROKEN, text="a newer generation is known"))
+
+    def test_orders_are_done_and_echoed_once(self):
+        self.w.begin(Orders(seq=1, plane=b"do", failed_blocks=(1, 2), closed=("a", "b"), failed=("b",)))
+        self.assertEqual(self.plane.calls, [("do", b"do")])
+        self.assertEqual(self.w.results(), ({"a", "b"}, {"b"}))
+        self.assertEqual(self.w.failed_blocks(), {1, 2})
+        self.w.begin(Orders(seq=2))
+        self.assertEqual((self.w.results(), self.w.failed_blocks()), ((set(), set()), set()))
+        self.assertEqual(len(self.plane.calls), 1, "no orders, no call")
+
+    def test_no_orders_may_be_missed_or_doubled(self):
+        self.w.begin(Orders(seq=1))
+        for seq in (1, 3):
+            with self.assertRaises(RuntimeError):
+                self.w.begin(Orders(seq=seq))
+
+    def test_reports(self):
+        self.assertIsNone(self.w.reports())
+        self.w.begin(Orders(seq=1, answer=True))
+        self.assertEqual(self.w.reports(), Reports((b"",)))
+        self.assertIsNone(self.w.reports())
+        self.plane.report = b"x"
+        self.assertEqual(self.w.reports(), Reports((b"x",)))
+
+    def test_old_bytes_are_cleared_before_the_scheduler_hears(self):
+        self.plane.report = b"ready"
+        self.plane.results = [Result(Kind.CLEAR, ranges=((64, 8),))]
+        self.assertEqual(self.w.reports(), Reports((b"ready",)))
+        self.assertEqual(self.cleared, [((64, 8),)])
+
+    def test_reports_of_all_ranks(self):
+        self.assertEqual(Reports((b"0",)).aggregate(Reports((b"1",))).aggregate(Reports((b"2",))), Reports((b"0", b"1", b"2")))
+        self.assertTrue(Reports(()), "vLLM drops what is false")
+        for value in (Orders(seq=3, closed=("a",)), Reports((b"1",)), Handshake(b"k")):
+            self.assertEqual(pickle.loads(pickle.dumps(value)), value)
+
+
+if __name__ == "__main__":
+    unittest.main()
