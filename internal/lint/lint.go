@@ -56,9 +56,10 @@ func Packages() map[string]Package {
 			Ours:    []string{"metadata", "kvplane"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/e2e":    {},
-		"internal/faults": {},
-		"internal/lint":   {},
+		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
+		"internal/e2e":      {},
+		"internal/faults":   {},
+		"internal/lint":     {},
 	}
 }
 

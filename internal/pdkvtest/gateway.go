@@ -1,0 +1,106 @@
+// Package pdkvtest is what tests of the embedded plane share: a gateway's metadata routes with tickets, and the library,
+// built once.
+package pdkvtest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// Gateway is the agents' listener of a gateway that signs records and tickets.
+type Gateway struct {
+	URL     string
+	Store   *metadata.Memory
+	records *auth.Records
+	dir     string
+}
+
+// NewGateway starts a gateway that ends with the test.
+func NewGateway(t testing.TB) *Gateway {
+	t.Helper()
+	key, err := auth.GenerateKey(auth.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted, err := auth.NewKeys(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Gateway{Store: metadata.NewMemory(), dir: t.TempDir()}
+	if g.records, err = auth.NewRecords(key, trusted); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	local, err := metadata.NewCache(g.Store, metadata.CacheConfig{}, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{
+		Store: g.Store, Copy: local, Authorizer: metadata.AuthorizerFunc(authorize), Voucher: g.records, Log: log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = local.Run(ctx) // it ends with ctx
+	}()
+	server := httptest.NewUnstartedServer(routes)
+	server.Config.BaseContext = nil
+	server.Start()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+		stop()
+		<-ended
+	})
+	g.URL = server.URL
+	return g
+}
+
+// authorize takes the token "engine role" for that engine's.
+func authorize(r *http.Request, a metadata.Access) (metadata.Caller, error) {
+	engine, role, ok := strings.Cut(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), ":")
+	if !ok || a.Action == metadata.Write && a.Engine != engine {
+		return metadata.Caller{}, errors.New("not an agent of this engine")
+	}
+	return metadata.Caller{Engine: engine, Role: metadata.Role(role)}, nil
+}
+
+// Token returns the path of a file with an engine's token.
+func (g *Gateway) Token(t testing.TB, engine string, role metadata.Role) string {
+	t.Helper()
+	path := filepath.Join(g.dir, engine+".token")
+	if err := os.WriteFile(path, []byte(engine+":"+string(role)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Tickets signs the tickets of both legs of a transfer.
+func (g *Gateway) Tickets(t testing.TB, id kvplane.TransferID, prefill, decode metadata.Incarnation) (p, d string) {
+	t.Helper()
+	ticket := kvplane.GatewayTicket{ID: id, Prefill: prefill, Decode: decode, Issued: time.Now(), Valid: time.Minute}
+	sign := func(inc metadata.Incarnation) string {
+		keys, err := g.records.Enrolment(inc.ID())
+		if err != nil || len(keys) == 0 {
+			t.Fatalf("enrolment of %s: %d keys, %v", inc.ID(), len(keys), err)
+		}
+		return string(ticket.AppendSealed(nil, keys[0]))
+	}
+	return sign(prefill), sign(decode)
+}
