@@ -2,8 +2,10 @@
 
 /* What must work without the Go runtime, before anything reaches it: whether this process was forked, and the last error of
  * a thread. Every function of pdkv.h begins here. */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,14 +20,31 @@ _Static_assert(sizeof(pdkv_result) == 72, "pdkv_result");
 enum { most_text = 4096, most_config = 1 << 20, most_name = 128, most_ticket = 4096, most_why = 1024 };
 
 static pid_t home; /* the process that loaded the library */
-static __thread char last[most_text];
+static pthread_key_t texts; /* of each thread: its last error */
+static char nowhere[most_text]; /* for a thread that there is no memory for */
 
-__attribute__((constructor)) static void loaded(void) { home = getpid(); }
+/* Not __thread: what Go needs of it makes all of the library's part of a block that a process has little of. */
+__attribute__((constructor)) static void loaded(void) {
+  home = getpid();
+  if (pthread_key_create(&texts, free) != 0) abort();
+}
+
+static char *last_text(void) {
+  char *text = pthread_getspecific(texts);
+  if (text != NULL) return text;
+  text = calloc(1, most_text);
+  if (text == NULL) return nowhere;
+  if (pthread_setspecific(texts, text) != 0) {
+    free(text);
+    return nowhere;
+  }
+  return text;
+}
 
 static int32_t fail(int32_t code, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  vsnprintf(last, sizeof last, format, args);
+  vsnprintf(last_text(), most_text, format, args);
   va_end(args);
   return code;
 }
@@ -53,6 +72,7 @@ uint32_t pdkv_abi(void) { return PDKV_ABI; }
 const char *pdkv_version(void) { return PDKV_VERSION; }
 
 size_t pdkv_error(char *buf, size_t cap) {
+  const char *last = last_text();
   size_t n = strlen(last);
   if (buf != NULL && cap > 0) {
     size_t k = n < cap ? n : cap - 1;
@@ -66,47 +86,47 @@ int32_t pdkv_open(uint32_t abi, const char *config, size_t len, pdkv_handle *out
   HERE("pdkv_open");
   if (abi != PDKV_ABI) return fail(PDKV_EABI, "pdkv_open: the caller was made for ABI %u; this is %u", abi, PDKV_ABI);
   WANT("pdkv_open", config != NULL && out != NULL && len >= 1 && len <= most_config);
-  return pdkvGoOpen((char *)config, len, out, last);
+  return pdkvGoOpen((char *)config, len, out, last_text());
 }
 
 int32_t pdkv_close(pdkv_handle h) {
   HERE("pdkv_close");
-  return pdkvGoClose(h, last);
+  return pdkvGoClose(h, last_text());
 }
 
 int32_t pdkv_fd(pdkv_handle h) {
   HERE("pdkv_fd");
-  return pdkvGoFD(h, last);
+  return pdkvGoFD(h, last_text());
 }
 
 int32_t pdkv_register(pdkv_handle h, const pdkv_region *regions, size_t n) {
   HERE("pdkv_register");
   WANT("pdkv_register", regions != NULL && n >= 1 && n <= 4096);
-  return pdkvGoRegister(h, (pdkv_region *)regions, n, last);
+  return pdkvGoRegister(h, (pdkv_region *)regions, n, last_text());
 }
 
 int32_t pdkv_publish(pdkv_handle h) {
   HERE("pdkv_publish");
-  return pdkvGoPublish(h, last);
+  return pdkvGoPublish(h, last_text());
 }
 
 int32_t pdkv_do(pdkv_handle h, const uint8_t *orders, size_t len) {
   HERE("pdkv_do");
   WANT("pdkv_do", (orders != NULL || len == 0) && len <= INT32_MAX);
-  return pdkvGoDo(h, (uint8_t *)orders, len, last);
+  return pdkvGoDo(h, (uint8_t *)orders, len, last_text());
 }
 
 int32_t pdkv_collect(pdkv_handle h, uint8_t *buf, size_t cap, size_t *len) {
   HERE("pdkv_collect");
   WANT("pdkv_collect", (buf != NULL || cap == 0) && len != NULL);
-  return pdkvGoCollect(h, buf, cap, len, last);
+  return pdkvGoCollect(h, buf, cap, len, last_text());
 }
 
 int32_t pdkv_gone(pdkv_handle h, const char *engine, uint64_t generation) {
   int64_t n = text_of(engine, most_name);
   HERE("pdkv_gone");
   WANT("pdkv_gone", n >= 1 && generation > 0);
-  return pdkvGoGone(h, (char *)engine, n, generation, last);
+  return pdkvGoGone(h, (char *)engine, n, generation, last_text());
 }
 
 int32_t pdkv_admit(pdkv_handle h, int32_t leg, const uint8_t id[16], const char *peer, uint64_t generation, const char *ticket) {
@@ -114,7 +134,7 @@ int32_t pdkv_admit(pdkv_handle h, int32_t leg, const uint8_t id[16], const char 
   HERE("pdkv_admit");
   WANT("pdkv_admit", (leg == PDKV_PREFILL || leg == PDKV_DECODE) && id != NULL && n >= 1 && generation > 0);
   WANT("pdkv_admit", t >= 0);
-  return pdkvGoAdmit(h, leg, (uint8_t *)id, (char *)peer, n, generation, (char *)ticket, t, last);
+  return pdkvGoAdmit(h, leg, (uint8_t *)id, (char *)peer, n, generation, (char *)ticket, t, last_text());
 }
 
 /* checked refuses what a struct cannot mean, before its pointers are followed. */
@@ -138,7 +158,7 @@ static int32_t checked(const char *name, const pdkv_transfer *t, int whole) {
 #define ORDER(name, whole, call)                                                                                       \
   HERE(name);                                                                                                          \
   if (checked(name, t, whole) != 0) return PDKV_EARGUMENT;                                                             \
-  return call(h, (pdkv_transfer *)t, last)
+  return call(h, (pdkv_transfer *)t, last_text())
 
 int32_t pdkv_queue(pdkv_handle h, const pdkv_transfer *t) { ORDER("pdkv_queue", 0, pdkvGoQueue); }
 int32_t pdkv_expect(pdkv_handle h, const pdkv_transfer *t) { ORDER("pdkv_expect", 1, pdkvGoExpect); }
@@ -147,29 +167,29 @@ int32_t pdkv_offer(pdkv_handle h, const pdkv_transfer *t) { ORDER("pdkv_offer", 
 int32_t pdkv_cancel(pdkv_handle h, const uint8_t id[16], const char *why) {
   HERE("pdkv_cancel");
   WANT("pdkv_cancel", id != NULL);
-  return pdkvGoCancel(h, (uint8_t *)id, (char *)why, why == NULL ? 0 : (int64_t)strnlen(why, most_why), last);
+  return pdkvGoCancel(h, (uint8_t *)id, (char *)why, why == NULL ? 0 : (int64_t)strnlen(why, most_why), last_text());
 }
 
 int32_t pdkv_orders(pdkv_handle h, uint8_t *buf, size_t cap, size_t *len) {
   HERE("pdkv_orders");
   WANT("pdkv_orders", (buf != NULL || cap == 0) && len != NULL);
-  return pdkvGoOrders(h, buf, cap, len, last);
+  return pdkvGoOrders(h, buf, cap, len, last_text());
 }
 
 int32_t pdkv_hear(pdkv_handle h, const uint8_t *report, size_t len) {
   HERE("pdkv_hear");
   WANT("pdkv_hear", (report != NULL || len == 0) && len <= INT32_MAX);
-  return pdkvGoHear(h, (uint8_t *)report, len, last);
+  return pdkvGoHear(h, (uint8_t *)report, len, last_text());
 }
 
 int32_t pdkv_poll(pdkv_handle h, void *buf, size_t cap, size_t *len) {
   HERE("pdkv_poll");
   WANT("pdkv_poll", (buf != NULL || cap == 0) && len != NULL && (uintptr_t)buf % 8 == 0);
-  return pdkvGoPoll(h, buf, cap, len, last);
+  return pdkvGoPoll(h, buf, cap, len, last_text());
 }
 
 int32_t pdkv_status(pdkv_handle h, char *buf, size_t cap, size_t *len) {
   HERE("pdkv_status");
   WANT("pdkv_status", (buf != NULL || cap == 0) && len != NULL);
-  return pdkvGoStatus(h, buf, cap, len, last);
+  return pdkvGoStatus(h, buf, cap, len, last_text());
 }
