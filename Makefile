@@ -1,6 +1,8 @@
 # make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+WHEELS ?= bin
+PYTHON ?= python3
 .PHONY: help build lib demo test check deps e2e-vllm bench peers vram-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
@@ -21,6 +23,9 @@ lib: ## bin/libpdkv.so with bin/pdkv.h: the KV plane as a C library
 	@rm -f bin/libpdkv.h
 	@cp kvplane/capi/pdkv.h bin/pdkv.h
 
+wheel: lib ## bin/pdrouter_vllm-….whl: the plane as a connector of vLLM, with the library inside
+	$(PYTHON) -B kvplane/vllm/wheel.py bin/libpdkv.so $(WHEELS)
+
 demo: ## a gateway and four engines on this machine, every answer compared
 	@$(GO) run ./cmd/pdrouter demo
 
@@ -28,6 +33,7 @@ test: deps check ## everything that CI runs but the stock engine: linters, all t
 	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
 	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -timeout 15m ./...)
 	$(call step,budgets of allocations without it,$(GO) test -run TestAllocations ./router)
+	$(call step,the vLLM connector's own tests,$(PYTHON) -B -m unittest discover -q -s kvplane/vllm/tests -t kvplane/vllm)
 	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)
 
 check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint

@@ -60,7 +60,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
             legs = ({PREFILL} if transfer.is_kv_producer else set()) | ({DECODE} if transfer.is_kv_consumer else set())
             self._plane = Scheduler(Library.load(s.library or None), s.scheduler(self._role_name, self._size))
             self._legs = Legs(self._plane, legs, self._groups[0].block_tokens, len(self._groups), logger)
-            self._snapshots = Snapshots("scheduler", lambda: scheduler_snapshot(self._legs))
+            self._snapshots = Snapshots("scheduler", lambda: scheduler_snapshot(self._legs), period=0)
 
     # Of the class.
 
@@ -92,7 +92,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
             unfit = "it is pooled"
         elif request.resumable:
             unfit = "its prompt is not whole yet"
-        self._legs.arrived(request.request_id, request.kv_transfer_params, request.prompt_token_ids, unfit)
+        self._legs.arrived(request.request_id, request.kv_transfer_params, request.prompt_token_ids, unfit, request.abort_immediately)
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
         n = self._legs.matched(request.request_id, num_computed_tokens)

@@ -62,12 +62,14 @@ class Legs:
         self.broken = ""  # why the plane serves no legs any more
         self.refused: dict[str, int] = {}  # legs that the plane does not serve, by reason
         self.ended: dict[str, int] = {}  # transfers, by how they ended here
+        self.written = 0  # bytes, into other engines
 
     # What vLLM's scheduler says of a request.
 
-    def arrived(self, request, params, prompt, unfit=""):
+    def arrived(self, request, params, prompt, unfit="", over=False):
         """A request has come. It is a leg if its params make it one; else, or where the plane refuses, it is served alone. unfit: why
-        it cannot be handed over, whatever its params."""
+        it cannot be handed over, whatever its params. over: it ends at once, and is only here so that its end is heard: vLLM's server
+        makes such a one of each leg that it turns away or whose client has left."""
         try:
             handoff = parse_params(params)
         except BadParams as err:
@@ -82,11 +84,15 @@ class Legs:
         elif self.broken:
             self._refuse(request, "broken", self.broken)
         elif handoff.id in self._by_id or request in self._by_request:
+            if over:
+                return
             self._refuse(request, "known", "its transfer is in use")
         else:
             try:
                 self._plane.admit(handoff.leg, handoff.id, handoff.peer, handoff.generation, handoff.ticket)
             except LibraryError as err:
+                if over:
+                    return
                 why = {Code.TICKET: "ticket", Code.EARLY: "early", Code.KNOWN: "known", Code.FULL: "full"}
                 self._refuse(request, why.get(err.code, "error"), err.text or err)
                 return
@@ -183,10 +189,14 @@ class Legs:
 
     def open(self):
         """How many legs there are, by state."""
-        out: dict[str, int] = {}
+        out = {state.value: 0 for state in State}
         for leg in self._by_id.values():
-            out[leg.state.value] = out.get(leg.state.value, 0) + 1
+            out[leg.state.value] += 1
         return out
+
+    def blocks(self, state):
+        """How many blocks the legs in a state have with the plane."""
+        return sum(len(ids) for leg in self._by_id.values() if leg.state == state for _, ids in leg.own)
 
     # What the library says.
 
@@ -217,6 +227,7 @@ class Legs:
                     self._log.info("transfer %s: blocks are free, the other engine went without: %s", leg.handoff.id.hex(), r.text)
                 self._drop(leg)
                 self._sent.add(leg.request)
+                self.written += r.bytes
                 self._count("freed_" + r.reason if r.reason else "freed")
             elif r.kind == Kind.CANCELLED and leg.state == State.ADMITTED:
                 self._drop(leg)  # the request goes on until its client is gone, without the plane

@@ -1,5 +1,5 @@
-"""What the plane shows in vLLM's /metrics and log. Ranks and the scheduler each give a snapshot, at most once a second; vLLM carries
-them to the process that serves /metrics. The names are in docs/vllm.md.
+"""What the plane shows in vLLM's /metrics and log. The scheduler gives a snapshot whenever it has changed, a rank at most once a
+second; vLLM carries them to the process that serves /metrics. The names are in docs/vllm.md.
 """
 
 import dataclasses
@@ -9,7 +9,9 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-PERIOD = 1.0  # s
+from .legs import State
+
+PERIOD = 1.0  # s; asking a rank's agent may take some ms
 
 
 @dataclasses.dataclass
@@ -33,17 +35,17 @@ class PlaneStats(KVConnectorStats):
 
 
 class Snapshots:
-    """Gives a snapshot when there is a new one and a period has passed."""
+    """Gives a snapshot when there is a new one and a period, in seconds, has passed."""
 
-    def __init__(self, who, take, clock=time.monotonic):
-        self._who, self._take, self._clock = who, take, clock
+    def __init__(self, who, take, period=PERIOD, clock=time.monotonic):
+        self._who, self._take, self._period, self._clock = who, take, period, clock
         self._next, self._last = 0.0, None
 
     def stats(self):
         now = self._clock()
         if now < self._next:
             return None
-        self._next = now + PERIOD
+        self._next = now + self._period
         shot = self._take()
         if shot == self._last:
             return None
@@ -53,17 +55,19 @@ class Snapshots:
 
 def rank_snapshot(status):
     """What of a rank's status is shown. status: as the library gives it."""
-    agent = status.get("agent") or {}
-    return {
-        "held": agent.get("held_blocks", 0),
-        "pinned": agent.get("pinned_blocks", 0),
-        "written": agent.get("written_bytes", 0),
-        "quarantined": {peer: q.get("blocks", 0) for peer, q in (agent.get("quarantined") or {}).items()},
-    }
+    agent = status.get("agent") or status
+    return {"quarantined": {peer: q.get("blocks", 0) for peer, q in (agent.get("quarantined") or {}).items()}}
 
 
 def scheduler_snapshot(legs):
-    return {"legs": legs.open(), "ended": dict(legs.ended), "refused": dict(legs.refused)}
+    return {
+        "legs": legs.open(),
+        "held": legs.blocks(State.OFFERED),
+        "pinned": legs.blocks(State.EXPECTED),
+        "written": legs.written,
+        "ended": dict(legs.ended),
+        "refused": dict(legs.refused),
+    }
 
 
 class PlaneMetrics(KVConnectorPromMetrics):
@@ -80,8 +84,8 @@ class PlaneMetrics(KVConnectorPromMetrics):
         def make(cls, name, text, *labels):
             return cls(name=name, documentation=text, labelnames=[*labelnames, *labels])
 
-        self._held = make(gauge, "pdrouter_plane_held_blocks", "Blocks held for another engine, summed over ranks.")
-        self._pinned = make(gauge, "pdrouter_plane_pinned_blocks", "Blocks that wait for another engine's bytes, summed over ranks.")
+        self._held = make(gauge, "pdrouter_plane_held_blocks", "Blocks held for another engine.")
+        self._pinned = make(gauge, "pdrouter_plane_pinned_blocks", "Blocks that wait for another engine's bytes, or may still get some.")
         self._quarantined = make(
             gauge, "pdrouter_plane_quarantined_blocks", "Blocks of failed transfers that a peer may still write into, summed over ranks.", "peer"
         )
@@ -95,9 +99,6 @@ class PlaneMetrics(KVConnectorPromMetrics):
         shots.update(transfer_stats_data)
         values = self._values[engine_idx]
         ranks = [shot for who, shot in shots.items() if who != "scheduler"]
-        self._held.labels(*values).set(sum(r["held"] for r in ranks))
-        self._pinned.labels(*values).set(sum(r["pinned"] for r in ranks))
-        self._raise(self._written, values, sum(r["written"] for r in ranks))
         now = {}
         for r in ranks:
             for peer, blocks in r["quarantined"].items():
@@ -105,9 +106,14 @@ class PlaneMetrics(KVConnectorPromMetrics):
         for peer in self._peers | set(now):
             self._quarantined.labels(*values, peer).set(now.get(peer, 0))
         self._peers |= set(now)
-        told = shots.get("scheduler", {"legs": {}, "ended": {}, "refused": {}})
-        for state in ("admitted", "expected", "offered"):
-            self._legs.labels(*values, state).set(told["legs"].get(state, 0))
+        told = shots.get("scheduler")
+        if told is None:
+            return
+        self._held.labels(*values).set(told["held"])
+        self._pinned.labels(*values).set(told["pinned"])
+        self._raise(self._written, values, told["written"])
+        for state, n in told["legs"].items():
+            self._legs.labels(*values, state).set(n)
         for metric, counts in ((self._ended, told["ended"]), (self._refused, told["refused"])):
             for label, n in counts.items():
                 self._raise(metric, [*values, label], n)
