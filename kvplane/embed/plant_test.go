@@ -30,6 +30,7 @@ type engine struct {
 	ranks     []*Rank
 	memory    [][]byte
 	seen      []found
+	told      []byte // the orders of the last step that had any
 }
 
 // found is a result as a caller reads it.
@@ -121,6 +122,9 @@ func (e *engine) row(layer, block, head, place int) []byte {
 func (e *engine) step() {
 	e.t.Helper()
 	orders := e.taken(e.scheduler.Orders)
+	if len(orders) > 0 {
+		e.told = orders
+	}
 	for _, r := range e.ranks {
 		if err := r.Do(orders); err != nil {
 			e.t.Fatal(err)

@@ -1,0 +1,64 @@
+"""A process keeps its signals with the library loaded and a handle open: handlers run, sleeps are interrupted, and
+faulthandler reports a fault wherever it is, enabled before the library was loaded or after."""
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pdkv
+
+
+def fault(before):
+    """Dies of a null pointer outside of the library."""
+    if before:
+        faulthandler.enable()
+    lib = pdkv.load(sys.argv[1])
+    pdkv.opened(lib, {"kind": "scheduler", "engine": "e", "control": {"listen": "127.0.0.1:0"}})
+    if not before:
+        faulthandler.enable()
+    pdkv.C.string_at(0)
+
+
+def main():
+    if len(sys.argv) > 2:
+        return fault(sys.argv[2] == "before")
+    seen = []
+    signal.signal(signal.SIGTERM, lambda n, _: seen.append(n))
+    lib = pdkv.load(sys.argv[1])
+    h = pdkv.opened(lib, {"kind": "scheduler", "engine": "e", "control": {"listen": "127.0.0.1:0"}})
+    for n in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(n, lambda n, _: seen.append(n))
+    for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(os.getpid(), n)
+    assert seen == [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1], seen
+
+    # Ctrl-C comes out of a wait for the library's descriptor, and out of calls into it.
+    for wait in (lambda: pdkv.select.select([lib.pdkv_fd(h)], [], [], 60), lambda: time.sleep(60), lambda: spin(lib, h)):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            wait()
+            raise AssertionError("not interrupted")
+        except KeyboardInterrupt:
+            pass
+    pdkv.check(lib, lib.pdkv_close(h))
+
+    # A child process can be run and its end is seen.
+    assert subprocess.run([sys.executable, "-c", "raise SystemExit(7)"]).returncode == 7
+
+    for order in ("before", "after"):
+        died = subprocess.run([sys.executable, __file__, sys.argv[1], order], stderr=subprocess.PIPE)
+        assert died.returncode == -signal.SIGSEGV, (order, died)
+        assert b"Fatal Python error: Segmentation fault" in died.stderr and b"string_at" in died.stderr, (order, died.stderr)
+    print("ok")
+
+
+def spin(lib, h):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        list(pdkv.polled(lib, h))
+
+
+main()

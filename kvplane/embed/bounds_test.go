@@ -1,0 +1,200 @@
+package embed
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+func scheduler(t testing.TB, more string) *Scheduler {
+	t.Helper()
+	s, err := OpenScheduler(config(t, `{kind: scheduler, engine: e`+more+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// TestWhatIsTakenCanBeTold: the orders of every transfer that is taken can be read by the ranks; one that they would not
+// read is refused, and costs no other transfer of its step anything.
+func TestWhatIsTakenCanBeTold(t *testing.T) {
+	s := scheduler(t, `, generation: 7`)
+	some := func(n ...int) int { return n[rand.IntN(len(n))] }
+	taken := 0
+	for range 3000 {
+		x := Transfer{
+			ID: kvplane.NewTransferID(), Peer: metadata.Incarnation{Engine: []string{"p", "", "a b"}[rand.IntN(3)], Generation: uint64(some(0, 1, math.MaxInt64))},
+			From: some(0, 0, 0, -1, 5, 1<<40, math.MaxInt64), To: some(0, 7, 1<<40, 1<<40+1, math.MinInt64),
+			Wait: time.Duration(some(0, 1, -1, int(24*time.Hour), int(25*time.Hour))),
+		}
+		if rand.IntN(9) == 0 {
+			x.ID = kvplane.TransferID{}
+		}
+		for range some(0, 1, 1, 64, 65) {
+			g := kvplane.BlockList{First: some(0, 0, 0, 16, -1, 1<<40, 1<<40+1)}
+			for range some(0, 1, 3) {
+				g.Blocks = append(g.Blocks, []int32{0, 1, math.MaxInt32, -1}[rand.IntN(24)%4*rand.IntN(2)])
+			}
+			x.Groups = append(x.Groups, g)
+		}
+		order := s.Expect
+		if rand.IntN(2) == 0 {
+			order = s.Offer
+		}
+		err := order(&x)
+		if err != nil {
+			if FaultOf(err) != Argument {
+				t.Fatalf("%+v: %v", x, err)
+			}
+			continue
+		}
+		taken++
+		if err := s.Cancel(x.ID, "why"); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		if err := s.Orders(nil, &n); FaultOf(err) != Room {
+			t.Fatalf("%v; want no room", err)
+		}
+		b := make([]byte, n)
+		if err := s.Orders(b, &n); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kvplane.ParseOrders(b); err != nil {
+			t.Fatalf("%+v was taken; its orders: %v", x, err)
+		}
+	}
+	if taken < 20 {
+		t.Fatalf("only %d were taken", taken)
+	}
+}
+
+// TestSchedulerRefuses: what is not now, known already or too much is told so.
+func TestSchedulerRefuses(t *testing.T) {
+	peer := metadata.Incarnation{Engine: "p", Generation: 1}
+	x := &Transfer{ID: kvplane.TransferID{1}, Peer: peer, To: 4, Groups: list(1)}
+	s := scheduler(t, "")
+	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Early {
+		t.Errorf("admitted before a rank was heard: %v", err)
+	}
+	if err := s.Expect(x); FaultOf(err) != State {
+		t.Errorf("expected before a rank was heard: %v", err)
+	}
+	own := metadata.Incarnation{Engine: "e", Generation: 7}
+	if err := s.Hear((&said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: "other", Generation: 7}}}).marshal()); FaultOf(err) != Argument {
+		t.Errorf("another engine's report: %v", err)
+	}
+	if err := s.Hear((&said{report: kvplane.RankReport{Engine: own}}).marshal()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Early {
+		t.Errorf("admitted before the gateway has answered: %v", err)
+	}
+	key := bytes.Repeat([]byte{1}, 32)
+	if err := s.Hear((&said{enrolled: true, keys: [][]byte{key}, report: kvplane.RankReport{Engine: own}}).marshal()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Ticket {
+		t.Errorf("admitted without a ticket: %v", err)
+	}
+	ticket := kvplane.GatewayTicket{ID: x.ID, Prefill: peer, Decode: own, Issued: time.Now(), Valid: time.Minute}
+	if err := s.Admit(metadata.Decode, x.ID, peer, string(ticket.AppendSealed(nil, key))); err != nil {
+		t.Fatal(err)
+	}
+	stranger := *x
+	stranger.Peer.Engine = "q"
+	if err := s.Expect(&stranger); FaultOf(err) != Argument {
+		t.Errorf("expected of another peer than admitted: %v", err)
+	}
+	if err := s.Queue(x.ID, peer); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Offer(x); FaultOf(err) != Known {
+		t.Errorf("offered what is queued: %v", err)
+	}
+	if err := s.Expect(x); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Expect(x); FaultOf(err) != Known {
+		t.Errorf("expected twice: %v", err)
+	}
+	if err := s.Queue(x.ID, peer); FaultOf(err) != Known {
+		t.Errorf("queued after it was expected: %v", err)
+	}
+	full, large := FaultOf(nil), make([]int32, maxBlocks)
+	for i := range 3 {
+		full = FaultOf(s.Expect(&Transfer{ID: kvplane.TransferID{2, byte(i)}, Peer: peer, To: 4, Groups: list(large...)}))
+	}
+	if full != Full {
+		t.Errorf("more blocks than a step's orders hold: fault %d", full)
+	}
+	n := 0
+	if err := s.Orders(make([]byte, 64<<20), &n); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Expect(&Transfer{ID: kvplane.TransferID{2, 2}, Peer: peer, To: 4, Groups: list(1)}); err != nil {
+		t.Errorf("what found no room is not taken in the next step: %v", err)
+	}
+}
+
+// TestDeadlineRings: a transfer of which no rank ever speaks fails by itself, and the descriptor says so.
+func TestDeadlineRings(t *testing.T) {
+	s := scheduler(t, `, generation: 7, times: {wait: 1ms, deadline: 1ms, net_delay: 1ms}`)
+	e := &engine{t: t, scheduler: s}
+	id := kvplane.TransferID{1}
+	if err := s.Expect(&Transfer{ID: id, Peer: metadata.Incarnation{Engine: "p", Generation: 1}, To: 4, Groups: list(9, 3)}); err != nil {
+		t.Fatal(err)
+	}
+	e.until(func() bool { return e.find(Failed, id) != nil })
+	if x := e.find(Failed, id); x.reason != kvplane.Deadline || !reflect.DeepEqual(x.blocks, [][]int32{{3, 9}}) {
+		t.Errorf("%+v", x)
+	}
+	e.step()
+	if o, err := kvplane.ParseOrders(e.told); err != nil || len(o.Abandon) != 1 {
+		t.Errorf("orders after the deadline: %+v, %v; want that it is given up", o, err)
+	}
+}
+
+// TestResultsFill: results are taken whole, in order, as far as the buffer goes.
+func TestResultsFill(t *testing.T) {
+	one := Result{Kind: Failed, Reason: kvplane.LeaseOver, Blocks: [][]int32{{1, 2, 3}, nil}, Ranges: []kvplane.Range{{Local: 1, Length: 2}}, Text: "text"}
+	size := one.Len()
+	if size%8 != 0 || len(one.Append(nil)) != size {
+		t.Fatalf("%d bytes; Append gives %d", size, len(one.Append(nil)))
+	}
+	q := results{one, {Kind: Freed}, one}
+	if _, used, err := q.poll(make([]byte, size-1)); FaultOf(err) != Room || used != size || len(q) != 3 {
+		t.Errorf("%d bytes, %v; want no room and %d", used, err, size)
+	}
+	if n, used, err := q.poll(make([]byte, size+resultBytes)); n != 2 || used != size+resultBytes || err != nil || len(q) != 1 {
+		t.Errorf("%d results of %d bytes, %v", n, used, err)
+	}
+	if n, used, err := (&results{}).poll(nil); n != 0 || used != 0 || err != nil {
+		t.Errorf("of none: %d, %d, %v", n, used, err)
+	}
+}
+
+func FuzzSaid(f *testing.F) {
+	f.Add((&said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 7}}}).marshal())
+	f.Add((&said{enrolled: true, keys: [][]byte{{1}, {2, 3}}, now: time.UnixMilli(5), report: kvplane.RankReport{Seq: 2}}).marshal())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := scheduler(t, `, generation: 7`)
+		if err := s.Hear(b); err != nil && FaultOf(err) != Argument {
+			t.Fatal(err)
+		}
+		x, err := parseSaid(b)
+		if err != nil {
+			return
+		}
+		if again, err := parseSaid(x.marshal()); err != nil || !reflect.DeepEqual(again, x) {
+			t.Fatalf("a second round trip: %v\n got %+v\nwant %+v", err, again, x)
+		}
+	})
+}

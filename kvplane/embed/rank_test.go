@@ -1,0 +1,171 @@
+package embed
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/internal/pdkvtest"
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// TestRankStates: memory comes before the agent, orders after it; what is not mapped or makes no sense is refused.
+func TestRankStates(t *testing.T) {
+	g := pdkvtest.NewGateway(t)
+	e := &engine{t: t, tp: 1}
+	regions, _ := e.cache()
+	r, err := OpenRank(config(t, fmt.Sprintf(`{kind: rank, engine: e, compatibility: c, gateway: {url: %q, token_file: %q}, log: {level: error},
+		transport: {name: tcp}, cache: {block_tokens: %d, heads: %d, head_bytes: %d, dtype: f32}}`,
+		g.URL, g.Token(t, "e", metadata.Both), blockTokens, heads, headBytes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	orders := kvplane.Orders{Abandon: []kvplane.Abandonment{{ID: kvplane.TransferID{1}}}}.Marshal()
+	unmapped := regions[0]
+	unmapped.Base = 1 << 20
+	large := regions[0]
+	large.Length = 1 << 46
+	for i, c := range []struct {
+		err  error
+		want Fault
+	}{
+		{r.Publish(), State}, {r.Do(orders), State}, {r.Register(nil), Argument}, {r.Register([]metadata.Region{unmapped}), Argument},
+		{r.Register([]metadata.Region{large}), Argument}, {r.Register([]metadata.Region{{}}), Argument}, {r.Register(regions), 0},
+		{r.Publish(), 0}, {r.Publish(), State}, {r.Register(regions), State}, {r.Do(orders), 0}, {r.Do(nil), 0}, {r.Do([]byte("no")), Argument},
+		{r.Close(), 0}, {r.Close(), 0}, {r.Do(orders), State}, {r.Publish(), State},
+	} {
+		if got := FaultOf(c.err); got != c.want || (c.err == nil) != (c.want == 0) {
+			t.Errorf("%d: %v, fault %d; want %d", i, c.err, got, c.want)
+		}
+	}
+}
+
+// TestBroken: an agent that cannot be opened, and one whose engine has a newer run, say so.
+func TestBroken(t *testing.T) {
+	g := pdkvtest.NewGateway(t)
+	newEngine(t, g, "e", metadata.Both, 1, "")
+	open := func(name, heads string) *found {
+		e := &engine{t: t, tp: 1, scheduler: scheduler(t, "")}
+		regions, _ := e.cache()
+		r, err := OpenRank(config(t, fmt.Sprintf(`{kind: rank, engine: %s, generation: 5, compatibility: same, gateway: {url: %q, token_file: %q},
+			log: {level: error}, transport: {name: tcp}, cache: {block_tokens: %d, heads: %s, head_bytes: %d, dtype: f32}}`,
+			name, g.URL, g.Token(t, name, metadata.Both), blockTokens, heads, headBytes)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.ranks = []*Rank{r}
+		t.Cleanup(e.close)
+		if err := r.Register(regions); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Publish(); err != nil {
+			t.Fatal(err)
+		}
+		e.until(func() bool { return e.find(Broken, kvplane.TransferID{}) != nil })
+		return e.find(Broken, kvplane.TransferID{})
+	}
+	if x := open("e", "2"); x.bytes <= 5 {
+		t.Errorf("superseded: %+v; want the newer generation", x)
+	}
+	if x := open("f", "999"); x.bytes != 0 || x.text == "" {
+		t.Errorf("heads that do not fit: %+v", x)
+	}
+}
+
+// TestRebuild: a rank that is made anew is published under its new name and serves.
+func TestRebuild(t *testing.T) {
+	g := pdkvtest.NewGateway(t)
+	p, d := newEngine(t, g, "prefill-0", metadata.Prefill, 1, ""), newEngine(t, g, "decode-0", metadata.Decode, 1, "")
+	d.ranks[0].rebuild()
+	d.ranks[0].rebuild() // too soon: nothing happens
+	d.until(func() bool {
+		recs, err := g.Store.Engine(t.Context(), "decode-0")
+		return err == nil && strings.HasSuffix(recs[0].Agent, "#2") && d.find(Rebuilt, kvplane.TransferID{}) != nil
+	}, tick(t))
+	id := admitted(t, g, p, d)
+	if err := d.scheduler.Expect(&Transfer{ID: id, Peer: p.inc, To: 7, Groups: list(5, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.scheduler.Offer(&Transfer{ID: id, Peer: d.inc, To: 7, Groups: list(1, 6)}); err != nil {
+		t.Fatal(err)
+	}
+	d.until(func() bool { return d.find(Released, id) != nil && p.find(Freed, id) != nil }, p)
+	same(t, p, d, []int32{1, 6}, []int32{5, 2}, 7)
+	if got := status(t, d.ranks[0])["rebuilds"].(float64); got != 1 {
+		t.Errorf("%v rebuilds; want 1", got)
+	}
+}
+
+// tick is an engine whose descriptor always rings, for what has none: a store that is looked at again and again.
+func tick(t testing.TB) *engine {
+	s := scheduler(t, "")
+	s.bell.set(true)
+	e := &engine{t: t, scheduler: s}
+	s.mu.Lock()
+	s.results = results{{Kind: Cancelled}}
+	s.mu.Unlock()
+	return e
+}
+
+// TestQuarantineIsDue: a rank is rebuilt for a peer that keeps too much for too long, and only if that frees something.
+func TestQuarantineIsDue(t *testing.T) {
+	q := Quarantine{}.withDefaults()
+	for _, c := range []struct {
+		kept    kvplane.Quarantine
+		crowded time.Duration
+		want    bool
+	}{
+		{kvplane.Quarantine{Blocks: 3, Seconds: 1}, -1, false},
+		{kvplane.Quarantine{Blocks: 3, Seconds: 61}, -1, true},
+		{kvplane.Quarantine{Blocks: 99, Seconds: 6}, 4 * time.Second, false},
+		{kvplane.Quarantine{Blocks: 99, Seconds: 6}, 5 * time.Second, true},
+		{kvplane.Quarantine{Blocks: 99, Near: 99, Seconds: 600}, time.Hour, false},
+	} {
+		if got := q.due(c.kept, c.crowded); got != c.want {
+			t.Errorf("%+v, crowded for %v: %v; want %v", c.kept, c.crowded, got, c.want)
+		}
+	}
+}
+
+// TestCloseLeavesNothing: after the last handle is closed no goroutine of the plane and no descriptor is left.
+func TestCloseLeavesNothing(t *testing.T) {
+	g := pdkvtest.NewGateway(t)
+	cycle := func() {
+		p, d := newEngine(t, g, "prefill-0", metadata.Prefill, 2, ""), newEngine(t, g, "decode-0", metadata.Decode, 1, "")
+		watch(t, d)
+		id := admitted(t, g, p, d)
+		if err := d.scheduler.Expect(&Transfer{ID: id, Peer: p.inc, To: 7, Groups: list(5, 2)}); err != nil {
+			t.Fatal(err)
+		}
+		d.step() // closed in the middle of it
+		p.close()
+		d.close()
+	}
+	cycle()
+	before := descriptors(t)
+	cycle()
+	if after := descriptors(t); after > before+6 { // the gateway of this test has connections of its own
+		t.Errorf("%d descriptors; were %d", after, before)
+	}
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for _, one := range strings.Split(string(stacks), "\n\n") {
+		if strings.Contains(one, "pdrouter/kvplane.") || strings.Contains(one, "embed.(*Rank)") || strings.Contains(one, "embed.(*control)") {
+			t.Errorf("is left:\n%s", one)
+		}
+	}
+}
+
+func descriptors(t testing.TB) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("no /proc/self/fd")
+	}
+	return len(all)
+}
