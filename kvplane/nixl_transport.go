@@ -146,7 +146,7 @@ func (t *NIXL) send(agent string, body []byte) error {
 		t.lose(agent, p, err)
 		return fmt.Errorf("%w: %w", ErrPeerLost, err)
 	}
-	t.ringFor(p)
+	t.ringFor(p, alert)
 	return nil
 }
 
@@ -161,6 +161,7 @@ func (t *NIXL) Poll(out []Incoming) []Incoming {
 	if rang := t.bell.rang.Swap(nil); rang != nil {
 		at = *rang
 	}
+	t.progress() // first: what takes in that a write has ended also sends its notification
 	err := t.agent.Notifications(func(sender string, body []byte) {
 		if p := t.peers[sender]; p != nil {
 			p.heard = since
@@ -170,7 +171,6 @@ func (t *NIXL) Poll(out []Incoming) []Incoming {
 	if err != nil {
 		t.cfg.Log.Warn("kvplane: nixl notifications", "agent", t.name, "err", err)
 	}
-	t.progress()
 	t.prepare()
 	out = append(out, t.ended...)
 	clear(t.ended)

@@ -62,12 +62,16 @@ func (d *doorbell) listening() {
 	}
 }
 
-// alert is how long a peer is not rung for after it has spoken: it is polling still, for attentive.
-const alert = attentive / 2
+const (
+	// alert is how long a peer is not rung for after it has spoken: it is polling still, for attentive.
+	alert = attentive / 2
+	// expectant is how long one is not rung for that is written to: it has asked for that, and polls, in dozes at least.
+	expectant = dozes * nap / 2
+)
 
-// ringFor wakes a peer's owner, unless it is awake.
-func (t *NIXL) ringFor(p *nixlPeer) {
-	if time.Since(p.heard) > alert {
+// ringFor wakes a peer's owner, unless it has spoken within so long.
+func (t *NIXL) ringFor(p *nixlPeer, within time.Duration) {
+	if time.Since(p.heard) > within {
 		t.bell.ring(p.bell)
 	}
 }

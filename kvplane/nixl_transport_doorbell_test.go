@@ -46,7 +46,7 @@ func TestNIXLDoorbell(t *testing.T) {
 		want  bool
 	}{
 		{"just now", time.Now().Add(time.Hour), false},
-		{"long ago", time.Now().Add(-2 * alert), true},
+		{"long ago", time.Now().Add(-2 * expectant), true},
 		{"never", time.Time{}, true},
 	} {
 		peer.heard = tc.heard

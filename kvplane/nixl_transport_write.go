@@ -83,7 +83,7 @@ func (t *NIXL) start(w *nixlWrite) {
 		t.end(w, nil)
 		return
 	}
-	t.ringFor(w.peer) // over sockets it must help the bytes on
+	t.ringFor(w.peer, expectant) // over sockets it must help the bytes on
 	t.writing.add(w)
 }
 
@@ -101,7 +101,7 @@ func (t *NIXL) end(w *nixlWrite, err error) {
 	if err != nil {
 		t.lose(w.agent, w.peer, err)
 	} else {
-		t.ringFor(w.peer) // its notification went out just now
+		t.ringFor(w.peer, expectant) // its notification went out just now
 	}
 	t.forget(w.agent, w.peer)
 }

@@ -1,6 +1,9 @@
 package kvplane
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // lull is what an owner of a polled transport has done since the last news.
 type lull struct {
@@ -17,10 +20,17 @@ const (
 	// gosched is after how many spins other goroutines are let run: each time wakes a thread that looks for more of them,
 	// on a processor that the peer may need, and takes 10 µs. Whoever was told the news has run before.
 	gosched = 32
+	// crowded is how long that takes where other owners of this process spin too, more than it has processors: each waits
+	// until all others have spun so often. After that so many turns are taken one spin at a time, in which letting others run
+	// costs next to nothing, as no thread is to be had that could be woken.
+	crowded = 40 * time.Microsecond
+	turns   = 256
 	// spins in which the clock has not moved say that it never will.
 	spins = 1000
 	// dozes are the short sleeps that follow while something is under way, as many as fill a grace.
 	dozes = 500
+	// nap is how long one of them is at least.
+	nap = 50 * time.Microsecond
 	// dozing stands for one of them.
 	dozing = time.Duration(-1)
 	// grace is how long a polled transport is polled after something has happened: a message may be on its way out, a
@@ -29,6 +39,23 @@ const (
 	// slowest is how long a byte takes of a write that the owner spins for. Whatever is slower waits for a network.
 	slowest = 2 * time.Nanosecond
 )
+
+// spin lets others run between two looks of an owner that does not sleep.
+func (w *writer) spin(passes int) {
+	if w.crowd == 0 && passes%gosched > 0 {
+		yield()
+		return
+	}
+	began := w.now()
+	runtime.Gosched()
+	switch took := w.now() - began; {
+	case took > crowded:
+		w.crowd = turns
+	case w.crowd > 0:
+		w.crowd--
+	}
+	yield()
+}
 
 // rest is how long the owner may sleep after a pass without news: 0 is not at all, dozing for a moment; forever: until
 // something rings, without a timer.

@@ -8,7 +8,7 @@ import (
 )
 
 // yield lets other goroutines run.
-func yield(bool) { runtime.Gosched() }
+func yield() { runtime.Gosched() }
 
 // doze sleeps for a moment.
-func doze() { time.Sleep(50 * time.Microsecond) }
+func doze() { time.Sleep(nap) }

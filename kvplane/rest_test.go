@@ -92,3 +92,33 @@ func TestLullEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestSpin: an owner lets the process's others run once in a while, and after each look while that takes so long that
+// others must be spinning too.
+func TestSpin(t *testing.T) {
+	w, now := restless(t)
+	step := time.Microsecond
+	w.host.now = func() time.Duration { *now += step; return *now }
+	let := func(passes int) bool { // whether the others were let run
+		before := *now
+		w.spin(passes)
+		return *now > before
+	}
+	if let(1) || let(gosched-1) || !let(gosched) {
+		t.Errorf("alone it does not let others run at spin %d and at no other", gosched)
+	}
+	if w.crowd != 0 {
+		t.Error("others that take no time are taken for a crowd")
+	}
+	step = 2 * crowded
+	let(gosched)
+	if step = time.Microsecond; !let(1) {
+		t.Error("in a crowd it keeps the processor")
+	}
+	for range turns {
+		let(1)
+	}
+	if let(1) {
+		t.Errorf("the crowd is not over after %d turns in which nobody took time", turns)
+	}
+}

@@ -40,6 +40,7 @@ type writer struct {
 	apply    func(q queued, out []effect) []effect // gives an event to the core that it is for
 	todo     []queued
 	running  bool
+	crowd    int           // so many spins more the owners of this process take turns
 	told     bool          // the engine has been told something in this pass
 	tell     []*peer       // who must be told what is settled
 	active   time.Duration // when something last happened
@@ -149,7 +150,7 @@ func (w *writer) run() {
 		switch {
 		case forever:
 		case wait == 0:
-			yield(l.passes%gosched == 0)
+			w.spin(l.passes)
 			continue
 		case wait == dozing:
 			doze()
