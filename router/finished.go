@@ -3,7 +3,6 @@ package router
 import (
 	"bytes"
 	"log/slog"
-	"time"
 )
 
 // finished enters a request into the log, the latest requests and the metrics.
@@ -17,16 +16,7 @@ func (r *Router) finished(s *Summary) {
 		level = slog.LevelWarn
 	}
 	if r.log.Enabled(r.legs, level) {
-		line := slog.NewRecord(time.Now(), level, "request", 0) // no caller: to find it takes as long as a system call
-		line.AddAttrs(
-			slog.String("request_id", s.RequestID), slog.String("model", s.Model), slog.String("route", s.Route),
-			slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", string(s.Outcome)),
-			slog.String("reason", s.Reason), slog.String("prefill", s.Prefill), slog.String("decode", s.Decode),
-			slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
-			slog.Duration("first_token", s.Phases.FirstToken), slog.Duration("total", s.Phases.Total),
-			slog.Int("prompt_tokens", s.PromptTokens), slog.Int("output_tokens", s.OutputTokens),
-			slog.String("subject", s.Subject), slog.Bool("stranded", s.Stranded), slog.Int("parts", len(s.Parts)))
-		_ = r.log.Handler().Handle(r.legs, line) // as Logger does
+		r.logRequest(level, s)
 	}
 	if r.now().parts.Observe != nil {
 		r.now().parts.Observe(*s)

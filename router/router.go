@@ -70,6 +70,7 @@ type Router struct {
 	control *http.Client  // for the engines' control routes
 
 	letters sync.Pool // of *letter
+	lines   sync.Pool // of *[]byte, for the lines of requests
 	rooms   sync.Pool // of *streamRoom
 
 	draining atomic.Bool

@@ -11,6 +11,7 @@ import (
 type logs struct {
 	level slog.LevelVar
 	text  atomic.Bool
+	lines gathered
 }
 
 // set takes a section that was found sound.
@@ -20,20 +21,38 @@ func (l *logs) set(cfg logConfig) {
 	l.text.Store(cfg.Format == "text")
 }
 
-// logger returns a logger to w that follows what is set.
+// logger returns a logger to w that follows what is set. It is called once. At the end, flush is to be called.
 func (l *logs) logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: &l.level}
-	return slog.New(eitherHandler{&l.text, slog.NewTextHandler(w, options), slog.NewJSONHandler(w, options)})
+	l.lines.to = w
+	return slog.New(eitherHandler{l, slog.NewTextHandler(&l.lines, options), slog.NewJSONHandler(&l.lines, options), false})
 }
+
+// flush writes what is still to be written.
+func (l *logs) flush() { _ = l.lines.flush() }
 
 // eitherHandler writes in one of two formats.
 type eitherHandler struct {
-	text      *atomic.Bool
+	to        *logs
 	one, json slog.Handler
+	with      bool // attributes or groups of a logger's own, which no line has that others wrote
+}
+
+// Line implements router.LineHandler: the lines of requests that ended well may wait a moment for others.
+func (h eitherHandler) Line(l slog.Level, line []byte) bool {
+	switch {
+	case h.with || h.to.text.Load():
+		return false
+	case l > slog.LevelInfo:
+		_, _ = h.to.lines.Write(line) // as slog does, there is nobody to tell
+	default:
+		h.to.lines.later(line)
+	}
+	return true
 }
 
 func (h eitherHandler) now() slog.Handler {
-	if h.text.Load() {
+	if h.to.text.Load() {
 		return h.one
 	}
 	return h.json
@@ -51,10 +70,10 @@ func (h eitherHandler) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs implements slog.Handler.
 func (h eitherHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return eitherHandler{h.text, h.one.WithAttrs(attrs), h.json.WithAttrs(attrs)}
+	return eitherHandler{h.to, h.one.WithAttrs(attrs), h.json.WithAttrs(attrs), true}
 }
 
 // WithGroup implements slog.Handler.
 func (h eitherHandler) WithGroup(name string) slog.Handler {
-	return eitherHandler{h.text, h.one.WithGroup(name), h.json.WithGroup(name)}
+	return eitherHandler{h.to, h.one.WithGroup(name), h.json.WithGroup(name), true}
 }

@@ -37,6 +37,7 @@ func runServe(ctx context.Context, args []string, out io.Writer) error {
 	}
 	to := new(logs)
 	to.set(l.Log)
+	defer to.flush()
 	g, err := newGateway(l, to.logger(os.Stderr))
 	if err != nil {
 		return err
