@@ -110,7 +110,7 @@ func (m *measuring) round(ctx context.Context, i int) error {
 			return nil
 		}
 		if m.repeated++; m.repeated > m.cfg.Refuse {
-			return fmt.Errorf("bench: %s: the machine is too busy: %d rounds were refused, the last because others used %.2f CPUs and %.2f were stolen", m.name, m.repeated, got.others, got.steal)
+			return fmt.Errorf("bench: %s: the machine is too busy: %d rounds were refused, the last because %v", m.name, m.repeated, got.disturbance)
 		}
 		m.told.again(m.repeated)
 	}

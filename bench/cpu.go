@@ -89,13 +89,25 @@ func parseStat(text string) (jiffies, error) {
 	return jiffies{busy: n[0] + n[1] + n[2] + n[5] + n[6], steal: n[7]}, nil
 }
 
-// disturbance is what took CPU during a round besides the bench, in CPUs (1 is one CPU all the time).
+// disturbance is what took CPU during a round besides the bench, in CPUs (1 is one CPU all the time), and what came of it where the
+// bench itself was to do things at their time.
 type disturbance struct {
 	others, steal float64
+	late          time.Duration // 0 where it had none
 }
 
 // calm reports whether a round with it counts.
-func (d disturbance) calm(cfg Config) bool { return d.others <= cfg.Others && d.steal <= maxSteal }
+func (d disturbance) calm(cfg Config) bool {
+	return d.others <= cfg.Others && d.steal <= maxSteal && d.late <= maxLate
+}
+
+func (d disturbance) String() string {
+	s := fmt.Sprintf("others used %.2f CPUs and %.2f were stolen", d.others, d.steal)
+	if d.late > 0 {
+		s += fmt.Sprintf(", and the bench was %v late", d.late.Round(10*time.Microsecond))
+	}
+	return s
+}
 
 // disturbed compares two readings of the machine. own is the CPU time of all processes of the bench between them.
 func disturbed(before, after jiffies, own, elapsed time.Duration) disturbance {
@@ -109,4 +121,5 @@ func disturbed(before, after jiffies, own, elapsed time.Duration) disturbance {
 const (
 	maxOthers = 0.10
 	maxSteal  = 0.02
+	maxLate   = 10 * time.Millisecond
 )

@@ -41,15 +41,7 @@ func ServeModelled(ctx context.Context, spec ModelledSpec, out io.Writer) error 
 	if spec.Prefill < 0 || spec.Decode < 1 || spec.Budget < 1 || spec.Speed <= 0 {
 		return fmt.Errorf("bench: modelled engines: %+v; want at least one that decodes, and a budget and a speed of more than 0", spec)
 	}
-	var engines []*modelEngine
-	for i := range spec.Prefill + spec.Decode {
-		budget := spec.Budget
-		if i < spec.Prefill {
-			budget = prefillBudget
-		}
-		engines = append(engines, newModelEngine(c, budget))
-	}
-	clock, err := newModelClock(newModelFleet(spec.Connector == "vllm-nixl-push", engines...), spec.Speed)
+	clock, err := newModelClock(newModelFleet(spec.Connector == "vllm-nixl-push", modelEngines(c, spec.Prefill, spec.Decode, spec.Budget)...), spec.Speed)
 	if err != nil {
 		return err
 	}
@@ -58,6 +50,19 @@ func ServeModelled(ctx context.Context, spec ModelledSpec, out io.Writer) error 
 	defer group.Wait()
 	defer clock.close()
 	return serveModelled(ctx, clock, spec, out)
+}
+
+// modelEngines are those for prefill, then those that decode, which have a budget of so many tokens a step.
+func modelEngines(c costs, prefill, decode, budget int) []*modelEngine {
+	var engines []*modelEngine
+	for i := range prefill + decode {
+		of := budget
+		if i < prefill {
+			of = prefillBudget
+		}
+		engines = append(engines, newModelEngine(c, of))
+	}
+	return engines
 }
 
 // serveModelled gives each engine a listener.
@@ -145,13 +150,7 @@ func (s *modelServer) serve(q *fasthttp.RequestCtx) {
 		answerJSON(q, Counts{s.prefill.Load(), s.decode.Load(), s.other.Load()})
 	case fleetPath:
 		var r fleetReading
-		s.clock.read(func(f *modelFleet) {
-			r.Prompts, r.Possible = f.prompts, f.possible
-			for _, e := range f.engines {
-				r.Found += e.found
-				r.Steps = append(r.Steps, e.steps)
-			}
-		})
+		s.clock.read(func(f *modelFleet) { r = readingOf(f) })
 		itl, late := s.clock.sums()
 		r.Handovers, r.ITL99, r.Late99 = s.clock.handovers(), itl.p99, late.p99
 		answerJSON(q, r)

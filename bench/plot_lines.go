@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -64,6 +65,9 @@ func (p Plot) lines() []byte {
 	slices.Sort(steps)
 	steps = slices.Compact(steps)
 	y := axisOf(p.figures(), 50)
+	if strings.HasPrefix(p.unit, "%") { // a part of a whole: what is nearly nothing matters little
+		y = axisOf(p.figures(), math.Inf(1))
+	}
 	x := axis{from: steps[0], to: steps[len(steps)-1], ticks: steps}
 	if x.log = x.from > 0 && x.to >= 8*x.from; len(steps) == 1 {
 		x.from, x.to = x.from-1, x.to+1

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"time"
@@ -15,11 +14,14 @@ func replaySuite() Suite {
 	return Suite{
 		Name:  "replay/mooncake",
 		Brief: "a trace of conversations on four modelled engines: split or aggregated, and by which policy",
-		About: fmt.Sprintf("Four modelled engines (`pdrouter bench engines`: %s, `bench/costs.json`) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. The engines' time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes, and beside the client's ITL stands the one that the engines had. Requests are sent at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. A round is one replay; there is one for each six of `-pairs`.\n",
-			replayCosts, chunkBudget, replayQuick, replaySpeed),
-		run: func(ctx context.Context, r *Run) error { return r.replay(ctx) },
+		About: fmt.Sprintf(replayAbout, replayCosts, chunkBudget, replayQuick, replaySpeed),
+		run:   func(ctx context.Context, r *Run) error { return r.replay(ctx) },
 	}
 }
+
+const replayAbout = "Four modelled engines (`bench/modelled*.go`: continuous batching, a prefix cache, links of their own; %s, `bench/costs.json` with its source) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. They come at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prompts of more than 25,000 tokens take an engine longer than that, so no fleet serves all well.\n\n" +
+	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths; a round is another choice of conversations, the same for all fleets.\n\n" +
+	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 10 ms late at p99 is void and repeated. There is one replay for each six of `-pairs`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router has push and stands beside; smg has pull and sglang-router sglang only, and none of the three is put in front of aggregated engines.\n"
 
 // What is replayed.
 const (
@@ -32,7 +34,7 @@ const (
 )
 
 // replayRates are requests a second: from engines with little to do to more than they can do.
-var replayRates = []float64{.75, replayMiddle, 3}
+var replayRates = []float64{.75, replayMiddle, 2.25}
 
 // replayFleet is four engines.
 type replayFleet struct {
@@ -93,29 +95,49 @@ var replayMetrics = []replayMetric{
 	{"TTFT p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.ttft.p99) }},
 	{"ITL p50", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.itl.p50) }},
 	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.itl.p99) }},
-	{"ITL p99 in the engines", "ms", func(_ summary, f fleetReading) float64 { return inMillis(f.ITL99) }},
+	{engineITL, "ms", func(_ summary, f fleetReading) float64 { return inMillis(f.ITL99) }},
 	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.tpot.p99) }},
 	{"prefix hits", "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }},
+	{lateMetric, "ms of the clock", func(s summary, f fleetReading) float64 { return inMillis(late99(s, f)) }},
 }
+
+// Figures that only a replay on the clock has.
+const (
+	engineITL  = "ITL p99 in the engines"
+	lateMetric = "engines or client late, p99"
+)
+
+// replayMetricOf is the figure with a name.
+func replayMetricOf(what string) replayMetric {
+	return replayMetrics[slices.IndexFunc(replayMetrics, func(m replayMetric) bool { return m.what == what })]
+}
+
+// late99 is by how much the engines told their tokens late, or the client sent its requests, whichever is more.
+func late99(s summary, f fleetReading) time.Duration { return max(f.Late99, s.late.p99/replaySpeed) }
 
 func inMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// replay measures all cells in turns, and adds their rows.
+// replay has the engines alone replay all mixes, then measures all cells in turns, and adds their rows.
 func (r *Run) replay(ctx context.Context) error {
 	trace, err := r.replayTrace()
 	if err != nil {
 		return err
 	}
-	loads := map[float64][]arrival{}
+	r.report.Axis = "requests a second"
+	if err := r.sweep(ctx, trace); err != nil {
+		return err
+	}
+	loads, alone := map[float64][]arrival{}, map[float64][]traced{}
 	for _, rate := range replayRates {
 		taken := atRate(trace, replayWindow, rate, replaySeed)
 		if len(taken) < int(rate*replayWindow.Seconds()) {
 			return fmt.Errorf("bench: replay: the trace has %d requests in %v of its time; want at least %g a second of a %d-th of that", len(taken), time.Duration(float64(replayWindow)*replayQuick*r.Scale), rate, replayQuick)
 		}
 		r.report.Notes = append(r.report.Notes, fmt.Sprintf("%g/s: %v", rate, shapeOf(taken)))
+		alone[rate] = taken
 		loads[rate] = wordTokens().arrivals(quicker(taken, replaySpeed), benchModel)
 	}
-	c := contest{name: "all", where: allCPUs}
+	c := contest{name: "routers", where: allCPUs}
 	for _, m := range replayMetrics {
 		c.metrics = append(c.metrics, metric{what: m.what, unit: m.unit})
 	}
@@ -138,22 +160,21 @@ func (r *Run) replay(ctx context.Context) error {
 	}
 	rounds := r.Config
 	rounds.Pairs = max(1, r.Pairs/6)
-	r.report.Axis = "requests a second"
-	r.report.Settings = fmt.Sprintf("%d replays of each, in turns", rounds.Pairs)
+	r.report.Settings = fmt.Sprintf("engines alone: %d choices of conversations; all CPUs: %d replays of each, in turns", r.Pairs, rounds.Pairs)
 	rows, err := c.measure(ctx, rounds, r.out)
 	if err != nil {
 		return err
 	}
-	r.report.Rows = append(r.report.Rows, replayRows(cells, rows)...)
-	r.report.Notes = append(r.report.Notes, crossover(cells, rows)...)
-	return nil
+	beside, err := replaysAlone(cells, alone)
+	r.report.Rows = append(r.report.Rows, replayRows(cells, rows, beside)...)
+	return err
 }
 
 // replayTrace reads the trace, or makes one, and lets it run as fast as it is replayed.
 func (r *Run) replayTrace() ([]traced, error) {
 	scale := replayQuick * r.Scale
 	if r.Trace == "" {
-		n := int(replayWindow.Seconds() * scale * 4) // it has about three a second
+		n := int(sweepWindow.Seconds() * scale * 4) // it has about three a second
 		return quicker(madeTrace(n, replaySeed), scale), nil
 	}
 	f, err := os.Open(r.Trace)
@@ -169,10 +190,6 @@ func (r *Run) replayTrace() ([]traced, error) {
 
 // mostReplay bounds one replay, by the clock.
 const mostReplay = 3 * time.Minute
-
-// mostLate is by how much engines and client may be late, on the clock and at p99. A machine that has no time for them for longer
-// is as good as taken by others.
-const mostLate = 10 * time.Millisecond
 
 // replayOne replays a load on new engines.
 func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (sample, error) {
@@ -218,15 +235,13 @@ func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (s
 		return sample{}, err
 	}
 	scaled(outcomes, replaySpeed)
-	sum := summarise(outcomes, slo{ttft: 2 * time.Second, tpot: 50 * time.Millisecond})
+	sum := summarise(outcomes, replaySLO)
 	if err := errors.Join(sum.verdict(false), verdict(replayCounts(way, outcomes), counts.minus(idle))); err != nil {
 		return sample{}, err
 	}
 	got.Found, got.Possible = got.Found-had.Found, got.Possible-had.Possible
 	s := sample{disturbance: after.since(before), done: sum.whole}
-	if late := max(got.Late99, sum.late.p99/replaySpeed); late > mostLate {
-		s.others = math.Inf(1)
-	}
+	s.late = late99(sum, got)
 	for _, f := range replayMetrics {
 		s.figures = append(s.figures, f.of(sum, got))
 	}

@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // cellFigure is a cell's figure of a metric's row, which has all cells; nil if it was not measured.
@@ -16,83 +15,63 @@ func cellFigure(cells []replayCell, row Row, cell replayCell) *Figure {
 	return nil
 }
 
-// replayRows makes rows of all cells' figures: for each rate, the fleets beside each other; for each fleet, the policies and
-// peers.
-func replayRows(cells []replayCell, all []Row) []Row {
+// replaysAlone replays the loads of pdrouter's cells with the first policy in the engines' own time. The figures are by the cells'
+// names, and as many as replayMetrics.
+func replaysAlone(cells []replayCell, loads map[float64][]traced) (map[string][]float64, error) {
+	c, err := costsOf(replayCosts)
+	if err != nil {
+		return nil, err
+	}
+	figures := map[string][]float64{}
+	for _, cell := range cells {
+		if cell.policy != replayPolicies[0] {
+			continue
+		}
+		sum, got, err := virtually(cell.fleet, c, chunkBudget, cell.policy, loads[cell.rate])
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range replayMetrics {
+			figures[cell.name()] = append(figures[cell.name()], m.of(sum, got))
+		}
+	}
+	return figures, nil
+}
+
+// replayRows makes rows of all cells' figures: for each fleet and rate, the policies, peers and the engines alone beside each other.
+func replayRows(cells []replayCell, all []Row, alone map[string][]float64) []Row {
 	var rows []Row
-	add := func(name string, rate float64, of Row, goals []Goal, figures ...*Figure) {
-		figures = slices.DeleteFunc(figures, func(f *Figure) bool { return f == nil })
-		if len(figures) == 0 {
-			return
-		}
-		row := Row{Name: name, X: rate, What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: *figures[0]}
-		for _, f := range figures[1:] {
-			row.Beside = append(row.Beside, *f)
-		}
-		row.sum(goals...)
-		rows = append(rows, row)
-	}
-	for _, of := range all {
-		for _, rate := range replayRates {
-			var figures []*Figure
-			for _, f := range replayFleets {
-				if g := cellFigure(cells, of, replayCell{fleet: f, policy: replayPolicies[0], rate: rate}); g != nil {
-					g.Of = f.name
-					figures = append(figures, g)
-				}
-			}
-			if len(figures) > 0 {
-				add(fmt.Sprintf("%g/s, %s", rate, figures[0].Of), rate, of, nil, figures...)
-			}
-		}
-	}
 	for _, f := range replayFleets {
-		for _, of := range all {
-			var figures []*Figure
-			for _, c := range cells {
-				if c.fleet != f || c.rate != replayMiddle {
+		for _, rate := range replayRates {
+			for k, of := range all {
+				var figures []Figure
+				for _, c := range cells {
+					if c.fleet != f || c.rate != rate {
+						continue
+					}
+					if g := cellFigure(cells, of, c); g != nil {
+						if g.Of = c.policy; c.peer != nil {
+							g.Of = c.peer.of + ", round robin"
+						}
+						figures = append(figures, *g)
+					}
+				}
+				if len(figures) == 0 {
 					continue
 				}
-				if g := cellFigure(cells, of, c); g != nil {
-					if g.Of = c.policy; c.peer != nil {
-						g.Of = c.peer.of + ", round robin"
-					}
-					figures = append(figures, g)
+				name := fmt.Sprintf("%s, %s, %g/s", f.name, figures[0].Of, rate)
+				row := Row{Name: name, What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: figures[0], Beside: figures[1:]}
+				if values := alone[replayCell{fleet: f, policy: figures[0].Of, rate: rate}.name()]; values != nil && of.What != engineITL && of.What != lateMetric {
+					row.Beside = append(row.Beside, Figure{Of: "engines alone", Rounds: slices.Repeat(values[k:k+1], len(row.Ours.Rounds))})
 				}
+				var goals []Goal
+				if of.What == "goodput" && slices.ContainsFunc(row.Beside, func(g Figure) bool { return g.peer }) {
+					goals = []Goal{{Beside: bestPeer, Times: 1, AtLeast: true}}
+				}
+				row.sum(goals...)
+				rows = append(rows, row)
 			}
-			var goals []Goal
-			if of.What == "goodput" && f.prefill > 0 {
-				goals = []Goal{{Beside: bestPeer, Times: 1, AtLeast: true}}
-			}
-			add(fmt.Sprintf("%s, least_load, %g/s", f.name, replayMiddle), 0, of, goals, figures...)
 		}
 	}
 	return rows
-}
-
-// crossover says which fleet is best at which rate.
-func crossover(cells []replayCell, all []Row) []string {
-	var notes []string
-	for _, of := range all {
-		most := of.What == "goodput" || of.What == "prefix hits"
-		if !most && of.What != "TTFT p99" && of.What != "ITL p99" {
-			continue
-		}
-		var best []string
-		for _, rate := range replayRates {
-			name, value := "", 0.0
-			for _, f := range replayFleets {
-				if g := cellFigure(cells, of, replayCell{fleet: f, policy: replayPolicies[0], rate: rate}); g != nil && g.Cannot == "" {
-					if m := spread(g.Rounds).Median; name == "" || (m > value) == most {
-						name, value = f.name, m
-					}
-				}
-			}
-			if name != "" {
-				best = append(best, fmt.Sprintf("%g/s %s (%.3g)", rate, name, value))
-			}
-		}
-		notes = append(notes, fmt.Sprintf("Best %s, %s: %s.", of.What, of.Unit, strings.Join(best, ", ")))
-	}
-	return notes
 }

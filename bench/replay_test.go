@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/policies"
 )
 
 // TestAtRateTakesConversationsWhole takes a part of a trace: about as many as asked for, every turn of whoever is taken, the same
@@ -79,11 +81,11 @@ func TestReplayThroughFloor(t *testing.T) {
 	}
 }
 
-// TestReplayRows makes rows of made-up figures: fleets beside each other at each rate, policies and peers beside each other for
-// each fleet, and the best of all named.
+// TestReplayRows makes rows of made-up figures: for each fleet and rate policies and peers beside each other, and the engines alone.
 func TestReplayRows(t *testing.T) {
 	cells := replayCells()
-	row := Row{What: "goodput", Unit: "1/s"}
+	row := Row{What: replayMetrics[0].what, Unit: "1/s"}
+	alone := map[string][]float64{}
 	for i, c := range cells {
 		f := Figure{Of: c.name(), Rounds: []float64{float64(100 + i)}, peer: c.peer != nil}
 		if i == 0 {
@@ -91,29 +93,114 @@ func TestReplayRows(t *testing.T) {
 		} else {
 			row.Beside = append(row.Beside, f)
 		}
+		alone[c.name()] = []float64{float64(200 + i)}
 	}
-	rows := replayRows(cells, []Row{row})
 	var got []string
-	for _, r := range rows {
+	for _, r := range replayRows(cells, []Row{row}, alone) {
 		line := fmt.Sprintf("%s: %g", r.Name, r.Ours.Median)
 		for _, f := range r.Beside {
 			line += fmt.Sprintf(", %s %g", f.Of, f.Median)
 		}
+		for _, g := range r.Goals {
+			line += ": " + g.Met
+		}
 		got = append(got, line)
 	}
 	want := []string{
-		"0.75/s, 3P1D: 100, 2P2D 106, 1P3D 112, aggregated 118",
-		"1.5/s, 3P1D: 101, 2P2D 107, 1P3D 113, aggregated 119",
-		"3/s, 3P1D: 102, 2P2D 108, 1P3D 114, aggregated 120",
-		"3P1D, least_load, 1.5/s: 101, power_of_two 103, round_robin 104, vllm-router, round robin 105",
-		"2P2D, least_load, 1.5/s: 107, power_of_two 109, round_robin 110, vllm-router, round robin 111",
-		"1P3D, least_load, 1.5/s: 113, power_of_two 115, round_robin 116, vllm-router, round robin 117",
-		"aggregated, least_load, 1.5/s: 119, power_of_two 121, round_robin 122",
+		"3P1D, least_load, 0.75/s: 100, engines alone 200",
+		"3P1D, least_load, 1.5/s: 101, power_of_two 103, round_robin 104, vllm-router, round robin 105, engines alone 201: no",
+		"3P1D, least_load, 2.25/s: 102, engines alone 202",
+		"2P2D, least_load, 0.75/s: 106, engines alone 206",
+		"2P2D, least_load, 1.5/s: 107, power_of_two 109, round_robin 110, vllm-router, round robin 111, engines alone 207: no",
+		"2P2D, least_load, 2.25/s: 108, engines alone 208",
+		"1P3D, least_load, 0.75/s: 112, engines alone 212",
+		"1P3D, least_load, 1.5/s: 113, power_of_two 115, round_robin 116, vllm-router, round robin 117, engines alone 213: no",
+		"1P3D, least_load, 2.25/s: 114, engines alone 214",
+		"aggregated, least_load, 0.75/s: 118, engines alone 218",
+		"aggregated, least_load, 1.5/s: 119, power_of_two 121, round_robin 122, engines alone 219",
+		"aggregated, least_load, 2.25/s: 120, engines alone 220",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if notes := strings.Join(crossover(cells, []Row{row}), "\n"); !strings.Contains(notes, "3/s aggregated (120)") {
-		t.Error(notes)
+}
+
+// TestVirtualReplay holds replays in the engines' own time against schedules computed by hand: a step takes 10 ms and 1 ms for each of
+// its tokens, a transfer 5 ms and 1 ms for each.
+func TestVirtualReplay(t *testing.T) {
+	trace := []traced{{0, 20, 3, []int{1}}, {5 * ms, 20, 2, []int{2}}, {200 * ms, 36, 1, []int{1}}}
+	for _, tt := range []struct {
+		fleet replayFleet
+		want  string
+	}{
+		// decode begins with the second behind the step of the first that its transfer ends in; the third, of one token, is decode's alone, which has 16 of it
+		{replayFleet{"1P1D", 1, 1}, "[66ms 77ms 88ms] [99ms 110ms] [230ms]"},
+		{replayFleet{"2P1D", 2, 1}, "[66ms 77ms 88ms] [99ms 110ms] [230ms]"},
+		{replayFleet{"aggregated", 0, 2}, "[30ms 41ms 52ms] [35ms 46ms] [230ms]"},
+		{replayFleet{"aggregated", 0, 1}, "[30ms 61ms 73ms] [61ms 73ms] [230ms]"},
+	} {
+		first, _, err := virtually(tt.fleet, plainCosts(100), 1000, "least_load", trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := newVirtual(tt.fleet, plainCosts(100), 1000, "least_load")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.run(trace); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range v.outcomes {
+			got = append(got, fmt.Sprint(o.chunks))
+		}
+		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
+			t.Errorf("%+v: %s", tt.fleet, d)
+		}
+		for _, group := range [][]policies.Engine{v.engines.Prefill, v.engines.Decode} {
+			for i, e := range group {
+				if e.InFlight != 0 {
+					t.Errorf("%+v: engine %d has %d legs in flight at the end", tt.fleet, i, e.InFlight)
+				}
+			}
+		}
+		if first.whole != 3 || first.verdict(false) != nil {
+			t.Errorf("%+v: %+v", tt.fleet, first)
+		}
+	}
+}
+
+// TestReplayMix shortens prompts and lengthens answers; what stays of a prompt has its ids.
+func TestReplayMix(t *testing.T) {
+	got := replayMix{prompt: .25, answer: 4}.of([]traced{{ms, 4100, 7, []int{0, 5, 6, 7, 8, 9, 10, 11, 12}}, {ms, 3, 1, []int{0}}})
+	want := []traced{{ms, 1025, 28, []int{0, 5, 6}}, {ms, 1, 4, []int{0}}}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(traced{})); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestReplayFound words who is ahead of made-up rounds.
+func TestReplayFound(t *testing.T) {
+	point := func(rate float64, rounds ...[]float64) *sweepPoint {
+		p := &sweepPoint{mix: replayMixes[0], rate: rate, asked: 2, prompts: 20, answers: 7}
+		for _, good := range rounds { // of a fleet
+			var figures [][]float64
+			for _, g := range good {
+				figures = append(figures, []float64{g})
+			}
+			p.rounds = append(p.rounds, figures)
+		}
+		return p
+	}
+	low := []float64{1, 1}
+	got := found([]*sweepPoint{
+		point(1, []float64{60, 80}, low, low, []float64{70, 70}),
+		point(2, low, []float64{50, 60}, low, []float64{40, 55}),
+		point(3, low, low, []float64{30, 40}, []float64{50, 41}),
+		point(4, low, []float64{24, 20}, low, []float64{20, 23}),
+	})
+	want := "**as recorded** (prompts of 10 tokens, answers of 3 in the mean): 1/s 3P1D 70 %, aggregated 70 %; 2/s **2P2D 55 %**, aggregated 48 %; 3/s 1P3D 35 %, **aggregated 46 %**; 4/s too much for all (2P2D 22 %)."
+	if len(got) != 2 || got[1] != want {
+		t.Errorf("got %q; want %q", got, want)
 	}
 }

@@ -18,6 +18,7 @@ type Report struct {
 	Settings string   `json:"settings"`
 	Versions Versions `json:"versions"`
 	Machine  Machine  `json:"machine"`
+	Found    []string `json:"found,omitempty"` // Markdown: what the rows come to, for whoever reads no more
 	Rows     []Row    `json:"rows"`
 	Notes    []string `json:"notes,omitempty"` // Markdown: what the figures do not say by themselves
 	Axis     string   `json:"axis,omitempty"`  // what the rows' X is

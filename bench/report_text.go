@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -20,7 +21,7 @@ func (r *Report) table(out io.Writer) {
 	}
 	_ = w.Flush() // to a terminal; a lost table shows
 	fmt.Fprintf(out, "smallest–median–largest of the rounds; the ratio is pdrouter's over the other, round by round; %s\n", r.Settings)
-	for _, n := range r.Notes {
+	for _, n := range slices.Concat(r.Notes, r.Found) {
 		fmt.Fprintln(out, n)
 	}
 }
@@ -29,6 +30,9 @@ func (r *Report) table(out io.Writer) {
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n", r.Suite, r.About)
+	for _, n := range r.Found {
+		fmt.Fprintf(&b, "%s\n\n", n)
+	}
 	fmt.Fprintf(&b, "- Command: `%s`\n- %s\n- %s\n- %d CPUs (%s), %s of memory, %s\n\n", r.Command, r.Settings, r.Versions, r.Machine.CPUs, r.Machine.Model, r.Machine.Memory, r.Machine.Kernel)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(r.head(), " | "), strings.Repeat(" --- |", len(r.head())))
 	for _, row := range r.Rows {
