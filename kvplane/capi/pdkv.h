@@ -210,8 +210,9 @@ int32_t pdkv_expect(pdkv_handle h, const pdkv_transfer *t);
  * device's event). They are held until PDKV_FREED. */
 int32_t pdkv_offer(pdkv_handle h, const pdkv_transfer *t);
 
-/* pdkv_cancel gives a transfer up, at any time and on either side; why is for people, NULL for none. What was expected still ends in
- * PDKV_CLOSED, or PDKV_RELEASED if it was complete already, what was offered in PDKV_FREED; what was neither has then ended. An id that is not known here has no effect. */
+/* pdkv_cancel gives a transfer up, at any time and on either side; why is for people, NULL for none. The peer is told, also where
+ * nothing was ordered yet. What was expected still ends in PDKV_CLOSED, or PDKV_RELEASED if it was complete already, what was
+ * offered in PDKV_FREED; what was neither has then ended. An id that is not known here has no effect. */
 int32_t pdkv_cancel(pdkv_handle h, const uint8_t id[16], const char *why);
 
 /* pdkv_orders writes what all ranks must be told since the last call into buf and its length into *len, 0 for nothing. Call it once
@@ -237,7 +238,8 @@ int32_t pdkv_hear(pdkv_handle h, const uint8_t *report, size_t len);
                             per group. The ranks are told already */
 #define PDKV_CLOSED    8 /* S: of a failed one: nothing lands in its blocks any more, they may be freed */
 #define PDKV_FREED     9 /* S: no rank reads the offered blocks any more, they may be freed. reason above 0: somebody went without */
-#define PDKV_CANCELLED 10 /* S: the gateway has cancelled this leg: abort its request. The ranks are told already */
+#define PDKV_CANCELLED 10 /* S: the gateway has cancelled this leg: abort its request. The ranks are told already, and a leg for which nothing
+                            was ordered has ended with this. An expectation or an offer that crosses it ends as any other */
 
 /* pdkv_result is one result. Behind it lie, in this order: ranges x {uint64_t address, uint64_t length}; groups x uint32_t, how many
  * blocks each has; all these blocks, int32_t each, sorted within a group; text bytes of text, without a final 0. size spans all of it. */

@@ -20,6 +20,10 @@ type control struct {
 	server   *http.Server
 	cancel   context.CancelFunc
 	tasks    sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	requests sync.WaitGroup // under way; none begins after closed
 }
 
 // validate reports every mistake, each by its key.
@@ -66,7 +70,7 @@ func openControl(c Config, events *kvplane.Events, cancel func(kvplane.TransferI
 	ctx, stop := context.WithCancel(context.Background())
 	k := &control{listener: listener, cancel: stop}
 	k.server = &http.Server{
-		Handler:           kvplane.ControlHandler(events, cancel, authorize, log),
+		Handler:           k.counted(kvplane.ControlHandler(events, cancel, authorize, log)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -81,11 +85,29 @@ func openControl(c Config, events *kvplane.Events, cancel func(kvplane.TransferI
 	return k, nil
 }
 
+// counted knows which requests are under way, which http.Server.Close does not wait for.
+func (k *control) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		k.mu.Lock()
+		if k.closed {
+			k.mu.Unlock()
+			return
+		}
+		k.requests.Add(1)
+		k.mu.Unlock()
+		defer k.requests.Done()
+		h.ServeHTTP(w, r)
+	})
+}
+
 func (k *control) address() string { return k.listener.Addr().String() }
 
-// close ends every stream and waits for the server; handlers end with their connections.
+// close ends every stream and waits for the server and its requests.
 func (k *control) close() error {
 	k.cancel()
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
 	bound, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err := k.server.Shutdown(bound)
@@ -93,5 +115,6 @@ func (k *control) close() error {
 		err = k.server.Close()
 	}
 	k.tasks.Wait()
+	k.requests.Wait()
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
@@ -133,6 +134,32 @@ func TestCancel(t *testing.T) {
 		x := d.find(Failed, id)
 		if x.reason != kvplane.Dead || len(x.blocks) != 1 || len(x.blocks[0]) != 2 || x.blocks[0][0] != 2 || x.blocks[0][1] != 5 || !strings.HasPrefix(x.text, "dead") {
 			t.Errorf("%+v", x)
+		}
+	})
+	t.Run("decode, before it has blocks", func(t *testing.T) {
+		id := admitted(t, g, p, d)
+		if err := p.scheduler.Offer(&Transfer{ID: id, Peer: d.inc, To: 7, Groups: list(1, 6)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.scheduler.Cancel(id, "client left"); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		p.until(func() bool { return p.find(Freed, id) != nil }, d)
+		if x := p.find(Freed, id); x.reason != kvplane.Cancelled {
+			t.Errorf("after %v: %+v; want that decode has said so, not that the lease was over", time.Since(begun), x)
+		}
+	})
+	t.Run("by the gateway, before anything was ordered", func(t *testing.T) {
+		id := admitted(t, g, p, d)
+		d.scheduler.CancelledByGateway(id, "over")
+		d.until(func() bool { return d.find(Cancelled, id) != nil }, p)
+		if err := d.scheduler.Expect(&Transfer{ID: id, Peer: p.inc, To: 7, Groups: list(5, 2)}); err != nil {
+			t.Fatal(err) // it crosses the cancel: it must not be silence that follows
+		}
+		d.until(func() bool { return d.find(Failed, id) != nil && d.find(Closed, id) != nil }, p)
+		if err := p.scheduler.Cancel(id, "over"); err != nil {
+			t.Fatal(err)
 		}
 	})
 	t.Run("by the gateway", func(t *testing.T) {

@@ -39,6 +39,7 @@ type Scheduler struct {
 // leg is one transfer, from its admission until its blocks are accounted for.
 type leg struct {
 	phase     legPhase
+	role      metadata.Role // "" of what was not admitted
 	peer      metadata.Incarnation
 	ticket    [16]byte // digest; zero: there was none
 	cancelled bool     // by the gateway
@@ -136,7 +137,7 @@ func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metada
 		return wrong(fault, "embed: transfer %s: ticket: %s", id, why)
 	}
 	s.counts.Admitted++
-	s.legs[id] = &leg{peer: peer, ticket: digest}
+	s.legs[id] = &leg{role: role, peer: peer, ticket: digest}
 	return nil
 }
 
@@ -236,7 +237,14 @@ func (s *Scheduler) ended(kind Kind, all []kvplane.Ended) {
 func (s *Scheduler) Poll(buf []byte, used *int) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	all := s.results
 	n, *used, err = s.results.poll(buf)
+	for i := range all[:n] {
+		// The caller knows now that the leg is over, if nothing was ordered for it.
+		if l := s.legs[all[i].ID]; l != nil && all[i].Kind == Cancelled && l.phase <= legQueued {
+			delete(s.legs, all[i].ID)
+		}
+	}
 	s.settle()
 	return n, err
 }

@@ -113,6 +113,10 @@ func (s *Scheduler) Cancel(id kvplane.TransferID, why string) error {
 	if len(s.orders.Abandon) >= 2*maxOrders {
 		return wrong(Full, "embed: the orders of this step are full")
 	}
+	if l.phase == legAdmitted && l.role == metadata.Decode && !l.cancelled {
+		// Whom it would have heard from is told, instead of keeping its blocks for a lease.
+		s.order(&kvplane.Orders{Queue: []kvplane.Queued{{ID: id, Peer: l.peer}}})
+	}
 	s.abandon(id, why)
 	if l.phase <= legQueued {
 		delete(s.legs, id)
