@@ -222,7 +222,7 @@ func wait(t testing.TB, all []*engine, most time.Duration) {
 			fds = append(fds, unix.PollFd{Fd: int32(r.FD()), Events: unix.POLLIN})
 		}
 	}
-	if _, err := unix.Poll(fds, int(most.Milliseconds())); err != nil && err != unix.EINTR { //nolint:errorlint // poll returns it bare
+	if _, err := unix.Poll(fds, int(most.Milliseconds())); err != nil && err != unix.EINTR {
 		t.Fatal(err)
 	}
 }

@@ -96,7 +96,9 @@ func TestRebuild(t *testing.T) {
 		if err := p.scheduler.Offer(&Transfer{ID: id, Peer: d.inc, To: 7, Groups: list(1, 6)}); err != nil {
 			t.Fatal(err)
 		}
-		d.until(func() bool { return (d.find(Released, id) != nil || d.find(Closed, id) != nil) && p.find(Freed, id) != nil }, p)
+		d.until(func() bool {
+			return (d.find(Released, id) != nil || d.find(Closed, id) != nil) && p.find(Freed, id) != nil
+		}, p)
 		if d.find(Released, id) != nil {
 			break
 		}
