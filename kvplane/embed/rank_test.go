@@ -2,7 +2,6 @@ package embed
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -143,7 +142,7 @@ func TestQuarantineIsDue(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesNothing: after the last handle is closed no goroutine of the plane and no descriptor is left.
+// TestCloseLeavesNothing: after the last handle is closed no goroutine of the plane is left (of descriptors: testdata/pair.c in kvplane/capi).
 func TestCloseLeavesNothing(t *testing.T) {
 	g := pdkvtest.NewGateway(t)
 	cycle := func() {
@@ -158,11 +157,6 @@ func TestCloseLeavesNothing(t *testing.T) {
 		d.close()
 	}
 	cycle()
-	before := descriptors(t)
-	cycle()
-	if after := descriptors(t); after > before+6 { // the gateway of this test has connections of its own
-		t.Errorf("%d descriptors; were %d", after, before)
-	}
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	for _, one := range strings.Split(string(stacks), "\n\n") {
@@ -170,13 +164,4 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("is left:\n%s", one)
 		}
 	}
-}
-
-func descriptors(t testing.TB) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skip("no /proc/self/fd")
-	}
-	return len(all)
 }
