@@ -57,6 +57,7 @@ func legs(t *testing.T, g *pdkvtest.Gateway) []string {
 
 // TestPair: a C program hands KV over between two engines of its own, cancels, forks, keeps its signals and closes, twice.
 func TestPair(t *testing.T) {
+	program := compile(t, "pair")
 	for _, transport := range []string{"tcp", "nixl"} {
 		t.Run(transport, func(t *testing.T) {
 			if _, err := nixl.Find(); err != nil && transport == "nixl" {
@@ -64,7 +65,7 @@ func TestPair(t *testing.T) {
 			}
 			g := pdkvtest.NewGateway(t)
 			args := append([]string{g.URL, g.Token(t, "prefill-0", metadata.Prefill), g.Token(t, "decode-0", metadata.Decode), transport, "-"}, append(legs(t, g), legs(t, g)...)...)
-			if got := run(t, compile(t, "pair"), args...); got != "ok\n" {
+			if got := run(t, program, args...); got != "ok\n" {
 				t.Errorf("got %q", got)
 			}
 		})
