@@ -159,7 +159,7 @@ class Legs:
         for leg in self._by_request.values():
             if leg.handoff.leg == DECODE and leg.state == State.ADMITTED and leg.renew <= now:
                 leg.renew = now + RENEW
-                self._queue(leg)
+                self._try("queue", leg.handoff.id, leg.handoff.peer, leg.handoff.generation)
         self._take()
         self._seq += 1
         out = Orders(
@@ -267,15 +267,9 @@ class Legs:
 
     def _alone(self, leg, why):
         """The leg is served without the plane, or not at all; the other engine is told so."""
-        if leg.handoff.leg == DECODE:
-            self._queue(leg)  # so that the ranks know whom to tell
         self._cancel(leg, why)
         self._drop(leg)
         self._count("alone")
-
-    def _queue(self, leg):
-        h = leg.handoff
-        self._try("queue", h.id, h.peer, h.generation)
 
     def _cancel(self, leg, why):
         self._try("cancel", leg.handoff.id, why)

@@ -123,6 +123,7 @@ class Request:
         self.table = []
         self.computed = 0
         self.valid = True  # what is in the blocks
+        self.local = leg == PREFILL  # it was computed here
         self.load_failed = False
         self.again = False
 
@@ -131,8 +132,8 @@ class FakeVllm:
     """vLLM's scheduler and one step of its ranks, as far as a connector sees them: it asserts what vLLM asserts, and that blocks are
     never given away while the plane has them."""
 
-    def __init__(self, role, blocks=64, ranks=1, recompute=True):
-        self.plane = FakeScheduler()
+    def __init__(self, role, blocks=64, ranks=1, recompute=True, plane=None):
+        self.plane = plane or FakeScheduler()
         self.now = 0.0
         self.legs = Legs(self.plane, {role}, BLOCK, 1, QUIET, clock=lambda: self.now)
         self.role, self.ranks, self.recompute = role, ranks, recompute
@@ -143,9 +144,11 @@ class FakeVllm:
         self.held = 0
 
     def add(self, name, number, tokens):
-        r = Request(name, ident(number), self.role, list(range(tokens)))
-        self.requests[name] = r
-        self.legs.arrived(name, params(r.ident, self.role), r.prompt)
+        return self.take(Request(name, ident(number), self.role, list(range(tokens))), params(ident(number), self.role))
+
+    def take(self, r, handoff):
+        self.requests[r.name] = r
+        self.legs.arrived(r.name, handoff, r.prompt)
         return r
 
     def schedule(self):
@@ -157,10 +160,11 @@ class FakeVllm:
                     self.load_failed.discard(r.name)
                     if r.computed == 0:
                         self._free(r)
-                    r.valid = True  # the rest is computed here
+                    r.valid = r.local = True  # the rest is computed here
                 r.state = "waiting" if not r.table else "running"
                 if r.state == "running":
                     assert r.valid, "decode computes on blocks that nothing came into"
+                    self.runs(r)
                     r.computed = len(r.prompt)
             if r.state == "waiting":
                 need = -(-len(r.prompt) // BLOCK)
@@ -168,10 +172,13 @@ class FakeVllm:
                     continue
                 external = self.legs.matched(r.name, 0)
                 r.table = [self.free_blocks.pop() for _ in range(need)]
+                self.gives(r.table)
                 self.legs.allocated(r.name, (r.table,), external)
                 r.computed = len(r.prompt)
                 r.state = "remote" if external else "running"
                 r.valid = not external
+                if r.valid:
+                    self.runs(r)
         return self.legs.step()
 
     def step(self):
@@ -200,8 +207,9 @@ class FakeVllm:
                     self.finish(r.name, whole=False)
             assert r.state != "running" or not hit & set(r.table), "a load error for blocks that are in use"
         received = sent = set()
-        if self.plane.results or orders.answer:  # else no rank says anything, and the connector is not called
-            received, sent = self.legs.heard(Reports((b"r",) * self.ranks).of_ranks)
+        said = self.says(orders)
+        if said is not None:  # else the connector is not called
+            received, sent = self.legs.heard(said.of_ranks)
         for name in received:
             if self.requests[name].state == "remote":
                 self.requests[name].valid = True
@@ -234,10 +242,24 @@ class FakeVllm:
         self._free(r)
         del self.requests[r.name]
 
+    def says(self, orders):
+        """What the ranks answer, None for nothing."""
+        return Reports((b"r",) * self.ranks) if self.plane.results or orders.answer else None
+
+    def gives(self, table):
+        """Blocks are given to a request."""
+
+    def runs(self, r):
+        """The model reads a request's blocks, or fills them."""
+
     def _free(self, r):
-        assert self.plane.transfers.get(r.ident) not in ("expected", "failing", "offered"), f"{r.name}: freed while the plane has its blocks"
+        self.frees(r)
         self.free_blocks += r.table
         r.table = []
+
+    def frees(self, r):
+        """A request's blocks are free."""
+        assert self.plane.transfers.get(r.ident) not in ("expected", "failing", "offered"), f"{r.name}: freed while the plane has its blocks"
 
     def idle(self):
         return not self.requests and not self.legs.pending()

@@ -93,7 +93,7 @@ class Decode(unittest.TestCase):
         r = self.v.add("a", 1, 10)
         self.v.step()
         self.v.finish("a", whole=False)
-        self.assertEqual([c[0] for c in self.v.plane.calls], ["admit", "queue", "queue", "cancel"])
+        self.assertEqual([c[0] for c in self.v.plane.calls], ["admit", "queue", "cancel"])
         self.assertNotIn(r.ident, self.v.plane.transfers)
 
     def test_queued_is_said_again(self):
@@ -152,7 +152,7 @@ class Decode(unittest.TestCase):
         v.legs.arrived("a", params(ident(1), DECODE), list(range(8)))
         self.assertEqual(v.legs.matched("a", 8), 0)
         v.legs.allocated("a", ([11, 12],), 0)
-        self.assertEqual([c[0] for c in v.plane.calls], ["admit", "queue", "cancel"])
+        self.assertEqual([c[0] for c in v.plane.calls], ["admit", "cancel"])
         self.assertEqual(v.legs.matched("a", 0), 0, "it is not asked for again")
 
     def test_refused_legs_are_served_alone(self):
@@ -183,7 +183,7 @@ class Decode(unittest.TestCase):
         v = self.v
         v.legs.arrived("notice", params(ident(1), DECODE), [0], over=True)
         self.assertEqual(v.legs.finished("notice", False, 0, ([],)), (False, None))
-        self.assertEqual([c[0] for c in v.plane.calls], ["admit", "queue", "cancel"], "prefill is told")
+        self.assertEqual([c[0] for c in v.plane.calls], ["admit", "cancel"], "prefill is told")
         r = self.expected("a", 2)
         v.legs.arrived("notice", params(r.ident, DECODE), [0], over=True)
         v.legs.finished("notice", False, 0, ([],))
