@@ -67,6 +67,9 @@ type modelEngine struct {
 	parts   []part        // of the step under way; nil: none
 	link    time.Duration // when its link is free
 
+	short   *modelSeq // the first that waits, if there were too few blocks for it
+	shortAt int       // the pool's changes then
+
 	asked, found int // tokens of prompts that were looked for in the prefix cache, and found
 	steps        int
 }
@@ -85,7 +88,7 @@ func (s *modelSeq) need() int { return (s.prompt + s.answer - 1 + blockTokens - 
 func (e *modelEngine) let() []*modelSeq {
 	n := 0
 	for _, s := range e.waiting {
-		if len(e.running)+e.coming >= e.most {
+		if len(e.running)+e.coming >= e.most || s == e.short && e.shortAt == e.pool.changes {
 			break
 		}
 		look := s.hashes
@@ -94,6 +97,7 @@ func (e *modelEngine) let() []*modelSeq {
 		}
 		var ok bool
 		if s.kv, ok = e.pool.take(look, s.need()); !ok {
+			e.short, e.shortAt = s, e.pool.changes
 			break
 		}
 		s.cached = len(s.kv.shared) * blockTokens

@@ -27,12 +27,13 @@ type modelFleet struct {
 // modelHandover is the KV of one request on its way.
 type modelHandover struct {
 	from, to *modelSeq // nil until prefill has finished; until decode has blocks
+	wants    *modelSeq // decode's leg; nil until it came
 	moving   bool
 	finished time.Duration // prefill
 	asked    time.Duration // decode: when its leg came
 }
 
-// holdFor is how long prefill keeps KV for a decode leg that does not come: vLLM's lease.
+// holdFor is how long prefill keeps KV for a decode leg that does not come: vLLM's lease. One that came and waits extends it.
 const holdFor = 30 * time.Second
 
 func newModelFleet(push bool, engines ...*modelEngine) *modelFleet {
@@ -120,7 +121,7 @@ func (f *modelFleet) submit(engine int, s *modelSeq) error {
 			h = &modelHandover{}
 			f.over[s.key] = h
 		}
-		h.asked = f.now
+		h.asked, h.wants = f.now, s
 	} else {
 		f.count(s)
 	}
@@ -171,7 +172,12 @@ func (f *modelFleet) step(e modelEvent) {
 		}
 		f.work(to.engine)
 	case evExpired:
-		if h := f.over[e.seq.key]; h != nil && h.from == e.seq && !h.moving {
+		h := f.over[e.seq.key]
+		switch {
+		case h == nil || h.from != e.seq || h.moving:
+		case h.wants != nil && h.wants.state != seqDone:
+			f.later(modelEvent{at: f.now + holdFor, kind: evExpired, seq: e.seq})
+		default:
 			delete(f.over, e.seq.key)
 			f.free(e.seq)
 			f.work(e.seq.engine)

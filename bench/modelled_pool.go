@@ -9,6 +9,8 @@ type kvPool struct {
 	used   int // that requests hold
 	known  map[uint64]*kvBlock
 	idle   *list.List // of *kvBlock, the next to be evicted in front
+
+	changes int // grows with whatever may let a request have blocks that had too few before
 }
 
 // kvBlock is a full block of a prompt, known by a hash over all tokens up to its end.
@@ -68,6 +70,7 @@ func (p *kvPool) hold(b *kvBlock) {
 
 // remember lets later requests find the first n blocks of a prompt, which its request now has in memory.
 func (p *kvPool) remember(h *kvHeld, prompt []uint64, n int) {
+	p.changes++
 	for len(h.shared) < n {
 		hash := prompt[len(h.shared)]
 		b := p.known[hash]
@@ -85,6 +88,7 @@ func (p *kvPool) remember(h *kvHeld, prompt []uint64, n int) {
 
 // release gives back what a request holds. The end of a prompt is evicted before its beginning, which more prompts share.
 func (p *kvPool) release(h *kvHeld) {
+	p.changes++
 	p.used -= h.own
 	for i := len(h.shared) - 1; i >= 0; i-- {
 		b := h.shared[i]

@@ -174,6 +174,16 @@ func TestModelledHandovers(t *testing.T) {
 		}
 		s.want(t, "20ms p0 ends\n20ms p1 ends\n46ms d0 ends\n61ms d1 ends") // transfers of 15 until 35 and 50
 	})
+	t.Run("decode waits for blocks longer than a lease", func(t *testing.T) {
+		engines := []*modelEngine{newModelEngine(plainCosts(1000), 1000), newModelEngine(plainCosts(300), 1000)}
+		s := newStory(true, engines...)
+		s.submit(t, 0, 1, "long", modelSeq{prompt: 10, answer: 4000}) // 251 of the 300 blocks, until 44.009 s
+		s.submit(t, 0, 0, "p", modelSeq{leg: prefillLeg, key: "k", prompt: 1000, answer: 1})
+		s.submit(t, 0, 1, "d", modelSeq{leg: decodeLeg, key: "k", prompt: 1000, answer: 1})
+		s.until(45 * time.Second)
+		s.lines = s.lines[len(s.lines)-1:]
+		s.want(t, "44.009s long ends\n45.025s d ends") // 5 and 1000 of transfer, and a step of 11
+	})
 	t.Run("nobody comes", func(t *testing.T) {
 		s := newStory(false, pair()...)
 		s.submit(t, 0, 0, "p", modelSeq{leg: prefillLeg, key: "k", prompt: 20, answer: 1})

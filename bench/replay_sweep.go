@@ -18,7 +18,7 @@ type replayMix struct {
 
 var replayMixes = []replayMix{
 	{"as recorded", 1, 1, []float64{.5, 1, 1.5, 2, 2.5, 3}},
-	{"prompts ÷ 4", .25, 1, []float64{2, 4, 6, 8, 10, 12}},
+	{"prompts ÷ 4", .25, 1, []float64{2, 4, 6, 8, 10}},
 	{"answers × 4", 1, 4, []float64{.5, 1, 1.5, 2, 2.5}},
 }
 

@@ -71,7 +71,7 @@ func (v *virtualReplay) run(trace []traced) error {
 // ask has a request's legs made, both at once as with push.
 func (v *virtualReplay) ask(t traced, o *outcome) error {
 	o.arrival = arrival{at: t.at, prompt: t.input, tokens: t.output}
-	o.sent, o.status = t.at, 200
+	o.sent, o.status, o.chunks = t.at, 200, make([]time.Duration, 0, t.output)
 	q := policies.Request{PromptTokens: t.input}
 	if len(v.engines.Prefill) == 0 || t.output == 1 { // a router has one token made by the engine that reads the prompt
 		q.Unsplittable = policies.Aggregated
