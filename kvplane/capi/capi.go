@@ -45,10 +45,10 @@ func code(f embed.Fault) C.int32_t {
 // maxText is the room that pdkv.c has for the text of an error, with its final 0.
 const maxText = 4096
 
-// explain writes an error's text.
+// explain writes an error's text, in UTF-8 whatever it quotes.
 func explain(text *C.char, why string) {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(text)), maxText)
-	b[copy(b[:maxText-1], why)] = 0
+	b[copy(b, embed.Cut(why, maxText-1))] = 0
 }
 
 // serve runs one call: its error becomes a number and a text, and so does a panic.

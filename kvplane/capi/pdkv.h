@@ -30,7 +30,7 @@
  * where it is, until pdkv_close has returned. What comes out is written into the caller's buffers.
  *
  * Errors. 0 or more is success, below 0 one of PDKV_E*. The text of the last error of the calling thread is had with
- * pdkv_error. A result whose buffer is too small changes nothing: *len says how many bytes it needs.
+ * pdkv_error. All texts that come out are UTF-8. A result whose buffer is too small changes nothing: *len says how many bytes it needs.
  *
  * Processes. The library holds the Go runtime, which starts in the process that loads it and does not survive a fork:
  * in a child every function returns PDKV_EFORKED (pdkv_abi, pdkv_version and pdkv_error work). Load it after the fork, or

@@ -30,8 +30,8 @@ func TestWhatIsTakenCanBeTold(t *testing.T) {
 	taken := 0
 	for range 3000 {
 		x := Transfer{
-			ID: kvplane.NewTransferID(), Peer: metadata.Incarnation{Engine: []string{"p", "", "a b"}[rand.IntN(3)], Generation: uint64(some(0, 1, math.MaxInt64))},
-			From: some(0, 0, 0, -1, 5, 1<<40, math.MaxInt64), To: some(0, 7, 1<<40, 1<<40+1, math.MinInt64),
+			ID: kvplane.NewTransferID(), Peer: metadata.Incarnation{Engine: []string{"p", "p", "p", "p", "", "a b"}[rand.IntN(6)], Generation: uint64(some(1, 1, 1, 0, math.MaxInt64))},
+			From: some(0, 0, 0, -1, 5, 1<<40, math.MaxInt64), To: some(0, 7, 7, 7, 1<<40, 1<<40+1, math.MinInt64),
 			Wait: time.Duration(some(0, 1, -1, int(24*time.Hour), int(25*time.Hour))),
 		}
 		if rand.IntN(9) == 0 {
@@ -168,6 +168,11 @@ func TestResultsFill(t *testing.T) {
 	size := one.Len()
 	if size%8 != 0 || len(one.Append(nil)) != size {
 		t.Fatalf("%d bytes; Append gives %d", size, len(one.Append(nil)))
+	}
+	for _, c := range [][2]string{{"ab\xc8c", "ab?c"}, {"abcä", "abc"}, {"abcde", "abcd"}, {"", ""}} {
+		if got := Cut(c[0], 4); got != c[1] {
+			t.Errorf("Cut(%q) is %q; want %q", c[0], got, c[1])
+		}
 	}
 	q := results{one, {Kind: Freed}, one}
 	if _, used, err := q.poll(make([]byte, size-1)); FaultOf(err) != Room || used != size || len(q) != 3 {

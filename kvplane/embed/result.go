@@ -73,8 +73,13 @@ func (r *Result) text() string {
 	if s != "" && r.Text != "" {
 		s += ": "
 	}
-	s += r.Text
-	return s[:min(len(s), maxResultText)]
+	return Cut(s+r.Text, maxResultText)
+}
+
+// Cut returns the begin of a text, at most limit bytes of valid UTF-8.
+func Cut(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "?")
+	return strings.ToValidUTF8(s[:min(len(s), limit)], "") // what was cut in the middle of a character
 }
 
 // Append appends the struct pdkv_result and what follows it, in this machine's byte order.

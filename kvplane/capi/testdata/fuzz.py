@@ -111,7 +111,7 @@ for _ in range(4000):
         if r.random() < 0.7:
             continue
         code = lib.pdkv_close(h)
-        handles = [x for x in handles if x is not h] if code == 0 else handles
+        handles = [x for x in handles if x.value != h.value] if code == 0 else handles
     elif n in ("fd", "publish"):
         code = getattr(lib, "pdkv_" + n)(h)
         published += n == "publish" and code == 0
@@ -139,7 +139,7 @@ for _ in range(4000):
     else:
         good += 1
 for h in handles:
-    assert lib.pdkv_close(h) == 0
+    assert lib.pdkv_close(h) == 0, (seed, pdkv.error(lib))
     assert lib.pdkv_close(h) == pdkv.EHANDLE
 assert published > 0 and good > 200 and min(calls.values()) > 20, (seed, good, calls)
 print("ok")
