@@ -143,13 +143,14 @@ func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamRespo
 		return nil, &upstreamError{phaseDial, causeOf(ctx)}
 	}
 	again := false
-	if c := u.idle.take(); c != nil {
+	if c := u.idle.take(req.Body, req.Gaps); c != nil {
 		begun := time.Now()
-		resp, err := u.exchange(ctx, c, req)
-		if err == nil || ctx.Err() != nil || err.Phase != phaseSend || req.Once || time.Since(begun) > resendWithin {
+		resp, err := u.exchange(ctx, c, req, true)
+		unsent := err != nil && errors.Is(err.Err, errNotQuiet)
+		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || req.Once || time.Since(begun) > resendWithin) {
 			return result(resp, err)
 		}
-		again = true
+		again = !unsent
 	}
 	failed := phaseDial
 	if again {
@@ -159,7 +160,7 @@ func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamRespo
 	if err != nil {
 		return nil, &upstreamError{failed, err}
 	}
-	resp, uerr := u.exchange(ctx, c, req)
+	resp, uerr := u.exchange(ctx, c, req, false)
 	switch {
 	case resp != nil:
 		resp.Resent = again
@@ -199,8 +200,8 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 }
 
-// exchange sends req on c and reads the head. It closes c unless it returns a response.
-func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamRequest) (*upstreamResponse, *upstreamError) {
+// exchange sends req on c, which may have lain idle, and reads the head. It closes c unless it returns a response.
+func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamRequest, idle bool) (*upstreamResponse, *upstreamError) {
 	var err error
 	if c.out, err = u.appendHead(c.out[:0], req); err != nil {
 		c.nc.Close()
@@ -209,7 +210,12 @@ func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamReq
 	r := &upstreamResponse{up: u, c: c, ctx: ctx}
 	r.attach()
 	phase := phaseSend
-	if err = c.send(req.Body, req.Gaps); err == nil {
+	if idle && c.asks(req.Body, req.Gaps) {
+		err = c.ask(req.Body)
+	} else {
+		err = c.send(req.Body, req.Gaps)
+	}
+	if err == nil {
 		var h answerHead
 		if h, err = c.readHead(); err == nil {
 			r.begin(h)

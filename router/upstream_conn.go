@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -58,6 +59,29 @@ func (c *engineConn) send(body []byte, g gaps) error {
 	}
 	var err error
 	c.put, err = c.parts.write(c.nc, c.out, body, g)
+	return err
+}
+
+// errNotQuiet says that nothing was sent on a connection that lay idle: it is closed, or bytes came that nobody asked for.
+var errNotQuiet = errors.New("not quiet")
+
+// asks reports whether ask can send a request of that body.
+func (c *engineConn) asks(body []byte, g gaps) bool {
+	return len(body) <= joinBody && len(g) == 0 && c.patient.can()
+}
+
+// ask is send on a connection that lay idle, and the wait for the first of the answer.
+func (c *engineConn) ask(body []byte) error {
+	c.got = 0
+	c.out = append(c.out, body...)
+	p, n, put, err := c.patient.ask(c.out)
+	if c.put = int64(put); n > 0 {
+		c.use(p)
+		c.w, c.got = n, int64(n)
+	} else if err == nil {
+		put, err = c.nc.Write(c.out[put:])
+		c.put += int64(put)
+	}
 	return err
 }
 
@@ -153,8 +177,9 @@ type idleConns struct {
 }
 
 // take returns the connection that was idle for the shortest time, nil if there is none that may be used. One that its engine has
-// closed, or on which bytes came that nobody asked for, is closed: those bytes would be taken for the next answer.
-func (p *idleConns) take() *engineConn {
+// closed, or on which bytes came that nobody asked for, is closed: those bytes would be taken for the next answer. If the request
+// will be asked (see engineConn.asks), that is seen then.
+func (p *idleConns) take(body []byte, g gaps) *engineConn {
 	p.mu.Lock()
 	var c *engineConn
 	if n := len(p.conns) - 1; n >= 0 && time.Since(p.conns[n].since) < p.after {
@@ -163,7 +188,7 @@ func (p *idleConns) take() *engineConn {
 		p.conns = p.conns[:n]
 	}
 	p.mu.Unlock()
-	if c != nil && !c.quiet.check() {
+	if c != nil && !c.asks(body, g) && !c.quiet.check() {
 		c.nc.Close()
 		return nil
 	}

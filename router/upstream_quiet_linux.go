@@ -59,6 +59,11 @@ type patientState struct {
 	page  *page
 	n     int
 	err   error
+
+	tryAsk func(fd uintptr) bool
+	out    []byte // a request that is to be written before an answer is read; nil if there is none, or it has left
+	put    int    // bytes of it that have left
+	look   [1]byte
 }
 
 func newPatient(nc net.Conn, pages *sync.Pool) patient {
@@ -71,7 +76,7 @@ func newPatient(nc net.Conn, pages *sync.Pool) patient {
 		return patient{}
 	}
 	s := &patientState{raw: raw, pages: pages}
-	s.try = s.read
+	s.try, s.tryAsk = s.read, s.ask
 	return patient{s}
 }
 
@@ -108,5 +113,45 @@ func (s *patientState) read(fd uintptr) bool {
 		err = io.EOF
 	}
 	s.err = err
+	return true
+}
+
+// ask writes out on a connection that lay idle, waits, and returns a page that begins with the answer and how many bytes were
+// written. errNotQuiet says that none was: the connection is closed, or bytes came that nobody asked for. Without a page and an
+// error no more could be written at once. The look whether the connection is quiet is also the read that has to fail before
+// one can wait: with a look of its own a request takes four system calls on a connection, with this three.
+func (p patient) ask(out []byte) (_ *page, n, put int, err error) {
+	s := p.state
+	s.out, s.put = out, 0
+	err = s.raw.Read(s.tryAsk)
+	s.out = nil
+	page, n := s.page, s.n
+	if s.page, s.n = nil, 0; err == nil {
+		err = s.err
+	}
+	return page, n, s.put, err
+}
+
+// ask is one try. The runtime's poller is told to watch for bytes before it is called, so what comes behind the look wakes who waits.
+func (s *patientState) ask(fd uintptr) bool {
+	if s.out == nil {
+		return s.read(fd)
+	}
+	if _, err := syscall.Read(int(fd), s.look[:]); err != syscall.EAGAIN {
+		s.err = errNotQuiet
+		return true
+	}
+	n, err := syscall.Write(int(fd), s.out)
+	for err == syscall.EINTR {
+		n, err = syscall.Write(int(fd), s.out)
+	}
+	s.put, s.err = max(n, 0), nil
+	switch {
+	case s.put == len(s.out):
+		s.out = nil
+		return false
+	case err != nil && err != syscall.EAGAIN:
+		s.err = err
+	}
 	return true
 }

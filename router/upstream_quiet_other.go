@@ -22,3 +22,5 @@ func newPatient(net.Conn, *sync.Pool) patient { return patient{} }
 func (patient) can() bool { return false }
 
 func (patient) read() (*page, int, error) { return nil, 0, net.ErrClosed }
+
+func (patient) ask([]byte) (*page, int, int, error) { return nil, 0, 0, net.ErrClosed }

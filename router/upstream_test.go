@@ -216,37 +216,39 @@ func TestUpstreamDropsConnections(t *testing.T) {
 			}
 		})
 	}
-	t.Run("late bytes", func(t *testing.T) {
-		late := make(chan struct{})
-		e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
-			for {
-				if _, ok := e.request(r); !ok {
-					return
+	for name, body := range map[string]string{"late bytes": "{}", "late bytes, a long body": strings.Repeat("x", joinBody+1)} {
+		t.Run(name, func(t *testing.T) {
+			late := make(chan struct{})
+			e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
+				for {
+					if _, ok := e.request(r); !ok {
+						return
+					}
+					io.WriteString(c, okAnswer)
+					if n == 0 {
+						<-late
+						io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen")
+						late <- struct{}{}
+					}
 				}
-				io.WriteString(c, okAnswer)
-				if n == 0 {
-					<-late
-					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen")
+			})
+			for i := range 2 {
+				if _, got, err := ask(patience(t), e.upstream, post(body)); err != nil || got != "{}" {
+					t.Errorf("got %q, %v", got, err)
+				}
+				if i == 0 {
 					late <- struct{}{}
+					<-late
+					for c := e.idle.conns[0]; c.quiet.check(); {
+						time.Sleep(time.Millisecond) // until the bytes are here
+					}
 				}
+			}
+			if got := e.conns.Load(); got != 2 {
+				t.Errorf("2 requests used %d connections", got)
 			}
 		})
-		for i := range 2 {
-			if _, got, err := ask(patience(t), e.upstream, post("{}")); err != nil || got != "{}" {
-				t.Errorf("got %q, %v", got, err)
-			}
-			if i == 0 {
-				late <- struct{}{}
-				<-late
-				for c := e.idle.conns[0]; c.quiet.check(); {
-					time.Sleep(time.Millisecond) // until the bytes are here
-				}
-			}
-		}
-		if got := e.conns.Load(); got != 2 {
-			t.Errorf("2 requests used %d connections", got)
-		}
-	})
+	}
 	t.Run("not read whole", func(t *testing.T) {
 		e := newFakeEngine(t, upstreamConfig{}, say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"))
 		for range 2 {
