@@ -72,6 +72,7 @@ type body struct {
 	members int // of the outermost object
 	limits  int // members of sampling_params, where the limits stand in it; -1 if it is not there
 	owned   []ownedMember
+	owns    uint16 // a bit for each ownedField that is in owned
 
 	ownedRoom [6]ownedMember // enough for most
 }
@@ -96,7 +97,8 @@ func (b *body) promptTokens() int { return b.promptIDs + b.promptBytes/4 }
 func parseBody(s shape, raw []byte, lim bodyLimits) (*body, *httpError) {
 	b := &body{raw: raw, shape: s, n: 1, maxTokens: -1, prompts: 1, limits: -1}
 	b.owned = b.ownedRoom[:0]
-	p := bodyParser{scanner: scanner{b: raw, maxDepth: maxBodyDepth, unique: true}, body: b, lim: lim, depth: 1}
+	p := bodyParser{body: b, lim: lim, depth: 1}
+	p.b, p.maxDepth, p.unique, p.keys = raw, maxBodyDepth, true, make([]keyPlace, 0, fewKeys)
 	p.space()
 	if p.i == len(raw) {
 		return nil, errBadRequest(reasonBadJSON, "", "The request body is empty.")
@@ -165,7 +167,7 @@ func (p *bodyParser) top() {
 	m, _ := p.object(1)
 	top := formats[p.body.shape].top
 	for p.member(&m) {
-		if f, ok := top[string(m.key)]; ok {
+		if f := top.find(m.key, m.sum); f != nil {
 			p.read(f, inTop, &m)
 		} else {
 			p.value(1)

@@ -64,7 +64,7 @@ func (p *bodyParser) batch(param string) {
 	}
 	n := 0
 	for ok := p.array(p.depth + 1); ok && p.element(&n); {
-		ok = p.content(p.depth + 1)
+		ok = p.look(forContent, p.depth+1)
 	}
 	p.body.prompts = max(n, 1)
 	p.cap(param, n, p.lim.Prompts)

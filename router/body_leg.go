@@ -46,6 +46,7 @@ type ownedMember struct {
 // at0 remembers the place where the parser is.
 func (p *bodyParser) at0(f ownedField, in ownedIn) {
 	if p.why == "" {
+		p.body.owns |= 1 << f
 		p.body.owned = append(p.body.owned, ownedMember{field: f, in: in, start: p.i, val: p.i, end: p.i})
 	}
 }
@@ -56,9 +57,13 @@ func (p *bodyParser) own(f ownedField, in ownedIn, m *members) {
 		return
 	}
 	b, end := p.body, p.i
+	b.owns |= 1 << f
 	b.owned = append(b.owned, ownedMember{field: f, in: in, index: m.n - 1, comma: m.comma, start: m.start, val: m.val, end: end,
 		after: p.commaAfter()})
 }
+
+// has reports whether the body has a member of the field.
+func (b *body) has(f ownedField) bool { return b.owns>>f&1 != 0 }
 
 // leg is which of the two bodies is built.
 type leg uint8
@@ -126,38 +131,24 @@ func (b *body) leg(dst []byte, gaps *gaps, l leg, request string, kv []byte) []b
 
 // splice appends raw with the leg's changes, but for what goes to gaps. Fields that are added come right behind the opening brace.
 func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) []byte {
-	owned := b.owned
-	kept, keptLimits := b.members, b.limits
-	var has [ownLimits + 1]bool
-	for i := range owned {
-		o := &owned[i]
-		has[o.field] = true
-		switch {
-		case !b.removes(l, o.field):
-		case o.in == inTop:
-			kept--
-		case o.in == inSampling:
-			keptLimits--
-		}
-	}
 	from := b.open + 1
 	dst = gaps.join(dst, b.raw[:from])
 	before := len(dst)
-	dst = b.add(dst, l, request, kv, &has)
-	if len(dst) > before && kept == 0 {
+	dst = b.add(dst, l, request, kv)
+	if len(dst) > before && b.emptied(l, inTop, b.members) {
 		dst = dst[:len(dst)-1] // the comma
 	}
 	var run [ownedIns]int // per object: how many of its first members are taken out
-	for i := range owned {
-		o := &owned[i]
+	for i := range b.owned {
+		o := &b.owned[i]
 		start, end, text := o.val, o.end, b.replaces(l, o.field)
 		switch {
 		case o.field == ownLimits:
 			dst = gaps.join(dst, b.raw[from:start])
 			from = end
-			if l == legPrefill && !has[ownLimit] {
+			if l == legPrefill && !b.has(ownLimit) {
 				dst = appendOne(dst, formats[b.shape].limit)
-				if keptLimits == 0 {
+				if b.emptied(l, inSampling, b.limits) {
 					dst = dst[:len(dst)-1]
 				}
 			}
@@ -174,8 +165,21 @@ func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) 
 	return gaps.join(dst, b.raw[from:])
 }
 
+// emptied reports whether the leg's body keeps none of the n members of an object.
+func (b *body) emptied(l leg, in ownedIn, n int) bool {
+	if n > len(b.owned) {
+		return false
+	}
+	for i := range b.owned {
+		if o := &b.owned[i]; o.in == in && b.removes(l, o.field) {
+			n--
+		}
+	}
+	return n == 0
+}
+
 // add appends the members that the leg's body has of the router, each with a comma behind it.
-func (b *body) add(dst []byte, l leg, request string, kv []byte, has *[ownLimits + 1]bool) []byte {
+func (b *body) add(dst []byte, l leg, request string, kv []byte) []byte {
 	f := &formats[b.shape]
 	switch {
 	case kv == nil:
@@ -187,21 +191,21 @@ func (b *body) add(dst []byte, l leg, request string, kv []byte, has *[ownLimits
 	if f.request != "" {
 		dst = append(append(append(append(dst, `"request_id":"`...), f.request...), request...), `",`...)
 	}
-	if b.sealed != "" && !has[ownSalt] {
+	if b.sealed != "" && !b.has(ownSalt) {
 		dst = append(append(append(dst, `"cache_salt":`...), b.sealed...), ',')
 	}
 	if l != legPrefill {
 		return dst
 	}
 	switch {
-	case f.sampling == nil && !has[ownLimit]:
+	case f.sampling == nil && !b.has(ownLimit):
 		dst = appendOne(dst, f.limit)
-	case f.sampling != nil && !has[ownLimits]:
+	case f.sampling != nil && !b.has(ownLimits):
 		dst = append(dst, `"sampling_params":{`...)
 		dst = appendOne(dst, f.limit)
 		dst = append(dst[:len(dst)-1], "},"...)
 	}
-	if f.stores && !has[ownStore] {
+	if f.stores && !b.has(ownStore) {
 		dst = append(dst, `"store":false,`...)
 	}
 	return dst

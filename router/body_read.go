@@ -1,7 +1,7 @@
 package router
 
 // read reads the value of a member that means something; m is the object that it is in.
-func (p *bodyParser) read(f member, in ownedIn, m *members) {
+func (p *bodyParser) read(f *member, in ownedIn, m *members) {
 	b, from := p.body, p.i
 	switch f.means {
 	case meansModel:
@@ -81,7 +81,7 @@ func (p *bodyParser) read(f member, in ownedIn, m *members) {
 }
 
 // readPrompt reads the members that say what is asked, and how much of it there may be.
-func (p *bodyParser) readPrompt(f member) {
+func (p *bodyParser) readPrompt(f *member) {
 	b, from := p.body, p.i
 	switch f.means {
 	case meansEcho:
@@ -106,7 +106,7 @@ func (p *bodyParser) readPrompt(f member) {
 	case meansTokens:
 		p.tokenIDs(f.param)
 	case meansMessages:
-		if c := p.peek(); p.content(p.depth) && c != '[' {
+		if c := p.peek(); p.look(forContent, p.depth) && c != '[' {
 			p.refuse(reasonBadField, f.param, "must be an array")
 		}
 		b.promptBytes += p.i - from
@@ -114,17 +114,17 @@ func (p *bodyParser) readPrompt(f member) {
 		p.batch(f.param)
 		b.promptBytes += p.i - from
 	case meansInput:
-		p.content(p.depth)
+		p.look(forContent, p.depth)
 		b.promptBytes += p.i - from
 	case meansText:
 		p.value(p.depth)
 		b.promptBytes += p.i - from
 	case meansParts:
-		p.content(p.depth)
+		p.look(forContent, p.depth)
 	case meansContent:
-		p.content(p.depth)
+		p.look(forContent, p.depth)
 	case meansMedia:
-		p.anyMedia(p.depth)
+		p.look(forAnyURL, p.depth)
 	case meansPrevious:
 		b.previous = p.text(f.param)
 	case meansGrammar:
@@ -167,7 +167,7 @@ func (p *bodyParser) limits() {
 	p.depth = 2
 	known := formats[p.body.shape].sampling
 	for ok && p.member(&m) {
-		if f, is := known[string(m.key)]; is {
+		if f := known.find(m.key, m.sum); f != nil {
 			p.read(f, inSampling, &m)
 		} else {
 			p.value(2)

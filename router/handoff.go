@@ -3,7 +3,8 @@ package router
 import (
 	"bytes"
 	"crypto/rand"
-	"encoding/hex"
+	"encoding/binary"
+	"fmt"
 	"strconv"
 
 	"pdrouter/metadata"
@@ -30,10 +31,21 @@ func (h *handoff) draw() {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	var t [64]byte
-	hex.Encode(t[:], b[:])
+	for i, c := range b {
+		binary.LittleEndian.PutUint16(t[2*i:], hexPairs[c])
+	}
 	s := string(t[:])
 	h.transfer, h.request = s[:32], s[32:]
 }
+
+// hexPairs are the two digits of each byte, the first one low: every dispatch writes 32 bytes so.
+var hexPairs = func() (of [256]uint16) {
+	const digits = "0123456789abcdef"
+	for c := range of {
+		of[c] = uint16(digits[c>>4]) | uint16(digits[c&15])<<8
+	}
+	return of
+}()
 
 // coordinates are where decode engines find a stock prefill engine. They change at every start of the engine.
 type coordinates struct {
@@ -46,6 +58,16 @@ type coordinates struct {
 	Mode     string // "push" or "pull"; "" of engines that do not say
 
 	quoted []byte // the engine id as it stands in JSON
+	params []byte // what decode is told of the engine, whatever the transfer
+}
+
+// written fills in what stands in JSON.
+func (c coordinates) written() *coordinates {
+	c.quoted = appendString(nil, c.EngineID)
+	dst := append(append([]byte(`{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`), c.quoted...), `,"remote_host":`...)
+	dst = appendString(dst, c.Host)
+	c.params = fmt.Appendf(dst, `,"remote_port":%d,"tp_size":%d,"pp_size":%d,"dcp_size":%d,"remote_request_id":"`, c.Port, c.TP, c.PP, c.DCP)
+	return &c
 }
 
 // parseCoordinates reads them from the kv_transfer_params of a prefill answer.
@@ -54,11 +76,10 @@ func parseCoordinates(kv []byte) (*coordinates, bool) {
 	if !ok || !p.located() {
 		return nil, false
 	}
-	c := &coordinates{Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp}
-	c.EngineID, c.Host = string(unescape(nil, p.engine)), string(unescape(nil, p.host))
-	c.Mode = string(unescape(nil, p.mode))
-	c.quoted = appendString(nil, c.EngineID)
-	return c, true
+	return coordinates{
+		EngineID: string(unescape(nil, p.engine)), Host: string(unescape(nil, p.host)), Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp,
+		Mode: string(unescape(nil, p.mode)),
+	}.written(), true
 }
 
 // prefillParams of stock vLLM, push: who takes the blocks is said by decode.
@@ -69,20 +90,7 @@ func (push) prefillParams(dst []byte, h *handoff) []byte {
 }
 
 func (push) decodeParams(dst []byte, h *handoff) []byte {
-	c := h.coord
-	dst = append(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`...)
-	dst = append(dst, c.quoted...)
-	dst = append(dst, `,"remote_host":`...)
-	dst = appendString(dst, c.Host)
-	dst = append(dst, `,"remote_port":`...)
-	dst = strconv.AppendInt(dst, int64(c.Port), 10)
-	dst = append(dst, `,"tp_size":`...)
-	dst = strconv.AppendInt(dst, int64(c.TP), 10)
-	dst = append(dst, `,"pp_size":`...)
-	dst = strconv.AppendInt(dst, int64(c.PP), 10)
-	dst = append(dst, `,"dcp_size":`...)
-	dst = strconv.AppendInt(dst, int64(c.DCP), 10)
-	dst = append(dst, `,"remote_request_id":"`...)
+	dst = append(dst, h.coord.params...)
 	dst = h.shape.appendEngineRequest(dst, h.request)
 	dst = append(dst, `","transfer_id":"`...)
 	dst = append(dst, h.transfer...)

@@ -1,19 +1,8 @@
 package router
 
-import (
-	"cmp"
-	"hash/maphash"
-	"slices"
-)
-
-const (
-	fewKeys  = 16      // up to so many keys of one object are compared with each other as they come
-	manyKeys = 1 << 20 // more keys in one body are refused: each costs 16 bytes while its object is open
-)
-
 // scanner reads JSON without building anything: it checks and walks. It accepts RFC 8259 and nothing more, with
 // strings in UTF-8. Its time is linear in the bytes, but for objects of many keys, whose hashes are sorted.
-// Two keys count as equal if their hashes are: a body of a million keys is refused wrongly once in 10^7 times.
+// Two of many keys count as equal if their hashes are: a body of a million keys is refused wrongly once in 10^7 times.
 type scanner struct {
 	b        []byte
 	i        int
@@ -23,15 +12,10 @@ type scanner struct {
 	at       int
 	again    bool // why is about a key that came twice
 
-	seed    maphash.Seed
 	total   int
-	keys    []keyHash // of all open objects, a stack
-	scratch []byte    // the last key that had escapes, decoded
-}
-
-type keyHash struct {
-	sum uint64
-	at  int
+	keys    []keyPlace // of all open objects, a stack
+	scratch []byte     // the last key that had escapes, decoded
+	second  []byte     // the same of a key that is compared with it
 }
 
 // members walks one object: set up by object, moved by member.
@@ -42,6 +26,8 @@ type members struct {
 	start int    // where this member's key begins
 	val   int    // where its value begins
 	key   []byte // its key, decoded; valid until the next key is read
+	sum   uint64 // of the key: keys whose sums differ do
+	seen  uint64 // a bit for the sum of each key, of which several may have the same
 }
 
 // fail notes the first mistake. It returns false, so that callers can return it.
@@ -53,15 +39,14 @@ func (s *scanner) fail(why string) bool {
 	return false
 }
 
-func (s *scanner) space() {
-	for s.i < len(s.b) {
-		switch s.b[s.i] {
-		case ' ', '\n', '\r', '\t':
-			s.i++
-		default:
-			return
+// space moves over white space and returns the byte at the cursor, 0 at the end.
+func (s *scanner) space() byte {
+	for ; s.i < len(s.b); s.i++ {
+		if c := s.b[s.i]; c > ' ' || c != ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return c
 		}
 	}
+	return 0
 }
 
 // peek is the byte at the cursor, 0 at the end; NUL is no JSON, so the two need no telling apart.
@@ -77,8 +62,7 @@ func (s *scanner) end() bool {
 	if s.why != "" {
 		return false
 	}
-	s.space()
-	if s.i < len(s.b) {
+	if s.space(); s.i < len(s.b) {
 		return s.fail("trailing bytes")
 	}
 	return true
@@ -93,16 +77,12 @@ func (s *scanner) object(depth int) (members, bool) {
 		return members{}, s.fail("nested too deeply")
 	}
 	s.i++
-	if s.unique && s.keys == nil {
-		s.keys, s.seed = make([]keyHash, 0, fewKeys), maphash.MakeSeed()
-	}
 	return members{base: len(s.keys), comma: -1}, true
 }
 
 // member moves to the next member's value. It reports false behind the closing brace, and after a mistake.
 func (s *scanner) member(m *members) bool {
-	s.space()
-	switch c := s.peek(); {
+	switch c := s.space(); {
 	case c == '}':
 		s.i++
 		return s.closeObject(m)
@@ -115,21 +95,14 @@ func (s *scanner) member(m *members) bool {
 		return s.fail("want a comma or a closing brace")
 	}
 	m.start = s.i
-	raw, escaped, ok := s.str()
-	if !ok {
+	if !s.key(m) {
 		return false
-	}
-	m.key = raw
-	if escaped {
-		s.scratch = unescape(s.scratch[:0], raw)
-		m.key = s.scratch
 	}
 	m.n++
 	if s.unique && !s.note(m) {
 		return false
 	}
-	s.space()
-	if s.peek() != ':' {
+	if s.space() != ':' {
 		return s.fail("want a colon")
 	}
 	s.i++
@@ -138,50 +111,9 @@ func (s *scanner) member(m *members) bool {
 	return true
 }
 
-// note remembers a key and, in a small object, compares it with those before it.
-func (s *scanner) note(m *members) bool {
-	if s.total++; s.total > manyKeys {
-		return s.fail("too many keys")
-	}
-	k := keyHash{maphash.Bytes(s.seed, m.key), m.start}
-	if m.n <= fewKeys {
-		for _, o := range s.keys[m.base:] {
-			if o.sum == k.sum {
-				return s.twice(k.at)
-			}
-		}
-	}
-	s.keys = append(s.keys, k)
-	return true
-}
-
-// closeObject drops the object's keys, and compares them if they were too many to compare as they came. It returns
-// false always: there is no next member.
-func (s *scanner) closeObject(m *members) bool {
-	if m.n > fewKeys && s.unique {
-		own := s.keys[m.base:]
-		slices.SortFunc(own, func(a, b keyHash) int { return cmp.Or(cmp.Compare(a.sum, b.sum), cmp.Compare(a.at, b.at)) })
-		for i := 1; i < len(own); i++ {
-			if own[i].sum == own[i-1].sum {
-				return s.twice(own[i].at)
-			}
-		}
-	}
-	if s.unique {
-		s.keys = s.keys[:m.base]
-	}
-	return false
-}
-
-func (s *scanner) twice(at int) bool {
-	s.i, s.again = at, true
-	return s.fail("the same key twice in one object")
-}
-
 // commaAfter is where the comma behind the value just read is, -1 if it was the last.
 func (s *scanner) commaAfter() int {
-	s.space()
-	if s.peek() == ',' {
+	if s.space() == ',' {
 		return s.i
 	}
 	return -1
@@ -241,8 +173,7 @@ func (s *scanner) array(depth int) bool {
 // element moves to the next element; n counts those begun. It reports false behind the closing bracket, and after
 // a mistake.
 func (s *scanner) element(n *int) bool {
-	s.space()
-	switch c := s.peek(); {
+	switch c := s.space(); {
 	case s.why != "":
 		return false
 	case c == ']':
@@ -267,39 +198,37 @@ func (s *scanner) word(w string) bool {
 	return true
 }
 
-func (s *scanner) digits() bool {
-	from := s.i
-	for s.i < len(s.b) && s.b[s.i]-'0' <= 9 {
-		s.i++
+// digitsEnd is where the digits in b from i on end.
+func digitsEnd(b []byte, i int) int {
+	for i < len(b) && b[i]-'0' <= 9 {
+		i++
 	}
-	return s.i > from
+	return i
 }
 
 func (s *scanner) number() bool {
-	if s.peek() == '-' {
-		s.i++
+	b, i := s.b, s.i
+	if i < len(b) && b[i] == '-' {
+		i++
 	}
-	if s.peek() == '0' {
-		s.i++
-	} else if !s.digits() {
-		return s.fail("not a value")
+	from := i
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else {
+		i = digitsEnd(b, i)
 	}
-	if s.peek() == '.' {
-		s.i++
-		if !s.digits() {
-			return s.fail("not a number")
+	why := "not a value"
+	if i > from && i < len(b) && b[i] == '.' {
+		i, from, why = digitsEnd(b, i+1), i+1, "not a number"
+	}
+	if i > from && i < len(b) && b[i]|0x20 == 'e' {
+		if from = i + 1; from < len(b) && (b[from] == '+' || b[from] == '-') {
+			from++
 		}
+		i, why = digitsEnd(b, from), "not a number"
 	}
-	if c := s.peek(); c == 'e' || c == 'E' {
-		s.i++
-		if c := s.peek(); c == '+' || c == '-' {
-			s.i++
-		}
-		if !s.digits() {
-			return s.fail("not a number")
-		}
-	}
-	return true
+	s.i = i
+	return i > from || s.fail(why)
 }
 
 // integer reads a value that has to be a number without fraction and exponent, of at most 18 digits. It reports false without

@@ -174,6 +174,70 @@ func TestScannerUTF8(t *testing.T) {
 	}
 }
 
+// TestScannerEscapes puts every byte behind a backslash, and at each place behind \u, before the end and before more text.
+func TestScannerEscapes(t *testing.T) {
+	for c := range 256 {
+		for at := range 5 {
+			escape := []byte(`\u0041`)
+			escape[1+at] = byte(c)
+			for _, behind := range []string{"", `\n`, "é", " and some more"} {
+				b := []byte(`"plain ` + string(escape) + behind + `"`)
+				got, why := scan(b, maxBodyDepth)
+				if want := oracle(b, maxBodyDepth); got != want {
+					t.Fatalf("%q: got %v (%s), want %v", b, got, why, want)
+				}
+			}
+		}
+	}
+}
+
+// TestScannerKeys has two keys, equal or different in one byte, in a small object and in one of many members, plain and escaped.
+func TestScannerKeys(t *testing.T) {
+	for n := 1; n < 24; n++ {
+		key := strings.Repeat("k", n)
+		for at := range n {
+			for _, other := range []string{key, key[:at] + "x" + key[at+1:], key + "k"} {
+				for _, more := range []string{"", strings.Repeat(" ", 20), `,"m":{"a":1,"b":2}`} {
+					for _, first := range []string{key, `\u006b` + key[1:]} {
+						b := []byte(`{"` + first + `":1,"o":[],"` + other + `":2` + more + `}`)
+						got, why := scan(b, maxBodyDepth)
+						if want := oracle(b, maxBodyDepth); got != want {
+							t.Fatalf("%s: got %v (%s), want %v", b, got, why, want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestVocabulary finds every member of every shape by its key, and none by another.
+func TestVocabulary(t *testing.T) {
+	for s := range formats {
+		for _, v := range []*vocabulary{formats[s].top, formats[s].sampling} {
+			if v == nil {
+				continue
+			}
+			n := 0
+			for i := range v {
+				name := v[i].name
+				if name == "" {
+					continue
+				}
+				n++
+				for _, key := range []string{name, name + "x", name[1:], ""} {
+					if got := v.find([]byte(key), sumOf([]byte(key))); (got == &v[i].member) != (key == name) {
+						t.Errorf("%s: %q finds %v", shape(s), key, got)
+					}
+				}
+			}
+			if n == 0 || n > len(v)/2 {
+				t.Errorf("%s: %d members in %d places", shape(s), n, len(v))
+			}
+		}
+	}
+}
+
 func TestUnescape(t *testing.T) {
 	for _, in := range []string{``, `plain`, `a\"b\\c\/d`, `\b\f\n\r\t`, `\u0041\u00e9\u20ac`, `x\ud83d\ude00y`, `é€😀`} {
 		var want string

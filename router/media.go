@@ -188,23 +188,43 @@ func privateAddr(a netip.Addr) bool {
 	return b[0]&0xfe == 0xfc || b[0] == 0xfe && b[1]&0xc0 == 0xc0 // site-local addresses of old
 }
 
-// walker walks over a value; depth is that of what holds it. It reports false after a mistake.
-type walker func(p *bodyParser, depth int) bool
+// sought is what is looked for in a value.
+type sought uint8
 
-// nested walks over an array by each, and over an object by what of says for its keys, nil of those that are not looked into.
-// Any other value it walks over as it is.
-func (p *bodyParser) nested(depth int, each walker, of func(key []byte) walker) bool {
-	switch p.peek() {
-	case '[':
+const (
+	forContent sought = iota // a message, an array of them, or their content, which may name media
+	forMedia                 // a part of content that may be a URL or hold one
+	forAnyURL                // what any string of may be a URL
+)
+
+// within is what is looked for in a member of an object in which l is; false if that is not looked into.
+func (l sought) within(key []byte) (sought, bool) {
+	switch string(key) {
+	case "content", "output":
+		return l, l != forMedia
+	case "url", "image_url", "audio_url", "video_url", "file_url":
+		return max(l, forMedia), true
+	case "image", "audio", "video", "file", "source":
+		return max(l, forMedia), l != forMedia
+	}
+	return l, l == forAnyURL
+}
+
+// look walks over a value in which something is looked for; depth is that of what holds it. It reports false after a mistake.
+func (p *bodyParser) look(l sought, depth int) bool {
+	switch c := p.peek(); {
+	case c == '"' && l != forContent:
+		return p.mediaURL()
+	case c == '[':
 		n := 0
 		for ok := p.array(depth + 1); ok && p.element(&n); {
-			ok = each(p, depth+1)
+			ok = p.look(l, depth+1)
 		}
-	case '{':
+	case c == '{':
 		m, ok := p.object(depth + 1)
 		for ok && p.member(&m) {
-			if walk := of(m.key); walk != nil {
-				walk(p, depth+1)
+			if inner, looks := l.within(m.key); looks {
+				p.look(inner, depth+1)
 			} else {
 				p.value(depth + 1)
 			}
@@ -213,42 +233,6 @@ func (p *bodyParser) nested(depth int, each walker, of func(key []byte) walker) 
 		return p.value(depth)
 	}
 	return p.why == ""
-}
-
-// content walks over a message, an array of them, or their content, and looks at the media that they name; depth is that of
-// what holds the value.
-func (p *bodyParser) content(depth int) bool {
-	return p.nested(depth, (*bodyParser).content, func(key []byte) walker {
-		switch string(key) {
-		case "content", "output":
-			return (*bodyParser).content
-		case "image_url", "audio_url", "video_url", "file_url", "url", "image", "audio", "video", "file", "source":
-			return (*bodyParser).media
-		}
-		return nil
-	})
-}
-
-// media walks over a part of content that may be a URL or hold one.
-func (p *bodyParser) media(depth int) bool {
-	if p.peek() == '"' {
-		return p.mediaURL()
-	}
-	return p.nested(depth, (*bodyParser).media, func(key []byte) walker {
-		switch string(key) {
-		case "url", "image_url", "audio_url", "video_url", "file_url":
-			return (*bodyParser).media
-		}
-		return nil
-	})
-}
-
-// anyMedia walks over a value any string of which may be a URL.
-func (p *bodyParser) anyMedia(depth int) bool {
-	if p.peek() == '"' {
-		return p.mediaURL()
-	}
-	return p.nested(depth, (*bodyParser).anyMedia, func([]byte) walker { return (*bodyParser).anyMedia })
 }
 
 // mediaURL reads a string that may be a URL.

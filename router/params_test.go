@@ -44,7 +44,7 @@ func TestParseHanded(t *testing.T) {
 		}
 	}
 	got, ok := parseCoordinates([]byte(`{"remote_engine_id":"e\u0041\"","remote_host":"h\/","remote_port":5600,"tp_size":2,"pp_size":3,"dcp_size":4}`))
-	want := &coordinates{EngineID: `eA"`, Host: "h/", Port: 5600, TP: 2, PP: 3, DCP: 4, quoted: []byte(`"eA\""`)}
+	want := coordinates{EngineID: `eA"`, Host: "h/", Port: 5600, TP: 2, PP: 3, DCP: 4}.written()
 	if diff := cmp.Diff(got, want, cmp.AllowUnexported(coordinates{})); !ok || diff != "" {
 		t.Errorf("got %v, %s", ok, diff)
 	}

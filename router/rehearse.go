@@ -26,8 +26,7 @@ func NewRehearsal(path string, f policies.Fleet) (*Rehearsal, error) {
 	if rt == nil || rt.does != generate {
 		return nil, fmt.Errorf("router: %q is no path of requests that are split", path)
 	}
-	c := &coordinates{EngineID: "7d6c0000-0000-4000-8000-00000000be0c", Host: "10.0.0.1", Port: 5600, TP: 1, PP: 1, DCP: 1, Mode: "push"}
-	c.quoted = appendString(nil, c.EngineID)
+	c := coordinates{EngineID: "7d6c0000-0000-4000-8000-00000000be0c", Host: "10.0.0.1", Port: 5600, TP: 1, PP: 1, DCP: 1, Mode: "push"}.written()
 	r := &Rehearsal{shape: rt.shape, limits: limitsOf(Config{}.withDefaults()), planner: policies.Default(), fleet: f}
 	r.h.shape, r.h.coord = rt.shape, c
 	return r, nil

@@ -19,8 +19,8 @@ func (s shape) String() string {
 
 // format is what the router knows of a shape.
 type format struct {
-	top      map[string]member    // members of the outermost object; others are not looked at
-	sampling map[string]member    // members of sampling_params, where the limits stand in it; else nil
+	top      *vocabulary          // members of the outermost object; others are not looked at
+	sampling *vocabulary          // members of sampling_params, where the limits stand in it; else nil
 	limit    string               // the member that bounds the answer's tokens, as prefill's body gets it where it is absent
 	stores   bool                 // engines keep answers unless store is false
 	request  string               // how the body's own request_id begins; "" if the header names the request

@@ -84,7 +84,7 @@ var completionsToo = meanings{
 }
 
 // outermost are the members of an outermost object. What comes later goes before.
-func outermost(of ...meanings) map[string]member {
+func outermost(of ...meanings) *vocabulary {
 	all := maps.Clone(everywhere)
 	for _, m := range of {
 		maps.Copy(all, m)
@@ -93,10 +93,34 @@ func outermost(of ...meanings) map[string]member {
 }
 
 // within are the members of the object that errors name by the prefix path.
-func within(path string, all meanings) map[string]member {
-	out := make(map[string]member, len(all))
+func within(path string, all meanings) *vocabulary {
+	v := &vocabulary{}
 	for name, means := range all {
-		out[name] = member{means, path + name}
+		i := placeOf(sumOf([]byte(name)))
+		for v[i].name != "" {
+			i = (i + 1) % len(v)
+		}
+		v[i].name, v[i].member = name, member{means, path + name}
 	}
-	return out
+	return v
+}
+
+// vocabulary are the members that mean something in an object, each in the first free place from that of its key's sum on. A map
+// would hash each key anew. It has far more places than members.
+type vocabulary [128]struct {
+	name string // "" where there is none
+	member
+}
+
+// placeOf is where in a vocabulary to look for a key first.
+func placeOf(sum uint64) int { return int(sum * scatter >> 57) }
+
+// find returns the member of the key, which has that sum; nil if there is none.
+func (v *vocabulary) find(key []byte, sum uint64) *member {
+	for i := placeOf(sum); v[i].name != ""; i = (i + 1) % len(v) {
+		if v[i].name == string(key) {
+			return &v[i].member
+		}
+	}
+	return nil
 }
