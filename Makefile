@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build lib demo test check deps e2e-vllm bench peers vram-bundle sim mutants soak faults vuln clean
+.PHONY: help build lib demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -52,6 +52,11 @@ e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
 	$(call step,python3,internal/deps/python.sh)
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,stock vLLM end to end,.ci/failed $(GO) test -tags e2e -run TestStockVLLM -count=1 -v -timeout 28m ./internal/e2e/)
+
+e2e-vllm-plane: ## vLLM (CPU build) on pdrouter's own plane
+	$(call step,python3,internal/deps/python.sh)
+	$(call step,vLLM,internal/deps/vllm.sh)
+	$(call step,the plane inside vLLM end to end,.ci/failed $(GO) test -tags e2e -run TestVLLMPlane -count=1 -v -timeout 28m ./internal/e2e/)
 
 bench: build ## measure the gateway beside its floor and the plane beside this machine, in one run
 	bin/pdrouter bench

@@ -85,6 +85,7 @@ type role struct {
 	cpu      int    // which of the CPUs this process may use
 	transfer string // --kv-transfer-config, or empty
 	random   bool   // it draws names of its own for requests
+	tp       int    // tensor-parallel ranks; 0 is 1
 }
 
 // engine starts an instance. at are its addresses for HTTP and for its side channel; nil: two that are free.
@@ -102,8 +103,15 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	if is.transfer != "" {
 		argv = append(argv, "--kv-transfer-config", is.transfer)
 	}
+	bind := fmt.Sprint(v.cpus[is.cpu%len(v.cpus)])
+	if is.tp > 1 {
+		argv = append(argv, "--tensor-parallel-size", fmt.Sprint(is.tp))
+		for i := 1; i < is.tp; i++ {
+			bind += fmt.Sprintf("|%d", v.cpus[(is.cpu+i)%len(v.cpus)])
+		}
+	}
 	env := []string{
-		"VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=1", fmt.Sprintf("VLLM_CPU_OMP_THREADS_BIND=%d", v.cpus[is.cpu%len(v.cpus)]),
+		"VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=" + bind,
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=" + host, "VLLM_NIXL_SIDE_CHANNEL_PORT=" + side, "VLLM_ENABLE_RESPONSES_API_STORE=1",
 		"TORCHDYNAMO_DISABLE=1", // else the first request for logprobs compiles for minutes
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "XDG_CACHE_HOME=" + filepath.Join(t.TempDir(), "cache"),
