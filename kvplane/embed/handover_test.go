@@ -66,6 +66,7 @@ func TestHandOver(t *testing.T) {
 				}
 			}
 		}
+		d.until(func() bool { return !rings(t, p, d) }, p) // and nothing is left that would keep a caller from sleeping
 		for _, e := range []*engine{p, d} {
 			if s := status(t, e.scheduler); s["legs"].(float64) != 0 || s["missed"].(float64) != 0 {
 				t.Errorf("scheduler of %s: %v", e.inc.Engine, s)

@@ -208,12 +208,18 @@ func (e *engine) until(done func() bool, others ...*engine) {
 		if time.Now().After(deadline) {
 			e.t.Fatalf("not done; seen %+v", e.seen)
 		}
-		wait(e.t, all, time.Until(deadline))
+		wait(e.t, time.Until(deadline), all...)
 	}
 }
 
-// wait sleeps until a descriptor of the engines is readable.
-func wait(t testing.TB, all []*engine, most time.Duration) {
+// rings says whether a descriptor of the engines is readable now.
+func rings(t testing.TB, all ...*engine) bool {
+	t.Helper()
+	return wait(t, 0, all...) > 0
+}
+
+// wait sleeps until a descriptor of the engines is readable, and says how many are.
+func wait(t testing.TB, most time.Duration, all ...*engine) int {
 	t.Helper()
 	var fds []unix.PollFd
 	for _, e := range all {
@@ -222,9 +228,11 @@ func wait(t testing.TB, all []*engine, most time.Duration) {
 			fds = append(fds, unix.PollFd{Fd: int32(r.FD()), Events: unix.POLLIN})
 		}
 	}
-	if _, err := unix.Poll(fds, int(most.Milliseconds())); err != nil && err != unix.EINTR {
+	n, err := unix.Poll(fds, int(most.Milliseconds()))
+	if err != nil && err != unix.EINTR {
 		t.Fatal(err)
 	}
+	return n
 }
 
 func (e *engine) close() {
