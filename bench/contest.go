@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -75,6 +76,28 @@ func (c contest) measure(ctx context.Context, cfg Config, out io.Writer) ([]Row,
 		p.mark(".")
 	}
 	return m.rows(), nil
+}
+
+// watched has the machine read before and behind each round of those that tell of no disturbance themselves.
+func (c contest) watched() contest {
+	c.contenders = slices.Clone(c.contenders)
+	for i := range c.contenders {
+		round := c.contenders[i].round
+		c.contenders[i].round = func(ctx context.Context, d time.Duration) (sample, error) {
+			before, err := watch()
+			if err != nil {
+				return sample{}, err
+			}
+			got, err := round(ctx, d)
+			if err != nil || got.disturbance != (disturbance{}) {
+				return got, err
+			}
+			after, err := watch()
+			got.disturbance = after.since(before)
+			return got, err
+		}
+	}
+	return c
 }
 
 // able is how many contenders are measured.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -37,6 +38,55 @@ func cpuOf(proc string, pid int) (time.Duration, error) {
 		return 0, fmt.Errorf("bench: process %d has no schedstat; is it gone, or the kernel built without it?", pid)
 	}
 	return sum, nil
+}
+
+// familyCPU is the CPU time of a process and of all that descend from it and still run.
+func familyCPU(proc string, pid int) (time.Duration, error) {
+	stats, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat"))
+	if err != nil {
+		return 0, err
+	}
+	children := map[int][]int{}
+	for _, f := range stats {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the process has ended since
+		}
+		child, _ := strconv.Atoi(filepath.Base(filepath.Dir(f))) // the pattern has let no other through
+		if parent, ok := parentIn(string(b)); ok {
+			children[parent] = append(children[parent], child)
+		}
+	}
+	sum, err := cpuOf(proc, pid)
+	if err != nil {
+		return 0, err
+	}
+	for next := children[pid]; len(next) > 0; next = next[1:] {
+		if used, err := cpuOf(proc, next[0]); err == nil { // one that has ended since is missed, as its stat was above
+			sum += used
+		}
+		next = append(next, children[next[0]]...)
+	}
+	return sum, nil
+}
+
+// parentIn reads the parent of a process from its stat: PID (COMMAND) STATE PARENT …; a command may hold anything.
+func parentIn(stat string) (int, bool) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return 0, false
+	}
+	parent, err := strconv.Atoi(fields[1])
+	return parent, err == nil
+}
+
+// cpuUsed is the CPU time that this process has used, or those of its children that have ended.
+func cpuUsed(who int) (time.Duration, error) {
+	var use syscall.Rusage
+	if err := syscall.Getrusage(who, &use); err != nil {
+		return 0, fmt.Errorf("bench: getrusage: %w", err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano()), nil
 }
 
 // parseSchedstat reads the first of the three numbers of a schedstat line: nanoseconds on a CPU. The others are

@@ -2,7 +2,9 @@ package bench
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,6 +62,44 @@ func TestCPUOfItself(t *testing.T) {
 		} else if x > 1_000_000 {
 			t.Fatal("a million readings used no CPU")
 		}
+	}
+}
+
+// TestFamilyCPU sums over children of children, whose commands may hold anything.
+func TestFamilyCPU(t *testing.T) {
+	proc := t.TempDir()
+	for pid, stat := range map[string]string{"7": "7 (bench) S 1 0", "8": "8 (a) b) R 7 0", "9": "9 (c) S 8 0", "10": "10 (stranger) S 1 0"} {
+		dir := filepath.Join(proc, pid, "task", pid)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for f, text := range map[string]string{filepath.Join(dir, "schedstat"): pid + "000 1 1\n", filepath.Join(proc, pid, "stat"): stat} {
+			if err := os.WriteFile(f, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got, err := familyCPU(proc, 7); got != 24000 || err != nil {
+		t.Errorf("got %d, %v; want 24000", got, err)
+	}
+}
+
+// TestChildThatHasEnded: its CPU time is the bench's, though it is there at neither reading.
+func TestChildThatHasEnded(t *testing.T) {
+	before, err := watch()
+	if err != nil {
+		t.Skip("this kernel does not tell: ", err)
+	}
+	if err := exec.Command("sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done").Run(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := watch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := cpuUsed(syscall.RUSAGE_CHILDREN)
+	if err != nil || after.own-before.own < ended/2 || ended == 0 {
+		t.Errorf("own time grew by %v, of which a child that has ended used up to %v (%v)", after.own-before.own, ended, err)
 	}
 }
 

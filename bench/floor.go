@@ -26,7 +26,10 @@ func ServeFloor(ctx context.Context, mode, prefill, decode string, out io.Writer
 	}
 	f := &floor{prefill: client(prefill, false), decode: client(decode, true)}
 	legs := f.relay
-	if mode == modeSGLang {
+	switch mode {
+	case "push":
+		legs = f.both
+	case modeSGLang:
 		legs = f.meet
 	}
 	return serveHTTP(ctx, func(q *fasthttp.RequestCtx) {
@@ -41,13 +44,10 @@ const (
 	paramsKey  = `"kv_transfer_params":`
 )
 
-// relay is prefill's leg, and then decode's with what prefill answered.
+// relay is pull's: prefill's leg, and then decode's with what prefill answered.
 func (f *floor) relay(q *fasthttp.RequestCtx) error {
-	body := q.PostBody()
-	req, resp := letter(q), fasthttp.AcquireResponse()
+	req, resp := letter(q, askPrefill), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)
-	req.AppendBodyString(askPrefill)
-	req.AppendBody(body[1:])
 	if err := f.prefill.Do(req, resp); err != nil {
 		return err
 	}
@@ -56,44 +56,63 @@ func (f *floor) relay(q *fasthttp.RequestCtx) error {
 	req.AppendBodyString("{")
 	req.AppendBody(params)
 	req.AppendBodyString(",")
-	req.AppendBody(body[1:])
+	req.AppendBody(q.PostBody()[1:])
 	resp.Reset()
-	if err := f.decode.Do(req, resp); err != nil {
-		return err
-	}
-	answer(q, resp)
-	return nil
+	return f.decoded(q, req, resp)
+}
+
+// both is push's: prefill's leg beside decode's, each with a body of its own.
+func (f *floor) both(q *fasthttp.RequestCtx) error {
+	return f.beside(q, letter(q, askPrefill), letter(q, pushedParams))
 }
 
 // meet is SGLang's: both legs at once, with one body.
 func (f *floor) meet(q *fasthttp.RequestCtx) error {
-	body := append(appendRoom(nil, f.room.Add(1)), q.PostBody()[1:]...)
+	ask := letter(q, "")
+	ask.AppendBody(appendRoom(make([]byte, 0, 96), f.room.Add(1)))
+	ask.AppendBody(q.PostBody()[1:])
+	req := letter(q, "")
+	req.SetBodyRaw(ask.Body())
+	return f.beside(q, ask, req)
+}
+
+// beside has prefill answer one request, of which nothing is read, and decode the other.
+func (f *floor) beside(q *fasthttp.RequestCtx, ask, req *fasthttp.Request) error {
 	prefilled := make(chan error, 1)
-	ask, resp := letter(q), fasthttp.AcquireResponse()
-	defer fasthttp.ReleaseRequest(ask)
-	ask.SetBodyRaw(body)
 	go func() {
 		ignored := fasthttp.AcquireResponse()
 		defer fasthttp.ReleaseResponse(ignored)
 		prefilled <- f.prefill.Do(ask, ignored)
 	}()
-	req := letter(q)
-	defer fasthttp.ReleaseRequest(req)
-	req.SetBodyRaw(body)
-	if err := errors.Join(f.decode.Do(req, resp), <-prefilled); err != nil {
+	err := f.decoded(q, req, fasthttp.AcquireResponse())
+	err = errors.Join(err, <-prefilled)
+	fasthttp.ReleaseRequest(req)
+	fasthttp.ReleaseRequest(ask) // the last: both may have one body
+	return err
+}
+
+// decoded gives the client decode's answer to a request, as it comes.
+func (f *floor) decoded(q *fasthttp.RequestCtx, req *fasthttp.Request, resp *fasthttp.Response) error {
+	if err := f.decode.Do(req, resp); err != nil {
 		return err
 	}
-	answer(q, resp)
+	q.SetStatusCode(resp.StatusCode())
+	q.Response.Header.SetContentTypeBytes(resp.Header.ContentType())
+	q.SetBodyStream(&relayed{resp.BodyStream(), resp}, resp.Header.ContentLength())
 	return nil
 }
 
-// letter is a request to an engine without its body.
-func letter(q *fasthttp.RequestCtx) *fasthttp.Request {
+// letter is a request to an engine, whose body begins with so much in place of the client's brace; "" is none yet.
+func letter(q *fasthttp.RequestCtx, head string) *fasthttp.Request {
 	req := fasthttp.AcquireRequest()
 	req.Header.SetMethod(fasthttp.MethodPost)
 	req.Header.SetContentType("application/json")
 	req.SetRequestURI(string(q.Path()))
 	req.SetHost("engine")
+	if head != "" {
+		req.AppendBodyString(head)
+		req.AppendBody(q.PostBody()[1:])
+	}
 	return req
 }
 
@@ -107,13 +126,6 @@ func paramsIn(answer []byte) []byte {
 func appendRoom(dst []byte, room uint64) []byte {
 	dst = append(dst, `{"bootstrap_host":"127.0.0.1","bootstrap_port":8998,"bootstrap_room":`...)
 	return append(strconv.AppendUint(dst, room, 10), ',')
-}
-
-// answer gives the client decode's answer, as it comes.
-func answer(q *fasthttp.RequestCtx, resp *fasthttp.Response) {
-	q.SetStatusCode(resp.StatusCode())
-	q.Response.Header.SetContentTypeBytes(resp.Header.ContentType())
-	q.SetBodyStream(&relayed{resp.BodyStream(), resp}, resp.Header.ContentLength())
 }
 
 // relayed gives the decode engine's connection back once its answer was read.

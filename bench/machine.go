@@ -22,11 +22,17 @@ func machine(cpus int) Machine {
 	info, _ := os.ReadFile("/proc/cpuinfo")
 	memory, _ := os.ReadFile("/proc/meminfo")
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	m := Machine{CPUs: cpus, Model: field(string(info), "model name"), Kernel: runtime.GOOS + " " + strings.TrimSpace(string(kernel)) + " " + runtime.GOARCH}
+	m := Machine{CPUs: cpus, Model: field(string(info), "model name"), Kernel: runtime.GOOS + " " + release(string(kernel)) + " " + runtime.GOARCH}
 	if kb, err := strconv.ParseFloat(strings.TrimSuffix(field(string(memory), "MemTotal"), " kB"), 64); err == nil {
 		m.Memory = fmt.Sprintf("%.0f GiB", kb/(1<<20))
 	}
 	return m
+}
+
+// release is the number of a kernel's release, without what whoever built it has added.
+func release(kernel string) string {
+	number, _, _ := strings.Cut(strings.TrimSpace(kernel), "-")
+	return number
 }
 
 // field is the value of the first line "name : value".

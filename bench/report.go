@@ -59,8 +59,9 @@ type Goal struct {
 
 // Reached is a goal and whether the row has reached it. It is neither yes nor no where what it is held against has no figure.
 type Reached struct {
-	Goal string `json:"goal"`
-	Met  string `json:"met"`
+	Goal   string `json:"goal"`
+	Met    string `json:"met"`
+	Beside string `json:"beside,omitempty"` // the contender that it is held against
 }
 
 // bestPeer names the best of the peers' figures in a Goal.
@@ -81,24 +82,28 @@ func (g Goal) text(unit string) string {
 	return fmt.Sprintf("%s %.3g × %s + %g %s", sign, g.Times, g.Beside, g.Plus, unit)
 }
 
-// met holds the row against the goal: the median of the rounds' ratios where there are such and nothing is added, else the medians.
-func (g Goal) met(r *Row) string {
+// met holds the row against the goal, round by round where something stands beside: by the median of the rounds' ratios, or of what
+// lies above the goal in each.
+func (g Goal) met(r *Row) Reached {
+	reached := Reached{Goal: g.text(r.Unit)}
 	got, most := r.Ours.Median, g.Plus
 	if g.Beside != "" {
 		beside := r.beside(g)
 		if beside == nil {
-			return ""
+			return reached
 		}
+		reached.Beside = beside.Of
 		if beside.Ratio != nil && g.Plus == 0 {
 			got, most = beside.Ratio.Median, g.Times
 		} else {
-			most = g.Times*beside.Median + g.Plus
+			got, most = above(r.Ours.Rounds, beside.Rounds, g.Times), g.Plus
 		}
 	}
+	reached.Met = "no"
 	if got == most || (got > most) == g.AtLeast {
-		return "yes"
+		reached.Met = "yes"
 	}
-	return "no"
+	return reached
 }
 
 // beside is the figure that a goal is held against, nil if there is none.
@@ -132,7 +137,7 @@ func (r *Row) sum(goals ...Goal) {
 		}
 	}
 	for _, g := range goals {
-		r.Goals = append(r.Goals, Reached{g.text(r.Unit), g.met(r)})
+		r.Goals = append(r.Goals, g.met(r))
 	}
 }
 

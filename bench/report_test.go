@@ -49,7 +49,8 @@ func TestReportIsWritten(t *testing.T) {
 	}
 	for _, part := range []string{
 		"| pull c=1 | CPU a request | µs | 60.0–62.0–64.0 | floor | 30.0–31.0–32.0 | **2.00** (2.00–2.00) | ≤ 1.5 × floor | no | everything on one CPU | 2 |",
-		"|  |  |  |  | slow | 600.0–620.0–640.0 | **0.10** (0.10–0.10) | ≤ 0.25 × best peer | yes |  |  |",
+		"|  |  |  |  | slow | 600.0–620.0–640.0 | **0.10** (0.10–0.10) |  |  |  |  |",
+		"| quick | 300.0–310.0–320.0 | **0.20** (0.20–0.20) | ≤ 0.25 × best peer | yes |  |  |",
 		"|  |  |  |  | absent | not installed |  |  |  |  |  |", "`pdrouter bench`",
 	} {
 		if !strings.Contains(string(page), part) {
@@ -62,6 +63,23 @@ func TestReportIsWritten(t *testing.T) {
 	}
 	if host, err := os.Hostname(); err == nil && len(host) > 3 && strings.Contains(string(page)+string(b), host) {
 		t.Errorf("the report names the host %s", host)
+	}
+}
+
+// TestGoalRoundByRound: what is added to a multiple is held against each round's own figure beside. By the medians, 30 and 40, the
+// goal would be reached.
+func TestGoalRoundByRound(t *testing.T) {
+	r := Row{Unit: "µs", Ours: Figure{Of: us, Rounds: []float64{30, 30, 100}}, Beside: []Figure{{Of: "limit", Rounds: []float64{10, 40, 60}}}}
+	if r.sum(Goal{Beside: "limit", Times: 1, Plus: 5}); r.Goals[0] != (Reached{"≤ 1 × limit + 5 µs", "no", "limit"}) {
+		t.Errorf("got %+v", r.Goals[0])
+	}
+}
+
+// TestGoalStandsBesideItsOwn: a table's line has the goal that is held against whom it names, though both goals are the same one's.
+func TestGoalStandsBesideItsOwn(t *testing.T) {
+	r := Row{Beside: []Figure{{Of: "floor"}, {Of: "nginx"}, {Of: "peer"}}, Goals: []Reached{{Beside: "peer"}, {Beside: "peer"}, {Beside: "floor"}, {}}}
+	if d := cmp.Diff([]line{{0, 2}, {1, -1}, {2, 0}, {-1, 1}, {-1, 3}}, r.pairUp(), cmp.AllowUnexported(line{})); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -88,8 +106,8 @@ func TestGoals(t *testing.T) {
 			if got := c.goal.text("µs"); got != c.text {
 				t.Errorf("got %q; want %q", got, c.text)
 			}
-			if got := c.goal.met(row(c.ours, c.other)); got != c.met {
-				t.Errorf("got %q; want %q", got, c.met)
+			if got := c.goal.met(row(c.ours, c.other)); got.Met != c.met {
+				t.Errorf("got %+v; want %q", got, c.met)
 			}
 		})
 	}

@@ -72,11 +72,34 @@ func (r *Report) head() []string {
 	return names
 }
 
-// lines are a row's: one for each that stands beside pdrouter and one for each goal, side by side.
+// line is what stands beside pdrouter in a table's line, and the goal that is held against it: an index of the row's, -1 is none.
+type line struct{ beside, goal int }
+
+// pairUp gives each that stands beside pdrouter a line, and each goal that of whom it is held against, or one of its own.
+func (r Row) pairUp() []line {
+	var lines []line
+	for i := range r.Beside {
+		lines = append(lines, line{i, -1})
+	}
+	for i, g := range r.Goals {
+		at := slices.IndexFunc(lines, func(l line) bool { return l.goal < 0 && l.beside >= 0 && r.Beside[l.beside].Of == g.Beside })
+		if at < 0 {
+			at, lines = len(lines), append(lines, line{-1, -1})
+		}
+		lines[at].goal = i
+	}
+	if lines == nil {
+		lines = []line{{-1, -1}}
+	}
+	return lines
+}
+
+// lines are a row's.
 func (r *Report) lines(row Row, ratio func(Spread) string) [][]string {
 	what, where, repeated := r.columns()
-	lines := make([][]string, max(1, len(row.Beside), len(row.Goals)))
-	for i := range lines {
+	pairs := row.pairUp()
+	lines := make([][]string, len(pairs))
+	for i, pair := range pairs {
 		first := func(s string) string {
 			if i > 0 {
 				return ""
@@ -89,12 +112,12 @@ func (r *Report) lines(row Row, ratio func(Spread) string) [][]string {
 		}
 		cells = append(cells, first(row.Unit), first(row.Ours.String()))
 		beside := [3]string{}
-		if i < len(row.Beside) {
-			beside = row.Beside[i].cells(ratio)
+		if pair.beside >= 0 {
+			beside = row.Beside[pair.beside].cells(ratio)
 		}
 		var goal Reached
-		if i < len(row.Goals) {
-			goal = row.Goals[i]
+		if pair.goal >= 0 {
+			goal = row.Goals[pair.goal]
 		}
 		cells = append(cells, beside[0], beside[1], beside[2], goal.Goal, goal.Met)
 		if where {
@@ -121,15 +144,30 @@ func (f Figure) cells(ratio func(Spread) string) [3]string {
 
 // String is the spread as smallest–middle–largest, with as many digits as say something.
 func (s Spread) String() string {
-	digits := 0
-	switch size := math.Abs(s.Median); {
-	case size < 10:
-		digits = 2
-	case size < 1000:
-		digits = 1
-	}
+	digits := s.digits()
 	return fmt.Sprintf("%.*f–%.*f–%.*f", digits, s.Min, digits, s.Median, digits, s.Max)
 }
 
-func (s Spread) plain() string { return fmt.Sprintf("×%.2f (%.2f–%.2f)", s.Median, s.Min, s.Max) }
-func (s Spread) bold() string  { return fmt.Sprintf("**%.2f** (%.2f–%.2f)", s.Median, s.Min, s.Max) }
+// digits is how many behind the point say something of the median.
+func (s Spread) digits() int {
+	switch size := math.Abs(s.Median); {
+	case size == 0:
+		return 0
+	case size < 0.1:
+		return 4
+	case size < 10:
+		return 2
+	case size < 1000:
+		return 1
+	}
+	return 0
+}
+
+func (s Spread) plain() string { return s.ratio("×%.*f (%.*f–%.*f)") }
+func (s Spread) bold() string  { return s.ratio("**%.*f** (%.*f–%.*f)") }
+
+// ratio writes a ratio, which has two digits behind the point or more.
+func (s Spread) ratio(format string) string {
+	digits := max(2, s.digits())
+	return fmt.Sprintf(format, digits, s.Median, digits, s.Min, digits, s.Max)
+}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,8 +44,8 @@ func placeOn(where string, cpus []int) place {
 		return place{where: "wherever the kernel puts it"}
 	}
 	first, last := strconv.Itoa(cpus[0]), strconv.Itoa(cpus[len(cpus)-1])
-	if where == oneCPU {
-		return place{where, last, last}
+	if where == oneCPU || first == last {
+		return place{oneCPU, last, last}
 	}
 	return place{where, last, first}
 }
@@ -276,7 +277,9 @@ func (s *stage) read(ctx context.Context, target *child) (reading, error) {
 			if c == target {
 				r.target = used
 			}
-			r.own += used
+			if c == target || !slices.Contains(s.running, c) { // a target that is not measured is somebody else
+				r.own += used
+			}
 		}
 	}
 	for _, group := range [][]*child{s.prefill, s.decode} {

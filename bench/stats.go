@@ -27,8 +27,17 @@ func spread(figures []float64) Spread {
 	return Spread{sorted[0], median, sorted[len(sorted)-1]}
 }
 
-// ratios summarises b over a, pair by pair: both of a pair were measured one right after the other, so what slows
-// the machine for a while slows both. The quotient of two medians would not have that.
+// above is the median of what figures are more than so many times others, round by round.
+func above(figures, others []float64, times float64) float64 {
+	each := make([]float64, min(len(figures), len(others)))
+	for i := range each {
+		each[i] = figures[i] - times*others[i]
+	}
+	return spread(each).Median
+}
+
+// ratios summarises b over a, pair by pair: both of a pair were measured in the same round, so what slows the machine for a while
+// slows both. The quotient of two medians would not have that.
 func ratios(a, b []float64) Spread {
 	each := make([]float64, min(len(a), len(b)))
 	for i := range each {

@@ -73,6 +73,11 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 	if err != nil {
 		return nil, err
 	}
+	if canPin() {
+		if err := pinSelf(ctx, listOf(cpus)); err != nil { // the suite before may have bound this process to one
+			return nil, err
+		}
+	}
 	p := progressOn(out, s.Name)
 	r := &Run{Config: cfg, out: p, report: &Report{Suite: s.Name, About: s.About, Machine: machine(len(cpus)), Versions: versions()}}
 	r.rounds(cfg.Pairs)
@@ -111,7 +116,7 @@ func (r *Run) contest(ctx context.Context, c contest) error {
 	if !r.wants(c.name) {
 		return nil
 	}
-	rows, err := c.measure(ctx, r.Config, r.out)
+	rows, err := c.watched().measure(ctx, r.Config, r.out)
 	r.report.Rows = append(r.report.Rows, rows...)
 	return err
 }

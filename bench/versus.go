@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"syscall"
 	"time"
 )
@@ -89,13 +88,7 @@ func (v versus) time(f func(int) error, n int) (time.Duration, error) {
 }
 
 // ownCPU is the CPU time that this process has used.
-func ownCPU() (time.Duration, error) {
-	var use syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
-		return 0, fmt.Errorf("bench: getrusage: %w", err)
-	}
-	return time.Duration(use.Utime.Nano() + use.Stime.Nano()), nil
-}
+func ownCPU() (time.Duration, error) { return cpuUsed(syscall.RUSAGE_SELF) }
 
 // versus measures rows, each with twice the rounds that others have: they are short.
 func (r *Run) versus(ctx context.Context, rows []versus) error {

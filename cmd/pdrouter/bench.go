@@ -17,6 +17,9 @@ import (
 // runBench measures. `bench fake MODE ROLE`, `bench floor MODE PREFILL DECODE`, `bench rank` and `bench edit-driver …` are the processes that it
 // starts itself.
 func runBench(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) > 0 && (args[0] == "fake" || args[0] == "floor" || args[0] == "engines") {
+		collectSeldom() // as the gateway does, so that its pace is no advantage of it
+	}
 	switch {
 	case len(args) == 3 && args[0] == "fake":
 		return bench.ServeFake(ctx, args[1], args[2], out)
