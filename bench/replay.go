@@ -20,8 +20,8 @@ func replaySuite() Suite {
 }
 
 const replayAbout = "Four modelled engines (`bench/modelled*.go`: continuous batching, a prefix cache, links of their own; %s, `bench/costs.json` with its source) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. They come at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prompts of more than 25,000 tokens take an engine longer than that, so no fleet serves all well.\n\n" +
-	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths; a round is another choice of conversations, the same for all fleets.\n\n" +
-	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 10 ms late at p99 is void and repeated. There is one replay for each six of `-pairs`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router has push and stands beside; smg has pull and sglang-router sglang only, and none of the three is put in front of aggregated engines.\n"
+	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths, and all policies with the first; a round is another choice of conversations, the same for all fleets and policies.\n\n" +
+	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 5 ms late at p99 is void and repeated. There is one replay for each six of `-pairs`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router stands beside with push, and with smg beside pull on 2P2D; the modelled engines do not speak sglang-router's protocol, and none of the three is put in front of aggregated engines.\n"
 
 // What is replayed.
 const (
@@ -50,6 +50,7 @@ var replayPolicies = []string{"least_load", "power_of_two", "round_robin"}
 // replayCell is what one replay measures.
 type replayCell struct {
 	fleet  replayFleet
+	pull   bool   // else push
 	policy string // of pdrouter; "" where a peer routes
 	peer   *target
 	rate   float64
@@ -57,15 +58,38 @@ type replayCell struct {
 
 func (c replayCell) name() string {
 	if c.peer != nil {
-		return fmt.Sprintf("%s %s %g/s", c.fleet.name, c.peer.of, c.rate)
+		return fmt.Sprintf("%s %s %g/s", c.engines(), c.peer.of, c.rate)
 	}
-	return fmt.Sprintf("%s %s %g/s", c.fleet.name, c.policy, c.rate)
+	return fmt.Sprintf("%s %s %g/s", c.engines(), c.policy, c.rate)
+}
+
+// engines says which they are, and how they hand over if not by push.
+func (c replayCell) engines() string {
+	if c.pull {
+		return c.fleet.name + " pull"
+	}
+	return c.fleet.name
+}
+
+func (c replayCell) connector() string {
+	switch {
+	case c.fleet.prefill == 0:
+		return "none"
+	case c.pull:
+		return "vllm-nixl-pull"
+	}
+	return "vllm-nixl-push"
 }
 
 // replayCells are all that is measured: each fleet at each rate with the default policy, and at the middle one with the others
-// and with peers that speak the same connector.
+// and with peers that speak the same connector; one fleet with pull as well, which more of them speak.
 func replayCells() []replayCell {
-	var cells []replayCell
+	cells := []replayCell{{fleet: replayFleets[1], pull: true, policy: replayPolicies[0], rate: replayMiddle}}
+	for _, x := range peerTargets() {
+		if x.of != "sglang-router" {
+			cells = append(cells, replayCell{fleet: replayFleets[1], pull: true, peer: &x, rate: replayMiddle})
+		}
+	}
 	for _, f := range replayFleets {
 		for _, rate := range replayRates {
 			cells = append(cells, replayCell{fleet: f, policy: replayPolicies[0], rate: rate})
@@ -148,7 +172,7 @@ func (r *Run) replay(ctx context.Context) error {
 	for _, cell := range cells {
 		k := contender{of: cell.name(), peer: cell.peer != nil}
 		if cell.peer != nil {
-			k.cannot = cell.peer.cannot(r.Config, "vllm-nixl-push")
+			k.cannot = cell.peer.cannot(r.Config, cell.connector())
 		}
 		k.round = func(ctx context.Context, d time.Duration) (sample, error) {
 			if d == warmUp { // every replay begins with new processes and empty caches
@@ -195,10 +219,10 @@ const mostReplay = 3 * time.Minute
 func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (sample, error) {
 	ctx, stop := context.WithTimeout(ctx, mostReplay)
 	defer stop()
-	spec := ModelledSpec{Costs: replayCosts, Connector: "vllm-nixl-push", Prefill: cell.fleet.prefill, Decode: cell.fleet.decode, Budget: chunkBudget, Speed: replaySpeed}
+	spec := ModelledSpec{Costs: replayCosts, Connector: cell.connector(), Prefill: cell.fleet.prefill, Decode: cell.fleet.decode, Budget: chunkBudget, Speed: replaySpeed}
 	way := gatewayTarget()
 	if cell.fleet.prefill == 0 {
-		spec.Connector, way.ready, way.legs = "none", nil, 1
+		way.ready, way.legs = nil, 1
 	}
 	settings := fmt.Sprintf("policy: {default: {prefill: {policy: %[1]s}, decode: {policy: %[1]s}}}\n", cell.policy)
 	if cell.peer != nil {

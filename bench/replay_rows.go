@@ -24,7 +24,7 @@ func replaysAlone(cells []replayCell, loads map[float64][]traced) (map[string][]
 	}
 	figures := map[string][]float64{}
 	for _, cell := range cells {
-		if cell.policy != replayPolicies[0] {
+		if cell.policy != replayPolicies[0] || cell.pull {
 			continue
 		}
 		sum, got, err := virtually(cell.fleet, c, chunkBudget, cell.policy, loads[cell.rate])
@@ -41,12 +41,18 @@ func replaysAlone(cells []replayCell, loads map[float64][]traced) (map[string][]
 // replayRows makes rows of all cells' figures: for each fleet and rate, the policies, peers and the engines alone beside each other.
 func replayRows(cells []replayCell, all []Row, alone map[string][]float64) []Row {
 	var rows []Row
-	for _, f := range replayFleets {
+	var lines []string
+	for _, c := range cells {
+		if !slices.Contains(lines, c.engines()) {
+			lines = append(lines, c.engines())
+		}
+	}
+	for _, engines := range lines {
 		for _, rate := range replayRates {
 			for k, of := range all {
 				var figures []Figure
 				for _, c := range cells {
-					if c.fleet != f || c.rate != rate {
+					if c.engines() != engines || c.rate != rate {
 						continue
 					}
 					if g := cellFigure(cells, of, c); g != nil {
@@ -59,9 +65,8 @@ func replayRows(cells []replayCell, all []Row, alone map[string][]float64) []Row
 				if len(figures) == 0 {
 					continue
 				}
-				name := fmt.Sprintf("%s, %s, %g/s", f.name, figures[0].Of, rate)
-				row := Row{Name: name, What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: figures[0], Beside: figures[1:]}
-				if values := alone[replayCell{fleet: f, policy: figures[0].Of, rate: rate}.name()]; values != nil && of.What != engineITL && of.What != lateMetric {
+				row := Row{Name: fmt.Sprintf("%s, %s, %g/s", engines, figures[0].Of, rate), What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: figures[0], Beside: figures[1:]}
+				if values := alone[fmt.Sprintf("%s %s %g/s", engines, figures[0].Of, rate)]; values != nil && of.What != engineITL && of.What != lateMetric {
 					row.Beside = append(row.Beside, Figure{Of: "engines alone", Rounds: slices.Repeat(values[k:k+1], len(row.Ours.Rounds))})
 				}
 				var goals []Goal

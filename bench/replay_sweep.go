@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,11 +40,18 @@ func (m replayMix) of(trace []traced) []traced {
 	return out
 }
 
-// sweepPoint is one mix at one rate, on each fleet and with each of the rounds' choices of conversations.
+// sweepRun is who serves a sweep's requests.
+type sweepRun struct {
+	fleet  replayFleet
+	policy string
+}
+
+// sweepPoint is one mix at one rate, of several runs, each with each of the rounds' choices of conversations.
 type sweepPoint struct {
 	mix     replayMix
 	rate    float64
-	rounds  [][][]float64 // by fleet, round and metric
+	runs    []sweepRun
+	rounds  [][][]float64 // by run, round and metric
 	asked   int           // requests of all rounds
 	prompts int           // their tokens
 	answers int
@@ -51,36 +59,43 @@ type sweepPoint struct {
 
 func (p *sweepPoint) name() string { return fmt.Sprintf("%s, %g/s", p.mix.name, p.rate) }
 
-// figure is a metric of a fleet.
-func (p *sweepPoint) figure(fleet, metric int) Figure {
-	f := Figure{Of: replayFleets[fleet].name}
-	for _, figures := range p.rounds[fleet] {
+// figure is a metric of a run.
+func (p *sweepPoint) figure(of string, run, metric int) Figure {
+	f := Figure{Of: of}
+	for _, figures := range p.rounds[run] {
 		f.Rounds = append(f.Rounds, figures[metric])
 	}
 	f.Spread = spread(f.Rounds)
 	return f
 }
 
-// sweep replays every mix at every rate in the engines' own time, and adds the rows and what they come to. A round is another
-// choice of the trace's conversations, the same for all fleets.
+// sweepPoints are all points: each mix at each rate with the default policy on all fleets, and all policies on all fleets.
+func sweepPoints() []*sweepPoint {
+	var points []*sweepPoint
+	var each, every []sweepRun
+	for _, f := range replayFleets {
+		each = append(each, sweepRun{f, replayPolicies[0]})
+		for _, policy := range replayPolicies {
+			every = append(every, sweepRun{f, policy})
+		}
+	}
+	for _, m := range replayMixes {
+		for _, rate := range m.rates {
+			points = append(points, &sweepPoint{mix: m, rate: rate, runs: each})
+		}
+	}
+	return append(points, &sweepPoint{mix: replayMixes[0], rate: replayMiddle, runs: every})
+}
+
+// sweep replays every point in the engines' own time, and adds the rows and what they come to. A round is another choice of the
+// trace's conversations, the same for all runs.
 func (r *Run) sweep(ctx context.Context, trace []traced) error {
 	c, err := costsOf(replayCosts)
 	if err != nil {
 		return err
 	}
 	window := min(sweepWindow, trace[len(trace)-1].at)
-	var points []*sweepPoint
-	for _, m := range replayMixes {
-		for _, rate := range m.rates {
-			p := &sweepPoint{mix: m, rate: rate, rounds: make([][][]float64, len(replayFleets))}
-			for i := range p.rounds {
-				p.rounds[i] = make([][]float64, r.Pairs)
-			}
-			if r.wants(p.name()) {
-				points = append(points, p)
-			}
-		}
-	}
+	points := slices.DeleteFunc(sweepPoints(), func(p *sweepPoint) bool { return !r.wants(p.name()) })
 	if len(points) == 0 {
 		return nil
 	}
@@ -90,30 +105,59 @@ func (r *Run) sweep(ctx context.Context, trace []traced) error {
 	p.counts()
 	for _, at := range points {
 		p.doing(at.name())
-		if err := at.measure(ctx, c, trace, window); err != nil {
+		if err := at.measure(ctx, c, trace, window, r.Pairs); err != nil {
 			return err
 		}
 		p.measured(len(points))
 		p.mark(".")
 	}
 	for _, at := range points {
-		for k, what := range sweepMetrics {
-			row := Row{Name: fmt.Sprintf("%g/s, %s", at.rate, replayFleets[0].name), What: fmt.Sprintf("%s, %s", what, at.mix.name), X: at.rate, Where: "engines alone", Unit: replayMetricOf(what).unit, Done: at.asked * len(replayFleets), Ours: at.figure(0, k)}
-			for f := 1; f < len(replayFleets); f++ {
-				row.Beside = append(row.Beside, at.figure(f, k))
-			}
-			row.sum()
-			r.report.Rows = append(r.report.Rows, row)
-		}
+		r.report.Rows = append(r.report.Rows, at.rows()...)
 	}
 	r.report.Found = append(r.report.Found, found(points)...)
 	return nil
 }
 
-// measure replays a point on all fleets, on as many CPUs as there are.
-func (p *sweepPoint) measure(ctx context.Context, c costs, trace []traced, window time.Duration) error {
+// policies reports whether the point's runs are policies beside each other, for each fleet, and not fleets.
+func (p *sweepPoint) policies() bool { return len(p.runs) > len(replayFleets) }
+
+// rows are the point's: points of lines for fleets, bars for policies.
+func (p *sweepPoint) rows() []Row {
+	var rows []Row
+	for k, what := range sweepMetrics {
+		one := Row{What: what, Where: "engines alone", Unit: replayMetricOf(what).unit, Done: p.asked * len(p.runs)}
+		if !p.policies() {
+			row := one
+			row.Name, row.What, row.X = fmt.Sprintf("%g/s, %s", p.rate, p.runs[0].fleet.name), what+", "+p.mix.name, p.rate
+			row.Ours = p.figure(p.runs[0].fleet.name, 0, k)
+			for i, run := range p.runs[1:] {
+				row.Beside = append(row.Beside, p.figure(run.fleet.name, i+1, k))
+			}
+			row.sum()
+			rows = append(rows, row)
+			continue
+		}
+		for i := 0; i < len(p.runs); i += len(replayPolicies) {
+			row := one
+			row.Name = fmt.Sprintf("%s, %s, %g/s", p.runs[i].fleet.name, p.runs[i].policy, p.rate)
+			row.Ours = p.figure(p.runs[i].policy, i, k)
+			for j := i + 1; j < i+len(replayPolicies); j++ {
+				row.Beside = append(row.Beside, p.figure(p.runs[j].policy, j, k))
+			}
+			row.sum()
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// measure replays a point, on as many CPUs as there are.
+func (p *sweepPoint) measure(ctx context.Context, c costs, trace []traced, window time.Duration, rounds int) error {
+	for range p.runs {
+		p.rounds = append(p.rounds, make([][]float64, rounds))
+	}
 	var loads [][]traced
-	for round := range p.rounds[0] {
+	for round := range rounds {
 		load := p.mix.of(atRate(trace, window, p.rate, uint64(replaySeed+round)))
 		if len(load) < int(p.rate*window.Seconds()) {
 			return fmt.Errorf("bench: replay: the trace has %d requests in %v of the engines' time; want %g a second", len(load), window, p.rate)
@@ -128,12 +172,12 @@ func (p *sweepPoint) measure(ctx context.Context, c costs, trace []traced, windo
 	var mu sync.Mutex
 	var failed error
 	places := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for f, fleet := range replayFleets {
+	for i, run := range p.runs {
 		for round, load := range loads {
 			places <- struct{}{}
 			group.Go(func() {
 				defer func() { <-places }()
-				sum, got, err := virtually(fleet, c, chunkBudget, replayPolicies[0], load)
+				sum, got, err := virtually(run.fleet, c, chunkBudget, run.policy, load)
 				if err == nil {
 					err = sum.verdict(false)
 				}
@@ -143,7 +187,7 @@ func (p *sweepPoint) measure(ctx context.Context, c costs, trace []traced, windo
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				if p.rounds[f][round] = figures; err != nil {
+				if p.rounds[i][round] = figures; err != nil {
 					failed = err
 				}
 			})
@@ -159,65 +203,70 @@ func (p *sweepPoint) measure(ctx context.Context, c costs, trace []traced, windo
 	return failed
 }
 
-// tooMuch is the part of the requests, in percent, that the best fleet must serve well: where it does not, none is ahead.
-const tooMuch = 25
-
-// found says in a line for each mix which fleet serves most requests well, and where that changes between the best split and the
-// aggregated one. One is ahead of the other if it is in every round: else they are level.
+// found says in a line for each mix whether the best split or the aggregated engines serve more requests well, and at which rates.
+// One is ahead of the other if it is in every round: else they are level.
 func found(points []*sweepPoint) []string {
 	var lines []string
 	for _, m := range replayMixes {
-		var said []string
+		ahead := map[string][]string{}
+		var order, said []string
 		var asked, prompts, answers int
 		for _, p := range points {
-			if p.mix.name != m.name {
+			if p.mix.name != m.name || p.policies() {
 				continue
 			}
-			said = append(said, fmt.Sprintf("%g/s %s", p.rate, p.verdict()))
 			asked, prompts, answers = asked+p.asked, prompts+p.prompts, answers+p.answers
+			who, split, aggregated := p.verdict()
+			said = append(said, fmt.Sprintf("%.0f %% (%s) and %.0f %% at %g/s", split.Median, split.Of, aggregated.Median, p.rate))
+			if who == "" {
+				continue
+			}
+			if ahead[who] == nil {
+				order = append(order, who)
+			}
+			ahead[who] = append(ahead[who], fmt.Sprintf("%g", p.rate))
 		}
-		if len(said) > 0 {
-			lines = append(lines, fmt.Sprintf("**%s** (prompts of %d tokens, answers of %d in the mean): %s.", m.name, prompts/asked, answers/asked, strings.Join(said, "; ")))
+		if len(said) == 0 {
+			continue
 		}
+		won := "none is ahead"
+		for i, who := range order {
+			if order[i] = fmt.Sprintf("%s at %s/s", who, strings.Join(ahead[who], ", ")); i == 0 {
+				order[i] = fmt.Sprintf("%s is ahead at %s/s", who, strings.Join(ahead[who], ", "))
+			}
+			won = strings.Join(order, ", ")
+		}
+		lines = append(lines, fmt.Sprintf("**%s** (prompts of %d tokens, answers of %d in the mean): %s. %s.", m.name, prompts/asked, answers/asked, won, strings.Join(said, ", ")))
 	}
 	if len(lines) > 0 {
-		lines = append([]string{"Good requests of the best split and of aggregated engines, by requests a second; the one in bold is ahead with every choice of conversations, else they are level:"}, lines...)
+		lines = append([]string{"Which is better, split or aggregated, by the part of the requests that are good: that of the best split, and of aggregated engines. One is ahead if it is with every choice of conversations; else they are level."}, lines...)
 	}
 	return lines
 }
 
-// verdict says who is ahead.
-func (p *sweepPoint) verdict() string {
+// verdict says which is ahead, "" if none is, and how many requests are good with the best split and with aggregated engines.
+func (p *sweepPoint) verdict() (who string, split, aggregated Figure) {
 	whole := len(replayFleets) - 1
-	best := 0
 	for f := range whole {
-		if p.figure(f, 0).Median > p.figure(best, 0).Median {
-			best = f
+		if g := p.figure(replayFleets[f].name, f, 0); f == 0 || g.Median > split.Median {
+			split = g
 		}
 	}
-	split, aggregated := p.figure(best, 0), p.figure(whole, 0)
-	if max(split.Median, aggregated.Median) < tooMuch {
-		return fmt.Sprintf("too much for all (%s %.0f %%)", split.Of, split.Median)
-	}
-	first, second := fmt.Sprintf("%s %.0f %%", split.Of, split.Median), fmt.Sprintf("aggregated %.0f %%", aggregated.Median)
-	switch less, more := ahead(split.Rounds, aggregated.Rounds); {
-	case less == 0:
-		first = "**" + first + "**"
-	case more == 0:
-		second = "**" + second + "**"
-	}
-	return first + ", " + second
-}
-
-// ahead counts the rounds in which the first is not more than the second, and those in which it is not less.
-func ahead(a, b []float64) (less, more int) {
-	for i := range a {
-		if a[i] <= b[i] {
+	aggregated = p.figure(replayFleets[whole].name, whole, 0)
+	less, more := 0, 0
+	for i, a := range split.Rounds {
+		if a <= aggregated.Rounds[i] {
 			less++
 		}
-		if a[i] >= b[i] {
+		if a >= aggregated.Rounds[i] {
 			more++
 		}
 	}
-	return less, more
+	switch {
+	case less == 0:
+		who = split.Of
+	case more == 0:
+		who = aggregated.Of
+	}
+	return who, split, aggregated
 }

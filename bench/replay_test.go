@@ -107,18 +107,19 @@ func TestReplayRows(t *testing.T) {
 		got = append(got, line)
 	}
 	want := []string{
-		"3P1D, least_load, 0.75/s: 100, engines alone 200",
-		"3P1D, least_load, 1.5/s: 101, power_of_two 103, round_robin 104, vllm-router, round robin 105, engines alone 201: no",
-		"3P1D, least_load, 2.25/s: 102, engines alone 202",
-		"2P2D, least_load, 0.75/s: 106, engines alone 206",
-		"2P2D, least_load, 1.5/s: 107, power_of_two 109, round_robin 110, vllm-router, round robin 111, engines alone 207: no",
-		"2P2D, least_load, 2.25/s: 108, engines alone 208",
-		"1P3D, least_load, 0.75/s: 112, engines alone 212",
-		"1P3D, least_load, 1.5/s: 113, power_of_two 115, round_robin 116, vllm-router, round robin 117, engines alone 213: no",
-		"1P3D, least_load, 2.25/s: 114, engines alone 214",
-		"aggregated, least_load, 0.75/s: 118, engines alone 218",
-		"aggregated, least_load, 1.5/s: 119, power_of_two 121, round_robin 122, engines alone 219",
-		"aggregated, least_load, 2.25/s: 120, engines alone 220",
+		"2P2D pull, least_load, 1.5/s: 100, vllm-router, round robin 101, smg, round robin 102, engines alone 200: no",
+		"3P1D, least_load, 0.75/s: 103, engines alone 203",
+		"3P1D, least_load, 1.5/s: 104, power_of_two 106, round_robin 107, vllm-router, round robin 108, engines alone 204: no",
+		"3P1D, least_load, 2.25/s: 105, engines alone 205",
+		"2P2D, least_load, 0.75/s: 109, engines alone 209",
+		"2P2D, least_load, 1.5/s: 110, power_of_two 112, round_robin 113, vllm-router, round robin 114, engines alone 210: no",
+		"2P2D, least_load, 2.25/s: 111, engines alone 211",
+		"1P3D, least_load, 0.75/s: 115, engines alone 215",
+		"1P3D, least_load, 1.5/s: 116, power_of_two 118, round_robin 119, vllm-router, round robin 120, engines alone 216: no",
+		"1P3D, least_load, 2.25/s: 117, engines alone 217",
+		"aggregated, least_load, 0.75/s: 121, engines alone 221",
+		"aggregated, least_load, 1.5/s: 122, power_of_two 124, round_robin 125, engines alone 222",
+		"aggregated, least_load, 2.25/s: 123, engines alone 223",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -199,7 +200,7 @@ func TestReplayFound(t *testing.T) {
 		point(3, low, low, []float64{30, 40}, []float64{50, 41}),
 		point(4, low, []float64{24, 20}, low, []float64{20, 23}),
 	})
-	want := "**as recorded** (prompts of 10 tokens, answers of 3 in the mean): 1/s 3P1D 70 %, aggregated 70 %; 2/s **2P2D 55 %**, aggregated 48 %; 3/s 1P3D 35 %, **aggregated 46 %**; 4/s too much for all (2P2D 22 %)."
+	want := "**as recorded** (prompts of 10 tokens, answers of 3 in the mean): 2P2D is ahead at 2/s, aggregated at 3/s. 70 % (3P1D) and 70 % at 1/s, 55 % (2P2D) and 48 % at 2/s, 35 % (1P3D) and 46 % at 3/s, 22 % (2P2D) and 22 % at 4/s."
 	if len(got) != 2 || got[1] != want {
 		t.Errorf("got %q; want %q", got, want)
 	}
