@@ -59,7 +59,8 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
             transfer.kv_load_failure_policy = s.on_kv_failure  # the scheduler reads it behind this
             legs = ({PREFILL} if transfer.is_kv_producer else set()) | ({DECODE} if transfer.is_kv_consumer else set())
             self._plane = Scheduler(Library.load(s.library or None), s.scheduler(self._role_name, self._size))
-            self._legs = Legs(self._plane, legs, self._groups[0].block_tokens, len(self._groups), logger)
+            keep = layout.tokens_kept(self._groups)
+            self._legs = Legs(self._plane, legs, self._groups[0].block_tokens, len(self._groups), logger, keep)
             self._snapshots = Snapshots("scheduler", lambda: scheduler_snapshot(self._legs), period=0)
 
     # Of the class.
@@ -106,7 +107,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output):
         meta = connector_output.kv_connector_worker_meta
-        received, sent = self._legs.heard(meta.of_ranks if meta is not None else ())
+        received, sent = self._legs.heard(meta.of_ranks, meta.broken) if meta is not None else self._legs.heard(())
         # vLLM counts ranks by itself; these are ready on all of them already, so they are handed over here, in the step that says so.
         connector_output.finished_recving = received | (connector_output.finished_recving or set())
         connector_output.finished_sending = sent | (connector_output.finished_sending or set())

@@ -73,7 +73,7 @@ def describe(layers, groups, heads, tp, dtype, memory):
             orders.add(order(r))
             regions.append(r)
             indices.append(r["layer"])
-        described.append({"layers": indices, "window": g.window})
+        described.append({"layers": indices, "window": max(g.window - 1, 0)})  # a token's own KV is none that it waits for
     for what, found in (("kernel block sizes", physical), ("widths of a head", content)):
         if len(found) != 1:
             raise Unsupported(f"{what} differ between layers: {sorted(found)}")
@@ -105,8 +105,16 @@ def check(g, heads):
         raise Unsupported("a cache group of a draft model")
     if g.quantized:
         raise Unsupported("a cache with scales beside K and V")
+    if g.window == 1:
+        raise Unsupported("a sliding window of one token")
     if g.heads != heads:
         raise Unsupported(f"a group with {g.heads} KV heads on a rank; the model has {heads}")
+
+
+def tokens_kept(groups):
+    """How many tokens at the prompt's end decode computes itself. vLLM computes the last one again if it has them all, and has then
+    given up a block that the last one's window still reaches into."""
+    return 1 if any(g.window for g in groups) else 0
 
 
 def region(layer, group):

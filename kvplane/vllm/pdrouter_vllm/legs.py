@@ -42,13 +42,14 @@ class Leg:
 class Legs:
     """All legs of one engine."""
 
-    def __init__(self, plane, role, block_tokens, groups, log, clock=time.monotonic):
+    def __init__(self, plane, role, block_tokens, groups, log, keep=0, clock=time.monotonic):
         """plane: the library's scheduler handle. role: the legs that are served, a set of PREFILL and DECODE. groups: how many the
-        cache has."""
+        cache has. keep: how many tokens at the prompt's end decode computes itself."""
         self._plane = plane
         self._role = role
         self._block = block_tokens
         self._groups = groups
+        self._keep = keep
         self._log = log
         self._clock = clock
         self._by_request: dict[str, Leg] = {}
@@ -105,7 +106,7 @@ class Legs:
         if leg is None or leg.handoff.leg != DECODE or leg.state != State.ADMITTED:
             return 0
         leg.local = local
-        return max(len(leg.prompt) - local, 0)
+        return max(len(leg.prompt) - self._keep - local, 0)
 
     def allocated(self, request, tables, external):
         """A request has blocks, a table per group; external of its tokens are to come from the other engine."""
@@ -173,8 +174,11 @@ class Legs:
         self._failed_blocks, self._failed, self._closed = [], [], []
         return out
 
-    def heard(self, reports):
-        """Takes what the ranks have said, and returns the requests whose KV is here and those whose blocks may be freed."""
+    def heard(self, reports, broken=""):
+        """Takes what the ranks have said, and returns the requests whose KV is here and those whose blocks may be freed. broken: why a
+        rank is of no more use."""
+        if broken:
+            self._break(broken)
         for report in reports:
             if report and not self.broken:
                 self._plane.hear(report)
@@ -204,7 +208,7 @@ class Legs:
         for r in self._plane.poll():
             leg = self._by_id.get(r.id)
             if r.kind == Kind.BROKEN:
-                self._break(r.text)
+                self._break(r.text or "broken")
             elif r.kind == Kind.ENROLLED or leg is None:
                 continue
             elif r.kind == Kind.RELEASED and leg.state == State.EXPECTED:
@@ -255,8 +259,10 @@ class Legs:
 
     def _break(self, why):
         """The plane serves nothing any more. What is registered or offered stays pinned: nobody can tell when it is safe."""
+        if self.broken:
+            return
         self._log.error("the plane is broken, requests are served alone from here on: %s", why)
-        self.broken = why or "broken"
+        self.broken = why
         for leg in [leg for leg in self._by_id.values() if leg.state == State.ADMITTED]:
             self._drop(leg)
         for leg in self._by_id.values():

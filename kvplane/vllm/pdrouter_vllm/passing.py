@@ -23,9 +23,10 @@ class Reports:
     all are, failed when any is, the blocks of all) is decided by the library, which knows each rank by its name in the report."""
 
     of_ranks: tuple[bytes, ...] = ()  # of pdkv_collect, for pdkv_hear
+    broken: str = ""  # why a rank is of no more use
 
     def aggregate(self, other):
-        return Reports(self.of_ranks + other.of_ranks)
+        return Reports(self.of_ranks + other.of_ranks, self.broken or other.broken)
 
 
 @dataclasses.dataclass

@@ -147,6 +147,13 @@ class Decode(unittest.TestCase):
         v.legs.allocated("a", ([11, 12, 13],), 2)
         self.assertEqual(v.plane.calls[-1], ("expect", ident(1), (8, 10), ((8, [13]),), 5000))
 
+    def test_last_token_is_computed_here(self):
+        v = self.v
+        v.legs._keep = 1
+        for tokens, local, want in ((10, 0, 9), (10, 8, 1), (9, 8, 0), (1, 0, 0)):
+            v.legs.arrived(str(tokens), params(ident(tokens), DECODE), list(range(tokens)))
+            self.assertEqual(v.legs.matched(str(tokens), local), want)
+
     def test_nothing_needed(self):
         v = self.v
         v.legs.arrived("a", params(ident(1), DECODE), list(range(8)))
@@ -194,6 +201,8 @@ class Decode(unittest.TestCase):
         self.v.plane.say(Kind.BROKEN, bytes(16), "superseded")
         orders = self.v.step()
         self.assertTrue(orders.failed_blocks)
+        self.v.legs.heard((), "a rank as well")
+        self.assertEqual(self.v.legs.broken, "superseded")
         self.v.add("b", 2, 10)
         self.v.step()
         self.assertEqual(self.v.requests["b"].state, "running")

@@ -110,7 +110,8 @@ class Layouts(unittest.TestCase):
         names = ["layers.0.attn", "layers.1.attn"]
         groups = [full(names[:1]), full(names[1:], kind="SlidingWindowSpec", window=128)]
         cache, _ = describe({n: cpu(n) for n in names}, groups, 2, 1, "float32", "dram")
-        self.assertEqual(cache["groups"], [{"layers": [0], "window": 0}, {"layers": [1], "window": 128}])
+        self.assertEqual(cache["groups"], [{"layers": [0], "window": 0}, {"layers": [1], "window": 127}])
+        self.assertEqual((layout.tokens_kept(groups), layout.tokens_kept(groups[:1])), (1, 0))
 
     def test_mla(self):
         name = "layers.0.attn"
@@ -124,6 +125,7 @@ class Layouts(unittest.TestCase):
             ("no cache", {}, []),
             ("kind MambaSpec", both, [full([a, b], kind="MambaSpec")]),
             ("draft", both, [full([a, b], draft=True)]),
+            ("window of one", both, [full([a, b], kind="SlidingWindowSpec", window=1)]),
             ("scales", both, [full([a, b], quantized=True)]),
             ("3 KV heads", both, [full([a, b], heads=3)]),
             ("MLA beside", both, [full([a]), full([b], kind="MLAAttentionSpec")]),

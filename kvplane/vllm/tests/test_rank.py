@@ -85,6 +85,14 @@ class Ranks(unittest.TestCase):
         self.plane.report = b"x"
         self.assertEqual(self.w.reports(), Reports((b"x",)))
 
+    def test_broken_rank(self):
+        self.plane.results = [Result(Kind.BROKEN, text="superseded")]
+        self.assertEqual(self.w.reports(), Reports((b"",), "superseded"))
+        self.plane.calls.clear()
+        self.w.begin(Orders(seq=1, plane=b"do", closed=("a",)))
+        self.assertIsNone(self.w.reports(), "it is said once")
+        self.assertEqual((self.plane.calls, self.w.results()), ([], ({"a"}, set())))
+
     def test_old_bytes_are_cleared_before_the_scheduler_hears(self):
         self.plane.report = b"ready"
         self.plane.results = [Result(Kind.CLEAR, ranges=((64, 8),))]
@@ -93,6 +101,7 @@ class Ranks(unittest.TestCase):
 
     def test_reports_of_all_ranks(self):
         self.assertEqual(Reports((b"0",)).aggregate(Reports((b"1",))).aggregate(Reports((b"2",))), Reports((b"0", b"1", b"2")))
+        self.assertEqual(Reports((b"0",)).aggregate(Reports((b"1",), "x")).broken, "x")
         self.assertTrue(Reports(()), "vLLM drops what is false")
         for value in (Orders(seq=3, closed=("a",)), Reports((b"1",)), Handshake(b"k")):
             self.assertEqual(pickle.loads(pickle.dumps(value)), value)
