@@ -1,6 +1,9 @@
 package router
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // maxAnswerDepth is how deep an engine's objects and arrays may be nested.
 const maxAnswerDepth = 512
@@ -8,6 +11,7 @@ const maxAnswerDepth = 512
 // answer is what the router reads of an engine's JSON answer or of one event's data.
 type answer struct {
 	kv               []byte // the raw value of the top-level kv_transfer_params; nil if absent or null
+	transfer         span   // that member, with the comma that goes with it; zero if absent
 	promptTokens     int    // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
 	cachedTokens     int    // usage.prompt_tokens_details.cached_tokens and the like
 	createdTokens    int    // of the prompt, those that are cached from now on
@@ -52,9 +56,14 @@ func parseAnswer(p []byte) (answer, bool) {
 		case "kv_transfer_params":
 			null := s.peek() == 'n'
 			from := s.i
-			if s.value(1) && !null {
-				a.kv = p[from:s.i]
+			if !s.value(1) {
+				break
 			}
+			end, run := s.i, 0
+			if !null {
+				a.kv = p[from:end]
+			}
+			a.transfer.from, a.transfer.to = cut(m.n-1, m.comma, m.start, end, s.commaAfter(), &run)
 		case "usage":
 			s.usage(1, &a, nil)
 		case "response", "message": // of the events of a stream
@@ -112,6 +121,18 @@ func (s *scanner) text() string {
 	return string(raw[:min(len(raw), maxErrorMessage)])
 }
 
+// stripAnswer takes the hand-off out of a whole answer, in its place, as stripTransferParams does; a is what parseAnswer has read of it.
+// An engine names it once, at the top: then a is enough, and the answer is not walked over again.
+func stripAnswer(p []byte, a *answer) ([]byte, bool) {
+	if a.transfer != (span{}) && bytes.Count(p, transferName) == 1 && !bytes.Contains(p, escapedName) {
+		return slices.Delete(p, a.transfer.from, a.transfer.to), true
+	}
+	return stripTransferParams(p[:0], p) // it is never longer, so it may lie in the same place
+}
+
+// transferName is in the name of every member of the hand-off, unless an escapedName is.
+var transferName, escapedName = []byte("_transfer_params"), []byte(`\u00`)
+
 // stripTransferParams appends p, a whole JSON answer or the data of one event, without the members kv_transfer_params
 // and ec_transfer_params, at any depth; every other byte is kept. It reports false, and appends nothing, if p names
 // them but is no JSON object: then it must not be relayed. dst may be p[:0], which loses p.
@@ -129,25 +150,24 @@ func stripTransferParams(dst, p []byte) ([]byte, bool) {
 
 // namesTransfer reports whether JSON may have a member of the hand-off in it, however its name is written.
 func namesTransfer(p []byte) bool {
-	const name = "_transfer_params"
-	if bytes.Contains(p, []byte(name)) {
+	if bytes.Contains(p, transferName) {
 		return true
 	}
 	var plain []byte
 	from := 0
-	for i := bytes.Index(p, []byte(`\u00`)); i >= 0 && i+6 <= len(p); {
+	for i := bytes.Index(p, escapedName); i >= 0 && i+6 <= len(p); {
 		high, ok := hexDigit(p[i+4])
 		low, is := hexDigit(p[i+5])
 		if c := high<<4 | low; ok && is && (c == '_' || c-'a' < 26) {
 			plain, from = append(append(plain, p[from:i]...), c), i+6
 		}
-		next := bytes.Index(p[i+1:], []byte(`\u00`))
+		next := bytes.Index(p[i+1:], escapedName)
 		if next < 0 {
 			break
 		}
 		i += 1 + next
 	}
-	return from > 0 && bytes.Contains(append(plain, p[from:]...), []byte(name))
+	return from > 0 && bytes.Contains(append(plain, p[from:]...), transferName)
 }
 
 // stripper is a scanner that copies what it walks over.

@@ -131,11 +131,16 @@ func (s *scanner) amount(depth int, n *int) bool {
 	return ok
 }
 
+// countsCached reports whether an engine says in b how many tokens were cached: a cheap test before b is parsed.
+func countsCached(b []byte) bool {
+	return mentions(b, `"cached_tokens"`, `"cache_read_input_tokens"`)
+}
+
 // tellCached has b[from:], a whole JSON answer or one event of a stream, say that so many tokens of the prompt were cached,
 // and that so many are from now on, wherever the engine says how many. Every other byte is kept, and so is the second number
 // if created is below 0.
 func tellCached(b []byte, from, cached, created int) []byte {
-	if !mentions(b[from:], `"cached_tokens"`, `"cache_read_input_tokens"`) {
+	if !countsCached(b[from:]) {
 		return b
 	}
 	to := len(b)

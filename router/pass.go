@@ -60,7 +60,7 @@ func (l *call) told(limit int, passed bool) (v verdict) {
 	if v != vUsable || passed && !isJSON(l.ctype) && !mayBeJSON(l.body) {
 		return v
 	}
-	body, ok := stripTransferParams(l.body[:0], l.body) // it is never longer, so it may lie in the same place
+	body, ok := stripAnswer(l.body, &l.ans)
 	if !ok {
 		return vGarbage
 	}

@@ -105,7 +105,7 @@ func (s *stream) free() {
 // take appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
 func (s *stream) take(event []byte) (ok bool) {
 	at := len(s.out)
-	if s.out, ok = stripEvent(s.out, event); ok && s.a.split {
+	if s.out, ok = stripEvent(s.out, event); ok && s.a.split && countsCached(s.out[at:]) {
 		cached, created := s.x.prefillCached(s.a)
 		s.out = tellCached(s.out, at, cached, created)
 	}
