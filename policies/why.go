@@ -13,33 +13,40 @@ func (w why) text(c Choice) string {
 	if w.rule == nil {
 		return string(c.Reason)
 	}
-	s := ""
+	var room [96]byte
+	b := room[:0]
 	switch c.Reason {
 	case Split:
-		s = "prefill " + w.prefill.text() + " · "
+		b = append(w.prefill.append(append(b, "prefill "...)), " · "...)
 	case ShortPrompt:
-		s = "prompt " + strconv.Itoa(w.tokens) + "<" + strconv.Itoa(w.rule.minPrompt) + " · "
+		b = strconv.AppendInt(append(b, "prompt "...), int64(w.tokens), 10)
+		b = strconv.AppendInt(append(b, '<'), int64(w.rule.minPrompt), 10)
+		b = append(b, " · "...)
 	}
 	if c.Decode < 0 {
-		return s + "nobody (rule " + w.rule.name + ")"
+		b = append(append(b, "nobody (rule "...), w.rule.name...)
+		return string(append(b, ')'))
 	}
-	s += "decode " + w.decode.text()
+	b = w.decode.append(append(b, "decode "...))
 	if w.rule.name != defaultName {
-		s += " (rule " + w.rule.name + ")"
+		b = append(append(append(b, " (rule "...), w.rule.name...), ')')
 	}
-	return s
+	return string(b)
 }
 
-func (p picked) text() string {
-	s := p.by.String()
-	switch {
-	case p.by != leastLoad && p.by != powerOfTwo:
-		return s
-	case p.other < 0:
-		return s + " " + strconv.Itoa(p.load) // no other to compare with
-	case p.other == p.load:
-		return s + " " + strconv.Itoa(p.load) + "=" + strconv.Itoa(p.other)
-	default:
-		return s + " " + strconv.Itoa(p.load) + "<" + strconv.Itoa(p.other)
+func (p picked) append(b []byte) []byte {
+	b = append(b, p.by.String()...)
+	if p.by != leastLoad && p.by != powerOfTwo {
+		return b
 	}
+	b = strconv.AppendInt(append(b, ' '), int64(p.load), 10)
+	switch {
+	case p.other < 0: // no other to compare with
+		return b
+	case p.other == p.load:
+		b = append(b, '=')
+	default:
+		b = append(b, '<')
+	}
+	return strconv.AppendInt(b, int64(p.other), 10)
 }

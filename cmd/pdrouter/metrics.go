@@ -32,6 +32,44 @@ type metrics struct {
 	agents   *prometheus.CounterVec   // status, reason
 
 	models sync.Map // of *modelSeries, by the model's name
+
+	mu   sync.RWMutex
+	ways map[way]*waySeries
+}
+
+// way is how a request went, as far as it has labels. What bounds the series bounds the ways.
+type way struct {
+	model, route, outcome, reason, prefill, decode string
+	status                                         int
+}
+
+// waySeries are the series that requests add to which went one way, found by their labels once.
+type waySeries struct {
+	request, choice prometheus.Counter
+	pair            prometheus.Counter  // nil if they had no engine
+	ttft            prometheus.Observer // nil until one has got a token
+}
+
+// way returns the series of a request like s.
+func (m *metrics) way(s *router.Summary) *waySeries {
+	k := way{s.Model, s.Route, string(s.Outcome), s.Reason, s.Prefill, s.Decode, s.Status}
+	m.mu.RLock()
+	of := m.ways[k]
+	m.mu.RUnlock()
+	if of != nil && (of.ttft != nil || s.Phases.FirstToken == 0) {
+		return of
+	}
+	of = &waySeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), choice: m.choices.WithLabelValues(k.model, k.reason)}
+	if k.decode != "" {
+		of.pair = m.pairs.WithLabelValues(k.model, k.prefill, k.decode, k.outcome)
+	}
+	if s.Phases.FirstToken > 0 {
+		of.ttft = m.ttft.WithLabelValues(k.model, k.prefill, k.decode)
+	}
+	m.mu.Lock()
+	m.ways[k] = of
+	m.mu.Unlock()
+	return of
 }
 
 // modelSeries are the series of one model that every request adds to. To find them by their labels each time takes ten times as long
@@ -72,6 +110,7 @@ func newMetrics() *metrics {
 		}, labels)
 	}
 	m := &metrics{
+		ways:     make(map[way]*waySeries),
 		registry: prometheus.NewRegistry(),
 		requests: counter("requests_total", "Finished requests by how they ended.", "model", "route", "outcome", "status"),
 		choices:  counter("choices_total", "Finished requests by why they were split or not, or why they failed.", "model", "reason"),
@@ -92,12 +131,12 @@ func newMetrics() *metrics {
 
 // observe counts one finished request. It is safe for concurrent use.
 func (m *metrics) observe(s router.Summary) {
-	every := m.of(s.Model)
-	m.requests.WithLabelValues(s.Model, s.Route, string(s.Outcome), strconv.Itoa(s.Status)).Inc()
-	m.choices.WithLabelValues(s.Model, s.Reason).Inc()
+	every, like := m.of(s.Model), m.way(&s)
+	like.request.Inc()
+	like.choice.Inc()
 	every.attempts.Add(float64(s.Attempts))
-	if s.Decode != "" {
-		m.pairs.WithLabelValues(s.Model, s.Prefill, s.Decode, string(s.Outcome)).Inc()
+	if like.pair != nil {
+		like.pair.Inc()
 	}
 	if s.Continued > 0 {
 		m.goneOn.WithLabelValues(s.Model, "done").Add(float64(s.Continued))
@@ -111,7 +150,7 @@ func (m *metrics) observe(s router.Summary) {
 		}
 	}
 	if s.Phases.FirstToken > 0 {
-		m.ttft.WithLabelValues(s.Model, s.Prefill, s.Decode).Observe(s.Phases.FirstToken.Seconds())
+		like.ttft.Observe(s.Phases.FirstToken.Seconds())
 	}
 	every.prompt.Add(float64(s.PromptTokens))
 	every.cached.Add(float64(s.CachedTokens))
