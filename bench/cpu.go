@@ -171,5 +171,5 @@ func disturbed(before, after jiffies, own, elapsed time.Duration) disturbance {
 const (
 	maxOthers = 0.10
 	maxSteal  = 0.02
-	maxLate   = 5 * time.Millisecond
+	maxLate   = 10 * time.Millisecond
 )
