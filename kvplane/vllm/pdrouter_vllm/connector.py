@@ -178,7 +178,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
     # Both.
 
     def get_kv_connector_stats(self):
-        return self._snapshots.stats() if self._snapshots else None
+        return self._snapshots.stats(at_once=self._worker is not None and self._worker.settled) if self._snapshots else None
 
     def shutdown(self):
         if self._plane:

@@ -35,15 +35,16 @@ class PlaneStats(KVConnectorStats):
 
 
 class Snapshots:
-    """Gives a snapshot when there is a new one and a period, in seconds, has passed."""
+    """Gives a snapshot when there is a new one and a period, in seconds, has passed, or at once where an engine may be idle for long
+    afterwards: what it shows then must be true."""
 
     def __init__(self, who, take, period=PERIOD, clock=time.monotonic):
         self._who, self._take, self._period, self._clock = who, take, period, clock
         self._next, self._last = 0.0, None
 
-    def stats(self):
+    def stats(self, at_once=False):
         now = self._clock()
-        if now < self._next:
+        if now < self._next and not at_once:
             return None
         self._next = now + self._period
         shot = self._take()

@@ -23,6 +23,7 @@ class Worker:
         self._blocks: set[int] = set()
         self.generation = 0
         self.broken = ""
+        self.settled = False  # blocks have left quarantine with the newest orders
 
     def open(self, regions, timeout, clock=time.monotonic, wait=None):
         """Registers the memory and publishes the rank. Returns whether its record was published within timeout, in seconds: what
@@ -57,6 +58,7 @@ class Worker:
         self._failed.update(orders.failed)
         self._received.update(orders.closed)
         self._answer = orders.answer
+        self.settled = bool(orders.closed)
 
     def results(self):
         """Requests whose wait is over though nothing came, and those among them whose load has failed as a whole."""

@@ -66,9 +66,9 @@ class Ranks(unittest.TestCase):
         self.w.begin(Orders(seq=1, plane=b"do", failed_blocks=(1, 2), closed=("a", "b"), failed=("b",)))
         self.assertEqual(self.plane.calls, [("do", b"do")])
         self.assertEqual(self.w.results(), ({"a", "b"}, {"b"}))
-        self.assertEqual(self.w.failed_blocks(), {1, 2})
+        self.assertEqual((self.w.failed_blocks(), self.w.settled), ({1, 2}, True))
         self.w.begin(Orders(seq=2))
-        self.assertEqual((self.w.results(), self.w.failed_blocks()), ((set(), set()), set()))
+        self.assertEqual((self.w.results(), self.w.failed_blocks(), self.w.settled), ((set(), set()), set(), False))
         self.assertEqual(len(self.plane.calls), 1, "no orders, no call")
 
     def test_no_orders_may_be_missed_or_doubled(self):
