@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"time"
 )
 
@@ -166,6 +167,7 @@ func (c *tcpInbound) end(f frame) error {
 	if len(body) > 0 && !c.t.deliver(c, Incoming{Kind: MessageReceived, Agent: c.agent, Body: body}) {
 		return ErrClosed
 	}
+	runtime.Gosched() // the owner runs now: the writer is not in such a hurry for its answer
 	c.lander.answers = frame{kind: frameAnswer, seq: f.seq}.append(c.lander.answers)
 	return c.flush()
 }
