@@ -19,16 +19,23 @@ type Counts struct {
 	Prefill int64 `json:"prefill"` // prefill legs that came to a prefill engine
 	Decode  int64 `json:"decode"`  // decode legs that came to a decode engine
 	Other   int64 `json:"other"`   // requests without a hand-off, and legs that came to the wrong engine
+	Opened  int64 `json:"opened"`  // connections that were accepted
 }
 
 // minus is what was asked since an earlier reading.
 func (c Counts) minus(was Counts) Counts {
-	return Counts{c.Prefill - was.Prefill, c.Decode - was.Decode, c.Other - was.Other}
+	return Counts{c.Prefill - was.Prefill, c.Decode - was.Decode, c.Other - was.Other, c.Opened - was.Opened}
 }
 
 // plus adds what two engines were asked.
 func (c Counts) plus(other Counts) Counts {
-	return Counts{c.Prefill + other.Prefill, c.Decode + other.Decode, c.Other + other.Other}
+	return Counts{c.Prefill + other.Prefill, c.Decode + other.Decode, c.Other + other.Other, c.Opened + other.Opened}
+}
+
+// asked is all but the connections.
+func (c Counts) asked() Counts {
+	c.Opened = 0
+	return c
 }
 
 // answerTokens is how many tokens a fake decode answers, plain or streamed.
@@ -38,6 +45,7 @@ const answerTokens = 16
 type fake struct {
 	mode, role             string
 	prefill, decode, other atomic.Int64
+	opened                 atomic.Int64
 	plain, stream          []byte // a decode engine's answer
 	handoff, first         []byte // a prefill engine's: plain, and streamed as SGLang may be asked to
 }
@@ -74,16 +82,27 @@ func ServeFake(ctx context.Context, mode, role string, out io.Writer) error {
 	if !slices.Contains([]string{"push", "pull", modeSGLang}, mode) || role != "prefill" && role != "decode" {
 		return fmt.Errorf("bench: a fake of mode %q and role %q; want push, pull or sglang, and prefill or decode", mode, role)
 	}
-	return serveHTTP(ctx, newFake(mode, role).serve, out)
+	f := newFake(mode, role)
+	return serveCounted(ctx, f.serve, &f.opened, out)
 }
 
 // serveHTTP serves h on a free port of loopback until ctx ends, and writes the address to out.
 func serveHTTP(ctx context.Context, h fasthttp.RequestHandler, out io.Writer) error {
+	return serveCounted(ctx, h, &atomic.Int64{}, out)
+}
+
+// serveCounted is serveHTTP that counts the connections which it accepts.
+func serveCounted(ctx context.Context, h fasthttp.RequestHandler, opened *atomic.Int64, out io.Writer) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	s := &fasthttp.Server{Handler: h, NoDefaultServerHeader: true, NoDefaultDate: true, MaxRequestBodySize: 64 << 20, CloseOnShutdown: true}
+	s.ConnState = func(_ net.Conn, state fasthttp.ConnState) {
+		if state == fasthttp.StateNew {
+			opened.Add(1)
+		}
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ln) }()
 	fmt.Fprintln(out, ln.Addr())
@@ -104,7 +123,7 @@ func (f *fake) serve(q *fasthttp.RequestCtx) {
 	case "/metrics":
 		q.SetContentType("text/plain")
 	case countsPath:
-		b, _ := json.Marshal(Counts{f.prefill.Load(), f.decode.Load(), f.other.Load()}) // integers always marshal
+		b, _ := json.Marshal(Counts{f.prefill.Load(), f.decode.Load(), f.other.Load(), f.opened.Load()}) // integers always marshal
 		q.SetContentType("application/json")
 		q.SetBody(b)
 	default:

@@ -147,7 +147,7 @@ func (s *modelServer) serve(q *fasthttp.RequestCtx) {
 	case "/metrics":
 		s.metrics(q)
 	case countsPath:
-		answerJSON(q, Counts{s.prefill.Load(), s.decode.Load(), s.other.Load()})
+		answerJSON(q, Counts{Prefill: s.prefill.Load(), Decode: s.decode.Load(), Other: s.other.Load()})
 	case fleetPath:
 		var r fleetReading
 		s.clock.read(func(f *modelFleet) { r = readingOf(f) })

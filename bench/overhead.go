@@ -130,12 +130,19 @@ func (r *Run) open(ctx context.Context, c cast) (*stage, error) {
 		return nil, err
 	}
 	for i, x := range s.targets {
-		if x.version == nil || s.running[i] == nil {
-			continue
-		}
-		if v := x.version(); !slices.Contains(r.report.Versions.Beside, v) {
-			r.report.Versions.Beside = append(r.report.Versions.Beside, v)
+		if s.running[i] != nil {
+			r.names(x)
 		}
 	}
 	return s, nil
+}
+
+// names has the report name the version of a target.
+func (r *Run) names(x target) {
+	if x.version == nil {
+		return
+	}
+	if v := x.version(); !slices.Contains(r.report.Versions.Beside, v) {
+		r.report.Versions.Beside = append(r.report.Versions.Beside, v)
+	}
 }

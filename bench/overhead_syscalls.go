@@ -27,7 +27,7 @@ func syscallsSuite() Suite {
 	}
 }
 
-const syscallsAbout = "What one request of 1 kB has a router ask of the kernel, at 16 connections: all system calls, those among them that read or write, and the bytes which these copy. `strace -f` is attached to the router for each round and sees every call, while the load is answered five to ten times slower; counts of reads and writes hold, those of waiting (futex, epoll) are of a slower router. A request of two legs is three exchanges, so it takes three writes and three reads at least; a read that finds nothing counts too, and so does the write of pdrouter's log line. No round is repeated because the machine is busy: calls are counted, not timed. " + besideAbout + "\n"
+const syscallsAbout = "What one request of 1 kB has a router ask of the kernel, at 16 connections: all system calls, those among them that read or write, and the bytes which these copy. `strace -f` is attached to the router for each round and sees every call, while the load is answered five to ten times slower; counts of reads and writes hold, those of waiting (futex, epoll) are of a slower router. A request of two legs is three exchanges, so it takes three writes and three reads at least; a read that finds nothing counts too, and so does the write of pdrouter's log line. " + besideAbout + "\n"
 
 // syscalls measures one load.
 func (r *Run) syscalls(ctx context.Context, connector string, stream bool) error {

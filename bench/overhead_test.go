@@ -67,8 +67,11 @@ func TestLoadThroughFloorIsTwoLegs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d := cmp.Diff(want, got); d != "" {
+				if d := cmp.Diff(want, got.asked()); d != "" {
 					t.Error(d)
+				}
+				if got.Opened < 1 || got.Opened > 5 {
+					t.Errorf("%d connections were opened by a proxy of 4 and by whoever counts; want them kept", got.Opened)
 				}
 			}
 		})
@@ -103,6 +106,8 @@ func TestVerdict(t *testing.T) {
 		"a lost prefill leg":  {5, Counts{Prefill: 4, Decode: 5}, true},
 		"decode alone once":   {5, Counts{Prefill: 4, Decode: 4, Other: 1}, true},
 		"somebody else asked": {5, Counts{Prefill: 5, Decode: 5, Other: 1}, true},
+		"its own connections": {500, Counts{Prefill: 500, Decode: 500, Opened: 64}, false},
+		"none kept":           {500, Counts{Prefill: 500, Decode: 500, Opened: 1000}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := verdict(asked(2, c.completed), c.asked); errors.Is(err, errVoid) != c.void {

@@ -157,13 +157,18 @@ type reads struct {
 
 // contest is a load on all targets of the stage.
 func (s *stage) contest(name string, l load, figures ...reads) contest {
+	return s.rounds(name, func(ctx context.Context, which int, d time.Duration) (measured, error) { return s.round(ctx, which, l, d) }, figures...)
+}
+
+// rounds is a contest of all targets of the stage by rounds of any kind.
+func (s *stage) rounds(name string, round func(ctx context.Context, which int, d time.Duration) (measured, error), figures ...reads) contest {
 	c := contest{name: name, where: s.place.where}
 	for _, f := range figures {
 		c.metrics = append(c.metrics, f.metric)
 	}
 	for i, x := range s.targets {
 		c.contenders = append(c.contenders, contender{of: x.of, peer: x.peer, cannot: s.cannot[i], round: func(ctx context.Context, d time.Duration) (sample, error) {
-			m, err := s.round(ctx, i, l, d)
+			m, err := round(ctx, i, d)
 			got := sample{disturbance: m.disturbance, done: m.completed}
 			if err == nil {
 				for _, f := range figures {
@@ -228,11 +233,16 @@ func verdict(want, got Counts) error {
 	switch {
 	case want == Counts{}:
 		return fmt.Errorf("%w: no request was completed", errVoid)
-	case got != want:
+	case got.asked() != want:
 		return fmt.Errorf("%w: for what the client completed the engines are asked %+v, and were asked %+v", errVoid, want, got)
+	case got.Opened > mayOpen+(got.Prefill+got.Decode+got.Other)/10:
+		return fmt.Errorf("%w: connections to the engines are not kept: %+v", errVoid, got)
 	}
 	return nil
 }
+
+// mayOpen is how many connections a round may open whatever it asks: those of its own that it has not used before.
+const mayOpen = 256
 
 // errVoid marks a run whose counts were wrong.
 var errVoid = errors.New("void")

@@ -51,6 +51,9 @@ func (r *Run) streamMemory(ctx context.Context) error {
 		if x.cannot != nil {
 			cannot = x.cannot(r.Config, s.connector)
 		}
+		if cannot == "" {
+			r.names(x)
+		}
 		c.contenders = append(c.contenders, contender{of: x.of, peer: x.peer, cannot: cannot, round: func(ctx context.Context, d time.Duration) (sample, error) {
 			return s.idleRound(ctx, x, n, d)
 		}})
