@@ -264,7 +264,8 @@ typedef struct pdkv_result {
 int32_t pdkv_poll(pdkv_handle h, void *buf, size_t cap, size_t *len);
 
 /* pdkv_status writes a JSON object for people and metrics into buf: what the agent holds and has seen (blocks held, pinned and in
- * quarantine by peer, counts by reason), or what the scheduler does. Keys may be added. It may wait for the agent's owner, a few ms. */
+ * quarantine by peer, counts by reason), or what the scheduler does. Keys may be added. It may wait for the agent's owner, a few ms.
+ * It may have grown when it is asked for again after PDKV_EROOM: ask until it fits. */
 int32_t pdkv_status(pdkv_handle h, char *buf, size_t cap, size_t *len);
 
 #ifdef __cplusplus

@@ -225,9 +225,17 @@ func TestProcesses(t *testing.T) {
 // TestPython runs the scripts of testdata: a Python process keeps its signals, faulthandler and forks, and no argument
 // that a caller can get wrong ends it.
 func TestPython(t *testing.T) {
+	transport := "tcp"
+	if _, err := nixl.Find(); err == nil {
+		transport = "nixl"
+	}
 	for _, script := range []string{"signals", "fork", "fuzz"} {
 		t.Run(script, func(t *testing.T) {
-			if got := run(t, python(t), "testdata/"+script+".py", pdkvtest.Library(t)); !strings.HasSuffix(got, "ok\n") {
+			args := []string{"testdata/" + script + ".py", pdkvtest.Library(t)}
+			if script == "signals" {
+				args = append(args, transport)
+			}
+			if got := run(t, python(t), args...); !strings.HasSuffix(got, "ok\n") {
 				t.Errorf("got %s", got)
 			}
 		})

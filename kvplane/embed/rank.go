@@ -316,12 +316,13 @@ func (r *Rank) Status() ([]byte, error) {
 		Generation uint64         `json:"generation"`
 		Rank       string         `json:"rank"`
 		Transport  string         `json:"transport"`
+		Open       bool           `json:"open"`     // there is an agent
 		Enrolled   bool           `json:"enrolled"` // the gateway has answered to the record
 		Rebuilds   uint64         `json:"rebuilds"`
 		Agent      kvplane.Status `json:"agent"`
 	}{
 		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: metadata.Rank{PP: r.cfg.Rank.PP, TP: r.cfg.Rank.TP}.String(),
-		Transport: r.transport.name, Enrolled: r.enrolment.known, Rebuilds: r.rebuilds,
+		Transport: r.transport.name, Open: agent != nil, Enrolled: r.enrolment.known, Rebuilds: r.rebuilds,
 	}
 	r.mu.Unlock()
 	if agent != nil {

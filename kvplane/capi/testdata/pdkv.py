@@ -68,12 +68,10 @@ def opened(lib, config):
 
 
 def taken(lib, call, h):
-    """The bytes that collect or orders gives, into a buffer that first is too small."""
+    """The bytes that collect, orders or status gives, into a buffer that first is too small. A status may grow meanwhile."""
     n, buf = C.c_size_t(), C.create_string_buffer(16)
-    code = call(h, buf, len(buf), C.byref(n))
-    if code == EROOM:
+    while (code := call(h, buf, len(buf), C.byref(n))) == EROOM:
         buf = C.create_string_buffer(n.value)
-        code = call(h, buf, len(buf), C.byref(n))
     check(lib, code)
     return buf.raw[:n.value]
 
