@@ -77,7 +77,7 @@ func (r *Run) overhead(ctx context.Context, row overheadRow) error {
 		return err
 	}
 	defer s.close()
-	figures := []reads{{metric{what: "CPU a request", unit: "µs", goals: []Goal{{Beside: "floor", Times: 1.5}, {Beside: bestPeer, Times: 1.0 / 3}}}, measured.micros}}
+	figures := []reads{{metric{what: cpuMetric, unit: "µs", goals: []Goal{{Beside: "floor", Times: 1.5}, {Beside: bestPeer, Times: 1.0 / 3}}}, measured.micros}}
 	if row.load.connections > 1 {
 		figures = append(figures, reads{metric{what: rateMetric, unit: "1/s", goals: []Goal{{Beside: bestPeer, Times: 2, AtLeast: true}}}, measured.rate})
 	}
@@ -102,6 +102,7 @@ func (s *stage) noRouter(l load, metrics int) contender {
 
 const (
 	noRouter   = "no router"
+	cpuMetric  = "CPU a request"
 	rateMetric = "requests"
 )
 
@@ -116,6 +117,30 @@ func (r *Run) noteCeiling() {
 	if len(each) > 0 {
 		r.report.Notes = append(r.report.Notes, "Without a router, client and engines reach, as multiples of pdrouter's rate: "+strings.Join(each, ", ")+". Where that is below 2, a rate says as much of them as of the router.")
 	}
+	if waited := notBusy(r.report.Rows); len(waited) > 0 {
+		r.report.Notes = append(r.report.Notes, "Whose rate is the client's and the engines', as its own CPU had time left (CPU a request × requests a second): "+strings.Join(waited, ", ")+".")
+	}
+}
+
+// notBusy names those whose CPU was not busy with their requests, with how much of it was.
+func notBusy(rows []Row) []string {
+	var names []string
+	for _, cpu := range rows {
+		at := slices.IndexFunc(rows, func(r Row) bool { return r.Name == cpu.Name && r.What == rateMetric })
+		if cpu.What != cpuMetric || at < 0 {
+			continue
+		}
+		for _, f := range append([]Figure{cpu.Ours}, cpu.Beside...) {
+			rate := rows[at].of(f.Of)
+			if f.Cannot != "" || rate == nil || rate.Cannot != "" {
+				continue
+			}
+			if busy := f.Median * rate.Median / 1e6; busy < 0.85 {
+				names = append(names, fmt.Sprintf("%s of %s %.2f", f.Of, cpu.Name, busy))
+			}
+		}
+	}
+	return names
 }
 
 // allTargets are all routers that a run knows, pdrouter first.

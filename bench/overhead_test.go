@@ -192,3 +192,16 @@ func TestParseCPUs(t *testing.T) {
 		}
 	}
 }
+
+// TestNotBusy: a rate with a CPU that was not busy is not that router's.
+func TestNotBusy(t *testing.T) {
+	figure := func(of string, x float64) Figure { return Figure{Of: of, Spread: Spread{Median: x}} }
+	rows := []Row{
+		{Name: "a", What: cpuMetric, Ours: figure(us, 100), Beside: []Figure{figure("nginx", 40), {Of: "absent", Cannot: "not installed"}}},
+		{Name: "a", What: rateMetric, Ours: figure(us, 9000), Beside: []Figure{figure("nginx", 10000), {Of: "absent", Cannot: "not installed"}}},
+		{Name: "b", What: cpuMetric, Ours: figure(us, 10)},
+	}
+	if d := cmp.Diff([]string{"nginx of a 0.40"}, notBusy(rows)); d != "" {
+		t.Error(d)
+	}
+}

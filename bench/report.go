@@ -122,6 +122,17 @@ func (r *Row) beside(g Goal) *Figure {
 	return best
 }
 
+// of is the figure of a contender, nil if it is none of the row's.
+func (r *Row) of(name string) *Figure {
+	if r.Ours.Of == name {
+		return &r.Ours
+	}
+	if i := slices.IndexFunc(r.Beside, func(f Figure) bool { return f.Of == name }); i >= 0 {
+		return &r.Beside[i]
+	}
+	return nil
+}
+
 // sum fills in what the rounds' figures say. Those of each that stands beside must be as many as pdrouter's.
 func (r *Row) sum(goals ...Goal) {
 	r.Ours.Spread = spread(r.Ours.Rounds)
