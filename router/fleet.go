@@ -63,6 +63,7 @@ type engine struct {
 	loads     loads
 	draining  atomic.Bool   // it takes no more requests
 	recheck   chan struct{} // has room for one: its health is to be checked now
+	relist    chan struct{} // the same: it is up again, and may serve something else
 	followed  atomic.Bool   // its event stream is open
 	streams   atomic.Uint64 // how often that stream began, broke or had a gap
 	// generation counts the starts of an engine that does not publish its own: it grows whenever another run of the
@@ -181,7 +182,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{name: ec.Name, model: m.name, control: strings.TrimSuffix(ec.Control, "/"), up: up, recheck: make(chan struct{}, 1)}
+	e := &engine{name: ec.Name, model: m.name, control: strings.TrimSuffix(ec.Control, "/"), up: up, recheck: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
 	e.bound(cfg)
 	e.generation.Store(1)
 	e.draining.Store(ec.Drain)

@@ -125,29 +125,33 @@ func (f *fleet) find(name string) (m *model, adapter string) {
 
 // watchModels asks an engine what it serves until ctx ends: at once, whenever it is up again, and every few health checks.
 func (r *Router) watchModels(ctx context.Context, e *engine) {
-	known := false
-	for n := rand.IntN(modelsPerLook); ; n++ { // engines that begin together are not asked together
-		if !e.down.Load() && (!known || n%modelsPerLook == 0) {
-			if known = r.askModels(ctx, e); ctx.Err() != nil {
-				return
-			}
+	its := newTerm(ctx)
+	checks := 1 + rand.IntN(modelsPerLook) // until the next look: engines that begin together are not asked together
+	for {
+		known := !e.down.Load() && r.askModels(its, e)
+		if ctx.Err() != nil {
+			return
 		}
-		known = known && !e.down.Load()
+		if !known {
+			checks = 1
+		}
 		every := r.now().cfg.Timeouts.Health
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(gathered(time.Now(), every, every/bundles)):
+		case <-e.relist:
+		case <-time.After(gathered(time.Now(), time.Duration(checks)*every, every/bundles)):
 		}
+		checks = modelsPerLook
 	}
 }
 
 // askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often
 // than others.
-func (r *Router) askModels(ctx context.Context, e *engine) bool {
-	ctx, cancel := context.WithTimeout(ctx, max(r.now().cfg.Timeouts.Health, time.Second))
-	defer cancel()
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: pathModels, Header: e.header[1:]})
+func (r *Router) askModels(its *term, e *engine) bool {
+	held := its.begin(max(r.now().cfg.Timeouts.Health, time.Second))
+	defer its.end()
+	resp, err := e.up.do(held, &upstreamRequest{Method: "GET", Path: pathModels, Header: e.header[1:]})
 	if err != nil {
 		return false
 	}

@@ -11,7 +11,7 @@ const firstChecks = 100 * time.Millisecond
 
 // bundles is into how many moments the checks of a period are gathered. What a gateway at rest in front of 1,000 engines uses is
 // mostly being woken, and then it is woken for many of them at once.
-const bundles = 20
+const bundles = 10
 
 // gathered returns how long after now the last multiple of step is that is not behind d, and at least half of d.
 func gathered(now time.Time, d, step time.Duration) time.Duration {
@@ -22,7 +22,7 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 func (r *Router) watchHealth(ctx context.Context, e *engine) {
 	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(r.now().fleet.engines)+1)*time.Millisecond)))
 	defer next.Stop()
-	unused := 0
+	its, unused := newTerm(ctx), 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -31,13 +31,17 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		case <-e.recheck:
 		}
 		every := r.now().cfg.Timeouts.Health
-		ok := e.check(ctx, every)
+		ok := e.check(its, every)
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
 		case ok && e.down.Load():
 			r.back(ctx, e)
+			select {
+			case e.relist <- struct{}{}:
+			default:
+			}
 		case ok:
 			e.reached()
 		case e.missed():
@@ -67,10 +71,10 @@ func (r *Router) recount(ctx context.Context, e *engine, unused int) int {
 }
 
 // check asks the engine's health route, for at most timeout but no less than a second.
-func (e *engine) check(ctx context.Context, timeout time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, max(timeout, time.Second))
-	defer cancel()
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
+func (e *engine) check(its *term, timeout time.Duration) bool {
+	held := its.begin(max(timeout, time.Second))
+	defer its.end()
+	resp, err := e.up.do(held, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
 	if err != nil {
 		return false
 	}

@@ -18,7 +18,7 @@ func TestGathered(t *testing.T) {
 		}
 		moments[now.Add(got)] = true
 	}
-	if most := 17; len(moments) > most {
+	if most := 9; len(moments) > most {
 		t.Errorf("1,000 checks in 1.5 s fall on %d moments; want at most %d", len(moments), most)
 	}
 	if got := gathered(time.Unix(0, 0).Add(99*time.Millisecond), 10*time.Millisecond, 100*time.Millisecond); got != 5*time.Millisecond {
