@@ -28,13 +28,15 @@ def agent(lib):
 
 
 def fault(before):
-    """Dies of a null pointer outside of the library."""
+    """Dies of a null pointer outside of the library, or just ends."""
     if before:
         faulthandler.enable()
     lib = pdkv.load(sys.argv[1])
     keep = agent(lib)
     if not before:
         faulthandler.enable()
+    if sys.argv[3] == "exit":
+        return
     pdkv.C.string_at(0)
     raise AssertionError(keep)
 
@@ -66,6 +68,9 @@ def main():
 
     # A child process can be run and its end is seen.
     assert subprocess.run([sys.executable, "-c", "raise SystemExit(7)"]).returncode == 7
+
+    # One that ends without closing anything ends.
+    assert subprocess.run([sys.executable, __file__, sys.argv[1], sys.argv[2], "exit"]).returncode == 0
 
     for order in ("before", "after"):
         died = subprocess.run([sys.executable, __file__, sys.argv[1], sys.argv[2], order], stderr=subprocess.PIPE)
