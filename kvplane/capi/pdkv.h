@@ -95,7 +95,8 @@ size_t pdkv_error(char *buf, size_t cap);
  *                   the first rank that is heard
  *   role            "prefill", "decode" or "both"; default both
  *   rank, size      {pp: 0, tp: 0} and {pp: 1, tp: 1}; size is how many there are along each axis
- *   times           {lease: 30s, queue: 5m, wait: 30s, deadline: 10s, ...}; the same for all parts of an engine and its peers
+ *   times           {lease: 30s, beat: lease/6, queue: 5m, wait: 30s, deadline: 10s, net_delay: 1s, lost: 1s, lookup: 5s}; the same for all
+ *                   parts of an engine and its peers
  *   log             {level: debug|info|warn|error, file: path}; default warn, to standard error
  * of kind rank:
  *   compatibility   digest of all that two engines must share (model, dtype, heads, ...); equal or not paired; required
