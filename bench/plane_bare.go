@@ -63,26 +63,28 @@ func (b *bareNIXL) meet(blob []byte, local, remote metadata.Region) (err error) 
 	if err := b.agent.Connect(b.peer); err != nil || remote.Length == 0 {
 		return err
 	}
-	prepare := func(owner string, m metadata.Region) (*nixl.Prepared, error) {
-		list, err := b.agent.NewList(nixl.DRAM)
-		if err != nil {
-			return nil, err
-		}
-		for i := range m.Blocks {
-			if err := list.Add(nixl.Region{Address: m.Base + uint64(i)*m.BlockStride, Length: m.BlockStride}); err != nil {
-				return nil, err
-			}
-		}
-		made, err := b.agent.PrepareList(owner, list)
-		if err == nil {
-			b.ended = append(b.ended, made.Close)
-		}
-		return made, errors.Join(err, list.Close())
-	}
-	if b.local, err = prepare("", local); err == nil {
-		b.remote, err = prepare(b.peer, remote)
+	if b.local, err = b.prepare("", local, 0, local.BlockStride); err == nil {
+		b.remote, err = b.prepare(b.peer, remote, 0, remote.BlockStride)
 	}
 	return err
+}
+
+// prepare tells NIXL so many bytes of each block of a region, from an offset on.
+func (b *bareNIXL) prepare(owner string, m metadata.Region, from, bytes uint64) (*nixl.Prepared, error) {
+	list, err := b.agent.NewList(nixl.DRAM)
+	if err != nil {
+		return nil, err
+	}
+	for i := range m.Blocks {
+		if err := list.Add(nixl.Region{Address: m.Base + uint64(i)*m.BlockStride + from, Length: bytes}); err != nil {
+			return nil, err
+		}
+	}
+	made, err := b.agent.PrepareList(owner, list)
+	if err == nil {
+		b.ended = append(b.ended, made.Close)
+	}
+	return made, errors.Join(err, list.Close())
 }
 
 func (b *bareNIXL) close() error {

@@ -16,7 +16,7 @@ import (
 
 // planeOrder is what the measuring process tells a rank's process of a plane run, one JSON value a line.
 type planeOrder struct {
-	Do     string               `json:"do"` // open, peers, offer, sent, run, copy, hold, drop, sink, bare, ask, echo, bare-close
+	Do     string               `json:"do"` // open, peers, offer, sent, run, copy, hold, drop, sink, bare, ask, echo, bare-close, fan, fanned, fan-close
 	Rank   planeRankConfig      `json:"rank,omitzero"`
 	Peers  []metadata.Record    `json:"peers,omitempty"`
 	To     metadata.Incarnation `json:"to,omitzero"`     // offer
@@ -36,6 +36,7 @@ type planeAnswer struct {
 	Records  []metadata.Record `json:"records,omitempty"`
 	Address  string            `json:"address,omitempty"`
 	Blob     []byte            `json:"blob,omitempty"`
+	Blobs    [][]byte          `json:"blobs,omitempty"`    // fan: of each rank's agent
 	Took     []time.Duration   `json:"took,omitempty"`     // run: from registration until the agents have seen all completions; else of each round
 	Release  []time.Duration   `json:"release,omitempty"`  // from the last completion taken in to decode released
 	Seen     []int64           `json:"seen,omitempty"`     // when the last completion was seen, in ns since 1970
@@ -72,6 +73,7 @@ type planeDecode struct {
 	reports chan planeReport   // of all of them
 	pid     int                // of the other side
 	bare    map[bool]*bareNIXL // by whether it has NIXL's progress thread
+	fan     *bareFan
 
 	mu    sync.Mutex
 	peers []metadata.Record
@@ -81,6 +83,7 @@ func (d *planeDecode) stop() {
 	for _, b := range d.bare {
 		_ = b.close() // the process ends anyway
 	}
+	_ = d.endFan()
 	for _, r := range d.ranks {
 		_ = r.close()
 	}
@@ -90,6 +93,9 @@ func (d *planeDecode) stop() {
 func (d *planeDecode) do(ctx context.Context, o planeOrder) (a planeAnswer, err error) {
 	if (o.Do == "ask" || o.Do == "echo") && d.bare[o.Thread] == nil {
 		return a, fmt.Errorf("%s before a bare agent was opened", o.Do)
+	}
+	if o.Do == "fanned" && d.fan == nil {
+		return a, errors.New("fanned before a fan was opened")
 	}
 	if len(d.ranks) == 0 && o.Do != "open" && o.Do != "bare" {
 		return a, fmt.Errorf("%s before a rank was opened", o.Do)
@@ -122,6 +128,12 @@ func (d *planeDecode) do(ctx context.Context, o planeOrder) (a planeAnswer, err 
 	case "echo":
 		a.Took, err = d.bare[o.Thread].trips(o.Count)
 		return a, err
+	case "fan":
+		return d.openFan(o)
+	case "fanned":
+		return d.fanned(o)
+	case "fan-close":
+		return a, d.endFan()
 	case "bare-close":
 		if b := d.bare[o.Thread]; b != nil {
 			err = b.close()

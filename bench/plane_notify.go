@@ -57,7 +57,8 @@ func since(posts []planePost, each int, then []int64) float64 {
 }
 
 const countAbout = planeVoid + "One prefill rank writes a block to each of N tensor-parallel consumers, which are agents of their own in decode's process. From the moment at which the last of the N writes is handed to the transport until decode's engine is released: all its ranks have counted.\n\n" +
-	"- **raw round trip**: as in plane/notify, in turns with it.\n\n" +
+	"- **raw round trip**: as in plane/notify, in turns with it.\n" +
+	"- **bare agents in turns**: N bare NIXL agents in decode's process, which one goroutine looks at one after the other without a pause, and one of prefill that makes and posts N writes: from the last post until the last of the N notifications is seen, which nobody is told.\n\n" +
 	"N agents that are polled share this machine's CPUs with prefill's, so over NIXL N beyond their number waits for a turn.\n"
 
 func countSuite() Suite {
@@ -76,8 +77,14 @@ func countSuite() Suite {
 func countRow(which string, n int) planeRow {
 	return planeRow{fmt.Sprintf("%s N=%d", which, n), func(ctx context.Context, s *planeStage) (contest, error) {
 		trip, err := s.trip(ctx)
-		return contest{metrics: []metric{{unit: "µs", goals: []Goal{tripGoal}}}, contenders: []contender{
+		c := contest{metrics: []metric{{unit: "µs", goals: []Goal{tripGoal}}}, contenders: []contender{
 			s.pushing(planeShape{Blocks: 1}, func(p pushed) []float64 { return []float64{since(p.posts, n, p.Released)} }), trip,
-		}}, err
+		}}
+		if err == nil && which == "nixl" {
+			var bare contender
+			bare, err = s.inTurns(ctx)
+			c.contenders = append(c.contenders, bare)
+		}
+		return c, err
 	}}
 }

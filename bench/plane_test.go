@@ -60,6 +60,7 @@ func TestPlaneRows(t *testing.T) {
 		{"socket", 1, outstandingRow("socket", 2, 20)},
 		{"nixl", 1, postRow("nixl", 8)},
 		{"nixl", 1, notifyRow("nixl")},
+		{"nixl", 2, countRow("nixl", 2)},
 	} {
 		t.Run(tc.which+" "+tc.row.name, func(t *testing.T) {
 			if tc.which == "nixl" {
