@@ -68,6 +68,10 @@ func TestVLLMPlane(t *testing.T) {
 			until(t, 20*time.Second, "prefill's blocks are free", func() bool { return unused(t, prefill[0].engine) })
 		})
 	})
+	t.Run("prefill TP 2, decode TP 1", func(t *testing.T) {
+		p, prefill, decode := v.pair(t, 1, 2, 1)
+		p.compare(t, prefill, decode)
+	})
 }
 
 // wheel builds the wheel, installs it without a network, and has engines find it.
@@ -313,15 +317,22 @@ func (w *plane) leaves(t *testing.T, l *load, prefill, decode member) {
 func (w *plane) quiet(t *testing.T, members ...member) {
 	t.Helper()
 	for _, m := range members {
-		until(t, 20*time.Second, m.name+" has nothing left", func() bool {
+		left := ""
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+			left = ""
 			c := scrape(t, m.url)
-			for _, name := range []string{"pdrouter_plane_held_blocks", "pdrouter_plane_pinned_blocks", "pdrouter_plane_quarantined_blocks", "pdrouter_plane_legs"} {
-				if v, _ := c.sum(name); v != 0 {
-					return false
+			for _, name := range []string{"held_blocks", "pinned_blocks", "quarantined_blocks", "legs"} {
+				if v, _ := c.sum("pdrouter_plane_" + name); v != 0 {
+					left += fmt.Sprintf(" %s %v", name, v)
 				}
 			}
-			return true
-		})
+			if left == "" {
+				break
+			}
+		}
+		if left != "" {
+			t.Errorf("%s still has%s", m.name, left)
+		}
 	}
 }
 
