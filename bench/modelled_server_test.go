@@ -55,7 +55,7 @@ func TestModelledEnginesHandOver(t *testing.T) {
 	whole := fmt.Sprintf(`"model":"bench","stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, text)
 	for _, connector := range []string{"vllm-nixl-pull", "vllm-nixl-push"} {
 		t.Run(connector, func(t *testing.T) {
-			at := modelledFleet(t, connector, 1, 1, 1000)
+			at := modelledFleet(t, connector, 1, 1, 10) // prefill holds what it has for seconds of the clock
 			for i := range 2 {
 				id, decode := "", ""
 				if connector == "vllm-nixl-push" {
