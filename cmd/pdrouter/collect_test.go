@@ -10,13 +10,13 @@ import (
 
 func TestCollectAt(t *testing.T) {
 	for _, c := range []struct {
-		live uint64
-		want int
+		scanned uint64
+		want    int
 	}{
-		{0, 1600}, {1 << 20, 1600}, {3 << 20, 800}, {4 << 20, 400}, {8 << 20, 200}, {15 << 20, 200}, {16 << 20, 100}, {1 << 30, 100}, {math.MaxInt64 / 100, 100},
+		{0, 1600}, {1 << 20, 1600}, {1<<20 + 1, 800}, {3 << 20, 400}, {4 << 20, 400}, {5 << 20, 200}, {8 << 20, 200}, {8<<20 + 1, 100}, {1 << 30, 100}, {math.MaxInt64 / 200, 100},
 	} {
-		if got := collectAt(c.live); got != c.want {
-			t.Errorf("of %d bytes that live: a collection at %d %%, want %d", c.live, got, c.want)
+		if got := collectAt(c.scanned); got != c.want {
+			t.Errorf("of %d bytes: a collection at %d %%, want %d", c.scanned, got, c.want)
 		}
 	}
 }
