@@ -62,16 +62,16 @@ func (c contest) measure(ctx context.Context, cfg Config, out io.Writer) ([]Row,
 		}
 	}
 	p.counts()
-	for round := range cfg.Pairs {
+	for round := range cfg.Rounds {
 		for _, i := range order(round, len(c.contenders)) {
 			if c.contenders[i].cannot != "" {
 				continue
 			}
-			p.doing(fmt.Sprintf("round %d/%d %s", round+1, cfg.Pairs, c.contenders[i].of))
+			p.doing(fmt.Sprintf("round %d/%d %s", round+1, cfg.Rounds, c.contenders[i].of))
 			if err := m.round(ctx, i); err != nil {
 				return nil, err
 			}
-			p.measured(c.able() * cfg.Pairs)
+			p.measured(c.able() * cfg.Rounds)
 		}
 		p.mark(".")
 	}

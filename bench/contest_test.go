@@ -37,7 +37,7 @@ func TestContest(t *testing.T) {
 	other := contender{of: "floor", round: func(context.Context, time.Duration) (sample, error) {
 		return sample{figures: []float64{2, 14}, done: 1}, nil
 	}}
-	rows := figures(t, contest{name: "x", metrics: []metric{{what: "a"}, {what: "b"}}, contenders: []contender{counted, other}}, Config{Pairs: 3})
+	rows := figures(t, contest{name: "x", metrics: []metric{{what: "a"}, {what: "b"}}, contenders: []contender{counted, other}}, Config{Rounds: 3})
 	if d := cmp.Diff([]float64{2, 3, 4}, rows[0].Ours.Rounds); d != "" {
 		t.Error(d)
 	}
@@ -55,12 +55,12 @@ func TestContestRepeats(t *testing.T) {
 		}
 		return sample{figures: []float64{1}}, nil
 	}}}}
-	rows := figures(t, c, Config{Pairs: 2, Others: 0.1, Refuse: 5})
+	rows := figures(t, c, Config{Rounds: 2, Others: 0.1, Refuse: 5})
 	if d := cmp.Diff([]float64{1, 1}, rows[0].Ours.Rounds); d != "" || rows[0].Repeated != 2 { // the first was the warm-up
 		t.Errorf("%s; repeated %d, want 2", d, rows[0].Repeated)
 	}
 	busy = 100
-	if _, err := c.measure(t.Context(), Config{Pairs: 2, Others: 0.1, Refuse: 5}, io.Discard); err == nil || !strings.Contains(err.Error(), "too busy") {
+	if _, err := c.measure(t.Context(), Config{Rounds: 2, Others: 0.1, Refuse: 5}, io.Discard); err == nil || !strings.Contains(err.Error(), "too busy") {
 		t.Errorf("got %v; want too busy", err)
 	}
 }
@@ -75,12 +75,12 @@ func TestContestPeerFails(t *testing.T) {
 		}
 		return sample{figures: []float64{1}}, nil
 	}}
-	rows := figures(t, contest{metrics: []metric{{goals: []Goal{{Beside: bestPeer, Times: 1}}}}, contenders: []contender{always(us, 1), fails}}, Config{Pairs: 3})
+	rows := figures(t, contest{metrics: []metric{{goals: []Goal{{Beside: bestPeer, Times: 1}}}}, contenders: []contender{always(us, 1), fails}}, Config{Rounds: 3})
 	if f := rows[0].Beside[0]; f.Cannot != "failed: an answer is cut" || f.Rounds != nil || rows[0].Goals[0].Met != "" {
 		t.Errorf("got %+v; want no figure and the reason", rows[0])
 	}
 	left, fails.peer = 0, false
-	if _, err := (contest{metrics: []metric{{}}, contenders: []contender{always(us, 1), fails}}).measure(t.Context(), Config{Pairs: 1}, io.Discard); !errors.Is(err, bad) {
+	if _, err := (contest{metrics: []metric{{}}, contenders: []contender{always(us, 1), fails}}).measure(t.Context(), Config{Rounds: 1}, io.Discard); !errors.Is(err, bad) {
 		t.Errorf("got %v; want the failure", err)
 	}
 }
@@ -91,7 +91,7 @@ func TestContestOnly(t *testing.T) {
 		return sample{figures: []float64{0, 3}}, nil
 	}}
 	both := contender{of: us, round: func(context.Context, time.Duration) (sample, error) { return sample{figures: []float64{1, 6}}, nil }}
-	rows := figures(t, contest{metrics: []metric{{what: "a"}, {what: "b"}}, contenders: []contender{both, ceiling}}, Config{Pairs: 1})
+	rows := figures(t, contest{metrics: []metric{{what: "a"}, {what: "b"}}, contenders: []contender{both, ceiling}}, Config{Rounds: 1})
 	if len(rows[0].Beside) != 0 || len(rows[1].Beside) != 1 || rows[1].Beside[0].Ratio.Median != 2 {
 		t.Errorf("got %+v; want the ceiling in the second row alone", rows)
 	}

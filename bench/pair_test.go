@@ -22,7 +22,7 @@ func TestPairRows(t *testing.T) {
 	})
 	for _, c := range append(coldRows("socket", f), warmRows("socket", f)...) {
 		t.Run(c.name, func(t *testing.T) {
-			rows, err := c.measure(t.Context(), Config{Pairs: 1, Round: time.Millisecond, Others: 1e9, Refuse: 1000}, io.Discard)
+			rows, err := c.measure(t.Context(), Config{Rounds: 1, Round: time.Millisecond, Others: 1e9, Refuse: 1000}, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -79,7 +79,7 @@ func TestPlaneRows(t *testing.T) {
 				round := c.contenders[i].round
 				c.contenders[i].round = func(ctx context.Context, _ time.Duration) (sample, error) { return round(ctx, time.Millisecond) }
 			}
-			rows, err := c.measure(t.Context(), Config{Pairs: 1, Others: 1e9, Refuse: 1000}, io.Discard)
+			rows, err := c.measure(t.Context(), Config{Rounds: 1, Others: 1e9, Refuse: 1000}, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}

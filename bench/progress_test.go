@@ -54,7 +54,7 @@ func TestProgressOnATerminal(t *testing.T) {
 		var out bytes.Buffer
 		p := &progress{out: &out, terminal: true, width: 80, suite: "overhead/cpu-1k"}
 		c := contest{name: "pull c=1", metrics: []metric{{}}, contenders: []contender{timed(us, 2*time.Second), timed("floor", 4*time.Second, 0, 1), {of: "absent", cannot: "not installed"}}}
-		if _, err := c.measure(t.Context(), Config{Pairs: 2, Others: .5, Refuse: 3}, p); err != nil {
+		if _, err := c.measure(t.Context(), Config{Rounds: 2, Others: .5, Refuse: 3}, p); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.Write([]byte("a word in between\n")); err != nil {
@@ -85,7 +85,7 @@ func TestProgressElsewhere(t *testing.T) {
 		var out bytes.Buffer
 		bad := contender{of: "peer", peer: true, round: func(context.Context, time.Duration) (sample, error) { return sample{}, errors.New("no") }}
 		c := contest{name: "pull c=1", metrics: []metric{{}}, contenders: []contender{timed(us, time.Second, 0, 1), timed("floor", time.Second), bad}}
-		if _, err := c.measure(t.Context(), Config{Pairs: 3, Others: .5, Refuse: 3}, progressOn(&out, "overhead/cpu-1k")); err != nil {
+		if _, err := c.measure(t.Context(), Config{Rounds: 3, Others: .5, Refuse: 3}, progressOn(&out, "overhead/cpu-1k")); err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff("  pull c=1                     xr... 9 s\n", out.String()); d != "" {

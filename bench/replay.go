@@ -183,8 +183,8 @@ func (r *Run) replay(ctx context.Context) error {
 		c.contenders = append(c.contenders, k)
 	}
 	rounds := r.Config
-	rounds.Pairs = max(1, r.Pairs/6)
-	r.report.Settings = fmt.Sprintf("engines alone: %d choices of conversations; all CPUs: %d replays of each, in turns", r.Pairs, rounds.Pairs)
+	rounds.Rounds = max(1, r.Rounds/6)
+	r.report.Settings = fmt.Sprintf("engines alone: %d choices of conversations; all CPUs: %d replays of each, in turns", r.Rounds, rounds.Rounds)
 	rows, err := c.measure(ctx, rounds, r.out)
 	if err != nil {
 		return err

@@ -105,7 +105,7 @@ func (r *Run) sweep(ctx context.Context, trace []traced) error {
 	p.counts()
 	for _, at := range points {
 		p.doing(at.name())
-		if err := at.measure(ctx, c, trace, window, r.Pairs); err != nil {
+		if err := at.measure(ctx, c, trace, window, r.Rounds); err != nil {
 			return err
 		}
 		p.measured(len(points))

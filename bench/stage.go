@@ -157,7 +157,9 @@ type reads struct {
 
 // contest is a load on all targets of the stage.
 func (s *stage) contest(name string, l load, figures ...reads) contest {
-	return s.rounds(name, func(ctx context.Context, which int, d time.Duration) (measured, error) { return s.round(ctx, which, l, d) }, figures...)
+	return s.rounds(name, func(ctx context.Context, which int, d time.Duration) (measured, error) {
+		return s.round(ctx, which, l, d)
+	}, figures...)
 }
 
 // rounds is a contest of all targets of the stage by rounds of any kind.

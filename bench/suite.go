@@ -13,7 +13,7 @@ import (
 type Config struct {
 	Binary string        // pdrouter itself: gateway, floor, fakes and engines are processes of it
 	Peers  string        // the folder in which the peers are installed; a peer that is not there says so
-	Pairs  int           // rounds of each contender a row
+	Rounds int           // rounds of each contender a row
 	Round  time.Duration // of one measurement
 	Others float64       // CPUs that may be busy with something else during a round
 	Refuse int           // rounds of a row that may be repeated because of that
@@ -80,7 +80,7 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 	}
 	p := progressOn(out, s.Name)
 	r := &Run{Config: cfg, out: p, report: &Report{Suite: s.Name, About: s.About, Machine: machine(len(cpus)), Versions: versions()}}
-	r.rounds(cfg.Pairs)
+	r.rounds(cfg.Rounds)
 	fmt.Fprintf(out, "%s: %s\n", s.Name, s.Brief)
 	p.prepares()
 	err = s.run(ctx, r)
@@ -104,7 +104,7 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 
 // rounds has each contender measured n times.
 func (r *Run) rounds(n int) {
-	r.Pairs = n
+	r.Rounds = n
 	r.report.Settings = fmt.Sprintf("%d rounds of each, in turns", n)
 }
 

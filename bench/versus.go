@@ -15,6 +15,7 @@ type versus struct {
 	run    func(n int) error // does the operation n times
 	limit  func(n int) error // does the other n times
 	goal   float64           // in unit; 0 is none
+	times  float64           // so many times what stands beside at most; 0 is no such goal
 	slice  time.Duration     // 0 is once a figure
 	wall   bool              // it waits for other processes: time on the clock counts, else this process's CPU time
 }
@@ -48,9 +49,18 @@ func (v versus) contest() contest {
 		}}
 	}
 	return contest{
-		name: v.name, metrics: []metric{{unit: v.unit, goals: atMost(v.goal)}},
+		name: v.name, metrics: []metric{{unit: v.unit, goals: v.goals()}},
 		contenders: []contender{one(us, v.run), one(v.beside, v.limit)},
 	}
+}
+
+// goals are those of the row.
+func (v versus) goals() []Goal {
+	goals := atMost(v.goal)
+	if v.times != 0 {
+		goals = append(goals, Goal{Beside: v.beside, Times: v.times})
+	}
+	return goals
 }
 
 // count finds how many operations fill a slice.
@@ -92,7 +102,7 @@ func ownCPU() (time.Duration, error) { return cpuUsed(syscall.RUSAGE_SELF) }
 
 // versus measures rows, each with twice the rounds that others have: they are short.
 func (r *Run) versus(ctx context.Context, rows []versus) error {
-	r.rounds(2 * r.Pairs)
+	r.rounds(2 * r.Rounds)
 	for _, v := range rows {
 		if err := r.contest(ctx, v.contest()); err != nil {
 			return err

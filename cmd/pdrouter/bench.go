@@ -43,7 +43,7 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 		flags.PrintDefaults()
 	}
 	cfg := bench.Config{}
-	flags.IntVar(&cfg.Pairs, "pairs", 6, "`rounds` of each contender; at least 1, and 6 for a figure worth quoting")
+	flags.IntVar(&cfg.Rounds, "rounds", 6, "`rounds` of each contender; at least 1, and 6 for a figure worth quoting")
 	flags.DurationVar(&cfg.Round, "round", 2*time.Second, "how long a round lasts")
 	flags.Float64Var(&cfg.Others, "others", 0.1, "`CPUs` that may be busy with something else; a busier round is repeated")
 	flags.IntVar(&cfg.Refuse, "refuse", 40, "`rounds` of a row that may be repeated before the run is given up")
@@ -60,8 +60,8 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Pairs < 1 || cfg.Round <= 0 || cfg.Scale <= 0 {
-		return errors.New("bench: -pairs, -round and -scale must be more than 0")
+	if cfg.Rounds < 1 || cfg.Round <= 0 || cfg.Scale <= 0 {
+		return errors.New("bench: -rounds, -round and -scale must be more than 0")
 	}
 	if cfg.Binary, err = os.Executable(); err != nil {
 		return fmt.Errorf("bench: %w", err)
