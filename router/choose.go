@@ -95,6 +95,7 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 		if k.glance || c.Decode < 0 {
 			return c, f
 		}
+		c = k.warmer(q, f, c)
 		k.r.panics(k.m, prefillRole, prefill && c.Split)
 		k.r.panics(k.m, decodeRole, decode)
 		if k.take(c, prefill, decode) {
@@ -104,6 +105,25 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 	k.probes = [roles]bool{}
 	f, _, _ := k.fleet() // others were always faster: they have the probes
 	return k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
+}
+
+// warmer is a choice of engines that have shaken hands where those chosen have not, so that a request waits for a handshake
+// only if no other pair is left. The pair that is passed over shakes hands all the same: every pair does, without a request.
+func (k *look) warmer(q policies.Request, f policies.Fleet, c policies.Choice) policies.Choice {
+	if !c.Split || f.Pairable == nil || k.warm(c.Prefill, c.Decode) {
+		return c
+	}
+	f.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
+	if w := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}); w.Split {
+		return w
+	}
+	return c
+}
+
+// warm reports whether two engines, as they run now, have shaken hands.
+func (k *look) warm(p, d int) bool {
+	pair, err := k.r.runsOf(k.m.couple(p, d))
+	return err == nil && k.r.pairs.Ready(pair)
 }
 
 // take makes this request the probe of each engine chosen that is to be probed. It reports false if another request has become

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/metadata"
+	"pdrouter/policies"
 )
 
 // TestPairsShakeHandsBeforeRequests: every pair of engines that can hand over has done so once before a client asks,
@@ -110,6 +111,30 @@ func TestHandshakeLimits(t *testing.T) {
 		})
 		g.stop()
 	}
+}
+
+// TestWarmPairsArePreferred: while one pair's handshake hangs, no request waits for it, whatever the policy would choose.
+func TestWarmPairsArePreferred(t *testing.T) {
+	s := newPool(t, ConnectorPush, 1, 2, nil)
+	s.setFaults(map[string][]fault{"decode-1": {{Leg: "decode", Do: doHang, N: 1}}})
+	p, err := policies.New(policies.Config{Default: policies.Choosing{Decode: policies.Role{Policy: "round_robin"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, s.cfg, Parts{Planner: p})
+	eventually(t, "one pair is warm, the other's handshake hangs", func() bool {
+		st := g.r.Stats().Handshakes
+		return st.Ready == 1 && st.InFlight == 1
+	})
+	for i := range 4 {
+		if got, whole := text(t, g.post(pathCompletions, plainBody)); got != wholeText || !whole {
+			t.Fatalf("text %q, whole %v", got, whole)
+		}
+		if sum := g.last(i + 1); sum.Decode != "decode-0" || sum.Reason != "split" || sum.Attempts != 1 {
+			t.Errorf("served by %s as %s at attempt %d; want decode-0, at once", sum.Decode, sum.Reason, sum.Attempts)
+		}
+	}
+	g.stop()
 }
 
 // TestParkedRequestsAreTold: a request that waits for a handshake is told when it fails, and served otherwise.
