@@ -56,6 +56,7 @@ type engine struct {
 	header    []field // sent with every request: content type, accept, the engine's own credential
 	inFlight  atomic.Int64
 	failures  atomic.Int32 // connect failures and failed health checks in a row
+	silence   atomic.Int64 // when a connection that was not answered was counted last, in Unix nanoseconds
 	limit     atomic.Int32 // of them, from which the engine is unusable
 	down      atomic.Bool
 	proven    atomic.Bool // it has answered

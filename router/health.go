@@ -2,6 +2,8 @@ package router
 
 import (
 	"errors"
+	"net"
+	"syscall"
 	"time"
 
 	"pdrouter/metadata"
@@ -27,6 +29,16 @@ func (e *engine) reached() {
 // missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
 func (e *engine) missed() bool {
 	return e.failures.Add(1) >= e.limit.Load() && e.down.CompareAndSwap(false, true)
+}
+
+// silent notes that the engine has not answered a connection for so long. Of several that waited at the same time one counts: a
+// gateway that was not running for a moment has them end together, and the engine has done nothing.
+func (e *engine) silent(now time.Time, waited time.Duration) bool {
+	last := e.silence.Load()
+	if now.UnixNano()-last < int64(waited) || !e.silence.CompareAndSwap(last, now.UnixNano()) {
+		return false
+	}
+	return e.missed()
 }
 
 // saw learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here
@@ -67,11 +79,28 @@ func (r *Router) reach(l *call, v verdict) {
 	switch {
 	case l.status != 0:
 		l.engine.reached()
-	case v == vRefused:
-		if l.engine.missed() {
+	case v == vRefused && !ourOwn(l.err):
+		down := false
+		var late net.Error
+		if errors.As(l.err, &late) && late.Timeout() {
+			down = l.engine.silent(time.Now(), r.now().cfg.Timeouts.Connect)
+		} else {
+			down = l.engine.missed()
+		}
+		if down {
 			r.log.Warn("engine is down", "engine", l.engine.name)
 		}
 	}
+}
+
+// ourOwn reports whether there is no connection because this process can have no more.
+func ourOwn(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // faulty says whose fault a leg's end is.
