@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
 
-const redisPausedAbout = "Two gateways with a Redis of its own each, for the engines' records, for clients' limits and for what gateways tell each other. One Redis is stopped (SIGSTOP) for five times `-round`, 10 s unless it says otherwise, while the other one is up; in the next round it is the other way about. One client asks one gateway and then the other, again and again, in turns, so that both have the same moments of the machine; gateways, engines and client share one CPU. **CPU a request** holds all that the gateway does meanwhile. Redis is let go on, and answers again, before the next round begins.\n\n" +
+const redisPausedAbout = "Two gateways with a Redis of its own each, for the engines' records, for clients' limits and for what gateways tell each other. One Redis is stopped (SIGSTOP) for five times `-round`, 10 s unless it says otherwise, while the other one is up; in the next round it is the other way about. One client asks one gateway and then the other, again and again, in turns, so that both have the same moments of the machine; gateways, engines and client share one CPU. A round is void unless the gateways' own metrics tell that the one, and only the one, has lost its Redis. **CPU a request** holds all that the gateway does meanwhile. Redis is let go on, and answers again, before the next round begins.\n\n" +
 	"**all rounds** is the quotient of the 99th percentiles of all requests of all rounds, with the interval in which 95 of 100 such quotients lie when the tenths of the rounds are drawn anew (200 draws).\n"
 
 // redisSuite measures what it costs clients that Redis does not answer.
@@ -58,7 +61,7 @@ func (r *Run) redisPaused(ctx context.Context) error {
 	const name = "Redis stopped"
 	err = r.contest(ctx, contest{
 		name: name, where: p.place.where,
-		metrics:    []metric{{what: "99th percentile", unit: "µs", goals: goals}, {what: "median", unit: "µs", goals: goals}, {what: "CPU a request", unit: "µs"}},
+		metrics:    []metric{{what: "99th percentile", unit: "µs", goals: goals}, {what: "median", unit: "µs", goals: goals}, {what: "slowest", unit: "µs"}, {what: "CPU a request", unit: "µs"}},
 		contenders: []contender{{of: us, round: p.half(0)}, {of: redisUp, round: p.half(1)}},
 	})
 	if err != nil || len(p.stopped) == 0 {
@@ -116,6 +119,9 @@ func (p *pausing) both(ctx context.Context, d time.Duration) (got [2]sample, err
 		if seen, err = alternate(ctx, 5*d, load(which).open, load(1-which).open); err != nil {
 			return loaded{}, Counts{}, err
 		}
+		if err := p.alone(ctx, which, 5*d); err != nil {
+			return loaded{}, Counts{}, err
+		}
 		after, err := p.used()
 		used = [2]time.Duration{after[which] - before[which], after[1-which] - before[1-which]}
 		n := len(seen.through)
@@ -126,12 +132,44 @@ func (p *pausing) both(ctx context.Context, d time.Duration) (got [2]sample, err
 	}
 	for i, took := range [][]time.Duration{seen.through, seen.direct} {
 		q := quantilesOf(took)
-		got[i] = sample{disturbance: m.disturbance, done: len(took), figures: []float64{inMicros(q.p99), inMicros(q.p50), inMicros(used[i]) / float64(len(took))}}
+		got[i] = sample{disturbance: m.disturbance, done: len(took), figures: []float64{inMicros(q.p99), inMicros(q.p50), inMicros(slices.Max(took)), inMicros(used[i]) / float64(len(took))}}
 	}
 	if p.rounds > 1 && got[0].calm(p.cfg) {
 		p.stopped, p.up = append(p.stopped, tenths(seen.through)...), append(p.up, tenths(seen.direct)...)
 	}
 	return got, nil
+}
+
+// alone makes a round void in which the gateways' own metrics do not tell that one has lost its Redis, and the other has not.
+func (p *pausing) alone(ctx context.Context, which int, stopped time.Duration) error {
+	if stopped < 5*time.Second { // shorter than what it takes to be noticed
+		return nil
+	}
+	for i, want := range map[int]string{which: "\npdrouter_limits_alone 1\n", 1 - which: "\npdrouter_limits_alone 0\n"} {
+		said, err := readAll(ctx, "http://"+p.running[i].operations+"/metrics")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(said, want) {
+			return fmt.Errorf("%w: Redis was stopped for %v, and a gateway's metrics lack %q", errVoid, stopped, strings.TrimSpace(want))
+		}
+	}
+	return nil
+}
+
+// readAll is what a server answers to GET.
+func readAll(ctx context.Context, url string) (string, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return "", fmt.Errorf("bench: %w", err)
+	}
+	defer answer.Body.Close()
+	said, err := io.ReadAll(answer.Body)
+	return string(said), err
 }
 
 // used is the CPU time that each gateway has used.
