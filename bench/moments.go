@@ -78,9 +78,6 @@ type summary struct {
 // goodput is the requests a second that met the SLO.
 func (s summary) goodput() float64 { return float64(s.good) / s.elapsed.Seconds() }
 
-// rate is the requests a second that were answered.
-func (s summary) rate() float64 { return float64(s.whole) / s.elapsed.Seconds() }
-
 // verdict is an error if the run is void: an answer was cut or wrong, or none came. Whether requests may have been refused is
 // the caller's to say: in a run that asks for more than the engines can do, it is an outcome like others.
 func (s summary) verdict(mayRefuse bool) error {

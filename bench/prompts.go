@@ -15,9 +15,6 @@ type tokenizer struct {
 // wordTokens has tokens of about the size of a real tokenizer's: a blank and three letters. The modelled engines count so.
 func wordTokens() tokenizer { return tokenizer{bytes: 4} }
 
-// byteTokens is the reference engine's: a byte each, and the template of a chat with one turn.
-func byteTokens() tokenizer { return tokenizer{bytes: 1, head: 10, tail: 15} }
-
 // prompt is the text of so many tokens of a trace's blocks. The same id gives the same text at the same place in any prompt, so
 // prompts with equal ids are equal as far as these go. It needs no escapes in JSON.
 func (k tokenizer) prompt(blocks []int, tokens int) []byte {

@@ -35,6 +35,9 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
+// byteTokens is the reference engine's: a byte each, and the template of a chat with one turn.
+func byteTokens() tokenizer { return tokenizer{bytes: 1, head: 10, tail: 15} }
+
 // TestPromptsOfTheReferenceEngine: it counts the tokens that the trace says, answers with as many as asked for, and finds a prefix
 // again as far as the ids are equal.
 func TestPromptsOfTheReferenceEngine(t *testing.T) {

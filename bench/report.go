@@ -152,13 +152,6 @@ func (r *Row) sum(goals ...Goal) {
 	}
 }
 
-// pairOf is a row with one figure beside pdrouter's.
-func pairOf(name, unit, beside string, ours, others []float64, goals ...Goal) Row {
-	r := Row{Name: name, Unit: unit, Ours: Figure{Of: us, Rounds: ours}, Beside: []Figure{{Of: beside, Rounds: others}}}
-	r.sum(goals...)
-	return r
-}
-
 // us is pdrouter among the contenders.
 const us = "pdrouter"
 

@@ -83,6 +83,13 @@ func TestGoalStandsBesideItsOwn(t *testing.T) {
 	}
 }
 
+// pairOf is a row with one figure beside pdrouter's.
+func pairOf(name, unit, beside string, ours, others []float64, goals ...Goal) Row {
+	r := Row{Name: name, Unit: unit, Ours: Figure{Of: us, Rounds: ours}, Beside: []Figure{{Of: beside, Rounds: others}}}
+	r.sum(goals...)
+	return r
+}
+
 func TestGoals(t *testing.T) {
 	row := func(ours, other float64) *Row {
 		r := pairOf("x", "µs", "limit", []float64{ours}, []float64{other})

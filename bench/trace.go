@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 )
@@ -45,24 +44,6 @@ func readTrace(r io.Reader) ([]traced, error) {
 		return nil, errors.New("bench: trace: it has no line")
 	}
 	return trace, nil
-}
-
-// requests are the first n of the file in the configuration, spread out, or of the built-in workload where there is none, both at
-// the configured speed.
-func (c Config) requests(n int) ([]traced, error) {
-	if c.Trace == "" {
-		return quicker(madeTrace(n, 0), c.Scale), nil
-	}
-	f, err := os.Open(c.Trace)
-	if err != nil {
-		return nil, fmt.Errorf("bench: trace: %w", err)
-	}
-	defer f.Close()
-	trace, err := readTrace(f)
-	if err != nil {
-		return nil, fmt.Errorf("%w (%s)", err, c.Trace)
-	}
-	return quicker(cutTrace(spreadOut(trace), n, 0), c.Scale), nil
 }
 
 // traceLine reads one line.
