@@ -77,7 +77,7 @@ func TestDoorClosesSilently(t *testing.T) {
 		var log bytes.Buffer
 		d := newDoor("listen.clients")
 		d.log = slog.New(slog.NewTextHandler(&log, nil))
-		ln := &fakeShut{waits: make(chan struct{}), shut: make(chan struct{})}
+		ln := &fakeShut{waits: make(chan struct{}, 1), shut: make(chan struct{})}
 		d.move("x", ln)
 		<-ln.waits
 		if moved {
