@@ -40,44 +40,46 @@ func cpuOf(proc string, pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// familyCPU is the CPU time of a process and of all that descend from it and still run.
+// familyCPU is the CPU time of a process and of all that descend from it and still run, by their stat: in ticks, as the machine's is,
+// and with that of threads that have ended.
 func familyCPU(proc string, pid int) (time.Duration, error) {
 	stats, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat"))
 	if err != nil {
 		return 0, err
 	}
-	children := map[int][]int{}
+	children, used := map[int][]int{}, map[int]time.Duration{}
 	for _, f := range stats {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			continue // the process has ended since
 		}
-		child, _ := strconv.Atoi(filepath.Base(filepath.Dir(f))) // the pattern has let no other through
-		if parent, ok := parentIn(string(b)); ok {
-			children[parent] = append(children[parent], child)
+		one, _ := strconv.Atoi(filepath.Base(filepath.Dir(f))) // the pattern has let no other through
+		if parent, cpu, ok := parseProcess(string(b)); ok {
+			children[parent], used[one] = append(children[parent], one), cpu
 		}
 	}
-	sum, err := cpuOf(proc, pid)
-	if err != nil {
-		return 0, err
+	sum, ok := used[pid]
+	if !ok {
+		return 0, fmt.Errorf("bench: process %d has no stat in %s", pid, proc)
 	}
 	for next := children[pid]; len(next) > 0; next = next[1:] {
-		if used, err := cpuOf(proc, next[0]); err == nil { // one that has ended since is missed, as its stat was above
-			sum += used
-		}
+		sum += used[next[0]]
 		next = append(next, children[next[0]]...)
 	}
 	return sum, nil
 }
 
-// parentIn reads the parent of a process from its stat: PID (COMMAND) STATE PARENT …; a command may hold anything.
-func parentIn(stat string) (int, bool) {
+// parseProcess reads the parent of a process and its CPU time from its stat: PID (COMMAND) STATE PARENT, nine more, then ticks in
+// user and in kernel mode; a command may hold anything.
+func parseProcess(stat string) (parent int, cpu time.Duration, ok bool) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 2 {
-		return 0, false
+	if len(fields) < 13 {
+		return 0, 0, false
 	}
 	parent, err := strconv.Atoi(fields[1])
-	return parent, err == nil
+	user, userErr := strconv.ParseInt(fields[11], 10, 64)
+	system, systemErr := strconv.ParseInt(fields[12], 10, 64)
+	return parent, time.Duration(user+system) * jiffy, err == nil && userErr == nil && systemErr == nil
 }
 
 // cpuUsed is the CPU time that this process has used, or those of its children that have ended.

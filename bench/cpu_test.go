@@ -68,19 +68,20 @@ func TestCPUOfItself(t *testing.T) {
 // TestFamilyCPU sums over children of children, whose commands may hold anything.
 func TestFamilyCPU(t *testing.T) {
 	proc := t.TempDir()
-	for pid, stat := range map[string]string{"7": "7 (bench) S 1 0", "8": "8 (a) b) R 7 0", "9": "9 (c) S 8 0", "10": "10 (stranger) S 1 0"} {
-		dir := filepath.Join(proc, pid, "task", pid)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+	for pid, head := range map[string]string{"7": "7 (bench) S 1", "8": "8 (a) b) R 7", "9": "9 (c) S 8", "10": "10 (stranger) S 1"} {
+		if err := os.Mkdir(filepath.Join(proc, pid), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for f, text := range map[string]string{filepath.Join(dir, "schedstat"): pid + "000 1 1\n", filepath.Join(proc, pid, "stat"): stat} {
-			if err := os.WriteFile(f, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+		stat := head + " 7 7 0 -1 4194304 100 0 0 0 " + pid + " 1 99 99 20 0 1 0 5 6 7\n"
+		if err := os.WriteFile(filepath.Join(proc, pid, "stat"), []byte(stat), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if got, err := familyCPU(proc, 7); got != 24000 || err != nil {
-		t.Errorf("got %d, %v; want 24000", got, err)
+	if got, err := familyCPU(proc, 7); got != (7+8+9+3)*jiffy || err != nil {
+		t.Errorf("got %v, %v; want 270ms", got, err)
+	}
+	if _, err := familyCPU(proc, 11); err == nil {
+		t.Error("a process that is not there has used nothing")
 	}
 }
 
@@ -102,7 +103,7 @@ func TestChildThatHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended, err := cpuUsed(syscall.RUSAGE_CHILDREN)
-	if used := ended - others; err != nil || after.own-before.own < used || used == 0 {
+	if used := ended - others; err != nil || after.own-before.own < used-2*jiffy || used == 0 {
 		t.Errorf("own time grew by %v, of which a child that has ended used %v (%v)", after.own-before.own, used, err)
 	}
 }
