@@ -8,7 +8,7 @@ import (
 
 const notifyAbout = planeVoid + "From the moment at which prefill's agent hands a write of one block of 256 bytes to its transport, with the completion's notification behind it, until decode's agent has seen the completion: both processes read one clock. It is one way, and a write and its notification on it.\n\n" +
 	"- **raw round trip**: there and back over the same transport between the same processes without a plane: a message of a bare NIXL agent and its answer, both agents polled without a pause; 64 bytes over a socket and one back.\n" +
-	"- **NIXL's progress thread**: the same round trip between agents with NIXL's own threads.\n"
+	"- **NIXL's progress thread**: the same round trip between agents with NIXL's own threads: with whoever asks and answers, four that do not rest on this machine's CPUs, where there may be two.\n"
 
 // tripGoal is how far the plane may be from the transport.
 var tripGoal = Goal{Beside: rawTrip, Times: 1.5, Plus: 5}
