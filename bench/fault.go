@@ -151,7 +151,7 @@ func (f *faultRun) round(ctx context.Context, kind faultKind) (sample, error) {
 	if err != nil {
 		return got, err
 	}
-	got.disturbance = disturbed(before.machine, after.machine, after.own-before.own, after.at.Sub(before.at))
+	got.disturbance = after.since(before.use)
 	all := spread(took)
 	got.figures = []float64{all.Median, all.Max, float64(answered)}
 	return got, nil
@@ -211,7 +211,7 @@ func (f *faultRun) cancelled(ctx context.Context, d time.Duration) (sample, erro
 	if err != nil {
 		return got, err
 	}
-	got.disturbance = disturbed(before.machine, after.machine, after.own-before.own, after.at.Sub(before.at))
+	got.disturbance = after.since(before.use)
 	got.figures = []float64{float64(after.target-before.target) / float64(got.done) / float64(time.Microsecond)}
 	return got, nil
 }

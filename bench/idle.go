@@ -181,7 +181,7 @@ func (f *idleFleet) watch(ctx context.Context, gateway *child, n int, d time.Dur
 		return sample{}, fmt.Errorf("%w: %d health checks of %d engines in %v", errVoid, checks, n, took)
 	}
 	return sample{
-		disturbance: disturbed(before.machine, after.machine, after.own-before.own, took),
+		disturbance: after.since(before.use),
 		figures:     []float64{float64(after.target-before.target) / float64(took)},
 		done:        int(checks),
 	}, nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -82,21 +81,10 @@ func (m *modelledStage) close() {
 	}
 }
 
-// use is CPU time of the whole machine and of the bench's own processes.
-type use struct {
-	at      time.Time
-	machine jiffies
-	own     time.Duration
-}
-
-// use reads it.
+// use reads the machine, the targets and the engines.
 func (m *modelledStage) use() (use, error) {
-	u := use{at: time.Now()}
-	var err error
-	if u.machine, err = machineJiffies("/proc"); err != nil {
-		return u, err
-	}
-	if u.own, err = cpuOf("/proc", os.Getpid()); err != nil {
+	u, err := useNow(cpuOf)
+	if err != nil {
 		return u, err
 	}
 	for _, c := range append(slices.Clone(m.running), m.engines) {
@@ -110,11 +98,6 @@ func (m *modelledStage) use() (use, error) {
 		u.own += used
 	}
 	return u, nil
-}
-
-// since says what disturbed the time since another reading.
-func (u use) since(was use) disturbance {
-	return disturbed(was.machine, u.machine, u.own-was.own, u.at.Sub(was.at))
 }
 
 // fleet asks what the engines have done.

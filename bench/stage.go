@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,7 +215,7 @@ func (s *stage) watch(ctx context.Context, target *child, apply func() (loaded, 
 		return measured{}, err
 	}
 	return measured{
-		disturbance: disturbed(before.machine, after.machine, after.own-before.own, after.at.Sub(before.at)),
+		disturbance: after.since(before.use),
 		loaded:      seen,
 		cpu:         after.target - before.target,
 	}, nil
@@ -251,10 +250,9 @@ var errVoid = errors.New("void")
 
 // reading is everything that is read before and after a round.
 type reading struct {
-	at          time.Time
-	machine     jiffies
-	own, target time.Duration // CPU time: of all processes of the bench, of the target
-	counts      Counts
+	use
+	target time.Duration // its CPU time
+	counts Counts
 }
 
 // settled reads until the engines have been asked for every completed request: with push, decode's answer may be
@@ -269,12 +267,9 @@ func (s *stage) settled(ctx context.Context, target *child, before reading, want
 }
 
 func (s *stage) read(ctx context.Context, target *child) (reading, error) {
-	r := reading{at: time.Now()}
+	var r reading
 	var err error
-	if r.machine, err = machineJiffies("/proc"); err != nil {
-		return r, err
-	}
-	if r.own, err = cpuOf("/proc", os.Getpid()); err != nil {
+	if r.use, err = useNow(cpuOf); err != nil {
 		return r, err
 	}
 	for _, group := range [][]*child{s.prefill, s.decode, s.running} {

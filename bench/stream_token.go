@@ -117,8 +117,7 @@ func (s *stage) steady(held *streams, read func() (reading, error), d time.Durat
 	}
 	to, err := read()
 	last := held.tokens.Load()
-	elapsed := to.at.Sub(from.at)
-	return steadily{disturbed(from.machine, to.machine, to.own-from.own, elapsed), to.target - from.target, elapsed}, int(last - first), err
+	return steadily{to.since(from.use), to.target - from.target, to.at.Sub(from.at)}, int(last - first), err
 }
 
 // millis is d in ms.

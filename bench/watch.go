@@ -6,32 +6,36 @@ import (
 	"time"
 )
 
-// watched is the machine and the bench's own processes at one moment, for rounds that read nothing of the kind by themselves.
-type watched struct {
+// use is CPU time of the whole machine and of the bench's own processes at one moment.
+type use struct {
 	at      time.Time
 	machine jiffies
 	own     time.Duration
 }
 
-// watch reads both.
-func watch() (w watched, err error) {
-	w.at = time.Now()
-	if w.machine, err = machineJiffies("/proc"); err != nil {
-		return w, err
+// useNow reads it; own is of this process, or of what counts as it.
+func useNow(own func(proc string, pid int) (time.Duration, error)) (use, error) {
+	u := use{at: time.Now()}
+	var err error
+	if u.machine, err = machineJiffies("/proc"); err != nil {
+		return u, err
 	}
-	if w.own, err = familyCPU("/proc", os.Getpid()); err != nil {
-		return w, err
-	}
-	ended, err := cpuUsed(syscall.RUSAGE_CHILDREN) // what those that have ended since the last reading had used was theirs too
-	w.own += ended
-	return w, err
+	u.own, err = own("/proc", os.Getpid())
+	return u, err
 }
 
-// since is what disturbed the time from an earlier reading until this one. The machine tells its time in ticks: two of them are
-// nobody's, and of less than ten nothing is known.
-func (w watched) since(was watched) disturbance {
-	if w.at.Sub(was.at) < 10*jiffy {
-		return disturbance{}
+// watch reads it for rounds that know nothing of the bench's processes: they are all that this one has started.
+func watch() (use, error) {
+	u, err := useNow(familyCPU)
+	if err != nil {
+		return u, err
 	}
-	return disturbed(was.machine, w.machine, w.own-was.own+2*jiffy, w.at.Sub(was.at))
+	ended, err := cpuUsed(syscall.RUSAGE_CHILDREN) // what those that have ended since the last reading had used was theirs too
+	u.own += ended
+	return u, err
+}
+
+// since says what disturbed the time from an earlier reading until this one.
+func (u use) since(was use) disturbance {
+	return disturbed(was.machine, u.machine, u.own-was.own, u.at.Sub(was.at))
 }
