@@ -143,19 +143,11 @@ func (f *idleFleet) gateway(ctx context.Context, cfg Config, n int) (*child, err
 
 // readiness asks a gateway whether it is ready.
 func readiness(ctx context.Context, operations string) error {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+operations+"/ready", nil)
-	if err != nil {
-		return err
+	status, _, err := get(ctx, "http://"+operations+"/ready")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("/ready says %d", status)
 	}
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return err
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("/ready says %d", answer.StatusCode)
-	}
-	return nil
+	return err
 }
 
 // watch reads what the gateway uses in d.

@@ -2,10 +2,8 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -113,16 +111,8 @@ func (m *modelledStage) fleet(ctx context.Context) (fleetReading, Counts, error)
 			sum = sum.plus(c)
 		}
 	}
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.decode[0].address+fleetPath, nil)
-	if err != nil {
-		return r, sum, err
-	}
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return r, sum, fmt.Errorf("bench: %w", err)
-	}
-	defer answer.Body.Close()
-	return r, sum, json.NewDecoder(answer.Body).Decode(&r)
+	err := getJSON(ctx, "http://"+m.decode[0].address+fleetPath, &r)
+	return r, sum, err
 }
 
 // quiet waits until the engines have been asked nothing for a while: routers try pairs of engines before they use them. It

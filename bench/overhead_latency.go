@@ -73,6 +73,9 @@ func (r *Run) latency(ctx context.Context, connector string) error {
 // inMicros is a time in µs.
 func inMicros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
+// millis is a time in ms.
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
 // paired is how long the requests of pairs took, one of each through a router and one without.
 type paired struct{ through, direct []time.Duration }
 

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -216,16 +215,7 @@ func (f *gatewayFleet) warm(ctx context.Context, pairs int) error {
 
 // get asks the gateway's operations' listener.
 func (f *gatewayFleet) get(ctx context.Context, path string, into any) error {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.operations+path, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	return json.NewDecoder(answer.Body).Decode(into)
+	return getJSON(ctx, "http://"+f.operations+path, into)
 }
 
 // gatewayAnswer is what one request has taken, and of that the wait for its pair.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
@@ -146,30 +144,15 @@ func (p *pausing) alone(ctx context.Context, which int, stopped time.Duration) e
 		return nil
 	}
 	for i, want := range map[int]string{which: "\npdrouter_limits_alone 1\n", 1 - which: "\npdrouter_limits_alone 0\n"} {
-		said, err := readAll(ctx, "http://"+p.running[i].operations+"/metrics")
+		_, said, err := get(ctx, "http://"+p.running[i].operations+"/metrics")
 		if err != nil {
 			return err
 		}
-		if !strings.Contains(said, want) {
+		if !strings.Contains(string(said), want) {
 			return fmt.Errorf("%w: Redis was stopped for %v, and a gateway's metrics lack %q", errVoid, stopped, strings.TrimSpace(want))
 		}
 	}
 	return nil
-}
-
-// readAll is what a server answers to GET.
-func readAll(ctx context.Context, url string) (string, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return "", fmt.Errorf("bench: %w", err)
-	}
-	defer answer.Body.Close()
-	said, err := io.ReadAll(answer.Body)
-	return string(said), err
 }
 
 // used is the CPU time that each gateway has used.

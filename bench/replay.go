@@ -115,14 +115,14 @@ type replayMetric struct {
 var replayMetrics = []replayMetric{
 	{"goodput", "1/s", func(s summary, _ fleetReading) float64 { return s.goodput() }},
 	{"good requests", "%", func(s summary, _ fleetReading) float64 { return 100 * float64(s.good) / float64(s.asked) }},
-	{"TTFT p50", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.ttft.p50) }},
-	{"TTFT p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.ttft.p99) }},
-	{"ITL p50", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.itl.p50) }},
-	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.itl.p99) }},
-	{engineITL, "ms", func(_ summary, f fleetReading) float64 { return inMillis(f.ITL99) }},
-	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return inMillis(s.tpot.p99) }},
+	{"TTFT p50", "ms", func(s summary, _ fleetReading) float64 { return millis(s.ttft.p50) }},
+	{"TTFT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.ttft.p99) }},
+	{"ITL p50", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p50) }},
+	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p99) }},
+	{engineITL, "ms", func(_ summary, f fleetReading) float64 { return millis(f.ITL99) }},
+	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.tpot.p99) }},
 	{"prefix hits", "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }},
-	{lateMetric, "ms of the clock", func(s summary, f fleetReading) float64 { return inMillis(late99(s, f)) }},
+	{lateMetric, "ms of the clock", func(s summary, f fleetReading) float64 { return millis(late99(s, f)) }},
 }
 
 // Figures that only a replay on the clock has.
@@ -138,8 +138,6 @@ func replayMetricOf(what string) replayMetric {
 
 // late99 is by how much the engines told their tokens late, or the client sent its requests, whichever is more.
 func late99(s summary, f fleetReading) time.Duration { return max(f.Late99, s.late.p99/replaySpeed) }
-
-func inMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // replay has the engines alone replay all mixes, then measures all cells in turns, and adds their rows.
 func (r *Run) replay(ctx context.Context) error {

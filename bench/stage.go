@@ -2,11 +2,9 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -304,16 +302,8 @@ func (s *stage) read(ctx context.Context, target *child) (reading, error) {
 // countsOf asks a fake what it was asked.
 func countsOf(ctx context.Context, address string) (Counts, error) {
 	var c Counts
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+countsPath, nil)
-	if err != nil {
-		return c, err
-	}
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return c, fmt.Errorf("bench: %w", err)
-	}
-	defer answer.Body.Close()
-	return c, json.NewDecoder(answer.Body).Decode(&c)
+	err := getJSON(ctx, "http://"+address+countsPath, &c)
+	return c, err
 }
 
 // freeAddresses returns n loopback addresses nobody listens on.

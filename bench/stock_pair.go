@@ -165,16 +165,8 @@ func (c *child) healthy(ctx context.Context, within time.Duration) error {
 		if err := c.alive(); err != nil {
 			return err
 		}
-		q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.address+"/health", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := http.DefaultClient.Do(q)
-		if err == nil {
-			answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return nil
-			}
+		if status, _, err := get(ctx, "http://"+c.address+"/health"); err == nil && status == http.StatusOK {
+			return nil
 		}
 		select {
 		case <-ctx.Done():

@@ -119,6 +119,3 @@ func (s *stage) steady(held *streams, read func() (reading, error), d time.Durat
 	last := held.tokens.Load()
 	return steadily{to.since(from.use), to.target - from.target, to.at.Sub(from.at)}, int(last - first), err
 }
-
-// millis is d in ms.
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

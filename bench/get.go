@@ -1,0 +1,38 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// get is the status and the body of what a server answers to GET.
+func get(ctx context.Context, url string) (status int, said []byte, err error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, nil, fmt.Errorf("bench: %w", err)
+	}
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return 0, nil, fmt.Errorf("bench: %w", err)
+	}
+	defer answer.Body.Close()
+	if said, err = io.ReadAll(answer.Body); err != nil {
+		return 0, nil, fmt.Errorf("bench: %s: %w", url, err)
+	}
+	return answer.StatusCode, said, nil
+}
+
+// getJSON reads the answer, whatever its status: who is not ready says so in JSON too.
+func getJSON(ctx context.Context, url string, into any) error {
+	_, said, err := get(ctx, url)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(said, into); err != nil {
+		return fmt.Errorf("bench: %s: %w", url, err)
+	}
+	return nil
+}
