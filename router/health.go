@@ -20,10 +20,7 @@ func (e *engine) reached() {
 	if !e.down.Load() {
 		return
 	}
-	select {
-	case e.recheck <- struct{}{}:
-	default:
-	}
+	rouse(e.recheck)
 }
 
 // missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.

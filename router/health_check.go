@@ -38,10 +38,6 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		switch {
 		case ok && e.down.Load():
 			r.back(ctx, e)
-			select {
-			case e.relist <- struct{}{}:
-			default:
-			}
 		case ok:
 			e.reached()
 		case e.missed():

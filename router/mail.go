@@ -30,8 +30,13 @@ func (x *exchange) post(m mail) {
 	if interrupt != nil && m.a == nil {
 		interrupt.cut(errInterrupted)
 	}
+	rouse(x.wake)
+}
+
+// rouse wakes whoever waits on a channel that has room for one, now or when he comes to wait. It never blocks.
+func rouse(sleeper chan<- struct{}) {
 	select {
-	case x.wake <- struct{}{}:
+	case sleeper <- struct{}{}:
 	default:
 	}
 }

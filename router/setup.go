@@ -90,12 +90,8 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
 		}
 	}
-	for _, told := range []chan struct{}{r.applied, r.reedge} {
-		select {
-		case told <- struct{}{}:
-		default:
-		}
-	}
+	rouse(r.applied)
+	rouse(r.reedge)
 	r.rewarm()
 	return nil
 }

@@ -109,12 +109,8 @@ func (e *engine) sighting() sighting {
 
 // look has the side channel looked at soon. It never blocks.
 func (e *engine) look() {
-	if e.side == nil {
-		return
-	}
-	select {
-	case e.side.wake <- struct{}{}:
-	default:
+	if e.side != nil {
+		rouse(e.side.wake)
 	}
 }
 

@@ -39,12 +39,7 @@ func (r *Router) keepWarm(ctx context.Context) {
 }
 
 // rewarm has keepWarm look again now. It never blocks.
-func (r *Router) rewarm() {
-	select {
-	case r.stir <- struct{}{}:
-	default:
-	}
-}
+func (r *Router) rewarm() { rouse(r.stir) }
 
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (r *Router) warm(now time.Time) time.Duration {
@@ -132,5 +127,6 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	e.down.Store(false)
 	r.log.Info("engine is back", "engine", e.name)
 	e.look()
+	rouse(e.relist)
 	r.rewarm()
 }
