@@ -10,8 +10,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,8 +48,8 @@ func (r *Run) stock(ctx context.Context, connector string) error {
 	if !r.wants(name) {
 		return nil
 	}
-	python := filepath.Join(filepath.Dir(r.Peers), "vllm", "bin", "python")
-	if _, err := os.Stat(python); err != nil {
+	python, err := r.stockPython()
+	if err != nil {
 		r.report.Notes = append(r.report.Notes, name+": stock vLLM is not installed beside the peers; `make e2e-vllm` installs it.")
 		return nil
 	}
@@ -64,7 +62,7 @@ func (r *Run) stock(ctx context.Context, connector string) error {
 	}
 	c := contest{name: name, where: "two CPUs for all", metrics: []metric{{what: "prefill's answer to first event", unit: "ms"}, {what: "TTFT", unit: "ms"}}}
 	for i, x := range p.targets {
-		c.contenders = append(c.contenders, p.contender(x.of, x.peer, p.cannot[i], func(ctx context.Context, prompt string) (time.Time, error) {
+		c.contenders = append(c.contenders, p.contender(x.of, x.peer, p.cannot[i], func(ctx context.Context, prompt string) (heard, error) {
 			return p.through(ctx, p.running[i].address, prompt, nil)
 		}))
 	}
@@ -112,14 +110,14 @@ func medianInterval(figures []float64) (low, high float64) {
 }
 
 // contender makes one request a round.
-func (p *stockPair) contender(of string, peer bool, cannot string, ask func(context.Context, string) (time.Time, error)) contender {
+func (p *stockPair) contender(of string, peer bool, cannot string, ask func(context.Context, string) (heard, error)) contender {
 	return contender{of: of, peer: peer, cannot: cannot, round: func(ctx context.Context, _ time.Duration) (sample, error) {
 		p.asked++
 		prompt := fmt.Sprintf("%d is asked by %s. ", p.asked, of)
 		prompt += strings.Repeat(strconv.Itoa(p.asked*104729)+" ", 80)
 		p.relay.expect()
 		begun := time.Now()
-		first, err := ask(ctx, prompt)
+		got, err := ask(ctx, prompt)
 		if err != nil {
 			return sample{}, err
 		}
@@ -128,20 +126,27 @@ func (p *stockPair) contender(of string, peer bool, cannot string, ask func(cont
 			return sample{}, err
 		}
 		in := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-		return sample{figures: []float64{in(first.Sub(passed)), in(first.Sub(begun))}, done: 1}, nil
+		return sample{figures: []float64{in(got.first.Sub(passed)), in(got.first.Sub(begun))}, done: 1}, nil
 	}}
 }
 
-// through asks for a stream and returns when its first event was here. Without its end it is void.
-func (p *stockPair) through(ctx context.Context, address, prompt string, more map[string]any) (time.Time, error) {
-	const tokens = 4
-	var first time.Time
-	answer, err := p.post(ctx, address, prompt, tokens, true, more)
+// heard is a streamed answer.
+type heard struct {
+	first time.Time // when its first event was here
+	text  string
+}
+
+// stockTokens is how many tokens are asked for.
+const stockTokens = 4
+
+// through asks for a stream. Without its end, or with another number of tokens, it is void.
+func (p *stockPair) through(ctx context.Context, address, prompt string, more map[string]any) (got heard, err error) {
+	answer, err := p.post(ctx, address, prompt, stockTokens, true, more)
 	if err != nil {
-		return first, err
+		return got, err
 	}
 	defer answer.Body.Close()
-	events, got := 0, 0 // an event may hold several tokens: what counts is what the engine counted
+	events, tokens := 0, 0 // an event may hold several tokens: what counts is what the engine counted
 	lines := bufio.NewScanner(answer.Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
@@ -149,21 +154,29 @@ func (p *stockPair) through(ctx context.Context, address, prompt string, more ma
 		case !ok:
 			continue
 		case data == "[DONE]":
-			if got != tokens {
-				return first, fmt.Errorf("%w: a stream of %d tokens has %d in %d events", errVoid, tokens, got, events)
+			if tokens != stockTokens {
+				return got, fmt.Errorf("%w: a stream of %d tokens has %d in %d events", errVoid, stockTokens, tokens, events)
 			}
-			return first, nil
+			return got, nil
 		case events == 0:
-			first = time.Now()
+			got.first = time.Now()
 		}
-		if events++; strings.Contains(data, `"error"`) {
-			return first, fmt.Errorf("%w: %.300s", errVoid, data)
+		events++
+		var event struct {
+			Choices []struct{ Text string }
+			Error   any
+		}
+		if err := json.Unmarshal([]byte(data), &event); err != nil || event.Error != nil {
+			return got, fmt.Errorf("%w: %.300s", errVoid, data)
+		}
+		for _, c := range event.Choices {
+			got.text += c.Text
 		}
 		if n, err := strconv.Atoi(valueOf([]byte(data), "completion_tokens")); err == nil {
-			got = n
+			tokens = n
 		}
 	}
-	return first, fmt.Errorf("%w: a stream ends without [DONE]: %w", errVoid, errors.Join(lines.Err(), io.ErrUnexpectedEOF))
+	return got, fmt.Errorf("%w: a stream ends without [DONE]: %w", errVoid, errors.Join(lines.Err(), io.ErrUnexpectedEOF))
 }
 
 // post sends a completion request.
@@ -201,22 +214,19 @@ func (p *stockPair) post(ctx context.Context, address, prompt string, tokens int
 func (p *stockPair) name() string { return fmt.Sprintf("bench-%d", p.asked) }
 
 // byHand makes both legs itself, with what prefill's first answer has told of it.
-func (p *stockPair) byHand(ctx context.Context, prompt string) (time.Time, error) {
+func (p *stockPair) byHand(ctx context.Context, prompt string) (heard, error) {
 	asks := map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": p.name()}
 	if p.connector == "vllm-nixl-pull" {
 		handed, err := p.handOff(ctx, prompt, asks)
 		if err != nil {
-			return time.Time{}, err
+			return heard{}, err
 		}
 		return p.through(ctx, p.decode[0].address, prompt, handed)
 	}
-	if p.handed == nil { // with a prompt of its own, which nobody takes
-		handed, err := p.handOff(ctx, "who are you, "+prompt, asks)
-		if err != nil {
-			return time.Time{}, err
+	if p.handed == nil {
+		if err := p.learn(ctx, prompt); err != nil {
+			return heard{}, err
 		}
-		p.handed = handed
-		p.asked++
 		asks["transfer_id"] = p.name()
 	}
 	takes := map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_request_id": "cmpl-" + p.name() + "-0", "transfer_id": p.name()}
@@ -228,8 +238,16 @@ func (p *stockPair) byHand(ctx context.Context, prompt string) (time.Time, error
 		_, err := p.handOff(ctx, prompt, asks)
 		prefilled <- err
 	}()
-	first, err := p.through(ctx, p.decode[0].address, prompt, takes)
-	return first, errors.Join(err, <-prefilled)
+	got, err := p.through(ctx, p.decode[0].address, prompt, takes)
+	return got, errors.Join(err, <-prefilled)
+}
+
+// learn asks prefill who it is, with a prompt of its own, which nobody takes. The next request has another name.
+func (p *stockPair) learn(ctx context.Context, prompt string) (err error) {
+	asks := map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": p.name()}
+	p.handed, err = p.handOff(ctx, "who are you, "+prompt, asks)
+	p.asked++
+	return err
 }
 
 // handOff makes a prefill leg and returns the hand-off of its answer.

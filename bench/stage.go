@@ -15,6 +15,7 @@ import (
 type stage struct {
 	cfg             Config
 	connector       string
+	agents          string // the gateway's listener for engines that publish records; "" is none
 	settings        string // more of the gateway's configuration
 	place           place
 	prefill, decode []*child

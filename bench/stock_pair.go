@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -15,81 +16,141 @@ import (
 	"time"
 )
 
-// stockPair is one prefill and one decode engine of stock vLLM, and what asks them.
+// stockPair is one prefill and one decode engine of vLLM on its CPU backend, and what asks them.
 type stockPair struct {
 	*stage
+	engine  vllmEngine
 	relay   *relay
-	sides   [2]string // host:port of the side channels: prefill's, decode's
+	at      [2]string // host:port of their routes: prefill's, decode's
+	sides   [2]string // of their side channels
 	handed  map[string]any
 	engines []*child
 	files   string
 	asked   int
 }
 
+// vllmEngine is what a pair's engines are started with.
+type vllmEngine struct {
+	python   string // of the installation
+	model    string // a folder
+	transfer func(role string) (config string, err error)
+	env      []string // more of the environment
+}
+
+// nixlTransfer is vLLM's own connector for a pdrouter connector.
+func nixlTransfer(connector string) func(role string) (string, error) {
+	class := map[string]string{"vllm-nixl-push": "NixlPushConnector", "vllm-nixl-pull": "NixlConnector"}[connector]
+	return func(role string) (string, error) {
+		return fmt.Sprintf(`{"kv_connector":%q,"kv_role":%q,"kv_buffer_device":"cpu"}`, class, role), nil
+	}
+}
+
+// stockPython is the Python of the vLLM that is installed beside the peers.
+func (c Config) stockPython() (string, error) {
+	python := filepath.Join(filepath.Dir(c.Peers), "vllm", "bin", "python")
+	_, err := os.Stat(python)
+	return python, err
+}
+
+// makeModel makes the model that the engines serve.
+func makeModel(ctx context.Context, python, model string) error {
+	if out, err := exec.CommandContext(ctx, python, "internal/e2e/tiny_model.py", model).CombinedOutput(); err != nil {
+		return fmt.Errorf("bench: the model: %w: %s", err, out)
+	}
+	return nil
+}
+
 // openStock starts the engines and the routers in front of them. The pair that is returned is to be closed even with an error.
 func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPair, error) {
-	cpus, err := allowedCPUs()
+	p, err := newStockPair(r.Config, connector, append([]target{gatewayTarget()}, vllmPeers(r.Config, connector)...))
 	if err != nil {
-		return nil, err
-	}
-	p := &stockPair{stage: &stage{cfg: r.Config, connector: connector, targets: append([]target{gatewayTarget()}, vllmPeers(r.Config, connector)...)}}
-	p.running, p.cannot = make([]*child, len(p.targets)), make([]string, len(p.targets))
-	if p.files, err = os.MkdirTemp("", "pdrouter-bench-"); err != nil {
 		return p, err
 	}
-	model := filepath.Join(p.files, "model")
+	p.engine = vllmEngine{python: python, model: filepath.Join(p.files, "model"), transfer: nixlTransfer(connector)}
 	fmt.Fprintf(r.out, "  %s: stock vLLM starts, which takes a minute or some\n", connector)
-	if out, err := exec.CommandContext(ctx, python, "internal/e2e/tiny_model.py", model).CombinedOutput(); err != nil {
-		return p, fmt.Errorf("bench: the model: %w: %s", err, out)
+	if err := makeModel(ctx, python, p.engine.model); err != nil {
+		return p, err
 	}
-	if canPin() { // a contest before this one may have bound this process, and engines inherit that
-		if err := pinSelf(ctx, listOf(cpus)); err != nil {
-			return p, err
-		}
+	if err := p.begin(ctx); err != nil {
+		return p, err
 	}
+	if err := p.up(ctx, r.out); err != nil {
+		return p, err
+	}
+	if err := p.front(); err != nil {
+		return p, err
+	}
+	return p, p.start(ctx)
+}
+
+// newStockPair has addresses and a folder for a pair; nothing of it runs yet.
+func newStockPair(cfg Config, connector string, targets []target) (*stockPair, error) {
+	p := &stockPair{stage: &stage{cfg: cfg, connector: connector, targets: targets}}
+	p.running, p.cannot = make([]*child, len(targets)), make([]string, len(targets))
+	p.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
 	free, err := freeAddresses(4)
 	if err != nil {
 		return p, err
 	}
-	start := func(i int) (*child, error) {
-		role := [2]string{"kv_producer", "kv_consumer"}[i]
-		c, err := stockEngine(ctx, python, model, connector, role, free[2*i], free[2*i+1], cpus[i%len(cpus)])
-		if err == nil {
-			c.address = free[2*i]
-		}
-		return c, err
+	p.at, p.sides = [2]string(free[:2]), [2]string(free[2:])
+	p.files, err = os.MkdirTemp("", "pdrouter-bench-")
+	return p, err
+}
+
+// begin starts both engines.
+func (p *stockPair) begin(ctx context.Context) error {
+	cpus, err := allowedCPUs()
+	if err != nil {
+		return err
 	}
-	for i := range p.sides {
-		c, err := start(i)
+	if canPin() { // a contest before this one may have bound this process, and engines inherit that
+		if err := pinSelf(ctx, listOf(cpus)); err != nil {
+			return err
+		}
+	}
+	for i := range p.at {
+		c, err := p.startEngine(ctx, i, cpus)
 		if err != nil {
-			return p, err
+			return err
 		}
-		p.engines, p.sides[i] = append(p.engines, c), free[2*i+1]
+		p.engines = append(p.engines, c)
 	}
+	return nil
+}
+
+// up waits until both engines are. One that does not come up is started again, once.
+func (p *stockPair) up(ctx context.Context, out io.Writer) error {
 	for i := range p.engines {
 		err := p.engines[i].healthy(ctx, stalled)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			fmt.Fprintf(r.out, "  %s has not come up in %s, and is started again\n", p.engines[i].name, stalled)
+			fmt.Fprintf(out, "  %s has not come up in %s, and is started again\n", p.engines[i].name, stalled)
 			p.engines[i].endGroup()
-			c, again := start(i)
+			cpus, again := allowedCPUs()
 			if again != nil {
-				return p, errors.Join(err, again)
+				return errors.Join(err, again)
+			}
+			c, again := p.startEngine(ctx, i, cpus)
+			if again != nil {
+				return errors.Join(err, again)
 			}
 			p.engines[i] = c
 			err = c.healthy(ctx, stalled)
 		}
 		if err != nil {
-			return p, err
+			return err
 		}
 	}
-	if p.relay, err = openRelay(p.engines[0].address); err != nil {
-		return p, err
+	return nil
+}
+
+// front puts the relay in front of prefill, and says how a gateway finds both engines.
+func (p *stockPair) front() (err error) {
+	if p.relay, err = openRelay(p.at[0]); err != nil {
+		return err
 	}
-	p.engines[1].entry = fmt.Sprintf(", side_channel: %q, plain_request_ids: true", p.sides[1])
 	p.prefill = []*child{{name: "prefill", address: p.relay.address, entry: fmt.Sprintf(", side_channel: %q", p.sides[0])}}
-	p.decode = p.engines[1:]
-	p.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
-	return p, p.start(ctx)
+	p.decode = []*child{{name: "decode", address: p.at[1], entry: fmt.Sprintf(", side_channel: %q, plain_request_ids: true", p.sides[1])}}
+	return nil
 }
 
 func (p *stockPair) close() {
@@ -109,18 +170,27 @@ func (p *stockPair) close() {
 	_ = os.RemoveAll(p.files) // in the temporary folder: nobody misses it
 }
 
-// stockEngine starts an engine in a process group of its own.
-func stockEngine(ctx context.Context, python, model, connector, role, address, side string, cpu int) (*child, error) {
-	class := map[string]string{"vllm-nixl-push": "NixlPushConnector", "vllm-nixl-pull": "NixlConnector"}[connector]
-	host, port, _ := net.SplitHostPort(address) // as freeAddresses has put it together
-	_, sidePort, _ := net.SplitHostPort(side)
-	return spawnGroup(ctx, "stock vLLM as "+role, "env",
-		"VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND="+strconv.Itoa(cpu), "VLLM_NIXL_SIDE_CHANNEL_HOST="+host,
-		"VLLM_NIXL_SIDE_CHANNEL_PORT="+sidePort, "TORCHDYNAMO_DISABLE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
-		"VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1",
-		filepath.Join(filepath.Dir(python), "vllm"), "serve", model, "--served-model-name", benchModel, "--host", host, "--port", port, "--dtype", "float32",
-		"--max-model-len", "2048", "--max-num-seqs", "16", "--enforce-eager", "--block-size", "32", "--disable-uvicorn-access-log",
-		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":%q,"kv_role":%q,"kv_buffer_device":"cpu"}`, class, role))
+// startEngine starts prefill (0) or decode (1) on a CPU of its own, in a process group of its own.
+func (p *stockPair) startEngine(ctx context.Context, i int, cpus []int) (*child, error) {
+	role := [2]string{"kv_producer", "kv_consumer"}[i]
+	transfer, err := p.engine.transfer(role)
+	if err != nil {
+		return nil, err
+	}
+	host, port, _ := net.SplitHostPort(p.at[i]) // as freeAddresses has put it together
+	_, side, _ := net.SplitHostPort(p.sides[i])
+	argv := append([]string{"env",
+		"VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=" + strconv.Itoa(cpus[i%len(cpus)]), "VLLM_NIXL_SIDE_CHANNEL_HOST=" + host,
+		"VLLM_NIXL_SIDE_CHANNEL_PORT=" + side, "TORCHDYNAMO_DISABLE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
+		"VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1"}, p.engine.env...)
+	argv = append(argv, filepath.Join(filepath.Dir(p.engine.python), "vllm"), "serve", p.engine.model, "--served-model-name", benchModel,
+		"--host", host, "--port", port, "--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16", "--enforce-eager", "--block-size", "32",
+		"--disable-uvicorn-access-log", "--kv-transfer-config", transfer)
+	c, err := spawnGroup(ctx, "vLLM as "+role, argv...)
+	if err == nil {
+		c.address = p.at[i]
+	}
+	return c, err
 }
 
 // stalled is how long an engine that starts may take before it is started again, as whoever runs engines would: on a busy machine
