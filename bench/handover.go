@@ -69,7 +69,7 @@ func (r *Run) handover(ctx context.Context, connector string) (sum handedOver, e
 				took, early = append(took, h[0]), append(early, h[2])
 			}
 		}
-		c.contenders = append(c.contenders, m.handoverOf(x.of, x.peer, m.cannot[i], func() handoverClient { return m.through(m.running[i].address) }, note))
+		c.contenders = append(c.contenders, m.handoverOf(x.of, x.peer, m.cannot[i], func() handoverClient { return through(m.running[i].address, "") }, note))
 	}
 	c.contenders = append(c.contenders, m.handoverOf("direct", false, "", m.byHand, func([3]float64) {}))
 	if _, err := m.quiet(ctx); err != nil {
@@ -145,12 +145,12 @@ func (m *modelledStage) oneHandover(ctx context.Context, ask handoverClient) ([3
 	return [3]float64{in(first.UnixNano() - h.Finished), in(first.Sub(begun).Nanoseconds()), in(h.Finished - h.Asked)}, nil
 }
 
-// through asks a router.
-func (m *modelledStage) through(address string) handoverClient {
+// through asks whoever listens at an address; path "" is /v1/chat/completions.
+func through(address, path string) handoverClient {
 	var d net.Dialer
 	c := &opener{began: time.Now(), dial: func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }}
 	return func(ctx context.Context, body []byte) (begun, first time.Time, err error) {
-		o := outcome{arrival: arrival{body: body, tokens: handoverAnswer}}
+		o := outcome{arrival: arrival{path: path, body: body, tokens: handoverAnswer}}
 		c.request(ctx, &o)
 		if err := o.fault(); err != nil {
 			return begun, first, err
@@ -161,7 +161,7 @@ func (m *modelledStage) through(address string) handoverClient {
 
 // byHand makes both legs itself.
 func (m *modelledStage) byHand() handoverClient {
-	decode := m.through(m.decode[0].address)
+	decode := through(m.decode[0].address, "")
 	prefill := &fasthttp.HostClient{Addr: m.prefill[0].address, NoDefaultUserAgentHeader: true}
 	ask := func(body []byte) ([]byte, error) {
 		req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()

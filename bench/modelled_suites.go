@@ -1,4 +1,4 @@
 package bench
 
-// modelledSuites stand in front of modelled engines.
-func modelledSuites() []Suite { return []Suite{handoverSuite(), replaySuite()} }
+// modelledSuites stand in front of engines whose computing is modelled.
+func modelledSuites() []Suite { return []Suite{handoverSuite(), referenceSuite(), replaySuite()} }

@@ -21,12 +21,20 @@ import (
 type gatewayFleet struct {
 	cfg        Config
 	which      string
+	shape      fleetShape
 	dir        string // keys, tokens and the configuration
 	gateway    *child
 	agents     string // the address of its agents' listener
 	operations string
 	engines    []*gatewayEngine // prefill first
 	asked      int              // requests, each with a prompt of its own
+	split      int              // streams of handover/reference that were handed over
+}
+
+// fleetShape is what fleets differ in.
+type fleetShape struct {
+	cpus   string   // of all processes; "": wherever the kernel puts them
+	engine []string // more flags of each engine
 }
 
 // gatewayEngine is one of its engines, which can be started anew.
@@ -40,8 +48,8 @@ type gatewayEngine struct {
 const pairIssuer = "pdrouter-bench"
 
 // openGatewayFleet starts everything, with n decode engines, and waits until every pair is warm.
-func openGatewayFleet(ctx context.Context, cfg Config, which string, n int) (f *gatewayFleet, err error) {
-	f = &gatewayFleet{cfg: cfg, which: which}
+func openGatewayFleet(ctx context.Context, cfg Config, which string, n int, shape fleetShape) (f *gatewayFleet, err error) {
+	f = &gatewayFleet{cfg: cfg, which: which, shape: shape}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("bench: a gateway over %s: %w", which, err), f.close())
@@ -71,7 +79,7 @@ func openGatewayFleet(ctx context.Context, cfg Config, which string, n int) (f *
 	if err := os.WriteFile(path, []byte(f.text(client, key)), 0o600); err != nil {
 		return f, err
 	}
-	if f.gateway, err = spawn(ctx, "the gateway", "", false, false, cfg.Binary, "serve", "-c", path); err != nil {
+	if f.gateway, err = spawn(ctx, "the gateway", shape.cpus, false, false, cfg.Binary, "serve", "-c", path); err != nil {
 		return f, err
 	}
 	f.gateway.address = client
@@ -135,7 +143,7 @@ func (f *gatewayFleet) start(ctx context.Context, e *gatewayEngine) (err error) 
 	} else {
 		argv = append(argv, "--transport", "tcp", "--plane-path", f.which)
 	}
-	e.process, err = spawn(ctx, e.name, "", false, false, argv...)
+	e.process, err = spawn(ctx, e.name, f.shape.cpus, false, false, append(argv, f.shape.engine...)...)
 	return err
 }
 

@@ -18,7 +18,7 @@ func (r *Run) gateways(ctx context.Context, which string) error {
 		if !r.wants(row.name) {
 			continue
 		}
-		f, err := openGatewayFleet(ctx, r.Config, which, row.decode)
+		f, err := openGatewayFleet(ctx, r.Config, which, row.decode, fleetShape{})
 		if err != nil {
 			return err
 		}
