@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -304,6 +305,27 @@ func TestProcessReceiverPaused(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestProcessPeerDeadBeforeConnect: over TCP a NIXL peer that has died is connected to in the background, and is lost as
+// one that dies later. UCX may end the process where it finds that out in the middle of a blocking call.
+func TestProcessPeerDeadBeforeConnect(t *testing.T) {
+	l := linkNamed(t, "nixl-tcp")
+	l.prepare(t)
+	n, p := l.open(t, "test@1", peerRoom, 0), startPeer(t, l.title)
+	p.kill()
+	if err := n.tr.Connect(p.record); err != nil {
+		t.Fatalf("connecting to the dead: %v; want that it is lost later", err)
+	}
+	for deadline, lost := time.Now().Add(patience), false; !lost; {
+		if time.Now().After(deadline) {
+			t.Fatal("the dead peer was not lost")
+		}
+		_ = n.tr.Send("peer@1", []byte("x")) // NIXL learns of a death by sending
+		n.poll()
+		lost = slices.ContainsFunc(n.got, func(in Incoming) bool { return in.Kind == PeerLost })
+	}
+	n.tr.Disconnect("peer@1")
 }
 
 // TestProcessPeerReplaced: after a peer's death, Disconnect and the Connect of its successor make everything work.

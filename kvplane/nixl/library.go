@@ -22,10 +22,14 @@ type Library struct {
 
 // Environment that Open sets if it is unset, before the library is loaded: UCX otherwise installs handlers for fatal
 // signals, which Go's runtime owns, and takes SIGHUP, by which it begins to log everything and whoever else waits for that
-// signal never sees it; NIXL otherwise logs to standard error.
+// signal never sees it; NIXL otherwise logs to standard error. UCX otherwise makes a TCP connection in one blocking call: a
+// host that is gone stops the caller for minutes; and if the peer dies between that call and the first bytes sent on the
+// connection, UCX (1.22) destroys an endpoint that it has just given out as good, which ends the process in an assertion
+// (stubs.c:107) or leaves its memory in use. A connection that is made in the background fails as one that was lost.
 const (
 	ucxHandleErrors = "UCX_HANDLE_ERRORS" // set to "none"
 	ucxDebugSignal  = "UCX_DEBUG_SIGNO"   // set to "0"
+	ucxConnectLater = "UCX_TCP_CONN_NB"   // set to "y"
 	nixlLogLevel    = "NIXL_LOG_LEVEL"    // set to "FATAL"
 )
 
@@ -38,7 +42,7 @@ func Open(path string) (*Library, error) {
 			return nil, err
 		}
 	}
-	for name, value := range map[string]string{ucxHandleErrors: "none", ucxDebugSignal: "0", nixlLogLevel: "FATAL"} {
+	for name, value := range map[string]string{ucxHandleErrors: "none", ucxDebugSignal: "0", ucxConnectLater: "y", nixlLogLevel: "FATAL"} {
 		if _, set := os.LookupEnv(name); !set {
 			if err := os.Setenv(name, value); err != nil {
 				return nil, fmt.Errorf("nixl: %s: %w", name, err)
