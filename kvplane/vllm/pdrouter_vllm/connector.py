@@ -23,7 +23,7 @@ from vllm.v1.request import RequestStatus
 from . import layout, settings
 from .legs import Legs
 from .library import DECODE, PREFILL, Library, Rank, Scheduler
-from .metrics import PlaneMetrics, PlaneStats, Snapshots, rank_snapshot, scheduler_snapshot
+from .metrics import PlaneMetrics, PlaneStats, Snapshots, snapshot
 from .passing import Handshake, Orders, Reports
 from .worker import Worker
 
@@ -61,7 +61,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
             self._plane = Scheduler(Library.load(s.library or None), s.scheduler(self._role_name, self._size))
             keep = layout.tokens_kept(self._groups)
             self._legs = Legs(self._plane, legs, self._groups[0].block_tokens, len(self._groups), logger, keep)
-            self._snapshots = Snapshots("scheduler", lambda: scheduler_snapshot(self._legs), period=0)
+            self._snapshots = Snapshots(lambda: snapshot(self._legs))
 
     # Of the class.
 
@@ -103,7 +103,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
         self._legs.allocated(request.request_id, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output):
-        return self._legs.step()
+        return self._legs.step(scheduler_output.total_num_scheduled_tokens > 0)
 
     def update_connector_output(self, connector_output):
         meta = connector_output.kv_connector_worker_meta
@@ -143,7 +143,6 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
         compatible = s.compatibility or settings.compatibility(compatibility_of(config))
         self._plane = Rank(Library.load(s.library or None), s.rank(self._role_name, generation, rank, self._size, compatible, cache))
         self._worker = Worker(self._plane, logger, lambda ranges: clear(kv_caches.values(), ranges))
-        self._snapshots = Snapshots(f"rank {tp.rank_in_group}", lambda: rank_snapshot(self._plane.status()))
         if self._worker.open(regions, s.start_timeout):
             logger.info("pdrouter: %s rank %d is published as generation %d", s.engine, tp.rank_in_group, generation)
         else:
@@ -178,7 +177,7 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
     # Both.
 
     def get_kv_connector_stats(self):
-        return self._snapshots.stats(at_once=self._worker is not None and self._worker.settled) if self._snapshots else None
+        return self._snapshots.stats() if self._snapshots else None  # a rank has none
 
     def shutdown(self):
         if self._plane:

@@ -16,6 +16,8 @@ from .params import BadParams, Handoff, parse_params
 from .passing import Orders
 
 RENEW = 60.0  # s; how often the plane hears that a leg still waits for blocks
+REST = 0.004  # s; how long a rank may wait for the plane in a step that computes nothing
+LIVELY = 16  # steps without anything to do, before ranks wait
 NULL_BLOCK = 0  # stands in a table where a sliding window has passed
 
 
@@ -34,7 +36,7 @@ class Leg:
     renew: float = 0.0  # decode, no blocks yet: when the plane is to hear so again; 0 is at once
     local: int = 0  # tokens that decode holds already
     own: tuple = ()  # (first token, ids) per group: what was registered
-    failed: bool = False  # vLLM was told that its blocks are not there
+    failed: str = ""  # why its blocks are not there, as vLLM was told
     whole: bool = False  # or is to be told that none of the request is
     left: bool = False  # nobody waits for it any more
 
@@ -60,6 +62,7 @@ class Legs:
         self._closed: list[str] = []
         self._received: set[str] = set()  # for vLLM: their KV is here
         self._sent: set[str] = set()  # for vLLM: their blocks may be freed
+        self._still = 0  # steps in a row with nothing to do
         self.broken = ""  # why the plane serves no legs any more
         self.refused: dict[str, int] = {}  # legs that the plane does not serve, by reason
         self.ended: dict[str, int] = {}  # transfers, by how they ended here
@@ -154,8 +157,8 @@ class Legs:
 
     # Once in each step.
 
-    def step(self):
-        """Returns what every rank is told in this step."""
+    def step(self, computes=True):
+        """Returns what every rank is told in this step, which computes something or not."""
         now = self._clock()
         for leg in self._by_request.values():
             if leg.handoff.leg == DECODE and leg.state == State.ADMITTED and leg.renew <= now:
@@ -172,6 +175,8 @@ class Legs:
             answer=bool(self._received or self._sent),
         )
         self._failed_blocks, self._failed, self._closed = [], [], []
+        self._still = 0 if computes or out.plane or out.failed_blocks or out.closed or out.answer else self._still + 1
+        out.rest = REST if self._still > LIVELY else 0.0
         return out
 
     def heard(self, reports, broken=""):
@@ -182,6 +187,7 @@ class Legs:
         for report in reports:
             if report and not self.broken:
                 self._plane.hear(report)
+                self._still = 0
         self._take()
         received, sent = self._received, self._sent
         self._received, self._sent = set(), set()
@@ -201,6 +207,15 @@ class Legs:
     def blocks(self, state):
         """How many blocks the legs in a state have with the plane."""
         return sum(len(ids) for leg in self._by_id.values() if leg.state == state for _, ids in leg.own)
+
+    def quarantined(self):
+        """How many blocks of failed transfers the other engine may still write into, by its name and why they failed."""
+        out = {}
+        for leg in self._by_id.values():
+            if leg.state == State.EXPECTED and leg.failed:
+                of = out.setdefault(leg.handoff.peer, {})
+                of[leg.failed] = of.get(leg.failed, 0) + sum(len(ids) for _, ids in leg.own)
+        return out
 
     # What the library says.
 
@@ -241,8 +256,8 @@ class Legs:
         """vLLM hears that the blocks are not there; they stay pinned."""
         if leg.failed:
             return
-        leg.failed = True
-        self._count("failed_" + (reason or "cancelled"))
+        leg.failed = reason or "cancelled"
+        self._count("failed_" + leg.failed)
         if leg.left:
             return
         blocks = [b for _, ids in leg.own for b in ids]

@@ -10,11 +10,13 @@ from .passing import Handshake, Reports
 class Worker:
     """One rank. Called from vLLM's worker thread only."""
 
-    def __init__(self, plane, log, clear):
-        """plane: the library's handle of this rank. clear(ranges) overwrites device memory with zeros."""
+    def __init__(self, plane, log, clear, wait=None):
+        """plane: the library's handle of this rank. clear(ranges) overwrites device memory with zeros. wait(plane, seconds) returns as
+        soon as the handle has news."""
         self._plane = plane
         self._log = log
         self._clear = clear
+        self._wait = wait or _readable
         self._seq = 0
         self._first = b""
         self._answer = False
@@ -23,20 +25,18 @@ class Worker:
         self._blocks: set[int] = set()
         self.generation = 0
         self.broken = ""
-        self.settled = False  # blocks have left quarantine with the newest orders
 
-    def open(self, regions, timeout, clock=time.monotonic, wait=None):
+    def open(self, regions, timeout, clock=time.monotonic):
         """Registers the memory and publishes the rank. Returns whether its record was published within timeout, in seconds: what
         is not yet will be, as soon as the gateway answers."""
         self._plane.register(regions)
         self._plane.publish()
-        wait = wait or _readable
         end = clock() + timeout
         while not self.generation and not self.broken:
             left = end - clock()
             if left <= 0:
                 return False
-            wait(self._plane, left)
+            self._wait(self._plane, left)
             self._take()
         if self.broken:
             raise RuntimeError(f"pdrouter: the rank cannot join the plane: {self.broken}")
@@ -58,7 +58,8 @@ class Worker:
         self._failed.update(orders.failed)
         self._received.update(orders.closed)
         self._answer = orders.answer
-        self.settled = bool(orders.closed)
+        if orders.rest and not self.broken:
+            self._wait(self._plane, orders.rest)
 
     def results(self):
         """Requests whose wait is over though nothing came, and those among them whose load has failed as a whole."""

@@ -238,6 +238,13 @@ class FakeVllm:
         if not hold and not late:
             self._gone(r)
 
+    def preempt(self, name):
+        """A running request gives its blocks up, and is to be computed again. One that waits for KV never is, in vLLM."""
+        r = self.requests[name]
+        assert r.state == "running"
+        self._free(r)
+        r.state, r.computed, r.local = "waiting", 0, True
+
     def _gone(self, r):
         self._free(r)
         del self.requests[r.name]

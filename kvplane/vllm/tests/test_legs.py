@@ -3,7 +3,7 @@
 import random
 import unittest
 
-from pdrouter_vllm.legs import RENEW, own_blocks
+from pdrouter_vllm.legs import LIVELY, RENEW, REST, State, own_blocks
 from pdrouter_vllm.library import DECODE, PREFILL, Code, Kind, LibraryError
 
 from .fakes import BLOCK, FakeVllm, ident, params
@@ -56,6 +56,32 @@ class Decode(unittest.TestCase):
         self.v.step()
         self.v.step()
         self.assertEqual(r.state, "running")
+
+    def test_quarantine_has_a_reason(self):
+        r = self.expected()
+        gone = self.expected("b", 2, 5)
+        self.assertEqual(self.v.legs.quarantined(), {})
+        self.v.plane.fail(r.ident, "deadline")
+        self.v.finish("b", whole=False)
+        self.v.plane.fail(gone.ident, "cancelled")
+        self.v.step()
+        self.assertEqual(self.v.legs.quarantined(), {"other-0": {"deadline": 3, "cancelled": 2}})
+        self.v.plane.close(r.ident)
+        self.v.plane.release(gone.ident)
+        self.v.step()
+        self.assertEqual(self.v.legs.quarantined(), {})
+
+    def test_ranks_wait_while_nothing_happens(self):
+        v, legs = self.v, self.v.legs
+        r = self.expected()
+        rests = [legs.step(computes=False).rest for _ in range(LIVELY + 2)]
+        self.assertEqual((rests[0], rests[-1]), (0.0, REST))
+        self.assertEqual(legs.step(computes=True).rest, 0.0, "a step that computes waits for nothing")
+        for stirs in (lambda: legs.heard((b"r",)), lambda: v.finish("a", whole=False), lambda: v.plane.close(r.ident)):
+            while not legs.step(computes=False).rest:
+                pass
+            stirs()
+            self.assertEqual(legs.step(computes=False).rest, 0.0)
 
     def test_policy_fail(self):
         self.v.recompute = False
@@ -154,6 +180,19 @@ class Decode(unittest.TestCase):
             v.legs.arrived(str(tokens), params(ident(tokens), DECODE), list(range(tokens)))
             self.assertEqual(v.legs.matched(str(tokens), local), want)
 
+    def test_preempted_beside_one_that_waits(self):
+        waits, runs = self.expected("a", 1), self.expected("b", 2)
+        pinned, had = list(waits.table), list(runs.table)
+        self.v.plane.release(runs.ident)
+        self.v.step()
+        self.v.step()
+        self.v.preempt("b")
+        self.assertEqual((self.v.plane.transfers, self.v.legs.blocks(State.EXPECTED)), ({waits.ident: "expected"}, len(pinned)))
+        self.v.free_blocks = had  # the same again: the plane has nothing to do with them any more
+        self.v.step()
+        self.assertEqual((runs.state, waits.table), ("running", pinned), "it is computed here: a transfer serves once")
+        self.assertEqual([c[0] for c in self.v.plane.calls].count("expect"), 2)
+
     def test_nothing_needed(self):
         v = self.v
         v.legs.arrived("a", params(ident(1), DECODE), list(range(8)))
@@ -226,6 +265,28 @@ class Prefill(unittest.TestCase):
         self.v.step()
         self.assertTrue(self.v.idle())
 
+    def test_preempted_while_it_computes(self):
+        r = self.v.add("a", 1, 10)
+        self.v.step()
+        first = list(r.table)
+        self.v.preempt("a")
+        self.v.free_blocks = [b for b in self.v.free_blocks if b not in first]
+        self.v.step()
+        self.v.finish("a")
+        self.assertEqual(self.v.plane.calls[-1], ("offer", r.ident, 10, ((0, r.table),)), "the blocks that it ended with")
+        self.assertFalse(set(first) & set(r.table))
+
+    def test_chunks_are_offered_once_and_whole(self):
+        v = self.v
+        v.legs.arrived("a", params(ident(1), PREFILL), list(range(10)))
+        for computed in (4, 8):
+            self.assertEqual(v.legs.matched("a", computed), 0)
+            v.legs.allocated("a", ([1, 2, 3][: computed // BLOCK],), 0)
+            v.legs.step()
+            self.assertEqual([c[0] for c in v.plane.calls], ["admit"])
+        self.assertEqual(v.legs.finished("a", True, 10, ([1, 2, 3],))[0], True)
+        self.assertEqual(v.plane.calls[1:], [("offer", ident(1), 10, ((0, [1, 2, 3]),))])
+
     def test_failed_offers_stay_until_freed(self):
         r = self.v.add("a", 1, 10)
         self.v.step()
@@ -288,7 +349,7 @@ class Walk(unittest.TestCase):
         made, late = 0, []
         for at in range(120):
             v.now += rand.choice((0, 1, RENEW))
-            do = rand.randrange(7) if at < 80 else 1
+            do = rand.randrange(8) if at < 80 else 1
             live = [r for r in v.requests.values() if r.state != "done"]
             plane = v.plane
             if do == 0 and made < 8:
@@ -298,6 +359,8 @@ class Walk(unittest.TestCase):
                 v.add(f"r{made}", made, rand.randrange(1, 14))
             elif do == 2 and live:
                 v.finish(rand.choice(live).name, whole=rand.random() < 0.5)
+            elif do == 7 and (running := [r for r in live if r.state == "running"]):
+                v.preempt(rand.choice(running).name)
             elif do == 3 and plane.transfers:
                 plane.cancelled(rand.choice(list(plane.transfers)))
             elif plane.transfers and (do >= 4 or at >= 80):

@@ -36,17 +36,17 @@ class FakeRank:
 class Ranks(unittest.TestCase):
     def setUp(self):
         self.plane, self.cleared = FakeRank(), []
-        self.w = Worker(self.plane, QUIET, self.cleared.append)
+        self.waits, self.news = [], ()
+        self.w = Worker(self.plane, QUIET, self.cleared.append, self.wait)
 
-    def open(self, *results, timeout=1):
-        now = [0.0]
+    def wait(self, plane, seconds):
+        self.waits.append(seconds)
+        self.plane.results += self.news
+        self.news = ()
 
-        def wait(plane, seconds):
-            now[0] += 0.5
-            if now[0] == 0.5:
-                self.plane.results += results
-
-        return self.w.open(["region"], timeout, clock=lambda: now[0], wait=wait)
+    def open(self, *results):
+        self.news = results
+        return self.w.open(["region"], 1, clock=lambda: 0.5 * len(self.waits))
 
     def test_open(self):
         self.plane.report = b"keys"
@@ -66,9 +66,9 @@ class Ranks(unittest.TestCase):
         self.w.begin(Orders(seq=1, plane=b"do", failed_blocks=(1, 2), closed=("a", "b"), failed=("b",)))
         self.assertEqual(self.plane.calls, [("do", b"do")])
         self.assertEqual(self.w.results(), ({"a", "b"}, {"b"}))
-        self.assertEqual((self.w.failed_blocks(), self.w.settled), ({1, 2}, True))
+        self.assertEqual(self.w.failed_blocks(), {1, 2})
         self.w.begin(Orders(seq=2))
-        self.assertEqual((self.w.results(), self.w.failed_blocks(), self.w.settled), ((set(), set()), set(), False))
+        self.assertEqual((self.w.results(), self.w.failed_blocks()), ((set(), set()), set()))
         self.assertEqual(len(self.plane.calls), 1, "no orders, no call")
 
     def test_no_orders_may_be_missed_or_doubled(self):
@@ -76,6 +76,19 @@ class Ranks(unittest.TestCase):
         for seq in (1, 3):
             with self.assertRaises(RuntimeError):
                 self.w.begin(Orders(seq=seq))
+
+    def test_it_waits_for_news_when_it_is_told_to(self):
+        self.w.begin(Orders(seq=1))
+        self.assertEqual(self.waits, [])
+        self.news = (Result(Kind.CLEAR, ranges=((64, 8),)),)
+        self.w.begin(Orders(seq=2, plane=b"do", rest=0.004))
+        self.assertEqual((self.waits, self.plane.calls), ([0.004], [("do", b"do")]), "orders are done before")
+        self.w.reports()
+        self.assertEqual(self.cleared, [((64, 8),)], "what came meanwhile is in the same step's reports")
+        self.plane.results = [Result(Kind.BROKEN, text="superseded")]
+        self.w.reports()
+        self.w.begin(Orders(seq=3, rest=0.004))
+        self.assertEqual(self.waits, [0.004], "a broken rank has no news")
 
     def test_reports(self):
         self.assertIsNone(self.w.reports())
