@@ -18,7 +18,7 @@ type Config struct {
 	Others float64       // CPUs that may be busy with something else during a round
 	Refuse int           // rounds of a row that may be repeated because of that
 	Log    string        // the gateway's log level; info is a line a request, to the null device
-	Only   string        // rows whose name contains it; "" is all
+	Only   string        // rows whose name contains it, in whole words; "" is all
 	Trace  string        // replay: a file in Mooncake's format; "" makes a workload of the same shape
 	Scale  float64       // replay: how much faster than the trace
 }
@@ -40,7 +40,7 @@ type Run struct {
 
 // Suites are all, in the order in which they run.
 func Suites() []Suite {
-	return slices.Concat(overheadSuites(), streamSuites(), modelledSuites(), planeSuites(), pairSuites(), []Suite{stockSuite(), editSuite(), choiceSuite(), restSuite(), redisSuite(), faultSuite(), metadataSuite(), authSuite()})
+	return slices.Concat(overheadSuites(), streamSuites(), modelledSuites(), planeSuites(), pairSuites(), []Suite{stockSuite(), planeVLLMSuite(), editSuite(), choiceSuite(), restSuite(), redisSuite(), faultSuite(), metadataSuite(), authSuite()})
 }
 
 // Choose returns the suites of the given names in their order; a name such as "overhead" is all that begin with it and a
@@ -109,7 +109,7 @@ func (r *Run) rounds(n int) {
 }
 
 // wants reports whether a row is to be measured.
-func (r *Run) wants(name string) bool { return strings.Contains(name, r.Only) }
+func (r *Run) wants(name string) bool { return hasWords(name, r.Only) }
 
 // contest measures a contest and adds its rows.
 func (r *Run) contest(ctx context.Context, c contest) error {

@@ -48,7 +48,7 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 	flags.Float64Var(&cfg.Others, "others", 0.1, "`CPUs` that may be busy with something else; a busier round is repeated")
 	flags.IntVar(&cfg.Refuse, "refuse", 40, "`rounds` of a row that may be repeated before the run is given up")
 	flags.StringVar(&cfg.Log, "log", "info", "the gateway's log `level`; info is a line a request")
-	flags.StringVar(&cfg.Only, "only", "", "measure only the rows whose name contains this `text`, for example \"pull c=32\"")
+	flags.StringVar(&cfg.Only, "only", "", "measure only the rows whose name contains this `text` in whole words, for example \"pull c=32\"")
 	flags.StringVar(&cfg.Peers, "peers", ".deps/peers", "the `folder` in which `make peers` has installed other routers; those that are not there are left out")
 	flags.StringVar(&cfg.Trace, "trace", "", "replay: a `file` in Mooncake's format; without one a workload of the same shape is made")
 	flags.Float64Var(&cfg.Scale, "scale", 1, "replay: how much `faster` than the trace")
