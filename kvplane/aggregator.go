@@ -31,6 +31,7 @@ type awaited struct {
 	groups   []BlockList // as they were ordered
 	ended    Ended       // what has been gathered for the outcome
 	deadline time.Duration
+	failing  time.Duration // when it failed
 }
 
 // phase says what of a transfer the engine waits for.
@@ -136,7 +137,7 @@ func (a *Aggregator) Order(now time.Duration, o *Orders) {
 		default:
 			t.deadline = 0
 			if t.Fail() == Failed {
-				t.ended.Reason, t.ended.Detail = Stopped, o.Abandon[i].Why
+				t.failing, t.ended.Reason, t.ended.Detail = now, Stopped, o.Abandon[i].Why
 			}
 		}
 	}
@@ -194,7 +195,7 @@ func (a *Aggregator) late(now time.Duration, t *awaited, out *Outcome) {
 	if t.Fail() != Failed {
 		return
 	}
-	t.ended.Reason = Deadline
+	t.failing, t.ended.Reason = now, Deadline
 	switch t.phase {
 	case phaseQueued:
 		a.lapse(t, now)
@@ -262,6 +263,7 @@ func (a *Aggregator) report(now time.Duration, rank metadata.Rank, r *Report, ou
 	case Released:
 		out.Released = append(out.Released, t.end())
 	case Failed:
+		t.failing = now
 		out.Failed = append(out.Failed, t.end())
 	case Closed:
 		out.Closed = append(out.Closed, t.end())

@@ -49,6 +49,8 @@ type Place struct {
 	TP int `yaml:"tp"`
 }
 
+func (p Place) rank() metadata.Rank { return metadata.Rank{PP: p.PP, TP: p.TP} }
+
 // Times are those of kvplane.
 type Times struct {
 	Lease    time.Duration `yaml:"lease"`

@@ -37,8 +37,9 @@ type Rank struct {
 	mu        sync.Mutex
 	state     rankState
 	regions   []metadata.Region
-	early     []kvplane.Orders // before the agent was open
-	agent     *kvplane.Agent   // nil until it is open
+	unopened  unopened       // until there is an agent
+	agent     *kvplane.Agent // nil until it is open
+	seq       uint64         // of the last report that said something
 	publisher *metadata.Publisher
 	news      bool // there is something to collect
 	enrolment enrolment
@@ -57,7 +58,7 @@ const (
 
 // OpenRank makes a rank without memory. It opens the transport's library and nothing else.
 func OpenRank(cfg Config) (_ *Rank, err error) {
-	r := &Rank{cfg: cfg}
+	r := &Rank{cfg: cfg, unopened: unopened{rank: cfg.Rank.rank()}}
 	if r.log, r.endLog, err = cfg.logger(); err != nil {
 		return nil, err
 	}
@@ -120,7 +121,10 @@ func (r *Rank) Publish() error {
 	r.state = rankPublishing
 	r.tasks.Go(func() {
 		if err := r.begin(); err != nil {
-			r.tell(broken(err))
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.unopened.fail(err.Error())
+			r.tellLocked(broken(err))
 		}
 	})
 	return nil
@@ -132,7 +136,7 @@ func (r *Rank) begin() error {
 	c := r.cfg
 	self := metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: c.Engine, Generation: c.Generation}, Role: c.Role,
-		Rank: metadata.Rank{PP: c.Rank.PP, TP: c.Rank.TP}, Size: metadata.Rank{DP: 1, PP: c.Size.PP, TP: c.Size.TP},
+		Rank: c.Rank.rank(), Size: metadata.Rank{DP: 1, PP: c.Size.PP, TP: c.Size.TP},
 		Connector: "kvplane", Compatibility: c.Compatibility, HTTP: c.HTTP, Control: c.Control.URL, Layout: c.Cache.layout(r.regions),
 	}
 	self.EngineID = self.ID()
@@ -151,10 +155,10 @@ func (r *Rank) begin() error {
 	}
 	r.mu.Lock()
 	r.agent, r.publisher = agent, publisher
-	for _, o := range r.early {
+	for _, o := range r.unopened.orders {
 		agent.Do(o)
 	}
-	r.early = nil
+	r.unopened.orders = nil
 	r.mu.Unlock()
 	r.following.Go(func() { peers.follow(r.published, r.log) })
 	r.following.Go(func() { r.keys.run(r.published, r.log) })
@@ -190,12 +194,19 @@ func (r *Rank) enrolled(e metadata.Enrolment) {
 func (r *Rank) tell(x Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.tellLocked(x)
+}
+
+func (r *Rank) tellLocked(x Result) {
 	r.results = append(r.results, x)
 	r.ringLocked()
 }
 
-func (r *Rank) ringLocked() {
-	r.bell.set(r.news || r.enrolment.fresh || len(r.results) > 0)
+func (r *Rank) ringLocked() { r.bell.set(r.newsLocked() || len(r.results) > 0) }
+
+// newsLocked says whether there is something to collect.
+func (r *Rank) newsLocked() bool {
+	return r.news || r.enrolment.fresh || r.unopened.fresh || len(r.unopened.reports) > 0
 }
 
 // Do carries out the orders of one step.
@@ -214,16 +225,12 @@ func (r *Rank) Do(orders []byte) error {
 		return wrong(State, "embed: orders for a rank that is not published")
 	case r.agent != nil:
 		r.agent.Do(o)
-	case len(r.early) >= maxEarly:
-		return wrong(Full, "embed: %d steps of orders before the rank's agent is open", len(r.early))
-	default:
-		r.early = append(r.early, o)
+	case !r.unopened.take(o):
+		return wrong(Full, "embed: %d steps of orders before the rank's agent is open", maxEarly)
 	}
+	r.ringLocked()
 	return nil
 }
-
-// maxEarly bounds the orders that wait for an agent.
-const maxEarly = 1 << 12
 
 // Collect copies what the rank has to say into buf; nothing is no bytes. Nothing is said twice.
 func (r *Rank) Collect(buf []byte, need *int) error {
@@ -245,16 +252,24 @@ func (r *Rank) Collect(buf []byte, need *int) error {
 // collect returns nil if there is nothing to say.
 func (r *Rank) collect() []byte {
 	r.mu.Lock()
-	agent, some := r.agent, r.news || r.enrolment.fresh
-	r.news = false
+	agent, some, own := r.agent, r.newsLocked(), r.unopened.reports
+	r.news, r.unopened.fresh, r.unopened.reports = false, false, nil
 	r.mu.Unlock()
-	if agent == nil || !some {
+	if !some {
 		return nil
 	}
-	s := said{report: agent.Collect()}
+	s := said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: r.cfg.Engine, Generation: r.cfg.Generation}, Rank: r.cfg.Rank.rank()}}
+	if agent != nil {
+		s.report = agent.Collect()
+	}
 	clears, failed := r.clean(s.report.Reports)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	s.report.Reports = append(own, s.report.Reports...)
+	if len(s.report.Reports)+len(s.report.Events) > 0 {
+		r.seq++
+	}
+	s.broken, s.report.Seq = r.unopened.never != "", r.seq // not the agent's, which has not counted what was said before there was one
 	r.enrolment.fill(&s)
 	r.results = append(r.results, clears...)
 	if failed && !r.watching && r.state == rankPublishing {
@@ -321,7 +336,7 @@ func (r *Rank) Status() ([]byte, error) {
 		Rebuilds   uint64         `json:"rebuilds"`
 		Agent      kvplane.Status `json:"agent"`
 	}{
-		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: metadata.Rank{PP: r.cfg.Rank.PP, TP: r.cfg.Rank.TP}.String(),
+		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: r.cfg.Rank.rank().String(),
 		Transport: r.transport.name, Open: agent != nil, Enrolled: r.enrolment.known, Rebuilds: r.rebuilds,
 	}
 	r.mu.Unlock()

@@ -45,12 +45,16 @@ func TestRankStates(t *testing.T) {
 	}
 }
 
-// TestBroken: an agent that cannot be opened, and one whose engine has a newer run, say so.
+// TestBroken: an agent that cannot be opened, and one whose engine has a newer run, say so, and their transfers end.
 func TestBroken(t *testing.T) {
 	g := pdkvtest.NewGateway(t)
 	newEngine(t, g, "e", metadata.Both, 1, "")
 	open := func(name, heads string) *found {
-		e := &engine{t: t, tp: 1, scheduler: scheduler(t, "")}
+		s, err := OpenScheduler(config(t, fmt.Sprintf(`{kind: scheduler, engine: %s}`, name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &engine{t: t, tp: 1, scheduler: s}
 		regions, _ := e.cache()
 		r, err := OpenRank(config(t, fmt.Sprintf(`{kind: rank, engine: %s, generation: 5, compatibility: same, gateway: {url: %q, token_file: %q},
 			log: {level: error}, transport: {name: tcp}, cache: {block_tokens: %d, heads: %s, head_bytes: %d, dtype: f32}}`,
@@ -66,7 +70,18 @@ func TestBroken(t *testing.T) {
 		if err := r.Publish(); err != nil {
 			t.Fatal(err)
 		}
+		id := kvplane.NewTransferID() // comes to its end all the same
+		if err := e.scheduler.Hear((&said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: name, Generation: 5}}}).marshal()); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.scheduler.Expect(&Transfer{ID: id, Peer: metadata.Incarnation{Engine: "nobody", Generation: 1}, To: 7, Groups: list(5, 2)}); err != nil {
+			t.Fatal(err)
+		}
 		e.until(func() bool { return e.find(Broken, kvplane.TransferID{}) != nil })
+		if err := e.scheduler.Cancel(id, "broken"); err != nil {
+			t.Fatal(err)
+		}
+		e.until(func() bool { return e.find(Closed, id) != nil })
 		return e.find(Broken, kvplane.TransferID{})
 	}
 	if x := open("e", "2"); x.bytes <= 5 {

@@ -12,6 +12,7 @@ import (
 // said is what a rank has collected: its report, and what the gateway has told it.
 type said struct {
 	enrolled bool // the gateway has answered
+	broken   bool // the rank has no agent, and will have none
 	keys     [][]byte
 	now      time.Time // by the gateway's clock, when this was collected; zero: not known
 	report   kvplane.RankReport
@@ -21,6 +22,7 @@ type said struct {
 const (
 	saidVersion  = 1
 	saidEnrolled = 1
+	saidBroken   = 2
 
 	maxSaidKeys = 8
 	maxSaidKey  = 255 // bytes
@@ -28,8 +30,11 @@ const (
 
 func (s *said) marshal() []byte {
 	b := []byte{saidVersion, 0}
+	if s.broken {
+		b[1] |= saidBroken
+	}
 	if s.enrolled {
-		b[1] = saidEnrolled
+		b[1] |= saidEnrolled
 		var now int64
 		if !s.now.IsZero() {
 			now = s.now.UnixMilli()
@@ -46,10 +51,10 @@ func (s *said) marshal() []byte {
 func parseSaid(b []byte) (said, error) {
 	var s said
 	bad := func() (said, error) { return said{}, wrong(Argument, "embed: not what a rank has collected") }
-	if len(b) < 2 || b[0] != saidVersion || b[1]&^saidEnrolled != 0 {
+	if len(b) < 2 || b[0] != saidVersion || b[1]&^(saidEnrolled|saidBroken) != 0 {
 		return bad()
 	}
-	s.enrolled = b[1] == saidEnrolled
+	s.enrolled, s.broken = b[1]&saidEnrolled != 0, b[1]&saidBroken != 0
 	b = b[2:]
 	if s.enrolled {
 		if len(b) < 9 || b[8] > maxSaidKeys {

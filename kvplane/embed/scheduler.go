@@ -26,6 +26,7 @@ type Scheduler struct {
 	gate     *kvplane.Gate        // nil until the generation is known
 	together *kvplane.Aggregator  // the same
 	enrolled bool
+	broken   *metadata.Rank // has no agent and will have none: no leg can be served
 	legs     map[kvplane.TransferID]*leg
 	orders   kvplane.Orders // since the last Orders
 	ordered  []byte         // the form of what was taken out of orders and found no room
@@ -120,6 +121,8 @@ func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metada
 	case s.gate == nil:
 		s.counts.Refused[kvplane.TicketEarly.String()]++
 		return wrong(Early, "embed: transfer %s: no rank was heard yet", id)
+	case s.broken != nil:
+		return wrong(State, "embed: transfer %s: rank %s is broken", id, s.broken)
 	case s.legs[id] != nil:
 		return wrong(Known, "embed: transfer %s is known", id)
 	case len(s.legs) >= maxLegs:
@@ -180,6 +183,9 @@ func (s *Scheduler) Hear(b []byte) error {
 			s.enrolled = true
 			s.results = append(s.results, Result{Kind: Enrolled, Bytes: s.self.Generation})
 		}
+	}
+	if x.broken && x.report.Engine == s.self {
+		s.broken = &x.report.Rank
 	}
 	s.step([]kvplane.RankReport{x.report})
 	return nil

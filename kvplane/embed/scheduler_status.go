@@ -21,15 +21,24 @@ func (s *Scheduler) Status() ([]byte, error) {
 		Missed     uint64 `json:"missed"` // RankReports that never came
 		schedulerCounts
 		Ignored kvplane.Ignored `json:"ignored"`
+		// Held is what stays pinned, by the rank that has not let go of it; Broken names a rank that has no agent.
+		Held   map[string]kvplane.Held `json:"held"`
+		Broken string                  `json:"broken,omitempty"`
 	}{
 		Kind: KindScheduler, Engine: s.cfg.Engine, Generation: s.self.Generation, Enrolled: s.enrolled, Legs: len(s.legs),
-		Handshakes: s.outcome.Handshakes, schedulerCounts: s.counts,
+		Handshakes: s.outcome.Handshakes, schedulerCounts: s.counts, Held: map[string]kvplane.Held{},
+	}
+	if s.broken != nil {
+		x.Broken = s.broken.String()
 	}
 	if s.control != nil {
 		x.Control = s.control.address()
 	}
 	if s.together != nil {
 		x.Missed, x.Ignored = s.together.Missed(), s.together.Ignored()
+		for rank, h := range s.together.Held(s.now()) {
+			x.Held[rank.String()] = h
+		}
 	}
 	return json.Marshal(x)
 }
