@@ -16,6 +16,7 @@ type gateway struct {
 	*process
 	url        string // the clients' listener
 	operations string
+	file       string // its configuration
 }
 
 // backend is an engine as the configuration names it, by base URLs.
@@ -58,14 +59,29 @@ func (c config) text(clients, operations string) string {
 // serve starts the gateway and waits until it is ready.
 func serve(t *testing.T, binary string, c config) gateway {
 	t.Helper()
-	at := freeAddresses(t, 2)
-	path := filepath.Join(t.TempDir(), "gateway.yaml")
-	if err := os.WriteFile(path, []byte(c.text(at[0], at[1])), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	g := gateway{start(t, "pdrouter", nil, binary, "serve", "-c", path), "http://" + at[0], "http://" + at[1]}
+	g := launch(t, binary, c)
 	g.ready(t, g.operations+"/ready", 3*time.Minute)
 	return g
+}
+
+// launch starts the gateway, which is ready when its engines are.
+func launch(t *testing.T, binary string, c config) gateway {
+	t.Helper()
+	at := freeAddresses(t, 2)
+	g := gateway{url: "http://" + at[0], operations: "http://" + at[1], file: filepath.Join(t.TempDir(), "gateway.yaml")}
+	g.write(t, c)
+	g.process = start(t, "pdrouter", nil, binary, "serve", "-c", g.file)
+	g.ready(t, g.operations+"/metrics", time.Minute)
+	return g
+}
+
+// write writes the configuration, with the gateway's own listeners.
+func (g gateway) write(t *testing.T, c config) {
+	t.Helper()
+	text := c.text(strings.TrimPrefix(g.url, "http://"), strings.TrimPrefix(g.operations, "http://"))
+	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // report is what scenarios.py says about one run of it.

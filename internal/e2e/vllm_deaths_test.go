@@ -68,7 +68,7 @@ func (v *vllm) deaths(t *testing.T, way pair, front gateway, l *load, prefill, d
 // though nobody will write them. With push prefill is held first, until decode waits for it.
 func (g gateway) orphans(t *testing.T, l *load, way pair, prefill, decode engine) {
 	t.Helper()
-	stop := l.run(t, g.url)
+	stop := l.run(t, g.url, nil)
 	time.Sleep(2 * time.Second)
 	waiting := 0.0
 	if way.mover == "prefill" {

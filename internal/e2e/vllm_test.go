@@ -31,20 +31,8 @@ type vllm struct {
 // and reads the engines' own counters. It needs python3, about 10 GB of disk, 16 GB of memory, and no GPU. N=200 sets how
 // many clients leave.
 func TestStockVLLM(t *testing.T) {
-	v := vllm{venv: filepath.Join(root(t), ".deps", "vllm"), model: filepath.Join(t.TempDir(), "model"), took: new([]string), cpus: allowedCPUs(t)}
-	v.answers = filepath.Join(t.TempDir(), "answers.json")
-	began := time.Now()
-	t.Cleanup(func() {
-		for _, line := range *v.took {
-			t.Log(line)
-		}
-		t.Logf("%7.1f s  in all", time.Since(began).Seconds())
-	})
-
-	v.step(t, "install vLLM", func() { runs(t, filepath.Join(root(t), "internal", "deps", "vllm.sh"), v.venv) })
-	v.step(t, "build pdrouter", func() { v.gateway = build(t) })
-	v.step(t, "make the model", func() { runs(t, v.python(), "tiny_model.py", v.model) })
-	if !t.Run("alone", v.record) {
+	v := prepare(t, "full")
+	if !t.Run("alone", func(t *testing.T) { v.record(t, nil, "split", "fan", "alone", "cached", "engine", "stored") }) {
 		return
 	}
 	t.Run("push", func(t *testing.T) {
@@ -53,6 +41,24 @@ func TestStockVLLM(t *testing.T) {
 	t.Run("pull", func(t *testing.T) {
 		v.split(t, pair{connector: "vllm-nixl-pull", class: "NixlConnector", mover: "decode"})
 	})
+}
+
+// prepare installs vLLM, builds the gateway and makes a model of the kind, as tiny_model.py has them. The times of all steps are logged at the test's end.
+func prepare(t *testing.T, kind string) *vllm {
+	t.Helper()
+	v := &vllm{venv: filepath.Join(root(t), ".deps", "vllm"), model: filepath.Join(t.TempDir(), "model"), took: new([]string), cpus: allowedCPUs(t)}
+	v.answers = filepath.Join(t.TempDir(), "answers.json")
+	began := time.Now()
+	t.Cleanup(func() {
+		for _, line := range *v.took {
+			t.Log(line)
+		}
+		t.Logf("%7.1f s  in all", time.Since(began).Seconds())
+	})
+	v.step(t, "install vLLM", func() { runs(t, filepath.Join(root(t), "internal", "deps", "vllm.sh"), v.venv) })
+	v.step(t, "build pdrouter", func() { v.gateway = build(t) })
+	v.step(t, "make the model", func() { runs(t, v.python(), "tiny_model.py", v.model, kind) })
+	return v
 }
 
 // step runs one part of the test and notes how long it took.
@@ -86,6 +92,8 @@ type role struct {
 	transfer string // --kv-transfer-config, or empty
 	random   bool   // it draws names of its own for requests
 	tp       int    // tensor-parallel ranks; 0 is 1
+	forgets  bool   // it can be told to forget its prefixes
+	batch    int    // tokens of one step, so that longer prompts come in chunks; 0 is as vLLM has it
 }
 
 // engine starts an instance. at are its addresses for HTTP and for its side channel; nil: two that are free.
@@ -103,6 +111,9 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	if is.transfer != "" {
 		argv = append(argv, "--kv-transfer-config", is.transfer)
 	}
+	if is.batch > 0 {
+		argv = append(argv, "--max-num-batched-tokens", fmt.Sprint(is.batch))
+	}
 	bind := fmt.Sprint(v.cpus[is.cpu%len(v.cpus)])
 	if is.tp > 1 {
 		argv = append(argv, "--tensor-parallel-size", fmt.Sprint(is.tp))
@@ -118,6 +129,9 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	}
 	if !is.random {
 		env = append(env, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1")
+	}
+	if is.forgets {
+		env = append(env, "VLLM_SERVER_DEV_MODE=1")
 	}
 	return engine{start(t, is.name, env, argv...), "http://" + at[0], at[1], !is.random}
 }
@@ -158,15 +172,18 @@ func allowedCPUs(t *testing.T) []int {
 // started bounds an instance's start: half a minute on an idle machine, several on a busy one whose files are cold.
 const started = 8 * time.Minute
 
-// record asks one aggregated instance every scenario and keeps its answers.
-func (v *vllm) record(t *testing.T) {
+// record asks one aggregated instance every scenario of the kinds and keeps its answers. more asks what else is to be known of it.
+func (v *vllm) record(t *testing.T, more func(url string), kinds ...string) {
 	var e engine
 	v.step(t, "start one instance", func() {
 		e = v.engine(t, role{name: "alone"}, nil)
 		e.ready(t, e.url+"/health", started)
 	})
 	v.step(t, "record its answers", func() {
-		runs(t, v.python(), "scenarios.py", "record", e.url, v.answers, "split", "fan", "alone", "cached", "engine", "stored")
+		runs(t, append([]string{v.python(), "scenarios.py", "record", e.url, v.answers}, kinds...)...)
+		if more != nil {
+			more(e.url)
+		}
 	})
 	_ = e.stop(t, time.Minute) // how it ends is its own affair
 }
