@@ -60,7 +60,8 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
             legs = ({PREFILL} if transfer.is_kv_producer else set()) | ({DECODE} if transfer.is_kv_consumer else set())
             self._plane = Scheduler(Library.load(s.library or None), s.scheduler(self._role_name, self._size))
             keep = layout.tokens_kept(self._groups)
-            self._legs = Legs(self._plane, legs, self._groups[0].block_tokens, len(self._groups), logger, keep)
+            rests = vllm_config.parallel_config.distributed_executor_backend == "uni"
+            self._legs = Legs(self._plane, legs, self._groups[0].block_tokens, len(self._groups), logger, keep, rests)
             self._snapshots = Snapshots(lambda: snapshot(self._legs))
 
     # Of the class.

@@ -16,8 +16,8 @@ from .params import BadParams, Handoff, parse_params
 from .passing import Orders
 
 RENEW = 60.0  # s; how often the plane hears that a leg still waits for blocks
-REST = 0.004  # s; how long a rank may wait for the plane in a step that computes nothing
-LIVELY = 16  # steps without anything to do, before ranks wait
+REST = 0.004  # s; how long the rank may wait for the plane in a step that computes nothing
+LIVELY = 16  # steps without anything to do, before it waits
 NULL_BLOCK = 0  # stands in a table where a sliding window has passed
 
 
@@ -44,14 +44,16 @@ class Leg:
 class Legs:
     """All legs of one engine."""
 
-    def __init__(self, plane, role, block_tokens, groups, log, keep=0, clock=time.monotonic):
+    def __init__(self, plane, role, block_tokens, groups, log, keep=0, rests=False, clock=time.monotonic):
         """plane: the library's scheduler handle. role: the legs that are served, a set of PREFILL and DECODE. groups: how many the
-        cache has. keep: how many tokens at the prompt's end decode computes itself."""
+        cache has. keep: how many tokens at the prompt's end decode computes itself. rests: the rank waits for the plane where there is nothing to do, since it
+        is in this process."""
         self._plane = plane
         self._role = role
         self._block = block_tokens
         self._groups = groups
         self._keep = keep
+        self._rests = rests
         self._log = log
         self._clock = clock
         self._by_request: dict[str, Leg] = {}
@@ -176,7 +178,7 @@ class Legs:
         )
         self._failed_blocks, self._failed, self._closed = [], [], []
         self._still = 0 if computes or out.plane or out.failed_blocks or out.closed or out.answer else self._still + 1
-        out.rest = REST if self._still > LIVELY else 0.0
+        out.rest = REST if self._rests and self._still > LIVELY else 0.0
         return out
 
     def heard(self, reports, broken=""):

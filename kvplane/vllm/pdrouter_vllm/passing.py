@@ -15,7 +15,7 @@ class Orders:
     failed: tuple[str, ...] = ()  # requests, where a block's number does not tell whose it is (several groups); also in closed
     closed: tuple[str, ...] = ()  # requests
     answer: bool = False  # ranks say something, even if it is nothing: the scheduler is called with their answers only
-    rest: float = 0.0  # s; how long a rank may wait for news of the plane before it ends the step
+    rest: float = 0.0  # s; how long the rank may wait for news of the plane before it ends the step
 
 
 @dataclasses.dataclass

@@ -74,6 +74,9 @@ class Decode(unittest.TestCase):
     def test_ranks_wait_while_nothing_happens(self):
         v, legs = self.v, self.v.legs
         r = self.expected()
+        self.assertEqual({legs.step(computes=False).rest for _ in range(2 * LIVELY)}, {0.0}, "ranks in processes of their own never do")
+        legs.step()
+        legs._rests = True
         rests = [legs.step(computes=False).rest for _ in range(LIVELY + 2)]
         self.assertEqual((rests[0], rests[-1]), (0.0, REST))
         self.assertEqual(legs.step(computes=True).rest, 0.0, "a step that computes waits for nothing")
