@@ -1,0 +1,185 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// rest is what both pairs use while nobody asks them for anything.
+func (s *planeVLLM) rest(name string) contest {
+	c := contest{name: name, where: vllmWhere, metrics: vllmMetrics("% core")}
+	for i, p := range s.pairs {
+		c.contenders = append(c.contenders, contender{of: p.of, round: func(ctx context.Context, d time.Duration) (sample, error) {
+			if err := s.awake(ctx, i); err != nil {
+				return sample{}, err
+			}
+			before, err := p.used()
+			if err != nil {
+				return sample{}, err
+			}
+			begun := time.Now()
+			select {
+			case <-ctx.Done():
+				return sample{}, ctx.Err()
+			case <-time.After(d):
+			}
+			elapsed := time.Since(begun)
+			after, err := p.used()
+			if err != nil {
+				return sample{}, err
+			}
+			figures, err := after.since(before, float64(elapsed)/100)
+			return sample{figures: figures, done: 1}, err
+		}})
+	}
+	return c
+}
+
+const vllmWhere = "prefill on one CPU, decode on another"
+
+// handovers measures hand-overs of prompts of so many tokens, in pairs.
+func (s *planeVLLM) handovers(ctx context.Context, tokens int) error {
+	c := contest{name: rowHandover(tokens), where: vllmWhere, metrics: []metric{{what: "prefill's answer to first event", unit: "ms"}, {what: "TTFT", unit: "ms"}}}
+	if !s.wants(c.name) {
+		return nil
+	}
+	// Each prompt is for both pairs: whoever is asked second in a round is asked for the same one.
+	prompts := [2][]string{}
+	for i, p := range s.pairs {
+		c.contenders = append(c.contenders, contender{of: p.of, round: func(ctx context.Context, _ time.Duration) (sample, error) {
+			if len(prompts[i]) == 0 {
+				next := s.nextPrompt(tokens)
+				prompts[0], prompts[1] = append(prompts[0], next), append(prompts[1], next)
+			}
+			prompt := prompts[i][0]
+			prompts[i] = prompts[i][1:]
+			if err := s.awake(ctx, i); err != nil {
+				return sample{}, err
+			}
+			p.relay.expect()
+			got, begun, err := p.ask(ctx, prompt)
+			if err != nil {
+				return sample{}, err
+			}
+			passed, err := p.relay.passed(ctx)
+			if err != nil {
+				return sample{}, err
+			}
+			figures := []float64{millis(got.first.Sub(passed)), millis(got.first.Sub(begun))}
+			return sample{figures: figures, done: 1}, p.check(ctx, tokens, []string{prompt}, []heard{got})
+		}})
+	}
+	cfg := s.Config
+	cfg.Rounds, cfg.Others = max(s.Rounds, stockRounds), math.Inf(1) // rounds are too short for the machine's ticks: pairs of them tell
+	rows, err := c.measure(ctx, cfg, s.out)
+	if err != nil {
+		return err
+	}
+	s.report.Rows = append(s.report.Rows, rows...)
+	for _, row := range rows {
+		s.note(row.Name+", "+row.What, row.Ours.Rounds, row.Beside[0].Rounds, row.Unit)
+	}
+	return nil
+}
+
+// requests measures the CPU time of requests with prompts of so many tokens, and of the same work without a transfer.
+func (s *planeVLLM) requests(ctx context.Context, tokens int) error {
+	c := contest{name: rowRequest(tokens), where: vllmWhere, metrics: vllmMetrics("ms CPU")}
+	if !s.wants(c.name) {
+		return nil
+	}
+	for i, p := range s.pairs {
+		p.moved = nil
+		c.contenders = append(c.contenders, s.costing(p.of, i, func(ctx context.Context, end time.Time) (int, func() error, error) {
+			var prompts []string
+			var answers []heard
+			for len(prompts) == 0 || time.Now().Before(end) {
+				prompt := s.nextPrompt(tokens)
+				got, _, err := p.ask(ctx, prompt)
+				if err != nil {
+					return 0, nil, err
+				}
+				prompts, answers = append(prompts, prompt), append(answers, got)
+			}
+			return len(prompts), func() error { return p.check(ctx, tokens, prompts, answers) }, nil
+		}))
+	}
+	for i, p := range s.pairs { // behind those: decode holds prompts then
+		c.contenders = append(c.contenders, s.costing(p.of+atHand, i, func(ctx context.Context, end time.Time) (int, func() error, error) {
+			n := 0
+			for ; n == 0 || time.Now().Before(end); n++ {
+				if err := p.compute(ctx, s.nextPrompt(tokens)); err != nil {
+					return 0, nil, err
+				}
+				if _, err := p.alone(ctx, 1, p.moved[n%len(p.moved)]); err != nil {
+					return 0, nil, err
+				}
+			}
+			return n, func() error {
+				return p.account(ctx, func(grew tokenSources) error { return grew.atHand(n, tokens) })
+			}, nil
+		}))
+	}
+	nth := len(s.report.Rows)
+	if err := s.contestOf(ctx, c, s.Rounds, s.Round/2); err != nil {
+		return err
+	}
+	for _, row := range s.report.Rows[nth:] {
+		ours, other := less(row.Ours, *row.of(us + atHand)), less(*row.of(nixlPush), *row.of(nixlPush + atHand))
+		s.note(row.Name+", "+row.What+", the transfer's part", ours, other, row.Unit)
+	}
+	return nil
+}
+
+const atHand = ", KV at hand"
+
+// costing is the CPU time of a pair for each of the requests that a load makes until an end. What the load returns is checked behind
+// the last reading.
+func (s *planeVLLM) costing(of string, i int, load func(ctx context.Context, end time.Time) (n int, check func() error, err error)) contender {
+	p := s.pairs[i]
+	return contender{of: of, round: func(ctx context.Context, d time.Duration) (sample, error) {
+		if err := s.awake(ctx, i); err != nil {
+			return sample{}, err
+		}
+		before, err := p.used()
+		if err != nil {
+			return sample{}, err
+		}
+		n, check, err := load(ctx, time.Now().Add(d))
+		if err != nil {
+			return sample{}, err
+		}
+		after, err := p.used()
+		if err != nil {
+			return sample{}, err
+		}
+		figures, err := after.since(before, float64(n)*float64(time.Millisecond))
+		return sample{figures: figures, done: n}, errors.Join(err, check())
+	}}
+}
+
+// less is what a figure is more than another one, round by round.
+func less(a, b Figure) []float64 {
+	d := slices.Clone(a.Rounds)
+	for i := range d {
+		d[i] -= b.Rounds[i]
+	}
+	return d
+}
+
+// note tells both medians and that of the difference, each with the interval that holds it with 95 %.
+func (s *planeVLLM) note(what string, ours, other []float64, unit string) {
+	between := func(figures []float64) string {
+		if len(figures) < 6 { // no two of so few hold it so surely
+			return fmt.Sprintf("%.2f", spread(figures).Median)
+		}
+		low, high := medianInterval(figures)
+		return fmt.Sprintf("%.2f (%.2f to %.2f)", spread(figures).Median, low, high)
+	}
+	s.report.Notes = append(s.report.Notes, fmt.Sprintf("%s: pdrouter %s, %s %s, pdrouter less that %s %s, of %d rounds.",
+		what, between(ours), nixlPush, between(other), between(less(Figure{Rounds: ours}, Figure{Rounds: other})), unit, len(ours)))
+}
