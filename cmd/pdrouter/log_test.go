@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -123,32 +122,15 @@ func TestLinesOfLogger(t *testing.T) {
 
 // TestNoRequestMissingInTheLog ends a gateway right behind its last answer.
 func TestNoRequestMissingInTheLog(t *testing.T) {
-	t.Setenv(actAsPdrouter, "1")
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"choices":[]}`))
 	}))
 	defer engine.Close()
-	addresses, err := freeAddresses(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "c.yaml")
-	err = os.WriteFile(file, []byte("listen: {clients: \""+addresses[0]+"\", operations: \""+addresses[1]+"\"}\n"+
-		"models: [{name: m, engines: [{name: e, url: \""+engine.URL+"\"}]}]\n"), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := startProcess(dir, "gateway", "serve", "-c", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.cmd.Process.Kill(); <-p.done }()
-	dialSoon(t, addresses[0], p).Close()
+	p, address := startGateway(t, "models: [{name: m, engines: [{name: e, url: \""+engine.URL+"\"}]}]\n")
 	const n = 20
 	for range n {
-		answer, err := http.Post("http://"+addresses[0]+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hello"}`))
+		answer, err := http.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hello"}`))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -22,26 +21,10 @@ func TestSignalsAreTheGatewaysBesideNIXL(t *testing.T) {
 	if _, err := nixl.Find(); err != nil {
 		t.Skip("SKIPPED, not run with real NIXL:", err)
 	}
-	t.Setenv(actAsPdrouter, "1")
 	prefill, decode := newFakeStock(t, "prefill-run", 1), newFakeStock(t, "decode-run", 1)
-	addresses, err := freeAddresses(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "c.yaml")
-	err = os.WriteFile(file, []byte(fmt.Sprintf("listen: {clients: %q, operations: %q}\nmodels:\n  - name: tiny\n    connector: vllm-nixl-pull\n"+
+	p, _ := startGateway(t, fmt.Sprintf("models:\n  - name: tiny\n    connector: vllm-nixl-pull\n"+
 		"    prefill: [{name: prefill-0, url: %q, side_channel: %q}]\n    decode: [{name: decode-0, url: %q, side_channel: %q}]\n",
-		addresses[0], addresses[1], prefill.srv.URL, prefill.side, decode.srv.URL, decode.side)), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := startProcess(dir, "gateway", "serve", "-c", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.cmd.Process.Kill(); <-p.done }()
-	_ = dialSoon(t, addresses[0], p).Close()
+		prefill.srv.URL, prefill.side, decode.srv.URL, decode.side))
 	said := func(parts ...string) func() bool {
 		return func() bool {
 			if ended, err := p.ended(); ended {

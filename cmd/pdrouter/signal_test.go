@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 
 // TestFault66SecondSignalEndsTheProcess keeps a request under way, so that the first SIGTERM only begins to drain.
 func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
-	t.Setenv(actAsPdrouter, "1")
 	engine, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
 	if err != nil {
 		t.Fatal(err)
@@ -30,23 +27,8 @@ func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
 			asked <- struct{}{}
 		}
 	}()
-	addresses, err := freeAddresses(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "c.yaml")
-	err = os.WriteFile(file, []byte("listen: {clients: \""+addresses[0]+"\", operations: \""+addresses[1]+"\"}\n"+
-		"models: [{name: m, engines: [{name: e, url: \"http://"+engine.Addr().String()+"\"}]}]\ntimeouts: {health: 1h}\n"), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := startProcess(dir, "gateway", "serve", "-c", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.cmd.Process.Kill(); <-p.done }()
-	client := dialSoon(t, addresses[0], p)
+	p, address := startGateway(t, "models: [{name: m, engines: [{name: e, url: \"http://"+engine.Addr().String()+"\"}]}]\ntimeouts: {health: 1h}\n")
+	client := dialSoon(t, address, p)
 	defer client.Close()
 	body := `{"model":"m","prompt":"hello"}`
 	_, err = client.Write([]byte("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n" + body))
@@ -59,7 +41,7 @@ func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for { // it drains: the listener is closed, the process lives
-		c, err := net.Dial("tcp", addresses[0])
+		c, err := net.Dial("tcp", address)
 		if err != nil {
 			break
 		}
@@ -84,20 +66,4 @@ func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
 	if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
 		t.Errorf("ended with %v; want signal: terminated", p.err)
 	}
-}
-
-// dialSoon connects as soon as the process listens.
-func dialSoon(t *testing.T, address string, p *process) net.Conn {
-	t.Helper()
-	for range 2000 {
-		if c, err := net.Dial("tcp", address); err == nil {
-			return c
-		}
-		if ended, err := p.ended(); ended {
-			t.Fatalf("ended: %v\n%s", err, p.tail(10))
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("never listened")
-	return nil
 }

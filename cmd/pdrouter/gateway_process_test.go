@@ -1,0 +1,48 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// startGateway has a process of its own serve what a configuration says besides where to listen. It listens when this returns,
+// at the address for clients, and does not outlive the test.
+func startGateway(t *testing.T, config string) (p *process, clients string) {
+	t.Helper()
+	t.Setenv(actAsPdrouter, "1")
+	addresses, err := freeAddresses(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "c.yaml")
+	listen := "listen: {clients: \"" + addresses[0] + "\", operations: \"" + addresses[1] + "\"}\n"
+	if err := os.WriteFile(file, []byte(listen+config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err = startProcess(dir, "gateway", "serve", "-c", file); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.done })
+	_ = dialSoon(t, addresses[0], p).Close()
+	return p, addresses[0]
+}
+
+// dialSoon connects as soon as the process listens.
+func dialSoon(t *testing.T, address string, p *process) net.Conn {
+	t.Helper()
+	for range 2000 {
+		if c, err := net.Dial("tcp", address); err == nil {
+			return c
+		}
+		if ended, err := p.ended(); ended {
+			t.Fatalf("ended: %v\n%s", err, p.tail(10))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("never listened")
+	return nil
+}
