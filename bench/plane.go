@@ -240,9 +240,14 @@ func sliced(of string, run func(ctx context.Context, n int) ([]float64, error)) 
 		figures, err := run(ctx, n)
 		took := time.Since(start) / time.Duration(n)
 		done := n
-		n = min(max(int(min(d, planeSlice)/max(took, 1)), 2), planeMost)
+		n = slice(d, took)
 		return sample{figures: figures, done: done}, err
 	}}
+}
+
+// slice is how many operations fill a slice, of which one takes so long.
+func slice(d, one time.Duration) int {
+	return min(max(int(min(d, planeSlice)/max(one, 1)), 2), planeMost)
 }
 
 // pushing is pdrouter as a contender.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // openBare starts a bare NIXL agent on each side, beside those of the plane.
@@ -74,19 +75,27 @@ func (s *planeStage) byHand(shape planeShape, figures func(planeAnswer, []barePo
 	}), s.openBare(false)
 }
 
-// byThread is the same with NIXL's progress threads, which live only as long as a round does: they leave no CPU to others.
+// byThread is the same with NIXL's progress threads, which live only as long as a round does: they leave no CPU to others. So what
+// fills a slice is counted without the agents that a round opens.
 func (s *planeStage) byThread(order planeOrder, figures func(planeAnswer) []float64) contender {
-	return sliced(progressThread, func(_ context.Context, n int) ([]float64, error) {
+	n := 2
+	return contender{of: progressThread, round: func(_ context.Context, d time.Duration) (sample, error) {
 		if err := s.openBare(true); err != nil {
-			return nil, err
+			return sample{}, err
 		}
 		order.First, order.Count, order.Thread = s.take(n), n, true
 		a, _, err := s.serving(order)
 		if err = errors.Join(err, s.closeBare(true)); err != nil {
-			return nil, err
+			return sample{}, err
 		}
-		return figures(a), nil
-	})
+		got := sample{figures: figures(a), done: n}
+		var took time.Duration
+		for _, one := range a.Took {
+			took += one
+		}
+		n = slice(d, took/time.Duration(n))
+		return got, nil
+	}}
 }
 
 const progressThread = "NIXL's progress thread"
