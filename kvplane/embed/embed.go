@@ -22,7 +22,7 @@ const (
 	Refused                   // the configuration
 	Full                      // a table is at its bound
 	Ticket                    // the leg's ticket is not accepted
-	Early                     // as Ticket: no rank has said yet how tickets are checked
+	Early                     // as Ticket, until a rank was heard: none has said how tickets are checked, or not for a while
 	Known                     // the transfer id is in use
 	System                    // the operating system refuses
 )

@@ -11,7 +11,7 @@ import (
 
 // said is what a rank has collected: its report, and what the gateway has told it.
 type said struct {
-	enrolled bool // the gateway has answered
+	enrolled bool // the gateway has answered; keys are those that the scheduler has not been told by this rank
 	broken   bool // the rank has no agent, and will have none
 	keys     [][]byte
 	now      time.Time // by the gateway's clock, when this was collected; zero: not known
@@ -98,12 +98,16 @@ func (e *enrolment) take(a metadata.Enrolment) {
 	*e = enrolment{known: true, keys: a.Keys, now: a.Now, told: time.Now(), fresh: e.fresh || !same}
 }
 
-// fill adds to what is collected. The gateway's clock has gone on since it answered.
+// fill adds to what is collected: the keys once only, as another rank may have been told newer ones since. The gateway's clock
+// has gone on since it answered.
 func (e *enrolment) fill(s *said) {
 	if !e.known {
 		return
 	}
-	s.enrolled, s.keys = true, e.keys
+	s.enrolled = true
+	if e.fresh {
+		s.keys = e.keys
+	}
 	if !e.now.IsZero() && e.now.UnixMilli() != 0 {
 		s.now = e.now.Add(time.Since(e.told))
 	}
