@@ -13,8 +13,14 @@ import (
 )
 
 // TestConnector has two engines of the vLLM connector's own code, without vLLM, hand KV over through the C library: requests leave
-// at random moments on either side, and every byte is compared.
+// at random moments on either side, and every byte is compared. The two ranks of prefill share the heads, or each has a copy of a latent
+// cache.
 func TestConnector(t *testing.T) {
+	t.Run("heads", func(t *testing.T) { handOver(t, false) })
+	t.Run("latent", func(t *testing.T) { handOver(t, true) })
+}
+
+func handOver(t *testing.T, latent bool) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3")
@@ -32,9 +38,10 @@ func TestConnector(t *testing.T) {
 		Tokens      map[string]string `json:"tokens"`
 		Generations map[string]uint64 `json:"generations"`
 		Seed        int               `json:"seed"`
+		Latent      bool              `json:"latent"`
 		Transfers   []transfer        `json:"transfers"`
 	}{
-		Gateway: g.URL, Seed: 8,
+		Gateway: g.URL, Seed: 8, Latent: latent,
 		Tokens: map[string]string{
 			prefill.Engine: g.Token(t, prefill.Engine, metadata.Prefill), decode.Engine: g.Token(t, decode.Engine, metadata.Decode),
 		},

@@ -2,9 +2,9 @@
 
     tiny_model.py DIRECTORY [KIND]
 
-KIND is `full` (the default), `window` (each layer has a sliding window), `windows` (every second layer has) or `mla` (latent attention
-as DeepSeek-V2 has it). It needs no download. Its weights come from one seed, so that every engine started on the directory computes the same
-tokens, and they are drawn wide, so that the answer changes with every byte of the prompt.
+KIND is `full` (the default), `window` (each layer has a sliding window) or `windows` (every second layer has). It needs no download. Its
+weights come from one seed, so that every engine started on the directory computes the same tokens, and they are drawn wide, so that the
+answer changes with every byte of the prompt.
 """
 
 import json
@@ -54,31 +54,6 @@ def model(tokenizer):
     ).to(torch.float32)
 
 
-def latent(tokenizer):
-    torch.manual_seed(20)
-    return transformers.DeepseekV2ForCausalLM(
-        transformers.DeepseekV2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=HEADS * HEAD_DIM,
-            intermediate_size=2 * HEADS * HEAD_DIM,
-            num_hidden_layers=LAYERS,
-            first_k_dense_replace=LAYERS,  # no experts
-            num_attention_heads=HEADS,
-            num_key_value_heads=HEADS,
-            q_lora_rank=None,
-            kv_lora_rank=512,  # with the next the only width that vLLM's CPU build has a kernel for
-            qk_rope_head_dim=64,
-            qk_nope_head_dim=HEAD_DIM,
-            v_head_dim=HEAD_DIM,
-            max_position_embeddings=CONTEXT,
-            initializer_range=0.3,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    ).to(torch.float32)
-
-
 def slide(directory, every):
     """Gives layers of a saved Llama sliding windows: every layer, or every second one."""
     path = directory / "config.json"
@@ -93,8 +68,8 @@ def main():
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(directory)
+    model(tokenizer).save_pretrained(directory)
     kind = sys.argv[2] if len(sys.argv) > 2 else "full"
-    (latent if kind == "mla" else model)(tokenizer).save_pretrained(directory)
     if kind in ("window", "windows"):
         slide(directory, {"window": 1, "windows": 2}[kind])
 

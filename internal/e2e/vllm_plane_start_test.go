@@ -158,7 +158,7 @@ func (w *plane) start(t *testing.T, m *member) {
 		t.Fatal(err)
 	}
 	is := role{name: m.name, cpu: m.cpu, tp: m.tp, transfer: string(transfer), forgets: true}
-	if m.role == "prefill" && w.kind != "mla" { // which the CPU build computes at once
+	if m.role == "prefill" {
 		is.batch = 512
 	}
 	m.engine, m.had, m.seen = w.engine(w.t, is, m.at), 0, time.Now()

@@ -12,7 +12,7 @@ import (
 // TestVLLMPlane splits requests over vLLM engines that hand their KV over by pdrouter's plane: it compares every answer with that of
 // one instance alone, ends requests in every way that leaves KV behind, kills engines while other requests run, and reads the engines'
 // own counters. Engines serve in several shapes, since their starts are what costs. It needs what TestStockVLLM needs. N=200 sets how
-// many clients leave. MODEL=window, windows or mla has another model, as tiny_model.py makes it, and compares over one pair only.
+// many clients leave. MODEL=window or windows has a model with sliding windows, as tiny_model.py makes it, and compares over one pair only.
 func TestVLLMPlane(t *testing.T) {
 	kind := cmp.Or(os.Getenv("MODEL"), "full")
 	v := prepare(t, kind)

@@ -1,5 +1,6 @@
 """Two engines of the connector's own code hand KV over through the real library: hand_over.py LIBRARY PLAN. PLAN is a JSON file with
-the gateway, the engines' tokens and generations, the seed, and a transfer id with both tickets for each request.
+the gateway, the engines' tokens and generations, the seed, whether the cache is latent (MLA: one head, of which every rank has a copy),
+and a transfer id with both tickets for each request.
 
 There is no vLLM and no model. What vLLM's scheduler does is played by fakes.FakeVllm, with the same assertions; KV is bytes that say
 whose they are. Prefill has two tensor-parallel ranks, decode one. Requests leave at random moments on either side. What decode reads
@@ -37,9 +38,10 @@ class Engine(FakeVllm):
         self.name, self.tp, self.read, self.computed = name, tp, 0, 0
         s = Settings.parse({"engine": name, "gateway": plan["gateway"], "token_file": plan["tokens"][name], "transport": "tcp", "log_level": "error"})
         word, size = name.split("-")[0], {"pp": 1, "tp": tp}
-        heads = HEADS // tp
+        self.replicated, self.heads = plan["latent"], 1 if plan["latent"] else HEADS // tp
+        heads = self.heads
         super().__init__(role, BLOCKS, tp, recompute=True, plane=Scheduler(lib, s.scheduler(word, size)))
-        cache = {"block_tokens": BLOCK, "physical": 1, "heads": HEADS, "head_bytes": WIDTH, "order": "hnd", "dtype": "bytes", "replicated": False, "memory": "dram"}
+        cache = {"block_tokens": BLOCK, "physical": 1, "heads": 1 if self.replicated else HEADS, "head_bytes": WIDTH, "order": "hnd", "dtype": "bytes", "replicated": self.replicated, "memory": "dram"}
         page = heads * BLOCK * WIDTH
         self.memory, self.workers = [], []
         for r in range(tp):
@@ -62,16 +64,16 @@ class Engine(FakeVllm):
         for j, block in enumerate(table):
             for r, layers in enumerate(self.memory):
                 for i, m in enumerate(layers):
-                    for h in range(HEADS // self.tp):
+                    for h in range(self.heads):
                         for o in range(BLOCK):
-                            at = ((block * (HEADS // self.tp) + h) * BLOCK + o) * WIDTH
+                            at = ((block * self.heads + h) * BLOCK + o) * WIDTH
 
                             def touch(value=None, m=m, at=at):
                                 if value is None:
                                     return bytes(m[at : at + WIDTH])
                                 m[at : at + WIDTH] = value
 
-                            yield touch, i, r * (HEADS // self.tp) + h, j * BLOCK + o
+                            yield touch, i, h if self.replicated else r * self.heads + h, j * BLOCK + o
 
     def gives(self, table):
         for touch, *_ in self.places(table):
