@@ -162,11 +162,12 @@ func (e *faultEngine) write(w http.ResponseWriter, p pushParams) {
 // generate is a decode leg: it registers its blocks and waits until they are written, or nobody wants the answer. A stream goes on
 // for ever.
 func (e *faultEngine) generate(w http.ResponseWriter, q *http.Request, p pushParams) {
-	written := e.stage.register(p.KV.Transfer)
-	select {
-	case <-written:
-	case <-q.Context().Done():
-		return
+	if p.KV.Transfer != "" { // else it is no part of a hand-over: the gateway asks engines so what they are
+		select {
+		case <-e.stage.register(p.KV.Transfer):
+		case <-q.Context().Done():
+			return
+		}
 	}
 	if p.Stream {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -229,11 +230,12 @@ func (s *faultStage) left() int {
 	return len(s.held)
 }
 
-// settle waits until no engine has a request or holds blocks, for at most as long as said, and returns how many are left.
-func (s *faultStage) settle(ctx context.Context, most time.Duration) (open, held int, err error) {
+// settle waits until no more requests are open and no more transfers held than those that stay anyway, for at most as long as said,
+// and returns how many are.
+func (s *faultStage) settle(ctx context.Context, openBefore, heldBefore int, most time.Duration) (open, held int, err error) {
 	for end := time.Now().Add(most); ; time.Sleep(5 * time.Millisecond) {
 		open, held = int(s.open.Load()), s.left()
-		if open == 0 && held == 0 || time.Now().After(end) || ctx.Err() != nil {
+		if open <= openBefore && held <= heldBefore || time.Now().After(end) || ctx.Err() != nil {
 			return open, held, ctx.Err()
 		}
 	}

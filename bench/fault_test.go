@@ -70,6 +70,9 @@ func TestFaultEnginesHoldBlocks(t *testing.T) {
 			t.Errorf("%v: decode answers %d", kind, status)
 		}
 	}
+	if status, err := leg(t.Context(), s.decode, ""); status != http.StatusOK || err != nil || s.left() != 0 {
+		t.Errorf("a request that is no part of a hand-over: %d, %v, and %d transfers are held", status, err, s.left())
+	}
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {
@@ -85,13 +88,16 @@ func TestFaultEnginesHoldBlocks(t *testing.T) {
 	}
 	leave()
 	<-left
-	if _, held, err := s.settle(t.Context(), 0); held != 1 || err != nil {
+	if _, held, err := s.settle(t.Context(), 0, 0, 0); held != 1 || err != nil {
 		t.Errorf("%d transfers are held, %v; want the one whose client has left", held, err)
+	}
+	if _, held, err := s.settle(t.Context(), 0, 1, time.Hour); held != 1 || err != nil { // what is known to stay is not waited for
+		t.Errorf("%d transfers are held, %v", held, err)
 	}
 	if status, err := leg(t.Context(), s.good, "left"); status != http.StatusOK {
 		t.Fatal(status, err)
 	}
-	if open, held, err := s.settle(t.Context(), 10*time.Second); open+held != 0 || err != nil {
+	if open, held, err := s.settle(t.Context(), 0, 0, 10*time.Second); open+held != 0 || err != nil {
 		t.Errorf("%d requests and %d transfers are left, %v", open, held, err)
 	}
 }
