@@ -46,15 +46,17 @@ func (r *Run) latency(ctx context.Context, connector string) error {
 	c := contest{name: name, where: s.place.where, metrics: []metric{{what: "p50 added", unit: "µs", goals: atMost}, {what: "p99 added", unit: "µs", goals: atMost}}}
 	alone := map[int][2][]float64{} // by legs: p50 and p99 of the client that makes them
 	for i, x := range s.targets {
+		counts := false // the first round warms up
 		c.contenders = append(c.contenders, contender{of: x.of, peer: x.peer, cannot: s.cannot[i], round: func(ctx context.Context, d time.Duration) (sample, error) {
 			p, m, err := s.pairs(ctx, i, load{connections: 1, body: chatBody(1<<10, false)}, d)
 			if err != nil {
 				return sample{}, err
 			}
 			through, direct := quantilesOf(p.through), quantilesOf(p.direct)
-			if was := alone[x.legs]; d != warmUp && m.calm(r.Config) {
+			if was := alone[x.legs]; counts && m.calm(r.Config) {
 				alone[x.legs] = [2][]float64{append(was[0], inMicros(direct.p50)), append(was[1], inMicros(direct.p99))}
 			}
+			counts = true
 			return sample{disturbance: m.disturbance, figures: []float64{inMicros(through.p50 - direct.p50), inMicros(through.p99 - direct.p99)}, done: m.completed}, nil
 		}})
 	}

@@ -172,8 +172,10 @@ func (r *Run) replay(ctx context.Context) error {
 		if cell.peer != nil {
 			k.cannot = cell.peer.cannot(r.Config, cell.connector())
 		}
-		k.round = func(ctx context.Context, d time.Duration) (sample, error) {
-			if d == warmUp { // every replay begins with new processes and empty caches
+		begun := false
+		k.round = func(ctx context.Context, _ time.Duration) (sample, error) {
+			if !begun { // the warm-up: every replay begins with new processes and empty caches
+				begun = true
 				return sample{}, nil
 			}
 			return r.replayOne(ctx, cell, loads[cell.rate])
