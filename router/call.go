@@ -18,6 +18,7 @@ type call struct {
 	engine *engine
 	leave  func() bool       // ends that the leash follows a context; nil if it follows none
 	resp   *upstreamResponse // decode, while a stream is read
+	sent   sent              // how far the request has come before send
 
 	status int
 	ctype  string
@@ -99,7 +100,11 @@ const (
 
 // send asks and reads the head. With vUsable resp is open.
 func (l *call) send(req *upstreamRequest, max int) verdict {
-	resp, err := l.engine.up.do(&l.leash, req)
+	begun := l.sent
+	if l.sent = (sent{}); !begun.begun {
+		begun = l.engine.up.begin(&l.leash, req)
+	}
+	resp, err := l.engine.up.answer(&l.leash, req, begun)
 	if err != nil {
 		return l.failed(err)
 	}

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// longAgo is a deadline that ends what waits at once.
+var longAgo = time.Unix(1, 0)
+
 // leash is what one leg is held by: it ends whatever the leg is blocked on, for a cause.
 // It is a context.Context, but the only one that an exchange with an engine needs neither goroutine nor memory for.
 // Any goroutine may use it. The zero value holds.
@@ -14,6 +17,7 @@ type leash struct {
 	cause error         // why it was cut; nil while it holds
 	conn  *engineConn   // what the leg uses; nil between two exchanges
 	done  chan struct{} // made for who asks, closed when it is cut
+	awake bool          // nothing is to be waited for until it is calmed
 
 	set        *leashes // which it is in
 	prev, next *leash
@@ -42,6 +46,9 @@ func (l *leash) attach(c *engineConn) {
 	l.mu.Lock()
 	l.conn = c
 	cut := l.cause != nil
+	if l.awake {
+		l.wakeLocked(longAgo)
+	}
 	l.mu.Unlock()
 	if cut {
 		c.interrupt()
@@ -53,8 +60,31 @@ func (l *leash) attach(c *engineConn) {
 func (l *leash) wake(t time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.wakeLocked(t)
+}
+
+func (l *leash) wakeLocked(t time.Time) {
 	if l.cause == nil && l.conn != nil {
 		_ = l.conn.nc.SetReadDeadline(t)
+	}
+}
+
+// nudge has reads on the connection, and on one that it is attached to later, end with os.ErrDeadlineExceeded until calm is called, if the
+// leash holds.
+func (l *leash) nudge() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.awake = true
+	l.wakeLocked(longAgo)
+}
+
+// calm ends what nudge has begun, if it has.
+func (l *leash) calm() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.awake {
+		l.awake = false
+		l.wakeLocked(time.Time{})
 	}
 }
 

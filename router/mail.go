@@ -12,7 +12,8 @@ type mail struct {
 	at time.Time
 }
 
-// post hands an event to the owner, and takes it out of what it is blocked on unless that is a leg's, which can wait.
+// post hands an event to the owner, and takes it out of what it is blocked on unless that is a leg's, which can wait. Where it waits for a
+// leg itself it stops to.
 func (x *exchange) post(m mail) {
 	x.mu.Lock()
 	if x.heir != nil && m.a == x.heir.a {
@@ -26,6 +27,9 @@ func (x *exchange) post(m mail) {
 	}
 	x.mails = append(x.mails, m)
 	interrupt := x.interrupt
+	if x.awaits != nil {
+		x.awaits.nudge() // with mu, as it must not come when another waits for the leg
+	}
 	x.mu.Unlock()
 	if interrupt != nil && m.a == nil {
 		interrupt.cut(errInterrupted)
@@ -73,6 +77,25 @@ func (x *exchange) unblock() bool {
 	defer x.mu.Unlock()
 	x.interrupt = nil
 	return len(x.mails) > 0
+}
+
+// await notes that the owner waits for a leg, unless there is mail.
+func (x *exchange) await(l *leash) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.mails) > 0 {
+		return false
+	}
+	x.awaits = l
+	return true
+}
+
+// awaited ends that.
+func (x *exchange) awaited(l *leash) {
+	x.mu.Lock()
+	x.awaits = nil
+	x.mu.Unlock()
+	l.calm()
 }
 
 // nextEvent waits for the next event before the gate.

@@ -139,18 +139,24 @@ func (u *upstream) bound(connect time.Duration, idle int) {
 // came back, is sent once more, on a new connection; whatever comes of that, the first may have arrived as well: the
 // answer says Resent, and a failure is never one of phaseDial. The error is an *upstreamError.
 func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamResponse, error) {
-	if ctx.Err() != nil {
-		return nil, &upstreamError{phaseDial, causeOf(ctx)}
-	}
+	return u.answer(ctx, req, u.begin(ctx, req))
+}
+
+// answer does the rest of do behind begin, which was given the same.
+func (u *upstream) answer(ctx context.Context, req *upstreamRequest, s sent) (*upstreamResponse, error) {
 	again := false
-	if c := u.idle.take(req.Body, req.Gaps); c != nil {
-		begun := time.Now()
-		resp, err := u.exchange(ctx, c, req, true)
+	switch {
+	case s.c != nil:
+		resp, err := u.exchange(ctx, req, s)
 		unsent := err != nil && errors.Is(err.Err, errNotQuiet)
-		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || req.Once || time.Since(begun) > resendWithin) {
+		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || req.Once || time.Since(s.at) > resendWithin) {
 			return result(resp, err)
 		}
 		again = !unsent
+	case s.err != nil:
+		return nil, &upstreamError{phaseSend, s.err}
+	case ctx.Err() != nil:
+		return nil, &upstreamError{phaseDial, causeOf(ctx)}
 	}
 	failed := phaseDial
 	if again {
@@ -160,7 +166,7 @@ func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamRespo
 	if err != nil {
 		return nil, &upstreamError{failed, err}
 	}
-	resp, uerr := u.exchange(ctx, c, req, false)
+	resp, uerr := u.exchange(ctx, req, sent{c: c})
 	switch {
 	case resp != nil:
 		resp.Resent = again
@@ -200,20 +206,27 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 }
 
-// exchange sends req on c, which may have lain idle, and reads the head. It closes c unless it returns a response.
-func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamRequest, idle bool) (*upstreamResponse, *upstreamError) {
-	var err error
-	if c.out, err = u.appendHead(c.out[:0], req); err != nil {
-		c.nc.Close()
-		return nil, &upstreamError{phaseDial, err}
-	}
+// open readies a connection for a request, of which it writes the head to c.out.
+func (u *upstream) open(ctx context.Context, c *engineConn, req *upstreamRequest) (_ *upstreamResponse, err error) {
 	r := &upstreamResponse{up: u, c: c, ctx: ctx}
 	r.attach()
-	phase := phaseSend
-	if idle && c.asks(req.Body, req.Gaps) {
-		err = c.ask(req.Body)
-	} else {
-		err = c.send(req.Body, req.Gaps)
+	c.got, c.put = 0, 0
+	c.out, err = u.appendHead(c.out[:0], req)
+	return r, err
+}
+
+// exchange sends of req what has not left yet, and reads the head. It closes the connection unless it returns a response.
+func (u *upstream) exchange(ctx context.Context, req *upstreamRequest, s sent) (*upstreamResponse, *upstreamError) {
+	if s.head {
+		return s.r, nil
+	}
+	c, r, err := s.c, s.r, s.err
+	if r == nil {
+		if r, err = u.open(ctx, c, req); err == nil {
+			err = c.send(req.Body, req.Gaps)
+		}
+	} else if woken := r.woken(err); woken || err == nil {
+		err = c.goOn(woken)
 	}
 	if err == nil {
 		var h answerHead
@@ -221,9 +234,13 @@ func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamReq
 			r.begin(h)
 			return r, nil
 		}
-		if c.got > 0 {
-			phase = phaseHead
-		}
+	}
+	phase := phaseSend
+	switch {
+	case c.got > 0:
+		phase = phaseHead
+	case errors.Is(err, errBadRequestPart):
+		phase = phaseDial
 	}
 	r.detach()
 	c.nc.Close()

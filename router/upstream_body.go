@@ -83,8 +83,8 @@ func (r *upstreamResponse) Read(p []byte) (int, error) {
 		if n > 0 && errors.Is(err, errNoBytes) {
 			return n, nil
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil {
-			return n, err // it was to be woken: the next read goes on
+		if r.woken(err) {
+			return n, err // the next read goes on
 		}
 		if err != nil {
 			return n, r.fail(err)
@@ -133,10 +133,15 @@ func (r *upstreamResponse) await() error {
 		return &upstreamError{phaseBody, io.ErrClosedPipe}
 	}
 	err := r.c.fill(readBuffer)
-	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil {
+	if err == nil || r.woken(err) {
 		return err
 	}
 	return r.fail(err)
+}
+
+// woken reports that a wait was ended for another reason than that the exchange is.
+func (r *upstreamResponse) woken(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil
 }
 
 // ends reports whether what follows is the end of the body. If it has to wait for that, bound is called before.

@@ -46,11 +46,10 @@ type engineConn struct {
 }
 
 // interrupt ends what is going on and all that follows. It may be called from any goroutine.
-func (c *engineConn) interrupt() { c.nc.SetDeadline(time.Unix(1, 0)) }
+func (c *engineConn) interrupt() { c.nc.SetDeadline(longAgo) }
 
 // send writes the head in c.out and the body.
 func (c *engineConn) send(body []byte, g gaps) error {
-	c.got = 0
 	if len(body) <= joinBody && len(g) == 0 {
 		c.out = append(c.out, body...)
 		n, err := c.nc.Write(c.out)
@@ -70,17 +69,13 @@ func (c *engineConn) asks(body []byte, g gaps) bool {
 	return len(body) <= joinBody && len(g) == 0 && c.patient.can()
 }
 
-// ask is send on a connection that lay idle, and the wait for the first of the answer.
+// ask is send on a connection that lay idle, and the wait for the first of the answer, unless not all can be written at once.
 func (c *engineConn) ask(body []byte) error {
-	c.got = 0
 	c.out = append(c.out, body...)
 	p, n, put, err := c.patient.ask(c.out)
 	if c.put = int64(put); n > 0 {
 		c.use(p)
 		c.w, c.got = n, int64(n)
-	} else if err == nil {
-		put, err = c.nc.Write(c.out[put:])
-		c.put += int64(put)
 	}
 	return err
 }
