@@ -133,7 +133,7 @@ func (s *scanner) amount(depth int, n *int) bool {
 
 // countsCached reports whether an engine says in b how many tokens were cached: a cheap test before b is parsed.
 func countsCached(b []byte) bool {
-	return mentions(b, `"cached_tokens"`, `"cache_read_input_tokens"`)
+	return mentions(b, `cached_tokens"`, `cache_read_input_tokens"`)
 }
 
 // tellCached has b[from:], a whole JSON answer or one event of a stream, say that so many tokens of the prompt were cached,
@@ -198,7 +198,7 @@ func tellCached(b []byte, from, cached, created int) []byte {
 
 // cachedBefore is how many tokens a prefill engine's kv_transfer_params say that it had cached, 0 if they do not say.
 func cachedBefore(kv []byte) (n int) {
-	if !mentions(kv, `"remote_prefill_cached_tokens"`) {
+	if !mentions(kv, `prefill_cached_tokens"`) {
 		return 0
 	}
 	s := scanner{b: kv, maxDepth: maxAnswerDepth}
