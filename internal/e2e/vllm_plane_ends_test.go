@@ -94,8 +94,7 @@ func (w *plane) holds(t *testing.T, l *load) {
 	w.rests(t)
 }
 
-// prefillDies kills a prefill engine while decode engines wait for it and other requests run, some clients of which leave before, and
-// starts it again.
+// prefillDies kills a prefill engine while decode engines wait for it and other requests run, and starts it again.
 func (w *plane) prefillDies(t *testing.T, l *load) {
 	t.Helper()
 	victim, others := w.prefill[0], slices.Concat(w.prefill[1:], w.decode)
@@ -128,29 +127,6 @@ func (w *plane) prefillDies(t *testing.T, l *load) {
 		return inFlight() >= 4 && came(t, w.decode, "vllm:num_requests_waiting") > 0 && done() >= before+8
 	})
 	n := inFlight()
-	left, kept := 0, map[string]bool{}
-	for round := 0; round < 3 && len(kept) == 0; round++ {
-		gone := make(chan int, 1)
-		go func() { gone <- w.impatient(t, left) }()
-		for more, over := 0, 0; over < 40; over += min(more, 1) { // and 2 s behind the last one's end
-			select {
-			case more = <-gone:
-				left += more
-			case <-time.After(50 * time.Millisecond):
-			}
-			for _, m := range w.decode {
-				for _, line := range m.series(t, "pdrouter_plane_quarantined_blocks") {
-					kept[line] = true
-				}
-			}
-		}
-	}
-	for line := range kept { // over tcp a decode engine is soon sure that nothing comes any more: there may be none to be seen
-		if !strings.Contains(line, victim.name) || !strings.Contains(line, `reason="`) || strings.Contains(line, `reason=""`) {
-			t.Errorf("in quarantine: %s; want the peer and a reason", line)
-		}
-		t.Logf("in quarantine: %s", line)
-	}
 	victim.kill()
 	staying.Wait()
 	began := time.Now()
@@ -158,7 +134,7 @@ func (w *plane) prefillDies(t *testing.T, l *load) {
 	until(t, 30*time.Second, "all other engines' blocks are free again", func() bool {
 		return !slices.ContainsFunc(others, func(m *member) bool { return !unused(t, m.engine) })
 	})
-	t.Logf("%v requests were with prefill as it stood still, %d clients left, %d requests were beside them; free %.1f s after the last one", n, left, asked, time.Since(began).Seconds())
+	t.Logf("%v requests were with prefill as it died, %d were beside them; free %.1f s after the last one", n, asked, time.Since(began).Seconds())
 	w.quiet(t, others...)
 	w.tell(t, others...)
 	for _, p := range l.prompts { // what was given back is no wrong prefix to anybody
@@ -169,16 +145,40 @@ func (w *plane) prefillDies(t *testing.T, l *load) {
 	w.again(t, l, victim)
 }
 
-// impatient has eight clients ask and leave after 3 s, and returns how many: those whose prefill stands still leave a decode that waits.
-func (w *plane) impatient(t *testing.T, before int) (n int) {
+// stalls has a prefill engine stand still while clients leave and other requests run, looks for what decode keeps in quarantine, and
+// has it go on.
+func (w *plane) stalls(t *testing.T, l *load) {
+	t.Helper()
+	victim := w.prefill[0]
+	stop := l.run(t, w.front.url, nil)
+	_ = syscall.Kill(-victim.cmd.Process.Pid, syscall.SIGSTOP)
 	ctx, leave := context.WithTimeout(t.Context(), 3*time.Second)
 	defer leave()
 	var wg sync.WaitGroup
-	for n = range 8 {
-		wg.Go(func() { complete(ctx, w.front.url, fmt.Sprintf("client %d has not much time", before+n), 12, true) })
+	for i := range 12 {
+		wg.Go(func() { complete(ctx, w.front.url, fmt.Sprintf("%d is a client that has not much time", i), 12, true) })
+	}
+	kept := map[string]bool{}
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for _, m := range w.decode {
+			for _, line := range m.series(t, "pdrouter_plane_quarantined_blocks") {
+				kept[line] = true
+			}
+		}
 	}
 	wg.Wait()
-	return n + 1
+	_ = syscall.Kill(-victim.cmd.Process.Pid, syscall.SIGCONT)
+	asked := stop()
+	began := time.Now()
+	w.rests(t)
+	t.Logf("%d requests beside the clients that left; free %.1f s after the last one; %d series of what was in quarantine", asked, time.Since(began).Seconds(), len(kept))
+	for line := range kept { // over tcp decode is sure within about a second that nothing comes any more: it may be over too soon to be seen
+		if !strings.Contains(line, victim.name) || !strings.Contains(line, `reason="`) || strings.Contains(line, `reason=""`) {
+			t.Errorf("in quarantine: %s; want the peer and a reason", line)
+		}
+		t.Logf("in quarantine: %s", line)
+	}
+	w.quiet(t, w.all()...)
 }
 
 // decodeDies kills a decode engine in the middle of a stream while other requests run, and starts it again.

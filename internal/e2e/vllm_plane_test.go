@@ -45,6 +45,7 @@ func TestVLLMPlane(t *testing.T) {
 		w.compare(t)
 		w.step(t, "clients that leave while others ask", func() { w.leaves(t, l) })
 		w.step(t, "prefill killed while decode waits, and started again", func() { w.prefillDies(t, l) })
+		w.step(t, "prefill stands still while clients leave", func() { w.stalls(t, l) })
 		w.step(t, "decode killed in the middle of a stream, and started again", func() { w.decodeDies(t, l, tale) })
 	})
 	if !ok {
