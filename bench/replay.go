@@ -20,8 +20,8 @@ func replaySuite() Suite {
 }
 
 const replayAbout = "Four modelled engines (`bench/modelled*.go`: continuous batching, a prefix cache, links of their own; %s, `bench/costs.json` with its source) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. They come at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prompts of more than 25,000 tokens take an engine longer than that, so no fleet serves all well.\n\n" +
-	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths, and all policies with the first; a round is another choice of conversations, the same for all fleets and policies.\n\n" +
-	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 10 ms late at p99 is void and repeated. There is one replay for each six of `-pairs`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router stands beside with push, and with smg beside pull on 2P2D; the modelled engines do not speak sglang-router's protocol, and none of the three is put in front of aggregated engines.\n"
+	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths, and all policies with the first; a round is another choice of conversations, the same for all fleets and policies, with at least twenty of them for policies. TTFT and TPOT have no 99th percentile where a replay has fewer than 100 requests.\n\n" +
+	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 10 ms late at p99 is void and repeated. There is one replay for each six of `-rounds`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router stands beside with push, and with smg beside pull on 2P2D; the modelled engines do not speak sglang-router's protocol, and none of the three is put in front of aggregated engines.\n"
 
 // What is replayed.
 const (
@@ -29,7 +29,7 @@ const (
 	replaySpeed  = 12               // how much faster than the clock the engines' time runs
 	replayWindow = 70 * time.Second // of the engines' time, in which requests come
 	replayQuick  = 10               // how much faster than recorded the trace runs
-	replayMiddle = 1.5              // requests a second, at which policies are compared
+	replayMiddle = 1.5              // requests a second, at which policies and peers are compared
 	replaySeed   = 1
 )
 
@@ -81,8 +81,9 @@ func (c replayCell) connector() string {
 	return "vllm-nixl-push"
 }
 
-// replayCells are all that is measured: each fleet at each rate with the default policy, and at the middle one with the others
-// and with peers that speak the same connector; one fleet with pull as well, which more of them speak.
+// replayCells are all that is measured on the clock: each fleet at each rate with the default policy, and at the middle one with
+// peers that speak the same connector; one fleet with pull as well, which more of them speak. Policies are compared by the engines
+// alone, where twenty choices of conversations take less than one does here.
 func replayCells() []replayCell {
 	cells := []replayCell{{fleet: replayFleets[1], pull: true, policy: replayPolicies[0], rate: replayMiddle}}
 	for _, x := range peerTargets() {
@@ -93,9 +94,6 @@ func replayCells() []replayCell {
 	for _, f := range replayFleets {
 		for _, rate := range replayRates {
 			cells = append(cells, replayCell{fleet: f, policy: replayPolicies[0], rate: rate})
-		}
-		for _, p := range replayPolicies[1:] {
-			cells = append(cells, replayCell{fleet: f, policy: p, rate: replayMiddle})
 		}
 		for _, x := range peerTargets() {
 			if x.of == "vllm-router" && f.prefill > 0 {
@@ -110,19 +108,20 @@ func replayCells() []replayCell {
 type replayMetric struct {
 	what, unit string
 	of         func(summary, fleetReading) float64
+	tail       bool // of requests: there is none of few
 }
 
 var replayMetrics = []replayMetric{
-	{"goodput", "1/s", func(s summary, _ fleetReading) float64 { return s.goodput() }},
-	{"good requests", "%", func(s summary, _ fleetReading) float64 { return 100 * float64(s.good) / float64(s.asked) }},
-	{"TTFT p50", "ms", func(s summary, _ fleetReading) float64 { return millis(s.ttft.p50) }},
-	{"TTFT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.ttft.p99) }},
-	{"ITL p50", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p50) }},
-	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p99) }},
-	{engineITL, "ms", func(_ summary, f fleetReading) float64 { return millis(f.ITL99) }},
-	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.tpot.p99) }},
-	{"prefix hits", "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }},
-	{lateMetric, "ms of the clock", func(s summary, f fleetReading) float64 { return millis(late99(s, f)) }},
+	{"goodput", "1/s", func(s summary, _ fleetReading) float64 { return s.goodput() }, false},
+	{"good requests", "%", func(s summary, _ fleetReading) float64 { return 100 * float64(s.good) / float64(s.asked) }, false},
+	{"TTFT p50", "ms", func(s summary, _ fleetReading) float64 { return millis(s.ttft.p50) }, false},
+	{"TTFT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.ttft.p99) }, true},
+	{"ITL p50", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p50) }, false},
+	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p99) }, false},
+	{engineITL, "ms", func(_ summary, f fleetReading) float64 { return millis(f.ITL99) }, false},
+	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.tpot.p99) }, true},
+	{"prefix hits", "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }, false},
+	{lateMetric, "ms of the clock", func(s summary, f fleetReading) float64 { return millis(late99(s, f)) }, false},
 }
 
 // Figures that only a replay on the clock has.
@@ -184,7 +183,7 @@ func (r *Run) replay(ctx context.Context) error {
 	}
 	rounds := r.Config
 	rounds.Rounds = max(1, r.Rounds/6)
-	r.report.Settings = fmt.Sprintf("engines alone: %d choices of conversations; all CPUs: %d replays of each, in turns", r.Rounds, rounds.Rounds)
+	r.report.Settings = fmt.Sprintf("engines alone: %d choices of conversations, %d for policies; all CPUs: %d replays of each, in turns", r.Rounds, max(r.Rounds, policySeeds), rounds.Rounds)
 	rows, err := c.measure(ctx, rounds, r.out)
 	if err != nil {
 		return err

@@ -62,7 +62,8 @@ func replayRows(cells []replayCell, all []Row, alone map[string][]float64) []Row
 						figures = append(figures, *g)
 					}
 				}
-				if len(figures) == 0 {
+				few := rate*replayWindow.Seconds() < tailOf
+				if len(figures) == 0 || few && replayMetricOf(of.What).tail {
 					continue
 				}
 				row := Row{Name: fmt.Sprintf("%s, %s, %g/s", engines, figures[0].Of, rate), What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: figures[0], Beside: figures[1:]}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -25,6 +24,9 @@ var replayMixes = []replayMix{
 
 // sweepWindow is the engines' time in which the requests of a sweep come.
 const sweepWindow = 2 * time.Minute
+
+// policySeeds is how many choices of conversations policies are compared with at least: they differ by less than two choices do.
+const policySeeds = 20
 
 // sweepMetrics are the figures of a sweep, those of a replay by their names.
 var sweepMetrics = []string{"good requests", "goodput", "TTFT p50", "TTFT p99", "ITL p99"}
@@ -105,7 +107,11 @@ func (r *Run) sweep(ctx context.Context, trace []traced) error {
 	p.counts()
 	for _, at := range points {
 		p.doing(at.name())
-		if err := at.measure(ctx, c, trace, window, r.Rounds); err != nil {
+		seeds := r.Rounds
+		if at.policies() {
+			seeds = max(seeds, policySeeds)
+		}
+		if err := at.measure(ctx, c, trace, window, seeds); err != nil {
 			return err
 		}
 		p.measured(len(points))
@@ -114,7 +120,7 @@ func (r *Run) sweep(ctx context.Context, trace []traced) error {
 	for _, at := range points {
 		r.report.Rows = append(r.report.Rows, at.rows()...)
 	}
-	r.report.Found = append(r.report.Found, found(points)...)
+	r.report.Found = append(append(r.report.Found, found(points)...), policiesFound(points)...)
 	return nil
 }
 
@@ -125,6 +131,9 @@ func (p *sweepPoint) policies() bool { return len(p.runs) > len(replayFleets) }
 func (p *sweepPoint) rows() []Row {
 	var rows []Row
 	for k, what := range sweepMetrics {
+		if p.asked < tailOf*len(p.rounds[0]) && replayMetricOf(what).tail {
+			continue
+		}
 		one := Row{What: what, Where: "engines alone", Unit: replayMetricOf(what).unit, Done: p.asked * len(p.runs)}
 		if !p.policies() {
 			row := one
@@ -201,72 +210,4 @@ func (p *sweepPoint) measure(ctx context.Context, c costs, trace []traced, windo
 		return ctx.Err()
 	}
 	return failed
-}
-
-// found says in a line for each mix whether the best split or the aggregated engines serve more requests well, and at which rates.
-// One is ahead of the other if it is in every round: else they are level.
-func found(points []*sweepPoint) []string {
-	var lines []string
-	for _, m := range replayMixes {
-		ahead := map[string][]string{}
-		var order, said []string
-		var asked, prompts, answers int
-		for _, p := range points {
-			if p.mix.name != m.name || p.policies() {
-				continue
-			}
-			asked, prompts, answers = asked+p.asked, prompts+p.prompts, answers+p.answers
-			who, split, aggregated := p.verdict()
-			said = append(said, fmt.Sprintf("%.0f %% (%s) and %.0f %% at %g/s", split.Median, split.Of, aggregated.Median, p.rate))
-			if who == "" {
-				continue
-			}
-			if ahead[who] == nil {
-				order = append(order, who)
-			}
-			ahead[who] = append(ahead[who], fmt.Sprintf("%g", p.rate))
-		}
-		if len(said) == 0 {
-			continue
-		}
-		won := "none is ahead"
-		for i, who := range order {
-			if order[i] = fmt.Sprintf("%s at %s/s", who, strings.Join(ahead[who], ", ")); i == 0 {
-				order[i] = fmt.Sprintf("%s is ahead at %s/s", who, strings.Join(ahead[who], ", "))
-			}
-			won = strings.Join(order, ", ")
-		}
-		lines = append(lines, fmt.Sprintf("**%s** (prompts of %d tokens, answers of %d in the mean): %s. %s.", m.name, prompts/asked, answers/asked, won, strings.Join(said, ", ")))
-	}
-	if len(lines) > 0 {
-		lines = append([]string{"Which is better, split or aggregated, by the part of the requests that are good: that of the best split, and of aggregated engines. One is ahead if it is with every choice of conversations; else they are level."}, lines...)
-	}
-	return lines
-}
-
-// verdict says which is ahead, "" if none is, and how many requests are good with the best split and with aggregated engines.
-func (p *sweepPoint) verdict() (who string, split, aggregated Figure) {
-	whole := len(replayFleets) - 1
-	for f := range whole {
-		if g := p.figure(replayFleets[f].name, f, 0); f == 0 || g.Median > split.Median {
-			split = g
-		}
-	}
-	aggregated = p.figure(replayFleets[whole].name, whole, 0)
-	less, more := 0, 0
-	for i, a := range split.Rounds {
-		if a <= aggregated.Rounds[i] {
-			less++
-		}
-		if a >= aggregated.Rounds[i] {
-			more++
-		}
-	}
-	switch {
-	case less == 0:
-		who = split.Of
-	case more == 0:
-		who = aggregated.Of
-	}
-	return who, split, aggregated
 }

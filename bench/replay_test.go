@@ -109,17 +109,17 @@ func TestReplayRows(t *testing.T) {
 	want := []string{
 		"2P2D pull, least_load, 1.5/s: 100, vllm-router, round robin 101, smg, round robin 102, engines alone 200: no",
 		"3P1D, least_load, 0.75/s: 103, engines alone 203",
-		"3P1D, least_load, 1.5/s: 104, power_of_two 106, round_robin 107, vllm-router, round robin 108, engines alone 204: no",
+		"3P1D, least_load, 1.5/s: 104, vllm-router, round robin 106, engines alone 204: no",
 		"3P1D, least_load, 2.25/s: 105, engines alone 205",
-		"2P2D, least_load, 0.75/s: 109, engines alone 209",
-		"2P2D, least_load, 1.5/s: 110, power_of_two 112, round_robin 113, vllm-router, round robin 114, engines alone 210: no",
-		"2P2D, least_load, 2.25/s: 111, engines alone 211",
-		"1P3D, least_load, 0.75/s: 115, engines alone 215",
-		"1P3D, least_load, 1.5/s: 116, power_of_two 118, round_robin 119, vllm-router, round robin 120, engines alone 216: no",
-		"1P3D, least_load, 2.25/s: 117, engines alone 217",
-		"aggregated, least_load, 0.75/s: 121, engines alone 221",
-		"aggregated, least_load, 1.5/s: 122, power_of_two 124, round_robin 125, engines alone 222",
-		"aggregated, least_load, 2.25/s: 123, engines alone 223",
+		"2P2D, least_load, 0.75/s: 107, engines alone 207",
+		"2P2D, least_load, 1.5/s: 108, vllm-router, round robin 110, engines alone 208: no",
+		"2P2D, least_load, 2.25/s: 109, engines alone 209",
+		"1P3D, least_load, 0.75/s: 111, engines alone 211",
+		"1P3D, least_load, 1.5/s: 112, vllm-router, round robin 114, engines alone 212: no",
+		"1P3D, least_load, 2.25/s: 113, engines alone 213",
+		"aggregated, least_load, 0.75/s: 115, engines alone 215",
+		"aggregated, least_load, 1.5/s: 116, engines alone 216",
+		"aggregated, least_load, 2.25/s: 117, engines alone 217",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -186,7 +186,7 @@ func TestReplayFound(t *testing.T) {
 		p := &sweepPoint{mix: replayMixes[0], rate: rate, asked: 2, prompts: 20, answers: 7}
 		for _, good := range rounds { // of a fleet
 			var figures [][]float64
-			for _, g := range good {
+			for _, g := range slices.Repeat(good, 3) {
 				figures = append(figures, []float64{g})
 			}
 			p.rounds = append(p.rounds, figures)
@@ -203,5 +203,55 @@ func TestReplayFound(t *testing.T) {
 	want := "**as recorded** (prompts of 10 tokens, answers of 3 in the mean): 2P2D is ahead at 2/s, aggregated at 3/s. 70 % (3P1D) and 70 % at 1/s, 55 % (2P2D) and 48 % at 2/s, 35 % (1P3D) and 46 % at 3/s, 22 % (2P2D) and 22 % at 4/s."
 	if len(got) != 2 || got[1] != want {
 		t.Errorf("got %q; want %q", got, want)
+	}
+}
+
+// TestSurely: how uneven rounds are for the one and for the other before it is not chance.
+func TestSurely(t *testing.T) {
+	for _, tt := range []struct {
+		more, less int
+		want       bool
+	}{{0, 0, false}, {5, 0, false}, {6, 0, true}, {0, 6, true}, {14, 6, false}, {15, 5, true}, {5, 15, true}, {10, 10, false}} {
+		if got := surely(tt.more, tt.less); got != tt.want {
+			t.Errorf("%d and %d: got %t", tt.more, tt.less, got)
+		}
+	}
+}
+
+// TestNoTailOfFew: a point with fewer than 100 requests a round has no 99th percentile of requests; of tokens it has.
+func TestNoTailOfFew(t *testing.T) {
+	of := func(requests int) (whats []string) {
+		p := &sweepPoint{mix: replayMixes[0], rate: 1, asked: 2 * requests}
+		for _, f := range replayFleets {
+			p.runs = append(p.runs, sweepRun{f, replayPolicies[0]})
+			p.rounds = append(p.rounds, slices.Repeat([][]float64{{1, 2, 3, 4, 5}}, 2))
+		}
+		for _, r := range p.rows() {
+			whats = append(whats, r.What)
+		}
+		return whats
+	}
+	all := []string{"good requests, as recorded", "goodput, as recorded", "TTFT p50, as recorded", "TTFT p99, as recorded", "ITL p99, as recorded"}
+	if d := cmp.Diff(all, of(100)); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(slices.Delete(slices.Clone(all), 3, 4), of(99)); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestPoliciesFound words policies beside round robin of made-up rounds.
+func TestPoliciesFound(t *testing.T) {
+	p := &sweepPoint{mix: replayMixes[0], rate: 1.5}
+	for _, policy := range replayPolicies {
+		p.runs = append(p.runs, sweepRun{replayFleets[0], policy})
+		good := map[string]float64{"least_load": 70, "power_of_two": 50, "round_robin": 60}[policy]
+		p.rounds = append(p.rounds, slices.Repeat([][]float64{{good}}, 6))
+	}
+	p.runs, p.rounds = slices.Repeat(p.runs, 2), slices.Repeat(p.rounds, 2) // of two fleets
+	line := "**3P1D**: least_load 70 % (ahead: more in 6, less in 0), power_of_two 50 % (behind: more in 0, less in 6), round_robin 60 %."
+	want := []string{"Policies beside round robin at 1.5/s, as recorded, by the part of the requests that are good, with 6 choices of conversations:", line, line}
+	if d := cmp.Diff(want, policiesFound([]*sweepPoint{p})); d != "" {
+		t.Error(d)
 	}
 }
