@@ -60,11 +60,11 @@ func openEngineProcess(ctx context.Context, o engineOptions, log *slog.Logger) (
 type engineProcess struct {
 	options   engineOptions
 	log       *slog.Logger
-	transport *transportChoice
+	transport *kvplane.Transports
 	gpus      *gpus // nil: KV lies in the host's memory
 	engine    *refengine.Engine
-	publisher *metadata.Publisher // nil without a gateway
-	peers     peerDirectory       // unused without a gateway
+	publisher *metadata.Publisher   // nil without a gateway
+	peers     kvplane.PeerDirectory // unused without a gateway
 	events    *kvplane.Events
 	authorize func(*http.Request) error
 	files     reloads // keys that are trusted
@@ -105,14 +105,10 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if err != nil {
 		return nil, err
 	}
-	want := o.transport
-	if p.gpus != nil {
-		want = "nixl" // tcp reaches the host's memory only
+	if p.transport, err = kvplane.OpenTransports(o.transport, p.gpus != nil, log); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
 	}
-	if p.transport, err = chooseTransport(want, log); err != nil {
-		return nil, err
-	}
-	p.peers = peerDirectory{directory: client.Directory(), own: o.cfg.Name}
+	p.peers = kvplane.PeerDirectory{Records: client.Directory(), Own: o.cfg.Name}
 	var publisher atomic.Pointer[metadata.Publisher]
 	o.cfg.Plane = refengine.Plane{
 		Republish: func(rec metadata.Record) {
@@ -124,7 +120,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 				log.Error("record of a rebuilt rank", "err", err)
 			}
 		},
-		Transport:    func(int) (kvplane.Transport, error) { return p.transport.make(o, log), nil },
+		Transport:    func(int) (kvplane.Transport, error) { return p.transport.New(), nil },
 		Directory:    p.peers,
 		Events:       p.events,
 		SerialStarts: o.serialStarts,
@@ -169,7 +165,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 				stop(err)
 			}
 		}()
-		following.Go(func() { p.peers.follow(background, p.log) })
+		following.Go(func() { p.peers.Follow(background, p.log) })
 		following.Go(func() { _ = p.files.run()(background) }) // it ends with background only
 		go func() {
 			err := p.publisher.Run(background)
@@ -212,7 +208,7 @@ func (p *engineProcess) line() string {
 		s += fmt.Sprintf(" on %d GPUs", len(p.gpus.devices))
 	}
 	if p.publisher != nil {
-		s += fmt.Sprintf(", transport %s, control on http://%s", p.transport.name, p.control.Addr())
+		s += fmt.Sprintf(", transport %s, control on http://%s", p.transport.Name(), p.control.Addr())
 	}
 	return s
 }
@@ -233,7 +229,7 @@ func (p *engineProcess) close(ctx context.Context) error {
 		errs = append(errs, p.gpus.close())
 	}
 	if p.transport != nil {
-		errs = append(errs, p.transport.close())
+		errs = append(errs, p.transport.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -19,14 +19,13 @@ import (
 type engineOptions struct {
 	cfg refengine.Config
 
-	listen, control, plane, advertise string
-	gateway, tokenFile, signKey       string
-	controlKeys, recordKeys           []string
-	issuer, transport, kvMemory       string
-	path                              string
-	streams                           int
-	serialStarts                      bool
-	drain                             time.Duration
+	listen, control, advertise  string
+	gateway, tokenFile, signKey string
+	controlKeys, recordKeys     []string
+	issuer, kvMemory            string
+	transport                   kvplane.TransportConfig
+	serialStarts                bool
+	drain                       time.Duration
 }
 
 // parseEngineOptions reads the flags. The engine's own values are checked by refengine.
@@ -52,9 +51,9 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	decode := f.Int("decode-us-per-step", 0, "microseconds that each step of answers costs")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`address` of the OpenAI routes")
 	f.StringVar(&o.control, "control", "127.0.0.1:0", "`address` of the control routes; other than loopback needs --control-keys")
-	f.StringVar(&o.plane, "plane-listen", "127.0.0.1:0", "`address` of the transport: tcp's connections, nixl's doorbell")
-	f.StringVar(&o.path, "plane-path", "auto", "tcp: how KV goes to a peer: memory (out of this process's, on one host only), socket, or auto (memory where it can be had)")
-	f.IntVar(&o.streams, "plane-streams", 1, "tcp: `connections` to each peer that KV is spread over, 1 to 16")
+	f.StringVar(&o.transport.Listen, "plane-listen", "127.0.0.1:0", "`address` of the transport: tcp's connections, nixl's doorbell")
+	f.StringVar(&o.transport.Path, "plane-path", "auto", "tcp: how KV goes to a peer: memory (out of this process's, on one host only), socket, or auto (memory where it can be had)")
+	f.IntVar(&o.transport.Streams, "plane-streams", 1, "tcp: `connections` to each peer that KV is spread over, 1 to 16")
 	f.StringVar(&o.advertise, "advertise", "", "`host` that peers and the gateway reach this engine by; default: the addresses listened on")
 	f.StringVar(&o.gateway, "gateway", "", "`URL` of the gateway's agents' listener; without it the engine hands nothing over")
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` of the engine's token for the gateway")
@@ -62,7 +61,7 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	controlKeys := f.String("control-keys", "", "public keys of tokens for the control routes: `files` or folders, commas between; none: open, on loopback only")
 	recordKeys := f.String("record-keys", "", "public keys of the gateways that sign records: `files` or folders, commas between; none: the gateway is trusted")
 	f.StringVar(&o.issuer, "issuer", defaultIssuer, "issuer of these tokens")
-	f.StringVar(&o.transport, "transport", "auto", "auto (nixl where it is installed, else tcp), tcp or nixl")
+	f.StringVar(&o.transport.Name, "transport", "auto", "auto (nixl where it is installed, else tcp), tcp or nixl")
 	f.StringVar(&o.kvMemory, "kv-memory", "dram", "where KV lies: dram, or vram: on GPUs, a rank on each, handed over by nixl")
 	f.BoolVar(&o.serialStarts, "serial-starts", false, "engines of one name never run side by side: a newer one proves the older one dead")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests in flight may take after SIGTERM, and then their transfers")
@@ -72,6 +71,7 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	c.Role, c.Order = metadata.Role(*role), metadata.Order(*order)
 	c.PrefillCost, c.DecodeCost = time.Duration(*prefill)*time.Microsecond, time.Duration(*decode)*time.Microsecond
 	o.controlKeys, o.recordKeys = splitList(*controlKeys), splitList(*recordKeys)
+	o.transport.Advertise = o.advertise
 	return o, o.validate()
 }
 
@@ -80,26 +80,15 @@ func (o engineOptions) validate() error {
 	if err := metadata.ValidName(o.cfg.Name); err != nil {
 		errs = append(errs, fmt.Errorf("engine: --name: %w", err))
 	}
-	switch o.transport {
-	case "auto", "tcp", "nixl":
-	default:
-		errs = append(errs, fmt.Errorf("engine: --transport is %q; want auto, tcp or nixl", o.transport))
-	}
-	switch o.path {
-	case "auto", "memory", "socket":
-	default:
-		errs = append(errs, fmt.Errorf("engine: --plane-path is %q; want auto, memory or socket", o.path))
-	}
-	if o.streams < 1 || o.streams > kvplane.MaxStreams {
-		errs = append(errs, fmt.Errorf("engine: --plane-streams is %d; want 1 to %d", o.streams, kvplane.MaxStreams))
-	}
-	if o.transport == "nixl" && (o.path != "auto" || o.streams != 1) {
+	flags := map[string]string{"name": "transport", "path": "plane-path", "streams": "plane-streams", "listen": "plane-listen"}
+	errs = append(errs, o.transport.Validate(func(field string) string { return "engine: --" + flags[field] }))
+	if o.transport.Name == "nixl" && (o.transport.Path != "auto" || o.transport.Streams != 1) {
 		errs = append(errs, errors.New("engine: --plane-path and --plane-streams are for tcp; --transport is nixl"))
 	}
 	switch {
 	case o.kvMemory != "dram" && o.kvMemory != "vram":
 		errs = append(errs, fmt.Errorf("engine: --kv-memory is %q; want dram or vram", o.kvMemory))
-	case o.kvMemory == "vram" && o.transport == "tcp":
+	case o.kvMemory == "vram" && o.transport.Name == "tcp":
 		errs = append(errs, errors.New("engine: --kv-memory vram needs --transport nixl; tcp reaches the host's memory only"))
 	}
 	if o.drain < 0 {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"log/slog"
 	"strings"
 	"testing"
 )
@@ -15,8 +14,8 @@ func TestEnginePlaneFlags(t *testing.T) {
 		streams int
 		want    string // in the error
 	}{
-		{"", "", 1, ""},
-		{"--plane-path auto", "", 1, ""},
+		{"", "auto", 1, ""},
+		{"--plane-path auto", "auto", 1, ""},
 		{"--plane-path memory --plane-streams 4", "memory", 4, ""},
 		{"--transport tcp --plane-path socket --plane-streams 16", "socket", 16, ""},
 		{"--plane-path air", "", 0, `--plane-path is "air"`},
@@ -35,7 +34,7 @@ func TestEnginePlaneFlags(t *testing.T) {
 			t.Errorf("%q: %v", c.args, err)
 			continue
 		}
-		if cfg := o.tcp(slog.Default()); cfg.Path != c.path || cfg.Streams != c.streams {
+		if cfg := o.transport; cfg.Path != c.path || cfg.Streams != c.streams {
 			t.Errorf("%q: path %q over %d connections; want %q over %d", c.args, cfg.Path, cfg.Streams, c.path, c.streams)
 		}
 	}

@@ -35,9 +35,9 @@ type Engine struct {
 	fresh      []*transfer // decode legs of which the plane must hear unless they have blocks now
 	step       []entry     // computed, its cost not over yet; nil: none
 	cost       *time.Timer
-	late       *time.Timer                        // the plane's earliest deadline
-	crowded    map[metadata.Incarnation]time.Time // peers that keep too much in quarantine, since when
-	watching   bool                               // the quarantine is looked at again
+	late       *time.Timer                            // the plane's earliest deadline
+	crowded    kvplane.Suspects[metadata.Incarnation] // peers that keep too much in quarantine
+	watching   bool                                   // the quarantine is looked at again
 	rebuilding bool
 	stopping   bool
 	settling   bool // only blocks in quarantine are left, and their time is bounded
@@ -66,7 +66,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, model: m, self: metadata.Incarnation{Engine: cfg.Name, Generation: cfg.Generation},
 		ended: make(chan struct{}), wake: make(chan struct{}, 1),
-		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, crowded: map[metadata.Incarnation]time.Time{}, transfers: map[kvplane.TransferID]*transfer{},
+		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, transfers: map[kvplane.TransferID]*transfer{},
 		cost: time.NewTimer(time.Hour), late: time.NewTimer(time.Hour), counts: newCounts(),
 	}
 	e.cost.Stop()

@@ -9,48 +9,21 @@ import (
 	"pdrouter/metadata"
 )
 
-// Quarantine says how much of the cache a silent peer may keep in quarantine, and for how long. Beyond that the ranks
-// that wait for it are rebuilt, which nothing lands through any more. Nothing is freed on time alone.
-type Quarantine struct {
-	Share float64       // of the blocks, for one peer; default 0.05
-	Grace time.Duration // how long that much may be in quarantine; default 5 s
-	Age   time.Duration // how long any block may be; default 60 s
-}
-
-func (q Quarantine) withDefaults() Quarantine {
-	if q.Share <= 0 {
-		q.Share = 0.05
-	}
-	if q.Grace <= 0 {
-		q.Grace = 5 * time.Second
-	}
-	if q.Age <= 0 {
-		q.Age = time.Minute
-	}
-	return q
-}
-
-// suspect is a peer for which blocks are in quarantine.
-type suspect struct {
-	blocks int
-	oldest time.Time
-}
-
 // suspects sums up what is in quarantine, by peer, but for what no rebuild frees: its peer may run on this host, and
 // only the proof of its death helps.
-func (e *Engine) suspects() map[metadata.Incarnation]suspect {
-	out := map[metadata.Incarnation]suspect{}
+func (e *Engine) suspects() map[metadata.Incarnation]kvplane.Kept {
+	out := map[metadata.Incarnation]kvplane.Kept{}
 	for _, t := range e.transfers {
 		if t.stopped.IsZero() || t.judged {
 			continue
 		}
 		peer := t.seq.req.Handoff.Peer
-		s := out[peer]
-		s.blocks += len(t.blocks)
-		if s.oldest.IsZero() || t.stopped.Before(s.oldest) {
-			s.oldest = t.stopped
+		k := out[peer]
+		k.Blocks += len(t.blocks)
+		if k.Since.IsZero() || t.stopped.Before(k.Since) {
+			k.Since = t.stopped
 		}
-		out[peer] = s
+		out[peer] = k
 	}
 	return out
 }
@@ -61,8 +34,7 @@ func (e *Engine) watch() {
 		return
 	}
 	e.watching = true
-	q := e.cfg.Plane.Quarantine
-	time.AfterFunc(min(q.Grace, q.Age)/4, func() {
+	time.AfterFunc(e.cfg.Plane.Quarantine.Every(), func() {
 		e.post(func() {
 			e.watching = false
 			e.inspect()
@@ -72,23 +44,8 @@ func (e *Engine) watch() {
 
 // inspect asks for a rebuild where a peer keeps too much for too long.
 func (e *Engine) inspect() {
-	q, now := e.cfg.Plane.Quarantine, time.Now()
 	found := e.suspects()
-	for peer := range e.crowded {
-		if float64(found[peer].blocks) <= q.Share*float64(e.cfg.Blocks) {
-			delete(e.crowded, peer)
-		}
-	}
-	var due []metadata.Incarnation
-	for peer, s := range found {
-		if _, is := e.crowded[peer]; !is && float64(s.blocks) > q.Share*float64(e.cfg.Blocks) {
-			e.crowded[peer] = now
-		}
-		since, is := e.crowded[peer]
-		if is && now.Sub(since) >= q.Grace || now.Sub(s.oldest) >= q.Age {
-			due = append(due, peer)
-		}
-	}
+	due := e.crowded.Due(e.cfg.Plane.Quarantine, time.Now(), e.cfg.Blocks, found)
 	if len(due) > 0 && !e.rebuilding {
 		e.relieve(due)
 	}

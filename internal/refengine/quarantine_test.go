@@ -41,7 +41,7 @@ func quarantined(t *testing.T, far bool) (x pair, book *phonebook, deaf *atomic.
 		Transport: func(int) (kvplane.Transport, error) { return deafTransport{tcp(), deaf}, nil }}})
 	x.d = newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
 		Times: times, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
-		Quarantine: Quarantine{Grace: 100 * time.Millisecond},
+		Quarantine: kvplane.Patience{Grace: 100 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
 	book.add(x.p)
@@ -97,7 +97,7 @@ func TestQuarantineOfAnotherPeerIsNotForgotten(t *testing.T) {
 	}
 	d := newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
 		Times: times, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
-		Quarantine: Quarantine{Grace: 100 * time.Millisecond, Age: 1500 * time.Millisecond},
+		Quarantine: kvplane.Patience{Grace: 100 * time.Millisecond, Age: 1500 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
 	book.add(d)

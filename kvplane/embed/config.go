@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"os"
 	"time"
@@ -27,14 +26,14 @@ type Config struct {
 	Times      Times         `yaml:"times"`
 	Log        Log           `yaml:"log"`
 
-	Compatibility string     `yaml:"compatibility"`
-	HTTP          string     `yaml:"http"`
-	Control       Control    `yaml:"control"`
-	Gateway       Gateway    `yaml:"gateway"`
-	Transport     Transport  `yaml:"transport"`
-	Cache         Cache      `yaml:"cache"`
-	Quarantine    Quarantine `yaml:"quarantine"`
-	SerialStarts  bool       `yaml:"serial_starts"`
+	Compatibility string                  `yaml:"compatibility"`
+	HTTP          string                  `yaml:"http"`
+	Control       Control                 `yaml:"control"`
+	Gateway       Gateway                 `yaml:"gateway"`
+	Transport     kvplane.TransportConfig `yaml:"transport"`
+	Cache         Cache                   `yaml:"cache"`
+	Quarantine    kvplane.Patience        `yaml:"quarantine"`
+	SerialStarts  bool                    `yaml:"serial_starts"`
 }
 
 // The kinds of handles.
@@ -90,16 +89,6 @@ type Gateway struct {
 	SignKey    string        `yaml:"sign_key"`
 	RecordKeys []string      `yaml:"record_keys"`
 	TTL        time.Duration `yaml:"ttl"` // of the record; default 30s
-}
-
-// Transport is how bytes move.
-type Transport struct {
-	Name      string `yaml:"name"` // default auto
-	Library   string `yaml:"library"`
-	Listen    string `yaml:"listen"`
-	Advertise string `yaml:"advertise"`
-	Path      string `yaml:"path"`
-	Streams   int    `yaml:"streams"`
 }
 
 // Cache is the geometry of the KV cache; its quantities are those of metadata.Layout.
@@ -162,7 +151,7 @@ func (c Config) withDefaults() Config {
 	c.Cache.Physical = cmp.Or(c.Cache.Physical, 1)
 	c.Cache.Order = cmp.Or(c.Cache.Order, metadata.HeadsFirst)
 	c.Cache.Memory = cmp.Or(c.Cache.Memory, "dram")
-	c.Quarantine = c.Quarantine.withDefaults()
+	c.Quarantine = c.Quarantine.WithDefaults()
 	if c.Kind == KindRank && c.Generation == 0 {
 		c.Generation = uint64(time.Now().UnixNano())
 	}
@@ -215,36 +204,14 @@ func (c Config) Validate() error {
 	want(isURL(c.Gateway.URL), "gateway.url is %.200q; want http://host:port or https://host:port", c.Gateway.URL)
 	want(c.Gateway.TokenFile != "", "gateway.token_file is missing; the gateway asks for a token")
 	want(c.Gateway.TTL >= 0, "gateway.ttl is %v; want 0 or more", c.Gateway.TTL)
-	return errors.Join(append(errs, c.Transport.validate(c.Cache.Memory), c.Cache.validate(), c.Quarantine.validate())...)
+	want(c.Transport.Name != "tcp" || c.Cache.Memory != "vram", "transport.name is tcp, which reaches the host's memory only; cache.memory is vram")
+	transport := c.Transport.Validate(func(field string) string { return "transport." + field })
+	return errors.Join(append(errs, transport, c.Cache.validate(), c.Quarantine.Validate())...)
 }
 
 func isURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
-}
-
-func (t Transport) validate(memory string) error {
-	var errs []error
-	switch t.Name {
-	case "auto", "tcp", "nixl":
-	default:
-		errs = append(errs, fmt.Errorf("transport.name is %.40q; want auto, tcp or nixl", t.Name))
-	}
-	switch t.Path {
-	case "auto", "memory", "socket":
-	default:
-		errs = append(errs, fmt.Errorf("transport.path is %.40q; want auto, memory or socket", t.Path))
-	}
-	if t.Streams < 1 || t.Streams > kvplane.MaxStreams {
-		errs = append(errs, fmt.Errorf("transport.streams is %d; want 1 to %d", t.Streams, kvplane.MaxStreams))
-	}
-	if t.Name == "tcp" && memory == "vram" {
-		errs = append(errs, errors.New("transport.name is tcp, which reaches the host's memory only; cache.memory is vram"))
-	}
-	if _, _, err := net.SplitHostPort(t.Listen); err != nil {
-		errs = append(errs, fmt.Errorf("transport.listen is %.200q; want host:port", t.Listen))
-	}
-	return errors.Join(errs...)
 }
 
 func (c Cache) validate() error {

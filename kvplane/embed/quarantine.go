@@ -2,57 +2,17 @@ package embed
 
 import (
 	"errors"
-	"fmt"
-	"maps"
 	"time"
 
 	"pdrouter/kvplane"
 )
 
-// Quarantine says how much of the cache a silent peer may keep in quarantine, and for how long. Beyond that the rank is
-// rebuilt, and nothing lands through its old agent any more. Nothing is freed on time alone.
-type Quarantine struct {
-	Share float64       `yaml:"share"` // of the blocks, for one peer; default 0.05
-	Grace time.Duration `yaml:"grace"` // how long that much may be in quarantine; default 5s
-	Age   time.Duration `yaml:"age"`   // how long any block may be; default 60s
-}
-
-func (q Quarantine) withDefaults() Quarantine {
-	if q.Share == 0 {
-		q.Share = 0.05
-	}
-	if q.Grace == 0 {
-		q.Grace = 5 * time.Second
-	}
-	if q.Age == 0 {
-		q.Age = time.Minute
-	}
-	return q
-}
-
-func (q Quarantine) validate() error {
-	var errs []error
-	if q.Share < 0 || q.Share > 1 {
-		errs = append(errs, fmt.Errorf("quarantine.share is %v; want 0 to 1", q.Share))
-	}
-	if q.Grace < 0 || q.Age < 0 {
-		errs = append(errs, fmt.Errorf("quarantine.grace is %v and age %v; want 0 or more", q.Grace, q.Age))
-	}
-	return errors.Join(errs...)
-}
-
-// due says whether a peer that keeps so much has had its time. crowded is how long it has kept more than its share, below
-// 0 for not at all. What no rebuild frees does not count.
-func (q Quarantine) due(kept kvplane.Quarantine, crowded time.Duration) bool {
-	return kept.Blocks > kept.Near && (crowded >= q.Grace || kept.Seconds >= q.Age.Seconds())
-}
-
 // watch looks at the quarantine while there is one.
 func (r *Rank) watch() {
 	q := r.cfg.Quarantine
-	tick := time.NewTicker(max(min(q.Grace, q.Age)/4, 10*time.Millisecond))
+	tick := time.NewTicker(q.Every())
 	defer tick.Stop()
-	since := map[string]time.Time{} // peers that keep more than their share
+	var suspects kvplane.Suspects[string]
 	for {
 		select {
 		case <-r.ctx.Done():
@@ -63,21 +23,7 @@ func (r *Rank) watch() {
 		agent := r.agent
 		r.mu.Unlock()
 		kept := agent.Status().Quarantined
-		maps.DeleteFunc(since, func(peer string, _ time.Time) bool { return kept[peer].Blocks == 0 })
-		rebuild := false
-		for peer, k := range kept {
-			crowded := time.Duration(-1)
-			if float64(k.Blocks) > q.Share*float64(r.blocks()) {
-				if since[peer].IsZero() {
-					since[peer] = time.Now()
-				}
-				crowded = time.Since(since[peer])
-			} else {
-				delete(since, peer)
-			}
-			rebuild = rebuild || q.due(k, crowded)
-		}
-		if rebuild {
+		if len(suspects.Due(q, time.Now(), r.blocks(), keptBy(kept))) > 0 {
 			r.rebuild()
 		}
 		r.mu.Lock()
@@ -88,6 +34,17 @@ func (r *Rank) watch() {
 		}
 		r.mu.Unlock()
 	}
+}
+
+// keptBy is what peers keep that a rebuild would free.
+func keptBy(quarantined map[string]kvplane.Quarantine) map[string]kvplane.Kept {
+	out := map[string]kvplane.Kept{}
+	for peer, q := range quarantined {
+		if q.Blocks > q.Near {
+			out[peer] = kvplane.Kept{Blocks: q.Blocks, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
+		}
+	}
+	return out
 }
 
 // blocks returns how many logical blocks the cache has.
@@ -101,7 +58,7 @@ func (r *Rank) blocks() int {
 
 // rebuild gives the rank a new transport and publishes its new record.
 func (r *Rank) rebuild() {
-	t := r.transport.make()
+	t := r.transport.New()
 	rec, err := r.agent.Rebuild(t)
 	if err != nil {
 		if !errors.Is(err, kvplane.ErrTooSoon) && !errors.Is(err, kvplane.ErrClosed) {

@@ -20,7 +20,7 @@ type Rank struct {
 	log       *slog.Logger
 	endLog    func() error
 	bell      *bell
-	transport *transport
+	transport *kvplane.Transports
 	wire      *http.Transport // to the gateway
 	client    *metadata.Client
 	keys      *keyFiles
@@ -72,8 +72,8 @@ func OpenRank(cfg Config) (_ *Rank, err error) {
 	if r.bell, err = newBell(); err != nil {
 		return nil, err
 	}
-	if r.transport, err = openTransport(cfg, r.log); err != nil {
-		return nil, err
+	if r.transport, err = kvplane.OpenTransports(cfg.Transport, cfg.Cache.Memory == "vram", r.log); err != nil {
+		return nil, wrong(System, "embed: %w", err)
 	}
 	r.wire = &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second}
 	r.client, r.keys, err = newClient(cfg.Gateway, r.wire)
@@ -132,7 +132,7 @@ func (r *Rank) Publish() error {
 
 // begin opens the agent, hands it what was ordered meanwhile, and starts what goes on behind it.
 func (r *Rank) begin() error {
-	t := r.transport.make()
+	t := r.transport.New()
 	c := r.cfg
 	self := metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: c.Engine, Generation: c.Generation}, Role: c.Role,
@@ -140,7 +140,7 @@ func (r *Rank) begin() error {
 		Connector: "kvplane", Compatibility: c.Compatibility, HTTP: c.HTTP, Control: c.Control.URL, Layout: c.Cache.layout(r.regions),
 	}
 	self.EngineID = self.ID()
-	peers := directory{r.client.Directory(), c.Engine}
+	peers := kvplane.PeerDirectory{Records: r.client.Directory(), Own: c.Engine}
 	agent, err := kvplane.Open(kvplane.Config{
 		Self: self, Memory: memoryOf(c.Cache.Memory, r.regions), Transport: t, Directory: peers,
 		Notify: r.notified, Times: c.Times.plane(), SerialStarts: c.SerialStarts, Log: r.log.With("rank", self.Rank.String()),
@@ -160,7 +160,7 @@ func (r *Rank) begin() error {
 	}
 	r.unopened.orders = nil
 	r.mu.Unlock()
-	r.following.Go(func() { peers.follow(r.published, r.log) })
+	r.following.Go(func() { peers.Follow(r.published, r.log) })
 	r.following.Go(func() { r.keys.run(r.published, r.log) })
 	r.following.Go(func() {
 		if err := publisher.Run(r.published); !errors.Is(err, context.Canceled) {
@@ -337,7 +337,7 @@ func (r *Rank) Status() ([]byte, error) {
 		Agent      kvplane.Status `json:"agent"`
 	}{
 		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: r.cfg.Rank.rank().String(),
-		Transport: r.transport.name, Open: agent != nil, Enrolled: r.enrolment.known, Rebuilds: r.rebuilds,
+		Transport: r.transport.Name(), Open: agent != nil, Enrolled: r.enrolment.known, Rebuilds: r.rebuilds,
 	}
 	r.mu.Unlock()
 	if agent != nil {
@@ -370,7 +370,7 @@ func (r *Rank) Close() error {
 		r.wire.CloseIdleConnections()
 	}
 	if r.transport != nil {
-		errs = append(errs, r.transport.close())
+		errs = append(errs, r.transport.Close())
 	}
 	if r.bell != nil {
 		errs = append(errs, r.bell.close())

@@ -2,8 +2,6 @@ package embed
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -11,76 +9,8 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
-
-// transport makes a rank's transports: another one for each rebuild.
-type transport struct {
-	name    string
-	cfg     Transport
-	library *nixl.Library // nil for tcp
-	log     *slog.Logger
-}
-
-// openTransport opens NIXL where it is wanted. auto takes tcp where NIXL cannot be opened, and says so.
-func openTransport(c Config, log *slog.Logger) (*transport, error) {
-	t := &transport{name: "tcp", cfg: c.Transport, log: log}
-	if t.cfg.Name == "tcp" {
-		return t, nil
-	}
-	lib, err := nixl.Open(t.cfg.Library)
-	switch {
-	case err == nil:
-		t.name, t.library = "nixl", lib
-	case t.cfg.Name == "nixl" || c.Cache.Memory == "vram":
-		return nil, wrong(System, "embed: transport nixl: %w", err)
-	default:
-		log.Warn("transport", "name", "tcp", "why", err)
-	}
-	return t, nil
-}
-
-func (t *transport) make() kvplane.Transport {
-	if t.library != nil {
-		return kvplane.NewNIXL(t.library, kvplane.NIXLConfig{Doorbell: t.cfg.Listen, Advertise: t.cfg.Advertise, Log: t.log})
-	}
-	cfg := kvplane.TCPConfig{Listen: t.cfg.Listen, Path: t.cfg.Path, Streams: t.cfg.Streams, Log: t.log}
-	if cfg.Path == "auto" {
-		cfg.Path = ""
-	}
-	if t.cfg.Advertise != "" {
-		cfg.Advertise = []string{t.cfg.Advertise}
-	}
-	return kvplane.NewTCP(cfg)
-}
-
-func (t *transport) close() error {
-	if t.library == nil {
-		return nil
-	}
-	return t.library.Close()
-}
-
-// directory finds peers through the gateway.
-type directory struct {
-	*metadata.Directory
-	own string
-}
-
-// Engine implements kvplane.Directory.
-func (d directory) Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
-	recs, err := d.Directory.Engine(ctx, inc)
-	if errors.Is(err, metadata.ErrStale) {
-		err = fmt.Errorf("%w: %w", kvplane.ErrSuperseded, err)
-	}
-	return recs, err
-}
-
-// follow keeps a copy of the peers' records until ctx ends.
-func (d directory) follow(ctx context.Context, log *slog.Logger) {
-	_ = d.Run(ctx, func(engine string) bool { return engine != d.own }, log) // it ends with ctx only
-}
 
 // newClient speaks to the gateway's metadata routes.
 func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, error) {

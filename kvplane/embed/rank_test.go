@@ -132,23 +132,11 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// TestQuarantineIsDue: a rank is rebuilt for a peer that keeps too much for too long, and only if that frees something.
-func TestQuarantineIsDue(t *testing.T) {
-	q := Quarantine{}.withDefaults()
-	for _, c := range []struct {
-		kept    kvplane.Quarantine
-		crowded time.Duration
-		want    bool
-	}{
-		{kvplane.Quarantine{Blocks: 3, Seconds: 1}, -1, false},
-		{kvplane.Quarantine{Blocks: 3, Seconds: 61}, -1, true},
-		{kvplane.Quarantine{Blocks: 99, Seconds: 6}, 4 * time.Second, false},
-		{kvplane.Quarantine{Blocks: 99, Seconds: 6}, 5 * time.Second, true},
-		{kvplane.Quarantine{Blocks: 99, Near: 99, Seconds: 600}, time.Hour, false},
-	} {
-		if got := q.due(c.kept, c.crowded); got != c.want {
-			t.Errorf("%+v, crowded for %v: %v; want %v", c.kept, c.crowded, got, c.want)
-		}
+// TestQuarantineThatARebuildFrees: what a rebuild would not free has nobody rebuilt.
+func TestQuarantineThatARebuildFrees(t *testing.T) {
+	got := keptBy(map[string]kvplane.Quarantine{"far": {Blocks: 3, Seconds: 61}, "both": {Blocks: 3, Near: 2}, "near": {Blocks: 99, Near: 99, Seconds: 600}})
+	if len(got) != 2 || got["far"].Blocks != 3 || got["both"].Blocks != 3 || time.Since(got["far"].Since) < 61*time.Second {
+		t.Errorf("got %+v; want what is not all near", got)
 	}
 }
 

@@ -1,0 +1,68 @@
+package kvplane
+
+import (
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTransportConfig(t *testing.T) {
+	good := TransportConfig{Name: "auto", Listen: "127.0.0.1:0", Path: "auto", Streams: 1}
+	for _, c := range []struct {
+		change func(*TransportConfig)
+		want   string
+	}{
+		{func(*TransportConfig) {}, ""},
+		{func(c *TransportConfig) { c.Name, c.Path, c.Streams = "tcp", "socket", MaxStreams }, ""},
+		{func(c *TransportConfig) { c.Name = "rdma" }, `the name is "rdma"; want auto, tcp or nixl`},
+		{func(c *TransportConfig) { c.Path = "air" }, `the path is "air"; want auto, memory or socket`},
+		{func(c *TransportConfig) { c.Streams = 0 }, "the streams is 0; want 1 to 16"},
+		{func(c *TransportConfig) { c.Streams = MaxStreams + 1 }, "the streams is 17; want 1 to 16"},
+		{func(c *TransportConfig) { c.Listen = "here" }, `the listen is "here"; want host:port`},
+		{func(c *TransportConfig) { c.Listen, c.Name = "", "" }, "the name is \"\"; want auto, tcp or nixl\nthe listen is \"\"; want host:port"},
+	} {
+		x, got := good, ""
+		c.change(&x)
+		if err := x.Validate(func(field string) string { return "the " + field }); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q; want %q", x, got, c.want)
+		}
+	}
+}
+
+// TestOpenTransports: where NIXL cannot be opened, auto takes tcp, unless tcp would not reach the memory.
+func TestOpenTransports(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "libnixl_capi.so")
+	for _, c := range []struct {
+		name   string
+		device bool
+		want   string // "": an error
+	}{{"tcp", false, "tcp"}, {"auto", false, "tcp"}, {"auto", true, ""}, {"nixl", false, ""}} {
+		cfg := TransportConfig{Name: c.name, Library: nowhere, Listen: "127.0.0.1:0", Advertise: "example.org", Path: "auto", Streams: 2}
+		var said strings.Builder
+		all, err := OpenTransports(cfg, c.device, slog.New(slog.NewTextHandler(&said, nil)))
+		if c.want == "" {
+			if err == nil || !strings.Contains(err.Error(), "transport nixl: ") {
+				t.Errorf("%+v: %v; want why NIXL is not there", c, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := all.New()
+		if all.Name() != c.want || one.Name() != c.want || !strings.Contains(said.String(), "name="+c.want) {
+			t.Errorf("%+v: transports %s of %s, said %q", c, one.Name(), all.Name(), &said)
+		}
+		if got := cfg.tcp(nil); got.Path != "" || got.Streams != 2 || len(got.Advertise) != 1 {
+			t.Errorf("tcp is configured as %+v", got)
+		}
+		if err := errors.Join(one.Close(), all.Close(), all.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
