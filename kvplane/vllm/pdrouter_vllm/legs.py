@@ -214,9 +214,10 @@ class Legs:
         """How many blocks of failed transfers the other engine may still write into, by its name and why they failed."""
         out = {}
         for leg in self._by_id.values():
-            if leg.state == State.EXPECTED and leg.failed:
+            why = leg.failed or ("stopped" if leg.left else "")  # of its own cancel a scheduler hears at the end alone
+            if leg.state == State.EXPECTED and why:
                 of = out.setdefault(leg.handoff.peer, {})
-                of[leg.failed] = of.get(leg.failed, 0) + sum(len(ids) for _, ids in leg.own)
+                of[why] = of.get(why, 0) + sum(len(ids) for _, ids in leg.own)
         return out
 
     # What the library says.
