@@ -18,7 +18,7 @@ type call struct {
 	engine *engine
 	leave  func() bool       // ends that the leash follows a context; nil if it follows none
 	resp   *upstreamResponse // decode, while a stream is read
-	sent   sent              // how far the request has come before send
+	sent   *sent             // how far the request has come before send; nil if nothing of it has
 
 	status int
 	ctype  string
@@ -100,8 +100,10 @@ const (
 
 // send asks and reads the head. With vUsable resp is open.
 func (l *call) send(req *upstreamRequest, max int) verdict {
-	begun := l.sent
-	if l.sent = (sent{}); !begun.begun {
+	var begun sent
+	if l.sent != nil {
+		begun, l.sent = *l.sent, nil
+	} else {
 		begun = l.engine.up.begin(&l.leash, req)
 	}
 	resp, err := l.engine.up.answer(&l.leash, req, begun)

@@ -5,20 +5,19 @@ import (
 	"time"
 )
 
-// sent is a request on its way on a connection that lay idle, if there was one. The zero value has not begun.
+// sent is a request on its way on a connection that lay idle, if there was one.
 type sent struct {
-	begun bool
-	c     *engineConn       // nil if there was none
-	r     *upstreamResponse // nil if nothing was done but to take the connection
-	at    time.Time
-	head  bool  // r has the answer's head
-	err   error // of the wait for it
+	c    *engineConn       // nil if there was none
+	r    *upstreamResponse // nil if nothing was done but to take the connection
+	at   time.Time
+	head bool  // r has the answer's head
+	err  error // of the wait for it
 }
 
 // begin sends req on a connection that lay idle and waits for the first of its answer, if that can be done without a wait for anything
 // else. What came of it is for answer, which is to be called.
 func (u *upstream) begin(ctx context.Context, req *upstreamRequest) sent {
-	s := sent{begun: true}
+	var s sent
 	if ctx.Err() != nil {
 		return s
 	}
