@@ -68,7 +68,7 @@ typedef int64_t pdkv_handle; /* above 0; 0 is none */
 #define PDKV_EABI      (-7) /* the caller was made for another PDKV_ABI */
 #define PDKV_EFULL     (-8) /* too many open handles, transfers or orders */
 #define PDKV_ETICKET   (-9) /* the leg's ticket is not accepted; answer 403, code "ticket", and begin nothing */
-#define PDKV_EARLY    (-10) /* as PDKV_ETICKET: no rank has said yet how tickets are checked */
+#define PDKV_EARLY    (-10) /* as PDKV_ETICKET: no rank has said yet, or lately, how tickets are checked; hear the ranks and ask again */
 #define PDKV_EKNOWN   (-11) /* the transfer id is in use */
 #define PDKV_EINTERNAL (-12) /* a fault of the library; the handle should be closed */
 #define PDKV_ESYSTEM  (-13) /* the operating system refuses: no descriptor, port or file */
@@ -175,7 +175,7 @@ int32_t pdkv_gone(pdkv_handle h, const char *engine, uint64_t generation);
 /* pdkv_admit says whether this engine takes a leg (PDKV_PREFILL or PDKV_DECODE: which one it is asked for) of the transfer id,
  * 16 bytes, with the engine peer in its generation: all from the request's kv_transfer_params (transfer_id is their hexadecimal
  * form). ticket is its text there, NULL for none. A ticket serves once. What belongs to it is remembered for pdkv_expect or pdkv_offer.
- * PDKV_ETICKET and PDKV_EARLY: serve nothing of the plane for it. PDKV_EKNOWN: the id is in use. Every admitted leg must end
+ * PDKV_ETICKET and PDKV_EARLY: serve nothing of the plane for it. PDKV_ESTATE: a rank is broken. PDKV_EKNOWN: the id is in use. Every admitted leg must end
  * in pdkv_offer, pdkv_expect or pdkv_cancel. */
 int32_t pdkv_admit(pdkv_handle h, int32_t leg, const uint8_t id[16], const char *peer, uint64_t generation, const char *ticket);
 
@@ -228,8 +228,9 @@ int32_t pdkv_hear(pdkv_handle h, const uint8_t *report, size_t len);
 
 /* Kinds of results. R: of a rank, S: of a scheduler. */
 #define PDKV_PUBLISHED 1 /* R: the record is published; bytes is the generation */
-#define PDKV_BROKEN    2 /* R, S: the handle is of no more use, close it; text says why. bytes above 0: a newer generation is known, and is
-                            this: another process has this name, or the clock went back (then open again with bytes + 1) */
+#define PDKV_BROKEN    2 /* R: the rank serves no new legs; text says why. Go on with pdkv_do and pdkv_collect until no leg of the engine is left,
+                            then close it. bytes above 0: a newer generation is known, and is this: another process has this name, or
+                            the clock went back (then open again with bytes + 1) */
 #define PDKV_CLEAR     3 /* R: device memory, in ranges, to be cleared before decode of this transfer */
 #define PDKV_REBUILT   4 /* R: a silent peer kept blocks; the agent was made anew and all under way has failed */
 #define PDKV_ENROLLED  5 /* S: legs are admitted from now on; bytes is the engine's generation */

@@ -170,7 +170,7 @@ class Legs:
         self._seq += 1
         out = Orders(
             seq=self._seq,
-            plane=b"" if self.broken else self._plane.orders(),
+            plane=self._plane.orders(),
             failed_blocks=tuple(self._failed_blocks),
             failed=tuple(self._failed),
             closed=tuple(self._closed),
@@ -187,7 +187,7 @@ class Legs:
         if broken:
             self._break(broken)
         for report in reports:
-            if report and not self.broken:
+            if report:
                 self._plane.hear(report)
                 self._still = 0
         self._take()
@@ -276,16 +276,14 @@ class Legs:
         self._closed.append(leg.request)
 
     def _break(self, why):
-        """The plane serves nothing any more. What is registered or offered stays pinned: nobody can tell when it is safe."""
+        """The plane takes no legs any more. Orders and reports go on: each leg under way comes to its end by them, since a rank that is
+        broken still says what becomes of the blocks."""
         if self.broken:
             return
         self._log.error("the plane is broken, requests are served alone from here on: %s", why)
         self.broken = why
         for leg in [leg for leg in self._by_id.values() if leg.state == State.ADMITTED]:
-            self._drop(leg)
-        for leg in self._by_id.values():
-            if leg.state == State.EXPECTED:
-                self._fail(leg, "broken")
+            self._alone(leg, "the plane is broken")
 
     # Small things.
 
@@ -299,8 +297,6 @@ class Legs:
         self._try("cancel", leg.handoff.id, why)
 
     def _try(self, name, *args):
-        if self.broken:
-            return
         try:
             getattr(self._plane, name)(*args)
         except LibraryError as err:

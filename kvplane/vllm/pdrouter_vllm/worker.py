@@ -52,7 +52,7 @@ class Worker:
         if orders.seq != self._seq + 1:  # what was in the lost ones may have been the word that a write must not begin
             raise RuntimeError(f"pdrouter: orders {orders.seq} after {self._seq}; none may be missed")
         self._seq = orders.seq
-        if orders.plane and not self.broken:
+        if orders.plane:
             self._plane.do(orders.plane)
         self._blocks.update(orders.failed_blocks)
         self._failed.update(orders.failed)
@@ -75,7 +75,7 @@ class Worker:
     def reports(self):
         """What this rank has to say to the scheduler, None for nothing."""
         was = self.broken
-        report = b"" if was else self._plane.collect()
+        report = self._plane.collect()
         self._take()  # what is to be cleared must be before the scheduler hears that it may decode
         if not report and not self._answer and self.broken == was:
             return None

@@ -239,15 +239,27 @@ class Decode(unittest.TestCase):
 
     def test_broken(self):
         r = self.expected()
-        self.v.plane.say(Kind.BROKEN, bytes(16), "superseded")
-        orders = self.v.step()
-        self.assertTrue(orders.failed_blocks)
-        self.v.legs.heard((), "a rank as well")
+        self.v.legs.heard((), "superseded")
         self.assertEqual(self.v.legs.broken, "superseded")
         self.v.add("b", 2, 10)
         self.v.step()
-        self.assertEqual(self.v.requests["b"].state, "running")
-        self.assertTrue(r.table)
+        self.assertEqual((self.v.requests["b"].state, self.v.legs.refused), ("running", {"broken": 1}))
+        self.assertEqual(r.state, "remote", "what is under way goes on until the ranks have ended it")
+        self.v.plane.told += b"x"
+        self.assertEqual(self.v.step().plane, b"x", "the ranks hear of it")
+        self.v.plane.fail(r.ident)
+        self.v.plane.close(r.ident)
+        self.v.step()
+        self.v.step()
+        self.v.step()
+        self.assertEqual(r.state, "running", "decode computes the prompt itself")
+
+    def test_broken_before_it_has_blocks(self):
+        v = self.v
+        v.legs.arrived("a", params(ident(1), DECODE), list(range(10)))
+        v.legs.heard((), "superseded")
+        self.assertEqual(v.plane.transfers, {}, "prefill is told")
+        self.assertEqual(v.legs.matched("a", 0), 0, "decode computes the prompt itself")
 
 
 class Prefill(unittest.TestCase):

@@ -104,7 +104,9 @@ class Ranks(unittest.TestCase):
         self.plane.calls.clear()
         self.w.begin(Orders(seq=1, plane=b"do", closed=("a",)))
         self.assertIsNone(self.w.reports(), "it is said once")
-        self.assertEqual((self.plane.calls, self.w.results()), ([], ({"a"}, set())))
+        self.assertEqual((self.plane.calls, self.w.results()), ([("do", b"do"), ("collect",)], ({"a"}, set())), "what is under way goes on")
+        self.plane.report = b"safe"
+        self.assertEqual(self.w.reports().of_ranks, (b"safe",))
 
     def test_old_bytes_are_cleared_before_the_scheduler_hears(self):
         self.plane.report = b"ready"
