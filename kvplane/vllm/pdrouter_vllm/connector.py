@@ -143,9 +143,11 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
         rank = {"pp": 0, "tp": tp.rank_in_group}
         compatible = s.compatibility or settings.compatibility(compatibility_of(config))
         self._plane = Rank(Library.load(s.library or None), s.rank(self._role_name, generation, rank, self._size, compatible, cache))
-        self._worker = Worker(self._plane, logger, lambda ranges: clear(kv_caches.values(), ranges))
+        wait = visible(first.device) if self._role_name != "prefill" else None
+        self._worker = Worker(self._plane, logger, lambda ranges: clear(kv_caches.values(), ranges), visible=wait)
         if self._worker.open(regions, s.start_timeout):
-            logger.info("pdrouter: %s rank %d is published as generation %d", s.engine, tp.rank_in_group, generation)
+            over = self._plane.status()["transport"]
+            logger.info("pdrouter: %s rank %d is published as generation %d: KV in %s, over %s", s.engine, tp.rank_in_group, generation, memory, over)
         else:
             logger.warning("pdrouter: no answer of the gateway %s in %.0f s; requests are served alone until it answers", s.gateway, s.start_timeout)
 
@@ -245,6 +247,12 @@ def compatibility_of(config):
         "cache_dtype": config.cache_config.cache_dtype,
         "hf": {k: v for k, v in hf.items() if k not in ("_name_or_path", "transformers_version")},
     }
+
+
+def visible(device):
+    """What waits until a GPU sees what others have written into its memory, None for the host's memory. It waits for what the device
+    does, too, so a step in which blocks have come is not begun ahead of the one before."""
+    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
 
 
 def clear(tensors, ranges):

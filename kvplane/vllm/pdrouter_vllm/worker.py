@@ -10,13 +10,15 @@ from .passing import Handshake, Reports
 class Worker:
     """One rank. Called from vLLM's worker thread only."""
 
-    def __init__(self, plane, log, clear, wait=None):
+    def __init__(self, plane, log, clear, wait=None, visible=None):
         """plane: the library's handle of this rank. clear(ranges) overwrites device memory with zeros. wait(plane, seconds) returns as
-        soon as the handle has news."""
+        soon as the handle has news. visible() returns when the device has done what it was told to and sees what others have written
+        into its memory; None where memory is the host's, or nobody writes into it."""
         self._plane = plane
         self._log = log
         self._clear = clear
         self._wait = wait or _readable
+        self._visible = visible
         self._seq = 0
         self._first = b""
         self._answer = False
@@ -77,6 +79,8 @@ class Worker:
         was = self.broken
         report = self._plane.collect()
         self._take()  # what is to be cleared must be before the scheduler hears that it may decode
+        if report and self._visible:
+            self._visible()  # the report may say that blocks have landed
         if not report and not self._answer and self.broken == was:
             return None
         self._answer = False

@@ -114,6 +114,26 @@ class Ranks(unittest.TestCase):
         self.assertEqual(self.w.reports(), Reports((b"ready",)))
         self.assertEqual(self.cleared, [((64, 8),)])
 
+    def test_device_sees_what_came_before_the_scheduler_hears(self):
+        did, visible = self.plane.calls, ("visible",)
+        w = Worker(self.plane, QUIET, lambda ranges: did.append(("clear", ranges)), visible=lambda: did.append(visible))
+        self.assertIsNone(w.reports())
+        w.begin(Orders(seq=1, answer=True))
+        w.reports()
+        self.assertNotIn(visible, did, "nothing has come")
+        did.clear()
+        self.plane.report = b"ready"
+        self.plane.results = [Result(Kind.CLEAR, ranges=((64, 8),))]
+        self.assertEqual(w.reports(), Reports((b"ready",)))
+        self.assertEqual(did, [("collect",), ("clear", ((64, 8),)), visible], "behind what the rank knows of, and what it cleared itself")
+        self.plane.report = b"ready"
+        w = Worker(self.plane, QUIET, None, visible=self.fails)
+        with self.assertRaisesRegex(RuntimeError, "illegal"):
+            w.reports()
+
+    def fails(self):
+        raise RuntimeError("an illegal memory access")
+
     def test_reports_of_all_ranks(self):
         self.assertEqual(Reports((b"0",)).aggregate(Reports((b"1",))).aggregate(Reports((b"2",))), Reports((b"0", b"1", b"2")))
         self.assertEqual(Reports((b"0",)).aggregate(Reports((b"1",), "x")).broken, "x")
