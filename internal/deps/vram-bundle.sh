@@ -1,86 +1,16 @@
 #!/bin/sh
 # Packs what a GPU machine without network needs to run the plane's suites over a GPU's memory: the test binaries, and
-# of the NIXL wheel in .deps/nixl the C library, its UCX plugin, UCX with its CUDA modules, and whatever these need.
-# What is packed is found by following the libraries' own lists. Needs go and readelf; no GPU, no CUDA.
+# NIXL as nixl-pack.sh has it. Needs go and readelf; no GPU, no CUDA.
 #
 # usage: vram-bundle.sh [DIRECTORY]    makes DIRECTORY (default bin/vram-bundle) and DIRECTORY.tar.gz
 set -eu
 
 cd "$(dirname "$0")/../.."
 to=${1:-bin/vram-bundle}
-wheel=.deps/nixl
 most=64 # MiB of the archive
 
-fail() {
-	echo "vram-bundle.sh: $*" >&2
-	exit 1
-}
-command -v readelf >/dev/null || fail "readelf is missing (Debian: binutils)"
-[ -d "$wheel" ] || fail "$wheel is missing: make deps"
-
-# only PATTERN prints the one file of the wheel that fits, or fails.
-only() {
-	found=$(find -H "$wheel" -path "$wheel/$1" | sort)
-	[ -n "$found" ] && [ "$(echo "$found" | wc -l)" = 1 ] || fail "$wheel/$1: want one file, have: ${found:-none}"
-	echo "$found"
-}
-# needed FILE prints the names of the libraries that a library names.
-needed() {
-	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'
-}
-
-capi=$(only '.nixl_cu*.mesonpy.libs/libnixl_capi.so')
-todo=$capi
-for file in '.nixl_cu*.mesonpy.libs/plugins/libplugin_UCX.so' 'nixl_cu*.libs/ucx/libuct_cuda.so*' \
-	'nixl_cu*.libs/ucx/libucm_cuda.so*' 'nixl_cu*.libs/ucx/libuct_cma.so*'; do
-	file=$(only "$file")
-	todo="$todo
-$file"
-done
-packed='' outside=''
-while [ -n "$todo" ]; do
-	next=''
-	for file in $todo; do
-		packed="$packed$file
-"
-		for name in $(needed "$file"); do
-			# The wheel's libraries carry names of their own, so a name says which file is meant.
-			inside=$(find -H "$wheel" \( -path '*/.nixl_cu*.mesonpy.libs/*' -o -path '*/nixl_cu*.libs/*' \) -name "$name" | sort | head -n 1)
-			if [ -z "$inside" ]; then
-				outside="$outside$name
-"
-			elif ! printf '%s%s' "$packed" "$next" | grep -qxF "$inside"; then
-				next="$next$inside
-"
-			fi
-		done
-	done
-	todo=$next
-done
-packed=$(printf '%s' "$packed" | sort -u)
-outside=$(printf '%s' "$outside" | sort -u)
-
 rm -rf "$to" "$to.tar.gz"
-mkdir -p "$to/nixl" "$to/fallback"
-for file in $packed; do
-	mkdir -p "$to/nixl/$(dirname "${file#"$wheel"/}")"
-	cp "$file" "$to/nixl/${file#"$wheel"/}"
-done
-# This machine's copy of what the wheel takes from the system, for a machine that lacks it; the C library and the
-# driver are never brought along.
-must=''
-for name in $outside; do
-	case $name in
-	libcudart.so.*) continue ;; # for UCX to learn of allocations at once; without it UCX asks the driver each time
-	ld-linux* | libc.so.* | libdl.so.* | libm.so.* | libpthread.so.* | librt.so.* | libcuda.so.* | libnvidia-ml.so.*)
-		must="$must $name"
-		continue
-		;;
-	esac
-	at=$(ldd "$capi" | awk -v name="$name" '$1 == name && $3 ~ /^\// { print $3 }')
-	[ -n "$at" ] || fail "$name is missing here"
-	cp -L "$at" "$to/fallback/$name"
-done
+internal/deps/nixl-pack.sh "$to"
 # Without cgo a binary needs no particular C library.
 for package in kvplane kvplane/cuda internal/refengine; do
 	mkdir -p "$to/$package"
@@ -95,6 +25,8 @@ chmod +x "$to/run.sh"
 
 tar -C "$(dirname "$to")" -czf "$to.tar.gz" "$(basename "$to")"
 size=$(du -m "$to.tar.gz" | cut -f1)
-[ "$size" -le "$most" ] || fail "$to.tar.gz has $size MiB; want at most $most"
-echo "packed 3 suites and $(echo "$packed" | wc -l) libraries of the wheel: $to, $(du -sm "$to" | cut -f1) MiB; $to.tar.gz, $size MiB"
-echo "the machine must have:$must"
+[ "$size" -le "$most" ] || {
+	echo "vram-bundle.sh: $to.tar.gz has $size MiB; want at most $most" >&2
+	exit 1
+}
+echo "packed 3 suites: $to, $(du -sm "$to" | cut -f1) MiB; $to.tar.gz, $size MiB"
