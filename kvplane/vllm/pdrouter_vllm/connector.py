@@ -2,6 +2,9 @@
 worker.py (in a rank's), which decide and know nothing of vLLM.
 """
 
+import dataclasses
+import os
+import sys
 import time
 
 import torch
@@ -20,7 +23,7 @@ from vllm.logger import init_logger
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
-from . import layout, settings
+from . import find, layout, settings
 from .legs import Legs
 from .library import DECODE, PREFILL, Library, Rank, Scheduler
 from .metrics import PlaneMetrics, PlaneStats, Snapshots, snapshot
@@ -126,6 +129,8 @@ class PdrouterConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches):
         s, config = self._settings, self._vllm_config
+        if s.transport != "tcp" and not s.nixl_library:
+            s = dataclasses.replace(s, nixl_library=find.nixl(os.environ, sys.path))
         tp = get_tp_group()
         first = next(iter(kv_caches.values()))
         memory = {"cpu": "dram", "cuda": "vram"}.get(first.device.type)

@@ -3,9 +3,10 @@
 import pathlib
 import re
 import struct
+import tempfile
 import unittest
 
-from pdrouter_vllm import layout, library, settings
+from pdrouter_vllm import find, layout, library, settings
 from pdrouter_vllm.layout import Group, Layer, Unsupported, describe
 from pdrouter_vllm.library import DECODE, PREFILL
 from pdrouter_vllm.params import BadParams, Handoff, parse_params
@@ -137,6 +138,22 @@ class Layouts(unittest.TestCase):
         ):
             with self.assertRaisesRegex(Unsupported, why):
                 describe(layers, groups, 2, 1, "float32", "dram")
+
+
+class Nixl(unittest.TestCase):
+    def test_where_it_is_looked_for(self):
+        with tempfile.TemporaryDirectory() as top:
+            first, second, bare = (pathlib.Path(top) / name for name in ("a", "b", "c"))
+            for folder in (second / ".nixl_cu13.mesonpy.libs", second / ".nixl_cu12.mesonpy.libs", bare):
+                folder.mkdir(parents=True)
+                (folder / "libnixl_capi.so").touch()
+            wheel = str(second / ".nixl_cu12.mesonpy.libs" / "libnixl_capi.so")
+            file = str(bare / "libnixl_capi.so")
+            self.assertEqual(find.nixl({}, ["", str(first), str(second), str(bare)]), wheel)
+            self.assertEqual(find.nixl({}, [str(first)]), "")
+            for named in (file, str(bare)):
+                self.assertEqual(find.nixl({find.VARIABLE: named}, [str(second)]), file)
+            self.assertEqual(find.nixl({find.VARIABLE: str(first)}, [str(second)]), "", "what is named and wrong is not passed over")
 
 
 class Structs(unittest.TestCase):
