@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build lib demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle sim mutants soak faults vuln clean
+.PHONY: help build lib demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -68,6 +68,12 @@ peers: ## install what stands beside the gateway in bench: nginx, haproxy, other
 vram-bundle: ## pack the plane's suites for a GPU machine without network: bin/vram-bundle.tar.gz
 	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,bundle,internal/deps/vram-bundle.sh)
+
+vllm-bundle: lib ## pack the connector and a trial of it for a machine with vLLM, one GPU, no network: bin/vllm-bundle.tar.gz
+	$(call step,NIXL wheel,internal/deps/nixl.sh)
+	$(call step,python3,internal/deps/python.sh)
+	$(call step,vLLM,internal/deps/vllm.sh)
+	$(call step,bundle,internal/deps/vllm-bundle.sh)
 
 SECONDS := 60
 sim: ## play the KV plane in a simulated world for SECONDS=60
