@@ -17,6 +17,7 @@ import (
 //export pdkvGoOpen
 func pdkvGoOpen(config *C.char, n C.size_t, out *C.pdkv_handle, text *C.char) C.int32_t {
 	return serve(text, func() (int, error) {
+		inherit()
 		if opened.full() {
 			explain(text, "too many open handles")
 			return int(C.PDKV_EFULL), nil

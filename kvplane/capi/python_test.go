@@ -241,3 +241,17 @@ func TestPython(t *testing.T) {
 		})
 	}
 }
+
+// TestTitle: a process that has set its title keeps its environment.
+func TestTitle(t *testing.T) {
+	at, err := nixl.Find()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Setenv(nixl.LibraryVariable, at)
+	t.Setenv("UCX_TCP_CONN_NB", "told")
+	os.Unsetenv("UCX_HANDLE_ERRORS")
+	if got := run(t, python(t), "testdata/title.py", pdkvtest.Library(t)); !strings.HasSuffix(got, "ok\n") {
+		t.Errorf("got %s", got)
+	}
+}

@@ -9,6 +9,8 @@ package embed
 import (
 	"errors"
 	"fmt"
+
+	"pdrouter/kvplane/nixl"
 )
 
 // Fault says what kind of mistake an error is; test with errors.As.
@@ -55,4 +57,9 @@ func Take(b, buf []byte, need *int) error {
 	}
 	copy(buf, b)
 	return nil
+}
+
+// Variables names what the plane reads of the environment.
+func Variables() []string {
+	return append(nixl.Variables(), "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
 }

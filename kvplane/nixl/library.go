@@ -3,7 +3,9 @@ package nixl
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -33,6 +35,12 @@ const (
 	nixlLogLevel    = "NIXL_LOG_LEVEL"    // set to "FATAL"
 )
 
+// unlessSet is what Open sets.
+var unlessSet = map[string]string{ucxHandleErrors: "none", ucxDebugSignal: "0", ucxConnectLater: "y", nixlLogLevel: "FATAL"}
+
+// Variables names what this package reads of the environment.
+func Variables() []string { return append(slices.Collect(maps.Keys(unlessSet)), LibraryVariable) }
+
 // Open loads the library and resolves every function; what is missing is listed in one error. An empty path means the
 // one that Find finds. Open changes the process's environment as documented above and starts nothing.
 func Open(path string) (*Library, error) {
@@ -42,7 +50,7 @@ func Open(path string) (*Library, error) {
 			return nil, err
 		}
 	}
-	for name, value := range map[string]string{ucxHandleErrors: "none", ucxDebugSignal: "0", ucxConnectLater: "y", nixlLogLevel: "FATAL"} {
+	for name, value := range unlessSet {
 		if _, set := os.LookupEnv(name); !set {
 			if err := os.Setenv(name, value); err != nil {
 				return nil, fmt.Errorf("nixl: %s: %w", name, err)
