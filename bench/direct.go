@@ -29,7 +29,7 @@ func (c direct) run(ctx context.Context, d time.Duration) (loaded, Counts, error
 }
 
 // pushedParams begin a body of decode's leg where both legs are sent at once and prefill writes: the client knows prefill.
-const pushedParams = `{"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"7d6c0000-0000-4000-8000-00000000be0c","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"transfer_id":"0123456789abcdef"},`
+const pushedParams = pushedTo + "0123456789abcdef" + behindPush
 
 // open opens one pair of connections.
 func (c direct) open(ctx context.Context, deadline time.Time) (asker, error) {

@@ -15,7 +15,7 @@ import (
 // bytes, knows nothing of its engines, and checks, parses, chooses, counts, retries and logs nothing.
 type floor struct {
 	prefill, decode *fasthttp.HostClient
-	room            atomic.Uint64 // the next (SGLang)
+	room            atomic.Uint64 // the next, SGLang's or a push's
 }
 
 // ServeFloor runs the floor in front of one prefill and one decode engine (host:port) of a fake's mode until ctx ends. It writes
@@ -42,6 +42,11 @@ func ServeFloor(ctx context.Context, mode, prefill, decode string, out io.Writer
 const (
 	askPrefill = `{"max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},`
 	paramsKey  = `"kv_transfer_params":`
+
+	// The legs of a push, each up to its transfer's id, and what follows that.
+	askPush    = `{"max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null,"transfer_id":"`
+	pushedTo   = `{"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"7d6c0000-0000-4000-8000-00000000be0c","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"transfer_id":"`
+	behindPush = `"},`
 )
 
 // relay is pull's: prefill's leg, and then decode's with what prefill answered.
@@ -63,15 +68,16 @@ func (f *floor) relay(q *fasthttp.RequestCtx) error {
 
 // both is push's: prefill's leg beside decode's, each with a body of its own.
 func (f *floor) both(q *fasthttp.RequestCtx) error {
-	return f.beside(q, letter(q, askPrefill), letter(q, pushedParams))
+	id := strconv.FormatUint(f.room.Add(1), 10)
+	return f.beside(q, letter(q, askPush, id, behindPush), letter(q, pushedTo, id, behindPush))
 }
 
 // meet is SGLang's: both legs at once, with one body.
 func (f *floor) meet(q *fasthttp.RequestCtx) error {
-	ask := letter(q, "")
+	ask := letter(q)
 	ask.AppendBody(appendRoom(make([]byte, 0, 96), f.room.Add(1)))
 	ask.AppendBody(q.PostBody()[1:])
-	req := letter(q, "")
+	req := letter(q)
 	req.SetBodyRaw(ask.Body())
 	return f.beside(q, ask, req)
 }
@@ -102,15 +108,17 @@ func (f *floor) decoded(q *fasthttp.RequestCtx, req *fasthttp.Request, resp *fas
 	return nil
 }
 
-// letter is a request to an engine, whose body begins with so much in place of the client's brace; "" is none yet.
-func letter(q *fasthttp.RequestCtx, head string) *fasthttp.Request {
+// letter is a request to an engine, whose body begins with so much in place of the client's brace; without a head there is none yet.
+func letter(q *fasthttp.RequestCtx, head ...string) *fasthttp.Request {
 	req := fasthttp.AcquireRequest()
 	req.Header.SetMethod(fasthttp.MethodPost)
 	req.Header.SetContentType("application/json")
 	req.SetRequestURI(string(q.Path()))
 	req.SetHost("engine")
-	if head != "" {
-		req.AppendBodyString(head)
+	for _, part := range head {
+		req.AppendBodyString(part)
+	}
+	if len(head) > 0 {
 		req.AppendBody(q.PostBody()[1:])
 	}
 	return req

@@ -175,3 +175,16 @@ func TestModelledBodies(t *testing.T) {
 		})
 	}
 }
+
+// TestFloorPushes: both legs of the floor's push name the same transfer, so that decode has its KV.
+func TestFloorPushes(t *testing.T) {
+	engines := modelledFleet(t, "vllm-nixl-push", 1, 1, 20)
+	floor := strings.TrimSpace(listen(t, func(ctx context.Context, out io.Writer) error {
+		return ServeFloor(ctx, "push", engines[0], engines[1], out)
+	}))
+	for range 2 {
+		if status, said := ask(t, floor, string(chatBody(256, false))); status != http.StatusOK {
+			t.Errorf("%d: %s", status, said)
+		}
+	}
+}

@@ -115,6 +115,9 @@ func TestVerdict(t *testing.T) {
 			}
 		})
 	}
+	if err := askedFor(asked(2, 500), Counts{Prefill: 500, Decode: 500, Opened: 1000}); err != nil {
+		t.Errorf("500 streams that are open at once have a connection each: %v", err)
+	}
 }
 
 func TestLoadRefusesWrongAnswers(t *testing.T) {

@@ -100,7 +100,7 @@ func (s *stage) idleRound(ctx context.Context, x target, n int, d time.Duration)
 	want := asked(x.legs, int64(n))
 	after, err := s.settled(ctx, c, before, want)
 	if err == nil {
-		err = verdict(want, after.counts.minus(before.counts))
+		err = askedFor(want, after.counts.minus(before.counts))
 	}
 	if err != nil {
 		return sample{}, fmt.Errorf("%s: %w", c.name, err)
