@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build lib demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults vuln clean
+.PHONY: help build lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go

@@ -17,15 +17,16 @@ func (s *planeVLLM) rest(name string) contest {
 			if err := s.awake(ctx, i); err != nil {
 				return sample{}, err
 			}
+			if err := pause(ctx, queuesYield); err != nil {
+				return sample{}, err
+			}
 			before, err := p.used()
 			if err != nil {
 				return sample{}, err
 			}
 			begun := time.Now()
-			select {
-			case <-ctx.Done():
-				return sample{}, ctx.Err()
-			case <-time.After(d):
+			if err := pause(ctx, d); err != nil {
+				return sample{}, err
 			}
 			elapsed := time.Since(begun)
 			after, err := p.used()
@@ -37,6 +38,18 @@ func (s *planeVLLM) rest(name string) contest {
 		}})
 	}
 	return c
+}
+
+// queuesYield is longer than vLLM's message queues go on yielding the CPU behind their last message: 1 s.
+const queuesYield = 2 * time.Second
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 const vllmWhere = "prefill on one CPU, decode on another"

@@ -12,7 +12,8 @@ import (
 )
 
 // inherit gives Go the environment that it cannot see: its runtime reads it where it lay when the process began, and a process that
-// sets its title, as vLLM's workers do, has written over that before it loads the library. Only what this library reads is looked for.
+// sets its title, as vLLM's workers do, has written over that before it loads the library. Only what this library reads is looked
+// for, and only where Go sees nothing.
 var inherit = sync.OnceFunc(func() {
 	for _, name := range embed.Variables() {
 		if _, set := os.LookupEnv(name); set {

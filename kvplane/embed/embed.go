@@ -61,5 +61,5 @@ func Take(b, buf []byte, need *int) error {
 
 // Variables names what the plane reads of the environment.
 func Variables() []string {
-	return append(nixl.Variables(), "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
+	return append(nixl.Variables(), "SSL_CERT_FILE", "SSL_CERT_DIR")
 }

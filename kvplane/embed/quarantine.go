@@ -41,7 +41,7 @@ func keptBy(quarantined map[string]kvplane.Quarantine) map[string]kvplane.Kept {
 	out := map[string]kvplane.Kept{}
 	for peer, q := range quarantined {
 		if q.Blocks > q.Near {
-			out[peer] = kvplane.Kept{Blocks: q.Blocks, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
+			out[peer] = kvplane.Kept{Blocks: q.Blocks - q.Near, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
 		}
 	}
 	return out

@@ -2,6 +2,7 @@
 no more where a process has given itself a title, as vLLM's do.
 """
 
+import os
 import pathlib
 
 VARIABLE = "PDROUTER_NIXL_LIB"
@@ -9,11 +10,11 @@ PLACES = ("libnixl_capi.so", ".nixl_cu*.mesonpy.libs/libnixl_capi.so", "lib/*/li
 
 
 def nixl(environ, folders):
-    """The path of NIXL's C library: what the variable names (the file, or a folder to look in), else in the first of the folders that
-    has it, as that of vLLM's own packages does where NIXL is installed. "" where it is nowhere."""
+    """The path of NIXL's C library: what the variable names (the file, or a folder to look in), else in the first of the absolute folders
+    that has it, as that of vLLM's own packages does where NIXL is installed. "" where it is nowhere."""
     if at := environ.get(VARIABLE):
         return str(at) if pathlib.Path(at).is_file() else within(at)
-    return next(filter(None, map(within, folders)), "")
+    return next(filter(None, map(within, filter(os.path.isabs, folders))), "")
 
 
 def within(folder):

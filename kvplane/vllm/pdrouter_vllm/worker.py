@@ -100,4 +100,6 @@ class Worker:
 
 
 def _readable(plane, seconds):
-    select.select([plane], [], [], seconds)
+    ready = select.poll()  # takes descriptors of any number
+    ready.register(plane, select.POLLIN)
+    ready.poll(seconds * 1000)
