@@ -21,10 +21,4 @@ mkdir "$to/connector"
 cp kvplane/vllm/bundle/run.sh kvplane/vllm/bundle/*.py LICENSE "$to/"
 chmod +x "$to/run.sh"
 
-tar -C "$(dirname "$to")" -czf "$to.tar.gz" "$(basename "$to")"
-size=$(du -m "$to.tar.gz" | cut -f1)
-[ "$size" -le "$most" ] || {
-	echo "vllm-bundle.sh: $to.tar.gz has $size MiB; want at most $most" >&2
-	exit 1
-}
-echo "packed the gateway and $(basename "$wheel"): $to, $(du -sm "$to" | cut -f1) MiB; $to.tar.gz, $size MiB"
+internal/deps/archive.sh "$to" "$most" "the gateway and $(basename "$wheel")"

@@ -23,10 +23,4 @@ done
 cp internal/deps/vram-run.sh "$to/run.sh"
 chmod +x "$to/run.sh"
 
-tar -C "$(dirname "$to")" -czf "$to.tar.gz" "$(basename "$to")"
-size=$(du -m "$to.tar.gz" | cut -f1)
-[ "$size" -le "$most" ] || {
-	echo "vram-bundle.sh: $to.tar.gz has $size MiB; want at most $most" >&2
-	exit 1
-}
-echo "packed 3 suites: $to, $(du -sm "$to" | cut -f1) MiB; $to.tar.gz, $size MiB"
+internal/deps/archive.sh "$to" "$most" "3 suites"
