@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -110,7 +109,7 @@ func (s *faultStage) gateway(ctx context.Context, cfg Config) (*child, error) {
 		return nil, err
 	}
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		_, _, err = post(ctx, c.address, false)
+		_, _, err = askOnce(ctx, c.address, false)
 		bad, good := s.bad.served.Load(), s.good.served.Load()
 		if err == nil && bad > 2 && good > 2 {
 			return c, nil
@@ -122,19 +121,14 @@ func (s *faultStage) gateway(ctx context.Context, cfg Config) (*child, error) {
 	}
 }
 
-// post asks the gateway for an answer, whatever it is, and returns its status and how long it took.
-func post(ctx context.Context, address string, stream bool) (int, time.Duration, error) {
+// askOnce asks the gateway for an answer, whatever it is, and returns its status and how long it took.
+func askOnce(ctx context.Context, address string, stream bool) (int, time.Duration, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/chat/completions", bytes.NewReader(chatBody(1<<10, stream)))
+	answer, err := post(ctx, "http://"+address+"/v1/chat/completions", chatBody(1<<10, stream))
 	if err != nil {
 		return 0, 0, err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return 0, 0, fmt.Errorf("bench: %w", err)
 	}
 	defer answer.Body.Close()
 	if stream { // until its first token: then the client is gone
@@ -212,7 +206,7 @@ func (f *faultRun) round(ctx context.Context, kind faultKind, trials int) (got s
 // others are the requests between two that meet the fault.
 func (f *faultRun) others(ctx context.Context) error {
 	for range faultBetween {
-		if status, _, err := post(ctx, f.gateway.address, false); err != nil || status != http.StatusOK {
+		if status, _, err := askOnce(ctx, f.gateway.address, false); err != nil || status != http.StatusOK {
 			return fmt.Errorf("bench: between two faults: status %d: %w", status, err)
 		}
 	}
@@ -229,7 +223,7 @@ func (f *faultRun) trial(ctx context.Context, kind faultKind) (status int, took 
 		met := kind == faultNone
 		for range 20 {
 			bad, decode := f.bad.served.Load(), f.decode.served.Load()
-			if status, took, err = post(ctx, f.gateway.address, false); err != nil {
+			if status, took, err = askOnce(ctx, f.gateway.address, false); err != nil {
 				return 0, 0, err
 			}
 			// a port that is closed counts nothing, but decode is asked twice
@@ -251,7 +245,7 @@ func (f *faultRun) trial(ctx context.Context, kind faultKind) (status int, took 
 func (f *faultRun) well(ctx context.Context) error {
 	served := f.bad.served.Load()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if status, _, err := post(ctx, f.gateway.address, false); err != nil || status != http.StatusOK {
+		if status, _, err := askOnce(ctx, f.gateway.address, false); err != nil || status != http.StatusOK {
 			return fmt.Errorf("bench: behind a fault: status %d: %w", status, err)
 		}
 		if f.bad.served.Load() > served {
@@ -270,7 +264,7 @@ func (f *faultRun) cancelled(ctx context.Context, d time.Duration) (sample, erro
 	}
 	got := sample{}
 	for end := time.Now().Add(d); time.Now().Before(end) || got.done == 0; got.done++ {
-		status, _, err := post(ctx, f.gateway.address, true)
+		status, _, err := askOnce(ctx, f.gateway.address, true)
 		if err != nil || status != http.StatusOK {
 			return got, fmt.Errorf("bench: a stream begins with status %d: %w", status, err)
 		}

@@ -177,10 +177,8 @@ func (e *faultEngine) generate(w http.ResponseWriter, q *http.Request, p pushPar
 			if out.Flush() != nil {
 				return
 			}
-			select {
-			case <-q.Context().Done():
+			if pause(q.Context(), 20*time.Millisecond) != nil {
 				return
-			case <-time.After(20 * time.Millisecond):
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,4 +36,18 @@ func getJSON(ctx context.Context, url string, into any) error {
 		return fmt.Errorf("bench: %s: %w", url, err)
 	}
 	return nil
+}
+
+// post sends a body of JSON. The answer, whatever its status, is to be closed.
+func post(ctx context.Context, url string, body []byte) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	return answer, nil
 }

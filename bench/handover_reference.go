@@ -158,16 +158,11 @@ func (f *gatewayFleet) alone(ctx context.Context) (*child, error) {
 		return nil, err
 	}
 	c.address = free[0]
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		_, _, err := get(ctx, "http://"+c.address+"/health")
-		if err == nil {
-			return c, nil
-		}
-		if gone := errors.Join(c.alive(), ctx.Err()); gone != nil || time.Now().After(end) {
-			c.stop()
-			return nil, errors.Join(err, gone)
-		}
+	if err := c.healthy(ctx, 30*time.Second, time.Millisecond); err != nil {
+		c.stop()
+		return nil, err
 	}
+	return c, nil
 }
 
 // streamsOf is a contender: as many streams as fit into a round, each with its own prompt and so many hand-overs. Its figures are
@@ -234,14 +229,9 @@ func (f *gatewayFleet) byHand(ctx context.Context) (handoverClient, error) {
 
 // postWhole sends a body and reads an answer of status 200.
 func postWhole(ctx context.Context, url, body string) error {
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	answer, err := post(ctx, url, []byte(body))
 	if err != nil {
 		return err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return fmt.Errorf("bench: %w", err)
 	}
 	defer answer.Body.Close()
 	said, err := io.ReadAll(answer.Body)

@@ -158,10 +158,8 @@ func (f *idleFleet) watch(ctx context.Context, gateway *child, n int, d time.Dur
 	if err != nil {
 		return sample{}, err
 	}
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-		return sample{}, ctx.Err()
+	if err := pause(ctx, d); err != nil {
+		return sample{}, err
 	}
 	after, err := s.read(ctx, gateway)
 	if err != nil {

@@ -99,11 +99,9 @@ func (f *recordFleet) cache(n int) (*metadata.Cache, func(), error) {
 	}()
 	end := func() { stop(); <-ended }
 	for c.Stats().Engines < n {
-		select {
-		case <-ctx.Done():
+		if err := pause(ctx, time.Millisecond); err != nil {
 			end()
-			return nil, nil, ctx.Err()
-		case <-time.After(time.Millisecond):
+			return nil, nil, err
 		}
 	}
 	return c, end, nil

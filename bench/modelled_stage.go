@@ -127,10 +127,8 @@ func (m *modelledStage) quiet(ctx context.Context) (Counts, error) {
 		if c != last {
 			last, same = c, 0
 		}
-		select {
-		case <-time.After(60 * time.Millisecond):
-		case <-ctx.Done():
-			return c, ctx.Err()
+		if err := pause(ctx, 60*time.Millisecond); err != nil {
+			return c, err
 		}
 	}
 	return last, nil

@@ -71,7 +71,7 @@ func openGatewayFleet(ctx context.Context, cfg Config, which string, n int, shap
 		}
 		f.engines = append(f.engines, e)
 	}
-	key, err := f.writeTokens()
+	key, err := writeTokens(f.dir, f.engines)
 	if err != nil {
 		return f, err
 	}
@@ -92,16 +92,16 @@ func openGatewayFleet(ctx context.Context, cfg Config, which string, n int, shap
 }
 
 // writeTokens makes the key that signs tokens, and a token for the gateway and for each engine.
-func (f *gatewayFleet) writeTokens() (publicKey string, err error) {
+func writeTokens(dir string, engines []*gatewayEngine) (publicKey string, err error) {
 	signer, err := auth.GenerateKey(auth.EdDSA)
 	if err != nil {
 		return "", err
 	}
-	if _, publicKey, err = auth.WriteKey(filepath.Join(f.dir, "keys"), signer); err != nil {
+	if _, publicKey, err = auth.WriteKey(filepath.Join(dir, "keys"), signer); err != nil {
 		return "", err
 	}
 	grants := []auth.Grant{{Subject: "gateway", Scopes: []string{auth.PlaneScope}}}
-	for _, e := range f.engines {
+	for _, e := range engines {
 		grants = append(grants, auth.Grant{Subject: e.name, Engine: e.name, Role: e.role, Scopes: []string{auth.WriteScope, auth.ReadScope}})
 	}
 	for _, g := range grants {
@@ -110,7 +110,7 @@ func (f *gatewayFleet) writeTokens() (publicKey string, err error) {
 		if err != nil {
 			return "", err
 		}
-		if err := os.WriteFile(filepath.Join(f.dir, g.Subject+".token"), []byte(token+"\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, g.Subject+".token"), []byte(token+"\n"), 0o600); err != nil {
 			return "", err
 		}
 	}
@@ -238,15 +238,10 @@ func (f *gatewayFleet) ask(ctx context.Context) (a gatewayAnswer, err error) {
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"prompt":"%d %s"}`, benchModel, f.asked, strings.Repeat("blocks on the move ", 16))
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+f.gateway.address+"/v1/completions", strings.NewReader(body))
+	start := time.Now()
+	answer, err := post(ctx, "http://"+f.gateway.address+completionsPath, []byte(body))
 	if err != nil {
 		return a, err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	start := time.Now()
-	answer, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return a, fmt.Errorf("bench: %w", err)
 	}
 	said, err := io.ReadAll(answer.Body)
 	answer.Body.Close()

@@ -52,12 +52,9 @@ func idling(of string, pid int) contender {
 	return contender{of: of, round: func(ctx context.Context, d time.Duration) (sample, error) {
 		before, err := cpuOf("/proc", pid)
 		start := time.Now()
-		select {
-		case <-ctx.Done():
-		case <-time.After(d):
-		}
+		over := pause(ctx, d)
 		after, err2 := cpuOf("/proc", pid)
 		used := 100 * float64(after-before) / float64(time.Since(start))
-		return sample{figures: []float64{max(used, 0.001)}, done: 1}, errors.Join(ctx.Err(), err, err2)
+		return sample{figures: []float64{max(used, 0.001)}, done: 1}, errors.Join(over, err, err2)
 	}}
 }

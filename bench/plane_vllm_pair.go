@@ -57,8 +57,8 @@ func (p *vllmPair) onPlane() error {
 	}
 	p.agents = free[0]
 	control := free[1:]
-	f := gatewayFleet{dir: p.files, engines: []*gatewayEngine{{name: "prefill-0", role: "prefill"}, {name: "decode-0", role: "decode"}}}
-	tokens, err := f.writeTokens()
+	engines := []*gatewayEngine{{name: "prefill-0", role: "prefill"}, {name: "decode-0", role: "decode"}}
+	tokens, err := writeTokens(p.files, engines)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (p *vllmPair) onPlane() error {
 		b, err := json.Marshal(map[string]any{
 			"kv_connector": "PdrouterConnector", "kv_connector_module_path": "pdrouter_vllm", "kv_role": role, "kv_buffer_device": "cpu",
 			"kv_connector_extra_config": map[string]any{
-				"engine": f.engines[i].name, "gateway": "http://" + p.agents, "token_file": filepath.Join(p.files, f.engines[i].name+".token"),
+				"engine": engines[i].name, "gateway": "http://" + p.agents, "token_file": filepath.Join(p.files, engines[i].name+".token"),
 				"control": control[i], "control_keys": []string{tokens}, "record_keys": []string{trusted}, "issuer": pairIssuer,
 				"transport": "tcp", "plane_listen": net.JoinHostPort(host, "0"), "library": planeLibrary(p.cfg),
 			},

@@ -43,15 +43,6 @@ func (s *planeVLLM) rest(name string) contest {
 // queuesYield is longer than vLLM's message queues go on yielding the CPU behind their last message: 1 s.
 const queuesYield = 2 * time.Second
 
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 const vllmWhere = "prefill on one CPU, decode on another"
 
 // handovers measures hand-overs of prompts of so many tokens, in pairs.

@@ -121,7 +121,7 @@ func (p *stockPair) begin(ctx context.Context) error {
 // up waits until both engines are. One that does not come up is started again, once.
 func (p *stockPair) up(ctx context.Context, out io.Writer) error {
 	for i := range p.engines {
-		err := p.engines[i].healthy(ctx, stalled)
+		err := p.engines[i].healthy(ctx, stalled, 500*time.Millisecond)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			fmt.Fprintf(out, "  %s has not come up in %s, and is started again\n", p.engines[i].name, stalled)
 			p.engines[i].endGroup()
@@ -134,7 +134,7 @@ func (p *stockPair) up(ctx context.Context, out io.Writer) error {
 				return errors.Join(err, again)
 			}
 			p.engines[i] = c
-			err = c.healthy(ctx, stalled)
+			err = c.healthy(ctx, stalled, 500*time.Millisecond)
 		}
 		if err != nil {
 			return err
@@ -227,8 +227,8 @@ func (c *child) endGroup() {
 	<-c.ended
 }
 
-// healthy waits until the engine answers GET /health.
-func (c *child) healthy(ctx context.Context, within time.Duration) error {
+// healthy waits until the engine answers GET /health, which it is asked every so often.
+func (c *child) healthy(ctx context.Context, within, every time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
@@ -238,10 +238,8 @@ func (c *child) healthy(ctx context.Context, within time.Duration) error {
 		if status, _, err := get(ctx, "http://"+c.address+"/health"); err == nil && status == http.StatusOK {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("bench: %s is not healthy: %w: %s", c.name, ctx.Err(), c.said)
-		case <-time.After(500 * time.Millisecond):
+		if err := pause(ctx, every); err != nil {
+			return fmt.Errorf("bench: %s is not healthy: %w: %s", c.name, err, c.said)
 		}
 	}
 }

@@ -111,10 +111,7 @@ func (s *stage) steady(held *streams, read func() (reading, error), d time.Durat
 	if err != nil {
 		return steadily{}, 0, err
 	}
-	select {
-	case <-time.After(d):
-	case <-held.ctx.Done():
-	}
+	_ = pause(held.ctx, d) // why streams have ended is told where they are waited for
 	to, err := read()
 	last := held.tokens.Load()
 	return steadily{to.since(from.use), to.target - from.target, to.at.Sub(from.at)}, int(last - first), err
