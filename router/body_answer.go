@@ -14,6 +14,7 @@ type answer struct {
 	transfer         span   // that member, with the comma that goes with it; zero if absent
 	promptTokens     int    // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
 	cachedTokens     int    // usage.prompt_tokens_details.cached_tokens and the like
+	cachedBefore     int    // kv_transfer_params.remote_prefill_cached_tokens: what a prefill engine says of itself; 0 if it does not
 	createdTokens    int    // of the prompt, those that are cached from now on
 	completionTokens int    // usage.completion_tokens, usage.output_tokens
 	hasUsage         bool   // usage is there and not null
@@ -26,8 +27,8 @@ type answer struct {
 
 // cached is how many tokens of the prompt the engine had cached, as far as it says.
 func (a *answer) cached() int {
-	if !a.hasCached && a.kv != nil {
-		return cachedBefore(a.kv)
+	if !a.hasCached {
+		return a.cachedBefore
 	}
 	return a.cachedTokens
 }
@@ -56,7 +57,7 @@ func parseAnswer(p []byte) (answer, bool) {
 		case "kv_transfer_params":
 			null := s.peek() == 'n'
 			from := s.i
-			if !s.value(1) {
+			if !s.handOff(&a) {
 				break
 			}
 			end, run := s.i, 0
@@ -90,6 +91,24 @@ func mentions(p []byte, words ...string) bool {
 		}
 	}
 	return false
+}
+
+// handOff walks over the hand-off, and reads on the way what is told of the prompt.
+func (s *scanner) handOff(a *answer) bool {
+	a.cachedBefore = 0
+	if s.peek() != '{' {
+		return s.value(1)
+	}
+	m, ok := s.object(2)
+	for ok && s.member(&m) {
+		if string(m.key) == "remote_prefill_cached_tokens" {
+			s.amount(2, &a.cachedBefore)
+			a.cachedBefore = max(a.cachedBefore, 0)
+		} else {
+			s.value(2)
+		}
+	}
+	return s.why == ""
 }
 
 func (s *scanner) answerError(a *answer) {

@@ -195,21 +195,3 @@ func tellCached(b []byte, from, cached, created int) []byte {
 	}
 	return b
 }
-
-// cachedBefore is how many tokens a prefill engine's kv_transfer_params say that it had cached, 0 if they do not say.
-func cachedBefore(kv []byte) (n int) {
-	if !mentions(kv, `prefill_cached_tokens"`) {
-		return 0
-	}
-	s := scanner{b: kv, maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		if string(m.key) == "remote_prefill_cached_tokens" {
-			s.amount(1, &n)
-		} else {
-			s.value(1)
-		}
-	}
-	return max(n, 0)
-}
