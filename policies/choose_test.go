@@ -152,7 +152,7 @@ rules:
 func TestChooseProperties(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		by := picker(rng.IntN(4))
+		by := picker(rng.IntN(int(prefix) + 1))
 		pol := plainPolicy(t, by)
 		f := Fleet{Prefill: randomEngines(rng), Decode: randomEngines(rng)}
 		pairs := make([]bool, 64)
@@ -217,7 +217,7 @@ func holds(f Fleet, c Choice, by picker) error {
 	if by == leastLoad && c.Split && f.Prefill[c.Prefill].InFlight != leastP {
 		return fmt.Errorf("prefill engine has %d in flight, another %d", f.Prefill[c.Prefill].InFlight, leastP)
 	}
-	if by == leastLoad && c.Decode >= 0 && f.Decode[c.Decode].InFlight != leastD {
+	if (by == leastLoad || by == prefix && c.Split) && c.Decode >= 0 && f.Decode[c.Decode].InFlight != leastD {
 		return fmt.Errorf("decode engine has %d in flight, another %d", f.Decode[c.Decode].InFlight, leastD)
 	}
 	return nil
@@ -371,7 +371,7 @@ func bigFleet(n int) Fleet {
 
 func TestChooseAllocatesNothing(t *testing.T) {
 	f := bigFleet(16)
-	for by := roundRobin; by <= powerOfTwo; by++ {
+	for by := roundRobin; by <= prefix; by++ {
 		pol := plainPolicy(t, by)
 		draw := Draw{Random: 0x9e3779b97f4a7c15}
 		var c Choice
@@ -388,7 +388,7 @@ func TestChooseAllocatesNothing(t *testing.T) {
 func BenchmarkChoose(b *testing.B) {
 	for _, n := range []int{2, 16, 128} {
 		f := bigFleet(n)
-		for by := roundRobin; by <= powerOfTwo; by++ {
+		for by := roundRobin; by <= prefix; by++ {
 			pol := plainPolicy(b, by)
 			b.Run(fmt.Sprintf("%s/%dx%d", strings.ReplaceAll(by.String(), "_", "-"), n, n), func(b *testing.B) {
 				b.ReportAllocs()

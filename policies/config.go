@@ -43,7 +43,10 @@ type SplitRule struct {
 
 // Role is how one engine of a role is chosen among those that may be used.
 type Role struct {
-	Policy string `yaml:"policy"` // round_robin, random, least_load (default) or power_of_two
+	// Policy is round_robin, random, least_load (default), power_of_two or prefix: the engine that is thought to have most of the
+	// prompt in its prefix cache, unless others have much less to do. Where a decode engine is handed the prompt's KV by a prefill
+	// engine, prefix is least_load.
+	Policy string `yaml:"policy"`
 }
 
 // The values of Choosing.AfterFailure.

@@ -10,10 +10,11 @@ const (
 	random
 	leastLoad
 	powerOfTwo
+	prefix // see prefix.go
 )
 
 // pickerNames lists every picker for messages.
-const pickerNames = "round_robin, random, least_load or power_of_two"
+const pickerNames = "round_robin, random, least_load, power_of_two or prefix"
 
 func (p picker) String() string {
 	switch p {
@@ -23,13 +24,15 @@ func (p picker) String() string {
 		return "random"
 	case leastLoad:
 		return "least_load"
+	case prefix:
+		return "prefix"
 	default:
 		return "power_of_two"
 	}
 }
 
 func parsePicker(s string) (picker, bool) {
-	for p := roundRobin; p <= powerOfTwo; p++ {
+	for p := roundRobin; p <= prefix; p++ {
 		if p.String() == s {
 			return p, true
 		}
@@ -41,6 +44,7 @@ func parsePicker(s string) (picker, bool) {
 type picked struct {
 	by          picker
 	load, other int // requests in flight of the engine picked, and of the one it was compared with; other -1: none
+	cached      int // by prefix: tokens of the prompt that the engine picked is thought to have
 }
 
 // pick returns the index of one of c, or -1 if there is none.
@@ -62,8 +66,10 @@ func (p picker) pick(c candidates, turn, rnd uint64) (int, picked) {
 		at, w.other = c.least(turn)
 	case p == powerOfTwo:
 		at, w.other = c.lesserOfTwo(rnd, n)
+	case p == prefix:
+		at, w.other = c.likeliest(turn)
 	}
-	w.load = c.engines[at].InFlight
+	w.load, w.cached = c.engines[at].InFlight, c.engines[at].Cached
 	return at, w
 }
 

@@ -12,6 +12,9 @@ type Engine struct {
 	InFlight int  // requests that the router has dispatched to it and that have not ended
 	// Share is how much of its part of the requests it may get, in 0..1: little while it is new. 0 means 1.
 	Share float64
+	// Backlog and Cached are for the policy prefix alone, and may be 0 where no rule has it.
+	Backlog int // tokens of prompts that the engine was given and has yet to compute, as far as is known
+	Cached  int // tokens from the beginning of this request's prompt that its prefix cache is thought to hold
 }
 
 // Fleet is a snapshot of the engines that serve one model. Choose only reads it.

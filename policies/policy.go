@@ -60,6 +60,13 @@ func (p *Policy) Rule(model string) string { return p.match(model).name }
 // AfterFailure returns what the model's rule says of streams whose decode engine fails: Cut, Continue or ContinueAlways.
 func (p *Policy) AfterFailure(model string) string { return p.match(model).after }
 
+// Prefixes says of either role whether the model's rule looks at what engines have of a prompt: only there it matters what
+// Engine.Cached and Engine.Backlog are.
+func (p *Policy) Prefixes(model string) (prefill, decode bool) {
+	r := p.match(model)
+	return r.prefill == prefix, r.decode == prefix
+}
+
 // Rules returns the names of the rules in the order they are tried, but for the default rule.
 func (p *Policy) Rules() []string {
 	names := make([]string, 0, len(p.rules)-1)
@@ -124,7 +131,7 @@ func (r *rule) pair(f Fleet, d Draw, w why) (Choice, bool) {
 	if all := lcm(from.count(), to.count()); all > 0 {
 		turn += d.Turn / all
 	}
-	n, dw := r.decode.pick(to, turn, mix(d.Random))
+	n, dw := r.decode.receiving().pick(to, turn, mix(d.Random))
 	if n < 0 {
 		return Choice{}, false
 	}

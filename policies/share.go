@@ -50,6 +50,9 @@ func (p picker) pickStarting(c candidates, n, turn, rnd uint64) (at, other int) 
 	case leastLoad: // it has the least nearly always, as it had no time to get more
 		c = c.thinned(mix(rnd), 1/float64(n))
 		return c.least(turn)
+	case prefix: // the same: it has nothing cached either
+		c = c.thinned(mix(rnd), 1/float64(n))
+		return c.likeliest(turn)
 	default: // it is one of two with odds of 2/n
 		c = c.thinned(mix(^rnd), 0.5)
 		return c.lesserOfTwo(rnd, uint64(c.count()))

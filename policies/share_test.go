@@ -12,7 +12,7 @@ func TestStartingEnginesGetTheirShare(t *testing.T) {
 	const draws = 20000
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		by := picker(seed % 4)
+		by := picker(seed % uint64(prefix+1))
 		pol := plainPolicy(t, by)
 		n := 2 + rng.IntN(6)
 		f := Fleet{Decode: engines(make([]int, n)...)}
@@ -41,7 +41,7 @@ func TestStartingEnginesGetTheirShare(t *testing.T) {
 
 // TestAllStarting: engines that all start share evenly, however far each is.
 func TestAllStarting(t *testing.T) {
-	for by := roundRobin; by <= powerOfTwo; by++ {
+	for by := roundRobin; by <= prefix; by++ {
 		pol := plainPolicy(t, by)
 		rng := rand.New(rand.NewPCG(9, uint64(by)))
 		f := Fleet{Decode: engines(1, 1, 1, 1)}
@@ -66,7 +66,7 @@ func TestAllStarting(t *testing.T) {
 func TestStartingProperties(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		by := picker(rng.IntN(4))
+		by := picker(rng.IntN(int(prefix) + 1))
 		pol := plainPolicy(t, by)
 		f := Fleet{Prefill: randomEngines(rng), Decode: randomEngines(rng)}
 		for _, es := range [][]Engine{f.Prefill, f.Decode} {
@@ -93,7 +93,7 @@ func TestStartingProperties(t *testing.T) {
 func TestChooseStartingAllocatesNothing(t *testing.T) {
 	f := bigFleet(16)
 	f.Prefill[3].Share, f.Decode[5].Share = 0.3, 0.2
-	for by := roundRobin; by <= powerOfTwo; by++ {
+	for by := roundRobin; by <= prefix; by++ {
 		pol := plainPolicy(t, by)
 		draw := Draw{Random: 0x9e3779b97f4a7c15}
 		if allocs := testing.AllocsPerRun(200, func() { draw.Turn++; pol.Choose(Request{PromptTokens: 10}, f, draw) }); allocs != 0 {

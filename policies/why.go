@@ -36,6 +36,9 @@ func (w why) text(c Choice) string {
 
 func (p picked) append(b []byte) []byte {
 	b = append(b, p.by.String()...)
+	if p.by == prefix {
+		return p.appendPrefix(b)
+	}
 	if p.by != leastLoad && p.by != powerOfTwo {
 		return b
 	}

@@ -1,0 +1,253 @@
+// Package prefixes remembers which engine was given which beginnings of prompts, and so what its prefix cache is thought to hold. It
+// knows no engine, no prompt and no time: a prompt is a chain of hashes, an engine a Holder. Its memory is bounded; what was not asked
+// for the longest is forgotten first. The router's dispatch asks and tells it once a request whose policy looks at prefixes, from any
+// goroutine.
+package prefixes
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"sync"
+)
+
+// Index is what engines are thought to have. New makes one. It is safe for concurrent use.
+type Index struct {
+	seed  maphash.Seed
+	bound int
+
+	mu      sync.Mutex
+	links   []entry  // from 1 on; 0 is the ring's place where the newest and the oldest meet, and "none" in a bucket
+	buckets []uint32 // the first link of each
+	has     []uint64 // words for each link: a bit for each holder that has it
+	words   int
+	live    []uint64 // a bit for each holder that there is
+	dirty   []uint64 // a bit for each that there was: links may have its bit still
+	room    []uint64 // of Find
+	stats   Stats
+}
+
+// entry is a link of one or more chains. Whoever has a link has all before it, and those were asked for at least as recently, so a
+// chain is forgotten from its end.
+type entry struct {
+	hash         uint64
+	bucket, next uint32 // where it is, and who is behind it there
+	older, newer uint32
+}
+
+// Holder is one run of an engine. It is the number of a bit, and used again for another when the run has left.
+type Holder uint32
+
+// Stats are the index's size and what became of what was looked for.
+type Stats struct {
+	Links   int    // that are remembered
+	Bound   int    // that may be
+	Bytes   int    // of memory, whether it was touched or not
+	Looked  uint64 // links that were looked for
+	Known   uint64 // of these, links that some engine had
+	Evicted uint64 // links that were forgotten to make room
+}
+
+// New returns an index of at most so many links, one at least. Each takes 24 bytes, 4 to 8 in the table of hashes, and 8 for each 64
+// engines or part of that: 36 to 40 with up to 64 engines, which is all the memory that it ever takes.
+func New(bound int) *Index {
+	bound = min(max(bound, 1), 1<<31)
+	buckets := 1 << bits.Len(uint(bound-1))
+	return &Index{
+		seed: maphash.MakeSeed(), bound: bound,
+		links: make([]entry, 1, bound+1), buckets: make([]uint32, buckets),
+		has: make([]uint64, bound+1), words: 1, live: make([]uint64, 1), dirty: make([]uint64, 1), room: make([]uint64, 1),
+	}
+}
+
+// Bound is how many links the index may hold.
+func (x *Index) Bound() int { return x.bound }
+
+// Join returns a holder that has nothing.
+func (x *Index) Join() Holder {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h, ok := x.unused()
+	if !ok {
+		x.clean()
+		if h, ok = x.unused(); !ok {
+			x.grow()
+			h, _ = x.unused()
+		}
+	}
+	set(x.live, h)
+	return h
+}
+
+// Leave forgets all that a holder has. It costs nothing: its bits are cleared all at once with those of others, when there are no unused
+// ones left. It must not be called twice for what Join has returned once.
+func (x *Index) Leave(h Holder) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !in(x.live, h) {
+		return
+	}
+	x.live[h/64] &^= 1 << (h % 64)
+	set(x.dirty, h)
+}
+
+// Find returns how many links of a chain, from its first, each holder has, in pieces, which it grows to the highest holder that there
+// is. It takes the time of the links that any holder has, and of one more.
+func (x *Index) Find(chain []uint64, pieces []int32) []int32 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for need := 64 * x.words; len(pieces) < need; {
+		pieces = append(pieces, 0)
+	}
+	clear(pieces)
+	with := x.room // those that have all links so far
+	copy(with, x.live)
+	n := int32(0)
+	for i := range chain {
+		at := x.find(chain, i)
+		if at == 0 {
+			break
+		}
+		any := uint64(0)
+		for w, has := range x.of(at) {
+			for gone := with[w] &^ has; gone != 0; gone &= gone - 1 {
+				pieces[64*w+bits.TrailingZeros64(gone)] = n
+			}
+			with[w] &= has
+			any |= with[w]
+		}
+		if any == 0 {
+			clear(with)
+			break
+		}
+		n++
+	}
+	for w, has := range with {
+		for ; has != 0; has &= has - 1 {
+			pieces[64*w+bits.TrailingZeros64(has)] = n
+		}
+	}
+	x.stats.Looked += uint64(len(chain))
+	x.stats.Known += uint64(n)
+	return pieces
+}
+
+// Note has a holder have a chain, as from now on it is thought to. A holder that has left has nothing.
+func (x *Index) Note(chain []uint64, h Holder) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !in(x.live, h) {
+		return
+	}
+	chain = chain[:min(len(chain), x.bound)]
+	for i := len(chain) - 1; i >= 0; i-- { // so that of a chain the first link is the newest
+		at := x.find(chain, i)
+		if at == 0 {
+			at = x.add(chain, i)
+		} else if x.links[0].older != at {
+			x.unring(at)
+			x.ring(at)
+		}
+		set(x.of(at), h)
+	}
+}
+
+// Stats are those of now.
+func (x *Index) Stats() Stats {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.stats
+	s.Links, s.Bound = len(x.links)-1, x.bound
+	s.Bytes = cap(x.links)*24 + len(x.buckets)*4 + len(x.has)*8
+	return s
+}
+
+// of are the bits of a link.
+func (x *Index) of(at uint32) []uint64 {
+	from := int(at) * x.words
+	return x.has[from : from+x.words : from+x.words]
+}
+
+// bucket is where a link is looked for. Eight links of a chain lie beside each other, so that a long prompt waits for memory an eighth as
+// often; in which order is a matter of their first, as nearly every chain has one link but few have eight.
+func (x *Index) bucket(chain []uint64, i int) uint32 {
+	first := chain[i&^7]
+	return uint32(first<<3|(first>>61^uint64(i))&7) & uint32(len(x.buckets)-1)
+}
+
+// find returns a link of a chain, 0 if it is not known.
+func (x *Index) find(chain []uint64, i int) uint32 {
+	at := x.buckets[x.bucket(chain, i)]
+	for at != 0 && x.links[at].hash != chain[i] {
+		at = x.links[at].next
+	}
+	return at
+}
+
+// add makes a link that nobody has, in the place of the oldest if there is no other.
+func (x *Index) add(chain []uint64, i int) uint32 {
+	at := uint32(len(x.links))
+	if len(x.links) <= x.bound {
+		x.links = append(x.links, entry{})
+	} else {
+		at = x.links[0].newer
+		x.unring(at)
+		from := &x.buckets[x.links[at].bucket]
+		for *from != at {
+			from = &x.links[*from].next
+		}
+		*from = x.links[at].next
+		clear(x.of(at))
+		x.stats.Evicted++
+	}
+	e, bucket := &x.links[at], x.bucket(chain, i)
+	e.hash, e.bucket, e.next = chain[i], bucket, x.buckets[bucket]
+	x.buckets[bucket] = at
+	x.ring(at)
+	return at
+}
+
+// ring makes a link the newest.
+func (x *Index) ring(at uint32) {
+	newest := x.links[0].older
+	x.links[at].older, x.links[at].newer = newest, 0
+	x.links[newest].newer, x.links[0].older = at, at
+}
+
+// unring takes a link out of the ring.
+func (x *Index) unring(at uint32) {
+	e := x.links[at]
+	x.links[e.older].newer, x.links[e.newer].older = e.newer, e.older
+}
+
+// unused returns a holder that no link knows.
+func (x *Index) unused() (Holder, bool) {
+	for w := range x.live {
+		if free := ^(x.live[w] | x.dirty[w]); free != 0 {
+			return Holder(64*w + bits.TrailingZeros64(free)), true
+		}
+	}
+	return 0, false
+}
+
+// clean clears the bits of those that have left: about a millisecond a million links, once in 64 restarts.
+func (x *Index) clean() {
+	for at := range x.links {
+		for w, bits := range x.of(uint32(at)) {
+			x.has[at*x.words+w] = bits & x.live[w]
+		}
+	}
+	clear(x.dirty)
+}
+
+// grow makes room for 64 more holders.
+func (x *Index) grow() {
+	has := make([]uint64, (x.bound+1)*(x.words+1))
+	for at := range x.links {
+		copy(has[at*(x.words+1):], x.of(uint32(at)))
+	}
+	x.has, x.words = has, x.words+1
+	x.live, x.dirty, x.room = append(x.live, 0), append(x.dirty, 0), append(x.room, 0)
+}
+
+func set(words []uint64, h Holder)     { words[h/64] |= 1 << (h % 64) }
+func in(words []uint64, h Holder) bool { return int(h/64) < len(words) && words[h/64]>>(h%64)&1 == 1 }
