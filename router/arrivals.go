@@ -139,6 +139,14 @@ func (a *arrival) takeEarly(p []byte) int {
 	return n
 }
 
+// Write writes all of p.
+func (a *arrival) Write(p []byte) (int, error) {
+	if a.patient.can() {
+		return a.patient.write(p)
+	}
+	return a.TCPConn.Write(p)
+}
+
 // Close closes the connection.
 func (a *arrival) Close() error {
 	a.from.remove(a)

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"pdrouter/internal/nonblock"
 )
 
 // quiet looks at an idle connection without reading from it. The zero value finds every connection quiet, as does that of a TLS
@@ -48,8 +50,8 @@ func (q quiet) check() bool {
 	return q.state.raw.Read(q.state.look) == nil && q.state.ok
 }
 
-// patient reads from a connection into a page that is taken when there are bytes, so that who waits for them holds none. The zero
-// value cannot, nor can that of anything but a TCP connection as it is.
+// patient reads from a connection into a page that is taken when there are bytes, so that who waits for them holds none. It writes,
+// too. The zero value cannot, nor can that of anything but a TCP connection as it is. One goroutine may read while one writes.
 type patient struct{ state *patientState }
 
 type patientState struct {
@@ -64,6 +66,10 @@ type patientState struct {
 	out    []byte // a request that is to be written before an answer is read; nil if there is none, or it has left
 	put    int    // bytes of it that have left
 	look   [1]byte
+
+	tryWrite func(fd uintptr) bool
+	left     []byte // what is to be written
+	why      error  // that not all of it was
 }
 
 func newPatient(nc net.Conn, pages *sync.Pool) patient {
@@ -76,7 +82,7 @@ func newPatient(nc net.Conn, pages *sync.Pool) patient {
 		return patient{}
 	}
 	s := &patientState{raw: raw, pages: pages}
-	s.try, s.tryAsk = s.read, s.ask
+	s.try, s.tryAsk, s.tryWrite = s.read, s.ask, s.write
 	return patient{s}
 }
 
@@ -94,25 +100,21 @@ func (p patient) read() (*page, int, error) {
 	return page, n, err
 }
 
-// read is one try, which reports false if nothing is here yet. It is syscall's, in which the race detector sees what a read orders.
+// read is one try, which reports false if nothing is here yet.
 func (s *patientState) read(fd uintptr) bool {
 	to := newPage(s.pages)
-	n, err := syscall.Read(int(fd), to[:])
-	for err == syscall.EINTR {
-		n, err = syscall.Read(int(fd), to[:])
-	}
-	if err == nil && n > 0 {
+	n, errno := nonblock.Read(fd, to[:])
+	if n > 0 {
 		s.page, s.n, s.err = to, n, nil
 		return true
 	}
 	s.pages.Put(to)
-	switch err {
+	switch s.err = errno; errno {
 	case syscall.EAGAIN:
 		return false
-	case nil:
-		err = io.EOF
+	case 0:
+		s.err = io.EOF
 	}
-	s.err = err
 	return true
 }
 
@@ -137,21 +139,46 @@ func (s *patientState) ask(fd uintptr) bool {
 	if s.out == nil {
 		return s.read(fd)
 	}
-	if _, err := syscall.Read(int(fd), s.look[:]); err != syscall.EAGAIN {
+	if _, errno := nonblock.Read(fd, s.look[:]); errno != syscall.EAGAIN {
 		s.err = errNotQuiet
 		return true
 	}
-	n, err := syscall.Write(int(fd), s.out)
-	for err == syscall.EINTR {
-		n, err = syscall.Write(int(fd), s.out)
-	}
-	s.put, s.err = max(n, 0), nil
+	n, errno := nonblock.Write(fd, s.out)
+	s.put, s.err = n, nil
 	switch {
 	case s.put == len(s.out):
 		s.out = nil
 		return false
-	case err != nil && err != syscall.EAGAIN:
-		s.err = err
+	case errno != 0 && errno != syscall.EAGAIN:
+		s.err = errno
+	}
+	return true
+}
+
+// write writes all of b, as a write of the connection does, deadlines included.
+func (p patient) write(b []byte) (int, error) {
+	s := p.state
+	s.left, s.why = b, nil
+	err := s.raw.Write(s.tryWrite)
+	n := len(b) - len(s.left)
+	if s.left = nil; err == nil {
+		err = s.why
+	}
+	return n, err
+}
+
+// write is one try, which reports false if there is no room for the rest.
+func (s *patientState) write(fd uintptr) bool {
+	for len(s.left) > 0 && s.why == nil {
+		n, errno := nonblock.Write(fd, s.left)
+		switch errno {
+		case 0:
+			s.left = s.left[n:]
+		case syscall.EAGAIN:
+			return false
+		default:
+			s.why = errno
+		}
 	}
 	return true
 }

@@ -24,3 +24,5 @@ func (patient) can() bool { return false }
 func (patient) read() (*page, int, error) { return nil, 0, net.ErrClosed }
 
 func (patient) ask([]byte) (*page, int, int, error) { return nil, 0, 0, net.ErrClosed }
+
+func (patient) write([]byte) (int, error) { return 0, net.ErrClosed }

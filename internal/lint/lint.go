@@ -17,7 +17,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "metadata", "kvplane"},
+			Ours:    []string{"auth", "policies", "metadata", "kvplane", "internal/nonblock"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"kvplane": {
@@ -58,11 +58,15 @@ func Packages() map[string]Package {
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
+		"internal/nonblock": {},
 		"internal/e2e":      {},
 		"internal/faults":   {},
 		"internal/lint":     {},
 	}
 }
 
-// Unsafe names the packages that may use unsafe: those that speak to a C library, or are one.
-func Unsafe() []string { return []string{"kvplane/nixl", "kvplane/cuda", "kvplane/capi"} }
+// Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, and the one that asks the kernel
+// without a word to the runtime, for which it takes addresses.
+func Unsafe() []string {
+	return []string{"kvplane/nixl", "kvplane/cuda", "kvplane/capi", "internal/nonblock"}
+}

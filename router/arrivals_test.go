@@ -1,0 +1,82 @@
+package router
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// arrived is a connection as the server has it, and its client's end.
+func arrived(t *testing.T) (server, client net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrivals := newArrivals(ln)
+	ended := make(chan error, 1)
+	go func() { ended <- arrivals.run() }()
+	client, err = net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server = <-arrivals.conns
+	ln.Close()
+	<-ended
+	t.Cleanup(func() { server.Close(); client.Close() })
+	return server, client
+}
+
+// A client that reads later than the server writes gets every byte.
+func TestArrivalWrites(t *testing.T) {
+	server, client := arrived(t)
+	want := bytes.Repeat([]byte("0123456789abcde\n"), 1<<20) // more than the kernel takes at once
+	wrote := make(chan error, 1)
+	go func() {
+		defer server.Close()
+		for _, part := range [][]byte{want[:1], nil, want[1:]} {
+			if n, err := server.Write(part); n != len(part) || err != nil {
+				wrote <- errors.Join(err, io.ErrShortWrite)
+				return
+			}
+		}
+		wrote <- nil
+	}()
+	got, err := io.ReadAll(client)
+	if err := errors.Join(err, <-wrote); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%d bytes of %d came, or others: %v", len(got), len(want), err)
+	}
+}
+
+// A client that does not read holds a write up until its deadline, and what had left by then is told; one that has closed ends it.
+func TestArrivalWriteEnds(t *testing.T) {
+	server, client := arrived(t)
+	much := make([]byte, 64<<20)
+	begun := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(client, make([]byte, 1))
+		begun <- errors.Join(err, server.SetWriteDeadline(time.Unix(1, 0)))
+	}()
+	n, err := server.Write(much)
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || n >= len(much) {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if err := server.SetWriteDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	if n, err = server.Write(much); err == nil || n == len(much) {
+		t.Fatalf("nobody reads: %d bytes, %v", n, err)
+	}
+	server.Close()
+	if n, err = server.Write(much); !errors.Is(err, net.ErrClosed) || n != 0 {
+		t.Fatalf("closed: %d bytes, %v", n, err)
+	}
+}
