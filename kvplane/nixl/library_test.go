@@ -58,7 +58,7 @@ func TestOpenSetsEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"UCX_HANDLE_ERRORS": "none", "UCX_DEBUG_SIGNO": "0", "UCX_TCP_CONN_NB": "y", "NIXL_LOG_LEVEL": os.Getenv("NIXL_LOG_LEVEL")} {
+	for name, want := range map[string]string{"UCX_HANDLE_ERRORS": "none", "UCX_DEBUG_SIGNO": "0", "UCX_TCP_CONN_NB": "y", "UCX_CMA_SEG_SIZE": "4m", "NIXL_LOG_LEVEL": os.Getenv("NIXL_LOG_LEVEL")} {
 		cname, err := cstring(name)
 		if err != nil {
 			t.Fatal(err)
