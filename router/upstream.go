@@ -217,7 +217,7 @@ func (u *upstream) open(ctx context.Context, c *engineConn, req *upstreamRequest
 
 // exchange sends of req what has not left yet, and reads the head. It closes the connection unless it returns a response.
 func (u *upstream) exchange(ctx context.Context, req *upstreamRequest, s sent) (*upstreamResponse, *upstreamError) {
-	if s.head {
+	if s.head && s.err == nil {
 		return s.r, nil
 	}
 	c, r, err := s.c, s.r, s.err

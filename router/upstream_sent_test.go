@@ -2,6 +2,7 @@ package router
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -74,6 +75,34 @@ func TestSentGoesOn(t *testing.T) {
 				t.Errorf("behind it: %q, %v on %d connections", got, err, e.conns.Load())
 			}
 		})
+	}
+}
+
+// TestSentFails has the wait fail behind the answer's head: the leg fails with it, and its connection is used no more.
+func TestSentFails(t *testing.T) {
+	e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
+		for {
+			if _, ok := e.request(r); !ok {
+				return
+			}
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+		}
+	})
+	if _, _, err := ask(patience(t), e.upstream, post("{}")); err != nil {
+		t.Fatal(err)
+	}
+	l, req := new(leash), post("{}")
+	s := e.begin(l, req)
+	if !s.whole() {
+		t.Fatal("the answer is not said to be here")
+	}
+	s.err = errPanicked
+	if r, err := e.answer(l, req, s); !errors.Is(err, errPanicked) {
+		r.Close()
+		t.Fatalf("got %v, want %v", err, errPanicked)
+	}
+	if _, _, err := ask(patience(t), e.upstream, post("{}")); err != nil || e.conns.Load() != 2 {
+		t.Errorf("behind it: %v on %d connections, want another", err, e.conns.Load())
 	}
 }
 
