@@ -62,10 +62,10 @@ func (p picker) receiving() picker {
 }
 
 // appendPrefix says what an engine picked by prefix has of the prompt, such as "0 cached (another 512), 2 in flight".
-func (w picked) appendPrefix(b []byte) []byte {
-	b = append(strconv.AppendInt(append(b, ' '), int64(w.cached), 10), " cached"...)
-	if w.other >= 0 {
-		b = append(strconv.AppendInt(append(b, " (another "...), int64(w.other), 10), ')')
+func (p picked) appendPrefix(b []byte) []byte {
+	b = append(strconv.AppendInt(append(b, ' '), int64(p.cached), 10), " cached"...)
+	if p.other >= 0 {
+		b = append(strconv.AppendInt(append(b, " (another "...), int64(p.other), 10), ')')
 	}
-	return append(strconv.AppendInt(append(b, ", "...), int64(w.load), 10), " in flight"...)
+	return append(strconv.AppendInt(append(b, ", "...), int64(p.load), 10), " in flight"...)
 }

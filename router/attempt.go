@@ -193,6 +193,7 @@ func (a *attempt) worked() bool {
 // false if nobody wants them.
 func (a *attempt) arrived(came bool) bool {
 	defer a.unwatched()
+	a.decode.hasRead()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over, a.came = true, came

@@ -44,6 +44,7 @@ func (x *exchange) plan() event {
 	x.mu.Unlock()
 	x.sum.Attempts++
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
+	x.look.reads(a, choice)
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
 	if x.look.probes[decodeRole] {
 		a.probes[decodeRole] = a.decode.engine
@@ -85,6 +86,7 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 	if _, alone := x.m.conn.(none); alone {
 		q.Unsplittable = policies.Aggregated
 	}
+	x.look.ask(x.b)
 	c, f := x.look.choose(x.m.insist(q))
 	return x.look.insisted(c), f
 }

@@ -65,8 +65,9 @@ type body struct {
 	unkept       bool // the client wants no engine to keep the answer
 	removed      bool // the client sent kv or ec transfer params; neither leg carries them
 	fan          fanSpans
-	pass         *passage // of a request that is passed to one engine; nil of others
-	lent         *loans   // raw may be sent from where it lies; nil if it is to be copied
+	asked        [askedParts]span // where the prompt is, as an engine puts it together
+	pass         *passage         // of a request that is passed to one engine; nil of others
+	lent         *loans           // raw may be sent from where it lies; nil if it is to be copied
 
 	open    int // where the outermost brace is
 	members int // of the outermost object

@@ -103,22 +103,32 @@ func (p *bodyParser) readPrompt(f *member) {
 	case meansPrompt:
 		p.prompt()
 		b.fan.prompt = span{from, p.i}
+		b.asked[askedLast] = b.fan.prompt
 	case meansTokens:
 		p.tokenIDs(f.param)
+		b.asked[askedLast] = span{from, p.i}
 	case meansMessages:
 		if c := p.peek(); p.look(forContent, p.depth) && c != '[' {
 			p.refuse(reasonBadField, f.param, "must be an array")
 		}
 		b.promptBytes += p.i - from
+		b.asked[askedLast] = span{from, p.i}
 	case meansBatch:
 		p.batch(f.param)
 		b.promptBytes += p.i - from
+		b.asked[askedLast] = span{from, p.i}
 	case meansInput:
 		p.look(forContent, p.depth)
 		b.promptBytes += p.i - from
+		if f.param == "input" {
+			b.asked[askedLast] = span{from, p.i}
+		} else {
+			b.asked[askedBefore] = span{from, p.i}
+		}
 	case meansText:
 		p.value(p.depth)
 		b.promptBytes += p.i - from
+		b.asked[askedBefore] = span{from, p.i}
 	case meansParts:
 		p.look(forContent, p.depth)
 	case meansContent:
@@ -136,8 +146,12 @@ func (p *bodyParser) readPrompt(f *member) {
 		} else {
 			b.formed = p.given() || b.formed
 		}
+	case meansFunctions:
+		p.value(p.depth)
+		b.asked[askedTools] = span{from, p.i}
 	case meansTools:
 		p.serverTools = p.tools()
+		b.asked[askedTools] = span{from, p.i}
 	case meansTruncate:
 		if n, ok := p.integer(); ok {
 			p.truncates = n < 0

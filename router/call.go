@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,6 +30,8 @@ type call struct {
 	err    error         // why it failed, for the log
 	rest   time.Duration // the engine has asked for no more requests before; 0 if it has not
 
+	unread atomic.Int64 // tokens of the prompt that count with the engine; see reading
+
 	probe time.Time // the engine's probe that a stream is, as vitals.probing has it; zero if it is none, or judged
 
 	once sync.Once
@@ -49,6 +52,7 @@ func (l *call) open(parent context.Context, e *engine) {
 func (l *call) join(s *leashes, e *engine) {
 	l.engine = e
 	e.inFlight.Add(1)
+	l.reading()
 	s.add(&l.leash)
 }
 
@@ -63,6 +67,7 @@ func (l *call) end() {
 		}
 		l.remove()
 		l.cut(errEnded)
+		l.hasRead()
 		l.engine.inFlight.Add(-1)
 	})
 }

@@ -31,6 +31,7 @@ type look struct {
 
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
 	adapter string  // of the model, which not every engine may have; "" is the model itself
+	prompt  *prompt // what engines are thought to have of it; nil if nobody asks
 
 	probes [roles]bool // which of the engines that were chosen last this request is the probe of
 
@@ -63,6 +64,9 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 			if stand.out != ejectedNot || stand.circuit != circuitClosed {
 				out++
 			}
+		}
+		if k.prompt != nil {
+			p.Cached, p.Backlog = k.prompt.cached(e), int(e.backlog.Load())
 		}
 		dst = append(dst, p)
 	}

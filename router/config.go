@@ -152,6 +152,10 @@ type Limits struct {
 	Background int `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
 	Concurrent int `yaml:"concurrent"`  // client connections at once; default 65536
 	IdlePer    int `yaml:"idle_engine"` // idle connections kept per engine; default 256
+	// PrefixIndexEntries is how many pieces of prompts, of 512 bytes each, are remembered with the engines that were given them, for
+	// models whose policy is prefix. A piece takes 40 bytes of memory, and 8 more for each 64 engines behind the first 64; default
+	// 262144.
+	PrefixIndexEntries int `yaml:"prefix_index_entries"`
 	// Handshakes of pairs at once, over all engines. A quarter, one at least where there is more than one, is kept for pairs
 	// that requests wait for. Default 16.
 	Handshakes int `yaml:"handshakes"`
@@ -213,6 +217,7 @@ func (c Config) withDefaults() Config {
 	n(&l.Background, 1024)
 	n(&l.Concurrent, 65536)
 	n(&l.IdlePer, 256)
+	n(&l.PrefixIndexEntries, 1<<18)
 	n(&l.Handshakes, 16)
 	n(&l.HandshakesPerEngine, 4)
 	models := make([]Model, len(c.Models))
@@ -344,7 +349,7 @@ func (l Limits) validate(v *faults) {
 		{"in_flight", l.InFlight}, {"queue", l.Queue}, {"retry_percent", l.RetryPercent}, {"retry_floor", l.RetryFloor},
 		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
-		{"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
+		{"prefix_index_entries", l.PrefixIndexEntries}, {"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
 	} {
 		if f.n < 0 {
 			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")

@@ -126,7 +126,7 @@ const costRoom = 256 << 10
 // costClient is one connection to a router in front of two canned engines, with its log on, and returns what does one request
 // of size bytes. Decode answers when prefill's leg is over, as it does in service: else what has to be seen to behind
 // an answer would be a matter of luck.
-func costClient(tb testing.TB, connector string, stream bool, size int) func() {
+func costClient(tb testing.TB, connector string, stream bool, size int, by ...Planner) func() {
 	var g *gateway
 	started := make(chan struct{}) // then there is g
 	begin := func() {
@@ -147,6 +147,9 @@ func costClient(tb testing.TB, connector string, stream bool, size int) func() {
 	}
 	m := &cfg.Models[0]
 	m.Name, m.Prefill[0].URL, m.Decode[0].URL = "m", newCannedEngine(tb), newCannedDecode(tb, begin)
+	if len(by) > 0 {
+		parts.Planner = by[0]
+	}
 	parts.Log = slog.New(discards{slog.NewJSONHandler(io.Discard, nil)}) // it takes lines, as the gateway's own
 	g = start(tb, cfg, parts)
 	close(started)

@@ -34,6 +34,7 @@ type model struct {
 	couples []*couple // prefill by prefill; empty if the engines need no handshake
 	turn    atomic.Uint64
 	retries *retries            // outlive a reload
+	looks   [roles]bool         // the policy looks at what the role's engines have of a prompt
 	panics  [roles]atomic.Bool  // the role's engines are used though they are out
 	judged  [roles]atomic.Int64 // when their times were compared, in nanoseconds
 	gate    *gate               // the same
@@ -55,9 +56,11 @@ type engine struct {
 	up        *upstream
 	header    []field // sent with every request: content type, accept, the engine's own credential
 	inFlight  atomic.Int64
-	failures  atomic.Int32 // connect failures and failed health checks in a row
-	silence   atomic.Int64 // when a connection that was not answered was counted last, in Unix nanoseconds
-	limit     atomic.Int32 // of them, from which the engine is unusable
+	backlog   atomic.Int64         // tokens of prompts that it has yet to compute, of models whose policy looks at that
+	held      atomic.Pointer[held] // as what it stands in the index of prefixes; nil if it does not
+	failures  atomic.Int32         // connect failures and failed health checks in a row
+	silence   atomic.Int64         // when a connection that was not answered was counted last, in Unix nanoseconds
+	limit     atomic.Int32         // of them, from which the engine is unusable
 	down      atomic.Bool
 	proven    atomic.Bool // it has answered
 	vitals    vitals

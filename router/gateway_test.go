@@ -100,7 +100,7 @@ func (g *gateway) settled() {
 			return false
 		}
 		for _, e := range g.r.now().fleet.engines {
-			if e.inFlight.Load() != 0 {
+			if e.inFlight.Load() != 0 || e.backlog.Load() != 0 {
 				return false
 			}
 		}

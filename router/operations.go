@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/policies/prefixes"
 )
 
 // Operations serves /health (the process lives), /ready (it takes requests: not draining, and for some model an
@@ -41,6 +42,7 @@ type Stats struct {
 	PairsWarm  int                  `json:"pairs_warm"`
 
 	Handshakes metadata.PairsStats `json:"-"`
+	Prefixes   *prefixes.Stats     `json:"-"` // nil: no policy looks at prefixes
 	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
 	Queues     []QueueStats        `json:"-"`
 	Retries    []RetryStats        `json:"-"`
@@ -74,6 +76,10 @@ func (r *Router) Stats() Stats {
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(),
+	}
+	if setup.index != nil {
+		s := setup.index.Stats()
+		out.Prefixes = &s
 	}
 	out.PairsTotal = len(out.Pairs)
 	out.Anyway, out.PairsOut = r.outs(now)

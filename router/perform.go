@@ -15,6 +15,7 @@ func (x *exchange) perform(act action, e event) {
 			a.letGo()
 		}
 		x.queue = append(x.queue, x.plan())
+		x.look.asked()
 	case doWait:
 		x.rests++
 		x.mu.Lock()

@@ -72,6 +72,7 @@ type Router struct {
 	letters sync.Pool // of *letter
 	lines   sync.Pool // of *[]byte, for the lines of requests
 	rooms   sync.Pool // of *streamRoom
+	prompts sync.Pool // of *prompt
 
 	draining atomic.Bool
 	closing  chan struct{} // closed when nobody waits for a place any more

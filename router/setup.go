@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/policies/prefixes"
 )
 
 // setup is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
@@ -14,7 +15,8 @@ type setup struct {
 	parts  Parts
 	fleet  *fleet
 	limits bodyLimits
-	sealer *sealer // nil: bodies keep their own cache_salt
+	sealer *sealer         // nil: bodies keep their own cache_salt
+	index  *prefixes.Index // nil: no model's policy looks at prefixes
 }
 
 // newSetup validates and completes the configuration. Engines, pairs and models that old has too are carried over with
@@ -49,7 +51,7 @@ func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
 	f.bound(cfg)
 	return &setup{
 		cfg: cfg, parts: parts, fleet: f, sealer: seal,
-		limits: limitsOf(cfg),
+		limits: limitsOf(cfg), index: f.looking(parts.Planner, cfg, old),
 	}, nil
 }
 
@@ -87,6 +89,7 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 	for _, e := range old.fleet.engines {
 		if s.fleet.engine(e.name) != e {
 			r.pairs.Forget(e.name)
+			e.forget(gone)
 			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
 		}
 	}

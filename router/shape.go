@@ -50,7 +50,7 @@ var formats = [...]format{
 	},
 	shapeChat: {
 		top: outermost(completionsToo, meanings{
-			"messages": meansMessages, "max_completion_tokens": meansLimitOver,
+			"messages": meansMessages, "tools": meansFunctions, "max_completion_tokens": meansLimitOver,
 			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
 			"echo": meansEcho, "best_of": meansBestOf, "truncate_prompt_tokens": meansTruncate,
 		}),
@@ -72,7 +72,7 @@ var formats = [...]format{
 	},
 	shapeMessages: {
 		top: outermost(meanings{
-			"messages": meansMessages, "system": meansInput, "max_tokens": meansLimit, "output_config": meansGrammar, "output_format": meansGrammar,
+			"messages": meansMessages, "system": meansInput, "tools": meansFunctions, "max_tokens": meansLimit, "output_config": meansGrammar, "output_format": meansGrammar,
 			"stop_sequences": meansStop,
 		}),
 		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},

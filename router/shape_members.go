@@ -49,6 +49,7 @@ const (
 	meansBackground // the engine answers before it has an answer
 	meansPrevious   // an answer that an engine has kept is part of the prompt
 	meansTools      // what the engine may call
+	meansFunctions  // what the client may be asked to call
 	meansChoice     // whether the engine must call one
 	meansGrammar    // what form the answer must have: the engine begins when that is compiled, and with others before
 	meansTruncate   // how much of the prompt is used; below 0 as much as leaves room for the answer

@@ -123,6 +123,7 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	}
 	e.failures.Store(0)
 	e.proven.Store(true)
+	e.forget(nil) // where runs have no names, one that was down is another
 	e.vitals.begin(time.Now())
 	e.down.Store(false)
 	r.log.Info("engine is back", "engine", e.name)

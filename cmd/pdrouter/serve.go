@@ -198,7 +198,7 @@ func (g *gateway) meter(m *metrics) {
 	if shared, ok := g.store.(*metadata.Redis); ok {
 		quarantined = shared.Quarantined
 	}
-	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newHealthMetrics(g.router.Stats), newPressureMetrics(g.router.Stats),
+	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newHealthMetrics(g.router.Stats), newPressureMetrics(g.router.Stats), newPrefixMetrics(g.router.Stats),
 		newLimitMetrics(g.limiter.Stats), newMetadataMetrics(g.cache.Stats, g.agentRoutes.Watches, quarantined), newKeySetMetrics(g.keySets),
 		newSharedMetrics(g.responses.Stats, g.board.Refused), newReloadMetrics(g.credentialStats), newConfigMetrics(g.reloads.stats, func() string { return g.present.Load().l.digest }))
 }

@@ -13,20 +13,19 @@ const Piece = 512
 // itself. The zero value is that of nothing.
 type Key uint64
 
-// Key returns the key of all that k stands for, and of b behind that. Keys mean something to this index only.
-func (x *Index) Key(k Key, b []byte) Key {
-	return Key(link(uint64(k), maphash.Bytes(x.seed, b)))
-}
+// Key returns the key of all that k stands for, and of s behind that. Keys mean something to this index only.
+func (x *Index) Key(k Key, s string) Key { return Key(link(uint64(k), maphash.String(x.seed, s))) }
 
-// Chain appends a link for each whole piece of the prompt, as many as the index may hold, and returns them: two chains are equal up to the
-// piece in which their prompts or keys begin to differ. It is safe for concurrent use.
-func (x *Index) Chain(dst []uint64, k Key, prompt []byte) []uint64 {
+// Chain appends a link for each whole piece of a prompt, as many as the index may hold, and returns them: two chains are equal up to the
+// piece in which their prompts or keys begin to differ. The key that it returns is what a second part of the prompt goes on from. It is
+// safe for concurrent use.
+func (x *Index) Chain(dst []uint64, k Key, part []byte) ([]uint64, Key) {
 	h := uint64(k)
-	for range min(len(prompt)/Piece, x.bound) {
-		h = link(h, maphash.Bytes(x.seed, prompt[:Piece]))
-		dst, prompt = append(dst, h), prompt[Piece:]
+	for len(part) >= Piece && len(dst) < x.bound {
+		h = link(h, maphash.Bytes(x.seed, part[:Piece]))
+		dst, part = append(dst, h), part[Piece:]
 	}
-	return dst
+	return dst, Key(link(h, maphash.Bytes(x.seed, part)))
 }
 
 // link is the hash of all that h stands for, and of what next stands for behind that. The seed of maphash is this process's secret, so

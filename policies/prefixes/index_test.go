@@ -63,7 +63,7 @@ func TestIndexAgainstNaive(t *testing.T) {
 			for i := range len(prompt) / Piece {
 				prompt[i*Piece] = byte(rng.IntN(2))
 			}
-			chain := x.Chain(nil, x.Key(0, []byte{byte(rng.IntN(2))}), prompt[:rng.IntN(len(prompt))])
+			chain, _ := x.Chain(nil, x.Key(0, []string{"a", "b"}[rng.IntN(2)]), prompt[:rng.IntN(len(prompt))])
 			switch who := rng.IntN(next + 1); {
 			case len(holders) < 3 || rng.IntN(20) == 0:
 				holders[next] = x.Join()
@@ -172,9 +172,10 @@ func TestChains(t *testing.T) {
 	chain := func(p []byte, keys ...string) []uint64 {
 		var k Key
 		for _, s := range keys {
-			k = x.Key(k, []byte(s))
+			k = x.Key(k, s)
 		}
-		return x.Chain(nil, k, p)
+		c, _ := x.Chain(nil, k, p)
+		return c
 	}
 	same := func(a, b []uint64) (n int) {
 		for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -203,8 +204,19 @@ func TestChains(t *testing.T) {
 			t.Errorf("%s: %d pieces in common; want %d", tt.name, got, tt.want)
 		}
 	}
-	if got := len(New(3).Chain(nil, 0, prompt)); got != 3 {
-		t.Errorf("%d links for an index of 3", got)
+	if got, _ := New(3).Chain(nil, 0, prompt); len(got) != 3 {
+		t.Errorf("%d links for an index of 3", len(got))
+	}
+	parts := func(tools string) []uint64 {
+		c, k := x.Chain(nil, x.Key(0, "model"), append(make([]byte, Piece), tools...))
+		c, _ = x.Chain(c, k, prompt)
+		return c
+	}
+	if got := same(parts("f"), parts("g")); got != 1 {
+		t.Errorf("%d pieces in common of prompts behind tools whose ends differ; want 1", got)
+	}
+	if got := same(parts("f"), parts("f")); got != 5 {
+		t.Errorf("%d pieces in common of two equal parts; want 5", got)
 	}
 	seen := map[uint64]bool{}
 	for _, h := range all { // of equal pieces too
@@ -222,7 +234,7 @@ func TestIndexAllocations(t *testing.T) {
 	chain, pieces := make([]uint64, 0, 500), make([]int32, 64)
 	if got := testing.AllocsPerRun(20, func() {
 		prompt[0]++
-		chain = x.Chain(chain[:0], x.Key(0, prompt[:10]), prompt)
+		chain, _ = x.Chain(chain[:0], x.Key(0, "model"), prompt)
 		pieces = x.Find(chain, pieces)
 		x.Note(chain, h)
 	}); got != 0 {
@@ -238,7 +250,7 @@ func BenchmarkRequest(b *testing.B) {
 			chain, pieces := make([]uint64, 0, 500), make([]int32, 64)
 			for i := 0; b.Loop(); i++ {
 				prompt[0], prompt[1] = byte(i), byte(i>>8)
-				chain = x.Chain(chain[:0], 0, prompt)
+				chain, _ = x.Chain(chain[:0], 0, prompt)
 				pieces = x.Find(chain, pieces)
 				x.Note(chain, h)
 			}

@@ -1,0 +1,267 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/policies/prefixes"
+)
+
+// byPrefix is a policy that looks at prefixes for both roles.
+func byPrefix(t testing.TB) *policies.Policy {
+	t.Helper()
+	by := policies.Role{Policy: "prefix"}
+	p, err := policies.New(policies.Config{Default: policies.Choosing{Prefill: by, Decode: by}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// chat is the body of a conversation, each of whose turns is of about 1,000 bytes.
+func chat(t *testing.T, turns ...string) string {
+	t.Helper()
+	messages := []map[string]string{}
+	for _, turn := range turns {
+		messages = append(messages, map[string]string{"role": "user", "content": strings.Repeat(turn+" ", 1000/(len(turn)+1))})
+	}
+	raw, err := json.Marshal(map[string]any{"model": "tiny", "max_tokens": 4, "messages": messages})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// prefixed asks with a body, and returns who computed the prompt.
+func (g *gateway) prefixed(nth int, body string) string {
+	g.t.Helper()
+	if r := g.post("/v1/chat/completions", body); r.Status != 200 {
+		g.t.Fatalf("request %d: status %d: %s", nth, r.Status, r.Body)
+	}
+	s := g.last(nth)
+	if s.Prefill == "" {
+		return s.Decode
+	}
+	return s.Prefill
+}
+
+// TestConversationsStay: a conversation goes on with the engine that has it, whichever is next in turn, until that engine is another run
+// or is not there any more. Others go elsewhere. In the end nobody has a backlog.
+func TestConversationsStay(t *testing.T) {
+	for _, connector := range []string{ConnectorPull, ConnectorPush, ConnectorNone} {
+		unhurried(t, connector, func(t *testing.T) {
+			s := newPool(t, connector, 3, 3, nil)
+			g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
+			if connector == ConnectorPush {
+				g.warmed()
+			}
+			n := 0
+			ask := func(turns ...string) string {
+				n++
+				at := g.prefixed(n, chat(t, turns...))
+				g.settled()
+				for _, e := range g.r.now().fleet.engines {
+					if b := e.backlog.Load(); b != 0 {
+						t.Fatalf("%s has %d tokens to compute when nothing is under way", e.name, b)
+					}
+				}
+				return at
+			}
+			with := map[string]string{} // what its conversation begins with
+			for i := 0; len(with) < 3 && i < 30; i++ {
+				begins := fmt.Sprint("conversation ", i)
+				with[ask(begins)] = begins
+			}
+			if len(with) != 3 {
+				t.Fatalf("30 conversations are with %v; want all three engines", with)
+			}
+			names := slices.Sorted(maps.Keys(with))
+			first, second := names[0], names[1]
+			for i := range 4 {
+				if got := ask(slices.Concat([]string{with[first]}, slices.Repeat([]string{"and"}, i+1))...); got != first {
+					t.Errorf("turn %d of the first conversation is with %s; want %s", i+2, got, first)
+				}
+				if got := ask(with[second], "on"); got != second {
+					t.Errorf("the second conversation is with %s; want %s", got, second)
+				}
+			}
+			e := g.r.now().fleet.engine(first)
+			g.r.restarted(e, e.coord.Load())
+			if connector == ConnectorPush {
+				g.warmed()
+			}
+			if got := cachedOf(g, first, chat(t, with[first])); got != 0 {
+				t.Errorf("%s has %d tokens of what its run before was asked", first, got)
+			}
+			if got := cachedOf(g, second, chat(t, with[second])); got == 0 {
+				t.Errorf("%s has nothing of what it was asked, as %s was started anew", second, first)
+			}
+			e = g.r.now().fleet.engine(second)
+			g.r.back(t.Context(), e)
+			if got := cachedOf(g, second, chat(t, with[second])); got != 0 {
+				t.Errorf("%s has %d tokens of what it was asked before it was down", second, got)
+			}
+		})
+	}
+}
+
+// cachedOf is how many tokens of a body's prompt an engine is thought to have.
+func cachedOf(g *gateway, name, raw string) int {
+	g.t.Helper()
+	b, herr := parseBody(shapeChat, []byte(raw), bodyLimits{})
+	if herr != nil {
+		g.t.Fatal(herr)
+	}
+	s := g.r.now()
+	k := &look{r: g.r, s: s, m: s.fleet.models["tiny"]}
+	k.ask(b)
+	defer k.asked()
+	return k.prompt.cached(s.fleet.engine(name))
+}
+
+// TestEnginesThatLeaveAreForgotten: an engine that leaves the configuration has no place in the index, not even for a request that was
+// admitted before.
+func TestEnginesThatLeaveAreForgotten(t *testing.T) {
+	cfg := Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "http://a:1"}, {Name: "b", URL: "http://b:1"}}}}}
+	r, err := New(cfg, Parts{Planner: byPrefix(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	x, a := r.now().index, r.now().fleet.engine("a")
+	h := a.hold(x)
+	x.Note([]uint64{1, 2}, h.holder)
+	cfg.Models[0].Engines = cfg.Models[0].Engines[1:]
+	if err := r.Apply(cfg, Parts{Planner: byPrefix(t)}); err != nil {
+		t.Fatal(err)
+	}
+	if r.now().index != x {
+		t.Error("another index: what all others have is forgotten")
+	}
+	if got := x.Find([]uint64{1, 2}, nil)[h.holder]; got != 0 {
+		t.Errorf("it has %d pieces", got)
+	}
+	if a.hold(x) != nil {
+		t.Error("it gets another place")
+	}
+	cfg.Limits.PrefixIndexEntries = 10
+	if err := r.Apply(cfg, Parts{Planner: byPrefix(t)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.now().index.Bound(); got != 10 {
+		t.Errorf("an index of %d; want 10", got)
+	}
+	if err := r.Apply(cfg, Parts{}); err != nil {
+		t.Fatal(err)
+	}
+	if r.now().index != nil || r.now().fleet.models["m"].looks != [roles]bool{} {
+		t.Error("there is an index that no policy looks at")
+	}
+}
+
+// TestPromptsOfShapes: of every shape the prompt is looked for, what stands before it first; of two tenants' bodies nothing is the same,
+// nor of two models' or salts.
+func TestPromptsOfShapes(t *testing.T) {
+	x := prefixes.New(1000)
+	long := strings.Repeat("word ", 500)
+	tail := strings.Repeat("more ", 500)
+	chain := func(s shape, raw, sealed string) []uint64 {
+		b, herr := parseBody(s, []byte(raw), bodyLimits{})
+		if herr != nil {
+			t.Fatalf("%s: %v", raw, herr)
+		}
+		b.sealed = sealed
+		p := new(prompt)
+		p.read(x, b)
+		return p.chain
+	}
+	same := func(a, b []uint64) int {
+		n := 0
+		for n < min(len(a), len(b)) && a[n] == b[n] {
+			n++
+		}
+		return n
+	}
+	ids := "[" + strings.Repeat("1234,", 499) + "1234]"
+	for _, tt := range []struct {
+		s                shape
+		one, two, before string // two goes on with one; before has something else first
+	}{
+		{shapeChat, `"messages":[{"role":"user","content":"` + long + `"}]`, `"messages":[{"role":"user","content":"` + long + tail + `"}]`, `"messages":[{"role":"user","content":"` + long + `"}],"tools":[{"type":"function"}]`},
+		{shapeCompletions, `"prompt":"` + long + `"`, `"prompt":"` + long + tail + `"`, `"prompt":"` + tail + long + `"`},
+		{shapeCompletions, `"prompt":` + ids, `"prompt":` + ids[:len(ids)-1] + `,5]`, `"prompt":[1,` + ids[1:]},
+		{shapeResponses, `"input":"` + long + `","instructions":"a"`, `"instructions":"a","input":"` + long + tail + `"`, `"input":"` + long + `","instructions":"b"`},
+		{shapeMessages, `"max_tokens":9,"system":"a","messages":[{"role":"user","content":"` + long + `"}]`, `"max_tokens":9,"messages":[{"role":"user","content":"` + long + tail + `"}],"system":"a"`, `"max_tokens":9,"system":"b","messages":[{"role":"user","content":"` + long + `"}]`},
+		{shapeGenerate, `"sampling_params":{"max_tokens":9},"token_ids":` + ids, `"sampling_params":{"max_tokens":9},"token_ids":` + ids[:len(ids)-1] + `,5]`, `"sampling_params":{"max_tokens":9},"token_ids":[1,` + ids[1:]},
+	} {
+		one := chain(tt.s, `{"model":"m",`+tt.one+`}`, "")
+		if len(one) != 4 || same(one, chain(tt.s, `{"stream":true,`+tt.two+`,"model":"m"}`, "")) != 4 {
+			t.Errorf("%s: %d pieces; want 4, which the second has too", tt.s, len(one))
+		}
+		for what, other := range map[string][]uint64{
+			"something else before": chain(tt.s, `{"model":"m",`+tt.before+`}`, ""), "another model": chain(tt.s, `{"model":"m2",`+tt.one+`}`, ""),
+			"a tenant": chain(tt.s, `{"model":"m",`+tt.one+`}`, `"a"`), "a salt": chain(tt.s, `{"model":"m","cache_salt":"s",`+tt.one+`}`, ""),
+		} {
+			if n := same(one, other); n != 0 {
+				t.Errorf("%s: with %s %d pieces are the same; want none", tt.s, what, n)
+			}
+		}
+	}
+}
+
+// TestBacklog: a prompt counts with its engine from when it is sent until its first token is here, what the engine has of it less.
+func TestBacklog(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		s := newPool(t, ConnectorNone, 0, 1, nil)
+		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
+		e := g.r.now().fleet.engines[0]
+		body := chat(t, "one")
+		for i, want := range []int64{257, 2} { // the second finds two pieces of 512 bytes
+			s.d[0].isFull(time.Second)
+			done := make(chan clientReply)
+			go func() { done <- g.post("/v1/chat/completions", body) }()
+			eventually(t, "the request is with the engine", func() bool { return e.inFlight.Load() == 1 })
+			if got := e.backlog.Load(); got != want {
+				t.Errorf("request %d: %d tokens to compute; want %d", i, got, want)
+			}
+			if r := <-done; r.Status != 200 {
+				t.Errorf("status %d", r.Status)
+			}
+			g.settled()
+			if got := e.backlog.Load(); got != 0 {
+				t.Errorf("request %d: %d tokens to compute when it is over", i, got)
+			}
+		}
+	})
+}
+
+// TestAllocationsByPrefix: looking for a prompt costs a request no allocation.
+func TestAllocationsByPrefix(t *testing.T) {
+	for _, c := range costs {
+		if c.connector != ConnectorPull {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			ask := costClient(t, c.connector, c.stream, c.size, byPrefix(t))
+			most := c.most
+			if raceDetector() {
+				most = cost{c.raced, math.Inf(1)}
+			}
+			got := costOf(20, ask)
+			for try := 1; try < 5 && !got.within(most); try++ {
+				again := costOf(20, ask)
+				got = cost{min(got.allocs, again.allocs), min(got.bytes, again.bytes)}
+			}
+			if !got.within(most) {
+				t.Errorf("a request makes %.1f allocations of %.0f bytes, want at most %.0f of %.0f, as without", got.allocs, got.bytes, most.allocs, most.bytes)
+			}
+		})
+	}
+}
