@@ -35,6 +35,9 @@ type arrival struct {
 	patient patient
 	page    *page  // that early is in; nil if that is empty
 	early   []byte // read before it was asked for
+
+	joins bool   // what is written next leaves with what is written behind it
+	kept  []byte // that, while it waits
 }
 
 func newArrivals(ln net.Listener) *arrivals {
@@ -139,8 +142,24 @@ func (a *arrival) takeEarly(p []byte) int {
 	return n
 }
 
+// joinNext has what is written next leave with what is written behind it, which there must be.
+func (a *arrival) joinNext() { a.joins = true }
+
 // Write writes all of p.
 func (a *arrival) Write(p []byte) (int, error) {
+	if a.joins {
+		a.joins, a.kept = false, append(a.kept, p...)
+		return len(p), nil
+	}
+	before := len(a.kept)
+	if before > 0 {
+		p, a.kept = append(a.kept, p...), a.kept[:0]
+	}
+	n, err := a.write(p)
+	return max(0, n-before), err
+}
+
+func (a *arrival) write(p []byte) (int, error) {
 	if a.patient.can() {
 		return a.patient.write(p)
 	}

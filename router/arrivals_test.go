@@ -80,3 +80,30 @@ func TestArrivalWriteEnds(t *testing.T) {
 		t.Fatalf("closed: %d bytes, %v", n, err)
 	}
 }
+
+// What is to be joined leaves neither before what follows nor without it.
+func TestArrivalJoins(t *testing.T) {
+	server, client := arrived(t)
+	a := server.(*arrival)
+	write := func(w io.Writer, text string) {
+		t.Helper()
+		if n, err := io.WriteString(w, text); n != len(text) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	for range 2 { // the second time in the memory of the first
+		a.joinNext()
+		write(a, "0\r\n")
+		write(a.TCPConn, "behind")
+		write(a, "\r\n")
+	}
+	write(a, "end")
+	server.Close()
+	got, err := io.ReadAll(client)
+	if want := "behind0\r\n\r\nbehind0\r\n\r\nend"; string(got) != want || err != nil {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if n, err := a.Write([]byte("x")); n != 0 || err == nil {
+		t.Errorf("closed: %d, %v", n, err)
+	}
+}

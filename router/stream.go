@@ -267,6 +267,9 @@ func (s *stream) fill() {
 			d.cut(errEnded)
 		}
 		d.wake(time.Time{})
+		if a, ok := s.conn.(*arrival); ok {
+			a.joinNext() // the server writes the last chunk, and then the line that ends the answer
+		}
 		s.err = io.EOF
 		return
 	}
