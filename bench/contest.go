@@ -41,8 +41,11 @@ type sample struct {
 	done    int       // requests, or whatever is counted
 }
 
-// warmUp is the length of the round that is not counted: it opens connections and fills caches.
-const warmUp = 300 * time.Millisecond
+// warmUp is the length of the round that is not counted: it opens connections, fills caches, and lets a heap grow to what it is
+// from then on. Where rounds are short that is less, as it is for a trial.
+func warmUp(round time.Duration) time.Duration {
+	return min(time.Second, max(300*time.Millisecond, 2*round))
+}
 
 // measure has the contest, and returns a row for each metric. A round that the machine disturbed is repeated.
 func (c contest) measure(ctx context.Context, cfg Config, out io.Writer) ([]Row, error) {
@@ -55,7 +58,7 @@ func (c contest) measure(ctx context.Context, cfg Config, out io.Writer) ([]Row,
 			continue
 		}
 		p.doing("warming up " + c.contenders[i].of)
-		if _, err := c.contenders[i].round(ctx, warmUp); err != nil {
+		if _, err := c.contenders[i].round(ctx, warmUp(cfg.Round)); err != nil {
 			if err := m.failed(ctx, i, err); err != nil {
 				return nil, err
 			}
