@@ -25,15 +25,14 @@ type look struct {
 	m      *model
 	now    time.Time
 	not    tried
-	glance bool // nothing comes of the choice: no probe is taken
-	proven bool // only engines that have answered since they are known
-	anyway bool // also those that are out, as there is nobody else
+	glance bool        // nothing comes of the choice: no probe is taken
+	proven bool        // only engines that have answered since they are known
+	anyway bool        // also those that are out, as there is nobody else
+	probes [roles]bool // which of the engines that were chosen last this request is the probe of
 
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
 	adapter string  // of the model, which not every engine may have; "" is the model itself
 	prompt  *prompt // what engines are thought to have of it; nil if nobody asks
-
-	probes [roles]bool // which of the engines that were chosen last this request is the probe of
 
 	prefillRoom [4]policies.Engine
 	decodeRoom  [4]policies.Engine
