@@ -42,6 +42,22 @@ func TestMessageRoundTrip(t *testing.T) {
 	}
 }
 
+// TestShuffledBlocksAreReadAtOnce: the room for a list's ids is made once.
+func TestShuffledBlocksAreReadAtOnce(t *testing.T) {
+	m := &message{kind: msgRegister, seq: 1, groups: []BlockList{{}}}
+	for i := range int32(1024) {
+		m.groups[0].Blocks = append(m.groups[0].Blocks, i*5%1024) // no two follow each other
+	}
+	b := appendMessage(nil, m)
+	if n := testing.AllocsPerRun(100, func() {
+		if got, err := parseWithin(b, []int{1024}); err != nil || len(got.groups[0].Blocks) != 1024 {
+			t.Fatal(err)
+		}
+	}); n > 4 { // the race detector has one of its own
+		t.Errorf("%v allocations; want the message, its groups and their blocks", n)
+	}
+}
+
 func TestDigestIsOfWhatIsRegistered(t *testing.T) {
 	parse := func(change func(*message)) [16]byte {
 		m := *messages[0]

@@ -194,7 +194,9 @@ func (r *reader) groups(room []int) []BlockList {
 			ids = uint64(room[i])
 			own = min(left, ids)
 		}
-		for range r.uvarint(maxBlocks) {
+		runs := r.uvarint(maxBlocks)
+		groups[i].Blocks = slices.Grow(groups[i].Blocks, int(min(runs, own, uint64(len(r.b))/2))) // of shuffled ids each is a run, of two bytes or more
+		for range runs {
 			start, count := r.uvarint(1<<31-1), r.uvarint(own)
 			if r.bad || count == 0 || start+count > ids {
 				r.bad = true
