@@ -19,9 +19,11 @@ func TestPrefix(t *testing.T) {
 		why     string
 	}{
 		{"most of the prompt", []Engine{idle, with(512, 0, 0), with(1024, 0, 0)}, 2, "decode prefix 1024 cached, 0 in flight"},
-		{"though it is busy", []Engine{idle, with(1024, 3, 6000)}, 1, "decode prefix 1024 cached, 3 in flight"},
-		{"not if it has far more to compute", []Engine{idle, with(1024, 3, 7000)}, 0, "decode prefix 0 cached (another 1024), 0 in flight"},
-		{"not if it has far more in flight", []Engine{idle, with(1024, 17, 0)}, 0, "decode prefix 0 cached (another 1024), 0 in flight"},
+		{"though it is busy", []Engine{idle, with(1024, 3, 14_000)}, 1, "decode prefix 1024 cached, 3 in flight"},
+		{"not if it has far more to compute", []Engine{idle, with(1024, 3, 15_000)}, 0, "decode prefix 0 cached (another 1024), 0 in flight"},
+		{"not if it has far more in flight", []Engine{idle, with(1024, 33, 0)}, 0, "decode prefix 0 cached (another 1024), 0 in flight"},
+		{"nobody is far ahead", []Engine{idle, with(100_000, 64, 0)}, 0, "decode prefix 0 cached (another 100000), 0 in flight"},
+		{"but for a long prompt a little", []Engine{idle, with(100_000, 63, 0)}, 1, "decode prefix 100000 cached, 63 in flight"},
 		{"nothing cached: least to do", []Engine{with(0, 2, 10), with(0, 1, 10)}, 1, "decode prefix 0 cached, 1 in flight"},
 		{"nothing cached: one long prompt is more than two short", []Engine{with(0, 1, 10_000), with(0, 2, 200)}, 1, "decode prefix 0 cached, 2 in flight"},
 		{"one that may not be used", []Engine{{Cached: 4096}, idle}, 1, "decode prefix 0 cached, 0 in flight"},
@@ -52,10 +54,10 @@ func TestPrefixTakesTurns(t *testing.T) {
 }
 
 // TestPrefixIsNoHotSpot: requests that all begin alike are not for one engine. Whoever is given one has the beginning from then on;
-// requests end in any order. No engine ever has more in flight than another by more than what the beginning is worth.
+// requests end in any order. No engine ever has many more in flight than another.
 func TestPrefixIsNoHotSpot(t *testing.T) {
 	pol := plainPolicy(t, prefix)
-	const shared = 2048
+	const shared = 30_000
 	f := Fleet{Decode: engines(0, 0, 0, 0)}
 	rng := rand.New(rand.NewPCG(4, 4))
 	var flying []int
@@ -74,8 +76,8 @@ func TestPrefixIsNoHotSpot(t *testing.T) {
 		for _, e := range f.Decode {
 			least, most = min(least, e.InFlight), max(most, e.InFlight)
 		}
-		if allowed := shared*hitWorth/legWorth + 1; most-least > allowed {
-			t.Fatalf("turn %d: %d in flight with one engine and %d with another; want at most %d more", turn, most, least, allowed)
+		if most-least > mostAhead+1 { // one may have ended with the other since
+			t.Fatalf("turn %d: %d in flight with one engine and %d with another; want at most %d more", turn, most, least, mostAhead)
 		}
 	}
 	for i, e := range f.Decode {

@@ -152,9 +152,9 @@ type Limits struct {
 	Background int `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
 	Concurrent int `yaml:"concurrent"`  // client connections at once; default 65536
 	IdlePer    int `yaml:"idle_engine"` // idle connections kept per engine; default 256
-	// PrefixIndexEntries is how many pieces of prompts, of 512 bytes each, are remembered with the engines that were given them, for
-	// models whose policy is prefix. A piece takes 40 bytes of memory, and 8 more for each 64 engines behind the first 64; default
-	// 262144.
+	// PrefixIndexEntries is how many pieces of prompts are remembered with the engines that were given them, for models whose policy is
+	// prefix: the first 16 KB of a prompt are pieces of 512 bytes, what is behind of 2,048. A piece takes 40 bytes of memory, and 8 more
+	// for each 64 engines behind the first 64. Default 262144, for 32 million tokens or more.
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
 	// Handshakes of pairs at once, over all engines. A quarter, one at least where there is more than one, is kept for pairs
 	// that requests wait for. Default 16.

@@ -136,7 +136,7 @@ func (p *prompt) cached(e *engine) int {
 	if h == nil || int(h.holder) >= len(p.pieces) || p.pieces[h.holder] == 0 {
 		return 0
 	}
-	return p.tokens * int(p.pieces[h.holder]) * prefixes.Piece / p.bytes
+	return p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes
 }
 
 // reads notes what comes of the choice: who is given the prompt to compute, and so will have it. That is when it is sent, not when it is

@@ -5,9 +5,17 @@ import (
 	"math/bits"
 )
 
-// Piece is how many bytes of a prompt a link of its chain stands for: about 128 tokens of text, eight of vLLM's KV blocks. What is behind
-// the last whole piece is not looked for.
-const Piece = 512
+// A link of a chain stands for a piece of the prompt: of 512 bytes at first, about 128 tokens of text or eight of vLLM's KV blocks, and of
+// four times that behind the first 16 KB, where it matters less how much is found to the token. What is behind the last whole piece is not
+// looked for.
+const (
+	finePiece   = 512
+	finePieces  = 32
+	coarsePiece = 2048
+)
+
+// Bytes is how many bytes of a prompt the first n links of its chain stand for.
+func Bytes(n int) int { return finePiece*min(n, finePieces) + coarsePiece*max(0, n-finePieces) }
 
 // Key is what must be the same for two prompts to have anything in common: the model, the tenant, whatever stands before the prompt
 // itself. The zero value is that of nothing.
@@ -21,9 +29,16 @@ func (x *Index) Key(k Key, s string) Key { return Key(link(uint64(k), maphash.St
 // safe for concurrent use.
 func (x *Index) Chain(dst []uint64, k Key, part []byte) ([]uint64, Key) {
 	h := uint64(k)
-	for len(part) >= Piece && len(dst) < x.bound {
-		h = link(h, maphash.Bytes(x.seed, part[:Piece]))
-		dst, part = append(dst, h), part[Piece:]
+	for len(dst) < x.bound {
+		piece := finePiece
+		if len(dst) >= finePieces {
+			piece = coarsePiece
+		}
+		if len(part) < piece {
+			break
+		}
+		h = link(h, maphash.Bytes(x.seed, part[:piece]))
+		dst, part = append(dst, h), part[piece:]
 	}
 	return dst, Key(link(h, maphash.Bytes(x.seed, part)))
 }

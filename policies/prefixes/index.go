@@ -30,7 +30,7 @@ type Index struct {
 // chain is forgotten from its end.
 type entry struct {
 	hash         uint64
-	bucket, next uint32 // where it is, and who is behind it there
+	next         uint32 // in its bucket
 	older, newer uint32
 }
 
@@ -102,8 +102,8 @@ func (x *Index) Find(chain []uint64, pieces []int32) []int32 {
 	with := x.room // those that have all links so far
 	copy(with, x.live)
 	n := int32(0)
-	for i := range chain {
-		at := x.find(chain, i)
+	for _, hash := range chain {
+		at := x.find(hash)
 		if at == 0 {
 			break
 		}
@@ -140,9 +140,9 @@ func (x *Index) Note(chain []uint64, h Holder) {
 	}
 	chain = chain[:min(len(chain), x.bound)]
 	for i := len(chain) - 1; i >= 0; i-- { // so that of a chain the first link is the newest
-		at := x.find(chain, i)
+		at := x.find(chain[i])
 		if at == 0 {
-			at = x.add(chain, i)
+			at = x.add(chain[i])
 		} else if x.links[0].older != at {
 			x.unring(at)
 			x.ring(at)
@@ -167,31 +167,27 @@ func (x *Index) of(at uint32) []uint64 {
 	return x.has[from : from+x.words : from+x.words]
 }
 
-// bucket is where a link is looked for. Eight links of a chain lie beside each other, so that a long prompt waits for memory an eighth as
-// often; in which order is a matter of their first, as nearly every chain has one link but few have eight.
-func (x *Index) bucket(chain []uint64, i int) uint32 {
-	first := chain[i&^7]
-	return uint32(first<<3|(first>>61^uint64(i))&7) & uint32(len(x.buckets)-1)
-}
+// bucket is where links with the hash begin.
+func (x *Index) bucket(hash uint64) *uint32 { return &x.buckets[hash&uint64(len(x.buckets)-1)] }
 
-// find returns a link of a chain, 0 if it is not known.
-func (x *Index) find(chain []uint64, i int) uint32 {
-	at := x.buckets[x.bucket(chain, i)]
-	for at != 0 && x.links[at].hash != chain[i] {
+// find returns the link with the hash, 0 if it is not known.
+func (x *Index) find(hash uint64) uint32 {
+	at := *x.bucket(hash)
+	for at != 0 && x.links[at].hash != hash {
 		at = x.links[at].next
 	}
 	return at
 }
 
 // add makes a link that nobody has, in the place of the oldest if there is no other.
-func (x *Index) add(chain []uint64, i int) uint32 {
+func (x *Index) add(hash uint64) uint32 {
 	at := uint32(len(x.links))
 	if len(x.links) <= x.bound {
 		x.links = append(x.links, entry{})
 	} else {
 		at = x.links[0].newer
 		x.unring(at)
-		from := &x.buckets[x.links[at].bucket]
+		from := x.bucket(x.links[at].hash)
 		for *from != at {
 			from = &x.links[*from].next
 		}
@@ -199,9 +195,9 @@ func (x *Index) add(chain []uint64, i int) uint32 {
 		clear(x.of(at))
 		x.stats.Evicted++
 	}
-	e, bucket := &x.links[at], x.bucket(chain, i)
-	e.hash, e.bucket, e.next = chain[i], bucket, x.buckets[bucket]
-	x.buckets[bucket] = at
+	first := x.bucket(hash)
+	x.links[at].hash, x.links[at].next = hash, *first
+	*first = at
 	x.ring(at)
 	return at
 }

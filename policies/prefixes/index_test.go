@@ -59,9 +59,9 @@ func TestIndexAgainstNaive(t *testing.T) {
 		holders, next := map[int]Holder{}, 0
 		var pieces []int32
 		for step := range 400 {
-			var prompt [Piece * 12]byte // pieces of two kinds, so that many chains begin alike
-			for i := range len(prompt) / Piece {
-				prompt[i*Piece] = byte(rng.IntN(2))
+			var prompt [finePiece * 12]byte // pieces of two kinds, so that many chains begin alike
+			for i := range len(prompt) / finePiece {
+				prompt[i*finePiece] = byte(rng.IntN(2))
 			}
 			chain, _ := x.Chain(nil, x.Key(0, []string{"a", "b"}[rng.IntN(2)]), prompt[:rng.IntN(len(prompt))])
 			switch who := rng.IntN(next + 1); {
@@ -168,7 +168,7 @@ func TestHolders(t *testing.T) {
 // TestChains: what differs before the prompt or within it makes another chain, from there on.
 func TestChains(t *testing.T) {
 	x := New(100)
-	prompt := make([]byte, 4*Piece+10)
+	prompt := make([]byte, 4*finePiece+10)
 	chain := func(p []byte, keys ...string) []uint64 {
 		var k Key
 		for _, s := range keys {
@@ -185,7 +185,7 @@ func TestChains(t *testing.T) {
 	}
 	all := chain(prompt, "model", "tenant")
 	other := slices.Clone(prompt)
-	other[2*Piece] = 1
+	other[2*finePiece] = 1
 	for _, tt := range []struct {
 		name  string
 		chain []uint64
@@ -198,7 +198,7 @@ func TestChains(t *testing.T) {
 		{"another tenant", chain(prompt, "model", "tenant2"), 0},
 		{"the same letters", chain(prompt, "modelt", "enant"), 0},
 		{"no tenant", chain(prompt, "model"), 0},
-		{"less than a piece", chain(prompt[:Piece-1], "model", "tenant"), 0},
+		{"less than a piece", chain(prompt[:finePiece-1], "model", "tenant"), 0},
 	} {
 		if got := same(all, tt.chain); got != tt.want {
 			t.Errorf("%s: %d pieces in common; want %d", tt.name, got, tt.want)
@@ -207,8 +207,19 @@ func TestChains(t *testing.T) {
 	if got, _ := New(3).Chain(nil, 0, prompt); len(got) != 3 {
 		t.Errorf("%d links for an index of 3", len(got))
 	}
+	long := make([]byte, 16<<10+3*coarsePiece+100)
+	far := slices.Clone(long)
+	far[16<<10+2*coarsePiece] = 1
+	if a, b := chain(long), chain(far); len(a) != finePieces+3 || same(a, b) != finePieces+2 {
+		t.Errorf("%d links of a long prompt, %d in common; want %d and one less", len(a), same(a, b), finePieces+3)
+	}
+	for n, want := range map[int]int{0: 0, 1: 512, 32: 16384, 33: 18432, 35: 22528} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%d links stand for %d bytes; want %d", n, got, want)
+		}
+	}
 	parts := func(tools string) []uint64 {
-		c, k := x.Chain(nil, x.Key(0, "model"), append(make([]byte, Piece), tools...))
+		c, k := x.Chain(nil, x.Key(0, "model"), append(make([]byte, finePiece), tools...))
 		c, _ = x.Chain(c, k, prompt)
 		return c
 	}
@@ -255,5 +266,27 @@ func BenchmarkRequest(b *testing.B) {
 				x.Note(chain, h)
 			}
 		})
+	}
+}
+
+// TestIndexBuckets: prompts that have much in common, and then nothing, are spread over all buckets.
+func TestIndexBuckets(t *testing.T) {
+	x := New(1 << 14)
+	h, prompt := x.Join(), make([]byte, 16*finePiece)
+	for i := range 1 << 10 {
+		prompt[5*finePiece], prompt[5*finePiece+1] = byte(i), byte(i>>8)
+		chain, _ := x.Chain(nil, 0, prompt)
+		x.Note(chain, h)
+	}
+	longest := 0
+	for _, at := range x.buckets {
+		n := 0
+		for ; at != 0; at = x.links[at].next {
+			n++
+		}
+		longest = max(longest, n)
+	}
+	if longest > 12 { // of 11,269 links in 16,384 buckets
+		t.Errorf("%d links in one bucket", longest)
 	}
 }
