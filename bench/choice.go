@@ -9,7 +9,7 @@ import (
 	"pdrouter/policies"
 )
 
-const choiceAbout = "What it costs to choose the prefill and the decode engine of one request (`policies.Policy.Choose`, over a snapshot of the fleet), by policy and number of engines, half of them for prefill. Beside it round_robin over the same engines. No policy looks at prefixes: there is no index of blocks, and no memory that grows with them. A choice allocates nothing.\n"
+const choiceAbout = "What it costs to choose the prefill and the decode engine of one request (`policies.Policy.Choose`, over a snapshot of the fleet), by policy and number of engines, half of them for prefill. Beside it round_robin over the same engines. What `prefix` looks up besides is measured by `route/prefix`; here it chooses by load alone. A choice allocates nothing.\n"
 
 // choiceSuite measures the policies.
 func choiceSuite() Suite {
@@ -30,7 +30,7 @@ func choiceRows() ([]versus, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, policy := range []string{"random", "least_load", "power_of_two"} {
+		for _, policy := range []string{"random", "least_load", "power_of_two", byPrefix} {
 			run, err := choices(policy, engines)
 			if err != nil {
 				return nil, err

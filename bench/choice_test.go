@@ -3,7 +3,7 @@ package bench
 import "testing"
 
 func TestChoices(t *testing.T) {
-	for _, policy := range []string{"round_robin", "random", "least_load", "power_of_two"} {
+	for _, policy := range []string{"round_robin", "random", "least_load", "power_of_two", byPrefix} {
 		run, err := choices(policy, 10)
 		if err != nil {
 			t.Fatal(err)

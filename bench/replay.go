@@ -20,7 +20,7 @@ func replaySuite() Suite {
 }
 
 const replayAbout = "Four modelled engines (`bench/modelled*.go`: continuous batching, a prefix cache, links of their own; %s, `bench/costs.json` with its source) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. They come at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prompts of more than 25,000 tokens take an engine longer than that, so no fleet serves all well.\n\n" +
-	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths, and all policies with the first; a round is another choice of conversations, the same for all fleets and policies, with at least twenty of them for policies. TTFT and TPOT have no 99th percentile where a replay has fewer than 100 requests.\n\n" +
+	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths, and all policies with the first, prefix with its index of prompts, of which a piece is a block of the trace; a round is another choice of conversations, the same for all fleets and policies, with at least twenty of them for policies. TTFT and TPOT have no 99th percentile where a replay has fewer than 100 requests.\n\n" +
 	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 10 ms late at p99 is void and repeated. There is one replay for each six of `-rounds`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router stands beside with push, and with smg beside pull on 2P2D; the modelled engines do not speak sglang-router's protocol, and none of the three is put in front of aggregated engines.\n"
 
 // What is replayed.
@@ -42,10 +42,21 @@ type replayFleet struct {
 	prefill, decode int
 }
 
+// readers are the engines that compute prompts.
+func (f replayFleet) readers() int {
+	if f.prefill == 0 {
+		return f.decode
+	}
+	return f.prefill
+}
+
 var replayFleets = []replayFleet{{"3P1D", 3, 1}, {"2P2D", 2, 2}, {"1P3D", 1, 3}, {"aggregated", 0, 4}}
 
 // The policies that are compared. The first is pdrouter's default.
-var replayPolicies = []string{"least_load", "power_of_two", "round_robin"}
+var replayPolicies = []string{"least_load", "power_of_two", "round_robin", byPrefix}
+
+// byPrefix is the policy that looks at what engines have of a prompt: it is to find what can be found, and serve no fewer well.
+const byPrefix = "prefix"
 
 // replayCell is what one replay measures.
 type replayCell struct {
@@ -82,8 +93,8 @@ func (c replayCell) connector() string {
 }
 
 // replayCells are all that is measured on the clock: each fleet at each rate with the default policy, and at the middle one with
-// peers that speak the same connector; one fleet with pull as well, which more of them speak. Policies are compared by the engines
-// alone, where twenty choices of conversations take less than one does here.
+// prefix, and with peers that speak the same connector; one fleet with pull as well, which more of them speak. All policies are compared
+// by the engines alone, where twenty choices of conversations take less than one does here.
 func replayCells() []replayCell {
 	cells := []replayCell{{fleet: replayFleets[1], pull: true, policy: replayPolicies[0], rate: replayMiddle}}
 	for _, x := range peerTargets() {
@@ -95,6 +106,7 @@ func replayCells() []replayCell {
 		for _, rate := range replayRates {
 			cells = append(cells, replayCell{fleet: f, policy: replayPolicies[0], rate: rate})
 		}
+		cells = append(cells, replayCell{fleet: f, policy: byPrefix, rate: replayMiddle})
 		for _, x := range peerTargets() {
 			if x.of == "vllm-router" && f.prefill > 0 {
 				cells = append(cells, replayCell{fleet: f, peer: &x, rate: replayMiddle})
@@ -120,9 +132,12 @@ var replayMetrics = []replayMetric{
 	{"ITL p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.itl.p99) }, false},
 	{engineITL, "ms", func(_ summary, f fleetReading) float64 { return millis(f.ITL99) }, false},
 	{"TPOT p99", "ms", func(s summary, _ fleetReading) float64 { return millis(s.tpot.p99) }, true},
-	{"prefix hits", "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }, false},
+	{hitsMetric, "% of possible", func(_ summary, f fleetReading) float64 { return 100 * float64(f.Found) / float64(f.Possible) }, false},
 	{lateMetric, "ms of the clock", func(s summary, f fleetReading) float64 { return millis(late99(s, f)) }, false},
 }
+
+// hitsMetric is what engines found of prompts.
+const hitsMetric = "prefix hits"
 
 // Figures that only a replay on the clock has.
 const (

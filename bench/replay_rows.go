@@ -15,7 +15,7 @@ func cellFigure(cells []replayCell, row Row, cell replayCell) *Figure {
 	return nil
 }
 
-// replaysAlone replays the loads of pdrouter's cells with the first policy in the engines' own time. The figures are by the cells'
+// replaysAlone replays the loads of pdrouter's cells in the engines' own time. The figures are by the cells'
 // names, and as many as replayMetrics.
 func replaysAlone(cells []replayCell, loads map[float64][]traced) (map[string][]float64, error) {
 	c, err := costsOf(replayCosts)
@@ -24,7 +24,7 @@ func replaysAlone(cells []replayCell, loads map[float64][]traced) (map[string][]
 	}
 	figures := map[string][]float64{}
 	for _, cell := range cells {
-		if cell.policy != replayPolicies[0] || cell.pull {
+		if cell.peer != nil || cell.pull {
 			continue
 		}
 		sum, got, err := virtually(cell.fleet, c, chunkBudget, cell.policy, loads[cell.rate])
@@ -36,6 +36,23 @@ func replaysAlone(cells []replayCell, loads map[float64][]traced) (map[string][]
 		}
 	}
 	return figures, nil
+}
+
+// replayGroups are the figures of a row, and those of one more in which the policy prefix is held against the others.
+func replayGroups(figures []Figure) [][]Figure {
+	if len(figures) == 0 {
+		return nil
+	}
+	at := slices.IndexFunc(figures, func(f Figure) bool { return f.Of == byPrefix })
+	if at < 0 {
+		return [][]Figure{figures}
+	}
+	others := slices.Delete(slices.Clone(figures), at, at+1)
+	groups := [][]Figure{slices.Concat(figures[at:at+1], others)}
+	if len(others) > 0 {
+		groups = append([][]Figure{others}, groups...)
+	}
+	return groups
 }
 
 // replayRows makes rows of all cells' figures: for each fleet and rate, the policies, peers and the engines alone beside each other.
@@ -51,10 +68,12 @@ func replayRows(cells []replayCell, all []Row, alone map[string][]float64) []Row
 		for _, rate := range replayRates {
 			for k, of := range all {
 				var figures []Figure
+				var fleet replayFleet
 				for _, c := range cells {
 					if c.engines() != engines || c.rate != rate {
 						continue
 					}
+					fleet = c.fleet
 					if g := cellFigure(cells, of, c); g != nil {
 						if g.Of = c.policy; c.peer != nil {
 							g.Of = c.peer.of + ", round robin"
@@ -63,19 +82,24 @@ func replayRows(cells []replayCell, all []Row, alone map[string][]float64) []Row
 					}
 				}
 				few := rate*replayWindow.Seconds() < tailOf
-				if len(figures) == 0 || few && replayMetricOf(of.What).tail {
+				if few && replayMetricOf(of.What).tail {
 					continue
 				}
-				row := Row{Name: fmt.Sprintf("%s, %s, %g/s", engines, figures[0].Of, rate), What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: figures[0], Beside: figures[1:]}
-				if values := alone[fmt.Sprintf("%s %s %g/s", engines, figures[0].Of, rate)]; values != nil && of.What != engineITL && of.What != lateMetric {
-					row.Beside = append(row.Beside, Figure{Of: "engines alone", Rounds: slices.Repeat(values[k:k+1], len(row.Ours.Rounds))})
+				for _, figures := range replayGroups(figures) {
+					row := Row{Name: fmt.Sprintf("%s, %s, %g/s", engines, figures[0].Of, rate), What: of.What, Where: of.Where, Unit: of.Unit, Done: of.Done, Repeated: of.Repeated, Ours: figures[0], Beside: figures[1:]}
+					var goals []Goal
+					if of.What == "goodput" && slices.ContainsFunc(row.Beside, func(g Figure) bool { return g.peer }) {
+						goals = []Goal{{Beside: bestPeer, Times: 1, AtLeast: true}}
+					}
+					if figures[0].Of == byPrefix {
+						goals = append(goals, prefixGoals(row, fleet)...)
+					}
+					if values := alone[fmt.Sprintf("%s %s %g/s", engines, figures[0].Of, rate)]; values != nil && of.What != engineITL && of.What != lateMetric {
+						row.Beside = append(row.Beside, Figure{Of: "engines alone", Rounds: slices.Repeat(values[k:k+1], len(row.Ours.Rounds))})
+					}
+					row.sum(goals...)
+					rows = append(rows, row)
 				}
-				var goals []Goal
-				if of.What == "goodput" && slices.ContainsFunc(row.Beside, func(g Figure) bool { return g.peer }) {
-					goals = []Goal{{Beside: bestPeer, Times: 1, AtLeast: true}}
-				}
-				row.sum(goals...)
-				rows = append(rows, row)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ const sweepWindow = 2 * time.Minute
 const policySeeds = 20
 
 // sweepMetrics are the figures of a sweep, those of a replay by their names.
-var sweepMetrics = []string{"good requests", "goodput", "TTFT p50", "TTFT p99", "ITL p99"}
+var sweepMetrics = []string{"good requests", "goodput", "TTFT p50", "TTFT p99", "ITL p99", hitsMetric}
 
 // of is the trace with the mix's lengths.
 func (m replayMix) of(trace []traced) []traced {
@@ -136,6 +136,9 @@ func (p *sweepPoint) rows() []Row {
 		}
 		one := Row{What: what, Where: "engines alone", Unit: replayMetricOf(what).unit, Done: p.asked * len(p.runs)}
 		if !p.policies() {
+			if what == hitsMetric { // who reads which prompts is a matter of the policy
+				continue
+			}
 			row := one
 			row.Name, row.What, row.X = fmt.Sprintf("%g/s, %s", p.rate, p.runs[0].fleet.name), what+", "+p.mix.name, p.rate
 			row.Ours = p.figure(p.runs[0].fleet.name, 0, k)
@@ -148,16 +151,40 @@ func (p *sweepPoint) rows() []Row {
 		}
 		for i := 0; i < len(p.runs); i += len(replayPolicies) {
 			row := one
-			row.Name = fmt.Sprintf("%s, %s, %g/s", p.runs[i].fleet.name, p.runs[i].policy, p.rate)
-			row.Ours = p.figure(p.runs[i].policy, i, k)
-			for j := i + 1; j < i+len(replayPolicies); j++ {
-				row.Beside = append(row.Beside, p.figure(p.runs[j].policy, j, k))
+			for j := i; j < i+len(replayPolicies); j++ {
+				if f := p.figure(p.runs[j].policy, j, k); f.Of == byPrefix {
+					row.Ours = f
+				} else {
+					row.Beside = append(row.Beside, f)
+				}
 			}
-			row.sum()
+			row.Name = fmt.Sprintf("%s, %s, %g/s", p.runs[i].fleet.name, row.Ours.Of, p.rate)
+			row.sum(prefixGoals(row, p.runs[i].fleet)...)
 			rows = append(rows, row)
 		}
 	}
 	return rows
+}
+
+// prefixGoals are those of a row of the policy prefix, where there is something to choose: what can be found of prompts is found, and as
+// many requests as with any other policy are good.
+func prefixGoals(row Row, fleet replayFleet) []Goal {
+	if fleet.readers() < 2 {
+		return nil
+	}
+	switch row.What {
+	case hitsMetric:
+		return []Goal{{Plus: 95, AtLeast: true}}
+	case "goodput":
+		var goals []Goal
+		for _, f := range row.Beside {
+			if !f.peer {
+				goals = append(goals, Goal{Beside: f.Of, Times: 1, AtLeast: true})
+			}
+		}
+		return goals
+	}
+	return nil
 }
 
 // measure replays a point, on as many CPUs as there are.

@@ -109,17 +109,21 @@ func TestReplayRows(t *testing.T) {
 	want := []string{
 		"2P2D pull, least_load, 1.5/s: 100, vllm-router, round robin 101, smg, round robin 102, engines alone 200: no",
 		"3P1D, least_load, 0.75/s: 103, engines alone 203",
-		"3P1D, least_load, 1.5/s: 104, vllm-router, round robin 106, engines alone 204: no",
+		"3P1D, least_load, 1.5/s: 104, vllm-router, round robin 107, engines alone 204: no",
+		"3P1D, prefix, 1.5/s: 106, least_load 104, vllm-router, round robin 107, engines alone 206: no: yes",
 		"3P1D, least_load, 2.25/s: 105, engines alone 205",
-		"2P2D, least_load, 0.75/s: 107, engines alone 207",
-		"2P2D, least_load, 1.5/s: 108, vllm-router, round robin 110, engines alone 208: no",
-		"2P2D, least_load, 2.25/s: 109, engines alone 209",
-		"1P3D, least_load, 0.75/s: 111, engines alone 211",
-		"1P3D, least_load, 1.5/s: 112, vllm-router, round robin 114, engines alone 212: no",
-		"1P3D, least_load, 2.25/s: 113, engines alone 213",
-		"aggregated, least_load, 0.75/s: 115, engines alone 215",
-		"aggregated, least_load, 1.5/s: 116, engines alone 216",
-		"aggregated, least_load, 2.25/s: 117, engines alone 217",
+		"2P2D, least_load, 0.75/s: 108, engines alone 208",
+		"2P2D, least_load, 1.5/s: 109, vllm-router, round robin 112, engines alone 209: no",
+		"2P2D, prefix, 1.5/s: 111, least_load 109, vllm-router, round robin 112, engines alone 211: no: yes",
+		"2P2D, least_load, 2.25/s: 110, engines alone 210",
+		"1P3D, least_load, 0.75/s: 113, engines alone 213",
+		"1P3D, least_load, 1.5/s: 114, vllm-router, round robin 117, engines alone 214: no",
+		"1P3D, prefix, 1.5/s: 116, least_load 114, vllm-router, round robin 117, engines alone 216: no",
+		"1P3D, least_load, 2.25/s: 115, engines alone 215",
+		"aggregated, least_load, 0.75/s: 118, engines alone 218",
+		"aggregated, least_load, 1.5/s: 119, engines alone 219",
+		"aggregated, prefix, 1.5/s: 121, least_load 119, engines alone 221: yes",
+		"aggregated, least_load, 2.25/s: 120, engines alone 220",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -240,16 +244,35 @@ func TestNoTailOfFew(t *testing.T) {
 	}
 }
 
+// TestVirtualReplayByPrefix has conversations of two go on by turns: by prefix each stays with the engine that has it, and all is found that
+// can be; in turn some do not.
+func TestVirtualReplayByPrefix(t *testing.T) {
+	trace := []traced{
+		{0, 1024, 3, []int{1, 2}}, {0, 1024, 3, []int{3, 4}}, {0, 1024, 3, []int{5, 6}},
+		{20 * time.Second, 1536, 3, []int{3, 4, 7}}, {20 * time.Second, 1536, 3, []int{1, 2, 8}}, {20 * time.Second, 1536, 3, []int{5, 6, 9}},
+		{40 * time.Second, 2048, 3, []int{10, 11, 12, 13}}, {45 * time.Second, 2048, 3, []int{10, 11, 12, 14}},
+	}
+	for _, f := range []replayFleet{{"2P1D", 2, 1}, {"aggregated", 0, 2}} {
+		_, got, err := virtually(f, plainCosts(10_000), 8192, byPrefix, trace)
+		if want := 3*1024 + 1536; err != nil || got.Possible != want || got.Found != got.Possible {
+			t.Errorf("%s: %d of %d tokens found, %v; want all %d", f.name, got.Found, got.Possible, err, want)
+		}
+		if _, turns, err := virtually(f, plainCosts(10_000), 8192, "round_robin", trace); err != nil || turns.Found >= got.Found {
+			t.Errorf("%s, in turn: %d tokens found, %v; want fewer than %d", f.name, turns.Found, err, got.Found)
+		}
+	}
+}
+
 // TestPoliciesFound words policies beside round robin of made-up rounds.
 func TestPoliciesFound(t *testing.T) {
 	p := &sweepPoint{mix: replayMixes[0], rate: 1.5}
 	for _, policy := range replayPolicies {
 		p.runs = append(p.runs, sweepRun{replayFleets[0], policy})
-		good := map[string]float64{"least_load": 70, "power_of_two": 50, "round_robin": 60}[policy]
+		good := map[string]float64{"least_load": 70, "power_of_two": 50, "round_robin": 60, "prefix": 80}[policy]
 		p.rounds = append(p.rounds, slices.Repeat([][]float64{{good}}, 6))
 	}
 	p.runs, p.rounds = slices.Repeat(p.runs, 2), slices.Repeat(p.rounds, 2) // of two fleets
-	line := "**3P1D**: least_load 70 % (ahead: more in 6, less in 0), power_of_two 50 % (behind: more in 0, less in 6), round_robin 60 %."
+	line := "**3P1D**: least_load 70 % (ahead: more in 6, less in 0), power_of_two 50 % (behind: more in 0, less in 6), prefix 80 % (ahead: more in 6, less in 0), round_robin 60 %."
 	want := []string{"Policies beside round robin at 1.5/s, as recorded, by the part of the requests that are good, with 6 choices of conversations:", line, line}
 	if d := cmp.Diff(want, policiesFound([]*sweepPoint{p})); d != "" {
 		t.Error(d)

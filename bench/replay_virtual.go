@@ -3,9 +3,11 @@ package bench
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/policies/prefixes"
 )
 
 // virtualReplay is a fleet that serves a trace in its own time. pdrouter's policies choose among the engines from what is in flight
@@ -14,12 +16,22 @@ import (
 type virtualReplay struct {
 	fleet    *modelFleet
 	policy   *policies.Policy
-	engines  policies.Fleet // names, and what is in flight
+	engines  policies.Fleet // what is in flight, and what is thought to be cached
+	index    *prefixes.Index
+	holders  []prefixes.Holder // of prefill's engines, then decode's
+	pieces   []int32
+	chain    []uint64
 	draws    *rand.Rand
 	turn     uint64
 	outcomes []outcome
 	whose    map[*modelSeq]*outcome // of legs that give the client's tokens
-	busy     map[*modelSeq]*int     // what the leg counts in
+	busy     map[*modelSeq]*virtualLeg
+}
+
+// virtualLeg is a leg under way: the engine that it counts with, and the tokens of its prompt until they are computed.
+type virtualLeg struct {
+	engine *policies.Engine
+	unread int
 }
 
 // virtually replays a trace on a fleet.
@@ -43,11 +55,12 @@ func newVirtual(f replayFleet, c costs, budget int, policy string) (*virtualRepl
 	v := &virtualReplay{
 		fleet: newModelFleet(true, modelEngines(c, f.prefill, f.decode, budget)...), policy: p, draws: rand.New(rand.NewPCG(replaySeed, 0)),
 		engines: policies.Fleet{Prefill: make([]policies.Engine, f.prefill), Decode: make([]policies.Engine, f.decode)},
-		whose:   map[*modelSeq]*outcome{}, busy: map[*modelSeq]*int{},
+		index:   prefixes.New(1 << 18), whose: map[*modelSeq]*outcome{}, busy: map[*modelSeq]*virtualLeg{},
 	}
 	for _, group := range [][]policies.Engine{v.engines.Prefill, v.engines.Decode} {
 		for i := range group {
 			group[i].Usable = true
+			v.holders = append(v.holders, v.index.Join())
 		}
 	}
 	return v, nil
@@ -76,6 +89,7 @@ func (v *virtualReplay) ask(t traced, o *outcome) error {
 	if len(v.engines.Prefill) == 0 || t.output == 1 { // a router has one token made by the engine that reads the prompt
 		q.Unsplittable = policies.Aggregated
 	}
+	v.look(t)
 	v.turn++
 	choice := v.policy.Choose(q, v.engines, policies.Draw{Turn: v.turn, Random: v.draws.Uint64()})
 	last := &modelSeq{prompt: t.input, answer: t.output, hashes: blockHashes(t)}
@@ -91,10 +105,34 @@ func (v *virtualReplay) ask(t traced, o *outcome) error {
 	return v.submit(last, &v.engines.Decode[choice.Decode], len(v.engines.Prefill)+choice.Decode)
 }
 
+// look says of the engines what they are thought to have of a prompt. A piece is a block of the trace.
+func (v *virtualReplay) look(t traced) {
+	v.chain = v.chain[:0]
+	var key prefixes.Key
+	for _, id := range t.blocks[:t.input/traceBlock] {
+		key = v.index.Key(key, strconv.Itoa(id))
+		v.chain = append(v.chain, uint64(key))
+	}
+	v.pieces = v.index.Find(v.chain, v.pieces)
+	nth := 0
+	for _, group := range [][]policies.Engine{v.engines.Prefill, v.engines.Decode} {
+		for i := range group {
+			group[i].Cached = traceBlock * int(v.pieces[v.holders[nth]])
+			nth++
+		}
+	}
+}
+
 // submit gives a leg to an engine.
 func (v *virtualReplay) submit(s *modelSeq, e *policies.Engine, nth int) error {
+	leg := &virtualLeg{engine: e}
+	if s.leg != decodeLeg {
+		leg.unread = s.prompt - e.Cached
+	}
 	e.InFlight++
-	v.busy[s] = &e.InFlight
+	e.Backlog += leg.unread
+	v.busy[s] = leg
+	v.index.Note(v.chain, v.holders[nth])
 	return v.fleet.submit(nth, s)
 }
 
@@ -107,8 +145,10 @@ func (v *virtualReplay) hear(told []modelToken) {
 			}
 			o.ended, o.counted, o.whole = t.at, len(o.chunks), t.last && t.err == nil
 		}
+		leg := v.busy[t.seq]
+		leg.engine.Backlog, leg.unread = leg.engine.Backlog-leg.unread, 0
 		if t.last {
-			*v.busy[t.seq]--
+			leg.engine.InFlight--
 			delete(v.busy, t.seq)
 			delete(v.whose, t.seq)
 		}

@@ -1,0 +1,222 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/policies/prefixes"
+)
+
+const prefixAbout = "What the policy `prefix` costs. A block is a piece of a prompt: 512 bytes, about 128 tokens, and 2 KB behind the first 16 KB (`policies/prefixes`).\n\n" +
+	"**lookups**: all that a request costs beside any other policy, in this process: hashing its prompt, finding what every engine is thought to have of it, the choice, and noting who was given it. The index is full; a quarter of each prompt all have in common, and the prompts come round again and again, one after the other, so that none is in the CPU's caches if they do not fit. Beside it is a choice by round_robin among the same engines.\n\n" +
+	"**memory**: of an index that was given twice as many blocks as it may hold, by the heap that it takes; what is allocated by lookups after that; and what it held at its fullest.\n\n" +
+	"**gateway**: requests of two legs through a gateway whose policy is prefix for prefill, beside one that has round_robin, before four and four engines that answer at once, on a CPU of its own. A request's prompt is always the same, so that it is always found. Everything is as for `overhead`.\n"
+
+// prefixSuite measures the policy that looks at prefixes.
+func prefixSuite() Suite {
+	return Suite{Name: "route/prefix", Brief: "lookups among 10,000 to 1,000,000 blocks for 10, 100 and 1,000 engines, memory, and a gateway by prefix", About: prefixAbout, run: func(ctx context.Context, r *Run) error {
+		for _, size := range []int{1 << 10, 16 << 10, 220 << 10} {
+			if err := r.byPrefix(ctx, size); err != nil {
+				return err
+			}
+		}
+		r.rounds(2 * r.Rounds) // what follows is short
+		for _, l := range prefixLookups() {
+			err := r.contest(ctx, l.contest())
+			l.close()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+// prefixLookup is an index, its engines, and prompts that it is full of.
+type prefixLookup struct {
+	blocks, engines, size int // of the index; of a prompt, in bytes
+
+	index   *prefixes.Index
+	holders []prefixes.Holder
+	fleet   policies.Fleet
+	by      *policies.Policy
+	prompt  []byte
+	shared  int // blocks at its beginning, which all prompts have
+	prompts int // that fill the index
+	next    int
+	chain   []uint64
+	pieces  []int32
+	took    float64 // bytes of heap
+}
+
+// prefixLookups are all that are measured: prompts of 16 KB at each size, and longer ones at one.
+func prefixLookups() []*prefixLookup {
+	var all []*prefixLookup
+	for _, blocks := range []int{10_000, 100_000, 1_000_000} {
+		for _, engines := range []int{10, 100, 1000} {
+			all = append(all, &prefixLookup{blocks: blocks, engines: engines, size: 16 << 10})
+		}
+	}
+	return append(all, &prefixLookup{blocks: 1_000_000, engines: 100, size: 220 << 10})
+}
+
+func (l *prefixLookup) name() string {
+	return fmt.Sprintf("%d KB, %d blocks, %d engines", l.size>>10, l.blocks, l.engines)
+}
+
+// open makes the index and gives it twice as many blocks as it may hold.
+func (l *prefixLookup) open() (err error) {
+	before := heapNow()
+	l.index = prefixes.New(l.blocks)
+	role := policies.Role{Policy: byPrefix}
+	if l.by, err = policies.New(policies.Config{Default: policies.Choosing{Decode: role}}); err != nil {
+		return err
+	}
+	for i := range l.engines {
+		l.holders = append(l.holders, l.index.Join())
+		l.fleet.Decode = append(l.fleet.Decode, policies.Engine{Name: fmt.Sprint("engine-", i), Usable: true, InFlight: i * 7 % 13})
+	}
+	l.prompt = []byte(strings.Repeat("a", l.size))
+	l.chain, _ = l.index.Chain(nil, 0, l.prompt)
+	l.shared = len(l.chain) / 4
+	l.prompts, l.pieces = l.blocks/(len(l.chain)-l.shared), make([]int32, 0, 64+l.engines)
+	for range 2 * l.prompts {
+		if _, err := l.look(); err != nil {
+			return err
+		}
+	}
+	l.took = heapNow() - before
+	return nil
+}
+
+// close lets go of the index.
+func (l *prefixLookup) close() { *l = prefixLookup{blocks: l.blocks, engines: l.engines, size: l.size} }
+
+// look is what a request does: it looks for the next prompt, chooses, and notes who was given it. It returns how many blocks the one that
+// was chosen had.
+func (l *prefixLookup) look() (int, error) {
+	l.next = (l.next + 1) % l.prompts
+	binary.LittleEndian.PutUint64(l.prompt[prefixes.Bytes(l.shared):], uint64(l.next))
+	l.chain, _ = l.index.Chain(l.chain[:0], l.index.Key(0, benchModel), l.prompt)
+	l.pieces = l.index.Find(l.chain, l.pieces)
+	for i, h := range l.holders {
+		l.fleet.Decode[i].Cached = prefixes.Bytes(int(l.pieces[h])) / 4
+	}
+	c := l.by.Choose(policies.Request{Model: benchModel, Unsplittable: policies.Aggregated}, l.fleet, policies.Draw{Turn: uint64(l.next)})
+	if c.Decode < 0 {
+		return 0, errors.New("bench: nothing was chosen: " + string(c.Reason))
+	}
+	l.index.Note(l.chain, l.holders[c.Decode])
+	return int(l.pieces[l.holders[c.Decode]]), nil
+}
+
+// contest is the lookup beside round robin, with what its index takes.
+func (l *prefixLookup) contest() contest {
+	const usual = "round_robin"
+	words := (l.engines + 63) / 64
+	bound := 1.07 * float64(24+8+8*words) // what prefixes.New says, and what Go adds to round up
+	row := versus{unit: "µs", slice: 20 * time.Millisecond}
+	n, m := 0, 0
+	return contest{name: l.name(), metrics: []metric{
+		{what: "lookup and choice", unit: "µs"},
+		{what: "memory a block", unit: "bytes", goals: atMost(bound)},
+		{what: "allocated a lookup", unit: "bytes", goals: []Goal{{Plus: 0.5}}}, // what runs beside it is counted too
+		{what: "blocks at its fullest", unit: "% of the bound", goals: atMost(100)},
+	}, contenders: []contender{
+		{of: us, round: func(context.Context, time.Duration) (s sample, err error) {
+			if l.index == nil {
+				if err := l.open(); err != nil {
+					return sample{}, err
+				}
+			}
+			run := func(n int) error {
+				for range n {
+					if _, err := l.look(); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if n == 0 {
+				if n, err = row.count(run); err != nil {
+					return sample{}, err
+				}
+			}
+			before := allocated()
+			took, err := row.time(run, n)
+			after, stats := allocated(), l.index.Stats()
+			return sample{done: n, figures: []float64{
+				inMicros(took) / float64(n), l.took / float64(l.blocks), float64(after-before) / float64(n), 100 * float64(stats.Links) / float64(stats.Bound),
+			}}, err
+		}},
+		{of: usual, only: "lookup and choice", round: func(context.Context, time.Duration) (sample, error) {
+			run, err := choices(usual, 2*l.engines)
+			if err != nil {
+				return sample{}, err
+			}
+			if m == 0 {
+				if m, err = row.count(run); err != nil {
+					return sample{}, err
+				}
+			}
+			took, err := row.time(run, m)
+			return sample{done: m, figures: []float64{inMicros(took) / float64(m), 0, 0, 0}}, err
+		}},
+	}}
+}
+
+// heapNow is the bytes of the heap that are in use, after a collection.
+func heapNow() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
+}
+
+// allocated is the bytes that were ever allocated.
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// byPrefix measures a gateway whose policy is prefix beside one that has round robin, with bodies of so many bytes.
+func (r *Run) byPrefix(ctx context.Context, size int) error {
+	many := 32
+	if size > 100<<10 {
+		many = 16
+	}
+	row := rowOf("vllm-nixl-pull", aloneCPU, size, many, false)
+	row.name = fmt.Sprintf("gateway, %d KB c=%d", size>>10, many)
+	if !r.wants(row.name) {
+		return nil
+	}
+	const usual = "round_robin"
+	ours, beside := gatewayBy(us, byPrefix), gatewayBy(usual, usual)
+	s, err := r.open(ctx, cast{connector: row.connector, where: row.where, prefill: 4, decode: 4, targets: []target{ours, beside}})
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return r.contest(ctx, s.contest(row.name, row.load,
+		reads{metric{what: rateMetric, unit: "1/s", goals: []Goal{{Beside: usual, Times: 0.9, AtLeast: true}}}, measured.rate},
+		reads{metric{what: cpuMetric, unit: "µs"}, measured.micros}))
+}
+
+// gatewayBy is pdrouter with a policy for prefill, round_robin for decode.
+func gatewayBy(of, policy string) target {
+	x := gatewayTarget()
+	x.of = of
+	x.start = func(ctx context.Context, s *stage) (*child, error) {
+		with := *s
+		with.settings += fmt.Sprintf("policy: {default: {prefill: {policy: %s}, decode: {policy: round_robin}}}\n", policy)
+		return startGateway(ctx, &with)
+	}
+	return x
+}
