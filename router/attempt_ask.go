@@ -56,25 +56,9 @@ func (x *exchange) answered(l *call, req *letter) (whole bool) {
 	return l.sent.whole()
 }
 
-// legStack is how many bytes of its stack a leg's goroutine uses at least.
-const legStack = 5 << 10
-
-// deepen has the stack of a goroutine that has just begun grow at once to what a leg needs; n is 0. Else it grows from 2 KiB by doubling,
-// and is copied each time in the midst of a call: 3 % of a request whose two legs have a goroutine each, with one connection.
-//
-//go:noinline
-func deepen(n int) byte {
-	if n == 0 { // it is the room which what follows would take that counts
-		return 0
-	}
-	var room [legStack]byte
-	return room[n]
-}
-
 // askPrefill asks the prefill leg and posts what came of it. It may outlive the exchange.
 func (x *exchange) askPrefill(a *attempt, req *letter) {
 	defer x.r.ended.Done()
-	deepen(0)
 	l := &a.prefill
 	defer l.end()
 	e := event{kind: evPrefillLost, why: whyPanic}
@@ -127,7 +111,6 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 // may outlive the exchange.
 func (x *exchange) askDecode(a *attempt, req *letter) {
 	defer x.r.ended.Done()
-	deepen(0)
 	v, streams := vLost, false
 	defer func() {
 		if p := recover(); p != nil {
