@@ -65,8 +65,12 @@ func TestConversationsStay(t *testing.T) {
 			n := 0
 			ask := func(turns ...string) string {
 				n++
-				at := g.prefixed(n, chat(t, turns...))
+				body := chat(t, turns...)
+				at := g.prefixed(n, body)
 				g.settled()
+				if decode := g.last(n).Decode; cachedOf(g, decode, body) == 0 {
+					t.Fatalf("%s is thought to have nothing of what it was handed", decode)
+				}
 				for _, e := range g.r.now().fleet.engines {
 					if b := e.backlog.Load(); b != 0 {
 						t.Fatalf("%s has %d tokens to compute when nothing is under way", e.name, b)
@@ -202,6 +206,9 @@ func TestPromptsOfShapes(t *testing.T) {
 		{shapeGenerate, `"sampling_params":{"max_tokens":9},"token_ids":` + ids, `"sampling_params":{"max_tokens":9},"token_ids":` + ids[:len(ids)-1] + `,5]`, `"sampling_params":{"max_tokens":9},"token_ids":[1,` + ids[1:]},
 	} {
 		one := chain(tt.s, `{"model":"m",`+tt.one+`}`, "")
+		if n := same(chain(tt.s, `{"model":"m",`+tt.one+`}`, `"a"`), chain(tt.s, `{"model":"m",`+tt.one+`}`, `"b"`)); n != 0 {
+			t.Errorf("%s: of two tenants %d pieces are the same; want none", tt.s, n)
+		}
 		if len(one) != 4 || same(one, chain(tt.s, `{"stream":true,`+tt.two+`,"model":"m"}`, "")) != 4 {
 			t.Errorf("%s: %d pieces; want 4, which the second has too", tt.s, len(one))
 		}
@@ -219,7 +226,7 @@ func TestPromptsOfShapes(t *testing.T) {
 // TestBacklog: a prompt counts with its engine from when it is sent until its first token is here, what the engine has of it less.
 func TestBacklog(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s := newPool(t, ConnectorNone, 0, 1, nil)
+		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Leg: "alone", Nth: 3, Do: doLateToken, N: 1000}}})
 		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
 		e := g.r.now().fleet.engines[0]
 		body := chat(t, "one")
@@ -238,6 +245,18 @@ func TestBacklog(t *testing.T) {
 			if got := e.backlog.Load(); got != 0 {
 				t.Errorf("request %d: %d tokens to compute when it is over", i, got)
 			}
+		}
+		done := make(chan clientReply)
+		go func() {
+			done <- g.post("/v1/chat/completions", strings.Replace(body, `{`, `{"stream":true,`, 1))
+		}()
+		eventually(t, "the request is with the engine", func() bool { return e.inFlight.Load() == 1 })
+		eventually(t, "its first token is here, and not its last", func() bool { return e.backlog.Load() == 0 })
+		if got := e.inFlight.Load(); got != 1 {
+			t.Errorf("%d in flight when the prompt is computed; want 1", got)
+		}
+		if r := <-done; r.Status != 200 {
+			t.Errorf("status %d", r.Status)
 		}
 	})
 }
