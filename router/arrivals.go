@@ -142,7 +142,8 @@ func (a *arrival) takeEarly(p []byte) int {
 	return n
 }
 
-// joinNext has what is written next leave with what is written behind it, which there must be.
+// joinNext has what is written next leave with what is written behind it, which there must be. Both are within the write deadline that holds
+// then: it is taken away behind them.
 func (a *arrival) joinNext() { a.joins = true }
 
 // Write writes all of p.
@@ -156,6 +157,9 @@ func (a *arrival) Write(p []byte) (int, error) {
 		p, a.kept = append(a.kept, p...), a.kept[:0]
 	}
 	n, err := a.write(p)
+	if before > 0 {
+		_ = a.TCPConn.SetWriteDeadline(time.Time{})
+	}
 	return max(0, n-before), err
 }
 
@@ -173,6 +177,14 @@ func (a *arrival) Close() error {
 	delete(a.from.open, a)
 	a.from.mu.Unlock()
 	return a.TCPConn.Close()
+}
+
+// SetWriteDeadline sets when writes fail. One that is taken away holds until what is kept has left.
+func (a *arrival) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() && len(a.kept) > 0 {
+		return nil
+	}
+	return a.TCPConn.SetWriteDeadline(t)
 }
 
 // SetReadDeadline sets when reads fail, which stays now if nothing more is to be read.

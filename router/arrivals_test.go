@@ -107,3 +107,23 @@ func TestArrivalJoins(t *testing.T) {
 		t.Errorf("closed: %d, %v", n, err)
 	}
 }
+
+// What is kept is bounded by the deadline that held then, though that is taken away before it leaves, and nothing behind it is.
+func TestArrivalJoinsInTime(t *testing.T) {
+	server, _ := arrived(t)
+	a := server.(*arrival)
+	write := func(text string) error {
+		_, err := io.WriteString(a, text)
+		return err
+	}
+	a.joinNext()
+	if err := errors.Join(a.SetWriteDeadline(time.Unix(1, 0)), write("0\r\n"), a.SetWriteDeadline(time.Time{})); err != nil {
+		t.Fatal(err)
+	}
+	if err := write("\r\n"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the end: %v; want it late", err)
+	}
+	if err := write("another answer"); err != nil {
+		t.Errorf("behind it: %v", err)
+	}
+}
