@@ -351,6 +351,29 @@ func TestDefaultPolicy(t *testing.T) {
 	}
 }
 
+// TestPairsComeAndGo has pairs be lost, or made, while engines are chosen: the choice is of engines, or nobody, and nothing else happens.
+func TestPairsComeAndGo(t *testing.T) {
+	starting := engines(1, 0, 2)
+	starting[1].Share = 0.3
+	for by := roundRobin; by <= prefix; by++ {
+		for _, fleet := range [][]Engine{engines(1, 0, 2), starting, engines(0, 200)} {
+			for change := range 60 {
+				for _, first := range []bool{true, false} {
+					asked := 0
+					f := Fleet{Prefill: fleet, Decode: fleet, Pairable: func(p, d int) bool {
+						asked++
+						return asked <= change == first
+					}}
+					c := plainPolicy(t, by).Choose(Request{}, f, Draw{Turn: uint64(change), Random: uint64(change) * 0x9e3779b97f4a7c15})
+					if c.Split != (c.Prefill >= 0) || c.Split && c.Prefill >= len(fleet) || c.Decode < 0 || c.Decode >= len(fleet) {
+						t.Fatalf("%s, after %d answers: %+v", by, change, c)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestWhyOfZeroChoice(t *testing.T) {
 	if got := (Choice{Reason: NoPair}).Why(); got != string(NoPair) {
 		t.Errorf("got %q", got)

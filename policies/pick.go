@@ -69,6 +69,9 @@ func (p picker) pick(c candidates, turn, rnd uint64) (int, picked) {
 	case p == prefix:
 		at, w.other = c.likeliest(turn)
 	}
+	if at < 0 { // pairs came and went meanwhile
+		return -1, w
+	}
 	w.load, w.cached = c.engines[at].InFlight, c.engines[at].Cached
 	return at, w
 }
@@ -146,6 +149,9 @@ func (c *candidates) least(turn uint64) (at, other int) {
 			next = load
 		}
 	}
+	if equals == 0 {
+		return -1, -1
+	}
 	k := turn % equals
 	for i := range c.engines {
 		if c.engines[i].InFlight != low || !c.has(i) {
@@ -164,10 +170,13 @@ func (c *candidates) least(turn uint64) (at, other int) {
 func (c *candidates) lesserOfTwo(rnd, n uint64) (at, other int) {
 	k := below(rnd, n)
 	first := c.nth(k)
-	if n == 1 {
+	if n <= 1 || first < 0 {
 		return first, -1
 	}
 	second := c.nth((k + 1 + below(mix(rnd), n-1)) % n)
+	if second < 0 {
+		return first, -1
+	}
 	if c.engines[second].InFlight < c.engines[first].InFlight {
 		first, second = second, first
 	}

@@ -47,6 +47,9 @@ func (c *candidates) likeliest(turn uint64) (at, other int) {
 			equals++
 		}
 	}
+	if at = -1; equals == 0 {
+		return at, -1
+	}
 	k := turn % equals
 	for i := range c.engines {
 		if c.engines[i].InFlight >= bound || c.engines[i].burden() != least || !c.has(i) {
@@ -58,7 +61,7 @@ func (c *candidates) likeliest(turn uint64) (at, other int) {
 		}
 		k--
 	}
-	if most <= c.engines[at].Cached {
+	if at < 0 || most <= c.engines[at].Cached {
 		most = -1
 	}
 	return at, most

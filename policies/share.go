@@ -38,12 +38,12 @@ func (c *candidates) takesPart(i int) bool {
 func (p picker) pickStarting(c candidates, n, turn, rnd uint64) (at, other int) {
 	switch p {
 	case roundRobin:
-		if at = c.nth(turn % n); c.engines[at].whole() || unit(turn/n*0x9e3779b97f4a7c15) < c.engines[at].Share {
+		if at = c.nth(turn % n); at >= 0 && (c.engines[at].whole() || unit(turn/n*0x9e3779b97f4a7c15) < c.engines[at].Share) {
 			return at, -1
 		}
 		return c.oneWhole(mix(turn)), -1
 	case random:
-		if at = c.nth(below(rnd, n)); c.engines[at].whole() || unit(mix(^rnd)) < c.engines[at].Share {
+		if at = c.nth(below(rnd, n)); at >= 0 && (c.engines[at].whole() || unit(mix(^rnd)) < c.engines[at].Share) {
 			return at, -1
 		}
 		return c.oneWhole(mix(rnd)), -1
