@@ -340,6 +340,9 @@ func (t Timeouts) validate(v *faults) {
 	}
 }
 
+// mostEntries of the index of prefixes take 4 GB of memory.
+const mostEntries = 100_000_000
+
 func (l Limits) validate(v *faults) {
 	for _, f := range []struct {
 		key string
@@ -354,6 +357,9 @@ func (l Limits) validate(v *faults) {
 		if f.n < 0 {
 			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")
 		}
+	}
+	if n := l.PrefixIndexEntries; n > mostEntries {
+		v.add("limits.prefix_index_entries", fmt.Sprintf("is %d", n), fmt.Sprintf("at most %d", mostEntries))
 	}
 }
 

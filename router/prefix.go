@@ -123,7 +123,8 @@ func (p *prompt) read(x *prefixes.Index, b *body) {
 	} else {
 		key = x.Key(key, string(b.salt))
 	}
-	p.index, p.tokens, p.bytes, p.chain = x, b.promptTokens(), 0, p.chain[:0]
+	tools := b.asked[askedTools]
+	p.index, p.tokens, p.bytes, p.chain = x, b.promptTokens()+(tools.to-tools.from)/4, 0, p.chain[:0]
 	for _, part := range b.asked {
 		p.bytes += part.to - part.from
 		p.chain, key = x.Chain(p.chain, key, part.of(b.raw))
@@ -143,7 +144,7 @@ func (p *prompt) cached(e *engine) int {
 // answered: of several that begin alike and come at once the first is computed for all, which serves more requests well in replays of a
 // trace. If nothing comes of it, what the index says is wrong, and costs a guess.
 func (k *look) reads(a *attempt, c policies.Choice) {
-	if k.prompt == nil {
+	if k.prompt == nil || k.prompt.index != k.r.now().index { // what an index before this one says is of no use to anybody
 		return
 	}
 	if c.Split && k.m.looks[prefillRole] {

@@ -155,9 +155,15 @@ func TestEnginesThatLeaveAreForgotten(t *testing.T) {
 	if a.hold(x) != nil {
 		t.Error("it gets another place")
 	}
+	b := r.now().fleet.engine("b")
+	b.hold(x)
 	cfg.Limits.PrefixIndexEntries = 10
 	if err := r.Apply(cfg, Parts{Planner: byPrefix(t)}); err != nil {
 		t.Fatal(err)
+	}
+	before := &look{r: r, m: r.now().fleet.models["m"], prompt: &prompt{index: x, bytes: 1}} // of a request that was admitted before
+	if before.reads(new(attempt), policies.Choice{}); b.held.Load() != nil {
+		t.Error("an engine has a place in an index that nobody looks at")
 	}
 	if got := r.now().index.Bound(); got != 10 {
 		t.Errorf("an index of %d; want 10", got)
@@ -220,6 +226,19 @@ func TestPromptsOfShapes(t *testing.T) {
 				t.Errorf("%s: with %s %d pieces are the same; want none", tt.s, what, n)
 			}
 		}
+	}
+}
+
+// TestToolsAreOfThePrompt: what stands in tools is computed as well, and found.
+func TestToolsAreOfThePrompt(t *testing.T) {
+	raw := `{"model":"m","messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("word ", 8000) + `"}}]}`
+	b, herr := parseBody(shapeChat, []byte(raw), bodyLimits{})
+	if herr != nil {
+		t.Fatal(herr)
+	}
+	p := new(prompt)
+	if p.read(prefixes.New(1000), b); p.tokens < 10_000 || p.tokens > 10_100 {
+		t.Errorf("%d tokens; want 10,000 of the tools and few more", p.tokens)
 	}
 }
 

@@ -86,6 +86,11 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 		}
 	}
 	r.current.Store(s)
+	if s.index != old.index {
+		for _, e := range s.fleet.engines {
+			e.forget(nil)
+		}
+	}
 	for _, e := range old.fleet.engines {
 		if s.fleet.engine(e.name) != e {
 			r.pairs.Forget(e.name)
