@@ -171,13 +171,15 @@ func (p patient) write(b []byte) (int, error) {
 func (s *patientState) write(fd uintptr) bool {
 	for len(s.left) > 0 && s.why == nil {
 		n, errno := nonblock.Write(fd, s.left)
-		switch errno {
-		case 0:
+		switch {
+		case n > 0:
 			s.left = s.left[n:]
-		case syscall.EAGAIN:
+		case errno == syscall.EAGAIN:
 			return false
-		default:
+		case errno != 0:
 			s.why = errno
+		default:
+			s.why = io.ErrUnexpectedEOF
 		}
 	}
 	return true

@@ -30,6 +30,9 @@ func pair(t *testing.T) (a, b int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := syscall.SetsockoptInt(fds[1], syscall.SOL_SOCKET, syscall.SO_SNDBUF, 64<<10); err != nil { // less than is written
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { syscall.Close(fds[0]) })
 	return fds[0], fds[1] // which the test closes
 }
