@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/url"
 	"strconv"
-	"time"
 
 	"pdrouter/metadata"
 )
@@ -100,126 +99,9 @@ type Engine struct {
 	DataParallel int `yaml:"data_parallel"`
 }
 
-// Timeouts are the router's waits. Zero means the default.
-type Timeouts struct {
-	Connect  time.Duration `yaml:"connect"`  // dialling an engine; default 2s
-	Read     time.Duration `yaml:"read"`     // a client's head and body; default 30s
-	Idle     time.Duration `yaml:"idle"`     // a client's connection between two requests; default 75s
-	Write    time.Duration `yaml:"write"`    // one write to a client; default 30s
-	Request  time.Duration `yaml:"request"`  // arrival to first token of a stream, all attempts together; default 120s
-	Answer   time.Duration `yaml:"answer"`   // arrival to an answer that is not streamed, all attempts together; default 600s
-	Queue    time.Duration `yaml:"queue"`    // a request's wait for a place with the engines; default 10s
-	Prefill  time.Duration `yaml:"prefill"`  // one prefill leg; default 60s
-	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token, or to the KV if it is not streamed and the engines tell; default 10s
-	Stream   time.Duration `yaml:"stream"`   // two events of one answer; default 120s
-	Pair     time.Duration `yaml:"pair"`     // a request parked for a pair's handshake; default 30s
-	Probe    time.Duration `yaml:"probe"`    // one handshake or probe, off the request path; default 60s
-	Ending   time.Duration `yaml:"ending"`   // a leg that runs on after its request has ended; default 60s
-	// KeepAlive is how long a stream is silent at most: then a comment is sent, which clients skip. 0 sends none; default 15s.
-	KeepAlive *time.Duration `yaml:"keep_alive"`
-	Drain     time.Duration  `yaml:"drain"`  // requests in flight at shutdown; default 30s
-	Stored    time.Duration  `yaml:"stored"` // which engine holds a stored response is remembered for so long; default 24h
-	// Unready is from SIGTERM until the clients' listener closes: /ready says 503 at once, and whoever reads it may take this
-	// time to send nothing more. Where nobody has ever asked for /ready it is none. Default 5s.
-	Unready time.Duration `yaml:"unready"`
-	Health  time.Duration `yaml:"health"` // between two health checks of an engine; default 2s
-	// SideChannel is between two looks at a stock engine's side channel, and the time of each; default 5s.
-	SideChannel time.Duration `yaml:"side_channel"`
-}
-
-// Limits are the router's bounds. Zero means the default.
-type Limits struct {
-	Body     int `yaml:"body"`     // bytes of a request body; default 32 MiB
-	Answer   int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB
-	Event    int `yaml:"event"`    // bytes of one server-sent event; default 4 MiB
-	Attempts int `yaml:"attempts"` // dispatches of one request; default 3
-	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests, unless
-	// the model says how many; default 1024, which is more than an engine runs at a time.
-	InFlight int `yaml:"in_flight"`
-	// Queue is how many requests of a model may wait for a place with its engines; default 1024.
-	Queue int `yaml:"queue"`
-	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds; default 20.
-	RetryPercent int `yaml:"retry_percent"`
-	// RetryFloor is how many may be in any case; default 3.
-	RetryFloor int `yaml:"retry_floor"`
-	Failures   int `yaml:"failures"`    // connect failures in a row that make an engine unusable; default 2
-	N          int `yaml:"n"`           // choices of one request; default 16
-	Prompts    int `yaml:"prompts"`     // prompts in one body; default 64
-	Fan        int `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16
-	Stop       int `yaml:"stop"`        // stop strings; default 4
-	Logprobs   int `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
-	Recent     int `yaml:"recent"`      // finished requests kept for /requests; default 256
-	Background int `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
-	Concurrent int `yaml:"concurrent"`  // client connections at once; default 65536
-	IdlePer    int `yaml:"idle_engine"` // idle connections kept per engine; default 256
-	// PrefixIndexEntries is how many pieces of prompts are remembered with the engines that were given them, for models whose policy is
-	// prefix: the first 16 KB of a prompt are pieces of 512 bytes, what is behind of 2,048. A piece takes 40 bytes of memory, and 8 more
-	// for each 64 engines behind the first 64. Default 262144, for 32 million tokens or more.
-	PrefixIndexEntries int `yaml:"prefix_index_entries"`
-	// Handshakes of pairs at once, over all engines. A quarter, one at least where there is more than one, is kept for pairs
-	// that requests wait for. Default 16.
-	Handshakes int `yaml:"handshakes"`
-	// HandshakesPerEngine is how many of them may be with one engine; of these a quarter is kept as well. Default 4.
-	HandshakesPerEngine int `yaml:"handshakes_per_engine"`
-}
-
 // withDefaults returns the configuration with every zero replaced by its default. The models are copied.
 func (c Config) withDefaults() Config {
-	d := func(t *time.Duration, v time.Duration) {
-		if *t == 0 {
-			*t = v
-		}
-	}
-	n := func(t *int, v int) {
-		if *t == 0 {
-			*t = v
-		}
-	}
-	c.Health = c.Health.withDefaults()
-	t, l := &c.Timeouts, &c.Limits
-	d(&t.Connect, 2*time.Second)
-	d(&t.Read, 30*time.Second)
-	d(&t.Idle, 75*time.Second)
-	d(&t.Write, 30*time.Second)
-	d(&t.Request, 120*time.Second)
-	d(&t.Answer, 600*time.Second)
-	d(&t.Queue, 10*time.Second)
-	d(&t.Prefill, 60*time.Second)
-	d(&t.Transfer, 10*time.Second)
-	d(&t.Stream, 120*time.Second)
-	d(&t.Pair, 30*time.Second)
-	d(&t.Probe, 60*time.Second)
-	d(&t.Ending, 60*time.Second)
-	d(&t.Drain, 30*time.Second)
-	if t.KeepAlive == nil {
-		every := 15 * time.Second
-		t.KeepAlive = &every
-	}
-	d(&t.Stored, 24*time.Hour)
-	d(&t.Unready, 5*time.Second)
-	d(&t.Health, 2*time.Second)
-	d(&t.SideChannel, 5*time.Second)
-	n(&l.Body, 32<<20)
-	n(&l.Answer, 64<<20)
-	n(&l.Event, 4<<20)
-	n(&l.Attempts, 3)
-	n(&l.InFlight, 1024)
-	n(&l.Queue, 1024)
-	n(&l.RetryPercent, 20)
-	n(&l.RetryFloor, 3)
-	n(&l.Failures, 2)
-	n(&l.N, 16)
-	n(&l.Prompts, 64)
-	n(&l.Fan, 16)
-	n(&l.Stop, 4)
-	n(&l.Logprobs, 20)
-	n(&l.Recent, 256)
-	n(&l.Background, 1024)
-	n(&l.Concurrent, 65536)
-	n(&l.IdlePer, 256)
-	n(&l.PrefixIndexEntries, 1<<18)
-	n(&l.Handshakes, 16)
-	n(&l.HandshakesPerEngine, 4)
+	c.Timeouts, c.Limits, c.Health = c.Timeouts.withDefaults(), c.Limits.withDefaults(), c.Health.withDefaults()
 	models := make([]Model, len(c.Models))
 	copy(models, c.Models)
 	for i := range models {
@@ -320,46 +202,6 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 			e.validateBootstrap(at, m.Connector, list.key == "prefill", v)
 			e.validateStock(at, m.Connector, v)
 		}
-	}
-}
-
-func (t Timeouts) validate(v *faults) {
-	for _, f := range []struct {
-		key string
-		d   time.Duration
-	}{
-		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"answer", t.Answer},
-		{"queue", t.Queue}, {"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
-		{"ending", t.Ending}, {"drain", t.Drain}, {"stored", t.Stored}, {"unready", t.Unready}, {"health", t.Health},
-		{"side_channel", t.SideChannel},
-		{"keep_alive", *t.KeepAlive},
-	} {
-		if f.d < 0 {
-			v.add("timeouts."+f.key, "is "+f.d.String(), "more than 0")
-		}
-	}
-}
-
-// mostEntries of the index of prefixes take 4 GB of memory.
-const mostEntries = 100_000_000
-
-func (l Limits) validate(v *faults) {
-	for _, f := range []struct {
-		key string
-		n   int
-	}{
-		{"body", l.Body}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
-		{"in_flight", l.InFlight}, {"queue", l.Queue}, {"retry_percent", l.RetryPercent}, {"retry_floor", l.RetryFloor},
-		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
-		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
-		{"prefix_index_entries", l.PrefixIndexEntries}, {"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
-	} {
-		if f.n < 0 {
-			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")
-		}
-	}
-	if n := l.PrefixIndexEntries; n > mostEntries {
-		v.add("limits.prefix_index_entries", fmt.Sprintf("is %d", n), fmt.Sprintf("at most %d", mostEntries))
 	}
 }
 

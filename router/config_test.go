@@ -34,6 +34,8 @@ func TestConfigMistakes(t *testing.T) {
 		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1, Answer: -1}, Limits: Limits{Attempts: -2, Handshakes: -1, HandshakesPerEngine: -1}}, []string{
 			"timeouts.answer is -1ns; want more than 0", "timeouts.prefill is -1ns; want more than 0", "limits.attempts is -2; want more than 0",
 			"limits.handshakes is -1; want more than 0", "limits.handshakes_per_engine is -1; want more than 0"}},
+		{"index", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Limits: Limits{PrefixIndexEntries: mostEntries + 1}}, []string{
+			"limits.prefix_index_entries is 100000001; want at most 100000000"}},
 		{"good", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {

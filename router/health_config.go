@@ -46,31 +46,19 @@ type Outliers struct {
 }
 
 func (h Health) withDefaults() Health {
-	d := func(t *time.Duration, v time.Duration) {
-		if *t == 0 {
-			*t = v
-		}
-	}
-	n := func(t *int, v int) {
-		if *t == 0 {
-			*t = v
-		}
-	}
-	n(&h.Failures, 5)
-	n(&h.PairFailures, 2)
-	n(&h.PanicPercent, 50)
-	d(&h.Open, 5*time.Second)
-	d(&h.OpenLongest, time.Minute)
-	d(&h.Overload, 250*time.Millisecond)
-	d(&h.Outliers.After, 30*time.Second)
-	d(&h.Outliers.Ejected, 30*time.Second)
+	unless0(&h.Failures, 5)
+	unless0(&h.PairFailures, 2)
+	unless0(&h.PanicPercent, 50)
+	unless0(&h.Open, 5*time.Second)
+	unless0(&h.OpenLongest, time.Minute)
+	unless0(&h.Overload, 250*time.Millisecond)
+	unless0(&h.Outliers.After, 30*time.Second)
+	unless0(&h.Outliers.Ejected, 30*time.Second)
 	if h.SlowStart == nil {
 		h.SlowStart = new(time.Duration)
 		*h.SlowStart = 30 * time.Second
 	}
-	if h.Outliers.Times == 0 {
-		h.Outliers.Times = 3
-	}
+	unless0(&h.Outliers.Times, 3)
 	if h.Outliers.Percent == nil {
 		h.Outliers.Percent = new(int)
 		*h.Outliers.Percent = 20
