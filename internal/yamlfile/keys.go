@@ -5,42 +5,28 @@ import (
 	"strings"
 )
 
-// wantKeys lists the keys that the section around key may hold, "" if that section is no struct.
-func wantKeys(t reflect.Type, key string) string {
-	parts := strings.FieldsFunc(key, func(r rune) bool { return r == '.' })
-	t = plain(t)
-	for _, part := range parts[:max(0, len(parts)-1)] {
-		part, _, _ = strings.Cut(part, "[")
-		if t.Kind() != reflect.Struct {
-			return ""
-		}
-		field, ok := fieldType(t, part)
-		if !ok {
-			return ""
-		}
-		t = plain(field)
-	}
-	if t.Kind() != reflect.Struct {
-		return ""
-	}
-	keys := keysOf(t)
-	switch len(keys) {
-	case 0:
-		return ""
-	case 1:
-		return "; want " + keys[0]
-	default:
-		last := len(keys) - 1
-		return "; want " + strings.Join(keys[:last], ", ") + " or " + keys[last]
-	}
-}
-
-// plain takes pointers and lists off t.
-func plain(t reflect.Type) reflect.Type {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+// pointed takes pointers off t.
+func pointed(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	return t
+}
+
+// below returns the type of the value that a key has in a section or a list of type t, nil if there is none.
+func below(t reflect.Type, key string) reflect.Type {
+	if t == nil {
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		if field, ok := fieldType(t, key); ok {
+			return pointed(field)
+		}
+	case reflect.Map, reflect.Slice, reflect.Array:
+		return pointed(t.Elem())
+	}
+	return nil
 }
 
 // tag returns the YAML key of a field, and whether the field's own keys stand in its place.
@@ -52,13 +38,26 @@ func tag(f reflect.StructField) (key string, inline bool) {
 	return key, strings.Contains(options, "inline")
 }
 
-func keysOf(t reflect.Type) []string {
+// keysOf lists the keys of a struct for people, "" if t is none or nil.
+func keysOf(t reflect.Type) string {
+	if t == nil || t.Kind() != reflect.Struct {
+		return ""
+	}
+	keys := allKeys(t)
+	if len(keys) < 2 {
+		return strings.Join(keys, "")
+	}
+	last := len(keys) - 1
+	return strings.Join(keys[:last], ", ") + " or " + keys[last]
+}
+
+func allKeys(t reflect.Type) []string {
 	var keys []string
 	for f := range t.Fields() {
 		key, inline := tag(f)
 		switch {
 		case inline:
-			keys = append(keys, keysOf(plain(f.Type))...)
+			keys = append(keys, allKeys(pointed(f.Type))...)
 		case f.IsExported() && key != "-":
 			keys = append(keys, key)
 		}
@@ -70,7 +69,7 @@ func fieldType(t reflect.Type, key string) (reflect.Type, bool) {
 	for f := range t.Fields() {
 		name, inline := tag(f)
 		if inline {
-			if in, ok := fieldType(plain(f.Type), key); ok {
+			if in, ok := fieldType(pointed(f.Type), key); ok {
 				return in, true
 			}
 		} else if name == key {

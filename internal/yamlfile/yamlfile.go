@@ -23,8 +23,9 @@ type File struct {
 	name     string
 	nodes    map[string]node // by dotted key, such as "models[0].name"; "" is the document
 	mistakes []Mistake
-	unread   []string // dotted keys whose values are of another kind
-	whole    bool     // the document could be read, so its values are worth checking
+	unread   []string        // dotted keys whose values are of another kind
+	blamed   map[string]bool // dotted keys that a message of the decoder was about
+	whole    bool            // the document could be read, so its values are worth checking
 }
 
 // Mistake is one thing wrong with a file.
@@ -43,14 +44,17 @@ func (m Mistake) Error() string {
 }
 
 type node struct {
-	line int
-	yaml *yaml.Node // the value
+	line   int
+	at     int          // position in the file, among all keys
+	yaml   *yaml.Node   // the value
+	want   reflect.Type // of the value, without pointers; nil where there is no such key
+	within reflect.Type // the type of the section around the key
 }
 
 // Decode fills into from one YAML document. Keys that into does not have, values of another kind, keys given
 // twice and a second document are mistakes; into keeps whatever could be read. An empty document is none.
 func Decode(name string, b []byte, into any) *File {
-	f := &File{name: name, nodes: map[string]node{}}
+	f := &File{name: name, nodes: map[string]node{}, blamed: map[string]bool{}}
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	var doc yaml.Node
 	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
@@ -65,7 +69,7 @@ func Decode(name string, b []byte, into any) *File {
 		return f
 	}
 	f.whole = true
-	f.index("", &doc, doc.Line)
+	f.index("", node{line: doc.Line, yaml: &doc, want: pointed(reflect.TypeOf(into))})
 
 	d = yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
@@ -74,7 +78,7 @@ func Decode(name string, b []byte, into any) *File {
 	switch {
 	case errors.As(err, &typed):
 		for _, text := range typed.Errors {
-			f.addDecode(text, reflect.TypeOf(into))
+			f.addDecode(text)
 		}
 	case err != nil:
 		f.addSyntax(err, b)
@@ -138,27 +142,29 @@ func (f *File) add(line int, text string) {
 	f.mistakes = append(f.mistakes, Mistake{File: f.name, Line: line, Text: text})
 }
 
-// index notes the line of every dotted key under n. It does not look behind an alias, which may hold itself.
-func (f *File) index(key string, n *yaml.Node, line int) {
-	if n.Kind == yaml.DocumentNode {
-		n = n.Content[0]
+// index notes every dotted key under n, with its line and its type. It does not look behind an alias, which may hold itself.
+func (f *File) index(key string, n node) {
+	if n.yaml.Kind == yaml.DocumentNode {
+		n.yaml = n.yaml.Content[0]
 	}
 	if _, seen := f.nodes[key]; seen {
 		return // a key given twice: the first stands
 	}
-	f.nodes[key] = node{line: line, yaml: n}
-	switch n.Kind {
+	n.at = len(f.nodes)
+	f.nodes[key] = n
+	switch n.yaml.Kind {
 	case yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			child := n.Content[i].Value
+		for i := 0; i+1 < len(n.yaml.Content); i += 2 {
+			name, value := n.yaml.Content[i], n.yaml.Content[i+1]
+			child := name.Value
 			if key != "" {
 				child = key + "." + child
 			}
-			f.index(child, n.Content[i+1], n.Content[i].Line)
+			f.index(child, node{line: name.Line, yaml: value, want: below(n.want, name.Value), within: n.want})
 		}
 	case yaml.SequenceNode:
-		for i, item := range n.Content {
-			f.index(key+"["+strconv.Itoa(i)+"]", item, item.Line)
+		for i, item := range n.yaml.Content {
+			f.index(key+"["+strconv.Itoa(i)+"]", node{line: item.Line, yaml: item, want: below(n.want, ""), within: n.want})
 		}
 	}
 }
@@ -215,11 +221,17 @@ func splitLine(text string) (int, string) {
 }
 
 // addDecode words one of the decoder's own messages in terms of keys.
-func (f *File) addDecode(text string, into reflect.Type) {
+func (f *File) addDecode(text string) {
 	line, text := splitLine(text)
 	if m := unknownText.FindStringSubmatch(text); m != nil {
-		key := f.at(line, func(key string, _ *yaml.Node) bool { return lastPart(key) == m[1] })
-		f.add(line, f.named(key+" is not a key here"+wantKeys(into, key), key))
+		key, n := f.find(line, func(key string, n node) bool {
+			return lastPart(key) == m[1] && n.want == nil && n.within != nil && n.within.String() == m[2]
+		})
+		want := ""
+		if keys := keysOf(n.within); keys != "" {
+			want = "; want " + keys
+		}
+		f.add(line, f.named(key+" is not a key here"+want, key))
 		return
 	}
 	if m := twiceText.FindStringSubmatch(text); m != nil {
@@ -227,40 +239,34 @@ func (f *File) addDecode(text string, into reflect.Type) {
 		return
 	}
 	if m := valueText.FindStringSubmatch(text); m != nil {
-		var found *yaml.Node
-		key := f.at(line, func(_ string, n *yaml.Node) bool {
-			if n.ShortTag() != m[1] {
-				return false
-			}
-			found = n
-			return true
+		key, n := f.find(line, func(_ string, n node) bool {
+			return n.want != nil && n.want.String() == m[2] && n.yaml.ShortTag() == m[1] && n.yaml.Decode(reflect.New(n.want).Interface()) != nil
 		})
+		want := kind(m[2])
+		if keys := keysOf(n.want); keys != "" {
+			want += ": " + keys
+		}
 		f.unread = append(f.unread, key)
-		f.add(line, f.named(fmt.Sprintf("%s is %s; want %s", key, show(found), kind(m[2])), key))
+		f.add(line, f.named(fmt.Sprintf("%s is %s; want %s", key, show(n.yaml), want), key))
 		return
 	}
 	f.add(line, text)
 }
 
-// at returns the longest key on a line whose value fits; the key may stand a line above its value.
-func (f *File) at(line int, fits func(key string, n *yaml.Node) bool) string {
-	best, found := "", false
-	keys := make([]string, 0, len(f.nodes))
+// find returns the first key on a line that fits and was not found before. The key may stand a line above its value. The
+// decoder reports mistakes in the order of the file.
+func (f *File) find(line int, fits func(key string, n node) bool) (string, node) {
+	best, found := "the file", node{}
 	for key, n := range f.nodes {
-		if n.line == line || n.yaml.Line == line {
-			keys = append(keys, key)
+		if (n.line == line || n.yaml.Line == line) && (found.yaml == nil || n.at < found.at) && !f.blamed[key] && fits(key, n) {
+			best, found = key, n
 		}
 	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		if n := f.nodes[key]; (!found || len(key) > len(best)) && fits(key, n.yaml) {
-			best, found = key, true
-		}
+	if found.yaml == nil || best == "" {
+		return "the file", found
 	}
-	if best == "" {
-		return "the file"
-	}
-	return best
+	f.blamed[best] = true
+	return best, found
 }
 
 func lastPart(key string) string { return key[strings.LastIndex(key, ".")+1:] }

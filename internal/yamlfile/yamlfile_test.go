@@ -41,10 +41,15 @@ func TestDecode(t *testing.T) {
 		{"section for text", "items:\n- name: a\n  url:\n    host: b\n", `f.yaml:4: items[0] "a": url is a section of keys; want text`},
 		{"text for a bool", "nest:\n  on: maybe\n", `f.yaml:2: nest.on is "maybe"; want true or false`},
 		{"number too large", "items:\n- name: a\n  size: 70000\n  share: x\n", "f.yaml:3: items[0] \"a\": size is \"70000\"; want a whole number, 0 or more\nf.yaml:4: items[0] \"a\": share is \"x\"; want a number"},
-		{"not a section at all", "- a\n", `f.yaml:1: the file is a list; want a section of keys`},
+		{"not a section at all", "- a\n", `f.yaml:1: the file is a list; want a section of keys: wait, on, items, nest or tags`},
 		{"broken", "wait: [\n", "f.yaml:1: is not YAML: did not find expected node content"},
 		{"broken behind lists over several lines", "items: [\n{name: a},\n{name: b}]\nnest:\n  on: true\n wait: 1s\non: true\n", "f.yaml:6: is not YAML: did not find expected key"},
-		{"alias that holds itself", "items: &a [*a]\n", `f.yaml:1: items[0] is an alias of a; want a section of keys`},
+		{"value in flow style beside a deeper key", "nest: {wait: 3s, on: maybe}\ntags: {x: {wait: y}, wait: z}\n", "f.yaml:1: nest.on is \"maybe\"; want true or false\nf.yaml:2: tags.x is a section of keys; want text"},
+		{"text for a section in flow style", "{tags: {wait: soon}, nest: soon, items: [{name: a}]}\n", `f.yaml:1: nest is "soon"; want a section of keys: wait or on`},
+		{"unknown in flow style", "{nest: {on: true, name: x}, items: [{name: a}, {name: b}]}\n", `f.yaml:1: nest.name is not a key here; want wait or on`},
+		{"the same mistake twice on a line", "items: [{size: x}, {size: 3}, {size: y}]\n", "f.yaml:1: items[0].size is \"x\"; want a whole number, 0 or more\nf.yaml:1: items[2].size is \"y\"; want a whole number, 0 or more"},
+		{"the same unknown key twice on a line", "items: [{port: 1}, {size: 3}, {port: 2}]\n", "f.yaml:1: items[0].port is not a key here; want name, url, share or size\nf.yaml:1: items[2].port is not a key here; want name, url, share or size"},
+		{"alias that holds itself", "items: &a [*a]\n", `f.yaml:1: items[0] is an alias of a; want a section of keys: name, url, share or size`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var o outer
