@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Timeouts are the router's waits. Zero means the default.
+// Timeouts are the router's waits. Zero means the default; the file may not say 0 but for keep_alive.
 type Timeouts struct {
 	Connect  time.Duration `yaml:"connect"`  // dialling an engine; default 2s
 	Read     time.Duration `yaml:"read"`     // a client's head and body; default 30s
@@ -75,31 +75,33 @@ func (t Timeouts) validate(v *faults) {
 	}
 }
 
-// Limits are the router's bounds. Zero means the default.
+// Limits are the router's bounds. Zero of an int, or nil, means the default; the file may not say 0 but for pointers.
 type Limits struct {
 	Body     int `yaml:"body"`     // bytes of a request body; default 32 MiB
 	Answer   int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB
 	Event    int `yaml:"event"`    // bytes of one server-sent event; default 4 MiB
-	Attempts int `yaml:"attempts"` // dispatches of one request; default 3
+	Attempts int `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
 	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests, unless
 	// the model says how many; default 1024, which is more than an engine runs at a time.
 	InFlight int `yaml:"in_flight"`
-	// Queue is how many requests of a model may wait for a place with its engines; default 1024.
-	Queue int `yaml:"queue"`
-	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds; default 20.
-	RetryPercent int `yaml:"retry_percent"`
-	// RetryFloor is how many may be in any case; default 3.
-	RetryFloor int `yaml:"retry_floor"`
-	Failures   int `yaml:"failures"`    // connect failures in a row that make an engine unusable; default 2
-	N          int `yaml:"n"`           // choices of one request; default 16
-	Prompts    int `yaml:"prompts"`     // prompts in one body; default 64
-	Fan        int `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16
-	Stop       int `yaml:"stop"`        // stop strings; default 4
-	Logprobs   int `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
-	Recent     int `yaml:"recent"`      // finished requests kept for /requests; default 256
-	Background int `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
-	Concurrent int `yaml:"concurrent"`  // client connections at once; default 65536
-	IdlePer    int `yaml:"idle_engine"` // idle connections kept per engine; default 256
+	// Queue is how many requests of a model may wait for a place with its engines. 0: none waits, and a request without a place
+	// is refused at once. Default 1024.
+	Queue *int `yaml:"queue"`
+	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds. 0: no more than retry_floor.
+	// Default 20.
+	RetryPercent *int `yaml:"retry_percent"`
+	// RetryFloor is how many may be in any case. 0 beside retry_percent 0: the budget allows none. Default 3.
+	RetryFloor *int `yaml:"retry_floor"`
+	Failures   int  `yaml:"failures"`    // connect failures in a row that make an engine unusable; default 2
+	N          int  `yaml:"n"`           // choices of one request; default 16
+	Prompts    int  `yaml:"prompts"`     // prompts in one body; default 64
+	Fan        int  `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16
+	Stop       int  `yaml:"stop"`        // stop strings; default 4
+	Logprobs   int  `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
+	Recent     int  `yaml:"recent"`      // finished requests kept for /requests; default 256
+	Background int  `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
+	Concurrent int  `yaml:"concurrent"`  // client connections at once; default 65536
+	IdlePer    int  `yaml:"idle_engine"` // idle connections kept per engine; default 256
 	// PrefixIndexEntries is how many pieces of prompts are remembered with the engines that were given them, for models whose policy is
 	// prefix: the first 16 KB of a prompt are pieces of 512 bytes, what is behind of 2,048. A piece takes 40 bytes of memory, and 8 more
 	// for each 64 engines behind the first 64. At most 100 million; default 262144, for 32 million tokens or more.
@@ -120,9 +122,9 @@ func (l Limits) withDefaults() Limits {
 	unless0(&l.Event, 4<<20)
 	unless0(&l.Attempts, 3)
 	unless0(&l.InFlight, 1024)
-	unless0(&l.Queue, 1024)
-	unless0(&l.RetryPercent, 20)
-	unless0(&l.RetryFloor, 3)
+	unless0(&l.Queue, new(1024))
+	unless0(&l.RetryPercent, new(20))
+	unless0(&l.RetryFloor, new(3))
 	unless0(&l.Failures, 2)
 	unless0(&l.N, 16)
 	unless0(&l.Prompts, 64)
@@ -145,7 +147,7 @@ func (l Limits) validate(v *faults) {
 		n   int
 	}{
 		{"body", l.Body}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
-		{"in_flight", l.InFlight}, {"queue", l.Queue}, {"retry_percent", l.RetryPercent}, {"retry_floor", l.RetryFloor},
+		{"in_flight", l.InFlight}, {"queue", *l.Queue}, {"retry_percent", *l.RetryPercent}, {"retry_floor", *l.RetryFloor},
 		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
 		{"prefix_index_entries", l.PrefixIndexEntries}, {"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},

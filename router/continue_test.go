@@ -163,7 +163,7 @@ func TestFault53Continued(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Models: []Model{m}, Limits: Limits{RetryFloor: 1 << 20, Failures: 1 << 20}, Health: Health{Failures: 1 << 20, PanicPercent: 1}}
+	cfg := Config{Models: []Model{m}, Limits: Limits{RetryFloor: new(1 << 20), Failures: 1 << 20}, Health: Health{Failures: 1 << 20, PanicPercent: 1}}
 	g := start(t, cfg, Parts{Planner: p})
 	set := func(dies ...int) {
 		for i, f := range tellers {

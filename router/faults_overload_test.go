@@ -19,7 +19,7 @@ import (
 func TestFault63Overload(t *testing.T) {
 	const places, waits, clients = 4, 4, 80
 	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = places, waits
+	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = places, new(waits)
 	gate := make(chan struct{})
 	s.d[0].hold(gate)
 	g := start(t, s.cfg, Parts{})
@@ -97,7 +97,7 @@ func (f *fakeVLLM) mostUnderWay() int {
 // TestFault63QueueEnds has requests wait for a place that does not come: each is told why, and leaves nothing behind.
 func TestFault63QueueEnds(t *testing.T) {
 	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, 8
+	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(8)
 	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = 300*time.Millisecond, 100*time.Millisecond
 	gate := make(chan struct{})
 	s.d[0].hold(gate)

@@ -91,7 +91,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 		secrets: &secrets{known: known}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
-		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: cfg.Limits.Queue}
+		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: *cfg.Limits.Queue}
 		if old := was.models[m.name]; old != nil {
 			m.turn.Store(old.turn.Load())
 			m.retries, m.gate = old.retries, old.gate

@@ -83,14 +83,14 @@ func (h Health) validate(v *faults) {
 		v.add("health.open_longest", "is "+h.OpenLongest.String(), "no less than health.open, "+h.Open.String())
 	}
 	for _, f := range []struct {
-		key     string
-		n, most int
+		key            string
+		n, least, most int
 	}{
-		{"failures", h.Failures, 1 << 20}, {"pair_failures", h.PairFailures, 1 << 20},
-		{"panic_percent", h.PanicPercent, 100}, {"outliers.percent", *h.Outliers.Percent, 100},
+		{"failures", h.Failures, 1, 1 << 20}, {"pair_failures", h.PairFailures, 1, 1 << 20},
+		{"panic_percent", h.PanicPercent, 1, 100}, {"outliers.percent", *h.Outliers.Percent, 0, 100},
 	} {
-		if f.n < 0 || f.n > f.most {
-			v.add("health."+f.key, fmt.Sprintf("is %d", f.n), fmt.Sprintf("0 to %d", f.most))
+		if f.n < f.least || f.n > f.most {
+			v.add("health."+f.key, fmt.Sprintf("is %d", f.n), fmt.Sprintf("%d to %d", f.least, f.most))
 		}
 	}
 	if !(h.Outliers.Times > 1) { // and not NaN

@@ -35,7 +35,7 @@ func TestFault52BrokenEngineIsOut(t *testing.T) {
 		unhurried(t, do, func(t *testing.T) {
 			s := newPool(t, ConnectorNone, 0, 3, nil)
 			s.cfg.Health.Open = 300 * time.Millisecond
-			s.cfg.Limits.RetryFloor = 100
+			s.cfg.Limits.RetryFloor = new(100)
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 			s.setFaults(map[string][]fault{"decode-0": {{Do: do}}})
 			g.served(5, plainBody)
@@ -129,7 +129,7 @@ func TestFault54PairIsAvoided(t *testing.T) {
 	s, _, parts := newPlane(t, 1, 2)
 	parts.Planner = nil
 	s.cfg.Health.Open = 200 * time.Millisecond
-	s.cfg.Limits.RetryFloor = 100
+	s.cfg.Limits.RetryFloor = new(100)
 	g := start(t, s.cfg, parts)
 	g.warmed()
 	s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doNoKV}}})

@@ -92,7 +92,7 @@ func (g *gate) tellLocked(e *waiter, why reason) {
 func (f *fleet) bound(cfg Config) {
 	for _, m := range f.models {
 		m.gate.serves(m)
-		m.retries.bound(cfg.Limits.RetryPercent, cfg.Limits.RetryFloor)
+		m.retries.bound(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
 	}
 }
 

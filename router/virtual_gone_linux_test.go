@@ -77,7 +77,7 @@ func TestFault58NoticedAtOnce(t *testing.T) {
 func leaves(t *testing.T, n *memNet, connector, where, body string) {
 	const noticed = 100*time.Millisecond - 1
 	s, parts := newIn(t, n, connector, 1, 1)
-	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, 4
+	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(4)
 	hour := int(time.Hour.Milliseconds())
 	defer func() {
 		s.setFaults(nil)

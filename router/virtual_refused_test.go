@@ -24,7 +24,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
 				s, parts := newIn(t, n, ConnectorNone, 0, 1)
-				s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, 1
+				s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(1)
 				parts.Clients, parts.Limits = fakeClients{}, newCounted(row.limits)
 				gate := make(chan struct{})
 				s.d[0].hold(gate)
@@ -61,7 +61,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 func TestFault63QueueTimeoutIsExact(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
 		s, parts := newIn(t, n, ConnectorNone, 0, 1)
-		s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, 8
+		s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(8)
 		s.cfg.Timeouts.Queue = 10 * time.Second
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: 15_000}}})
 		g := startIn(t, n, s.cfg, parts)

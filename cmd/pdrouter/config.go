@@ -87,6 +87,9 @@ func loadConfig(path string) (*loaded, error) {
 	}
 	var c config
 	f := yamlfile.Decode(path, b, &c)
+	for _, section := range []string{"timeouts", "limits", "health"} {
+		f.CheckZeros(section)
+	}
 	c = c.withDefaults()
 	f.Check("", c.Validate())
 	c.resolve(filepath.Dir(path))

@@ -18,13 +18,12 @@ func below(t reflect.Type, key string) reflect.Type {
 	if t == nil {
 		return nil
 	}
-	switch t.Kind() {
+	switch t = pointed(t); t.Kind() {
 	case reflect.Struct:
-		if field, ok := fieldType(t, key); ok {
-			return pointed(field)
-		}
+		field, _ := fieldType(t, key)
+		return field
 	case reflect.Map, reflect.Slice, reflect.Array:
-		return pointed(t.Elem())
+		return t.Elem()
 	}
 	return nil
 }
@@ -40,10 +39,10 @@ func tag(f reflect.StructField) (key string, inline bool) {
 
 // keysOf lists the keys of a struct for people, "" if t is none or nil.
 func keysOf(t reflect.Type) string {
-	if t == nil || t.Kind() != reflect.Struct {
+	if t == nil || pointed(t).Kind() != reflect.Struct {
 		return ""
 	}
-	keys := allKeys(t)
+	keys := allKeys(pointed(t))
 	if len(keys) < 2 {
 		return strings.Join(keys, "")
 	}

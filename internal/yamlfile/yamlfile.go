@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -47,7 +48,7 @@ type node struct {
 	line   int
 	at     int          // position in the file, among all keys
 	yaml   *yaml.Node   // the value
-	want   reflect.Type // of the value, without pointers; nil where there is no such key
+	want   reflect.Type // of the value; nil where there is no such key
 	within reflect.Type // the type of the section around the key
 }
 
@@ -69,7 +70,7 @@ func Decode(name string, b []byte, into any) *File {
 		return f
 	}
 	f.whole = true
-	f.index("", node{line: doc.Line, yaml: &doc, want: pointed(reflect.TypeOf(into))})
+	f.index("", node{line: doc.Line, yaml: &doc, want: reflect.TypeOf(into)})
 
 	d = yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
@@ -111,6 +112,23 @@ func (f *File) Check(under string, err error) {
 		}
 	}
 	f.add(f.Line(key), f.named(text, key))
+}
+
+// CheckZeros adds a mistake for each number and each time under the dotted key of a section that the file gives as 0, unless its
+// field is a pointer: any other field cannot tell that 0 from a key that is left out, which stands for a default.
+func (f *File) CheckZeros(section string) {
+	for _, key := range slices.Sorted(maps.Keys(f.nodes)) {
+		n := f.nodes[key]
+		if !strings.HasPrefix(key, section+".") || n.want == nil || n.yaml.Kind != yaml.ScalarNode || n.yaml.ShortTag() == "!!null" {
+			continue
+		}
+		switch v := reflect.New(n.want); n.want.Kind() {
+		case reflect.Int, reflect.Int64, reflect.Float64:
+			if n.yaml.Decode(v.Interface()) == nil && v.Elem().IsZero() {
+				f.Check("", fmt.Errorf("%s is %s; want more than 0, or no such key for the default", key, n.yaml.Value))
+			}
+		}
+	}
 }
 
 // Err returns all mistakes in the order of their lines, joined, or nil if there is none.
@@ -225,7 +243,7 @@ func (f *File) addDecode(text string) {
 	line, text := splitLine(text)
 	if m := unknownText.FindStringSubmatch(text); m != nil {
 		key, n := f.find(line, func(key string, n node) bool {
-			return lastPart(key) == m[1] && n.want == nil && n.within != nil && n.within.String() == m[2]
+			return lastPart(key) == m[1] && n.want == nil && n.within != nil && pointed(n.within).String() == m[2]
 		})
 		want := ""
 		if keys := keysOf(n.within); keys != "" {
@@ -240,7 +258,7 @@ func (f *File) addDecode(text string) {
 	}
 	if m := valueText.FindStringSubmatch(text); m != nil {
 		key, n := f.find(line, func(_ string, n node) bool {
-			return n.want != nil && n.want.String() == m[2] && n.yaml.ShortTag() == m[1] && n.yaml.Decode(reflect.New(n.want).Interface()) != nil
+			return n.want != nil && pointed(n.want).String() == m[2] && n.yaml.ShortTag() == m[1] && n.yaml.Decode(reflect.New(n.want).Interface()) != nil
 		})
 		want := kind(m[2])
 		if keys := keysOf(n.want); keys != "" {

@@ -102,6 +102,34 @@ f.yaml:7: items[1].name is missing`
 	}
 }
 
+// TestCheckZeros: a 0 that would be taken for a key that is left out is a mistake; one that a pointer keeps apart is none.
+func TestCheckZeros(t *testing.T) {
+	type bounds struct {
+		Size  int            `yaml:"size"`
+		Wait  time.Duration  `yaml:"wait"`
+		Share float64        `yaml:"share"`
+		Queue *int           `yaml:"queue"`
+		Pause *time.Duration `yaml:"pause"`
+		On    bool           `yaml:"on"`
+	}
+	var o struct {
+		Limits bounds `yaml:"limits"`
+		Other  bounds `yaml:"other"`
+	}
+	f := Decode("f.yaml", []byte("limits:\n  size: 0\n  wait: 0s\n  share: 0.0\n  queue: 0\n  pause: 0s\n  on: false\nother: {size: 0}\n"), &o)
+	f.CheckZeros("limits")
+	want := `f.yaml:2: limits.size is 0; want more than 0, or no such key for the default
+f.yaml:3: limits.wait is 0s; want more than 0, or no such key for the default
+f.yaml:4: limits.share is 0.0; want more than 0, or no such key for the default`
+	if diff := cmp.Diff(f.Err().Error(), want); diff != "" {
+		t.Error("messages (-got +want):\n" + diff)
+	}
+	f = Decode("f.yaml", []byte("limits:\n  size: 1\n  wait:\n"), &o)
+	if f.CheckZeros("limits"); f.Err() != nil {
+		t.Error(f.Err())
+	}
+}
+
 func TestLine(t *testing.T) {
 	f := Decode("f.yaml", []byte("nest:\n  wait: 1s\nitems:\n- name: a\n"), &outer{})
 	for key, want := range map[string]int{
