@@ -239,6 +239,9 @@ func (l *loaded) warnings(files bool) []string {
 	if !l.Auth.Clients.on() && open(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))
 	}
+	if !l.Auth.Admins.on() && open(l.Listen.Operations) {
+		all = append(all, fmt.Sprintf("anyone who can connect to %s can read /requests and /metrics and reload the configuration: auth.admins has no keys", l.Listen.Operations))
+	}
 	all = append(all, l.replicaWarnings()...)
 	if l.Metadata.Store == "redis" && len(l.Auth.Records.Trusted) == 0 {
 		all = append(all, "whoever can write to Redis can tell engines where to send KV: auth.records has no trusted keys")

@@ -96,7 +96,7 @@ func TestCheckListsRanks(t *testing.T) {
 
 func TestCheckWarnings(t *testing.T) {
 	got, err := checkText(t, t.TempDir(), `
-listen: {clients: ":8080"}
+listen: {clients: ":8080", operations: "0.0.0.0:9090"}
 models: [{name: m, engines: [{name: e, url: "http://e:1"}]}]
 metadata: {store: redis, redis: {address: "redis:6379"}}
 policy: {rules: [{name: other, models: [n]}]}
@@ -107,6 +107,7 @@ policy: {rules: [{name: other, models: [n]}]}
 	for _, want := range []string{
 		"EVERYBODY: no authentication",
 		"WARNING: whoever reaches :8080 can use the engines",
+		"WARNING: anyone who can connect to 0.0.0.0:9090 can read /requests and /metrics and reload the configuration: auth.admins has no keys",
 		"WARNING: whoever can write to Redis",
 		"WARNING: Redis is used without a password",
 		`WARNING: rule "other" of the policy decides for no model`,

@@ -182,12 +182,12 @@ func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (
 	mux.Handle("GET /metrics", meters.handler())
 	mux.HandleFunc("POST /config/reload", g.reloadRoute)
 	guarded := administered(g.admin, func() bool { return g.router.Stats().Ready }, mux, g.log)
-	g.operationRoutes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g.operationRoutes = loopbackHosts(g.admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ready" {
 			g.asked.Store(true)
 		}
 		guarded.ServeHTTP(w, r)
-	})
+	}), g.log)
 	return nil
 }
 

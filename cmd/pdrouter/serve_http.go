@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// httpServer returns what serves h on ln until its context ends, and then waits a moment for answers under way.
+// httpServer returns what serves h on ln until its context ends, and then waits a moment for answers under way. Browsers
+// cannot change anything here for a page of another origin.
 func httpServer(ln net.Listener, h http.Handler, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		srv := &http.Server{
-			Handler:           h,
+			Handler:           sameOrigin(h, log),
 			ReadHeaderTimeout: 10 * time.Second,
 			ReadTimeout:       30 * time.Second,
 			IdleTimeout:       2 * time.Minute,
