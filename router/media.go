@@ -15,7 +15,7 @@ import (
 type Media struct {
 	// AllowPrivate lets bodies name hosts that are not of the public Internet: private, loopback and link-local addresses,
 	// localhost, names without a dot, names ending in .local, .localhost, .localdomain, .internal, .lan, .intranet, .home.arpa or
-	// .svc, and files. Default false: 400 media_host.
+	// .svc, the metadata services of clouds, and files. Default false: 400 media_host.
 	AllowPrivate bool `yaml:"allow_private"`
 	// Hosts are the only ones that bodies may name, each exactly or, with a dot before it, with all that end in it.
 	// Default: any that allow_private does not refuse. A name of the public Internet may have a private address, which only
@@ -134,6 +134,10 @@ func privateHost(host string) bool {
 		a, ok := numericAddr(labels)
 		return !ok || privateAddr(a)
 	}
+	switch host {
+	case "metadata.goog", "metadata.tencentyun.com", "api.metadata.cloud.ibm.com":
+		return true // public names of the address 169.254.169.254 and the like: metadata services of clouds
+	}
 	switch last {
 	case "local", "localhost", "localdomain", "internal", "lan", "intranet", "svc":
 		return true
@@ -164,6 +168,9 @@ func numericAddr(labels []string) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}), true
 }
 
+// wireServer is a public address that every virtual machine of Azure reaches as its platform's own: certificates, settings.
+var wireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+
 // privateAddr reports whether an address is not one of the public Internet, or stands for one that is not.
 func privateAddr(a netip.Addr) bool {
 	a = a.WithZone("").Unmap()
@@ -173,7 +180,7 @@ func privateAddr(a netip.Addr) bool {
 	b := a.As16()
 	if a.Is4() {
 		return b[12] == 0 || b[12] >= 240 || b[12] == 100 && b[13]&0xc0 == 64 || b[12] == 198 && b[13]&0xfe == 18 ||
-			b[12] == 192 && b[13] == 0 && b[14] == 0
+			b[12] == 192 && b[13] == 0 && b[14] == 0 || a == wireServer
 	}
 	inner := func(from int) bool { return privateAddr(netip.AddrFrom4([4]byte(b[from : from+4]))) }
 	switch {

@@ -64,7 +64,10 @@ func runEngines(ctx context.Context, args []string, out io.Writer) error {
 	if *tokenFile == "" {
 		return errors.New("engines: want --token-file FILE with a token of the gateway's auth.admins, which pdrouter token mint --audience pdrouter-admin --scope \"read engines\" makes")
 	}
-	c := adminClient{strings.TrimSuffix(*gateway, "/"), *tokenFile, &http.Client{Timeout: 30 * time.Second}}
+	c := adminClient{strings.TrimSuffix(*gateway, "/"), *tokenFile, &http.Client{
+		Timeout:       30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it bears a token
+	}}
 	if *ca != "" {
 		pem, err := os.ReadFile(*ca)
 		if err != nil {
@@ -139,7 +142,10 @@ func (c adminClient) do(ctx context.Context, method, path string, body, to any) 
 	if err != nil {
 		return fmt.Errorf("engines: %w", err)
 	}
-	if resp.StatusCode >= 300 {
+	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
+		return fmt.Errorf("engines: %s answered %d: a redirect, which is not followed; name the address of listen.admin in --gateway", c.base, resp.StatusCode)
+	}
+	if resp.StatusCode >= 400 {
 		var refused struct {
 			Error struct{ Message string }
 		}

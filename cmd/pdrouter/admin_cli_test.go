@@ -1,7 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -15,5 +22,41 @@ func TestEnginesListSteersNoTerminal(t *testing.T) {
 	}
 	if text := out.String(); strings.Contains(text, "\x1b") || strings.Count(text, "\n") != 3 || strings.Count(text, `\n`) != 2 {
 		t.Errorf("printed %q", text)
+	}
+}
+
+// TestAdminClientFollowsNoRedirects has the gateway's address redirect to another server, which must not get the token.
+func TestAdminClientFollowsNoRedirects(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		var reached atomic.Int32
+		elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			reached.Add(1)
+			_, _ = w.Write([]byte("{}"))
+		}))
+		gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
+		}))
+		for _, args := range [][]string{{"list"}, {"drain"}, {"add"}, {"remove"}} {
+			args = append(args, "--gateway", gateway.URL, "--token-file", token)
+			switch args[0] {
+			case "drain", "remove":
+				args = append(args, "e")
+			case "add":
+				args = append(args, "m", "engines", "e", "http://127.0.0.1:9")
+			}
+			err := runEngines(t.Context(), args, io.Discard)
+			if want := fmt.Sprintf("%d: a redirect, which is not followed", status); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %s", args[0], err, want)
+			}
+		}
+		if n := reached.Load(); n > 0 {
+			t.Errorf("status %d: the other server got %d requests", status, n)
+		}
+		gateway.Close()
+		elsewhere.Close()
 	}
 }

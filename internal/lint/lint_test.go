@@ -169,3 +169,42 @@ func TestExitOnlyInMain(t *testing.T) {
 		})
 	})
 }
+
+// TestClientsFollowNoRedirects: whatever is sent to an engine, a gateway or an issuer goes to the configured address and no
+// further. demo, bench and refengine ask only servers that they started, without credentials.
+func TestClientsFollowNoRedirects(t *testing.T) {
+	sources(t, func(path string, file *ast.File, _ string) {
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "bench/") || strings.HasPrefix(path, "cmd/pdrouter/demo") ||
+			path == "internal/refengine/conformance.go" || strings.HasPrefix(path, "internal/e2e/") {
+			return
+		}
+		isHTTP := func(e ast.Expr, names ...string) bool {
+			sel, ok := e.(*ast.SelectorExpr)
+			if !ok {
+				return false
+			}
+			pkg, ok := sel.X.(*ast.Ident)
+			return ok && pkg.Name == "http" && slices.Contains(names, sel.Sel.Name)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if isHTTP(n, "DefaultClient", "Get", "Post", "PostForm", "Head") {
+					t.Errorf("%s: http.%s follows redirects; use a client with CheckRedirect", path, n.Sel.Name)
+				}
+			case *ast.CompositeLit:
+				if isHTTP(n.Type, "Client") && !slices.ContainsFunc(n.Elts, func(e ast.Expr) bool {
+					kv, ok := e.(*ast.KeyValueExpr)
+					if !ok {
+						return false
+					}
+					key, ok := kv.Key.(*ast.Ident)
+					return ok && key.Name == "CheckRedirect"
+				}) {
+					t.Errorf("%s: this http.Client follows redirects; set CheckRedirect", path)
+				}
+			}
+			return true
+		})
+	})
+}

@@ -1,0 +1,52 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pdrouter/kvplane"
+)
+
+// TestControlClientFollowsNoRedirects has the control address of an engine redirect to another server.
+func TestControlClientFollowsNoRedirects(t *testing.T) {
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			var reached atomic.Int32
+			elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				reached.Add(1)
+				w.WriteHeader(http.StatusAccepted)
+			}))
+			defer elsewhere.Close()
+			engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
+			}))
+			defer engine.Close()
+			r, err := New(Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "e", URL: "http://127.0.0.1:9"}}}}}, Parts{Planner: firstUsable{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			token := func() (string, error) { return "secret", nil }
+			want := fmt.Sprintf("status %d", status)
+			if err := kvplane.CancelTransfer(t.Context(), r.control, engine.URL, token, kvplane.NewTransferID(), "why"); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("cancel: %v; want %s", err, want)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			_ = kvplane.Watch(ctx, r.control, engine.URL, token, func(ev kvplane.TransferEvent) {
+				if !strings.Contains(ev.Reason, want) {
+					t.Errorf("watch: %+v; want %s", ev, want)
+				}
+				stop()
+			})
+			if n := reached.Load(); n > 0 {
+				t.Errorf("the other server got %d requests", n)
+			}
+		})
+	}
+}
