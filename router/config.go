@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"pdrouter/metadata"
 )
@@ -70,7 +71,7 @@ type Model struct {
 type Engine struct {
 	// Name is stable over restarts and chosen by the operator, for example "prefill-0".
 	Name string `yaml:"name"`
-	// URL is the base URL of the engine's OpenAI routes, for example "http://10.0.0.7:8000".
+	// URL is the base URL of the engine's OpenAI routes, without /v1, for example "http://10.0.0.7:8000".
 	URL string `yaml:"url"`
 	// Control is the base URL of the engine's control routes; connector kvplane only, optional: without it there
 	// are no books and a cancel is only the closing of both legs.
@@ -192,7 +193,7 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 			} else {
 				engines[e.Name] = at
 			}
-			v.url(at+".url", e.URL, true)
+			v.base(at+".url", e.URL)
 			v.url(at+".control", e.Control, false)
 			if e.Control != "" && m.Connector != ConnectorKVPlane {
 				v.add(at+".control", "is set", "no control routes for connector "+m.Connector)
@@ -224,6 +225,17 @@ func (v *faults) sideChannel(key, s, connector string) {
 	host, port, err := net.SplitHostPort(s)
 	if n, perr := strconv.Atoi(port); err != nil || host == "" || perr != nil || n < 1 || n > 65535 {
 		v.add(key, fmt.Sprintf("is %q", s), "host:port, such as 10.0.0.7:5600")
+	}
+}
+
+// base checks that s is the URL of an engine's OpenAI routes.
+func (v *faults) base(key, s string) {
+	before := len(*v)
+	if v.url(key, s, true); len(*v) > before {
+		return
+	}
+	if at := strings.Index(s+"/", "/v1/"); at >= 0 {
+		v.add(key, fmt.Sprintf("is %q", s), "it without "+strings.TrimSuffix(s[at:], "/")+": the gateway adds the paths of the routes")
 	}
 }
 

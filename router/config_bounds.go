@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Timeouts are the router's waits. Zero means the default; the file may not say 0 but for keep_alive.
+// Timeouts are the router's waits. Zero means the default. In the file a 0 is refused, except for keep_alive.
 type Timeouts struct {
 	Connect  time.Duration `yaml:"connect"`  // dialling an engine; default 2s
 	Read     time.Duration `yaml:"read"`     // a client's head and body; default 30s
@@ -75,7 +75,7 @@ func (t Timeouts) validate(v *faults) {
 	}
 }
 
-// Limits are the router's bounds. Zero of an int, or nil, means the default; the file may not say 0 but for pointers.
+// Limits are the router's bounds. Zero of an int, or nil, means the default. In the file a 0 is refused, except for pointers.
 type Limits struct {
 	Body     int `yaml:"body"`     // bytes of a request body; default 32 MiB
 	Answer   int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB

@@ -29,6 +29,10 @@ func TestConfigMistakes(t *testing.T) {
 			`models[1].engines[0].name is "a", the name of models[0].engines[0]; want a name of its own`}},
 		{"url", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "10.0.0.1:8000"}}}}}, []string{
 			`models[0].engines[0].url is "10.0.0.1:8000"; want a base URL such as http://10.0.0.7:8000`}},
+		{"url with a path", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: ok.URL + "/v1"}, {Name: "b", URL: ok.URL + "/"}, {Name: "c", URL: "http://ingress/c"}, {Name: "d", URL: "http://ingress/d/v1/completions"}}, EnginesFrom: Source{DNS: "http://engines.svc:8000/v1/"}}}}, []string{
+			`models[0].engines_from.dns is "http://engines.svc:8000/v1/"; want it without /v1: the gateway adds the paths of the routes`,
+			`models[0].engines[0].url is "http://10.0.0.1:8000/v1"; want it without /v1: the gateway adds the paths of the routes`,
+			`models[0].engines[3].url is "http://ingress/d/v1/completions"; want it without /v1/completions: the gateway adds the paths of the routes`}},
 		{"control", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: ok.URL, Control: ok.URL}}}}}, []string{
 			"models[0].engines[0].control is set; want no control routes for connector none"}},
 		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1, Answer: -1}, Limits: Limits{Attempts: -2, Handshakes: -1, HandshakesPerEngine: -1}}, []string{

@@ -124,7 +124,7 @@ func (s Source) validateDNS(key, connector string, v *faults) {
 	case strings.HasPrefix(u.Hostname(), "_") && u.Port() != "":
 		v.add(key+".dns", fmt.Sprintf("is %q", s.DNS), "no port: SRV tells it")
 	default:
-		v.url(key+".dns", s.DNS, true)
+		v.base(key+".dns", s.DNS)
 	}
 	if s.Names != "" && metadata.ValidName(s.Names) != nil {
 		v.add(key+".names", fmt.Sprintf("is %.140q", s.Names), "letters, digits, '.', '_' and '-'")

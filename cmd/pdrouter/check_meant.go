@@ -2,29 +2,57 @@ package main
 
 import (
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"pdrouter/auth"
 )
 
+// where is an engine of the configuration.
+type where struct{ model, engine string }
+
+// normalURL writes URLs of one server alike.
+func normalURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return text
+	}
+	port := u.Port()
+	switch {
+	case port != "":
+	case u.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+}
+
 // engineWarnings are what is allowed of engines and seldom meant.
 func (l *loaded) engineWarnings() []string {
 	var all []string
 	control := false
+	first := map[string]where{}
 	for _, m := range l.Models {
-		at := map[string]string{}
-		for _, e := range m.Prefill {
-			at[e.URL] = e.Name
-			control = control || e.Control != ""
-		}
-		for _, e := range m.Decode {
-			if prefill, both := at[e.URL]; both {
-				all = append(all, fmt.Sprintf("model %s: %s and %s have one url, %s: is one of them a copy of the other's line?", m.Name, prefill, e.Name, e.URL))
+		for _, list := range sourcesOf(&m) {
+			for _, e := range *list.engines {
+				control = control || e.Control != ""
+				was, again := first[normalURL(e.URL)]
+				if !again {
+					first[normalURL(e.URL)] = where{m.Name, e.Name}
+					continue
+				}
+				both := fmt.Sprintf("%s and %s of model %s", was.engine, e.Name, m.Name)
+				if was.model != m.Name {
+					both = fmt.Sprintf("%s of model %s and %s of model %s", was.engine, was.model, e.Name, m.Name)
+				}
+				all = append(all, fmt.Sprintf("%s have one url, %s: its requests, failures and KV are counted twice, each time in part", both, e.URL))
 			}
-			control = control || e.Control != ""
 		}
 	}
 	if control && l.Auth.ControlTokenFile == "" {

@@ -28,7 +28,7 @@ auth:
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"WARNING: model m: p and d have one url, http://p:1",
+		"WARNING: p and d of model m have one url, http://p:1",
 		"WARNING: auth.records.trusted has a private key, keys/",
 		"WARNING: engines' control routes are asked without a token",
 	} {
@@ -44,6 +44,28 @@ auth:
 		if strings.Contains(got, no) {
 			t.Errorf("%q in\n%s", no, got)
 		}
+	}
+}
+
+// TestCheckOneURL: one url of two engines is told of once each, however it is written, in one model or in two.
+func TestCheckOneURL(t *testing.T) {
+	got, err := checkText(t, t.TempDir(), `models:
+  - {name: a, engines: [{name: e, url: "http://E:80"}, {name: f, url: "http://e/"}, {name: g, url: "https://e"}]}
+  - {name: b, engines: [{name: h, url: "http://e"}, {name: i, url: "https://e:444"}]}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"WARNING: e and f of model a have one url, http://e/: ",
+		"WARNING: e of model a and h of model b have one url, http://e: ",
+	} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("want %q once in\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "have one url"); n != 2 {
+		t.Errorf("%d warnings; want 2 in\n%s", n, got)
 	}
 }
 
