@@ -86,12 +86,12 @@ func (q *admitted) parse(body []byte) (*body, *httpError) {
 }
 
 // admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
-func (q *admitted) admit(body []byte, set func(name, value string)) *httpError {
-	if e := q.read(body); e != nil {
+func (q *admitted) admit(body []byte, set func(name, value string)) (e *httpError) {
+	if e = q.read(body); e != nil {
 		return e
 	}
 	if q.m != nil {
-		if e := q.permitted(); e != nil {
+		if e = q.permitted(); e != nil {
 			return e
 		}
 	}
@@ -102,14 +102,21 @@ func (q *admitted) admit(body []byte, set func(name, value string)) *httpError {
 		q.b.sealed = q.s.sealer.seal(q.who.Tenant, q.b.salt)
 	}
 	if limits := q.s.parts.Limits; limits != nil {
-		lease, allowed := limits.Admit(q.who, q.b.expected())
+		expected := q.b.expected()
+		if q.route.does == askStored {
+			expected = ExpectedLookup
+		}
+		lease, allowed := limits.Admit(q.who, expected)
 		allowed.tell(set)
 		if lease == nil && allowed.Over != "" {
 			return errOverLimit(allowed).of(q.who, q.model())
 		}
 		q.lease = lease
+		e = q.holdLease(allowed)
 	}
-	e := q.findStored(context.Background())
+	if e == nil {
+		e = q.findStored(context.Background())
+	}
 	if e != nil && q.lease != nil {
 		q.lease.Done(0)
 		q.lease = nil

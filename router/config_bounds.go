@@ -24,6 +24,9 @@ type Timeouts struct {
 	KeepAlive *time.Duration `yaml:"keep_alive"`
 	Drain     time.Duration  `yaml:"drain"`  // requests in flight at shutdown; default 30s
 	Stored    time.Duration  `yaml:"stored"` // which engine holds a stored response is remembered for so long; default 24h
+	// Background is how long a background response of /v1/responses counts against its caller's limits at most; then what was
+	// reserved for it is charged. Default 1h.
+	Background time.Duration `yaml:"background"`
 	// Unready is from SIGTERM until the clients' listener closes: /ready says 503 at once, and whoever reads it may take this
 	// time to send nothing more. Where nobody has ever asked for /ready it is none. Default 5s.
 	Unready time.Duration `yaml:"unready"`
@@ -52,6 +55,7 @@ func (t Timeouts) withDefaults() Timeouts {
 		t.KeepAlive = &every
 	}
 	unless0(&t.Stored, 24*time.Hour)
+	unless0(&t.Background, time.Hour)
 	unless0(&t.Unready, 5*time.Second)
 	unless0(&t.Health, 2*time.Second)
 	unless0(&t.SideChannel, 5*time.Second)
@@ -65,7 +69,7 @@ func (t Timeouts) validate(v *faults) {
 	}{
 		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"answer", t.Answer},
 		{"queue", t.Queue}, {"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
-		{"ending", t.Ending}, {"drain", t.Drain}, {"stored", t.Stored}, {"unready", t.Unready}, {"health", t.Health},
+		{"ending", t.Ending}, {"drain", t.Drain}, {"stored", t.Stored}, {"background", t.Background}, {"unready", t.Unready}, {"health", t.Health},
 		{"side_channel", t.SideChannel},
 		{"keep_alive", *t.KeepAlive},
 	} {
@@ -99,7 +103,7 @@ type Limits struct {
 	Stop       int  `yaml:"stop"`        // stop strings; default 4
 	Logprobs   int  `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
 	Recent     int  `yaml:"recent"`      // finished requests kept for /requests; default 256
-	Background int  `yaml:"background"`  // legs running on after their requests, over all engines; default 1024
+	Background int  `yaml:"background"`  // legs running on after their requests, over all engines, and as many background responses that count against limits; default 1024
 	Concurrent int  `yaml:"concurrent"`  // client connections at once; default 65536
 	IdlePer    int  `yaml:"idle_engine"` // idle connections kept per engine; default 256
 	// PrefixIndexEntries is how many pieces of prompts are remembered with the engines that were given them, for models whose policy is

@@ -13,7 +13,8 @@ import (
 // Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
 type Limiter interface {
 	// Admit counts one request that may use so many tokens, or says in Allowance.Over why not; then the lease is nil. It is
-	// also nil where there is nothing to end.
+	// also nil where there is nothing to end. ExpectedLookup stands for a request that uses no tokens, and that the limit of
+	// concurrency does not hold up.
 	Admit(who auth.Principal, expected int) (Lease, Allowance)
 }
 
@@ -23,9 +24,14 @@ type Lease interface {
 	Done(tokens int)
 }
 
+// ExpectedLookup is expected of a request that asks for a stored response or cancels it. A caller at his limit of concurrency can so see
+// background responses end.
+const ExpectedLookup = -1
+
 // Allowance is what a caller has left, or which of its limits a request would exceed.
 type Allowance struct {
 	Requests, Tokens Quota
+	Concurrent       int    // requests at once; 0: no limit
 	Over             string // requests, tokens, concurrent, tenants; "" if the request is admitted
 	Max              int    // that limit
 	RetryAfter       time.Duration
@@ -142,10 +148,15 @@ func (x *exchange) release() {
 		x.place.done()
 		x.place = nil
 	}
-	if x.lease != nil {
-		x.lease.Done(x.used())
-		x.lease = nil
+	if x.b.unsplittable == unsplitStored {
+		x.sawResponse()
 	}
+	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
+		x.r.holdBackground(formats[shapeResponses].request+x.cur.h.request, x.cur.decode.engine, l)
+	} else if x.lease != nil {
+		x.lease.Done(x.used())
+	}
+	x.lease = nil
 }
 
 // used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
@@ -153,6 +164,8 @@ func (x *exchange) release() {
 func (x *exchange) used() int {
 	s := &x.sum
 	switch {
+	case x.b.unsplittable == unsplitStored: // whoever made the response was charged
+		return 0
 	case x.counted:
 		return s.PromptTokens + s.OutputTokens
 	case s.Attempts == 0, s.Outcome == FailedBefore, s.Outcome == Completed && s.Status >= 400: // nobody had anything of it

@@ -31,14 +31,18 @@ func newCounted(l limits.Limits) *counted {
 }
 
 func (c *counted) Admit(who auth.Principal, expected int) (Lease, Allowance) {
-	e, no := c.l.Admit(time.Now(), who.Subject, c.limits, expected)
+	mine := c.limits
+	if expected == ExpectedLookup {
+		mine.Concurrent, expected = 0, 0
+	}
+	e, no := c.l.Admit(time.Now(), who.Subject, mine, expected)
 	if no != nil {
 		return nil, Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expected = append(c.expected, expected)
-	return &countedLease{c: c, e: e}, Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens)}
+	return &countedLease{c: c, e: e}, Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
 }
 
 func quota(r limits.Room) Quota { return Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full} }

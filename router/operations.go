@@ -49,6 +49,7 @@ type Stats struct {
 	Reclaimed  []Reclaimed         `json:"-"`                // what endings had left behind and came free
 	Panics     uint64              `json:"-"`                // that were outlived, of what runs beside requests
 	Foreign    uint64              `json:"-"`                // reports of transfers that were not their sender's to make
+	Background int                 `json:"-"`                // background responses that count against their callers' limits
 	Anyway     []Anyway            `json:"anyway,omitempty"` // where engines are used though they are out
 	PairsOut   []PairOut           `json:"pairs_out,omitempty"`
 }
@@ -75,7 +76,7 @@ func (r *Router) Stats() Stats {
 	out := Stats{
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
-		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(),
+		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(), Background: int(r.backgrounds.leases.Load()),
 	}
 	if setup.index != nil {
 		s := setup.index.Stats()

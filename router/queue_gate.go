@@ -149,6 +149,11 @@ func (m *model) places() int {
 // enter gives an admitted request a place with the model's engines, for which it may have to wait. header is the client's
 // X-Vllm-Priority. What was taken is given back with an error.
 func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
+	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
+		l.Done(0)
+		q.lease = nil
+		return errTooManyBackground().of(q.who, q.m.name)
+	}
 	g := q.m.gate
 	if g.take() {
 		q.place = g

@@ -89,6 +89,8 @@ type Router struct {
 	outlived atomic.Uint64 // panics in the background
 	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
 	left     left          // what endings have left behind
+
+	backgrounds *backgroundResponses
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
@@ -117,6 +119,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.current.Store(s)
+	r.backgrounds = newBackgroundResponses()
 	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
 	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
@@ -131,6 +134,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 // or that of draining if it is less. Serve must have returned. It is safe to call twice.
 func (r *Router) Close() {
 	r.pairs.Close()
+	r.backgrounds.stop()
 	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
 		r.stopLegs(errStopped)
 		r.leashes.cut(errStopped)

@@ -27,9 +27,9 @@ func TestRouterMetrics(t *testing.T) {
 		return router.Stats{
 			Requests: 3,
 			Stranded: 9,
-			Foreign:  12,
-			Engines:  []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
-			Pairs:    []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
+			Foreign:  12, Background: 13,
+			Engines: []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
+			Pairs:   []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
 			Handshakes: metadata.PairsStats{Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
 				Failed: [metadata.Failures]uint64{metadata.FailedTimeout: 8, metadata.FailedForgotten: 1},
 				Took:   metadata.Took{Count: 16, Sum: 1500 * time.Millisecond, Up: [...]uint64{3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12}}},
@@ -39,6 +39,9 @@ func TestRouterMetrics(t *testing.T) {
 # HELP pdrouter_background_panics_total Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew.
 # TYPE pdrouter_background_panics_total counter
 pdrouter_background_panics_total 0
+# HELP pdrouter_background_responses Background responses that count against their callers' limits.
+# TYPE pdrouter_background_responses gauge
+pdrouter_background_responses 13
 # HELP pdrouter_engine_events 1 while the engine's event stream is open; only engines with control routes.
 # TYPE pdrouter_engine_events gauge
 pdrouter_engine_events{engine="d"} 0

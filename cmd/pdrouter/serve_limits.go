@@ -17,6 +17,9 @@ type clientLimits struct {
 // Admit implements router.Limiter.
 func (c clientLimits) Admit(who auth.Principal, expected int) (router.Lease, router.Allowance) {
 	mine := c.tenants.of(who)
+	if expected == router.ExpectedLookup {
+		mine.Concurrent, expected = 0, 0
+	}
 	if mine == (limits.Limits{}) {
 		return nil, router.Allowance{}
 	}
@@ -27,7 +30,7 @@ func (c clientLimits) Admit(who auth.Principal, expected int) (router.Lease, rou
 			Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After,
 		}
 	}
-	return &clientLease{e}, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens)}
+	return &clientLease{e}, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
 }
 
 func quota(r limits.Room) router.Quota {

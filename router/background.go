@@ -1,0 +1,234 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A background response (background: true of /v1/responses) outlives its request: the engine answers at once and works on. For callers
+// with token or concurrency limits the lease of the request is therefore held until the response ends, and charged once. The gateway learns
+// of the end from the answers to clients that ask for the response or cancel it, and asks the engine itself if none does.
+
+// backgroundResponses are the background responses whose leases are held, by response id.
+type backgroundResponses struct {
+	ctx    context.Context // ends when the router is closed
+	stop   context.CancelFunc
+	leases atomic.Int64 // of requests for background responses, and of the responses
+
+	mu   sync.Mutex
+	byID map[string]*backgroundResponse
+}
+
+func newBackgroundResponses() *backgroundResponses {
+	b := &backgroundResponses{byID: map[string]*backgroundResponse{}}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	return b
+}
+
+// backgroundLease is the lease of a request for a background response.
+type backgroundLease struct {
+	Lease
+	set *backgroundResponses // that counts it; nil until admit has
+}
+
+// admit counts the lease. It returns false if there are max already.
+func (b *backgroundResponses) admit(l *backgroundLease, max int) bool {
+	if b.leases.Add(1) > int64(max) {
+		b.leases.Add(-1)
+		return false
+	}
+	l.set = b
+	return true
+}
+
+// Done implements Lease.
+func (l *backgroundLease) Done(tokens int) {
+	if l.set != nil {
+		l.set.leases.Add(-1)
+	}
+	l.Lease.Done(tokens)
+}
+
+// backgroundResponse is one response whose lease is held.
+type backgroundResponse struct {
+	lease *backgroundLease
+	once  sync.Once
+	ended chan struct{} // closed when the lease has ended
+}
+
+// end ends the lease with the tokens that the response has used, or -1 if they are unknown. Only the first call counts.
+func (p *backgroundResponse) end(tokens int) {
+	p.once.Do(func() {
+		p.lease.Done(tokens)
+		close(p.ended)
+	})
+}
+
+// holdLease requires a limit of the answer from callers with token or concurrency limits who ask for a background response, and marks
+// the lease to be held until the response ends.
+func (q *admitted) holdLease(allowed Allowance) *httpError {
+	if q.b.unsplittable != unsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
+		return nil
+	}
+	if q.b.maxTokens < 0 {
+		return errBadRequest(reasonBadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits.").of(q.who, q.model())
+	}
+	q.lease = &backgroundLease{Lease: q.lease}
+	return nil
+}
+
+// worksOn reports whether the engine may still work on the background response of a request that has ended.
+func (x *exchange) worksOn() bool {
+	if x.cur == nil || !x.cur.asked {
+		return false
+	}
+	switch x.sum.Outcome {
+	case Completed:
+		if x.sum.Stream || x.sum.Status != http.StatusOK {
+			return false
+		}
+		_, works := readBackground(x.reply.body)
+		return works
+	case ClientLeft, FailedAfter:
+		return x.reply.stream == nil || !x.reply.stream.seen
+	}
+	return false
+}
+
+// holdBackground holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
+func (r *Router) holdBackground(id string, e *engine, l *backgroundLease) {
+	b := r.backgrounds
+	if b.ctx.Err() != nil {
+		l.Done(-1)
+		return
+	}
+	p := &backgroundResponse{lease: l, ended: make(chan struct{})}
+	b.mu.Lock()
+	b.byID[id] = p
+	b.mu.Unlock()
+	r.ended.Go(func() {
+		defer func() {
+			b.mu.Lock()
+			delete(b.byID, id)
+			b.mu.Unlock()
+			p.end(-1)
+		}()
+		ctx, cancel := context.WithTimeout(b.ctx, r.now().cfg.Timeouts.Background)
+		defer cancel()
+		r.survive("a background response", func() { r.awaitBackground(ctx, id, e, p) })
+	})
+}
+
+// The engine is asked for a background response after one second, then ever more seldom.
+const (
+	backgroundPollFirst = time.Second
+	backgroundPollMax   = 30 * time.Second
+)
+
+// awaitBackground returns when the response has ended, or when that cannot be learned any more.
+func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, p *backgroundResponse) {
+	for wait := backgroundPollFirst; ; wait = min(2*wait, backgroundPollMax) {
+		select {
+		case <-p.ended:
+			return
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				r.log.Warn("background response did not end in time", "response_id", id, "engine", e.name)
+			}
+			return
+		case <-time.After(wait):
+		}
+		if r.now().fleet.engine(e.name) != e {
+			r.log.Warn("background response lost with its engine", "response_id", id, "engine", e.name)
+			return
+		}
+		if tokens, works := r.askBackground(ctx, id, e); !works {
+			p.end(tokens)
+			return
+		}
+	}
+}
+
+// askBackground asks the engine for a response, and returns what readBackground does. An engine that does not answer may work on; one that
+// does not know the response does not.
+func (r *Router) askBackground(ctx context.Context, id string, e *engine) (tokens int, works bool) {
+	cfg := r.now().cfg
+	var l call
+	l.open(ctx, e)
+	defer l.end()
+	defer l.later(cfg.Timeouts.Request, errLegLate).Stop()
+	req := &upstreamRequest{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.header(nil, newRequestID(), "", false)[1:]}
+	switch v := l.send(req, cfg.Limits.Answer); {
+	case v == vRejected && l.status == http.StatusNotFound:
+		return -1, false
+	case v != vUsable || l.any(cfg.Limits.Answer) != vUsable:
+		return 0, true
+	}
+	return readBackground(l.body)
+}
+
+// sawResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.
+func (x *exchange) sawResponse() {
+	id, _, _ := strings.Cut(strings.TrimPrefix(x.path, pathResponses+"/"), "/")
+	id, _, _ = strings.Cut(id, "?")
+	b := x.r.backgrounds
+	b.mu.Lock()
+	p := b.byID[id]
+	b.mu.Unlock()
+	if p == nil {
+		return
+	}
+	tokens, works := -1, true
+	if s := x.reply.stream; s != nil {
+		works = !s.seen
+		if x.counted {
+			tokens = x.sum.PromptTokens + x.sum.OutputTokens
+		}
+	} else if x.sum.Status == http.StatusOK {
+		tokens, works = readBackground(x.reply.body)
+	}
+	if !works {
+		p.end(tokens)
+	}
+}
+
+// readBackground reads whether an engine still works on a response, and if not, the tokens that it has used, or -1 if they are unknown.
+func readBackground(body []byte) (tokens int, works bool) {
+	var a answer
+	var status string
+	s := scanner{b: body, maxDepth: maxAnswerDepth}
+	s.space()
+	m, ok := s.object(1)
+	for ok && s.member(&m) {
+		switch key := string(m.key); {
+		case key == "status" && s.peek() == '"':
+			status = s.text()
+		case key == "usage":
+			s.usage(1, &a, nil)
+		default:
+			s.value(1)
+		}
+	}
+	switch {
+	case status == "queued" || status == "in_progress":
+		return 0, true
+	case a.hasUsage:
+		return a.promptTokens + a.completionTokens, false
+	case status == "failed": // it has no answer
+		return 0, false
+	}
+	return -1, false
+}
+
+// reasonTooManyBackground is the reason of a request for a background response when limits.background leases are held.
+const reasonTooManyBackground = "too_many_background"
+
+func errTooManyBackground() *httpError {
+	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonTooManyBackground, RetryAfter: backgroundPollMax,
+		Msg: "Too many background responses are in progress. Try again later."}
+}
