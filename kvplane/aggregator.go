@@ -44,6 +44,17 @@ const (
 	phaseOffered               // P
 )
 
+// order is the kind of order whose reports the engine waits for in the phase.
+func (p phase) order() OrderKind {
+	switch p {
+	case phaseExpected:
+		return ExpectOrder
+	case phaseOffered:
+		return OfferOrder
+	}
+	return QueueOrder
+}
+
 func (t *awaited) due() time.Duration { return t.deadline }
 
 // heard is what a rank has said last.
@@ -88,6 +99,7 @@ type Ignored struct {
 	Doubled  uint64 // RankReports that came once more, or late
 	Unknown  uint64 // Reports on transfers that are over, or never were
 	Misfit   uint64 // Reports that do not fit what the rank has said before, repeats among them
+	Stale    uint64 // Reports that answer another order than the transfer's newest
 	Orders   uint64 // orders on a transfer id in use
 }
 
@@ -246,6 +258,9 @@ func (a *Aggregator) report(now time.Duration, rank metadata.Rank, r *Report, ou
 		return
 	case t == nil:
 		a.ignored.Unknown++
+		return
+	case r.Order != t.phase.order(): // as of a queued transfer that lapsed while it was being expected
+		a.ignored.Stale++
 		return
 	case t.phase == phaseLapsed && (r.Kind == Negative || r.Kind == Safe):
 		return

@@ -58,7 +58,7 @@ func (o *oracle) ranks(k ReportKind) int {
 func (o *oracle) over() bool { return o.told["released"] || o.told["closed"] || o.told["freed"] }
 
 func (o *oracle) note(r Report) {
-	if (r.Kind == Sent) != o.producer {
+	if (r.Kind == Sent) != o.producer || r.Order == QueueOrder {
 		return
 	}
 	first, spoke := o.first[r.Rank]
@@ -122,8 +122,13 @@ func TestAggregatorEqualsOracle(t *testing.T) {
 				if r.IntN(12) == 0 { // never says the end
 					says = says[:len(says)-1]
 				}
+				if r.IntN(8) == 0 { // what it said while the transfer was queued comes late
+					says = slices.Insert(says, 0, Report{Kind: Negative, Order: QueueOrder, Groups: groups}, Report{Kind: Safe, Order: QueueOrder})
+				}
 				for _, x := range says {
-					x.ID, x.Rank = id, rank
+					if x.ID, x.Rank = id, rank; x.Order == 0 {
+						x.Order = answers(x.Kind)
+					}
 					at := r.IntN(len(script[k]) + 1)
 					for at < len(script[k]) && slices.ContainsFunc(script[k][at:], func(y Report) bool { return y.ID == id }) {
 						at++ // a rank's words on one transfer keep their order

@@ -28,6 +28,9 @@ func grid(pp, tp int) []metadata.Rank {
 func says(rank metadata.Rank, seq uint64, reports ...Report) RankReport {
 	for i := range reports {
 		reports[i].Rank = rank
+		if reports[i].Order == 0 {
+			reports[i].Order = answers(reports[i].Kind)
+		}
 	}
 	return RankReport{Engine: testEngine, Rank: rank, Seq: seq, Reports: reports}
 }
@@ -62,7 +65,7 @@ func TestAggregatorScript(t *testing.T) {
 		{name: "strangers and unknown transfers",
 			script:  "expect 1|0.2:1 ready 1, 2.0:1 ready 1|0.0:1 ready 9|0.1:1 sent 1",
 			want:    "-|-|-|-",
-			ignored: Ignored{Stranger: 2, Unknown: 1, Misfit: 1}},
+			ignored: Ignored{Stranger: 2, Unknown: 1, Stale: 1}},
 		{name: "transfers do not mix",
 			script: "expect 1|offer 2|0.0:1 ready 1 sent 2, 0.1:1 sent 2|0.1:2 ready 1, 1.0:1 ready 1 sent 2|1.1:1 sent 2|1.1:2 ready 1",
 			want:   "-|-|-|-|freed 2 4/4|released 1 4/4"},
@@ -82,20 +85,23 @@ func TestAggregatorScript(t *testing.T) {
 			script: "queue 1|expect 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 ready 1",
 			want:   "-|-|-|released 1 4/4"},
 		{name: "queued and not kept by P: that is its end",
-			script: "queue 1|0.1:1 negative 1 safe 1|1.1:1 negative 1|abandon 1|1.1:2 safe 1|500|0.0:1 negative 1",
+			script: "queue 1|0.1:1 q-negative 1 q-safe 1|1.1:1 q-negative 1|abandon 1|1.1:2 q-safe 1|500|0.0:1 q-negative 1",
 			want:   "-|failed 1 0/4 short [[1]]|-|-|-|-|-", ignored: Ignored{Unknown: 1}},
-		{name: "an expectation crosses the end of what was queued: each rank says it twice, or only once",
-			script: "queue 1|expect 1|0.0:1 negative 1 safe 1|0.0:2 negative 1 safe 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 negative 1 safe 1",
-			want:   "-|-|failed 1 0/4 short [[0]]|-|closed 1 4/4 short [[0 3]]", ignored: Ignored{Misfit: 2}},
+		{name: "an expectation crosses the end of what was queued: what is said of the old order is no answer to the new one",
+			script: "queue 1|expect 1|0.0:1 q-negative 1 q-safe 1|0.0:2 negative 1 safe 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 negative 1 safe 1",
+			want:   "-|-|-|failed 1 0/4 short [[0]]|closed 1 4/4 short [[0 3]]", ignored: Ignored{Stale: 2}},
+		{name: "a rank that has forgotten that the queued transfer lapsed registers the blocks: they are not free",
+			script: "queue 1|expect 1|0.0:1 q-negative 1 q-safe 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1|0.0:2 negative 1|0.0:3 safe 1",
+			want:   "-|-|-|failed 1 3/4 short [[0]]|closed 1 4/4 short [[0]]", ignored: Ignored{Stale: 2}},
 		{name: "queued and given up",
-			script: "queue 1|abandon 1|0.0:1 negative 1 safe 1|500",
+			script: "queue 1|abandon 1|0.0:1 q-negative 1 q-safe 1|500",
 			want:   "-|-|-|-"},
 		{name: "queued for too long, unless it is said again", // 50 + 5 ms
 			script: "queue 1|54|queue 1|108|109|200",
 			want:   "-|-|-|-|failed 1 0/4 deadline []|-"},
 		{name: "queued ones are not ready",
-			script: "queue 1|0.0:1 ready 1 sent 1 safe 1",
-			want:   "-|-", ignored: Ignored{Misfit: 3}},
+			script: "queue 1|0.0:1 ready 1 sent 1 safe 1 q-safe 1",
+			want:   "-|-", ignored: Ignored{Stale: 3, Misfit: 1}},
 		{name: "an id serves once at a time",
 			script: "expect 1|offer 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
 			want:   "-|-|released 1 4/4", ignored: Ignored{Orders: 1}},
@@ -140,7 +146,8 @@ func TestAggregatorScript(t *testing.T) {
 	}
 }
 
-// parseSays reads "p.t:seq kind id kind id …"; a negative names the rank's own block 2p+t.
+// parseSays reads "p.t:seq kind id kind id …"; a negative names the rank's own block 2p+t. A kind that begins with "q-"
+// answers what was queued.
 func parseSays(t *testing.T, f []string) RankReport {
 	t.Helper()
 	var rank metadata.Rank
@@ -152,13 +159,25 @@ func parseSays(t *testing.T, f []string) RankReport {
 	for i := 1; i < len(f); i += 2 {
 		var id byte
 		fmt.Sscan(f[i+1], &id)
-		r := Report{ID: TransferID{id}, Kind: reportKind(f[i])}
+		kind, queued := strings.CutPrefix(f[i], "q-")
+		r := Report{ID: TransferID{id}, Kind: reportKind(kind)}
+		if r.Order = answers(r.Kind); queued {
+			r.Order = QueueOrder
+		}
 		if r.Kind == Negative {
 			r.Reason, r.Groups = Short, []BlockList{{Blocks: []int32{int32(2*rank.PP + rank.TP)}}}
 		}
 		reports = append(reports, r)
 	}
 	return says(rank, seq, reports...)
+}
+
+// answers is the order that a report of this kind answers, unless it is about what was only queued.
+func answers(k ReportKind) OrderKind {
+	if k == Sent {
+		return OfferOrder
+	}
+	return ExpectOrder
 }
 
 func reportKind(s string) ReportKind {

@@ -114,10 +114,13 @@ func (w *writer) abandon(id TransferID, why string) {
 func (w *writer) report(x *effect) {
 	w.account(x)
 	r := Report{ID: x.id, Rank: w.self.Rank, Kind: x.report, Reason: x.reason, Detail: x.detail, Tokens: x.tokens, K: x.k, N: x.n}
-	if x.expect != nil {
-		r.Groups = x.expect.Groups
-	} else if x.offer != nil {
-		r.Groups = x.offer.Groups
+	switch {
+	case x.expect != nil:
+		r.Order, r.Groups = ExpectOrder, x.expect.Groups
+	case x.offer != nil:
+		r.Order, r.Groups = OfferOrder, x.offer.Groups
+	default:
+		r.Order = QueueOrder
 	}
 	r.Blocks = blocks(r.Groups)
 	if x.report == Ready {

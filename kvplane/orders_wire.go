@@ -8,7 +8,7 @@ import (
 
 // The msgpack form of Orders and RankReport is arrays, in the order of the fields here, the first element the version.
 // Ids are binary, times nanoseconds, everything else numbers and text. Equal values give equal bytes.
-const ordersVersion = 1
+const ordersVersion = 2
 
 // Bounds on what a decoded form may hold.
 const (
@@ -101,10 +101,11 @@ func (r RankReport) Marshal() []byte {
 	p.rank(r.Rank)
 	p.uint(r.Seq)
 	pack(p, r.Reports, func(x *Report) {
-		p.list(12)
+		p.list(13)
 		p.id(x.ID)
 		p.rank(x.Rank)
 		p.uint(uint64(x.Kind))
+		p.uint(uint64(x.Order))
 		p.uint(uint64(x.Reason))
 		p.text(x.Detail)
 		p.groups(x.Groups)
@@ -146,9 +147,10 @@ func ParseRankReport(b []byte) (RankReport, error) {
 	u.head("rank report", 10)
 	r := RankReport{Engine: u.incarnation(), Rank: u.rank(), Seq: u.uint(math.MaxUint64)}
 	r.Reports = unpack(u, maxOrders, func(x *Report) {
-		u.exactly(12)
+		u.exactly(13)
 		x.ID, x.Rank = u.id(), u.rank()
-		x.Kind, x.Reason = ReportKind(u.int(int(Ready), int(Sent))), Reason(u.int(0, math.MaxUint8))
+		x.Kind, x.Order = ReportKind(u.int(int(Ready), int(Sent))), OrderKind(u.int(int(QueueOrder), int(OfferOrder)))
+		x.Reason = Reason(u.int(0, math.MaxUint8))
 		x.Detail, x.Groups = u.text(), u.groups()
 		x.Tokens, x.Blocks, x.Bytes = u.int(0, maxTokens), u.int(0, maxCount), u.uint(math.MaxUint64)
 		x.K, x.N = u.int(0, maxCount), u.int(0, maxCount)

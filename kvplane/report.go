@@ -8,6 +8,7 @@ type Report struct {
 	ID     TransferID
 	Rank   metadata.Rank // whose agent reports
 	Kind   ReportKind
+	Order  OrderKind   // which order the report answers; one id may be queued first and expected later
 	Reason Reason      // Negative; Sent when a consumer went without
 	Detail string      // for people, may be empty
 	Groups []BlockList // the blocks that the report is about, as given with the Expectation or the Offer
@@ -45,6 +46,30 @@ func (k ReportKind) String() string {
 		return "safe"
 	case Sent:
 		return "sent"
+	}
+	return "unknown"
+}
+
+// OrderKind says which kind of order a Report answers. An id has at most one order of each kind that is not answered yet,
+// so the kind identifies the order.
+type OrderKind uint8
+
+// The kinds of orders.
+const (
+	QueueOrder  OrderKind = iota + 1 // Queued: Negative and Safe say that the transfer is not kept, and nothing was registered
+	ExpectOrder                      // Expectation
+	OfferOrder                       // Offer
+)
+
+// String names the kind.
+func (k OrderKind) String() string {
+	switch k {
+	case QueueOrder:
+		return "queue"
+	case ExpectOrder:
+		return "expect"
+	case OfferOrder:
+		return "offer"
 	}
 	return "unknown"
 }

@@ -32,7 +32,7 @@ func (m *muted) orders(o kvplane.Orders, i int, rank metadata.Rank, ring func())
 		if !ok || deaf >= 0 && deaf != i {
 			return false
 		}
-		m.claims[i] = append(m.claims[i], kvplane.Report{ID: x.ID, Rank: rank, Kind: kvplane.Sent})
+		m.claims[i] = append(m.claims[i], kvplane.Report{ID: x.ID, Rank: rank, Kind: kvplane.Sent, Order: kvplane.OfferOrder})
 		ring()
 		return true
 	})

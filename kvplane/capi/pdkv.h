@@ -61,7 +61,7 @@ typedef int64_t pdkv_handle; /* above 0; 0 is none */
 /* Errors. */
 #define PDKV_EARGUMENT (-1) /* a pointer, length or value that makes no sense; nothing was done */
 #define PDKV_EHANDLE   (-2) /* not an open handle, or of the other kind */
-#define PDKV_ESTATE    (-3) /* not now: memory after pdkv_publish, orders before it */
+#define PDKV_ESTATE    (-3) /* not now: memory after pdkv_publish, orders before it, a transfer that has failed already */
 #define PDKV_EROOM     (-4) /* the buffer is too small; nothing was taken */
 #define PDKV_EFORKED   (-5) /* this process was forked from the one that loaded the library */
 #define PDKV_ECONFIG   (-6) /* the configuration is refused; every mistake is in the text, with its line or key */
@@ -204,7 +204,9 @@ typedef struct pdkv_transfer {
 int32_t pdkv_queue(pdkv_handle h, const pdkv_transfer *t);
 
 /* pdkv_expect orders reserved blocks to be written. They are pinned until PDKV_RELEASED or PDKV_CLOSED: they must not be read, freed,
- * hashed or given away, whatever becomes of the request. Only blocks that nobody else reads. PDKV_EKNOWN: ordered before. */
+ * hashed or given away, whatever becomes of the request. Only blocks that nobody else reads. PDKV_EKNOWN: ordered before.
+ * PDKV_ESTATE: the transfer has failed while it was queued, and PDKV_FAILED says so at the next pdkv_poll; nothing is registered. A
+ * PDKV_FAILED polled after a successful pdkv_expect is always about the expectation. */
 int32_t pdkv_expect(pdkv_handle h, const pdkv_transfer *t);
 
 /* pdkv_offer hands over the finished blocks of a request, every one of them computed and visible in memory (on a GPU: after the

@@ -2,6 +2,7 @@ package embed
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -141,6 +142,64 @@ func TestSchedulerRefuses(t *testing.T) {
 	}
 	if err := s.Expect(&Transfer{ID: kvplane.TransferID{2, 2}, Peer: peer, To: 4, Groups: list(1)}); err != nil {
 		t.Errorf("what found no room is not taken in the next step: %v", err)
+	}
+}
+
+// TestExpectAfterItLapsed: a queued transfer fails, and the engine expects it before it has polled that. The expectation is
+// refused, so that the failure of the one is never taken for the failure of the other.
+func TestExpectAfterItLapsed(t *testing.T) {
+	s := scheduler(t, `, generation: 7`)
+	own, peer := metadata.Incarnation{Engine: "e", Generation: 7}, metadata.Incarnation{Engine: "p", Generation: 1}
+	x := &Transfer{ID: kvplane.TransferID{1}, Peer: peer, To: 4, Groups: list(1)}
+	hear := func(seq uint64, reports ...kvplane.Report) {
+		t.Helper()
+		for i := range reports {
+			reports[i].ID = x.ID
+		}
+		if err := s.Hear((&said{report: kvplane.RankReport{Engine: own, Seq: seq, Reports: reports}}).marshal()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll := func() []Kind {
+		t.Helper()
+		buf, used := make([]byte, 1<<12), 0
+		n, err := s.Poll(buf, &used)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kinds []Kind
+		for b := buf[:used]; n > 0; n-- {
+			kinds = append(kinds, Kind(binary.NativeEndian.Uint32(b[4:])))
+			b = b[binary.NativeEndian.Uint32(b):]
+		}
+		return kinds
+	}
+	if err := s.Queue(x.ID, peer); err != nil {
+		t.Fatal(err)
+	}
+	lapsed := []kvplane.Report{{Kind: kvplane.Negative, Order: kvplane.QueueOrder, Reason: kvplane.LeaseOver}, {Kind: kvplane.Safe, Order: kvplane.QueueOrder}}
+	hear(1, lapsed...)
+	if err := s.Expect(x); FaultOf(err) != State {
+		t.Errorf("expected after it lapsed: %v; want that it is refused", err)
+	}
+	if got := poll(); !reflect.DeepEqual(got, []Kind{Failed}) || len(s.legs) != 0 {
+		t.Errorf("polled %v, %d legs are left; want one failure and none", got, len(s.legs))
+	}
+	// The other way round: the order crosses the rank's word, which is no answer to it.
+	x.ID = kvplane.TransferID{2}
+	if err := s.Queue(x.ID, peer); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Expect(x); err != nil {
+		t.Fatal(err)
+	}
+	hear(2, lapsed...)
+	if got := poll(); len(got) > 0 {
+		t.Errorf("polled %v of an expectation that no rank has answered", got)
+	}
+	hear(3, kvplane.Report{Kind: kvplane.Ready, Order: kvplane.ExpectOrder})
+	if got := poll(); !reflect.DeepEqual(got, []Kind{Released}) {
+		t.Errorf("polled %v; want that it is released", got)
 	}
 }
 

@@ -52,6 +52,7 @@ type legPhase uint8
 const (
 	legAdmitted legPhase = iota
 	legQueued
+	legLapsed // was queued and has failed; the caller has not polled that yet
 	legExpected
 	legOffered
 )
@@ -237,8 +238,11 @@ func (s *Scheduler) ended(kind Kind, all []kvplane.Ended) {
 			}
 			s.abandon(x.ID, x.Reason.String())
 		}
-		if kind != Failed || l.phase == legQueued {
+		switch {
+		case kind != Failed:
 			delete(s.legs, x.ID)
+		case l.phase == legQueued:
+			l.phase = legLapsed
 		}
 		s.counts.Outcomes[kind.String()]++
 		s.results = append(s.results, r)
@@ -252,8 +256,8 @@ func (s *Scheduler) Poll(buf []byte, used *int) (n int, err error) {
 	all := s.results
 	n, *used, err = s.results.poll(buf)
 	for i := range all[:n] {
-		// The caller knows now that the leg is over, if nothing was ordered for it.
-		if l := s.legs[all[i].ID]; l != nil && all[i].Kind == Cancelled && l.phase <= legQueued {
+		// The caller knows now that the leg is over, if nothing was registered or offered for it.
+		if l := s.legs[all[i].ID]; l != nil && l.phase < legExpected && (all[i].Kind == Cancelled || all[i].Kind == Failed) {
 			delete(s.legs, all[i].ID)
 		}
 	}

@@ -22,6 +22,8 @@ func (s *Scheduler) legOf(t *Transfer, next legPhase, full bool) (*leg, error) {
 	case l == nil: // no ticket was asked for
 		l = &leg{peer: t.Peer}
 		s.legs[t.ID] = l
+	case l.phase == legLapsed: // else its failure, when it is polled, would be taken for the new order's
+		return nil, wrong(State, "embed: transfer %s has failed while it was queued", t.ID)
 	case l.phase > legQueued, l.phase == legQueued && next == legOffered:
 		return nil, wrong(Known, "embed: transfer %s is ordered already", t.ID)
 	case l.peer != t.Peer:
@@ -120,7 +122,7 @@ func (s *Scheduler) Cancel(id kvplane.TransferID, why string) error {
 		s.order(&kvplane.Orders{Queue: []kvplane.Queued{{ID: id, Peer: l.peer}}})
 	}
 	s.abandon(id, why)
-	if l.phase <= legQueued {
+	if l.phase < legExpected {
 		delete(s.legs, id)
 	}
 	return nil

@@ -54,7 +54,7 @@ func (u *unopened) end() {
 // answer ends what was ordered of some transfers, each once, and reports whether there was any.
 func (u *unopened) answer(why kvplane.Reason, detail string, which func(kvplane.TransferID) bool) bool {
 	ended := map[kvplane.TransferID]bool{}
-	end := func(id kvplane.TransferID, groups []kvplane.BlockList, kinds ...kvplane.ReportKind) bool {
+	end := func(id kvplane.TransferID, order kvplane.OrderKind, groups []kvplane.BlockList, kinds ...kvplane.ReportKind) bool {
 		if !which(id) {
 			return false
 		}
@@ -62,7 +62,7 @@ func (u *unopened) answer(why kvplane.Reason, detail string, which func(kvplane.
 			if ended[id] {
 				break
 			}
-			r := kvplane.Report{ID: id, Rank: u.rank, Kind: kind, Groups: groups}
+			r := kvplane.Report{ID: id, Rank: u.rank, Kind: kind, Order: order, Groups: groups}
 			if kind != kvplane.Safe {
 				r.Reason, r.Detail = why, detail
 			}
@@ -76,12 +76,16 @@ func (u *unopened) answer(why kvplane.Reason, detail string, which func(kvplane.
 	}
 	for i := range u.orders {
 		o := &u.orders[i]
-		o.Expect = without(o.Expect, func(x *kvplane.Expectation) bool { return end(x.ID, x.Groups, kvplane.Negative, kvplane.Safe) })
-		o.Offer = without(o.Offer, func(x *kvplane.Offer) bool { return end(x.ID, x.Groups, kvplane.Sent) })
+		o.Expect = without(o.Expect, func(x *kvplane.Expectation) bool {
+			return end(x.ID, kvplane.ExpectOrder, x.Groups, kvplane.Negative, kvplane.Safe)
+		})
+		o.Offer = without(o.Offer, func(x *kvplane.Offer) bool { return end(x.ID, kvplane.OfferOrder, x.Groups, kvplane.Sent) })
 	}
 	for i := range u.orders { // behind these: what was only queued first has been answered with them
 		o := &u.orders[i]
-		o.Queue = without(o.Queue, func(x *kvplane.Queued) bool { return end(x.ID, nil, kvplane.Negative, kvplane.Safe) })
+		o.Queue = without(o.Queue, func(x *kvplane.Queued) bool {
+			return end(x.ID, kvplane.QueueOrder, nil, kvplane.Negative, kvplane.Safe)
+		})
 	}
 	return len(ended) > 0
 }

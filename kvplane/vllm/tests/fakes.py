@@ -29,7 +29,7 @@ class FakeScheduler:
     def __init__(self):
         self.calls = []
         self.refuse = {}  # name of a call -> the error that it raises next
-        self.transfers = {}  # id -> "admitted", "queued", "expected", "failing", "offered"
+        self.transfers = {}  # id -> "admitted", "queued", "lapsed", "expected", "failing", "offered"
         self.results = []
         self.told = b""
 
@@ -50,6 +50,8 @@ class FakeScheduler:
 
     def expect(self, ident, peer, generation, need, groups, prompt, wait_ms):
         self._called("expect", ident, need, groups, wait_ms)
+        if self.transfers.get(ident) == "lapsed":
+            raise LibraryError("expect", Code.STATE, "it has failed while it was queued")
         if self.transfers.get(ident) not in ("admitted", "queued"):
             raise LibraryError("expect", Code.ARGUMENT, "not admitted")
         self.transfers[ident] = "expected"
@@ -80,6 +82,8 @@ class FakeScheduler:
 
     def poll(self):
         out, self.results = self.results, []
+        for ident in [i for i, state in self.transfers.items() if state == "lapsed"]:
+            del self.transfers[ident]
         return out
 
     def say(self, kind, ident, reason="", **more):
@@ -93,7 +97,7 @@ class FakeScheduler:
 
     def fail(self, ident, reason="peer_gone"):
         if self.transfers[ident] == "queued":
-            del self.transfers[ident]
+            self.transfers[ident] = "lapsed"
         elif self.transfers[ident] == "expected":
             self.transfers[ident] = "failing"
         self.say(Kind.FAILED, ident, reason)

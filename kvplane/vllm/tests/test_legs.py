@@ -144,6 +144,19 @@ class Decode(unittest.TestCase):
         self.assertEqual(r.state, "running")
         self.assertEqual(self.v.legs.ended, {"lapsed": 1})
 
+    def test_queue_lapses_as_blocks_come(self):
+        blocks, self.v.free_blocks = self.v.free_blocks, []
+        r = self.v.add("a", 1, 10)
+        self.v.step()
+        self.v.plane.fail(r.ident)
+        self.v.free_blocks = blocks  # vLLM gives blocks before the failure is polled
+        orders = self.v.step()
+        self.assertEqual((orders.closed, self.v.legs.blocks(State.EXPECTED)), (("a",), 0))
+        self.v.step()
+        self.v.step()
+        self.assertEqual(r.state, "running")
+        self.assertEqual(self.v.legs.ended, {"failed_refused": 1})
+
     def test_expectation_that_is_refused(self):
         for known in (True, False):
             v = FakeVllm(DECODE)
