@@ -34,6 +34,7 @@ func mutants() []*mutant {
 		{name: "a failed write is answered as not begun", rare: true, apply: mutantDenied},
 		{name: "a burst of words is taken for silence", rare: true, apply: mutantHasty},
 		{name: "the code of a message is not checked", agree: simKnown},
+		{name: "a report answers whatever is ordered", rare: true, hear: mutantAnyOrder},
 	}
 }
 

@@ -196,3 +196,12 @@ func mutantHasty(_ *sim, n *simNode, core applier) applier {
 		return core(q, out)
 	}
 }
+
+// mutantAnyOrder takes each report for an answer to the transfer's newest order, as if it did not name one.
+func mutantAnyOrder(c *simScheduler, r *RankReport) {
+	for i := range r.Reports {
+		if t := c.agg.transfers[r.Reports[i].ID]; t != nil {
+			r.Reports[i].Order = t.phase.order()
+		}
+	}
+}

@@ -16,6 +16,7 @@ type mutant struct {
 	transport func(n *simNode, t Transport) Transport
 	ask       func(n *simNode, ask asker) asker
 	agree     agreement
+	hear      func(c *simScheduler, r *RankReport) // what a scheduler makes of a report
 }
 
 // applier is the place where an event meets its core.

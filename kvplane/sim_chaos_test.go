@@ -22,6 +22,7 @@ func (s *sim) draw() {
 	if s.rng.IntN(4) == 0 {
 		s.times = Times{}
 	}
+	s.hurry()
 	s.times = s.times.withDefaults()
 	s.model = s.drawModel()
 	for i := range 1 + s.rng.IntN(2) {

@@ -47,6 +47,7 @@ var simWanted = [...]string{
 	"safe: stopped", "safe: write_failed", "safe: superseded", "safe: peer_gone", "safe: deadline",
 	"sent: ", "sent: cancelled", "sent: dead", "sent: handshake", "sent: lease_over", "sent: short", "sent: submit_failed",
 	"sent: write_failed", "sent: superseded", "sent: closing", "sent: ticket", "sent: tokens",
+	"stale answer ignored", "restarted for what was lost",
 	"made safe by status", "made safe by drained", "made safe by drained after a proof", "made safe by fenced", "made safe by gone",
 }
 

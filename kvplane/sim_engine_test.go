@@ -25,6 +25,7 @@ type simRun struct {
 	records []metadata.Record
 	ranks   []metadata.Rank
 	pool    *simPool
+	sched   *simScheduler
 	legs    map[TransferID]*simLeg // alive
 	seen    map[TransferID]bool    // P: served or refused before
 	waiting []*simLeg              // for blocks, in their order
@@ -53,6 +54,7 @@ func (e *simEngine) start() *simRun {
 			r.records = append(r.records, n.record)
 		}
 	}
+	r.sched = newSimScheduler(r)
 	s.note("%s starts with %d stages of %d", r.inc.ID(), e.shape.pp, e.shape.tp)
 	s.directory.publish(s, r)
 	return r
@@ -66,11 +68,10 @@ type simLeg struct {
 	state   simLegState
 	tokens  int // P: computed
 	blocks  []BlockList
-	agg     *Aggregate
 	ranks   map[metadata.Rank]*simLegRank
 	told    time.Duration // when it was told to stop; 0: never
 	failed  bool
-	queued  bool // D: its ranks were told that it will be expected
+	queued  bool // D: its ranks are told that it will be expected
 	reason  Reason
 }
 
@@ -93,7 +94,7 @@ type simLegRank struct {
 }
 
 func (r *simRun) leg(a *simAttempt, again bool) *simLeg {
-	l := &simLeg{run: r, attempt: a, again: again, state: legQueued, agg: NewAggregate(r.ranks), ranks: map[metadata.Rank]*simLegRank{}}
+	l := &simLeg{run: r, attempt: a, again: again, state: legQueued, ranks: map[metadata.Rank]*simLegRank{}}
 	for _, rank := range r.ranks {
 		l.ranks[rank] = &simLegRank{}
 	}
@@ -107,19 +108,14 @@ func (l *simLeg) queue() {
 		return
 	}
 	l.queued = true
-	for _, n := range l.run.nodes {
-		n.post(func() { n.w.queue(l.attempt.id, l.attempt.p.inc) })
-	}
+	l.run.sched.order(Orders{Queue: []Queued{{ID: l.attempt.id, Peer: l.attempt.p.inc}}})
 	l.run.s.after(l.run.s.times.Beat, l.queue)
 }
 
-// dequeued is a rank's word that prefill does not keep what is queued.
-func (l *simLeg) dequeued(r Report) {
-	if l.state != legQueued || r.Kind != Negative {
-		return // it has been expected meanwhile, which will end too
-	}
-	l.run.s.counts.reach("lost while queued: " + r.Reason.String())
-	l.reason = r.Reason
+// dequeued is the ranks' word that prefill does not keep what is queued.
+func (l *simLeg) dequeued(why Reason) {
+	l.run.s.counts.reach("lost while queued: " + why.String())
+	l.reason = why
 	l.abandon("it is not kept")
 	l.release()
 	l.attempt.failed(l)
@@ -203,13 +199,9 @@ func (l *simLeg) prefill() {
 			return
 		}
 		l.compute()
-		for _, n := range r.nodes {
-			lag := s.some(500 * time.Microsecond)
-			if s.strike(faultLag) {
-				lag = s.extent(faultLag, time.Second)
-			}
-			s.after(lag, func() { l.offer(n) })
-		}
+		o := Offer{ID: l.attempt.id, Peer: l.attempt.d.inc, Tokens: l.tokens, Groups: l.blocks, Ticket: l.attempt.ticket()}
+		o.Hash[0] = byte(l.attempt.request.tokens)
+		r.sched.order(Orders{Offer: []Offer{o}})
 		l.attempt.prefilled(l)
 	})
 }
@@ -230,50 +222,13 @@ func (l *simLeg) compute() {
 	}
 }
 
-func (l *simLeg) offer(n *simNode) {
-	if n.dead || n.closing || l.run.dead {
-		return
-	}
-	x := l.ranks[n.rank]
-	x.given, x.at = n.clock(), l.run.s.now
-	o := &Offer{ID: l.attempt.id, Peer: l.attempt.d.inc, Tokens: l.tokens, Groups: l.blocks}
-	o.Ticket, o.Hash[0] = l.attempt.ticket(), byte(l.attempt.request.tokens)
-	if l.run.s.strike(faultTicket) {
-		o.Ticket[1]++
-	}
-	l.run.s.mix('o', uint64(n.record.Process.PID), uint64(l.attempt.number))
-	n.post(func() { n.w.offer(o) })
-}
-
 // expect registers on every rank.
 func (l *simLeg) expect() {
-	s, r := l.run.s, l.run
 	l.state = legPlaned
 	q := l.attempt.request
-	for _, n := range r.nodes {
-		lag := s.some(500 * time.Microsecond)
-		if s.strike(faultLag) {
-			lag = s.extent(faultLag, time.Second)
-		}
-		s.after(lag, func() {
-			if n.dead || n.closing || r.dead {
-				return
-			}
-			l.ranks[n.rank].given, l.ranks[n.rank].at = n.clock(), s.now
-			e := &Expectation{ID: l.attempt.id, Peer: l.attempt.p.inc, Need: [2]int{min(l.attempt.hit, q.tokens), q.tokens}, Groups: l.blocks}
-			e.Ticket = l.attempt.ticket()
-			if e.Hash[0] = byte(q.tokens); s.strike(faultTokens) {
-				e.Hash[1]++
-			}
-			s.mix('e', uint64(n.record.Process.PID), uint64(l.attempt.number))
-			n.post(func() { n.w.expect(e) })
-		})
-	}
-	s.after(s.times.Wait+4*s.times.Deadline, func() { // the engine's own deadline
-		if !r.dead && l.state == legPlaned {
-			l.fail(Deadline)
-		}
-	})
+	e := Expectation{ID: l.attempt.id, Peer: l.attempt.p.inc, Need: [2]int{min(l.attempt.hit, q.tokens), q.tokens}, Groups: l.blocks, Ticket: l.attempt.ticket()}
+	e.Hash[0] = byte(q.tokens)
+	l.run.sched.order(Orders{Expect: []Expectation{e}})
 }
 
 // stop is the router's word, or the engine's own: nobody wants this any more.
@@ -300,31 +255,17 @@ func (l *simLeg) stop(why string) {
 	case prefill:
 		l.abandon(why)
 		l.attempt.stopped(l)
-	default:
-		l.fail(Stopped)
+	case !l.failed:
+		l.lost(Stopped)
 	}
 }
 
 // abandon tells every rank.
 func (l *simLeg) abandon(why string) {
-	for _, n := range l.run.nodes {
-		l.run.s.after(l.run.s.some(500*time.Microsecond), func() {
-			l.ranks[n.rank].stopped = l.run.s.now
-			n.post(func() {
-				n.w.abandon(l.attempt.id, why)
-				n.abandoned[l.attempt.id] = n.s.now
-			})
-		})
-	}
+	l.run.sched.order(Orders{Abandon: []Abandonment{{ID: l.attempt.id, Why: why}}})
 }
 
-// fail gives a decode leg up on all ranks, as the aggregate says.
-func (l *simLeg) fail(why Reason) {
-	if l.agg.Fail() == Failed {
-		l.lost(why)
-	}
-}
-
+// lost gives a decode leg up on all ranks.
 func (l *simLeg) lost(why Reason) {
 	l.failed, l.reason = true, why
 	l.run.s.counts.reach("decode failed: " + why.String())

@@ -16,10 +16,8 @@ func (s *sim) reported(n *simNode, r Report) {
 	s.note("%s reports %s %s of attempt %d (%s) %d of %d", n.record.Agent, r.Kind, r.Reason, a.number, r.Detail, r.K, r.N)
 	s.counts.reach(r.Kind.String() + ": " + r.Reason.String())
 	s.checkSilence(n, a, r)
-	if r.Groups == nil && n.run.engine.role == metadata.Decode {
-		if l != nil {
-			l.dequeued(r)
-		}
+	defer n.run.sched.hears(n, r)
+	if r.Order == QueueOrder {
 		return
 	}
 	if l == nil {
@@ -49,18 +47,6 @@ func (s *sim) reported(n *simNode, r Report) {
 	case Sent:
 		delete(n.abandoned, r.ID)
 		s.checkSent(n, l, r)
-	}
-	switch l.agg.Step(r) {
-	case Released:
-		l.released()
-	case Failed:
-		l.lost(r.Reason)
-	case Closed:
-		s.counts.reach("closed")
-		l.release()
-	case Freed:
-		s.counts.reach("freed")
-		l.release()
 	}
 }
 

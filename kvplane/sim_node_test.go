@@ -34,6 +34,9 @@ type simNode struct {
 	known     map[string]uint64 // by engine: the newest generation that it was told of
 	abandoned map[TransferID]time.Duration
 	lapsed    map[TransferID]bool
+	toldAt    time.Duration // when the last orders of its scheduler come
+	heardAt   time.Duration // and when its last report gets there
+	lost      uint64        // reports that were lost since one was heard
 }
 
 // newSimNode starts a process.
@@ -64,7 +67,7 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 	cfg := Config{
 		Self: n.record, Transport: transport, Times: s.times, Allow: Allow{TokensFirstSplit: true},
 		SerialStarts: s.serial, Log: slog.New(slog.DiscardHandler),
-		Report: func(r Report) { s.reported(n, r) },
+		Report: func(r Report) { s.reported(n, r) }, Notify: func() { n.run.sched.rings(n) },
 	}
 	if s.tracing {
 		cfg.Log = slog.New(slog.NewTextHandler(&simLog{n}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: simLogAttr}))

@@ -67,7 +67,10 @@ const (
 	faultAges  // a message comes once more, minutes later
 	faultBurst // many legs are queued at once while prefill is slow
 	faultForge // somebody speaks in another's name
-	simFaults  // how many there are
+	// Those from here on befall what goes between a scheduler and its ranks.
+	faultStep // a slow step: what is ordered or reported in it waits
+	faultMiss // orders or a report are lost
+	simFaults // how many there are
 )
 
 var simFaultNames = [...]string{
@@ -77,6 +80,7 @@ var simFaultNames = [...]string{
 	"slow-lookup", "lookup", "stale", "failover",
 	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close", "rebuild",
 	"ages", "burst", "forge",
+	"step", "miss",
 }
 
 func (f simFault) String() string { return simFaultNames[f] }
@@ -88,6 +92,7 @@ type simOptions struct {
 	only    uint64        // if not 0: bit i allows the i-th request
 	until   time.Duration // when the faults end
 	plain   bool          // none of what worlds have had since: see widen
+	direct  bool          // nothing is between a scheduler and its ranks, as in the worlds before there were steps
 	tables  bool          // every table is small
 }
 
@@ -102,6 +107,9 @@ func (o simOptions) String() string {
 	fmt.Fprintf(b, "seed %d\nuntil %v\n", o.seed, o.until)
 	if o.plain {
 		b.WriteString("plain\n")
+	}
+	if o.direct {
+		b.WriteString("direct\n")
 	}
 	if o.tables {
 		b.WriteString("tables\n")
@@ -131,6 +139,8 @@ func parseSimOptions(text string) (simOptions, error) {
 		case "", "#":
 		case "plain":
 			o.plain = true
+		case "direct":
+			o.direct = true
 		case "tables":
 			o.tables = true
 		case "seed":

@@ -34,6 +34,7 @@ func (r *simRun) settled() {
 			s.fail("L2", "%s keeps blocks of attempt %d", r.inc.ID(), owner)
 		}
 	}
+	r.sched.settled()
 	for _, n := range r.nodes {
 		st := n.w.status()
 		regs := 0
@@ -104,6 +105,10 @@ func (s *sim) heal() {
 			if r.over && !r.dead {
 				r.kill(false)
 			}
+		}
+		if r := e.current(); r.sched.lossy && !r.dead { // what was lost is not said again: blocks stay held until the engine is started anew
+			s.counts.reach("restarted for what was lost")
+			r.kill(false)
 		}
 		if e.current().dead {
 			e.start()

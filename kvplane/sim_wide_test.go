@@ -26,7 +26,7 @@ func (s *sim) widen() {
 	if r.IntN(8) == 0 {
 		s.odd = r.IntN(4)
 	}
-	for f := faultAges; f < simFaults; f++ {
+	for f := faultAges; f < faultStep; f++ {
 		if r.IntN(4) == 0 {
 			s.weight[f] = [...]int{20, 60, 150}[r.IntN(3)]
 		}
@@ -37,6 +37,28 @@ func (s *sim) widen() {
 	}
 	if s.weight[faultBurst] > 0 {
 		s.weight[faultBurst] = 500
+	}
+	if s.opts.direct {
+		return
+	}
+	if r.IntN(3) == 0 {
+		s.weight[faultStep] = [...]int{20, 60, 200, 500}[r.IntN(4)]
+		s.hasty = r.IntN(2) == 0
+	}
+	if r.IntN(8) == 0 {
+		s.weight[faultMiss] = [...]int{5, 20, 60}[r.IntN(3)]
+	}
+}
+
+// hurry lets queued transfers lapse, and be forgotten, within a slow step: before the scheduler hears of it, it has
+// ordered that they are expected.
+func (s *sim) hurry() {
+	if !s.hasty {
+		return
+	}
+	s.times = Times{Lease: 6 * time.Second, Wait: 1500 * time.Millisecond, Deadline: 3 * time.Second, Queue: 1500 * time.Millisecond}
+	if !s.opts.without[faultQueue] {
+		s.weight[faultQueue] = max(s.weight[faultQueue], 500)
 	}
 }
 

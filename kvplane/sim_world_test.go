@@ -38,6 +38,7 @@ type sim struct {
 	wide       *rand.Rand
 	caps       bounds        // of producers' tables; zero: as they are
 	prepares   bool          // the transport can be told of places
+	hasty      bool          // what is queued lapses soon: see hurry
 	odd        int           // which engine has a layout that fits no other; -1: none
 	ages       time.Duration // when the last message comes that was kept for minutes
 	troubles   map[[2]*simNode]time.Duration
@@ -66,7 +67,8 @@ type simStep struct {
 	at   time.Duration
 	n    uint64
 	do   func()
-	node *simNode // whose owner is to run, unless it has changed its mind
+	node *simNode      // whose owner is to run, unless it has changed its mind
+	late *simScheduler // whose deadline is over, unless it has changed its mind
 }
 
 type simQueue []simStep
@@ -184,6 +186,9 @@ func (s *sim) play() {
 	for len(s.queue) > 0 {
 		step := heap.Pop(&s.queue).(simStep)
 		if n := step.node; n != nil && (n.dead || n.wake != step.at) {
+			continue
+		}
+		if c := step.late; c != nil && (c.run.dead || c.wake != step.at) {
 			continue
 		}
 		s.now = step.at

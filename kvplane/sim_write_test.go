@@ -136,11 +136,14 @@ func (w *simWrite) fate() time.Duration {
 }
 
 // later is after, but what waits for long when the faults end comes then.
-func (s *sim) later(d time.Duration, do func()) {
+func (s *sim) later(d time.Duration, do func()) { s.after(s.prompt(d), do) }
+
+// prompt shortens a pause that would go on for long when the faults end.
+func (s *sim) prompt(d time.Duration) time.Duration {
 	if at := s.now + d; !s.calm && at > s.opts.until+time.Second {
 		d = s.opts.until + time.Duration(s.rng.Int64N(int64(time.Second))) - s.now
 	}
-	s.after(d, do)
+	return d
 }
 
 // leave reads the source. A dead writer's card reads no more; a paused one's goes on.
