@@ -49,17 +49,17 @@ type attempt struct {
 	failed   bool          // it is over, and has not written decode's blocks
 }
 
-// probing is which engines of an attempt it is the probe of, as long as their legs have not been sent.
-type probing [roles]*engine
+// probing are the legs of an attempt that are probes of their engines and have not been sent.
+type probing [roles]*call
 
 // sent notes that a leg is: what comes of it decides.
 func (p *probing) sent(r role) { p[r] = nil }
 
 // spare gives back the probes that were not sent, so that no circuit waits for them.
 func (p *probing) spare() {
-	for r, e := range p {
-		if e != nil {
-			e.vitals.spare()
+	for r, l := range p {
+		if l != nil {
+			l.unjudged()
 			p[r] = nil
 		}
 	}

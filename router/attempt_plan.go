@@ -46,9 +46,8 @@ func (x *exchange) plan() event {
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
 	x.look.reads(a, choice)
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
-	if x.look.probes[decodeRole] {
-		a.probes[decodeRole] = a.decode.engine
-		a.decode.probe = a.decode.engine.vitals.probing()
+	if p := x.look.probes[decodeRole]; !p.IsZero() {
+		a.decode.probe, a.probes[decodeRole] = p, &a.decode
 	}
 	if !choice.Split {
 		return event{kind: evPlannedAlone}
@@ -59,8 +58,8 @@ func (x *exchange) plan() event {
 	if _, writes := x.m.conn.(push); writes && a.unstreamed {
 		a.looks = x.r
 	}
-	if x.look.probes[prefillRole] {
-		a.probes[prefillRole] = a.prefill.engine
+	if p := x.look.probes[prefillRole]; !p.IsZero() {
+		a.prefill.probe, a.probes[prefillRole] = p, &a.prefill
 	}
 	if len(x.m.couples) > 0 {
 		a.couple = x.m.couple(choice.Prefill, choice.Decode)
@@ -71,11 +70,12 @@ func (x *exchange) plan() event {
 
 // unsent gives back the probes of a choice of which nothing comes.
 func (x *exchange) unsent(c policies.Choice) {
-	if c.Decode >= 0 && x.look.probes[decodeRole] {
-		x.m.decode[c.Decode].vitals.spare()
+	if c.Decode < 0 {
+		return
 	}
-	if c.Decode >= 0 && c.Split && x.look.probes[prefillRole] {
-		x.m.prefill[c.Prefill].vitals.spare()
+	x.m.decode[c.Decode].vitals.spare(x.look.probes[decodeRole])
+	if c.Split {
+		x.m.prefill[c.Prefill].vitals.spare(x.look.probes[prefillRole])
 	}
 }
 

@@ -32,7 +32,7 @@ type call struct {
 
 	unread atomic.Int64 // tokens of the prompt that count with the engine; see reading
 
-	probe time.Time // the engine's probe that a stream is, as vitals.probing has it; zero if it is none, or judged
+	probe time.Time // which probe of the engine this leg is, as vitals.take returned it; zero if it is none, or was given back
 
 	once sync.Once
 }
@@ -67,6 +67,7 @@ func (l *call) end() {
 		}
 		l.remove()
 		l.cut(errEnded)
+		l.unjudged()
 		l.hasRead()
 		l.engine.inFlight.Add(-1)
 	})

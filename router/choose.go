@@ -25,10 +25,10 @@ type look struct {
 	m      *model
 	now    time.Time
 	not    tried
-	glance bool        // nothing comes of the choice: no probe is taken
-	proven bool        // only engines that have answered since they are known
-	anyway bool        // also those that are out, as there is nobody else
-	probes [roles]bool // which of the engines that were chosen last this request is the probe of
+	glance bool             // nothing comes of the choice: no probe is taken
+	proven bool             // only engines that have answered since they are known
+	anyway bool             // also those that are out, as there is nobody else
+	probes [roles]time.Time // of the engines that were chosen last, which probe this request is; zero if it is none
 
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
 	adapter string  // of the model, which not every engine may have; "" is the model itself
@@ -87,7 +87,7 @@ func (k *look) pairable(p, d int) bool {
 // choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
 // what it chose is to be probed, this request is the probe.
 func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
-	k.probes = [roles]bool{}
+	k.probes = [roles]time.Time{}
 	for range 4 {
 		f, prefill, decode := k.fleet()
 		c := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
@@ -105,7 +105,7 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 			return c, f
 		}
 	}
-	k.probes = [roles]bool{}
+	k.probes = [roles]time.Time{}
 	f, _, _ := k.fleet() // others were always faster: they have the probes
 	return k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
 }
@@ -133,7 +133,7 @@ func (k *look) warm(p, d int) bool {
 // that since the snapshot. Engines that are used anyway are not asked.
 func (k *look) take(c policies.Choice, prefill, decode bool) bool {
 	rules := k.s.cfg.Health.engines()
-	k.probes = [roles]bool{}
+	k.probes = [roles]time.Time{}
 	if c.Split && !prefill {
 		var may bool
 		if may, k.probes[prefillRole] = k.m.prefill[c.Prefill].vitals.take(k.now, rules); !may {
@@ -147,8 +147,8 @@ func (k *look) take(c policies.Choice, prefill, decode bool) bool {
 	if may, k.probes[decodeRole] = k.m.decode[c.Decode].vitals.take(k.now, rules); may {
 		return true
 	}
-	if k.probes[prefillRole] {
-		k.m.prefill[c.Prefill].vitals.spare()
+	if c.Split {
+		k.m.prefill[c.Prefill].vitals.spare(k.probes[prefillRole])
 	}
 	return false
 }

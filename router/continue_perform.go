@@ -49,9 +49,7 @@ func (x *exchange) planOnward(failed *attempt, why reason) event {
 	x.mu.Unlock()
 	x.sum.Attempts++
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
-	if x.look.probes[decodeRole] {
-		a.decode.probe = a.decode.engine.vitals.probing()
-	}
+	a.decode.probe = x.look.probes[decodeRole]
 	return event{kind: evPlannedAlone}
 }
 

@@ -56,10 +56,11 @@ func (r *Router) saw(l *call, v verdict) {
 			pause = r.now().cfg.Health.Overload
 		}
 		e.vitals.busy(now, pause)
+		l.unjudged()
 	case faultEngine:
 		r.bad(e, signAnswer, now)
 	default:
-		e.vitals.spare()
+		l.unjudged()
 	}
 }
 
@@ -154,13 +155,11 @@ func (r *Router) sawStream(l *call, why reason) {
 	l.unjudged()
 }
 
-// unjudged has the engine's next request be its probe if this one was and nothing was learned from its stream: its client left,
-// or the router has ended it.
+// unjudged gives back the engine's probe if this leg is the probe and nothing was learned from it: it was not sent, its
+// client left, the router ended it, or its end says nothing of the engine.
 func (l *call) unjudged() {
-	if !l.probe.IsZero() {
-		l.engine.vitals.spareThat(l.probe)
-		l.probe = time.Time{}
-	}
+	l.engine.vitals.spare(l.probe)
+	l.probe = time.Time{}
 }
 
 // good notes that an engine did well.

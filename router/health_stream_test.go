@@ -38,8 +38,8 @@ func TestStreamProbeLeft(t *testing.T) {
 	eventually(t, "the probe is not given back", func() bool { return e.vitals.probing().IsZero() })
 }
 
-// TestSpareThat gives back a probe only as long as it is the one under way.
-func TestSpareThat(t *testing.T) {
+// TestSpare gives back a probe only as long as it is the one under way.
+func TestSpare(t *testing.T) {
 	rules := breakerRules{failures: 1, open: time.Second, longest: time.Hour}
 	e := &engine{}
 	halfOpen(e, signStream)
@@ -49,14 +49,65 @@ func TestSpareThat(t *testing.T) {
 	if may, _ := e.vitals.take(now.Add(time.Minute), rules); !may {
 		t.Fatal("a probe that was waited for long enough holds up others")
 	}
-	e.vitals.spareThat(old)
-	e.vitals.spareThat(time.Time{})
+	e.vitals.spare(old)
+	e.vitals.spare(time.Time{})
 	if e.vitals.probing().IsZero() {
 		t.Error("another's probe was given back")
 	}
-	e.vitals.spareThat(e.vitals.probing())
+	e.vitals.spare(e.vitals.probing())
 	if !e.vitals.probing().IsZero() {
 		t.Error("the probe was not given back")
+	}
+}
+
+// TestOneProbeAtATime has a request that an engine was given before its circuit opened end without a word about the engine, while
+// another request is the engine's probe: the next request goes elsewhere, as the probe is still under way.
+func TestOneProbeAtATime(t *testing.T) {
+	for _, how := range []string{"its client leaves", "the engine is overloaded"} {
+		unhurried(t, how, func(t *testing.T) {
+			s := newPool(t, ConnectorNone, 0, 2, nil)
+			s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
+			s.cfg.Health.Overload = time.Nanosecond // the pause that an overloaded engine gets is not what is tested
+			older := fault{Nth: 1, Do: doHang}
+			if how == "the engine is overloaded" {
+				older = fault{Nth: 1, Do: doRefuseLate, N: 1000}
+			}
+			s.d[0].faults = []fault{older, {Nth: 2, Do: doHang}}
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+			e := g.r.now().fleet.models["tiny"].decode[0]
+			ask := func() (leave func()) {
+				ctx, cancel := context.WithCancel(context.Background())
+				t.Cleanup(cancel)
+				asked := s.c.count("decode-0", "")
+				req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+pathCompletions, strings.NewReader(plainBody))
+				req.Header.Set("Content-Type", "application/json")
+				go func() {
+					if resp, err := g.client.Do(req); err == nil {
+						resp.Body.Close()
+					}
+				}()
+				eventually(t, "the engine is asked", func() bool { return s.c.count("decode-0", "") > asked })
+				return cancel
+			}
+			leave := ask()
+			halfOpen(e, signAnswer)
+			ask()
+			probe := e.vitals.probing()
+			if probe.IsZero() {
+				t.Fatal("the second request is no probe")
+			}
+			if how == "its client leaves" {
+				leave()
+			}
+			eventually(t, "the older request has ended", func() bool { return e.inFlight.Load() == 1 })
+			time.Sleep(time.Second)
+			if now := e.vitals.probing(); !now.Equal(probe) {
+				t.Errorf("the probe under way ends by %v; want %v", now, probe)
+			}
+			if r := g.post(pathCompletions, plainBody); r.Status != 200 || s.c.count("decode-0", "") != 2 {
+				t.Errorf("status %d, the engine was asked %d times; want 200 from the other", r.Status, s.c.count("decode-0", ""))
+			}
+		})
 	}
 }
 
@@ -67,10 +118,14 @@ func TestInsistedSparesNoOther(t *testing.T) {
 		e := &engine{name: "d"}
 		now := time.Now()
 		halfOpen(e, signAnswer)
-		if may, probe := e.vitals.take(now, rules); !may || !probe {
+		may, probe := e.vitals.take(now, rules)
+		if !may || probe.IsZero() {
 			t.Fatal("no probe was taken")
 		}
-		k := &look{m: &model{conn: sglang{}, decode: []*engine{e}}, probes: [roles]bool{decodeRole: own}}
+		if !own {
+			probe = time.Time{}
+		}
+		k := &look{m: &model{conn: sglang{}, decode: []*engine{e}}, probes: [roles]time.Time{decodeRole: probe}}
 		if c := k.insisted(policies.Choice{Decode: 0}); c.Decode >= 0 {
 			t.Errorf("own %v: decode alone was chosen", own)
 		}

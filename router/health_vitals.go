@@ -87,42 +87,39 @@ func (v *vitals) standLocked(now time.Time, slowStart time.Duration) standing {
 	return s
 }
 
-// take has a half-open circuit's probe be this request. may says whether it may go there, and probe whether it is one: then it
-// is to be sent, or to be given back.
-func (v *vitals) take(now time.Time, rules breakerRules) (may, probe bool) {
+// take makes this request the probe of a half-open circuit. may says whether the request may go to the engine. probe is
+// not zero if the request is the probe: then it must be sent, or given back with spare. It is the time by which the probe
+// must end, which tells it from other probes.
+func (v *vitals) take(now time.Time, rules breakerRules) (may bool, probe time.Time) {
 	if !v.special.Load() {
-		return true, false
+		return true, time.Time{}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	may = v.circuit.take(now, rules)
-	return may, may && v.circuit.opened
+	if may = v.circuit.take(now, rules); may && v.circuit.opened {
+		probe = v.circuit.probe
+	}
+	return may, probe
 }
 
-// spare gives back a probe that was not made, or that says nothing.
-func (v *vitals) spare() {
-	if !v.special.Load() {
+// spare gives back a probe that was not sent, or whose end says nothing. It does nothing for the zero time, and for a probe
+// that is no longer the present one.
+func (v *vitals) spare(probe time.Time) {
+	if probe.IsZero() {
 		return
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.circuit.spare()
+	if v.circuit.probe.Equal(probe) {
+		v.circuit.spare()
+	}
 }
 
-// probing returns by when the probe under way is to have ended, which tells it from others; zero if there is none.
+// probing returns by when the probe under way must end; zero if there is none.
 func (v *vitals) probing() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.circuit.probe
-}
-
-// spareThat gives back that probe if it is still the one that is waited for.
-func (v *vitals) spareThat(probe time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !probe.IsZero() && v.circuit.probe.Equal(probe) {
-		v.circuit.spare()
-	}
 }
 
 // good notes a success. It reports whether the engine is taken into use again by it.
@@ -163,7 +160,6 @@ func (v *vitals) bad(s sign, now time.Time, rules breakerRules) (time.Duration, 
 func (v *vitals) busy(now time.Time, pause time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.circuit.spare()
 	if !now.Before(v.rest) {
 		v.counts[ejectedBusy].Add(1)
 	}
