@@ -315,8 +315,9 @@ func (f *fan) names(of func(servedBy) string) string {
 	return strings.Join(out, ", ")
 }
 
-// head tells the client who served it. It returns the reason, and the stream, if there is one to be relayed.
-func (f *fan) head(set func(name, value string)) (reason string, s relayed) {
+// head tells the client who served it. It returns the reason, what is to be sent, and the stream, if there is one to be relayed:
+// then a branch may settle the outcome at any moment, so that nothing of the fan may be read without its lock.
+func (f *fan) head(set func(name, value string)) (reason string, rep reply, s relayed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	set("X-Pdrouter-Parts", strconv.Itoa(len(f.branches)))
@@ -331,7 +332,7 @@ func (f *fan) head(set func(name, value string)) (reason string, s relayed) {
 	if f.stream && f.sum.Status == 200 {
 		s = f
 	}
-	return f.served[0].reason, s
+	return f.served[0].reason, f.reply, s
 }
 
 // panicked ends the request in place of whoever panicked.

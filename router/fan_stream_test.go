@@ -1,9 +1,14 @@
 package router
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -37,6 +42,38 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 		}
 		if f.sum.Outcome != FailedAfter {
 			t.Fatalf("stream %d is %q", i, f.sum.Outcome)
+		}
+	}
+}
+
+// TestFanFailsAsItBegins has a choice fail at the moment at which the stream of all begins. What is read of the outcome then is
+// for the race detector to see.
+func TestFanFailsAsItBegins(t *testing.T) {
+	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s.cfg.Limits.Fan, s.cfg.Health.Failures, s.cfg.Health.PairFailures = 8, 1000, 1000
+	var begun atomic.Int64
+	asked := s.d[0].srv.Config.Handler
+	s.d[0].srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if !strings.Contains(string(body), `"stream":true`) { // a handshake, or a health check
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			asked.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n")
+		w.(http.Flusher).Flush()
+		for begun.Add(1); begun.Load()%2 != 0 && r.Context().Err() == nil; {
+			time.Sleep(10 * time.Microsecond)
+		}
+		time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // about as long as the gateway takes to begin
+		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\n")
+	})
+	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+	g.warmed()
+	for range 300 {
+		if r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`); strings.Count(r.Body, `"error"`) > 1 {
+			t.Errorf("status %d, end %v: %q", r.Status, r.Err, r.Body)
 		}
 	}
 }

@@ -68,8 +68,8 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if f := r.newFan(q); f != nil {
 		f.watchClient(c.Context().Conn())
 		f.run()
-		reason, s := f.head(c.Response().Header.Set)
-		r.sendReply(c, f.sum.RequestID, reason, f.reply, s)
+		reason, rep, s := f.head(c.Response().Header.Set)
+		r.sendReply(c, f.sum.RequestID, reason, rep, s)
 		return nil
 	}
 	if len(q.b.raw) >= lentBody {
