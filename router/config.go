@@ -82,6 +82,8 @@ type Engine struct {
 	SideChannel string `yaml:"side_channel"`
 	// KeyFile is a file with the credential that the engine wants as a bearer token. Default: none is sent.
 	KeyFile string `yaml:"key_file"`
+	// TLS is for an engine with an https URL. Default: the system's CAs, no client certificate.
+	TLS EngineTLS `yaml:"tls"`
 	// Drain has the engine finish what it has and take no more requests. Default false.
 	Drain bool `yaml:"drain"`
 	// BootstrapPort is the port of a prefill engine's bootstrap server, on the host of its URL; connector sglang only. Default
@@ -195,6 +197,7 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 			}
 			v.base(at+".url", e.URL)
 			v.url(at+".control", e.Control, false)
+			e.TLS.validate(at+".tls", strings.HasPrefix(e.URL, "https:") || strings.HasPrefix(e.Control, "https:"), v)
 			if e.Control != "" && m.Connector != ConnectorKVPlane {
 				v.add(at+".control", "is set", "no control routes for connector "+m.Connector)
 			}

@@ -1,8 +1,10 @@
 package router
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,7 +24,8 @@ type fleet struct {
 
 	adapters adapters
 	secrets  *secrets
-	ranks    map[string][]*engine // by the name of the engine that they are the data-parallel ranks of
+	secured  map[*engine]*tls.Config // what TLS each is to be spoken to with; not of those without
+	ranks    map[string][]*engine    // by the name of the engine that they are the data-parallel ranks of
 }
 
 // model is one served model.
@@ -54,7 +57,9 @@ type engine struct {
 	control   string
 	publishes bool // records of its own, with its generation in them
 	up        *upstream
-	header    []field // sent with every request: content type, accept, the engine's own credential
+	client    *http.Client               // of the control routes; nil: the router's
+	tls       atomic.Pointer[tls.Config] // of connections to come; nil: the default
+	header    []field                    // sent with every request: content type, accept, the engine's own credential
 	inFlight  atomic.Int64
 	backlog   atomic.Int64         // tokens of prompts that it has yet to compute, of models whose policy looks at that
 	held      atomic.Pointer[held] // as what it stands in the index of prefixes; nil if it does not
@@ -88,7 +93,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 		was = new(fleet)
 	}
 	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}, drains: map[string]bool{},
-		secrets: &secrets{known: known}, ranks: map[string][]*engine{}}
+		secrets: &secrets{known: known}, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
 		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: *cfg.Limits.Queue}
@@ -106,6 +111,11 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 			{"engines", mc.Engines, &m.decode, metadata.Both},
 		} {
 			for j, entry := range list.from {
+				secure, err := entry.TLS.config(f.secrets)
+				if err != nil {
+					keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
+					continue
+				}
 				var up *upstream // one for all ranks
 				for k, ec := range entry.ranks() {
 					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
@@ -133,6 +143,9 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 						up = e.up
 					} else if e != was.named[e.name] {
 						e.up = up
+					}
+					if secure != nil {
+						f.secured[e] = secure
 					}
 					*list.to = append(*list.to, e)
 					f.engines = append(f.engines, e)
@@ -187,6 +200,9 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 		return nil, err
 	}
 	e := &engine{name: ec.Name, model: m.name, control: strings.TrimSuffix(ec.Control, "/"), up: up, recheck: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
+	if ec.TLS != (EngineTLS{}) {
+		e.client = newControlClient(e.dialControl)
+	}
 	e.bound(cfg)
 	e.generation.Store(1)
 	e.draining.Store(ec.Drain)
@@ -197,7 +213,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	}
 	e.header = []field{{"Content-Type", "application/json"}}
 	if ec.KeyFile != "" {
-		if from.key, err = keys.of(ec.KeyFile); err != nil {
+		if from.key, err = keys.of("key_file", ec.KeyFile); err != nil {
 			return nil, err
 		}
 		e.header = append(e.header, field{"Authorization", "Bearer " + from.key})
@@ -235,5 +251,8 @@ func (f *fleet) engine(name string) *engine { return f.named[name] }
 func (f *fleet) close() {
 	for _, e := range f.engines {
 		e.up.Close()
+		if e.client != nil {
+			e.client.CloseIdleConnections()
+		}
 	}
 }

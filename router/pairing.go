@@ -176,7 +176,7 @@ func (r *Router) tellCancelled(transfer string, why reason, engines ...*engine) 
 			continue
 		}
 		r.background(func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, r.control, e.control, r.controlToken(), id, why.String()); err != nil {
+			if err := kvplane.CancelTransfer(ctx, r.controlClient(e), e.control, r.controlToken(), id, why.String()); err != nil {
 				r.log.Debug("cancel", "engine", e.name, "transfer_id", transfer, "err", err)
 			}
 		})

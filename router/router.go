@@ -112,10 +112,10 @@ func New(cfg Config, parts Parts) (*Router, error) {
 		books:   newBooks(4 * cfg.Limits.Recent),
 		stir:    make(chan struct{}, 1),
 		recent:  newRecent(cfg.Limits.Recent),
-		control: &http.Client{
-			Transport:     &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 5 * time.Second},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it bears a token
-		},
+		control: newControlClient(nil),
+	}
+	for e, t := range s.fleet.secured {
+		e.secure(t)
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.current.Store(s)

@@ -6,28 +6,29 @@ import (
 	"strings"
 )
 
-// secrets are what stands in the files with the engines' credentials, by the files' names. Those that a configuration had
+// secrets are what stands in the files with the engines' credentials and certificates, by the files' names. Those that a configuration had
 // are not read again where only engines come and go: a file that is gone by then, or half written, is none of their business.
 type secrets struct {
 	known map[string]string // that need not be read
 	used  map[string]string
 }
 
-// KeyError is what is wrong with a file with an engine's credential. The error of Apply and Reload joins one for each engine
-// whose file cannot be read.
+// KeyError is what is wrong with a file of an engine's entry: its credential or a certificate. The error of Apply and Reload
+// joins one for each engine whose file cannot be used.
 type KeyError struct {
+	Key  string // of the entry
 	File string
 	Err  error
 }
 
 // Error returns what was wrong.
-func (e *KeyError) Error() string { return "key_file: " + e.Err.Error() }
+func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// of returns what stands in the file, without the white space around it.
-func (s *secrets) of(file string) (string, error) {
+// of returns what stands in the file that a key of an entry names, without the white space around it.
+func (s *secrets) of(key, file string) (string, error) {
 	text, ok := s.used[file]
 	if !ok {
 		text, ok = s.known[file]
@@ -42,7 +43,7 @@ func (s *secrets) of(file string) (string, error) {
 			b, err = os.ReadFile(file)
 		}
 		if err != nil {
-			return "", &KeyError{File: file, Err: err}
+			return "", &KeyError{key, file, err}
 		}
 		text = strings.TrimSpace(string(b))
 	}

@@ -119,7 +119,7 @@ func (r *Router) Run(ctx context.Context) error {
 // follow enters an engine's events into the books until ctx ends.
 func (r *Router) follow(ctx context.Context, e *engine) {
 	defer e.followed.Store(false)
-	err := kvplane.Watch(ctx, r.control, e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
+	err := kvplane.Watch(ctx, r.controlClient(e), e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
 		switch ev.Event {
 		case "open":
 			e.streams.Add(1)

@@ -79,6 +79,9 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 	if err != nil {
 		return err
 	}
+	for e, t := range s.fleet.secured {
+		e.secure(t)
+	}
 	for _, e := range s.fleet.engines {
 		e.bound(s.cfg)
 		if drains := s.fleet.drains[e.name]; e.draining.Swap(drains) && !drains {

@@ -39,8 +39,11 @@ type Source struct {
 	PlainRequestIDs bool `yaml:"plain_request_ids"`
 	// KeyFile is each engine's key_file; for dns.
 	KeyFile string `yaml:"key_file"`
+	// TLS is each engine's tls; for dns. The engines' URLs have addresses for hosts: server_name is needed unless their
+	// certificates have these.
+	TLS EngineTLS `yaml:"tls"`
 	// KeyDir is a folder whose files the entries of the file, and engines that administrators add to the model, may name as
-	// key_file: what stands in one is sent to the engine. Let nobody write there who may write the file. Default "": they may
+	// key_file and in tls: what stands in one is sent to the engine. Let nobody write there who may write the file. Default "": they may
 	// name those that the configuration names for the model.
 	KeyDir string `yaml:"key_dir"`
 	// Allow are the networks that an address must be of, for example "10.0.0.0/8"; others are left out, and counted. For dns.
@@ -70,7 +73,7 @@ func (s Source) onlyDNS() string {
 		key string
 		set bool
 	}{
-		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"key_file", s.KeyFile != ""},
+		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"key_file", s.KeyFile != ""}, {"tls", s.TLS != EngineTLS{}},
 		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
 		{"tensor_parallel", s.TensorParallel != 0}, {"plain_request_ids", s.PlainRequestIDs},
 		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
@@ -150,6 +153,7 @@ func (s Source) validateDNS(key, connector string, v *faults) {
 	example.validateRanks(key, connector, map[string]string{}, v)
 	example.validateBootstrap(key, connector, strings.HasSuffix(key, "prefill_from"), v)
 	example.validateStock(key, connector, v)
+	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
 	if s.Allow != nil && len(s.Allow) == 0 {
 		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")
 	}
@@ -177,7 +181,7 @@ func (s Source) Engine(role string, at netip.AddrPort) Engine {
 	if name == "" {
 		name = role
 	}
-	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), KeyFile: s.KeyFile,
+	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), KeyFile: s.KeyFile, TLS: s.TLS,
 		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, PlainRequestIDs: s.PlainRequestIDs}
 	if addr.Is6() {
 		host = "[" + host + "]"

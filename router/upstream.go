@@ -82,7 +82,8 @@ type upstream struct {
 	address string       // host:port
 	prefix  string       // the base URL's path without its last slash
 	host    string       // the Host field and those that follow in every request
-	tls     *tls.Config
+	name    string       // the URL's host, for https; "" for http
+	tls     atomic.Pointer[tls.Config]
 	idle    idleConns
 	pages   sync.Pool // of *page, for its connections
 }
@@ -107,19 +108,29 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 	port := "80"
 	if b.Scheme == "https" {
 		port = "443"
-		u.tls = &tls.Config{}
-		if cfg.TLS != nil {
-			u.tls = cfg.TLS.Clone()
-		}
-		if u.tls.ServerName == "" {
-			u.tls.ServerName = b.Hostname()
-		}
-		u.tls.NextProtos = []string{"http/1.1"}
+		u.name = b.Hostname()
+		u.secure(cfg.TLS)
 	}
 	if b.Port() == "" {
 		u.address = net.JoinHostPort(b.Hostname(), port)
 	}
 	return u, nil
+}
+
+// secure sets the TLS configuration of connections to come, if the engine is spoken to over https; nil is the default.
+func (u *upstream) secure(t *tls.Config) {
+	if u.name == "" {
+		return
+	}
+	if t == nil {
+		t = new(tls.Config)
+	}
+	t = t.Clone()
+	if t.ServerName == "" {
+		t.ServerName = u.name
+	}
+	t.NextProtos = []string{"http/1.1"}
+	u.tls.Store(t)
 }
 
 // bound sets the time for a connection and how many idle ones are kept, from now on; zero is the default.
@@ -189,8 +200,8 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	limited, cancel := context.WithTimeout(ctx, time.Duration(u.connect.Load()))
 	defer cancel()
 	nc, err := u.cfg.Dial(limited, "tcp", u.address)
-	if err == nil && u.tls != nil {
-		t := tls.Client(nc, u.tls)
+	if secure := u.tls.Load(); err == nil && secure != nil {
+		t := tls.Client(nc, secure)
 		if err = t.HandshakeContext(limited); err != nil {
 			nc.Close()
 		}

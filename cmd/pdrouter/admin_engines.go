@@ -118,9 +118,12 @@ func (s *sources) add(ctx context.Context, to listOf, e router.Engine, by string
 	if err := fitsAdded(m, to.list, e); err != nil {
 		return false, refusal(http.StatusBadRequest, "bad_engine", "%v", err)
 	}
-	if e.KeyFile != "" {
-		if err := regular(e.KeyFile); err != nil {
-			return false, refusal(http.StatusBadRequest, "bad_engine", "key_file cannot be read: %v", err)
+	for _, f := range e.Files() {
+		if *f.Path == "" {
+			continue
+		}
+		if err := regular(*f.Path); err != nil {
+			return false, refusal(http.StatusBadRequest, "bad_engine", "%s cannot be read: %v", f.Key, err)
 		}
 	}
 	rec.Model, rec.List, rec.Entry = to.model, to.list, &e

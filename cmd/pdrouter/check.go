@@ -65,7 +65,7 @@ func (l *loaded) checkFiles(old *loaded) error {
 			continue
 		}
 		err := readable(*p.at)
-		if err == nil && strings.HasPrefix(p.key, "models[") && strings.HasSuffix(p.key, ".key_file") {
+		if err == nil && strings.HasPrefix(p.key, "models[") && strings.HasSuffix(p.key, "_file") {
 			err = regular(*p.at)
 		}
 		if p.key == "auth.clients.api_keys_file" && errors.Is(err, errEmpty) {
@@ -92,6 +92,20 @@ func (l *loaded) checkFiles(old *loaded) error {
 		}
 		if err := part.load(); err != nil {
 			f.Check("", fmt.Errorf("%s cannot be used: %w", part.key, err))
+		}
+	}
+	for i := range l.Models {
+		for _, from := range sourcesOf(&l.Models[i]) {
+			at := element("models", i) + "." + from.key
+			tls := map[string]router.EngineTLS{at + "_from": from.source.TLS}
+			for j, e := range *from.engines {
+				tls[element(at, j)] = e.TLS
+			}
+			for key, t := range tls {
+				if err := t.Check(); err != nil && !missing[key] {
+					f.Check("", fmt.Errorf("%s.%w", key, err))
+				}
+			}
 		}
 	}
 	return errors.Join(f.Err(), l.checkSources(followed))

@@ -54,17 +54,15 @@ func (c *config) paths() []pathAt {
 		m, model := &c.Models[i], element("models", i)
 		for _, from := range sourcesOf(m) {
 			at := model + "." + from.key + "_from"
-			all = append(all, pathAt{at + ".file", &from.source.File}, pathAt{at + ".key_file", &from.source.KeyFile},
-				pathAt{at + ".key_dir", &from.source.KeyDir})
-		}
-		for j := range m.Prefill {
-			all = append(all, pathAt{element(model+".prefill", j) + ".key_file", &m.Prefill[j].KeyFile})
-		}
-		for j := range m.Decode {
-			all = append(all, pathAt{element(model+".decode", j) + ".key_file", &m.Decode[j].KeyFile})
-		}
-		for j := range m.Engines {
-			all = append(all, pathAt{element(model+".engines", j) + ".key_file", &m.Engines[j].KeyFile})
+			all = append(all, pathAt{at + ".file", &from.source.File}, pathAt{at + ".key_dir", &from.source.KeyDir})
+			for _, f := range from.source.EngineFiles() {
+				all = append(all, pathAt{at + "." + f.Key, f.Path})
+			}
+			for j := range *from.engines {
+				for _, f := range (*from.engines)[j].Files() {
+					all = append(all, pathAt{element(model+"."+from.key, j) + "." + f.Key, f.Path})
+				}
+			}
 		}
 	}
 	return all

@@ -34,23 +34,24 @@ func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, 
 	}
 	f.Check("", reworded(router.Config{Models: []router.Model{alone}, Growing: true}.Validate(), strings.NewReplacer("models[0]."+list, "engines")))
 	for i := range engines {
-		key := &engines[i].KeyFile
-		if *key == "" {
-			continue
-		}
-		if !filepath.IsAbs(*key) {
-			*key = filepath.Join(filepath.Dir(path), *key)
-		}
-		if err := mayName(m, *key); err != nil {
-			f.Check("", fmt.Errorf("%s.%w", element("engines", i), err))
-			continue
-		}
-		err := regular(*key)
-		if err == nil {
-			err = readable(*key)
-		}
-		if err != nil {
-			f.Check("", fmt.Errorf("%s.key_file cannot be used: %w", element("engines", i), err))
+		for _, named := range engines[i].Files() {
+			if *named.Path == "" {
+				continue
+			}
+			if !filepath.IsAbs(*named.Path) {
+				*named.Path = filepath.Join(filepath.Dir(path), *named.Path)
+			}
+			if err := mayName(m, named); err != nil {
+				f.Check("", fmt.Errorf("%s.%w", element("engines", i), err))
+				continue
+			}
+			err := regular(*named.Path)
+			if err == nil {
+				err = readable(*named.Path)
+			}
+			if err != nil {
+				f.Check("", fmt.Errorf("%s.%s cannot be used: %w", element("engines", i), named.Key, err))
+			}
 		}
 	}
 	if err := f.Err(); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"slices"
 
 	"pdrouter/router"
 )
@@ -38,12 +39,12 @@ func each(err error) []error {
 	return []error{err}
 }
 
-// listedKey reports whether an engine that the file lists has that file for its key.
+// listedKey reports whether an engine that the file lists names that file.
 func listedKey(cfg router.Config, file string) bool {
 	for i := range cfg.Models {
 		for _, at := range sourcesOf(&cfg.Models[i]) {
-			for _, e := range *at.engines {
-				if e.KeyFile == file {
+			for i := range *at.engines {
+				if slices.ContainsFunc((*at.engines)[i].Files(), func(f router.EngineFile) bool { return *f.Path == file }) {
 					return true
 				}
 			}

@@ -74,13 +74,22 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 func namedKeys(m router.Model) []string {
 	var all []string
 	for _, at := range sourcesOf(&m) {
-		all = append(all, at.source.KeyFile, at.source.KeyDir)
-		for _, e := range *at.engines {
-			all = append(all, e.KeyFile)
+		all = append(all, at.source.KeyDir)
+		for _, f := range namedFiles(at) {
+			all = append(all, f.Key+" "+*f.Path)
 		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// namedFiles returns the files that the configuration names for engines of a list.
+func namedFiles(at sourceOf) []router.EngineFile {
+	all := at.source.EngineFiles()
+	for i := range *at.engines {
+		all = append(all, (*at.engines)[i].Files()...)
+	}
+	return slices.DeleteFunc(all, func(f router.EngineFile) bool { return *f.Path == "" })
 }
 
 // heirloom is what a name begins with that takes over from another source.

@@ -245,39 +245,45 @@ func fits(m router.Model, list string, e router.Engine) error {
 // fitsAdded is fits for an engine that the configuration does not list, from whom the path of a file is not taken but as a
 // choice: what stands in the file is sent to the engine.
 func fitsAdded(m router.Model, list string, e router.Engine) error {
-	if err := mayName(m, e.KeyFile); err != nil {
-		return err
+	for _, f := range e.Files() {
+		if err := mayName(m, f); err != nil {
+			return err
+		}
 	}
 	return fits(m, list, e)
 }
 
 // fits is fitsAdded for an engine whose credential is to be read as well: one engine without it must not keep the rest out.
 func (r roster) fits(m router.Model, list string, e router.Engine) error {
-	if why, ok := r.keyless[e.KeyFile]; ok {
-		return fmt.Errorf("key_file cannot be read: %s", why)
+	for _, f := range e.Files() {
+		if why, ok := r.keyless[*f.Path]; ok {
+			return fmt.Errorf("%s cannot be read: %s", f.Key, why)
+		}
 	}
 	return fitsAdded(m, list, e)
 }
 
-// mayName reports why an engine of the model may not have that file for its key, if the configuration does not list the engine.
-func mayName(m router.Model, keyFile string) error {
-	if keyFile == "" {
+// mayName reports why an engine of the model may not name that file, if the configuration does not list the engine. What the
+// configuration names under another key is another file: a private key must not be sent as a credential.
+func mayName(m router.Model, file router.EngineFile) error {
+	path := *file.Path
+	if path == "" {
 		return nil
 	}
 	want := "one that the configuration names for the model"
 	for _, at := range sourcesOf(&m) {
-		named := func(e router.Engine) bool { return absolute(e.KeyFile) == absolute(keyFile) }
-		if absolute(at.source.KeyFile) == absolute(keyFile) || slices.ContainsFunc(*at.engines, named) {
+		named := func(f router.EngineFile) bool { return f.Key == file.Key && absolute(*f.Path) == absolute(path) }
+		if slices.ContainsFunc(namedFiles(at), named) {
 			return nil
 		}
 		if dir := at.source.KeyDir; dir != "" {
-			if within, err := filepath.Rel(absolute(dir), absolute(keyFile)); err == nil && filepath.IsLocal(within) && within != "." && filepath.Clean(keyFile) == keyFile { // a .. behind a link leads elsewhere
+			if within, err := filepath.Rel(absolute(dir), absolute(path)); err == nil && filepath.IsLocal(within) && within != "." && filepath.Clean(path) == path { // a .. behind a link leads elsewhere
 				return nil
 			}
 			want += ", or one in its key_dir"
 		}
 	}
-	return fmt.Errorf("key_file is %.200q; want %s", keyFile, want)
+	return fmt.Errorf("%s is %.200q; want %s", file.Key, path, want)
 }
 
 // absolute has paths be comparable where the configuration was named by a relative one; "" stays so.

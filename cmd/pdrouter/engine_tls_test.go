@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pdrouter/router"
+)
+
+// TestEngineTLSFiles: check reads the files of an engine's TLS, relative to the configuration, and a reload watches them.
+func TestEngineTLSFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"ca.pem": "no certificate", "cert.pem": "half", "key.pem": "half"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := `models:
+  - name: m
+    engines:
+    - {name: a, url: "https://a", tls: {ca_file: ca.pem}}
+    - {name: b, url: "https://b", tls: {cert_file: cert.pem, key_file: key.pem}}
+    - {name: c, url: "https://c", tls: {ca_file: none.pem}}
+`
+	_, err := checkText(t, dir, text)
+	if err == nil {
+		t.Fatal("files that are no certificates were taken")
+	}
+	for _, want := range []string{
+		`:4: models[0] "m": engines[0].tls.ca_file: it has no certificate`,
+		`:5: models[0] "m": engines[1].tls.cert_file: tls: failed to find any PEM data`,
+		`:6: models[0] "m": engines[2].tls.ca_file cannot be used: open `,
+	} {
+		if strings.Count(err.Error(), want) != 1 {
+			t.Errorf("want %q once in\n%v", want, err)
+		}
+	}
+	path := filepath.Join(dir, "watched.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+		if !slices.Contains(watched(&l.config), filepath.Join(dir, name)) {
+			t.Errorf("%s is not watched", name)
+		}
+	}
+}
+
+// TestPrivateKeyIsNoCredential: an entry that the configuration does not list may use a model's TLS files as what they are, and
+// not have the private key sent to its engine.
+func TestPrivateKeyIsNoCredential(t *testing.T) {
+	named := router.EngineTLS{CertFile: "/tls/cert", KeyFile: "/tls/key"}
+	m := router.Model{Name: "m", Engines: []router.Engine{{Name: "e", URL: "https://e", TLS: named}}}
+	if err := fitsAdded(m, "engines", router.Engine{Name: "x", URL: "https://x", TLS: named}); err != nil {
+		t.Error(err)
+	}
+	for key, e := range map[string]router.Engine{
+		"key_file":      {KeyFile: "/tls/key"},
+		"tls.ca_file":   {TLS: router.EngineTLS{CAFile: "/tls/cert"}},
+		"tls.cert_file": {TLS: router.EngineTLS{CertFile: "/etc/cert", KeyFile: "/tls/key"}},
+	} {
+		e.Name, e.URL = "x", "https://x"
+		if err := fitsAdded(m, "engines", e); err == nil || !strings.Contains(err.Error(), key+" is ") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package router
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// testCA issues certificates into a folder.
+type testCA struct {
+	t    *testing.T
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newTestCA(t *testing.T) *testCA {
+	c := &testCA{t: t, dir: t.TempDir()}
+	c.cert, c.key = c.issue("ca", "ca")
+	return c
+}
+
+// issue writes NAME.pem and NAME.key, a certificate for the name of a host.
+func (c *testCA) issue(name, host string) (*x509.Certificate, *ecdsa.PrivateKey) {
+	c.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: c.cert == nil, BasicConstraintsValid: true,
+	}
+	parent, signer := template, key
+	if c.cert != nil {
+		parent, signer = c.cert, c.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(c.path(name+file), pem.EncodeToMemory(block), 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return cert, key
+}
+
+func (c *testCA) path(name string) string { return filepath.Join(c.dir, name) }
+
+// tlsServer is a server that wants a certificate of the CA from its clients, and notes whose it was.
+type tlsServer struct {
+	*httptest.Server
+	mu   sync.Mutex
+	came map[string]string // by path, the last one
+}
+
+func (c *testCA) serve(handler http.Handler) *tlsServer {
+	c.t.Helper()
+	c.issue("engine", "engine.test")
+	pair, err := tls.LoadX509KeyPair(c.path("engine.pem"), c.path("engine.key"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(c.cert)
+	s := &tlsServer{came: map[string]string{}}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.came[r.URL.Path] = r.TLS.PeerCertificates[0].Subject.CommonName
+		s.mu.Unlock()
+		handler.ServeHTTP(w, r)
+	}))
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	s.StartTLS()
+	c.t.Cleanup(s.Close)
+	return s
+}
+
+func (s *tlsServer) of(path string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.came[path]
+}
+
+// TestEngineTLS has an engine with a certificate of a private CA that wants one of the gateway: everything that the gateway asks
+// shows it, a renewed one is shown from then on by the same engine, and one that cannot be used changes nothing.
+func TestEngineTLS(t *testing.T) {
+	ca := newTestCA(t)
+	ca.issue("gateway", "first")
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	server := ca.serve(s.d[0].srv.Config.Handler)
+	entry := &s.cfg.Models[0].Engines[0]
+	entry.URL = server.URL
+	entry.TLS = EngineTLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
+	s.cfg.Timeouts.Health = 50 * time.Millisecond
+	parts := Parts{Planner: firstUsable{}}
+	g := start(t, s.cfg, parts)
+	g.served(1, plainBody)
+	asked := []string{pathCompletions, "/health", pathModels}
+	for _, path := range asked {
+		eventually(t, path+" was asked for with the certificate", func() bool { return server.of(path) == "first" })
+	}
+	e := g.r.now().fleet.engine(entry.Name)
+
+	ca.issue("gateway", "second")
+	if err := g.r.Reload(s.cfg, parts); err != nil {
+		t.Fatal(err)
+	}
+	server.CloseClientConnections()
+	eventually(t, "health was asked for with the new certificate", func() bool { return server.of("/health") == "second" })
+	g.served(1, plainBody)
+	if got := server.of(pathCompletions); got != "second" || g.r.now().fleet.engine(entry.Name) != e {
+		t.Errorf("a request showed %q; want the renewed certificate, by the same engine", got)
+	}
+
+	if err := os.WriteFile(ca.path("gateway.pem"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.r.Reload(s.cfg, parts); err == nil || !strings.Contains(err.Error(), "models[0].engines[0]: tls.cert_file: ") {
+		t.Errorf("a file that is no certificate: %v", err)
+	}
+	server.CloseClientConnections()
+	g.served(1, plainBody)
+}
+
+// TestEngineTLSIsVerified has engines whose certificates are not what their entries say: none is asked anything.
+func TestEngineTLSIsVerified(t *testing.T) {
+	ca := newTestCA(t)
+	ca.issue("gateway", "gateway")
+	server := ca.serve(http.NotFoundHandler())
+	good := EngineTLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
+	for name, change := range map[string]func(*EngineTLS){
+		"":                 func(*EngineTLS) {},
+		"unknown CA":       func(t *EngineTLS) { t.CAFile = "" },
+		"another name":     func(t *EngineTLS) { t.ServerName = "other.test" },
+		"the URL's host":   func(t *EngineTLS) { t.ServerName = "" },
+		"no certificate":   func(t *EngineTLS) { t.CertFile, t.KeyFile = "", "" },
+		"TLS not at all":   func(t *EngineTLS) { *t = EngineTLS{} },
+		"another one's CA": func(t *EngineTLS) { t.CAFile = ca.path("gateway.pem") },
+	} {
+		section := good
+		change(&section)
+		r, err := New(Config{Models: []Model{{Name: "m", Connector: ConnectorKVPlane,
+			Prefill: []Engine{{Name: "p", URL: server.URL, Control: server.URL + "/control", TLS: section}},
+			Decode:  []Engine{{Name: "d", URL: "http://127.0.0.1:1"}}}}}, Parts{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		e := r.now().fleet.engine("p")
+		resp, err := e.up.do(patience(t), &upstreamRequest{Path: "/health"})
+		if err == nil {
+			resp.Close()
+		}
+		told, controlErr := r.controlClient(e).Get(e.control)
+		if controlErr == nil {
+			told.Body.Close()
+		}
+		if want := name == ""; (err == nil) != want || (controlErr == nil) != want {
+			t.Errorf("%s: %v; control routes: %v", name, err, controlErr)
+		}
+	}
+}
+
+// TestEngineTLSMistakes: what cannot be meant is refused.
+func TestEngineTLSMistakes(t *testing.T) {
+	cfg := Config{Models: []Model{{Name: "m",
+		Engines:     []Engine{{Name: "a", URL: "http://a", TLS: EngineTLS{CAFile: "ca"}}, {Name: "b", URL: "https://b", TLS: EngineTLS{CertFile: "cert"}}},
+		EnginesFrom: Source{DNS: "http://c", TLS: EngineTLS{ServerName: "c"}}}}}
+	want := "models[0].engines_from.tls is set; want an https URL\nmodels[0].engines[0].tls is set; want an https URL\n" +
+		"models[0].engines[1].tls has one of cert_file and key_file; want both or neither"
+	if err := cfg.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
