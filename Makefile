@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults vuln clean
+.PHONY: help build lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -88,6 +88,9 @@ soak: ## engines killed, clients that leave, configurations that change, for SOA
 
 faults: ## every fault that tests provoke: row, what was answered and counted, result
 	$(GO) test -json -count=1 -run '^TestFault' ./router ./auth ./metadata/... ./internal/limits ./internal/redisdb ./kvplane ./cmd/pdrouter | $(GO) run ./internal/faults
+
+pin-images: ## pin the base images to the digests that their tags have now; needs crane or docker buildx
+	internal/deps/pin-images.sh
 
 vuln: ## govulncheck; needs its database
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...

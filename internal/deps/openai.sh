@@ -14,7 +14,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$want" ]; then
 	rm -rf "$dir"
 	mkdir -p "$(dirname "$dir")"
 	"${PYTHON:-python3}" -m venv "$dir"
-	"$dir/bin/pip" install --quiet --no-cache-dir --no-deps --requirement "$lock"
+	"$dir/bin/pip" install --quiet --no-cache-dir --no-deps --require-hashes --requirement "$lock"
 	"$dir/bin/python" -c 'import openai'
 	echo "$want" >"$stamp"
 fi

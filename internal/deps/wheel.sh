@@ -1,13 +1,14 @@
 #!/bin/sh
-# Unpacks a pinned wheel into a folder, none of what it depends on. Needs python3 with pip. Safe to call again: it does nothing
-# when that very wheel is there.
+# Unpacks a pinned wheel into a folder, none of what it depends on. LOCK is a requirement file with the wheel's name, version and
+# hashes. Needs python3 with pip. Safe to call again: it does nothing when that very wheel is there.
 #
-# usage: wheel.sh PACKAGE VERSION SHA256 PYTHON ABI PLATFORM FOLDER
+# usage: wheel.sh LOCK PYTHON ABI PLATFORM FOLDER
 set -eu
 
-package=$1 version=$2 sum=$3 python=$4 abi=$5 platform=$6 to=$7
+lock=$1 python=$2 abi=$3 platform=$4 to=$5
 
-if [ "$(cat "$to/.installed" 2>/dev/null)" = "$sum" ]; then
+want=$(sha256sum <"$lock" | cut -d' ' -f1)
+if [ "$(cat "$to/.installed" 2>/dev/null)" = "$want" ]; then
 	exit 0
 fi
 
@@ -15,17 +16,13 @@ mkdir -p "$(dirname "$to")"
 work=$(mktemp -d)
 trap 'rm -rf "$work" "$to.new"' EXIT
 python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
-	--python-version "$python" --abi "$abi" --platform "$platform" --dest "$work" "$package==$version"
+	--python-version "$python" --abi "$abi" --platform "$platform" --dest "$work" --require-hashes --requirement "$lock"
 set -- "$work"/*.whl
-echo "$sum  $1" | sha256sum --check --status || {
-	echo "wheel.sh: $(basename "$1") has another sha256 than the pinned $sum" >&2
-	exit 1
-}
 
 rm -rf "$to.new"
 mkdir -p "$to.new"
 python3 -m zipfile -e "$1" "$to.new"
-echo "$sum" >"$to.new/.installed"
+echo "$want" >"$to.new/.installed"
 rm -rf "$to"
 mv "$to.new" "$to"
-echo "$package $version in $to"
+echo "$(basename "$1") in $to"
