@@ -100,6 +100,9 @@ func (q *admitted) admit(body []byte, set func(name, value string)) (e *httpErro
 	}
 	if q.s.sealer != nil {
 		q.b.sealed = q.s.sealer.seal(q.who.Tenant, q.b.salt)
+		if q.b.has(ownMediaID) {
+			q.b.mediaIDs = q.s.sealer.mediaIDs(q.who.Tenant)
+		}
 	}
 	if limits := q.s.parts.Limits; limits != nil {
 		expected := q.b.expected()

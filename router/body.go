@@ -11,13 +11,14 @@ type bodyLimits struct {
 	Logprobs int         // logprobs (completions), top_logprobs and prompt_logprobs; -1 in a body means all and is over any bound
 	Strict   bool        // refuse kv_transfer_params and ec_transfer_params instead of dropping them
 	Media    *mediaHosts // where media may be at; nil: anywhere
+	Isolate  bool        // engines' caches of tenants are kept apart: media ids are replaced, and features refused
 }
 
 // limitsOf are those of a configuration that has its defaults.
 func limitsOf(cfg Config) bodyLimits {
 	return bodyLimits{
 		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
-		Strict: cfg.Strict, Media: cfg.Media.rules(),
+		Strict: cfg.Strict, Media: cfg.Media.rules(), Isolate: cfg.IsolatePrefixCache,
 	}
 }
 
@@ -50,14 +51,15 @@ type body struct {
 	shape        shape
 	model        string // "" if absent
 	stream       bool
-	n            int    // 1 if absent
-	maxTokens    int    // the effective one; -1 if absent
-	prompts      int    // prompts in the body; 1 for chat
-	promptBytes  int    // bytes of text in prompt or messages, JSON escapes counted as written
-	promptIDs    int    // token ids in prompt
-	salt         []byte // cache_salt as it was written; nil if absent
-	sealed       string // what both legs carry as cache_salt instead, JSON; "" leaves the client's own
-	previous     string // of which kept answer this one is the next; "" if of none
+	n            int     // 1 if absent
+	maxTokens    int     // the effective one; -1 if absent
+	prompts      int     // prompts in the body; 1 for chat
+	promptBytes  int     // bytes of text in prompt or messages, JSON escapes counted as written
+	promptIDs    int     // token ids in prompt
+	salt         []byte  // cache_salt as it was written; nil if absent
+	sealed       string  // what both legs carry as cache_salt instead, JSON; "" leaves the client's own
+	mediaIDs     *sealer // makes the media ids that both legs carry; nil leaves the client's own
+	previous     string  // of which kept answer this one is the next; "" if of none
 	unsplittable string
 	priority     int  // the less the sooner; 0 if absent
 	urgent       bool // who asks may say so: the engines get the priority
@@ -136,6 +138,7 @@ type bodyParser struct {
 	promptLogprobs, embeds   bool
 	truncates, background    bool
 	serverTools              bool
+	mediaIDs                 int
 	sent                     string // the transfer field that the client sent
 }
 

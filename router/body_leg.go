@@ -8,6 +8,7 @@ const (
 	inXargs             // vllm_xargs
 	inSampling          // sampling_params
 	inExtraArgs         // sampling_params.extra_args
+	inContent           // a part of content
 	ownedIns
 )
 
@@ -27,11 +28,12 @@ const (
 	ownLever
 	ownPriority
 	ownExtraKey
+	ownMediaID
 	ownLimits // no member, but the place behind the opening brace of sampling_params
 )
 
 // ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes. As no two keys are equal, a body
-// has at most a few dozen.
+// has at most a few dozen, and maxMediaIDs more.
 type ownedMember struct {
 	field ownedField
 	in    ownedIn
@@ -91,11 +93,13 @@ func (b *body) removes(l leg, f ownedField) bool {
 	return false
 }
 
-// replaces is the leg's own value of the field; "" keeps what is there.
-func (b *body) replaces(l leg, f ownedField) string {
-	switch {
+// replaces is the leg's own value of the member; "" keeps what is there.
+func (b *body) replaces(l leg, o *ownedMember) string {
+	switch f := o.field; {
 	case f == ownSalt:
 		return b.sealed
+	case f == ownMediaID:
+		return b.mediaIDs.sealID(b.raw[o.val:o.end])
 	case l == legDecode:
 	case f == ownStream, f == ownStore:
 		return "false"
@@ -141,7 +145,7 @@ func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) 
 	var run [ownedIns]int // per object: how many of its first members are taken out
 	for i := range b.owned {
 		o := &b.owned[i]
-		start, end, text := o.val, o.end, b.replaces(l, o.field)
+		start, end, text := o.val, o.end, b.replaces(l, o)
 		switch {
 		case o.field == ownLimits:
 			dst = gaps.join(dst, b.raw[from:start])

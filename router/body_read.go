@@ -135,6 +135,10 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.look(forContent, p.depth)
 	case meansMedia:
 		p.look(forAnyURL, p.depth)
+	case meansFeatures:
+		if p.given() && p.lim.Isolate {
+			p.refuse(reasonBadField, f.param, "is not accepted, because isolate_prefix_cache is set; send content_parts instead")
+		}
 	case meansPrevious:
 		b.previous = p.text(f.param)
 	case meansGrammar:

@@ -38,7 +38,8 @@ type Config struct {
 	// Media says where the media of bodies may be.
 	Media Media `yaml:"media"`
 	// IsolatePrefixCache gives every body a cache_salt made of whose it is and of the client's own, so that no tenant hits
-	// what another has left in the engines' prefix caches. Default false: the client's own, if any, goes as it is.
+	// what another has left in the engines' prefix caches, and replaces the uuid of media likewise. Default false: the client's own,
+	// if any, goes as it is.
 	IsolatePrefixCache bool `yaml:"isolate_prefix_cache"`
 	// PrefixCacheSecretFile has 32 bytes or more that these salts are made with, the same for all gateways before the same
 	// engines. Default "": each gateway draws its own when it starts, and none hits what was cached through another.

@@ -72,7 +72,7 @@ func (r *Router) newFan(q *admitted) *fan {
 		if bodies[i], e = parseBody(b.shape, raw, q.s.limits); e != nil {
 			return nil
 		}
-		bodies[i].removed, bodies[i].sealed, bodies[i].urgent = b.removed, b.sealed, b.urgent
+		bodies[i].removed, bodies[i].sealed, bodies[i].mediaIDs, bodies[i].urgent = b.removed, b.sealed, b.mediaIDs, b.urgent
 	}
 	if len(bodies) == 0 {
 		return nil

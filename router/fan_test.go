@@ -228,7 +228,7 @@ func TestFault21FanFails(t *testing.T) {
 	}
 }
 
-// TestFault29Fan has every choice carry the salt of its tenant.
+// TestFault29Fan has every choice carry the salt and the media ids of its tenant.
 func TestFault29Fan(t *testing.T) {
 	s := newPool(t, ConnectorPull, 1, 1, nil)
 	s.cfg.IsolatePrefixCache = true
@@ -243,6 +243,20 @@ func TestFault29Fan(t *testing.T) {
 		if strings.Contains(q.Body, `"own"`) || strings.Count(q.Body, `"cache_salt"`) != 1 {
 			t.Errorf("%s was sent %s", q.Leg, q.Body)
 		}
+	}
+	before = s.c.count("", "")
+	const image = `{"model":"tiny","n":2,"max_tokens":16,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"own"}]}]}`
+	if r := g.post(pathChat, image); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
+		t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+	}
+	ids := map[string]bool{}
+	for _, q := range s.c.all()[before:] {
+		for _, uuid := range uuidsOf(t, []byte(q.Body)) {
+			ids[uuid] = true
+		}
+	}
+	if len(ids) != 1 || ids[`"own"`] {
+		t.Errorf("the legs named %v; want one id that is not the client's", ids)
 	}
 }
 

@@ -230,9 +230,12 @@ func (p *bodyParser) look(l sought, depth int) bool {
 	case c == '{':
 		m, ok := p.object(depth + 1)
 		for ok && p.member(&m) {
-			if inner, looks := l.within(m.key); looks {
+			switch inner, looks := l.within(m.key); {
+			case p.lim.Isolate && string(m.key) == "uuid":
+				p.mediaID(&m, depth+1)
+			case looks:
 				p.look(inner, depth+1)
-			} else {
+			default:
 				p.value(depth + 1)
 			}
 		}
@@ -240,6 +243,26 @@ func (p *bodyParser) look(l sought, depth int) bool {
 		return p.value(depth)
 	}
 	return p.why == ""
+}
+
+// maxMediaIDs is how many media ids one body may have.
+const maxMediaIDs = 1024
+
+// mediaID reads the id that engines cache a part of content by. Engines make a text of whatever is not null, so only strings are accepted.
+func (p *bodyParser) mediaID(m *members, depth int) {
+	c := p.peek()
+	if !p.value(depth) || c == 'n' {
+		return
+	}
+	if c != '"' {
+		p.refuse(reasonBadField, "uuid", "must be a string")
+		return
+	}
+	if p.mediaIDs++; p.mediaIDs > maxMediaIDs {
+		p.refuse(reasonOverCap, "uuid", fmt.Sprintf("must be set at most %d times", maxMediaIDs))
+		return
+	}
+	p.own(ownMediaID, inContent, m)
 }
 
 // mediaURL reads a string that may be a URL.

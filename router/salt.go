@@ -45,17 +45,30 @@ func (s *sealer) String() string { return "(secret)" }
 
 // seal returns the salt as JSON. salt is the client's own as it was written; nil or null is none.
 func (s *sealer) seal(tenant string, salt []byte) string {
-	m := hmac.New(sha256.New, s.key)
 	b := []byte("pdrouter salt v1\x00")
 	b = append(binary.AppendUvarint(b, uint64(len(tenant))), tenant...)
 	if len(salt) > 1 && salt[0] == '"' {
 		b = append(b, 1)
 		b = unescape(b, salt[1:len(salt)-1])
 	}
-	m.Write(b)
-	sum := m.Sum(nil)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum) + `"`
+	return encodeSum(s.sum(b))
 }
+
+// mediaIDs returns the sealer of the tenant's media ids.
+func (s *sealer) mediaIDs(tenant string) *sealer {
+	return &sealer{key: s.sum([]byte("pdrouter media id v1\x00" + tenant))}
+}
+
+// sealID returns what engines get in place of a media id. Both are JSON strings.
+func (s *sealer) sealID(id []byte) string { return encodeSum(s.sum(unescape(nil, id[1:len(id)-1]))) }
+
+func (s *sealer) sum(b []byte) []byte {
+	m := hmac.New(sha256.New, s.key)
+	m.Write(b)
+	return m.Sum(nil)
+}
+
+func encodeSum(sum []byte) string { return `"` + base64.RawURLEncoding.EncodeToString(sum) + `"` }
 
 // cacheSalt is the cache's salt as both legs carry it, JSON.
 func (b *body) cacheSalt() []byte {

@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,5 +88,168 @@ func TestSealerKeys(t *testing.T) {
 	}
 	if strings.Contains(drawn.String(), string(drawn.key)) {
 		t.Error("String shows the key")
+	}
+}
+
+// mediaIDBodies name media by ids wherever engines read them, with %s in place of each id.
+var mediaIDBodies = []struct {
+	shape shape
+	path  string
+	body  string
+}{
+	{shapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a"},"uuid":%[1]s},` +
+		`{"uuid" : %[1]s , "type":"input_audio","input_audio":null},{"video_url":null,"uuid":%[1]s}]},{"role":"tool","content":[{"audio_embeds":null,"uuid":%[1]s}]}]}`},
+	{shapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":{"type":"image_embeds","\u0075uid":%s}}]}`},
+	{shapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a","uuid":%s}}]}]}`},
+	{shapeChat, pathChat, `{"model":"tiny","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
+	{shapeResponses, pathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,a","uuid":%[1]s}]},` +
+		`{"type":"function_call_output","call_id":"a","output":[{"type":"input_image","uuid":%[1]s}]}],"previous_input_messages":[{"content":[{"uuid":%[1]s}]}]}`},
+	{shapeMessages, pathMessages, `{"model":"tiny","max_tokens":9,"system":[{"type":"text","text":"a","uuid":%[1]s}],"messages":[{"role":"user","content":[{"type":"tool_result",` +
+		`"content":[{"type":"image","source":{"type":"base64","data":"a","uuid":%[1]s},"uuid":%[1]s}]}]}]}`},
+	{shapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"content_parts":[{"type":"image_url","url":null,"uuid":%[1]s},{"uuid":%[1]s}],"features":null}`},
+	{shapeBatch, pathBatch, `{"model":"tiny","messages":[[{"role":"user","content":[{"uuid":%[1]s}]}],[{"role":"user","content":[{"uuid":%[1]s}]}]]}`},
+	{shapePass, "/v1/embeddings", `{"model":"tiny","input":[[{"role":"user","content":[{"uuid":%[1]s}]}]],"messages":[{"content":[{"uuid":%[1]s}]}]}`},
+	{shapePass, "/score", `{"model":"tiny","queries":{"content":[{"uuid":%[1]s}]},"documents":[{"content":[{"uuid":%[1]s}]}],"data_1":{"content":[{"uuid":%[1]s}]},` +
+		`"data_2":[{"content":[{"uuid":%[1]s}]}],"items":[{"content":[{"uuid":%[1]s}]}],"text_1":[{"content":[{"uuid":%[1]s}]}]}`},
+	{shapePass, "/pooling", `{"model":"tiny","data":{"a":[{"uuid":%s}]}}`},
+	{shapePass, "/v1/chat/completions/render", `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
+}
+
+// uuidsOf collects every member named uuid, at any depth.
+func uuidsOf(t *testing.T, body []byte) (all []string) {
+	t.Helper()
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		case map[string]any:
+			for key, e := range v {
+				if key == "uuid" {
+					s, _ := json.Marshal(e)
+					all = append(all, string(s))
+				}
+				walk(e)
+			}
+		}
+	}
+	var v any
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	walk(v)
+	return all
+}
+
+// TestFault29MediaIDs has two tenants name media by the same ids, wherever engines read them: no engine gets an id that the other may name.
+func TestFault29MediaIDs(t *testing.T) {
+	key := &sealer{key: []byte(strings.Repeat("k", minSealKey))}
+	lim := bodyLimits{Isolate: true}
+	parse := func(s shape, body, tenant string) *body {
+		t.Helper()
+		read := parseBody
+		if s == shapePass || s == shapeBatch {
+			read = parsePassed
+		}
+		b, e := read(s, []byte(body), lim)
+		if e != nil {
+			t.Fatalf("%s: %v", body, e)
+		}
+		b.sealed, b.mediaIDs = key.seal(tenant, b.salt), key.mediaIDs(tenant)
+		return b
+	}
+	want := map[string]string{}
+	for i, row := range mediaIDBodies {
+		for _, tenant := range []string{"a", "b", ""} {
+			for _, id := range []string{`"x"`, `""`, `"\ud800\u0000é"`, `"` + strings.Repeat("y", 1000) + `"`} {
+				in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", id), "%s", id)
+				n := len(uuidsOf(t, []byte(in)))
+				b := parse(row.shape, in, tenant)
+				legs := [][]byte{b.leg(nil, nil, legDecode, "id", nil)}
+				if b.pass == nil {
+					legs = append(legs, b.prefill(nil, "id", []byte(kvJSON)), b.decode(nil, "id", []byte(kvJSON)))
+				}
+				for _, leg := range legs {
+					got := uuidsOf(t, leg)
+					if len(got) != n {
+						t.Errorf("body %d: %d ids become %d: %s", i, n, len(got), leg)
+					}
+					for _, uuid := range got {
+						if was := want[tenant+id]; was != "" && was != uuid || uuid == id || len(uuid) != 45 {
+							t.Errorf("body %d: tenant %q's %s is %s, and was %q", i, tenant, id, uuid, was)
+						}
+						want[tenant+id] = uuid
+					}
+				}
+			}
+		}
+		null := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", "null"), "%s", "null")
+		for _, uuid := range uuidsOf(t, parse(row.shape, null, "a").leg(nil, nil, legDecode, "id", nil)) {
+			if uuid != "null" {
+				t.Errorf("body %d: null became %s", i, uuid)
+			}
+		}
+		for _, odd := range []string{"5", "true", "[]", `["x"]`, `{}`, `{"a":"x"}`, `"x","uuid":"y"`, `"x","\u0075uid":null`} {
+			in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", odd), "%s", odd)
+			b, e := parseBody(row.shape, []byte(in), lim)
+			if e == nil || e.Status != 400 || e.Reason != reasonBadField && e.Reason != reasonDuplicateKey {
+				t.Errorf("body %d: uuid %s is accepted: %v, %v", i, odd, b, e)
+			}
+		}
+	}
+	seen := map[string]string{}
+	for from, uuid := range want {
+		if other, ok := seen[uuid]; ok {
+			t.Errorf("%q and %q are one id", from, other)
+		}
+		seen[uuid] = from
+	}
+	if other := (&sealer{key: []byte(strings.Repeat("l", minSealKey))}).mediaIDs("a"); other.sealID([]byte(`"x"`)) == want[`a"x"`] {
+		t.Error("an id does not depend on the secret")
+	}
+	in := `{"model":"tiny","messages":[{"content":[` + strings.Repeat(`{"uuid":"a"},`, maxMediaIDs) + `{"uuid":"a"}]}]}`
+	if _, e := parseBody(shapeChat, []byte(in), lim); e == nil || e.Reason != reasonOverCap {
+		t.Errorf("%d ids: %v", maxMediaIDs+1, e)
+	}
+}
+
+// TestFault29MediaAtTheEdge sends bodies with media ids to gateways that isolate tenants or do not.
+func TestFault29MediaAtTheEdge(t *testing.T) {
+	const features = `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"features":%s}`
+	for _, isolate := range []bool{true, false} {
+		t.Run(fmt.Sprint("isolated ", isolate), func(t *testing.T) {
+			e := newFakeAny(t, jsonAnswer(200, `{"choices":[{"index":0}]}`))
+			cfg := anyFleet(e)
+			cfg.IsolatePrefixCache = isolate
+			g := start(t, cfg, Parts{Clients: byName{}})
+			for i, row := range mediaIDBodies {
+				ids := map[string]bool{}
+				for _, tenant := range []string{"Bearer alice", "Bearer bob", "Bearer alice"} {
+					in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", `"x"`), "%s", `"x"`)
+					if r := g.post(row.path, in, "Authorization", tenant); r.Status != 200 {
+						t.Fatalf("body %d: status %d: %s", i, r.Status, r.Body)
+					}
+					for _, q := range e.all() {
+						for _, uuid := range uuidsOf(t, []byte(q.Body)) {
+							ids[uuid] = true
+							if isolate == (uuid == `"x"`) {
+								t.Errorf("body %d, isolated %v: the engine got %s", i, isolate, q.Body)
+							}
+						}
+					}
+				}
+				if n := len(ids); isolate && n != 2 || !isolate && n != 1 {
+					t.Errorf("body %d: %d ids of two tenants", i, n)
+				}
+			}
+			for _, value := range []string{`{"mm_hashes":{"image":["x"]},"mm_placeholders":{"image":[{"offset":0,"length":1}]}}`, `{}`, `"x"`} {
+				r := g.post(pathGenerate, strings.ReplaceAll(features, "%s", value), "Authorization", "Bearer alice")
+				if isolate && (r.Status != 400 || *errorOf(t, r.Body).Param != "features" || len(e.all()) != 0) || !isolate && (r.Status != 200 || !strings.Contains(e.all()[0].Body, value)) {
+					t.Errorf("isolated %v: features %s: status %d: %s", isolate, value, r.Status, r.Body)
+				}
+			}
+		})
 	}
 }

@@ -80,7 +80,7 @@ var formats = [...]format{
 	},
 	shapeGenerate: {
 		top: outermost(meanings{
-			"token_ids": meansTokens, "content_parts": meansParts, "stream_options": meansStreamOptions, "sampling_params": meansLimits,
+			"token_ids": meansTokens, "content_parts": meansParts, "features": meansFeatures, "stream_options": meansStreamOptions, "sampling_params": meansLimits,
 		}),
 		sampling: within("sampling_params.", meanings{
 			"max_tokens": meansLimit, "min_tokens": meansMinTokens, "n": meansN, "stop": meansStop, "logprobs": meansLogprobs,

@@ -40,6 +40,7 @@ const (
 	meansParts      // parts of content, none of which is text
 	meansContent    // what may name media, whatever its kind is
 	meansMedia      // media, or what holds some at any depth
+	meansFeatures   // media that were made ready before, and the ids that engines cache them by
 	meansTransfer   // hand-off instructions to the engine
 	meansXargs      // an object that may hold such
 	meansSampling   // an object that may hold such in its extra_args
