@@ -21,27 +21,52 @@ func Producers(p []metadata.Record, d metadata.Record, allow Allow) ([]Producer,
 		return nil, err
 	}
 	var out []Producer
-	have := map[int]bool{}
+	var q *Pair
+	have := map[written]bool{}
 	for _, r := range grid {
-		q, err := NewPair(r, d, allow)
-		if err != nil {
+		if q, err = NewPair(r, d, allow); err != nil {
 			return nil, err
 		}
 		for _, g := range q.groups {
 			for _, l := range g {
-				have[l.d.Layer] = true
+				if len(l.pieces) > 0 {
+					have[written{l.d.Layer, r.Rank.TP}] = true
+				}
 			}
 		}
 		if q.related() {
 			out = append(out, Producer{Record: r, Writes: q.writes()})
 		}
 	}
+	writers := make([][]int, len(q.d.groups))
 	for _, r := range d.Layout.Regions {
-		if !have[r.Layer] {
-			return nil, unplannable(fmt.Sprintf("layer %d", r.Layer), "missing", "present")
+		g := q.d.groupOf[r.Layer]
+		if writers[g] == nil {
+			writers[g] = q.writers(g)
+		}
+		for _, tp := range writers[g] {
+			if !have[written{r.Layer, tp}] {
+				return nil, unplannable(fmt.Sprintf("tensor-parallel rank %d, layer %d", tp, r.Layer), "missing", "present")
+			}
 		}
 	}
 	return out, nil
+}
+
+// written is a layer that the ranks of P with this tensor-parallel number write.
+type written struct{ layer, tp int }
+
+// writers returns the tensor-parallel ranks of P that together write all heads of a group that the consumer holds.
+func (q *Pair) writers(g int) []int {
+	var out []int
+	of := &q.d.groups[g]
+	for head := of.first; head < of.first+of.heads; head++ { // its writer never decreases
+		tp := writerOf(q.d.rank.TP, head, q.p.size.TP, q.d.size.TP, of.model)
+		if n := len(out); n == 0 || out[n-1] != tp {
+			out = append(out, tp)
+		}
+	}
+	return out
 }
 
 // Consumers returns the ranks of D that producer p owes a completion before it may free a transfer's blocks.

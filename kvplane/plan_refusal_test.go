@@ -238,3 +238,35 @@ func TestPlanShortGroups(t *testing.T) {
 		})
 	}
 }
+
+// TestUnevenRecords: one rank of P lacks a layer that the others hold. Whom that rank writes for is refused, since a part of
+// the layer would stay old there; all others are not concerned.
+func TestUnevenRecords(t *testing.T) {
+	for _, size := range [][3]int{{2, 2, 4}, {2, 1, 4}, {4, 2, 4}, {1, 2, 4}, {4, 1, 2}, {8, 2, 4}, {2, 4, 2}, {4, 2, 1}} {
+		s := spec{heads: size[2], logical: 2, stages: [][]int{{0, 1}, {2}}}
+		ps, ds := s, s
+		ps.tp, ds.tp = size[0], size[1]
+		for lacks := range size[0] {
+			for tp := range size[1] {
+				p, d := ps.withDefaults().records("p"), ds.withDefaults().records("d")[tp]
+				even, err := Producers(p, d, Allow{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				writes := slices.ContainsFunc(even, func(x Producer) bool {
+					return x.Writes && x.Record.Rank == metadata.Rank{TP: lacks}
+				})
+				i := slices.IndexFunc(p, func(r metadata.Record) bool { return r.Rank == metadata.Rank{TP: lacks} })
+				p[i].Layout.Regions = slices.DeleteFunc(slices.Clone(p[i].Layout.Regions), func(r metadata.Region) bool { return r.Layer == 1 })
+				_, err = Producers(p, d, Allow{})
+				var refusal *Refusal
+				switch {
+				case !writes && err != nil:
+					t.Errorf("%v: rank %d of P lacks a layer that it does not write for rank %d of D: %v", size, lacks, tp, err)
+				case writes && (!errors.As(err, &refusal) || refusal.Reason != Unplannable || !strings.Contains(err.Error(), "layer 1: missing on P")):
+					t.Errorf("%v: rank %d of P lacks a layer that it writes for rank %d of D: %v", size, lacks, tp, err)
+				}
+			}
+		}
+	}
+}

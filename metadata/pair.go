@@ -100,6 +100,11 @@ func Pairable(p, d []Record) error {
 	if err := layoutsFit(a, b); err != nil {
 		return err
 	}
+	for _, recs := range [][]Record{p, d} {
+		if err := stagesEven(recs); err != nil {
+			return err
+		}
+	}
 	la, lb := layers(p), layers(d)
 	if !slices.Equal(la, lb) {
 		return unpairable(OtherLayers, "%s has layers %s, %s has %s", a.Engine, runs(la), b.Engine, runs(lb))
@@ -215,6 +220,24 @@ func layers(recs []Record) []int {
 		}
 	}
 	return slices.Sorted(maps.Keys(set))
+}
+
+// stagesEven refuses an engine in which a rank lacks a layer that another rank of the same pipeline stage holds: of that
+// layer a part of the heads is nowhere.
+func stagesEven(recs []Record) error {
+	stages := map[Rank]Record{}
+	for _, r := range recs {
+		stage := Rank{DP: r.Rank.DP, PP: r.Rank.PP}
+		first, ok := stages[stage]
+		if !ok {
+			stages[stage] = r
+			continue
+		}
+		if x, y := layers([]Record{first}), layers([]Record{r}); !slices.Equal(x, y) {
+			return unpairable(MixedRecords, "%s: rank %v has layers %s and rank %v has %s", r.Engine, first.Rank, runs(x), r.Rank, runs(y))
+		}
+	}
+	return nil
 }
 
 // runs writes sorted numbers as "0-3,7".

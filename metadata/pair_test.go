@@ -74,6 +74,8 @@ func TestFault45Pairable(t *testing.T) {
 		{"tokens first, heads 2 and 4", engine("prefill-0", 2, layoutOf(func(l *Layout) { l.Order = TokensFirst })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.Order = TokensFirst })), OtherOrder, "2 and 4 heads"},
 		{"replicated and not", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Replicated = true })), OtherReplication, "false and true"},
 		{"a layer less", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { l.Regions = l.Regions[:1] })), OtherLayers, "prefill-0 has layers 0-1, decode-0 has 0"},
+		{"a layer that one rank lacks", engine("prefill-0", 2, func(r *Record) { r.Layout.Regions = r.Layout.Regions[:2-r.Rank.TP] }), engine("decode-0", 2), MixedRecords, "prefill-0: rank 0/0/0 has layers 0-1 and rank 0/0/1 has 0"},
+		{"a layer that one rank of decode lacks", p2, engine("decode-0", 2, func(r *Record) { r.Layout.Regions = r.Layout.Regions[:1+r.Rank.TP] }), MixedRecords, "decode-0: rank 0/0/0 has layers 0 and rank 0/0/1 has 0-1"},
 		{"stock engines without layout", engine("prefill-0", 2, layoutOf(func(l *Layout) { *l = Layout{} })), engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), 0, ""},
 		{"stock engines with regions of their own", engine("prefill-0", 2, layoutOf(func(l *Layout) { l.Heads = 0 })), engine("decode-0", 1, layoutOf(func(l *Layout) { l.Heads, l.Regions = 0, l.Regions[:1] })), 0, ""},
 		{"layout on one side", p2, engine("decode-0", 1, layoutOf(func(l *Layout) { *l = Layout{} })), OtherHeads, "4 and 0"},
