@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -100,9 +101,9 @@ func TestSeenCountsTheWakingUp(t *testing.T) {
 	}
 }
 
-// TestUnanswerableMessageIsCounted: a message whose sender cannot be connected to is dropped and counted; it is said
-// again, and answered when that works.
-func TestUnanswerableMessageIsCounted(t *testing.T) {
+// TestMessageOfAnUnreachablePeerCounts: what a peer says has its effect though it cannot be connected to. It is answered when
+// that works.
+func TestMessageOfAnUnreachablePeerCounts(t *testing.T) {
 	net := newFakeNet()
 	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 		far := net.ends[p.records[0].Agent]
@@ -118,12 +119,44 @@ func TestUnanswerableMessageIsCounted(t *testing.T) {
 		p.fill(id, fromP[0], 12)
 		d.expect(id, p, [2]int{0, 12}, toD)
 		time.Sleep(50 * time.Millisecond)
-		if n := p.agents[0].Status().Dropped["unanswerable"]; n == 0 {
-			t.Error("nothing was counted")
+		if s := p.agents[0].Status(); s.Registrations != 1 || len(s.Dropped) > 0 && s.Dropped["repeat"] == 0 {
+			t.Errorf("status is %+v; want a registration", s)
 		}
 		known(false)
 		p.offer(id, d, 12, fromP)
 		d.await(id, Ready)
 		p.await(id, Sent)
+	})
+}
+
+// TestStuckWriteDoesNotMuteItsPeer: a write over a lost connection does not end, and so no new connection can be made. A cancel
+// of another transfer frees prefill's blocks all the same, and decode hears of it when there is a connection.
+func TestStuckWriteDoesNotMuteItsPeer(t *testing.T) {
+	net := newFakeNet(fault{"write", 0, "hold"})
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		stuck, id := NewTransferID(), NewTransferID()
+		d.expect(stuck, p, [2]int{0, 12}, toD)
+		p.offer(stuck, d, 12, fromP)
+		time.Sleep(10 * time.Millisecond)
+		far := net.ends[p.records[0].Agent]
+		net.mu.Lock()
+		far.busy = true
+		far.deliverLocked(Incoming{Kind: PeerLost, Agent: d.records[0].Agent, Err: errors.New("lost")}, hop)
+		net.mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+		p.offer(id, d, 12, fromP)
+		d.expect(id, p, [2]int{0, 12}, toD)
+		time.Sleep(100 * time.Millisecond)
+		began := time.Now()
+		d.agents[0].Abandon(id, "left")
+		for _, r := range p.await(id, Sent) {
+			if took := time.Since(began); r.Reason != Cancelled || took > time.Second {
+				t.Errorf("prefill's blocks came back after %v with %s; want at once, cancelled", took, r.Reason)
+			}
+		}
+		net.mu.Lock()
+		far.busy = false
+		net.mu.Unlock()
+		d.await(id, Safe)
 	})
 }

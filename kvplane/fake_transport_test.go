@@ -52,6 +52,7 @@ type fakeTransport struct {
 	peers   map[string]bool
 	arrived []Incoming
 	closed  bool
+	busy    bool // writes over a lost connection have not ended: it connects to nobody
 }
 
 func (n *fakeNet) transport() *fakeTransport {
@@ -73,7 +74,10 @@ func (t *fakeTransport) Open(agent string, memory []Memory) ([]byte, string, err
 func (t *fakeTransport) Connect(peer metadata.Record) error {
 	t.net.mu.Lock()
 	defer t.net.mu.Unlock()
-	if t.peers[peer.Agent] {
+	switch {
+	case t.busy:
+		return ErrBusy
+	case t.peers[peer.Agent]:
 		return ErrKnownPeer
 	}
 	t.peers[peer.Agent] = true

@@ -317,7 +317,8 @@ func (w *writer) consumers(id TransferID, e *engine) {
 	w.stepProducer(ev)
 }
 
-// connect makes the transport know a peer, unless it does or a pause before the next attempt is running.
+// connect makes the transport know a peer, unless it does or a pause before the next attempt is running. While writes over a
+// lost connection have not ended there is only the next attempt.
 func (w *writer) connect(p *peer) error {
 	if p.connected || p.retry > 0 {
 		return nil
@@ -329,7 +330,12 @@ func (w *writer) connect(p *peer) error {
 		return err
 	}
 	w.active = w.now()
-	if err := w.cfg.Transport.Connect(p.record); err != nil {
+	err := w.cfg.Transport.Connect(p.record)
+	switch {
+	case errors.Is(err, ErrBusy):
+		w.again(p)
+		return nil
+	case err != nil:
 		return err
 	}
 	p.connected = true

@@ -137,15 +137,14 @@ const (
 	dropConflict                 // contradicts what was said before
 	dropFull                     // a table is at its bound
 	dropMalformed
-	dropForeign      // for another agent, or of another generation
-	dropWaiting      // too many messages of unknown senders
-	dropForged       // not said by the agent that it names
-	dropUnanswerable // its sender cannot be connected to
-	drops            // how many there are
+	dropForeign // for another agent, or of another generation
+	dropWaiting // too many messages of unknown senders
+	dropForged  // not said by the agent that it names
+	drops       // how many there are
 )
 
 var dropNames = [...]string{
-	"none", "state", "unknown", "stranger", "repeat", "floor", "conflict", "full", "malformed", "foreign", "waiting", "forged", "unanswerable",
+	"none", "state", "unknown", "stranger", "repeat", "floor", "conflict", "full", "malformed", "foreign", "waiting", "forged",
 }
 
 func (d drop) String() string { return dropNames[d] }

@@ -300,10 +300,9 @@ func (w *writer) receive(l *letter) {
 		return
 	}
 	p.attempts, p.unsure, p.used = 0, false, w.looked
-	if err := w.connect(p); err != nil { // it will say it again
+	if err := w.connect(p); err != nil { // what it says counts all the same; it is answered once there is a connection
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
-		w.drops[dropUnanswerable]++
-		return
+		w.again(p)
 	}
 	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why, down: !p.connected}
 	switch m.kind {
