@@ -132,7 +132,7 @@ func (f *fan) ended() {
 
 // finish closes the books of the request. It happens once, when nothing of it is under way.
 func (f *fan) finish() {
-	s, used := &f.sum, 0
+	s := &f.sum
 	first := f.branches[0].sum
 	s.Prefill, s.Decode, s.TransferID, s.Why = first.Prefill, first.Decode, first.TransferID, first.Why
 	s.Attempts = 0
@@ -148,17 +148,9 @@ func (f *fan) finish() {
 		s.OutputTokens += one.OutputTokens
 		s.Stranded = s.Stranded || one.Stranded
 		s.Phases.later(one.Phases)
-		tokens := x.used()
-		if k%f.n == 0 {
+		if k%f.n == 0 { // the prompt is counted once
 			s.PromptTokens += one.PromptTokens
 			s.CachedTokens += one.CachedTokens
-		} else if tokens > 0 { // the prompt is counted once
-			tokens = max(0, tokens-max(one.PromptTokens, x.b.promptTokens()))
-		}
-		if tokens < 0 || used < 0 {
-			used = -1
-		} else {
-			used += tokens
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
@@ -167,7 +159,7 @@ func (f *fan) finish() {
 		f.place = nil
 	}
 	if f.lease != nil {
-		f.lease.Done(used)
+		f.lease.Done(f.used().total())
 	}
 	f.r.live.count(-1)
 	f.r.finished(s)

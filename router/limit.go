@@ -154,28 +154,67 @@ func (x *exchange) release() {
 	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
 		x.r.holdBackground(formats[shapeResponses].request+x.cur.h.request, x.cur.decode.engine, l)
 	} else if x.lease != nil {
-		x.lease.Done(x.used())
+		x.lease.Done(x.used().total())
 	}
 	x.lease = nil
 }
 
-// used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
-// have the engine count, so without the client's own include_usage its events are counted, one token each. -1 is unknown.
-func (x *exchange) used() int {
-	s := &x.sum
-	switch {
-	case x.b.unsplittable == unsplitStored: // whoever made the response was charged
-		return 0
-	case x.counted:
-		return s.PromptTokens + s.OutputTokens
-	case s.Attempts == 0, s.Outcome == FailedBefore, s.Outcome == Completed && s.Status >= 400: // nobody had anything of it
-		return 0
-	case s.Outcome == Completed && !s.Stream:
+// usedTokens is what a request has used.
+type usedTokens struct {
+	prompt, answer int
+	unknown        bool
+}
+
+// total is the sum, or -1 if it is unknown.
+func (u usedTokens) total() int {
+	if u.unknown {
 		return -1
 	}
-	prompt := x.b.promptTokens()
-	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
-		prompt = a.prefill.ans.promptTokens
+	return u.prompt + u.answer
+}
+
+// used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
+// have the engine count, so without the client's own include_usage its events are counted, one token each. So are those of a stream
+// that has not ended: the usage that it has told may be that of its beginning.
+func (x *exchange) used() usedTokens {
+	s := &x.sum
+	switch {
+	case x.b.unsplittable == unsplitStored: // the request that created the response was charged
+		return usedTokens{}
+	case x.counted:
+		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
+		if stream := x.reply.stream; stream != nil && !stream.seen {
+			u.answer = max(u.answer, x.pieces)
+		}
+		return u
+	case s.Attempts == 0, s.Outcome == FailedBefore, s.Outcome == Completed && s.Status >= 400: // nobody had anything of it
+		return usedTokens{}
+	case s.Outcome == Completed && !s.Stream:
+		return usedTokens{unknown: true}
 	}
-	return prompt + x.pieces
+	u := usedTokens{prompt: x.b.promptTokens(), answer: x.pieces}
+	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
+		u.prompt = a.prefill.ans.promptTokens
+	}
+	return u
+}
+
+// used is the sum of what the choices have used, with each prompt once. A request that failed before its answer has used nothing, though
+// some of its choices were under way.
+func (f *fan) used() (sum usedTokens) {
+	if f.sum.Outcome == FailedBefore {
+		return usedTokens{}
+	}
+	prompt := 0
+	for k, x := range f.branches {
+		if k%f.n == 0 {
+			prompt = 0
+		}
+		u := x.used()
+		sum.prompt += max(0, u.prompt-prompt)
+		prompt = max(prompt, u.prompt)
+		sum.answer += u.answer
+		sum.unknown = sum.unknown || u.unknown
+	}
+	return sum
 }
