@@ -29,12 +29,13 @@ func TestPanicKeepsNoSlot(t *testing.T) {
 	s := newPool(t, ConnectorNone, 0, 1, nil)
 	l := newCounted(limits.Limits{Concurrent: 1})
 	g := start(t, s.cfg, Parts{Limits: l})
-	app := g.r.newEdge(g.r.now().cfg.edge(), nil).app
+	clients := newArrivals(nil)
+	app := g.r.newEdge(g.r.now().cfg.edge(), clients).app
 	app.Handler() // readies it
 	server, client := net.Pipe()
 	defer client.Close()
 	served := make(chan error, 1)
-	go func() { served <- app.Server().ServeConn(fakeConn{server, new(bool)}) }()
+	go func() { served <- app.Server().ServeConn(clients.add(fakeConn{server, new(bool)})) }()
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}

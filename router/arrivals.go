@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"maps"
@@ -24,9 +25,10 @@ type arrivals struct {
 	open   map[*arrival]struct{}
 }
 
-// arrival is a client's connection.
+// arrival is a client's connection. The HTTP server reads the heads of requests from it, and nothing else: a body is read by
+// readBody, which the handler calls.
 type arrival struct {
-	*net.TCPConn
+	net.Conn
 	from  *arrivals
 	since time.Time
 	spoke atomic.Bool
@@ -36,6 +38,13 @@ type arrival struct {
 	page    *page  // that early is in; nil if that is empty
 	early   []byte // read before it was asked for
 
+	head    headEnd
+	open    bool        // a head has been read, and not all that belongs to its request
+	left    int64       // bytes of the body, or of its chunk, that are still to be read
+	chunked bool        // the body
+	body    *clientBody // of the last request; nil if it had none
+	refused bool        // the connection ends with an answer to a request that was not read to its end
+
 	joins bool   // what is written next leaves with what is written behind it
 	kept  []byte // that, while it waits
 }
@@ -44,7 +53,7 @@ func newArrivals(ln net.Listener) *arrivals {
 	return &arrivals{ln: ln, conns: make(chan net.Conn), silent: map[*arrival]struct{}{}, open: map[*arrival]struct{}{}}
 }
 
-// run accepts until the listener ends, and returns why it did. What is no TCP connection is handed on as it is.
+// run accepts until the listener ends, and returns why it did.
 func (l *arrivals) run() error {
 	defer close(l.conns)
 	for {
@@ -56,15 +65,17 @@ func (l *arrivals) run() error {
 			}
 			return err
 		}
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			a := &arrival{TCPConn: tcp, from: l, since: time.Now(), patient: newPatient(tcp, &l.pages)}
-			l.mu.Lock()
-			l.silent[a], l.open[a] = struct{}{}, struct{}{}
-			l.mu.Unlock()
-			conn = a
-		}
-		l.conns <- conn
+		l.conns <- l.add(conn)
 	}
+}
+
+// add notes a connection.
+func (l *arrivals) add(conn net.Conn) *arrival {
+	a := &arrival{Conn: conn, from: l, since: time.Now(), patient: newPatient(conn, &l.pages)}
+	l.mu.Lock()
+	l.silent[a], l.open[a] = struct{}{}, struct{}{}
+	l.mu.Unlock()
+	return a
 }
 
 // closeSilent closes the connections that have brought nothing since before, and reports whether there are others.
@@ -79,7 +90,7 @@ func (l *arrivals) closeSilent(before time.Time) bool {
 	others := len(l.silent) > len(old)
 	l.mu.Unlock()
 	for _, a := range old {
-		_ = a.Close()
+		_ = a.end()
 	}
 	return others
 }
@@ -92,7 +103,7 @@ func (l *arrivals) stopReading() {
 	l.mu.Unlock()
 	for _, a := range open {
 		a.ends.Store(true)
-		_ = a.TCPConn.SetReadDeadline(time.Now())
+		_ = a.Conn.SetReadDeadline(time.Now())
 	}
 }
 
@@ -112,34 +123,146 @@ func (l *arrivals) remove(a *arrival) {
 	l.mu.Unlock()
 }
 
-// Read notes the first byte. The server waits for a request by asking for one byte, and holds no memory for it meanwhile: what has
-// come with that is kept until it asks for the rest, at once.
+// Read reads a request's head for the server, and nothing behind it. The server waits for a request by asking for one byte, and
+// holds no memory for it meanwhile: what has come with that is kept until it asks for the rest, at once.
 func (a *arrival) Read(p []byte) (n int, err error) {
-	switch {
-	case len(a.early) > 0:
-		return a.takeEarly(p), nil
-	case len(p) == 1 && a.patient.can():
-		if a.page, n, err = a.patient.read(); n > 0 {
-			a.early = a.page[:n]
-			n = a.takeEarly(p)
-		}
-	default:
-		n, err = a.TCPConn.Read(p)
+	if a.open { // nothing that follows can be trusted to be a request
+		return 0, io.EOF
 	}
-	if n > 0 && !a.spoke.Load() {
+	a.dropBody()
+	if len(a.early) == 0 && len(p) == 1 && a.patient.can() {
+		if err = a.fill(); err != nil {
+			return 0, err
+		}
+	}
+	if len(a.early) > 0 {
+		n = a.take(p, a.early[:min(len(p), len(a.early))])
+		a.drop(n)
+		return n, nil
+	}
+	n, err = a.readSome(p[:min(len(p), readBuffer)])
+	head := a.take(p, p[:n])
+	if head < n {
+		a.page = newPage(&a.from.pages)
+		a.early = a.page[:copy(a.page[:], p[head:n])]
+	}
+	return head, err
+}
+
+// take copies as much of b as belongs to the head.
+func (a *arrival) take(p, b []byte) int {
+	end := a.head.find(b)
+	if a.open = end >= 0; a.open {
+		b = b[:end]
+	}
+	return copy(p, b)
+}
+
+// fill waits for bytes, which it keeps. There must be none yet.
+func (a *arrival) fill() (err error) {
+	n := 0
+	if a.patient.can() {
+		a.page, n, err = a.patient.read()
+	} else {
+		a.page = newPage(&a.from.pages)
+		n, err = a.Conn.Read(a.page[:])
+	}
+	if n == 0 {
+		if a.page != nil {
+			a.from.pages.Put(a.page)
+			a.page = nil
+		}
+		if err == nil {
+			err = io.ErrNoProgress
+		}
+		return err
+	}
+	a.early = a.page[:n]
+	a.from.remove(a)
+	return nil
+}
+
+// readSome reads what was kept, or else from the connection.
+func (a *arrival) readSome(p []byte) (n int, err error) {
+	if len(a.early) > 0 {
+		n = copy(p, a.early)
+		a.drop(n)
+		return n, nil
+	}
+	if n, err = a.Conn.Read(p); n > 0 {
 		a.from.remove(a)
 	}
 	return n, err
 }
 
-// takeEarly returns what was read before.
-func (a *arrival) takeEarly(p []byte) int {
-	n := copy(p, a.early)
+// drop goes past n bytes of what was kept.
+func (a *arrival) drop(n int) {
 	if a.early = a.early[n:]; len(a.early) == 0 {
 		a.from.pages.Put(a.page)
 		a.page, a.early = nil, nil
 	}
-	return n
+}
+
+// expect begins the body that follows the head.
+func (a *arrival) expect(f bodyFraming) {
+	a.chunked, a.left = f.length < 0, max(f.length, 0)
+	a.open = f.length != 0
+}
+
+// settle makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
+// still to come that the answer did not wait for.
+func (a *arrival) settle() bool {
+	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.early)) {
+		a.drop(int(a.left))
+		a.open = false
+	}
+	a.refused = a.open
+	return !a.open
+}
+
+// dropBody lets go of the last request's body.
+func (a *arrival) dropBody() {
+	if a.body != nil {
+		a.body.drop()
+		a.body = nil
+	}
+}
+
+// headEnd finds the end of a request's head.
+type headEnd struct {
+	length int  // of the line so far
+	cr     bool // its last byte is a carriage return
+	begun  bool // there was a line
+	bare   bool // a line ended without a carriage return
+}
+
+// find returns how many bytes of b belong to the head, -1 if it goes on. Empty lines before the head are part of it.
+func (h *headEnd) find(b []byte) int {
+	for from := 0; ; {
+		i := bytes.IndexByte(b[from:], '\n')
+		if i < 0 {
+			if rest := len(b) - from; rest > 0 {
+				h.length, h.cr = h.length+rest, b[len(b)-1] == '\r'
+			}
+			return -1
+		}
+		if i > 0 {
+			h.cr = b[from+i-1] == '\r'
+		}
+		length := h.length + i
+		if h.cr {
+			length--
+		} else {
+			h.bare = true
+		}
+		h.length, h.cr = 0, false
+		from += i + 1
+		if length == 0 && h.begun {
+			h.begun = false
+			return from
+		}
+		h.begun = h.begun || length > 0
+	}
 }
 
 // joinNext has what is written next leave with what is written behind it, which there must be. Both are within the write deadline that holds
@@ -158,7 +281,7 @@ func (a *arrival) Write(p []byte) (int, error) {
 	}
 	n, err := a.write(p)
 	if before > 0 {
-		_ = a.TCPConn.SetWriteDeadline(time.Time{})
+		_ = a.Conn.SetWriteDeadline(time.Time{})
 	}
 	return max(0, n-before), err
 }
@@ -167,16 +290,50 @@ func (a *arrival) write(p []byte) (int, error) {
 	if a.patient.can() {
 		return a.patient.write(p)
 	}
-	return a.TCPConn.Write(p)
+	return a.Conn.Write(p)
 }
 
-// Close closes the connection.
+// Close closes the connection. The server calls it behind the last request.
 func (a *arrival) Close() error {
+	a.dropBody()
+	if a.refused {
+		a.linger()
+	}
+	return a.end()
+}
+
+// end closes the connection while the server may be reading from it.
+func (a *arrival) end() error {
 	a.from.remove(a)
 	a.from.mu.Lock()
 	delete(a.from.open, a)
 	a.from.mu.Unlock()
-	return a.TCPConn.Close()
+	return a.Conn.Close()
+}
+
+// NetConn is the connection below.
+func (a *arrival) NetConn() net.Conn { return a.Conn }
+
+// What a client may go on sending after an answer that ends its connection.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 1 << 20
+)
+
+// linger reads on for a moment, so that a client that is still sending gets the answer: closed at once, a connection with
+// unread bytes is reset, and what has not been read at the other end is lost.
+func (a *arrival) linger() {
+	half, ok := a.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || a.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	for read := 0; read < lingerBytes; {
+		if len(a.early) == 0 && a.fill() != nil {
+			return
+		}
+		read += len(a.early)
+		a.drop(len(a.early))
+	}
 }
 
 // SetWriteDeadline sets when writes fail. One that is taken away holds until what is kept has left.
@@ -184,14 +341,14 @@ func (a *arrival) SetWriteDeadline(t time.Time) error {
 	if t.IsZero() && len(a.kept) > 0 {
 		return nil
 	}
-	return a.TCPConn.SetWriteDeadline(t)
+	return a.Conn.SetWriteDeadline(t)
 }
 
 // SetReadDeadline sets when reads fail, which stays now if nothing more is to be read.
 func (a *arrival) SetReadDeadline(t time.Time) error {
-	err := a.TCPConn.SetReadDeadline(t)
+	err := a.Conn.SetReadDeadline(t)
 	if a.ends.Load() { // looked at behind the call, as stopReading sets it before its own: the last one says now
-		return a.TCPConn.SetReadDeadline(time.Now())
+		return a.Conn.SetReadDeadline(time.Now())
 	}
 	return err
 }

@@ -94,7 +94,7 @@ func TestArrivalJoins(t *testing.T) {
 	for range 2 { // the second time in the memory of the first
 		a.joinNext()
 		write(a, "0\r\n")
-		write(a.TCPConn, "behind")
+		write(a.Conn, "behind")
 		write(a, "\r\n")
 	}
 	write(a, "end")

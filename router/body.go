@@ -69,7 +69,7 @@ type body struct {
 	fan          fanSpans
 	asked        [askedParts]span // where the prompt is, as an engine puts it together
 	pass         *passage         // of a request that is passed to one engine; nil of others
-	lent         *loans           // raw may be sent from where it lies; nil if it is to be copied
+	lent         *clientBody      // raw may be sent from where it lies; nil if it is to be copied
 
 	open    int // where the outermost brace is
 	members int // of the outermost object

@@ -81,10 +81,13 @@ func (t Timeouts) validate(v *faults) {
 
 // Limits are the router's bounds. Zero of an int, or nil, means the default. In the file a 0 is refused, except for pointers.
 type Limits struct {
-	Body     int `yaml:"body"`     // bytes of a request body; default 32 MiB
-	Answer   int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB
-	Event    int `yaml:"event"`    // bytes of one server-sent event; default 4 MiB
-	Attempts int `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
+	Body int `yaml:"body"` // bytes of a request body; default 32 MiB
+	// BodyMemory is how many bytes of request bodies, and of what is copied of them for engines, may be held at once, over all
+	// requests. A request whose body does not fit is answered 503. At least limits.body; default 1 GiB, or limits.body if that is more.
+	BodyMemory int `yaml:"body_memory"`
+	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB
+	Event      int `yaml:"event"`    // bytes of one server-sent event; default 4 MiB
+	Attempts   int `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
 	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests, unless
 	// the model says how many; default 1024, which is more than an engine runs at a time.
 	InFlight int `yaml:"in_flight"`
@@ -122,6 +125,7 @@ const mostEntries = 100_000_000
 
 func (l Limits) withDefaults() Limits {
 	unless0(&l.Body, 32<<20)
+	unless0(&l.BodyMemory, max(1<<30, l.Body))
 	unless0(&l.Answer, 64<<20)
 	unless0(&l.Event, 4<<20)
 	unless0(&l.Attempts, 3)
@@ -150,7 +154,7 @@ func (l Limits) validate(v *faults) {
 		key string
 		n   int
 	}{
-		{"body", l.Body}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
+		{"body", l.Body}, {"body_memory", l.BodyMemory}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
 		{"in_flight", l.InFlight}, {"queue", *l.Queue}, {"retry_percent", *l.RetryPercent}, {"retry_floor", *l.RetryFloor},
 		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
@@ -159,6 +163,9 @@ func (l Limits) validate(v *faults) {
 		if f.n < 0 {
 			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")
 		}
+	}
+	if l.BodyMemory >= 0 && l.BodyMemory < l.Body {
+		v.add("limits.body_memory", fmt.Sprintf("is %d", l.BodyMemory), fmt.Sprintf("at least limits.body, %d", l.Body))
 	}
 	if n := l.PrefixIndexEntries; n > mostEntries {
 		v.add("limits.prefix_index_entries", fmt.Sprintf("is %d", n), fmt.Sprintf("at most %d", mostEntries))

@@ -22,6 +22,7 @@ const (
 	reasonOverCap       = "over_cap"
 	reasonTransferField = "transfer_params"
 	reasonTooLarge      = "body_too_large"
+	reasonBodyMemory    = "body_memory"
 	reasonContentType   = "content_type"
 	reasonNoRoute       = "no_route"
 	reasonMethod        = "method"

@@ -16,9 +16,9 @@ type headLimits struct {
 }
 
 // checkFraming refuses a head over which two HTTP parsers could disagree: where the body ends, which host is meant,
-// where a field ends. The error asks for the connection to be closed, because nothing that follows on it can be
+// where a field ends. It returns what the head says of the body. The error asks for the connection to be closed, because nothing that follows on it can be
 // trusted. It is meant to run before anything else looks at the request.
-func checkFraming(h requestHead, lim headLimits) *httpError {
+func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 	if lim.Bytes == 0 {
 		lim.Bytes = 16 << 10
 	}
@@ -26,7 +26,7 @@ func checkFraming(h requestHead, lim headLimits) *httpError {
 		lim.Fields = 100
 	}
 	if len(h.Raw)+len(h.URI) > lim.Bytes {
-		return errHeadTooLarge("The request's head is larger than %d bytes.", lim.Bytes)
+		return f, errHeadTooLarge("The request's head is larger than %d bytes.", lim.Bytes)
 	}
 	var length, coding, host bool
 	var hostValue []byte
@@ -34,53 +34,64 @@ func checkFraming(h requestHead, lim headLimits) *httpError {
 	for n := 0; len(h.Raw) > 0; n++ {
 		line, next, ok := cutLine(rest)
 		if !ok {
-			return errFraming("A header line does not end in CRLF.")
+			return f, errFraming("A header line does not end in CRLF.")
 		}
 		rest = next
 		if len(line) == 0 {
 			break
 		}
 		if n == lim.Fields {
-			return errHeadTooLarge("The request has more than %d header fields.", lim.Fields)
+			return f, errHeadTooLarge("The request has more than %d header fields.", lim.Fields)
 		}
-		name, value, found := bytes.Cut(line, []byte{':'})
-		value = bytes.Trim(value, " \t")
-		if !found || !isToken(name) {
-			return errFraming("A header field's name is not valid.")
-		}
-		if !isFieldValue(value) {
-			return errFraming("A header field's value has control characters.")
+		name, value, e := cutField(line)
+		if e != nil {
+			return f, e
 		}
 		switch {
 		case isName(name, "content-length"):
 			if length {
-				return errFraming("The request has two Content-Length fields.")
+				return f, errFraming("The request has two Content-Length fields.")
 			}
-			if _, ok := parseLength(value); !ok {
-				return errFraming("The Content-Length is not a number.")
+			if f.length, ok = parseLength(value); !ok {
+				return f, errFraming("The Content-Length is not a number.")
 			}
 			length = true
 		case isName(name, "transfer-encoding"):
 			if coding || !isName(value, "chunked") {
-				return errFraming("The Transfer-Encoding is not exactly chunked.")
+				return f, errFraming("The Transfer-Encoding is not exactly chunked.")
 			}
-			coding = true
+			coding, f.length = true, -1
+		case isName(name, "expect"):
+			f.expects = isName(value, "100-continue") && h.Proto == "HTTP/1.1"
 		case isName(name, "host"):
 			if host {
-				return errHost("The request has two Host fields.")
+				return f, errHost("The request has two Host fields.")
 			}
 			host, hostValue = true, value
 		}
 	}
 	switch {
 	case len(rest) != 0:
-		return errFraming("There are bytes behind the head.")
+		return f, errFraming("There are bytes behind the head.")
 	case length && coding:
-		return errFraming("The request has both Content-Length and Transfer-Encoding.")
+		return f, errFraming("The request has both Content-Length and Transfer-Encoding.")
 	case coding && h.Proto != "HTTP/1.1":
-		return errFraming("Transfer-Encoding needs HTTP/1.1.")
+		return f, errFraming("Transfer-Encoding needs HTTP/1.1.")
 	}
-	return checkHost(h, host, hostValue)
+	return f, checkHost(h, host, hostValue)
+}
+
+// cutField parts a header line, without its end, into the field's name and value.
+func cutField(line []byte) (name, value []byte, _ *httpError) {
+	name, value, found := bytes.Cut(line, []byte{':'})
+	value = bytes.Trim(value, " \t")
+	if !found || !isToken(name) {
+		return nil, nil, errFraming("A header field's name is not valid.")
+	}
+	if !isFieldValue(value) {
+		return nil, nil, errFraming("A header field's value has control characters.")
+	}
+	return name, value, nil
 }
 
 // checkHost wants one host: one Host field (HTTP/1.0 may have none), and no other one in the target.

@@ -76,7 +76,7 @@ func TestCheckFraming(t *testing.T) {
 			if !ok {
 				t.Fatal("the test's request has no head")
 			}
-			herr := checkFraming(h, headLimits{})
+			_, herr := checkFraming(h, headLimits{})
 			got, status, want := "", 0, map[string]int{"": 0, reasonBadFraming: 400, reasonBadHost: 400, reasonHeadTooLarge: 431}[tt.reason]
 			if herr != nil {
 				got, status = herr.Reason, herr.Status
@@ -99,7 +99,7 @@ func TestFramingInHandler(t *testing.T) {
 			var served []string
 			s := &fasthttp.Server{ReadBufferSize: 32 << 10, Logger: log.New(io.Discard, "", 0), Handler: func(ctx *fasthttp.RequestCtx) {
 				h := &ctx.Request.Header
-				herr := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{})
+				_, herr := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{})
 				if herr != nil {
 					ctx.Response.SetStatusCode(herr.Status)
 					ctx.SetConnectionClose()
@@ -143,7 +143,11 @@ func FuzzFraming(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		h, ok := headOf(string(in))
-		if !ok || checkFraming(h, headLimits{}) != nil {
+		if !ok {
+			return
+		}
+		framing, e := checkFraming(h, headLimits{})
+		if e != nil {
 			return
 		}
 		// Method and target are the server's own business: compare the fields under a plain request line.
@@ -178,6 +182,9 @@ func FuzzFraming(f *testing.F) {
 				fields++
 			}
 		}
+		if framing.length != length || framing.expects != (req.ProtoAtLeast(1, 1) && strings.EqualFold(req.Header.Get("Expect"), "100-continue")) {
+			t.Errorf("%q: the head says %+v of the body", plain, framing)
+		}
 		if req.ContentLength != length || req.Host != host {
 			t.Errorf("%q: net/http has length %d and host %q", plain, req.ContentLength, req.Host)
 		}
@@ -198,7 +205,7 @@ func BenchmarkFraming(b *testing.B) {
 		"Authorization: Bearer abcdefghijklmnopqrstuvwxyz\r\nX-Stainless-Lang: python\r\nAccept: application/json\r\nContent-Length: 1024\r\n\r\n")
 	b.ReportAllocs()
 	for b.Loop() {
-		if herr := checkFraming(h, headLimits{}); herr != nil {
+		if _, herr := checkFraming(h, headLimits{}); herr != nil {
 			b.Fatal(herr)
 		}
 	}

@@ -47,7 +47,11 @@ func newGoneWatcher() *goneWatcher {
 // before conn is closed, or used for another request.
 func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
 	inner := conn
-	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
+	for {
+		t, ok := inner.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
 		inner = t.NetConn()
 	}
 	sc, ok := inner.(syscall.Conn)

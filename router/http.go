@@ -28,18 +28,20 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 			c.Response().Reset()
 			err = r.fail(c, errInternal(nil))
 		}
-		if q.b != nil && q.b.lent.outstanding() {
-			c.Request().SwapBody(nil) // a leg that runs on has it; the next request's gets another place
-		}
 	}()
-	h := &c.Request().Header
+	h, conn := &c.Request().Header, c.Context().Conn().(*arrival)
 	proto := "HTTP/1.1"
 	if !h.IsHTTP11() {
 		proto = "HTTP/1.0"
 	}
-	if e := checkFraming(requestHead{Proto: proto, URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes}); e != nil {
+	framing, e := checkFraming(requestHead{Proto: proto, URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes})
+	if e == nil && (conn.head.bare || !conn.open) {
+		e = errFraming("A header line does not end in CRLF.")
+	}
+	if e != nil {
 		return r.fail(c, e)
 	}
+	conn.expect(framing)
 	path, _, _ := strings.Cut(string(h.RequestURI()), "?")
 	rt, name, e := findRoute(path, c.Method())
 	if e != nil {
@@ -52,31 +54,35 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if q.who, e = r.authenticate(q.s, rt, c); e != nil {
 		return r.fail(c, e)
 	}
-	if rt.does == listModels || rt.does == oneModel {
-		return r.tellModels(q, c)
-	}
 	if e = contentType(h, rt.does); e != nil {
 		return r.fail(c, e)
 	}
-	q.readHead(h)
-	if e = q.admit(c.Request().Body(), c.Response().Header.Set); e != nil {
+	body, e := r.readBody(conn, q.s, framing, rt.does.reads())
+	if e != nil {
 		return r.fail(c, e)
 	}
-	if e = r.enter(q, c.Context().Conn(), h.Peek("X-Vllm-Priority")); e != nil {
+	if rt.does == listModels || rt.does == oneModel {
+		return r.tellModels(q, c)
+	}
+	q.readHead(h)
+	if e = q.admit(body.bytes, c.Response().Header.Set); e != nil {
+		return r.fail(c, e)
+	}
+	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
 		return r.fail(c, e)
 	}
 	if f := r.newFan(q); f != nil {
-		f.watchClient(c.Context().Conn())
+		f.watchClient(conn)
 		f.run()
 		reason, rep, s := f.head(c.Response().Header.Set)
 		r.sendReply(c, f.sum.RequestID, reason, rep, s)
 		return nil
 	}
 	if len(q.b.raw) >= lentBody {
-		q.b.lent = new(loans)
+		q.b.lent = body
 	}
 	x := r.newExchange(q)
-	x.watchClient(c.Context().Conn())
+	x.watchClient(conn)
 	x.run()
 	r.send(c, x)
 	return nil

@@ -22,12 +22,12 @@ type edge struct {
 
 // edgeConfig is all of a configuration that an edge goes by.
 type edgeConfig struct {
-	body, concurrent int
-	read, idle       time.Duration
+	concurrent int
+	read, idle time.Duration
 }
 
 func (c Config) edge() edgeConfig {
-	return edgeConfig{body: c.Limits.Body, concurrent: c.Limits.Concurrent, read: c.Timeouts.Read, idle: c.Timeouts.Idle}
+	return edgeConfig{concurrent: c.Limits.Concurrent, read: c.Timeouts.Read, idle: c.Timeouts.Idle}
 }
 
 // openEdge starts an edge that serves what arrives until it retires.
@@ -43,26 +43,34 @@ func (r *Router) newEdge(cfg edgeConfig, clients *arrivals) *edge {
 		CaseSensitive:         true,
 		StrictRouting:         true,
 		DisableStartupMessage: true,
-		BodyLimit:             cfg.body,
 		ReadBufferSize:        headBytes,
 		ReadTimeout:           cfg.read,
 		IdleTimeout:           cfg.idle,
 		Concurrency:           cfg.concurrent,
-		ErrorHandler:          func(c *fiber.Ctx, err error) error { return r.refuse(e, c, err) },
+		ErrorHandler:          r.refuse,
 	})
 	server := e.app.Server()
 	server.CloseOnShutdown = true
 	server.NoDefaultServerHeader = true
 	server.ReduceMemoryUsage = true // a connection that waits, for a request or for the end of a stream, holds no reader
-	server.ExpectHandler = func(c *fasthttp.RequestCtx) int { return r.expect(e, c) }
+	server.HeaderReceived = hideBody
+	server.DisablePreParseMultipartForm = true
 	e.app.Use(func(c *fiber.Ctx) error {
 		err := r.handle(c)
-		if e.retired.Load() || r.draining.Load() { // the client's next request goes to another edge, or another gateway
+		if !c.Context().Conn().(*arrival).settle() || e.retired.Load() || r.draining.Load() { // the client's next request goes to another edge, or another gateway
 			c.Response().SetConnectionClose()
 		}
 		return err
 	})
 	return e
+}
+
+// hideBody has the server believe that a request has no body. So it reads none, and the connection hands it none: what it would
+// do with one on its own (parse forms into files, take trailers for header fields, allocate what the head promises) is not done.
+func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	h.SetContentLength(0)
+	h.Del(fiber.HeaderExpect)
+	return fasthttp.RequestConfig{}
 }
 
 // retire gives the edge no more connections, and has it close each that it has with its next answer.
@@ -76,35 +84,18 @@ func (e *edge) gone() bool {
 	return len(e.served) > 0 && e.app.Server().GetOpenConnectionsCount() < 0
 }
 
-// expect answers Expect: 100-continue before the body is sent.
-func (r *Router) expect(e *edge, c *fasthttp.RequestCtx) int {
-	if c.Request.Header.ContentLength() <= e.body {
-		return fasthttp.StatusContinue
-	}
-	asked := e.app.AcquireCtx(c)
-	defer e.app.ReleaseCtx(asked)
-	_ = r.fail(asked, errTooLarge(e.body))
-	return c.Response.StatusCode()
-}
-
-// refuse answers requests that the server could not read.
-func (r *Router) refuse(from *edge, c *fiber.Ctx, err error) error {
+// refuse answers requests whose head the server could not read.
+func (r *Router) refuse(c *fiber.Ctx, err error) error {
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
 		return r.fail(c, errInternal(err))
 	}
 	e := errFraming("The request could not be read.")
 	switch fe.Code {
-	case http.StatusRequestEntityTooLarge:
-		e = errTooLarge(from.body)
 	case http.StatusRequestHeaderFieldsTooLarge:
 		e = errHeadTooLarge("The request's head is larger than %d bytes.", headBytes)
 	case http.StatusRequestTimeout:
-		if r.turnsAway() { // the time is over for all who are still sending
-			e = errDraining()
-			break
-		}
-		e.Status, e.Reason, e.Msg = http.StatusRequestTimeout, reasonTimeout, "The request did not arrive in time."
+		e = r.errUnfinished()
 	}
 	e.Err = err
 	return r.fail(c, e)

@@ -189,8 +189,8 @@ func (g *legs) drainDecode(a *attempt) {
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
 
-// prefillRequest writes the prefill leg's request. Without loans its bytes are its own.
-func (g *legs) prefillRequest(a *attempt, from *loans) *letter {
+// prefillRequest writes the prefill leg's request. Without from its bytes are its own.
+func (g *legs) prefillRequest(a *attempt, from *clientBody) *letter {
 	m := g.r.newLetter(&a.prefill, g.path, a.h.request, g.traceparent, false)
 	m.params = g.m.conn.prefillParams(m.params[:0], &a.h)
 	l := legPrefill

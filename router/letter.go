@@ -10,7 +10,7 @@ type letter struct {
 	fields [8]field
 	params []byte
 	body   []byte
-	lent   *loans // of the body whose stretches it has; nil if its bytes are its own
+	lent   *clientBody // whose stretches it has; nil if its bytes are its own
 }
 
 // keptLetter is how many bytes of a body's room are kept for the next one.
@@ -27,12 +27,12 @@ func (r *Router) newLetter(l *call, path, request string, t trace, stream bool) 
 	return m
 }
 
-// write writes the leg's body. With loans its long stretches are the client's own bytes until the letter is free.
-func (m *letter) write(b *body, l leg, request string, kv []byte, from *loans) {
+// write writes the leg's body. With from its long stretches are the client's own bytes until the letter is free.
+func (m *letter) write(b *body, l leg, request string, kv []byte, from *clientBody) {
 	if from == nil {
 		m.body = b.leg(m.body[:0], nil, l, request, kv)
 	} else {
-		from.out.Add(1)
+		from.hold()
 		m.lent = from
 		m.body = b.leg(m.body[:0], &m.Gaps, l, request, kv)
 	}
@@ -42,7 +42,7 @@ func (m *letter) write(b *body, l leg, request string, kv []byte, from *loans) {
 // free gives the letter back. Neither it nor its body may be used any more.
 func (m *letter) free() {
 	if m.lent != nil {
-		m.lent.out.Add(-1)
+		m.lent.drop()
 		m.lent = nil
 	}
 	clear(m.Gaps)

@@ -3,7 +3,6 @@ package router
 import (
 	"io"
 	"net"
-	"sync/atomic"
 )
 
 // lentBody is from how many bytes on a client's body is not copied into its legs' requests: they go without its long stretches,
@@ -13,13 +12,6 @@ const lentBody = 64 << 10
 // shortest is how long a stretch must be to be left out: a shorter one is cheaper to copy than to have a place of its own in a
 // write.
 const shortest = 4 << 10
-
-// loans count the letters that have gaps of one body. Its bytes are the server's: as long as a letter is out they must not be
-// used for the next request.
-type loans struct{ out atomic.Int32 }
-
-// outstanding reports whether a letter is still out. No loan bears that none is.
-func (n *loans) outstanding() bool { return n != nil && n.out.Load() > 0 }
 
 // gaps are the stretches that a letter's body goes without, in their order.
 type gaps []gap

@@ -69,6 +69,7 @@ type Router struct {
 	stir    chan struct{} // has room for one: pairs are to be looked at
 	control *http.Client  // for the engines' control routes
 
+	bodies  clientBodies
 	letters sync.Pool // of *letter
 	lines   sync.Pool // of *[]byte, for the lines of requests
 	rooms   sync.Pool // of *streamRoom

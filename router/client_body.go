@@ -1,0 +1,309 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// bodyFraming is what a request's head says of where its body ends.
+type bodyFraming struct {
+	length  int64 // bytes of the body; -1 if it is chunked
+	expects bool  // the client waits for 100 Continue before it sends the body
+}
+
+// roomSizes are the capacities that a body's buffer grows through. Past the last it doubles. So a client has sent an eighth
+// of what its body occupies, or the body occupies the first of these.
+var roomSizes = [...]int{8 << 10, 64 << 10, 512 << 10}
+
+// clientBodies are the bodies of the requests that are being read or served, and their buffers. Their bytes are counted.
+type clientBodies struct {
+	held   atomic.Int64  // bytes of buffers in use, and of copies
+	opened atomic.Uint64 // bodies that were begun to be read
+	free   sync.Pool     // of *clientBody
+	rooms  [len(roomSizes)]sync.Pool
+}
+
+// clientBody is the body of one request, as its client sent it. It is in use until everyone who holds it has dropped it:
+// its connection, and each leg that is sent from its bytes. Then its buffer serves another request.
+type clientBody struct {
+	bytes  []byte
+	from   *clientBodies
+	refs   atomic.Int32
+	class  int     // of the buffer in roomSizes; -1: none of them
+	room   *[]byte // what was taken from the pool of that class
+	copied atomic.Int64
+}
+
+// open returns an empty body that the caller holds. It has no buffer yet.
+func (s *clientBodies) open() *clientBody {
+	b, ok := s.free.Get().(*clientBody)
+	if !ok {
+		b = &clientBody{from: s}
+	}
+	b.class = -1
+	b.refs.Store(1)
+	s.opened.Add(1)
+	return b
+}
+
+// take counts n bytes, unless there would be more than limit.
+func (s *clientBodies) take(n, limit int) bool {
+	if s.held.Add(int64(n)) <= int64(limit) {
+		return true
+	}
+	s.held.Add(-int64(n))
+	return false
+}
+
+// hold keeps the bytes from being used again until drop.
+func (b *clientBody) hold() { b.refs.Add(1) }
+
+// drop ends a hold. The last one gives the buffer back.
+func (b *clientBody) drop() {
+	if b.refs.Add(-1) > 0 {
+		return
+	}
+	b.from.held.Add(-b.copied.Swap(0) - int64(cap(b.bytes)))
+	b.recycle()
+	b.bytes, b.class, b.room = nil, -1, nil
+	b.from.free.Put(b)
+}
+
+// charge counts n bytes that were copied of the body, until the body is dropped. It reports false if they would exceed limit.
+func (b *clientBody) charge(n, limit int) bool {
+	if !b.from.take(n, limit) {
+		return false
+	}
+	b.copied.Add(int64(n))
+	return true
+}
+
+// grow makes room for more bytes of a body that will have at most most of them. memory bounds what all bodies hold.
+func (b *clientBody) grow(most, memory int) *httpError {
+	had := cap(b.bytes)
+	size, class := 2*had, -1
+	for i, s := range roomSizes {
+		if s > had {
+			size, class = s, i
+			break
+		}
+	}
+	if class < 0 || size > memory {
+		size, class = min(size, most), -1
+	}
+	if !b.from.take(size-had, memory) {
+		return errBodyMemory()
+	}
+	var room *[]byte
+	if class >= 0 {
+		room, _ = b.from.rooms[class].Get().(*[]byte)
+	}
+	if room == nil {
+		made := make([]byte, 0, size)
+		room = &made
+	}
+	grown := append(*room, b.bytes...)
+	b.recycle()
+	b.bytes, b.class, b.room = grown, class, room
+	return nil
+}
+
+// recycle gives the buffer to the next body.
+func (b *clientBody) recycle() {
+	if b.class >= 0 {
+		b.from.rooms[b.class].Put(b.room)
+	}
+}
+
+// errBodyMemory answers a body for which there is no memory at present.
+func errBodyMemory() *httpError {
+	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonBodyMemory,
+		Msg: "Too many bytes of request bodies are held at present.", RetryAfter: time.Second, Close: true}
+}
+
+// mostUnused is how many bytes a body may have on a route that uses none.
+const mostUnused = 4 << 10
+
+// readBody reads the body of a request. What arrived is held by the connection until the next request on it.
+func (r *Router) readBody(a *arrival, s *setup, f bodyFraming, used bool) (*clientBody, *httpError) {
+	most := s.cfg.Limits.Body
+	if !used {
+		most = min(most, mostUnused)
+	}
+	if f.length > int64(most) {
+		return nil, errTooLarge(most)
+	}
+	if f.expects && f.length != 0 {
+		_ = a.SetWriteDeadline(time.Now().Add(s.cfg.Timeouts.Write))
+		if _, err := io.WriteString(a, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
+			return nil, r.unread(err)
+		}
+	}
+	a.body = r.bodies.open()
+	if err := a.readBody(a.body, most, s.cfg.Limits.BodyMemory); err != nil {
+		return nil, r.unread(err)
+	}
+	return a.body, nil
+}
+
+// unread is the answer to a request whose body could not be read.
+func (r *Router) unread(err error) *httpError {
+	var e *httpError
+	if errors.As(err, &e) {
+		return e
+	}
+	e = errFraming("The request could not be read.")
+	var late net.Error
+	if errors.As(err, &late) && late.Timeout() {
+		e = r.errUnfinished()
+	}
+	e.Err = err
+	return e
+}
+
+// errUnfinished answers a request that has not arrived in time. At the end of a shutdown the time is over for all of them.
+func (r *Router) errUnfinished() *httpError {
+	if r.turnsAway() {
+		return errDraining()
+	}
+	e := errFraming("The request did not arrive in time.")
+	e.Status, e.Reason = http.StatusRequestTimeout, reasonTimeout
+	return e
+}
+
+// readBody appends what follows the head to b. An error that is an *httpError says what is wrong with the bytes.
+func (a *arrival) readBody(b *clientBody, most, memory int) error {
+	if !a.chunked {
+		if err := a.readPart(b, int(a.left), memory); err != nil {
+			return err
+		}
+		a.open = false
+		return nil
+	}
+	for {
+		size, err := a.chunkSize()
+		switch {
+		case err != nil:
+			return err
+		case size == 0:
+			if err = a.skipTrailer(); err == nil {
+				a.open = false
+			}
+			return err
+		case size > int64(most-len(b.bytes)):
+			return errTooLarge(most)
+		}
+		a.left = size
+		if err = a.readPart(b, most, memory); err != nil {
+			return err
+		}
+		var end [2]byte
+		if line, err := a.readLine(end[:0]); err != nil {
+			return err
+		} else if len(line) != 0 {
+			return errFraming("A chunk is longer than its size.")
+		}
+	}
+}
+
+// readPart reads what is left of the body, or of its chunk. The body will have at most most bytes.
+func (a *arrival) readPart(b *clientBody, most, memory int) error {
+	for a.left > 0 {
+		if len(a.early) == 0 && len(b.bytes) == 0 { // hold no buffer until there are bytes
+			if err := a.fill(); err != nil {
+				return err
+			}
+		}
+		if len(b.bytes) == cap(b.bytes) {
+			if e := b.grow(most, memory); e != nil {
+				return e
+			}
+		}
+		to := b.bytes[len(b.bytes):min(int64(cap(b.bytes)), int64(len(b.bytes))+a.left)]
+		n, err := a.readSome(to)
+		b.bytes, a.left = b.bytes[:len(b.bytes)+n], a.left-int64(n)
+		if err != nil && a.left > 0 {
+			return unexpected(err)
+		}
+	}
+	return nil
+}
+
+// longestLine bounds a line between the chunks of a body, and mostTrailers how many fields may follow them.
+const (
+	longestLine  = 1 << 10
+	mostTrailers = 32
+)
+
+// chunkSize reads the line before a chunk. Extensions of the chunk are skipped.
+func (a *arrival) chunkSize() (int64, error) {
+	var room [longestLine]byte
+	line, err := a.readLine(room[:0])
+	if err != nil {
+		return 0, err
+	}
+	size, i := int64(0), 0
+	for ; i < len(line); i++ {
+		digit, ok := hexDigit(line[i])
+		if !ok {
+			break
+		}
+		size = size<<4 | int64(digit)
+	}
+	rest := line[i:]
+	if i == 0 || i > 15 || len(rest) > 0 && rest[0] != ';' || !isFieldValue(rest) {
+		return 0, errFraming("A chunk's size is not valid.")
+	}
+	return size, nil
+}
+
+// skipTrailer reads the fields behind the last chunk, and drops them: none of them means anything here.
+func (a *arrival) skipTrailer() error {
+	for range mostTrailers + 1 {
+		var room [longestLine]byte
+		line, err := a.readLine(room[:0])
+		if err != nil || len(line) == 0 {
+			return err
+		}
+		if _, _, e := cutField(line); e != nil {
+			return e
+		}
+	}
+	return errFraming("The request has more than %d trailer fields.", mostTrailers)
+}
+
+// readLine appends the next line to dst, without its end, which must be CRLF. A line that dst has no room for is refused.
+func (a *arrival) readLine(dst []byte) ([]byte, error) {
+	for {
+		if len(a.early) == 0 {
+			if err := a.fill(); err != nil {
+				return nil, err
+			}
+		}
+		c := a.early[0]
+		a.drop(1)
+		switch {
+		case c == '\n' && len(dst) > 0 && dst[len(dst)-1] == '\r':
+			return dst[:len(dst)-1], nil
+		case c == '\n':
+			return nil, errFraming("A line of the body's framing does not end in CRLF.")
+		case len(dst) == cap(dst):
+			return nil, errFraming("A line of the body's framing is too long.")
+		}
+		dst = append(dst, c)
+	}
+}
+
+// unexpected is how a read ended before what was to be read had come.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("the client has left: %w", io.ErrUnexpectedEOF)
+	}
+	return err
+}
