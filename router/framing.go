@@ -4,7 +4,7 @@ import "bytes"
 
 // requestHead is what the first handler sees of a request's head.
 type requestHead struct {
-	Proto string // "HTTP/1.1" or "HTTP/1.0"
+	Proto string // as it stands in the request line
 	URI   []byte // the request target as sent
 	Raw   []byte // the header block as sent, from behind the request line to the blank line; empty if there is no field
 }
@@ -75,6 +75,8 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 		return f, errFraming("There are bytes behind the head.")
 	case length && coding:
 		return f, errFraming("The request has both Content-Length and Transfer-Encoding.")
+	case h.Proto != "HTTP/1.1" && h.Proto != "HTTP/1.0":
+		return f, errFraming("The HTTP version is not 1.0 or 1.1.")
 	case coding && h.Proto != "HTTP/1.1":
 		return f, errFraming("Transfer-Encoding needs HTTP/1.1.")
 	}

@@ -63,6 +63,8 @@ var heads = []struct {
 	{"row 5, user in the target", "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n", reasonBadHost},
 	{"row 5, path in the host", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", reasonBadHost},
 	{"row 5, user in the host", "GET / HTTP/1.1\r\nHost: x@a\r\n\r\n", reasonBadHost},
+	{"HTTP/0.9", "GET / HTTP/0.9\r\nHost: a\r\n\r\n", reasonBadFraming},
+	{"HTTP/2.0", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", reasonBadFraming},
 	{"target of another kind", "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", reasonBadFraming},
 	{"row 6, bytes", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("y", 16<<10) + "\r\n\r\n", reasonHeadTooLarge},
 	{"row 6, fields", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", 100) + "\r\n", reasonHeadTooLarge},

@@ -96,7 +96,7 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, parts Parts, client *htt
 func (g *gateway) settled() {
 	g.t.Helper()
 	eventually(g.t, "all counts are back to zero", func() bool {
-		if g.r.live.len() != 0 || g.r.running.Load() != 0 {
+		if g.r.live.len() != 0 || g.r.running.Load() != 0 || g.r.bodies.held.Load() != 0 {
 			return false
 		}
 		for _, e := range g.r.now().fleet.engines {

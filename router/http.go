@@ -30,11 +30,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		}
 	}()
 	h, conn := &c.Request().Header, c.Context().Conn().(*arrival)
-	proto := "HTTP/1.1"
-	if !h.IsHTTP11() {
-		proto = "HTTP/1.0"
-	}
-	framing, e := checkFraming(requestHead{Proto: proto, URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes})
+	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes})
 	if e == nil && (conn.head.bare || !conn.open) {
 		e = errFraming("A header line does not end in CRLF.")
 	}

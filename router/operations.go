@@ -47,6 +47,7 @@ type Stats struct {
 	Queues     []QueueStats        `json:"-"`
 	Retries    []RetryStats        `json:"-"`
 	Reclaimed  []Reclaimed         `json:"-"`                // what endings had left behind and came free
+	BodyBytes  int64               `json:"-"`                // held for request bodies
 	Panics     uint64              `json:"-"`                // that were outlived, of what runs beside requests
 	Foreign    uint64              `json:"-"`                // reports of transfers that were not their sender's to make
 	Background int                 `json:"-"`                // background responses that count against their callers' limits
@@ -74,7 +75,7 @@ type EngineStats struct {
 func (r *Router) Stats() Stats {
 	setup, now := r.now(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(), Background: int(r.backgrounds.leases.Load()),
 	}

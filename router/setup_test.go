@@ -147,12 +147,34 @@ func TestApplyAnotherEdge(t *testing.T) {
 		t.Fatalf("status %d, close %v", resp.StatusCode, resp.Close)
 	}
 	cfg := s.cfg
-	cfg.Limits.Body = len(plainBody) - 1
+	cfg.Timeouts.Idle = time.Hour
 	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another edge refuses a larger body", func() bool { return g.post(pathCompletions, plainBody).Status == http.StatusRequestEntityTooLarge })
-	if resp := ask(); resp.StatusCode != 200 || !resp.Close {
-		t.Errorf("the old connection: status %d, close %v; want 200 and a close", resp.StatusCode, resp.Close)
+	eventually(t, "the old connection is closed with an answer", func() bool {
+		resp := ask()
+		if resp.StatusCode != 200 {
+			t.Fatalf("the old connection: status %d", resp.StatusCode)
+		}
+		return resp.Close
+	})
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		t.Errorf("a new connection: status %d", r.Status)
+	}
+}
+
+// The largest body holds for the next request, on a connection that is open too.
+func TestApplyBodyLimit(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	for _, want := range []int{200, http.StatusRequestEntityTooLarge} {
+		if r := g.post(pathCompletions, plainBody); r.Status != want {
+			t.Fatalf("status %d, want %d", r.Status, want)
+		}
+		cfg := s.cfg
+		cfg.Limits.Body = len(plainBody) - 1
+		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -16,7 +16,7 @@ type routerMetrics struct {
 	queued, shaking, handshakes, took         *prometheus.Desc
 	blocks, bytes, stranded, foreign          *prometheus.Desc
 	strandedBlocks, reclaims, panics          *prometheus.Desc
-	background                                *prometheus.Desc
+	background, bodyBytes                     *prometheus.Desc
 }
 
 func newRouterMetrics(read func() router.Stats) *routerMetrics {
@@ -42,6 +42,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		strandedBlocks: desc("stranded_blocks", "KV blocks that a stock engine holds for nobody, as far as is known, by why they are not given back.", "engine", "why"),
 		reclaims:       desc("reclaims_total", "KV that an ending had left with a stock engine and that came free, by how it ended and what freed it.", "ending", "by"),
 		panics:         desc("background_panics_total", "Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew."),
+		bodyBytes:      desc("request_body_bytes", "Bytes of memory that request bodies occupy; limits.body_memory bounds them."),
 		foreign:        desc("foreign_reports_total", "Reports of transfers that were not their sender's to make; none is believed."),
 		background:     desc("background_responses", "Background responses that count against their callers' limits."),
 		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
@@ -51,7 +52,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
-		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.strandedBlocks, m.reclaims, m.panics, m.foreign, m.background} {
+		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.strandedBlocks, m.reclaims, m.panics, m.foreign, m.background, m.bodyBytes} {
 		out <- d
 	}
 }
@@ -65,6 +66,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.requests, float64(s.Requests))
 	gauge(m.background, float64(s.Background))
 	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Stranded))
+	gauge(m.bodyBytes, float64(s.BodyBytes))
 	out <- prometheus.MustNewConstMetric(m.panics, prometheus.CounterValue, float64(s.Panics))
 	out <- prometheus.MustNewConstMetric(m.foreign, prometheus.CounterValue, float64(s.Foreign))
 	for _, c := range s.Reclaimed {

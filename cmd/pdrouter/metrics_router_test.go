@@ -27,7 +27,7 @@ func TestRouterMetrics(t *testing.T) {
 		return router.Stats{
 			Requests: 3,
 			Stranded: 9,
-			Foreign:  12, Background: 13,
+			Foreign:  12, Background: 13, BodyBytes: 13,
 			Engines: []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:   []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
 			Handshakes: metadata.PairsStats{Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
@@ -102,6 +102,9 @@ pdrouter_pairs_ready 1
 # HELP pdrouter_pairs_waiting Requests parked until their pair has shaken hands.
 # TYPE pdrouter_pairs_waiting gauge
 pdrouter_pairs_waiting 6
+# HELP pdrouter_request_body_bytes Bytes of memory that request bodies occupy; limits.body_memory bounds them.
+# TYPE pdrouter_request_body_bytes gauge
+pdrouter_request_body_bytes 13
 # HELP pdrouter_requests_in_flight Requests under way.
 # TYPE pdrouter_requests_in_flight gauge
 pdrouter_requests_in_flight 3
