@@ -27,8 +27,8 @@ type Timeouts struct {
 	// Background is how long a background response of /v1/responses counts against its caller's limits at most; then what was
 	// reserved for it is charged. Default 1h.
 	Background time.Duration `yaml:"background"`
-	// Unready is from SIGTERM until the clients' listener closes: /ready says 503 at once, and whoever reads it may take this
-	// time to send nothing more. Where nobody has ever asked for /ready it is none. Default 5s.
+	// Unready is from SIGTERM until the clients' listener closes. /ready and /readyz return 503 from the start of this time, so that
+	// load balancers can send requests elsewhere. It is skipped if neither was ever requested. Default 5s.
 	Unready time.Duration `yaml:"unready"`
 	Health  time.Duration `yaml:"health"` // between two health checks of an engine; default 2s
 	// SideChannel is between two looks at a stock engine's side channel, and the time of each; default 5s.

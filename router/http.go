@@ -46,6 +46,11 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		}
 		return r.fail(c, e)
 	}
+	if rt.does.isProbe() {
+		c.Response().SetStatusCode(r.answerProbe(rt.does))
+		r.bound(c)
+		return nil
+	}
 	q.route, q.name = rt, name
 	if q.who, e = r.authenticate(q.s, rt, c); e != nil {
 		return r.fail(c, e)

@@ -110,6 +110,34 @@ func (r *Router) Stats() Stats {
 	return out
 }
 
+// Ready reports whether requests are taken: the gateway does not drain, and for some model an engine may serve.
+func (r *Router) Ready() bool {
+	setup := r.now()
+	if r.draining.Load() {
+		return false
+	}
+	for _, m := range setup.fleet.models {
+		if r.serves(setup, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// answerProbe returns the status of a probe at the clients' listener.
+func (r *Router) answerProbe(does doing) int {
+	if does == readiness {
+		r.askedReady.Store(true)
+		if !r.Ready() {
+			return http.StatusServiceUnavailable
+		}
+	}
+	return http.StatusOK
+}
+
+// AskedReady reports whether a client has asked for the readiness, and so looks at the end of it.
+func (r *Router) AskedReady() bool { return r.askedReady.Load() }
+
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {
 	out := make([]metadata.PairState, 0, len(r.now().fleet.couples))

@@ -18,7 +18,7 @@ func TestFault11ControlRoutes(t *testing.T) {
 		"/finish_weight_update", "/update_weight_version", "/weight_info", "/weight_checker", "/get_world_size", "/collective_rpc",
 		"/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory", "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache",
 		"/fault_tolerance/apply", "/fault_tolerance/status", "/kv_event_sources", "/start_profile", "/stop_profile", "/v1/load_lora_adapter",
-		"/v1/unload_lora_adapter", "/server_info", "/tokenizer_info", "/docs", "/redoc", "/openapi.json", "/health", "/ping", "/version",
+		"/v1/unload_lora_adapter", "/server_info", "/tokenizer_info", "/docs", "/redoc", "/openapi.json", "/ping", "/version",
 		"/load", "/metrics", "/v1/decisions", "/v1/systemone", "/generative_scoring", "/cohere/v2/chat", "/kvplane/v1/events", "/",
 	}
 	body := `{"model":"tiny"}`

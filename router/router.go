@@ -75,10 +75,11 @@ type Router struct {
 	rooms   sync.Pool // of *streamRoom
 	prompts sync.Pool // of *prompt
 
-	draining atomic.Bool
-	closing  chan struct{} // closed when nobody waits for a place any more
-	close    func()        // closes it, once
-	live     live
+	draining   atomic.Bool
+	askedReady atomic.Bool   // a client has asked for /readyz
+	closing    chan struct{} // closed when nobody waits for a place any more
+	close      func()        // closes it, once
+	live       live
 
 	// Legs may outlive their requests: they end with legs, and ended waits for them.
 	legs     context.Context

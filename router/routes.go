@@ -15,6 +15,9 @@ const (
 	pathBatch       = "/v1/chat/completions/batch"
 	pathModels      = "/v1/models"
 	pathRealtime    = "/v1/realtime"
+	pathHealth      = "/health"
+	pathLive        = "/livez"
+	pathReady       = "/readyz"
 )
 
 // route is one entry of the route table.
@@ -44,7 +47,12 @@ const (
 	listModels               // answered here
 	oneModel                 // the same
 	unsupported              // known, and refused with 501
+	liveness                 // answered here, to everybody: 200
+	readiness                // the same: 200 if requests are taken, else 503
 )
+
+// isProbe reports whether the requests of a route are answered with a status alone, to GET and HEAD.
+func (d doing) isProbe() bool { return d == liveness || d == readiness }
 
 // reads reports whether the requests of a route have a body.
 func (d doing) reads() bool { return d == generate || d == pass || d == passForm }
@@ -59,6 +67,9 @@ var routes = func() map[string]*route {
 		pathGenerate:    {path: pathGenerate, method: http.MethodPost, does: generate, shape: shapeGenerate},
 		pathModels:      {path: pathModels, method: http.MethodGet, does: listModels},
 		pathRealtime:    {path: pathRealtime, does: unsupported},
+		pathHealth:      {path: pathHealth, method: http.MethodGet, does: liveness},
+		pathLive:        {path: pathLive, method: http.MethodGet, does: liveness},
+		pathReady:       {path: pathReady, method: http.MethodGet, does: readiness},
 	}
 	for _, path := range []string{
 		"/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank",
@@ -105,7 +116,7 @@ func findRoute(path, method string) (rt *route, name string, e *httpError) {
 		return nil, "", errNoRoute()
 	case rt.does == unsupported:
 		return rt, "", errUnsupported("The realtime route")
-	case method != rt.method:
+	case method != rt.method && !(rt.does.isProbe() && method == http.MethodHead):
 		return rt, "", errMethod()
 	}
 	return rt, name, nil

@@ -181,7 +181,7 @@ func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (
 	mux.Handle("/", g.router.Operations())
 	mux.Handle("GET /metrics", meters.handler())
 	mux.HandleFunc("POST /config/reload", g.reloadRoute)
-	guarded := administered(g.admin, func() bool { return g.router.Stats().Ready }, mux, g.log)
+	guarded := administered(g.admin, g.router.Ready, mux, g.log)
 	g.operationRoutes = loopbackHosts(g.admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ready" {
 			g.asked.Store(true)
@@ -211,7 +211,7 @@ func (g *gateway) run(ctx context.Context) error {
 	defer stopServing(nil)
 	stopping := context.AfterFunc(ctx, func() {
 		g.router.Drain()
-		if g.asked.Load() {
+		if g.asked.Load() || g.router.AskedReady() {
 			select {
 			case <-time.After(g.router.Timeouts().Unready):
 			case <-serving.Done():

@@ -1,0 +1,53 @@
+package router
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestProbesOfClients asks for /health, /livez and /readyz at the clients' listener, without credentials.
+func TestProbesOfClients(t *testing.T) {
+	e := newFakeAny(t, jsonAnswer(200, `{}`))
+	g := start(t, anyFleet(e), Parts{Clients: fakeClients{}})
+	want := func(when string, health, ready int) {
+		t.Helper()
+		for path, status := range map[string]int{pathHealth: health, pathLive: health, pathReady: ready, pathHealth + "?a=b": health} {
+			for _, method := range []string{"GET", "HEAD"} {
+				if r := g.ask(method, path); r.Status != status || r.Body != "" || r.Header.Get("X-Pdrouter-Reason") != "" {
+					t.Errorf("%s: %s %s: status %d, header %v: %q; want %d and no body", when, method, path, r.Status, r.Header, r.Body, status)
+				}
+			}
+		}
+	}
+	eventually(t, "the engine has answered", g.r.Ready)
+	if g.r.AskedReady() {
+		t.Error("nobody has asked for /readyz")
+	}
+	want("serving", 200, 200)
+	if !g.r.AskedReady() {
+		t.Error("/readyz was asked for")
+	}
+	for _, path := range []string{pathHealth, pathLive, pathReady} {
+		if r := g.post(path, "{}"); r.Status != 405 || r.Header.Get("Allow") != "GET" {
+			t.Errorf("POST %s: status %d, header %v", path, r.Status, r.Header)
+		}
+	}
+	if r := g.ask("HEAD", pathModels); r.Status != 405 {
+		t.Errorf("HEAD of another route: status %d", r.Status)
+	}
+	conn, err := net.Dial("tcp", g.addr) // a probe of HTTP/1.0 without a Host
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /health HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(conn); err != nil || !strings.Contains(string(b), " 200 ") {
+		t.Errorf("HTTP/1.0 without Host: %q, %v", b, err)
+	}
+	g.r.Drain()
+	want("draining", 200, 503)
+}
