@@ -76,6 +76,13 @@ func (g *gate) done() {
 	g.grantLocked()
 }
 
+// update hands out places that were added: an engine takes requests again, or the configuration allows more of them.
+func (g *gate) update() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.grantLocked()
+}
+
 func (g *gate) grantLocked() {
 	max := g.m.places()
 	for e := g.q.next(max); e != nil; e = g.q.next(max) {
@@ -86,6 +93,13 @@ func (g *gate) grantLocked() {
 func (g *gate) tellLocked(e *waiter, why reason) {
 	g.denied[why]++
 	e.told <- why
+}
+
+// updateQueue hands out places of the engine's model that were added.
+func (r *Router) updateQueue(e *engine) {
+	if m := r.now().fleet.models[e.model]; m != nil {
+		m.gate.update()
+	}
 }
 
 // bound has what outlives a reload go by this configuration.

@@ -101,6 +101,9 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
 		}
 	}
+	for _, m := range s.fleet.models {
+		m.gate.update()
+	}
 	rouse(r.applied)
 	rouse(r.reedge)
 	r.rewarm()
