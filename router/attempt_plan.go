@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"pdrouter/policies"
@@ -12,29 +13,31 @@ import (
 func (x *exchange) plan() event {
 	retry, waited := x.sum.Attempts > 0, x.pause > 0
 	x.pause = 0
-	if retry && !waited && !x.m.retries.take(time.Now()) {
-		return event{kind: evPlannedNone, why: whyRetryBudget}
-	}
 	choice, fleet := x.choose(x.not)
-	if choice.Decode < 0 && len(x.not) > 0 {
+	switch {
+	case choice.Decode < 0 && len(x.not) > 0:
 		var e event
 		var late bool
 		if choice, fleet, e, late = x.back(waited); late {
 			x.unsent(choice)
+			if e.kind == evPlannedLater && !waited && !x.m.retries.take(time.Now()) {
+				return x.spent()
+			}
 			return e
+		}
+	case retry && !waited && x.doubles(choice) && !x.m.retries.take(time.Now()):
+		x.unsent(choice)
+		if choice, fleet = x.choose(x.not.with(x.m.prefill)); choice.Decode < 0 || x.doubles(choice) {
+			x.unsent(choice)
+			return x.spent()
 		}
 	}
 	x.sum.Phases.Plan = time.Since(x.sum.Arrived)
 	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
-		switch choice.Reason {
-		case policies.NoPair:
-			return event{kind: evPlannedNone, why: whyNoPair}
-		case policies.NoPrefill:
-			return event{kind: evPlannedNone, why: whyNoPrefill}
-		}
-		return event{kind: evPlannedNone, why: whyNoEngine}
+		return x.nobody(choice)
 	}
+	x.until = time.Time{}
 	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.mode() == inTurn}
 	a.h.shape = x.b.shape
 	a.h.draw()
@@ -68,6 +71,52 @@ func (x *exchange) plan() event {
 	return event{kind: evPlannedPair}
 }
 
+// doubles reports whether these engines do work that an engine has begun before for the request. Decode alone in place of a prefill
+// engine that has failed does not.
+func (x *exchange) doubles(c policies.Choice) bool {
+	switch {
+	case x.failed.unbegun():
+		return false
+	case x.failed.ofPrefill(), x.failed == evTransferLost:
+		return c.Split
+	}
+	return true
+}
+
+// spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
+func (x *exchange) spent() event {
+	x.pause = x.not.soonest()
+	return event{kind: evPlannedNone, why: whyRetryBudget}
+}
+
+// nobody says what becomes of a request that no engine can take now: it waits where one may come back.
+func (x *exchange) nobody(c policies.Choice) event {
+	why, missing := whyNoEngine, decodeRole
+	switch c.Reason {
+	case policies.NoPair:
+		return event{kind: evPlannedNone, why: whyNoPair}
+	case policies.NoPrefill:
+		why, missing = whyNoPrefill, prefillRole
+	}
+	pause, comes := x.look.comes(missing)
+	if x.pause = pause; !comes {
+		return event{kind: evPlannedNone, why: why}
+	}
+	now := time.Now()
+	if x.until.IsZero() {
+		x.until = now.Add(x.s.cfg.Timeouts.Queue)
+		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.retries.take(now) {
+			return x.spent()
+		}
+	}
+	left := min(x.until.Sub(now), x.due.Sub(now))
+	if left <= 0 {
+		return event{kind: evPlannedNone, why: whyQueueTimeout}
+	}
+	x.pause = min(max(pause, backoff(x.rests+1, rand.Uint64())), left)
+	return event{kind: evPlannedLater}
+}
+
 // unsent gives back the probes of a choice of which nothing comes.
 func (x *exchange) unsent(c policies.Choice) {
 	if c.Decode < 0 {
@@ -81,7 +130,12 @@ func (x *exchange) unsent(c policies.Choice) {
 
 // choose chooses engines that the request may be given to, but for those.
 func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
-	x.look.now, x.look.not, x.look.anyway = time.Now(), not, false
+	return x.chooseFrom(not, false)
+}
+
+// chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
+func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
+	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), not, false, busy
 	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
 	if _, alone := x.m.conn.(none); alone {
 		q.Unsplittable = policies.Aggregated

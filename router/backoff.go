@@ -76,6 +76,27 @@ func (t tried) resting() (long tried, first time.Duration) {
 	return long, first
 }
 
+// soonest returns how long it is until the first of those that asked for no more requests may be asked; 0 if none has.
+func (t tried) soonest() (d time.Duration) {
+	for _, f := range t {
+		if rest := time.Until(f.until); !f.until.IsZero() && rest > 0 && (d == 0 || rest < d) {
+			d = rest
+		}
+	}
+	return d
+}
+
+// with returns t and those engines.
+func (t tried) with(engines []*engine) tried {
+	t = slices.Clone(t)
+	for _, e := range engines {
+		if !t.has(e) {
+			t = append(t, failed{e: e})
+		}
+	}
+	return t
+}
+
 // without returns t without those engines.
 func (t tried) without(engines []*engine) tried {
 	return slices.DeleteFunc(slices.Clone(t), func(f failed) bool { return slices.Contains(engines, f.e) })
@@ -90,6 +111,9 @@ func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, event, bo
 	if choice.Decode < 0 {
 		choice, fleet = x.choose(long)
 	}
+	if choice.Decode < 0 { // they are asked when the time is over that they asked for
+		choice, fleet = x.chooseFrom(long, true)
+	}
 	if choice.Decode < 0 && len(long) > 0 {
 		x.pause = first
 		return choice, fleet, event{kind: evPlannedNone, why: x.last}, true
@@ -99,7 +123,7 @@ func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, event, bo
 }
 
 // later has the request wait before it goes back to engines that have failed it; waited says that it has. It gives up at once
-// if there would be no time left.
+// if there would be no time left, and where the engines have gone on refusing others for longer than a request waits in the queue.
 func (x *exchange) later(choice policies.Choice, waited bool) (event, bool) {
 	if choice.Decode < 0 {
 		return event{}, false
@@ -108,15 +132,26 @@ func (x *exchange) later(choice policies.Choice, waited bool) (event, bool) {
 	if choice.Prefill >= 0 {
 		back[1] = x.m.prefill[choice.Prefill]
 	}
-	if !waited {
-		x.pause = max(backoff(x.rests+1, rand.Uint64()), x.not.rest(back[:]...))
-		if time.Until(x.due) <= x.pause {
-			return event{kind: evPlannedNone, why: x.last}, true
+	now := time.Now()
+	pause := x.not.rest(back[:]...)
+	for _, e := range back {
+		if e != nil {
+			pause = max(pause, e.vitals.rests(now))
 		}
-		return event{kind: evPlannedLater}, true
 	}
-	x.not = x.not.without(back[:])
-	return event{}, false
+	if !waited {
+		pause = max(pause, backoff(x.rests+1, rand.Uint64()))
+		x.until = now.Add(x.s.cfg.Timeouts.Queue)
+	}
+	if pause <= 0 {
+		x.not = x.not.without(back[:])
+		return event{}, false
+	}
+	x.pause = pause
+	if x.due.Sub(now) <= pause || waited && now.After(x.until) {
+		return event{kind: evPlannedNone, why: x.last}, true
+	}
+	return event{kind: evPlannedLater}, true
 }
 
 // rest waits for as long as the engines are given, unless there is mail, and posts that the wait is over.

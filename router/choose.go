@@ -28,6 +28,7 @@ type look struct {
 	glance bool             // nothing comes of the choice: no probe is taken
 	proven bool             // only engines that have answered since they are known
 	anyway bool             // also those that are out, as there is nobody else
+	busy   bool             // also those that have asked for no requests now, if there is nobody else: nothing waits for them
 	probes [roles]time.Time // of the engines that were chosen last, which probe this request is; zero if it is none
 
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
@@ -40,7 +41,7 @@ type look struct {
 
 // fleet takes the snapshot, and says of either role whether engines are used though they are out.
 func (k *look) fleet() (f policies.Fleet, prefill, decode bool) {
-	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, 100)
+	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, never)
 	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.decode, k.s.cfg.Health.PanicPercent)
 	if shakes(k.m.conn) {
 		f.Pairable = k.pairable
@@ -49,19 +50,29 @@ func (k *look) fleet() (f policies.Fleet, prefill, decode bool) {
 	return f, prefill, decode
 }
 
+// never is the panic_percent that is never exceeded.
+const never = 100
+
 // list appends one policies.Engine per engine: what a choice may know. If more than percent of those that can be reached are
-// out, or it is said anyway, all of them may be used, and it reports that.
+// out, or it is said anyway, all of them may be used, and it reports that. Engines that have asked for no requests now do not count,
+// and are not used by it. Engines that are out for being slow alone may be used where no other is left.
 func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]policies.Engine, bool) {
-	reached, out := 0, 0
+	reached, out, left := 0, 0, 0
 	slowStart := *k.s.cfg.Health.SlowStart
+	may := func(e *engine) bool { return e.usable() && (!k.proven || e.proven.Load()) }
 	for _, e := range engines {
 		p := policies.Engine{Name: e.name, InFlight: int(e.inFlight.Load())}
-		if e.usable() && (!k.proven || e.proven.Load()) {
+		if may(e) {
 			stand := e.vitals.stand(k.now, slowStart)
 			p.Usable, p.Share = stand.out == ejectedNot && !k.not.has(e), stand.share
-			reached++
-			if stand.out != ejectedNot || stand.circuit != circuitClosed {
-				out++
+			if p.Usable {
+				left++
+			}
+			if stand.out != ejectedBusy {
+				reached++
+				if stand.out != ejectedNot || stand.circuit != circuitClosed {
+					out++
+				}
 			}
 		}
 		if k.prompt != nil {
@@ -69,13 +80,69 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 		}
 		dst = append(dst, p)
 	}
-	if out == 0 || !k.anyway && out*100 <= percent*reached {
+	panics := out*100 > percent*reached || k.anyway && out > 0 && k.s.cfg.Health.PanicPercent < never
+	if left > 0 && !panics {
 		return dst, false
 	}
 	for i, e := range engines {
-		dst[i].Usable = e.usable() && (!k.proven || e.proven.Load()) && !k.not.has(e)
+		if !may(e) || k.not.has(e) {
+			continue
+		}
+		switch e.vitals.stand(k.now, slowStart).out {
+		case ejectedAnswers, ejectedStreams:
+			dst[i].Usable = panics
+		case ejectedSlow:
+			dst[i].Usable = true
+		case ejectedBusy:
+			dst[i].Usable = k.busy && left == 0
+		}
 	}
-	return dst, true
+	return dst, panics
+}
+
+// comes reports whether an engine of a role, of which none can take the request now, may do so before long, and after which time as far
+// as that is known. An engine whose circuit is open does not count, as it has failed: of such engines it returns when the first is half
+// open.
+func (k *look) comes(r role) (after time.Duration, comes bool) {
+	engines := k.m.decode
+	if r == prefillRole {
+		engines = k.m.prefill
+	}
+	var open time.Duration
+	for _, e := range engines {
+		switch {
+		case e.down.Load() && e.refuses.Load(), k.adapter != "" && !e.has(k.adapter):
+			continue
+		case k.pin != nil && r == decodeRole:
+			if e != k.pin {
+				continue
+			}
+		case e.draining.Load():
+			continue
+		}
+		stand := e.vitals.stand(k.now, *k.s.cfg.Health.SlowStart)
+		var d time.Duration
+		switch {
+		case e.down.Load():
+		case stand.circuit == circuitOpen:
+			if d = e.vitals.opens(k.now); open == 0 || d < open {
+				open = d
+			}
+			continue
+		case stand.out == ejectedBusy:
+			d = e.vitals.rests(k.now)
+		case stand.out == ejectedNot: // something else is missing
+			continue
+		}
+		if !comes || d < after {
+			after = d
+		}
+		comes = true
+	}
+	if !comes {
+		return open, false
+	}
+	return after, true
 }
 
 // pairable says whether a request may be split between two engines.
@@ -173,14 +240,14 @@ func (r *Router) serves(s *setup, m *model) bool {
 	if _, alone := m.conn.(none); alone {
 		q.Unsplittable = policies.Aggregated
 	}
-	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true}
+	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true, busy: true}
 	c, _ := k.choose(q)
 	return c.Decode >= 0
 }
 
 // glance says what would be chosen now for a request that does not come yet.
 func (r *Router) glance(s *setup, m *model, q policies.Request) policies.Choice {
-	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true}
+	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, busy: true}
 	c, _ := k.choose(q)
 	return c
 }

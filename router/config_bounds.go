@@ -94,10 +94,12 @@ type Limits struct {
 	// Queue is how many requests of a model may wait for a place with its engines. 0: none waits, and a request without a place
 	// is refused at once. Default 1024.
 	Queue *int `yaml:"queue"`
-	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds. 0: no more than retry_floor.
-	// Default 20.
+	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds. It is not charged where no engine
+	// has begun with the request (a refused connection, 429, 503) nor where decode alone takes the place of a prefill engine. 0: no
+	// more than retry_floor. Default 20.
 	RetryPercent *int `yaml:"retry_percent"`
-	// RetryFloor is how many may be in any case. 0 beside retry_percent 0: the budget allows none. Default 3.
+	// RetryFloor is how many may be in any case. 0 beside retry_percent 0: the budget allows none. Default 10, so that at a low rate
+	// each request that a failing engine gets until its circuit opens (health.failures) can be tried again.
 	RetryFloor *int `yaml:"retry_floor"`
 	Failures   int  `yaml:"failures"`    // connect failures in a row that make an engine unusable; default 2
 	N          int  `yaml:"n"`           // choices of one request; default 16
@@ -132,7 +134,7 @@ func (l Limits) withDefaults() Limits {
 	unless0(&l.InFlight, 1024)
 	unless0(&l.Queue, new(1024))
 	unless0(&l.RetryPercent, new(20))
-	unless0(&l.RetryFloor, new(3))
+	unless0(&l.RetryFloor, new(10))
 	unless0(&l.Failures, 2)
 	unless0(&l.N, 16)
 	unless0(&l.Prompts, 64)

@@ -36,7 +36,7 @@ func (x *exchange) planOnward(failed *attempt, why reason) event {
 	if !x.m.retries.take(time.Now()) {
 		return event{kind: evPlannedNone, why: whyRetryBudget}
 	}
-	x.look.now, x.look.not, x.look.anyway = time.Now(), x.not, false
+	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), x.not, false, true
 	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
 	if choice.Decode < 0 {
 		return event{kind: evPlannedNone, why: whyNoEngine}

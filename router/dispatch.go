@@ -94,10 +94,8 @@ func (d *dispatch) planned(e event, out []action) []action {
 		d.decode = legAsked
 		return append(out, action{do: doAskDecode})
 	case evPlannedLater:
-		if d.attempt > 1 {
-			d.state = stWaiting
-			return append(out, action{do: doWait})
-		}
+		d.state = stWaiting
+		return append(out, action{do: doWait})
 	case evPlannedNone:
 		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
 	}

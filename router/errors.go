@@ -204,9 +204,10 @@ func errNoEngine(reason, model string) *httpError {
 		Msg: fmt.Sprintf("No engine is available for the model `%s`.", clip(model, 256)), RetryAfter: time.Second}
 }
 
-// errRetryBudget answers a request that failed for that reason, while too many others are tried again already.
-func errRetryBudget(last reason) *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: whyRetryBudget.String(), NoRetry: true,
+// errRetryBudget answers a request that failed for that reason, while too many others are tried again already. after is when the engines
+// may be asked, 0 if they have not said.
+func errRetryBudget(last reason, after time.Duration) *httpError {
+	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: whyRetryBudget.String(), NoRetry: true, RetryAfter: after,
 		Msg: fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", last)}
 }
 

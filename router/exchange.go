@@ -30,6 +30,8 @@ type exchange struct {
 	noOnward string        // why there is none, though the policy wants it
 	onward   *onward       // what another engine would need to go on with the stream; nil if none may
 	last     reason        // of the last attempt that failed
+	failed   kind          // the event that it failed by
+	until    time.Time     // when the request has waited for engines for long enough; zero if it does not wait for any
 
 	counted bool // the engine has counted the tokens of the answer
 	pieces  int  // events with data that were relayed, a token each or more

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -12,6 +13,11 @@ func (f *fakeVLLM) fails(w http.ResponseWriter, r *http.Request, x fault) bool {
 	switch x.Do {
 	case doRefuse:
 		fakeError(w, 503, "Service Unavailable", "503")
+	case doBusy:
+		if x.N > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(x.N))
+		}
+		fakeError(w, 429, "RateLimitError", "429")
 	case doRefuseLate:
 		if pause(r, fault{Do: doSlow, N: x.N}) {
 			fakeError(w, 503, "Service Unavailable", "503")

@@ -28,6 +28,7 @@ type fault struct {
 // What a fault may do.
 const (
 	doRefuse    = "503"
+	doBusy      = "429"
 	doError     = "500"
 	doReject    = "400"
 	doTicket    = "403 ticket"    // the leg's ticket is not accepted

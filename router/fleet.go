@@ -67,6 +67,7 @@ type engine struct {
 	silence   atomic.Int64         // when a connection that was not answered was counted last, in Unix nanoseconds
 	limit     atomic.Int32         // of them, from which the engine is unusable
 	down      atomic.Bool
+	refuses   atomic.Bool // its last failure was a refused connection: nothing listens there
 	proven    atomic.Bool // it has answered
 	vitals    vitals
 	loads     loads

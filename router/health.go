@@ -51,11 +51,7 @@ func (r *Router) saw(l *call, v verdict) {
 			r.inUse(e)
 		}
 	case faultOverload:
-		pause := l.rest
-		if pause <= 0 {
-			pause = r.now().cfg.Health.Overload
-		}
-		e.vitals.busy(now, pause)
+		e.vitals.busy(now, l.rest, r.now().cfg.Health.Overload)
 		l.unjudged()
 	case faultEngine:
 		r.bad(e, signAnswer, now)

@@ -18,12 +18,14 @@ type Health struct {
 	Open time.Duration `yaml:"open"`
 	// OpenLongest is the longest that it becomes. Default 1m.
 	OpenLongest time.Duration `yaml:"open_longest"`
-	// PanicPercent is the part of a model's decode engines, of those that can be reached, of which more than that must have
-	// been taken out by failures, latency or overload for all of them to be used anyway. Prefill engines are
-	// used anyway where the policy refuses requests without one, and every one is out. Default 50.
+	// PanicPercent is a percentage of a model's decode engines that can be reached and have not asked for a pause. If more of them
+	// than this have an open circuit or are slow, circuits are ignored and all of them get requests. Prefill engines get
+	// requests in spite of their circuits where the policy refuses requests without prefill and every one is out. With 100 an open
+	// circuit is never ignored: where every engine's is open, requests are answered 503 with Retry-After until the first probe. So with
+	// any other value the only engine of a role never loses its requests to its circuit. Default 50.
 	PanicPercent int `yaml:"panic_percent"`
-	// Overload is for how long an engine that answered 429 or 503 without Retry-After gets nothing where another could do it;
-	// with Retry-After it is as long as that says, 5s at most. Default 250ms.
+	// Overload is for how long an engine that answered 429 or 503 gets no requests, or as long as its Retry-After says if that is
+	// more. It doubles each time that the engine refuses again before it has served a request. At most 5s. Default 250ms.
 	Overload time.Duration `yaml:"overload"`
 	// SlowStart is the time in which an engine that is new, back or drained no more comes from 10 % to all of its part of the
 	// requests; those that are there when the gateway starts have it all. 0 is off. Default 30s.

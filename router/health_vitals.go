@@ -16,6 +16,7 @@ type vitals struct {
 	mu      sync.Mutex
 	circuit breaker
 	rest    time.Time // it has asked for no requests before
+	refused int       // rests since it served a request
 	slow    time.Time // it is out for being slow until then
 	since   time.Time // when its slow start began; zero if it has none
 	pace    pace
@@ -76,10 +77,10 @@ func (v *vitals) standLocked(now time.Time, slowStart time.Duration) standing {
 	switch {
 	case !v.circuit.lets(now):
 		s.out = ejectedAnswers + ejection(v.circuit.why)
-	case now.Before(v.slow):
-		s.out = ejectedSlow
 	case now.Before(v.rest):
 		s.out = ejectedBusy
+	case now.Before(v.slow):
+		s.out = ejectedSlow
 	}
 	if s == (standing{share: 1}) && !now.Before(v.slow) && !now.Before(v.rest) {
 		v.special.Store(false)
@@ -126,6 +127,7 @@ func (v *vitals) probing() time.Time {
 func (v *vitals) good(s sign, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.refused = 0
 	if !v.circuit.ok(s, now) {
 		return false
 	}
@@ -137,6 +139,7 @@ func (v *vitals) good(s sign, now time.Time) bool {
 func (v *vitals) whole(now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.refused = 0
 	if !v.circuit.whole(now) {
 		return false
 	}
@@ -156,24 +159,53 @@ func (v *vitals) bad(s sign, now time.Time, rules breakerRules) (time.Duration, 
 	return v.circuit.until.Sub(now), true
 }
 
-// busy notes that the engine refused a request for being overloaded, and has it spared for a time.
-func (v *vitals) busy(now time.Time, pause time.Duration) {
+// busy notes that the engine refused a request for being overloaded. The engine gets none for as long as it asked, or for least if
+// that is more; least doubles with each refusal until the engine serves a request.
+func (v *vitals) busy(now time.Time, asked, least time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !now.Before(v.rest) {
+	if !now.Before(v.rest) { // else the request was under way before
 		v.counts[ejectedBusy].Add(1)
+		v.refused = min(v.refused+1, 8)
 	}
-	if until := now.Add(min(pause, longestRest)); until.After(v.rest) {
+	pause := longestRest
+	if least < longestRest {
+		pause = min(max(asked, least<<(v.refused-1)), longestRest)
+	}
+	if until := now.Add(pause); until.After(v.rest) {
 		v.rest = until
 	}
 	v.special.Store(true)
+}
+
+// rests returns for how long the engine has asked for no requests.
+func (v *vitals) rests(now time.Time) time.Duration {
+	if !v.special.Load() {
+		return 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return max(0, v.rest.Sub(now))
+}
+
+// opens returns how long it is until the engine's circuit is half open: 0 if it is not open.
+func (v *vitals) opens(now time.Time) time.Duration {
+	if !v.special.Load() {
+		return 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.circuit.at(now) != circuitOpen {
+		return 0
+	}
+	return v.circuit.until.Sub(now)
 }
 
 // begin has the engine start slowly from now, with nothing held against it: it is new, back, or drained no more.
 func (v *vitals) begin(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.circuit, v.rest, v.slow, v.pace = breaker{}, time.Time{}, time.Time{}, pace{}
+	v.circuit, v.rest, v.refused, v.slow, v.pace = breaker{}, time.Time{}, 0, time.Time{}, pace{}
 	v.since = now
 	v.special.Store(true)
 }

@@ -41,8 +41,10 @@ func (x *exchange) perform(act action, e event) {
 		if e.kind == evTransferLost {
 			a.prefill.err = errRunOver
 		}
+		x.failed = e.kind
 		x.blame(a, a.prefill.engine, &a.prefill, act.why)
 	case doBlameDecode:
+		x.failed = e.kind
 		x.blame(a, a.decode.engine, &a.decode, act.why)
 	case doSendStream:
 		x.timer.Stop()
@@ -56,7 +58,7 @@ func (x *exchange) perform(act action, e event) {
 	case doSendError:
 		x.reply = reply{err: x.failure(act.why)}
 		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != whyShutdown && !x.m.retries.invite(time.Now()) {
-			e.NoRetry, e.RetryAfter = true, 0 // its client's retries would cost the engines more than they are given
+			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status
 	case doPlanOnward:
@@ -224,9 +226,15 @@ func (x *exchange) failure(why reason) *httpError {
 	e := &httpError{Status: why.status(), Type: typeUnavailable, Reason: why.String()}
 	switch why {
 	case whyNoEngine, whyNoPair, whyNoPrefill:
-		return errNoEngine(why.String(), x.m.name)
+		e = errNoEngine(why.String(), x.m.name)
+		e.RetryAfter = max(e.RetryAfter, x.pause)
+		return e
+	case whyQueueTimeout:
+		e = errQueue(why, x.m.name)
+		e.RetryAfter = max(e.RetryAfter, x.pause)
+		return e
 	case whyRetryBudget:
-		return errRetryBudget(x.last)
+		return errRetryBudget(x.last, x.pause)
 	case whyShutdown:
 		return errDraining()
 	case whyPanic:

@@ -6,7 +6,7 @@ type state uint8
 const (
 	stNew        state = iota // nothing has happened
 	stPlanning                // waits for the choice of engines
-	stWaiting                 // gives engines that have failed it time
+	stWaiting                 // gives engines time
 	stPairing                 // waits for the pair to know each other
 	stAwaiting                // at least one leg is out, nothing has reached the client
 	stRelaying                // the gate is open, the answer streams
@@ -65,7 +65,7 @@ const (
 	evPlannedPair
 	evPlannedAlone
 	evPlannedNone
-	evPlannedLater // only by engines that have failed it, which are to be given time
+	evPlannedLater // not now: engines have failed it and are given time, or none can take it but one may come back
 	evWaited       // that time is over
 	evPaired
 	evPairFailed
@@ -106,6 +106,11 @@ func (k kind) String() string {
 		"decode_late", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
 		"transfer_lost", "client_left", "client_slow", "deadline", "shutdown", "panic",
 	}[k]
+}
+
+// unbegun reports that an attempt has failed before any engine began to work on it.
+func (k kind) unbegun() bool {
+	return k == evPairFailed || k == evPrefillRefused || k == evDecodeRefused
 }
 
 func (k kind) ofPrefill() bool { return k >= evPrefillUsable && k <= evPrefillLate }

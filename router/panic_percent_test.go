@@ -1,0 +1,70 @@
+package router
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// TestPanicPercent100OpensTheOnlyCircuit has the only engine of a role fail every request. With panic_percent 100 its circuit opens:
+// requests are refused at once, with the time of the next probe, and the engine is not asked. By default it is used all the same.
+func TestPanicPercent100OpensTheOnlyCircuit(t *testing.T) {
+	for _, row := range []struct {
+		name, connector string
+		percent         int
+		reason          string
+		opens           bool
+	}{
+		{"aggregated", ConnectorNone, 100, "no_engine", true},
+		{"aggregated, by default", ConnectorNone, 0, "decode_failed", false},
+		{"prefill, which the policy insists on", ConnectorPull, 100, "no_prefill", true},
+		{"prefill, by default", ConnectorPull, 0, "prefill_failed", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, n *memNet) {
+				s, parts := newIn(t, n, row.connector, 1, 1)
+				planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				parts.Planner = planner
+				s.cfg.Limits.Attempts, s.cfg.Health.PanicPercent = 1, row.percent
+				engine := "decode-0"
+				if row.connector != ConnectorNone {
+					engine = "prefill-0"
+				} else {
+					s.cfg.Models[0].Prefill = nil
+				}
+				g := startIn(t, n, s.cfg, parts)
+				if row.connector != ConnectorNone {
+					g.warmed()
+				}
+				s.setFaults(map[string][]fault{engine: {{Do: doError}}})
+				for range 5 { // health.failures
+					if r := g.post(pathCompletions, plainBody); r.Status != 502 {
+						t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+					}
+				}
+				before := s.c.count(engine, "")
+				begun := time.Now()
+				r := g.post(pathCompletions, plainBody)
+				if r.Header.Get("X-Pdrouter-Reason") != row.reason || (s.c.count(engine, "") == before) != row.opens {
+					t.Fatalf("status %d, header %v, asked %v: %s", r.Status, r.Header, s.c.count(engine, "") != before, r.Body)
+				}
+				if !row.opens {
+					s.setFaults(nil)
+					return
+				}
+				after, err := strconv.Atoi(r.Header.Get("Retry-After"))
+				if r.Status != 503 || err != nil || after < 3 || after > 5 || time.Since(begun) > 5*time.Millisecond {
+					t.Errorf("status %d, header %v behind %v", r.Status, r.Header, time.Since(begun))
+				}
+				s.setFaults(nil)
+				time.Sleep(time.Duration(after+1) * time.Second)
+				g.served(1, plainBody)
+			})
+		})
+	}
+}
