@@ -124,7 +124,7 @@ func TestFault65StormOfRefusals(t *testing.T) {
 func TestRetryBudgetKeepsRetryAfter(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
 		s, parts := newIn(t, n, ConnectorNone, 0, 1)
-		s.cfg.Limits.RetryFloor = 1
+		s.cfg.Limits.RetryFloor = new(1)
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doBusy, N: 2}}})
 		g := startIn(t, n, s.cfg, parts)
 		begun := time.Now()

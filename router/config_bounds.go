@@ -101,7 +101,7 @@ type Limits struct {
 	// RetryFloor is how many may be in any case. 0 beside retry_percent 0: the budget allows none. Default 10, so that at a low rate
 	// each request that a failing engine gets until its circuit opens (health.failures) can be tried again.
 	RetryFloor *int `yaml:"retry_floor"`
-	Failures   int  `yaml:"failures"`    // connect failures in a row that make an engine unusable; default 2
+	Failures   int  `yaml:"failures"`    // failed connections and health checks in a row that make an engine unusable; a refused connection does at once; default 2
 	N          int  `yaml:"n"`           // choices of one request; default 16
 	Prompts    int  `yaml:"prompts"`     // prompts in one body; default 64
 	Fan        int  `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16

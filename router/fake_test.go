@@ -66,6 +66,7 @@ type fakeVLLM struct {
 	events *kvplane.Events // connector kvplane
 
 	mu     sync.Mutex
+	health func(http.ResponseWriter, *http.Request) // nil: it is healthy
 	habit  habit
 	id     string
 	faults []fault
@@ -165,6 +166,19 @@ func (f *fakeVLLM) tell(w http.ResponseWriter) {
 	}
 }
 
+// healthIs changes what its health route does.
+func (f *fakeVLLM) healthIs(say func(http.ResponseWriter, *http.Request)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.health = say
+}
+
+// neverSays is a health route that does not answer.
+func neverSays(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// unhealthy is one that says no.
+func unhealthy(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }
+
 func (f *fakeVLLM) underWay() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,6 +235,12 @@ type fakeBody struct {
 
 func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
+		f.mu.Lock()
+		say := f.health
+		f.mu.Unlock()
+		if say != nil {
+			say(w, r)
+		}
 		return
 	}
 	if r.URL.Path == "/metrics" {

@@ -190,8 +190,8 @@ func TestFault21FanFails(t *testing.T) {
 		}{
 			{"rejected", []fault{{Do: doReject}}, plainBody, 400, false},
 			{"rejected, streamed", []fault{{Do: doReject}}, streamBody, 400, false},
-			{"errors", []fault{{Leg: "decode", Do: doError}}, plainBody, 500, false},
-			{"garbage", []fault{{Leg: "decode", Do: doGarbage}}, streamBody, 500, false},
+			{"errors", []fault{{Leg: "decode", Do: doError}, {Leg: "alone", Do: doError}}, plainBody, 500, false},
+			{"garbage", []fault{{Leg: "decode", Do: doGarbage}, {Leg: "alone", Do: doGarbage}}, streamBody, 500, false},
 			// So long that the others have begun: what waits for them is bounded.
 			{"breaks", []fault{{Leg: "decode", Nth: 2, Do: doBreak, N: 5000}}, streamBody, 200, true},
 			{"error event", []fault{{Leg: "decode", Nth: 2, Do: doErrFrame, N: 5000}}, streamBody, 200, true},

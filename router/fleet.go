@@ -68,6 +68,7 @@ type engine struct {
 	limit     atomic.Int32         // of them, from which the engine is unusable
 	down      atomic.Bool
 	refuses   atomic.Bool // its last failure was a refused connection: nothing listens there
+	progress  atomic.Bool // a request on it has made progress since the last health check began
 	proven    atomic.Bool // it has answered
 	vitals    vitals
 	loads     loads

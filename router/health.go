@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -25,7 +26,61 @@ func (e *engine) reached() {
 
 // missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
 func (e *engine) missed() bool {
+	e.refuses.Store(false)
 	return e.failures.Add(1) >= e.limit.Load() && e.down.CompareAndSwap(false, true)
+}
+
+// progressed notes that a request on the engine has made progress.
+func (e *engine) progressed() {
+	if !e.progress.Load() { // it is read much more often than written
+		e.progress.Store(true)
+	}
+}
+
+// refused notes a refused connection: nothing listens there. It reports whether the engine went down by it.
+func (e *engine) refused() bool {
+	e.refuses.Store(true)
+	e.failures.Add(1)
+	return e.down.CompareAndSwap(false, true)
+}
+
+// late notes a health check that was not answered in time. An engine whose requests make progress is only busy, and the last one
+// of a role that can take requests is never taken out for being slow.
+func (r *Router) late(e *engine) {
+	e.refuses.Store(false)
+	if e.progress.Load() || e.failures.Add(1) < e.limit.Load() {
+		return
+	}
+	r.slowest.Lock()
+	defer r.slowest.Unlock()
+	if !r.last(e) {
+		r.isDown(e, e.down.CompareAndSwap(false, true))
+	}
+}
+
+// last reports whether no other engine of its role can take requests.
+func (r *Router) last(e *engine) bool {
+	s := r.now()
+	m := s.fleet.models[e.model]
+	if m == nil {
+		return false
+	}
+	engines := m.decode
+	if slices.Contains(m.prefill, e) {
+		engines = m.prefill
+	}
+	now := time.Now()
+	return !slices.ContainsFunc(engines, func(o *engine) bool {
+		return o != e && o.usable() && o.vitals.stand(now, *s.cfg.Health.SlowStart).out == ejectedNot
+	})
+}
+
+// isDown tells of an engine that has just gone down. Requests that wait for it may have to be told that nobody comes back.
+func (r *Router) isDown(e *engine, now bool) {
+	if now {
+		r.log.Warn("engine is down", "engine", e.name)
+	}
+	r.updateQueue(e)
 }
 
 // silent notes that the engine has not answered a connection for so long. Of several that waited at the same time one counts: a
@@ -73,17 +128,19 @@ func (r *Router) reach(l *call, v verdict) {
 	switch {
 	case l.status != 0:
 		l.engine.reached()
+		l.engine.progressed()
 	case v == vRefused && !ourOwn(l.err):
 		down := false
 		var late net.Error
-		if errors.As(l.err, &late) && late.Timeout() {
+		switch {
+		case errors.Is(l.err, syscall.ECONNREFUSED):
+			down = l.engine.refused()
+		case errors.As(l.err, &late) && late.Timeout():
 			down = l.engine.silent(time.Now(), r.now().cfg.Timeouts.Connect)
-		} else {
+		default:
 			down = l.engine.missed()
 		}
-		if down {
-			r.log.Warn("engine is down", "engine", l.engine.name)
-		}
+		r.isDown(l.engine, down)
 	}
 }
 

@@ -2,7 +2,9 @@ package router
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"syscall"
 	"time"
 )
 
@@ -31,17 +33,22 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		case <-e.recheck:
 		}
 		every := r.now().cfg.Timeouts.Health
-		ok := e.check(its, every)
+		e.progress.Store(false)
+		health := e.check(its, every)
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
-		case ok && e.down.Load():
+		case health == healthGood && e.down.Load():
 			r.back(ctx, e)
-		case ok:
+		case health == healthGood:
 			e.reached()
-		case e.missed():
-			r.log.Warn("engine is down", "engine", e.name)
+		case health == healthRefused:
+			r.isDown(e, e.refused())
+		case health == healthLate:
+			r.late(e)
+		default:
+			r.isDown(e, e.missed())
 		}
 		unused = r.recount(ctx, e, unused)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
@@ -66,17 +73,33 @@ func (r *Router) recount(ctx context.Context, e *engine, unused int) int {
 	return 0
 }
 
+// health is the outcome of a health check.
+type health uint8
+
+const (
+	healthGood    health = iota
+	healthBad            // an answer that says no, or none as the connection broke or could not be made
+	healthLate           // no answer in time, on a connection
+	healthRefused        // the connection was refused
+)
+
 // check asks the engine's health route, for at most timeout but no less than a second.
-func (e *engine) check(its *term, timeout time.Duration) bool {
+func (e *engine) check(its *term, timeout time.Duration) health {
 	held := its.begin(max(timeout, time.Second))
 	defer its.end()
 	resp, err := e.up.do(held, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err != nil {
-		return false
+	if err == nil {
+		defer resp.Close()
+		_, err = resp.ReadAll(nil, 1<<20)
 	}
-	defer resp.Close()
-	if _, err := resp.ReadAll(nil, 1<<20); err != nil {
-		return false
+	var up *upstreamError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return healthRefused
+	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != phaseDial:
+		return healthLate
+	case err != nil || resp.Status != 200:
+		return healthBad
 	}
-	return resp.Status == 200
+	return healthGood
 }

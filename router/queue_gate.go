@@ -151,13 +151,17 @@ func (g *gate) stats() QueueStats {
 	return s
 }
 
-// places is how many of the model's requests may be with engines at once. With no engine to go to they need not wait for one:
-// they are told so.
+// places is how many of the model's requests may be with engines at once: none while no engine takes requests and one may come back.
+// Where none will, requests need not wait: they are told so.
 func (m *model) places() int {
-	if m.inFlight > 0 {
+	takers, comes := m.takers()
+	switch {
+	case takers == 0 && comes:
+		return 0
+	case m.inFlight > 0:
 		return m.inFlight
 	}
-	return max(1, m.takers()) * m.perEngine
+	return max(1, takers) * m.perEngine
 }
 
 // enter gives an admitted request a place with the model's engines, for which it may have to wait. header is the client's
@@ -261,12 +265,16 @@ func errQueue(why reason, model string) *httpError {
 	return e
 }
 
-// takers counts the model's decode engines that may be given requests.
-func (m *model) takers() (n int) {
+// takers counts the model's decode engines that may be given requests. comes reports that others may come back: they are down, but not as
+// nothing listens there.
+func (m *model) takers() (n int, comes bool) {
 	for _, e := range m.decode {
-		if e.usable() {
+		switch {
+		case e.usable():
 			n++
+		case !e.draining.Load() && !e.refuses.Load():
+			comes = true
 		}
 	}
-	return n
+	return n, comes
 }

@@ -91,6 +91,7 @@ type Router struct {
 	outlived atomic.Uint64 // panics in the background
 	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
 	left     left          // what endings have left behind
+	slowest  sync.Mutex    // engines are taken out for late health answers one after the other
 
 	backgrounds *backgroundResponses
 }

@@ -311,6 +311,7 @@ func (s *stream) pour() (some bool) {
 			return some
 		}
 		some = true
+		s.a.decode.engine.progressed()
 		s.enter()
 		if s.frames.Push(b) != nil {
 			s.wrong = whyBadUpstream

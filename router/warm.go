@@ -126,6 +126,7 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	e.forget(nil) // where runs have no names, one that was down is another
 	e.vitals.begin(time.Now())
 	e.down.Store(false)
+	e.refuses.Store(false)
 	r.updateQueue(e)
 	r.log.Info("engine is back", "engine", e.name)
 	e.look()

@@ -1,0 +1,218 @@
+package router
+
+import (
+	"testing"
+	"time"
+
+	"pdrouter/policies"
+)
+
+// TestLateHealthAnswer has an engine not answer its health checks in time. It goes down only if no request on it makes progress
+// meanwhile, and if another engine of its role is left.
+func TestLateHealthAnswer(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		engines int
+		stream  bool // a request on it makes progress
+		down    bool
+	}{
+		{"one of two", 2, false, true},
+		{"one of two, a stream on it goes on", 2, true, false},
+		{"the only one", 1, false, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, n *memNet) {
+				s, parts := newIn(t, n, ConnectorNone, 0, row.engines)
+				s.cfg.Timeouts.Health = 2 * time.Second
+				g := startIn(t, n, s.cfg, parts)
+				time.Sleep(time.Second)
+				replies := make(chan clientReply, 1)
+				if row.stream {
+					s.d[0].answers(func(h *habit) { h.tokens = 120 })
+					s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: 500}}}) // a token each 500 ms
+					go func() { replies <- g.post(pathCompletions, streamBody) }()
+				}
+				s.d[0].healthIs(neverSays)
+				time.Sleep(30 * time.Second)
+				if got := g.stateOf("decode-0").State; (got == "down") != row.down {
+					t.Errorf("the engine is %s", got)
+				}
+				g.served(1, plainBody)
+				s.d[0].healthIs(nil)
+				if row.stream {
+					if r := <-replies; r.Status != 200 || r.Err != nil {
+						t.Errorf("status %d, %v", r.Status, r.Err)
+					}
+				}
+				time.Sleep(10 * time.Second)
+				if got := g.stateOf("decode-0").State; got == "down" {
+					t.Errorf("the engine is %s", got)
+				}
+			})
+		})
+	}
+}
+
+// TestLastEngineIsNotTakenOutForSlowness has both engines of a role be late with their health answers at the same time: one is left. It
+// goes down as soon as the other is back.
+func TestLastEngineIsNotTakenOutForSlowness(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		s, parts := newIn(t, n, ConnectorNone, 0, 2)
+		s.cfg.Timeouts.Health = 2 * time.Second
+		g := startIn(t, n, s.cfg, parts)
+		time.Sleep(time.Second)
+		s.d[0].healthIs(neverSays)
+		s.d[1].healthIs(neverSays)
+		down := func() (names []string) {
+			for _, e := range g.r.Stats().Engines {
+				if e.State == "down" {
+					names = append(names, e.Name)
+				}
+			}
+			return names
+		}
+		time.Sleep(30 * time.Second)
+		first := down()
+		if len(first) != 1 {
+			t.Fatalf("%v are down; want one", first)
+		}
+		g.served(1, plainBody)
+		for _, d := range s.d {
+			if d.name == first[0] {
+				d.healthIs(nil)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if now := down(); len(now) != 1 || now[0] == first[0] {
+			t.Errorf("%v are down, first %v", now, first)
+		}
+	})
+}
+
+// TestRefusedConnectionIsDownAtOnce has an engine's process end: the first connection that is refused takes the engine out.
+func TestRefusedConnectionIsDownAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		s, parts := newIn(t, n, ConnectorNone, 0, 2)
+		g := startIn(t, n, s.cfg, parts)
+		time.Sleep(time.Second)
+		s.setFaults(map[string][]fault{"decode-0": {{Do: doDie}}})
+		g.served(1, plainBody) // the connection is reset, and nobody listens any more
+		g.served(1, plainBody) // is refused
+		if got := g.stateOf("decode-0").State; got != "down" {
+			t.Errorf("the engine is %s", got)
+		}
+	})
+}
+
+// TestRequestsWaitForAnEngine has no engine that can take a request now. Where one may come back the request waits in the queue and is
+// served as soon as it does. It is told at once where every engine refuses connections.
+func TestRequestsWaitForAnEngine(t *testing.T) {
+	for _, row := range []struct {
+		name, connector string
+		body            string
+	}{
+		{"aggregated", ConnectorNone, plainBody},
+		{"aggregated, streamed", ConnectorNone, streamBody},
+		{"decode", ConnectorPull, plainBody},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, n *memNet) {
+				p := 0
+				if row.connector != ConnectorNone {
+					p = 1
+				}
+				s, parts := newIn(t, n, row.connector, p, 1)
+				s.cfg.Timeouts.Health, s.cfg.Timeouts.Queue = 2*time.Second, 20*time.Second
+				g := startIn(t, n, s.cfg, parts)
+				if p > 0 {
+					g.warmed()
+				}
+				time.Sleep(time.Second)
+				s.d[0].healthIs(unhealthy)
+				eventually(t, "it is down", func() bool { return g.stateOf("decode-0").State == "down" })
+				replies := make(chan clientReply, 1)
+				go func() { replies <- g.post(pathCompletions, row.body) }()
+				eventually(t, "the request waits", func() bool { return g.r.Stats().Queues[0].Waiting == 1 })
+				time.Sleep(10 * time.Second)
+				s.d[0].healthIs(nil)
+				eventually(t, "the engine is back", func() bool { return g.stateOf("decode-0").State != "down" })
+				back := time.Now()
+				if r := <-replies; r.Status != 200 || r.Err != nil || time.Since(back) > time.Second {
+					t.Errorf("status %d, %v, %v behind the engine's return: %s", r.Status, r.Err, time.Since(back), r.Body)
+				}
+
+				s.d[0].healthIs(unhealthy)
+				eventually(t, "it is down again", func() bool { return g.stateOf("decode-0").State == "down" })
+				begun := time.Now()
+				r := g.post(pathCompletions, row.body)
+				if took := time.Since(begun); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" ||
+					r.Header.Get("Retry-After") == "" || took < 20*time.Second || took > 20*time.Second+5*time.Millisecond {
+					t.Errorf("status %d, header %v behind %v", r.Status, r.Header, took)
+				}
+
+				go func() { replies <- g.post(pathCompletions, row.body) }()
+				eventually(t, "the request waits", func() bool { return g.r.Stats().Queues[0].Waiting == 1 })
+				_ = s.d[0].srv.Listener.Close()
+				s.d[0].srv.CloseClientConnections()
+				if r := <-replies; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" {
+					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+				}
+				begun = time.Now()
+				r = g.post(pathCompletions, row.body)
+				if took := time.Since(begun); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" || took > 5*time.Millisecond {
+					t.Errorf("where connections are refused: status %d, header %v behind %v", r.Status, r.Header, took)
+				}
+			})
+		})
+	}
+}
+
+// TestRequestsWaitForPrefill has a policy that insists on prefill, and a prefill engine that is not healthy for a while, or has asked for
+// no requests: the request waits for it.
+func TestRequestsWaitForPrefill(t *testing.T) {
+	for _, overloaded := range []bool{false, true} {
+		virtual(t, func(t *testing.T, n *memNet) {
+			s, parts := newIn(t, n, ConnectorPull, 1, 1)
+			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts.Planner = planner
+			s.cfg.Timeouts.Health = 2 * time.Second
+			g := startIn(t, n, s.cfg, parts)
+			g.warmed()
+			replies := make(chan clientReply, 2)
+			ask := func() { replies <- g.post(pathCompletions, plainBody) }
+			if overloaded {
+				s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doBusy, N: 3}}})
+				go ask()
+				time.Sleep(time.Second)
+			} else {
+				s.p[0].healthIs(unhealthy)
+				eventually(t, "it is down", func() bool { return g.stateOf("prefill-0").State == "down" })
+				time.AfterFunc(5*time.Second, func() { s.p[0].healthIs(nil) })
+				go ask()
+			}
+			begun := time.Now()
+			go ask()
+			for range 2 {
+				if r := <-replies; r.Status != 200 || time.Since(begun) < 2*time.Second-time.Millisecond {
+					t.Errorf("overloaded %v: status %d behind %v: %s", overloaded, r.Status, time.Since(begun), r.Body)
+				}
+			}
+			if overloaded && s.c.count("prefill-0", "prefill") != 1+1+2 { // the handshake, the refusal, both requests
+				t.Errorf("prefill was asked %d times", s.c.count("prefill-0", "prefill"))
+			}
+			// What has waited is told when the time in the queue is over.
+			if !overloaded {
+				s.p[0].healthIs(unhealthy)
+				eventually(t, "it is down", func() bool { return g.stateOf("prefill-0").State == "down" })
+				begun := time.Now()
+				if r := g.post(pathCompletions, plainBody); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" ||
+					time.Since(begun) < 10*time.Second || time.Since(begun) > 10*time.Second+5*time.Millisecond {
+					t.Errorf("status %d, header %v behind %v", r.Status, r.Header, time.Since(begun))
+				}
+			}
+		})
+	}
+}
