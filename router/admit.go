@@ -16,10 +16,9 @@ type admitted struct {
 	m       *model
 	adapter string // of the model, if the client names one
 	b       *body
-	id      string // the client's request id, or one made here
-	name    string // what stands in the path, where the route has a name in it
-	ctype   string // of a form
-	trace   trace
+	id      string        // the client's request id, or one made here
+	name    string        // what stands in the path, where the route has a name in it
+	ctype   string        // of a form
 	again   bool          // the client says that it has asked before
 	lease   Lease         // of the caller's limits; nil if there are none
 	place   *gate         // that it has a place of; nil if it has none, or its exchange has it
@@ -28,6 +27,8 @@ type admitted struct {
 	x       *exchange     // once there is one, which then has the lease
 	fan     *fan          // instead of x, where each choice is served by itself
 	branch  int           // which choice, of a request that belongs to fan
+
+	forwarded *forwarded
 
 	query  string  // of the path, where it means something
 	target string  // what engines are asked for, where that is not the route's path

@@ -101,7 +101,7 @@ func (x *exchange) worksOn() bool {
 }
 
 // holdBackground holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
-func (r *Router) holdBackground(id string, e *engine, l *backgroundLease) {
+func (r *Router) holdBackground(id string, e *engine, f *forwarded, l *backgroundLease) {
 	b := r.backgrounds
 	if b.ctx.Err() != nil {
 		l.Done(-1)
@@ -120,7 +120,7 @@ func (r *Router) holdBackground(id string, e *engine, l *backgroundLease) {
 		}()
 		ctx, cancel := context.WithTimeout(b.ctx, r.now().cfg.Timeouts.Background)
 		defer cancel()
-		r.survive("a background response", func() { r.awaitBackground(ctx, id, e, p) })
+		r.survive("a background response", func() { r.awaitBackground(ctx, id, e, f, p) })
 	})
 }
 
@@ -131,7 +131,7 @@ const (
 )
 
 // awaitBackground returns when the response has ended, or when that cannot be learned any more.
-func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, p *backgroundResponse) {
+func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, f *forwarded, p *backgroundResponse) {
 	for wait := backgroundPollFirst; ; wait = min(2*wait, backgroundPollMax) {
 		select {
 		case <-p.ended:
@@ -147,7 +147,7 @@ func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, p *b
 			r.log.Warn("background response lost with its engine", "response_id", id, "engine", e.name)
 			return
 		}
-		if tokens, works := r.askBackground(ctx, id, e); !works {
+		if tokens, works := r.askBackground(ctx, id, e, f); !works {
 			p.end(tokens)
 			return
 		}
@@ -156,13 +156,13 @@ func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, p *b
 
 // askBackground asks the engine for a response, and returns what readBackground does. An engine that does not answer may work on; one that
 // does not know the response does not.
-func (r *Router) askBackground(ctx context.Context, id string, e *engine) (tokens int, works bool) {
+func (r *Router) askBackground(ctx context.Context, id string, e *engine, f *forwarded) (tokens int, works bool) {
 	cfg := r.now().cfg
 	var l call
 	l.open(ctx, e)
 	defer l.end()
 	defer l.later(cfg.Timeouts.Request, errLegLate).Stop()
-	req := &upstreamRequest{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.header(nil, newRequestID(), "", false)[1:]}
+	req := &upstreamRequest{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.header(nil, newRequestID(), f, false)[1:]}
 	switch v := l.send(req, cfg.Limits.Answer); {
 	case v == vRejected && l.status == http.StatusNotFound:
 		return -1, false

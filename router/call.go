@@ -26,6 +26,7 @@ type call struct {
 	body   []byte // a whole answer; for a stream the bytes that were read before the gate
 	ans    answer
 	early  int           // events of a stream before the first of its answer
+	judged bool          // its engine was given the client's credentials, not the router's
 	either bool          // its engine says of a failed transfer that its peer may be at fault (connector sglang)
 	err    error         // why it failed, for the log
 	rest   time.Duration // the engine has asked for no more requests before; 0 if it has not
@@ -74,7 +75,8 @@ func (l *call) end() {
 }
 
 // header appends the fields of one leg.
-func (l *call) header(dst []field, request string, t trace, stream bool) []field {
+func (l *call) header(dst []field, request string, f *forwarded, stream bool) []field {
+	l.judged = f != nil && f.judged
 	dst = append(dst, l.engine.header...)
 	dst = append(dst, field{"X-Request-Id", request})
 	if stream {
@@ -82,7 +84,7 @@ func (l *call) header(dst []field, request string, t trace, stream bool) []field
 	} else {
 		dst = append(dst, field{"Accept", "application/json"})
 	}
-	return t.fields(dst)
+	return f.fields(dst)
 }
 
 // unsent reports that the leg has failed before a byte of it has left.
@@ -136,7 +138,7 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 			return vLost
 		}
 		return vRefused
-	case l.status == 401 || l.status == 403: // the router's credential, not the client's
+	case (l.status == 401 || l.status == 403) && !l.judged: // the router's credential, not the client's
 		return vBroken
 	case l.status >= 400 && l.status < 500, l.status == http.StatusNotImplemented: // and of that engine's every sibling
 		return vRejected

@@ -54,6 +54,9 @@ type Model struct {
 	Name string `yaml:"name"`
 	// Connector is vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none. Default none.
 	Connector string `yaml:"connector"`
+	// ForwardAuthorization is true if the Authorization of each client is sent to the engines, instead of a credential of the
+	// gateway (key_file). Default false: engines never see it.
+	ForwardAuthorization bool `yaml:"forward_authorization"`
 	// InFlight is how many requests may be with the model's engines at once; others wait. Default limits.in_flight for each
 	// decode engine that takes requests.
 	InFlight int `yaml:"in_flight"`
@@ -185,6 +188,9 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 		from    Source
 	}{{"prefill", m.Prefill, m.PrefillFrom}, {"decode", m.Decode, m.DecodeFrom}, {"engines", m.Engines, m.EnginesFrom}} {
 		list.from.validate(key+"."+list.key+"_from", m.Connector, v)
+		if m.ForwardAuthorization && list.from.KeyFile != "" {
+			v.add(key+"."+list.key+"_from.key_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
+		}
 		for i, e := range list.engines {
 			at := fmt.Sprintf("%s.%s[%d]", key, list.key, i)
 			if e.Name == "" {
@@ -198,6 +204,9 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 			}
 			v.base(at+".url", e.URL)
 			v.url(at+".control", e.Control, false)
+			if m.ForwardAuthorization && e.KeyFile != "" {
+				v.add(at+".key_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
+			}
 			e.TLS.validate(at+".tls", strings.HasPrefix(e.URL, "https:") || strings.HasPrefix(e.Control, "https:"), v)
 			if e.Control != "" && m.Connector != ConnectorKVPlane {
 				v.add(at+".control", "is set", "no control routes for connector "+m.Connector)

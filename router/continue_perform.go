@@ -57,7 +57,7 @@ func (x *exchange) planOnward(failed *attempt, why reason) event {
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
-	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.traceparent, true)
+	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.forwarded, true)
 	m.body = o.body(m.body[:0], string(x.b.cacheSalt()))
 	m.Body = m.body
 	a.asked = true

@@ -72,7 +72,7 @@ type reply struct {
 func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived := q.s, q.m, q.b, q.arrived
 	x := &exchange{d: newDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
-	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), traceparent: q.trace}
+	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	x.place, q.place = q.place, nil
 	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]

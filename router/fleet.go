@@ -30,17 +30,18 @@ type fleet struct {
 
 // model is one served model.
 type model struct {
-	name    string
-	conn    connector
-	prefill []*engine
-	decode  []*engine // the aggregated engines for connector none
-	couples []*couple // prefill by prefill; empty if the engines need no handshake
-	turn    atomic.Uint64
-	retries *retries            // outlive a reload
-	looks   [roles]bool         // the policy looks at what the role's engines have of a prompt
-	panics  [roles]atomic.Bool  // the role's engines are used though they are out
-	judged  [roles]atomic.Int64 // when their times were compared, in nanoseconds
-	gate    *gate               // the same
+	name     string
+	conn     connector
+	prefill  []*engine
+	decode   []*engine // the aggregated engines for connector none
+	couples  []*couple // prefill by prefill; empty if the engines need no handshake
+	turn     atomic.Uint64
+	retries  *retries            // outlive a reload
+	forwards bool                // its engines are given the clients' credentials
+	looks    [roles]bool         // the policy looks at what the role's engines have of a prompt
+	panics   [roles]atomic.Bool  // the role's engines are used though they are out
+	judged   [roles]atomic.Int64 // when their times were compared, in nanoseconds
+	gate     *gate               // the same
 
 	inFlight, perEngine, queue int // requests with all its engines, or with each; requests that wait
 }
@@ -98,7 +99,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 		secrets: &secrets{known: known}, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
-		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: *cfg.Limits.Queue}
+		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: *cfg.Limits.Queue}
 		if old := was.models[m.name]; old != nil {
 			m.turn.Store(old.turn.Load())
 			m.retries, m.gate = old.retries, old.gate

@@ -69,6 +69,9 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e = q.admit(body.bytes, c.Response().Header.Set); e != nil {
 		return r.fail(c, e)
 	}
+	if q.m.forwards {
+		q.forwardAuthorization(h)
+	}
 	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
 		return r.fail(c, e)
 	}
@@ -94,14 +97,7 @@ func (r *Router) authenticate(s *setup, rt *route, c *fiber.Ctx) (principal, *ht
 	if s.parts.Clients == nil {
 		return principal{}, nil
 	}
-	h := &c.Request().Header
-	authorization, err := oneOf(h.PeekAll(fiber.HeaderAuthorization))
-	if err == nil && rt.keyed() {
-		var key string
-		if key, err = oneOf(h.PeekAll("X-Api-Key")); err == nil {
-			authorization, err = withKey(authorization, key)
-		}
-	}
+	authorization, err := credentialsOf(rt, &c.Request().Header)
 	var p principal
 	if err == nil {
 		p, err = s.parts.Clients.Authenticate(authorization)

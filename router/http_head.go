@@ -13,7 +13,9 @@ import (
 func (q *admitted) readHead(h *fasthttp.RequestHeader) {
 	q.id = requestID(h)
 	parents := slices.Clone(h.PeekAll("Traceparent")) // the next call writes to the same place
-	q.trace = parseTrace(parents, h.PeekAll("Tracestate"))
+	if t := parseTrace(parents, h.PeekAll("Tracestate")); t != "" {
+		q.forwarded = &forwarded{trace: t}
+	}
 	retried := h.Peek("X-Stainless-Retry-Count")
 	q.again = len(retried) > 0 && string(retried) != "0"
 	switch q.route.does {
@@ -22,6 +24,31 @@ func (q *admitted) readHead(h *fasthttp.RequestHeader) {
 	case askStored:
 		_, q.query, _ = strings.Cut(string(h.RequestURI()), "?")
 	}
+}
+
+// forwardAuthorization has the engines of the request's model be given the client's credentials. Several are none: whoever
+// stands in between may have believed another one.
+func (q *admitted) forwardAuthorization(h *fasthttp.RequestHeader) {
+	if q.forwarded == nil {
+		q.forwarded = new(forwarded)
+	}
+	q.forwarded.judged = true
+	if a, err := credentialsOf(q.route, h); err == nil && isFieldValue([]byte(a)) {
+		q.forwarded.authorization = a
+	}
+}
+
+// credentialsOf returns the client's credentials as they stand in Authorization; "" if there are none.
+func credentialsOf(rt *route, h *fasthttp.RequestHeader) (string, error) {
+	authorization, err := oneOf(h.PeekAll(fiber.HeaderAuthorization))
+	if err != nil || !rt.keyed() {
+		return authorization, err
+	}
+	key, err := oneOf(h.PeekAll("X-Api-Key"))
+	if err != nil {
+		return "", err
+	}
+	return withKey(authorization, key)
 }
 
 // requestID is the client's own, if it can be repeated in a header and a log, else a new one. Engines never see it.

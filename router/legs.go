@@ -8,13 +8,13 @@ import (
 // legs is what the legs of a request need of it, whether its exchange is there still or not. It belongs to one goroutine at a
 // time, like the attempt that its methods are given.
 type legs struct {
-	r           *Router
-	s           *setup // what the request was admitted with
-	m           *model
-	b           *body
-	path        string // of the engine's route; the route table's, never the client's bytes
-	traceparent trace
-	not         tried // engines that have failed it
+	r         *Router
+	s         *setup // what the request was admitted with
+	m         *model
+	b         *body
+	path      string // of the engine's route; the route table's, never the client's bytes
+	forwarded *forwarded
+	not       tried // engines that have failed it
 }
 
 // perform does one action that concerns the legs of an attempt alone.
@@ -182,7 +182,7 @@ func (g *legs) drainDecode(a *attempt) {
 	m.decode = to
 	m.taking = &upstreamRequest{
 		Path:   g.path,
-		Header: l.header(nil, h.request, g.traceparent, false),
+		Header: l.header(nil, h.request, g.forwarded, false),
 		Body:   g.b.prefill(nil, h.request, g.m.conn.decodeParams(nil, h)),
 		Once:   true,
 	}
@@ -191,7 +191,7 @@ func (g *legs) drainDecode(a *attempt) {
 
 // prefillRequest writes the prefill leg's request. Without from its bytes are its own.
 func (g *legs) prefillRequest(a *attempt, from *clientBody) *letter {
-	m := g.r.newLetter(&a.prefill, g.path, a.h.request, g.traceparent, false)
+	m := g.r.newLetter(&a.prefill, g.path, a.h.request, g.forwarded, false)
 	m.params = g.m.conn.prefillParams(m.params[:0], &a.h)
 	l := legPrefill
 	if g.m.onlySplits() {
@@ -204,7 +204,7 @@ func (g *legs) prefillRequest(a *attempt, from *clientBody) *letter {
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
 func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
-	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.traceparent, g.b.stream)
+	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.forwarded, g.b.stream)
 	var kv []byte
 	if a.split {
 		m.params = g.m.conn.decodeParams(m.params[:0], &a.h)

@@ -17,13 +17,13 @@ type letter struct {
 const keptLetter = 64 << 10
 
 // newLetter begins a request to the engine of a leg.
-func (r *Router) newLetter(l *call, path, request string, t trace, stream bool) *letter {
+func (r *Router) newLetter(l *call, path, request string, f *forwarded, stream bool) *letter {
 	m, ok := r.letters.Get().(*letter)
 	if !ok {
 		m = &letter{pool: &r.letters}
 	}
 	m.Path = path
-	m.Header = l.header(m.fields[:0], request, t, stream)
+	m.Header = l.header(m.fields[:0], request, f, stream)
 	return m
 }
 

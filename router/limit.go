@@ -152,7 +152,7 @@ func (x *exchange) release() {
 		x.sawResponse()
 	}
 	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
-		x.r.holdBackground(formats[shapeResponses].request+x.cur.h.request, x.cur.decode.engine, l)
+		x.r.holdBackground(formats[shapeResponses].request+x.cur.h.request, x.cur.decode.engine, x.forwarded, l)
 	} else if x.lease != nil {
 		x.lease.Done(x.used().total())
 	}

@@ -108,7 +108,7 @@ func (r *Router) ask(l *call, request string, body []byte) error {
 func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
 	defer l.end()
 	limit := r.now().cfg.Limits.Answer
-	v := l.askWhole(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, "", false), Body: body, Once: once}, limit)
+	v := l.askWhole(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, nil, false), Body: body, Once: once}, limit)
 	r.sawProbe(l, v)
 	if v != vUsable {
 		return v, probeFailed(l, v)

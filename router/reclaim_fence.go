@@ -100,6 +100,6 @@ func (r *Router) small(e *engine, model string) bool {
 	defer l.end()
 	body := appendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
-	req := &upstreamRequest{Path: pathCompletions, Header: l.header(nil, h.request, "", false), Body: body}
+	req := &upstreamRequest{Path: pathCompletions, Header: l.header(nil, h.request, nil, false), Body: body}
 	return l.askWhole(req, r.now().cfg.Limits.Answer) == vUsable
 }

@@ -42,6 +42,9 @@ func (l *loaded) engineWarnings() []string {
 		for _, list := range sourcesOf(&m) {
 			for _, e := range *list.engines {
 				control = control || e.Control != ""
+				if m.ForwardAuthorization && strings.HasPrefix(e.URL, "http:") {
+					all = append(all, fmt.Sprintf("model %s: clients' credentials are sent to %s without TLS: forward_authorization is set, and its url is http", m.Name, e.Name))
+				}
 				was, again := first[normalURL(e.URL)]
 				if !again {
 					first[normalURL(e.URL)] = where{m.Name, e.Name}

@@ -53,6 +53,14 @@ func TestEngineTLSFiles(t *testing.T) {
 	}
 }
 
+// TestCheckForwardedWithoutTLS: clients' credentials that travel without TLS are warned of.
+func TestCheckForwardedWithoutTLS(t *testing.T) {
+	got, err := checkText(t, t.TempDir(), `models: [{name: m, forward_authorization: true, engines: [{name: a, url: "http://a"}, {name: b, url: "https://b"}]}]`)
+	if err != nil || strings.Count(got, "clients' credentials are sent to") != 1 || !strings.Contains(got, "sent to a without TLS") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
 // TestPrivateKeyIsNoCredential: an entry that the configuration does not list may use a model's TLS files as what they are, and
 // not have the private key sent to its engine.
 func TestPrivateKeyIsNoCredential(t *testing.T) {

@@ -26,7 +26,7 @@ func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, 
 		return nil, f.Err()
 	}
 	engines := *file.Engines
-	alone := router.Model{Name: m.Name, Connector: m.Connector}
+	alone := router.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
 	for _, at := range sourcesOf(&alone) {
 		if at.key == list {
 			*at.engines = engines

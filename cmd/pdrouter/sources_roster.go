@@ -232,7 +232,7 @@ func (r roster) added(to listOf) []record {
 
 // fits reports what is wrong with an engine's entry in a list of the model; each mistake begins with the key.
 func fits(m router.Model, list string, e router.Engine) error {
-	alone := router.Model{Name: m.Name, Connector: m.Connector}
+	alone := router.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
 	for _, at := range sourcesOf(&alone) {
 		if at.key == list {
 			*at.engines = []router.Engine{e}

@@ -1,0 +1,101 @@
+package router
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestForwardAuthorization: with forward_authorization each leg of a request has the client's Authorization as it came, what the
+// gateway asks for itself has none, and no log has it; without it engines never see it.
+func TestForwardAuthorization(t *testing.T) {
+	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+		for _, forwards := range []bool{true, false} {
+			name := connector
+			if forwards {
+				name += ", forwarded"
+			}
+			unhurried(t, name, func(t *testing.T) {
+				s := newPool(t, connector, 1, 1, nil)
+				s.cfg.Models[0].ForwardAuthorization = forwards
+				var log strings.Builder
+				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+				if shakes(connectorNamed(connector)) {
+					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+				}
+				own := len(s.c.all())
+				for _, stream := range []string{"", `,"stream":true`} {
+					body := plainBody[:len(plainBody)-1] + stream + "}"
+					if got, whole := text(t, g.post(pathCompletions, body, "Authorization", "Basic c2VjcmV0")); got != wholeText || !whole {
+						t.Fatalf("got %q", got)
+					}
+				}
+				g.settled()
+				for i, r := range s.c.all() {
+					want := ""
+					if i >= own && forwards {
+						want = "Basic c2VjcmV0"
+					}
+					if got := r.Header.Get("Authorization"); got != want {
+						t.Errorf("%s leg: Authorization is %q; want %q", r.Leg, got, want)
+					}
+				}
+				g.stop()
+				if strings.Contains(log.String(), "c2VjcmV0") {
+					t.Error("the log has the client's credentials")
+				}
+			})
+		}
+	}
+}
+
+// TestForwardedCredentials: the engine decides on them, and its 401 is the client's; several are none; an API key of /v1/messages
+// is a bearer token.
+func TestForwardedCredentials(t *testing.T) {
+	e := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+		status := http.StatusOK
+		if r.Header.Get("Authorization") != "Bearer good" {
+			status = http.StatusUnauthorized
+		}
+		jsonAnswer(status, `{"error":{"message":"who?","type":"auth"}}`)(w, r, "")
+	})
+	cfg := anyFleet(e)
+	cfg.Models[0].ForwardAuthorization = true
+	g := start(t, cfg, Parts{})
+	for _, row := range []struct {
+		name, path string
+		header     []string
+		want       int
+	}{
+		{"good", "/tokenize", []string{"Authorization", "Bearer good"}, 200},
+		{"none", "/tokenize", nil, 401},
+		{"bad", "/tokenize", []string{"Authorization", "Bearer bad"}, 401},
+		{"key where there are none", "/tokenize", []string{"X-Api-Key", "good"}, 401},
+		{"key", pathMessages + "/count_tokens", []string{"X-Api-Key", "good"}, 200},
+		{"key beside another", pathMessages + "/count_tokens", []string{"X-Api-Key", "good", "Authorization", "Bearer bad"}, 401},
+	} {
+		before := len(e.all())
+		if r := g.post(row.path, `{"model":"tiny","messages":[]}`, row.header...); r.Status != row.want {
+			t.Errorf("%s: status %d: %s", row.name, r.Status, r.Body)
+		}
+		if n := len(e.all()) - before; n != 1 {
+			t.Errorf("%s: the engine was asked %d times", row.name, n)
+		}
+	}
+	status, rest, _ := rawRequest(t, g.addr, "POST /tokenize HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\nAuthorization: Bearer good\r\nAuthorization: Bearer good\r\nContent-Length: 16\r\nConnection: close\r\n\r\n{\"model\":\"tiny\"}")
+	if !strings.Contains(status, "401") {
+		t.Errorf("twice: %s\n%s", status, rest)
+	}
+}
+
+// TestForwardAuthorizationMistakes: an engine cannot be sent two credentials.
+func TestForwardAuthorizationMistakes(t *testing.T) {
+	cfg := Config{Models: []Model{{Name: "m", ForwardAuthorization: true,
+		Engines: []Engine{{Name: "a", URL: "http://a", KeyFile: "k"}}, EnginesFrom: Source{DNS: "http://c", KeyFile: "k"}}}}
+	const why = "key_file is set; want it or forward_authorization of the model: an engine is sent one Authorization"
+	want := "models[0].engines_from." + why + "\nmodels[0].engines[0]." + why
+	if err := cfg.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
