@@ -39,11 +39,12 @@ type arrival struct {
 	early   []byte // read before it was asked for
 
 	head    headEnd
-	open    bool        // a head has been read, and not all that belongs to its request
-	left    int64       // bytes of the body, or of its chunk, that are still to be read
-	chunked bool        // the body
-	body    *clientBody // of the last request; nil if it had none
-	refused bool        // the connection ends with an answer to a request that was not read to its end
+	open    bool  // a head has been read, and not all that belongs to its request
+	left    int64 // bytes of the body, or of its chunk, that are still to be read
+	chunked bool  // the body
+	refused bool  // the connection ends with an answer to a request that was not read to its end
+
+	body atomic.Pointer[clientBody] // of the last request; nil if it had none.
 
 	joins bool   // what is written next leaves with what is written behind it
 	kept  []byte // that, while it waits
@@ -220,11 +221,10 @@ func (a *arrival) settle() bool {
 	return !a.open
 }
 
-// dropBody lets go of the last request's body.
+// dropBody gives the last request's body back.
 func (a *arrival) dropBody() {
-	if a.body != nil {
-		a.body.drop()
-		a.body = nil
+	if b := a.body.Swap(nil); b != nil {
+		b.drop()
 	}
 }
 
@@ -293,9 +293,13 @@ func (a *arrival) write(p []byte) (int, error) {
 	return a.Conn.Write(p)
 }
 
-// Close closes the connection. The server calls it behind the last request.
+// Close closes the connection. The server calls it after the last request; at a shutdown it also closes idle connections, and a
+// request may just begin on one of these. So the buffer of the body is not used again.
 func (a *arrival) Close() error {
-	a.dropBody()
+	if b := a.body.Swap(nil); b != nil {
+		b.once.Store(true)
+		b.drop()
+	}
 	if a.refused {
 		a.linger()
 	}

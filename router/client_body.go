@@ -38,6 +38,7 @@ type clientBody struct {
 	class  int     // of the buffer in roomSizes; -1: none of them
 	room   *[]byte // what was taken from the pool of that class
 	copied atomic.Int64
+	once   atomic.Bool // the buffer serves no other request
 }
 
 // open returns an empty body that the caller holds. It has no buffer yet.
@@ -70,6 +71,9 @@ func (b *clientBody) drop() {
 		return
 	}
 	b.from.held.Add(-b.copied.Swap(0) - int64(cap(b.bytes)))
+	if b.once.Load() {
+		return
+	}
 	b.recycle()
 	b.bytes, b.class, b.room = nil, -1, nil
 	b.from.free.Put(b)
@@ -145,11 +149,12 @@ func (r *Router) readBody(a *arrival, s *setup, f bodyFraming, used bool) (*clie
 			return nil, r.unread(err)
 		}
 	}
-	a.body = r.bodies.open()
-	if err := a.readBody(a.body, most, s.cfg.Limits.BodyMemory); err != nil {
+	b := r.bodies.open()
+	a.body.Store(b)
+	if err := a.readBody(b, most, s.cfg.Limits.BodyMemory); err != nil {
 		return nil, r.unread(err)
 	}
-	return a.body, nil
+	return b, nil
 }
 
 // unread is the answer to a request whose body could not be read.
