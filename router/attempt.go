@@ -24,10 +24,13 @@ type attempt struct {
 
 	prefillTimer *time.Timer // the prefill leg's time; set before the leg is asked
 
-	reads      bool        // decode reads what prefill holds; set once
-	unstreamed bool        // decode's first byte comes with its last, and says nothing of the transfer; set once
-	looks      *Router     // has it looked what decode has in hand, where nothing else tells; nil if nobody asks; set once
-	landed     func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
+	reads      bool    // decode reads what prefill holds; set once
+	unstreamed bool    // decode's first byte comes with its last, and says nothing of the transfer; set once
+	looks      *Router // has it looked what decode has in hand, where nothing else tells; nil if nobody asks; set once
+	// lost is told that the transfer has not come, and leaves decode's leg open: prefill writes, and how the leg may be ended is for
+	// whoever frees decode's blocks. Nil where decode reads, or its engine ends a transfer that fails; set once.
+	lost   func(why reason)
+	landed func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
 
 	mu       sync.Mutex
 	due      time.Time     // of decode's first token; zero until prefill has answered
@@ -128,13 +131,31 @@ func (a *attempt) expect(d time.Duration) {
 	case a.unstreamed && a.hurried:
 		a.transfer = a.leave(min(d, leftFor))
 	case !a.unstreamed:
-		a.transfer = a.decode.later(d, errTransferLate)
+		a.transfer = a.lapse(d)
 	case a.landed != nil:
 		a.transfer = time.AfterFunc(d, func() {
 			if !a.landed() {
 				a.decode.cut(errTransferLate)
 			}
 		})
+	}
+}
+
+// lapse has the transfer have failed after d. The timer is to be stopped.
+func (a *attempt) lapse(d time.Duration) *time.Timer {
+	if a.lost == nil {
+		return a.decode.later(d, errTransferLate)
+	}
+	return time.AfterFunc(d, func() { a.lapsed(whyTransferTimeout) })
+}
+
+// lapsed tells that the transfer has not come, unless decode's leg is over.
+func (a *attempt) lapsed(why reason) {
+	a.mu.Lock()
+	over := a.over
+	a.mu.Unlock()
+	if !over {
+		a.lost(why)
 	}
 }
 
@@ -155,7 +176,8 @@ func (a *attempt) hurry() {
 	a.transfer = a.leave(d)
 }
 
-// leave ends the decode leg after d, behind a look at whether all that decode has is at work. The timer is to be stopped.
+// leave ends the decode leg after d, behind a look at whether all that decode has is at work. If it is not, and decode can be told what
+// to free, the leg is left open for that. The timer is to be stopped.
 func (a *attempt) leave(d time.Duration) *time.Timer {
 	r := a.looks
 	if r == nil {
@@ -170,14 +192,23 @@ func (a *attempt) leave(d time.Duration) *time.Timer {
 		r.ended.Add(1) // decode's leg counts still
 		a.mu.Unlock()
 		defer r.ended.Done()
-		defer a.decode.cut(errHurried)
+		works, said := false, tellsLater
+		defer func() {
+			if !works && said != tellsNot && r.untellable(a.decode.engine) == strandNone {
+				a.lapsed(whyClientLeft)
+			} else {
+				a.decode.cut(errHurried)
+			}
+		}()
 		r.survive("a look at a load", func() {
 			ctx, cancel := context.WithTimeout(r.legs, leftFor)
 			defer cancel()
-			l, ok := r.loadOf(ctx, a.decode.engine)
+			var l load
+			l, said = r.seeLoad(ctx, a.decode.engine)
+			works = said == tells && l.running > 0 && l.waiting == 0
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.works = ok && l.running > 0 && l.waiting == 0
+			a.works = works
 		})
 	})
 }

@@ -58,8 +58,11 @@ func (x *exchange) plan() event {
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
-	if _, writes := x.m.conn.(push); writes && a.unstreamed {
-		a.looks = x.r
+	if _, writes := x.m.conn.(push); writes {
+		a.lost = func(why reason) { x.transferLost(a, why) }
+		if a.unstreamed {
+			a.looks = x.r
+		}
 	}
 	if p := x.look.probes[prefillRole]; !p.IsZero() {
 		a.prefill.probe, a.probes[prefillRole] = p, &a.prefill

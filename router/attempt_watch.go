@@ -18,10 +18,19 @@ const loadSeldom = 10 * time.Second
 // its engines, as one goroutine looks now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so
 // that another attempt is right.
 type unseen struct {
-	x       *exchange
-	a       *attempt
-	prefill shut
-	pause   time.Duration // between looks at prefill
+	r        *Router
+	a        *attempt
+	transfer time.Duration // that the KV has to come
+	prefill  shut
+	pause    time.Duration // between looks at prefill
+}
+
+// transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
+func (x *exchange) transferLost(a *attempt, why reason) {
+	if why == whyTransferTimeout && a.couple != nil {
+		x.r.sawTransfer(a.couple, a.runs(), false)
+	}
+	x.post(mail{a: a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
 }
 
 // watchTransfer has somebody look for as long as decode's leg is not over, if that is to last.
@@ -47,7 +56,7 @@ func (x *exchange) watchTransfer(a *attempt) {
 		a.mu.Unlock()
 		defer x.r.ended.Done()
 		defer cancel()
-		x.r.survive("a look at a transfer", func() { (&unseen{x: x, a: a, pause: first}).run(ctx) })
+		x.r.survive("a look at a transfer", func() { (&unseen{r: x.r, a: a, transfer: x.s.cfg.Timeouts.Transfer, pause: first}).run(ctx) })
 	})
 }
 
@@ -56,7 +65,7 @@ func (u *unseen) run(ctx context.Context) {
 	u.a.mu.Lock()
 	due := u.a.due
 	u.a.mu.Unlock()
-	apart := min(loadApart, max(u.x.s.cfg.Timeouts.Transfer/4, 2*loadFresh))
+	apart := min(loadApart, max(u.transfer/4, 2*loadFresh))
 	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing to do
 	mute, fed := false, false                      // decode does not tell what it has in hand; it has had all that it needs from prefill
 	for !mute || !fed {
@@ -74,7 +83,7 @@ func (u *unseen) run(ctx context.Context) {
 		}
 		if !fed {
 			if why := u.prefillOver(ctx); why != whyNone {
-				u.x.post(mail{a: u.a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
+				u.a.lapsed(why)
 				return
 			}
 		}
@@ -85,7 +94,7 @@ func (u *unseen) run(ctx context.Context) {
 		if mute || now.Before(next) {
 			continue
 		}
-		l, t := u.x.r.seeLoad(ctx, u.a.decode.engine)
+		l, t := u.r.seeLoad(ctx, u.a.decode.engine)
 		switch {
 		case t == tells && l.running == 0:
 			idle++
@@ -97,7 +106,7 @@ func (u *unseen) run(ctx context.Context) {
 			next = now.Add(again)
 		}
 		if idle >= 2 && !now.Before(due) {
-			u.a.decode.cut(errTransferLate)
+			u.a.lapsed(whyTransferTimeout)
 			return
 		}
 	}
@@ -113,7 +122,7 @@ func (u *unseen) prefillOver(ctx context.Context) reason {
 		u.prefill = shut{}
 		return whyNone
 	}
-	ctx, cancel := context.WithTimeout(ctx, u.x.r.now().cfg.Timeouts.asking())
+	ctx, cancel := context.WithTimeout(ctx, u.r.now().cfg.Timeouts.asking())
 	defer cancel()
 	if u.prefill.gone(ctx, e) {
 		return whyPrefillFailed

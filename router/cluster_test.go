@@ -27,6 +27,7 @@ type cluster struct {
 	twice    []string                 // ids that were used a second time
 	dropped  map[string]bool          // ids that were cancelled, which a leg under way must not hold either
 	unbegun  map[string]bool          // ids of decode legs whose client had gone before the engine began with them, of which it may not be told
+	atWork   map[string]bool          // ids that prefill works on
 	cancels  int
 	requests []*seen
 	engines  []*fakeVLLM
@@ -66,7 +67,7 @@ type seen struct {
 }
 
 func newCluster(push bool) *cluster {
-	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}}
+	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}, atWork: map[string]bool{}}
 }
 
 // finished has prefill write what decode waits for, or hold it.
@@ -102,6 +103,33 @@ func (c *cluster) registered(id string) <-chan struct{} {
 		c.decode[id] = ch
 	}
 	return ch
+}
+
+// isAtWork notes whether prefill works on a request.
+func (c *cluster) isAtWork(id string, is bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.atWork[id] = is
+}
+
+// quietLocked reports whether nothing can be on its way for a request any more: prefill does not work on it, and both legs of a later
+// one were asked and it was handed over.
+func (c *cluster) quietLocked(id string) bool {
+	if c.atWork[id] {
+		return false
+	}
+	behind, prefilled := false, map[string]bool{}
+	for _, q := range c.requests {
+		switch {
+		case q.ID == id && q.Leg == "decode":
+			behind = true
+		case behind && q.Leg == "prefill" && q.ID != id:
+			prefilled[q.ID] = true
+		case behind && q.Leg == "decode" && prefilled[q.ID] && c.moved[q.ID]:
+			return true
+		}
+	}
+	return false
 }
 
 // held counts the requests whose blocks are held for nobody, on either side.

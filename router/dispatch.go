@@ -235,6 +235,8 @@ func (d *dispatch) lingered(e event, out []action) []action {
 		}
 	case e.kind.ofDecode() && d.decode == legAsked:
 		d.decode = e.kind.leaves()
+	case e.kind == evTransferLost && d.mode == together && d.prefill == legAnswered && d.decode == legAsked:
+		d.prefill = legLost
 	default:
 		return d.drop(out)
 	}

@@ -15,15 +15,23 @@ const (
 	stepNotifyDecode       // tell decode that what it waits for has come
 	stepTake               // have a decode engine take what prefill holds, by a leg of one token
 	stepClear              // wait until what prefill was asked first is surely over there: two of one name end it
+	stepRest               // wait until prefill has nothing in hand
+	stepQuiet              // wait until a whole later request has been handed over: prefill writes nothing of this one any more
 	stepStrand             // count it: nobody can free it before a lease ends, or at all
 )
 
 func (s step) String() string {
-	return [...]string{"nothing", "ask again", "look", "await", "fence", "notify prefill", "notify decode", "take", "clear", "strand"}[s]
+	return [...]string{"nothing", "ask again", "look", "await", "fence", "notify prefill", "notify decode", "take", "clear", "rest", "quiet", "strand"}[s]
 }
 
 // leavesOpen reports whether decode's leg may stay open meanwhile, if it is.
-func (s step) leavesOpen() bool { return s == stepAskAgain || s == stepLook || s == stepAwait }
+func (s step) leavesOpen() bool {
+	switch s {
+	case stepAskAgain, stepLook, stepAwait, stepRest, stepQuiet:
+		return true
+	}
+	return false
+}
 
 // proof is what is known of the run of prefill that decode registered with.
 type proof uint8
@@ -52,16 +60,24 @@ type orphan struct {
 	written bool  // prefill was asked again and has finished
 	lost    bool  // prefill was asked under the very name that it would be asked again by, and that may run there still
 	barred  bool  // prefill must not be asked again: it may hold what it has finished under that very name, and two kill it
+
+	finished bool // prefill does not work on the request any more: it has answered, or was seen with nothing in hand after the end of its leg
+	quiet    bool // and a whole later request has been handed over between the two, so that nothing of this one is on its way
 }
 
-// next says what is to be done. Decode is told only when three things are shown: the run of prefill that could still write is
-// over, decode had begun with the request, and it has noticed that the request is over. Of a request that was over before
-// decode had begun with it there is nothing to free, and nothing may be told.
+// next says what is to be done. Decode is told only when three things are shown: prefill cannot write any more, decode had begun with
+// the request, and it has noticed that the request is over. Of a request that was over before decode had begun with it there is
+// nothing to free, and nothing may be told.
+//
+// Prefill cannot write any more if its run is over, or if it does not work on the request any more and a whole later request has been
+// handed over. Messages and writes between two engines keep their order: decode's registration came before that of the later request,
+// so that prefill has matched it, and then its write has come as well, or has dropped what it held, as its lease had ended. The same
+// request shows that decode had begun with this one, if its leg was open then.
 func (o orphan) next() (step, stranded) {
 	switch {
 	case o.written:
 		return stepNothing, strandNone
-	case o.run == runOver:
+	case o.run == runOver || o.quiet:
 		switch why := o.unable(); {
 		case why != strandNone:
 			return stepStrand, why
@@ -75,7 +91,11 @@ func (o orphan) next() (step, stranded) {
 			return stepStrand, strandUnfenced
 		}
 		return stepFence, strandNone
-	case (o.barred || o.lost && !o.agent) && o.run == runLives:
+	case o.tellable() && o.finished:
+		return stepQuiet, strandNone
+	case o.tellable() && o.barred && o.lost && o.run == runLives:
+		return stepRest, strandNone
+	case (o.barred || o.lost && !o.agent) && o.run == runLives, o.finished && o.over:
 		return stepStrand, strandMay
 	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != strandNone:
 		if why := o.unable(); o.down && why != strandNone {
@@ -89,6 +109,9 @@ func (o orphan) next() (step, stranded) {
 	}
 	return stepLook, strandNone
 }
+
+// tellable reports whether decode may come to be told though prefill's run lives.
+func (o orphan) tellable() bool { return o.open && !o.over && o.unable() == strandNone }
 
 // unable says why decode could not be told even if prefill's run were over; strandNone if it could.
 func (o orphan) unable() stranded {

@@ -41,6 +41,13 @@ func TestOrphanNext(t *testing.T) {
 		{"prefill may run it still under that name, is down, and nothing could be told", orphan{lost: true, down: true}, stepStrand, strandNoAgent},
 		{"prefill may run it still, and there is no time", with(able, func(o *orphan) { o.lost, o.over = true, true }), stepStrand, strandUnproven},
 		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *orphan) { o.lost, o.barred, o.run = true, true, runLives }), stepStrand, strandMay},
+		{"prefill has answered, and lives", with(able, func(o *orphan) { o.finished, o.open = true, true }), stepQuiet, strandNone},
+		{"prefill has answered, decode's leg is over", with(able, func(o *orphan) { o.finished, o.barred, o.run = true, true, runLives }), stepStrand, strandMay},
+		{"prefill has answered, no time", with(able, func(o *orphan) { o.finished, o.open, o.over = true, true, true }), stepStrand, strandMay},
+		{"prefill has answered, and is over", with(able, func(o *orphan) { o.finished, o.open, o.run, o.begun = true, true, runOver, false }), stepAwait, strandNone},
+		{"prefill lives, and writes nothing any more", with(able, func(o *orphan) { o.finished, o.run, o.quiet = true, runLives, true }), stepFence, strandNone},
+		{"prefill writes nothing any more, decode has noticed", with(able, func(o *orphan) { o.run, o.quiet, o.fenced = runLives, true, true }), stepNotifyDecode, strandNone},
+		{"prefill may run it still under that name, its leg was given up", with(able, func(o *orphan) { o.lost, o.barred, o.run, o.open = true, true, runLives, true }), stepRest, strandNone},
 		{"prefill is down", with(able, func(o *orphan) { o.down, o.tried = true, true }), stepLook, strandNone},
 	} {
 		if got, why := row.o.next(); got != row.want || why != row.why {
@@ -52,17 +59,23 @@ func TestOrphanNext(t *testing.T) {
 // TestOrphanProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
 // run is over, and what has no more time comes to an end.
 func TestOrphanProperties(t *testing.T) {
-	for bits := range 1 << 12 {
+	for bits := range 1 << 14 {
 		for _, run := range []proof{runUnknown, runLives, runOver} {
 			b := func(i int) bool { return bits>>i&1 == 1 }
-			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9), b(10), b(11)}
+			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9), b(10), b(11), b(12), b(13)}
 			s, why := o.next()
-			safe := o.agent && o.channel && o.named && o.begun && o.fenced && o.run == runOver
+			safe := o.agent && o.channel && o.named && o.begun && o.fenced && (o.run == runOver || o.quiet)
 			if s == stepNotifyDecode && !safe {
 				t.Fatalf("%+v: decode is told", o)
 			}
 			if s == stepAskAgain && (o.run == runOver || o.barred || o.lost) {
 				t.Fatalf("%+v: prefill is asked again", o)
+			}
+			if s == stepQuiet && (!o.finished || !o.open || !o.agent || !o.channel || !o.named) {
+				t.Fatalf("%+v: a wait that does not lead to telling decode", o)
+			}
+			if s == stepRest && (o.run != runLives || !o.lost || !o.agent) {
+				t.Fatalf("%+v: a wait for a prefill engine that may be dead", o)
 			}
 			if s == stepClear && (o.run != runLives || !o.agent) {
 				t.Fatalf("%+v: a wait for what may be dead, or cannot be told", o)

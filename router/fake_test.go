@@ -277,6 +277,10 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		f.c.mu.Unlock()
 		return
 	}
+	if leg == "prefill" {
+		f.c.isAtWork(id, true)
+		defer f.c.isAtWork(id, false)
+	}
 	if f.fails(w, r, x) {
 		return
 	}

@@ -76,7 +76,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 	}{
 		{"at work", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30_000}}}, false, false},
 		{"at work, and does not tell", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30_000}}}, true, true},
-		{"waits for its blocks", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}}, false, true},
+		{"waits for its blocks", map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}, false, false},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, _ := reclaiming(t, ConnectorPush, nil)
@@ -94,6 +94,9 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 			g.settled()
 			if n := g.blocks("decode-0")[strandMay.String()]; row.stranded != (n > 0) {
 				t.Errorf("%d blocks may be held by decode; want any: %v", n, row.stranded)
+			}
+			if !row.stranded {
+				s.noHeld(t)
 			}
 		})
 	}
@@ -135,4 +138,68 @@ func TestFault54UnstreamedDecodeIsBusy(t *testing.T) {
 			t.Errorf("the other one: status %d", r.Status)
 		}
 	})
+}
+
+// TestFault54HandshakeTransferNeverComes has what prefill writes for handshakes never come. Decode tells that it has nothing to do, so
+// that the handshake ends within the time of a transfer, not only within that of a handshake, and the next one is made. What decode holds
+// comes free as it does for a request, or is counted where decode cannot be told.
+func TestFault54HandshakeTransferNeverComes(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		agent bool
+	}{{"agent", true}, {"no agent", false}} {
+		unhurried(t, row.name, func(t *testing.T) {
+			began := time.Now()
+			s, g, f := reclaimingFrom(t, ConnectorPush, row.agent, map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}, func(c *Config) {
+				c.Timeouts.Transfer, c.Timeouts.Probe = 5*time.Second, time.Minute
+			})
+			eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
+			if took := time.Since(began); took > 5*time.Second+3*loadApart {
+				t.Errorf("the pair was ready after %v", took)
+			}
+			if row.agent {
+				s.noHeld(t)
+			} else {
+				eventually(t, "what stays held is counted", func() bool { return g.blocks("decode-0")[strandNoAgent.String()] > 0 })
+			}
+			g.settled()
+			if n := f.count("decode"); row.agent != (n == 1) {
+				t.Errorf("decode was told %d times", n)
+			}
+			if n := g.r.Stats().Stranded; row.agent != (n == 0) {
+				t.Errorf("%d stranded", n)
+			}
+		})
+	}
+}
+
+// TestFault58StreamLeavesAndNothingCame has the client of a stream leave while decode waits for what prefill never writes, as its lease
+// has ended: decode is told of it, and of nothing else, while others are served.
+func TestFault58StreamLeavesAndNothingCame(t *testing.T) {
+	for _, body := range []string{streamBody, plainBody} {
+		unhurried(t, map[bool]string{true: "streamed", false: "not streamed"}[body == streamBody], func(t *testing.T) {
+			s, g, f := reclaiming(t, ConnectorPush, func(c *Config) { c.Timeouts.Transfer = 3 * time.Second })
+			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}, {Leg: "prefill", Nth: 2, Do: doNeverKV}}})
+			before := s.c.count("", "")
+			for range 2 {
+				n := s.c.count("", "")
+				leave(t, g, body, func() bool { return s.c.count("", "") == n+2 && s.p[0].underWay() == 0 && s.d[0].underWay() > 0 })
+			}
+			g.last(2)
+			for range 3 {
+				if r := g.post(pathCompletions, body); r.Status != 200 {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+			}
+			s.noHeld(t)
+			g.settled()
+			if n := f.count("decode"); n != 2 {
+				t.Errorf("decode was told %d times; want 2", n)
+			}
+			if n := g.r.Stats().Stranded; n != 0 {
+				t.Errorf("%d stranded", n)
+			}
+			checkDispatches(t, s.c.all()[before:])
+		})
+	}
 }

@@ -236,9 +236,13 @@ func (r *Router) bad(e *engine, s sign, now time.Time) {
 func (r *Router) sawPair(c *couple, runs metadata.Pair, l *call, v verdict) {
 	good := v == vUsable
 	failed := l.ans.errCode == codeTransferFailed || errors.Is(l.why(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine
-	if !good && !failed {
-		return
+	if good || failed {
+		r.sawTransfer(c, runs, good)
 	}
+}
+
+// sawTransfer notes how a transfer between the two has ended.
+func (r *Router) sawTransfer(c *couple, runs metadata.Pair, good bool) {
 	pause, out := c.transferred(good, time.Now(), r.now().cfg.Health.pairs())
 	if !out {
 		return

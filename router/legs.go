@@ -115,7 +115,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	if answered {
 		m.first = a.prefill.ans.kv
 	}
-	if answered && a.blind() { // decode may have been at work with what prefill has written
+	if answered && a.blind() && !a.open() { // decode may have been at work with what prefill has written
 		a.closeDecode()
 		if !a.worked() {
 			g.behind(a, m, func(ctx context.Context) {
@@ -245,7 +245,7 @@ type afterlife struct {
 
 // newAfterlife takes over the attempt. It keeps a copy of the body, as the client's bytes are gone with the request.
 func (x *exchange) newAfterlife(a *attempt) *afterlife {
-	f := &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 3)}
+	f := &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 4)}
 	f.b = x.b.copied()
 	return f
 }

@@ -81,6 +81,18 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	if runs, err := r.runsOf(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
+	a, b, err := r.newProbe(c)
+	if err != nil {
+		return err
+	}
+	if c.conn.mode() == together && c.prefill.publishes {
+		return r.probePlane(ctx, c, pair, a, b)
+	}
+	return r.probeStock(ctx, c, a, b)
+}
+
+// newProbe returns a request of two tokens and the attempt that it is.
+func (r *Router) newProbe(c *couple) (*attempt, *body, error) {
 	a := &attempt{split: true}
 	a.h.shape = shapeCompletions
 	a.h.draw()
@@ -90,12 +102,9 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	}
 	b, herr := parseBody(shapeCompletions, appendProbe(nil, c.model, prompt), r.now().limits)
 	if herr != nil {
-		return fmt.Errorf("router: probe: %w", herr)
+		return nil, nil, fmt.Errorf("router: probe: %w", herr)
 	}
-	if c.conn.mode() == together && c.prefill.publishes {
-		return r.probePlane(ctx, c, pair, a, b)
-	}
-	return r.probeStock(ctx, c, a, b)
+	return a, b, nil
 }
 
 // ask sends one leg of a probe and reads its answer. The leg must be open.

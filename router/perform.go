@@ -40,6 +40,9 @@ func (x *exchange) perform(act action, e event) {
 	case doBlamePrefill:
 		if e.kind == evTransferLost {
 			a.prefill.err = errRunOver
+			if act.why == whyTransferTimeout {
+				a.prefill.err = errTransferLate
+			}
 		}
 		x.failed = e.kind
 		x.blame(a, a.prefill.engine, &a.prefill, act.why)

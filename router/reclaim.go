@@ -36,6 +36,7 @@ type remains struct {
 	tokens          int              // of the prompt: an estimate, until an engine has counted them
 	asked           bool             // whether one has been asked for that
 	first           []byte           // what prefill has answered already; nil if it has not
+	probe           bool             // it is a handshake: no request is sent for its sake while others fail
 	counted         bool             // KV of the request was counted as left already: with one engine or two, it is one ending
 }
 
@@ -59,7 +60,7 @@ func (r *Router) remainsOf(h *handoff, conn connector, model string, p, d *engin
 // again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
 func (r *Router) settle(ctx context.Context, m *remains) {
 	entry := m.decode.origin.entry
-	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs}
+	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
 	o.barred = m.first != nil && m.plainlyNamed()
 	plain := m.first == nil && m.prefill.origin.entry.PlainRequestIDs
 	o.lost = plain && m.lost
@@ -75,7 +76,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 		}
 		o.over, o.down = ctx.Err() != nil, m.prefill.down.Load()
 		s, why := o.next()
-		if o.open && !s.leavesOpen() || o.run == runLives {
+		if o.open && !s.leavesOpen() || o.run == runLives && s != stepRest && s != stepQuiet {
 			o.open = false
 			m.part()
 		}
@@ -124,11 +125,25 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			case o.run == runLives && o.lost:
 				continue
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+			sleep(ctx, pause)
 			pause, o.tried = min(2*pause, time.Second), false
+		case stepRest:
+			if o.finished = r.rests(ctx, m); !o.finished {
+				o.run = look.at(ctx, r, m.prefill, m.h.coord)
+				sleep(ctx, loadApart)
+			}
+		case stepQuiet:
+			if !r.quiet(ctx, m) {
+				o.run = look.at(ctx, r, m.prefill, m.h.coord)
+				since = time.Now()
+				continue
+			}
+			if m.leg.tookAll() { // it was only slow
+				return
+			}
+			o.quiet, o.begun, o.open = true, m.leg.open(), false
+			m.part()
+			since = time.Now()
 		case stepAwait:
 			o.begun, o.open = r.begun(ctx, m), false
 			m.part()
@@ -154,6 +169,26 @@ func (r *Router) begun(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, beginsWithin)
 	defer cancel()
 	return r.passed(ctx, m.decode, m.model, m.closed) && m.leg.open()
+}
+
+// quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
+const quietWithin = 2*fenceAfter + time.Second
+
+// quiet waits until a whole later request has been handed over between the two, or decode's leg has brought tokens, and reports whether
+// either is so.
+func (r *Router) quiet(ctx context.Context, m *remains) bool {
+	ctx, cancel := context.WithTimeout(ctx, quietWithin)
+	defer cancel()
+	asks := !m.probe || r.pairs.Ready(metadata.Pair{Prefill: m.prefill.incarnation(), Decode: m.decode.incarnation()})
+	return r.handedOver(ctx, m, m.closed, asks) || m.leg.tookAll()
+}
+
+// sleep blocks for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // part ends a decode leg that is open still, and waits for that. It may be called twice.

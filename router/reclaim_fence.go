@@ -2,39 +2,84 @@ package router
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 )
 
-// fence is where the endings at one decode engine wait until it has surely noticed them.
+// fence is where the endings at one engine wait until it has surely noticed them, or those between two engines until a whole later
+// request has been handed over.
 type fence struct {
 	mu      sync.Mutex
 	ends    fencing
 	waiting []*fenced
+	asking  int // how many of the waiting have requests sent; the others wait for those of others
 	running bool
 }
 
 // fenced is one ending that waits.
 type fenced struct {
 	since time.Time
+	asks  bool
 	done  chan struct{} // closed when it is passed
 }
+
+// fenceOf names a fence: of one engine, or of the way from a prefill engine to a decode engine.
+type fenceOf struct{ prefill, at *engine }
 
 // fenceTime bounds one request of the router's own to a decode engine.
 const fenceTime = 20 * time.Second
 
-// passed blocks until a request has completed at decode that was dispatched long enough after since, and reports false if
+// passed blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *Router) passed(ctx context.Context, d *engine, model string, since time.Time) bool {
-	f, w := r.left.fence(d), &fenced{since: since, done: make(chan struct{})}
+func (r *Router) passed(ctx context.Context, e *engine, model string, since time.Time) bool {
+	return r.wait(ctx, r.left.fence(fenceOf{at: e}), since, true, func() bool { return r.small(e, model) })
+}
+
+// handedOver blocks until a whole request has been handed over between the two engines of m that began long enough after since, and
+// reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
+func (r *Router) handedOver(ctx context.Context, m *remains, since time.Time, asks bool) bool {
+	return r.wait(ctx, r.left.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
+		ctx, cancel := context.WithTimeoutCause(r.legs, fenceTime, errLegLate)
+		defer cancel()
+		c := &couple{model: m.model, conn: m.conn, prefill: m.prefill, decode: m.decode}
+		a, b, err := r.newProbe(c)
+		if err == nil {
+			err = r.probeStock(ctx, c, a, b)
+		}
+		if errors.Is(err, errTransferLate) { // as when a request's does not come
+			r.pairs.ForgetPair(a.runs())
+			r.rewarm()
+		}
+		return err == nil
+	})
+}
+
+// handedOver notes that a whole request has been handed over between the two.
+func (l *left) handedOver(c *couple, dispatched time.Time) {
+	l.mu.Lock()
+	f := l.fences[fenceOf{c.prefill, c.decode}]
+	l.mu.Unlock()
+	if f != nil {
+		f.completed(dispatched)
+	}
+}
+
+// wait blocks until f is passed for what has ended at since, and reports false if ctx ends first. ask sends a request.
+func (r *Router) wait(ctx context.Context, f *fence, since time.Time, asks bool, ask func() bool) bool {
+	w := &fenced{since: since, asks: asks, done: make(chan struct{})}
 	f.mu.Lock()
-	f.ends.add(since)
 	f.waiting = append(f.waiting, w)
-	start := !f.running
-	f.running = true
+	start := false
+	if asks {
+		f.ends.add(since)
+		f.asking++
+		start, f.running = !f.running, true
+	}
 	f.mu.Unlock()
 	if start {
-		r.ended.Go(func() { r.guard(d, model, f) })
+		r.ended.Go(func() { r.guard(f, ask) })
 	}
 	select {
 	case <-w.done:
@@ -43,20 +88,21 @@ func (r *Router) passed(ctx context.Context, d *engine, model string, since time
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, o := range f.waiting {
-		if o == w {
-			f.waiting = append(f.waiting[:i], f.waiting[i+1:]...)
+	if i := slices.Index(f.waiting, w); i >= 0 {
+		f.waiting = slices.Delete(f.waiting, i, i+1)
+		if asks {
+			f.asking--
 		}
 	}
 	return false
 }
 
-// guard asks decode for one token whenever an ending waits for that, until none does.
-func (r *Router) guard(d *engine, model string, f *fence) {
+// guard sends a request whenever an ending waits for that, until none does.
+func (r *Router) guard(f *fence, ask func() bool) {
 	for pause := time.Duration(0); ; {
 		f.mu.Lock()
 		due, ok := f.ends.due()
-		if !ok || len(f.waiting) == 0 || r.legs.Err() != nil {
+		if !ok || f.asking == 0 || r.legs.Err() != nil {
 			f.ends, f.running = fencing{}, false
 			f.mu.Unlock()
 			return
@@ -68,25 +114,30 @@ func (r *Router) guard(d *engine, model string, f *fence) {
 		case <-time.After(max(time.Until(due), pause)):
 		}
 		dispatched := time.Now()
-		if !r.small(d, model) {
+		if !ask() {
 			pause = 500 * time.Millisecond
 			continue
 		}
 		pause = 0
-		f.mu.Lock()
-		limit := f.ends.completed(dispatched)
-		kept := f.waiting[:0]
-		for _, w := range f.waiting {
-			if w.since.After(limit) {
-				kept = append(kept, w)
-			} else {
-				close(w.done)
-			}
-		}
-		clear(f.waiting[len(kept):])
-		f.waiting = kept
-		f.mu.Unlock()
+		f.completed(dispatched)
 	}
+}
+
+// completed notes that a request has completed, and lets those pass that had ended long enough before it was dispatched.
+func (f *fence) completed(dispatched time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	limit := f.ends.completed(dispatched)
+	f.waiting = slices.DeleteFunc(f.waiting, func(w *fenced) bool {
+		if w.since.After(limit) {
+			return false
+		}
+		if w.asks {
+			f.asking--
+		}
+		close(w.done)
+		return true
+	})
 }
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.

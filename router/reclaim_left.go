@@ -61,18 +61,30 @@ func (a *attempt) noticed() bool {
 	return a.parted
 }
 
-// tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
-// noticed the end: it would give up what it still works on. So it must have nothing in hand.
-func (r *Router) tellNamed(ctx context.Context, m *remains) {
-	if !r.passed(ctx, m.prefill, m.model, time.Now()) {
-		return
+// rests reports whether prefill has nothing in hand of what it was asked before the end of m: it has noticed that end, and says that it
+// has nothing in hand at all.
+func (r *Router) rests(ctx context.Context, m *remains) bool {
+	if !r.passed(ctx, m.prefill, m.model, m.closed) {
+		return false
 	}
-	if l, ok := r.loadOf(ctx, m.prefill); !ok || l.running+l.waiting > 0 {
+	l, ok := r.loadOf(ctx, m.prefill)
+	return ok && l.running+l.waiting == 0
+}
+
+// tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
+// noticed the end: it would give up what it still works on.
+func (r *Router) tellNamed(ctx context.Context, m *remains) {
+	if !r.rests(ctx, m) {
 		return
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
 		r.log.Info("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
 	}
+}
+
+// untellable says why a decode engine could not be told that it need not wait any more; strandNone if it could.
+func (r *Router) untellable(d *engine) stranded {
+	return orphan{agent: r.now().parts.Reclaim != nil, channel: d.sighting().run != "", named: d.origin.entry.PlainRequestIDs}.unable()
 }
 
 // notifyNamed tells prefill's ranks that what they hold under the name that the request was given was taken.

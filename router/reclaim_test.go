@@ -34,7 +34,7 @@ func (f *fakeReclaimer) Notify(_ context.Context, to []metadata.Record, message 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if strings.HasPrefix(to[0].Engine, "decode") {
-		if !f.dead["prefill-0"] && c.lives("id-of-prefill-0") {
+		if !f.dead["prefill-0"] && c.lives("id-of-prefill-0") && !c.quietLocked(id) {
 			f.t.Errorf("decode is told %s while prefill may write", message)
 		}
 		if c.unbegun[id] {
@@ -113,7 +113,16 @@ func reclaiming(t *testing.T, connector string, change func(*Config)) (*pool, *g
 
 // reclaimingWith is reclaiming, with an agent or without.
 func reclaimingWith(t *testing.T, connector string, agent bool, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
-	s := newPool(t, connector, 1, 1, nil)
+	s, g, f := reclaimingFrom(t, connector, agent, nil, change)
+	g.warmed()
+	g.settled()
+	eventually(t, "decode's run is known", func() bool { return g.r.now().fleet.engine("decode-0").sighting().run != "" })
+	return s, g, f
+}
+
+// reclaimingFrom is reclaimingWith, with engines that do wrong from the start.
+func reclaimingFrom(t *testing.T, connector string, agent bool, faults map[string][]fault, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+	s := newPool(t, connector, 1, 1, faults)
 	f := &fakeReclaimer{t: t, s: s, told: map[string]int{}, dead: map[string]bool{}}
 	d := &s.cfg.Models[0].Decode[0]
 	d.SideChannel, d.PlainRequestIDs = "d:1", true
@@ -125,11 +134,7 @@ func reclaimingWith(t *testing.T, connector string, agent bool, change func(*Con
 	if !agent {
 		parts.Reclaim = nil
 	}
-	g := start(t, s.cfg, parts)
-	g.warmed()
-	g.settled()
-	eventually(t, "decode's run is known", func() bool { return g.r.now().fleet.engine("decode-0").sighting().run != "" })
-	return s, g, f
+	return s, start(t, s.cfg, parts), f
 }
 
 func (g *gateway) freed(end, by string) (n uint64) {
@@ -225,16 +230,17 @@ func TestFault55StockLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestFault57StockNeverWritten has prefill answer and write nothing while it lives: the request is served by another attempt, decode
-// is never told, and prefill is asked again under the same id. As nobody can tell whether that has freed decode's blocks, they
-// are counted. A prefill engine that would have two requests of one name is not asked again.
+// TestFault57StockNeverWritten has prefill answer and write nothing while it lives, as it does when its lease ends before decode has
+// registered: the request is served by another attempt. A later request that is handed over shows that prefill writes nothing of this
+// one any more, and decode is told. Without an agent prefill is asked again under the same id, and as nobody can tell whether that has
+// freed decode's blocks, they are counted; a prefill engine that would have two requests of one name is not asked again.
 func TestFault57StockNeverWritten(t *testing.T) {
 	for _, row := range []struct {
 		name         string
 		plain, agent bool
 		asked        int // prefill, under the id of the decode leg that was lost
 	}{
-		{"57 random names", false, true, 2},
+		{"57 random names", false, true, 1},
 		{"57 random names, no agent", false, false, 2},
 		{"57 plain names", true, true, 1},
 		{"57 plain names, no agent", true, false, 1},
@@ -242,7 +248,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
-				c.Timeouts.Ending = 4 * time.Second
+				c.Timeouts.Ending = 3 * fenceAfter
 			})
 			s.p[0].mu.Lock()
 			s.p[0].plain = row.plain
@@ -253,7 +259,14 @@ func TestFault57StockNeverWritten(t *testing.T) {
 			if got, whole := text(t, r); r.Status != 200 || got != wholeText || !whole {
 				t.Errorf("status %d, %q", r.Status, got)
 			}
-			eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[strandMay.String()] > 0 })
+			told := 0
+			if row.agent {
+				told = 1
+				eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
+				s.noHeld(t)
+			} else {
+				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[strandMay.String()] > 0 })
+			}
 			g.settled()
 			lost, asked := "", 0
 			for _, q := range s.c.all()[before:] {
@@ -264,8 +277,8 @@ func TestFault57StockNeverWritten(t *testing.T) {
 					asked++
 				}
 			}
-			if n := f.count("decode"); n != 0 || asked != row.asked {
-				t.Errorf("decode was told %d times while prefill lives, prefill was asked %d times; want 0 and %d", n, asked, row.asked)
+			if n := f.count("decode"); n != told || asked != row.asked {
+				t.Errorf("decode was told %d times, prefill was asked %d times; want %d and %d", n, asked, told, row.asked)
 			}
 			if _, d := s.c.held(); !row.plain && d != 0 {
 				t.Errorf("decode holds %d", d)
@@ -273,8 +286,8 @@ func TestFault57StockNeverWritten(t *testing.T) {
 			if n := g.blocks("prefill-0")[strandMay.String()]; row.agent != (n == 0) {
 				t.Errorf("%d blocks may be held by prefill", n)
 			}
-			if n := g.r.Stats().Stranded; n != 1 {
-				t.Errorf("counted %d times; want 1, whoever holds them", n)
+			if n := g.r.Stats().Stranded; n != uint64(1-told) {
+				t.Errorf("counted %d times; want %d, whoever holds them", n, 1-told)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -88,10 +89,9 @@ const giveBackWithin = 10 * time.Second
 // behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
 func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) error {
 	answered := time.Now()
-	a.decode.open(ctx, d)
-	v, err := r.askOnce(&a.decode, a.h.request, body, true) // two under one id may stay held, or end the engine
-	if err == nil {
-		return nil
+	v, err := r.askTaking(ctx, c, a, d, body)
+	if err == nil || errors.Is(err, errTransferLate) {
+		return err
 	}
 	if v != vRefused && !a.decode.unsent() {
 		r.probeLeft(ctx, c, a)
@@ -102,13 +102,12 @@ func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, bod
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
-				var l call
-				l.open(ctx, d)
-				v, _ := r.askOnce(&l, a.h.request, body, true)
-				if v == vUsable {
+				next := &attempt{h: a.h, split: true}
+				v, err := r.askTaking(ctx, c, next, d, body)
+				if err == nil || errors.Is(err, errTransferLate) {
 					return
 				}
-				if v == vRefused || l.unsent() {
+				if v == vRefused || next.decode.unsent() {
 					continue
 				}
 				r.probeLeft(ctx, c, a)
@@ -123,4 +122,66 @@ func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, bod
 		r.behind(m, nil, m.prefill)
 	}
 	return err
+}
+
+// askTaking asks decode once: two under one id may stay held, or end the engine. With push what prefill holds is on its way then. If it
+// does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is errTransferLate, and what the
+// two hold is seen to as it is for a request.
+func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) (verdict, error) {
+	if _, writes := c.conn.(push); !writes {
+		a.decode.open(ctx, d)
+		return r.askOnce(&a.decode, a.h.request, body, true)
+	}
+	a.decode.join(&r.leashes, d)
+	a.asked, a.unstreamed = true, true
+	a.prefill.engine = c.prefill
+	late := make(chan struct{}, 1)
+	a.lost = func(reason) { rouse(late) }
+	a.expect(r.now().cfg.Timeouts.Transfer)
+	type told struct {
+		v   verdict
+		err error
+	}
+	came := make(chan told, 1)
+	r.ended.Go(func() {
+		out := told{vLost, errPanicked}
+		r.survive("a handshake", func() { out.v, out.err = r.askOnce(&a.decode, a.h.request, body, true) })
+		a.arrived(out.v == vUsable)
+		came <- out
+	})
+	looks, stop := context.WithCancel(ctx)
+	defer stop()
+	r.ended.Go(func() {
+		u := &unseen{r: r, a: a, transfer: r.now().cfg.Timeouts.Transfer, pause: watchEvery}
+		r.survive("a look at a transfer", func() { u.run(looks) })
+	})
+	select {
+	case out := <-came:
+		return out.v, out.err
+	case <-late:
+	case <-ctx.Done():
+	}
+	r.probeLate(c, a)
+	return vLate, fmt.Errorf("router: probe: engine %s: %w (%w)", d.name, errTransferLate, context.DeadlineExceeded)
+}
+
+// probeLate sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
+func (r *Router) probeLate(c *couple, a *attempt) {
+	a.disown()
+	m := r.probed(c, a)
+	m.first, m.h.kv, m.probe = m.h.kv, nil, true
+	if a.open() {
+		m.leg, m.inTurn = a, true
+	}
+	if why := r.untellable(m.decode); why != strandNone {
+		a.closeDecode()
+		r.behind(m, func(ctx context.Context) {
+			r.strand(ctx, m, m.decode, why)
+			r.giveBackFirst(ctx, m, doubtMay)
+		}, m.decode)
+		return
+	}
+	if !r.behind(m, func(ctx context.Context) { r.settle(ctx, m) }, m.decode) {
+		a.closeDecode()
+	}
 }

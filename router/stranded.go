@@ -14,7 +14,7 @@ type left struct {
 	mu     sync.Mutex
 	held   map[heldBy]int // blocks
 	freed  map[Reclaimed]uint64
-	fences map[*engine]*fence
+	fences map[fenceOf]*fence
 }
 
 // heldBy is whose blocks are held, why, and until when.
@@ -149,20 +149,24 @@ func (l *left) drop(e *engine) {
 	l.restarted(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.fences, e)
+	for of := range l.fences {
+		if of.at == e || of.prefill == e {
+			delete(l.fences, of)
+		}
+	}
 }
 
-// fence returns the engine's fence.
-func (l *left) fence(e *engine) *fence {
+// fence returns the fence of that name.
+func (l *left) fence(of fenceOf) *fence {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fences == nil {
-		l.fences = make(map[*engine]*fence)
+		l.fences = make(map[fenceOf]*fence)
 	}
-	f := l.fences[e]
+	f := l.fences[of]
 	if f == nil {
 		f = new(fence)
-		l.fences[e] = f
+		l.fences[of] = f
 	}
 	return f
 }

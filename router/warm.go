@@ -84,6 +84,7 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 	pause := c.ended(pair, err, now, r.now().cfg.Health.pairs())
 	switch {
 	case err == nil:
+		r.left.handedOver(c, begun)
 		r.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
 	case errors.Is(err, metadata.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
 	default:

@@ -88,7 +88,7 @@ const (
 	evStreamUnended // it ended without it, but the client has all that goes before
 	evStreamLost    // it ended without it, or with an error event of the engine, and another can go on
 	evStreamCut     // the same, and none can
-	evTransferLost  // behind prefill's answer its run is over, and decode has shown nothing of the transfer
+	evTransferLost  // after prefill's answer its run is over, or the transfer's time, and decode has shown nothing of the transfer
 	evClientLeft
 	evClientSlow
 	evDeadline
