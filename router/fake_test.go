@@ -162,7 +162,7 @@ func (f *fakeVLLM) tell(w http.ResponseWriter) {
 	fmt.Fprintf(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d.0\nvllm:num_requests_waiting{engine=\"0\"} %d.0\n",
 		f.works, f.open-f.works)
 	if f.usage != "" {
-		fmt.Fprintf(w, "vllm:kv_cache_usage_perc{engine=\"0\"} %s\n", f.usage)
+		fmt.Fprintf(w, "vllm:kv_cache_usage_perc{engine=\"0\"} %s\nvllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"100\"} 1.0\n", f.usage)
 	}
 }
 

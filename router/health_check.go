@@ -24,7 +24,7 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 func (r *Router) watchHealth(ctx context.Context, e *engine) {
 	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(r.now().fleet.engines)+1)*time.Millisecond)))
 	defer next.Stop()
-	its, unused := newTerm(ctx), 0
+	its, held := newTerm(ctx), heldLook{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,27 +50,37 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		default:
 			r.isDown(e, e.missed())
 		}
-		unused = r.recount(ctx, e, unused)
+		held = r.recount(ctx, e, held)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
 	}
 }
 
-// recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not, and one
-// that says at two health checks in a row that none of its KV cache is in use holds nothing. unused is how many blocks it was said
-// to hold when it said so last, 0 if it did not; recount returns the same for the next check.
-func (r *Router) recount(ctx context.Context, e *engine, unused int) int {
-	said := r.left.blocks(e, time.Now())
-	if said == 0 || e.down.Load() {
-		return 0
+// heldLook is what a look at an engine's own gauge has shown of the blocks that it is said to hold for nobody.
+type heldLook struct {
+	said int // how many blocks it was said to hold, also those that it may hold
+	used int // how many blocks of its KV cache are in use, whoever has them
+}
+
+// recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
+// than it says at two health checks in a row that it uses. was is what the last one has shown; recount returns the same for the next.
+func (r *Router) recount(ctx context.Context, e *engine, was heldLook) heldLook {
+	now := heldLook{said: r.left.blocks(e, time.Now())}
+	if now.said == 0 || e.down.Load() {
+		return heldLook{}
 	}
-	if l, t := r.askLoad(ctx, e); t != tells || !l.unused {
-		return 0
+	l, t := r.askLoad(ctx, e)
+	if t != tells || l.used < 0 {
+		return heldLook{}
 	}
-	if said != unused || !r.left.unheld(e, said, time.Now()) {
-		return said
+	now.used = l.used
+	if now.said != was.said {
+		return now
 	}
-	r.log.Info("no block is held after all", "engine", e.name, "blocks", said)
-	return 0
+	if freed := r.left.atMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
+		r.log.Info("blocks are not held after all", "engine", e.name, "blocks", freed)
+		now.said -= freed
+	}
+	return now
 }
 
 // health is the outcome of a health check.

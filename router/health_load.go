@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"context"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -10,9 +11,9 @@ import (
 
 // load is what a stock engine says that it has in hand: requests, and blocks for them.
 type load struct {
-	running int
-	waiting int  // for a place, or for KV
-	unused  bool // it says that no block of its KV cache is in use
+	running int // at work
+	waiting int // for a place, or for KV
+	used    int // blocks of its KV cache that are in use, at most; below 0 if it does not say
 }
 
 // telling is what has come of a look at an engine's load.
@@ -125,10 +126,26 @@ func (e *engine) scheduler() string {
 // of requests is missing.
 func parseLoad(text []byte, label string) (load, bool) {
 	running, waiting, usage := sampled{label: label}, sampled{label: label}, sampled{label: label}
+	blocks := 0
 	for line := range bytes.Lines(text) {
 		_ = running.add(line, "vllm:num_requests_running") || waiting.add(line, "vllm:num_requests_waiting") || usage.add(line, "vllm:kv_cache_usage_perc")
+		if bytes.HasPrefix(line, []byte("vllm:cache_config_info{")) && bytes.Contains(line, []byte(label)) {
+			if _, n, ok := bytes.Cut(line, []byte(`,num_gpu_blocks="`)); ok {
+				n, _, _ = bytes.Cut(n, []byte{'"'})
+				one, _ := strconv.Atoi(string(n))
+				blocks += max(one, 0)
+			}
+		}
 	}
-	return load{running: int(running.v), waiting: int(waiting.v), unused: usage.told && usage.v == 0}, running.told && waiting.told
+	l := load{running: int(running.v), waiting: int(waiting.v), used: -1}
+	switch {
+	case !usage.told:
+	case usage.v == 0:
+		l.used = 0
+	case blocks > 0: // of several schedulers it is the sum of their parts of as many blocks each
+		l.used = int(math.Ceil(usage.v * float64(blocks)))
+	}
+	return l, running.told && waiting.told
 }
 
 // sampled adds up the samples of one metric.

@@ -15,24 +15,29 @@ vllm:num_requests_waiting{engine="1",model_name="m"} 0.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.0
 vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.25
 `
+	const info = `vllm:cache_config_info{block_size="32",engine="0",num_cpu_blocks="7",num_gpu_blocks="100"} 1.0
+vllm:cache_config_info{block_size="32",engine="1",num_cpu_blocks="7",num_gpu_blocks="100"} 1.0
+`
 	for _, row := range []struct {
 		text  string
 		want  load
 		ok    bool
 		label string
 	}{
-		{"# HELP vllm:num_requests_running n\nvllm:num_requests_running{engine=\"0\",model_name=\"a} 9\"} 2.0\nvllm:num_requests_waiting{engine=\"0\"} 1.0\n", load{running: 2, waiting: 1}, true, ""},
-		{"vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"1\"} 3.0\nvllm:num_requests_waiting 0", load{running: 3}, true, ""},
+		{"# HELP vllm:num_requests_running n\nvllm:num_requests_running{engine=\"0\",model_name=\"a} 9\"} 2.0\nvllm:num_requests_waiting{engine=\"0\"} 1.0\n", load{running: 2, waiting: 1, used: -1}, true, ""},
+		{"vllm:num_requests_running{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"1\"} 3.0\nvllm:num_requests_waiting 0", load{running: 3, used: -1}, true, ""},
 		{"vllm:num_requests_running 0\nvllm:num_requests_waiting_by_reason{reason=\"deferred\"} 4\n", load{}, false, ""},
 		{"vllm:num_requests_waiting 0\n", load{}, false, ""},
 		{"vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\n", load{}, false, ""},
 		{"", load{}, false, ""},
-		{ranks, load{running: 3, waiting: 4}, true, ""},
-		{ranks, load{waiting: 4, unused: true}, true, `engine="0"`},
-		{ranks, load{running: 3}, true, `engine="1"`},
+		{ranks, load{running: 3, waiting: 4, used: -1}, true, ""},
+		{ranks, load{waiting: 4}, true, `engine="0"`},
+		{ranks, load{running: 3, used: -1}, true, `engine="1"`},
+		{ranks + info, load{running: 3, waiting: 4, used: 50}, true, ""},
+		{ranks + info, load{running: 3, used: 25}, true, `engine="1"`},
 		{ranks, load{}, false, `engine="2"`},
-		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\n", load{unused: true}, true, ""},
-		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"1\"} 1e-4\n", load{}, true, ""},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\n", load{}, true, ""},
+		{"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"1\"} 1e-4\n", load{used: -1}, true, ""},
 	} {
 		if got, ok := parseLoad([]byte(row.text), row.label); ok != row.ok || ok && got != row.want {
 			t.Errorf("%q: %+v, %v; want %+v, %v", row.text, got, ok, row.want, row.ok)
@@ -70,8 +75,8 @@ func TestLoadIsSeenForAll(t *testing.T) {
 	})
 }
 
-// TestStrandedIsCountedAgain: what is said to stay held with an engine is said no more once the engine has twice none of its KV cache
-// in use, and as long as it has.
+// TestStrandedIsCountedAgain: an engine is said to hold no more blocks for nobody than it uses, as it says at two health checks in a row.
+// What it is known to hold is said no more once it uses none.
 func TestStrandedIsCountedAgain(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
 		s, g, _ := reclaiming(t, ConnectorPush, nil)
@@ -81,24 +86,32 @@ func TestStrandedIsCountedAgain(t *testing.T) {
 			d.usage = usage
 			d.mu.Unlock()
 		}
-		g.r.left.strand(e, strandMay, 7, false, time.Now())
-		for _, usage := range []string{"", "0.01"} {
-			says(usage)
-			time.Sleep(time.Minute)
-			if n := g.r.left.blocks(e, time.Now()); n != 7 {
-				t.Errorf("usage %q: %d blocks; want 7", usage, n)
+		check := func(when string, known, unresolved int) {
+			t.Helper()
+			held := 0
+			for _, n := range g.r.left.of(e, time.Now()) {
+				held += n
+			}
+			if n := g.r.left.unresolved(e, time.Now()); held != known || n != unresolved {
+				t.Errorf("%s: %d blocks held, %d may be; want %d and %d", when, held, n, known, unresolved)
 			}
 		}
-		if n := g.r.recount(t.Context(), e, 7); n != 0 || g.r.left.blocks(e, time.Now()) != 7 {
-			t.Errorf("forgotten though they are in use: %d", n)
+		g.r.left.strand(e, strandMay, 100, false, time.Now())
+		g.r.left.strand(e, strandMay, 43, true, time.Now())
+		g.r.left.strand(e, strandUntold, 2, false, time.Now())
+		time.Sleep(10 * time.Second)
+		check("it does not say", 2, 143)
+		says("0.02") // of 100 blocks
+		time.Sleep(10 * time.Second)
+		check("it uses 2 blocks", 2, 2)
+		if was := g.r.recount(t.Context(), e, heldLook{said: 3}); was != (heldLook{said: 4, used: 2}) {
+			t.Errorf("the look has shown %+v", was)
 		}
 		says("0.0")
-		if n := g.r.recount(t.Context(), e, 6); n != 7 || g.r.left.blocks(e, time.Now()) != 7 {
-			t.Errorf("forgotten though more has come since it said so: %d", n)
+		if g.r.recount(t.Context(), e, heldLook{said: 3}); g.r.left.blocks(e, time.Now()) != 4 {
+			t.Error("forgotten though more has come since it said so")
 		}
-		time.Sleep(time.Minute)
-		if n := g.r.left.blocks(e, time.Now()); n != 0 {
-			t.Errorf("%d blocks; want none", n)
-		}
+		time.Sleep(10 * time.Second)
+		check("it uses none", 0, 0)
 	})
 }

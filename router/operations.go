@@ -31,7 +31,7 @@ type Stats struct {
 	Ready    bool            `json:"ready"`
 	Draining bool            `json:"draining"`
 	Requests int             `json:"requests"` // under way
-	Stranded uint64          `json:"stranded"` // how often KV may have been left with an engine for nobody, since the start
+	Stranded uint64          `json:"stranded"` // how often KV was left with an engine for nobody, since the start
 	Models   map[string]bool `json:"models"`   // whether requests for it would be served, by its policy and by engines that have answered
 	Engines  []EngineStats   `json:"engines"`
 
@@ -66,7 +66,8 @@ type EngineStats struct {
 	Why      string  `json:"why,omitempty"`    // why it gets no requests, or fewer
 	Share    float64 `json:"share"`            // of its part of the requests, below 1 in a slow start
 
-	Stranded map[string]int `json:"stranded_blocks,omitempty"` // blocks that it holds for nobody, by why
+	Stranded   map[string]int `json:"stranded_blocks,omitempty"`   // blocks that it holds for nobody, by why
+	Unresolved int            `json:"unresolved_blocks,omitempty"` // blocks that it may hold for nobody
 
 	Ejections map[string]uint64 `json:"-"` // how often it was taken out though it can be reached, by reason
 }
@@ -96,7 +97,7 @@ func (r *Router) Stats() Stats {
 	}
 	out.Queues, out.Retries = setup.fleet.pressure()
 	for _, e := range setup.fleet.engines {
-		s := EngineStats{Name: e.name, Of: e.rankOf, Up: !e.down.Load(), InFlight: e.inFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now)}
+		s := EngineStats{Name: e.name, Of: e.rankOf, Up: !e.down.Load(), InFlight: e.inFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now), Unresolved: r.left.unresolved(e, now)}
 		s.State, s.Why, s.Share = e.state(now, *setup.cfg.Health.SlowStart)
 		for i := ejectedNot + 1; i < ejections; i++ {
 			s.Ejections[i.String()] = e.vitals.counts[i].Load()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"syscall"
 	"time"
 )
@@ -170,14 +171,17 @@ func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt
 
 // enterStranded enters what one request has left behind, in blocks of so many tokens.
 func (r *Router) enterStranded(m *remains, holder *engine, why stranded, block int) {
-	if !m.counted {
-		m.counted = true
-		r.stranded.Add(1)
-	}
 	blocks := (max(m.tokens, 1) + block - 1) / block
 	leased := holder == m.prefill
 	r.left.strand(holder, why, blocks, leased, time.Now())
-	r.log.Warn("blocks stay held", "engine", holder.name, "blocks", blocks, "why", why.String(), "leased", leased,
+	event, level := "blocks stay held", slog.LevelWarn
+	if why == strandMay {
+		event, level = "blocks may stay held", slog.LevelInfo
+	} else if !m.counted {
+		m.counted = true
+		r.stranded.Add(1)
+	}
+	r.log.Log(context.Background(), level, event, "engine", holder.name, "blocks", blocks, "why", why.String(), "leased", leased,
 		"transfer_id", m.h.transfer, "prefill", m.prefill.name, "decode", m.decode.name)
 }
 

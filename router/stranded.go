@@ -77,14 +77,14 @@ func (l *left) reclaimed(ending, by string) {
 	l.freed[Reclaimed{Ending: ending, By: by}]++
 }
 
-// of returns how many blocks an engine holds for nobody, by why; nil if there are none.
+// of returns how many blocks an engine is known to hold for nobody, by why; nil if there are none.
 func (l *left) of(e *engine, now time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
 	var out map[string]int
 	for k, n := range l.held {
-		if k.engine == e {
+		if k.engine == e && k.why != strandMay {
 			if out == nil {
 				out = make(map[string]int)
 			}
@@ -94,7 +94,20 @@ func (l *left) of(e *engine, now time.Time) map[string]int {
 	return out
 }
 
-// blocks returns how many blocks an engine holds for nobody.
+// unresolved returns how many blocks an engine may hold for nobody, which nothing has shown yet.
+func (l *left) unresolved(e *engine, now time.Time) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pruneLocked(now)
+	for k, some := range l.held {
+		if k.engine == e && k.why == strandMay {
+			n += some
+		}
+	}
+	return n
+}
+
+// blocks returns how many blocks an engine holds for nobody, or may hold.
 func (l *left) blocks(e *engine, now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,15 +124,27 @@ func (l *left) blocksLocked(e *engine, now time.Time) (n int) {
 	return n
 }
 
-// unheld forgets what an engine was said to hold, unless it has become more than blocks. It reports whether it has forgotten it.
-func (l *left) unheld(e *engine, blocks int, now time.Time) bool {
+// atMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
+// said: if there are none nothing is held, and else no more may be held than there are. It returns how many it is said no more to hold.
+func (l *left) atMost(e *engine, said, blocks int, now time.Time) (freed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.blocksLocked(e, now) > blocks {
-		return false
+	if l.blocksLocked(e, now) > said {
+		return 0
 	}
-	l.forgetLocked(e)
-	return true
+	rest := blocks
+	for k, n := range l.held {
+		if k.engine != e || k.why != strandMay && blocks > 0 {
+			continue
+		}
+		keep := min(n, rest)
+		rest -= keep
+		freed += n - keep
+		if l.held[k] = keep; keep == 0 {
+			delete(l.held, k)
+		}
+	}
+	return freed
 }
 
 // Reclaimed counts KV that an ending had left behind and that came free: how it ended, and what freed it.

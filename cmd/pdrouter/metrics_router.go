@@ -16,7 +16,7 @@ type routerMetrics struct {
 	queued, shaking, handshakes, took         *prometheus.Desc
 	blocks, bytes, stranded, foreign          *prometheus.Desc
 	strandedBlocks, reclaims, panics          *prometheus.Desc
-	background, bodyBytes                     *prometheus.Desc
+	background, bodyBytes, unresolvedBlocks   *prometheus.Desc
 }
 
 func newRouterMetrics(read func() router.Stats) *routerMetrics {
@@ -24,35 +24,36 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		return prometheus.NewDesc("pdrouter_"+name, help, labels, nil)
 	}
 	return &routerMetrics{
-		read:           read,
-		requests:       desc("requests_in_flight", "Requests under way."),
-		up:             desc("engine_up", "1 unless the engine is down.", "engine"),
-		engineRequests: desc("engine_requests_in_flight", "Legs that the engine works on.", "engine"),
-		followed:       desc("engine_events", "1 while the engine's event stream is open; only engines with control routes.", "engine"),
-		pairReady:      desc("pair_ready", "1 if both engines are up and know each other.", "prefill", "decode"),
-		pairsReady:     desc("pairs_ready", "Pairs whose engines are both up and know each other."),
-		parked:         desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
-		unpairable:     desc("unpairable", "1 for each pair that cannot exchange KV blocks, and why.", "prefill", "decode", "reason"),
-		queued:         desc("pair_handshakes_queued", "Handshakes that wait for their turn."),
-		shaking:        desc("pair_handshakes_in_flight", "Handshakes under way."),
-		handshakes:     desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
-		took:           desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
-		blocks:         desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
-		stranded:       desc("stranded_total", "Times KV may have been left with an engine for nobody, until a lease ends or for good."),
-		strandedBlocks: desc("stranded_blocks", "KV blocks that a stock engine holds for nobody, as far as is known, by why they are not given back.", "engine", "why"),
-		reclaims:       desc("reclaims_total", "KV that an ending had left with a stock engine and that came free, by how it ended and what freed it.", "ending", "by"),
-		panics:         desc("background_panics_total", "Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew."),
-		bodyBytes:      desc("request_body_bytes", "Bytes of memory that request bodies occupy; limits.body_memory bounds them."),
-		foreign:        desc("foreign_reports_total", "Reports of transfers that were not their sender's to make; none is believed."),
-		background:     desc("background_responses", "Background responses that count against their callers' limits."),
-		bytes:          desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
+		read:             read,
+		requests:         desc("requests_in_flight", "Requests under way."),
+		up:               desc("engine_up", "1 unless the engine is down.", "engine"),
+		engineRequests:   desc("engine_requests_in_flight", "Legs that the engine works on.", "engine"),
+		followed:         desc("engine_events", "1 while the engine's event stream is open; only engines with control routes.", "engine"),
+		pairReady:        desc("pair_ready", "1 if both engines are up and know each other.", "prefill", "decode"),
+		pairsReady:       desc("pairs_ready", "Pairs whose engines are both up and know each other."),
+		parked:           desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
+		unpairable:       desc("unpairable", "1 for each pair that cannot exchange KV blocks, and why.", "prefill", "decode", "reason"),
+		queued:           desc("pair_handshakes_queued", "Handshakes that wait for their turn."),
+		shaking:          desc("pair_handshakes_in_flight", "Handshakes under way."),
+		handshakes:       desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
+		took:             desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
+		blocks:           desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
+		stranded:         desc("stranded_total", "Times KV was left with an engine for nobody, until a lease ends or for good."),
+		strandedBlocks:   desc("stranded_blocks", "KV blocks that a stock engine holds for nobody, as far as is known, by why they are not given back.", "engine", "why"),
+		unresolvedBlocks: desc("unresolved_kv_blocks", "KV blocks that a stock engine may hold for nobody: nothing has shown yet whether it does. Never more than the engine says that it uses.", "engine"),
+		reclaims:         desc("reclaims_total", "KV that an ending had left with a stock engine and that came free, by how it ended and what freed it.", "ending", "by"),
+		panics:           desc("background_panics_total", "Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew."),
+		bodyBytes:        desc("request_body_bytes", "Bytes of memory that request bodies occupy; limits.body_memory bounds them."),
+		foreign:          desc("foreign_reports_total", "Reports of transfers that were not their sender's to make; none is believed."),
+		background:       desc("background_responses", "Background responses that count against their callers' limits."),
+		bytes:            desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
-		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.strandedBlocks, m.reclaims, m.panics, m.foreign, m.background, m.bodyBytes} {
+		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.strandedBlocks, m.reclaims, m.panics, m.foreign, m.background, m.bodyBytes, m.unresolvedBlocks} {
 		out <- d
 	}
 }
@@ -75,6 +76,9 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, e := range s.Engines {
 		for why, n := range e.Stranded {
 			gauge(m.strandedBlocks, float64(n), e.Name, why)
+		}
+		if e.Unresolved > 0 {
+			gauge(m.unresolvedBlocks, float64(e.Unresolved), e.Name)
 		}
 		gauge(m.up, oneIf(e.Up), e.Name)
 		gauge(m.engineRequests, float64(e.InFlight), e.Name)
