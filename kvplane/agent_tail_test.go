@@ -2,8 +2,10 @@ package kvplane
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pdrouter/kvplane/nixl"
 )
@@ -57,4 +59,47 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReadyAfterARebuildNamesWhatStaysOld: while a transfer is under way, a rank of P that has done its part is rebuilt. That
+// transfer and all later ones name what stays old.
+func TestReadyAfterARebuildNamesWhatStaysOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newFakeNet(fault{"bye", 0, "lose"}, fault{"status", 0, "lose"})
+		sp, sd := side(1), side(1)
+		sp.logical, sp.pp, sp.stages = 16, 2, [][]int{{0}, {1}}
+		sd.logical = 32
+		p, d, dir := pairOf(t, func() Transport { return net.transport() }, sp, sd, Times{})
+		from, to := []BlockList{{Blocks: []int32{5}}}, []BlockList{{Blocks: []int32{20}}}
+		ready := func(id TransferID) []Range {
+			t.Helper()
+			return d.await(id, Ready)[0].Rest
+		}
+		first, id := NewTransferID(), NewTransferID()
+		p.offer(first, d, 10, from)
+		d.expect(first, p, [2]int{0, 10}, to)
+		want := ready(first)
+		if len(want) == 0 {
+			t.Fatal("nothing stays old; want the second half of the block")
+		}
+		d.expect(id, p, [2]int{0, 10}, to)
+		o := Offer{ID: id, Peer: d.inc, Tokens: 10, Groups: from}
+		p.agents[0].Offer(o)
+		d.expect(NewTransferID(), p, [2]int{0, 10}, []BlockList{{Blocks: []int32{21}}}) // waits for both ranks, so D looks for the lost one
+		time.Sleep(100 * time.Millisecond)
+		old := p.records[0].Agent
+		p.rebuild(0, net.transport(), dir)
+		net.kill(old)
+		time.Sleep(5 * time.Second)
+		p.agents[1].Offer(o)
+		if got := ready(id); !slices.Equal(got, want) {
+			t.Errorf("of the transfer that was under way %v stays old; want %v", got, want)
+		}
+		id = NewTransferID()
+		p.offer(id, d, 10, from)
+		d.expect(id, p, [2]int{0, 10}, to)
+		if got := ready(id); !slices.Equal(got, want) {
+			t.Errorf("of a later transfer %v stays old; want %v", got, want)
+		}
+	})
 }

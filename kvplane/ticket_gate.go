@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/heap"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,13 +18,23 @@ type Gate struct {
 
 	mu    sync.Mutex
 	early bool                     // no gateway has answered yet, and legs wait for it
-	keys  [][]byte                 // that gateways sign with, the newest first; none: legs need no ticket
+	keys  []gateKey                // that gateways sign with, the newest first; none: legs need no ticket
 	clock time.Time                // the gateway's, when it was last told
 	told  time.Time                // when that was
 	spent map[TransferID]time.Time // until when an id must be remembered, on the gateway's clock
 	until spentHeap                // the same, what may be forgotten first in front
 	most  int                      // ids in spent
 }
+
+// gateKey is a key that a gateway signs tickets with.
+type gateKey struct {
+	secret []byte
+	until  time.Time // when it opens tickets no more; zero: the last answer names it
+}
+
+// keyLife is how long a key opens tickets after the first answer that does not name it: gateways with different keys may answer
+// in turn.
+const keyLife = 5 * time.Minute
 
 // spentID is an id of a ticket that has served.
 type spentID struct {
@@ -57,8 +68,8 @@ func NewGate(self metadata.Incarnation, early bool) *Gate {
 }
 
 // Enrol takes what a gateway answered to the publishing of this engine's record: its keys, the one that it signs with
-// first, and the time by its clock, zero if it did not say. A gate that ever had a key asks for tickets until the
-// engine's end, whatever later answers say.
+// first, and the time by its clock, zero if it did not say. A key that answers do not name any more opens tickets for
+// another keyLife. A gate that ever had a key asks for tickets until the engine's end, whatever later answers say.
 func (g *Gate) Enrol(keys [][]byte, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,15 +77,24 @@ func (g *Gate) Enrol(keys [][]byte, now time.Time) {
 	if !now.IsZero() {
 		g.clock, g.told = now, time.Now()
 	}
-	var next [][]byte
-	for _, key := range append(keys[:len(keys):len(keys)], g.keys...) {
-		known := false
-		for _, k := range next {
-			known = known || bytes.Equal(k, key)
+	if len(keys) == 0 {
+		return
+	}
+	var next []gateKey
+	add := func(k gateKey) {
+		known := slices.ContainsFunc(next, func(x gateKey) bool { return bytes.Equal(x.secret, k.secret) })
+		if !known && len(k.secret) > 0 && len(next) < enrolled {
+			next = append(next, k)
 		}
-		if !known && len(key) > 0 && len(next) < enrolled {
-			next = append(next, bytes.Clone(key))
+	}
+	for _, key := range keys {
+		add(gateKey{secret: bytes.Clone(key)})
+	}
+	for _, k := range g.keys {
+		if k.until.IsZero() {
+			k.until = time.Now().Add(keyLife)
 		}
+		add(k)
 	}
 	g.keys = next
 }
@@ -91,9 +111,12 @@ func (g *Gate) Admit(ticket string, leg metadata.Role, id TransferID, peer metad
 		return [16]byte{}, nil
 	}
 	var t GatewayTicket
-	var err error
-	for _, key := range g.keys {
-		if t, err = OpenTicket(ticket, key, g.self); !errors.Is(err, TicketForged) {
+	var err error = TicketForged
+	for _, k := range g.keys {
+		if !k.until.IsZero() && time.Now().After(k.until) {
+			continue
+		}
+		if t, err = OpenTicket(ticket, k.secret, g.self); !errors.Is(err, TicketForged) {
 			break
 		}
 	}

@@ -195,7 +195,15 @@ func TestGate(t *testing.T) {
 		check("the newest key", admit(fresh(nil), third), 0)
 		check("one that was given with it", admit(fresh(nil), keyP), 0)
 		check("one of long ago", admit(fresh(nil), keyD), TicketForged)
+
+		// A key is withdrawn: answers do not name it any more.
+		g.Enrol([][]byte{third}, gatewayClock())
+		time.Sleep(keyLife)
+		check("as long as gateways may answer in turn", admit(fresh(nil), keyP), 0)
+		time.Sleep(time.Second)
+		check("a key that was withdrawn", admit(fresh(nil), keyP), TicketForged)
 		g.Enrol(nil, time.Time{})
+		check("the key that was not, hours after it was named", admit(fresh(nil), third), 0)
 		_, err = g.Admit("", metadata.Prefill, it.ID, it.Decode)
 		check("a gateway that has lost its key opens nothing", err, TicketMissing)
 	})

@@ -39,7 +39,7 @@ type config struct {
 func (c config) text(clients, operations string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\n", clients, operations, c.agents)
-	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n")
+	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 40s, pair: 180s, probe: 180s, ending: 120s}\n")
 	fmt.Fprintf(&b, "models:\n  - name: %s\n    connector: %s\n", cmp.Or(c.model, "tiny"), c.connector)
 	for _, role := range []struct {
 		name string

@@ -87,6 +87,7 @@ type enrolment struct {
 	now   time.Time
 	told  time.Time // when it said so
 	fresh bool      // the scheduler does not know the keys
+	due   bool      // nor that the gateway names them still
 }
 
 // take notes an answer.
@@ -95,21 +96,21 @@ func (e *enrolment) take(a metadata.Enrolment) {
 	for i := 0; same && i < len(a.Keys); i++ {
 		same = bytes.Equal(a.Keys[i], e.keys[i])
 	}
-	*e = enrolment{known: true, keys: a.Keys, now: a.Now, told: time.Now(), fresh: e.fresh || !same}
+	*e = enrolment{known: true, keys: a.Keys, now: a.Now, told: time.Now(), fresh: e.fresh || !same, due: true}
 }
 
-// fill adds to what is collected: the keys once only, as another rank may have been told newer ones since. The gateway's clock
-// has gone on since it answered.
+// fill adds to what is collected: the keys once for each answer, as another rank may have been told newer ones since. The
+// gateway's clock has gone on since it answered.
 func (e *enrolment) fill(s *said) {
 	if !e.known {
 		return
 	}
 	s.enrolled = true
-	if e.fresh {
+	if e.due {
 		s.keys = e.keys
 	}
 	if !e.now.IsZero() && e.now.UnixMilli() != 0 {
 		s.now = e.now.Add(time.Since(e.told))
 	}
-	e.fresh = false
+	e.fresh, e.due = false, false
 }
