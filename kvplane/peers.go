@@ -230,7 +230,9 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 	case proof:
 		w.lookAtRemnants(func(x *remnant) bool { return x.inc == inc })
 		delete(w.vigil.suspects, inc)
-		w.unfenceAll(records)
+	}
+	if fenced {
+		w.forgetAll(records)
 	}
 }
 
@@ -249,14 +251,14 @@ func (w *writer) fenceAll(records []metadata.Record) bool {
 	return len(records) > 0
 }
 
-// unfenceAll lets the transport forget that it has fenced ranks that are dead: they write nothing.
-func (w *writer) unfenceAll(records []metadata.Record) {
+// forgetAll has the transport forget ranks that it has fenced and that are never connected to again.
+func (w *writer) forgetAll(records []metadata.Record) {
 	f, ok := w.cfg.Transport.(Fencer)
 	if !ok {
 		return
 	}
 	for _, r := range records {
-		f.Admit(r.Agent)
+		f.Forget(r.Agent)
 	}
 }
 

@@ -224,7 +224,7 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		// Its record is published only after its old transport was closed, so this is also its word that nothing it
 		// had posted is in progress.
 		w.step(event{kind: evGone, peer: old.id, inc: r.Incarnation, proof: true, fenced: fenced})
-		w.unfenceAll(before)
+		w.forgetAll(before)
 		w.release(old)
 	}
 }

@@ -328,3 +328,6 @@ func (f *simFencer) Admit(agent string) {
 	}
 	delete(f.barred, agent)
 }
+
+// Forget implements Fencer: of an agent that is not known nothing lands.
+func (f *simFencer) Forget(agent string) { f.barred[agent] = true }

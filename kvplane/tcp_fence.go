@@ -23,6 +23,17 @@ func (t *TCP) Admit(agent string) {
 	delete(t.barred, agent)
 }
 
+// Forget implements Fencer. Bytes land only under names that are known by their records. Where names are only believed, this
+// one stays barred.
+func (t *TCP) Forget(agent string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.agree != nil {
+		delete(t.known, agent)
+		delete(t.barred, agent)
+	}
+}
+
 // fence cuts the connections that which, called with mu held, chooses, and waits until they land nothing any more.
 func (t *TCP) fence(which func(*tcpInbound) bool) {
 	t.mu.Lock()

@@ -155,6 +155,21 @@ func TestTCPNameOfTheFenced(t *testing.T) {
 	if !bytes.Equal(d.mem, make([]byte, 8192)) || d.tr.(*TCP).Stats().Landed != 16 {
 		t.Error("bytes landed after the fence")
 	}
+
+	// Its run is superseded: no name is kept for it, and it writes all the same nothing.
+	d.tr.Disconnect("x@1")
+	d.tr.(*TCP).Forget("x@1")
+	if tr := d.tr.(*TCP); len(tr.known)+len(tr.barred) > 0 {
+		t.Errorf("%d names are known and %d barred; want none", len(tr.known), len(tr.barred))
+	}
+	if conn, err = dial("x@1", 9); err != nil {
+		t.Fatalf("%v; messages may come", err)
+	}
+	_, _ = conn.Write(chunk) // refused
+	closed(t, conn)
+	if !bytes.Equal(d.mem, make([]byte, 8192)) || d.tr.(*TCP).Stats().Landed != 16 {
+		t.Error("bytes landed of an agent that was forgotten")
+	}
 }
 
 // TestTCPNeedsAKey: no connection is made to an agent that could not prove its name.

@@ -69,6 +69,9 @@ type Fencer interface {
 	Fence(agent string) error
 	// Admit lets what the agent writes from now on land again.
 	Admit(agent string)
+	// Forget drops what is remembered of a fenced agent that is never connected to again, as its run is superseded. Nothing
+	// that it writes ever lands.
+	Forget(agent string)
 }
 
 // MaxMessage bounds a message, in bytes.
