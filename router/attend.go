@@ -2,6 +2,8 @@ package router
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,6 +17,13 @@ func (r *Router) attend(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	attended := make(map[*engine]context.CancelFunc)
+	note := func() {
+		names := make(map[string]bool, len(attended))
+		for e := range attended {
+			names[e.name] = true
+		}
+		r.attended.Store(&names)
+	}
 	defer func() {
 		for e, stop := range attended {
 			stop()
@@ -31,6 +40,7 @@ func (r *Router) attend(ctx context.Context) {
 			attended[e] = stop
 			r.attendOne(its, e, &wg)
 		}
+		note()
 		late := false
 		for e, stop := range attended {
 			switch {
@@ -44,6 +54,8 @@ func (r *Router) attend(ctx context.Context) {
 				delete(attended, e)
 			}
 		}
+		note()
+		r.forgetLost()
 		var again <-chan time.Time
 		if late {
 			again = time.After(lingering)
@@ -53,6 +65,37 @@ func (r *Router) attend(ctx context.Context) {
 			return
 		case <-r.applied:
 		case <-again:
+		}
+	}
+}
+
+// Knows reports whether an engine is of the configuration, or still has requests from when it was.
+func (r *Router) Knows(engine string) bool {
+	if r.now().fleet.engine(engine) != nil {
+		return true
+	}
+	names := r.attended.Load()
+	return names != nil && (*names)[engine]
+}
+
+// forgetLost drops what is kept under the names of engines that the configuration lost, once they have ended their last
+// request, unless other engines have these names.
+func (r *Router) forgetLost() {
+	r.applying.Lock()
+	gone := slices.Collect(maps.Keys(r.lost))
+	gone = slices.DeleteFunc(gone, r.Knows)
+	for _, name := range gone {
+		delete(r.lost, name)
+	}
+	r.applying.Unlock()
+	parts := r.now().parts
+	for _, name := range gone {
+		r.books.forget(name)
+		if parts.Reclaim != nil {
+			parts.Reclaim.Forget(name)
+		}
+		if parts.Gone != nil {
+			parts.Gone(name)
 		}
 	}
 }

@@ -216,4 +216,11 @@ func (b *books) totals() []Moved {
 	return out
 }
 
+// forget drops the totals of an engine's pairs. Transfers that have a page keep it.
+func (b *books) forget(engine string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.moved, func(pair [2]string, _ *Moved) bool { return pair[0] == engine || pair[1] == engine })
+}
+
 func fraction(k, n int) string { return strconv.Itoa(k) + "/" + strconv.Itoa(n) }

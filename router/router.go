@@ -46,6 +46,9 @@ type Parts struct {
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
 	Observe func(Summary)          // called once per finished request, from many goroutines; must not block
+	// Gone is called when an engine that the configuration lost has ended its last request and no other engine has its name: from
+	// then on Knows reports false for it. It must not block. May be nil.
+	Gone func(engine string)
 	// Responses remembers which engine holds which stored response; nil: stored responses cannot be had.
 	Responses Responses
 	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
@@ -57,7 +60,8 @@ type Parts struct {
 // Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.
 type Router struct {
 	current  atomic.Pointer[setup] // see now and Apply
-	applying sync.Mutex            // one Apply at a time
+	applying sync.Mutex            // one Apply at a time; also guards lost
+	lost     map[string]bool       // names of engines that the configuration lost and that forgetLost has not dropped
 	applied  chan struct{}         // has room for one: the engines may be others
 	reedge   chan struct{}         // has room for one: the clients' HTTP server may have to be another
 
@@ -76,9 +80,10 @@ type Router struct {
 	prompts sync.Pool // of *prompt
 
 	draining   atomic.Bool
-	askedReady atomic.Bool   // a client has asked for /readyz
-	closing    chan struct{} // closed when nobody waits for a place any more
-	close      func()        // closes it, once
+	askedReady atomic.Bool                     // a client has asked for /readyz
+	attended   atomic.Pointer[map[string]bool] // names of the engines that Run looks after
+	closing    chan struct{}                   // closed when nobody waits for a place any more
+	close      func()                          // closes it, once
 	live       live
 
 	// Legs may outlive their requests: they end with legs, and ended waits for them.
@@ -111,6 +116,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 		reedge:  make(chan struct{}, 1),
 		log:     parts.Log,
 		closing: make(chan struct{}),
+		lost:    map[string]bool{},
 		gone:    newGoneWatcher(),
 		books:   newBooks(4 * cfg.Limits.Recent),
 		stir:    make(chan struct{}, 1),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -24,7 +25,7 @@ type metrics struct {
 	attempts *prometheus.CounterVec   // model
 	pairs    *prometheus.CounterVec   // model, prefill, decode, outcome
 	phases   *prometheus.HistogramVec // model, phase
-	ttft     *prometheus.HistogramVec // model, prefill, decode
+	ttft     *prometheus.HistogramVec // model, role, engine
 	tokens   *prometheus.CounterVec   // model, kind
 	removed  *prometheus.CounterVec   // model
 	goneOn   *prometheus.CounterVec   // model, result
@@ -32,6 +33,8 @@ type metrics struct {
 	agents   *prometheus.CounterVec   // status, reason
 
 	models sync.Map // of *modelSeries, by the model's name
+
+	knows func(engine string) bool // whether series of the engine are wanted; nil: of any
 
 	mu   sync.RWMutex
 	ways map[way]*waySeries
@@ -46,8 +49,8 @@ type way struct {
 // waySeries are the series that requests add to which went one way, found by their labels once.
 type waySeries struct {
 	request, choice prometheus.Counter
-	pair            prometheus.Counter  // nil if they had no engine
-	ttft            prometheus.Observer // nil until one has got a token
+	pair            prometheus.Counter    // nil if they had no engine
+	ttft            []prometheus.Observer // of each engine; nil until one has got a token
 }
 
 // way returns the series of a request like s.
@@ -60,16 +63,34 @@ func (m *metrics) way(s *router.Summary) *waySeries {
 		return of
 	}
 	of = &waySeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), choice: m.choices.WithLabelValues(k.model, k.reason)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, engine := range []string{k.prefill, k.decode} {
+		if engine != "" && m.knows != nil && !m.knows(engine) {
+			return of // it is gone: forget was called, or will be
+		}
+	}
 	if k.decode != "" {
 		of.pair = m.pairs.WithLabelValues(k.model, k.prefill, k.decode, k.outcome)
 	}
 	if s.Phases.FirstToken > 0 {
-		of.ttft = m.ttft.WithLabelValues(k.model, k.prefill, k.decode)
+		of.ttft = []prometheus.Observer{m.ttft.WithLabelValues(k.model, "decode", k.decode)}
+		if k.prefill != "" {
+			of.ttft = append(of.ttft, m.ttft.WithLabelValues(k.model, "prefill", k.prefill))
+		}
 	}
-	m.mu.Lock()
 	m.ways[k] = of
-	m.mu.Unlock()
 	return of
+}
+
+// forget drops the series of an engine that is gone.
+func (m *metrics) forget(engine string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.ways, func(k way, _ *waySeries) bool { return k.prefill == engine || k.decode == engine })
+	m.pairs.DeletePartialMatch(prometheus.Labels{"prefill": engine})
+	m.pairs.DeletePartialMatch(prometheus.Labels{"decode": engine})
+	m.ttft.DeletePartialMatch(prometheus.Labels{"engine": engine})
 }
 
 // modelSeries are the series of one model that every request adds to. To find them by their labels each time takes ten times as long
@@ -117,7 +138,7 @@ func newMetrics() *metrics {
 		attempts: counter("attempts_total", "Dispatches, retries included.", "model"),
 		pairs:    counter("pair_requests_total", "Finished requests by the engines of their last attempt.", "model", "prefill", "decode", "outcome"),
 		phases:   seconds("phase_seconds", "Time spent in each phase of a request that reached it.", "model", "phase"),
-		ttft:     seconds("first_token_seconds", "Arrival to decode's first event.", "model", "prefill", "decode"),
+		ttft:     seconds("first_token_seconds", "Arrival to decode's first event, once for each engine that served the request.", "model", "role", "engine"),
 		tokens:   counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
 		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
 		goneOn:   counter("continuations_total", "Streams whose decode engine failed, by what came of going on from another: done, failed, unsupported.", "model", "result"),
@@ -150,7 +171,9 @@ func (m *metrics) observe(s router.Summary) {
 		}
 	}
 	if s.Phases.FirstToken > 0 {
-		like.ttft.Observe(s.Phases.FirstToken.Seconds())
+		for _, of := range like.ttft {
+			of.Observe(s.Phases.FirstToken.Seconds())
+		}
 	}
 	every.prompt.Add(float64(s.PromptTokens))
 	every.cached.Add(float64(s.CachedTokens))

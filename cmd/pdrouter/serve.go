@@ -137,8 +137,9 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	}
 	g.responses = shared.NewFacts(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
 	meters := newMetrics()
+	meters.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
-	g.parts = router.Parts{Records: g.cache, Observe: meters.observe, Refused: meters.refused, Responses: g.responses, Log: log}
+	g.parts = router.Parts{Records: g.cache, Observe: meters.observe, Gone: meters.forget, Refused: meters.refused, Responses: g.responses, Log: log}
 	if records != nil {
 		g.parts.Tickets = records
 	}

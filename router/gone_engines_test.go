@@ -1,0 +1,71 @@
+package router
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+
+	"pdrouter/metadata"
+)
+
+// TestEnginesThatAreGoneAreForgotten replaces the only engine 1,000 times, while the first one has a request.
+func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
+	held, release := make(chan struct{}), make(chan struct{})
+	e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+		close(held)
+		<-release
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"choices":[]}`)
+	})
+	var mu sync.Mutex
+	told := map[string]int{}
+	cfg := anyFleet(e)
+	g := start(t, cfg, Parts{Gone: func(engine string) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[engine]++
+	}})
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told)
+	}
+	answered := make(chan int)
+	go func() { answered <- g.post(pathCompletions, `{"model":"tiny","prompt":"a"}`).Status }()
+	<-held
+	for i := range 1000 {
+		cfg.Models = slices.Clone(cfg.Models)
+		cfg.Models[0].Engines = []Engine{{Name: fmt.Sprint("e", i), URL: e.srv.URL}}
+		g.r.books.open(fmt.Sprint(i), "p", fmt.Sprint("e", i), metadata.Rank{})
+		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "those without requests are forgotten", func() bool { return count() == 999 })
+	mu.Lock()
+	if told["decode-0"] != 0 || told["e999"] != 0 || !g.r.Knows("decode-0") || !g.r.Knows("e999") || g.r.Knows("e998") {
+		t.Errorf("decode-0, which has a request, and e999, which is configured: %d, %d; want neither forgotten", told["decode-0"], told["e999"])
+	}
+	mu.Unlock()
+	close(release)
+	if status := <-answered; status != 200 {
+		t.Errorf("status %d", status)
+	}
+	eventually(t, "the first is forgotten when its request has ended", func() bool { return count() == 1000 })
+	mu.Lock()
+	defer mu.Unlock()
+	for name, n := range told {
+		if n != 1 {
+			t.Errorf("%s is forgotten %d times", name, n)
+		}
+	}
+	if moved := g.r.books.totals(); len(moved) > 1 {
+		t.Errorf("%d pairs have totals; want that of e999 alone", len(moved))
+	}
+	if n := len(*g.r.attended.Load()); n != 1 {
+		t.Errorf("%d engines are looked after", n)
+	}
+}
