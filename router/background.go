@@ -16,7 +16,7 @@ import (
 
 // backgroundResponses are the background responses whose leases are held, by response id.
 type backgroundResponses struct {
-	ctx    context.Context // ends when the router is closed
+	ctx    context.Context // ends when the router stops
 	stop   context.CancelFunc
 	leases atomic.Int64 // of requests for background responses, and of the responses
 
@@ -28,6 +28,16 @@ func newBackgroundResponses() *backgroundResponses {
 	b := &backgroundResponses{byID: map[string]*backgroundResponse{}}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
+}
+
+// close ends all leases, and those that are to be held later.
+func (b *backgroundResponses) close() {
+	b.stop()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.byID {
+		p.end(-1)
+	}
 }
 
 // backgroundLease is the lease of a request for a background response.
@@ -102,15 +112,17 @@ func (x *exchange) worksOn() bool {
 
 // holdBackground holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
 func (r *Router) holdBackground(id string, e *engine, f *forwarded, l *backgroundLease) {
-	b := r.backgrounds
-	if b.ctx.Err() != nil {
-		l.Done(-1)
+	b, p := r.backgrounds, &backgroundResponse{lease: l, ended: make(chan struct{})}
+	b.mu.Lock()
+	stopped := b.ctx.Err() != nil
+	if !stopped {
+		b.byID[id] = p
+	}
+	b.mu.Unlock()
+	if stopped {
+		p.end(-1)
 		return
 	}
-	p := &backgroundResponse{lease: l, ended: make(chan struct{})}
-	b.mu.Lock()
-	b.byID[id] = p
-	b.mu.Unlock()
 	r.ended.Go(func() {
 		defer func() {
 			b.mu.Lock()

@@ -267,6 +267,56 @@ func TestBackgroundEnds(t *testing.T) {
 	}
 }
 
+// TestBackgroundAtShutdown has leases end with Serve: until then the limiter can tell other gateways what was charged.
+func TestBackgroundAtShutdown(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		e, c := newBackgroundEngine(t, n), newCounted(limits.Limits{Tokens: 1 << 30})
+		r, err := New(Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, Parts{Limits: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.reach(r)
+		ln, ended := n.listen(), make(chan error)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { ended <- r.Serve(ctx, ln) }()
+		client := n.client()
+		resp, err := client.Post("http://"+ln.Addr().String()+pathResponses, "application/json", strings.NewReader(backgroundBody))
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
+		}
+		_ = resp.Body.Close()
+		client.CloseIdleConnections()
+		stop()
+		if err := <-ended; err != nil || !slices.Equal(c.charged(), []int{-1}) {
+			t.Errorf("charged %v behind Serve: %v", c.charged(), err)
+		}
+		r.Close()
+	})
+}
+
+// TestBackgroundOfTwoGateways has the result asked for at another gateway than the one that made it: that one charges nothing, and the first
+// learns of the end itself.
+func TestBackgroundOfTwoGateways(t *testing.T) {
+	e, one, two := newBackgroundEngine(t, nil), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30}), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30})
+	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
+	known := &rememberedHere{}
+	first := start(t, cfg, Parts{Limits: one, Responses: known})
+	second := start(t, cfg, Parts{Limits: two, Responses: known})
+	t.Cleanup(first.stop) // before the other one looks for what is left behind
+	if r := first.post(pathResponses, backgroundBody); r.Status != 200 {
+		t.Fatalf("status %d: %s", r.Status, r.Body)
+	}
+	e.becomes(e.ids()[0], "completed", `{"input_tokens":7,"output_tokens":3}`)
+	for range 3 {
+		if r := second.ask("GET", pathResponses+"/"+e.ids()[0]); r.Status != 200 {
+			t.Errorf("status %d: %s", r.Status, r.Body)
+		}
+	}
+	if a, b := one.ended(t, 1), two.charged(); !slices.Equal(a, []int{10}) || len(b) != 0 {
+		t.Errorf("charged %v and %v; want 10 at the first", a, b)
+	}
+}
+
 // TestBackgroundStream has clients of streamed background responses leave: the engine works on, so the lease is held.
 func TestBackgroundStream(t *testing.T) {
 	for _, row := range []struct {

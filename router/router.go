@@ -143,7 +143,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 // or that of draining if it is less. Serve must have returned. It is safe to call twice.
 func (r *Router) Close() {
 	r.pairs.Close()
-	r.backgrounds.stop()
+	r.backgrounds.close()
 	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
 		r.stopLegs(errStopped)
 		r.leashes.cut(errStopped)
