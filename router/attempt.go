@@ -101,6 +101,23 @@ func (a *attempt) prefilled(e event) *remains {
 	return nil
 }
 
+// legOf returns the leg that an event is about, nil if it is about none. Of a pair that does not come about it is prefill's.
+func (a *attempt) legOf(e event) *call {
+	switch k := e.kind; {
+	case k == evTransferLost:
+		a.prefill.err = errRunOver
+		if e.why == whyTransferTimeout {
+			a.prefill.err = errTransferLate
+		}
+		return &a.prefill
+	case k.ofPrefill(), k == evPairFailed:
+		return &a.prefill
+	case k.ofDecode(), k.breaks():
+		return &a.decode
+	}
+	return nil
+}
+
 // answered reports whether the prefill leg's usable answer is here.
 func (a *attempt) answered() bool {
 	a.mu.Lock()

@@ -86,7 +86,11 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 	r.saw(l, v)
 	x.doubt(l, &a.decode, v)
 	if v != vUsable {
-		return prefillEvent(v)
+		e := prefillEvent(v)
+		if v == vBroken && l.refusedCredentials() {
+			e.why = whyCredentials
+		}
+		return e
 	}
 	e := event{kind: evPrefillUnusable, why: whyNoParams}
 	if _, bare := conn.(sglang); bare || l.ans.kv != nil {
@@ -117,8 +121,8 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
 			v = vLost
 		}
-		came := v == vUsable
-		if !came || !streams {
+		came := v == vUsable || v == vTooLarge
+		if v != vUsable || !streams {
 			a.release()
 		}
 		if !a.arrived(came) {
@@ -127,6 +131,9 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 		e := decodeEvent(v, streams)
 		if e.why == whyDecodeRejected && x.b.pass != nil {
 			e.why = whyEngineRejected
+		}
+		if v == vBroken && a.decode.refusedCredentials() {
+			e.why = whyCredentials
 		}
 		if e.kind == evDecodeBroken {
 			a.mu.Lock()
@@ -176,6 +183,8 @@ func prefillEvent(v verdict) event {
 		return event{kind: evPrefillUnusable, why: whyBadUpstream}
 	case vLate:
 		return event{kind: evPrefillLate, why: whyPrefillTimeout}
+	case vTooLarge:
+		return event{kind: evPrefillTooLarge, why: whyTooLarge}
 	}
 	return event{kind: evPrefillLost, why: whyPrefillFailed}
 }
@@ -198,6 +207,8 @@ func decodeEvent(v verdict, stream bool) event {
 		return event{kind: evDecodeBroken, why: whyBadUpstream}
 	case vLate:
 		return event{kind: evDecodeLate, why: whyTransferTimeout}
+	case vTooLarge:
+		return event{kind: evDecodeTooLarge, why: whyTooLarge}
 	}
 	return event{kind: evDecodeLost, why: whyDecodeFailed}
 }

@@ -163,6 +163,7 @@ func (x *exchange) pair(a *attempt) {
 	case plane:
 		var ok bool
 		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
+			a.prefill.err = errNoRecords
 			x.queue = append(x.queue, event{kind: evPairFailed, why: whyNoPair})
 			return
 		}
@@ -206,5 +207,6 @@ func (x *exchange) park(a *attempt) {
 	if !errors.Is(err, context.Canceled) {
 		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
 	}
+	a.prefill.err = err
 	x.post(mail{a: a, e: event{kind: evPairFailed, why: whyPairFailed}})
 }

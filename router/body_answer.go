@@ -139,7 +139,27 @@ func (s *scanner) answerError(a *answer) {
 // text reads a string, escapes as written, cut to what a log line bears.
 func (s *scanner) text() string {
 	raw, _, _ := s.str()
-	return string(raw[:min(len(raw), maxErrorMessage)])
+	return string(raw[:uncut(raw, maxErrorMessage)])
+}
+
+// uncut is how many bytes at most n there are of a string, as written, without cutting an escape.
+func uncut(raw []byte, n int) int {
+	if len(raw) <= n {
+		return len(raw)
+	}
+	i := 0
+	for {
+		next := i + 1
+		if raw[i] == '\\' {
+			if next++; raw[i+1] == 'u' {
+				next += 4
+			}
+		}
+		if next > n {
+			return i
+		}
+		i = next
+	}
 }
 
 // stripAnswer takes the hand-off out of a whole answer, in its place, as stripTransferParams does; a is what parseAnswer has read of it.

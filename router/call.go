@@ -104,6 +104,7 @@ const (
 	vGarbage                 // an answer that is none
 	vLost                    // the connection broke
 	vLate                    // ended by the leg's own time
+	vTooLarge                // 200, and an answer that exceeds a bound of the gateway's own: no fault of the engine's
 )
 
 // send asks and reads the head. With vUsable resp is open.
@@ -124,7 +125,9 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	}
 	l.rest = resp.RetryAfter
 	l.body, err = resp.ReadAll(nil, max)
-	if err != nil {
+	if errors.Is(err, errAnswerSize) { // the status says enough
+		l.body, l.err = nil, err
+	} else if err != nil {
 		return l.failed(err)
 	}
 	l.ans, _ = parseAnswer(l.body)
@@ -167,7 +170,9 @@ func (l *call) failed(err error) verdict {
 	}
 	var up *upstreamError
 	switch {
-	case errors.Is(err, errBadAnswer), errors.Is(err, errAnswerSize):
+	case errors.Is(err, errAnswerSize):
+		return vTooLarge
+	case errors.Is(err, errBadAnswer):
 		return vGarbage
 	case errors.As(err, &up) && up.Phase == phaseDial:
 		return vRefused
@@ -214,8 +219,8 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 		}
 		if len(b) > 0 {
 			s.enter()
-			if s.frames.Push(b) != nil {
-				return nil, nil, vGarbage
+			if err := s.frames.Push(b); err != nil {
+				return nil, nil, l.failed(err)
 			}
 			for {
 				event, ok := s.frames.Next()
@@ -229,16 +234,16 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 				case kind == eventData, kind == eventDone && sh.endsWithAnswer():
 					return early, event, vUsable
 				case kind == eventError:
-					if p, ok := eventPayload(event); ok {
-						l.ans, _ = parseAnswer(p)
-						l.body = append(l.body[:0], p...)
-					}
+					l.tellError(event)
 					return nil, nil, vBroken
 				case kind == eventDone: // an answer without one token
 					return nil, nil, vGarbage
 				}
-				if early, ok = stripEvent(early, event); !ok || len(early) > s.frames.max {
+				if early, ok = stripEvent(early, event); !ok {
 					return nil, nil, vGarbage
+				}
+				if len(early) > s.frames.max {
+					return nil, nil, l.failed(errEventTooLarge)
 				}
 				l.early++
 			}
@@ -252,15 +257,32 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 	}
 }
 
+// tellError takes over what an error event of the engine says.
+func (l *call) tellError(event []byte) {
+	if p, ok := eventPayload(event); ok {
+		l.ans, _ = parseAnswer(p)
+		l.body = append(l.body[:0], p...)
+	}
+}
+
 // cause says for the log why the leg failed.
 func (l *call) cause() string {
 	switch {
 	case l.err != nil:
 		return l.err.Error()
+	case l.refusedCredentials():
+		return "the engine refused the gateway's credentials"
 	case l.ans.errMessage != "":
 		return clip(l.ans.errMessage, 200)
+	case l.status != 0 && l.status != 200:
+		return fmt.Sprintf("%d %s", l.status, http.StatusText(l.status))
 	}
 	return fmt.Sprintf("%d bytes of %q that are no answer", len(l.body), clip(l.ctype, 100)) // never the bytes: logs hold no answers
+}
+
+// refusedCredentials reports that the engine does not accept what the gateway shows it.
+func (l *call) refusedCredentials() bool {
+	return (l.status == http.StatusUnauthorized || l.status == http.StatusForbidden) && l.ans.errCode != codeTicket
 }
 
 // later cuts the leg's leash after d. The timer is to be stopped.

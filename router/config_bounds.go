@@ -85,8 +85,8 @@ type Limits struct {
 	// BodyMemory is how many bytes of request bodies, and of what is copied of them for engines, may be held at once, over all
 	// requests. A request whose body does not fit is answered 503. At least limits.body; default 1 GiB, or limits.body if that is more.
 	BodyMemory int `yaml:"body_memory"`
-	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; default 64 MiB
-	Event      int `yaml:"event"`    // bytes of one server-sent event; default 4 MiB
+	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; a larger one is 502 answer_too_large; default 64 MiB
+	Event      int `yaml:"event"`    // bytes of one server-sent event; a larger one is 502 answer_too_large; default 4 MiB
 	Attempts   int `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
 	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests, unless
 	// the model says how many; default 1024, which is more than an engine runs at a time.

@@ -133,6 +133,7 @@ func (s *stream) relayOnward(event []byte) bool {
 		return true
 	case eventError:
 		s.wrong = whyDecodeFailed
+		s.a.decode.tellError(event)
 		return false
 	case eventDone:
 		s.closeOnward(o.nSent + o.nLate)

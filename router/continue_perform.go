@@ -12,7 +12,7 @@ func (s *stream) broke() {
 	switch {
 	case o == nil:
 		e.kind, x.sum.NotContinued = evStreamCut, x.noOnward
-	case !o.able():
+	case !o.able(), s.wrong == whyTooLarge:
 		e.kind, x.sum.NotContinued = evStreamCut, "unsupported"
 	case o.finished || o.max >= 0 && o.nSent >= o.max:
 		e.kind = evStreamUnended
@@ -30,8 +30,9 @@ func (x *exchange) stepOnward(e event) {
 
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
 func (x *exchange) planOnward(failed *attempt, why reason) event {
+	x.noteFailure(failed, &failed.decode, why)
 	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
-		"reason", why.String(), "cause", failed.decode.cause())
+		"reason", why.String())
 	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
 	if !x.m.retries.take(time.Now()) {
 		return event{kind: evPlannedNone, why: whyRetryBudget}

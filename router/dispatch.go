@@ -135,6 +135,12 @@ func (d *dispatch) awaited(e event, out []action) []action {
 	case evPrefillUnusable, evPrefillRefused, evPrefillBroken, evPrefillLost, evPrefillLate, evPrefillMoved:
 		d.prefill = e.kind.leaves()
 		return d.retry(out, doBlamePrefill, e.why)
+	case evPrefillTooLarge: // every other engine's answer would be as large
+		d.prefill = e.kind.leaves()
+		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
+	case evDecodeTooLarge:
+		d.decode = e.kind.leaves()
+		return d.finish(out, action{do: doSendError, why: e.why}, outFailedBefore)
 	case evPrefillRejected:
 		d.prefill = e.kind.leaves()
 		return d.finish(out, action{do: doSendPrefill, why: e.why}, outFailedBefore)
@@ -201,6 +207,9 @@ func (d *dispatch) continued(e event, out []action) []action {
 	case e.kind == evDecodeFirst:
 		d.state, d.decode = stRelaying, legAnswered
 		return append(out, action{do: doGoOn})
+	case e.kind == evDecodeTooLarge:
+		d.decode, d.broke = e.kind.leaves(), e.why
+		return d.giveUp(out)
 	case e.kind.ofDecode() && e.kind != evDecodeWhole: // what goes on is a stream
 		d.decode = e.kind.leaves()
 		return d.goOn(out, e.why)

@@ -268,7 +268,8 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			b.did(a)
 		}
 		// Whatever the walk did, as many engines go on with a stream as may be tried: not one more, and not one fewer.
-		breaks := before == stRelaying && e.kind == evStreamLost || before == stContinuing && out[0].do != doDrop && e.kind.ofDecode() && e.kind != evDecodeFirst
+		breaks := before == stRelaying && e.kind == evStreamLost ||
+			before == stContinuing && out[0].do != doDrop && e.kind.ofDecode() && e.kind != evDecodeFirst && e.kind != evDecodeTooLarge
 		if breaks && b.gaveUp != (tries >= d.max-1) || b.onward > d.max-1 {
 			b.fail("%d engines were to go on, %d attempts are allowed, given up: %v", b.onward, d.max, b.gaveUp)
 		}
@@ -312,10 +313,10 @@ func likely(rng *rand.Rand, d *dispatch) event {
 	case stPairing:
 		return pick(evPaired)
 	case stAwaiting:
-		k := evPrefillUsable + kind(rng.IntN(int(evDecodeLate-evPrefillUsable)+1))
+		k := evPrefillUsable + kind(rng.IntN(int(evDecodeTooLarge-evPrefillUsable)+1))
 		return pick(k, evPrefillUsable, evDecodeFirst)
 	case stLingering:
-		k := evPrefillUsable + kind(rng.IntN(int(evDecodeLate-evPrefillUsable)+1))
+		k := evPrefillUsable + kind(rng.IntN(int(evDecodeTooLarge-evPrefillUsable)+1))
 		return pick(k, evPrefillUsable, evDecodeFirst)
 	case stRelaying:
 		return pick(evStreamWhole, evStreamUnended, evStreamCut, evStreamLost, evStreamLost, evPrefillUsable, evPrefillLost)
@@ -323,7 +324,7 @@ func likely(rng *rand.Rand, d *dispatch) event {
 		if d.decode == legIdle {
 			return pick(evPlannedAlone, evPlannedAlone, evPlannedAlone, evPlannedNone)
 		}
-		k := evDecodeFirst + kind(rng.IntN(int(evDecodeLate-evDecodeFirst)+1))
+		k := evDecodeFirst + kind(rng.IntN(int(evDecodeTooLarge-evDecodeFirst)+1))
 		return pick(k, evDecodeFirst, evClientLeft)
 	}
 	return pick(evClientLeft)

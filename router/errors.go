@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -219,6 +220,24 @@ func errDraining() *httpError {
 func errBadUpstream(cause error) *httpError {
 	return &httpError{Status: http.StatusBadGateway, Type: typeBadGateway, Reason: reasonBadUpstream,
 		Msg: "The engine's answer could not be used.", Err: cause}
+}
+
+// errAnswerTooLarge answers a request whose answer exceeds a bound of the gateway's own: bound names it. Every engine's answer
+// would be as large.
+func errAnswerTooLarge(bound string) *httpError {
+	return &httpError{Status: http.StatusBadGateway, Type: typeBadGateway, Reason: whyTooLarge.String(), NoRetry: true,
+		Msg: "The engine's answer is too large for the gateway: " + bound + "."}
+}
+
+// boundOf names the bound that an answer exceeds. err is an errAnswerSize.
+func boundOf(err error, l Limits) string {
+	switch {
+	case errors.Is(err, errEventTooLarge):
+		return fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
+	case errors.Is(err, errAnswerHead):
+		return fmt.Sprintf("header fields of more than %d bytes", maxHead)
+	}
+	return fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
 }
 
 func errTimeout(phase string, cause error) *httpError {

@@ -48,7 +48,7 @@ const (
 	doSlow      = "slow"          // N milliseconds of prefill, or between tokens
 	doNeverKV   = "never writes"  // prefill answers and writes nothing
 	doSlowReply = "slow reply"    // prefill has written, and answers N milliseconds later
-	doBigToken  = "big token"     // one token of N bytes, and then none until the client goes
+	doBigToken  = "big token"     // one token of N bytes, and then none until the client goes; not streamed, an answer that is so much larger
 	doNewEngine = "new engine id" // prefill was started anew
 
 	doRefuseLate = "503 later"   // behind N milliseconds
@@ -308,7 +308,7 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		if x.Do == doSlowReply {
 			pause(r, fault{Do: doSlow, N: x.N})
 		}
-		f.answer(w, b, f.params(id, x))
+		f.answer(w, b, f.params(id, x)+pad(x))
 	case "decode":
 		f.taken(w, b)
 		key := id
@@ -376,6 +376,14 @@ func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
 		b.Model, f.says(b)+tokens(n), n, 4, extra)
 }
 
+// pad is a member that makes an answer as large as the fault says.
+func pad(x fault) string {
+	if x.Do != doBigToken {
+		return ""
+	}
+	return `,"pad":"` + strings.Repeat("a", x.N) + `"`
+}
+
 // says is how its answer begins.
 func (f *fakeVLLM) says(b fakeBody) string {
 	if !f.habits().parrot {
@@ -398,7 +406,7 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 	defer f.working(-1)
 	if !b.Stream {
 		if pause(r, x) {
-			f.answer(w, b, `,"kv_transfer_params":{"remote_host":"10.9.9.9"}`)
+			f.answer(w, b, `,"kv_transfer_params":{"remote_host":"10.9.9.9"}`+pad(x))
 		}
 		return
 	}

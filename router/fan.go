@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -177,7 +178,7 @@ func (f *fan) began(k int, by servedBy, body []byte) {
 // pump hands the events of a branch's stream to the merge, until either ends.
 func (f *fan) pump(k int, x *exchange) {
 	s := x.reply.stream
-	frames := newSSEFrames(f.s.cfg.Limits.Event)
+	frames := newSSEFrames(math.MaxInt) // the branch's stream has bounded its events
 	var err error
 	for err == nil {
 		var b []byte
@@ -247,8 +248,11 @@ func (f *fan) failLocked(x *exchange, why reason, told bool) {
 	if x.d.state == stDone && x.sum.Reason != "" && x.sum.Outcome != Completed {
 		name = x.sum.Reason
 	}
-	e := errBadUpstream(nil)
-	e.Reason = name
+	e := x.reply.err // what the branch's stream was cut with
+	if e == nil {
+		e = errBadUpstream(nil)
+		e.Reason = name
+	}
 	switch {
 	case f.over:
 	case f.sum.Status == 0: // others have not begun: there is no stream yet

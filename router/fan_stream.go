@@ -143,6 +143,7 @@ func (f *fan) finish() {
 		}
 		s.Parts = append(s.Parts, Part{
 			Prefill: one.Prefill, Decode: one.Decode, Attempts: one.Attempts, TransferID: one.TransferID, Reason: one.Reason, Books: one.Books,
+			Failures: one.Failures,
 		})
 		s.Attempts += one.Attempts
 		s.OutputTokens += one.OutputTokens

@@ -170,7 +170,7 @@ func (l *call) faultOf(v verdict) faulty {
 	switch v {
 	case vUsable:
 		return faultNone
-	case vRejected:
+	case vRejected, vTooLarge:
 		return faultUnknown
 	case vRefused: // connections are for reach, tickets are ours
 		if busy {
@@ -200,6 +200,7 @@ func (l *call) faultOf(v verdict) faulty {
 // terminal event came. It is called before the leg is ended.
 func (r *Router) sawStream(l *call, why reason) {
 	switch {
+	case why == whyTooLarge:
 	case why == whyNone:
 		r.good(l.engine, signStream, time.Now())
 	case l.why() == nil, errors.Is(l.why(), errLegLate):

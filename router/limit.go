@@ -187,6 +187,8 @@ func (x *exchange) used() usedTokens {
 			u.answer = max(u.answer, x.pieces)
 		}
 		return u
+	case s.Outcome == FailedBefore && s.Reason == whyTooLarge.String(): // the engine has worked for it
+		return usedTokens{unknown: true}
 	case s.Attempts == 0, s.Outcome == FailedBefore, s.Outcome == Completed && s.Status >= 400: // nobody had anything of it
 		return usedTokens{}
 	case s.Outcome == Completed && !s.Stream:
@@ -203,7 +205,7 @@ func (x *exchange) used() usedTokens {
 // some of its choices were under way.
 func (f *fan) used() (sum usedTokens) {
 	if f.sum.Outcome == FailedBefore {
-		return usedTokens{}
+		return usedTokens{unknown: f.sum.Reason == whyTooLarge.String()}
 	}
 	prompt := 0
 	for k, x := range f.branches {

@@ -2,6 +2,7 @@ package router
 
 import (
 	"runtime/debug"
+	"strings"
 	"time"
 )
 
@@ -38,14 +39,8 @@ func (x *exchange) perform(act action, e event) {
 		a.expect(x.s.cfg.Timeouts.Transfer)
 		x.watchTransfer(a)
 	case doBlamePrefill:
-		if e.kind == evTransferLost {
-			a.prefill.err = errRunOver
-			if act.why == whyTransferTimeout {
-				a.prefill.err = errTransferLate
-			}
-		}
 		x.failed = e.kind
-		x.blame(a, a.prefill.engine, &a.prefill, act.why)
+		x.blame(a, a.prefill.engine, a.legOf(e), act.why)
 	case doBlameDecode:
 		x.failed = e.kind
 		x.blame(a, a.decode.engine, &a.decode, act.why)
@@ -59,6 +54,9 @@ func (x *exchange) perform(act action, e event) {
 	case doSendDecode:
 		x.sendRaw(a, &a.decode, act.why)
 	case doSendError:
+		if l := a.legOf(e); l != nil {
+			x.noteFailure(a, l, act.why)
+		}
 		x.reply = reply{err: x.failure(act.why)}
 		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != whyShutdown && !x.m.retries.invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
@@ -76,7 +74,11 @@ func (x *exchange) perform(act action, e event) {
 	case doSendEnd:
 		x.reply.stream.endOnward()
 	case doCut:
-		x.reply.stream.cut(x.failure(act.why))
+		if l := a.legOf(e); l != nil {
+			x.noteFailure(a, l, e.why)
+		}
+		x.reply.err = x.failure(act.why)
+		x.reply.stream.cut(x.reply.err)
 	case doLinger:
 		x.linger(a)
 	case doDone:
@@ -111,6 +113,7 @@ func (x *exchange) linger(a *attempt) {
 
 // blame notes that the attempt failed on an engine, and plans without it.
 func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
+	x.noteFailure(a, l, why)
 	x.last, x.not = why, x.not.add(e, l.rest)
 	if a.split && (why == whyTransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
 		peer := a.prefill.engine
@@ -119,12 +122,35 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 		}
 		x.not = x.not.add(peer, 0)
 	}
-	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", x.sum.Attempts, "engine", e.name,
-		"reason", why.String(), "transfer_id", a.h.transfer, "cause", l.cause())
 	if why == whyTransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())
 		x.r.rewarm()
 	}
+}
+
+// noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
+func (x *exchange) noteFailure(a *attempt, l *call, why reason) {
+	f := Failure{
+		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
+		Cause: a.h.withoutCredentials(l.cause(), l.engine), message: x.m.messageOf(&a.h, l),
+	}
+	if l.status != 0 && l.status != 200 || l.ans.failed {
+		f.Answer = clip(strings.ToValidUTF8(a.h.withoutCredentials(string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine), "?"), maxLoggedAnswer)
+	}
+	if why == whyTooLarge {
+		f.message = boundOf(l.err, x.s.cfg.Limits)
+	}
+	x.sum.Failures = append(x.sum.Failures, f)
+	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
+		"reason", f.Reason, "transfer_id", a.h.transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
+}
+
+// message is what the client may be told of the last attempt that failed; "" if there is none, or nothing.
+func (x *exchange) message() string {
+	if n := len(x.sum.Failures); n > 0 {
+		return x.sum.Failures[n-1].message
+	}
+	return ""
 }
 
 // sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
@@ -147,6 +173,11 @@ func (x *exchange) sendWhole(a *attempt) {
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
 func (x *exchange) sendRaw(a *attempt, l *call, why reason) {
 	body, ok := a.h.withoutMeeting(l.body)
+	if l.err != nil { // it was too large to be read
+		x.reply = reply{err: errRejected(l.status, why)}
+		x.sum.Status = l.status
+		return
+	}
 	if !ok {
 		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.name, "status", l.status,
 			"answer", clip(string(l.body), maxErrorMessage))
@@ -237,18 +268,33 @@ func (x *exchange) failure(why reason) *httpError {
 		e.RetryAfter = max(e.RetryAfter, x.pause)
 		return e
 	case whyRetryBudget:
-		return errRetryBudget(x.last, x.pause)
+		e = errRetryBudget(x.last, x.pause)
+		if said := x.message(); said != "" {
+			e.Msg += " The last engine's message: " + said
+		}
+		return e
 	case whyShutdown:
 		return errDraining()
 	case whyPanic:
 		return errInternal(nil)
 	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
 		e = errTimeout(why.String(), nil)
+	case whyTooLarge:
+		return errAnswerTooLarge(x.message())
 	case whyRefused, whyPairFailed, whyMoved:
 		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause)
+		if said := x.message(); said != "" && why == whyRefused {
+			e.Msg = "The engine refused the request: " + said
+		}
 	default:
 		e = errBadUpstream(nil)
 		e.RetryAfter = x.pause
+		switch said := x.message(); {
+		case why == whyCredentials:
+			e.Msg = "The engine refused the gateway's credentials."
+		case said != "" && (why == whyDecodeFailed || why == whyPrefillFailed):
+			e.Msg = "The engine failed: " + said
+		}
 	}
 	e.Reason = why.String()
 	return e

@@ -3,7 +3,11 @@ package router
 import (
 	"bytes"
 	"net"
+	"net/netip"
+	"regexp"
 	"strconv"
+	"strings"
+	"unicode"
 )
 
 // withoutMeeting returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
@@ -45,4 +49,84 @@ func place(host string, port int) string {
 // errRejected stands for an engine's refusal whose words are not for clients.
 func errRejected(status int, why reason) *httpError {
 	return &httpError{Status: status, Type: typeBadRequest, Reason: why.String(), Msg: "The engine rejected the request.", NoRetry: true}
+}
+
+const (
+	maxEngineMessage = 512 // bytes of an engine's message that a client is told
+	maxLoggedAnswer  = 256 // bytes of an engine's error answer in the log and in /requests
+)
+
+// withoutCredentials masks what engines are shown to let the gateway in, in a text for the log.
+func (h *handoff) withoutCredentials(text string, e *engine) string {
+	for _, s := range [...]string{string(h.prefillTicket), string(h.decodeTicket), e.credential()} {
+		if s != "" {
+			text = strings.ReplaceAll(text, s, "[credential]")
+		}
+	}
+	return text
+}
+
+// credential is what the engine is shown as a bearer token; "" if it is shown none.
+func (e *engine) credential() string {
+	for _, f := range e.header {
+		if f.Name == "Authorization" {
+			return strings.TrimPrefix(f.Value, "Bearer ")
+		}
+	}
+	return ""
+}
+
+// messageOf returns what an engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
+// text. Addresses and tokens in it are masked. It is "" if the engine says nothing, or may name where engines meet.
+func (m *model) messageOf(h *handoff, l *call) string {
+	if l.err != nil || l.refusedCredentials() {
+		return ""
+	}
+	ans := l.ans
+	if ans.errMessage == "" && m.onlySplits() {
+		ans, _ = parseAnswer(shapedBare(l.body))
+	}
+	text := string(unescape(nil, []byte(ans.errMessage)))
+	if text == "" && l.status != 200 && mediaType(l.ctype) == "text/plain" {
+		text = string(l.body[:min(len(l.body), maxErrorMessage)])
+	}
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	if c := l.engine.credential(); c != "" && strings.Contains(text, c) {
+		return ""
+	}
+	if _, ok := h.withoutMeeting([]byte(text)); !ok {
+		return ""
+	}
+	for _, engines := range [...][]*engine{m.prefill, m.decode} {
+		for _, e := range engines {
+			text = strings.ReplaceAll(text, e.up.address, "[address]")
+		}
+	}
+	text = colons.ReplaceAllStringFunc(text, func(s string) string {
+		host, _, _ := strings.Cut(strings.TrimPrefix(s, "["), "]")
+		if _, err := netip.ParseAddr(host); err != nil {
+			return s
+		}
+		return "[address]"
+	})
+	for _, mask := range masks {
+		text = mask.find.ReplaceAllString(text, mask.with)
+	}
+	return clip(text, maxEngineMessage)
+}
+
+// colons finds what may be an address of IPv6, with its port if it is in brackets.
+var colons = regexp.MustCompile(`\[?[0-9A-Za-z_.%]*:[0-9A-Za-z_:.%]*:[0-9A-Za-z_%]*(?:\](?::[0-9]+)?)?`)
+
+// masks are what must not reach a client of an engine's message, whatever it means there.
+var masks = [...]struct {
+	find *regexp.Regexp
+	with string
+}{
+	{regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>]+`), "[address]"},
+	{regexp.MustCompile(`\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?::[0-9]+)?`), "[address]"},
+	{regexp.MustCompile(`\b(?:[A-Za-z0-9-]+\.)+[A-Za-z0-9-]+:[0-9]{2,5}\b|\blocalhost(?::[0-9]+)?`), "[address]"},
+	{regexp.MustCompile(`(?i)\bbearer\s+\S+`), "[token]"},
+	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+`), "[token]"},
+	{regexp.MustCompile(`\b(?:sk|hf)[-_][A-Za-z0-9_-]{8,}`), "[token]"},
 }

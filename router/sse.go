@@ -2,12 +2,11 @@ package router
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 )
 
-// errEventTooLarge is found by errors.Is in the error for an event that exceeds the bound.
-var errEventTooLarge = errors.New("server-sent event is too large")
+// errEventTooLarge is found by errors.Is in the error for an event that exceeds the bound. It is an errAnswerSize.
+var errEventTooLarge = fmt.Errorf("%w: one server-sent event", errAnswerSize)
 
 var (
 	dataField  = []byte("data:")

@@ -133,6 +133,7 @@ func (s *stream) relay(event []byte) bool {
 		s.count(event)
 	case eventError:
 		s.wrong = whyDecodeFailed
+		s.a.decode.tellError(event)
 		if s.x.onward == nil {
 			s.told = s.take(event)
 		}
@@ -295,7 +296,7 @@ func (s *stream) fill() {
 		}
 	}
 	if err != nil {
-		s.wrong = whyStreamCut
+		s.wrong, s.a.decode.err = whyStreamCut, err
 	}
 }
 
@@ -305,7 +306,7 @@ func (s *stream) pour() (some bool) {
 		b, err := s.a.decode.resp.take()
 		switch {
 		case err != nil:
-			s.wrong = whyStreamCut
+			s.wrong, s.a.decode.err = whyStreamCut, err
 			return true
 		case len(b) == 0:
 			return some
@@ -313,8 +314,8 @@ func (s *stream) pour() (some bool) {
 		some = true
 		s.a.decode.engine.progressed()
 		s.enter()
-		if s.frames.Push(b) != nil {
-			s.wrong = whyBadUpstream
+		if err := s.frames.Push(b); err != nil {
+			s.wrong, s.a.decode.err = whyTooLarge, err
 		}
 		for s.next() {
 		}

@@ -41,7 +41,9 @@ type Summary struct {
 	Model        string    `json:"model"`
 	Route        string    `json:"route"`
 	Stream       bool      `json:"stream"`
-	Status       int       `json:"status"` // of the answer that was sent; 499 if the client left before one
+	Removed      bool      `json:"removed"`  // the client sent kv_transfer_params, which were dropped
+	Stranded     bool      `json:"stranded"` // KV may be held for nobody until a lease ends
+	Status       int       `json:"status"`   // of the answer that was sent; 499 if the client left before one
 	Outcome      Outcome   `json:"outcome"`
 	Reason       string    `json:"reason"`  // the policy's reason, or why the request failed
 	Why          string    `json:"why"`     // why these engines, for people
@@ -55,11 +57,11 @@ type Summary struct {
 	PromptTokens int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
 	CachedTokens int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
 	OutputTokens int       `json:"output_tokens"`
-	Removed      bool      `json:"removed"` // the client sent kv_transfer_params, which were dropped
 	Subject      string    `json:"subject"` // who called; "" if the router is open
 	Books        *Books    `json:"books,omitempty"`
 	Arrived      time.Time `json:"arrived_at"`
-	Stranded     bool      `json:"stranded"` // KV may be held for nobody until a lease ends
+	// Failures are the attempts that failed, in their order. Of several choices each has its own.
+	Failures []Failure `json:"failures,omitempty"`
 	// Parts are the choices of a request that was served one by one; what is said above of engines and of the transfer is said
 	// of the first. Empty if it was served as one.
 	Parts []Part `json:"parts,omitempty"`
@@ -73,4 +75,18 @@ type Part struct {
 	TransferID string `json:"transfer_id"` // of the last attempt
 	Reason     string `json:"reason"`
 	Books      *Books `json:"books,omitempty"`
+
+	Failures []Failure `json:"failures,omitempty"`
+}
+
+// Failure is one attempt that failed, as far as its engine is concerned.
+type Failure struct {
+	Attempt int    `json:"attempt"` // from 1
+	Engine  string `json:"engine"`
+	Reason  string `json:"reason"`
+	Status  int    `json:"status,omitempty"` // of the engine's answer; 0 if there was none
+	Cause   string `json:"cause"`            // what was wrong
+	Answer  string `json:"answer,omitempty"` // the first bytes of the engine's error answer, without credentials
+
+	message string // what the client may be told of it
 }

@@ -60,6 +60,7 @@ func (p upstreamPhase) String() string { return [...]string{"dial", "send", "hea
 var (
 	errBadAnswer      = errors.New("not an acceptable HTTP answer")
 	errAnswerSize     = errors.New("answer is too large")
+	errAnswerHead     = fmt.Errorf("%w: its head", errAnswerSize)
 	errBadRequestPart = errors.New("not an acceptable HTTP request")
 )
 

@@ -77,6 +77,7 @@ const (
 	evPrefillBroken   // any other 5xx
 	evPrefillLost     // the connection broke
 	evPrefillLate     // its time is over
+	evPrefillTooLarge // its answer exceeds a bound of the gateway's own
 	evDecodeFirst     // 200 and the first event
 	evDecodeWhole     // 200 and the whole answer
 	evDecodeRefused
@@ -84,11 +85,12 @@ const (
 	evDecodeBroken // any other 5xx, an error as first event, or an answer that is none
 	evDecodeLost
 	evDecodeLate
-	evStreamWhole   // the route's terminal event was relayed
-	evStreamUnended // it ended without it, but the client has all that goes before
-	evStreamLost    // it ended without it, or with an error event of the engine, and another can go on
-	evStreamCut     // the same, and none can
-	evTransferLost  // after prefill's answer its run is over, or the transfer's time, and decode has shown nothing of the transfer
+	evDecodeTooLarge // as of prefill; decode had its blocks
+	evStreamWhole    // the route's terminal event was relayed
+	evStreamUnended  // it ended without it, but the client has all that goes before
+	evStreamLost     // it ended without it, or with an error event of the engine, and another can go on
+	evStreamCut      // the same, and none can
+	evTransferLost   // after prefill's answer its run is over, or the transfer's time, and decode has shown nothing of the transfer
 	evClientLeft
 	evClientSlow
 	evDeadline
@@ -101,9 +103,9 @@ func (k kind) String() string {
 	return [...]string{
 		"start", "planned_pair", "planned_alone", "planned_none", "planned_later", "waited", "paired", "pair_failed",
 		"prefill_usable", "prefill_unusable", "prefill_moved", "prefill_refused", "prefill_rejected",
-		"prefill_broken", "prefill_lost", "prefill_late",
+		"prefill_broken", "prefill_lost", "prefill_late", "prefill_too_large",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
-		"decode_late", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
+		"decode_late", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
 		"transfer_lost", "client_left", "client_slow", "deadline", "shutdown", "panic",
 	}[k]
 }
@@ -113,8 +115,8 @@ func (k kind) unbegun() bool {
 	return k == evPairFailed || k == evPrefillRefused || k == evDecodeRefused
 }
 
-func (k kind) ofPrefill() bool { return k >= evPrefillUsable && k <= evPrefillLate }
-func (k kind) ofDecode() bool  { return k >= evDecodeFirst && k <= evDecodeLate }
+func (k kind) ofPrefill() bool { return k >= evPrefillUsable && k <= evPrefillTooLarge }
+func (k kind) ofDecode() bool  { return k >= evDecodeFirst && k <= evDecodeTooLarge }
 func (k kind) breaks() bool    { return k >= evStreamUnended && k <= evStreamCut }
 
 // leaves returns the state in which the event leaves its leg.
@@ -124,13 +126,13 @@ func (k kind) leaves() legState {
 		return legAnswered
 	case evPrefillMoved:
 		return legMoved
-	case evDecodeWhole:
+	case evDecodeWhole, evDecodeTooLarge: // nothing of it is left with the engine
 		return legWhole
 	case evPrefillRefused, evDecodeRefused:
 		return legRefused
 	case evPrefillRejected, evDecodeRejected:
 		return legRejected
-	case evPrefillUnusable, evPrefillBroken, evDecodeBroken:
+	case evPrefillUnusable, evPrefillTooLarge, evPrefillBroken, evDecodeBroken:
 		return legBroken
 	}
 	return legLost
@@ -239,6 +241,8 @@ const (
 	whyEngineRejected // the engine that a request was passed to has an answer of its own, and no leg decodes
 	whyTransferTimeout
 	whyBadUpstream
+	whyCredentials // the engine refused the gateway's credentials
+	whyTooLarge    // the engine's answer exceeds a bound of the gateway's own
 	whyStreamCut
 	whyClientLeft
 	whySlowClient
@@ -253,7 +257,7 @@ func (r reason) String() string {
 	return [...]string{
 		"", "no_engine", "no_prefill", "no_pair", "retry_budget", "queue_full", "queue_timeout", "pair_failed", "engine_refused", "prefill_failed", "prefill_rejected", "prefill_timeout",
 		"no_transfer_params", "engine_restarted", "decode_failed", "decode_rejected", "engine_rejected", "transfer_timeout",
-		"bad_upstream", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic", "branch",
+		"bad_upstream", "credentials_refused", "answer_too_large", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic", "branch",
 	}[r]
 }
 
@@ -262,7 +266,7 @@ func (r reason) status() int {
 	switch r {
 	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
 		return 504
-	case whyBadUpstream, whyNoParams, whyDecodeFailed, whyPrefillFailed, whyStreamCut:
+	case whyBadUpstream, whyCredentials, whyTooLarge, whyNoParams, whyDecodeFailed, whyPrefillFailed, whyStreamCut:
 		return 502
 	case whyPanic:
 		return 500

@@ -1,0 +1,197 @@
+package router
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"pdrouter/auth"
+	"pdrouter/policies"
+)
+
+// countingLimiter notes what requests reserve and what they are charged.
+type countingLimiter struct {
+	mu                sync.Mutex
+	reserved, charged []int
+}
+
+func (l *countingLimiter) Admit(_ auth.Principal, expected int) (Lease, Allowance) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reserved = append(l.reserved, expected)
+	return l, Allowance{}
+}
+
+func (l *countingLimiter) Done(tokens int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.charged = append(l.charged, tokens)
+}
+
+// last is what the last request was charged; -1 is all that it has reserved.
+func (l *countingLimiter) last() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.charged[len(l.charged)-1]
+}
+
+// TestFault59AnswerTooLarge has an engine's answer exceed a bound of the gateway's own, before the client has a byte: nobody else is
+// asked, nothing counts against the engine or the budget of retries, the caller is charged, and no blocks stay held.
+func TestFault59AnswerTooLarge(t *testing.T) {
+	const bound = 64 << 10
+	big := []fault{{Leg: "decode", Do: doBigToken, N: 2 * bound}, {Leg: "alone", Do: doBigToken, N: 2 * bound}}
+	for _, row := range []struct {
+		name, connector, body, says string
+		faults                      map[string][]fault
+		parts                       bool
+	}{
+		{"none", ConnectorNone, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"none, streamed", ConnectorNone, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"push", ConnectorPush, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"push, streamed", ConnectorPush, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"pull", ConnectorPull, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"pull, streamed", ConnectorPull, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"pull, prefill", ConnectorPull, streamBody, "limits.answer", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBigToken, N: 2 * bound}}}, false},
+		{"kvplane", ConnectorKVPlane, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"kvplane, streamed", ConnectorKVPlane, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"several choices", ConnectorPull, strings.Replace(plainBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.answer", map[string][]fault{"decode-0": big}, true},
+		{"several choices, streamed", ConnectorPull, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event", map[string][]fault{"decode-0": big}, true},
+		{"several choices, one of them", ConnectorPush, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event",
+			map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * bound}}}, true},
+	} {
+		t.Run("59 "+row.name, func(t *testing.T) {
+			s, parts := newPool(t, row.connector, 1, 2, nil), Parts{}
+			if row.connector == ConnectorKVPlane {
+				s, _, parts = newPlane(t, 1, 2)
+			}
+			limits := new(countingLimiter)
+			parts.Planner, parts.Limits = firstUsable{}, limits
+			s.cfg.Limits.Answer, s.cfg.Limits.Event, s.cfg.Limits.Fan = bound, bound, 8
+			s.cfg.Health.Failures = 1
+			g := start(t, s.cfg, parts)
+			if row.connector != ConnectorNone {
+				g.warmed()
+			}
+			s.setFaults(row.faults)
+			before, other := s.c.count("decode-0", "")+s.c.count("prefill-0", ""), s.c.count("decode-1", "")
+			r := g.post(pathCompletions, row.body)
+			e := errorOf(t, r.Body)
+			if r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" || r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("Retry-After") != "" {
+				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+			}
+			if !strings.Contains(e.Message, row.says) || !strings.Contains(e.Message, fmt.Sprint(bound)) {
+				t.Errorf("the message %q does not name %s", e.Message, row.says)
+			}
+			sum := g.last(1)
+			if sum.Outcome != FailedBefore || sum.Reason != "answer_too_large" || !row.parts && sum.Attempts != 1 {
+				t.Errorf("summary %+v", sum)
+			}
+			if got := limits.last(); got != -1 {
+				t.Errorf("the caller was charged %d; want what was reserved, -1", got)
+			}
+			if made, refused := g.r.now().fleet.models["tiny"].retries.counts(); made != 0 || refused != 0 {
+				t.Errorf("%d retries, %d refused", made, refused)
+			}
+			for _, e := range append(s.p, s.d...) {
+				if state := g.stateOf(e.name).State; state != "up" && state != "unchecked" {
+					t.Errorf("%s is %s", e.name, state)
+				}
+			}
+			g.settled()
+			// Of several choices one that has not begun may leave blocks to be given back by the other engine.
+			if n, others := s.c.count("decode-0", "")+s.c.count("prefill-0", "")-before, s.c.count("decode-1", "")-other; !row.parts && (n > 2 || others != 0) {
+				t.Errorf("the engines were asked %d times, the other decode engine %d times", n, others)
+			}
+			if row.name != "pull, prefill" { // which may hold its blocks to the end of its lease, as behind any answer that says nothing of them
+				s.noHeld(t)
+			}
+		})
+	}
+}
+
+// TestFault59EventTooLarge has an event exceed the bound when the client has part of the stream: an error event names the bound, the
+// stream is cut, no engine goes on with it, and the caller is charged for what is known.
+func TestFault59EventTooLarge(t *testing.T) {
+	first := "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[5]}],\"prompt_token_ids\":[1,2,3]}\n\n"
+	big := "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"" + strings.Repeat("a", 128<<10) + "\",\"token_ids\":[6]}]}\n\n"
+	goesOn, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, planner := range map[string]Planner{"59 cut": nil, "59 continue": goesOn} {
+		t.Run(name, func(t *testing.T) {
+			shown := make(chan struct{})
+			e := rawEngine(t, func(_ int, conn net.Conn) {
+				_, _ = io.WriteString(conn, rawStreamHead+rawChunk(first))
+				<-shown
+				_, _ = io.WriteString(conn, rawChunk(big))
+			})
+			limits := new(countingLimiter)
+			parts := Parts{Limits: limits, Planner: planner}
+			cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Event: 64 << 10}}
+			cfg.Health.Failures = 1
+			g := start(t, cfg, parts)
+			body := strings.Replace(streamBody, `"prompt"`, `"temperature":0,"prompt"`, 1)
+			req, _ := http.NewRequest(http.MethodPost, g.url+pathCompletions, strings.NewReader(body))
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := g.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			got := make([]byte, 10)
+			_, _ = io.ReadFull(resp.Body, got)
+			close(shown)
+			rest, err := io.ReadAll(resp.Body)
+			out := string(got) + string(rest)
+			if err == nil || strings.Contains(out, "[DONE]") || strings.Count(out, `{"error"`) != 1 || !strings.Contains(out, "65536 bytes (limits.event)") {
+				t.Errorf("end %v: %.1000s", err, out)
+			}
+			if sum := g.last(1); sum.Outcome != FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
+				t.Errorf("summary %+v", sum)
+			}
+			if got := limits.last(); got <= 0 {
+				t.Errorf("the caller was charged %d", got)
+			}
+			if state := g.stateOf("raw").State; state != "up" && state != "unchecked" {
+				t.Errorf("the engine is %s", state)
+			}
+		})
+	}
+}
+
+// TestFault59HeadTooLarge has the head of an answer be too large: where it says what the client's request has made it say (an answer
+// of bytes tells each of its parts there) that is no fault of the engine's.
+func TestFault59HeadTooLarge(t *testing.T) {
+	e := rawEngine(t, func(_ int, conn net.Conn) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nMetadata: "+strings.Repeat("a", maxHead)+"\r\n\r\nok")
+	})
+	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}}
+	cfg.Health.Failures = 1
+	g := start(t, cfg, Parts{})
+	r := g.post("/v1/embeddings", `{"model":"tiny","input":["a"]}`)
+	if m := errorOf(t, r.Body).Message; r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" || !strings.Contains(m, "65536") {
+		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+	}
+	if state := g.stateOf("raw").State; state != "up" && state != "unchecked" {
+		t.Errorf("the engine is %s", state)
+	}
+}
+
+// TestFault59RefusalTooLarge has an engine reject a request in more words than the gateway reads: its status is the answer.
+func TestFault59RefusalTooLarge(t *testing.T) {
+	e := newFakeAny(t, jsonAnswer(400, `{"error":{"message":"`+strings.Repeat("a", 128<<10)+`"}}`))
+	cfg := anyFleet(e)
+	cfg.Limits.Answer, cfg.Health.Failures = 64<<10, 1
+	g := start(t, cfg, Parts{})
+	for _, path := range []string{pathChat, "/tokenize"} {
+		r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
+		if m := errorOf(t, r.Body).Message; r.Status != 400 || m != "The engine rejected the request." || r.Header.Get("X-Should-Retry") != "false" {
+			t.Errorf("%s: status %d, header %v: %.300s", path, r.Status, r.Header, r.Body)
+		}
+	}
+}

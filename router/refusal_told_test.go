@@ -1,0 +1,130 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestEngineErrorsTold has an engine fail in many words: the client is told its message where it has one, bounded and without
+// addresses, tokens or what is said of the hand-off; the status and the first bytes of each attempt are in the log and in
+// /requests, which name no credential.
+func TestEngineErrorsTold(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("s3cret-of-the-engine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const generic = "The engine's answer could not be used."
+	long := strings.Repeat("long ", 1000)
+	for _, row := range []struct {
+		name           string
+		status         int
+		ctype, says    string
+		reason, client string
+		noted          string // of the log and /requests
+	}{
+		{"JSON", 500, "application/json", `{"error":{"message":"CUDA out of memory: \"tried\" 2 GiB","type":"InternalServerError"}}`,
+			"decode_failed", `The engine failed: CUDA out of memory: "tried" 2 GiB`, "CUDA out of memory"},
+		{"plain text", 500, "text/plain; charset=utf-8", "Internal\n Server\tError", "decode_failed", "The engine failed: Internal Server Error", "Internal"},
+		{"a page", 502, "text/html", "<html>bad gateway</html>", "decode_failed", generic, "bad gateway"},
+		{"nothing", 500, "application/json", "", "decode_failed", generic, ""},
+		{"refused", 503, "application/json", `{"error":{"message":"the queue is full"}}`, "engine_refused", "The engine refused the request: the queue is full", "queue is full"},
+		{"addresses", 500, "application/json", `{"error":{"message":"no way to tcp://10.1.2.3:5600, 10.1.2.3, [2001:db8::7]:80, fe80::1, decode-0.svc.local:8000 or localhost:1 in std::vector at 12:30:45"}}`,
+			"decode_failed", "The engine failed: no way to [address] [address], [address], [address], [address] or [address] in std::vector at 12:30:45", "no way to"},
+		{"tokens", 500, "application/json", `{"error":{"message":"got Bearer abc.def and eyJhbGciOi.eyJzdWIi.c2ln and sk-0123456789abcdef"}}`,
+			"decode_failed", "The engine failed: got [token] and [token] and [token]", "got"},
+		{"its own credential", 500, "application/json", `{"error":{"message":"key s3cret-of-the-engine expired"}}`, "decode_failed", generic, "key [credential] expired"},
+		{"the hand-off", 500, "application/json", `{"error":{"message":"bad kv_transfer_params"}}`, "decode_failed", generic, "bad"},
+		{"long", 500, "application/json", `{"error":{"message":"` + long + `"}}`, "decode_failed", "The engine failed: long long ", "long"},
+		{"long, of escapes", 500, "application/json", `{"error":{"message":"x` + strings.Repeat(`\ud83d\ude00`, 500) + `"}}`, "decode_failed", "The engine failed: x😀", "ud83d"},
+		{"401", 401, "application/json", `{"error":{"message":"Unauthorized: s3cret-of-the-engine"}}`, "credentials_refused", "The engine refused the gateway's credentials.", "credentials"},
+		{"403", 403, "text/plain", "no", "credentials_refused", "The engine refused the gateway's credentials.", "credentials"},
+	} {
+		for _, body := range []string{plainBody, streamBody} {
+			t.Run(row.name+map[bool]string{true: ", streamed"}[body == streamBody], func(t *testing.T) {
+				e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+					w.Header().Set("Content-Type", row.ctype)
+					w.WriteHeader(row.status)
+					_, _ = io.WriteString(w, row.says)
+				})
+				var log lockedBuffer
+				cfg := anyFleet(e)
+				cfg.Models[0].Engines[0].KeyFile, cfg.Limits.Attempts = key, 2
+				g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
+				r := g.post(pathCompletions, body)
+				got := errorOf(t, r.Body)
+				if want := map[string]int{"engine_refused": 503}[row.reason]; r.Status != max(want, 502) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
+					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+				}
+				if got.Message != row.client && (!strings.HasPrefix(row.name, "long") || !strings.HasPrefix(got.Message, row.client)) || len(got.Message) > maxErrorMessage {
+					t.Errorf("the client was told %q; want %q", got.Message, row.client)
+				}
+				sum := g.last(1)
+				if len(sum.Failures) != sum.Attempts || sum.Attempts != 2 {
+					t.Fatalf("%d attempts, failures %+v", sum.Attempts, sum.Failures)
+				}
+				text := log.String()
+				for i, f := range sum.Failures {
+					if f.Attempt != i+1 || f.Engine == "" || f.Status != row.status || f.Reason != row.reason || f.Cause == "" ||
+						!strings.Contains(f.Cause+f.Answer, row.noted) || len(f.Answer) > maxLoggedAnswer {
+						t.Errorf("failure %+v", f)
+					}
+				}
+				if strings.Count(text, `msg="attempt failed"`) != 2 || !strings.Contains(text, fmt.Sprintf("status=%d ", row.status)) || strings.Contains(text, "s3cret") {
+					t.Errorf("the log: %s", text)
+				}
+				rec := httptest.NewRecorder()
+				g.r.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
+				var shown Summary
+				if err := json.Unmarshal(rec.Body.Bytes(), &shown); err != nil || len(shown.Failures) != 2 || strings.Contains(rec.Body.String(), "s3cret") {
+					t.Errorf("/requests: %v %s", err, rec.Body)
+				}
+			})
+		}
+	}
+}
+
+// TestPrefillErrorsTold has prefill fail, before decode and beside it, and a stream of decode fail with its first event, or later.
+func TestPrefillErrorsTold(t *testing.T) {
+	for _, row := range []struct {
+		name, connector, reason, client string
+		faults                          map[string][]fault
+		cause                           string
+	}{
+		{"pull, prefill", ConnectorPull, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doError}}}, "as told"},
+		{"push, prefill", ConnectorPush, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}, "as told"},
+		{"pull, decode's first event", ConnectorPull, "decode_failed", "The engine failed: as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 0}}}, "as told"},
+		{"none, a connection that breaks", ConnectorNone, "decode_failed", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doReset}}}, "upstream"},
+		{"none, a stream that breaks", ConnectorNone, "stream_cut", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doBreak, N: 2}}}, "upstream"},
+		{"none, an error event", ConnectorNone, "decode_failed", "as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 2}}}, "as told"},
+	} {
+		unhurried(t, row.name, func(t *testing.T) {
+			s := newPool(t, row.connector, 1, 1, nil)
+			s.cfg.Limits.Attempts = 1
+			var log lockedBuffer
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if row.connector != ConnectorNone {
+				g.warmed()
+			}
+			s.setFaults(row.faults)
+			r := g.post(pathCompletions, streamBody)
+			sum := g.last(1)
+			if sum.Reason != row.reason || !strings.Contains(r.Body, `"message":"`+row.client) {
+				t.Errorf("%s, end %v: %s", sum.Reason, r.Err, r.Body)
+			}
+			if len(sum.Failures) != 1 || !strings.Contains(sum.Failures[0].Cause, row.cause) || sum.Failures[0].Reason != row.reason {
+				t.Errorf("failures %+v", sum.Failures)
+			}
+			if strings.Count(log.String(), `msg="attempt failed"`) != 1 {
+				t.Errorf("the log: %s", log.String())
+			}
+		})
+	}
+}
