@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -123,24 +124,63 @@ func TestEnginesThatLeftAreForgotten(t *testing.T) {
 	})
 }
 
+// forget has every rank forget an engine with which nothing is under way.
+func (r *rig) forget(whom metadata.Incarnation) {
+	r.t.Helper()
+	for _, a := range r.agents {
+		done := make(chan bool)
+		a.writer.post(func() {
+			idle := a.writer.isIdle(whom, a.writer.engines[whom])
+			if idle {
+				a.writer.forget(whom)
+			}
+			done <- idle
+		})
+		if !<-done {
+			r.t.Fatalf("%s has something under way", a.Record().Agent)
+		}
+	}
+}
+
+// TestConsumerOfAForgottenSessionDrains: P has written for D, in part, and has forgotten it when D, which was cut off, comes back
+// and cancels. Bytes may have been written under that number, so D drains before its blocks are safe.
+func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
+	cut := []fault{{"status", 0, "lose"}, {"beatack", 0, "lose"}, {"cancel", 0, "lose"}, {"beat", 0, "lose"}, {"floor", 0, "lose"}}
+	net := newFakeNet(append(cut, fault{"write", 1, "break"})...)
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		id := NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		p.offer(id, d, 12, fromP)
+		d.await(id, Negative)
+		p.await(id, Sent)
+		time.Sleep(time.Hour)
+		p.forget(d.inc)
+		seen := func() int {
+			net.mu.Lock()
+			defer net.mu.Unlock()
+			return net.seen["status"]
+		}
+		net.mu.Lock()
+		net.faults = nil
+		net.mu.Unlock()
+		for told := seen(); seen() == told; {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if got := d.kinds(id); slices.Contains(got, "safe") {
+			t.Errorf("half a second after the answer D has reported %v; want the net delay of 1s first", got)
+		}
+		d.await(id, Safe)
+		for range 3 {
+			whole(t, p, d)
+		}
+	})
+}
+
 // TestForgottenPairWorksOn: whichever side has forgotten the other, the next transfer succeeds.
 func TestForgottenPairWorksOn(t *testing.T) {
 	inBubble(t, newFakeNet(), 2, 2, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
-		forget := func(of *rig, whom metadata.Incarnation) {
-			for _, a := range of.agents {
-				done := make(chan bool)
-				a.writer.post(func() {
-					idle := a.writer.isIdle(whom, a.writer.engines[whom])
-					if idle {
-						a.writer.forget(whom)
-					}
-					done <- idle
-				})
-				if !<-done {
-					t.Fatalf("%s has something under way", a.Record().Agent)
-				}
-			}
-		}
+		forget := func(of *rig, whom metadata.Incarnation) { of.forget(whom) }
 		for range 3 {
 			whole(t, p, d)
 		}

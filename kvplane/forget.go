@@ -120,7 +120,8 @@ func (w *writer) ask(inc metadata.Incarnation) {
 }
 
 // forget drops an engine with which nothing is under way. Should it come back, it is looked up anew; its registrations
-// then have higher numbers than any before, so that it never takes one for an old one.
+// then have higher numbers than any before, so that it never takes one for an old one. What it asks about numbers that may have
+// been written before is answered as if they had been.
 func (w *writer) forget(inc metadata.Incarnation) {
 	e := w.engines[inc]
 	w.log.Info("kvplane: an engine that is not used is forgotten", "peer", inc.ID())
@@ -128,6 +129,9 @@ func (w *writer) forget(inc metadata.Incarnation) {
 	for _, p := range e.peers {
 		if s := w.consumer.sessions[p.id]; s != nil {
 			w.consumer.base = max(w.consumer.base, s.last)
+		}
+		if s := w.producer.sessions[p.id]; s != nil && s.burnt > s.floor {
+			w.producer.past = max(w.producer.past, s.burnt)
 		}
 		p.gone, p.retry = true, 0
 	}

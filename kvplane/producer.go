@@ -15,8 +15,9 @@ type producer struct {
 	given    map[TransferID]*given
 	order    lineup[*inbound]
 	held     lineup[*given]
-	spent    fifo // what may be forgotten first when the table is full
-	unborn   int  // given up by the engine before it was offered: its own word, which no bound stands in the way of
+	spent    fifo   // what may be forgotten first when the table is full
+	past     uint64 // in sessions that were forgotten, numbers below it may have been written
+	unborn   int    // given up by the engine before it was offered: its own word, which no bound stands in the way of
 }
 
 // inbound is a session as P sees it: what one consumer rank has registered.
@@ -33,6 +34,7 @@ type inbound struct {
 	floor   uint64
 	low     uint64 // an unknown number below it is never begun: it was refused, is forgotten, or comes too late
 	burnt   uint64 // and one below this may have been written, and has ended
+	past    uint64 // so may an unknown one below this, in a session of the same consumer that was forgotten
 	regs    map[uint64]*registration
 	order   lineup[*registration]
 }
@@ -170,7 +172,7 @@ func (p *producer) Step(e event, out []effect) []effect {
 func (p *producer) session(e event) *inbound {
 	s := p.sessions[e.peer]
 	if s == nil {
-		s = &inbound{peer: e.peer, inc: e.inc, up: !e.down, regs: map[uint64]*registration{}}
+		s = &inbound{peer: e.peer, inc: e.inc, up: !e.down, past: p.past, regs: map[uint64]*registration{}}
 		p.sessions[e.peer] = s
 		p.order.add(s, (*inbound).in)
 	}

@@ -137,7 +137,7 @@ func (p *producer) refuse(s *inbound, e event, why Reason) {
 	default:
 		p.drop(e, dropConflict)
 	}
-	st := status{state: statusNotBegun, reason: why}
+	st := s.never(e.seq, why)
 	if e.seq < s.low {
 		st = s.forgotten(e.seq)
 	}
@@ -151,7 +151,16 @@ func (s *inbound) forgotten(seq uint64) status {
 	if seq < s.burnt {
 		return status{state: statusFailed, reason: Spent}
 	}
-	return status{state: statusNotBegun, reason: Spent}
+	return s.never(seq, Spent)
+}
+
+// never is what D is told of a number that is not begun here. If it may have been written before the session was forgotten,
+// D must drain: it is told that a write has failed.
+func (s *inbound) never(seq uint64, why Reason) status {
+	if seq < s.past {
+		return status{state: statusFailed, reason: why}
+	}
+	return status{state: statusNotBegun, reason: why}
 }
 
 func (p *producer) cancel(e event) {
@@ -247,6 +256,9 @@ func (p *producer) end(r *registration, s status, tell bool) {
 		r.from.writing--
 	}
 	p.letGo(r)
+	if s.state == statusNotBegun {
+		s.state = r.from.never(r.seq, s.reason).state
+	}
 	r.state, r.status = regEnded, s
 	r.again = newBackoff(p.times)
 	r.until = p.now + p.times.Lease
