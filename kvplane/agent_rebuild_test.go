@@ -140,6 +140,73 @@ func TestRebuildBesideThePeer(t *testing.T) {
 	})
 }
 
+// gpus publishes an engine's records as those of GPUs.
+func (d *fakeDirectory) gpus(engine string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.records[engine] = slices.Clone(d.records[engine])
+	for i := range d.records[engine] {
+		d.records[engine][i].Layout.MemoryType = "vram"
+	}
+}
+
+// TestRebuildProvesNothing: the old transport could not be closed, or the peer's GPU may reach this one's from another host. A
+// rebuild frees nothing then: the blocks count as near, and are safe when the peer's process is proven dead.
+func TestRebuildProvesNothing(t *testing.T) {
+	for _, how := range []string{"close error", "gpus", "neither"} {
+		t.Run(how, func(t *testing.T) {
+			net := newFakeNet(fault{"write", 0, "hold"})
+			inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+				dir.elsewhere("p")
+				free := how == "neither"
+				switch how {
+				case "close error":
+					net.ends[d.records[0].Agent].sticks = true
+				case "gpus":
+					dir.gpus("p")
+					d.agents[0].writer.post(func() { d.agents[0].writer.self.Layout.MemoryType = "vram" })
+					d.agents[0].writer.cfg.Self.Layout.MemoryType = "vram"
+				}
+				id := NewTransferID()
+				d.expect(id, p, [2]int{0, 12}, toD)
+				p.offer(id, d, 12, fromP)
+				d.await(id, Negative)
+				near := func() int { return d.agents[0].Status().Quarantined[p.inc.ID()].Near }
+				if n := near(); (n > 0) != (how == "gpus") {
+					t.Errorf("before the rebuild %d blocks are near", n)
+				}
+				d.rebuild(0, net.transport(), dir)
+				time.Sleep(time.Hour)
+				if got := d.kinds(id); slices.Contains(got, "safe") != free || (near() == 3) == free {
+					t.Errorf("an hour after the rebuild D has reported %v, and %d blocks are near", got, near())
+				}
+				d.agents[0].Gone(p.inc)
+				d.await(id, Safe)
+				settled(t, d)
+			})
+		})
+	}
+}
+
+// TestCloseErrorSendsNothing: prefill's transport could not be closed while a write was in progress. Its blocks may still be read.
+func TestCloseErrorSendsNothing(t *testing.T) {
+	for _, sticks := range []bool{false, true} {
+		net := newFakeNet(fault{"write", 0, "hold"})
+		inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+			net.ends[p.records[0].Agent].sticks = sticks
+			id := NewTransferID()
+			d.expect(id, p, [2]int{0, 12}, toD)
+			p.offer(id, d, 12, fromP)
+			time.Sleep(10 * time.Millisecond)
+			p.rebuild(0, net.transport(), dir)
+			time.Sleep(time.Minute)
+			if got := p.kinds(id); slices.Contains(got, "sent") == sticks {
+				t.Errorf("close error %v: prefill has reported %v", sticks, got)
+			}
+		})
+	}
+}
+
 // TestProducerRebuilt: P's own rebuild ends a write that never ends; its consumers are told or find out, and the pair
 // works again, also while the directory still shows the old record now and then.
 func TestProducerRebuilt(t *testing.T) {

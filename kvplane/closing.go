@@ -68,8 +68,9 @@ func (w *writer) rouse(at time.Duration) {
 }
 
 // sever closes the transport and takes the consequences. A write that was in progress has ended: nothing is read from
-// here any more. And nothing lands here any more, except what a process on this host copies by itself: of that only
-// its death is proof, unless the transport could fence it.
+// here any more. And nothing lands here any more, except what a near process copies by itself: of that only its death is
+// proof, unless the transport could fence it. A transport that could not be closed may go on with everything: the error
+// releases no blocks.
 func (w *writer) sever() error {
 	known := map[metadata.Incarnation][]metadata.Record{}
 	for inc, e := range w.engines {
@@ -83,11 +84,14 @@ func (w *writer) sever() error {
 		fenced[inc] = w.fenceAll(records)
 	}
 	err := w.cfg.Transport.Close()
+	closed := err == nil
 	for _, id := range slices.Sorted(maps.Keys(w.writes)) {
-		w.ended(Incoming{Kind: WriteEnded, ID: id, Err: errEnded})
+		if closed {
+			w.ended(Incoming{Kind: WriteEnded, ID: id, Err: errEnded})
+		}
 	}
 	for _, inc := range slices.SortedFunc(maps.Keys(known), compareIncarnations) {
-		w.step(event{kind: evGone, inc: inc, fenced: fenced[inc] || !w.neighbours(known[inc])})
+		w.step(event{kind: evGone, inc: inc, fenced: fenced[inc] || closed && !w.neighbours(known[inc])})
 	}
 	return err
 }
@@ -96,17 +100,19 @@ func compareIncarnations(x, y metadata.Incarnation) int {
 	return cmp.Or(cmp.Compare(x.Engine, y.Engine), cmp.Compare(x.Generation, y.Generation))
 }
 
-// neighbours says that a rank of an engine may run on this host, where it can copy without this agent's doing.
+// neighbours says that a rank of an engine may copy into this rank's memory without this agent's doing.
 func (w *writer) neighbours(records []metadata.Record) bool {
 	for _, r := range records {
-		if w.neighbour(r.Process) {
+		if w.neighbour(r) {
 			return true
 		}
 	}
 	return false
 }
 
-// neighbour says that a process may be one of this host: nothing proves that it is not.
-func (w *writer) neighbour(p metadata.Process) bool {
-	return p.IsZero() || w.self.Process.IsZero() || p.Boot == w.self.Process.Boot
+// neighbour says that a rank may reach this rank's memory by itself: nothing proves that its process is not one of this host,
+// or both have their KV in GPU memory, which multi-node NVLink (UCX_CUDA_IPC_ENABLE_MNNVL) maps from other hosts too.
+func (w *writer) neighbour(r metadata.Record) bool {
+	near := r.Process.IsZero() || w.self.Process.IsZero() || r.Process.Boot == w.self.Process.Boot
+	return near || r.Layout.MemoryType == "vram" && w.self.Layout.MemoryType == "vram"
 }

@@ -52,6 +52,7 @@ type fakeTransport struct {
 	peers   map[string]bool
 	arrived []Incoming
 	closed  bool
+	sticks  bool // it cannot be closed in order
 	busy    bool // writes over a lost connection have not ended: it connects to nobody
 }
 
@@ -221,6 +222,9 @@ func (t *fakeTransport) Close() error {
 	t.net.mu.Lock()
 	defer t.net.mu.Unlock()
 	t.closed = true
+	if t.sticks {
+		return errors.New("a handle could not be released")
+	}
 	return nil
 }
 

@@ -39,7 +39,7 @@ type engine struct {
 	records  []metadata.Record
 	expected []Producer        // whom this rank hears from; follows from the records, nil until it was asked for
 	owed     []metadata.Record // to whom it owes a completion; likewise
-	tails    []*Pair           // one of each of its stages whose blocks are smaller than this rank's
+	tails    []*Pair           // one of each of its stages whose blocks are smaller than this rank's; likewise
 	tailed   bool              // tails was asked for
 	expects  []TransferID
 	offers   []TransferID
@@ -279,15 +279,13 @@ func (w *writer) release(p *peer) {
 
 // producers tells the consumer whom a transfer is registered with.
 func (w *writer) producers(id TransferID, e *engine) {
-	if e.expected == nil {
-		var err error
-		if e.expected, err = Producers(e.records, w.self, w.cfg.Allow); err != nil {
-			w.fail(w.stepConsumer, id, err)
-			return
-		}
+	expected, err := w.expected(e)
+	if err != nil {
+		w.fail(w.stepConsumer, id, err)
+		return
 	}
 	ev := event{kind: evProducers, id: id}
-	for _, x := range e.expected {
+	for _, x := range expected {
 		p := w.agents[x.Record.Agent]
 		if err := w.connect(p); err != nil {
 			w.fail(w.stepConsumer, id, err)
@@ -296,6 +294,15 @@ func (w *writer) producers(id TransferID, e *engine) {
 		ev.links = append(ev.links, linkTo{peer: p.id, writes: x.Writes, down: !p.connected})
 	}
 	w.stepConsumer(ev)
+}
+
+// expected returns whom this rank hears from in transfers with an engine.
+func (w *writer) expected(e *engine) ([]Producer, error) {
+	var err error
+	if e.expected == nil {
+		e.expected, err = Producers(e.records, w.self, w.cfg.Allow)
+	}
+	return e.expected, err
 }
 
 // consumers tells the producer whom it owes a completion.

@@ -9,7 +9,7 @@ import (
 // Quarantine is what one peer may still write here: blocks of failed transfers.
 type Quarantine struct {
 	Blocks  int     `json:"blocks"`
-	Near    int     `json:"near"`    // of these: what no Rebuild frees, because the peer may copy by itself, on this host
+	Near    int     `json:"near"`    // of these: what no Rebuild frees, because the peer may copy by itself: on this host, between GPUs, or through a transport that could not be closed
 	Seconds float64 `json:"seconds"` // since the first of them failed
 }
 

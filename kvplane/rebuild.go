@@ -21,7 +21,8 @@ var ErrTooSoon = errors.New("the agent was rebuilt less than a minute ago")
 // Rebuild is the last way out of a quarantine, for a transport that cannot fence and a peer of whose death there is no
 // proof: the transport is closed, so that nothing lands through it any more, and t takes its place under a new agent
 // name. Everything under way fails (Negative, Sent) with reason Closing; what had failed is Safe, and only where the
-// peer may run on this host does its death have to be proven as before, for such a peer copies by itself.
+// peer is near does its death have to be proven as before, for such a peer copies by itself. If the old transport cannot be
+// closed nothing is Safe without that proof, and what was being written is not Sent.
 //
 // It returns the record that must now be published instead of the old one; until then peers reach nobody here. The
 // engine's incarnation stays what it is: its other ranks go on. Calls made meanwhile are carried out afterwards. An
@@ -85,10 +86,11 @@ func (w *writer) replace(self metadata.Record, h host, t Transport) {
 	w.step(event{kind: evClose})
 	w.tellSettled()
 	w.poll() // so that what was said last may leave
-	if err := w.sever(); err != nil {
-		w.log.Warn("kvplane: close of the old transport", "err", err)
+	err := w.sever()
+	if err != nil {
+		w.log.Error("kvplane: the old transport could not be closed; blocks stay held", "writing", len(w.writes), "quarantined", w.quarantined(), "err", err)
 	}
-	w.leave()
+	w.leave(err == nil)
 	w.self, w.host, w.cfg.Transport = self, h, t
 	w.log = w.cfg.Log.With("agent", self.Agent)
 	producer, consumer := w.producer, w.consumer
@@ -100,16 +102,16 @@ func (w *writer) replace(self metadata.Record, h host, t Transport) {
 	}
 }
 
-// remnant is a failed transfer of an agent that was rebuilt, in whose blocks a process on this host may still write.
+// remnant is a failed transfer of an agent that was rebuilt, in whose blocks a near process may still write.
 type remnant struct {
 	last effect // the report that ends it
 	inc  metadata.Incarnation
 	near []metadata.Record // the ranks that may
 }
 
-// leave keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead may
-// run on this host, nothing lands any more now that the transport is closed.
-func (w *writer) leave() {
+// leave keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead is near,
+// nothing lands any more, if the transport is closed.
+func (w *writer) leave(closed bool) {
 	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), compareIDs) {
 		r := w.consumer.receipts[id]
 		if r == nil || w.remnants[id] != nil {
@@ -119,11 +121,11 @@ func (w *writer) leave() {
 			do: doReport, report: Safe, id: id, reason: r.reason, detail: r.detail, expect: r.expect,
 		}}
 		for _, record := range w.recordsOf(r.inc) {
-			if w.neighbour(record.Process) {
+			if !closed || w.neighbour(record) {
 				x.near = append(x.near, record)
 			}
 		}
-		if len(x.near) == 0 {
+		if closed && len(x.near) == 0 {
 			w.report(&x.last)
 			continue
 		}

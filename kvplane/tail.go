@@ -38,7 +38,11 @@ func (w *writer) tail(x *effect) []Range {
 func (w *writer) tails(e *engine) []*Pair {
 	var out []*Pair
 	stages := map[int]bool{}
-	for _, x := range e.expected {
+	expected, err := w.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
+	if err != nil {
+		w.log.Error("kvplane: what stays old in the last blocks is not known", "err", err)
+	}
+	for _, x := range expected {
 		if stages[x.Record.Rank.PP] {
 			continue
 		}
