@@ -185,6 +185,22 @@ func TestEngineTLSIsVerified(t *testing.T) {
 	}
 }
 
+// TestUnverifiedEngineRefuses: an engine whose certificate cannot be verified is one that refuses connections. No request waits for
+// it to come back.
+func TestUnverifiedEngineRefuses(t *testing.T) {
+	ca := newTestCA(t)
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	server := ca.serve(s.d[0].srv.Config.Handler)
+	s.cfg.Models[0].Engines[0].URL = server.URL
+	s.cfg.Timeouts.Health, s.cfg.Timeouts.Queue = 50*time.Millisecond, time.Second
+	g := start(t, s.cfg, Parts{})
+	e := g.r.now().fleet.engines[0]
+	eventually(t, "a health check has failed", func() bool { return e.down.Load() })
+	if r := g.post(pathCompletions, plainBody); r.Status != http.StatusServiceUnavailable || r.Header.Get("X-Pdrouter-Reason") != "no_engine" {
+		t.Errorf("status %d, reason %s: %s", r.Status, r.Header.Get("X-Pdrouter-Reason"), r.Body)
+	}
+}
+
 // TestEngineTLSMistakes: what cannot be meant is refused.
 func TestEngineTLSMistakes(t *testing.T) {
 	cfg := Config{Models: []Model{{Name: "m",

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"slices"
@@ -133,7 +134,7 @@ func (r *Router) reach(l *call, v verdict) {
 		down := false
 		var late net.Error
 		switch {
-		case errors.Is(l.err, syscall.ECONNREFUSED):
+		case refuses(l.err):
 			down = l.engine.refused()
 		case errors.As(l.err, &late) && late.Timeout():
 			down = l.engine.silent(time.Now(), r.now().cfg.Timeouts.Connect)
@@ -142,6 +143,13 @@ func (r *Router) reach(l *call, v verdict) {
 		}
 		r.isDown(l.engine, down)
 	}
+}
+
+// refuses reports whether an engine will take no connection as long as it stays as it is: nothing listens, or its certificate is not
+// what the configuration wants.
+func refuses(err error) bool {
+	var unverified *tls.CertificateVerificationError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &unverified)
 }
 
 // ourOwn reports whether there is no connection because this process can have no more.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"syscall"
 	"time"
 )
 
@@ -90,7 +89,7 @@ const (
 	healthGood    health = iota
 	healthBad            // an answer that says no, or none as the connection broke or could not be made
 	healthLate           // no answer in time, on a connection
-	healthRefused        // the connection was refused
+	healthRefused        // the engine refuses connections
 )
 
 // check asks the engine's health route, for at most timeout but no less than a second.
@@ -104,7 +103,7 @@ func (e *engine) check(its *term, timeout time.Duration) health {
 	}
 	var up *upstreamError
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case refuses(err):
 		return healthRefused
 	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != phaseDial:
 		return healthLate
