@@ -87,14 +87,18 @@ func (q *admitted) parse(body []byte) (*body, *httpError) {
 }
 
 // admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
-func (q *admitted) admit(body []byte, set func(name, value string)) (e *httpError) {
-	if e = q.read(body); e != nil {
+func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *httpError) {
+	if e = q.read(body.bytes); e != nil {
 		return e
 	}
+	q.b.lent = body
 	if q.m != nil {
 		if e = q.permitted(); e != nil {
 			return e
 		}
+	}
+	if !body.charge(q.copies(), q.s.cfg.Limits.BodyMemory) {
+		return errBodyMemory()
 	}
 	if q.b.urgent = q.who.Has(scopePriority); q.b.priority != 0 && !q.b.urgent {
 		q.b.removed = true
@@ -126,6 +130,14 @@ func (q *admitted) admit(body []byte, set func(name, value string)) (e *httpErro
 		q.lease = nil
 	}
 	return e
+}
+
+// copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
+func (q *admitted) copies() int {
+	if q.route.does == generate && q.b.fans(q.m.onlySplits()) {
+		return 2 * min(q.b.choices(), q.s.cfg.Limits.Fan) * q.b.copies(true)
+	}
+	return 2 * q.b.copies(false)
 }
 
 // permitted checks whether the caller may name the model, and the model serve the request.

@@ -12,7 +12,7 @@ func (x *exchange) startPrefill(a *attempt) {
 	a.probes.sent(prefillRole)
 	a.prefill.join(&x.r.leashes, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
-	req := x.prefillRequest(a, x.b.lent)
+	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
 	whole := x.answered(&a.prefill, req)
 	x.r.ended.Add(1)
 	if whole {
@@ -27,7 +27,7 @@ func (x *exchange) startDecode(a *attempt) {
 	x.onward = x.newOnward()
 	a.asked = true
 	a.probes.sent(decodeRole)
-	req := x.decodeRequest(a, x.onward != nil)
+	req := x.decodeRequest(a, x.onward != nil).hold(x.b)
 	whole := x.answered(&a.decode, req)
 	x.r.ended.Add(1)
 	if whole {
@@ -61,12 +61,14 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 	defer x.r.ended.Done()
 	l := &a.prefill
 	defer l.end()
+	defer req.free() // what it holds may have to be sent again
 	e := event{kind: evPrefillLost, why: whyPanic}
 	defer func() {
 		if v := recover(); v != nil {
 			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
 		}
 		if m := a.prefilled(e); m != nil {
+			m.b, m.again = x.b, x.prefillRequest(l, &m.h)
 			x.r.behind(m, func(ctx context.Context) { x.r.settle(ctx, m) }, a.decode.engine)
 		}
 		x.post(mail{a: a, e: e, at: time.Now()})
@@ -78,7 +80,6 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 	r, conn, l := x.r, x.m.conn, &a.prefill
 	v := l.send(&req.upstreamRequest, r.now().cfg.Limits.Answer)
-	req.free()
 	if v == vUsable {
 		v = l.whole(r.now().cfg.Limits.Answer)
 	}
@@ -151,8 +152,10 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams bool) {
 	l, pass := &a.decode, x.b.pass != nil
 	streams = !a.unstreamed
-	v = l.send(&req.upstreamRequest, x.s.cfg.Limits.Answer)
-	req.free()
+	v = func() verdict {
+		defer req.free()
+		return l.send(&req.upstreamRequest, x.s.cfg.Limits.Answer)
+	}()
 	if v != vUsable {
 		return v, streams
 	}

@@ -48,9 +48,7 @@ const (
 // whoever holds a body owns raw (copy it out of the server's buffer if it outlives the handler).
 type body struct {
 	raw          []byte
-	shape        shape
-	model        string // "" if absent
-	stream       bool
+	model        string  // "" if absent
 	n            int     // 1 if absent
 	maxTokens    int     // the effective one; -1 if absent
 	prompts      int     // prompts in the body; 1 for chat
@@ -61,30 +59,40 @@ type body struct {
 	mediaIDs     *sealer // makes the media ids that both legs carry; nil leaves the client's own
 	previous     string  // of which kept answer this one is the next; "" if of none
 	unsplittable string
-	priority     int  // the less the sooner; 0 if absent
-	urgent       bool // who asks may say so: the engines get the priority
-	formed       bool // the answer is to have a form, which the engine compiles before it begins
-	unkept       bool // the client wants no engine to keep the answer
-	removed      bool // the client sent kv or ec transfer params; neither leg carries them
+	priority     int // the less the sooner; 0 if absent
+	shape        shape
+	stream       bool
+	urgent       bool   // who asks may say so: the engines get the priority
+	formed       bool   // the answer is to have a form, which the engine compiles before it begins
+	unkept       bool   // the client wants no engine to keep the answer
+	removed      bool   // the client sent kv or ec transfer params; neither leg carries them
+	owns         uint16 // a bit for each ownedField that is in owned
 	fan          fanSpans
+	edits        []edit           // in what the body of one choice differs from raw, which it shares with the others
 	asked        [askedParts]span // where the prompt is, as an engine puts it together
 	pass         *passage         // of a request that is passed to one engine; nil of others
-	lent         *clientBody      // raw may be sent from where it lies; nil if it is to be copied
+	lent         *clientBody      // who needs raw holds it; nil if raw stays unchanged without
 
 	open    int // where the outermost brace is
 	members int // of the outermost object
 	limits  int // members of sampling_params, where the limits stand in it; -1 if it is not there
 	owned   []ownedMember
-	owns    uint16 // a bit for each ownedField that is in owned
 
 	ownedRoom [6]ownedMember // enough for most
 }
 
-// copied returns a body whose bytes are its own.
-func (b *body) copied() *body {
-	c := *b
-	c.raw, c.lent = append([]byte(nil), b.raw...), nil
-	return &c
+// hold keeps raw unchanged until drop. The caller must know that it is now: the handler has not ended, or another holds it.
+func (b *body) hold() {
+	if b != nil && b.lent != nil {
+		b.lent.hold()
+	}
+}
+
+// drop ends a hold.
+func (b *body) drop() {
+	if b != nil && b.lent != nil {
+		b.lent.drop()
+	}
 }
 
 // inTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it

@@ -128,15 +128,42 @@ func (b *body) leg(dst []byte, gaps *gaps, l leg, request string, kv []byte) []b
 	case b.raw == nil:
 		return dst
 	case b.pass != nil && b.pass.form != nil:
-		return b.pass.form.appendTo(dst, b.raw)
+		return b.pass.form.appendTo(dst, gaps, b.raw)
 	}
 	return b.splice(dst, gaps, l, request, kv)
+}
+
+// shared reports whether the long stretches of raw are sent from where they lie. The choices of one body add up, however short it is.
+func (b *body) shared() bool { return len(b.raw) >= lentBody || len(b.edits) > 0 }
+
+// copies is at most how many bytes of raw are copied into one leg's request: where it is shared, all that stands between what the
+// router owns and is too short for a gap.
+func (b *body) copies(shared bool) int {
+	if !shared && len(b.raw) < lentBody {
+		return len(b.raw)
+	}
+	stretches := 8 + len(b.owned) // the first and the last, and six by the edits of a choice
+	if b.pass != nil && b.pass.form != nil {
+		stretches += len(b.pass.form.drop)
+	}
+	return min(len(b.raw), stretches*shortest)
+}
+
+// join appends raw from one place to another with the edits that lie there, but for what goes to gaps.
+func (b *body) join(dst []byte, gaps *gaps, from, to int) []byte {
+	for i := range b.edits {
+		if e := &b.edits[i]; from <= e.at.from && e.at.to <= to {
+			dst = gaps.join(gaps.join(dst, b.raw[from:e.at.from]), e.with)
+			from = e.at.to
+		}
+	}
+	return gaps.join(dst, b.raw[from:to])
 }
 
 // splice appends raw with the leg's changes, but for what goes to gaps. Fields that are added come right behind the opening brace.
 func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) []byte {
 	from := b.open + 1
-	dst = gaps.join(dst, b.raw[:from])
+	dst = b.join(dst, gaps, 0, from)
 	before := len(dst)
 	dst = b.add(dst, l, request, kv)
 	if len(dst) > before && b.emptied(l, inTop, b.members) {
@@ -148,7 +175,7 @@ func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) 
 		start, end, text := o.val, o.end, b.replaces(l, o)
 		switch {
 		case o.field == ownLimits:
-			dst = gaps.join(dst, b.raw[from:start])
+			dst = b.join(dst, gaps, from, start)
 			from = end
 			if l == legPrefill && !b.has(ownLimit) {
 				dst = appendOne(dst, formats[b.shape].limit)
@@ -163,10 +190,10 @@ func (b *body) splice(dst []byte, gaps *gaps, l leg, request string, kv []byte) 
 		case text == "":
 			continue
 		}
-		dst = append(gaps.join(dst, b.raw[from:start]), text...)
+		dst = append(b.join(dst, gaps, from, start), text...)
 		from = end
 	}
-	return gaps.join(dst, b.raw[from:])
+	return b.join(dst, gaps, from, len(b.raw))
 }
 
 // emptied reports whether the leg's body keeps none of the n members of an object.

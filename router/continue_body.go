@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -18,6 +17,9 @@ var continued = []string{"model", "temperature", "top_p", "top_k", "min_p", "see
 var replaced = []string{"prompt", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "request_id", "metadata",
 	"store", "add_generation_prompt", "chat_template", "kv_transfer_params", "ec_transfer_params", "n", "rid",
 	"session_id", "session_params", "cache_salt"}
+
+// maxContinued is how many bytes of such members are kept while a stream runs. A body with more is not continued.
+const maxContinued = 64 << 10
 
 // onwardBody reads what a continuation takes over of the client's body: its members in order, as they were written. exact says
 // that the engine will say the same as the first would have; ok is false if the stream cannot be continued at all.
@@ -41,6 +43,9 @@ func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
 			exact = err == nil && f == 0
 			fallthrough
 		case slices.Contains(continued, key):
+			if len(keep)+len(value) > maxContinued {
+				return nil, false, false, false
+			}
 			keep = append(append(append(keep, '"'), key...), `":`...)
 			keep = append(append(keep, value...), ',')
 		case key == "stream_options":
@@ -55,16 +60,6 @@ func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
 		}
 	}
 	return keep, usage, exact, s.why == ""
-}
-
-// askTokens has the engine tell its token ids, in the body of a leg that does not say whether it should.
-func askTokens(body []byte) []byte {
-	at := bytes.IndexByte(body, '{') + 1
-	const ask = `"return_token_ids":true,`
-	body = append(body, ask...)
-	copy(body[at+len(ask):], body[at:])
-	copy(body[at:], ask)
-	return body
 }
 
 // newOnward returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
@@ -93,15 +88,15 @@ func (x *exchange) newOnward() *onward {
 	return o
 }
 
-// body appends the body for the engine that goes on: a completion of the ids so far.
-func (o *onward) body(dst []byte, salt string) []byte {
+// body appends the body for the engine that goes on, but for what goes to gaps: a completion of the ids so far.
+func (o *onward) body(dst []byte, gaps *gaps, salt []byte) []byte {
 	dst = append(append(dst, '{'), o.keep...)
-	if salt != "" {
-		dst = append(append(append(dst, `"cache_salt":`...), salt...), ',')
+	if len(salt) > 0 {
+		dst = append(gaps.join(append(dst, `"cache_salt":`...), salt), ',')
 	}
-	dst = append(append(dst, `"prompt":[`...), o.prompt...)
+	dst = gaps.join(append(dst, `"prompt":[`...), o.prompt)
 	if len(o.sent) > 0 {
-		dst = append(append(dst, ','), o.sent...)
+		dst = gaps.join(append(dst, ','), o.sent)
 	}
 	dst = append(dst, `],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"max_tokens":`...)
 	if o.max < 0 { // as far as the model goes

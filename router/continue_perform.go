@@ -58,8 +58,8 @@ func (x *exchange) planOnward(failed *attempt, why reason) event {
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
-	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.forwarded, true)
-	m.body = o.body(m.body[:0], string(x.b.cacheSalt()))
+	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.forwarded, true).hold(x.b)
+	m.body = o.body(m.body[:0], &m.Gaps, x.b.cacheSalt())
 	m.Body = m.body
 	a.asked = true
 	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)

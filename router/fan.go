@@ -66,15 +66,7 @@ func (r *Router) newFan(q *admitted) *fan {
 		}
 		return nil
 	}
-	raws := b.fanBodies()
-	bodies := make([]*body, len(raws))
-	for i, raw := range raws {
-		var e *httpError
-		if bodies[i], e = parseBody(b.shape, raw, q.s.limits); e != nil {
-			return nil
-		}
-		bodies[i].removed, bodies[i].sealed, bodies[i].mediaIDs, bodies[i].urgent = b.removed, b.sealed, b.mediaIDs, b.urgent
-	}
+	bodies := b.fanBodies()
 	if len(bodies) == 0 {
 		return nil
 	}
@@ -83,6 +75,7 @@ func (r *Router) newFan(q *admitted) *fan {
 	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for i, part := range bodies {
+		part.hold() // until its exchange is done, which may be behind the request's end
 		one := *q
 		one.b, one.lease, one.place, one.fan, one.branch = part, nil, nil, f, i
 		f.branches = append(f.branches, r.newExchange(&one))

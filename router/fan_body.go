@@ -64,16 +64,21 @@ func (b *body) seedOf(j int) ([]byte, bool) {
 func (b *body) choices() int { return b.n * b.prompts }
 
 // fanBodies returns the bodies of the choices, prompt by prompt: raw with n 1, one prompt and the choice's seed, every other
-// byte as it is. They share no memory with raw. It returns nil if the body is not what fans says of it.
-func (b *body) fanBodies() [][]byte {
+// byte as it is. They share raw. It returns nil if the body is not what fans says of it.
+func (b *body) fanBodies() []*body {
 	prompts := []span{b.fan.prompt}
 	if b.prompts > 1 {
 		if prompts = elements(b.raw, b.fan.prompt.from); len(prompts) != b.prompts {
 			return nil
 		}
 	}
-	out := make([][]byte, 0, b.choices())
+	out := make([]*body, 0, b.choices())
 	for _, prompt := range prompts {
+		one := *b
+		one.n, one.prompts, one.unsplittable = 1, 1, ""
+		if b.prompts > 1 {
+			one.readOne(prompt)
+		}
 		for j := range b.n {
 			seed, ok := b.seedOf(j)
 			if !ok {
@@ -89,10 +94,20 @@ func (b *body) fanBodies() [][]byte {
 			if seed != nil {
 				edits = append(edits, edit{b.fan.seed, seed})
 			}
-			out = append(out, spliced(b.raw, edits))
+			choice := one
+			choice.edits = sorted(edits)
+			out = append(out, &choice)
 		}
 	}
 	return out
+}
+
+// readOne reads one of several prompts as the only one.
+func (b *body) readOne(prompt span) {
+	b.promptBytes, b.promptIDs, b.fan.prompt, b.asked[askedLast] = 0, 0, prompt, prompt
+	p := bodyParser{body: b, depth: 1}
+	p.b, p.i, p.maxDepth = b.raw, prompt.from, maxBodyDepth
+	p.prompt()
 }
 
 // elements returns where the elements of the array at from lie.
@@ -118,15 +133,20 @@ type edit struct {
 	with []byte
 }
 
-// spliced returns b with the edits, which do not overlap.
-func spliced(b []byte, edits []edit) []byte {
+// sorted sorts the edits by where they are, and returns them.
+func sorted(edits []edit) []edit {
 	for i := range edits { // few: by insertion
 		for j := i; j > 0 && edits[j].at.from < edits[j-1].at.from; j-- {
 			edits[j], edits[j-1] = edits[j-1], edits[j]
 		}
 	}
+	return edits
+}
+
+// spliced returns b with the edits, which do not overlap.
+func spliced(b []byte, edits []edit) []byte {
 	size := len(b)
-	for _, e := range edits {
+	for _, e := range sorted(edits) {
 		size += len(e.with) - (e.at.to - e.at.from)
 	}
 	out, from := make([]byte, 0, size), 0

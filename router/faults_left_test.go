@@ -84,7 +84,7 @@ func TestContinuedSaltOnce(t *testing.T) {
 	keep, _, _, ok := onwardBody(b)
 	o := &onward{keep: keep, max: 5, prompt: []byte("1,2"), nPrompt: 2}
 	for _, salt := range []string{`"mine"`, `"sealed"`} {
-		if got := string(o.body(nil, salt)); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {
+		if got := string(o.body(nil, nil, []byte(salt))); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {
 			t.Errorf("%v: %s", ok, got)
 		}
 	}

@@ -66,7 +66,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		return r.tellModels(q, c)
 	}
 	q.readHead(h)
-	if e = q.admit(body.bytes, c.Response().Header.Set); e != nil {
+	if e = q.admit(body, c.Response().Header.Set); e != nil {
 		return r.fail(c, e)
 	}
 	if q.m.forwards {
@@ -81,9 +81,6 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		reason, rep, s := f.head(c.Response().Header.Set)
 		r.sendReply(c, f.sum.RequestID, reason, rep, s)
 		return nil
-	}
-	if len(q.b.raw) >= lentBody {
-		q.b.lent = body
 	}
 	x := r.newExchange(q)
 	x.watchClient(conn)

@@ -92,7 +92,7 @@ func (g *legs) closePrefill(a *attempt) {
 // leg is over and they do not.
 func (g *legs) letFinish(a *attempt) bool {
 	m := g.remains(a)
-	m.again, m.lost = g.prefillRequest(a, nil), true
+	m.lost = true
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.orphan = m
@@ -125,7 +125,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		}
 		return
 	}
-	m.again = g.prefillRequest(a, nil)
+	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.behind(a, m, func(ctx context.Context) {
 		if m.leg != nil || a.sent(ctx) { // else nothing waits for prefill
 			g.r.settle(ctx, m)
@@ -178,26 +178,22 @@ func (g *legs) drainDecode(a *attempt) {
 			break
 		}
 	}
-	l := call{engine: to}
-	m.decode = to
-	m.taking = &upstreamRequest{
-		Path:   g.path,
-		Header: l.header(nil, h.request, g.forwarded, false),
-		Body:   g.b.prefill(nil, h.request, g.m.conn.decodeParams(nil, h)),
-		Once:   true,
-	}
+	m.decode, m.b = to, g.b
+	m.taking = g.r.newLetter(&call{engine: to}, g.path, h.request, g.forwarded, false)
+	m.taking.write(g.b, legPrefill, h.request, g.m.conn.decodeParams(nil, h))
+	m.taking.Once = true
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
 
-// prefillRequest writes the prefill leg's request. Without from its bytes are its own.
-func (g *legs) prefillRequest(a *attempt, from *clientBody) *letter {
-	m := g.r.newLetter(&a.prefill, g.path, a.h.request, g.forwarded, false)
-	m.params = g.m.conn.prefillParams(m.params[:0], &a.h)
+// prefillRequest writes the request of a prefill leg.
+func (g *legs) prefillRequest(to *call, h *handoff) *letter {
+	m := g.r.newLetter(to, g.path, h.request, g.forwarded, false)
+	m.params = g.m.conn.prefillParams(m.params[:0], h)
 	l := legPrefill
 	if g.m.onlySplits() {
 		l = legTwin
 	}
-	m.write(g.b, l, a.h.request, m.params, from)
+	m.write(g.b, l, h.request, m.params)
 	m.Once = stocked(g.m.conn) // as decode's
 	return m
 }
@@ -206,19 +202,17 @@ func (g *legs) prefillRequest(a *attempt, from *clientBody) *letter {
 func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.forwarded, g.b.stream)
 	var kv []byte
-	if a.split {
+	if tokens {
+		m.params = append(m.params[:0], `"return_token_ids":true`...)
+		if a.split { // by a connector whose params are one object
+			m.params = g.m.conn.decodeParams(append(m.params, `,"kv_transfer_params":`...), &a.h)
+		}
+		kv = m.params
+	} else if a.split {
 		m.params = g.m.conn.decodeParams(m.params[:0], &a.h)
 		kv = m.params
 	}
-	from := g.b.lent
-	if tokens {
-		from = nil
-	}
-	m.write(g.b, legDecode, a.h.request, kv, from)
-	if tokens {
-		m.body = askTokens(m.body)
-		m.Body = m.body
-	}
+	m.write(g.b, legDecode, a.h.request, kv)
 	if g.b.pass != nil {
 		g.b.pass.write(m)
 	}
@@ -243,11 +237,10 @@ type afterlife struct {
 	told chan event // what came of the legs; has room for all
 }
 
-// newAfterlife takes over the attempt. It keeps a copy of the body, as the client's bytes are gone with the request.
+// newAfterlife takes over the attempt. It holds the body.
 func (x *exchange) newAfterlife(a *attempt) *afterlife {
-	f := &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 4)}
-	f.b = x.b.copied()
-	return f
+	x.b.hold()
+	return &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 4)}
 }
 
 // leftFor is how long an engine is given to come by itself to where its leg can be ended, when nobody waits for the answer.
@@ -255,6 +248,7 @@ const leftFor = time.Second
 
 // run waits for what is to come of the legs, and then ends them, or when ctx ends.
 func (f *afterlife) run(ctx context.Context) {
+	defer f.b.drop()
 	if f.d.mode == inTurn && f.d.prefill == legAsked { // nothing is lost unless it has just finished
 		soon, cancel := context.WithTimeout(ctx, leftFor)
 		defer cancel()

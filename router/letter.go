@@ -10,7 +10,7 @@ type letter struct {
 	fields [8]field
 	params []byte
 	body   []byte
-	lent   *clientBody // whose stretches it has; nil if its bytes are its own
+	of     *body // which it holds; nil if it holds none
 }
 
 // keptLetter is how many bytes of a body's room are kept for the next one.
@@ -27,24 +27,28 @@ func (r *Router) newLetter(l *call, path, request string, f *forwarded, stream b
 	return m
 }
 
-// write writes the leg's body. With from its long stretches are the client's own bytes until the letter is free.
-func (m *letter) write(b *body, l leg, request string, kv []byte, from *clientBody) {
-	if from == nil {
-		m.body = b.leg(m.body[:0], nil, l, request, kv)
-	} else {
-		from.hold()
-		m.lent = from
-		m.body = b.leg(m.body[:0], &m.Gaps, l, request, kv)
+// write writes the leg's body. Where b is shared its long stretches are the client's own bytes: somebody must hold b until the letter
+// has left.
+func (m *letter) write(b *body, l leg, request string, kv []byte) {
+	var g *gaps
+	if b.shared() {
+		g = &m.Gaps
 	}
+	m.body = b.leg(m.body[:0], g, l, request, kv)
 	m.Body = m.body
+}
+
+// hold has the letter hold the body until it is free.
+func (m *letter) hold(b *body) *letter {
+	b.hold()
+	m.of = b
+	return m
 }
 
 // free gives the letter back. Neither it nor its body may be used any more.
 func (m *letter) free() {
-	if m.lent != nil {
-		m.lent.drop()
-		m.lent = nil
-	}
+	m.of.drop()
+	m.of = nil
 	clear(m.Gaps)
 	room := m.Gaps[:0]
 	if cap(m.body) > keptLetter {

@@ -107,7 +107,7 @@ func TestOnwardLevers(t *testing.T) {
 			t.Fatal("not to be continued")
 		}
 		o := &onward{keep: keep, usage: usage, max: 9, prompt: []byte("1")}
-		out := o.body(nil, b.sealed)
+		out := o.body(nil, nil, []byte(b.sealed))
 		if again, e := parseBody(shapeCompletions, out, bodyLimits{}); e != nil || string(again.salt) != b.sealed || (again.priority == -9) != urgent || strings.Contains(string(out), "session_id") {
 			t.Errorf("urgent %v: %s: %v", urgent, out, e)
 		}

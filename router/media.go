@@ -245,17 +245,20 @@ func (p *bodyParser) look(l sought, depth int) bool {
 	return p.why == ""
 }
 
-// maxMediaIDs is how many media ids one body may have.
-const maxMediaIDs = 1024
+// maxMediaIDs is how many media ids one body may have, and maxMediaID how long one may be: both legs of every choice replace each.
+const (
+	maxMediaIDs = 1024
+	maxMediaID  = 4 << 10
+)
 
 // mediaID reads the id that engines cache a part of content by. Engines make a text of whatever is not null, so only strings are accepted.
 func (p *bodyParser) mediaID(m *members, depth int) {
-	c := p.peek()
+	c, from := p.peek(), p.i
 	if !p.value(depth) || c == 'n' {
 		return
 	}
-	if c != '"' {
-		p.refuse(reasonBadField, "uuid", "must be a string")
+	if c != '"' || p.i-from > maxMediaID {
+		p.refuse(reasonBadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
 		return
 	}
 	if p.mediaIDs++; p.mediaIDs > maxMediaIDs {

@@ -20,14 +20,14 @@ type form struct {
 	drop []span // parts that engines must not get
 }
 
-// appendTo appends the body without the parts that engines must not get.
-func (f *form) appendTo(dst, raw []byte) []byte {
+// appendTo appends the body without the parts that engines must not get, but for what goes to gaps.
+func (f *form) appendTo(dst []byte, gaps *gaps, raw []byte) []byte {
 	from := 0
 	for _, s := range f.drop {
-		dst = append(dst, raw[from:s.from]...)
+		dst = gaps.join(dst, raw[from:s.from])
 		from = s.to
 	}
-	return append(dst, raw[from:]...)
+	return gaps.join(dst, raw[from:])
 }
 
 // parseForm reads the body of a request that is passed on and is a form. It is read strictly: whatever two readers could

@@ -107,6 +107,7 @@ func (x *exchange) linger(a *attempt) {
 	x.d.state = stDone
 	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
 		f.step(event{kind: evShutdown, why: whyShutdown})
+		f.b.drop()
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
@@ -248,6 +249,7 @@ func (x *exchange) done(act action) {
 		s.Why = x.choice.Why()
 	}
 	if x.fan != nil {
+		x.b.drop()
 		x.fan.ended()
 		return
 	}

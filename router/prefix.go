@@ -121,7 +121,7 @@ func (p *prompt) read(x *prefixes.Index, b *body) {
 	if b.sealed != "" {
 		key = x.Key(key, b.sealed)
 	} else {
-		key = x.Key(key, string(b.salt))
+		key = x.KeyBytes(key, b.salt)
 	}
 	tools := b.asked[askedTools]
 	p.index, p.tokens, p.bytes, p.chain = x, b.promptTokens()+(tools.to-tools.from)/4, 0, p.chain[:0]

@@ -19,25 +19,26 @@ type Reclaimer interface {
 }
 
 // remains is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
-// changes it; its bytes are its own.
+// changes it. Whoever sees to it holds the body.
 type remains struct {
 	h               handoff
+	b               *body // whose bytes the letters have; nil if there are none
 	conn            connector
 	model           string
 	prefill, decode *engine
-	run             string           // decode's, when the request ended; "" if it is not known
-	closed          time.Time        // when the decode leg had ended
-	leg             *attempt         // whose decode leg is open still; nil if it was ended with the request
-	inTurn          bool             // decode begins with the request before those that come later
-	lost            bool             // prefill's leg has ended without a usable answer: it may run there still, or be held
-	parted          bool             // and prefill has shown that it knows that
-	again           *letter          // prefill's request; nil if it is not to be asked again
-	taking          *upstreamRequest // decode's, of one token, under the same id; nil if none is to be sent
-	tokens          int              // of the prompt: an estimate, until an engine has counted them
-	asked           bool             // whether one has been asked for that
-	first           []byte           // what prefill has answered already; nil if it has not
-	probe           bool             // it is a handshake: no request is sent for its sake while others fail
-	counted         bool             // KV of the request was counted as left already: with one engine or two, it is one ending
+	run             string    // decode's, when the request ended; "" if it is not known
+	closed          time.Time // when the decode leg had ended
+	leg             *attempt  // whose decode leg is open still; nil if it was ended with the request
+	inTurn          bool      // decode begins with the request before those that come later
+	lost            bool      // prefill's leg has ended without a usable answer: it may run there still, or be held
+	parted          bool      // and prefill has shown that it knows that
+	again           *letter   // prefill's request; nil if it is not to be asked again
+	taking          *letter   // decode's, of one token, under the same id; nil if none is to be sent
+	tokens          int       // of the prompt: an estimate, until an engine has counted them
+	asked           bool      // whether one has been asked for that
+	first           []byte    // what prefill has answered already; nil if it has not
+	probe           bool      // it is a handshake: no request is sent for its sake while others fail
+	counted         bool      // KV of the request was counted as left already: with one engine or two, it is one ending
 }
 
 // doubt is how sure it is that something is held.
@@ -227,9 +228,9 @@ func (r *Router) askAgain(ctx context.Context, m *remains) kind {
 		}
 		anew := *m
 		anew.h.kv = append([]byte(nil), l.ans.kv...)
-		r.background(func(ctx context.Context) {
+		r.behind(&anew, func(ctx context.Context) {
 			r.giveBack(ctx, &anew, leftover{answered: true}, doubtNone)
-		})
+		}, nil)
 		return k
 	}
 	m.h.kv = append([]byte(nil), l.ans.kv...)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -13,8 +14,15 @@ import (
 // behind runs what sees to the remains of a request, behind it. If too much runs on already it reports false, and counts
 // what holder holds for sure, if it is not nil.
 func (r *Router) behind(m *remains, see func(context.Context), holder *engine) bool {
-	if see != nil && r.background(see) {
-		return true
+	if see != nil {
+		m.b.hold()
+		if r.background(func(ctx context.Context) {
+			defer m.b.drop()
+			see(ctx)
+		}) {
+			return true
+		}
+		m.b.drop()
 	}
 	if holder != nil {
 		r.enterStranded(m, holder, strandBusy, defaultBlock)
@@ -127,7 +135,7 @@ func (r *Router) taken(ctx context.Context, m *remains) bool {
 	var l call
 	l.open(ctx, m.decode)
 	defer l.end()
-	return l.askWhole(m.taking, r.now().cfg.Limits.Answer) == vUsable
+	return l.askWhole(&m.taking.upstreamRequest, r.now().cfg.Limits.Answer) == vUsable
 }
 
 // probed is what the probe of a pair may have left behind.
@@ -212,38 +220,48 @@ var tokenized = map[shape][]string{
 		"chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"},
 }
 
-// tokenizeBody returns what has an engine count the prompt of a request, and nothing of its hand-off; nil if it cannot.
-func tokenizeBody(sh shape, body []byte) []byte {
-	var all map[string]json.RawMessage
-	if tokenized[sh] == nil || json.Unmarshal(body, &all) != nil {
-		return nil
-	}
-	out := []byte{'{'}
-	for _, name := range tokenized[sh] {
-		if v, ok := all[name]; ok {
-			if len(out) > 1 {
-				out = append(out, ',')
-			}
-			out = append(appendString(out, name), ':')
-			out = append(out, v...)
+// tokenizeBody appends what has an engine count the prompt of a request, but for what goes to gaps, and nothing of its hand-off. It
+// returns nil if it cannot.
+func (b *body) tokenizeBody(dst []byte, gaps *gaps) []byte {
+	names := tokenized[b.shape]
+	s, values := scanner{b: b.raw, maxDepth: maxBodyDepth}, make([]span, len(names))
+	s.space()
+	for m, ok := s.object(1); ok && s.member(&m); {
+		from, i := s.i, slices.Index(names, string(m.key))
+		if s.value(1); i >= 0 {
+			values[i] = span{from, s.i}
 		}
 	}
-	return append(out, '}')
+	if names == nil || s.why != "" {
+		return nil
+	}
+	before := byte('{')
+	for i, v := range values {
+		if v.to == 0 {
+			continue
+		}
+		dst, before = append(appendString(append(dst, before), names[i]), ':'), ','
+		for j := range b.owned {
+			if o := &b.owned[j]; o.field == ownMediaID && v.from < o.val && o.end < v.to {
+				dst = append(b.join(dst, gaps, v.from, o.val), b.replaces(legPrefill, o)...)
+				v.from = o.end
+			}
+		}
+		dst = b.join(dst, gaps, v.from, v.to)
+	}
+	return append(dst, '}')
 }
 
 // count has an engine count the tokens of the request's prompt, and else returns the estimate.
 func (r *Router) count(ctx context.Context, m *remains) int {
-	var body []byte
-	switch {
-	case m.again != nil:
-		body = m.again.Body
-	case m.taking != nil:
-		body = m.taking.Body
-	}
-	if body = tokenizeBody(m.h.shape, body); body == nil {
+	if m.b == nil {
 		return m.tokens
 	}
-	resp, err := m.decode.up.do(ctx, &upstreamRequest{Path: "/tokenize", Header: m.decode.header, Body: body})
+	req := upstreamRequest{Path: "/tokenize", Header: m.decode.header}
+	if req.Body = m.b.tokenizeBody(nil, &req.Gaps); req.Body == nil {
+		return m.tokens
+	}
+	resp, err := m.decode.up.do(ctx, &req)
 	if err != nil {
 		return m.tokens
 	}

@@ -14,7 +14,8 @@ func TestTokenizeBody(t *testing.T) {
 		{shapeResponses, `{"model":"m","input":"a"}`, ""},
 		{shapeChat, `no`, ""},
 	} {
-		if got := string(tokenizeBody(row.shape, []byte(row.body))); got != row.want {
+		b := body{shape: row.shape, raw: []byte(row.body)}
+		if got := string(b.tokenizeBody(nil, nil)); got != row.want {
 			t.Errorf("%s: %s; want %s", row.body, got, row.want)
 		}
 	}

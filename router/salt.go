@@ -48,23 +48,27 @@ func (s *sealer) seal(tenant string, salt []byte) string {
 	b := []byte("pdrouter salt v1\x00")
 	b = append(binary.AppendUvarint(b, uint64(len(tenant))), tenant...)
 	if len(salt) > 1 && salt[0] == '"' {
-		b = append(b, 1)
-		b = unescape(b, salt[1:len(salt)-1])
+		return encodeSum(s.sum(append(b, 1), salt[1:len(salt)-1]))
 	}
-	return encodeSum(s.sum(b))
+	return encodeSum(s.sum(b, nil))
 }
 
 // mediaIDs returns the sealer of the tenant's media ids.
 func (s *sealer) mediaIDs(tenant string) *sealer {
-	return &sealer{key: s.sum([]byte("pdrouter media id v1\x00" + tenant))}
+	return &sealer{key: s.sum([]byte("pdrouter media id v1\x00"+tenant), nil)}
 }
 
 // sealID returns what engines get in place of a media id. Both are JSON strings.
-func (s *sealer) sealID(id []byte) string { return encodeSum(s.sum(unescape(nil, id[1:len(id)-1]))) }
+func (s *sealer) sealID(id []byte) string { return encodeSum(s.sum(nil, id[1:len(id)-1])) }
 
-func (s *sealer) sum(b []byte) []byte {
+// sum is the code of head and of what a JSON string says whose inside is text. Without escapes that is not copied: it may be long.
+func (s *sealer) sum(head, text []byte) []byte {
+	if bytes.IndexByte(text, '\\') >= 0 {
+		text = unescape(nil, text)
+	}
 	m := hmac.New(sha256.New, s.key)
-	m.Write(b)
+	m.Write(head)
+	m.Write(text)
 	return m.Sum(nil)
 }
 

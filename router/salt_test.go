@@ -191,7 +191,8 @@ func TestFault29MediaIDs(t *testing.T) {
 				t.Errorf("body %d: null became %s", i, uuid)
 			}
 		}
-		for _, odd := range []string{"5", "true", "[]", `["x"]`, `{}`, `{"a":"x"}`, `"x","uuid":"y"`, `"x","\u0075uid":null`} {
+		for _, odd := range []string{"5", "true", "[]", `["x"]`, `{}`, `{"a":"x"}`, `"x","uuid":"y"`, `"x","\u0075uid":null`,
+			`"` + strings.Repeat("x", maxMediaID) + `"`} {
 			in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", odd), "%s", odd)
 			b, e := parseBody(row.shape, []byte(in), lim)
 			if e == nil || e.Status != 400 || e.Reason != reasonBadField && e.Reason != reasonDuplicateKey {

@@ -24,12 +24,14 @@ type enrolment struct {
 // contextOf is the digest of what the KV of a request depends on besides its tokens: the model, whose it is, and the
 // cache's salt as the engines get it.
 func contextOf(model, subject string, salt []byte) [16]byte {
-	b := []byte("pdrouter context v1\x00")
+	b := append(make([]byte, 0, 192), "pdrouter context v1\x00"...)
 	b = append(binary.AppendUvarint(b, uint64(len(model))), model...)
 	b = append(binary.AppendUvarint(b, uint64(len(subject))), subject...)
-	b = append(binary.AppendUvarint(b, uint64(len(salt))), salt...)
-	sum := sha256.Sum256(b)
-	return [16]byte(sum[:16])
+	b = binary.AppendUvarint(b, uint64(len(salt)))
+	d := sha256.New()
+	d.Write(b)
+	d.Write(salt) // it may be as long as a body, and is not copied
+	return [16]byte(d.Sum(b[:0]))
 }
 
 // ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.

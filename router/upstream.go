@@ -41,6 +41,9 @@ type upstreamRequest struct {
 	Once bool
 }
 
+// hasBody reports whether there is a body, of which all may be gaps.
+func (r *upstreamRequest) hasBody() bool { return r.Body != nil || len(r.Gaps) > 0 }
+
 // resendWithin bounds how long a request may have been out to be sent again. An engine that closes an idle connection
 // just when a request comes does so within a round trip; one that goes later may have been at work.
 const resendWithin = time.Second
@@ -272,7 +275,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 	method := req.Method
 	if method == "" {
 		method = http.MethodGet
-		if req.Body != nil {
+		if req.hasBody() {
 			method = http.MethodPost
 		}
 	}
@@ -294,7 +297,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 		dst = append(dst, f.Value...)
 		dst = append(dst, "\r\n"...)
 	}
-	if req.Body != nil {
+	if req.hasBody() {
 		dst = append(dst, "Content-Length: "...)
 		dst = strconv.AppendInt(dst, int64(len(req.Body)+req.Gaps.size()), 10)
 		dst = append(dst, "\r\n"...)

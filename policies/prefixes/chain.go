@@ -24,6 +24,9 @@ type Key uint64
 // Key returns the key of all that k stands for, and of s behind that. Keys mean something to this index only.
 func (x *Index) Key(k Key, s string) Key { return Key(link(uint64(k), maphash.String(x.seed, s))) }
 
+// KeyBytes is Key of bytes.
+func (x *Index) KeyBytes(k Key, b []byte) Key { return Key(link(uint64(k), maphash.Bytes(x.seed, b))) }
+
 // Chain appends a link for each whole piece of a prompt, as many as the index may hold, and returns them: two chains are equal up to the
 // piece in which their prompts or keys begin to differ. The key that it returns is what a second part of the prompt goes on from. It is
 // safe for concurrent use.

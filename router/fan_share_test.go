@@ -1,0 +1,412 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// copiedChoices are the bodies of a body's choices, each a copy of its own.
+func copiedChoices(t *testing.T, b *body) (out [][]byte) {
+	t.Helper()
+	prompts := []span{b.fan.prompt}
+	if b.prompts > 1 {
+		prompts = elements(b.raw, b.fan.prompt.from)
+	}
+	for _, prompt := range prompts {
+		for j := range b.n {
+			seed, ok := b.seedOf(j)
+			if !ok {
+				t.Fatalf("choice %d has no seed", j)
+			}
+			var edits []edit
+			if b.fan.n.to > 0 {
+				edits = append(edits, edit{b.fan.n, []byte("1")})
+			}
+			if b.prompts > 1 {
+				edits = append(edits, edit{b.fan.prompt, prompt.of(b.raw)})
+			}
+			if seed != nil {
+				edits = append(edits, edit{b.fan.seed, seed})
+			}
+			out = append(out, spliced(b.raw, edits))
+		}
+	}
+	return out
+}
+
+// randomFan is a body of several choices, whose members are in any order.
+func randomFan(rnd *rand.Rand) (shape, string) {
+	text := func() string {
+		size := rnd.IntN(12)
+		if rnd.IntN(4) == 0 {
+			size = shortest - 20 + rnd.IntN(shortest)
+		}
+		return strings.Repeat([]string{"a", `\n`, "ä", `\"`}[rnd.IntN(4)], size)
+	}
+	ids := func() string { return "[" + strings.Repeat("7 ,", rnd.IntN(3)*rnd.IntN(900)) + "1]" }
+	space := func() string { return []string{"", "", " ", "\r\n\t", strings.Repeat(" ", shortest)}[rnd.IntN(40)/9] }
+	list := func(one func() string) string {
+		all := []string{one()}
+		for range rnd.IntN(4) {
+			all = append(all, one())
+		}
+		return "[" + strings.Join(all, space()+",") + space() + "]"
+	}
+	sh := shape(shapeCompletions)
+	if rnd.IntN(3) == 0 {
+		sh = shapeChat
+	}
+	quoted := func() string { return `"` + text() + `"` }
+	var all []string
+	maybe := func(key string, value string) {
+		if rnd.IntN(2) == 0 {
+			all = append(all, `"`+key+`"`+space()+":"+space()+value)
+		}
+	}
+	all = append(all, `"model":"m"`, `"n":`+space()+strconv.Itoa(1+rnd.IntN(4)))
+	if sh == shapeChat {
+		all = append(all, `"messages":[{"role":"user","content":`+[]string{quoted(), `[{"type":"image_url","uuid":"own","image_url":null},{"uuid" : "own","text":` +
+			quoted() + `}]`}[rnd.IntN(2)]+`}]`)
+		maybe("tools", `[{"type":"function","function":{"name":`+quoted()+`}}]`)
+		maybe("max_completion_tokens", "9")
+	} else {
+		all = append(all, `"prompt":`+[]func() string{quoted, ids, func() string { return list(quoted) }, func() string { return list(ids) }}[rnd.IntN(4)]())
+	}
+	maybe("seed", []string{"7", "-3", "-1", "null", "99999"}[rnd.IntN(5)])
+	maybe("stream", "true")
+	maybe("max_tokens", "16")
+	maybe("min_tokens", "3")
+	maybe("user", quoted())
+	maybe("cache_salt", quoted())
+	maybe("request_id", quoted())
+	maybe("priority", "-2")
+	maybe("kv_transfer_params", `{"a":`+quoted()+`}`)
+	maybe("ec_transfer_params", "null")
+	maybe("vllm_xargs", `{"kv_transfer_params":{},"x":`+quoted()+`}`)
+	maybe("store", "true")
+	rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return sh, space() + "{" + strings.Join(all, space()+","+space()) + "}" + space()
+}
+
+// TestChoicesAreTheSameBytes holds the bodies that share the client's bytes against copies of their own, for every choice and leg.
+func TestChoicesAreTheSameBytes(t *testing.T) {
+	const rounds = 1000
+	fanned, shared := 0, 0
+	for seed := range uint64(rounds) {
+		rnd := rand.New(rand.NewPCG(seed, 17))
+		sh, raw := randomFan(rnd)
+		lim := bodyLimits{Isolate: rnd.IntN(2) == 0}
+		b, e := parseBody(sh, []byte(raw), lim)
+		if e != nil {
+			t.Fatalf("seed %d: %s: %v", seed, raw, e)
+		}
+		b.urgent = rnd.IntN(2) == 0
+		if lim.Isolate {
+			key := &sealer{key: []byte("k")}
+			b.sealed, b.mediaIDs = key.seal("a", b.salt), key.mediaIDs("a")
+		}
+		if !b.fans(false) {
+			continue
+		}
+		fanned++
+		choices, copies := b.fanBodies(), copiedChoices(t, b)
+		if len(choices) != len(copies) || len(choices) != b.choices() {
+			t.Fatalf("seed %d: %d choices, want %d", seed, len(choices), len(copies))
+		}
+		for i, one := range choices {
+			own, e := parseBody(sh, copies[i], lim)
+			if e != nil {
+				t.Fatalf("seed %d: %s: %v", seed, copies[i], e)
+			}
+			own.removed, own.sealed, own.mediaIDs, own.urgent = b.removed, b.sealed, b.mediaIDs, b.urgent
+			if diff := cmp.Diff(readOf(own), readOf(one)); diff != "" {
+				t.Fatalf("seed %d, choice %d: -copied +shared\n%s", seed, i, diff)
+			}
+			for _, l := range []leg{legDecode, legPrefill, legTwin} {
+				for _, kv := range [][]byte{nil, []byte(kvJSON), []byte(`"a":1,"b":2`)} {
+					want := own.leg([]byte("x"), nil, l, "id", kv)
+					if got := one.leg([]byte("x"), nil, l, "id", kv); !bytes.Equal(got, want) {
+						t.Fatalf("seed %d, choice %d, leg %d:\n%s\nwant\n%s", seed, i, l, got, want)
+					}
+					var g gaps
+					joined := one.leg([]byte("x"), &g, l, "id", kv)
+					if got := bytes.Join(g.apart(nil, joined), nil); !bytes.Equal(got, want) {
+						t.Fatalf("seed %d, choice %d, leg %d, with gaps:\n%s\nwant\n%s", seed, i, l, got, want)
+					}
+					shared += g.size()
+				}
+			}
+			var g gaps
+			counted := one.tokenizeBody(nil, &g)
+			if got, want := bytes.Join(g.apart(nil, counted), nil), tokenizeCopied(t, sh, own.prefill(nil, "id", []byte(kvJSON))); !bytes.Equal(got, want) {
+				t.Fatalf("seed %d, choice %d: is counted as\n%s\nwant\n%s", seed, i, got, want)
+			}
+		}
+	}
+	if fanned < rounds/2 || shared == 0 {
+		t.Errorf("%d of %d bodies had choices; %d bytes shared", fanned, rounds, shared)
+	}
+}
+
+// tokenizeCopied is what counts the prompt of a leg's body.
+func tokenizeCopied(t *testing.T, sh shape, leg []byte) []byte {
+	t.Helper()
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(leg, &all); err != nil {
+		t.Fatalf("%s: %v", leg, err)
+	}
+	out := []byte{'{'}
+	for _, name := range tokenized[sh] {
+		if v, ok := all[name]; ok {
+			if len(out) > 1 {
+				out = append(out, ',')
+			}
+			out = append(append(appendString(out, name), ':'), v...)
+		}
+	}
+	return append(out, '}')
+}
+
+// readOf is all that was read of a body, but where it lies.
+func readOf(b *body) map[string]any {
+	asked := ""
+	for _, part := range b.asked {
+		asked += string(part.of(b.raw)) + "\x00"
+	}
+	return map[string]any{
+		"shape": b.shape, "model": b.model, "stream": b.stream, "n": b.n, "prompts": b.prompts, "max": b.maxTokens, "bytes": b.promptBytes,
+		"ids": b.promptIDs, "salt": string(b.cacheSalt()), "why": b.unsplittable, "priority": b.priority, "urgent": b.urgent, "formed": b.formed,
+		"unkept": b.unkept, "removed": b.removed, "asked": asked, "members": b.members, "limits": b.limits, "owns": b.owns, "previous": b.previous,
+	}
+}
+
+// sums are of the last bytes of bodies.
+type sums struct {
+	last int
+	mu   sync.Mutex
+	all  []uint32
+}
+
+// newSumEngine is an engine that keeps nothing of what it is sent, and notes the sum of each body.
+func newSumEngine(t *testing.T, e *sums) (url string) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go answerSum(c, e)
+		}
+	}()
+	return "http://" + ln.Addr().String()
+}
+
+func answerSum(c net.Conn, e *sums) {
+	defer c.Close()
+	answer := func(body string) []byte {
+		return []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	}
+	const said = `{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length"}],` +
+		`"usage":{"prompt_tokens":200,"total_tokens":201,"completion_tokens":1},"kv_transfer_params":`
+	prefill, decode := answer(said+`{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",`+
+		`"remote_host":"127.0.0.1","remote_port":5600,"tp_size":1}}`), answer(said+`null}`)
+	buf := make([]byte, 64<<10)
+	for {
+		n, head := 0, -1
+		for ; head < 0; head = bytes.Index(buf[:n], []byte("\r\n\r\n")) {
+			more, err := c.Read(buf[n : 16<<10])
+			if err != nil {
+				return
+			}
+			n += more
+		}
+		_, after, _ := bytes.Cut(buf[:head+2], []byte("Content-Length: "))
+		size := 0
+		for _, d := range after[:max(0, bytes.IndexByte(after, '\r'))] {
+			size = 10*size + int(d-'0')
+		}
+		if len(after) == 0 {
+			if _, err := c.Write(answer("{}")); err != nil {
+				return
+			}
+			continue
+		}
+		out, sum, skip := decode, uint32(0), size-e.last
+		n = copy(buf, buf[head+4:n])
+		for first := true; ; first = false {
+			if first && bytes.Contains(buf[:n], []byte(`"do_remote_decode":true`)) {
+				out = prefill
+			}
+			if skip < n {
+				sum = crc32.Update(sum, crc32.IEEETable, buf[max(0, skip):n])
+			}
+			if skip, size = skip-n, size-n; size <= 0 {
+				break
+			}
+			var err error
+			if n, err = c.Read(buf); err != nil {
+				return
+			}
+		}
+		e.mu.Lock()
+		if size == 0 && skip == -e.last {
+			e.all = append(e.all, sum)
+		}
+		e.mu.Unlock()
+		if _, err := c.Write(out); err != nil {
+			return
+		}
+	}
+}
+
+// TestChoicesShareTheBody asks for one choice, and for sixteen, of a body of 8 MiB. What the fifteen others and their legs cost beyond
+// that is less than a third of the body, and every leg is sent all of it.
+func TestChoicesShareTheBody(t *testing.T) {
+	const size, choices = 8 << 20, 16
+	tail := `"messages":[{"role":"user","content":"` + strings.Repeat("0123456789abcdef", size/16) + `"}]}`
+	e := &sums{last: len(tail)}
+	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
+		Decode: []Engine{{Name: "decode-0", URL: newSumEngine(t, e)}}}}}
+	cfg.Limits.N, cfg.Limits.Fan = choices, choices
+	g := start(t, cfg, Parts{Planner: firstUsable{}})
+	c := g.dial(t)
+	t.Cleanup(func() { c.Close() })
+	buf := make([]byte, 64<<10)
+	ask := func(n int) string {
+		body := `{"model":"m","n":` + strconv.Itoa(n) + `,"max_tokens":16,` + tail
+		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+		if _, err := io.WriteString(c, body); err != nil {
+			t.Fatal(err)
+		}
+		_, size, err := readCanned(c, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:size])
+	}
+	eventually(t, "requests are split", func() bool { return strings.Contains(ask(1), "X-Pdrouter-Reason: split") })
+	ask(choices) // so that all connections are there
+	g.settled()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	least := func(n int) uint64 {
+		most := uint64(1 << 63)
+		for range 2 {
+			runtime.GC()
+			e.mu.Lock()
+			e.all = e.all[:0]
+			e.mu.Unlock()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			answer := ask(n)
+			runtime.ReadMemStats(&after)
+			if !strings.HasPrefix(answer, "HTTP/1.1 200") || strings.Count(answer, `"index"`) != n {
+				t.Fatalf("got %.300s", answer)
+			}
+			most = min(most, after.TotalAlloc-before.TotalAlloc)
+			g.settled()
+			e.mu.Lock()
+			if len(e.all) != 2*n {
+				t.Errorf("%d choices: %d legs with all of the body, want %d", n, len(e.all), 2*n)
+			}
+			for _, sum := range e.all {
+				if want := crc32.ChecksumIEEE([]byte(tail)); sum != want {
+					t.Errorf("%d choices: a leg was sent other bytes", n)
+				}
+			}
+			e.mu.Unlock()
+		}
+		return most
+	}
+	one, all := least(1), least(choices)
+	t.Logf("of a body of %.1f MiB: %.1f MiB for one choice, %.1f MiB for %d", float64(size)/(1<<20), float64(one)/(1<<20), float64(all)/(1<<20), choices)
+	if all > one+3*size/10 {
+		t.Errorf("%d choices of a body of %d bytes cost %d bytes, one costs %d; want at most %d more", choices, size, all, one, 3*size/10)
+	}
+}
+
+// TestLegsThatOutliveTheirClient has prefill legs fail behind their client's leaving, so that they are sent again, while others use the
+// server's places for bodies: every leg is sent what its own client wrote.
+func TestLegsThatOutliveTheirClient(t *testing.T) {
+	for _, size := range []int{1 << 10, 2 * lentBody} {
+		for _, n := range []int{1, 3} {
+			t.Run(fmt.Sprint(size, " bytes, choices ", n), func(t *testing.T) {
+				virtual(t, func(t *testing.T, net *memNet) {
+					s, parts := newIn(t, net, ConnectorPush, 1, 1)
+					g := start(t, s.cfg, parts)
+					g.post("/v1/completions", `{"model":"tiny","prompt":"warm"}`)
+					g.settled()
+					s.p[0].mu.Lock()
+					first := s.p[0].n["prefill"]
+					for i := range n {
+						s.p[0].faults = append(s.p[0].faults, fault{Leg: "prefill", Nth: first + 1 + i, Do: doResetLate, N: 2000})
+					}
+					s.p[0].mu.Unlock()
+					before := s.c.count("", "")
+					body := func(letter string, n int) string {
+						return fmt.Sprintf(`{"model":"tiny","n":%d,"prompt":%q,"max_tokens":16}`, n, strings.Repeat(letter, size))
+					}
+					c := g.dial(t)
+					go func() {
+						b := body("a", n)
+						_, _ = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+b)
+					}()
+					time.Sleep(time.Second)
+					c.Close()
+					for range 8 {
+						if r := g.post("/v1/completions", body("b", 1)); r.Status != 200 {
+							t.Fatalf("status %d: %s", r.Status, r.Body)
+						}
+					}
+					g.settled()
+					legs := map[string]int{}
+					for _, q := range s.c.all()[before:] {
+						_, prompt, _ := strings.Cut(q.Body, `"prompt":"`)
+						prompt, rest, ok := strings.Cut(prompt, `"`)
+						if !ok || rest != `,"max_tokens":16}` && rest != `,"max_tokens":1}` || len(prompt) != size || strings.Trim(prompt, prompt[:1]) != "" {
+							t.Fatalf("%s was sent %.200s", q.Leg, q.Body)
+						}
+						legs[q.Leg+" "+prompt[:1]]++
+					}
+					if legs["prefill a"] != 2*n || legs["decode a"] != n {
+						t.Errorf("legs %v; want %d of prefill, %d of decode", legs, 2*n, n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What is copied of a body for its choices counts as memory for bodies: where it does not fit the request is refused, and holds nothing.
+func TestFault07ChoicesMemory(t *testing.T) {
+	s, g := newFanPool(t, ConnectorPush, 1, 1, func(c *Config) { c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 1<<20, 1<<20, 16, 16 })
+	before := s.c.count("", "")
+	for _, row := range []struct {
+		size, n, status int
+	}{{60 << 10, 1, 200}, {60 << 10, 16, 503}, {20 << 10, 16, 200}, {60 << 10, 2, 200}, {600 << 10, 2, 200}} {
+		r := g.post(pathCompletions, fmt.Sprintf(`{"model":"tiny","n":%d,"max_tokens":16,"prompt":%q}`, row.n, strings.Repeat("a", row.size)))
+		if reason := r.Header.Get("X-Pdrouter-Reason"); r.Status != row.status || r.Status == 503 && (reason != reasonBodyMemory || s.c.count("", "") != before) {
+			t.Errorf("%d choices of %d bytes: status %d, reason %s; want %d", row.n, row.size, r.Status, reason, row.status)
+		}
+		g.settled() // which wants that nothing is held
+		before = s.c.count("", "")
+	}
+}
