@@ -1,5 +1,6 @@
 # The gateway's image. Build it with
-#   docker build -t pdrouter .
+#   docker build --build-arg VERSION="$(git describe --always --dirty)" -t pdrouter .
+# or make image, which does the same. VERSION is what pdrouter version prints.
 # The steps of the stages build and nixl are run by a test (cmd/pdrouter/dockerfile_test.go), which is why they name
 # no absolute path. The base images are named by tag and digest; make pin-images takes the digests of today.
 
@@ -8,8 +9,9 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-# Without cgo, yet linked dynamically: the binary opens NIXL's library at run time.
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -o pdrouter ./cmd/pdrouter
+ARG VERSION=
+# Without cgo, yet linked dynamically: the binary opens NIXL's library at run time. The context has no .git.
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-X main.release=$VERSION" -o pdrouter ./cmd/pdrouter
 
 # NIXL comes from its wheel; nixl.lock has the version and the hashes. Only the C library is used of it.
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3 AS nixl

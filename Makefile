@@ -3,12 +3,13 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
+.PHONY: help build image lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
 # The binary names its commit even where GOFLAGS has -buildvcs=false, if git can tell it.
 VCS       = -buildvcs=$(shell git status --porcelain >/dev/null 2>&1 && echo auto || echo false)
+VERSION  ?= $(shell git describe --always --dirty)
 DEPS     := $(CURDIR)/.deps
 step      = @.ci/step "$(1)" $(2)
 
@@ -17,6 +18,9 @@ help: ## list the targets
 
 build: ## bin/pdrouter
 	$(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter
+
+image: ## the image pdrouter:VERSION by docker; VERSION is git describe's
+	docker build --build-arg VERSION=$(VERSION) -t pdrouter:$(VERSION) .
 
 lib: ## bin/libpdkv.so with bin/pdkv.h: the KV plane as a C library
 	$(GO) build -buildmode=c-shared -o bin/libpdkv.so ./kvplane/capi

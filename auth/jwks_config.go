@@ -20,12 +20,12 @@ type JWKSConfig struct {
 	// Each time is shortened by up to a tenth, so that gateways do not ask together. Default 5m; 1s to 24h.
 	Refresh time.Duration `yaml:"refresh"`
 	// MinInterval is the least time between two questions, whatever happens: an unknown key id or a failure may bring a
-	// question forward, but not nearer than this. Default 10s; 1s to Refresh.
+	// question forward, but not nearer than this. Default 10s; 1s to refresh.
 	MinInterval time.Duration `yaml:"min_interval"`
 	// MaxStale is how long the last good set is believed while no newer one can be had. After it the issuer's tokens are
 	// answered 503, until it can be asked again. Whoever can keep the gateway from the issuer gains this long with a
 	// key that was withdrawn; an outage shorter than this costs nothing. Default 24h, the longest life of a token by
-	// default: no token from before the outage is valid after it. More than Refresh, and at most 168h.
+	// default: no token from before the outage is valid after it. More than refresh, and at most 168h.
 	MaxStale time.Duration `yaml:"max_stale"`
 	// Timeout is for one whole question, from the connection to the last byte. Default 5s; at most 1m.
 	Timeout time.Duration `yaml:"timeout"`

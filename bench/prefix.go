@@ -13,7 +13,7 @@ import (
 	"pdrouter/policies/prefixes"
 )
 
-const prefixAbout = "What the policy `prefix` costs. A block is a piece of a prompt: 512 bytes, about 128 tokens, and 2 KB behind the first 16 KB (`policies/prefixes`).\n\n" +
+const prefixAbout = "What the policy `prefix` costs. A block is a piece of a prompt: 64 bytes in the first 512, about 16 tokens, then 512 bytes, and 2 KB behind the first 16 KB (`policies/prefixes`).\n\n" +
 	"**lookups**: all that a request costs beside any other policy, in this process: hashing its prompt, finding what every engine is thought to have of it, the choice, and noting who was given it. The index is full; a quarter of each prompt all have in common, and the prompts come round again and again, one after the other, so that none is in the CPU's caches if they do not fit. Beside it is a choice by round_robin among the same engines.\n\n" +
 	"**memory**: of an index that was given twice as many blocks as it may hold, by the heap that it takes; what is allocated by lookups after that; and what it held at its fullest.\n\n" +
 	"**gateway**: requests of two legs through a gateway whose policy is prefix for prefill, beside one that has round_robin, before four and four engines that answer at once, on a CPU of its own. A request's prompt is always the same, so that it is always found. Everything is as for `overhead`.\n"

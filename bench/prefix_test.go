@@ -8,7 +8,7 @@ import (
 // TestPrefixLookup has prompts come round: all fit, so each is found whole with the engine that has it, and costs no memory. Where they do
 // not fit the index stays as large as it may be.
 func TestPrefixLookup(t *testing.T) {
-	const pieces = 32 // of 512 bytes
+	const pieces = 39 // 8 of 64 bytes, 31 of 512
 	l := &prefixLookup{blocks: 1000, engines: 10, size: 16 << 10}
 	if err := l.open(); err != nil {
 		t.Fatal(err)

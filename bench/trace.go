@@ -22,7 +22,8 @@ type traced struct {
 const traceBlock = 512
 
 // readTrace reads a trace in Mooncake's format: a JSON object a line, in order of arrival, with timestamp (ms), input_length,
-// output_length (tokens) and hash_ids. Whatever else a line holds or lacks is an error with the line's number.
+// output_length (tokens) and hash_ids. Whatever else a line holds or lacks is an error with the line's number. Times count from the
+// first line, whatever its timestamp is.
 func readTrace(r io.Reader) ([]traced, error) {
 	var trace []traced
 	lines := bufio.NewScanner(r)
@@ -42,6 +43,9 @@ func readTrace(r io.Reader) ([]traced, error) {
 	}
 	if len(trace) == 0 {
 		return nil, errors.New("bench: trace: it has no line")
+	}
+	for i, begin := 0, trace[0].at; i < len(trace); i++ {
+		trace[i].at -= begin
 	}
 	return trace, nil
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -19,9 +20,27 @@ func TestReadTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []traced{{3001 * ms, 513, 7, []int{0, 4}}, {3001 * ms, 512, 1, []int{0}}}
+	want := []traced{{0, 513, 7, []int{0, 4}}, {0, 512, 1, []int{0}}}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(traced{})); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestTraceOfAnyDay: a trace may begin at any time, such as that of the clock.
+func TestTraceOfAnyDay(t *testing.T) {
+	var lines strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&lines, `{"timestamp": %d, "input_length": 1, "output_length": 1, "hash_ids": [0]}`+"\n", 1_700_000_000_000+100*i)
+	}
+	trace, err := readTrace(strings.NewReader(lines.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trace[0].at != 0 || trace[99].at != 9900*ms {
+		t.Errorf("from %v to %v; want 0 to 9.9s", trace[0].at, trace[99].at)
+	}
+	if taken := atRate(trace, 5*time.Second, 4, 1); len(taken) == 0 {
+		t.Error("no request is taken of it")
 	}
 }
 
@@ -66,7 +85,7 @@ func TestReplayTrace(t *testing.T) {
 	defer os.Remove(path)
 	of := func(c Config) ([]traced, error) { return (&Run{Config: c}).replayTrace() }
 	got, err := of(Config{Trace: path, Scale: 2})
-	if err != nil || len(got) != 3 || got[1].at != time.Duration((3001+1000)*ms/2/replayQuick) {
+	if err != nil || len(got) != 3 || got[1].at != time.Duration(1000*ms/2/replayQuick) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if _, err := of(Config{Trace: path + ".none", Scale: 1}); !errors.Is(err, os.ErrNotExist) {

@@ -62,7 +62,8 @@ func (q *admitted) read(body []byte) (e *httpError) {
 		return errBadRequest(reasonNoModel, "model", "The field model is missing.")
 	}
 	if q.m, q.adapter = q.s.fleet.find(q.b.model); q.m == nil {
-		return errNoModel(q.b.model)
+		e := errNoModel(q.b.model)
+		return e.of(q.who, e.Model)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ type Model struct {
 	// InFlight is how many requests may be with the model's engines at once; others wait. Default limits.in_flight for each
 	// decode engine that takes requests.
 	InFlight int `yaml:"in_flight"`
-	// Prefill and Decode are the engines of either stage; for every connector but none.
+	// The engines of the prefill stage, or of the decode stage; for every connector but none.
 	Prefill []Engine `yaml:"prefill"`
 	Decode  []Engine `yaml:"decode"`
 	// Engines are the aggregated engines of connector none.
@@ -88,7 +88,7 @@ type Engine struct {
 	KeyFile string `yaml:"key_file"`
 	// TLS is for an engine with an https URL. Default: the system's CAs, no client certificate.
 	TLS EngineTLS `yaml:"tls"`
-	// Drain has the engine finish what it has and take no more requests. Default false.
+	// Drain makes the engine finish the requests that it has and take no more. Default false.
 	Drain bool `yaml:"drain"`
 	// BootstrapPort is the port of a prefill engine's bootstrap server, on the host of its URL; connector sglang only. Default
 	// 8998.

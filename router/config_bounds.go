@@ -105,15 +105,16 @@ type Limits struct {
 	N          int  `yaml:"n"`           // choices of one request; default 16
 	Prompts    int  `yaml:"prompts"`     // prompts in one body; default 64
 	Fan        int  `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16
-	Stop       int  `yaml:"stop"`        // stop strings; default 4
+	Stop       int  `yaml:"stop"`        // stop strings of one request; engines accept any number and look for each at every token. Default 128
 	Logprobs   int  `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
 	Recent     int  `yaml:"recent"`      // finished requests kept for /requests; default 256
 	Background int  `yaml:"background"`  // legs running on after their requests, over all engines, and as many background responses that count against limits; default 1024
 	Concurrent int  `yaml:"concurrent"`  // client connections at once; default 65536
 	IdlePer    int  `yaml:"idle_engine"` // idle connections kept per engine; default 256
 	// PrefixIndexEntries is how many pieces of prompts are remembered with the engines that were given them, for models whose policy is
-	// prefix: the first 16 KB of a prompt are pieces of 512 bytes, what is behind of 2,048. A piece takes 40 bytes of memory, and 8 more
-	// for each 64 engines behind the first 64. At most 100 million; default 262144, for 32 million tokens or more.
+	// prefix: the first 512 bytes of a prompt are pieces of 64 bytes, the rest of the first 16 KB of 512, what follows of 2,048. A
+	// piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100 million; default 262144, for
+	// 4 million tokens of short prompts or 30 million of long ones.
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
 	// Handshakes of pairs at once, over all engines. A quarter, one at least where there is more than one, is kept for pairs
 	// that requests wait for. Default 16.
@@ -139,7 +140,7 @@ func (l Limits) withDefaults() Limits {
 	unless0(&l.N, 16)
 	unless0(&l.Prompts, 64)
 	unless0(&l.Fan, 16)
-	unless0(&l.Stop, 4)
+	unless0(&l.Stop, 128)
 	unless0(&l.Logprobs, 20)
 	unless0(&l.Recent, 256)
 	unless0(&l.Background, 1024)

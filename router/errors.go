@@ -68,7 +68,7 @@ type httpError struct {
 	Err        error         // the cause, for the log
 	Subject    string        // whom the credentials name, for the log; "": nobody is known
 	Tenant     string        // under whom the caller's use is counted, for the log; "": nobody is known
-	Model      string        // for the log, where it is known who asked for it; it is one that is served
+	Model      string        // for the log, where it is known who asked for it; one that is served, or the one that does not exist
 }
 
 // Error is what the log shows.
@@ -181,7 +181,8 @@ func errUnsupported(what string) *httpError {
 
 func errNoModel(model string) *httpError {
 	return &httpError{Status: http.StatusNotFound, Type: typeNotFound, Reason: reasonNoModel, Param: "model",
-		Msg: fmt.Sprintf("The model `%s` does not exist.", clip(model, 256)), NoRetry: true}
+		Msg: fmt.Sprintf("The model `%s` does not exist.", clip(model, 256)), NoRetry: true,
+		Model: clip(model, 256), Err: errors.New("no such model")}
 }
 
 func errUnauthorized(cause error) *httpError {

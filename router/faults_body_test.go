@@ -16,6 +16,7 @@ func TestFault14to26Bodies(t *testing.T) {
 	g.post(pathCompletions, plainBody) // the pair's probe is over
 	before := s.c.count("", "")
 	long := strings.Repeat("s", 100<<10)
+	stops := `"a"` + strings.Repeat(`,"a"`, 128)
 	sampled := func(members string) string {
 		return `{"model":"tiny","token_ids":[1],"sampling_params":{` + members + `}}`
 	}
@@ -53,14 +54,14 @@ func TestFault14to26Bodies(t *testing.T) {
 		{"22 best_of", pathCompletions, `{"model":"tiny","prompt":"a","best_of":17}`, 400, reasonOverCap, "best_of"},
 		{"22 prompts", pathCompletions, `{"model":"tiny","prompt":["a"` + strings.Repeat(`,"a"`, 64) + `]}`, 400, reasonOverCap, "prompt"},
 		{"22 prompts of tokens", pathCompletions, `{"model":"tiny","prompt":[[1]` + strings.Repeat(`,[1]`, 64) + `]}`, 400, reasonOverCap, "prompt"},
-		{"22 stop", pathCompletions, `{"model":"tiny","prompt":"a","stop":["a","b","c","d","e"]}`, 400, reasonOverCap, "stop"},
-		{"22 stop_sequences", pathMessages, `{"model":"tiny","messages":[],"max_tokens":9,"stop_sequences":["a","b","c","d","e"]}`, 400, reasonOverCap, "stop_sequences"},
+		{"22 stop", pathCompletions, `{"model":"tiny","prompt":"a","stop":[` + stops + `]}`, 400, reasonOverCap, "stop"},
+		{"22 stop_sequences", pathMessages, `{"model":"tiny","messages":[],"max_tokens":9,"stop_sequences":[` + stops + `]}`, 400, reasonOverCap, "stop_sequences"},
 		{"22 logprobs", pathCompletions, `{"model":"tiny","prompt":"a","logprobs":21}`, 400, reasonOverCap, "logprobs"},
 		{"22 prompt_logprobs", pathCompletions, `{"model":"tiny","prompt":"a","prompt_logprobs":21}`, 400, reasonOverCap, "prompt_logprobs"},
 		{"22 top_logprobs", pathChat, `{"model":"tiny","messages":[],"logprobs":true,"top_logprobs":21}`, 400, reasonOverCap, "top_logprobs"},
 		{"22 top_logprobs of responses", pathResponses, `{"model":"tiny","input":"a","top_logprobs":21}`, 400, reasonOverCap, "top_logprobs"},
 		{"22 sampling_params n", pathGenerate, sampled(`"n":17`), 400, reasonOverCap, "sampling_params.n"},
-		{"22 sampling_params stop", pathGenerate, sampled(`"stop":["a","b","c","d","e"]`), 400, reasonOverCap, "sampling_params.stop"},
+		{"22 sampling_params stop", pathGenerate, sampled(`"stop":[` + stops + `]`), 400, reasonOverCap, "sampling_params.stop"},
 		{"22 sampling_params logprobs", pathGenerate, sampled(`"logprobs":21`), 400, reasonOverCap, "sampling_params.logprobs"},
 		{"22 max_tokens below 0", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":-1}`, 400, reasonBadField, "max_tokens"},
 		{"22 max_completion_tokens below 0", pathChat, `{"model":"tiny","messages":[],"max_completion_tokens":-1}`, 400, reasonBadField, "max_completion_tokens"},

@@ -358,6 +358,23 @@ func TestFault17ModelNotPermitted(t *testing.T) {
 	}
 }
 
+// TestUnknownModelIsLogged: the line of a request for a model that there is not names it, why it is refused, and the sender.
+func TestUnknownModelIsLogged(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	var log lockedBuffer
+	g := start(t, s.cfg, Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	long := strings.Repeat("x", 1000)
+	for _, model := range []string{"other", long} {
+		if r := g.post(pathCompletions, `{"model":"`+model+`","prompt":"a"}`, "Authorization", "Bearer alice"); r.Status != 404 {
+			t.Errorf("status %d: %s", r.Status, r.Body)
+		}
+	}
+	if text := log.String(); !strings.Contains(text, `subject=alice tenant=team model=other status=404 reason=unknown_model err="no such model"`) ||
+		strings.Contains(text, long) || !strings.Contains(text, "model="+long[:200]) {
+		t.Errorf("the log says %s", text)
+	}
+}
+
 // get asks without a body.
 func (g *gateway) get(path string, header ...string) clientReply {
 	g.t.Helper()

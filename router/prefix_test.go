@@ -215,8 +215,8 @@ func TestPromptsOfShapes(t *testing.T) {
 		if n := same(chain(tt.s, `{"model":"m",`+tt.one+`}`, `"a"`), chain(tt.s, `{"model":"m",`+tt.one+`}`, `"b"`)); n != 0 {
 			t.Errorf("%s: of two tenants %d pieces are the same; want none", tt.s, n)
 		}
-		if len(one) != 4 || same(one, chain(tt.s, `{"stream":true,`+tt.two+`,"model":"m"}`, "")) != 4 {
-			t.Errorf("%s: %d pieces; want 4, which the second has too", tt.s, len(one))
+		if len(one) != 11 || same(one, chain(tt.s, `{"stream":true,`+tt.two+`,"model":"m"}`, "")) != 11 {
+			t.Errorf("%s: %d pieces; want 11, which the second has too", tt.s, len(one))
 		}
 		for what, other := range map[string][]uint64{
 			"something else before": chain(tt.s, `{"model":"m",`+tt.before+`}`, ""), "another model": chain(tt.s, `{"model":"m2",`+tt.one+`}`, ""),
@@ -302,4 +302,34 @@ func TestAllocationsByPrefix(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestShortPromptsStay: prompts of fewer than 512 bytes are asked of the engine that had their beginning.
+func TestShortPromptsStay(t *testing.T) {
+	unhurried(t, ConnectorNone, func(t *testing.T) {
+		s := newPool(t, ConnectorNone, 0, 3, nil)
+		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
+		n := 0
+		ask := func(text string) string {
+			n++
+			at := g.prefixed(n, fmt.Sprintf(`{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":%q}]}`, text))
+			g.settled()
+			return at
+		}
+		with := map[string]string{} // the question that each engine was asked first
+		for i := 0; len(with) < 3 && i < 30; i++ {
+			question := fmt.Sprintf("%d. ", i) + strings.Repeat("Why? ", 30) // 153 bytes
+			with[ask(question)] = question
+		}
+		if len(with) != 3 {
+			t.Fatalf("30 questions are with %v; want all three engines", with)
+		}
+		for i := range 3 {
+			for engine, question := range with {
+				if got := ask(question + fmt.Sprint("And ", i, "?")); got != engine {
+					t.Errorf("a question that %s has heard is with %s", engine, got)
+				}
+			}
+		}
+	})
 }

@@ -39,12 +39,12 @@ type listenConfig struct {
 	Clients    string `yaml:"clients"`    // the OpenAI routes; default 127.0.0.1:8080
 	Agents     string `yaml:"agents"`     // metadata of the engines' ranks; default "": none
 	Operations string `yaml:"operations"` // health, metrics, explain; default 127.0.0.1:9090
-	// AgentsTLS is required where Agents is not a loopback address: tokens and KV coordinates travel there.
+	// AgentsTLS is required where agents is not a loopback address: tokens and KV coordinates travel there.
 	AgentsTLS tlsConfig `yaml:"agents_tls"`
 	// Admin is where engines are added, drained and removed while the gateway runs; default "": none. It needs auth.admins:
 	// looking wants the scope read, the rest the scope engines.
 	Admin string `yaml:"admin"`
-	// AdminTLS is required where Admin is not a loopback address.
+	// AdminTLS is required where admin is not a loopback address.
 	AdminTLS tlsConfig `yaml:"admin_tls"`
 }
 

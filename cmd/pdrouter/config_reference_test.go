@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,11 +21,17 @@ var update = flag.Bool("update", false, "write docs/configuration.md anew")
 // TestConfigurationReference holds docs/configuration.md against the configuration's own types: every key, its kind,
 // and what the source says of it. go test ./cmd/pdrouter -run Reference -update writes it.
 func TestConfigurationReference(t *testing.T) {
-	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}}
+	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}, fields: map[string]string{}}
+	r.collect(reflect.TypeFor[config]())
 	r.printf("# Configuration\n\nEvery key of the file that `pdrouter serve -c FILE` reads. `pdrouter check -c FILE` names each mistake with its line. " +
 		"Paths are relative to the file's folder. Lists are marked `[]`; examples are in [configs/](../configs).\n")
 	r.rows(reflect.TypeFor[config](), "")
 	got, path := r.b.String(), filepath.Join(r.root, "docs", "configuration.md")
+	for name := range r.fields {
+		if camel.MatchString(name) && regexp.MustCompile(`\b`+name+`\b`).MatchString(got) {
+			t.Errorf("the page has %s, a name of Go; want its key", name)
+		}
+	}
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -47,6 +54,45 @@ type reference struct {
 	b        strings.Builder
 	seen     map[reflect.Type]string // structs within sections that were described
 	list     bool                    // a table is open
+	fields   map[string]string       // the key of each field by its name in Go; "" where several keys have that name
+}
+
+// camel matches names that are no words of a sentence.
+var camel = regexp.MustCompile(`^[A-Z]+[a-z]+[A-Z]`)
+
+// collect notes the keys of a struct's fields and of those below.
+func (r *reference) collect(s reflect.Type) {
+	for i := range s.NumField() {
+		f := s.Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if was, again := r.fields[f.Name]; again && was != key {
+			key = ""
+		} else if again {
+			continue
+		}
+		r.fields[f.Name] = key
+		inner := f.Type
+		for inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Map {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), "pdrouter") || inner.PkgPath() == "main" && inner.Kind() == reflect.Struct {
+			r.collect(inner)
+		}
+	}
+}
+
+// keys replaces the names of Go in a comment by keys of the configuration: s's own, or those that all fields of the name have.
+func (r *reference) keys(s reflect.Type, text string) string {
+	return regexp.MustCompile(`\b[A-Z][A-Za-z]+\b`).ReplaceAllStringFunc(text, func(name string) string {
+		key := r.fields[name]
+		if f, own := s.FieldByName(name); own {
+			key, _, _ = strings.Cut(f.Tag.Get("yaml"), ",")
+		}
+		if key == "" || !camel.MatchString(name) {
+			return name
+		}
+		return key
+	})
 }
 
 func (r *reference) printf(format string, args ...any) { fmt.Fprintf(&r.b, format, args...) }
@@ -95,20 +141,26 @@ func (r *reference) rows(s reflect.Type, key string) {
 		if key == "" {
 			r.list = false
 			r.printf("\n## `%s`\n", below+suffix)
-			r.say(r.kindOf(inner)+". "+comment, "")
+			r.printf("%s", upper(r.kindOf(inner))+". ")
+			r.say(comment)
 			continue
 		}
 		r.row(below+suffix, r.kindOf(inner), comment)
 	}
 }
 
+// upper begins a sentence.
+func upper(text string) string {
+	first := []rune(text)
+	first[0] = unicode.ToUpper(first[0])
+	return string(first)
+}
+
 // say writes the first text that there is as a paragraph.
 func (r *reference) say(texts ...string) {
 	for _, text := range texts {
 		if text != "" {
-			first := []rune(text)
-			first[0] = unicode.ToUpper(first[0])
-			r.printf("%s\n", string(first))
+			r.printf("%s\n", upper(text))
 			return
 		}
 	}
@@ -147,7 +199,7 @@ func (r *reference) comment(s reflect.Type, field string) string {
 	if r.comments[pkg] == nil {
 		r.comments[pkg] = r.read(pkg)
 	}
-	return r.comments[pkg][s.Name()+"."+field]
+	return r.keys(s, r.comments[pkg][s.Name()+"."+field])
 }
 
 // read takes the comments of all fields out of a package's source.
@@ -198,7 +250,7 @@ func oneLine(c *ast.CommentGroup) string {
 	return strings.Join(strings.Fields(c.Text()), " ")
 }
 
-// withoutName takes the name away that a comment in Go begins with, and the verb after it.
+// withoutName takes the name away that a comment in Go begins with, and a verb that says nothing. Another verb stays.
 func withoutName(text, name string) string {
 	text = strings.TrimSpace(text)
 	for _, begin := range []string{name + " says ", name + " is ", name + " are ", name + " has "} {
@@ -206,8 +258,14 @@ func withoutName(text, name string) string {
 			return rest
 		}
 	}
+	if rest, ok := strings.CutPrefix(text, name+" "); ok && verb.MatchString(rest) {
+		return rest
+	}
 	return text
 }
+
+// verb matches the third person that follows a name.
+var verb = regexp.MustCompile(`^[a-z]+s\b`)
 
 // sentence ends a comment with a stop.
 func sentence(text string) string {

@@ -59,7 +59,7 @@ func parseDockerfile(b []byte) ([]stage, error) {
 				return nil, fmt.Errorf("line %d: FROM %s", begin, rest)
 			}
 			stages = append(stages, s)
-		case "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT", "CMD":
+		case "ARG", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT", "CMD":
 			if len(stages) == 0 {
 				return nil, fmt.Errorf("line %d: %s before FROM", begin, do)
 			}
@@ -98,6 +98,7 @@ func (st step) words(t *testing.T) []string {
 type image struct {
 	context string // the repository
 	root    string
+	args    []string // NAME=VALUE of build arguments
 }
 
 func (im image) path(stage, path string) string { return filepath.Join(im.root, stage, path) }
@@ -105,9 +106,17 @@ func (im image) path(stage, path string) string { return filepath.Join(im.root, 
 // build runs the COPY and RUN steps of a build stage.
 func (im image) build(t *testing.T, s stage) error {
 	t.Helper()
-	dir := "/"
+	dir, env := "/", os.Environ()
 	for _, st := range s.steps {
 		switch st.do {
+		case "ARG":
+			name, _, _ := strings.Cut(st.rest, "=")
+			env = append(env, st.rest)
+			for _, arg := range im.args {
+				if strings.HasPrefix(arg, name+"=") {
+					env = append(env, arg)
+				}
+			}
 		case "WORKDIR":
 			dir = st.rest
 			if err := os.MkdirAll(im.path(s.name, dir), 0o755); err != nil {
@@ -122,7 +131,7 @@ func (im image) build(t *testing.T, s stage) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, "sh", "-c", st.rest)
-			cmd.Dir = im.path(s.name, dir)
+			cmd.Dir, cmd.Env = im.path(s.name, dir), env
 			if out, err := cmd.CombinedOutput(); err != nil {
 				return fmt.Errorf("line %d: RUN %s: %w\n%s", st.line, st.rest, err, out)
 			}

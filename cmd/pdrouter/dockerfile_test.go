@@ -45,7 +45,7 @@ func TestDockerfileBuildsAndServes(t *testing.T) {
 		t.Skip("builds the whole binary again")
 	}
 	stages, uid, gid := dockerfile(t)
-	im := image{context: "../..", root: reachableDir(t)}
+	im := image{context: "../..", root: reachableDir(t), args: []string{"VERSION=v9.8.7-6-gabcdef0"}}
 	final := stages[len(stages)-1]
 	if err := im.build(t, stages[0]); err != nil {
 		t.Fatal(err)
@@ -54,6 +54,9 @@ func TestDockerfileBuildsAndServes(t *testing.T) {
 		if st.do == "COPY" && strings.Contains(st.rest, "--from="+stages[0].name+" ") {
 			im.copy(t, "final", "/", st)
 		}
+	}
+	if out, err := exec.Command(im.path("final", final.last(t, "ENTRYPOINT").words(t)[0]), "version").CombinedOutput(); err != nil || string(out) != "pdrouter v9.8.7-6-gabcdef0\n" {
+		t.Errorf("version: %q, %v; want the build argument", out, err)
 	}
 	config := im.path("final", "config.yaml")
 	text := "listen: {clients: '127.0.0.1:0', operations: '127.0.0.1:0'}\nmodels: [{name: m, engines: [{name: e, url: 'http://127.0.0.1:9'}]}]\n"

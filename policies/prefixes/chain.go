@@ -5,17 +5,34 @@ import (
 	"math/bits"
 )
 
-// A link of a chain stands for a piece of the prompt: of 512 bytes at first, about 128 tokens of text or eight of vLLM's KV blocks, and of
-// four times that behind the first 16 KB, where it matters less how much is found to the token. What is behind the last whole piece is not
-// looked for.
+// A link of a chain stands for a piece of the prompt. The first 512 bytes are pieces of 64 bytes: about 16 tokens of text, one of vLLM's
+// KV blocks, and so the least that an engine caches. Up to 16 KB a piece is 512 bytes, and after that 2 KB: there it matters less
+// how much is found to the token. What is behind the last whole piece is not looked for.
 const (
+	headPiece   = 64
+	headPieces  = 8
 	finePiece   = 512
-	finePieces  = 32
+	finePieces  = 31
 	coarsePiece = 2048
 )
 
+// pieceAt returns the size of the piece after the first n.
+func pieceAt(n int) int {
+	switch {
+	case n < headPieces:
+		return headPiece
+	case n < headPieces+finePieces:
+		return finePiece
+	}
+	return coarsePiece
+}
+
 // Bytes is how many bytes of a prompt the first n links of its chain stand for.
-func Bytes(n int) int { return finePiece*min(n, finePieces) + coarsePiece*max(0, n-finePieces) }
+func Bytes(n int) int {
+	head := min(n, headPieces)
+	fine := min(n-head, finePieces)
+	return headPiece*head + finePiece*fine + coarsePiece*(n-head-fine)
+}
 
 // Key is what must be the same for two prompts to have anything in common: the model, the tenant, whatever stands before the prompt
 // itself. The zero value is that of nothing.
@@ -33,10 +50,7 @@ func (x *Index) KeyBytes(k Key, b []byte) Key { return Key(link(uint64(k), mapha
 func (x *Index) Chain(dst []uint64, k Key, part []byte) ([]uint64, Key) {
 	h := uint64(k)
 	for len(dst) < x.bound {
-		piece := finePiece
-		if len(dst) >= finePieces {
-			piece = coarsePiece
-		}
+		piece := pieceAt(len(dst))
 		if len(part) < piece {
 			break
 		}

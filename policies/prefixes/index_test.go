@@ -191,14 +191,15 @@ func TestChains(t *testing.T) {
 		chain []uint64
 		want  int
 	}{
-		{"the same", chain(prompt, "model", "tenant"), 4},
-		{"more behind it", chain(append(slices.Clone(prompt), prompt...), "model", "tenant"), 4},
-		{"another third piece", chain(other, "model", "tenant"), 2},
+		{"the same", chain(prompt, "model", "tenant"), 11},
+		{"more behind it", chain(append(slices.Clone(prompt), prompt...), "model", "tenant"), 11},
+		{"another third 512 bytes", chain(other, "model", "tenant"), 9},
 		{"another model", chain(prompt, "model2", "tenant"), 0},
 		{"another tenant", chain(prompt, "model", "tenant2"), 0},
 		{"the same letters", chain(prompt, "modelt", "enant"), 0},
 		{"no tenant", chain(prompt, "model"), 0},
-		{"less than a piece", chain(prompt[:finePiece-1], "model", "tenant"), 0},
+		{"less than 512 bytes", chain(prompt[:finePiece-1], "model", "tenant"), 7},
+		{"less than a piece", chain(prompt[:headPiece-1], "model", "tenant"), 0},
 	} {
 		if got := same(all, tt.chain); got != tt.want {
 			t.Errorf("%s: %d pieces in common; want %d", tt.name, got, tt.want)
@@ -210,10 +211,10 @@ func TestChains(t *testing.T) {
 	long := make([]byte, 16<<10+3*coarsePiece+100)
 	far := slices.Clone(long)
 	far[16<<10+2*coarsePiece] = 1
-	if a, b := chain(long), chain(far); len(a) != finePieces+3 || same(a, b) != finePieces+2 {
-		t.Errorf("%d links of a long prompt, %d in common; want %d and one less", len(a), same(a, b), finePieces+3)
+	if a, b := chain(long), chain(far); len(a) != headPieces+finePieces+3 || same(a, b) != headPieces+finePieces+2 {
+		t.Errorf("%d links of a long prompt, %d in common; want %d and one less", len(a), same(a, b), headPieces+finePieces+3)
 	}
-	for n, want := range map[int]int{0: 0, 1: 512, 32: 16384, 33: 18432, 35: 22528} {
+	for n, want := range map[int]int{0: 0, 1: 64, 8: 512, 9: 1024, 39: 16384, 40: 18432, 42: 22528} {
 		if got := Bytes(n); got != want {
 			t.Errorf("%d links stand for %d bytes; want %d", n, got, want)
 		}
@@ -223,11 +224,11 @@ func TestChains(t *testing.T) {
 		c, _ = x.Chain(c, k, prompt)
 		return c
 	}
-	if got := same(parts("f"), parts("g")); got != 1 {
-		t.Errorf("%d pieces in common of prompts behind tools whose ends differ; want 1", got)
+	if got := same(parts("f"), parts("g")); got != 8 {
+		t.Errorf("%d pieces in common of prompts behind tools whose ends differ; want 8", got)
 	}
-	if got := same(parts("f"), parts("f")); got != 5 {
-		t.Errorf("%d pieces in common of two equal parts; want 5", got)
+	if got := same(parts("f"), parts("f")); got != 12 {
+		t.Errorf("%d pieces in common of two equal parts; want 12", got)
 	}
 	seen := map[uint64]bool{}
 	for _, h := range all { // of equal pieces too

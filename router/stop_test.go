@@ -1,0 +1,28 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestStopLists: engines accept longer lists of stop strings than OpenAI does, and so does the gateway, up to a bound.
+func TestStopLists(t *testing.T) {
+	lim := limitsOf(Config{}.withDefaults())
+	for _, row := range []struct {
+		sh   shape
+		body string
+	}{
+		{shapeCompletions, `{"model":"m","prompt":"a","stop":[%s]}`},
+		{shapeChat, `{"model":"m","messages":[],"stop":[%s]}`},
+		{shapeMessages, `{"model":"m","messages":[],"max_tokens":9,"stop_sequences":[%s]}`},
+		{shapeGenerate, `{"model":"m","token_ids":[1],"sampling_params":{"stop":[%s]}}`},
+	} {
+		for n, refused := range map[int]bool{1: false, 5: false, 128: false, 129: true} {
+			_, e := parseBody(row.sh, fmt.Appendf(nil, row.body, strings.TrimSuffix(strings.Repeat(`"a",`, n), ",")), lim)
+			if (e != nil) != refused || refused && e.Reason != reasonOverCap {
+				t.Errorf("%s: %d stop strings: %v; want refused %v", row.body, n, e, refused)
+			}
+		}
+	}
+}
