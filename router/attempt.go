@@ -50,6 +50,7 @@ type attempt struct {
 	unknown  bool          // it is over, and what the engine has left of it is not known
 	parted   bool          // it is over, and the engine has shown that it knows
 	failed   bool          // it is over, and has not written decode's blocks
+	bare     bool          // it is over, and has handed nothing off
 }
 
 // probing are the legs of an attempt that are probes of their engines and have not been sent.
@@ -91,7 +92,8 @@ func (a *attempt) prefilled(e event) *remains {
 	a.usable = e.kind == evPrefillUsable
 	a.parted = e.why != whyPanic && a.prefill.parted()
 	left := e.kind.leaves()
-	a.unknown = left == legLost || left == legBroken                   // an error does not say that nothing runs, or is held
+	a.bare = left == legBare
+	a.unknown = left == legLost || left == legBroken || a.bare         // an error does not say that nothing runs, or is held
 	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
 		if a.orphan != nil {
 			a.orphan.lost, a.orphan.parted, a.orphan.closed = a.unknown, a.parted, time.Now()
@@ -123,6 +125,14 @@ func (a *attempt) answered() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.usable
+}
+
+// keptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has ended
+// for a reason of its own. One that was cut at its limit may write without saying so.
+func (a *attempt) keptAll() (kept, never bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bare, a.bare && !capped(a.prefill.body)
 }
 
 // refused reports that the prefill leg is over and that nothing of it is left at the engine that it was for, which has not begun or

@@ -93,10 +93,11 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 		}
 		return e
 	}
-	e := event{kind: evPrefillUnusable, why: whyNoParams}
+	e := event{kind: evPrefillBare, why: whyNoParams}
 	if _, bare := conn.(sglang); bare || l.ans.kv != nil {
 		e.kind = conn.accept(&a.h, l.ans.kv)
 	}
+	r.sawHandOff(l, conn, a.h.shape, e.kind)
 	switch e.kind {
 	case evPrefillUsable:
 		e.why = whyNone

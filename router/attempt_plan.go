@@ -133,6 +133,12 @@ func (x *exchange) unsent(c policies.Choice) {
 
 // choose chooses engines that the request may be given to, but for those.
 func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
+	if x.bare {
+		if c, f := x.chooseFrom(not.with(x.m.prefill), false); c.Decode >= 0 {
+			c.Reason = noHandOff
+			return c, f
+		}
+	}
 	return x.chooseFrom(not, false)
 }
 
@@ -144,7 +150,11 @@ func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.F
 		q.Unsplittable = policies.Aggregated
 	}
 	x.look.ask(x.b)
+	x.look.bare = false
 	c, f := x.look.choose(x.m.insist(q))
+	if c.Reason == policies.NoPair && c.Decode >= 0 && x.look.bare {
+		c.Reason = noHandOff
+	}
 	return x.look.insisted(c), f
 }
 

@@ -31,6 +31,9 @@ type look struct {
 	busy   bool             // also those that have asked for no requests now, if there is nobody else: nothing waits for them
 	probes [roles]time.Time // of the engines that were chosen last, which probe this request is; zero if it is none
 
+	shape shape // of the request's route
+	bare  bool  // a pair was left out as its prefill engine hands nothing off
+
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
 	adapter string  // of the model, which not every engine may have; "" is the model itself
 	prompt  *prompt // what engines are thought to have of it; nil if nobody asks
@@ -148,6 +151,10 @@ func (k *look) comes(r role) (after time.Duration, comes bool) {
 // pairable says whether a request may be split between two engines.
 func (k *look) pairable(p, d int) bool {
 	c := k.m.couple(p, d)
+	if !c.prefill.handing.lets(k.shape, k.now) {
+		k.bare = true
+		return false
+	}
 	return k.r.agree(c) == nil && (c.prefill.side == nil || !k.r.doubtful(c)) && (k.anyway || !c.broken.Load())
 }
 

@@ -132,7 +132,7 @@ func (d *dispatch) awaited(e event, out []action) []action {
 			return append(out, action{do: doAskDecode})
 		}
 		return append(out, action{do: doExpectDecode})
-	case evPrefillUnusable, evPrefillRefused, evPrefillBroken, evPrefillLost, evPrefillLate, evPrefillMoved:
+	case evPrefillUnusable, evPrefillBare, evPrefillRefused, evPrefillBroken, evPrefillLost, evPrefillLate, evPrefillMoved:
 		d.prefill = e.kind.leaves()
 		return d.retry(out, doBlamePrefill, e.why)
 	case evPrefillTooLarge: // every other engine's answer would be as large
@@ -261,7 +261,11 @@ func (d *dispatch) retry(out []action, blame do, why reason) []action {
 	out = d.end(out)
 	d.attempt++
 	d.state, d.mode, d.prefill, d.decode = stPlanning, alone, legIdle, legIdle
-	return append(out, action{do: blame, why: why}, action{do: doPlan})
+	plan := doPlan
+	if why == whyNoParams {
+		plan = doPlanAlone
+	}
+	return append(out, action{do: blame, why: why}, action{do: plan})
 }
 
 // finish ends both legs, tells the client, and closes the books: the one terminal outcome.

@@ -151,7 +151,7 @@ func (b *book) did(a action) {
 		if b.conn.name() != ConnectorPush {
 			b.fail("a leg is disowned that nobody sees to")
 		}
-	case doPlan:
+	case doPlan, doPlanAlone:
 		b.attempts++
 		b.asked = false
 		if b.prefill != 0 || b.decode != 0 {

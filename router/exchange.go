@@ -31,6 +31,7 @@ type exchange struct {
 	onward   *onward       // what another engine would need to go on with the stream; nil if none may
 	last     reason        // of the last attempt that failed
 	failed   kind          // the event that it failed by
+	bare     bool          // prefill has answered and handed nothing off
 	until    time.Time     // when the request has waited for engines for long enough; zero if it does not wait for any
 
 	counted bool // the engine has counted the tokens of the answer
@@ -93,6 +94,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
 	})
 	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
+	x.look.shape = b.shape
 	x.tenant = q.who.Tenant
 	r.live.add(x)
 	return x

@@ -38,6 +38,7 @@ const (
 	doHang      = "hang"          // nothing, until the client goes
 	doBare      = "no params"     // prefill answers without kv_transfer_params
 	doPart      = "part params"   // prefill answers with half of them
+	doOld       = "old params"    // prefill answers without remote_request_id
 	doGarbage   = "garbage"       // 200 and no JSON
 	doTrail     = "trail"         // 200 and JSON with more behind it, which names the hand-off
 	doPage      = "html"          // 200 and a page where a stream was asked for
@@ -294,7 +295,7 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 			f.id += "'"
 			f.mu.Unlock()
 		}
-		if x.Do != doNeverKV {
+		if x.Do != doNeverKV && x.Do != doBare {
 			f.c.finished(id)
 			if f.events != nil {
 				for tp := range 2 {
@@ -352,6 +353,10 @@ func (f *fakeVLLM) params(id string, x fault) string {
 	case doPart:
 		return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":%q}`, f.id)
 	}
+	if x.Do == doOld {
+		return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":%q,`+
+			`"remote_host":"10.1.2.3","remote_port":5601,"tp_size":2,"remote_block_ids":[[1,2]]}`, f.id)
+	}
 	name := id
 	if f.plain {
 		name = "cmpl-" + id + "-0"
@@ -371,9 +376,13 @@ func (f *fakeVLLM) answer(w http.ResponseWriter, b fakeBody, extra string) {
 		_, _ = io.WriteString(w, shapedAnswer(s, b, n, extra))
 		return
 	}
-	fmt.Fprintf(w, `{"id":"x","object":"text_completion","model":%q,"choices":[{"index":0,"text":%q,"finish_reason":"stop"}],`+
+	finish := "stop"
+	if n < f.habits().tokens {
+		finish = "length"
+	}
+	fmt.Fprintf(w, `{"id":"x","object":"text_completion","model":%q,"choices":[{"index":0,"text":%q,"finish_reason":%q}],`+
 		`"usage":{"prompt_tokens":7,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}%s}`,
-		b.Model, f.says(b)+tokens(n), n, 4, extra)
+		b.Model, f.says(b)+tokens(n), finish, n, 4, extra)
 }
 
 // pad is a member that makes an answer as large as the fault says.

@@ -72,6 +72,7 @@ type engine struct {
 	progress  atomic.Bool // a request on it has made progress since the last health check began
 	proven    atomic.Bool // it has answered
 	vitals    vitals
+	handing   handing // of a prefill engine
 	loads     loads
 	draining  atomic.Bool   // it takes no more requests
 	recheck   chan struct{} // has room for one: its health is to be checked now

@@ -47,7 +47,16 @@ func (g *legs) perform(a *attempt, act action, why reason) {
 		g.giveBack(a)
 	case doAbandon:
 		m := g.remains(a)
-		g.behind(a, m, func(ctx context.Context) { g.r.settle(ctx, m) }, m.decode)
+		kept, never := a.keptAll()
+		m.bare = never
+		g.behind(a, m, func(ctx context.Context) {
+			if kept && !never {
+				m.part()
+				g.r.strand(ctx, m, m.decode, strandMay)
+				return
+			}
+			g.r.settle(ctx, m)
+		}, m.decode)
 	case doStrand:
 		a.stranded = true
 		m := g.remains(a)

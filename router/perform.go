@@ -10,7 +10,8 @@ import (
 func (x *exchange) perform(act action, e event) {
 	a := x.cur
 	switch act.do {
-	case doPlan:
+	case doPlan, doPlanAlone:
+		x.bare = x.bare || act.do == doPlanAlone
 		if a != nil {
 			a.probes.spare()
 			a.letGo()

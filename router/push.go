@@ -28,6 +28,8 @@ func (push) end(e ending, out []action) []action {
 			return append(out, action{do: doFinishPrefill})
 		case legMoved: // what decode registered with is gone, and what the new start holds is for nobody
 			return append(out, action{do: doDrainDecode}, action{do: doAbandon})
+		case legBare: // what decode registered is never written, however often prefill is asked
+			return append(out, action{do: doAbandon})
 		case legRejected: // a body that prefill rejects, decode rejects as well
 			return out
 		}

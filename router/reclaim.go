@@ -32,6 +32,7 @@ type remains struct {
 	inTurn          bool      // decode begins with the request before those that come later
 	lost            bool      // prefill's leg has ended without a usable answer: it may run there still, or be held
 	parted          bool      // and prefill has shown that it knows that
+	bare            bool      // prefill has answered and handed nothing off: it never writes what decode waits for
 	again           *letter   // prefill's request; nil if it is not to be asked again
 	taking          *letter   // decode's, of one token, under the same id; nil if none is to be sent
 	tokens          int       // of the prompt: an estimate, until an engine has counted them
@@ -67,6 +68,9 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	o.lost = plain && m.lost
 	o.barred = o.barred || o.lost && !m.parted
 	end := "prefill_lost"
+	if m.bare {
+		end, o.run = "nothing_handed_off", runOver
+	}
 	defer m.part()
 	o.open = m.leg != nil && m.inTurn
 	var look looking

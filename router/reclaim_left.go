@@ -152,6 +152,7 @@ func (r *Router) probeLeft(ctx context.Context, c *couple, a *attempt) {
 
 // forgetRun drops what is known of the ranks of an engine that was started anew.
 func (r *Router) forgetRun(e *engine) {
+	e.handing.renew()
 	if agent := r.now().parts.Reclaim; agent != nil {
 		agent.Forget(e.name)
 	}

@@ -19,9 +19,12 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 	}
 	a.h.kv = a.prefill.ans.kv
 	at, ok := parseCoordinates(a.h.kv)
-	if !ok {
+	switch {
+	case a.h.kv == nil:
+		return r.handsNothing(c, " answers without kv_transfer_params: "+needsConnector(c.conn))
+	case !ok:
 		r.strand(ctx, r.probed(c, a), p, strandNoAnswer)
-		return fmt.Errorf("router: probe: engine %s: answer without coordinates", p.name)
+		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+needsConnector(c.conn))
 	}
 	a.h.coord = at
 	if p.coord.CompareAndSwap(nil, at) {
@@ -35,7 +38,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 	body := b.prefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
 	if c.conn.accept(&a.h, a.h.kv) != evPrefillUsable { // with part of the params no engine must be asked
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
-		return fmt.Errorf("router: probe: engine %s: answer of another connector", p.name)
+		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+needsConnector(c.conn))
 	}
 	if err := r.take(ctx, c, a, d, body); err != nil {
 		return err

@@ -149,7 +149,7 @@ func (l *left) atMost(e *engine, said, blocks int, now time.Time) (freed int) {
 
 // Reclaimed counts KV that an ending had left behind and that came free: how it ended, and what freed it.
 type Reclaimed struct {
-	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken
+	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken, nothing_handed_off
 	By     string // asked_again, notify_prefill, notify_decode, decode_leg, restart
 	Count  uint64
 }

@@ -87,6 +87,7 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 		r.left.handedOver(c, begun)
 		r.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
 	case errors.Is(err, metadata.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
+	case errors.Is(err, errHandsNothing): // which was told
 	default:
 		r.log.Warn("handshake; trying again", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "err", err, "pause", pause)
 	}
@@ -124,6 +125,7 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	}
 	e.failures.Store(0)
 	e.proven.Store(true)
+	e.handing.renew()
 	e.forget(nil) // where runs have no names, one that was down is another
 	e.vitals.begin(time.Now())
 	e.down.Store(false)

@@ -43,10 +43,11 @@ const (
 	legBroken                   // it was begun and has ended with an error of the engine
 	legLost                     // the connection broke or was given up; what the engine did is unknown
 	legMoved                    // prefill finished on another start of the engine than decode was told of
+	legBare                     // prefill finished, and hands nothing off
 )
 
 func (s legState) String() string {
-	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved"}[s]
+	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved", "bare"}[s]
 }
 
 // open reports whether a connection of the leg may be waiting for more.
@@ -54,7 +55,7 @@ func (s legState) open() bool { return s == legAsked || s == legAnswered }
 
 // failed reports that a prefill leg may have come to nothing, though its engine began with it or might have.
 func (s legState) failed() bool {
-	return s == legRefused || s == legBroken || s == legLost || s == legMoved
+	return s == legRefused || s == legBroken || s == legLost || s == legMoved || s == legBare
 }
 
 // kind is the kind of an event.
@@ -70,7 +71,8 @@ const (
 	evPaired
 	evPairFailed
 	evPrefillUsable   // 200 with the params its connector needs
-	evPrefillUnusable // 200 without them: never sent to decode
+	evPrefillUnusable // 200 with params that decode could not use: never sent to decode
+	evPrefillBare     // 200 without params: the engine, or this route of it, hands nothing off
 	evPrefillMoved    // 200 from another start of the engine than the one decode was told of
 	evPrefillRefused  // no connection, 429 or 503
 	evPrefillRejected // any other 4xx: the request's fault, not the engine's
@@ -102,7 +104,7 @@ const (
 func (k kind) String() string {
 	return [...]string{
 		"start", "planned_pair", "planned_alone", "planned_none", "planned_later", "waited", "paired", "pair_failed",
-		"prefill_usable", "prefill_unusable", "prefill_moved", "prefill_refused", "prefill_rejected",
+		"prefill_usable", "prefill_unusable", "prefill_bare", "prefill_moved", "prefill_refused", "prefill_rejected",
 		"prefill_broken", "prefill_lost", "prefill_late", "prefill_too_large",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
 		"decode_late", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
@@ -126,6 +128,8 @@ func (k kind) leaves() legState {
 		return legAnswered
 	case evPrefillMoved:
 		return legMoved
+	case evPrefillBare:
+		return legBare
 	case evDecodeWhole, evDecodeTooLarge: // nothing of it is left with the engine
 		return legWhole
 	case evPrefillRefused, evDecodeRefused:
@@ -150,6 +154,7 @@ type do uint8
 const (
 	doNothing      do = iota
 	doPlan            // choose engines, without the ones blamed
+	doPlanAlone       // the same, and decode alone if it may: prefill hands nothing off
 	doWait            // give the engines time
 	doPair            // see to it that the pair knows each other
 	doAskBoth         // send both legs
@@ -186,7 +191,7 @@ const (
 
 func (d do) String() string {
 	return [...]string{
-		"nothing", "plan", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
+		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
 		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "linger", "finish_prefill", "repeat_prefill", "drain_decode",

@@ -1,0 +1,137 @@
+package router
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/policies"
+)
+
+// noHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
+const noHandOff = policies.Reason("no_transfer_params")
+
+// handing is what a stock prefill engine's answers show of whether it hands KV off. It is safe for concurrent use; the zero value is of an
+// engine that does.
+type handing struct {
+	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
+
+	mu     sync.Mutex
+	routes [len(formats)]breaker // answers without params that were capped at one token, route by route
+	why    string                // why no route does, as a handshake has shown; "" if none has
+	until  time.Time             // then another handshake finds out whether that still holds
+}
+
+// handshakeAgain is how long an engine that handed nothing off in a handshake is not asked for another.
+const handshakeAgain = 10 * time.Minute
+
+// lets reports whether the engine may be asked to hand off a request of this shape.
+func (h *handing) lets(s shape, now time.Time) bool {
+	if !h.noted.Load() {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes[s].lets(now) && (h.why == "" || !now.Before(h.until))
+}
+
+// never says why the engine hands nothing off, whatever the route; "" if it does as far as is known.
+func (h *handing) never(now time.Time) string {
+	if !h.noted.Load() {
+		return ""
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !now.Before(h.until) {
+		return ""
+	}
+	return h.why
+}
+
+// handed notes an answer that has handed KV off.
+func (h *handing) handed(s shape, now time.Time) {
+	if !h.noted.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.routes[s].whole(now)
+}
+
+// kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
+func (h *handing) kept(s shape, now time.Time, rules breakerRules) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noted.Store(true)
+	if !h.routes[s].fail(signAnswer, now, rules, 0) {
+		return 0
+	}
+	return h.routes[s].until.Sub(now)
+}
+
+// keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that was not known.
+func (h *handing) keeps(why string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.why
+	h.noted.Store(true)
+	h.why, h.until = why, now.Add(handshakeAgain)
+	return was != why
+}
+
+// renew forgets all: the engine may be another run.
+func (h *handing) renew() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noted.Store(false)
+	h.routes, h.why = [len(formats)]breaker{}, ""
+}
+
+// sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason
+// of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the limit.
+func (r *Router) sawHandOff(l *call, conn connector, s shape, k kind) {
+	if !stocked(conn) {
+		return
+	}
+	now := time.Now()
+	switch {
+	case k == evPrefillUsable:
+		l.engine.handing.handed(s, now)
+	case k == evPrefillUnusable, k == evPrefillBare && capped(l.body):
+		if pause := l.engine.handing.kept(s, now, r.now().cfg.Health.pairs()); pause > 0 {
+			r.log.Warn("prefill engine hands nothing off", "engine", l.engine.name, "route", s.String(), "pause_seconds", pause.Seconds())
+		}
+	}
+}
+
+// capped reports whether an answer of one token ended at its limit. In a JSON string these bytes would have backslashes.
+func capped(answer []byte) bool {
+	for _, end := range []string{`"finish_reason":"length"`, `"stop_reason":"max_tokens"`, `"status":"incomplete"`} {
+		if bytes.Contains(answer, []byte(end)) {
+			return true
+		}
+	}
+	return false
+}
+
+// errHandsNothing says that a prefill engine does not hand off what a handshake asked for.
+var errHandsNothing = errors.New("router: probe: prefill hands nothing off")
+
+// handsNothing ends a handshake with a prefill engine that hands nothing off: decode serves alone until it is another run.
+func (r *Router) handsNothing(c *couple, why string) error {
+	if c.prefill.handing.keeps(why, time.Now()) {
+		r.log.Warn("prefill engine hands nothing off", "engine", c.prefill.name, "err", &metadata.Unpairable{Reason: metadata.NoConnector, Text: c.prefill.name + why})
+	}
+	return errHandsNothing
+}
+
+// needsConnector says which engines hand off with a connector.
+func needsConnector(conn connector) string {
+	if _, is := conn.(push); is {
+		return "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"
+	}
+	return "want vLLM 0.13.0 or newer with NixlConnector"
+}
