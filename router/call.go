@@ -125,7 +125,7 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	}
 	l.rest = resp.RetryAfter
 	l.body, err = resp.ReadAll(nil, max)
-	if errors.Is(err, errAnswerSize) { // the status says enough
+	if errors.Is(err, errAnswerSize) || err != nil && resp.Early && l.why() == nil { // the status says enough
 		l.body, l.err = nil, err
 	} else if err != nil {
 		return l.failed(err)

@@ -18,6 +18,7 @@ type leash struct {
 	conn  *engineConn   // what the leg uses; nil between two exchanges
 	done  chan struct{} // made for who asks, closed when it is cut
 	awake bool          // nothing is to be waited for until it is calmed
+	timed bool          // conn has a read deadline
 
 	set        *leashes // which it is in
 	prev, next *leash
@@ -66,6 +67,7 @@ func (l *leash) wake(t time.Time) {
 func (l *leash) wakeLocked(t time.Time) {
 	if l.cause == nil && l.conn != nil {
 		_ = l.conn.nc.SetReadDeadline(t)
+		l.timed = !t.IsZero()
 	}
 }
 
@@ -88,10 +90,14 @@ func (l *leash) calm() {
 	}
 }
 
-// detach lets go of the connection. It reports false if that is, or may be, interrupted.
+// detach lets go of the connection, without the read deadline that it may have: the next request on it has its own. It reports
+// false if the connection is, or may be, interrupted.
 func (l *leash) detach() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.timed {
+		l.wakeLocked(time.Time{})
+	}
 	l.conn = nil
 	return l.cause == nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -47,6 +48,9 @@ func (r *upstreamRequest) hasBody() bool { return r.Body != nil || len(r.Gaps) >
 // resendWithin bounds how long a request may have been out to be sent again. An engine that closes an idle connection
 // just when a request comes does so within a round trip; one that goes later may have been at work.
 const resendWithin = time.Second
+
+// earlyWithin bounds the wait for the answer of an engine that has closed the connection before it had the whole request.
+const earlyWithin = time.Second
 
 // Where a request to an engine failed.
 type upstreamPhase uint8
@@ -164,7 +168,7 @@ func (u *upstream) answer(ctx context.Context, req *upstreamRequest, s sent) (*u
 	case s.c != nil:
 		resp, err := u.exchange(ctx, req, s)
 		unsent := err != nil && errors.Is(err.Err, errNotQuiet)
-		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || req.Once || time.Since(s.at) > resendWithin) {
+		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || !closedByPeer(err.Err) || req.Once || time.Since(s.at) > resendWithin) {
 			return result(resp, err)
 		}
 		again = !unsent
@@ -189,6 +193,12 @@ func (u *upstream) answer(ctx context.Context, req *upstreamRequest, s sent) (*u
 		uerr.Phase = failed
 	}
 	return result(resp, uerr)
+}
+
+// closedByPeer reports whether err says that the other side has closed the connection, or broken it.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, io.ErrClosedPipe)
 }
 
 // result keeps a nil *upstreamError from becoming an error.
@@ -247,6 +257,12 @@ func (u *upstream) exchange(ctx context.Context, req *upstreamRequest, s sent) (
 		var h answerHead
 		if h, err = c.readHead(); err == nil {
 			r.begin(h)
+			return r, nil
+		}
+	} else if closedByPeer(err) && ctx.Err() == nil {
+		if h, ok := r.answeredEarly(); ok {
+			r.begin(h)
+			r.close, r.Early = true, true
 			return r, nil
 		}
 	}

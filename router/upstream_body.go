@@ -30,6 +30,7 @@ type upstreamResponse struct {
 	ContentType string        // as sent
 	Metadata    string        // as sent
 	RetryAfter  time.Duration // what the answer asks for; 0 if it does not
+	Early       bool          // the engine has answered, and closed, before it had the whole request: the body may be lost in part
 	Resent      bool          // the request was sent a second time, and may have arrived twice
 
 	up      *upstream
@@ -142,6 +143,26 @@ func (r *upstreamResponse) await() error {
 // woken reports that a wait was ended for another reason than that the exchange is.
 func (r *upstreamResponse) woken(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil
+}
+
+// answeredEarly reads the head of an answer that came before the whole request could be written.
+func (r *upstreamResponse) answeredEarly() (answerHead, bool) {
+	r.wake(time.Now().Add(earlyWithin))
+	h, err := r.c.readHead()
+	r.wake(time.Time{})
+	return h, err == nil
+}
+
+// wake has a read on the connection end at t, unless the exchange has ended; the zero time is never.
+func (r *upstreamResponse) wake(t time.Time) {
+	if l, ok := r.ctx.(*leash); ok {
+		l.wake(t)
+		return
+	}
+	_ = r.c.nc.SetReadDeadline(t)
+	if r.ctx.Err() != nil { // it may have interrupted the connection before
+		r.c.interrupt()
+	}
 }
 
 // ends reports whether what follows is the end of the body. If it has to wait for that, bound is called before.

@@ -1,0 +1,191 @@
+package router
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// earlyEngine answers each request as soon as it has its head, and closes the connection though more comes.
+func earlyEngine(t *testing.T, config *tls.Config, answer string) (url string, asked *atomic.Int64) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	url = "http://" + ln.Addr().String()
+	if config != nil {
+		ln, url = tls.NewListener(ln, config), "https://"+ln.Addr().String()
+	}
+	asked = new(atomic.Int64)
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				req, err := http.ReadRequest(bufio.NewReader(conn))
+				if err != nil {
+					return
+				}
+				if req.Method != http.MethodPost { // a health check
+					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+					return
+				}
+				asked.Add(1)
+				_, _ = io.WriteString(conn, answer)
+			}()
+		}
+	}()
+	return url, asked
+}
+
+const early413 = "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n" + `{"error":{"message":"large"}}`
+
+// TestUpstreamEarlyAnswer has an engine answer and close while a large body is being written, whole or in pieces, with and without
+// TLS: the answer is the engine's, it was asked once, and the connection is not used again.
+func TestUpstreamEarlyAnswer(t *testing.T) {
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS() // for its certificate
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	large := bytes.Repeat([]byte("a"), 32<<20)
+	for _, secure := range []bool{false, true} {
+		for _, pieces := range []bool{false, true} {
+			for _, held := range []bool{false, true} {
+				name := map[bool]string{false: "plain", true: "TLS"}[secure] + map[bool]string{true: ", pieces"}[pieces] + map[bool]string{true: ", by a leash"}[held]
+				t.Run(name, func(t *testing.T) {
+					var config *tls.Config
+					if secure {
+						config = &tls.Config{Certificates: s.TLS.Certificates}
+					}
+					url, asked := earlyEngine(t, config, early413)
+					u, err := newUpstream(url, upstreamConfig{TLS: &tls.Config{RootCAs: pool}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer u.Close()
+					req := post("")
+					if req.Body = large; pieces {
+						req.Body, req.Gaps = []byte("{}"), gaps{{1, large}}
+					}
+					ctx := patience(t)
+					if held {
+						ctx = new(leash)
+					}
+					status, body, err := ask(ctx, u, req)
+					if err != nil || status != 413 || body != `{"error":{"message":"large"}}` {
+						t.Errorf("got %d %q, %v; want the engine's 413", status, body, err)
+					}
+					if n := asked.Load(); n != 1 || len(u.idle.conns) != 0 {
+						t.Errorf("the engine was asked %d times, %d connections are kept", n, len(u.idle.conns))
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestFault61EarlyAnswer has an engine, or a proxy before it, refuse a request before it has all of it: the client has that answer, and
+// nothing counts against the engine.
+func TestFault61EarlyAnswer(t *testing.T) {
+	for _, row := range []struct {
+		name, answer   string
+		status         int
+		reason, engine string
+	}{
+		{"61 413", early413, 413, "decode_rejected", "up"},
+		{"61 401", "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", 502, "credentials_refused", "open"},
+		{"61 503", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", 503, "engine_refused", "overloaded"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			url, asked := earlyEngine(t, nil, row.answer)
+			cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "raw", URL: url}}}}}
+			cfg.Health.Failures, cfg.Health.Overload, cfg.Limits.Attempts = 1, time.Hour, 1
+			g := start(t, cfg, Parts{})
+			r := g.post(pathCompletions, `{"model":"tiny","prompt":"`+strings.Repeat("word ", 4<<20)+`"}`)
+			if r.Status != row.status || r.Header.Get("X-Pdrouter-Reason") != row.reason || asked.Load() != 1 {
+				t.Errorf("status %d, header %v, the engine was asked %d times: %s", r.Status, r.Header, asked.Load(), r.Body)
+			}
+			if state := g.stateOf("raw").State; state != row.engine && state != "unchecked" {
+				t.Errorf("the engine is %s; want %s", state, row.engine)
+			}
+		})
+	}
+}
+
+// TestUpstreamForgetsDeadline has a stream wait with a deadline and end well: the deadline is not that of the next request on the
+// connection.
+func TestUpstreamForgetsDeadline(t *testing.T) {
+	e := newFakeEngine(t, upstreamConfig{}, say(okAnswer))
+	l := new(leash)
+	r, err := e.do(l, post("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ReadAll(nil, 100); err != nil {
+		t.Fatal(err)
+	}
+	l.wake(longAgo)
+	r.Close()
+	for _, ctx := range []func() (*upstreamResponse, error){
+		func() (*upstreamResponse, error) { return e.do(new(leash), post("{}")) },
+		func() (*upstreamResponse, error) { return e.do(patience(t), post("{}")) },
+	} {
+		r, err := ctx()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := r.ReadAll(nil, 100); err != nil || string(b) != "{}" {
+			t.Errorf("got %q, %v", b, err)
+		}
+		r.Close()
+	}
+	if n := e.requests.Load(); n != 3 || e.conns.Load() != 1 {
+		t.Errorf("%d requests on %d connections; want 3 on 1", n, e.conns.Load())
+	}
+}
+
+// TestUpstreamResendsNotLate has a deadline end the wait on a kept connection: the engine may be at work, so it is not asked again.
+func TestUpstreamResendsNotLate(t *testing.T) {
+	asked := make(chan struct{}, 8)
+	e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, _ int, c net.Conn, r *bufio.Reader) {
+		for {
+			if _, ok := e.request(r); !ok {
+				return
+			}
+			if e.requests.Load() > 1 {
+				asked <- struct{}{}
+				continue
+			}
+			io.WriteString(c, okAnswer)
+		}
+	})
+	if _, _, err := ask(patience(t), e.upstream, post("{}")); err != nil {
+		t.Fatal(err)
+	}
+	kept := e.idle.conns[0].nc
+	go func() {
+		<-asked
+		_ = kept.SetReadDeadline(longAgo)
+	}()
+	_, _, err := ask(patience(t), e.upstream, post("{}"))
+	if !errors.Is(err, os.ErrDeadlineExceeded) || e.requests.Load() != 2 {
+		t.Errorf("%v, the engine was asked %d times; want a deadline, and 2", err, e.requests.Load())
+	}
+}
