@@ -39,7 +39,7 @@ func control(t *testing.T, prefill, decode engine) {
 		_ = syscall.Kill(-prefill.cmd.Process.Pid, syscall.SIGSTOP)
 		answer := make(chan string, 1)
 		go func() { answer <- asDecode(decode, id, prompt, from, prefill.side) }()
-		until(t, 20*time.Second, "decode waits for prefill", func() bool {
+		until(t, slow, "decode waits for prefill", func() bool {
 			return must(t, scrape(t, decode.url), "vllm:num_requests_waiting") > 0
 		})
 		if err := agent.Notify(t.Context(), []metadata.Record{to}, "cmpl-"+id+"-0:1", 1); err != nil {

@@ -80,7 +80,7 @@ func rested(t *testing.T, look func() state) state {
 // two, and returns the last reading whatever it is.
 func settled(t *testing.T, look func() state, before state, n int) state {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(slow); ; time.Sleep(500 * time.Millisecond) {
 		if s := look(); s.moved(t)-before.moved(t) >= float64(n) || time.Now().After(end) {
 			return s
 		}
@@ -129,8 +129,9 @@ func unused(t *testing.T, e engine) bool {
 }
 
 // quiet checks that nothing was left behind: no leases ran out, nothing failed, no block is held on either side. Of each
-// client that left prefill may have been told once what decode had taken already: it makes nothing of that.
-func (s state) quiet(t *testing.T, left int) {
+// client that left prefill may have been told once what decode had taken already: it makes nothing of that. late is how often decode was
+// told what prefill would not write any more, as its lease had ended.
+func (s state) quiet(t *testing.T, left, late int) {
 	t.Helper()
 	if late := must(t, s.p, "vllm:nixl_num_notifications_after_expiry_total"); late > float64(left) {
 		t.Errorf("prefill was told %v times what it knew, for %d clients that left", late, left)
@@ -140,8 +141,12 @@ func (s state) quiet(t *testing.T, left int) {
 			"vllm:nixl_num_kv_expired_reqs_total", "vllm:nixl_num_failed_transfers_total", "vllm:nixl_num_failed_notifications_total",
 			"vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting",
 		} {
-			if got := must(t, c, name); got != 0 {
-				t.Errorf("%s: %s is %v; want 0", side, name, got)
+			allowed := 0
+			if name == "vllm:nixl_num_kv_expired_reqs_total" && side == "prefill" {
+				allowed = late
+			}
+			if got := must(t, c, name); got > float64(allowed) {
+				t.Errorf("%s: %s is %v; want %d at most", side, name, got, allowed)
 			}
 		}
 	}

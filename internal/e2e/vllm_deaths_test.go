@@ -78,7 +78,7 @@ func (g gateway) orphans(t *testing.T, l *load, way pair, prefill, decode engine
 	time.Sleep(time.Second)
 	n := stop()
 	began := time.Now()
-	until(t, 25*time.Second, "decode's blocks are free again", func() bool { return unused(t, decode) })
+	until(t, slow, "decode's blocks are free again", func() bool { return unused(t, decode) })
 	t.Logf("%d requests, %v of them waited on decode as prefill died; free %.1f s after the last one", n, waiting, time.Since(began).Seconds())
 	g.tell(t)
 	for _, p := range l.prompts { // what was given back is no wrong prefix to anybody
@@ -92,7 +92,7 @@ func (g gateway) orphans(t *testing.T, l *load, way pair, prefill, decode engine
 func held(t *testing.T, prefill, decode engine) (n float64) {
 	t.Helper()
 	_ = syscall.Kill(-prefill.cmd.Process.Pid, syscall.SIGSTOP)
-	until(t, 20*time.Second, "decode waits for prefill", func() bool {
+	until(t, slow, "decode waits for prefill", func() bool {
 		n = must(t, scrape(t, decode.url), "vllm:num_requests_waiting")
 		return n > 0
 	})
@@ -151,6 +151,7 @@ func coming(start func() engine) *starting { return &starting{start(), start, ti
 func (s *starting) healthy(t *testing.T) bool {
 	t.Helper()
 	if _, err := read(t.Context(), s.url+"/health"); err == nil {
+		s.unpin(t)
 		return true
 	}
 	if time.Since(s.began) > stalled {
@@ -177,7 +178,7 @@ func (g gateway) says(t *testing.T, prefill, decode engine) {
 	n := held(t, prefill, decode)
 	prefill.kill()
 	wg.Wait()
-	until(t, 30*time.Second, "the gateway says what stays held", func() bool { return g.counter(t, "pdrouter_stranded_blocks") > 0 })
+	until(t, slow, "the gateway says what stays held", func() bool { return g.counter(t, "pdrouter_stranded_blocks") > 0 })
 	t.Logf("%v requests waited; decode's usage %v", n, must(t, scrape(t, decode.url), "vllm:kv_cache_usage_perc"))
 	g.tell(t)
 }

@@ -10,10 +10,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // vllm is the installation the test runs, the model it serves and the answers it must give.
@@ -172,12 +175,39 @@ func allowedCPUs(t *testing.T) []int {
 // started bounds an instance's start: half a minute on an idle machine, several on a busy one whose files are cold.
 const started = 8 * time.Minute
 
+// slow bounds what takes seconds, and minutes on a machine that is busy with something else.
+const slow = 2 * time.Minute
+
+// up waits until the engine is ready.
+func (e engine) up(t *testing.T) {
+	t.Helper()
+	e.ready(t, e.url+"/health", started)
+	e.unpin(t)
+}
+
+// unpin lets the threads of the engine use all CPUs. The workers of two engines pin their main threads to one and the same CPU, whatever
+// they are told, where these compete with a thread of NIXL that polls all the time: each waits for the others for 30 s and longer.
+func (e engine) unpin(t *testing.T) {
+	t.Helper()
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range e.inner(t) {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		for _, path := range threads {
+			tid, _ := strconv.Atoi(filepath.Base(path))
+			_ = unix.SchedSetaffinity(tid, &all) // one that has ended needs none
+		}
+	}
+}
+
 // record asks one aggregated instance every scenario of the kinds and keeps its answers. more asks what else is to be known of it.
 func (v *vllm) record(t *testing.T, more func(url string), kinds ...string) {
 	var e engine
 	v.step(t, "start one instance", func() {
 		e = v.engine(t, role{name: "alone"}, nil)
-		e.ready(t, e.url+"/health", started)
+		e.up(t)
 	})
 	v.step(t, "record its answers", func() {
 		runs(t, append([]string{v.python(), "scenarios.py", "record", e.url, v.answers}, kinds...)...)
@@ -208,8 +238,8 @@ func (v *vllm) split(t *testing.T, way pair) {
 	v.step(t, "start prefill and decode", func() {
 		prefill = v.engine(t, role{name: "prefill", cpu: 0, transfer: way.transfer("kv_producer")}, nil)
 		decode = v.engine(t, role{name: "decode", cpu: 1, transfer: way.transfer("kv_consumer")}, nil)
-		prefill.ready(t, prefill.url+"/health", started)
-		decode.ready(t, decode.url+"/health", started)
+		prefill.up(t)
+		decode.up(t)
 	})
 	v.step(t, "start pdrouter, warm the pair", func() {
 		front = serve(t, v.gateway, config{connector: way.connector, prefill: []backend{prefill.backend()}, decode: []backend{decode.backend()},
@@ -218,14 +248,13 @@ func (v *vllm) split(t *testing.T, way pair) {
 		front.warm(t)
 	})
 	look := func() state { return state{p: scrape(t, prefill.url), d: scrape(t, decode.url), mover: way.mover} }
-	before := rested(t, look)
+	var before state
 	var asked report
-	v.step(t, "compare split requests", func() { asked = compare(t, front.url, v.python(), v.answers, "split") })
+	v.step(t, "compare split requests", func() { asked, before = front.compared(t, look, v.python(), v.answers, "split") })
 	after := settled(t, look, before, asked.HandOffs)
 	after.check(t, before, asked)
 
-	before = after
-	v.step(t, "compare requests for several choices", func() { asked = compare(t, front.url, v.python(), v.answers, "fan") })
+	v.step(t, "compare requests for several choices", func() { asked, before = front.compared(t, look, v.python(), v.answers, "fan") })
 	settled(t, look, before, asked.HandOffs).each(t, before, asked)
 
 	// The control: what decode computes itself does show in the counter that stayed at zero.
@@ -240,7 +269,7 @@ func (v *vllm) split(t *testing.T, way pair) {
 	}
 
 	v.step(t, "compare what only engines do", func() { compare(t, front.url, v.python(), v.answers, "cached", "engine", "stored") })
-	until(t, 20*time.Second, "no block is held", func() bool { return unused(t, prefill) && unused(t, decode) })
+	until(t, slow, "no block is held", func() bool { return unused(t, prefill) && unused(t, decode) })
 
 	var l *load
 	var left int
@@ -250,10 +279,12 @@ func (v *vllm) split(t *testing.T, way pair) {
 	})
 	last := time.Now()
 	v.step(t, "wait until 35 s after the last request", func() { time.Sleep(time.Until(last.Add(35 * time.Second))) })
-	look().quiet(t, left)
+	look().quiet(t, left, front.told(t))
 	if way.mover == "prefill" {
 		v.step(t, "the control: requests that are told too early", func() { control(t, prefill, decode) })
 		front.warm(t)
+		v.step(t, "decode stalls for longer than the lease of prefill", func() { front.stalls(t, l, decode, prefill, decode) })
+		v.step(t, "prefill stalls for as long", func() { front.stalls(t, l, prefill, prefill, decode) })
 	}
 	v.deaths(t, way, front, l, prefill, decode)
 	v.step(t, "stop", func() {
