@@ -255,6 +255,10 @@ func (a *attempt) arrived(came bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over, a.came = true, came
+	if came && a.stream != nil {
+		a.decode.streams = true
+		a.decode.engine.streaming.Add(1)
+	}
 	if a.ended != nil {
 		close(a.ended)
 	}

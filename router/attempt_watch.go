@@ -66,7 +66,7 @@ func (u *unseen) run(ctx context.Context) {
 	due := u.a.due
 	u.a.mu.Unlock()
 	apart := min(loadApart, max(u.transfer/4, 2*loadFresh))
-	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing to do
+	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
 	mute, fed := false, false                      // decode does not tell what it has in hand; it has had all that it needs from prefill
 	for !mute || !fed {
 		wait := loadSeldom
@@ -96,7 +96,7 @@ func (u *unseen) run(ctx context.Context) {
 		}
 		l, t := u.r.seeLoad(ctx, u.a.decode.engine)
 		switch {
-		case t == tells && l.running == 0:
+		case t == tells && u.a.decode.engine.onlyStreams(l):
 			idle++
 			next = now.Add(apart)
 		default:
@@ -110,6 +110,13 @@ func (u *unseen) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// onlyStreams reports whether what the engine has at work, as it says, can only be streams that have brought tokens: all others that it
+// was given by this gateway wait.
+func (e *engine) onlyStreams(l load) bool {
+	n := int(e.streaming.Load())
+	return l.running == 0 || l.running <= n && l.waiting >= int(e.inFlight.Load())-n
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.

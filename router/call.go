@@ -35,6 +35,8 @@ type call struct {
 
 	probe time.Time // which probe of the engine this leg is, as vitals.take returned it; zero if it is none, or was given back
 
+	streams bool // it has brought tokens, and is a stream
+
 	once sync.Once
 }
 
@@ -70,6 +72,9 @@ func (l *call) end() {
 		l.cut(errEnded)
 		l.unjudged()
 		l.hasRead()
+		if l.streams {
+			l.engine.streaming.Add(-1)
+		}
 		l.engine.inFlight.Add(-1)
 	})
 }

@@ -140,6 +140,38 @@ func TestFault54UnstreamedDecodeIsBusy(t *testing.T) {
 	})
 }
 
+// TestFault54UnstreamedBesideStreams has prefill answer and write nothing while it lives, and decode generate streams for others: all that
+// is at work there has brought tokens, so that the request, which has not, is tried again within the time of a transfer.
+func TestFault54UnstreamedBesideStreams(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, ConnectorPush, func(c *Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s.setFaults(map[string][]fault{
+			"decode-0":  {{Leg: "decode", Nth: 1, Do: doLateToken, N: 30_000}},
+			"prefill-0": {{Leg: "prefill", Nth: 2, Do: doNeverKV}},
+		})
+		other := make(chan clientReply)
+		go func() { other <- g.post(pathCompletions, streamBody) }()
+		eventually(t, "decode is at work", func() bool {
+			s.d[0].mu.Lock()
+			defer s.d[0].mu.Unlock()
+			return s.d[0].works == 1
+		})
+		began := time.Now()
+		r := g.post(pathCompletions, plainBody)
+		if said, _ := text(t, r); r.Status != 200 || said != wholeText {
+			t.Errorf("status %d, %q", r.Status, said)
+		}
+		if took := time.Since(began); took > 5*time.Second+2*loadApart {
+			t.Errorf("it took %v", took)
+		}
+		if r := <-other; r.Status != 200 {
+			t.Errorf("the other one: status %d", r.Status)
+		}
+		g.settled()
+		s.noHeld(t)
+	})
+}
+
 // TestFault54HandshakeTransferNeverComes has what prefill writes for handshakes never come. Decode tells that it has nothing to do, so
 // that the handshake ends within the time of a transfer, not only within that of a handshake, and the next one is made. What decode holds
 // comes free as it does for a request, or is counted where decode cannot be told.
