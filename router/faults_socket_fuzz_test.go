@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,7 @@ func FuzzSocket(f *testing.F) {
 		f.Add([]byte(s), uint16(i*7))
 	}
 	var mu sync.Mutex
-	var asked []string
+	var asked, late []string
 	engine := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		if r.Method == http.MethodPost {
@@ -96,6 +97,8 @@ func FuzzSocket(f *testing.F) {
 		_ = conn.(*net.TCPConn).CloseWrite()
 		answers, refused := readAnswers(t, conn, in)
 		requests, bodies, ok := readRequests(in)
+		before := late // the end of what was sent ends a request, which an engine may hear of later
+		late = append(bodies, late[:min(len(late), 20)]...)
 		if !ok {
 			return
 		}
@@ -105,13 +108,11 @@ func FuzzSocket(f *testing.F) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, a := range asked {
-			for len(bodies) > 0 && bodies[0] != a {
-				bodies = bodies[1:]
-			}
-			if len(bodies) == 0 {
+			if i := slices.Index(bodies, a); i >= 0 {
+				bodies = bodies[i+1:]
+			} else if !slices.Contains(before, a) {
 				t.Fatalf("an engine was asked %q, which net/http does not read in\n%q", a, in)
 			}
-			bodies = bodies[1:]
 		}
 	})
 }
