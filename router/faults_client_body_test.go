@@ -522,3 +522,16 @@ func TestFault66ShutdownWaitsForNoSilentTLS(t *testing.T) {
 		t.Errorf("%d bytes, %v; want the end of the connection", n, err)
 	}
 }
+
+// A method that no route has is refused as any other, whatever it is called.
+func TestFault10UnknownMethod(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	g := start(t, s.cfg, Parts{})
+	for path, want := range map[string]string{"/v1/models": "405", "/nowhere": "404"} {
+		status, rest, _ := rawRequest(t, g.addr, "BREW "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		_, body, _ := strings.Cut(rest, "\r\n\r\n")
+		if errorOf(t, body); !strings.Contains(status, " "+want+" ") {
+			t.Errorf("%s: %s\n%s", path, status, rest)
+		}
+	}
+}

@@ -55,13 +55,15 @@ func (r *Router) newEdge(cfg edgeConfig, clients *arrivals) *edge {
 	server.ReduceMemoryUsage = true // a connection that waits, for a request or for the end of a stream, holds no reader
 	server.HeaderReceived = hideBody
 	server.DisablePreParseMultipartForm = true
-	e.app.Use(func(c *fiber.Ctx) error {
-		err := r.handle(c)
-		if !c.Context().Conn().(*arrival).settle() || e.retired.Load() || r.draining.Load() { // the client's next request goes to another edge, or another gateway
+	// Fiber's own router is passed by: it would answer unknown methods itself, and there is one route table (routes.go).
+	server.Handler = func(rc *fasthttp.RequestCtx) {
+		c := e.app.AcquireCtx(rc)
+		defer e.app.ReleaseCtx(c)
+		_ = r.handle(c)
+		if !rc.Conn().(*arrival).settle() || e.retired.Load() || r.draining.Load() { // the client's next request goes to another edge, or another gateway
 			c.Response().SetConnectionClose()
 		}
-		return err
-	})
+	}
 	return e
 }
 
