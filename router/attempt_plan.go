@@ -116,7 +116,7 @@ func (x *exchange) nobody(c policies.Choice) event {
 	if left <= 0 {
 		return event{kind: evPlannedNone, why: whyQueueTimeout}
 	}
-	x.pause = min(max(pause, backoff(x.rests+1, rand.Uint64())), left)
+	x.pause = min(spread(max(pause, backoff(x.rests+1, rand.Uint64()))), left)
 	return event{kind: evPlannedLater}
 }
 

@@ -24,6 +24,10 @@ func backoff(n int, random uint64) time.Duration {
 	return d/2 + time.Duration(random%uint64(d/2+1))
 }
 
+// spread returns up to a quarter more than d, so that requests that wait for one engine do not all come to it at once: the first to be
+// refused again has the others wait on.
+func spread(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+
 // tried is the set of engines that a request has failed on.
 type tried []failed
 
@@ -151,6 +155,7 @@ func (x *exchange) later(choice policies.Choice, waited bool) (event, bool) {
 	if x.due.Sub(now) <= pause || waited && now.After(x.until) {
 		return event{kind: evPlannedNone, why: x.last}, true
 	}
+	x.pause = spread(pause)
 	return event{kind: evPlannedLater}, true
 }
 
