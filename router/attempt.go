@@ -41,6 +41,7 @@ type attempt struct {
 	came     bool          // it has brought tokens
 	closed   bool          // nobody wants what it brings
 	disowned bool          // it is open still for whoever sees to what decode holds
+	overdue  bool          // its KV should have come
 	broken   bool          // it was begun, and the engine has failed at it
 	ended    chan struct{} // closed when it is over; made for who waits for that
 	orphan   *remains      // the prefill leg runs on for decode's blocks alone; what is to be done if it fails
@@ -178,12 +179,20 @@ func (a *attempt) lapse(d time.Duration) *time.Timer {
 
 // lapsed tells that the transfer has not come, unless decode's leg is over.
 func (a *attempt) lapsed(why reason) {
-	a.mu.Lock()
-	over := a.over
-	a.mu.Unlock()
-	if !over {
+	if a.isOverdue() {
 		a.lost(why)
 	}
+}
+
+// isOverdue notes that the KV should have come, and reports false if decode's leg is over.
+func (a *attempt) isOverdue() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.over && !a.overdue {
+		a.overdue = true
+		a.decode.engine.overdue.Add(1)
+	}
+	return !a.over
 }
 
 // hurry notes that nobody waits for the answer. A decode leg must have begun with what prefill wrote, or else it leaves that
@@ -255,6 +264,10 @@ func (a *attempt) arrived(came bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over, a.came = true, came
+	if a.overdue {
+		a.overdue = false
+		a.decode.engine.overdue.Add(-1)
+	}
 	if came && a.stream != nil {
 		a.decode.streams = true
 		a.decode.engine.streaming.Add(1)

@@ -21,6 +21,7 @@ type unseen struct {
 	r        *Router
 	a        *attempt
 	transfer time.Duration // that the KV has to come
+	expired  int           // leases of prefill that had ended when it had answered; below 0 if it does not say
 	prefill  shut
 	pause    time.Duration // between looks at prefill
 }
@@ -67,7 +68,8 @@ func (u *unseen) run(ctx context.Context) {
 	u.a.mu.Unlock()
 	apart := min(loadApart, max(u.transfer/4, 2*loadFresh))
 	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
-	mute, fed := false, false                      // decode does not tell what it has in hand; it has had all that it needs from prefill
+	u.expired = u.leasesEnded(ctx, leasesFresh)
+	mute, fed := false, false // decode does not tell what it has in hand; it has had all that it needs from prefill
 	for !mute || !fed {
 		wait := loadSeldom
 		if !mute {
@@ -90,13 +92,14 @@ func (u *unseen) run(ctx context.Context) {
 		now := time.Now()
 		if !now.Before(due) {
 			u.pause = max(u.pause, loadApart)
+			u.a.isOverdue()
 		}
 		if mute || now.Before(next) {
 			continue
 		}
 		l, t := u.r.seeLoad(ctx, u.a.decode.engine)
 		switch {
-		case t == tells && u.a.decode.engine.onlyStreams(l):
+		case t == tells && (u.a.decode.engine.onlyStreams(l) || !now.Before(due) && u.allExpired(ctx, l)):
 			idle++
 			next = now.Add(apart)
 		default:
@@ -117,6 +120,28 @@ func (u *unseen) run(ctx context.Context) {
 func (e *engine) onlyStreams(l load) bool {
 	n := int(e.streaming.Load())
 	return l.running == 0 || l.running <= n && l.waiting >= int(e.inFlight.Load())-n
+}
+
+// leasesFresh is how old what is known of the leases that have ended may be when a transfer begins to be looked after.
+const leasesFresh = 5 * time.Second
+
+// leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
+func (u *unseen) leasesEnded(ctx context.Context, fresh time.Duration) int {
+	e := u.a.prefill.engine
+	if l, ok := e.loads.latest(fresh); ok {
+		return l.expired
+	}
+	if l, ok := u.r.loadOf(ctx, e); ok {
+		return l.expired
+	}
+	return -1
+}
+
+// allExpired reports whether all requests of decode's that are overdue have lost their KV: as many leases of prefill have ended since, and
+// as many requests wait.
+func (u *unseen) allExpired(ctx context.Context, l load) bool {
+	n := int(u.a.decode.engine.overdue.Load())
+	return u.expired >= 0 && l.waiting >= n && u.leasesEnded(ctx, loadFresh)-u.expired >= n
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.

@@ -66,21 +66,22 @@ type fakeVLLM struct {
 
 	events *kvplane.Events // connector kvplane
 
-	mu     sync.Mutex
-	health func(http.ResponseWriter, *http.Request) // nil: it is healthy
-	habit  habit
-	id     string
-	faults []fault
-	n      map[string]int // requests by leg
-	full   time.Time      // until then it begins with no request
-	open   int            // requests under way
-	works  int            // of them, those that make tokens
-	mute   bool           // it says nothing of how many they are
-	usage  string         // the part of its KV cache that it says is in use; empty: it says nothing of it
-	breaks int            // looks at that, from the next on, that it breaks the connection of
-	tells  time.Duration  // how long it takes to say it
-	looks  int            // at that, under way
-	most   int            // of them at once, where they are held
+	mu      sync.Mutex
+	health  func(http.ResponseWriter, *http.Request) // nil: it is healthy
+	habit   habit
+	id      string
+	faults  []fault
+	n       map[string]int // requests by leg
+	full    time.Time      // until then it begins with no request
+	open    int            // requests under way
+	works   int            // of them, those that make tokens
+	mute    bool           // it says nothing of how many they are
+	usage   string         // the part of its KV cache that it says is in use; empty: it says nothing of it
+	expired int            // how many leases it says that have ended
+	breaks  int            // looks at that, from the next on, that it breaks the connection of
+	tells   time.Duration  // how long it takes to say it
+	looks   int            // at that, under way
+	most    int            // of them at once, where they are held
 }
 
 func newFakeVLLM(t *testing.T, c *cluster, name string, faults ...fault) *fakeVLLM {
@@ -162,6 +163,9 @@ func (f *fakeVLLM) tell(w http.ResponseWriter) {
 	}
 	fmt.Fprintf(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d.0\nvllm:num_requests_waiting{engine=\"0\"} %d.0\n",
 		f.works, f.open-f.works)
+	if f.expired > 0 {
+		fmt.Fprintf(w, "vllm:nixl_num_kv_expired_reqs_total{engine=\"0\"} %d.0\n", f.expired)
+	}
 	if f.usage != "" {
 		fmt.Fprintf(w, "vllm:kv_cache_usage_perc{engine=\"0\"} %s\nvllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"100\"} 1.0\n", f.usage)
 	}

@@ -172,6 +172,48 @@ func TestFault54UnstreamedBesideStreams(t *testing.T) {
 	})
 }
 
+// TestFault54UnstreamedLeaseEnds has the lease of prefill end before decode has registered, while decode generates answers for others that
+// are not streamed either: prefill's count of such leases shows that the request which is overdue waits in vain.
+func TestFault54UnstreamedLeaseEnds(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, ConnectorPush, func(c *Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s.setFaults(map[string][]fault{
+			"decode-0":  {{Leg: "decode", Do: doSlow, N: 2000}},
+			"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}},
+		})
+		got := make(chan clientReply)
+		go func() { got <- g.post(pathCompletions, plainBody) }()
+		eventually(t, "decode waits", func() bool { return s.p[0].underWay() == 0 && s.d[0].underWay() == 1 })
+		began, ended := time.Now(), false
+		for others := range 60 {
+			if others == 5 { // 10 s
+				s.p[0].mu.Lock()
+				s.p[0].expired++
+				s.p[0].mu.Unlock()
+			}
+			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+				t.Fatalf("another one: status %d: %s", r.Status, r.Body)
+			}
+			select {
+			case r := <-got:
+				ended = true
+				if said, _ := text(t, r); r.Status != 200 || said != wholeText {
+					t.Errorf("status %d, %q", r.Status, said)
+				}
+			default:
+			}
+			if ended {
+				break
+			}
+		}
+		if took := time.Since(began); !ended || took < 10*time.Second || took > 10*time.Second+loadSeldom+3*loadApart {
+			t.Errorf("it took %v", took)
+		}
+		g.settled()
+		s.noHeld(t)
+	})
+}
+
 // TestFault54HandshakeTransferNeverComes has what prefill writes for handshakes never come. Decode tells that it has nothing to do, so
 // that the handshake ends within the time of a transfer, not only within that of a handshake, and the next one is made. What decode holds
 // comes free as it does for a request, or is counted where decode cannot be told.

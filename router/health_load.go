@@ -14,6 +14,7 @@ type load struct {
 	running int // at work
 	waiting int // for a place, or for KV
 	used    int // blocks of its KV cache that are in use, at most; below 0 if it does not say
+	expired int // requests whose KV a prefill engine has given up, as their leases had ended, since its start
 }
 
 // telling is what has come of a look at an engine's load.
@@ -76,6 +77,16 @@ func (k *loads) see(ctx context.Context, begin func(*glance)) (load, telling) {
 	}
 }
 
+// latest returns what the latest look that is over has shown, if that was within d.
+func (k *loads) latest(d time.Duration) (load, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if g := k.last; g != nil && g.over() && g.tells == tells && time.Since(g.at) < d {
+		return g.load, true
+	}
+	return load{}, false
+}
+
 // loadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that r.ended counts.
 func (r *Router) loadOf(ctx context.Context, e *engine) (load, bool) {
 	l, t := r.seeLoad(ctx, e)
@@ -125,10 +136,11 @@ func (e *engine) scheduler() string {
 // parseLoad reads an engine's metrics: the sum over its schedulers, or those of the one with the label. It reports false if a number
 // of requests is missing.
 func parseLoad(text []byte, label string) (load, bool) {
-	running, waiting, usage := sampled{label: label}, sampled{label: label}, sampled{label: label}
+	running, waiting, usage, expired := sampled{label: label}, sampled{label: label}, sampled{label: label}, sampled{label: label}
 	blocks := 0
 	for line := range bytes.Lines(text) {
-		_ = running.add(line, "vllm:num_requests_running") || waiting.add(line, "vllm:num_requests_waiting") || usage.add(line, "vllm:kv_cache_usage_perc")
+		_ = running.add(line, "vllm:num_requests_running") || waiting.add(line, "vllm:num_requests_waiting") || usage.add(line, "vllm:kv_cache_usage_perc") ||
+			expired.add(line, "vllm:nixl_num_kv_expired_reqs_total")
 		if bytes.HasPrefix(line, []byte("vllm:cache_config_info{")) && bytes.Contains(line, []byte(label)) {
 			if _, n, ok := bytes.Cut(line, []byte(`,num_gpu_blocks="`)); ok {
 				n, _, _ = bytes.Cut(n, []byte{'"'})
@@ -137,7 +149,7 @@ func parseLoad(text []byte, label string) (load, bool) {
 			}
 		}
 	}
-	l := load{running: int(running.v), waiting: int(waiting.v), used: -1}
+	l := load{running: int(running.v), waiting: int(waiting.v), used: -1, expired: int(expired.v)}
 	switch {
 	case !usage.told:
 	case usage.v == 0:
