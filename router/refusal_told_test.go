@@ -102,7 +102,7 @@ func TestPrefillErrorsTold(t *testing.T) {
 		{"push, prefill", ConnectorPush, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}, "as told"},
 		{"pull, decode's first event", ConnectorPull, "decode_failed", "The engine failed: as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 0}}}, "as told"},
 		{"none, a connection that breaks", ConnectorNone, "decode_failed", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doReset}}}, "upstream"},
-		{"none, a stream that breaks", ConnectorNone, "stream_cut", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doBreak, N: 2}}}, "upstream"},
+		{"none, a stream without its end", ConnectorNone, "stream_cut", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doNoDone, N: 2}}}, "EOF"},
 		{"none, an error event", ConnectorNone, "decode_failed", "as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 2}}}, "as told"},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
