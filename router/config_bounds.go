@@ -83,7 +83,7 @@ func (t Timeouts) validate(v *faults) {
 type Limits struct {
 	Body int `yaml:"body"` // bytes of a request body; default 32 MiB
 	// BodyMemory is how many bytes of request bodies, and of what is copied of them for engines, may be held at once, over all
-	// requests. A request whose body does not fit is answered 503. At least limits.body; default 1 GiB, or limits.body if that is more.
+	// requests. A request whose body does not fit is answered 503. At least twice limits.body; default 1 GiB, or that if it is more.
 	BodyMemory int `yaml:"body_memory"`
 	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; a larger one is 502 answer_too_large; default 64 MiB
 	Event      int `yaml:"event"`    // bytes of one server-sent event; a larger one is 502 answer_too_large; default 4 MiB
@@ -128,7 +128,7 @@ const mostEntries = 100_000_000
 
 func (l Limits) withDefaults() Limits {
 	unless0(&l.Body, 32<<20)
-	unless0(&l.BodyMemory, max(1<<30, l.Body))
+	unless0(&l.BodyMemory, max(1<<30, 2*l.Body))
 	unless0(&l.Answer, 64<<20)
 	unless0(&l.Event, 4<<20)
 	unless0(&l.Attempts, 3)
@@ -167,8 +167,8 @@ func (l Limits) validate(v *faults) {
 			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")
 		}
 	}
-	if l.BodyMemory >= 0 && l.BodyMemory < l.Body {
-		v.add("limits.body_memory", fmt.Sprintf("is %d", l.BodyMemory), fmt.Sprintf("at least limits.body, %d", l.Body))
+	if l.BodyMemory >= 0 && l.BodyMemory < 2*l.Body { // a body and what is copied of it fit
+		v.add("limits.body_memory", fmt.Sprintf("is %d", l.BodyMemory), fmt.Sprintf("at least twice limits.body, %d", 2*l.Body))
 	}
 	if n := l.PrefixIndexEntries; n > mostEntries {
 		v.add("limits.prefix_index_entries", fmt.Sprintf("is %d", n), fmt.Sprintf("at most %d", mostEntries))

@@ -361,17 +361,17 @@ func memoryUsed() int64 {
 // first has been served.
 func TestFault07BodyMemory(t *testing.T) {
 	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 1<<20
+	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 2<<20
 	g := start(t, s.cfg, Parts{})
-	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 700<<10) + `"}`
+	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 1000<<10) + `"}`
 	first := dial(t, g.addr)
-	_, _ = io.WriteString(first, rawPost(pathCompletions, body[:600<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
-	eventually(t, "the first body is held", func() bool { return g.r.bodies.held.Load() > 512<<10 })
+	_, _ = io.WriteString(first, rawPost(pathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	eventually(t, "the first body is held", func() bool { return g.r.bodies.held.Load() >= 1000<<10 })
 	status, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: "+reasonBodyMemory) {
 		t.Errorf("%s, closed %v\n%s", status, closed, rest)
 	}
-	_, _ = io.WriteString(first, body[600<<10:])
+	_, _ = io.WriteString(first, body[900<<10:])
 	resp, err := http.ReadResponse(bufio.NewReader(first), nil)
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatalf("the first: %v, %v", resp, err)

@@ -43,7 +43,7 @@ func TestFault10to13Routes(t *testing.T) {
 		},
 		"11 control routes": {
 			"/invocations", "/pause", "/resume", "/abort_requests", "/update_weights", "/collective_rpc", "/sleep", "/wake_up",
-			"/reset_prefix_cache", "/v1/load_lora_adapter", "/server_info", "/docs", "/metrics", "/health",
+			"/reset_prefix_cache", "/v1/load_lora_adapter", "/server_info", "/docs", "/metrics", "/health/", "/healthz",
 			"/inference/v1/abort_requests", "/kvplane/v1/events",
 		},
 	} {

@@ -108,7 +108,7 @@ pdrouter_request_body_bytes 13
 # HELP pdrouter_requests_in_flight Requests under way.
 # TYPE pdrouter_requests_in_flight gauge
 pdrouter_requests_in_flight 3
-# HELP pdrouter_stranded_total Times KV may have been left with an engine for nobody, until a lease ends or for good.
+# HELP pdrouter_stranded_total Times KV was left with an engine for nobody, until a lease ends or for good.
 # TYPE pdrouter_stranded_total counter
 pdrouter_stranded_total 9
 # HELP pdrouter_unpairable 1 for each pair that cannot exchange KV blocks, and why.
