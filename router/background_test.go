@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -392,6 +393,50 @@ func TestLookupsAreNotCharged(t *testing.T) {
 		}
 		if used := c.ended(t, made+3)[made:]; !slices.Equal(used, []int{0, 0, 0}) {
 			t.Errorf("charged %v for looks", used)
+		}
+	})
+}
+
+// TestLookupsAtOnce has a caller with a limit of concurrency stream one background response several times: so many lookups are served at once,
+// and beside them the caller may send other requests once the response has ended.
+func TestLookupsAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		e, g, _ := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *Config) { cfg.Models[0].InFlight = 8 })
+		if r := g.post(pathResponses, backgroundBody); r.Status != 200 {
+			t.Fatalf("status %d: %s", r.Status, r.Body)
+		}
+		id := e.ids()[0]
+		var first net.Conn
+		for i := range 4 {
+			conn, err := n.dial(t.Context(), "tcp", g.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "GET %s/%s?stream=true HTTP/1.1\r\nHost: a\r\n\r\n", pathResponses, id)
+			head := make([]byte, 4096)
+			k, err := conn.Read(head)
+			if want := map[bool]string{true: " 200 ", false: " 429 "}[i == 0]; err != nil || !strings.Contains(string(head[:k]), want) {
+				t.Errorf("lookup %d: %v, %.300s; want%s", i, err, head[:k], want)
+			}
+			if i == 0 {
+				first = conn
+			}
+		}
+		for _, q := range g.r.Stats().Queues {
+			if q.InFlight > 1 {
+				t.Errorf("%d of %d places are taken", q.InFlight, q.Places)
+			}
+		}
+		e.becomes(id, "completed", `{"input_tokens":7,"output_tokens":3}`)
+		time.Sleep(backgroundPollMax)
+		if r := g.post(pathResponses, `{"model":"tiny","input":"a","max_output_tokens":9}`); r.Status != 200 {
+			t.Errorf("beside a lookup: status %d: %s", r.Status, r.Body)
+		}
+		_ = first.Close()
+		time.Sleep(time.Second)
+		if r := g.ask("GET", pathResponses+"/"+id); r.Status != 200 {
+			t.Errorf("after the first lookup has ended: status %d: %s", r.Status, r.Body)
 		}
 	})
 }

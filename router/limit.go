@@ -13,8 +13,8 @@ import (
 // Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
 type Limiter interface {
 	// Admit counts one request that may use so many tokens, or says in Allowance.Over why not; then the lease is nil. It is
-	// also nil where there is nothing to end. ExpectedLookup stands for a request that uses no tokens, and that the limit of
-	// concurrency does not hold up.
+	// also nil where there is nothing to end. ExpectedLookup stands for a request that uses no tokens, and for which the limit of
+	// concurrency counts no other requests than such.
 	Admit(who auth.Principal, expected int) (Lease, Allowance)
 }
 
@@ -25,7 +25,7 @@ type Lease interface {
 }
 
 // ExpectedLookup is expected of a request that asks for a stored response or cancels it. A caller at his limit of concurrency can so see
-// background responses end.
+// background responses end. As a lookup may be a stream that stays open, lookups have a limit of concurrency of their own.
 const ExpectedLookup = -1
 
 // Allowance is what a caller has left, or which of its limits a request would exceed.

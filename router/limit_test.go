@@ -31,13 +31,22 @@ func newCounted(l limits.Limits) *counted {
 }
 
 func (c *counted) Admit(who auth.Principal, expected int) (Lease, Allowance) {
-	mine := c.limits
-	if expected == ExpectedLookup {
-		mine.Concurrent, expected = 0, 0
+	mine, lookups := c.limits, limits.Lease{}
+	if expected == ExpectedLookup { // as the command's limiter: lookups have a limit of concurrency of their own
+		var no *limits.Refusal
+		if lookups, no = c.l.Admit(time.Now(), "\x00lookups\x00"+who.Subject, limits.Limits{Concurrent: mine.Concurrent}, 0); no != nil {
+			return nil, Allowance{Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+		}
+		mine.Concurrent = 0
 	}
-	e, no := c.l.Admit(time.Now(), who.Subject, mine, expected)
+	e, no := c.l.Admit(time.Now(), who.Subject, mine, max(expected, 0))
 	if no != nil {
+		lookups.Done(time.Now(), 0)
 		return nil, Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+	}
+	if expected == ExpectedLookup {
+		e.Done(time.Now(), 0)
+		e, expected = lookups, 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,21 +16,41 @@ type clientLimits struct {
 
 // Admit implements router.Limiter.
 func (c clientLimits) Admit(who auth.Principal, expected int) (router.Lease, router.Allowance) {
-	mine := c.tenants.of(who)
-	if expected == router.ExpectedLookup {
-		mine.Concurrent, expected = 0, 0
-	}
+	now, mine := time.Now(), c.tenants.of(who)
 	if mine == (limits.Limits{}) {
 		return nil, router.Allowance{}
 	}
-	e, no := c.limiter.Admit(time.Now(), who.Tenant, mine, expected)
+	if expected == router.ExpectedLookup {
+		return c.admitLookup(now, who.Tenant, mine)
+	}
+	e, no := c.limiter.Admit(now, who.Tenant, mine, expected)
 	if no != nil {
-		return nil, router.Allowance{
-			Requests: quota(no.Requests), Tokens: quota(no.Tokens),
-			Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After,
-		}
+		return nil, overLimit(no)
 	}
 	return &clientLease{e}, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
+}
+
+// admitLookup holds lookups to a limit of concurrency of their own, as large as that of other requests. No tenant's name begins with a zero byte.
+func (c clientLimits) admitLookup(now time.Time, tenant string, mine limits.Limits) (router.Lease, router.Allowance) {
+	e, no := c.limiter.Admit(now, "\x00lookups\x00"+tenant, limits.Limits{Concurrent: mine.Concurrent}, 0)
+	if no != nil {
+		return nil, overLimit(no)
+	}
+	lease, most := &clientLease{e}, mine.Concurrent
+	mine.Concurrent = 0
+	if e, no = c.limiter.Admit(now, tenant, mine, 0); no != nil {
+		lease.Done(0)
+		return nil, overLimit(no)
+	}
+	e.Done(now, 0) // it counts as a request, but not among those under way
+	return lease, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: most}
+}
+
+func overLimit(no *limits.Refusal) router.Allowance {
+	return router.Allowance{
+		Requests: quota(no.Requests), Tokens: quota(no.Tokens),
+		Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After,
+	}
 }
 
 func quota(r limits.Room) router.Quota {

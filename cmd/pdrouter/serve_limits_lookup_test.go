@@ -19,11 +19,44 @@ func TestLookupsTakeNoPlace(t *testing.T) {
 		t.Errorf("a second request: %+v", a)
 	}
 	for range 2 {
-		if lease, a := c.Admit(auth.Principal{}, router.ExpectedLookup); lease == nil {
-			t.Errorf("a lookup: %+v", a)
+		lease, a := c.Admit(auth.Principal{}, router.ExpectedLookup)
+		if lease == nil {
+			t.Fatalf("a lookup: %+v", a)
+		}
+		lease.Done(0)
+	}
+	for range 2 { // the refused lookup is not under way
+		if _, a := c.Admit(auth.Principal{}, router.ExpectedLookup); a.Over != "requests" {
+			t.Errorf("one more: %+v", a)
 		}
 	}
-	if _, a := c.Admit(auth.Principal{}, router.ExpectedLookup); a.Over != "requests" {
-		t.Errorf("one more: %+v", a)
+}
+
+// TestLookupsAreBounded has lookups that do not end: as many are admitted at once as other requests, and they hold up none of those.
+func TestLookupsAreBounded(t *testing.T) {
+	c := clientLimits{limits.New(nil, "", slog.New(slog.DiscardHandler)), tenantsConfig{Default: auth.Limits{Requests: 100, Concurrent: 2}}}
+	who := auth.Principal{Tenant: "a"}
+	var leases []router.Lease
+	for range 2 {
+		lease, a := c.Admit(who, router.ExpectedLookup)
+		if lease == nil {
+			t.Fatalf("a lookup: %+v", a)
+		}
+		leases = append(leases, lease)
+	}
+	if _, a := c.Admit(who, router.ExpectedLookup); a.Over != "concurrent" || a.Max != 2 {
+		t.Errorf("a third lookup: %+v", a)
+	}
+	if lease, a := c.Admit(auth.Principal{Tenant: "b"}, router.ExpectedLookup); lease == nil {
+		t.Errorf("a lookup of another tenant: %+v", a)
+	}
+	for range 2 {
+		if lease, a := c.Admit(who, 10); lease == nil {
+			t.Errorf("a request beside lookups: %+v", a)
+		}
+	}
+	leases[0].Done(0)
+	if lease, a := c.Admit(who, router.ExpectedLookup); lease == nil {
+		t.Errorf("a lookup after one has ended: %+v", a)
 	}
 }
