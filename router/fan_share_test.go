@@ -397,11 +397,13 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 
 // What is copied of a body for its choices counts as memory for bodies: where it does not fit the request is refused, and holds nothing.
 func TestFault07ChoicesMemory(t *testing.T) {
-	s, g := newFanPool(t, ConnectorPush, 1, 1, func(c *Config) { c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 700<<10, 1400<<10, 16, 16 })
+	s, g := newFanPool(t, ConnectorPush, 1, 1, func(c *Config) {
+		c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 600<<10, 1200<<10, 16, 16
+	})
 	before := s.c.count("", "")
 	for _, row := range []struct {
 		size, n, status int
-	}{{60 << 10, 1, 200}, {60 << 10, 16, 503}, {20 << 10, 16, 200}, {60 << 10, 2, 200}, {600 << 10, 2, 200}} {
+	}{{60 << 10, 1, 200}, {60 << 10, 16, 503}, {20 << 10, 16, 200}, {60 << 10, 2, 200}, {500 << 10, 2, 200}} {
 		r := g.post(pathCompletions, fmt.Sprintf(`{"model":"tiny","n":%d,"max_tokens":16,"prompt":%q}`, row.n, strings.Repeat("a", row.size)))
 		if reason := r.Header.Get("X-Pdrouter-Reason"); r.Status != row.status || r.Status == 503 && (reason != reasonBodyMemory || s.c.count("", "") != before) {
 			t.Errorf("%d choices of %d bytes: status %d, reason %s; want %d", row.n, row.size, r.Status, reason, row.status)
