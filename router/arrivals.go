@@ -44,8 +44,6 @@ type arrival struct {
 	chunked bool  // the body
 	refused bool  // the connection ends with an answer to a request that was not read to its end
 
-	body atomic.Pointer[clientBody] // of the last request; nil if it had none.
-
 	joins bool   // what is written next leaves with what is written behind it
 	kept  []byte // that, while it waits
 }
@@ -130,7 +128,6 @@ func (a *arrival) Read(p []byte) (n int, err error) {
 	if a.open { // nothing that follows can be trusted to be a request
 		return 0, io.EOF
 	}
-	a.dropBody()
 	if len(a.early) == 0 && len(p) == 1 && a.patient.can() {
 		if err = a.fill(); err != nil {
 			return 0, err
@@ -221,13 +218,6 @@ func (a *arrival) settle() bool {
 	return !a.open
 }
 
-// dropBody gives the last request's body back.
-func (a *arrival) dropBody() {
-	if b := a.body.Swap(nil); b != nil {
-		b.drop()
-	}
-}
-
 // headEnd finds the end of a request's head.
 type headEnd struct {
 	length int  // of the line so far
@@ -293,13 +283,8 @@ func (a *arrival) write(p []byte) (int, error) {
 	return a.Conn.Write(p)
 }
 
-// Close closes the connection. The server calls it after the last request; at a shutdown it also closes idle connections, and a
-// request may just begin on one of these. So the buffer of the body is not used again.
+// Close closes the connection. The server calls it after the last request, and at a shutdown for idle connections.
 func (a *arrival) Close() error {
-	if b := a.body.Swap(nil); b != nil {
-		b.once.Store(true)
-		b.drop()
-	}
 	if a.refused {
 		a.linger()
 	}

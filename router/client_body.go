@@ -27,10 +27,38 @@ type clientBodies struct {
 	opened atomic.Uint64 // bodies that were begun to be read
 	free   sync.Pool     // of *clientBody
 	rooms  [len(roomSizes)]sync.Pool
+
+	tenants tenantBytes
 }
 
-// clientBody is the body of one request, as its client sent it. It is in use until everyone who holds it has dropped it:
-// its connection, and each leg that is sent from its bytes. Then its buffer serves another request.
+// tenantBytes are the bytes of larger buffers that each tenant's bodies occupy.
+type tenantBytes struct {
+	mu   sync.Mutex
+	held map[string]int
+}
+
+// add counts n bytes for a tenant, unless it would then have more than limit. It reports whether it has. An unknown tenant has no limit.
+func (t *tenantBytes) add(tenant string, n, limit int) bool {
+	if tenant == "" || n == 0 {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	held := t.held[tenant] + n
+	if n > 0 && held > limit {
+		return false
+	}
+	if t.held == nil {
+		t.held = make(map[string]int)
+	}
+	if t.held[tenant] = held; held == 0 {
+		delete(t.held, tenant)
+	}
+	return true
+}
+
+// clientBody is the body of one request, as its client sent it. It is in use until everyone who holds it has dropped it: the
+// handler, the request's exchange, and each leg that is sent from its bytes. Then its buffer serves another request.
 type clientBody struct {
 	bytes  []byte
 	from   *clientBodies
@@ -38,7 +66,8 @@ type clientBody struct {
 	class  int     // of the buffer in roomSizes; -1: none of them
 	room   *[]byte // what was taken from the pool of that class
 	copied atomic.Int64
-	once   atomic.Bool // the buffer serves no other request
+	tenant string // of the caller; "" if nobody is known
+	mine   int    // bytes that count for the tenant
 }
 
 // open returns an empty body that the caller holds. It has no buffer yet.
@@ -71,11 +100,9 @@ func (b *clientBody) drop() {
 		return
 	}
 	b.from.held.Add(-b.copied.Swap(0) - int64(cap(b.bytes)))
-	if b.once.Load() {
-		return
-	}
+	b.from.tenants.add(b.tenant, -b.mine, 0)
 	b.recycle()
-	b.bytes, b.class, b.room = nil, -1, nil
+	b.bytes, b.class, b.room, b.tenant, b.mine = nil, -1, nil, "", 0
 	b.from.free.Put(b)
 }
 
@@ -88,7 +115,8 @@ func (b *clientBody) charge(n, limit int) bool {
 	return true
 }
 
-// grow makes room for more bytes of a body that will have at most most of them. memory bounds what all bodies hold.
+// grow makes room for more bytes of a body that will have at most most of them. memory bounds what all bodies hold, and half of
+// it what those of one tenant hold, so that one that sends its bodies slowly leaves room for others.
 func (b *clientBody) grow(most, memory int) *httpError {
 	had := cap(b.bytes)
 	size, class := 2*had, -1
@@ -103,6 +131,13 @@ func (b *clientBody) grow(most, memory int) *httpError {
 	}
 	if !b.from.take(size-had, memory) {
 		return errBodyMemory()
+	}
+	if had > 0 { // most bodies fit into the first room, and are not counted twice
+		if !b.from.tenants.add(b.tenant, size-b.mine, memory/2) {
+			b.from.held.Add(int64(had - size))
+			return errBodyMemory()
+		}
+		b.mine = size
 	}
 	var room *[]byte
 	if class >= 0 {
@@ -134,24 +169,25 @@ func errBodyMemory() *httpError {
 // mostUnused is how many bytes a body may have on a route that uses none.
 const mostUnused = 4 << 10
 
-// readBody reads the body of a request. What arrived is held by the connection until the next request on it.
-func (r *Router) readBody(a *arrival, s *setup, f bodyFraming, used bool) (*clientBody, *httpError) {
-	most := s.cfg.Limits.Body
-	if !used {
+// readBody reads the body of a request, which the caller then holds.
+func (r *Router) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *httpError) {
+	most, cfg := q.s.cfg.Limits.Body, &q.s.cfg
+	if !q.route.does.reads() {
 		most = min(most, mostUnused)
 	}
 	if f.length > int64(most) {
 		return nil, errTooLarge(most)
 	}
 	if f.expects && f.length != 0 {
-		_ = a.SetWriteDeadline(time.Now().Add(s.cfg.Timeouts.Write))
+		_ = a.SetWriteDeadline(time.Now().Add(cfg.Timeouts.Write))
 		if _, err := io.WriteString(a, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
 			return nil, r.unread(err)
 		}
 	}
 	b := r.bodies.open()
-	a.body.Store(b)
-	if err := a.readBody(b, most, s.cfg.Limits.BodyMemory); err != nil {
+	b.tenant = q.who.Tenant
+	if err := a.readBody(b, most, cfg.Limits.BodyMemory); err != nil {
+		b.drop()
 		return nil, r.unread(err)
 	}
 	return b, nil

@@ -83,7 +83,7 @@ func (t Timeouts) validate(v *faults) {
 type Limits struct {
 	Body int `yaml:"body"` // bytes of a request body; default 32 MiB
 	// BodyMemory is how many bytes of request bodies, and of what is copied of them for engines, may be held at once, over all
-	// requests. A request whose body does not fit is answered 503. At least twice limits.body; default 1 GiB, or that if it is more.
+	// requests. A request whose body does not fit is answered 503, as is one of a tenant whose bodies hold half of them. At least twice limits.body; default 1 GiB, or that if it is more.
 	BodyMemory int `yaml:"body_memory"`
 	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; a larger one is 502 answer_too_large; default 64 MiB
 	Event      int `yaml:"event"`    // bytes of one server-sent event; a larger one is 502 answer_too_large; default 4 MiB

@@ -74,6 +74,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived := q.s, q.m, q.b, q.arrived
 	x := &exchange{d: newDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
+	b.hold() // until the exchange is done
 	x.place, q.place = q.place, nil
 	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]

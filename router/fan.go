@@ -75,7 +75,6 @@ func (r *Router) newFan(q *admitted) *fan {
 	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for i, part := range bodies {
-		part.hold() // until its exchange is done, which may be behind the request's end
 		one := *q
 		one.b, one.lease, one.place, one.fan, one.branch = part, nil, nil, f, i
 		f.branches = append(f.branches, r.newExchange(&one))

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/auth"
 )
 
 // bodyEngine replaces the pool's decode engine by one that keeps the bodies it gets, and answers with JSON.
@@ -533,5 +535,50 @@ func TestFault10UnknownMethod(t *testing.T) {
 		if errorOf(t, body); !strings.Contains(status, " "+want+" ") {
 			t.Errorf("%s: %s\n%s", path, status, rest)
 		}
+	}
+}
+
+// namedClients takes every bearer token for the name of a tenant.
+type namedClients struct{}
+
+func (namedClients) Authenticate(authorization string) (auth.Principal, error) {
+	name := strings.TrimPrefix(authorization, "Bearer ")
+	return auth.Principal{Subject: name, Tenant: name}, nil
+}
+
+// One tenant that sends bodies slowly holds half of the memory for them at most: another one is served.
+func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
+	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 4<<20
+	g := start(t, s.cfg, Parts{Clients: namedClients{}})
+	request := func(tenant, body string) string {
+		return rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", "Authorization: Bearer "+tenant, "Content-Length: 1000000")
+	}
+	var slow []net.Conn
+	for range 8 {
+		conn := dial(t, g.addr)
+		slow = append(slow, conn)
+		go func() { _, _ = io.WriteString(conn, request("slow", strings.Repeat(" ", 999_999))) }()
+	}
+	eventually(t, "the slow tenant holds its share", func() bool { return g.r.bodies.held.Load() > 3<<19 })
+	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 900_000) + `"}`
+	for range 20 {
+		if r := g.post(pathCompletions, body, "Authorization", "Bearer other"); r.Status != 200 {
+			t.Fatalf("another tenant: %d %s", r.Status, r.Body)
+		}
+	}
+	if r := g.post(pathCompletions, body, "Authorization", "Bearer slow"); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != reasonBodyMemory {
+		t.Errorf("the slow tenant: %d %s", r.Status, r.Body)
+	}
+	for _, conn := range slow {
+		conn.Close()
+	}
+	g.settled()
+	if r := g.post(pathCompletions, body, "Authorization", "Bearer slow"); r.Status != 200 {
+		t.Errorf("the slow tenant, later: %d %s", r.Status, r.Body)
+	}
+	g.settled()
+	if n := len(g.r.bodies.tenants.held); n != 0 {
+		t.Errorf("%d tenants are remembered", n)
 	}
 }

@@ -58,10 +58,11 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e = contentType(h, rt.does); e != nil {
 		return r.fail(c, e)
 	}
-	body, e := r.readBody(conn, q.s, framing, rt.does.reads())
+	body, e := r.readBody(conn, q, framing)
 	if e != nil {
 		return r.fail(c, e)
 	}
+	defer body.drop()
 	if rt.does == listModels || rt.does == oneModel {
 		return r.tellModels(q, c)
 	}

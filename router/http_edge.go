@@ -88,6 +88,7 @@ func (e *edge) gone() bool {
 
 // refuse answers requests whose head the server could not read.
 func (r *Router) refuse(c *fiber.Ctx, err error) error {
+	c.Context().Conn().(*arrival).refused = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
 		return r.fail(c, errInternal(err))

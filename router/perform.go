@@ -249,8 +249,8 @@ func (x *exchange) done(act action) {
 	if x.choice.Decode >= 0 && s.Attempts > 0 {
 		s.Why = x.choice.Why()
 	}
+	defer x.b.drop()
 	if x.fan != nil {
-		x.b.drop()
 		x.fan.ended()
 		return
 	}
