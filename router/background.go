@@ -106,6 +106,8 @@ func (x *exchange) worksOn() bool {
 		return works
 	case ClientLeft, FailedAfter:
 		return x.reply.stream == nil || !x.reply.stream.seen
+	case FailedBefore: // for a reason of the gateway's own, of which the engine does not know
+		return x.sum.Reason == whyTooLarge.String() || x.sum.Reason == whyDeadline.String()
 	}
 	return false
 }

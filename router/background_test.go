@@ -43,8 +43,9 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	id, cancels := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, pathResponses+"/"), "/cancel")
 	var q struct {
-		ID     string `json:"request_id"`
-		Stream bool
+		ID       string `json:"request_id"`
+		Stream   bool
+		Metadata json.RawMessage
 	}
 	made := r.URL.Path == pathResponses
 	if made && json.Unmarshal(body, &q) == nil {
@@ -73,7 +74,10 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 		jsonAnswer(404, `{"error":{"message":"not found","code":404}}`)(w, r, "")
 	case made && q.Stream, r.URL.Query().Get("stream") == "true":
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprintf(w, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n")
+		if q.Metadata == nil {
+			q.Metadata = json.RawMessage("null")
+		}
+		fmt.Fprintf(w, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"metadata\":%s}}\n\nevent: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n", q.Metadata)
 		w.(http.Flusher).Flush()
 		if status == "completed" {
 			fmt.Fprintf(w, "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":%q,\"status\":%q,\"usage\":%s}}\n\n", id, status, usage)
@@ -439,4 +443,50 @@ func TestLookupsAtOnce(t *testing.T) {
 			t.Errorf("after the first lookup has ended: status %d: %s", r.Status, r.Body)
 		}
 	})
+}
+
+// TestBackgroundFailsBefore has streamed background responses fail before their client has an event, for a reason of the gateway's: the engine
+// works on, so the lease is held until the response ends. Where the engine does not know the response, the lease ends with that.
+func TestBackgroundFailsBefore(t *testing.T) {
+	large := fmt.Sprintf(`"metadata":{"a":%q},`, strings.Repeat("x", 128<<10))
+	for _, row := range []struct {
+		name, member string
+		hang         bool
+		reason       string
+		known        bool
+		want         int
+	}{
+		{"event too large", large, false, "answer_too_large", true, 10},
+		{"event too large, forgotten", large, false, "answer_too_large", false, -1},
+		{"deadline", "", true, "deadline", true, 10},
+		{"deadline, forgotten", "", true, "deadline", false, -1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, n *memNet) {
+				e, g, c := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *Config) { cfg.Limits.Event = 64 << 10 })
+				e.hang = row.hang
+				body := strings.Replace(backgroundBody, "{", `{"stream":true,`+row.member, 1)
+				if r := g.post(pathResponses, body); r.Header.Get("X-Pdrouter-Reason") != row.reason {
+					t.Fatalf("status %d, header %v: %.300s", r.Status, r.Header, r.Body)
+				}
+				for range 3 {
+					if r := g.post(pathResponses, body); r.Status != 429 {
+						t.Errorf("beside a response that goes on: status %d", r.Status)
+					}
+				}
+				if n := g.r.Stats().Background; n != 1 || len(e.ids()) != 1 {
+					t.Errorf("%d leases are held, and the engine has %d responses; want one", n, len(e.ids()))
+				}
+				if row.known {
+					e.becomes(e.ids()[0], "completed", `{"input_tokens":7,"output_tokens":3}`)
+				} else {
+					e.becomes(e.ids()[0], "", "")
+				}
+				time.Sleep(backgroundPollMax)
+				if used := c.ended(t, 1); !slices.Equal(used, []int{row.want}) || g.r.Stats().Background != 0 {
+					t.Errorf("charged %v, %d leases are held; want %d", used, g.r.Stats().Background, row.want)
+				}
+			})
+		})
+	}
 }
