@@ -115,10 +115,15 @@ func (b *clientBody) charge(n, limit int) bool {
 	return true
 }
 
-// grow makes room for more bytes of a body that will have at most most of them. memory bounds what all bodies hold, and half of
-// it what those of one tenant hold, so that one that sends its bodies slowly leaves room for others.
+// grow makes room for more bytes of a body that will have at most most of them. memory bounds what all bodies hold. An eighth of it
+// is for bodies that fit into the first room, and half of it is the most for the larger ones of one tenant: so one that sends
+// its bodies slowly leaves room for others.
 func (b *clientBody) grow(most, memory int) *httpError {
 	had := cap(b.bytes)
+	share := memory / 2
+	if had > 0 {
+		memory -= memory / 8
+	}
 	size, class := 2*had, -1
 	for i, s := range roomSizes {
 		if s > had {
@@ -133,7 +138,7 @@ func (b *clientBody) grow(most, memory int) *httpError {
 		return errBodyMemory()
 	}
 	if had > 0 { // most bodies fit into the first room, and are not counted twice
-		if !b.from.tenants.add(b.tenant, size-b.mine, memory/2) {
+		if !b.from.tenants.add(b.tenant, size-b.mine, share) {
 			b.from.held.Add(int64(had - size))
 			return errBodyMemory()
 		}

@@ -373,6 +373,9 @@ func TestFault07BodyMemory(t *testing.T) {
 	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: "+reasonBodyMemory) {
 		t.Errorf("%s, closed %v\n%s", status, closed, rest)
 	}
+	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		t.Errorf("a small body beside them: %d %s", r.Status, r.Body)
+	}
 	_, _ = io.WriteString(first, body[900<<10:])
 	resp, err := http.ReadResponse(bufio.NewReader(first), nil)
 	if err != nil || resp.StatusCode != 200 {

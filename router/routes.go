@@ -116,7 +116,7 @@ func findRoute(path, method string) (rt *route, name string, e *httpError) {
 		return nil, "", errNoRoute()
 	case rt.does == unsupported:
 		return rt, "", errUnsupported("The realtime route")
-	case method != rt.method && !(rt.does.isProbe() && method == http.MethodHead):
+	case method != rt.method && (!rt.does.isProbe() || method != http.MethodHead):
 		return rt, "", errMethod()
 	}
 	return rt, name, nil
