@@ -1,5 +1,7 @@
 package router
 
+import "strings"
+
 // forwarded is what of a client's head the engines are given. It is never logged. A nil *forwarded is nothing.
 type forwarded struct {
 	trace         trace
@@ -16,6 +18,17 @@ func (f *forwarded) fields(dst []field) []field {
 		dst = append(dst, field{"Authorization", f.authorization})
 	}
 	return f.trace.fields(dst)
+}
+
+// credential is the client's credential without its scheme; "" if the engines are given none.
+func (f *forwarded) credential() string {
+	if f == nil {
+		return ""
+	}
+	if _, bare, ok := strings.Cut(f.authorization, " "); ok {
+		return strings.TrimSpace(bare)
+	}
+	return f.authorization
 }
 
 // String hides the credentials.

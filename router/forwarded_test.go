@@ -1,8 +1,10 @@
 package router
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -97,5 +99,60 @@ func TestForwardAuthorizationMistakes(t *testing.T) {
 	want := "models[0].engines_from." + why + "\nmodels[0].engines[0]." + why
 	if err := cfg.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// TestForwardedCredentialsAreMasked has engines repeat the client's credential in what they say: neither the log, nor /requests, nor the message for
+// the client has it, with its scheme or without, nor a part of it where the text is cut.
+func TestForwardedCredentialsAreMasked(t *testing.T) {
+	const secret = "c2VjcmV0LW9mLXRoZS1jbGllbnQ"
+	long := strings.Repeat(secret, 50)
+	for _, row := range []struct {
+		name, authorization string
+		status              int
+		ctype, says         string // %s is the credential without its scheme
+	}{
+		{"bearer", "Bearer " + secret, 500, "application/json", `{"error":{"message":"cannot check Bearer %s","type":"auth"}}`},
+		{"basic", "Basic " + secret, 500, "application/json", `{"error":{"message":"cannot check Basic %s."}}`},
+		{"without its scheme", "Bearer " + secret, 500, "application/json", `{"error":{"message":"cannot check '%s'"}}`},
+		{"no scheme", secret, 500, "text/plain", `cannot check %s`},
+		{"long", "Bearer " + long, 500, "application/json", `{"error":{"message":"cannot check %s"}}`},
+		{"long, at the end of what is noted", "Bearer " + long, 500, "text/plain", strings.Repeat("-", 150) + `%s`},
+		{"rejected", "Bearer " + secret, 400, "text/plain", `cannot check %s in kv_transfer_params`},
+		{"error event", "Bearer " + secret, 200, "text/event-stream", "data: {\"error\":{\"message\":\"cannot check %s\"}}\n\n"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			e := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+				given := r.Header.Get("Authorization")
+				if _, bare, ok := strings.Cut(given, " "); ok {
+					given = bare
+				}
+				w.Header().Set("Content-Type", row.ctype)
+				w.WriteHeader(row.status)
+				_, _ = fmt.Fprintf(w, row.says, given)
+			})
+			cfg := anyFleet(e)
+			cfg.Models[0].ForwardAuthorization = true
+			var log lockedBuffer
+			g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			body := plainBody
+			if row.status == 200 {
+				body = streamBody
+			}
+			r := g.post(pathCompletions, body, "Authorization", row.authorization)
+			g.last(1)
+			rec := httptest.NewRecorder()
+			g.r.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
+			part := secret[:10]
+			if r.Status < 400 || strings.Contains(r.Body, part) {
+				t.Errorf("status %d: %s", r.Status, r.Body)
+			}
+			if !strings.Contains(rec.Body.String(), "failed_before") || strings.Contains(rec.Body.String(), part) {
+				t.Errorf("/requests: %s", rec.Body)
+			}
+			if text := log.String(); !strings.Contains(text, "[credential]") || strings.Contains(text, part) {
+				t.Errorf("the log: %s", text)
+			}
+		})
 	}
 }

@@ -56,11 +56,27 @@ const (
 	maxLoggedAnswer  = 256 // bytes of an engine's error answer in the log and in /requests
 )
 
-// withoutCredentials masks what engines are shown to let the gateway in, in a text for the log.
-func (h *handoff) withoutCredentials(text string, e *engine) string {
-	for _, s := range [...]string{string(h.prefillTicket), string(h.decodeTicket), e.credential()} {
-		if s != "" {
-			text = strings.ReplaceAll(text, s, "[credential]")
+// withoutCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
+func (h *handoff) withoutCredentials(text string, e *engine, f *forwarded) string {
+	for _, s := range [...]string{string(h.prefillTicket), string(h.decodeTicket), e.credential(), f.credential()} {
+		text = maskCredential(text, s)
+	}
+	return text
+}
+
+// minMaskedPart is how many bytes of a credential are masked at the end of a text.
+const minMaskedPart = 8
+
+// maskCredential masks a credential in a text. At the end of the text the first part of it is enough, as what engines say is cut.
+func maskCredential(text, s string) string {
+	if s == "" {
+		return text
+	}
+	text = strings.ReplaceAll(text, s, "[credential]")
+	rest := strings.TrimSuffix(text, "...")
+	for n := min(len(s), len(rest)); n >= minMaskedPart; n-- {
+		if strings.HasSuffix(rest, s[:n]) {
+			return rest[:len(rest)-n] + "[credential]" + text[len(rest):]
 		}
 	}
 	return text
@@ -77,8 +93,8 @@ func (e *engine) credential() string {
 }
 
 // messageOf returns what an engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
-// text. Addresses and tokens in it are masked. It is "" if the engine says nothing, or may name where engines meet.
-func (m *model) messageOf(h *handoff, l *call) string {
+// text. Addresses, tokens and the client's credential in it are masked. It is "" if the engine says nothing, or may name where engines meet.
+func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 	if l.err != nil || l.refusedCredentials() {
 		return ""
 	}
@@ -91,9 +107,10 @@ func (m *model) messageOf(h *handoff, l *call) string {
 		text = string(l.body[:min(len(l.body), maxErrorMessage)])
 	}
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if c := l.engine.credential(); c != "" && strings.Contains(text, c) {
+	if maskCredential(text, l.engine.credential()) != text {
 		return ""
 	}
+	text = maskCredential(text, f.credential())
 	if _, ok := h.withoutMeeting([]byte(text)); !ok {
 		return ""
 	}
