@@ -107,7 +107,7 @@ func (x *exchange) worksOn() bool {
 	case ClientLeft, FailedAfter:
 		return x.reply.stream == nil || !x.reply.stream.seen
 	case FailedBefore: // for a reason of the gateway's own, of which the engine does not know
-		return x.sum.Reason == whyTooLarge.String() || x.sum.Reason == whyDeadline.String()
+		return failedAtWork(x.sum.Reason)
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pdrouter/internal/limits"
 )
@@ -100,4 +101,78 @@ func TestChoicesAreCharged(t *testing.T) {
 			t.Errorf("charged %v; want the prompt, as prefill has counted it, once", used)
 		}
 	})
+}
+
+// TestTooLargeAnswersAreCharged has answers exceed a bound. Where the body has no limit of its answer the bytes are charged, four a token: nothing was
+// reserved for them. Where it has one, all that was reserved is charged. The prompt is estimated at 8 tokens; prefill counts 7.
+func TestTooLargeAnswersAreCharged(t *testing.T) {
+	const answer, event = 128 << 10, 64 << 10
+	big := func(leg string) []fault { return []fault{{Leg: leg, Do: doBigToken, N: 2 * answer}} }
+	for _, row := range []struct {
+		name, connector, member string
+		faults                  map[string][]fault
+		want                    int
+	}{
+		{"no limit", ConnectorNone, "", map[string][]fault{"decode-0": big("")}, 8 + answer/4},
+		{"no limit, streamed", ConnectorNone, `,"stream":true`, map[string][]fault{"decode-0": big("")}, 8 + event/4},
+		{"no limit, split", ConnectorPull, "", map[string][]fault{"decode-0": big("decode")}, 7 + answer/4},
+		{"no limit, prefill", ConnectorPull, "", map[string][]fault{"prefill-0": big("prefill")}, -1},
+		{"no limit, one of several choices", ConnectorPull, `,"n":2`, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * answer}, {Leg: "decode", Do: doHang}}}, 7 + answer/4},
+		{"a limit", ConnectorNone, `,"max_tokens":20`, map[string][]fault{"decode-0": big("")}, -1},
+		{"a limit, split", ConnectorPull, `,"max_tokens":20`, map[string][]fault{"decode-0": big("decode")}, -1},
+		{"a limit, several choices", ConnectorPull, `,"max_tokens":20,"n":2`, map[string][]fault{"decode-0": big("decode")}, -1},
+	} {
+		unhurried(t, row.name, func(t *testing.T) {
+			s := newPool(t, row.connector, 1, 1, nil)
+			s.cfg.Limits.Answer, s.cfg.Limits.Event = answer, event
+			l := newCounted(limits.Limits{Tokens: 1 << 30})
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
+			if row.connector != ConnectorNone {
+				g.warmed()
+			}
+			s.setFaults(row.faults)
+			r := g.post(pathChat, `{"model":"tiny","messages":[{"role":"user","content":"one"}]`+row.member+`}`)
+			if r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" {
+				t.Errorf("status %d, header %v: %.300s", r.Status, r.Header, r.Body)
+			}
+			if used := l.ended(t, 1); !slices.Equal(used, []int{row.want}) {
+				t.Errorf("charged %v; want %d", used, row.want)
+			}
+		})
+	}
+}
+
+// TestDeadlinesAreCharged has the time of requests end before their answer: the engines have worked, so what is known is charged, as if the client had
+// left. The prompt is estimated at 3 tokens; prefill counts 7.
+func TestDeadlinesAreCharged(t *testing.T) {
+	slow := []fault{{Do: doSlow, N: 3000}}
+	for _, row := range []struct {
+		name, connector, member string
+		faults                  map[string][]fault
+		want                    int
+	}{
+		{"whole", ConnectorNone, "", map[string][]fault{"decode-0": slow}, 3},
+		{"streamed", ConnectorNone, `,"stream":true`, map[string][]fault{"decode-0": slow}, 3},
+		{"in prefill", ConnectorPush, "", map[string][]fault{"prefill-0": slow}, 3},
+		{"in decode", ConnectorPull, "", map[string][]fault{"decode-0": slow}, 7},
+		{"several choices", ConnectorPull, `,"n":3`, map[string][]fault{"decode-0": slow}, 7},
+	} {
+		unhurried(t, row.name, func(t *testing.T) {
+			s := newPool(t, row.connector, 1, 1, nil)
+			s.cfg.Timeouts.Request, s.cfg.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
+			l := newCounted(limits.Limits{Tokens: 1 << 30})
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
+			if row.connector != ConnectorNone {
+				g.warmed()
+			}
+			s.setFaults(row.faults)
+			r := g.post(pathCompletions, strings.TrimSuffix(plainBody, "}")+row.member+"}")
+			if r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" {
+				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
+			}
+			if used := l.ended(t, 1); !slices.Equal(used, []int{row.want}) {
+				t.Errorf("charged %v; want %d", used, row.want)
+			}
+		})
+	}
 }

@@ -230,15 +230,15 @@ func errAnswerTooLarge(bound string) *httpError {
 		Msg: "The engine's answer is too large for the gateway: " + bound + "."}
 }
 
-// boundOf names the bound that an answer exceeds. err is an errAnswerSize.
-func boundOf(err error, l Limits) string {
+// boundOf returns the bound that an answer exceeds, and names it. err is an errAnswerSize.
+func boundOf(err error, l Limits) (bytes int, name string) {
 	switch {
 	case errors.Is(err, errEventTooLarge):
-		return fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
+		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
 	case errors.Is(err, errAnswerHead):
-		return fmt.Sprintf("header fields of more than %d bytes", maxHead)
+		return maxHead, fmt.Sprintf("header fields of more than %d bytes", maxHead)
 	}
-	return fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
+	return l.Answer, fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
 }
 
 func errTimeout(phase string, cause error) *httpError {

@@ -142,6 +142,11 @@ func (b *body) expected() int {
 	return b.promptTokens() + min(each, mostTokens)*max(b.n, 1)*max(b.prompts, 1)
 }
 
+// unlimited reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
+func (b *body) unlimited() bool {
+	return b.maxTokens < 0 && b.shape != shapeCompletions && b.shape != shapePass
+}
+
 // release ends the request's lease with what it has used.
 func (x *exchange) release() {
 	if x.place != nil {
@@ -187,25 +192,41 @@ func (x *exchange) used() usedTokens {
 			u.answer = max(u.answer, x.pieces)
 		}
 		return u
-	case s.Outcome == FailedBefore && s.Reason == whyTooLarge.String(): // the engine has worked for it
-		return usedTokens{unknown: true}
-	case s.Attempts == 0, s.Outcome == FailedBefore, s.Outcome == Completed && s.Status >= 400: // nobody had anything of it
+	case s.Attempts == 0, s.Outcome == Completed && s.Status >= 400, s.Outcome == FailedBefore && !failedAtWork(s.Reason): // nobody had anything of it
 		return usedTokens{}
-	case s.Outcome == Completed && !s.Stream:
+	case s.Outcome == FailedBefore && s.Reason == whyTooLarge.String() && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
-	u := usedTokens{prompt: x.b.promptTokens(), answer: x.pieces}
+	u := usedTokens{prompt: x.b.promptTokens(), answer: x.pieces + x.unreadTokens()}
 	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
 		u.prompt = a.prefill.ans.promptTokens
 	}
 	return u
 }
 
-// used is the sum of what the choices have used, with each prompt once. A request that failed before its answer has used nothing, though
-// some of its choices were under way.
+// failedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
+func failedAtWork(why string) bool { return why == whyTooLarge.String() || why == whyDeadline.String() }
+
+// unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
+// bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
+func (x *exchange) unreadTokens() int {
+	if x.sum.Reason != whyTooLarge.String() || !x.b.unlimited() || x.cur == nil || !errors.Is(x.cur.decode.err, errAnswerSize) {
+		return 0
+	}
+	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)
+	return bytes / 4
+}
+
+// used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
+// used nothing, though some of its choices were under way.
 func (f *fan) used() (sum usedTokens) {
-	if f.sum.Outcome == FailedBefore {
-		return usedTokens{unknown: f.sum.Reason == whyTooLarge.String()}
+	if why := f.sum.Reason; f.sum.Outcome == FailedBefore {
+		switch {
+		case !failedAtWork(why):
+			return usedTokens{}
+		case why == whyTooLarge.String() && !f.branches[0].b.unlimited():
+			return usedTokens{unknown: true}
+		}
 	}
 	prompt := 0
 	for k, x := range f.branches {

@@ -140,7 +140,7 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason) {
 		f.Answer = clip(strings.ToValidUTF8(a.h.withoutCredentials(string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
 	if why == whyTooLarge {
-		f.message = boundOf(l.err, x.s.cfg.Limits)
+		_, f.message = boundOf(l.err, x.s.cfg.Limits)
 	}
 	x.sum.Failures = append(x.sum.Failures, f)
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
