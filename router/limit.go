@@ -207,6 +207,10 @@ func (x *exchange) used() usedTokens {
 // failedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
 func failedAtWork(why string) bool { return why == whyTooLarge.String() || why == whyDeadline.String() }
 
+// mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
+// a token has many bytes.
+const mostUnread = 128 << 10
+
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
@@ -214,7 +218,7 @@ func (x *exchange) unreadTokens() int {
 		return 0
 	}
 	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)
-	return bytes / 4
+	return min(bytes/4, mostUnread)
 }
 
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
