@@ -33,7 +33,7 @@ type call struct {
 
 	unread atomic.Int64 // tokens of the prompt that count with the engine; see reading
 
-	probe time.Time // which probe of the engine this leg is, as vitals.take returned it; zero if it is none, or was given back
+	probe time.Time // which probe of the engine this leg is, as vitals.take returned it; zero if it is none
 
 	streams bool // it has brought tokens, and is a stream
 

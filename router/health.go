@@ -220,8 +220,7 @@ func (r *Router) sawStream(l *call, why reason) {
 // unjudged gives back the engine's probe if this leg is the probe and nothing was learned from it: it was not sent, its
 // client left, the router ended it, or its end says nothing of the engine.
 func (l *call) unjudged() {
-	l.engine.vitals.spare(l.probe)
-	l.probe = time.Time{}
+	l.engine.vitals.spare(l.probe) // which does nothing if that has been given back
 }
 
 // good notes that an engine did well.
