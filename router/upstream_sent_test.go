@@ -131,9 +131,16 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 			g.settled()
 			idle := &g.r.now().fleet.engine("decode-0").up.idle
-			idle.mu.Lock()
-			used := idle.conns[len(idle.conns)-1]
-			idle.mu.Unlock()
+			var used *engineConn
+			eventually(t, "a connection to decode is idle", func() bool { // it is put back after the request is counted
+				idle.mu.Lock()
+				defer idle.mu.Unlock()
+				if len(idle.conns) == 0 {
+					return false
+				}
+				used = idle.conns[len(idle.conns)-1]
+				return true
+			})
 			g.mu.Lock()
 			done := len(g.summaries)
 			g.mu.Unlock()
@@ -162,11 +169,11 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			}
 			release()
 			g.settled()
-			idle.mu.Lock()
-			if !slices.Contains(idle.conns, used) {
-				t.Error("the leg has not read its answer: its connection is gone")
-			}
-			idle.mu.Unlock()
+			eventually(t, "the leg has read its answer: its connection is idle again", func() bool {
+				idle.mu.Lock()
+				defer idle.mu.Unlock()
+				return slices.Contains(idle.conns, used)
+			})
 		})
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pdrouter/auth"
 	"pdrouter/metadata"
+	"pdrouter/router"
 )
 
 // TestModelWithoutConnectorIsServedAlone: a prefill engine of a model of connector kvplane that has published nothing, or a
@@ -98,6 +100,14 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 			if _, got, err := complete("http://"+g.clients.Addr().String(), body); err != nil || got != want {
 				t.Errorf("%s: got %q, %v; want %q", when, got, err, want)
 			}
+		}
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // the first check of its health was refused
+		if slices.ContainsFunc(g.router.Stats().Engines, func(e router.EngineStats) bool { return e.Name == "decode-0" && e.Up }) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the gateway has not seen that decode-0 is up")
 		}
 	}
 	ask("without a record")
