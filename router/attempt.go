@@ -18,7 +18,6 @@ type attempt struct {
 
 	parked   bool    // waits for the pair; owner only
 	asked    bool    // the decode leg was asked; owner only
-	probes   probing // owner only
 	stranded bool    // KV may be held for nobody; owner only
 	stream   *stream // decode's answer, up to its first event, until somebody takes it
 
@@ -52,22 +51,6 @@ type attempt struct {
 	parted   bool          // it is over, and the engine has shown that it knows
 	failed   bool          // it is over, and has not written decode's blocks
 	bare     bool          // it is over, and has handed nothing off
-}
-
-// probing are the legs of an attempt that are probes of their engines and have not been sent.
-type probing [roles]*call
-
-// sent notes that a leg is: what comes of it decides.
-func (p *probing) sent(r role) { p[r] = nil }
-
-// spare gives back the probes that were not sent, so that no circuit waits for them.
-func (p *probing) spare() {
-	for r, l := range p {
-		if l != nil {
-			l.unjudged()
-			p[r] = nil
-		}
-	}
 }
 
 // spoiled reports whether decode may have used up what it refers to at prefill, so that nobody else may refer to it.

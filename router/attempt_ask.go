@@ -9,7 +9,6 @@ import (
 // startPrefill sends the prefill leg, on a goroutine of its own unless its answer is waited for here.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.probes.sent(prefillRole)
 	a.prefill.join(&x.r.leashes, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
@@ -26,7 +25,6 @@ func (x *exchange) startPrefill(a *attempt) {
 func (x *exchange) startDecode(a *attempt) {
 	x.onward = x.newOnward()
 	a.asked = true
-	a.probes.sent(decodeRole)
 	req := x.decodeRequest(a, x.onward != nil).hold(x.b)
 	whole := x.answered(&a.decode, req)
 	x.r.ended.Add(1)

@@ -19,16 +19,13 @@ func (x *exchange) plan() event {
 		var e event
 		var late bool
 		if choice, fleet, e, late = x.back(waited); late {
-			x.unsent(choice)
 			if e.kind == evPlannedLater && !waited && !x.m.retries.take(time.Now()) {
 				return x.spent()
 			}
 			return e
 		}
 	case retry && !waited && x.doubles(choice) && !x.m.retries.take(time.Now()):
-		x.unsent(choice)
 		if choice, fleet = x.choose(x.not.with(x.m.prefill)); choice.Decode < 0 || x.doubles(choice) {
-			x.unsent(choice)
 			return x.spent()
 		}
 	}
@@ -49,9 +46,6 @@ func (x *exchange) plan() event {
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
 	x.look.reads(a, choice)
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
-	if p := x.look.probes[decodeRole]; !p.IsZero() {
-		a.decode.probe, a.probes[decodeRole] = p, &a.decode
-	}
 	if !choice.Split {
 		return event{kind: evPlannedAlone}
 	}
@@ -63,9 +57,6 @@ func (x *exchange) plan() event {
 		if a.unstreamed {
 			a.looks = x.r
 		}
-	}
-	if p := x.look.probes[prefillRole]; !p.IsZero() {
-		a.prefill.probe, a.probes[prefillRole] = p, &a.prefill
 	}
 	if len(x.m.couples) > 0 {
 		a.couple = x.m.couple(choice.Prefill, choice.Decode)
@@ -118,17 +109,6 @@ func (x *exchange) nobody(c policies.Choice) event {
 	}
 	x.pause = min(spread(max(pause, backoff(x.rests+1, rand.Uint64()))), left)
 	return event{kind: evPlannedLater}
-}
-
-// unsent gives back the probes of a choice of which nothing comes.
-func (x *exchange) unsent(c policies.Choice) {
-	if c.Decode < 0 {
-		return
-	}
-	x.m.decode[c.Decode].vitals.spare(x.look.probes[decodeRole])
-	if c.Split {
-		x.m.prefill[c.Prefill].vitals.spare(x.look.probes[prefillRole])
-	}
 }
 
 // choose chooses engines that the request may be given to, but for those.

@@ -127,9 +127,6 @@ func (b *breaker) take(now time.Time, rules breakerRules) bool {
 	return true
 }
 
-// spare notes that a probe has ended and says nothing: its client left, or the request was at fault.
-func (b *breaker) spare() { b.probe = time.Time{} }
-
 // shut closes the breaker: a probe of another kind has shown that all is well.
 func (b *breaker) shut(now time.Time) {
 	if b.opened {

@@ -18,7 +18,6 @@ type oracleBreaker struct {
 	streak int // openings
 	shut   time.Time
 	probes []time.Time // since it became half open
-	spared int         // of them, the first that say nothing
 }
 
 func (o *oracleBreaker) state() circuit {
@@ -50,7 +49,7 @@ func (o *oracleBreaker) open(s sign) {
 	for range o.streak {
 		o.pause = min(o.rules.longest, 2*o.pause)
 	}
-	o.opened, o.why, o.log, o.kinds, o.probes, o.spared = o.now, s, nil, nil, nil, 0
+	o.opened, o.why, o.log, o.kinds, o.probes = o.now, s, nil, nil, nil
 	o.streak++
 }
 
@@ -70,7 +69,7 @@ func (o *oracleBreaker) saw(ok bool, s sign) {
 		if !ok {
 			o.open(s)
 		} else if s == o.why {
-			o.opened, o.shut, o.log, o.kinds, o.probes, o.spared = time.Time{}, o.now, nil, nil, nil, 0
+			o.opened, o.shut, o.log, o.kinds, o.probes = time.Time{}, o.now, nil, nil, nil
 		}
 	}
 }
@@ -83,7 +82,7 @@ func (o *oracleBreaker) take() bool {
 	case circuitClosed:
 		return true
 	}
-	for _, at := range o.probes[o.spared:] {
+	for _, at := range o.probes {
 		if o.now.Sub(at) < o.rules.open {
 			return false
 		}
@@ -118,9 +117,6 @@ func TestBreakerIsItsOracle(t *testing.T) {
 				if in := b.ok(s, now); in != (was == circuitHalfOpen && o.state() == circuitClosed) {
 					t.Fatalf("seed %d, step %d: success in %v closed: %v", seed, step, was, in)
 				}
-			case what < 6:
-				b.spare()
-				o.spared = len(o.probes)
 			case what < 9:
 				lets := b.lets(now)
 				if got, want := b.take(now, rules), o.take(); got != want || lets != want {
@@ -156,7 +152,7 @@ func TestBreakerScript(t *testing.T) {
 		{1, "fail", true, circuitOpen}, {2, "take", false, circuitOpen}, {2, "ok", false, circuitOpen}, {3, "fail", false, circuitOpen},
 		{5, "take", true, circuitHalfOpen}, {5, "take", false, circuitHalfOpen}, // one probe
 		{6, "fail", true, circuitOpen}, {13, "take", false, circuitOpen}, // for twice as long
-		{14, "take", true, circuitHalfOpen}, {14, "spare", false, circuitHalfOpen}, {14, "take", true, circuitHalfOpen},
+		{14, "take", true, circuitHalfOpen},
 		{18, "take", true, circuitHalfOpen}, // a probe that says nothing for so long is no probe
 		{18, "fail", true, circuitOpen}, {27, "take", false, circuitOpen},
 		{28, "take", true, circuitHalfOpen}, {28, "ok stream", false, circuitHalfOpen}, {28, "ok", true, circuitClosed},
@@ -180,8 +176,6 @@ func TestBreakerScript(t *testing.T) {
 			got = b.ok(signStream, now)
 		case "take":
 			got = b.take(now, rules)
-		case "spare":
-			b.spare()
 		}
 		if got != row.want || b.at(now) != row.then {
 			t.Fatalf("row %d, %s at %d s: %v, then %v; want %v, then %v", i, row.do, row.at, got, b.at(now), row.want, row.then)
@@ -214,7 +208,7 @@ func TestWholeAnswerCloses(t *testing.T) {
 		v.bad(signStream, now, rules)
 	}
 	now = now.Add(rules.open + time.Second)
-	if may, _ := v.take(now, rules); !may {
+	if !v.take(now, rules) {
 		t.Fatal("no probe is let through")
 	}
 	if v.good(signAnswer, now) {

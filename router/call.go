@@ -33,8 +33,6 @@ type call struct {
 
 	unread atomic.Int64 // tokens of the prompt that count with the engine; see reading
 
-	probe time.Time // which probe of the engine this leg is, as vitals.take returned it; zero if it is none
-
 	streams bool // it has brought tokens, and is a stream
 
 	once sync.Once
@@ -70,7 +68,6 @@ func (l *call) end() {
 		}
 		l.remove()
 		l.cut(errEnded)
-		l.unjudged()
 		l.hasRead()
 		if l.streams {
 			l.engine.streaming.Add(-1)

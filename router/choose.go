@@ -25,11 +25,10 @@ type look struct {
 	m      *model
 	now    time.Time
 	not    tried
-	glance bool             // nothing comes of the choice: no probe is taken
-	proven bool             // only engines that have answered since they are known
-	anyway bool             // also those that are out, as there is nobody else
-	busy   bool             // also those that have asked for no requests now, if there is nobody else: nothing waits for them
-	probes [roles]time.Time // of the engines that were chosen last, which probe this request is; zero if it is none
+	glance bool // nothing comes of the choice: no probe is taken
+	proven bool // only engines that have answered since they are known
+	anyway bool // also those that are out, as there is nobody else
+	busy   bool // also those that have asked for no requests now, if there is nobody else: nothing waits for them
 
 	shape shape // of the request's route
 	bare  bool  // a pair was left out as its prefill engine hands nothing off
@@ -161,7 +160,6 @@ func (k *look) pairable(p, d int) bool {
 // choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
 // what it chose is to be probed, this request is the probe.
 func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
-	k.probes = [roles]time.Time{}
 	for range 4 {
 		f, prefill, decode := k.fleet()
 		c := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
@@ -179,7 +177,6 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 			return c, f
 		}
 	}
-	k.probes = [roles]time.Time{}
 	f, _, _ := k.fleet() // others were always faster: they have the probes
 	return k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
 }
@@ -207,24 +204,10 @@ func (k *look) warm(p, d int) bool {
 // that since the snapshot. Engines that are used anyway are not asked.
 func (k *look) take(c policies.Choice, prefill, decode bool) bool {
 	rules := k.s.cfg.Health.engines()
-	k.probes = [roles]time.Time{}
-	if c.Split && !prefill {
-		var may bool
-		if may, k.probes[prefillRole] = k.m.prefill[c.Prefill].vitals.take(k.now, rules); !may {
-			return false
-		}
+	if !decode && !k.m.decode[c.Decode].vitals.take(k.now, rules) {
+		return false
 	}
-	if decode {
-		return true
-	}
-	var may bool
-	if may, k.probes[decodeRole] = k.m.decode[c.Decode].vitals.take(k.now, rules); may {
-		return true
-	}
-	if c.Split {
-		k.m.prefill[c.Prefill].vitals.spare(k.probes[prefillRole])
-	}
-	return false
+	return prefill || !c.Split || k.m.prefill[c.Prefill].vitals.take(k.now, rules)
 }
 
 // panics notes whether a role's engines are used though they are out.

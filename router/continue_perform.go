@@ -50,7 +50,6 @@ func (x *exchange) planOnward(failed *attempt, why reason) event {
 	x.mu.Unlock()
 	x.sum.Attempts++
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
-	a.decode.probe = x.look.probes[decodeRole]
 	return event{kind: evPlannedAlone}
 }
 

@@ -54,7 +54,7 @@ type exchange struct {
 	over      bool       // there is an outcome
 	wake      chan struct{}
 
-	mailRoom  [4]mail
+	mailRoom  [3]mail
 	queueRoom [2]event
 	actRoom   [8]action
 }

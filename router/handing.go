@@ -39,13 +39,13 @@ func (h *handing) lets(s shape, now time.Time) bool {
 }
 
 // never says why the engine hands nothing off, whatever the route; "" if it does as far as is known.
-func (h *handing) never(now time.Time) string {
+func (h *handing) never() string {
 	if !h.noted.Load() {
 		return ""
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !now.Before(h.until) {
+	if !time.Now().Before(h.until) {
 		return ""
 	}
 	return h.why

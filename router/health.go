@@ -108,11 +108,8 @@ func (r *Router) saw(l *call, v verdict) {
 		}
 	case faultOverload:
 		e.vitals.busy(now, l.rest, r.now().cfg.Health.Overload)
-		l.unjudged()
 	case faultEngine:
 		r.bad(e, signAnswer, now)
-	default:
-		l.unjudged()
 	}
 }
 
@@ -214,13 +211,6 @@ func (r *Router) sawStream(l *call, why reason) {
 	case l.why() == nil, errors.Is(l.why(), errLegLate):
 		r.bad(l.engine, signStream, time.Now())
 	}
-	l.unjudged()
-}
-
-// unjudged gives back the engine's probe if this leg is the probe and nothing was learned from it: it was not sent, its
-// client left, the router ended it, or its end says nothing of the engine.
-func (l *call) unjudged() {
-	l.engine.vitals.spare(l.probe) // which does nothing if that has been given back
 }
 
 // good notes that an engine did well.

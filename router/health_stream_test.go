@@ -2,63 +2,11 @@ package router
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"pdrouter/policies"
 )
-
-// TestStreamProbeLeft has the client of a stream leave that was the probe of its engine: the next request is the probe.
-func TestStreamProbeLeft(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
-	s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
-	g := start(t, s.cfg, Parts{})
-	e := g.r.now().fleet.models["tiny"].decode[0]
-	halfOpen(e, signStream)
-	s.d[0].faults = []fault{{Do: doLateToken, N: 3_600_000}}
-	ctx, leave := context.WithCancel(context.Background())
-	defer leave()
-	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+pathCompletions, strings.NewReader(streamBody))
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil {
-		t.Fatal(err)
-	}
-	if e.vitals.probing().IsZero() {
-		t.Fatal("it is no probe")
-	}
-	leave()
-	eventually(t, "the probe is not given back", func() bool { return e.vitals.probing().IsZero() })
-}
-
-// TestSpare gives back a probe only as long as it is the one under way.
-func TestSpare(t *testing.T) {
-	rules := breakerRules{failures: 1, open: time.Second, longest: time.Hour}
-	e := &engine{}
-	halfOpen(e, signStream)
-	now := time.Now()
-	e.vitals.take(now, rules)
-	old := e.vitals.probing()
-	if may, _ := e.vitals.take(now.Add(time.Minute), rules); !may {
-		t.Fatal("a probe that was waited for long enough holds up others")
-	}
-	e.vitals.spare(old)
-	e.vitals.spare(time.Time{})
-	if e.vitals.probing().IsZero() {
-		t.Error("another's probe was given back")
-	}
-	e.vitals.spare(e.vitals.probing())
-	if !e.vitals.probing().IsZero() {
-		t.Error("the probe was not given back")
-	}
-}
 
 // TestOneProbeAtATime has a request that an engine was given before its circuit opened end without a word about the engine, while
 // another request is the engine's probe: the next request goes elsewhere, as the probe is still under way.
@@ -92,8 +40,7 @@ func TestOneProbeAtATime(t *testing.T) {
 			leave := ask()
 			halfOpen(e, signAnswer)
 			ask()
-			probe := e.vitals.probing()
-			if probe.IsZero() {
+			if !e.probed() {
 				t.Fatal("the second request is no probe")
 			}
 			if how == "its client leaves" {
@@ -101,37 +48,13 @@ func TestOneProbeAtATime(t *testing.T) {
 			}
 			eventually(t, "the older request has ended", func() bool { return e.inFlight.Load() == 1 })
 			time.Sleep(time.Second)
-			if now := e.vitals.probing(); !now.Equal(probe) {
-				t.Errorf("the probe under way ends by %v; want %v", now, probe)
+			if !e.probed() {
+				t.Error("the probe is not under way any more")
 			}
 			if r := g.post(pathCompletions, plainBody); r.Status != 200 || s.c.count("decode-0", "") != 2 {
 				t.Errorf("status %d, the engine was asked %d times; want 200 from the other", r.Status, s.c.count("decode-0", ""))
 			}
 		})
-	}
-}
-
-// TestInsistedSparesNoOther has a request that cannot be split find decode half open, with another request its probe.
-func TestInsistedSparesNoOther(t *testing.T) {
-	rules := breakerRules{failures: 1, open: time.Hour, longest: time.Hour}
-	for _, own := range []bool{false, true} {
-		e := &engine{name: "d"}
-		now := time.Now()
-		halfOpen(e, signAnswer)
-		may, probe := e.vitals.take(now, rules)
-		if !may || probe.IsZero() {
-			t.Fatal("no probe was taken")
-		}
-		if !own {
-			probe = time.Time{}
-		}
-		k := &look{m: &model{conn: sglang{}, decode: []*engine{e}}, probes: [roles]time.Time{decodeRole: probe}}
-		if c := k.insisted(policies.Choice{Decode: 0}); c.Decode >= 0 {
-			t.Errorf("own %v: decode alone was chosen", own)
-		}
-		if spared := e.vitals.probing().IsZero(); spared != own {
-			t.Errorf("own %v: spared %v", own, spared)
-		}
 	}
 }
 

@@ -88,39 +88,14 @@ func (v *vitals) standLocked(now time.Time, slowStart time.Duration) standing {
 	return s
 }
 
-// take makes this request the probe of a half-open circuit. may says whether the request may go to the engine. probe is
-// not zero if the request is the probe: then it must be sent, or given back with spare. It is the time by which the probe
-// must end, which tells it from other probes.
-func (v *vitals) take(now time.Time, rules breakerRules) (may bool, probe time.Time) {
+// take makes this request the probe of a half-open circuit. It reports whether the request may go to the engine.
+func (v *vitals) take(now time.Time, rules breakerRules) bool {
 	if !v.special.Load() {
-		return true, time.Time{}
+		return true
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if may = v.circuit.take(now, rules); may && v.circuit.opened {
-		probe = v.circuit.probe
-	}
-	return may, probe
-}
-
-// spare gives back a probe that was not sent, or whose end says nothing. It does nothing for the zero time, and for a probe
-// that is no longer the present one.
-func (v *vitals) spare(probe time.Time) {
-	if probe.IsZero() {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.circuit.probe.Equal(probe) {
-		v.circuit.spare()
-	}
-}
-
-// probing returns by when the probe under way must end; zero if there is none.
-func (v *vitals) probing() time.Time {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.circuit.probe
+	return v.circuit.take(now, rules)
 }
 
 // good notes a success. It reports whether the engine is taken into use again by it.

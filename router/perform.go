@@ -13,7 +13,6 @@ func (x *exchange) perform(act action, e event) {
 	case doPlan, doPlanAlone:
 		x.bare = x.bare || act.do == doPlanAlone
 		if a != nil {
-			a.probes.spare()
 			a.letGo()
 		}
 		x.queue = append(x.queue, x.plan())
@@ -230,9 +229,6 @@ func (x *exchange) done(act action) {
 	x.timer.Stop()
 	x.watch.Stop()
 	x.sawDone()
-	if x.cur != nil {
-		x.cur.probes.spare()
-	}
 	if x.cur != nil && x.heir == nil {
 		x.cur.letGo()
 	}

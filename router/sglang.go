@@ -104,8 +104,6 @@ func (m *model) insist(q policies.Request) policies.Request {
 // insisted takes back a choice of decode alone where decode does not serve alone.
 func (k *look) insisted(c policies.Choice) policies.Choice {
 	if k.m.onlySplits() && !c.Split && c.Decode >= 0 {
-		k.m.decode[c.Decode].vitals.spare(k.probes[decodeRole])
-		k.probes[decodeRole] = time.Time{}
 		c.Decode, c.Reason = -1, policies.NoPrefill
 	}
 	return c

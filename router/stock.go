@@ -117,7 +117,7 @@ func (e *engine) look() {
 // agreeStock says why two stock engines cannot be paired, nil if nothing is known against it.
 func (r *Router) agreeStock(c *couple) error {
 	p, d := c.prefill, c.decode
-	if why := p.handing.never(time.Now()); why != "" {
+	if why := p.handing.never(); why != "" {
 		return &metadata.Unpairable{Reason: metadata.NoConnector, Text: p.name + why}
 	}
 	if at := p.coord.Load(); at != nil && !at.moves(c.conn) {

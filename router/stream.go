@@ -365,7 +365,6 @@ func (s *stream) CloseWithError(err error) error {
 			x.step(event{kind: evClientLeft, why: whyClientLeft})
 		}
 	}
-	s.a.decode.unjudged()
 	s.free()
 	if s.conn != nil {
 		_ = s.conn.SetWriteDeadline(time.Time{})
