@@ -17,7 +17,7 @@ func (x *exchange) startPrefill(a *attempt) {
 	if whole {
 		x.askPrefill(a, req)
 	} else {
-		go x.askPrefill(a, req)
+		x.r.goroutines.Go(func() { x.askPrefill(a, req) })
 	}
 }
 
@@ -31,7 +31,7 @@ func (x *exchange) startDecode(a *attempt) {
 	if whole {
 		x.askDecode(a, req)
 	} else {
-		go x.askDecode(a, req)
+		x.r.goroutines.Go(func() { x.askDecode(a, req) })
 	}
 }
 

@@ -29,7 +29,7 @@ func (x *exchange) plan() event {
 			return x.spent()
 		}
 	}
-	x.sum.Phases.Plan = time.Since(x.sum.Arrived)
+	x.sum.Phases.Plan = x.look.now.Sub(x.sum.Arrived)
 	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
 		return x.nobody(choice)

@@ -63,7 +63,7 @@ func (x *exchange) askOnward(a *attempt) {
 	a.asked = true
 	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)
 	x.r.ended.Add(1)
-	go x.askDecode(a, m)
+	x.r.goroutines.Go(func() { x.askDecode(a, m) })
 }
 
 // awaitOnward waits for what the engine that was asked says, for the client, or for as long as the stream may be silent.

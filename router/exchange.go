@@ -71,7 +71,7 @@ type reply struct {
 
 // newExchange begins to serve a request that was admitted.
 func (r *Router) newExchange(q *admitted) *exchange {
-	s, m, b, arrived := q.s, q.m, q.b, q.arrived
+	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
 	x := &exchange{d: newDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.hold() // until the exchange is done
@@ -81,7 +81,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x.sum = Summary{
 		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.stream, Removed: b.removed, Arrived: arrived,
 	}
-	x.sum.Phases.Admit = time.Since(arrived)
+	x.sum.Phases.Admit = now.Sub(arrived)
 	limit := s.cfg.Timeouts.Request
 	if !b.stream { // its first token comes with its last
 		limit = s.cfg.Timeouts.Answer
@@ -91,7 +91,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	if q.queued > 0 {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}
-	x.timer = time.AfterFunc(time.Until(x.due), func() {
+	x.timer = time.AfterFunc(x.due.Sub(now), func() {
 		x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
 	})
 	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter

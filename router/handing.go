@@ -52,13 +52,13 @@ func (h *handing) never() string {
 }
 
 // handed notes an answer that has handed KV off.
-func (h *handing) handed(s shape, now time.Time) {
+func (h *handing) handed(s shape) {
 	if !h.noted.Load() {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.routes[s].whole(now)
+	h.routes[s].whole(time.Now())
 }
 
 // kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
@@ -96,12 +96,11 @@ func (r *Router) sawHandOff(l *call, conn connector, s shape, k kind) {
 	if !stocked(conn) {
 		return
 	}
-	now := time.Now()
 	switch {
 	case k == evPrefillUsable:
-		l.engine.handing.handed(s, now)
+		l.engine.handing.handed(s)
 	case k == evPrefillUnusable, k == evPrefillBare && capped(l.body):
-		if pause := l.engine.handing.kept(s, now, r.now().cfg.Health.pairs()); pause > 0 {
+		if pause := l.engine.handing.kept(s, time.Now(), r.now().cfg.Health.pairs()); pause > 0 {
 			r.log.Warn("prefill engine hands nothing off", "engine", l.engine.name, "route", s.String(), "pause_seconds", pause.Seconds())
 		}
 	}

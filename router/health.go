@@ -241,7 +241,11 @@ func (r *Router) sawPair(c *couple, runs metadata.Pair, l *call, v verdict) {
 
 // sawTransfer notes how a transfer between the two has ended.
 func (r *Router) sawTransfer(c *couple, runs metadata.Pair, good bool) {
-	pause, out := c.transferred(good, time.Now(), r.now().cfg.Health.pairs())
+	var now time.Time
+	if !good { // what succeeds nearly always needs no clock
+		now = time.Now()
+	}
+	pause, out := c.transferred(good, now, r.now().cfg.Health.pairs())
 	if !out {
 		return
 	}

@@ -72,12 +72,12 @@ func outlier(paces []*pace, now time.Time, rules Outliers) int {
 }
 
 // sawDone learns how long the engines of a request took. It is called once per request, at its end.
-func (x *exchange) sawDone() {
+func (x *exchange) sawDone(now time.Time) {
 	a, s := x.cur, &x.sum
 	if a == nil || s.Attempts == 0 || s.Phases.Plan == 0 {
 		return
 	}
-	now, tokens := time.Now(), x.b.promptTokens()
+	tokens := x.b.promptTokens()
 	if s.PromptTokens > 0 {
 		tokens = s.PromptTokens
 	}

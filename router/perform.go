@@ -228,7 +228,8 @@ func (x *exchange) done(act action) {
 	x.mu.Unlock()
 	x.timer.Stop()
 	x.watch.Stop()
-	x.sawDone()
+	now := time.Now()
+	x.sawDone(now)
 	if x.cur != nil && x.heir == nil {
 		x.cur.letGo()
 	}
@@ -241,7 +242,7 @@ func (x *exchange) done(act action) {
 			s.Status = 499
 		}
 	}
-	s.Phases.Total = time.Since(s.Arrived)
+	s.Phases.Total = now.Sub(s.Arrived)
 	if x.choice.Decode >= 0 && s.Attempts > 0 {
 		s.Why = x.choice.Why()
 	}

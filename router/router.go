@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/policies"
 )
@@ -65,13 +66,14 @@ type Router struct {
 	applied  chan struct{}         // has room for one: the engines may be others
 	reedge   chan struct{}         // has room for one: the clients' HTTP server may have to be another
 
-	log     *slog.Logger
-	gone    *goneWatcher
-	pairs   *metadata.Pairs
-	books   *books
-	recent  *recent
-	stir    chan struct{} // has room for one: pairs are to be looked at
-	control *http.Client  // for the engines' control routes
+	log        *slog.Logger
+	gone       *goneWatcher
+	goroutines *background.Pool // of legs
+	pairs      *metadata.Pairs
+	books      *books
+	recent     *recent
+	stir       chan struct{} // has room for one: pairs are to be looked at
+	control    *http.Client  // for the engines' control routes
 
 	bodies  clientBodies
 	letters sync.Pool // of *letter
@@ -112,16 +114,17 @@ func New(cfg Config, parts Parts) (*Router, error) {
 	}
 	cfg = s.cfg
 	r := &Router{
-		applied: make(chan struct{}, 1),
-		reedge:  make(chan struct{}, 1),
-		log:     parts.Log,
-		closing: make(chan struct{}),
-		lost:    map[string]bool{},
-		gone:    newGoneWatcher(),
-		books:   newBooks(4 * cfg.Limits.Recent),
-		stir:    make(chan struct{}, 1),
-		recent:  newRecent(cfg.Limits.Recent),
-		control: newControlClient(nil),
+		applied:    make(chan struct{}, 1),
+		reedge:     make(chan struct{}, 1),
+		log:        parts.Log,
+		closing:    make(chan struct{}),
+		lost:       map[string]bool{},
+		gone:       newGoneWatcher(),
+		goroutines: background.NewPool(keptGoroutines),
+		books:      newBooks(4 * cfg.Limits.Recent),
+		stir:       make(chan struct{}, 1),
+		recent:     newRecent(cfg.Limits.Recent),
+		control:    newControlClient(nil),
 	}
 	for e, t := range s.fleet.secured {
 		e.secure(t)
@@ -152,9 +155,13 @@ func (r *Router) Close() {
 	late.Stop()
 	r.stopLegs(errStopped)
 	r.gone.Close()
+	r.goroutines.Close()
 	r.now().fleet.close()
 	r.control.CloseIdleConnections()
 }
+
+// keptGoroutines is how many idle goroutines are kept for legs: as many as requests usually are in their first steps at once.
+const keptGoroutines = 64
 
 // The causes with which a leg is ended.
 var (

@@ -177,10 +177,10 @@ type idleConns struct {
 // take returns the connection that was idle for the shortest time, nil if there is none that may be used. One that its engine has
 // closed, or on which bytes came that nobody asked for, is closed: those bytes would be taken for the next answer. If the request
 // will be asked (see engineConn.asks), that is seen then.
-func (p *idleConns) take(body []byte, g gaps) *engineConn {
+func (p *idleConns) take(now time.Time, body []byte, g gaps) *engineConn {
 	p.mu.Lock()
 	var c *engineConn
-	if n := len(p.conns) - 1; n >= 0 && time.Since(p.conns[n].since) < p.after {
+	if n := len(p.conns) - 1; n >= 0 && now.Sub(p.conns[n].since) < p.after {
 		c = p.conns[n]
 		p.conns[n] = nil
 		p.conns = p.conns[:n]

@@ -21,10 +21,10 @@ func (u *upstream) begin(ctx context.Context, req *upstreamRequest) sent {
 	if ctx.Err() != nil {
 		return s
 	}
-	if s.c = u.idle.take(req.Body, req.Gaps); s.c == nil {
+	s.at = time.Now()
+	if s.c = u.idle.take(s.at, req.Body, req.Gaps); s.c == nil {
 		return s
 	}
-	s.at = time.Now()
 	if s.c.asks(req.Body, req.Gaps) {
 		if s.r, s.err = u.open(ctx, s.c, req); s.err == nil {
 			s.err = s.c.ask(req.Body)

@@ -17,7 +17,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/nonblock"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/nonblock"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"kvplane": {
@@ -57,11 +57,12 @@ func Packages() map[string]Package {
 			Ours:    []string{"metadata", "kvplane"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
-		"internal/nonblock": {},
-		"internal/e2e":      {},
-		"internal/faults":   {},
-		"internal/lint":     {},
+		"internal/pdkvtest":   {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
+		"internal/background": {},
+		"internal/nonblock":   {},
+		"internal/e2e":        {},
+		"internal/faults":     {},
+		"internal/lint":       {},
 	}
 }
 
