@@ -161,7 +161,7 @@ func (r *Router) sendReply(c *fiber.Ctx, id, reason string, a reply, s relayed) 
 	h := &c.Response().Header
 	switch {
 	case s != nil:
-		h.Set(fiber.HeaderXRequestID, id)
+		h.Set(headerRequestID, id)
 		h.Set("X-Pdrouter-Reason", reason)
 		h.SetContentType("text/event-stream; charset=utf-8")
 		h.Set(fiber.HeaderCacheControl, "no-cache")
@@ -170,13 +170,13 @@ func (r *Router) sendReply(c *fiber.Ctx, id, reason string, a reply, s relayed) 
 		c.Response().SetBodyStream(s, -1)
 		return
 	case a.err != nil:
-		h.Set(fiber.HeaderXRequestID, id)
+		h.Set(headerRequestID, id)
 		r.answerError(c, a.err)
 	case a.status == 0: // the client has left
 		c.Response().SetStatusCode(499)
 		c.Response().SetConnectionClose()
 	default:
-		h.Set(fiber.HeaderXRequestID, id)
+		h.Set(headerRequestID, id)
 		h.Set("X-Pdrouter-Reason", reason)
 		h.SetContentType(a.ctype)
 		if a.meta != "" {
@@ -203,7 +203,7 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 		level = slog.LevelWarn
 	}
 	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
-	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(fiber.HeaderXRequestID)),
+	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
 		"method", c.Method(), "path", clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
 		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason, "err", e.Err)
 	return nil
@@ -229,7 +229,7 @@ func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
 		h.Set(fiber.HeaderRetryAfter, strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
 	}
 	if e.Challenge != "" {
-		h.Set(fiber.HeaderWWWAuthenticate, e.Challenge)
+		h.Set("Www-Authenticate", e.Challenge)
 	}
 	if e.Close {
 		c.Response().SetConnectionClose()
@@ -240,7 +240,7 @@ func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
 
 // identify gives the answer the request's id, if it has none yet.
 func (r *Router) identify(c *fiber.Ctx) {
-	if len(c.Response().Header.Peek(fiber.HeaderXRequestID)) == 0 {
-		c.Response().Header.Set(fiber.HeaderXRequestID, requestID(&c.Request().Header))
+	if len(c.Response().Header.Peek(headerRequestID)) == 0 {
+		c.Response().Header.Set(headerRequestID, requestID(&c.Request().Header))
 	}
 }

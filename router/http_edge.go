@@ -57,6 +57,9 @@ func (r *Router) newEdge(cfg edgeConfig, clients *arrivals) *edge {
 	server.DisablePreParseMultipartForm = true
 	// Fiber's own router is passed by: it would answer unknown methods itself, and there is one route table (routes.go).
 	server.Handler = func(rc *fasthttp.RequestCtx) {
+		// Header names here are written as they are sent, so that none has to be normalized each time that it is used.
+		rc.Request.Header.DisableNormalizing()
+		rc.Response.Header.DisableNormalizing()
 		c := e.app.AcquireCtx(rc)
 		defer e.app.ReleaseCtx(c)
 		_ = r.handle(c)

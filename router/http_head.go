@@ -8,6 +8,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
+// headerRequestID is fiber.HeaderXRequestID as it is sent.
+const headerRequestID = "X-Request-Id"
+
 // readHead takes what is used of the request's head. Nothing else of it is looked at, and no field reaches an engine as it
 // came.
 func (q *admitted) readHead(h *fasthttp.RequestHeader) {
@@ -53,7 +56,7 @@ func credentialsOf(rt *route, h *fasthttp.RequestHeader) (string, error) {
 
 // requestID is the client's own, if it can be repeated in a header and a log, else a new one. Engines never see it.
 func requestID(h *fasthttp.RequestHeader) string {
-	id := h.Peek(fiber.HeaderXRequestID)
+	id := h.Peek(headerRequestID)
 	if len(id) == 0 || len(id) > 128 {
 		return newRequestID()
 	}
