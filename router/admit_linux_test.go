@@ -30,7 +30,7 @@ func TestPanicKeepsNoSlot(t *testing.T) {
 	l := newCounted(limits.Limits{Concurrent: 1})
 	g := start(t, s.cfg, Parts{Limits: l})
 	clients := newArrivals(nil)
-	app := g.r.newEdge(g.r.now().cfg.edge(), clients).app
+	app := g.r.newServer(g.r.now().cfg)
 	app.Handler() // readies it
 	server, client := net.Pipe()
 	defer client.Close()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// arrivals accepts the clients' connections and gives them to whichever edge has its turn. It knows which of them have not
+// arrivals accepts the clients' connections for the HTTP server. It knows which of them have not
 // brought a byte yet: the HTTP server takes those for busy ones, so that one that a client opened for later would hold up
 // a shutdown until its read timeout. At the end it has whatever is still read be answered.
 type arrivals struct {
@@ -342,33 +342,17 @@ func (a *arrival) SetReadDeadline(t time.Time) error {
 	return err
 }
 
-// turn is what one edge takes for its listener: the connections that arrive until its turn is over. Closing it changes
-// nothing, as others listen there too.
-type turn struct {
-	*arrivals
-	over chan struct{}
-}
-
-// Accept waits for the next connection. io.EOF is the end of the turn.
-func (t *turn) Accept() (net.Conn, error) {
-	select {
-	case <-t.over: // not one more, though some may be waiting
-		return nil, io.EOF
-	default:
-	}
-	select {
-	case conn, ok := <-t.conns:
-		if !ok {
-			return nil, io.EOF
-		}
-		return conn, nil
-	case <-t.over:
+// Accept waits for the next connection. io.EOF says that the listener has ended.
+func (l *arrivals) Accept() (net.Conn, error) {
+	conn, ok := <-l.conns
+	if !ok {
 		return nil, io.EOF
 	}
+	return conn, nil
 }
 
 // Addr is where clients connect.
-func (t *turn) Addr() net.Addr { return t.ln.Addr() }
+func (l *arrivals) Addr() net.Addr { return l.ln.Addr() }
 
-// Close implements net.Listener.
-func (t *turn) Close() error { return nil }
+// Close implements net.Listener. It does nothing: the listener below belongs to the one who calls run.
+func (l *arrivals) Close() error { return nil }

@@ -64,7 +64,6 @@ type Router struct {
 	applying sync.Mutex            // one Apply at a time; also guards lost
 	lost     map[string]bool       // names of engines that the configuration lost and that forgetLost has not dropped
 	applied  chan struct{}         // has room for one: the engines may be others
-	reedge   chan struct{}         // has room for one: the clients' HTTP server may have to be another
 
 	log        *slog.Logger
 	gone       *goneWatcher
@@ -115,7 +114,6 @@ func New(cfg Config, parts Parts) (*Router, error) {
 	cfg = s.cfg
 	r := &Router{
 		applied:    make(chan struct{}, 1),
-		reedge:     make(chan struct{}, 1),
 		log:        parts.Log,
 		closing:    make(chan struct{}),
 		lost:       map[string]bool{},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +33,13 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	clients := newArrivals(ln)
 	accepting := make(chan error, 1)
 	go func() { accepting <- clients.run() }()
-	edges, failed := r.serveEdges(ctx, clients, accepting)
+	server := r.newServer(r.now().cfg)
+	go func() { _ = server.Listener(clients) }() // it ends when clients does
+	var failed error
+	select {
+	case failed = <-accepting:
+	case <-ctx.Done():
+	}
 	r.Drain()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.now().cfg.Timeouts.Drain)
 	defer cancel()
@@ -49,7 +54,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		}
 	}
 	clients.closeSilent(time.Now().Add(time.Hour))
-	err, late := shutdown(stop, edges), false
+	err, late := server.Server().ShutdownWithContext(stop), false // connections are closed when they are idle
 	if late = errors.Is(err, context.DeadlineExceeded); late {
 		r.turnAway()
 		clients.stopReading()
@@ -69,41 +74,6 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
 	}
 	return nil
-}
-
-// serveEdges has an edge serve what arrives, and another one in its place whenever the configuration wants it, until ctx or
-// the listener ends. It returns the edges that may have connections, and why the listener ended.
-func (r *Router) serveEdges(ctx context.Context, clients *arrivals, accepting <-chan error) ([]*edge, error) {
-	present := r.openEdge(r.now().cfg.edge(), clients)
-	edges := []*edge{present}
-	for {
-		select {
-		case err := <-accepting:
-			return edges, err
-		case <-ctx.Done():
-			return edges, nil
-		case <-r.reedge:
-		}
-		cfg := r.now().cfg.edge()
-		if cfg == present.edgeConfig {
-			continue
-		}
-		present.retire()
-		present = r.openEdge(cfg, clients)
-		edges = append(slices.DeleteFunc(edges, (*edge).gone), present)
-	}
-}
-
-// shutdown ends edges that get no more connections: those they have are closed when they are idle. It returns the error of
-// ctx if that ends first.
-func shutdown(ctx context.Context, edges []*edge) error {
-	errs := make([]error, len(edges))
-	var wg sync.WaitGroup
-	for i, e := range edges {
-		wg.Go(func() { errs[i] = e.app.Server().ShutdownWithContext(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // Run checks the engines' health, makes engines known to each other, looks at stock engines' side channels, and follows

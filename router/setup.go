@@ -106,7 +106,6 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 		m.gate.update()
 	}
 	rouse(r.applied)
-	rouse(r.reedge)
 	r.rewarm()
 	return nil
 }

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -120,47 +119,6 @@ func TestApplyLetsLegsFinish(t *testing.T) {
 		t.Errorf("the stream ended with %v: %q", err, b)
 	}
 	eventually(t, "no connection to the engine that has gone", func() bool { return open.Load() == 0 })
-}
-
-// TestApplyAnotherEdge: what the HTTP server goes by holds for new connections, and old ones are closed with an answer, never
-// without.
-func TestApplyAnotherEdge(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
-	conn, err := net.Dial("tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	answers := bufio.NewReader(conn)
-	ask := func() *http.Response {
-		t.Helper()
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", pathCompletions, len(plainBody), plainBody)
-		resp, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		return resp
-	}
-	if resp := ask(); resp.StatusCode != 200 || resp.Close {
-		t.Fatalf("status %d, close %v", resp.StatusCode, resp.Close)
-	}
-	cfg := s.cfg
-	cfg.Timeouts.Idle = time.Hour
-	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the old connection is closed with an answer", func() bool {
-		resp := ask()
-		if resp.StatusCode != 200 {
-			t.Fatalf("the old connection: status %d", resp.StatusCode)
-		}
-		return resp.Close
-	})
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
-		t.Errorf("a new connection: status %d", r.Status)
-	}
 }
 
 // The largest body holds for the next request, on a connection that is open too.

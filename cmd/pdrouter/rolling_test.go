@@ -223,7 +223,7 @@ policy: {default: {decode: {policy: round_robin}}}
 `,
 		`models: [{name: reference, engines: [{name: e1, url: "http://%[2]s", drain: true}, {name: e2, url: "http://%[3]s"}]}]
 policy: {default: {decode: {policy: least_load}}}
-timeouts: {health: 500ms, answer: 5m, idle: 10s}
+timeouts: {health: 500ms, answer: 5m, write: 10s}
 limits: {body: 100000}
 strict: true
 `,
