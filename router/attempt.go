@@ -41,6 +41,7 @@ type attempt struct {
 	closed   bool          // nobody wants what it brings
 	disowned bool          // it is open still for whoever sees to what decode holds
 	overdue  bool          // its KV should have come
+	supplied bool          // a look has shown that decode has its KV; an answer that is not streamed does not tell
 	broken   bool          // it was begun, and the engine has failed at it
 	ended    chan struct{} // closed when it is over; made for who waits for that
 	orphan   *remains      // the prefill leg runs on for decode's blocks alone; what is to be done if it fails
@@ -171,7 +172,7 @@ func (a *attempt) lapsed(why reason) {
 func (a *attempt) isOverdue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.over && !a.overdue {
+	if !a.over && !a.overdue && !a.supplied {
 		a.overdue = true
 		a.decode.engine.overdue.Add(1)
 	}
@@ -193,6 +194,21 @@ func (a *attempt) hurry() {
 		d = min(leftFor, d)
 	}
 	a.transfer = a.leave(d)
+}
+
+// supply notes that decode has its KV, as a look has shown.
+func (a *attempt) supply() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over || a.supplied {
+		return
+	}
+	a.supplied = true
+	a.decode.engine.supplied.Add(1)
+	if a.overdue {
+		a.overdue = false
+		a.decode.engine.overdue.Add(-1)
+	}
 }
 
 // leave ends the decode leg after d, behind a look at whether all that decode has is at work. If it is not, and decode can be told what
@@ -250,6 +266,10 @@ func (a *attempt) arrived(came bool) bool {
 	if a.overdue {
 		a.overdue = false
 		a.decode.engine.overdue.Add(-1)
+	}
+	if a.supplied {
+		a.supplied = false
+		a.decode.engine.supplied.Add(-1)
 	}
 	if came && a.stream != nil {
 		a.decode.streams = true

@@ -67,7 +67,8 @@ func (u *unseen) run(ctx context.Context) {
 	due := u.a.due
 	u.a.mu.Unlock()
 	apart := min(loadApart, max(u.transfer/4, 2*loadFresh))
-	next, again, idle := due.Add(-apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
+	last := due.Add(-apart)                                              // when the look before the one at due is made
+	next, again, idle := time.Now().Truncate(apart).Add(apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
 	u.expired = u.leasesEnded(ctx, leasesFresh)
 	mute, fed := false, false // decode does not tell what it has in hand; it has had all that it needs from prefill
 	for !mute || !fed {
@@ -99,14 +100,19 @@ func (u *unseen) run(ctx context.Context) {
 		}
 		l, t := u.r.seeLoad(ctx, u.a.decode.engine)
 		switch {
-		case t == tells && (u.a.decode.engine.onlyStreams(l) || !now.Before(due) && u.allExpired(ctx, l)):
+		case t == tells && (l.running == 0 || !fed && (u.a.decode.engine.onlyOthers(l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
 			next = now.Add(apart)
 		default:
 			mute = t == tellsNot && !now.Before(due)
-			fed = fed || t == tells && l.waiting == 0 // of what it has in hand nothing waits for its blocks
+			if t == tells && l.waiting == 0 { // of what it has in hand nothing waits for its blocks
+				fed = true
+				u.a.supply()
+			}
 			idle, again = 0, min(2*again, loadSeldom)
-			next = now.Add(again)
+			if next = now.Add(again); now.Before(last) && !next.Before(last) {
+				next, again = last, apart
+			}
 		}
 		if idle >= 2 && !now.Before(due) {
 			u.a.lapsed(whyTransferTimeout)
@@ -115,11 +121,11 @@ func (u *unseen) run(ctx context.Context) {
 	}
 }
 
-// onlyStreams reports whether what the engine has at work, as it says, can only be streams that have brought tokens: all others that it
-// was given by this gateway wait.
-func (e *engine) onlyStreams(l load) bool {
-	n := int(e.streaming.Load())
-	return l.running == 0 || l.running <= n && l.waiting >= int(e.inFlight.Load())-n
+// onlyOthers reports whether what the engine has at work, as it says, can only be requests that are known to have their KV: all others
+// that it was given by this gateway wait.
+func (e *engine) onlyOthers(l load) bool {
+	n := int(e.streaming.Load() + e.supplied.Load())
+	return l.running <= n && l.waiting >= int(e.inFlight.Load())-n
 }
 
 // leasesFresh is how old what is known of the leases that have ended may be when a transfer begins to be looked after.

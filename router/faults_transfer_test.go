@@ -172,6 +172,41 @@ func TestFault54UnstreamedBesideStreams(t *testing.T) {
 	})
 }
 
+// TestFault54UnstreamedBesideUnstreamed has prefill answer and write nothing while it lives, and decode generate an answer for another
+// request, which is not streamed either. A look has shown that the other has its KV, so that the one that waits is known.
+func TestFault54UnstreamedBesideUnstreamed(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, ConnectorPush, func(c *Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s.setFaults(map[string][]fault{
+			"decode-0":  {{Leg: "decode", Nth: 1, Do: doSlow, N: 60_000}},
+			"prefill-0": {{Leg: "prefill", Nth: 2, Do: doNeverKV}},
+		})
+		other := make(chan clientReply)
+		go func() { other <- g.post(pathCompletions, plainBody) }()
+		e := g.r.now().fleet.engine("decode-0")
+		eventually(t, "a look has shown that the other has its KV", func() bool { return e.supplied.Load() == 1 })
+		began := time.Now()
+		r := g.post(pathCompletions, plainBody)
+		if said, _ := text(t, r); r.Status != 200 || said != wholeText {
+			t.Errorf("status %d, %q", r.Status, said)
+		}
+		if took := time.Since(began); took < 5*time.Second || took > 5*time.Second+2*loadApart {
+			t.Errorf("it took %v", took)
+		}
+		if r := <-other; r.Status != 200 {
+			t.Errorf("the other one: status %d", r.Status)
+		}
+		if sum := g.last(2); sum.Attempts != 1 {
+			t.Errorf("the other one took %d attempts", sum.Attempts)
+		}
+		g.settled()
+		s.noHeld(t)
+		if n := e.supplied.Load() + e.overdue.Load(); n != 0 {
+			t.Errorf("%d legs are still counted", n)
+		}
+	})
+}
+
 // TestFault54UnstreamedLeaseEnds has the lease of prefill end before decode has registered, while decode generates answers for others that
 // are not streamed either: prefill's count of such leases shows that the request which is overdue waits in vain.
 func TestFault54UnstreamedLeaseEnds(t *testing.T) {

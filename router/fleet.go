@@ -63,6 +63,7 @@ type engine struct {
 	header    []field                    // sent with every request: content type, accept, the engine's own credential
 	inFlight  atomic.Int64
 	streaming atomic.Int64         // of them, streams that have brought tokens
+	supplied  atomic.Int64         // of them, decode legs that are no streams and have their KV, as a look has shown
 	overdue   atomic.Int64         // of them, decode legs whose KV should have come, and that have not shown it
 	backlog   atomic.Int64         // tokens of prompts that it has yet to compute, of models whose policy looks at that
 	held      atomic.Pointer[held] // as what it stands in the index of prefixes; nil if it does not
