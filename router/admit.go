@@ -135,7 +135,7 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *htt
 
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *admitted) copies() int {
-	if q.route.does == generate && q.b.fans(q.m.onlySplits()) {
+	if q.route.does == generate && q.b.fans(q.m.conn.traits().requiresSplit) {
 		return 2 * min(q.b.choices(), q.s.cfg.Limits.Fan) * q.b.copies(true)
 	}
 	return 2 * q.b.copies(false)

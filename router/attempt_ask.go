@@ -92,14 +92,14 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 		return e
 	}
 	e := event{kind: evPrefillBare, why: whyNoParams}
-	if _, bare := conn.(sglang); bare || l.ans.kv != nil {
+	if conn.traits().meets || l.ans.kv != nil {
 		e.kind = conn.accept(&a.h, l.ans.kv)
 	}
 	r.sawHandOff(l, conn, a.h.shape, e.kind)
 	switch e.kind {
 	case evPrefillUsable:
 		e.why = whyNone
-		if conn.mode() == inTurn {
+		if conn.traits().mode == inTurn {
 			r.sawRun(l.engine, l.ans.kv)
 		}
 	case evPrefillMoved:
@@ -166,8 +166,8 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 	}
 	a.stream = newStream(x, a)
 	v = a.stream.first(a.h.shape)
-	if conn, is := x.m.conn.(sglang); is {
-		v = conn.told(l, v)
+	if x.m.conn.traits().bareErrors {
+		v = rejectedInStream(l, v)
 	}
 	return v, true
 }

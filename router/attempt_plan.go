@@ -35,7 +35,7 @@ func (x *exchange) plan() event {
 		return x.nobody(choice)
 	}
 	x.until = time.Time{}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.mode() == inTurn}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.traits().mode == inTurn}
 	a.h.shape = x.b.shape
 	a.h.draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
@@ -52,7 +52,7 @@ func (x *exchange) plan() event {
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
-	if _, writes := x.m.conn.(push); writes {
+	if x.m.conn.traits().writes {
 		a.lost = func(why reason) { x.transferLost(a, why) }
 		if a.unstreamed {
 			a.looks = x.r
@@ -126,7 +126,7 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), not, false, busy
 	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
-	if _, alone := x.m.conn.(none); alone {
+	if x.m.conn.traits().mode == alone {
 		q.Unsplittable = policies.Aggregated
 	}
 	x.look.ask(x.b)
@@ -140,17 +140,11 @@ func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.F
 
 // pair readies the attempt's pair, or has the owner park for it.
 func (x *exchange) pair(a *attempt) {
-	switch x.m.conn.(type) {
-	case push:
-		if x.r.pairs.Ready(a.runs()) && x.coordinated(a) {
-			x.queue = append(x.queue, event{kind: evPaired})
-			return
-		}
-		a.parked = true
-		return
-	case sglang:
+	t := x.m.conn.traits()
+	if t.meets {
 		a.h.meeting = a.prefill.engine.bootstrap.draw()
-	case plane:
+	}
+	if t.publishes {
 		var ok bool
 		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
@@ -161,10 +155,11 @@ func (x *exchange) pair(a *attempt) {
 		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.cacheSalt()))
 		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
-		if !x.r.pairs.Ready(a.runs()) {
-			a.parked = true
-			return
-		}
+	}
+	// Legs that follow each other need no handshake before prefill is asked.
+	if t.handshakes && t.mode == together && !(x.r.pairs.Ready(a.runs()) && x.coordinated(a)) {
+		a.parked = true
+		return
 	}
 	x.queue = append(x.queue, event{kind: evPaired})
 }

@@ -36,7 +36,7 @@ func (x *exchange) transferLost(a *attempt, why reason) {
 
 // watchTransfer has somebody look for as long as decode's leg is not over, if that is to last.
 func (x *exchange) watchTransfer(a *attempt) {
-	if _, writes := x.m.conn.(push); !writes || !a.unstreamed || a.h.coord == nil {
+	if !x.m.conn.traits().writes || !a.unstreamed || a.h.coord == nil {
 		return
 	}
 	a.mu.Lock()

@@ -45,7 +45,7 @@ type look struct {
 func (k *look) fleet() (f policies.Fleet, prefill, decode bool) {
 	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, never)
 	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.decode, k.s.cfg.Health.PanicPercent)
-	if shakes(k.m.conn) {
+	if k.m.conn.traits().handshakes {
 		f.Pairable = k.pairable
 	}
 	k.narrow(&f)
@@ -227,7 +227,7 @@ func (r *Router) panics(m *model, role role, now bool) {
 // the policy, and by engines that have answered.
 func (r *Router) serves(s *setup, m *model) bool {
 	q := policies.Request{Model: m.name, PromptTokens: 1 << 30}
-	if _, alone := m.conn.(none); alone {
+	if m.conn.traits().mode == alone {
 		q.Unsplittable = policies.Aggregated
 	}
 	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true, busy: true}

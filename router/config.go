@@ -161,8 +161,11 @@ func (c Config) Validate() error {
 
 // validate checks one model. growing allows lists without engines; engines maps the name of each engine seen to where it was.
 func (m Model) validate(key string, growing bool, engines map[string]string, v *faults) {
-	switch m.Connector {
-	case ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang:
+	conn, known := findConnector(m.Connector)
+	switch {
+	case !known:
+		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), "vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none")
+	case conn.traits().mode != alone:
 		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !growing {
 			v.add(key+".prefill", "is empty", "at least one engine for connector "+m.Connector)
 		}
@@ -172,15 +175,13 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 		if len(m.Engines) != 0 || m.EnginesFrom.On() {
 			v.add(key+".engines", "is set", "prefill and decode for connector "+m.Connector)
 		}
-	case ConnectorNone:
+	default:
 		if len(m.Engines) == 0 && !m.EnginesFrom.On() && !growing {
 			v.add(key+".engines", "is empty", "at least one engine for connector none")
 		}
 		if len(m.Prefill)+len(m.Decode) != 0 || m.PrefillFrom.On() || m.DecodeFrom.On() {
 			v.add(key+".prefill", "or decode is set", "engines for connector none")
 		}
-	default:
-		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), "vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none")
 	}
 	for _, list := range []struct {
 		key     string
@@ -208,7 +209,7 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 				v.add(at+".key_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
 			}
 			e.TLS.validate(at+".tls", strings.HasPrefix(e.URL, "https:") || strings.HasPrefix(e.Control, "https:"), v)
-			if e.Control != "" && m.Connector != ConnectorKVPlane {
+			if e.Control != "" && !m.Publishes() {
 				v.add(at+".control", "is set", "no control routes for connector "+m.Connector)
 			}
 			v.sideChannel(at+".side_channel", e.SideChannel, m.Connector)
@@ -218,6 +219,12 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 		}
 	}
 }
+
+// Publishes reports whether the model's engines publish records with the gateway, and have control routes.
+func (m Model) Publishes() bool { return connectorNamed(m.Connector).traits().publishes }
+
+// Stock reports whether the model's engines are those of stock vLLM, which hold KV that may have to be given back.
+func (m Model) Stock() bool { return connectorNamed(m.Connector).traits().stock != nil }
 
 // faults collects the mistakes of a configuration.
 type faults []error
@@ -231,7 +238,7 @@ func (v *faults) sideChannel(key, s, connector string) {
 	if s == "" {
 		return
 	}
-	if connector != ConnectorPush && connector != ConnectorPull {
+	if connectorNamed(connector).traits().stock == nil {
 		v.add(key, "is set", "no side channel for connector "+connector)
 		return
 	}

@@ -3,12 +3,8 @@ package router
 // connector is what a hand-over needs of the router: how its legs follow each other, how they end, and what is
 // written into each. Its methods are pure.
 type connector interface {
-	name() string
-	// mode says how the legs of a split request follow each other.
-	mode() mode
-	// lingers says that a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended
-	// before decode's first token.
-	lingers() bool
+	// traits are the same at each call, and are not changed.
+	traits() *traits
 	// end appends what ends both legs of an attempt, in order.
 	end(e ending, out []action) []action
 	// prefillParams and decodeParams append the kv_transfer_params of either leg.
@@ -19,6 +15,32 @@ type connector interface {
 	accept(h *handoff, kv []byte) kind
 }
 
+// traits are what a connector says of itself, so that nobody else has to know which one it is.
+type traits struct {
+	name string
+	mode mode // how the legs of a split request follow each other
+
+	// lingers: a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended before decode's
+	// first token.
+	lingers       bool
+	requiresSplit bool // a decode engine serves no request alone
+	handshakes    bool // two engines shake hands before they hand anything over
+	publishes     bool // engines publish records with the gateway, and have control routes
+	cancels       bool // both engines can be told at any time that a transfer is over
+	writes        bool // prefill writes into decode's blocks, and no engine tells the gateway when
+	reads         bool // decode reads prefill's blocks, which its answer names
+	meets         bool // the legs meet at prefill's bootstrap server; prefill's answer has no params
+	bareErrors    bool // an engine's error may be a bare string, and a failed transfer may be told by the engine that is well
+
+	stock *stockTraits // of engines of stock vLLM; nil of others
+}
+
+// stockTraits are those of engines that tell their coordinates on a side channel and hold KV until somebody takes it or a lease ends.
+type stockTraits struct {
+	kvMode string // what the engines themselves call it
+	needs  string // the versions and connectors of vLLM that hand off with it
+}
+
 // ending is how the legs of an attempt stood when it ended.
 type ending struct {
 	prefill, decode legState
@@ -26,25 +48,30 @@ type ending struct {
 
 // connectorNamed returns the connector of a model's configuration, which was validated.
 func connectorNamed(name string) connector {
-	switch name {
-	case ConnectorPush:
-		return push{}
-	case ConnectorPull:
-		return pull{}
-	case ConnectorSGLang:
-		return sglang{}
-	case ConnectorKVPlane:
-		return plane{}
+	if c, ok := findConnector(name); ok {
+		return c
 	}
 	return none{}
+}
+
+// connectors lists all there are. A new one is entered here.
+func connectors() []connector { return []connector{push{}, pull{}, plane{}, sglang{}, none{}} }
+
+func findConnector(name string) (connector, bool) {
+	for _, c := range connectors() {
+		if c.traits().name == name {
+			return c, true
+		}
+	}
+	return nil, false
 }
 
 // none serves every request with one engine.
 type none struct{}
 
-func (none) name() string  { return ConnectorNone }
-func (none) mode() mode    { return alone }
-func (none) lingers() bool { return false }
+var noneTraits = traits{name: ConnectorNone, mode: alone}
+
+func (none) traits() *traits { return &noneTraits }
 
 func (none) end(e ending, out []action) []action {
 	if e.decode.open() {

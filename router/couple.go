@@ -155,12 +155,3 @@ func probeFailed(l *call, v verdict) error {
 	}
 	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.engine.name, l.status, l.cause(), why)
 }
-
-// shakes reports whether engines of the connector shake hands before they hand anything over.
-func shakes(conn connector) bool {
-	switch conn.(type) {
-	case push, pull, plane:
-		return true
-	}
-	return false
-}

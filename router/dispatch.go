@@ -28,13 +28,13 @@ func (d *dispatch) Step(e event, out []action) []action {
 		switch {
 		case d.state == stDone, d.state == stLingering:
 			return d.drop(out)
-		case d.state == stAwaiting && d.mode != alone && d.conn.lingers():
+		case d.state == stAwaiting && d.mode != alone && d.conn.traits().lingers:
 			d.state = stLingering
 			return append(out, action{do: doLinger}, action{do: doDone, why: e.why, outcome: outLeft})
 		}
 		return d.finish(out, action{do: doNothing, why: e.why}, outLeft)
 	case evDeadline, evShutdown, evPanic:
-		if e.kind == evDeadline && d.state == stAwaiting && d.mode != alone && d.conn.lingers() {
+		if e.kind == evDeadline && d.state == stAwaiting && d.mode != alone && d.conn.traits().lingers {
 			// The client has waited long enough, and the engines are as they are when it leaves: ended now, the legs would leave KV
 			// behind. At a shutdown they get no time of their own, as draining was theirs: what must run on does, until Close. Behind
 			// a panic nothing that the exchange knows of its legs is to be built on, so what can be closed is.
@@ -82,10 +82,10 @@ func (d *dispatch) Step(e event, out []action) []action {
 func (d *dispatch) planned(e event, out []action) []action {
 	switch e.kind {
 	case evPlannedPair:
-		if d.conn.mode() == alone {
+		if d.conn.traits().mode == alone {
 			return d.drop(out)
 		}
-		d.mode = d.conn.mode()
+		d.mode = d.conn.traits().mode
 		d.state = stPairing
 		return append(out, action{do: doPair})
 	case evPlannedAlone:

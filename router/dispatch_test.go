@@ -128,7 +128,7 @@ type book struct {
 
 func (b *book) fail(format string, args ...any) {
 	b.t.Helper()
-	b.t.Fatalf("seed %d, %s: %s\n%s", b.seed, b.conn.name(), fmt.Sprintf(format, args...), strings.Join(b.trace, "\n"))
+	b.t.Fatalf("seed %d, %s: %s\n%s", b.seed, b.conn.traits().name, fmt.Sprintf(format, args...), strings.Join(b.trace, "\n"))
 }
 
 // happened closes a leg that its own event has ended.
@@ -148,7 +148,7 @@ func (b *book) did(a action) {
 	switch a.do {
 	case doDisownDecode: // whoever sees to its blocks ends it
 		b.decode--
-		if b.conn.name() != ConnectorPush {
+		if b.conn.traits().name != ConnectorPush {
 			b.fail("a leg is disowned that nobody sees to")
 		}
 	case doPlan, doPlanAlone:
@@ -225,7 +225,8 @@ func (b *book) did(a action) {
 // TestDispatchRandomWalk drives every connector with events that can happen in its state, and some that cannot.
 func TestDispatchRandomWalk(t *testing.T) {
 	reached := map[string]int{}
-	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang, ConnectorNone} {
+	for _, c := range connectors() {
+		name := c.traits().name
 		for seed := range uint64(5000) {
 			walk(t, name, seed, reached)
 		}
@@ -304,7 +305,7 @@ func likely(rng *rand.Rand, d *dispatch) event {
 	case stNew:
 		return pick(evStart)
 	case stPlanning:
-		if d.conn.mode() == alone {
+		if d.conn.traits().mode == alone {
 			return pick(evPlannedAlone, evPlannedLater)
 		}
 		return pick(evPlannedPair, evPlannedPair, evPlannedAlone, evPlannedLater)
@@ -332,7 +333,8 @@ func likely(rng *rand.Rand, d *dispatch) event {
 
 // TestDispatchEveryStateEnds proves that client, deadline, shutdown and panic end a request in every state.
 func TestDispatchEveryStateEnds(t *testing.T) {
-	for _, name := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang, ConnectorNone} {
+	for _, c := range connectors() {
+		name := c.traits().name
 		ways := map[state][]kind{
 			stNew:        {},
 			stPlanning:   {evStart},

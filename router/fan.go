@@ -53,7 +53,7 @@ const fanRoom = 64 << 10
 // body says for the planner why it is served whole.
 func (r *Router) newFan(q *admitted) *fan {
 	b, m := q.b, q.m
-	if _, alone := m.conn.(none); alone || q.route.does != generate || !b.fans(m.onlySplits()) {
+	if m.conn.traits().mode == alone || q.route.does != generate || !b.fans(m.conn.traits().requiresSplit) {
 		return nil
 	}
 	if b.choices() > q.s.cfg.Limits.Fan {

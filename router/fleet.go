@@ -164,7 +164,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 				}
 			}
 		}
-		if shakes(m.conn) {
+		if m.conn.traits().handshakes {
 			for _, p := range m.prefill {
 				for _, d := range m.decode {
 					c := was.paired[[2]string{p.name, d.name}]
@@ -213,9 +213,9 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	e.bound(cfg)
 	e.generation.Store(1)
 	e.draining.Store(ec.Drain)
-	_, e.publishes = conn.(plane)
+	e.publishes = conn.traits().publishes
 	e.bootstrap = bootstrapOf(ec)
-	if stocked(conn) {
+	if conn.traits().stock != nil {
 		e.side = newSide(conn, role, ec)
 	}
 	e.header = []field{{"Content-Type", "application/json"}}

@@ -23,7 +23,7 @@ func TestForwardAuthorization(t *testing.T) {
 				s.cfg.Models[0].ForwardAuthorization = forwards
 				var log strings.Builder
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-				if shakes(connectorNamed(connector)) {
+				if connectorNamed(connector).traits().handshakes {
 					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 				}
 				own := len(s.c.all())

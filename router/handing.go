@@ -93,7 +93,7 @@ func (h *handing) renew() {
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason
 // of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the limit.
 func (r *Router) sawHandOff(l *call, conn connector, s shape, k kind) {
-	if !stocked(conn) {
+	if conn.traits().stock == nil {
 		return
 	}
 	switch {
@@ -125,12 +125,4 @@ func (r *Router) handsNothing(c *couple, why string) error {
 		r.log.Warn("prefill engine hands nothing off", "engine", c.prefill.name, "err", &metadata.Unpairable{Reason: metadata.NoConnector, Text: c.prefill.name + why})
 	}
 	return errHandsNothing
-}
-
-// needsConnector says which engines hand off with a connector.
-func needsConnector(conn connector) string {
-	if _, is := conn.(push); is {
-		return "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"
-	}
-	return "want vLLM 0.13.0 or newer with NixlConnector"
 }

@@ -85,9 +85,9 @@ func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder 
 // closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
 func (g *legs) closePrefill(a *attempt) {
 	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
-	switch _, cancels := g.m.conn.(plane); {
-	case cancels:
-	case g.m.onlySplits() || !a.answered():
+	switch {
+	case g.m.conn.traits().cancels:
+	case g.m.conn.traits().requiresSplit || !a.answered():
 		g.giveBackNamed(a)
 	case a.spoiled():
 		g.giveBack(a)
@@ -155,7 +155,7 @@ func (g *legs) giveBack(a *attempt) {
 	}
 	m := g.remains(a)
 	m.h.kv = a.prefill.ans.kv
-	if g.m.conn.mode() == together {
+	if g.m.conn.traits().mode == together {
 		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
 		return
 	}
@@ -199,11 +199,11 @@ func (g *legs) prefillRequest(to *call, h *handoff) *letter {
 	m := g.r.newLetter(to, g.path, h.request, g.forwarded, false)
 	m.params = g.m.conn.prefillParams(m.params[:0], h)
 	l := legPrefill
-	if g.m.onlySplits() {
+	if g.m.conn.traits().requiresSplit {
 		l = legTwin
 	}
 	m.write(g.b, l, h.request, m.params)
-	m.Once = stocked(g.m.conn) // as decode's
+	m.Once = g.m.conn.traits().stock != nil // as decode's
 	return m
 }
 
@@ -225,7 +225,7 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 	if g.b.pass != nil {
 		g.b.pass.write(m)
 	}
-	m.Once = a.split && stocked(g.m.conn) // two under one id: the second may stay held, or end the engine
+	m.Once = a.split && g.m.conn.traits().stock != nil // two under one id: the second may stay held, or end the engine
 	return m
 }
 

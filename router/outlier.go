@@ -81,14 +81,13 @@ func (x *exchange) sawDone(now time.Time) {
 	if s.PromptTokens > 0 {
 		tokens = s.PromptTokens
 	}
-	_, alone := x.m.conn.(none)
 	switch {
 	case a.split && a.answered() && s.Phases.Prefill > s.Phases.Pair:
 		x.r.timed(x.m, prefillRole, a.prefill.engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
 		if x.b.stream && s.Phases.FirstToken > s.Phases.Prefill {
 			x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
-	case alone && x.b.stream && s.Phases.FirstToken > 0:
+	case x.m.conn.traits().mode == alone && x.b.stream && s.Phases.FirstToken > 0:
 		x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

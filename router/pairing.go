@@ -47,8 +47,8 @@ func (r *Router) agree(c *couple) error {
 		return was.err
 	}
 	err := metadata.Pairable(pr, dr)
-	if err == nil && pr[0].Connector != c.conn.name() {
-		err = &metadata.Unpairable{Reason: metadata.OtherConnector, Text: "both move KV by " + pr[0].Connector + "; the connector is " + c.conn.name()}
+	if err == nil && pr[0].Connector != c.conn.traits().name {
+		err = &metadata.Unpairable{Reason: metadata.OtherConnector, Text: "both move KV by " + pr[0].Connector + "; the connector is " + c.conn.traits().name}
 	}
 	c.judged.Store(&judgement{edition: seen, err: err})
 	var why *metadata.Unpairable
@@ -85,7 +85,7 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	if err != nil {
 		return err
 	}
-	if c.conn.mode() == together && c.prefill.publishes {
+	if c.conn.traits().mode == together && c.prefill.publishes {
 		return r.probePlane(ctx, c, pair, a, b)
 	}
 	return r.probeStock(ctx, c, a, b)

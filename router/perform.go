@@ -186,7 +186,7 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason) {
 		x.sum.Status = l.status
 		return
 	}
-	if x.m.onlySplits() {
+	if x.m.conn.traits().requiresSplit {
 		body = shapedBare(body)
 	}
 	ctype := "application/json"

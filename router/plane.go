@@ -4,9 +4,9 @@ package router
 // whatever the end, both are told at once and both legs are closed.
 type plane struct{}
 
-func (plane) name() string  { return ConnectorKVPlane }
-func (plane) mode() mode    { return together }
-func (plane) lingers() bool { return false }
+var planeTraits = traits{name: ConnectorKVPlane, mode: together, handshakes: true, publishes: true, cancels: true}
+
+func (plane) traits() *traits { return &planeTraits }
 
 func (plane) end(e ending, out []action) []action {
 	if e.decode == legWhole {

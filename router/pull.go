@@ -5,9 +5,12 @@ package router
 // that never was is replaced by one of a single token.
 type pull struct{}
 
-func (pull) name() string  { return ConnectorPull }
-func (pull) mode() mode    { return inTurn }
-func (pull) lingers() bool { return true }
+var pullTraits = traits{
+	name: ConnectorPull, mode: inTurn, lingers: true, handshakes: true, reads: true,
+	stock: &stockTraits{kvMode: "pull", needs: "want vLLM 0.13.0 or newer with NixlConnector"},
+}
+
+func (pull) traits() *traits { return &pullTraits }
 
 func (pull) end(e ending, out []action) []action {
 	switch e.decode {

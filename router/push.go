@@ -5,9 +5,12 @@ package router
 // request lives or not, so a prefill leg runs on once decode was asked, and one that failed is asked again.
 type push struct{}
 
-func (push) name() string  { return ConnectorPush }
-func (push) mode() mode    { return together }
-func (push) lingers() bool { return true }
+var pushTraits = traits{
+	name: ConnectorPush, mode: together, lingers: true, handshakes: true, writes: true,
+	stock: &stockTraits{kvMode: "push", needs: "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"},
+}
+
+func (push) traits() *traits { return &pushTraits }
 
 func (push) end(e ending, out []action) []action {
 	switch e.decode {

@@ -46,7 +46,7 @@ func (e Engine) validateRanks(at, connector string, engines map[string]string, v
 	case e.DataParallel < 0 || e.DataParallel > maxDataParallel:
 		v.add(key, is, fmt.Sprintf("1 to %d", maxDataParallel))
 		return
-	case connector != ConnectorPush && connector != ConnectorPull && connector != ConnectorNone:
+	case !ranked(connector):
 		v.add(key, is, "no data-parallel ranks for connector "+connector)
 		return
 	}
@@ -67,10 +67,16 @@ func (e Engine) validateRanks(at, connector string, engines map[string]string, v
 	}
 }
 
+// ranked reports whether engines of the connector may have data-parallel ranks that the gateway chooses among.
+func ranked(connector string) bool {
+	t := connectorNamed(connector).traits()
+	return t.stock != nil || t.mode == alone
+}
+
 // validateBootstrap checks the port of the bootstrap server.
 func (e Engine) validateBootstrap(at, connector string, prefill bool, v *faults) {
 	switch {
-	case e.BootstrapPort != 0 && (connector != ConnectorSGLang || !prefill):
+	case e.BootstrapPort != 0 && (!connectorNamed(connector).traits().meets || !prefill):
 		v.add(at+".bootstrap_port", "is set", "it for prefill engines of connector sglang")
 	case e.BootstrapPort < 0 || e.BootstrapPort > 65535:
 		v.add(at+".bootstrap_port", fmt.Sprintf("is %d", e.BootstrapPort), "a port from 1 to 65535")
@@ -79,7 +85,7 @@ func (e Engine) validateBootstrap(at, connector string, prefill bool, v *faults)
 
 // validateStock checks what only engines of stock vLLM have.
 func (e Engine) validateStock(at, connector string, v *faults) {
-	if connector != ConnectorPush && connector != ConnectorPull && (e.PlainRequestIDs || e.TensorParallel != 0) {
+	if connectorNamed(connector).traits().stock == nil && (e.PlainRequestIDs || e.TensorParallel != 0) {
 		v.add(at+".plain_request_ids", "or tensor_parallel is set", "neither for connector "+connector)
 	}
 	if e.TensorParallel < 0 || e.TensorParallel > metadata.MaxRanks {

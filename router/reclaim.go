@@ -260,7 +260,7 @@ func (r *Router) giveBackFirst(ctx context.Context, m *remains, d doubt) {
 // giveBack sees to KV that prefill holds, for sure or with a doubt.
 func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) {
 	l.agent = r.now().parts.Reclaim != nil
-	_, l.reads = m.conn.(pull)
+	l.reads = m.conn.traits().reads
 	l.answered = l.answered && m.h.kv != nil
 	end := "not_taken"
 	if l.asked {
@@ -307,7 +307,7 @@ func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
 		return err
 	}
 	consumers := c.TP // one consumer for each producer rank
-	if _, reads := m.conn.(pull); reads {
+	if m.conn.traits().reads {
 		consumers = 1 // as many messages as it says are waited for
 	}
 	message := string(unescape(nil, h.request)) + ":" + strconv.Itoa(consumers)

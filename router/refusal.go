@@ -99,7 +99,7 @@ func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 		return ""
 	}
 	ans := l.ans
-	if ans.errMessage == "" && m.onlySplits() {
+	if ans.errMessage == "" && m.conn.traits().bareErrors {
 		ans, _ = parseAnswer(shapedBare(l.body))
 	}
 	text := string(unescape(nil, []byte(ans.errMessage)))

@@ -18,9 +18,9 @@ import (
 // are closed. Neither serves a request alone: without a room it refuses.
 type sglang struct{}
 
-func (sglang) name() string  { return ConnectorSGLang }
-func (sglang) mode() mode    { return together }
-func (sglang) lingers() bool { return false }
+var sglangTraits = traits{name: ConnectorSGLang, mode: together, requiresSplit: true, meets: true, bareErrors: true}
+
+func (sglang) traits() *traits { return &sglangTraits }
 
 func (sglang) end(e ending, out []action) []action {
 	if e.decode == legWhole {
@@ -87,15 +87,9 @@ func (m meeting) appendTo(dst []byte) []byte {
 	return strconv.AppendUint(dst, m.room, 10)
 }
 
-// onlySplits reports whether the model's decode engines serve no request alone.
-func (m *model) onlySplits() bool {
-	_, is := m.conn.(sglang)
-	return is
-}
-
 // insist makes a question to the planner one whose answer is two engines, whatever the request is.
 func (m *model) insist(q policies.Request) policies.Request {
-	if m.onlySplits() {
+	if m.conn.traits().requiresSplit {
 		q.PromptTokens, q.Unsplittable = 1<<30, ""
 	}
 	return q
@@ -103,7 +97,7 @@ func (m *model) insist(q policies.Request) policies.Request {
 
 // insisted takes back a choice of decode alone where decode does not serve alone.
 func (k *look) insisted(c policies.Choice) policies.Choice {
-	if k.m.onlySplits() && !c.Split && c.Decode >= 0 {
+	if k.m.conn.traits().requiresSplit && !c.Split && c.Decode >= 0 {
 		c.Decode, c.Reason = -1, policies.NoPrefill
 	}
 	return c
@@ -116,7 +110,7 @@ var failedTransfers = [...]string{"Decode handshake failed", "Decode transfer fa
 // waits on: a bootstrap server that decode cannot reach is told of by decode alone. So it counts against both: whichever is well
 // has other peers, and their answers clear it.
 func (x *exchange) doubt(l, peer *call, v verdict) {
-	if !x.m.onlySplits() || v != vBroken {
+	if !x.m.conn.traits().bareErrors || v != vBroken {
 		return
 	}
 	ans := l.ans
@@ -132,9 +126,9 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 	}
 }
 
-// told takes a stream of SGLang that begins with an error of the request's own for an answer of that status: where only its
+// rejectedInStream takes a stream that begins with an error of the request's own for an answer of that status: where only SGLang's
 // scheduler finds the fault, the stream has said 200.
-func (sglang) told(l *call, v verdict) verdict {
+func rejectedInStream(l *call, v verdict) verdict {
 	var said struct{ Error struct{ Code int } }
 	if v != vBroken || l.status != 200 || json.Unmarshal(l.body, &said) != nil || said.Error.Code != 400 {
 		return v
@@ -163,7 +157,7 @@ func shapedBare(body []byte) []byte {
 
 // servable refuses bodies that neither two engines of the model can serve together nor one alone.
 func (q *admitted) servable() *httpError {
-	if !q.m.onlySplits() || q.route.does != generate {
+	if !q.m.conn.traits().requiresSplit || q.route.does != generate {
 		return nil
 	}
 	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // no room is put into them, nor by SGLang's own router

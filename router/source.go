@@ -134,7 +134,7 @@ func (s Source) validateDNS(key, connector string, v *faults) {
 	}
 	if s.Control != "" {
 		switch {
-		case connector != ConnectorKVPlane:
+		case !connectorNamed(connector).traits().publishes:
 			v.add(key+".control", "is set", "no control routes for connector "+connector)
 		case !strings.Contains(s.Control, hostMark):
 			v.add(key+".control", fmt.Sprintf("is %q", s.Control), "{host} in it, such as http://{host}:9000")

@@ -121,7 +121,7 @@ func (r *Router) agreeStock(c *couple) error {
 		return &metadata.Unpairable{Reason: metadata.NoConnector, Text: p.name + why}
 	}
 	if at := p.coord.Load(); at != nil && !at.moves(c.conn) {
-		return &metadata.Unpairable{Reason: metadata.OtherConnector, Text: p.name + " says that it moves KV by " + at.Mode + "; the connector is " + c.conn.name()}
+		return &metadata.Unpairable{Reason: metadata.OtherConnector, Text: p.name + " says that it moves KV by " + at.Mode + "; the connector is " + c.conn.traits().name}
 	}
 	x, y := p.sighting(), d.sighting()
 	switch {
@@ -135,24 +135,10 @@ func (r *Router) agreeStock(c *couple) error {
 	return nil
 }
 
-// stocked reports whether the connector is one of stock engines.
-func stocked(conn connector) bool {
-	switch conn.(type) {
-	case push, pull:
-		return true
-	}
-	return false
-}
-
 // moves reports whether an engine that has said how it moves KV does so as the connector wants.
 func (c *coordinates) moves(conn connector) bool {
-	switch conn.(type) {
-	case push:
-		return c.Mode == "" || c.Mode == "push"
-	case pull:
-		return c.Mode == "" || c.Mode == "pull"
-	}
-	return true
+	t := conn.traits().stock
+	return t == nil || c.Mode == "" || c.Mode == t.kvMode
 }
 
 // doubtful reports whether requests had better go elsewhere than to a pair that has not shaken hands: prefill's side

@@ -21,10 +21,10 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 	at, ok := parseCoordinates(a.h.kv)
 	switch {
 	case a.h.kv == nil:
-		return r.handsNothing(c, " answers without kv_transfer_params: "+needsConnector(c.conn))
+		return r.handsNothing(c, " answers without kv_transfer_params: "+c.conn.traits().stock.needs)
 	case !ok:
 		r.strand(ctx, r.probed(c, a), p, strandNoAnswer)
-		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+needsConnector(c.conn))
+		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+c.conn.traits().stock.needs)
 	}
 	a.h.coord = at
 	if p.coord.CompareAndSwap(nil, at) {
@@ -38,7 +38,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 	body := b.prefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
 	if c.conn.accept(&a.h, a.h.kv) != evPrefillUsable { // with part of the params no engine must be asked
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
-		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+needsConnector(c.conn))
+		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.conn.traits().stock.needs)
 	}
 	if err := r.take(ctx, c, a, d, body); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, bod
 // does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is errTransferLate, and what the
 // two hold is seen to as it is for a request.
 func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) (verdict, error) {
-	if _, writes := c.conn.(push); !writes {
+	if !c.conn.traits().writes {
 		a.decode.open(ctx, d)
 		return r.askOnce(&a.decode, a.h.request, body, true)
 	}

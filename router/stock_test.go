@@ -245,7 +245,7 @@ func TestOtherTransferMode(t *testing.T) {
 		kv := `{"remote_engine_id":"e","remote_host":"h","remote_port":1,"tp_size":2,"pp_size":1,"dcp_size":1,"transfer_mode":"` + row.mode + `"}`
 		c, ok := parseCoordinates([]byte(kv))
 		if !ok || c.Mode != row.mode || c.moves(row.conn) != row.fits {
-			t.Errorf("%q for %s: %+v, %v", row.mode, row.conn.name(), c, ok)
+			t.Errorf("%q for %s: %+v, %v", row.mode, row.conn.traits().name, c, ok)
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (c config) validateAgents() error {
 	var errs []error
 	if c.Listen.Agents == "" {
 		for i, m := range c.Models {
-			if m.Connector == router.ConnectorKVPlane {
+			if m.Publishes() {
 				errs = append(errs, fmt.Errorf("models[%d].connector is kvplane, whose engines publish their records to the gateway; want listen.agents to be set", i))
 			}
 		}

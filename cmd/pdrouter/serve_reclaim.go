@@ -22,7 +22,7 @@ func (c config) validateReclaim() error {
 // stocked reports whether some model's engines are stock ones.
 func stocked(c router.Config) bool {
 	for _, m := range c.Models {
-		if m.Connector == router.ConnectorPush || m.Connector == router.ConnectorPull {
+		if m.Stock() {
 			return true
 		}
 	}
