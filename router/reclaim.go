@@ -35,8 +35,7 @@ type remains struct {
 	bare            bool      // prefill has answered and handed nothing off: it never writes what decode waits for
 	again           *letter   // prefill's request; nil if it is not to be asked again
 	taking          *letter   // decode's, of one token, under the same id; nil if none is to be sent
-	tokens          int       // of the prompt: an estimate, until an engine has counted them
-	asked           bool      // whether one has been asked for that
+	tokens          int       // of the prompt, estimated
 	first           []byte    // what prefill has answered already; nil if it has not
 	probe           bool      // it is a handshake: no request is sent for its sake while others fail
 	counted         bool      // KV of the request was counted as left already: with one engine or two, it is one ending

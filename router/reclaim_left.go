@@ -2,11 +2,9 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
-	"slices"
 	"syscall"
 	"time"
 )
@@ -162,9 +160,6 @@ func (r *Router) forgetRun(e *engine) {
 func (r *Router) strand(ctx context.Context, m *remains, holder *engine, why stranded) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if !m.asked {
-		m.asked, m.tokens = true, r.count(ctx, m)
-	}
 	r.enterStranded(m, holder, why, r.blockTokens(ctx, m, holder))
 }
 
@@ -212,68 +207,4 @@ func (r *Router) blockTokens(ctx context.Context, m *remains, e *engine) int {
 		}
 	}
 	return defaultBlock
-}
-
-// tokenized are the fields of a request that say what its prompt is.
-var tokenized = map[shape][]string{
-	shapeCompletions: {"model", "prompt", "add_special_tokens"},
-	shapeChat: {"model", "messages", "tools", "add_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template",
-		"chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"},
-}
-
-// tokenizeBody appends what has an engine count the prompt of a request, but for what goes to gaps, and nothing of its hand-off. It
-// returns nil if it cannot.
-func (b *body) tokenizeBody(dst []byte, gaps *gaps) []byte {
-	names := tokenized[b.shape]
-	s, values := scanner{b: b.raw, maxDepth: maxBodyDepth}, make([]span, len(names))
-	s.space()
-	for m, ok := s.object(1); ok && s.member(&m); {
-		from, i := s.i, slices.Index(names, string(m.key))
-		if s.value(1); i >= 0 {
-			values[i] = span{from, s.i}
-		}
-	}
-	if names == nil || s.why != "" {
-		return nil
-	}
-	before := byte('{')
-	for i, v := range values {
-		if v.to == 0 {
-			continue
-		}
-		dst, before = append(appendString(append(dst, before), names[i]), ':'), ','
-		for j := range b.owned {
-			if o := &b.owned[j]; o.field == ownMediaID && v.from < o.val && o.end < v.to {
-				dst = append(b.join(dst, gaps, v.from, o.val), b.replaces(legPrefill, o)...)
-				v.from = o.end
-			}
-		}
-		dst = b.join(dst, gaps, v.from, v.to)
-	}
-	return append(dst, '}')
-}
-
-// count has an engine count the tokens of the request's prompt, and else returns the estimate.
-func (r *Router) count(ctx context.Context, m *remains) int {
-	if m.b == nil {
-		return m.tokens
-	}
-	req := upstreamRequest{Path: "/tokenize", Header: m.decode.header}
-	if req.Body = m.b.tokenizeBody(nil, &req.Gaps); req.Body == nil {
-		return m.tokens
-	}
-	resp, err := m.decode.up.do(ctx, &req)
-	if err != nil {
-		return m.tokens
-	}
-	defer resp.Close()
-	said, err := resp.ReadAll(nil, 64<<20)
-	if err != nil || resp.Status != 200 {
-		return m.tokens
-	}
-	var answer struct{ Count int }
-	if json.Unmarshal(said, &answer) != nil || answer.Count <= 0 {
-		return m.tokens
-	}
-	return answer.Count
 }
