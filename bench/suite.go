@@ -40,7 +40,7 @@ type Run struct {
 
 // Suites are all, in the order in which they run.
 func Suites() []Suite {
-	return slices.Concat(overheadSuites(), streamSuites(), modelledSuites(), planeSuites(), pairSuites(), []Suite{stockSuite(), planeVLLMSuite(), editSuite(), choiceSuite(), prefixSuite(), restSuite(), redisSuite(), faultSuite(), metadataSuite(), authSuite()})
+	return slices.Concat(overheadSuites(), streamSuites(), modelledSuites(), planeSuites(), pairSuites(), []Suite{stockSuite(), planeVLLMSuite(), choiceSuite(), prefixSuite(), restSuite(), redisSuite(), faultSuite(), metadataSuite(), authSuite()})
 }
 
 // Choose returns the suites of the given names in their order; a name such as "overhead" is all that begin with it and a

@@ -328,6 +328,7 @@ func FuzzBody(f *testing.F) {
 	})
 }
 
+// BenchmarkBody is what a body costs between the client's socket and the engines': it is read, and both legs' bodies are written.
 func BenchmarkBody(b *testing.B) {
 	for _, size := range []int{1 << 10, 30 << 10, 380 << 10} {
 		in := []byte(fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":128,"temperature":0,"stream":true}`,

@@ -14,7 +14,7 @@ import (
 	"pdrouter/bench"
 )
 
-// runBench measures. `bench fake MODE ROLE`, `bench floor MODE PREFILL DECODE`, `bench rank` and `bench edit-driver …` are the processes that it
+// runBench measures. `bench fake MODE ROLE`, `bench floor MODE PREFILL DECODE` and `bench rank` are the processes that it
 // starts itself.
 func runBench(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 && (args[0] == "fake" || args[0] == "floor" || args[0] == "engines") {
@@ -29,8 +29,6 @@ func runBench(ctx context.Context, args []string, out io.Writer) error {
 		return bench.ServeEngines(ctx, args[1:], out)
 	case len(args) == 1 && args[0] == "rank":
 		return bench.ServePlane(ctx, os.Stdin, out)
-	case len(args) > 0 && args[0] == "edit-driver":
-		return bench.EditDriver(args[1:])
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
