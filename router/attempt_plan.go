@@ -157,7 +157,7 @@ func (x *exchange) pair(a *attempt) {
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
-	if t.handshakes && t.mode == together && !(x.r.pairs.Ready(a.runs()) && x.coordinated(a)) {
+	if t.handshakes && t.mode == together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
 		a.parked = true
 		return
 	}
