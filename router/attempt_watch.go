@@ -71,6 +71,7 @@ func (u *unseen) run(ctx context.Context) {
 	next, again, idle := time.Now().Truncate(apart).Add(apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
 	u.expired = u.leasesEnded(ctx, leasesFresh)
 	mute, fed := false, false // decode does not tell what it has in hand; it has had all that it needs from prefill
+	at, passed := 0, false    // looks in a row that have shown all requests there at work; whether last has passed
 	for !mute || !fed {
 		wait := loadSeldom
 		if !mute {
@@ -105,13 +106,23 @@ func (u *unseen) run(ctx context.Context) {
 			next = now.Add(apart)
 		default:
 			mute = t == tellsNot && !now.Before(due)
-			if t == tells && l.waiting == 0 { // of what it has in hand nothing waits for its blocks
+			// Of what it has in hand nothing waits for its blocks. A look may be older than the request: then what runs is less than
+			// the gateway has there.
+			if t == tells && l.waiting == 0 && l.running >= int(u.a.decode.engine.inFlight.Load()) {
+				at++
+			} else {
+				at = 0
+			}
+			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
 				fed = true
 				u.a.supply()
 			}
 			idle, again = 0, min(2*again, loadSeldom)
-			if next = now.Add(again); now.Before(last) && !next.Before(last) {
-				next, again = last, apart
+			if late := !now.Before(last); late && !passed {
+				passed, again = true, apart
+			}
+			if next = now.Add(again); now.Before(last) && next.After(last) {
+				next = last
 			}
 		}
 		if idle >= 2 && !now.Before(due) {

@@ -208,7 +208,7 @@ func TestWholeAnswerCloses(t *testing.T) {
 		v.bad(signStream, now, rules)
 	}
 	now = now.Add(rules.open + time.Second)
-	if !v.take(now, rules) {
+	if may, _ := v.take(now, rules); !may {
 		t.Fatal("no probe is let through")
 	}
 	if v.good(signAnswer, now) {

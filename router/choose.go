@@ -33,6 +33,8 @@ type look struct {
 	shape shape // of the request's route
 	bare  bool  // a pair was left out as its prefill engine hands nothing off
 
+	probed *engine // the last engine whose half-open circuit waits for this request
+
 	pin     *engine // the only decode engine that has what is asked for; nil if each has
 	adapter string  // of the model, which not every engine may have; "" is the model itself
 	prompt  *prompt // what engines are thought to have of it; nil if nobody asks
@@ -92,7 +94,7 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 		}
 		switch e.vitals.stand(k.now, slowStart).out {
 		case ejectedAnswers, ejectedStreams:
-			dst[i].Usable = panics
+			dst[i].Usable = panics || k.mine(e)
 		case ejectedSlow:
 			dst[i].Usable = true
 		case ejectedBusy:
@@ -204,10 +206,27 @@ func (k *look) warm(p, d int) bool {
 // that since the snapshot. Engines that are used anyway are not asked.
 func (k *look) take(c policies.Choice, prefill, decode bool) bool {
 	rules := k.s.cfg.Health.engines()
-	if !decode && !k.m.decode[c.Decode].vitals.take(k.now, rules) {
+	if !decode && !k.takes(k.m.decode[c.Decode], rules) {
 		return false
 	}
-	return prefill || !c.Split || k.m.prefill[c.Prefill].vitals.take(k.now, rules)
+	return prefill || !c.Split || k.takes(k.m.prefill[c.Prefill], rules)
+}
+
+// takes is take for one engine. The request that is its probe may be given to it again.
+func (k *look) takes(e *engine, rules breakerRules) bool {
+	if k.mine(e) {
+		return true
+	}
+	may, probe := e.vitals.take(k.now, rules)
+	if probe {
+		k.probed = e
+	}
+	return may
+}
+
+// mine reports whether the request is the probe that the engine's half-open circuit waits for.
+func (k *look) mine(e *engine) bool {
+	return k.probed == e && e.vitals.rests(k.now) == 0 && e.vitals.stand(k.now, 0).circuit == circuitHalfOpen
 }
 
 // panics notes whether a role's engines are used though they are out.

@@ -46,3 +46,28 @@ func TestFault52ProbeExpires(t *testing.T) {
 		})
 	}
 }
+
+// TestFault52ProbeIsNotShutOut has the request that is the probe of the only decode engine fail before decode has answered: it, and no
+// other request, may ask that engine at once.
+func TestFault52ProbeIsNotShutOut(t *testing.T) {
+	t.Run("prefill refuses", func(t *testing.T) {
+		s := newPool(t, ConnectorPull, 2, 1, nil)
+		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
+		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
+		g.settled()
+		halfOpen(g.r.now().fleet.engine("decode-0"), signAnswer)
+		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}})
+		g.served(1, plainBody)
+		if sum := g.last(1); sum.Attempts != 2 || sum.Prefill != "prefill-1" {
+			t.Errorf("summary %+v; want prefill-1 after prefill-0", sum)
+		}
+	})
+	t.Run("decode refuses", func(t *testing.T) {
+		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Nth: 1, Do: doRefuse}}})
+		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
+		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+		halfOpen(g.r.now().fleet.engine("decode-0"), signAnswer)
+		g.served(1, plainBody)
+	})
+}

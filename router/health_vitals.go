@@ -88,14 +88,16 @@ func (v *vitals) standLocked(now time.Time, slowStart time.Duration) standing {
 	return s
 }
 
-// take makes this request the probe of a half-open circuit. It reports whether the request may go to the engine.
-func (v *vitals) take(now time.Time, rules breakerRules) bool {
+// take makes this request the probe of a half-open circuit. It reports whether the request may go to the engine, and whether it is the
+// probe.
+func (v *vitals) take(now time.Time, rules breakerRules) (may, probe bool) {
 	if !v.special.Load() {
-		return true
+		return true, false
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.circuit.take(now, rules)
+	may = v.circuit.take(now, rules)
+	return may, may && v.circuit.opened
 }
 
 // good notes a success. It reports whether the engine is taken into use again by it.

@@ -255,6 +255,14 @@ func (x *exchange) done(act action) {
 	x.r.finished(s)
 }
 
+// asked returns for how long the engines of the last attempt want no requests.
+func (x *exchange) asked() time.Duration {
+	if x.cur == nil {
+		return 0
+	}
+	return max(x.cur.prefill.rest, x.cur.decode.rest)
+}
+
 // failure is the error answer for a reason.
 func (x *exchange) failure(why reason) *httpError {
 	e := &httpError{Status: why.status(), Type: typeUnavailable, Reason: why.String()}
@@ -282,7 +290,7 @@ func (x *exchange) failure(why reason) *httpError {
 	case whyTooLarge:
 		return errAnswerTooLarge(x.message())
 	case whyRefused, whyPairFailed, whyMoved:
-		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause)
+		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause, x.asked())
 		if said := x.message(); said != "" && why == whyRefused {
 			e.Msg = "The engine refused the request: " + said
 		}

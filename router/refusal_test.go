@@ -107,3 +107,15 @@ func TestNamesTransfer(t *testing.T) {
 		t.Errorf("%v %q", ok, out)
 	}
 }
+
+// TestRefusalKeepsRetryAfter has the only engine ask for three seconds at each attempt: so does the answer when no attempt is left.
+func TestRefusalKeepsRetryAfter(t *testing.T) {
+	unhurried(t, "none", func(t *testing.T) {
+		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Do: doBusy, N: 3}}})
+		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+		r := g.post(pathCompletions, plainBody)
+		if r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "engine_refused" || r.Header.Get("Retry-After") != "3" {
+			t.Errorf("status %d, header %v; want 503 engine_refused and Retry-After 3", r.Status, r.Header)
+		}
+	})
+}
