@@ -133,7 +133,7 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
 func (x *exchange) noteFailure(a *attempt, l *call, why reason) {
 	f := Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
-		Cause: a.h.withoutCredentials(l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded),
+		Cause: a.h.withoutCredentials(l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
 	}
 	if l.status != 0 && l.status != 200 || l.ans.failed {
 		f.Answer = clip(strings.ToValidUTF8(a.h.withoutCredentials(string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
@@ -146,12 +146,12 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason) {
 		"reason", f.Reason, "transfer_id", a.h.transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
 }
 
-// message is what the client may be told of the last attempt that failed; "" if there is none, or nothing.
-func (x *exchange) message() string {
+// lastFailure is the last attempt that failed; zero if none did.
+func (x *exchange) lastFailure() (f Failure) {
 	if n := len(x.sum.Failures); n > 0 {
-		return x.sum.Failures[n-1].message
+		f = x.sum.Failures[n-1]
 	}
-	return ""
+	return f
 }
 
 // sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
@@ -255,14 +255,6 @@ func (x *exchange) done(act action) {
 	x.r.finished(s)
 }
 
-// asked returns for how long the engines of the last attempt want no requests.
-func (x *exchange) asked() time.Duration {
-	if x.cur == nil {
-		return 0
-	}
-	return max(x.cur.prefill.rest, x.cur.decode.rest)
-}
-
 // failure is the error answer for a reason.
 func (x *exchange) failure(why reason) *httpError {
 	e := &httpError{Status: why.status(), Type: typeUnavailable, Reason: why.String()}
@@ -277,7 +269,7 @@ func (x *exchange) failure(why reason) *httpError {
 		return e
 	case whyRetryBudget:
 		e = errRetryBudget(x.last, x.pause)
-		if said := x.message(); said != "" {
+		if said := x.lastFailure().message; said != "" {
 			e.Msg += " The last engine's message: " + said
 		}
 		return e
@@ -288,16 +280,16 @@ func (x *exchange) failure(why reason) *httpError {
 	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
 		e = errTimeout(why.String(), nil)
 	case whyTooLarge:
-		return errAnswerTooLarge(x.message())
+		return errAnswerTooLarge(x.lastFailure().message)
 	case whyRefused, whyPairFailed, whyMoved:
-		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause, x.asked())
-		if said := x.message(); said != "" && why == whyRefused {
+		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause, x.lastFailure().rest)
+		if said := x.lastFailure().message; said != "" && why == whyRefused {
 			e.Msg = "The engine refused the request: " + said
 		}
 	default:
 		e = errBadUpstream(nil)
 		e.RetryAfter = x.pause
-		switch said := x.message(); {
+		switch said := x.lastFailure().message; {
 		case why == whyCredentials:
 			e.Msg = "The engine refused the gateway's credentials."
 		case said != "" && (why == whyDecodeFailed || why == whyPrefillFailed):

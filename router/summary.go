@@ -88,5 +88,6 @@ type Failure struct {
 	Cause   string `json:"cause"`            // what was wrong
 	Answer  string `json:"answer,omitempty"` // the first bytes of the engine's error answer, without credentials
 
-	message string // what the client may be told of it
+	message string        // what the client may be told of it
+	rest    time.Duration // for how long the engine asked for no requests
 }
