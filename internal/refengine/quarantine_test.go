@@ -12,6 +12,9 @@ import (
 	"pdrouter/metadata"
 )
 
+// quarantineTimes has a silent peer given up after a second, four beats: less, and a peer that is only slow is given up too.
+var quarantineTimes = kvplane.Times{Lost: 250 * time.Millisecond, Beat: 250 * time.Millisecond, NetDelay: 10 * time.Millisecond}
+
 // openTransport hides that a transport can fence.
 type openTransport struct{ kvplane.Transport }
 
@@ -35,12 +38,11 @@ func quarantined(t *testing.T, far bool) (x pair, book *phonebook, deaf *atomic.
 	t.Helper()
 	book, deaf = &phonebook{}, &atomic.Bool{}
 	shape := Shape{Seed: 22}
-	times := kvplane.Times{Lost: 20 * time.Millisecond, Beat: 20 * time.Millisecond, NetDelay: 10 * time.Millisecond}
 	tcp := func() kvplane.Transport { return kvplane.NewTCP(kvplane.TCPConfig{}) }
-	x.p = newTestEngine(t, Config{Name: "p", Shape: shape, Plane: Plane{Times: times, Directory: book,
+	x.p = newTestEngine(t, Config{Name: "p", Shape: shape, Plane: Plane{Times: quarantineTimes, Directory: book,
 		Transport: func(int) (kvplane.Transport, error) { return deafTransport{tcp(), deaf}, nil }}})
 	x.d = newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
-		Times: times, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
+		Times: quarantineTimes, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
 		Quarantine: kvplane.Patience{Grace: 100 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
@@ -81,13 +83,12 @@ func TestQuarantineOfAnotherPeerIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	book := &phonebook{}
 	shape := Shape{Seed: 23}
-	times := kvplane.Times{Lost: 20 * time.Millisecond, Beat: 20 * time.Millisecond, NetDelay: 10 * time.Millisecond}
 	tcp := func() kvplane.Transport { return kvplane.NewTCP(kvplane.TCPConfig{}) }
 	var deaf atomic.Bool
 	mute := map[string]int{"a": 1, "b": 0}
 	peers := map[string]*Engine{}
 	for name, mute := range mute {
-		peers[name] = newTestEngine(t, Config{Name: name, Shape: shape, TP: 2, Plane: Plane{Times: times, Directory: book,
+		peers[name] = newTestEngine(t, Config{Name: name, Shape: shape, TP: 2, Plane: Plane{Times: quarantineTimes, Directory: book,
 			Transport: func(rank int) (kvplane.Transport, error) {
 				if rank == mute {
 					return deafTransport{tcp(), &deaf}, nil
@@ -96,7 +97,7 @@ func TestQuarantineOfAnotherPeerIsNotForgotten(t *testing.T) {
 			}}})
 	}
 	d := newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
-		Times: times, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
+		Times: quarantineTimes, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
 		Quarantine: kvplane.Patience{Grace: 100 * time.Millisecond, Age: 1500 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
