@@ -106,11 +106,7 @@ func (u *unseen) run(ctx context.Context) {
 			next = now.Add(apart)
 		default:
 			mute = t == tellsNot && !now.Before(due)
-			// Of what it has in hand nothing waits for its blocks. A look may be older than the request: then what runs is less than
-			// the gateway has there.
-			if t == tells && l.waiting == 0 && l.running >= int(u.a.decode.engine.inFlight.Load()) {
-				at++
-			} else {
+			if at++; t != tells || !u.a.decode.engine.allAtWork(l) {
 				at = 0
 			}
 			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
@@ -118,7 +114,7 @@ func (u *unseen) run(ctx context.Context) {
 				u.a.supply()
 			}
 			idle, again = 0, min(2*again, loadSeldom)
-			if late := !now.Before(last); late && !passed {
+			if !passed && !now.Before(last) {
 				passed, again = true, apart
 			}
 			if next = now.Add(again); now.Before(last) && next.After(last) {
@@ -130,6 +126,12 @@ func (u *unseen) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// allAtWork reports whether all requests of this gateway there are at work, as the engine says: none waits for its blocks. A look may be
+// older than a request: then fewer are at work than the gateway has there.
+func (e *engine) allAtWork(l load) bool {
+	return l.waiting == 0 && l.running >= int(e.inFlight.Load())
 }
 
 // onlyOthers reports whether what the engine has at work, as it says, can only be requests that are known to have their KV: all others

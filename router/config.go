@@ -164,7 +164,7 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 	conn, known := findConnector(m.Connector)
 	switch {
 	case !known:
-		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), "vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none")
+		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), connectorNames())
 	case conn.traits().mode != alone:
 		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !growing {
 			v.add(key+".prefill", "is empty", "at least one engine for connector "+m.Connector)

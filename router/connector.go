@@ -1,5 +1,7 @@
 package router
 
+import "strings"
+
 // connector is what a hand-over needs of the router: how its legs follow each other, how they end, and what is
 // written into each. Its methods are pure.
 type connector interface {
@@ -56,6 +58,16 @@ func connectorNamed(name string) connector {
 
 // connectors lists all there are. A new one is entered here.
 func connectors() []connector { return []connector{push{}, pull{}, plane{}, sglang{}, none{}} }
+
+// connectorNames lists their names, for messages.
+func connectorNames() string {
+	var names []string
+	for _, c := range connectors() {
+		names = append(names, c.traits().name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
 
 func findConnector(name string) (connector, bool) {
 	for _, c := range connectors() {

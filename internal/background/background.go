@@ -13,14 +13,12 @@ type Pool struct {
 	closed chan struct{}
 	idle   atomic.Int64
 	most   int64
-	close  func()
+	once   sync.Once
 }
 
 // NewPool returns a Pool that keeps at most most idle goroutines.
 func NewPool(most int) *Pool {
-	p := &Pool{jobs: make(chan func()), closed: make(chan struct{}), most: int64(most)}
-	p.close = sync.OnceFunc(func() { close(p.closed) })
-	return p
+	return &Pool{jobs: make(chan func()), closed: make(chan struct{}), most: int64(most)}
 }
 
 // Go runs f, which must not panic, and does not wait for it. There is no bound on how many functions run at once.
@@ -33,22 +31,25 @@ func (p *Pool) Go(f func()) {
 }
 
 func (p *Pool) work(f func()) {
-	for {
+	for f != nil {
 		f()
-		f = nil // idle, it must not keep what f refers to
-		if p.idle.Add(1) > p.most {
-			p.idle.Add(-1)
-			return
-		}
-		select {
-		case f = <-p.jobs:
-			p.idle.Add(-1)
-		case <-p.closed:
-			p.idle.Add(-1)
-			return
-		}
+		f = p.next()
+	}
+}
+
+// next waits for another function. It returns nil if the goroutine is to end.
+func (p *Pool) next() func() {
+	defer p.idle.Add(-1)
+	if p.idle.Add(1) > p.most {
+		return nil
+	}
+	select {
+	case f := <-p.jobs:
+		return f
+	case <-p.closed:
+		return nil
 	}
 }
 
 // Close ends the idle goroutines, and each of the others after its function. Functions can still be run.
-func (p *Pool) Close() { p.close() }
+func (p *Pool) Close() { p.once.Do(func() { close(p.closed) }) }
