@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // A background response (background: true of /v1/responses) outlives its request: the engine answers at once and works on. For callers
@@ -215,17 +217,17 @@ func (x *exchange) sawResponse() {
 func readBackground(body []byte) (tokens int, works bool) {
 	var a answer
 	var status string
-	s := scanner{b: body, maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		switch key := string(m.key); {
-		case key == "status" && s.peek() == '"':
-			status = s.text()
+	s := jsonscan.Scanner{Bytes: body, MaxDepth: maxAnswerDepth}
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		switch key := string(m.Key); {
+		case key == "status" && s.Peek() == '"':
+			status = readText(&s)
 		case key == "usage":
-			s.usage(1, &a, nil)
+			readUsage(&s, 1, &a, nil)
 		default:
-			s.value(1)
+			s.Value(1)
 		}
 	}
 	switch {

@@ -1,5 +1,7 @@
 package router
 
+import "pdrouter/router/openai/jsonscan"
+
 // maxBodyDepth is how deep a client's objects and arrays may be nested.
 const maxBodyDepth = 64
 
@@ -109,17 +111,17 @@ func parseBody(s shape, raw []byte, lim bodyLimits) (*body, *httpError) {
 	b := &body{raw: raw, shape: s, n: 1, maxTokens: -1, prompts: 1, limits: -1}
 	b.owned = b.ownedRoom[:0]
 	p := bodyParser{body: b, lim: lim, depth: 1}
-	p.b, p.maxDepth, p.unique, p.keys = raw, maxBodyDepth, true, make([]keyPlace, 0, fewKeys)
-	p.space()
-	if p.i == len(raw) {
+	p.Bytes, p.MaxDepth, p.Unique = raw, maxBodyDepth, true
+	p.Space()
+	if p.Pos == len(raw) {
 		return nil, errBadRequest(reasonBadJSON, "", "The request body is empty.")
 	}
-	if raw[p.i] == '{' {
+	if raw[p.Pos] == '{' {
 		p.top()
-	} else if p.value(0) && p.end() {
+	} else if p.Value(0) && p.End() {
 		return nil, errBadRequest(reasonBadJSON, "", "The request body must be a JSON object.")
 	}
-	if p.end(); p.why != "" {
+	if p.End(); p.Why != "" {
 		return nil, p.broken()
 	}
 	if p.bad != nil {
@@ -133,7 +135,7 @@ func parseBody(s shape, raw []byte, lim bodyLimits) (*body, *httpError) {
 
 // bodyParser is the scanner with what it found.
 type bodyParser struct {
-	scanner
+	jsonscan.Scanner
 	body  *body
 	lim   bodyLimits
 	bad   *httpError // the first field that is not acceptable; broken JSON behind it goes before
@@ -152,17 +154,17 @@ type bodyParser struct {
 
 // broken is the answer to what is no JSON, or not unambiguous JSON.
 func (p *bodyParser) broken() *httpError {
-	if p.again {
-		key := p.b[p.at:]
+	if p.Repeated {
+		key := p.Bytes[p.At:]
 		key = key[:min(len(key), 64)]
 		for i := 1; i < len(key); i++ {
 			if key[i] == '"' && key[i-1] != '\\' {
 				key = key[:i+1]
 			}
 		}
-		return errBadRequest(reasonDuplicateKey, "", "The request body has %s, at byte %d: %s", p.why, p.at, key)
+		return errBadRequest(reasonDuplicateKey, "", "The request body has %s, at byte %d: %s", p.Why, p.At, key)
 	}
-	return errBadRequest(reasonBadJSON, "", "The request body is not valid JSON: %s, at byte %d.", p.why, p.at)
+	return errBadRequest(reasonBadJSON, "", "The request body is not valid JSON: %s, at byte %d.", p.Why, p.At)
 }
 
 // refuse notes the first field that is not acceptable.
@@ -175,20 +177,20 @@ func (p *bodyParser) refuse(reason, param, msg string) {
 // top reads the outermost object.
 func (p *bodyParser) top() {
 	p.maxTokens, p.maxCompletion, p.bestOf = -1, -1, 1
-	p.body.open = p.i
-	m, _ := p.object(1)
+	p.body.open = p.Pos
+	m, _ := p.Object(1)
 	top := formats[p.body.shape].top
-	for p.member(&m) {
-		if f := top.find(m.key, m.sum); f != nil {
+	for p.Member(&m) {
+		if f := top.find(m.Key, m.Sum); f != nil {
 			p.read(f, inTop, &m)
 		} else {
-			p.value(1)
+			p.Value(1)
 		}
-		if p.why != "" {
+		if p.Why != "" {
 			return
 		}
 	}
-	p.body.members = m.n
+	p.body.members = m.Count
 }
 
 // settle checks what depends on several fields.

@@ -3,6 +3,8 @@ package router
 import (
 	"bytes"
 	"slices"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // maxAnswerDepth is how deep an engine's objects and arrays may be nested.
@@ -49,34 +51,34 @@ func parseAnswer(p []byte) (answer, bool) {
 		from := bytes.TrimLeft(p, " \t\r\n")
 		return a, len(from) > 0 && from[0] == '{'
 	}
-	s := scanner{b: p, maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		switch string(m.key) {
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		switch string(m.Key) {
 		case "kv_transfer_params":
-			null := s.peek() == 'n'
-			from := s.i
-			if !s.handOff(&a) {
+			null := s.Peek() == 'n'
+			from := s.Pos
+			if !readHandOff(&s, &a) {
 				break
 			}
-			end, run := s.i, 0
+			end, run := s.Pos, 0
 			if !null {
 				a.kv = p[from:end]
 			}
-			a.transfer.from, a.transfer.to = cut(m.n-1, m.comma, m.start, end, s.commaAfter(), &run)
+			a.transfer.from, a.transfer.to = cut(m.Count-1, m.Comma, m.KeyStart, end, s.CommaAfter(), &run)
 		case "usage":
-			s.usage(1, &a, nil)
+			readUsage(&s, 1, &a, nil)
 		case "response", "message": // of the events of a stream
-			s.inner(&a, nil)
+			readInner(&s, &a, nil)
 		case "error":
-			a.failed = s.peek() != 'n'
-			s.answerError(&a)
+			a.failed = s.Peek() != 'n'
+			readError(&s, &a)
 		default:
-			s.value(1)
+			s.Value(1)
 		}
 	}
-	if !s.end() {
+	if !s.End() {
 		return answer{}, false
 	}
 	return a, true
@@ -93,52 +95,52 @@ func mentions(p []byte, words ...string) bool {
 	return false
 }
 
-// handOff walks over the hand-off, and reads on the way what is told of the prompt.
-func (s *scanner) handOff(a *answer) bool {
+// readHandOff walks over the hand-off, and reads on the way what is told of the prompt.
+func readHandOff(s *jsonscan.Scanner, a *answer) bool {
 	a.cachedBefore = 0
-	if s.peek() != '{' {
-		return s.value(1)
+	if s.Peek() != '{' {
+		return s.Value(1)
 	}
-	m, ok := s.object(2)
-	for ok && s.member(&m) {
-		if string(m.key) == "remote_prefill_cached_tokens" {
-			s.amount(2, &a.cachedBefore)
+	m, ok := s.Object(2)
+	for ok && s.Member(&m) {
+		if string(m.Key) == "remote_prefill_cached_tokens" {
+			readAmount(s, 2, &a.cachedBefore)
 			a.cachedBefore = max(a.cachedBefore, 0)
 		} else {
-			s.value(2)
+			s.Value(2)
 		}
 	}
-	return s.why == ""
+	return s.Why == ""
 }
 
-func (s *scanner) answerError(a *answer) {
-	switch s.peek() {
+func readError(s *jsonscan.Scanner, a *answer) {
+	switch s.Peek() {
 	case '"':
-		a.errMessage = s.text()
+		a.errMessage = readText(s)
 		return
 	case '{':
 	default:
-		s.value(1)
+		s.Value(1)
 		return
 	}
-	m, ok := s.object(2)
-	for ok && s.member(&m) {
-		switch key := string(m.key); {
-		case s.peek() != '"':
-			s.value(2)
+	m, ok := s.Object(2)
+	for ok && s.Member(&m) {
+		switch key := string(m.Key); {
+		case s.Peek() != '"':
+			s.Value(2)
 		case key == "code":
-			a.errCode = s.text()
+			a.errCode = readText(s)
 		case key == "message":
-			a.errMessage = s.text()
+			a.errMessage = readText(s)
 		default:
-			s.value(2)
+			s.Value(2)
 		}
 	}
 }
 
-// text reads a string, escapes as written, cut to what a log line bears.
-func (s *scanner) text() string {
-	raw, _, _ := s.str()
+// readText reads a string, escapes as written, cut to what a log line bears.
+func readText(s *jsonscan.Scanner) string {
+	raw, _, _ := s.Str()
 	return string(raw[:uncut(raw, maxErrorMessage)])
 }
 
@@ -181,9 +183,9 @@ func stripTransferParams(dst, p []byte) ([]byte, bool) {
 	if !namesTransfer(p) {
 		return append(dst, p...), true
 	}
-	t := stripper{scanner: scanner{b: p, maxDepth: maxAnswerDepth}, dst: dst}
-	t.space()
-	if c := t.peek(); c != '{' && c != '[' || !t.walk(0) || !t.end() {
+	t := stripper{Scanner: jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}, dst: dst}
+	t.Space()
+	if c := t.Peek(); c != '{' && c != '[' || !t.walk(0) || !t.End() {
 		return dst, false
 	}
 	return append(t.dst, p[t.from:]...), true
@@ -197,8 +199,8 @@ func namesTransfer(p []byte) bool {
 	var plain []byte
 	from := 0
 	for i := bytes.Index(p, escapedName); i >= 0 && i+6 <= len(p); {
-		high, ok := hexDigit(p[i+4])
-		low, is := hexDigit(p[i+5])
+		high, ok := jsonscan.HexDigit(p[i+4])
+		low, is := jsonscan.HexDigit(p[i+5])
 		if c := high<<4 | low; ok && is && (c == '_' || c-'a' < 26) {
 			plain, from = append(append(plain, p[from:i]...), c), i+6
 		}
@@ -213,37 +215,37 @@ func namesTransfer(p []byte) bool {
 
 // stripper is a scanner that copies what it walks over.
 type stripper struct {
-	scanner
+	jsonscan.Scanner
 	dst  []byte
 	from int // what is not yet copied
 }
 
 // walk copies one value without the transfer fields in it; depth is that of what holds it.
 func (t *stripper) walk(depth int) bool {
-	switch t.peek() {
+	switch t.Peek() {
 	case '{':
-		m, ok := t.object(depth + 1)
+		m, ok := t.Object(depth + 1)
 		run := 0
-		for ok && t.member(&m) {
-			if !isTransferKey(m.key) {
+		for ok && t.Member(&m) {
+			if !isTransferKey(m.Key) {
 				ok = t.walk(depth + 1)
-			} else if ok = t.value(depth + 1); ok {
-				end := t.i
-				start, end := cut(m.n-1, m.comma, m.start, end, t.commaAfter(), &run)
-				t.dst = append(t.dst, t.b[t.from:start]...)
+			} else if ok = t.Value(depth + 1); ok {
+				end := t.Pos
+				start, end := cut(m.Count-1, m.Comma, m.KeyStart, end, t.CommaAfter(), &run)
+				t.dst = append(t.dst, t.Bytes[t.from:start]...)
 				t.from = end
 			}
 		}
-		return ok && t.why == ""
+		return ok && t.Why == ""
 	case '[':
 		n := 0
-		ok := t.array(depth + 1)
-		for ok && t.element(&n) {
+		ok := t.Array(depth + 1)
+		for ok && t.Element(&n) {
 			ok = t.walk(depth + 1)
 		}
-		return ok && t.why == ""
+		return ok && t.Why == ""
 	default:
-		return t.value(depth)
+		return t.Value(depth)
 	}
 }
 

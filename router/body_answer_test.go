@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 func TestStripTransferParams(t *testing.T) {
@@ -135,11 +137,11 @@ func FuzzStrip(f *testing.F) {
 			}
 			return
 		}
-		s := scanner{b: in, maxDepth: maxAnswerDepth}
-		if s.space(); s.value(0) && s.end() && bytes.Contains(in, []byte("_transfer_params")) {
-			s := scanner{b: out, maxDepth: maxAnswerDepth}
-			if s.space(); !s.value(0) || !s.end() {
-				t.Errorf("%q became %q, which is no JSON: %s", in, out, s.why)
+		s := jsonscan.Scanner{Bytes: in, MaxDepth: maxAnswerDepth}
+		if s.Space(); s.Value(0) && s.End() && bytes.Contains(in, []byte("_transfer_params")) {
+			s := jsonscan.Scanner{Bytes: out, MaxDepth: maxAnswerDepth}
+			if s.Space(); !s.Value(0) || !s.End() {
+				t.Errorf("%q became %q, which is no JSON: %s", in, out, s.Why)
 			}
 		}
 		if twice, ok := stripTransferParams(nil, out); !ok || !bytes.Equal(twice, out) {

@@ -1,19 +1,23 @@
 package router
 
-import "fmt"
+import (
+	"fmt"
+
+	"pdrouter/router/openai/jsonscan"
+)
 
 // given walks over a value and reports whether it is not null.
 func (p *bodyParser) given() bool {
-	null := p.peek() == 'n'
-	return p.value(p.depth) && !null
+	null := p.Peek() == 'n'
+	return p.Value(p.depth) && !null
 }
 
 func (p *bodyParser) model() { p.body.model = p.text("model") }
 
 // boolean reads true, false or null, which is false.
 func (p *bodyParser) boolean(param string) bool {
-	c := p.peek()
-	if p.value(p.depth) && c != 't' && c != 'f' && c != 'n' {
+	c := p.Peek()
+	if p.Value(p.depth) && c != 't' && c != 'f' && c != 'n' {
 		p.refuse(reasonBadField, param, "must be a boolean")
 	}
 	return c == 't'
@@ -21,7 +25,7 @@ func (p *bodyParser) boolean(param string) bool {
 
 // count reads an integer of at least least, or null, which is absent.
 func (p *bodyParser) count(param string, least, absent int) int {
-	n, ok := p.integer()
+	n, ok := p.Integer()
 	switch {
 	case ok && n >= least:
 		return n
@@ -35,7 +39,7 @@ func (p *bodyParser) count(param string, least, absent int) int {
 
 // whole reads a whole number, or null, which is 0.
 func (p *bodyParser) whole(param string) int {
-	n, ok := p.integer()
+	n, ok := p.Integer()
 	if !ok && p.given() {
 		p.refuse(reasonBadField, param, "must be an integer of at most 18 digits")
 	}
@@ -44,26 +48,26 @@ func (p *bodyParser) whole(param string) int {
 
 // many walks over a value, and counts its elements if it is an array.
 func (p *bodyParser) many() (n int) {
-	if p.peek() != '[' {
-		p.value(p.depth)
+	if p.Peek() != '[' {
+		p.Value(p.depth)
 		return 0
 	}
-	for ok := p.array(p.depth + 1); ok && p.element(&n); {
-		ok = p.value(p.depth + 1)
+	for ok := p.Array(p.depth + 1); ok && p.Element(&n); {
+		ok = p.Value(p.depth + 1)
 	}
 	return n
 }
 
 // batch reads an array of conversations, each of which is a prompt.
 func (p *bodyParser) batch(param string) {
-	if p.peek() != '[' {
-		if p.value(p.depth) {
+	if p.Peek() != '[' {
+		if p.Value(p.depth) {
 			p.refuse(reasonBadField, param, "must be an array")
 		}
 		return
 	}
 	n := 0
-	for ok := p.array(p.depth + 1); ok && p.element(&n); {
+	for ok := p.Array(p.depth + 1); ok && p.Element(&n); {
 		ok = p.look(forContent, p.depth+1)
 	}
 	p.body.prompts = max(n, 1)
@@ -79,7 +83,7 @@ func (p *bodyParser) cap(param string, n, most int) {
 // logprobs checks a number of log probabilities, where it is one, and reports whether the field is not null. Below 0 asks for the
 // whole vocabulary.
 func (p *bodyParser) logprobs(param string) bool {
-	n, ok := p.integer()
+	n, ok := p.Integer()
 	if !ok {
 		return p.given()
 	}
@@ -91,35 +95,35 @@ func (p *bodyParser) logprobs(param string) bool {
 }
 
 func (p *bodyParser) streamOptions() {
-	if p.peek() != '{' {
+	if p.Peek() != '{' {
 		if p.given() {
 			p.refuse(reasonBadField, "stream_options", "must be an object")
 		}
 		return
 	}
 	p.hasStreamOptions = true
-	m, ok := p.object(2)
-	for ok && p.member(&m) {
-		if string(m.key) == "include_usage" {
+	m, ok := p.Object(2)
+	for ok && p.Member(&m) {
+		if string(m.Key) == "include_usage" {
 			p.boolean("stream_options.include_usage")
 		} else {
-			p.value(2)
+			p.Value(2)
 		}
 	}
 }
 
 func (p *bodyParser) stop(param string) {
 	const want = "must be a string or an array of strings"
-	if p.peek() != '[' {
-		if c := p.peek(); p.value(p.depth) && c != '"' && c != 'n' {
+	if p.Peek() != '[' {
+		if c := p.Peek(); p.Value(p.depth) && c != '"' && c != 'n' {
 			p.refuse(reasonBadField, param, want)
 		}
 		return
 	}
 	n := 0
-	p.array(p.depth + 1)
-	for p.element(&n) {
-		if c := p.peek(); p.value(p.depth+1) && c != '"' {
+	p.Array(p.depth + 1)
+	for p.Element(&n) {
+		if c := p.Peek(); p.Value(p.depth+1) && c != '"' {
 			p.refuse(reasonBadField, param, want)
 		}
 	}
@@ -128,18 +132,18 @@ func (p *bodyParser) stop(param string) {
 
 // text reads a string, decoded. Null is the empty one.
 func (p *bodyParser) text(param string) string {
-	if p.peek() != '"' {
+	if p.Peek() != '"' {
 		if p.given() {
 			p.refuse(reasonBadField, param, "must be a string")
 		}
 		return ""
 	}
-	raw, escaped, ok := p.str()
+	raw, escaped, ok := p.Str()
 	switch {
 	case !ok:
 		return ""
 	case escaped:
-		return string(unescape(nil, raw))
+		return string(jsonscan.Unescape(nil, raw))
 	}
 	return string(raw)
 }
@@ -149,12 +153,12 @@ const promptKinds = "must be a string, an array of strings, an array of token id
 // prompt reads the four kinds of prompt.
 func (p *bodyParser) prompt() {
 	b := p.body
-	switch c := p.peek(); {
+	switch c := p.Peek(); {
 	case c == '"':
-		raw, _, _ := p.str()
+		raw, _, _ := p.Str()
 		b.promptBytes = len(raw)
 	case c == '[':
-		p.array(2)
+		p.Array(2)
 		p.prompts()
 	case p.given():
 		p.refuse(reasonBadField, "prompt", promptKinds)
@@ -165,8 +169,8 @@ func (p *bodyParser) prompt() {
 func (p *bodyParser) prompts() {
 	b, n := p.body, 0
 	first := byte(0)
-	for p.element(&n) {
-		c := p.peek()
+	for p.Element(&n) {
+		c := p.Peek()
 		if c-'0' <= 9 {
 			c = '0'
 		}
@@ -175,18 +179,18 @@ func (p *bodyParser) prompts() {
 		}
 		switch {
 		case c != first:
-			p.value(2)
+			p.Value(2)
 			p.refuse(reasonBadField, "prompt", promptKinds)
 		case c == '"':
-			raw, _, _ := p.str()
+			raw, _, _ := p.Str()
 			b.promptBytes += len(raw)
 		case c == '[':
-			p.array(3)
+			p.Array(3)
 			p.tokens("prompt")
 		case c == '0':
 			p.token("prompt")
 		default:
-			p.value(2)
+			p.Value(2)
 			p.refuse(reasonBadField, "prompt", promptKinds)
 		}
 	}
@@ -201,13 +205,13 @@ func (p *bodyParser) prompts() {
 
 // tokenIDs reads a prompt that can only be an array of token ids.
 func (p *bodyParser) tokenIDs(param string) {
-	if p.peek() != '[' {
-		if p.value(1) {
+	if p.Peek() != '[' {
+		if p.Value(1) {
 			p.refuse(reasonBadField, param, tokenKinds)
 		}
 		return
 	}
-	p.array(2)
+	p.Array(2)
 	p.tokens(param)
 }
 
@@ -216,7 +220,7 @@ const tokenKinds = "must be an array of token ids"
 // tokens reads an array of token ids whose opening bracket is read.
 func (p *bodyParser) tokens(param string) {
 	n := 0
-	for p.element(&n) {
+	for p.Element(&n) {
 		p.token(param)
 	}
 	if n == 0 {
@@ -226,8 +230,8 @@ func (p *bodyParser) tokens(param string) {
 
 func (p *bodyParser) token(param string) {
 	p.body.promptIDs++
-	if id, ok := p.integer(); !ok && p.why == "" {
-		p.value(3)
+	if id, ok := p.Integer(); !ok && p.Why == "" {
+		p.Value(3)
 		kinds := promptKinds
 		if param != "prompt" {
 			kinds = tokenKinds

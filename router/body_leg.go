@@ -1,5 +1,7 @@
 package router
 
+import "pdrouter/router/openai/jsonscan"
+
 // ownedIn is the object that a member is in.
 type ownedIn uint8
 
@@ -47,21 +49,21 @@ type ownedMember struct {
 
 // at0 remembers the place where the parser is.
 func (p *bodyParser) at0(f ownedField, in ownedIn) {
-	if p.why == "" {
+	if p.Why == "" {
 		p.body.owns |= 1 << f
-		p.body.owned = append(p.body.owned, ownedMember{field: f, in: in, start: p.i, val: p.i, end: p.i})
+		p.body.owned = append(p.body.owned, ownedMember{field: f, in: in, start: p.Pos, val: p.Pos, end: p.Pos})
 	}
 }
 
 // own remembers the member whose value was just read.
-func (p *bodyParser) own(f ownedField, in ownedIn, m *members) {
-	if p.why != "" {
+func (p *bodyParser) own(f ownedField, in ownedIn, m *jsonscan.Members) {
+	if p.Why != "" {
 		return
 	}
-	b, end := p.body, p.i
+	b, end := p.body, p.Pos
 	b.owns |= 1 << f
-	b.owned = append(b.owned, ownedMember{field: f, in: in, index: m.n - 1, comma: m.comma, start: m.start, val: m.val, end: end,
-		after: p.commaAfter()})
+	b.owned = append(b.owned, ownedMember{field: f, in: in, index: m.Count - 1, comma: m.Comma, start: m.KeyStart, val: m.ValueStart, end: end,
+		after: p.CommaAfter()})
 }
 
 // has reports whether the body has a member of the field.

@@ -1,8 +1,10 @@
 package router
 
+import "pdrouter/router/openai/jsonscan"
+
 // read reads the value of a member that means something; m is the object that it is in.
-func (p *bodyParser) read(f *member, in ownedIn, m *members) {
-	b, from := p.body, p.i
+func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
+	b, from := p.body, p.Pos
 	switch f.means {
 	case meansModel:
 		p.model()
@@ -13,12 +15,12 @@ func (p *bodyParser) read(f *member, in ownedIn, m *members) {
 		p.streamOptions()
 		p.own(ownStreamOptions, in, m)
 	case meansStreamDetail:
-		p.value(p.depth)
+		p.Value(p.depth)
 		p.own(ownStreamOptions, in, m)
 	case meansN:
 		b.n = p.count(f.param, 1, 1)
 		p.cap(f.param, b.n, p.lim.N)
-		b.fan.n = span{from, p.i}
+		b.fan.n = span{from, p.Pos}
 	case meansBestOf:
 		p.bestOf = p.count(f.param, 1, 1)
 		p.cap(f.param, p.bestOf, p.lim.N)
@@ -35,36 +37,36 @@ func (p *bodyParser) read(f *member, in ownedIn, m *members) {
 		p.count(f.param, 0, 0)
 		p.own(ownMinTokens, in, m)
 	case meansSalt:
-		c := p.peek()
-		if p.value(p.depth) {
-			b.salt = p.b[from:p.i]
+		c := p.Peek()
+		if p.Value(p.depth) {
+			b.salt = p.Bytes[from:p.Pos]
 		}
 		if c != '"' && c != 'n' {
 			p.refuse(reasonBadField, f.param, "must be a string")
 		}
 		p.own(ownSalt, in, m)
 	case meansRequestID:
-		p.value(p.depth)
+		p.Value(p.depth)
 		p.own(ownRequestID, in, m)
 	case meansLever:
-		p.value(p.depth)
+		p.Value(p.depth)
 		p.own(ownLever, in, m)
 	case meansPriority:
 		b.priority = p.whole(f.param)
 		p.own(ownPriority, in, m)
 	case meansExtraKey:
-		p.value(p.depth)
+		p.Value(p.depth)
 		p.own(ownExtraKey, in, m)
 	case meansStore:
-		b.unkept = p.peek() == 'f'
-		p.value(p.depth)
+		b.unkept = p.Peek() == 'f'
+		p.Value(p.depth)
 		p.own(ownStore, in, m)
 	case meansSeed:
-		p.value(p.depth)
-		b.fan.seed = span{from, p.i}
+		p.Value(p.depth)
+		b.fan.seed = span{from, p.Pos}
 	case meansTemperature:
-		p.value(p.depth)
-		b.fan.temperature = span{from, p.i}
+		p.Value(p.depth)
+		b.fan.temperature = span{from, p.Pos}
 	case meansTransfer:
 		p.transfer(f.param, in, m)
 	case meansXargs:
@@ -82,7 +84,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *members) {
 
 // readPrompt reads the members that say what is asked, and how much of it there may be.
 func (p *bodyParser) readPrompt(f *member) {
-	b, from := p.body, p.i
+	b, from := p.body, p.Pos
 	switch f.means {
 	case meansEcho:
 		p.echo = p.boolean(f.param)
@@ -102,33 +104,33 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.stop(f.param)
 	case meansPrompt:
 		p.prompt()
-		b.fan.prompt = span{from, p.i}
+		b.fan.prompt = span{from, p.Pos}
 		b.asked[askedLast] = b.fan.prompt
 	case meansTokens:
 		p.tokenIDs(f.param)
-		b.asked[askedLast] = span{from, p.i}
+		b.asked[askedLast] = span{from, p.Pos}
 	case meansMessages:
-		if c := p.peek(); p.look(forContent, p.depth) && c != '[' {
+		if c := p.Peek(); p.look(forContent, p.depth) && c != '[' {
 			p.refuse(reasonBadField, f.param, "must be an array")
 		}
-		b.promptBytes += p.i - from
-		b.asked[askedLast] = span{from, p.i}
+		b.promptBytes += p.Pos - from
+		b.asked[askedLast] = span{from, p.Pos}
 	case meansBatch:
 		p.batch(f.param)
-		b.promptBytes += p.i - from
-		b.asked[askedLast] = span{from, p.i}
+		b.promptBytes += p.Pos - from
+		b.asked[askedLast] = span{from, p.Pos}
 	case meansInput:
 		p.look(forContent, p.depth)
-		b.promptBytes += p.i - from
+		b.promptBytes += p.Pos - from
 		if f.param == "input" {
-			b.asked[askedLast] = span{from, p.i}
+			b.asked[askedLast] = span{from, p.Pos}
 		} else {
-			b.asked[askedBefore] = span{from, p.i}
+			b.asked[askedBefore] = span{from, p.Pos}
 		}
 	case meansText:
-		p.value(p.depth)
-		b.promptBytes += p.i - from
-		b.asked[askedBefore] = span{from, p.i}
+		p.Value(p.depth)
+		b.promptBytes += p.Pos - from
+		b.asked[askedBefore] = span{from, p.Pos}
 	case meansParts:
 		p.look(forContent, p.depth)
 	case meansContent:
@@ -144,97 +146,97 @@ func (p *bodyParser) readPrompt(f *member) {
 	case meansGrammar:
 		b.formed = p.given() || b.formed
 	case meansChoice:
-		if p.peek() == '"' {
+		if p.Peek() == '"' {
 			c := p.text(f.param)
 			b.formed = b.formed || c != "auto" && c != "none"
 		} else {
 			b.formed = p.given() || b.formed
 		}
 	case meansFunctions:
-		p.value(p.depth)
-		b.asked[askedTools] = span{from, p.i}
+		p.Value(p.depth)
+		b.asked[askedTools] = span{from, p.Pos}
 	case meansTools:
 		p.serverTools = p.tools()
-		b.asked[askedTools] = span{from, p.i}
+		b.asked[askedTools] = span{from, p.Pos}
 	case meansTruncate:
-		if n, ok := p.integer(); ok {
+		if n, ok := p.Integer(); ok {
 			p.truncates = n < 0
 		} else {
-			p.value(p.depth)
+			p.Value(p.depth)
 		}
 	case meansTruncation: // engines cut the prompt unless they are told not to, by null too
-		p.truncates = p.peek() != '"' || p.text(f.param) != "disabled"
-		if p.i == from {
-			p.value(p.depth)
+		p.truncates = p.Peek() != '"' || p.text(f.param) != "disabled"
+		if p.Pos == from {
+			p.Value(p.depth)
 		}
 	default:
-		p.value(p.depth)
+		p.Value(p.depth)
 	}
 }
 
 // limits reads sampling_params where the limits of the answer stand in it.
 func (p *bodyParser) limits() {
-	if p.peek() != '{' {
-		if p.value(p.depth) {
+	if p.Peek() != '{' {
+		if p.Value(p.depth) {
 			p.refuse(reasonBadField, "sampling_params", "must be an object")
 		}
 		return
 	}
-	m, ok := p.object(2)
+	m, ok := p.Object(2)
 	p.at0(ownLimits, inTop)
 	p.depth = 2
 	known := formats[p.body.shape].sampling
-	for ok && p.member(&m) {
-		if f := known.find(m.key, m.sum); f != nil {
+	for ok && p.Member(&m) {
+		if f := known.find(m.Key, m.Sum); f != nil {
 			p.read(f, inSampling, &m)
 		} else {
-			p.value(2)
+			p.Value(2)
 		}
 	}
-	p.depth, p.body.limits = 1, m.n
+	p.depth, p.body.limits = 1, m.Count
 }
 
 // samplingParams looks for extra_args within sampling_params.
 func (p *bodyParser) samplingParams() {
-	if p.peek() != '{' {
-		p.value(1)
+	if p.Peek() != '{' {
+		p.Value(1)
 		return
 	}
-	m, ok := p.object(2)
-	for ok && p.member(&m) {
-		if string(m.key) == "extra_args" {
+	m, ok := p.Object(2)
+	for ok && p.Member(&m) {
+		if string(m.Key) == "extra_args" {
 			p.holder("sampling_params.extra_args.", inExtraArgs, 2)
 		} else {
-			p.value(2)
+			p.Value(2)
 		}
 	}
 }
 
 // holder walks over an object that may hold transfer params; depth is that of what holds it.
 func (p *bodyParser) holder(path string, in ownedIn, depth int) {
-	if p.peek() != '{' {
-		p.value(depth)
+	if p.Peek() != '{' {
+		p.Value(depth)
 		return
 	}
-	m, ok := p.object(depth + 1)
-	for ok && p.member(&m) {
+	m, ok := p.Object(depth + 1)
+	for ok && p.Member(&m) {
 		switch {
-		case isTransferKey(m.key):
-			p.transfer(path+string(m.key), in, &m)
-		case string(m.key) == "kv_cache_report_mode":
-			p.value(depth + 1)
+		case isTransferKey(m.Key):
+			p.transfer(path+string(m.Key), in, &m)
+		case string(m.Key) == "kv_cache_report_mode":
+			p.Value(depth + 1)
 			p.own(ownLever, in, &m)
 		default:
-			p.value(depth + 1)
+			p.Value(depth + 1)
 		}
 	}
 }
 
 // transfer notes transfer params; null says nothing, but is taken out too.
-func (p *bodyParser) transfer(param string, in ownedIn, m *members) {
+func (p *bodyParser) transfer(param string, in ownedIn, m *jsonscan.Members) {
 	depth := [...]int{inTop: 1, inXargs: 2, inSampling: 2, inExtraArgs: 3}[in]
-	null := p.peek() == 'n'
-	p.value(depth)
+	null := p.Peek() == 'n'
+	p.Value(depth)
 	p.own(ownTransfer, in, m)
 	if !null && p.sent == "" {
 		p.sent = param
@@ -248,20 +250,20 @@ func isTransferKey(key []byte) bool {
 
 // tools reads the tools of a request, and reports whether the engine may call one of them itself.
 func (p *bodyParser) tools() bool {
-	if p.peek() != '[' {
-		p.value(p.depth)
+	if p.Peek() != '[' {
+		p.Value(p.depth)
 		return false
 	}
 	served, n := false, 0
-	for ok := p.array(2); ok && p.element(&n); {
-		if p.peek() != '{' {
-			p.value(2)
+	for ok := p.Array(2); ok && p.Element(&n); {
+		if p.Peek() != '{' {
+			p.Value(2)
 			continue
 		}
-		m, ok := p.object(3)
-		for ok && p.member(&m) {
-			if string(m.key) != "type" || p.peek() != '"' {
-				p.value(3)
+		m, ok := p.Object(3)
+		for ok && p.Member(&m) {
+			if string(m.Key) != "type" || p.Peek() != '"' {
+				p.Value(3)
 				continue
 			}
 			switch p.text("tools") {

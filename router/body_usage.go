@@ -3,6 +3,8 @@ package router
 import (
 	"slices"
 	"strconv"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // usageSpans are where the numbers lie that tell of cached tokens. The zero span is none.
@@ -14,56 +16,56 @@ type usageSpans struct {
 	input   span // input_tokens, which of messages is without what was cached or is cached now
 }
 
-// inner reads the usage of an answer that is within an event.
-func (s *scanner) inner(a *answer, at *usageSpans) {
-	if s.peek() != '{' {
-		s.value(1)
+// readInner reads the usage of an answer that is within an event.
+func readInner(s *jsonscan.Scanner, a *answer, at *usageSpans) {
+	if s.Peek() != '{' {
+		s.Value(1)
 		return
 	}
-	m, ok := s.object(2)
-	for ok && s.member(&m) {
-		if string(m.key) == "usage" {
-			s.usage(2, a, at)
+	m, ok := s.Object(2)
+	for ok && s.Member(&m) {
+		if string(m.Key) == "usage" {
+			readUsage(s, 2, a, at)
 		} else {
-			s.value(2)
+			s.Value(2)
 		}
 	}
 }
 
-// usage reads a usage in any shape's form; depth is that of what holds it. at, if not nil, gets where the numbers lie.
-func (s *scanner) usage(depth int, a *answer, at *usageSpans) {
-	if s.peek() != '{' {
-		s.value(depth)
+// readUsage reads a usage in any shape's form; depth is that of what holds it. at, if not nil, gets where the numbers lie.
+func readUsage(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans) {
+	if s.Peek() != '{' {
+		s.Value(depth)
 		return
 	}
 	a.hasUsage = true
 	depth++
 	messages := false
-	m, ok := s.object(depth)
-	for ok && s.member(&m) {
-		from := s.i
-		switch string(m.key) {
+	m, ok := s.Object(depth)
+	for ok && s.Member(&m) {
+		from := s.Pos
+		switch string(m.Key) {
 		case "prompt_tokens":
-			s.amount(depth, &a.promptTokens)
+			readAmount(s, depth, &a.promptTokens)
 		case "input_tokens":
-			if s.amount(depth, &a.promptTokens) && at != nil {
-				at.input = span{from, s.i}
+			if readAmount(s, depth, &a.promptTokens) && at != nil {
+				at.input = span{from, s.Pos}
 			}
 		case "completion_tokens", "output_tokens":
-			s.amount(depth, &a.completionTokens)
+			readAmount(s, depth, &a.completionTokens)
 		case "prompt_tokens_details", "input_tokens_details":
-			s.usageDetails(depth, a, at)
+			readUsageDetails(s, depth, a, at)
 		case "cache_read_input_tokens":
-			if messages = s.amount(depth, &a.cachedTokens); messages {
+			if messages = readAmount(s, depth, &a.cachedTokens); messages {
 				a.hasCached = true
 				if at != nil {
-					at.read = span{from, s.i}
+					at.read = span{from, s.Pos}
 				}
 			}
 		case "cache_creation_input_tokens":
-			s.created(depth, from, a, at)
+			readCreated(s, depth, from, a, at)
 		default:
-			s.value(depth)
+			s.Value(depth)
 		}
 	}
 	if messages {
@@ -71,47 +73,47 @@ func (s *scanner) usage(depth int, a *answer, at *usageSpans) {
 	}
 }
 
-func (s *scanner) usageDetails(depth int, a *answer, at *usageSpans) {
-	if s.peek() != '{' {
-		s.value(depth)
+func readUsageDetails(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans) {
+	if s.Peek() != '{' {
+		s.Value(depth)
 		return
 	}
 	depth++
-	m, ok := s.object(depth)
-	for ok && s.member(&m) {
-		from := s.i
-		switch key := string(m.key); {
+	m, ok := s.Object(depth)
+	for ok && s.Member(&m) {
+		from := s.Pos
+		switch key := string(m.Key); {
 		case key == "cached_tokens":
-			if s.amount(depth, &a.cachedTokens) {
+			if readAmount(s, depth, &a.cachedTokens) {
 				a.hasCached = true
 				if at != nil {
-					at.cached = span{from, s.i}
+					at.cached = span{from, s.Pos}
 				}
 			}
 		case key == "created_cache_tokens" || key == "cache_write_tokens":
-			s.created(depth, from, a, at)
-		case key == "cached_tokens_per_turn" && s.peek() == '[' && at != nil:
-			at.turn = s.only(depth)
+			readCreated(s, depth, from, a, at)
+		case key == "cached_tokens_per_turn" && s.Peek() == '[' && at != nil:
+			at.turn = readOnlyTurn(s, depth)
 		default:
-			s.value(depth)
+			s.Value(depth)
 		}
 	}
 }
 
-// created reads how many tokens of the prompt are cached from now on.
-func (s *scanner) created(depth, from int, a *answer, at *usageSpans) {
-	if a.hasCreated = s.amount(depth, &a.createdTokens); a.hasCreated && at != nil {
-		at.created = span{from, s.i}
+// readCreated reads how many tokens of the prompt are cached from now on.
+func readCreated(s *jsonscan.Scanner, depth, from int, a *answer, at *usageSpans) {
+	if a.hasCreated = readAmount(s, depth, &a.createdTokens); a.hasCreated && at != nil {
+		at.created = span{from, s.Pos}
 	}
 }
 
-// only walks over an array and returns where its element is, if there is exactly one and that is a number.
-func (s *scanner) only(depth int) (at span) {
+// readOnlyTurn walks over an array and returns where its element is, if there is exactly one and that is a number.
+func readOnlyTurn(s *jsonscan.Scanner, depth int) (at span) {
 	n, turns := 0, 0
-	for ok := s.array(depth + 1); ok && s.element(&n); {
-		from := s.i
-		if s.amount(depth+1, &turns) {
-			at = span{from, s.i}
+	for ok := s.Array(depth + 1); ok && s.Element(&n); {
+		from := s.Pos
+		if readAmount(s, depth+1, &turns) {
+			at = span{from, s.Pos}
 		}
 	}
 	if n != 1 {
@@ -120,13 +122,13 @@ func (s *scanner) only(depth int) (at span) {
 	return at
 }
 
-// amount reads a number into n, and walks over anything else.
-func (s *scanner) amount(depth int, n *int) bool {
-	v, ok := s.integer()
+// readAmount reads a number into n, and walks over anything else.
+func readAmount(s *jsonscan.Scanner, depth int, n *int) bool {
+	v, ok := s.Integer()
 	if ok {
 		*n = v
 	} else {
-		s.value(depth)
+		s.Value(depth)
 	}
 	return ok
 }
@@ -153,20 +155,20 @@ func tellCached(b []byte, from, cached, created int) []byte {
 	}
 	var a answer
 	var at usageSpans
-	s := scanner{b: b[from:to], maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		switch string(m.key) {
+	s := jsonscan.Scanner{Bytes: b[from:to], MaxDepth: maxAnswerDepth}
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		switch string(m.Key) {
 		case "usage":
-			s.usage(1, &a, &at)
+			readUsage(&s, 1, &a, &at)
 		case "response", "message":
-			s.inner(&a, &at)
+			readInner(&s, &a, &at)
 		default:
-			s.value(1)
+			s.Value(1)
 		}
 	}
-	if !s.end() {
+	if !s.End() {
 		return b
 	}
 	cached = min(cached, a.promptTokens)
@@ -183,7 +185,7 @@ func tellCached(b []byte, from, cached, created int) []byte {
 	if at.read != (span{}) {
 		numbers = append(numbers, number{at.read, cached})
 		if at.input != (span{}) { // the sum stays the length of the prompt
-			input, _ := strconv.Atoi(string(at.input.of(s.b)))
+			input, _ := strconv.Atoi(string(at.input.of(s.Bytes)))
 			numbers = append(numbers, number{at.input, input + a.cachedTokens + a.createdTokens - cached - created})
 		}
 	}

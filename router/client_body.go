@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // bodyFraming is what a request's head says of where its body ends.
@@ -296,7 +298,7 @@ func (a *arrival) chunkSize() (int64, error) {
 	}
 	size, i := int64(0), 0
 	for ; i < len(line); i++ {
-		digit, ok := hexDigit(line[i])
+		digit, ok := jsonscan.HexDigit(line[i])
 		if !ok {
 			break
 		}

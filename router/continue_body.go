@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"pdrouter/policies"
+	"pdrouter/router/openai/jsonscan"
 )
 
 // continued are the members of a body that mean the same to the engine that goes on. A body with others that are not in replaced
@@ -27,15 +28,15 @@ func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
 	if b.shape != shapeCompletions && b.shape != shapeChat || !b.stream || b.pass != nil || b.n != 1 || b.prompts != 1 {
 		return nil, false, false, false
 	}
-	s := scanner{b: b.raw, maxDepth: maxBodyDepth}
-	s.space()
-	m, more := s.object(1)
-	for more && s.member(&m) {
-		key, from := string(m.key), s.i
-		if !s.value(1) {
+	s := jsonscan.Scanner{Bytes: b.raw, MaxDepth: maxBodyDepth}
+	s.Space()
+	m, more := s.Object(1)
+	for more && s.Member(&m) {
+		key, from := string(m.Key), s.Pos
+		if !s.Value(1) {
 			return nil, false, false, false
 		}
-		value := b.raw[from:s.i]
+		value := b.raw[from:s.Pos]
 		switch {
 		case key == "cache_salt" && b.sealed != "", key == "priority" && !b.urgent:
 		case key == "temperature":
@@ -59,7 +60,7 @@ func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
 			return nil, false, false, false
 		}
 	}
-	return keep, usage, exact, s.why == ""
+	return keep, usage, exact, s.Why == ""
 }
 
 // newOnward returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
@@ -110,41 +111,41 @@ func (o *onward) body(dst []byte, gaps *gaps, salt []byte) []byte {
 // hideTokens appends the data of an event with null for the token ids that its client did not ask for, as an engine writes
 // that was not asked.
 func hideTokens(dst, p []byte) []byte {
-	s := scanner{b: p, maxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}
 	from := 0
 	hide := func(depth int) {
-		s.peek()
-		at := s.i
-		if s.value(depth) {
+		s.Peek()
+		at := s.Pos
+		if s.Value(depth) {
 			dst = append(append(dst, p[from:at]...), "null"...)
-			from = s.i
+			from = s.Pos
 		}
 	}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		switch key := string(m.key); {
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		switch key := string(m.Key); {
 		case key == "prompt_token_ids":
 			hide(1)
-		case key == "choices" && s.peek() == '[':
+		case key == "choices" && s.Peek() == '[':
 			n := 0
-			s.array(2)
-			for s.element(&n) {
-				if s.peek() != '{' {
-					s.value(2)
+			s.Array(2)
+			for s.Element(&n) {
+				if s.Peek() != '{' {
+					s.Value(2)
 					continue
 				}
-				c, in := s.object(3)
-				for in && s.member(&c) {
-					if k := string(c.key); k == "prompt_token_ids" || k == "token_ids" {
+				c, in := s.Object(3)
+				for in && s.Member(&c) {
+					if k := string(c.Key); k == "prompt_token_ids" || k == "token_ids" {
 						hide(3)
 					} else {
-						s.value(3)
+						s.Value(3)
 					}
 				}
 			}
 		default:
-			s.value(1)
+			s.Value(1)
 		}
 	}
 	return append(dst, p[from:]...)

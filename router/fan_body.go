@@ -3,6 +3,8 @@ package router
 import (
 	"math"
 	"strconv"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // span is where a value lies in a body; the zero span is no value.
@@ -106,22 +108,22 @@ func (b *body) fanBodies() []*body {
 func (b *body) readOne(prompt span) {
 	b.promptBytes, b.promptIDs, b.fan.prompt, b.asked[askedLast] = 0, 0, prompt, prompt
 	p := bodyParser{body: b, depth: 1}
-	p.b, p.i, p.maxDepth = b.raw, prompt.from, maxBodyDepth
+	p.Bytes, p.Pos, p.MaxDepth = b.raw, prompt.from, maxBodyDepth
 	p.prompt()
 }
 
 // elements returns where the elements of the array at from lie.
 func elements(b []byte, from int) []span {
-	s := scanner{b: b, i: from, maxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: b, Pos: from, MaxDepth: maxAnswerDepth}
 	var out []span
 	n := 0
-	for ok := s.array(1); ok && s.element(&n); {
-		at := s.i
-		if ok = s.value(1); ok {
-			out = append(out, span{at, s.i})
+	for ok := s.Array(1); ok && s.Element(&n); {
+		at := s.Pos
+		if ok = s.Value(1); ok {
+			out = append(out, span{at, s.Pos})
 		}
 	}
-	if s.why != "" {
+	if s.Why != "" {
 		return nil
 	}
 	return out

@@ -3,6 +3,8 @@ package router
 import (
 	"bytes"
 	"strconv"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // fanMerge joins the streams of the choices of one request into the one stream that a single engine would send: events as
@@ -178,13 +180,13 @@ func (a *fanned) usageEdit(usage []byte) edit {
 // readFanned reports false if p is no JSON object, or one whose choices are none or have no index.
 func readFanned(p []byte) (fanned, bool) {
 	a := fanned{raw: p}
-	s := scanner{b: p, maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		from, null := s.i, s.peek() == 'n'
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		from, null := s.Pos, s.Peek() == 'n'
 		var to *span
-		switch string(m.key) {
+		switch string(m.Key) {
 		case "id":
 			to = &a.id
 		case "created":
@@ -194,38 +196,38 @@ func readFanned(p []byte) (fanned, bool) {
 				to = &a.metrics
 			}
 		case "usage":
-			a.counts = s.peek() == '{'
+			a.counts = s.Peek() == '{'
 			to = &a.usage
 		case "choices":
-			if s.fannedChoices(&a); s.why == "" {
-				a.choices = span{from, s.i}
+			if readChoices(&s, &a); s.Why == "" {
+				a.choices = span{from, s.Pos}
 			}
 			continue
 		}
-		if s.value(1) && to != nil {
-			*to = span{from, s.i}
+		if s.Value(1) && to != nil {
+			*to = span{from, s.Pos}
 		}
 	}
-	return a, s.end()
+	return a, s.End()
 }
 
-func (s *scanner) fannedChoices(a *fanned) {
+func readChoices(s *jsonscan.Scanner, a *fanned) {
 	n := 0
-	for ok := s.array(2); ok && s.element(&n); {
-		from, index := s.i, span{}
-		m, is := s.object(3)
-		for is && s.member(&m) {
-			at := s.i
-			if s.value(3) && string(m.key) == "index" {
-				index = span{at, s.i}
+	for ok := s.Array(2); ok && s.Element(&n); {
+		from, index := s.Pos, span{}
+		m, is := s.Object(3)
+		for is && s.Member(&m) {
+			at := s.Pos
+			if s.Value(3) && string(m.Key) == "index" {
+				index = span{at, s.Pos}
 			}
 		}
 		if index.to == 0 {
-			s.fail("a choice without index")
+			s.Fail("a choice without index")
 			return
 		}
 		if n == 1 {
-			a.choice = span{from, s.i}
+			a.choice = span{from, s.Pos}
 		}
 		a.indexes = append(a.indexes, index)
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // sum returns the usage of all choices as one engine would tell it: the first that came, every whole number in it the sum, with
@@ -80,11 +82,11 @@ func (m *summed) put(edits []edit, others, with []byte) ([]edit, []byte) {
 func membersOf(all []told, top bool) []summed {
 	var out []summed
 	for i, o := range all {
-		s := scanner{b: o.raw, maxDepth: maxAnswerDepth}
-		m, ok := s.object(1)
-		for ok && s.member(&m) {
-			key, from := string(m.key), s.i
-			if !s.value(1) {
+		s := jsonscan.Scanner{Bytes: o.raw, MaxDepth: maxAnswerDepth}
+		m, ok := s.Object(1)
+		for ok && s.Member(&m) {
+			key, from := string(m.Key), s.Pos
+			if !s.Value(1) {
 				break
 			}
 			if top && !o.first && strings.HasPrefix(key, "prompt") {
@@ -95,10 +97,10 @@ func membersOf(all []told, top bool) []summed {
 				at = len(out)
 				out = append(out, summed{key: key})
 				if i == 0 {
-					out[at].at = span{from, s.i}
+					out[at].at = span{from, s.Pos}
 				}
 			}
-			out[at].values = append(out[at].values, told{o.raw[from:s.i], o.first})
+			out[at].values = append(out[at].values, told{o.raw[from:s.Pos], o.first})
 		}
 	}
 	return out
@@ -114,8 +116,8 @@ func sumValues(values []told) ([]byte, int) {
 			objects = append(objects, v)
 			continue
 		}
-		s := scanner{b: v.raw}
-		if one, is := s.integer(); is {
+		s := jsonscan.Scanner{Bytes: v.raw}
+		if one, is := s.Integer(); is {
 			n, counts = n+one, true
 		}
 	}

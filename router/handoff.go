@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"pdrouter/metadata"
+	"pdrouter/router/openai/jsonscan"
 )
 
 // handoff is what the two legs of one attempt share. Its ids are new at every dispatch, retries too: engines
@@ -77,8 +78,8 @@ func parseCoordinates(kv []byte) (*coordinates, bool) {
 		return nil, false
 	}
 	return coordinates{
-		EngineID: string(unescape(nil, p.engine)), Host: string(unescape(nil, p.host)), Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp,
-		Mode: string(unescape(nil, p.mode)),
+		EngineID: string(jsonscan.Unescape(nil, p.engine)), Host: string(jsonscan.Unescape(nil, p.host)), Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp,
+		Mode: string(jsonscan.Unescape(nil, p.mode)),
 	}.written(), true
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // Media says where the images, sounds and videos that bodies name by URL may be. It is the engines that fetch them, from
@@ -219,30 +221,30 @@ func (l sought) within(key []byte) (sought, bool) {
 
 // look walks over a value in which something is looked for; depth is that of what holds it. It reports false after a mistake.
 func (p *bodyParser) look(l sought, depth int) bool {
-	switch c := p.peek(); {
+	switch c := p.Peek(); {
 	case c == '"' && l != forContent:
 		return p.mediaURL()
 	case c == '[':
 		n := 0
-		for ok := p.array(depth + 1); ok && p.element(&n); {
+		for ok := p.Array(depth + 1); ok && p.Element(&n); {
 			ok = p.look(l, depth+1)
 		}
 	case c == '{':
-		m, ok := p.object(depth + 1)
-		for ok && p.member(&m) {
-			switch inner, looks := l.within(m.key); {
-			case p.lim.Isolate && string(m.key) == "uuid":
+		m, ok := p.Object(depth + 1)
+		for ok && p.Member(&m) {
+			switch inner, looks := l.within(m.Key); {
+			case p.lim.Isolate && string(m.Key) == "uuid":
 				p.mediaID(&m, depth+1)
 			case looks:
 				p.look(inner, depth+1)
 			default:
-				p.value(depth + 1)
+				p.Value(depth + 1)
 			}
 		}
 	default:
-		return p.value(depth)
+		return p.Value(depth)
 	}
-	return p.why == ""
+	return p.Why == ""
 }
 
 // maxMediaIDs is how many media ids one body may have, and maxMediaID how long one may be: both legs of every choice replace each.
@@ -252,12 +254,12 @@ const (
 )
 
 // mediaID reads the id that engines cache a part of content by. Engines make a text of whatever is not null, so only strings are accepted.
-func (p *bodyParser) mediaID(m *members, depth int) {
-	c, from := p.peek(), p.i
-	if !p.value(depth) || c == 'n' {
+func (p *bodyParser) mediaID(m *jsonscan.Members, depth int) {
+	c, from := p.Peek(), p.Pos
+	if !p.Value(depth) || c == 'n' {
 		return
 	}
-	if c != '"' || p.i-from > maxMediaID {
+	if c != '"' || p.Pos-from > maxMediaID {
 		p.refuse(reasonBadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
 		return
 	}
@@ -270,18 +272,18 @@ func (p *bodyParser) mediaID(m *members, depth int) {
 
 // mediaURL reads a string that may be a URL.
 func (p *bodyParser) mediaURL() bool {
-	raw, escaped, ok := p.str()
+	raw, escaped, ok := p.Str()
 	if !ok || p.lim.Media == nil {
 		return ok
 	}
 	text := raw
 	if escaped {
-		text = unescape(nil, raw)
+		text = jsonscan.Unescape(nil, raw)
 	}
 	if why := p.lim.Media.refuses(text); why != "" && p.bad == nil {
 		p.bad = errBadRequest(reasonMediaHost, "", "A URL of the content %s.", why)
 	}
-	return p.why == ""
+	return p.Why == ""
 }
 
 // reasonMediaHost is the reason of a body that names media where they may not be.

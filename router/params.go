@@ -1,5 +1,7 @@
 package router
 
+import "pdrouter/router/openai/jsonscan"
+
 // handed is what a stock prefill engine's kv_transfer_params say, read in one pass. Its bytes lie in the answer.
 type handed struct {
 	engine, host, request []byte // escapes as written; empty if absent or null
@@ -13,52 +15,52 @@ type handed struct {
 // another kind than engines send. Null stands for absent.
 func parseHanded(kv []byte) (handed, bool) {
 	p := handed{tp: 1, pp: 1, dcp: 1}
-	s := scanner{b: kv, maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		if s.peek() == 'n' {
-			s.value(1)
+	s := jsonscan.Scanner{Bytes: kv, MaxDepth: maxAnswerDepth}
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		if s.Peek() == 'n' {
+			s.Value(1)
 			continue
 		}
-		switch string(m.key) {
+		switch string(m.Key) {
 		case "remote_engine_id":
-			p.engine, _, _ = s.str()
+			p.engine, _, _ = s.Str()
 		case "remote_host":
-			p.host, _, _ = s.str()
+			p.host, _, _ = s.Str()
 		case "remote_request_id":
-			p.request, _, _ = s.str()
+			p.request, _, _ = s.Str()
 		case "transfer_mode":
-			p.mode, _, _ = s.str()
+			p.mode, _, _ = s.Str()
 		case "remote_port":
-			s.whole(&p.port)
+			readWholeNumber(&s, &p.port)
 		case "tp_size":
-			s.whole(&p.tp)
+			readWholeNumber(&s, &p.tp)
 		case "pp_size":
-			s.whole(&p.pp)
+			readWholeNumber(&s, &p.pp)
 		case "dcp_size":
-			s.whole(&p.dcp)
+			readWholeNumber(&s, &p.dcp)
 		case "do_remote_prefill":
-			p.remote = s.peek() == 't'
-			if !p.remote && s.peek() != 'f' {
-				s.fail("want a boolean")
+			p.remote = s.Peek() == 't'
+			if !p.remote && s.Peek() != 'f' {
+				s.Fail("want a boolean")
 			}
-			s.value(1)
+			s.Value(1)
 		case "remote_block_ids":
-			p.blocks = s.peek() == '['
-			s.value(1)
+			p.blocks = s.Peek() == '['
+			s.Value(1)
 		default:
-			s.value(1)
+			s.Value(1)
 		}
 	}
-	return p, ok && s.end()
+	return p, ok && s.End()
 }
 
-// whole reads a number that must be a whole one.
-func (s *scanner) whole(n *int) {
-	v, ok := s.integer()
+// readWholeNumber reads a number that must be a whole one.
+func readWholeNumber(s *jsonscan.Scanner, n *int) {
+	v, ok := s.Integer()
 	if !ok {
-		s.fail("want a whole number")
+		s.Fail("want a whole number")
 		return
 	}
 	*n = v

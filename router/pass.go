@@ -3,6 +3,8 @@ package router
 import (
 	"net/http"
 	"strings"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // Why a request is served by one engine though nothing in its body asks for that: values of body.unsplittable.
@@ -80,7 +82,7 @@ func (l *call) any(max int) verdict {
 	ans, ok := parseAnswer(l.body)
 	if ok {
 		l.ans = ans
-	} else if s := (scanner{b: l.body, maxDepth: maxAnswerDepth}); !s.anything() {
+	} else if s := (jsonscan.Scanner{Bytes: l.body, MaxDepth: maxAnswerDepth}); !isValue(&s) {
 		return vGarbage
 	}
 	return vUsable
@@ -97,16 +99,16 @@ func (l *call) metadata() string {
 
 // mayBeJSON reports whether a client may take an answer for JSON that tells of the engines' hand-off, whatever its type says.
 func mayBeJSON(b []byte) bool {
-	s := scanner{b: b, maxDepth: maxAnswerDepth}
-	s.space()
-	c := s.peek()
-	return (c == '{' || c == '[') && namesTransfer(b) && s.anything()
+	s := jsonscan.Scanner{Bytes: b, MaxDepth: maxAnswerDepth}
+	s.Space()
+	c := s.Peek()
+	return (c == '{' || c == '[') && namesTransfer(b) && isValue(&s)
 }
 
-// anything reports whether all of it is one value.
-func (s *scanner) anything() bool {
-	s.space()
-	return s.value(0) && s.end()
+// isValue reports whether all of it is one value.
+func isValue(s *jsonscan.Scanner) bool {
+	s.Space()
+	return s.Value(0) && s.End()
 }
 
 func isJSON(ctype string) bool { return mediaType(ctype) == "application/json" }

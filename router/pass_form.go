@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 const reasonBadForm = "bad_form"
@@ -94,10 +96,10 @@ func (b *body) formCount(name, value string, lim bodyLimits) *httpError {
 // formObject checks a field that engines read as JSON: an object without transfer fields, at any depth and however they are
 // written.
 func formObject(name string, value []byte) *httpError {
-	t := stripper{scanner: scanner{b: value, maxDepth: maxBodyDepth, unique: true}}
-	t.space()
+	t := stripper{Scanner: jsonscan.Scanner{Bytes: value, MaxDepth: maxBodyDepth, Unique: true}}
+	t.Space()
 	switch {
-	case t.peek() != '{' || !t.walk(0) || !t.end():
+	case t.Peek() != '{' || !t.walk(0) || !t.End():
 		return errBadRequest(reasonBadField, name, "%s must be a JSON object.", name)
 	case t.from > 0:
 		return errBadRequest(reasonTransferField, name, "%s must not name transfer parameters.", name)

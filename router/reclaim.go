@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/openai/jsonscan"
 )
 
 // Reclaimer is the gateway's own agent among those of stock engines. It must be safe for concurrent use.
@@ -243,7 +244,7 @@ func (r *Router) askAgain(ctx context.Context, m *remains) kind {
 // plainlyNamed reports whether prefill knows the request by the very name that it was given, as far as its answer tells.
 func (m *remains) plainlyNamed() bool {
 	h, ok := parseHanded(m.first)
-	return !ok || len(h.request) == 0 || string(unescape(nil, h.request)) == string(m.h.shape.appendEngineRequest(nil, m.h.request))
+	return !ok || len(h.request) == 0 || string(jsonscan.Unescape(nil, h.request)) == string(m.h.shape.appendEngineRequest(nil, m.h.request))
 }
 
 // giveBackFirst sees to what prefill may hold since it has answered for the first time.
@@ -309,7 +310,7 @@ func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
 	if m.conn.traits().reads {
 		consumers = 1 // as many messages as it says are waited for
 	}
-	message := string(unescape(nil, h.request)) + ":" + strconv.Itoa(consumers)
+	message := string(jsonscan.Unescape(nil, h.request)) + ":" + strconv.Itoa(consumers)
 	if err := r.now().parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
 		r.log.Warn("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
 		return err

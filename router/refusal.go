@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // withoutMeeting returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
@@ -102,7 +104,7 @@ func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 	if ans.errMessage == "" && m.conn.traits().bareErrors {
 		ans, _ = parseAnswer(shapedBare(l.body))
 	}
-	text := string(unescape(nil, []byte(ans.errMessage)))
+	text := string(jsonscan.Unescape(nil, []byte(ans.errMessage)))
 	if text == "" && l.status != 200 && mediaType(l.ctype) == "text/plain" {
 		text = string(l.body[:min(len(l.body), maxErrorMessage)])
 	}

@@ -9,6 +9,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // sealer makes the cache_salt that engines get of a tenant's name and the client's own salt. Without its key nobody can
@@ -64,7 +66,7 @@ func (s *sealer) sealID(id []byte) string { return encodeSum(s.sum(nil, id[1:len
 // sum is the code of head and of what a JSON string says whose inside is text. Without escapes that is not copied: it may be long.
 func (s *sealer) sum(head, text []byte) []byte {
 	if bytes.IndexByte(text, '\\') >= 0 {
-		text = unescape(nil, text)
+		text = jsonscan.Unescape(nil, text)
 	}
 	m := hmac.New(sha256.New, s.key)
 	m.Write(head)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/openai/jsonscan"
 )
 
 // sglang is stock SGLang's disaggregation: both legs get the same body, with the address of the prefill engine's bootstrap
@@ -139,17 +140,17 @@ func rejectedInStream(l *call, v verdict) verdict {
 
 // shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
 func shapedBare(body []byte) []byte {
-	s := scanner{b: body, maxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: body, MaxDepth: maxAnswerDepth}
 	bare := false
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		at, is := s.i, string(m.key) == "object"
-		if s.value(1) && is {
-			bare = string(body[at:s.i]) == `"error"`
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		at, is := s.Pos, string(m.Key) == "object"
+		if s.Value(1) && is {
+			bare = string(body[at:s.Pos]) == `"error"`
 		}
 	}
-	if !s.end() || !bare {
+	if !s.End() || !bare {
 		return body
 	}
 	return append(append([]byte(`{"error":`), body...), '}')

@@ -1,6 +1,10 @@
 package router
 
-import "maps"
+import (
+	"maps"
+
+	"pdrouter/router/openai/jsonscan"
+)
 
 // meaning is what a member of a body is to the router.
 type meaning uint8
@@ -98,7 +102,7 @@ func outermost(of ...meanings) *vocabulary {
 func within(path string, all meanings) *vocabulary {
 	v := &vocabulary{}
 	for name, means := range all {
-		i := placeOf(sumOf([]byte(name)))
+		i := placeOf(jsonscan.KeySum([]byte(name)))
 		for v[i].name != "" {
 			i = (i + 1) % len(v)
 		}
@@ -115,7 +119,7 @@ type vocabulary [128]struct {
 }
 
 // placeOf is where in a vocabulary to look for a key first.
-func placeOf(sum uint64) int { return int(sum * scatter >> 57) }
+func placeOf(sum uint64) int { return int(sum * 0x9e3779b97f4a7c15 >> 57) }
 
 // find returns the member of the key, which has that sum; nil if there is none.
 func (v *vocabulary) find(key []byte, sum uint64) *member {

@@ -3,6 +3,8 @@ package router
 import (
 	"bytes"
 	"fmt"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // errEventTooLarge is found by errors.Is in the error for an event that exceeds the bound. It is an errAnswerSize.
@@ -158,15 +160,15 @@ func eventType(event []byte) (name []byte) {
 
 // dataType is the member type of an event's data, "" if there is none.
 func dataType(data []byte) string {
-	s := scanner{b: data, maxDepth: maxAnswerDepth}
-	s.space()
-	m, ok := s.object(1)
-	for ok && s.member(&m) {
-		if string(m.key) == "type" && s.peek() == '"' {
-			raw, _, _ := s.str()
+	s := jsonscan.Scanner{Bytes: data, MaxDepth: maxAnswerDepth}
+	s.Space()
+	m, ok := s.Object(1)
+	for ok && s.Member(&m) {
+		if string(m.Key) == "type" && s.Peek() == '"' {
+			raw, _, _ := s.Str()
 			return string(raw)
 		}
-		s.value(1)
+		s.Value(1)
 	}
 	return ""
 }

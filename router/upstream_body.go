@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"pdrouter/router/openai/jsonscan"
 )
 
 // maxChunkLine is how long the line before a chunk may be.
@@ -294,7 +296,7 @@ func parseChunk(line []byte) (int64, bool) {
 	}
 	n := int64(0)
 	for _, c := range digits {
-		d, ok := hexDigit(c)
+		d, ok := jsonscan.HexDigit(c)
 		if !ok {
 			return 0, false
 		}

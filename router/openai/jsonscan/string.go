@@ -1,4 +1,4 @@
-package router
+package jsonscan
 
 import (
 	"bytes"
@@ -7,20 +7,20 @@ import (
 	"unicode/utf8"
 )
 
-// str reads a string at the cursor and returns what is between its quotes.
-func (s *scanner) str() (raw []byte, escaped, ok bool) {
-	if s.peek() != '"' {
-		return nil, false, s.fail("want a string")
+// Str reads a string at the cursor and returns what is between its quotes.
+func (s *Scanner) Str() (raw []byte, escaped, ok bool) {
+	if s.Peek() != '"' {
+		return nil, false, s.Fail("want a string")
 	}
-	from := s.i + 1
-	rest, escaped, why := stringEnd(s.b[from:])
-	end := len(s.b) - len(rest)
+	from := s.Pos + 1
+	rest, escaped, why := stringEnd(s.Bytes[from:])
+	end := len(s.Bytes) - len(rest)
 	if why != "" {
-		s.i = end
-		return nil, false, s.fail(why)
+		s.Pos = end
+		return nil, false, s.Fail(why)
 	}
-	s.i = end + 1
-	return s.b[from:end], escaped, true
+	s.Pos = end + 1
+	return s.Bytes[from:end], escaped, true
 }
 
 // stringEnd walks over a string from behind its opening quote, and returns b from the closing one on. If why is not "" it is what is wrong
@@ -165,9 +165,9 @@ var hexValue = func() (of [256]int8) {
 	return of
 }()
 
-// unescape appends what the checked string raw stands for. A surrogate without its other half keeps its own three
+// Unescape appends what the checked string raw stands for. A surrogate without its other half keeps its own three
 // bytes, as it would have in WTF-8: two keys that differ stay different.
-func unescape(dst, raw []byte) []byte {
+func Unescape(dst, raw []byte) []byte {
 	for {
 		i := bytes.IndexByte(raw, '\\')
 		if i < 0 {
@@ -198,8 +198,8 @@ func unescape(dst, raw []byte) []byte {
 	}
 }
 
-// hexDigit returns the value of one hexadecimal digit of either case.
-func hexDigit(c byte) (byte, bool) {
+// HexDigit returns the value of one hexadecimal digit of either case.
+func HexDigit(c byte) (byte, bool) {
 	v := hexValue[c]
 	return byte(v), v >= 0
 }

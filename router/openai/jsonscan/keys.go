@@ -1,4 +1,4 @@
-package router
+package jsonscan
 
 import (
 	"bytes"
@@ -22,8 +22,8 @@ type keyPlace struct {
 
 // key reads a member's key. Most are plain and shorter than sixteen bytes, and a body has more of them than of anything else: they
 // are read where they lie.
-func (s *scanner) key(m *members) bool {
-	if b := s.b[s.i:]; len(b) > 17 && b[0] == '"' {
+func (s *Scanner) key(m *Members) bool {
+	if b := s.Bytes[s.Pos:]; len(b) > 17 && b[0] == '"' {
 		x, n := binary.LittleEndian.Uint64(b[1:]), 0
 		stop := stops(x) & highs
 		if stop == 0 {
@@ -34,25 +34,25 @@ func (s *scanner) key(m *members) bool {
 			if n < 8 {
 				x &= 1<<(8*n) - 1
 			}
-			m.key, m.sum = b[:n], x^uint64(n)<<56
-			s.i += n + 2
+			m.Key, m.Sum = b[:n], x^uint64(n)<<56
+			s.Pos += n + 2
 			return true
 		}
 	}
-	raw, escaped, ok := s.str()
+	raw, escaped, ok := s.Str()
 	if escaped {
-		s.scratch = unescape(s.scratch[:0], raw)
+		s.scratch = Unescape(s.scratch[:0], raw)
 		raw = s.scratch
 	}
-	m.key, m.sum = raw, sumOf(raw)
+	m.Key, m.Sum = raw, KeySum(raw)
 	return ok
 }
 
-// scatter has the high bits of a product with a sum depend on all bits of the sum.
+// scatter is a multiplier: the high bits of its product with a sum depend on all bits of the sum.
 const scatter = 0x9e3779b97f4a7c15
 
-// sumOf is of the first eight bytes of a key and its length.
-func sumOf(key []byte) (sum uint64) {
+// KeySum is of the first eight bytes of a key and its length.
+func KeySum(key []byte) (sum uint64) {
 	for i, c := range key[:min(8, len(key))] {
 		sum |= uint64(c) << (8 * i)
 	}
@@ -60,29 +60,32 @@ func sumOf(key []byte) (sum uint64) {
 }
 
 // note remembers a key and, in a small object, compares it with those before it.
-func (s *scanner) note(m *members) bool {
+func (s *Scanner) note(m *Members) bool {
 	if s.total++; s.total > manyKeys {
-		return s.fail("too many keys")
+		return s.Fail("too many keys")
 	}
-	bit := uint64(1) << (m.sum * scatter >> 58)
-	if m.seen&bit != 0 && m.n <= fewKeys { // else none of them can be the same
+	bit := uint64(1) << (m.Sum * scatter >> 58)
+	if m.seen&bit != 0 && m.Count <= fewKeys { // else none of them can be the same
 		for _, o := range s.keys[m.base:] {
-			if o.sum == m.sum && bytes.Equal(s.keyAt(o.at), m.key) {
-				return s.twice(m.start)
+			if o.sum == m.Sum && bytes.Equal(s.keyAt(o.at), m.Key) {
+				return s.twice(m.KeyStart)
 			}
 		}
 	}
 	m.seen |= bit
-	s.keys = append(s.keys, keyPlace{m.sum, m.start})
+	if s.keys == nil {
+		s.keys = make([]keyPlace, 0, fewKeys)
+	}
+	s.keys = append(s.keys, keyPlace{m.Sum, m.KeyStart})
 	return true
 }
 
 // keyAt reads again the key that lies there. It is valid until the next call.
-func (s *scanner) keyAt(at int) []byte {
-	again := scanner{b: s.b, i: at}
-	key, escaped, _ := again.str()
+func (s *Scanner) keyAt(at int) []byte {
+	again := Scanner{Bytes: s.Bytes, Pos: at}
+	key, escaped, _ := again.Str()
 	if escaped {
-		s.second = unescape(s.second[:0], key)
+		s.second = Unescape(s.second[:0], key)
 		key = s.second
 	}
 	return key
@@ -90,11 +93,11 @@ func (s *scanner) keyAt(at int) []byte {
 
 // closeObject drops the object's keys, and compares them if they were too many to compare as they came. It returns
 // false always: there is no next member.
-func (s *scanner) closeObject(m *members) bool {
-	if !s.unique {
+func (s *Scanner) closeObject(m *Members) bool {
+	if !s.Unique {
 		return false
 	}
-	if m.n > fewKeys {
+	if m.Count > fewKeys {
 		own, seed := s.keys[m.base:], maphash.MakeSeed()
 		for i := range own {
 			own[i].sum = maphash.Bytes(seed, s.keyAt(own[i].at))
@@ -110,7 +113,7 @@ func (s *scanner) closeObject(m *members) bool {
 	return false
 }
 
-func (s *scanner) twice(at int) bool {
-	s.i, s.again = at, true
-	return s.fail("the same key twice in one object")
+func (s *Scanner) twice(at int) bool {
+	s.Pos, s.Repeated = at, true
+	return s.Fail("the same key twice in one object")
 }

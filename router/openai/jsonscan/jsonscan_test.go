@@ -1,4 +1,4 @@
-package router
+package jsonscan
 
 import (
 	"bytes"
@@ -12,12 +12,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// testDepth is how deep the texts of these tests may be nested.
+const testDepth = 64
+
 // scan is the verdict of the scanner over a whole text.
 func scan(b []byte, depth int) (bool, string) {
-	s := scanner{b: b, maxDepth: depth, unique: true}
-	s.space()
-	ok := s.value(0) && s.end()
-	return ok, s.why
+	s := Scanner{Bytes: b, MaxDepth: depth, Unique: true}
+	s.Space()
+	ok := s.Value(0) && s.End()
+	return ok, s.Why
 }
 
 // oracle is the verdict of encoding/json: valid, nested at most depth deep, no two equal keys in one object.
@@ -125,14 +128,14 @@ func TestScannerVerdicts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			ok, why := scan([]byte(tt.in), maxBodyDepth)
+			ok, why := scan([]byte(tt.in), testDepth)
 			if why != tt.why || ok != (tt.why == "") {
 				t.Errorf("got %v %q, want %q", ok, why, tt.why)
 			}
 			if strings.Contains(tt.name, "surrogates differ") {
 				return // encoding/json takes every lone surrogate for U+FFFD
 			}
-			if want := oracle([]byte(tt.in), maxBodyDepth); ok != want {
+			if want := oracle([]byte(tt.in), testDepth); ok != want {
 				t.Errorf("got %v, encoding/json says %v", ok, want)
 			}
 		})
@@ -146,8 +149,8 @@ func TestScannerStringStops(t *testing.T) {
 		for at := range 20 {
 			b := []byte(`"` + strings.Repeat("x", 20) + `"`)
 			b[1+at] = byte(c)
-			got, why := scan(b, maxBodyDepth)
-			if want := oracle(b, maxBodyDepth); got != want {
+			got, why := scan(b, testDepth)
+			if want := oracle(b, testDepth); got != want {
 				t.Fatalf("byte %#02x at %d: got %v (%s), want %v", c, at, got, why, want)
 			}
 		}
@@ -163,8 +166,8 @@ func TestScannerUTF8(t *testing.T) {
 				for _, fourth := range edges {
 					for _, behind := range []string{"", "é", "界", "xxxxxxxx"} {
 						in := string([]byte{byte(first), second, third, fourth}) + behind
-						s := scanner{b: []byte(`"` + in + `"`)}
-						if raw, _, ok := s.str(); ok != utf8.ValidString(in) || ok && string(raw) != in {
+						s := Scanner{Bytes: []byte(`"` + in + `"`)}
+						if raw, _, ok := s.Str(); ok != utf8.ValidString(in) || ok && string(raw) != in {
 							t.Fatalf("%x: got %v, %x", in, ok, raw)
 						}
 					}
@@ -182,8 +185,8 @@ func TestScannerEscapes(t *testing.T) {
 			escape[1+at] = byte(c)
 			for _, behind := range []string{"", `\n`, "é", " and some more"} {
 				b := []byte(`"plain ` + string(escape) + behind + `"`)
-				got, why := scan(b, maxBodyDepth)
-				if want := oracle(b, maxBodyDepth); got != want {
+				got, why := scan(b, testDepth)
+				if want := oracle(b, testDepth); got != want {
 					t.Fatalf("%q: got %v (%s), want %v", b, got, why, want)
 				}
 			}
@@ -200,39 +203,12 @@ func TestScannerKeys(t *testing.T) {
 				for _, more := range []string{"", strings.Repeat(" ", 20), `,"m":{"a":1,"b":2}`} {
 					for _, first := range []string{key, `\u006b` + key[1:]} {
 						b := []byte(`{"` + first + `":1,"o":[],"` + other + `":2` + more + `}`)
-						got, why := scan(b, maxBodyDepth)
-						if want := oracle(b, maxBodyDepth); got != want {
+						got, why := scan(b, testDepth)
+						if want := oracle(b, testDepth); got != want {
 							t.Fatalf("%s: got %v (%s), want %v", b, got, why, want)
 						}
 					}
 				}
-			}
-		}
-	}
-}
-
-// TestVocabulary finds every member of every shape by its key, and none by another.
-func TestVocabulary(t *testing.T) {
-	for s := range formats {
-		for _, v := range []*vocabulary{formats[s].top, formats[s].sampling} {
-			if v == nil {
-				continue
-			}
-			n := 0
-			for i := range v {
-				name := v[i].name
-				if name == "" {
-					continue
-				}
-				n++
-				for _, key := range []string{name, name + "x", name[1:], ""} {
-					if got := v.find([]byte(key), sumOf([]byte(key))); (got == &v[i].member) != (key == name) {
-						t.Errorf("%s: %q finds %v", shape(s), key, got)
-					}
-				}
-			}
-			if n == 0 || n > len(v)/2 {
-				t.Errorf("%s: %d members in %d places", shape(s), n, len(v))
 			}
 		}
 	}
@@ -244,11 +220,11 @@ func TestUnescape(t *testing.T) {
 		if err := json.Unmarshal([]byte(`"`+in+`"`), &want); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, string(unescape(nil, []byte(in)))); diff != "" {
+		if diff := cmp.Diff(want, string(Unescape(nil, []byte(in)))); diff != "" {
 			t.Errorf("unescape %q (-want +got):\n%s", in, diff)
 		}
 	}
-	if got, want := string(unescape(nil, []byte(`\ud800x`))), "\xed\xa0\x80x"; got != want {
+	if got, want := string(Unescape(nil, []byte(`\ud800x`))), "\xed\xa0\x80x"; got != want {
 		t.Errorf("lone surrogate: got %x, want %x", got, want)
 	}
 }
@@ -261,8 +237,8 @@ func FuzzScanner(f *testing.F) {
 		if bytes.Contains(b, []byte(`\ud`)) || bytes.Contains(b, []byte(`\uD`)) {
 			return // keys of lone surrogates are told apart here and not by encoding/json
 		}
-		got, why := scan(b, maxBodyDepth)
-		if want := oracle(b, maxBodyDepth); got != want {
+		got, why := scan(b, testDepth)
+		if want := oracle(b, testDepth); got != want {
 			t.Errorf("got %v (%s), encoding/json says %v", got, why, want)
 		}
 	})
