@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/openai/sse"
 )
 
 // maxAnswerDepth is how deep an engine's objects and arrays may be nested.
@@ -249,13 +250,13 @@ func (t *stripper) walk(depth int) bool {
 	}
 }
 
-// stripEvent appends one whole event (see sseFrames) with its data stripped as stripTransferParams does. It reports
+// stripEvent appends one whole event (see Frames) with its data stripped as stripTransferParams does. It reports
 // false, and appends nothing, if the event names transfer params and cannot be stripped.
 func stripEvent(dst, event []byte) ([]byte, bool) {
 	if !namesTransfer(event) {
 		return append(dst, event...), true
 	}
-	start, end, n := payloadSpan(event)
+	start, end, n := sse.DataSpan(event)
 	if n != 1 || namesTransfer(event[:start]) || namesTransfer(event[end:]) {
 		return dst, false
 	}

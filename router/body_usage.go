@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/openai/sse"
 )
 
 // usageSpans are where the numbers lie that tell of cached tokens. The zero span is none.
@@ -147,7 +148,7 @@ func tellCached(b []byte, from, cached, created int) []byte {
 	}
 	to := len(b)
 	if b[from] != '{' {
-		start, end, n := payloadSpan(b[from:])
+		start, end, n := sse.DataSpan(b[from:])
 		if n != 1 {
 			return b
 		}

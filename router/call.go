@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/router/openai/sse"
 )
 
 // call is one leg as I/O: one request to one engine within an attempt. Its fields are written by the goroutine that asks; others may
@@ -172,7 +174,7 @@ func (l *call) failed(err error) verdict {
 	}
 	var up *upstreamError
 	switch {
-	case errors.Is(err, errAnswerSize):
+	case isTooLarge(err):
 		return vTooLarge
 	case errors.Is(err, errBadAnswer):
 		return vGarbage
@@ -244,8 +246,8 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 				if early, ok = stripEvent(early, event); !ok {
 					return nil, nil, vGarbage
 				}
-				if len(early) > s.frames.max {
-					return nil, nil, l.failed(errEventTooLarge)
+				if len(early) > s.frames.Max {
+					return nil, nil, l.failed(sse.ErrTooLarge)
 				}
 				l.early++
 			}
@@ -261,7 +263,7 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 
 // tellError takes over what an error event of the engine says.
 func (l *call) tellError(event []byte) {
-	if p, ok := eventPayload(event); ok {
+	if p, ok := sse.Data(event); ok {
 		l.ans, _ = parseAnswer(p)
 		l.body = append(l.body[:0], p...)
 	}

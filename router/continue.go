@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
+
+	"pdrouter/router/openai/sse"
 )
 
 // onward is what another decode engine needs to go on with a stream: the ids of the prompt, and those of the tokens whose whole
@@ -63,7 +65,7 @@ func appendIDs(dst []byte, ids []json.Number) []byte {
 
 // note reads an event of the first engine, and returns it without the ids that the client did not ask for.
 func (o *onward) note(event []byte) []byte {
-	start, end, n := payloadSpan(event)
+	start, end, n := sse.DataSpan(event)
 	var p piece
 	if n != 1 || json.Unmarshal(event[start:end], &p) != nil {
 		o.lost = true
@@ -139,7 +141,7 @@ func (s *stream) relayOnward(event []byte) bool {
 		s.closeOnward(o.nSent + o.nLate)
 		return true
 	}
-	payload, ok := eventPayload(event)
+	payload, ok := sse.Data(event)
 	var p piece
 	if !ok || json.Unmarshal(payload, &p) != nil {
 		s.wrong = whyBadUpstream

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"pdrouter/router/openai/sse"
 )
 
 // maxErrorMessage is the most bytes of a message that a client is sent.
@@ -230,10 +232,15 @@ func errAnswerTooLarge(bound string) *httpError {
 		Msg: "The engine's answer is too large for the gateway: " + bound + "."}
 }
 
-// boundOf returns the bound that an answer exceeds, and names it. err is an errAnswerSize.
+// isTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
+func isTooLarge(err error) bool {
+	return errors.Is(err, errAnswerSize) || errors.Is(err, sse.ErrTooLarge)
+}
+
+// boundOf returns the bound that an answer exceeds, and names it. isTooLarge(err) holds.
 func boundOf(err error, l Limits) (bytes int, name string) {
 	switch {
-	case errors.Is(err, errEventTooLarge):
+	case errors.Is(err, sse.ErrTooLarge):
 		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
 	case errors.Is(err, errAnswerHead):
 		return maxHead, fmt.Sprintf("header fields of more than %d bytes", maxHead)

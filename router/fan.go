@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/openai/sse"
 )
 
 // fan is one request for several choices, served by one exchange per choice, each with a hand-off of its own. It joins their
@@ -170,7 +171,7 @@ func (f *fan) began(k int, by servedBy, body []byte) {
 // pump hands the events of a branch's stream to the merge, until either ends.
 func (f *fan) pump(k int, x *exchange) {
 	s := x.reply.stream
-	frames := newSSEFrames(math.MaxInt) // the branch's stream has bounded its events
+	frames := sse.NewFrames(math.MaxInt) // the branch's stream has bounded its events
 	var err error
 	for err == nil {
 		var b []byte

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/openai/sse"
 )
 
 // fanMerge joins the streams of the choices of one request into the one stream that a single engine would send: events as
@@ -59,7 +60,7 @@ func (m *fanMerge) event(dst []byte, k int, event []byte) ([]byte, fanSays) {
 		}
 		return append(dst, event...), fanWhole
 	}
-	start, end, n := payloadSpan(event)
+	start, end, n := sse.DataSpan(event)
 	a, ok := readFanned(event[start:end])
 	switch {
 	case n != 1 || !ok || len(a.indexes) > 1:
@@ -112,7 +113,7 @@ func (m *fanMerge) usage(dst []byte) ([]byte, bool) {
 	if first == nil {
 		return dst, true
 	}
-	start, end, _ := payloadSpan(first)
+	start, end, _ := sse.DataSpan(first)
 	a, ok := readFanned(first[start:end])
 	if !ok {
 		return dst, false
@@ -234,6 +235,6 @@ func readChoices(s *jsonscan.Scanner, a *fanned) {
 }
 
 func payloadOf(event []byte) []byte {
-	p, _ := eventPayload(event)
+	p, _ := sse.Data(event)
 	return p
 }

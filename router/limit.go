@@ -214,7 +214,7 @@ const mostUnread = 128 << 10
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
-	if x.sum.Reason != whyTooLarge.String() || !x.b.unlimited() || x.cur == nil || !errors.Is(x.cur.decode.err, errAnswerSize) {
+	if x.sum.Reason != whyTooLarge.String() || !x.b.unlimited() || x.cur == nil || !isTooLarge(x.cur.decode.err) {
 		return 0
 	}
 	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)

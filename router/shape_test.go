@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/openai/sse"
 )
 
 // TestShapeFields reads of each of the newer shapes what routing needs.
@@ -188,7 +190,7 @@ func TestErrorShapes(t *testing.T) {
 		if got := shape(s).kindOf(event); got != eventError {
 			t.Errorf("%s: %q is an event of kind %s", shape(s), event, got)
 		}
-		data, ok := eventPayload(event)
+		data, ok := sse.Data(event)
 		var got struct {
 			Type    string
 			Number  int `json:"sequence_number"`

@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"pdrouter/router/openai/sse"
 )
 
 // errCut ends a client's connection behind an error event, so that no client takes a part for the whole.
@@ -13,7 +15,7 @@ var errCut = errors.New("the answer was cut")
 
 // streamRoom is the memory of one stream while something of it is here. It is used again.
 type streamRoom struct {
-	frames sseFrames
+	frames sse.Frames
 	out    []byte
 }
 
@@ -26,7 +28,7 @@ type stream struct {
 	x      *exchange
 	a      *attempt
 	room   *streamRoom // holds what frames and out are; nil while nothing is in them
-	frames *sseFrames
+	frames *sse.Frames
 	conn   net.Conn  // the client's; nil in tests
 	silent bool      // the last wait has ended with nothing
 	heard  time.Time // when the first of the waits began that have brought nothing
@@ -61,7 +63,7 @@ func (s *stream) enter() {
 	if !ok {
 		room = new(streamRoom)
 	}
-	room.frames.reset(s.x.s.cfg.Limits.Event)
+	room.frames.Reset(s.x.s.cfg.Limits.Event)
 	s.room, s.frames = room, &room.frames
 	s.out = append(room.out[:0], s.out...)
 }
@@ -95,8 +97,8 @@ func (s *stream) free() {
 	if room.out = s.out; cap(room.out) > keptRoom {
 		room.out = nil
 	}
-	if cap(room.frames.buf) > keptRoom {
-		room.frames.buf = nil
+	if room.frames.Size() > keptRoom {
+		room.frames = sse.Frames{}
 	}
 	s.room, s.frames, s.out, s.ready = nil, nil, nil, 0
 	s.x.r.rooms.Put(room)
@@ -158,7 +160,7 @@ func (s *stream) count(event []byte) {
 	if !hasUsage(event) {
 		return
 	}
-	if p, ok := eventPayload(event); ok {
+	if p, ok := sse.Data(event); ok {
 		if ans, ok := parseAnswer(p); ok {
 			s.x.usage(&ans)
 			s.x.cached(s.a)
@@ -277,7 +279,7 @@ func (s *stream) fill() {
 	if s.pour() {
 		return
 	}
-	if s.frames != nil && s.frames.empty() {
+	if s.frames != nil && s.frames.Empty() {
 		s.free()
 	}
 	for !x.block(&s.a.decode.leash) { // mail that comes behind this interrupts the wait

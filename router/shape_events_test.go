@@ -3,12 +3,12 @@ package router
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/openai/sse"
 )
 
 var streams = []struct {
@@ -47,7 +47,7 @@ func TestSSEFrames(t *testing.T) {
 			for size := 1; size <= len(tt.in)+1; size++ {
 				var kinds []eventKind
 				var joined []byte
-				frames := newSSEFrames(len(tt.in) + 1)
+				frames := sse.NewFrames(len(tt.in) + 1)
 				for rest := []byte(tt.in); len(rest) > 0; {
 					part := rest[:min(size, len(rest))]
 					rest = rest[len(part):]
@@ -59,7 +59,7 @@ func TestSSEFrames(t *testing.T) {
 						joined = append(joined, event...)
 					}
 				}
-				joined = append(joined, frames.buf[frames.last:]...)
+				joined = append(joined, frames.Unfinished()...)
 				if diff := cmp.Diff(tt.kinds, kinds); diff != "" {
 					t.Errorf("pieces of %d: kinds (-want +got):\n%s", size, diff)
 				}
@@ -68,35 +68,6 @@ func TestSSEFrames(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestSSEFramesBound(t *testing.T) {
-	event := "data: " + strings.Repeat("x", 100) + "\n\n"
-	f := newSSEFrames(len(event))
-	for range 100 {
-		if err := f.Push([]byte(event[:50])); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Push([]byte(event[50:] + event)); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if got, ok := f.Next(); !ok || string(got) != event {
-				t.Fatalf("got %q %v", got, ok)
-			}
-		}
-	}
-	if cap(f.buf) > 8*len(event) {
-		t.Errorf("the buffer grew to %d bytes for events of %d", cap(f.buf), len(event))
-	}
-	f = newSSEFrames(len(event) - 1)
-	if err := f.Push([]byte(event)); !errors.Is(err, errEventTooLarge) {
-		t.Errorf("whole event: got %v", err)
-	}
-	f = newSSEFrames(10)
-	if err := f.Push([]byte("data: abcdefgh")); !errors.Is(err, errEventTooLarge) {
-		t.Errorf("unfinished event: got %v", err)
 	}
 }
 
@@ -130,7 +101,7 @@ func TestTypedEvents(t *testing.T) {
 	for _, tt := range typed {
 		t.Run(tt.name, func(t *testing.T) {
 			var kinds []eventKind
-			frames := newSSEFrames(len(tt.in) + 1)
+			frames := sse.NewFrames(len(tt.in) + 1)
 			if err := frames.Push([]byte(tt.in)); err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +136,7 @@ func FuzzSSE(f *testing.F) {
 			kind eventKind
 			sent string
 		}
-		see := func(frames *sseFrames, all []seen) []seen {
+		see := func(frames *sse.Frames, all []seen) []seen {
 			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
 				sent, ok := stripEvent(nil, event)
 				if ok && bytes.Contains(sent, []byte("transfer_params")) && !bytes.Contains(event, []byte(`\`)) && forbidden(sent) {
@@ -178,12 +149,12 @@ func FuzzSSE(f *testing.F) {
 			}
 			return all
 		}
-		whole := newSSEFrames(len(in) + 1)
+		whole := sse.NewFrames(len(in) + 1)
 		if err := whole.Push(in); err != nil {
 			t.Fatal(err)
 		}
 		want := see(whole, nil)
-		frames := newSSEFrames(len(in) + 1)
+		frames := sse.NewFrames(len(in) + 1)
 		var got []seen
 		step := uint32(cut) + 1
 		for rest := in; len(rest) > 0; {
@@ -198,7 +169,7 @@ func FuzzSSE(f *testing.F) {
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(seen{})); diff != "" {
 			t.Errorf("in one piece and in several (-one +several):\n%s", diff)
 		}
-		again := newSSEFrames(len(in) + 1)
+		again := sse.NewFrames(len(in) + 1)
 		var joined []byte
 		for i := range in {
 			if err := again.Push(in[i : i+1]); err != nil {
@@ -208,7 +179,7 @@ func FuzzSSE(f *testing.F) {
 				joined = append(joined, event...)
 			}
 		}
-		if joined = append(joined, again.buf[again.last:]...); !bytes.Equal(joined, in) {
+		if joined = append(joined, again.Unfinished()...); !bytes.Equal(joined, in) {
 			t.Errorf("joined %q, want %q", joined, in)
 		}
 	})
@@ -216,7 +187,7 @@ func FuzzSSE(f *testing.F) {
 
 // forbidden reports whether the data of an event has a member that tells of a hand-off, by encoding/json.
 func forbidden(event []byte) bool {
-	data, ok := eventPayload(event)
+	data, ok := sse.Data(event)
 	var v any
 	if !ok || json.Unmarshal(data, &v) != nil {
 		return false
