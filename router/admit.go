@@ -59,7 +59,7 @@ func (q *admitted) read(body []byte) (e *httpError) {
 		return e
 	}
 	if q.b.model == "" {
-		return errBadRequest(reasonNoModel, "model", "The field model is missing.")
+		return errBadRequest(ReasonMissingModel, "model", "The field model is missing.")
 	}
 	if q.m, q.adapter = q.s.fleet.find(q.b.model); q.m == nil {
 		e := errNoModel(q.b.model)

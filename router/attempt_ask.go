@@ -60,7 +60,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 	l := &a.prefill
 	defer l.end()
 	defer req.free() // what it holds may have to be sent again
-	e := event{kind: evPrefillLost, why: whyPanic}
+	e := event{kind: evPrefillLost, why: ReasonPanic}
 	defer func() {
 		if v := recover(); v != nil {
 			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
@@ -87,23 +87,23 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 	if v != vUsable {
 		e := prefillEvent(v)
 		if v == vBroken && l.refusedCredentials() {
-			e.why = whyCredentials
+			e.why = ReasonCredentialsRefused
 		}
 		return e
 	}
-	e := event{kind: evPrefillBare, why: whyNoParams}
+	e := event{kind: evPrefillBare, why: ReasonNoTransferParams}
 	if conn.traits().meets || l.ans.kv != nil {
 		e.kind = conn.accept(&a.h, l.ans.kv)
 	}
 	r.sawHandOff(l, conn, a.h.shape, e.kind)
 	switch e.kind {
 	case evPrefillUsable:
-		e.why = whyNone
+		e.why = ReasonNone
 		if conn.traits().mode == inTurn {
 			r.sawRun(l.engine, l.ans.kv)
 		}
 	case evPrefillMoved:
-		e.why = whyMoved
+		e.why = ReasonEngineRestarted
 		if c, ok := parseCoordinates(l.ans.kv); ok {
 			r.moved(l.engine, a.h.coord, c)
 		}
@@ -129,11 +129,11 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 			a.release()
 		}
 		e := decodeEvent(v, streams)
-		if e.why == whyDecodeRejected && x.b.pass != nil {
-			e.why = whyEngineRejected
+		if e.why == ReasonDecodeRejected && x.b.pass != nil {
+			e.why = ReasonEngineRejected
 		}
 		if v == vBroken && a.decode.refusedCredentials() {
-			e.why = whyCredentials
+			e.why = ReasonCredentialsRefused
 		}
 		if e.kind == evDecodeBroken {
 			a.mu.Lock()
@@ -176,19 +176,19 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 func prefillEvent(v verdict) event {
 	switch v {
 	case vRefused:
-		return event{kind: evPrefillRefused, why: whyRefused}
+		return event{kind: evPrefillRefused, why: ReasonEngineRefused}
 	case vRejected:
-		return event{kind: evPrefillRejected, why: whyPrefillRejected}
+		return event{kind: evPrefillRejected, why: ReasonPrefillRejected}
 	case vBroken:
-		return event{kind: evPrefillBroken, why: whyPrefillFailed}
+		return event{kind: evPrefillBroken, why: ReasonPrefillFailed}
 	case vGarbage:
-		return event{kind: evPrefillUnusable, why: whyBadUpstream}
+		return event{kind: evPrefillUnusable, why: ReasonBadUpstream}
 	case vLate:
-		return event{kind: evPrefillLate, why: whyPrefillTimeout}
+		return event{kind: evPrefillLate, why: ReasonPrefillTimeout}
 	case vTooLarge:
-		return event{kind: evPrefillTooLarge, why: whyTooLarge}
+		return event{kind: evPrefillTooLarge, why: ReasonAnswerTooLarge}
 	}
-	return event{kind: evPrefillLost, why: whyPrefillFailed}
+	return event{kind: evPrefillLost, why: ReasonPrefillFailed}
 }
 
 // decodeEvent says what a decode engine's behaviour means for the dispatch.
@@ -200,17 +200,17 @@ func decodeEvent(v verdict, stream bool) event {
 		}
 		return event{kind: evDecodeWhole}
 	case vRefused:
-		return event{kind: evDecodeRefused, why: whyRefused}
+		return event{kind: evDecodeRefused, why: ReasonEngineRefused}
 	case vRejected:
-		return event{kind: evDecodeRejected, why: whyDecodeRejected}
+		return event{kind: evDecodeRejected, why: ReasonDecodeRejected}
 	case vBroken:
-		return event{kind: evDecodeBroken, why: whyDecodeFailed}
+		return event{kind: evDecodeBroken, why: ReasonDecodeFailed}
 	case vGarbage:
-		return event{kind: evDecodeBroken, why: whyBadUpstream}
+		return event{kind: evDecodeBroken, why: ReasonBadUpstream}
 	case vLate:
-		return event{kind: evDecodeLate, why: whyTransferTimeout}
+		return event{kind: evDecodeLate, why: ReasonTransferTimeout}
 	case vTooLarge:
-		return event{kind: evDecodeTooLarge, why: whyTooLarge}
+		return event{kind: evDecodeTooLarge, why: ReasonAnswerTooLarge}
 	}
-	return event{kind: evDecodeLost, why: whyDecodeFailed}
+	return event{kind: evDecodeLost, why: ReasonDecodeFailed}
 }

@@ -53,7 +53,7 @@ func (x *exchange) plan() event {
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
 	if x.m.conn.traits().writes {
-		a.lost = func(why reason) { x.transferLost(a, why) }
+		a.lost = func(why Reason) { x.transferLost(a, why) }
 		if a.unstreamed {
 			a.looks = x.r
 		}
@@ -80,17 +80,17 @@ func (x *exchange) doubles(c policies.Choice) bool {
 // spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
 func (x *exchange) spent() event {
 	x.pause = x.not.soonest()
-	return event{kind: evPlannedNone, why: whyRetryBudget}
+	return event{kind: evPlannedNone, why: ReasonRetryBudget}
 }
 
 // nobody says what becomes of a request that no engine can take now: it waits where one may come back.
 func (x *exchange) nobody(c policies.Choice) event {
-	why, missing := whyNoEngine, decodeRole
+	why, missing := ReasonNoEngine, decodeRole
 	switch c.Reason {
 	case policies.NoPair:
-		return event{kind: evPlannedNone, why: whyNoPair}
+		return event{kind: evPlannedNone, why: ReasonNoPair}
 	case policies.NoPrefill:
-		why, missing = whyNoPrefill, prefillRole
+		why, missing = ReasonNoPrefill, prefillRole
 	}
 	pause, comes := x.look.comes(missing)
 	if x.pause = pause; !comes {
@@ -105,7 +105,7 @@ func (x *exchange) nobody(c policies.Choice) event {
 	}
 	left := min(x.until.Sub(now), x.due.Sub(now))
 	if left <= 0 {
-		return event{kind: evPlannedNone, why: whyQueueTimeout}
+		return event{kind: evPlannedNone, why: ReasonQueueTimeout}
 	}
 	x.pause = min(spread(max(pause, backoff(x.rests+1, rand.Uint64()))), left)
 	return event{kind: evPlannedLater}
@@ -148,7 +148,7 @@ func (x *exchange) pair(a *attempt) {
 		var ok bool
 		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
-			x.queue = append(x.queue, event{kind: evPairFailed, why: whyNoPair})
+			x.queue = append(x.queue, event{kind: evPairFailed, why: ReasonNoPair})
 			return
 		}
 		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
@@ -193,5 +193,5 @@ func (x *exchange) park(a *attempt) {
 		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
 	}
 	a.prefill.err = err
-	x.post(mail{a: a, e: event{kind: evPairFailed, why: whyPairFailed}})
+	x.post(mail{a: a, e: event{kind: evPairFailed, why: ReasonPairFailed}})
 }

@@ -27,8 +27,8 @@ type unseen struct {
 }
 
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
-func (x *exchange) transferLost(a *attempt, why reason) {
-	if why == whyTransferTimeout && a.couple != nil {
+func (x *exchange) transferLost(a *attempt, why Reason) {
+	if why == ReasonTransferTimeout && a.couple != nil {
 		x.r.sawTransfer(a.couple, a.runs(), false)
 	}
 	x.post(mail{a: a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
@@ -86,7 +86,7 @@ func (u *unseen) run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		if !fed {
-			if why := u.prefillOver(ctx); why != whyNone {
+			if why := u.prefillOver(ctx); why != ReasonNone {
 				u.a.lapsed(why)
 				return
 			}
@@ -122,7 +122,7 @@ func (u *unseen) run(ctx context.Context) {
 			}
 		}
 		if idle >= 2 && !now.Before(due) {
-			u.a.lapsed(whyTransferTimeout)
+			u.a.lapsed(ReasonTransferTimeout)
 			return
 		}
 	}
@@ -164,19 +164,19 @@ func (u *unseen) allExpired(ctx context.Context, l load) bool {
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.
-func (u *unseen) prefillOver(ctx context.Context) reason {
+func (u *unseen) prefillOver(ctx context.Context) Reason {
 	e := u.a.prefill.engine
 	if c := e.coord.Load(); c != nil && c.EngineID != u.a.h.coord.EngineID {
-		return whyMoved
+		return ReasonEngineRestarted
 	}
 	if e.failures.Load() == 0 && !e.down.Load() {
 		u.prefill = shut{}
-		return whyNone
+		return ReasonNone
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.r.now().cfg.Timeouts.asking())
 	defer cancel()
 	if u.prefill.gone(ctx, e) {
-		return whyPrefillFailed
+		return ReasonPrefillFailed
 	}
-	return whyNone
+	return ReasonNone
 }

@@ -88,7 +88,7 @@ func (q *admitted) holdLease(allowed Allowance) *httpError {
 		return nil
 	}
 	if q.b.maxTokens < 0 {
-		return errBadRequest(reasonBadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits.").of(q.who, q.model())
+		return errBadRequest(ReasonBadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits.").of(q.who, q.model())
 	}
 	q.lease = &backgroundLease{Lease: q.lease}
 	return nil
@@ -109,7 +109,7 @@ func (x *exchange) worksOn() bool {
 	case ClientLeft, FailedAfter:
 		return x.reply.stream == nil || !x.reply.stream.seen
 	case FailedBefore: // for a reason of the gateway's own, of which the engine does not know
-		return failedAtWork(x.sum.Reason)
+		return failedAtWork(x.why)
 	}
 	return false
 }
@@ -241,10 +241,6 @@ func readBackground(body []byte) (tokens int, works bool) {
 	return -1, false
 }
 
-// reasonTooManyBackground is the reason of a request for a background response when limits.background leases are held.
-const reasonTooManyBackground = "too_many_background"
-
 func errTooManyBackground() *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonTooManyBackground, RetryAfter: backgroundPollMax,
-		Msg: "Too many background responses are in progress. Try again later."}
+	return newError(ReasonTooManyBackground, "Too many background responses are in progress. Try again later.")
 }

@@ -153,7 +153,7 @@ func TestBackgroundNeedsALimit(t *testing.T) {
 		virtual(t, func(t *testing.T, n *memNet) {
 			e, g, c := startBackground(t, n, row.limits, nil)
 			r := g.post(pathResponses, body)
-			if r.Status != row.status || row.status == 400 && (*errorOf(t, r.Body).Param != "max_output_tokens" || r.Header.Get("X-Pdrouter-Reason") != reasonBadField) {
+			if r.Status != row.status || row.status == 400 && (*errorOf(t, r.Body).Param != "max_output_tokens" || r.Header.Get("X-Pdrouter-Reason") != "bad_field") {
 				t.Errorf("%+v: status %d, %v: %s", row.limits, r.Status, r.Header, r.Body)
 			}
 			if asked := len(e.ids()) > 0; asked != (row.status == 200) {
@@ -177,7 +177,7 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 			case 200:
 				admitted++
 			case 429:
-				if reason := r.Header.Get("X-Pdrouter-Reason"); reason != reasonOverConcurrent {
+				if reason := r.Header.Get("X-Pdrouter-Reason"); reason != "over_limit_concurrent" {
 					t.Errorf("refused for %q", reason)
 				}
 			default:
@@ -373,7 +373,7 @@ func TestBackgroundIsBounded(t *testing.T) {
 			if want := map[bool]int{true: 200, false: 503}[i < 3]; r.Status != want {
 				t.Errorf("response %d: status %d; want %d: %s", i, r.Status, want, r.Body)
 			}
-			if i == 3 && (r.Header.Get("X-Pdrouter-Reason") != reasonTooManyBackground || r.Header.Get("Retry-After") == "" || !slices.Equal(c.ended(t, 1), []int{0})) {
+			if i == 3 && (r.Header.Get("X-Pdrouter-Reason") != "too_many_background" || r.Header.Get("Retry-After") == "" || !slices.Equal(c.ended(t, 1), []int{0})) {
 				t.Errorf("header %v, charged %v", r.Header, c.ended(t, 1))
 			}
 		}

@@ -42,7 +42,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 			b.salt = p.Bytes[from:p.Pos]
 		}
 		if c != '"' && c != 'n' {
-			p.refuse(reasonBadField, f.param, "must be a string")
+			p.refuse(ReasonBadField, f.param, "must be a string")
 		}
 		p.own(ownSalt, in, m)
 	case meansRequestID:
@@ -111,7 +111,7 @@ func (p *bodyParser) readPrompt(f *member) {
 		b.asked[askedLast] = span{from, p.Pos}
 	case meansMessages:
 		if c := p.Peek(); p.look(forContent, p.depth) && c != '[' {
-			p.refuse(reasonBadField, f.param, "must be an array")
+			p.refuse(ReasonBadField, f.param, "must be an array")
 		}
 		b.promptBytes += p.Pos - from
 		b.asked[askedLast] = span{from, p.Pos}
@@ -139,7 +139,7 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.look(forAnyURL, p.depth)
 	case meansFeatures:
 		if p.given() && p.lim.Isolate {
-			p.refuse(reasonBadField, f.param, "is not accepted, because isolate_prefix_cache is set; send content_parts instead")
+			p.refuse(ReasonBadField, f.param, "is not accepted, because isolate_prefix_cache is set; send content_parts instead")
 		}
 	case meansPrevious:
 		b.previous = p.text(f.param)
@@ -178,7 +178,7 @@ func (p *bodyParser) readPrompt(f *member) {
 func (p *bodyParser) limits() {
 	if p.Peek() != '{' {
 		if p.Value(p.depth) {
-			p.refuse(reasonBadField, "sampling_params", "must be an object")
+			p.refuse(ReasonBadField, "sampling_params", "must be an object")
 		}
 		return
 	}

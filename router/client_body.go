@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,8 +168,7 @@ func (b *clientBody) recycle() {
 
 // errBodyMemory answers a body for which there is no memory at present.
 func errBodyMemory() *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonBodyMemory,
-		Msg: "Too many bytes of request bodies are held at present.", RetryAfter: time.Second, Close: true}
+	return newError(ReasonBodyMemory, "Too many bytes of request bodies are held at present.")
 }
 
 // mostUnused is how many bytes a body may have on a route that uses none.
@@ -220,9 +218,7 @@ func (r *Router) errUnfinished() *httpError {
 	if r.turnsAway() {
 		return errDraining()
 	}
-	e := errFraming("The request did not arrive in time.")
-	e.Status, e.Reason = http.StatusRequestTimeout, reasonTimeout
-	return e
+	return newError(ReasonTimeout, "The request did not arrive in time.")
 }
 
 // readBody appends what follows the head to b. An error that is an *httpError says what is wrong with the bytes.

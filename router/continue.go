@@ -134,7 +134,7 @@ func (s *stream) relayOnward(event []byte) bool {
 	case eventComment:
 		return true
 	case eventError:
-		s.wrong = whyDecodeFailed
+		s.wrong = ReasonDecodeFailed
 		s.a.decode.tellError(event)
 		return false
 	case eventDone:
@@ -144,7 +144,7 @@ func (s *stream) relayOnward(event []byte) bool {
 	payload, ok := sse.Data(event)
 	var p piece
 	if !ok || json.Unmarshal(payload, &p) != nil {
-		s.wrong = whyBadUpstream
+		s.wrong = ReasonBadUpstream
 		return false
 	}
 	if p.Usage != nil && len(p.Choices) == 0 {
@@ -226,6 +226,6 @@ func (s *stream) closeOnward(tokens int) {
 		s.out = append(s.out, "}}\n\n"...)
 	}
 	s.out = append(s.out, "data: [DONE]\n\n"...)
-	s.seen, s.wrong = true, whyNone
+	s.seen, s.wrong = true, ReasonNone
 	s.events++
 }

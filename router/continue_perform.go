@@ -12,7 +12,7 @@ func (s *stream) broke() {
 	switch {
 	case o == nil:
 		e.kind, x.sum.NotContinued = evStreamCut, x.noOnward
-	case !o.able(), s.wrong == whyTooLarge:
+	case !o.able(), s.wrong == ReasonAnswerTooLarge:
 		e.kind, x.sum.NotContinued = evStreamCut, "unsupported"
 	case o.finished || o.max >= 0 && o.nSent >= o.max:
 		e.kind = evStreamUnended
@@ -29,18 +29,18 @@ func (x *exchange) stepOnward(e event) {
 }
 
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
-func (x *exchange) planOnward(failed *attempt, why reason) event {
+func (x *exchange) planOnward(failed *attempt, why Reason) event {
 	x.noteFailure(failed, &failed.decode, why)
 	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
 		"reason", why.String())
 	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
 	if !x.m.retries.take(time.Now()) {
-		return event{kind: evPlannedNone, why: whyRetryBudget}
+		return event{kind: evPlannedNone, why: ReasonRetryBudget}
 	}
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), x.not, false, true
 	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
 	if choice.Decode < 0 {
-		return event{kind: evPlannedNone, why: whyNoEngine}
+		return event{kind: evPlannedNone, why: ReasonNoEngine}
 	}
 	a := &attempt{}
 	a.h.shape = shapeCompletions
@@ -91,7 +91,7 @@ func (s *stream) awaitOnward() {
 func (s *stream) join(m mail) event {
 	next := m.a.stream
 	m.a.stream = nil
-	s.a, s.wrong, s.silent, s.woken = m.a, whyNone, false, time.Time{}
+	s.a, s.wrong, s.silent, s.woken = m.a, ReasonNone, false, time.Time{}
 	s.room, next.room = next.room, s.room
 	s.frames, next.frames = next.frames, nil
 	next.free()

@@ -10,7 +10,7 @@ type dispatch struct {
 	attempt int // of the dispatch that is under way, from 1
 	onward  int // engines that were to go on with the stream
 	max     int
-	broke   reason // the stream that another is to go on with
+	broke   Reason // the stream that another is to go on with
 	prefill legState
 	decode  legState
 }
@@ -158,7 +158,7 @@ func (d *dispatch) awaited(e event, out []action) []action {
 		return d.finish(out, action{do: doSendWhole}, outCompleted)
 	case evDecodeRejected:
 		d.decode = e.kind.leaves()
-		if e.why == whyEngineRejected { // whatever it says is what was asked for
+		if e.why == ReasonEngineRejected { // whatever it says is what was asked for
 			return d.finish(out, action{do: doSendDecode, why: e.why}, outCompleted)
 		}
 		return d.finish(out, action{do: doSendDecode, why: e.why}, outFailedBefore)
@@ -218,7 +218,7 @@ func (d *dispatch) continued(e event, out []action) []action {
 }
 
 // goOn ends the legs and has one more engine go on with the stream, unless there were enough. As many may go on as may retry.
-func (d *dispatch) goOn(out []action, why reason) []action {
+func (d *dispatch) goOn(out []action, why Reason) []action {
 	if d.onward+1 >= d.max {
 		return d.giveUp(out)
 	}
@@ -254,7 +254,7 @@ func (d *dispatch) lingered(e event, out []action) []action {
 }
 
 // retry ends the legs of this attempt and plans another, or fails the request if there were enough.
-func (d *dispatch) retry(out []action, blame do, why reason) []action {
+func (d *dispatch) retry(out []action, blame do, why Reason) []action {
 	if d.attempt >= d.max {
 		return d.finish(out, action{do: doSendError, why: why}, outFailedBefore)
 	}
@@ -262,7 +262,7 @@ func (d *dispatch) retry(out []action, blame do, why reason) []action {
 	d.attempt++
 	d.state, d.mode, d.prefill, d.decode = stPlanning, alone, legIdle, legIdle
 	plan := doPlan
-	if why == whyNoParams {
+	if why == ReasonNoTransferParams {
 		plan = doPlanAlone
 	}
 	return append(out, action{do: blame, why: why}, action{do: plan})

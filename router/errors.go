@@ -3,7 +3,6 @@ package router
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -13,33 +12,6 @@ import (
 
 // maxErrorMessage is the most bytes of a message that a client is sent.
 const maxErrorMessage = 1024
-
-// Reasons of errors made here: the value of x-pdrouter-reason, in metrics and in the log.
-const (
-	reasonBadFraming    = "bad_framing"
-	reasonBadHost       = "bad_host"
-	reasonHeadTooLarge  = "head_too_large"
-	reasonBadJSON       = "bad_json"
-	reasonDuplicateKey  = "duplicate_key"
-	reasonBadField      = "bad_field"
-	reasonOverCap       = "over_cap"
-	reasonTransferField = "transfer_params"
-	reasonTooLarge      = "body_too_large"
-	reasonBodyMemory    = "body_memory"
-	reasonContentType   = "content_type"
-	reasonNoRoute       = "no_route"
-	reasonMethod        = "method"
-	reasonNoModel       = "unknown_model"
-	reasonForbidden     = "forbidden"
-	reasonUnauthorized  = "unauthorized"
-	reasonNoKeys        = "no_keys"
-	reasonNoEngine      = "no_engine"
-	reasonNoPair        = "no_pair"
-	reasonTimeout       = "timeout"
-	reasonBadUpstream   = "bad_upstream"
-	reasonDraining      = "draining"
-	reasonInternal      = "internal"
-)
 
 // The error types of an OpenAI-shaped answer, as vLLM spells them.
 const (
@@ -62,7 +34,7 @@ type httpError struct {
 	Msg        string        // the answer's "message"; cut to 1 KiB; no addresses, no tokens, no whole inputs
 	Param      string        // the answer's "param"; "" becomes null
 	Code       string        // the answer's "code" where it is a word and not the status
-	Reason     string        // x-pdrouter-reason
+	Reason     Reason        // x-pdrouter-reason
 	Close      bool          // the client's connection ends with this answer: its framing cannot be trusted
 	NoRetry    bool          // x-should-retry: false
 	RetryAfter time.Duration // retry-after-ms; 0: not sent
@@ -146,90 +118,92 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-func errBadRequest(reason, param, format string, args ...any) *httpError {
-	return &httpError{Status: http.StatusBadRequest, Type: typeBadRequest, Reason: reason, Param: param,
-		Msg: fmt.Sprintf(format, args...), NoRetry: true}
+// errorType is the OpenAI error type of an answer with that status.
+func errorType(status int) string {
+	switch status {
+	case 401:
+		return typeUnauthorized
+	case 403:
+		return typePermission
+	case 404:
+		return typeNotFound
+	case 429:
+		return typeRateLimit
+	case 499, 503:
+		return typeUnavailable
+	case 500:
+		return typeInternal
+	case 501:
+		return typeUnsupported
+	case 502:
+		return typeBadGateway
+	case 504:
+		return typeTimeout
+	}
+	return typeBadRequest
 }
 
-func errFraming(format string, args ...any) *httpError {
-	e := errBadRequest(reasonBadFraming, "", format, args...)
-	e.Close = true
+// newError returns the error answer for a reason, with that message.
+func newError(why Reason, format string, args ...any) *httpError {
+	r := &reasonTable[why]
+	return &httpError{Status: r.status, Type: errorType(r.status), Reason: why, Msg: fmt.Sprintf(format, args...),
+		NoRetry: r.retry == noRetry, RetryAfter: max(0, r.retry), Close: r.close}
+}
+
+// because adds the cause, for the log.
+func (e *httpError) because(cause error) *httpError {
+	e.Err = cause
 	return e
 }
 
-func errHeadTooLarge(format string, args ...any) *httpError {
-	return &httpError{Status: http.StatusRequestHeaderFieldsTooLarge, Type: typeBadRequest, Reason: reasonHeadTooLarge,
-		Msg: fmt.Sprintf(format, args...), NoRetry: true, Close: true}
+func errBadRequest(why Reason, param, format string, args ...any) *httpError {
+	e := newError(why, format, args...)
+	e.Param = param
+	return e
+}
+
+func errFraming(format string, args ...any) *httpError {
+	return newError(ReasonBadFraming, format, args...)
 }
 
 func errTooLarge(limit int) *httpError {
-	return &httpError{Status: http.StatusRequestEntityTooLarge, Type: typeBadRequest, Reason: reasonTooLarge,
-		Msg: fmt.Sprintf("The request body is larger than %d bytes.", limit), NoRetry: true, Close: true}
-}
-
-func errNoRoute() *httpError {
-	return &httpError{Status: http.StatusNotFound, Type: typeNotFound, Reason: reasonNoRoute, Msg: "Not Found", NoRetry: true}
-}
-
-func errMethod() *httpError {
-	return &httpError{Status: http.StatusMethodNotAllowed, Type: typeBadRequest, Reason: reasonMethod,
-		Msg: "Method Not Allowed", NoRetry: true}
-}
-
-func errUnsupported(what string) *httpError {
-	return &httpError{Status: http.StatusNotImplemented, Type: typeUnsupported, Reason: reasonNoRoute,
-		Msg: what + " is not supported.", NoRetry: true}
+	return newError(ReasonBodyTooLarge, "The request body is larger than %d bytes.", limit)
 }
 
 func errNoModel(model string) *httpError {
-	return &httpError{Status: http.StatusNotFound, Type: typeNotFound, Reason: reasonNoModel, Param: "model",
-		Msg: fmt.Sprintf("The model `%s` does not exist.", clip(model, 256)), NoRetry: true,
-		Model: clip(model, 256), Err: errors.New("no such model")}
+	e := errBadRequest(ReasonUnknownModel, "model", "The model `%s` does not exist.", clip(model, 256))
+	e.Model, e.Err = clip(model, 256), errors.New("no such model")
+	return e
 }
 
 func errUnauthorized(cause error) *httpError {
-	return &httpError{Status: http.StatusUnauthorized, Type: typeUnauthorized, Reason: reasonUnauthorized,
-		Msg: "Unauthorized", NoRetry: true, Challenge: "Bearer", Err: cause}
+	e := newError(ReasonUnauthorized, "Unauthorized")
+	e.Challenge, e.Err = "Bearer", cause
+	return e
 }
 
-// errNoKeys answers credentials that nobody can check at present.
-func errNoKeys(reason string, cause error) *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reason,
-		Msg: "Credentials cannot be checked at present.", RetryAfter: 5 * time.Second, Err: cause}
+// errNoKeys answers credentials that nobody can check at present. An error with a method Reason may name one of the reasons for that.
+func errNoKeys(cause error) *httpError {
+	why := ReasonNoKeys
+	var told interface{ Reason() string }
+	if errors.As(cause, &told) {
+		for _, r := range [...]Reason{ReasonJWKSStale, ReasonReplayCacheFull} {
+			if r.String() == told.Reason() {
+				why = r
+			}
+		}
+	}
+	return newError(why, "Credentials cannot be checked at present.").because(cause)
 }
 
 func errForbidden(cause error) *httpError {
-	return &httpError{Status: http.StatusForbidden, Type: typePermission, Reason: reasonForbidden,
-		Msg: "Forbidden", NoRetry: true, Err: cause}
+	return newError(ReasonForbidden, "Forbidden").because(cause)
 }
 
-func errNoEngine(reason, model string) *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reason,
-		Msg: fmt.Sprintf("No engine is available for the model `%s`.", clip(model, 256)), RetryAfter: time.Second}
-}
+func errDraining() *httpError { return newError(ReasonDraining, "The server is shutting down.") }
 
-// errRetryBudget answers a request that failed for that reason, while too many others are tried again already. after is when the engines
-// may be asked, 0 if they have not said.
-func errRetryBudget(last reason, after time.Duration) *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: whyRetryBudget.String(), NoRetry: true, RetryAfter: after,
-		Msg: fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", last)}
-}
-
-func errDraining() *httpError {
-	return &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: reasonDraining,
-		Msg: "The server is shutting down.", RetryAfter: time.Second, Close: true}
-}
-
-func errBadUpstream(cause error) *httpError {
-	return &httpError{Status: http.StatusBadGateway, Type: typeBadGateway, Reason: reasonBadUpstream,
-		Msg: "The engine's answer could not be used.", Err: cause}
-}
-
-// errAnswerTooLarge answers a request whose answer exceeds a bound of the gateway's own: bound names it. Every engine's answer
-// would be as large.
-func errAnswerTooLarge(bound string) *httpError {
-	return &httpError{Status: http.StatusBadGateway, Type: typeBadGateway, Reason: whyTooLarge.String(), NoRetry: true,
-		Msg: "The engine's answer is too large for the gateway: " + bound + "."}
+func errBadUpstream() *httpError {
+	return newError(ReasonBadUpstream, "The engine's answer could not be used.")
 }
 
 // isTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
@@ -248,12 +222,6 @@ func boundOf(err error, l Limits) (bytes int, name string) {
 	return l.Answer, fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
 }
 
-func errTimeout(phase string, cause error) *httpError {
-	return &httpError{Status: http.StatusGatewayTimeout, Type: typeTimeout, Reason: reasonTimeout,
-		Msg: fmt.Sprintf("The request timed out (%s).", phase), Err: cause}
-}
-
 func errInternal(cause error) *httpError {
-	return &httpError{Status: http.StatusInternalServerError, Type: typeInternal, Reason: reasonInternal,
-		Msg: "Internal server error", Err: cause}
+	return newError(ReasonInternal, "Internal server error").because(cause)
 }

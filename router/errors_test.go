@@ -28,8 +28,8 @@ func TestErrorJSON(t *testing.T) {
 		err        *httpError
 	}{
 		{"param", `{"error":{"message":"n must be at most 4.","type":"BadRequestError","param":"n","code":400}}`,
-			errBadRequest(reasonOverCap, "n", "%s must be at most %d.", "n", 4)},
-		{"no param", `{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}`, errNoRoute()},
+			errBadRequest(ReasonOverCap, "n", "%s must be at most %d.", "n", 4)},
+		{"no param", `{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}`, newError(ReasonNoRoute, "Not Found")},
 		{"code", `{"error":{"message":"m","type":"t","param":null,"code":"transfer_failed"}}`,
 			&httpError{Status: 503, Type: "t", Msg: "m", Code: "transfer_failed"}},
 		{"escapes", `{"error":{"message":"a\"\\\u000a\u0000\u2028é","type":"t","param":null,"code":500}}`,
@@ -73,16 +73,16 @@ func TestErrorsSayNothing(t *testing.T) {
 	tests := []struct {
 		err    *httpError
 		status int
-		reason string
+		reason Reason
 	}{
-		{errUnauthorized(cause), http.StatusUnauthorized, reasonUnauthorized},
-		{errForbidden(cause), http.StatusForbidden, reasonForbidden},
-		{errBadUpstream(cause), http.StatusBadGateway, reasonBadUpstream},
-		{errTimeout("prefill", cause), http.StatusGatewayTimeout, reasonTimeout},
-		{errInternal(cause), http.StatusInternalServerError, reasonInternal},
+		{errUnauthorized(cause), http.StatusUnauthorized, ReasonUnauthorized},
+		{errForbidden(cause), http.StatusForbidden, ReasonForbidden},
+		{errBadUpstream().because(cause), http.StatusBadGateway, ReasonBadUpstream},
+		{newError(ReasonDeadline, "x").because(cause), http.StatusGatewayTimeout, ReasonDeadline},
+		{errInternal(cause), http.StatusInternalServerError, ReasonInternal},
 	}
 	for _, tt := range tests {
-		t.Run(tt.reason, func(t *testing.T) {
+		t.Run(tt.reason.String(), func(t *testing.T) {
 			b := string(tt.err.appendJSON(nil))
 			if strings.Contains(b, "10.1.2.3") || strings.Contains(b, "secret") {
 				t.Errorf("told the client %s", b)
@@ -103,14 +103,14 @@ func TestErrorsSayNothing(t *testing.T) {
 
 // TestErrorRetries: what would fail again says so, what may pass says when.
 func TestErrorRetries(t *testing.T) {
-	for _, e := range []*httpError{errTooLarge(1), errNoRoute(), errMethod(), errUnsupported("x"), errNoModel("m"), errUnauthorized(nil),
-		errForbidden(nil), errFraming("x"), errHeadTooLarge("x"), errBadRequest("r", "p", "x")} {
-		if !e.NoRetry || e.RetryAfter != 0 || e.Status < 400 || e.Type == "" || e.Reason == "" {
+	for _, e := range []*httpError{errTooLarge(1), newError(ReasonNoRoute, "x"), newError(ReasonMethod, "x"), newError(ReasonUnsupported, "x"), errNoModel("m"), errUnauthorized(nil),
+		errForbidden(nil), errFraming("x"), newError(ReasonHeadTooLarge, "x"), errBadRequest(ReasonBadField, "p", "x")} {
+		if !e.NoRetry || e.RetryAfter != 0 || e.Status < 400 || e.Type == "" || e.Reason == ReasonNone {
 			t.Errorf("%+v", e)
 		}
 	}
-	for _, e := range []*httpError{errNoEngine(reasonNoPair, "m"), errDraining()} {
-		if e.NoRetry || e.RetryAfter <= 0 || e.Status != 503 || e.Type == "" || e.Reason == "" {
+	for _, e := range []*httpError{newError(ReasonNoPair, "x"), errDraining()} {
+		if e.NoRetry || e.RetryAfter <= 0 || e.Status != 503 || e.Type == "" || e.Reason == ReasonNone {
 			t.Errorf("%+v", e)
 		}
 	}

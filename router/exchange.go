@@ -29,8 +29,9 @@ type exchange struct {
 	due      time.Time     // the deadline of what comes before the gate
 	noOnward string        // why there is none, though the policy wants it
 	onward   *onward       // what another engine would need to go on with the stream; nil if none may
-	last     reason        // of the last attempt that failed
+	last     Reason        // of the last attempt that failed
 	failed   kind          // the event that it failed by
+	why      Reason        // of the end of a request that failed
 	bare     bool          // prefill has answered and handed nothing off
 	until    time.Time     // when the request has waited for engines for long enough; zero if it does not wait for any
 
@@ -92,7 +93,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
-		x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
+		x.post(mail{e: event{kind: evDeadline, why: ReasonDeadline}})
 	})
 	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
 	x.look.shape = b.shape
@@ -103,7 +104,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 
 // watchClient has the request end when its client leaves.
 func (x *exchange) watchClient(conn net.Conn) {
-	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: event{kind: evClientLeft, why: whyClientLeft}}) })
+	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: event{kind: evClientLeft, why: ReasonClientLeft}}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -122,11 +123,11 @@ func (x *exchange) run() {
 // panicked ends a request whose handling panicked; others go on.
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
-	x.step(event{kind: evPanic, why: whyPanic})
+	x.step(event{kind: evPanic, why: ReasonPanic})
 	if !x.over { // it had its outcome, of which the books were to be told behind what has panicked
-		x.reply = reply{err: x.failure(whyPanic)}
+		x.reply = reply{err: x.failure(ReasonPanic)}
 		x.sum.Status = x.reply.err.Status
-		x.done(action{do: doDone, why: whyPanic, outcome: outFailedBefore})
+		x.done(action{do: doDone, why: ReasonPanic, outcome: outFailedBefore})
 	}
 }
 

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,8 @@ type fan struct {
 	ready  int        // branches that have begun, or answered
 	bodies [][]byte   // what they answered, if they do not stream
 	served []servedBy // by whom, as far as it is known
-	over   bool       // there is an outcome, and its reason in sum
+	over   bool       // there is an outcome
+	why    Reason     // of an outcome that is a failure
 	open   int        // branches that have not ended, and the request itself
 	out    []byte     // whole events that the client has not got
 	from   int        // of out, the bytes that were read
@@ -94,7 +96,7 @@ func (r *Router) chooseOne(q *admitted) policies.Choice {
 
 // watchClient has the request end when its client leaves.
 func (f *fan) watchClient(conn net.Conn) {
-	f.watch, _ = f.r.gone.Watch(conn, func() { f.end(ClientLeft, whyClientLeft.String(), reply{}) })
+	f.watch, _ = f.r.gone.Watch(conn, func() { f.end(ClientLeft, ReasonClientLeft, reply{}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -125,10 +127,10 @@ func (f *fan) run() {
 func (f *fan) whole() {
 	body, ok := f.merge.whole(f.bodies)
 	if !ok {
-		f.end(FailedBefore, whyBadUpstream.String(), reply{err: errBadUpstream(nil)})
+		f.end(FailedBefore, ReasonBadUpstream, reply{err: errBadUpstream()})
 		return
 	}
-	f.end(Completed, "", reply{status: 200, ctype: "application/json", body: body})
+	f.end(Completed, ReasonNone, reply{status: 200, ctype: "application/json", body: body})
 }
 
 // serve has one branch come to its end. It is the branch's owner.
@@ -136,7 +138,7 @@ func (f *fan) serve(k int, x *exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
-			f.end(FailedBefore, whyPanic.String(), reply{err: errInternal(nil)})
+			f.end(FailedBefore, ReasonPanic, reply{err: errInternal(nil)})
 		}
 	}()
 	x.run()
@@ -153,9 +155,9 @@ func (f *fan) serve(k int, x *exchange) {
 		f.mu.Unlock()
 		rep := x.reply
 		if rep.stream != nil || rep.err == nil && rep.status == 0 { // it ended before it began, for no reason of the client's
-			rep = reply{err: errBadUpstream(nil)}
+			rep = reply{err: errBadUpstream()}
 		}
-		f.end(FailedBefore, x.sum.Reason, rep)
+		f.end(FailedBefore, cmp.Or(x.why, ReasonBadUpstream), rep)
 	}
 }
 
@@ -197,7 +199,7 @@ func (f *fan) pump(k int, x *exchange) {
 	f.mu.Lock()
 	whole := f.merge.parts[k].done
 	if !whole { // without an error event of its own
-		f.failLocked(x, whyStreamCut, false)
+		f.failLocked(x, ReasonStreamCut, false)
 	}
 	f.mu.Unlock()
 	if !whole {
@@ -221,9 +223,9 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 	case fanWhole:
 		f.err = io.EOF
 	case fanFailed:
-		f.failLocked(x, whyDecodeFailed, true)
+		f.failLocked(x, ReasonDecodeFailed, true)
 	case fanGarbage:
-		f.failLocked(x, whyBadUpstream, false)
+		f.failLocked(x, ReasonBadUpstream, false)
 	}
 	f.turn.Broadcast()
 	f.mu.Unlock()
@@ -236,30 +238,29 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
-func (f *fan) failLocked(x *exchange, why reason, told bool) {
-	name := why.String()
-	if x.d.state == stDone && x.sum.Reason != "" && x.sum.Outcome != Completed {
-		name = x.sum.Reason
+func (f *fan) failLocked(x *exchange, why Reason, told bool) {
+	if x.d.state == stDone && x.why != ReasonNone && x.sum.Outcome != Completed {
+		why = x.why
 	}
 	e := x.reply.err // what the branch's stream was cut with
 	if e == nil {
-		e = errBadUpstream(nil)
-		e.Reason = name
+		e = errBadUpstream()
+		e.Reason = why
 	}
 	switch {
 	case f.over:
 	case f.sum.Status == 0: // others have not begun: there is no stream yet
-		f.settleLocked(FailedBefore, name, reply{err: e})
+		f.settleLocked(FailedBefore, why, reply{err: e})
 	default:
 		if !told {
 			f.out = e.appendFrame(f.out)
 		}
-		f.settleLocked(FailedAfter, name, reply{})
+		f.settleLocked(FailedAfter, why, reply{})
 	}
 }
 
 // end settles the outcome and has every branch end in its connector's way. The first call counts.
-func (f *fan) end(o Outcome, why string, rep reply) {
+func (f *fan) end(o Outcome, why Reason, rep reply) {
 	f.mu.Lock()
 	if !f.over {
 		f.settleLocked(o, why, rep)
@@ -271,10 +272,10 @@ func (f *fan) end(o Outcome, why string, rep reply) {
 }
 
 // settleLocked notes the outcome. f.mu is held.
-func (f *fan) settleLocked(o Outcome, why string, rep reply) {
+func (f *fan) settleLocked(o Outcome, why Reason, rep reply) {
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
-	if f.sum.Reason = why; why == "" {
+	if f.why, f.sum.Reason = why, why.String(); why == ReasonNone {
 		f.sum.Reason = f.served[0].reason
 	}
 	switch {
@@ -295,7 +296,7 @@ func (f *fan) settleLocked(o Outcome, why string, rep reply) {
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
 func (f *fan) leave() {
 	for _, x := range f.branches {
-		x.post(mail{e: event{kind: evClientLeft, why: whyBranch}})
+		x.post(mail{e: event{kind: evClientLeft, why: ReasonBranch}})
 	}
 }
 
@@ -335,7 +336,7 @@ func (f *fan) head(set func(name, value string)) (reason string, rep reply, s re
 // panicked ends the request in place of whoever panicked.
 func (f *fan) panicked(v any) {
 	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
-	f.end(FailedBefore, whyPanic.String(), reply{err: errInternal(nil)})
+	f.end(FailedBefore, ReasonPanic, reply{err: errInternal(nil)})
 	f.closed()
 }
 

@@ -98,11 +98,11 @@ func (f *fan) CloseWithError(err error) error {
 	f.mu.Unlock()
 	switch {
 	case err == nil && whole:
-		f.end(Completed, "", reply{})
+		f.end(Completed, ReasonNone, reply{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		f.end(ClientLeft, whySlowClient.String(), reply{})
+		f.end(ClientLeft, ReasonSlowClient, reply{})
 	default:
-		f.end(ClientLeft, whyClientLeft.String(), reply{})
+		f.end(ClientLeft, ReasonClientLeft, reply{})
 	}
 	if f.conn != nil {
 		_ = f.conn.SetWriteDeadline(time.Time{})

@@ -370,7 +370,7 @@ func TestFault07BodyMemory(t *testing.T) {
 	_, _ = io.WriteString(first, rawPost(pathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	eventually(t, "the first body is held", func() bool { return g.r.bodies.held.Load() >= 1000<<10 })
 	status, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
-	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: "+reasonBodyMemory) {
+	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: body_memory") {
 		t.Errorf("%s, closed %v\n%s", status, closed, rest)
 	}
 	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
@@ -570,7 +570,7 @@ func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
 			t.Fatalf("another tenant: %d %s", r.Status, r.Body)
 		}
 	}
-	if r := g.post(pathCompletions, body, "Authorization", "Bearer slow"); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != reasonBodyMemory {
+	if r := g.post(pathCompletions, body, "Authorization", "Bearer slow"); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "body_memory" {
 		t.Errorf("the slow tenant: %d %s", r.Status, r.Body)
 	}
 	for _, conn := range slow {

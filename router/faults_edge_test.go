@@ -34,31 +34,31 @@ func TestFault01to06Framing(t *testing.T) {
 		name, request  string
 		status, reason string
 	}{
-		{"01 length and chunked", rawPost(pathCompletions, chunked, "Host: a", json, n, "Transfer-Encoding: chunked"), "400", reasonBadFraming},
-		{"02 two lengths", rawPost(pathCompletions, plainBody, "Host: a", json, n, n), "400", reasonBadFraming},
-		{"02 two other lengths", rawPost(pathCompletions, plainBody, "Host: a", json, n, "Content-Length: 1"), "400", reasonBadFraming},
-		{"02 length +4", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: +4"), "400", reasonBadFraming},
-		{"02 length 4,4", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 4,4"), "400", reasonBadFraming},
-		{"02 length overflows", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 99999999999999999999"), "400", reasonBadFraming},
-		{"02 length wraps around", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 18446744073709551618"), "400", reasonBadFraming},
-		{"02 hexadecimal length", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 0x2"), "400", reasonBadFraming},
-		{"03 two codings", rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "400", reasonBadFraming},
-		{"03 not exactly chunked", rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: gzip, chunked"), "400", reasonBadFraming},
-		{"03 identity", rawPost(pathCompletions, plainBody, "Host: a", json, n, "Transfer-Encoding: identity"), "400", reasonBadFraming},
+		{"01 length and chunked", rawPost(pathCompletions, chunked, "Host: a", json, n, "Transfer-Encoding: chunked"), "400", "bad_framing"},
+		{"02 two lengths", rawPost(pathCompletions, plainBody, "Host: a", json, n, n), "400", "bad_framing"},
+		{"02 two other lengths", rawPost(pathCompletions, plainBody, "Host: a", json, n, "Content-Length: 1"), "400", "bad_framing"},
+		{"02 length +4", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: +4"), "400", "bad_framing"},
+		{"02 length 4,4", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 4,4"), "400", "bad_framing"},
+		{"02 length overflows", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 99999999999999999999"), "400", "bad_framing"},
+		{"02 length wraps around", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 18446744073709551618"), "400", "bad_framing"},
+		{"02 hexadecimal length", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 0x2"), "400", "bad_framing"},
+		{"03 two codings", rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "400", "bad_framing"},
+		{"03 not exactly chunked", rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: gzip, chunked"), "400", "bad_framing"},
+		{"03 identity", rawPost(pathCompletions, plainBody, "Host: a", json, n, "Transfer-Encoding: identity"), "400", "bad_framing"},
 		{"03 chunked on 1.0", strings.Replace(rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked"),
-			"HTTP/1.1", "HTTP/1.0", 1), "400", reasonBadFraming},
-		{"04 bare line feed", strings.Replace(rawPost(pathCompletions, plainBody, "Host: a", json, n), "a\r\n", "a\n", 1), "400", reasonBadFraming},
-		{"04 bare carriage return", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\rc"), "400", reasonBadFraming},
-		{"04 folded by a tab", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\r\n\tc"), "400", reasonBadFraming},
-		{"04 NUL in a name", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-\x00A: b"), "400", reasonBadFraming},
-		{"04 folded line", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\r\n c"), "400", reasonBadFraming},
-		{"04 NUL", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\x00"), "400", reasonBadFraming},
-		{"04 space before colon", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A : b"), "400", reasonBadFraming},
-		{"05 no host", rawPost(pathCompletions, plainBody, json, n), "400", reasonBadFraming},
-		{"05 two hosts", rawPost(pathCompletions, plainBody, "Host: a", "Host: b", json, n), "400", reasonBadFraming},
-		{"05 other host in the target", rawPost("http://b"+pathCompletions, plainBody, "Host: a", json, n), "400", reasonBadHost},
-		{"06 large head", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: "+strings.Repeat("a", 17<<10)), "431", reasonHeadTooLarge},
-		{"06 many fields", rawPost(pathCompletions, plainBody, append([]string{"Host: a", json, n}, many...)...), "431", reasonHeadTooLarge},
+			"HTTP/1.1", "HTTP/1.0", 1), "400", "bad_framing"},
+		{"04 bare line feed", strings.Replace(rawPost(pathCompletions, plainBody, "Host: a", json, n), "a\r\n", "a\n", 1), "400", "bad_framing"},
+		{"04 bare carriage return", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\rc"), "400", "bad_framing"},
+		{"04 folded by a tab", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\r\n\tc"), "400", "bad_framing"},
+		{"04 NUL in a name", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-\x00A: b"), "400", "bad_framing"},
+		{"04 folded line", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\r\n c"), "400", "bad_framing"},
+		{"04 NUL", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\x00"), "400", "bad_framing"},
+		{"04 space before colon", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A : b"), "400", "bad_framing"},
+		{"05 no host", rawPost(pathCompletions, plainBody, json, n), "400", "bad_framing"},
+		{"05 two hosts", rawPost(pathCompletions, plainBody, "Host: a", "Host: b", json, n), "400", "bad_framing"},
+		{"05 other host in the target", rawPost("http://b"+pathCompletions, plainBody, "Host: a", json, n), "400", "bad_host"},
+		{"06 large head", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: "+strings.Repeat("a", 17<<10)), "431", "head_too_large"},
+		{"06 many fields", rawPost(pathCompletions, plainBody, append([]string{"Host: a", json, n}, many...)...), "431", "head_too_large"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			status, rest, closed := rawRequest(t, g.addr, row.request+secondRequest)
@@ -140,7 +140,7 @@ func TestFault07BodyTooLarge(t *testing.T) {
 				t.Errorf("%q, closed %v; want 413 and the end of the connection\n%s", status, closed, rest)
 			}
 			head, body, _ := strings.Cut(rest, "\r\n\r\n")
-			if errorOf(t, body).Type != typeBadRequest || !strings.Contains(head, "X-Pdrouter-Reason: "+reasonTooLarge) ||
+			if errorOf(t, body).Type != typeBadRequest || !strings.Contains(head, "X-Pdrouter-Reason: body_too_large") ||
 				!strings.Contains(head, "X-Should-Retry: false") || !strings.Contains(head, "X-Request-Id: ") {
 				t.Errorf("%s\n%q", head, body)
 			}
@@ -211,7 +211,7 @@ func TestFault08SlowRequests(t *testing.T) {
 				}
 			}
 			answer, body, _ := strings.Cut(string(got), "\r\n\r\n")
-			if errorOf(t, body); !strings.HasPrefix(answer, "HTTP/1.1 408 ") || !strings.Contains(answer, "X-Pdrouter-Reason: "+reasonTimeout) ||
+			if errorOf(t, body); !strings.HasPrefix(answer, "HTTP/1.1 408 ") || !strings.Contains(answer, "X-Pdrouter-Reason: timeout") ||
 				!strings.Contains(answer, "Connection: close") {
 				t.Errorf("got %s", got)
 			}

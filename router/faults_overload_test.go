@@ -135,7 +135,7 @@ func TestFault63QueueEnds(t *testing.T) {
 	go func() { last <- g.post(pathCompletions, plainBody) }()
 	eventually(t, "another waits", waiting(1))
 	g.stop()
-	if r := <-last; r.Err == nil && r.Header.Get("X-Pdrouter-Reason") != reasonDraining {
+	if r := <-last; r.Err == nil && r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 	if n := s.c.count("", ""); n > 1 {
@@ -203,10 +203,10 @@ func TestFault63QueueOfRemovedModel(t *testing.T) {
 		t.Errorf("%d wait behind the reload; want 1", n)
 	}
 	g.r.turnAway()
-	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != reasonDraining {
+	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
-	if q := queue.stats(); q.Waiting != 0 || q.Denied[whyShutdown.String()] != 1 {
+	if q := queue.stats(); q.Waiting != 0 || q.Denied["shutdown"] != 1 {
 		t.Errorf("the queue is %+v", q)
 	}
 }

@@ -66,7 +66,7 @@ func TestFault10to13Routes(t *testing.T) {
 			for _, header := range [][]string{{"Content-Type", "text/plain"}, {"Content-Type", "application/x-www-form-urlencoded"}, {"Content-Type", ""},
 				{"Content-Type", "application/jsonp"}, {"Content-Encoding", "gzip"}} {
 				r := g.post(path, plainBody, header...)
-				if errorOf(t, r.Body); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != reasonContentType || r.Header.Get("X-Should-Retry") != "false" {
+				if errorOf(t, r.Body); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != "content_type" || r.Header.Get("X-Should-Retry") != "false" {
 					t.Errorf("%s, %v: %d %v; want 400", path, header, r.Status, r.Header)
 				}
 			}

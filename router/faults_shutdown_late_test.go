@@ -73,7 +73,7 @@ func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
 		if jerr := json.Unmarshal(body, &said); err != nil || jerr != nil || said.Error.Message == "" {
 			t.Errorf("%s: body %q, %v, %v", c.name, body, err, jerr)
 		}
-		if h := resp.Header; resp.StatusCode != 503 || h.Get("X-Pdrouter-Reason") != reasonDraining || h.Get("Retry-After") == "" || !resp.Close {
+		if h := resp.Header; resp.StatusCode != 503 || h.Get("X-Pdrouter-Reason") != "draining" || h.Get("Retry-After") == "" || !resp.Close {
 			t.Errorf("%s: status %d, header %v, close %v", c.name, resp.StatusCode, h, resp.Close)
 		}
 		if n, err := c.from.Read(make([]byte, 1)); n != 0 || err == nil {

@@ -26,7 +26,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 		lim.Fields = 100
 	}
 	if len(h.Raw)+len(h.URI) > lim.Bytes {
-		return f, errHeadTooLarge("The request's head is larger than %d bytes.", lim.Bytes)
+		return f, newError(ReasonHeadTooLarge, "The request's head is larger than %d bytes.", lim.Bytes)
 	}
 	var length, coding, host bool
 	var hostValue []byte
@@ -41,7 +41,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 			break
 		}
 		if n == lim.Fields {
-			return f, errHeadTooLarge("The request has more than %d header fields.", lim.Fields)
+			return f, newError(ReasonHeadTooLarge, "The request has more than %d header fields.", lim.Fields)
 		}
 		name, value, e := cutField(line)
 		if e != nil {
@@ -65,7 +65,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 			f.expects = isName(value, "100-continue") && h.Proto == "HTTP/1.1"
 		case isName(name, "host"):
 			if host {
-				return f, errHost("The request has two Host fields.")
+				return f, newError(ReasonBadHost, "The request has two Host fields.")
 			}
 			host, hostValue = true, value
 		}
@@ -99,11 +99,11 @@ func cutField(line []byte) (name, value []byte, _ *httpError) {
 // checkHost wants one host: one Host field (HTTP/1.0 may have none), and no other one in the target.
 func checkHost(h requestHead, given bool, value []byte) *httpError {
 	if !given && h.Proto != "HTTP/1.0" {
-		return errHost("The request has no Host field.")
+		return newError(ReasonBadHost, "The request has no Host field.")
 	}
 	for _, c := range value {
 		if c <= ' ' || c >= 0x7f || bytes.IndexByte([]byte(`"#/<>?@\^{|},`+"`"), c) >= 0 {
-			return errHost("The Host field is not a host.")
+			return newError(ReasonBadHost, "The Host field is not a host.")
 		}
 	}
 	if len(h.URI) > 0 && h.URI[0] == '/' || string(h.URI) == "*" {
@@ -117,13 +117,7 @@ func checkHost(h requestHead, given bool, value []byte) *httpError {
 		target = target[:i]
 	}
 	if !given || !bytes.EqualFold(target, value) {
-		return errHost("The request target's host is not the Host field's.")
+		return newError(ReasonBadHost, "The request target's host is not the Host field's.")
 	}
 	return nil
-}
-
-func errHost(msg string) *httpError {
-	e := errFraming("%s", msg)
-	e.Reason = reasonBadHost
-	return e
 }

@@ -201,12 +201,12 @@ func (l *call) faultOf(v verdict) faulty {
 	return faultEngine
 }
 
-// sawStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is whyNone if its
+// sawStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is ReasonNone if its
 // terminal event came. It is called before the leg is ended.
-func (r *Router) sawStream(l *call, why reason) {
+func (r *Router) sawStream(l *call, why Reason) {
 	switch {
-	case why == whyTooLarge:
-	case why == whyNone:
+	case why == ReasonAnswerTooLarge:
+	case why == ReasonNone:
 		r.good(l.engine, signStream, time.Now())
 	case l.why() == nil, errors.Is(l.why(), errLegLate):
 		r.bad(l.engine, signStream, time.Now())

@@ -112,14 +112,14 @@ func contentType(h *fasthttp.RequestHeader, does doing) *httpError {
 		return nil
 	}
 	if len(h.Peek(fiber.HeaderContentEncoding)) > 0 {
-		return errBadRequest(reasonContentType, "", "The request body must not be encoded.")
+		return errBadRequest(ReasonContentType, "", "The request body must not be encoded.")
 	}
 	want := "application/json"
 	if does == passForm {
 		want = "multipart/form-data"
 	}
 	if mediaType(string(h.ContentType())) != want {
-		return errBadRequest(reasonContentType, "", "The content type must be %s.", want)
+		return errBadRequest(ReasonContentType, "", "The content type must be %s.", want)
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 	r.answerError(c, e)
 	r.bound(c)
 	if r.now().parts.Refused != nil {
-		r.now().parts.Refused(e.Status, e.Reason)
+		r.now().parts.Refused(e.Status, e.Reason.String())
 	}
 	level := slog.LevelInfo
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
@@ -205,7 +205,7 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
 	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
 		"method", c.Method(), "path", clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
-		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason, "err", e.Err)
+		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason.String(), "err", e.Err)
 	return nil
 }
 
@@ -220,7 +220,7 @@ func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
 	c.Response().SetStatusCode(e.Status)
 	r.identify(c)
 	h.SetContentType("application/json")
-	h.Set("X-Pdrouter-Reason", e.Reason)
+	h.Set("X-Pdrouter-Reason", e.Reason.String())
 	if e.NoRetry {
 		h.Set("X-Should-Retry", "false")
 	}

@@ -59,7 +59,7 @@ func (r *Router) refuse(c *fiber.Ctx, err error) error {
 	e := errFraming("The request could not be read.")
 	switch fe.Code {
 	case http.StatusRequestHeaderFieldsTooLarge:
-		e = errHeadTooLarge("The request's head is larger than %d bytes.", headBytes)
+		e = newError(ReasonHeadTooLarge, "The request's head is larger than %d bytes.", headBytes)
 	case http.StatusRequestTimeout:
 		e = r.errUnfinished()
 	}

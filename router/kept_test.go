@@ -54,7 +54,7 @@ func TestKeptConnectionOutlivesAWriteDeadline(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond) // the deadline of that answer passes
 	}
-	if len(refused) != 1 || refused[0] != reasonNoModel {
+	if len(refused) != 1 || refused[0] != "unknown_model" {
 		t.Errorf("refusals noted: %q; want the one of the unknown model", refused)
 	}
 }

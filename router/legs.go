@@ -18,7 +18,7 @@ type legs struct {
 }
 
 // perform does one action that concerns the legs of an attempt alone.
-func (g *legs) perform(a *attempt, act action, why reason) {
+func (g *legs) perform(a *attempt, act action, why Reason) {
 	switch act.do {
 	case doExpectDecode:
 		a.expect(g.s.cfg.Timeouts.Transfer)
@@ -265,7 +265,7 @@ func (f *afterlife) run(ctx context.Context) {
 	}
 	f.a.hurry()
 	for f.d.state != stDone {
-		e := event{kind: evDeadline, why: whyDeadline}
+		e := event{kind: evDeadline, why: ReasonDeadline}
 		select {
 		case e = <-f.told:
 		case <-ctx.Done():

@@ -2,7 +2,6 @@ package router
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -58,27 +57,20 @@ func (q Quota) tell(set func(name, value string), limit, left, reset string) {
 	set(reset, q.Reset.String())
 }
 
-// The reasons of a refusal by a limit.
-const (
-	reasonOverRequests   = "over_limit_requests"
-	reasonOverTokens     = "over_limit_tokens"
-	reasonOverConcurrent = "over_limit_concurrent"
-	reasonOverTenants    = "over_limit_tenants"
-)
-
 // errOverLimit answers a request that was not admitted. The client may try again.
 func errOverLimit(a Allowance) *httpError {
-	e := &httpError{Status: http.StatusTooManyRequests, Type: typeRateLimit, RetryAfter: max(a.RetryAfter, time.Millisecond)}
+	var e *httpError
 	switch a.Over {
 	case "requests":
-		e.Reason, e.Msg = reasonOverRequests, fmt.Sprintf("Too many requests: at most %d per minute.", a.Max)
+		e = newError(ReasonOverLimitRequests, "Too many requests: at most %d per minute.", a.Max)
 	case "tokens":
-		e.Reason, e.Msg = reasonOverTokens, fmt.Sprintf("Too many tokens: at most %d per minute.", a.Max)
+		e = newError(ReasonOverLimitTokens, "Too many tokens: at most %d per minute.", a.Max)
 	case "concurrent":
-		e.Reason, e.Msg = reasonOverConcurrent, fmt.Sprintf("Too many requests at once: at most %d.", a.Max)
+		e = newError(ReasonOverLimitConcurrent, "Too many requests at once: at most %d.", a.Max)
 	default:
-		e.Reason, e.Msg = reasonOverTenants, "Too many callers at once."
+		e = newError(ReasonOverLimitTenants, "Too many callers at once.")
 	}
+	e.RetryAfter = max(e.RetryAfter, a.RetryAfter)
 	e.Msg += " Try again in " + e.RetryAfter.Round(time.Millisecond).String() + "."
 	return e
 }
@@ -99,12 +91,7 @@ func errRefused(err error) *httpError {
 	var e *httpError
 	switch status {
 	case http.StatusServiceUnavailable:
-		reason := reasonNoKeys
-		var why interface{ Reason() string }
-		if errors.As(err, &why) {
-			reason = why.Reason()
-		}
-		return errNoKeys(reason, err)
+		return errNoKeys(err)
 	case http.StatusForbidden:
 		e = errForbidden(err)
 	default:
@@ -192,9 +179,9 @@ func (x *exchange) used() usedTokens {
 			u.answer = max(u.answer, x.pieces)
 		}
 		return u
-	case s.Attempts == 0, s.Outcome == Completed && s.Status >= 400, s.Outcome == FailedBefore && !failedAtWork(s.Reason): // nobody had anything of it
+	case s.Attempts == 0, s.Outcome == Completed && s.Status >= 400, s.Outcome == FailedBefore && !failedAtWork(x.why): // nobody had anything of it
 		return usedTokens{}
-	case s.Outcome == FailedBefore && s.Reason == whyTooLarge.String() && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
+	case s.Outcome == FailedBefore && x.why == ReasonAnswerTooLarge && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
 	u := usedTokens{prompt: x.b.promptTokens(), answer: x.pieces + x.unreadTokens()}
@@ -205,7 +192,7 @@ func (x *exchange) used() usedTokens {
 }
 
 // failedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
-func failedAtWork(why string) bool { return why == whyTooLarge.String() || why == whyDeadline.String() }
+func failedAtWork(why Reason) bool { return why == ReasonAnswerTooLarge || why == ReasonDeadline }
 
 // mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
 // a token has many bytes.
@@ -214,7 +201,7 @@ const mostUnread = 128 << 10
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
-	if x.sum.Reason != whyTooLarge.String() || !x.b.unlimited() || x.cur == nil || !isTooLarge(x.cur.decode.err) {
+	if x.why != ReasonAnswerTooLarge || !x.b.unlimited() || x.cur == nil || !isTooLarge(x.cur.decode.err) {
 		return 0
 	}
 	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)
@@ -224,11 +211,11 @@ func (x *exchange) unreadTokens() int {
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
 // used nothing, though some of its choices were under way.
 func (f *fan) used() (sum usedTokens) {
-	if why := f.sum.Reason; f.sum.Outcome == FailedBefore {
+	if f.sum.Outcome == FailedBefore {
 		switch {
-		case !failedAtWork(why):
+		case !failedAtWork(f.why):
 			return usedTokens{}
-		case why == whyTooLarge.String() && !f.branches[0].b.unlimited():
+		case f.why == ReasonAnswerTooLarge && !f.branches[0].b.unlimited():
 			return usedTokens{unknown: true}
 		}
 	}

@@ -260,11 +260,11 @@ func (p *bodyParser) mediaID(m *jsonscan.Members, depth int) {
 		return
 	}
 	if c != '"' || p.Pos-from > maxMediaID {
-		p.refuse(reasonBadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
+		p.refuse(ReasonBadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
 		return
 	}
 	if p.mediaIDs++; p.mediaIDs > maxMediaIDs {
-		p.refuse(reasonOverCap, "uuid", fmt.Sprintf("must be set at most %d times", maxMediaIDs))
+		p.refuse(ReasonOverCap, "uuid", fmt.Sprintf("must be set at most %d times", maxMediaIDs))
 		return
 	}
 	p.own(ownMediaID, inContent, m)
@@ -281,10 +281,7 @@ func (p *bodyParser) mediaURL() bool {
 		text = jsonscan.Unescape(nil, raw)
 	}
 	if why := p.lim.Media.refuses(text); why != "" && p.bad == nil {
-		p.bad = errBadRequest(reasonMediaHost, "", "A URL of the content %s.", why)
+		p.bad = errBadRequest(ReasonMediaHost, "", "A URL of the content %s.", why)
 	}
 	return p.Why == ""
 }
-
-// reasonMediaHost is the reason of a body that names media where they may not be.
-const reasonMediaHost = "media_host"

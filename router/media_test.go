@@ -156,7 +156,7 @@ func TestFault28MediaInBodies(t *testing.T) {
 				t.Error("accepted")
 			case !tt.refused && herr != nil:
 				t.Error(herr)
-			case tt.refused && (herr.Status != 400 || herr.Reason != "media_host"):
+			case tt.refused && (herr.Status != 400 || herr.Reason != ReasonMediaHost):
 				t.Errorf("got %d %s", herr.Status, herr.Reason)
 			}
 		})

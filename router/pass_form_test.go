@@ -95,7 +95,7 @@ func TestPassedForms(t *testing.T) {
 			t.Errorf("%s: status %d: %s", name, r.Status, r.Body)
 		}
 	}
-	if r := g.post("/v1/audio/transcriptions", `{"model":"tiny"}`); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != reasonContentType {
+	if r := g.post("/v1/audio/transcriptions", `{"model":"tiny"}`); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != "content_type" {
 		t.Errorf("JSON: status %d: %s", r.Status, r.Body)
 	}
 	if asked := e.all(); len(asked) != 0 {

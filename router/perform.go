@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ func (x *exchange) perform(act action, e event) {
 	case doSendWhole:
 		x.sendWhole(a)
 	case doSendPrefill:
-		x.sendRaw(a, &a.prefill, whyPrefillRejected)
+		x.sendRaw(a, &a.prefill, ReasonPrefillRejected)
 	case doSendDecode:
 		x.sendRaw(a, &a.decode, act.why)
 	case doSendError:
@@ -58,7 +59,7 @@ func (x *exchange) perform(act action, e event) {
 			x.noteFailure(a, l, act.why)
 		}
 		x.reply = reply{err: x.failure(act.why)}
-		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != whyShutdown && !x.m.retries.invite(time.Now()) {
+		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != ReasonShutdown && !x.m.retries.invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status
@@ -106,31 +107,31 @@ func (x *exchange) linger(a *attempt) {
 	x.mu.Unlock()
 	x.d.state = stDone
 	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
-		f.step(event{kind: evShutdown, why: whyShutdown})
+		f.step(event{kind: evShutdown, why: ReasonShutdown})
 		f.b.drop()
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
 
 // blame notes that the attempt failed on an engine, and plans without it.
-func (x *exchange) blame(a *attempt, e *engine, l *call, why reason) {
+func (x *exchange) blame(a *attempt, e *engine, l *call, why Reason) {
 	x.noteFailure(a, l, why)
 	x.last, x.not = why, x.not.add(e, l.rest)
-	if a.split && (why == whyTransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
+	if a.split && (why == ReasonTransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
 		peer := a.prefill.engine
 		if e == peer {
 			peer = a.decode.engine
 		}
 		x.not = x.not.add(peer, 0)
 	}
-	if why == whyTransferTimeout {
+	if why == ReasonTransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())
 		x.r.rewarm()
 	}
 }
 
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
-func (x *exchange) noteFailure(a *attempt, l *call, why reason) {
+func (x *exchange) noteFailure(a *attempt, l *call, why Reason) {
 	f := Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
 		Cause: a.h.withoutCredentials(l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
@@ -138,7 +139,7 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason) {
 	if l.status != 0 && l.status != 200 || l.ans.failed {
 		f.Answer = clip(strings.ToValidUTF8(a.h.withoutCredentials(string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
-	if why == whyTooLarge {
+	if why == ReasonAnswerTooLarge {
 		_, f.message = boundOf(l.err, x.s.cfg.Limits)
 	}
 	x.sum.Failures = append(x.sum.Failures, f)
@@ -172,7 +173,7 @@ func (x *exchange) sendWhole(a *attempt) {
 }
 
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
-func (x *exchange) sendRaw(a *attempt, l *call, why reason) {
+func (x *exchange) sendRaw(a *attempt, l *call, why Reason) {
 	body, ok := a.h.withoutMeeting(l.body)
 	if l.err != nil { // it was too large to be read
 		x.reply = reply{err: errRejected(l.status, why)}
@@ -236,8 +237,8 @@ func (x *exchange) done(act action) {
 	x.r.live.remove(x)
 	s := &x.sum
 	s.Outcome = act.outcome.public()
-	if act.why != whyNone {
-		s.Reason = act.why.String()
+	if act.why != ReasonNone {
+		x.why, s.Reason = act.why, act.why.String()
 		if act.outcome == outLeft && s.Status == 0 {
 			s.Status = 499
 		}
@@ -256,47 +257,41 @@ func (x *exchange) done(act action) {
 }
 
 // failure is the error answer for a reason.
-func (x *exchange) failure(why reason) *httpError {
-	e := &httpError{Status: why.status(), Type: typeUnavailable, Reason: why.String()}
-	switch why {
-	case whyNoEngine, whyNoPair, whyNoPrefill:
-		e = errNoEngine(why.String(), x.m.name)
-		e.RetryAfter = max(e.RetryAfter, x.pause)
+func (x *exchange) failure(why Reason) *httpError {
+	e, last := newError(why, "The engine's answer could not be used."), x.lastFailure()
+	switch said := last.message; why {
+	case ReasonShutdown:
+		return errDraining()
+	case ReasonPanic:
+		return errInternal(nil)
+	case ReasonAnswerTooLarge: // every engine's answer would be as large
+		e.Msg = "The engine's answer is too large for the gateway: " + said + "."
 		return e
-	case whyQueueTimeout:
+	case ReasonDeadline, ReasonPrefillTimeout, ReasonTransferTimeout:
+		e.Msg = "The request timed out (" + why.String() + ")."
+		return e
+	case ReasonNoEngine, ReasonNoPair, ReasonNoPrefill:
+		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", clip(x.m.name, 256))
+	case ReasonQueueTimeout:
 		e = errQueue(why, x.m.name)
-		e.RetryAfter = max(e.RetryAfter, x.pause)
-		return e
-	case whyRetryBudget:
-		e = errRetryBudget(x.last, x.pause)
-		if said := x.lastFailure().message; said != "" {
+	case ReasonRetryBudget:
+		e.Msg = fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", x.last)
+		if said != "" {
 			e.Msg += " The last engine's message: " + said
 		}
-		return e
-	case whyShutdown:
-		return errDraining()
-	case whyPanic:
-		return errInternal(nil)
-	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
-		e = errTimeout(why.String(), nil)
-	case whyTooLarge:
-		return errAnswerTooLarge(x.lastFailure().message)
-	case whyRefused, whyPairFailed, whyMoved:
-		e.Msg, e.RetryAfter = "The engine refused the request.", max(time.Second, x.pause, x.lastFailure().rest)
-		if said := x.lastFailure().message; said != "" && why == whyRefused {
+	case ReasonEngineRefused, ReasonPairFailed, ReasonEngineRestarted:
+		e.Msg, e.RetryAfter = "The engine refused the request.", max(e.RetryAfter, last.rest)
+		if said != "" && why == ReasonEngineRefused {
 			e.Msg = "The engine refused the request: " + said
 		}
-	default:
-		e = errBadUpstream(nil)
-		e.RetryAfter = x.pause
-		switch said := x.lastFailure().message; {
-		case why == whyCredentials:
-			e.Msg = "The engine refused the gateway's credentials."
-		case said != "" && (why == whyDecodeFailed || why == whyPrefillFailed):
+	case ReasonCredentialsRefused:
+		e.Msg = "The engine refused the gateway's credentials."
+	case ReasonDecodeFailed, ReasonPrefillFailed:
+		if said != "" {
 			e.Msg = "The engine failed: " + said
 		}
 	}
-	e.Reason = why.String()
+	e.RetryAfter = max(e.RetryAfter, x.pause)
 	return e
 }
 

@@ -27,7 +27,7 @@ type level struct {
 type waiter struct {
 	priority   int
 	since      time.Time
-	told       chan reason // how the wait ended, whyNone if by a place with the engines; has room for one
+	told       chan Reason // how the wait ended, ReasonNone if by a place with the engines; has room for one
 	at         *level      // nil if it does not wait
 	prev, next *waiter
 }

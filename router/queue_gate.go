@@ -1,10 +1,8 @@
 package router
 
 import (
-	"fmt"
 	"maps"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,7 +22,7 @@ type gate struct {
 	q      queue
 	m      *model // of the configuration that holds: it says how many may be with the engines
 	waited uint64 // requests that had to wait
-	denied [reasons]uint64
+	denied [len(reasonTable)]uint64
 }
 
 // serves has the gate go by another configuration.
@@ -48,11 +46,11 @@ func (g *gate) offer(e *waiter) placed {
 	g.grantLocked()
 	place, out := g.q.offer(e, g.m.places(), g.m.queue)
 	if out != nil {
-		g.tellLocked(out, whyQueueFull)
+		g.tellLocked(out, ReasonQueueFull)
 	}
 	switch place {
 	case placeDenied:
-		g.denied[whyQueueFull]++
+		g.denied[ReasonQueueFull]++
 	case placeWaits:
 		g.waited++
 	}
@@ -60,7 +58,7 @@ func (g *gate) offer(e *waiter) placed {
 }
 
 // drop ends the wait of a request, if it still waits.
-func (g *gate) drop(e *waiter, why reason) {
+func (g *gate) drop(e *waiter, why Reason) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.q.remove(e) {
@@ -86,11 +84,11 @@ func (g *gate) update() {
 func (g *gate) grantLocked() {
 	max := g.m.places()
 	for e := g.q.next(max); e != nil; e = g.q.next(max) {
-		e.told <- whyNone
+		e.told <- ReasonNone
 	}
 }
 
-func (g *gate) tellLocked(e *waiter, why reason) {
+func (g *gate) tellLocked(e *waiter, why Reason) {
 	g.denied[why]++
 	e.told <- why
 }
@@ -138,7 +136,7 @@ func (f *fleet) pressure() (queues []QueueStats, retries []RetryStats) {
 }
 
 // queueReasons are the reasons for which a request gets no place.
-var queueReasons = [...]reason{whyQueueFull, whyQueueTimeout, whyClientLeft, whyShutdown}
+var queueReasons = [...]Reason{ReasonQueueFull, ReasonQueueTimeout, ReasonClientLeft, ReasonShutdown}
 
 func (g *gate) stats() QueueStats {
 	g.mu.Lock()
@@ -177,30 +175,30 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 		q.place = g
 		return nil // at the end Serve ends it with all others
 	}
-	e := &waiter{priority: q.standing(header), since: q.arrived, told: make(chan reason, 1)}
-	why := whyNone
+	e := &waiter{priority: q.standing(header), since: q.arrived, told: make(chan Reason, 1)}
+	why := ReasonNone
 	switch g.offer(e) {
 	case placeDenied:
-		why = whyQueueFull
+		why = ReasonQueueFull
 	case placeWaits:
 		q.checked = time.Since(q.arrived)
-		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(e, whyQueueTimeout) })
-		watch, _ := r.gone.Watch(conn, func() { g.drop(e, whyClientLeft) })
+		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(e, ReasonQueueTimeout) })
+		watch, _ := r.gone.Watch(conn, func() { g.drop(e, ReasonClientLeft) })
 		select {
 		case why = <-e.told:
 		case <-r.closing: // also where no configuration has the gate's model any more
-			g.drop(e, whyShutdown)
+			g.drop(e, ReasonShutdown)
 			why = <-e.told
 		}
 		late.Stop()
 		watch.Stop()
 		q.queued = time.Since(q.arrived)
 	}
-	if why == whyNone {
+	if why == ReasonNone {
 		select {
 		case <-r.closing: // a place that came free as its request was ended at shutdown
 			g.done()
-			why = whyShutdown
+			why = ReasonShutdown
 		default:
 			q.place = g
 			return nil
@@ -250,19 +248,16 @@ func (r *Router) turnsAway() bool {
 }
 
 // errQueue answers a request that got no place with the engines.
-func errQueue(why reason, model string) *httpError {
-	e := &httpError{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Reason: why.String(), RetryAfter: time.Second}
-	switch why {
-	case whyQueueFull:
-		e.Msg = fmt.Sprintf("Too many requests wait for the model `%s`.", clip(model, 256))
-	case whyQueueTimeout:
-		e.Msg = fmt.Sprintf("The request waited too long for the model `%s`.", clip(model, 256))
-	case whyShutdown:
+func errQueue(why Reason, model string) *httpError {
+	switch model = clip(model, 256); why {
+	case ReasonQueueFull:
+		return newError(why, "Too many requests wait for the model `%s`.", model)
+	case ReasonQueueTimeout:
+		return newError(why, "The request waited too long for the model `%s`.", model)
+	case ReasonShutdown:
 		return errDraining()
-	default:
-		e.Status, e.Close, e.RetryAfter = whyClientLeft.status(), true, 0
 	}
-	return e
+	return newError(why, "") // the client has left
 }
 
 // takers counts the model's decode engines that may be given requests. comes reports that others may come back: they are down, but not as

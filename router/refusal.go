@@ -49,8 +49,10 @@ func place(host string, port int) string {
 }
 
 // errRejected stands for an engine's refusal whose words are not for clients.
-func errRejected(status int, why reason) *httpError {
-	return &httpError{Status: status, Type: typeBadRequest, Reason: why.String(), Msg: "The engine rejected the request.", NoRetry: true}
+func errRejected(status int, why Reason) *httpError {
+	e := newError(why, "The engine rejected the request.")
+	e.Status = status
+	return e
 }
 
 const (

@@ -19,7 +19,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			e := newFakeAny(t, jsonAnswer(400, row.says))
 			g := start(t, anyFleet(e), Parts{})
-			for path, why := range map[string]reason{pathChat: whyDecodeRejected, "/tokenize": whyEngineRejected} {
+			for path, why := range map[string]Reason{pathChat: ReasonDecodeRejected, "/tokenize": ReasonEngineRejected} {
 				r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
 				if r.Status != 400 || strings.Contains(r.Body, "10.1.2.3") || row.want != "" && r.Body != row.want {
 					t.Errorf("%s: status %d: %s", path, r.Status, r.Body)

@@ -26,7 +26,8 @@ type Planner interface {
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
 // use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
-// Challenge() string, if it has one, is the answer's WWW-Authenticate, and of a 503 its Reason() string the reason.
+// Challenge() string, if it has one, is the answer's WWW-Authenticate. The reason of a 503 is its Reason() string, if it has one that
+// reasonTable knows for this, else no_keys.
 type Clients interface {
 	Authenticate(authorization string) (auth.Principal, error)
 }

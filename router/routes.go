@@ -113,11 +113,11 @@ func findRoute(path, method string) (rt *route, name string, e *httpError) {
 	}
 	switch {
 	case rt == nil:
-		return nil, "", errNoRoute()
+		return nil, "", newError(ReasonNoRoute, "Not Found")
 	case rt.does == unsupported:
-		return rt, "", errUnsupported("The realtime route")
+		return rt, "", newError(ReasonUnsupported, "The realtime route is not supported.")
 	case method != rt.method && (!rt.does.isProbe() || method != http.MethodHead):
-		return rt, "", errMethod()
+		return rt, "", newError(ReasonMethod, "Method Not Allowed")
 	}
 	return rt, name, nil
 }

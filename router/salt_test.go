@@ -195,7 +195,7 @@ func TestFault29MediaIDs(t *testing.T) {
 			`"` + strings.Repeat("x", maxMediaID) + `"`} {
 			in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", odd), "%s", odd)
 			b, e := parseBody(row.shape, []byte(in), lim)
-			if e == nil || e.Status != 400 || e.Reason != reasonBadField && e.Reason != reasonDuplicateKey {
+			if e == nil || e.Status != 400 || e.Reason != ReasonBadField && e.Reason != ReasonDuplicateKey {
 				t.Errorf("body %d: uuid %s is accepted: %v, %v", i, odd, b, e)
 			}
 		}
@@ -211,7 +211,7 @@ func TestFault29MediaIDs(t *testing.T) {
 		t.Error("an id does not depend on the secret")
 	}
 	in := `{"model":"tiny","messages":[{"content":[` + strings.Repeat(`{"uuid":"a"},`, maxMediaIDs) + `{"uuid":"a"}]}]}`
-	if _, e := parseBody(shapeChat, []byte(in), lim); e == nil || e.Reason != reasonOverCap {
+	if _, e := parseBody(shapeChat, []byte(in), lim); e == nil || e.Reason != ReasonOverCap {
 		t.Errorf("%d ids: %v", maxMediaIDs+1, e)
 	}
 }

@@ -59,7 +59,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		r.turnAway()
 		clients.stopReading()
 		for _, x := range r.live.all() {
-			x.post(mail{e: event{kind: evShutdown, why: whyShutdown}})
+			x.post(mail{e: event{kind: evShutdown, why: ReasonShutdown}})
 		}
 		err = nil
 	}

@@ -37,7 +37,7 @@ func (s shape) appendErrorEvent(dst []byte, e *httpError, number int) []byte {
 		dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":"...)
 		dst = strconv.AppendInt(dst, int64(number), 10)
 		dst = append(dst, `,"code":`...)
-		dst = appendString(dst, e.Reason)
+		dst = appendString(dst, e.Reason.String())
 		dst = append(dst, `,"message":`...)
 		dst = appendString(dst, clip(e.Msg, maxErrorMessage))
 		dst = append(dst, `,"param":null,`...)

@@ -64,41 +64,42 @@ func TestShapeFields(t *testing.T) {
 func TestShapeRefusals(t *testing.T) {
 	lim := bodyLimits{N: 4, Prompts: 3, Stop: 2, Logprobs: 5, Strict: true}
 	tests := []struct {
-		name       string
-		shape      shape
-		in, reason string
-		param      string
+		name   string
+		shape  shape
+		in     string
+		reason Reason
+		param  string
 	}{
-		{"limit", shapeResponses, `{"max_output_tokens":-1}`, reasonBadField, "max_output_tokens"},
-		{"background", shapeResponses, `{"background":1}`, reasonBadField, "background"},
-		{"previous", shapeResponses, `{"previous_response_id":1}`, reasonBadField, "previous_response_id"},
-		{"top_logprobs", shapeResponses, `{"top_logprobs":6}`, reasonOverCap, "top_logprobs"},
-		{"messages", shapeMessages, `{"messages":"x"}`, reasonBadField, "messages"},
-		{"stop_sequences", shapeMessages, `{"stop_sequences":["a","b","c"]}`, reasonOverCap, "stop_sequences"},
-		{"salt", shapeMessages, `{"cache_salt":1}`, reasonBadField, "cache_salt"},
-		{"tokens", shapeGenerate, `{"token_ids":"x"}`, reasonBadField, "token_ids"},
-		{"no tokens", shapeGenerate, `{"token_ids":[]}`, reasonBadField, "token_ids"},
-		{"negative token", shapeGenerate, `{"token_ids":[-1]}`, reasonBadField, "token_ids"},
-		{"sampling_params", shapeGenerate, `{"sampling_params":null}`, reasonBadField, "sampling_params"},
-		{"n", shapeGenerate, `{"sampling_params":{"n":5}}`, reasonOverCap, "sampling_params.n"},
-		{"inner limit", shapeGenerate, `{"sampling_params":{"max_tokens":-1}}`, reasonBadField, "sampling_params.max_tokens"},
-		{"inner logprobs", shapeGenerate, `{"sampling_params":{"logprobs":-1}}`, reasonOverCap, "sampling_params.logprobs"},
-		{"inner stop", shapeGenerate, `{"sampling_params":{"stop":["a","b","c"]}}`, reasonOverCap, "sampling_params.stop"},
-		{"stream_options", shapeGenerate, `{"stream_options":{}}`, reasonBadField, "stream_options"},
-		{"transfer", shapeResponses, `{"ec_transfer_params":{}}`, reasonTransferField, "ec_transfer_params"},
-		{"transfer within", shapeGenerate, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, reasonTransferField, "sampling_params.extra_args.kv_transfer_params"},
-		{"batch", shapeBatch, `{"messages":[[{}],[{}],[{}],[{}]]}`, reasonOverCap, "messages"},
-		{"batch, none", shapeBatch, `{"messages":"x"}`, reasonBadField, "messages"},
-		{"batch, n", shapeBatch, `{"messages":[[{}]],"n":5}`, reasonOverCap, "n"},
-		{"batch, stop", shapeBatch, `{"messages":[[{}]],"stop":["a","b","c"]}`, reasonOverCap, "stop"},
-		{"batch, top_logprobs", shapeBatch, `{"messages":[[{}]],"top_logprobs":6}`, reasonOverCap, "top_logprobs"},
-		{"batch, limit", shapeBatch, `{"messages":[[{}]],"max_tokens":-5}`, reasonBadField, "max_tokens"},
-		{"logprobs of tokens", shapeChat, `{"logprob_token_ids":[1,2,3,4,5,6]}`, reasonOverCap, "logprob_token_ids"},
-		{"inner logprobs of tokens", shapeGenerate, `{"sampling_params":{"logprob_token_ids":[1,2,3,4,5,6]}}`, reasonOverCap, "sampling_params.logprob_token_ids"},
-		{"priority", shapeMessages, `{"priority":"high"}`, reasonBadField, "priority"},
-		{"rank", shapeChat, `{"data_parallel_rank":1}`, reasonTransferField, "data_parallel_rank"},
-		{"same key in sampling_params", shapeGenerate, `{"sampling_params":{"n":1,"n":1}}`, reasonDuplicateKey, ""},
-		{"too deep in sampling_params", shapeGenerate, `{"sampling_params":{"a":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}}`, reasonBadJSON, ""},
+		{"limit", shapeResponses, `{"max_output_tokens":-1}`, ReasonBadField, "max_output_tokens"},
+		{"background", shapeResponses, `{"background":1}`, ReasonBadField, "background"},
+		{"previous", shapeResponses, `{"previous_response_id":1}`, ReasonBadField, "previous_response_id"},
+		{"top_logprobs", shapeResponses, `{"top_logprobs":6}`, ReasonOverCap, "top_logprobs"},
+		{"messages", shapeMessages, `{"messages":"x"}`, ReasonBadField, "messages"},
+		{"stop_sequences", shapeMessages, `{"stop_sequences":["a","b","c"]}`, ReasonOverCap, "stop_sequences"},
+		{"salt", shapeMessages, `{"cache_salt":1}`, ReasonBadField, "cache_salt"},
+		{"tokens", shapeGenerate, `{"token_ids":"x"}`, ReasonBadField, "token_ids"},
+		{"no tokens", shapeGenerate, `{"token_ids":[]}`, ReasonBadField, "token_ids"},
+		{"negative token", shapeGenerate, `{"token_ids":[-1]}`, ReasonBadField, "token_ids"},
+		{"sampling_params", shapeGenerate, `{"sampling_params":null}`, ReasonBadField, "sampling_params"},
+		{"n", shapeGenerate, `{"sampling_params":{"n":5}}`, ReasonOverCap, "sampling_params.n"},
+		{"inner limit", shapeGenerate, `{"sampling_params":{"max_tokens":-1}}`, ReasonBadField, "sampling_params.max_tokens"},
+		{"inner logprobs", shapeGenerate, `{"sampling_params":{"logprobs":-1}}`, ReasonOverCap, "sampling_params.logprobs"},
+		{"inner stop", shapeGenerate, `{"sampling_params":{"stop":["a","b","c"]}}`, ReasonOverCap, "sampling_params.stop"},
+		{"stream_options", shapeGenerate, `{"stream_options":{}}`, ReasonBadField, "stream_options"},
+		{"transfer", shapeResponses, `{"ec_transfer_params":{}}`, ReasonTransferParams, "ec_transfer_params"},
+		{"transfer within", shapeGenerate, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, ReasonTransferParams, "sampling_params.extra_args.kv_transfer_params"},
+		{"batch", shapeBatch, `{"messages":[[{}],[{}],[{}],[{}]]}`, ReasonOverCap, "messages"},
+		{"batch, none", shapeBatch, `{"messages":"x"}`, ReasonBadField, "messages"},
+		{"batch, n", shapeBatch, `{"messages":[[{}]],"n":5}`, ReasonOverCap, "n"},
+		{"batch, stop", shapeBatch, `{"messages":[[{}]],"stop":["a","b","c"]}`, ReasonOverCap, "stop"},
+		{"batch, top_logprobs", shapeBatch, `{"messages":[[{}]],"top_logprobs":6}`, ReasonOverCap, "top_logprobs"},
+		{"batch, limit", shapeBatch, `{"messages":[[{}]],"max_tokens":-5}`, ReasonBadField, "max_tokens"},
+		{"logprobs of tokens", shapeChat, `{"logprob_token_ids":[1,2,3,4,5,6]}`, ReasonOverCap, "logprob_token_ids"},
+		{"inner logprobs of tokens", shapeGenerate, `{"sampling_params":{"logprob_token_ids":[1,2,3,4,5,6]}}`, ReasonOverCap, "sampling_params.logprob_token_ids"},
+		{"priority", shapeMessages, `{"priority":"high"}`, ReasonBadField, "priority"},
+		{"rank", shapeChat, `{"data_parallel_rank":1}`, ReasonTransferParams, "data_parallel_rank"},
+		{"same key in sampling_params", shapeGenerate, `{"sampling_params":{"n":1,"n":1}}`, ReasonDuplicateKey, ""},
+		{"too deep in sampling_params", shapeGenerate, `{"sampling_params":{"a":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}}`, ReasonBadJSON, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -175,7 +176,7 @@ func TestEngineRequest(t *testing.T) {
 
 // TestErrorShapes reads the errors of each route as its clients do.
 func TestErrorShapes(t *testing.T) {
-	e := errBadUpstream(nil)
+	e := errBadUpstream()
 	e.Msg = `"quoted"`
 	for path, want := range map[string]string{
 		pathMessages: `{"type":"error","error":{"type":"BadGatewayError","message":"\"quoted\""}}`, pathMessages + "/count_tokens": `{"type":"error","error":{"type":"BadGatewayError","message":"\"quoted\""}}`,

@@ -139,7 +139,7 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 	a.asked, a.unstreamed = true, true
 	a.prefill.engine = c.prefill
 	late := make(chan struct{}, 1)
-	a.lost = func(reason) { rouse(late) }
+	a.lost = func(Reason) { rouse(late) }
 	a.expect(r.now().cfg.Timeouts.Transfer)
 	type told struct {
 		v   verdict

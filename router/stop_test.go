@@ -20,7 +20,7 @@ func TestStopLists(t *testing.T) {
 	} {
 		for n, refused := range map[int]bool{1: false, 5: false, 128: false, 129: true} {
 			_, e := parseBody(row.sh, fmt.Appendf(nil, row.body, strings.TrimSuffix(strings.Repeat(`"a",`, n), ",")), lim)
-			if (e != nil) != refused || refused && e.Reason != reasonOverCap {
+			if (e != nil) != refused || refused && e.Reason != ReasonOverCap {
 				t.Errorf("%s: %d stop strings: %v; want refused %v", row.body, n, e, refused)
 			}
 		}

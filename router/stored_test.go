@@ -133,7 +133,7 @@ func TestStoredResponses(t *testing.T) {
 				g.post(pathResponses, `{"model":"tiny","input":"b","previous_response_id":"`+made.ID+`"}`, "Authorization", "Bearer bob"),
 				g.ask("GET", pathResponses+"/resp_none", "Authorization", alice),
 			} {
-				if r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != reasonNoResponse || r.Header.Get("X-Should-Retry") != "false" {
+				if r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != "unknown_response" || r.Header.Get("X-Should-Retry") != "false" {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
 				errorOf(t, r.Body)
@@ -169,7 +169,7 @@ func TestStoredResponses(t *testing.T) {
 	if r := one.ask("GET", pathResponses+"/"+made.ID, "Authorization", alice); r.Status != 200 {
 		t.Errorf("without Redis, where it was made: status %d: %s", r.Status, r.Body)
 	}
-	if r := two.ask("GET", pathResponses+"/"+made.ID, "Authorization", alice); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != reasonResponsesUnknown || r.Header.Get("Retry-After") == "" {
+	if r := two.ask("GET", pathResponses+"/"+made.ID, "Authorization", alice); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "responses_unknown" || r.Header.Get("Retry-After") == "" {
 		t.Errorf("without Redis, elsewhere: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 }
@@ -197,7 +197,7 @@ func TestStoredResponseOfALostEngine(t *testing.T) {
 	if err := g.r.Apply(without, parts); err != nil {
 		t.Fatal(err)
 	}
-	if r := g.ask("GET", pathResponses+"/"+made.ID); r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != reasonResponseGone {
+	if r := g.ask("GET", pathResponses+"/"+made.ID); r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != "response_engine_gone" {
 		t.Errorf("gone: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 	if n := len(other.all()); n != 0 {

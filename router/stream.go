@@ -39,7 +39,7 @@ type stream struct {
 	out    []byte // whole events that the client has not got
 	ready  int    // of out, the bytes that were read
 	seen   bool   // the terminal event was read
-	wrong  reason // why what follows out is not relayed
+	wrong  Reason // why what follows out is not relayed
 	told   bool   // the engine's own error event is the last of out
 	events int    // that were taken, comments too
 	err    error  // what Read returns once out is empty
@@ -116,7 +116,7 @@ func (s *stream) take(event []byte) (ok bool) {
 
 // next takes one whole event, if there is one that the client may have.
 func (s *stream) next() bool {
-	if s.seen || s.wrong != whyNone || s.frames == nil {
+	if s.seen || s.wrong != ReasonNone || s.frames == nil {
 		return false
 	}
 	event, ok := s.frames.Next()
@@ -134,7 +134,7 @@ func (s *stream) relay(event []byte) bool {
 		s.events++
 		s.count(event)
 	case eventError:
-		s.wrong = whyDecodeFailed
+		s.wrong = ReasonDecodeFailed
 		s.a.decode.tellError(event)
 		if s.x.onward == nil {
 			s.told = s.take(event)
@@ -149,7 +149,7 @@ func (s *stream) relay(event []byte) bool {
 		}
 	}
 	if !s.take(event) {
-		s.wrong = whyBadUpstream
+		s.wrong = ReasonBadUpstream
 		return false
 	}
 	return true
@@ -257,14 +257,14 @@ func (s *stream) fill() {
 	case x.d.state == stContinuing:
 		s.awaitOnward()
 		return
-	case s.wrong != whyNone:
+	case s.wrong != ReasonNone:
 		x.r.sawStream(&s.a.decode, s.wrong)
 		s.broke()
 		return
 	}
 	if s.seen {
 		d := &s.a.decode
-		x.r.sawStream(d, whyNone)
+		x.r.sawStream(d, ReasonNone)
 		// The rest is the end of the body, which lets the connection be used again.
 		if !d.resp.ends(func() { d.wake(time.Now().Add(time.Second)) }) {
 			d.cut(errEnded)
@@ -298,17 +298,17 @@ func (s *stream) fill() {
 		}
 	}
 	if err != nil {
-		s.wrong, s.a.decode.err = whyStreamCut, err
+		s.wrong, s.a.decode.err = ReasonStreamCut, err
 	}
 }
 
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (s *stream) pour() (some bool) {
-	for !s.seen && s.wrong == whyNone {
+	for !s.seen && s.wrong == ReasonNone {
 		b, err := s.a.decode.resp.take()
 		switch {
 		case err != nil:
-			s.wrong, s.a.decode.err = whyStreamCut, err
+			s.wrong, s.a.decode.err = ReasonStreamCut, err
 			return true
 		case len(b) == 0:
 			return some
@@ -317,7 +317,7 @@ func (s *stream) pour() (some bool) {
 		s.a.decode.engine.progressed()
 		s.enter()
 		if err := s.frames.Push(b); err != nil {
-			s.wrong, s.a.decode.err = whyTooLarge, err
+			s.wrong, s.a.decode.err = ReasonAnswerTooLarge, err
 		}
 		for s.next() {
 		}
@@ -362,9 +362,9 @@ func (s *stream) CloseWithError(err error) error {
 		case err == nil:
 			x.step(event{kind: evStreamWhole})
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			x.step(event{kind: evClientSlow, why: whySlowClient})
+			x.step(event{kind: evClientSlow, why: ReasonSlowClient})
 		default:
-			x.step(event{kind: evClientLeft, why: whyClientLeft})
+			x.step(event{kind: evClientLeft, why: ReasonClientLeft})
 		}
 	}
 	s.free()

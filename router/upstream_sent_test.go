@@ -158,7 +158,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			} else {
 				want = FailedBefore
 				for _, x := range g.r.live.all() {
-					x.post(mail{e: event{kind: evDeadline, why: whyDeadline}})
+					x.post(mail{e: event{kind: evDeadline, why: ReasonDeadline}})
 				}
 			}
 			if sum := g.last(done + 1); sum.Outcome != want {

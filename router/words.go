@@ -145,7 +145,7 @@ func (k kind) leaves() legState {
 // event is something that happened to a request. why is the reason that the client and the log will see.
 type event struct {
 	kind kind
-	why  reason
+	why  Reason
 }
 
 // do is what an action wants done.
@@ -202,7 +202,7 @@ func (d do) String() string {
 // action is something to do. why and outcome are set where they mean something.
 type action struct {
 	do      do
-	why     reason
+	why     Reason
 	outcome outcome
 }
 
@@ -221,62 +221,4 @@ func (o outcome) String() string { return string(o.public()) }
 
 func (o outcome) public() Outcome {
 	return [...]Outcome{"", Completed, ClientLeft, FailedBefore, FailedAfter}[o]
-}
-
-// reason says why a request failed. Its String is the value of x-pdrouter-reason.
-type reason uint8
-
-const (
-	whyNone reason = iota
-	whyNoEngine
-	whyNoPrefill
-	whyNoPair
-	whyRetryBudget
-	whyQueueFull
-	whyQueueTimeout
-	whyPairFailed
-	whyRefused
-	whyPrefillFailed
-	whyPrefillRejected
-	whyPrefillTimeout
-	whyNoParams
-	whyMoved
-	whyDecodeFailed
-	whyDecodeRejected
-	whyEngineRejected // the engine that a request was passed to has an answer of its own, and no leg decodes
-	whyTransferTimeout
-	whyBadUpstream
-	whyCredentials // the engine refused the gateway's credentials
-	whyTooLarge    // the engine's answer exceeds a bound of the gateway's own
-	whyStreamCut
-	whyClientLeft
-	whySlowClient
-	whyDeadline
-	whyShutdown
-	whyPanic
-	whyBranch // another choice of the request has failed, or its client has left
-	reasons
-)
-
-func (r reason) String() string {
-	return [...]string{
-		"", "no_engine", "no_prefill", "no_pair", "retry_budget", "queue_full", "queue_timeout", "pair_failed", "engine_refused", "prefill_failed", "prefill_rejected", "prefill_timeout",
-		"no_transfer_params", "engine_restarted", "decode_failed", "decode_rejected", "engine_rejected", "transfer_timeout",
-		"bad_upstream", "credentials_refused", "answer_too_large", "stream_cut", "client_left", "slow_client", "deadline", "shutdown", "panic", "branch",
-	}[r]
-}
-
-// status returns the HTTP status of an error answer for the reason.
-func (r reason) status() int {
-	switch r {
-	case whyDeadline, whyPrefillTimeout, whyTransferTimeout:
-		return 504
-	case whyBadUpstream, whyCredentials, whyTooLarge, whyNoParams, whyDecodeFailed, whyPrefillFailed, whyStreamCut:
-		return 502
-	case whyPanic:
-		return 500
-	case whyClientLeft, whySlowClient:
-		return 499
-	}
-	return 503
 }

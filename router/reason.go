@@ -1,0 +1,160 @@
+package router
+
+import "time"
+
+// Reason says why a request was refused or failed. Its String is the value of X-Pdrouter-Reason, of the log and of the
+// metrics. Clients and dashboards depend on it: a name is never reused for something else.
+type Reason uint8
+
+// The reasons; reasonTable says what each means. A request that did not fail has ReasonNone.
+const (
+	ReasonNone Reason = iota
+
+	ReasonBadFraming
+	ReasonBadHost
+	ReasonHeadTooLarge
+	ReasonTimeout
+	ReasonNoRoute
+	ReasonUnsupported
+	ReasonMethod
+	ReasonUnauthorized
+	ReasonForbidden
+	ReasonNoKeys
+	ReasonJWKSStale
+	ReasonReplayCacheFull
+	ReasonContentType
+	ReasonBodyTooLarge
+	ReasonBodyMemory
+	ReasonBadJSON
+	ReasonDuplicateKey
+	ReasonBadForm
+	ReasonBadField
+	ReasonOverCap
+	ReasonTransferParams
+	ReasonMediaHost
+	ReasonMissingModel
+	ReasonUnknownModel
+	ReasonUnknownResponse
+	ReasonResponseEngineGone
+	ReasonResponsesUnknown
+	ReasonOverLimitRequests
+	ReasonOverLimitTokens
+	ReasonOverLimitConcurrent
+	ReasonOverLimitTenants
+	ReasonTooManyBackground
+	ReasonQueueFull
+	ReasonQueueTimeout
+	ReasonDraining
+	ReasonInternal
+
+	ReasonNoEngine
+	ReasonNoPrefill
+	ReasonNoPair
+	ReasonPairFailed
+	ReasonEngineRefused
+	ReasonEngineRestarted
+	ReasonRetryBudget
+	ReasonPrefillFailed
+	ReasonDecodeFailed
+	ReasonNoTransferParams
+	ReasonBadUpstream
+	ReasonCredentialsRefused
+	ReasonAnswerTooLarge
+	ReasonStreamCut
+	ReasonPrefillTimeout
+	ReasonTransferTimeout
+	ReasonDeadline
+	ReasonPrefillRejected
+	ReasonDecodeRejected
+	ReasonEngineRejected
+	ReasonClientLeft
+	ReasonSlowClient
+	ReasonShutdown
+	ReasonPanic
+	ReasonBranch
+)
+
+// engineStatus stands for the 4xx of an engine, which the client gets as it is.
+const engineStatus = 0
+
+// What an answer says about trying again: noRetry (X-Should-Retry: false), nothing (0), or the shortest time to wait (Retry-After).
+const noRetry time.Duration = -1
+
+// hangUp has an error answer close the client's connection: what follows on it cannot be trusted, or is not wanted.
+const hangUp = true
+
+// reasonTable says everything about a reason that is the same for every request. docs/errors.md is written from it.
+var reasonTable = [...]struct {
+	name   string
+	status int
+	retry  time.Duration
+	close  bool
+	means  string
+}{
+	ReasonNone: {},
+
+	ReasonBadFraming:          {"bad_framing", 400, noRetry, hangUp, "The request's framing or a header field is invalid or ambiguous."},
+	ReasonBadHost:             {"bad_host", 400, noRetry, hangUp, "The `Host` field is missing, invalid, or differs from the request target."},
+	ReasonHeadTooLarge:        {"head_too_large", 431, noRetry, hangUp, "The request's head is larger than 16 KiB or has more than 100 fields."},
+	ReasonTimeout:             {"timeout", 408, noRetry, hangUp, "The request did not arrive completely within `timeouts.read`."},
+	ReasonNoRoute:             {"no_route", 404, noRetry, false, "There is no such route."},
+	ReasonUnsupported:         {"no_route", 501, noRetry, false, "`/v1/realtime` is not supported."},
+	ReasonMethod:              {"method", 405, noRetry, false, "The route exists for another method."},
+	ReasonUnauthorized:        {"unauthorized", 401, noRetry, false, "The credentials are missing or invalid. The log says why."},
+	ReasonForbidden:           {"forbidden", 403, noRetry, false, "The caller may not use the route or the model. The log says why."},
+	ReasonNoKeys:              {"no_keys", 503, 5 * time.Second, false, "Credentials cannot be checked at present."},
+	ReasonJWKSStale:           {"jwks_stale", 503, 5 * time.Second, false, "The issuer's keys are too old to be trusted, so tokens cannot be checked."},
+	ReasonReplayCacheFull:     {"replay_cache_full", 503, 5 * time.Second, false, "No more single-use tokens can be remembered, so they cannot be checked."},
+	ReasonContentType:         {"content_type", 400, noRetry, false, "The body does not have the route's content type, or has a content encoding."},
+	ReasonBodyTooLarge:        {"body_too_large", 413, noRetry, hangUp, "The body is larger than `limits.body`, or than 4 KiB on a route without a body."},
+	ReasonBodyMemory:          {"body_memory", 503, time.Second, hangUp, "The bodies of all requests, with their copies for engines, would exceed `limits.body_memory`, or those of one tenant half of it."},
+	ReasonBadJSON:             {"bad_json", 400, noRetry, false, "The body is not a JSON object, or has more than 64 levels."},
+	ReasonDuplicateKey:        {"duplicate_key", 400, noRetry, false, "An object of the body has the same key twice."},
+	ReasonBadForm:             {"bad_form", 400, noRetry, false, "The body is not a valid form."},
+	ReasonBadField:            {"bad_field", 400, noRetry, false, "A field has the wrong type or value, or the model does not support it. `param` names the field."},
+	ReasonOverCap:             {"over_cap", 400, noRetry, false, "A field exceeds a [bound](api.md#bodies). `param` names the field."},
+	ReasonTransferParams:      {"transfer_params", 400, noRetry, false, "The request has KV transfer parameters of its own, and `strict` is true or they are inside a form's object."},
+	ReasonMediaHost:           {"media_host", 400, noRetry, false, "A media URL names a host that engines must not be sent to ([security.md](security.md#media))."},
+	ReasonMissingModel:        {"unknown_model", 400, noRetry, false, "The request names no model."},
+	ReasonUnknownModel:        {"unknown_model", 404, noRetry, false, "No such model is served."},
+	ReasonUnknownResponse:     {"unknown_response", 404, noRetry, false, "There is no such stored response of this caller."},
+	ReasonResponseEngineGone:  {"response_engine_gone", 404, noRetry, false, "The engine that stored the response has been removed."},
+	ReasonResponsesUnknown:    {"responses_unknown", 503, time.Second, false, "Redis cannot be asked which engine stores the response."},
+	ReasonOverLimitRequests:   {"over_limit_requests", 429, time.Millisecond, false, "The tenant has exceeded its requests per minute."},
+	ReasonOverLimitTokens:     {"over_limit_tokens", 429, time.Millisecond, false, "The tenant has exceeded its tokens per minute."},
+	ReasonOverLimitConcurrent: {"over_limit_concurrent", 429, time.Millisecond, false, "The tenant has too many concurrent requests."},
+	ReasonOverLimitTenants:    {"over_limit_tenants", 429, time.Millisecond, false, "More tenants are active than limits can be tracked for."},
+	ReasonTooManyBackground:   {"too_many_background", 503, 30 * time.Second, false, "`limits.background` background responses are in progress."},
+	ReasonQueueFull:           {"queue_full", 503, time.Second, false, "Too many requests are queued for the model."},
+	ReasonQueueTimeout:        {"queue_timeout", 503, time.Second, false, "The request waited too long for a place with the model's engines, or for an engine to come back."},
+	ReasonDraining:            {"draining", 503, time.Second, hangUp, "The gateway is shutting down."},
+	ReasonInternal:            {"internal", 500, 0, false, "The gateway has a bug. The log has the details."},
+
+	ReasonNoEngine:           {"no_engine", 503, time.Second, false, "No engine of the model can be used."},
+	ReasonNoPrefill:          {"no_prefill", 503, time.Second, false, "No prefill engine can be used, and the policy forbids serving by decode alone."},
+	ReasonNoPair:             {"no_pair", 503, time.Second, false, "No prefill engine fits a usable decode engine, and the policy forbids serving by decode alone."},
+	ReasonPairFailed:         {"pair_failed", 503, time.Second, false, "The handshake between the two engines did not succeed in time."},
+	ReasonEngineRefused:      {"engine_refused", 503, time.Second, false, "Engines refused the request: 429, 503, or no connection."},
+	ReasonEngineRestarted:    {"engine_restarted", 503, time.Second, false, "The prefill engine restarted during the request."},
+	ReasonRetryBudget:        {"retry_budget", 503, noRetry, false, "Engines failed the request, and too many requests are being retried already."},
+	ReasonPrefillFailed:      {"prefill_failed", 502, 0, false, "The prefill engine failed."},
+	ReasonDecodeFailed:       {"decode_failed", 502, 0, false, "The decode engine failed."},
+	ReasonNoTransferParams:   {"no_transfer_params", 502, 0, false, "The prefill engine's answer has no KV transfer parameters, and decode did not serve alone."},
+	ReasonBadUpstream:        {"bad_upstream", 502, 0, false, "An engine's answer could not be used."},
+	ReasonCredentialsRefused: {"credentials_refused", 502, 0, false, "An engine answered 401 or 403: it refused the gateway's credentials."},
+	ReasonAnswerTooLarge:     {"answer_too_large", 502, noRetry, false, "The answer exceeds `limits.answer`, `limits.event`, or 64 KiB of header fields."},
+	ReasonStreamCut:          {"stream_cut", 502, 0, false, "In the stream's error event and the log: the stream broke after its first byte, and no other engine continued it."},
+	ReasonPrefillTimeout:     {"prefill_timeout", 504, 0, false, "The prefill engine did not answer within `timeouts.prefill`."},
+	ReasonTransferTimeout:    {"transfer_timeout", 504, 0, false, "The KV transfer did not complete within `timeouts.transfer`."},
+	ReasonDeadline:           {"deadline", 504, 0, false, "The request exceeded `timeouts.request` or `timeouts.answer`."},
+	ReasonPrefillRejected:    {"prefill_rejected", engineStatus, noRetry, false, "The prefill engine rejected the request."},
+	ReasonDecodeRejected:     {"decode_rejected", engineStatus, noRetry, false, "The decode engine rejected the request."},
+	ReasonEngineRejected:     {"engine_rejected", engineStatus, noRetry, false, "The engine of a route that is passed to one engine rejected the request. The outcome is `completed`."},
+	ReasonClientLeft:         {"client_left", 499, 0, hangUp, "In the log: the client closed the connection."},
+	ReasonSlowClient:         {"slow_client", 499, 0, hangUp, "In the log: the client did not read for `timeouts.write`."},
+	ReasonShutdown:           {"shutdown", 503, time.Second, hangUp, "In the log: the request did not end within the drain time. The client gets `draining`."},
+	ReasonPanic:              {"panic", 500, 0, false, "In the log: the gateway has a bug. The client gets `internal`."},
+	ReasonBranch:             {"branch", 499, 0, hangUp, "In `/requests`, of one choice: another choice of the request failed, or its client left."},
+}
+
+func (r Reason) String() string { return reasonTable[r].name }

@@ -1,0 +1,78 @@
+package router
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestReasonTable: every reason has a row of its own in reasonTable, and clients can tell the rows apart.
+func TestReasonTable(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	ast.Inspect(f, func(node ast.Node) bool {
+		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
+			n++
+		}
+		return true
+	})
+	if n != len(reasonTable) {
+		t.Errorf("%d reasons and %d rows", n, len(reasonTable))
+	}
+	seen := map[string]bool{}
+	for r, row := range reasonTable {
+		if Reason(r) == ReasonNone {
+			continue
+		}
+		key := fmt.Sprint(row.name, row.status)
+		if row.name == "" || row.means == "" || row.status != engineStatus && (row.status < 400 || row.status > 599) || seen[key] {
+			t.Errorf("reason %d: %+v", r, row)
+		}
+		seen[key] = true
+	}
+}
+
+// TestReasonsAreDocumented: the table of reasons in docs/errors.md is what reasonTable says.
+func TestReasonsAreDocumented(t *testing.T) {
+	const path, from, to = "../docs/errors.md", "<!-- reasons -->\n", "<!-- end -->"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, _ := strings.Cut(string(page), from)
+	got, tail, ok := strings.Cut(rest, to)
+	if !ok {
+		t.Fatalf("%s has no table of reasons", path)
+	}
+	var want strings.Builder
+	want.WriteString("| reason | status | retry | meaning |\n| --- | --- | --- | --- |\n")
+	for _, row := range reasonTable[ReasonNone+1:] {
+		status, retry := fmt.Sprint(row.status), "yes"
+		if row.retry == noRetry {
+			retry = "no"
+		}
+		switch row.status {
+		case engineStatus:
+			status = "the engine's 4xx"
+		case 499:
+			retry = ""
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", row.name, status, retry, row.means)
+	}
+	if want.String() == got {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s is not what reasonTable says; go test ./router -run ReasonsAreDocumented -update writes it", path)
+	}
+	if err := os.WriteFile(path, []byte(head+from+want.String()+to+tail), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
