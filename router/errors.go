@@ -13,27 +13,12 @@ import (
 // maxErrorMessage is the most bytes of a message that a client is sent.
 const maxErrorMessage = 1024
 
-// The error types of an OpenAI-shaped answer, as vLLM spells them.
-const (
-	typeBadRequest   = "BadRequestError"
-	typeUnauthorized = "AuthenticationError"
-	typePermission   = "PermissionDeniedError"
-	typeRateLimit    = "RateLimitError"
-	typeNotFound     = "NotFoundError"
-	typeUnavailable  = "ServiceUnavailableError"
-	typeInternal     = "InternalServerError"
-	typeBadGateway   = "BadGatewayError"
-	typeTimeout      = "GatewayTimeoutError"
-	typeUnsupported  = "NotImplementedError"
-)
-
 // httpError is an error with an answer for the client. Msg, Param and Type are sent, Err is for the log only.
 type httpError struct {
-	Status     int           // the HTTP status, also the answer's "code" where Code is empty
-	Type       string        // the answer's "type"; see the constants
+	Status     int           // the HTTP status, also the answer's "code"
+	Type       string        // the answer's "type"; see errorType
 	Msg        string        // the answer's "message"; cut to 1 KiB; no addresses, no tokens, no whole inputs
 	Param      string        // the answer's "param"; "" becomes null
-	Code       string        // the answer's "code" where it is a word and not the status
 	Reason     Reason        // x-pdrouter-reason
 	Close      bool          // the client's connection ends with this answer: its framing cannot be trusted
 	NoRetry    bool          // x-should-retry: false
@@ -73,11 +58,7 @@ func (e *httpError) appendJSON(dst []byte) []byte {
 		dst = appendString(dst, e.Param)
 	}
 	dst = append(dst, `,"code":`...)
-	if e.Code == "" {
-		dst = strconv.AppendInt(dst, int64(e.Status), 10)
-	} else {
-		dst = appendString(dst, e.Code)
-	}
+	dst = strconv.AppendInt(dst, int64(e.Status), 10)
 	return append(dst, "}}"...)
 }
 
@@ -118,29 +99,29 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// errorType is the OpenAI error type of an answer with that status.
+// errorType is the OpenAI error type of an answer with that status, as vLLM spells it.
 func errorType(status int) string {
 	switch status {
 	case 401:
-		return typeUnauthorized
+		return "AuthenticationError"
 	case 403:
-		return typePermission
+		return "PermissionDeniedError"
 	case 404:
-		return typeNotFound
+		return "NotFoundError"
 	case 429:
-		return typeRateLimit
+		return "RateLimitError"
 	case 499, 503:
-		return typeUnavailable
+		return "ServiceUnavailableError"
 	case 500:
-		return typeInternal
+		return "InternalServerError"
 	case 501:
-		return typeUnsupported
+		return "NotImplementedError"
 	case 502:
-		return typeBadGateway
+		return "BadGatewayError"
 	case 504:
-		return typeTimeout
+		return "GatewayTimeoutError"
 	}
-	return typeBadRequest
+	return "BadRequestError"
 }
 
 // newError returns the error answer for a reason, with that message.

@@ -30,8 +30,6 @@ func TestErrorJSON(t *testing.T) {
 		{"param", `{"error":{"message":"n must be at most 4.","type":"BadRequestError","param":"n","code":400}}`,
 			errBadRequest(ReasonOverCap, "n", "%s must be at most %d.", "n", 4)},
 		{"no param", `{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}`, newError(ReasonNoRoute, "Not Found")},
-		{"code", `{"error":{"message":"m","type":"t","param":null,"code":"transfer_failed"}}`,
-			&httpError{Status: 503, Type: "t", Msg: "m", Code: "transfer_failed"}},
 		{"escapes", `{"error":{"message":"a\"\\\u000a\u0000\u2028é","type":"t","param":null,"code":500}}`,
 			&httpError{Status: 500, Type: "t", Msg: "a\"\\\n\x00\u2028é"}},
 	}

@@ -140,7 +140,7 @@ func TestFault07BodyTooLarge(t *testing.T) {
 				t.Errorf("%q, closed %v; want 413 and the end of the connection\n%s", status, closed, rest)
 			}
 			head, body, _ := strings.Cut(rest, "\r\n\r\n")
-			if errorOf(t, body).Type != typeBadRequest || !strings.Contains(head, "X-Pdrouter-Reason: body_too_large") ||
+			if errorOf(t, body).Type != "BadRequestError" || !strings.Contains(head, "X-Pdrouter-Reason: body_too_large") ||
 				!strings.Contains(head, "X-Should-Retry: false") || !strings.Contains(head, "X-Request-Id: ") {
 				t.Errorf("%s\n%q", head, body)
 			}

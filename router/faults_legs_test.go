@@ -317,7 +317,7 @@ func TestFault64AllDown(t *testing.T) {
 			}
 			g := start(t, Config{Models: []Model{m}}, Parts{})
 			r := g.post(pathCompletions, plainBody)
-			if e := errorOf(t, r.Body); r.Status != 503 || e.Type != typeUnavailable || r.Header.Get("Retry-After-Ms") == "" {
+			if e := errorOf(t, r.Body); r.Status != 503 || e.Type != "ServiceUnavailableError" || r.Header.Get("Retry-After-Ms") == "" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 			}
 			eventually(t, "the router is not ready", func() bool { return !g.r.Stats().Ready })

@@ -21,7 +21,7 @@ func TestFault23OnlySplit(t *testing.T) {
 				s, _ := newSGLangOf(t, c, 1, 1)
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 				r := g.post(row.path, body)
-				if e := errorOf(t, r.Body); r.Status != http.StatusBadRequest || e.Type != typeBadRequest || r.Header.Get("X-Should-Retry") != "false" {
+				if e := errorOf(t, r.Body); r.Status != http.StatusBadRequest || e.Type != "BadRequestError" || r.Header.Get("X-Should-Retry") != "false" {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
 				if n := c.count("", ""); n != 0 {

@@ -30,7 +30,7 @@ func TestFault63Overload(t *testing.T) {
 	// The engine answers nobody yet, so whoever has an answer now was refused at once.
 	for range clients - places - waits {
 		r := <-replies
-		if e := errorOf(t, r.Body); r.Status != 503 || e.Type != typeUnavailable || r.Header.Get("X-Pdrouter-Reason") != "queue_full" ||
+		if e := errorOf(t, r.Body); r.Status != 503 || e.Type != "ServiceUnavailableError" || r.Header.Get("X-Pdrouter-Reason") != "queue_full" ||
 			r.Header.Get("Retry-After") != "1" || r.Header.Get("Retry-After-Ms") != "1000" {
 			t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 		}

@@ -51,7 +51,7 @@ func TestFault68Panic(t *testing.T) {
 				for i, body := range []string{plainBody, streamBody} {
 					p.from.Store(0)
 					r := g.post(pathCompletions, strings.Replace(body, `"prompt"`, fan+`"prompt"`, 1))
-					if e := errorOf(t, r.Body); r.Status != 500 || e.Type != typeInternal || strings.Contains(r.Body, "as told") {
+					if e := errorOf(t, r.Body); r.Status != 500 || e.Type != "InternalServerError" || strings.Contains(r.Body, "as told") {
 						t.Errorf("status %d: %s", r.Status, r.Body)
 					}
 					p.from.Store(1 << 40)

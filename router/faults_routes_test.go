@@ -49,14 +49,14 @@ func TestFault10to13Routes(t *testing.T) {
 	} {
 		nothing(name, func(t *testing.T) {
 			for _, path := range paths {
-				refused(t, "POST", path, "404", typeNotFound)
-				refused(t, "GET", path, "404", typeNotFound)
+				refused(t, "POST", path, "404", "NotFoundError")
+				refused(t, "GET", path, "404", "NotFoundError")
 			}
 		})
 	}
 	nothing("12 method", func(t *testing.T) {
 		for _, row := range [][3]string{{"GET", pathCompletions, "POST"}, {"PUT", pathChat, "POST"}, {"DELETE", pathGenerate, "POST"}, {"POST", pathModels, "GET"}} {
-			if head := refused(t, row[0], row[1], "405", typeBadRequest); !slices.Contains(strings.Split(head, "\r\n"), "Allow: "+row[2]) {
+			if head := refused(t, row[0], row[1], "405", "BadRequestError"); !slices.Contains(strings.Split(head, "\r\n"), "Allow: "+row[2]) {
 				t.Errorf("%s %s: no Allow: %s in %s", row[0], row[1], row[2], head)
 			}
 		}
@@ -73,6 +73,6 @@ func TestFault10to13Routes(t *testing.T) {
 		}
 	})
 	nothing("13 websocket", func(t *testing.T) {
-		refused(t, "GET", pathRealtime, "501", typeUnsupported)
+		refused(t, "GET", pathRealtime, "501", "NotImplementedError")
 	})
 }
