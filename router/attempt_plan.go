@@ -60,7 +60,7 @@ func (x *exchange) plan() event {
 	}
 	if len(x.m.couples) > 0 {
 		a.couple = x.m.couple(choice.Prefill, choice.Decode)
-		a.couple.wanted.add(x.sum.Arrived)
+		a.couple.wanted.Add(x.sum.Arrived)
 	}
 	return event{kind: evPlannedPair}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // Waits before an engine that has failed is asked again.
@@ -71,7 +72,7 @@ func (t tried) resting() (long tried, first time.Duration) {
 		if f.until.IsZero() {
 			continue
 		}
-		if d := time.Until(f.until); d > longestRest {
+		if d := time.Until(f.until); d > health.LongestRest {
 			if long = append(long, f); first == 0 || d < first {
 				first = d
 			}
@@ -140,7 +141,7 @@ func (x *exchange) later(choice policies.Choice, waited bool) (event, bool) {
 	pause := x.not.rest(back[:]...)
 	for _, e := range back {
 		if e != nil {
-			pause = max(pause, e.vitals.rests(now))
+			pause = max(pause, e.vitals.RetryAfter(now))
 		}
 	}
 	if !waited {

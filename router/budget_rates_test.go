@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // TestRetriesServeWhereAnEngineIsIdle has engines refuse or fail every request beside an idle one that could serve it. No request
@@ -141,27 +142,27 @@ func TestRetryBudgetKeepsRetryAfter(t *testing.T) {
 
 // TestRefusingEngineIsAskedEverMoreSeldom doubles the time that an engine gets no requests for with each refusal, until it serves one.
 func TestRefusingEngineIsAskedEverMoreSeldom(t *testing.T) {
-	var v vitals
+	var v health.State
 	now := time.Unix(1_700_000_000, 0)
 	refuse := func(asked, want time.Duration) {
 		t.Helper()
-		v.busy(now, asked, 250*time.Millisecond)
-		v.busy(now, asked, 250*time.Millisecond) // was under way as well
-		if got := v.rests(now); got != want {
+		v.Refused(now, asked, 250*time.Millisecond)
+		v.Refused(now, asked, 250*time.Millisecond) // was under way as well
+		if got := v.RetryAfter(now); got != want {
 			t.Errorf("rests for %v; want %v", got, want)
 		}
 		now = now.Add(want)
-		if s := v.stand(now, 0); s.out != ejectedNot {
-			t.Errorf("is still out: %v", s.out)
+		if s := v.Standing(now, 0); s.Out != health.InUse {
+			t.Errorf("is still out: %v", s.Out)
 		}
 	}
 	for _, want := range []time.Duration{250, 500, 1000, 2000, 4000, 5000, 5000, 5000, 5000, 5000} {
 		refuse(0, want*time.Millisecond)
 	}
-	v.whole(now)
+	v.SucceededWhole(now)
 	refuse(0, 250*time.Millisecond)
 	refuse(3*time.Second, 3*time.Second)
 	refuse(time.Minute, 5*time.Second)
-	v.good(signAnswer, now)
+	v.Succeeded(health.AnswerFailed, now)
 	refuse(0, 250*time.Millisecond)
 }

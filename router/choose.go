@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // role is one of the two lists of a model's engines.
@@ -67,14 +68,14 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 	for _, e := range engines {
 		p := policies.Engine{Name: e.name, InFlight: int(e.inFlight.Load())}
 		if may(e) {
-			stand := e.vitals.stand(k.now, slowStart)
-			p.Usable, p.Share = stand.out == ejectedNot && !k.not.has(e), stand.share
+			stand := e.vitals.Standing(k.now, slowStart)
+			p.Usable, p.Share = stand.Out == health.InUse && !k.not.has(e), stand.Share
 			if p.Usable {
 				left++
 			}
-			if stand.out != ejectedBusy {
+			if stand.Out != health.Overloaded {
 				reached++
-				if stand.out != ejectedNot || stand.circuit != circuitClosed {
+				if stand.Out != health.InUse || stand.Circuit != health.Closed {
 					out++
 				}
 			}
@@ -92,12 +93,12 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 		if !may(e) || k.not.has(e) {
 			continue
 		}
-		switch e.vitals.stand(k.now, slowStart).out {
-		case ejectedAnswers, ejectedStreams:
+		switch e.vitals.Standing(k.now, slowStart).Out {
+		case health.Answers, health.Streams:
 			dst[i].Usable = panics || k.mine(e)
-		case ejectedSlow:
+		case health.Slow:
 			dst[i].Usable = true
-		case ejectedBusy:
+		case health.Overloaded:
 			dst[i].Usable = k.busy && left == 0
 		}
 	}
@@ -124,18 +125,18 @@ func (k *look) comes(r role) (after time.Duration, comes bool) {
 		case e.draining.Load():
 			continue
 		}
-		stand := e.vitals.stand(k.now, *k.s.cfg.Health.SlowStart)
+		stand := e.vitals.Standing(k.now, *k.s.cfg.Health.SlowStart)
 		var d time.Duration
 		switch {
 		case e.down.Load():
-		case stand.circuit == circuitOpen:
-			if d = e.vitals.opens(k.now); open == 0 || d < open {
+		case stand.Circuit == health.Open:
+			if d = e.vitals.OpenFor(k.now); open == 0 || d < open {
 				open = d
 			}
 			continue
-		case stand.out == ejectedBusy:
-			d = e.vitals.rests(k.now)
-		case stand.out == ejectedNot: // something else is missing
+		case stand.Out == health.Overloaded:
+			d = e.vitals.RetryAfter(k.now)
+		case stand.Out == health.InUse: // something else is missing
 			continue
 		}
 		if !comes || d < after {
@@ -213,11 +214,11 @@ func (k *look) take(c policies.Choice, prefill, decode bool) bool {
 }
 
 // takes is take for one engine. The request that is its probe may be given to it again.
-func (k *look) takes(e *engine, rules breakerRules) bool {
+func (k *look) takes(e *engine, rules health.BreakerRules) bool {
 	if k.mine(e) {
 		return true
 	}
-	may, probe := e.vitals.take(k.now, rules)
+	may, probe := e.vitals.Take(k.now, rules)
 	if probe {
 		k.probed = e
 	}
@@ -226,7 +227,7 @@ func (k *look) takes(e *engine, rules breakerRules) bool {
 
 // mine reports whether the request is the probe that the engine's half-open circuit waits for.
 func (k *look) mine(e *engine) bool {
-	return k.probed == e && e.vitals.rests(k.now) == 0 && e.vitals.stand(k.now, 0).circuit == circuitHalfOpen
+	return k.probed == e && e.vitals.RetryAfter(k.now) == 0 && e.vitals.Standing(k.now, 0).Circuit == health.HalfOpen
 }
 
 // panics notes whether a role's engines are used though they are out.

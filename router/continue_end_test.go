@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // goingOn has streams that fail go on from another engine.
@@ -53,7 +54,7 @@ func TestFault53OnlyTheEndIsMissing(t *testing.T) {
 					t.Errorf("%+v", sum)
 				}
 			}
-			if n := g.r.now().fleet.engines[0].vitals.counts[ejectedStreams].Load(); n == 0 {
+			if n := g.r.now().fleet.engines[0].vitals.EjectedFor(health.Streams); n == 0 {
 				t.Error("five streams in a row broke, and the engine was not taken out")
 			}
 		})

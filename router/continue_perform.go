@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // broke tells the dispatch that the stream has failed, and what that leaves to be done.
@@ -98,7 +99,7 @@ func (s *stream) join(m mail) event {
 	s.x.onward.joined = true
 	if !s.relay(next.begins) {
 		m.a.decode.end()
-		s.x.r.bad(m.a.decode.engine, signAnswer, m.at)
+		s.x.r.bad(m.a.decode.engine, health.AnswerFailed, m.at)
 		return decodeEvent(vGarbage, true)
 	}
 	for s.next() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet/health"
 )
 
 // couple is one prefill and one decode engine of a model, and what the router knows of the two together. It is safe
@@ -17,16 +18,16 @@ type couple struct {
 	conn            connector
 	prefill, decode *engine
 	judged          atomic.Pointer[judgement] // nil until both have published records
-	wanted          demand                    // requests that chose the two
+	wanted          health.DecayingCounter    // requests that chose the two
 	broken          atomic.Bool               // transfers failed in a row; the two are not paired until a handshake succeeds
 	opened          atomic.Uint64             // how often that was so
 
 	mu       sync.Mutex
-	pair     metadata.Pair // the runs that the rest is about
-	failures int           // handshakes that failed in a row
-	err      error         // of the last one
-	next     time.Time     // when the background tries again, if there were failures
-	circuit  breaker       // of transfers; a handshake is its probe
+	pair     metadata.Pair  // the runs that the rest is about
+	failures int            // handshakes that failed in a row
+	err      error          // of the last one
+	next     time.Time      // when the background tries again, if there were failures
+	circuit  health.Breaker // of transfers; a handshake is its probe
 }
 
 // judgement says whether two engines that publish records can be paired.
@@ -51,7 +52,7 @@ const (
 // weight says how much depends on the two knowing each other: requests that chose them lately, and what their engines
 // have in hand, so that those of an engine that has come anew begin with its busiest peers.
 func (c *couple) weight(now time.Time) int {
-	return c.wanted.count(now) + int(c.prefill.inFlight.Load()) + int(c.decode.inFlight.Load())
+	return c.wanted.Count(now) + int(c.prefill.inFlight.Load()) + int(c.decode.inFlight.Load())
 }
 
 // begun notes that a handshake of these runs begins.
@@ -65,7 +66,7 @@ func (c *couple) begun(pair metadata.Pair) {
 
 // ended notes how a handshake ended, and returns the pause before the next if it failed. What an earlier run still
 // has to say changes nothing.
-func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules breakerRules) time.Duration {
+func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules health.BreakerRules) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pair != pair {
@@ -73,11 +74,11 @@ func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules break
 	}
 	if c.err = err; err == nil {
 		c.failures = 0
-		c.circuit.shut(now)
+		c.circuit.Close(now)
 		c.broken.Store(false)
 		return 0
 	}
-	c.circuit.again(now, rules, rand.Float64())
+	c.circuit.Reopen(now, rules, rand.Float64())
 	pause := handshakeLongest
 	if c.failures < 8 {
 		pause = min(pause, handshakePause<<c.failures)
@@ -91,8 +92,8 @@ func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules break
 func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.circuit.opened { // its next handshake is the probe
-		return c.circuit.until.Sub(now)
+	if c.circuit.At(now) != health.Closed { // its next handshake is the probe
+		return c.circuit.Wait(now)
 	}
 	if c.pair != pair || c.failures == 0 {
 		return 0
@@ -104,37 +105,37 @@ func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
 func (c *couple) forgive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures, c.err, c.circuit = 0, nil, breaker{}
+	c.failures, c.err, c.circuit = 0, nil, health.Breaker{}
 	c.broken.Store(false)
 }
 
 // transferred notes how a transfer between the two has ended. It reports whether they are not paired any more by it, and
 // for how long.
-func (c *couple) transferred(good bool, now time.Time, rules breakerRules) (time.Duration, bool) {
+func (c *couple) transferred(good bool, now time.Time, rules health.BreakerRules) (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if good {
-		if !c.circuit.opened {
-			c.circuit.ok(signAnswer, now)
+		if c.circuit.At(now) == health.Closed {
+			c.circuit.OK(health.AnswerFailed, now)
 		}
 		return 0, false
 	}
-	if c.circuit.opened || !c.circuit.fail(signAnswer, now, rules, rand.Float64()) {
+	if c.circuit.At(now) != health.Closed || !c.circuit.Fail(health.AnswerFailed, now, rules, rand.Float64()) {
 		return 0, false
 	}
 	c.broken.Store(true)
 	c.opened.Add(1)
-	return c.circuit.until.Sub(now), true
+	return c.circuit.Wait(now), true
 }
 
 // circuitAt returns the state of its circuit.
-func (c *couple) circuitAt(now time.Time) circuit {
+func (c *couple) circuitAt(now time.Time) health.Circuit {
 	if !c.broken.Load() {
-		return circuitClosed
+		return health.Closed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.circuit.at(now)
+	return c.circuit.At(now)
 }
 
 // last returns the error of the last handshake of these runs.

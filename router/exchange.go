@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
@@ -156,7 +157,7 @@ func (x *exchange) begin(m mail) event {
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.open() {
 			m.a.decode.end()
-			x.r.bad(m.a.decode.engine, signAnswer, m.at)
+			x.r.bad(m.a.decode.engine, health.AnswerFailed, m.at)
 			return decodeEvent(vGarbage, true)
 		}
 		x.reply.stream = s

@@ -3,12 +3,14 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/fleet/health"
 )
 
 // probed reports whether a probe of the engine is waited for.
 func (e *engine) probed() bool {
-	out := e.vitals.stand(time.Now(), 0).out
-	return out == ejectedAnswers || out == ejectedStreams
+	out := e.vitals.Standing(time.Now(), 0).Out
+	return out == health.Answers || out == health.Streams
 }
 
 // TestFault52ProbeExpires has the client of an engine's probe leave, before the engine was asked and while its answer is streamed. Such
@@ -28,7 +30,7 @@ func TestFault52ProbeExpires(t *testing.T) {
 			eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
 			g.settled()
 			e := g.r.now().fleet.engine("decode-0")
-			halfOpen(e, signStream)
+			halfOpen(e, health.StreamFailed)
 			s.setFaults(map[string][]fault{row.engine: {row.fault}})
 			asked := s.c.count("decode-0", "")
 			leave(t, g, row.body, func() bool { return e.probed() && (s.p[0].underWay() > 0 || s.c.count("decode-0", "") > asked) })
@@ -56,7 +58,7 @@ func TestFault52ProbeIsNotShutOut(t *testing.T) {
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
 		g.settled()
-		halfOpen(g.r.now().fleet.engine("decode-0"), signAnswer)
+		halfOpen(g.r.now().fleet.engine("decode-0"), health.AnswerFailed)
 		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}})
 		g.served(1, plainBody)
 		if sum := g.last(1); sum.Attempts != 2 || sum.Prefill != "prefill-1" {
@@ -67,7 +69,7 @@ func TestFault52ProbeIsNotShutOut(t *testing.T) {
 		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Nth: 1, Do: doRefuse}}})
 		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-		halfOpen(g.r.now().fleet.engine("decode-0"), signAnswer)
+		halfOpen(g.r.now().fleet.engine("decode-0"), health.AnswerFailed)
 		g.served(1, plainBody)
 	})
 }

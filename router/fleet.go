@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet/health"
 )
 
 // fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
@@ -74,7 +75,7 @@ type engine struct {
 	refuses   atomic.Bool // its last failure was a refused connection: nothing listens there
 	progress  atomic.Bool // a request on it has made progress since the last health check began
 	proven    atomic.Bool // it has answered
-	vitals    vitals
+	vitals    health.State
 	handing   handing // of a prefill engine
 	loads     loads
 	draining  atomic.Bool   // it takes no more requests
@@ -137,7 +138,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 						e.rankOf = entry.Name
 					}
 					if was.named != nil {
-						e.vitals.begin(time.Now()) // those that are there from the start have nobody to share with
+						e.vitals.Reset(time.Now()) // those that are there from the start have nobody to share with
 					}
 					if old := was.named[e.name]; old != nil {
 						if old.origin == e.origin {

@@ -22,10 +22,10 @@ func TestModelsAreSeldomAskedFor(t *testing.T) {
 		said         int
 	}{{"no such route", "", 404, 0}, {"not a list", "{", 200, 1}, {"a list", `{"data":[{"id":"tiny"}]}`, 200, 0}} {
 		t.Run(row.name, func(t *testing.T) {
-			var models, health atomic.Int64
+			var models, result atomic.Int64
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/health" {
-					health.Add(1)
+					result.Add(1)
 					return
 				}
 				models.Add(1)
@@ -39,9 +39,9 @@ func TestModelsAreSeldomAskedFor(t *testing.T) {
 			cfg := Config{Models: []Model{{Name: "tiny", Connector: ConnectorNone, Engines: []Engine{{Name: "e", URL: srv.URL}}}},
 				Timeouts: Timeouts{Health: 10 * time.Millisecond}}
 			g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil))})
-			eventually(t, "it is looked at often", func() bool { return models.Load() > 0 && health.Load() >= 60 })
+			eventually(t, "it is looked at often", func() bool { return models.Load() > 0 && result.Load() >= 60 })
 			g.stop()
-			if m, h := models.Load(), health.Load(); m > h/2 {
+			if m, h := models.Load(), result.Load(); m > h/2 {
 				t.Errorf("%d lists for %d health checks", m, h)
 			}
 			mu.Lock()

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 )
 
 // noHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
@@ -20,9 +21,9 @@ type handing struct {
 	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
 
 	mu     sync.Mutex
-	routes [len(formats)]breaker // answers without params that were capped at one token, route by route
-	why    string                // why no route does, as a handshake has shown; "" if none has
-	until  time.Time             // then another handshake finds out whether that still holds
+	routes [len(formats)]health.Breaker // answers without params that were capped at one token, route by route
+	why    string                       // why no route does, as a handshake has shown; "" if none has
+	until  time.Time                    // then another handshake finds out whether that still holds
 }
 
 // handshakeAgain is how long an engine that handed nothing off in a handshake is not asked for another.
@@ -35,7 +36,7 @@ func (h *handing) lets(s shape, now time.Time) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.routes[s].lets(now) && (h.why == "" || !now.Before(h.until))
+	return h.routes[s].Lets(now) && (h.why == "" || !now.Before(h.until))
 }
 
 // never says why the engine hands nothing off, whatever the route; "" if it does as far as is known.
@@ -58,18 +59,18 @@ func (h *handing) handed(s shape) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.routes[s].whole(time.Now())
+	h.routes[s].OKWhole(time.Now())
 }
 
 // kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
-func (h *handing) kept(s shape, now time.Time, rules breakerRules) time.Duration {
+func (h *handing) kept(s shape, now time.Time, rules health.BreakerRules) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(true)
-	if !h.routes[s].fail(signAnswer, now, rules, 0) {
+	if !h.routes[s].Fail(health.AnswerFailed, now, rules, 0) {
 		return 0
 	}
-	return h.routes[s].until.Sub(now)
+	return h.routes[s].Wait(now)
 }
 
 // keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that was not known.
@@ -87,7 +88,7 @@ func (h *handing) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(false)
-	h.routes, h.why = [len(formats)]breaker{}, ""
+	h.routes, h.why = [len(formats)]health.Breaker{}, ""
 }
 
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason

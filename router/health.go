@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet/health"
 )
 
 // reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
@@ -72,7 +73,7 @@ func (r *Router) last(e *engine) bool {
 	}
 	now := time.Now()
 	return !slices.ContainsFunc(engines, func(o *engine) bool {
-		return o != e && o.usable() && o.vitals.stand(now, *s.cfg.Health.SlowStart).out == ejectedNot
+		return o != e && o.usable() && o.vitals.Standing(now, *s.cfg.Health.SlowStart).Out == health.InUse
 	})
 }
 
@@ -102,14 +103,14 @@ func (r *Router) saw(l *call, v verdict) {
 	switch l.faultOf(v) {
 	case faultNone:
 		if isEventStream(l.ctype) {
-			r.good(e, signAnswer, now)
-		} else if e.vitals.whole(now) {
+			r.good(e, health.AnswerFailed, now)
+		} else if e.vitals.SucceededWhole(now) {
 			r.inUse(e)
 		}
 	case faultOverload:
-		e.vitals.busy(now, l.rest, r.now().cfg.Health.Overload)
+		e.vitals.Refused(now, l.rest, r.now().cfg.Health.Overload)
 	case faultEngine:
-		r.bad(e, signAnswer, now)
+		r.bad(e, health.AnswerFailed, now)
 	}
 }
 
@@ -117,7 +118,7 @@ func (r *Router) saw(l *call, v verdict) {
 func (r *Router) sawProbe(l *call, v verdict) {
 	r.reach(l, v)
 	if v == vUsable {
-		r.good(l.engine, signAnswer, time.Now())
+		r.good(l.engine, health.AnswerFailed, time.Now())
 	}
 }
 
@@ -207,15 +208,15 @@ func (r *Router) sawStream(l *call, why Reason) {
 	switch {
 	case why == ReasonAnswerTooLarge:
 	case why == ReasonNone:
-		r.good(l.engine, signStream, time.Now())
+		r.good(l.engine, health.StreamFailed, time.Now())
 	case l.why() == nil, errors.Is(l.why(), errLegLate):
-		r.bad(l.engine, signStream, time.Now())
+		r.bad(l.engine, health.StreamFailed, time.Now())
 	}
 }
 
 // good notes that an engine did well.
-func (r *Router) good(e *engine, s sign, now time.Time) {
-	if e.vitals.good(s, now) {
+func (r *Router) good(e *engine, s health.FailureKind, now time.Time) {
+	if e.vitals.Succeeded(s, now) {
 		r.inUse(e)
 	}
 }
@@ -223,9 +224,9 @@ func (r *Router) good(e *engine, s sign, now time.Time) {
 func (r *Router) inUse(e *engine) { r.log.Info("engine is in use again", "engine", e.name) }
 
 // bad notes that an engine failed.
-func (r *Router) bad(e *engine, s sign, now time.Time) {
-	if pause, out := e.vitals.bad(s, now, r.now().cfg.Health.engines()); out {
-		r.log.Warn("engine is out", "engine", e.name, "reason", (ejectedAnswers + ejection(s)).String(), "pause", pause)
+func (r *Router) bad(e *engine, s health.FailureKind, now time.Time) {
+	if pause, out := e.vitals.Failed(s, now, r.now().cfg.Health.engines()); out {
+		r.log.Warn("engine is out", "engine", e.name, "reason", (health.Answers + health.Ejection(s)).String(), "pause", pause)
 	}
 }
 

@@ -33,18 +33,18 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		}
 		every := r.now().cfg.Timeouts.Health
 		e.progress.Store(false)
-		health := e.check(its, every)
+		result := e.check(its, every)
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
-		case health == healthGood && e.down.Load():
+		case result == checkPassed && e.down.Load():
 			r.back(ctx, e)
-		case health == healthGood:
+		case result == checkPassed:
 			e.reached()
-		case health == healthRefused:
+		case result == checkRefused:
 			r.isDown(e, e.refused())
-		case health == healthLate:
+		case result == checkLate:
 			r.late(e)
 		default:
 			r.isDown(e, e.missed())
@@ -82,18 +82,18 @@ func (r *Router) recount(ctx context.Context, e *engine, was heldLook) heldLook 
 	return now
 }
 
-// health is the outcome of a health check.
-type health uint8
+// checkResult is the outcome of a health check.
+type checkResult uint8
 
 const (
-	healthGood    health = iota
-	healthBad            // an answer that says no, or none as the connection broke or could not be made
-	healthLate           // no answer in time, on a connection
-	healthRefused        // the engine refuses connections
+	checkPassed  checkResult = iota
+	checkFailed              // an answer that says no, or none as the connection broke or could not be made
+	checkLate                // no answer in time, on a connection
+	checkRefused             // the engine refuses connections
 )
 
 // check asks the engine's health route, for at most timeout but no less than a second.
-func (e *engine) check(its *term, timeout time.Duration) health {
+func (e *engine) check(its *term, timeout time.Duration) checkResult {
 	held := its.begin(max(timeout, time.Second))
 	defer its.end()
 	resp, err := e.up.do(held, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
@@ -104,11 +104,11 @@ func (e *engine) check(its *term, timeout time.Duration) health {
 	var up *upstreamError
 	switch {
 	case refuses(err):
-		return healthRefused
+		return checkRefused
 	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != phaseDial:
-		return healthLate
+		return checkLate
 	case err != nil || resp.Status != 200:
-		return healthBad
+		return checkFailed
 	}
-	return healthGood
+	return checkPassed
 }

@@ -23,7 +23,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	defer r.Close()
 	all, every := r.now().fleet.engines, r.now().cfg.Timeouts.Health
 	for _, e := range all {
-		if e.check(newTerm(b.Context()), every) != healthGood {
+		if e.check(newTerm(b.Context()), every) != checkPassed {
 			b.Fatal("not healthy")
 		}
 	}
@@ -38,7 +38,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	its := newTerm(b.Context())
 	begun, n := spent(), 0
 	for b.Loop() {
-		if all[n%engines].check(its, every) != healthGood {
+		if all[n%engines].check(its, every) != checkPassed {
 			b.Fatal("not healthy")
 		}
 		n++

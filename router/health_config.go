@@ -3,6 +3,8 @@ package router
 import (
 	"fmt"
 	"time"
+
+	"pdrouter/router/fleet/health"
 )
 
 // Health says when an engine, or a pair of engines, gets no requests though it can be reached. An engine that cannot be is
@@ -101,11 +103,16 @@ func (h Health) validate(v *faults) {
 }
 
 // engines are the rules of engines' breakers.
-func (h Health) engines() breakerRules {
-	return breakerRules{failures: h.Failures, open: h.Open, longest: h.OpenLongest}
+func (h Health) engines() health.BreakerRules {
+	return health.BreakerRules{Failures: h.Failures, Open: h.Open, Longest: h.OpenLongest}
+}
+
+// rules are those of the comparison.
+func (o Outliers) rules() health.OutlierRules {
+	return health.OutlierRules{Times: o.Times, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
 }
 
 // pairs are the rules of pairs' breakers.
-func (h Health) pairs() breakerRules {
-	return breakerRules{failures: h.PairFailures, open: h.Open, longest: h.OpenLongest}
+func (h Health) pairs() health.BreakerRules {
+	return health.BreakerRules{Failures: h.PairFailures, Open: h.Open, Longest: h.OpenLongest}
 }

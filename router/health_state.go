@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"pdrouter/router/fleet/health"
 )
 
 // Anyway is a role of a model whose engines are all used, though too many of them are out.
@@ -29,26 +31,26 @@ func EngineStates() []string {
 
 // state says what an engine is, why, and which part of its requests it may get.
 func (e *engine) state(now time.Time, slowStart time.Duration) (state, why string, share float64) {
-	s := e.vitals.stand(now, slowStart)
+	s := e.vitals.Standing(now, slowStart)
 	switch {
 	case e.draining.Load(): // before down: whoever drained it may have switched it off
 		return "draining", "it is to be drained", 0
 	case e.down.Load():
 		return "down", "it cannot be reached, or says that it is not healthy", 0
-	case s.circuit == circuitHalfOpen:
-		return "half_open", "its next request decides", s.share
-	case s.out == ejectedAnswers:
+	case s.Circuit == health.HalfOpen:
+		return "half_open", "its next request decides", s.Share
+	case s.Out == health.Answers:
 		return "open", "requests failed in a row", 0
-	case s.out == ejectedStreams:
+	case s.Out == health.Streams:
 		return "open", "streams broke or stood still in a row", 0
-	case s.out == ejectedSlow:
+	case s.Out == health.Slow:
 		return "slow", "it is much slower than others of its role", 0
-	case s.out == ejectedBusy:
+	case s.Out == health.Overloaded:
 		return "overloaded", "it has asked for no requests for now", 0
 	case !e.proven.Load():
-		return "unchecked", "it has not answered yet", s.share
-	case s.share < 1:
-		return "slow_start", "it is new, or back", s.share
+		return "unchecked", "it has not answered yet", s.Share
+	case s.Share < 1:
+		return "slow_start", "it is new, or back", s.Share
 	}
 	return "up", "", 1
 }

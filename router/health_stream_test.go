@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/fleet/health"
 )
 
 // TestOneProbeAtATime has a request that an engine was given before its circuit opened end without a word about the engine, while
@@ -38,7 +40,7 @@ func TestOneProbeAtATime(t *testing.T) {
 				return cancel
 			}
 			leave := ask()
-			halfOpen(e, signAnswer)
+			halfOpen(e, health.AnswerFailed)
 			ask()
 			if !e.probed() {
 				t.Fatal("the second request is no probe")
@@ -59,11 +61,8 @@ func TestOneProbeAtATime(t *testing.T) {
 }
 
 // halfOpen has an engine be out by failures of that kind, and its next request be its probe.
-func halfOpen(e *engine, why sign) {
-	e.vitals.mu.Lock()
-	defer e.vitals.mu.Unlock()
-	e.vitals.circuit = breaker{opened: true, why: why, until: time.Now().Add(-time.Hour)}
-	e.vitals.special.Store(true)
+func halfOpen(e *engine, why health.FailureKind) {
+	e.vitals.Failed(why, time.Now().Add(-time.Hour), health.BreakerRules{Failures: 1, Open: time.Second, Longest: time.Second})
 }
 
 // TestSilenceCountsOnce: connections that were waited for at the same time are one failure, refused ones one each.

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/fleet/health"
 )
 
 // Operations serves /health (the process lives), /ready (it takes requests: not draining, and for some model an
@@ -99,8 +100,8 @@ func (r *Router) Stats() Stats {
 	for _, e := range setup.fleet.engines {
 		s := EngineStats{Name: e.name, Of: e.rankOf, Up: !e.down.Load(), InFlight: e.inFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now), Unresolved: r.left.unresolved(e, now)}
 		s.State, s.Why, s.Share = e.state(now, *setup.cfg.Health.SlowStart)
-		for i := ejectedNot + 1; i < ejections; i++ {
-			s.Ejections[i.String()] = e.vitals.counts[i].Load()
+		for i := health.InUse + 1; i < health.Ejections; i++ {
+			s.Ejections[i.String()] = e.vitals.EjectedFor(i)
 		}
 		if e.control != "" {
 			followed := e.followed.Load()
@@ -191,7 +192,7 @@ func (r *Router) handshaken(c *couple) metadata.PairState {
 	if s.Warm = r.pairs.Ready(pair); s.Warm {
 		return s
 	}
-	if at := c.circuitAt(time.Now()); at != circuitClosed {
+	if at := c.circuitAt(time.Now()); at != health.Closed {
 		s.Why = "transfers failed; circuit " + at.String()
 		return s
 	}

@@ -11,9 +11,9 @@ import (
 func TestProbesOfClients(t *testing.T) {
 	e := newFakeAny(t, jsonAnswer(200, `{}`))
 	g := start(t, anyFleet(e), Parts{Clients: fakeClients{}})
-	want := func(when string, health, ready int) {
+	want := func(when string, result, ready int) {
 		t.Helper()
-		for path, status := range map[string]int{pathHealth: health, pathLive: health, pathReady: ready, pathHealth + "?a=b": health} {
+		for path, status := range map[string]int{pathHealth: result, pathLive: result, pathReady: ready, pathHealth + "?a=b": result} {
 			for _, method := range []string{"GET", "HEAD"} {
 				if r := g.ask(method, path); r.Status != status || r.Body != "" || r.Header.Get("X-Pdrouter-Reason") != "" {
 					t.Errorf("%s: %s %s: status %d, header %v: %q; want %d and no body", when, method, path, r.Status, r.Header, r.Body, status)

@@ -85,7 +85,7 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 	for _, e := range s.fleet.engines {
 		e.bound(s.cfg)
 		if drains := s.fleet.drains[e.name]; e.draining.Swap(drains) && !drains {
-			e.vitals.begin(time.Now())
+			e.vitals.Reset(time.Now())
 		}
 	}
 	r.current.Store(s)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -121,7 +122,7 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 	for _, words := range failedTransfers {
 		if strings.HasPrefix(ans.errMessage, words) {
 			l.either = true
-			x.r.bad(peer.engine, signAnswer, time.Now())
+			x.r.bad(peer.engine, health.AnswerFailed, time.Now())
 			return
 		}
 	}

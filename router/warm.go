@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet/health"
 )
 
 // warmPause is the least time from one look at all pairs to the next, so that many changes at once cost one look.
@@ -54,7 +55,7 @@ func (r *Router) warm(now time.Time) time.Duration {
 			continue // until records come
 		}
 		if r.pairs.Ready(pair) {
-			if c.circuitAt(now) != circuitHalfOpen {
+			if c.circuitAt(now) != health.HalfOpen {
 				continue
 			}
 			r.pairs.ForgetPair(pair) // it has failed since
@@ -127,7 +128,7 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	e.proven.Store(true)
 	e.handing.renew()
 	e.forget(nil) // where runs have no names, one that was down is another
-	e.vitals.begin(time.Now())
+	e.vitals.Reset(time.Now())
 	e.down.Store(false)
 	e.refuses.Store(false)
 	r.updateQueue(e)

@@ -1,8 +1,7 @@
-package router
+package health
 
 import (
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 )
@@ -10,8 +9,7 @@ import (
 // TestOutlier: an engine is out if it is much slower than the median for long enough; long prompts, few requests, a bad moment
 // and small times are no reason, and never more than a bounded part is out.
 func TestOutlier(t *testing.T) {
-	percent := 20
-	rules := Outliers{Times: 3, After: 30 * time.Second, Ejected: 30 * time.Second, Percent: &percent}
+	rules := OutlierRules{Times: 3, After: 30 * time.Second, Ejected: 30 * time.Second, Percent: 20}
 	const ms = time.Millisecond
 	for _, row := range []struct {
 		name    string
@@ -68,9 +66,9 @@ func TestOutlier(t *testing.T) {
 		}, []int{4}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			paces := make([]*pace, row.engines)
+			paces := make([]*latency, row.engines)
 			for i := range paces {
-				paces[i] = new(pace)
+				paces[i] = new(latency)
 			}
 			var got []int
 			now := time.Unix(1_000_000, 0)
@@ -100,11 +98,11 @@ func TestOutlierProperties(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		percent := rng.IntN(101)
-		rules := Outliers{Times: 1.5 + 3*rng.Float64(), After: time.Duration(1+rng.IntN(20)) * time.Second, Percent: &percent}
-		paces := make([]*pace, 1+rng.IntN(8))
+		rules := OutlierRules{Times: 1.5 + 3*rng.Float64(), After: time.Duration(1+rng.IntN(20)) * time.Second, Percent: percent}
+		paces := make([]*latency, 1+rng.IntN(8))
 		speed := make([]float64, len(paces))
 		for i := range paces {
-			paces[i], speed[i] = new(pace), rng.ExpFloat64()
+			paces[i], speed[i] = new(latency), rng.ExpFloat64()
 		}
 		now, out := time.Unix(1_000_000, 0), 0
 		for range 60 {
@@ -134,37 +132,4 @@ func TestOutlierProperties(t *testing.T) {
 			t.Fatalf("seed %d: %d of %d engines are out; %d percent may be", seed, out, len(paces), percent)
 		}
 	}
-}
-
-// TestJudgeHoldsOneLock judges engines as the requests before and after a reload do that names them in another order.
-func TestJudgeHoldsOneLock(t *testing.T) {
-	config := func(names ...string) Config {
-		c := Config{Models: []Model{{Name: "m", Connector: ConnectorNone}}}
-		for _, name := range names {
-			c.Models[0].Engines = append(c.Models[0].Engines, Engine{Name: name, URL: "http://127.0.0.1:1/" + name})
-		}
-		return c
-	}
-	r, err := New(config("a", "b", "c"), Parts{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	before := r.now().fleet.models["m"].decode
-	if err := r.Apply(config("c", "b", "a"), Parts{}); err != nil {
-		t.Fatal(err)
-	}
-	after := r.now().fleet.models["m"].decode
-	if before[0] != after[2] {
-		t.Fatal("the engines are others")
-	}
-	var wg sync.WaitGroup
-	for _, engines := range [][]*engine{before, after} {
-		wg.Go(func() {
-			for range 20_000 {
-				r.judge(engines, time.Now(), r.now().cfg.Health.Outliers)
-			}
-		})
-	}
-	wg.Wait()
 }

@@ -1,4 +1,4 @@
-package router
+package health
 
 import (
 	"math"
@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// demand counts the requests that wanted something, and forgets them: each minute halves the count. It is safe for
+// DecayingCounter counts the requests that wanted something, and forgets them: each minute halves the count. It is safe for
 // concurrent use, takes no lock and allocates nothing; the zero value is none.
-type demand struct {
+type DecayingCounter struct {
 	state atomic.Uint64 // the minute in the upper half, the count in the lower
 }
 
-// add counts one request.
-func (d *demand) add(now time.Time) {
+// Add counts one request.
+func (d *DecayingCounter) Add(now time.Time) {
 	minute := minuteOf(now)
 	for {
 		old := d.state.Load()
@@ -27,8 +27,10 @@ func (d *demand) add(now time.Time) {
 	}
 }
 
-// count returns what is left of all that came.
-func (d *demand) count(now time.Time) int { return int(decayed(d.state.Load(), minuteOf(now))) }
+// Count returns what is left of all that came.
+func (d *DecayingCounter) Count(now time.Time) int {
+	return int(decayed(d.state.Load(), minuteOf(now)))
+}
 
 func minuteOf(now time.Time) uint32 { return uint32(now.Unix() / 60) }
 

@@ -1,0 +1,40 @@
+package router
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestJudgeHoldsOneLock judges engines as the requests before and after a reload do that names them in another order.
+func TestJudgeHoldsOneLock(t *testing.T) {
+	config := func(names ...string) Config {
+		c := Config{Models: []Model{{Name: "m", Connector: ConnectorNone}}}
+		for _, name := range names {
+			c.Models[0].Engines = append(c.Models[0].Engines, Engine{Name: name, URL: "http://127.0.0.1:1/" + name})
+		}
+		return c
+	}
+	r, err := New(config("a", "b", "c"), Parts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	before := r.now().fleet.models["m"].decode
+	if err := r.Apply(config("c", "b", "a"), Parts{}); err != nil {
+		t.Fatal(err)
+	}
+	after := r.now().fleet.models["m"].decode
+	if before[0] != after[2] {
+		t.Fatal("the engines are others")
+	}
+	var wg sync.WaitGroup
+	for _, engines := range [][]*engine{before, after} {
+		wg.Go(func() {
+			for range 20_000 {
+				r.judge(engines, time.Now(), r.now().cfg.Health.Outliers)
+			}
+		})
+	}
+	wg.Wait()
+}
