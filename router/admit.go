@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
@@ -59,7 +61,7 @@ func (q *admitted) read(body []byte) (e *httpError) {
 		return e
 	}
 	if q.b.model == "" {
-		return errBadRequest(ReasonMissingModel, "model", "The field model is missing.")
+		return errBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
 	if q.m, q.adapter = q.s.fleet.find(q.b.model); q.m == nil {
 		e := errNoModel(q.b.model)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/reason"
 )
 
 // attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own.
@@ -28,7 +29,7 @@ type attempt struct {
 	looks      *Router // has it looked what decode has in hand, where nothing else tells; nil if nobody asks; set once
 	// lost is told that the transfer has not come, and leaves decode's leg open: prefill writes, and how the leg may be ended is for
 	// whoever frees decode's blocks. Nil where decode reads, or its engine ends a transfer that fails; set once.
-	lost   func(why Reason)
+	lost   func(why reason.Reason)
 	landed func() bool // whether the transfer is over, as far as is known; nil if nobody tells; set once
 
 	mu       sync.Mutex
@@ -75,7 +76,7 @@ func (a *attempt) prefilled(e event) *remains {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.usable = e.kind == evPrefillUsable
-	a.parted = e.why != ReasonPanic && a.prefill.parted()
+	a.parted = e.why != reason.Panic && a.prefill.parted()
 	left := e.kind.leaves()
 	a.bare = left == legBare
 	a.unknown = left == legLost || left == legBroken || a.bare         // an error does not say that nothing runs, or is held
@@ -93,7 +94,7 @@ func (a *attempt) legOf(e event) *call {
 	switch k := e.kind; {
 	case k == evTransferLost:
 		a.prefill.err = errRunOver
-		if e.why == ReasonTransferTimeout {
+		if e.why == reason.TransferTimeout {
 			a.prefill.err = errTransferLate
 		}
 		return &a.prefill
@@ -158,11 +159,11 @@ func (a *attempt) lapse(d time.Duration) *time.Timer {
 	if a.lost == nil {
 		return a.decode.later(d, errTransferLate)
 	}
-	return time.AfterFunc(d, func() { a.lapsed(ReasonTransferTimeout) })
+	return time.AfterFunc(d, func() { a.lapsed(reason.TransferTimeout) })
 }
 
 // lapsed tells that the transfer has not come, unless decode's leg is over.
-func (a *attempt) lapsed(why Reason) {
+func (a *attempt) lapsed(why reason.Reason) {
 	if a.isOverdue() {
 		a.lost(why)
 	}
@@ -230,7 +231,7 @@ func (a *attempt) leave(d time.Duration) *time.Timer {
 		works, said := false, tellsLater
 		defer func() {
 			if !works && said != tellsNot && r.untellable(a.decode.engine) == strandNone {
-				a.lapsed(ReasonClientLeft)
+				a.lapsed(reason.ClientLeft)
 			} else {
 				a.decode.cut(errHurried)
 			}

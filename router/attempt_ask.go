@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // startPrefill sends the prefill leg, on a goroutine of its own unless its answer is waited for here.
@@ -60,7 +62,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 	l := &a.prefill
 	defer l.end()
 	defer req.free() // what it holds may have to be sent again
-	e := event{kind: evPrefillLost, why: ReasonPanic}
+	e := event{kind: evPrefillLost, why: reason.Panic}
 	defer func() {
 		if v := recover(); v != nil {
 			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
@@ -87,23 +89,23 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 	if v != vUsable {
 		e := prefillEvent(v)
 		if v == vBroken && l.refusedCredentials() {
-			e.why = ReasonCredentialsRefused
+			e.why = reason.CredentialsRefused
 		}
 		return e
 	}
-	e := event{kind: evPrefillBare, why: ReasonNoTransferParams}
+	e := event{kind: evPrefillBare, why: reason.NoTransferParams}
 	if conn.traits().meets || l.ans.kv != nil {
 		e.kind = conn.accept(&a.h, l.ans.kv)
 	}
 	r.sawHandOff(l, conn, a.h.shape, e.kind)
 	switch e.kind {
 	case evPrefillUsable:
-		e.why = ReasonNone
+		e.why = reason.None
 		if conn.traits().mode == inTurn {
 			r.sawRun(l.engine, l.ans.kv)
 		}
 	case evPrefillMoved:
-		e.why = ReasonEngineRestarted
+		e.why = reason.EngineRestarted
 		if c, ok := parseCoordinates(l.ans.kv); ok {
 			r.moved(l.engine, a.h.coord, c)
 		}
@@ -129,11 +131,11 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 			a.release()
 		}
 		e := decodeEvent(v, streams)
-		if e.why == ReasonDecodeRejected && x.b.pass != nil {
-			e.why = ReasonEngineRejected
+		if e.why == reason.DecodeRejected && x.b.pass != nil {
+			e.why = reason.EngineRejected
 		}
 		if v == vBroken && a.decode.refusedCredentials() {
-			e.why = ReasonCredentialsRefused
+			e.why = reason.CredentialsRefused
 		}
 		if e.kind == evDecodeBroken {
 			a.mu.Lock()
@@ -176,19 +178,19 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 func prefillEvent(v verdict) event {
 	switch v {
 	case vRefused:
-		return event{kind: evPrefillRefused, why: ReasonEngineRefused}
+		return event{kind: evPrefillRefused, why: reason.EngineRefused}
 	case vRejected:
-		return event{kind: evPrefillRejected, why: ReasonPrefillRejected}
+		return event{kind: evPrefillRejected, why: reason.PrefillRejected}
 	case vBroken:
-		return event{kind: evPrefillBroken, why: ReasonPrefillFailed}
+		return event{kind: evPrefillBroken, why: reason.PrefillFailed}
 	case vGarbage:
-		return event{kind: evPrefillUnusable, why: ReasonBadUpstream}
+		return event{kind: evPrefillUnusable, why: reason.BadUpstream}
 	case vLate:
-		return event{kind: evPrefillLate, why: ReasonPrefillTimeout}
+		return event{kind: evPrefillLate, why: reason.PrefillTimeout}
 	case vTooLarge:
-		return event{kind: evPrefillTooLarge, why: ReasonAnswerTooLarge}
+		return event{kind: evPrefillTooLarge, why: reason.AnswerTooLarge}
 	}
-	return event{kind: evPrefillLost, why: ReasonPrefillFailed}
+	return event{kind: evPrefillLost, why: reason.PrefillFailed}
 }
 
 // decodeEvent says what a decode engine's behaviour means for the dispatch.
@@ -200,17 +202,17 @@ func decodeEvent(v verdict, stream bool) event {
 		}
 		return event{kind: evDecodeWhole}
 	case vRefused:
-		return event{kind: evDecodeRefused, why: ReasonEngineRefused}
+		return event{kind: evDecodeRefused, why: reason.EngineRefused}
 	case vRejected:
-		return event{kind: evDecodeRejected, why: ReasonDecodeRejected}
+		return event{kind: evDecodeRejected, why: reason.DecodeRejected}
 	case vBroken:
-		return event{kind: evDecodeBroken, why: ReasonDecodeFailed}
+		return event{kind: evDecodeBroken, why: reason.DecodeFailed}
 	case vGarbage:
-		return event{kind: evDecodeBroken, why: ReasonBadUpstream}
+		return event{kind: evDecodeBroken, why: reason.BadUpstream}
 	case vLate:
-		return event{kind: evDecodeLate, why: ReasonTransferTimeout}
+		return event{kind: evDecodeLate, why: reason.TransferTimeout}
 	case vTooLarge:
-		return event{kind: evDecodeTooLarge, why: ReasonAnswerTooLarge}
+		return event{kind: evDecodeTooLarge, why: reason.AnswerTooLarge}
 	}
-	return event{kind: evDecodeLost, why: ReasonDecodeFailed}
+	return event{kind: evDecodeLost, why: reason.DecodeFailed}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/reason"
 )
 
 // plan chooses the engines of the next attempt.
@@ -53,7 +54,7 @@ func (x *exchange) plan() event {
 	x.sum.TransferID = a.h.transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
 	if x.m.conn.traits().writes {
-		a.lost = func(why Reason) { x.transferLost(a, why) }
+		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
 		if a.unstreamed {
 			a.looks = x.r
 		}
@@ -80,17 +81,17 @@ func (x *exchange) doubles(c policies.Choice) bool {
 // spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
 func (x *exchange) spent() event {
 	x.pause = x.not.soonest()
-	return event{kind: evPlannedNone, why: ReasonRetryBudget}
+	return event{kind: evPlannedNone, why: reason.RetryBudget}
 }
 
 // nobody says what becomes of a request that no engine can take now: it waits where one may come back.
 func (x *exchange) nobody(c policies.Choice) event {
-	why, missing := ReasonNoEngine, decodeRole
+	why, missing := reason.NoEngine, decodeRole
 	switch c.Reason {
 	case policies.NoPair:
-		return event{kind: evPlannedNone, why: ReasonNoPair}
+		return event{kind: evPlannedNone, why: reason.NoPair}
 	case policies.NoPrefill:
-		why, missing = ReasonNoPrefill, prefillRole
+		why, missing = reason.NoPrefill, prefillRole
 	}
 	pause, comes := x.look.comes(missing)
 	if x.pause = pause; !comes {
@@ -105,7 +106,7 @@ func (x *exchange) nobody(c policies.Choice) event {
 	}
 	left := min(x.until.Sub(now), x.due.Sub(now))
 	if left <= 0 {
-		return event{kind: evPlannedNone, why: ReasonQueueTimeout}
+		return event{kind: evPlannedNone, why: reason.QueueTimeout}
 	}
 	x.pause = min(spread(max(pause, backoff(x.rests+1, rand.Uint64()))), left)
 	return event{kind: evPlannedLater}
@@ -148,7 +149,7 @@ func (x *exchange) pair(a *attempt) {
 		var ok bool
 		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
-			x.queue = append(x.queue, event{kind: evPairFailed, why: ReasonNoPair})
+			x.queue = append(x.queue, event{kind: evPairFailed, why: reason.NoPair})
 			return
 		}
 		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
@@ -193,5 +194,5 @@ func (x *exchange) park(a *attempt) {
 		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
 	}
 	a.prefill.err = err
-	x.post(mail{a: a, e: event{kind: evPairFailed, why: ReasonPairFailed}})
+	x.post(mail{a: a, e: event{kind: evPairFailed, why: reason.PairFailed}})
 }

@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // watchEvery is how often it is looked whether a transfer that nobody tells of can still come about.
@@ -27,8 +29,8 @@ type unseen struct {
 }
 
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
-func (x *exchange) transferLost(a *attempt, why Reason) {
-	if why == ReasonTransferTimeout && a.couple != nil {
+func (x *exchange) transferLost(a *attempt, why reason.Reason) {
+	if why == reason.TransferTimeout && a.couple != nil {
 		x.r.sawTransfer(a.couple, a.runs(), false)
 	}
 	x.post(mail{a: a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
@@ -86,7 +88,7 @@ func (u *unseen) run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		if !fed {
-			if why := u.prefillOver(ctx); why != ReasonNone {
+			if why := u.prefillOver(ctx); why != reason.None {
 				u.a.lapsed(why)
 				return
 			}
@@ -122,7 +124,7 @@ func (u *unseen) run(ctx context.Context) {
 			}
 		}
 		if idle >= 2 && !now.Before(due) {
-			u.a.lapsed(ReasonTransferTimeout)
+			u.a.lapsed(reason.TransferTimeout)
 			return
 		}
 	}
@@ -164,19 +166,19 @@ func (u *unseen) allExpired(ctx context.Context, l load) bool {
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.
-func (u *unseen) prefillOver(ctx context.Context) Reason {
+func (u *unseen) prefillOver(ctx context.Context) reason.Reason {
 	e := u.a.prefill.engine
 	if c := e.coord.Load(); c != nil && c.EngineID != u.a.h.coord.EngineID {
-		return ReasonEngineRestarted
+		return reason.EngineRestarted
 	}
 	if e.failures.Load() == 0 && !e.down.Load() {
 		u.prefill = shut{}
-		return ReasonNone
+		return reason.None
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.r.now().cfg.Timeouts.asking())
 	defer cancel()
 	if u.prefill.gone(ctx, e) {
-		return ReasonPrefillFailed
+		return reason.PrefillFailed
 	}
-	return ReasonNone
+	return reason.None
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 // A background response (background: true of /v1/responses) outlives its request: the engine answers at once and works on. For callers
@@ -88,7 +89,7 @@ func (q *admitted) holdLease(allowed Allowance) *httpError {
 		return nil
 	}
 	if q.b.maxTokens < 0 {
-		return errBadRequest(ReasonBadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits.").of(q.who, q.model())
+		return errBadRequest(reason.BadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits.").of(q.who, q.model())
 	}
 	q.lease = &backgroundLease{Lease: q.lease}
 	return nil
@@ -242,5 +243,5 @@ func readBackground(body []byte) (tokens int, works bool) {
 }
 
 func errTooManyBackground() *httpError {
-	return newError(ReasonTooManyBackground, "Too many background responses are in progress. Try again later.")
+	return newError(reason.TooManyBackground, "Too many background responses are in progress. Try again later.")
 }

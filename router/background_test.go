@@ -177,8 +177,8 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 			case 200:
 				admitted++
 			case 429:
-				if reason := r.Header.Get("X-Pdrouter-Reason"); reason != "over_limit_concurrent" {
-					t.Errorf("refused for %q", reason)
+				if why := r.Header.Get("X-Pdrouter-Reason"); why != "over_limit_concurrent" {
+					t.Errorf("refused for %q", why)
 				}
 			default:
 				t.Fatalf("status %d: %s", r.Status, r.Body)

@@ -1,6 +1,9 @@
 package router
 
-import "pdrouter/router/openai/jsonscan"
+import (
+	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
+)
 
 // maxBodyDepth is how deep a client's objects and arrays may be nested.
 const maxBodyDepth = 64
@@ -114,12 +117,12 @@ func parseBody(s shape, raw []byte, lim bodyLimits) (*body, *httpError) {
 	p.Bytes, p.MaxDepth, p.Unique = raw, maxBodyDepth, true
 	p.Space()
 	if p.Pos == len(raw) {
-		return nil, errBadRequest(ReasonBadJSON, "", "The request body is empty.")
+		return nil, errBadRequest(reason.BadJSON, "", "The request body is empty.")
 	}
 	if raw[p.Pos] == '{' {
 		p.top()
 	} else if p.Value(0) && p.End() {
-		return nil, errBadRequest(ReasonBadJSON, "", "The request body must be a JSON object.")
+		return nil, errBadRequest(reason.BadJSON, "", "The request body must be a JSON object.")
 	}
 	if p.End(); p.Why != "" {
 		return nil, p.broken()
@@ -162,13 +165,13 @@ func (p *bodyParser) broken() *httpError {
 				key = key[:i+1]
 			}
 		}
-		return errBadRequest(ReasonDuplicateKey, "", "The request body has %s, at byte %d: %s", p.Why, p.At, key)
+		return errBadRequest(reason.DuplicateKey, "", "The request body has %s, at byte %d: %s", p.Why, p.At, key)
 	}
-	return errBadRequest(ReasonBadJSON, "", "The request body is not valid JSON: %s, at byte %d.", p.Why, p.At)
+	return errBadRequest(reason.BadJSON, "", "The request body is not valid JSON: %s, at byte %d.", p.Why, p.At)
 }
 
 // refuse notes the first field that is not acceptable.
-func (p *bodyParser) refuse(why Reason, param, msg string) {
+func (p *bodyParser) refuse(why reason.Reason, param, msg string) {
 	if p.bad == nil {
 		p.bad = errBadRequest(why, param, "%s %s.", param, msg)
 	}
@@ -203,9 +206,9 @@ func (p *bodyParser) settle() *httpError {
 	b.removed = p.sent != ""
 	switch {
 	case b.removed && p.lim.Strict:
-		return errBadRequest(ReasonTransferParams, p.sent, "%s is not accepted from clients.", p.sent)
+		return errBadRequest(reason.TransferParams, p.sent, "%s is not accepted from clients.", p.sent)
 	case p.hasStreamOptions && !b.stream:
-		return errBadRequest(ReasonBadField, "stream_options", "stream_options can only be defined when stream is true.")
+		return errBadRequest(reason.BadField, "stream_options", "stream_options can only be defined when stream is true.")
 	}
 	switch {
 	case p.bestOf > 1:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 // given walks over a value and reports whether it is not null.
@@ -18,7 +19,7 @@ func (p *bodyParser) model() { p.body.model = p.text("model") }
 func (p *bodyParser) boolean(param string) bool {
 	c := p.Peek()
 	if p.Value(p.depth) && c != 't' && c != 'f' && c != 'n' {
-		p.refuse(ReasonBadField, param, "must be a boolean")
+		p.refuse(reason.BadField, param, "must be a boolean")
 	}
 	return c == 't'
 }
@@ -30,9 +31,9 @@ func (p *bodyParser) count(param string, least, absent int) int {
 	case ok && n >= least:
 		return n
 	case ok:
-		p.refuse(ReasonBadField, param, fmt.Sprintf("must be at least %d", least))
+		p.refuse(reason.BadField, param, fmt.Sprintf("must be at least %d", least))
 	case p.given():
-		p.refuse(ReasonBadField, param, "must be an integer")
+		p.refuse(reason.BadField, param, "must be an integer")
 	}
 	return absent
 }
@@ -41,7 +42,7 @@ func (p *bodyParser) count(param string, least, absent int) int {
 func (p *bodyParser) whole(param string) int {
 	n, ok := p.Integer()
 	if !ok && p.given() {
-		p.refuse(ReasonBadField, param, "must be an integer of at most 18 digits")
+		p.refuse(reason.BadField, param, "must be an integer of at most 18 digits")
 	}
 	return n
 }
@@ -62,7 +63,7 @@ func (p *bodyParser) many() (n int) {
 func (p *bodyParser) batch(param string) {
 	if p.Peek() != '[' {
 		if p.Value(p.depth) {
-			p.refuse(ReasonBadField, param, "must be an array")
+			p.refuse(reason.BadField, param, "must be an array")
 		}
 		return
 	}
@@ -76,7 +77,7 @@ func (p *bodyParser) batch(param string) {
 
 func (p *bodyParser) cap(param string, n, most int) {
 	if most > 0 && n > most {
-		p.refuse(ReasonOverCap, param, fmt.Sprintf("must be at most %d", most))
+		p.refuse(reason.OverCap, param, fmt.Sprintf("must be at most %d", most))
 	}
 }
 
@@ -97,7 +98,7 @@ func (p *bodyParser) logprobs(param string) bool {
 func (p *bodyParser) streamOptions() {
 	if p.Peek() != '{' {
 		if p.given() {
-			p.refuse(ReasonBadField, "stream_options", "must be an object")
+			p.refuse(reason.BadField, "stream_options", "must be an object")
 		}
 		return
 	}
@@ -116,7 +117,7 @@ func (p *bodyParser) stop(param string) {
 	const want = "must be a string or an array of strings"
 	if p.Peek() != '[' {
 		if c := p.Peek(); p.Value(p.depth) && c != '"' && c != 'n' {
-			p.refuse(ReasonBadField, param, want)
+			p.refuse(reason.BadField, param, want)
 		}
 		return
 	}
@@ -124,7 +125,7 @@ func (p *bodyParser) stop(param string) {
 	p.Array(p.depth + 1)
 	for p.Element(&n) {
 		if c := p.Peek(); p.Value(p.depth+1) && c != '"' {
-			p.refuse(ReasonBadField, param, want)
+			p.refuse(reason.BadField, param, want)
 		}
 	}
 	p.cap(param, n, p.lim.Stop)
@@ -134,7 +135,7 @@ func (p *bodyParser) stop(param string) {
 func (p *bodyParser) text(param string) string {
 	if p.Peek() != '"' {
 		if p.given() {
-			p.refuse(ReasonBadField, param, "must be a string")
+			p.refuse(reason.BadField, param, "must be a string")
 		}
 		return ""
 	}
@@ -161,7 +162,7 @@ func (p *bodyParser) prompt() {
 		p.Array(2)
 		p.prompts()
 	case p.given():
-		p.refuse(ReasonBadField, "prompt", promptKinds)
+		p.refuse(reason.BadField, "prompt", promptKinds)
 	}
 }
 
@@ -180,7 +181,7 @@ func (p *bodyParser) prompts() {
 		switch {
 		case c != first:
 			p.Value(2)
-			p.refuse(ReasonBadField, "prompt", promptKinds)
+			p.refuse(reason.BadField, "prompt", promptKinds)
 		case c == '"':
 			raw, _, _ := p.Str()
 			b.promptBytes += len(raw)
@@ -191,12 +192,12 @@ func (p *bodyParser) prompts() {
 			p.token("prompt")
 		default:
 			p.Value(2)
-			p.refuse(ReasonBadField, "prompt", promptKinds)
+			p.refuse(reason.BadField, "prompt", promptKinds)
 		}
 	}
 	switch {
 	case n == 0:
-		p.refuse(ReasonBadField, "prompt", "must not be empty")
+		p.refuse(reason.BadField, "prompt", "must not be empty")
 	case first != '0':
 		b.prompts = n
 		p.cap("prompt", n, p.lim.Prompts)
@@ -207,7 +208,7 @@ func (p *bodyParser) prompts() {
 func (p *bodyParser) tokenIDs(param string) {
 	if p.Peek() != '[' {
 		if p.Value(1) {
-			p.refuse(ReasonBadField, param, tokenKinds)
+			p.refuse(reason.BadField, param, tokenKinds)
 		}
 		return
 	}
@@ -224,7 +225,7 @@ func (p *bodyParser) tokens(param string) {
 		p.token(param)
 	}
 	if n == 0 {
-		p.refuse(ReasonBadField, param, "must not be empty")
+		p.refuse(reason.BadField, param, "must not be empty")
 	}
 }
 
@@ -236,8 +237,8 @@ func (p *bodyParser) token(param string) {
 		if param != "prompt" {
 			kinds = tokenKinds
 		}
-		p.refuse(ReasonBadField, param, kinds)
+		p.refuse(reason.BadField, param, kinds)
 	} else if id < 0 {
-		p.refuse(ReasonBadField, param, "must not have negative token ids")
+		p.refuse(reason.BadField, param, "must not have negative token ids")
 	}
 }

@@ -1,6 +1,9 @@
 package router
 
-import "pdrouter/router/openai/jsonscan"
+import (
+	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
+)
 
 // read reads the value of a member that means something; m is the object that it is in.
 func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
@@ -42,7 +45,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 			b.salt = p.Bytes[from:p.Pos]
 		}
 		if c != '"' && c != 'n' {
-			p.refuse(ReasonBadField, f.param, "must be a string")
+			p.refuse(reason.BadField, f.param, "must be a string")
 		}
 		p.own(ownSalt, in, m)
 	case meansRequestID:
@@ -111,7 +114,7 @@ func (p *bodyParser) readPrompt(f *member) {
 		b.asked[askedLast] = span{from, p.Pos}
 	case meansMessages:
 		if c := p.Peek(); p.look(forContent, p.depth) && c != '[' {
-			p.refuse(ReasonBadField, f.param, "must be an array")
+			p.refuse(reason.BadField, f.param, "must be an array")
 		}
 		b.promptBytes += p.Pos - from
 		b.asked[askedLast] = span{from, p.Pos}
@@ -139,7 +142,7 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.look(forAnyURL, p.depth)
 	case meansFeatures:
 		if p.given() && p.lim.Isolate {
-			p.refuse(ReasonBadField, f.param, "is not accepted, because isolate_prefix_cache is set; send content_parts instead")
+			p.refuse(reason.BadField, f.param, "is not accepted, because isolate_prefix_cache is set; send content_parts instead")
 		}
 	case meansPrevious:
 		b.previous = p.text(f.param)
@@ -178,7 +181,7 @@ func (p *bodyParser) readPrompt(f *member) {
 func (p *bodyParser) limits() {
 	if p.Peek() != '{' {
 		if p.Value(p.depth) {
-			p.refuse(ReasonBadField, "sampling_params", "must be an object")
+			p.refuse(reason.BadField, "sampling_params", "must be an object")
 		}
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 // bodyFraming is what a request's head says of where its body ends.
@@ -168,7 +169,7 @@ func (b *clientBody) recycle() {
 
 // errBodyMemory answers a body for which there is no memory at present.
 func errBodyMemory() *httpError {
-	return newError(ReasonBodyMemory, "Too many bytes of request bodies are held at present.")
+	return newError(reason.BodyMemory, "Too many bytes of request bodies are held at present.")
 }
 
 // mostUnused is how many bytes a body may have on a route that uses none.
@@ -218,7 +219,7 @@ func (r *Router) errUnfinished() *httpError {
 	if r.turnsAway() {
 		return errDraining()
 	}
-	return newError(ReasonTimeout, "The request did not arrive in time.")
+	return newError(reason.Timeout, "The request did not arrive in time.")
 }
 
 // readBody appends what follows the head to b. An error that is an *httpError says what is wrong with the bytes.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/reason"
 )
 
 // onward is what another decode engine needs to go on with a stream: the ids of the prompt, and those of the tokens whose whole
@@ -134,7 +135,7 @@ func (s *stream) relayOnward(event []byte) bool {
 	case eventComment:
 		return true
 	case eventError:
-		s.wrong = ReasonDecodeFailed
+		s.wrong = reason.DecodeFailed
 		s.a.decode.tellError(event)
 		return false
 	case eventDone:
@@ -144,7 +145,7 @@ func (s *stream) relayOnward(event []byte) bool {
 	payload, ok := sse.Data(event)
 	var p piece
 	if !ok || json.Unmarshal(payload, &p) != nil {
-		s.wrong = ReasonBadUpstream
+		s.wrong = reason.BadUpstream
 		return false
 	}
 	if p.Usage != nil && len(p.Choices) == 0 {
@@ -226,6 +227,6 @@ func (s *stream) closeOnward(tokens int) {
 		s.out = append(s.out, "}}\n\n"...)
 	}
 	s.out = append(s.out, "data: [DONE]\n\n"...)
-	s.seen, s.wrong = true, ReasonNone
+	s.seen, s.wrong = true, reason.None
 	s.events++
 }

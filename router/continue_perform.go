@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/reason"
 )
 
 // broke tells the dispatch that the stream has failed, and what that leaves to be done.
@@ -13,7 +14,7 @@ func (s *stream) broke() {
 	switch {
 	case o == nil:
 		e.kind, x.sum.NotContinued = evStreamCut, x.noOnward
-	case !o.able(), s.wrong == ReasonAnswerTooLarge:
+	case !o.able(), s.wrong == reason.AnswerTooLarge:
 		e.kind, x.sum.NotContinued = evStreamCut, "unsupported"
 	case o.finished || o.max >= 0 && o.nSent >= o.max:
 		e.kind = evStreamUnended
@@ -30,18 +31,18 @@ func (x *exchange) stepOnward(e event) {
 }
 
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
-func (x *exchange) planOnward(failed *attempt, why Reason) event {
+func (x *exchange) planOnward(failed *attempt, why reason.Reason) event {
 	x.noteFailure(failed, &failed.decode, why)
 	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
 		"reason", why.String())
 	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
 	if !x.m.retries.take(time.Now()) {
-		return event{kind: evPlannedNone, why: ReasonRetryBudget}
+		return event{kind: evPlannedNone, why: reason.RetryBudget}
 	}
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), x.not, false, true
 	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
 	if choice.Decode < 0 {
-		return event{kind: evPlannedNone, why: ReasonNoEngine}
+		return event{kind: evPlannedNone, why: reason.NoEngine}
 	}
 	a := &attempt{}
 	a.h.shape = shapeCompletions
@@ -92,7 +93,7 @@ func (s *stream) awaitOnward() {
 func (s *stream) join(m mail) event {
 	next := m.a.stream
 	m.a.stream = nil
-	s.a, s.wrong, s.silent, s.woken = m.a, ReasonNone, false, time.Time{}
+	s.a, s.wrong, s.silent, s.woken = m.a, reason.None, false, time.Time{}
 	s.room, next.room = next.room, s.room
 	s.frames, next.frames = next.frames, nil
 	next.free()

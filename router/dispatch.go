@@ -1,5 +1,7 @@
 package router
 
+import "pdrouter/router/reason"
+
 // dispatch is the life of one request from its admission to its one terminal outcome, as a value. It knows
 // neither bytes nor engines: the exchange that owns it turns I/O into events and actions into I/O.
 // The zero value is not usable; newDispatch makes one. It belongs to one goroutine at a time.
@@ -10,7 +12,7 @@ type dispatch struct {
 	attempt int // of the dispatch that is under way, from 1
 	onward  int // engines that were to go on with the stream
 	max     int
-	broke   Reason // the stream that another is to go on with
+	broke   reason.Reason // the stream that another is to go on with
 	prefill legState
 	decode  legState
 }
@@ -158,7 +160,7 @@ func (d *dispatch) awaited(e event, out []action) []action {
 		return d.finish(out, action{do: doSendWhole}, outCompleted)
 	case evDecodeRejected:
 		d.decode = e.kind.leaves()
-		if e.why == ReasonEngineRejected { // whatever it says is what was asked for
+		if e.why == reason.EngineRejected { // whatever it says is what was asked for
 			return d.finish(out, action{do: doSendDecode, why: e.why}, outCompleted)
 		}
 		return d.finish(out, action{do: doSendDecode, why: e.why}, outFailedBefore)
@@ -218,7 +220,7 @@ func (d *dispatch) continued(e event, out []action) []action {
 }
 
 // goOn ends the legs and has one more engine go on with the stream, unless there were enough. As many may go on as may retry.
-func (d *dispatch) goOn(out []action, why Reason) []action {
+func (d *dispatch) goOn(out []action, why reason.Reason) []action {
 	if d.onward+1 >= d.max {
 		return d.giveUp(out)
 	}
@@ -254,7 +256,7 @@ func (d *dispatch) lingered(e event, out []action) []action {
 }
 
 // retry ends the legs of this attempt and plans another, or fails the request if there were enough.
-func (d *dispatch) retry(out []action, blame do, why Reason) []action {
+func (d *dispatch) retry(out []action, blame do, why reason.Reason) []action {
 	if d.attempt >= d.max {
 		return d.finish(out, action{do: doSendError, why: why}, outFailedBefore)
 	}
@@ -262,7 +264,7 @@ func (d *dispatch) retry(out []action, blame do, why Reason) []action {
 	d.attempt++
 	d.state, d.mode, d.prefill, d.decode = stPlanning, alone, legIdle, legIdle
 	plan := doPlan
-	if why == ReasonNoTransferParams {
+	if why == reason.NoTransferParams {
 		plan = doPlanAlone
 	}
 	return append(out, action{do: blame, why: why}, action{do: plan})

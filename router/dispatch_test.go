@@ -12,9 +12,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/reason"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/dispatch and docs/errors.md")
+var update = flag.Bool("update", false, "rewrite testdata/dispatch")
 
 // TestDispatchScripts runs testdata/dispatch/*.txt. A file has scripts, each a comment, the connector, the number of
 // attempts and the events; then ----, the actions of every event, and an empty line.
@@ -79,7 +81,7 @@ func describe(a action) string {
 	if a.outcome != outNone {
 		s += "=" + a.outcome.String()
 	}
-	if a.why != ReasonNone {
+	if a.why != reason.None {
 		s += "(" + a.why.String() + ")"
 	}
 	return s
@@ -95,7 +97,7 @@ func parseEvent(t *testing.T, words []string) event {
 		if len(words) == 1 {
 			return e
 		}
-		for r := range Reason(len(reasonTable)) {
+		for r := range reason.Reason(reason.Count) {
 			if r.String() == words[1] {
 				e.why = r
 				return e

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/reason"
 )
 
 // maxErrorMessage is the most bytes of a message that a client is sent.
@@ -19,7 +20,7 @@ type httpError struct {
 	Type       string        // the answer's "type"; see errorType
 	Msg        string        // the answer's "message"; cut to 1 KiB; no addresses, no tokens, no whole inputs
 	Param      string        // the answer's "param"; "" becomes null
-	Reason     Reason        // x-pdrouter-reason
+	Reason     reason.Reason // x-pdrouter-reason
 	Close      bool          // the client's connection ends with this answer: its framing cannot be trusted
 	NoRetry    bool          // x-should-retry: false
 	RetryAfter time.Duration // retry-after-ms; 0: not sent
@@ -125,10 +126,10 @@ func errorType(status int) string {
 }
 
 // newError returns the error answer for a reason, with that message.
-func newError(why Reason, format string, args ...any) *httpError {
-	r := &reasonTable[why]
-	return &httpError{Status: r.status, Type: errorType(r.status), Reason: why, Msg: fmt.Sprintf(format, args...),
-		NoRetry: r.retry == noRetry, RetryAfter: max(0, r.retry), Close: r.close}
+func newError(why reason.Reason, format string, args ...any) *httpError {
+	may, after := why.Retry()
+	return &httpError{Status: why.Status(), Type: errorType(why.Status()), Reason: why, Msg: fmt.Sprintf(format, args...),
+		NoRetry: !may, RetryAfter: after, Close: why.Close()}
 }
 
 // because adds the cause, for the log.
@@ -137,38 +138,38 @@ func (e *httpError) because(cause error) *httpError {
 	return e
 }
 
-func errBadRequest(why Reason, param, format string, args ...any) *httpError {
+func errBadRequest(why reason.Reason, param, format string, args ...any) *httpError {
 	e := newError(why, format, args...)
 	e.Param = param
 	return e
 }
 
 func errFraming(format string, args ...any) *httpError {
-	return newError(ReasonBadFraming, format, args...)
+	return newError(reason.BadFraming, format, args...)
 }
 
 func errTooLarge(limit int) *httpError {
-	return newError(ReasonBodyTooLarge, "The request body is larger than %d bytes.", limit)
+	return newError(reason.BodyTooLarge, "The request body is larger than %d bytes.", limit)
 }
 
 func errNoModel(model string) *httpError {
-	e := errBadRequest(ReasonUnknownModel, "model", "The model `%s` does not exist.", clip(model, 256))
+	e := errBadRequest(reason.UnknownModel, "model", "The model `%s` does not exist.", clip(model, 256))
 	e.Model, e.Err = clip(model, 256), errors.New("no such model")
 	return e
 }
 
 func errUnauthorized(cause error) *httpError {
-	e := newError(ReasonUnauthorized, "Unauthorized")
+	e := newError(reason.Unauthorized, "Unauthorized")
 	e.Challenge, e.Err = "Bearer", cause
 	return e
 }
 
 // errNoKeys answers credentials that nobody can check at present. An error with a method Reason may name one of the reasons for that.
 func errNoKeys(cause error) *httpError {
-	why := ReasonNoKeys
+	why := reason.NoKeys
 	var told interface{ Reason() string }
 	if errors.As(cause, &told) {
-		for _, r := range [...]Reason{ReasonJWKSStale, ReasonReplayCacheFull} {
+		for _, r := range [...]reason.Reason{reason.JWKSStale, reason.ReplayCacheFull} {
 			if r.String() == told.Reason() {
 				why = r
 			}
@@ -178,13 +179,13 @@ func errNoKeys(cause error) *httpError {
 }
 
 func errForbidden(cause error) *httpError {
-	return newError(ReasonForbidden, "Forbidden").because(cause)
+	return newError(reason.Forbidden, "Forbidden").because(cause)
 }
 
-func errDraining() *httpError { return newError(ReasonDraining, "The server is shutting down.") }
+func errDraining() *httpError { return newError(reason.Draining, "The server is shutting down.") }
 
 func errBadUpstream() *httpError {
-	return newError(ReasonBadUpstream, "The engine's answer could not be used.")
+	return newError(reason.BadUpstream, "The engine's answer could not be used.")
 }
 
 // isTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
@@ -204,5 +205,5 @@ func boundOf(err error, l Limits) (bytes int, name string) {
 }
 
 func errInternal(cause error) *httpError {
-	return newError(ReasonInternal, "Internal server error").because(cause)
+	return newError(reason.Internal, "Internal server error").because(cause)
 }

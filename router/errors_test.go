@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/reason"
 )
 
 // shown is the answer as a client decodes it.
@@ -28,8 +30,8 @@ func TestErrorJSON(t *testing.T) {
 		err        *httpError
 	}{
 		{"param", `{"error":{"message":"n must be at most 4.","type":"BadRequestError","param":"n","code":400}}`,
-			errBadRequest(ReasonOverCap, "n", "%s must be at most %d.", "n", 4)},
-		{"no param", `{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}`, newError(ReasonNoRoute, "Not Found")},
+			errBadRequest(reason.OverCap, "n", "%s must be at most %d.", "n", 4)},
+		{"no param", `{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}`, newError(reason.NoRoute, "Not Found")},
 		{"escapes", `{"error":{"message":"a\"\\\u000a\u0000\u2028é","type":"t","param":null,"code":500}}`,
 			&httpError{Status: 500, Type: "t", Msg: "a\"\\\n\x00\u2028é"}},
 	}
@@ -71,13 +73,13 @@ func TestErrorsSayNothing(t *testing.T) {
 	tests := []struct {
 		err    *httpError
 		status int
-		reason Reason
+		reason reason.Reason
 	}{
-		{errUnauthorized(cause), http.StatusUnauthorized, ReasonUnauthorized},
-		{errForbidden(cause), http.StatusForbidden, ReasonForbidden},
-		{errBadUpstream().because(cause), http.StatusBadGateway, ReasonBadUpstream},
-		{newError(ReasonDeadline, "x").because(cause), http.StatusGatewayTimeout, ReasonDeadline},
-		{errInternal(cause), http.StatusInternalServerError, ReasonInternal},
+		{errUnauthorized(cause), http.StatusUnauthorized, reason.Unauthorized},
+		{errForbidden(cause), http.StatusForbidden, reason.Forbidden},
+		{errBadUpstream().because(cause), http.StatusBadGateway, reason.BadUpstream},
+		{newError(reason.Deadline, "x").because(cause), http.StatusGatewayTimeout, reason.Deadline},
+		{errInternal(cause), http.StatusInternalServerError, reason.Internal},
 	}
 	for _, tt := range tests {
 		t.Run(tt.reason.String(), func(t *testing.T) {
@@ -101,14 +103,14 @@ func TestErrorsSayNothing(t *testing.T) {
 
 // TestErrorRetries: what would fail again says so, what may pass says when.
 func TestErrorRetries(t *testing.T) {
-	for _, e := range []*httpError{errTooLarge(1), newError(ReasonNoRoute, "x"), newError(ReasonMethod, "x"), newError(ReasonUnsupported, "x"), errNoModel("m"), errUnauthorized(nil),
-		errForbidden(nil), errFraming("x"), newError(ReasonHeadTooLarge, "x"), errBadRequest(ReasonBadField, "p", "x")} {
-		if !e.NoRetry || e.RetryAfter != 0 || e.Status < 400 || e.Type == "" || e.Reason == ReasonNone {
+	for _, e := range []*httpError{errTooLarge(1), newError(reason.NoRoute, "x"), newError(reason.Method, "x"), newError(reason.Unsupported, "x"), errNoModel("m"), errUnauthorized(nil),
+		errForbidden(nil), errFraming("x"), newError(reason.HeadTooLarge, "x"), errBadRequest(reason.BadField, "p", "x")} {
+		if !e.NoRetry || e.RetryAfter != 0 || e.Status < 400 || e.Type == "" || e.Reason == reason.None {
 			t.Errorf("%+v", e)
 		}
 	}
-	for _, e := range []*httpError{newError(ReasonNoPair, "x"), errDraining()} {
-		if e.NoRetry || e.RetryAfter <= 0 || e.Status != 503 || e.Type == "" || e.Reason == ReasonNone {
+	for _, e := range []*httpError{newError(reason.NoPair, "x"), errDraining()} {
+		if e.NoRetry || e.RetryAfter <= 0 || e.Status != 503 || e.Type == "" || e.Reason == reason.None {
 			t.Errorf("%+v", e)
 		}
 	}

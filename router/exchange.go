@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/reason"
 )
 
 // exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
@@ -30,9 +31,9 @@ type exchange struct {
 	due      time.Time     // the deadline of what comes before the gate
 	noOnward string        // why there is none, though the policy wants it
 	onward   *onward       // what another engine would need to go on with the stream; nil if none may
-	last     Reason        // of the last attempt that failed
+	last     reason.Reason // of the last attempt that failed
 	failed   kind          // the event that it failed by
-	why      Reason        // of the end of a request that failed
+	why      reason.Reason // of the end of a request that failed
 	bare     bool          // prefill has answered and handed nothing off
 	until    time.Time     // when the request has waited for engines for long enough; zero if it does not wait for any
 
@@ -94,7 +95,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
-		x.post(mail{e: event{kind: evDeadline, why: ReasonDeadline}})
+		x.post(mail{e: event{kind: evDeadline, why: reason.Deadline}})
 	})
 	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
 	x.look.shape = b.shape
@@ -105,7 +106,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 
 // watchClient has the request end when its client leaves.
 func (x *exchange) watchClient(conn net.Conn) {
-	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: event{kind: evClientLeft, why: ReasonClientLeft}}) })
+	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: event{kind: evClientLeft, why: reason.ClientLeft}}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -124,11 +125,11 @@ func (x *exchange) run() {
 // panicked ends a request whose handling panicked; others go on.
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
-	x.step(event{kind: evPanic, why: ReasonPanic})
+	x.step(event{kind: evPanic, why: reason.Panic})
 	if !x.over { // it had its outcome, of which the books were to be told behind what has panicked
-		x.reply = reply{err: x.failure(ReasonPanic)}
+		x.reply = reply{err: x.failure(reason.Panic)}
 		x.sum.Status = x.reply.err.Status
-		x.done(action{do: doDone, why: ReasonPanic, outcome: outFailedBefore})
+		x.done(action{do: doDone, why: reason.Panic, outcome: outFailedBefore})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/reason"
 )
 
 // fan is one request for several choices, served by one exchange per choice, each with a hand-off of its own. It joins their
@@ -35,15 +36,15 @@ type fan struct {
 	mu     sync.Mutex
 	turn   *sync.Cond // something below has changed
 	merge  *fanMerge
-	ready  int        // branches that have begun, or answered
-	bodies [][]byte   // what they answered, if they do not stream
-	served []servedBy // by whom, as far as it is known
-	over   bool       // there is an outcome
-	why    Reason     // of an outcome that is a failure
-	open   int        // branches that have not ended, and the request itself
-	out    []byte     // whole events that the client has not got
-	from   int        // of out, the bytes that were read
-	err    error      // what Read returns once out is empty
+	ready  int           // branches that have begun, or answered
+	bodies [][]byte      // what they answered, if they do not stream
+	served []servedBy    // by whom, as far as it is known
+	over   bool          // there is an outcome
+	why    reason.Reason // of an outcome that is a failure
+	open   int           // branches that have not ended, and the request itself
+	out    []byte        // whole events that the client has not got
+	from   int           // of out, the bytes that were read
+	err    error         // what Read returns once out is empty
 }
 
 // servedBy names the engines of one branch.
@@ -96,7 +97,7 @@ func (r *Router) chooseOne(q *admitted) policies.Choice {
 
 // watchClient has the request end when its client leaves.
 func (f *fan) watchClient(conn net.Conn) {
-	f.watch, _ = f.r.gone.Watch(conn, func() { f.end(ClientLeft, ReasonClientLeft, reply{}) })
+	f.watch, _ = f.r.gone.Watch(conn, func() { f.end(ClientLeft, reason.ClientLeft, reply{}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -127,10 +128,10 @@ func (f *fan) run() {
 func (f *fan) whole() {
 	body, ok := f.merge.whole(f.bodies)
 	if !ok {
-		f.end(FailedBefore, ReasonBadUpstream, reply{err: errBadUpstream()})
+		f.end(FailedBefore, reason.BadUpstream, reply{err: errBadUpstream()})
 		return
 	}
-	f.end(Completed, ReasonNone, reply{status: 200, ctype: "application/json", body: body})
+	f.end(Completed, reason.None, reply{status: 200, ctype: "application/json", body: body})
 }
 
 // serve has one branch come to its end. It is the branch's owner.
@@ -138,7 +139,7 @@ func (f *fan) serve(k int, x *exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
-			f.end(FailedBefore, ReasonPanic, reply{err: errInternal(nil)})
+			f.end(FailedBefore, reason.Panic, reply{err: errInternal(nil)})
 		}
 	}()
 	x.run()
@@ -157,7 +158,7 @@ func (f *fan) serve(k int, x *exchange) {
 		if rep.stream != nil || rep.err == nil && rep.status == 0 { // it ended before it began, for no reason of the client's
 			rep = reply{err: errBadUpstream()}
 		}
-		f.end(FailedBefore, cmp.Or(x.why, ReasonBadUpstream), rep)
+		f.end(FailedBefore, cmp.Or(x.why, reason.BadUpstream), rep)
 	}
 }
 
@@ -199,7 +200,7 @@ func (f *fan) pump(k int, x *exchange) {
 	f.mu.Lock()
 	whole := f.merge.parts[k].done
 	if !whole { // without an error event of its own
-		f.failLocked(x, ReasonStreamCut, false)
+		f.failLocked(x, reason.StreamCut, false)
 	}
 	f.mu.Unlock()
 	if !whole {
@@ -223,9 +224,9 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 	case fanWhole:
 		f.err = io.EOF
 	case fanFailed:
-		f.failLocked(x, ReasonDecodeFailed, true)
+		f.failLocked(x, reason.DecodeFailed, true)
 	case fanGarbage:
-		f.failLocked(x, ReasonBadUpstream, false)
+		f.failLocked(x, reason.BadUpstream, false)
 	}
 	f.turn.Broadcast()
 	f.mu.Unlock()
@@ -238,8 +239,8 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
-func (f *fan) failLocked(x *exchange, why Reason, told bool) {
-	if x.d.state == stDone && x.why != ReasonNone && x.sum.Outcome != Completed {
+func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
+	if x.d.state == stDone && x.why != reason.None && x.sum.Outcome != Completed {
 		why = x.why
 	}
 	e := x.reply.err // what the branch's stream was cut with
@@ -260,7 +261,7 @@ func (f *fan) failLocked(x *exchange, why Reason, told bool) {
 }
 
 // end settles the outcome and has every branch end in its connector's way. The first call counts.
-func (f *fan) end(o Outcome, why Reason, rep reply) {
+func (f *fan) end(o Outcome, why reason.Reason, rep reply) {
 	f.mu.Lock()
 	if !f.over {
 		f.settleLocked(o, why, rep)
@@ -272,10 +273,10 @@ func (f *fan) end(o Outcome, why Reason, rep reply) {
 }
 
 // settleLocked notes the outcome. f.mu is held.
-func (f *fan) settleLocked(o Outcome, why Reason, rep reply) {
+func (f *fan) settleLocked(o Outcome, why reason.Reason, rep reply) {
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
-	if f.why, f.sum.Reason = why, why.String(); why == ReasonNone {
+	if f.why, f.sum.Reason = why, why.String(); why == reason.None {
 		f.sum.Reason = f.served[0].reason
 	}
 	switch {
@@ -296,7 +297,7 @@ func (f *fan) settleLocked(o Outcome, why Reason, rep reply) {
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
 func (f *fan) leave() {
 	for _, x := range f.branches {
-		x.post(mail{e: event{kind: evClientLeft, why: ReasonBranch}})
+		x.post(mail{e: event{kind: evClientLeft, why: reason.Branch}})
 	}
 }
 
@@ -315,7 +316,7 @@ func (f *fan) names(of func(servedBy) string) string {
 
 // head tells the client who served it. It returns the reason, what is to be sent, and the stream, if there is one to be relayed:
 // then a branch may settle the outcome at any moment, so that nothing of the fan may be read without its lock.
-func (f *fan) head(set func(name, value string)) (reason string, rep reply, s relayed) {
+func (f *fan) head(set func(name, value string)) (why string, rep reply, s relayed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	set("X-Pdrouter-Parts", strconv.Itoa(len(f.branches)))
@@ -336,7 +337,7 @@ func (f *fan) head(set func(name, value string)) (reason string, rep reply, s re
 // panicked ends the request in place of whoever panicked.
 func (f *fan) panicked(v any) {
 	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
-	f.end(FailedBefore, ReasonPanic, reply{err: errInternal(nil)})
+	f.end(FailedBefore, reason.Panic, reply{err: errInternal(nil)})
 	f.closed()
 }
 

@@ -380,8 +380,8 @@ func TestFault07ChoicesMemory(t *testing.T) {
 		size, n, status int
 	}{{60 << 10, 1, 200}, {60 << 10, 16, 503}, {20 << 10, 16, 200}, {60 << 10, 2, 200}, {500 << 10, 2, 200}} {
 		r := g.post(pathCompletions, fmt.Sprintf(`{"model":"tiny","n":%d,"max_tokens":16,"prompt":%q}`, row.n, strings.Repeat("a", row.size)))
-		if reason := r.Header.Get("X-Pdrouter-Reason"); r.Status != row.status || r.Status == 503 && (reason != "body_memory" || s.c.count("", "") != before) {
-			t.Errorf("%d choices of %d bytes: status %d, reason %s; want %d", row.n, row.size, r.Status, reason, row.status)
+		if why := r.Header.Get("X-Pdrouter-Reason"); r.Status != row.status || r.Status == 503 && (why != "body_memory" || s.c.count("", "") != before) {
+			t.Errorf("%d choices of %d bytes: status %d, reason %s; want %d", row.n, row.size, r.Status, why, row.status)
 		}
 		g.settled() // which wants that nothing is held
 		before = s.c.count("", "")

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // fanWriter bounds the writes to the client.
@@ -98,11 +100,11 @@ func (f *fan) CloseWithError(err error) error {
 	f.mu.Unlock()
 	switch {
 	case err == nil && whole:
-		f.end(Completed, ReasonNone, reply{})
+		f.end(Completed, reason.None, reply{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		f.end(ClientLeft, ReasonSlowClient, reply{})
+		f.end(ClientLeft, reason.SlowClient, reply{})
 	default:
-		f.end(ClientLeft, ReasonClientLeft, reply{})
+		f.end(ClientLeft, reason.ClientLeft, reply{})
 	}
 	if f.conn != nil {
 		_ = f.conn.SetWriteDeadline(time.Time{})

@@ -12,6 +12,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
+	"pdrouter/router/reason"
 )
 
 // panicky is a planner that panics from its n-th choice on.
@@ -130,7 +131,7 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			a.prefill.join(&g.r.leashes, were.prefill[0])
 			x.cur, x.d.state, x.d.mode, x.d.prefill, x.sum.Attempts = a, row.in, inTurn, legAsked, 1
 			m.retries = nil // it is asked whether the client may try again, and panics
-			x.post(mail{e: event{kind: row.kind, why: ReasonDeadline}})
+			x.post(mail{e: event{kind: row.kind, why: reason.Deadline}})
 			x.run()
 			a.prefill.end()
 			if n := lease.open.Load(); n != 0 || g.r.live.len() != 0 {

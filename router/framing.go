@@ -1,6 +1,10 @@
 package router
 
-import "bytes"
+import (
+	"bytes"
+
+	"pdrouter/router/reason"
+)
 
 // requestHead is what the first handler sees of a request's head.
 type requestHead struct {
@@ -26,7 +30,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 		lim.Fields = 100
 	}
 	if len(h.Raw)+len(h.URI) > lim.Bytes {
-		return f, newError(ReasonHeadTooLarge, "The request's head is larger than %d bytes.", lim.Bytes)
+		return f, newError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", lim.Bytes)
 	}
 	var length, coding, host bool
 	var hostValue []byte
@@ -41,7 +45,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 			break
 		}
 		if n == lim.Fields {
-			return f, newError(ReasonHeadTooLarge, "The request has more than %d header fields.", lim.Fields)
+			return f, newError(reason.HeadTooLarge, "The request has more than %d header fields.", lim.Fields)
 		}
 		name, value, e := cutField(line)
 		if e != nil {
@@ -65,7 +69,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 			f.expects = isName(value, "100-continue") && h.Proto == "HTTP/1.1"
 		case isName(name, "host"):
 			if host {
-				return f, newError(ReasonBadHost, "The request has two Host fields.")
+				return f, newError(reason.BadHost, "The request has two Host fields.")
 			}
 			host, hostValue = true, value
 		}
@@ -99,11 +103,11 @@ func cutField(line []byte) (name, value []byte, _ *httpError) {
 // checkHost wants one host: one Host field (HTTP/1.0 may have none), and no other one in the target.
 func checkHost(h requestHead, given bool, value []byte) *httpError {
 	if !given && h.Proto != "HTTP/1.0" {
-		return newError(ReasonBadHost, "The request has no Host field.")
+		return newError(reason.BadHost, "The request has no Host field.")
 	}
 	for _, c := range value {
 		if c <= ' ' || c >= 0x7f || bytes.IndexByte([]byte(`"#/<>?@\^{|},`+"`"), c) >= 0 {
-			return newError(ReasonBadHost, "The Host field is not a host.")
+			return newError(reason.BadHost, "The Host field is not a host.")
 		}
 	}
 	if len(h.URI) > 0 && h.URI[0] == '/' || string(h.URI) == "*" {
@@ -117,7 +121,7 @@ func checkHost(h requestHead, given bool, value []byte) *httpError {
 		target = target[:i]
 	}
 	if !given || !bytes.EqualFold(target, value) {
-		return newError(ReasonBadHost, "The request target's host is not the Host field's.")
+		return newError(reason.BadHost, "The request target's host is not the Host field's.")
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttputil"
+
+	"pdrouter/router/reason"
 )
 
 // headOf cuts a whole request as a server does.
@@ -27,49 +29,49 @@ func headOf(request string) (requestHead, bool) {
 
 var heads = []struct {
 	name, request string
-	reason        Reason
+	reason        reason.Reason
 }{
-	{"plain", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}", ReasonNone},
-	{"chunked", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n", ReasonNone},
-	{"HTTP/1.0 without host", "GET / HTTP/1.0\r\n\r\n", ReasonNone},
-	{"same host in the target", "GET http://A:80/x HTTP/1.1\r\nHost: a:80\r\n\r\n", ReasonNone},
-	{"IPv6 host", "GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", ReasonNone},
-	{"row 1, length and coding", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ReasonBadFraming},
-	{"row 1, coding and length", "POST / HTTP/1.1\r\nHost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n", ReasonBadFraming},
-	{"row 2, two lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", ReasonBadFraming},
-	{"row 2, one length twice", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", ReasonBadFraming},
-	{"row 2, sign", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +2\r\n\r\n{}", ReasonBadFraming},
-	{"row 2, list", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2,2\r\n\r\n{}", ReasonBadFraming},
-	{"row 2, overflow", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551618\r\n\r\n{}", ReasonBadFraming},
-	{"row 2, hexadecimal", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x2\r\n\r\n{}", ReasonBadFraming},
-	{"row 2, empty", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: \r\n\r\n{}", ReasonBadFraming},
-	{"row 3, gzip", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", ReasonBadFraming},
-	{"row 3, identity", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", ReasonBadFraming},
-	{"row 3, twice", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ReasonBadFraming},
-	{"row 3, vertical tab", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", ReasonBadFraming},
-	{"row 3, HTTP/1.0", "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ReasonBadFraming},
-	{"row 4, bare line feed", "POST / HTTP/1.1\r\nHost: a\nContent-Length: 2\r\n\r\n{}", ReasonBadFraming},
-	{"row 4, folded", "POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n Content-Length: 2\r\n\r\n{}", ReasonBadFraming},
-	{"row 4, folded by a tab", "POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n\tz: 2\r\n\r\n{}", ReasonBadFraming},
-	{"row 4, first line folded", "POST / HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n", ReasonBadFraming},
-	{"row 4, NUL", "POST / HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n", ReasonBadFraming},
-	{"row 4, bare carriage return", "POST / HTTP/1.1\r\nHost: a\r\nX: y\rContent-Length: 2\r\n\r\n{}", ReasonBadFraming},
-	{"row 4, space before the colon", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 2\r\n\r\n{}", ReasonBadFraming},
-	{"row 4, no name", "POST / HTTP/1.1\r\nHost: a\r\n: 2\r\n\r\n", ReasonBadFraming},
-	{"row 4, no colon", "POST / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n", ReasonBadFraming},
-	{"row 5, no host", "GET / HTTP/1.1\r\nX: y\r\n\r\n", ReasonBadHost},
-	{"row 5, no field at all", "GET / HTTP/1.1\r\n\r\n", ReasonBadHost},
-	{"row 5, two hosts", "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", ReasonBadHost},
-	{"row 5, other host in the target", "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", ReasonBadHost},
-	{"row 5, user in the target", "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n", ReasonBadHost},
-	{"row 5, path in the host", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", ReasonBadHost},
-	{"row 5, user in the host", "GET / HTTP/1.1\r\nHost: x@a\r\n\r\n", ReasonBadHost},
-	{"HTTP/0.9", "GET / HTTP/0.9\r\nHost: a\r\n\r\n", ReasonBadFraming},
-	{"HTTP/2.0", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", ReasonBadFraming},
-	{"target of another kind", "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", ReasonBadFraming},
-	{"row 6, bytes", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("y", 16<<10) + "\r\n\r\n", ReasonHeadTooLarge},
-	{"row 6, fields", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", 100) + "\r\n", ReasonHeadTooLarge},
-	{"row 6, 100 fields are few enough", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", 99) + "\r\n", ReasonNone},
+	{"plain", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}", reason.None},
+	{"chunked", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n", reason.None},
+	{"HTTP/1.0 without host", "GET / HTTP/1.0\r\n\r\n", reason.None},
+	{"same host in the target", "GET http://A:80/x HTTP/1.1\r\nHost: a:80\r\n\r\n", reason.None},
+	{"IPv6 host", "GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", reason.None},
+	{"row 1, length and coding", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", reason.BadFraming},
+	{"row 1, coding and length", "POST / HTTP/1.1\r\nHost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n", reason.BadFraming},
+	{"row 2, two lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", reason.BadFraming},
+	{"row 2, one length twice", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", reason.BadFraming},
+	{"row 2, sign", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +2\r\n\r\n{}", reason.BadFraming},
+	{"row 2, list", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2,2\r\n\r\n{}", reason.BadFraming},
+	{"row 2, overflow", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551618\r\n\r\n{}", reason.BadFraming},
+	{"row 2, hexadecimal", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x2\r\n\r\n{}", reason.BadFraming},
+	{"row 2, empty", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: \r\n\r\n{}", reason.BadFraming},
+	{"row 3, gzip", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", reason.BadFraming},
+	{"row 3, identity", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", reason.BadFraming},
+	{"row 3, twice", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", reason.BadFraming},
+	{"row 3, vertical tab", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", reason.BadFraming},
+	{"row 3, HTTP/1.0", "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", reason.BadFraming},
+	{"row 4, bare line feed", "POST / HTTP/1.1\r\nHost: a\nContent-Length: 2\r\n\r\n{}", reason.BadFraming},
+	{"row 4, folded", "POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n Content-Length: 2\r\n\r\n{}", reason.BadFraming},
+	{"row 4, folded by a tab", "POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n\tz: 2\r\n\r\n{}", reason.BadFraming},
+	{"row 4, first line folded", "POST / HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n", reason.BadFraming},
+	{"row 4, NUL", "POST / HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n", reason.BadFraming},
+	{"row 4, bare carriage return", "POST / HTTP/1.1\r\nHost: a\r\nX: y\rContent-Length: 2\r\n\r\n{}", reason.BadFraming},
+	{"row 4, space before the colon", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 2\r\n\r\n{}", reason.BadFraming},
+	{"row 4, no name", "POST / HTTP/1.1\r\nHost: a\r\n: 2\r\n\r\n", reason.BadFraming},
+	{"row 4, no colon", "POST / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n", reason.BadFraming},
+	{"row 5, no host", "GET / HTTP/1.1\r\nX: y\r\n\r\n", reason.BadHost},
+	{"row 5, no field at all", "GET / HTTP/1.1\r\n\r\n", reason.BadHost},
+	{"row 5, two hosts", "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", reason.BadHost},
+	{"row 5, other host in the target", "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", reason.BadHost},
+	{"row 5, user in the target", "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n", reason.BadHost},
+	{"row 5, path in the host", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", reason.BadHost},
+	{"row 5, user in the host", "GET / HTTP/1.1\r\nHost: x@a\r\n\r\n", reason.BadHost},
+	{"HTTP/0.9", "GET / HTTP/0.9\r\nHost: a\r\n\r\n", reason.BadFraming},
+	{"HTTP/2.0", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", reason.BadFraming},
+	{"target of another kind", "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", reason.BadFraming},
+	{"row 6, bytes", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("y", 16<<10) + "\r\n\r\n", reason.HeadTooLarge},
+	{"row 6, fields", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", 100) + "\r\n", reason.HeadTooLarge},
+	{"row 6, 100 fields are few enough", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", 99) + "\r\n", reason.None},
 }
 
 func TestCheckFraming(t *testing.T) {
@@ -80,7 +82,7 @@ func TestCheckFraming(t *testing.T) {
 				t.Fatal("the test's request has no head")
 			}
 			_, herr := checkFraming(h, headLimits{})
-			got, status, want := ReasonNone, 0, map[Reason]int{ReasonBadFraming: 400, ReasonBadHost: 400, ReasonHeadTooLarge: 431}[tt.reason]
+			got, status, want := reason.None, 0, map[reason.Reason]int{reason.BadFraming: 400, reason.BadHost: 400, reason.HeadTooLarge: 431}[tt.reason]
 			if herr != nil {
 				got, status = herr.Reason, herr.Status
 				if !herr.Close || !herr.NoRetry {
@@ -130,9 +132,9 @@ func TestFramingInHandler(t *testing.T) {
 				t.Error(err)
 			}
 			switch {
-			case tt.reason == ReasonNone && (len(served) == 0 || resp.StatusCode != 200):
+			case tt.reason == reason.None && (len(served) == 0 || resp.StatusCode != 200):
 				t.Errorf("got %d, served %q", resp.StatusCode, served)
-			case tt.reason != ReasonNone && (len(served) != 0 || resp.StatusCode != 400 && resp.StatusCode != 431):
+			case tt.reason != reason.None && (len(served) != 0 || resp.StatusCode != 400 && resp.StatusCode != 431):
 				t.Errorf("got %d, served %q", resp.StatusCode, served)
 			}
 		})

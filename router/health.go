@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/reason"
 )
 
 // reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
@@ -202,12 +203,12 @@ func (l *call) faultOf(v verdict) faulty {
 	return faultEngine
 }
 
-// sawStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is ReasonNone if its
+// sawStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is None if its
 // terminal event came. It is called before the leg is ended.
-func (r *Router) sawStream(l *call, why Reason) {
+func (r *Router) sawStream(l *call, why reason.Reason) {
 	switch {
-	case why == ReasonAnswerTooLarge:
-	case why == ReasonNone:
+	case why == reason.AnswerTooLarge:
+	case why == reason.None:
 		r.good(l.engine, health.StreamFailed, time.Now())
 	case l.why() == nil, errors.Is(l.why(), errLegLate):
 		r.bad(l.engine, health.StreamFailed, time.Now())

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"pdrouter/router/reason"
 )
 
 const (
@@ -79,8 +81,8 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if f := r.newFan(q); f != nil {
 		f.watchClient(conn)
 		f.run()
-		reason, rep, s := f.head(c.Response().Header.Set)
-		r.sendReply(c, f.sum.RequestID, reason, rep, s)
+		why, rep, s := f.head(c.Response().Header.Set)
+		r.sendReply(c, f.sum.RequestID, why, rep, s)
 		return nil
 	}
 	x := r.newExchange(q)
@@ -112,14 +114,14 @@ func contentType(h *fasthttp.RequestHeader, does doing) *httpError {
 		return nil
 	}
 	if len(h.Peek(fiber.HeaderContentEncoding)) > 0 {
-		return errBadRequest(ReasonContentType, "", "The request body must not be encoded.")
+		return errBadRequest(reason.ContentType, "", "The request body must not be encoded.")
 	}
 	want := "application/json"
 	if does == passForm {
 		want = "multipart/form-data"
 	}
 	if mediaType(string(h.ContentType())) != want {
-		return errBadRequest(ReasonContentType, "", "The content type must be %s.", want)
+		return errBadRequest(reason.ContentType, "", "The content type must be %s.", want)
 	}
 	return nil
 }
@@ -157,12 +159,12 @@ func (r *Router) send(c *fiber.Ctx, x *exchange) {
 }
 
 // sendReply hands an outcome to the server: a stream, if there is one, else the reply.
-func (r *Router) sendReply(c *fiber.Ctx, id, reason string, a reply, s relayed) {
+func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 	h := &c.Response().Header
 	switch {
 	case s != nil:
 		h.Set(headerRequestID, id)
-		h.Set("X-Pdrouter-Reason", reason)
+		h.Set("X-Pdrouter-Reason", why)
 		h.SetContentType("text/event-stream; charset=utf-8")
 		h.Set(fiber.HeaderCacheControl, "no-cache")
 		h.Set("X-Accel-Buffering", "no")
@@ -177,7 +179,7 @@ func (r *Router) sendReply(c *fiber.Ctx, id, reason string, a reply, s relayed) 
 		c.Response().SetConnectionClose()
 	default:
 		h.Set(headerRequestID, id)
-		h.Set("X-Pdrouter-Reason", reason)
+		h.Set("X-Pdrouter-Reason", why)
 		h.SetContentType(a.ctype)
 		if a.meta != "" {
 			h.Set("Metadata", a.meta)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"pdrouter/router/reason"
 )
 
 // newServer returns the HTTP server for clients. limits.concurrent, timeouts.read and timeouts.idle are those of cfg as long as it runs.
@@ -59,7 +61,7 @@ func (r *Router) refuse(c *fiber.Ctx, err error) error {
 	e := errFraming("The request could not be read.")
 	switch fe.Code {
 	case http.StatusRequestHeaderFieldsTooLarge:
-		e = newError(ReasonHeadTooLarge, "The request's head is larger than %d bytes.", headBytes)
+		e = newError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", headBytes)
 	case http.StatusRequestTimeout:
 		e = r.errUnfinished()
 	}

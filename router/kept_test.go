@@ -18,7 +18,7 @@ func TestKeptConnectionOutlivesAWriteDeadline(t *testing.T) {
 	g := start(t, Config{
 		Models:   []Model{{Name: "tiny", Engines: []Engine{{Name: "e", URL: e.srv.URL}}}},
 		Timeouts: Timeouts{Write: 50 * time.Millisecond},
-	}, Parts{Refused: func(_ int, reason string) { refused = append(refused, reason) }})
+	}, Parts{Refused: func(_ int, why string) { refused = append(refused, why) }})
 	conn, err := net.Dial("tcp", g.addr) // by hand: a client library would ask again on a new connection
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // legs is what the legs of a request need of it, whether its exchange is there still or not. It belongs to one goroutine at a
@@ -18,7 +20,7 @@ type legs struct {
 }
 
 // perform does one action that concerns the legs of an attempt alone.
-func (g *legs) perform(a *attempt, act action, why Reason) {
+func (g *legs) perform(a *attempt, act action, why reason.Reason) {
 	switch act.do {
 	case doExpectDecode:
 		a.expect(g.s.cfg.Timeouts.Transfer)
@@ -265,7 +267,7 @@ func (f *afterlife) run(ctx context.Context) {
 	}
 	f.a.hurry()
 	for f.d.state != stDone {
-		e := event{kind: evDeadline, why: ReasonDeadline}
+		e := event{kind: evDeadline, why: reason.Deadline}
 		select {
 		case e = <-f.told:
 		case <-ctx.Done():

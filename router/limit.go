@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/router/reason"
 )
 
 // Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
@@ -62,13 +63,13 @@ func errOverLimit(a Allowance) *httpError {
 	var e *httpError
 	switch a.Over {
 	case "requests":
-		e = newError(ReasonOverLimitRequests, "Too many requests: at most %d per minute.", a.Max)
+		e = newError(reason.OverLimitRequests, "Too many requests: at most %d per minute.", a.Max)
 	case "tokens":
-		e = newError(ReasonOverLimitTokens, "Too many tokens: at most %d per minute.", a.Max)
+		e = newError(reason.OverLimitTokens, "Too many tokens: at most %d per minute.", a.Max)
 	case "concurrent":
-		e = newError(ReasonOverLimitConcurrent, "Too many requests at once: at most %d.", a.Max)
+		e = newError(reason.OverLimitConcurrent, "Too many requests at once: at most %d.", a.Max)
 	default:
-		e = newError(ReasonOverLimitTenants, "Too many callers at once.")
+		e = newError(reason.OverLimitTenants, "Too many callers at once.")
 	}
 	e.RetryAfter = max(e.RetryAfter, a.RetryAfter)
 	e.Msg += " Try again in " + e.RetryAfter.Round(time.Millisecond).String() + "."
@@ -181,7 +182,7 @@ func (x *exchange) used() usedTokens {
 		return u
 	case s.Attempts == 0, s.Outcome == Completed && s.Status >= 400, s.Outcome == FailedBefore && !failedAtWork(x.why): // nobody had anything of it
 		return usedTokens{}
-	case s.Outcome == FailedBefore && x.why == ReasonAnswerTooLarge && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
+	case s.Outcome == FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
 	u := usedTokens{prompt: x.b.promptTokens(), answer: x.pieces + x.unreadTokens()}
@@ -192,7 +193,9 @@ func (x *exchange) used() usedTokens {
 }
 
 // failedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
-func failedAtWork(why Reason) bool { return why == ReasonAnswerTooLarge || why == ReasonDeadline }
+func failedAtWork(why reason.Reason) bool {
+	return why == reason.AnswerTooLarge || why == reason.Deadline
+}
 
 // mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
 // a token has many bytes.
@@ -201,7 +204,7 @@ const mostUnread = 128 << 10
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
-	if x.why != ReasonAnswerTooLarge || !x.b.unlimited() || x.cur == nil || !isTooLarge(x.cur.decode.err) {
+	if x.why != reason.AnswerTooLarge || !x.b.unlimited() || x.cur == nil || !isTooLarge(x.cur.decode.err) {
 		return 0
 	}
 	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)
@@ -215,7 +218,7 @@ func (f *fan) used() (sum usedTokens) {
 		switch {
 		case !failedAtWork(f.why):
 			return usedTokens{}
-		case f.why == ReasonAnswerTooLarge && !f.branches[0].b.unlimited():
+		case f.why == reason.AnswerTooLarge && !f.branches[0].b.unlimited():
 			return usedTokens{unknown: true}
 		}
 	}

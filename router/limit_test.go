@@ -100,7 +100,7 @@ func TestFault63OverLimit(t *testing.T) {
 			var log lockedBuffer
 			refused := make(chan string, 10)
 			g := start(t, s.cfg, Parts{Limits: newCounted(row.limits), Clients: fakeClients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
-				Refused: func(status int, reason string) { refused <- strconv.Itoa(status) + " " + reason }})
+				Refused: func(status int, why string) { refused <- strconv.Itoa(status) + " " + why }})
 			for i := range row.admitted {
 				if r := g.post(pathCompletions, plainBody, "Authorization", good); r.Status != 200 || r.Header.Get("X-Ratelimit-Limit-"+strings.ToUpper(row.name[:1])+row.name[1:]) == "" {
 					t.Fatalf("request %d: status %d, header %v", i, r.Status, r.Header)

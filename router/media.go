@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 // Media says where the images, sounds and videos that bodies name by URL may be. It is the engines that fetch them, from
@@ -260,11 +261,11 @@ func (p *bodyParser) mediaID(m *jsonscan.Members, depth int) {
 		return
 	}
 	if c != '"' || p.Pos-from > maxMediaID {
-		p.refuse(ReasonBadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
+		p.refuse(reason.BadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
 		return
 	}
 	if p.mediaIDs++; p.mediaIDs > maxMediaIDs {
-		p.refuse(ReasonOverCap, "uuid", fmt.Sprintf("must be set at most %d times", maxMediaIDs))
+		p.refuse(reason.OverCap, "uuid", fmt.Sprintf("must be set at most %d times", maxMediaIDs))
 		return
 	}
 	p.own(ownMediaID, inContent, m)
@@ -281,7 +282,7 @@ func (p *bodyParser) mediaURL() bool {
 		text = jsonscan.Unescape(nil, raw)
 	}
 	if why := p.lim.Media.refuses(text); why != "" && p.bad == nil {
-		p.bad = errBadRequest(ReasonMediaHost, "", "A URL of the content %s.", why)
+		p.bad = errBadRequest(reason.MediaHost, "", "A URL of the content %s.", why)
 	}
 	return p.Why == ""
 }

@@ -3,6 +3,8 @@ package router
 import (
 	"strings"
 	"testing"
+
+	"pdrouter/router/reason"
 )
 
 // TestFault28Media names media at hosts of every kind, without anybody being asked for an address.
@@ -156,7 +158,7 @@ func TestFault28MediaInBodies(t *testing.T) {
 				t.Error("accepted")
 			case !tt.refused && herr != nil:
 				t.Error(herr)
-			case tt.refused && (herr.Status != 400 || herr.Reason != ReasonMediaHost):
+			case tt.refused && (herr.Status != 400 || herr.Reason != reason.MediaHost):
 				t.Errorf("got %d %s", herr.Status, herr.Reason)
 			}
 		})

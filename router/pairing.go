@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/router/reason"
 )
 
 var errNoRecords = errors.New("no records")
@@ -170,12 +171,12 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 	if legs.Err() == nil {
 		return nil
 	}
-	r.tellCancelled(a.h.transfer, ReasonPairFailed, c.prefill, c.decode)
+	r.tellCancelled(a.h.transfer, reason.PairFailed, c.prefill, c.decode)
 	return context.Cause(legs)
 }
 
 // tellCancelled tells engines that nobody wants a transfer any more.
-func (r *Router) tellCancelled(transfer string, why Reason, engines ...*engine) {
+func (r *Router) tellCancelled(transfer string, why reason.Reason, engines ...*engine) {
 	id, err := kvplane.ParseTransferID(transfer)
 	if err != nil {
 		return

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 const (
@@ -36,7 +37,7 @@ func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
 	kind, params, err := mime.ParseMediaType(ctype)
 	boundary := params["boundary"]
 	if err != nil || kind != "multipart/form-data" || !isBoundary(boundary) {
-		return nil, errBadRequest(ReasonContentType, "", "The content type must be multipart/form-data with a boundary.")
+		return nil, errBadRequest(reason.ContentType, "", "The content type must be multipart/form-data with a boundary.")
 	}
 	b := &body{raw: raw, shape: shapePass, n: 1, maxTokens: -1, prompts: 1, limits: -1, unsplittable: unsplitPassed}
 	f := &form{}
@@ -48,12 +49,12 @@ func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
 		once := counts || p.name == "model" || p.name == "vllm_xargs" || strings.HasSuffix(p.name, "_transfer_params") || p.name == "request_id"
 		switch {
 		case once && (seen[p.name] || p.isFile || p.to-p.from > maxFormValue):
-			return nil, errBadRequest(ReasonBadField, p.name, "%s must be one short field.", p.name)
+			return nil, errBadRequest(reason.BadField, p.name, "%s must be one short field.", p.name)
 		case p.name == "model":
 			b.model = string(raw[p.from:p.to])
 		case everywhere[p.name] == meansTransfer:
 			if b.removed = true; lim.Strict {
-				return nil, errBadRequest(ReasonTransferParams, p.name, "%s is not accepted from clients.", p.name)
+				return nil, errBadRequest(reason.TransferParams, p.name, "%s is not accepted from clients.", p.name)
 			}
 			f.drop = append(f.drop, p.whole)
 		case counts:
@@ -70,7 +71,7 @@ func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
 		seen[p.name] = true
 	}
 	if p.why != "" {
-		return nil, errBadRequest(ReasonBadForm, "", "The request body is not a valid form: %s, at byte %d.", p.why, p.at)
+		return nil, errBadRequest(reason.BadForm, "", "The request body is not a valid form: %s, at byte %d.", p.why, p.at)
 	}
 	return b, nil
 }
@@ -80,11 +81,11 @@ func (b *body) formCount(name, value string, lim bodyLimits) *httpError {
 	n, err := strconv.Atoi(strings.TrimSpace(value))
 	switch {
 	case err != nil || n < 0:
-		return errBadRequest(ReasonBadField, name, "%s must be a whole number.", name)
+		return errBadRequest(reason.BadField, name, "%s must be a whole number.", name)
 	case name != "n":
 		b.maxTokens = n
 	case lim.N > 0 && n > lim.N:
-		return errBadRequest(ReasonOverCap, name, "%s must be at most %d.", name, lim.N)
+		return errBadRequest(reason.OverCap, name, "%s must be at most %d.", name, lim.N)
 	default:
 		b.n = n
 	}
@@ -98,9 +99,9 @@ func formObject(name string, value []byte) *httpError {
 	t.Space()
 	switch {
 	case t.Peek() != '{' || !t.walk(0) || !t.End():
-		return errBadRequest(ReasonBadField, name, "%s must be a JSON object.", name)
+		return errBadRequest(reason.BadField, name, "%s must be a JSON object.", name)
 	case t.from > 0:
-		return errBadRequest(ReasonTransferParams, name, "%s must not name transfer parameters.", name)
+		return errBadRequest(reason.TransferParams, name, "%s must not name transfer parameters.", name)
 	}
 	return nil
 }

@@ -91,9 +91,9 @@ func TestPassedAnswers(t *testing.T) {
 			if n := len(e.all()); n != 1 {
 				t.Errorf("asked %d times; want 1", n)
 			}
-			reason := map[bool]string{true: "aggregated", false: "engine_rejected"}[row.status == 200]
-			if s := g.last(1); s.Outcome != Completed || s.Status != row.status || s.Reason != reason || r.Header.Get("X-Pdrouter-Reason") != reason {
-				t.Errorf("%s, status %d, reason %s, to the client %s; want completed and %s", s.Outcome, s.Status, s.Reason, r.Header.Get("X-Pdrouter-Reason"), reason)
+			why := map[bool]string{true: "aggregated", false: "engine_rejected"}[row.status == 200]
+			if s := g.last(1); s.Outcome != Completed || s.Status != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
+				t.Errorf("%s, status %d, reason %s, to the client %s; want completed and %s", s.Outcome, s.Status, s.Reason, r.Header.Get("X-Pdrouter-Reason"), why)
 			}
 		})
 	}

@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // perform does one action. Whatever it learns at once goes to the queue.
@@ -51,7 +53,7 @@ func (x *exchange) perform(act action, e event) {
 	case doSendWhole:
 		x.sendWhole(a)
 	case doSendPrefill:
-		x.sendRaw(a, &a.prefill, ReasonPrefillRejected)
+		x.sendRaw(a, &a.prefill, reason.PrefillRejected)
 	case doSendDecode:
 		x.sendRaw(a, &a.decode, act.why)
 	case doSendError:
@@ -59,7 +61,7 @@ func (x *exchange) perform(act action, e event) {
 			x.noteFailure(a, l, act.why)
 		}
 		x.reply = reply{err: x.failure(act.why)}
-		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != ReasonShutdown && !x.m.retries.invite(time.Now()) {
+		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != reason.Shutdown && !x.m.retries.invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status
@@ -107,31 +109,31 @@ func (x *exchange) linger(a *attempt) {
 	x.mu.Unlock()
 	x.d.state = stDone
 	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
-		f.step(event{kind: evShutdown, why: ReasonShutdown})
+		f.step(event{kind: evShutdown, why: reason.Shutdown})
 		f.b.drop()
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
 
 // blame notes that the attempt failed on an engine, and plans without it.
-func (x *exchange) blame(a *attempt, e *engine, l *call, why Reason) {
+func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 	x.noteFailure(a, l, why)
 	x.last, x.not = why, x.not.add(e, l.rest)
-	if a.split && (why == ReasonTransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
+	if a.split && (why == reason.TransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
 		peer := a.prefill.engine
 		if e == peer {
 			peer = a.decode.engine
 		}
 		x.not = x.not.add(peer, 0)
 	}
-	if why == ReasonTransferTimeout {
+	if why == reason.TransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())
 		x.r.rewarm()
 	}
 }
 
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
-func (x *exchange) noteFailure(a *attempt, l *call, why Reason) {
+func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	f := Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
 		Cause: a.h.withoutCredentials(l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
@@ -139,7 +141,7 @@ func (x *exchange) noteFailure(a *attempt, l *call, why Reason) {
 	if l.status != 0 && l.status != 200 || l.ans.failed {
 		f.Answer = clip(strings.ToValidUTF8(a.h.withoutCredentials(string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
-	if why == ReasonAnswerTooLarge {
+	if why == reason.AnswerTooLarge {
 		_, f.message = boundOf(l.err, x.s.cfg.Limits)
 	}
 	x.sum.Failures = append(x.sum.Failures, f)
@@ -173,7 +175,7 @@ func (x *exchange) sendWhole(a *attempt) {
 }
 
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
-func (x *exchange) sendRaw(a *attempt, l *call, why Reason) {
+func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 	body, ok := a.h.withoutMeeting(l.body)
 	if l.err != nil { // it was too large to be read
 		x.reply = reply{err: errRejected(l.status, why)}
@@ -237,7 +239,7 @@ func (x *exchange) done(act action) {
 	x.r.live.remove(x)
 	s := &x.sum
 	s.Outcome = act.outcome.public()
-	if act.why != ReasonNone {
+	if act.why != reason.None {
 		x.why, s.Reason = act.why, act.why.String()
 		if act.outcome == outLeft && s.Status == 0 {
 			s.Status = 499
@@ -257,36 +259,36 @@ func (x *exchange) done(act action) {
 }
 
 // failure is the error answer for a reason.
-func (x *exchange) failure(why Reason) *httpError {
+func (x *exchange) failure(why reason.Reason) *httpError {
 	e, last := newError(why, "The engine's answer could not be used."), x.lastFailure()
 	switch said := last.message; why {
-	case ReasonShutdown:
+	case reason.Shutdown:
 		return errDraining()
-	case ReasonPanic:
+	case reason.Panic:
 		return errInternal(nil)
-	case ReasonAnswerTooLarge: // every engine's answer would be as large
+	case reason.AnswerTooLarge: // every engine's answer would be as large
 		e.Msg = "The engine's answer is too large for the gateway: " + said + "."
 		return e
-	case ReasonDeadline, ReasonPrefillTimeout, ReasonTransferTimeout:
+	case reason.Deadline, reason.PrefillTimeout, reason.TransferTimeout:
 		e.Msg = "The request timed out (" + why.String() + ")."
 		return e
-	case ReasonNoEngine, ReasonNoPair, ReasonNoPrefill:
+	case reason.NoEngine, reason.NoPair, reason.NoPrefill:
 		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", clip(x.m.name, 256))
-	case ReasonQueueTimeout:
+	case reason.QueueTimeout:
 		e = errQueue(why, x.m.name)
-	case ReasonRetryBudget:
+	case reason.RetryBudget:
 		e.Msg = fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", x.last)
 		if said != "" {
 			e.Msg += " The last engine's message: " + said
 		}
-	case ReasonEngineRefused, ReasonPairFailed, ReasonEngineRestarted:
+	case reason.EngineRefused, reason.PairFailed, reason.EngineRestarted:
 		e.Msg, e.RetryAfter = "The engine refused the request.", max(e.RetryAfter, last.rest)
-		if said != "" && why == ReasonEngineRefused {
+		if said != "" && why == reason.EngineRefused {
 			e.Msg = "The engine refused the request: " + said
 		}
-	case ReasonCredentialsRefused:
+	case reason.CredentialsRefused:
 		e.Msg = "The engine refused the gateway's credentials."
-	case ReasonDecodeFailed, ReasonPrefillFailed:
+	case reason.DecodeFailed, reason.PrefillFailed:
 		if said != "" {
 			e.Msg = "The engine failed: " + said
 		}

@@ -3,6 +3,8 @@ package router
 import (
 	"slices"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // priorityWorth is what one step of priority is worth: a waiting request goes before those that came up to so much earlier
@@ -27,8 +29,8 @@ type level struct {
 type waiter struct {
 	priority   int
 	since      time.Time
-	told       chan Reason // how the wait ended, ReasonNone if by a place with the engines; has room for one
-	at         *level      // nil if it does not wait
+	told       chan reason.Reason // how the wait ended, None if by a place with the engines; has room for one
+	at         *level             // nil if it does not wait
 	prev, next *waiter
 }
 

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // scopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
@@ -22,7 +24,7 @@ type gate struct {
 	q      queue
 	m      *model // of the configuration that holds: it says how many may be with the engines
 	waited uint64 // requests that had to wait
-	denied [len(reasonTable)]uint64
+	denied [reason.Count]uint64
 }
 
 // serves has the gate go by another configuration.
@@ -46,11 +48,11 @@ func (g *gate) offer(e *waiter) placed {
 	g.grantLocked()
 	place, out := g.q.offer(e, g.m.places(), g.m.queue)
 	if out != nil {
-		g.tellLocked(out, ReasonQueueFull)
+		g.tellLocked(out, reason.QueueFull)
 	}
 	switch place {
 	case placeDenied:
-		g.denied[ReasonQueueFull]++
+		g.denied[reason.QueueFull]++
 	case placeWaits:
 		g.waited++
 	}
@@ -58,7 +60,7 @@ func (g *gate) offer(e *waiter) placed {
 }
 
 // drop ends the wait of a request, if it still waits.
-func (g *gate) drop(e *waiter, why Reason) {
+func (g *gate) drop(e *waiter, why reason.Reason) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.q.remove(e) {
@@ -84,11 +86,11 @@ func (g *gate) update() {
 func (g *gate) grantLocked() {
 	max := g.m.places()
 	for e := g.q.next(max); e != nil; e = g.q.next(max) {
-		e.told <- ReasonNone
+		e.told <- reason.None
 	}
 }
 
-func (g *gate) tellLocked(e *waiter, why Reason) {
+func (g *gate) tellLocked(e *waiter, why reason.Reason) {
 	g.denied[why]++
 	e.told <- why
 }
@@ -136,7 +138,7 @@ func (f *fleet) pressure() (queues []QueueStats, retries []RetryStats) {
 }
 
 // queueReasons are the reasons for which a request gets no place.
-var queueReasons = [...]Reason{ReasonQueueFull, ReasonQueueTimeout, ReasonClientLeft, ReasonShutdown}
+var queueReasons = [...]reason.Reason{reason.QueueFull, reason.QueueTimeout, reason.ClientLeft, reason.Shutdown}
 
 func (g *gate) stats() QueueStats {
 	g.mu.Lock()
@@ -175,30 +177,30 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 		q.place = g
 		return nil // at the end Serve ends it with all others
 	}
-	e := &waiter{priority: q.standing(header), since: q.arrived, told: make(chan Reason, 1)}
-	why := ReasonNone
+	e := &waiter{priority: q.standing(header), since: q.arrived, told: make(chan reason.Reason, 1)}
+	why := reason.None
 	switch g.offer(e) {
 	case placeDenied:
-		why = ReasonQueueFull
+		why = reason.QueueFull
 	case placeWaits:
 		q.checked = time.Since(q.arrived)
-		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(e, ReasonQueueTimeout) })
-		watch, _ := r.gone.Watch(conn, func() { g.drop(e, ReasonClientLeft) })
+		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(e, reason.QueueTimeout) })
+		watch, _ := r.gone.Watch(conn, func() { g.drop(e, reason.ClientLeft) })
 		select {
 		case why = <-e.told:
 		case <-r.closing: // also where no configuration has the gate's model any more
-			g.drop(e, ReasonShutdown)
+			g.drop(e, reason.Shutdown)
 			why = <-e.told
 		}
 		late.Stop()
 		watch.Stop()
 		q.queued = time.Since(q.arrived)
 	}
-	if why == ReasonNone {
+	if why == reason.None {
 		select {
 		case <-r.closing: // a place that came free as its request was ended at shutdown
 			g.done()
-			why = ReasonShutdown
+			why = reason.Shutdown
 		default:
 			q.place = g
 			return nil
@@ -248,13 +250,13 @@ func (r *Router) turnsAway() bool {
 }
 
 // errQueue answers a request that got no place with the engines.
-func errQueue(why Reason, model string) *httpError {
+func errQueue(why reason.Reason, model string) *httpError {
 	switch model = clip(model, 256); why {
-	case ReasonQueueFull:
+	case reason.QueueFull:
 		return newError(why, "Too many requests wait for the model `%s`.", model)
-	case ReasonQueueTimeout:
+	case reason.QueueTimeout:
 		return newError(why, "The request waited too long for the model `%s`.", model)
-	case ReasonShutdown:
+	case reason.Shutdown:
 		return errDraining()
 	}
 	return newError(why, "") // the client has left

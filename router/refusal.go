@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 // withoutMeeting returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
@@ -49,7 +50,7 @@ func place(host string, port int) string {
 }
 
 // errRejected stands for an engine's refusal whose words are not for clients.
-func errRejected(status int, why Reason) *httpError {
+func errRejected(status int, why reason.Reason) *httpError {
 	e := newError(why, "The engine rejected the request.")
 	e.Status = status
 	return e

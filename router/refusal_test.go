@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"pdrouter/router/reason"
 )
 
 // TestRefusals has engines refuse a request in words that tell of the hand-off: its members are cut out at any depth, and where
@@ -19,7 +21,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			e := newFakeAny(t, jsonAnswer(400, row.says))
 			g := start(t, anyFleet(e), Parts{})
-			for path, why := range map[string]Reason{pathChat: ReasonDecodeRejected, "/tokenize": ReasonEngineRejected} {
+			for path, why := range map[string]reason.Reason{pathChat: reason.DecodeRejected, "/tokenize": reason.EngineRejected} {
 				r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
 				if r.Status != 400 || strings.Contains(r.Body, "10.1.2.3") || row.want != "" && r.Body != row.want {
 					t.Errorf("%s: status %d: %s", path, r.Status, r.Body)

@@ -26,8 +26,8 @@ type Planner interface {
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
 // use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
-// Challenge() string, if it has one, is the answer's WWW-Authenticate. The reason of a 503 is its Reason() string, if it has one that
-// reasonTable knows for this, else no_keys.
+// Challenge() string, if it has one, is the answer's WWW-Authenticate. The reason of a 503 is its Reason() string, if package
+// reason has it with that status, else no_keys.
 type Clients interface {
 	Authenticate(authorization string) (auth.Principal, error)
 }
@@ -55,7 +55,7 @@ type Parts struct {
 	Responses Responses
 	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
 	// route, credentials, body or model. reason is one of the code's own. It must not block.
-	Refused func(status int, reason string)
+	Refused func(status int, why string)
 	Log     *slog.Logger // nil: nothing is logged
 }
 

@@ -3,6 +3,8 @@ package router
 import (
 	"net/http"
 	"strings"
+
+	"pdrouter/router/reason"
 )
 
 // The paths of the route table. Engines are asked on the table's path, never on the client's bytes.
@@ -113,11 +115,11 @@ func findRoute(path, method string) (rt *route, name string, e *httpError) {
 	}
 	switch {
 	case rt == nil:
-		return nil, "", newError(ReasonNoRoute, "Not Found")
+		return nil, "", newError(reason.NoRoute, "Not Found")
 	case rt.does == unsupported:
-		return rt, "", newError(ReasonUnsupported, "The realtime route is not supported.")
+		return rt, "", newError(reason.Unsupported, "The realtime route is not supported.")
 	case method != rt.method && (!rt.does.isProbe() || method != http.MethodHead):
-		return rt, "", newError(ReasonMethod, "Method Not Allowed")
+		return rt, "", newError(reason.Method, "Method Not Allowed")
 	}
 	return rt, name, nil
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/router/reason"
 )
 
 // TestFault29Salt has two tenants ask with the same salts, in every shape.
@@ -195,7 +197,7 @@ func TestFault29MediaIDs(t *testing.T) {
 			`"` + strings.Repeat("x", maxMediaID) + `"`} {
 			in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", odd), "%s", odd)
 			b, e := parseBody(row.shape, []byte(in), lim)
-			if e == nil || e.Status != 400 || e.Reason != ReasonBadField && e.Reason != ReasonDuplicateKey {
+			if e == nil || e.Status != 400 || e.Reason != reason.BadField && e.Reason != reason.DuplicateKey {
 				t.Errorf("body %d: uuid %s is accepted: %v, %v", i, odd, b, e)
 			}
 		}
@@ -211,7 +213,7 @@ func TestFault29MediaIDs(t *testing.T) {
 		t.Error("an id does not depend on the secret")
 	}
 	in := `{"model":"tiny","messages":[{"content":[` + strings.Repeat(`{"uuid":"a"},`, maxMediaIDs) + `{"uuid":"a"}]}]}`
-	if _, e := parseBody(shapeChat, []byte(in), lim); e == nil || e.Reason != ReasonOverCap {
+	if _, e := parseBody(shapeChat, []byte(in), lim); e == nil || e.Reason != reason.OverCap {
 		t.Errorf("%d ids: %v", maxMediaIDs+1, e)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/router/reason"
 )
 
 // newcomer is for how long a connection that has brought nothing is believed to bring something when the router stops.
@@ -59,7 +60,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		r.turnAway()
 		clients.stopReading()
 		for _, x := range r.live.all() {
-			x.post(mail{e: event{kind: evShutdown, why: ReasonShutdown}})
+			x.post(mail{e: event{kind: evShutdown, why: reason.Shutdown}})
 		}
 		err = nil
 	}

@@ -12,6 +12,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
 )
 
 // sglang is stock SGLang's disaggregation: both legs get the same body, with the address of the prefill engine's bootstrap
@@ -163,13 +164,13 @@ func (q *admitted) servable() *httpError {
 		return nil
 	}
 	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // no room is put into them, nor by SGLang's own router
-		return errBadRequest(ReasonBadField, "model", "The model `%s` is not served on %s.", clip(q.b.model, 256), q.route.path)
+		return errBadRequest(reason.BadField, "model", "The model `%s` is not served on %s.", clip(q.b.model, 256), q.route.path)
 	}
 	switch why := q.b.unsplittable; {
 	case why == unsplitEcho, why == unsplitLogprobs, why == unsplitEmbedding, why == unsplitBestOf, why == unsplitBeam:
-		return errBadRequest(ReasonBadField, "", "The model `%s` does not serve requests with %s.", clip(q.b.model, 256), why)
+		return errBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", clip(q.b.model, 256), why)
 	case q.b.choices() > 1 && (q.b.choices() > q.s.cfg.Limits.Fan || !q.b.fans(true)):
-		return errBadRequest(ReasonOverCap, "n", "The model `%s` does not serve so many choices with these parameters.", clip(q.b.model, 256))
+		return errBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", clip(q.b.model, 256))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/reason"
 )
 
 // TestShapeFields reads of each of the newer shapes what routing needs.
@@ -67,39 +68,39 @@ func TestShapeRefusals(t *testing.T) {
 		name   string
 		shape  shape
 		in     string
-		reason Reason
+		reason reason.Reason
 		param  string
 	}{
-		{"limit", shapeResponses, `{"max_output_tokens":-1}`, ReasonBadField, "max_output_tokens"},
-		{"background", shapeResponses, `{"background":1}`, ReasonBadField, "background"},
-		{"previous", shapeResponses, `{"previous_response_id":1}`, ReasonBadField, "previous_response_id"},
-		{"top_logprobs", shapeResponses, `{"top_logprobs":6}`, ReasonOverCap, "top_logprobs"},
-		{"messages", shapeMessages, `{"messages":"x"}`, ReasonBadField, "messages"},
-		{"stop_sequences", shapeMessages, `{"stop_sequences":["a","b","c"]}`, ReasonOverCap, "stop_sequences"},
-		{"salt", shapeMessages, `{"cache_salt":1}`, ReasonBadField, "cache_salt"},
-		{"tokens", shapeGenerate, `{"token_ids":"x"}`, ReasonBadField, "token_ids"},
-		{"no tokens", shapeGenerate, `{"token_ids":[]}`, ReasonBadField, "token_ids"},
-		{"negative token", shapeGenerate, `{"token_ids":[-1]}`, ReasonBadField, "token_ids"},
-		{"sampling_params", shapeGenerate, `{"sampling_params":null}`, ReasonBadField, "sampling_params"},
-		{"n", shapeGenerate, `{"sampling_params":{"n":5}}`, ReasonOverCap, "sampling_params.n"},
-		{"inner limit", shapeGenerate, `{"sampling_params":{"max_tokens":-1}}`, ReasonBadField, "sampling_params.max_tokens"},
-		{"inner logprobs", shapeGenerate, `{"sampling_params":{"logprobs":-1}}`, ReasonOverCap, "sampling_params.logprobs"},
-		{"inner stop", shapeGenerate, `{"sampling_params":{"stop":["a","b","c"]}}`, ReasonOverCap, "sampling_params.stop"},
-		{"stream_options", shapeGenerate, `{"stream_options":{}}`, ReasonBadField, "stream_options"},
-		{"transfer", shapeResponses, `{"ec_transfer_params":{}}`, ReasonTransferParams, "ec_transfer_params"},
-		{"transfer within", shapeGenerate, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, ReasonTransferParams, "sampling_params.extra_args.kv_transfer_params"},
-		{"batch", shapeBatch, `{"messages":[[{}],[{}],[{}],[{}]]}`, ReasonOverCap, "messages"},
-		{"batch, none", shapeBatch, `{"messages":"x"}`, ReasonBadField, "messages"},
-		{"batch, n", shapeBatch, `{"messages":[[{}]],"n":5}`, ReasonOverCap, "n"},
-		{"batch, stop", shapeBatch, `{"messages":[[{}]],"stop":["a","b","c"]}`, ReasonOverCap, "stop"},
-		{"batch, top_logprobs", shapeBatch, `{"messages":[[{}]],"top_logprobs":6}`, ReasonOverCap, "top_logprobs"},
-		{"batch, limit", shapeBatch, `{"messages":[[{}]],"max_tokens":-5}`, ReasonBadField, "max_tokens"},
-		{"logprobs of tokens", shapeChat, `{"logprob_token_ids":[1,2,3,4,5,6]}`, ReasonOverCap, "logprob_token_ids"},
-		{"inner logprobs of tokens", shapeGenerate, `{"sampling_params":{"logprob_token_ids":[1,2,3,4,5,6]}}`, ReasonOverCap, "sampling_params.logprob_token_ids"},
-		{"priority", shapeMessages, `{"priority":"high"}`, ReasonBadField, "priority"},
-		{"rank", shapeChat, `{"data_parallel_rank":1}`, ReasonTransferParams, "data_parallel_rank"},
-		{"same key in sampling_params", shapeGenerate, `{"sampling_params":{"n":1,"n":1}}`, ReasonDuplicateKey, ""},
-		{"too deep in sampling_params", shapeGenerate, `{"sampling_params":{"a":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}}`, ReasonBadJSON, ""},
+		{"limit", shapeResponses, `{"max_output_tokens":-1}`, reason.BadField, "max_output_tokens"},
+		{"background", shapeResponses, `{"background":1}`, reason.BadField, "background"},
+		{"previous", shapeResponses, `{"previous_response_id":1}`, reason.BadField, "previous_response_id"},
+		{"top_logprobs", shapeResponses, `{"top_logprobs":6}`, reason.OverCap, "top_logprobs"},
+		{"messages", shapeMessages, `{"messages":"x"}`, reason.BadField, "messages"},
+		{"stop_sequences", shapeMessages, `{"stop_sequences":["a","b","c"]}`, reason.OverCap, "stop_sequences"},
+		{"salt", shapeMessages, `{"cache_salt":1}`, reason.BadField, "cache_salt"},
+		{"tokens", shapeGenerate, `{"token_ids":"x"}`, reason.BadField, "token_ids"},
+		{"no tokens", shapeGenerate, `{"token_ids":[]}`, reason.BadField, "token_ids"},
+		{"negative token", shapeGenerate, `{"token_ids":[-1]}`, reason.BadField, "token_ids"},
+		{"sampling_params", shapeGenerate, `{"sampling_params":null}`, reason.BadField, "sampling_params"},
+		{"n", shapeGenerate, `{"sampling_params":{"n":5}}`, reason.OverCap, "sampling_params.n"},
+		{"inner limit", shapeGenerate, `{"sampling_params":{"max_tokens":-1}}`, reason.BadField, "sampling_params.max_tokens"},
+		{"inner logprobs", shapeGenerate, `{"sampling_params":{"logprobs":-1}}`, reason.OverCap, "sampling_params.logprobs"},
+		{"inner stop", shapeGenerate, `{"sampling_params":{"stop":["a","b","c"]}}`, reason.OverCap, "sampling_params.stop"},
+		{"stream_options", shapeGenerate, `{"stream_options":{}}`, reason.BadField, "stream_options"},
+		{"transfer", shapeResponses, `{"ec_transfer_params":{}}`, reason.TransferParams, "ec_transfer_params"},
+		{"transfer within", shapeGenerate, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, reason.TransferParams, "sampling_params.extra_args.kv_transfer_params"},
+		{"batch", shapeBatch, `{"messages":[[{}],[{}],[{}],[{}]]}`, reason.OverCap, "messages"},
+		{"batch, none", shapeBatch, `{"messages":"x"}`, reason.BadField, "messages"},
+		{"batch, n", shapeBatch, `{"messages":[[{}]],"n":5}`, reason.OverCap, "n"},
+		{"batch, stop", shapeBatch, `{"messages":[[{}]],"stop":["a","b","c"]}`, reason.OverCap, "stop"},
+		{"batch, top_logprobs", shapeBatch, `{"messages":[[{}]],"top_logprobs":6}`, reason.OverCap, "top_logprobs"},
+		{"batch, limit", shapeBatch, `{"messages":[[{}]],"max_tokens":-5}`, reason.BadField, "max_tokens"},
+		{"logprobs of tokens", shapeChat, `{"logprob_token_ids":[1,2,3,4,5,6]}`, reason.OverCap, "logprob_token_ids"},
+		{"inner logprobs of tokens", shapeGenerate, `{"sampling_params":{"logprob_token_ids":[1,2,3,4,5,6]}}`, reason.OverCap, "sampling_params.logprob_token_ids"},
+		{"priority", shapeMessages, `{"priority":"high"}`, reason.BadField, "priority"},
+		{"rank", shapeChat, `{"data_parallel_rank":1}`, reason.TransferParams, "data_parallel_rank"},
+		{"same key in sampling_params", shapeGenerate, `{"sampling_params":{"n":1,"n":1}}`, reason.DuplicateKey, ""},
+		{"too deep in sampling_params", shapeGenerate, `{"sampling_params":{"a":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}}`, reason.BadJSON, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

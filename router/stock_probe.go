@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/reason"
 )
 
 // probeStock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
@@ -139,7 +140,7 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 	a.asked, a.unstreamed = true, true
 	a.prefill.engine = c.prefill
 	late := make(chan struct{}, 1)
-	a.lost = func(Reason) { rouse(late) }
+	a.lost = func(reason.Reason) { rouse(late) }
 	a.expect(r.now().cfg.Timeouts.Transfer)
 	type told struct {
 		v   verdict

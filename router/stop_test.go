@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"pdrouter/router/reason"
 )
 
 // TestStopLists: engines accept longer lists of stop strings than OpenAI does, and so does the gateway, up to a bound.
@@ -20,7 +22,7 @@ func TestStopLists(t *testing.T) {
 	} {
 		for n, refused := range map[int]bool{1: false, 5: false, 128: false, 129: true} {
 			_, e := parseBody(row.sh, fmt.Appendf(nil, row.body, strings.TrimSuffix(strings.Repeat(`"a",`, n), ",")), lim)
-			if (e != nil) != refused || refused && e.Reason != ReasonOverCap {
+			if (e != nil) != refused || refused && e.Reason != reason.OverCap {
 				t.Errorf("%s: %d stop strings: %v; want refused %v", row.body, n, e, refused)
 			}
 		}

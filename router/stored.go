@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"pdrouter/router/reason"
 )
 
 // Responses remembers which engine holds which stored response, for all gateways. Put must not wait; Await waits, for a
@@ -55,7 +57,7 @@ func (x *exchange) settled() {
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
 func (s *setup) held(ctx context.Context, id, param string, who principal) (e *engine, named string, bad *httpError) {
 	if s.parts.Responses == nil || !isResponseID(id) {
-		return nil, "", errNoResponse(ReasonUnknownResponse, id, param)
+		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
 	value, ok, err := s.parts.Responses.Get(ctx, id)
 	if err != nil {
@@ -63,10 +65,10 @@ func (s *setup) held(ctx context.Context, id, param string, who principal) (e *e
 	}
 	var h holder
 	if !ok || json.Unmarshal(value, &h) != nil || h.Owner != owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
-		return nil, "", errNoResponse(ReasonUnknownResponse, id, param)
+		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
 	if e = s.fleet.engine(h.Engine); e == nil {
-		return nil, "", errNoResponse(ReasonResponseEngineGone, id, param)
+		return nil, "", errNoResponse(reason.ResponseEngineGone, id, param)
 	}
 	return e, h.Model, nil
 }
@@ -89,7 +91,7 @@ func (q *admitted) findStored(ctx context.Context) (e *httpError) {
 		return e
 	}
 	if q.m = q.s.fleet.models[q.pin.model]; !slices.Contains(q.m.decode, q.pin) {
-		return errNoResponse(ReasonResponseEngineGone, q.name, "response_id") // it answers nobody any more
+		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers nobody any more
 	}
 	if e = q.permitted(); e != nil {
 		return e
@@ -106,7 +108,7 @@ func (rt *route) target(name, query string) (string, *httpError) {
 	}
 	given, err := url.ParseQuery(query)
 	if err != nil {
-		return "", errBadRequest(ReasonBadField, "", "The query cannot be read.")
+		return "", errBadRequest(reason.BadField, "", "The query cannot be read.")
 	}
 	sep := "?"
 	for _, key := range []string{"starting_after", "stream"} {
@@ -115,7 +117,7 @@ func (rt *route) target(name, query string) (string, *httpError) {
 			continue
 		}
 		if len(values) > 1 {
-			return "", errBadRequest(ReasonBadField, key, "%s must be given once.", key)
+			return "", errBadRequest(reason.BadField, key, "%s must be given once.", key)
 		}
 		value := ""
 		if key == "stream" {
@@ -128,7 +130,7 @@ func (rt *route) target(name, query string) (string, *httpError) {
 			value = strconv.FormatUint(n, 10)
 		}
 		if err != nil {
-			return "", errBadRequest(ReasonBadField, key, "%s cannot be %.32q.", key, values[0])
+			return "", errBadRequest(reason.BadField, key, "%s cannot be %.32q.", key, values[0])
 		}
 		target += sep + key + "=" + value
 		sep = "&"
@@ -142,15 +144,15 @@ func (q *admitted) readPrevious(ctx context.Context) (e *httpError) {
 		return e
 	}
 	if !slices.Contains(q.m.decode, q.pin) {
-		return errBadRequest(ReasonBadField, "previous_response_id", "The response is of another model.")
+		return errBadRequest(reason.BadField, "previous_response_id", "The response is of another model.")
 	}
 	return nil
 }
 
-func errNoResponse(why Reason, id, param string) *httpError {
+func errNoResponse(why reason.Reason, id, param string) *httpError {
 	return errBadRequest(why, param, "Response with id '%s' not found.", clip(id, 128))
 }
 
 func errResponsesUnknown(cause error) *httpError {
-	return newError(ReasonResponsesUnknown, "Which engine holds the response is not known at present.").because(cause)
+	return newError(reason.ResponsesUnknown, "Which engine holds the response is not known at present.").because(cause)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/reason"
 )
 
 // errCut ends a client's connection behind an error event, so that no client takes a part for the whole.
@@ -35,14 +36,14 @@ type stream struct {
 	woken  time.Time // when the wait is to end; zero if that is not set
 	signed time.Time // when conn's write deadline was set
 
-	begins []byte // the first event of the answer, until the owner has it; lies in frames
-	out    []byte // whole events that the client has not got
-	ready  int    // of out, the bytes that were read
-	seen   bool   // the terminal event was read
-	wrong  Reason // why what follows out is not relayed
-	told   bool   // the engine's own error event is the last of out
-	events int    // that were taken, comments too
-	err    error  // what Read returns once out is empty
+	begins []byte        // the first event of the answer, until the owner has it; lies in frames
+	out    []byte        // whole events that the client has not got
+	ready  int           // of out, the bytes that were read
+	seen   bool          // the terminal event was read
+	wrong  reason.Reason // why what follows out is not relayed
+	told   bool          // the engine's own error event is the last of out
+	events int           // that were taken, comments too
+	err    error         // what Read returns once out is empty
 }
 
 // relayed is an answer that is sent as it comes. begin has it know the client's connection, before anything else is called.
@@ -116,7 +117,7 @@ func (s *stream) take(event []byte) (ok bool) {
 
 // next takes one whole event, if there is one that the client may have.
 func (s *stream) next() bool {
-	if s.seen || s.wrong != ReasonNone || s.frames == nil {
+	if s.seen || s.wrong != reason.None || s.frames == nil {
 		return false
 	}
 	event, ok := s.frames.Next()
@@ -134,7 +135,7 @@ func (s *stream) relay(event []byte) bool {
 		s.events++
 		s.count(event)
 	case eventError:
-		s.wrong = ReasonDecodeFailed
+		s.wrong = reason.DecodeFailed
 		s.a.decode.tellError(event)
 		if s.x.onward == nil {
 			s.told = s.take(event)
@@ -149,7 +150,7 @@ func (s *stream) relay(event []byte) bool {
 		}
 	}
 	if !s.take(event) {
-		s.wrong = ReasonBadUpstream
+		s.wrong = reason.BadUpstream
 		return false
 	}
 	return true
@@ -257,14 +258,14 @@ func (s *stream) fill() {
 	case x.d.state == stContinuing:
 		s.awaitOnward()
 		return
-	case s.wrong != ReasonNone:
+	case s.wrong != reason.None:
 		x.r.sawStream(&s.a.decode, s.wrong)
 		s.broke()
 		return
 	}
 	if s.seen {
 		d := &s.a.decode
-		x.r.sawStream(d, ReasonNone)
+		x.r.sawStream(d, reason.None)
 		// The rest is the end of the body, which lets the connection be used again.
 		if !d.resp.ends(func() { d.wake(time.Now().Add(time.Second)) }) {
 			d.cut(errEnded)
@@ -298,17 +299,17 @@ func (s *stream) fill() {
 		}
 	}
 	if err != nil {
-		s.wrong, s.a.decode.err = ReasonStreamCut, err
+		s.wrong, s.a.decode.err = reason.StreamCut, err
 	}
 }
 
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (s *stream) pour() (some bool) {
-	for !s.seen && s.wrong == ReasonNone {
+	for !s.seen && s.wrong == reason.None {
 		b, err := s.a.decode.resp.take()
 		switch {
 		case err != nil:
-			s.wrong, s.a.decode.err = ReasonStreamCut, err
+			s.wrong, s.a.decode.err = reason.StreamCut, err
 			return true
 		case len(b) == 0:
 			return some
@@ -317,7 +318,7 @@ func (s *stream) pour() (some bool) {
 		s.a.decode.engine.progressed()
 		s.enter()
 		if err := s.frames.Push(b); err != nil {
-			s.wrong, s.a.decode.err = ReasonAnswerTooLarge, err
+			s.wrong, s.a.decode.err = reason.AnswerTooLarge, err
 		}
 		for s.next() {
 		}
@@ -362,9 +363,9 @@ func (s *stream) CloseWithError(err error) error {
 		case err == nil:
 			x.step(event{kind: evStreamWhole})
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			x.step(event{kind: evClientSlow, why: ReasonSlowClient})
+			x.step(event{kind: evClientSlow, why: reason.SlowClient})
 		default:
-			x.step(event{kind: evClientLeft, why: ReasonClientLeft})
+			x.step(event{kind: evClientLeft, why: reason.ClientLeft})
 		}
 	}
 	s.free()

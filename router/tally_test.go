@@ -57,10 +57,10 @@ func (c *tally) watch(parts *Parts) {
 		}
 		observe(s)
 	}
-	parts.Refused = func(status int, reason string) {
-		c.add(ended{status, "refused", reason})
+	parts.Refused = func(status int, why string) {
+		c.add(ended{status, "refused", why})
 		if refused != nil {
-			refused(status, reason)
+			refused(status, why)
 		}
 	}
 }

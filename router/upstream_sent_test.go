@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"pdrouter/router/reason"
 )
 
 // TestSentGoesOn has the wait for an answer be ended at every place, and somebody else go on with it: he has the answer, of the
@@ -158,7 +160,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			} else {
 				want = FailedBefore
 				for _, x := range g.r.live.all() {
-					x.post(mail{e: event{kind: evDeadline, why: ReasonDeadline}})
+					x.post(mail{e: event{kind: evDeadline, why: reason.Deadline}})
 				}
 			}
 			if sum := g.last(done + 1); sum.Outcome != want {

@@ -1,5 +1,7 @@
 package router
 
+import "pdrouter/router/reason"
+
 // state is where a dispatch stands.
 type state uint8
 
@@ -145,7 +147,7 @@ func (k kind) leaves() legState {
 // event is something that happened to a request. why is the reason that the client and the log will see.
 type event struct {
 	kind kind
-	why  Reason
+	why  reason.Reason
 }
 
 // do is what an action wants done.
@@ -202,7 +204,7 @@ func (d do) String() string {
 // action is something to do. why and outcome are set where they mean something.
 type action struct {
 	do      do
-	why     Reason
+	why     reason.Reason
 	outcome outcome
 }
 

@@ -1,6 +1,7 @@
-package router
+package reason
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -10,7 +11,9 @@ import (
 	"testing"
 )
 
-// TestReasonTable: every reason has a row of its own in reasonTable, and clients can tell the rows apart.
+var update = flag.Bool("update", false, "rewrite docs/errors.md")
+
+// TestReasonTable: every reason has a row of its own in table, and clients can tell the rows apart.
 func TestReasonTable(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {
@@ -18,30 +21,30 @@ func TestReasonTable(t *testing.T) {
 	}
 	n := 0
 	ast.Inspect(f, func(node ast.Node) bool {
-		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
+		if spec, ok := node.(*ast.ValueSpec); ok && (len(spec.Values) == 0 || fmt.Sprint(spec.Type) == "Reason") {
 			n++
 		}
 		return true
 	})
-	if n != len(reasonTable) {
-		t.Errorf("%d reasons and %d rows", n, len(reasonTable))
+	if n != len(table) {
+		t.Errorf("%d reasons and %d rows", n, len(table))
 	}
 	seen := map[string]bool{}
-	for r, row := range reasonTable {
-		if Reason(r) == ReasonNone {
+	for r, row := range table {
+		if Reason(r) == None {
 			continue
 		}
 		key := fmt.Sprint(row.name, row.status)
-		if row.name == "" || row.means == "" || row.status != engineStatus && (row.status < 400 || row.status > 599) || seen[key] {
+		if row.name == "" || row.means == "" || row.status != EngineStatus && (row.status < 400 || row.status > 599) || seen[key] {
 			t.Errorf("reason %d: %+v", r, row)
 		}
 		seen[key] = true
 	}
 }
 
-// TestReasonsAreDocumented: the table of reasons in docs/errors.md is what reasonTable says.
+// TestReasonsAreDocumented: the table of reasons in docs/errors.md is what table says.
 func TestReasonsAreDocumented(t *testing.T) {
-	const path, from, to = "../docs/errors.md", "<!-- reasons -->\n", "<!-- end -->"
+	const path, from, to = "../../docs/errors.md", "<!-- reasons -->\n", "<!-- end -->"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -53,13 +56,13 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 	var want strings.Builder
 	want.WriteString("| reason | status | retry | meaning |\n| --- | --- | --- | --- |\n")
-	for _, row := range reasonTable[ReasonNone+1:] {
+	for _, row := range table[None+1:] {
 		status, retry := fmt.Sprint(row.status), "yes"
 		if row.retry == noRetry {
 			retry = "no"
 		}
 		switch row.status {
-		case engineStatus:
+		case EngineStatus:
 			status = "the engine's 4xx"
 		case 499:
 			retry = ""
@@ -70,7 +73,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s is not what reasonTable says; go test ./router -run ReasonsAreDocumented -update writes it", path)
+		t.Fatalf("%s is not what table says; go test ./router/reason -run ReasonsAreDocumented -update writes it", path)
 	}
 	if err := os.WriteFile(path, []byte(head+from+want.String()+to+tail), 0o644); err != nil {
 		t.Fatal(err)
