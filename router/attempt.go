@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -72,15 +73,15 @@ func (a *attempt) runs() metadata.Pair {
 
 // prefilled notes how the prefill leg has ended. If decode's blocks stay held, and nobody sees to that, it returns what is
 // left.
-func (a *attempt) prefilled(e event) *remains {
+func (a *attempt) prefilled(e dispatch.Event) *remains {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.usable = e.kind == evPrefillUsable
-	a.parted = e.why != reason.Panic && a.prefill.parted()
-	left := e.kind.leaves()
-	a.bare = left == legBare
-	a.unknown = left == legLost || left == legBroken || a.bare         // an error does not say that nothing runs, or is held
-	if a.failed = !a.usable && e.kind != evPrefillRejected; a.failed { // what prefill rejects, decode rejects as well
+	a.usable = e.Kind == dispatch.EvPrefillUsable
+	a.parted = e.Why != reason.Panic && a.prefill.parted()
+	left := e.Kind.Leaves()
+	a.bare = left == dispatch.LegBare
+	a.unknown = left == dispatch.LegLost || left == dispatch.LegBroken || a.bare // an error does not say that nothing runs, or is held
+	if a.failed = !a.usable && e.Kind != dispatch.EvPrefillRejected; a.failed {  // what prefill rejects, decode rejects as well
 		if a.orphan != nil {
 			a.orphan.lost, a.orphan.parted, a.orphan.closed = a.unknown, a.parted, time.Now()
 		}
@@ -90,17 +91,17 @@ func (a *attempt) prefilled(e event) *remains {
 }
 
 // legOf returns the leg that an event is about, nil if it is about none. Of a pair that does not come about it is prefill's.
-func (a *attempt) legOf(e event) *call {
-	switch k := e.kind; {
-	case k == evTransferLost:
+func (a *attempt) legOf(e dispatch.Event) *call {
+	switch k := e.Kind; {
+	case k == dispatch.EvTransferLost:
 		a.prefill.err = errRunOver
-		if e.why == reason.TransferTimeout {
+		if e.Why == reason.TransferTimeout {
 			a.prefill.err = errTransferLate
 		}
 		return &a.prefill
-	case k.ofPrefill(), k == evPairFailed:
+	case k.OfPrefill(), k == dispatch.EvPairFailed:
 		return &a.prefill
-	case k.ofDecode(), k.breaks():
+	case k.OfDecode(), k.Breaks():
 		return &a.decode
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -41,7 +42,7 @@ func (x *exchange) startDecode(a *attempt) {
 // all of that is here: then the leg can be gone on with where it is, as it never waits. Else it needs a goroutine, on which it goes on from
 // where this has come to.
 func (x *exchange) answered(l *call, req *letter) (whole bool) {
-	if x.d.mode == together || !x.await(&l.leash) { // of two legs neither may be waited for alone
+	if x.d.Mode == dispatch.Together || !x.await(&l.leash) { // of two legs neither may be waited for alone
 		return false
 	}
 	l.sent = new(sent) // in the call itself it costs legs that do not need it 2 % of a request
@@ -62,7 +63,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 	l := &a.prefill
 	defer l.end()
 	defer req.free() // what it holds may have to be sent again
-	e := event{kind: evPrefillLost, why: reason.Panic}
+	e := dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.Panic}
 	defer func() {
 		if v := recover(); v != nil {
 			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
@@ -77,7 +78,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 }
 
 // prefillAnswer asks, and says what the answer means.
-func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
+func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 	r, conn, l := x.r, x.m.conn, &a.prefill
 	v := l.send(&req.upstreamRequest, r.now().cfg.Limits.Answer)
 	if v == vUsable {
@@ -89,23 +90,23 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) event {
 	if v != vUsable {
 		e := prefillEvent(v)
 		if v == vBroken && l.refusedCredentials() {
-			e.why = reason.CredentialsRefused
+			e.Why = reason.CredentialsRefused
 		}
 		return e
 	}
-	e := event{kind: evPrefillBare, why: reason.NoTransferParams}
+	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
 	if conn.traits().meets || l.ans.kv != nil {
-		e.kind = conn.accept(&a.h, l.ans.kv)
+		e.Kind = conn.accept(&a.h, l.ans.kv)
 	}
-	r.sawHandOff(l, conn, a.h.shape, e.kind)
-	switch e.kind {
-	case evPrefillUsable:
-		e.why = reason.None
-		if conn.traits().mode == inTurn {
+	r.sawHandOff(l, conn, a.h.shape, e.Kind)
+	switch e.Kind {
+	case dispatch.EvPrefillUsable:
+		e.Why = reason.None
+		if conn.traits().mode == dispatch.InTurn {
 			r.sawRun(l.engine, l.ans.kv)
 		}
-	case evPrefillMoved:
-		e.why = reason.EngineRestarted
+	case dispatch.EvPrefillMoved:
+		e.Why = reason.EngineRestarted
 		if c, ok := parseCoordinates(l.ans.kv); ok {
 			r.moved(l.engine, a.h.coord, c)
 		}
@@ -131,13 +132,13 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 			a.release()
 		}
 		e := decodeEvent(v, streams)
-		if e.why == reason.DecodeRejected && x.b.pass != nil {
-			e.why = reason.EngineRejected
+		if e.Why == reason.DecodeRejected && x.b.pass != nil {
+			e.Why = reason.EngineRejected
 		}
 		if v == vBroken && a.decode.refusedCredentials() {
-			e.why = reason.CredentialsRefused
+			e.Why = reason.CredentialsRefused
 		}
-		if e.kind == evDecodeBroken {
+		if e.Kind == dispatch.EvDecodeBroken {
 			a.mu.Lock()
 			a.broken = true
 			a.mu.Unlock()
@@ -175,44 +176,44 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.
-func prefillEvent(v verdict) event {
+func prefillEvent(v verdict) dispatch.Event {
 	switch v {
 	case vRefused:
-		return event{kind: evPrefillRefused, why: reason.EngineRefused}
+		return dispatch.Event{Kind: dispatch.EvPrefillRefused, Why: reason.EngineRefused}
 	case vRejected:
-		return event{kind: evPrefillRejected, why: reason.PrefillRejected}
+		return dispatch.Event{Kind: dispatch.EvPrefillRejected, Why: reason.PrefillRejected}
 	case vBroken:
-		return event{kind: evPrefillBroken, why: reason.PrefillFailed}
+		return dispatch.Event{Kind: dispatch.EvPrefillBroken, Why: reason.PrefillFailed}
 	case vGarbage:
-		return event{kind: evPrefillUnusable, why: reason.BadUpstream}
+		return dispatch.Event{Kind: dispatch.EvPrefillUnusable, Why: reason.BadUpstream}
 	case vLate:
-		return event{kind: evPrefillLate, why: reason.PrefillTimeout}
+		return dispatch.Event{Kind: dispatch.EvPrefillLate, Why: reason.PrefillTimeout}
 	case vTooLarge:
-		return event{kind: evPrefillTooLarge, why: reason.AnswerTooLarge}
+		return dispatch.Event{Kind: dispatch.EvPrefillTooLarge, Why: reason.AnswerTooLarge}
 	}
-	return event{kind: evPrefillLost, why: reason.PrefillFailed}
+	return dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.PrefillFailed}
 }
 
 // decodeEvent says what a decode engine's behaviour means for the dispatch.
-func decodeEvent(v verdict, stream bool) event {
+func decodeEvent(v verdict, stream bool) dispatch.Event {
 	switch v {
 	case vUsable:
 		if stream {
-			return event{kind: evDecodeFirst}
+			return dispatch.Event{Kind: dispatch.EvDecodeFirst}
 		}
-		return event{kind: evDecodeWhole}
+		return dispatch.Event{Kind: dispatch.EvDecodeWhole}
 	case vRefused:
-		return event{kind: evDecodeRefused, why: reason.EngineRefused}
+		return dispatch.Event{Kind: dispatch.EvDecodeRefused, Why: reason.EngineRefused}
 	case vRejected:
-		return event{kind: evDecodeRejected, why: reason.DecodeRejected}
+		return dispatch.Event{Kind: dispatch.EvDecodeRejected, Why: reason.DecodeRejected}
 	case vBroken:
-		return event{kind: evDecodeBroken, why: reason.DecodeFailed}
+		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.DecodeFailed}
 	case vGarbage:
-		return event{kind: evDecodeBroken, why: reason.BadUpstream}
+		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.BadUpstream}
 	case vLate:
-		return event{kind: evDecodeLate, why: reason.TransferTimeout}
+		return dispatch.Event{Kind: dispatch.EvDecodeLate, Why: reason.TransferTimeout}
 	case vTooLarge:
-		return event{kind: evDecodeTooLarge, why: reason.AnswerTooLarge}
+		return dispatch.Event{Kind: dispatch.EvDecodeTooLarge, Why: reason.AnswerTooLarge}
 	}
-	return event{kind: evDecodeLost, why: reason.DecodeFailed}
+	return dispatch.Event{Kind: dispatch.EvDecodeLost, Why: reason.DecodeFailed}
 }

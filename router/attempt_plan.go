@@ -7,20 +7,21 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
 // plan chooses the engines of the next attempt.
-func (x *exchange) plan() event {
+func (x *exchange) plan() dispatch.Event {
 	retry, waited := x.sum.Attempts > 0, x.pause > 0
 	x.pause = 0
 	choice, fleet := x.choose(x.not)
 	switch {
 	case choice.Decode < 0 && len(x.not) > 0:
-		var e event
+		var e dispatch.Event
 		var late bool
 		if choice, fleet, e, late = x.back(waited); late {
-			if e.kind == evPlannedLater && !waited && !x.m.retries.take(time.Now()) {
+			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.retries.take(time.Now()) {
 				return x.spent()
 			}
 			return e
@@ -36,7 +37,7 @@ func (x *exchange) plan() event {
 		return x.nobody(choice)
 	}
 	x.until = time.Time{}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.traits().mode == inTurn}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.traits().mode == dispatch.InTurn}
 	a.h.shape = x.b.shape
 	a.h.draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
@@ -48,7 +49,7 @@ func (x *exchange) plan() event {
 	x.look.reads(a, choice)
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
 	if !choice.Split {
-		return event{kind: evPlannedAlone}
+		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.transfer
@@ -63,39 +64,39 @@ func (x *exchange) plan() event {
 		a.couple = x.m.couple(choice.Prefill, choice.Decode)
 		a.couple.wanted.Add(x.sum.Arrived)
 	}
-	return event{kind: evPlannedPair}
+	return dispatch.Event{Kind: dispatch.EvPlannedPair}
 }
 
 // doubles reports whether these engines do work that an engine has begun before for the request. Decode alone in place of a prefill
 // engine that has failed does not.
 func (x *exchange) doubles(c policies.Choice) bool {
 	switch {
-	case x.failed.unbegun():
+	case x.failed.Unbegun():
 		return false
-	case x.failed.ofPrefill(), x.failed == evTransferLost:
+	case x.failed.OfPrefill(), x.failed == dispatch.EvTransferLost:
 		return c.Split
 	}
 	return true
 }
 
 // spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
-func (x *exchange) spent() event {
+func (x *exchange) spent() dispatch.Event {
 	x.pause = x.not.soonest()
-	return event{kind: evPlannedNone, why: reason.RetryBudget}
+	return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 }
 
 // nobody says what becomes of a request that no engine can take now: it waits where one may come back.
-func (x *exchange) nobody(c policies.Choice) event {
+func (x *exchange) nobody(c policies.Choice) dispatch.Event {
 	why, missing := reason.NoEngine, decodeRole
 	switch c.Reason {
 	case policies.NoPair:
-		return event{kind: evPlannedNone, why: reason.NoPair}
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoPair}
 	case policies.NoPrefill:
 		why, missing = reason.NoPrefill, prefillRole
 	}
 	pause, comes := x.look.comes(missing)
 	if x.pause = pause; !comes {
-		return event{kind: evPlannedNone, why: why}
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: why}
 	}
 	now := time.Now()
 	if x.until.IsZero() {
@@ -106,10 +107,10 @@ func (x *exchange) nobody(c policies.Choice) event {
 	}
 	left := min(x.until.Sub(now), x.due.Sub(now))
 	if left <= 0 {
-		return event{kind: evPlannedNone, why: reason.QueueTimeout}
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.QueueTimeout}
 	}
 	x.pause = min(spread(max(pause, backoff(x.rests+1, rand.Uint64()))), left)
-	return event{kind: evPlannedLater}
+	return dispatch.Event{Kind: dispatch.EvPlannedLater}
 }
 
 // choose chooses engines that the request may be given to, but for those.
@@ -127,7 +128,7 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), not, false, busy
 	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
-	if x.m.conn.traits().mode == alone {
+	if x.m.conn.traits().mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
 	x.look.ask(x.b)
@@ -149,7 +150,7 @@ func (x *exchange) pair(a *attempt) {
 		var ok bool
 		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
-			x.queue = append(x.queue, event{kind: evPairFailed, why: reason.NoPair})
+			x.queue = append(x.queue, dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
 		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
@@ -158,11 +159,11 @@ func (x *exchange) pair(a *attempt) {
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
-	if t.handshakes && t.mode == together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
+	if t.handshakes && t.mode == dispatch.Together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
 		a.parked = true
 		return
 	}
-	x.queue = append(x.queue, event{kind: evPaired})
+	x.queue = append(x.queue, dispatch.Event{Kind: dispatch.EvPaired})
 }
 
 func (x *exchange) coordinated(a *attempt) bool {
@@ -187,12 +188,12 @@ func (x *exchange) park(a *attempt) {
 	defer stop()
 	err := x.r.pairs.Wait(timeout, a.runs())
 	if err == nil && x.coordinated(a) {
-		x.post(mail{a: a, e: event{kind: evPaired}})
+		x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
 		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
 	}
 	a.prefill.err = err
-	x.post(mail{a: a, e: event{kind: evPairFailed, why: reason.PairFailed}})
+	x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
 }

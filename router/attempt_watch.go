@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -33,7 +34,7 @@ func (x *exchange) transferLost(a *attempt, why reason.Reason) {
 	if why == reason.TransferTimeout && a.couple != nil {
 		x.r.sawTransfer(a.couple, a.runs(), false)
 	}
-	x.post(mail{a: a, e: event{kind: evTransferLost, why: why}, at: time.Now()})
+	x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
 }
 
 // watchTransfer has somebody look for as long as decode's leg is not over, if that is to last.

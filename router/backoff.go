@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 )
 
@@ -110,7 +111,7 @@ func (t tried) without(engines []*engine) tried {
 // back chooses among engines that have failed the request, as there are no others: a decode engine that failed once may serve
 // the second time, and where decode may not serve alone so may a prefill engine. Engines that want a long rest are left alone:
 // if there are only they the client is told when to come back, and does not wait in its place.
-func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, event, bool) {
+func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
 	long, first := x.not.resting()
 	choice, fleet := x.choose(append(x.not.without(x.m.decode), long...))
 	if choice.Decode < 0 {
@@ -121,7 +122,7 @@ func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, event, bo
 	}
 	if choice.Decode < 0 && len(long) > 0 {
 		x.pause = first
-		return choice, fleet, event{kind: evPlannedNone, why: x.last}, true
+		return choice, fleet, dispatch.Event{Kind: dispatch.EvPlannedNone, Why: x.last}, true
 	}
 	e, late := x.later(choice, waited)
 	return choice, fleet, e, late
@@ -129,9 +130,9 @@ func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, event, bo
 
 // later has the request wait before it goes back to engines that have failed it; waited says that it has. It gives up at once
 // if there would be no time left, and where the engines have gone on refusing others for longer than a request waits in the queue.
-func (x *exchange) later(choice policies.Choice, waited bool) (event, bool) {
+func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, bool) {
 	if choice.Decode < 0 {
-		return event{}, false
+		return dispatch.Event{}, false
 	}
 	back := [2]*engine{x.m.decode[choice.Decode]}
 	if choice.Prefill >= 0 {
@@ -150,14 +151,14 @@ func (x *exchange) later(choice policies.Choice, waited bool) (event, bool) {
 	}
 	if pause <= 0 {
 		x.not = x.not.without(back[:])
-		return event{}, false
+		return dispatch.Event{}, false
 	}
 	x.pause = pause
 	if x.due.Sub(now) <= pause || waited && now.After(x.until) {
-		return event{kind: evPlannedNone, why: x.last}, true
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: x.last}, true
 	}
 	x.pause = spread(pause)
-	return event{kind: evPlannedLater}, true
+	return dispatch.Event{Kind: dispatch.EvPlannedLater}, true
 }
 
 // rest waits for as long as the engines are given, unless there is mail, and posts that the wait is over.
@@ -167,7 +168,7 @@ func (x *exchange) rest() {
 	for {
 		select {
 		case <-t.C:
-			x.post(mail{e: event{kind: evWaited}})
+			x.post(mail{e: dispatch.Event{Kind: dispatch.EvWaited}})
 			return
 		case <-x.wake:
 		}

@@ -100,7 +100,7 @@ func (b *body) drop() {
 	}
 }
 
-// inTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
+// InTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
 // aside, as a form that is to be compiled, an adapter or a priority may.
 func (b *body) inTurn(model string) bool {
 	return !b.formed && (b.model == "" || b.model == model) && b.priority == 0

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 )
 
@@ -247,7 +248,7 @@ func (r *Router) panics(m *model, role role, now bool) {
 // the policy, and by engines that have answered.
 func (r *Router) serves(s *setup, m *model) bool {
 	q := policies.Request{Model: m.name, PromptTokens: 1 << 30}
-	if m.conn.traits().mode == alone {
+	if m.conn.traits().mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
 	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true, busy: true}

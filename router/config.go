@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 )
 
 // The connectors a model may name: who moves the KV blocks from prefill to decode.
@@ -165,7 +166,7 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 	switch {
 	case !known:
 		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), connectorNames())
-	case conn.traits().mode != alone:
+	case conn.traits().mode != dispatch.Alone:
 		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !growing {
 			v.add(key+".prefill", "is empty", "at least one engine for connector "+m.Connector)
 		}

@@ -1,26 +1,29 @@
 package router
 
-import "strings"
+import (
+	"strings"
+
+	"pdrouter/router/dispatch"
+)
 
 // connector is what a hand-over needs of the router: how its legs follow each other, how they end, and what is
 // written into each. Its methods are pure.
 type connector interface {
 	// traits are the same at each call, and are not changed.
 	traits() *traits
-	// end appends what ends both legs of an attempt, in order.
-	end(e ending, out []action) []action
+	dispatch.Ender
 	// prefillParams and decodeParams append the kv_transfer_params of either leg.
 	prefillParams(dst []byte, h *handoff) []byte
 	decodeParams(dst []byte, h *handoff) []byte
-	// accept says what prefill's kv_transfer_params mean for the attempt: evPrefillUsable, evPrefillMoved or
-	// evPrefillUnusable.
-	accept(h *handoff, kv []byte) kind
+	// accept says what prefill's kv_transfer_params mean for the attempt: EvPrefillUsable, EvPrefillMoved or
+	// EvPrefillUnusable.
+	accept(h *handoff, kv []byte) dispatch.EventKind
 }
 
 // traits are what a connector says of itself, so that nobody else has to know which one it is.
 type traits struct {
 	name string
-	mode mode // how the legs of a split request follow each other
+	mode dispatch.Mode // how the legs of a split request follow each other
 
 	// lingers: a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended before decode's
 	// first token.
@@ -43,9 +46,9 @@ type stockTraits struct {
 	needs  string // the versions and connectors of vLLM that hand off with it
 }
 
-// ending is how the legs of an attempt stood when it ended.
-type ending struct {
-	prefill, decode legState
+// newLife returns the life of a request to engines of that connector.
+func newLife(c connector, attempts int) dispatch.Dispatch {
+	return dispatch.New(c, c.traits().mode, c.traits().lingers, attempts)
 }
 
 // connectorNamed returns the connector of a model's configuration, which was validated.
@@ -81,13 +84,13 @@ func findConnector(name string) (connector, bool) {
 // none serves every request with one engine.
 type none struct{}
 
-var noneTraits = traits{name: ConnectorNone, mode: alone}
+var noneTraits = traits{name: ConnectorNone, mode: dispatch.Alone}
 
 func (none) traits() *traits { return &noneTraits }
 
-func (none) end(e ending, out []action) []action {
-	if e.decode.open() {
-		out = append(out, action{do: doCloseDecode})
+func (none) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
+	if e.Decode.Open() {
+		out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
 	}
 	return out
 }

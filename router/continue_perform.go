@@ -4,26 +4,27 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/reason"
 )
 
 // broke tells the dispatch that the stream has failed, and what that leaves to be done.
 func (s *stream) broke() {
-	x, o, e := s.x, s.x.onward, event{kind: evStreamLost, why: s.wrong}
+	x, o, e := s.x, s.x.onward, dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.wrong}
 	switch {
 	case o == nil:
-		e.kind, x.sum.NotContinued = evStreamCut, x.noOnward
+		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, x.noOnward
 	case !o.able(), s.wrong == reason.AnswerTooLarge:
-		e.kind, x.sum.NotContinued = evStreamCut, "unsupported"
+		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, "unsupported"
 	case o.finished || o.max >= 0 && o.nSent >= o.max:
-		e.kind = evStreamUnended
+		e.Kind = dispatch.EvStreamUnended
 	}
 	x.stepOnward(e)
 }
 
 // stepOnward has the dispatch take an event behind the gate, and then what doing so has shown at once.
-func (x *exchange) stepOnward(e event) {
+func (x *exchange) stepOnward(e dispatch.Event) {
 	for x.step(e); len(x.queue) > 0; x.step(e) {
 		e = x.queue[0]
 		x.queue = append(x.queue[:0], x.queue[1:]...)
@@ -31,18 +32,18 @@ func (x *exchange) stepOnward(e event) {
 }
 
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
-func (x *exchange) planOnward(failed *attempt, why reason.Reason) event {
+func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event {
 	x.noteFailure(failed, &failed.decode, why)
 	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
 		"reason", why.String())
 	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
 	if !x.m.retries.take(time.Now()) {
-		return event{kind: evPlannedNone, why: reason.RetryBudget}
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), x.not, false, true
 	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
 	if choice.Decode < 0 {
-		return event{kind: evPlannedNone, why: reason.NoEngine}
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}
 	a := &attempt{}
 	a.h.shape = shapeCompletions
@@ -52,7 +53,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) event {
 	x.mu.Unlock()
 	x.sum.Attempts++
 	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
-	return event{kind: evPlannedAlone}
+	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 
 // askOnward has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
@@ -77,7 +78,7 @@ func (s *stream) awaitOnward() {
 		quiet = t.C
 	}
 	for {
-		if s.mail(); s.x.d.state != stContinuing {
+		if s.mail(); s.x.d.State != dispatch.StContinuing {
 			return
 		}
 		select {
@@ -90,7 +91,7 @@ func (s *stream) awaitOnward() {
 }
 
 // join takes over the stream of the engine that is to go on, if the client can have what it says.
-func (s *stream) join(m mail) event {
+func (s *stream) join(m mail) dispatch.Event {
 	next := m.a.stream
 	m.a.stream = nil
 	s.a, s.wrong, s.silent, s.woken = m.a, reason.None, false, time.Time{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -54,7 +55,7 @@ func runScripts(t *testing.T, file string) (got, want []byte) {
 			out.WriteString("\n")
 		}
 		fmt.Fprintf(&out, "%s\n----\n", input)
-		var d dispatch
+		var d dispatch.Dispatch
 		for _, line := range strings.Split(input, "\n") {
 			switch words := strings.Fields(line); {
 			case len(words) == 0 || words[0] == "#":
@@ -63,49 +64,49 @@ func runScripts(t *testing.T, file string) (got, want []byte) {
 				if err != nil {
 					t.Fatalf("%s: %q: %v", file, line, err)
 				}
-				d = newDispatch(connectorNamed(words[1]), n)
+				d = newLife(connectorNamed(words[1]), n)
 			default:
 				fmt.Fprintf(&out, "%s:", line)
 				for _, a := range d.Step(parseEvent(t, words), nil) {
 					out.WriteString(" " + describe(a))
 				}
-				fmt.Fprintf(&out, " [%s]\n", d.state)
+				fmt.Fprintf(&out, " [%s]\n", d.State)
 			}
 		}
 	}
 	return out.Bytes(), want
 }
 
-func describe(a action) string {
-	s := a.do.String()
-	if a.outcome != outNone {
-		s += "=" + a.outcome.String()
+func describe(a dispatch.Action) string {
+	s := a.Do.String()
+	if a.Outcome != dispatch.NoOutcome {
+		s += "=" + a.Outcome.String()
 	}
-	if a.why != reason.None {
-		s += "(" + a.why.String() + ")"
+	if a.Why != reason.None {
+		s += "(" + a.Why.String() + ")"
 	}
 	return s
 }
 
-func parseEvent(t *testing.T, words []string) event {
+func parseEvent(t *testing.T, words []string) dispatch.Event {
 	t.Helper()
-	for k := range kinds {
+	for k := range dispatch.EventKinds {
 		if k.String() != words[0] {
 			continue
 		}
-		e := event{kind: k}
+		e := dispatch.Event{Kind: k}
 		if len(words) == 1 {
 			return e
 		}
 		for r := range reason.Reason(reason.Count) {
 			if r.String() == words[1] {
-				e.why = r
+				e.Why = r
 				return e
 			}
 		}
 	}
 	t.Fatalf("no event %q", words)
-	return event{}
+	return dispatch.Event{}
 }
 
 // book checks what must hold of any sequence of events, by following the actions as a plain reader would.
@@ -134,92 +135,92 @@ func (b *book) fail(format string, args ...any) {
 }
 
 // happened closes a leg that its own event has ended.
-func (b *book) happened(e event) {
+func (b *book) happened(e dispatch.Event) {
 	switch {
-	case e.kind.ofPrefill():
+	case e.Kind.OfPrefill():
 		b.prefill--
-	case e.kind.ofDecode() && e.kind != evDecodeFirst:
+	case e.Kind.OfDecode() && e.Kind != dispatch.EvDecodeFirst:
 		b.decode--
 		b.goesOn = false
-	case e.kind == evStreamWhole && !b.ended:
+	case e.Kind == dispatch.EvStreamWhole && !b.ended:
 		b.decode--
 	}
 }
 
-func (b *book) did(a action) {
-	switch a.do {
-	case doDisownDecode: // whoever sees to its blocks ends it
+func (b *book) did(a dispatch.Action) {
+	switch a.Do {
+	case dispatch.DoDisownDecode: // whoever sees to its blocks ends it
 		b.decode--
 		if b.conn.traits().name != ConnectorPush {
 			b.fail("a leg is disowned that nobody sees to")
 		}
-	case doPlan, doPlanAlone:
+	case dispatch.DoPlan, dispatch.DoPlanAlone:
 		b.attempts++
 		b.asked = false
 		if b.prefill != 0 || b.decode != 0 {
 			b.fail("attempt %d begins with %d prefill and %d decode legs open", b.attempts, b.prefill, b.decode)
 		}
-	case doWait:
+	case dispatch.DoWait:
 		b.attempts-- // the plan that waits is none yet
-	case doAskBoth:
+	case dispatch.DoAskBoth:
 		b.prefill++
 		b.decode++
-	case doAskPrefill:
+	case dispatch.DoAskPrefill:
 		b.prefill++
-	case doAskDecode:
+	case dispatch.DoAskDecode:
 		b.decode++
 		if b.asked {
 			b.fail("decode asked twice in one attempt")
 		}
 		b.asked = true
-	case doPlanOnward:
+	case dispatch.DoPlanOnward:
 		b.onward++
 		if b.prefill != 0 || b.decode != 0 || b.gates != 1 || b.ended || b.chosen || b.goesOn {
 			b.fail("engine %d is to go on behind %d gates, with %d prefill and %d decode legs open", b.onward, b.gates, b.prefill, b.decode)
 		}
 		b.chosen = true
-	case doAskOnward:
+	case dispatch.DoAskOnward:
 		if b.decode++; !b.chosen {
 			b.fail("an engine is to go on that was not chosen")
 		}
 		b.chosen, b.goesOn = false, true
-	case doGoOn:
+	case dispatch.DoGoOn:
 		if b.decode != 1 || !b.goesOn {
 			b.fail("the stream goes on from %d engines", b.decode)
 		}
 		b.goesOn = false
-	case doGiveUp:
+	case dispatch.DoGiveUp:
 		b.gaveUp = true
-	case doSendEnd:
+	case dispatch.DoSendEnd:
 		if b.ended = true; b.prefill != 0 || b.decode != 0 || b.gates != 1 {
 			b.fail("the end is sent behind %d gates, with %d prefill and %d decode legs open", b.gates, b.prefill, b.decode)
 		}
-	case doClosePrefill, doFinishPrefill:
+	case dispatch.DoClosePrefill, dispatch.DoFinishPrefill:
 		b.prefill--
-	case doCloseDecode:
+	case dispatch.DoCloseDecode:
 		b.decode--
-	case doLinger:
+	case dispatch.DoLinger:
 		b.lingers = true
-	case doSendStream, doSendWhole:
+	case dispatch.DoSendStream, dispatch.DoSendWhole:
 		b.gates++
-	case doSendError, doSendPrefill, doSendDecode:
+	case dispatch.DoSendError, dispatch.DoSendPrefill, dispatch.DoSendDecode:
 		if b.gates > 0 {
 			b.fail("an error answer behind the gate")
 		}
-	case doCut:
+	case dispatch.DoCut:
 		if b.gates != 1 {
 			b.fail("a cut before the gate")
 		}
-	case doDone:
+	case dispatch.DoDone:
 		b.outcomes++
 		if (b.prefill != 0 || b.decode != 0) && !b.lingers {
 			b.fail("done with %d prefill and %d decode legs open", b.prefill, b.decode)
 		}
-		if a.outcome == outCompleted && b.gates != 1 {
+		if a.Outcome == dispatch.Completed && b.gates != 1 {
 			b.fail("completed with %d answers", b.gates)
 		}
-		if a.outcome == outCompleted && (b.chosen || b.goesOn || b.gaveUp) || b.gaveUp && a.outcome != outFailedAfter {
-			b.fail("%s while the stream was to go on", a.outcome)
+		if a.Outcome == dispatch.Completed && (b.chosen || b.goesOn || b.gaveUp) || b.gaveUp && a.Outcome != dispatch.FailedAfter {
+			b.fail("%s while the stream was to go on", a.Outcome)
 		}
 	}
 }
@@ -246,42 +247,43 @@ func TestDispatchRandomWalk(t *testing.T) {
 func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	conn := connectorNamed(name)
-	d := newDispatch(conn, 1+rng.IntN(3))
+	attempts := 1 + rng.IntN(3)
+	d := newLife(conn, attempts)
 	b := &book{t: t, seed: seed, conn: conn}
-	var out []action
+	var out []dispatch.Action
 	for range 64 {
-		e := event{kind: kind(rng.IntN(int(kinds)))}
+		e := dispatch.Event{Kind: dispatch.EventKind(rng.IntN(int(dispatch.EventKinds)))}
 		if rng.IntN(4) > 0 {
-			e = likely(rng, &d)
+			e = likely(rng, conn.traits().mode, &d)
 		}
 		// An event of a leg happens only while the leg is open: the exchange drops what belongs to no attempt.
-		if e.kind.ofPrefill() && b.prefill == 0 || (e.kind.ofDecode() || e.kind == evStreamWhole && !b.ended || e.kind.breaks()) && b.decode == 0 {
+		if e.Kind.OfPrefill() && b.prefill == 0 || (e.Kind.OfDecode() || e.Kind == dispatch.EvStreamWhole && !b.ended || e.Kind.Breaks()) && b.decode == 0 {
 			continue
 		}
-		b.trace = append(b.trace, d.state.String()+" "+e.kind.String())
-		before, tries := d.state, b.onward
+		b.trace = append(b.trace, d.State.String()+" "+e.Kind.String())
+		before, tries := d.State, b.onward
 		out = d.Step(e, out[:0])
-		if len(out) == 0 || out[0].do != doDrop {
+		if len(out) == 0 || out[0].Do != dispatch.DoDrop {
 			b.happened(e)
 		}
 		for _, a := range out {
 			b.trace = append(b.trace, "  "+describe(a))
-			reached[a.do.String()]++
-			reached[a.outcome.String()]++
+			reached[a.Do.String()]++
+			reached[a.Outcome.String()]++
 			b.did(a)
 		}
 		// Whatever the walk did, as many engines go on with a stream as may be tried: not one more, and not one fewer.
-		breaks := before == stRelaying && e.kind == evStreamLost ||
-			before == stContinuing && out[0].do != doDrop && e.kind.ofDecode() && e.kind != evDecodeFirst && e.kind != evDecodeTooLarge
-		if breaks && b.gaveUp != (tries >= d.max-1) || b.onward > d.max-1 {
-			b.fail("%d engines were to go on, %d attempts are allowed, given up: %v", b.onward, d.max, b.gaveUp)
+		breaks := before == dispatch.StRelaying && e.Kind == dispatch.EvStreamLost ||
+			before == dispatch.StContinuing && out[0].Do != dispatch.DoDrop && e.Kind.OfDecode() && e.Kind != dispatch.EvDecodeFirst && e.Kind != dispatch.EvDecodeTooLarge
+		if breaks && b.gaveUp != (tries >= attempts-1) || b.onward > attempts-1 {
+			b.fail("%d engines were to go on, %d attempts are allowed, given up: %v", b.onward, attempts, b.gaveUp)
 		}
-		if before == stDone && (len(out) != 1 || out[0].do != doDrop) {
-			b.fail("%s after the end does %d actions", e.kind, len(out))
+		if before == dispatch.StDone && (len(out) != 1 || out[0].Do != dispatch.DoDrop) {
+			b.fail("%s after the end does %d actions", e.Kind, len(out))
 		}
 	}
-	for d.state != stDone { // the second time ends legs that linger
-		out = d.Step(event{kind: evDeadline}, out[:0])
+	for d.State != dispatch.StDone { // the second time ends legs that linger
+		out = d.Step(dispatch.Event{Kind: dispatch.EvDeadline}, out[:0])
 		for _, a := range out {
 			b.did(a)
 		}
@@ -295,76 +297,78 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 	if b.gates > 1 {
 		b.fail("decode was released %d times", b.gates)
 	}
-	if b.attempts > d.max {
-		b.fail("%d attempts of %d", b.attempts, d.max)
+	if b.attempts > attempts {
+		b.fail("%d attempts of %d", b.attempts, attempts)
 	}
 }
 
 // likely picks an event that fits the state.
-func likely(rng *rand.Rand, d *dispatch) event {
-	pick := func(kinds ...kind) event { return event{kind: kinds[rng.IntN(len(kinds))]} }
-	switch d.state {
-	case stNew:
-		return pick(evStart)
-	case stPlanning:
-		if d.conn.traits().mode == alone {
-			return pick(evPlannedAlone, evPlannedLater)
-		}
-		return pick(evPlannedPair, evPlannedPair, evPlannedAlone, evPlannedLater)
-	case stWaiting:
-		return pick(evWaited, evWaited, evClientLeft)
-	case stPairing:
-		return pick(evPaired)
-	case stAwaiting:
-		k := evPrefillUsable + kind(rng.IntN(int(evDecodeTooLarge-evPrefillUsable)+1))
-		return pick(k, evPrefillUsable, evDecodeFirst)
-	case stLingering:
-		k := evPrefillUsable + kind(rng.IntN(int(evDecodeTooLarge-evPrefillUsable)+1))
-		return pick(k, evPrefillUsable, evDecodeFirst)
-	case stRelaying:
-		return pick(evStreamWhole, evStreamUnended, evStreamCut, evStreamLost, evStreamLost, evPrefillUsable, evPrefillLost)
-	case stContinuing:
-		if d.decode == legIdle {
-			return pick(evPlannedAlone, evPlannedAlone, evPlannedAlone, evPlannedNone)
-		}
-		k := evDecodeFirst + kind(rng.IntN(int(evDecodeTooLarge-evDecodeFirst)+1))
-		return pick(k, evDecodeFirst, evClientLeft)
+func likely(rng *rand.Rand, split dispatch.Mode, d *dispatch.Dispatch) dispatch.Event {
+	pick := func(kinds ...dispatch.EventKind) dispatch.Event {
+		return dispatch.Event{Kind: kinds[rng.IntN(len(kinds))]}
 	}
-	return pick(evClientLeft)
+	switch d.State {
+	case dispatch.StNew:
+		return pick(dispatch.EvStart)
+	case dispatch.StPlanning:
+		if split == dispatch.Alone {
+			return pick(dispatch.EvPlannedAlone, dispatch.EvPlannedLater)
+		}
+		return pick(dispatch.EvPlannedPair, dispatch.EvPlannedPair, dispatch.EvPlannedAlone, dispatch.EvPlannedLater)
+	case dispatch.StWaiting:
+		return pick(dispatch.EvWaited, dispatch.EvWaited, dispatch.EvClientLeft)
+	case dispatch.StPairing:
+		return pick(dispatch.EvPaired)
+	case dispatch.StAwaiting:
+		k := dispatch.EvPrefillUsable + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvPrefillUsable)+1))
+		return pick(k, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst)
+	case dispatch.StLingering:
+		k := dispatch.EvPrefillUsable + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvPrefillUsable)+1))
+		return pick(k, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst)
+	case dispatch.StRelaying:
+		return pick(dispatch.EvStreamWhole, dispatch.EvStreamUnended, dispatch.EvStreamCut, dispatch.EvStreamLost, dispatch.EvStreamLost, dispatch.EvPrefillUsable, dispatch.EvPrefillLost)
+	case dispatch.StContinuing:
+		if d.Decode == dispatch.LegIdle {
+			return pick(dispatch.EvPlannedAlone, dispatch.EvPlannedAlone, dispatch.EvPlannedAlone, dispatch.EvPlannedNone)
+		}
+		k := dispatch.EvDecodeFirst + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvDecodeFirst)+1))
+		return pick(k, dispatch.EvDecodeFirst, dispatch.EvClientLeft)
+	}
+	return pick(dispatch.EvClientLeft)
 }
 
 // TestDispatchEveryStateEnds proves that client, deadline, shutdown and panic end a request in every state.
 func TestDispatchEveryStateEnds(t *testing.T) {
 	for _, c := range connectors() {
 		name := c.traits().name
-		ways := map[state][]kind{
-			stNew:        {},
-			stPlanning:   {evStart},
-			stWaiting:    {evStart, evPlannedAlone, evDecodeRefused, evPlannedLater},
-			stPairing:    {evStart, evPlannedPair},
-			stAwaiting:   {evStart, evPlannedPair, evPaired},
-			stRelaying:   {evStart, evPlannedAlone, evDecodeFirst},
-			stContinuing: {evStart, evPlannedAlone, evDecodeFirst, evStreamLost, evPlannedAlone},
+		ways := map[dispatch.State][]dispatch.EventKind{
+			dispatch.StNew:        {},
+			dispatch.StPlanning:   {dispatch.EvStart},
+			dispatch.StWaiting:    {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeRefused, dispatch.EvPlannedLater},
+			dispatch.StPairing:    {dispatch.EvStart, dispatch.EvPlannedPair},
+			dispatch.StAwaiting:   {dispatch.EvStart, dispatch.EvPlannedPair, dispatch.EvPaired},
+			dispatch.StRelaying:   {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst},
+			dispatch.StContinuing: {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst, dispatch.EvStreamLost, dispatch.EvPlannedAlone},
 		}
 		if name == ConnectorNone {
-			delete(ways, stPairing)
-			ways[stAwaiting] = []kind{evStart, evPlannedAlone}
+			delete(ways, dispatch.StPairing)
+			ways[dispatch.StAwaiting] = []dispatch.EventKind{dispatch.EvStart, dispatch.EvPlannedAlone}
 		}
 		for st, way := range ways {
-			for _, end := range []kind{evClientLeft, evClientSlow, evDeadline, evShutdown, evPanic} {
-				d := newDispatch(connectorNamed(name), 3)
+			for _, end := range []dispatch.EventKind{dispatch.EvClientLeft, dispatch.EvClientSlow, dispatch.EvDeadline, dispatch.EvShutdown, dispatch.EvPanic} {
+				d := newLife(connectorNamed(name), 3)
 				for _, k := range way {
-					d.Step(event{kind: k}, nil)
+					d.Step(dispatch.Event{Kind: k}, nil)
 				}
-				if d.state != st {
-					t.Fatalf("%s: %v leads to %s; want %s", name, way, d.state, st)
+				if d.State != st {
+					t.Fatalf("%s: %v leads to %s; want %s", name, way, d.State, st)
 				}
-				out := d.Step(event{kind: end}, nil)
-				if d.state == stLingering {
-					d.Step(event{kind: evDeadline}, nil)
+				out := d.Step(dispatch.Event{Kind: end}, nil)
+				if d.State == dispatch.StLingering {
+					d.Step(dispatch.Event{Kind: dispatch.EvDeadline}, nil)
 				}
-				if d.state != stDone || out[len(out)-1].do != doDone {
-					t.Errorf("%s: %s in state %s leaves %s", name, end, st, d.state)
+				if d.State != dispatch.StDone || out[len(out)-1].Do != dispatch.DoDone {
+					t.Errorf("%s: %s in state %s leaves %s", name, end, st, d.State)
 				}
 			}
 		}
@@ -373,28 +377,28 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 
 // TestDispatchAllocates nothing in the course of a request.
 func TestDispatchAllocates(t *testing.T) {
-	out := make([]action, 0, 16)
-	var d dispatch
+	out := make([]dispatch.Action, 0, 16)
+	var d dispatch.Dispatch
 	conn := connectorNamed(ConnectorPush)
 	n := testing.AllocsPerRun(100, func() {
-		d = newDispatch(conn, 3)
-		for _, k := range []kind{evStart, evPlannedPair, evPaired, evPrefillUsable, evDecodeFirst, evStreamLost, evPlannedAlone,
-			evDecodeLost, evPlannedAlone, evDecodeFirst, evStreamWhole} {
-			out = d.Step(event{kind: k}, out[:0])
+		d = newLife(conn, 3)
+		for _, k := range []dispatch.EventKind{dispatch.EvStart, dispatch.EvPlannedPair, dispatch.EvPaired, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst, dispatch.EvStreamLost, dispatch.EvPlannedAlone,
+			dispatch.EvDecodeLost, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst, dispatch.EvStreamWhole} {
+			out = d.Step(dispatch.Event{Kind: k}, out[:0])
 		}
 	})
-	if n != 0 || d.state != stDone {
-		t.Errorf("%v allocations, state %s; want 0, done", n, d.state)
+	if n != 0 || d.State != dispatch.StDone {
+		t.Errorf("%v allocations, state %s; want 0, done", n, d.State)
 	}
 }
 
 func TestWordsHaveNames(t *testing.T) {
-	for k := range kinds {
+	for k := range dispatch.EventKinds {
 		if k.String() == "" {
 			t.Errorf("event %d has no name", k)
 		}
 	}
-	for d := range doDrop + 1 {
+	for d := range dispatch.DoDrop + 1 {
 		if d.String() == "" {
 			t.Errorf("action %d has no name", d)
 		}

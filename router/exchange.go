@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/reason"
 )
@@ -23,19 +24,19 @@ type exchange struct {
 	fan    *fan // whose branch it is; nil if it is a request of its own
 	sum    Summary
 
-	d        dispatch
-	acts     []action
-	queue    []event       // of the owner's own making, oldest first
-	rests    int           // how often it went back to engines that had failed it
-	pause    time.Duration // before engines are chosen again; 0 if it need not wait
-	due      time.Time     // the deadline of what comes before the gate
-	noOnward string        // why there is none, though the policy wants it
-	onward   *onward       // what another engine would need to go on with the stream; nil if none may
-	last     reason.Reason // of the last attempt that failed
-	failed   kind          // the event that it failed by
-	why      reason.Reason // of the end of a request that failed
-	bare     bool          // prefill has answered and handed nothing off
-	until    time.Time     // when the request has waited for engines for long enough; zero if it does not wait for any
+	d        dispatch.Dispatch
+	acts     []dispatch.Action
+	queue    []dispatch.Event   // of the owner's own making, oldest first
+	rests    int                // how often it went back to engines that had failed it
+	pause    time.Duration      // before engines are chosen again; 0 if it need not wait
+	due      time.Time          // the deadline of what comes before the gate
+	noOnward string             // why there is none, though the policy wants it
+	onward   *onward            // what another engine would need to go on with the stream; nil if none may
+	last     reason.Reason      // of the last attempt that failed
+	failed   dispatch.EventKind // the event that it failed by
+	why      reason.Reason      // of the end of a request that failed
+	bare     bool               // prefill has answered and handed nothing off
+	until    time.Time          // when the request has waited for engines for long enough; zero if it does not wait for any
 
 	counted bool // the engine has counted the tokens of the answer
 	pieces  int  // events with data that were relayed, a token each or more
@@ -58,8 +59,8 @@ type exchange struct {
 	wake      chan struct{}
 
 	mailRoom  [3]mail
-	queueRoom [2]event
-	actRoom   [8]action
+	queueRoom [2]dispatch.Event
+	actRoom   [8]dispatch.Action
 }
 
 // reply is what the handler sends.
@@ -75,7 +76,7 @@ type reply struct {
 // newExchange begins to serve a request that was admitted.
 func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
-	x := &exchange{d: newDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
+	x := &exchange{d: newLife(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.hold() // until the exchange is done
 	x.place, q.place = q.place, nil
@@ -95,7 +96,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
-		x.post(mail{e: event{kind: evDeadline, why: reason.Deadline}})
+		x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
 	x.look.shape = b.shape
@@ -106,7 +107,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 
 // watchClient has the request end when its client leaves.
 func (x *exchange) watchClient(conn net.Conn) {
-	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: event{kind: evClientLeft, why: reason.ClientLeft}}) })
+	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -116,8 +117,8 @@ func (x *exchange) run() {
 			x.panicked(v)
 		}
 	}()
-	x.step(event{kind: evStart})
-	for x.d.state != stDone && x.d.state != stRelaying {
+	x.step(dispatch.Event{Kind: dispatch.EvStart})
+	for x.d.State != dispatch.StDone && x.d.State != dispatch.StRelaying {
 		x.step(x.nextEvent())
 	}
 }
@@ -125,15 +126,15 @@ func (x *exchange) run() {
 // panicked ends a request whose handling panicked; others go on.
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
-	x.step(event{kind: evPanic, why: reason.Panic})
+	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
 	if !x.over { // it had its outcome, of which the books were to be told behind what has panicked
 		x.reply = reply{err: x.failure(reason.Panic)}
 		x.sum.Status = x.reply.err.Status
-		x.done(action{do: doDone, why: reason.Panic, outcome: outFailedBefore})
+		x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: dispatch.FailedBefore})
 	}
 }
 
-func (x *exchange) step(e event) {
+func (x *exchange) step(e dispatch.Event) {
 	x.acts = x.d.Step(e, x.acts[:0])
 	for _, a := range x.acts {
 		x.perform(a, e)
@@ -141,19 +142,19 @@ func (x *exchange) step(e event) {
 }
 
 // took reads what there is behind a leg's event, and returns what that makes of it.
-func (x *exchange) took(m mail) event {
-	switch m.e.kind {
-	case evPrefillUsable:
+func (x *exchange) took(m mail) dispatch.Event {
+	switch m.e.Kind {
+	case dispatch.EvPrefillUsable:
 		x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
-	case evDecodeFirst, evDecodeWhole:
+	case dispatch.EvDecodeFirst, dispatch.EvDecodeWhole:
 		return x.begin(m)
 	}
 	return m.e
 }
 
 // begin takes over decode's answer from its leg.
-func (x *exchange) begin(m mail) event {
-	x.b.stream = m.e.kind == evDecodeFirst // where the request does not tell
+func (x *exchange) begin(m mail) dispatch.Event {
+	x.b.stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	x.sum.Stream = x.b.stream
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.open() {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -57,7 +58,7 @@ const fanRoom = 64 << 10
 // body says for the planner why it is served whole.
 func (r *Router) newFan(q *admitted) *fan {
 	b, m := q.b, q.m
-	if m.conn.traits().mode == alone || q.route.does != generate || !b.fans(m.conn.traits().requiresSplit) {
+	if m.conn.traits().mode == dispatch.Alone || q.route.does != generate || !b.fans(m.conn.traits().requiresSplit) {
 		return nil
 	}
 	if b.choices() > q.s.cfg.Limits.Fan {
@@ -145,7 +146,7 @@ func (f *fan) serve(k int, x *exchange) {
 	x.run()
 	by := servedBy{x.sum.Prefill, x.sum.Decode, x.sum.Reason}
 	switch {
-	case x.d.state == stRelaying:
+	case x.d.State == dispatch.StRelaying:
 		f.began(k, by, nil)
 		f.pump(k, x)
 	case x.reply.err == nil && x.reply.status == 200 && x.reply.stream == nil:
@@ -240,7 +241,7 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
 func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
-	if x.d.state == stDone && x.why != reason.None && x.sum.Outcome != Completed {
+	if x.d.State == dispatch.StDone && x.why != reason.None && x.sum.Outcome != Completed {
 		why = x.why
 	}
 	e := x.reply.err // what the branch's stream was cut with
@@ -297,7 +298,7 @@ func (f *fan) settleLocked(o Outcome, why reason.Reason, rep reply) {
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
 func (f *fan) leave() {
 	for _, x := range f.branches {
-		x.post(mail{e: event{kind: evClientLeft, why: reason.Branch}})
+		x.post(mail{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.Branch}})
 	}
 }
 

@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/dispatch"
 )
 
 // TestFault47StockPlainNamesWait has prefill's answer lost, or an error in its place, where prefill knows requests by the very id that
@@ -81,10 +83,10 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 
 // TestPrefillRefused: of a prefill leg that has ended nothing is left at the engine only if it was not begun, or the engine is another run.
 func TestPrefillRefused(t *testing.T) {
-	for k := evPrefillUsable; k <= evPrefillLate; k++ {
+	for k := dispatch.EvPrefillUsable; k <= dispatch.EvPrefillLate; k++ {
 		var a attempt
-		a.prefilled(event{kind: k})
-		if want := k == evPrefillRefused || k == evPrefillMoved; a.refused() != want {
+		a.prefilled(dispatch.Event{Kind: k})
+		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.refused() != want {
 			t.Errorf("%v: refused %v; want %v", k, a.refused(), want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -107,12 +108,12 @@ func TestFault68PanicInAStream(t *testing.T) {
 func TestFault68PanicInTheEnd(t *testing.T) {
 	for _, row := range []struct {
 		name string
-		in   state
-		kind kind
+		in   dispatch.State
+		kind dispatch.EventKind
 	}{
-		{"legs are to run on", stAwaiting, evDeadline},
-		{"before a leg was asked", stPlanning, evDeadline},
-		{"at a shutdown", stAwaiting, evShutdown},
+		{"legs are to run on", dispatch.StAwaiting, dispatch.EvDeadline},
+		{"before a leg was asked", dispatch.StPlanning, dispatch.EvDeadline},
+		{"at a shutdown", dispatch.StAwaiting, dispatch.EvShutdown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newPool(t, ConnectorPull, 1, 1, nil)
@@ -129,9 +130,9 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			a := &attempt{split: true}
 			a.decode.join(&g.r.leashes, were.decode[0])
 			a.prefill.join(&g.r.leashes, were.prefill[0])
-			x.cur, x.d.state, x.d.mode, x.d.prefill, x.sum.Attempts = a, row.in, inTurn, legAsked, 1
+			x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, row.in, dispatch.InTurn, dispatch.LegAsked, 1
 			m.retries = nil // it is asked whether the client may try again, and panics
-			x.post(mail{e: event{kind: row.kind, why: reason.Deadline}})
+			x.post(mail{e: dispatch.Event{Kind: row.kind, Why: reason.Deadline}})
 			x.run()
 			a.prefill.end()
 			if n := lease.open.Load(); n != 0 || g.r.live.len() != 0 {

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 )
 
@@ -93,14 +94,14 @@ func (h *handing) renew() {
 
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason
 // of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the limit.
-func (r *Router) sawHandOff(l *call, conn connector, s shape, k kind) {
+func (r *Router) sawHandOff(l *call, conn connector, s shape, k dispatch.EventKind) {
 	if conn.traits().stock == nil {
 		return
 	}
 	switch {
-	case k == evPrefillUsable:
+	case k == dispatch.EvPrefillUsable:
 		l.engine.handing.handed(s)
-	case k == evPrefillUnusable, k == evPrefillBare && capped(l.body):
+	case k == dispatch.EvPrefillUnusable, k == dispatch.EvPrefillBare && capped(l.body):
 		if pause := l.engine.handing.kept(s, time.Now(), r.now().cfg.Health.pairs()); pause > 0 {
 			r.log.Warn("prefill engine hands nothing off", "engine", l.engine.name, "route", s.String(), "pause_seconds", pause.Seconds())
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -99,14 +100,14 @@ func (push) decodeParams(dst []byte, h *handoff) []byte {
 }
 
 // accept says whether prefill's answer names the engine that decode was told of.
-func (push) accept(h *handoff, kv []byte) kind {
+func (push) accept(h *handoff, kv []byte) dispatch.EventKind {
 	if h.coord != nil && bytes.Contains(kv, h.coord.quoted) {
-		return evPrefillUsable
+		return dispatch.EvPrefillUsable
 	}
 	if _, ok := parseCoordinates(kv); ok {
-		return evPrefillMoved
+		return dispatch.EvPrefillMoved
 	}
-	return evPrefillUnusable
+	return dispatch.EvPrefillUnusable
 }
 
 func (pull) prefillParams(dst []byte, h *handoff) []byte {
@@ -118,12 +119,12 @@ func (pull) prefillParams(dst []byte, h *handoff) []byte {
 func (pull) decodeParams(dst []byte, h *handoff) []byte { return append(dst, h.kv...) }
 
 // accept refuses params with which a decode engine could not read: a missing one has been seen to end engines.
-func (pull) accept(h *handoff, kv []byte) kind {
+func (pull) accept(h *handoff, kv []byte) dispatch.EventKind {
 	p, ok := parseHanded(kv)
 	if !ok || !p.located() || !p.remote || !p.blocks || len(p.request) == 0 {
-		return evPrefillUnusable
+		return dispatch.EvPrefillUnusable
 	}
-	return evPrefillUsable
+	return dispatch.EvPrefillUsable
 }
 
 func (plane) prefillParams(dst []byte, h *handoff) []byte {
@@ -151,13 +152,13 @@ func (h *handoff) planeParams(dst []byte, head string, peer metadata.Incarnation
 }
 
 // accept wants the transfer's own id back.
-func (plane) accept(h *handoff, kv []byte) kind {
+func (plane) accept(h *handoff, kv []byte) dispatch.EventKind {
 	if bytes.Contains(kv, []byte(h.transfer)) {
-		return evPrefillUsable
+		return dispatch.EvPrefillUsable
 	}
-	return evPrefillUnusable
+	return dispatch.EvPrefillUnusable
 }
 
 func (none) prefillParams(dst []byte, _ *handoff) []byte { return dst }
 func (none) decodeParams(dst []byte, _ *handoff) []byte  { return dst }
-func (none) accept(*handoff, []byte) kind                { return evPrefillUnusable }
+func (none) accept(*handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }

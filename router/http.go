@@ -11,6 +11,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -146,7 +147,7 @@ func (r *Router) tellModels(q *admitted, c *fiber.Ctx) error {
 func (r *Router) send(c *fiber.Ctx, x *exchange) {
 	h := &c.Response().Header
 	var s relayed
-	if x.reply.stream != nil && x.d.state != stDone { // else it ended before it began
+	if x.reply.stream != nil && x.d.State != dispatch.StDone { // else it ended before it began
 		s = x.reply.stream
 	}
 	if x.sum.Prefill != "" {

@@ -3,6 +3,7 @@ package router
 import (
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 )
 
@@ -22,7 +23,7 @@ func (x *exchange) sawDone(now time.Time) {
 		if x.b.stream && s.Phases.FirstToken > s.Phases.Prefill {
 			x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
-	case x.m.conn.traits().mode == alone && x.b.stream && s.Phases.FirstToken > 0:
+	case x.m.conn.traits().mode == dispatch.Alone && x.b.stream && s.Phases.FirstToken > 0:
 		x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -20,17 +21,17 @@ type legs struct {
 }
 
 // perform does one action that concerns the legs of an attempt alone.
-func (g *legs) perform(a *attempt, act action, why reason.Reason) {
-	switch act.do {
-	case doExpectDecode:
+func (g *legs) perform(a *attempt, act dispatch.Action, why reason.Reason) {
+	switch act.Do {
+	case dispatch.DoExpectDecode:
 		a.expect(g.s.cfg.Timeouts.Transfer)
-	case doClosePrefill:
+	case dispatch.DoClosePrefill:
 		g.closePrefill(a)
-	case doCloseDecode:
+	case dispatch.DoCloseDecode:
 		a.closeDecode()
-	case doDisownDecode:
+	case dispatch.DoDisownDecode:
 		a.disown()
-	case doFinishPrefill:
+	case dispatch.DoFinishPrefill:
 		if a.unsent() {
 			g.closePrefill(a)
 			return
@@ -39,15 +40,15 @@ func (g *legs) perform(a *attempt, act action, why reason.Reason) {
 		if !a.tookAll() && !g.letFinish(a) {
 			g.repeatPrefill(a)
 		}
-	case doRepeatPrefill:
+	case dispatch.DoRepeatPrefill:
 		g.repeatPrefill(a)
-	case doDrainDecode:
+	case dispatch.DoDrainDecode:
 		g.drainDecode(a)
-	case doCancel:
+	case dispatch.DoCancel:
 		g.r.tellCancelled(a.h.transfer, why, a.prefill.engine, a.decode.engine)
-	case doGiveBack:
+	case dispatch.DoGiveBack:
 		g.giveBack(a)
-	case doAbandon:
+	case dispatch.DoAbandon:
 		m := g.remains(a)
 		kept, never := a.keptAll()
 		m.bare = never
@@ -59,7 +60,7 @@ func (g *legs) perform(a *attempt, act action, why reason.Reason) {
 			}
 			g.r.settle(ctx, m)
 		}, m.decode)
-	case doStrand:
+	case dispatch.DoStrand:
 		a.stranded = true
 		m := g.remains(a)
 		g.behind(a, m, func(ctx context.Context) { g.r.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
@@ -157,7 +158,7 @@ func (g *legs) giveBack(a *attempt) {
 	}
 	m := g.remains(a)
 	m.h.kv = a.prefill.ans.kv
-	if g.m.conn.traits().mode == together {
+	if g.m.conn.traits().mode == dispatch.Together {
 		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
 		return
 	}
@@ -243,15 +244,15 @@ func (g *legs) sawDecode(a *attempt, v verdict) {
 // which would leave KV behind if they were ended now. It owns them, and ends them as the dispatch says.
 type afterlife struct {
 	legs
-	d    dispatch
+	d    dispatch.Dispatch
 	a    *attempt
-	told chan event // what came of the legs; has room for all
+	told chan dispatch.Event // what came of the legs; has room for all
 }
 
 // newAfterlife takes over the attempt. It holds the body.
 func (x *exchange) newAfterlife(a *attempt) *afterlife {
 	x.b.hold()
-	return &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan event, 4)}
+	return &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan dispatch.Event, 4)}
 }
 
 // leftFor is how long an engine is given to come by itself to where its leg can be ended, when nobody waits for the answer.
@@ -260,14 +261,14 @@ const leftFor = time.Second
 // run waits for what is to come of the legs, and then ends them, or when ctx ends.
 func (f *afterlife) run(ctx context.Context) {
 	defer f.b.drop()
-	if f.d.mode == inTurn && f.d.prefill == legAsked { // nothing is lost unless it has just finished
+	if f.d.Mode == dispatch.InTurn && f.d.Prefill == dispatch.LegAsked { // nothing is lost unless it has just finished
 		soon, cancel := context.WithTimeout(ctx, leftFor)
 		defer cancel()
 		ctx = soon
 	}
 	f.a.hurry()
-	for f.d.state != stDone {
-		e := event{kind: evDeadline, why: reason.Deadline}
+	for f.d.State != dispatch.StDone {
+		e := dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}
 		select {
 		case e = <-f.told:
 		case <-ctx.Done():
@@ -276,11 +277,11 @@ func (f *afterlife) run(ctx context.Context) {
 	}
 }
 
-func (f *afterlife) step(e event) {
+func (f *afterlife) step(e dispatch.Event) {
 	for _, act := range f.d.Step(e, nil) {
-		f.perform(f.a, act, e.why)
+		f.perform(f.a, act, e.Why)
 	}
-	if f.d.state == stDone {
+	if f.d.State == dispatch.StDone {
 		f.a.letGo()
 	}
 }

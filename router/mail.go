@@ -3,12 +3,14 @@ package router
 import (
 	"slices"
 	"time"
+
+	"pdrouter/router/dispatch"
 )
 
 // mail is an event from another goroutine. a is the attempt that it belongs to, nil if it belongs to the request.
 type mail struct {
 	a  *attempt
-	e  event
+	e  dispatch.Event
 	at time.Time
 }
 
@@ -99,7 +101,7 @@ func (x *exchange) awaited(l *leash) {
 }
 
 // nextEvent waits for the next event before the gate.
-func (x *exchange) nextEvent() event {
+func (x *exchange) nextEvent() dispatch.Event {
 	if len(x.queue) > 0 {
 		e := x.queue[0]
 		x.queue = append(x.queue[:0], x.queue[1:]...)
@@ -112,7 +114,7 @@ func (x *exchange) nextEvent() event {
 		switch a := x.cur; {
 		case ok:
 			return x.took(m)
-		case x.d.state == stWaiting:
+		case x.d.State == dispatch.StWaiting:
 			x.rest()
 		case a != nil && a.parked:
 			x.park(a)

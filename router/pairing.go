@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -86,7 +87,7 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	if err != nil {
 		return err
 	}
-	if c.conn.traits().mode == together && c.prefill.publishes {
+	if c.conn.traits().mode == dispatch.Together && c.prefill.publishes {
 		return r.probePlane(ctx, c, pair, a, b)
 	}
 	return r.probeStock(ctx, c, a, b)
@@ -135,7 +136,7 @@ func (r *Router) probePrefill(c *couple, a *attempt, b *body) error {
 	if err != nil {
 		return err
 	}
-	if c.conn.accept(&a.h, a.prefill.ans.kv) != evPrefillUsable {
+	if c.conn.accept(&a.h, a.prefill.ans.kv) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
 	}
 	a.expect(r.now().cfg.Timeouts.Transfer)

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/dispatch"
 )
 
 func TestParseHanded(t *testing.T) {
@@ -11,30 +13,30 @@ func TestParseHanded(t *testing.T) {
 	for _, c := range []struct {
 		name, kv string
 		located  bool
-		pull     kind
+		pull     dispatch.EventKind
 	}{
-		{"all", `{"do_remote_prefill":true,"remote_block_ids":[[1,2]],"remote_request_id":"r",` + at + `,"tp_size":2}`, true, evPrefillUsable},
-		{"no blocks", `{"do_remote_prefill":true,"remote_block_ids":[],"remote_request_id":"r",` + at + `}`, true, evPrefillUsable},
-		{"blocks are null", `{"do_remote_prefill":true,"remote_block_ids":null,"remote_request_id":"r",` + at + `}`, true, evPrefillUnusable},
-		{"blocks are an object", `{"do_remote_prefill":true,"remote_block_ids":{},"remote_request_id":"r",` + at + `}`, true, evPrefillUnusable},
-		{"not remote", `{"do_remote_prefill":false,"remote_block_ids":[1],"remote_request_id":"r",` + at + `}`, true, evPrefillUnusable},
-		{"no request", `{"do_remote_prefill":true,"remote_block_ids":[1],` + at + `}`, true, evPrefillUnusable},
-		{"empty request", `{"do_remote_prefill":true,"remote_block_ids":[1],"remote_request_id":"",` + at + `}`, true, evPrefillUnusable},
-		{"sizes are null", `{` + at + `,"tp_size":null,"pp_size":null}`, true, evPrefillUnusable},
-		{"white space", " {\n" + at + " }\n", true, evPrefillUnusable},
-		{"no engine", `{"remote_host":"h","remote_port":1}`, false, evPrefillUnusable},
-		{"no host", `{"remote_engine_id":"e","remote_port":1}`, false, evPrefillUnusable},
-		{"port 0", `{"remote_engine_id":"e","remote_host":"h","remote_port":0}`, false, evPrefillUnusable},
-		{"tp 0", `{` + at + `,"tp_size":0}`, false, evPrefillUnusable},
-		{"a port in words", `{"remote_engine_id":"e","remote_host":"h","remote_port":"1"}`, false, evPrefillUnusable},
-		{"half a port", `{"remote_engine_id":"e","remote_host":"h","remote_port":1.5}`, false, evPrefillUnusable},
-		{"an engine without quotes", `{"remote_engine_id":7,"remote_host":"h","remote_port":1}`, false, evPrefillUnusable},
-		{"remote in words", `{"do_remote_prefill":"true",` + at + `}`, false, evPrefillUnusable},
-		{"cut", `{` + at, false, evPrefillUnusable},
-		{"more behind it", `{` + at + `}{`, false, evPrefillUnusable},
-		{"a list", `[]`, false, evPrefillUnusable},
-		{"null", `null`, false, evPrefillUnusable},
-		{"nothing", ``, false, evPrefillUnusable},
+		{"all", `{"do_remote_prefill":true,"remote_block_ids":[[1,2]],"remote_request_id":"r",` + at + `,"tp_size":2}`, true, dispatch.EvPrefillUsable},
+		{"no blocks", `{"do_remote_prefill":true,"remote_block_ids":[],"remote_request_id":"r",` + at + `}`, true, dispatch.EvPrefillUsable},
+		{"blocks are null", `{"do_remote_prefill":true,"remote_block_ids":null,"remote_request_id":"r",` + at + `}`, true, dispatch.EvPrefillUnusable},
+		{"blocks are an object", `{"do_remote_prefill":true,"remote_block_ids":{},"remote_request_id":"r",` + at + `}`, true, dispatch.EvPrefillUnusable},
+		{"not remote", `{"do_remote_prefill":false,"remote_block_ids":[1],"remote_request_id":"r",` + at + `}`, true, dispatch.EvPrefillUnusable},
+		{"no request", `{"do_remote_prefill":true,"remote_block_ids":[1],` + at + `}`, true, dispatch.EvPrefillUnusable},
+		{"empty request", `{"do_remote_prefill":true,"remote_block_ids":[1],"remote_request_id":"",` + at + `}`, true, dispatch.EvPrefillUnusable},
+		{"sizes are null", `{` + at + `,"tp_size":null,"pp_size":null}`, true, dispatch.EvPrefillUnusable},
+		{"white space", " {\n" + at + " }\n", true, dispatch.EvPrefillUnusable},
+		{"no engine", `{"remote_host":"h","remote_port":1}`, false, dispatch.EvPrefillUnusable},
+		{"no host", `{"remote_engine_id":"e","remote_port":1}`, false, dispatch.EvPrefillUnusable},
+		{"port 0", `{"remote_engine_id":"e","remote_host":"h","remote_port":0}`, false, dispatch.EvPrefillUnusable},
+		{"tp 0", `{` + at + `,"tp_size":0}`, false, dispatch.EvPrefillUnusable},
+		{"a port in words", `{"remote_engine_id":"e","remote_host":"h","remote_port":"1"}`, false, dispatch.EvPrefillUnusable},
+		{"half a port", `{"remote_engine_id":"e","remote_host":"h","remote_port":1.5}`, false, dispatch.EvPrefillUnusable},
+		{"an engine without quotes", `{"remote_engine_id":7,"remote_host":"h","remote_port":1}`, false, dispatch.EvPrefillUnusable},
+		{"remote in words", `{"do_remote_prefill":"true",` + at + `}`, false, dispatch.EvPrefillUnusable},
+		{"cut", `{` + at, false, dispatch.EvPrefillUnusable},
+		{"more behind it", `{` + at + `}{`, false, dispatch.EvPrefillUnusable},
+		{"a list", `[]`, false, dispatch.EvPrefillUnusable},
+		{"null", `null`, false, dispatch.EvPrefillUnusable},
+		{"nothing", ``, false, dispatch.EvPrefillUnusable},
 	} {
 		if _, ok := parseCoordinates([]byte(c.kv)); ok != c.located {
 			t.Errorf("%s: coordinates: got %v, want %v", c.name, ok, c.located)

@@ -6,90 +6,91 @@ import (
 	"strings"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
 // perform does one action. Whatever it learns at once goes to the queue.
-func (x *exchange) perform(act action, e event) {
+func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 	a := x.cur
-	switch act.do {
-	case doPlan, doPlanAlone:
-		x.bare = x.bare || act.do == doPlanAlone
+	switch act.Do {
+	case dispatch.DoPlan, dispatch.DoPlanAlone:
+		x.bare = x.bare || act.Do == dispatch.DoPlanAlone
 		if a != nil {
 			a.letGo()
 		}
 		x.queue = append(x.queue, x.plan())
 		x.look.asked()
-	case doWait:
+	case dispatch.DoWait:
 		x.rests++
 		x.mu.Lock()
 		x.cur, x.mails = nil, dropOld(x.mails)
 		x.mu.Unlock()
-	case doPair:
+	case dispatch.DoPair:
 		x.pair(a)
-	case doAskBoth:
+	case dispatch.DoAskBoth:
 		x.startPrefill(a)
 		x.startDecode(a)
-	case doAskPrefill:
+	case dispatch.DoAskPrefill:
 		x.startPrefill(a)
-	case doAskDecode:
+	case dispatch.DoAskDecode:
 		if a.split {
 			a.h.kv = a.prefill.ans.kv
 			a.expect(x.s.cfg.Timeouts.Transfer)
 		}
 		x.startDecode(a)
-	case doExpectDecode:
+	case dispatch.DoExpectDecode:
 		a.expect(x.s.cfg.Timeouts.Transfer)
 		x.watchTransfer(a)
-	case doBlamePrefill:
-		x.failed = e.kind
-		x.blame(a, a.prefill.engine, a.legOf(e), act.why)
-	case doBlameDecode:
-		x.failed = e.kind
-		x.blame(a, a.decode.engine, &a.decode, act.why)
-	case doSendStream:
+	case dispatch.DoBlamePrefill:
+		x.failed = e.Kind
+		x.blame(a, a.prefill.engine, a.legOf(e), act.Why)
+	case dispatch.DoBlameDecode:
+		x.failed = e.Kind
+		x.blame(a, a.decode.engine, &a.decode, act.Why)
+	case dispatch.DoSendStream:
 		x.timer.Stop()
 		x.sum.Status = 200
-	case doSendWhole:
+	case dispatch.DoSendWhole:
 		x.sendWhole(a)
-	case doSendPrefill:
+	case dispatch.DoSendPrefill:
 		x.sendRaw(a, &a.prefill, reason.PrefillRejected)
-	case doSendDecode:
-		x.sendRaw(a, &a.decode, act.why)
-	case doSendError:
+	case dispatch.DoSendDecode:
+		x.sendRaw(a, &a.decode, act.Why)
+	case dispatch.DoSendError:
 		if l := a.legOf(e); l != nil {
-			x.noteFailure(a, l, act.why)
+			x.noteFailure(a, l, act.Why)
 		}
-		x.reply = reply{err: x.failure(act.why)}
-		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.why != reason.Shutdown && !x.m.retries.invite(time.Now()) {
+		x.reply = reply{err: x.failure(act.Why)}
+		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.retries.invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status
-	case doPlanOnward:
-		x.queue = append(x.queue, x.planOnward(a, act.why))
-	case doAskOnward:
+	case dispatch.DoPlanOnward:
+		x.queue = append(x.queue, x.planOnward(a, act.Why))
+	case dispatch.DoAskOnward:
 		x.askOnward(a)
-	case doGoOn:
+	case dispatch.DoGoOn:
 		x.sum.Continued++
 		x.sum.Decode = a.decode.engine.name
-	case doGiveUp:
+	case dispatch.DoGiveUp:
 		x.sum.NotContinued = "failed"
-	case doSendEnd:
+	case dispatch.DoSendEnd:
 		x.reply.stream.endOnward()
-	case doCut:
+	case dispatch.DoCut:
 		if l := a.legOf(e); l != nil {
-			x.noteFailure(a, l, e.why)
+			x.noteFailure(a, l, e.Why)
 		}
-		x.reply.err = x.failure(act.why)
+		x.reply.err = x.failure(act.Why)
 		x.reply.stream.cut(x.reply.err)
-	case doLinger:
+	case dispatch.DoLinger:
 		x.linger(a)
-	case doDone:
+	case dispatch.DoDone:
 		x.done(act)
-	case doDrop:
-		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.kind.String(), "state", x.d.state.String())
+	case dispatch.DoDrop:
+		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.Kind.String(), "state", x.d.State.String())
 	default:
-		x.legs.perform(a, act, e.why)
+		x.legs.perform(a, act, e.Why)
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
@@ -107,9 +108,9 @@ func (x *exchange) linger(a *attempt) {
 	}
 	x.mails = x.mails[:0]
 	x.mu.Unlock()
-	x.d.state = stDone
+	x.d.State = dispatch.StDone
 	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
-		f.step(event{kind: evShutdown, why: reason.Shutdown})
+		f.step(dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown})
 		f.b.drop()
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
@@ -225,7 +226,7 @@ func (x *exchange) prefillCached(a *attempt) (cached, created int) {
 }
 
 // done closes the books of the request. It happens once.
-func (x *exchange) done(act action) {
+func (x *exchange) done(act dispatch.Action) {
 	x.mu.Lock()
 	x.over = true
 	x.mu.Unlock()
@@ -238,10 +239,10 @@ func (x *exchange) done(act action) {
 	}
 	x.r.live.remove(x)
 	s := &x.sum
-	s.Outcome = act.outcome.public()
-	if act.why != reason.None {
-		x.why, s.Reason = act.why, act.why.String()
-		if act.outcome == outLeft && s.Status == 0 {
+	s.Outcome = Outcome(act.Outcome.String())
+	if act.Why != reason.None {
+		x.why, s.Reason = act.Why, act.Why.String()
+		if act.Outcome == dispatch.ClientLeft && s.Status == 0 {
 			s.Status = 499
 		}
 	}

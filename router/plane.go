@@ -1,29 +1,31 @@
 package router
 
+import "pdrouter/router/dispatch"
+
 // plane is pdrouter's own data plane. Both sides know the transfer by its id and take a cancel at any time, so
 // whatever the end, both are told at once and both legs are closed.
 type plane struct{}
 
-var planeTraits = traits{name: ConnectorKVPlane, mode: together, handshakes: true, publishes: true, cancels: true}
+var planeTraits = traits{name: ConnectorKVPlane, mode: dispatch.Together, handshakes: true, publishes: true, cancels: true}
 
 func (plane) traits() *traits { return &planeTraits }
 
-func (plane) end(e ending, out []action) []action {
-	if e.decode == legWhole {
-		if e.prefill == legAsked {
-			out = append(out, action{do: doFinishPrefill})
+func (plane) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
+	if e.Decode == dispatch.LegWhole {
+		if e.Prefill == dispatch.LegAsked {
+			out = append(out, dispatch.Action{Do: dispatch.DoFinishPrefill})
 		}
 		return out
 	}
-	if e.prefill == legIdle && e.decode == legIdle {
+	if e.Prefill == dispatch.LegIdle && e.Decode == dispatch.LegIdle {
 		return out
 	}
-	out = append(out, action{do: doCancel})
-	if e.prefill == legAsked {
-		out = append(out, action{do: doClosePrefill})
+	out = append(out, dispatch.Action{Do: dispatch.DoCancel})
+	if e.Prefill == dispatch.LegAsked {
+		out = append(out, dispatch.Action{Do: dispatch.DoClosePrefill})
 	}
-	if e.decode.open() {
-		out = append(out, action{do: doCloseDecode})
+	if e.Decode.Open() {
+		out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 )
 
 // fakeRecords are what engines have published.
@@ -217,7 +218,7 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	a.prefill.open(t.Context(), m.prefill[0])
 	a.decode.open(t.Context(), m.decode[0])
 	x.cur = a
-	x.post(mail{a: a, e: event{kind: evPrefillUsable}})
+	x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
 	x.closePrefill(a)
 	a.prefill.end()
 	a.decode.end()

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 )
 
 // maxDataParallel is the most data-parallel ranks of one engine.
@@ -70,7 +71,7 @@ func (e Engine) validateRanks(at, connector string, engines map[string]string, v
 // ranked reports whether engines of the connector may have data-parallel ranks that the gateway chooses among.
 func ranked(connector string) bool {
 	t := connectorNamed(connector).traits()
-	return t.stock != nil || t.mode == alone
+	return t.stock != nil || t.mode == dispatch.Alone
 }
 
 // validateBootstrap checks the port of the bootstrap server.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -106,11 +107,11 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 		case stepAskAgain:
 			o.tried = true
 			switch r.askAgain(ctx, m) {
-			case evPrefillUsable, evPrefillRejected: // what prefill rejects, decode has rejected as well
+			case dispatch.EvPrefillUsable, dispatch.EvPrefillRejected: // what prefill rejects, decode has rejected as well
 				o.written = true
-			case evPrefillMoved:
+			case dispatch.EvPrefillMoved:
 				end, o.run, since = "prefill_restarted", runOver, time.Now()
-			case evPrefillRefused:
+			case dispatch.EvPrefillRefused:
 			default:
 				if o.lost = plain && m.again != nil; o.lost { // as the first was
 					o.run, o.barred, m.closed = runUnknown, !m.parted, time.Now()
@@ -208,9 +209,9 @@ func (m *remains) part() {
 
 // askAgain asks prefill once more under the same id, and says what came of it. A new run that has answered instead holds
 // something as well, which is given back.
-func (r *Router) askAgain(ctx context.Context, m *remains) kind {
+func (r *Router) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
 	if m.again == nil {
-		return evPrefillLost
+		return dispatch.EvPrefillLost
 	}
 	limit := r.now().cfg.Limits.Answer
 	var l call
@@ -219,13 +220,13 @@ func (r *Router) askAgain(ctx context.Context, m *remains) kind {
 	v := l.askWhole(&m.again.upstreamRequest, limit)
 	m.parted = l.parted()
 	if v != vUsable {
-		return prefillEvent(v).kind
+		return prefillEvent(v).Kind
 	}
 	if l.ans.kv == nil {
-		return evPrefillUsable // it has finished, and written, though it does not say so
+		return dispatch.EvPrefillUsable // it has finished, and written, though it does not say so
 	}
 	k := m.conn.accept(&m.h, l.ans.kv)
-	if k == evPrefillMoved {
+	if k == dispatch.EvPrefillMoved {
 		was := m.h.coord
 		if c, ok := parseCoordinates(l.ans.kv); ok {
 			r.moved(m.prefill, was, c)
@@ -238,7 +239,7 @@ func (r *Router) askAgain(ctx context.Context, m *remains) kind {
 		return k
 	}
 	m.h.kv = append([]byte(nil), l.ans.kv...)
-	return evPrefillUsable
+	return dispatch.EvPrefillUsable
 }
 
 // plainlyNamed reports whether prefill knows the request by the very name that it was given, as far as its answer tells.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -60,7 +61,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		r.turnAway()
 		clients.stopReading()
 		for _, x := range r.live.all() {
-			x.post(mail{e: event{kind: evShutdown, why: reason.Shutdown}})
+			x.post(mail{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
 		}
 		err = nil
 	}

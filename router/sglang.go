@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
@@ -21,22 +22,22 @@ import (
 // are closed. Neither serves a request alone: without a room it refuses.
 type sglang struct{}
 
-var sglangTraits = traits{name: ConnectorSGLang, mode: together, requiresSplit: true, meets: true, bareErrors: true}
+var sglangTraits = traits{name: ConnectorSGLang, mode: dispatch.Together, requiresSplit: true, meets: true, bareErrors: true}
 
 func (sglang) traits() *traits { return &sglangTraits }
 
-func (sglang) end(e ending, out []action) []action {
-	if e.decode == legWhole {
-		if e.prefill == legAsked { // decode has all blocks: its answer is on its way
-			out = append(out, action{do: doFinishPrefill})
+func (sglang) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
+	if e.Decode == dispatch.LegWhole {
+		if e.Prefill == dispatch.LegAsked { // decode has all blocks: its answer is on its way
+			out = append(out, dispatch.Action{Do: dispatch.DoFinishPrefill})
 		}
 		return out
 	}
-	if e.prefill == legAsked {
-		out = append(out, action{do: doClosePrefill})
+	if e.Prefill == dispatch.LegAsked {
+		out = append(out, dispatch.Action{Do: dispatch.DoClosePrefill})
 	}
-	if e.decode.open() {
-		out = append(out, action{do: doCloseDecode})
+	if e.Decode.Open() {
+		out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
 	}
 	return out
 }
@@ -45,7 +46,7 @@ func (sglang) prefillParams(dst []byte, h *handoff) []byte { return h.meeting.ap
 func (sglang) decodeParams(dst []byte, h *handoff) []byte  { return h.meeting.appendTo(dst) }
 
 // accept takes any answer: prefill has none before its blocks are with decode.
-func (sglang) accept(*handoff, []byte) kind { return evPrefillUsable }
+func (sglang) accept(*handoff, []byte) dispatch.EventKind { return dispatch.EvPrefillUsable }
 
 // meeting is where the legs of one dispatch meet (connector sglang).
 type meeting struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -37,7 +38,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 		return err
 	}
 	body := b.prefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
-	if c.conn.accept(&a.h, a.h.kv) != evPrefillUsable { // with part of the params no engine must be asked
+	if c.conn.accept(&a.h, a.h.kv) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.conn.traits().stock.needs)
 	}

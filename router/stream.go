@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -255,7 +256,7 @@ func (s *stream) sign() {
 func (s *stream) fill() {
 	x := s.x
 	switch {
-	case x.d.state == stContinuing:
+	case x.d.State == dispatch.StContinuing:
 		s.awaitOnward()
 		return
 	case s.wrong != reason.None:
@@ -329,14 +330,14 @@ func (s *stream) pour() (some bool) {
 // mail has the dispatch take what others posted.
 func (s *stream) mail() {
 	x := s.x
-	for x.d.state == stRelaying || x.d.state == stContinuing {
+	for x.d.State == dispatch.StRelaying || x.d.State == dispatch.StContinuing {
 		x.mu.Lock()
 		m, ok := x.mailLocked()
 		x.mu.Unlock()
 		if !ok {
 			return
 		}
-		if m.e.kind == evDecodeFirst {
+		if m.e.Kind == dispatch.EvDecodeFirst {
 			x.stepOnward(s.join(m))
 		} else {
 			x.stepOnward(x.took(m))
@@ -358,14 +359,14 @@ func (s *stream) cut(e *httpError) {
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
 func (s *stream) CloseWithError(err error) error {
 	x := s.x
-	if x.d.state == stRelaying || x.d.state == stContinuing {
+	if x.d.State == dispatch.StRelaying || x.d.State == dispatch.StContinuing {
 		switch {
 		case err == nil:
-			x.step(event{kind: evStreamWhole})
+			x.step(dispatch.Event{Kind: dispatch.EvStreamWhole})
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			x.step(event{kind: evClientSlow, why: reason.SlowClient})
+			x.step(dispatch.Event{Kind: dispatch.EvClientSlow, Why: reason.SlowClient})
 		default:
-			x.step(event{kind: evClientLeft, why: reason.ClientLeft})
+			x.step(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		}
 	}
 	s.free()

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
@@ -160,7 +161,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			} else {
 				want = FailedBefore
 				for _, x := range g.r.live.all() {
-					x.post(mail{e: event{kind: evDeadline, why: reason.Deadline}})
+					x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 				}
 			}
 			if sum := g.last(done + 1); sum.Outcome != want {

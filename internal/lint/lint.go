@@ -17,13 +17,14 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/nonblock", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/nonblock", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"router/openai/jsonscan": {}, // a leaf: reads JSON, knows no document
-		"router/reason":          {}, // a leaf: why a request was refused or failed
-		"router/fleet/health":    {}, // a leaf: pure values that take the time
-		"router/openai/sse":      {}, // a leaf: cuts a stream into events, knows no event
+		"router/openai/jsonscan": {},                                // a leaf: reads JSON, knows no document
+		"router/reason":          {},                                // a leaf: why a request was refused or failed
+		"router/dispatch":        {Ours: []string{"router/reason"}}, // the life of a request, pure
+		"router/fleet/health":    {},                                // a leaf: pure values that take the time
+		"router/openai/sse":      {},                                // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
 			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},

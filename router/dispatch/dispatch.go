@@ -1,0 +1,313 @@
+// Package dispatch is the life of one request as a value: one event in, the actions that follow out. It knows neither bytes nor
+// engines, reads no clock and does no I/O, so a test can play any order of events. Package router turns I/O into events, and actions
+// into I/O. How the legs of an attempt end is the connector's (Ender).
+package dispatch
+
+import "pdrouter/router/reason"
+
+// Dispatch is the life of one request from its admission to its one terminal outcome, as a value. It knows
+// neither bytes nor engines: the exchange that owns it turns I/O into events and actions into I/O.
+// The zero value is not usable; New makes one. It belongs to one goroutine at a time.
+type Dispatch struct {
+	ends    Ender
+	split   Mode // how the legs of a split request follow each other
+	lingers bool // a request that its client has left goes on until ending its legs leaves no KV behind
+	State   State
+	Mode    Mode
+	attempt int // of the dispatch that is under way, from 1
+	onward  int // engines that were to go on with the stream
+	max     int
+	broke   reason.Reason // the stream that another is to go on with
+	Prefill LegState
+	Decode  LegState
+}
+
+// Ender says how an engine protocol ends the legs of an attempt.
+type Ender interface {
+	// End appends what ends both legs, in order.
+	End(e Ending, out []Action) []Action
+}
+
+// Ending is how the legs of an attempt stood when it ended.
+type Ending struct {
+	Prefill, Decode LegState
+}
+
+// New returns the life of a request that may be tried that often. split is how the legs of a split request follow each other.
+// lingers: such a request leaves KV behind if its legs are ended before decode's first token.
+func New(ends Ender, split Mode, lingers bool, attempts int) Dispatch {
+	return Dispatch{ends: ends, split: split, lingers: lingers, attempt: 1, max: attempts}
+}
+
+// Step applies one event, appends to out what the caller must do next, in this order, and returns it.
+// It performs no I/O, starts no goroutine, reads no clock and allocates nothing but what out needs to grow.
+// An event that does not fit the state is answered with DoDrop.
+func (d *Dispatch) Step(e Event, out []Action) []Action {
+	switch e.Kind {
+	case EvClientLeft, EvClientSlow:
+		switch {
+		case d.State == StDone, d.State == StLingering:
+			return d.drop(out)
+		case d.State == StAwaiting && d.Mode != Alone && d.lingers:
+			d.State = StLingering
+			return append(out, Action{Do: DoLinger}, Action{Do: DoDone, Why: e.Why, Outcome: ClientLeft})
+		}
+		return d.finish(out, Action{Do: DoNothing, Why: e.Why}, ClientLeft)
+	case EvDeadline, EvShutdown, EvPanic:
+		if e.Kind == EvDeadline && d.State == StAwaiting && d.Mode != Alone && d.lingers {
+			// The client has waited long enough, and the engines are as they are when it leaves: ended now, the legs would leave KV
+			// behind. At a shutdown they get no time of their own, as draining was theirs: what must run on does, until Close. Behind
+			// a panic nothing that the exchange knows of its legs is to be built on, so what can be closed is.
+			d.State = StLingering
+			return append(out, Action{Do: DoSendError, Why: e.Why}, Action{Do: DoLinger}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
+		}
+		switch d.State {
+		case StDone:
+			return d.drop(out)
+		case StLingering:
+			d.State = StDone
+			return d.end(out)
+		case StRelaying, StContinuing:
+			return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
+		}
+		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+	}
+	switch d.State {
+	case StNew:
+		if e.Kind == EvStart {
+			d.State = StPlanning
+			return append(out, Action{Do: DoPlan})
+		}
+	case StPlanning:
+		return d.planned(e, out)
+	case StWaiting:
+		if e.Kind == EvWaited {
+			d.State = StPlanning
+			return append(out, Action{Do: DoPlan})
+		}
+	case StPairing:
+		return d.paired(e, out)
+	case StAwaiting:
+		return d.awaited(e, out)
+	case StRelaying:
+		return d.relayed(e, out)
+	case StContinuing:
+		return d.continued(e, out)
+	case StLingering:
+		return d.lingered(e, out)
+	}
+	return d.drop(out)
+}
+
+func (d *Dispatch) planned(e Event, out []Action) []Action {
+	switch e.Kind {
+	case EvPlannedPair:
+		if d.split == Alone {
+			return d.drop(out)
+		}
+		d.Mode = d.split
+		d.State = StPairing
+		return append(out, Action{Do: DoPair})
+	case EvPlannedAlone:
+		d.Mode = Alone
+		d.State = StAwaiting
+		d.Decode = LegAsked
+		return append(out, Action{Do: DoAskDecode})
+	case EvPlannedLater:
+		d.State = StWaiting
+		return append(out, Action{Do: DoWait})
+	case EvPlannedNone:
+		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+	}
+	return d.drop(out)
+}
+
+func (d *Dispatch) paired(e Event, out []Action) []Action {
+	switch e.Kind {
+	case EvPaired:
+		d.State = StAwaiting
+		d.Prefill = LegAsked
+		if d.Mode == Together {
+			d.Decode = LegAsked
+			return append(out, Action{Do: DoAskBoth})
+		}
+		return append(out, Action{Do: DoAskPrefill})
+	case EvPairFailed:
+		return d.retry(out, DoBlamePrefill, e.Why)
+	}
+	return d.drop(out)
+}
+
+// awaited handles the time from dispatch to decode's first event: the only time in which a failure is retried
+// on engines that have begun to work.
+func (d *Dispatch) awaited(e Event, out []Action) []Action {
+	if e.Kind.OfPrefill() && d.Prefill != LegAsked || e.Kind.OfDecode() && d.Decode != LegAsked {
+		return d.drop(out)
+	}
+	switch e.Kind {
+	case EvPrefillUsable:
+		d.Prefill = LegAnswered
+		if d.Mode == InTurn {
+			d.Decode = LegAsked
+			return append(out, Action{Do: DoAskDecode})
+		}
+		return append(out, Action{Do: DoExpectDecode})
+	case EvPrefillUnusable, EvPrefillBare, EvPrefillRefused, EvPrefillBroken, EvPrefillLost, EvPrefillLate, EvPrefillMoved:
+		d.Prefill = e.Kind.Leaves()
+		return d.retry(out, DoBlamePrefill, e.Why)
+	case EvPrefillTooLarge: // every other engine's answer would be as large
+		d.Prefill = e.Kind.Leaves()
+		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+	case EvDecodeTooLarge:
+		d.Decode = e.Kind.Leaves()
+		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+	case EvPrefillRejected:
+		d.Prefill = e.Kind.Leaves()
+		return d.finish(out, Action{Do: DoSendPrefill, Why: e.Why}, FailedBefore)
+	case EvTransferLost:
+		if d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked {
+			d.Prefill = LegLost // what it was to write may be lost with it
+			return d.retry(out, DoBlamePrefill, e.Why)
+		}
+	case EvDecodeFirst:
+		d.Decode = LegAnswered
+		d.State = StRelaying
+		return append(out, Action{Do: DoSendStream})
+	case EvDecodeWhole:
+		d.Decode = LegWhole
+		return d.finish(out, Action{Do: DoSendWhole}, Completed)
+	case EvDecodeRejected:
+		d.Decode = e.Kind.Leaves()
+		if e.Why == reason.EngineRejected { // whatever it says is what was asked for
+			return d.finish(out, Action{Do: DoSendDecode, Why: e.Why}, Completed)
+		}
+		return d.finish(out, Action{Do: DoSendDecode, Why: e.Why}, FailedBefore)
+	case EvDecodeRefused, EvDecodeBroken, EvDecodeLost, EvDecodeLate:
+		d.Decode = e.Kind.Leaves()
+		return d.retry(out, DoBlameDecode, e.Why)
+	}
+	return d.drop(out)
+}
+
+// relayed handles the time after the gate. Nothing is retried: the client has part of an answer. Another engine may only go on
+// with it.
+func (d *Dispatch) relayed(e Event, out []Action) []Action {
+	switch {
+	case d.Decode == LegWhole && e.Kind.Breaks(): // the leg is over, and the end sent in its place
+	case e.Kind == EvStreamWhole:
+		d.Decode = LegWhole
+		return d.finish(out, Action{Do: DoNothing}, Completed)
+	case e.Kind == EvStreamUnended:
+		out = d.end(out)
+		d.Mode, d.Prefill, d.Decode = Alone, LegIdle, LegWhole
+		return append(out, Action{Do: DoSendEnd})
+	case e.Kind == EvStreamLost:
+		d.broke = e.Why
+		return d.goOn(out, e.Why)
+	case e.Kind == EvStreamCut:
+		return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
+	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
+		// Decode has tokens, so it has the blocks: what prefill still says changes only how its leg ends.
+		d.Prefill = e.Kind.Leaves()
+		return out
+	}
+	return d.drop(out)
+}
+
+// continued handles the time in which another engine is to go on with the stream. The client has part of an answer, so that what
+// fails here is not tried anew but by one more engine that goes on from the same tokens.
+func (d *Dispatch) continued(e Event, out []Action) []Action {
+	switch {
+	case d.Decode == LegIdle && e.Kind == EvPlannedAlone:
+		d.Decode = LegAsked
+		return append(out, Action{Do: DoAskOnward})
+	case d.Decode == LegIdle && e.Kind == EvPlannedNone:
+		return d.giveUp(out)
+	case d.Decode != LegAsked:
+	case e.Kind == EvDecodeFirst:
+		d.State, d.Decode = StRelaying, LegAnswered
+		return append(out, Action{Do: DoGoOn})
+	case e.Kind == EvDecodeTooLarge:
+		d.Decode, d.broke = e.Kind.Leaves(), e.Why
+		return d.giveUp(out)
+	case e.Kind.OfDecode() && e.Kind != EvDecodeWhole: // what goes on is a stream
+		d.Decode = e.Kind.Leaves()
+		return d.goOn(out, e.Why)
+	}
+	return d.drop(out)
+}
+
+// goOn ends the legs and has one more engine go on with the stream, unless there were enough. As many may go on as may retry.
+func (d *Dispatch) goOn(out []Action, why reason.Reason) []Action {
+	if d.onward+1 >= d.max {
+		return d.giveUp(out)
+	}
+	out = d.end(out)
+	d.onward++
+	d.State, d.Mode, d.Prefill, d.Decode = StContinuing, Alone, LegIdle, LegIdle
+	return append(out, Action{Do: DoPlanOnward, Why: why})
+}
+
+// giveUp cuts the stream, for the reason that it has failed for.
+func (d *Dispatch) giveUp(out []Action) []Action {
+	return d.finish(append(out, Action{Do: DoGiveUp}), Action{Do: DoCut, Why: d.broke}, FailedAfter)
+}
+
+// lingered handles the time behind the outcome in which nobody waits for the legs. They end as soon as decode has tokens, or
+// one of them has failed.
+func (d *Dispatch) lingered(e Event, out []Action) []Action {
+	switch {
+	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
+		d.Prefill = e.Kind.Leaves()
+		if e.Kind == EvPrefillUsable && d.Decode == LegAsked {
+			return append(out, Action{Do: DoExpectDecode})
+		}
+	case e.Kind.OfDecode() && d.Decode == LegAsked:
+		d.Decode = e.Kind.Leaves()
+	case e.Kind == EvTransferLost && d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked:
+		d.Prefill = LegLost
+	default:
+		return d.drop(out)
+	}
+	d.State = StDone
+	return d.end(out)
+}
+
+// retry ends the legs of this attempt and plans another, or fails the request if there were enough.
+func (d *Dispatch) retry(out []Action, blame ActionKind, why reason.Reason) []Action {
+	if d.attempt >= d.max {
+		return d.finish(out, Action{Do: DoSendError, Why: why}, FailedBefore)
+	}
+	out = d.end(out)
+	d.attempt++
+	d.State, d.Mode, d.Prefill, d.Decode = StPlanning, Alone, LegIdle, LegIdle
+	plan := DoPlan
+	if why == reason.NoTransferParams {
+		plan = DoPlanAlone
+	}
+	return append(out, Action{Do: blame, Why: why}, Action{Do: plan})
+}
+
+// finish ends both legs, tells the client, and closes the books: the one terminal outcome.
+func (d *Dispatch) finish(out []Action, tell Action, o outcome) []Action {
+	if tell.Do == DoNothing {
+		out = d.end(out)
+	} else { // the client first: it never waits for the end of a leg
+		out = d.end(append(out, tell))
+	}
+	d.State = StDone
+	return append(out, Action{Do: DoDone, Why: tell.Why, Outcome: o})
+}
+
+// end appends what ends both legs of the attempt in the way the connector needs.
+func (d *Dispatch) end(out []Action) []Action {
+	if d.Mode == Alone {
+		if d.Decode.Open() {
+			out = append(out, Action{Do: DoCloseDecode})
+		}
+		return out
+	}
+	return d.ends.End(Ending{Prefill: d.Prefill, Decode: d.Decode}, out)
+}
+
+func (d *Dispatch) drop(out []Action) []Action { return append(out, Action{Do: DoDrop}) }
