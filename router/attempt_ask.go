@@ -2,59 +2,29 @@ package router
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
-// startPrefill sends the prefill leg, on a goroutine of its own unless its answer is waited for here.
+// startPrefill runs the prefill leg on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
 	a.prefill.join(&x.r.leashes, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
-	whole := x.answered(&a.prefill, req)
 	x.r.ended.Add(1)
-	if whole {
-		x.askPrefill(a, req)
-	} else {
-		x.r.goroutines.Go(func() { x.askPrefill(a, req) })
-	}
+	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
 }
 
-// startDecode sends the decode leg, on a goroutine of its own unless its answer is waited for here.
+// startDecode runs the decode leg on a goroutine of its own.
 func (x *exchange) startDecode(a *attempt) {
 	x.onward = x.newOnward()
 	a.asked = true
 	req := x.decodeRequest(a, x.onward != nil).hold(x.b)
-	whole := x.answered(&a.decode, req)
 	x.r.ended.Add(1)
-	if whole {
-		x.askDecode(a, req)
-	} else {
-		x.r.goroutines.Go(func() { x.askDecode(a, req) })
-	}
-}
-
-// answered sends the request of a leg and waits for its answer, as long as nothing else happens to the exchange. It reports whether
-// all of that is here: then the leg can be gone on with where it is, as it never waits. Else it needs a goroutine, on which it goes on from
-// where this has come to.
-func (x *exchange) answered(l *call, req *letter) (whole bool) {
-	if x.d.Mode == dispatch.Together || !x.await(&l.leash) { // of two legs neither may be waited for alone
-		return false
-	}
-	l.sent = new(sent) // in the call itself it costs legs that do not need it 2 % of a request
-	defer func() {
-		x.awaited(&l.leash)
-		if v := recover(); v != nil {
-			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
-			l.sent.err, whole = fmt.Errorf("%w: %v", errPanicked, v), false
-		}
-	}()
-	*l.sent = l.engine.up.begin(&l.leash, &req.upstreamRequest)
-	return l.sent.whole()
+	x.r.goroutines.Go(func() { x.askDecode(a, req) })
 }
 
 // askPrefill asks the prefill leg and posts what came of it. It may outlive the exchange.

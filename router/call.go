@@ -21,7 +21,6 @@ type call struct {
 	engine *engine
 	leave  func() bool       // ends that the leash follows a context; nil if it follows none
 	resp   *upstreamResponse // decode, while a stream is read
-	sent   *sent             // how far the request has come before send; nil if nothing of it has
 
 	status int
 	ctype  string
@@ -113,13 +112,7 @@ const (
 
 // send asks and reads the head. With vUsable resp is open.
 func (l *call) send(req *upstreamRequest, max int) verdict {
-	var begun sent
-	if l.sent != nil {
-		begun, l.sent = *l.sent, nil
-	} else {
-		begun = l.engine.up.begin(&l.leash, req)
-	}
-	resp, err := l.engine.up.answer(&l.leash, req, begun)
+	resp, err := l.engine.up.do(&l.leash, req)
 	if err != nil {
 		return l.failed(err)
 	}

@@ -220,9 +220,9 @@ var costs = []struct {
 	raced     float64
 }{
 	{"pull 1 KB", ConnectorPull, false, 1 << 10, cost{23, 6800}, 60},
-	{"pull 220 KB", ConnectorPull, false, 220 << 10, cost{26, 6800}, 60},
+	{"pull 220 KB", ConnectorPull, false, 220 << 10, cost{24, 6800}, 60},
 	{"pull 1 KB stream", ConnectorPull, true, 1 << 10, cost{26, 6900}, 70},
-	{"pull 220 KB stream", ConnectorPull, true, 220 << 10, cost{29, 6900}, 70},
+	{"pull 220 KB stream", ConnectorPull, true, 220 << 10, cost{27, 6900}, 70},
 	{"push 1 KB", ConnectorPush, false, 1 << 10, cost{27, 7000}, 60},
 	{"push 220 KB", ConnectorPush, false, 220 << 10, cost{28, 7000}, 60},
 	{"push 1 KB stream", ConnectorPush, true, 1 << 10, cost{28, 6900}, 70},

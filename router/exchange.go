@@ -12,8 +12,8 @@ import (
 )
 
 // exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
-// actions into I/O. All of it runs on the goroutine that serves the client's connection, but that a leg has one of its own until its answer
-// begins, if there are two of them, or as soon as something else happens: so nobody waits for a leg whose end would come too late.
+// actions into I/O. It runs on the goroutine that serves the client's connection. Each leg runs on a goroutine of its own until
+// its answer begins, so that the owner can react to other events while a leg waits for its engine.
 type exchange struct {
 	legs
 	lease  Lease  // of the caller's limits; nil if there are none
@@ -53,7 +53,6 @@ type exchange struct {
 	cur       *attempt   // written by the owner alone, which reads it without mu
 	mails     []mail     // none of them of an attempt before cur
 	interrupt *leash     // of what the owner is blocked on; nil if it is not
-	awaits    *leash     // of the leg that the owner waits for; nil if it does not
 	heir      *afterlife // has cur from now on; nil if nobody has
 	over      bool       // there is an outcome
 	wake      chan struct{}

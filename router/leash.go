@@ -17,7 +17,6 @@ type leash struct {
 	cause error         // why it was cut; nil while it holds
 	conn  *engineConn   // what the leg uses; nil between two exchanges
 	done  chan struct{} // made for who asks, closed when it is cut
-	awake bool          // nothing is to be waited for until it is calmed
 	timed bool          // conn has a read deadline
 
 	set        *leashes // which it is in
@@ -47,9 +46,6 @@ func (l *leash) attach(c *engineConn) {
 	l.mu.Lock()
 	l.conn = c
 	cut := l.cause != nil
-	if l.awake {
-		l.wakeLocked(longAgo)
-	}
 	l.mu.Unlock()
 	if cut {
 		c.interrupt()
@@ -68,25 +64,6 @@ func (l *leash) wakeLocked(t time.Time) {
 	if l.cause == nil && l.conn != nil {
 		_ = l.conn.nc.SetReadDeadline(t)
 		l.timed = !t.IsZero()
-	}
-}
-
-// nudge has reads on the connection, and on one that it is attached to later, end with os.ErrDeadlineExceeded until calm is called, if the
-// leash holds.
-func (l *leash) nudge() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.awake = true
-	l.wakeLocked(longAgo)
-}
-
-// calm ends what nudge has begun, if it has.
-func (l *leash) calm() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.awake {
-		l.awake = false
-		l.wakeLocked(time.Time{})
 	}
 }
 

@@ -14,8 +14,7 @@ type mail struct {
 	at time.Time
 }
 
-// post hands an event to the owner, and takes it out of what it is blocked on unless that is a leg's, which can wait. Where it waits for a
-// leg itself it stops to.
+// post hands an event to the owner. An event that belongs to no leg also interrupts what the owner is blocked on.
 func (x *exchange) post(m mail) {
 	x.mu.Lock()
 	if x.heir != nil && m.a == x.heir.a {
@@ -29,9 +28,6 @@ func (x *exchange) post(m mail) {
 	}
 	x.mails = append(x.mails, m)
 	interrupt := x.interrupt
-	if x.awaits != nil {
-		x.awaits.nudge() // with mu, as it must not come when another waits for the leg
-	}
 	x.mu.Unlock()
 	if interrupt != nil && m.a == nil {
 		interrupt.cut(errInterrupted)
@@ -79,25 +75,6 @@ func (x *exchange) unblock() bool {
 	defer x.mu.Unlock()
 	x.interrupt = nil
 	return len(x.mails) > 0
-}
-
-// await notes that the owner waits for a leg, unless there is mail.
-func (x *exchange) await(l *leash) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(x.mails) > 0 {
-		return false
-	}
-	x.awaits = l
-	return true
-}
-
-// awaited ends that.
-func (x *exchange) awaited(l *leash) {
-	x.mu.Lock()
-	x.awaits = nil
-	x.mu.Unlock()
-	l.calm()
 }
 
 // nextEvent waits for the next event before the gate.

@@ -158,24 +158,17 @@ func (u *upstream) bound(connect time.Duration, idle int) {
 // came back, is sent once more, on a new connection; whatever comes of that, the first may have arrived as well: the
 // answer says Resent, and a failure is never one of phaseDial. The error is an *upstreamError.
 func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamResponse, error) {
-	return u.answer(ctx, req, u.begin(ctx, req))
-}
-
-// answer does the rest of do behind begin, which was given the same.
-func (u *upstream) answer(ctx context.Context, req *upstreamRequest, s sent) (*upstreamResponse, error) {
-	again := false
-	switch {
-	case s.c != nil:
-		resp, err := u.exchange(ctx, req, s)
+	if ctx.Err() != nil {
+		return nil, &upstreamError{phaseDial, causeOf(ctx)}
+	}
+	again, begun := false, time.Now()
+	if c := u.idle.take(begun, req.Body, req.Gaps); c != nil {
+		resp, err := u.exchange(ctx, c, req, true)
 		unsent := err != nil && errors.Is(err.Err, errNotQuiet)
-		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || !closedByPeer(err.Err) || req.Once || time.Since(s.at) > resendWithin) {
+		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || !closedByPeer(err.Err) || req.Once || time.Since(begun) > resendWithin) {
 			return result(resp, err)
 		}
 		again = !unsent
-	case s.err != nil:
-		return nil, &upstreamError{phaseSend, s.err}
-	case ctx.Err() != nil:
-		return nil, &upstreamError{phaseDial, causeOf(ctx)}
 	}
 	failed := phaseDial
 	if again {
@@ -185,7 +178,7 @@ func (u *upstream) answer(ctx context.Context, req *upstreamRequest, s sent) (*u
 	if err != nil {
 		return nil, &upstreamError{failed, err}
 	}
-	resp, uerr := u.exchange(ctx, req, sent{c: c})
+	resp, uerr := u.exchange(ctx, c, req, false)
 	switch {
 	case resp != nil:
 		resp.Resent = again
@@ -231,27 +224,20 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 }
 
-// open readies a connection for a request, of which it writes the head to c.out.
-func (u *upstream) open(ctx context.Context, c *engineConn, req *upstreamRequest) (_ *upstreamResponse, err error) {
+// exchange sends req and reads the head of the answer. kept says that the connection was idle before. It closes the connection
+// unless it returns a response.
+func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamRequest, kept bool) (*upstreamResponse, *upstreamError) {
 	r := &upstreamResponse{up: u, c: c, ctx: ctx}
 	r.attach()
 	c.got, c.put = 0, 0
+	var err error
 	c.out, err = u.appendHead(c.out[:0], req)
-	return r, err
-}
-
-// exchange sends of req what has not left yet, and reads the head. It closes the connection unless it returns a response.
-func (u *upstream) exchange(ctx context.Context, req *upstreamRequest, s sent) (*upstreamResponse, *upstreamError) {
-	if s.head && s.err == nil {
-		return s.r, nil
-	}
-	c, r, err := s.c, s.r, s.err
-	if r == nil {
-		if r, err = u.open(ctx, c, req); err == nil {
-			err = c.send(req.Body, req.Gaps)
-		}
-	} else if woken := r.woken(err); woken || err == nil {
-		err = c.goOn(woken)
+	switch {
+	case err != nil:
+	case kept && c.asks(req.Body, req.Gaps):
+		err = c.ask(req.Body)
+	default:
+		err = c.send(req.Body, req.Gaps)
 	}
 	if err == nil {
 		var h answerHead

@@ -69,13 +69,17 @@ func (c *engineConn) asks(body []byte, g gaps) bool {
 	return len(body) <= joinBody && len(g) == 0 && c.patient.can()
 }
 
-// ask is send on a connection that lay idle, and the wait for the first of the answer, unless not all can be written at once.
+// ask is send on a connection that was idle. It also waits for the first bytes of the answer if the whole request can be written at once.
 func (c *engineConn) ask(body []byte) error {
 	c.out = append(c.out, body...)
 	p, n, put, err := c.patient.ask(c.out)
 	if c.put = int64(put); n > 0 {
 		c.use(p)
 		c.w, c.got = n, int64(n)
+	}
+	if err == nil && put < len(c.out) {
+		put, err = c.nc.Write(c.out[put:])
+		c.put += int64(put)
 	}
 	return err
 }
