@@ -1,55 +1,67 @@
 // Package background runs functions on goroutines beside the one that asks. It owns those goroutines and knows nothing of what they do.
 package background
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 // Pool runs functions on goroutines that it keeps for the next ones. The stack of a new goroutine is small and is copied each time
-// that it grows; a kept goroutine has its stack already.
+// that it grows; a kept goroutine has its stack already. The goroutine that became idle last is used first, as its stack is still in
+// the processor's cache.
 type Pool struct {
-	jobs   chan func()
-	closed chan struct{}
-	idle   atomic.Int64
-	most   int64
-	once   sync.Once
+	most int
+
+	mu     sync.Mutex
+	idle   []chan func() // one per idle goroutine, each with room for one function
+	closed bool
 }
 
 // NewPool returns a Pool that keeps at most most idle goroutines.
-func NewPool(most int) *Pool {
-	return &Pool{jobs: make(chan func()), closed: make(chan struct{}), most: int64(most)}
-}
+func NewPool(most int) *Pool { return &Pool{most: most} }
 
 // Go runs f, which must not panic, and does not wait for it. There is no bound on how many functions run at once.
 func (p *Pool) Go(f func()) {
-	select {
-	case p.jobs <- f:
-	default:
+	p.mu.Lock()
+	n := len(p.idle) - 1
+	if n < 0 {
+		p.mu.Unlock()
 		go p.work(f)
+		return
 	}
+	next := p.idle[n]
+	p.idle = p.idle[:n]
+	p.mu.Unlock()
+	next <- f
 }
 
+// work runs f and then the functions that Go sends, until the goroutine is not kept.
 func (p *Pool) work(f func()) {
+	next := make(chan func(), 1)
 	for f != nil {
 		f()
-		f = p.next()
+		if !p.keep(next) {
+			return
+		}
+		f = <-next // nil after Close
 	}
 }
 
-// next waits for another function. It returns nil if the goroutine is to end.
-func (p *Pool) next() func() {
-	defer p.idle.Add(-1)
-	if p.idle.Add(1) > p.most {
-		return nil
+// keep adds an idle goroutine. It reports false if there are enough, or if the pool is closed.
+func (p *Pool) keep(next chan func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) == p.most {
+		return false
 	}
-	select {
-	case f := <-p.jobs:
-		return f
-	case <-p.closed:
-		return nil
-	}
+	p.idle = append(p.idle, next)
+	return true
 }
 
 // Close ends the idle goroutines, and each of the others after its function. Functions can still be run.
-func (p *Pool) Close() { p.once.Do(func() { close(p.closed) }) }
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, next := range p.idle {
+		close(next)
+	}
+	p.idle = nil
+}

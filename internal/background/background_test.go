@@ -21,13 +21,13 @@ func TestPoolRunsAll(t *testing.T) {
 			all.Wait() // each has a goroutine: none waits for another
 			close(hold)
 			synctest.Wait()
-			if n := p.idle.Load(); n != 3 {
+			if n := len(p.idle); n != 3 {
 				t.Errorf("%d idle goroutines; want 3", n)
 			}
 		}
 		p.Close()
 		synctest.Wait()
-		if n := p.idle.Load(); n != 0 {
+		if n := len(p.idle); n != 0 {
 			t.Errorf("%d idle goroutines after Close; want 0", n)
 		}
 		ran := false
