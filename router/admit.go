@@ -65,7 +65,7 @@ func (q *admitted) read(body []byte) (e *httpError) {
 	}
 	if q.m, q.adapter = q.s.fleet.find(q.b.model); q.m == nil {
 		e := errNoModel(q.b.model)
-		return e.of(q.who, e.Model)
+		return ofCaller(e, q.who, e.Model)
 	}
 	return nil
 }
@@ -113,14 +113,14 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *htt
 		}
 	}
 	if limits := q.s.parts.Limits; limits != nil {
-		expected := q.b.expected()
+		expected := expectedTokens(q.b)
 		if q.route.does == askStored {
 			expected = ExpectedLookup
 		}
 		lease, allowed := limits.Admit(q.who, expected)
 		allowed.tell(set)
 		if lease == nil && allowed.Over != "" {
-			return errOverLimit(allowed).of(q.who, q.model())
+			return ofCaller(errOverLimit(allowed), q.who, q.model())
 		}
 		q.lease = lease
 		e = q.holdLease(allowed)
@@ -146,10 +146,10 @@ func (q *admitted) copies() int {
 // permitted checks whether the caller may name the model, and the model serve the request.
 func (q *admitted) permitted() *httpError {
 	if !q.who.Permits(q.b.model) {
-		return errForbidden(fmt.Errorf("may not name the model %s", q.b.model)).of(q.who, q.m.name)
+		return ofCaller(errForbidden(fmt.Errorf("may not name the model %s", q.b.model)), q.who, q.m.name)
 	}
 	if e := q.servable(); e != nil {
-		return e.of(q.who, q.m.name)
+		return ofCaller(e, q.who, q.m.name)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (q *admitted) holdLease(allowed Allowance) *httpError {
 		return nil
 	}
 	if q.b.maxTokens < 0 {
-		return errBadRequest(reason.BadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits.").of(q.who, q.model())
+		return ofCaller(errBadRequest(reason.BadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits."), q.who, q.model())
 	}
 	q.lease = &backgroundLease{Lease: q.lease}
 	return nil

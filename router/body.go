@@ -19,14 +19,6 @@ type bodyLimits struct {
 	Isolate  bool        // engines' caches of tenants are kept apart: media ids are replaced, and features refused
 }
 
-// limitsOf are those of a configuration that has its defaults.
-func limitsOf(cfg Config) bodyLimits {
-	return bodyLimits{
-		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
-		Strict: cfg.Strict, Media: cfg.Media.rules(), Isolate: cfg.IsolatePrefixCache,
-	}
-}
-
 // Why a body cannot be split over two engines: values of body.unsplittable.
 const (
 	unsplitN         = "n>1"
@@ -76,7 +68,7 @@ type body struct {
 	edits        []edit           // in what the body of one choice differs from raw, which it shares with the others
 	asked        [askedParts]span // where the prompt is, as an engine puts it together
 	pass         *passage         // of a request that is passed to one engine; nil of others
-	lent         *clientBody      // who needs raw holds it; nil if raw stays unchanged without
+	lent         lender           // who needs raw holds it; nil if raw stays unchanged without
 
 	open    int // where the outermost brace is
 	members int // of the outermost object
@@ -84,6 +76,12 @@ type body struct {
 	owned   []ownedMember
 
 	ownedRoom [6]ownedMember // enough for most
+}
+
+// lender owns the memory of a body: it stays unchanged until every hold of it is dropped.
+type lender interface {
+	hold()
+	drop()
 }
 
 // hold keeps raw unchanged until drop. The caller must know that it is now: the handler has not ended, or another holds it.

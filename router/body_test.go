@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -293,7 +294,7 @@ func FuzzBody(f *testing.F) {
 		if bytes.Contains(bytes.ToLower(in), []byte(`\ud`)) {
 			return // encoding/json takes every lone surrogate for U+FFFD
 		}
-		b, herr := parseBody(s, in, bodyLimits{N: 16, Media: Media{}.rules()})
+		b, herr := parseBody(s, in, bodyLimits{N: 16, Media: &mediaHosts{}})
 		if herr != nil {
 			if msg := herr.appendJSON(nil); !json.Valid(msg) || len(msg) > 8*maxErrorMessage || herr.Status != 400 {
 				t.Errorf("bad refusal %d %s", herr.Status, msg)
@@ -359,4 +360,26 @@ func isStrict(b []byte) bool {
 	s := jsonscan.Scanner{Bytes: b, MaxDepth: maxBodyDepth, Unique: true}
 	s.Space()
 	return json.Valid(b) && s.Value(0) && s.End()
+}
+
+// What asks for token ids stands before all else, as if it was put into the body that goes without.
+func TestTokensAreAskedForFirst(t *testing.T) {
+	const ask = `"return_token_ids":true`
+	for seed := range uint64(200) {
+		sh, raw := randomFan(rand.New(rand.NewPCG(seed, 1)))
+		b, e := parseBody(sh, []byte(raw), bodyLimits{})
+		if e != nil {
+			t.Fatal(e)
+		}
+		for kv, with := range map[string]string{"": ask, kvJSON: ask + `,"kv_transfer_params":` + kvJSON} {
+			var params []byte
+			if kv != "" {
+				params = []byte(kv)
+			}
+			want := strings.Replace(string(b.decode(nil, "id", params)), "{", "{"+ask+",", 1)
+			if got := string(b.decode(nil, "id", []byte(with))); got != want {
+				t.Fatalf("%s\nwant\n%s", got, want)
+			}
+		}
+	}
 }

@@ -56,3 +56,13 @@ func TestConfigMistakes(t *testing.T) {
 		})
 	}
 }
+
+// TestMediaRules: without rules a body may name any host.
+func TestMediaRules(t *testing.T) {
+	if (Media{AllowPrivate: true}).rules() != nil {
+		t.Error("there are rules where every host is allowed")
+	}
+	if (Media{}).rules() == nil || (Media{AllowPrivate: true, Hosts: []string{"a.b"}}).rules() == nil {
+		t.Error("there are no rules where not every host is allowed")
+	}
+}

@@ -234,38 +234,3 @@ func TestFault53NotContinued(t *testing.T) {
 		}
 	}
 }
-
-// A body is not continued if what the second engine needs of it besides the prompt is long, as that is kept as long as the stream runs.
-func TestLongMembersAreNotContinued(t *testing.T) {
-	for _, size := range []int{10, maxContinued - 200, maxContinued} {
-		b, e := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"p","temperature":0,"stream":true,"user":"`+strings.Repeat("u", size)+`"}`), bodyLimits{})
-		if e != nil {
-			t.Fatal(e)
-		}
-		if keep, _, _, ok := onwardBody(b); ok != (size < maxContinued) || len(keep) > maxContinued {
-			t.Errorf("%d bytes: %v, %d are kept", size, ok, len(keep))
-		}
-	}
-}
-
-// What asks for token ids stands before all else, as if it was put into the body that goes without.
-func TestTokensAreAskedForFirst(t *testing.T) {
-	const ask = `"return_token_ids":true`
-	for seed := range uint64(200) {
-		sh, raw := randomFan(rand.New(rand.NewPCG(seed, 1)))
-		b, e := parseBody(sh, []byte(raw), bodyLimits{})
-		if e != nil {
-			t.Fatal(e)
-		}
-		for kv, with := range map[string]string{"": ask, kvJSON: ask + `,"kv_transfer_params":` + kvJSON} {
-			var params []byte
-			if kv != "" {
-				params = []byte(kv)
-			}
-			want := strings.Replace(string(b.decode(nil, "id", params)), "{", "{"+ask+",", 1)
-			if got := string(b.decode(nil, "id", []byte(with))); got != want {
-				t.Fatalf("%s\nwant\n%s", got, want)
-			}
-		}
-	}
-}

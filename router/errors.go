@@ -7,7 +7,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
 
@@ -186,22 +185,6 @@ func errDraining() *httpError { return newError(reason.Draining, "The server is 
 
 func errBadUpstream() *httpError {
 	return newError(reason.BadUpstream, "The engine's answer could not be used.")
-}
-
-// isTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
-func isTooLarge(err error) bool {
-	return errors.Is(err, errAnswerSize) || errors.Is(err, sse.ErrTooLarge)
-}
-
-// boundOf returns the bound that an answer exceeds, and names it. isTooLarge(err) holds.
-func boundOf(err error, l Limits) (bytes int, name string) {
-	switch {
-	case errors.Is(err, sse.ErrTooLarge):
-		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
-	case errors.Is(err, errAnswerHead):
-		return maxHead, fmt.Sprintf("header fields of more than %d bytes", maxHead)
-	}
-	return l.Answer, fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
 }
 
 func errInternal(cause error) *httpError {

@@ -22,9 +22,9 @@ type handing struct {
 	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
 
 	mu     sync.Mutex
-	routes [len(formats)]health.Breaker // answers without params that were capped at one token, route by route
-	why    string                       // why no route does, as a handshake has shown; "" if none has
-	until  time.Time                    // then another handshake finds out whether that still holds
+	routes [shapeCount]health.Breaker // answers without params that were capped at one token, route by route
+	why    string                     // why no route does, as a handshake has shown; "" if none has
+	until  time.Time                  // then another handshake finds out whether that still holds
 }
 
 // handshakeAgain is how long an engine that handed nothing off in a handshake is not asked for another.
@@ -89,7 +89,7 @@ func (h *handing) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(false)
-	h.routes, h.why = [len(formats)]health.Breaker{}, ""
+	h.routes, h.why = [shapeCount]health.Breaker{}, ""
 }
 
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason

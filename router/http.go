@@ -59,11 +59,11 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		return r.fail(c, e)
 	}
 	if e = contentType(h, rt.does); e != nil {
-		return r.fail(c, e.of(q.who, ""))
+		return r.fail(c, ofCaller(e, q.who, ""))
 	}
 	body, e := r.readBody(conn, q, framing)
 	if e != nil {
-		return r.fail(c, e.of(q.who, ""))
+		return r.fail(c, ofCaller(e, q.who, ""))
 	}
 	defer body.drop()
 	if rt.does == listModels || rt.does == oneModel {

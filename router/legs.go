@@ -226,7 +226,7 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 	}
 	m.write(g.b, legDecode, a.h.request, kv)
 	if g.b.pass != nil {
-		g.b.pass.write(m)
+		writePassed(g.b.pass, m)
 	}
 	m.Once = a.split && g.m.conn.traits().stock != nil // two under one id: the second may stay held, or end the engine
 	return m

@@ -76,8 +76,8 @@ func errOverLimit(a Allowance) *httpError {
 	return e
 }
 
-// of has the log tell who was refused which model.
-func (e *httpError) of(who principal, model string) *httpError {
+// ofCaller has the log tell who was refused which model.
+func ofCaller(e *httpError, who principal, model string) *httpError {
 	e.Subject, e.Tenant, e.Model = who.Subject, who.Tenant, model
 	return e
 }
@@ -117,9 +117,9 @@ const (
 	mostTokens = 1 << 30
 )
 
-// expected is how many tokens the request may use, as far as its body tells: the prompt's estimate, and as many as each
+// expectedTokens is how many tokens the request may use, as far as its body tells: the prompt's estimate, and as many as each
 // choice may have.
-func (b *body) expected() int {
+func expectedTokens(b *body) int {
 	each := b.maxTokens
 	if each < 0 {
 		each = 0
@@ -130,8 +130,8 @@ func (b *body) expected() int {
 	return b.promptTokens() + min(each, mostTokens)*max(b.n, 1)*max(b.prompts, 1)
 }
 
-// unlimited reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
-func (b *body) unlimited() bool {
+// hasNoLimit reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
+func hasNoLimit(b *body) bool {
 	return b.maxTokens < 0 && b.shape != shapeCompletions && b.shape != shapePass
 }
 
@@ -145,7 +145,7 @@ func (x *exchange) release() {
 		x.sawResponse()
 	}
 	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
-		x.r.holdBackground(formats[shapeResponses].request+x.cur.h.request, x.cur.decode.engine, x.forwarded, l)
+		x.r.holdBackground(responsePrefix+x.cur.h.request, x.cur.decode.engine, x.forwarded, l)
 	} else if x.lease != nil {
 		x.lease.Done(x.used().total())
 	}
@@ -204,7 +204,7 @@ const mostUnread = 128 << 10
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
-	if x.why != reason.AnswerTooLarge || !x.b.unlimited() || x.cur == nil || !isTooLarge(x.cur.decode.err) {
+	if x.why != reason.AnswerTooLarge || !hasNoLimit(x.b) || x.cur == nil || !isTooLarge(x.cur.decode.err) {
 		return 0
 	}
 	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)
@@ -218,7 +218,7 @@ func (f *fan) used() (sum usedTokens) {
 		switch {
 		case !failedAtWork(f.why):
 			return usedTokens{}
-		case f.why == reason.AnswerTooLarge && !f.branches[0].b.unlimited():
+		case f.why == reason.AnswerTooLarge && !hasNoLimit(f.branches[0].b):
 			return usedTokens{unknown: true}
 		}
 	}

@@ -254,7 +254,7 @@ func TestExpectedTokens(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if got := b.expected(); got != want {
+		if got := expectedTokens(b); got != want {
 			t.Errorf("%s: expected %d; want %d", body, got, want)
 		}
 	}
@@ -264,11 +264,11 @@ func TestExpectedTokens(t *testing.T) {
 func TestExpectedTokensPassed(t *testing.T) {
 	raw := `{"model":"m","messages":[[{}],[{}]],"max_tokens":100}`
 	b, e := parsePassed(shapeBatch, []byte(raw), bodyLimits{})
-	if e != nil || b.expected() != len(raw)/4+200 {
+	if e != nil || expectedTokens(b) != len(raw)/4+200 {
 		t.Errorf("batch: %+v, %v", b, e)
 	}
 	ctype, form := formBody(t, "model", "m", "n", "3", "max_completion_tokens", "50")
-	if b, e = parseForm(ctype, []byte(form), bodyLimits{}); e != nil || b.expected() != 150 {
+	if b, e = parseForm(ctype, []byte(form), bodyLimits{}); e != nil || expectedTokens(b) != 150 {
 		t.Errorf("form: %+v, %v", b, e)
 	}
 }

@@ -5,15 +5,6 @@ import (
 	"pdrouter/policies/prefixes"
 )
 
-// The parts of a body that the prompt consists of, in the order in which engines put them together: what a chat goes on with comes last,
-// so that its turns have all before in common.
-const (
-	askedTools = iota
-	askedBefore
-	askedLast
-	askedParts
-)
-
 // looking notes which models' policies look at prefixes, and returns the index for them, that of before if its size is the same; nil if
 // there are none.
 func (f *fleet) looking(by Planner, cfg Config, old *setup) *prefixes.Index {

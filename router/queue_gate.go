@@ -170,7 +170,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
-		return errTooManyBackground().of(q.who, q.m.name)
+		return ofCaller(errTooManyBackground(), q.who, q.m.name)
 	}
 	g := q.m.gate
 	if g.take() {
@@ -210,7 +210,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 		q.lease.Done(0)
 		q.lease = nil
 	}
-	return errQueue(why, q.m.name).of(q.who, q.m.name)
+	return ofCaller(errQueue(why, q.m.name), q.who, q.m.name)
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the

@@ -137,3 +137,11 @@ func isResponseID(s string) bool {
 func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
+
+// errorsOf is the shape whose errors the clients of a path expect.
+func errorsOf(path string) shape {
+	if path == pathMessages || strings.HasPrefix(path, pathMessages+"/") {
+		return shapeMessages
+	}
+	return shapeCompletions
+}

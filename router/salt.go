@@ -3,12 +3,9 @@ package router
 import (
 	"bytes"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"fmt"
-	"os"
 
 	"pdrouter/router/openai/jsonscan"
 )
@@ -19,28 +16,6 @@ type sealer struct{ key []byte }
 
 // minSealKey is the least length of a key, in bytes.
 const minSealKey = 32
-
-// newSealer reads the key from the file, or draws one if there is none named; it goes on with the one that old has drawn.
-func newSealer(cfg Config, old *sealer) (*sealer, error) {
-	switch {
-	case !cfg.IsolatePrefixCache:
-		return nil, nil
-	case cfg.PrefixCacheSecretFile != "":
-		key, err := os.ReadFile(cfg.PrefixCacheSecretFile)
-		if err != nil {
-			return nil, fmt.Errorf("prefix_cache_secret_file: %w", err)
-		}
-		if key = bytes.TrimSpace(key); len(key) < minSealKey {
-			return nil, fmt.Errorf("prefix_cache_secret_file %s has %d bytes; want %d or more", cfg.PrefixCacheSecretFile, len(key), minSealKey)
-		}
-		return &sealer{key: key}, nil
-	case old != nil:
-		return old, nil
-	}
-	key := make([]byte, minSealKey)
-	_, _ = rand.Read(key) // it never fails
-	return &sealer{key: key}, nil
-}
 
 // String hides the key.
 func (s *sealer) String() string { return "(secret)" }

@@ -50,7 +50,7 @@ func TestFault29Salt(t *testing.T) {
 				t.Fatal(herr)
 			}
 			b.sealed = here.seal("a", b.salt)
-			for _, leg := range [][]byte{b.prefill(nil, "id", []byte(kvJSON)), b.decode(nil, "id", []byte(kvJSON)), b.decode(nil, "id", nil)} {
+			for _, leg := range [][]byte{b.prefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.decode(nil, "id", []byte(`{"do_remote_decode":true}`)), b.decode(nil, "id", nil)} {
 				var got struct {
 					Salt string `json:"cache_salt"`
 				}
@@ -171,7 +171,7 @@ func TestFault29MediaIDs(t *testing.T) {
 				b := parse(row.shape, in, tenant)
 				legs := [][]byte{b.leg(nil, nil, legDecode, "id", nil)}
 				if b.pass == nil {
-					legs = append(legs, b.prefill(nil, "id", []byte(kvJSON)), b.decode(nil, "id", []byte(kvJSON)))
+					legs = append(legs, b.prefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.decode(nil, "id", []byte(`{"do_remote_decode":true}`)))
 				}
 				for _, leg := range legs {
 					got := uuidsOf(t, leg)

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"bytes"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
@@ -56,3 +58,25 @@ func (s *secrets) of(key, file string) (string, error) {
 
 // String hides them.
 func (s *secrets) String() string { return "(secrets)" }
+
+// newSealer reads the key from the file, or draws one if there is none named; it goes on with the one that old has drawn.
+func newSealer(cfg Config, old *sealer) (*sealer, error) {
+	switch {
+	case !cfg.IsolatePrefixCache:
+		return nil, nil
+	case cfg.PrefixCacheSecretFile != "":
+		key, err := os.ReadFile(cfg.PrefixCacheSecretFile)
+		if err != nil {
+			return nil, fmt.Errorf("prefix_cache_secret_file: %w", err)
+		}
+		if key = bytes.TrimSpace(key); len(key) < minSealKey {
+			return nil, fmt.Errorf("prefix_cache_secret_file %s has %d bytes; want %d or more", cfg.PrefixCacheSecretFile, len(key), minSealKey)
+		}
+		return &sealer{key: key}, nil
+	case old != nil:
+		return old, nil
+	}
+	key := make([]byte, minSealKey)
+	_, _ = rand.Read(key) // it never fails
+	return &sealer{key: key}, nil
+}

@@ -109,3 +109,11 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 	r.rewarm()
 	return nil
 }
+
+// limitsOf are those of a configuration that has its defaults.
+func limitsOf(cfg Config) bodyLimits {
+	return bodyLimits{
+		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
+		Strict: cfg.Strict, Media: cfg.Media.rules(), Isolate: cfg.IsolatePrefixCache,
+	}
+}

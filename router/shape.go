@@ -28,6 +28,12 @@ type format struct {
 	events   map[string]eventKind // of a stream whose events have types; nil if their data alone says what they are
 }
 
+// responsePrefix begins the id of every kept response.
+const responsePrefix = "resp_"
+
+// shapeCount is how many shapes there are.
+const shapeCount = len(formats)
+
 // formats has the format of each shape. It is never changed.
 var formats = [...]format{
 	shapePass: {top: outermost(meanings{
@@ -63,7 +69,7 @@ var formats = [...]format{
 			"store": meansStore, "background": meansBackground, "previous_response_id": meansPrevious,
 			"tools": meansTools, "truncation": meansTruncation, "text": meansGrammar,
 		}),
-		limit: "max_output_tokens", stores: true, request: "resp_", inside: [2]string{"resp_", "_0"}, // its first turn
+		limit: "max_output_tokens", stores: true, request: responsePrefix, inside: [2]string{"resp_", "_0"}, // its first turn
 		events: map[string]eventKind{
 			"response.created": eventEarly, "response.queued": eventEarly, "response.in_progress": eventEarly,
 			"response.completed": eventDone, "response.incomplete": eventDone, "response.cancelled": eventDone,

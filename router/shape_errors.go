@@ -3,16 +3,7 @@ package router
 import (
 	"slices"
 	"strconv"
-	"strings"
 )
-
-// errorsOf is the shape whose errors the clients of a path expect.
-func errorsOf(path string) shape {
-	if path == pathMessages || strings.HasPrefix(path, pathMessages+"/") {
-		return shapeMessages
-	}
-	return shapeCompletions
-}
 
 // appendError appends the body of an error answer.
 func (s shape) appendError(dst []byte, e *httpError) []byte {

@@ -42,7 +42,7 @@ func (x *exchange) remember(a *attempt) {
 		return
 	}
 	value, _ := json.Marshal(holder{Engine: a.decode.engine.name, Model: x.b.model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
-	x.kept = formats[shapeResponses].request + a.h.request
+	x.kept = responsePrefix + a.h.request
 	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
 }
 
