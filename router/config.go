@@ -12,15 +12,6 @@ import (
 	"pdrouter/router/dispatch"
 )
 
-// The connectors a model may name: who moves the KV blocks from prefill to decode.
-const (
-	ConnectorPush    = "vllm-nixl-push" // stock vLLM's NixlPushConnector: both legs at once
-	ConnectorPull    = "vllm-nixl-pull" // stock vLLM's NixlConnector: prefill, then decode
-	ConnectorKVPlane = "kvplane"        // pdrouter's own data plane: both legs at once
-	ConnectorSGLang  = "sglang"         // stock SGLang: both legs at once, which meet in a room
-	ConnectorNone    = "none"           // aggregated engines: nothing is moved
-)
-
 // Config is the router's part of the configuration file. It is read once and never changed.
 type Config struct {
 	// Models are the models that are served, each with its engines. At least one.

@@ -94,3 +94,12 @@ func (none) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	}
 	return out
 }
+
+// The connectors a model may name: who moves the KV blocks from prefill to decode.
+const (
+	ConnectorPush    = "vllm-nixl-push" // stock vLLM's NixlPushConnector: both legs at once
+	ConnectorPull    = "vllm-nixl-pull" // stock vLLM's NixlConnector: prefill, then decode
+	ConnectorKVPlane = "kvplane"        // pdrouter's own data plane: both legs at once
+	ConnectorSGLang  = "sglang"         // stock SGLang: both legs at once, which meet in a room
+	ConnectorNone    = "none"           // aggregated engines: nothing is moved
+)

@@ -215,7 +215,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	e.generation.Store(1)
 	e.draining.Store(ec.Drain)
 	e.publishes = conn.traits().publishes
-	e.bootstrap = bootstrapOf(ec)
+	e.bootstrap = bootstrapOf(ec.URL, ec.BootstrapPort)
 	if conn.traits().stock != nil {
 		e.side = newSide(conn, role, ec)
 	}

@@ -137,10 +137,10 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	f := Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
-		Cause: a.h.withoutCredentials(l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
+		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
 	}
 	if l.status != 0 && l.status != 200 || l.ans.failed {
-		f.Answer = clip(strings.ToValidUTF8(a.h.withoutCredentials(string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
+		f.Answer = clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
 	if why == reason.AnswerTooLarge {
 		_, f.message = boundOf(l.err, x.s.cfg.Limits)
@@ -185,7 +185,7 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 	}
 	if !ok {
 		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.name, "status", l.status,
-			"answer", clip(a.h.withoutCredentials(string(l.body), l.engine, x.forwarded), maxErrorMessage))
+			"answer", clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), maxErrorMessage))
 		x.reply = reply{err: errRejected(l.status, why)}
 		x.sum.Status = l.status
 		return

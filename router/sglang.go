@@ -3,17 +3,13 @@ package router
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/json"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"pdrouter/policies"
 	"pdrouter/router/dispatch"
-	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai/jsonscan"
-	"pdrouter/router/reason"
 )
 
 // sglang is stock SGLang's disaggregation: both legs get the same body, with the address of the prefill engine's bootstrap
@@ -58,13 +54,14 @@ type meeting struct {
 // defaultBootstrapPort is SGLang's own.
 const defaultBootstrapPort = 8998
 
-// bootstrapOf returns the prefill engine's bootstrap server: the host of its URL, and the port of its own.
-func bootstrapOf(ec Engine) meeting {
-	m := meeting{port: ec.BootstrapPort}
+// bootstrapOf returns the prefill engine's bootstrap server: the host of its URL, and that port.
+// A port of 0 is SGLang's default.
+func bootstrapOf(engineURL string, port int) meeting {
+	m := meeting{port: port}
 	if m.port == 0 {
 		m.port = defaultBootstrapPort
 	}
-	if u, err := url.Parse(ec.URL); err == nil {
+	if u, err := url.Parse(engineURL); err == nil {
 		if m.host = u.Hostname(); strings.Contains(m.host, ":") {
 			m.host = "[" + m.host + "]"
 		}
@@ -91,54 +88,12 @@ func (m meeting) appendTo(dst []byte) []byte {
 	return strconv.AppendUint(dst, m.room, 10)
 }
 
-// insist makes a question to the planner one whose answer is two engines, whatever the request is.
-func (m *model) insist(q policies.Request) policies.Request {
-	if m.conn.traits().requiresSplit {
-		q.PromptTokens, q.Unsplittable = 1<<30, ""
-	}
-	return q
-}
-
-// insisted takes back a choice of decode alone where decode does not serve alone.
-func (k *look) insisted(c policies.Choice) policies.Choice {
-	if k.m.conn.traits().requiresSplit && !c.Split && c.Decode >= 0 {
-		c.Decode, c.Reason = -1, policies.NoPrefill
-	}
-	return c
-}
-
 // failedTransfers are how SGLang begins its word of a transfer that failed, on either engine.
 var failedTransfers = [...]string{"Decode handshake failed", "Decode transfer failed", "Prefill bootstrap failed", "Prefill transfer failed"}
 
-// doubt looks at how the leg l has ended. If SGLang says that the transfer failed, the cause may lie with the peer, whose leg
-// waits on: a bootstrap server that decode cannot reach is told of by decode alone. So it counts against both: whichever is well
-// has other peers, and their answers clear it.
-func (x *exchange) doubt(l, peer *call, v verdict) {
-	if !x.m.conn.traits().bareErrors || v != vBroken {
-		return
-	}
-	ans := l.ans
-	if ans.errMessage == "" {
-		ans, _ = parseAnswer(shapedBare(l.body))
-	}
-	for _, words := range failedTransfers {
-		if strings.HasPrefix(ans.errMessage, words) {
-			l.either = true
-			x.r.bad(peer.engine, health.AnswerFailed, time.Now())
-			return
-		}
-	}
-}
-
-// rejectedInStream takes a stream that begins with an error of the request's own for an answer of that status: where only SGLang's
-// scheduler finds the fault, the stream has said 200.
-func rejectedInStream(l *call, v verdict) verdict {
-	var said struct{ Error struct{ Code int } }
-	if v != vBroken || l.status != 200 || json.Unmarshal(l.body, &said) != nil || said.Error.Code != 400 {
-		return v
-	}
-	l.status, l.ctype = said.Error.Code, "application/json"
-	return vRejected
+// tellsOfFailedTransfer reports whether the message of an error says that a transfer failed.
+func tellsOfFailedTransfer(message string) bool {
+	return slices.ContainsFunc(failedTransfers[:], func(words string) bool { return strings.HasPrefix(message, words) })
 }
 
 // shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
@@ -157,21 +112,4 @@ func shapedBare(body []byte) []byte {
 		return body
 	}
 	return append(append([]byte(`{"error":`), body...), '}')
-}
-
-// servable refuses bodies that neither two engines of the model can serve together nor one alone.
-func (q *admitted) servable() *httpError {
-	if !q.m.conn.traits().requiresSplit || q.route.does != generate {
-		return nil
-	}
-	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // no room is put into them, nor by SGLang's own router
-		return errBadRequest(reason.BadField, "model", "The model `%s` is not served on %s.", clip(q.b.model, 256), q.route.path)
-	}
-	switch why := q.b.unsplittable; {
-	case why == unsplitEcho, why == unsplitLogprobs, why == unsplitEmbedding, why == unsplitBestOf, why == unsplitBeam:
-		return errBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", clip(q.b.model, 256), why)
-	case q.b.choices() > 1 && (q.b.choices() > q.s.cfg.Limits.Fan || !q.b.fans(true)):
-		return errBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", clip(q.b.model, 256))
-	}
-	return nil
 }

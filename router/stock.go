@@ -135,12 +135,6 @@ func (r *Router) agreeStock(c *couple) error {
 	return nil
 }
 
-// moves reports whether an engine that has said how it moves KV does so as the connector wants.
-func (c *coordinates) moves(conn connector) bool {
-	t := conn.traits().stock
-	return t == nil || c.Mode == "" || c.Mode == t.kvMode
-}
-
 // doubtful reports whether requests had better go elsewhere than to a pair that has not shaken hands: prefill's side
 // channel has not answered, and decode may need it. Whether it does is for the handshake to find out.
 func (r *Router) doubtful(c *couple) bool {

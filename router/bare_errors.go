@@ -1,0 +1,36 @@
+package router
+
+import (
+	"encoding/json"
+	"time"
+
+	"pdrouter/router/fleet/health"
+)
+
+// doubt looks at how the leg l has ended. If SGLang says that the transfer failed, the cause may lie with the peer, whose leg
+// waits on: a bootstrap server that decode cannot reach is told of by decode alone. So it counts against both: whichever is well
+// has other peers, and their answers clear it.
+func (x *exchange) doubt(l, peer *call, v verdict) {
+	if !x.m.conn.traits().bareErrors || v != vBroken {
+		return
+	}
+	ans := l.ans
+	if ans.errMessage == "" {
+		ans, _ = parseAnswer(shapedBare(l.body))
+	}
+	if tellsOfFailedTransfer(ans.errMessage) {
+		l.either = true
+		x.r.bad(peer.engine, health.AnswerFailed, time.Now())
+	}
+}
+
+// rejectedInStream takes a stream that begins with an error of the request's own for an answer of that status: where only SGLang's
+// scheduler finds the fault, the stream has said 200.
+func rejectedInStream(l *call, v verdict) verdict {
+	var said struct{ Error struct{ Code int } }
+	if v != vBroken || l.status != 200 || json.Unmarshal(l.body, &said) != nil || said.Error.Code != 400 {
+		return v
+	}
+	l.status, l.ctype = said.Error.Code, "application/json"
+	return vRejected
+}
