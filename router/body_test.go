@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/internal/gather"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -379,6 +380,37 @@ func TestTokensAreAskedForFirst(t *testing.T) {
 			want := strings.Replace(string(b.decode(nil, "id", params)), "{", "{"+ask+",", 1)
 			if got := string(b.decode(nil, "id", []byte(with))); got != want {
 				t.Fatalf("%s\nwant\n%s", got, want)
+			}
+		}
+	}
+}
+
+// A body that goes without its long stretches is, once they are put back, the one that has them copied.
+func TestGapsMakeTheSameBody(t *testing.T) {
+	long := strings.Repeat("0123456789abcdef", gather.MinGap/16)
+	for _, raw := range []string{
+		`{"model":"m","messages":[{"role":"user","content":"` + long + `"}]}`,
+		`{"stream":true,"messages":"` + long + `","max_tokens":9,"kv_transfer_params":{"a":"` + long + `"},"user":"` + long + `"}`,
+		`{"max_tokens":9,"stream":true,"x":"` + long + long + `"}`,
+		strings.Repeat(" ", gather.MinGap) + `{"max_tokens":9}` + strings.Repeat("\n", gather.MinGap),
+		strings.Repeat(" ", gather.MinGap) + `{"request_id":"` + long + `"}`,
+		`{"x":"` + long[1:] + `"}`,
+		`{"x":"` + long[:gather.MinGap/2] + `"}`,
+	} {
+		b, e := parseBody(shapeCompletions, []byte(raw), bodyLimits{})
+		if e != nil {
+			t.Fatalf("%.60s: %v", raw, e)
+		}
+		for _, l := range []leg{legDecode, legPrefill, legTwin} {
+			var g gather.Gaps
+			joined := b.leg([]byte("x"), &g, l, "id", []byte(kvJSON))
+			want := b.leg([]byte("x"), nil, l, "id", []byte(kvJSON))
+			got := bytes.Join(g.Join(nil, joined), nil)
+			if !bytes.Equal(got, want) || len(joined)+g.Size() != len(want) {
+				t.Errorf("leg %d of %.60s…: %d bytes and %d missing, together %.100q; want %d, %.100q", l, raw, len(joined), g.Size(), got, len(want), want)
+			}
+			if room := 2 * gather.MinGap; len(joined) > room {
+				t.Errorf("leg %d of %.60s…: %d bytes were copied, want at most %d", l, raw, len(joined), room)
 			}
 		}
 	}

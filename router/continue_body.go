@@ -3,6 +3,7 @@ package router
 import (
 	"strconv"
 
+	"pdrouter/internal/gather"
 	"pdrouter/policies"
 )
 
@@ -33,14 +34,14 @@ func (x *exchange) newOnward() *onward {
 }
 
 // body appends the body for the engine that goes on, but for what goes to gaps: a completion of the ids so far.
-func (o *onward) body(dst []byte, gaps *gaps, salt []byte) []byte {
+func (o *onward) body(dst []byte, gaps *gather.Gaps, salt []byte) []byte {
 	dst = append(append(dst, '{'), o.keep...)
 	if len(salt) > 0 {
-		dst = append(gaps.join(append(dst, `"cache_salt":`...), salt), ',')
+		dst = append(gaps.Append(append(dst, `"cache_salt":`...), salt), ',')
 	}
-	dst = gaps.join(append(dst, `"prompt":[`...), o.prompt)
+	dst = gaps.Append(append(dst, `"prompt":[`...), o.prompt)
 	if len(o.sent) > 0 {
-		dst = gaps.join(append(dst, ','), o.sent)
+		dst = gaps.Append(append(dst, ','), o.sent)
 	}
 	dst = append(dst, `],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"max_tokens":`...)
 	if o.max < 0 { // as far as the model goes

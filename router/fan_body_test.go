@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/internal/gather"
 )
 
 // copiedChoices are the bodies of a body's choices, each a copy of its own.
@@ -44,12 +46,14 @@ func randomFan(rnd *rand.Rand) (shape, string) {
 	text := func() string {
 		size := rnd.IntN(12)
 		if rnd.IntN(4) == 0 {
-			size = shortest - 20 + rnd.IntN(shortest)
+			size = gather.MinGap - 20 + rnd.IntN(gather.MinGap)
 		}
 		return strings.Repeat([]string{"a", `\n`, "ä", `\"`}[rnd.IntN(4)], size)
 	}
 	ids := func() string { return "[" + strings.Repeat("7 ,", rnd.IntN(3)*rnd.IntN(900)) + "1]" }
-	space := func() string { return []string{"", "", " ", "\r\n\t", strings.Repeat(" ", shortest)}[rnd.IntN(40)/9] }
+	space := func() string {
+		return []string{"", "", " ", "\r\n\t", strings.Repeat(" ", gather.MinGap)}[rnd.IntN(40)/9]
+	}
 	list := func(one func() string) string {
 		all := []string{one()}
 		for range rnd.IntN(4) {
@@ -133,12 +137,12 @@ func TestChoicesAreTheSameBytes(t *testing.T) {
 					if got := one.leg([]byte("x"), nil, l, "id", kv); !bytes.Equal(got, want) {
 						t.Fatalf("seed %d, choice %d, leg %d:\n%s\nwant\n%s", seed, i, l, got, want)
 					}
-					var g gaps
+					var g gather.Gaps
 					joined := one.leg([]byte("x"), &g, l, "id", kv)
-					if got := bytes.Join(g.apart(nil, joined), nil); !bytes.Equal(got, want) {
+					if got := bytes.Join(g.Join(nil, joined), nil); !bytes.Equal(got, want) {
 						t.Fatalf("seed %d, choice %d, leg %d, with gaps:\n%s\nwant\n%s", seed, i, l, got, want)
 					}
-					shared += g.size()
+					shared += g.Size()
 				}
 			}
 		}

@@ -1,6 +1,10 @@
 package router
 
-import "sync"
+import (
+	"sync"
+
+	"pdrouter/internal/gather"
+)
 
 // letter is one request to an engine while it is written: its fields, and the bytes of its body. Letters are used
 // again: whoever has one gives it back when the request has left and may not be sent once more.
@@ -30,7 +34,7 @@ func (r *Router) newLetter(l *call, path, request string, f *forwarded, stream b
 // write writes the leg's body. Where b is shared its long stretches are the client's own bytes: somebody must hold b until the letter
 // has left.
 func (m *letter) write(b *body, l leg, request string, kv []byte) {
-	var g *gaps
+	var g *gather.Gaps
 	if b.shared() {
 		g = &m.Gaps
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"pdrouter/internal/gather"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -22,13 +23,13 @@ type form struct {
 }
 
 // appendTo appends the body without the parts that engines must not get, but for what goes to gaps.
-func (f *form) appendTo(dst []byte, gaps *gaps, raw []byte) []byte {
+func (f *form) appendTo(dst []byte, gaps *gather.Gaps, raw []byte) []byte {
 	from := 0
 	for _, s := range f.drop {
-		dst = gaps.join(dst, raw[from:s.from])
+		dst = gaps.Append(dst, raw[from:s.from])
 		from = s.to
 	}
-	return gaps.join(dst, raw[from:])
+	return gaps.Append(dst, raw[from:])
 }
 
 // parseForm reads the body of a request that is passed on and is a form. It is read strictly: whatever two readers could

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"pdrouter/internal/gather"
 )
 
 // upstreamConfig is how one engine is spoken to. Zero means the default.
@@ -36,7 +38,7 @@ type upstreamRequest struct {
 	Path   string  // origin form, put behind the base URL's path; never the client's own bytes
 	Header []field // beside Host, Content-Length and Accept-Encoding, which are set here
 	Body   []byte
-	Gaps   gaps // what Body goes without
+	Gaps   gather.Gaps // what Body goes without
 	// Once has the request never be sent twice: it uses something up. A connection that was closed while it lay idle
 	// then fails the request.
 	Once bool
@@ -301,7 +303,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 	}
 	if req.hasBody() {
 		dst = append(dst, "Content-Length: "...)
-		dst = strconv.AppendInt(dst, int64(len(req.Body)+req.Gaps.size()), 10)
+		dst = strconv.AppendInt(dst, int64(len(req.Body)+req.Gaps.Size()), 10)
 		dst = append(dst, "\r\n"...)
 	}
 	return append(dst, "\r\n"...), nil

@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"pdrouter/internal/gather"
 )
 
 const (
@@ -29,7 +31,7 @@ func newPage(pages *sync.Pool) *page {
 // engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle. It has a buffer only while
 // there is something in it.
 type engineConn struct {
-	parts pieces
+	parts gather.Writer
 
 	nc      net.Conn
 	pages   *sync.Pool // of *page
@@ -49,7 +51,7 @@ type engineConn struct {
 func (c *engineConn) interrupt() { c.nc.SetDeadline(longAgo) }
 
 // send writes the head in c.out and the body.
-func (c *engineConn) send(body []byte, g gaps) error {
+func (c *engineConn) send(body []byte, g gather.Gaps) error {
 	if len(body) <= joinBody && len(g) == 0 {
 		c.out = append(c.out, body...)
 		n, err := c.nc.Write(c.out)
@@ -57,7 +59,7 @@ func (c *engineConn) send(body []byte, g gaps) error {
 		return err
 	}
 	var err error
-	c.put, err = c.parts.write(c.nc, c.out, body, g)
+	c.put, err = c.parts.Write(c.nc, c.out, body, g)
 	return err
 }
 
@@ -65,7 +67,7 @@ func (c *engineConn) send(body []byte, g gaps) error {
 var errNotQuiet = errors.New("not quiet")
 
 // asks reports whether ask can send a request of that body.
-func (c *engineConn) asks(body []byte, g gaps) bool {
+func (c *engineConn) asks(body []byte, g gather.Gaps) bool {
 	return len(body) <= joinBody && len(g) == 0 && c.patient.can()
 }
 
@@ -181,7 +183,7 @@ type idleConns struct {
 // take returns the connection that was idle for the shortest time, nil if there is none that may be used. One that its engine has
 // closed, or on which bytes came that nobody asked for, is closed: those bytes would be taken for the next answer. If the request
 // will be asked (see engineConn.asks), that is seen then.
-func (p *idleConns) take(now time.Time, body []byte, g gaps) *engineConn {
+func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *engineConn {
 	p.mu.Lock()
 	var c *engineConn
 	if n := len(p.conns) - 1; n >= 0 && now.Sub(p.conns[n].since) < p.after {

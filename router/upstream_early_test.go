@@ -82,7 +82,7 @@ func TestUpstreamEarlyAnswer(t *testing.T) {
 					defer u.Close()
 					req := post("")
 					if req.Body = large; pieces {
-						req.Body, req.Gaps = []byte("{}"), gaps{{1, large}}
+						req.Body = append(req.Gaps.Append([]byte("{"), large), '}')
 					}
 					ctx := patience(t)
 					if held {

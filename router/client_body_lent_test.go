@@ -10,37 +10,6 @@ import (
 	"testing"
 )
 
-// A body that goes without its long stretches is, once they are put back, the one that has them copied.
-func TestGapsMakeTheSameBody(t *testing.T) {
-	long := strings.Repeat("0123456789abcdef", shortest/16)
-	for _, raw := range []string{
-		`{"model":"m","messages":[{"role":"user","content":"` + long + `"}]}`,
-		`{"stream":true,"messages":"` + long + `","max_tokens":9,"kv_transfer_params":{"a":"` + long + `"},"user":"` + long + `"}`,
-		`{"max_tokens":9,"stream":true,"x":"` + long + long + `"}`,
-		strings.Repeat(" ", shortest) + `{"max_tokens":9}` + strings.Repeat("\n", shortest),
-		strings.Repeat(" ", shortest) + `{"request_id":"` + long + `"}`,
-		`{"x":"` + long[1:] + `"}`,
-		`{"x":"` + long[:shortest/2] + `"}`,
-	} {
-		b, e := parseBody(shapeCompletions, []byte(raw), bodyLimits{})
-		if e != nil {
-			t.Fatalf("%.60s: %v", raw, e)
-		}
-		for _, l := range []leg{legDecode, legPrefill, legTwin} {
-			var g gaps
-			joined := b.leg([]byte("x"), &g, l, "id", []byte(kvJSON))
-			want := b.leg([]byte("x"), nil, l, "id", []byte(kvJSON))
-			got := bytes.Join(g.apart(nil, joined), nil)
-			if !bytes.Equal(got, want) || len(joined)+g.size() != len(want) {
-				t.Errorf("leg %d of %.60s…: %d bytes and %d missing, together %.100q; want %d, %.100q", l, raw, len(joined), g.size(), got, len(want), want)
-			}
-			if room := 2 * shortest; len(joined) > room {
-				t.Errorf("leg %d of %.60s…: %d bytes were copied, want at most %d", l, raw, len(joined), room)
-			}
-		}
-	}
-}
-
 // A leg that is still being sent when its client has left is sent as that client wrote it, though the server's place for bodies
 // has the next client's by then.
 func TestLentBodyOutlivesItsClient(t *testing.T) {
