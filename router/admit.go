@@ -23,7 +23,7 @@ type admitted struct {
 	ctype   string        // of a form
 	again   bool          // the client says that it has asked before
 	lease   Lease         // of the caller's limits; nil if there are none
-	place   *gate         // that it has a place of; nil if it has none, or its exchange has it
+	slot    slot          // its place with the engines, until its exchange has it
 	checked time.Duration // from its arrival to the beginning of its wait, if it waited
 	queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
 	x       *exchange     // once there is one, which then has the lease
@@ -39,7 +39,7 @@ type admitted struct {
 
 // panicked gives back what the request holds.
 func (q *admitted) panicked(v any) {
-	q.leave()
+	q.slot.release()
 	switch {
 	case q.fan != nil:
 		q.fan.panicked(v)

@@ -83,8 +83,8 @@ type retries struct {
 	refused uint64 // requests that failed because there might be no more
 }
 
-// bound sets what a configuration allows.
-func (r *retries) bound(percent, floor int) {
+// setLimits sets what a configuration allows.
+func (r *retries) setLimits(percent, floor int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.budget.percent, r.budget.floor = percent, floor

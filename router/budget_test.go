@@ -56,7 +56,7 @@ func TestFault65RetryStormProperty(t *testing.T) {
 		now := time.Unix(1_700_000_000, rng.Int64N(1e9))
 		begin := now
 		var r retries
-		r.bound(20, 3)
+		r.setLimits(20, 3)
 		users, upstream := 0, 0
 		type again struct {
 			at   time.Time
@@ -97,7 +97,7 @@ func TestFault65RetryStormProperty(t *testing.T) {
 // TestBudgetOfQuietModel has one request fail with all its retries, and invite its client: the next one still has its own.
 func TestBudgetOfQuietModel(t *testing.T) {
 	var r retries
-	r.bound(20, 3)
+	r.setLimits(20, 3)
 	now := time.Unix(1_700_000_000, 0)
 	r.request(now, false)
 	first, second := r.take(now), r.take(now)

@@ -17,7 +17,7 @@ import (
 type exchange struct {
 	legs
 	lease  Lease  // of the caller's limits; nil if there are none
-	place  *gate  // that it has a place of, until its end
+	slot   slot   // its place with the engines, until its end
 	tenant string // whose the response is, if an engine keeps it
 	kept   string // what was put about that, as long as others may not know
 	reply  reply
@@ -78,7 +78,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x := &exchange{d: newLife(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.hold() // until the exchange is done
-	x.place, q.place = q.place, nil
+	x.slot, q.slot = q.slot, slot{}
 	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
 	x.sum = Summary{

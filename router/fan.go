@@ -25,7 +25,7 @@ type fan struct {
 	r        *Router
 	s        *setup
 	lease    Lease // of the caller's limits; nil if there are none
-	place    *gate // that it has a place of, until its end
+	slot     slot  // its place with the engines, until its end
 	sum      Summary
 	n        int // choices of each prompt
 	stream   bool
@@ -81,11 +81,11 @@ func (r *Router) newFan(q *admitted) *fan {
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for i, part := range bodies {
 		one := *q
-		one.b, one.lease, one.place, one.fan, one.branch = part, nil, nil, f, i
+		one.b, one.lease, one.slot, one.fan, one.branch = part, nil, slot{}, f, i
 		f.branches = append(f.branches, r.newExchange(&one))
 	}
 	f.sum = f.branches[0].sum
-	f.place, q.fan, q.lease, q.place = q.place, f, nil, nil
+	f.slot, q.fan, q.lease, q.slot = q.slot, f, nil, slot{}
 	r.live.count(1)
 	return f
 }

@@ -157,10 +157,7 @@ func (f *fan) finish() {
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
-	if f.place != nil {
-		f.place.done()
-		f.place = nil
-	}
+	f.slot.release()
 	if f.lease != nil {
 		f.lease.Done(f.used().total())
 	}

@@ -191,7 +191,7 @@ func TestFault63QueueOfRemovedModel(t *testing.T) {
 	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
 	last := make(chan clientReply, 1)
 	go func() { last <- g.post(pathCompletions, plainBody) }()
-	queue := g.r.now().fleet.models["tiny"].gate
+	queue := g.r.now().fleet.models["tiny"].queue
 	eventually(t, "another waits", func() bool { return queue.stats().Waiting == 1 })
 	cfg := s.cfg
 	cfg.Models = slices.Clone(cfg.Models)

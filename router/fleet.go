@@ -37,14 +37,41 @@ type model struct {
 	decode   []*engine // the aggregated engines for connector none
 	couples  []*couple // prefill by prefill; empty if the engines need no handshake
 	turn     atomic.Uint64
-	retries  *retries            // outlive a reload
+	retries  *retries            // outlives a reload
 	forwards bool                // its engines are given the clients' credentials
 	looks    [roles]bool         // the policy looks at what the role's engines have of a prompt
 	panics   [roles]atomic.Bool  // the role's engines are used though they are out
 	judged   [roles]atomic.Int64 // when their times were compared, in nanoseconds
-	gate     *gate               // the same
+	queue    *gate               // outlives a reload
 
-	inFlight, perEngine, queue int // requests with all its engines, or with each; requests that wait
+	inFlight, perEngine, queueLength int // requests with all its engines, or with each; requests that wait
+}
+
+// Places is how many of the model's requests may be with engines at once: none while no engine takes requests and one may come back.
+// Where none will, requests need not wait: they are told so.
+func (m *model) Places() int {
+	takers, comes := m.takers()
+	switch {
+	case takers == 0 && comes:
+		return 0
+	case m.inFlight > 0:
+		return m.inFlight
+	}
+	return max(1, takers) * m.perEngine
+}
+
+// takers counts the model's decode engines that may be given requests. comes reports that others may come back: they are down, but not as
+// nothing listens there.
+func (m *model) takers() (n int, comes bool) {
+	for _, e := range m.decode {
+		switch {
+		case e.usable():
+			n++
+		case !e.draining.Load() && !e.refuses.Load():
+			comes = true
+		}
+	}
+	return n, comes
 }
 
 // couple returns the prefill and the decode engine with these indices; only where engines shake hands.
@@ -94,6 +121,14 @@ type engine struct {
 	untold     atomic.Bool                 // the last time it could not be read, which was logged
 }
 
+// bound has what outlives a reload go by this configuration.
+func (f *fleet) bound(cfg Config) {
+	for _, m := range f.models {
+		m.queue.setLimits(m, m.queueLength)
+		m.retries.setLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
+	}
+}
+
 // newFleet makes what the configuration names, and takes over what was there already. was may be nil. Files whose contents are
 // known are not read.
 func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
@@ -104,10 +139,10 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 		secrets: &secrets{known: known}, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
-		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(retries), gate: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queue: *cfg.Limits.Queue}
+		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(retries), queue: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
 		if old := was.models[m.name]; old != nil {
 			m.turn.Store(old.turn.Load())
-			m.retries, m.gate = old.retries, old.gate
+			m.retries, m.queue = old.retries, old.queue
 		}
 		for _, list := range []struct {
 			key  string

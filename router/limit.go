@@ -137,10 +137,7 @@ func hasNoLimit(b *body) bool {
 
 // release ends the request's lease with what it has used.
 func (x *exchange) release() {
-	if x.place != nil {
-		x.place.done()
-		x.place = nil
-	}
+	x.slot.release()
 	if x.b.unsplittable == unsplitStored {
 		x.sawResponse()
 	}

@@ -3,6 +3,7 @@ package router
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -71,6 +72,29 @@ type EngineStats struct {
 	Unresolved int            `json:"unresolved_blocks,omitempty"` // blocks that it may hold for nobody
 
 	Ejections map[string]uint64 `json:"-"` // how often it was taken out though it can be reached, by reason
+}
+
+// QueueStats is the queue of one model.
+type QueueStats struct {
+	Model string
+	queueStats
+}
+
+// RetryStats is what came of one model's budget of retries, since the start.
+type RetryStats struct {
+	Model         string
+	Made, Refused uint64 // retries that were begun; requests that failed as there might be no more
+}
+
+// pressure tells of every model's queue and retries, by name.
+func (f *fleet) pressure() (queues []QueueStats, retries []RetryStats) {
+	for _, name := range slices.Sorted(maps.Keys(f.models)) {
+		m := f.models[name]
+		queues = append(queues, QueueStats{Model: name, queueStats: m.queue.stats()})
+		made, refused := m.retries.counts()
+		retries = append(retries, RetryStats{Model: name, Made: made, Refused: refused})
+	}
+	return queues, retries
 }
 
 // Stats reports whether requests are taken, and what is known of the engines.

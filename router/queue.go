@@ -3,8 +3,6 @@ package router
 import (
 	"slices"
 	"time"
-
-	"pdrouter/router/reason"
 )
 
 // priorityWorth is what one step of priority is worth: a waiting request goes before those that came up to so much earlier
@@ -28,9 +26,9 @@ type level struct {
 // waiter is one request in a queue.
 type waiter struct {
 	priority   int
-	since      time.Time
-	told       chan reason.Reason // how the wait ended, None if by a place with the engines; has room for one
-	at         *level             // nil if it does not wait
+	since      time.Time        // its arrival
+	done       chan queueResult // has room for the one result
+	at         *level           // nil if it does not wait
 	prev, next *waiter
 }
 

@@ -1,0 +1,108 @@
+package router
+
+import (
+	"net"
+	"strconv"
+	"time"
+
+	"pdrouter/router/reason"
+)
+
+// scopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
+const scopePriority = "priority"
+
+// maxPriority bounds a priority, on either side of 0.
+const maxPriority = 100
+
+// enter gives an admitted request a place with the model's engines, for which it may have to wait. header is the client's
+// X-Vllm-Priority. What was taken is given back with an error.
+func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
+	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
+		l.Done(0)
+		q.lease = nil
+		return ofCaller(errTooManyBackground(), q.who, q.m.name)
+	}
+	g := q.m.queue
+	if s, ok := g.tryAcquire(); ok {
+		q.slot = s
+		return nil // at the end Serve ends it with all others
+	}
+	got, w := g.enqueue(q.standing(header), q.arrived)
+	if w != nil {
+		q.checked = time.Since(q.arrived)
+		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(w, reason.QueueTimeout) })
+		watch, _ := r.gone.Watch(conn, func() { g.drop(w, reason.ClientLeft) })
+		select {
+		case got = <-w.done:
+		case <-r.closing: // also if no configuration has the queue's model any more
+			g.drop(w, reason.Shutdown)
+			got = <-w.done
+		}
+		late.Stop()
+		watch.Stop()
+		q.queued = time.Since(q.arrived)
+	}
+	if got.why == reason.None {
+		select {
+		case <-r.closing: // a place that came free as its request was ended at shutdown
+			got.slot.release()
+			got.why = reason.Shutdown
+		default:
+			q.slot = got.slot
+			return nil
+		}
+	}
+	if q.lease != nil {
+		q.lease.Done(0)
+		q.lease = nil
+	}
+	return ofCaller(errQueue(got.why, q.m.name), q.who, q.m.name)
+}
+
+// standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
+// less the sooner; the head goes before the body.
+func (q *admitted) standing(header []byte) int {
+	p := q.s.cfg.Priorities[q.who.Tenant]
+	if q.b != nil && q.b.urgent {
+		if q.b.priority != 0 {
+			p = -q.b.priority
+		}
+		if n, err := strconv.Atoi(string(header)); err == nil {
+			p = -n
+		}
+	}
+	return min(max(p, -maxPriority), maxPriority)
+}
+
+// turnAway ends the wait of all who stand in queues, and of those who come.
+func (r *Router) turnAway() { r.close() }
+
+// turnsAway reports whether turnAway was called.
+func (r *Router) turnsAway() bool {
+	select {
+	case <-r.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// errQueue answers a request that got no place with the engines.
+func errQueue(why reason.Reason, model string) *httpError {
+	switch model = clip(model, 256); why {
+	case reason.QueueFull:
+		return newError(why, "Too many requests wait for the model `%s`.", model)
+	case reason.QueueTimeout:
+		return newError(why, "The request waited too long for the model `%s`.", model)
+	case reason.Shutdown:
+		return errDraining()
+	}
+	return newError(why, "") // the client has left
+}
+
+// updateQueue hands out places of the engine's model that were added.
+func (r *Router) updateQueue(e *engine) {
+	if m := r.now().fleet.models[e.model]; m != nil {
+		m.queue.update()
+	}
+}
