@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"pdrouter/router/admission"
 	"pdrouter/router/reason"
 )
 
@@ -18,17 +19,17 @@ type admitted struct {
 	m       *model
 	adapter string // of the model, if the client names one
 	b       *body
-	id      string        // the client's request id, or one made here
-	name    string        // what stands in the path, where the route has a name in it
-	ctype   string        // of a form
-	again   bool          // the client says that it has asked before
-	lease   Lease         // of the caller's limits; nil if there are none
-	slot    slot          // its place with the engines, until its exchange has it
-	checked time.Duration // from its arrival to the beginning of its wait, if it waited
-	queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
-	x       *exchange     // once there is one, which then has the lease
-	fan     *fan          // instead of x, where each choice is served by itself
-	branch  int           // which choice, of a request that belongs to fan
+	id      string         // the client's request id, or one made here
+	name    string         // what stands in the path, where the route has a name in it
+	ctype   string         // of a form
+	again   bool           // the client says that it has asked before
+	lease   Lease          // of the caller's limits; nil if there are none
+	slot    admission.Slot // its place with the engines, until its exchange has it
+	checked time.Duration  // from its arrival to the beginning of its wait, if it waited
+	queued  time.Duration  // from its arrival to the end of its wait; 0 if it did not wait
+	x       *exchange      // once there is one, which then has the lease
+	fan     *fan           // instead of x, where each choice is served by itself
+	branch  int            // which choice, of a request that belongs to fan
 
 	forwarded *forwarded
 
@@ -39,7 +40,7 @@ type admitted struct {
 
 // panicked gives back what the request holds.
 func (q *admitted) panicked(v any) {
-	q.slot.release()
+	q.slot.Release()
 	switch {
 	case q.fan != nil:
 		q.fan.panicked(v)

@@ -14,8 +14,8 @@ const scopePriority = "priority"
 // maxPriority bounds a priority, on either side of 0.
 const maxPriority = 100
 
-// enter gives an admitted request a place with the model's engines, for which it may have to wait. header is the client's
-// X-Vllm-Priority. What was taken is given back with an error.
+// enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
+// header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
 func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
@@ -23,32 +23,32 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 		return ofCaller(errTooManyBackground(), q.who, q.m.name)
 	}
 	g := q.m.queue
-	if s, ok := g.tryAcquire(); ok {
+	if s, ok := g.TryAcquire(); ok {
 		q.slot = s
 		return nil // at the end Serve ends it with all others
 	}
-	got, w := g.enqueue(q.standing(header), q.arrived)
+	got, w := g.Enqueue(q.standing(header), q.arrived)
 	if w != nil {
 		q.checked = time.Since(q.arrived)
-		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.drop(w, reason.QueueTimeout) })
-		watch, _ := r.gone.Watch(conn, func() { g.drop(w, reason.ClientLeft) })
+		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
+		watch, _ := r.gone.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
-		case got = <-w.done:
+		case got = <-w.Done():
 		case <-r.closing: // also if no configuration has the queue's model any more
-			g.drop(w, reason.Shutdown)
-			got = <-w.done
+			g.Drop(w, reason.Shutdown)
+			got = <-w.Done()
 		}
 		late.Stop()
 		watch.Stop()
 		q.queued = time.Since(q.arrived)
 	}
-	if got.why == reason.None {
+	if got.Why == reason.None {
 		select {
 		case <-r.closing: // a place that came free as its request was ended at shutdown
-			got.slot.release()
-			got.why = reason.Shutdown
+			got.Slot.Release()
+			got.Why = reason.Shutdown
 		default:
-			q.slot = got.slot
+			q.slot = got.Slot
 			return nil
 		}
 	}
@@ -56,7 +56,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 		q.lease.Done(0)
 		q.lease = nil
 	}
-	return ofCaller(errQueue(got.why, q.m.name), q.who, q.m.name)
+	return ofCaller(errQueue(got.Why, q.m.name), q.who, q.m.name)
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
@@ -103,6 +103,6 @@ func errQueue(why reason.Reason, model string) *httpError {
 // updateQueue hands out places of the engine's model that were added.
 func (r *Router) updateQueue(e *engine) {
 	if m := r.now().fleet.models[e.model]; m != nil {
-		m.queue.update()
+		m.queue.Update()
 	}
 }

@@ -21,12 +21,12 @@ func (x *exchange) plan() dispatch.Event {
 		var e dispatch.Event
 		var late bool
 		if choice, fleet, e, late = x.back(waited); late {
-			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.retries.take(time.Now()) {
+			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.retries.Retry(time.Now()) {
 				return x.spent()
 			}
 			return e
 		}
-	case retry && !waited && x.doubles(choice) && !x.m.retries.take(time.Now()):
+	case retry && !waited && x.doubles(choice) && !x.m.retries.Retry(time.Now()):
 		if choice, fleet = x.choose(x.not.with(x.m.prefill)); choice.Decode < 0 || x.doubles(choice) {
 			return x.spent()
 		}
@@ -101,7 +101,7 @@ func (x *exchange) nobody(c policies.Choice) dispatch.Event {
 	now := time.Now()
 	if x.until.IsZero() {
 		x.until = now.Add(x.s.cfg.Timeouts.Queue)
-		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.retries.take(now) {
+		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.retries.Retry(now) {
 			return x.spent()
 		}
 	}

@@ -37,7 +37,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
 		"reason", why.String())
 	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
-	if !x.m.retries.take(time.Now()) {
+	if !x.m.retries.Retry(time.Now()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), x.not, false, true

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/reason"
@@ -16,10 +17,10 @@ import (
 // its answer begins, so that the owner can react to other events while a leg waits for its engine.
 type exchange struct {
 	legs
-	lease  Lease  // of the caller's limits; nil if there are none
-	slot   slot   // its place with the engines, until its end
-	tenant string // whose the response is, if an engine keeps it
-	kept   string // what was put about that, as long as others may not know
+	lease  Lease          // of the caller's limits; nil if there are none
+	slot   admission.Slot // its place with the engines, until its end
+	tenant string         // whose the response is, if an engine keeps it
+	kept   string         // what was put about that, as long as others may not know
 	reply  reply
 	fan    *fan // whose branch it is; nil if it is a request of its own
 	sum    Summary
@@ -78,7 +79,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x := &exchange{d: newLife(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.hold() // until the exchange is done
-	x.slot, q.slot = q.slot, slot{}
+	x.slot, q.slot = q.slot, admission.Slot{}
 	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
 	x.sum = Summary{
@@ -90,7 +91,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		limit = s.cfg.Timeouts.Answer
 	}
 	x.due = arrived.Add(limit)
-	m.retries.request(arrived, q.again)
+	m.retries.Started(arrived, q.again)
 	if q.queued > 0 {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
@@ -24,8 +25,8 @@ import (
 type fan struct {
 	r        *Router
 	s        *setup
-	lease    Lease // of the caller's limits; nil if there are none
-	slot     slot  // its place with the engines, until its end
+	lease    Lease          // of the caller's limits; nil if there are none
+	slot     admission.Slot // its place with the engines, until its end
 	sum      Summary
 	n        int // choices of each prompt
 	stream   bool
@@ -81,11 +82,11 @@ func (r *Router) newFan(q *admitted) *fan {
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for i, part := range bodies {
 		one := *q
-		one.b, one.lease, one.slot, one.fan, one.branch = part, nil, slot{}, f, i
+		one.b, one.lease, one.slot, one.fan, one.branch = part, nil, admission.Slot{}, f, i
 		f.branches = append(f.branches, r.newExchange(&one))
 	}
 	f.sum = f.branches[0].sum
-	f.slot, q.fan, q.lease, q.slot = q.slot, f, nil, slot{}
+	f.slot, q.fan, q.lease, q.slot = q.slot, f, nil, admission.Slot{}
 	r.live.count(1)
 	return f
 }

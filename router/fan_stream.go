@@ -157,7 +157,7 @@ func (f *fan) finish() {
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
-	f.slot.release()
+	f.slot.Release()
 	if f.lease != nil {
 		f.lease.Done(f.used().total())
 	}

@@ -93,7 +93,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 			if got := limits.last(); got != -1 {
 				t.Errorf("the caller was charged %d; want what was reserved, -1", got)
 			}
-			if made, refused := g.r.now().fleet.models["tiny"].retries.counts(); made != 0 || refused != 0 {
+			if made, refused := g.r.now().fleet.models["tiny"].retries.Counts(); made != 0 || refused != 0 {
 				t.Errorf("%d retries, %d refused", made, refused)
 			}
 			for _, e := range append(s.p, s.d...) {

@@ -192,21 +192,21 @@ func TestFault63QueueOfRemovedModel(t *testing.T) {
 	last := make(chan clientReply, 1)
 	go func() { last <- g.post(pathCompletions, plainBody) }()
 	queue := g.r.now().fleet.models["tiny"].queue
-	eventually(t, "another waits", func() bool { return queue.stats().Waiting == 1 })
+	eventually(t, "another waits", func() bool { return queue.Stats().Waiting == 1 })
 	cfg := s.cfg
 	cfg.Models = slices.Clone(cfg.Models)
 	cfg.Models[0].Name = "other"
 	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 		t.Fatal(err)
 	}
-	if n := queue.stats().Waiting; n != 1 {
+	if n := queue.Stats().Waiting; n != 1 {
 		t.Errorf("%d wait behind the reload; want 1", n)
 	}
 	g.r.turnAway()
 	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
-	if q := queue.stats(); q.Waiting != 0 || q.Denied["shutdown"] != 1 {
+	if q := queue.Stats(); q.Waiting != 0 || q.Denied["shutdown"] != 1 {
 		t.Errorf("the queue is %+v", q)
 	}
 }
@@ -260,7 +260,7 @@ func TestFault65RetryStorm(t *testing.T) {
 	if n := s.c.count("", ""); n > users+users/5+3+3 {
 		t.Errorf("%d requests of users became %d", users, n)
 	}
-	made, refused := g.r.now().fleet.models["tiny"].retries.counts()
+	made, refused := g.r.now().fleet.models["tiny"].retries.Counts()
 	if made == 0 || useless.Load() == 0 || refused != uint64(useless.Load()) {
 		t.Errorf("%d retries, %d refused, %d answers that say so", made, refused, useless.Load())
 	}

@@ -12,6 +12,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
+	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
@@ -120,7 +121,7 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			g := start(t, s.cfg, Parts{})
 			g.warmed()
 			were, lease := g.r.now().fleet.models["tiny"], new(fakeLimiter)
-			m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(retries)}
+			m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(admission.RetryBudget)}
 			b, e := parseBody(shapeCompletions, []byte(plainBody), bodyLimits{})
 			if e != nil {
 				t.Fatal(e)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/admission"
 	"pdrouter/router/fleet/health"
 )
 
@@ -37,12 +38,12 @@ type model struct {
 	decode   []*engine // the aggregated engines for connector none
 	couples  []*couple // prefill by prefill; empty if the engines need no handshake
 	turn     atomic.Uint64
-	retries  *retries            // outlives a reload
-	forwards bool                // its engines are given the clients' credentials
-	looks    [roles]bool         // the policy looks at what the role's engines have of a prompt
-	panics   [roles]atomic.Bool  // the role's engines are used though they are out
-	judged   [roles]atomic.Int64 // when their times were compared, in nanoseconds
-	queue    *gate               // outlives a reload
+	retries  *admission.RetryBudget // outlives a reload
+	forwards bool                   // its engines are given the clients' credentials
+	looks    [roles]bool            // the policy looks at what the role's engines have of a prompt
+	panics   [roles]atomic.Bool     // the role's engines are used though they are out
+	judged   [roles]atomic.Int64    // when their times were compared, in nanoseconds
+	queue    *admission.Queue       // outlives a reload
 
 	inFlight, perEngine, queueLength int // requests with all its engines, or with each; requests that wait
 }
@@ -124,8 +125,8 @@ type engine struct {
 // bound has what outlives a reload go by this configuration.
 func (f *fleet) bound(cfg Config) {
 	for _, m := range f.models {
-		m.queue.setLimits(m, m.queueLength)
-		m.retries.setLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
+		m.queue.SetLimits(m, m.queueLength)
+		m.retries.SetLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
 	}
 }
 
@@ -139,7 +140,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 		secrets: &secrets{known: known}, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
-		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(retries), queue: new(gate), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
+		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(admission.RetryBudget), queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
 		if old := was.models[m.name]; old != nil {
 			m.turn.Store(old.turn.Load())
 			m.retries, m.queue = old.retries, old.queue

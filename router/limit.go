@@ -137,7 +137,7 @@ func hasNoLimit(b *body) bool {
 
 // release ends the request's lease with what it has used.
 func (x *exchange) release() {
-	x.slot.release()
+	x.slot.Release()
 	if x.b.unsplittable == unsplitStored {
 		x.sawResponse()
 	}

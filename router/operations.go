@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/admission"
 	"pdrouter/router/fleet/health"
 )
 
@@ -77,7 +78,7 @@ type EngineStats struct {
 // QueueStats is the queue of one model.
 type QueueStats struct {
 	Model string
-	queueStats
+	admission.Stats
 }
 
 // RetryStats is what came of one model's budget of retries, since the start.
@@ -90,8 +91,8 @@ type RetryStats struct {
 func (f *fleet) pressure() (queues []QueueStats, retries []RetryStats) {
 	for _, name := range slices.Sorted(maps.Keys(f.models)) {
 		m := f.models[name]
-		queues = append(queues, QueueStats{Model: name, queueStats: m.queue.stats()})
-		made, refused := m.retries.counts()
+		queues = append(queues, QueueStats{Model: name, Stats: m.queue.Stats()})
+		made, refused := m.retries.Counts()
 		retries = append(retries, RetryStats{Model: name, Made: made, Refused: refused})
 	}
 	return queues, retries

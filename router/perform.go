@@ -62,7 +62,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 			x.noteFailure(a, l, act.Why)
 		}
 		x.reply = reply{err: x.failure(act.Why)}
-		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.retries.invite(time.Now()) {
+		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.retries.Invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status

@@ -103,7 +103,7 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 		}
 	}
 	for _, m := range s.fleet.models {
-		m.queue.update()
+		m.queue.Update()
 	}
 	rouse(r.applied)
 	r.rewarm()

@@ -17,12 +17,13 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/nonblock", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/nonblock", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"router/openai/jsonscan": {},                                // a leaf: reads JSON, knows no document
 		"router/reason":          {},                                // a leaf: why a request was refused or failed
 		"router/dispatch":        {Ours: []string{"router/reason"}}, // the life of a request, pure
+		"router/admission":       {Ours: []string{"router/reason"}}, // the queue in front of a model, its retry budget
 		"router/fleet/health":    {},                                // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                // a leaf: cuts a stream into events, knows no event
 		"kvplane": {

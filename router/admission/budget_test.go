@@ -1,4 +1,4 @@
-package router
+package admission
 
 import (
 	"math/rand/v2"
@@ -55,8 +55,8 @@ func TestFault65RetryStormProperty(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 66))
 		now := time.Unix(1_700_000_000, rng.Int64N(1e9))
 		begin := now
-		var r retries
-		r.setLimits(20, 3)
+		var r RetryBudget
+		r.SetLimits(20, 3)
 		users, upstream := 0, 0
 		type again struct {
 			at   time.Time
@@ -65,15 +65,15 @@ func TestFault65RetryStormProperty(t *testing.T) {
 		var queue []again
 		// one request of a client; left is how often it would ask once more.
 		ask := func(left int, first bool) {
-			r.request(now, !first)
+			r.Started(now, !first)
 			upstream++ // the first attempt
 			for range 2 {
-				if !r.take(now) {
+				if !r.Retry(now) {
 					return // 503 with X-Should-Retry: false
 				}
 				upstream++
 			}
-			if left > 0 && r.invite(now) {
+			if left > 0 && r.Invite(now) {
 				queue = append(queue, again{now.Add(500 * time.Millisecond), left - 1})
 			}
 		}
@@ -96,19 +96,19 @@ func TestFault65RetryStormProperty(t *testing.T) {
 
 // TestBudgetOfQuietModel has one request fail with all its retries, and invite its client: the next one still has its own.
 func TestBudgetOfQuietModel(t *testing.T) {
-	var r retries
-	r.setLimits(20, 3)
+	var r RetryBudget
+	r.SetLimits(20, 3)
 	now := time.Unix(1_700_000_000, 0)
-	r.request(now, false)
-	first, second := r.take(now), r.take(now)
-	if !first || !second || !r.invite(now) {
+	r.Started(now, false)
+	first, second := r.Retry(now), r.Retry(now)
+	if !first || !second || !r.Invite(now) {
 		t.Fatal("the first request has no retries")
 	}
-	r.request(now, false)
-	if !r.take(now) {
+	r.Started(now, false)
+	if !r.Retry(now) {
 		t.Error("an invitation has taken a retry of the next request")
 	}
-	if r.take(now) || !r.invite(now) || !r.invite(now) || r.invite(now) {
+	if r.Retry(now) || !r.Invite(now) || !r.Invite(now) || r.Invite(now) {
 		t.Error("there are not three retries and three invitations")
 	}
 }

@@ -1,36 +1,39 @@
-package router
+package admission
 
 import (
 	"slices"
 	"time"
 )
 
-// priorityWorth is what one step of priority is worth: a waiting request goes before those that came up to so much earlier
-// with a priority of one less. So nobody is passed for ever.
+// priorityWorth is what one step of priority is worth: a waiting request goes before requests that came up to that much earlier and
+// have a priority of one less. So no request waits for ever.
 const priorityWorth = time.Second
 
-// queue says which requests of one model are with engines, and which wait in what order. It reads no clock and does no I/O.
+// waitlist says which requests of one model are with engines, and which wait in what order. It reads no clock and does no I/O.
 // The zero value is ready.
-type queue struct {
+type waitlist struct {
 	running int
 	waiting int
-	levels  []*level // those at which somebody waits, the highest priority first
+	levels  []*level // of the requests that wait, the highest priority first
 }
 
-// level is who waits with one priority, the longest first.
+// level is the waiting requests of one priority, the oldest first.
 type level struct {
 	priority    int
-	first, last *waiter
+	first, last *Waiter
 }
 
-// waiter is one request in a queue.
-type waiter struct {
+// Waiter is one request in a queue.
+type Waiter struct {
 	priority   int
-	since      time.Time        // its arrival
-	done       chan queueResult // has room for the one result
-	at         *level           // nil if it does not wait
-	prev, next *waiter
+	since      time.Time   // its arrival
+	done       chan Result // has room for the one result
+	at         *level      // nil if it does not wait
+	prev, next *Waiter
 }
+
+// Done has the one result of the wait. Receive it once.
+func (w *Waiter) Done() <-chan Result { return w.done }
 
 // placed is what became of a request that was offered.
 type placed uint8
@@ -41,13 +44,13 @@ const (
 	placeDenied               // the queue is full
 )
 
-// offer takes a request in, at most max with the engines and length waiting. Where the queue is full it may drive out the last
-// of those whose priority is less than its own; that one is returned.
-func (q *queue) offer(e *waiter, max, length int) (placed, *waiter) {
+// offer takes a request in: at most max are with engines, and at most length wait. If the queue is full, the request may replace the
+// last one of the lowest priority, if that is lower than its own. offer returns the replaced request.
+func (q *waitlist) offer(e *Waiter, max, length int) (placed, *Waiter) {
 	if q.take(max) {
 		return placeTaken, nil
 	}
-	var out *waiter
+	var out *Waiter
 	if q.waiting >= length {
 		if q.waiting == 0 {
 			return placeDenied, nil
@@ -63,8 +66,8 @@ func (q *queue) offer(e *waiter, max, length int) (placed, *waiter) {
 	return placeWaits, out
 }
 
-// take takes a place if one is free and nobody waits.
-func (q *queue) take(max int) bool {
+// take takes a place if one is free and no request waits.
+func (q *waitlist) take(max int) bool {
 	if q.waiting > 0 || q.running >= max {
 		return false
 	}
@@ -72,7 +75,7 @@ func (q *queue) take(max int) bool {
 	return true
 }
 
-func (q *queue) push(e *waiter) {
+func (q *waitlist) push(e *Waiter) {
 	i, found := slices.BinarySearchFunc(q.levels, e.priority, func(l *level, p int) int { return p - l.priority })
 	if !found {
 		q.levels = slices.Insert(q.levels, i, &level{priority: e.priority})
@@ -88,8 +91,8 @@ func (q *queue) push(e *waiter) {
 	q.waiting++
 }
 
-// remove takes out a request that waits. It reports false if it does not.
-func (q *queue) remove(e *waiter) bool {
+// remove takes out a request that waits. It reports false if the request does not wait.
+func (q *waitlist) remove(e *Waiter) bool {
 	l := e.at
 	if l == nil {
 		return false
@@ -112,12 +115,12 @@ func (q *queue) remove(e *waiter) bool {
 	return true
 }
 
-// next takes out the request that may go to the engines now, nil if none may.
-func (q *queue) next(max int) *waiter {
+// next takes out the request that may go to engines now. It returns nil if none may.
+func (q *waitlist) next(max int) *Waiter {
 	if q.running >= max {
 		return nil
 	}
-	var best *waiter
+	var best *Waiter
 	var key time.Time
 	for _, l := range q.levels {
 		k := l.first.since.Add(-time.Duration(l.priority) * priorityWorth)
@@ -133,4 +136,4 @@ func (q *queue) next(max int) *waiter {
 }
 
 // done gives back the place of a request that was with the engines.
-func (q *queue) done() { q.running-- }
+func (q *waitlist) done() { q.running-- }

@@ -1,29 +1,29 @@
-package router
+package admission
 
 import (
 	"sync"
 	"time"
 )
 
-// retryWindow is how long the books of retries look back; budgetSlots is into how many parts it is cut.
+// retryWindow is the time over which retries are counted. It is divided into budgetSlots.
 const (
 	retryWindow = 10 * time.Second
 	budgetSlots = 10
 )
 
-// budget bounds how often requests are tried again, by the router and by clients whom an error invites to: in any retryWindow
-// at most percent of the requests that began in it, both together; or floor of either if that is more, so that an invitation
-// that nobody follows leaves a model with few requests its retries. It reads no clock, and belongs to who calls it. Its books are slots of a second: the present one and
-// those before it that make up the window.
+// budget bounds how often requests are tried again: by the gateway (retries), and by clients whom an error tells to try again
+// (invitations). In any retryWindow, both together are at most percent of the requests that began in it. Up to floor of each are
+// allowed in any case, so that invitations that no client follows do not use up the retries of a model with few requests. It reads no
+// clock and has no lock. The window is the current slot of one second and the slots before it.
 type budget struct {
 	percent, floor int
 	slots          [budgetSlots]budgetSlot
-	at             int64 // number of the present slot since the epoch
+	at             int64 // number of the current slot since the epoch
 }
 
 type budgetSlot struct{ requests, retries, invited int }
 
-// turn forgets what is older than the window. A clock that goes back turns nothing.
+// turn forgets what is older than the window. It does nothing if the clock has gone back.
 func (b *budget) turn(now time.Time) {
 	at := now.UnixNano() / int64(retryWindow/budgetSlots)
 	for n := min(at-b.at, budgetSlots); n > 0; n-- {
@@ -60,7 +60,7 @@ func (b *budget) invite(now time.Time) bool {
 	return true
 }
 
-// has reports whether there may be one more, of what there was own of.
+// has reports whether one more is allowed of the kind of which there were own.
 func (b *budget) has(own int, sum budgetSlot) bool {
 	return own < b.floor || sum.retries+sum.invited < sum.requests*b.percent/100
 }
@@ -75,23 +75,24 @@ func (b *budget) sum() (sum budgetSlot) {
 	return sum
 }
 
-// retries is the budget of one model, with what came of it. It outlives a reload.
-type retries struct {
+// RetryBudget is the retry budget of one model and its counters. It is safe for concurrent use. A reload of the configuration changes
+// its limits and nothing else.
+type RetryBudget struct {
 	mu      sync.Mutex
 	budget  budget
 	made    uint64 // retries that were begun
 	refused uint64 // requests that failed because there might be no more
 }
 
-// setLimits sets what a configuration allows.
-func (r *retries) setLimits(percent, floor int) {
+// SetLimits sets what a configuration allows.
+func (r *RetryBudget) SetLimits(percent, floor int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.budget.percent, r.budget.floor = percent, floor
 }
 
-// request notes a request that begins, unless it is its client's own retry: what asked for too much must not earn more.
-func (r *retries) request(now time.Time, again bool) {
+// Started counts a request that begins. again: it is a retry of its client, which must not add to the budget.
+func (r *RetryBudget) Started(now time.Time, again bool) {
 	if again {
 		return
 	}
@@ -100,8 +101,8 @@ func (r *retries) request(now time.Time, again bool) {
 	r.budget.request(now)
 }
 
-// take asks for one more retry of the router's own.
-func (r *retries) take(now time.Time) bool {
+// Retry reports whether the gateway may try a request again, and counts it.
+func (r *RetryBudget) Retry(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ok := r.budget.take(now)
@@ -113,15 +114,15 @@ func (r *retries) take(now time.Time) bool {
 	return ok
 }
 
-// invite asks whether a client may be told to try again, which costs engines as much as a retry made here.
-func (r *retries) invite(now time.Time) bool {
+// Invite reports whether a client may be told to try again, and counts it: that costs engines as much as a retry of the gateway.
+func (r *RetryBudget) Invite(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.budget.invite(now)
 }
 
-// counts returns what came of the budget.
-func (r *retries) counts() (made, refused uint64) {
+// Counts returns how many retries began, and how many were refused.
+func (r *RetryBudget) Counts() (made, refused uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.made, r.refused

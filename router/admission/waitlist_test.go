@@ -1,4 +1,4 @@
-package router
+package admission
 
 import (
 	"fmt"
@@ -11,17 +11,17 @@ import (
 // oracleQueue is the queue as one list that is looked through from end to end.
 type oracleQueue struct {
 	running int
-	list    []*waiter
+	list    []*Waiter
 }
 
-func (o *oracleQueue) before(a, b *waiter) bool {
+func (o *oracleQueue) before(a, b *Waiter) bool {
 	ka := a.since.Add(-time.Duration(a.priority) * priorityWorth)
 	kb := b.since.Add(-time.Duration(b.priority) * priorityWorth)
 	return ka.Before(kb) || ka.Equal(kb) && a.priority > b.priority
 }
 
-func (o *oracleQueue) first() *waiter {
-	var best *waiter
+func (o *oracleQueue) first() *Waiter {
+	var best *Waiter
 	for _, e := range o.list {
 		if best == nil || o.before(e, best) {
 			best = e
@@ -30,18 +30,18 @@ func (o *oracleQueue) first() *waiter {
 	return best
 }
 
-func (o *oracleQueue) without(e *waiter) bool {
+func (o *oracleQueue) without(e *Waiter) bool {
 	n := len(o.list)
-	o.list = slices.DeleteFunc(o.list, func(x *waiter) bool { return x == e })
+	o.list = slices.DeleteFunc(o.list, func(x *Waiter) bool { return x == e })
 	return len(o.list) < n
 }
 
-func (o *oracleQueue) offer(e *waiter, max, length int) (placed, *waiter) {
+func (o *oracleQueue) offer(e *Waiter, max, length int) (placed, *Waiter) {
 	if len(o.list) == 0 && o.running < max {
 		o.running++
 		return placeTaken, nil
 	}
-	var out *waiter
+	var out *Waiter
 	if len(o.list) >= length {
 		for _, x := range o.list { // the last that came of the lowest
 			if out == nil || x.priority <= out.priority {
@@ -62,11 +62,11 @@ func (o *oracleQueue) offer(e *waiter, max, length int) (placed, *waiter) {
 func TestQueueAgainstOracle(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 63))
-		var q queue
+		var q waitlist
 		var o oracleQueue
 		now := time.Unix(1_700_000_000, 0)
 		maxRun, length := 1+rng.IntN(4), rng.IntN(6)
-		var all []*waiter
+		var all []*Waiter
 		check := func(what string, ok bool) {
 			t.Helper()
 			if !ok {
@@ -76,7 +76,7 @@ func TestQueueAgainstOracle(t *testing.T) {
 		grant := func() {
 			for {
 				got := q.next(maxRun)
-				var want *waiter
+				var want *Waiter
 				if o.running < maxRun {
 					if want = o.first(); want != nil {
 						o.without(want)
@@ -98,7 +98,7 @@ func TestQueueAgainstOracle(t *testing.T) {
 			now = now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
 			switch rng.IntN(5) {
 			case 0, 1:
-				e := &waiter{priority: rng.IntN(4) - 1, since: now}
+				e := &Waiter{priority: rng.IntN(4) - 1, since: now}
 				all = append(all, e)
 				gp, gout := q.offer(e, maxRun, length)
 				wp, wout := o.offer(e, maxRun, length)

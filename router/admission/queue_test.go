@@ -1,0 +1,114 @@
+package admission_test
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pdrouter/router/admission"
+	"pdrouter/router/reason"
+)
+
+// places is a model with that many places.
+type places struct{ n atomic.Int64 }
+
+func (p *places) Places() int { return int(p.n.Load()) }
+
+func newQueue(n, length int) (*admission.Queue, *places) {
+	q, p := new(admission.Queue), new(places)
+	p.n.Store(int64(n))
+	q.SetLimits(p, length)
+	return q, p
+}
+
+// TestQueueResults has the wait of a request end in every way.
+func TestQueueResults(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	q, p := newQueue(1, 2)
+	first, ok := q.TryAcquire()
+	if !ok {
+		t.Fatal("the only place is not free")
+	}
+	if _, ok := q.TryAcquire(); ok {
+		t.Error("there are two places")
+	}
+	_, dropped := q.Enqueue(0, now)
+	_, replaced := q.Enqueue(-1, now)
+	if got, w := q.Enqueue(-1, now); w != nil || got.Why != reason.QueueFull {
+		t.Errorf("enqueued in a full queue: %+v", got)
+	}
+	_, granted := q.Enqueue(0, now)
+	q.Drop(dropped, reason.ClientLeft)
+	q.Drop(dropped, reason.Shutdown)
+	first.Release()
+	first.Release()
+	for _, row := range []struct {
+		w    *admission.Waiter
+		want reason.Reason
+	}{{dropped, reason.ClientLeft}, {replaced, reason.QueueFull}, {granted, reason.None}} {
+		got := <-row.w.Done()
+		if got.Why != row.want {
+			t.Errorf("the wait ended with %v; want %v", got.Why, row.want)
+		}
+		got.Slot.Release()
+	}
+	p.n.Store(0)
+	_, w := q.Enqueue(0, now)
+	p.n.Store(1)
+	q.Update()
+	if got := <-w.Done(); got.Why != reason.None {
+		t.Errorf("an added place: %v", got.Why)
+	}
+	s := q.Stats()
+	if s.InFlight != 1 || s.Places != 1 || s.Waiting != 0 || s.Waited != 4 || s.Denied["queue_full"] != 2 || s.Denied["client_left"] != 1 ||
+		s.Denied["shutdown"] != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestQueueConcurrent has requests come, wait, give up and end on goroutines, with a number of places that changes. Never more are with
+// engines than there were places, and at the end none is.
+func TestQueueConcurrent(t *testing.T) {
+	const most = 4
+	q, p := newQueue(most, 8)
+	var running atomic.Int64
+	var wg sync.WaitGroup
+	for seed := range uint64(32) {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			for range 200 {
+				if seed == 0 {
+					p.n.Store(rng.Int64N(most + 1))
+					q.Update()
+				}
+				slot, ok := q.TryAcquire()
+				if !ok {
+					got, w := q.Enqueue(rng.IntN(3), time.Now())
+					if w != nil {
+						if rng.IntN(2) == 0 || seed == 0 {
+							q.Drop(w, reason.QueueTimeout)
+						} else {
+							go q.Drop(w, reason.ClientLeft)
+						}
+						got = <-w.Done()
+					}
+					if got.Why != reason.None {
+						continue
+					}
+					slot = got.Slot
+				}
+				if n := running.Add(1); n > most {
+					t.Errorf("%d requests have a place; want at most %d", n, most)
+				}
+				running.Add(-1)
+				slot.Release()
+			}
+		})
+	}
+	wg.Wait()
+	if s := q.Stats(); s.InFlight != 0 || s.Waiting != 0 {
+		t.Errorf("%+v", s)
+	}
+}
