@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pdrouter/router/openai/jsonscan"
+	"pdrouter/internal/httpsyntax"
 	"pdrouter/router/reason"
 )
 
@@ -295,14 +295,14 @@ func (a *arrival) chunkSize() (int64, error) {
 	}
 	size, i := int64(0), 0
 	for ; i < len(line); i++ {
-		digit, ok := jsonscan.HexDigit(line[i])
+		digit, ok := httpsyntax.HexDigit(line[i])
 		if !ok {
 			break
 		}
 		size = size<<4 | int64(digit)
 	}
 	rest := line[i:]
-	if i == 0 || i > 15 || len(rest) > 0 && rest[0] != ';' || !isFieldValue(rest) {
+	if i == 0 || i > 15 || len(rest) > 0 && rest[0] != ';' || !httpsyntax.IsFieldValue(rest) {
 		return 0, errFraming("A chunk's size is not valid.")
 	}
 	return size, nil

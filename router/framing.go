@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 
+	"pdrouter/internal/httpsyntax"
 	"pdrouter/router/reason"
 )
 
@@ -36,7 +37,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 	var hostValue []byte
 	rest := h.Raw
 	for n := 0; len(h.Raw) > 0; n++ {
-		line, next, ok := cutLine(rest)
+		line, next, ok := httpsyntax.CutLine(rest)
 		if !ok {
 			return f, errFraming("A header line does not end in CRLF.")
 		}
@@ -52,22 +53,22 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 			return f, e
 		}
 		switch {
-		case isName(name, "content-length"):
+		case httpsyntax.IsName(name, "content-length"):
 			if length {
 				return f, errFraming("The request has two Content-Length fields.")
 			}
-			if f.length, ok = parseLength(value); !ok {
+			if f.length, ok = httpsyntax.ContentLength(value); !ok {
 				return f, errFraming("The Content-Length is not a number.")
 			}
 			length = true
-		case isName(name, "transfer-encoding"):
-			if coding || !isName(value, "chunked") {
+		case httpsyntax.IsName(name, "transfer-encoding"):
+			if coding || !httpsyntax.IsName(value, "chunked") {
 				return f, errFraming("The Transfer-Encoding is not exactly chunked.")
 			}
 			coding, f.length = true, -1
-		case isName(name, "expect"):
-			f.expects = isName(value, "100-continue") && h.Proto == "HTTP/1.1"
-		case isName(name, "host"):
+		case httpsyntax.IsName(name, "expect"):
+			f.expects = httpsyntax.IsName(value, "100-continue") && h.Proto == "HTTP/1.1"
+		case httpsyntax.IsName(name, "host"):
 			if host {
 				return f, newError(reason.BadHost, "The request has two Host fields.")
 			}
@@ -91,10 +92,10 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 func cutField(line []byte) (name, value []byte, _ *httpError) {
 	name, value, found := bytes.Cut(line, []byte{':'})
 	value = bytes.Trim(value, " \t")
-	if !found || !isToken(name) {
+	if !found || !httpsyntax.IsToken(name) {
 		return nil, nil, errFraming("A header field's name is not valid.")
 	}
-	if !isFieldValue(value) {
+	if !httpsyntax.IsFieldValue(value) {
 		return nil, nil, errFraming("A header field's value has control characters.")
 	}
 	return name, value, nil
@@ -114,7 +115,7 @@ func checkHost(h requestHead, given bool, value []byte) *httpError {
 		return nil
 	}
 	scheme, target, ok := bytes.Cut(h.URI, []byte("://"))
-	if !ok || !isName(scheme, "http") && !isName(scheme, "https") {
+	if !ok || !httpsyntax.IsName(scheme, "http") && !httpsyntax.IsName(scheme, "https") {
 		return errFraming("The request target is not valid.")
 	}
 	if i := bytes.IndexAny(target, "/?#"); i >= 0 {

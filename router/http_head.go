@@ -6,6 +6,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"pdrouter/internal/httpsyntax"
 )
 
 // headerRequestID is fiber.HeaderXRequestID as it is sent.
@@ -36,7 +38,7 @@ func (q *admitted) forwardAuthorization(h *fasthttp.RequestHeader) {
 		q.forwarded = new(forwarded)
 	}
 	q.forwarded.judged = true
-	if a, err := credentialsOf(q.route, h); err == nil && isFieldValue([]byte(a)) {
+	if a, err := credentialsOf(q.route, h); err == nil && httpsyntax.IsFieldValue([]byte(a)) {
 		q.forwarded.authorization = a
 	}
 }

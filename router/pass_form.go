@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pdrouter/internal/gather"
+	"pdrouter/internal/httpsyntax"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -181,7 +182,7 @@ func (p *formParser) head() bool {
 	p.name, p.isFile = "", false
 	named := false
 	for {
-		line, rest, ok := cutLine(p.raw[p.at:])
+		line, rest, ok := httpsyntax.CutLine(p.raw[p.at:])
 		if !ok || bytes.IndexByte(line, '\r') >= 0 || len(line) > 4096 {
 			return p.fail("want a head of lines that end in CRLF")
 		}
@@ -190,17 +191,17 @@ func (p *formParser) head() bool {
 			break
 		}
 		name, value, found := bytes.Cut(line, []byte{':'})
-		if !found || !isToken(name) {
+		if !found || !httpsyntax.IsToken(name) {
 			return p.fail("want a header field")
 		}
 		switch {
-		case isName(name, "content-disposition"):
+		case httpsyntax.IsName(name, "content-disposition"):
 			if named || !p.disposition(string(bytes.Trim(value, " \t"))) {
 				return p.fail(`want one Content-Disposition: form-data with a name`)
 			}
 			named = true
-		case isName(name, "content-type"):
-		case isName(name, "content-length"): // of no meaning in a form
+		case httpsyntax.IsName(name, "content-type"):
+		case httpsyntax.IsName(name, "content-length"): // of no meaning in a form
 		default:
 			return p.fail("want no other header field than Content-Disposition and Content-Type")
 		}
@@ -244,7 +245,7 @@ func isBoundary(s string) bool {
 
 // quoted is a boundary as it stands in a header.
 func quoted(boundary string) string {
-	if isToken([]byte(boundary)) {
+	if httpsyntax.IsToken([]byte(boundary)) {
 		return boundary
 	}
 	return `"` + boundary + `"`

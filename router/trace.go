@@ -1,6 +1,10 @@
 package router
 
-import "strings"
+import (
+	"strings"
+
+	"pdrouter/internal/httpsyntax"
+)
 
 // trace is a client's place in a distributed trace (W3C Trace Context), as engines are told it: the parent, and behind a line
 // feed the state, if there is any. "" is none.
@@ -39,7 +43,7 @@ func parseTrace(parents, states [][]byte) trace {
 		all.Write(s)
 	}
 	t := trace(parents[0])
-	if all.Len() > 0 && all.Len() <= maxTraceState && isFieldValue([]byte(all.String())) {
+	if all.Len() > 0 && all.Len() <= maxTraceState && httpsyntax.IsFieldValue([]byte(all.String())) {
 		t += trace("\n" + all.String())
 	}
 	return t

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pdrouter/internal/gather"
+	"pdrouter/internal/httpsyntax"
 )
 
 // upstreamConfig is how one engine is spoken to. Zero means the default.
@@ -293,7 +294,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 	dst = append(dst, " HTTP/1.1\r\n"...)
 	dst = append(dst, u.host...)
 	for _, f := range req.Header {
-		if !isToken([]byte(f.Name)) || !isFieldValue([]byte(f.Value)) {
+		if !httpsyntax.IsToken([]byte(f.Name)) || !httpsyntax.IsFieldValue([]byte(f.Value)) {
 			return dst, fmt.Errorf("header field %q: %w", f.Name, errBadRequestPart)
 		}
 		dst = append(dst, f.Name...)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"pdrouter/router/openai/jsonscan"
+	"pdrouter/internal/httpsyntax"
 )
 
 // maxChunkLine is how long the line before a chunk may be.
@@ -205,7 +205,7 @@ func (r *upstreamResponse) step(p []byte, wait bool) (int, error) {
 	if r.state == bodyBytes {
 		return r.bytes(p, wait)
 	}
-	line, rest, ok := cutLine(c.buf[c.r:c.w])
+	line, rest, ok := httpsyntax.CutLine(c.buf[c.r:c.w])
 	if !ok {
 		if bytes.IndexByte(c.buf[c.r:c.w], '\n') >= 0 {
 			return 0, badHead("line of chunk framing without CRLF")
@@ -237,7 +237,7 @@ func (r *upstreamResponse) step(p []byte, wait bool) (int, error) {
 		}
 		if len(line) == 0 {
 			r.state = bodyWhole
-		} else if name, _, ok := bytes.Cut(line, []byte{':'}); !ok || !isToken(name) || !isFieldValue(line) {
+		} else if name, _, ok := bytes.Cut(line, []byte{':'}); !ok || !httpsyntax.IsToken(name) || !httpsyntax.IsFieldValue(line) {
 			return 0, badHead("trailer")
 		}
 	}
@@ -287,7 +287,7 @@ func parseChunk(line []byte) (int64, bool) {
 	digits, extension, found := bytes.Cut(line, []byte{';'})
 	if found {
 		digits = bytes.TrimRight(digits, " \t")
-		if !isFieldValue(extension) {
+		if !httpsyntax.IsFieldValue(extension) {
 			return 0, false
 		}
 	}
@@ -296,7 +296,7 @@ func parseChunk(line []byte) (int64, bool) {
 	}
 	n := int64(0)
 	for _, c := range digits {
-		d, ok := jsonscan.HexDigit(c)
+		d, ok := httpsyntax.HexDigit(c)
 		if !ok {
 			return 0, false
 		}

@@ -17,7 +17,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/nonblock", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"router/openai/jsonscan": {},                                // a leaf: reads JSON, knows no document
@@ -66,6 +66,7 @@ func Packages() map[string]Package {
 		"internal/pdkvtest":   {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
 		"internal/background": {},
 		"internal/gather":     {},
+		"internal/httpsyntax": {}, // a leaf: tokens, header fields, lengths
 		"internal/nonblock":   {},
 		"internal/e2e":        {},
 		"internal/faults":     {},
