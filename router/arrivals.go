@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/internal/nonblock"
 )
 
 // arrivals accepts the clients' connections for the HTTP server. It knows which of them have not
@@ -18,7 +20,7 @@ import (
 type arrivals struct {
 	ln    net.Listener
 	conns chan net.Conn // closed when no more are to come
-	pages sync.Pool     // of *page
+	bufs  sync.Pool     // of *nonblock.Buf
 
 	mu     sync.Mutex
 	silent map[*arrival]struct{}
@@ -34,9 +36,9 @@ type arrival struct {
 	spoke atomic.Bool
 	ends  atomic.Bool // nothing more is read
 
-	patient patient
-	page    *page  // that early is in; nil if that is empty
-	early   []byte // read before it was asked for
+	raw   nonblock.Conn
+	buf   *nonblock.Buf // that early is in; nil if that is empty
+	early []byte        // read before it was asked for
 
 	head    headEnd
 	open    bool  // a head has been read, and not all that belongs to its request
@@ -70,7 +72,7 @@ func (l *arrivals) run() error {
 
 // add notes a connection.
 func (l *arrivals) add(conn net.Conn) *arrival {
-	a := &arrival{Conn: conn, from: l, since: time.Now(), patient: newPatient(conn, &l.pages)}
+	a := &arrival{Conn: conn, from: l, since: time.Now(), raw: nonblock.NewConn(conn, &l.bufs)}
 	l.mu.Lock()
 	l.silent[a], l.open[a] = struct{}{}, struct{}{}
 	l.mu.Unlock()
@@ -128,7 +130,7 @@ func (a *arrival) Read(p []byte) (n int, err error) {
 	if a.open { // nothing that follows can be trusted to be a request
 		return 0, io.EOF
 	}
-	if len(a.early) == 0 && len(p) == 1 && a.patient.can() {
+	if len(a.early) == 0 && len(p) == 1 && a.raw.Available() {
 		if err = a.fill(); err != nil {
 			return 0, err
 		}
@@ -138,11 +140,11 @@ func (a *arrival) Read(p []byte) (n int, err error) {
 		a.drop(n)
 		return n, nil
 	}
-	n, err = a.readSome(p[:min(len(p), readBuffer)])
+	n, err = a.readSome(p[:min(len(p), nonblock.BufSize)])
 	head := a.take(p, p[:n])
 	if head < n {
-		a.page = newPage(&a.from.pages)
-		a.early = a.page[:copy(a.page[:], p[head:n])]
+		a.buf = nonblock.GetBuf(&a.from.bufs)
+		a.early = a.buf[:copy(a.buf[:], p[head:n])]
 	}
 	return head, err
 }
@@ -159,23 +161,23 @@ func (a *arrival) take(p, b []byte) int {
 // fill waits for bytes, which it keeps. There must be none yet.
 func (a *arrival) fill() (err error) {
 	n := 0
-	if a.patient.can() {
-		a.page, n, err = a.patient.read()
+	if a.raw.Available() {
+		a.buf, n, err = a.raw.Read()
 	} else {
-		a.page = newPage(&a.from.pages)
-		n, err = a.Conn.Read(a.page[:])
+		a.buf = nonblock.GetBuf(&a.from.bufs)
+		n, err = a.Conn.Read(a.buf[:])
 	}
 	if n == 0 {
-		if a.page != nil {
-			a.from.pages.Put(a.page)
-			a.page = nil
+		if a.buf != nil {
+			a.from.bufs.Put(a.buf)
+			a.buf = nil
 		}
 		if err == nil {
 			err = io.ErrNoProgress
 		}
 		return err
 	}
-	a.early = a.page[:n]
+	a.early = a.buf[:n]
 	a.from.remove(a)
 	return nil
 }
@@ -196,8 +198,8 @@ func (a *arrival) readSome(p []byte) (n int, err error) {
 // drop goes past n bytes of what was kept.
 func (a *arrival) drop(n int) {
 	if a.early = a.early[n:]; len(a.early) == 0 {
-		a.from.pages.Put(a.page)
-		a.page, a.early = nil, nil
+		a.from.bufs.Put(a.buf)
+		a.buf, a.early = nil, nil
 	}
 }
 
@@ -277,8 +279,8 @@ func (a *arrival) Write(p []byte) (int, error) {
 }
 
 func (a *arrival) write(p []byte) (int, error) {
-	if a.patient.can() {
-		return a.patient.write(p)
+	if a.raw.Available() {
+		return a.raw.Write(p)
 	}
 	return a.Conn.Write(p)
 }

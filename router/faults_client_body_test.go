@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/nonblock"
 )
 
 // bodyEngine replaces the pool's decode engine by one that keeps the bodies it gets, and answers with JSON.
@@ -445,7 +446,7 @@ func TestBodiesArrive(t *testing.T) {
 				conn = dial(t, g.addr)
 			}
 			random := rand.New(rand.NewPCG(1, 2))
-			sizes := []int{40, 41, readBuffer - 200, readBuffer, readBuffer + 1, headBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
+			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, headBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
 			for range 60 {
 				sizes = append(sizes, 40+random.IntN(1<<random.IntN(18)+1))
 			}

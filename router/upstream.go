@@ -18,6 +18,7 @@ import (
 
 	"pdrouter/internal/gather"
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/internal/nonblock"
 )
 
 // upstreamConfig is how one engine is spoken to. Zero means the default.
@@ -96,7 +97,7 @@ type upstream struct {
 	name    string       // the URL's host, for https; "" for http
 	tls     atomic.Pointer[tls.Config]
 	idle    idleConns
-	pages   sync.Pool // of *page, for its connections
+	bufs    sync.Pool // of *nonblock.Buf, for its connections
 }
 
 // newUpstream is an engine at base, an http or https URL that may carry a path. No connection is made yet.
@@ -167,7 +168,7 @@ func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamRespo
 	again, begun := false, time.Now()
 	if c := u.idle.take(begun, req.Body, req.Gaps); c != nil {
 		resp, err := u.exchange(ctx, c, req, true)
-		unsent := err != nil && errors.Is(err.Err, errNotQuiet)
+		unsent := err != nil && errors.Is(err.Err, nonblock.ErrNotIdle)
 		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || !closedByPeer(err.Err) || req.Once || time.Since(begun) > resendWithin) {
 			return result(resp, err)
 		}
@@ -219,7 +220,7 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 	switch {
 	case err == nil:
-		return &engineConn{nc: nc, pages: &u.pages, quiet: newQuiet(nc), patient: newPatient(nc, &u.pages)}, nil
+		return &engineConn{nc: nc, bufs: &u.bufs, idleCheck: nonblock.NewIdleCheck(nc), raw: nonblock.NewConn(nc, &u.bufs)}, nil
 	case ctx.Err() != nil:
 		return nil, causeOf(ctx)
 	default:

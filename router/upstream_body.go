@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/internal/nonblock"
 )
 
 // maxChunkLine is how long the line before a chunk may be.
@@ -135,7 +136,7 @@ func (r *upstreamResponse) await() error {
 	if r.c == nil {
 		return &upstreamError{phaseBody, io.ErrClosedPipe}
 	}
-	err := r.c.fill(readBuffer)
+	err := r.c.fill(nonblock.BufSize)
 	if err == nil || r.woken(err) {
 		return err
 	}
@@ -249,7 +250,7 @@ func (r *upstreamResponse) wait(may bool) error {
 	if !may {
 		return errNoBytes
 	}
-	return r.c.fill(readBuffer)
+	return r.c.fill(nonblock.BufSize)
 }
 
 // bytes copies what is buffered to p; a long rest is read without the buffer.
@@ -259,7 +260,7 @@ func (r *upstreamResponse) bytes(p []byte, wait bool) (int, error) {
 	n := copy(p, c.buf[c.r:c.w])
 	c.r += n
 	if n == 0 {
-		if r.left < readBuffer || len(p) < readBuffer/2 || !wait {
+		if r.left < nonblock.BufSize || len(p) < nonblock.BufSize/2 || !wait {
 			return 0, r.wait(wait)
 		}
 		var err error

@@ -186,7 +186,7 @@ func FuzzUpstreamAnswer(f *testing.F) {
 	}
 	f.Add([]byte(okAnswer))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		c := &engineConn{nc: &replay{Reader: bytes.NewReader(in)}, pages: new(sync.Pool)}
+		c := &engineConn{nc: &replay{Reader: bytes.NewReader(in)}, bufs: new(sync.Pool)}
 		h, err := c.readHead()
 		if err != nil {
 			return

@@ -2,49 +2,38 @@ package router
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	"pdrouter/internal/gather"
+	"pdrouter/internal/nonblock"
 )
 
 const (
-	readBuffer = 8 << 10  // bytes read at once
 	maxHead    = 64 << 10 // bytes of an answer's head
 	joinBody   = 16 << 10 // up to so many bytes a body is copied behind its head, to leave in one write
 	maxInterim = 8        // 1xx answers before the real one
 )
-
-// page is what is read at once.
-type page [readBuffer]byte
-
-func newPage(pages *sync.Pool) *page {
-	if p, ok := pages.Get().(*page); ok {
-		return p
-	}
-	return new(page)
-}
 
 // engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle. It has a buffer only while
 // there is something in it.
 type engineConn struct {
 	parts gather.Writer
 
-	nc      net.Conn
-	pages   *sync.Pool // of *page
-	page    *page      // that buf is; nil if buf is nil or has grown
-	buf     []byte
-	r, w    int    // buf[r:w] is read and not yet used
-	got     int64  // bytes read in this exchange
-	put     int64  // bytes written in this exchange
-	out     []byte // the request's head
-	head    []byte // the answer's head, behind the status line
-	since   time.Time
-	quiet   quiet
-	patient patient
+	nc        net.Conn
+	bufs      *sync.Pool    // of *nonblock.Buf
+	pooled    *nonblock.Buf // that buf is; nil if buf is nil or has grown
+	buf       []byte
+	r, w      int    // buf[r:w] is read and not yet used
+	got       int64  // bytes read in this exchange
+	put       int64  // bytes written in this exchange
+	out       []byte // the request's head
+	head      []byte // the answer's head, behind the status line
+	since     time.Time
+	idleCheck nonblock.IdleCheck
+	raw       nonblock.Conn
 }
 
 // interrupt ends what is going on and all that follows. It may be called from any goroutine.
@@ -63,18 +52,15 @@ func (c *engineConn) send(body []byte, g gather.Gaps) error {
 	return err
 }
 
-// errNotQuiet says that nothing was sent on a connection that lay idle: it is closed, or bytes came that nobody asked for.
-var errNotQuiet = errors.New("not quiet")
-
 // asks reports whether ask can send a request of that body.
 func (c *engineConn) asks(body []byte, g gather.Gaps) bool {
-	return len(body) <= joinBody && len(g) == 0 && c.patient.can()
+	return len(body) <= joinBody && len(g) == 0 && c.raw.Available()
 }
 
 // ask is send on a connection that was idle. It also waits for the first bytes of the answer if the whole request can be written at once.
 func (c *engineConn) ask(body []byte) error {
 	c.out = append(c.out, body...)
-	p, n, put, err := c.patient.ask(c.out)
+	p, n, put, err := c.raw.WriteRead(c.out)
 	if c.put = int64(put); n > 0 {
 		c.use(p)
 		c.w, c.got = n, int64(n)
@@ -86,15 +72,15 @@ func (c *engineConn) ask(body []byte) error {
 	return err
 }
 
-// use has the connection read into a page.
-func (c *engineConn) use(p *page) { c.page, c.buf = p, p[:] }
+// use has the connection read into a pooled buffer.
+func (c *engineConn) use(p *nonblock.Buf) { c.pooled, c.buf = p, p[:] }
 
 // spare gives the buffer back, whatever is in it.
 func (c *engineConn) spare() {
-	if c.page != nil {
-		c.pages.Put(c.page)
+	if c.pooled != nil {
+		c.bufs.Put(c.pooled)
 	}
-	c.page, c.buf, c.r, c.w = nil, nil, 0, 0
+	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 
 // fill reads more bytes into buf, which it grows to at most max. If nothing is in it, it is not held while there is nothing to be
@@ -102,8 +88,8 @@ func (c *engineConn) spare() {
 func (c *engineConn) fill(max int) error {
 	if c.r == c.w {
 		c.spare()
-		if c.patient.can() {
-			p, n, err := c.patient.read()
+		if c.raw.Available() {
+			p, n, err := c.raw.Read()
 			if n > 0 {
 				c.use(p)
 				c.w = n
@@ -111,7 +97,7 @@ func (c *engineConn) fill(max int) error {
 			}
 			return err
 		}
-		c.use(newPage(c.pages))
+		c.use(nonblock.GetBuf(c.bufs))
 	}
 	if c.w == len(c.buf) {
 		switch {
@@ -192,7 +178,7 @@ func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *engineConn 
 		p.conns = p.conns[:n]
 	}
 	p.mu.Unlock()
-	if c != nil && !c.asks(body, g) && !c.quiet.check() {
+	if c != nil && !c.asks(body, g) && !c.idleCheck.Idle() {
 		c.nc.Close()
 		return nil
 	}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"pdrouter/internal/nonblock"
 )
 
 // TestAskSendsTheRest asks with a body that the socket's send buffer does not hold: all of the request is sent.
@@ -23,8 +25,8 @@ func TestAskSendsTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	var pages sync.Pool
-	c := &engineConn{nc: nc, pages: &pages, patient: newPatient(nc, &pages), out: []byte("head")}
+	var bufs sync.Pool
+	c := &engineConn{nc: nc, bufs: &bufs, raw: nonblock.NewConn(nc, &bufs), out: []byte("head")}
 	body := make([]byte, 32<<20)
 	asked := make(chan error, 1)
 	go func() {

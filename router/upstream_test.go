@@ -239,7 +239,7 @@ func TestUpstreamDropsConnections(t *testing.T) {
 				if i == 0 {
 					late <- struct{}{}
 					<-late
-					for c := e.idle.conns[0]; c.quiet.check(); {
+					for c := e.idle.conns[0]; c.idleCheck.Idle(); {
 						time.Sleep(time.Millisecond) // until the bytes are here
 					}
 				}

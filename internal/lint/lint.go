@@ -67,7 +67,7 @@ func Packages() map[string]Package {
 		"internal/background": {},
 		"internal/gather":     {},
 		"internal/httpsyntax": {}, // a leaf: tokens, header fields, lengths
-		"internal/nonblock":   {},
+		"internal/nonblock":   {Outside: []string{"golang.org/x/sys"}},
 		"internal/e2e":        {},
 		"internal/faults":     {},
 		"internal/lint":       {},

@@ -1,5 +1,8 @@
-// Package nonblock reads and writes descriptors that do not block, without a word to Go's scheduler. syscall's own
-// functions tell it of each call, for others to run if that takes long; behind a moment in which nothing ran this also wakes
-// the runtime's monitor thread, which costs more than a short call does (docs/measurements/profiles.md). It is for the
-// functions that a syscall.RawConn of a socket calls, and for nothing that may block: its callers hold up the scheduler meanwhile.
+// Package nonblock reads and writes sockets without telling Go's scheduler, and holds no memory for a reader that waits.
+//
+// Read and Write are system calls on a descriptor that does not block. syscall's own functions tell the scheduler of each call, so
+// that other goroutines run if it takes long. After a moment in which nothing ran this also wakes the runtime's monitor thread,
+// which costs more than a short call does (docs/measurements/profiles.md). They are only for functions that a syscall.RawConn of a
+// socket calls: their callers hold up the scheduler meanwhile. Conn and IdleCheck are such callers. The package knows no protocol
+// and owns no connection. The gateway's server and its HTTP client use it.
 package nonblock
