@@ -28,16 +28,6 @@ type goneWatcher struct {
 	ended  chan struct{}
 }
 
-// watchedConn is one connection that the kernel knows. A file descriptor is used again for another connection once it is closed,
-// which takes it out of epoll: conn and turn tell the two apart.
-type watchedConn struct {
-	conn net.Conn
-	turn int32
-	gone bool
-	left func() // nil between two requests
-	n    uint64 // watches so far
-}
-
 func newGoneWatcher() *goneWatcher {
 	return &goneWatcher{conns: make(map[int32]*watchedConn), known: make(map[net.Conn]*watchedConn)}
 }
@@ -46,17 +36,10 @@ func newGoneWatcher() *goneWatcher {
 // from Watch itself. left must not block. It reports false if conn cannot be watched (it is no socket). Stop the watch
 // before conn is closed, or used for another request.
 func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
-	inner := conn
-	for {
-		t, ok := inner.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		inner = t.NetConn()
-	}
+	inner := innermost(conn)
 	sc, ok := inner.(syscall.Conn)
 	if !ok {
-		return goneWatch{}, false
+		return g.notified(inner, left)
 	}
 	if w, n, gone := g.again(inner, left); w != nil {
 		if gone {
@@ -218,23 +201,4 @@ func (g *goneWatcher) Close() {
 	if ended != nil {
 		<-ended
 	}
-}
-
-// goneWatch is one watched connection; the zero value is a watch that never tells.
-type goneWatch struct {
-	g *goneWatcher
-	w *watchedConn
-	n uint64
-}
-
-// Stop ends the watch. If the peer leaves at this very moment, left may still be called once.
-func (w goneWatch) Stop() {
-	if w.g == nil {
-		return
-	}
-	w.g.mu.Lock()
-	if w.w.n == w.n {
-		w.w.left = nil
-	}
-	w.g.mu.Unlock()
 }

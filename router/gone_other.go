@@ -2,19 +2,27 @@
 
 package router
 
-import "net"
+import (
+	"net"
+	"sync"
+)
 
-type goneWatcher struct{}
+// goneWatcher watches connections that tell themselves when their peer has left. This system's kernel is not asked about others.
+type goneWatcher struct {
+	mu     sync.Mutex
+	closed bool
+}
 
-func newGoneWatcher() *goneWatcher { return &goneWatcher{} }
+func newGoneWatcher() *goneWatcher { return new(goneWatcher) }
 
-// Watch reports false: connections are not watched on this system.
-func (g *goneWatcher) Watch(net.Conn, func()) (goneWatch, bool) { return goneWatch{}, false }
+// Watch calls left, once, when the peer of conn has left. It reports false if conn cannot be watched.
+func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
+	return g.notified(innermost(conn), left)
+}
 
-// Close does nothing.
-func (g *goneWatcher) Close() {}
-
-type goneWatch struct{}
-
-// Stop does nothing.
-func (w goneWatch) Stop() {}
+// Close ends the watcher. No function is called afterwards.
+func (g *goneWatcher) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}

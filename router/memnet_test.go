@@ -21,8 +21,6 @@ type memNet struct {
 	mu        sync.Mutex
 	listeners map[string]*memListener
 	sent      []memSent
-	wrap      func(accepted *memConn) net.Conn // what is given to Accept; nil: as it is
-	left      func(accepted *memConn)          // is told of a peer that has closed; may be nil
 }
 
 // memSent is one write, or the end of a connection.
@@ -76,9 +74,6 @@ func (l *memListener) Addr() net.Addr { return l.address }
 func (l *memListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
-		if l.net.wrap != nil {
-			return l.net.wrap(c), nil
-		}
 		return c, nil
 	case <-l.closed:
 		return nil, net.ErrClosed
@@ -102,7 +97,6 @@ func (n *memNet) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	up, down := newMemFlow(), newMemFlow()
 	client := &memConn{net: n, address: l.address, up: true, in: down, out: up}
 	server := &memConn{net: n, address: l.address, in: up, out: down}
-	client.peer = server
 	select {
 	case l.conns <- server:
 		return client, nil
@@ -122,9 +116,10 @@ type memFlow struct {
 	mu       sync.Mutex
 	moved    *sync.Cond
 	bytes    []byte
-	eof      bool  // the writer has closed
-	broken   error // what comes in place of more bytes
-	gone     bool  // the reader has closed
+	eof      bool   // the writer has closed
+	broken   error  // what comes in place of more bytes
+	gone     bool   // the reader has closed
+	left     func() // called at eof; may be nil
 	deadline [2]memDeadline
 }
 
@@ -158,11 +153,16 @@ func (f *memFlow) set(side int, at time.Time) {
 
 func (f *memFlow) end(broken error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.eof = true; broken != nil && f.broken == nil {
 		f.broken, f.bytes = broken, nil
 	}
+	left := f.left
+	f.left = nil
 	f.moved.Broadcast()
+	f.mu.Unlock()
+	if left != nil {
+		left()
+	}
 }
 
 // memConn is one end of a connection. It does as a TCP connection does: an end that is closed reads no more, and whoever writes to it
@@ -174,7 +174,6 @@ type memConn struct {
 	in, out *memFlow
 	reset   bool
 	once    sync.Once
-	peer    *memConn // of who dialled
 }
 
 func (c *memConn) Read(p []byte) (int, error) {
@@ -232,6 +231,20 @@ func (c *memConn) Write(p []byte) (n int, err error) {
 	}
 }
 
+// NotifyDisconnect calls left when the other end has closed.
+func (c *memConn) NotifyDisconnect(left func()) {
+	f := c.in
+	f.mu.Lock()
+	eof := f.eof
+	if !eof {
+		f.left = left
+	}
+	f.mu.Unlock()
+	if eof {
+		left()
+	}
+}
+
 // SetLinger has Close break the connection.
 func (c *memConn) SetLinger(int) error {
 	c.reset = true
@@ -252,9 +265,6 @@ func (c *memConn) Close() error {
 		c.in.mu.Unlock()
 		c.in.set(0, time.Time{})
 		c.out.set(1, time.Time{})
-		if c.peer != nil && c.net.left != nil {
-			c.net.left(c.peer)
-		}
 	})
 	return nil
 }

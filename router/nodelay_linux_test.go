@@ -2,6 +2,9 @@ package router
 
 import (
 	"net"
+	"net/http"
+	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -22,24 +25,51 @@ func noDelay(t *testing.T, c net.Conn) bool {
 	return on != 0
 }
 
+// keptConns is a listener that keeps the connections that it accepts.
+type keptConns struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (l *keptConns) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		l.conns = append(l.conns, c)
+		l.mu.Unlock()
+	}
+	return c, err
+}
+
+func (l *keptConns) accepted() []net.Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.conns)
+}
+
 // TestNoDelay asks the kernel of every connection that a stream goes over, the client's and the engine's: an event that is written
 // must not wait for the acknowledgement of the one before it.
 func TestNoDelay(t *testing.T) {
 	s := newPool(t, ConnectorNone, 0, 1, nil)
 	s.setFaults(map[string][]fault{"decode-0": {{Do: doHang}}})
-	g := start(t, s.cfg, Parts{})
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := &keptConns{Listener: tcp}
+	g := startOn(t, ln, s.cfg, Parts{}, http.DefaultClient, func(*Router) {})
 	leave(t, g, streamBody, func() bool {
 		if s.d[0].underWay() == 0 {
 			return false
 		}
-		g.r.gone.mu.Lock()
-		defer g.r.gone.mu.Unlock()
-		for c := range g.r.gone.known { // the clients' connections with a request
+		clients := ln.accepted()
+		for _, c := range clients {
 			if !noDelay(t, c) {
 				t.Error("the client's connection waits for acknowledgements")
 			}
 		}
-		return len(g.r.gone.known) == 1
+		return len(clients) == 1
 	})
 	g.settled()
 	c, err := g.r.now().fleet.engine("decode-0").up.dial(t.Context())
@@ -50,8 +80,8 @@ func TestNoDelay(t *testing.T) {
 	if !noDelay(t, c.nc) {
 		t.Error("the engine's connection waits for acknowledgements")
 	}
-	tcp := c.nc.(*net.TCPConn)
-	if err := tcp.SetNoDelay(false); err != nil || noDelay(t, tcp) {
+	engine := c.nc.(*net.TCPConn)
+	if err := engine.SetNoDelay(false); err != nil || noDelay(t, engine) {
 		t.Errorf("the kernel does not tell: %v", err)
 	}
 }

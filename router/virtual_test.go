@@ -77,10 +77,7 @@ func (n *memNet) client() *http.Client {
 func startIn(t testing.TB, n *memNet, cfg Config, parts Parts) *gateway {
 	t.Helper()
 	ln := n.listen()
-	return startOn(t, ln, cfg, parts, n.client(), func(r *Router) {
-		n.reach(r)
-		n.tellGone(r, ln.Addr())
-	})
+	return startOn(t, ln, cfg, parts, n.client(), n.reach)
 }
 
 // reach has a router's connections to engines be in the network.

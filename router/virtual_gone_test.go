@@ -1,56 +1,16 @@
 package router
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// clientConn is a client's connection of which the watch believes that the kernel knows it.
-type clientConn struct{ *memConn }
-
-// SyscallConn is not asked for a connection that the kernel knows.
-func (clientConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
-
-// tellGone stands for the kernel: it reports the end of a client's connection as epoll does, when it comes.
-func (n *memNet) tellGone(r *Router, gateway net.Addr) {
-	var mu sync.Mutex
-	known, turn := map[*memConn]int32{}, int32(0)
-	n.wrap = func(c *memConn) net.Conn {
-		if c.address.String() != gateway.String() {
-			return c
-		}
-		mu.Lock()
-		turn++
-		known[c] = turn
-		w := &watchedConn{conn: clientConn{c}, turn: turn}
-		mu.Unlock()
-		r.gone.mu.Lock()
-		r.gone.conns[w.turn], r.gone.known[w.conn] = w, w
-		r.gone.mu.Unlock()
-		return w.conn
-	}
-	n.left = func(c *memConn) {
-		mu.Lock()
-		fd := known[c]
-		mu.Unlock()
-		if left := r.gone.event(unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLHUP, Fd: fd, Pad: fd}); left != nil {
-			left()
-		}
-	}
-}
-
 // TestFault58NoticedAtOnce has a client leave wherever its request may wait: less than 100 ms of virtual time behind that the request
-// is over, and the legs that nothing is lost with are closed. From the kernel's event on it is all the router's own code; how soon the
-// kernel tells is not the clock's, and TestFault58ClientLeaves shows over sockets that it does.
+// is over, and the legs that nothing is lost with are closed. The connection itself tells that its peer has left. How soon a kernel
+// tells that of a socket cannot be measured in virtual time: TestFault58ClientLeaves shows over sockets that it does.
 func TestFault58NoticedAtOnce(t *testing.T) {
 	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang} {
 		for _, where := range []string{"prefill", "decode", "a stream", "the queue", "a pause", "a pair"} {
