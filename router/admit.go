@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/router/admission"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -18,7 +19,7 @@ type admitted struct {
 	who     principal
 	m       *model
 	adapter string // of the model, if the client names one
-	b       *body
+	b       *openai.Body
 	id      string         // the client's request id, or one made here
 	name    string         // what stands in the path, where the route has a name in it
 	ctype   string         // of a form
@@ -53,7 +54,7 @@ func (q *admitted) panicked(v any) {
 
 // read finds what the request is about: the model that its body names. A stored response says of which model it is once it is
 // found.
-func (q *admitted) read(body []byte) (e *httpError) {
+func (q *admitted) read(body []byte) (e *openai.Error) {
 	if q.route.does == askStored {
 		q.readStored()
 		return nil
@@ -61,11 +62,11 @@ func (q *admitted) read(body []byte) (e *httpError) {
 	if q.b, e = q.parse(body); e != nil {
 		return e
 	}
-	if q.b.model == "" {
-		return errBadRequest(reason.MissingModel, "model", "The field model is missing.")
+	if q.b.Model == "" {
+		return openai.ErrBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
-	if q.m, q.adapter = q.s.fleet.find(q.b.model); q.m == nil {
-		e := errNoModel(q.b.model)
+	if q.m, q.adapter = q.s.fleet.find(q.b.Model); q.m == nil {
+		e := openai.ErrNoModel(q.b.Model)
 		return ofCaller(e, q.who, e.Model)
 	}
 	return nil
@@ -80,22 +81,22 @@ func (q *admitted) enginePath() string {
 }
 
 // parse reads the body as the route has it.
-func (q *admitted) parse(body []byte) (*body, *httpError) {
+func (q *admitted) parse(body []byte) (*openai.Body, *openai.Error) {
 	switch q.route.does {
 	case pass:
-		return parsePassed(q.route.shape, body, q.s.limits)
+		return openai.ParsePassed(q.route.shape, body, q.s.limits)
 	case passForm:
-		return parseForm(q.ctype, body, q.s.limits)
+		return openai.ParseForm(q.ctype, body, q.s.limits)
 	}
-	return parseBody(q.route.shape, body, q.s.limits)
+	return openai.ParseBody(q.route.shape, body, q.s.limits)
 }
 
 // admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
-func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *httpError) {
+func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *openai.Error) {
 	if e = q.read(body.bytes); e != nil {
 		return e
 	}
-	q.b.lent = body
+	q.b.Memory = body
 	if q.m != nil {
 		if e = q.permitted(); e != nil {
 			return e
@@ -104,13 +105,13 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *htt
 	if !body.charge(q.copies(), q.s.cfg.Limits.BodyMemory) {
 		return errBodyMemory()
 	}
-	if q.b.urgent = q.who.Has(scopePriority); q.b.priority != 0 && !q.b.urgent {
-		q.b.removed = true
+	if q.b.Urgent = q.who.Has(scopePriority); q.b.Priority != 0 && !q.b.Urgent {
+		q.b.Removed = true
 	}
 	if q.s.sealer != nil {
-		q.b.sealed = q.s.sealer.seal(q.who.Tenant, q.b.salt)
-		if q.b.has(ownMediaID) {
-			q.b.mediaIDs = q.s.sealer.mediaIDs(q.who.Tenant)
+		q.b.Sealed = q.s.sealer.Seal(q.who.Tenant, q.b.Salt)
+		if q.b.Has(openai.OwnMediaID) {
+			q.b.MediaIDs = q.s.sealer.MediaIDs(q.who.Tenant)
 		}
 	}
 	if limits := q.s.parts.Limits; limits != nil {
@@ -138,16 +139,16 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *htt
 
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *admitted) copies() int {
-	if q.route.does == generate && q.b.fans(q.m.conn.traits().requiresSplit) {
-		return 2 * min(q.b.choices(), q.s.cfg.Limits.Fan) * q.b.copies(true)
+	if q.route.does == generate && q.b.ServesChoicesApart(q.m.conn.traits().requiresSplit) {
+		return 2 * min(q.b.Choices(), q.s.cfg.Limits.Fan) * q.b.Copies(true)
 	}
-	return 2 * q.b.copies(false)
+	return 2 * q.b.Copies(false)
 }
 
 // permitted checks whether the caller may name the model, and the model serve the request.
-func (q *admitted) permitted() *httpError {
-	if !q.who.Permits(q.b.model) {
-		return ofCaller(errForbidden(fmt.Errorf("may not name the model %s", q.b.model)), q.who, q.m.name)
+func (q *admitted) permitted() *openai.Error {
+	if !q.who.Permits(q.b.Model) {
+		return ofCaller(openai.ErrForbidden(fmt.Errorf("may not name the model %s", q.b.Model)), q.who, q.m.name)
 	}
 	if e := q.servable(); e != nil {
 		return ofCaller(e, q.who, q.m.name)

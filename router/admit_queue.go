@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -16,7 +17,7 @@ const maxPriority = 100
 
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
-func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
+func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
 	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
@@ -63,9 +64,9 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *httpError {
 // less the sooner; the head goes before the body.
 func (q *admitted) standing(header []byte) int {
 	p := q.s.cfg.Priorities[q.who.Tenant]
-	if q.b != nil && q.b.urgent {
-		if q.b.priority != 0 {
-			p = -q.b.priority
+	if q.b != nil && q.b.Urgent {
+		if q.b.Priority != 0 {
+			p = -q.b.Priority
 		}
 		if n, err := strconv.Atoi(string(header)); err == nil {
 			p = -n
@@ -88,16 +89,16 @@ func (r *Router) turnsAway() bool {
 }
 
 // errQueue answers a request that got no place with the engines.
-func errQueue(why reason.Reason, model string) *httpError {
-	switch model = clip(model, 256); why {
+func errQueue(why reason.Reason, model string) *openai.Error {
+	switch model = openai.Clip(model, 256); why {
 	case reason.QueueFull:
-		return newError(why, "Too many requests wait for the model `%s`.", model)
+		return openai.NewError(why, "Too many requests wait for the model `%s`.", model)
 	case reason.QueueTimeout:
-		return newError(why, "The request waited too long for the model `%s`.", model)
+		return openai.NewError(why, "The request waited too long for the model `%s`.", model)
 	case reason.Shutdown:
-		return errDraining()
+		return openai.ErrDraining()
 	}
-	return newError(why, "") // the client has left
+	return openai.NewError(why, "") // the client has left
 }
 
 // updateQueue hands out places of the engine's model that were added.

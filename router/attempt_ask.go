@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -65,19 +66,19 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 		return e
 	}
 	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
-	if conn.traits().meets || l.ans.kv != nil {
-		e.Kind = conn.accept(&a.h, l.ans.kv)
+	if conn.traits().meets || l.ans.KVParams != nil {
+		e.Kind = conn.accept(&a.h, l.ans.KVParams)
 	}
 	r.sawHandOff(l, conn, a.h.shape, e.Kind)
 	switch e.Kind {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
 		if conn.traits().mode == dispatch.InTurn {
-			r.sawRun(l.engine, l.ans.kv)
+			r.sawRun(l.engine, l.ans.KVParams)
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
-		if c, ok := parseCoordinates(l.ans.kv); ok {
+		if c, ok := parseCoordinates(l.ans.KVParams); ok {
 			r.moved(l.engine, a.h.coord, c)
 		}
 	}
@@ -102,7 +103,7 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 			a.release()
 		}
 		e := decodeEvent(v, streams)
-		if e.Why == reason.DecodeRejected && x.b.pass != nil {
+		if e.Why == reason.DecodeRejected && x.b.Passthrough != nil {
 			e.Why = reason.EngineRejected
 		}
 		if v == vBroken && a.decode.refusedCredentials() {
@@ -122,7 +123,7 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 
 // decodeAnswer asks, and says what came and whether it is a stream.
 func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams bool) {
-	l, pass := &a.decode, x.b.pass != nil
+	l, pass := &a.decode, x.b.Passthrough != nil
 	streams = !a.unstreamed
 	v = func() verdict {
 		defer req.free()
@@ -132,7 +133,7 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 		return v, streams
 	}
 	if pass { // the request does not tell
-		streams = isEventStream(l.ctype)
+		streams = openai.IsEventStream(l.ctype)
 	}
 	if !streams {
 		return l.told(x.s.cfg.Limits.Answer, pass), false

@@ -37,8 +37,8 @@ func (x *exchange) plan() dispatch.Event {
 		return x.nobody(choice)
 	}
 	x.until = time.Time{}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.stream, reads: x.m.conn.traits().mode == dispatch.InTurn}
-	a.h.shape = x.b.shape
+	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.conn.traits().mode == dispatch.InTurn}
+	a.h.shape = x.b.Shape
 	a.h.draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
 	x.mu.Lock()
@@ -127,7 +127,7 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 // chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
 func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), not, false, busy
-	q := policies.Request{Model: x.m.name, PromptTokens: x.b.promptTokens(), Unsplittable: policies.Reason(x.b.unsplittable)}
+	q := policies.Request{Model: x.m.name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
 	if x.m.conn.traits().mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
@@ -154,7 +154,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.cacheSalt()))
+		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
 		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -84,12 +85,12 @@ func (p *backgroundResponse) end(tokens int) {
 
 // holdLease requires a limit of the answer from callers with token or concurrency limits who ask for a background response, and marks
 // the lease to be held until the response ends.
-func (q *admitted) holdLease(allowed Allowance) *httpError {
-	if q.b.unsplittable != unsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
+func (q *admitted) holdLease(allowed Allowance) *openai.Error {
+	if q.b.Unsplittable != openai.UnsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
 		return nil
 	}
-	if q.b.maxTokens < 0 {
-		return ofCaller(errBadRequest(reason.BadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits."), q.who, q.model())
+	if q.b.MaxTokens < 0 {
+		return ofCaller(openai.ErrBadRequest(reason.BadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits."), q.who, q.model())
 	}
 	q.lease = &backgroundLease{Lease: q.lease}
 	return nil
@@ -216,17 +217,17 @@ func (x *exchange) sawResponse() {
 
 // readBackground reads whether an engine still works on a response, and if not, the tokens that it has used, or -1 if they are unknown.
 func readBackground(body []byte) (tokens int, works bool) {
-	var a answer
+	var a openai.Answer
 	var status string
-	s := jsonscan.Scanner{Bytes: body, MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: body, MaxDepth: openai.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
 		switch key := string(m.Key); {
 		case key == "status" && s.Peek() == '"':
-			status = readText(&s)
+			status = openai.ReadText(&s)
 		case key == "usage":
-			readUsage(&s, 1, &a, nil)
+			openai.ReadUsage(&s, 1, &a)
 		default:
 			s.Value(1)
 		}
@@ -234,14 +235,14 @@ func readBackground(body []byte) (tokens int, works bool) {
 	switch {
 	case status == "queued" || status == "in_progress":
 		return 0, true
-	case a.hasUsage:
-		return a.promptTokens + a.completionTokens, false
+	case a.HasUsage:
+		return a.PromptTokens + a.CompletionTokens, false
 	case status == "failed": // it has no answer
 		return 0, false
 	}
 	return -1, false
 }
 
-func errTooManyBackground() *httpError {
-	return newError(reason.TooManyBackground, "Too many background responses are in progress. Try again later.")
+func errTooManyBackground() *openai.Error {
+	return openai.NewError(reason.TooManyBackground, "Too many background responses are in progress. Try again later.")
 }

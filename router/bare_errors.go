@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
 )
 
 // doubt looks at how the leg l has ended. If SGLang says that the transfer failed, the cause may lie with the peer, whose leg
@@ -15,10 +16,10 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 		return
 	}
 	ans := l.ans
-	if ans.errMessage == "" {
-		ans, _ = parseAnswer(shapedBare(l.body))
+	if ans.ErrorMessage == "" {
+		ans, _ = openai.ParseAnswer(shapedBare(l.body))
 	}
-	if tellsOfFailedTransfer(ans.errMessage) {
+	if tellsOfFailedTransfer(ans.ErrorMessage) {
 		l.either = true
 		x.r.bad(peer.engine, health.AnswerFailed, time.Now())
 	}

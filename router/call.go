@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/sse"
 )
 
@@ -25,7 +26,7 @@ type call struct {
 	status int
 	ctype  string
 	body   []byte // a whole answer; for a stream the bytes that were read before the gate
-	ans    answer
+	ans    openai.Answer
 	early  int           // events of a stream before the first of its answer
 	judged bool          // its engine was given the client's credentials, not the router's
 	either bool          // its engine says of a failed transfer that its peer may be at fault (connector sglang)
@@ -127,11 +128,11 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	} else if err != nil {
 		return l.failed(err)
 	}
-	l.ans, _ = parseAnswer(l.body)
+	l.ans, _ = openai.ParseAnswer(l.body)
 	switch {
-	case l.ans.errCode == codeTransferFailed:
+	case l.ans.ErrorCode == codeTransferFailed:
 		return vBroken
-	case l.ans.errCode == codeTicket && l.status == 403 && !resp.Resent: // it knows another gateway's key, or none yet
+	case l.ans.ErrorCode == codeTicket && l.status == 403 && !resp.Resent: // it knows another gateway's key, or none yet
 		return vRefused
 	case l.status == 503 || l.status == 429:
 		if resp.Resent { // this one was not begun; the one before it may have been
@@ -193,10 +194,10 @@ func (l *call) whole(max int) verdict {
 		return l.failed(err)
 	}
 	var ok bool
-	if l.ans, ok = parseAnswer(l.body); !ok {
+	if l.ans, ok = openai.ParseAnswer(l.body); !ok {
 		return vGarbage
 	}
-	if l.ans.failed {
+	if l.ans.Failed {
 		return vBroken
 	}
 	return vUsable
@@ -205,7 +206,7 @@ func (l *call) whole(max int) verdict {
 // first reads a stream to the first event of an answer, and returns what came before it, for the client, and the event, which
 // lies in the stream's frames as does what came behind it. What came before is kept until the answer begins: comments are not, and
 // other events are at most as much as one event may be.
-func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
+func (l *call) first(s *stream, sh openai.Shape) (early, event []byte, v verdict) {
 	if !strings.HasPrefix(l.ctype, "text/event-stream") {
 		return nil, nil, vGarbage
 	}
@@ -224,19 +225,19 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 				if !ok {
 					break
 				}
-				kind := sh.kindOf(event)
+				kind := sh.KindOf(event)
 				switch {
-				case kind == eventComment:
+				case kind == openai.EventComment:
 					continue
-				case kind == eventData, kind == eventDone && sh.endsWithAnswer():
+				case kind == openai.EventData, kind == openai.EventDone && sh.EndsWithAnswer():
 					return early, event, vUsable
-				case kind == eventError:
+				case kind == openai.EventError:
 					l.tellError(event)
 					return nil, nil, vBroken
-				case kind == eventDone: // an answer without one token
+				case kind == openai.EventDone: // an answer without one token
 					return nil, nil, vGarbage
 				}
-				if early, ok = stripEvent(early, event); !ok {
+				if early, ok = openai.StripEvent(early, event); !ok {
 					return nil, nil, vGarbage
 				}
 				if len(early) > s.frames.Max {
@@ -257,7 +258,7 @@ func (l *call) first(s *stream, sh shape) (early, event []byte, v verdict) {
 // tellError takes over what an error event of the engine says.
 func (l *call) tellError(event []byte) {
 	if p, ok := sse.Data(event); ok {
-		l.ans, _ = parseAnswer(p)
+		l.ans, _ = openai.ParseAnswer(p)
 		l.body = append(l.body[:0], p...)
 	}
 }
@@ -269,17 +270,17 @@ func (l *call) cause() string {
 		return l.err.Error()
 	case l.refusedCredentials():
 		return "the engine refused the gateway's credentials"
-	case l.ans.errMessage != "":
-		return clip(l.ans.errMessage, 200)
+	case l.ans.ErrorMessage != "":
+		return openai.Clip(l.ans.ErrorMessage, 200)
 	case l.status != 0 && l.status != 200:
 		return fmt.Sprintf("%d %s", l.status, http.StatusText(l.status))
 	}
-	return fmt.Sprintf("%d bytes of %q that are no answer", len(l.body), clip(l.ctype, 100)) // never the bytes: logs hold no answers
+	return fmt.Sprintf("%d bytes of %q that are no answer", len(l.body), openai.Clip(l.ctype, 100)) // never the bytes: logs hold no answers
 }
 
 // refusedCredentials reports that the engine does not accept what the gateway shows it.
 func (l *call) refusedCredentials() bool {
-	return (l.status == http.StatusUnauthorized || l.status == http.StatusForbidden) && l.ans.errCode != codeTicket
+	return (l.status == http.StatusUnauthorized || l.status == http.StatusForbidden) && l.ans.ErrorCode != codeTicket
 }
 
 // later cuts the leg's leash after d. The timer is to be stopped.

@@ -7,6 +7,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
 )
 
 // role is one of the two lists of a model's engines.
@@ -32,8 +33,8 @@ type look struct {
 	anyway bool // also those that are out, as there is nobody else
 	busy   bool // also those that have asked for no requests now, if there is nobody else: nothing waits for them
 
-	shape shape // of the request's route
-	bare  bool  // a pair was left out as its prefill engine hands nothing off
+	shape openai.Shape // of the request's route
+	bare  bool         // a pair was left out as its prefill engine hands nothing off
 
 	probed *engine // the last engine whose half-open circuit waits for this request
 

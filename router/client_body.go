@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -93,11 +94,11 @@ func (s *clientBodies) take(n, limit int) bool {
 	return false
 }
 
-// hold keeps the bytes from being used again until drop.
-func (b *clientBody) hold() { b.refs.Add(1) }
+// Retain keeps the bytes from being used again until drop.
+func (b *clientBody) Retain() { b.refs.Add(1) }
 
-// drop ends a hold. The last one gives the buffer back.
-func (b *clientBody) drop() {
+// Release ends a hold. The last one gives the buffer back.
+func (b *clientBody) Release() {
 	if b.refs.Add(-1) > 0 {
 		return
 	}
@@ -120,7 +121,7 @@ func (b *clientBody) charge(n, limit int) bool {
 // grow makes room for more bytes of a body that will have at most most of them. memory bounds what all bodies hold. An eighth of it
 // is for bodies that fit into the first room, and half of it is the most for the larger ones of one tenant: so one that sends
 // its bodies slowly leaves room for others.
-func (b *clientBody) grow(most, memory int) *httpError {
+func (b *clientBody) grow(most, memory int) *openai.Error {
 	had := cap(b.bytes)
 	share := memory / 2
 	if had > 0 {
@@ -168,21 +169,21 @@ func (b *clientBody) recycle() {
 }
 
 // errBodyMemory answers a body for which there is no memory at present.
-func errBodyMemory() *httpError {
-	return newError(reason.BodyMemory, "Too many bytes of request bodies are held at present.")
+func errBodyMemory() *openai.Error {
+	return openai.NewError(reason.BodyMemory, "Too many bytes of request bodies are held at present.")
 }
 
 // mostUnused is how many bytes a body may have on a route that uses none.
 const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
-func (r *Router) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *httpError) {
+func (r *Router) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *openai.Error) {
 	most, cfg := q.s.cfg.Limits.Body, &q.s.cfg
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
 	}
 	if f.length > int64(most) {
-		return nil, errTooLarge(most)
+		return nil, openai.ErrTooLarge(most)
 	}
 	if f.expects && f.length != 0 {
 		_ = a.SetWriteDeadline(time.Now().Add(cfg.Timeouts.Write))
@@ -193,19 +194,19 @@ func (r *Router) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, 
 	b := r.bodies.open()
 	b.tenant = q.who.Tenant
 	if err := a.readBody(b, most, cfg.Limits.BodyMemory); err != nil {
-		b.drop()
+		b.Release()
 		return nil, r.unread(err)
 	}
 	return b, nil
 }
 
 // unread is the answer to a request whose body could not be read.
-func (r *Router) unread(err error) *httpError {
-	var e *httpError
+func (r *Router) unread(err error) *openai.Error {
+	var e *openai.Error
 	if errors.As(err, &e) {
 		return e
 	}
-	e = errFraming("The request could not be read.")
+	e = openai.ErrFraming("The request could not be read.")
 	var late net.Error
 	if errors.As(err, &late) && late.Timeout() {
 		e = r.errUnfinished()
@@ -215,14 +216,14 @@ func (r *Router) unread(err error) *httpError {
 }
 
 // errUnfinished answers a request that has not arrived in time. At the end of a shutdown the time is over for all of them.
-func (r *Router) errUnfinished() *httpError {
+func (r *Router) errUnfinished() *openai.Error {
 	if r.turnsAway() {
-		return errDraining()
+		return openai.ErrDraining()
 	}
-	return newError(reason.Timeout, "The request did not arrive in time.")
+	return openai.NewError(reason.Timeout, "The request did not arrive in time.")
 }
 
-// readBody appends what follows the head to b. An error that is an *httpError says what is wrong with the bytes.
+// readBody appends what follows the head to b. An error that is an *Error says what is wrong with the bytes.
 func (a *arrival) readBody(b *clientBody, most, memory int) error {
 	if !a.chunked {
 		if err := a.readPart(b, int(a.left), memory); err != nil {
@@ -242,7 +243,7 @@ func (a *arrival) readBody(b *clientBody, most, memory int) error {
 			}
 			return err
 		case size > int64(most-len(b.bytes)):
-			return errTooLarge(most)
+			return openai.ErrTooLarge(most)
 		}
 		a.left = size
 		if err = a.readPart(b, most, memory); err != nil {
@@ -252,7 +253,7 @@ func (a *arrival) readBody(b *clientBody, most, memory int) error {
 		if line, err := a.readLine(end[:0]); err != nil {
 			return err
 		} else if len(line) != 0 {
-			return errFraming("A chunk is longer than its size.")
+			return openai.ErrFraming("A chunk is longer than its size.")
 		}
 	}
 }
@@ -303,7 +304,7 @@ func (a *arrival) chunkSize() (int64, error) {
 	}
 	rest := line[i:]
 	if i == 0 || i > 15 || len(rest) > 0 && rest[0] != ';' || !httpsyntax.IsFieldValue(rest) {
-		return 0, errFraming("A chunk's size is not valid.")
+		return 0, openai.ErrFraming("A chunk's size is not valid.")
 	}
 	return size, nil
 }
@@ -320,7 +321,7 @@ func (a *arrival) skipTrailer() error {
 			return e
 		}
 	}
-	return errFraming("The request has more than %d trailer fields.", mostTrailers)
+	return openai.ErrFraming("The request has more than %d trailer fields.", mostTrailers)
 }
 
 // readLine appends the next line to dst, without its end, which must be CRLF. A line that dst has no room for is refused.
@@ -337,9 +338,9 @@ func (a *arrival) readLine(dst []byte) ([]byte, error) {
 		case c == '\n' && len(dst) > 0 && dst[len(dst)-1] == '\r':
 			return dst[:len(dst)-1], nil
 		case c == '\n':
-			return nil, errFraming("A line of the body's framing does not end in CRLF.")
+			return nil, openai.ErrFraming("A line of the body's framing does not end in CRLF.")
 		case len(dst) == cap(dst):
-			return nil, errFraming("A line of the body's framing is too long.")
+			return nil, openai.ErrFraming("A line of the body's framing is too long.")
 		}
 		dst = append(dst, c)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strconv"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -83,7 +84,7 @@ func (o *onward) note(event []byte) []byte {
 	o.counted = o.counted || p.Usage != nil && len(p.Choices) == 0
 	o.take(&p)
 	o.out = append(o.out[:0], event[:start]...)
-	o.out = append(hideTokens(o.out, event[start:end]), event[end:]...)
+	o.out = append(openai.HideTokens(o.out, event[start:end]), event[end:]...)
 	return o.out
 }
 
@@ -131,14 +132,14 @@ func (o *onward) able() bool {
 // relayOnward takes one whole event of the engine that goes on, in the shape that the client has had so far.
 func (s *stream) relayOnward(event []byte) bool {
 	o := s.x.onward
-	switch shapeCompletions.kindOf(event) {
-	case eventComment:
+	switch openai.ShapeCompletions.KindOf(event) {
+	case openai.EventComment:
 		return true
-	case eventError:
+	case openai.EventError:
 		s.wrong = reason.DecodeFailed
 		s.a.decode.tellError(event)
 		return false
-	case eventDone:
+	case openai.EventDone:
 		s.closeOnward(o.nSent + o.nLate)
 		return true
 	}

@@ -5,12 +5,13 @@ import (
 
 	"pdrouter/internal/gather"
 	"pdrouter/policies"
+	"pdrouter/router/openai"
 )
 
 // newOnward returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
 func (x *exchange) newOnward() *onward {
 	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
-	if !ok || x.fan != nil || !x.b.stream {
+	if !ok || x.fan != nil || !x.b.Stream {
 		return nil
 	}
 	after := p.AfterFailure(x.m.name)
@@ -21,12 +22,12 @@ func (x *exchange) newOnward() *onward {
 		x.noOnward = "unsupported"
 		return nil
 	}
-	keep, usage, exact, ok := onwardBody(x.b)
+	keep, usage, exact, ok := openai.ContinuationOf(x.b)
 	if !ok || after == policies.Continue && !exact {
 		x.noOnward = "unsupported"
 		return nil
 	}
-	o := &onward{keep: keep, usage: usage, chat: x.b.shape == shapeChat, max: x.b.maxTokens}
+	o := &onward{keep: keep, usage: usage, chat: x.b.Shape == openai.ShapeChat, max: x.b.MaxTokens}
 	if o.max < 0 && !o.chat {
 		o.max = 16 // what the route gives by default
 	}

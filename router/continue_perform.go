@@ -6,6 +6,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -46,7 +47,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}
 	a := &attempt{}
-	a.h.shape = shapeCompletions
+	a.h.shape = openai.ShapeCompletions
 	a.h.draw()
 	x.mu.Lock()
 	x.cur, x.mails = a, dropOld(x.mails)
@@ -61,7 +62,7 @@ func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
 	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.forwarded, true).hold(x.b)
-	m.body = o.body(m.body[:0], &m.Gaps, x.b.cacheSalt())
+	m.body = o.body(m.body[:0], &m.Gaps, x.b.CacheSalt())
 	m.Body = m.body
 	a.asked = true
 	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)

@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -65,8 +66,8 @@ type exchange struct {
 
 // reply is what the handler sends.
 type reply struct {
-	err    *httpError // an error of the router's own
-	status int        // else: an engine's
+	err    *openai.Error // an error of the router's own
+	status int           // else: an engine's
 	ctype  string
 	meta   string // what the engine says of a body of bytes
 	body   []byte
@@ -78,16 +79,16 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
 	x := &exchange{d: newLife(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
-	b.hold() // until the exchange is done
+	b.Retain() // until the exchange is done
 	x.slot, q.slot = q.slot, admission.Slot{}
 	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
 	x.sum = Summary{
-		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.stream, Removed: b.removed, Arrived: arrived,
+		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
 	x.sum.Phases.Admit = now.Sub(arrived)
 	limit := s.cfg.Timeouts.Request
-	if !b.stream { // its first token comes with its last
+	if !b.Stream { // its first token comes with its last
 		limit = s.cfg.Timeouts.Answer
 	}
 	x.due = arrived.Add(limit)
@@ -99,7 +100,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
-	x.look.shape = b.shape
+	x.look.shape = b.Shape
 	x.tenant = q.who.Tenant
 	r.live.add(x)
 	return x
@@ -154,8 +155,8 @@ func (x *exchange) took(m mail) dispatch.Event {
 
 // begin takes over decode's answer from its leg.
 func (x *exchange) begin(m mail) dispatch.Event {
-	x.b.stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
-	x.sum.Stream = x.b.stream
+	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
+	x.sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.open() {
 			m.a.decode.end()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"pdrouter/router/openai"
 )
 
 // What the fakes say of cached tokens: an engine that was handed the KV counts all of it.
@@ -13,21 +15,21 @@ const (
 )
 
 // shape is the one of a request of the newer routes.
-func (b *fakeBody) shape() (shape, bool) {
+func (b *fakeBody) shape() (openai.Shape, bool) {
 	switch b.path {
 	case pathResponses:
-		return shapeResponses, true
+		return openai.ShapeResponses, true
 	case pathMessages:
-		return shapeMessages, true
+		return openai.ShapeMessages, true
 	case pathGenerate:
-		return shapeGenerate, true
+		return openai.ShapeGenerate, true
 	}
 	return 0, false
 }
 
 // taken sends the events that tell that a request was taken, before there is anything of its answer.
 func (f *fakeVLLM) taken(w http.ResponseWriter, b fakeBody) {
-	if s, _ := b.shape(); s != shapeResponses || !b.Stream {
+	if s, _ := b.shape(); s != openai.ShapeResponses || !b.Stream {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -39,38 +41,38 @@ func (f *fakeVLLM) taken(w http.ResponseWriter, b fakeBody) {
 }
 
 // shapedUsage is the usage of an answer of n tokens.
-func shapedUsage(s shape, b fakeBody, n int) string {
+func shapedUsage(s openai.Shape, b fakeBody, n int) string {
 	cached := cachedByDecode
 	if b.KV["do_remote_decode"] == true {
 		cached = cachedByPrefill
 	}
 	switch s {
-	case shapeResponses:
+	case openai.ShapeResponses:
 		return fmt.Sprintf(`{"input_tokens":7,"input_tokens_details":{"cached_tokens":%d,"cached_tokens_per_turn":[%d]},"output_tokens":%d,"total_tokens":%d}`,
 			cached, cached, n, 7+n)
-	case shapeMessages:
+	case openai.ShapeMessages:
 		return fmt.Sprintf(`{"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d}`, 7-cached, n, cached)
 	}
 	return fmt.Sprintf(`{"prompt_tokens":7,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`, n, cached)
 }
 
-func shapedAnswer(s shape, b fakeBody, n int, extra string) string {
+func shapedAnswer(s openai.Shape, b fakeBody, n int, extra string) string {
 	usage := shapedUsage(s, b, n)
 	switch s {
-	case shapeResponses:
+	case openai.ShapeResponses:
 		return fmt.Sprintf(`{"id":%q,"object":"response","status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":%q}]}],"usage":%s%s}`,
 			b.RequestID, tokens(n), usage, extra)
-	case shapeMessages:
+	case openai.ShapeMessages:
 		return fmt.Sprintf(`{"id":"x","type":"message","role":"assistant","content":[{"type":"text","text":%q}],"usage":%s%s}`, tokens(n), usage, extra)
 	}
 	return fmt.Sprintf(`{"request_id":"x","choices":[{"index":0,"text":%q,"token_ids":[1]}],"prompt_token_ids":[1,2],"usage":%s%s}`, tokens(n), usage, extra)
 }
 
-func shapedToken(s shape, i int) string {
+func shapedToken(s openai.Shape, i int) string {
 	switch s {
-	case shapeResponses:
+	case openai.ShapeResponses:
 		return fmt.Sprintf("event: response.output_text.delta\ndata: {\"delta\":\"tok%d \",\"sequence_number\":%d,\"type\":\"response.output_text.delta\"}\n\n", i, i+2)
-	case shapeMessages:
+	case openai.ShapeMessages:
 		start := ""
 		if i == 0 {
 			start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":0}}}\n\n"
@@ -80,29 +82,29 @@ func shapedToken(s shape, i int) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \",\"token_ids\":[%d]}]}\n\n", i, i)
 }
 
-func shapedError(s shape) string {
+func shapedError(s openai.Shape) string {
 	switch s {
-	case shapeResponses:
+	case openai.ShapeResponses:
 		return "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"as told\"}}}\n\n"
-	case shapeMessages:
+	case openai.ShapeMessages:
 		return "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"internal_error\",\"message\":\"as told\"}}\n\n"
 	}
 	return "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\ndata: [DONE]\n\n"
 }
 
-func shapedEnd(s shape, b fakeBody, n int) string {
+func shapedEnd(s openai.Shape, b fakeBody, n int) string {
 	usage, params := shapedUsage(s, b, n), `"kv_transfer_params":{"remote_host":"10.9.9.9"}`
 	switch s {
-	case shapeResponses:
+	case openai.ShapeResponses:
 		return fmt.Sprintf("event: response.completed\ndata: {\"response\":{\"id\":%q,\"usage\":%s,%s},\"type\":\"response.completed\"}\n\n", b.RequestID, usage, params)
-	case shapeMessages:
+	case openai.ShapeMessages:
 		return fmt.Sprintf("event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":%s,%s}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", usage, params)
 	}
 	return fmt.Sprintf("data: {\"choices\":[],\"usage\":%s,%s}\n\ndata: [DONE]\n\n", usage, params)
 }
 
 // shapedEnding ends a stream as the fault says.
-func shapedEnding(w http.ResponseWriter, s shape, b fakeBody, x fault, n int) {
+func shapedEnding(w http.ResponseWriter, s openai.Shape, b fakeBody, x fault, n int) {
 	switch x.Do {
 	case doBreak:
 		resetConn(w)

@@ -15,6 +15,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -59,24 +60,24 @@ const fanRoom = 64 << 10
 // body says for the planner why it is served whole.
 func (r *Router) newFan(q *admitted) *fan {
 	b, m := q.b, q.m
-	if m.conn.traits().mode == dispatch.Alone || q.route.does != generate || !b.fans(m.conn.traits().requiresSplit) {
+	if m.conn.traits().mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.conn.traits().requiresSplit) {
 		return nil
 	}
-	if b.choices() > q.s.cfg.Limits.Fan {
-		b.unsplittable = unsplitFan
+	if b.Choices() > q.s.cfg.Limits.Fan {
+		b.Unsplittable = openai.UnsplitFan
 		return nil
 	}
 	if c := r.chooseOne(q); !c.Split {
 		if c.Decode >= 0 {
-			b.unsplittable = string(c.Reason)
+			b.Unsplittable = string(c.Reason)
 		}
 		return nil
 	}
-	bodies := b.fanBodies()
+	bodies := b.ChoiceBodies()
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &fan{r: r, s: q.s, lease: q.lease, n: b.n, stream: b.stream, open: 1 + len(bodies), merge: newFanMerge(b.prompts, b.n)}
+	f := &fan{r: r, s: q.s, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: newFanMerge(b.Prompts, b.N)}
 	f.turn = sync.NewCond(&f.mu)
 	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
@@ -93,7 +94,7 @@ func (r *Router) newFan(q *admitted) *fan {
 
 // chooseOne asks the planner for one choice of the body.
 func (r *Router) chooseOne(q *admitted) policies.Choice {
-	one := policies.Request{Model: q.m.name, PromptTokens: q.b.promptTokens() / q.b.prompts}
+	one := policies.Request{Model: q.m.name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
 	return r.glance(q.s, q.m, q.m.insist(one))
 }
 
@@ -130,7 +131,7 @@ func (f *fan) run() {
 func (f *fan) whole() {
 	body, ok := f.merge.whole(f.bodies)
 	if !ok {
-		f.end(FailedBefore, reason.BadUpstream, reply{err: errBadUpstream()})
+		f.end(FailedBefore, reason.BadUpstream, reply{err: openai.ErrBadUpstream()})
 		return
 	}
 	f.end(Completed, reason.None, reply{status: 200, ctype: "application/json", body: body})
@@ -141,7 +142,7 @@ func (f *fan) serve(k int, x *exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
-			f.end(FailedBefore, reason.Panic, reply{err: errInternal(nil)})
+			f.end(FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
 		}
 	}()
 	x.run()
@@ -158,7 +159,7 @@ func (f *fan) serve(k int, x *exchange) {
 		f.mu.Unlock()
 		rep := x.reply
 		if rep.stream != nil || rep.err == nil && rep.status == 0 { // it ended before it began, for no reason of the client's
-			rep = reply{err: errBadUpstream()}
+			rep = reply{err: openai.ErrBadUpstream()}
 		}
 		f.end(FailedBefore, cmp.Or(x.why, reason.BadUpstream), rep)
 	}
@@ -247,7 +248,7 @@ func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
 	}
 	e := x.reply.err // what the branch's stream was cut with
 	if e == nil {
-		e = errBadUpstream()
+		e = openai.ErrBadUpstream()
 		e.Reason = why
 	}
 	switch {
@@ -256,7 +257,7 @@ func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
 		f.settleLocked(FailedBefore, why, reply{err: e})
 	default:
 		if !told {
-			f.out = e.appendFrame(f.out)
+			f.out = e.AppendFrame(f.out)
 		}
 		f.settleLocked(FailedAfter, why, reply{})
 	}
@@ -339,7 +340,7 @@ func (f *fan) head(set func(name, value string)) (why string, rep reply, s relay
 // panicked ends the request in place of whoever panicked.
 func (f *fan) panicked(v any) {
 	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
-	f.end(FailedBefore, reason.Panic, reply{err: errInternal(nil)})
+	f.end(FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
 	f.closed()
 }
 

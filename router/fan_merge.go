@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/openai/sse"
 )
@@ -44,12 +45,12 @@ func (m *fanMerge) event(dst []byte, k int, event []byte) ([]byte, fanSays) {
 	if p.done {
 		return dst, fanGarbage
 	}
-	switch shapeCompletions.kindOf(event) {
-	case eventComment:
+	switch openai.ShapeCompletions.KindOf(event) {
+	case openai.EventComment:
 		return append(dst, event...), fanGoesOn
-	case eventError:
+	case openai.EventError:
 		return append(dst, event...), fanFailed
-	case eventDone:
+	case openai.EventDone:
 		p.done = true
 		if m.done++; m.done < len(m.parts) {
 			return dst, fanGoesOn
@@ -70,23 +71,23 @@ func (m *fanMerge) event(dst []byte, k int, event []byte) ([]byte, fanSays) {
 		return dst, fanGoesOn
 	}
 	dst = append(dst, event[:start]...)
-	dst = append(dst, spliced(event[start:end], m.edits(&a, k))...)
+	dst = append(dst, openai.Splice(event[start:end], m.edits(&a, k))...)
 	return append(dst, event[end:]...), fanGoesOn
 }
 
 // edits are the changes to every event of the choice k.
-func (m *fanMerge) edits(a *fanned, k int) []edit {
-	out := make([]edit, 0, 4)
+func (m *fanMerge) edits(a *fanned, k int) []openai.Edit {
+	out := make([]openai.Edit, 0, 4)
 	for _, at := range a.indexes {
-		out = append(out, edit{at, strconv.AppendInt(nil, int64(k), 10)})
+		out = append(out, openai.Edit{At: at, With: strconv.AppendInt(nil, int64(k), 10)})
 	}
-	unify := func(one *[]byte, at span) {
+	unify := func(one *[]byte, at openai.Span) {
 		switch {
-		case at.to == 0:
+		case at.To == 0:
 		case *one == nil:
-			*one = bytes.Clone(at.of(a.raw))
+			*one = bytes.Clone(at.Of(a.raw))
 		default:
-			out = append(out, edit{at, *one})
+			out = append(out, openai.Edit{At: at, With: *one})
 		}
 	}
 	unify(&m.id, a.id)
@@ -107,7 +108,7 @@ func (m *fanMerge) usage(dst []byte) ([]byte, bool) {
 			first = last
 		}
 		if a, ok := readFanned(payloadOf(last)); ok {
-			usages[k] = a.usage.of(a.raw)
+			usages[k] = a.usage.Of(a.raw)
 		}
 	}
 	if first == nil {
@@ -118,12 +119,12 @@ func (m *fanMerge) usage(dst []byte) ([]byte, bool) {
 	if !ok {
 		return dst, false
 	}
-	edits := append(m.edits(&a, 0), edit{a.usage, m.sum(usages)})
-	if a.metrics.to > 0 {
-		edits = append(edits, edit{a.metrics, []byte("null")}) // they are about one choice
+	edits := append(m.edits(&a, 0), openai.Edit{At: a.usage, With: m.sum(usages)})
+	if a.metrics.To > 0 {
+		edits = append(edits, openai.Edit{At: a.metrics, With: []byte("null")}) // they are about one choice
 	}
 	dst = append(dst, first[:start]...)
-	dst = append(dst, spliced(first[start:end], edits)...)
+	dst = append(dst, openai.Splice(first[start:end], edits)...)
 	return append(dst, first[end:]...), true
 }
 
@@ -144,49 +145,49 @@ func (m *fanMerge) whole(answers [][]byte) ([]byte, bool) {
 		} else {
 			choices = append(choices, ',')
 		}
-		at := span{a.indexes[0].from - a.choice.from, a.indexes[0].to - a.choice.from}
-		choices = append(choices, spliced(a.choice.of(raw), []edit{{at, strconv.AppendInt(nil, int64(k), 10)}})...)
+		at := openai.Span{From: a.indexes[0].From - a.choice.From, To: a.indexes[0].To - a.choice.From}
+		choices = append(choices, openai.Splice(a.choice.Of(raw), []openai.Edit{{At: at, With: strconv.AppendInt(nil, int64(k), 10)}})...)
 		if a.counts {
-			usages[k] = a.usage.of(raw)
+			usages[k] = a.usage.Of(raw)
 		}
 	}
-	edits := []edit{{first.choices, append(choices, ']')}}
+	edits := []openai.Edit{{At: first.choices, With: append(choices, ']')}}
 	if usage := m.sum(usages); usage != nil {
 		edits = append(edits, first.usageEdit(usage))
 	}
-	if first.metrics.to > 0 {
-		edits = append(edits, edit{first.metrics, []byte("null")})
+	if first.metrics.To > 0 {
+		edits = append(edits, openai.Edit{At: first.metrics, With: []byte("null")})
 	}
-	return spliced(first.raw, edits), true
+	return openai.Splice(first.raw, edits), true
 }
 
 // fanned is what a merge needs of one answer, or of one event's data.
 type fanned struct {
 	raw                                  []byte
-	id, created, choices, usage, metrics span
-	choice                               span   // the first
-	indexes                              []span // of each choice
-	counts                               bool   // usage is an object
+	id, created, choices, usage, metrics openai.Span
+	choice                               openai.Span   // the first
+	indexes                              []openai.Span // of each choice
+	counts                               bool          // usage is an object
 }
 
 // usageEdit has the answer say that usage, whether it said one before or not.
-func (a *fanned) usageEdit(usage []byte) edit {
-	if a.usage.to > 0 {
-		return edit{a.usage, usage}
+func (a *fanned) usageEdit(usage []byte) openai.Edit {
+	if a.usage.To > 0 {
+		return openai.Edit{At: a.usage, With: usage}
 	}
 	end := bytes.LastIndexByte(a.raw, '}')
-	return edit{span{end, end}, append([]byte(`,"usage":`), usage...)}
+	return openai.Edit{At: openai.Span{From: end, To: end}, With: append([]byte(`,"usage":`), usage...)}
 }
 
 // readFanned reports false if p is no JSON object, or one whose choices are none or have no index.
 func readFanned(p []byte) (fanned, bool) {
 	a := fanned{raw: p}
-	s := jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: openai.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
 		from, null := s.Pos, s.Peek() == 'n'
-		var to *span
+		var to *openai.Span
 		switch string(m.Key) {
 		case "id":
 			to = &a.id
@@ -201,12 +202,12 @@ func readFanned(p []byte) (fanned, bool) {
 			to = &a.usage
 		case "choices":
 			if readChoices(&s, &a); s.Why == "" {
-				a.choices = span{from, s.Pos}
+				a.choices = openai.Span{From: from, To: s.Pos}
 			}
 			continue
 		}
 		if s.Value(1) && to != nil {
-			*to = span{from, s.Pos}
+			*to = openai.Span{From: from, To: s.Pos}
 		}
 	}
 	return a, s.End()
@@ -215,20 +216,20 @@ func readFanned(p []byte) (fanned, bool) {
 func readChoices(s *jsonscan.Scanner, a *fanned) {
 	n := 0
 	for ok := s.Array(2); ok && s.Element(&n); {
-		from, index := s.Pos, span{}
+		from, index := s.Pos, openai.Span{}
 		m, is := s.Object(3)
 		for is && s.Member(&m) {
 			at := s.Pos
 			if s.Value(3) && string(m.Key) == "index" {
-				index = span{at, s.Pos}
+				index = openai.Span{From: at, To: s.Pos}
 			}
 		}
-		if index.to == 0 {
+		if index.To == 0 {
 			s.Fail("a choice without index")
 			return
 		}
 		if n == 1 {
-			a.choice = span{from, s.Pos}
+			a.choice = openai.Span{From: from, To: s.Pos}
 		}
 		a.indexes = append(a.indexes, index)
 	}

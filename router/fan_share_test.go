@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/router/openai"
 )
 
 // sums are of the last bytes of bodies.
@@ -167,7 +169,7 @@ func TestChoicesShareTheBody(t *testing.T) {
 // TestLegsThatOutliveTheirClient has prefill legs fail behind their client's leaving, so that they are sent again, while others use the
 // server's places for bodies: every leg is sent what its own client wrote.
 func TestLegsThatOutliveTheirClient(t *testing.T) {
-	for _, size := range []int{1 << 10, 2 * lentBody} {
+	for _, size := range []int{1 << 10, 2 * openai.LentBody} {
 		for _, n := range []int{1, 3} {
 			t.Run(fmt.Sprint(size, " bytes, choices ", n), func(t *testing.T) {
 				virtual(t, func(t *testing.T, net *memNet) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/openai"
 )
 
 // fanAnswer is what a client got of several choices.
@@ -263,9 +265,9 @@ func TestFault29Fan(t *testing.T) {
 // TestFault23FanWhole leaves to one engine what several cannot do as one would.
 func TestFault23FanWhole(t *testing.T) {
 	for _, row := range []struct{ field, reason string }{
-		{`"n":2,"echo":true`, unsplitEcho}, {`"n":2,"best_of":2`, unsplitBestOf}, {`"n":2,"use_beam_search":true`, unsplitBeam},
-		{`"n":2,"prompt_logprobs":1`, unsplitLogprobs}, {`"n":2,"max_tokens":1`, unsplitOneToken}, {`"n":2,"temperature":0`, unsplitN},
-		{`"n":2,"seed":9223372036854775807`, unsplitN}, {`"n":9`, unsplitFan},
+		{`"n":2,"echo":true`, openai.UnsplitEcho}, {`"n":2,"best_of":2`, openai.UnsplitBestOf}, {`"n":2,"use_beam_search":true`, openai.UnsplitBeam},
+		{`"n":2,"prompt_logprobs":1`, openai.UnsplitLogprobs}, {`"n":2,"max_tokens":1`, openai.UnsplitOneToken}, {`"n":2,"temperature":0`, openai.UnsplitN},
+		{`"n":2,"seed":9223372036854775807`, openai.UnsplitN}, {`"n":9`, openai.UnsplitFan},
 	} {
 		t.Run(row.field, func(t *testing.T) {
 			s, g := newFanPool(t, ConnectorPush, 1, 1)

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -36,7 +37,7 @@ type told struct {
 // summed is a member of a usage.
 type summed struct {
 	key    string
-	at     span // of the value in the first object; empty if that lacks it
+	at     openai.Span // of the value in the first object; empty if that lacks it
 	values []told
 }
 
@@ -45,7 +46,7 @@ func sumObjects(all []told, top bool) []byte {
 	members := membersOf(all, top)
 	counts := make(map[string]int, len(members))
 	base := all[0].raw
-	edits := make([]edit, 0, len(members))
+	edits := make([]openai.Edit, 0, len(members))
 	var others []byte
 	for i := range members {
 		m := &members[i]
@@ -65,24 +66,24 @@ func sumObjects(all []told, top bool) []byte {
 			others = others[1:]
 		}
 		end := len(base) - 1
-		edits = append(edits, edit{span{end, end}, others})
+		edits = append(edits, openai.Edit{At: openai.Span{From: end, To: end}, With: others})
 	}
-	return spliced(base, edits)
+	return openai.Splice(base, edits)
 }
 
 // put has the member's value be with: in its place, or behind the first object's own members.
-func (m *summed) put(edits []edit, others, with []byte) ([]edit, []byte) {
-	if m.at.to > 0 {
-		return append(edits, edit{m.at, with}), others
+func (m *summed) put(edits []openai.Edit, others, with []byte) ([]openai.Edit, []byte) {
+	if m.at.To > 0 {
+		return append(edits, openai.Edit{At: m.at, With: with}), others
 	}
-	return edits, append(append(appendString(append(others, ','), m.key), ':'), with...)
+	return edits, append(append(openai.AppendString(append(others, ','), m.key), ':'), with...)
 }
 
 // membersOf returns the members of all, each with the values it has, in the order in which they first come.
 func membersOf(all []told, top bool) []summed {
 	var out []summed
 	for i, o := range all {
-		s := jsonscan.Scanner{Bytes: o.raw, MaxDepth: maxAnswerDepth}
+		s := jsonscan.Scanner{Bytes: o.raw, MaxDepth: openai.MaxAnswerDepth}
 		m, ok := s.Object(1)
 		for ok && s.Member(&m) {
 			key, from := string(m.Key), s.Pos
@@ -97,7 +98,7 @@ func membersOf(all []told, top bool) []summed {
 				at = len(out)
 				out = append(out, summed{key: key})
 				if i == 0 {
-					out[at].at = span{from, s.Pos}
+					out[at].at = openai.Span{From: from, To: s.Pos}
 				}
 			}
 			out[at].values = append(out[at].values, told{o.raw[from:s.Pos], o.first})

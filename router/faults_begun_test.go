@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/openai"
 )
 
 // TestFault54StockDecodeHasNotBegun has prefill die while decode, whose places are taken, has yet to begin with the request. It may be
@@ -66,11 +68,11 @@ func TestInTurn(t *testing.T) {
 		`{"model":"m","prompt":"a","tool_choice":{"type":"function"}}`:           false,
 		`{"model":"m","prompt":"a","guided_json":{},"response_format":null}`:     false,
 	} {
-		b, err := parseBody(shapeCompletions, []byte(body), bodyLimits{})
+		b, err := openai.ParseBody(openai.ShapeCompletions, []byte(body), openai.Limits{})
 		if err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
-		if got := b.inTurn("m"); got != want {
+		if got := b.InTurn("m"); got != want {
 			t.Errorf("%s: in turn %v; want %v", body, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/router/openai"
 )
 
 // fakeLimiter admits everybody, and counts whose requests have not ended.
@@ -77,11 +78,11 @@ func TestFault58LeavesTooManyBehind(t *testing.T) {
 
 // TestContinuedSaltOnce has the salt of the caller's own share of the cache stand once in the body that goes on.
 func TestContinuedSaltOnce(t *testing.T) {
-	b, e := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"p","temperature":0,"stream":true,"cache_salt":"mine"}`), bodyLimits{})
+	b, e := openai.ParseBody(openai.ShapeCompletions, []byte(`{"model":"m","prompt":"p","temperature":0,"stream":true,"cache_salt":"mine"}`), openai.Limits{})
 	if e != nil {
 		t.Fatal(e)
 	}
-	keep, _, _, ok := onwardBody(b)
+	keep, _, _, ok := openai.ContinuationOf(b)
 	o := &onward{keep: keep, max: 5, prompt: []byte("1,2"), nPrompt: 2}
 	for _, salt := range []string{`"mine"`, `"sealed"`} {
 		if got := string(o.body(nil, nil, []byte(salt))); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {

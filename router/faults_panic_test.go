@@ -14,6 +14,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -122,7 +123,7 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			g.warmed()
 			were, lease := g.r.now().fleet.models["tiny"], new(fakeLimiter)
 			m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(admission.RetryBudget)}
-			b, e := parseBody(shapeCompletions, []byte(plainBody), bodyLimits{})
+			b, e := openai.ParseBody(openai.ShapeCompletions, []byte(plainBody), openai.Limits{})
 			if e != nil {
 				t.Fatal(e)
 			}

@@ -6,11 +6,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"pdrouter/router/openai"
 )
 
 // shaped is a request of one of the newer routes, and how its answer ends.
 type shaped struct {
-	shape shape
+	shape openai.Shape
 	path  string
 	body  string // more members go where the @ is
 	end   string // the terminal event
@@ -18,9 +20,9 @@ type shaped struct {
 }
 
 var shapedRoutes = []shaped{
-	{shapeResponses, pathResponses, `{"model":"tiny","input":"one two three","max_output_tokens":16@}`, "event: response.completed\n", "event: error\ndata: {\"type\":\"error\",\"sequence_number\":4,"},
-	{shapeMessages, pathMessages, `{"model":"tiny","messages":[{"role":"user","content":"one two three"}],"max_tokens":16@}`, "event: message_stop\n", "event: error\ndata: {\"type\":\"error\","},
-	{shapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1,2,3],"sampling_params":{"max_tokens":16}@}`, "data: [DONE]\n", "data: {\"error\":"},
+	{openai.ShapeResponses, pathResponses, `{"model":"tiny","input":"one two three","max_output_tokens":16@}`, "event: response.completed\n", "event: error\ndata: {\"type\":\"error\",\"sequence_number\":4,"},
+	{openai.ShapeMessages, pathMessages, `{"model":"tiny","messages":[{"role":"user","content":"one two three"}],"max_tokens":16@}`, "event: message_stop\n", "event: error\ndata: {\"type\":\"error\","},
+	{openai.ShapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1,2,3],"sampling_params":{"max_tokens":16}@}`, "data: [DONE]\n", "data: {\"error\":"},
 }
 
 func (s shaped) with(members string) string { return strings.Replace(s.body, "@", members, 1) }
@@ -51,10 +53,10 @@ func TestShapesServed(t *testing.T) {
 					if n := strings.Count(r.Body, s.end); stream && (n != 1 || !strings.HasSuffix(r.Body, "\n\n") || !strings.Contains(lastEvent(r.Body), strings.TrimSpace(s.end))) {
 						t.Errorf("%d terminal events: %s", n, r.Body)
 					}
-					told := map[shape]string{
-						shapeResponses: fmt.Sprintf(`"cached_tokens":%d,"cached_tokens_per_turn":[%d]`, cached, cached),
-						shapeMessages:  fmt.Sprintf(`"input_tokens":%d,"output_tokens":3,"cache_read_input_tokens":%d`, 7-cached, cached),
-						shapeGenerate:  fmt.Sprintf(`"prompt_tokens_details":{"cached_tokens":%d}`, cached),
+					told := map[openai.Shape]string{
+						openai.ShapeResponses: fmt.Sprintf(`"cached_tokens":%d,"cached_tokens_per_turn":[%d]`, cached, cached),
+						openai.ShapeMessages:  fmt.Sprintf(`"input_tokens":%d,"output_tokens":3,"cache_read_input_tokens":%d`, 7-cached, cached),
+						openai.ShapeGenerate:  fmt.Sprintf(`"prompt_tokens_details":{"cached_tokens":%d}`, cached),
 					}[s.shape]
 					if strings.Count(r.Body, told) != 1 {
 						t.Errorf("want %s in %s", told, r.Body)
@@ -111,10 +113,10 @@ func (s *pool) legs(t *testing.T, of shaped) {
 		if b.Max+b.MaxOutput+b.Sampling.Max != want || q.Leg == "prefill" && b.Stream {
 			t.Errorf("%s leg: %s", q.Leg, q.Body)
 		}
-		if of.shape == shapeResponses && (b.RequestID != "resp_"+q.ID || (q.Leg == "prefill") != (b.Store != nil && !*b.Store)) {
+		if of.shape == openai.ShapeResponses && (b.RequestID != "resp_"+q.ID || (q.Leg == "prefill") != (b.Store != nil && !*b.Store)) {
 			t.Errorf("%s leg of %s: %s", q.Leg, q.ID, q.Body)
 		}
-		if want := string(of.shape.appendEngineRequest(nil, q.ID)); s.c.push && q.Leg == "decode" && q.KV["remote_request_id"] != want {
+		if want := string(of.shape.AppendEngineRequest(nil, q.ID)); s.c.push && q.Leg == "decode" && q.KV["remote_request_id"] != want {
 			t.Errorf("decode is told of %v, want %s", q.KV["remote_request_id"], want)
 		}
 	}
@@ -139,7 +141,7 @@ func TestFault53and60Shapes(t *testing.T) {
 				if do == doErrFrame {
 					want = strings.TrimSuffix(strings.TrimSuffix(shapedError(s.shape), "data: [DONE]\n\n"), "\n\n")
 				}
-				if last := lastEvent(r.Body); !strings.HasPrefix(last, want) || s.shape.kindOf([]byte(last+"\n\n")) != eventError {
+				if last := lastEvent(r.Body); !strings.HasPrefix(last, want) || s.shape.KindOf([]byte(last+"\n\n")) != openai.EventError {
 					t.Errorf("the last event is %q, want %q…", last, want)
 				}
 				if sum := g.last(1); sum.Outcome != FailedAfter {
@@ -179,12 +181,12 @@ func TestFault23Shapes(t *testing.T) {
 	p := newPool(t, ConnectorPush, 1, 1, nil)
 	g := start(t, p.cfg, Parts{})
 	for i, tt := range []struct{ path, body, why string }{
-		{pathResponses, responses.with(`,"background":true`), unsplitBackground},
-		{pathResponses, responses.with(`,"tools":[{"type":"mcp"}]`), unsplitServerTools},
-		{pathResponses, responses.with(`,"truncation":"auto"`), unsplitTruncation},
-		{pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"truncate_prompt_tokens":-1}`, unsplitTruncation},
-		{pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, unsplitOneToken},
-		{pathGenerate, strings.Replace(generate.with(""), `"max_tokens":16`, `"max_tokens":16,"prompt_logprobs":1`, 1), unsplitLogprobs},
+		{pathResponses, responses.with(`,"background":true`), openai.UnsplitBackground},
+		{pathResponses, responses.with(`,"tools":[{"type":"mcp"}]`), openai.UnsplitServerTools},
+		{pathResponses, responses.with(`,"truncation":"auto"`), openai.UnsplitTruncation},
+		{pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"truncate_prompt_tokens":-1}`, openai.UnsplitTruncation},
+		{pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
+		{pathGenerate, strings.Replace(generate.with(""), `"max_tokens":16`, `"max_tokens":16,"prompt_logprobs":1`, 1), openai.UnsplitLogprobs},
 	} {
 		r := g.post(tt.path, tt.body)
 		sum := g.last(i + 1)

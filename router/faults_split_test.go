@@ -9,26 +9,28 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/openai"
 )
 
 // TestFault23and24Alone sends shapes that one hand-off cannot serve, or need not: one engine serves them, without any KV that
 // came from another, and nothing is pinned anywhere.
 func TestFault23and24Alone(t *testing.T) {
 	rows := []struct{ name, path, body, reason string }{
-		{"23 echo", pathCompletions, `{"model":"tiny","prompt":"a","echo":true,"logprobs":1,"max_tokens":9}`, unsplitEcho},
-		{"23 echo of chat", pathChat, `{"model":"tiny","messages":[],"echo":true,"max_tokens":9}`, unsplitEcho},
-		{"23 prompt_logprobs", pathCompletions, `{"model":"tiny","prompt":"a","prompt_logprobs":0,"max_tokens":9}`, unsplitLogprobs},
-		{"23 prompt_logprobs of chat", pathChat, `{"model":"tiny","messages":[],"prompt_logprobs":1}`, unsplitLogprobs},
-		{"23 beam", pathChat, `{"model":"tiny","messages":[],"use_beam_search":true,"n":2,"max_tokens":9}`, unsplitBeam},
-		{"23 best_of", pathCompletions, `{"model":"tiny","prompt":"a","best_of":2,"max_tokens":9}`, unsplitBestOf},
-		{"23 batch", "/v1/chat/completions/batch", `{"model":"tiny","messages":[[],[]],"max_tokens":9}`, unsplitPassed},
-		{"24 one token", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1}`, unsplitOneToken},
-		{"24 one token, streamed", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1,"stream":true}`, unsplitOneToken},
-		{"24 no token and echo", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":0,"echo":true}`, unsplitEcho},
-		{"24 one token of chat", pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"max_completion_tokens":1}`, unsplitOneToken},
-		{"24 one token of responses", pathResponses, `{"model":"tiny","input":"a","max_output_tokens":1}`, unsplitOneToken},
-		{"24 one token of messages", pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, unsplitOneToken},
-		{"24 one token of tokens", pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":1}}`, unsplitOneToken},
+		{"23 echo", pathCompletions, `{"model":"tiny","prompt":"a","echo":true,"logprobs":1,"max_tokens":9}`, openai.UnsplitEcho},
+		{"23 echo of chat", pathChat, `{"model":"tiny","messages":[],"echo":true,"max_tokens":9}`, openai.UnsplitEcho},
+		{"23 prompt_logprobs", pathCompletions, `{"model":"tiny","prompt":"a","prompt_logprobs":0,"max_tokens":9}`, openai.UnsplitLogprobs},
+		{"23 prompt_logprobs of chat", pathChat, `{"model":"tiny","messages":[],"prompt_logprobs":1}`, openai.UnsplitLogprobs},
+		{"23 beam", pathChat, `{"model":"tiny","messages":[],"use_beam_search":true,"n":2,"max_tokens":9}`, openai.UnsplitBeam},
+		{"23 best_of", pathCompletions, `{"model":"tiny","prompt":"a","best_of":2,"max_tokens":9}`, openai.UnsplitBestOf},
+		{"23 batch", "/v1/chat/completions/batch", `{"model":"tiny","messages":[[],[]],"max_tokens":9}`, openai.UnsplitPassed},
+		{"24 one token", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token, streamed", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1,"stream":true}`, openai.UnsplitOneToken},
+		{"24 no token and echo", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":0,"echo":true}`, openai.UnsplitEcho},
+		{"24 one token of chat", pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"max_completion_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token of responses", pathResponses, `{"model":"tiny","input":"a","max_output_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token of messages", pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token of tokens", pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":1}}`, openai.UnsplitOneToken},
 	}
 	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
 		s, g := newServed(t, connector)
@@ -163,7 +165,7 @@ func TestFault28MediaIsNotFetched(t *testing.T) {
 // wants the caches apart.
 func TestFault29Tenants(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte(strings.Repeat("k", minSealKey)), 0o600); err != nil {
+	if err := os.WriteFile(secret, []byte(strings.Repeat("k", openai.MinSealKey)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"strconv"
 	"time"
+
+	"pdrouter/router/openai"
 )
 
 // LineHandler is a slog.Handler that may be given a record as the line of JSON that slog.JSONHandler would write of it.
@@ -84,7 +86,7 @@ func appendWord(b []byte, key, s string) []byte {
 	b = append(b, key...)
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c > '~' {
-			return appendString(b, s)
+			return openai.AppendString(b, s)
 		}
 	}
 	b = append(b, '"')

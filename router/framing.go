@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -23,7 +24,7 @@ type headLimits struct {
 // checkFraming refuses a head over which two HTTP parsers could disagree: where the body ends, which host is meant,
 // where a field ends. It returns what the head says of the body. The error asks for the connection to be closed, because nothing that follows on it can be
 // trusted. It is meant to run before anything else looks at the request.
-func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
+func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *openai.Error) {
 	if lim.Bytes == 0 {
 		lim.Bytes = 16 << 10
 	}
@@ -31,7 +32,7 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 		lim.Fields = 100
 	}
 	if len(h.Raw)+len(h.URI) > lim.Bytes {
-		return f, newError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", lim.Bytes)
+		return f, openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", lim.Bytes)
 	}
 	var length, coding, host bool
 	var hostValue []byte
@@ -39,14 +40,14 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 	for n := 0; len(h.Raw) > 0; n++ {
 		line, next, ok := httpsyntax.CutLine(rest)
 		if !ok {
-			return f, errFraming("A header line does not end in CRLF.")
+			return f, openai.ErrFraming("A header line does not end in CRLF.")
 		}
 		rest = next
 		if len(line) == 0 {
 			break
 		}
 		if n == lim.Fields {
-			return f, newError(reason.HeadTooLarge, "The request has more than %d header fields.", lim.Fields)
+			return f, openai.NewError(reason.HeadTooLarge, "The request has more than %d header fields.", lim.Fields)
 		}
 		name, value, e := cutField(line)
 		if e != nil {
@@ -55,60 +56,60 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *httpError) {
 		switch {
 		case httpsyntax.IsName(name, "content-length"):
 			if length {
-				return f, errFraming("The request has two Content-Length fields.")
+				return f, openai.ErrFraming("The request has two Content-Length fields.")
 			}
 			if f.length, ok = httpsyntax.ContentLength(value); !ok {
-				return f, errFraming("The Content-Length is not a number.")
+				return f, openai.ErrFraming("The Content-Length is not a number.")
 			}
 			length = true
 		case httpsyntax.IsName(name, "transfer-encoding"):
 			if coding || !httpsyntax.IsName(value, "chunked") {
-				return f, errFraming("The Transfer-Encoding is not exactly chunked.")
+				return f, openai.ErrFraming("The Transfer-Encoding is not exactly chunked.")
 			}
 			coding, f.length = true, -1
 		case httpsyntax.IsName(name, "expect"):
 			f.expects = httpsyntax.IsName(value, "100-continue") && h.Proto == "HTTP/1.1"
 		case httpsyntax.IsName(name, "host"):
 			if host {
-				return f, newError(reason.BadHost, "The request has two Host fields.")
+				return f, openai.NewError(reason.BadHost, "The request has two Host fields.")
 			}
 			host, hostValue = true, value
 		}
 	}
 	switch {
 	case len(rest) != 0:
-		return f, errFraming("There are bytes behind the head.")
+		return f, openai.ErrFraming("There are bytes behind the head.")
 	case length && coding:
-		return f, errFraming("The request has both Content-Length and Transfer-Encoding.")
+		return f, openai.ErrFraming("The request has both Content-Length and Transfer-Encoding.")
 	case h.Proto != "HTTP/1.1" && h.Proto != "HTTP/1.0":
-		return f, errFraming("The HTTP version is not 1.0 or 1.1.")
+		return f, openai.ErrFraming("The HTTP version is not 1.0 or 1.1.")
 	case coding && h.Proto != "HTTP/1.1":
-		return f, errFraming("Transfer-Encoding needs HTTP/1.1.")
+		return f, openai.ErrFraming("Transfer-Encoding needs HTTP/1.1.")
 	}
 	return f, checkHost(h, host, hostValue)
 }
 
 // cutField parts a header line, without its end, into the field's name and value.
-func cutField(line []byte) (name, value []byte, _ *httpError) {
+func cutField(line []byte) (name, value []byte, _ *openai.Error) {
 	name, value, found := bytes.Cut(line, []byte{':'})
 	value = bytes.Trim(value, " \t")
 	if !found || !httpsyntax.IsToken(name) {
-		return nil, nil, errFraming("A header field's name is not valid.")
+		return nil, nil, openai.ErrFraming("A header field's name is not valid.")
 	}
 	if !httpsyntax.IsFieldValue(value) {
-		return nil, nil, errFraming("A header field's value has control characters.")
+		return nil, nil, openai.ErrFraming("A header field's value has control characters.")
 	}
 	return name, value, nil
 }
 
 // checkHost wants one host: one Host field (HTTP/1.0 may have none), and no other one in the target.
-func checkHost(h requestHead, given bool, value []byte) *httpError {
+func checkHost(h requestHead, given bool, value []byte) *openai.Error {
 	if !given && h.Proto != "HTTP/1.0" {
-		return newError(reason.BadHost, "The request has no Host field.")
+		return openai.NewError(reason.BadHost, "The request has no Host field.")
 	}
 	for _, c := range value {
 		if c <= ' ' || c >= 0x7f || bytes.IndexByte([]byte(`"#/<>?@\^{|},`+"`"), c) >= 0 {
-			return newError(reason.BadHost, "The Host field is not a host.")
+			return openai.NewError(reason.BadHost, "The Host field is not a host.")
 		}
 	}
 	if len(h.URI) > 0 && h.URI[0] == '/' || string(h.URI) == "*" {
@@ -116,13 +117,13 @@ func checkHost(h requestHead, given bool, value []byte) *httpError {
 	}
 	scheme, target, ok := bytes.Cut(h.URI, []byte("://"))
 	if !ok || !httpsyntax.IsName(scheme, "http") && !httpsyntax.IsName(scheme, "https") {
-		return errFraming("The request target is not valid.")
+		return openai.ErrFraming("The request target is not valid.")
 	}
 	if i := bytes.IndexAny(target, "/?#"); i >= 0 {
 		target = target[:i]
 	}
 	if !given || !bytes.EqualFold(target, value) {
-		return newError(reason.BadHost, "The request target's host is not the Host field's.")
+		return openai.NewError(reason.BadHost, "The request target's host is not the Host field's.")
 	}
 	return nil
 }

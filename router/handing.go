@@ -11,6 +11,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
 )
 
 // noHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
@@ -22,16 +23,16 @@ type handing struct {
 	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
 
 	mu     sync.Mutex
-	routes [shapeCount]health.Breaker // answers without params that were capped at one token, route by route
-	why    string                     // why no route does, as a handshake has shown; "" if none has
-	until  time.Time                  // then another handshake finds out whether that still holds
+	routes [openai.ShapeCount]health.Breaker // answers without params that were capped at one token, route by route
+	why    string                            // why no route does, as a handshake has shown; "" if none has
+	until  time.Time                         // then another handshake finds out whether that still holds
 }
 
 // handshakeAgain is how long an engine that handed nothing off in a handshake is not asked for another.
 const handshakeAgain = 10 * time.Minute
 
 // lets reports whether the engine may be asked to hand off a request of this shape.
-func (h *handing) lets(s shape, now time.Time) bool {
+func (h *handing) lets(s openai.Shape, now time.Time) bool {
 	if !h.noted.Load() {
 		return true
 	}
@@ -54,7 +55,7 @@ func (h *handing) never() string {
 }
 
 // handed notes an answer that has handed KV off.
-func (h *handing) handed(s shape) {
+func (h *handing) handed(s openai.Shape) {
 	if !h.noted.Load() {
 		return
 	}
@@ -64,7 +65,7 @@ func (h *handing) handed(s shape) {
 }
 
 // kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
-func (h *handing) kept(s shape, now time.Time, rules health.BreakerRules) time.Duration {
+func (h *handing) kept(s openai.Shape, now time.Time, rules health.BreakerRules) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(true)
@@ -89,12 +90,12 @@ func (h *handing) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(false)
-	h.routes, h.why = [shapeCount]health.Breaker{}, ""
+	h.routes, h.why = [openai.ShapeCount]health.Breaker{}, ""
 }
 
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason
 // of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the limit.
-func (r *Router) sawHandOff(l *call, conn connector, s shape, k dispatch.EventKind) {
+func (r *Router) sawHandOff(l *call, conn connector, s openai.Shape, k dispatch.EventKind) {
 	if conn.traits().stock == nil {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -18,7 +19,7 @@ import (
 type handoff struct {
 	request  string // the engine-side X-Request-Id
 	transfer string // 32 hexadecimal digits
-	shape    shape
+	shape    openai.Shape
 	meeting  meeting // connector sglang
 	// prefill and decode are the runs of the engines that publish their own generation (connector kvplane).
 	prefill, decode metadata.Incarnation
@@ -66,9 +67,9 @@ type coordinates struct {
 
 // written fills in what stands in JSON.
 func (c coordinates) written() *coordinates {
-	c.quoted = appendString(nil, c.EngineID)
+	c.quoted = openai.AppendString(nil, c.EngineID)
 	dst := append(append([]byte(`{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`), c.quoted...), `,"remote_host":`...)
-	dst = appendString(dst, c.Host)
+	dst = openai.AppendString(dst, c.Host)
 	c.params = fmt.Appendf(dst, `,"remote_port":%d,"tp_size":%d,"pp_size":%d,"dcp_size":%d,"remote_request_id":"`, c.Port, c.TP, c.PP, c.DCP)
 	return &c
 }
@@ -94,7 +95,7 @@ func (push) prefillParams(dst []byte, h *handoff) []byte {
 
 func (push) decodeParams(dst []byte, h *handoff) []byte {
 	dst = append(dst, h.coord.params...)
-	dst = h.shape.appendEngineRequest(dst, h.request)
+	dst = h.shape.AppendEngineRequest(dst, h.request)
 	dst = append(dst, `","transfer_id":"`...)
 	dst = append(dst, h.transfer...)
 	return append(dst, `"}`...)
@@ -140,7 +141,7 @@ func (h *handoff) planeParams(dst []byte, head string, peer metadata.Incarnation
 	dst = append(dst, head...)
 	dst = append(dst, h.transfer...)
 	dst = append(dst, `","peer":{"engine":`...)
-	dst = appendString(dst, peer.Engine)
+	dst = openai.AppendString(dst, peer.Engine)
 	dst = append(dst, `,"generation":`...)
 	dst = strconv.AppendUint(dst, peer.Generation, 10)
 	dst = append(dst, `},"valid_ms":`...)
@@ -167,7 +168,7 @@ func (none) accept(*handoff, []byte) dispatch.EventKind  { return dispatch.EvPre
 // withoutMeeting returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
 // what is left may tell of it still: then it is nothing for clients.
 func (h *handoff) withoutMeeting(body []byte) ([]byte, bool) {
-	out, ok := stripTransferParams(nil, body)
+	out, ok := openai.StripTransferParams(nil, body)
 	if !ok {
 		return nil, false
 	}

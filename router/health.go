@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -103,7 +104,7 @@ func (r *Router) saw(l *call, v verdict) {
 	e, now := l.engine, time.Now()
 	switch l.faultOf(v) {
 	case faultNone:
-		if isEventStream(l.ctype) {
+		if openai.IsEventStream(l.ctype) {
 			r.good(e, health.AnswerFailed, now)
 		} else if e.vitals.SucceededWhole(now) {
 			r.inUse(e)
@@ -185,7 +186,7 @@ func (l *call) faultOf(v verdict) faulty {
 		}
 		return faultUnknown
 	case vBroken:
-		if l.ans.errCode == codeTransferFailed || l.status == 501 { // 501 is what this engine cannot, not what it does wrong
+		if l.ans.ErrorCode == codeTransferFailed || l.status == 501 { // 501 is what this engine cannot, not what it does wrong
 			return faultUnknown
 		}
 	case vLost:
@@ -235,7 +236,7 @@ func (r *Router) bad(e *engine, s health.FailureKind, now time.Time) {
 // a transfer that fails: with others both go on.
 func (r *Router) sawPair(c *couple, runs metadata.Pair, l *call, v verdict) {
 	good := v == vUsable
-	failed := l.ans.errCode == codeTransferFailed || errors.Is(l.why(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine
+	failed := l.ans.ErrorCode == codeTransferFailed || errors.Is(l.why(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine
 	if good || failed {
 		r.sawTransfer(c, runs, good)
 	}

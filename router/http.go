@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -29,13 +30,13 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 			q.panicked(v)
 			r.log.Error("panic at the edge", "panic", v, "stack", stack())
 			c.Response().Reset()
-			err = r.fail(c, errInternal(nil))
+			err = r.fail(c, openai.ErrInternal(nil))
 		}
 	}()
 	h, conn := &c.Request().Header, c.Context().Conn().(*arrival)
 	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes})
 	if e == nil && (conn.head.bare || !conn.open) {
-		e = errFraming("A header line does not end in CRLF.")
+		e = openai.ErrFraming("A header line does not end in CRLF.")
 	}
 	if e != nil {
 		return r.fail(c, e)
@@ -65,7 +66,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e != nil {
 		return r.fail(c, ofCaller(e, q.who, ""))
 	}
-	defer body.drop()
+	defer body.Release()
 	if rt.does == listModels || rt.does == oneModel {
 		return r.tellModels(q, c)
 	}
@@ -94,7 +95,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 }
 
 // authenticate says who calls.
-func (r *Router) authenticate(s *setup, rt *route, c *fiber.Ctx) (principal, *httpError) {
+func (r *Router) authenticate(s *setup, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
 	if s.parts.Clients == nil {
 		return principal{}, nil
 	}
@@ -110,26 +111,26 @@ func (r *Router) authenticate(s *setup, rt *route, c *fiber.Ctx) (principal, *ht
 }
 
 // contentType wants JSON, or a form where the route has one, as the bytes of a body are not looked at otherwise.
-func contentType(h *fasthttp.RequestHeader, does doing) *httpError {
+func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 	if !does.reads() {
 		return nil
 	}
 	if len(h.Peek(fiber.HeaderContentEncoding)) > 0 {
-		return errBadRequest(reason.ContentType, "", "The request body must not be encoded.")
+		return openai.ErrBadRequest(reason.ContentType, "", "The request body must not be encoded.")
 	}
 	want := "application/json"
 	if does == passForm {
 		want = "multipart/form-data"
 	}
-	if mediaType(string(h.ContentType())) != want {
-		return errBadRequest(reason.ContentType, "", "The content type must be %s.", want)
+	if openai.MediaType(string(h.ContentType())) != want {
+		return openai.ErrBadRequest(reason.ContentType, "", "The content type must be %s.", want)
 	}
 	return nil
 }
 
 // tellModels answers with the models that the caller may name, or with one of them.
 func (r *Router) tellModels(q *admitted, c *fiber.Ctx) error {
-	answer, e := q.s.modelList(q.who), (*httpError)(nil)
+	answer, e := q.s.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
 		answer, e = q.s.oneModel(q.who, q.name)
 	}
@@ -195,7 +196,7 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 }
 
 // fail answers a request that was never admitted, and notes it: such a request has no Summary.
-func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
+func (r *Router) fail(c *fiber.Ctx, e *openai.Error) error {
 	r.answerError(c, e)
 	r.bound(c)
 	if r.now().parts.Refused != nil {
@@ -207,7 +208,7 @@ func (r *Router) fail(c *fiber.Ctx, e *httpError) error {
 	}
 	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
 	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
-		"method", c.Method(), "path", clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
+		"method", c.Method(), "path", openai.Clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
 		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason.String(), "err", e.Err)
 	return nil
 }
@@ -218,7 +219,7 @@ func (r *Router) bound(c *fiber.Ctx) {
 }
 
 // answerError makes an error of the router's own the answer.
-func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
+func (r *Router) answerError(c *fiber.Ctx, e *openai.Error) {
 	h := &c.Response().Header
 	c.Response().SetStatusCode(e.Status)
 	r.identify(c)
@@ -238,7 +239,7 @@ func (r *Router) answerError(c *fiber.Ctx, e *httpError) {
 		c.Response().SetConnectionClose()
 	}
 	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
-	c.Response().SetBodyRaw(errorsOf(path).appendError(nil, e))
+	c.Response().SetBodyRaw(errorsOf(path).AppendError(nil, e))
 }
 
 // identify gives the answer the request's id, if it has none yet.

@@ -7,6 +7,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -56,12 +57,12 @@ func (r *Router) refuse(c *fiber.Ctx, err error) error {
 	c.Context().Conn().(*arrival).refused = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
-		return r.fail(c, errInternal(err))
+		return r.fail(c, openai.ErrInternal(err))
 	}
-	e := errFraming("The request could not be read.")
+	e := openai.ErrFraming("The request could not be read.")
 	switch fe.Code {
 	case http.StatusRequestHeaderFieldsTooLarge:
-		e = newError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", headBytes)
+		e = openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", headBytes)
 	case http.StatusRequestTimeout:
 		e = r.errUnfinished()
 	}

@@ -13,17 +13,17 @@ func (x *exchange) sawDone(now time.Time) {
 	if a == nil || s.Attempts == 0 || s.Phases.Plan == 0 {
 		return
 	}
-	tokens := x.b.promptTokens()
+	tokens := x.b.PromptTokens()
 	if s.PromptTokens > 0 {
 		tokens = s.PromptTokens
 	}
 	switch {
 	case a.split && a.answered() && s.Phases.Prefill > s.Phases.Pair:
 		x.r.timed(x.m, prefillRole, a.prefill.engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
-		if x.b.stream && s.Phases.FirstToken > s.Phases.Prefill {
+		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
 			x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
-	case x.m.conn.traits().mode == dispatch.Alone && x.b.stream && s.Phases.FirstToken > 0:
+	case x.m.conn.traits().mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
 		x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

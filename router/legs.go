@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -14,7 +15,7 @@ type legs struct {
 	r         *Router
 	s         *setup // what the request was admitted with
 	m         *model
-	b         *body
+	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
 	forwarded *forwarded
 	not       tried // engines that have failed it
@@ -70,9 +71,9 @@ func (g *legs) perform(a *attempt, act dispatch.Action, why reason.Reason) {
 // remains returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) remains(a *attempt) *remains {
 	m := g.r.remainsOf(&a.h, g.m.conn, g.m.name, a.prefill.engine, a.decode.engine)
-	m.tokens = g.b.promptTokens()
+	m.tokens = g.b.PromptTokens()
 	if a.open() {
-		m.leg, m.inTurn = a, g.b.inTurn(g.m.name)
+		m.leg, m.inTurn = a, g.b.InTurn(g.m.name)
 	}
 	return m
 }
@@ -125,7 +126,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	m := g.remains(a)
 	m.lost, m.parted = !answered && !a.refused(), a.noticed()
 	if answered {
-		m.first = a.prefill.ans.kv
+		m.first = a.prefill.ans.KVParams
 	}
 	if answered && a.blind() && !a.open() { // decode may have been at work with what prefill has written
 		a.closeDecode()
@@ -157,7 +158,7 @@ func (g *legs) giveBack(a *attempt) {
 		return
 	}
 	m := g.remains(a)
-	m.h.kv = a.prefill.ans.kv
+	m.h.kv = a.prefill.ans.KVParams
 	if g.m.conn.traits().mode == dispatch.Together {
 		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
 		return
@@ -179,7 +180,7 @@ func (g *legs) giveBackNamed(a *attempt) {
 func (g *legs) drainDecode(a *attempt) {
 	m := g.remains(a)
 	h := &m.h
-	h.kv = a.prefill.ans.kv
+	h.kv = a.prefill.ans.KVParams
 	if c, ok := parseCoordinates(h.kv); ok {
 		h.coord = c
 	}
@@ -192,7 +193,7 @@ func (g *legs) drainDecode(a *attempt) {
 	}
 	m.decode, m.b = to, g.b
 	m.taking = g.r.newLetter(&call{engine: to}, g.path, h.request, g.forwarded, false)
-	m.taking.write(g.b, legPrefill, h.request, g.m.conn.decodeParams(nil, h))
+	m.taking.write(g.b, openai.VariantPrefill, h.request, g.m.conn.decodeParams(nil, h))
 	m.taking.Once = true
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
@@ -201,9 +202,9 @@ func (g *legs) drainDecode(a *attempt) {
 func (g *legs) prefillRequest(to *call, h *handoff) *letter {
 	m := g.r.newLetter(to, g.path, h.request, g.forwarded, false)
 	m.params = g.m.conn.prefillParams(m.params[:0], h)
-	l := legPrefill
+	l := openai.VariantPrefill
 	if g.m.conn.traits().requiresSplit {
-		l = legTwin
+		l = openai.VariantPrefillMirrored
 	}
 	m.write(g.b, l, h.request, m.params)
 	m.Once = g.m.conn.traits().stock != nil // as decode's
@@ -212,7 +213,7 @@ func (g *legs) prefillRequest(to *call, h *handoff) *letter {
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
 func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
-	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.forwarded, g.b.stream)
+	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.forwarded, g.b.Stream)
 	var kv []byte
 	if tokens {
 		m.params = append(m.params[:0], `"return_token_ids":true`...)
@@ -224,9 +225,9 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 		m.params = g.m.conn.decodeParams(m.params[:0], &a.h)
 		kv = m.params
 	}
-	m.write(g.b, legDecode, a.h.request, kv)
-	if g.b.pass != nil {
-		writePassed(g.b.pass, m)
+	m.write(g.b, openai.VariantDecode, a.h.request, kv)
+	if g.b.Passthrough != nil {
+		writePassed(g.b.Passthrough, m)
 	}
 	m.Once = a.split && g.m.conn.traits().stock != nil // two under one id: the second may stay held, or end the engine
 	return m
@@ -251,7 +252,7 @@ type afterlife struct {
 
 // newAfterlife takes over the attempt. It holds the body.
 func (x *exchange) newAfterlife(a *attempt) *afterlife {
-	x.b.hold()
+	x.b.Retain()
 	return &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan dispatch.Event, 4)}
 }
 
@@ -260,7 +261,7 @@ const leftFor = time.Second
 
 // run waits for what is to come of the legs, and then ends them, or when ctx ends.
 func (f *afterlife) run(ctx context.Context) {
-	defer f.b.drop()
+	defer f.b.Release()
 	if f.d.Mode == dispatch.InTurn && f.d.Prefill == dispatch.LegAsked { // nothing is lost unless it has just finished
 		soon, cancel := context.WithTimeout(ctx, leftFor)
 		defer cancel()

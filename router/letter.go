@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"pdrouter/internal/gather"
+	"pdrouter/router/openai"
 )
 
 // letter is one request to an engine while it is written: its fields, and the bytes of its body. Letters are used
@@ -14,7 +15,7 @@ type letter struct {
 	fields [8]field
 	params []byte
 	body   []byte
-	of     *body // which it holds; nil if it holds none
+	of     *openai.Body // which it holds; nil if it holds none
 }
 
 // keptLetter is how many bytes of a body's room are kept for the next one.
@@ -33,25 +34,25 @@ func (r *Router) newLetter(l *call, path, request string, f *forwarded, stream b
 
 // write writes the leg's body. Where b is shared its long stretches are the client's own bytes: somebody must hold b until the letter
 // has left.
-func (m *letter) write(b *body, l leg, request string, kv []byte) {
+func (m *letter) write(b *openai.Body, l openai.Variant, request string, kv []byte) {
 	var g *gather.Gaps
-	if b.shared() {
+	if b.Shared() {
 		g = &m.Gaps
 	}
-	m.body = b.leg(m.body[:0], g, l, request, kv)
+	m.body = b.AppendVariant(m.body[:0], g, l, request, kv)
 	m.Body = m.body
 }
 
 // hold has the letter hold the body until it is free.
-func (m *letter) hold(b *body) *letter {
-	b.hold()
+func (m *letter) hold(b *openai.Body) *letter {
+	b.Retain()
 	m.of = b
 	return m
 }
 
 // free gives the letter back. Neither it nor its body may be used any more.
 func (m *letter) free() {
-	m.of.drop()
+	m.of.Release()
 	m.of = nil
 	clear(m.Gaps)
 	room := m.Gaps[:0]

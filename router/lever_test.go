@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/router/openai"
 )
 
 // fakeCaller is an authenticator that takes everybody for one.
@@ -72,7 +73,7 @@ func TestStandingOfBody(t *testing.T) {
 		header         string
 		priority, want int
 	}{{true, "", -5, 5}, {true, "-7", -5, 7}, {true, "x", -5, 5}, {true, "", -9000, maxPriority}, {false, "-7", -5, 0}, {true, "", 0, 0}} {
-		q := &admitted{s: &setup{}, b: &body{priority: row.priority, urgent: row.urgent}}
+		q := &admitted{s: &setup{}, b: &openai.Body{Priority: row.priority, Urgent: row.urgent}}
 		if got := q.standing([]byte(row.header)); got != row.want {
 			t.Errorf("%+v: standing %d", row, got)
 		}
@@ -81,34 +82,34 @@ func TestStandingOfBody(t *testing.T) {
 
 // TestExtraKey lets a client share a cache by a name of its own only where nobody's is kept apart from others'.
 func TestExtraKey(t *testing.T) {
-	b, e := parseBody(shapeChat, []byte(`{"extra_key":"k","messages":[]}`), bodyLimits{})
+	b, e := openai.ParseBody(openai.ShapeChat, []byte(`{"extra_key":"k","messages":[]}`), openai.Limits{})
 	if e != nil {
 		t.Fatal(e)
 	}
-	if got := string(b.decode(nil, "id", nil)); got != `{"extra_key":"k","messages":[]}` {
+	if got := string(b.AppendDecode(nil, "id", nil)); got != `{"extra_key":"k","messages":[]}` {
 		t.Errorf("shared: %s", got)
 	}
-	b.sealed = `"s"`
-	if got := string(b.decode(nil, "id", nil)); got != `{"cache_salt":"s","messages":[]}` {
+	b.Sealed = `"s"`
+	if got := string(b.AppendDecode(nil, "id", nil)); got != `{"cache_salt":"s","messages":[]}` {
 		t.Errorf("apart: %s", got)
 	}
 }
 
 // TestOnwardLevers has the engine that goes on get one salt, and a priority only of who may say it.
 func TestOnwardLevers(t *testing.T) {
-	b, e := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"cache_salt":"mine","priority":-9,"session_id":"x","max_tokens":9}`), bodyLimits{})
+	b, e := openai.ParseBody(openai.ShapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"cache_salt":"mine","priority":-9,"session_id":"x","max_tokens":9}`), openai.Limits{})
 	if e != nil {
 		t.Fatal(e)
 	}
 	for _, urgent := range []bool{false, true} {
-		b.sealed, b.urgent = `"sealed"`, urgent
-		keep, usage, _, ok := onwardBody(b)
+		b.Sealed, b.Urgent = `"sealed"`, urgent
+		keep, usage, _, ok := openai.ContinuationOf(b)
 		if !ok {
 			t.Fatal("not to be continued")
 		}
 		o := &onward{keep: keep, usage: usage, max: 9, prompt: []byte("1")}
-		out := o.body(nil, nil, []byte(b.sealed))
-		if again, e := parseBody(shapeCompletions, out, bodyLimits{}); e != nil || string(again.salt) != b.sealed || (again.priority == -9) != urgent || strings.Contains(string(out), "session_id") {
+		out := o.body(nil, nil, []byte(b.Sealed))
+		if again, e := openai.ParseBody(openai.ShapeCompletions, out, openai.Limits{}); e != nil || string(again.Salt) != b.Sealed || (again.Priority == -9) != urgent || strings.Contains(string(out), "session_id") {
 			t.Errorf("urgent %v: %s: %v", urgent, out, e)
 		}
 	}

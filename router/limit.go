@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -59,17 +60,17 @@ func (q Quota) tell(set func(name, value string), limit, left, reset string) {
 }
 
 // errOverLimit answers a request that was not admitted. The client may try again.
-func errOverLimit(a Allowance) *httpError {
-	var e *httpError
+func errOverLimit(a Allowance) *openai.Error {
+	var e *openai.Error
 	switch a.Over {
 	case "requests":
-		e = newError(reason.OverLimitRequests, "Too many requests: at most %d per minute.", a.Max)
+		e = openai.NewError(reason.OverLimitRequests, "Too many requests: at most %d per minute.", a.Max)
 	case "tokens":
-		e = newError(reason.OverLimitTokens, "Too many tokens: at most %d per minute.", a.Max)
+		e = openai.NewError(reason.OverLimitTokens, "Too many tokens: at most %d per minute.", a.Max)
 	case "concurrent":
-		e = newError(reason.OverLimitConcurrent, "Too many requests at once: at most %d.", a.Max)
+		e = openai.NewError(reason.OverLimitConcurrent, "Too many requests at once: at most %d.", a.Max)
 	default:
-		e = newError(reason.OverLimitTenants, "Too many callers at once.")
+		e = openai.NewError(reason.OverLimitTenants, "Too many callers at once.")
 	}
 	e.RetryAfter = max(e.RetryAfter, a.RetryAfter)
 	e.Msg += " Try again in " + e.RetryAfter.Round(time.Millisecond).String() + "."
@@ -77,26 +78,26 @@ func errOverLimit(a Allowance) *httpError {
 }
 
 // ofCaller has the log tell who was refused which model.
-func ofCaller(e *httpError, who principal, model string) *httpError {
+func ofCaller(e *openai.Error, who principal, model string) *openai.Error {
 	e.Subject, e.Tenant, e.Model = who.Subject, who.Tenant, model
 	return e
 }
 
 // errRefused answers credentials that were not accepted. The body is the same whatever was wrong with them.
-func errRefused(err error) *httpError {
+func errRefused(err error) *openai.Error {
 	status := http.StatusUnauthorized
 	var told interface{ HTTPStatus() int }
 	if errors.As(err, &told) {
 		status = told.HTTPStatus()
 	}
-	var e *httpError
+	var e *openai.Error
 	switch status {
 	case http.StatusServiceUnavailable:
-		return errNoKeys(err)
+		return openai.ErrNoKeys(err)
 	case http.StatusForbidden:
-		e = errForbidden(err)
+		e = openai.ErrForbidden(err)
 	default:
-		e = errUnauthorized(err)
+		e = openai.ErrUnauthorized(err)
 	}
 	var challenge interface{ Challenge() string }
 	if errors.As(err, &challenge) {
@@ -119,30 +120,30 @@ const (
 
 // expectedTokens is how many tokens the request may use, as far as its body tells: the prompt's estimate, and as many as each
 // choice may have.
-func expectedTokens(b *body) int {
-	each := b.maxTokens
+func expectedTokens(b *openai.Body) int {
+	each := b.MaxTokens
 	if each < 0 {
 		each = 0
-		if b.shape == shapeCompletions {
+		if b.Shape == openai.ShapeCompletions {
 			each = defaultTokens
 		}
 	}
-	return b.promptTokens() + min(each, mostTokens)*max(b.n, 1)*max(b.prompts, 1)
+	return b.PromptTokens() + min(each, mostTokens)*max(b.N, 1)*max(b.Prompts, 1)
 }
 
 // hasNoLimit reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
-func hasNoLimit(b *body) bool {
-	return b.maxTokens < 0 && b.shape != shapeCompletions && b.shape != shapePass
+func hasNoLimit(b *openai.Body) bool {
+	return b.MaxTokens < 0 && b.Shape != openai.ShapeCompletions && b.Shape != openai.ShapePass
 }
 
 // release ends the request's lease with what it has used.
 func (x *exchange) release() {
 	x.slot.Release()
-	if x.b.unsplittable == unsplitStored {
+	if x.b.Unsplittable == openai.UnsplitStored {
 		x.sawResponse()
 	}
 	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
-		x.r.holdBackground(responsePrefix+x.cur.h.request, x.cur.decode.engine, x.forwarded, l)
+		x.r.holdBackground(openai.ResponsePrefix+x.cur.h.request, x.cur.decode.engine, x.forwarded, l)
 	} else if x.lease != nil {
 		x.lease.Done(x.used().total())
 	}
@@ -169,7 +170,7 @@ func (u usedTokens) total() int {
 func (x *exchange) used() usedTokens {
 	s := &x.sum
 	switch {
-	case x.b.unsplittable == unsplitStored: // the request that created the response was charged
+	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
 		return usedTokens{}
 	case x.counted:
 		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
@@ -182,9 +183,9 @@ func (x *exchange) used() usedTokens {
 	case s.Outcome == FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
-	u := usedTokens{prompt: x.b.promptTokens(), answer: x.pieces + x.unreadTokens()}
-	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.promptTokens > 0 { // that leg is never a stream
-		u.prompt = a.prefill.ans.promptTokens
+	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.pieces + x.unreadTokens()}
+	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.PromptTokens > 0 { // that leg is never a stream
+		u.prompt = a.prefill.ans.PromptTokens
 	}
 	return u
 }

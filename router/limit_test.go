@@ -15,6 +15,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
+	"pdrouter/router/openai"
 )
 
 // counted limits every caller alike, by the real limiter, and notes how many tokens each request was said to use.
@@ -246,11 +247,11 @@ func TestExpectedTokens(t *testing.T) {
 		`{"model":"m","messages":[{"role":"user"}],"max_tokens":5,"n":2}`:    4 + 10,
 		`{"model":"m","messages":[{"role":"u"}],"max_completion_tokens":50}`: 3 + 50,
 	} {
-		s := shapeCompletions
+		s := openai.ShapeCompletions
 		if strings.Contains(body, "messages") {
-			s = shapeChat
+			s = openai.ShapeChat
 		}
-		b, e := parseBody(s, []byte(body), bodyLimits{})
+		b, e := openai.ParseBody(s, []byte(body), openai.Limits{})
 		if e != nil {
 			t.Fatal(e)
 		}
@@ -263,12 +264,12 @@ func TestExpectedTokens(t *testing.T) {
 // TestExpectedTokensPassed counts the conversations of a batch, and what a form asks for.
 func TestExpectedTokensPassed(t *testing.T) {
 	raw := `{"model":"m","messages":[[{}],[{}]],"max_tokens":100}`
-	b, e := parsePassed(shapeBatch, []byte(raw), bodyLimits{})
+	b, e := openai.ParsePassed(openai.ShapeBatch, []byte(raw), openai.Limits{})
 	if e != nil || expectedTokens(b) != len(raw)/4+200 {
 		t.Errorf("batch: %+v, %v", b, e)
 	}
 	ctype, form := formBody(t, "model", "m", "n", "3", "max_completion_tokens", "50")
-	if b, e = parseForm(ctype, []byte(form), bodyLimits{}); e != nil || expectedTokens(b) != 150 {
+	if b, e = openai.ParseForm(ctype, []byte(form), openai.Limits{}); e != nil || expectedTokens(b) != 150 {
 		t.Errorf("form: %+v, %v", b, e)
 	}
 }

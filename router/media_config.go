@@ -3,6 +3,8 @@ package router
 import (
 	"fmt"
 	"strings"
+
+	"pdrouter/router/openai"
 )
 
 // Media says where the images, sounds and videos that bodies name by URL may be. It is the engines that fetch them, from
@@ -28,9 +30,9 @@ func (m Media) validate(v *faults) {
 }
 
 // rules are what bodies are held to; nil if they may name any host.
-func (m Media) rules() *mediaHosts {
+func (m Media) rules() *openai.MediaRules {
 	if m.AllowPrivate && len(m.Hosts) == 0 {
 		return nil
 	}
-	return &mediaHosts{private: m.AllowPrivate, hosts: m.Hosts}
+	return &openai.MediaRules{Private: m.AllowPrivate, Hosts: m.Hosts}
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"pdrouter/auth"
+	"pdrouter/router/openai"
 )
 
 type principal = auth.Principal
@@ -21,14 +22,14 @@ func (s *setup) modelList(who principal) []byte {
 }
 
 // oneModel is the answer to GET /v1/models/{name}. A name may stand in the path as it is, or escaped as one part of a path.
-func (s *setup) oneModel(who principal, name string) ([]byte, *httpError) {
+func (s *setup) oneModel(who principal, name string) ([]byte, *openai.Error) {
 	for _, c := range s.cards(who) {
 		if c.ID == name || url.PathEscape(c.ID) == name {
 			b, _ := json.Marshal(c)
 			return b, nil
 		}
 	}
-	return nil, errNoModel(name)
+	return nil, openai.ErrNoModel(name)
 }
 
 func newRequestID() string {

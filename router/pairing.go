@@ -8,6 +8,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -94,15 +95,15 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 }
 
 // newProbe returns a request of two tokens and the attempt that it is.
-func (r *Router) newProbe(c *couple) (*attempt, *body, error) {
+func (r *Router) newProbe(c *couple) (*attempt, *openai.Body, error) {
 	a := &attempt{split: true}
-	a.h.shape = shapeCompletions
+	a.h.shape = openai.ShapeCompletions
 	a.h.draw()
 	prompt := "a b"
 	if c.prefill.publishes {
 		prompt = a.h.transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
-	b, herr := parseBody(shapeCompletions, appendProbe(nil, c.model, prompt), r.now().limits)
+	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.model, prompt), r.now().limits)
 	if herr != nil {
 		return nil, nil, fmt.Errorf("router: probe: %w", herr)
 	}
@@ -131,12 +132,12 @@ func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdi
 var errPanicked = errors.New("a panic, which the log has")
 
 // probePrefill asks the prefill leg of a handshake, and then has the transfer be due.
-func (r *Router) probePrefill(c *couple, a *attempt, b *body) error {
-	err := r.ask(&a.prefill, a.h.request, b.prefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h)))
+func (r *Router) probePrefill(c *couple, a *attempt, b *openai.Body) error {
+	err := r.ask(&a.prefill, a.h.request, b.AppendPrefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h)))
 	if err != nil {
 		return err
 	}
-	if c.conn.accept(&a.h, a.prefill.ans.kv) != dispatch.EvPrefillUsable {
+	if c.conn.accept(&a.h, a.prefill.ans.KVParams) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
 	}
 	a.expect(r.now().cfg.Timeouts.Transfer)
@@ -145,7 +146,7 @@ func (r *Router) probePrefill(c *couple, a *attempt, b *body) error {
 
 // probePlane asks both engines at once, as every request of connector kvplane does: their agents look each other up
 // and connect.
-func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *body) error {
+func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *openai.Body) error {
 	a.h.prefill, a.h.decode = pair.Prefill, pair.Decode
 	a.h.validMS = r.now().cfg.Timeouts.Probe.Milliseconds()
 	r.ticket(&a.h, c.prefill, c.decode, contextOf(c.model, "", nil))
@@ -164,7 +165,7 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 		}()
 		r.survive("a handshake", func() { err = r.probePrefill(c, a, b) })
 	}()
-	if err := r.ask(&a.decode, a.h.request, b.decode(nil, a.h.request, c.conn.decodeParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.decode, a.h.request, b.AppendDecode(nil, a.h.request, c.conn.decodeParams(nil, &a.h))); err != nil {
 		fail(err)
 	}
 	a.arrived(true)

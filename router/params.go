@@ -1,6 +1,9 @@
 package router
 
-import "pdrouter/router/openai/jsonscan"
+import (
+	"pdrouter/router/openai"
+	"pdrouter/router/openai/jsonscan"
+)
 
 // handed is what a stock prefill engine's kv_transfer_params say, read in one pass. Its bytes lie in the answer.
 type handed struct {
@@ -15,7 +18,7 @@ type handed struct {
 // another kind than engines send. Null stands for absent.
 func parseHanded(kv []byte) (handed, bool) {
 	p := handed{tp: 1, pp: 1, dcp: 1}
-	s := jsonscan.Scanner{Bytes: kv, MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: kv, MaxDepth: openai.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {

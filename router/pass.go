@@ -3,18 +3,19 @@ package router
 import (
 	"net/http"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
 
 // writePassed completes the letter to the engine.
-func writePassed(p *passage, m *letter) {
-	m.Method = p.method
-	if p.ctype == "" {
+func writePassed(p *openai.Passthrough, m *letter) {
+	m.Method = p.Method
+	if p.ContentType == "" {
 		m.Header = m.Header[1:]
 	} else {
-		m.Header[0].Value = p.ctype
+		m.Header[0].Value = p.ContentType
 	}
-	if p.method == http.MethodGet {
+	if p.Method == http.MethodGet {
 		m.Body = nil
 	}
 	for i := range m.Header {
@@ -31,10 +32,10 @@ func (l *call) told(limit int, passed bool) (v verdict) {
 	} else {
 		v = l.whole(limit)
 	}
-	if v != vUsable || passed && !isJSON(l.ctype) && !mayBeJSON(l.body) {
+	if v != vUsable || passed && !openai.IsJSON(l.ctype) && !openai.MayBeJSON(l.body) {
 		return v
 	}
-	body, ok := stripAnswer(l.body, &l.ans)
+	body, ok := openai.StripAnswer(l.body, &l.ans)
 	if !ok {
 		return vGarbage
 	}
@@ -48,13 +49,13 @@ func (l *call) any(max int) verdict {
 	if l.body, err = l.resp.ReadAll(l.body[:0], max); err != nil {
 		return l.failed(err)
 	}
-	if !isJSON(l.ctype) {
+	if !openai.IsJSON(l.ctype) {
 		return vUsable
 	}
-	ans, ok := parseAnswer(l.body)
+	ans, ok := openai.ParseAnswer(l.body)
 	if ok {
 		l.ans = ans
-	} else if s := (jsonscan.Scanner{Bytes: l.body, MaxDepth: maxAnswerDepth}); !isValue(&s) {
+	} else if s := (jsonscan.Scanner{Bytes: l.body, MaxDepth: openai.MaxAnswerDepth}); !openai.IsJSONValue(&s) {
 		return vGarbage
 	}
 	return vUsable
@@ -63,7 +64,7 @@ func (l *call) any(max int) verdict {
 // metadata is the one field of an answer's head that clients get besides its content type: what stock engines say of an
 // answer of bytes, without which nobody can read it.
 func (l *call) metadata() string {
-	if l.resp == nil || namesTransfer([]byte(l.resp.Metadata)) {
+	if l.resp == nil || openai.NamesTransfer([]byte(l.resp.Metadata)) {
 		return ""
 	}
 	return l.resp.Metadata

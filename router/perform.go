@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -35,7 +36,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.startPrefill(a)
 	case dispatch.DoAskDecode:
 		if a.split {
-			a.h.kv = a.prefill.ans.kv
+			a.h.kv = a.prefill.ans.KVParams
 			a.expect(x.s.cfg.Timeouts.Transfer)
 		}
 		x.startDecode(a)
@@ -111,7 +112,7 @@ func (x *exchange) linger(a *attempt) {
 	x.d.State = dispatch.StDone
 	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
 		f.step(dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown})
-		f.b.drop()
+		f.b.Release()
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
@@ -120,7 +121,7 @@ func (x *exchange) linger(a *attempt) {
 func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 	x.noteFailure(a, l, why)
 	x.last, x.not = why, x.not.add(e, l.rest)
-	if a.split && (why == reason.TransferTimeout || l.ans.errCode == codeTransferFailed || l.either) { // either side may be at fault
+	if a.split && (why == reason.TransferTimeout || l.ans.ErrorCode == codeTransferFailed || l.either) { // either side may be at fault
 		peer := a.prefill.engine
 		if e == peer {
 			peer = a.decode.engine
@@ -139,8 +140,8 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
 		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
 	}
-	if l.status != 0 && l.status != 200 || l.ans.failed {
-		f.Answer = clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), maxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
+	if l.status != 0 && l.status != 200 || l.ans.Failed {
+		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), openai.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
 	if why == reason.AnswerTooLarge {
 		_, f.message = boundOf(l.err, x.s.cfg.Limits)
@@ -165,11 +166,11 @@ func (x *exchange) sendWhole(a *attempt) {
 	x.usage(&l.ans)
 	if a.split {
 		cached, created := x.prefillCached(a)
-		l.body = tellCached(l.body, 0, cached, created)
+		l.body = openai.SetCached(l.body, 0, cached, created)
 		x.sum.CachedTokens = cached // decode's own counts the hand-off
 	}
 	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
-	if x.b.pass != nil {
+	if x.b.Passthrough != nil {
 		x.reply.ctype, x.reply.meta = l.ctype, l.metadata()
 	}
 	x.sum.Status = 200
@@ -185,7 +186,7 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 	}
 	if !ok {
 		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.name, "status", l.status,
-			"answer", clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), maxErrorMessage))
+			"answer", openai.Clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), openai.MaxErrorMessage))
 		x.reply = reply{err: errRejected(l.status, why)}
 		x.sum.Status = l.status
 		return
@@ -201,11 +202,11 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 	x.sum.Status = l.status
 }
 
-func (x *exchange) usage(a *answer) {
-	if a.hasUsage {
+func (x *exchange) usage(a *openai.Answer) {
+	if a.HasUsage {
 		x.counted = true
-		x.sum.PromptTokens, x.sum.OutputTokens = a.promptTokens, a.completionTokens
-		x.sum.CachedTokens = a.cachedTokens
+		x.sum.PromptTokens, x.sum.OutputTokens = a.PromptTokens, a.CompletionTokens
+		x.sum.CachedTokens = a.CachedTokens
 	}
 }
 
@@ -222,7 +223,7 @@ func (x *exchange) prefillCached(a *attempt) (cached, created int) {
 	if !a.answered() {
 		return 0, -1
 	}
-	return a.prefill.ans.cached(), a.prefill.ans.created()
+	return a.prefill.ans.Cached(), a.prefill.ans.Created()
 }
 
 // done closes the books of the request. It happens once.
@@ -250,7 +251,7 @@ func (x *exchange) done(act dispatch.Action) {
 	if x.choice.Decode >= 0 && s.Attempts > 0 {
 		s.Why = x.choice.Why()
 	}
-	defer x.b.drop()
+	defer x.b.Release()
 	if x.fan != nil {
 		x.fan.ended()
 		return
@@ -260,13 +261,13 @@ func (x *exchange) done(act dispatch.Action) {
 }
 
 // failure is the error answer for a reason.
-func (x *exchange) failure(why reason.Reason) *httpError {
-	e, last := newError(why, "The engine's answer could not be used."), x.lastFailure()
+func (x *exchange) failure(why reason.Reason) *openai.Error {
+	e, last := openai.NewError(why, "The engine's answer could not be used."), x.lastFailure()
 	switch said := last.message; why {
 	case reason.Shutdown:
-		return errDraining()
+		return openai.ErrDraining()
 	case reason.Panic:
-		return errInternal(nil)
+		return openai.ErrInternal(nil)
 	case reason.AnswerTooLarge: // every engine's answer would be as large
 		e.Msg = "The engine's answer is too large for the gateway: " + said + "."
 		return e
@@ -274,7 +275,7 @@ func (x *exchange) failure(why reason.Reason) *httpError {
 		e.Msg = "The request timed out (" + why.String() + ")."
 		return e
 	case reason.NoEngine, reason.NoPair, reason.NoPrefill:
-		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", clip(x.m.name, 256))
+		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", openai.Clip(x.m.name, 256))
 	case reason.QueueTimeout:
 		e = errQueue(why, x.m.name)
 	case reason.RetryBudget:

@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 )
 
 // fakeRecords are what engines have published.
@@ -207,7 +208,7 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	asked := s.c.count("", "")
 	now := g.r.now()
 	m := now.fleet.models[s.cfg.Models[0].Name]
-	b, herr := parseBody(shapeCompletions, []byte(plainBody), now.limits)
+	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(plainBody), now.limits)
 	if herr != nil {
 		t.Fatal(herr)
 	}

@@ -3,6 +3,7 @@ package router
 import (
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/openai"
 )
 
 // looking notes which models' policies look at prefixes, and returns the index for them, that of before if its size is the same; nil if
@@ -84,7 +85,7 @@ type prompt struct {
 }
 
 // ask looks for the request's prompt, if the model's policy looks at that.
-func (k *look) ask(b *body) {
+func (k *look) ask(b *openai.Body) {
 	if k.s.index == nil || k.m.looks == [roles]bool{} {
 		return
 	}
@@ -107,18 +108,18 @@ func (k *look) asked() {
 }
 
 // read makes the prompt's chain. Where tenants do not share a prefix cache neither do they share pieces: their salts differ.
-func (p *prompt) read(x *prefixes.Index, b *body) {
-	key := x.Key(0, b.model)
-	if b.sealed != "" {
-		key = x.Key(key, b.sealed)
+func (p *prompt) read(x *prefixes.Index, b *openai.Body) {
+	key := x.Key(0, b.Model)
+	if b.Sealed != "" {
+		key = x.Key(key, b.Sealed)
 	} else {
-		key = x.KeyBytes(key, b.salt)
+		key = x.KeyBytes(key, b.Salt)
 	}
-	tools := b.asked[askedTools]
-	p.index, p.tokens, p.bytes, p.chain = x, b.promptTokens()+(tools.to-tools.from)/4, 0, p.chain[:0]
-	for _, part := range b.asked {
-		p.bytes += part.to - part.from
-		p.chain, key = x.Chain(p.chain, key, part.of(b.raw))
+	tools := b.Asked[openai.AskedTools]
+	p.index, p.tokens, p.bytes, p.chain = x, b.PromptTokens()+(tools.To-tools.From)/4, 0, p.chain[:0]
+	for _, part := range b.Asked {
+		p.bytes += part.To - part.From
+		p.chain, key = x.Chain(p.chain, key, part.Of(b.Raw))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/openai"
 )
 
 // byPrefix is a policy that looks at prefixes for both roles.
@@ -119,7 +120,7 @@ func TestConversationsStay(t *testing.T) {
 // cachedOf is how many tokens of a body's prompt an engine is thought to have.
 func cachedOf(g *gateway, name, raw string) int {
 	g.t.Helper()
-	b, herr := parseBody(shapeChat, []byte(raw), bodyLimits{})
+	b, herr := openai.ParseBody(openai.ShapeChat, []byte(raw), openai.Limits{})
 	if herr != nil {
 		g.t.Fatal(herr)
 	}
@@ -182,12 +183,12 @@ func TestPromptsOfShapes(t *testing.T) {
 	x := prefixes.New(1000)
 	long := strings.Repeat("word ", 500)
 	tail := strings.Repeat("more ", 500)
-	chain := func(s shape, raw, sealed string) []uint64 {
-		b, herr := parseBody(s, []byte(raw), bodyLimits{})
+	chain := func(s openai.Shape, raw, sealed string) []uint64 {
+		b, herr := openai.ParseBody(s, []byte(raw), openai.Limits{})
 		if herr != nil {
 			t.Fatalf("%s: %v", raw, herr)
 		}
-		b.sealed = sealed
+		b.Sealed = sealed
 		p := new(prompt)
 		p.read(x, b)
 		return p.chain
@@ -201,15 +202,15 @@ func TestPromptsOfShapes(t *testing.T) {
 	}
 	ids := "[" + strings.Repeat("1234,", 499) + "1234]"
 	for _, tt := range []struct {
-		s                shape
+		s                openai.Shape
 		one, two, before string // two goes on with one; before has something else first
 	}{
-		{shapeChat, `"messages":[{"role":"user","content":"` + long + `"}]`, `"messages":[{"role":"user","content":"` + long + tail + `"}]`, `"messages":[{"role":"user","content":"` + long + `"}],"tools":[{"type":"function"}]`},
-		{shapeCompletions, `"prompt":"` + long + `"`, `"prompt":"` + long + tail + `"`, `"prompt":"` + tail + long + `"`},
-		{shapeCompletions, `"prompt":` + ids, `"prompt":` + ids[:len(ids)-1] + `,5]`, `"prompt":[1,` + ids[1:]},
-		{shapeResponses, `"input":"` + long + `","instructions":"a"`, `"instructions":"a","input":"` + long + tail + `"`, `"input":"` + long + `","instructions":"b"`},
-		{shapeMessages, `"max_tokens":9,"system":"a","messages":[{"role":"user","content":"` + long + `"}]`, `"max_tokens":9,"messages":[{"role":"user","content":"` + long + tail + `"}],"system":"a"`, `"max_tokens":9,"system":"b","messages":[{"role":"user","content":"` + long + `"}]`},
-		{shapeGenerate, `"sampling_params":{"max_tokens":9},"token_ids":` + ids, `"sampling_params":{"max_tokens":9},"token_ids":` + ids[:len(ids)-1] + `,5]`, `"sampling_params":{"max_tokens":9},"token_ids":[1,` + ids[1:]},
+		{openai.ShapeChat, `"messages":[{"role":"user","content":"` + long + `"}]`, `"messages":[{"role":"user","content":"` + long + tail + `"}]`, `"messages":[{"role":"user","content":"` + long + `"}],"tools":[{"type":"function"}]`},
+		{openai.ShapeCompletions, `"prompt":"` + long + `"`, `"prompt":"` + long + tail + `"`, `"prompt":"` + tail + long + `"`},
+		{openai.ShapeCompletions, `"prompt":` + ids, `"prompt":` + ids[:len(ids)-1] + `,5]`, `"prompt":[1,` + ids[1:]},
+		{openai.ShapeResponses, `"input":"` + long + `","instructions":"a"`, `"instructions":"a","input":"` + long + tail + `"`, `"input":"` + long + `","instructions":"b"`},
+		{openai.ShapeMessages, `"max_tokens":9,"system":"a","messages":[{"role":"user","content":"` + long + `"}]`, `"max_tokens":9,"messages":[{"role":"user","content":"` + long + tail + `"}],"system":"a"`, `"max_tokens":9,"system":"b","messages":[{"role":"user","content":"` + long + `"}]`},
+		{openai.ShapeGenerate, `"sampling_params":{"max_tokens":9},"token_ids":` + ids, `"sampling_params":{"max_tokens":9},"token_ids":` + ids[:len(ids)-1] + `,5]`, `"sampling_params":{"max_tokens":9},"token_ids":[1,` + ids[1:]},
 	} {
 		one := chain(tt.s, `{"model":"m",`+tt.one+`}`, "")
 		if n := same(chain(tt.s, `{"model":"m",`+tt.one+`}`, `"a"`), chain(tt.s, `{"model":"m",`+tt.one+`}`, `"b"`)); n != 0 {
@@ -232,7 +233,7 @@ func TestPromptsOfShapes(t *testing.T) {
 // TestToolsAreOfThePrompt: what stands in tools is computed as well, and found.
 func TestToolsAreOfThePrompt(t *testing.T) {
 	raw := `{"model":"m","messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("word ", 8000) + `"}}]}`
-	b, herr := parseBody(shapeChat, []byte(raw), bodyLimits{})
+	b, herr := openai.ParseBody(openai.ShapeChat, []byte(raw), openai.Limits{})
 	if herr != nil {
 		t.Fatal(herr)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -24,7 +25,7 @@ type Reclaimer interface {
 // changes it. Whoever sees to it holds the body.
 type remains struct {
 	h               handoff
-	b               *body // whose bytes the letters have; nil if there are none
+	b               *openai.Body // whose bytes the letters have; nil if there are none
 	conn            connector
 	model           string
 	prefill, decode *engine
@@ -222,30 +223,30 @@ func (r *Router) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
 	if v != vUsable {
 		return prefillEvent(v).Kind
 	}
-	if l.ans.kv == nil {
+	if l.ans.KVParams == nil {
 		return dispatch.EvPrefillUsable // it has finished, and written, though it does not say so
 	}
-	k := m.conn.accept(&m.h, l.ans.kv)
+	k := m.conn.accept(&m.h, l.ans.KVParams)
 	if k == dispatch.EvPrefillMoved {
 		was := m.h.coord
-		if c, ok := parseCoordinates(l.ans.kv); ok {
+		if c, ok := parseCoordinates(l.ans.KVParams); ok {
 			r.moved(m.prefill, was, c)
 		}
 		anew := *m
-		anew.h.kv = append([]byte(nil), l.ans.kv...)
+		anew.h.kv = append([]byte(nil), l.ans.KVParams...)
 		r.behind(&anew, func(ctx context.Context) {
 			r.giveBack(ctx, &anew, leftover{answered: true}, doubtNone)
 		}, nil)
 		return k
 	}
-	m.h.kv = append([]byte(nil), l.ans.kv...)
+	m.h.kv = append([]byte(nil), l.ans.KVParams...)
 	return dispatch.EvPrefillUsable
 }
 
 // plainlyNamed reports whether prefill knows the request by the very name that it was given, as far as its answer tells.
 func (m *remains) plainlyNamed() bool {
 	h, ok := parseHanded(m.first)
-	return !ok || len(h.request) == 0 || string(jsonscan.Unescape(nil, h.request)) == string(m.h.shape.appendEngineRequest(nil, m.h.request))
+	return !ok || len(h.request) == 0 || string(jsonscan.Unescape(nil, h.request)) == string(m.h.shape.AppendEngineRequest(nil, m.h.request))
 }
 
 // giveBackFirst sees to what prefill may hold since it has answered for the first time.
@@ -330,7 +331,7 @@ func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
 	}
 	c := m.h.coord
 	if err == nil {
-		message := string(m.h.shape.appendEngineRequest(nil, m.h.request)) + ":" + strconv.Itoa(c.TP)
+		message := string(m.h.shape.AppendEngineRequest(nil, m.h.request)) + ":" + strconv.Itoa(c.TP)
 		err = r.now().parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
 	}
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"pdrouter/router/openai"
 )
 
 // fence is where the endings at one engine wait until it has surely noticed them, or those between two engines until a whole later
@@ -149,7 +151,7 @@ func (r *Router) small(e *engine, model string) bool {
 	var l call
 	l.open(ctx, e)
 	defer l.end()
-	body := appendString([]byte(`{"model":`), model)
+	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
 	req := &upstreamRequest{Path: pathCompletions, Header: l.header(nil, h.request, nil, false), Body: body}
 	return l.askWhole(req, r.now().cfg.Limits.Answer) == vUsable

@@ -13,14 +13,14 @@ import (
 // what holder holds for sure, if it is not nil.
 func (r *Router) behind(m *remains, see func(context.Context), holder *engine) bool {
 	if see != nil {
-		m.b.hold()
+		m.b.Retain()
 		if r.background(func(ctx context.Context) {
-			defer m.b.drop()
+			defer m.b.Release()
 			see(ctx)
 		}) {
 			return true
 		}
-		m.b.drop()
+		m.b.Release()
 	}
 	if holder != nil {
 		r.enterStranded(m, holder, strandBusy, defaultBlock)
@@ -104,7 +104,7 @@ func (r *Router) notifyNamed(ctx context.Context, m *remains) error {
 	if err != nil {
 		return err
 	}
-	return r.now().parts.Reclaim.Notify(ctx, to, string(m.h.shape.appendEngineRequest(nil, m.h.request))+":1", 1)
+	return r.now().parts.Reclaim.Notify(ctx, to, string(m.h.shape.AppendEngineRequest(nil, m.h.request))+":1", 1)
 }
 
 // clearWithin bounds one wait for prefill to be done with a request whose answer was lost.

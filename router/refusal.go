@@ -6,13 +6,14 @@ import (
 	"strings"
 	"unicode"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
 
 // errRejected stands for an engine's refusal whose words are not for clients.
-func errRejected(status int, why reason.Reason) *httpError {
-	e := newError(why, "The engine rejected the request.")
+func errRejected(status int, why reason.Reason) *openai.Error {
+	e := openai.NewError(why, "The engine rejected the request.")
 	e.Status = status
 	return e
 }
@@ -65,12 +66,12 @@ func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 		return ""
 	}
 	ans := l.ans
-	if ans.errMessage == "" && m.conn.traits().bareErrors {
-		ans, _ = parseAnswer(shapedBare(l.body))
+	if ans.ErrorMessage == "" && m.conn.traits().bareErrors {
+		ans, _ = openai.ParseAnswer(shapedBare(l.body))
 	}
-	text := string(jsonscan.Unescape(nil, []byte(ans.errMessage)))
-	if text == "" && l.status != 200 && mediaType(l.ctype) == "text/plain" {
-		text = string(l.body[:min(len(l.body), maxErrorMessage)])
+	text := string(jsonscan.Unescape(nil, []byte(ans.ErrorMessage)))
+	if text == "" && l.status != 200 && openai.MediaType(l.ctype) == "text/plain" {
+		text = string(l.body[:min(len(l.body), openai.MaxErrorMessage)])
 	}
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if maskCredential(text, l.engine.credential()) != text {
@@ -95,7 +96,7 @@ func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 	for _, mask := range masks {
 		text = mask.find.ReplaceAllString(text, mask.with)
 	}
-	return clip(text, maxEngineMessage)
+	return openai.Clip(text, maxEngineMessage)
 }
 
 // colons finds what may be an address of IPv6, with its port if it is in brackets.

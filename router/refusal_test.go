@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -96,16 +97,16 @@ func TestNamesTransfer(t *testing.T) {
 		`{"kv_transfer_params":1}`: true, `{"kv\u005Ftransfer_params":1}`: true, `{"ec_\u0074ransfer_param\u0073":1}`: true,
 		`{"a":"\u00e9\u0007\u007a"}`: false, `{"a":"\u00`: false, `\u005`: false, ``: false, `{"a":"_transfer\u0020params"}`: false,
 	} {
-		if got := namesTransfer([]byte(in)); got != want {
+		if got := openai.NamesTransfer([]byte(in)); got != want {
 			t.Errorf("%s: %v", in, got)
 		}
 	}
-	out, ok := stripEvent(nil, []byte("data: {\"a\":\"\\u00e9\",\"kv\\u005ftransfer_params\":{}}\n\n"))
+	out, ok := openai.StripEvent(nil, []byte("data: {\"a\":\"\\u00e9\",\"kv\\u005ftransfer_params\":{}}\n\n"))
 	if want := "data: {\"a\":\"\\u00e9\"}\n\n"; !ok || string(out) != want {
 		t.Errorf("%v %q", ok, out)
 	}
 	two := []byte("data: {\"a\":\ndata: \"\\u00e9\"}\n\n")
-	if out, ok := stripEvent(nil, two); !ok || string(out) != string(two) {
+	if out, ok := openai.StripEvent(nil, two); !ok || string(out) != string(two) {
 		t.Errorf("%v %q", ok, out)
 	}
 }

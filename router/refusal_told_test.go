@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/router/openai"
 )
 
 // TestEngineErrorsTold has an engine fail in many words: the client is told its message where it has one, bounded and without
@@ -63,7 +65,7 @@ func TestEngineErrorsTold(t *testing.T) {
 				if want := map[string]int{"engine_refused": 503}[row.reason]; r.Status != max(want, 502) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
-				if got.Message != row.client && (!strings.HasPrefix(row.name, "long") || !strings.HasPrefix(got.Message, row.client)) || len(got.Message) > maxErrorMessage {
+				if got.Message != row.client && (!strings.HasPrefix(row.name, "long") || !strings.HasPrefix(got.Message, row.client)) || len(got.Message) > openai.MaxErrorMessage {
 					t.Errorf("the client was told %q; want %q", got.Message, row.client)
 				}
 				sum := g.last(1)

@@ -2,6 +2,7 @@ package router
 
 import (
 	"pdrouter/policies"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -22,18 +23,18 @@ func (k *look) insisted(c policies.Choice) policies.Choice {
 }
 
 // servable refuses bodies that neither two engines of the model can serve together nor one alone.
-func (q *admitted) servable() *httpError {
+func (q *admitted) servable() *openai.Error {
 	if !q.m.conn.traits().requiresSplit || q.route.does != generate {
 		return nil
 	}
-	if q.b.shape != shapeCompletions && q.b.shape != shapeChat { // no room is put into them, nor by SGLang's own router
-		return errBadRequest(reason.BadField, "model", "The model `%s` is not served on %s.", clip(q.b.model, 256), q.route.path)
+	if q.b.Shape != openai.ShapeCompletions && q.b.Shape != openai.ShapeChat { // no room is put into them, nor by SGLang's own router
+		return openai.ErrBadRequest(reason.BadField, "model", "The model `%s` is not served on %s.", openai.Clip(q.b.Model, 256), q.route.path)
 	}
-	switch why := q.b.unsplittable; {
-	case why == unsplitEcho, why == unsplitLogprobs, why == unsplitEmbedding, why == unsplitBestOf, why == unsplitBeam:
-		return errBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", clip(q.b.model, 256), why)
-	case q.b.choices() > 1 && (q.b.choices() > q.s.cfg.Limits.Fan || !q.b.fans(true)):
-		return errBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", clip(q.b.model, 256))
+	switch why := q.b.Unsplittable; {
+	case why == openai.UnsplitEcho, why == openai.UnsplitLogprobs, why == openai.UnsplitEmbedding, why == openai.UnsplitBestOf, why == openai.UnsplitBeam:
+		return openai.ErrBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", openai.Clip(q.b.Model, 256), why)
+	case q.b.Choices() > 1 && (q.b.Choices() > q.s.cfg.Limits.Fan || !q.b.ServesChoicesApart(true)):
+		return openai.ErrBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", openai.Clip(q.b.Model, 256))
 	}
 	return nil
 }

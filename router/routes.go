@@ -2,8 +2,10 @@ package router
 
 import (
 	"net/http"
+	"pdrouter/internal/httpsyntax"
 	"strings"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -27,7 +29,7 @@ type route struct {
 	path, method string
 	behind       string // what follows the name in a path, where there is one between path and it
 	does         doing
-	shape        shape // of the body, where there is one that is JSON
+	shape        openai.Shape // of the body, where there is one that is JSON
 }
 
 // String is the route as metrics and the log name it.
@@ -62,11 +64,11 @@ func (d doing) reads() bool { return d == generate || d == pass || d == passForm
 // routes is every route without a name in its path: exact bytes, nothing is normalised.
 var routes = func() map[string]*route {
 	all := map[string]*route{
-		pathCompletions: {path: pathCompletions, method: http.MethodPost, does: generate, shape: shapeCompletions},
-		pathChat:        {path: pathChat, method: http.MethodPost, does: generate, shape: shapeChat},
-		pathResponses:   {path: pathResponses, method: http.MethodPost, does: generate, shape: shapeResponses},
-		pathMessages:    {path: pathMessages, method: http.MethodPost, does: generate, shape: shapeMessages},
-		pathGenerate:    {path: pathGenerate, method: http.MethodPost, does: generate, shape: shapeGenerate},
+		pathCompletions: {path: pathCompletions, method: http.MethodPost, does: generate, shape: openai.ShapeCompletions},
+		pathChat:        {path: pathChat, method: http.MethodPost, does: generate, shape: openai.ShapeChat},
+		pathResponses:   {path: pathResponses, method: http.MethodPost, does: generate, shape: openai.ShapeResponses},
+		pathMessages:    {path: pathMessages, method: http.MethodPost, does: generate, shape: openai.ShapeMessages},
+		pathGenerate:    {path: pathGenerate, method: http.MethodPost, does: generate, shape: openai.ShapeGenerate},
 		pathModels:      {path: pathModels, method: http.MethodGet, does: listModels},
 		pathRealtime:    {path: pathRealtime, does: unsupported},
 		pathHealth:      {path: pathHealth, method: http.MethodGet, does: liveness},
@@ -79,9 +81,9 @@ var routes = func() map[string]*route {
 		"/v1/chat/completions/render", "/v1/completions/render", "/v1/messages/render", "/v1/responses/render",
 		"/v1/chat/completions/derender", "/v1/completions/derender", "/v1/messages/derender", "/v1/responses/derender",
 	} {
-		all[path] = &route{path: path, method: http.MethodPost, does: pass, shape: shapePass}
+		all[path] = &route{path: path, method: http.MethodPost, does: pass, shape: openai.ShapePass}
 	}
-	all[pathBatch].shape = shapeBatch
+	all[pathBatch].shape = openai.ShapeBatch
 	for _, path := range []string{"/v1/audio/transcriptions", "/v1/audio/translations"} {
 		all[path] = &route{path: path, method: http.MethodPost, does: passForm}
 	}
@@ -100,7 +102,7 @@ var named = [...]struct {
 
 // findRoute finds a request in the route table by its path and method; name is what stands in its path. With an error it
 // returns the route that is there, if any.
-func findRoute(path, method string) (rt *route, name string, e *httpError) {
+func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
 	rt = routes[path]
 	for i := range named {
 		if rt != nil {
@@ -115,11 +117,11 @@ func findRoute(path, method string) (rt *route, name string, e *httpError) {
 	}
 	switch {
 	case rt == nil:
-		return nil, "", newError(reason.NoRoute, "Not Found")
+		return nil, "", openai.NewError(reason.NoRoute, "Not Found")
 	case rt.does == unsupported:
-		return rt, "", newError(reason.Unsupported, "The realtime route is not supported.")
+		return rt, "", openai.NewError(reason.Unsupported, "The realtime route is not supported.")
 	case method != rt.method && (!rt.does.isProbe() || method != http.MethodHead):
-		return rt, "", newError(reason.Method, "Method Not Allowed")
+		return rt, "", openai.NewError(reason.Method, "Method Not Allowed")
 	}
 	return rt, name, nil
 }
@@ -127,21 +129,17 @@ func findRoute(path, method string) (rt *route, name string, e *httpError) {
 // isResponseID reports whether s may be the id of a stored response, so that it can stand in a path.
 func isResponseID(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; !isAlphanumeric(c) && c != '_' && c != '-' {
+		if c := s[i]; !httpsyntax.IsAlphanumeric(c) && c != '_' && c != '-' {
 			return false
 		}
 	}
 	return s != "" && len(s) <= 128
 }
 
-func isAlphanumeric(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-}
-
 // errorsOf is the shape whose errors the clients of a path expect.
-func errorsOf(path string) shape {
+func errorsOf(path string) openai.Shape {
 	if path == pathMessages || strings.HasPrefix(path, pathMessages+"/") {
-		return shapeMessages
+		return openai.ShapeMessages
 	}
-	return shapeCompletions
+	return openai.ShapeCompletions
 }

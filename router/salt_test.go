@@ -8,13 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
 // TestFault29Salt has two tenants ask with the same salts, in every shape.
 func TestFault29Salt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte(strings.Repeat("k", minSealKey)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Repeat("k", openai.MinSealKey)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}
@@ -29,36 +30,36 @@ func TestFault29Salt(t *testing.T) {
 	salts := map[string]string{}
 	for _, tenant := range []string{"a", "b", ""} {
 		for _, salt := range []string{"", `"s"`, `"t"`, `""`} {
-			got := here.seal(tenant, []byte(salt))
+			got := here.Seal(tenant, []byte(salt))
 			if was, ok := salts[got]; ok {
 				t.Errorf("tenant %q with salt %s has the salt of %s", tenant, salt, was)
 			}
 			salts[got] = tenant + " with " + salt
-			if other := there.seal(tenant, []byte(salt)); other != got {
+			if other := there.Seal(tenant, []byte(salt)); other != got {
 				t.Errorf("two gateways: %s and %s", got, other)
 			}
 		}
 	}
-	if here.seal("a", nil) != here.seal("a", []byte("null")) || here.seal("a", []byte(`"s"`)) != here.seal("a", []byte(`"\u0073"`)) {
+	if here.Seal("a", nil) != here.Seal("a", []byte("null")) || here.Seal("a", []byte(`"s"`)) != here.Seal("a", []byte(`"\u0073"`)) {
 		t.Error("one salt, written in two ways, is two")
 	}
-	for s := range shapesSplit {
+	for s := range int(openai.ShapeGenerate) + 1 {
 		for _, own := range []string{``, `"cache_salt":"client",`, `"cache_salt":null,`} {
 			in := `{"model":"m",` + own + `"messages":[],"input":"x","token_ids":[1],"sampling_params":{"max_tokens":9},"prompt":"x"}`
-			b, herr := parseBody(shape(s), []byte(in), bodyLimits{})
+			b, herr := openai.ParseBody(openai.Shape(s), []byte(in), openai.Limits{})
 			if herr != nil {
 				t.Fatal(herr)
 			}
-			b.sealed = here.seal("a", b.salt)
-			for _, leg := range [][]byte{b.prefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.decode(nil, "id", []byte(`{"do_remote_decode":true}`)), b.decode(nil, "id", nil)} {
+			b.Sealed = here.Seal("a", b.Salt)
+			for _, leg := range [][]byte{b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", nil)} {
 				var got struct {
 					Salt string `json:"cache_salt"`
 				}
 				if err := json.Unmarshal(leg, &got); err != nil {
 					t.Fatal(err)
 				}
-				if `"`+got.Salt+`"` != b.sealed || strings.Count(string(leg), "cache_salt") != 1 {
-					t.Errorf("%s with %q: %s", shape(s), own, leg)
+				if `"`+got.Salt+`"` != b.Sealed || strings.Count(string(leg), "cache_salt") != 1 {
+					t.Errorf("%s with %q: %s", openai.Shape(s), own, leg)
 				}
 			}
 		}
@@ -76,7 +77,7 @@ func TestSealerKeys(t *testing.T) {
 	if again, _ := newSealer(Config{IsolatePrefixCache: true}, drawn); again != drawn {
 		t.Error("a reload has drawn another key: what is cached is lost")
 	}
-	if other, _ := newSealer(Config{IsolatePrefixCache: true}, nil); other.seal("a", nil) == drawn.seal("a", nil) {
+	if other, _ := newSealer(Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
 		t.Error("two gateways have drawn the same key")
 	}
 	short := filepath.Join(t.TempDir(), "short")
@@ -88,33 +89,33 @@ func TestSealerKeys(t *testing.T) {
 			t.Errorf("%s: no error", file)
 		}
 	}
-	if strings.Contains(drawn.String(), string(drawn.key)) {
+	if strings.Contains(drawn.String(), string(drawn.Key)) {
 		t.Error("String shows the key")
 	}
 }
 
 // mediaIDBodies name media by ids wherever engines read them, with %s in place of each id.
 var mediaIDBodies = []struct {
-	shape shape
+	shape openai.Shape
 	path  string
 	body  string
 }{
-	{shapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a"},"uuid":%[1]s},` +
+	{openai.ShapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a"},"uuid":%[1]s},` +
 		`{"uuid" : %[1]s , "type":"input_audio","input_audio":null},{"video_url":null,"uuid":%[1]s}]},{"role":"tool","content":[{"audio_embeds":null,"uuid":%[1]s}]}]}`},
-	{shapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":{"type":"image_embeds","\u0075uid":%s}}]}`},
-	{shapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a","uuid":%s}}]}]}`},
-	{shapeChat, pathChat, `{"model":"tiny","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
-	{shapeResponses, pathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,a","uuid":%[1]s}]},` +
+	{openai.ShapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":{"type":"image_embeds","\u0075uid":%s}}]}`},
+	{openai.ShapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a","uuid":%s}}]}]}`},
+	{openai.ShapeChat, pathChat, `{"model":"tiny","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
+	{openai.ShapeResponses, pathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,a","uuid":%[1]s}]},` +
 		`{"type":"function_call_output","call_id":"a","output":[{"type":"input_image","uuid":%[1]s}]}],"previous_input_messages":[{"content":[{"uuid":%[1]s}]}]}`},
-	{shapeMessages, pathMessages, `{"model":"tiny","max_tokens":9,"system":[{"type":"text","text":"a","uuid":%[1]s}],"messages":[{"role":"user","content":[{"type":"tool_result",` +
+	{openai.ShapeMessages, pathMessages, `{"model":"tiny","max_tokens":9,"system":[{"type":"text","text":"a","uuid":%[1]s}],"messages":[{"role":"user","content":[{"type":"tool_result",` +
 		`"content":[{"type":"image","source":{"type":"base64","data":"a","uuid":%[1]s},"uuid":%[1]s}]}]}]}`},
-	{shapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"content_parts":[{"type":"image_url","url":null,"uuid":%[1]s},{"uuid":%[1]s}],"features":null}`},
-	{shapeBatch, pathBatch, `{"model":"tiny","messages":[[{"role":"user","content":[{"uuid":%[1]s}]}],[{"role":"user","content":[{"uuid":%[1]s}]}]]}`},
-	{shapePass, "/v1/embeddings", `{"model":"tiny","input":[[{"role":"user","content":[{"uuid":%[1]s}]}]],"messages":[{"content":[{"uuid":%[1]s}]}]}`},
-	{shapePass, "/score", `{"model":"tiny","queries":{"content":[{"uuid":%[1]s}]},"documents":[{"content":[{"uuid":%[1]s}]}],"data_1":{"content":[{"uuid":%[1]s}]},` +
+	{openai.ShapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"content_parts":[{"type":"image_url","url":null,"uuid":%[1]s},{"uuid":%[1]s}],"features":null}`},
+	{openai.ShapeBatch, pathBatch, `{"model":"tiny","messages":[[{"role":"user","content":[{"uuid":%[1]s}]}],[{"role":"user","content":[{"uuid":%[1]s}]}]]}`},
+	{openai.ShapePass, "/v1/embeddings", `{"model":"tiny","input":[[{"role":"user","content":[{"uuid":%[1]s}]}]],"messages":[{"content":[{"uuid":%[1]s}]}]}`},
+	{openai.ShapePass, "/score", `{"model":"tiny","queries":{"content":[{"uuid":%[1]s}]},"documents":[{"content":[{"uuid":%[1]s}]}],"data_1":{"content":[{"uuid":%[1]s}]},` +
 		`"data_2":[{"content":[{"uuid":%[1]s}]}],"items":[{"content":[{"uuid":%[1]s}]}],"text_1":[{"content":[{"uuid":%[1]s}]}]}`},
-	{shapePass, "/pooling", `{"model":"tiny","data":{"a":[{"uuid":%s}]}}`},
-	{shapePass, "/v1/chat/completions/render", `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
+	{openai.ShapePass, "/pooling", `{"model":"tiny","data":{"a":[{"uuid":%s}]}}`},
+	{openai.ShapePass, "/v1/chat/completions/render", `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
 }
 
 // uuidsOf collects every member named uuid, at any depth.
@@ -147,19 +148,19 @@ func uuidsOf(t *testing.T, body []byte) (all []string) {
 
 // TestFault29MediaIDs has two tenants name media by the same ids, wherever engines read them: no engine gets an id that the other may name.
 func TestFault29MediaIDs(t *testing.T) {
-	key := &sealer{key: []byte(strings.Repeat("k", minSealKey))}
-	lim := bodyLimits{Isolate: true}
-	parse := func(s shape, body, tenant string) *body {
+	key := &openai.Sealer{Key: []byte(strings.Repeat("k", openai.MinSealKey))}
+	lim := openai.Limits{Isolate: true}
+	parse := func(s openai.Shape, body, tenant string) *openai.Body {
 		t.Helper()
-		read := parseBody
-		if s == shapePass || s == shapeBatch {
-			read = parsePassed
+		read := openai.ParseBody
+		if s == openai.ShapePass || s == openai.ShapeBatch {
+			read = openai.ParsePassed
 		}
 		b, e := read(s, []byte(body), lim)
 		if e != nil {
 			t.Fatalf("%s: %v", body, e)
 		}
-		b.sealed, b.mediaIDs = key.seal(tenant, b.salt), key.mediaIDs(tenant)
+		b.Sealed, b.MediaIDs = key.Seal(tenant, b.Salt), key.MediaIDs(tenant)
 		return b
 	}
 	want := map[string]string{}
@@ -169,9 +170,9 @@ func TestFault29MediaIDs(t *testing.T) {
 				in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", id), "%s", id)
 				n := len(uuidsOf(t, []byte(in)))
 				b := parse(row.shape, in, tenant)
-				legs := [][]byte{b.leg(nil, nil, legDecode, "id", nil)}
-				if b.pass == nil {
-					legs = append(legs, b.prefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.decode(nil, "id", []byte(`{"do_remote_decode":true}`)))
+				legs := [][]byte{b.AppendVariant(nil, nil, openai.VariantDecode, "id", nil)}
+				if b.Passthrough == nil {
+					legs = append(legs, b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)))
 				}
 				for _, leg := range legs {
 					got := uuidsOf(t, leg)
@@ -188,15 +189,15 @@ func TestFault29MediaIDs(t *testing.T) {
 			}
 		}
 		null := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", "null"), "%s", "null")
-		for _, uuid := range uuidsOf(t, parse(row.shape, null, "a").leg(nil, nil, legDecode, "id", nil)) {
+		for _, uuid := range uuidsOf(t, parse(row.shape, null, "a").AppendVariant(nil, nil, openai.VariantDecode, "id", nil)) {
 			if uuid != "null" {
 				t.Errorf("body %d: null became %s", i, uuid)
 			}
 		}
 		for _, odd := range []string{"5", "true", "[]", `["x"]`, `{}`, `{"a":"x"}`, `"x","uuid":"y"`, `"x","\u0075uid":null`,
-			`"` + strings.Repeat("x", maxMediaID) + `"`} {
+			`"` + strings.Repeat("x", openai.MaxMediaID) + `"`} {
 			in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", odd), "%s", odd)
-			b, e := parseBody(row.shape, []byte(in), lim)
+			b, e := openai.ParseBody(row.shape, []byte(in), lim)
 			if e == nil || e.Status != 400 || e.Reason != reason.BadField && e.Reason != reason.DuplicateKey {
 				t.Errorf("body %d: uuid %s is accepted: %v, %v", i, odd, b, e)
 			}
@@ -209,12 +210,12 @@ func TestFault29MediaIDs(t *testing.T) {
 		}
 		seen[uuid] = from
 	}
-	if other := (&sealer{key: []byte(strings.Repeat("l", minSealKey))}).mediaIDs("a"); other.sealID([]byte(`"x"`)) == want[`a"x"`] {
+	if other := (&openai.Sealer{Key: []byte(strings.Repeat("l", openai.MinSealKey))}).MediaIDs("a"); other.SealID([]byte(`"x"`)) == want[`a"x"`] {
 		t.Error("an id does not depend on the secret")
 	}
-	in := `{"model":"tiny","messages":[{"content":[` + strings.Repeat(`{"uuid":"a"},`, maxMediaIDs) + `{"uuid":"a"}]}]}`
-	if _, e := parseBody(shapeChat, []byte(in), lim); e == nil || e.Reason != reason.OverCap {
-		t.Errorf("%d ids: %v", maxMediaIDs+1, e)
+	in := `{"model":"tiny","messages":[{"content":[` + strings.Repeat(`{"uuid":"a"},`, openai.MaxMediaIDs) + `{"uuid":"a"}]}]}`
+	if _, e := openai.ParseBody(openai.ShapeChat, []byte(in), lim); e == nil || e.Reason != reason.OverCap {
+		t.Errorf("%d ids: %v", openai.MaxMediaIDs+1, e)
 	}
 }
 

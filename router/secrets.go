@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"pdrouter/router/openai"
 )
 
 // secrets are what stands in the files with the engines' credentials and certificates, by the files' names. Those that a configuration had
@@ -60,7 +62,7 @@ func (s *secrets) of(key, file string) (string, error) {
 func (s *secrets) String() string { return "(secrets)" }
 
 // newSealer reads the key from the file, or draws one if there is none named; it goes on with the one that old has drawn.
-func newSealer(cfg Config, old *sealer) (*sealer, error) {
+func newSealer(cfg Config, old *openai.Sealer) (*openai.Sealer, error) {
 	switch {
 	case !cfg.IsolatePrefixCache:
 		return nil, nil
@@ -69,14 +71,14 @@ func newSealer(cfg Config, old *sealer) (*sealer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("prefix_cache_secret_file: %w", err)
 		}
-		if key = bytes.TrimSpace(key); len(key) < minSealKey {
-			return nil, fmt.Errorf("prefix_cache_secret_file %s has %d bytes; want %d or more", cfg.PrefixCacheSecretFile, len(key), minSealKey)
+		if key = bytes.TrimSpace(key); len(key) < openai.MinSealKey {
+			return nil, fmt.Errorf("prefix_cache_secret_file %s has %d bytes; want %d or more", cfg.PrefixCacheSecretFile, len(key), openai.MinSealKey)
 		}
-		return &sealer{key: key}, nil
+		return &openai.Sealer{Key: key}, nil
 	case old != nil:
 		return old, nil
 	}
-	key := make([]byte, minSealKey)
+	key := make([]byte, openai.MinSealKey)
 	_, _ = rand.Read(key) // it never fails
-	return &sealer{key: key}, nil
+	return &openai.Sealer{Key: key}, nil
 }

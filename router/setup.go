@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/openai"
 )
 
 // setup is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
@@ -14,8 +15,8 @@ type setup struct {
 	cfg    Config
 	parts  Parts
 	fleet  *fleet
-	limits bodyLimits
-	sealer *sealer         // nil: bodies keep their own cache_salt
+	limits openai.Limits
+	sealer *openai.Sealer  // nil: bodies keep their own cache_salt
 	index  *prefixes.Index // nil: no model's policy looks at prefixes
 }
 
@@ -31,7 +32,7 @@ func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
 	}
 	var was *fleet
 	var known map[string]string
-	var sealedBy *sealer
+	var sealedBy *openai.Sealer
 	if old != nil {
 		was, sealedBy = old.fleet, old.sealer
 		if !anew {
@@ -111,8 +112,8 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 }
 
 // limitsOf are those of a configuration that has its defaults.
-func limitsOf(cfg Config) bodyLimits {
-	return bodyLimits{
+func limitsOf(cfg Config) openai.Limits {
+	return openai.Limits{
 		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
 		Strict: cfg.Strict, Media: cfg.Media.rules(), Isolate: cfg.IsolatePrefixCache,
 	}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/openai"
 )
 
 // TestApplyKeepsEngines changes bounds that concern engines: they go by the new ones, and stay what they are, with their health
@@ -58,7 +60,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(salt, strings.Repeat("1", minSealKey))
+	write(salt, strings.Repeat("1", openai.MinSealKey))
 	write(key, "one\n")
 	cfg, m := s.cfg, s.cfg.Models[0]
 	all := m.Engines
@@ -66,7 +68,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	m.Engines = all[:1]
 	cfg.IsolatePrefixCache, cfg.PrefixCacheSecretFile, cfg.Models = true, salt, []Model{m}
 	g := start(t, cfg, Parts{})
-	sealed, e := g.r.now().sealer.seal("t", nil), g.r.now().fleet.engine("decode-0")
+	sealed, e := g.r.now().sealer.Seal("t", nil), g.r.now().fleet.engine("decode-0")
 
 	write(salt, "half")
 	if err := os.Remove(key); err != nil {
@@ -80,7 +82,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 		t.Fatalf("an engine cannot come: %v", err)
 	}
 	f := g.r.now().fleet
-	if f.engine("decode-0") != e || f.engine("decode-1").origin.key != "one" || g.r.now().sealer.seal("t", nil) != sealed {
+	if f.engine("decode-0") != e || f.engine("decode-1").origin.key != "one" || g.r.now().sealer.Seal("t", nil) != sealed {
 		t.Error("engines that come change others, or the salts, or have no credential")
 	}
 	if err := g.r.Reload(cfg, parts); err == nil || !strings.Contains(err.Error(), "key_file") {
@@ -93,11 +95,11 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	if g.r.now().fleet != f {
 		t.Error("a reload that was refused has changed something")
 	}
-	write(salt, strings.Repeat("2", minSealKey))
+	write(salt, strings.Repeat("2", openai.MinSealKey))
 	if err := g.r.Reload(cfg, parts); err != nil {
 		t.Fatal(err)
 	}
-	if now := g.r.now(); now.fleet.engine("decode-0").origin.key != "two" || now.sealer.seal("t", nil) == sealed {
+	if now := g.r.now(); now.fleet.engine("decode-0").origin.key != "two" || now.sealer.Seal("t", nil) == sealed {
 		t.Error("a reload goes on with what was read before")
 	}
 }

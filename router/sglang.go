@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -81,7 +82,7 @@ func (m meeting) draw() meeting {
 // appendTo appends the members that go into either body.
 func (m meeting) appendTo(dst []byte) []byte {
 	dst = append(dst, `"bootstrap_host":`...)
-	dst = appendString(dst, m.host)
+	dst = openai.AppendString(dst, m.host)
 	dst = append(dst, `,"bootstrap_port":`...)
 	dst = strconv.AppendInt(dst, int64(m.port), 10)
 	dst = append(dst, `,"bootstrap_room":`...)
@@ -98,7 +99,7 @@ func tellsOfFailedTransfer(message string) bool {
 
 // shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
 func shapedBare(body []byte) []byte {
-	s := jsonscan.Scanner{Bytes: body, MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: body, MaxDepth: openai.MaxAnswerDepth}
 	bare := false
 	s.Space()
 	m, ok := s.Object(1)

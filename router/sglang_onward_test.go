@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pdrouter/policies"
+	"pdrouter/router/openai"
 )
 
 // TestOnwardNeedsDecodeAlone: no engine is to go on with a stream of a model whose decode engines serve nothing alone.
@@ -16,7 +17,7 @@ func TestOnwardNeedsDecodeAlone(t *testing.T) {
 		conn connector
 		able bool
 	}{{none{}, true}, {sglang{}, false}} {
-		b, herr := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"max_tokens":9}`), bodyLimits{})
+		b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"max_tokens":9}`), openai.Limits{})
 		if herr != nil {
 			t.Fatal(herr)
 		}

@@ -8,18 +8,19 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
 // probeStock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
 // prefill holds for it is taken by decode, or given back, or counted.
-func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body) error {
+func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *openai.Body) error {
 	p, d := c.prefill, c.decode
 	a.prefill.open(ctx, p)
-	if err := r.ask(&a.prefill, a.h.request, b.prefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.prefill, a.h.request, b.AppendPrefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h))); err != nil {
 		return err
 	}
-	a.h.kv = a.prefill.ans.kv
+	a.h.kv = a.prefill.ans.KVParams
 	at, ok := parseCoordinates(a.h.kv)
 	switch {
 	case a.h.kv == nil:
@@ -37,7 +38,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *body)
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return err
 	}
-	body := b.prefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
+	body := b.AppendPrefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
 	if c.conn.accept(&a.h, a.h.kv) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.conn.traits().stock.needs)

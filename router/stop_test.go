@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -12,16 +13,16 @@ import (
 func TestStopLists(t *testing.T) {
 	lim := limitsOf(Config{}.withDefaults())
 	for _, row := range []struct {
-		sh   shape
+		sh   openai.Shape
 		body string
 	}{
-		{shapeCompletions, `{"model":"m","prompt":"a","stop":[%s]}`},
-		{shapeChat, `{"model":"m","messages":[],"stop":[%s]}`},
-		{shapeMessages, `{"model":"m","messages":[],"max_tokens":9,"stop_sequences":[%s]}`},
-		{shapeGenerate, `{"model":"m","token_ids":[1],"sampling_params":{"stop":[%s]}}`},
+		{openai.ShapeCompletions, `{"model":"m","prompt":"a","stop":[%s]}`},
+		{openai.ShapeChat, `{"model":"m","messages":[],"stop":[%s]}`},
+		{openai.ShapeMessages, `{"model":"m","messages":[],"max_tokens":9,"stop_sequences":[%s]}`},
+		{openai.ShapeGenerate, `{"model":"m","token_ids":[1],"sampling_params":{"stop":[%s]}}`},
 	} {
 		for n, refused := range map[int]bool{1: false, 5: false, 128: false, 129: true} {
-			_, e := parseBody(row.sh, fmt.Appendf(nil, row.body, strings.TrimSuffix(strings.Repeat(`"a",`, n), ",")), lim)
+			_, e := openai.ParseBody(row.sh, fmt.Appendf(nil, row.body, strings.TrimSuffix(strings.Repeat(`"a",`, n), ",")), lim)
 			if (e != nil) != refused || refused && e.Reason != reason.OverCap {
 				t.Errorf("%s: %d stop strings: %v; want refused %v", row.body, n, e, refused)
 			}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
@@ -38,11 +39,11 @@ func owner(tenant, subject string) string {
 
 // remember notes which engine holds the response that is about to be sent, if it keeps it.
 func (x *exchange) remember(a *attempt) {
-	if x.b.shape != shapeResponses || x.b.pass != nil || x.b.unkept || x.s.parts.Responses == nil {
+	if x.b.Shape != openai.ShapeResponses || x.b.Passthrough != nil || x.b.Unkept || x.s.parts.Responses == nil {
 		return
 	}
-	value, _ := json.Marshal(holder{Engine: a.decode.engine.name, Model: x.b.model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
-	x.kept = responsePrefix + a.h.request
+	value, _ := json.Marshal(holder{Engine: a.decode.engine.name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
+	x.kept = openai.ResponsePrefix + a.h.request
 	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
 }
 
@@ -55,7 +56,7 @@ func (x *exchange) settled() {
 }
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
-func (s *setup) held(ctx context.Context, id, param string, who principal) (e *engine, named string, bad *httpError) {
+func (s *setup) held(ctx context.Context, id, param string, who principal) (e *engine, named string, bad *openai.Error) {
 	if s.parts.Responses == nil || !isResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
@@ -75,19 +76,19 @@ func (s *setup) held(ctx context.Context, id, param string, who principal) (e *e
 
 // readStored makes the body of a request for a stored response, as far as that is known without asking others.
 func (q *admitted) readStored() {
-	q.b = &body{shape: shapeResponses, n: 1, maxTokens: -1, prompts: 1, limits: -1, unsplittable: unsplitStored, pass: &passage{method: q.route.method}}
+	q.b = &openai.Body{Shape: openai.ShapeResponses, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: openai.UnsplitStored, Passthrough: &openai.Passthrough{Method: q.route.method}}
 }
 
 // findStored finds the engine that holds the response that the request is for, or is the next of. Other gateways may be asked
 // for it, so the caller's limits come before.
-func (q *admitted) findStored(ctx context.Context) (e *httpError) {
+func (q *admitted) findStored(ctx context.Context) (e *openai.Error) {
 	if q.route.does != askStored {
-		if q.b.previous != "" {
+		if q.b.Previous != "" {
 			return q.readPrevious(ctx)
 		}
 		return nil
 	}
-	if q.pin, q.b.model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
+	if q.pin, q.b.Model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
 		return e
 	}
 	if q.m = q.s.fleet.models[q.pin.model]; !slices.Contains(q.m.decode, q.pin) {
@@ -101,14 +102,14 @@ func (q *admitted) findStored(ctx context.Context) (e *httpError) {
 }
 
 // target is the path that an engine is asked on. Of the query, what engines know is written anew.
-func (rt *route) target(name, query string) (string, *httpError) {
+func (rt *route) target(name, query string) (string, *openai.Error) {
 	target := rt.path + name + rt.behind
 	if rt.method != http.MethodGet || query == "" {
 		return target, nil
 	}
 	given, err := url.ParseQuery(query)
 	if err != nil {
-		return "", errBadRequest(reason.BadField, "", "The query cannot be read.")
+		return "", openai.ErrBadRequest(reason.BadField, "", "The query cannot be read.")
 	}
 	sep := "?"
 	for _, key := range []string{"starting_after", "stream"} {
@@ -117,7 +118,7 @@ func (rt *route) target(name, query string) (string, *httpError) {
 			continue
 		}
 		if len(values) > 1 {
-			return "", errBadRequest(reason.BadField, key, "%s must be given once.", key)
+			return "", openai.ErrBadRequest(reason.BadField, key, "%s must be given once.", key)
 		}
 		value := ""
 		if key == "stream" {
@@ -130,7 +131,7 @@ func (rt *route) target(name, query string) (string, *httpError) {
 			value = strconv.FormatUint(n, 10)
 		}
 		if err != nil {
-			return "", errBadRequest(reason.BadField, key, "%s cannot be %.32q.", key, values[0])
+			return "", openai.ErrBadRequest(reason.BadField, key, "%s cannot be %.32q.", key, values[0])
 		}
 		target += sep + key + "=" + value
 		sep = "&"
@@ -139,20 +140,20 @@ func (rt *route) target(name, query string) (string, *httpError) {
 }
 
 // readPrevious finds the engine that holds the response that this one is the next of: only it can go on.
-func (q *admitted) readPrevious(ctx context.Context) (e *httpError) {
-	if q.pin, _, e = q.s.held(ctx, q.b.previous, "previous_response_id", q.who); e != nil {
+func (q *admitted) readPrevious(ctx context.Context) (e *openai.Error) {
+	if q.pin, _, e = q.s.held(ctx, q.b.Previous, "previous_response_id", q.who); e != nil {
 		return e
 	}
 	if !slices.Contains(q.m.decode, q.pin) {
-		return errBadRequest(reason.BadField, "previous_response_id", "The response is of another model.")
+		return openai.ErrBadRequest(reason.BadField, "previous_response_id", "The response is of another model.")
 	}
 	return nil
 }
 
-func errNoResponse(why reason.Reason, id, param string) *httpError {
-	return errBadRequest(why, param, "Response with id '%s' not found.", clip(id, 128))
+func errNoResponse(why reason.Reason, id, param string) *openai.Error {
+	return openai.ErrBadRequest(why, param, "Response with id '%s' not found.", openai.Clip(id, 128))
 }
 
-func errResponsesUnknown(cause error) *httpError {
-	return newError(reason.ResponsesUnknown, "Which engine holds the response is not known at present.").because(cause)
+func errResponsesUnknown(cause error) *openai.Error {
+	return openai.NewError(reason.ResponsesUnknown, "Which engine holds the response is not known at present.").Because(cause)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -71,7 +72,7 @@ func (s *stream) enter() {
 }
 
 // first reads up to the first event of an answer. It is the leg's: open is the owner's.
-func (s *stream) first(sh shape) (v verdict) {
+func (s *stream) first(sh openai.Shape) (v verdict) {
 	var early []byte
 	early, s.begins, v = s.a.decode.first(s, sh)
 	s.out = append(s.out, early...)
@@ -109,9 +110,9 @@ func (s *stream) free() {
 // take appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
 func (s *stream) take(event []byte) (ok bool) {
 	at := len(s.out)
-	if s.out, ok = stripEvent(s.out, event); ok && s.a.split && countsCached(s.out[at:]) {
+	if s.out, ok = openai.StripEvent(s.out, event); ok && s.a.split && openai.HasCached(s.out[at:]) {
 		cached, created := s.x.prefillCached(s.a)
-		s.out = tellCached(s.out, at, cached, created)
+		s.out = openai.SetCached(s.out, at, cached, created)
 	}
 	return ok
 }
@@ -130,19 +131,19 @@ func (s *stream) relay(event []byte) bool {
 	if s.x.onward != nil && s.x.onward.joined {
 		return s.relayOnward(event)
 	}
-	switch s.x.b.shape.kindOf(event) {
-	case eventDone:
+	switch s.x.b.Shape.KindOf(event) {
+	case openai.EventDone:
 		s.seen = true
 		s.events++
 		s.count(event)
-	case eventError:
+	case openai.EventError:
 		s.wrong = reason.DecodeFailed
 		s.a.decode.tellError(event)
 		if s.x.onward == nil {
 			s.told = s.take(event)
 		}
 		return false
-	case eventData:
+	case openai.EventData:
 		s.x.pieces++
 		s.events++
 		s.count(event)
@@ -163,7 +164,7 @@ func (s *stream) count(event []byte) {
 		return
 	}
 	if p, ok := sse.Data(event); ok {
-		if ans, ok := parseAnswer(p); ok {
+		if ans, ok := openai.ParseAnswer(p); ok {
 			s.x.usage(&ans)
 			s.x.cached(s.a)
 		}
@@ -349,9 +350,9 @@ func (s *stream) mail() {
 }
 
 // cut ends the stream with an error event. An engine's own error event that is already there stays the last.
-func (s *stream) cut(e *httpError) {
+func (s *stream) cut(e *openai.Error) {
 	if !s.told {
-		s.out = s.x.b.shape.appendErrorEvent(s.out, e, s.events)
+		s.out = s.x.b.Shape.AppendErrorEvent(s.out, e, s.events)
 	}
 	s.err = errCut
 }

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/router/openai"
 )
 
 // fakeEnroller derives keys that a test can derive too. Without a secret it has none.
@@ -117,7 +118,7 @@ func TestTickets(t *testing.T) {
 // TestTicketsHaveTheSealedSalt has a gateway that isolates tenants: what engines check is the salt that they get.
 func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte(strings.Repeat("k", minSealKey)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Repeat("k", openai.MinSealKey)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s, _, parts := newPlane(t, 1, 1)
@@ -141,7 +142,7 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := contextOf("tiny", "s", []byte(seal.seal("alice", []byte(`"x"`)))); got.Context != want {
+	if want := contextOf("tiny", "s", []byte(seal.Seal("alice", []byte(`"x"`)))); got.Context != want {
 		t.Errorf("context %x; want %x", got.Context, want)
 	}
 }

@@ -79,3 +79,8 @@ func IsFieldValue(b []byte) bool {
 	}
 	return true
 }
+
+// IsAlphanumeric reports whether c is an ASCII letter or digit.
+func IsAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}

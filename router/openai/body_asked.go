@@ -1,9 +1,9 @@
-package router
+package openai
 
 // The parts of a body that the prompt consists of, in the order in which engines put them together: what a chat goes on with comes last,
 // so that its turns have all before in common.
 const (
-	askedTools = iota
+	AskedTools = iota
 	askedBefore
 	askedLast
 	askedParts

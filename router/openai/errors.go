@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"errors"
@@ -10,11 +10,11 @@ import (
 	"pdrouter/router/reason"
 )
 
-// maxErrorMessage is the most bytes of a message that a client is sent.
-const maxErrorMessage = 1024
+// MaxErrorMessage is the most bytes of a message that a client is sent.
+const MaxErrorMessage = 1024
 
-// httpError is an error with an answer for the client. Msg, Param and Type are sent, Err is for the log only.
-type httpError struct {
+// Error is an error with an answer for the client. Msg, Param and Type are sent, Err is for the log only.
+type Error struct {
 	Status     int           // the HTTP status, also the answer's "code"
 	Type       string        // the answer's "type"; see errorType
 	Msg        string        // the answer's "message"; cut to 1 KiB; no addresses, no tokens, no whole inputs
@@ -31,7 +31,7 @@ type httpError struct {
 }
 
 // Error is what the log shows.
-func (e *httpError) Error() string {
+func (e *Error) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("router: %d %s: %s: %v", e.Status, e.Reason, e.Msg, e.Err)
 	}
@@ -39,39 +39,39 @@ func (e *httpError) Error() string {
 }
 
 // Unwrap is the cause.
-func (e *httpError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
-// appendJSON appends the answer's body: {"error":{"message","type","param","code"}}.
-func (e *httpError) appendJSON(dst []byte) []byte {
+// AppendJSON appends the answer's body: {"error":{"message","type","param","code"}}.
+func (e *Error) AppendJSON(dst []byte) []byte {
 	msg := e.Msg
-	if len(msg) > maxErrorMessage {
-		msg = clip(msg, maxErrorMessage)
+	if len(msg) > MaxErrorMessage {
+		msg = Clip(msg, MaxErrorMessage)
 	}
 	dst = append(dst, `{"error":{"message":`...)
-	dst = appendString(dst, msg)
+	dst = AppendString(dst, msg)
 	dst = append(dst, `,"type":`...)
-	dst = appendString(dst, e.Type)
+	dst = AppendString(dst, e.Type)
 	dst = append(dst, `,"param":`...)
 	if e.Param == "" {
 		dst = append(dst, "null"...)
 	} else {
-		dst = appendString(dst, e.Param)
+		dst = AppendString(dst, e.Param)
 	}
 	dst = append(dst, `,"code":`...)
 	dst = strconv.AppendInt(dst, int64(e.Status), 10)
 	return append(dst, "}}"...)
 }
 
-// appendFrame appends the server-sent event that tells of the error once an answer has begun. What follows it is
+// AppendFrame appends the server-sent event that tells of the error once an answer has begun. What follows it is
 // the cut of the connection, never data: [DONE].
-func (e *httpError) appendFrame(dst []byte) []byte {
+func (e *Error) AppendFrame(dst []byte) []byte {
 	dst = append(dst, "data: "...)
-	dst = e.appendJSON(dst)
+	dst = e.AppendJSON(dst)
 	return append(dst, "\n\n"...)
 }
 
-// clip cuts s to at most n bytes at the start of a rune, three dots included.
-func clip(s string, n int) string {
+// Clip cuts s to at most n bytes at the start of a rune, three dots included.
+func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
@@ -82,8 +82,8 @@ func clip(s string, n int) string {
 	return s[:end] + "..."
 }
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-func appendString(dst []byte, s string) []byte {
+// AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
 	for _, r := range s {
@@ -124,47 +124,47 @@ func errorType(status int) string {
 	return "BadRequestError"
 }
 
-// newError returns the error answer for a reason, with that message.
-func newError(why reason.Reason, format string, args ...any) *httpError {
+// NewError returns the error answer for a reason, with that message.
+func NewError(why reason.Reason, format string, args ...any) *Error {
 	may, after := why.Retry()
-	return &httpError{Status: why.Status(), Type: errorType(why.Status()), Reason: why, Msg: fmt.Sprintf(format, args...),
+	return &Error{Status: why.Status(), Type: errorType(why.Status()), Reason: why, Msg: fmt.Sprintf(format, args...),
 		NoRetry: !may, RetryAfter: after, Close: why.Close()}
 }
 
-// because adds the cause, for the log.
-func (e *httpError) because(cause error) *httpError {
+// Because adds the cause, for the log.
+func (e *Error) Because(cause error) *Error {
 	e.Err = cause
 	return e
 }
 
-func errBadRequest(why reason.Reason, param, format string, args ...any) *httpError {
-	e := newError(why, format, args...)
+func ErrBadRequest(why reason.Reason, param, format string, args ...any) *Error {
+	e := NewError(why, format, args...)
 	e.Param = param
 	return e
 }
 
-func errFraming(format string, args ...any) *httpError {
-	return newError(reason.BadFraming, format, args...)
+func ErrFraming(format string, args ...any) *Error {
+	return NewError(reason.BadFraming, format, args...)
 }
 
-func errTooLarge(limit int) *httpError {
-	return newError(reason.BodyTooLarge, "The request body is larger than %d bytes.", limit)
+func ErrTooLarge(limit int) *Error {
+	return NewError(reason.BodyTooLarge, "The request body is larger than %d bytes.", limit)
 }
 
-func errNoModel(model string) *httpError {
-	e := errBadRequest(reason.UnknownModel, "model", "The model `%s` does not exist.", clip(model, 256))
-	e.Model, e.Err = clip(model, 256), errors.New("no such model")
+func ErrNoModel(model string) *Error {
+	e := ErrBadRequest(reason.UnknownModel, "model", "The model `%s` does not exist.", Clip(model, 256))
+	e.Model, e.Err = Clip(model, 256), errors.New("no such model")
 	return e
 }
 
-func errUnauthorized(cause error) *httpError {
-	e := newError(reason.Unauthorized, "Unauthorized")
+func ErrUnauthorized(cause error) *Error {
+	e := NewError(reason.Unauthorized, "Unauthorized")
 	e.Challenge, e.Err = "Bearer", cause
 	return e
 }
 
-// errNoKeys answers credentials that nobody can check at present. An error with a method Reason may name one of the reasons for that.
-func errNoKeys(cause error) *httpError {
+// ErrNoKeys answers credentials that nobody can check at present. An error with a method Reason may name one of the reasons for that.
+func ErrNoKeys(cause error) *Error {
 	why := reason.NoKeys
 	var told interface{ Reason() string }
 	if errors.As(cause, &told) {
@@ -174,19 +174,19 @@ func errNoKeys(cause error) *httpError {
 			}
 		}
 	}
-	return newError(why, "Credentials cannot be checked at present.").because(cause)
+	return NewError(why, "Credentials cannot be checked at present.").Because(cause)
 }
 
-func errForbidden(cause error) *httpError {
-	return newError(reason.Forbidden, "Forbidden").because(cause)
+func ErrForbidden(cause error) *Error {
+	return NewError(reason.Forbidden, "Forbidden").Because(cause)
 }
 
-func errDraining() *httpError { return newError(reason.Draining, "The server is shutting down.") }
+func ErrDraining() *Error { return NewError(reason.Draining, "The server is shutting down.") }
 
-func errBadUpstream() *httpError {
-	return newError(reason.BadUpstream, "The engine's answer could not be used.")
+func ErrBadUpstream() *Error {
+	return NewError(reason.BadUpstream, "The engine's answer could not be used.")
 }
 
-func errInternal(cause error) *httpError {
-	return newError(reason.Internal, "Internal server error").because(cause)
+func ErrInternal(cause error) *Error {
+	return NewError(reason.Internal, "Internal server error").Because(cause)
 }

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -13,14 +13,14 @@ import (
 	"pdrouter/router/reason"
 )
 
-// mediaHosts says where the media of a body may be.
-type mediaHosts struct {
-	private bool
-	hosts   []string // nil: any
+// MediaRules says where the media of a body may be.
+type MediaRules struct {
+	Private bool
+	Hosts   []string // nil: any
 }
 
 // refuses says why a body may not name the URL; "" if it may. What different readers may take for different hosts is refused.
-func (h *mediaHosts) refuses(raw []byte) string {
+func (h *MediaRules) refuses(raw []byte) string {
 	text := bytes.TrimLeftFunc(raw, func(r rune) bool { return r <= ' ' || unicode.IsSpace(r) })
 	colon := bytes.IndexByte(text, ':')
 	switch {
@@ -44,7 +44,7 @@ func (h *mediaHosts) refuses(raw []byte) string {
 	case scheme == "data", strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz0123456789+.-") != "":
 		return ""
 	case scheme == "file":
-		if h.private && len(h.hosts) == 0 {
+		if h.Private && len(h.Hosts) == 0 {
 			return ""
 		}
 		return "names a file of the engine"
@@ -69,10 +69,10 @@ func (h *mediaHosts) refuses(raw []byte) string {
 		return "has no host"
 	}
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-	if len(h.hosts) > 0 && !h.listed(host) {
+	if len(h.Hosts) > 0 && !h.listed(host) {
 		return "names a host that is not allowed"
 	}
-	if !h.private && len(h.hosts) == 0 && privateHost(host) {
+	if !h.Private && len(h.Hosts) == 0 && privateHost(host) {
 		return "names a private host"
 	}
 	return ""
@@ -83,8 +83,8 @@ func encodedData(text []byte) bool {
 	return len(text) >= 256 && !bytes.ContainsAny(text[:256], ".:@[]%-_?#\\")
 }
 
-func (h *mediaHosts) listed(host string) bool {
-	for _, allowed := range h.hosts {
+func (h *MediaRules) listed(host string) bool {
+	for _, allowed := range h.Hosts {
 		if host == allowed || allowed[0] == '.' && strings.HasSuffix(host, allowed) {
 			return true
 		}
@@ -218,10 +218,10 @@ func (p *bodyParser) look(l sought, depth int) bool {
 	return p.Why == ""
 }
 
-// maxMediaIDs is how many media ids one body may have, and maxMediaID how long one may be: both legs of every choice replace each.
+// MaxMediaIDs is how many media ids one body may have, and MaxMediaID how long one may be: both legs of every choice replace each.
 const (
-	maxMediaIDs = 1024
-	maxMediaID  = 4 << 10
+	MaxMediaIDs = 1024
+	MaxMediaID  = 4 << 10
 )
 
 // mediaID reads the id that engines cache a part of content by. Engines make a text of whatever is not null, so only strings are accepted.
@@ -230,15 +230,15 @@ func (p *bodyParser) mediaID(m *jsonscan.Members, depth int) {
 	if !p.Value(depth) || c == 'n' {
 		return
 	}
-	if c != '"' || p.Pos-from > maxMediaID {
-		p.refuse(reason.BadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", maxMediaID))
+	if c != '"' || p.Pos-from > MaxMediaID {
+		p.refuse(reason.BadField, "uuid", fmt.Sprintf("must be a string of at most %d bytes", MaxMediaID))
 		return
 	}
-	if p.mediaIDs++; p.mediaIDs > maxMediaIDs {
-		p.refuse(reason.OverCap, "uuid", fmt.Sprintf("must be set at most %d times", maxMediaIDs))
+	if p.mediaIDs++; p.mediaIDs > MaxMediaIDs {
+		p.refuse(reason.OverCap, "uuid", fmt.Sprintf("must be set at most %d times", MaxMediaIDs))
 		return
 	}
-	p.own(ownMediaID, inContent, m)
+	p.own(OwnMediaID, inContent, m)
 }
 
 // mediaURL reads a string that may be a URL.
@@ -252,7 +252,7 @@ func (p *bodyParser) mediaURL() bool {
 		text = jsonscan.Unescape(nil, raw)
 	}
 	if why := p.lim.Media.refuses(text); why != "" && p.bad == nil {
-		p.bad = errBadRequest(reason.MediaHost, "", "A URL of the content %s.", why)
+		p.bad = ErrBadRequest(reason.MediaHost, "", "A URL of the content %s.", why)
 	}
 	return p.Why == ""
 }

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"testing"
@@ -22,12 +22,12 @@ func TestVocabulary(t *testing.T) {
 				n++
 				for _, key := range []string{name, name + "x", name[1:], ""} {
 					if got := v.find([]byte(key), jsonscan.KeySum([]byte(key))); (got == &v[i].member) != (key == name) {
-						t.Errorf("%s: %q finds %v", shape(s), key, got)
+						t.Errorf("%s: %q finds %v", Shape(s), key, got)
 					}
 				}
 			}
 			if n == 0 || n > len(v)/2 {
-				t.Errorf("%s: %d members in %d places", shape(s), n, len(v))
+				t.Errorf("%s: %d members in %d places", Shape(s), n, len(v))
 			}
 		}
 	}

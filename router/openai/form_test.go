@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -33,12 +33,12 @@ func TestFormRefused(t *testing.T) {
 		"encoded":             "--b\r\nContent-Transfer-Encoding: base64\r\n" + model + "\r\n--b--\r\n",
 		"model is a file":     "--b\r\nContent-Disposition: form-data; name=\"model\"; filename=\"a\"\r\n\r\ntiny\r\n--b--\r\n",
 	} {
-		if b, e := parseForm("multipart/form-data; boundary=b", []byte(body), bodyLimits{}); e == nil {
+		if b, e := ParseForm("multipart/form-data; boundary=b", []byte(body), Limits{}); e == nil {
 			t.Errorf("%s: read as %+v", name, b)
 		}
 	}
 	for _, ctype := range []string{"multipart/form-data", "multipart/form-data; boundary=\"a\\\"b\"", "multipart/mixed; boundary=b", "multipart/form-data; boundary=" + strings.Repeat("b", 71)} {
-		if _, e := parseForm(ctype, []byte("--b\r\n"+model+"\r\n--b--\r\n"), bodyLimits{}); e == nil {
+		if _, e := ParseForm(ctype, []byte("--b\r\n"+model+"\r\n--b--\r\n"), Limits{}); e == nil {
 			t.Errorf("%s is taken", ctype)
 		}
 	}
@@ -73,7 +73,7 @@ func FuzzForm(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		b, e := parseForm("multipart/form-data; boundary=b", []byte(body), bodyLimits{})
+		b, e := ParseForm("multipart/form-data; boundary=b", []byte(body), Limits{})
 		if e != nil {
 			return
 		}
@@ -96,10 +96,10 @@ func FuzzForm(f *testing.F) {
 				kept, keptValues = append(kept, n), append(keptValues, values[i])
 			}
 		}
-		if model != b.model {
-			t.Fatalf("%q: model %q; the other reader has %q", body, b.model, model)
+		if model != b.Model {
+			t.Fatalf("%q: model %q; the other reader has %q", body, b.Model, model)
 		}
-		out := b.decode(nil, "id", nil)
+		out := b.AppendDecode(nil, "id", nil)
 		if len(kept) == 0 {
 			return
 		}

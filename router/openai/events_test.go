@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -14,30 +14,30 @@ import (
 var streams = []struct {
 	name  string
 	in    string
-	kinds []eventKind
+	kinds []EventKind
 }{
-	{"plain", "data: {\"a\":1}\n\ndata: [DONE]\n\n", []eventKind{eventData, eventDone}},
-	{"CRLF", "data: {}\r\n\r\ndata: [DONE]\r\n\r\n", []eventKind{eventData, eventDone}},
-	{"no space", "data:{}\n\ndata:[DONE]\n\n", []eventKind{eventData, eventDone}},
+	{"plain", "data: {\"a\":1}\n\ndata: [DONE]\n\n", []EventKind{EventData, EventDone}},
+	{"CRLF", "data: {}\r\n\r\ndata: [DONE]\r\n\r\n", []EventKind{EventData, EventDone}},
+	{"no space", "data:{}\n\ndata:[DONE]\n\n", []EventKind{EventData, EventDone}},
 	{"comments", ": ping\n\ndata: {}\n\n: ping\n\ndata: [DONE]\n\n",
-		[]eventKind{eventComment, eventData, eventComment, eventDone}},
-	{"comment within the last event", "data: {}\n\n: x\ndata: [DONE]\n\n", []eventKind{eventData, eventDone}},
-	{"bytes behind the end", "data: [DONE]\n\n: bye\n\n", []eventKind{eventDone, eventComment}},
-	{"content ends in the word", "data: {\"text\":\"data: [DONE]\"}\n\n", []eventKind{eventData}},
-	{"content is the word", "data: \"[DONE]\"\n\n", []eventKind{eventData}},
-	{"escaped line end before the word", "data: {\"text\":\"\\n\\ndata: [DONE]\\n\\n\"}\n\n", []eventKind{eventData}},
-	{"second line of an event", "data: {}\ndata: [DONE]\n\n", []eventKind{eventData}},
-	{"first line of an event", "data: [DONE]\ndata: {}\n\n", []eventKind{eventData}},
-	{"no blank line", "data: {}\n\ndata: [DONE]\n", []eventKind{eventData}},
-	{"no line end", "data: {}\n\ndata: [DONE]", []eventKind{eventData}},
+		[]EventKind{EventComment, EventData, EventComment, EventDone}},
+	{"comment within the last event", "data: {}\n\n: x\ndata: [DONE]\n\n", []EventKind{EventData, EventDone}},
+	{"bytes behind the end", "data: [DONE]\n\n: bye\n\n", []EventKind{EventDone, EventComment}},
+	{"content ends in the word", "data: {\"text\":\"data: [DONE]\"}\n\n", []EventKind{EventData}},
+	{"content is the word", "data: \"[DONE]\"\n\n", []EventKind{EventData}},
+	{"escaped line end before the word", "data: {\"text\":\"\\n\\ndata: [DONE]\\n\\n\"}\n\n", []EventKind{EventData}},
+	{"second line of an event", "data: {}\ndata: [DONE]\n\n", []EventKind{EventData}},
+	{"first line of an event", "data: [DONE]\ndata: {}\n\n", []EventKind{EventData}},
+	{"no blank line", "data: {}\n\ndata: [DONE]\n", []EventKind{EventData}},
+	{"no line end", "data: {}\n\ndata: [DONE]", []EventKind{EventData}},
 	{"bytes behind the word", "data: [DONE] \n\ndata: [DONE]]\n\ndata: [DONE]\r\r\n\n",
-		[]eventKind{eventData, eventData, eventData}},
+		[]EventKind{EventData, EventData, EventData}},
 	{"bytes before the word", " data: [DONE]\n\ndata:  [DONE]\n\nxdata: [DONE]\n\n",
-		[]eventKind{eventComment, eventData, eventComment}},
-	{"error", "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n", []eventKind{eventError, eventDone}},
-	{"null error", "data: {\"error\":null,\"choices\":[]}\n\n", []eventKind{eventData}},
+		[]EventKind{EventComment, EventData, EventComment}},
+	{"error", "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n", []EventKind{EventError, EventDone}},
+	{"null error", "data: {\"error\":null,\"choices\":[]}\n\n", []EventKind{EventData}},
 	{"content about an error", "data: {\"choices\":[{\"text\":\"\\\"error\\\":1\"}],\"x\":{\"error\":1}}\n\n",
-		[]eventKind{eventData}},
+		[]EventKind{EventData}},
 	{"nothing", "", nil},
 }
 
@@ -45,7 +45,7 @@ func TestSSEFrames(t *testing.T) {
 	for _, tt := range streams {
 		t.Run(tt.name, func(t *testing.T) {
 			for size := 1; size <= len(tt.in)+1; size++ {
-				var kinds []eventKind
+				var kinds []EventKind
 				var joined []byte
 				frames := sse.NewFrames(len(tt.in) + 1)
 				for rest := []byte(tt.in); len(rest) > 0; {
@@ -55,7 +55,7 @@ func TestSSEFrames(t *testing.T) {
 						t.Fatal(err)
 					}
 					for event, ok := frames.Next(); ok; event, ok = frames.Next() {
-						kinds = append(kinds, shapeCompletions.kindOf(event))
+						kinds = append(kinds, ShapeCompletions.KindOf(event))
 						joined = append(joined, event...)
 					}
 				}
@@ -74,39 +74,39 @@ func TestSSEFrames(t *testing.T) {
 // typed are streams whose events have types.
 var typed = []struct {
 	name  string
-	shape shape
+	shape Shape
 	in    string
-	kinds []eventKind
+	kinds []EventKind
 }{
-	{"responses", shapeResponses, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.in_progress\ndata: {}\n\n" +
+	{"responses", ShapeResponses, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.in_progress\ndata: {}\n\n" +
 		"event: response.output_text.delta\ndata: {\"delta\":\"a\"}\n\nevent: response.completed\ndata: {\"response\":{\"error\":null}}\n\n",
-		[]eventKind{eventEarly, eventEarly, eventData, eventDone}},
-	{"types within the data", shapeResponses, "data: {\"a\":1,\"type\":\"response.queued\"}\n\ndata: {\"type\":\"response.incomplete\"}\n\n", []eventKind{eventEarly, eventDone}},
-	{"the end of another route", shapeResponses, "data: [DONE]\n\n", []eventKind{eventData}},
-	{"content about the end", shapeResponses, "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"\\n\\nevent: response.completed\\ndata: {}\\n\\n\"}\n\n",
-		[]eventKind{eventData}},
-	{"failed response", shapeResponses, "event: response.failed\ndata: {\"type\":\"response.failed\"}\n\n", []eventKind{eventError}},
-	{"error", shapeResponses, "event: error\ndata: {\"type\":\"error\",\"message\":\"x\"}\n\n", []eventKind{eventError}},
-	{"error without a type", shapeResponses, "data: {\"error\":{\"message\":\"x\"}}\n\n", []eventKind{eventError}},
-	{"messages", shapeMessages, "event: message_start\r\ndata: {\"type\":\"message_start\"}\r\n\r\nevent: ping\ndata: {\"type\": \"ping\"}\n\n" +
+		[]EventKind{eventEarly, eventEarly, EventData, EventDone}},
+	{"types within the data", ShapeResponses, "data: {\"a\":1,\"type\":\"response.queued\"}\n\ndata: {\"type\":\"response.incomplete\"}\n\n", []EventKind{eventEarly, EventDone}},
+	{"the end of another route", ShapeResponses, "data: [DONE]\n\n", []EventKind{EventData}},
+	{"content about the end", ShapeResponses, "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"\\n\\nevent: response.completed\\ndata: {}\\n\\n\"}\n\n",
+		[]EventKind{EventData}},
+	{"failed response", ShapeResponses, "event: response.failed\ndata: {\"type\":\"response.failed\"}\n\n", []EventKind{EventError}},
+	{"error", ShapeResponses, "event: error\ndata: {\"type\":\"error\",\"message\":\"x\"}\n\n", []EventKind{EventError}},
+	{"error without a type", ShapeResponses, "data: {\"error\":{\"message\":\"x\"}}\n\n", []EventKind{EventError}},
+	{"messages", ShapeMessages, "event: message_start\r\ndata: {\"type\":\"message_start\"}\r\n\r\nevent: ping\ndata: {\"type\": \"ping\"}\n\n" +
 		"event:content_block_delta\ndata: {}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
-		[]eventKind{eventData, eventComment, eventData, eventDone}},
-	{"message error", shapeMessages, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n", []eventKind{eventError}},
-	{"an event without data", shapeMessages, "event: message_stop\n\n", []eventKind{eventComment}},
-	{"a type that only begins so", shapeMessages, "event: message_stopped\ndata: {}\n\nevent: message_stop \ndata: {}\n\n", []eventKind{eventData, eventData}},
-	{"generate", shapeGenerate, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", []eventKind{eventData, eventDone}},
+		[]EventKind{EventData, EventComment, EventData, EventDone}},
+	{"message error", ShapeMessages, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n", []EventKind{EventError}},
+	{"an event without data", ShapeMessages, "event: message_stop\n\n", []EventKind{EventComment}},
+	{"a type that only begins so", ShapeMessages, "event: message_stopped\ndata: {}\n\nevent: message_stop \ndata: {}\n\n", []EventKind{EventData, EventData}},
+	{"generate", ShapeGenerate, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", []EventKind{EventData, EventDone}},
 }
 
 func TestTypedEvents(t *testing.T) {
 	for _, tt := range typed {
 		t.Run(tt.name, func(t *testing.T) {
-			var kinds []eventKind
+			var kinds []EventKind
 			frames := sse.NewFrames(len(tt.in) + 1)
 			if err := frames.Push([]byte(tt.in)); err != nil {
 				t.Fatal(err)
 			}
 			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
-				kinds = append(kinds, tt.shape.kindOf(event))
+				kinds = append(kinds, tt.shape.KindOf(event))
 			}
 			if diff := cmp.Diff(tt.kinds, kinds); diff != "" {
 				t.Errorf("kinds (-want +got):\n%s", diff)
@@ -118,7 +118,7 @@ func TestTypedEvents(t *testing.T) {
 // FuzzSSE cuts a stream into pieces of any length: the events, what they are, and what the client gets of them are the same.
 func FuzzSSE(f *testing.F) {
 	for _, s := range streams {
-		f.Add([]byte(s.in), byte(3), byte(shapeCompletions))
+		f.Add([]byte(s.in), byte(3), byte(ShapeCompletions))
 	}
 	for _, s := range typed {
 		f.Add([]byte(s.in), byte(5), byte(s.shape))
@@ -128,24 +128,24 @@ func FuzzSSE(f *testing.F) {
 		"event: message_delta\ndata: {\"usage\":{\"input_tokens\":1,\"cache_read_input_tokens\":8}}\n\n",
 		"data: {\"text\":\"\u00e9\U0001f600\"}\n\n: keep\n\ndata: {\"error\":{}}\n\n",
 	} {
-		f.Add([]byte(s), byte(1), byte(shapeChat))
+		f.Add([]byte(s), byte(1), byte(ShapeChat))
 	}
 	f.Fuzz(func(t *testing.T, in []byte, cut, which byte) {
-		s := shape(int(which) % shapesSplit)
+		s := Shape(int(which) % shapesSplit)
 		type seen struct {
-			kind eventKind
+			kind EventKind
 			sent string
 		}
 		see := func(frames *sse.Frames, all []seen) []seen {
 			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
-				sent, ok := stripEvent(nil, event)
+				sent, ok := StripEvent(nil, event)
 				if ok && bytes.Contains(sent, []byte("transfer_params")) && !bytes.Contains(event, []byte(`\`)) && forbidden(sent) {
 					t.Errorf("%q is relayed as %q", event, sent)
 				}
 				if ok && !bytes.Contains(event, []byte("_transfer_params")) && !bytes.Equal(sent, event) {
 					t.Errorf("%q is relayed as %q", event, sent)
 				}
-				all = append(all, seen{s.kindOf(event), string(tellCached(sent, 0, 3, -1))})
+				all = append(all, seen{s.KindOf(event), string(SetCached(sent, 0, 3, -1))})
 			}
 			return all
 		}

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"slices"
@@ -10,15 +10,15 @@ import (
 
 // usageSpans are where the numbers lie that tell of cached tokens. The zero span is none.
 type usageSpans struct {
-	cached  span // cached_tokens of the details
-	turn    span // the only element of cached_tokens_per_turn
-	read    span // cache_read_input_tokens
-	created span // created_cache_tokens or cache_write_tokens of the details, or cache_creation_input_tokens
-	input   span // input_tokens, which of messages is without what was cached or is cached now
+	cached  Span // cached_tokens of the details
+	turn    Span // the only element of cached_tokens_per_turn
+	read    Span // cache_read_input_tokens
+	created Span // created_cache_tokens or cache_write_tokens of the details, or cache_creation_input_tokens
+	input   Span // input_tokens, which of messages is without what was cached or is cached now
 }
 
 // readInner reads the usage of an answer that is within an event.
-func readInner(s *jsonscan.Scanner, a *answer, at *usageSpans) {
+func readInner(s *jsonscan.Scanner, a *Answer, at *usageSpans) {
 	if s.Peek() != '{' {
 		s.Value(1)
 		return
@@ -34,12 +34,12 @@ func readInner(s *jsonscan.Scanner, a *answer, at *usageSpans) {
 }
 
 // readUsage reads a usage in any shape's form; depth is that of what holds it. at, if not nil, gets where the numbers lie.
-func readUsage(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans) {
+func readUsage(s *jsonscan.Scanner, depth int, a *Answer, at *usageSpans) {
 	if s.Peek() != '{' {
 		s.Value(depth)
 		return
 	}
-	a.hasUsage = true
+	a.HasUsage = true
 	depth++
 	messages := false
 	m, ok := s.Object(depth)
@@ -47,20 +47,20 @@ func readUsage(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans) {
 		from := s.Pos
 		switch string(m.Key) {
 		case "prompt_tokens":
-			readAmount(s, depth, &a.promptTokens)
+			readAmount(s, depth, &a.PromptTokens)
 		case "input_tokens":
-			if readAmount(s, depth, &a.promptTokens) && at != nil {
-				at.input = span{from, s.Pos}
+			if readAmount(s, depth, &a.PromptTokens) && at != nil {
+				at.input = Span{from, s.Pos}
 			}
 		case "completion_tokens", "output_tokens":
-			readAmount(s, depth, &a.completionTokens)
+			readAmount(s, depth, &a.CompletionTokens)
 		case "prompt_tokens_details", "input_tokens_details":
 			readUsageDetails(s, depth, a, at)
 		case "cache_read_input_tokens":
-			if messages = readAmount(s, depth, &a.cachedTokens); messages {
+			if messages = readAmount(s, depth, &a.CachedTokens); messages {
 				a.hasCached = true
 				if at != nil {
-					at.read = span{from, s.Pos}
+					at.read = Span{from, s.Pos}
 				}
 			}
 		case "cache_creation_input_tokens":
@@ -70,11 +70,11 @@ func readUsage(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans) {
 		}
 	}
 	if messages {
-		a.promptTokens += a.cachedTokens + a.createdTokens
+		a.PromptTokens += a.CachedTokens + a.createdTokens
 	}
 }
 
-func readUsageDetails(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans) {
+func readUsageDetails(s *jsonscan.Scanner, depth int, a *Answer, at *usageSpans) {
 	if s.Peek() != '{' {
 		s.Value(depth)
 		return
@@ -85,10 +85,10 @@ func readUsageDetails(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans)
 		from := s.Pos
 		switch key := string(m.Key); {
 		case key == "cached_tokens":
-			if readAmount(s, depth, &a.cachedTokens) {
+			if readAmount(s, depth, &a.CachedTokens) {
 				a.hasCached = true
 				if at != nil {
-					at.cached = span{from, s.Pos}
+					at.cached = Span{from, s.Pos}
 				}
 			}
 		case key == "created_cache_tokens" || key == "cache_write_tokens":
@@ -102,23 +102,23 @@ func readUsageDetails(s *jsonscan.Scanner, depth int, a *answer, at *usageSpans)
 }
 
 // readCreated reads how many tokens of the prompt are cached from now on.
-func readCreated(s *jsonscan.Scanner, depth, from int, a *answer, at *usageSpans) {
+func readCreated(s *jsonscan.Scanner, depth, from int, a *Answer, at *usageSpans) {
 	if a.hasCreated = readAmount(s, depth, &a.createdTokens); a.hasCreated && at != nil {
-		at.created = span{from, s.Pos}
+		at.created = Span{from, s.Pos}
 	}
 }
 
 // readOnlyTurn walks over an array and returns where its element is, if there is exactly one and that is a number.
-func readOnlyTurn(s *jsonscan.Scanner, depth int) (at span) {
+func readOnlyTurn(s *jsonscan.Scanner, depth int) (at Span) {
 	n, turns := 0, 0
 	for ok := s.Array(depth + 1); ok && s.Element(&n); {
 		from := s.Pos
 		if readAmount(s, depth+1, &turns) {
-			at = span{from, s.Pos}
+			at = Span{from, s.Pos}
 		}
 	}
 	if n != 1 {
-		return span{}
+		return Span{}
 	}
 	return at
 }
@@ -134,16 +134,16 @@ func readAmount(s *jsonscan.Scanner, depth int, n *int) bool {
 	return ok
 }
 
-// countsCached reports whether an engine says in b how many tokens were cached: a cheap test before b is parsed.
-func countsCached(b []byte) bool {
+// HasCached reports whether an engine says in b how many tokens were cached: a cheap test before b is parsed.
+func HasCached(b []byte) bool {
 	return mentions(b, `cached_tokens"`, `cache_read_input_tokens"`)
 }
 
-// tellCached has b[from:], a whole JSON answer or one event of a stream, say that so many tokens of the prompt were cached,
+// SetCached has b[from:], a whole JSON answer or one event of a stream, say that so many tokens of the prompt were cached,
 // and that so many are from now on, wherever the engine says how many. Every other byte is kept, and so is the second number
 // if created is below 0.
-func tellCached(b []byte, from, cached, created int) []byte {
-	if !countsCached(b[from:]) {
+func SetCached(b []byte, from, cached, created int) []byte {
+	if !HasCached(b[from:]) {
 		return b
 	}
 	to := len(b)
@@ -154,9 +154,9 @@ func tellCached(b []byte, from, cached, created int) []byte {
 		}
 		from, to = from+start, from+end
 	}
-	var a answer
+	var a Answer
 	var at usageSpans
-	s := jsonscan.Scanner{Bytes: b[from:to], MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: b[from:to], MaxDepth: MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
@@ -172,29 +172,32 @@ func tellCached(b []byte, from, cached, created int) []byte {
 	if !s.End() {
 		return b
 	}
-	cached = min(cached, a.promptTokens)
+	cached = min(cached, a.PromptTokens)
 	if created < 0 || !a.hasCreated {
 		created = a.createdTokens
 	}
-	created = min(created, a.promptTokens-cached)
+	created = min(created, a.PromptTokens-cached)
 	type number struct {
-		at span
+		at Span
 		is int
 	}
 	numbers := append(make([]number, 0, 5), number{at.cached, cached}, number{at.turn, cached}, number{at.created, created})
 	var room [20]byte
-	if at.read != (span{}) {
+	if at.read != (Span{}) {
 		numbers = append(numbers, number{at.read, cached})
-		if at.input != (span{}) { // the sum stays the length of the prompt
-			input, _ := strconv.Atoi(string(at.input.of(s.Bytes)))
-			numbers = append(numbers, number{at.input, input + a.cachedTokens + a.createdTokens - cached - created})
+		if at.input != (Span{}) { // the sum stays the length of the prompt
+			input, _ := strconv.Atoi(string(at.input.Of(s.Bytes)))
+			numbers = append(numbers, number{at.input, input + a.CachedTokens + a.createdTokens - cached - created})
 		}
 	}
-	slices.SortFunc(numbers, func(x, y number) int { return y.at.from - x.at.from }) // the last first, so that the others stay
+	slices.SortFunc(numbers, func(x, y number) int { return y.at.From - x.at.From }) // the last first, so that the others stay
 	for _, n := range numbers {
-		if n.at != (span{}) {
-			b = slices.Replace(b, from+n.at.from, from+n.at.to, strconv.AppendInt(room[:0], int64(n.is), 10)...)
+		if n.at != (Span{}) {
+			b = slices.Replace(b, from+n.at.From, from+n.at.To, strconv.AppendInt(room[:0], int64(n.is), 10)...)
 		}
 	}
 	return b
 }
+
+// ReadUsage reads the usage that the scanner stands at, at that depth of objects, into a.
+func ReadUsage(s *jsonscan.Scanner, depth int, a *Answer) { readUsage(s, depth, a, nil) }

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"strings"
@@ -95,13 +95,13 @@ func TestFault28Media(t *testing.T) {
 		{"http://[2606:4700::200:5efe:a00:1]/", true},
 		{"http://[2606:4700::5efe:808:808]/", false},
 	}
-	rules := &mediaHosts{}
+	rules := &MediaRules{}
 	for _, tt := range tests {
 		if why := rules.refuses([]byte(tt.url)); (why != "") != tt.refused {
 			t.Errorf("%.80q: %q; want refused %v", tt.url, why, tt.refused)
 		}
 	}
-	only := &mediaHosts{hosts: []string{"example.com", ".example.org", "10.0.0.7"}}
+	only := &MediaRules{Hosts: []string{"example.com", ".example.org", "10.0.0.7"}}
 	for url, refused := range map[string]bool{
 		"https://example.com/": false, "https://a.example.com/": true, "https://a.example.org/": false, "https://example.org/": true,
 		"http://10.0.0.7/": false, "http://10.0.0.8/": true, "https://notexample.com/": true, "data:,": false, "file:///a": true,
@@ -117,39 +117,39 @@ func TestFault28MediaInBodies(t *testing.T) {
 	const bad = `http://10.0.0.7/x`
 	tests := []struct {
 		name    string
-		shape   shape
+		shape   Shape
 		body    string
 		refused bool
 	}{
-		{"chat", shapeChat, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
-		{"chat, bare", shapeChat, `{"messages":[{"content":[{"image_url":"BAD"}]}]}`, true},
-		{"chat, escaped", shapeChat, `{"messages":[{"content":[{"video_url":{"u\u0072l":"http:\/\/10.0.0.7\/x"}}]}]}`, true},
-		{"chat, long", shapeChat, `{"messages":[{"content":[{"image_url":"http://` + strings.Repeat("a.com.", 700) + `a@127.0.0.1/x"}]}]}`, true},
-		{"chat, audio", shapeChat, `{"messages":[{"content":[{"audio_url":{"url":"BAD"}}]}]}`, true},
-		{"chat, text", shapeChat, `{"messages":[{"content":"BAD"},{"content":[{"type":"text","text":"BAD"}]}]}`, false},
-		{"chat, tool call", shapeChat, `{"messages":[{"tool_calls":[{"function":{"arguments":"{\"url\":\"BAD\"}"}}]}],"tools":[{"url":"BAD"}]}`, false},
-		{"responses", shapeResponses, `{"input":[{"role":"user","content":[{"type":"input_image","image_url":"BAD"}]}]}`, true},
-		{"responses, file", shapeResponses, `{"input":[{"content":[{"type":"input_file","file_url":"BAD"}]}]}`, true},
-		{"responses, tool output", shapeResponses, `{"input":[{"type":"function_call_output","output":[{"type":"input_image","image_url":"BAD"}]}]}`, true},
-		{"responses, text", shapeResponses, `{"input":"BAD"}`, false},
-		{"messages", shapeMessages, `{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"BAD"}}]}]}`, true},
-		{"messages, tool result", shapeMessages, `{"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"url","url":"BAD"}}]}]}]}`, true},
-		{"messages, tool use", shapeMessages, `{"messages":[{"content":[{"type":"tool_use","input":{"url":"BAD"}}]}]}`, false},
-		{"generate", shapeGenerate, `{"token_ids":[1],"sampling_params":{},"content_parts":[{"type":"image_url","image_url":{"url":"BAD"}}]}`, true},
-		{"pooling", shapePass, `{"messages":[{"content":[{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
-		{"batch", shapeBatch, `{"messages":[[{"content":"a"}],[{"content":[{"type":"video_url","video_url":{"url":"BAD"}}]}]]}`, true},
-		{"render", shapePass, `{"system":[{"type":"image","source":{"type":"url","url":"BAD"}}],"messages":[]}`, true},
-		{"rerank", shapePass, `{"query":"a","documents":[{"content":[{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
-		{"score", shapePass, `{"data_1":{"content":[{"image_url":"BAD"}]},"data_2":"a"}`, true},
-		{"embed", shapePass, `{"inputs":[{"content":[{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
-		{"embed, images", shapePass, `{"images":["data:image/png;base64,AA","BAD"]}`, true},
-		{"pooling, data", shapePass, `{"data":{"data":"BAD","data_format":"url"}}`, true},
-		{"embeddings, text", shapePass, `{"input":["BAD","b"],"text_1":"BAD"}`, false},
-		{"embeddings, tokens", shapePass, `{"input":[[1,2],[3]]}`, false},
+		{"chat", ShapeChat, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
+		{"chat, bare", ShapeChat, `{"messages":[{"content":[{"image_url":"BAD"}]}]}`, true},
+		{"chat, escaped", ShapeChat, `{"messages":[{"content":[{"video_url":{"u\u0072l":"http:\/\/10.0.0.7\/x"}}]}]}`, true},
+		{"chat, long", ShapeChat, `{"messages":[{"content":[{"image_url":"http://` + strings.Repeat("a.com.", 700) + `a@127.0.0.1/x"}]}]}`, true},
+		{"chat, audio", ShapeChat, `{"messages":[{"content":[{"audio_url":{"url":"BAD"}}]}]}`, true},
+		{"chat, text", ShapeChat, `{"messages":[{"content":"BAD"},{"content":[{"type":"text","text":"BAD"}]}]}`, false},
+		{"chat, tool call", ShapeChat, `{"messages":[{"tool_calls":[{"function":{"arguments":"{\"url\":\"BAD\"}"}}]}],"tools":[{"url":"BAD"}]}`, false},
+		{"responses", ShapeResponses, `{"input":[{"role":"user","content":[{"type":"input_image","image_url":"BAD"}]}]}`, true},
+		{"responses, file", ShapeResponses, `{"input":[{"content":[{"type":"input_file","file_url":"BAD"}]}]}`, true},
+		{"responses, tool output", ShapeResponses, `{"input":[{"type":"function_call_output","output":[{"type":"input_image","image_url":"BAD"}]}]}`, true},
+		{"responses, text", ShapeResponses, `{"input":"BAD"}`, false},
+		{"messages", ShapeMessages, `{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"BAD"}}]}]}`, true},
+		{"messages, tool result", ShapeMessages, `{"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"url","url":"BAD"}}]}]}]}`, true},
+		{"messages, tool use", ShapeMessages, `{"messages":[{"content":[{"type":"tool_use","input":{"url":"BAD"}}]}]}`, false},
+		{"generate", ShapeGenerate, `{"token_ids":[1],"sampling_params":{},"content_parts":[{"type":"image_url","image_url":{"url":"BAD"}}]}`, true},
+		{"pooling", ShapePass, `{"messages":[{"content":[{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
+		{"batch", ShapeBatch, `{"messages":[[{"content":"a"}],[{"content":[{"type":"video_url","video_url":{"url":"BAD"}}]}]]}`, true},
+		{"render", ShapePass, `{"system":[{"type":"image","source":{"type":"url","url":"BAD"}}],"messages":[]}`, true},
+		{"rerank", ShapePass, `{"query":"a","documents":[{"content":[{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
+		{"score", ShapePass, `{"data_1":{"content":[{"image_url":"BAD"}]},"data_2":"a"}`, true},
+		{"embed", ShapePass, `{"inputs":[{"content":[{"type":"image_url","image_url":{"url":"BAD"}}]}]}`, true},
+		{"embed, images", ShapePass, `{"images":["data:image/png;base64,AA","BAD"]}`, true},
+		{"pooling, data", ShapePass, `{"data":{"data":"BAD","data_format":"url"}}`, true},
+		{"embeddings, text", ShapePass, `{"input":["BAD","b"],"text_1":"BAD"}`, false},
+		{"embeddings, tokens", ShapePass, `{"input":[[1,2],[3]]}`, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, herr := parseBody(tt.shape, []byte(strings.ReplaceAll(tt.body, "BAD", bad)), bodyLimits{Media: &mediaHosts{}})
+			_, herr := ParseBody(tt.shape, []byte(strings.ReplaceAll(tt.body, "BAD", bad)), Limits{Media: &MediaRules{}})
 			switch {
 			case tt.refused && herr == nil:
 				t.Error("accepted")

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -9,27 +9,27 @@ import (
 
 var doneData = []byte("[DONE]")
 
-// eventKind is what one whole event carries.
-type eventKind uint8
+// EventKind is what one whole event carries.
+type EventKind uint8
 
 const (
-	eventComment eventKind = iota // nothing of the answer: keep-alives
+	EventComment EventKind = iota // nothing of the answer: keep-alives
 	eventEarly                    // the request was taken, which says nothing of its answer
-	eventData                     // data of any kind but these
-	eventError                    // the answer has failed
-	eventDone                     // the answer is whole: the route's terminal event
+	EventData                     // data of any kind but these
+	EventError                    // the answer has failed
+	EventDone                     // the answer is whole: the route's terminal event
 )
 
-func (k eventKind) String() string {
+func (k EventKind) String() string {
 	return [...]string{"comment", "early", "data", "error", "done"}[k]
 }
 
-// kindOf says what a whole event of the shape's streams carries. It is the event's type that says it, where the shape's
+// KindOf says what a whole event of the shape's streams carries. It is the event's type that says it, where the shape's
 // events have types, be it named by a field of the event or only within its data; else the data, of several lines the first.
-func (s shape) kindOf(event []byte) eventKind {
+func (s Shape) KindOf(event []byte) EventKind {
 	start, end, n := sse.DataSpan(event)
 	if n == 0 {
-		return eventComment
+		return EventComment
 	}
 	data := event[start:end]
 	if types := formats[s].events; types != nil {
@@ -41,19 +41,19 @@ func (s shape) kindOf(event []byte) eventKind {
 			return kind
 		}
 	} else if n == 1 && bytes.Equal(data, doneData) {
-		return eventDone
+		return EventDone
 	}
 	if bytes.Contains(data, []byte(`"error"`)) {
-		if a, ok := parseAnswer(data); ok && a.failed {
-			return eventError
+		if a, ok := ParseAnswer(data); ok && a.Failed {
+			return EventError
 		}
 	}
-	return eventData
+	return EventData
 }
 
 // dataType is the member type of an event's data, "" if there is none.
 func dataType(data []byte) string {
-	s := jsonscan.Scanner{Bytes: data, MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: data, MaxDepth: MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -20,30 +20,30 @@ const (
 
 // form is where the parts of a multipart/form-data body are.
 type form struct {
-	drop []span // parts that engines must not get
+	drop []Span // parts that engines must not get
 }
 
 // appendTo appends the body without the parts that engines must not get, but for what goes to gaps.
 func (f *form) appendTo(dst []byte, gaps *gather.Gaps, raw []byte) []byte {
 	from := 0
 	for _, s := range f.drop {
-		dst = gaps.Append(dst, raw[from:s.from])
-		from = s.to
+		dst = gaps.Append(dst, raw[from:s.From])
+		from = s.To
 	}
 	return gaps.Append(dst, raw[from:])
 }
 
-// parseForm reads the body of a request that is passed on and is a form. It is read strictly: whatever two readers could
+// ParseForm reads the body of a request that is passed on and is a form. It is read strictly: whatever two readers could
 // take for two different things is refused.
-func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
+func ParseForm(ctype string, raw []byte, lim Limits) (*Body, *Error) {
 	kind, params, err := mime.ParseMediaType(ctype)
 	boundary := params["boundary"]
 	if err != nil || kind != "multipart/form-data" || !isBoundary(boundary) {
-		return nil, errBadRequest(reason.ContentType, "", "The content type must be multipart/form-data with a boundary.")
+		return nil, ErrBadRequest(reason.ContentType, "", "The content type must be multipart/form-data with a boundary.")
 	}
-	b := &body{raw: raw, shape: shapePass, n: 1, maxTokens: -1, prompts: 1, limits: -1, unsplittable: unsplitPassed}
+	b := &Body{Raw: raw, Shape: ShapePass, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: UnsplitPassed}
 	f := &form{}
-	b.pass = &passage{method: http.MethodPost, ctype: "multipart/form-data; boundary=" + quoted(boundary), form: f}
+	b.Passthrough = &Passthrough{Method: http.MethodPost, ContentType: "multipart/form-data; boundary=" + quoted(boundary), form: f}
 	p := formParser{raw: raw, mark: []byte("\r\n--" + boundary)}
 	seen := map[string]bool{}
 	for p.next() {
@@ -51,12 +51,12 @@ func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
 		once := counts || p.name == "model" || p.name == "vllm_xargs" || strings.HasSuffix(p.name, "_transfer_params") || p.name == "request_id"
 		switch {
 		case once && (seen[p.name] || p.isFile || p.to-p.from > maxFormValue):
-			return nil, errBadRequest(reason.BadField, p.name, "%s must be one short field.", p.name)
+			return nil, ErrBadRequest(reason.BadField, p.name, "%s must be one short field.", p.name)
 		case p.name == "model":
-			b.model = string(raw[p.from:p.to])
+			b.Model = string(raw[p.from:p.to])
 		case everywhere[p.name] == meansTransfer:
-			if b.removed = true; lim.Strict {
-				return nil, errBadRequest(reason.TransferParams, p.name, "%s is not accepted from clients.", p.name)
+			if b.Removed = true; lim.Strict {
+				return nil, ErrBadRequest(reason.TransferParams, p.name, "%s is not accepted from clients.", p.name)
 			}
 			f.drop = append(f.drop, p.whole)
 		case counts:
@@ -73,37 +73,37 @@ func parseForm(ctype string, raw []byte, lim bodyLimits) (*body, *httpError) {
 		seen[p.name] = true
 	}
 	if p.why != "" {
-		return nil, errBadRequest(reason.BadForm, "", "The request body is not a valid form: %s, at byte %d.", p.why, p.at)
+		return nil, ErrBadRequest(reason.BadForm, "", "The request body is not a valid form: %s, at byte %d.", p.why, p.at)
 	}
 	return b, nil
 }
 
 // formCount reads how many answers, or beams, a form asks for, or how long one may be.
-func (b *body) formCount(name, value string, lim bodyLimits) *httpError {
+func (b *Body) formCount(name, value string, lim Limits) *Error {
 	n, err := strconv.Atoi(strings.TrimSpace(value))
 	switch {
 	case err != nil || n < 0:
-		return errBadRequest(reason.BadField, name, "%s must be a whole number.", name)
+		return ErrBadRequest(reason.BadField, name, "%s must be a whole number.", name)
 	case name != "n":
-		b.maxTokens = n
+		b.MaxTokens = n
 	case lim.N > 0 && n > lim.N:
-		return errBadRequest(reason.OverCap, name, "%s must be at most %d.", name, lim.N)
+		return ErrBadRequest(reason.OverCap, name, "%s must be at most %d.", name, lim.N)
 	default:
-		b.n = n
+		b.N = n
 	}
 	return nil
 }
 
 // formObject checks a field that engines read as JSON: an object without transfer fields, at any depth and however they are
 // written.
-func formObject(name string, value []byte) *httpError {
+func formObject(name string, value []byte) *Error {
 	t := stripper{Scanner: jsonscan.Scanner{Bytes: value, MaxDepth: maxBodyDepth, Unique: true}}
 	t.Space()
 	switch {
 	case t.Peek() != '{' || !t.walk(0) || !t.End():
-		return errBadRequest(reason.BadField, name, "%s must be a JSON object.", name)
+		return ErrBadRequest(reason.BadField, name, "%s must be a JSON object.", name)
 	case t.from > 0:
-		return errBadRequest(reason.TransferParams, name, "%s must not name transfer parameters.", name)
+		return ErrBadRequest(reason.TransferParams, name, "%s must not name transfer parameters.", name)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ type formParser struct {
 	name     string
 	isFile   bool
 	from, to int  // the part's value
-	whole    span // from its boundary to the next
+	whole    Span // from its boundary to the next
 }
 
 func (p *formParser) fail(why string) bool {
@@ -170,7 +170,7 @@ func (p *formParser) next() bool {
 	}
 	p.at += i
 	p.to = p.at
-	p.whole = span{start, p.at + 2}
+	p.whole = Span{start, p.at + 2}
 	if next := p.at + len(p.mark); next < len(p.raw) && p.raw[next] != '\r' && p.raw[next] != '-' {
 		return p.fail("a line begins as a boundary does")
 	}
@@ -236,7 +236,7 @@ func (p *formParser) disposition(value string) bool {
 // isBoundary reports whether s may be a form's boundary (RFC 2046).
 func isBoundary(s string) bool {
 	for i := range len(s) {
-		if !isAlphanumeric(s[i]) && strings.IndexByte("'()+_,-./:=? ", s[i]) < 0 {
+		if !httpsyntax.IsAlphanumeric(s[i]) && strings.IndexByte("'()+_,-./:=? ", s[i]) < 0 {
 			return false
 		}
 	}

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 const kvJSON = `{"do_remote_decode":true}`
 
 // shapesSplit is how many shapes are served by two engines; they come first.
-const shapesSplit = int(shapeGenerate) + 1
+const shapesSplit = int(ShapeGenerate) + 1
 
 func TestParseBodyFields(t *testing.T) {
 	type fields struct {
@@ -30,44 +30,44 @@ func TestParseBodyFields(t *testing.T) {
 	}
 	tests := []struct {
 		name  string
-		shape shape
+		shape Shape
 		in    string
 		want  fields
 	}{
-		{"empty", shapeCompletions, `{}`, fields{N: 1, Max: -1, Prompts: 1}},
-		{"plain", shapeCompletions, `{"model":"m","prompt":"abcd","max_tokens":5}`, fields{Model: "m", N: 1, Max: 5, Prompts: 1, Bytes: 4}},
-		{"escaped", shapeCompletions, `{"\u006dodel":"a\u0062","stream":true}`, fields{Model: "ab", Stream: true, N: 1, Max: -1, Prompts: 1}},
-		{"nulls", shapeCompletions, `{"model":null,"stream":null,"stream_options":null,"n":null,"max_tokens":null,"echo":null,"stop":null,"logprobs":null,"prompt_logprobs":null,"prompt":null,"kv_transfer_params":null}`,
+		{"empty", ShapeCompletions, `{}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"plain", ShapeCompletions, `{"model":"m","prompt":"abcd","max_tokens":5}`, fields{Model: "m", N: 1, Max: 5, Prompts: 1, Bytes: 4}},
+		{"escaped", ShapeCompletions, `{"\u006dodel":"a\u0062","stream":true}`, fields{Model: "ab", Stream: true, N: 1, Max: -1, Prompts: 1}},
+		{"nulls", ShapeCompletions, `{"model":null,"stream":null,"stream_options":null,"n":null,"max_tokens":null,"echo":null,"stop":null,"logprobs":null,"prompt_logprobs":null,"prompt":null,"kv_transfer_params":null}`,
 			fields{N: 1, Max: -1, Prompts: 1}},
-		{"usage", shapeChat, `{"stream_options":{"include_usage":true},"stream":true}`, fields{Stream: true, N: 1, Max: -1, Prompts: 1}},
-		{"chat", shapeChat, `{"messages":[{"role":"user"}],"max_tokens":1,"max_completion_tokens":9}`, fields{N: 1, Max: 9, Prompts: 1, Bytes: 17}},
-		{"completions keep max_tokens", shapeCompletions, `{"max_tokens":7,"max_completion_tokens":1}`, fields{N: 1, Max: 7, Prompts: 1}},
-		{"one prompt in an array", shapeCompletions, `{"prompt":["abc"]}`, fields{N: 1, Max: -1, Prompts: 1, Bytes: 3}},
-		{"prompts", shapeCompletions, `{"prompt":["abc","de"]}`, fields{N: 1, Max: -1, Prompts: 2, Bytes: 5, Why: unsplitPrompts}},
-		{"tokens", shapeCompletions, `{"prompt":[1, 2,3]}`, fields{N: 1, Max: -1, Prompts: 1, IDs: 3}},
-		{"token arrays", shapeCompletions, `{"prompt":[[1,2],[3]]}`, fields{N: 1, Max: -1, Prompts: 2, IDs: 3, Why: unsplitPrompts}},
-		{"n", shapeChat, `{"n":2}`, fields{N: 2, Max: -1, Prompts: 1, Why: unsplitN}},
-		{"best_of", shapeCompletions, `{"best_of":2}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitBestOf}},
-		{"echo", shapeCompletions, `{"echo":true}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitEcho}},
-		{"no echo", shapeCompletions, `{"echo":false,"use_beam_search":false}`, fields{N: 1, Max: -1, Prompts: 1}},
-		{"prompt_logprobs", shapeChat, `{"prompt_logprobs":0}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitLogprobs}},
-		{"beam", shapeChat, `{"use_beam_search":true}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitBeam}},
-		{"embeds", shapeCompletions, `{"prompt_embeds":"AA=="}`, fields{N: 1, Max: -1, Prompts: 1, Why: unsplitEmbedding}},
-		{"one token", shapeChat, `{"max_completion_tokens":1}`, fields{N: 1, Max: 1, Prompts: 1, Why: unsplitOneToken}},
-		{"no token", shapeCompletions, `{"max_tokens":0}`, fields{N: 1, Max: 0, Prompts: 1, Why: unsplitOneToken}},
-		{"transfer params", shapeChat, `{"kv_transfer_params":{"remote_host":"x"}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
-		{"in xargs", shapeChat, `{"vllm_xargs":{"a":1,"ec_transfer_params":{}}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
-		{"in extra_args", shapeChat, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
-		{"elsewhere", shapeChat, `{"tools":{"kv_transfer_params":{}},"sampling_params":{"kv_transfer_params":1}}`, fields{N: 1, Max: -1, Prompts: 1}},
-		{"holders of another kind", shapeChat, `{"vllm_xargs":[1],"sampling_params":{"extra_args":"x"}}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"usage", ShapeChat, `{"stream_options":{"include_usage":true},"stream":true}`, fields{Stream: true, N: 1, Max: -1, Prompts: 1}},
+		{"chat", ShapeChat, `{"messages":[{"role":"user"}],"max_tokens":1,"max_completion_tokens":9}`, fields{N: 1, Max: 9, Prompts: 1, Bytes: 17}},
+		{"completions keep max_tokens", ShapeCompletions, `{"max_tokens":7,"max_completion_tokens":1}`, fields{N: 1, Max: 7, Prompts: 1}},
+		{"one prompt in an array", ShapeCompletions, `{"prompt":["abc"]}`, fields{N: 1, Max: -1, Prompts: 1, Bytes: 3}},
+		{"prompts", ShapeCompletions, `{"prompt":["abc","de"]}`, fields{N: 1, Max: -1, Prompts: 2, Bytes: 5, Why: unsplitPrompts}},
+		{"tokens", ShapeCompletions, `{"prompt":[1, 2,3]}`, fields{N: 1, Max: -1, Prompts: 1, IDs: 3}},
+		{"token arrays", ShapeCompletions, `{"prompt":[[1,2],[3]]}`, fields{N: 1, Max: -1, Prompts: 2, IDs: 3, Why: unsplitPrompts}},
+		{"n", ShapeChat, `{"n":2}`, fields{N: 2, Max: -1, Prompts: 1, Why: UnsplitN}},
+		{"best_of", ShapeCompletions, `{"best_of":2}`, fields{N: 1, Max: -1, Prompts: 1, Why: UnsplitBestOf}},
+		{"echo", ShapeCompletions, `{"echo":true}`, fields{N: 1, Max: -1, Prompts: 1, Why: UnsplitEcho}},
+		{"no echo", ShapeCompletions, `{"echo":false,"use_beam_search":false}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"prompt_logprobs", ShapeChat, `{"prompt_logprobs":0}`, fields{N: 1, Max: -1, Prompts: 1, Why: UnsplitLogprobs}},
+		{"beam", ShapeChat, `{"use_beam_search":true}`, fields{N: 1, Max: -1, Prompts: 1, Why: UnsplitBeam}},
+		{"embeds", ShapeCompletions, `{"prompt_embeds":"AA=="}`, fields{N: 1, Max: -1, Prompts: 1, Why: UnsplitEmbedding}},
+		{"one token", ShapeChat, `{"max_completion_tokens":1}`, fields{N: 1, Max: 1, Prompts: 1, Why: UnsplitOneToken}},
+		{"no token", ShapeCompletions, `{"max_tokens":0}`, fields{N: 1, Max: 0, Prompts: 1, Why: UnsplitOneToken}},
+		{"transfer params", ShapeChat, `{"kv_transfer_params":{"remote_host":"x"}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
+		{"in xargs", ShapeChat, `{"vllm_xargs":{"a":1,"ec_transfer_params":{}}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
+		{"in extra_args", ShapeChat, `{"sampling_params":{"extra_args":{"kv_transfer_params":{}}}}`, fields{Removed: true, N: 1, Max: -1, Prompts: 1}},
+		{"elsewhere", ShapeChat, `{"tools":{"kv_transfer_params":{}},"sampling_params":{"kv_transfer_params":1}}`, fields{N: 1, Max: -1, Prompts: 1}},
+		{"holders of another kind", ShapeChat, `{"vllm_xargs":[1],"sampling_params":{"extra_args":"x"}}`, fields{N: 1, Max: -1, Prompts: 1}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b, herr := parseBody(tt.shape, []byte(tt.in), bodyLimits{})
+			b, herr := ParseBody(tt.shape, []byte(tt.in), Limits{})
 			if herr != nil {
 				t.Fatal(herr)
 			}
-			got := fields{b.model, b.stream, b.removed, b.n, b.maxTokens, b.prompts, b.promptBytes, b.promptIDs, b.unsplittable}
+			got := fields{b.Model, b.Stream, b.Removed, b.N, b.MaxTokens, b.Prompts, b.promptBytes, b.promptIDs, b.Unsplittable}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -76,7 +76,7 @@ func TestParseBodyFields(t *testing.T) {
 }
 
 func TestParseBodyRefusals(t *testing.T) {
-	lim := bodyLimits{N: 4, Prompts: 2, Stop: 2, Logprobs: 5, Strict: true}
+	lim := Limits{N: 4, Prompts: 2, Stop: 2, Logprobs: 5, Strict: true}
 	tests := []struct {
 		name, in string
 		reason   reason.Reason
@@ -131,7 +131,7 @@ func TestParseBodyRefusals(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, herr := parseBody(shapeCompletions, []byte(tt.in), lim)
+			_, herr := ParseBody(ShapeCompletions, []byte(tt.in), lim)
 			if herr == nil {
 				t.Fatal("accepted")
 			}
@@ -165,41 +165,41 @@ func TestSplice(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b, herr := parseBody(shapeChat, []byte(tt.in), bodyLimits{})
+			b, herr := ParseBody(ShapeChat, []byte(tt.in), Limits{})
 			if herr != nil {
 				t.Fatal(herr)
 			}
 			kv := func(s string) string { return strings.ReplaceAll(s, "KV", kvJSON) }
-			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.prefill([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
+			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.AppendPrefill([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
 				t.Errorf("prefill (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff("x"+kv(tt.decode), string(b.decode([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
+			if diff := cmp.Diff("x"+kv(tt.decode), string(b.AppendDecode([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
 				t.Errorf("decode (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tt.in, string(b.raw)); diff != "" {
+			if diff := cmp.Diff(tt.in, string(b.Raw)); diff != "" {
 				t.Errorf("the original changed (-want +got):\n%s", diff)
 			}
 		})
 	}
 	t.Run("aggregated", func(t *testing.T) {
 		in := `{"request_id":"x","a":1,"kv_transfer_params":{},"max_tokens":1}`
-		b, herr := parseBody(shapeChat, []byte(in), bodyLimits{})
+		b, herr := ParseBody(ShapeChat, []byte(in), Limits{})
 		if herr != nil {
 			t.Fatal(herr)
 		}
-		if diff := cmp.Diff(`{"a":1,"max_tokens":1}`, string(b.decode(nil, "id", nil))); diff != "" {
+		if diff := cmp.Diff(`{"a":1,"max_tokens":1}`, string(b.AppendDecode(nil, "id", nil))); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})
 }
 
 func TestProbeBody(t *testing.T) {
-	b, herr := parseBody(shapeCompletions, appendProbe(nil, `a "b"`, "a b"), bodyLimits{})
+	b, herr := ParseBody(ShapeCompletions, AppendProbe(nil, `a "b"`, "a b"), Limits{})
 	if herr != nil {
 		t.Fatal(herr)
 	}
-	if b.model != `a "b"` || b.maxTokens != 2 || b.unsplittable != "" {
-		t.Errorf("got model %q, %d tokens, unsplittable %q", b.model, b.maxTokens, b.unsplittable)
+	if b.Model != `a "b"` || b.MaxTokens != 2 || b.Unsplittable != "" {
+		t.Errorf("got model %q, %d tokens, unsplittable %q", b.Model, b.MaxTokens, b.Unsplittable)
 	}
 }
 
@@ -211,7 +211,7 @@ var leverKeys = []string{
 }
 
 // expected is what a leg's body must decode to, by encoding/json and maps.
-func expected(s shape, in []byte, l leg) map[string]any {
+func expected(s Shape, in []byte, l Variant) map[string]any {
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()
 	var m map[string]any
@@ -234,27 +234,27 @@ func expected(s shape, in []byte, l leg) map[string]any {
 	}
 	m["kv_transfer_params"] = map[string]any{"do_remote_decode": true}
 	m["cache_salt"] = "sealed"
-	if s == shapeResponses {
+	if s == ShapeResponses {
 		m["request_id"] = "resp_id"
 	}
-	if l != legPrefill {
+	if l != VariantPrefill {
 		return m
 	}
 	one, had := json.Number("1"), func(key string) bool { _, ok := m[key]; return ok }
 	switch s {
-	case shapeCompletions, shapeChat:
+	case ShapeCompletions, ShapeChat:
 		delete(m, "stream_options")
 		delete(m, "min_tokens")
 		m["max_tokens"] = one
 		if had("max_completion_tokens") {
 			m["max_completion_tokens"] = one
 		}
-	case shapeResponses:
+	case ShapeResponses:
 		delete(m, "stream_options")
 		m["max_output_tokens"], m["store"] = one, false
-	case shapeMessages:
+	case ShapeMessages:
 		m["max_tokens"] = one
-	case shapeGenerate:
+	case ShapeGenerate:
 		delete(m, "stream_options")
 		if !had("sampling_params") {
 			m["sampling_params"] = map[string]any{}
@@ -291,13 +291,13 @@ func FuzzBody(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte, which byte) {
-		s := shape(int(which) % shapesSplit)
+		s := Shape(int(which) % shapesSplit)
 		if bytes.Contains(bytes.ToLower(in), []byte(`\ud`)) {
 			return // encoding/json takes every lone surrogate for U+FFFD
 		}
-		b, herr := parseBody(s, in, bodyLimits{N: 16, Media: &mediaHosts{}})
+		b, herr := ParseBody(s, in, Limits{N: 16, Media: &MediaRules{}})
 		if herr != nil {
-			if msg := herr.appendJSON(nil); !json.Valid(msg) || len(msg) > 8*maxErrorMessage || herr.Status != 400 {
+			if msg := herr.AppendJSON(nil); !json.Valid(msg) || len(msg) > 8*MaxErrorMessage || herr.Status != 400 {
 				t.Errorf("bad refusal %d %s", herr.Status, msg)
 			}
 			return
@@ -305,8 +305,8 @@ func FuzzBody(f *testing.F) {
 		if !isStrict(in) {
 			t.Fatalf("accepted %q", in)
 		}
-		b.sealed = `"sealed"`
-		for l, out := range [][]byte{legDecode: b.decode(nil, "id", []byte(kvJSON)), legPrefill: b.prefill(nil, "id", []byte(kvJSON))} {
+		b.Sealed = `"sealed"`
+		for l, out := range [][]byte{VariantDecode: b.AppendDecode(nil, "id", []byte(kvJSON)), VariantPrefill: b.AppendPrefill(nil, "id", []byte(kvJSON))} {
 			if !isStrict(out) {
 				t.Fatalf("%s: leg %d of %q is no JSON: %q", s, l, in, out)
 			}
@@ -316,20 +316,20 @@ func FuzzBody(f *testing.F) {
 			if err := dec.Decode(&got); err != nil {
 				t.Fatal(err)
 			}
-			if want := expected(s, in, leg(l)); !reflect.DeepEqual(got, want) {
+			if want := expected(s, in, Variant(l)); !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: leg %d of %q: %s", s, l, in, cmp.Diff(want, got))
 			}
 		}
-		b.sealed = ""
-		clean := b.decode(nil, "id", nil)
-		again, herr := parseBody(s, clean, bodyLimits{})
-		if herr != nil || again.removed {
+		b.Sealed = ""
+		clean := b.AppendDecode(nil, "id", nil)
+		again, herr := ParseBody(s, clean, Limits{})
+		if herr != nil || again.Removed {
 			t.Fatalf("%s: sanitised %q is %q: %v", s, in, clean, herr)
 		}
-		if twice := again.decode(nil, "id", nil); !bytes.Equal(twice, clean) {
+		if twice := again.AppendDecode(nil, "id", nil); !bytes.Equal(twice, clean) {
 			t.Errorf("%s: sanitising twice: %q, once: %q", s, twice, clean)
 		}
-		if len(b.owned) == 0 && s != shapeResponses && !bytes.Equal(clean, in) {
+		if len(b.owned) == 0 && s != ShapeResponses && !bytes.Equal(clean, in) {
 			t.Errorf("%s: nothing to change in %q, and it became %q", s, in, clean)
 		}
 	})
@@ -345,12 +345,12 @@ func BenchmarkBody(b *testing.B) {
 			b.ReportAllocs()
 			buf := make([]byte, 0, 2*len(in))
 			for b.Loop() {
-				p, herr := parseBody(shapeChat, in, bodyLimits{})
+				p, herr := ParseBody(ShapeChat, in, Limits{})
 				if herr != nil {
 					b.Fatal(herr)
 				}
-				buf = p.prefill(buf[:0], "id", []byte(kvJSON))
-				buf = p.decode(buf[:0], "id", []byte(kvJSON))
+				buf = p.AppendPrefill(buf[:0], "id", []byte(kvJSON))
+				buf = p.AppendDecode(buf[:0], "id", []byte(kvJSON))
 			}
 		})
 	}
@@ -368,7 +368,7 @@ func TestTokensAreAskedForFirst(t *testing.T) {
 	const ask = `"return_token_ids":true`
 	for seed := range uint64(200) {
 		sh, raw := randomFan(rand.New(rand.NewPCG(seed, 1)))
-		b, e := parseBody(sh, []byte(raw), bodyLimits{})
+		b, e := ParseBody(sh, []byte(raw), Limits{})
 		if e != nil {
 			t.Fatal(e)
 		}
@@ -377,8 +377,8 @@ func TestTokensAreAskedForFirst(t *testing.T) {
 			if kv != "" {
 				params = []byte(kv)
 			}
-			want := strings.Replace(string(b.decode(nil, "id", params)), "{", "{"+ask+",", 1)
-			if got := string(b.decode(nil, "id", []byte(with))); got != want {
+			want := strings.Replace(string(b.AppendDecode(nil, "id", params)), "{", "{"+ask+",", 1)
+			if got := string(b.AppendDecode(nil, "id", []byte(with))); got != want {
 				t.Fatalf("%s\nwant\n%s", got, want)
 			}
 		}
@@ -397,14 +397,14 @@ func TestGapsMakeTheSameBody(t *testing.T) {
 		`{"x":"` + long[1:] + `"}`,
 		`{"x":"` + long[:gather.MinGap/2] + `"}`,
 	} {
-		b, e := parseBody(shapeCompletions, []byte(raw), bodyLimits{})
+		b, e := ParseBody(ShapeCompletions, []byte(raw), Limits{})
 		if e != nil {
 			t.Fatalf("%.60s: %v", raw, e)
 		}
-		for _, l := range []leg{legDecode, legPrefill, legTwin} {
+		for _, l := range []Variant{VariantDecode, VariantPrefill, VariantPrefillMirrored} {
 			var g gather.Gaps
-			joined := b.leg([]byte("x"), &g, l, "id", []byte(kvJSON))
-			want := b.leg([]byte("x"), nil, l, "id", []byte(kvJSON))
+			joined := b.AppendVariant([]byte("x"), &g, l, "id", []byte(kvJSON))
+			want := b.AppendVariant([]byte("x"), nil, l, "id", []byte(kvJSON))
 			got := bytes.Join(g.Join(nil, joined), nil)
 			if !bytes.Equal(got, want) || len(joined)+g.Size() != len(want) {
 				t.Errorf("leg %d of %.60s…: %d bytes and %d missing, together %.100q; want %d, %.100q", l, raw, len(joined), g.Size(), got, len(want), want)

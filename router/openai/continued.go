@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"encoding/json"
@@ -21,13 +21,13 @@ var replaced = []string{"prompt", "messages", "stream", "stream_options", "max_t
 // maxContinued is how many bytes of such members are kept while a stream runs. A body with more is not continued.
 const maxContinued = 64 << 10
 
-// onwardBody reads what a continuation takes over of the client's body: its members in order, as they were written. exact says
+// ContinuationOf reads what a continuation takes over of the client's body: its members in order, as they were written. exact says
 // that the engine will say the same as the first would have; ok is false if the stream cannot be continued at all.
-func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
-	if b.shape != shapeCompletions && b.shape != shapeChat || !b.stream || b.pass != nil || b.n != 1 || b.prompts != 1 {
+func ContinuationOf(b *Body) (keep []byte, usage, exact, ok bool) {
+	if b.Shape != ShapeCompletions && b.Shape != ShapeChat || !b.Stream || b.Passthrough != nil || b.N != 1 || b.Prompts != 1 {
 		return nil, false, false, false
 	}
-	s := jsonscan.Scanner{Bytes: b.raw, MaxDepth: maxBodyDepth}
+	s := jsonscan.Scanner{Bytes: b.Raw, MaxDepth: maxBodyDepth}
 	s.Space()
 	m, more := s.Object(1)
 	for more && s.Member(&m) {
@@ -35,9 +35,9 @@ func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
 		if !s.Value(1) {
 			return nil, false, false, false
 		}
-		value := b.raw[from:s.Pos]
+		value := b.Raw[from:s.Pos]
 		switch {
-		case key == "cache_salt" && b.sealed != "", key == "priority" && !b.urgent:
+		case key == "cache_salt" && b.Sealed != "", key == "priority" && !b.Urgent:
 		case key == "temperature":
 			f, err := strconv.ParseFloat(string(value), 64)
 			exact = err == nil && f == 0
@@ -62,10 +62,10 @@ func onwardBody(b *body) (keep []byte, usage, exact, ok bool) {
 	return keep, usage, exact, s.Why == ""
 }
 
-// hideTokens appends the data of an event with null for the token ids that its client did not ask for, as an engine writes
+// HideTokens appends the data of an event with null for the token ids that its client did not ask for, as an engine writes
 // that was not asked.
-func hideTokens(dst, p []byte) []byte {
-	s := jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}
+func HideTokens(dst, p []byte) []byte {
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: MaxAnswerDepth}
 	from := 0
 	hide := func(depth int) {
 		s.Peek()

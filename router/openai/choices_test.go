@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -13,36 +13,36 @@ import (
 )
 
 // copiedChoices are the bodies of a body's choices, each a copy of its own.
-func copiedChoices(t *testing.T, b *body) (out [][]byte) {
+func copiedChoices(t *testing.T, b *Body) (out [][]byte) {
 	t.Helper()
-	prompts := []span{b.fan.prompt}
-	if b.prompts > 1 {
-		prompts = elements(b.raw, b.fan.prompt.from)
+	prompts := []Span{b.fan.prompt}
+	if b.Prompts > 1 {
+		prompts = elements(b.Raw, b.fan.prompt.From)
 	}
 	for _, prompt := range prompts {
-		for j := range b.n {
+		for j := range b.N {
 			seed, ok := b.seedOf(j)
 			if !ok {
 				t.Fatalf("choice %d has no seed", j)
 			}
-			var edits []edit
-			if b.fan.n.to > 0 {
-				edits = append(edits, edit{b.fan.n, []byte("1")})
+			var edits []Edit
+			if b.fan.n.To > 0 {
+				edits = append(edits, Edit{b.fan.n, []byte("1")})
 			}
-			if b.prompts > 1 {
-				edits = append(edits, edit{b.fan.prompt, prompt.of(b.raw)})
+			if b.Prompts > 1 {
+				edits = append(edits, Edit{b.fan.prompt, prompt.Of(b.Raw)})
 			}
 			if seed != nil {
-				edits = append(edits, edit{b.fan.seed, seed})
+				edits = append(edits, Edit{b.fan.seed, seed})
 			}
-			out = append(out, spliced(b.raw, edits))
+			out = append(out, Splice(b.Raw, edits))
 		}
 	}
 	return out
 }
 
 // randomFan is a body of several choices, whose members are in any order.
-func randomFan(rnd *rand.Rand) (shape, string) {
+func randomFan(rnd *rand.Rand) (Shape, string) {
 	text := func() string {
 		size := rnd.IntN(12)
 		if rnd.IntN(4) == 0 {
@@ -61,9 +61,9 @@ func randomFan(rnd *rand.Rand) (shape, string) {
 		}
 		return "[" + strings.Join(all, space()+",") + space() + "]"
 	}
-	sh := shape(shapeCompletions)
+	sh := Shape(ShapeCompletions)
 	if rnd.IntN(3) == 0 {
-		sh = shapeChat
+		sh = ShapeChat
 	}
 	quoted := func() string { return `"` + text() + `"` }
 	var all []string
@@ -73,7 +73,7 @@ func randomFan(rnd *rand.Rand) (shape, string) {
 		}
 	}
 	all = append(all, `"model":"m"`, `"n":`+space()+strconv.Itoa(1+rnd.IntN(4)))
-	if sh == shapeChat {
+	if sh == ShapeChat {
 		all = append(all, `"messages":[{"role":"user","content":`+[]string{quoted(), `[{"type":"image_url","uuid":"own","image_url":null},{"uuid" : "own","text":` +
 			quoted() + `}]`}[rnd.IntN(2)]+`}]`)
 		maybe("tools", `[{"type":"function","function":{"name":`+quoted()+`}}]`)
@@ -104,41 +104,41 @@ func TestChoicesAreTheSameBytes(t *testing.T) {
 	for seed := range uint64(rounds) {
 		rnd := rand.New(rand.NewPCG(seed, 17))
 		sh, raw := randomFan(rnd)
-		lim := bodyLimits{Isolate: rnd.IntN(2) == 0}
-		b, e := parseBody(sh, []byte(raw), lim)
+		lim := Limits{Isolate: rnd.IntN(2) == 0}
+		b, e := ParseBody(sh, []byte(raw), lim)
 		if e != nil {
 			t.Fatalf("seed %d: %s: %v", seed, raw, e)
 		}
-		b.urgent = rnd.IntN(2) == 0
+		b.Urgent = rnd.IntN(2) == 0
 		if lim.Isolate {
-			key := &sealer{key: []byte("k")}
-			b.sealed, b.mediaIDs = key.seal("a", b.salt), key.mediaIDs("a")
+			key := &Sealer{Key: []byte("k")}
+			b.Sealed, b.MediaIDs = key.Seal("a", b.Salt), key.MediaIDs("a")
 		}
-		if !b.fans(false) {
+		if !b.ServesChoicesApart(false) {
 			continue
 		}
 		fanned++
-		choices, copies := b.fanBodies(), copiedChoices(t, b)
-		if len(choices) != len(copies) || len(choices) != b.choices() {
+		choices, copies := b.ChoiceBodies(), copiedChoices(t, b)
+		if len(choices) != len(copies) || len(choices) != b.Choices() {
 			t.Fatalf("seed %d: %d choices, want %d", seed, len(choices), len(copies))
 		}
 		for i, one := range choices {
-			own, e := parseBody(sh, copies[i], lim)
+			own, e := ParseBody(sh, copies[i], lim)
 			if e != nil {
 				t.Fatalf("seed %d: %s: %v", seed, copies[i], e)
 			}
-			own.removed, own.sealed, own.mediaIDs, own.urgent = b.removed, b.sealed, b.mediaIDs, b.urgent
+			own.Removed, own.Sealed, own.MediaIDs, own.Urgent = b.Removed, b.Sealed, b.MediaIDs, b.Urgent
 			if diff := cmp.Diff(readOf(own), readOf(one)); diff != "" {
 				t.Fatalf("seed %d, choice %d: -copied +shared\n%s", seed, i, diff)
 			}
-			for _, l := range []leg{legDecode, legPrefill, legTwin} {
+			for _, l := range []Variant{VariantDecode, VariantPrefill, VariantPrefillMirrored} {
 				for _, kv := range [][]byte{nil, []byte(kvJSON), []byte(`"a":1,"b":2`)} {
-					want := own.leg([]byte("x"), nil, l, "id", kv)
-					if got := one.leg([]byte("x"), nil, l, "id", kv); !bytes.Equal(got, want) {
+					want := own.AppendVariant([]byte("x"), nil, l, "id", kv)
+					if got := one.AppendVariant([]byte("x"), nil, l, "id", kv); !bytes.Equal(got, want) {
 						t.Fatalf("seed %d, choice %d, leg %d:\n%s\nwant\n%s", seed, i, l, got, want)
 					}
 					var g gather.Gaps
-					joined := one.leg([]byte("x"), &g, l, "id", kv)
+					joined := one.AppendVariant([]byte("x"), &g, l, "id", kv)
 					if got := bytes.Join(g.Join(nil, joined), nil); !bytes.Equal(got, want) {
 						t.Fatalf("seed %d, choice %d, leg %d, with gaps:\n%s\nwant\n%s", seed, i, l, got, want)
 					}
@@ -153,58 +153,58 @@ func TestChoicesAreTheSameBytes(t *testing.T) {
 }
 
 // readOf is all that was read of a body, but where it lies.
-func readOf(b *body) map[string]any {
+func readOf(b *Body) map[string]any {
 	asked := ""
-	for _, part := range b.asked {
-		asked += string(part.of(b.raw)) + "\x00"
+	for _, part := range b.Asked {
+		asked += string(part.Of(b.Raw)) + "\x00"
 	}
 	return map[string]any{
-		"shape": b.shape, "model": b.model, "stream": b.stream, "n": b.n, "prompts": b.prompts, "max": b.maxTokens, "bytes": b.promptBytes,
-		"ids": b.promptIDs, "salt": string(b.cacheSalt()), "why": b.unsplittable, "priority": b.priority, "urgent": b.urgent, "formed": b.formed,
-		"unkept": b.unkept, "removed": b.removed, "asked": asked, "members": b.members, "limits": b.limits, "owns": b.owns, "previous": b.previous,
+		"shape": b.Shape, "model": b.Model, "stream": b.Stream, "n": b.N, "prompts": b.Prompts, "max": b.MaxTokens, "bytes": b.promptBytes,
+		"ids": b.promptIDs, "salt": string(b.CacheSalt()), "why": b.Unsplittable, "priority": b.Priority, "urgent": b.Urgent, "formed": b.formed,
+		"unkept": b.Unkept, "removed": b.Removed, "asked": asked, "members": b.members, "limits": b.Limits, "owns": b.owns, "previous": b.Previous,
 	}
 }
 
 // TestFanBodies checks that bodies of choices differ from the client's in nothing else.
 func TestFanBodies(t *testing.T) {
 	for _, row := range []struct {
-		shape shape
+		shape Shape
 		body  string
 		want  []string // nil: it does not fan out
 	}{
-		{shapeCompletions, `{"model":"m","prompt":["a","b, c"],"x":1.50}`, []string{
+		{ShapeCompletions, `{"model":"m","prompt":["a","b, c"],"x":1.50}`, []string{
 			`{"model":"m","prompt":"a","x":1.50}`, `{"model":"m","prompt":"b, c","x":1.50}`}},
-		{shapeCompletions, `{"n" : 2,"prompt":[[1, 2],[3]],"seed":9223372036854775806}`, []string{
+		{ShapeCompletions, `{"n" : 2,"prompt":[[1, 2],[3]],"seed":9223372036854775806}`, []string{
 			`{"n" : 1,"prompt":[1, 2],"seed":9223372036854775806}`, `{"n" : 1,"prompt":[1, 2],"seed":9223372036854775807}`,
 			`{"n" : 1,"prompt":[3],"seed":9223372036854775806}`, `{"n" : 1,"prompt":[3],"seed":9223372036854775807}`}},
-		{shapeCompletions, `{"n":2,"prompt":[1,2]}`, []string{`{"n":1,"prompt":[1,2]}`, `{"n":1,"prompt":[1,2]}`}},
-		{shapeChat, `{"messages":[],"seed":-1,"n":2}`, []string{`{"messages":[],"seed":-1,"n":1}`, `{"messages":[],"seed":-1,"n":1}`}},
-		{shapeChat, `{"messages":[],"seed":null,"n":2}`, []string{`{"messages":[],"seed":null,"n":1}`, `{"messages":[],"seed":null,"n":1}`}},
-		{shapeChat, `{"messages":[],"seed":-9,"n":2}`, []string{`{"messages":[],"seed":-9,"n":1}`, `{"messages":[],"seed":-8,"n":1}`}},
-		{shapeChat, `{"messages":[],"seed":9223372036854775807,"n":2}`, nil},
-		{shapeChat, `{"messages":[],"seed":-2,"n":2}`, nil},
-		{shapeChat, `{"messages":[],"seed":1.5,"n":2}`, nil},
-		{shapeChat, `{"messages":[],"seed":"1","n":2}`, nil},
-		{shapeChat, `{"messages":[],"temperature":0,"n":2}`, nil},
-		{shapeCompletions, `{"prompt":["a","b"],"temperature":0}`, []string{`{"prompt":"a","temperature":0}`, `{"prompt":"b","temperature":0}`}},
-		{shapeCompletions, `{"prompt":["a","b"],"echo":true}`, nil},
-		{shapeCompletions, `{"prompt":["a","b"],"prompt_logprobs":1}`, nil},
-		{shapeCompletions, `{"prompt":"a","n":2,"best_of":2}`, nil},
-		{shapeCompletions, `{"prompt":"a","n":2,"use_beam_search":true}`, nil},
-		{shapeCompletions, `{"prompt":"a","n":2,"max_tokens":1}`, nil},
-		{shapeCompletions, `{"prompt":"a"}`, nil},
+		{ShapeCompletions, `{"n":2,"prompt":[1,2]}`, []string{`{"n":1,"prompt":[1,2]}`, `{"n":1,"prompt":[1,2]}`}},
+		{ShapeChat, `{"messages":[],"seed":-1,"n":2}`, []string{`{"messages":[],"seed":-1,"n":1}`, `{"messages":[],"seed":-1,"n":1}`}},
+		{ShapeChat, `{"messages":[],"seed":null,"n":2}`, []string{`{"messages":[],"seed":null,"n":1}`, `{"messages":[],"seed":null,"n":1}`}},
+		{ShapeChat, `{"messages":[],"seed":-9,"n":2}`, []string{`{"messages":[],"seed":-9,"n":1}`, `{"messages":[],"seed":-8,"n":1}`}},
+		{ShapeChat, `{"messages":[],"seed":9223372036854775807,"n":2}`, nil},
+		{ShapeChat, `{"messages":[],"seed":-2,"n":2}`, nil},
+		{ShapeChat, `{"messages":[],"seed":1.5,"n":2}`, nil},
+		{ShapeChat, `{"messages":[],"seed":"1","n":2}`, nil},
+		{ShapeChat, `{"messages":[],"temperature":0,"n":2}`, nil},
+		{ShapeCompletions, `{"prompt":["a","b"],"temperature":0}`, []string{`{"prompt":"a","temperature":0}`, `{"prompt":"b","temperature":0}`}},
+		{ShapeCompletions, `{"prompt":["a","b"],"echo":true}`, nil},
+		{ShapeCompletions, `{"prompt":["a","b"],"prompt_logprobs":1}`, nil},
+		{ShapeCompletions, `{"prompt":"a","n":2,"best_of":2}`, nil},
+		{ShapeCompletions, `{"prompt":"a","n":2,"use_beam_search":true}`, nil},
+		{ShapeCompletions, `{"prompt":"a","n":2,"max_tokens":1}`, nil},
+		{ShapeCompletions, `{"prompt":"a"}`, nil},
 	} {
-		b, err := parseBody(row.shape, []byte(row.body), bodyLimits{})
+		b, err := ParseBody(row.shape, []byte(row.body), Limits{})
 		if err != nil {
 			t.Fatalf("%s: %v", row.body, err)
 		}
 		var got []string
-		if b.fans(false) {
-			for _, choice := range b.fanBodies() {
-				raw := choice.join(nil, nil, 0, len(b.raw))
+		if b.ServesChoicesApart(false) {
+			for _, choice := range b.ChoiceBodies() {
+				raw := choice.AppendRaw(nil, nil, 0, len(b.Raw))
 				got = append(got, string(raw))
-				if one, err := parseBody(row.shape, raw, bodyLimits{}); err != nil || one.unsplittable != "" {
-					t.Errorf("%s: unsplittable by %q: %v", raw, one.unsplittable, err)
+				if one, err := ParseBody(row.shape, raw, Limits{}); err != nil || one.Unsplittable != "" {
+					t.Errorf("%s: unsplittable by %q: %v", raw, one.Unsplittable, err)
 				}
 			}
 		}

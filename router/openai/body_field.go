@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ func (p *bodyParser) given() bool {
 	return p.Value(p.depth) && !null
 }
 
-func (p *bodyParser) model() { p.body.model = p.text("model") }
+func (p *bodyParser) model() { p.body.Model = p.text("model") }
 
 // boolean reads true, false or null, which is false.
 func (p *bodyParser) boolean(param string) bool {
@@ -71,7 +71,7 @@ func (p *bodyParser) batch(param string) {
 	for ok := p.Array(p.depth + 1); ok && p.Element(&n); {
 		ok = p.look(forContent, p.depth+1)
 	}
-	p.body.prompts = max(n, 1)
+	p.body.Prompts = max(n, 1)
 	p.cap(param, n, p.lim.Prompts)
 }
 
@@ -199,7 +199,7 @@ func (p *bodyParser) prompts() {
 	case n == 0:
 		p.refuse(reason.BadField, "prompt", "must not be empty")
 	case first != '0':
-		b.prompts = n
+		b.Prompts = n
 		p.cap("prompt", n, p.lim.Prompts)
 	}
 }

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"strings"
@@ -8,11 +8,11 @@ import (
 // A body is not continued if what the second engine needs of it besides the prompt is long, as that is kept as long as the stream runs.
 func TestLongMembersAreNotContinued(t *testing.T) {
 	for _, size := range []int{10, maxContinued - 200, maxContinued} {
-		b, e := parseBody(shapeCompletions, []byte(`{"model":"m","prompt":"p","temperature":0,"stream":true,"user":"`+strings.Repeat("u", size)+`"}`), bodyLimits{})
+		b, e := ParseBody(ShapeCompletions, []byte(`{"model":"m","prompt":"p","temperature":0,"stream":true,"user":"`+strings.Repeat("u", size)+`"}`), Limits{})
 		if e != nil {
 			t.Fatal(e)
 		}
-		if keep, _, _, ok := onwardBody(b); ok != (size < maxContinued) || len(keep) > maxContinued {
+		if keep, _, _, ok := ContinuationOf(b); ok != (size < maxContinued) || len(keep) > maxContinued {
 			t.Errorf("%d bytes: %v, %d are kept", size, ok, len(keep))
 		}
 	}

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -38,17 +38,17 @@ func TestStripTransferParams(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, ok := stripTransferParams([]byte("x"), []byte(tt.in))
+			got, ok := StripTransferParams([]byte("x"), []byte(tt.in))
 			if string(got) != "x"+tt.want || ok != tt.ok {
 				t.Errorf("got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 			}
 			in := []byte(tt.in)
-			if got, ok := stripTransferParams(in[:0], in); string(got) != tt.want || ok != tt.ok {
+			if got, ok := StripTransferParams(in[:0], in); string(got) != tt.want || ok != tt.ok {
 				t.Errorf("in place: got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 			}
 			in = []byte(tt.in)
-			if a, is := parseAnswer(in); is {
-				if got, ok := stripAnswer(in, &a); string(got) != tt.want || ok != tt.ok {
+			if a, is := ParseAnswer(in); is {
+				if got, ok := StripAnswer(in, &a); string(got) != tt.want || ok != tt.ok {
 					t.Errorf("an answer that was read: got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 				}
 			}
@@ -71,7 +71,7 @@ func TestStripEvent(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, ok := stripEvent([]byte("x"), []byte(tt.in))
+			got, ok := StripEvent([]byte("x"), []byte(tt.in))
 			if string(got) != "x"+tt.want || ok != tt.ok {
 				t.Errorf("got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 			}
@@ -82,32 +82,32 @@ func TestStripEvent(t *testing.T) {
 func TestParseAnswer(t *testing.T) {
 	tests := []struct {
 		name, in string
-		want     answer
+		want     Answer
 		ok       bool
 	}{
-		{"nothing", ` {"choices":[]}`, answer{}, true},
-		{"no object", `[1]`, answer{}, false},
-		{"empty", ``, answer{}, false},
-		{"broken", `{"usage":{}`, answer{}, false},
+		{"nothing", ` {"choices":[]}`, Answer{}, true},
+		{"no object", `[1]`, Answer{}, false},
+		{"empty", ``, Answer{}, false},
+		{"broken", `{"usage":{}`, Answer{}, false},
 		{"usage", `{"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}`,
-			answer{hasUsage: true, hasCached: true, promptTokens: 7, completionTokens: 2, cachedTokens: 4}, true},
-		{"usage without details", `{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}`, answer{hasUsage: true, promptTokens: 7}, true},
-		{"null usage", `{"usage":null}`, answer{}, true},
+			Answer{HasUsage: true, hasCached: true, PromptTokens: 7, CompletionTokens: 2, CachedTokens: 4}, true},
+		{"usage without details", `{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}`, Answer{HasUsage: true, PromptTokens: 7}, true},
+		{"null usage", `{"usage":null}`, Answer{}, true},
 		{"params", `{"id":"x","kv_transfer_params": {"remote_block_ids":[[1,2]],"tp_size":2} ,"usage":null}`,
-			answer{kv: []byte(`{"remote_block_ids":[[1,2]],"tp_size":2}`)}, true},
-		{"null params", `{"kv_transfer_params":null}`, answer{}, true},
+			Answer{KVParams: []byte(`{"remote_block_ids":[[1,2]],"tp_size":2}`)}, true},
+		{"null params", `{"kv_transfer_params":null}`, Answer{}, true},
 		{"error", `{"error":{"message":"KV","type":"x","param":null,"code":"transfer_failed"}}`,
-			answer{failed: true, errCode: "transfer_failed", errMessage: "KV"}, true},
-		{"numbered error", `{"error":{"message":"m","code":400}}`, answer{failed: true, errMessage: "m"}, true},
-		{"bare error", `{"error":"Unauthorized"}`, answer{failed: true, errMessage: "Unauthorized"}, true},
-		{"null error", `{"error":null}`, answer{}, true},
-		{"in the text", `{"choices":[{"text":"\"usage\":{}","error":{"code":"x"}}]}`, answer{}, true},
+			Answer{Failed: true, ErrorCode: "transfer_failed", ErrorMessage: "KV"}, true},
+		{"numbered error", `{"error":{"message":"m","code":400}}`, Answer{Failed: true, ErrorMessage: "m"}, true},
+		{"bare error", `{"error":"Unauthorized"}`, Answer{Failed: true, ErrorMessage: "Unauthorized"}, true},
+		{"null error", `{"error":null}`, Answer{}, true},
+		{"in the text", `{"choices":[{"text":"\"usage\":{}","error":{"code":"x"}}]}`, Answer{}, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, ok := parseAnswer([]byte(tt.in))
-			got.transfer = span{} // see TestStripTransferParams
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(answer{}, span{})); diff != "" || ok != tt.ok {
+			got, ok := ParseAnswer([]byte(tt.in))
+			got.transfer = Span{} // see TestStripTransferParams
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(Answer{}, Span{})); diff != "" || ok != tt.ok {
 				t.Errorf("ok %v, want %v (-want +got):\n%s", ok, tt.ok, diff)
 			}
 		})
@@ -120,10 +120,10 @@ func FuzzStrip(f *testing.F) {
 	f.Add([]byte(`{"kv_transfer_params":{},"kv_transfer_params":{},"a":{"ec_transfer_params":0,"x":1}}`))
 	f.Add([]byte(`{"kv\u005ftransfer_params":{},"\u0065\u0063_transfer_params":[{"a":"\u00e9"}],"b":"\u0007\\u005f"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		out, ok := stripTransferParams(nil, in)
-		if a, is := parseAnswer(in); is {
+		out, ok := StripTransferParams(nil, in)
+		if a, is := ParseAnswer(in); is {
 			p := bytes.Clone(in)
-			if got, also := stripAnswer(p, &a); also != ok || !bytes.Equal(got, out) {
+			if got, also := StripAnswer(p, &a); also != ok || !bytes.Equal(got, out) {
 				t.Errorf("%q became %q, as an answer that was read %q", in, out, got)
 			}
 		}
@@ -137,14 +137,14 @@ func FuzzStrip(f *testing.F) {
 			}
 			return
 		}
-		s := jsonscan.Scanner{Bytes: in, MaxDepth: maxAnswerDepth}
+		s := jsonscan.Scanner{Bytes: in, MaxDepth: MaxAnswerDepth}
 		if s.Space(); s.Value(0) && s.End() && bytes.Contains(in, []byte("_transfer_params")) {
-			s := jsonscan.Scanner{Bytes: out, MaxDepth: maxAnswerDepth}
+			s := jsonscan.Scanner{Bytes: out, MaxDepth: MaxAnswerDepth}
 			if s.Space(); !s.Value(0) || !s.End() {
 				t.Errorf("%q became %q, which is no JSON: %s", in, out, s.Why)
 			}
 		}
-		if twice, ok := stripTransferParams(nil, out); !ok || !bytes.Equal(twice, out) {
+		if twice, ok := StripTransferParams(nil, out); !ok || !bytes.Equal(twice, out) {
 			t.Errorf("%q stripped is %q, twice %q", in, out, twice)
 		}
 	})

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"strings"
@@ -32,19 +32,19 @@ func TestTellCached(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := string(tellCached([]byte("xx"+tt.in), 2, tt.cached, 3)); got != "xx"+tt.want {
+			if got := string(SetCached([]byte("xx"+tt.in), 2, tt.cached, 3)); got != "xx"+tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 			for _, wrap := range []string{"data: @\n\n", "event: x\r\ndata:@\r\n\r\n: c\n\n"} {
 				in, want := strings.Replace(wrap, "@", tt.in, 1), strings.Replace(wrap, "@", tt.want, 1)
-				if got := string(tellCached([]byte("xx"+in), 2, tt.cached, 3)); got != "xx"+want {
+				if got := string(SetCached([]byte("xx"+in), 2, tt.cached, 3)); got != "xx"+want {
 					t.Errorf("event: got %s, want %s", got, want)
 				}
 			}
 		})
 	}
 	in := "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":9,\"input_tokens_details\":{\"cached_tokens\":8}}}}\n\n"
-	if got, want := string(tellCached([]byte(in), 0, 0, -1)), strings.Replace(in, ":8", ":0", 1); got != want {
+	if got, want := string(SetCached([]byte(in), 0, 0, -1)), strings.Replace(in, ":8", ":0", 1); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -61,9 +61,9 @@ func TestUsageOfShapes(t *testing.T) {
 		{"params", `{"usage":{"prompt_tokens":7,"completion_tokens":1},"kv_transfer_params":{"remote_prefill_cached_tokens":5}}`, 7, 5, 1},
 	}
 	for _, tt := range tests {
-		a, ok := parseAnswer([]byte(tt.in))
-		if !ok || a.promptTokens != tt.prompt || a.cached() != tt.cached || a.completionTokens != tt.completion {
-			t.Errorf("%s: %v %d, %d, %d", tt.name, ok, a.promptTokens, a.cached(), a.completionTokens)
+		a, ok := ParseAnswer([]byte(tt.in))
+		if !ok || a.PromptTokens != tt.prompt || a.Cached() != tt.cached || a.CompletionTokens != tt.completion {
+			t.Errorf("%s: %v %d, %d, %d", tt.name, ok, a.PromptTokens, a.Cached(), a.CompletionTokens)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"pdrouter/internal/gather"
@@ -17,11 +17,11 @@ const (
 	ownedIns
 )
 
-// ownedField is a member that the router replaces or takes out.
-type ownedField uint8
+// OwnedField is a member that the router replaces or takes out.
+type OwnedField uint8
 
 const (
-	ownTransfer ownedField = iota // kv_transfer_params and ec_transfer_params
+	ownTransfer OwnedField = iota // kv_transfer_params and ec_transfer_params
 	ownRequestID
 	ownStream
 	ownStreamOptions
@@ -33,14 +33,14 @@ const (
 	ownLever
 	ownPriority
 	ownExtraKey
-	ownMediaID
+	OwnMediaID
 	ownLimits // no member, but the place behind the opening brace of sampling_params
 )
 
 // ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes. As no two keys are equal, a body
-// has at most a few dozen, and maxMediaIDs more.
+// has at most a few dozen, and MaxMediaIDs more.
 type ownedMember struct {
-	field ownedField
+	field OwnedField
 	in    ownedIn
 	index int // of the member in its object, from 0
 	comma int // the comma before it; -1 if it is the first
@@ -51,7 +51,7 @@ type ownedMember struct {
 }
 
 // at0 remembers the place where the parser is.
-func (p *bodyParser) at0(f ownedField, in ownedIn) {
+func (p *bodyParser) at0(f OwnedField, in ownedIn) {
 	if p.Why == "" {
 		p.body.owns |= 1 << f
 		p.body.owned = append(p.body.owned, ownedMember{field: f, in: in, start: p.Pos, val: p.Pos, end: p.Pos})
@@ -59,7 +59,7 @@ func (p *bodyParser) at0(f ownedField, in ownedIn) {
 }
 
 // own remembers the member whose value was just read.
-func (p *bodyParser) own(f ownedField, in ownedIn, m *jsonscan.Members) {
+func (p *bodyParser) own(f OwnedField, in ownedIn, m *jsonscan.Members) {
 	if p.Why != "" {
 		return
 	}
@@ -69,106 +69,106 @@ func (p *bodyParser) own(f ownedField, in ownedIn, m *jsonscan.Members) {
 		after: p.CommaAfter()})
 }
 
-// has reports whether the body has a member of the field.
-func (b *body) has(f ownedField) bool { return b.owns>>f&1 != 0 }
+// Has reports whether the body has a member of the field.
+func (b *Body) Has(f OwnedField) bool { return b.owns>>f&1 != 0 }
 
-// leg is which of the two bodies is built.
-type leg uint8
+// Variant is which of the two bodies is built.
+type Variant uint8
 
 const (
-	legDecode leg = iota
-	legPrefill
-	legTwin // prefill of an engine that ends by itself behind the answer's first token: whatever has a say in that is as in decode's, but it is not streamed
+	VariantDecode Variant = iota
+	VariantPrefill
+	VariantPrefillMirrored // prefill of an engine that ends by itself behind the answer's first token: whatever has a say in that is as in decode's, but it is not streamed
 )
 
 // removes reports whether the leg's body goes without the field.
-func (b *body) removes(l leg, f ownedField) bool {
+func (b *Body) removes(l Variant, f OwnedField) bool {
 	switch f {
 	case ownTransfer, ownRequestID, ownLever:
 		return true
 	case ownPriority:
-		return !b.urgent
+		return !b.Urgent
 	case ownExtraKey:
-		return b.sealed != ""
+		return b.Sealed != ""
 	case ownStreamOptions:
-		return l != legDecode
+		return l != VariantDecode
 	case ownMinTokens:
-		return l == legPrefill
+		return l == VariantPrefill
 	}
 	return false
 }
 
 // replaces is the leg's own value of the member; "" keeps what is there.
-func (b *body) replaces(l leg, o *ownedMember) string {
+func (b *Body) replaces(l Variant, o *ownedMember) string {
 	switch f := o.field; {
 	case f == ownSalt:
-		return b.sealed
-	case f == ownMediaID:
-		return b.mediaIDs.sealID(b.raw[o.val:o.end])
-	case l == legDecode:
+		return b.Sealed
+	case f == OwnMediaID:
+		return b.MediaIDs.SealID(b.Raw[o.val:o.end])
+	case l == VariantDecode:
 	case f == ownStream, f == ownStore:
 		return "false"
-	case l == legTwin:
+	case l == VariantPrefillMirrored:
 	case f == ownLimit, f == ownLimitToo:
 		return "1"
 	}
 	return ""
 }
 
-// prefill appends the prefill leg's body: one token, not streamed, not kept, without what would ask for more tokens than
+// AppendPrefill appends the prefill leg's body: one token, not streamed, not kept, without what would ask for more tokens than
 // that, and with kv, raw JSON, as its kv_transfer_params. request is the id under which the engine is asked.
-func (b *body) prefill(dst []byte, request string, kv []byte) []byte {
-	return b.splice(dst, nil, legPrefill, request, kv)
+func (b *Body) AppendPrefill(dst []byte, request string, kv []byte) []byte {
+	return b.splice(dst, nil, VariantPrefill, request, kv)
 }
 
-// decode appends the decode leg's body: the original without what only a gateway may set, and kv (if not nil) as
+// AppendDecode appends the decode leg's body: the original without what only a gateway may set, and kv (if not nil) as
 // its kv_transfer_params. With kv nil it is the body for an aggregated engine.
-func (b *body) decode(dst []byte, request string, kv []byte) []byte {
-	return b.leg(dst, nil, legDecode, request, kv)
+func (b *Body) AppendDecode(dst []byte, request string, kv []byte) []byte {
+	return b.AppendVariant(dst, nil, VariantDecode, request, kv)
 }
 
-// leg appends the body of any leg, but for what goes to gaps.
-func (b *body) leg(dst []byte, gaps *gather.Gaps, l leg, request string, kv []byte) []byte {
+// AppendVariant appends the body of any leg, but for what goes to gaps.
+func (b *Body) AppendVariant(dst []byte, gaps *gather.Gaps, l Variant, request string, kv []byte) []byte {
 	switch {
-	case b.raw == nil:
+	case b.Raw == nil:
 		return dst
-	case b.pass != nil && b.pass.form != nil:
-		return b.pass.form.appendTo(dst, gaps, b.raw)
+	case b.Passthrough != nil && b.Passthrough.form != nil:
+		return b.Passthrough.form.appendTo(dst, gaps, b.Raw)
 	}
 	return b.splice(dst, gaps, l, request, kv)
 }
 
-// shared reports whether the long stretches of raw are sent from where they lie. The choices of one body add up, however short it is.
-func (b *body) shared() bool { return len(b.raw) >= lentBody || len(b.edits) > 0 }
+// Shared reports whether the long stretches of raw are sent from where they lie. The choices of one body add up, however short it is.
+func (b *Body) Shared() bool { return len(b.Raw) >= LentBody || len(b.edits) > 0 }
 
-// copies is at most how many bytes of raw are copied into one leg's request: where it is shared, all that stands between what the
+// Copies is at most how many bytes of raw are copied into one leg's request: where it is shared, all that stands between what the
 // router owns and is too short for a gap.
-func (b *body) copies(shared bool) int {
-	if !shared && len(b.raw) < lentBody {
-		return len(b.raw)
+func (b *Body) Copies(shared bool) int {
+	if !shared && len(b.Raw) < LentBody {
+		return len(b.Raw)
 	}
 	stretches := 8 + len(b.owned) // the first and the last, and six by the edits of a choice
-	if b.pass != nil && b.pass.form != nil {
-		stretches += len(b.pass.form.drop)
+	if b.Passthrough != nil && b.Passthrough.form != nil {
+		stretches += len(b.Passthrough.form.drop)
 	}
-	return min(len(b.raw), stretches*gather.MinGap)
+	return min(len(b.Raw), stretches*gather.MinGap)
 }
 
-// join appends raw from one place to another with the edits that lie there, but for what goes to gaps.
-func (b *body) join(dst []byte, gaps *gather.Gaps, from, to int) []byte {
+// AppendRaw appends raw from one place to another with the edits that lie there, but for what goes to gaps.
+func (b *Body) AppendRaw(dst []byte, gaps *gather.Gaps, from, to int) []byte {
 	for i := range b.edits {
-		if e := &b.edits[i]; from <= e.at.from && e.at.to <= to {
-			dst = gaps.Append(gaps.Append(dst, b.raw[from:e.at.from]), e.with)
-			from = e.at.to
+		if e := &b.edits[i]; from <= e.At.From && e.At.To <= to {
+			dst = gaps.Append(gaps.Append(dst, b.Raw[from:e.At.From]), e.With)
+			from = e.At.To
 		}
 	}
-	return gaps.Append(dst, b.raw[from:to])
+	return gaps.Append(dst, b.Raw[from:to])
 }
 
 // splice appends raw with the leg's changes, but for what goes to gaps. Fields that are added come right behind the opening brace.
-func (b *body) splice(dst []byte, gaps *gather.Gaps, l leg, request string, kv []byte) []byte {
+func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, kv []byte) []byte {
 	from := b.open + 1
-	dst = b.join(dst, gaps, 0, from)
+	dst = b.AppendRaw(dst, gaps, 0, from)
 	before := len(dst)
 	dst = b.add(dst, l, request, kv)
 	if len(dst) > before && b.emptied(l, inTop, b.members) {
@@ -180,11 +180,11 @@ func (b *body) splice(dst []byte, gaps *gather.Gaps, l leg, request string, kv [
 		start, end, text := o.val, o.end, b.replaces(l, o)
 		switch {
 		case o.field == ownLimits:
-			dst = b.join(dst, gaps, from, start)
+			dst = b.AppendRaw(dst, gaps, from, start)
 			from = end
-			if l == legPrefill && !b.has(ownLimit) {
-				dst = appendOne(dst, formats[b.shape].limit)
-				if b.emptied(l, inSampling, b.limits) {
+			if l == VariantPrefill && !b.Has(ownLimit) {
+				dst = appendOne(dst, formats[b.Shape].limit)
+				if b.emptied(l, inSampling, b.Limits) {
 					dst = dst[:len(dst)-1]
 				}
 			}
@@ -195,14 +195,14 @@ func (b *body) splice(dst []byte, gaps *gather.Gaps, l leg, request string, kv [
 		case text == "":
 			continue
 		}
-		dst = append(b.join(dst, gaps, from, start), text...)
+		dst = append(b.AppendRaw(dst, gaps, from, start), text...)
 		from = end
 	}
-	return b.join(dst, gaps, from, len(b.raw))
+	return b.AppendRaw(dst, gaps, from, len(b.Raw))
 }
 
 // emptied reports whether the leg's body keeps none of the n members of an object.
-func (b *body) emptied(l leg, in ownedIn, n int) bool {
+func (b *Body) emptied(l Variant, in ownedIn, n int) bool {
 	if n > len(b.owned) {
 		return false
 	}
@@ -215,8 +215,8 @@ func (b *body) emptied(l leg, in ownedIn, n int) bool {
 }
 
 // add appends the members that the leg's body has of the router, each with a comma behind it.
-func (b *body) add(dst []byte, l leg, request string, kv []byte) []byte {
-	f := &formats[b.shape]
+func (b *Body) add(dst []byte, l Variant, request string, kv []byte) []byte {
+	f := &formats[b.Shape]
 	switch {
 	case kv == nil:
 	case kv[0] == '{':
@@ -227,21 +227,21 @@ func (b *body) add(dst []byte, l leg, request string, kv []byte) []byte {
 	if f.request != "" {
 		dst = append(append(append(append(dst, `"request_id":"`...), f.request...), request...), `",`...)
 	}
-	if b.sealed != "" && !b.has(ownSalt) {
-		dst = append(append(append(dst, `"cache_salt":`...), b.sealed...), ',')
+	if b.Sealed != "" && !b.Has(ownSalt) {
+		dst = append(append(append(dst, `"cache_salt":`...), b.Sealed...), ',')
 	}
-	if l != legPrefill {
+	if l != VariantPrefill {
 		return dst
 	}
 	switch {
-	case f.sampling == nil && !b.has(ownLimit):
+	case f.sampling == nil && !b.Has(ownLimit):
 		dst = appendOne(dst, f.limit)
-	case f.sampling != nil && !b.has(ownLimits):
+	case f.sampling != nil && !b.Has(ownLimits):
 		dst = append(dst, `"sampling_params":{`...)
 		dst = appendOne(dst, f.limit)
 		dst = append(dst[:len(dst)-1], "},"...)
 	}
-	if f.stores && !b.has(ownStore) {
+	if f.stores && !b.Has(ownStore) {
 		dst = append(dst, `"store":false,`...)
 	}
 	return dst
@@ -267,16 +267,16 @@ func cut(index, comma, start, end, after int, run *int) (int, int) {
 	}
 }
 
-// appendProbe appends a completions body for model, of a short prompt and two tokens: parse it, then build its two
+// AppendProbe appends a completions body for model, of a short prompt and two tokens: parse it, then build its two
 // legs, and the pair is known to each other when both have answered.
-func appendProbe(dst []byte, model, prompt string) []byte {
+func AppendProbe(dst []byte, model, prompt string) []byte {
 	dst = append(dst, `{"model":`...)
-	dst = appendString(dst, model)
+	dst = AppendString(dst, model)
 	dst = append(dst, `,"prompt":`...)
-	dst = appendString(dst, prompt)
+	dst = AppendString(dst, prompt)
 	return append(dst, `,"max_tokens":2,"temperature":0,"ignore_eos":true}`...)
 }
 
-// lentBody is from how many bytes on a client's body is not copied into its legs' requests: they go without its long stretches,
+// LentBody is from how many bytes on a client's body is not copied into its legs' requests: they go without its long stretches,
 // and have them as gaps, which are sent from where they lie. At 220 KB two copies are a tenth of what a request costs.
-const lentBody = 64 << 10
+const LentBody = 64 << 10

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"bytes"
@@ -8,51 +8,51 @@ import (
 	"pdrouter/router/openai/sse"
 )
 
-// maxAnswerDepth is how deep an engine's objects and arrays may be nested.
-const maxAnswerDepth = 512
+// MaxAnswerDepth is how deep an engine's objects and arrays may be nested.
+const MaxAnswerDepth = 512
 
-// answer is what the router reads of an engine's JSON answer or of one event's data.
-type answer struct {
-	kv               []byte // the raw value of the top-level kv_transfer_params; nil if absent or null
-	transfer         span   // that member, with the comma that goes with it; zero if absent
-	promptTokens     int    // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
-	cachedTokens     int    // usage.prompt_tokens_details.cached_tokens and the like
+// Answer is what the router reads of an engine's JSON answer or of one event's data.
+type Answer struct {
+	KVParams         []byte // the raw value of the top-level kv_transfer_params; nil if absent or null
+	transfer         Span   // that member, with the comma that goes with it; zero if absent
+	PromptTokens     int    // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
+	CachedTokens     int    // usage.prompt_tokens_details.cached_tokens and the like
 	cachedBefore     int    // kv_transfer_params.remote_prefill_cached_tokens: what a prefill engine says of itself; 0 if it does not
 	createdTokens    int    // of the prompt, those that are cached from now on
-	completionTokens int    // usage.completion_tokens, usage.output_tokens
-	hasUsage         bool   // usage is there and not null
+	CompletionTokens int    // usage.completion_tokens, usage.output_tokens
+	HasUsage         bool   // usage is there and not null
 	hasCached        bool   // cachedTokens was said
 	hasCreated       bool   // createdTokens was said
-	failed           bool   // a top-level "error" that is not null
-	errCode          string // error.code where it is a word, for example transfer_failed
-	errMessage       string // error.message, for the log; JSON escapes as written
+	Failed           bool   // a top-level "error" that is not null
+	ErrorCode        string // error.code where it is a word, for example transfer_failed
+	ErrorMessage     string // error.message, for the log; JSON escapes as written
 }
 
-// cached is how many tokens of the prompt the engine had cached, as far as it says.
-func (a *answer) cached() int {
+// Cached is how many tokens of the prompt the engine had cached, as far as it says.
+func (a *Answer) Cached() int {
 	if !a.hasCached {
 		return a.cachedBefore
 	}
-	return a.cachedTokens
+	return a.CachedTokens
 }
 
-// created is how many tokens of the prompt the engine has cached for this request, below 0 if it does not say.
-func (a *answer) created() int {
+// Created is how many tokens of the prompt the engine has cached for this request, below 0 if it does not say.
+func (a *Answer) Created() int {
 	if !a.hasCreated {
 		return -1
 	}
 	return a.createdTokens
 }
 
-// parseAnswer reads a whole JSON answer or the data of one event. It reports false if p is not a JSON object.
+// ParseAnswer reads a whole JSON answer or the data of one event. It reports false if p is not a JSON object.
 // kv lies in p. If nothing of interest is in p, it is not parsed, and the answer is empty.
-func parseAnswer(p []byte) (answer, bool) {
-	var a answer
+func ParseAnswer(p []byte) (Answer, bool) {
+	var a Answer
 	if !mentions(p, `usage"`, `error"`, `kv_transfer_params"`) {
 		from := bytes.TrimLeft(p, " \t\r\n")
 		return a, len(from) > 0 && from[0] == '{'
 	}
-	s := jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
@@ -65,22 +65,22 @@ func parseAnswer(p []byte) (answer, bool) {
 			}
 			end, run := s.Pos, 0
 			if !null {
-				a.kv = p[from:end]
+				a.KVParams = p[from:end]
 			}
-			a.transfer.from, a.transfer.to = cut(m.Count-1, m.Comma, m.KeyStart, end, s.CommaAfter(), &run)
+			a.transfer.From, a.transfer.To = cut(m.Count-1, m.Comma, m.KeyStart, end, s.CommaAfter(), &run)
 		case "usage":
 			readUsage(&s, 1, &a, nil)
 		case "response", "message": // of the events of a stream
 			readInner(&s, &a, nil)
 		case "error":
-			a.failed = s.Peek() != 'n'
+			a.Failed = s.Peek() != 'n'
 			readError(&s, &a)
 		default:
 			s.Value(1)
 		}
 	}
 	if !s.End() {
-		return answer{}, false
+		return Answer{}, false
 	}
 	return a, true
 }
@@ -97,7 +97,7 @@ func mentions(p []byte, words ...string) bool {
 }
 
 // readHandOff walks over the hand-off, and reads on the way what is told of the prompt.
-func readHandOff(s *jsonscan.Scanner, a *answer) bool {
+func readHandOff(s *jsonscan.Scanner, a *Answer) bool {
 	a.cachedBefore = 0
 	if s.Peek() != '{' {
 		return s.Value(1)
@@ -114,10 +114,10 @@ func readHandOff(s *jsonscan.Scanner, a *answer) bool {
 	return s.Why == ""
 }
 
-func readError(s *jsonscan.Scanner, a *answer) {
+func readError(s *jsonscan.Scanner, a *Answer) {
 	switch s.Peek() {
 	case '"':
-		a.errMessage = readText(s)
+		a.ErrorMessage = ReadText(s)
 		return
 	case '{':
 	default:
@@ -130,19 +130,19 @@ func readError(s *jsonscan.Scanner, a *answer) {
 		case s.Peek() != '"':
 			s.Value(2)
 		case key == "code":
-			a.errCode = readText(s)
+			a.ErrorCode = ReadText(s)
 		case key == "message":
-			a.errMessage = readText(s)
+			a.ErrorMessage = ReadText(s)
 		default:
 			s.Value(2)
 		}
 	}
 }
 
-// readText reads a string, escapes as written, cut to what a log line bears.
-func readText(s *jsonscan.Scanner) string {
+// ReadText reads a string, escapes as written, cut to what a log line bears.
+func ReadText(s *jsonscan.Scanner) string {
 	raw, _, _ := s.Str()
-	return string(raw[:uncut(raw, maxErrorMessage)])
+	return string(raw[:uncut(raw, MaxErrorMessage)])
 }
 
 // uncut is how many bytes at most n there are of a string, as written, without cutting an escape.
@@ -165,26 +165,26 @@ func uncut(raw []byte, n int) int {
 	}
 }
 
-// stripAnswer takes the hand-off out of a whole answer, in its place, as stripTransferParams does; a is what parseAnswer has read of it.
+// StripAnswer takes the hand-off out of a whole answer, in its place, as StripTransferParams does; a is what ParseAnswer has read of it.
 // An engine names it once, at the top: then a is enough, and the answer is not walked over again.
-func stripAnswer(p []byte, a *answer) ([]byte, bool) {
-	if a.transfer != (span{}) && bytes.Count(p, transferName) == 1 && !bytes.Contains(p, escapedName) {
-		return slices.Delete(p, a.transfer.from, a.transfer.to), true
+func StripAnswer(p []byte, a *Answer) ([]byte, bool) {
+	if a.transfer != (Span{}) && bytes.Count(p, transferName) == 1 && !bytes.Contains(p, escapedName) {
+		return slices.Delete(p, a.transfer.From, a.transfer.To), true
 	}
-	return stripTransferParams(p[:0], p) // it is never longer, so it may lie in the same place
+	return StripTransferParams(p[:0], p) // it is never longer, so it may lie in the same place
 }
 
 // transferName is in the name of every member of the hand-off, unless an escapedName is.
 var transferName, escapedName = []byte("_transfer_params"), []byte(`\u00`)
 
-// stripTransferParams appends p, a whole JSON answer or the data of one event, without the members kv_transfer_params
+// StripTransferParams appends p, a whole JSON answer or the data of one event, without the members kv_transfer_params
 // and ec_transfer_params, at any depth; every other byte is kept. It reports false, and appends nothing, if p names
 // them but is no JSON object: then it must not be relayed. dst may be p[:0], which loses p.
-func stripTransferParams(dst, p []byte) ([]byte, bool) {
-	if !namesTransfer(p) {
+func StripTransferParams(dst, p []byte) ([]byte, bool) {
+	if !NamesTransfer(p) {
 		return append(dst, p...), true
 	}
-	t := stripper{Scanner: jsonscan.Scanner{Bytes: p, MaxDepth: maxAnswerDepth}, dst: dst}
+	t := stripper{Scanner: jsonscan.Scanner{Bytes: p, MaxDepth: MaxAnswerDepth}, dst: dst}
 	t.Space()
 	if c := t.Peek(); c != '{' && c != '[' || !t.walk(0) || !t.End() {
 		return dst, false
@@ -192,8 +192,8 @@ func stripTransferParams(dst, p []byte) ([]byte, bool) {
 	return append(t.dst, p[t.from:]...), true
 }
 
-// namesTransfer reports whether JSON may have a member of the hand-off in it, however its name is written.
-func namesTransfer(p []byte) bool {
+// NamesTransfer reports whether JSON may have a member of the hand-off in it, however its name is written.
+func NamesTransfer(p []byte) bool {
 	if bytes.Contains(p, transferName) {
 		return true
 	}
@@ -250,17 +250,17 @@ func (t *stripper) walk(depth int) bool {
 	}
 }
 
-// stripEvent appends one whole event (see Frames) with its data stripped as stripTransferParams does. It reports
+// StripEvent appends one whole event (see Frames) with its data stripped as StripTransferParams does. It reports
 // false, and appends nothing, if the event names transfer params and cannot be stripped.
-func stripEvent(dst, event []byte) ([]byte, bool) {
-	if !namesTransfer(event) {
+func StripEvent(dst, event []byte) ([]byte, bool) {
+	if !NamesTransfer(event) {
 		return append(dst, event...), true
 	}
 	start, end, n := sse.DataSpan(event)
-	if n != 1 || namesTransfer(event[:start]) || namesTransfer(event[end:]) {
+	if n != 1 || NamesTransfer(event[:start]) || NamesTransfer(event[end:]) {
 		return dst, false
 	}
-	out, ok := stripTransferParams(append(dst, event[:start]...), event[start:end])
+	out, ok := StripTransferParams(append(dst, event[:start]...), event[start:end])
 	if !ok {
 		return dst, false
 	}

@@ -1,4 +1,4 @@
-package router
+package openai
 
 import (
 	"pdrouter/router/openai/jsonscan"
@@ -12,7 +12,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 	case meansModel:
 		p.model()
 	case meansStream:
-		b.stream = p.boolean(f.param)
+		b.Stream = p.boolean(f.param)
 		p.own(ownStream, in, m)
 	case meansStreamOptions:
 		p.streamOptions()
@@ -21,9 +21,9 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 		p.Value(p.depth)
 		p.own(ownStreamOptions, in, m)
 	case meansN:
-		b.n = p.count(f.param, 1, 1)
-		p.cap(f.param, b.n, p.lim.N)
-		b.fan.n = span{from, p.Pos}
+		b.N = p.count(f.param, 1, 1)
+		p.cap(f.param, b.N, p.lim.N)
+		b.fan.n = Span{from, p.Pos}
 	case meansBestOf:
 		p.bestOf = p.count(f.param, 1, 1)
 		p.cap(f.param, p.bestOf, p.lim.N)
@@ -42,7 +42,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 	case meansSalt:
 		c := p.Peek()
 		if p.Value(p.depth) {
-			b.salt = p.Bytes[from:p.Pos]
+			b.Salt = p.Bytes[from:p.Pos]
 		}
 		if c != '"' && c != 'n' {
 			p.refuse(reason.BadField, f.param, "must be a string")
@@ -55,21 +55,21 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 		p.Value(p.depth)
 		p.own(ownLever, in, m)
 	case meansPriority:
-		b.priority = p.whole(f.param)
+		b.Priority = p.whole(f.param)
 		p.own(ownPriority, in, m)
 	case meansExtraKey:
 		p.Value(p.depth)
 		p.own(ownExtraKey, in, m)
 	case meansStore:
-		b.unkept = p.Peek() == 'f'
+		b.Unkept = p.Peek() == 'f'
 		p.Value(p.depth)
 		p.own(ownStore, in, m)
 	case meansSeed:
 		p.Value(p.depth)
-		b.fan.seed = span{from, p.Pos}
+		b.fan.seed = Span{from, p.Pos}
 	case meansTemperature:
 		p.Value(p.depth)
-		b.fan.temperature = span{from, p.Pos}
+		b.fan.temperature = Span{from, p.Pos}
 	case meansTransfer:
 		p.transfer(f.param, in, m)
 	case meansXargs:
@@ -107,33 +107,33 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.stop(f.param)
 	case meansPrompt:
 		p.prompt()
-		b.fan.prompt = span{from, p.Pos}
-		b.asked[askedLast] = b.fan.prompt
+		b.fan.prompt = Span{from, p.Pos}
+		b.Asked[askedLast] = b.fan.prompt
 	case meansTokens:
 		p.tokenIDs(f.param)
-		b.asked[askedLast] = span{from, p.Pos}
+		b.Asked[askedLast] = Span{from, p.Pos}
 	case meansMessages:
 		if c := p.Peek(); p.look(forContent, p.depth) && c != '[' {
 			p.refuse(reason.BadField, f.param, "must be an array")
 		}
 		b.promptBytes += p.Pos - from
-		b.asked[askedLast] = span{from, p.Pos}
+		b.Asked[askedLast] = Span{from, p.Pos}
 	case meansBatch:
 		p.batch(f.param)
 		b.promptBytes += p.Pos - from
-		b.asked[askedLast] = span{from, p.Pos}
+		b.Asked[askedLast] = Span{from, p.Pos}
 	case meansInput:
 		p.look(forContent, p.depth)
 		b.promptBytes += p.Pos - from
 		if f.param == "input" {
-			b.asked[askedLast] = span{from, p.Pos}
+			b.Asked[askedLast] = Span{from, p.Pos}
 		} else {
-			b.asked[askedBefore] = span{from, p.Pos}
+			b.Asked[askedBefore] = Span{from, p.Pos}
 		}
 	case meansText:
 		p.Value(p.depth)
 		b.promptBytes += p.Pos - from
-		b.asked[askedBefore] = span{from, p.Pos}
+		b.Asked[askedBefore] = Span{from, p.Pos}
 	case meansParts:
 		p.look(forContent, p.depth)
 	case meansContent:
@@ -145,7 +145,7 @@ func (p *bodyParser) readPrompt(f *member) {
 			p.refuse(reason.BadField, f.param, "is not accepted, because isolate_prefix_cache is set; send content_parts instead")
 		}
 	case meansPrevious:
-		b.previous = p.text(f.param)
+		b.Previous = p.text(f.param)
 	case meansGrammar:
 		b.formed = p.given() || b.formed
 	case meansChoice:
@@ -157,10 +157,10 @@ func (p *bodyParser) readPrompt(f *member) {
 		}
 	case meansFunctions:
 		p.Value(p.depth)
-		b.asked[askedTools] = span{from, p.Pos}
+		b.Asked[AskedTools] = Span{from, p.Pos}
 	case meansTools:
 		p.serverTools = p.tools()
-		b.asked[askedTools] = span{from, p.Pos}
+		b.Asked[AskedTools] = Span{from, p.Pos}
 	case meansTruncate:
 		if n, ok := p.Integer(); ok {
 			p.truncates = n < 0
@@ -188,7 +188,7 @@ func (p *bodyParser) limits() {
 	m, ok := p.Object(2)
 	p.at0(ownLimits, inTop)
 	p.depth = 2
-	known := formats[p.body.shape].sampling
+	known := formats[p.body.Shape].sampling
 	for ok && p.Member(&m) {
 		if f := known.find(m.Key, m.Sum); f != nil {
 			p.read(f, inSampling, &m)
@@ -196,7 +196,7 @@ func (p *bodyParser) limits() {
 			p.Value(2)
 		}
 	}
-	p.depth, p.body.limits = 1, m.Count
+	p.depth, p.body.Limits = 1, m.Count
 }
 
 // samplingParams looks for extra_args within sampling_params.

@@ -1,19 +1,19 @@
-package router
+package openai
 
-// shape is which of the body formats a route takes.
-type shape uint8
+// Shape is which of the body formats a route takes.
+type Shape uint8
 
 const (
-	shapeCompletions shape = iota // POST /v1/completions
-	shapeChat                     // POST /v1/chat/completions
-	shapeResponses                // POST /v1/responses
-	shapeMessages                 // POST /v1/messages
-	shapeGenerate                 // POST /inference/v1/generate
-	shapePass                     // the routes whose requests are passed to one engine
-	shapeBatch                    // one of them: POST /v1/chat/completions/batch
+	ShapeCompletions Shape = iota // POST /v1/completions
+	ShapeChat                     // POST /v1/chat/completions
+	ShapeResponses                // POST /v1/responses
+	ShapeMessages                 // POST /v1/messages
+	ShapeGenerate                 // POST /inference/v1/generate
+	ShapePass                     // the routes whose requests are passed to one engine
+	ShapeBatch                    // one of them: POST /v1/chat/completions/batch
 )
 
-func (s shape) String() string {
+func (s Shape) String() string {
 	return [...]string{"completions", "chat", "responses", "messages", "generate", "pass", "batch"}[s]
 }
 
@@ -25,28 +25,28 @@ type format struct {
 	stores   bool                 // engines keep answers unless store is false
 	request  string               // how the body's own request_id begins; "" if the header names the request
 	inside   [2]string            // what stands before and behind the request's id in the name it has inside of stock vLLM
-	events   map[string]eventKind // of a stream whose events have types; nil if their data alone says what they are
+	events   map[string]EventKind // of a stream whose events have types; nil if their data alone says what they are
 }
 
-// responsePrefix begins the id of every kept response.
-const responsePrefix = "resp_"
+// ResponsePrefix begins the id of every kept response.
+const ResponsePrefix = "resp_"
 
-// shapeCount is how many shapes there are.
-const shapeCount = len(formats)
+// ShapeCount is how many shapes there are.
+const ShapeCount = len(formats)
 
 // formats has the format of each shape. It is never changed.
 var formats = [...]format{
-	shapePass: {top: outermost(meanings{
+	ShapePass: {top: outermost(meanings{
 		"messages": meansContent, "input": meansContent, "inputs": meansContent, "system": meansContent,
 		"previous_input_messages": meansContent, "content_parts": meansContent,
 		"query": meansContent, "queries": meansContent, "documents": meansContent, "items": meansContent,
 		"data_1": meansContent, "data_2": meansContent, "text_1": meansContent, "text_2": meansContent,
 		"images": meansMedia, "data": meansMedia,
 	})},
-	shapeBatch: {top: outermost(completionsToo, meanings{
+	ShapeBatch: {top: outermost(completionsToo, meanings{
 		"messages": meansBatch, "max_completion_tokens": meansLimitOver, "prompt_logprobs": meansPromptLogprobs, "best_of": meansBestOf,
 	})},
-	shapeCompletions: {
+	ShapeCompletions: {
 		top: outermost(completionsToo, meanings{
 			"prompt": meansPrompt, "echo": meansEcho, "best_of": meansBestOf,
 			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
@@ -54,7 +54,7 @@ var formats = [...]format{
 		}),
 		limit: "max_tokens", inside: [2]string{"cmpl-", "-0"}, // its first prompt
 	},
-	shapeChat: {
+	ShapeChat: {
 		top: outermost(completionsToo, meanings{
 			"messages": meansMessages, "tools": meansFunctions, "max_completion_tokens": meansLimitOver,
 			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
@@ -62,29 +62,29 @@ var formats = [...]format{
 		}),
 		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},
 	},
-	shapeResponses: {
+	ShapeResponses: {
 		top: outermost(meanings{
 			"input": meansInput, "instructions": meansText, "previous_input_messages": meansInput,
 			"max_output_tokens": meansLimit, "top_logprobs": meansLogprobs, "stop": meansStop, "stream_options": meansStreamDetail,
 			"store": meansStore, "background": meansBackground, "previous_response_id": meansPrevious,
 			"tools": meansTools, "truncation": meansTruncation, "text": meansGrammar,
 		}),
-		limit: "max_output_tokens", stores: true, request: responsePrefix, inside: [2]string{"resp_", "_0"}, // its first turn
-		events: map[string]eventKind{
+		limit: "max_output_tokens", stores: true, request: ResponsePrefix, inside: [2]string{"resp_", "_0"}, // its first turn
+		events: map[string]EventKind{
 			"response.created": eventEarly, "response.queued": eventEarly, "response.in_progress": eventEarly,
-			"response.completed": eventDone, "response.incomplete": eventDone, "response.cancelled": eventDone,
-			"response.failed": eventError, "error": eventError,
+			"response.completed": EventDone, "response.incomplete": EventDone, "response.cancelled": EventDone,
+			"response.failed": EventError, "error": EventError,
 		},
 	},
-	shapeMessages: {
+	ShapeMessages: {
 		top: outermost(meanings{
 			"messages": meansMessages, "system": meansInput, "tools": meansFunctions, "max_tokens": meansLimit, "output_config": meansGrammar, "output_format": meansGrammar,
 			"stop_sequences": meansStop,
 		}),
 		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},
-		events: map[string]eventKind{"message_stop": eventDone, "error": eventError, "ping": eventComment},
+		events: map[string]EventKind{"message_stop": EventDone, "error": EventError, "ping": EventComment},
 	},
-	shapeGenerate: {
+	ShapeGenerate: {
 		top: outermost(meanings{
 			"token_ids": meansTokens, "content_parts": meansParts, "features": meansFeatures, "stream_options": meansStreamOptions, "sampling_params": meansLimits,
 		}),
@@ -97,12 +97,12 @@ var formats = [...]format{
 	},
 }
 
-// appendEngineRequest appends the name that stock vLLM gives a request inside when it is asked under id, without the random
+// AppendEngineRequest appends the name that stock vLLM gives a request inside when it is asked under id, without the random
 // suffix of newer versions.
-func (s shape) appendEngineRequest(dst []byte, id string) []byte {
+func (s Shape) AppendEngineRequest(dst []byte, id string) []byte {
 	names := &formats[s].inside
 	return append(append(append(dst, names[0]...), id...), names[1]...)
 }
 
-// endsWithAnswer reports whether the terminal event carries the answer, so that there may be a stream of it alone.
-func (s shape) endsWithAnswer() bool { return s == shapeResponses }
+// EndsWithAnswer reports whether the terminal event carries the answer, so that there may be a stream of it alone.
+func (s Shape) EndsWithAnswer() bool { return s == ShapeResponses }

@@ -1,0 +1,241 @@
+// Package openai reads and writes the bodies of the OpenAI API, and of the API formats beside it: the client's request, the bodies of both
+// legs made of it, what an engine's answer and each event of a stream say, and errors. It reads a body in one pass and keeps it as it was
+// written; it builds nothing. It knows no engine and no configuration. Package router calls it.
+package openai
+
+import (
+	"pdrouter/router/openai/jsonscan"
+	"pdrouter/router/reason"
+)
+
+// maxBodyDepth is how deep a client's objects and arrays may be nested.
+const maxBodyDepth = 64
+
+// Limits bound what a body may ask for. Zero means no bound.
+type Limits struct {
+	N        int         // n and best_of
+	Prompts  int         // prompts in one body
+	Stop     int         // stop strings
+	Logprobs int         // logprobs (completions), top_logprobs and prompt_logprobs; -1 in a body means all and is over any bound
+	Strict   bool        // refuse kv_transfer_params and ec_transfer_params instead of dropping them
+	Media    *MediaRules // where media may be at; nil: anywhere
+	Isolate  bool        // engines' caches of tenants are kept apart: media ids are replaced, and features refused
+}
+
+// Why a body cannot be split over two engines: values of body.unsplittable.
+const (
+	UnsplitN         = "n>1"
+	UnsplitBestOf    = "best_of>1"
+	unsplitPrompts   = "prompts>1"
+	UnsplitEcho      = "echo"
+	UnsplitLogprobs  = "prompt_logprobs"
+	UnsplitBeam      = "beam_search"
+	UnsplitOneToken  = "max_tokens<=1"
+	UnsplitFan       = "too_many_choices"
+	UnsplitEmbedding = "prompt_embeds"
+	// The rest of the prompt is with the engine that kept the answer before.
+	unsplitPrevious = "previous_response_id"
+	// The engine answers at once and works on: nobody would be there to see the hand-off through.
+	UnsplitBackground = "background"
+	// The engine calls tools itself and goes on with what they say, for which a hand-off is of no use.
+	UnsplitServerTools = "server_tools"
+	// What is cut off the prompt depends on how long the answer may be, which differs between the legs.
+	UnsplitTruncation = "truncation"
+)
+
+// Body is one request's body: the bytes as they came, and what routing needs of them. It is read only once parsed;
+// prefill and decode may be called from several goroutines. raw must stay unchanged as long as the body is used:
+// whoever holds a body owns raw (copy it out of the server's buffer if it outlives the handler).
+type Body struct {
+	Raw          []byte
+	Model        string  // "" if absent
+	N            int     // 1 if absent
+	MaxTokens    int     // the effective one; -1 if absent
+	Prompts      int     // prompts in the body; 1 for chat
+	promptBytes  int     // bytes of text in prompt or messages, JSON escapes counted as written
+	promptIDs    int     // token ids in prompt
+	Salt         []byte  // cache_salt as it was written; nil if absent
+	Sealed       string  // what both legs carry as cache_salt instead, JSON; "" leaves the client's own
+	MediaIDs     *Sealer // makes the media ids that both legs carry; nil leaves the client's own
+	Previous     string  // of which kept answer this one is the next; "" if of none
+	Unsplittable string
+	Priority     int // the less the sooner; 0 if absent
+	Shape        Shape
+	Stream       bool
+	Urgent       bool   // who asks may say so: the engines get the priority
+	formed       bool   // the answer is to have a form, which the engine compiles before it begins
+	Unkept       bool   // the client wants no engine to keep the answer
+	Removed      bool   // the client sent kv or ec transfer params; neither leg carries them
+	owns         uint16 // a bit for each OwnedField that is in owned
+	fan          fanSpans
+	edits        []Edit           // in what the body of one choice differs from raw, which it shares with the others
+	Asked        [askedParts]Span // where the prompt is, as an engine puts it together
+	Passthrough  *Passthrough     // of a request that is passed to one engine; nil of others
+	Memory       Memory           // who needs raw holds it; nil if raw stays unchanged without
+
+	open    int // where the outermost brace is
+	members int // of the outermost object
+	Limits  int // members of sampling_params, where the limits stand in it; -1 if it is not there
+	owned   []ownedMember
+
+	ownedRoom [6]ownedMember // enough for most
+}
+
+// Memory owns the memory of a body: it stays unchanged until every hold of it is dropped.
+type Memory interface {
+	Retain()
+	Release()
+}
+
+// Retain keeps raw unchanged until drop. The caller must know that it is now: the handler has not ended, or another holds it.
+func (b *Body) Retain() {
+	if b != nil && b.Memory != nil {
+		b.Memory.Retain()
+	}
+}
+
+// Release ends a hold.
+func (b *Body) Release() {
+	if b != nil && b.Memory != nil {
+		b.Memory.Release()
+	}
+}
+
+// InTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
+// aside, as a form that is to be compiled, an adapter or a priority may.
+func (b *Body) InTurn(model string) bool {
+	return !b.formed && (b.Model == "" || b.Model == model) && b.Priority == 0
+}
+
+// PromptTokens is an estimate of the prompt's length in tokens.
+func (b *Body) PromptTokens() int { return b.promptIDs + b.promptBytes/4 }
+
+// ParseBody reads raw in one pass. The error is an OpenAI-shaped 400.
+func ParseBody(s Shape, raw []byte, lim Limits) (*Body, *Error) {
+	b := &Body{Raw: raw, Shape: s, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1}
+	b.owned = b.ownedRoom[:0]
+	p := bodyParser{body: b, lim: lim, depth: 1}
+	p.Bytes, p.MaxDepth, p.Unique = raw, maxBodyDepth, true
+	p.Space()
+	if p.Pos == len(raw) {
+		return nil, ErrBadRequest(reason.BadJSON, "", "The request body is empty.")
+	}
+	if raw[p.Pos] == '{' {
+		p.top()
+	} else if p.Value(0) && p.End() {
+		return nil, ErrBadRequest(reason.BadJSON, "", "The request body must be a JSON object.")
+	}
+	if p.End(); p.Why != "" {
+		return nil, p.broken()
+	}
+	if p.bad != nil {
+		return nil, p.bad
+	}
+	if err := p.settle(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// bodyParser is the scanner with what it found.
+type bodyParser struct {
+	jsonscan.Scanner
+	body  *Body
+	lim   Limits
+	bad   *Error // the first field that is not acceptable; broken JSON behind it goes before
+	depth int    // of the object whose members are read
+
+	maxTokens, maxCompletion int // -1: absent
+	bestOf                   int
+	hasStreamOptions         bool
+	echo, beam               bool
+	promptLogprobs, embeds   bool
+	truncates, background    bool
+	serverTools              bool
+	mediaIDs                 int
+	sent                     string // the transfer field that the client sent
+}
+
+// broken is the answer to what is no JSON, or not unambiguous JSON.
+func (p *bodyParser) broken() *Error {
+	if p.Repeated {
+		key := p.Bytes[p.At:]
+		key = key[:min(len(key), 64)]
+		for i := 1; i < len(key); i++ {
+			if key[i] == '"' && key[i-1] != '\\' {
+				key = key[:i+1]
+			}
+		}
+		return ErrBadRequest(reason.DuplicateKey, "", "The request body has %s, at byte %d: %s", p.Why, p.At, key)
+	}
+	return ErrBadRequest(reason.BadJSON, "", "The request body is not valid JSON: %s, at byte %d.", p.Why, p.At)
+}
+
+// refuse notes the first field that is not acceptable.
+func (p *bodyParser) refuse(why reason.Reason, param, msg string) {
+	if p.bad == nil {
+		p.bad = ErrBadRequest(why, param, "%s %s.", param, msg)
+	}
+}
+
+// top reads the outermost object.
+func (p *bodyParser) top() {
+	p.maxTokens, p.maxCompletion, p.bestOf = -1, -1, 1
+	p.body.open = p.Pos
+	m, _ := p.Object(1)
+	top := formats[p.body.Shape].top
+	for p.Member(&m) {
+		if f := top.find(m.Key, m.Sum); f != nil {
+			p.read(f, inTop, &m)
+		} else {
+			p.Value(1)
+		}
+		if p.Why != "" {
+			return
+		}
+	}
+	p.body.members = m.Count
+}
+
+// settle checks what depends on several fields.
+func (p *bodyParser) settle() *Error {
+	b := p.body
+	b.MaxTokens = p.maxTokens
+	if p.maxCompletion >= 0 {
+		b.MaxTokens = p.maxCompletion
+	}
+	b.Removed = p.sent != ""
+	switch {
+	case b.Removed && p.lim.Strict:
+		return ErrBadRequest(reason.TransferParams, p.sent, "%s is not accepted from clients.", p.sent)
+	case p.hasStreamOptions && !b.Stream:
+		return ErrBadRequest(reason.BadField, "stream_options", "stream_options can only be defined when stream is true.")
+	}
+	switch {
+	case p.bestOf > 1:
+		b.Unsplittable = UnsplitBestOf
+	case p.echo:
+		b.Unsplittable = UnsplitEcho
+	case p.promptLogprobs:
+		b.Unsplittable = UnsplitLogprobs
+	case p.beam:
+		b.Unsplittable = UnsplitBeam
+	case p.embeds:
+		b.Unsplittable = UnsplitEmbedding
+	case p.background:
+		b.Unsplittable = UnsplitBackground
+	case b.Previous != "":
+		b.Unsplittable = unsplitPrevious
+	case p.serverTools:
+		b.Unsplittable = UnsplitServerTools
+	case p.truncates:
+		b.Unsplittable = UnsplitTruncation
+	case b.MaxTokens == 0 || b.MaxTokens == 1:
+		b.Unsplittable = UnsplitOneToken
+	case b.N > 1: // these two last: where nothing else forbids it the choices may be served one by one
+		b.Unsplittable = UnsplitN
+	case b.Prompts > 1:
+		b.Unsplittable = unsplitPrompts
+	}
+	return nil
+}
