@@ -16,6 +16,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -38,7 +39,7 @@ type fan struct {
 
 	mu     sync.Mutex
 	turn   *sync.Cond // something below has changed
-	merge  *fanMerge
+	merge  *choices.Merger
 	ready  int           // branches that have begun, or answered
 	bodies [][]byte      // what they answered, if they do not stream
 	served []servedBy    // by whom, as far as it is known
@@ -77,7 +78,7 @@ func (r *Router) newFan(q *admitted) *fan {
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &fan{r: r, s: q.s, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: newFanMerge(b.Prompts, b.N)}
+	f := &fan{r: r, s: q.s, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.turn = sync.NewCond(&f.mu)
 	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
@@ -129,7 +130,7 @@ func (f *fan) run() {
 
 // whole makes one answer of the branches'.
 func (f *fan) whole() {
-	body, ok := f.merge.whole(f.bodies)
+	body, ok := f.merge.Whole(f.bodies)
 	if !ok {
 		f.end(FailedBefore, reason.BadUpstream, reply{err: openai.ErrBadUpstream()})
 		return
@@ -201,7 +202,7 @@ func (f *fan) pump(k int, x *exchange) {
 	}
 	_ = s.CloseWithError(err)
 	f.mu.Lock()
-	whole := f.merge.parts[k].done
+	whole := f.merge.Parts[k].Done
 	if !whole { // without an error event of its own
 		f.failLocked(x, reason.StreamCut, false)
 	}
@@ -221,19 +222,19 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 		f.mu.Unlock()
 		return false
 	}
-	var says fanSays
-	f.out, says = f.merge.event(f.out, k, event)
+	var says choices.Outcome
+	f.out, says = f.merge.Event(f.out, k, event)
 	switch says { // at once: nothing may come behind an error event
-	case fanWhole:
+	case choices.Finished:
 		f.err = io.EOF
-	case fanFailed:
+	case choices.Failed:
 		f.failLocked(x, reason.DecodeFailed, true)
-	case fanGarbage:
+	case choices.Invalid:
 		f.failLocked(x, reason.BadUpstream, false)
 	}
 	f.turn.Broadcast()
 	f.mu.Unlock()
-	if says == fanFailed || says == fanGarbage {
+	if says == choices.Failed || says == choices.Invalid {
 		f.leave()
 		return false
 	}

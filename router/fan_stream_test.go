@@ -11,13 +11,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/openai/choices"
 )
 
 // TestFault58FanErrorIsTheLast has two choices fail at the same moment, or one go on meanwhile: nothing stands behind the first
 // error event.
 func TestFault58FanErrorIsTheLast(t *testing.T) {
 	for i := range 20000 {
-		f := &fan{stream: true, open: 3, merge: newFanMerge(1, 2), served: make([]servedBy, 2)}
+		f := &fan{stream: true, open: 3, merge: choices.NewMerger(1, 2), served: make([]servedBy, 2)}
 		f.turn = sync.NewCond(&f.mu)
 		f.sum.Status = 200
 		var wg sync.WaitGroup

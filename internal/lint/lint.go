@@ -17,17 +17,18 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/openai", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
 		"router/openai":          {Ours: []string{"internal/gather", "internal/httpsyntax", "router/openai/jsonscan", "router/openai/sse", "router/reason"}},
-		"router/openai/jsonscan": {},                                // a leaf: reads JSON, knows no document
-		"router/reason":          {},                                // a leaf: why a request was refused or failed
-		"router/dispatch":        {Ours: []string{"router/reason"}}, // the life of a request, pure
-		"router/admission":       {Ours: []string{"router/reason"}}, // the queue in front of a model, its retry budget
-		"router/fleet/health":    {},                                // a leaf: pure values that take the time
-		"router/openai/sse":      {},                                // a leaf: cuts a stream into events, knows no event
+		"router/openai/choices":  {Ours: []string{"router/openai", "router/openai/jsonscan", "router/openai/sse"}}, // merges answers
+		"router/openai/jsonscan": {},                                                                               // a leaf: reads JSON, knows no document
+		"router/reason":          {},                                                                               // a leaf: why a request was refused or failed
+		"router/dispatch":        {Ours: []string{"router/reason"}},                                                // the life of a request, pure
+		"router/admission":       {Ours: []string{"router/reason"}},                                                // the queue in front of a model, its retry budget
+		"router/fleet/health":    {},                                                                               // a leaf: pure values that take the time
+		"router/openai/sse":      {},                                                                               // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
 			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},

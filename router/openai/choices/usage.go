@@ -1,4 +1,4 @@
-package router
+package choices
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 // sum returns the usage of all choices as one engine would tell it: the first that came, every whole number in it the sum, with
 // the members that only others have behind its own. What is said of a prompt is counted once for all its choices, from the
 // first of them that tells its usage. It returns nil if none does.
-func (m *fanMerge) sum(usages [][]byte) []byte {
+func (m *Merger) sum(usages [][]byte) []byte {
 	var all []told
 	prompt := -1
 	for k, raw := range usages {

@@ -1,4 +1,6 @@
-package router
+// Package choices merges the answers to the choices of one request, each of which an engine gave alone, into the answer that one engine
+// would have given: streams event by event, or whole bodies. Package router asks the engines; package openai makes the bodies.
+package choices
 
 import (
 	"bytes"
@@ -9,74 +11,74 @@ import (
 	"pdrouter/router/openai/sse"
 )
 
-// fanMerge joins the streams of the choices of one request into the one stream that a single engine would send: events as
+// Merger joins the streams of the choices of one request into the one stream that a single engine would send: events as
 // they come, each whole, with the choice's index and one id; behind the last of them the usage of all, if the engines
 // tell it, and one terminal event. It is a value without I/O; it belongs to one goroutine at a time.
-type fanMerge struct {
+type Merger struct {
 	n           int // choices of each prompt
-	parts       []fanPart
+	Parts       []part
 	id, created []byte // of the first event that had them
 	done        int    // parts whose terminal event came
 }
 
-// fanPart is what is known of one choice's stream.
-type fanPart struct {
+// part is what is known of one choice's stream.
+type part struct {
 	last []byte // its event with the usage of all of it; nil if it sent none
-	done bool
+	Done bool
 }
 
-// fanSays is what an event leaves the stream in.
-type fanSays uint8
+// Outcome is what an event leaves the stream in.
+type Outcome uint8
 
 const (
-	fanGoesOn  fanSays = iota
-	fanWhole           // the terminal event is the last of what was appended
-	fanFailed          // an engine's error event is the last of what was appended
-	fanGarbage         // the event is none that can be relayed: nothing was appended
+	Continues Outcome = iota
+	Finished          // the terminal event is the last of what was appended
+	Failed            // an engine's error event is the last of what was appended
+	Invalid           // the event is none that can be relayed: nothing was appended
 )
 
-func newFanMerge(prompts, n int) *fanMerge {
-	return &fanMerge{n: n, parts: make([]fanPart, prompts*n)}
+func NewMerger(prompts, n int) *Merger {
+	return &Merger{n: n, Parts: make([]part, prompts*n)}
 }
 
-// event appends what the client gets for one whole event of the choice k.
-func (m *fanMerge) event(dst []byte, k int, event []byte) ([]byte, fanSays) {
-	p := &m.parts[k]
-	if p.done {
-		return dst, fanGarbage
+// Event appends what the client gets for one whole event of the choice k.
+func (m *Merger) Event(dst []byte, k int, event []byte) ([]byte, Outcome) {
+	p := &m.Parts[k]
+	if p.Done {
+		return dst, Invalid
 	}
 	switch openai.ShapeCompletions.KindOf(event) {
 	case openai.EventComment:
-		return append(dst, event...), fanGoesOn
+		return append(dst, event...), Continues
 	case openai.EventError:
-		return append(dst, event...), fanFailed
+		return append(dst, event...), Failed
 	case openai.EventDone:
-		p.done = true
-		if m.done++; m.done < len(m.parts) {
-			return dst, fanGoesOn
+		p.Done = true
+		if m.done++; m.done < len(m.Parts) {
+			return dst, Continues
 		}
 		dst, ok := m.usage(dst)
 		if !ok {
-			return dst, fanGarbage
+			return dst, Invalid
 		}
-		return append(dst, event...), fanWhole
+		return append(dst, event...), Finished
 	}
 	start, end, n := sse.DataSpan(event)
 	a, ok := readFanned(event[start:end])
 	switch {
 	case n != 1 || !ok || len(a.indexes) > 1:
-		return dst, fanGarbage
+		return dst, Invalid
 	case len(a.indexes) == 0 && a.counts:
 		p.last = append(p.last[:0], event...) // one engine sends one, behind everything else
-		return dst, fanGoesOn
+		return dst, Continues
 	}
 	dst = append(dst, event[:start]...)
 	dst = append(dst, openai.Splice(event[start:end], m.edits(&a, k))...)
-	return append(dst, event[end:]...), fanGoesOn
+	return append(dst, event[end:]...), Continues
 }
 
 // edits are the changes to every event of the choice k.
-func (m *fanMerge) edits(a *fanned, k int) []openai.Edit {
+func (m *Merger) edits(a *fanned, k int) []openai.Edit {
 	out := make([]openai.Edit, 0, 4)
 	for _, at := range a.indexes {
 		out = append(out, openai.Edit{At: at, With: strconv.AppendInt(nil, int64(k), 10)})
@@ -96,11 +98,11 @@ func (m *fanMerge) edits(a *fanned, k int) []openai.Edit {
 }
 
 // usage appends the event with the usage of all, made of the first that came with usage.
-func (m *fanMerge) usage(dst []byte) ([]byte, bool) {
+func (m *Merger) usage(dst []byte) ([]byte, bool) {
 	var first []byte
-	usages := make([][]byte, len(m.parts))
-	for k := range m.parts {
-		last := m.parts[k].last
+	usages := make([][]byte, len(m.Parts))
+	for k := range m.Parts {
+		last := m.Parts[k].last
 		if last == nil {
 			continue
 		}
@@ -128,9 +130,9 @@ func (m *fanMerge) usage(dst []byte) ([]byte, bool) {
 	return append(dst, first[end:]...), true
 }
 
-// whole joins the answers of the choices that do not stream, with everything else as in the first. It reports false if
+// Whole joins the answers of the choices that do not stream, with everything else as in the first. It reports false if
 // they are no such answers.
-func (m *fanMerge) whole(answers [][]byte) ([]byte, bool) {
+func (m *Merger) Whole(answers [][]byte) ([]byte, bool) {
 	var choices []byte
 	usages := make([][]byte, len(answers))
 	var first fanned

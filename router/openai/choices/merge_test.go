@@ -1,4 +1,4 @@
-package router
+package choices
 
 import (
 	"encoding/json"
@@ -63,12 +63,12 @@ func TestFanMergeAnyInterleaving(t *testing.T) {
 		prompts, n := 1+rng.IntN(3), 1+rng.IntN(3)
 		usage := rng.IntN(2) == 0
 		scripts := fanScripts(rng, prompts, n, usage, usage && rng.IntN(2) == 0)
-		m := newFanMerge(prompts, n)
+		m := NewMerger(prompts, n)
 		var got []byte
 		var want []map[string]any
 		var id, created any
 		next, left := make([]int, len(scripts)), len(scripts)
-		var says fanSays
+		var says Outcome
 		for left > 0 {
 			k := rng.IntN(len(scripts))
 			s := scripts[k]
@@ -77,13 +77,13 @@ func TestFanMergeAnyInterleaving(t *testing.T) {
 				continue
 			case i == len(s.events):
 				left--
-				got, says = m.event(got, k, []byte("data: [DONE]\n\n"))
+				got, says = m.Event(got, k, []byte("data: [DONE]\n\n"))
 			default:
 				b, err := json.Marshal(s.events[i])
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, says = m.event(got, k, []byte("data: "+string(b)+"\n\n")); says != fanGoesOn {
+				if got, says = m.Event(got, k, []byte("data: "+string(b)+"\n\n")); says != Continues {
 					t.Fatalf("seed %d: says %d", seed, says)
 				}
 				var e map[string]any
@@ -102,7 +102,7 @@ func TestFanMergeAnyInterleaving(t *testing.T) {
 				want = append(want, e)
 			}
 			next[k]++
-			if (says == fanWhole) != (left == 0) {
+			if (says == Finished) != (left == 0) {
 				t.Fatalf("seed %d: says %d with %d left", seed, says, left)
 			}
 		}
@@ -163,8 +163,8 @@ func TestFanMergeWhole(t *testing.T) {
 			`"n":1.0e2} ],"created":%d,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}},`+
 			`"metrics":{"a":1},"system_fingerprint":null}`, k, k, 100+k, prompt, prompt+tokens, tokens, cached)
 	}
-	m := newFanMerge(2, 2)
-	got, ok := m.whole([][]byte{answer(0, 10, 1, 3), answer(1, 10, 2, 10), answer(2, 20, 3, 20), answer(3, 20, 4, 4)})
+	m := NewMerger(2, 2)
+	got, ok := m.Whole([][]byte{answer(0, 10, 1, 3), answer(1, 10, 2, 10), answer(2, 20, 3, 20), answer(3, 20, 4, 4)})
 	want := `{ "id":"cmpl-0","object":"text_completion","choices":[{"text":"t0","index":0,"x":{"index":7},"n":1.0e2},` +
 		`{"text":"t1","index":1,"x":{"index":7},"n":1.0e2},{"text":"t2","index":2,"x":{"index":7},"n":1.0e2},` +
 		`{"text":"t3","index":3,"x":{"index":7},"n":1.0e2}],"created":100,"usage":{"prompt_tokens":30,"total_tokens":40,` +
@@ -173,7 +173,7 @@ func TestFanMergeWhole(t *testing.T) {
 		t.Errorf("ok %v, -want +got\n%s", ok, diff)
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[{"text":"a"}]}`, `{"choices":[{"index":0},{"index":1}]}`, `{"choices":[{"index":0}]`} {
-		if out, ok := newFanMerge(1, 2).whole([][]byte{answer(0, 1, 1, 1), []byte(bad)}); ok {
+		if out, ok := NewMerger(1, 2).Whole([][]byte{answer(0, 1, 1, 1), []byte(bad)}); ok {
 			t.Errorf("%q was joined: %s", bad, out)
 		}
 	}
@@ -208,21 +208,21 @@ func TestFanMergeUsageOfAny(t *testing.T) {
 		{"no number", 1, 2, []string{`{"a":1.5,"b":"x","c":[1]}`, `{"a":1.5,"b":"y","c":[1],"d":"z"}`}, `{"a":1.5,"b":"x","c":[1],"d":"z"}`},
 	} {
 		var answers [][]byte
-		m := newFanMerge(row.prompts, row.n)
+		m := NewMerger(row.prompts, row.n)
 		var streamed []byte
-		var says fanSays
+		var says Outcome
 		for k, u := range row.usages {
 			if u != "" {
 				u = `,"usage":` + u
 			}
 			answers = append(answers, []byte(`{"choices":[{"index":0}]`+u+`}`))
-			_, says = m.event(nil, k, []byte("data: {\"choices\":[]"+u+"}\n\n"))
-			if says != fanGoesOn && u != "" {
+			_, says = m.Event(nil, k, []byte("data: {\"choices\":[]"+u+"}\n\n"))
+			if says != Continues && u != "" {
 				t.Errorf("%s: an event says %d", row.name, says)
 			}
 		}
 		for k := range row.usages {
-			streamed, says = m.event(streamed, k, []byte("data: [DONE]\n\n"))
+			streamed, says = m.Event(streamed, k, []byte("data: [DONE]\n\n"))
 		}
 		usageOf := func(p []byte) string {
 			var v struct{ Usage json.RawMessage }
@@ -231,7 +231,7 @@ func TestFanMergeUsageOfAny(t *testing.T) {
 			}
 			return strings.TrimPrefix(string(v.Usage), "null")
 		}
-		whole, ok := newFanMerge(row.prompts, row.n).whole(answers)
+		whole, ok := NewMerger(row.prompts, row.n).Whole(answers)
 		if got := usageOf(whole); !ok || got != row.want {
 			t.Errorf("%s, whole: %s; want %s", row.name, got, row.want)
 		}
@@ -240,7 +240,7 @@ func TestFanMergeUsageOfAny(t *testing.T) {
 		if data := strings.TrimPrefix(event, "data: "); data != "[DONE]" {
 			got = usageOf([]byte(data))
 		}
-		if says != fanWhole || got != row.want {
+		if says != Finished || got != row.want {
 			t.Errorf("%s, streamed: %s; want %s", row.name, streamed, row.want)
 		}
 	}
@@ -248,25 +248,25 @@ func TestFanMergeUsageOfAny(t *testing.T) {
 
 // TestFanMergeFailures has an error event end the stream, and relays nothing that is no event of one choice.
 func TestFanMergeFailures(t *testing.T) {
-	m := newFanMerge(1, 2)
+	m := NewMerger(1, 2)
 	for _, row := range []struct {
 		event string
-		says  fanSays
+		says  Outcome
 		out   string
 	}{
-		{": still here\n\n", fanGoesOn, ": still here\n\n"},
-		{"data: hello\n\n", fanGarbage, ""},
-		{"data: {\"choices\":[{\"index\":0},{\"index\":1}]}\n\n", fanGarbage, ""},
-		{"data: {\"choices\":[{\"index\":0}]}\ndata: {}\n\n", fanGarbage, ""},
-		{"data: {\"error\":{\"message\":\"m\"}}\n\n", fanFailed, "data: {\"error\":{\"message\":\"m\"}}\n\n"},
-		{"event: x\r\ndata:{\"choices\":[{\"index\":0}]}\r\n\r\n", fanGoesOn, "event: x\r\ndata:{\"choices\":[{\"index\":1}]}\r\n\r\n"},
+		{": still here\n\n", Continues, ": still here\n\n"},
+		{"data: hello\n\n", Invalid, ""},
+		{"data: {\"choices\":[{\"index\":0},{\"index\":1}]}\n\n", Invalid, ""},
+		{"data: {\"choices\":[{\"index\":0}]}\ndata: {}\n\n", Invalid, ""},
+		{"data: {\"error\":{\"message\":\"m\"}}\n\n", Failed, "data: {\"error\":{\"message\":\"m\"}}\n\n"},
+		{"event: x\r\ndata:{\"choices\":[{\"index\":0}]}\r\n\r\n", Continues, "event: x\r\ndata:{\"choices\":[{\"index\":1}]}\r\n\r\n"},
 	} {
-		if out, says := m.event(nil, 1, []byte(row.event)); says != row.says || string(out) != row.out {
+		if out, says := m.Event(nil, 1, []byte(row.event)); says != row.says || string(out) != row.out {
 			t.Errorf("%q: %d %q; want %d %q", row.event, says, out, row.says, row.out)
 		}
 	}
-	m.event(nil, 1, []byte("data: [DONE]\n\n"))
-	if _, says := m.event(nil, 1, []byte("data: {\"choices\":[{\"index\":0}]}\n\n")); says != fanGarbage {
+	m.Event(nil, 1, []byte("data: [DONE]\n\n"))
+	if _, says := m.Event(nil, 1, []byte("data: {\"choices\":[{\"index\":0}]}\n\n")); says != Invalid {
 		t.Errorf("behind the end: %d", says)
 	}
 }
