@@ -38,15 +38,14 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			})
 			eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 			g.settled()
-			idle := &g.r.now().fleet.engine("decode-0").up.idle
-			var used *engineConn
+			up := g.r.now().fleet.engine("decode-0").up
+			var used net.Conn
 			eventually(t, "a connection to decode is idle", func() bool { // it is put back after the request is counted
-				idle.mu.Lock()
-				defer idle.mu.Unlock()
-				if len(idle.conns) == 0 {
+				idle := up.Idle()
+				if len(idle) == 0 {
 					return false
 				}
-				used = idle.conns[len(idle.conns)-1]
+				used = idle[len(idle)-1]
 				return true
 			})
 			g.mu.Lock()
@@ -78,9 +77,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			release()
 			g.settled()
 			eventually(t, "the leg has read its answer: its connection is idle again", func() bool {
-				idle.mu.Lock()
-				defer idle.mu.Unlock()
-				return slices.Contains(idle.conns, used)
+				return slices.Contains(up.Idle(), used)
 			})
 		})
 	}

@@ -171,7 +171,7 @@ func TestEngineTLSIsVerified(t *testing.T) {
 		}
 		t.Cleanup(r.Close)
 		e := r.now().fleet.engine("p")
-		resp, err := e.up.do(patience(t), &upstreamRequest{Path: "/health"})
+		resp, err := e.up.do(t.Context(), &upstreamRequest{Path: "/health"})
 		if err == nil {
 			resp.Close()
 		}

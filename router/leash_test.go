@@ -37,33 +37,21 @@ func TestLeash(t *testing.T) {
 }
 
 func TestLeashes(t *testing.T) {
+	stopped := errors.New("stopped")
 	var s leashes
 	var out, in, late leash
 	s.add(&out)
 	s.add(&in)
 	out.remove()
 	out.remove()
-	s.cut(errStopped)
+	s.cut(stopped)
 	s.add(&late)
-	if out.why() != nil || !errors.Is(in.why(), errStopped) || !errors.Is(late.why(), errStopped) {
+	if out.why() != nil || !errors.Is(in.why(), stopped) || !errors.Is(late.why(), stopped) {
 		t.Errorf("got %v, %v, %v", out.why(), in.why(), late.why())
 	}
 	in.remove()
 	late.remove()
 	if s.head != nil {
 		t.Error("some are left")
-	}
-}
-
-func TestLegFollowsContext(t *testing.T) {
-	why := errors.New("why")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	var l, after call
-	l.open(ctx, &engine{})
-	cancel(why)
-	<-l.Done()
-	after.open(ctx, &engine{})
-	if !errors.Is(l.why(), why) || !errors.Is(after.why(), why) {
-		t.Errorf("got %v, %v", l.why(), after.why())
 	}
 }

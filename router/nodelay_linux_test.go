@@ -72,15 +72,23 @@ func TestNoDelay(t *testing.T) {
 		return len(clients) == 1
 	})
 	g.settled()
-	c, err := g.r.now().fleet.engine("decode-0").up.dial(t.Context())
+	up := g.r.now().fleet.engine("decode-0").up
+	resp, err := up.do(t.Context(), &upstreamRequest{Path: "/health"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.nc.Close()
-	if !noDelay(t, c.nc) {
+	if _, err := resp.ReadAll(nil, 1<<10); err != nil {
+		t.Fatal(err)
+	}
+	resp.Close()
+	idle := up.Idle()
+	if len(idle) == 0 {
+		t.Fatal("the engine's connection was not kept")
+	}
+	engine := idle[len(idle)-1].(*net.TCPConn)
+	if !noDelay(t, engine) {
 		t.Error("the engine's connection waits for acknowledgements")
 	}
-	engine := c.nc.(*net.TCPConn)
 	if err := engine.SetNoDelay(false); err != nil || noDelay(t, engine) {
 		t.Errorf("the kernel does not tell: %v", err)
 	}

@@ -83,7 +83,7 @@ func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 	}
 	for _, engines := range [...][]*engine{m.prefill, m.decode} {
 		for _, e := range engines {
-			text = strings.ReplaceAll(text, e.up.address, "[address]")
+			text = strings.ReplaceAll(text, e.up.Address(), "[address]")
 		}
 	}
 	text = colons.ReplaceAllStringFunc(text, func(s string) string {

@@ -28,11 +28,9 @@ func TestApplyKeepsEngines(t *testing.T) {
 		t.Errorf("ready %v, %d pairs warm, share %v", st.Ready, st.PairsWarm, st.Engines[0].Share)
 	}
 	e := g.r.now().fleet.engine("decode-0")
-	e.up.idle.mu.Lock()
-	idle := e.up.idle.max
-	e.up.idle.mu.Unlock()
-	if e.limit.Load() != 7 || idle != 17 || time.Duration(e.up.connect.Load()) != 3*time.Second {
-		t.Errorf("%d failures, %d idle connections, %v to connect", e.limit.Load(), idle, time.Duration(e.up.connect.Load()))
+	connect, idle := e.up.Limits()
+	if e.limit.Load() != 7 || idle != 17 || connect != 3*time.Second {
+		t.Errorf("%d failures, %d idle connections, %v to connect", e.limit.Load(), idle, connect)
 	}
 	for i := range 7 {
 		if down := e.missed(); down != (i == 6) {

@@ -157,6 +157,32 @@ func (u *upstream) bound(connect time.Duration, idle int) {
 	u.idle.bound(idle)
 }
 
+// Limits returns what SetLimits has set.
+func (u *upstream) Limits() (dialTimeout time.Duration, maxIdle int) {
+	u.idle.mu.Lock()
+	defer u.idle.mu.Unlock()
+	return time.Duration(u.connect.Load()), u.idle.max
+}
+
+// SetDial replaces Config.Dial. It must be called before the first request.
+func (u *upstream) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	u.cfg.Dial = dial
+}
+
+// Idle returns the idle connections, the longest idle first.
+func (u *upstream) Idle() []net.Conn {
+	u.idle.mu.Lock()
+	defer u.idle.mu.Unlock()
+	conns := make([]net.Conn, len(u.idle.conns))
+	for i, c := range u.idle.conns {
+		conns[i] = c.nc
+	}
+	return conns
+}
+
+// Address returns host:port of the engine.
+func (u *upstream) Address() string { return u.address }
+
 // do sends req and reads the answer's head; the body is read from the response. The end of ctx ends the exchange at
 // any moment, the reading of the body included. A request on a kept connection that was closed at once, before one byte
 // came back, is sent once more, on a new connection; whatever comes of that, the first may have arrived as well: the
@@ -167,7 +193,7 @@ func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamRespo
 	}
 	again, begun := false, time.Now()
 	if c := u.idle.take(begun, req.Body, req.Gaps); c != nil {
-		resp, err := u.exchange(ctx, c, req, true)
+		resp, err := u.roundTrip(ctx, c, req, true)
 		unsent := err != nil && errors.Is(err.Err, nonblock.ErrNotIdle)
 		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || !closedByPeer(err.Err) || req.Once || time.Since(begun) > resendWithin) {
 			return result(resp, err)
@@ -182,7 +208,7 @@ func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamRespo
 	if err != nil {
 		return nil, &upstreamError{failed, err}
 	}
-	resp, uerr := u.exchange(ctx, c, req, false)
+	resp, uerr := u.roundTrip(ctx, c, req, false)
 	switch {
 	case resp != nil:
 		resp.Resent = again
@@ -228,9 +254,9 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 }
 
-// exchange sends req and reads the head of the answer. kept says that the connection was idle before. It closes the connection
+// roundTrip sends req and reads the head of the answer. kept says that the connection was idle before. It closes the connection
 // unless it returns a response.
-func (u *upstream) exchange(ctx context.Context, c *engineConn, req *upstreamRequest, kept bool) (*upstreamResponse, *upstreamError) {
+func (u *upstream) roundTrip(ctx context.Context, c *engineConn, req *upstreamRequest, kept bool) (*upstreamResponse, *upstreamError) {
 	r := &upstreamResponse{up: u, c: c, ctx: ctx}
 	r.attach()
 	c.got, c.put = 0, 0

@@ -83,7 +83,7 @@ func startIn(t testing.TB, n *memNet, cfg Config, parts Parts) *gateway {
 // reach has a router's connections to engines be in the network.
 func (n *memNet) reach(r *Router) {
 	for _, e := range r.now().fleet.engines {
-		e.up.cfg.Dial = n.dial
+		e.up.SetDial(n.dial)
 	}
 	r.control.Transport = &http.Transport{DialContext: n.dial}
 }

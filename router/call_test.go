@@ -1,0 +1,20 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+func TestLegFollowsContext(t *testing.T) {
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var l, after call
+	l.open(ctx, &engine{})
+	cancel(why)
+	<-l.Done()
+	after.open(ctx, &engine{})
+	if !errors.Is(l.why(), why) || !errors.Is(after.why(), why) {
+		t.Errorf("got %v, %v", l.why(), after.why())
+	}
+}
