@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/upstream"
 )
 
 // isTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
 func isTooLarge(err error) bool {
-	return errors.Is(err, errAnswerSize) || errors.Is(err, sse.ErrTooLarge)
+	return errors.Is(err, upstream.ErrTooLarge) || errors.Is(err, sse.ErrTooLarge)
 }
 
 // boundOf returns the bound that an answer exceeds, and names it. isTooLarge(err) holds.
@@ -17,8 +18,8 @@ func boundOf(err error, l Limits) (bytes int, name string) {
 	switch {
 	case errors.Is(err, sse.ErrTooLarge):
 		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
-	case errors.Is(err, errAnswerHead):
-		return maxHead, fmt.Sprintf("header fields of more than %d bytes", maxHead)
+	case errors.Is(err, upstream.ErrHeadTooLarge):
+		return upstream.MaxHead, fmt.Sprintf("header fields of more than %d bytes", upstream.MaxHead)
 	}
 	return l.Answer, fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
 }

@@ -149,7 +149,7 @@ func (a *attempt) expect(d time.Duration) {
 	case a.landed != nil:
 		a.transfer = time.AfterFunc(d, func() {
 			if !a.landed() {
-				a.decode.cut(errTransferLate)
+				a.decode.Cancel(errTransferLate)
 			}
 		})
 	}
@@ -234,7 +234,7 @@ func (a *attempt) leave(d time.Duration) *time.Timer {
 			if !works && said != tellsNot && r.untellable(a.decode.engine) == strandNone {
 				a.lapsed(reason.ClientLeft)
 			} else {
-				a.decode.cut(errHurried)
+				a.decode.Cancel(errHurried)
 			}
 		}()
 		r.survive("a look at a load", func() {
@@ -308,7 +308,7 @@ func (a *attempt) closeDecode() {
 	a.mu.Unlock()
 	switch {
 	case !over:
-		a.decode.cut(errEnded) // who asks it then ends it
+		a.decode.Cancel(errEnded) // who asks it then ends it
 	case !before: // else whoever asked it has seen that nobody wants it
 		a.release()
 	}

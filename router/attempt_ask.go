@@ -12,7 +12,7 @@ import (
 // startPrefill runs the prefill leg on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.join(&x.r.leashes, a.prefill.engine)
+	a.prefill.join(&x.r.cancels, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
 	x.r.ended.Add(1)
@@ -51,7 +51,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 // prefillAnswer asks, and says what the answer means.
 func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 	r, conn, l := x.r, x.m.conn, &a.prefill
-	v := l.send(&req.upstreamRequest, r.now().cfg.Limits.Answer)
+	v := l.send(&req.Request, r.now().cfg.Limits.Answer)
 	if v == vUsable {
 		v = l.whole(r.now().cfg.Limits.Answer)
 	}
@@ -127,7 +127,7 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 	streams = !a.unstreamed
 	v = func() verdict {
 		defer req.free()
-		return l.send(&req.upstreamRequest, x.s.cfg.Limits.Answer)
+		return l.send(&req.Request, x.s.cfg.Limits.Answer)
 	}()
 	if v != vUsable {
 		return v, streams

@@ -9,6 +9,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
+	"pdrouter/router/upstream"
 )
 
 // plan chooses the engines of the next attempt.
@@ -47,7 +48,7 @@ func (x *exchange) plan() dispatch.Event {
 	x.sum.Attempts++
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
 	x.look.reads(a, choice)
-	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
+	a.decode.join(&x.r.cancels, x.m.decode[choice.Decode])
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
@@ -176,9 +177,9 @@ func (x *exchange) coordinated(a *attempt) bool {
 
 // park waits for the pair's handshake, unless there is mail, and posts what came of it.
 func (x *exchange) park(a *attempt) {
-	waiting := new(leash)
-	x.r.leashes.add(waiting)
-	defer waiting.remove()
+	waiting := new(upstream.Canceler)
+	x.r.cancels.Add(waiting)
+	defer waiting.Remove()
 	if !x.block(waiting) {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
+	"pdrouter/router/upstream"
 )
 
 // A background response (background: true of /v1/responses) outlives its request: the engine answers at once and works on. For callers
@@ -180,7 +181,7 @@ func (r *Router) askBackground(ctx context.Context, id string, e *engine, f *for
 	l.open(ctx, e)
 	defer l.end()
 	defer l.later(cfg.Timeouts.Request, errLegLate).Stop()
-	req := &upstreamRequest{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.header(nil, newRequestID(), f, false)[1:]}
+	req := &upstream.Request{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.header(nil, newRequestID(), f, false)[1:]}
 	switch v := l.send(req, cfg.Limits.Answer); {
 	case v == vRejected && l.status == http.StatusNotFound:
 		return -1, false

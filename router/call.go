@@ -13,15 +13,16 @@ import (
 
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/sse"
+	"pdrouter/router/upstream"
 )
 
 // call is one leg as I/O: one request to one engine within an attempt. Its fields are written by the goroutine that asks; others may
-// cut its leash at any time.
+// cancel it at any time.
 type call struct {
-	leash
+	upstream.Canceler
 	engine *engine
-	leave  func() bool       // ends that the leash follows a context; nil if it follows none
-	resp   *upstreamResponse // decode, while a stream is read
+	leave  func() bool        // stops following a context; nil if it follows none
+	resp   *upstream.Response // decode, while a stream is read
 
 	status int
 	ctype  string
@@ -45,18 +46,18 @@ func (l *call) open(parent context.Context, e *engine) {
 	l.engine = e
 	e.inFlight.Add(1)
 	if parent.Err() != nil {
-		l.cut(context.Cause(parent))
+		l.Cancel(context.Cause(parent))
 		return
 	}
-	l.leave = context.AfterFunc(parent, func() { l.cut(context.Cause(parent)) })
+	l.leave = context.AfterFunc(parent, func() { l.Cancel(context.Cause(parent)) })
 }
 
 // join takes the engine's count for a leg of a request. It may outlive the request, but not the set.
-func (l *call) join(s *leashes, e *engine) {
+func (l *call) join(s *upstream.CancelSet, e *engine) {
 	l.engine = e
 	e.inFlight.Add(1)
 	l.reading()
-	s.add(&l.leash)
+	s.Add(&l.Canceler)
 }
 
 // end gives back the connection and the engine's count. It is safe to call twice, but not while the leg is asked.
@@ -68,8 +69,8 @@ func (l *call) end() {
 		if l.leave != nil {
 			l.leave()
 		}
-		l.remove()
-		l.cut(errEnded)
+		l.Remove()
+		l.Cancel(errEnded)
 		l.hasRead()
 		if l.streams {
 			l.engine.streaming.Add(-1)
@@ -79,22 +80,22 @@ func (l *call) end() {
 }
 
 // header appends the fields of one leg.
-func (l *call) header(dst []field, request string, f *forwarded, stream bool) []field {
+func (l *call) header(dst []upstream.Field, request string, f *forwarded, stream bool) []upstream.Field {
 	l.judged = f != nil && f.judged
 	dst = append(dst, l.engine.header...)
-	dst = append(dst, field{"X-Request-Id", request})
+	dst = append(dst, upstream.Field{Name: "X-Request-Id", Value: request})
 	if stream {
-		dst = append(dst, field{"Accept", "text/event-stream"})
+		dst = append(dst, upstream.Field{Name: "Accept", Value: "text/event-stream"})
 	} else {
-		dst = append(dst, field{"Accept", "application/json"})
+		dst = append(dst, upstream.Field{Name: "Accept", Value: "application/json"})
 	}
 	return f.fields(dst)
 }
 
 // unsent reports that the leg has failed before a byte of it has left.
 func (l *call) unsent() bool {
-	var up *upstreamError
-	return errors.As(l.err, &up) && up.Phase == phaseDial
+	var up *upstream.Error
+	return errors.As(l.err, &up) && up.Phase == upstream.PhaseDial
 }
 
 // verdict is what an engine's behaviour means, for either leg.
@@ -112,8 +113,8 @@ const (
 )
 
 // send asks and reads the head. With vUsable resp is open.
-func (l *call) send(req *upstreamRequest, max int) verdict {
-	resp, err := l.engine.up.do(&l.leash, req)
+func (l *call) send(req *upstream.Request, max int) verdict {
+	resp, err := l.engine.up.Do(&l.Canceler, req)
 	if err != nil {
 		return l.failed(err)
 	}
@@ -123,7 +124,7 @@ func (l *call) send(req *upstreamRequest, max int) verdict {
 	}
 	l.rest = resp.RetryAfter
 	l.body, err = resp.ReadAll(nil, max)
-	if errors.Is(err, errAnswerSize) || err != nil && resp.Early && l.why() == nil { // the status says enough
+	if errors.Is(err, upstream.ErrTooLarge) || err != nil && resp.Early && l.Cause() == nil { // the status says enough
 		l.body, l.err = nil, err
 	} else if err != nil {
 		return l.failed(err)
@@ -159,27 +160,27 @@ const codeTransferFailed = "transfer_failed"
 // failed classifies an error of the connection.
 func (l *call) failed(err error) verdict {
 	l.err = err
-	switch cause := l.why(); {
+	switch cause := l.Cause(); {
 	case cause == nil:
 	case errors.Is(cause, errLegLate), errors.Is(cause, errTransferLate), errors.Is(cause, errHurried):
 		return vLate
 	default:
 		return vLost
 	}
-	var up *upstreamError
+	var up *upstream.Error
 	switch {
 	case isTooLarge(err):
 		return vTooLarge
-	case errors.Is(err, errBadAnswer):
+	case errors.Is(err, upstream.ErrBadResponse):
 		return vGarbage
-	case errors.As(err, &up) && up.Phase == phaseDial:
+	case errors.As(err, &up) && up.Phase == upstream.PhaseDial:
 		return vRefused
 	}
 	return vLost
 }
 
 // askWhole asks, and reads an answer that is not streamed.
-func (l *call) askWhole(req *upstreamRequest, max int) verdict {
+func (l *call) askWhole(req *upstream.Request, max int) verdict {
 	v := l.send(req, max)
 	if v == vUsable {
 		v = l.whole(max)
@@ -211,9 +212,9 @@ func (l *call) first(s *stream, sh openai.Shape) (early, event []byte, v verdict
 		return nil, nil, vGarbage
 	}
 	for {
-		b, err := l.resp.take()
+		b, err := l.resp.Take()
 		if len(b) == 0 && err == nil {
-			err = l.resp.await()
+			err = l.resp.Await()
 		}
 		if len(b) > 0 {
 			s.enter()
@@ -283,7 +284,7 @@ func (l *call) refusedCredentials() bool {
 	return (l.status == http.StatusUnauthorized || l.status == http.StatusForbidden) && l.ans.ErrorCode != codeTicket
 }
 
-// later cuts the leg's leash after d. The timer is to be stopped.
+// later cancels the leg after d. The caller stops the timer.
 func (l *call) later(d time.Duration, cause error) *time.Timer {
-	return time.AfterFunc(d, func() { l.cut(cause) })
+	return time.AfterFunc(d, func() { l.Cancel(cause) })
 }

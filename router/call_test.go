@@ -14,7 +14,7 @@ func TestLegFollowsContext(t *testing.T) {
 	cancel(why)
 	<-l.Done()
 	after.open(ctx, &engine{})
-	if !errors.Is(l.why(), why) || !errors.Is(after.why(), why) {
-		t.Errorf("got %v, %v", l.why(), after.why())
+	if !errors.Is(l.Cause(), why) || !errors.Is(after.Cause(), why) {
+		t.Errorf("got %v, %v", l.Cause(), after.Cause())
 	}
 }

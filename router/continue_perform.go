@@ -53,7 +53,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 	x.cur, x.mails = a, dropOld(x.mails)
 	x.mu.Unlock()
 	x.sum.Attempts++
-	a.decode.join(&x.r.leashes, x.m.decode[choice.Decode])
+	a.decode.join(&x.r.cancels, x.m.decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 

@@ -99,7 +99,7 @@ func (s *Source) EngineFiles() []EngineFile {
 // secure sets the TLS configuration of connections to come; nil is the default.
 func (e *engine) secure(t *tls.Config) {
 	e.tls.Store(t)
-	e.up.secure(t)
+	e.up.SetTLS(t)
 }
 
 // dialControl connects to the engine's control routes.

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/router/upstream"
 )
 
 // testCA issues certificates into a folder.
@@ -171,7 +173,7 @@ func TestEngineTLSIsVerified(t *testing.T) {
 		}
 		t.Cleanup(r.Close)
 		e := r.now().fleet.engine("p")
-		resp, err := e.up.do(t.Context(), &upstreamRequest{Path: "/health"})
+		resp, err := e.up.Do(t.Context(), &upstream.Request{Path: "/health"})
 		if err == nil {
 			resp.Close()
 		}

@@ -11,6 +11,7 @@ import (
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/upstream"
 )
 
 // exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
@@ -52,11 +53,11 @@ type exchange struct {
 	prev, next *exchange // in the router's live list
 
 	mu        sync.Mutex
-	cur       *attempt   // written by the owner alone, which reads it without mu
-	mails     []mail     // none of them of an attempt before cur
-	interrupt *leash     // of what the owner is blocked on; nil if it is not
-	heir      *afterlife // has cur from now on; nil if nobody has
-	over      bool       // there is an outcome
+	cur       *attempt           // written by the owner alone, which reads it without mu
+	mails     []mail             // none of them of an attempt before cur
+	interrupt *upstream.Canceler // of what the owner is blocked on; nil if it is not
+	heir      *afterlife         // has cur from now on; nil if nobody has
+	over      bool               // there is an outcome
 	wake      chan struct{}
 
 	mailRoom  [3]mail

@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/policies"
+	"pdrouter/router/upstream"
 )
 
 // countingLimiter notes what requests reserve and what they are charged.
@@ -168,7 +169,7 @@ func TestFault59EventTooLarge(t *testing.T) {
 // of bytes tells each of its parts there) that is no fault of the engine's.
 func TestFault59HeadTooLarge(t *testing.T) {
 	e := rawEngine(t, func(_ int, conn net.Conn) {
-		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nMetadata: "+strings.Repeat("a", maxHead)+"\r\n\r\nok")
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nMetadata: "+strings.Repeat("a", upstream.MaxHead)+"\r\n\r\nok")
 	})
 	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}}
 	cfg.Health.Failures = 1

@@ -130,8 +130,8 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			held, _ := lease.Admit(auth.Principal{}, 1)
 			x := g.r.newExchange(&admitted{s: g.r.now(), m: m, b: b, lease: held, route: &route{}, arrived: time.Now()})
 			a := &attempt{split: true}
-			a.decode.join(&g.r.leashes, were.decode[0])
-			a.prefill.join(&g.r.leashes, were.prefill[0])
+			a.decode.join(&g.r.cancels, were.decode[0])
+			a.prefill.join(&g.r.cancels, were.prefill[0])
 			x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, row.in, dispatch.InTurn, dispatch.LegAsked, 1
 			m.retries = nil // it is asked whether the client may try again, and panics
 			x.post(mail{e: dispatch.Event{Kind: row.kind, Why: reason.Deadline}})

@@ -13,6 +13,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/upstream"
 )
 
 // fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
@@ -86,10 +87,10 @@ type engine struct {
 	model     string
 	control   string
 	publishes bool // records of its own, with its generation in them
-	up        *upstream
+	up        *upstream.Client
 	client    *http.Client               // of the control routes; nil: the router's
 	tls       atomic.Pointer[tls.Config] // of connections to come; nil: the default
-	header    []field                    // sent with every request: content type, accept, the engine's own credential
+	header    []upstream.Field           // sent with every request: content type, accept, the engine's own credential
 	inFlight  atomic.Int64
 	streaming atomic.Int64         // of them, streams that have brought tokens
 	supplied  atomic.Int64         // of them, decode legs that are no streams and have their KV, as a look has shown
@@ -160,7 +161,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 					keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
 					continue
 				}
-				var up *upstream // one for all ranks
+				var up *upstream.Client // one for all ranks
 				for k, ec := range entry.ranks() {
 					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
 					if errors.As(err, new(*KeyError)) {
@@ -239,7 +240,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	conn := m.conn
 	from := origin{entry: ec, model: m.name, connector: conn, role: role}
 	from.entry.Drain = false
-	up, err := newUpstream(ec.URL, upstreamConfig{})
+	up, err := upstream.New(ec.URL, upstream.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -255,16 +256,16 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	if conn.traits().stock != nil {
 		e.side = newSide(conn, role, ec)
 	}
-	e.header = []field{{"Content-Type", "application/json"}}
+	e.header = []upstream.Field{{Name: "Content-Type", Value: "application/json"}}
 	if ec.KeyFile != "" {
 		if from.key, err = keys.of("key_file", ec.KeyFile); err != nil {
 			return nil, err
 		}
-		e.header = append(e.header, field{"Authorization", "Bearer " + from.key})
+		e.header = append(e.header, upstream.Field{Name: "Authorization", Value: "Bearer " + from.key})
 	}
 	if ec.DataParallel > 1 {
 		from.rank = rank
-		e.header = append(e.header, field{rankHeader, strconv.Itoa(rank)})
+		e.header = append(e.header, upstream.Field{Name: rankHeader, Value: strconv.Itoa(rank)})
 	}
 	e.origin = from
 	return e, nil
@@ -273,7 +274,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 // bound has the engine go by this configuration's bounds, whichever it was made from.
 func (e *engine) bound(cfg Config) {
 	e.limit.Store(int32(cfg.Limits.Failures))
-	e.up.bound(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
+	e.up.SetLimits(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
 }
 
 // usable reports whether the engine may be given requests.

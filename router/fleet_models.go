@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/router/upstream"
 )
 
 // reported is what an engine says of the models that it serves. It is never changed.
@@ -125,7 +127,7 @@ func (f *fleet) find(name string) (m *model, adapter string) {
 
 // watchModels asks an engine what it serves until ctx ends: at once, whenever it is up again, and every few health checks.
 func (r *Router) watchModels(ctx context.Context, e *engine) {
-	its := newTerm(ctx)
+	its := upstream.NewTimeouts(ctx)
 	checks := 1 + rand.IntN(modelsPerLook) // until the next look: engines that begin together are not asked together
 	for {
 		known := !e.down.Load() && r.askModels(its, e)
@@ -148,10 +150,10 @@ func (r *Router) watchModels(ctx context.Context, e *engine) {
 
 // askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often
 // than others.
-func (r *Router) askModels(its *term, e *engine) bool {
-	held := its.begin(max(r.now().cfg.Timeouts.Health, time.Second))
-	defer its.end()
-	resp, err := e.up.do(held, &upstreamRequest{Method: "GET", Path: pathModels, Header: e.header[1:]})
+func (r *Router) askModels(its *upstream.Timeouts, e *engine) bool {
+	held := its.Begin(max(r.now().cfg.Timeouts.Health, time.Second))
+	defer its.End()
+	resp, err := e.up.Do(held, &upstream.Request{Method: "GET", Path: pathModels, Header: e.header[1:]})
 	if err != nil {
 		return false
 	}

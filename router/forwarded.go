@@ -1,6 +1,10 @@
 package router
 
-import "strings"
+import (
+	"strings"
+
+	"pdrouter/router/upstream"
+)
 
 // forwarded is what of a client's head the engines are given. It is never logged. A nil *forwarded is nothing.
 type forwarded struct {
@@ -10,12 +14,12 @@ type forwarded struct {
 }
 
 // fields appends the header fields for an engine.
-func (f *forwarded) fields(dst []field) []field {
+func (f *forwarded) fields(dst []upstream.Field) []upstream.Field {
 	if f == nil {
 		return dst
 	}
 	if f.authorization != "" {
-		dst = append(dst, field{"Authorization", f.authorization})
+		dst = append(dst, upstream.Field{Name: "Authorization", Value: f.authorization})
 	}
 	return f.trace.fields(dst)
 }

@@ -125,7 +125,7 @@ func noGoroutines(t testing.TB) {
 	eventually(t, "no goroutine of the router is left", func() bool {
 		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			g = strings.ReplaceAll(g, "pdrouter/router.(*mem", "") // the network of a test
-			if strings.Contains(g, "pdrouter/router.(*") && !strings.Contains(g, "testing.tRunner") && !strings.Contains(g, "fakeVLLM") {
+			if (strings.Contains(g, "pdrouter/router.(*") || strings.Contains(g, "pdrouter/router/upstream.(*")) && !strings.Contains(g, "testing.tRunner") && !strings.Contains(g, "fakeVLLM") {
 				return false
 			}
 		}

@@ -193,11 +193,11 @@ func (l *call) faultOf(v verdict) faulty {
 		if busy {
 			return faultOverload
 		}
-		if l.why() != nil {
+		if l.Cause() != nil {
 			return faultUnknown
 		}
 	case vLate:
-		if why := l.why(); errors.Is(why, errTransferLate) || errors.Is(why, errHurried) {
+		if why := l.Cause(); errors.Is(why, errTransferLate) || errors.Is(why, errHurried) {
 			return faultUnknown
 		}
 	}
@@ -211,7 +211,7 @@ func (r *Router) sawStream(l *call, why reason.Reason) {
 	case why == reason.AnswerTooLarge:
 	case why == reason.None:
 		r.good(l.engine, health.StreamFailed, time.Now())
-	case l.why() == nil, errors.Is(l.why(), errLegLate):
+	case l.Cause() == nil, errors.Is(l.Cause(), errLegLate):
 		r.bad(l.engine, health.StreamFailed, time.Now())
 	}
 }
@@ -236,7 +236,7 @@ func (r *Router) bad(e *engine, s health.FailureKind, now time.Time) {
 // a transfer that fails: with others both go on.
 func (r *Router) sawPair(c *couple, runs metadata.Pair, l *call, v verdict) {
 	good := v == vUsable
-	failed := l.ans.ErrorCode == codeTransferFailed || errors.Is(l.why(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine
+	failed := l.ans.ErrorCode == codeTransferFailed || errors.Is(l.Cause(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine
 	if good || failed {
 		r.sawTransfer(c, runs, good)
 	}

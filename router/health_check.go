@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"pdrouter/router/upstream"
 )
 
 // firstChecks is the time over which the first checks of many engines are spread.
@@ -23,7 +25,7 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 func (r *Router) watchHealth(ctx context.Context, e *engine) {
 	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(r.now().fleet.engines)+1)*time.Millisecond)))
 	defer next.Stop()
-	its, held := newTerm(ctx), heldLook{}
+	its, held := upstream.NewTimeouts(ctx), heldLook{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -93,19 +95,19 @@ const (
 )
 
 // check asks the engine's health route, for at most timeout but no less than a second.
-func (e *engine) check(its *term, timeout time.Duration) checkResult {
-	held := its.begin(max(timeout, time.Second))
-	defer its.end()
-	resp, err := e.up.do(held, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
+func (e *engine) check(its *upstream.Timeouts, timeout time.Duration) checkResult {
+	held := its.Begin(max(timeout, time.Second))
+	defer its.End()
+	resp, err := e.up.Do(held, &upstream.Request{Method: "GET", Path: "/health", Header: e.header[1:]})
 	if err == nil {
 		defer resp.Close()
 		_, err = resp.ReadAll(nil, 1<<20)
 	}
-	var up *upstreamError
+	var up *upstream.Error
 	switch {
 	case refuses(err):
 		return checkRefused
-	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != phaseDial:
+	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != upstream.PhaseDial:
 		return checkLate
 	case err != nil || resp.Status != 200:
 		return checkFailed

@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pdrouter/router/upstream"
 )
 
 // BenchmarkHealthChecks1000 prints what the health checks of 1,000 engines cost: each on a kept connection of its own, the
@@ -23,7 +25,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	defer r.Close()
 	all, every := r.now().fleet.engines, r.now().cfg.Timeouts.Health
 	for _, e := range all {
-		if e.check(newTerm(b.Context()), every) != checkPassed {
+		if e.check(upstream.NewTimeouts(b.Context()), every) != checkPassed {
 			b.Fatal("not healthy")
 		}
 	}
@@ -35,7 +37,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	b.ReportAllocs()
-	its := newTerm(b.Context())
+	its := upstream.NewTimeouts(b.Context())
 	begun, n := spent(), 0
 	for b.Loop() {
 		if all[n%engines].check(its, every) != checkPassed {

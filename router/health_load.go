@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"pdrouter/router/upstream"
 )
 
 // load is what a stock engine says that it has in hand: requests, and blocks for them.
@@ -106,7 +108,7 @@ func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
 func (r *Router) askLoad(ctx context.Context, e *engine) (load, telling) {
 	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
 	defer cancel()
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/metrics", Header: e.header[1:]})
+	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: "/metrics", Header: e.header[1:]})
 	if err != nil {
 		return load{}, tellsLater
 	}

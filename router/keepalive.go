@@ -20,7 +20,7 @@ func (s *stream) wakeUp() {
 		if s.woken = now.Add(within); s.woken.After(end) {
 			s.woken = end
 		}
-		s.a.decode.wake(s.woken)
+		s.a.decode.SetReadDeadline(s.woken)
 	}
 }
 
@@ -31,7 +31,7 @@ func (s *stream) keepsAlive() bool { return *s.x.s.cfg.Timeouts.KeepAlive > 0 &&
 func (s *stream) woke() error {
 	s.woken = time.Time{}
 	if time.Since(s.heard) >= s.x.s.cfg.Timeouts.Stream {
-		s.a.decode.cut(errLegLate)
+		s.a.decode.Cancel(errLegLate)
 		return errLegLate
 	}
 	if s.keepsAlive() {

@@ -98,7 +98,7 @@ func (g *legs) closePrefill(a *attempt) {
 	default:
 		g.drainDecode(a)
 	}
-	a.prefill.cut(errEnded)
+	a.prefill.Cancel(errEnded)
 }
 
 // letFinish has the prefill leg run on with nobody waiting, so that decode's blocks come free. It reports false if the

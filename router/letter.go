@@ -5,14 +5,15 @@ import (
 
 	"pdrouter/internal/gather"
 	"pdrouter/router/openai"
+	"pdrouter/router/upstream"
 )
 
 // letter is one request to an engine while it is written: its fields, and the bytes of its body. Letters are used
 // again: whoever has one gives it back when the request has left and may not be sent once more.
 type letter struct {
-	upstreamRequest
+	upstream.Request
 	pool   *sync.Pool // where it goes back to
-	fields [8]field
+	fields [8]upstream.Field
 	params []byte
 	body   []byte
 	of     *openai.Body // which it holds; nil if it holds none
@@ -59,6 +60,6 @@ func (m *letter) free() {
 	if cap(m.body) > keptLetter {
 		m.body = nil
 	}
-	m.upstreamRequest, m.fields = upstreamRequest{Gaps: room}, [8]field{} // the bodies' room is kept, not what strings they named
+	m.Request, m.fields = upstream.Request{Gaps: room}, [8]upstream.Field{} // the bodies' room is kept, not what strings they named
 	m.pool.Put(m)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/upstream"
 )
 
 // mail is an event from another goroutine. a is the attempt that it belongs to, nil if it belongs to the request.
@@ -30,7 +31,7 @@ func (x *exchange) post(m mail) {
 	interrupt := x.interrupt
 	x.mu.Unlock()
 	if interrupt != nil && m.a == nil {
-		interrupt.cut(errInterrupted)
+		interrupt.Cancel(errInterrupted)
 	}
 	rouse(x.wake)
 }
@@ -59,7 +60,7 @@ func dropOld(mails []mail) []mail {
 }
 
 // block notes how to interrupt the owner, unless there is mail.
-func (x *exchange) block(interrupt *leash) bool {
+func (x *exchange) block(interrupt *upstream.Canceler) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.mails) > 0 {

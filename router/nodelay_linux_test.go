@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"pdrouter/router/upstream"
 )
 
 // noDelay asks the kernel whether small writes of a connection leave at once.
@@ -73,7 +75,7 @@ func TestNoDelay(t *testing.T) {
 	})
 	g.settled()
 	up := g.r.now().fleet.engine("decode-0").up
-	resp, err := up.do(t.Context(), &upstreamRequest{Path: "/health"})
+	resp, err := up.Do(t.Context(), &upstream.Request{Path: "/health"})
 	if err != nil {
 		t.Fatal(err)
 	}

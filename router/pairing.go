@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/upstream"
 )
 
 var errNoRecords = errors.New("no records")
@@ -120,7 +121,7 @@ func (r *Router) ask(l *call, request string, body []byte) error {
 func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
 	defer l.end()
 	limit := r.now().cfg.Limits.Answer
-	v := l.askWhole(&upstreamRequest{Path: pathCompletions, Header: l.header(nil, request, nil, false), Body: body, Once: once}, limit)
+	v := l.askWhole(&upstream.Request{Path: pathCompletions, Header: l.header(nil, request, nil, false), Body: body, Once: once}, limit)
 	r.sawProbe(l, v)
 	if v != vUsable {
 		return v, probeFailed(l, v)

@@ -204,7 +204,7 @@ func (m *remains) part() {
 		return
 	}
 	m.leg.closeDecode()
-	m.leg.sent(context.Background()) // that it is over: its leash was cut
+	m.leg.sent(context.Background()) // that it is over: it was canceled
 	m.leg = nil
 }
 
@@ -218,7 +218,7 @@ func (r *Router) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
 	var l call
 	l.open(ctx, m.prefill)
 	defer l.end()
-	v := l.askWhole(&m.again.upstreamRequest, limit)
+	v := l.askWhole(&m.again.Request, limit)
 	m.parted = l.parted()
 	if v != vUsable {
 		return prefillEvent(v).Kind

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/router/openai"
+	"pdrouter/router/upstream"
 )
 
 // fence is where the endings at one engine wait until it has surely noticed them, or those between two engines until a whole later
@@ -153,6 +154,6 @@ func (r *Router) small(e *engine, model string) bool {
 	defer l.end()
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
-	req := &upstreamRequest{Path: pathCompletions, Header: l.header(nil, h.request, nil, false), Body: body}
+	req := &upstream.Request{Path: pathCompletions, Header: l.header(nil, h.request, nil, false), Body: body}
 	return l.askWhole(req, r.now().cfg.Limits.Answer) == vUsable
 }

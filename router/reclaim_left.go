@@ -53,7 +53,7 @@ func (r *Router) unwritten(ctx context.Context, m *remains) {
 // itself. Of a leg that was given up the end may still be on its way when requests that came later have long come to theirs.
 func (l *call) parted() bool {
 	switch {
-	case l.why() != nil:
+	case l.Cause() != nil:
 		return false
 	case l.err == nil:
 		return l.status != 0
@@ -133,7 +133,7 @@ func (r *Router) taken(ctx context.Context, m *remains) bool {
 	var l call
 	l.open(ctx, m.decode)
 	defer l.end()
-	return l.askWhole(&m.taking.upstreamRequest, r.now().cfg.Limits.Answer) == vUsable
+	return l.askWhole(&m.taking.Request, r.now().cfg.Limits.Answer) == vUsable
 }
 
 // probed is what the probe of a pair may have left behind.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"syscall"
 	"time"
+
+	"pdrouter/router/upstream"
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
@@ -41,7 +43,7 @@ const refusedFor = 500 * time.Millisecond
 
 // gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
 func (k *shut) gone(ctx context.Context, e *engine) bool {
-	resp, err := e.up.do(ctx, &upstreamRequest{Method: "GET", Path: "/health", Header: e.header[1:]})
+	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: "/health", Header: e.header[1:]})
 	if err == nil {
 		resp.Close()
 	}

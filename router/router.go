@@ -17,6 +17,7 @@ import (
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/upstream"
 )
 
 // Planner chooses the engines of a request. It must not block and be safe for concurrent use.
@@ -92,8 +93,8 @@ type Router struct {
 	legs     context.Context
 	stopLegs context.CancelCauseFunc
 	ended    sync.WaitGroup
-	leashes  leashes      // of the requests' own legs
-	running  atomic.Int64 // legs that run on after their requests
+	cancels  upstream.CancelSet // of the requests' own legs
+	running  atomic.Int64       // legs that run on after their requests
 
 	outlived atomic.Uint64 // panics in the background
 	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
@@ -148,7 +149,7 @@ func (r *Router) Close() {
 	r.backgrounds.close()
 	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
 		r.stopLegs(errStopped)
-		r.leashes.cut(errStopped)
+		r.cancels.Cancel(errStopped)
 	})
 	r.ended.Wait()
 	late.Stop()

@@ -138,7 +138,7 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 		a.decode.open(ctx, d)
 		return r.askOnce(&a.decode, a.h.request, body, true)
 	}
-	a.decode.join(&r.leashes, d)
+	a.decode.join(&r.cancels, d)
 	a.asked, a.unstreamed = true, true
 	a.prefill.engine = c.prefill
 	late := make(chan struct{}, 1)

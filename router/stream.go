@@ -269,10 +269,10 @@ func (s *stream) fill() {
 		d := &s.a.decode
 		x.r.sawStream(d, reason.None)
 		// The rest is the end of the body, which lets the connection be used again.
-		if !d.resp.ends(func() { d.wake(time.Now().Add(time.Second)) }) {
-			d.cut(errEnded)
+		if !d.resp.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
+			d.Cancel(errEnded)
 		}
-		d.wake(time.Time{})
+		d.SetReadDeadline(time.Time{})
 		if a, ok := s.conn.(*arrival); ok {
 			a.joinNext() // the server writes the last chunk, and then the line that ends the answer
 		}
@@ -285,14 +285,14 @@ func (s *stream) fill() {
 	if s.frames != nil && s.frames.Empty() {
 		s.free()
 	}
-	for !x.block(&s.a.decode.leash) { // mail that comes behind this interrupts the wait
+	for !x.block(&s.a.decode.Canceler) { // mail that comes behind this interrupts the wait
 		if s.mail(); s.err != nil {
 			return
 		}
 	}
 	s.wakeUp()
-	err := s.a.decode.resp.await()
-	if s.silent = err != nil && errors.Is(err, os.ErrDeadlineExceeded) && s.a.decode.why() == nil; s.silent {
+	err := s.a.decode.resp.Await()
+	if s.silent = err != nil && errors.Is(err, os.ErrDeadlineExceeded) && s.a.decode.Cause() == nil; s.silent {
 		err = s.woke()
 	}
 	if x.unblock() {
@@ -308,7 +308,7 @@ func (s *stream) fill() {
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (s *stream) pour() (some bool) {
 	for !s.seen && s.wrong == reason.None {
-		b, err := s.a.decode.resp.take()
+		b, err := s.a.decode.resp.Take()
 		switch {
 		case err != nil:
 			s.wrong, s.a.decode.err = reason.StreamCut, err

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/router/upstream"
 )
 
 // trace is a client's place in a distributed trace (W3C Trace Context), as engines are told it: the parent, and behind a line
@@ -11,14 +12,14 @@ import (
 type trace string
 
 // fields appends the header fields that tell an engine.
-func (t trace) fields(dst []field) []field {
+func (t trace) fields(dst []upstream.Field) []upstream.Field {
 	if t == "" {
 		return dst
 	}
 	parent, state, _ := strings.Cut(string(t), "\n")
-	dst = append(dst, field{"Traceparent", parent})
+	dst = append(dst, upstream.Field{Name: "Traceparent", Value: parent})
 	if state != "" {
-		dst = append(dst, field{"Tracestate", state})
+		dst = append(dst, upstream.Field{Name: "Tracestate", Value: state})
 	}
 	return dst
 }

@@ -17,7 +17,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
@@ -25,6 +25,7 @@ func Packages() map[string]Package {
 		"router/openai/choices":  {Ours: []string{"router/openai", "router/openai/jsonscan", "router/openai/sse"}}, // merges answers
 		"router/openai/jsonscan": {},                                                                               // a leaf: reads JSON, knows no document
 		"router/reason":          {},                                                                               // a leaf: why a request was refused or failed
+		"router/upstream":        {Ours: []string{"internal/gather", "internal/httpsyntax", "internal/nonblock"}},  // the HTTP client towards engines
 		"router/dispatch":        {Ours: []string{"router/reason"}},                                                // the life of a request, pure
 		"router/admission":       {Ours: []string{"router/reason"}},                                                // the queue in front of a model, its retry budget
 		"router/fleet/health":    {},                                                                               // a leaf: pure values that take the time

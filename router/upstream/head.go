@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ type answerHead struct {
 }
 
 func badHead(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errBadAnswer)
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrBadResponse)
 }
 
 // parseHead reads a head that ends in an empty line, strictly: whatever two readers could take for two different

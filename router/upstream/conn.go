@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bytes"
@@ -11,15 +11,17 @@ import (
 	"pdrouter/internal/nonblock"
 )
 
+// MaxHead is how many bytes the head of a response may have.
+const MaxHead = 64 << 10
+
 const (
-	maxHead    = 64 << 10 // bytes of an answer's head
-	joinBody   = 16 << 10 // up to so many bytes a body is copied behind its head, to leave in one write
+	joinBody   = 16 << 10 // a body of up to so many bytes is copied after its head, so that both leave in one write
 	maxInterim = 8        // 1xx answers before the real one
 )
 
-// engineConn is one connection to an engine. It belongs to one exchange at a time, or lies idle. It has a buffer only while
-// there is something in it.
-type engineConn struct {
+// conn is one connection to an engine. It belongs to one request at a time, or is idle. It has a buffer only while
+// that holds bytes.
+type conn struct {
 	parts gather.Writer
 
 	nc        net.Conn
@@ -27,20 +29,20 @@ type engineConn struct {
 	pooled    *nonblock.Buf // that buf is; nil if buf is nil or has grown
 	buf       []byte
 	r, w      int    // buf[r:w] is read and not yet used
-	got       int64  // bytes read in this exchange
-	put       int64  // bytes written in this exchange
+	got       int64  // bytes read for this request
+	put       int64  // bytes written for this request
 	out       []byte // the request's head
-	head      []byte // the answer's head, behind the status line
+	head      []byte // the head of the response
 	since     time.Time
 	idleCheck nonblock.IdleCheck
 	raw       nonblock.Conn
 }
 
 // interrupt ends what is going on and all that follows. It may be called from any goroutine.
-func (c *engineConn) interrupt() { c.nc.SetDeadline(longAgo) }
+func (c *conn) interrupt() { c.nc.SetDeadline(longAgo) }
 
 // send writes the head in c.out and the body.
-func (c *engineConn) send(body []byte, g gather.Gaps) error {
+func (c *conn) send(body []byte, g gather.Gaps) error {
 	if len(body) <= joinBody && len(g) == 0 {
 		c.out = append(c.out, body...)
 		n, err := c.nc.Write(c.out)
@@ -53,12 +55,12 @@ func (c *engineConn) send(body []byte, g gather.Gaps) error {
 }
 
 // asks reports whether ask can send a request of that body.
-func (c *engineConn) asks(body []byte, g gather.Gaps) bool {
+func (c *conn) asks(body []byte, g gather.Gaps) bool {
 	return len(body) <= joinBody && len(g) == 0 && c.raw.Available()
 }
 
 // ask is send on a connection that was idle. It also waits for the first bytes of the answer if the whole request can be written at once.
-func (c *engineConn) ask(body []byte) error {
+func (c *conn) ask(body []byte) error {
 	c.out = append(c.out, body...)
 	p, n, put, err := c.raw.WriteRead(c.out)
 	if c.put = int64(put); n > 0 {
@@ -73,10 +75,10 @@ func (c *engineConn) ask(body []byte) error {
 }
 
 // use has the connection read into a pooled buffer.
-func (c *engineConn) use(p *nonblock.Buf) { c.pooled, c.buf = p, p[:] }
+func (c *conn) use(p *nonblock.Buf) { c.pooled, c.buf = p, p[:] }
 
 // spare gives the buffer back, whatever is in it.
-func (c *engineConn) spare() {
+func (c *conn) spare() {
 	if c.pooled != nil {
 		c.bufs.Put(c.pooled)
 	}
@@ -85,7 +87,7 @@ func (c *engineConn) spare() {
 
 // fill reads more bytes into buf, which it grows to at most max. If nothing is in it, it is not held while there is nothing to be
 // read.
-func (c *engineConn) fill(max int) error {
+func (c *conn) fill(max int) error {
 	if c.r == c.w {
 		c.spare()
 		if c.raw.Available() {
@@ -110,7 +112,7 @@ func (c *engineConn) fill(max int) error {
 			c.spare()
 			c.buf, c.w = grown, w
 		default:
-			return fmt.Errorf("more than %d bytes of framing: %w", max, errBadAnswer)
+			return fmt.Errorf("more than %d bytes of framing: %w", max, ErrBadResponse)
 		}
 	}
 	n, err := c.nc.Read(c.buf[c.w:])
@@ -123,7 +125,7 @@ func (c *engineConn) fill(max int) error {
 }
 
 // readHead reads the head of the answer, past interim ones.
-func (c *engineConn) readHead() (answerHead, error) {
+func (c *conn) readHead() (answerHead, error) {
 	for range maxInterim + 1 {
 		looked := 0
 		for {
@@ -132,13 +134,13 @@ func (c *engineConn) readHead() (answerHead, error) {
 				break
 			}
 			looked = max(c.w-c.r-3, 0)
-			if c.w-c.r >= maxHead {
+			if c.w-c.r >= MaxHead {
 				if bytes.Contains(bytes.ToLower(c.buf[c.r:c.w]), []byte("\r\nmetadata:")) { // as large as the client's request has it be
-					return answerHead{}, errAnswerHead
+					return answerHead{}, ErrHeadTooLarge
 				}
-				return answerHead{}, fmt.Errorf("a head of more than %d bytes: %w", maxHead, errBadAnswer)
+				return answerHead{}, fmt.Errorf("a head of more than %d bytes: %w", MaxHead, ErrBadResponse)
 			}
-			if err := c.fill(maxHead); err != nil {
+			if err := c.fill(MaxHead); err != nil {
 				return answerHead{}, err
 			}
 		}
@@ -149,10 +151,10 @@ func (c *engineConn) readHead() (answerHead, error) {
 			return h, err
 		}
 		if h.status == 101 {
-			return h, fmt.Errorf("status 101: %w", errBadAnswer)
+			return h, fmt.Errorf("status 101: %w", ErrBadResponse)
 		}
 	}
-	return answerHead{}, fmt.Errorf("too many interim answers: %w", errBadAnswer)
+	return answerHead{}, fmt.Errorf("too many interim answers: %w", ErrBadResponse)
 }
 
 // idleConns are the connections of one engine that wait for a request, the longest idle first.
@@ -161,17 +163,17 @@ type idleConns struct {
 
 	mu     sync.Mutex
 	max    int
-	conns  []*engineConn
+	conns  []*conn
 	timer  *time.Timer // set while conns is not empty
 	closed bool
 }
 
 // take returns the connection that was idle for the shortest time, nil if there is none that may be used. One that its engine has
 // closed, or on which bytes came that nobody asked for, is closed: those bytes would be taken for the next answer. If the request
-// will be asked (see engineConn.asks), that is seen then.
-func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *engineConn {
+// will be asked (see conn.asks), that is seen then.
+func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *conn {
 	p.mu.Lock()
-	var c *engineConn
+	var c *conn
 	if n := len(p.conns) - 1; n >= 0 && now.Sub(p.conns[n].since) < p.after {
 		c = p.conns[n]
 		p.conns[n] = nil
@@ -186,7 +188,7 @@ func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *engineConn 
 }
 
 // put keeps c for another request, or closes it.
-func (p *idleConns) put(c *engineConn) {
+func (p *idleConns) put(c *conn) {
 	c.spare()
 	if cap(c.out) > 2*joinBody {
 		c.out = nil
@@ -220,7 +222,7 @@ func (p *idleConns) reap() {
 	for n < len(p.conns) && time.Since(p.conns[n].since) >= p.after {
 		n++
 	}
-	old := append([]*engineConn(nil), p.conns[:n]...)
+	old := append([]*conn(nil), p.conns[:n]...)
 	rest := copy(p.conns, p.conns[n:])
 	clear(p.conns[rest:])
 	p.conns = p.conns[:rest]

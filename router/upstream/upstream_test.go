@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bufio"
@@ -20,20 +20,20 @@ import (
 
 // fakeEngine is a TCP server whose n-th connection (from 0) is played by serve.
 type fakeEngine struct {
-	*upstream
+	*Client
 	conns    atomic.Int32
 	requests atomic.Int32
 	closed   chan int // numbers of connections whose client closed
 }
 
-func newFakeEngine(t *testing.T, cfg upstreamConfig, serve func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader)) *fakeEngine {
+func newFakeEngine(t *testing.T, cfg Config, serve func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader)) *fakeEngine {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &fakeEngine{closed: make(chan int, 64)}
-	if e.upstream, err = newUpstream("http://"+ln.Addr().String(), cfg); err != nil {
+	if e.Client, err = New("http://"+ln.Addr().String(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
@@ -83,8 +83,8 @@ func say(answer string) func(*fakeEngine, int, net.Conn, *bufio.Reader) {
 }
 
 // ask makes one request and reads its answer whole.
-func ask(ctx context.Context, u *upstream, req *upstreamRequest) (int, string, error) {
-	r, err := u.do(ctx, req)
+func ask(ctx context.Context, u *Client, req *Request) (int, string, error) {
+	r, err := u.Do(ctx, req)
 	if err != nil {
 		return 0, "", err
 	}
@@ -93,8 +93,8 @@ func ask(ctx context.Context, u *upstream, req *upstreamRequest) (int, string, e
 	return r.Status, string(b), err
 }
 
-func post(body string) *upstreamRequest {
-	return &upstreamRequest{Path: "/v1/completions", Header: []field{{"Content-Type", "application/json"}}, Body: []byte(body)}
+func post(body string) *Request {
+	return &Request{Path: "/v1/completions", Header: []Field{{"Content-Type", "application/json"}}, Body: []byte(body)}
 }
 
 func patience(t *testing.T) context.Context {
@@ -103,11 +103,11 @@ func patience(t *testing.T) context.Context {
 	return ctx
 }
 
-func wantPhase(t *testing.T, err error, phase upstreamPhase, is error) {
+func wantPhase(t *testing.T, err error, phase Phase, is error) {
 	t.Helper()
-	var up *upstreamError
+	var up *Error
 	if !errors.As(err, &up) {
-		t.Fatalf("got %v, want an upstreamError", err)
+		t.Fatalf("got %v, want an *upstream.Error", err)
 	}
 	if up.Phase != phase || !errors.Is(err, is) {
 		t.Errorf("got %v, want phase %v, %v", err, phase, is)
@@ -116,7 +116,7 @@ func wantPhase(t *testing.T, err error, phase upstreamPhase, is error) {
 
 const okAnswer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-type: application/json\r\nX-One:  a \r\n\r\n{}"
 
-func TestUpstreamAgainstNetHTTP(t *testing.T) {
+func TestAgainstNetHTTP(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		switch r.URL.Path {
@@ -134,7 +134,7 @@ func TestUpstreamAgainstNetHTTP(t *testing.T) {
 	})
 	for _, secure := range []bool{false, true} {
 		s := httptest.NewUnstartedServer(handler)
-		cfg := upstreamConfig{}
+		cfg := Config{}
 		if secure {
 			s.StartTLS()
 			pool := x509.NewCertPool()
@@ -144,7 +144,7 @@ func TestUpstreamAgainstNetHTTP(t *testing.T) {
 			s.Start()
 		}
 		t.Cleanup(s.Close)
-		u, err := newUpstream(s.URL+"/base/", cfg)
+		u, err := New(s.URL+"/base/", cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func TestUpstreamAgainstNetHTTP(t *testing.T) {
 		big := strings.Repeat("0123456789", 50_000)
 		for _, body := range []string{"", "x", strings.Repeat("y", joinBody), big} {
 			req := post(body)
-			req.Path, req.Header = "/echo", []field{{"X-Id", "7"}}
+			req.Path, req.Header = "/echo", []Field{{"X-Id", "7"}}
 			_, got, err := ask(ctx, u, req)
 			want := fmt.Sprintf(`POST %s ["7"] ["identity"] %d %s`, u.address, len(body), body)
 			if err != nil || got != want {
@@ -164,19 +164,19 @@ func TestUpstreamAgainstNetHTTP(t *testing.T) {
 		for i := range 100 {
 			fmt.Fprintf(&want, "data: %d\n\n", i)
 		}
-		if _, got, err := ask(ctx, u, &upstreamRequest{Path: "/stream"}); err != nil || got != want.String() {
+		if _, got, err := ask(ctx, u, &Request{Path: "/stream"}); err != nil || got != want.String() {
 			t.Errorf("stream: got %q, %v", got, err)
 		}
-		if status, got, err := ask(ctx, u, &upstreamRequest{Path: "/none"}); err != nil || status != 204 || got != "" {
+		if status, got, err := ask(ctx, u, &Request{Path: "/none"}); err != nil || status != 204 || got != "" {
 			t.Errorf("no content: got %d %q, %v", status, got, err)
 		}
 	}
 }
 
-func TestUpstreamKeepsConnections(t *testing.T) {
-	e := newFakeEngine(t, upstreamConfig{}, say(okAnswer))
+func TestKeepsConnections(t *testing.T) {
+	e := newFakeEngine(t, Config{}, say(okAnswer))
 	for range 5 {
-		r, err := e.do(patience(t), post("{}"))
+		r, err := e.Do(patience(t), post("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func TestUpstreamKeepsConnections(t *testing.T) {
 	}
 }
 
-func TestUpstreamDropsConnections(t *testing.T) {
+func TestDropsConnections(t *testing.T) {
 	tests := []struct{ name, answer string }{
 		{"connection close", "HTTP/1.1 200 OK\r\nConnection: foo, Close\r\nContent-Length: 2\r\n\r\n{}"},
 		{"HTTP/1.0", "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"},
@@ -205,9 +205,9 @@ func TestUpstreamDropsConnections(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			e := newFakeEngine(t, upstreamConfig{}, say(tt.answer))
+			e := newFakeEngine(t, Config{}, say(tt.answer))
 			for range 3 {
-				if _, got, err := ask(patience(t), e.upstream, post("{}")); err != nil || got != "{}" {
+				if _, got, err := ask(patience(t), e.Client, post("{}")); err != nil || got != "{}" {
 					t.Errorf("got %q, %v", got, err)
 				}
 			}
@@ -219,7 +219,7 @@ func TestUpstreamDropsConnections(t *testing.T) {
 	for name, body := range map[string]string{"late bytes": "{}", "late bytes, a long body": strings.Repeat("x", joinBody+1)} {
 		t.Run(name, func(t *testing.T) {
 			late := make(chan struct{})
-			e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
+			e := newFakeEngine(t, Config{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
 				for {
 					if _, ok := e.request(r); !ok {
 						return
@@ -233,7 +233,7 @@ func TestUpstreamDropsConnections(t *testing.T) {
 				}
 			})
 			for i := range 2 {
-				if _, got, err := ask(patience(t), e.upstream, post(body)); err != nil || got != "{}" {
+				if _, got, err := ask(patience(t), e.Client, post(body)); err != nil || got != "{}" {
 					t.Errorf("got %q, %v", got, err)
 				}
 				if i == 0 {
@@ -250,9 +250,9 @@ func TestUpstreamDropsConnections(t *testing.T) {
 		})
 	}
 	t.Run("not read whole", func(t *testing.T) {
-		e := newFakeEngine(t, upstreamConfig{}, say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"))
+		e := newFakeEngine(t, Config{}, say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"))
 		for range 2 {
-			r, err := e.do(patience(t), post("{}"))
+			r, err := e.Do(patience(t), post("{}"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -268,22 +268,22 @@ func TestUpstreamDropsConnections(t *testing.T) {
 	})
 }
 
-func TestUpstreamRefusesRequests(t *testing.T) {
-	e := newFakeEngine(t, upstreamConfig{}, say(okAnswer))
-	for _, req := range []*upstreamRequest{
+func TestRefusesRequests(t *testing.T) {
+	e := newFakeEngine(t, Config{}, say(okAnswer))
+	for _, req := range []*Request{
 		{Path: "v1"}, {Path: "/a b"}, {Path: "/a\r\nX: y"}, {Path: "/é"},
-		{Path: "/", Header: []field{{"X-Request-Id", "a\r\nX: y"}}},
-		{Path: "/", Header: []field{{"X: y\r\nZ", "a"}}},
-		{Path: "/", Header: []field{{"", "a"}}},
+		{Path: "/", Header: []Field{{"X-Request-Id", "a\r\nX: y"}}},
+		{Path: "/", Header: []Field{{"X: y\r\nZ", "a"}}},
+		{Path: "/", Header: []Field{{"", "a"}}},
 	} {
-		_, err := e.do(patience(t), req)
-		wantPhase(t, err, phaseDial, errBadRequestPart)
+		_, err := e.Do(patience(t), req)
+		wantPhase(t, err, PhaseDial, errBadRequest)
 	}
 	if e.requests.Load() != 0 {
 		t.Error("a request was sent")
 	}
 	for _, base := range []string{"", "fake:80", "ftp://x", "http://", "http://a:b@x", "http://x?y", "http://x#y"} {
-		if _, err := newUpstream(base, upstreamConfig{}); err == nil {
+		if _, err := New(base, Config{}); err == nil {
 			t.Errorf("%q is no base URL", base)
 		}
 	}

@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bufio"
@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-func TestUpstreamIdleTimeout(t *testing.T) {
+func TestIdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials, closed atomic.Int32
-		u, err := newUpstream("http://fake", upstreamConfig{Dial: func(context.Context, string, string) (net.Conn, error) {
+		u, err := New("http://fake", Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 			dials.Add(1)
 			near, far := net.Pipe()
 			go func() {
@@ -39,7 +39,7 @@ func TestUpstreamIdleTimeout(t *testing.T) {
 		for i, wait := range []time.Duration{0, 3 * time.Second, 3 * time.Second, 3999 * time.Millisecond, 4 * time.Second, time.Hour} {
 			time.Sleep(wait)
 			synctest.Wait()
-			if _, got, err := ask(t.Context(), u, &upstreamRequest{Path: "/"}); err != nil || got != "{}" {
+			if _, got, err := ask(t.Context(), u, &Request{Path: "/"}); err != nil || got != "{}" {
 				t.Fatalf("request %d: %q, %v", i, got, err)
 			}
 		}
@@ -55,8 +55,8 @@ func TestUpstreamIdleTimeout(t *testing.T) {
 	})
 }
 
-func TestUpstreamConcurrent(t *testing.T) {
-	e := newFakeEngine(t, upstreamConfig{MaxIdle: 2}, func(e *fakeEngine, _ int, c net.Conn, r *bufio.Reader) {
+func TestConcurrent(t *testing.T) {
+	e := newFakeEngine(t, Config{MaxIdle: 2}, func(e *fakeEngine, _ int, c net.Conn, r *bufio.Reader) {
 		for {
 			b, ok := e.request(r)
 			if !ok {
@@ -75,7 +75,7 @@ func TestUpstreamConcurrent(t *testing.T) {
 				if i%10 == g {
 					time.AfterFunc(time.Duration(i)*time.Microsecond, cancel)
 				}
-				if _, got, err := ask(mine, e.upstream, post(want)); err == nil && got != want || err != nil && mine.Err() == nil {
+				if _, got, err := ask(mine, e.Client, post(want)); err == nil && got != want || err != nil && mine.Err() == nil {
 					t.Errorf("got %q, %v, want %q", got, err, want)
 				}
 				cancel()
@@ -88,7 +88,7 @@ func TestUpstreamConcurrent(t *testing.T) {
 	}
 }
 
-func BenchmarkUpstream(b *testing.B) {
+func BenchmarkRoundTrip(b *testing.B) {
 	near := make(chan net.Conn, 1)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -109,7 +109,7 @@ func BenchmarkUpstream(b *testing.B) {
 			io.WriteString(c, okAnswer)
 		}
 	}()
-	u, err := newUpstream("http://"+ln.Addr().String(), upstreamConfig{})
+	u, err := New("http://"+ln.Addr().String(), Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func BenchmarkUpstream(b *testing.B) {
 	var buf []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		r, err := u.do(ctx, req)
+		r, err := u.Do(ctx, req)
 		if err != nil {
 			b.Fatal(err)
 		}

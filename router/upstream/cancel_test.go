@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"context"
@@ -7,20 +7,20 @@ import (
 	"testing"
 )
 
-func TestLeash(t *testing.T) {
+func TestCanceler(t *testing.T) {
 	first, second := errors.New("first"), errors.New("second")
 	near, far := net.Pipe()
 	defer far.Close()
-	c := &engineConn{nc: near}
-	var l leash
+	c := &conn{nc: near}
+	var l Canceler
 	l.attach(c)
 	if !l.detach() || l.Err() != nil || causeOf(&l) != nil {
 		t.Fatal("it does not hold")
 	}
 	l.attach(c)
 	asked := l.Done()
-	l.cut(first)
-	l.cut(second)
+	l.Cancel(first)
+	l.Cancel(second)
 	<-asked
 	<-l.Done()
 	if _, err := near.Read(make([]byte, 1)); err == nil {
@@ -30,27 +30,27 @@ func TestLeash(t *testing.T) {
 		t.Errorf("cause %v, error %v", causeOf(&l), l.Err())
 	}
 	other, _ := net.Pipe()
-	l.attach(&engineConn{nc: other}) // after it was cut
+	l.attach(&conn{nc: other}) // after it was canceled
 	if _, err := other.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection that came later was not interrupted")
 	}
 }
 
-func TestLeashes(t *testing.T) {
+func TestCancelSet(t *testing.T) {
 	stopped := errors.New("stopped")
-	var s leashes
-	var out, in, late leash
-	s.add(&out)
-	s.add(&in)
-	out.remove()
-	out.remove()
-	s.cut(stopped)
-	s.add(&late)
-	if out.why() != nil || !errors.Is(in.why(), stopped) || !errors.Is(late.why(), stopped) {
-		t.Errorf("got %v, %v, %v", out.why(), in.why(), late.why())
+	var s CancelSet
+	var out, in, late Canceler
+	s.Add(&out)
+	s.Add(&in)
+	out.Remove()
+	out.Remove()
+	s.Cancel(stopped)
+	s.Add(&late)
+	if out.Cause() != nil || !errors.Is(in.Cause(), stopped) || !errors.Is(late.Cause(), stopped) {
+		t.Errorf("got %v, %v, %v", out.Cause(), in.Cause(), late.Cause())
 	}
-	in.remove()
-	late.remove()
+	in.Remove()
+	late.Remove()
 	if s.head != nil {
 		t.Error("some are left")
 	}

@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bytes"
@@ -27,8 +27,8 @@ const (
 	bodyWhole                     // nothing
 )
 
-// upstreamResponse is one answer. It belongs to one goroutine at a time, and must be closed.
-type upstreamResponse struct {
+// Response is the response to one request. It belongs to one goroutine at a time, and must be closed.
+type Response struct {
 	Status      int
 	ContentType string        // as sent
 	Metadata    string        // as sent
@@ -36,10 +36,10 @@ type upstreamResponse struct {
 	Early       bool          // the engine has answered, and closed, before it had the whole request: the body may be lost in part
 	Resent      bool          // the request was sent a second time, and may have arrived twice
 
-	up      *upstream
-	c       *engineConn // nil once closed
+	up      *Client
+	c       *conn // nil once closed
 	ctx     context.Context
-	stop    func() bool // of context.AfterFunc; nil for a leash
+	stop    func() bool // of context.AfterFunc; nil for a Canceler
 	chunked bool
 	close   bool
 	state   bodyState
@@ -49,7 +49,7 @@ type upstreamResponse struct {
 }
 
 // begin prepares the reading of the body.
-func (r *upstreamResponse) begin(h answerHead) {
+func (r *Response) begin(h answerHead) {
 	r.Status, r.chunked, r.close, r.left = h.status, h.chunked, h.close, h.length
 	r.RetryAfter, r.Metadata = h.rest, string(h.meta)
 	switch string(h.kind) {
@@ -69,13 +69,13 @@ func (r *upstreamResponse) begin(h answerHead) {
 }
 
 // Read reads the body: what there is, without waiting for more once it has some. It returns io.EOF only if the whole
-// body was read; a body that was cut is an *upstreamError.
-func (r *upstreamResponse) Read(p []byte) (int, error) {
+// body was read; a truncated body is an *Error.
+func (r *Response) Read(p []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
 	if r.c == nil {
-		return 0, &upstreamError{phaseBody, io.ErrClosedPipe}
+		return 0, &Error{PhaseBody, io.ErrClosedPipe}
 	}
 	if len(p) == 0 {
 		return 0, nil
@@ -101,14 +101,14 @@ func (r *upstreamResponse) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take returns bytes of the body that are here already, none if it would have to wait for them: then await waits. They are valid
-// until the next call of either. Its errors are Read's.
-func (r *upstreamResponse) take() ([]byte, error) {
+// Take returns bytes of the body that have arrived, or none if it would have to wait: Await waits. The bytes are valid until the next
+// call of either. Its errors are those of Read.
+func (r *Response) Take() ([]byte, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
 	if r.c == nil {
-		return nil, &upstreamError{phaseBody, io.ErrClosedPipe}
+		return nil, &Error{PhaseBody, io.ErrClosedPipe}
 	}
 	for r.state != bodyWhole {
 		if r.state == bodyBytes {
@@ -128,13 +128,14 @@ func (r *upstreamResponse) take() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// await waits until there is more to take. os.ErrDeadlineExceeded alone is no end: it was to be woken.
-func (r *upstreamResponse) await() error {
+// Await waits until there is more to take. After os.ErrDeadlineExceeded itself, which Canceler.SetReadDeadline causes, it may be
+// called again.
+func (r *Response) Await() error {
 	if r.err != nil {
 		return r.err
 	}
 	if r.c == nil {
-		return &upstreamError{phaseBody, io.ErrClosedPipe}
+		return &Error{PhaseBody, io.ErrClosedPipe}
 	}
 	err := r.c.fill(nonblock.BufSize)
 	if err == nil || r.woken(err) {
@@ -143,23 +144,23 @@ func (r *upstreamResponse) await() error {
 	return r.fail(err)
 }
 
-// woken reports that a wait was ended for another reason than that the exchange is.
-func (r *upstreamResponse) woken(err error) bool {
+// woken reports whether a read deadline ended a wait, and not the end of the request.
+func (r *Response) woken(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && r.ctx.Err() == nil
 }
 
 // answeredEarly reads the head of an answer that came before the whole request could be written.
-func (r *upstreamResponse) answeredEarly() (answerHead, bool) {
+func (r *Response) answeredEarly() (answerHead, bool) {
 	r.wake(time.Now().Add(earlyWithin))
 	h, err := r.c.readHead()
 	r.wake(time.Time{})
 	return h, err == nil
 }
 
-// wake has a read on the connection end at t, unless the exchange has ended; the zero time is never.
-func (r *upstreamResponse) wake(t time.Time) {
-	if l, ok := r.ctx.(*leash); ok {
-		l.wake(t)
+// wake ends reads on the connection at t, unless the request has ended. The zero time means never.
+func (r *Response) wake(t time.Time) {
+	if l, ok := r.ctx.(*Canceler); ok {
+		l.SetReadDeadline(t)
 		return
 	}
 	_ = r.c.nc.SetReadDeadline(t)
@@ -168,10 +169,10 @@ func (r *upstreamResponse) wake(t time.Time) {
 	}
 }
 
-// ends reports whether what follows is the end of the body. If it has to wait for that, bound is called before.
-func (r *upstreamResponse) ends(bound func()) bool {
+// AtEnd reports whether the body ends here. If it has to wait to know that, it calls bound before.
+func (r *Response) AtEnd(bound func()) bool {
 	for {
-		b, err := r.take()
+		b, err := r.Take()
 		if err != nil || len(b) > 0 {
 			return errors.Is(err, io.EOF)
 		}
@@ -179,7 +180,7 @@ func (r *upstreamResponse) ends(bound func()) bool {
 			bound()
 			bound = nil
 		}
-		if r.await() != nil {
+		if r.Await() != nil {
 			return false
 		}
 	}
@@ -189,19 +190,19 @@ func (r *upstreamResponse) ends(bound func()) bool {
 var errNoBytes = errors.New("no bytes")
 
 // fail notes how the reading ended.
-func (r *upstreamResponse) fail(err error) error {
+func (r *Response) fail(err error) error {
 	switch {
 	case r.ctx.Err() != nil:
 		err = causeOf(r.ctx)
 	case errors.Is(err, io.EOF):
 		err = io.ErrUnexpectedEOF
 	}
-	r.err = &upstreamError{phaseBody, err}
+	r.err = &Error{PhaseBody, err}
 	return r.err
 }
 
 // step does one thing: it copies bytes of the body to p, reads one line of framing, or waits for the connection if it may.
-func (r *upstreamResponse) step(p []byte, wait bool) (int, error) {
+func (r *Response) step(p []byte, wait bool) (int, error) {
 	c := r.c
 	if r.state == bodyBytes {
 		return r.bytes(p, wait)
@@ -233,7 +234,7 @@ func (r *upstreamResponse) step(p []byte, wait bool) (int, error) {
 			r.state = bodyTrailer
 		}
 	case bodyTrailer:
-		if r.trailer += len(line) + 2; r.trailer > maxHead {
+		if r.trailer += len(line) + 2; r.trailer > MaxHead {
 			return 0, badHead("trailer")
 		}
 		if len(line) == 0 {
@@ -246,7 +247,7 @@ func (r *upstreamResponse) step(p []byte, wait bool) (int, error) {
 }
 
 // wait reads from the connection into the buffer, if it may.
-func (r *upstreamResponse) wait(may bool) error {
+func (r *Response) wait(may bool) error {
 	if !may {
 		return errNoBytes
 	}
@@ -254,7 +255,7 @@ func (r *upstreamResponse) wait(may bool) error {
 }
 
 // bytes copies what is buffered to p; a long rest is read without the buffer.
-func (r *upstreamResponse) bytes(p []byte, wait bool) (int, error) {
+func (r *Response) bytes(p []byte, wait bool) (int, error) {
 	c := r.c
 	p = p[:min(int64(len(p)), r.left)]
 	n := copy(p, c.buf[c.r:c.w])
@@ -274,7 +275,7 @@ func (r *upstreamResponse) bytes(p []byte, wait bool) (int, error) {
 }
 
 // used notes that so many bytes of the body, or of a chunk, were taken.
-func (r *upstreamResponse) used(n int) {
+func (r *Response) used(n int) {
 	if r.left -= int64(n); r.left == 0 {
 		r.state = bodyWhole
 		if r.chunked {
@@ -306,11 +307,11 @@ func parseChunk(line []byte) (int64, bool) {
 	return n, true
 }
 
-// ReadAll appends the rest of the body to dst. More than max bytes is an error with errAnswerSize.
-func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
+// ReadAll appends the rest of the body to dst. More than max bytes is an error with ErrTooLarge.
+func (r *Response) ReadAll(dst []byte, max int) ([]byte, error) {
 	from := len(dst)
 	if !r.chunked && r.state == bodyBytes && r.left > int64(max) {
-		return dst, r.fail(errAnswerSize)
+		return dst, r.fail(ErrTooLarge)
 	}
 	for {
 		room := 512 // of framing and chunks to come
@@ -329,14 +330,14 @@ func (r *upstreamResponse) ReadAll(dst []byte, max int) ([]byte, error) {
 		case err != nil:
 			return dst, err
 		case len(dst)-from > max:
-			return dst, r.fail(errAnswerSize)
+			return dst, r.fail(ErrTooLarge)
 		}
 	}
 }
 
-// attach has the end of the context interrupt the connection.
-func (r *upstreamResponse) attach() {
-	if l, ok := r.ctx.(*leash); ok {
+// attach makes the end of the context interrupt the connection.
+func (r *Response) attach() {
+	if l, ok := r.ctx.(*Canceler); ok {
 		l.attach(r.c)
 		return
 	}
@@ -344,22 +345,22 @@ func (r *upstreamResponse) attach() {
 }
 
 // detach reports false if the connection is, or may be, interrupted.
-func (r *upstreamResponse) detach() bool {
-	if l, ok := r.ctx.(*leash); ok {
+func (r *Response) detach() bool {
+	if l, ok := r.ctx.(*Canceler); ok {
 		return l.detach()
 	}
 	return r.stop()
 }
 
 // Close gives the connection back if the whole body was read, and closes it if not. It may be called twice.
-func (r *upstreamResponse) Close() {
+func (r *Response) Close() {
 	c := r.c
 	if c == nil {
 		return
 	}
 	r.c = nil
 	if r.err == nil {
-		r.err = &upstreamError{phaseBody, io.ErrClosedPipe}
+		r.err = &Error{PhaseBody, io.ErrClosedPipe}
 	}
 	if r.detach() && r.state == bodyWhole && !r.close && c.r == c.w {
 		r.up.idle.put(c)

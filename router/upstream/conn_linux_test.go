@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"io"
@@ -26,7 +26,7 @@ func TestAskSendsTheRest(t *testing.T) {
 	}
 	defer peer.Close()
 	var bufs sync.Pool
-	c := &engineConn{nc: nc, bufs: &bufs, raw: nonblock.NewConn(nc, &bufs), out: []byte("head")}
+	c := &conn{nc: nc, bufs: &bufs, raw: nonblock.NewConn(nc, &bufs), out: []byte("head")}
 	body := make([]byte, 32<<20)
 	asked := make(chan error, 1)
 	go func() {

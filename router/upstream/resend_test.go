@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bufio"
@@ -14,24 +14,24 @@ import (
 // hidden is a connection that cannot be looked at, so that its end is found by using it.
 type hidden struct{ net.Conn }
 
-// TestUpstreamRetry: engine plays a connection by its number and the number of the request on it.
-func TestUpstreamRetry(t *testing.T) {
+// TestRetry: engine plays a connection by its number and the number of the request on it.
+func TestRetry(t *testing.T) {
 	tests := []struct {
 		name            string
 		closeAt         func(conn, request int) bool // read the request, then close without an answer
 		partial         bool                         // but send one byte of an answer first
 		requests, conns int32
-		phase           upstreamPhase
+		phase           Phase
 		ok              bool
 	}{
-		{"new connection", func(c, _ int) bool { return c == 0 }, false, 1, 1, phaseSend, false},
+		{"new connection", func(c, _ int) bool { return c == 0 }, false, 1, 1, PhaseSend, false},
 		{"kept connection", func(c, r int) bool { return c == 0 && r == 1 }, false, 3, 2, 0, true},
-		{"kept, then new", func(c, r int) bool { return r == 1 || c > 0 }, false, 3, 2, phaseSend, false},
-		{"kept, after a byte", func(_, r int) bool { return r == 1 }, true, 2, 1, phaseHead, false},
+		{"kept, then new", func(c, r int) bool { return r == 1 || c > 0 }, false, 3, 2, PhaseSend, false},
+		{"kept, after a byte", func(_, r int) bool { return r == 1 }, true, 2, 1, PhaseHead, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := upstreamConfig{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			cfg := Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 				c, err := new(net.Dialer).DialContext(ctx, network, address)
 				return hidden{c}, err
 			}}
@@ -51,7 +51,7 @@ func TestUpstreamRetry(t *testing.T) {
 			})
 			var err error
 			for range 2 {
-				if _, _, err = ask(patience(t), e.upstream, post("{}")); err != nil {
+				if _, _, err = ask(patience(t), e.Client, post("{}")); err != nil {
 					break
 				}
 			}
@@ -59,7 +59,7 @@ func TestUpstreamRetry(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			if err != nil {
-				var up *upstreamError
+				var up *Error
 				if !errors.As(err, &up) || up.Phase != tt.phase {
 					t.Errorf("got %v, want phase %v", err, tt.phase)
 				}
@@ -71,8 +71,8 @@ func TestUpstreamRetry(t *testing.T) {
 	}
 }
 
-// TestUpstreamResend says what a request is that may have arrived twice.
-func TestUpstreamResend(t *testing.T) {
+// TestResend says what a request is that may have arrived twice.
+func TestResend(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		once     bool
@@ -88,7 +88,7 @@ func TestUpstreamResend(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dials := 0
-			cfg := upstreamConfig{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			cfg := Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if dials++; dials > 1 && tt.noDial {
 					return nil, errors.New("refused")
 				}
@@ -109,12 +109,12 @@ func TestUpstreamResend(t *testing.T) {
 					io.WriteString(c, okAnswer)
 				}
 			})
-			if _, _, err := ask(patience(t), e.upstream, post("{}")); err != nil {
+			if _, _, err := ask(patience(t), e.Client, post("{}")); err != nil {
 				t.Fatal(err)
 			}
 			req := post("{}")
 			req.Once = tt.once
-			r, err := e.do(patience(t), req)
+			r, err := e.Do(patience(t), req)
 			if tt.ok {
 				if err != nil || !r.Resent {
 					t.Fatalf("%+v, %v; want an answer that says Resent", r, err)
@@ -124,8 +124,8 @@ func TestUpstreamResend(t *testing.T) {
 				if err == nil {
 					r.Close()
 				}
-				var up *upstreamError
-				if !errors.As(err, &up) || up.Phase != phaseSend {
+				var up *Error
+				if !errors.As(err, &up) || up.Phase != PhaseSend {
 					t.Errorf("got %v; want phase send", err)
 				}
 			}
@@ -136,21 +136,21 @@ func TestUpstreamResend(t *testing.T) {
 	}
 }
 
-func TestUpstreamCancel(t *testing.T) {
+func TestCancel(t *testing.T) {
 	why := errors.New("the client left")
 	t.Run("before", func(t *testing.T) {
-		e := newFakeEngine(t, upstreamConfig{}, say(okAnswer))
+		e := newFakeEngine(t, Config{}, say(okAnswer))
 		ctx, cancel := context.WithCancelCause(patience(t))
 		cancel(why)
-		_, err := e.do(ctx, post("{}"))
-		wantPhase(t, err, phaseDial, why)
+		_, err := e.Do(ctx, post("{}"))
+		wantPhase(t, err, PhaseDial, why)
 		if e.conns.Load() != 0 {
 			t.Error("a connection was made")
 		}
 	})
 	t.Run("while dialling", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(patience(t))
-		u, err := newUpstream("http://fake", upstreamConfig{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		u, err := New("http://fake", Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			cancel(why)
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -158,42 +158,42 @@ func TestUpstreamCancel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = u.do(ctx, post("{}"))
-		wantPhase(t, err, phaseDial, why)
+		_, err = u.Do(ctx, post("{}"))
+		wantPhase(t, err, PhaseDial, why)
 	})
 	t.Run("while waiting for the head", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(patience(t))
-		e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
+		e := newFakeEngine(t, Config{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
 			e.request(r)
 			cancel(why)
 			r.ReadByte()
 			e.closed <- n
 		})
-		_, err := e.do(ctx, post("{}"))
-		wantPhase(t, err, phaseSend, why)
+		_, err := e.Do(ctx, post("{}"))
+		wantPhase(t, err, PhaseSend, why)
 		<-e.closed // the engine sees its client go
 	})
 	t.Run("while writing", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(patience(t))
 		stay := make(chan struct{})
-		e := newFakeEngine(t, upstreamConfig{}, func(_ *fakeEngine, _ int, _ net.Conn, r *bufio.Reader) {
+		e := newFakeEngine(t, Config{}, func(_ *fakeEngine, _ int, _ net.Conn, r *bufio.Reader) {
 			r.ReadByte()
 			cancel(why)
 			<-stay
 		})
 		defer close(stay)
-		_, err := e.do(ctx, post(strings.Repeat("x", 64<<20)))
-		wantPhase(t, err, phaseSend, why)
+		_, err := e.Do(ctx, post(strings.Repeat("x", 64<<20)))
+		wantPhase(t, err, PhaseSend, why)
 	})
 	t.Run("while reading the body", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(patience(t))
-		e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
+		e := newFakeEngine(t, Config{}, func(e *fakeEngine, n int, c net.Conn, r *bufio.Reader) {
 			e.request(r)
 			io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
 			r.ReadByte()
 			e.closed <- n
 		})
-		r, err := e.do(ctx, post("{}"))
+		r, err := e.Do(ctx, post("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,14 +203,14 @@ func TestUpstreamCancel(t *testing.T) {
 		}
 		time.AfterFunc(time.Millisecond, func() { cancel(why) })
 		_, err = r.Read(buf)
-		wantPhase(t, err, phaseBody, why)
+		wantPhase(t, err, PhaseBody, why)
 		r.Close()
 		<-e.closed
 	})
 	t.Run("behind the whole answer", func(t *testing.T) {
-		e := newFakeEngine(t, upstreamConfig{}, say(okAnswer))
+		e := newFakeEngine(t, Config{}, say(okAnswer))
 		ctx, cancel := context.WithCancelCause(patience(t))
-		r, err := e.do(ctx, post("{}"))
+		r, err := e.Do(ctx, post("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestUpstreamCancel(t *testing.T) {
 		}
 		cancel(why)
 		r.Close()
-		if _, got, err := ask(patience(t), e.upstream, post("{}")); got != "{}" || err != nil {
+		if _, got, err := ask(patience(t), e.Client, post("{}")); got != "{}" || err != nil {
 			t.Errorf("the request behind it: got %q, %v", got, err)
 		}
 	})

@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bufio"
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestUpstreamBadHeads(t *testing.T) {
+func TestBadHeads(t *testing.T) {
 	tests := []struct{ name, answer string }{
 		{"length and chunks", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
 		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}"},
@@ -39,14 +39,14 @@ func TestUpstreamBadHeads(t *testing.T) {
 		{"switching", "HTTP/1.1 101 Switching Protocols\r\n\r\n"},
 		{"interim for ever", strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 20)},
 		{"many fields", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + strings.Repeat("X: y\r\n", 300) + "\r\n"},
-		{"huge", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", maxHead) + "\r\n\r\n"},
-		{"huge without end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 2*maxHead)},
+		{"huge", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", MaxHead) + "\r\n\r\n"},
+		{"huge without end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 2*MaxHead)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			e := newFakeEngine(t, upstreamConfig{}, say(tt.answer))
-			_, _, err := ask(patience(t), e.upstream, post("{}"))
-			wantPhase(t, err, phaseHead, errBadAnswer)
+			e := newFakeEngine(t, Config{}, say(tt.answer))
+			_, _, err := ask(patience(t), e.Client, post("{}"))
+			wantPhase(t, err, PhaseHead, ErrBadResponse)
 			if e.requests.Load() != 1 || len(e.idle.conns) != 0 {
 				t.Errorf("%d requests, %d idle connections", e.requests.Load(), len(e.idle.conns))
 			}
@@ -54,10 +54,10 @@ func TestUpstreamBadHeads(t *testing.T) {
 	}
 }
 
-func TestUpstreamInterim(t *testing.T) {
-	e := newFakeEngine(t, upstreamConfig{}, say("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+okAnswer))
+func TestInterim(t *testing.T) {
+	e := newFakeEngine(t, Config{}, say("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+okAnswer))
 	for range 2 {
-		if status, got, err := ask(patience(t), e.upstream, post("{}")); status != 200 || got != "{}" || err != nil {
+		if status, got, err := ask(patience(t), e.Client, post("{}")); status != 200 || got != "{}" || err != nil {
 			t.Errorf("got %d %q, %v", status, got, err)
 		}
 	}
@@ -70,10 +70,10 @@ var wholeAnswers = []struct{ name, answer, body string }{
 	{"interim", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", "ab"},
 }
 
-// pipeEngine is an upstream of one connection whose peer reads one request, writes the pieces and closes.
-func pipeEngine(t *testing.T, pieces func(yield func([]byte) bool)) *upstream {
+// pipeEngine is a Client of one connection whose peer reads one request, writes the pieces and closes.
+func pipeEngine(t *testing.T, pieces func(yield func([]byte) bool)) *Client {
 	t.Helper()
-	u, err := newUpstream("http://fake", upstreamConfig{Dial: func(context.Context, string, string) (net.Conn, error) {
+	u, err := New("http://fake", Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()
 		go func() {
 			defer far.Close()
@@ -95,8 +95,8 @@ func pipeEngine(t *testing.T, pieces func(yield func([]byte) bool)) *upstream {
 	return u
 }
 
-// TestUpstreamSplit writes each answer in pieces of every size, and reads it in pieces of every size.
-func TestUpstreamSplit(t *testing.T) {
+// TestSplit writes each answer in pieces of every size, and reads it in pieces of every size.
+func TestSplit(t *testing.T) {
 	for _, tt := range wholeAnswers {
 		for size := 1; size <= len(tt.answer); size++ {
 			u := pipeEngine(t, func(yield func([]byte) bool) {
@@ -108,7 +108,7 @@ func TestUpstreamSplit(t *testing.T) {
 					rest = rest[n:]
 				}
 			})
-			r, err := u.do(patience(t), &upstreamRequest{Path: "/"})
+			r, err := u.Do(patience(t), &Request{Path: "/"})
 			if err != nil {
 				t.Fatalf("%s in pieces of %d: %v", tt.name, size, err)
 			}
@@ -130,12 +130,12 @@ func TestUpstreamSplit(t *testing.T) {
 	}
 }
 
-// TestUpstreamCut ends the connection behind every byte of each answer: only the last one is an answer's end.
-func TestUpstreamCut(t *testing.T) {
+// TestCut ends the connection behind every byte of each answer: only the last one is an answer's end.
+func TestCut(t *testing.T) {
 	for _, tt := range wholeAnswers {
 		for n := range len(tt.answer) {
 			u := pipeEngine(t, func(yield func([]byte) bool) { yield([]byte(tt.answer[:n])) })
-			_, got, err := ask(patience(t), u, &upstreamRequest{Path: "/"})
+			_, got, err := ask(patience(t), u, &Request{Path: "/"})
 			if !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("%s cut at %d: got %q, %v", tt.name, n, got, err)
 			}
@@ -146,15 +146,15 @@ func TestUpstreamCut(t *testing.T) {
 	}
 }
 
-func TestUpstreamBadChunks(t *testing.T) {
+func TestBadChunks(t *testing.T) {
 	for _, body := range []string{"x\r\n", "\r\n", "-1\r\n", "+2\r\nab\r\n", "0x2\r\nab\r\n", "2 2\r\n", "2\nab\r\n0\r\n\r\n", "2\r\nabc\r\n0\r\n\r\n",
 		"2\r\nab\n0\r\n\r\n", "fffffffffffffffff\r\n", "2;" + strings.Repeat("x", 300) + "\r\n", "2;\x01\r\nab\r\n0\r\n\r\n",
 		"0\r\nbad trailer\r\n\r\n", "0\r\nX : y\r\n\r\n", "0\r\n" + strings.Repeat("X: yyyyyyyyyyyyyyyyyyyyyyyyy\r\n", 4000) + "\r\n", strings.Repeat("1", 9000)} {
 		u := pipeEngine(t, func(yield func([]byte) bool) {
 			yield([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body))
 		})
-		_, got, err := ask(patience(t), u, &upstreamRequest{Path: "/"})
-		if !errors.Is(err, errBadAnswer) {
+		_, got, err := ask(patience(t), u, &Request{Path: "/"})
+		if !errors.Is(err, ErrBadResponse) {
 			t.Errorf("%.40q: got %q, %v", body, got, err)
 		}
 		if len(u.idle.conns) != 0 {
@@ -163,11 +163,11 @@ func TestUpstreamBadChunks(t *testing.T) {
 	}
 }
 
-func TestUpstreamAnswerSize(t *testing.T) {
+func TestAnswerSize(t *testing.T) {
 	for _, tt := range wholeAnswers[:2] {
-		e := newFakeEngine(t, upstreamConfig{}, say(tt.answer))
-		for max, want := range map[int]error{10: errAnswerSize, 11: nil} {
-			r, err := e.do(patience(t), post("{}"))
+		e := newFakeEngine(t, Config{}, say(tt.answer))
+		for max, want := range map[int]error{10: ErrTooLarge, 11: nil} {
+			r, err := e.Do(patience(t), post("{}"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,21 +179,21 @@ func TestUpstreamAnswerSize(t *testing.T) {
 	}
 }
 
-// FuzzUpstreamAnswer compares what is accepted with net/http: any difference would be a way to poison a connection.
-func FuzzUpstreamAnswer(f *testing.F) {
+// FuzzAnswer compares what is accepted with net/http: any difference would be a way to poison a connection.
+func FuzzAnswer(f *testing.F) {
 	for _, a := range wholeAnswers {
 		f.Add([]byte(a.answer))
 	}
 	f.Add([]byte(okAnswer))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		c := &engineConn{nc: &replay{Reader: bytes.NewReader(in)}, bufs: new(sync.Pool)}
+		c := &conn{nc: &replay{Reader: bytes.NewReader(in)}, bufs: new(sync.Pool)}
 		h, err := c.readHead()
 		if err != nil {
 			return
 		}
-		u := &upstream{}
+		u := &Client{}
 		u.idle.max, u.idle.after = 1, time.Hour
-		r := &upstreamResponse{up: u, c: c, ctx: context.Background(), stop: func() bool { return true }}
+		r := &Response{up: u, c: c, ctx: context.Background(), stop: func() bool { return true }}
 		r.begin(h)
 		got, err := r.ReadAll(nil, 1<<20)
 		if err != nil {

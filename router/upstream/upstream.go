@@ -1,4 +1,10 @@
-package router
+// Package upstream is the gateway's HTTP/1.1 client towards engines: requests, kept connections, responses, and their cancellation.
+//
+// It owns the connections to one engine (Client) and reads responses strictly: a response that two parsers could understand
+// differently, or that has no known end, is an error. It says at which phase a request failed, because the caller may only ask
+// another engine if no byte has left. It does not know what a body means, when to retry, or what a failure says about an engine: the
+// legs, health checks and watchers of package router decide that. A waiting request holds no buffer.
+package upstream
 
 import (
 	"context"
@@ -21,8 +27,8 @@ import (
 	"pdrouter/internal/nonblock"
 )
 
-// upstreamConfig is how one engine is spoken to. Zero means the default.
-type upstreamConfig struct {
+// Config configures the Client of one engine. A zero field means the default.
+type Config struct {
 	DialTimeout time.Duration // connect, and the TLS handshake; default 2s
 	IdleTimeout time.Duration // an idle connection is closed after it; default 4s, below uvicorn's 5s
 	MaxIdle     int           // idle connections kept; default 256
@@ -31,23 +37,23 @@ type upstreamConfig struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// field is one header field.
-type field struct{ Name, Value string }
+// Field is one header field.
+type Field struct{ Name, Value string }
 
-// upstreamRequest is one request to an engine. do does not keep it.
-type upstreamRequest struct {
+// Request is one request to an engine. Do does not keep it.
+type Request struct {
 	Method string  // POST or GET; default POST if Body is not nil, else GET
-	Path   string  // origin form, put behind the base URL's path; never the client's own bytes
-	Header []field // beside Host, Content-Length and Accept-Encoding, which are set here
+	Path   string  // origin form, appended to the base URL's path; never the client's own bytes
+	Header []Field // beside Host, Content-Length and Accept-Encoding, which are set here
 	Body   []byte
 	Gaps   gather.Gaps // what Body goes without
-	// Once has the request never be sent twice: it uses something up. A connection that was closed while it lay idle
+	// Once forbids to send the request twice, because it uses something up. A connection that was closed while it was idle
 	// then fails the request.
 	Once bool
 }
 
 // hasBody reports whether there is a body, of which all may be gaps.
-func (r *upstreamRequest) hasBody() bool { return r.Body != nil || len(r.Gaps) > 0 }
+func (r *Request) hasBody() bool { return r.Body != nil || len(r.Gaps) > 0 }
 
 // resendWithin bounds how long a request may have been out to be sent again. An engine that closes an idle connection
 // just when a request comes does so within a round trip; one that goes later may have been at work.
@@ -56,40 +62,40 @@ const resendWithin = time.Second
 // earlyWithin bounds the wait for the answer of an engine that has closed the connection before it had the whole request.
 const earlyWithin = time.Second
 
-// Where a request to an engine failed.
-type upstreamPhase uint8
+// Phase is where a request to an engine failed.
+type Phase uint8
 
 const (
-	phaseDial upstreamPhase = iota // no byte of the request has left: it is safe to ask another engine
-	phaseSend                      // some of the request may have arrived, no byte of an answer came
-	phaseHead                      // the answer's head was broken off or is not acceptable
-	phaseBody                      // the head was read, the body was broken off or is not acceptable
+	PhaseDial Phase = iota // no byte of the request has left: it is safe to ask another engine
+	PhaseSend              // some of the request may have arrived, no byte of an answer came
+	PhaseHead              // the answer's head was broken off or is not acceptable
+	PhaseBody              // the head was read, the body was broken off or is not acceptable
 )
 
-func (p upstreamPhase) String() string { return [...]string{"dial", "send", "head", "body"}[p] }
+func (p Phase) String() string { return [...]string{"dial", "send", "head", "body"}[p] }
 
 var (
-	errBadAnswer      = errors.New("not an acceptable HTTP answer")
-	errAnswerSize     = errors.New("answer is too large")
-	errAnswerHead     = fmt.Errorf("%w: its head", errAnswerSize)
-	errBadRequestPart = errors.New("not an acceptable HTTP request")
+	ErrBadResponse  = errors.New("not an acceptable HTTP answer")
+	ErrTooLarge     = errors.New("answer is too large")
+	ErrHeadTooLarge = fmt.Errorf("%w: its head", ErrTooLarge)
+	errBadRequest   = errors.New("not an acceptable HTTP request")
 )
 
-// upstreamError is how a request to an engine failed. errors.Is finds errBadAnswer, errAnswerSize, io.ErrUnexpectedEOF
+// Error is how a request to an engine failed. errors.Is finds ErrBadResponse, ErrTooLarge, io.ErrUnexpectedEOF
 // (the answer was broken off) and, if the context ended it, context.Cause of that context.
-type upstreamError struct {
-	Phase upstreamPhase
+type Error struct {
+	Phase Phase
 	Err   error
 }
 
-func (e *upstreamError) Error() string {
+func (e *Error) Error() string {
 	return fmt.Sprintf("router: upstream: %s: %v", e.Phase, e.Err)
 }
-func (e *upstreamError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
-// upstream is one engine's connections. It is safe for concurrent use.
-type upstream struct {
-	cfg     upstreamConfig
+// Client sends requests to one engine over kept connections. It is safe for concurrent use.
+type Client struct {
+	cfg     Config
 	connect atomic.Int64 // the time for a connection, in nanoseconds
 	address string       // host:port
 	prefix  string       // the base URL's path without its last slash
@@ -100,8 +106,8 @@ type upstream struct {
 	bufs    sync.Pool // of *nonblock.Buf, for its connections
 }
 
-// newUpstream is an engine at base, an http or https URL that may carry a path. No connection is made yet.
-func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
+// New returns the Client of the engine at base, an http or https URL that may have a path. It does not connect.
+func New(base string, cfg Config) (*Client, error) {
 	b, err := url.Parse(base)
 	if err != nil || b.Host == "" || b.User != nil || b.RawQuery != "" || b.Fragment != "" ||
 		(b.Scheme != "http" && b.Scheme != "https") {
@@ -113,15 +119,15 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext // TCP_NODELAY is Go's default
 	}
-	u := &upstream{cfg: cfg, address: b.Host, prefix: strings.TrimSuffix(b.EscapedPath(), "/"),
+	u := &Client{cfg: cfg, address: b.Host, prefix: strings.TrimSuffix(b.EscapedPath(), "/"),
 		host: "Host: " + b.Host + "\r\nAccept-Encoding: identity\r\n"}
 	u.idle.after = cfg.IdleTimeout
-	u.bound(cfg.DialTimeout, cfg.MaxIdle)
+	u.SetLimits(cfg.DialTimeout, cfg.MaxIdle)
 	port := "80"
 	if b.Scheme == "https" {
 		port = "443"
 		u.name = b.Hostname()
-		u.secure(cfg.TLS)
+		u.SetTLS(cfg.TLS)
 	}
 	if b.Port() == "" {
 		u.address = net.JoinHostPort(b.Hostname(), port)
@@ -129,8 +135,8 @@ func newUpstream(base string, cfg upstreamConfig) (*upstream, error) {
 	return u, nil
 }
 
-// secure sets the TLS configuration of connections to come, if the engine is spoken to over https; nil is the default.
-func (u *upstream) secure(t *tls.Config) {
+// SetTLS sets the TLS configuration of new connections if the engine has an https URL. nil means the default.
+func (u *Client) SetTLS(t *tls.Config) {
 	if u.name == "" {
 		return
 	}
@@ -145,8 +151,8 @@ func (u *upstream) secure(t *tls.Config) {
 	u.tls.Store(t)
 }
 
-// bound sets the time for a connection and how many idle ones are kept, from now on; zero is the default.
-func (u *upstream) bound(connect time.Duration, idle int) {
+// SetLimits changes how long a connect may take and how many idle connections are kept. Zero means the default.
+func (u *Client) SetLimits(connect time.Duration, idle int) {
 	if connect == 0 {
 		connect = 2 * time.Second
 	}
@@ -157,20 +163,20 @@ func (u *upstream) bound(connect time.Duration, idle int) {
 	u.idle.bound(idle)
 }
 
-// Limits returns what SetLimits has set.
-func (u *upstream) Limits() (dialTimeout time.Duration, maxIdle int) {
+// Limits returns the current limits, defaults included.
+func (u *Client) Limits() (dialTimeout time.Duration, maxIdle int) {
 	u.idle.mu.Lock()
 	defer u.idle.mu.Unlock()
 	return time.Duration(u.connect.Load()), u.idle.max
 }
 
 // SetDial replaces Config.Dial. It must be called before the first request.
-func (u *upstream) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+func (u *Client) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	u.cfg.Dial = dial
 }
 
 // Idle returns the idle connections, the longest idle first.
-func (u *upstream) Idle() []net.Conn {
+func (u *Client) Idle() []net.Conn {
 	u.idle.mu.Lock()
 	defer u.idle.mu.Unlock()
 	conns := make([]net.Conn, len(u.idle.conns))
@@ -181,38 +187,38 @@ func (u *upstream) Idle() []net.Conn {
 }
 
 // Address returns host:port of the engine.
-func (u *upstream) Address() string { return u.address }
+func (u *Client) Address() string { return u.address }
 
-// do sends req and reads the answer's head; the body is read from the response. The end of ctx ends the exchange at
-// any moment, the reading of the body included. A request on a kept connection that was closed at once, before one byte
-// came back, is sent once more, on a new connection; whatever comes of that, the first may have arrived as well: the
-// answer says Resent, and a failure is never one of phaseDial. The error is an *upstreamError.
-func (u *upstream) do(ctx context.Context, req *upstreamRequest) (*upstreamResponse, error) {
+// Do sends req and reads the head of the response; the caller reads the body and closes the response. The end of ctx ends the
+// request at any moment, while the body is read, too. If a kept connection is closed at once, before one byte came back, the
+// request is sent once more on a new connection. The first one may have arrived as well: the response says Resent, and a failure
+// is never one of PhaseDial. The error is an *Error.
+func (u *Client) Do(ctx context.Context, req *Request) (*Response, error) {
 	if ctx.Err() != nil {
-		return nil, &upstreamError{phaseDial, causeOf(ctx)}
+		return nil, &Error{PhaseDial, causeOf(ctx)}
 	}
 	again, begun := false, time.Now()
 	if c := u.idle.take(begun, req.Body, req.Gaps); c != nil {
 		resp, err := u.roundTrip(ctx, c, req, true)
 		unsent := err != nil && errors.Is(err.Err, nonblock.ErrNotIdle)
-		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != phaseSend || !closedByPeer(err.Err) || req.Once || time.Since(begun) > resendWithin) {
+		if err == nil || ctx.Err() != nil || !unsent && (err.Phase != PhaseSend || !closedByPeer(err.Err) || req.Once || time.Since(begun) > resendWithin) {
 			return result(resp, err)
 		}
 		again = !unsent
 	}
-	failed := phaseDial
+	failed := PhaseDial
 	if again {
-		failed = phaseSend
+		failed = PhaseSend
 	}
 	c, err := u.dial(ctx)
 	if err != nil {
-		return nil, &upstreamError{failed, err}
+		return nil, &Error{failed, err}
 	}
 	resp, uerr := u.roundTrip(ctx, c, req, false)
 	switch {
 	case resp != nil:
 		resp.Resent = again
-	case uerr.Phase == phaseDial:
+	case uerr.Phase == PhaseDial:
 		uerr.Phase = failed
 	}
 	return result(resp, uerr)
@@ -224,8 +230,8 @@ func closedByPeer(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// result keeps a nil *upstreamError from becoming an error.
-func result(r *upstreamResponse, err *upstreamError) (*upstreamResponse, error) {
+// result keeps a nil *Error from becoming an error.
+func result(r *Response, err *Error) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +239,7 @@ func result(r *upstreamResponse, err *upstreamError) (*upstreamResponse, error) 
 }
 
 // dial makes a new connection.
-func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
+func (u *Client) dial(ctx context.Context) (*conn, error) {
 	limited, cancel := context.WithTimeout(ctx, time.Duration(u.connect.Load()))
 	defer cancel()
 	nc, err := u.cfg.Dial(limited, "tcp", u.address)
@@ -246,7 +252,7 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 	}
 	switch {
 	case err == nil:
-		return &engineConn{nc: nc, bufs: &u.bufs, idleCheck: nonblock.NewIdleCheck(nc), raw: nonblock.NewConn(nc, &u.bufs)}, nil
+		return &conn{nc: nc, bufs: &u.bufs, idleCheck: nonblock.NewIdleCheck(nc), raw: nonblock.NewConn(nc, &u.bufs)}, nil
 	case ctx.Err() != nil:
 		return nil, causeOf(ctx)
 	default:
@@ -256,8 +262,8 @@ func (u *upstream) dial(ctx context.Context) (*engineConn, error) {
 
 // roundTrip sends req and reads the head of the answer. kept says that the connection was idle before. It closes the connection
 // unless it returns a response.
-func (u *upstream) roundTrip(ctx context.Context, c *engineConn, req *upstreamRequest, kept bool) (*upstreamResponse, *upstreamError) {
-	r := &upstreamResponse{up: u, c: c, ctx: ctx}
+func (u *Client) roundTrip(ctx context.Context, c *conn, req *Request, kept bool) (*Response, *Error) {
+	r := &Response{up: u, c: c, ctx: ctx}
 	r.attach()
 	c.got, c.put = 0, 0
 	var err error
@@ -282,28 +288,28 @@ func (u *upstream) roundTrip(ctx context.Context, c *engineConn, req *upstreamRe
 			return r, nil
 		}
 	}
-	phase := phaseSend
+	phase := PhaseSend
 	switch {
 	case c.got > 0:
-		phase = phaseHead
-	case errors.Is(err, errBadRequestPart):
-		phase = phaseDial
+		phase = PhaseHead
+	case errors.Is(err, errBadRequest):
+		phase = PhaseDial
 	}
 	r.detach()
 	c.nc.Close()
 	if ctx.Err() != nil {
 		err = causeOf(ctx)
 		if c.put == 0 {
-			phase = phaseDial
+			phase = PhaseDial
 		}
 	} else if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return nil, &upstreamError{phase, err}
+	return nil, &Error{phase, err}
 }
 
 // appendHead appends the request's head.
-func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) {
+func (u *Client) appendHead(dst []byte, req *Request) ([]byte, error) {
 	method := req.Method
 	if method == "" {
 		method = http.MethodGet
@@ -312,7 +318,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 		}
 	}
 	if !strings.HasPrefix(req.Path, "/") || strings.ContainsFunc(req.Path, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		return dst, fmt.Errorf("path %q: %w", req.Path, errBadRequestPart)
+		return dst, fmt.Errorf("path %q: %w", req.Path, errBadRequest)
 	}
 	dst = append(dst, method...)
 	dst = append(dst, ' ')
@@ -322,7 +328,7 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 	dst = append(dst, u.host...)
 	for _, f := range req.Header {
 		if !httpsyntax.IsToken([]byte(f.Name)) || !httpsyntax.IsFieldValue([]byte(f.Value)) {
-			return dst, fmt.Errorf("header field %q: %w", f.Name, errBadRequestPart)
+			return dst, fmt.Errorf("header field %q: %w", f.Name, errBadRequest)
 		}
 		dst = append(dst, f.Name...)
 		dst = append(dst, ": "...)
@@ -338,4 +344,4 @@ func (u *upstream) appendHead(dst []byte, req *upstreamRequest) ([]byte, error) 
 }
 
 // Close closes the idle connections; those in use are closed when their answers end. Requests may still be made.
-func (u *upstream) Close() { u.idle.close() }
+func (u *Client) Close() { u.idle.close() }

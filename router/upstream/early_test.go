@@ -1,4 +1,4 @@
-package router
+package upstream
 
 import (
 	"bufio"
@@ -49,9 +49,9 @@ func earlyEngine(t *testing.T, config *tls.Config, answer string) (url string, a
 
 const early413 = "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n" + `{"error":{"message":"large"}}`
 
-// TestUpstreamEarlyAnswer has an engine answer and close while a large body is being written, whole or in pieces, with and without
+// TestEarlyAnswer has an engine answer and close while a large body is being written, whole or in pieces, with and without
 // TLS: the answer is the engine's, it was asked once, and the connection is not used again.
-func TestUpstreamEarlyAnswer(t *testing.T) {
+func TestEarlyAnswer(t *testing.T) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS() // for its certificate
 	defer s.Close()
@@ -61,14 +61,14 @@ func TestUpstreamEarlyAnswer(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		for _, pieces := range []bool{false, true} {
 			for _, held := range []bool{false, true} {
-				name := map[bool]string{false: "plain", true: "TLS"}[secure] + map[bool]string{true: ", pieces"}[pieces] + map[bool]string{true: ", by a leash"}[held]
+				name := map[bool]string{false: "plain", true: "TLS"}[secure] + map[bool]string{true: ", pieces"}[pieces] + map[bool]string{true: ", by a Canceler"}[held]
 				t.Run(name, func(t *testing.T) {
 					var config *tls.Config
 					if secure {
 						config = &tls.Config{Certificates: s.TLS.Certificates}
 					}
 					url, asked := earlyEngine(t, config, early413)
-					u, err := newUpstream(url, upstreamConfig{TLS: &tls.Config{RootCAs: pool}})
+					u, err := New(url, Config{TLS: &tls.Config{RootCAs: pool}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -79,7 +79,7 @@ func TestUpstreamEarlyAnswer(t *testing.T) {
 					}
 					ctx := patience(t)
 					if held {
-						ctx = new(leash)
+						ctx = new(Canceler)
 					}
 					status, body, err := ask(ctx, u, req)
 					if err != nil || status != 413 || body != `{"error":{"message":"large"}}` {
@@ -94,23 +94,23 @@ func TestUpstreamEarlyAnswer(t *testing.T) {
 	}
 }
 
-// TestUpstreamForgetsDeadline has a stream wait with a deadline and end well: the deadline is not that of the next request on the
+// TestForgetsDeadline has a stream wait with a deadline and end well: the deadline is not that of the next request on the
 // connection.
-func TestUpstreamForgetsDeadline(t *testing.T) {
-	e := newFakeEngine(t, upstreamConfig{}, say(okAnswer))
-	l := new(leash)
-	r, err := e.do(l, post("{}"))
+func TestForgetsDeadline(t *testing.T) {
+	e := newFakeEngine(t, Config{}, say(okAnswer))
+	l := new(Canceler)
+	r, err := e.Do(l, post("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.ReadAll(nil, 100); err != nil {
 		t.Fatal(err)
 	}
-	l.wake(longAgo)
+	l.SetReadDeadline(longAgo)
 	r.Close()
-	for _, ctx := range []func() (*upstreamResponse, error){
-		func() (*upstreamResponse, error) { return e.do(new(leash), post("{}")) },
-		func() (*upstreamResponse, error) { return e.do(patience(t), post("{}")) },
+	for _, ctx := range []func() (*Response, error){
+		func() (*Response, error) { return e.Do(new(Canceler), post("{}")) },
+		func() (*Response, error) { return e.Do(patience(t), post("{}")) },
 	} {
 		r, err := ctx()
 		if err != nil {
@@ -126,10 +126,10 @@ func TestUpstreamForgetsDeadline(t *testing.T) {
 	}
 }
 
-// TestUpstreamResendsNotLate has a deadline end the wait on a kept connection: the engine may be at work, so it is not asked again.
-func TestUpstreamResendsNotLate(t *testing.T) {
+// TestResendsNotLate has a deadline end the wait on a kept connection: the engine may be at work, so it is not asked again.
+func TestResendsNotLate(t *testing.T) {
 	asked := make(chan struct{}, 8)
-	e := newFakeEngine(t, upstreamConfig{}, func(e *fakeEngine, _ int, c net.Conn, r *bufio.Reader) {
+	e := newFakeEngine(t, Config{}, func(e *fakeEngine, _ int, c net.Conn, r *bufio.Reader) {
 		for {
 			if _, ok := e.request(r); !ok {
 				return
@@ -141,7 +141,7 @@ func TestUpstreamResendsNotLate(t *testing.T) {
 			io.WriteString(c, okAnswer)
 		}
 	})
-	if _, _, err := ask(patience(t), e.upstream, post("{}")); err != nil {
+	if _, _, err := ask(patience(t), e.Client, post("{}")); err != nil {
 		t.Fatal(err)
 	}
 	kept := e.idle.conns[0].nc
@@ -149,7 +149,7 @@ func TestUpstreamResendsNotLate(t *testing.T) {
 		<-asked
 		_ = kept.SetReadDeadline(longAgo)
 	}()
-	_, _, err := ask(patience(t), e.upstream, post("{}"))
+	_, _, err := ask(patience(t), e.Client, post("{}"))
 	if !errors.Is(err, os.ErrDeadlineExceeded) || e.requests.Load() != 2 {
 		t.Errorf("%v, the engine was asked %d times; want a deadline, and 2", err, e.requests.Load())
 	}
