@@ -85,9 +85,10 @@ func (l *Canceler) Cause() error {
 	return l.cause
 }
 
-// Deadline, Done, Err and Value make it a context.Context; causeOf has the cause.
+// Deadline returns false. Like the methods below it is part of context.Context.
 func (l *Canceler) Deadline() (time.Time, bool) { return time.Time{}, false }
 
+// Done returns a channel that Cancel closes.
 func (l *Canceler) Done() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,6 +101,7 @@ func (l *Canceler) Done() <-chan struct{} {
 	return l.done
 }
 
+// Err returns context.Canceled once it is canceled; Cause returns why.
 func (l *Canceler) Err() error {
 	if l.Cause() != nil {
 		return context.Canceled
@@ -107,6 +109,7 @@ func (l *Canceler) Err() error {
 	return nil
 }
 
+// Value returns nil.
 func (l *Canceler) Value(any) any { return nil }
 
 // causeOf is context.Cause that knows Cancelers, too.
