@@ -139,7 +139,7 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *admitted) copies() int {
-	if q.route.does == generate && q.b.ServesChoicesApart(q.m.conn.traits().requiresSplit) {
+	if q.route.does == generate && q.b.ServesChoicesApart(q.m.conn.Traits().RequiresSplit) {
 		return 2 * min(q.b.Choices(), q.s.cfg.Limits.Fan) * q.b.Copies(true)
 	}
 	return 2 * q.b.Copies(false)

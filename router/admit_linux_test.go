@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/router/connector"
 )
 
 // fakeConn panics when the router begins to watch it, once.
@@ -26,7 +27,7 @@ func (c fakeConn) NetConn() net.Conn {
 
 // TestPanicKeepsNoSlot has the edge panic behind the admission: the request's slot comes free, and it is under way no more.
 func TestPanicKeepsNoSlot(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	l := newCounted(limits.Limits{Concurrent: 1})
 	g := start(t, s.cfg, Parts{Limits: l})
 	clients := newArrivals(nil)

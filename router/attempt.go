@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
 // attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own.
 type attempt struct {
-	h       handoff
+	h       connector.Handoff
 	split   bool
 	couple  *couple // of a pair; nil if it is not one that is kept warm
 	prefill call
@@ -66,7 +67,7 @@ func (a *attempt) spoiled() bool {
 // runs are the runs of the engines that the pair consists of.
 func (a *attempt) runs() metadata.Pair {
 	if a.prefill.engine.publishes {
-		return metadata.Pair{Prefill: a.h.prefill, Decode: a.h.decode}
+		return metadata.Pair{Prefill: a.h.Prefill, Decode: a.h.Decode}
 	}
 	return metadata.Pair{Prefill: a.prefill.engine.incarnation(), Decode: a.decode.engine.incarnation()}
 }

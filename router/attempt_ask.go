@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -66,20 +67,20 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 		return e
 	}
 	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
-	if conn.traits().meets || l.ans.KVParams != nil {
-		e.Kind = conn.accept(&a.h, l.ans.KVParams)
+	if conn.Traits().Meets || l.ans.KVParams != nil {
+		e.Kind = conn.Accept(&a.h, l.ans.KVParams)
 	}
-	r.sawHandOff(l, conn, a.h.shape, e.Kind)
+	r.sawHandOff(l, conn, a.h.Shape, e.Kind)
 	switch e.Kind {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
-		if conn.traits().mode == dispatch.InTurn {
+		if conn.Traits().Mode == dispatch.InTurn {
 			r.sawRun(l.engine, l.ans.KVParams)
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
-		if c, ok := parseCoordinates(l.ans.KVParams); ok {
-			r.moved(l.engine, a.h.coord, c)
+		if c, ok := connector.ParseCoordinates(l.ans.KVParams); ok {
+			r.moved(l.engine, a.h.Endpoint, c)
 		}
 	}
 	return e
@@ -139,8 +140,8 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 		return l.told(x.s.cfg.Limits.Answer, pass), false
 	}
 	a.stream = newStream(x, a)
-	v = a.stream.first(a.h.shape)
-	if x.m.conn.traits().bareErrors {
+	v = a.stream.first(a.h.Shape)
+	if x.m.conn.Traits().BareErrors {
 		v = rejectedInStream(l, v)
 	}
 	return v, true

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
@@ -23,7 +24,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			held, released := make(chan struct{}), make(chan struct{})
 			release := sync.OnceFunc(func() { close(released) })
 			defer release()
-			g := start(t, Config{Models: []Model{{Name: "m", Connector: ConnectorPull,
+			g := start(t, Config{Models: []Model{{Name: "m", Connector: connector.NamePull,
 				Prefill: []Engine{{Name: "prefill-0", URL: newCannedEngine(t)}},
 				Decode: []Engine{{Name: "decode-0", URL: newCannedDecode(t, func() {
 					if hold.CompareAndSwap(true, false) {

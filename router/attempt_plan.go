@@ -38,9 +38,9 @@ func (x *exchange) plan() dispatch.Event {
 		return x.nobody(choice)
 	}
 	x.until = time.Time{}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.conn.traits().mode == dispatch.InTurn}
-	a.h.shape = x.b.Shape
-	a.h.draw()
+	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.conn.Traits().Mode == dispatch.InTurn}
+	a.h.Shape = x.b.Shape
+	a.h.Draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
 	x.mu.Lock()
 	x.cur, x.mails = a, dropOld(x.mails)
@@ -53,9 +53,9 @@ func (x *exchange) plan() dispatch.Event {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
 	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
-	x.sum.TransferID = a.h.transfer
+	x.sum.TransferID = a.h.Transfer
 	a.prefill.engine = x.m.prefill[choice.Prefill]
-	if x.m.conn.traits().writes {
+	if x.m.conn.Traits().Writes {
 		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
 		if a.unstreamed {
 			a.looks = x.r
@@ -129,7 +129,7 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
 	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), not, false, busy
 	q := policies.Request{Model: x.m.name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
-	if x.m.conn.traits().mode == dispatch.Alone {
+	if x.m.conn.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
 	x.look.ask(x.b)
@@ -143,24 +143,24 @@ func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.F
 
 // pair readies the attempt's pair, or has the owner park for it.
 func (x *exchange) pair(a *attempt) {
-	t := x.m.conn.traits()
-	if t.meets {
-		a.h.meeting = a.prefill.engine.bootstrap.draw()
+	t := x.m.conn.Traits()
+	if t.Meets {
+		a.h.Bootstrap = a.prefill.engine.bootstrap.Draw()
 	}
-	if t.publishes {
+	if t.Publishes {
 		var ok bool
-		if a.h.prefill, a.h.decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
+		if a.h.Prefill, a.h.Decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
 			x.queue = append(x.queue, dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
-		a.h.validMS = x.s.cfg.Timeouts.Request.Milliseconds()
+		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
 		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.books.open(a.h.transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
-		a.landed = x.r.landed(a.h.transfer, a.decode.engine)
+		x.r.books.open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
+		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
-	if t.handshakes && t.mode == dispatch.Together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
+	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
 		a.parked = true
 		return
 	}
@@ -171,8 +171,8 @@ func (x *exchange) coordinated(a *attempt) bool {
 	if a.prefill.engine.publishes {
 		return true
 	}
-	a.h.coord = a.prefill.engine.coord.Load()
-	return a.h.coord != nil
+	a.h.Endpoint = a.prefill.engine.coord.Load()
+	return a.h.Endpoint != nil
 }
 
 // park waits for the pair's handshake, unless there is mail, and posts what came of it.

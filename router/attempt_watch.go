@@ -39,7 +39,7 @@ func (x *exchange) transferLost(a *attempt, why reason.Reason) {
 
 // watchTransfer has somebody look for as long as decode's leg is not over, if that is to last.
 func (x *exchange) watchTransfer(a *attempt) {
-	if !x.m.conn.traits().writes || !a.unstreamed || a.h.coord == nil {
+	if !x.m.conn.Traits().Writes || !a.unstreamed || a.h.Endpoint == nil {
 		return
 	}
 	a.mu.Lock()
@@ -169,7 +169,7 @@ func (u *unseen) allExpired(ctx context.Context, l load) bool {
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.
 func (u *unseen) prefillOver(ctx context.Context) reason.Reason {
 	e := u.a.prefill.engine
-	if c := e.coord.Load(); c != nil && c.EngineID != u.a.h.coord.EngineID {
+	if c := e.coord.Load(); c != nil && c.EngineID != u.a.h.Endpoint.EngineID {
 		return reason.EngineRestarted
 	}
 	if e.failures.Load() == 0 && !e.down.Load() {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 )
@@ -12,14 +13,14 @@ import (
 // waits on: a bootstrap server that decode cannot reach is told of by decode alone. So it counts against both: whichever is well
 // has other peers, and their answers clear it.
 func (x *exchange) doubt(l, peer *call, v verdict) {
-	if !x.m.conn.traits().bareErrors || v != vBroken {
+	if !x.m.conn.Traits().BareErrors || v != vBroken {
 		return
 	}
 	ans := l.ans
 	if ans.ErrorMessage == "" {
-		ans, _ = openai.ParseAnswer(shapedBare(l.body))
+		ans, _ = openai.ParseAnswer(connector.WrapBareError(l.body))
 	}
-	if tellsOfFailedTransfer(ans.ErrorMessage) {
+	if connector.IsFailedTransfer(ans.ErrorMessage) {
 		l.either = true
 		x.r.bad(peer.engine, health.AnswerFailed, time.Now())
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
 
@@ -22,15 +23,15 @@ func TestRetriesServeWhereAnEngineIsIdle(t *testing.T) {
 		p, d      int
 		faults    map[string][]fault
 	}{
-		{"both prefill engines 429, decode alone", ConnectorPull, 2, 1, bothPrefill(doBusy)},
-		{"both prefill engines 429, decode alone", ConnectorPush, 2, 1, bothPrefill(doBusy)},
-		{"both prefill engines 429, decode alone", ConnectorKVPlane, 2, 1, bothPrefill(doBusy)},
-		{"both prefill engines 500, decode alone", ConnectorPull, 2, 1, bothPrefill(doError)},
-		{"one of two decode engines 429", ConnectorPull, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
-		{"one of two decode engines 429", ConnectorPush, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
-		{"one of two decode engines 429", ConnectorKVPlane, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
-		{"one of two aggregated engines 500", ConnectorNone, 0, 2, map[string][]fault{"decode-0": {{Do: doError}}}},
-		{"one of two aggregated engines 503", ConnectorNone, 0, 2, map[string][]fault{"decode-0": {{Do: doRefuse}}}},
+		{"both prefill engines 429, decode alone", connector.NamePull, 2, 1, bothPrefill(doBusy)},
+		{"both prefill engines 429, decode alone", connector.NamePush, 2, 1, bothPrefill(doBusy)},
+		{"both prefill engines 429, decode alone", connector.NameKVPlane, 2, 1, bothPrefill(doBusy)},
+		{"both prefill engines 500, decode alone", connector.NamePull, 2, 1, bothPrefill(doError)},
+		{"one of two decode engines 429", connector.NamePull, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
+		{"one of two decode engines 429", connector.NamePush, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
+		{"one of two decode engines 429", connector.NameKVPlane, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
+		{"one of two aggregated engines 500", connector.NameNone, 0, 2, map[string][]fault{"decode-0": {{Do: doError}}}},
+		{"one of two aggregated engines 503", connector.NameNone, 0, 2, map[string][]fault{"decode-0": {{Do: doRefuse}}}},
 	} {
 		for _, perSecond := range []int{1, 3, 20} {
 			t.Run(fmt.Sprintf("%s, %s, %d per second", row.name, row.connector, perSecond), func(t *testing.T) {
@@ -38,7 +39,7 @@ func TestRetriesServeWhereAnEngineIsIdle(t *testing.T) {
 					s, parts := newIn(t, n, row.connector, row.p, row.d)
 					parts.Planner = policies.Default()
 					g := startIn(t, n, s.cfg, parts)
-					if row.connector != ConnectorNone {
+					if row.connector != connector.NameNone {
 						g.warmed()
 					}
 					s.setFaults(row.faults)
@@ -76,7 +77,7 @@ func TestFault65StormOfRefusals(t *testing.T) {
 	}{{"without Retry-After", 0}, {"with Retry-After", 3}} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, ConnectorNone, 0, 3)
+				s, parts := newIn(t, n, connector.NameNone, 0, 3)
 				parts.Planner = policies.Default()
 				g := startIn(t, n, s.cfg, parts)
 				faults := map[string][]fault{}
@@ -124,7 +125,7 @@ func TestFault65StormOfRefusals(t *testing.T) {
 // may be asked.
 func TestRetryBudgetKeepsRetryAfter(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 1)
+		s, parts := newIn(t, n, connector.NameNone, 0, 1)
 		s.cfg.Limits.RetryFloor = new(1)
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doBusy, N: 2}}})
 		g := startIn(t, n, s.cfg, parts)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestCachedTokensOfShortStream has the whole stream of a push decode leg come in one read behind prefill's answer: the client
@@ -58,7 +60,7 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 			"data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"b\",\"finish_reason\":\"length\"}]}\n\n"+
 			`data: {"id":"c","choices":[],`+usage(199)+"}\n\ndata: [DONE]\n\n")
 	})
-	g = start(t, Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: prefill}},
+	g = start(t, Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: prefill}},
 		Decode: []Engine{{Name: "d", URL: decode}}}}}, Parts{Planner: firstUsable{}})
 	eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
 	body := `{"model":"m","prompt":"` + strings.Repeat("word ", 300) + `","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`

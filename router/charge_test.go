@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/router/connector"
 )
 
 // TestUnendedMessagesAreCharged has streams of /v1/messages end before the engine has said how long the answer is. It says at the beginning how
@@ -62,9 +63,9 @@ func TestChoicesAreCharged(t *testing.T) {
 		{"failed before the first event", `"n":3,"stream":true`, []fault{{Leg: "decode", Nth: 1, Do: doError}, {Leg: "decode", Do: doSlow, N: 1000}}, 502, 0},
 		{"rejected", `"n":3`, []fault{{Leg: "decode", Nth: 2, Do: doReject}, {Leg: "decode", Do: doSlow, N: 1000}}, 400, 0},
 	} {
-		for _, connector := range []string{ConnectorPull, ConnectorPush} {
-			unhurried(t, connector+" "+row.name, func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, nil)
+		for _, connectorName := range []string{connector.NamePull, connector.NamePush} {
+			unhurried(t, connectorName+" "+row.name, func(t *testing.T) {
+				s := newPool(t, connectorName, 1, 1, nil)
 				s.cfg.Limits.Attempts = 1
 				l := newCounted(limits.Limits{Tokens: 1 << 30})
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
@@ -81,7 +82,7 @@ func TestChoicesAreCharged(t *testing.T) {
 		}
 	}
 	unhurried(t, "prompts", func(t *testing.T) {
-		s := newPool(t, ConnectorPull, 1, 1, nil)
+		s := newPool(t, connector.NamePull, 1, 1, nil)
 		l := newCounted(limits.Limits{Tokens: 1 << 30})
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
 		g.warmed()
@@ -91,7 +92,7 @@ func TestChoicesAreCharged(t *testing.T) {
 		}
 	})
 	unhurried(t, "client leaves", func(t *testing.T) {
-		s := newPool(t, ConnectorPull, 1, 1, nil)
+		s := newPool(t, connector.NamePull, 1, 1, nil)
 		l := newCounted(limits.Limits{Tokens: 1 << 30})
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
 		g.warmed()
@@ -113,21 +114,21 @@ func TestTooLargeAnswersAreCharged(t *testing.T) {
 		faults                  map[string][]fault
 		want                    int
 	}{
-		{"no limit", ConnectorNone, "", map[string][]fault{"decode-0": big("")}, 8 + answer/4},
-		{"no limit, streamed", ConnectorNone, `,"stream":true`, map[string][]fault{"decode-0": big("")}, 8 + event/4},
-		{"no limit, split", ConnectorPull, "", map[string][]fault{"decode-0": big("decode")}, 7 + answer/4},
-		{"no limit, prefill", ConnectorPull, "", map[string][]fault{"prefill-0": big("prefill")}, -1},
-		{"no limit, one of several choices", ConnectorPull, `,"n":2`, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * answer}, {Leg: "decode", Do: doHang}}}, 7 + answer/4},
-		{"a limit", ConnectorNone, `,"max_tokens":20`, map[string][]fault{"decode-0": big("")}, -1},
-		{"a limit, split", ConnectorPull, `,"max_tokens":20`, map[string][]fault{"decode-0": big("decode")}, -1},
-		{"a limit, several choices", ConnectorPull, `,"max_tokens":20,"n":2`, map[string][]fault{"decode-0": big("decode")}, -1},
+		{"no limit", connector.NameNone, "", map[string][]fault{"decode-0": big("")}, 8 + answer/4},
+		{"no limit, streamed", connector.NameNone, `,"stream":true`, map[string][]fault{"decode-0": big("")}, 8 + event/4},
+		{"no limit, split", connector.NamePull, "", map[string][]fault{"decode-0": big("decode")}, 7 + answer/4},
+		{"no limit, prefill", connector.NamePull, "", map[string][]fault{"prefill-0": big("prefill")}, -1},
+		{"no limit, one of several choices", connector.NamePull, `,"n":2`, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * answer}, {Leg: "decode", Do: doHang}}}, 7 + answer/4},
+		{"a limit", connector.NameNone, `,"max_tokens":20`, map[string][]fault{"decode-0": big("")}, -1},
+		{"a limit, split", connector.NamePull, `,"max_tokens":20`, map[string][]fault{"decode-0": big("decode")}, -1},
+		{"a limit, several choices", connector.NamePull, `,"max_tokens":20,"n":2`, map[string][]fault{"decode-0": big("decode")}, -1},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
 			s.cfg.Limits.Answer, s.cfg.Limits.Event = answer, event
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
-			if row.connector != ConnectorNone {
+			if row.connector != connector.NameNone {
 				g.warmed()
 			}
 			s.setFaults(row.faults)
@@ -151,18 +152,18 @@ func TestDeadlinesAreCharged(t *testing.T) {
 		faults                  map[string][]fault
 		want                    int
 	}{
-		{"whole", ConnectorNone, "", map[string][]fault{"decode-0": slow}, 3},
-		{"streamed", ConnectorNone, `,"stream":true`, map[string][]fault{"decode-0": slow}, 3},
-		{"in prefill", ConnectorPush, "", map[string][]fault{"prefill-0": slow}, 3},
-		{"in decode", ConnectorPull, "", map[string][]fault{"decode-0": slow}, 7},
-		{"several choices", ConnectorPull, `,"n":3`, map[string][]fault{"decode-0": slow}, 7},
+		{"whole", connector.NameNone, "", map[string][]fault{"decode-0": slow}, 3},
+		{"streamed", connector.NameNone, `,"stream":true`, map[string][]fault{"decode-0": slow}, 3},
+		{"in prefill", connector.NamePush, "", map[string][]fault{"prefill-0": slow}, 3},
+		{"in decode", connector.NamePull, "", map[string][]fault{"decode-0": slow}, 7},
+		{"several choices", connector.NamePull, `,"n":3`, map[string][]fault{"decode-0": slow}, 7},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
 			s.cfg.Timeouts.Request, s.cfg.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
-			if row.connector != ConnectorNone {
+			if row.connector != connector.NameNone {
 				g.warmed()
 			}
 			s.setFaults(row.faults)

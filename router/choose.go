@@ -50,7 +50,7 @@ type look struct {
 func (k *look) fleet() (f policies.Fleet, prefill, decode bool) {
 	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, never)
 	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.decode, k.s.cfg.Health.PanicPercent)
-	if k.m.conn.traits().handshakes {
+	if k.m.conn.Traits().Handshakes {
 		f.Pairable = k.pairable
 	}
 	k.narrow(&f)
@@ -249,7 +249,7 @@ func (r *Router) panics(m *model, role role, now bool) {
 // the policy, and by engines that have answered.
 func (r *Router) serves(s *setup, m *model) bool {
 	q := policies.Request{Model: m.name, PromptTokens: 1 << 30}
-	if m.conn.traits().mode == dispatch.Alone {
+	if m.conn.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
 	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true, busy: true}

@@ -8,13 +8,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // A leg that is still being sent when its client has left is sent as that client wrote it, though the server's place for bodies
 // has the next client's by then.
 func TestLentBodyOutlivesItsClient(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorPush, 1, 1)
+		s, parts := newIn(t, n, connector.NamePush, 1, 1)
 		const size = 8 * memRoom
 		reading, release := make(chan struct{}), make(chan struct{})
 		var mu sync.Mutex

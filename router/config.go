@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 )
 
@@ -105,7 +106,7 @@ func (c Config) withDefaults() Config {
 	copy(models, c.Models)
 	for i := range models {
 		if models[i].Connector == "" {
-			models[i].Connector = ConnectorNone
+			models[i].Connector = connector.Default
 		}
 	}
 	c.Models = models
@@ -153,11 +154,11 @@ func (c Config) Validate() error {
 
 // validate checks one model. growing allows lists without engines; engines maps the name of each engine seen to where it was.
 func (m Model) validate(key string, growing bool, engines map[string]string, v *faults) {
-	conn, known := findConnector(m.Connector)
+	conn, known := connector.Find(m.Connector)
 	switch {
 	case !known:
-		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), connectorNames())
-	case conn.traits().mode != dispatch.Alone:
+		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), connector.Names())
+	case conn.Traits().Mode != dispatch.Alone:
 		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !growing {
 			v.add(key+".prefill", "is empty", "at least one engine for connector "+m.Connector)
 		}
@@ -213,10 +214,10 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 }
 
 // Publishes reports whether the model's engines publish records with the gateway, and have control routes.
-func (m Model) Publishes() bool { return connectorNamed(m.Connector).traits().publishes }
+func (m Model) Publishes() bool { return connector.Named(m.Connector).Traits().Publishes }
 
 // Stock reports whether the model's engines are those of stock vLLM, which hold KV that may have to be given back.
-func (m Model) Stock() bool { return connectorNamed(m.Connector).traits().stock != nil }
+func (m Model) Stock() bool { return connector.Named(m.Connector).Traits().Stock != nil }
 
 // faults collects the mistakes of a configuration.
 type faults []error
@@ -226,12 +227,12 @@ func (v *faults) add(key, is, want string) {
 }
 
 // sideChannel checks the address of a stock engine's side channel.
-func (v *faults) sideChannel(key, s, connector string) {
+func (v *faults) sideChannel(key, s, connectorName string) {
 	if s == "" {
 		return
 	}
-	if connectorNamed(connector).traits().stock == nil {
-		v.add(key, "is set", "no side channel for connector "+connector)
+	if connector.Named(connectorName).Traits().Stock == nil {
+		v.add(key, "is set", "no side channel for connector "+connectorName)
 		return
 	}
 	host, port, err := net.SplitHostPort(s)

@@ -4,12 +4,14 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestNoQueue has a model whose place is taken, with limits.queue 0: a second request is refused at once.
 func TestNoQueue(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 1)
+		s, parts := newIn(t, n, connector.NameNone, 0, 1)
 		s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(0)
 		hold := make(chan struct{})
 		s.d[0].hold(hold)
@@ -35,7 +37,7 @@ func TestNoQueue(t *testing.T) {
 // TestNoRetryBudget has engines fail with limits.retry_percent and limits.retry_floor 0: no request is tried again.
 func TestNoRetryBudget(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 2)
+		s, parts := newIn(t, n, connector.NameNone, 0, 2)
 		s.cfg.Limits.RetryPercent, s.cfg.Limits.RetryFloor = new(0), new(0)
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doError}}})
 		g := startIn(t, n, s.cfg, parts)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/connector"
 )
 
 // TestConfigMistakes checks that every mistake is reported, each beginning with its dotted key.
@@ -21,7 +23,7 @@ func TestConfigMistakes(t *testing.T) {
 			"models[0].engines is empty; want at least one engine for connector none"}},
 		{"connector", Config{Models: []Model{{Name: "m", Connector: "magic"}}}, []string{
 			`models[0].connector is "magic"; want vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none`}},
-		{"one role", Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Decode: []Engine{ok}}}}, []string{
+		{"one role", Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Decode: []Engine{ok}}}}, []string{
 			"models[0].prefill is empty; want at least one engine for connector vllm-nixl-push"}},
 		{"names twice", Config{Models: []Model{{Name: "m", Engines: []Engine{ok, ok}}, {Name: "m", Engines: []Engine{ok}}}}, []string{
 			`models[0].engines[1].name is "a", the name of models[0].engines[0]; want a name of its own`,

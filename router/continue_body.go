@@ -18,7 +18,7 @@ func (x *exchange) newOnward() *onward {
 	if after == policies.Cut {
 		return nil
 	}
-	if x.m.conn.traits().requiresSplit { // whoever goes on serves alone
+	if x.m.conn.Traits().RequiresSplit { // whoever goes on serves alone
 		x.noOnward = "unsupported"
 		return nil
 	}

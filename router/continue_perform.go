@@ -47,8 +47,8 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}
 	a := &attempt{}
-	a.h.shape = openai.ShapeCompletions
-	a.h.draw()
+	a.h.Shape = openai.ShapeCompletions
+	a.h.Draw()
 	x.mu.Lock()
 	x.cur, x.mails = a, dropOld(x.mails)
 	x.mu.Unlock()
@@ -61,7 +61,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
-	m := x.r.newLetter(&a.decode, pathCompletions, a.h.request, x.forwarded, true).hold(x.b)
+	m := x.r.newLetter(&a.decode, pathCompletions, a.h.Request, x.forwarded, true).hold(x.b)
 	m.body = o.body(m.body[:0], &m.Gaps, x.b.CacheSalt())
 	m.Body = m.body
 	a.asked = true

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // cannedEngine answers every leg at once with bytes made beforehand, and allocates nothing while it does: what is
@@ -126,11 +128,11 @@ const costRoom = 256 << 10
 // costClient is one connection to a router in front of two canned engines, with its log on, and returns what does one request
 // of size bytes. Decode answers when prefill's leg is over, as it does in service: else what has to be seen to behind
 // an answer would be a matter of luck.
-func costClient(tb testing.TB, connector string, stream bool, size int, by ...Planner) func() {
+func costClient(tb testing.TB, connectorName string, stream bool, size int, by ...Planner) func() {
 	var g *gateway
 	started := make(chan struct{}) // then there is g
 	begin := func() {
-		if connector == ConnectorPull { // decode is asked behind it
+		if connectorName == connector.NamePull { // decode is asked behind it
 			return
 		}
 		<-started
@@ -140,8 +142,8 @@ func costClient(tb testing.TB, connector string, stream bool, size int, by ...Pl
 			}
 		}
 	}
-	cfg, parts := Config{Models: []Model{{Connector: connector, Prefill: []Engine{{Name: "prefill-0"}}, Decode: []Engine{{Name: "decode-0"}}}}}, Parts{}
-	if connector == ConnectorKVPlane {
+	cfg, parts := Config{Models: []Model{{Connector: connectorName, Prefill: []Engine{{Name: "prefill-0"}}, Decode: []Engine{{Name: "decode-0"}}}}}, Parts{}
+	if connectorName == connector.NameKVPlane {
 		s, _, p := newPlane(tb.(*testing.T), 1, 1)
 		cfg, parts = s.cfg, p
 	}
@@ -219,18 +221,18 @@ var costs = []struct {
 	most      cost
 	raced     float64
 }{
-	{"pull 1 KB", ConnectorPull, false, 1 << 10, cost{23, 6800}, 60},
-	{"pull 220 KB", ConnectorPull, false, 220 << 10, cost{24, 6800}, 60},
-	{"pull 1 KB stream", ConnectorPull, true, 1 << 10, cost{26, 6900}, 70},
-	{"pull 220 KB stream", ConnectorPull, true, 220 << 10, cost{27, 6900}, 70},
-	{"push 1 KB", ConnectorPush, false, 1 << 10, cost{27, 7000}, 60},
-	{"push 220 KB", ConnectorPush, false, 220 << 10, cost{28, 7000}, 60},
-	{"push 1 KB stream", ConnectorPush, true, 1 << 10, cost{28, 6900}, 70},
-	{"push 220 KB stream", ConnectorPush, true, 220 << 10, cost{29, 6900}, 70},
-	{"kvplane 1 KB", ConnectorKVPlane, false, 1 << 10, cost{30, 7000}, 60},
-	{"kvplane 220 KB", ConnectorKVPlane, false, 220 << 10, cost{31, 7000}, 60},
-	{"kvplane 1 KB stream", ConnectorKVPlane, true, 1 << 10, cost{31, 6900}, 70},
-	{"kvplane 220 KB stream", ConnectorKVPlane, true, 220 << 10, cost{32, 6900}, 70},
+	{"pull 1 KB", connector.NamePull, false, 1 << 10, cost{23, 6800}, 60},
+	{"pull 220 KB", connector.NamePull, false, 220 << 10, cost{24, 6800}, 60},
+	{"pull 1 KB stream", connector.NamePull, true, 1 << 10, cost{26, 6900}, 70},
+	{"pull 220 KB stream", connector.NamePull, true, 220 << 10, cost{27, 6900}, 70},
+	{"push 1 KB", connector.NamePush, false, 1 << 10, cost{27, 7000}, 60},
+	{"push 220 KB", connector.NamePush, false, 220 << 10, cost{28, 7000}, 60},
+	{"push 1 KB stream", connector.NamePush, true, 1 << 10, cost{28, 6900}, 70},
+	{"push 220 KB stream", connector.NamePush, true, 220 << 10, cost{29, 6900}, 70},
+	{"kvplane 1 KB", connector.NameKVPlane, false, 1 << 10, cost{30, 7000}, 60},
+	{"kvplane 220 KB", connector.NameKVPlane, false, 220 << 10, cost{31, 7000}, 60},
+	{"kvplane 1 KB stream", connector.NameKVPlane, true, 1 << 10, cost{31, 6900}, 70},
+	{"kvplane 220 KB stream", connector.NameKVPlane, true, 220 << 10, cost{32, 6900}, 70},
 }
 
 // Allocations are most of what the garbage collector costs. A change that needs more of them says so here.
@@ -267,7 +269,7 @@ func raceDetector() bool {
 
 func BenchmarkRequest(b *testing.B) {
 	for _, c := range costs {
-		if c.connector == ConnectorKVPlane {
+		if c.connector == connector.NameKVPlane {
 			continue
 		}
 		b.Run(c.name, func(b *testing.B) {

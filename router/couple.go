@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
 
@@ -15,7 +16,7 @@ import (
 // for concurrent use.
 type couple struct {
 	model           string
-	conn            connector
+	conn            connector.Connector
 	prefill, decode *engine
 	judged          atomic.Pointer[judgement] // nil until both have published records
 	wanted          health.DecayingCounter    // requests that chose the two

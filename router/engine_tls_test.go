@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
 
@@ -112,7 +113,7 @@ func (s *tlsServer) of(path string) string {
 func TestEngineTLS(t *testing.T) {
 	ca := newTestCA(t)
 	ca.issue("gateway", "first")
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	server := ca.serve(s.d[0].srv.Config.Handler)
 	entry := &s.cfg.Models[0].Engines[0]
 	entry.URL = server.URL
@@ -165,7 +166,7 @@ func TestEngineTLSIsVerified(t *testing.T) {
 	} {
 		section := good
 		change(&section)
-		r, err := New(Config{Models: []Model{{Name: "m", Connector: ConnectorKVPlane,
+		r, err := New(Config{Models: []Model{{Name: "m", Connector: connector.NameKVPlane,
 			Prefill: []Engine{{Name: "p", URL: server.URL, Control: server.URL + "/control", TLS: section}},
 			Decode:  []Engine{{Name: "d", URL: "http://127.0.0.1:1"}}}}}, Parts{})
 		if err != nil {
@@ -191,7 +192,7 @@ func TestEngineTLSIsVerified(t *testing.T) {
 // it to come back.
 func TestUnverifiedEngineRefuses(t *testing.T) {
 	ca := newTestCA(t)
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	server := ca.serve(s.d[0].srv.Config.Handler)
 	s.cfg.Models[0].Engines[0].URL = server.URL
 	s.cfg.Timeouts.Health, s.cfg.Timeouts.Queue = 50*time.Millisecond, time.Second

@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/admission"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
@@ -78,7 +79,7 @@ type reply struct {
 // newExchange begins to serve a request that was admitted.
 func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
-	x := &exchange{d: newLife(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
+	x := &exchange{d: connector.NewDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.Retain() // until the exchange is done
 	x.slot, q.slot = q.slot, admission.Slot{}

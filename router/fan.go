@@ -61,7 +61,7 @@ const fanRoom = 64 << 10
 // body says for the planner why it is served whole.
 func (r *Router) newFan(q *admitted) *fan {
 	b, m := q.b, q.m
-	if m.conn.traits().mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.conn.traits().requiresSplit) {
+	if m.conn.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.conn.Traits().RequiresSplit) {
 		return nil
 	}
 	if b.Choices() > q.s.cfg.Limits.Fan {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -107,7 +108,7 @@ func TestChoicesShareTheBody(t *testing.T) {
 	const size, choices = 8 << 20, 16
 	tail := `"messages":[{"role":"user","content":"` + strings.Repeat("0123456789abcdef", size/16) + `"}]}`
 	e := &sums{last: len(tail)}
-	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
+	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
 		Decode: []Engine{{Name: "decode-0", URL: newSumEngine(t, e)}}}}}
 	cfg.Limits.N, cfg.Limits.Fan = choices, choices
 	g := start(t, cfg, Parts{Planner: firstUsable{}})
@@ -173,7 +174,7 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 		for _, n := range []int{1, 3} {
 			t.Run(fmt.Sprint(size, " bytes, choices ", n), func(t *testing.T) {
 				virtual(t, func(t *testing.T, net *memNet) {
-					s, parts := newIn(t, net, ConnectorPush, 1, 1)
+					s, parts := newIn(t, net, connector.NamePush, 1, 1)
 					g := start(t, s.cfg, parts)
 					g.post("/v1/completions", `{"model":"tiny","prompt":"warm"}`)
 					g.settled()
@@ -220,7 +221,7 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 
 // What is copied of a body for its choices counts as memory for bodies: where it does not fit the request is refused, and holds nothing.
 func TestFault07ChoicesMemory(t *testing.T) {
-	s, g := newFanPool(t, ConnectorPush, 1, 1, func(c *Config) {
+	s, g := newFanPool(t, connector.NamePush, 1, 1, func(c *Config) {
 		c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 600<<10, 1200<<10, 16, 16
 	})
 	before := s.c.count("", "")

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai/choices"
 )
 
@@ -51,7 +52,7 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 // TestFanFailsAsItBegins has a choice fail at the moment at which the stream of all begins. What is read of the outcome then is
 // for the race detector to see.
 func TestFanFailsAsItBegins(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	s.cfg.Limits.Fan, s.cfg.Health.Failures, s.cfg.Health.PairFailures = 8, 1000, 1000
 	var begun atomic.Int64
 	asked := s.d[0].srv.Config.Handler
@@ -82,7 +83,7 @@ func TestFanFailsAsItBegins(t *testing.T) {
 
 // TestFanKeepAlive has a stream of two choices be silent between tokens: comments come between whole events.
 func TestFanKeepAlive(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doLateToken, N: 400}}})
+	s := newPool(t, connector.NamePush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doLateToken, N: 400}}})
 	s.cfg.Limits.Fan = 8
 	every := 20 * time.Millisecond
 	s.cfg.Timeouts.KeepAlive = &every

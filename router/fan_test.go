@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -77,14 +78,14 @@ func fanOf(t *testing.T, r clientReply) (a fanAnswer) {
 }
 
 // newFanPool is a fleet whose engines answer with what they were asked, all of whose pairs are known.
-func newFanPool(t *testing.T, connector string, p, d int, change ...func(*Config)) (*pool, *gateway) {
+func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*Config)) (*pool, *gateway) {
 	t.Helper()
 	var s *pool
 	var parts Parts
-	if connector == ConnectorKVPlane {
+	if connectorName == connector.NameKVPlane {
 		s, _, parts = newPlane(t, p, d)
 	} else {
-		s = newPool(t, connector, p, d, nil)
+		s = newPool(t, connectorName, p, d, nil)
 	}
 	parts.Planner = firstUsable{}
 	for _, e := range s.engines() {
@@ -96,20 +97,20 @@ func newFanPool(t *testing.T, connector string, p, d int, change ...func(*Config
 		f(&s.cfg)
 	}
 	g := start(t, s.cfg, parts)
-	if connector != ConnectorNone {
+	if connectorName != connector.NameNone {
 		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == p*d })
 	}
 	g.settled()
 	return s, g
 }
 
-var fanConnectors = []string{ConnectorPush, ConnectorPull, ConnectorKVPlane}
+var fanConnectors = []string{connector.NamePush, connector.NamePull, connector.NameKVPlane}
 
 // TestFault21Fan serves several choices one by one over each connector: 200, in the order of their index, usage summed,
 // one id, one terminal event, one transfer each.
 func TestFault21Fan(t *testing.T) {
 	const toks = "tok0 tok1 tok2 "
-	for _, connector := range fanConnectors {
+	for _, connectorName := range fanConnectors {
 		for _, row := range []struct {
 			name, path, body string
 			texts            []string
@@ -123,8 +124,8 @@ func TestFault21Fan(t *testing.T) {
 				[]string{"<nil>/9007199254740993/1 ", "<nil>/9007199254740994/1 "}, 1},
 		} {
 			for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
-				t.Run(connector+" "+row.name+strconv.FormatBool(stream != ""), func(t *testing.T) {
-					s, g := newFanPool(t, connector, 1, 1)
+				t.Run(connectorName+" "+row.name+strconv.FormatBool(stream != ""), func(t *testing.T) {
+					s, g := newFanPool(t, connectorName, 1, 1)
 					before := s.c.count("", "")
 					r := g.post(row.path, fmt.Sprintf(row.body, stream))
 					if r.Status != 200 || r.Err != nil {
@@ -138,7 +139,7 @@ func TestFault21Fan(t *testing.T) {
 						want.Dones, want.Cached = 1, 0 // the fake's streams do not say
 					}
 					got := fanOf(t, r)
-					if connector != ConnectorPull { // decode may have answered before prefill has told
+					if connectorName != connector.NamePull { // decode may have answered before prefill has told
 						got.Cached = want.Cached
 					}
 					if diff := cmp.Diff(want, got); diff != "" {
@@ -182,7 +183,7 @@ func TestFault21Fan(t *testing.T) {
 // TestFault21FanFails has one of the choices fail: before any was sent the answer is its true error, behind it an error event
 // and a cut; the others are ended and nothing is held.
 func TestFault21FanFails(t *testing.T) {
-	for _, connector := range fanConnectors {
+	for _, connectorName := range fanConnectors {
 		for _, row := range []struct {
 			name   string
 			fault  []fault
@@ -199,8 +200,8 @@ func TestFault21FanFails(t *testing.T) {
 			{"error event", []fault{{Leg: "decode", Nth: 2, Do: doErrFrame, N: 5000}}, streamBody, 200, true},
 			{"ends early", []fault{{Leg: "decode", Nth: 2, Do: doNoDone, N: 5000}}, streamBody, 200, true},
 		} {
-			t.Run(connector+" "+row.name, func(t *testing.T) {
-				s, g := newFanPool(t, connector, 1, 1)
+			t.Run(connectorName+" "+row.name, func(t *testing.T) {
+				s, g := newFanPool(t, connectorName, 1, 1)
 				s.setFaults(map[string][]fault{"decode-0": row.fault, "prefill-0": row.fault})
 				r := g.post(pathCompletions, strings.Replace(row.body, `"prompt"`, `"n":3,"prompt"`, 1))
 				if r.Status != row.status && (row.status != 500 || r.Status < 500) {
@@ -222,7 +223,7 @@ func TestFault21FanFails(t *testing.T) {
 					}
 				}
 				g.settled()
-				if row.name != "errors" && row.name != "garbage" || connector == ConnectorKVPlane {
+				if row.name != "errors" && row.name != "garbage" || connectorName == connector.NameKVPlane {
 					s.noHeld(t)
 				}
 			})
@@ -232,7 +233,7 @@ func TestFault21FanFails(t *testing.T) {
 
 // TestFault29Fan has every choice carry the salt and the media ids of its tenant.
 func TestFault29Fan(t *testing.T) {
-	s := newPool(t, ConnectorPull, 1, 1, nil)
+	s := newPool(t, connector.NamePull, 1, 1, nil)
 	s.cfg.IsolatePrefixCache = true
 	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
@@ -270,7 +271,7 @@ func TestFault23FanWhole(t *testing.T) {
 		{`"n":2,"seed":9223372036854775807`, openai.UnsplitN}, {`"n":9`, openai.UnsplitFan},
 	} {
 		t.Run(row.field, func(t *testing.T) {
-			s, g := newFanPool(t, ConnectorPush, 1, 1)
+			s, g := newFanPool(t, connector.NamePush, 1, 1)
 			before := s.c.count("", "")
 			r := g.post(pathCompletions, `{"model":"tiny","prompt":"a",`+row.field+`}`)
 			if got := r.Header.Get("X-Pdrouter-Reason"); r.Status != 200 || got != row.reason {
@@ -281,7 +282,7 @@ func TestFault23FanWhole(t *testing.T) {
 			}
 		})
 	}
-	s, g := newFanPool(t, ConnectorNone, 0, 1)
+	s, g := newFanPool(t, connector.NameNone, 0, 1)
 	if r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2}`); r.Status != 200 || s.c.count("", "") != 1 {
 		t.Errorf("aggregated: status %d, %d requests", r.Status, s.c.count("", ""))
 	}
@@ -289,11 +290,11 @@ func TestFault23FanWhole(t *testing.T) {
 
 // TestFault58Fan has the client leave while the choices are under way: all of them end, nothing is held.
 func TestFault58Fan(t *testing.T) {
-	for _, connector := range fanConnectors {
+	for _, connectorName := range fanConnectors {
 		for _, body := range []string{plainBody, streamBody} {
 			for _, x := range []fault{{Leg: "prefill", Do: doSlow, N: 300}, {Leg: "decode", Do: doSlow, N: 300}} {
-				t.Run(fmt.Sprint(connector, " ", body == streamBody, x.Leg), func(t *testing.T) {
-					s, g := newFanPool(t, connector, 1, 1)
+				t.Run(fmt.Sprint(connectorName, " ", body == streamBody, x.Leg), func(t *testing.T) {
+					s, g := newFanPool(t, connectorName, 1, 1)
 					s.setFaults(map[string][]fault{"decode-0": {x}, "prefill-0": {x}})
 					conn := send(t, g.addr, strings.Replace(body, `"prompt"`, `"n":3,"prompt"`, 1))
 					eventually(t, "all legs are out", func() bool { return s.p[0].underWay()+s.d[0].underWay() >= 3 })
@@ -312,7 +313,7 @@ func TestFault58Fan(t *testing.T) {
 
 // TestFault09Fan has a client that does not read: no choice is read further than the bound, and its write has a deadline.
 func TestFault09Fan(t *testing.T) {
-	s, parts := newPool(t, ConnectorPush, 1, 1, nil), Parts{Planner: firstUsable{}}
+	s, parts := newPool(t, connector.NamePush, 1, 1, nil), Parts{Planner: firstUsable{}}
 	s.cfg.Timeouts.Write = 300 * time.Millisecond
 	g := start(t, s.cfg, parts)
 	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })

@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestLongAnswer generates for longer than a transfer and a first token may take: an answer that is not streamed is
@@ -15,23 +17,23 @@ func TestLongAnswer(t *testing.T) {
 		control   bool
 		transfer  time.Duration
 	}{
-		{"alone", ConnectorNone, "alone", false, 50 * time.Millisecond},
-		{"push", ConnectorPush, "decode", false, 50 * time.Millisecond},
-		{"pull", ConnectorPull, "decode", false, 50 * time.Millisecond},
-		{"plane", ConnectorKVPlane, "decode", true, time.Second}, // in which the events come
-		{"plane without events", ConnectorKVPlane, "decode", false, 50 * time.Millisecond},
+		{"alone", connector.NameNone, "alone", false, 50 * time.Millisecond},
+		{"push", connector.NamePush, "decode", false, 50 * time.Millisecond},
+		{"pull", connector.NamePull, "decode", false, 50 * time.Millisecond},
+		{"plane", connector.NameKVPlane, "decode", true, time.Second}, // in which the events come
+		{"plane without events", connector.NameKVPlane, "decode", false, 50 * time.Millisecond},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, parts := newPool(t, row.connector, 1, 1, nil), Parts{}
-			if row.connector == ConnectorKVPlane {
+			if row.connector == connector.NameKVPlane {
 				s, _, parts = newPlane(t, 1, 1)
 			}
-			if !row.control && row.connector == ConnectorKVPlane {
+			if !row.control && row.connector == connector.NameKVPlane {
 				s.cfg.Models[0].Prefill[0].Control, s.cfg.Models[0].Decode[0].Control = "", ""
 			}
 			s.cfg.Timeouts.Transfer, s.cfg.Timeouts.Request = row.transfer, 2*row.transfer
 			g := start(t, s.cfg, parts)
-			if row.connector == ConnectorPush || row.connector == ConnectorKVPlane {
+			if row.connector == connector.NamePush || row.connector == connector.NameKVPlane {
 				g.warmed()
 			}
 			if row.control {
@@ -57,7 +59,7 @@ func TestLongAnswer(t *testing.T) {
 // TestFault54SilentWrite has stock prefill answer and write nothing: of an answer that is not streamed nothing is known
 // before its whole time is over.
 func TestFault54SilentWrite(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	s.cfg.Timeouts.Answer = time.Second
 	g := start(t, s.cfg, Parts{})
 	g.warmed()
@@ -71,16 +73,16 @@ func TestFault54SilentWrite(t *testing.T) {
 // TestFault58LongAnswer has the client of a long answer leave: decode is given the time of a transfer, not that of an
 // answer that nobody reads.
 func TestFault58LongAnswer(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
-		t.Run(connector, func(t *testing.T) {
-			s := newPool(t, connector, 1, 1, nil)
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
+		t.Run(connectorName, func(t *testing.T) {
+			s := newPool(t, connectorName, 1, 1, nil)
 			s.cfg.Timeouts.Transfer = 500 * time.Millisecond
 			g := start(t, s.cfg, Parts{})
-			if connector != ConnectorNone {
+			if connectorName != connector.NameNone {
 				g.warmed()
 			}
 			leg := "decode"
-			if connector == ConnectorNone {
+			if connectorName == connector.NameNone {
 				leg = "alone"
 			}
 			s.setFaults(map[string][]fault{"decode-0": {{Leg: leg, Do: doSlow, N: 3_600_000}}})

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault14to26Bodies sends bodies that are refused before any engine is asked.
 func TestFault14to26Bodies(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	g.post(pathCompletions, plainBody) // the pair's probe is over
 	before := s.c.count("", "")
@@ -99,13 +101,13 @@ func TestFault14to26Bodies(t *testing.T) {
 // the client has sent.
 func TestFault16ForwardedToTheByte(t *testing.T) {
 	const odd = `"seed":9223372036854775807, "x":[1.0,1e400,-0.0,0.1000000000000000055511151231257827], "unknown" :{ "b":1,"a":"\/\u00e9" },"z":-0`
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for path, body := range map[string]string{
 			pathCompletions: `{ "prompt" : "é\u00e9", ` + odd + `, "model":"tiny" , "max_tokens" : 16 }`,
 			pathChat:        "{\n\t\"messages\" : [{\"content\":\"é\\u00e9\"}],\r\n " + odd + `, "model":"tiny" , "max_tokens" : 16 }`,
 		} {
-			t.Run("16 "+connector+path, func(t *testing.T) {
-				s, g := newServed(t, connector)
+			t.Run("16 "+connectorName+path, func(t *testing.T) {
+				s, g := newServed(t, connectorName)
 				before := s.c.count("", "")
 				if r := g.post(path, body); r.Status != 200 {
 					t.Fatalf("status %d: %s", r.Status, r.Body)
@@ -118,7 +120,7 @@ func TestFault16ForwardedToTheByte(t *testing.T) {
 						t.Errorf("%s was sent %s", q.Leg, q.Body)
 					}
 				}
-				if want := map[bool]int{true: 1, false: 2}[connector == ConnectorNone]; legs != want {
+				if want := map[bool]int{true: 1, false: 2}[connectorName == connector.NameNone]; legs != want {
 					t.Errorf("%d legs; want %d", legs, want)
 				}
 			})
@@ -127,15 +129,15 @@ func TestFault16ForwardedToTheByte(t *testing.T) {
 }
 
 // newServed is a fleet of one pair, or of one engine, which is known.
-func newServed(t *testing.T, connector string) (*pool, *gateway) {
+func newServed(t *testing.T, connectorName string) (*pool, *gateway) {
 	t.Helper()
-	s, parts := newPool(t, connector, 1, 1, nil), Parts{}
-	if connector == ConnectorKVPlane {
+	s, parts := newPool(t, connectorName, 1, 1, nil), Parts{}
+	if connectorName == connector.NameKVPlane {
 		s, _, parts = newPlane(t, 1, 1)
 	}
 	parts.Planner = firstUsable{}
 	g := start(t, s.cfg, parts)
-	if connector != ConnectorNone {
+	if connectorName != connector.NameNone {
 		g.warmed()
 	}
 	return s, g
@@ -183,8 +185,8 @@ func TestFault18ClientTransferParams(t *testing.T) {
 	_, port, _ := net.SplitHostPort(trap.Addr().String())
 	evil := `{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"evil","remote_block_ids":[[1]],"remote_request_id":"evil",` +
 		`"remote_host":"127.0.0.1","remote_port":` + port + `,"tp_size":1}`
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
-		s, g := newServed(t, connector)
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
+		s, g := newServed(t, connectorName)
 		n, before, bodies := 0, s.c.count("", ""), map[string]string{}
 		for _, kind := range []string{"kv_transfer_params", "ec_transfer_params"} {
 			for place, format := range map[string]string{
@@ -195,7 +197,7 @@ func TestFault18ClientTransferParams(t *testing.T) {
 			}
 		}
 		for place, body := range bodies {
-			t.Run("18 "+connector+" "+place, func(t *testing.T) {
+			t.Run("18 "+connectorName+" "+place, func(t *testing.T) {
 				r := g.post(pathCompletions, body)
 				if got, whole := text(t, r); r.Status != 200 || got != wholeText || !whole {
 					t.Fatalf("status %d: %s", r.Status, r.Body)
@@ -218,7 +220,7 @@ func TestFault18ClientTransferParams(t *testing.T) {
 		}
 		before = s.c.count("", "")
 		for place, body := range bodies {
-			t.Run("18 strict "+connector+" "+place, func(t *testing.T) {
+			t.Run("18 strict "+connectorName+" "+place, func(t *testing.T) {
 				r := g.post(pathCompletions, body)
 				if e := errorOf(t, r.Body); r.Status != 400 || e.Param == nil || *e.Param != place || r.Header.Get("X-Pdrouter-Reason") != "transfer_params" {
 					t.Errorf("%d %s; want 400 and %s", r.Status, r.Body, place)

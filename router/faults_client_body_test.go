@@ -23,6 +23,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/nonblock"
+	"pdrouter/router/connector"
 )
 
 // bodyEngine replaces the pool's decode engine by one that keeps the bodies it gets, and answers with JSON.
@@ -63,7 +64,7 @@ func formRequest(path, tail string, head ...string) string {
 // A form's body ends where Content-Length says, whatever stands in it: what looks like a request behind the last boundary is
 // none, in one write or late, whatever the path.
 func TestFault01FormHidesNoRequest(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	bodies := bodyEngine(t, s)
 	for name, parts := range map[string]Parts{"open": {}, "secured": {Clients: fakeClients{}}} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +154,7 @@ http {
 }
 
 func behindProxy(t *testing.T, proxy func(g *gateway) (url string)) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	bodyEngine(t, s)
 	g := start(t, s.cfg, Parts{})
 	front := proxy(g)
@@ -181,7 +182,7 @@ func behindProxy(t *testing.T, proxy func(g *gateway) (url string)) {
 
 // A form reaches the engine as its client sent it, and no file is written on the way.
 func TestFault01FormStaysAsItIs(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	bodies := bodyEngine(t, s)
 	g := start(t, s.cfg, Parts{})
 	t.Setenv("TMPDIR", "/nonexistent") // a temporary file could not be made
@@ -203,7 +204,7 @@ func TestFault01FormStaysAsItIs(t *testing.T) {
 // Fields behind a chunked body are no header fields: none of them authenticates, and a line that could be read in two ways
 // ends the connection.
 func TestFault04Trailers(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
 	json := "Content-Type: application/json"
 	for _, row := range []struct{ name, key, trailer, status string }{
@@ -232,7 +233,7 @@ func TestFault04Trailers(t *testing.T) {
 
 // Chunks whose size, end or extension could be read in two ways end the connection.
 func TestFault03Chunks(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for _, row := range []struct{ name, body, status string }{
 		{"extension", fmt.Sprintf("%x;a=b\r\n%s\r\n0;c\r\n\r\n", len(plainBody), plainBody), "200"},
@@ -269,7 +270,7 @@ func TestFault03Chunks(t *testing.T) {
 
 // A request line that ends in a bare line feed is refused; empty lines before it are skipped.
 func TestFault04RequestLine(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for _, row := range []struct{ name, request, status string }{
 		{"bare line feed", "GET /v1/models HTTP/1.1\nHost: a\r\n\r\n", "400"},
@@ -303,7 +304,7 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 		t.Skip("opens 1,000 connections")
 	}
 	const many = 1000
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Timeouts.Read = time.Hour
 	length := []string{"Content-Length: 33554432"}
 	for _, row := range []struct {
@@ -363,7 +364,7 @@ func memoryUsed() int64 {
 // Bodies that do not fit into the memory for them are refused, with a hint when to come again; the next one fits when the
 // first has been served.
 func TestFault07BodyMemory(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 2<<20
 	g := start(t, s.cfg, Parts{})
 	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 1000<<10) + `"}`
@@ -391,7 +392,7 @@ func TestFault07BodyMemory(t *testing.T) {
 
 // A client whose request is refused by its head gets the answer though it goes on sending, and its connection ends.
 func TestFault07RefusedWhileSending(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
 	for range 20 {
 		conn := dial(t, g.addr)
@@ -409,7 +410,7 @@ func TestFault07RefusedWhileSending(t *testing.T) {
 
 // A refused request whose whole body is here already does not cost its client the connection.
 func TestRefusedKeepsConnection(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
 	status, rest, _ := rawRequest(t, g.addr, rawPost(pathCompletions, plainBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(plainBody)))+
 		strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\nAuthorization: Bearer good\r\n\r\n", 1))
@@ -420,7 +421,7 @@ func TestRefusedKeepsConnection(t *testing.T) {
 
 // Bodies of any size arrive to the byte, in any framing, however they are cut, one behind the other and at once.
 func TestBodiesArrive(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	bodies := bodyEngine(t, s)
 	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
@@ -501,7 +502,7 @@ func TestBodiesArrive(t *testing.T) {
 
 // TestFault66ShutdownWaitsForNoSilentTLS has a client that has connected and not even greeted, where the listener speaks TLS.
 func TestFault66ShutdownWaitsForNoSilentTLS(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = time.Hour, time.Hour
 	srv := httptest.NewUnstartedServer(nil)
 	srv.StartTLS()
@@ -531,7 +532,7 @@ func TestFault66ShutdownWaitsForNoSilentTLS(t *testing.T) {
 
 // A method that no route has is refused as any other, whatever it is called.
 func TestFault10UnknownMethod(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for path, want := range map[string]string{"/v1/models": "405", "/nowhere": "404"} {
 		status, rest, _ := rawRequest(t, g.addr, "BREW "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -552,7 +553,7 @@ func (namedClients) Authenticate(authorization string) (auth.Principal, error) {
 
 // One tenant that sends bodies slowly holds half of the memory for them at most: another one is served.
 func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 4<<20
 	g := start(t, s.cfg, Parts{Clients: namedClients{}})
 	request := func(tenant, body string) string {

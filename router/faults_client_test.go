@@ -9,11 +9,13 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault53and60Streams breaks decode's stream behind its first event: an error event, then the cut, never a clean end.
 func TestFault53and60Streams(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for _, row := range []struct {
 			name string
 			do   fault
@@ -22,8 +24,8 @@ func TestFault53and60Streams(t *testing.T) {
 			{"60 no terminal event", fault{Do: doNoDone, N: 2}},
 			{"60 error event", fault{Do: doErrFrame, N: 2}},
 		} {
-			t.Run(row.name+", "+connector, func(t *testing.T) {
-				s, g := newServed(t, connector)
+			t.Run(row.name+", "+connectorName, func(t *testing.T) {
+				s, g := newServed(t, connectorName)
 				s.setFaults(map[string][]fault{"decode-0": {row.do}})
 				before := s.c.count("decode-0", "")
 				r := g.post(pathCompletions, streamBody)
@@ -53,7 +55,7 @@ func leave(t *testing.T, g *gateway, body string, ready func() bool) {
 
 // TestFault58ClientLeaves has the client go during prefill and during decode: both legs end, nothing is held.
 func TestFault58ClientLeaves(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, row := range []struct {
 			name, body string
 			leg        string
@@ -66,13 +68,13 @@ func TestFault58ClientLeaves(t *testing.T) {
 			{"58 alone", plainBody, "alone", fault{Leg: "alone", Do: doHang}},
 			{"58 alone, streamed", streamBody, "alone", fault{Leg: "alone", Do: doSlow, N: 200}},
 		} {
-			if (connector == ConnectorNone) != (row.leg == "alone") {
+			if (connectorName == connector.NameNone) != (row.leg == "alone") {
 				continue
 			}
-			t.Run(row.name+" "+connector, func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, nil)
+			t.Run(row.name+" "+connectorName, func(t *testing.T) {
+				s := newPool(t, connectorName, 1, 1, nil)
 				g := start(t, s.cfg, Parts{})
-				if connector != ConnectorNone {
+				if connectorName != connector.NameNone {
 					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 					g.settled()
 				}
@@ -105,7 +107,7 @@ func TestFault58ClientLeaves(t *testing.T) {
 func TestFault58LeavesBehindPrefill(t *testing.T) {
 	const seed = 58
 	rng := rand.New(rand.NewPCG(seed, 0))
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	g.warmed()
 	p := g.r.now().fleet.engine("prefill-0")
@@ -139,15 +141,15 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 // TestFault09ClientStopsReading has the client of an endless stream read nothing: its write has a deadline, both legs end, and what
 // the engine could say meanwhile is bounded.
 func TestFault09ClientStopsReading(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
-		t.Run("09 "+connector, func(t *testing.T) {
-			s, parts := newPool(t, connector, 1, 1, nil), Parts{}
-			if connector == ConnectorKVPlane {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
+		t.Run("09 "+connectorName, func(t *testing.T) {
+			s, parts := newPool(t, connectorName, 1, 1, nil), Parts{}
+			if connectorName == connector.NameKVPlane {
 				s, _, parts = newPlane(t, 1, 1)
 			}
 			s.cfg.Timeouts.Write = 300 * time.Millisecond
 			g := start(t, s.cfg, parts)
-			if connector != ConnectorNone {
+			if connectorName != connector.NameNone {
 				g.warmed()
 			}
 			s.d[0].answers(func(h *habit) { h.tokens = 50_000_000 })
@@ -199,7 +201,7 @@ func TestFault09Buffer(t *testing.T) {
 
 // TestFault62IdleConnection has the engine close its kept connections between two requests.
 func TestFault62IdleConnection(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for i := range 5 {
 		r := g.post(pathCompletions, plainBody)

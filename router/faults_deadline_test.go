@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault58DeadlineLeavesNothing has the time of a request end before decode's first token: its client has the error while the
@@ -12,11 +14,11 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 		name, connector, body string
 		faults                map[string][]fault
 	}{
-		{"push, in prefill", ConnectorPush, streamBody, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 3000}}}},
-		{"push, before the first token", ConnectorPush, streamBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
-		{"pull, in prefill", ConnectorPull, streamBody, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 5000}}}},
-		{"pull, before the first token", ConnectorPull, streamBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
-		{"pull, before the answer", ConnectorPull, plainBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
+		{"push, in prefill", connector.NamePush, streamBody, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 3000}}}},
+		{"push, before the first token", connector.NamePush, streamBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
+		{"pull, in prefill", connector.NamePull, streamBody, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 5000}}}},
+		{"pull, before the first token", connector.NamePull, streamBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
+		{"pull, before the answer", connector.NamePull, plainBody, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 3000}}}},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
@@ -31,7 +33,7 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 			for _, e := range s.engines() {
 				working += e.underWay()
 			}
-			short := row.connector == ConnectorPull && row.faults["prefill-0"] != nil // the while that it gets may be over
+			short := row.connector == connector.NamePull && row.faults["prefill-0"] != nil // the while that it gets may be over
 			if errorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" || working == 0 && !short {
 				t.Errorf("status %d, header %v, %d legs go on: %s", r.Status, r.Header, working, r.Body)
 			}

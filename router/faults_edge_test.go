@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // raw is a request of a body, as bytes. Lines of head are put in front of it.
@@ -21,7 +23,7 @@ const secondRequest = "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 
 // TestFault01to06Framing sends heads over which two parsers could disagree, each with a second request behind it.
 func TestFault01to06Framing(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	n := fmt.Sprintf("Content-Length: %d", len(plainBody))
 	json := "Content-Type: application/json"
@@ -81,7 +83,7 @@ func TestFault01to06Framing(t *testing.T) {
 
 // TestFault05HostDecidesNothing sends the same request to hosts of all kinds: who calls and where it goes is the same.
 func TestFault05HostDecidesNothing(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
 	for i, host := range []string{"a", "localhost", "169.254.169.254", "decode-0", strings.TrimPrefix(s.d[0].srv.URL, "http://"), "[::1]:1"} {
 		head := []string{"Host: " + host, "Content-Type: application/json", "Connection: close", fmt.Sprintf("Content-Length: %d", len(plainBody))}
@@ -100,7 +102,7 @@ func TestFault05HostDecidesNothing(t *testing.T) {
 
 // TestFault06EndlessHead has a client send a head without an end: it is read no further than the limit.
 func TestFault06EndlessHead(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for name, line := range map[string]string{"06 one field": strings.Repeat("a", 1<<10), "06 many fields": strings.Repeat("X-A: b\r\n", 128)} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +123,7 @@ func TestFault06EndlessHead(t *testing.T) {
 
 // TestFault07BodyTooLarge sends bodies over the limit in every framing.
 func TestFault07BodyTooLarge(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Limits.Body = 1000
 	g := start(t, s.cfg, Parts{})
 	big := `{"model":"tiny","prompt":"` + strings.Repeat("a", 2000) + `"}`
@@ -153,7 +155,7 @@ func TestFault07BodyTooLarge(t *testing.T) {
 
 // TestFault07ExpectWithinTheLimit: whoever asks first and may send is told so, and served; what then comes is bounded.
 func TestFault07ExpectWithinTheLimit(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Limits.Body = 1000
 	g := start(t, s.cfg, Parts{})
 	status, rest, _ := rawRequest(t, g.addr, rawPost(pathCompletions, plainBody, "Host: a", "Content-Type: application/json", "Connection: close",
@@ -172,7 +174,7 @@ func TestFault07ExpectWithinTheLimit(t *testing.T) {
 // TestFault08SlowRequests has clients send heads and bodies that do not end: 408 when their time is over, which is not that of
 // others, nor of a connection that waits between two requests.
 func TestFault08SlowRequests(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Timeouts.Read = 300 * time.Millisecond
 	g := start(t, s.cfg, Parts{})
 	head := "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"

@@ -4,17 +4,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault21OneFailsOthersHang has one of three choices fail while nothing comes for the others: the client has its error while
 // they hang, and they are ended in their connector's way.
 func TestFault21OneFailsOthersHang(t *testing.T) {
-	for _, connector := range fanConnectors {
+	for _, connectorName := range fanConnectors {
 		for _, body := range []string{plainBody, streamBody} {
-			unhurried(t, connector+map[bool]string{true: " streamed"}[body == streamBody], func(t *testing.T) {
-				s, g := newFanPool(t, connector, 1, 1, func(c *Config) {
+			unhurried(t, connectorName+map[bool]string{true: " streamed"}[body == streamBody], func(t *testing.T) {
+				s, g := newFanPool(t, connectorName, 1, 1, func(c *Config) {
 					c.Timeouts.Request, c.Timeouts.Answer, c.Timeouts.Prefill = time.Hour, time.Hour, time.Hour
-					if connector == ConnectorPush { // what decode waits for must be given its time
+					if connectorName == connector.NamePush { // what decode waits for must be given its time
 						c.Timeouts.Prefill, c.Timeouts.Ending = 3*time.Second, 500*time.Millisecond
 					}
 				})
@@ -23,7 +25,7 @@ func TestFault21OneFailsOthersHang(t *testing.T) {
 				if errorOf(t, r.Body); r.Status != 400 || r.Header.Get("X-Should-Retry") != "false" {
 					t.Errorf("status %d: %s", r.Status, r.Body)
 				}
-				if connector == ConnectorPush && s.p[0].underWay() == 0 {
+				if connectorName == connector.NamePush && s.p[0].underWay() == 0 {
 					t.Error("the client has waited for the others")
 				}
 				if sum := g.last(1); sum.Outcome != FailedBefore || sum.Status != r.Status {

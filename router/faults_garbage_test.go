@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // lockedBuffer is a log's destination.
@@ -31,7 +33,7 @@ func TestUnusableAnswer(t *testing.T) {
 	for _, row := range []struct{ do, secret string }{{doGarbage, "hello"}, {doTrail, "secret"}} {
 		t.Run(row.do, func(t *testing.T) {
 			var log lockedBuffer
-			s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Do: row.do}}})
+			s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Do: row.do}}})
 			g := start(t, s.cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			r := g.post(pathCompletions, plainBody)
 			if sum := g.last(1); r.Status != 502 || sum.Outcome != FailedBefore || sum.Reason != "bad_upstream" {

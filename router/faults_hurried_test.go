@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault58LateIsNoTransferThatFailed has the time of answers that are not streamed end, again and again, while decode generates what
@@ -13,7 +15,7 @@ func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
 		mute bool // decode does not tell what it has in hand
 	}{{"at work", false}, {"at work, and does not tell", true}} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, _ := reclaiming(t, ConnectorPush, func(c *Config) { c.Timeouts.Answer = 500 * time.Millisecond })
+			s, g, _ := reclaiming(t, connector.NamePush, func(c *Config) { c.Timeouts.Answer = 500 * time.Millisecond })
 			s.d[0].mu.Lock()
 			s.d[0].mute = row.mute
 			s.d[0].mu.Unlock()
@@ -44,7 +46,7 @@ func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
 // look is waited for, as what it leaves behind would come after the connections were closed.
 func TestFault66ShutdownBehindALook(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, ConnectorPush, nil)
+		s, g, _ := reclaiming(t, connector.NamePush, nil)
 		d := s.d[0]
 		state := func() (open, looks int) {
 			d.mu.Lock()

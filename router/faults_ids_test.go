@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault19SameRequestID has eight live requests with the same X-Request-Id, each with another prompt, and headers that engines
 // would heed: all are served, and what decode takes was computed from its own prompt.
 func TestFault19SameRequestID(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
-		t.Run("19 "+connector, func(t *testing.T) {
-			s, g := newServed(t, connector)
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
+		t.Run("19 "+connectorName, func(t *testing.T) {
+			s, g := newServed(t, connectorName)
 			s.d[0].answers(func(h *habit) { h.parrot = true })
 			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 20}}, "prefill-0": {{Leg: "prefill", Do: doSlow, N: 20}}})
 			before := s.c.count("", "")
@@ -65,7 +67,7 @@ func TestFault19SameRequestID(t *testing.T) {
 					continue
 				}
 				from := q.ID
-				if ref, ok := q.KV["remote_request_id"].(string); ok && connector == ConnectorPull {
+				if ref, ok := q.KV["remote_request_id"].(string); ok && connectorName == connector.NamePull {
 					from = ref
 				}
 				if prompts[from] != prompt(q) {

@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
 
@@ -50,23 +51,23 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 		faults                      map[string][]fault
 		parts                       bool
 	}{
-		{"none", ConnectorNone, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"none, streamed", ConnectorNone, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"push", ConnectorPush, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"push, streamed", ConnectorPush, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"pull", ConnectorPull, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"pull, streamed", ConnectorPull, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"pull, prefill", ConnectorPull, streamBody, "limits.answer", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBigToken, N: 2 * bound}}}, false},
-		{"kvplane", ConnectorKVPlane, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"kvplane, streamed", ConnectorKVPlane, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"several choices", ConnectorPull, strings.Replace(plainBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.answer", map[string][]fault{"decode-0": big}, true},
-		{"several choices, streamed", ConnectorPull, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event", map[string][]fault{"decode-0": big}, true},
-		{"several choices, one of them", ConnectorPush, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event",
+		{"none", connector.NameNone, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"none, streamed", connector.NameNone, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"push", connector.NamePush, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"push, streamed", connector.NamePush, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"pull", connector.NamePull, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"pull, streamed", connector.NamePull, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"pull, prefill", connector.NamePull, streamBody, "limits.answer", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBigToken, N: 2 * bound}}}, false},
+		{"kvplane", connector.NameKVPlane, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
+		{"kvplane, streamed", connector.NameKVPlane, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
+		{"several choices", connector.NamePull, strings.Replace(plainBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.answer", map[string][]fault{"decode-0": big}, true},
+		{"several choices, streamed", connector.NamePull, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event", map[string][]fault{"decode-0": big}, true},
+		{"several choices, one of them", connector.NamePush, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event",
 			map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * bound}}}, true},
 	} {
 		t.Run("59 "+row.name, func(t *testing.T) {
 			s, parts := newPool(t, row.connector, 1, 2, nil), Parts{}
-			if row.connector == ConnectorKVPlane {
+			if row.connector == connector.NameKVPlane {
 				s, _, parts = newPlane(t, 1, 2)
 			}
 			limits := new(countingLimiter)
@@ -74,7 +75,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 			s.cfg.Limits.Answer, s.cfg.Limits.Event, s.cfg.Limits.Fan = bound, bound, 8
 			s.cfg.Health.Failures = 1
 			g := start(t, s.cfg, parts)
-			if row.connector != ConnectorNone {
+			if row.connector != connector.NameNone {
 				g.warmed()
 			}
 			s.setFaults(row.faults)

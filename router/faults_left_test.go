@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -26,11 +27,11 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 		name, connector, body, leg string
 		faults                     map[string][]fault
 	}{
-		{"push, in prefill", ConnectorPush, plainBody, "decode", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 2000}}}},
-		{"push, in prefill, streamed", ConnectorPush, streamBody, "decode", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 2000}}}},
-		{"push, before the first token", ConnectorPush, streamBody, "decode", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 2000}}}},
-		{"pull, in prefill", ConnectorPull, streamBody, "prefill", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 5000}}}},
-		{"pull, before the first token", ConnectorPull, streamBody, "decode", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 2000}}}},
+		{"push, in prefill", connector.NamePush, plainBody, "decode", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 2000}}}},
+		{"push, in prefill, streamed", connector.NamePush, streamBody, "decode", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 2000}}}},
+		{"push, before the first token", connector.NamePush, streamBody, "decode", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 2000}}}},
+		{"pull, in prefill", connector.NamePull, streamBody, "prefill", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 5000}}}},
+		{"pull, before the first token", connector.NamePull, streamBody, "decode", map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 2000}}}},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
@@ -61,7 +62,7 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 
 // TestFault58LeavesTooManyBehind has more clients leave than may leave legs behind: those of the others end at once.
 func TestFault58LeavesTooManyBehind(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	s.cfg.Limits.Background = 1
 	g := start(t, s.cfg, Parts{})
 	g.warmed()

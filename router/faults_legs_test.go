@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault47to62Legs breaks one leg before the gate. The client sees the whole answer or a true error; no engine is
@@ -29,91 +31,91 @@ func TestFault47to62Legs(t *testing.T) {
 		transfer  time.Duration
 		stranded  bool // the fake, like the engine it stands for, cannot be freed
 	}{
-		{name: "47 push, P refuses", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
+		{name: "47 push, P refuses", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doRefuse}}}},
-		{name: "47 push, P resets", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
+		{name: "47 push, P resets", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doReset}, {Leg: "prefill", Nth: 2, Do: doReset}}}},
-		{name: "47 push, P fails", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2),
+		{name: "47 push, P fails", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}},
-		{name: "47 pull, P refuses", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+		{name: "47 pull, P refuses", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
-		{name: "47 pull, P resets", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+		{name: "47 pull, P resets", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReset}}}},
-		{name: "47 pull, the only P refuses: decode alone", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2),
+		{name: "47 pull, the only P refuses: decode alone", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}}},
-		{name: "47 push, nobody listens at P", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "47 push, nobody listens at P", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}},
-		{name: "47 pull, nobody listens at P", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+		{name: "47 pull, nobody listens at P", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}},
-		{name: "48 push, P rejects while D waits", connector: ConnectorPush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1}, stranded: true,
+		{name: "48 push, P rejects while D waits", connector: connector.NamePush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1}, stranded: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReject}}}},
-		{name: "48 none, D rejects", connector: ConnectorNone, decode: 2, want: want{status: 400, attempts: 1},
+		{name: "48 none, D rejects", connector: connector.NameNone, decode: 2, want: want{status: 400, attempts: 1},
 			faults: map[string][]fault{"decode-0": {{Do: doReject}}}},
-		{name: "49 pull, the only P gives no params: decode alone", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "49 pull, the only P gives no params: decode alone", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBare}}}},
-		{name: "50 push, P hangs", connector: ConnectorPush, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "50 push, P hangs", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
-		{name: "52 push, D fails", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "52 push, D fails", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}}},
-		{name: "52 pull, D always fails", connector: ConnectorPull, prefill: 1, decode: 1, attempts: 2, stranded: true,
+		{name: "52 pull, D always fails", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 2, stranded: true,
 			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doError}}}},
-		{name: "54 push, a long prefill is no fault", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
+		{name: "54 push, a long prefill is no fault", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 600}}}},
-		{name: "54 pull, a long prefill is no fault", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
+		{name: "54 pull, a long prefill is no fault", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 600}}}},
-		{name: "60 pull, garbage from D", connector: ConnectorPull, prefill: 1, decode: 1, attempts: 1, stranded: true,
+		{name: "60 pull, garbage from D", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 1, stranded: true,
 			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doGarbage}}}},
-		{name: "60 none, a page", connector: ConnectorNone, decode: 1, attempts: 1,
+		{name: "60 none, a page", connector: connector.NameNone, decode: 1, attempts: 1,
 			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
 			faults: map[string][]fault{"decode-0": {{Do: doPage}}}},
-		{name: "60 none, a stream of nothing", connector: ConnectorNone, decode: 1, attempts: 1, streamed: true,
+		{name: "60 none, a stream of nothing", connector: connector.NameNone, decode: 1, attempts: 1, streamed: true,
 			want:   want{status: 502, attempts: 1, retry: true},
 			faults: map[string][]fault{"decode-0": {{Do: doNoDone, N: 0}}}},
-		{name: "48 push, P rejects", connector: ConnectorPush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
+		{name: "48 push, P rejects", connector: connector.NamePush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
 			faults: map[string][]fault{
 				"prefill-0": {{Leg: "prefill", Nth: 1, Do: doReject}}, "decode-0": {{Leg: "decode", Nth: 1, Do: doReject}}}},
-		{name: "48 pull, P rejects", connector: ConnectorPull, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
+		{name: "48 pull, P rejects", connector: connector.NamePull, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doReject}}}},
-		{name: "49 pull, no params", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "49 pull, no params", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBare}}}},
-		{name: "49 pull, part of the params", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "49 pull, part of the params", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doPart}}}},
-		{name: "49 pull, garbage", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+		{name: "49 pull, garbage", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doGarbage}}}},
-		{name: "50 pull, P hangs", connector: ConnectorPull, prefill: 2, decode: 1, want: ok(2),
+		{name: "50 pull, P hangs", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
-		{name: "50 pull, every P hangs", connector: ConnectorPull, prefill: 1, decode: 1, attempts: 1,
+		{name: "50 pull, every P hangs", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 1,
 			want:   want{status: 504, reason: "prefill_timeout", attempts: 1, retry: true},
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}},
-		{name: "51 pull, D refuses", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2),
+		{name: "51 pull, D refuses", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doRefuse}}}},
-		{name: "51 pull, D resets", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 pull, D resets", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2), stranded: true,
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doReset}}}},
-		{name: "51 pull, D dies", connector: ConnectorPull, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 pull, D dies", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2), stranded: true,
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doDie}}}},
-		{name: "51 push, D dies", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 push, D dies", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2), stranded: true,
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Do: doDie}}}},
-		{name: "51 push, D refuses", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
+		{name: "51 push, D refuses", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{
 				"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}},
 				"decode-0":  {{Leg: "decode", Nth: 1, Do: doRefuse}}}},
-		{name: "51 push, D refuses behind P's answer", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2),
+		{name: "51 push, D refuses behind P's answer", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doRefuseLate, N: 200}}}},
-		{name: "51 push, D resets", connector: ConnectorPush, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 push, D resets", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2), stranded: true,
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doReset}, {Leg: "decode", Nth: 2, Do: doReset}}}},
-		{name: "52 pull, D fails", connector: ConnectorPull, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "52 pull, D fails", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2), stranded: true,
 			faults: map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}}},
-		{name: "52 none, D fails within the budget", connector: ConnectorNone, decode: 1, attempts: 2,
+		{name: "52 none, D fails within the budget", connector: connector.NameNone, decode: 1, attempts: 2,
 			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
 			faults: map[string][]fault{"decode-0": {{Do: doError}}}},
-		{name: "54 push, P writes nothing", connector: ConnectorPush, prefill: 1, decode: 1, want: ok(2), stranded: true, streamed: true,
+		{name: "54 push, P writes nothing", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(2), stranded: true, streamed: true,
 			faults: map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}},
-		{name: "60 none, garbage", connector: ConnectorNone, decode: 1, attempts: 1,
+		{name: "60 none, garbage", connector: connector.NameNone, decode: 1, attempts: 1,
 			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
 			faults: map[string][]fault{"decode-0": {{Do: doGarbage}}}},
-		{name: "62 none, D resets", connector: ConnectorNone, decode: 2, want: ok(2),
+		{name: "62 none, D resets", connector: connector.NameNone, decode: 2, want: ok(2),
 			faults: map[string][]fault{"decode-0": {{Do: doReset}}}},
 	} {
 		for _, body := range []string{plainBody, streamBody} {
@@ -134,7 +136,7 @@ func TestFault47to62Legs(t *testing.T) {
 					s.cfg.Timeouts.Ending = time.Second // what P holds up behind the answer
 				}
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-				if row.connector != ConnectorNone {
+				if row.connector != connector.NameNone {
 					eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == row.prefill*row.decode })
 				}
 				g.settled()
@@ -193,9 +195,9 @@ const rejection = `{"error":{"message":"as told","type":"BadRequestError","param
 
 // TestFault50ClientsDeadline has every prefill engine hang for longer than the request may take: its deadline counts, not theirs.
 func TestFault50ClientsDeadline(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorPull} {
-		unhurried(t, "50 "+connector, func(t *testing.T) {
-			s := newPool(t, connector, 2, 1, nil)
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
+		unhurried(t, "50 "+connectorName, func(t *testing.T) {
+			s := newPool(t, connectorName, 2, 1, nil)
 			s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Answer, s.cfg.Timeouts.Request = 2*time.Second, 500*time.Millisecond, 500*time.Millisecond
 			s.cfg.Timeouts.Ending = 500 * time.Millisecond
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
@@ -219,9 +221,9 @@ func TestFault50ClientsDeadline(t *testing.T) {
 
 // TestFault64Refused: where the policy wants prefill and there is none, clients are told when to come back.
 func TestFault64Refused(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorPull} {
-		t.Run("64 "+connector, func(t *testing.T) {
-			s := newPool(t, connector, 1, 1, nil)
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
+		t.Run("64 "+connectorName, func(t *testing.T) {
+			s := newPool(t, connectorName, 1, 1, nil)
 			s.p[0].srv.Close()
 			g := start(t, s.cfg, Parts{Planner: refusing(t)})
 			eventually(t, "prefill is down", func() bool { return !g.r.Stats().Ready })
@@ -274,7 +276,7 @@ func checkDispatches(t *testing.T, all []*seen) {
 
 // TestFault44Restarted has prefill come back under another engine id.
 func TestFault44Restarted(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
@@ -308,10 +310,10 @@ func TestFault64AllDown(t *testing.T) {
 	}
 	dead := "http://" + ln.Addr().String()
 	_ = ln.Close()
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
-		t.Run(connector, func(t *testing.T) {
-			m := Model{Name: "tiny", Connector: connector, Engines: []Engine{{Name: "a", URL: dead}}}
-			if connector != ConnectorNone {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
+		t.Run(connectorName, func(t *testing.T) {
+			m := Model{Name: "tiny", Connector: connectorName, Engines: []Engine{{Name: "a", URL: dead}}}
+			if connectorName != connector.NameNone {
 				m.Engines = nil
 				m.Prefill, m.Decode = []Engine{{Name: "p", URL: dead}}, []Engine{{Name: "d", URL: dead}}
 			}
@@ -330,9 +332,9 @@ func TestFault64AllDown(t *testing.T) {
 
 // TestFault64PrefillDown has decode serve alone while no prefill engine listens.
 func TestFault64PrefillDown(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorPull} {
-		t.Run(connector, func(t *testing.T) {
-			s := newPool(t, connector, 1, 1, nil)
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
+		t.Run(connectorName, func(t *testing.T) {
+			s := newPool(t, connectorName, 1, 1, nil)
 			s.p[0].srv.Close()
 			g := start(t, s.cfg, Parts{})
 			for range 3 {

@@ -12,13 +12,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault63Overload has ten times as many clients as there are places: those that are admitted have their whole answers, the
 // others an error that says when to come back, and nothing grows with them.
 func TestFault63Overload(t *testing.T) {
 	const places, waits, clients = 4, 4, 80
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = places, new(waits)
 	gate := make(chan struct{})
 	s.d[0].hold(gate)
@@ -96,7 +98,7 @@ func (f *fakeVLLM) mostUnderWay() int {
 
 // TestFault63QueueEnds has requests wait for a place that does not come: each is told why, and leaves nothing behind.
 func TestFault63QueueEnds(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(8)
 	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = 300*time.Millisecond, 100*time.Millisecond
 	gate := make(chan struct{})
@@ -145,7 +147,7 @@ func TestFault63QueueEnds(t *testing.T) {
 
 // TestFault20And63Priority has the header count only for callers with the scope, and tenants for what the configuration says.
 func TestFault20And63Priority(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Models[0].InFlight = 1
 	s.cfg.Priorities = map[string]int{"gold": 30}
 	gate := make(chan struct{})
@@ -180,7 +182,7 @@ func TestFault20And63Priority(t *testing.T) {
 // TestFault63QueueOfRemovedModel has a reload take a model away for whose engines a request waits: it still does, and is told
 // when the router closes.
 func TestFault63QueueOfRemovedModel(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Models[0].InFlight = 1
 	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = time.Hour, 100*time.Millisecond
 	gate := make(chan struct{})
@@ -225,7 +227,7 @@ func (tenants) Authenticate(name string) (principal, error) {
 // TestFault65RetryStorm has every engine fail, and clients that try three times as long as they are not told otherwise.
 func TestFault65RetryStorm(t *testing.T) {
 	const users = 200
-	s := newPool(t, ConnectorNone, 0, 3, nil)
+	s := newPool(t, connector.NameNone, 0, 3, nil)
 	faults := map[string][]fault{}
 	for _, d := range s.d {
 		faults[d.name] = []fault{{Do: doError}}
@@ -281,7 +283,7 @@ func TestFault47RetryAfter(t *testing.T) {
 		{"another engine is there", "60", 200, 2, 2},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, row.engines, nil)
+			s := newPool(t, connector.NameNone, 0, row.engines, nil)
 			s.cfg.Timeouts.Answer = 10 * time.Second
 			next := s.d[0].srv.Config.Handler
 			var asked []time.Time

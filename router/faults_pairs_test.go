@@ -9,13 +9,14 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 )
 
 // published is a record of one rank as an engine would publish it.
 func published(name string, role metadata.Role, generation uint64, tp, rank int) metadata.Record {
 	r := metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: name, Generation: generation}, Role: role,
-		Rank: metadata.Rank{TP: rank}, Size: metadata.Rank{DP: 1, PP: 1, TP: tp}, Connector: ConnectorKVPlane,
+		Rank: metadata.Rank{TP: rank}, Size: metadata.Rank{DP: 1, PP: 1, TP: tp}, Connector: connector.NameKVPlane,
 		Compatibility: "same", Transport: "tcp", Published: time.Now(), Expires: time.Now().Add(time.Hour),
 	}
 	r.Agent = r.ID() + "/" + r.Rank.String()
@@ -56,7 +57,7 @@ func TestFault45Unpairable(t *testing.T) {
 		{"3 of 4 ranks", "incomplete_ranks", ranks(3), ranks(4)[3:]},
 		{"no rank", "incomplete_ranks", nil, ranks(4)},
 		{"another digest", "compatibility", as(func(r *metadata.Record) { r.Compatibility = "other" }), nil},
-		{"push with pull", "connector", as(func(r *metadata.Record) { r.Connector = ConnectorPull }), nil},
+		{"push with pull", "connector", as(func(r *metadata.Record) { r.Connector = connector.NamePull }), nil},
 		{"hands nothing off", "no_connector", as(func(r *metadata.Record) { r.Connector = "" }), nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {

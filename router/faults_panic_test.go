@@ -13,6 +13,7 @@ import (
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
 	"pdrouter/router/admission"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -41,15 +42,15 @@ func (p *panicky) AfterFailure(model string) string {
 
 // TestFault68Panic has a part panic: the request fails, the process and the next request live, and nothing is left.
 func TestFault68Panic(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, fan := range []string{"", `"n":3,`} {
-			t.Run(fmt.Sprint("68 handler ", connector, " ", fan != ""), func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, nil)
+			t.Run(fmt.Sprint("68 handler ", connectorName, " ", fan != ""), func(t *testing.T) {
+				s := newPool(t, connectorName, 1, 1, nil)
 				p := &panicky{Planner: firstUsable{}}
 				p.from.Store(1 << 40)
 				l := newCounted(limits.Limits{Concurrent: 1})
 				g := start(t, s.cfg, Parts{Planner: p, Limits: l})
-				if connector != ConnectorNone {
+				if connectorName != connector.NameNone {
 					g.warmed()
 				}
 				for i, body := range []string{plainBody, streamBody} {
@@ -118,7 +119,7 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 		{"at a shutdown", dispatch.StAwaiting, dispatch.EvShutdown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorPull, 1, 1, nil)
+			s := newPool(t, connector.NamePull, 1, 1, nil)
 			g := start(t, s.cfg, Parts{})
 			g.warmed()
 			were, lease := g.r.now().fleet.models["tiny"], new(fakeLimiter)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
 
@@ -24,7 +25,7 @@ func TestFault52ProbeExpires(t *testing.T) {
 		{"while it streams", streamBody, "decode-0", fault{Do: doLateToken, N: 3_600_000}},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorPull, 1, 2, nil)
+			s := newPool(t, connector.NamePull, 1, 2, nil)
 			s.cfg.Health.Open, s.cfg.Health.OpenLongest = time.Hour, time.Hour
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 			eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
@@ -53,7 +54,7 @@ func TestFault52ProbeExpires(t *testing.T) {
 // other request, may ask that engine at once.
 func TestFault52ProbeIsNotShutOut(t *testing.T) {
 	t.Run("prefill refuses", func(t *testing.T) {
-		s := newPool(t, ConnectorPull, 2, 1, nil)
+		s := newPool(t, connector.NamePull, 2, 1, nil)
 		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
@@ -66,7 +67,7 @@ func TestFault52ProbeIsNotShutOut(t *testing.T) {
 		}
 	})
 	t.Run("decode refuses", func(t *testing.T) {
-		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Nth: 1, Do: doRefuse}}})
+		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Nth: 1, Do: doRefuse}}})
 		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 		halfOpen(g.r.now().fleet.engine("decode-0"), health.AnswerFailed)

@@ -5,11 +5,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault10to13Routes asks for what is not in the route table, and for what is there in another way: no engine sees any of it.
 func TestFault10to13Routes(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	nothing := func(name string, do func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {

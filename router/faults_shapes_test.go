@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -32,16 +33,16 @@ var aToken = regexp.MustCompile(`tok\d `)
 // TestShapesServed asks each of the newer routes of every connector, streamed and whole.
 func TestShapesServed(t *testing.T) {
 	for _, s := range shapedRoutes {
-		for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+		for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 			for _, stream := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s %s %v", s.shape, connector, stream), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s %s %v", s.shape, connectorName, stream), func(t *testing.T) {
 					// Prefill has said what it had cached before decode has come to its end.
-					p := newPool(t, connector, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30}}})
+					p := newPool(t, connectorName, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30}}})
 					g := start(t, p.cfg, Parts{})
 					r := g.post(s.path, s.with(fmt.Sprintf(`,"stream":%v,"kv_transfer_params":{"remote_host":"evil"}`, stream)))
 					sum := g.last(1)
 					cached := cachedByDecode
-					if connector != ConnectorNone {
+					if connectorName != connector.NameNone {
 						cached = cachedByPrefill
 					}
 					if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != wholeText {
@@ -64,7 +65,7 @@ func TestShapesServed(t *testing.T) {
 					if sum.CachedTokens != cached || sum.PromptTokens != 7 || sum.OutputTokens != 3 || !sum.Removed || sum.Attempts != 1 {
 						t.Errorf("summary %+v", sum)
 					}
-					if connector == ConnectorNone {
+					if connectorName == connector.NameNone {
 						return
 					}
 					if sum.Prefill == "" {
@@ -131,7 +132,7 @@ func TestFault53and60Shapes(t *testing.T) {
 	for _, s := range shapedRoutes {
 		for _, do := range []string{doBreak, doNoDone, doErrFrame} {
 			t.Run(s.shape.String()+" "+do, func(t *testing.T) {
-				p := newPool(t, ConnectorPush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: do, N: 2}}})
+				p := newPool(t, connector.NamePush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: do, N: 2}}})
 				g := start(t, p.cfg, Parts{})
 				r := g.post(s.path, s.with(`,"stream":true`))
 				if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, s.end) || len(aToken.FindAllString(r.Body, -1)) != 2 {
@@ -156,7 +157,7 @@ func TestFault53and60Shapes(t *testing.T) {
 // request is tried again, and the client sees one stream.
 func TestFault47EarlyEvents(t *testing.T) {
 	s := shapedRoutes[0]
-	p := newPool(t, ConnectorPush, 2, 1, map[string][]fault{
+	p := newPool(t, connector.NamePush, 2, 1, map[string][]fault{
 		"prefill-0": {{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}, {Leg: "prefill", Nth: 2, Do: doResetLate, N: 100}},
 		"prefill-1": {{Leg: "prefill", Do: doSlow, N: 1}},
 	})
@@ -178,7 +179,7 @@ func TestFault47EarlyEvents(t *testing.T) {
 // TestFault23Shapes serves by one engine what a hand-off cannot serve, and says why.
 func TestFault23Shapes(t *testing.T) {
 	responses, generate := shapedRoutes[0], shapedRoutes[2]
-	p := newPool(t, ConnectorPush, 1, 1, nil)
+	p := newPool(t, connector.NamePush, 1, 1, nil)
 	g := start(t, p.cfg, Parts{})
 	for i, tt := range []struct{ path, body, why string }{
 		{pathResponses, responses.with(`,"background":true`), openai.UnsplitBackground},
@@ -198,7 +199,7 @@ func TestFault23Shapes(t *testing.T) {
 
 // TestFault14MessagesErrors refuses a body of /v1/messages in the shape of that route.
 func TestFault14MessagesErrors(t *testing.T) {
-	p := newPool(t, ConnectorNone, 0, 1, nil)
+	p := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, p.cfg, Parts{})
 	for _, body := range []string{`{`, `{"model":"none","messages":[]}`, `{"model":"tiny","messages":[],"max_tokens":-1}`} {
 		r := g.post(pathMessages, body)

@@ -10,13 +10,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault66ShutdownAnswersHalfSent has clients that have not sent their whole request when the drain time is over: they are
 // told to go elsewhere.
 func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
 	const head = "POST " + pathCompletions + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = 200*time.Millisecond, time.Hour
 	g := start(t, s.cfg, Parts{})
 	type sender struct {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault66Shutdown ends the router with streams under way: those that can finish do, the others are cut with an
@@ -25,7 +27,7 @@ func TestFault66Shutdown(t *testing.T) {
 		{"not within the drain time", 60_000, 200 * time.Millisecond, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, 1, nil)
+			s := newPool(t, connector.NameNone, 0, 1, nil)
 			s.cfg.Timeouts.Drain = row.drain
 			g := start(t, s.cfg, Parts{})
 			ctx, cancel := context.WithTimeout(context.Background(), longEnough)
@@ -60,7 +62,7 @@ func TestFault66Shutdown(t *testing.T) {
 
 // TestFault66ShutdownWaitsForNoSilentConnection has clients that have opened connections and sent nothing.
 func TestFault66ShutdownWaitsForNoSilentConnection(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = time.Hour, time.Hour
 	g := start(t, s.cfg, Parts{})
 	if r := g.post(pathCompletions, plainBody); r.Status != 200 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -32,10 +33,10 @@ func TestFault23and24Alone(t *testing.T) {
 		{"24 one token of messages", pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
 		{"24 one token of tokens", pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":1}}`, openai.UnsplitOneToken},
 	}
-	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
-		s, g := newServed(t, connector)
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
+		s, g := newServed(t, connectorName)
 		for i, row := range rows {
-			t.Run(row.name+" "+connector, func(t *testing.T) {
+			t.Run(row.name+" "+connectorName, func(t *testing.T) {
 				before := s.c.count("", "")
 				r := g.post(row.path, row.body)
 				if r.Status != 200 || r.Err != nil || r.Header.Get("X-Pdrouter-Reason") != row.reason || r.Header.Get("X-Pdrouter-Prefill") != "" {
@@ -59,15 +60,15 @@ func TestFault23and24Alone(t *testing.T) {
 func TestFault25EveryOtherField(t *testing.T) {
 	const tools = `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"auto"`
 	const format = `"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"type":"object"}}},"reasoning_effort":"low","stop":["x"],"temperature":0`
-	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for name, row := range map[string]struct{ path, head, limits string }{
 			"completions": {pathCompletions, `{"model":"tiny","prompt":"a",` + format, `,"min_tokens":5,"max_tokens":16,"ignore_eos":true`},
 			"chat":        {pathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}],` + tools + `,` + format, `,"min_tokens":5,"max_tokens":17,"max_completion_tokens":16`},
 			"no limit":    {pathChat, `{"model":"tiny","messages":[],` + tools + `,` + format, ``},
 		} {
 			for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
-				t.Run(fmt.Sprint("25 ", connector, " ", name, " ", stream != ""), func(t *testing.T) {
-					s, g := newServed(t, connector)
+				t.Run(fmt.Sprint("25 ", connectorName, " ", name, " ", stream != ""), func(t *testing.T) {
+					s, g := newServed(t, connectorName)
 					before := s.c.count("", "")
 					body := row.head + row.limits + stream + "}"
 					if r := g.post(row.path, body); r.Status != 200 || r.Err != nil || r.Header.Get("X-Pdrouter-Reason") != "split" {
@@ -93,18 +94,18 @@ func TestFault25EveryOtherField(t *testing.T) {
 // TestFault27Usage asks for the usage of a stream: its last chunk has it and no choice, with what prefill had cached, and there is
 // one [DONE] behind it.
 func TestFault27Usage(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for path, body := range map[string]string{
 			pathCompletions: `{"model":"tiny","prompt":"a","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
 			pathChat:        `{"model":"tiny","messages":[],"max_tokens":16,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":false}}`,
 		} {
-			t.Run("27 "+connector+path, func(t *testing.T) {
-				s, g := newServed(t, connector)
+			t.Run("27 "+connectorName+path, func(t *testing.T) {
+				s, g := newServed(t, connectorName)
 				s.d[0].answers(func(h *habit) { h.cached = 9 }) // of which prefill's hand-off is the most; prefill says 4
 				s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: 20}}})
 				r := g.post(path, body)
 				want := 4
-				if connector == ConnectorNone {
+				if connectorName == connector.NameNone {
 					want = 9
 				}
 				sum := g.last(1)
@@ -138,7 +139,7 @@ func TestFault28MediaIsNotFetched(t *testing.T) {
 	} {
 		for _, allowed := range []bool{false, true} {
 			t.Run(fmt.Sprint("28 ", name, ", allowed ", allowed), func(t *testing.T) {
-				s := newPool(t, ConnectorPush, 1, 1, nil)
+				s := newPool(t, connector.NamePush, 1, 1, nil)
 				s.cfg.Media.AllowPrivate = allowed
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 				g.warmed()
@@ -168,15 +169,15 @@ func TestFault29Tenants(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(strings.Repeat("k", openai.MinSealKey)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, apart := range []bool{false, true} {
-			t.Run(fmt.Sprint("29 ", connector, ", apart ", apart), func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, nil)
+			t.Run(fmt.Sprint("29 ", connectorName, ", apart ", apart), func(t *testing.T) {
+				s := newPool(t, connectorName, 1, 1, nil)
 				if apart {
 					s.cfg.IsolatePrefixCache, s.cfg.PrefixCacheSecretFile = true, secret
 				}
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Clients: tenants{}})
-				if connector != ConnectorNone {
+				if connectorName != connector.NameNone {
 					g.warmed()
 				}
 				salts := map[string][]string{} // by what was asked

@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestStranded leaves KV with an engine in every way in which that cannot be helped, behind the request's end too: each
@@ -14,12 +16,12 @@ func TestStranded(t *testing.T) {
 		faults    map[string][]fault
 		leaves    bool // the client, in mid-prefill
 	}{
-		{"push, a prefill leg that runs on fails", ConnectorPush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 200}}}, true},
-		{"push, a prefill leg that runs on is late", ConnectorPush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}, true},
-		{"push, prefill cannot be asked again", ConnectorPush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}, false},
-		{"pull, nobody takes what prefill holds", ConnectorPull, map[string][]fault{
+		{"push, a prefill leg that runs on fails", connector.NamePush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 200}}}, true},
+		{"push, a prefill leg that runs on is late", connector.NamePush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}, true},
+		{"push, prefill cannot be asked again", connector.NamePush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}, false},
+		{"pull, nobody takes what prefill holds", connector.NamePull, map[string][]fault{
 			"decode-0": {{Leg: "decode", Do: doRefuse}}, "decode-1": {{Leg: "decode", Do: doRefuse}}}, false},
-		{"pull, the time is over while decode reads", ConnectorPull, map[string][]fault{"decode-0": {{Leg: "decode", Do: doHang}}}, false},
+		{"pull, the time is over while decode reads", connector.NamePull, map[string][]fault{"decode-0": {{Leg: "decode", Do: doHang}}}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 2, nil)
@@ -59,7 +61,7 @@ func TestFault66ShutdownBehindLeaving(t *testing.T) {
 		{"not in time", 3_600_000, 300 * time.Millisecond, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorPush, 1, 1, nil)
+			s := newPool(t, connector.NamePush, 1, 1, nil)
 			s.cfg.Timeouts.Drain = row.drain
 			g := start(t, s.cfg, Parts{})
 			g.warmed()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/router/connector"
 )
 
 // fakeEnding takes every token until it has ended.
@@ -38,7 +39,7 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"two\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 	}))
 	t.Cleanup(engine.Close)
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.cfg.Models[0].Engines = []Engine{{Name: "e", URL: engine.URL}}
 	var clients fakeEnding
 	g := start(t, s.cfg, Parts{Clients: &clients})
@@ -73,7 +74,7 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 
 // TestFault30NoToken calls without credentials, with wrong ones, and for a model that is not the caller's.
 func TestFault30NoToken(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
 	for _, authorization := range []string{"", "Basic abc", "Bearer bad"} {
 		r := g.post(pathCompletions, plainBody, "Authorization", authorization)

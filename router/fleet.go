@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/admission"
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/upstream"
 )
@@ -34,7 +35,7 @@ type fleet struct {
 // model is one served model.
 type model struct {
 	name     string
-	conn     connector
+	conn     connector.Connector
 	prefill  []*engine
 	decode   []*engine // the aggregated engines for connector none
 	couples  []*couple // prefill by prefill; empty if the engines need no handshake
@@ -115,12 +116,12 @@ type engine struct {
 	// generation counts the starts of an engine that does not publish its own: it grows whenever another run of the
 	// engine is seen, so that whatever was known of its earlier start is void.
 	generation atomic.Uint64
-	coord      atomic.Pointer[coordinates] // of a stock prefill engine that has answered; nil until then
-	bootstrap  meeting                     // connector sglang; without a room
-	side       *side                       // of a stock engine; nil of others
-	enrolment  atomic.Pointer[enrolment]   // connector kvplane; of the run that was last given a ticket
-	reported   atomic.Pointer[reported]    // what it says that it serves; nil until it has
-	untold     atomic.Bool                 // the last time it could not be read, which was logged
+	coord      atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine that has answered; nil until then
+	bootstrap  connector.Bootstrap                       // connector sglang; without a room
+	side       *side                                     // of a stock engine; nil of others
+	enrolment  atomic.Pointer[enrolment]                 // connector kvplane; of the run that was last given a ticket
+	reported   atomic.Pointer[reported]                  // what it says that it serves; nil until it has
+	untold     atomic.Bool                               // the last time it could not be read, which was logged
 }
 
 // bound has what outlives a reload go by this configuration.
@@ -141,7 +142,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 		secrets: &secrets{known: known}, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
-		m := &model{name: mc.Name, conn: connectorNamed(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(admission.RetryBudget), queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
+		m := &model{name: mc.Name, conn: connector.Named(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(admission.RetryBudget), queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
 		if old := was.models[m.name]; old != nil {
 			m.turn.Store(old.turn.Load())
 			m.retries, m.queue = old.retries, old.queue
@@ -202,7 +203,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 				}
 			}
 		}
-		if m.conn.traits().handshakes {
+		if m.conn.Traits().Handshakes {
 			for _, p := range m.prefill {
 				for _, d := range m.decode {
 					c := was.paired[[2]string{p.name, d.name}]
@@ -230,7 +231,7 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 type origin struct {
 	entry     Engine
 	model     string
-	connector connector
+	connector connector.Connector
 	role      metadata.Role
 	key       string // what stood in the entry's key file
 	rank      int    // data-parallel
@@ -251,9 +252,9 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	e.bound(cfg)
 	e.generation.Store(1)
 	e.draining.Store(ec.Drain)
-	e.publishes = conn.traits().publishes
-	e.bootstrap = bootstrapOf(ec.URL, ec.BootstrapPort)
-	if conn.traits().stock != nil {
+	e.publishes = conn.Traits().Publishes
+	e.bootstrap = connector.BootstrapOf(ec.URL, ec.BootstrapPort)
+	if conn.Traits().Stock != nil {
 		e.side = newSide(conn, role, ec)
 	}
 	e.header = []upstream.Field{{Name: "Content-Type", Value: "application/json"}}

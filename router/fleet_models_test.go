@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestModelsAreSeldomAskedFor has engines that do not tell what they serve: they are asked no more often than others, and it is
@@ -36,7 +38,7 @@ func TestModelsAreSeldomAskedFor(t *testing.T) {
 			defer srv.Close()
 			var mu sync.Mutex
 			var log bytes.Buffer
-			cfg := Config{Models: []Model{{Name: "tiny", Connector: ConnectorNone, Engines: []Engine{{Name: "e", URL: srv.URL}}}},
+			cfg := Config{Models: []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{{Name: "e", URL: srv.URL}}}},
 				Timeouts: Timeouts{Health: 10 * time.Millisecond}}
 			g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil))})
 			eventually(t, "it is looked at often", func() bool { return models.Load() > 0 && result.Load() >= 60 })

@@ -7,23 +7,25 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // TestForwardAuthorization: with forward_authorization each leg of a request has the client's Authorization as it came, what the
 // gateway asks for itself has none, and no log has it; without it engines never see it.
 func TestForwardAuthorization(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, forwards := range []bool{true, false} {
-			name := connector
+			name := connectorName
 			if forwards {
 				name += ", forwarded"
 			}
 			unhurried(t, name, func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, nil)
+				s := newPool(t, connectorName, 1, 1, nil)
 				s.cfg.Models[0].ForwardAuthorization = forwards
 				var log strings.Builder
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-				if connectorNamed(connector).traits().handshakes {
+				if connector.Named(connectorName).Traits().Handshakes {
 					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
 				}
 				own := len(s.c.all())

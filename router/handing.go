@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
@@ -95,8 +96,8 @@ func (h *handing) renew() {
 
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason
 // of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the limit.
-func (r *Router) sawHandOff(l *call, conn connector, s openai.Shape, k dispatch.EventKind) {
-	if conn.traits().stock == nil {
+func (r *Router) sawHandOff(l *call, conn connector.Connector, s openai.Shape, k dispatch.EventKind) {
+	if conn.Traits().Stock == nil {
 		return
 	}
 	switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 )
 
 // warnings counts what is logged as a warning.
@@ -39,9 +40,9 @@ func (w *warnings) list() []string {
 // it. Then decode serves alone, the reason says why, and nobody asks prefill again.
 func TestFault49PrefillNeverHandsOff(t *testing.T) {
 	for _, row := range []struct{ name, connector, do, why string }{
-		{"pull, no params", ConnectorPull, doBare, "0.13.0"},
-		{"pull, no remote_request_id", ConnectorPull, doOld, "0.13.0"},
-		{"push, no params", ConnectorPush, doBare, "0.24.0"},
+		{"pull, no params", connector.NamePull, doBare, "0.13.0"},
+		{"pull, no remote_request_id", connector.NamePull, doOld, "0.13.0"},
+		{"push, no params", connector.NamePush, doBare, "0.24.0"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
@@ -85,11 +86,11 @@ func TestFault49PrefillNeverHandsOff(t *testing.T) {
 // TestFault49RouteHandsNothingOff has a prefill engine hand off in handshakes and not for a route: decode serves alone at once, and after
 // two such answers without asking prefill, until a while is over. An answer that ended with a stop token is the request's own.
 func TestFault49RouteHandsNothingOff(t *testing.T) {
-	for _, connector := range []string{ConnectorPull, ConnectorPush} {
+	for _, connectorName := range []string{connector.NamePull, connector.NamePush} {
 		for _, stops := range []bool{false, true} {
-			t.Run(connector, func(t *testing.T) {
+			t.Run(connectorName, func(t *testing.T) {
 				virtual(t, func(t *testing.T, n *memNet) {
-					s, parts := newIn(t, n, connector, 1, 1)
+					s, parts := newIn(t, n, connectorName, 1, 1)
 					parts.Planner = policies.Default()
 					g := startIn(t, n, s.cfg, parts)
 					g.warmed()

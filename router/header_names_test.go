@@ -6,12 +6,14 @@ import (
 	"io"
 	"net/http"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // TestHeaderNamesInAnyCase sends requests on one connection whose field names are written in other cases than ours: each is read, and
 // the answers' names are the usual ones.
 func TestHeaderNamesInAnyCase(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	conn := g.dial(t)
 	defer conn.Close()

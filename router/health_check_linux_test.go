@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
 
@@ -14,7 +15,7 @@ import (
 func BenchmarkHealthChecks1000(b *testing.B) {
 	const engines = 1000
 	url := newCannedEngine(b)
-	m := Model{Name: "m", Connector: ConnectorNone}
+	m := Model{Name: "m", Connector: connector.NameNone}
 	for i := range engines {
 		m.Engines = append(m.Engines, Engine{Name: fmt.Sprint("engine-", i), URL: url})
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 )
 
 // TestLateHealthAnswer has an engine not answer its health checks in time. It goes down only if no request on it makes progress
@@ -22,7 +23,7 @@ func TestLateHealthAnswer(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, ConnectorNone, 0, row.engines)
+				s, parts := newIn(t, n, connector.NameNone, 0, row.engines)
 				s.cfg.Timeouts.Health = 2 * time.Second
 				g := startIn(t, n, s.cfg, parts)
 				time.Sleep(time.Second)
@@ -57,7 +58,7 @@ func TestLateHealthAnswer(t *testing.T) {
 // goes down as soon as the other is back.
 func TestLastEngineIsNotTakenOutForSlowness(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 2)
+		s, parts := newIn(t, n, connector.NameNone, 0, 2)
 		s.cfg.Timeouts.Health = 2 * time.Second
 		g := startIn(t, n, s.cfg, parts)
 		time.Sleep(time.Second)
@@ -92,7 +93,7 @@ func TestLastEngineIsNotTakenOutForSlowness(t *testing.T) {
 // TestRefusedConnectionIsDownAtOnce has an engine's process end: the first connection that is refused takes the engine out.
 func TestRefusedConnectionIsDownAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 2)
+		s, parts := newIn(t, n, connector.NameNone, 0, 2)
 		g := startIn(t, n, s.cfg, parts)
 		time.Sleep(time.Second)
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doDie}}})
@@ -111,14 +112,14 @@ func TestRequestsWaitForAnEngine(t *testing.T) {
 		name, connector string
 		body            string
 	}{
-		{"aggregated", ConnectorNone, plainBody},
-		{"aggregated, streamed", ConnectorNone, streamBody},
-		{"decode", ConnectorPull, plainBody},
+		{"aggregated", connector.NameNone, plainBody},
+		{"aggregated, streamed", connector.NameNone, streamBody},
+		{"decode", connector.NamePull, plainBody},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
 				p := 0
-				if row.connector != ConnectorNone {
+				if row.connector != connector.NameNone {
 					p = 1
 				}
 				s, parts := newIn(t, n, row.connector, p, 1)
@@ -172,7 +173,7 @@ func TestRequestsWaitForAnEngine(t *testing.T) {
 func TestRequestsWaitForPrefill(t *testing.T) {
 	for _, overloaded := range []bool{false, true} {
 		virtual(t, func(t *testing.T, n *memNet) {
-			s, parts := newIn(t, n, ConnectorPull, 1, 1)
+			s, parts := newIn(t, n, connector.NamePull, 1, 1)
 			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
 			if err != nil {
 				t.Fatal(err)

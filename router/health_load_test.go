@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestParseLoad reads what engines say, and takes nothing for an answer that is none.
@@ -48,7 +50,7 @@ vllm:cache_config_info{block_size="32",engine="1",num_cpu_blocks="7",num_gpu_blo
 // TestLoadIsSeenForAll has the first of two who look at one engine's load go while the look is under way: the other has what it brings.
 func TestLoadIsSeenForAll(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, ConnectorPush, nil)
+		s, g, _ := reclaiming(t, connector.NamePush, nil)
 		d := s.d[0]
 		d.mu.Lock()
 		d.tells = 500 * time.Millisecond
@@ -79,7 +81,7 @@ func TestLoadIsSeenForAll(t *testing.T) {
 // What it is known to hold is said no more once it uses none.
 func TestStrandedIsCountedAgain(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, ConnectorPush, nil)
+		s, g, _ := reclaiming(t, connector.NamePush, nil)
 		d, e := s.d[0], g.r.now().fleet.engine("decode-0")
 		says := func(usage string) {
 			d.mu.Lock()

@@ -1,13 +1,17 @@
 package router
 
-import "testing"
+import (
+	"testing"
+
+	"pdrouter/router/connector"
+)
 
 // TestSlowStartOnReload: engines that a reload adds, or drains no more, start slowly; those of the start have their whole share.
 func TestSlowStartOnReload(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 3, nil)
+	s := newPool(t, connector.NameNone, 0, 3, nil)
 	all := s.cfg.Models[0].Engines
 	cfg := s.cfg
-	cfg.Models = []Model{{Name: "tiny", Connector: ConnectorNone, Engines: []Engine{all[0], all[1]}}}
+	cfg.Models = []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{all[0], all[1]}}}
 	cfg.Models[0].Engines[1].Drain = true
 	r, err := New(cfg, Parts{})
 	if err != nil {
@@ -15,7 +19,7 @@ func TestSlowStartOnReload(t *testing.T) {
 	}
 	defer r.Close()
 	next := cfg
-	next.Models = []Model{{Name: "tiny", Connector: ConnectorNone, Engines: []Engine{all[0], all[1], all[2]}}}
+	next.Models = []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{all[0], all[1], all[2]}}}
 	next.Models[0].Engines[1].Drain = false
 	if err := r.Apply(next, Parts{}); err != nil {
 		t.Fatal(err)

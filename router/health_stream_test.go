@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestOneProbeAtATime(t *testing.T) {
 	for _, how := range []string{"its client leaves", "the engine is overloaded"} {
 		unhurried(t, how, func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, 2, nil)
+			s := newPool(t, connector.NameNone, 0, 2, nil)
 			s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
 			s.cfg.Health.Overload = time.Nanosecond // the pause that an overloaded engine gets is not what is tested
 			older := fault{Nth: 1, Do: doHang}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 )
 
 // stateOf returns what Stats says of an engine.
@@ -33,7 +34,7 @@ func (g *gateway) served(n int, body string) {
 func TestFault52BrokenEngineIsOut(t *testing.T) {
 	for _, do := range []string{doError, doReset, doGarbage} {
 		unhurried(t, do, func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, 3, nil)
+			s := newPool(t, connector.NameNone, 0, 3, nil)
 			s.cfg.Health.Open = 300 * time.Millisecond
 			s.cfg.Limits.RetryFloor = new(100)
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
@@ -56,7 +57,7 @@ func TestFault52BrokenEngineIsOut(t *testing.T) {
 
 // TestFault53StalledStreamsAreSeen: an engine whose streams stand still is out, though it answers each request at first.
 func TestFault53StalledStreamsAreSeen(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 2, nil)
+	s := newPool(t, connector.NameNone, 0, 2, nil)
 	s.cfg.Timeouts.Stream = 100 * time.Millisecond
 	s.cfg.Health.Failures, s.cfg.Health.Open, s.cfg.Health.OpenLongest = 2, time.Hour, time.Hour
 	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
@@ -74,7 +75,7 @@ func TestFault53StalledStreamsAreSeen(t *testing.T) {
 
 // TestFault48RejectionsNeverEject: what engines reject is the requests' fault, however much of it comes.
 func TestFault48RejectionsNeverEject(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 3, nil)
+	s := newPool(t, connector.NameNone, 0, 3, nil)
 	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 	s.setFaults(map[string][]fault{"decode-0": {{Do: doReject}}})
 	for range 30 {
@@ -89,7 +90,7 @@ func TestFault48RejectionsNeverEject(t *testing.T) {
 
 // TestFault64AllFail: where every engine fails every request, answers are true errors, and one that is served ends it.
 func TestFault64AllFail(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 2, nil)
+	s := newPool(t, connector.NameNone, 0, 2, nil)
 	s.cfg.Limits.Attempts = 1
 	s.cfg.Health.Failures, s.cfg.Health.Open, s.cfg.Health.OpenLongest = 2, 100*time.Millisecond, 100*time.Millisecond
 	g := start(t, s.cfg, Parts{})
@@ -113,7 +114,7 @@ func TestFault64AllFail(t *testing.T) {
 // TestFault63OverloadedEngineRests: an engine that refuses a request for being overloaded gets none for a moment, and that is
 // all that is held against it.
 func TestFault63OverloadedEngineRests(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 3, nil)
+	s := newPool(t, connector.NameNone, 0, 3, nil)
 	s.cfg.Health.Overload = time.Hour // five seconds at most
 	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 	s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doRefuse}}})
@@ -164,7 +165,7 @@ func TestFault64ReadinessIsThePolicys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := newPool(t, ConnectorPull, 1, 1, nil)
+			s := newPool(t, connector.NamePull, 1, 1, nil)
 			s.cfg.Timeouts.Health = 20 * time.Millisecond
 			g := start(t, s.cfg, Parts{Planner: planner})
 			eventually(t, "ready", func() bool { return g.r.Stats().Ready })
@@ -180,7 +181,7 @@ func TestFault64ReadinessIsThePolicys(t *testing.T) {
 
 // TestReadyOnceChecked: nothing is ready of which nothing is known.
 func TestReadyOnceChecked(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	r, err := New(s.cfg, Parts{})
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,14 @@
 package router
 
-import "testing"
+import (
+	"testing"
+
+	"pdrouter/router/connector"
+)
 
 // TestInFlightOfRanks: an engine has the requests of its data-parallel ranks, and each of them its own.
 func TestInFlightOfRanks(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 2, nil)
+	s := newPool(t, connector.NameNone, 0, 2, nil)
 	s.cfg.Models[0].Engines[0].DataParallel = 3
 	r, err := New(s.cfg, Parts{})
 	if err != nil {

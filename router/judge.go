@@ -23,7 +23,7 @@ func (x *exchange) sawDone(now time.Time) {
 		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
 			x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
-	case x.m.conn.traits().mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
+	case x.m.conn.Traits().Mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
 		x.r.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestJudgeHoldsOneLock judges engines as the requests before and after a reload do that names them in another order.
 func TestJudgeHoldsOneLock(t *testing.T) {
 	config := func(names ...string) Config {
-		c := Config{Models: []Model{{Name: "m", Connector: ConnectorNone}}}
+		c := Config{Models: []Model{{Name: "m", Connector: connector.NameNone}}}
 		for _, name := range names {
 			c.Models[0].Engines = append(c.Models[0].Engines, Engine{Name: name, URL: "http://127.0.0.1:1/" + name})
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -46,7 +47,7 @@ func (g *legs) perform(a *attempt, act dispatch.Action, why reason.Reason) {
 	case dispatch.DoDrainDecode:
 		g.drainDecode(a)
 	case dispatch.DoCancel:
-		g.r.tellCancelled(a.h.transfer, why, a.prefill.engine, a.decode.engine)
+		g.r.tellCancelled(a.h.Transfer, why, a.prefill.engine, a.decode.engine)
 	case dispatch.DoGiveBack:
 		g.giveBack(a)
 	case dispatch.DoAbandon:
@@ -90,8 +91,8 @@ func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder 
 func (g *legs) closePrefill(a *attempt) {
 	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
 	switch {
-	case g.m.conn.traits().cancels:
-	case g.m.conn.traits().requiresSplit || !a.answered():
+	case g.m.conn.Traits().Cancels:
+	case g.m.conn.Traits().RequiresSplit || !a.answered():
 		g.giveBackNamed(a)
 	case a.spoiled():
 		g.giveBack(a)
@@ -158,8 +159,8 @@ func (g *legs) giveBack(a *attempt) {
 		return
 	}
 	m := g.remains(a)
-	m.h.kv = a.prefill.ans.KVParams
-	if g.m.conn.traits().mode == dispatch.Together {
+	m.h.KVParams = a.prefill.ans.KVParams
+	if g.m.conn.Traits().Mode == dispatch.Together {
 		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
 		return
 	}
@@ -180,9 +181,9 @@ func (g *legs) giveBackNamed(a *attempt) {
 func (g *legs) drainDecode(a *attempt) {
 	m := g.remains(a)
 	h := &m.h
-	h.kv = a.prefill.ans.KVParams
-	if c, ok := parseCoordinates(h.kv); ok {
-		h.coord = c
+	h.KVParams = a.prefill.ans.KVParams
+	if c, ok := connector.ParseCoordinates(h.KVParams); ok {
+		h.Endpoint = c
 	}
 	to := a.decode.engine
 	for _, e := range g.m.decode {
@@ -192,44 +193,44 @@ func (g *legs) drainDecode(a *attempt) {
 		}
 	}
 	m.decode, m.b = to, g.b
-	m.taking = g.r.newLetter(&call{engine: to}, g.path, h.request, g.forwarded, false)
-	m.taking.write(g.b, openai.VariantPrefill, h.request, g.m.conn.decodeParams(nil, h))
+	m.taking = g.r.newLetter(&call{engine: to}, g.path, h.Request, g.forwarded, false)
+	m.taking.write(g.b, openai.VariantPrefill, h.Request, g.m.conn.DecodeParams(nil, h))
 	m.taking.Once = true
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
 
 // prefillRequest writes the request of a prefill leg.
-func (g *legs) prefillRequest(to *call, h *handoff) *letter {
-	m := g.r.newLetter(to, g.path, h.request, g.forwarded, false)
-	m.params = g.m.conn.prefillParams(m.params[:0], h)
+func (g *legs) prefillRequest(to *call, h *connector.Handoff) *letter {
+	m := g.r.newLetter(to, g.path, h.Request, g.forwarded, false)
+	m.params = g.m.conn.PrefillParams(m.params[:0], h)
 	l := openai.VariantPrefill
-	if g.m.conn.traits().requiresSplit {
+	if g.m.conn.Traits().RequiresSplit {
 		l = openai.VariantPrefillMirrored
 	}
-	m.write(g.b, l, h.request, m.params)
-	m.Once = g.m.conn.traits().stock != nil // as decode's
+	m.write(g.b, l, h.Request, m.params)
+	m.Once = g.m.conn.Traits().Stock != nil // as decode's
 	return m
 }
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
 func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
-	m := g.r.newLetter(&a.decode, g.path, a.h.request, g.forwarded, g.b.Stream)
+	m := g.r.newLetter(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
 	var kv []byte
 	if tokens {
 		m.params = append(m.params[:0], `"return_token_ids":true`...)
 		if a.split { // by a connector whose params are one object
-			m.params = g.m.conn.decodeParams(append(m.params, `,"kv_transfer_params":`...), &a.h)
+			m.params = g.m.conn.DecodeParams(append(m.params, `,"kv_transfer_params":`...), &a.h)
 		}
 		kv = m.params
 	} else if a.split {
-		m.params = g.m.conn.decodeParams(m.params[:0], &a.h)
+		m.params = g.m.conn.DecodeParams(m.params[:0], &a.h)
 		kv = m.params
 	}
-	m.write(g.b, openai.VariantDecode, a.h.request, kv)
+	m.write(g.b, openai.VariantDecode, a.h.Request, kv)
 	if g.b.Passthrough != nil {
 		writePassed(g.b.Passthrough, m)
 	}
-	m.Once = a.split && g.m.conn.traits().stock != nil // two under one id: the second may stay held, or end the engine
+	m.Once = a.split && g.m.conn.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
 	return m
 }
 

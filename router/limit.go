@@ -143,7 +143,7 @@ func (x *exchange) release() {
 		x.sawResponse()
 	}
 	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
-		x.r.holdBackground(openai.ResponsePrefix+x.cur.h.request, x.cur.decode.engine, x.forwarded, l)
+		x.r.holdBackground(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.engine, x.forwarded, l)
 	} else if x.lease != nil {
 		x.lease.Done(x.used().total())
 	}

@@ -15,6 +15,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -97,7 +98,7 @@ func TestFault63OverLimit(t *testing.T) {
 		{"tokens", limits.Limits{Tokens: 25}, 1, "over_limit_tokens", "at most 25 per minute", "X-Ratelimit-Limit-Tokens", "25"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, 1, nil)
+			s := newPool(t, connector.NameNone, 0, 1, nil)
 			var log lockedBuffer
 			refused := make(chan string, 10)
 			g := start(t, s.cfg, Parts{Limits: newCounted(row.limits), Clients: fakeClients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
@@ -138,7 +139,7 @@ func TestFault63OverLimit(t *testing.T) {
 // TestFault63Concurrent has as many requests under way as a tenant may: one more is refused, and the end of any of them,
 // whatever it is, makes room for one.
 func TestFault63Concurrent(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doHang}, {Nth: 2, Do: doError}, {Nth: 3, Do: doReject}, {Nth: 4, Do: doSlow, N: 100}, {Nth: 5, Do: doBreak, N: 1},
 		{Nth: 7, Do: doReset}}}) // the last: a reset of a kept connection is asked again
 	l := newCounted(limits.Limits{Concurrent: 1})
@@ -179,14 +180,14 @@ func TestTokensAreCharged(t *testing.T) {
 		leaves                bool
 		want                  int
 	}{
-		{"whole", ConnectorNone, plainBody, fault{}, false, 10},
-		{"whole, split", ConnectorPull, plainBody, fault{}, false, 10},
-		{"stream with usage", ConnectorNone, streamBody, fault{}, false, 10},
-		{"stream, cut", ConnectorNone, streamBody, fault{Do: doBreak, N: 2}, false, 3 + 2},
-		{"stream, split, cut", ConnectorPull, streamBody, fault{Leg: "decode", Do: doBreak, N: 2}, false, 7 + 2},
-		{"rejected", ConnectorNone, plainBody, fault{Do: doReject}, false, 0},
-		{"no engine", ConnectorNone, plainBody, fault{Do: doRefuse}, false, 0},
-		{"left", ConnectorNone, plainBody, fault{Do: doHang}, true, 3},
+		{"whole", connector.NameNone, plainBody, fault{}, false, 10},
+		{"whole, split", connector.NamePull, plainBody, fault{}, false, 10},
+		{"stream with usage", connector.NameNone, streamBody, fault{}, false, 10},
+		{"stream, cut", connector.NameNone, streamBody, fault{Do: doBreak, N: 2}, false, 3 + 2},
+		{"stream, split, cut", connector.NamePull, streamBody, fault{Leg: "decode", Do: doBreak, N: 2}, false, 7 + 2},
+		{"rejected", connector.NameNone, plainBody, fault{Do: doReject}, false, 0},
+		{"no engine", connector.NameNone, plainBody, fault{Do: doRefuse}, false, 0},
+		{"left", connector.NameNone, plainBody, fault{Do: doHang}, true, 3},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
@@ -295,7 +296,7 @@ func TestFault30To37Answers(t *testing.T) {
 		{auth.ReplayCacheFull, 503, "replay_cache_full", "", "ServiceUnavailableError"},
 	} {
 		t.Run(string(row.code), func(t *testing.T) {
-			s := newPool(t, ConnectorNone, 0, 1, nil)
+			s := newPool(t, connector.NameNone, 0, 1, nil)
 			var log lockedBuffer
 			g := start(t, s.cfg, Parts{Clients: fakeRefusal{&auth.Error{Code: row.code}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			for n, at := range []struct {
@@ -336,7 +337,7 @@ func (anyToken) Authenticate(authorization string) (auth.Principal, error) {
 
 // TestFault30SeveralAuthorizations: which of two headers counts is not for the gateway to choose.
 func TestFault30SeveralAuthorizations(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{Clients: anyToken{}})
 	for _, head := range [][]string{{"Authorization: Bearer a", "Authorization: Bearer a"}, {"Authorization: Bearer a", "authorization: Bearer b"}, {"Authorization:", "Authorization: Bearer a"}} {
 		json, n := "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(plainBody))
@@ -356,7 +357,7 @@ func TestFault30SeveralAuthorizations(t *testing.T) {
 
 // TestFault17ModelNotPermitted: the line of a request for a model that its sender may not use names the sender.
 func TestFault17ModelNotPermitted(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	var log lockedBuffer
 	g := start(t, s.cfg, Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	r := g.post(pathCompletions, plainBody, "Authorization", "Bearer alice")
@@ -371,7 +372,7 @@ func TestFault17ModelNotPermitted(t *testing.T) {
 
 // TestUnknownModelIsLogged: the line of a request for a model that there is not names it, why it is refused, and the sender.
 func TestUnknownModelIsLogged(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	var log lockedBuffer
 	g := start(t, s.cfg, Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	long := strings.Repeat("x", 1000)

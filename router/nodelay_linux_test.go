@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
 
@@ -53,7 +54,7 @@ func (l *keptConns) accepted() []net.Conn {
 // TestNoDelay asks the kernel of every connection that a stream goes over, the client's and the engine's: an event that is written
 // must not wait for the acknowledgement of the one before it.
 func TestNoDelay(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	s.setFaults(map[string][]fault{"decode-0": {{Do: doHang}}})
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

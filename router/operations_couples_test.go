@@ -2,14 +2,16 @@ package router
 
 import (
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 func TestCouplesOfTheConfiguration(t *testing.T) {
 	one := func(name string) []Engine { return []Engine{{Name: name, URL: "http://" + name + ":1"}} }
 	r, err := New(Config{Models: []Model{
-		{Name: "a", Connector: ConnectorKVPlane, Prefill: one("pa"), Decode: one("da")},
-		{Name: "b", Connector: ConnectorKVPlane, Prefill: one("pb"), Decode: one("db")},
-		{Name: "c", Connector: ConnectorNone, Engines: one("c")},
+		{Name: "a", Connector: connector.NameKVPlane, Prefill: one("pa"), Decode: one("da")},
+		{Name: "b", Connector: connector.NameKVPlane, Prefill: one("pb"), Decode: one("db")},
+		{Name: "c", Connector: connector.NameNone, Engines: one("c")},
 	}}, Parts{Records: &fakeRecords{}})
 	if err != nil {
 		t.Fatal(err)

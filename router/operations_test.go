@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // TestReadyBody: the body of /ready stays small however many pairs there are, and lists those that something is to be
 // said about.
 func TestReadyBody(t *testing.T) {
-	m := Model{Name: "tiny", Connector: ConnectorKVPlane}
+	m := Model{Name: "tiny", Connector: connector.NameKVPlane}
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	for i := range 20 {
 		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)

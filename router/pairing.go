@@ -51,8 +51,8 @@ func (r *Router) agree(c *couple) error {
 		return was.err
 	}
 	err := metadata.Pairable(pr, dr)
-	if err == nil && pr[0].Connector != c.conn.traits().name {
-		err = &metadata.Unpairable{Reason: metadata.OtherConnector, Text: "both move KV by " + pr[0].Connector + "; the connector is " + c.conn.traits().name}
+	if err == nil && pr[0].Connector != c.conn.Traits().Name {
+		err = &metadata.Unpairable{Reason: metadata.OtherConnector, Text: "both move KV by " + pr[0].Connector + "; the connector is " + c.conn.Traits().Name}
 	}
 	c.judged.Store(&judgement{edition: seen, err: err})
 	var why *metadata.Unpairable
@@ -89,7 +89,7 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 	if err != nil {
 		return err
 	}
-	if c.conn.traits().mode == dispatch.Together && c.prefill.publishes {
+	if c.conn.Traits().Mode == dispatch.Together && c.prefill.publishes {
 		return r.probePlane(ctx, c, pair, a, b)
 	}
 	return r.probeStock(ctx, c, a, b)
@@ -98,11 +98,11 @@ func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error
 // newProbe returns a request of two tokens and the attempt that it is.
 func (r *Router) newProbe(c *couple) (*attempt, *openai.Body, error) {
 	a := &attempt{split: true}
-	a.h.shape = openai.ShapeCompletions
-	a.h.draw()
+	a.h.Shape = openai.ShapeCompletions
+	a.h.Draw()
 	prompt := "a b"
 	if c.prefill.publishes {
-		prompt = a.h.transfer // decode must hold no prefix of it, or it would need nothing of prefill
+		prompt = a.h.Transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
 	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.model, prompt), r.now().limits)
 	if herr != nil {
@@ -134,11 +134,11 @@ var errPanicked = errors.New("a panic, which the log has")
 
 // probePrefill asks the prefill leg of a handshake, and then has the transfer be due.
 func (r *Router) probePrefill(c *couple, a *attempt, b *openai.Body) error {
-	err := r.ask(&a.prefill, a.h.request, b.AppendPrefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h)))
+	err := r.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.conn.PrefillParams(nil, &a.h)))
 	if err != nil {
 		return err
 	}
-	if c.conn.accept(&a.h, a.prefill.ans.KVParams) != dispatch.EvPrefillUsable {
+	if c.conn.Accept(&a.h, a.prefill.ans.KVParams) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
 	}
 	a.expect(r.now().cfg.Timeouts.Transfer)
@@ -148,8 +148,8 @@ func (r *Router) probePrefill(c *couple, a *attempt, b *openai.Body) error {
 // probePlane asks both engines at once, as every request of connector kvplane does: their agents look each other up
 // and connect.
 func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *openai.Body) error {
-	a.h.prefill, a.h.decode = pair.Prefill, pair.Decode
-	a.h.validMS = r.now().cfg.Timeouts.Probe.Milliseconds()
+	a.h.Prefill, a.h.Decode = pair.Prefill, pair.Decode
+	a.h.ValidMS = r.now().cfg.Timeouts.Probe.Milliseconds()
 	r.ticket(&a.h, c.prefill, c.decode, contextOf(c.model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
@@ -166,7 +166,7 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 		}()
 		r.survive("a handshake", func() { err = r.probePrefill(c, a, b) })
 	}()
-	if err := r.ask(&a.decode, a.h.request, b.AppendDecode(nil, a.h.request, c.conn.decodeParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.decode, a.h.Request, b.AppendDecode(nil, a.h.Request, c.conn.DecodeParams(nil, &a.h))); err != nil {
 		fail(err)
 	}
 	a.arrived(true)
@@ -174,7 +174,7 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 	if legs.Err() == nil {
 		return nil
 	}
-	r.tellCancelled(a.h.transfer, reason.PairFailed, c.prefill, c.decode)
+	r.tellCancelled(a.h.Transfer, reason.PairFailed, c.prefill, c.decode)
 	return context.Cause(legs)
 }
 

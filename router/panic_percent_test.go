@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 )
 
 // TestPanicPercent100OpensTheOnlyCircuit has the only engine of a role fail every request. With panic_percent 100 its circuit opens:
@@ -17,10 +18,10 @@ func TestPanicPercent100OpensTheOnlyCircuit(t *testing.T) {
 		reason          string
 		opens           bool
 	}{
-		{"aggregated", ConnectorNone, 100, "no_engine", true},
-		{"aggregated, by default", ConnectorNone, 0, "decode_failed", false},
-		{"prefill, which the policy insists on", ConnectorPull, 100, "no_prefill", true},
-		{"prefill, by default", ConnectorPull, 0, "prefill_failed", false},
+		{"aggregated", connector.NameNone, 100, "no_engine", true},
+		{"aggregated, by default", connector.NameNone, 0, "decode_failed", false},
+		{"prefill, which the policy insists on", connector.NamePull, 100, "no_prefill", true},
+		{"prefill, by default", connector.NamePull, 0, "prefill_failed", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
@@ -32,13 +33,13 @@ func TestPanicPercent100OpensTheOnlyCircuit(t *testing.T) {
 				parts.Planner = planner
 				s.cfg.Limits.Attempts, s.cfg.Health.PanicPercent = 1, row.percent
 				engine := "decode-0"
-				if row.connector != ConnectorNone {
+				if row.connector != connector.NameNone {
 					engine = "prefill-0"
 				} else {
 					s.cfg.Models[0].Prefill = nil
 				}
 				g := startIn(t, n, s.cfg, parts)
-				if row.connector != ConnectorNone {
+				if row.connector != connector.NameNone {
 					g.warmed()
 				}
 				s.setFaults(map[string][]fault{engine: {{Do: doError}}})

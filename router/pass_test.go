@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // anyFleet is a model of aggregated engines.
 func anyFleet(decode ...*fakeAny) Config {
-	m := Model{Name: "tiny", Connector: ConnectorNone}
+	m := Model{Name: "tiny", Connector: connector.NameNone}
 	for i, e := range decode {
 		m.Engines = append(m.Engines, Engine{Name: fmt.Sprintf("decode-%d", i), URL: e.srv.URL})
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // pool is a model with its fake engines.
@@ -14,18 +16,18 @@ type pool struct {
 }
 
 // newPool makes p prefill and d decode engines named prefill-i, decode-i. faults are by engine name.
-func newPool(t *testing.T, connector string, p, d int, faults map[string][]fault) *pool {
+func newPool(t *testing.T, connectorName string, p, d int, faults map[string][]fault) *pool {
 	t.Helper()
-	c := newCluster(connector != ConnectorPull)
+	c := newCluster(connectorName != connector.NamePull)
 	c.net = netOf(t)
-	return newPoolOf(t, c, connector, p, d, faults)
+	return newPoolOf(t, c, connectorName, p, d, faults)
 }
 
-func newPoolOf(t *testing.T, c *cluster, connector string, p, d int, faults map[string][]fault) *pool {
+func newPoolOf(t *testing.T, c *cluster, connectorName string, p, d int, faults map[string][]fault) *pool {
 	t.Helper()
 	s := &pool{c: c}
-	m := Model{Name: "tiny", Connector: connector}
-	if connector == ConnectorNone {
+	m := Model{Name: "tiny", Connector: connectorName}
+	if connectorName == connector.NameNone {
 		p = 0
 	}
 	for i := range p {
@@ -37,7 +39,7 @@ func newPoolOf(t *testing.T, c *cluster, connector string, p, d int, faults map[
 		name := "decode-" + string(rune('0'+i))
 		e := newFakeVLLM(t, s.c, name, faults[name]...)
 		s.d = append(s.d, e)
-		if connector == ConnectorNone {
+		if connectorName == connector.NameNone {
 			m.Engines = append(m.Engines, e.config())
 		} else {
 			m.Decode = append(m.Decode, e.config())
@@ -70,25 +72,25 @@ func (s *pool) noHeld(t *testing.T) {
 
 // TestPaths sends plain requests over every connector.
 func TestPaths(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, route := range []string{pathCompletions, pathChat} {
 			for _, body := range []string{plainBody, streamBody} {
 				if route == pathChat {
 					body = strings.Replace(body, `"prompt":"one two three"`, `"messages":[{"role":"user","content":"one two three"}]`, 1)
 				}
 				stream := strings.Contains(body, "stream")
-				name := connector + route
+				name := connectorName + route
 				if stream {
 					name += " streamed"
 				}
-				t.Run(name, func(t *testing.T) { checkPath(t, connector, route, body, stream) })
+				t.Run(name, func(t *testing.T) { checkPath(t, connectorName, route, body, stream) })
 			}
 		}
 	}
 }
 
-func checkPath(t *testing.T, connector, route, body string, stream bool) {
-	s := newPool(t, connector, 1, 1, nil)
+func checkPath(t *testing.T, connectorName, route, body string, stream bool) {
+	s := newPool(t, connectorName, 1, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for range 3 { // the second and third meet connections that were used before
 		r := g.post(route, body, "X-Request-Id", "mine")
@@ -103,7 +105,7 @@ func checkPath(t *testing.T, connector, route, body string, stream bool) {
 			t.Errorf("x-request-id is %q; want the client's", id)
 		}
 		want := map[string]string{"X-Pdrouter-Decode": "decode-0", "X-Pdrouter-Prefill": "prefill-0", "X-Pdrouter-Reason": "split"}
-		if connector == ConnectorNone {
+		if connectorName == connector.NameNone {
 			want = map[string]string{"X-Pdrouter-Decode": "decode-0", "X-Pdrouter-Prefill": "", "X-Pdrouter-Reason": "aggregated"}
 		}
 		for k, v := range want {
@@ -114,18 +116,18 @@ func checkPath(t *testing.T, connector, route, body string, stream bool) {
 	}
 	g.settled()
 	s.noHeld(t)
-	checkLegs(t, s, connector, route)
+	checkLegs(t, s, connectorName, route)
 	sum := g.last(3)
 	if sum.Outcome != Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
 		t.Errorf("summary %+v", sum)
 	}
-	if connector == ConnectorPull && (sum.Phases.Prefill == 0 || sum.Phases.FirstToken < sum.Phases.Prefill || sum.CachedTokens != 4) {
+	if connectorName == connector.NamePull && (sum.Phases.Prefill == 0 || sum.Phases.FirstToken < sum.Phases.Prefill || sum.CachedTokens != 4) {
 		t.Errorf("phases %+v, cached %d", sum.Phases, sum.CachedTokens)
 	}
 }
 
 // checkLegs checks what the engines were sent.
-func checkLegs(t *testing.T, s *pool, connector, route string) {
+func checkLegs(t *testing.T, s *pool, connectorName, route string) {
 	t.Helper()
 	ids := map[string]int{}
 	for _, q := range s.c.all() {
@@ -135,7 +137,7 @@ func checkLegs(t *testing.T, s *pool, connector, route string) {
 		}
 		switch q.Leg {
 		case "alone":
-			if connector != ConnectorNone || strings.Contains(q.Body, "kv_transfer_params") {
+			if connectorName != connector.NameNone || strings.Contains(q.Body, "kv_transfer_params") {
 				t.Errorf("%s served alone with %s", q.Engine, q.Body)
 			}
 			continue

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -36,7 +37,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.startPrefill(a)
 	case dispatch.DoAskDecode:
 		if a.split {
-			a.h.kv = a.prefill.ans.KVParams
+			a.h.KVParams = a.prefill.ans.KVParams
 			a.expect(x.s.cfg.Timeouts.Transfer)
 		}
 		x.startDecode(a)
@@ -148,7 +149,7 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	}
 	x.sum.Failures = append(x.sum.Failures, f)
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
-		"reason", f.Reason, "transfer_id", a.h.transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
+		"reason", f.Reason, "transfer_id", a.h.Transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
 }
 
 // lastFailure is the last attempt that failed; zero if none did.
@@ -178,7 +179,7 @@ func (x *exchange) sendWhole(a *attempt) {
 
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
 func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
-	body, ok := a.h.withoutMeeting(l.body)
+	body, ok := a.h.WithoutHandoff(l.body)
 	if l.err != nil { // it was too large to be read
 		x.reply = reply{err: errRejected(l.status, why)}
 		x.sum.Status = l.status
@@ -191,8 +192,8 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 		x.sum.Status = l.status
 		return
 	}
-	if x.m.conn.traits().requiresSplit {
-		body = shapedBare(body)
+	if x.m.conn.Traits().RequiresSplit {
+		body = connector.WrapBareError(body)
 	}
 	ctype := "application/json"
 	if l.ctype != "" {

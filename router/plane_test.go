@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 )
@@ -33,7 +34,7 @@ func (f *fakeRecords) publish(name string, role metadata.Role, generation uint64
 	defer f.mu.Unlock()
 	f.m[name] = []metadata.Record{{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: name, Generation: generation}, Role: role,
-		Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Connector: ConnectorKVPlane, Compatibility: compatibility, Transport: "tcp",
+		Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Connector: connector.NameKVPlane, Compatibility: compatibility, Transport: "tcp",
 		Agent: name, Expires: time.Now().Add(time.Hour),
 	}}
 }
@@ -53,7 +54,7 @@ func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
 
 func newPlaneOf(t *testing.T, c *cluster, p, d int) (*pool, *fakeRecords, Parts) {
 	t.Helper()
-	s := newPoolOf(t, c, ConnectorKVPlane, p, d, nil)
+	s := newPoolOf(t, c, connector.NameKVPlane, p, d, nil)
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	m := &s.cfg.Models[0]
 	for i, e := range s.p {

@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -56,11 +57,11 @@ func (g *gateway) prefixed(nth int, body string) string {
 // TestConversationsStay: a conversation goes on with the engine that has it, whichever is next in turn, until that engine is another run
 // or is not there any more. Others go elsewhere. In the end nobody has a backlog.
 func TestConversationsStay(t *testing.T) {
-	for _, connector := range []string{ConnectorPull, ConnectorPush, ConnectorNone} {
-		unhurried(t, connector, func(t *testing.T) {
-			s := newPool(t, connector, 3, 3, nil)
+	for _, connectorName := range []string{connector.NamePull, connector.NamePush, connector.NameNone} {
+		unhurried(t, connectorName, func(t *testing.T) {
+			s := newPool(t, connectorName, 3, 3, nil)
 			g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
-			if connector == ConnectorPush {
+			if connectorName == connector.NamePush {
 				g.warmed()
 			}
 			n := 0
@@ -99,7 +100,7 @@ func TestConversationsStay(t *testing.T) {
 			}
 			e := g.r.now().fleet.engine(first)
 			g.r.restarted(e, e.coord.Load())
-			if connector == ConnectorPush {
+			if connectorName == connector.NamePush {
 				g.warmed()
 			}
 			if got := cachedOf(g, first, chat(t, with[first])); got != 0 {
@@ -246,7 +247,7 @@ func TestToolsAreOfThePrompt(t *testing.T) {
 // TestBacklog: a prompt counts with its engine from when it is sent until its first token is here, what the engine has of it less.
 func TestBacklog(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Leg: "alone", Nth: 3, Do: doLateToken, N: 1000}}})
+		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Leg: "alone", Nth: 3, Do: doLateToken, N: 1000}}})
 		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
 		e := g.r.now().fleet.engines[0]
 		body := chat(t, "one")
@@ -284,7 +285,7 @@ func TestBacklog(t *testing.T) {
 // TestAllocationsByPrefix: looking for a prompt costs a request no allocation.
 func TestAllocationsByPrefix(t *testing.T) {
 	for _, c := range costs {
-		if c.connector != ConnectorPull {
+		if c.connector != connector.NamePull {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -307,8 +308,8 @@ func TestAllocationsByPrefix(t *testing.T) {
 
 // TestShortPromptsStay: prompts of fewer than 512 bytes are asked of the engine that had their beginning.
 func TestShortPromptsStay(t *testing.T) {
-	unhurried(t, ConnectorNone, func(t *testing.T) {
-		s := newPool(t, ConnectorNone, 0, 3, nil)
+	unhurried(t, connector.NameNone, func(t *testing.T) {
+		s := newPool(t, connector.NameNone, 0, 3, nil)
 		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
 		n := 0
 		ask := func(text string) string {

@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestQueueNoticesPlaces has a request wait while every place is taken. It gets a place as soon as places are added, not when one is
@@ -31,7 +33,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, ConnectorNone, 0, 2)
+				s, parts := newIn(t, n, connector.NameNone, 0, 2)
 				s.cfg.Limits.InFlight = 1
 				s.cfg.Timeouts.Queue = 10 * time.Second
 				s.cfg.Models[0].Engines[1].Drain = row.drain

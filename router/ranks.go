@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 )
 
@@ -39,7 +40,7 @@ func (e Engine) ranks() []Engine {
 func (e Engine) rankName(k int) string { return e.Name + ".dp" + strconv.Itoa(k) }
 
 // validateRanks checks the number of ranks, and that their names are nobody else's.
-func (e Engine) validateRanks(at, connector string, engines map[string]string, v *faults) {
+func (e Engine) validateRanks(at, connectorName string, engines map[string]string, v *faults) {
 	key, is := at+".data_parallel", fmt.Sprintf("is %d", e.DataParallel)
 	switch {
 	case e.DataParallel == 0:
@@ -47,8 +48,8 @@ func (e Engine) validateRanks(at, connector string, engines map[string]string, v
 	case e.DataParallel < 0 || e.DataParallel > maxDataParallel:
 		v.add(key, is, fmt.Sprintf("1 to %d", maxDataParallel))
 		return
-	case !ranked(connector):
-		v.add(key, is, "no data-parallel ranks for connector "+connector)
+	case !ranked(connectorName):
+		v.add(key, is, "no data-parallel ranks for connector "+connectorName)
 		return
 	}
 	if _, port, err := net.SplitHostPort(e.SideChannel); err == nil {
@@ -69,15 +70,15 @@ func (e Engine) validateRanks(at, connector string, engines map[string]string, v
 }
 
 // ranked reports whether engines of the connector may have data-parallel ranks that the gateway chooses among.
-func ranked(connector string) bool {
-	t := connectorNamed(connector).traits()
-	return t.stock != nil || t.mode == dispatch.Alone
+func ranked(connectorName string) bool {
+	t := connector.Named(connectorName).Traits()
+	return t.Stock != nil || t.Mode == dispatch.Alone
 }
 
 // validateBootstrap checks the port of the bootstrap server.
-func (e Engine) validateBootstrap(at, connector string, prefill bool, v *faults) {
+func (e Engine) validateBootstrap(at, connectorName string, prefill bool, v *faults) {
 	switch {
-	case e.BootstrapPort != 0 && (!connectorNamed(connector).traits().meets || !prefill):
+	case e.BootstrapPort != 0 && (!connector.Named(connectorName).Traits().Meets || !prefill):
 		v.add(at+".bootstrap_port", "is set", "it for prefill engines of connector sglang")
 	case e.BootstrapPort < 0 || e.BootstrapPort > 65535:
 		v.add(at+".bootstrap_port", fmt.Sprintf("is %d", e.BootstrapPort), "a port from 1 to 65535")
@@ -85,9 +86,9 @@ func (e Engine) validateBootstrap(at, connector string, prefill bool, v *faults)
 }
 
 // validateStock checks what only engines of stock vLLM have.
-func (e Engine) validateStock(at, connector string, v *faults) {
-	if connectorNamed(connector).traits().stock == nil && (e.PlainRequestIDs || e.TensorParallel != 0) {
-		v.add(at+".plain_request_ids", "or tensor_parallel is set", "neither for connector "+connector)
+func (e Engine) validateStock(at, connectorName string, v *faults) {
+	if connector.Named(connectorName).Traits().Stock == nil && (e.PlainRequestIDs || e.TensorParallel != 0) {
+		v.add(at+".plain_request_ids", "or tensor_parallel is set", "neither for connector "+connectorName)
 	}
 	if e.TensorParallel < 0 || e.TensorParallel > metadata.MaxRanks {
 		v.add(at+".tensor_parallel", fmt.Sprintf("is %d", e.TensorParallel), fmt.Sprintf("1 to %d", metadata.MaxRanks))

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/connector"
 )
 
 // TestRanks expands an engine into its data-parallel ranks.
@@ -27,9 +29,9 @@ func TestRanks(t *testing.T) {
 		{Model{Name: "m", Engines: []Engine{{Name: "a", URL: one.URL, DataParallel: -1}}}, "models[0].engines[0].data_parallel is -1; want 1 to 1024"},
 		{Model{Name: "m", Engines: []Engine{{Name: "a.dp1", URL: one.URL}, {Name: "a", URL: one.URL, DataParallel: 2}}},
 			`models[0].engines[1].name is "a", whose rank 1 has the name of models[0].engines[0]; want a name of its own`},
-		{Model{Name: "m", Connector: ConnectorKVPlane, Prefill: []Engine{{Name: "a", URL: one.URL, DataParallel: 2}}, Decode: []Engine{{Name: "b", URL: one.URL}}},
+		{Model{Name: "m", Connector: connector.NameKVPlane, Prefill: []Engine{{Name: "a", URL: one.URL, DataParallel: 2}}, Decode: []Engine{{Name: "b", URL: one.URL}}},
 			"models[0].prefill[0].data_parallel is 2; want no data-parallel ranks for connector kvplane"},
-		{Model{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "a", URL: one.URL, DataParallel: 3, SideChannel: "h:65534"}}, Decode: []Engine{{Name: "b", URL: one.URL}}},
+		{Model{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "a", URL: one.URL, DataParallel: 3, SideChannel: "h:65534"}}, Decode: []Engine{{Name: "b", URL: one.URL}}},
 			`models[0].prefill[0].side_channel is "h:65534"; want 3 ports from there on, one for each data-parallel rank`},
 	} {
 		if err := (Config{Models: []Model{row.model}}).Validate(); err == nil || err.Error() != row.want {
@@ -41,7 +43,7 @@ func TestRanks(t *testing.T) {
 // TestFault20DataParallel addresses the ranks of engines by the policy's choice, whatever the client says, and knows each pair
 // of ranks by itself. Both ranks of an engine use the same connections.
 func TestFault20DataParallel(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	m := &s.cfg.Models[0]
 	m.Prefill[0].DataParallel, m.Decode[0].DataParallel = 2, 3
 	g := start(t, s.cfg, Parts{})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
@@ -24,9 +25,9 @@ type Reclaimer interface {
 // remains is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
 // changes it. Whoever sees to it holds the body.
 type remains struct {
-	h               handoff
+	h               connector.Handoff
 	b               *openai.Body // whose bytes the letters have; nil if there are none
-	conn            connector
+	conn            connector.Connector
 	model           string
 	prefill, decode *engine
 	run             string    // decode's, when the request ended; "" if it is not known
@@ -54,7 +55,7 @@ const (
 )
 
 // remainsOf returns what a hand-over between these engines may leave behind.
-func (r *Router) remainsOf(h *handoff, conn connector, model string, p, d *engine) *remains {
+func (r *Router) remainsOf(h *connector.Handoff, conn connector.Connector, model string, p, d *engine) *remains {
 	return &remains{h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.sighting().run, closed: time.Now()}
 }
 
@@ -78,7 +79,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	var look looking
 	since := m.closed
 	for pause := 100 * time.Millisecond; ; {
-		if c := m.prefill.coord.Load(); c != nil && c.EngineID != m.h.coord.EngineID {
+		if c := m.prefill.coord.Load(); c != nil && c.EngineID != m.h.Endpoint.EngineID {
 			end, o.run = "prefill_restarted", runOver
 		}
 		o.over, o.down = ctx.Err() != nil, m.prefill.down.Load()
@@ -95,7 +96,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			} else {
 				r.left.reclaimed(end, "asked_again")
 			}
-			if m.h.kv != nil { // decode's leg may have ended before it had registered, and then prefill waits for it
+			if m.h.KVParams != nil { // decode's leg may have ended before it had registered, and then prefill waits for it
 				r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMost)
 			}
 			return
@@ -120,11 +121,11 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			}
 		case stepClear:
 			if o.lost = !r.cleared(ctx, m); o.lost { // it may have come to its end meanwhile
-				o.run = look.at(ctx, r, m.prefill, m.h.coord)
+				o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
 				since, o.barred = time.Now(), o.run == runLives
 			}
 		case stepLook:
-			o.run = look.at(ctx, r, m.prefill, m.h.coord)
+			o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
 			switch {
 			case o.run == runOver:
 				since = time.Now()
@@ -136,12 +137,12 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			pause, o.tried = min(2*pause, time.Second), false
 		case stepRest:
 			if o.finished = r.rests(ctx, m); !o.finished {
-				o.run = look.at(ctx, r, m.prefill, m.h.coord)
+				o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
 				sleep(ctx, loadApart)
 			}
 		case stepQuiet:
 			if !r.quiet(ctx, m) {
-				o.run = look.at(ctx, r, m.prefill, m.h.coord)
+				o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
 				since = time.Now()
 				continue
 			}
@@ -226,27 +227,27 @@ func (r *Router) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
 	if l.ans.KVParams == nil {
 		return dispatch.EvPrefillUsable // it has finished, and written, though it does not say so
 	}
-	k := m.conn.accept(&m.h, l.ans.KVParams)
+	k := m.conn.Accept(&m.h, l.ans.KVParams)
 	if k == dispatch.EvPrefillMoved {
-		was := m.h.coord
-		if c, ok := parseCoordinates(l.ans.KVParams); ok {
+		was := m.h.Endpoint
+		if c, ok := connector.ParseCoordinates(l.ans.KVParams); ok {
 			r.moved(m.prefill, was, c)
 		}
 		anew := *m
-		anew.h.kv = append([]byte(nil), l.ans.KVParams...)
+		anew.h.KVParams = append([]byte(nil), l.ans.KVParams...)
 		r.behind(&anew, func(ctx context.Context) {
 			r.giveBack(ctx, &anew, leftover{answered: true}, doubtNone)
 		}, nil)
 		return k
 	}
-	m.h.kv = append([]byte(nil), l.ans.KVParams...)
+	m.h.KVParams = append([]byte(nil), l.ans.KVParams...)
 	return dispatch.EvPrefillUsable
 }
 
 // plainlyNamed reports whether prefill knows the request by the very name that it was given, as far as its answer tells.
 func (m *remains) plainlyNamed() bool {
-	h, ok := parseHanded(m.first)
-	return !ok || len(h.request) == 0 || string(jsonscan.Unescape(nil, h.request)) == string(m.h.shape.AppendEngineRequest(nil, m.h.request))
+	h, ok := connector.ParseKVParams(m.first)
+	return !ok || len(h.Request) == 0 || string(jsonscan.Unescape(nil, h.Request)) == string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))
 }
 
 // giveBackFirst sees to what prefill may hold since it has answered for the first time.
@@ -255,15 +256,15 @@ func (r *Router) giveBackFirst(ctx context.Context, m *remains, d doubt) {
 		return
 	}
 	was := *m
-	was.h.kv = m.first
+	was.h.KVParams = m.first
 	r.giveBack(ctx, &was, leftover{answered: true, asked: true}, d)
 }
 
 // giveBack sees to KV that prefill holds, for sure or with a doubt.
 func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) {
 	l.agent = r.now().parts.Reclaim != nil
-	l.reads = m.conn.traits().reads
-	l.answered = l.answered && m.h.kv != nil
+	l.reads = m.conn.Traits().Reads
+	l.answered = l.answered && m.h.KVParams != nil
 	end := "not_taken"
 	if l.asked {
 		end = "prefill_waits"
@@ -299,9 +300,9 @@ func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) 
 
 // notifyPrefill tells prefill's ranks that what they hold was taken.
 func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
-	h, ok := parseHanded(m.h.kv)
-	c, known := parseCoordinates(m.h.kv)
-	if !ok || !known || len(h.request) == 0 {
+	h, ok := connector.ParseKVParams(m.h.KVParams)
+	c, known := connector.ParseCoordinates(m.h.KVParams)
+	if !ok || !known || len(h.Request) == 0 {
 		return errors.New("prefill's answer does not say by which name it knows the request")
 	}
 	to, err := r.ranks(ctx, m.prefill, c)
@@ -309,45 +310,45 @@ func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
 		return err
 	}
 	consumers := c.TP // one consumer for each producer rank
-	if m.conn.traits().reads {
+	if m.conn.Traits().Reads {
 		consumers = 1 // as many messages as it says are waited for
 	}
-	message := string(jsonscan.Unescape(nil, h.request)) + ":" + strconv.Itoa(consumers)
+	message := string(jsonscan.Unescape(nil, h.Request)) + ":" + strconv.Itoa(consumers)
 	if err := r.now().parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
-		r.log.Warn("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
+		r.log.Warn("notification", "engine", m.prefill.name, "transfer_id", m.h.Transfer, "err", err)
 		return err
 	}
-	r.log.Info("reclaimed", "engine", m.prefill.name, "transfer_id", m.h.transfer, "by", "notify_prefill")
+	r.log.Info("reclaimed", "engine", m.prefill.name, "transfer_id", m.h.Transfer, "by", "notify_prefill")
 	return nil
 }
 
 // notifyDecode tells decode's ranks that what they wait for has come, so that they give it up: the request is over.
 func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
 	tp := max(1, m.decode.origin.entry.TensorParallel)
-	to, err := r.ranks(ctx, m.decode, &coordinates{EngineID: m.run, TP: tp, PP: 1})
+	to, err := r.ranks(ctx, m.decode, &connector.PrefillEndpoint{EngineID: m.run, TP: tp, PP: 1})
 	if errors.Is(err, errMoved) {
 		r.left.reclaimed(end, "restart")
 		return
 	}
-	c := m.h.coord
+	c := m.h.Endpoint
 	if err == nil {
-		message := string(m.h.shape.AppendEngineRequest(nil, m.h.request)) + ":" + strconv.Itoa(c.TP)
+		message := string(m.h.Shape.AppendEngineRequest(nil, m.h.Request)) + ":" + strconv.Itoa(c.TP)
 		err = r.now().parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
 	}
 	if err != nil {
-		r.log.Warn("notification", "engine", m.decode.name, "transfer_id", m.h.transfer, "err", err)
+		r.log.Warn("notification", "engine", m.decode.name, "transfer_id", m.h.Transfer, "err", err)
 		r.strand(ctx, m, m.decode, strandUntold)
 		return
 	}
 	r.left.reclaimed(end, "notify_decode")
-	r.log.Info("reclaimed", "engine", m.decode.name, "transfer_id", m.h.transfer, "by", "notify_decode")
+	r.log.Info("reclaimed", "engine", m.decode.name, "transfer_id", m.h.Transfer, "by", "notify_decode")
 }
 
 // errMoved says that another run of an engine answers than the one that was to be told something.
 var errMoved = errors.New("another run of the engine answers")
 
 // ranks returns the records of all ranks of one run of an engine.
-func (r *Router) ranks(ctx context.Context, e *engine, c *coordinates) ([]metadata.Record, error) {
+func (r *Router) ranks(ctx context.Context, e *engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
 	if known := r.records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 	"pdrouter/router/upstream"
 )
@@ -147,13 +148,13 @@ func (f *fence) completed(dispatched time.Time) {
 func (r *Router) small(e *engine, model string) bool {
 	ctx, cancel := context.WithTimeoutCause(r.legs, fenceTime, errLegLate)
 	defer cancel()
-	var h handoff
-	h.draw()
+	var h connector.Handoff
+	h.Draw()
 	var l call
 	l.open(ctx, e)
 	defer l.end()
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
-	req := &upstream.Request{Path: pathCompletions, Header: l.header(nil, h.request, nil, false), Body: body}
+	req := &upstream.Request{Path: pathCompletions, Header: l.header(nil, h.Request, nil, false), Body: body}
 	return l.askWhole(req, r.now().cfg.Limits.Answer) == vUsable
 }

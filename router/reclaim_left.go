@@ -34,7 +34,7 @@ func (r *Router) unwritten(ctx context.Context, m *remains) {
 	var look looking
 	run := runUnknown
 	for range 4 {
-		if run = look.at(ctx, r, m.prefill, m.h.coord); run != runUnknown {
+		if run = look.at(ctx, r, m.prefill, m.h.Endpoint); run != runUnknown {
 			break
 		}
 		select {
@@ -85,7 +85,7 @@ func (r *Router) tellNamed(ctx context.Context, m *remains) {
 		return
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
-		r.log.Info("notification", "engine", m.prefill.name, "transfer_id", m.h.transfer, "err", err)
+		r.log.Info("notification", "engine", m.prefill.name, "transfer_id", m.h.Transfer, "err", err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (r *Router) notifyNamed(ctx context.Context, m *remains) error {
 	if err != nil {
 		return err
 	}
-	return r.now().parts.Reclaim.Notify(ctx, to, string(m.h.shape.AppendEngineRequest(nil, m.h.request))+":1", 1)
+	return r.now().parts.Reclaim.Notify(ctx, to, string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))+":1", 1)
 }
 
 // clearWithin bounds one wait for prefill to be done with a request whose answer was lost.
@@ -186,7 +186,7 @@ func (r *Router) enterStranded(m *remains, holder *engine, why stranded, block i
 		r.stranded.Add(1)
 	}
 	r.log.Log(context.Background(), level, event, "engine", holder.name, "blocks", blocks, "why", why.String(), "leased", leased,
-		"transfer_id", m.h.transfer, "prefill", m.prefill.name, "decode", m.decode.name)
+		"transfer_id", m.h.Transfer, "prefill", m.prefill.name, "decode", m.decode.name)
 }
 
 // defaultBlock is how many tokens a block holds, if the engine has not said it: stock vLLM's default.

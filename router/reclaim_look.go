@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
 
@@ -15,7 +16,7 @@ func (r *Router) diesNow(ctx context.Context, m *remains) bool {
 		return false
 	}
 	var look looking
-	was := &coordinates{EngineID: m.run, TP: 1, PP: 1}
+	was := &connector.PrefillEndpoint{EngineID: m.run, TP: 1, PP: 1}
 	for range 3 {
 		switch look.at(ctx, r, m.decode, was) {
 		case runOver:
@@ -59,7 +60,7 @@ func (k *shut) gone(ctx context.Context, e *engine) bool {
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, r *Router, e *engine, was *coordinates) proof {
+func (k *looking) at(ctx context.Context, r *Router, e *engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.channel(was)
 	if !ok || r.now().parts.Stock == nil {
 		return runUnknown

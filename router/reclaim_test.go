@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // fakeReclaimer is the gateway's agent among fake engines. It holds notifications to what makes them safe.
@@ -108,13 +109,13 @@ func (f *fakeReclaimer) Publish(context.Context, []metadata.Record) error  { ret
 func (f *fakeReclaimer) Withdraw(context.Context, []metadata.Record) error { return nil }
 
 // reclaiming is a gateway with an agent among one fake prefill and one fake decode engine.
-func reclaiming(t *testing.T, connector string, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
-	return reclaimingWith(t, connector, true, change)
+func reclaiming(t *testing.T, connectorName string, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+	return reclaimingWith(t, connectorName, true, change)
 }
 
 // reclaimingWith is reclaiming, with an agent or without.
-func reclaimingWith(t *testing.T, connector string, agent bool, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
-	s, g, f := reclaimingFrom(t, connector, agent, nil, change)
+func reclaimingWith(t *testing.T, connectorName string, agent bool, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+	s, g, f := reclaimingFrom(t, connectorName, agent, nil, change)
 	g.warmed()
 	g.settled()
 	eventually(t, "decode's run is known", func() bool { return g.r.now().fleet.engine("decode-0").sighting().run != "" })
@@ -122,8 +123,8 @@ func reclaimingWith(t *testing.T, connector string, agent bool, change func(*Con
 }
 
 // reclaimingFrom is reclaimingWith, with engines that do wrong from the start.
-func reclaimingFrom(t *testing.T, connector string, agent bool, faults map[string][]fault, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
-	s := newPool(t, connector, 1, 1, faults)
+func reclaimingFrom(t *testing.T, connectorName string, agent bool, faults map[string][]fault, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+	s := newPool(t, connectorName, 1, 1, faults)
 	f := &fakeReclaimer{t: t, s: s, told: map[string]int{}, dead: map[string]bool{}}
 	d := &s.cfg.Models[0].Decode[0]
 	d.SideChannel, d.PlainRequestIDs = "d:1", true
@@ -163,7 +164,7 @@ func (g *gateway) blocks(engine string) map[string]int {
 func TestFault54StockPrefillDies(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		t.Run(map[bool]string{true: "named", false: "not named"}[named], func(t *testing.T) {
-			s, g, f := reclaiming(t, ConnectorPush, func(c *Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
+			s, g, f := reclaiming(t, connector.NamePush, func(c *Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
 			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
 			before := s.c.count("", "decode")
 			go func() {
@@ -195,7 +196,7 @@ func TestFault54StockPrefillDies(t *testing.T) {
 // TestFault58PullLeavesInPrefill has the client go while prefill works alone: what it then holds for nobody is given back
 // by a message, without decode.
 func TestFault58PullLeavesInPrefill(t *testing.T) {
-	s, g, f := reclaiming(t, ConnectorPull, nil)
+	s, g, f := reclaiming(t, connector.NamePull, nil)
 	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}}})
 	prefills, decodes := s.c.count("", "prefill"), s.c.count("", "decode")
 	leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > prefills })
@@ -212,7 +213,7 @@ func TestFault58PullLeavesInPrefill(t *testing.T) {
 // TestFault55StockLeaseEnds has decode fail on what prefill has held: the next attempt prefills again, under new ids, and
 // nobody is told anything as long as decode may be reading.
 func TestFault55StockLeaseEnds(t *testing.T) {
-	s, g, f := reclaiming(t, ConnectorPull, nil)
+	s, g, f := reclaiming(t, connector.NamePull, nil)
 	s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}})
 	before := s.c.count("", "prefill")
 	r := g.post(pathCompletions, plainBody)
@@ -249,7 +250,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		{"57 plain names, no agent", true, false, 1},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, ConnectorPush, row.agent, func(c *Config) {
+			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
 				c.Timeouts.Ending = 3 * fenceAfter
 			})
@@ -300,7 +301,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 func TestFault54StockDecodeFails(t *testing.T) {
 	for _, agent := range []bool{true, false} {
 		unhurried(t, map[bool]string{true: "54 agent", false: "54 no agent"}[agent], func(t *testing.T) {
-			s, g, f := reclaimingWith(t, ConnectorPush, agent, nil)
+			s, g, f := reclaimingWith(t, connector.NamePush, agent, nil)
 			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doErrorLate, N: 200}}})
 			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
@@ -324,9 +325,9 @@ func TestFault54StockDecodeFails(t *testing.T) {
 // its id, as the first may have been begun; another attempt serves.
 func TestFault12StockLegsAreSentOnce(t *testing.T) {
 	for _, leg := range []string{"prefill", "decode"} {
-		for _, connector := range []string{ConnectorPush, ConnectorPull} {
-			unhurried(t, "12 "+leg+" "+connector, func(t *testing.T) {
-				s, g, _ := reclaiming(t, connector, nil)
+		for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
+			unhurried(t, "12 "+leg+" "+connectorName, func(t *testing.T) {
+				s, g, _ := reclaiming(t, connectorName, nil)
 				s.setFaults(map[string][]fault{leg + "-0": {{Leg: leg, Nth: 1, Do: doReset}}})
 				before := s.c.count("", "")
 				if r := g.post(pathCompletions, plainBody); r.Status != 200 {
@@ -351,7 +352,7 @@ func TestFault12StockLegsAreSentOnce(t *testing.T) {
 
 // TestFault56StockToldOnce: what an ending has left behind is given back by one message, whatever else ends beside it.
 func TestFault56StockToldOnce(t *testing.T) {
-	s, g, f := reclaiming(t, ConnectorPull, nil)
+	s, g, f := reclaiming(t, connector.NamePull, nil)
 	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 100}}})
 	for range 4 {
 		n := s.c.count("", "prefill")

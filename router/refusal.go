@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
@@ -24,8 +25,8 @@ const (
 )
 
 // withoutCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
-func withoutCredentials(h *handoff, text string, e *engine, f *forwarded) string {
-	for _, s := range [...]string{string(h.prefillTicket), string(h.decodeTicket), e.credential(), f.credential()} {
+func withoutCredentials(h *connector.Handoff, text string, e *engine, f *forwarded) string {
+	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), e.credential(), f.credential()} {
 		text = maskCredential(text, s)
 	}
 	return text
@@ -61,13 +62,13 @@ func (e *engine) credential() string {
 
 // messageOf returns what an engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
 // text. Addresses, tokens and the client's credential in it are masked. It is "" if the engine says nothing, or may name where engines meet.
-func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
+func (m *model) messageOf(h *connector.Handoff, l *call, f *forwarded) string {
 	if l.err != nil || l.refusedCredentials() {
 		return ""
 	}
 	ans := l.ans
-	if ans.ErrorMessage == "" && m.conn.traits().bareErrors {
-		ans, _ = openai.ParseAnswer(shapedBare(l.body))
+	if ans.ErrorMessage == "" && m.conn.Traits().BareErrors {
+		ans, _ = openai.ParseAnswer(connector.WrapBareError(l.body))
 	}
 	text := string(jsonscan.Unescape(nil, []byte(ans.ErrorMessage)))
 	if text == "" && l.status != 200 && openai.MediaType(l.ctype) == "text/plain" {
@@ -78,7 +79,7 @@ func (m *model) messageOf(h *handoff, l *call, f *forwarded) string {
 		return ""
 	}
 	text = maskCredential(text, f.credential())
-	if _, ok := h.withoutMeeting([]byte(text)); !ok {
+	if _, ok := h.WithoutHandoff([]byte(text)); !ok {
 		return ""
 	}
 	for _, engines := range [...][]*engine{m.prefill, m.decode} {

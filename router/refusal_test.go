@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -32,35 +33,6 @@ func TestRefusals(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestRefusalNames looks for each of the names by which engines meet.
-func TestRefusalNames(t *testing.T) {
-	h := &handoff{transfer: "0123456789abcdef0123456789abcdef", coord: &coordinates{EngineID: "7d6c-engine", Host: "10.1.2.3", Port: 5600}, prefillTicket: []byte("ticket-1")}
-	other := &handoff{transfer: "fedcba9876543210fedcba9876543210", meeting: meeting{host: "10.1.2.4", port: 8998, room: 1234567890123}}
-	pulled := &handoff{transfer: "fedcba9876543210fedcba9876543210",
-		kv: []byte(`{"do_remote_prefill":true,"remote_engine_id":"9a9a-engine","remote_host":"10.1.2.5","remote_port":5700,"remote_block_ids":[[1]],"remote_request_id":"r"}`)}
-	for _, row := range []struct {
-		h    *handoff
-		says string
-		ok   bool
-	}{
-		{h, `{"error":{"message":"transfer 0123456789abcdef0123456789abcdef"}}`, false},
-		{h, `{"error":{"message":"of 7d6c-engine"}}`, false},
-		{h, `{"error":{"message":"tcp://10.1.2.3:5600"}}`, false},
-		{h, `{"error":{"message":"ticket-1"}}`, false},
-		{h, `{"error":{"message":"max_tokens is too large: 5600"}}`, true},
-		{other, `{"message":"room 1234567890123"}`, false},
-		{other, `{"message":"10.1.2.4:8998"}`, false},
-		{other, `{"message":"tcp://10.1.2.3:5600"}`, true},
-		{pulled, `{"message":"9a9a-engine"}`, false},
-		{pulled, `{"message":"10.1.2.5:5700"}`, false},
-		{&handoff{}, `{"message":"any"}`, true},
-	} {
-		if out, ok := row.h.withoutMeeting([]byte(row.says)); ok != row.ok || ok && string(out) != row.says {
-			t.Errorf("%s: %v %s", row.says, ok, out)
-		}
 	}
 }
 
@@ -114,7 +86,7 @@ func TestNamesTransfer(t *testing.T) {
 // TestRefusalKeepsRetryAfter has the only engine ask for three seconds at each attempt: so does the answer when no attempt is left.
 func TestRefusalKeepsRetryAfter(t *testing.T) {
 	unhurried(t, "none", func(t *testing.T) {
-		s := newPool(t, ConnectorNone, 0, 1, map[string][]fault{"decode-0": {{Do: doBusy, N: 3}}})
+		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Do: doBusy, N: 3}}})
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 		r := g.post(pathCompletions, plainBody)
 		if r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "engine_refused" || r.Header.Get("Retry-After") != "3" {

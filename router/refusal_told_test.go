@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -100,19 +101,19 @@ func TestPrefillErrorsTold(t *testing.T) {
 		faults                          map[string][]fault
 		cause                           string
 	}{
-		{"pull, prefill", ConnectorPull, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doError}}}, "as told"},
-		{"push, prefill", ConnectorPush, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}, "as told"},
-		{"pull, decode's first event", ConnectorPull, "decode_failed", "The engine failed: as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 0}}}, "as told"},
-		{"none, a connection that breaks", ConnectorNone, "decode_failed", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doReset}}}, "upstream"},
-		{"none, a stream without its end", ConnectorNone, "stream_cut", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doNoDone, N: 2}}}, "EOF"},
-		{"none, an error event", ConnectorNone, "decode_failed", "as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 2}}}, "as told"},
+		{"pull, prefill", connector.NamePull, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doError}}}, "as told"},
+		{"push, prefill", connector.NamePush, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}, "as told"},
+		{"pull, decode's first event", connector.NamePull, "decode_failed", "The engine failed: as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 0}}}, "as told"},
+		{"none, a connection that breaks", connector.NameNone, "decode_failed", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doReset}}}, "upstream"},
+		{"none, a stream without its end", connector.NameNone, "stream_cut", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doNoDone, N: 2}}}, "EOF"},
+		{"none, an error event", connector.NameNone, "decode_failed", "as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 2}}}, "as told"},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s := newPool(t, row.connector, 1, 1, nil)
 			s.cfg.Limits.Attempts = 1
 			var log lockedBuffer
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-			if row.connector != ConnectorNone {
+			if row.connector != connector.NameNone {
 				g.warmed()
 			}
 			s.setFaults(row.faults)

@@ -8,7 +8,7 @@ import (
 
 // insist makes a question to the planner one whose answer is two engines, whatever the request is.
 func (m *model) insist(q policies.Request) policies.Request {
-	if m.conn.traits().requiresSplit {
+	if m.conn.Traits().RequiresSplit {
 		q.PromptTokens, q.Unsplittable = 1<<30, ""
 	}
 	return q
@@ -16,7 +16,7 @@ func (m *model) insist(q policies.Request) policies.Request {
 
 // insisted takes back a choice of decode alone where decode does not serve alone.
 func (k *look) insisted(c policies.Choice) policies.Choice {
-	if k.m.conn.traits().requiresSplit && !c.Split && c.Decode >= 0 {
+	if k.m.conn.Traits().RequiresSplit && !c.Split && c.Decode >= 0 {
 		c.Decode, c.Reason = -1, policies.NoPrefill
 	}
 	return c
@@ -24,7 +24,7 @@ func (k *look) insisted(c policies.Choice) policies.Choice {
 
 // servable refuses bodies that neither two engines of the model can serve together nor one alone.
 func (q *admitted) servable() *openai.Error {
-	if !q.m.conn.traits().requiresSplit || q.route.does != generate {
+	if !q.m.conn.Traits().RequiresSplit || q.route.does != generate {
 		return nil
 	}
 	if q.b.Shape != openai.ShapeCompletions && q.b.Shape != openai.ShapeChat { // no room is put into them, nor by SGLang's own router

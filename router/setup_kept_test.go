@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
 // TestApplyKeepsEngines changes bounds that concern engines: they go by the new ones, and stay what they are, with their health
 // and their pairs.
 func TestApplyKeepsEngines(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 1, nil)
+	s := newPool(t, connector.NamePush, 1, 1, nil)
 	s.cfg.Timeouts.Health = time.Hour
 	g := start(t, s.cfg, Parts{})
 	eventually(t, "it is ready", func() bool { st := g.r.Stats(); return st.Ready && st.PairsWarm == 1 })
@@ -49,7 +50,7 @@ func TestApplyKeepsEngines(t *testing.T) {
 // TestApplyReadsNoCredentials has engines come while the files with credentials are gone or half written. Only a reload reads
 // them again, and refuses what it cannot use.
 func TestApplyReadsNoCredentials(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 2, nil)
+	s := newPool(t, connector.NameNone, 0, 2, nil)
 	dir := t.TempDir()
 	salt, key := filepath.Join(dir, "salt"), filepath.Join(dir, "key")
 	write := func(file, text string) {
@@ -104,10 +105,10 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 
 // TestApplyLastEngine has the only engine come and go: nothing that looks after it minds.
 func TestApplyLastEngine(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	none := s.cfg
-	none.Growing, none.Models = true, []Model{{Name: "tiny", Connector: ConnectorNone}}
+	none.Growing, none.Models = true, []Model{{Name: "tiny", Connector: connector.NameNone}}
 	for i := range 200 {
 		for _, cfg := range []Config{none, s.cfg} {
 			if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
@@ -123,7 +124,7 @@ func TestApplyLastEngine(t *testing.T) {
 // TestApplyAttendsToTheEnd has an engine go that still has a request: it is looked after until that has ended, and its pairs
 // are forgotten at once.
 func TestApplyAttendsToTheEnd(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 2, nil)
+	s := newPool(t, connector.NamePush, 1, 2, nil)
 	s.cfg.Timeouts.Health = 10 * time.Millisecond
 	checks := new(atomic.Int64)
 	engine := newFakeAny(t, func(http.ResponseWriter, *http.Request, string) {})

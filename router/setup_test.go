@@ -10,12 +10,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestApplyCarriesOver: engines and pairs that stay are the same ones, with all that is known of them; one whose entry has
 // changed is another, and is made known to its peers anew. What is left behind is checked when the gateway stops.
 func TestApplyCarriesOver(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 2, nil)
+	s := newPool(t, connector.NamePush, 1, 2, nil)
 	s.cfg.Timeouts.Health = 20 * time.Millisecond
 	g := start(t, s.cfg, Parts{})
 	apply := func(change func(*Model)) {
@@ -99,7 +101,7 @@ func TestApplyLetsLegsFinish(t *testing.T) {
 	}
 	engine.Start()
 	defer engine.Close()
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	next := s.cfg
 	s.cfg = Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "old", URL: engine.URL}}}}}
 	g := start(t, s.cfg, Parts{})
@@ -123,7 +125,7 @@ func TestApplyLetsLegsFinish(t *testing.T) {
 
 // The largest body holds for the next request, on a connection that is open too.
 func TestApplyBodyLimit(t *testing.T) {
-	s := newPool(t, ConnectorNone, 0, 1, nil)
+	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	for _, want := range []int{200, http.StatusRequestEntityTooLarge} {
 		if r := g.post(pathCompletions, plainBody); r.Status != want {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
 
@@ -14,9 +15,9 @@ func TestOnwardNeedsDecodeAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range []struct {
-		conn connector
+		conn connector.Connector
 		able bool
-	}{{none{}, true}, {sglang{}, false}} {
+	}{{connector.Named(connector.NameNone), true}, {connector.Named(connector.NameSGLang), false}} {
 		b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(`{"model":"m","prompt":"a","stream":true,"temperature":0,"max_tokens":9}`), openai.Limits{})
 		if herr != nil {
 			t.Fatal(herr)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pdrouter/router/connector"
 )
 
 // sglangRooms are where the fake engines of one test meet, as stock SGLang's do: prefill waits in its room until decode has
@@ -88,7 +90,7 @@ func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
 	t.Helper()
 	rooms := &sglangRooms{rooms: map[string]*sglangRoom{}, used: map[string]int{}}
 	s := &pool{c: c}
-	m := Model{Name: "tiny", Connector: ConnectorSGLang}
+	m := Model{Name: "tiny", Connector: connector.NameSGLang}
 	engine := func(name string, prefill bool, port int) *fakeVLLM {
 		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, habit: habit{tokens: 3, parrot: true}, n: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
 		f.srv = c.server(http.HandlerFunc(f.serve))
@@ -97,10 +99,10 @@ func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
 		return f.fakeVLLM
 	}
 	for i := range p {
-		e := engine("prefill-"+strconv.Itoa(i), true, defaultBootstrapPort+i)
+		e := engine("prefill-"+strconv.Itoa(i), true, 8998+i)
 		c := e.config()
 		if i > 0 {
-			c.BootstrapPort = defaultBootstrapPort + i
+			c.BootstrapPort = 8998 + i
 		}
 		s.p, m.Prefill = append(s.p, e), append(m.Prefill, c)
 	}
@@ -297,22 +299,6 @@ func TestSGLangRefuses(t *testing.T) {
 	}
 }
 
-// TestSGLangRooms draws rooms for every data-parallel rank.
-func TestSGLangRooms(t *testing.T) {
-	const ranks = 8
-	served := map[uint64]bool{}
-	for range 64 * ranks {
-		room := meeting{}.draw().room
-		if room >= 1<<63 {
-			t.Fatalf("room %d", room)
-		}
-		served[room%ranks] = true
-	}
-	if len(served) != ranks {
-		t.Errorf("ranks %v", served)
-	}
-}
-
 // TestFault47to62SGLang breaks one leg before the gate, and has the client leave: the answer is whole or a true error, and
 // no room stays in use.
 func TestFault47to62SGLang(t *testing.T) {
@@ -336,7 +322,7 @@ func TestFault47to62SGLang(t *testing.T) {
 		{"51 D resets", 1, 2, map[string][]fault{"decode-0": {{Do: doReset}}}, 200},
 		{"51 D dies", 1, 2, map[string][]fault{"decode-0": {{Do: doDie}}}, 200},
 		{"51 D dies in the room", 1, 2, map[string][]fault{"decode-0": {{Do: doDieInRoom}}}, 200},
-		{"52 D cannot reach P's bootstrap server", 2, 1, map[string][]fault{"decode-0": {{Do: doNoMeeting, N: defaultBootstrapPort}}}, 200},
+		{"52 D cannot reach P's bootstrap server", 2, 1, map[string][]fault{"decode-0": {{Do: doNoMeeting, N: 8998}}}, 200},
 		{"52 D fails", 1, 2, map[string][]fault{"decode-0": {{Do: doError}}}, 200},
 		{"54 P writes nothing", 2, 1, map[string][]fault{"prefill-0": {{Do: doNeverKV}}}, 200},
 		{"60 D garbage", 1, 2, map[string][]fault{"decode-0": {{Do: doGarbage}}}, 200},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // Source is where engines come from besides the lists: a DNS name or a file. The router only checks what stands here;
@@ -89,7 +90,7 @@ func (s Source) onlyDNS() string {
 const minEvery = 100 * time.Millisecond
 
 // validate checks one source of a model with this connector.
-func (s Source) validate(key, connector string, v *faults) {
+func (s Source) validate(key, connectorName string, v *faults) {
 	if s.isZero() {
 		return
 	}
@@ -104,7 +105,7 @@ func (s Source) validate(key, connector string, v *faults) {
 			v.add(key+"."+other, "is set beside file", "it in the entries of the file")
 		}
 	default:
-		s.validateDNS(key, connector, v)
+		s.validateDNS(key, connectorName, v)
 	}
 	if s.Every < 0 || s.Every > 0 && s.Every < minEvery {
 		v.add(key+".every", "is "+s.Every.String(), minEvery.String()+" or more")
@@ -119,7 +120,7 @@ func (s Source) validate(key, connector string, v *faults) {
 	}
 }
 
-func (s Source) validateDNS(key, connector string, v *faults) {
+func (s Source) validateDNS(key, connectorName string, v *faults) {
 	u, err := url.Parse(s.DNS)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
@@ -134,8 +135,8 @@ func (s Source) validateDNS(key, connector string, v *faults) {
 	}
 	if s.Control != "" {
 		switch {
-		case !connectorNamed(connector).traits().publishes:
-			v.add(key+".control", "is set", "no control routes for connector "+connector)
+		case !connector.Named(connectorName).Traits().Publishes:
+			v.add(key+".control", "is set", "no control routes for connector "+connectorName)
 		case !strings.Contains(s.Control, hostMark):
 			v.add(key+".control", fmt.Sprintf("is %q", s.Control), "{host} in it, such as http://{host}:9000")
 		default:
@@ -146,13 +147,13 @@ func (s Source) validateDNS(key, connector string, v *faults) {
 		if !strings.Contains(s.SideChannel, hostMark) {
 			v.add(key+".side_channel", fmt.Sprintf("is %q", s.SideChannel), "{host} in it, such as {host}:5600")
 		} else {
-			v.sideChannel(key+".side_channel", strings.ReplaceAll(s.SideChannel, hostMark, "10.0.0.7"), connector)
+			v.sideChannel(key+".side_channel", strings.ReplaceAll(s.SideChannel, hostMark, "10.0.0.7"), connectorName)
 		}
 	}
 	example := s.Engine("engine", netip.MustParseAddrPort("10.0.0.7:1"))
-	example.validateRanks(key, connector, map[string]string{}, v)
-	example.validateBootstrap(key, connector, strings.HasSuffix(key, "prefill_from"), v)
-	example.validateStock(key, connector, v)
+	example.validateRanks(key, connectorName, map[string]string{}, v)
+	example.validateBootstrap(key, connectorName, strings.HasSuffix(key, "prefill_from"), v)
+	example.validateStock(key, connectorName, v)
 	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
 	if s.Allow != nil && len(s.Allow) == 0 {
 		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")

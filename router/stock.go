@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // Stock asks stock engines what they say of their ranks, and has it published. Its methods are called off every
@@ -40,7 +41,7 @@ type SideChannel struct {
 // side is the side channel of a stock engine, and what is known of it. Only what requests read may be read by others than
 // the one goroutine that looks at the channel.
 type side struct {
-	conn connector
+	conn connector.Connector
 	role metadata.Role
 	http string
 	host string // of the configuration; "" if the engine's own report counts
@@ -68,7 +69,7 @@ func (s *sighting) dead() bool { return s.gone() && s.compat != "" }
 const stockLease = 30 * time.Second
 
 // newSide returns the side channel of a stock engine. The address was validated.
-func newSide(conn connector, role metadata.Role, ec Engine) *side {
+func newSide(conn connector.Connector, role metadata.Role, ec Engine) *side {
 	s := &side{conn: conn, role: role, http: ec.URL, wake: make(chan struct{}, 1)}
 	if ec.SideChannel != "" {
 		host, port, _ := net.SplitHostPort(ec.SideChannel)
@@ -79,7 +80,7 @@ func newSide(conn connector, role metadata.Role, ec Engine) *side {
 }
 
 // channel returns where the engine's run of these coordinates is to be asked, and false if that is not known.
-func (e *engine) channel(c *coordinates) (SideChannel, bool) {
+func (e *engine) channel(c *connector.PrefillEndpoint) (SideChannel, bool) {
 	at := SideChannel{Host: e.side.host, Port: e.side.port}
 	if c != nil {
 		at.EngineID, at.Size = c.EngineID, metadata.Rank{DP: 1, PP: c.PP, TP: c.TP}
@@ -120,8 +121,8 @@ func (r *Router) agreeStock(c *couple) error {
 	if why := p.handing.never(); why != "" {
 		return &metadata.Unpairable{Reason: metadata.NoConnector, Text: p.name + why}
 	}
-	if at := p.coord.Load(); at != nil && !at.moves(c.conn) {
-		return &metadata.Unpairable{Reason: metadata.OtherConnector, Text: p.name + " says that it moves KV by " + at.Mode + "; the connector is " + c.conn.traits().name}
+	if at := p.coord.Load(); at != nil && !at.Moves(c.conn) {
+		return &metadata.Unpairable{Reason: metadata.OtherConnector, Text: p.name + " says that it moves KV by " + at.Mode + "; the connector is " + c.conn.Traits().Name}
 	}
 	x, y := p.sighting(), d.sighting()
 	switch {
@@ -224,7 +225,7 @@ func (r *Router) unanswered(e *engine, seen *sighting, was sighting, err error) 
 // known returns the engine id of the run that pairs of the engine were warmed with, "" if that is not known. A prefill
 // engine's answers name its run, so with one of these coordinates none was warmed while they are nil; of a decode engine
 // only its channel tells.
-func (s *side) known(c *coordinates, seen *sighting) string {
+func (s *side) known(c *connector.PrefillEndpoint, seen *sighting) string {
 	switch {
 	case c != nil:
 		return c.EngineID
@@ -271,17 +272,17 @@ func (r *Router) recognize(ctx context.Context, e *engine) {
 // sawRun notes which run of a prefill engine has answered. It is cheap while that is the one that is known.
 func (r *Router) sawRun(e *engine, kv []byte) {
 	was := e.coord.Load()
-	if was == nil || bytes.Contains(kv, was.quoted) { // if none is known, a handshake is under way
+	if was == nil || bytes.Contains(kv, was.Quoted) { // if none is known, a handshake is under way
 		return
 	}
-	if c, ok := parseCoordinates(kv); ok {
+	if c, ok := connector.ParseCoordinates(kv); ok {
 		r.moved(e, was, c)
 	}
 }
 
 // moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
 // Of many that notice, the first counts.
-func (r *Router) moved(e *engine, was, now *coordinates) {
+func (r *Router) moved(e *engine, was, now *connector.PrefillEndpoint) {
 	if was.EngineID == now.EngineID || !e.coord.CompareAndSwap(was, now) {
 		return
 	}
@@ -295,7 +296,7 @@ func (r *Router) moved(e *engine, was, now *coordinates) {
 
 // restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
 // is, the next handshake learns.
-func (r *Router) restarted(e *engine, was *coordinates) {
+func (r *Router) restarted(e *engine, was *connector.PrefillEndpoint) {
 	if was != nil && !e.coord.CompareAndSwap(was, nil) { // somebody else has noticed
 		return
 	}

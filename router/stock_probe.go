@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -17,19 +18,19 @@ import (
 func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *openai.Body) error {
 	p, d := c.prefill, c.decode
 	a.prefill.open(ctx, p)
-	if err := r.ask(&a.prefill, a.h.request, b.AppendPrefill(nil, a.h.request, c.conn.prefillParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.conn.PrefillParams(nil, &a.h))); err != nil {
 		return err
 	}
-	a.h.kv = a.prefill.ans.KVParams
-	at, ok := parseCoordinates(a.h.kv)
+	a.h.KVParams = a.prefill.ans.KVParams
+	at, ok := connector.ParseCoordinates(a.h.KVParams)
 	switch {
-	case a.h.kv == nil:
-		return r.handsNothing(c, " answers without kv_transfer_params: "+c.conn.traits().stock.needs)
+	case a.h.KVParams == nil:
+		return r.handsNothing(c, " answers without kv_transfer_params: "+c.conn.Traits().Stock.Needs)
 	case !ok:
 		r.strand(ctx, r.probed(c, a), p, strandNoAnswer)
-		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+c.conn.traits().stock.needs)
+		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+c.conn.Traits().Stock.Needs)
 	}
-	a.h.coord = at
+	a.h.Endpoint = at
 	if p.coord.CompareAndSwap(nil, at) {
 		p.look()
 	}
@@ -38,10 +39,10 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *opena
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return err
 	}
-	body := b.AppendPrefill(nil, a.h.request, c.conn.decodeParams(nil, &a.h))
-	if c.conn.accept(&a.h, a.h.kv) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
+	body := b.AppendPrefill(nil, a.h.Request, c.conn.DecodeParams(nil, &a.h))
+	if c.conn.Accept(&a.h, a.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
-		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.conn.traits().stock.needs)
+		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.conn.Traits().Stock.Needs)
 	}
 	if err := r.take(ctx, c, a, d, body); err != nil {
 		return err
@@ -54,8 +55,8 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *opena
 }
 
 // fits says why decode must not be asked to take what prefill holds, as far as both say what they are.
-func (r *Router) fits(ctx context.Context, c *couple, at *coordinates) error {
-	if !at.moves(c.conn) {
+func (r *Router) fits(ctx context.Context, c *couple, at *connector.PrefillEndpoint) error {
+	if !at.Moves(c.conn) {
 		return r.agreeStock(c) // the coordinates are known by now
 	}
 	theirs := r.compat(ctx, c.decode, nil)
@@ -70,7 +71,7 @@ func (r *Router) fits(ctx context.Context, c *couple, at *coordinates) error {
 }
 
 // compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
-func (r *Router) compat(ctx context.Context, e *engine, c *coordinates) string {
+func (r *Router) compat(ctx context.Context, e *engine, c *connector.PrefillEndpoint) string {
 	if s := e.sighting(); s.compat != "" || r.now().parts.Stock == nil {
 		return s.compat
 	}
@@ -134,9 +135,9 @@ func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, bod
 // does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is errTransferLate, and what the
 // two hold is seen to as it is for a request.
 func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) (verdict, error) {
-	if !c.conn.traits().writes {
+	if !c.conn.Traits().Writes {
 		a.decode.open(ctx, d)
-		return r.askOnce(&a.decode, a.h.request, body, true)
+		return r.askOnce(&a.decode, a.h.Request, body, true)
 	}
 	a.decode.join(&r.cancels, d)
 	a.asked, a.unstreamed = true, true
@@ -151,7 +152,7 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 	came := make(chan told, 1)
 	r.ended.Go(func() {
 		out := told{vLost, errPanicked}
-		r.survive("a handshake", func() { out.v, out.err = r.askOnce(&a.decode, a.h.request, body, true) })
+		r.survive("a handshake", func() { out.v, out.err = r.askOnce(&a.decode, a.h.Request, body, true) })
 		a.arrived(out.v == vUsable)
 		came <- out
 	})
@@ -175,7 +176,7 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 func (r *Router) probeLate(c *couple, a *attempt) {
 	a.disown()
 	m := r.probed(c, a)
-	m.first, m.h.kv, m.probe = m.h.kv, nil, true
+	m.first, m.h.KVParams, m.probe = m.h.KVParams, nil, true
 	if a.open() {
 		m.leg, m.inTurn = a, true
 	}

@@ -73,7 +73,7 @@ func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
 func (e *engine) dated(recs []metadata.Record, run metadata.Incarnation, now time.Time, lease time.Duration) []metadata.Record {
 	out := make([]metadata.Record, len(recs))
 	for i, rec := range recs {
-		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.side.role, e.side.conn.traits().name, e.side.http
+		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.side.role, e.side.conn.Traits().Name, e.side.http
 		published := now.UTC().Round(0)
 		if !published.After(rec.Published) { // by a gateway whose clock is ahead
 			published = rec.Published.Add(1)

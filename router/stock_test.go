@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // fakeStock is what side channels say, and what was published. Nothing is asked at once with anything else.
@@ -48,7 +49,7 @@ func (f *fakeStock) Withdraw(_ context.Context, recs []metadata.Record) error {
 // answer brings it back; another run in its place is never held to what the one before did.
 func TestFault46TwoLooks(t *testing.T) {
 	stock := &fakeStock{id: "one"}
-	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
 	r, err := New(cfg, Parts{Stock: stock})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,9 @@ func TestFault46TwoLooks(t *testing.T) {
 	defer r.Close()
 	c := r.now().fleet.couples[0]
 	p := c.prefill
-	coord := func(id string) { p.coord.Store(&coordinates{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}) }
+	coord := func(id string) {
+		p.coord.Store(&connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
+	}
 	look := func(answers string) {
 		stock.id = answers
 		r.lookAt(t.Context(), p)
@@ -112,14 +115,14 @@ func TestFault46TwoLooks(t *testing.T) {
 // TestWarmUpGivesBack has decode fail on the second leg of a handshake: what prefill holds is taken after all where that
 // is safe, and counted where it is not.
 func TestWarmUpGivesBack(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorPull} {
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
 		for _, row := range []struct {
 			do       string
 			stranded uint64
 		}{{doRefuse, 0}, {doError, 1}, {doReset, 1}} {
-			t.Run(connector+" "+row.do, func(t *testing.T) {
-				s := newPool(t, connector, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: row.do}}})
-				if row.do == doReset && connector == ConnectorPush {
+			t.Run(connectorName+" "+row.do, func(t *testing.T) {
+				s := newPool(t, connectorName, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: row.do}}})
+				if row.do == doReset && connectorName == connector.NamePush {
 					t.Skip("it is sent a second time, and decode takes it")
 				}
 				g := start(t, s.cfg, Parts{})
@@ -136,15 +139,15 @@ func TestWarmUpGivesBack(t *testing.T) {
 
 // TestFault44MovedOnce: however many answers say at once that prefill was started anew, its pairs are void once.
 func TestFault44MovedOnce(t *testing.T) {
-	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
 	r, err := New(cfg, Parts{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	p := r.now().fleet.couples[0].prefill
-	at := func(id string) *coordinates {
-		return &coordinates{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}
+	at := func(id string) *connector.PrefillEndpoint {
+		return &connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}
 	}
 	for range 100 {
 		was := at("one")
@@ -166,7 +169,7 @@ func TestFault44MovedOnce(t *testing.T) {
 // TestFault44Recognized: what an engine that was down says of itself decides what is void. If it says nothing, its pairs shake
 // hands again, and what is under way goes on.
 func TestFault44Recognized(t *testing.T) {
-	cfg := Config{Models: []Model{{Name: "m", Connector: ConnectorPush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: "h:1"}, {Name: "e", URL: "http://e:1"}}}}}
+	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: "h:1"}, {Name: "e", URL: "http://e:1"}}}}}
 	for _, row := range []struct {
 		name           string
 		nth            int // of the engines
@@ -206,7 +209,7 @@ func TestFault44Recognized(t *testing.T) {
 				t.Fatal(err)
 			}
 			p, e := r.now().fleet.engines[0], r.now().fleet.engines[row.nth]
-			p.coord.Store(&coordinates{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
+			p.coord.Store(&connector.PrefillEndpoint{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
 			r.lookAt(t.Context(), e)
 			pair := metadata.Pair{Prefill: p.incarnation(), Decode: r.now().fleet.engines[max(row.nth, 1)].incarnation()}
 			if err := r.pairs.Wait(t.Context(), pair); err != nil {
@@ -239,26 +242,26 @@ func TestFault44Recognized(t *testing.T) {
 func TestOtherTransferMode(t *testing.T) {
 	for _, row := range []struct {
 		mode string
-		conn connector
+		conn connector.Connector
 		fits bool
-	}{{"push", push{}, true}, {"pull", push{}, false}, {"pull", pull{}, true}, {"push", pull{}, false}, {"", push{}, true}, {"", pull{}, true}} {
+	}{{"push", connector.Named(connector.NamePush), true}, {"pull", connector.Named(connector.NamePush), false}, {"pull", connector.Named(connector.NamePull), true}, {"push", connector.Named(connector.NamePull), false}, {"", connector.Named(connector.NamePush), true}, {"", connector.Named(connector.NamePull), true}} {
 		kv := `{"remote_engine_id":"e","remote_host":"h","remote_port":1,"tp_size":2,"pp_size":1,"dcp_size":1,"transfer_mode":"` + row.mode + `"}`
-		c, ok := parseCoordinates([]byte(kv))
-		if !ok || c.Mode != row.mode || c.moves(row.conn) != row.fits {
-			t.Errorf("%q for %s: %+v, %v", row.mode, row.conn.traits().name, c, ok)
+		c, ok := connector.ParseCoordinates([]byte(kv))
+		if !ok || c.Mode != row.mode || c.Moves(row.conn) != row.fits {
+			t.Errorf("%q for %s: %+v, %v", row.mode, row.conn.Traits().Name, c, ok)
 		}
 	}
 }
 
 // TestSideChannelConfig refuses addresses that cannot be.
 func TestSideChannelConfig(t *testing.T) {
-	config := func(connector, side string) Config {
-		return Config{Models: []Model{{Name: "m", Connector: connector, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: side}}}}}
+	config := func(connectorName, side string) Config {
+		return Config{Models: []Model{{Name: "m", Connector: connectorName, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: side}}}}}
 	}
 	for _, row := range []struct{ connector, side, want string }{
-		{ConnectorPush, "10.0.0.7:5600", ""}, {ConnectorPull, "[::1]:5600", ""}, {ConnectorPush, "", ""},
-		{ConnectorPush, "10.0.0.7", "host:port"}, {ConnectorPush, ":5600", "host:port"}, {ConnectorPull, "h:0", "host:port"}, {ConnectorPull, "h:65536", "host:port"},
-		{ConnectorKVPlane, "h:5600", "no side channel for connector kvplane"},
+		{connector.NamePush, "10.0.0.7:5600", ""}, {connector.NamePull, "[::1]:5600", ""}, {connector.NamePush, "", ""},
+		{connector.NamePush, "10.0.0.7", "host:port"}, {connector.NamePush, ":5600", "host:port"}, {connector.NamePull, "h:0", "host:port"}, {connector.NamePull, "h:65536", "host:port"},
+		{connector.NameKVPlane, "h:5600", "no side channel for connector kvplane"},
 	} {
 		err := config(row.connector, row.side).Validate()
 		if (err == nil) != (row.want == "") || err != nil && (!strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "models[0].decode[0].side_channel")) {

@@ -43,7 +43,7 @@ func (x *exchange) remember(a *attempt) {
 		return
 	}
 	value, _ := json.Marshal(holder{Engine: a.decode.engine.name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
-	x.kept = openai.ResponsePrefix + a.h.request
+	x.kept = openai.ResponsePrefix + a.h.Request
 	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
 }
 

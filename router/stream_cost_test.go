@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // holdingEngine is a decode engine whose streams are the test's to write: it answers a request that says so with a head, and hands
@@ -67,7 +69,7 @@ func holdingEngine(tb testing.TB) (url string, held <-chan net.Conn) {
 // heldStream is a stream under way through a router: what is written to engine comes out of client.
 func heldStream(tb testing.TB) (engine, client net.Conn) {
 	url, held := holdingEngine(tb)
-	g := start(tb, Config{Models: []Model{{Name: "m", Connector: ConnectorPull,
+	g := start(tb, Config{Models: []Model{{Name: "m", Connector: connector.NamePull,
 		Prefill: []Engine{{Name: "prefill-0", URL: newCannedEngine(tb)}},
 		Decode:  []Engine{{Name: "decode-0", URL: url}},
 	}}}, Parts{Log: slog.New(slog.NewJSONHandler(io.Discard, nil))})

@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // Enroller derives the keys with which gateways sign what they say to one run of an engine, named by its engine id: the
@@ -35,22 +36,22 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 }
 
 // ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.
-func (r *Router) ticket(h *handoff, prefill, decode *engine, context [16]byte) {
+func (r *Router) ticket(h *connector.Handoff, prefill, decode *engine, context [16]byte) {
 	if r.now().parts.Tickets == nil {
 		return
 	}
-	p, d := r.enrolled(prefill, h.prefill), r.enrolled(decode, h.decode)
+	p, d := r.enrolled(prefill, h.Prefill), r.enrolled(decode, h.Decode)
 	if p == nil || d == nil {
 		return
 	}
-	id, err := kvplane.ParseTransferID(h.transfer)
+	id, err := kvplane.ParseTransferID(h.Transfer)
 	if err != nil {
 		return // it was drawn here
 	}
 	t := kvplane.GatewayTicket{
-		ID: id, Prefill: h.prefill, Decode: h.decode, Context: context, Issued: time.Now(), Valid: time.Duration(h.validMS) * time.Millisecond,
+		ID: id, Prefill: h.Prefill, Decode: h.Decode, Context: context, Issued: time.Now(), Valid: time.Duration(h.ValidMS) * time.Millisecond,
 	}
-	h.prefillTicket, h.decodeTicket = t.AppendSealed(nil, p), t.AppendSealed(nil, d)
+	h.PrefillTicket, h.DecodeTicket = t.AppendSealed(nil, p), t.AppendSealed(nil, d)
 }
 
 // enrolled returns the key for one run of an engine, nil if there is none.

@@ -6,37 +6,39 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault58NoticedAtOnce has a client leave wherever its request may wait: less than 100 ms of virtual time behind that the request
 // is over, and the legs that nothing is lost with are closed. The connection itself tells that its peer has left. How soon a kernel
 // tells that of a socket cannot be measured in virtual time: TestFault58ClientLeaves shows over sockets that it does.
 func TestFault58NoticedAtOnce(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
 		for _, where := range []string{"prefill", "decode", "a stream", "the queue", "a pause", "a pair"} {
 			switch {
-			case where == "prefill" && connector == ConnectorNone, where == "a pair" && connector != ConnectorPush && connector != ConnectorKVPlane:
+			case where == "prefill" && connectorName == connector.NameNone, where == "a pair" && connectorName != connector.NamePush && connectorName != connector.NameKVPlane:
 				continue
 			}
 			for _, body := range []string{plainBody, streamBody} {
 				if where == "a stream" && body == plainBody {
 					continue
 				}
-				name := fmt.Sprintf("%s, in %s", connector, where)
+				name := fmt.Sprintf("%s, in %s", connectorName, where)
 				if body == streamBody {
 					name += ", streamed"
 				}
 				t.Run(name, func(t *testing.T) {
-					virtual(t, func(t *testing.T, n *memNet) { leaves(t, n, connector, where, body) })
+					virtual(t, func(t *testing.T, n *memNet) { leaves(t, n, connectorName, where, body) })
 				})
 			}
 		}
 	}
 }
 
-func leaves(t *testing.T, n *memNet, connector, where, body string) {
+func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
 	const noticed = 100*time.Millisecond - 1
-	s, parts := newIn(t, n, connector, 1, 1)
+	s, parts := newIn(t, n, connectorName, 1, 1)
 	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(4)
 	hour := int(time.Hour.Milliseconds())
 	defer func() {
@@ -47,7 +49,7 @@ func leaves(t *testing.T, n *memNet, connector, where, body string) {
 		s.setFaults(map[string][]fault{"prefill-0": {{Do: doHang}}, "decode-0": {{Do: doHang}}})
 	}
 	g := startIn(t, n, s.cfg, parts)
-	if where != "a pair" && connector != ConnectorNone && connector != ConnectorSGLang {
+	if where != "a pair" && connectorName != connector.NameNone && connectorName != connector.NameSGLang {
 		g.warmed()
 	}
 	switch where {
@@ -99,7 +101,7 @@ func leaves(t *testing.T, n *memNet, connector, where, body string) {
 	} else {
 		t.Logf("the request was over %v behind its client", took)
 	}
-	if connector == ConnectorPush || connector == ConnectorPull || where == "a pair" {
+	if connectorName == connector.NamePush || connectorName == connector.NamePull || where == "a pair" {
 		return // legs go on until nothing is left behind, and so does what makes the engines known to each other
 	}
 	for _, e := range g.r.now().fleet.engines {

@@ -5,29 +5,31 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestFault47FailedLegIsRetriedAtOnce breaks a leg in every way that is tried again, over every connector: in virtual time, from the
 // last that the failed engine said to the first byte of the request at another engine, there are less than 50 ms.
 func TestFault47FailedLegIsRetriedAtOnce(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang} {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
 		for _, leg := range []string{"prefill", "decode"} {
-			if connector == ConnectorNone && leg == "prefill" {
+			if connectorName == connector.NameNone && leg == "prefill" {
 				continue
 			}
 			for _, do := range []string{doRefuse, doError, doReset, doDie, doGarbage} {
-				t.Run(fmt.Sprintf("%s, %s, %s", connector, leg, do), func(t *testing.T) {
-					virtual(t, func(t *testing.T, n *memNet) { failedLeg(t, n, connector, leg, do) })
+				t.Run(fmt.Sprintf("%s, %s, %s", connectorName, leg, do), func(t *testing.T) {
+					virtual(t, func(t *testing.T, n *memNet) { failedLeg(t, n, connectorName, leg, do) })
 				})
 			}
 		}
 	}
 }
 
-func failedLeg(t *testing.T, n *memNet, connector, leg, do string) {
-	s, parts := newIn(t, n, connector, 2, 2)
+func failedLeg(t *testing.T, n *memNet, connectorName, leg, do string) {
+	s, parts := newIn(t, n, connectorName, 2, 2)
 	g := startIn(t, n, s.cfg, parts)
-	if connector != ConnectorNone && connector != ConnectorSGLang {
+	if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
 		g.warmed()
 	}
 	time.Sleep(time.Minute) // kept connections close: what fails is no reset of one, which the same engine is asked again behind
@@ -41,7 +43,7 @@ func failedLeg(t *testing.T, n *memNet, connector, leg, do string) {
 	if r.Status != http.StatusOK {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	if got, whole := text(t, r); got != wholeText && connector != ConnectorSGLang || !whole {
+	if got, whole := text(t, r); got != wholeText && connectorName != connector.NameSGLang || !whole {
 		t.Errorf("text %q, whole %v", got, whole)
 	}
 	if sum := g.last(1); sum.Attempts != 2 {

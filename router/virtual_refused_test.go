@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/router/connector"
 )
 
 // TestFault63RefusedAtOnce refuses for a full queue and for a tenant's limits: 503 and 429 with when to come back, less than 5 ms of
@@ -23,7 +24,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, ConnectorNone, 0, 1)
+				s, parts := newIn(t, n, connector.NameNone, 0, 1)
 				s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(1)
 				parts.Clients, parts.Limits = fakeClients{}, newCounted(row.limits)
 				gate := make(chan struct{})
@@ -60,7 +61,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 // gets a place that comes free has it at once.
 func TestFault63QueueTimeoutIsExact(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 1)
+		s, parts := newIn(t, n, connector.NameNone, 0, 1)
 		s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(8)
 		s.cfg.Timeouts.Queue = 10 * time.Second
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: 15_000}}})

@@ -7,24 +7,26 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // TestStreamOfHours has an engine say a token every 30 s for five hours, over every connector: all of it arrives, no deadline cuts it,
 // and whatever stands in between sees a byte at least every 15 s, which are comments.
 func TestStreamOfHours(t *testing.T) {
-	for _, connector := range []string{ConnectorNone, ConnectorPush, ConnectorPull, ConnectorKVPlane, ConnectorSGLang} {
-		t.Run(connector, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) { streamOfHours(t, n, connector) })
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
+		t.Run(connectorName, func(t *testing.T) {
+			virtual(t, func(t *testing.T, n *memNet) { streamOfHours(t, n, connectorName) })
 		})
 	}
 }
 
-func streamOfHours(t *testing.T, n *memNet, connector string) {
+func streamOfHours(t *testing.T, n *memNet, connectorName string) {
 	const every, count = 30 * time.Second, 5*60*2 + 1
-	s, parts := newIn(t, n, connector, 1, 1)
+	s, parts := newIn(t, n, connectorName, 1, 1)
 	s.cfg.Timeouts.Health = time.Hour
 	g := startIn(t, n, s.cfg, parts)
-	if connector != ConnectorNone && connector != ConnectorSGLang {
+	if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
 		g.warmed()
 	}
 	s.d[0].answers(func(h *habit) { h.tokens, h.parrot = count, false })
@@ -63,7 +65,7 @@ func streamOfHours(t *testing.T, n *memNet, connector string) {
 	if n := strings.Count(r.Body, keepAliveEvent); n < count-1 || n > 5*count {
 		t.Errorf("%d comments", n)
 	}
-	if sum := g.last(1); sum.Outcome != Completed || sum.Attempts != 1 || connector != ConnectorNone && sum.Prefill == "" {
+	if sum := g.last(1); sum.Outcome != Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
 		t.Errorf("summary %+v", sum)
 	}
 }
@@ -72,7 +74,7 @@ func streamOfHours(t *testing.T, n *memNet, connector string) {
 // apart, to the millisecond, and then ends with an error event and a cut.
 func TestStreamSilenceIsBounded(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, ConnectorNone, 0, 1)
+		s, parts := newIn(t, n, connector.NameNone, 0, 1)
 		s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(time.Hour.Milliseconds())}}})
 		g := startIn(t, n, s.cfg, parts)
 		begun := time.Now()

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/router/connector"
 )
 
 // In virtual time nothing takes any but what waits for a clock: what is measured is what timers, pauses and polls add. Everything runs
@@ -17,7 +19,7 @@ import (
 var warmServer = sync.OnceFunc(func() {
 	n := newMemNet()
 	ln := n.listen()
-	r, err := New(Config{Models: []Model{{Name: "tiny", Connector: ConnectorNone, Engines: []Engine{{Name: "a", URL: "http://10.0.0.9"}}}}}, Parts{})
+	r, err := New(Config{Models: []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{{Name: "a", URL: "http://10.0.0.9"}}}}}, Parts{})
 	if err != nil {
 		panic(err)
 	}
@@ -89,19 +91,19 @@ func (n *memNet) reach(r *Router) {
 }
 
 // newIn makes a pool of any connector in the network, with what its router is built from.
-func newIn(t *testing.T, n *memNet, connector string, p, d int) (*pool, Parts) {
+func newIn(t *testing.T, n *memNet, connectorName string, p, d int) (*pool, Parts) {
 	t.Helper()
-	c := newCluster(connector != ConnectorPull)
+	c := newCluster(connectorName != connector.NamePull)
 	c.net = n
 	parts := Parts{Planner: firstUsable{}}
 	var s *pool
-	switch connector {
-	case ConnectorKVPlane:
+	switch connectorName {
+	case connector.NameKVPlane:
 		s, _, parts = newPlaneOf(t, c, p, d)
-	case ConnectorSGLang:
+	case connector.NameSGLang:
 		s, _ = newSGLangOf(t, c, p, d)
 	default:
-		s = newPoolOf(t, c, connector, p, d, nil)
+		s = newPoolOf(t, c, connectorName, p, d, nil)
 	}
 	s.cfg.Timeouts.Health = time.Minute // else they are most of what the clock goes by
 	return s, parts

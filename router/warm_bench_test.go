@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 )
 
 // BenchmarkWarm looks at the pairs of 100 prefill and 100 decode engines: while all are cold and queued, and when all are
 // warm. The second is what a router does that has nothing to do, once in 30 seconds.
 func BenchmarkWarm(b *testing.B) {
-	m := Model{Name: "tiny", Connector: ConnectorKVPlane}
+	m := Model{Name: "tiny", Connector: connector.NameKVPlane}
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	for i := range 100 {
 		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)

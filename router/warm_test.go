@@ -11,19 +11,20 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/connector"
 )
 
 // TestPairsShakeHandsBeforeRequests: every pair of engines that can hand over has done so once before a client asks,
 // whoever of them comes first, and a request needs nothing more.
 func TestPairsShakeHandsBeforeRequests(t *testing.T) {
-	for _, connector := range []string{ConnectorPush, ConnectorPull, ConnectorKVPlane} {
-		t.Run(connector, func(t *testing.T) {
+	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
+		t.Run(connectorName, func(t *testing.T) {
 			var s *pool
 			parts := Parts{}
-			if connector == ConnectorKVPlane {
+			if connectorName == connector.NameKVPlane {
 				s, _, parts = newPlane(t, 2, 2)
 			} else {
-				s = newPool(t, connector, 2, 2, nil)
+				s = newPool(t, connectorName, 2, 2, nil)
 			}
 			g := start(t, s.cfg, parts)
 			g.warmed()
@@ -35,7 +36,7 @@ func TestPairsShakeHandsBeforeRequests(t *testing.T) {
 				}
 				prompts[b.Prompt] = true
 			}
-			if connector == ConnectorKVPlane && len(prompts) != 4 { // else decode might hold the prompt already
+			if connectorName == connector.NameKVPlane && len(prompts) != 4 { // else decode might hold the prompt already
 				t.Errorf("%d prompts for 4 handshakes", len(prompts))
 			}
 			for i := range 4 {
@@ -60,13 +61,13 @@ func TestHandshakesAreTriedAgain(t *testing.T) {
 	for _, row := range []struct {
 		connector, leg, engine string
 	}{
-		{ConnectorPush, "prefill", "prefill-0"}, {ConnectorPush, "decode", "decode-0"},
-		{ConnectorKVPlane, "prefill", "prefill-0"}, {ConnectorKVPlane, "decode", "decode-0"},
+		{connector.NamePush, "prefill", "prefill-0"}, {connector.NamePush, "decode", "decode-0"},
+		{connector.NameKVPlane, "prefill", "prefill-0"}, {connector.NameKVPlane, "decode", "decode-0"},
 	} {
 		unhurried(t, row.connector+" "+row.leg, func(t *testing.T) {
 			var s *pool
 			parts := Parts{}
-			if row.connector == ConnectorKVPlane {
+			if row.connector == connector.NameKVPlane {
 				s, _, parts = newPlane(t, 1, 1)
 			} else {
 				s = newPool(t, row.connector, 1, 1, nil)
@@ -91,7 +92,7 @@ func TestHandshakesAreTriedAgain(t *testing.T) {
 			if got := ready(); len(got.Pairs) != 0 || got.PairsWarm != 1 || got.PairsTotal != 1 {
 				t.Errorf("pairs %+v, %d warm of %d", got.Pairs, got.PairsWarm, got.PairsTotal)
 			}
-			if row.connector == ConnectorKVPlane { // both engines are told of each failure; stock ones cannot be
+			if row.connector == connector.NameKVPlane { // both engines are told of each failure; stock ones cannot be
 				s.noHeld(t)
 			}
 		})
@@ -101,7 +102,7 @@ func TestHandshakesAreTriedAgain(t *testing.T) {
 // TestHandshakeLimits: no more handshakes run at once than the configuration allows, over all engines and with one.
 func TestHandshakeLimits(t *testing.T) {
 	for _, row := range []struct{ all, each, most int }{{1, 4, 1}, {8, 1, 2}} {
-		s := newPool(t, ConnectorPull, 2, 2, nil)
+		s := newPool(t, connector.NamePull, 2, 2, nil)
 		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}, "prefill-1": {{Leg: "prefill", Do: doHang}}})
 		s.cfg.Limits.Handshakes, s.cfg.Limits.HandshakesPerEngine = row.all, row.each
 		g := start(t, s.cfg, Parts{})
@@ -115,7 +116,7 @@ func TestHandshakeLimits(t *testing.T) {
 
 // TestWarmPairsArePreferred: while one pair's handshake hangs, no request waits for it, whatever the policy would choose.
 func TestWarmPairsArePreferred(t *testing.T) {
-	s := newPool(t, ConnectorPush, 1, 2, nil)
+	s := newPool(t, connector.NamePush, 1, 2, nil)
 	s.setFaults(map[string][]fault{"decode-1": {{Leg: "decode", Do: doHang, N: 1}}})
 	p, err := policies.New(policies.Config{Default: policies.Choosing{Decode: policies.Role{Policy: "round_robin"}}})
 	if err != nil {

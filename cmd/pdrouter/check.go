@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router"
+	"pdrouter/router/connector"
 )
 
 // runCheck validates a configuration and prints what it would serve. It returns an error if there is any mistake.
@@ -166,11 +168,7 @@ func (l *loaded) summarize(out io.Writer, files bool) error {
 	fmt.Fprintf(w, "\nmetadata\t%s\n\n", l.whereRecords())
 	fmt.Fprintf(w, "model\tconnector\trule\trole\tengine\turl\n")
 	for _, m := range l.Models {
-		connector := m.Connector
-		if connector == "" {
-			connector = router.ConnectorNone
-		}
-		first := fmt.Sprintf("%s\t%s\t%s", m.Name, connector, l.policy.Rule(m.Name))
+		first := fmt.Sprintf("%s\t%s\t%s", m.Name, cmp.Or(m.Connector, connector.Default), l.policy.Rule(m.Name))
 		for _, role := range []struct {
 			name    string
 			engines []router.Engine

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/router"
+	"pdrouter/router/connector"
 )
 
 func engineOf(name string) router.Engine {
@@ -19,7 +20,7 @@ func engineOf(name string) router.Engine {
 
 func twoModels() router.Config {
 	return router.Config{Models: []router.Model{
-		{Name: "a", Connector: router.ConnectorPush, Prefill: []router.Engine{engineOf("p0")}, PrefillFrom: router.Source{DNS: "http://p:1", KeyFile: "/k"},
+		{Name: "a", Connector: connector.NamePush, Prefill: []router.Engine{engineOf("p0")}, PrefillFrom: router.Source{DNS: "http://p:1", KeyFile: "/k"},
 			Decode: []router.Engine{engineOf("d0"), {Name: "d1", URL: "http://d1:8000", Drain: true}}},
 		{Name: "b/c", Engines: []router.Engine{engineOf("e0")}, EnginesFrom: router.Source{File: "/f"}},
 	}}

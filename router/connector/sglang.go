@@ -1,4 +1,4 @@
-package router
+package connector
 
 import (
 	"crypto/rand"
@@ -19,9 +19,9 @@ import (
 // are closed. Neither serves a request alone: without a room it refuses.
 type sglang struct{}
 
-var sglangTraits = traits{name: ConnectorSGLang, mode: dispatch.Together, requiresSplit: true, meets: true, bareErrors: true}
+var sglangTraits = Traits{Name: NameSGLang, Mode: dispatch.Together, RequiresSplit: true, Meets: true, BareErrors: true}
 
-func (sglang) traits() *traits { return &sglangTraits }
+func (sglang) Traits() *Traits { return &sglangTraits }
 
 func (sglang) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	if e.Decode == dispatch.LegWhole {
@@ -39,14 +39,14 @@ func (sglang) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	return out
 }
 
-func (sglang) prefillParams(dst []byte, h *handoff) []byte { return h.meeting.appendTo(dst) }
-func (sglang) decodeParams(dst []byte, h *handoff) []byte  { return h.meeting.appendTo(dst) }
+func (sglang) PrefillParams(dst []byte, h *Handoff) []byte { return h.Bootstrap.appendTo(dst) }
+func (sglang) DecodeParams(dst []byte, h *Handoff) []byte  { return h.Bootstrap.appendTo(dst) }
 
-// accept takes any answer: prefill has none before its blocks are with decode.
-func (sglang) accept(*handoff, []byte) dispatch.EventKind { return dispatch.EvPrefillUsable }
+// Accept takes any answer: prefill has none before its blocks are with decode.
+func (sglang) Accept(*Handoff, []byte) dispatch.EventKind { return dispatch.EvPrefillUsable }
 
-// meeting is where the legs of one dispatch meet (connector sglang).
-type meeting struct {
+// Bootstrap is where the legs of one dispatch meet (connector sglang).
+type Bootstrap struct {
 	host string // of the prefill engine's bootstrap server
 	port int
 	room uint64 // new at every dispatch
@@ -55,10 +55,10 @@ type meeting struct {
 // defaultBootstrapPort is SGLang's own.
 const defaultBootstrapPort = 8998
 
-// bootstrapOf returns the prefill engine's bootstrap server: the host of its URL, and that port.
+// BootstrapOf returns the prefill engine's bootstrap server: the host of its URL, and that port.
 // A port of 0 is SGLang's default.
-func bootstrapOf(engineURL string, port int) meeting {
-	m := meeting{port: port}
+func BootstrapOf(engineURL string, port int) Bootstrap {
+	m := Bootstrap{port: port}
 	if m.port == 0 {
 		m.port = defaultBootstrapPort
 	}
@@ -70,9 +70,9 @@ func bootstrapOf(engineURL string, port int) meeting {
 	return m
 }
 
-// draw returns the meeting with a room of 63 bits that nobody else has: SGLang keeps it in 64, signed on some devices. All of
+// Draw returns the meeting with a room of 63 bits that nobody else has: SGLang keeps it in 64, signed on some devices. All of
 // them are random, as the room modulo their number is the data-parallel rank that serves it.
-func (m meeting) draw() meeting {
+func (m Bootstrap) Draw() Bootstrap {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	m.room = binary.BigEndian.Uint64(b[:]) >> 1
@@ -80,7 +80,7 @@ func (m meeting) draw() meeting {
 }
 
 // appendTo appends the members that go into either body.
-func (m meeting) appendTo(dst []byte) []byte {
+func (m Bootstrap) appendTo(dst []byte) []byte {
 	dst = append(dst, `"bootstrap_host":`...)
 	dst = openai.AppendString(dst, m.host)
 	dst = append(dst, `,"bootstrap_port":`...)
@@ -92,13 +92,13 @@ func (m meeting) appendTo(dst []byte) []byte {
 // failedTransfers are how SGLang begins its word of a transfer that failed, on either engine.
 var failedTransfers = [...]string{"Decode handshake failed", "Decode transfer failed", "Prefill bootstrap failed", "Prefill transfer failed"}
 
-// tellsOfFailedTransfer reports whether the message of an error says that a transfer failed.
-func tellsOfFailedTransfer(message string) bool {
+// IsFailedTransfer reports whether the message of an error says that a transfer failed.
+func IsFailedTransfer(message string) bool {
 	return slices.ContainsFunc(failedTransfers[:], func(words string) bool { return strings.HasPrefix(message, words) })
 }
 
-// shapedBare gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
-func shapedBare(body []byte) []byte {
+// WrapBareError gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
+func WrapBareError(body []byte) []byte {
 	s := jsonscan.Scanner{Bytes: body, MaxDepth: openai.MaxAnswerDepth}
 	bare := false
 	s.Space()

@@ -1,4 +1,4 @@
-package router
+package connector
 
 import "pdrouter/router/dispatch"
 
@@ -7,12 +7,12 @@ import "pdrouter/router/dispatch"
 // that never was is replaced by one of a single token.
 type pull struct{}
 
-var pullTraits = traits{
-	name: ConnectorPull, mode: dispatch.InTurn, lingers: true, handshakes: true, reads: true,
-	stock: &stockTraits{kvMode: "pull", needs: "want vLLM 0.13.0 or newer with NixlConnector"},
+var pullTraits = Traits{
+	Name: NamePull, Mode: dispatch.InTurn, lingers: true, Handshakes: true, Reads: true,
+	Stock: &StockTraits{kvMode: "pull", Needs: "want vLLM 0.13.0 or newer with NixlConnector"},
 }
 
-func (pull) traits() *traits { return &pullTraits }
+func (pull) Traits() *Traits { return &pullTraits }
 
 func (pull) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	switch e.Decode {

@@ -1,4 +1,4 @@
-package router
+package connector
 
 import "pdrouter/router/dispatch"
 
@@ -7,12 +7,12 @@ import "pdrouter/router/dispatch"
 // request lives or not, so a prefill leg runs on once decode was asked, and one that failed is asked again.
 type push struct{}
 
-var pushTraits = traits{
-	name: ConnectorPush, mode: dispatch.Together, lingers: true, handshakes: true, writes: true,
-	stock: &stockTraits{kvMode: "push", needs: "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"},
+var pushTraits = Traits{
+	Name: NamePush, Mode: dispatch.Together, lingers: true, Handshakes: true, Writes: true,
+	Stock: &StockTraits{kvMode: "push", Needs: "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"},
 }
 
-func (push) traits() *traits { return &pushTraits }
+func (push) Traits() *Traits { return &pushTraits }
 
 func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	switch e.Decode {

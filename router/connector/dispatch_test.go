@@ -1,4 +1,4 @@
-package router
+package connector
 
 import (
 	"bytes"
@@ -64,7 +64,7 @@ func runScripts(t *testing.T, file string) (got, want []byte) {
 				if err != nil {
 					t.Fatalf("%s: %q: %v", file, line, err)
 				}
-				d = newLife(connectorNamed(words[1]), n)
+				d = NewDispatch(Named(words[1]), n)
 			default:
 				fmt.Fprintf(&out, "%s:", line)
 				for _, a := range d.Step(parseEvent(t, words), nil) {
@@ -113,7 +113,7 @@ func parseEvent(t *testing.T, words []string) dispatch.Event {
 type book struct {
 	t        *testing.T
 	seed     uint64
-	conn     connector
+	conn     Connector
 	prefill  int // prefill legs that are open
 	decode   int // decode legs that are open
 	gates    int
@@ -131,7 +131,7 @@ type book struct {
 
 func (b *book) fail(format string, args ...any) {
 	b.t.Helper()
-	b.t.Fatalf("seed %d, %s: %s\n%s", b.seed, b.conn.traits().name, fmt.Sprintf(format, args...), strings.Join(b.trace, "\n"))
+	b.t.Fatalf("seed %d, %s: %s\n%s", b.seed, b.conn.Traits().Name, fmt.Sprintf(format, args...), strings.Join(b.trace, "\n"))
 }
 
 // happened closes a leg that its own event has ended.
@@ -151,7 +151,7 @@ func (b *book) did(a dispatch.Action) {
 	switch a.Do {
 	case dispatch.DoDisownDecode: // whoever sees to its blocks ends it
 		b.decode--
-		if b.conn.traits().name != ConnectorPush {
+		if b.conn.Traits().Name != NamePush {
 			b.fail("a leg is disowned that nobody sees to")
 		}
 	case dispatch.DoPlan, dispatch.DoPlanAlone:
@@ -228,8 +228,8 @@ func (b *book) did(a dispatch.Action) {
 // TestDispatchRandomWalk drives every connector with events that can happen in its state, and some that cannot.
 func TestDispatchRandomWalk(t *testing.T) {
 	reached := map[string]int{}
-	for _, c := range connectors() {
-		name := c.traits().name
+	for _, c := range All() {
+		name := c.Traits().Name
 		for seed := range uint64(5000) {
 			walk(t, name, seed, reached)
 		}
@@ -246,15 +246,15 @@ func TestDispatchRandomWalk(t *testing.T) {
 
 func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	conn := connectorNamed(name)
+	conn := Named(name)
 	attempts := 1 + rng.IntN(3)
-	d := newLife(conn, attempts)
+	d := NewDispatch(conn, attempts)
 	b := &book{t: t, seed: seed, conn: conn}
 	var out []dispatch.Action
 	for range 64 {
 		e := dispatch.Event{Kind: dispatch.EventKind(rng.IntN(int(dispatch.EventKinds)))}
 		if rng.IntN(4) > 0 {
-			e = likely(rng, conn.traits().mode, &d)
+			e = likely(rng, conn.Traits().Mode, &d)
 		}
 		// An event of a leg happens only while the leg is open: the exchange drops what belongs to no attempt.
 		if e.Kind.OfPrefill() && b.prefill == 0 || (e.Kind.OfDecode() || e.Kind == dispatch.EvStreamWhole && !b.ended || e.Kind.Breaks()) && b.decode == 0 {
@@ -339,8 +339,8 @@ func likely(rng *rand.Rand, split dispatch.Mode, d *dispatch.Dispatch) dispatch.
 
 // TestDispatchEveryStateEnds proves that client, deadline, shutdown and panic end a request in every state.
 func TestDispatchEveryStateEnds(t *testing.T) {
-	for _, c := range connectors() {
-		name := c.traits().name
+	for _, c := range All() {
+		name := c.Traits().Name
 		ways := map[dispatch.State][]dispatch.EventKind{
 			dispatch.StNew:        {},
 			dispatch.StPlanning:   {dispatch.EvStart},
@@ -350,13 +350,13 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 			dispatch.StRelaying:   {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst},
 			dispatch.StContinuing: {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst, dispatch.EvStreamLost, dispatch.EvPlannedAlone},
 		}
-		if name == ConnectorNone {
+		if name == NameNone {
 			delete(ways, dispatch.StPairing)
 			ways[dispatch.StAwaiting] = []dispatch.EventKind{dispatch.EvStart, dispatch.EvPlannedAlone}
 		}
 		for st, way := range ways {
 			for _, end := range []dispatch.EventKind{dispatch.EvClientLeft, dispatch.EvClientSlow, dispatch.EvDeadline, dispatch.EvShutdown, dispatch.EvPanic} {
-				d := newLife(connectorNamed(name), 3)
+				d := NewDispatch(Named(name), 3)
 				for _, k := range way {
 					d.Step(dispatch.Event{Kind: k}, nil)
 				}
@@ -379,9 +379,9 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 func TestDispatchAllocates(t *testing.T) {
 	out := make([]dispatch.Action, 0, 16)
 	var d dispatch.Dispatch
-	conn := connectorNamed(ConnectorPush)
+	conn := Named(NamePush)
 	n := testing.AllocsPerRun(100, func() {
-		d = newLife(conn, 3)
+		d = NewDispatch(conn, 3)
 		for _, k := range []dispatch.EventKind{dispatch.EvStart, dispatch.EvPlannedPair, dispatch.EvPaired, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst, dispatch.EvStreamLost, dispatch.EvPlannedAlone,
 			dispatch.EvDecodeLost, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst, dispatch.EvStreamWhole} {
 			out = d.Step(dispatch.Event{Kind: k}, out[:0])

@@ -1,23 +1,23 @@
-package router
+package connector
 
 import (
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
 
-// handed is what a stock prefill engine's kv_transfer_params say, read in one pass. Its bytes lie in the answer.
-type handed struct {
-	engine, host, request []byte // escapes as written; empty if absent or null
+// KVParams is what a stock prefill engine's kv_transfer_params say, read in one pass. Its bytes lie in the answer.
+type KVParams struct {
+	engine, host, Request []byte // escapes as written; empty if absent or null
 	mode                  []byte // transfer_mode, as the others
 	port, tp, pp, dcp     int
 	remote                bool // do_remote_prefill
 	blocks                bool // remote_block_ids is a list
 }
 
-// parseHanded reads the params. It reports false if they are no JSON object, or if a field that is read here is of
+// ParseKVParams reads the params. It reports false if they are no JSON object, or if a field that is read here is of
 // another kind than engines send. Null stands for absent.
-func parseHanded(kv []byte) (handed, bool) {
-	p := handed{tp: 1, pp: 1, dcp: 1}
+func ParseKVParams(kv []byte) (KVParams, bool) {
+	p := KVParams{tp: 1, pp: 1, dcp: 1}
 	s := jsonscan.Scanner{Bytes: kv, MaxDepth: openai.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
@@ -32,7 +32,7 @@ func parseHanded(kv []byte) (handed, bool) {
 		case "remote_host":
 			p.host, _, _ = s.Str()
 		case "remote_request_id":
-			p.request, _, _ = s.Str()
+			p.Request, _, _ = s.Str()
 		case "transfer_mode":
 			p.mode, _, _ = s.Str()
 		case "remote_port":
@@ -70,6 +70,6 @@ func readWholeNumber(s *jsonscan.Scanner, n *int) {
 }
 
 // located reports whether the params name an engine that can be reached.
-func (p *handed) located() bool {
+func (p *KVParams) located() bool {
 	return len(p.engine) > 0 && len(p.host) > 0 && p.port > 0 && p.tp >= 1 && p.pp >= 1 && p.dcp >= 1
 }

@@ -1,4 +1,4 @@
-package router
+package connector
 
 import "pdrouter/router/dispatch"
 
@@ -6,9 +6,9 @@ import "pdrouter/router/dispatch"
 // whatever the end, both are told at once and both legs are closed.
 type plane struct{}
 
-var planeTraits = traits{name: ConnectorKVPlane, mode: dispatch.Together, handshakes: true, publishes: true, cancels: true}
+var planeTraits = Traits{Name: NameKVPlane, Mode: dispatch.Together, Handshakes: true, Publishes: true, Cancels: true}
 
-func (plane) traits() *traits { return &planeTraits }
+func (plane) Traits() *Traits { return &planeTraits }
 
 func (plane) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	if e.Decode == dispatch.LegWhole {

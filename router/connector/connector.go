@@ -1,0 +1,110 @@
+// Package connector has the engine protocols. Each says how its legs follow each other, what they carry and how they end, and answers
+// by traits to everything else. Connectors are pure: they send nothing and know no engine. A new one is a file here and an entry in All.
+package connector
+
+import (
+	"strings"
+
+	"pdrouter/router/dispatch"
+)
+
+// Connector is what a hand-over needs of the router: how its legs follow each other, how they end, and what is
+// written into each. Its methods are pure.
+type Connector interface {
+	// Traits are the same at each call, and are not changed.
+	Traits() *Traits
+	dispatch.Ender
+	// PrefillParams and DecodeParams append the kv_transfer_params of either leg.
+	PrefillParams(dst []byte, h *Handoff) []byte
+	DecodeParams(dst []byte, h *Handoff) []byte
+	// Accept says what prefill's kv_transfer_params mean for the attempt: EvPrefillUsable, EvPrefillMoved or
+	// EvPrefillUnusable.
+	Accept(h *Handoff, kv []byte) dispatch.EventKind
+}
+
+// Traits are what a connector says of itself, so that nobody else has to know which one it is.
+type Traits struct {
+	Name string
+	Mode dispatch.Mode // how the legs of a split request follow each other
+
+	// lingers: a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended before decode's
+	// first token.
+	lingers       bool
+	RequiresSplit bool // a decode engine serves no request alone
+	Handshakes    bool // two engines shake hands before they hand anything over
+	Publishes     bool // engines publish records with the gateway, and have control routes
+	Cancels       bool // both engines can be told at any time that a transfer is over
+	Writes        bool // prefill writes into decode's blocks, and no engine tells the gateway when
+	Reads         bool // decode reads prefill's blocks, which its answer names
+	Meets         bool // the legs meet at prefill's bootstrap server; prefill's answer has no params
+	BareErrors    bool // an engine's error may be a bare string, and a failed transfer may be told by the engine that is well
+
+	Stock *StockTraits // of engines of stock vLLM; nil of others
+}
+
+// StockTraits are those of engines that tell their coordinates on a side channel and hold KV until somebody takes it or a lease ends.
+type StockTraits struct {
+	kvMode string // what the engines themselves call it
+	Needs  string // the versions and connectors of vLLM that hand off with it
+}
+
+// Default is the connector of a model that names none.
+const Default = NameNone
+
+// NewDispatch returns the life of a request to engines of that connector.
+func NewDispatch(c Connector, attempts int) dispatch.Dispatch {
+	return dispatch.New(c, c.Traits().Mode, c.Traits().lingers, attempts)
+}
+
+// Named returns the connector of a model's configuration, which was validated.
+func Named(name string) Connector {
+	if c, ok := Find(name); ok {
+		return c
+	}
+	return none{}
+}
+
+// All lists all there are. A new one is entered here.
+func All() []Connector { return []Connector{push{}, pull{}, plane{}, sglang{}, none{}} }
+
+// Names lists their names, for messages.
+func Names() string {
+	var names []string
+	for _, c := range All() {
+		names = append(names, c.Traits().Name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+func Find(name string) (Connector, bool) {
+	for _, c := range All() {
+		if c.Traits().Name == name {
+			return c, true
+		}
+	}
+	return nil, false
+}
+
+// none serves every request with one engine.
+type none struct{}
+
+var noneTraits = Traits{Name: NameNone, Mode: dispatch.Alone}
+
+func (none) Traits() *Traits { return &noneTraits }
+
+func (none) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
+	if e.Decode.Open() {
+		out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
+	}
+	return out
+}
+
+// The connectors a model may name: who moves the KV blocks from prefill to decode.
+const (
+	NamePush    = "vllm-nixl-push" // stock vLLM's NixlPushConnector: both legs at once
+	NamePull    = "vllm-nixl-pull" // stock vLLM's NixlConnector: prefill, then decode
+	NameKVPlane = "kvplane"        // pdrouter's own data plane: both legs at once
+	NameSGLang  = "sglang"         // stock SGLang: both legs at once, which meet in a room
+	NameNone    = "none"           // aggregated engines: nothing is moved
+)

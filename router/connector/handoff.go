@@ -1,0 +1,208 @@
+package connector
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strconv"
+
+	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
+	"pdrouter/router/openai/jsonscan"
+)
+
+// Handoff is what the two legs of one attempt share. Its ids are new at every dispatch, retries too: engines
+// match the legs by them.
+type Handoff struct {
+	Request   string // the engine-side X-Request-Id
+	Transfer  string // 32 hexadecimal digits
+	Shape     openai.Shape
+	Bootstrap Bootstrap // connector sglang
+	// Prefill and decode are the runs of the engines that publish their own generation (connector kvplane).
+	Prefill, Decode metadata.Incarnation
+	Endpoint        *PrefillEndpoint // of the prefill engine, if it is a stock one
+	KVParams        []byte           // what prefill answered; nil until then
+	ValidMS         int64            // how long the transfer may take
+	// PrefillTicket and decodeTicket are what the engines of connector kvplane want to see; nil without a key to sign them.
+	PrefillTicket, DecodeTicket []byte
+}
+
+// name draws new ids.
+func (h *Handoff) Draw() {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	var t [64]byte
+	for i, c := range b {
+		binary.LittleEndian.PutUint16(t[2*i:], hexPairs[c])
+	}
+	s := string(t[:])
+	h.Transfer, h.Request = s[:32], s[32:]
+}
+
+// hexPairs are the two digits of each byte, the first one low: every dispatch writes 32 bytes so.
+var hexPairs = func() (of [256]uint16) {
+	const digits = "0123456789abcdef"
+	for c := range of {
+		of[c] = uint16(digits[c>>4]) | uint16(digits[c&15])<<8
+	}
+	return of
+}()
+
+// PrefillEndpoint are where decode engines find a stock prefill engine. They change at every start of the engine.
+type PrefillEndpoint struct {
+	EngineID string
+	Host     string
+	Port     int
+	TP       int
+	PP       int
+	DCP      int
+	Mode     string // "push" or "pull"; "" of engines that do not say
+
+	Quoted []byte // the engine id as it stands in JSON
+	params []byte // what decode is told of the engine, whatever the transfer
+}
+
+// written fills in what stands in JSON.
+func (c PrefillEndpoint) written() *PrefillEndpoint {
+	c.Quoted = openai.AppendString(nil, c.EngineID)
+	dst := append(append([]byte(`{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`), c.Quoted...), `,"remote_host":`...)
+	dst = openai.AppendString(dst, c.Host)
+	c.params = fmt.Appendf(dst, `,"remote_port":%d,"tp_size":%d,"pp_size":%d,"dcp_size":%d,"remote_request_id":"`, c.Port, c.TP, c.PP, c.DCP)
+	return &c
+}
+
+// ParseCoordinates reads them from the kv_transfer_params of a prefill answer.
+func ParseCoordinates(kv []byte) (*PrefillEndpoint, bool) {
+	p, ok := ParseKVParams(kv)
+	if !ok || !p.located() {
+		return nil, false
+	}
+	return PrefillEndpoint{
+		EngineID: string(jsonscan.Unescape(nil, p.engine)), Host: string(jsonscan.Unescape(nil, p.host)), Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp,
+		Mode: string(jsonscan.Unescape(nil, p.mode)),
+	}.written(), true
+}
+
+// PrefillParams of stock vLLM, push: who takes the blocks is said by decode.
+func (push) PrefillParams(dst []byte, h *Handoff) []byte {
+	dst = append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
+	dst = append(dst, h.Transfer...)
+	return append(dst, `"}`...)
+}
+
+func (push) DecodeParams(dst []byte, h *Handoff) []byte {
+	dst = append(dst, h.Endpoint.params...)
+	dst = h.Shape.AppendEngineRequest(dst, h.Request)
+	dst = append(dst, `","transfer_id":"`...)
+	dst = append(dst, h.Transfer...)
+	return append(dst, `"}`...)
+}
+
+// Accept says whether prefill's answer names the engine that decode was told of.
+func (push) Accept(h *Handoff, kv []byte) dispatch.EventKind {
+	if h.Endpoint != nil && bytes.Contains(kv, h.Endpoint.Quoted) {
+		return dispatch.EvPrefillUsable
+	}
+	if _, ok := ParseCoordinates(kv); ok {
+		return dispatch.EvPrefillMoved
+	}
+	return dispatch.EvPrefillUnusable
+}
+
+func (pull) PrefillParams(dst []byte, h *Handoff) []byte {
+	return append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,`+
+		`"remote_block_ids":null,"remote_host":null,"remote_port":null}`...)
+}
+
+// DecodeParams are what prefill answered, to the byte.
+func (pull) DecodeParams(dst []byte, h *Handoff) []byte { return append(dst, h.KVParams...) }
+
+// Accept refuses params with which a decode engine could not read: a missing one has been seen to end engines.
+func (pull) Accept(h *Handoff, kv []byte) dispatch.EventKind {
+	p, ok := ParseKVParams(kv)
+	if !ok || !p.located() || !p.remote || !p.blocks || len(p.Request) == 0 {
+		return dispatch.EvPrefillUnusable
+	}
+	return dispatch.EvPrefillUsable
+}
+
+func (plane) PrefillParams(dst []byte, h *Handoff) []byte {
+	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode, h.PrefillTicket)
+}
+
+func (plane) DecodeParams(dst []byte, h *Handoff) []byte {
+	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill, h.DecodeTicket)
+}
+
+func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation, ticket []byte) []byte {
+	dst = append(dst, head...)
+	dst = append(dst, h.Transfer...)
+	dst = append(dst, `","peer":{"engine":`...)
+	dst = openai.AppendString(dst, peer.Engine)
+	dst = append(dst, `,"generation":`...)
+	dst = strconv.AppendUint(dst, peer.Generation, 10)
+	dst = append(dst, `},"valid_ms":`...)
+	dst = strconv.AppendInt(dst, h.ValidMS, 10)
+	if ticket != nil {
+		dst = append(dst, `,"ticket":"`...)
+		dst = append(append(dst, ticket...), '"') // base64url
+	}
+	return append(dst, '}')
+}
+
+// Accept wants the transfer's own id back.
+func (plane) Accept(h *Handoff, kv []byte) dispatch.EventKind {
+	if bytes.Contains(kv, []byte(h.Transfer)) {
+		return dispatch.EvPrefillUsable
+	}
+	return dispatch.EvPrefillUnusable
+}
+
+func (none) PrefillParams(dst []byte, _ *Handoff) []byte { return dst }
+func (none) DecodeParams(dst []byte, _ *Handoff) []byte  { return dst }
+func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }
+
+// WithoutHandoff returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
+// what is left may tell of it still: then it is nothing for clients.
+func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
+	out, ok := openai.StripTransferParams(nil, body)
+	if !ok {
+		return nil, false
+	}
+	c := h.Endpoint
+	if h.KVParams != nil {
+		if told, ok := ParseCoordinates(h.KVParams); ok {
+			c = told
+		}
+	}
+	secrets := [...]string{h.Transfer, string(h.PrefillTicket), string(h.DecodeTicket), "", "", "", ""}
+	if c != nil {
+		secrets[3], secrets[4] = c.EngineID, hostPort(c.Host, c.Port)
+	}
+	if m := h.Bootstrap; m.host != "" {
+		secrets[5], secrets[6] = hostPort(m.host, m.port), strconv.FormatUint(m.room, 10)
+	}
+	for _, s := range secrets {
+		if s != "" && bytes.Contains(out, []byte(s)) {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// hostPort is a host and a port as messages have them; "" of no host.
+func hostPort(host string, port int) string {
+	if host == "" {
+		return ""
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// Moves reports whether an engine that has said how it moves KV does so as the connector wants.
+func (c *PrefillEndpoint) Moves(conn Connector) bool {
+	t := conn.Traits().Stock
+	return t == nil || c.Mode == "" || c.Mode == t.kvMode
+}
