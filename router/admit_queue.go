@@ -32,7 +32,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 	if w != nil {
 		q.checked = time.Since(q.arrived)
 		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
-		watch, _ := r.gone.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
+		watch, _ := r.clients.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
 		case got = <-w.Done():
 		case <-r.closing: // also if no configuration has the queue's model any more

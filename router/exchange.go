@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/connector"
@@ -49,7 +50,7 @@ type exchange struct {
 	look   look
 
 	timer *time.Timer
-	watch goneWatch
+	watch disconnect.Watch
 
 	prev, next *exchange // in the router's live list
 
@@ -110,7 +111,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 
 // watchClient has the request end when its client leaves.
 func (x *exchange) watchClient(conn net.Conn) {
-	x.watch, _ = x.r.gone.Watch(conn, func() { x.post(mail{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+	x.watch, _ = x.r.clients.Watch(conn, func() { x.post(mail{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
@@ -33,7 +34,7 @@ type fan struct {
 	n        int // choices of each prompt
 	stream   bool
 	branches []*exchange // prompt by prompt
-	watch    goneWatch
+	watch    disconnect.Watch
 	reply    reply // what the handler sends; no stream
 	fanWriter
 
@@ -101,7 +102,7 @@ func (r *Router) chooseOne(q *admitted) policies.Choice {
 
 // watchClient has the request end when its client leaves.
 func (f *fan) watchClient(conn net.Conn) {
-	f.watch, _ = f.r.gone.Watch(conn, func() { f.end(ClientLeft, reason.ClientLeft, reply{}) })
+	f.watch, _ = f.r.clients.Watch(conn, func() { f.end(ClientLeft, reason.ClientLeft, reply{}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.

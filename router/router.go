@@ -15,6 +15,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/background"
+	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
 	"pdrouter/policies"
 	"pdrouter/router/upstream"
@@ -68,7 +69,7 @@ type Router struct {
 	applied  chan struct{}         // has room for one: the engines may be others
 
 	log        *slog.Logger
-	gone       *goneWatcher
+	clients    *disconnect.Watcher
 	goroutines *background.Pool // of legs
 	pairs      *metadata.Pairs
 	books      *books
@@ -119,7 +120,7 @@ func New(cfg Config, parts Parts) (*Router, error) {
 		log:        parts.Log,
 		closing:    make(chan struct{}),
 		lost:       map[string]bool{},
-		gone:       newGoneWatcher(),
+		clients:    disconnect.New(),
 		goroutines: background.NewPool(keptGoroutines),
 		books:      newBooks(4 * cfg.Limits.Recent),
 		stir:       make(chan struct{}, 1),
@@ -154,7 +155,7 @@ func (r *Router) Close() {
 	r.ended.Wait()
 	late.Stop()
 	r.stopLegs(errStopped)
-	r.gone.Close()
+	r.clients.Close()
 	r.goroutines.Close()
 	r.now().fleet.close()
 	r.control.CloseIdleConnections()

@@ -17,7 +17,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/connector", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/connector", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
@@ -71,6 +71,7 @@ func Packages() map[string]Package {
 		},
 		"internal/pdkvtest":   {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
 		"internal/background": {},
+		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
 		"internal/httpsyntax": {}, // a leaf: tokens, header fields, lengths
 		"internal/nonblock":   {Outside: []string{"golang.org/x/sys"}},

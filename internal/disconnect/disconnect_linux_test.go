@@ -1,4 +1,4 @@
-package router
+package disconnect
 
 import (
 	"net"
@@ -36,8 +36,8 @@ func listen(t *testing.T) net.Listener {
 	return ln
 }
 
-func watcher(t *testing.T) *goneWatcher {
-	g := newGoneWatcher()
+func watcher(t *testing.T) *Watcher {
+	g := New()
 	t.Cleanup(g.Close)
 	return g
 }
@@ -53,7 +53,7 @@ func wait(t *testing.T, ch chan struct{}) {
 	select {
 	case <-ch:
 	case <-time.After(30 * time.Second):
-		t.Fatal("not told that the client left")
+		t.Fatal("not told that the peer left")
 	}
 }
 
@@ -61,12 +61,12 @@ func quietFor(t *testing.T, ch chan struct{}) {
 	t.Helper()
 	select {
 	case <-ch:
-		t.Fatal("told that a client left which had not")
+		t.Fatal("told that a peer left that had not")
 	case <-time.After(20 * time.Millisecond):
 	}
 }
 
-func TestGone(t *testing.T) {
+func TestLeft(t *testing.T) {
 	tests := []struct {
 		name  string
 		leave func(c *net.TCPConn)
@@ -74,7 +74,7 @@ func TestGone(t *testing.T) {
 		{"close", func(c *net.TCPConn) { c.Close() }},
 		{"half close", func(c *net.TCPConn) { c.CloseWrite() }},
 		{"reset", func(c *net.TCPConn) { c.SetLinger(0); c.Close() }},
-		{"close behind bytes", func(c *net.TCPConn) { c.Write([]byte("GET")); c.Close() }},
+		{"close after bytes", func(c *net.TCPConn) { c.Write([]byte("GET")); c.Close() }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-func TestGoneBytesAreNoEnd(t *testing.T) {
+func TestBytesAreNoEnd(t *testing.T) {
 	g := watcher(t)
 	s, c := sockets(t, listen(t))
 	left, ch := signal()
@@ -118,7 +118,7 @@ func TestGoneBytesAreNoEnd(t *testing.T) {
 	wait(t, ch)
 }
 
-func TestGoneStop(t *testing.T) {
+func TestStop(t *testing.T) {
 	g := watcher(t)
 	s, c := sockets(t, listen(t))
 	var first atomic.Bool
@@ -142,11 +142,11 @@ func TestGoneStop(t *testing.T) {
 	if first.Load() {
 		t.Error("a stopped watch told")
 	}
-	goneWatch{}.Stop()
+	Watch{}.Stop()
 }
 
-// TestGoneBetweenRequests: a client that leaves while nobody waits is found gone by the next watch.
-func TestGoneBetweenRequests(t *testing.T) {
+// TestLeftBetweenRequests has the peer leave between two watches: the next one tells at once.
+func TestLeftBetweenRequests(t *testing.T) {
 	g := watcher(t)
 	s, c := sockets(t, listen(t))
 	w, _ := g.Watch(s, func() { t.Error("a stopped watch told") })
@@ -166,9 +166,9 @@ func TestGoneBetweenRequests(t *testing.T) {
 	}
 }
 
-// TestGoneDescriptorUsedAgain closes watched connections under the watcher, as a server does, so that their numbers
-// go to other connections at once.
-func TestGoneDescriptorUsedAgain(t *testing.T) {
+// TestDescriptorUsedAgain closes watched connections without telling the watcher, as a server does, so that their descriptors go to
+// other connections at once.
+func TestDescriptorUsedAgain(t *testing.T) {
 	g := watcher(t)
 	ln := listen(t)
 	again := 0
@@ -207,7 +207,7 @@ func TestGoneDescriptorUsedAgain(t *testing.T) {
 	}
 }
 
-func TestGoneMany(t *testing.T) {
+func TestMany(t *testing.T) {
 	g := watcher(t)
 	ln := listen(t)
 	var left sync.WaitGroup
@@ -228,14 +228,14 @@ func TestGoneMany(t *testing.T) {
 	wait(t, done)
 }
 
-func TestGoneClose(t *testing.T) {
-	g := newGoneWatcher()
+func TestClose(t *testing.T) {
+	g := New()
 	g.Close() // before the first watch
 	s, c := sockets(t, listen(t))
 	if _, ok := g.Watch(s, func() {}); ok {
 		t.Error("a closed watcher watches")
 	}
-	g = newGoneWatcher()
+	g = New()
 	if _, ok := g.Watch(s, func() { t.Error("told by a closed watcher") }); !ok {
 		t.Fatal("not watched")
 	}
@@ -244,7 +244,7 @@ func TestGoneClose(t *testing.T) {
 	c.Close()
 }
 
-func TestGoneNoSocket(t *testing.T) {
+func TestNoSocket(t *testing.T) {
 	g := watcher(t)
 	near, far := net.Pipe()
 	defer near.Close()
@@ -254,8 +254,8 @@ func TestGoneNoSocket(t *testing.T) {
 	}
 }
 
-func BenchmarkGone(b *testing.B) {
-	g := newGoneWatcher()
+func BenchmarkWatch(b *testing.B) {
+	g := New()
 	defer g.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,4 +1,4 @@
-package router
+package disconnect
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// goneWatcher tells of clients that have left while their request is worked on. One goroutine serves all of them;
-// it starts with the first connection watched, and sleeps in the runtime's poller, not in a thread of its own.
+// Watcher watches connections. Its goroutine starts with the first socket, and sleeps in the runtime's poller, not in a thread of its
+// own. New makes one. It is safe for concurrent use.
 //
-// A client that closes only its sending half counts as gone. A connection stays registered with the kernel, disarmed
-// or armed, from one of its requests to the next, so that watching it again costs no system call.
-type goneWatcher struct {
+// A peer that closes only its sending half counts as gone. A socket stays registered with the kernel, disarmed or armed, from one of
+// its requests to the next, so that watching it again costs no system call.
+type Watcher struct {
 	mu     sync.Mutex
 	poll   *os.File // the epoll instance; nil until the first Watch
 	raw    syscall.RawConn
@@ -28,14 +28,15 @@ type goneWatcher struct {
 	ended  chan struct{}
 }
 
-func newGoneWatcher() *goneWatcher {
-	return &goneWatcher{conns: make(map[int32]*watchedConn), known: make(map[net.Conn]*watchedConn)}
+// New returns a Watcher. Close it.
+func New() *Watcher {
+	return &Watcher{conns: make(map[int32]*watchedConn), known: make(map[net.Conn]*watchedConn)}
 }
 
-// Watch calls left, once, when the peer of conn has left: from the watcher's goroutine, or, if that was so before,
-// from Watch itself. left must not block. It reports false if conn cannot be watched (it is no socket). Stop the watch
-// before conn is closed, or used for another request.
-func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
+// Watch calls left once, when the peer of conn has left: on the watcher's goroutine, or before Watch returns if the peer has left
+// already. left must not block. Watch reports false if conn cannot be watched: it is neither a socket nor a Notifier. Stop the watch
+// before conn is closed or used for another request.
+func (g *Watcher) Watch(conn net.Conn, left func()) (Watch, bool) {
 	inner := innermost(conn)
 	sc, ok := inner.(syscall.Conn)
 	if !ok {
@@ -45,21 +46,21 @@ func (g *goneWatcher) Watch(conn net.Conn, left func()) (goneWatch, bool) {
 		if gone {
 			left()
 		}
-		return goneWatch{g, w, n}, true
+		return Watch{g, w, n}, true
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return goneWatch{}, false
+		return Watch{}, false
 	}
 	w := &watchedConn{conn: inner, left: left}
 	if cerr := raw.Control(func(fd uintptr) { err = g.add(int32(fd), w) }); cerr != nil || err != nil {
-		return goneWatch{}, false
+		return Watch{}, false
 	}
-	return goneWatch{g, w, 0}, true
+	return Watch{g, w, 0}, true
 }
 
 // again watches a connection that the kernel knows for its next request. It returns nil if the kernel does not.
-func (g *goneWatcher) again(conn net.Conn, left func()) (w *watchedConn, n uint64, gone bool) {
+func (g *Watcher) again(conn net.Conn, left func()) (w *watchedConn, n uint64, gone bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if w = g.known[conn]; w == nil || g.closed {
@@ -73,7 +74,7 @@ func (g *goneWatcher) again(conn net.Conn, left func()) (w *watchedConn, n uint6
 }
 
 // add registers the connection.
-func (g *goneWatcher) add(fd int32, w *watchedConn) error {
+func (g *Watcher) add(fd int32, w *watchedConn) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.startLocked(); err != nil {
@@ -92,7 +93,7 @@ func (g *goneWatcher) add(fd int32, w *watchedConn) error {
 }
 
 // armLocked asks the kernel for one event of the connection. Fd and Pad are the caller's own 64 bits.
-func (g *goneWatcher) armLocked(op int, fd, turn int32) error {
+func (g *Watcher) armLocked(op int, fd, turn int32) error {
 	var err error
 	cerr := g.raw.Control(func(epfd uintptr) {
 		err = unix.EpollCtl(int(epfd), op, int(fd), &unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: fd, Pad: turn})
@@ -101,7 +102,7 @@ func (g *goneWatcher) armLocked(op int, fd, turn int32) error {
 }
 
 // startLocked makes the epoll instance and its goroutine.
-func (g *goneWatcher) startLocked() error {
+func (g *Watcher) startLocked() error {
 	if g.closed {
 		return net.ErrClosed
 	}
@@ -113,12 +114,12 @@ func (g *goneWatcher) startLocked() error {
 		err = unix.SetNonblock(fd, true) // so that os.File hands it to the runtime's poller
 	}
 	if err != nil {
-		g.err = fmt.Errorf("router: watching clients: %w", err)
+		g.err = fmt.Errorf("disconnect: epoll: %w", err)
 		return g.err
 	}
 	g.poll = os.NewFile(uintptr(fd), "epoll")
 	if g.raw, err = g.poll.SyscallConn(); err != nil {
-		g.err = fmt.Errorf("router: watching clients: %w", err)
+		g.err = fmt.Errorf("disconnect: epoll: %w", err)
 		return g.err
 	}
 	g.ended = make(chan struct{})
@@ -127,7 +128,7 @@ func (g *goneWatcher) startLocked() error {
 }
 
 // run serves events until the epoll instance is closed.
-func (g *goneWatcher) run() {
+func (g *Watcher) run() {
 	defer close(g.ended)
 	events := make([]unix.EpollEvent, 128)
 	for {
@@ -149,7 +150,7 @@ func (g *goneWatcher) run() {
 }
 
 // event takes one event and returns what to call.
-func (g *goneWatcher) event(e unix.EpollEvent) func() {
+func (g *Watcher) event(e unix.EpollEvent) func() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	w := g.conns[e.Fd]
@@ -169,8 +170,8 @@ func (g *goneWatcher) event(e unix.EpollEvent) func() {
 	return left
 }
 
-// leftSocket looks whether the peer has closed its half: only then is there an end of the bytes to be read, or an error, or, with
-// bytes before it, nothing to tell it from an open one but the event itself.
+// leftSocket reports whether the peer has closed its half: the next read would find the end of the bytes or an error. It also reports
+// true if there are bytes to read: then only the event itself tells a closed half from an open one.
 func leftSocket(conn net.Conn) bool {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -188,7 +189,7 @@ func leftSocket(conn net.Conn) bool {
 }
 
 // Close ends the watcher and waits for its goroutine. No function is called afterwards.
-func (g *goneWatcher) Close() {
+func (g *Watcher) Close() {
 	g.mu.Lock()
 	poll, ended := g.poll, g.ended
 	g.closed = true
