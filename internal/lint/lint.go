@@ -18,7 +18,7 @@ func Packages() map[string]Package {
 		},
 		"router": {
 			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/connector", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
-			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp", "golang.org/x/sys"},
+			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
 		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/jsonscan"}},
