@@ -30,7 +30,7 @@ type Handoff struct {
 	PrefillTicket, DecodeTicket []byte
 }
 
-// name draws new ids.
+// Draw gives both legs new ids.
 func (h *Handoff) Draw() {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // it never fails
