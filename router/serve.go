@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/listener"
 	"pdrouter/kvplane"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -46,6 +47,9 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.now().cfg.Timeouts.Drain)
 	defer cancel()
 	if failed == nil {
+		if listener.RefuseNew(ln) {
+			time.Sleep(listener.Settle)
+		}
 		_ = ln.Close() // it may have been closed already
 		<-accepting
 	}

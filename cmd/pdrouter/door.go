@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/internal/listener"
 )
 
 // door is one of the gateway's listeners. Its address may change while it is served: whatever has connected to the one
@@ -39,7 +41,7 @@ func (d *door) open(address string) (net.Listener, error) {
 	if same || address == "" {
 		return nil, nil
 	}
-	ln, err := net.Listen("tcp", address)
+	ln, err := listener.Listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be used: %w", d.key, err)
 	}
