@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/internal/listener"
 	"pdrouter/kvplane"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -47,9 +46,6 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.now().cfg.Timeouts.Drain)
 	defer cancel()
 	if failed == nil {
-		if listener.RefuseNew(ln) {
-			time.Sleep(listener.Settle)
-		}
 		_ = ln.Close() // it may have been closed already
 		<-accepting
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -9,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"pdrouter/internal/listener"
 )
 
 // door is one of the gateway's listeners. Its address may change while it is served: whatever has connected to the one
@@ -41,7 +40,9 @@ func (d *door) open(address string) (net.Listener, error) {
 	if same || address == "" {
 		return nil, nil
 	}
-	ln, err := listener.Listen(address)
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // Linux attaches no socket filter to an MPTCP listener, and closeListener needs one
+	ln, err := lc.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be used: %w", d.key, err)
 	}
@@ -96,7 +97,11 @@ func (d *door) left(ln net.Listener) bool {
 
 // last closes a listener and hands on the connections that it had not accepted: to their clients they are open.
 func (d *door) last(ln net.Listener) {
-	for _, conn := range closeListener(ln) {
+	conns, err := closeListener(ln)
+	if err != nil && d.log != nil {
+		d.log.Warn("listener closed without a filter: clients that were connecting may be reset", "listener", d.key, "err", err)
+	}
+	for _, conn := range conns {
 		d.pass(conn)
 	}
 }

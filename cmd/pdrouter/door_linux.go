@@ -13,23 +13,24 @@ const handshake = 50 * time.Millisecond
 
 // closeListener closes ln and returns the connections that clients had already made and nobody had accepted, which closing
 // alone would reset. From then on connections are refused. Whoever begins to connect meanwhile hears nothing, asks again
-// after a second as TCP does, and is refused.
-func closeListener(ln net.Listener) []net.Conn {
+// after a second as TCP does, and is refused. The error says why new attempts could not be ignored; the listener is closed all the same.
+func closeListener(ln net.Listener) ([]net.Conn, error) {
 	defer ln.Close()
 	tcp, ok := ln.(*net.TCPListener)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	_ = raw.Control(func(fd uintptr) {
-		_ = syscall.AttachLsf(int(fd), noSYN()) //nolint:staticcheck // x/net/bpf would be a dependency for four instructions
+	var unfiltered error
+	_ = raw.Control(func(fd uintptr) { // an error is that of a listener that was closed before
+		unfiltered = os.NewSyscallError("setsockopt", syscall.AttachLsf(int(fd), noSYN())) //nolint:staticcheck // x/net/bpf would be a dependency for four instructions
 	})
 	time.Sleep(handshake)
 	var conns []net.Conn
-	_ = raw.Control(func(fd uintptr) { // an error is that of a listener that was closed before
+	_ = raw.Control(func(fd uintptr) {
 		for {
 			n, _, err := syscall.Accept4(int(fd), syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
 			if errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.ECONNABORTED) {
@@ -46,7 +47,7 @@ func closeListener(ln net.Listener) []net.Conn {
 		}
 		_ = syscall.Shutdown(int(fd), syscall.SHUT_RD) // at once: closing waits for others that use it
 	})
-	return conns
+	return conns, unfiltered
 }
 
 // noSYN is a socket filter that lets everything in but what begins a connection.

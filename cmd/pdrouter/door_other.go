@@ -5,9 +5,9 @@ package main
 import "net"
 
 // closeListener closes ln.
-func closeListener(ln net.Listener) []net.Conn {
+func closeListener(ln net.Listener) ([]net.Conn, error) {
 	_ = ln.Close()
-	return nil
+	return nil, nil
 }
 
 // tooMany reports whether a connection could not be accepted for want of descriptors.

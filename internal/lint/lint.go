@@ -13,11 +13,11 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/connector", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/listener", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/connector", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/listener", "internal/nonblock", "router/connector", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/connector", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
@@ -74,7 +74,6 @@ func Packages() map[string]Package {
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
 		"internal/httpsyntax": {}, // a leaf: tokens, header fields, lengths
-		"internal/listener":   {Outside: []string{"golang.org/x/sys"}},
 		"internal/nonblock":   {Outside: []string{"golang.org/x/sys"}},
 		"internal/e2e":        {},
 		"internal/faults":     {},

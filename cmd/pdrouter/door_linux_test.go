@@ -1,8 +1,10 @@
-package listener
+package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -11,21 +13,25 @@ import (
 	"time"
 )
 
-// TestRefuseNew closes listeners under clients that connect all the time: each connection that a client has is answered. Without
-// RefuseNew some of them are reset.
-func TestRefuseNew(t *testing.T) {
+// TestDoorClosesWithoutReset closes doors while clients connect all the time: each connection that a client has is answered.
+// Without a filter on the listener some of them are reset.
+func TestDoorClosesWithoutReset(t *testing.T) {
 	for range 3 {
-		ln, err := Listen("127.0.0.1:0")
+		var log bytes.Buffer
+		d := newDoor("listen.clients")
+		d.log = slog.New(slog.NewTextHandler(&log, nil))
+		ln, err := d.open("127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
+		d.move("127.0.0.1:0", ln)
+		address := ln.Addr().String()
 		var answered atomic.Int64
-		var stop atomic.Bool
 		var clients sync.WaitGroup
 		for range 8 {
 			clients.Go(func() {
-				for !stop.Load() {
-					c, err := net.DialTimeout("tcp", ln.Addr().String(), 2*time.Second)
+				for {
+					c, err := net.DialTimeout("tcp", address, 10*time.Second)
 					if errors.Is(err, syscall.ECONNREFUSED) {
 						return
 					}
@@ -37,7 +43,7 @@ func TestRefuseNew(t *testing.T) {
 						t.Errorf("got %q, %v", b, err)
 					}
 					answered.Add(1)
-					c.Close()
+					_ = c.Close()
 				}
 			})
 		}
@@ -45,35 +51,22 @@ func TestRefuseNew(t *testing.T) {
 		go func() {
 			defer close(accepted)
 			for {
-				c, err := ln.Accept()
+				c, err := d.Accept()
 				if err != nil {
 					return
 				}
 				_, _ = c.Write([]byte("x"))
-				c.Close()
+				_ = c.Close()
 			}
 		}()
 		for answered.Load() < 200 {
 			time.Sleep(time.Millisecond)
 		}
-		if !RefuseNew(ln) {
-			t.Fatal("new connections are not refused")
-		}
-		time.Sleep(Settle)
-		ln.Close()
-		<-accepted
+		_ = d.Close()
 		clients.Wait()
-		stop.Store(true)
-	}
-}
-
-func TestRefuseNewOfOthers(t *testing.T) {
-	ln, err := net.Listen("unix", t.TempDir()+"/s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	if RefuseNew(ln) {
-		t.Error("a Unix socket has no SYN")
+		<-accepted
+		if log.Len() > 0 {
+			t.Errorf("logged %s", &log)
+		}
 	}
 }
