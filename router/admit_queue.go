@@ -12,9 +12,6 @@ import (
 // scopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
 const scopePriority = "priority"
 
-// maxPriority bounds a priority, on either side of 0.
-const maxPriority = 100
-
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
 func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {

@@ -208,7 +208,7 @@ func (k *look) warm(p, d int) bool {
 // take makes this request the probe of each engine chosen that is to be probed. It reports false if another request has become
 // that since the snapshot. Engines that are used anyway are not asked.
 func (k *look) take(c policies.Choice, prefill, decode bool) bool {
-	rules := k.s.cfg.Health.engines()
+	rules := engineRules(k.s.cfg.Health)
 	if !decode && !k.takes(k.m.decode[c.Decode], rules) {
 		return false
 	}

@@ -269,3 +269,6 @@ func (v *faults) url(key, s string, required bool) {
 		v.add(key, fmt.Sprintf("is %q", s), "a port from 1 to 65535")
 	}
 }
+
+// maxPriority bounds a priority, on either side of 0.
+const maxPriority = 100

@@ -36,29 +36,29 @@ type Timeouts struct {
 }
 
 func (t Timeouts) withDefaults() Timeouts {
-	unless0(&t.Connect, 2*time.Second)
-	unless0(&t.Read, 30*time.Second)
-	unless0(&t.Idle, 75*time.Second)
-	unless0(&t.Write, 30*time.Second)
-	unless0(&t.Request, 120*time.Second)
-	unless0(&t.Answer, 600*time.Second)
-	unless0(&t.Queue, 10*time.Second)
-	unless0(&t.Prefill, 60*time.Second)
-	unless0(&t.Transfer, 10*time.Second)
-	unless0(&t.Stream, 120*time.Second)
-	unless0(&t.Pair, 30*time.Second)
-	unless0(&t.Probe, 60*time.Second)
-	unless0(&t.Ending, 60*time.Second)
-	unless0(&t.Drain, 30*time.Second)
+	setDefault(&t.Connect, 2*time.Second)
+	setDefault(&t.Read, 30*time.Second)
+	setDefault(&t.Idle, 75*time.Second)
+	setDefault(&t.Write, 30*time.Second)
+	setDefault(&t.Request, 120*time.Second)
+	setDefault(&t.Answer, 600*time.Second)
+	setDefault(&t.Queue, 10*time.Second)
+	setDefault(&t.Prefill, 60*time.Second)
+	setDefault(&t.Transfer, 10*time.Second)
+	setDefault(&t.Stream, 120*time.Second)
+	setDefault(&t.Pair, 30*time.Second)
+	setDefault(&t.Probe, 60*time.Second)
+	setDefault(&t.Ending, 60*time.Second)
+	setDefault(&t.Drain, 30*time.Second)
 	if t.KeepAlive == nil {
 		every := 15 * time.Second
 		t.KeepAlive = &every
 	}
-	unless0(&t.Stored, 24*time.Hour)
-	unless0(&t.Background, time.Hour)
-	unless0(&t.Unready, 5*time.Second)
-	unless0(&t.Health, 2*time.Second)
-	unless0(&t.SideChannel, 5*time.Second)
+	setDefault(&t.Stored, 24*time.Hour)
+	setDefault(&t.Background, time.Hour)
+	setDefault(&t.Unready, 5*time.Second)
+	setDefault(&t.Health, 2*time.Second)
+	setDefault(&t.SideChannel, 5*time.Second)
 	return t
 }
 
@@ -127,28 +127,28 @@ type Limits struct {
 const mostEntries = 100_000_000
 
 func (l Limits) withDefaults() Limits {
-	unless0(&l.Body, 32<<20)
-	unless0(&l.BodyMemory, max(1<<30, 2*l.Body))
-	unless0(&l.Answer, 64<<20)
-	unless0(&l.Event, 4<<20)
-	unless0(&l.Attempts, 3)
-	unless0(&l.InFlight, 1024)
-	unless0(&l.Queue, new(1024))
-	unless0(&l.RetryPercent, new(20))
-	unless0(&l.RetryFloor, new(10))
-	unless0(&l.Failures, 2)
-	unless0(&l.N, 16)
-	unless0(&l.Prompts, 64)
-	unless0(&l.Fan, 16)
-	unless0(&l.Stop, 128)
-	unless0(&l.Logprobs, 20)
-	unless0(&l.Recent, 256)
-	unless0(&l.Background, 1024)
-	unless0(&l.Concurrent, 65536)
-	unless0(&l.IdlePer, 256)
-	unless0(&l.PrefixIndexEntries, 1<<18)
-	unless0(&l.Handshakes, 16)
-	unless0(&l.HandshakesPerEngine, 4)
+	setDefault(&l.Body, 32<<20)
+	setDefault(&l.BodyMemory, max(1<<30, 2*l.Body))
+	setDefault(&l.Answer, 64<<20)
+	setDefault(&l.Event, 4<<20)
+	setDefault(&l.Attempts, 3)
+	setDefault(&l.InFlight, 1024)
+	setDefault(&l.Queue, new(1024))
+	setDefault(&l.RetryPercent, new(20))
+	setDefault(&l.RetryFloor, new(10))
+	setDefault(&l.Failures, 2)
+	setDefault(&l.N, 16)
+	setDefault(&l.Prompts, 64)
+	setDefault(&l.Fan, 16)
+	setDefault(&l.Stop, 128)
+	setDefault(&l.Logprobs, 20)
+	setDefault(&l.Recent, 256)
+	setDefault(&l.Background, 1024)
+	setDefault(&l.Concurrent, 65536)
+	setDefault(&l.IdlePer, 256)
+	setDefault(&l.PrefixIndexEntries, 1<<18)
+	setDefault(&l.Handshakes, 16)
+	setDefault(&l.HandshakesPerEngine, 4)
 	return l
 }
 
@@ -175,10 +175,13 @@ func (l Limits) validate(v *faults) {
 	}
 }
 
-// unless0 sets what is not set to its default.
-func unless0[T comparable](at *T, v T) {
+// setDefault sets what is not set to its default.
+func setDefault[T comparable](at *T, v T) {
 	var zero T
 	if *at == zero {
 		*at = v
 	}
 }
+
+// asking is how long one question at a side channel may take: at least 1 s, so that a busy engine has time even where checks are frequent.
+func (t Timeouts) asking() time.Duration { return max(t.SideChannel, time.Second) }

@@ -27,7 +27,7 @@ type fleet struct {
 	drains  map[string]bool       // the names of those that take no more requests
 
 	adapters adapters
-	secrets  *secrets
+	secrets  *Secrets
 	secured  map[*engine]*tls.Config // what TLS each is to be spoken to with; not of those without
 	ranks    map[string][]*engine    // by the name of the engine that they are the data-parallel ranks of
 }
@@ -134,12 +134,12 @@ func (f *fleet) bound(cfg Config) {
 
 // newFleet makes what the configuration names, and takes over what was there already. was may be nil. Files whose contents are
 // known are not read.
-func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
+func newFleet(cfg Config, was *fleet, secrets *Secrets) (*fleet, error) {
 	if was == nil {
 		was = new(fleet)
 	}
 	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}, drains: map[string]bool{},
-		secrets: &secrets{known: known}, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
+		secrets: secrets, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
 	var keyless []error
 	for i, mc := range cfg.Models {
 		m := &model{name: mc.Name, conn: connector.Named(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(admission.RetryBudget), queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
@@ -157,13 +157,13 @@ func newFleet(cfg Config, was *fleet, known map[string]string) (*fleet, error) {
 			{"engines", mc.Engines, &m.decode, metadata.Both},
 		} {
 			for j, entry := range list.from {
-				secure, err := entry.TLS.config(f.secrets)
+				secure, err := entry.TLS.Load(f.secrets)
 				if err != nil {
 					keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
 					continue
 				}
 				var up *upstream.Client // one for all ranks
-				for k, ec := range entry.ranks() {
+				for k, ec := range entry.Ranks() {
 					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
 					if errors.As(err, new(*KeyError)) {
 						keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
@@ -237,7 +237,7 @@ type origin struct {
 	rank      int    // data-parallel
 }
 
-func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, keys *secrets) (*engine, error) {
+func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, keys *Secrets) (*engine, error) {
 	conn := m.conn
 	from := origin{entry: ec, model: m.name, connector: conn, role: role}
 	from.entry.Drain = false
@@ -259,7 +259,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 	}
 	e.header = []upstream.Field{{Name: "Content-Type", Value: "application/json"}}
 	if ec.KeyFile != "" {
-		if from.key, err = keys.of("key_file", ec.KeyFile); err != nil {
+		if from.key, err = keys.Read("key_file", ec.KeyFile); err != nil {
 			return nil, err
 		}
 		e.header = append(e.header, upstream.Field{Name: "Authorization", Value: "Bearer " + from.key})
@@ -302,3 +302,7 @@ func (f *fleet) close() {
 		}
 	}
 }
+
+// rankHeader is how stock engines are told which of their data-parallel ranks is to serve a request. What a client sends under
+// this name never reaches them.
+const rankHeader = "X-Data-Parallel-Rank"

@@ -104,7 +104,7 @@ func (r *Router) sawHandOff(l *call, conn connector.Connector, s openai.Shape, k
 	case k == dispatch.EvPrefillUsable:
 		l.engine.handing.handed(s)
 	case k == dispatch.EvPrefillUnusable, k == dispatch.EvPrefillBare && capped(l.body):
-		if pause := l.engine.handing.kept(s, time.Now(), r.now().cfg.Health.pairs()); pause > 0 {
+		if pause := l.engine.handing.kept(s, time.Now(), pairRules(r.now().cfg.Health)); pause > 0 {
 			r.log.Warn("prefill engine hands nothing off", "engine", l.engine.name, "route", s.String(), "pause_seconds", pause.Seconds())
 		}
 	}

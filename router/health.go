@@ -227,7 +227,7 @@ func (r *Router) inUse(e *engine) { r.log.Info("engine is in use again", "engine
 
 // bad notes that an engine failed.
 func (r *Router) bad(e *engine, s health.FailureKind, now time.Time) {
-	if pause, out := e.vitals.Failed(s, now, r.now().cfg.Health.engines()); out {
+	if pause, out := e.vitals.Failed(s, now, engineRules(r.now().cfg.Health)); out {
 		r.log.Warn("engine is out", "engine", e.name, "reason", (health.Answers + health.Ejection(s)).String(), "pause", pause)
 	}
 }
@@ -248,7 +248,7 @@ func (r *Router) sawTransfer(c *couple, runs metadata.Pair, good bool) {
 	if !good { // what succeeds nearly always needs no clock
 		now = time.Now()
 	}
-	pause, out := c.transferred(good, now, r.now().cfg.Health.pairs())
+	pause, out := c.transferred(good, now, pairRules(r.now().cfg.Health))
 	if !out {
 		return
 	}

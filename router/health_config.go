@@ -3,8 +3,6 @@ package router
 import (
 	"fmt"
 	"time"
-
-	"pdrouter/router/fleet/health"
 )
 
 // Health says when an engine, or a pair of engines, gets no requests though it can be reached. An engine that cannot be is
@@ -50,19 +48,19 @@ type Outliers struct {
 }
 
 func (h Health) withDefaults() Health {
-	unless0(&h.Failures, 5)
-	unless0(&h.PairFailures, 2)
-	unless0(&h.PanicPercent, 50)
-	unless0(&h.Open, 5*time.Second)
-	unless0(&h.OpenLongest, time.Minute)
-	unless0(&h.Overload, 250*time.Millisecond)
-	unless0(&h.Outliers.After, 30*time.Second)
-	unless0(&h.Outliers.Ejected, 30*time.Second)
+	setDefault(&h.Failures, 5)
+	setDefault(&h.PairFailures, 2)
+	setDefault(&h.PanicPercent, 50)
+	setDefault(&h.Open, 5*time.Second)
+	setDefault(&h.OpenLongest, time.Minute)
+	setDefault(&h.Overload, 250*time.Millisecond)
+	setDefault(&h.Outliers.After, 30*time.Second)
+	setDefault(&h.Outliers.Ejected, 30*time.Second)
 	if h.SlowStart == nil {
 		h.SlowStart = new(time.Duration)
 		*h.SlowStart = 30 * time.Second
 	}
-	unless0(&h.Outliers.Times, 3)
+	setDefault(&h.Outliers.Times, 3)
 	if h.Outliers.Percent == nil {
 		h.Outliers.Percent = new(int)
 		*h.Outliers.Percent = 20
@@ -100,19 +98,4 @@ func (h Health) validate(v *faults) {
 	if !(h.Outliers.Times > 1) { // and not NaN
 		v.add("health.outliers.times", fmt.Sprintf("is %g", h.Outliers.Times), "more than 1")
 	}
-}
-
-// engines are the rules of engines' breakers.
-func (h Health) engines() health.BreakerRules {
-	return health.BreakerRules{Failures: h.Failures, Open: h.Open, Longest: h.OpenLongest}
-}
-
-// rules are those of the comparison.
-func (o Outliers) rules() health.OutlierRules {
-	return health.OutlierRules{Times: o.Times, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
-}
-
-// pairs are the rules of pairs' breakers.
-func (h Health) pairs() health.BreakerRules {
-	return health.BreakerRules{Failures: h.PairFailures, Open: h.Open, Longest: h.OpenLongest}
 }

@@ -73,3 +73,18 @@ func (r *Router) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
 	}
 	return anyway, pairs
 }
+
+// engineRules are the rules of engines' breakers.
+func engineRules(h Health) health.BreakerRules {
+	return health.BreakerRules{Failures: h.Failures, Open: h.Open, Longest: h.OpenLongest}
+}
+
+// outlierRules are those of the comparison.
+func outlierRules(o Outliers) health.OutlierRules {
+	return health.OutlierRules{Times: o.Times, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
+}
+
+// pairRules are the rules of pairs' breakers.
+func pairRules(h Health) health.BreakerRules {
+	return health.BreakerRules{Failures: h.PairFailures, Open: h.Open, Longest: h.OpenLongest}
+}

@@ -50,7 +50,7 @@ func (r *Router) judge(engines []*engine, now time.Time, rules Outliers) {
 			which, states = append(which, e), append(states, &e.vitals)
 		}
 	}
-	if i, perToken := health.EjectSlowest(states, now, rules.rules()); i >= 0 {
+	if i, perToken := health.EjectSlowest(states, now, outlierRules(rules)); i >= 0 {
 		r.log.Warn("engine is out", "engine", which[i].name, "reason", health.Slow.String(), "pause", rules.Ejected, "seconds_per_token", perToken)
 	}
 }

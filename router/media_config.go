@@ -3,8 +3,6 @@ package router
 import (
 	"fmt"
 	"strings"
-
-	"pdrouter/router/openai"
 )
 
 // Media says where the images, sounds and videos that bodies name by URL may be. It is the engines that fetch them, from
@@ -27,12 +25,4 @@ func (m Media) validate(v *faults) {
 			v.add(fmt.Sprintf("media.hosts[%d]", i), fmt.Sprintf("is %q", h), "a host name in small letters, with a dot before it for all that end in it")
 		}
 	}
-}
-
-// rules are what bodies are held to; nil if they may name any host.
-func (m Media) rules() *openai.MediaRules {
-	if m.AllowPrivate && len(m.Hosts) == 0 {
-		return nil
-	}
-	return &openai.MediaRules{Private: m.AllowPrivate, Hosts: m.Hosts}
 }

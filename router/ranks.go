@@ -13,14 +13,10 @@ import (
 // maxDataParallel is the most data-parallel ranks of one engine.
 const maxDataParallel = 1024
 
-// rankHeader is how stock engines are told which of their data-parallel ranks is to serve a request. What a client sends under
-// this name never reaches them.
-const rankHeader = "X-Data-Parallel-Rank"
-
-// ranks returns the entry of each of the engine's data-parallel ranks, or the engine's own if it has none. Each is an engine
+// Ranks returns the entry of each of the engine's data-parallel ranks, or the engine's own if it has none. Each is an engine
 // like any other, called <name>.dp<rank>: it has its own load, its own pairs and its own side channel, on the port behind that
 // of the rank before.
-func (e Engine) ranks() []Engine {
+func (e Engine) Ranks() []Engine {
 	if e.DataParallel <= 1 {
 		return []Engine{e}
 	}

@@ -1,20 +1,25 @@
 package router
 
 import (
-	"bytes"
-	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
-
-	"pdrouter/router/openai"
 )
 
-// secrets are what stands in the files with the engines' credentials and certificates, by the files' names. Those that a configuration had
-// are not read again where only engines come and go: a file that is gone by then, or half written, is none of their business.
-type secrets struct {
-	known map[string]string // that need not be read
+// Secrets are the contents of the files with the engines' credentials and certificates, by path. The zero value is ready to use. It
+// is not safe for concurrent use.
+type Secrets struct {
+	known map[string]string // contents that need not be read again
 	used  map[string]string
+}
+
+// NewSecrets returns Secrets that do not read again what old has used: when only engines come and go, a file that was removed or is
+// being written must not matter. old may be nil.
+func NewSecrets(old *Secrets) *Secrets {
+	if old == nil {
+		return new(Secrets)
+	}
+	return &Secrets{known: old.used}
 }
 
 // KeyError is what is wrong with a file of an engine's entry: its credential or a certificate. The error of Apply and Reload
@@ -31,8 +36,8 @@ func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 // Unwrap returns the cause.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// of returns what stands in the file that a key of an entry names, without the white space around it.
-func (s *secrets) of(key, file string) (string, error) {
+// Read returns the contents of the file that a key of an entry names, without surrounding white space.
+func (s *Secrets) Read(key, file string) (string, error) {
 	text, ok := s.used[file]
 	if !ok {
 		text, ok = s.known[file]
@@ -59,26 +64,4 @@ func (s *secrets) of(key, file string) (string, error) {
 }
 
 // String hides them.
-func (s *secrets) String() string { return "(secrets)" }
-
-// newSealer reads the key from the file, or draws one if there is none named; it goes on with the one that old has drawn.
-func newSealer(cfg Config, old *openai.Sealer) (*openai.Sealer, error) {
-	switch {
-	case !cfg.IsolatePrefixCache:
-		return nil, nil
-	case cfg.PrefixCacheSecretFile != "":
-		key, err := os.ReadFile(cfg.PrefixCacheSecretFile)
-		if err != nil {
-			return nil, fmt.Errorf("prefix_cache_secret_file: %w", err)
-		}
-		if key = bytes.TrimSpace(key); len(key) < openai.MinSealKey {
-			return nil, fmt.Errorf("prefix_cache_secret_file %s has %d bytes; want %d or more", cfg.PrefixCacheSecretFile, len(key), openai.MinSealKey)
-		}
-		return &openai.Sealer{Key: key}, nil
-	case old != nil:
-		return old, nil
-	}
-	key := make([]byte, openai.MinSealKey)
-	_, _ = rand.Read(key) // it never fails
-	return &openai.Sealer{Key: key}, nil
-}
+func (s *Secrets) String() string { return "(secrets)" }

@@ -31,15 +31,15 @@ func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
 		parts.Planner = policies.Default()
 	}
 	var was *fleet
-	var known map[string]string
+	var known *Secrets
 	var sealedBy *openai.Sealer
 	if old != nil {
 		was, sealedBy = old.fleet, old.sealer
 		if !anew {
-			known = was.secrets.used
+			known = was.secrets
 		}
 	}
-	f, err := newFleet(cfg, was, known)
+	f, err := newFleet(cfg, was, NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +115,14 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 func limitsOf(cfg Config) openai.Limits {
 	return openai.Limits{
 		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
-		Strict: cfg.Strict, Media: cfg.Media.rules(), Isolate: cfg.IsolatePrefixCache,
+		Strict: cfg.Strict, Media: mediaRules(cfg.Media), Isolate: cfg.IsolatePrefixCache,
 	}
+}
+
+// mediaRules are what bodies are held to; nil if they may name any host.
+func mediaRules(m Media) *openai.MediaRules {
+	if m.AllowPrivate && len(m.Hosts) == 0 {
+		return nil
+	}
+	return &openai.MediaRules{Private: m.AllowPrivate, Hosts: m.Hosts}
 }

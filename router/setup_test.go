@@ -138,3 +138,25 @@ func TestApplyBodyLimit(t *testing.T) {
 		}
 	}
 }
+
+// TestNewValidates: a router is not made of a configuration with a mistake.
+func TestNewValidates(t *testing.T) {
+	for want, cfg := range map[string]Config{
+		"":                       {Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "http://10.0.0.1:8000"}}}}},
+		"router: config: models": {},
+	} {
+		if _, err := New(cfg, Parts{}); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("New: %v; want %q", err, want)
+		}
+	}
+}
+
+// TestMediaRules: without rules a body may name any host.
+func TestMediaRules(t *testing.T) {
+	if mediaRules((Media{AllowPrivate: true})) != nil {
+		t.Error("there are rules where every host is allowed")
+	}
+	if mediaRules((Media{})) == nil || mediaRules((Media{AllowPrivate: true, Hosts: []string{"a.b"}})) == nil {
+		t.Error("there are no rules where not every host is allowed")
+	}
+}

@@ -162,9 +162,6 @@ func (r *Router) watchSide(ctx context.Context, e *engine) {
 	}
 }
 
-// asking bounds one question at a side channel: even where looks are frequent, an engine that is busy gets a second.
-func (t Timeouts) asking() time.Duration { return max(t.SideChannel, time.Second) }
-
 // lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
 func (r *Router) lookAt(ctx context.Context, e *engine) {
 	s, c := e.side, e.coord.Load()

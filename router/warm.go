@@ -82,7 +82,7 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 	err := errPanicked
 	r.survive("a handshake", func() { err = r.probe(ctx, c, pair) })
 	now := time.Now()
-	pause := c.ended(pair, err, now, r.now().cfg.Health.pairs())
+	pause := c.ended(pair, err, now, pairRules(r.now().cfg.Health))
 	switch {
 	case err == nil:
 		r.left.handedOver(c, begun)
