@@ -10,7 +10,7 @@ import (
 )
 
 // validateAdmin checks the listener for administrators, and what it needs of other sections.
-func (c config) validateAdmin() error {
+func (c fileConfig) validateAdmin() error {
 	var errs []error
 	if t := c.Listen.AdminTLS; t.on() {
 		if t.CertFile == "" {

@@ -45,7 +45,7 @@ func TestAdminWithoutKeyFiles(t *testing.T) {
 
 // TestWatchedSecrets: what only a reload reads is watched, the secret of salts as well.
 func TestWatchedSecrets(t *testing.T) {
-	var c config
+	var c fileConfig
 	c.PrefixCacheSecretFile = "salt"
 	if got := fmt.Sprint(watched(&c)); got != "[salt]" {
 		t.Errorf("watched: %s", got)

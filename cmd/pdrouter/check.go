@@ -60,7 +60,7 @@ func (l *loaded) checkFiles(old *loaded) error {
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
-	f := yamlfile.Decode(l.path, b, new(config))
+	f := yamlfile.Decode(l.path, b, new(fileConfig))
 	missing := map[string]bool{} // by section
 	for _, p := range l.paths() {
 		if *p.at == "" || strings.HasSuffix(p.key, "_from.file") && followed[*p.at] {

@@ -3,7 +3,7 @@ package main
 import "fmt"
 
 // validateReplicas checks the number of gateways.
-func (c config) validateReplicas() error {
+func (c fileConfig) validateReplicas() error {
 	if c.Replicas < 0 {
 		return fmt.Errorf("replicas is %d; want 1 or more", c.Replicas)
 	}

@@ -16,9 +16,9 @@ import (
 	"pdrouter/router"
 )
 
-// config is the file of pdrouter serve. It is read once and never changed. Relative paths in it are relative to the
+// fileConfig is the file of pdrouter serve. It is read once and never changed. Relative paths in it are relative to the
 // folder that it stands in.
-type config struct {
+type fileConfig struct {
 	Listen        listenConfig     `yaml:"listen"`
 	router.Config `yaml:",inline"` // models, timeouts, limits, strict
 	Policy        policyConfig     `yaml:"policy"`
@@ -71,7 +71,7 @@ type logConfig struct {
 
 // loaded is a configuration that was found sound.
 type loaded struct {
-	config
+	fileConfig
 	path   string
 	sum    [sha256.Size]byte // of the file
 	digest string            // the same, for people
@@ -85,7 +85,7 @@ func loadConfig(path string) (*loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	var c config
+	var c fileConfig
 	f := yamlfile.Decode(path, b, &c)
 	for _, section := range []string{"timeouts", "limits", "health"} {
 		f.CheckZeros(section)
@@ -93,7 +93,7 @@ func loadConfig(path string) (*loaded, error) {
 	c = c.withDefaults()
 	f.Check("", c.Validate())
 	c.resolve(filepath.Dir(path))
-	l := &loaded{config: c, path: path, sum: sha256.Sum256(b)}
+	l := &loaded{fileConfig: c, path: path, sum: sha256.Sum256(b)}
 	l.digest = hex.EncodeToString(l.sum[:6])
 	var policyErr error
 	if c.Policy.File != "" {
@@ -110,7 +110,7 @@ func loadConfig(path string) (*loaded, error) {
 	return l, nil
 }
 
-func (c config) withDefaults() config {
+func (c fileConfig) withDefaults() fileConfig {
 	if c.Listen.Clients == "" {
 		c.Listen.Clients = "127.0.0.1:8080"
 	}
@@ -129,7 +129,7 @@ func (c config) withDefaults() config {
 }
 
 // Validate reports every mistake, joined; each message begins with the dotted key it is about.
-func (c config) Validate() error {
+func (c fileConfig) Validate() error {
 	errs := []error{
 		c.Config.Validate(),
 		c.validateReclaim(),
@@ -148,7 +148,7 @@ func (c config) Validate() error {
 }
 
 // validateAgents checks what the agents' listener needs of other sections.
-func (c config) validateAgents() error {
+func (c fileConfig) validateAgents() error {
 	var errs []error
 	if c.Listen.Agents == "" {
 		for i, m := range c.Models {

@@ -3,7 +3,7 @@ package main
 import "path/filepath"
 
 // resolve makes the relative paths of c relative to dir. It changes c and what its lists share.
-func (c *config) resolve(dir string) {
+func (c *fileConfig) resolve(dir string) {
 	for _, p := range c.paths() {
 		if *p.at != "" && !filepath.IsAbs(*p.at) {
 			*p.at = filepath.Join(dir, *p.at)
@@ -18,7 +18,7 @@ type pathAt struct {
 }
 
 // paths returns every path of c that is set or could be.
-func (c *config) paths() []pathAt {
+func (c *fileConfig) paths() []pathAt {
 	all := []pathAt{
 		{"listen.agents_tls.cert_file", &c.Listen.AgentsTLS.CertFile},
 		{"listen.agents_tls.key_file", &c.Listen.AgentsTLS.KeyFile},

@@ -47,7 +47,7 @@ func TestEngineTLSFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
-		if !slices.Contains(watched(&l.config), filepath.Join(dir, name)) {
+		if !slices.Contains(watched(&l.fileConfig), filepath.Join(dir, name)) {
 			t.Errorf("%s is not watched", name)
 		}
 	}

@@ -52,7 +52,7 @@ func (l *loaded) at(err error) error {
 	if readErr != nil {
 		return err
 	}
-	f := yamlfile.Decode(l.path, b, new(config))
+	f := yamlfile.Decode(l.path, b, new(fileConfig))
 	f.Check("", err)
 	if said := f.Err(); said != nil {
 		return said
@@ -62,7 +62,7 @@ func (l *loaded) at(err error) error {
 
 // changes lists the dotted keys in which another configuration differs from this one, in the order of the reference.
 func (l *loaded) changes(other *loaded) []string {
-	keys := changed("", reflect.ValueOf(l.config), reflect.ValueOf(other.config))
+	keys := changed("", reflect.ValueOf(l.fileConfig), reflect.ValueOf(other.fileConfig))
 	if l.Policy.File != "" && !slices.Contains(keys, "policy.file") && !reflect.DeepEqual(l.policy, other.policy) {
 		keys = append(keys, "policy.file")
 	}

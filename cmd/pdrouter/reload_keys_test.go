@@ -46,7 +46,7 @@ func TestEveryKeyIsLiveOrFixed(t *testing.T) {
 			return in && (rest == "" || rest[0] == '.' || rest[0] == '[')
 		})
 	}
-	for _, key := range keysOf(reflect.TypeFor[config](), "") {
+	for _, key := range keysOf(reflect.TypeFor[fileConfig](), "") {
 		kind := "live"
 		if fixed(key) {
 			kind = "fixed"

@@ -43,7 +43,7 @@ type sums map[string][sha256.Size]byte
 
 // newWatch begins with the configuration that is in use.
 func newWatch(l *loaded) *watch {
-	w := &watch{path: l.path, named: watched(&l.config), seen: map[string]print{}}
+	w := &watch{path: l.path, named: watched(&l.fileConfig), seen: map[string]print{}}
 	w.used = w.look()
 	w.used[w.path] = l.sum // it may have changed since it was read
 	w.last = w.used
@@ -74,7 +74,7 @@ func (w *watch) look() sums {
 	w.see(w.path, now)
 	if p := w.seen[w.path]; p.info != nil && p.sum != before && before != [sha256.Size]byte{} {
 		if b, err := os.ReadFile(w.path); err == nil {
-			var c config
+			var c fileConfig
 			yamlfile.Decode(w.path, b, &c) // mistakes are the reload's
 			c.resolve(filepath.Dir(w.path))
 			w.named = watched(&c)
@@ -107,7 +107,7 @@ func (w *watch) see(name string, now sums) {
 }
 
 // watched are the files that c names and that are read with it alone. The others are read again by whoever uses them.
-func watched(c *config) []string {
+func watched(c *fileConfig) []string {
 	var all []string
 	for _, p := range c.paths() {
 		own := p.key == "policy.file" || p.key == "prefix_cache_secret_file" || strings.HasPrefix(p.key, "listen.") || strings.HasPrefix(p.key, "models[") && !strings.HasSuffix(p.key, "_from.file") ||

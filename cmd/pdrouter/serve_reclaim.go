@@ -11,7 +11,7 @@ import (
 )
 
 // validateReclaim reports what is wrong with the section, if anything.
-func (c config) validateReclaim() error {
+func (c fileConfig) validateReclaim() error {
 	switch c.Reclaim {
 	case "auto", "off", "":
 		return nil
