@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -69,7 +70,7 @@ func (q *admitted) standing(header []byte) int {
 			p = -n
 		}
 	}
-	return min(max(p, -maxPriority), maxPriority)
+	return min(max(p, -config.MaxPriority), config.MaxPriority)
 }
 
 // turnAway ends the wait of all who stand in queues, and of those who come.

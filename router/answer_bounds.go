@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"pdrouter/router/config"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/upstream"
 )
@@ -14,7 +15,7 @@ func isTooLarge(err error) bool {
 }
 
 // boundOf returns the bound that an answer exceeds, and names it. isTooLarge(err) holds.
-func boundOf(err error, l Limits) (bytes int, name string) {
+func boundOf(err error, l config.Limits) (bytes int, name string) {
 	switch {
 	case errors.Is(err, sse.ErrTooLarge):
 		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)

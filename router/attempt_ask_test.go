@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -24,9 +25,9 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			held, released := make(chan struct{}), make(chan struct{})
 			release := sync.OnceFunc(func() { close(released) })
 			defer release()
-			g := start(t, Config{Models: []Model{{Name: "m", Connector: connector.NamePull,
-				Prefill: []Engine{{Name: "prefill-0", URL: newCannedEngine(t)}},
-				Decode: []Engine{{Name: "decode-0", URL: newCannedDecode(t, func() {
+			g := start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
+				Prefill: []config.Engine{{Name: "prefill-0", URL: newCannedEngine(t)}},
+				Decode: []config.Engine{{Name: "decode-0", URL: newCannedDecode(t, func() {
 					if hold.CompareAndSwap(true, false) {
 						close(held)
 						<-released

@@ -176,7 +176,7 @@ func (u *unseen) prefillOver(ctx context.Context) reason.Reason {
 		u.prefill = shut{}
 		return reason.None
 	}
-	ctx, cancel := context.WithTimeout(ctx, u.r.now().cfg.Timeouts.asking())
+	ctx, cancel := context.WithTimeout(ctx, u.r.now().cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
 	if u.prefill.gone(ctx, e) {
 		return reason.PrefillFailed

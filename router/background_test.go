@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/router/config"
 )
 
 // backgroundEngine serves background responses as stock vLLM does: it answers at once, and works on until the test says what comes of it.
@@ -130,9 +131,9 @@ func (c *counted) charged() []int {
 }
 
 // startBackground starts an engine and a gateway that limits its callers.
-func startBackground(t *testing.T, n *memNet, l limits.Limits, change func(*Config)) (*backgroundEngine, *gateway, *counted) {
+func startBackground(t *testing.T, n *memNet, l limits.Limits, change func(*config.Config)) (*backgroundEngine, *gateway, *counted) {
 	e, c := newBackgroundEngine(t, n), newCounted(l)
-	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -240,7 +241,7 @@ func TestBackgroundEnds(t *testing.T) {
 		{"forgotten", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "", "") }, backgroundPollMax, -1},
 		{"engine gone", func(e *backgroundEngine, g *gateway, _ string) {
 			parts := g.r.now().parts
-			if err := g.r.Apply(Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "other", URL: e.srv.URL}}}}}, parts); err != nil {
+			if err := g.r.Apply(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "other", URL: e.srv.URL}}}}}, parts); err != nil {
 				panic(err)
 			}
 		}, backgroundPollMax, -1},
@@ -276,7 +277,7 @@ func TestBackgroundEnds(t *testing.T) {
 func TestBackgroundAtShutdown(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
 		e, c := newBackgroundEngine(t, n), newCounted(limits.Limits{Tokens: 1 << 30})
-		r, err := New(Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, Parts{Limits: c})
+		r, err := New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, Parts{Limits: c})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +304,7 @@ func TestBackgroundAtShutdown(t *testing.T) {
 // learns of the end itself.
 func TestBackgroundOfTwoGateways(t *testing.T) {
 	e, one, two := newBackgroundEngine(t, nil), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30}), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30})
-	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
 	known := &rememberedHere{}
 	first := start(t, cfg, Parts{Limits: one, Responses: known})
 	second := start(t, cfg, Parts{Limits: two, Responses: known})
@@ -367,7 +368,7 @@ func TestBackgroundStream(t *testing.T) {
 // TestBackgroundIsBounded refuses background responses of callers with limits beyond limits.background.
 func TestBackgroundIsBounded(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		_, g, c := startBackground(t, n, limits.Limits{Tokens: 1 << 30}, func(cfg *Config) { cfg.Limits.Background = 3 })
+		_, g, c := startBackground(t, n, limits.Limits{Tokens: 1 << 30}, func(cfg *config.Config) { cfg.Limits.Background = 3 })
 		for i := range 4 {
 			r := g.post(pathResponses, backgroundBody)
 			if want := map[bool]int{true: 200, false: 503}[i < 3]; r.Status != want {
@@ -405,7 +406,7 @@ func TestLookupsAreNotCharged(t *testing.T) {
 // and beside them the caller may send other requests once the response has ended.
 func TestLookupsAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
-		e, g, _ := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *Config) { cfg.Models[0].InFlight = 8 })
+		e, g, _ := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *config.Config) { cfg.Models[0].InFlight = 8 })
 		if r := g.post(pathResponses, backgroundBody); r.Status != 200 {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
 		}
@@ -463,7 +464,7 @@ func TestBackgroundFailsBefore(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
-				e, g, c := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *Config) { cfg.Limits.Event = 64 << 10 })
+				e, g, c := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *config.Config) { cfg.Limits.Event = 64 << 10 })
 				e.hang = row.hang
 				body := strings.Replace(backgroundBody, "{", `{"stream":true,`+row.member, 1)
 				if r := g.post(pathResponses, body); r.Header.Get("X-Pdrouter-Reason") != row.reason {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -60,8 +61,8 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 			"data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"b\",\"finish_reason\":\"length\"}]}\n\n"+
 			`data: {"id":"c","choices":[],`+usage(199)+"}\n\ndata: [DONE]\n\n")
 	})
-	g = start(t, Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: prefill}},
-		Decode: []Engine{{Name: "d", URL: decode}}}}}, Parts{Planner: firstUsable{}})
+	g = start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: prefill}},
+		Decode: []config.Engine{{Name: "d", URL: decode}}}}}, Parts{Planner: firstUsable{}})
 	eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
 	body := `{"model":"m","prompt":"` + strings.Repeat("word ", 300) + `","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`
 	for i := range 20 {

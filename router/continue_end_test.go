@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/policies"
+	"pdrouter/router/config"
 	"pdrouter/router/fleet/health"
 )
 
@@ -42,7 +43,7 @@ func TestFault53OnlyTheEndIsMissing(t *testing.T) {
 				_, _ = io.WriteString(conn, rawStreamHead+rawChunk(row.events))
 				_ = conn.Close()
 			})
-			cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Health: Health{Failures: 5, PanicPercent: 100}, Limits: Limits{Failures: 1 << 20}}
+			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Health: config.Health{Failures: 5, PanicPercent: 100}, Limits: config.Limits{Failures: 1 << 20}}
 			g := start(t, cfg, goingOn(t))
 			for i := range 5 {
 				r := g.post(pathCompletions, `{"model":"tiny","prompt":"p","max_tokens":2,"stream":true,"temperature":0,"stream_options":{"include_usage":true}}`)
@@ -85,7 +86,7 @@ func TestFault53KeepAlive(t *testing.T) {
 	parts := goingOn(t)
 	parts.Planner = inOrder{parts.Planner}
 	every := 20 * time.Millisecond
-	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "a", URL: teller(3, false)}, {Name: "b", URL: teller(-1, true)}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: teller(3, false)}, {Name: "b", URL: teller(-1, true)}}}}}
 	cfg.Timeouts.KeepAlive = &every
 	g := start(t, cfg, parts)
 	const body = `{"model":"tiny","prompt":"x","max_tokens":9,"temperature":0,"stream":true}`

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"pdrouter/policies"
+	"pdrouter/router/config"
 )
 
 // fakeTeller is an engine whose next token depends on all ids before it, so that a token lost, doubled or moved shows in the
@@ -152,18 +153,18 @@ func said(t *testing.T, body string) (text, usage string) {
 // TestFault53Continued kills decode at random tokens, once or twice: the client has what one engine would have said, once.
 func TestFault53Continued(t *testing.T) {
 	tellers := make([]*fakeTeller, 3)
-	m := Model{Name: "tiny"}
+	m := config.Model{Name: "tiny"}
 	for i := range tellers {
 		tellers[i] = &fakeTeller{dies: -1}
 		srv := httptest.NewServer(http.HandlerFunc(tellers[i].serve))
 		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
-		m.Engines = append(m.Engines, Engine{Name: fmt.Sprintf("d%d", i), URL: srv.URL})
+		m.Engines = append(m.Engines, config.Engine{Name: fmt.Sprintf("d%d", i), URL: srv.URL})
 	}
 	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Models: []Model{m}, Limits: Limits{RetryFloor: new(1 << 20), Failures: 1 << 20}, Health: Health{Failures: 1 << 20, PanicPercent: 1}}
+	cfg := config.Config{Models: []config.Model{m}, Limits: config.Limits{RetryFloor: new(1 << 20), Failures: 1 << 20}, Health: config.Health{Failures: 1 << 20, PanicPercent: 1}}
 	g := start(t, cfg, Parts{Planner: p})
 	set := func(dies ...int) {
 		for i, f := range tellers {
@@ -212,7 +213,7 @@ func TestFault53NotContinued(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "a", URL: srv.URL}}}}, Health: Health{Failures: 1 << 20}}
+	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: srv.URL}}}}, Health: config.Health{Failures: 1 << 20}}
 	g := start(t, cfg, Parts{Planner: p})
 	for i, row := range []struct{ more, result string }{
 		{`"temperature":1`, "unsupported"},

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"pdrouter/kvplane"
+	"pdrouter/router/config"
 )
 
 // TestControlClientFollowsNoRedirects has the control address of an engine redirect to another server.
@@ -26,7 +27,7 @@ func TestControlClientFollowsNoRedirects(t *testing.T) {
 				http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
 			}))
 			defer engine.Close()
-			r, err := New(Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "e", URL: "http://127.0.0.1:9"}}}}}, Parts{Planner: firstUsable{}})
+			r, err := New(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "e", URL: "http://127.0.0.1:9"}}}}}, Parts{Planner: firstUsable{}})
 			if err != nil {
 				t.Fatal(err)
 			}

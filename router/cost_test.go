@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -142,7 +143,7 @@ func costClient(tb testing.TB, connectorName string, stream bool, size int, by .
 			}
 		}
 	}
-	cfg, parts := Config{Models: []Model{{Connector: connectorName, Prefill: []Engine{{Name: "prefill-0"}}, Decode: []Engine{{Name: "decode-0"}}}}}, Parts{}
+	cfg, parts := config.Config{Models: []config.Model{{Connector: connectorName, Prefill: []config.Engine{{Name: "prefill-0"}}, Decode: []config.Engine{{Name: "decode-0"}}}}}, Parts{}
 	if connectorName == connector.NameKVPlane {
 		s, _, p := newPlane(tb.(*testing.T), 1, 1)
 		cfg, parts = s.cfg, p

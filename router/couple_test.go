@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
@@ -53,7 +54,7 @@ func TestJudgedAgain(t *testing.T) {
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	records.publish("p", metadata.Prefill, 1, "same")
 	records.publish("d", metadata.Decode, 1, "same")
-	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NameKVPlane, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NameKVPlane, Prefill: []config.Engine{{Name: "p", URL: "http://p:1"}}, Decode: []config.Engine{{Name: "d", URL: "http://d:1"}}}}}
 	var log strings.Builder
 	r, err := New(cfg, Parts{Records: records, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"pdrouter/router/config"
 )
 
 // TestFault59EarlyEvents has an engine send comments, or events that are not yet of the answer, without end: comments are not
@@ -28,7 +30,7 @@ func TestFault59EarlyEvents(t *testing.T) {
 			e := rawEngine(t, func(_ int, conn net.Conn) {
 				_, _ = io.WriteString(conn, rawStreamHead+rawChunk(row.events)+"0\r\n\r\n")
 			})
-			g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Event: limit, Attempts: 1}}, Parts{})
+			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: limit, Attempts: 1}}, Parts{})
 			r := g.post(row.path, row.body)
 			if r.Status != row.status || row.status == 200 && (r.Err != nil || r.Body != row.want) {
 				t.Errorf("status %d, end %v, %d bytes: %.200q", r.Status, r.Err, len(r.Body), r.Body)

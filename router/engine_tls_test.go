@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
@@ -117,7 +118,7 @@ func TestEngineTLS(t *testing.T) {
 	server := ca.serve(s.d[0].srv.Config.Handler)
 	entry := &s.cfg.Models[0].Engines[0]
 	entry.URL = server.URL
-	entry.TLS = EngineTLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
+	entry.TLS = config.TLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
 	s.cfg.Timeouts.Health = 50 * time.Millisecond
 	parts := Parts{Planner: firstUsable{}}
 	g := start(t, s.cfg, parts)
@@ -154,21 +155,21 @@ func TestEngineTLSIsVerified(t *testing.T) {
 	ca := newTestCA(t)
 	ca.issue("gateway", "gateway")
 	server := ca.serve(http.NotFoundHandler())
-	good := EngineTLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
-	for name, change := range map[string]func(*EngineTLS){
-		"":                 func(*EngineTLS) {},
-		"unknown CA":       func(t *EngineTLS) { t.CAFile = "" },
-		"another name":     func(t *EngineTLS) { t.ServerName = "other.test" },
-		"the URL's host":   func(t *EngineTLS) { t.ServerName = "" },
-		"no certificate":   func(t *EngineTLS) { t.CertFile, t.KeyFile = "", "" },
-		"TLS not at all":   func(t *EngineTLS) { *t = EngineTLS{} },
-		"another one's CA": func(t *EngineTLS) { t.CAFile = ca.path("gateway.pem") },
+	good := config.TLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
+	for name, change := range map[string]func(*config.TLS){
+		"":                 func(*config.TLS) {},
+		"unknown CA":       func(t *config.TLS) { t.CAFile = "" },
+		"another name":     func(t *config.TLS) { t.ServerName = "other.test" },
+		"the URL's host":   func(t *config.TLS) { t.ServerName = "" },
+		"no certificate":   func(t *config.TLS) { t.CertFile, t.KeyFile = "", "" },
+		"TLS not at all":   func(t *config.TLS) { *t = config.TLS{} },
+		"another one's CA": func(t *config.TLS) { t.CAFile = ca.path("gateway.pem") },
 	} {
 		section := good
 		change(&section)
-		r, err := New(Config{Models: []Model{{Name: "m", Connector: connector.NameKVPlane,
-			Prefill: []Engine{{Name: "p", URL: server.URL, Control: server.URL + "/control", TLS: section}},
-			Decode:  []Engine{{Name: "d", URL: "http://127.0.0.1:1"}}}}}, Parts{})
+		r, err := New(config.Config{Models: []config.Model{{Name: "m", Connector: connector.NameKVPlane,
+			Prefill: []config.Engine{{Name: "p", URL: server.URL, Control: server.URL + "/control", TLS: section}},
+			Decode:  []config.Engine{{Name: "d", URL: "http://127.0.0.1:1"}}}}}, Parts{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,9 +207,9 @@ func TestUnverifiedEngineRefuses(t *testing.T) {
 
 // TestEngineTLSMistakes: what cannot be meant is refused.
 func TestEngineTLSMistakes(t *testing.T) {
-	cfg := Config{Models: []Model{{Name: "m",
-		Engines:     []Engine{{Name: "a", URL: "http://a", TLS: EngineTLS{CAFile: "ca"}}, {Name: "b", URL: "https://b", TLS: EngineTLS{CertFile: "cert"}}},
-		EnginesFrom: Source{DNS: "http://c", TLS: EngineTLS{ServerName: "c"}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m",
+		Engines:     []config.Engine{{Name: "a", URL: "http://a", TLS: config.TLS{CAFile: "ca"}}, {Name: "b", URL: "https://b", TLS: config.TLS{CertFile: "cert"}}},
+		EnginesFrom: config.Source{DNS: "http://c", TLS: config.TLS{ServerName: "c"}}}}}
 	want := "models[0].engines_from.tls is set; want an https URL\nmodels[0].engines[0].tls is set; want an https URL\n" +
 		"models[0].engines[1].tls has one of cert_file and key_file; want both or neither"
 	if err := cfg.Validate(); err == nil || err.Error() != want {

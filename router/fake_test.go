@@ -15,6 +15,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 )
 
 // fault is one thing that a fake engine does wrong.
@@ -114,7 +115,7 @@ func (f *fakeVLLM) control(t *testing.T) string {
 	return srv.URL
 }
 
-func (f *fakeVLLM) config() Engine { return Engine{Name: f.name, URL: f.srv.URL} }
+func (f *fakeVLLM) config() config.Engine { return config.Engine{Name: f.name, URL: f.srv.URL} }
 
 // does returns the fault that this request of the leg meets.
 func (f *fakeVLLM) does(leg string) fault {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -108,8 +109,8 @@ func TestChoicesShareTheBody(t *testing.T) {
 	const size, choices = 8 << 20, 16
 	tail := `"messages":[{"role":"user","content":"` + strings.Repeat("0123456789abcdef", size/16) + `"}]}`
 	e := &sums{last: len(tail)}
-	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
-		Decode: []Engine{{Name: "decode-0", URL: newSumEngine(t, e)}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
+		Decode: []config.Engine{{Name: "decode-0", URL: newSumEngine(t, e)}}}}}
 	cfg.Limits.N, cfg.Limits.Fan = choices, choices
 	g := start(t, cfg, Parts{Planner: firstUsable{}})
 	c := g.dial(t)
@@ -221,7 +222,7 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 
 // What is copied of a body for its choices counts as memory for bodies: where it does not fit the request is refused, and holds nothing.
 func TestFault07ChoicesMemory(t *testing.T) {
-	s, g := newFanPool(t, connector.NamePush, 1, 1, func(c *Config) {
+	s, g := newFanPool(t, connector.NamePush, 1, 1, func(c *config.Config) {
 		c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 600<<10, 1200<<10, 16, 16
 	})
 	before := s.c.count("", "")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -78,7 +79,7 @@ func fanOf(t *testing.T, r clientReply) (a fanAnswer) {
 }
 
 // newFanPool is a fleet whose engines answer with what they were asked, all of whose pairs are known.
-func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*Config)) (*pool, *gateway) {
+func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*config.Config)) (*pool, *gateway) {
 	t.Helper()
 	var s *pool
 	var parts Parts

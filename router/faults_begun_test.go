@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -27,7 +28,7 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 		{"it compiles a form first", forms, time.Second, 0, strandUnbegun},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePush, func(c *Config) { c.Timeouts.Ending = time.Minute })
+			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Ending = time.Minute })
 			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
 			s.d[0].isFull(row.full)
 			before := s.c.count("", "")

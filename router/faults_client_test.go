@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -187,7 +188,7 @@ func TestFault09Buffer(t *testing.T) {
 		}
 		said <- n
 	})
-	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Timeouts: Timeouts{Write: time.Second}}, Parts{})
+	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{Write: time.Second}}, Parts{})
 	conn := dial(t, g.addr)
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 	_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(streamBody))))
@@ -230,7 +231,7 @@ func TestFault62OnceOnly(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 37\r\n\r\n"+`{"choices":[{"index":0,"text":"ok"}]`+"}")
 	})
-	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Attempts: 1}}, Parts{})
+	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Attempts: 1}}, Parts{})
 	ask := func(end bool, want int) []net.Conn {
 		mu.Lock()
 		asked, closing = nil, end

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/config"
 )
 
 // TestFault61EarlyAnswer has an engine, or a proxy before it, refuse a request before it has all of it: the client has that answer, and
@@ -39,7 +41,7 @@ func TestFault61EarlyAnswer(t *testing.T) {
 				_, _ = io.WriteString(conn, row.answer)
 			}))
 			t.Cleanup(engine.Close)
-			cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "raw", URL: engine.URL}}}}}
+			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "raw", URL: engine.URL}}}}}
 			cfg.Health.Failures, cfg.Health.Overload, cfg.Limits.Attempts = 1, time.Hour, 1
 			g := start(t, cfg, Parts{})
 			r := g.post(pathCompletions, `{"model":"tiny","prompt":"`+strings.Repeat("word ", 4<<20)+`"}`)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -14,7 +15,7 @@ func TestFault21OneFailsOthersHang(t *testing.T) {
 	for _, connectorName := range fanConnectors {
 		for _, body := range []string{plainBody, streamBody} {
 			unhurried(t, connectorName+map[bool]string{true: " streamed"}[body == streamBody], func(t *testing.T) {
-				s, g := newFanPool(t, connectorName, 1, 1, func(c *Config) {
+				s, g := newFanPool(t, connectorName, 1, 1, func(c *config.Config) {
 					c.Timeouts.Request, c.Timeouts.Answer, c.Timeouts.Prefill = time.Hour, time.Hour, time.Hour
 					if connectorName == connector.NamePush { // what decode waits for must be given its time
 						c.Timeouts.Prefill, c.Timeouts.Ending = 3*time.Second, 500*time.Millisecond

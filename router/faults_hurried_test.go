@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -15,7 +16,7 @@ func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
 		mute bool // decode does not tell what it has in hand
 	}{{"at work", false}, {"at work, and does not tell", true}} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, _ := reclaiming(t, connector.NamePush, func(c *Config) { c.Timeouts.Answer = 500 * time.Millisecond })
+			s, g, _ := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Answer = 500 * time.Millisecond })
 			s.d[0].mu.Lock()
 			s.d[0].mute = row.mute
 			s.d[0].mu.Unlock()

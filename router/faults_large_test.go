@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/policies"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
@@ -134,7 +135,7 @@ func TestFault59EventTooLarge(t *testing.T) {
 			})
 			limits := new(countingLimiter)
 			parts := Parts{Limits: limits, Planner: planner}
-			cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Event: 64 << 10}}
+			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 64 << 10}}
 			cfg.Health.Failures = 1
 			g := start(t, cfg, parts)
 			body := strings.Replace(streamBody, `"prompt"`, `"temperature":0,"prompt"`, 1)
@@ -172,7 +173,7 @@ func TestFault59HeadTooLarge(t *testing.T) {
 	e := rawEngine(t, func(_ int, conn net.Conn) {
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nMetadata: "+strings.Repeat("a", upstream.MaxHead)+"\r\n\r\nok")
 	})
-	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}}
 	cfg.Health.Failures = 1
 	g := start(t, cfg, Parts{})
 	r := g.post("/v1/embeddings", `{"model":"tiny","input":["a"]}`)

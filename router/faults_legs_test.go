@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -312,12 +313,12 @@ func TestFault64AllDown(t *testing.T) {
 	_ = ln.Close()
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		t.Run(connectorName, func(t *testing.T) {
-			m := Model{Name: "tiny", Connector: connectorName, Engines: []Engine{{Name: "a", URL: dead}}}
+			m := config.Model{Name: "tiny", Connector: connectorName, Engines: []config.Engine{{Name: "a", URL: dead}}}
 			if connectorName != connector.NameNone {
 				m.Engines = nil
-				m.Prefill, m.Decode = []Engine{{Name: "p", URL: dead}}, []Engine{{Name: "d", URL: dead}}
+				m.Prefill, m.Decode = []config.Engine{{Name: "p", URL: dead}}, []config.Engine{{Name: "d", URL: dead}}
 			}
-			g := start(t, Config{Models: []Model{m}}, Parts{})
+			g := start(t, config.Config{Models: []config.Model{m}}, Parts{})
 			r := g.post(pathCompletions, plainBody)
 			if e := errorOf(t, r.Body); r.Status != 503 || e.Type != "ServiceUnavailableError" || r.Header.Get("Retry-After-Ms") == "" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)

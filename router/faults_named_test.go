@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 )
@@ -33,7 +34,7 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 		{"late, agent", true, []fault{{Leg: "prefill", Nth: 1, Do: doHang}}, 0, 1},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *Config) {
+			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
 				c.Timeouts.Prefill, c.Timeouts.Ending = 2*time.Second, longEnough
 			})
@@ -97,7 +98,7 @@ func TestPrefillRefused(t *testing.T) {
 // looked at before anything is waited for there, so decode's blocks come free as soon as with other names.
 func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 	unhurried(t, "54", func(t *testing.T) {
-		s, g, f := reclaiming(t, connector.NamePush, func(c *Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+		s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
 		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
 		before := s.c.count("", "")
 		got := make(chan clientReply, 1)
@@ -131,7 +132,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 		why   stranded
 	}{{"agent", true, strandUnproven}, {"no agent", false, strandNoAgent}} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *Config) {
+			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
 				c.Timeouts.Health, c.Timeouts.SideChannel = 200*time.Millisecond, time.Minute
 			})
@@ -168,7 +169,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 func TestFault58PullPlainNamesTold(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		unhurried(t, map[bool]string{false: "idle", true: "busy"}[busy], func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePull, func(c *Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+			s, g, f := reclaiming(t, connector.NamePull, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
 			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doHang}, {Leg: "prefill", Nth: 2, Do: doSlow, N: 30_000}}})
 			prefills := s.c.count("", "prefill")
 			leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") == prefills+1 })

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -111,7 +112,7 @@ func TestFault45Unpairable(t *testing.T) {
 }
 
 // startOver serves with a local copy of the store.
-func startOver(t *testing.T, store metadata.Store, cfg Config, parts Parts) *gateway {
+func startOver(t *testing.T, store metadata.Store, cfg config.Config, parts Parts) *gateway {
 	t.Helper()
 	var g *gateway
 	cache, err := metadata.NewCache(store, metadata.CacheConfig{}, func(engine string) { g.r.Renewed(engine) }, slog.New(slog.DiscardHandler))

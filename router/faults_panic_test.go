@@ -13,6 +13,7 @@ import (
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
 	"pdrouter/router/admission"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
@@ -86,8 +87,8 @@ func TestFault68PanicInAStream(t *testing.T) {
 	}
 	p := &panicky{Planner: real}
 	p.from.Store(2) // the stream is to go on elsewhere
-	cfg := Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "a", URL: srv.URL}}}}, Health: Health{Failures: 1 << 20}}
-	cfg.Models[0].Engines = append(cfg.Models[0].Engines, Engine{Name: "b", URL: other.URL, Drain: true})
+	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: srv.URL}}}}, Health: config.Health{Failures: 1 << 20}}
+	cfg.Models[0].Engines = append(cfg.Models[0].Engines, config.Engine{Name: "b", URL: other.URL, Drain: true})
 	g := start(t, cfg, Parts{Planner: p})
 	const body = `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,"temperature":0}`
 	r := g.post(pathCompletions, body)

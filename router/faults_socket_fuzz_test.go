@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/router/config"
 )
 
 // socketSeeds are what clients send on one connection.
@@ -68,7 +70,7 @@ func FuzzSocket(f *testing.F) {
 		f.Fatal(err)
 	}
 	go func() { _ = engine.Serve(engines) }()
-	r, err := New(Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "e", URL: "http://" + engines.Addr().String()}}}}},
+	r, err := New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: "http://" + engines.Addr().String()}}}}},
 		Parts{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)

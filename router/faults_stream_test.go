@@ -11,10 +11,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pdrouter/router/config"
 )
 
 // rawEngine speaks raw bytes: do is given every generation that comes, and the connection.
-func rawEngine(t *testing.T, do func(n int, conn net.Conn)) Engine {
+func rawEngine(t *testing.T, do func(n int, conn net.Conn)) config.Engine {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,7 +48,7 @@ func rawEngine(t *testing.T, do func(n int, conn net.Conn)) Engine {
 			}()
 		}
 	}()
-	return Engine{Name: "raw", URL: "http://" + ln.Addr().String()}
+	return config.Engine{Name: "raw", URL: "http://" + ln.Addr().String()}
 }
 
 const rawStreamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -78,7 +80,7 @@ func TestFault59Splits(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, "0\r\n\r\n")
 	})
-	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}}, Parts{})
+	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}}, Parts{})
 	for i, parts := range cuts {
 		if r := g.post(pathCompletions, streamBody); r.Body != strings.Join(parts, "") || r.Err != nil {
 			t.Fatalf("cut %d: %d bytes, %v; want %d: %.200q", i, len(r.Body), r.Err, len(strings.Join(parts, "")), r.Body)
@@ -113,7 +115,7 @@ func TestFault61BadHeads(t *testing.T) {
 				}
 				_, _ = io.WriteString(conn, good)
 			})
-			g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Attempts: 1}}, Parts{})
+			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Attempts: 1}}, Parts{})
 			r := g.post(pathCompletions, plainBody)
 			if errorOf(t, r.Body); r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "bad_upstream" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
@@ -139,7 +141,7 @@ func TestFault59EventBeyondTheCap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := rawEngine(t, func(_ int, conn net.Conn) { _, _ = io.WriteString(conn, rawStreamHead+rawChunk(first)+rest) })
-			g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Limits: Limits{Event: 1 << 20}, Timeouts: Timeouts{Stream: 5 * time.Second}}, Parts{})
+			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 1 << 20}, Timeouts: config.Timeouts{Stream: 5 * time.Second}}, Parts{})
 			r := g.post(pathCompletions, streamBody)
 			if r.Status != 200 || r.Err == nil || !strings.HasPrefix(r.Body, first) || strings.Contains(r.Body, "[DONE]") ||
 				strings.Count(r.Body, `{"error"`) != 1 || len(r.Body) > 4<<10 {
@@ -171,7 +173,7 @@ func TestKeepAlive(t *testing.T) {
 				time.Sleep(300 * time.Millisecond)
 				_, _ = io.WriteString(conn, rawChunk(second[20:])+rawChunk("data: [DONE]\n\n")+"0\r\n\r\n")
 			})
-			g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{e}}}, Timeouts: Timeouts{KeepAlive: &every}}, Parts{})
+			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{KeepAlive: &every}}, Parts{})
 			for range 2 {
 				r := g.post(pathCompletions, streamBody)
 				n := strings.Count(r.Body, ": keep-alive\n\n")

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -40,7 +41,7 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 	}))
 	t.Cleanup(engine.Close)
 	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Models[0].Engines = []Engine{{Name: "e", URL: engine.URL}}
+	s.cfg.Models[0].Engines = []config.Engine{{Name: "e", URL: engine.URL}}
 	var clients fakeEnding
 	g := start(t, s.cfg, Parts{Clients: &clients})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+pathCompletions, strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -41,7 +42,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 		}},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePush, func(c *Config) {
+			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) {
 				c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = row.transfer, 2*time.Minute, 200*time.Millisecond
 			})
 			s.d[0].mu.Lock()
@@ -108,7 +109,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 // others: what decode has in hand does not show that this one waits in vain.
 func TestFault54UnstreamedDecodeIsBusy(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
-		s, g, f := reclaiming(t, connector.NamePush, func(c *Config) {
+		s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) {
 			c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = time.Second, 2*time.Minute, 200*time.Millisecond
 		})
 		s.setFaults(map[string][]fault{
@@ -164,7 +165,7 @@ func TestFault54UnstreamedBesideUnstreamed(t *testing.T) {
 // have its KV. The request is tried again within the time of a transfer and two looks, the other one is left alone.
 func lostBeside(t *testing.T, body string, slow fault, known func(*fakeVLLM, *engine) bool) {
 	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, connector.NamePush, func(c *Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s, g, _ := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
 		s.setFaults(map[string][]fault{"decode-0": {slow}, "prefill-0": {{Leg: "prefill", Nth: 2, Do: doNeverKV}}})
 		other := make(chan clientReply)
 		go func() { other <- g.post(pathCompletions, body) }()
@@ -196,7 +197,7 @@ func lostBeside(t *testing.T, body string, slow fault, known func(*fakeVLLM, *en
 // are not streamed either: prefill's count of such leases shows that the request which is overdue waits in vain.
 func TestFault54UnstreamedLeaseEnds(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, connector.NamePush, func(c *Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s, g, _ := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
 		s.setFaults(map[string][]fault{
 			"decode-0":  {{Leg: "decode", Do: doSlow, N: 2000}},
 			"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}},
@@ -244,7 +245,7 @@ func TestFault54HandshakeTransferNeverComes(t *testing.T) {
 	}{{"agent", true}, {"no agent", false}} {
 		unhurried(t, row.name, func(t *testing.T) {
 			began := time.Now()
-			s, g, f := reclaimingFrom(t, connector.NamePush, row.agent, map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}, func(c *Config) {
+			s, g, f := reclaimingFrom(t, connector.NamePush, row.agent, map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}, func(c *config.Config) {
 				c.Timeouts.Transfer, c.Timeouts.Probe = 5*time.Second, time.Minute
 			})
 			eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
@@ -272,7 +273,7 @@ func TestFault54HandshakeTransferNeverComes(t *testing.T) {
 func TestFault58StreamLeavesAndNothingCame(t *testing.T) {
 	for _, body := range []string{streamBody, plainBody} {
 		unhurried(t, map[bool]string{true: "streamed", false: "not streamed"}[body == streamBody], func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePush, func(c *Config) { c.Timeouts.Transfer = 3 * time.Second })
+			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer = 3 * time.Second })
 			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}, {Leg: "prefill", Nth: 2, Do: doNeverKV}}})
 			before := s.c.count("", "")
 			for range 2 {

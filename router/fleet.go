@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/admission"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/upstream"
@@ -27,7 +28,7 @@ type fleet struct {
 	drains  map[string]bool       // the names of those that take no more requests
 
 	adapters adapters
-	secrets  *Secrets
+	secrets  *config.Secrets
 	secured  map[*engine]*tls.Config // what TLS each is to be spoken to with; not of those without
 	ranks    map[string][]*engine    // by the name of the engine that they are the data-parallel ranks of
 }
@@ -125,7 +126,7 @@ type engine struct {
 }
 
 // bound has what outlives a reload go by this configuration.
-func (f *fleet) bound(cfg Config) {
+func (f *fleet) bound(cfg config.Config) {
 	for _, m := range f.models {
 		m.queue.SetLimits(m, m.queueLength)
 		m.retries.SetLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
@@ -134,7 +135,7 @@ func (f *fleet) bound(cfg Config) {
 
 // newFleet makes what the configuration names, and takes over what was there already. was may be nil. Files whose contents are
 // known are not read.
-func newFleet(cfg Config, was *fleet, secrets *Secrets) (*fleet, error) {
+func newFleet(cfg config.Config, was *fleet, secrets *config.Secrets) (*fleet, error) {
 	if was == nil {
 		was = new(fleet)
 	}
@@ -149,7 +150,7 @@ func newFleet(cfg Config, was *fleet, secrets *Secrets) (*fleet, error) {
 		}
 		for _, list := range []struct {
 			key  string
-			from []Engine
+			from []config.Engine
 			to   *[]*engine
 			role metadata.Role
 		}{
@@ -165,7 +166,7 @@ func newFleet(cfg Config, was *fleet, secrets *Secrets) (*fleet, error) {
 				var up *upstream.Client // one for all ranks
 				for k, ec := range entry.Ranks() {
 					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
-					if errors.As(err, new(*KeyError)) {
+					if errors.As(err, new(*config.KeyError)) {
 						keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
 						break
 					}
@@ -229,7 +230,7 @@ func newFleet(cfg Config, was *fleet, secrets *Secrets) (*fleet, error) {
 
 // origin is all of a configuration that an engine was made from: engines of one origin are the same.
 type origin struct {
-	entry     Engine
+	entry     config.Engine
 	model     string
 	connector connector.Connector
 	role      metadata.Role
@@ -237,7 +238,7 @@ type origin struct {
 	rank      int    // data-parallel
 }
 
-func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, keys *Secrets) (*engine, error) {
+func newEngine(ec config.Engine, rank int, m *model, role metadata.Role, cfg config.Config, keys *config.Secrets) (*engine, error) {
 	conn := m.conn
 	from := origin{entry: ec, model: m.name, connector: conn, role: role}
 	from.entry.Drain = false
@@ -246,7 +247,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 		return nil, err
 	}
 	e := &engine{name: ec.Name, model: m.name, control: strings.TrimSuffix(ec.Control, "/"), up: up, recheck: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
-	if ec.TLS != (EngineTLS{}) {
+	if ec.TLS != (config.TLS{}) {
 		e.client = newControlClient(e.dialControl)
 	}
 	e.bound(cfg)
@@ -273,7 +274,7 @@ func newEngine(ec Engine, rank int, m *model, role metadata.Role, cfg Config, ke
 }
 
 // bound has the engine go by this configuration's bounds, whichever it was made from.
-func (e *engine) bound(cfg Config) {
+func (e *engine) bound(cfg config.Config) {
 	e.limit.Store(int32(cfg.Limits.Failures))
 	e.up.SetLimits(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
 }

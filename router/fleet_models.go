@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/upstream"
 )
 
@@ -98,7 +99,7 @@ func (a *adapters) of(name string) *model {
 
 // index enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
 // one that is configured first.
-func (f *fleet) index(order []Model) {
+func (f *fleet) index(order []config.Model) {
 	all := map[string]*model{}
 	for _, mc := range order {
 		m := f.models[mc.Name]

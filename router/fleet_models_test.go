@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -38,8 +39,8 @@ func TestModelsAreSeldomAskedFor(t *testing.T) {
 			defer srv.Close()
 			var mu sync.Mutex
 			var log bytes.Buffer
-			cfg := Config{Models: []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{{Name: "e", URL: srv.URL}}}},
-				Timeouts: Timeouts{Health: 10 * time.Millisecond}}
+			cfg := config.Config{Models: []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: []config.Engine{{Name: "e", URL: srv.URL}}}},
+				Timeouts: config.Timeouts{Health: 10 * time.Millisecond}}
 			g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil))})
 			eventually(t, "it is looked at often", func() bool { return models.Load() > 0 && result.Load() >= 60 })
 			g.stop()

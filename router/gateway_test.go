@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/router/config"
 )
 
 // gateway is a router under test, on loopback.
@@ -35,7 +36,7 @@ type gateway struct {
 const longEnough = 20 * time.Second
 
 // start serves cfg until the test ends, and then checks that nothing is left behind.
-func start(t testing.TB, cfg Config, parts Parts) *gateway {
+func start(t testing.TB, cfg config.Config, parts Parts) *gateway {
 	t.Helper()
 	if n := netOf(t); n != nil {
 		return startIn(t, n, cfg, parts)
@@ -48,7 +49,7 @@ func start(t testing.TB, cfg Config, parts Parts) *gateway {
 }
 
 // startOn is start on a listener, for clients of one kind. prepare is called before anything is served.
-func startOn(t testing.TB, ln net.Listener, cfg Config, parts Parts, client *http.Client, prepare func(*Router)) *gateway {
+func startOn(t testing.TB, ln net.Listener, cfg config.Config, parts Parts, client *http.Client, prepare func(*Router)) *gateway {
 	t.Helper()
 	g := &gateway{t: t, client: client}
 	parts.Observe = func(s Summary) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 )
 
 // TestEnginesThatAreGoneAreForgotten replaces the only engine 1,000 times, while the first one has a request.
@@ -38,7 +39,7 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	<-held
 	for i := range 1000 {
 		cfg.Models = slices.Clone(cfg.Models)
-		cfg.Models[0].Engines = []Engine{{Name: fmt.Sprint("e", i), URL: e.srv.URL}}
+		cfg.Models[0].Engines = []config.Engine{{Name: fmt.Sprint("e", i), URL: e.srv.URL}}
 		g.r.books.open(fmt.Sprint(i), "p", fmt.Sprint("e", i), metadata.Rank{})
 		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
@@ -15,11 +16,11 @@ import (
 func BenchmarkHealthChecks1000(b *testing.B) {
 	const engines = 1000
 	url := newCannedEngine(b)
-	m := Model{Name: "m", Connector: connector.NameNone}
+	m := config.Model{Name: "m", Connector: connector.NameNone}
 	for i := range engines {
-		m.Engines = append(m.Engines, Engine{Name: fmt.Sprint("engine-", i), URL: url})
+		m.Engines = append(m.Engines, config.Engine{Name: fmt.Sprint("engine-", i), URL: url})
 	}
-	r, err := New(Config{Models: []Model{m}}, Parts{})
+	r, err := New(config.Config{Models: []config.Model{m}}, Parts{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -106,7 +106,7 @@ func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
 }
 
 func (r *Router) askLoad(ctx context.Context, e *engine) (load, telling) {
-	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
+	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
 	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: "/metrics", Header: e.header[1:]})
 	if err != nil {

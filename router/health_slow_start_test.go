@@ -3,6 +3,7 @@ package router
 import (
 	"testing"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -11,7 +12,7 @@ func TestSlowStartOnReload(t *testing.T) {
 	s := newPool(t, connector.NameNone, 0, 3, nil)
 	all := s.cfg.Models[0].Engines
 	cfg := s.cfg
-	cfg.Models = []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{all[0], all[1]}}}
+	cfg.Models = []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: []config.Engine{all[0], all[1]}}}
 	cfg.Models[0].Engines[1].Drain = true
 	r, err := New(cfg, Parts{})
 	if err != nil {
@@ -19,7 +20,7 @@ func TestSlowStartOnReload(t *testing.T) {
 	}
 	defer r.Close()
 	next := cfg
-	next.Models = []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{all[0], all[1], all[2]}}}
+	next.Models = []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: []config.Engine{all[0], all[1], all[2]}}}
 	next.Models[0].Engines[1].Drain = false
 	if err := r.Apply(next, Parts{}); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/fleet/health"
 )
 
@@ -75,16 +76,16 @@ func (r *Router) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
 }
 
 // engineRules are the rules of engines' breakers.
-func engineRules(h Health) health.BreakerRules {
+func engineRules(h config.Health) health.BreakerRules {
 	return health.BreakerRules{Failures: h.Failures, Open: h.Open, Longest: h.OpenLongest}
 }
 
 // outlierRules are those of the comparison.
-func outlierRules(o Outliers) health.OutlierRules {
+func outlierRules(o config.Outliers) health.OutlierRules {
 	return health.OutlierRules{Times: o.Times, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
 }
 
 // pairRules are the rules of pairs' breakers.
-func pairRules(h Health) health.BreakerRules {
+func pairRules(h config.Health) health.BreakerRules {
 	return health.BreakerRules{Failures: h.PairFailures, Open: h.Open, Longest: h.OpenLongest}
 }

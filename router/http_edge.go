@@ -7,12 +7,13 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
 // newServer returns the HTTP server for clients. limits.concurrent, timeouts.read and timeouts.idle are those of cfg as long as it runs.
-func (r *Router) newServer(cfg Config) *fiber.App {
+func (r *Router) newServer(cfg config.Config) *fiber.App {
 	app := fiber.New(fiber.Config{
 		CaseSensitive:         true,
 		StrictRouting:         true,

@@ -3,6 +3,7 @@ package router
 import (
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 )
@@ -43,7 +44,7 @@ func (r *Router) timed(m *model, role role, e *engine, took time.Duration, token
 }
 
 // judge compares the engines of a role, and takes one out that is too slow.
-func (r *Router) judge(engines []*engine, now time.Time, rules Outliers) {
+func (r *Router) judge(engines []*engine, now time.Time, rules config.Outliers) {
 	which, states := make([]*engine, 0, len(engines)), make([]*health.State, 0, len(engines))
 	for _, e := range engines {
 		if e.usable() {

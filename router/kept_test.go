@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/config"
 )
 
 // TestKeptConnectionOutlivesAWriteDeadline asks again on a connection whose earlier answer's write deadline is long
@@ -15,9 +17,9 @@ import (
 func TestKeptConnectionOutlivesAWriteDeadline(t *testing.T) {
 	e := newFakeVLLM(t, newCluster(false), "e")
 	var refused []string
-	g := start(t, Config{
-		Models:   []Model{{Name: "tiny", Engines: []Engine{{Name: "e", URL: e.srv.URL}}}},
-		Timeouts: Timeouts{Write: 50 * time.Millisecond},
+	g := start(t, config.Config{
+		Models:   []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: e.srv.URL}}}},
+		Timeouts: config.Timeouts{Write: 50 * time.Millisecond},
 	}, Parts{Refused: func(_ int, why string) { refused = append(refused, why) }})
 	conn, err := net.Dial("tcp", g.addr) // by hand: a client library would ask again on a new connection
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -223,7 +224,7 @@ func TestStreamWithoutUsage(t *testing.T) {
 	}))
 	defer srv.Close()
 	l := newCounted(limits.Limits{Tokens: 1000})
-	g := start(t, Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "e", URL: srv.URL}}}}}, Parts{Limits: l})
+	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: srv.URL}}}}}, Parts{Limits: l})
 	r := g.post(pathCompletions, streamBody)
 	if r.Body != answer || r.Header.Get("X-Ratelimit-Remaining-Tokens") != "981" {
 		t.Errorf("got %q, header %v", r.Body, r.Header)

@@ -3,12 +3,13 @@ package router
 import (
 	"testing"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
 func TestCouplesOfTheConfiguration(t *testing.T) {
-	one := func(name string) []Engine { return []Engine{{Name: name, URL: "http://" + name + ":1"}} }
-	r, err := New(Config{Models: []Model{
+	one := func(name string) []config.Engine { return []config.Engine{{Name: name, URL: "http://" + name + ":1"}} }
+	r, err := New(config.Config{Models: []config.Model{
 		{Name: "a", Connector: connector.NameKVPlane, Prefill: one("pa"), Decode: one("da")},
 		{Name: "b", Connector: connector.NameKVPlane, Prefill: one("pb"), Decode: one("db")},
 		{Name: "c", Connector: connector.NameNone, Engines: one("c")},

@@ -7,22 +7,23 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
 // TestReadyBody: the body of /ready stays small however many pairs there are, and lists those that something is to be
 // said about.
 func TestReadyBody(t *testing.T) {
-	m := Model{Name: "tiny", Connector: connector.NameKVPlane}
+	m := config.Model{Name: "tiny", Connector: connector.NameKVPlane}
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	for i := range 20 {
 		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)
-		m.Prefill = append(m.Prefill, Engine{Name: p, URL: "http://127.0.0.1:1"})
-		m.Decode = append(m.Decode, Engine{Name: d, URL: "http://127.0.0.1:1"})
+		m.Prefill = append(m.Prefill, config.Engine{Name: p, URL: "http://127.0.0.1:1"})
+		m.Decode = append(m.Decode, config.Engine{Name: d, URL: "http://127.0.0.1:1"})
 		records.publish(p, metadata.Prefill, uint64(100+i), "same")
 		records.publish(d, metadata.Decode, uint64(300+i), "same")
 	}
-	r, err := New(Config{Models: []Model{m}}, Parts{Records: records})
+	r, err := New(config.Config{Models: []config.Model{m}}, Parts{Records: records})
 	if err != nil {
 		t.Fatal(err)
 	}

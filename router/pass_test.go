@@ -7,16 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
 // anyFleet is a model of aggregated engines.
-func anyFleet(decode ...*fakeAny) Config {
-	m := Model{Name: "tiny", Connector: connector.NameNone}
+func anyFleet(decode ...*fakeAny) config.Config {
+	m := config.Model{Name: "tiny", Connector: connector.NameNone}
 	for i, e := range decode {
-		m.Engines = append(m.Engines, Engine{Name: fmt.Sprintf("decode-%d", i), URL: e.srv.URL})
+		m.Engines = append(m.Engines, config.Engine{Name: fmt.Sprintf("decode-%d", i), URL: e.srv.URL})
 	}
-	return Config{Models: []Model{m}, Timeouts: Timeouts{Health: 50 * time.Millisecond}}
+	return config.Config{Models: []config.Model{m}, Timeouts: config.Timeouts{Health: 50 * time.Millisecond}}
 }
 
 // TestPassedRoutes asks for every route that is passed to one engine.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -12,7 +13,7 @@ import (
 type pool struct {
 	c    *cluster
 	p, d []*fakeVLLM
-	cfg  Config
+	cfg  config.Config
 }
 
 // newPool makes p prefill and d decode engines named prefill-i, decode-i. faults are by engine name.
@@ -26,7 +27,7 @@ func newPool(t *testing.T, connectorName string, p, d int, faults map[string][]f
 func newPoolOf(t *testing.T, c *cluster, connectorName string, p, d int, faults map[string][]fault) *pool {
 	t.Helper()
 	s := &pool{c: c}
-	m := Model{Name: "tiny", Connector: connectorName}
+	m := config.Model{Name: "tiny", Connector: connectorName}
 	if connectorName == connector.NameNone {
 		p = 0
 	}
@@ -45,7 +46,7 @@ func newPoolOf(t *testing.T, c *cluster, connectorName string, p, d int, faults 
 			m.Decode = append(m.Decode, e.config())
 		}
 	}
-	s.cfg = Config{Models: []Model{m}}
+	s.cfg = config.Config{Models: []config.Model{m}}
 	return s
 }
 

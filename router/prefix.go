@@ -3,12 +3,13 @@ package router
 import (
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 )
 
 // looking notes which models' policies look at prefixes, and returns the index for them, that of before if its size is the same; nil if
 // there are none.
-func (f *fleet) looking(by Planner, cfg Config, old *setup) *prefixes.Index {
+func (f *fleet) looking(by Planner, cfg config.Config, old *setup) *prefixes.Index {
 	planner, can := by.(interface {
 		Prefixes(model string) (prefill, decode bool)
 	})

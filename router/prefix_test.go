@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -135,7 +136,7 @@ func cachedOf(g *gateway, name, raw string) int {
 // TestEnginesThatLeaveAreForgotten: an engine that leaves the configuration has no place in the index, not even for a request that was
 // admitted before.
 func TestEnginesThatLeaveAreForgotten(t *testing.T) {
-	cfg := Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "http://a:1"}, {Name: "b", URL: "http://b:1"}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "a", URL: "http://a:1"}, {Name: "b", URL: "http://b:1"}}}}}
 	r, err := New(cfg, Parts{Planner: byPrefix(t)})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -23,8 +24,8 @@ func TestQueueNoticesPlaces(t *testing.T) {
 		}},
 		{name: "undrain", drain: true, add: func(t *testing.T, s *pool, g *gateway) {
 			cfg := s.cfg
-			cfg.Models = []Model{s.cfg.Models[0]}
-			cfg.Models[0].Engines = []Engine{s.d[0].config(), s.d[1].config()}
+			cfg.Models = []config.Model{s.cfg.Models[0]}
+			cfg.Models[0].Engines = []config.Engine{s.d[0].config(), s.d[1].config()}
 			apply(t, g, cfg)
 		}},
 		{name: "engine back", down: true, add: func(t *testing.T, _ *pool, g *gateway) {
@@ -69,7 +70,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 	}
 }
 
-func apply(t *testing.T, g *gateway, cfg Config) {
+func apply(t *testing.T, g *gateway, cfg config.Config) {
 	t.Helper()
 	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func (k *looking) at(ctx context.Context, r *Router, e *engine, was *connector.P
 	if !ok || r.now().parts.Stock == nil {
 		return runUnknown
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
+	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
 	rec, err := r.now().parts.Stock.First(ctx, at)
 	switch {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -109,12 +110,12 @@ func (f *fakeReclaimer) Publish(context.Context, []metadata.Record) error  { ret
 func (f *fakeReclaimer) Withdraw(context.Context, []metadata.Record) error { return nil }
 
 // reclaiming is a gateway with an agent among one fake prefill and one fake decode engine.
-func reclaiming(t *testing.T, connectorName string, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+func reclaiming(t *testing.T, connectorName string, change func(*config.Config)) (*pool, *gateway, *fakeReclaimer) {
 	return reclaimingWith(t, connectorName, true, change)
 }
 
 // reclaimingWith is reclaiming, with an agent or without.
-func reclaimingWith(t *testing.T, connectorName string, agent bool, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+func reclaimingWith(t *testing.T, connectorName string, agent bool, change func(*config.Config)) (*pool, *gateway, *fakeReclaimer) {
 	s, g, f := reclaimingFrom(t, connectorName, agent, nil, change)
 	g.warmed()
 	g.settled()
@@ -123,7 +124,7 @@ func reclaimingWith(t *testing.T, connectorName string, agent bool, change func(
 }
 
 // reclaimingFrom is reclaimingWith, with engines that do wrong from the start.
-func reclaimingFrom(t *testing.T, connectorName string, agent bool, faults map[string][]fault, change func(*Config)) (*pool, *gateway, *fakeReclaimer) {
+func reclaimingFrom(t *testing.T, connectorName string, agent bool, faults map[string][]fault, change func(*config.Config)) (*pool, *gateway, *fakeReclaimer) {
 	s := newPool(t, connectorName, 1, 1, faults)
 	f := &fakeReclaimer{t: t, s: s, told: map[string]int{}, dead: map[string]bool{}}
 	d := &s.cfg.Models[0].Decode[0]
@@ -164,7 +165,7 @@ func (g *gateway) blocks(engine string) map[string]int {
 func TestFault54StockPrefillDies(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		t.Run(map[bool]string{true: "named", false: "not named"}[named], func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePush, func(c *Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
+			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
 			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
 			before := s.c.count("", "decode")
 			go func() {
@@ -250,7 +251,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		{"57 plain names, no agent", true, false, 1},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *Config) {
+			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
 				c.Timeouts.Ending = 3 * fenceAfter
 			})

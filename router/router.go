@@ -18,6 +18,7 @@ import (
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router/config"
 	"pdrouter/router/upstream"
 )
 
@@ -106,7 +107,7 @@ type Router struct {
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
-func New(cfg Config, parts Parts) (*Router, error) {
+func New(cfg config.Config, parts Parts) (*Router, error) {
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.DiscardHandler)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -18,7 +19,7 @@ func TestFault29Salt(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Repeat("k", openai.MinSealKey)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}
+	cfg := config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}
 	here, err := newSealer(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -67,17 +68,17 @@ func TestFault29Salt(t *testing.T) {
 }
 
 func TestSealerKeys(t *testing.T) {
-	if s, err := newSealer(Config{}, nil); s != nil || err != nil {
+	if s, err := newSealer(config.Config{}, nil); s != nil || err != nil {
 		t.Errorf("off: got %v, %v", s, err)
 	}
-	drawn, err := newSealer(Config{IsolatePrefixCache: true}, nil)
+	drawn, err := newSealer(config.Config{IsolatePrefixCache: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := newSealer(Config{IsolatePrefixCache: true}, drawn); again != drawn {
+	if again, _ := newSealer(config.Config{IsolatePrefixCache: true}, drawn); again != drawn {
 		t.Error("a reload has drawn another key: what is cached is lost")
 	}
-	if other, _ := newSealer(Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
+	if other, _ := newSealer(config.Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
 		t.Error("two gateways have drawn the same key")
 	}
 	short := filepath.Join(t.TempDir(), "short")
@@ -85,7 +86,7 @@ func TestSealerKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{short, short + "er"} {
-		if _, err := newSealer(Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}, nil); err == nil {
+		if _, err := newSealer(config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}, nil); err == nil {
 			t.Errorf("%s: no error", file)
 		}
 	}

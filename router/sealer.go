@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 )
 
 // newSealer reads the key from the file, or draws one if there is none named; it goes on with the one that old has drawn.
-func newSealer(cfg Config, old *openai.Sealer) (*openai.Sealer, error) {
+func newSealer(cfg config.Config, old *openai.Sealer) (*openai.Sealer, error) {
 	switch {
 	case !cfg.IsolatePrefixCache:
 		return nil, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/router/config"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
@@ -17,7 +18,7 @@ import (
 const newcomer = time.Second
 
 // Timeouts returns the timeouts that the router works by now, defaults filled in.
-func (r *Router) Timeouts() Timeouts { return r.now().cfg.Timeouts }
+func (r *Router) Timeouts() config.Timeouts { return r.now().cfg.Timeouts }
 
 // Drain has the router say that it is not ready, and has its answers tell clients to close their connections. Requests are
 // served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.

@@ -6,13 +6,14 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 )
 
 // setup is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
 // another, and a request that is under way goes on by the one it was admitted with.
 type setup struct {
-	cfg    Config
+	cfg    config.Config
 	parts  Parts
 	fleet  *fleet
 	limits openai.Limits
@@ -22,16 +23,16 @@ type setup struct {
 
 // newSetup validates and completes the configuration. Engines, pairs and models that old has too are carried over with
 // all that is known of them. old may be nil. Unless anew is set, files with credentials that old has read are not read again.
-func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
+func newSetup(cfg config.Config, parts Parts, old *setup, anew bool) (*setup, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("router: config: %w", err)
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	if parts.Planner == nil {
 		parts.Planner = policies.Default()
 	}
 	var was *fleet
-	var known *Secrets
+	var known *config.Secrets
 	var sealedBy *openai.Sealer
 	if old != nil {
 		was, sealedBy = old.fleet, old.sealer
@@ -39,7 +40,7 @@ func newSetup(cfg Config, parts Parts, old *setup, anew bool) (*setup, error) {
 			known = was.secrets
 		}
 	}
-	f, err := newFleet(cfg, was, NewSecrets(known))
+	f, err := newFleet(cfg, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +68,12 @@ func (r *Router) now() *setup { return r.current.Load() }
 // of that name is a new one. Files with credentials are read only if none of that name was in use before: Apply is for engines
 // that come and go, Reload for a configuration that was read again. Limits.Recent, Limits.Handshakes,
 // Limits.HandshakesPerEngine and Timeouts.Probe of handshakes stay those that New was given, and Parts.Log as well.
-func (r *Router) Apply(cfg Config, parts Parts) error { return r.apply(cfg, parts, false) }
+func (r *Router) Apply(cfg config.Config, parts Parts) error { return r.apply(cfg, parts, false) }
 
 // Reload is Apply, and reads every file with credentials again. An engine whose credential is another is a new one.
-func (r *Router) Reload(cfg Config, parts Parts) error { return r.apply(cfg, parts, true) }
+func (r *Router) Reload(cfg config.Config, parts Parts) error { return r.apply(cfg, parts, true) }
 
-func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
+func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	r.applying.Lock()
 	defer r.applying.Unlock()
 	old := r.now()
@@ -112,7 +113,7 @@ func (r *Router) apply(cfg Config, parts Parts, anew bool) error {
 }
 
 // limitsOf are those of a configuration that has its defaults.
-func limitsOf(cfg Config) openai.Limits {
+func limitsOf(cfg config.Config) openai.Limits {
 	return openai.Limits{
 		N: cfg.Limits.N, Prompts: cfg.Limits.Prompts, Stop: cfg.Limits.Stop, Logprobs: cfg.Limits.Logprobs,
 		Strict: cfg.Strict, Media: mediaRules(cfg.Media), Isolate: cfg.IsolatePrefixCache,
@@ -120,7 +121,7 @@ func limitsOf(cfg Config) openai.Limits {
 }
 
 // mediaRules are what bodies are held to; nil if they may name any host.
-func mediaRules(m Media) *openai.MediaRules {
+func mediaRules(m config.Media) *openai.MediaRules {
 	if m.AllowPrivate && len(m.Hosts) == 0 {
 		return nil
 	}

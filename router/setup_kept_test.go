@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -65,7 +66,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	all := m.Engines
 	all[0].KeyFile = key
 	m.Engines = all[:1]
-	cfg.IsolatePrefixCache, cfg.PrefixCacheSecretFile, cfg.Models = true, salt, []Model{m}
+	cfg.IsolatePrefixCache, cfg.PrefixCacheSecretFile, cfg.Models = true, salt, []config.Model{m}
 	g := start(t, cfg, Parts{})
 	sealed, e := g.r.now().sealer.Seal("t", nil), g.r.now().fleet.engine("decode-0")
 
@@ -75,7 +76,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	}
 	all[1].KeyFile = key // what is known of the file holds for whoever comes
 	m.Engines = all
-	cfg.Models = []Model{m}
+	cfg.Models = []config.Model{m}
 	parts := g.r.now().parts
 	if err := g.r.Apply(cfg, parts); err != nil {
 		t.Fatalf("an engine cannot come: %v", err)
@@ -108,9 +109,9 @@ func TestApplyLastEngine(t *testing.T) {
 	s := newPool(t, connector.NameNone, 0, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	none := s.cfg
-	none.Growing, none.Models = true, []Model{{Name: "tiny", Connector: connector.NameNone}}
+	none.Growing, none.Models = true, []config.Model{{Name: "tiny", Connector: connector.NameNone}}
 	for i := range 200 {
-		for _, cfg := range []Config{none, s.cfg} {
+		for _, cfg := range []config.Config{none, s.cfg} {
 			if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 				t.Fatalf("%d: %v", i, err)
 			}
@@ -129,16 +130,16 @@ func TestApplyAttendsToTheEnd(t *testing.T) {
 	checks := new(atomic.Int64)
 	engine := newFakeAny(t, func(http.ResponseWriter, *http.Request, string) {})
 	m := s.cfg.Models[0]
-	m.Decode = append([]Engine(nil), m.Decode...)
+	m.Decode = append([]config.Engine(nil), m.Decode...)
 	before := s.cfg
 	served := engine.srv.Config.Handler
 	engine.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		checks.Add(1)
 		served.ServeHTTP(w, r)
 	})
-	m.Decode = append(m.Decode, Engine{Name: "goes", URL: engine.srv.URL})
+	m.Decode = append(m.Decode, config.Engine{Name: "goes", URL: engine.srv.URL})
 	with := s.cfg
-	with.Models = []Model{m}
+	with.Models = []config.Model{m}
 	g := start(t, with, Parts{})
 	eventually(t, "pairs are warm", func() bool { return g.r.Stats().PairsWarm >= 2 })
 	f := g.r.now().fleet
@@ -155,7 +156,7 @@ func TestApplyAttendsToTheEnd(t *testing.T) {
 	n := checks.Load()
 	eventually(t, "it is checked as long as it has a request", func() bool { return checks.Load() > n+5 })
 	one := before
-	one.Models = []Model{before.Models[0]}
+	one.Models = []config.Model{before.Models[0]}
 	one.Models[0].Decode = before.Models[0].Decode[:1]
 	if !g.r.pairs.Ready(pair) {
 		t.Fatal("the pair is not known")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -20,13 +21,13 @@ func TestApplyCarriesOver(t *testing.T) {
 	s := newPool(t, connector.NamePush, 1, 2, nil)
 	s.cfg.Timeouts.Health = 20 * time.Millisecond
 	g := start(t, s.cfg, Parts{})
-	apply := func(change func(*Model)) {
+	apply := func(change func(*config.Model)) {
 		t.Helper()
 		cfg := s.cfg
 		m := cfg.Models[0]
-		m.Decode = append([]Engine(nil), m.Decode...)
+		m.Decode = append([]config.Engine(nil), m.Decode...)
 		change(&m)
-		cfg.Models = []Model{m}
+		cfg.Models = []config.Model{m}
 		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,7 @@ func TestApplyCarriesOver(t *testing.T) {
 	served()
 	was, done := g.r.now().fleet, g.r.Stats().Handshakes.Done
 	was.engine("decode-0").inFlight.Add(1) // something that is known of it
-	apply(func(m *Model) { m.Decode = m.Decode[:1] })
+	apply(func(m *config.Model) { m.Decode = m.Decode[:1] })
 	now := g.r.now().fleet
 	if now.engine("decode-0") != was.engine("decode-0") || now.engine("prefill-0") != was.engine("prefill-0") || now.engine("decode-1") != nil {
 		t.Error("engines that stay are others, or one that goes has stayed")
@@ -58,11 +59,11 @@ func TestApplyCarriesOver(t *testing.T) {
 	if n := g.r.Stats().Handshakes.Done; n != done {
 		t.Errorf("%d handshakes of pairs that knew each other", n-done)
 	}
-	apply(func(m *Model) { m.Decode[1].Drain = true })
+	apply(func(m *config.Model) { m.Decode[1].Drain = true })
 	if e := g.r.now().fleet.engine("decode-1"); e == was.engine("decode-1") || e.usable() {
 		t.Error("an engine that came back to be drained is the old one, or is used")
 	}
-	apply(func(m *Model) { m.Decode[0].URL += "/" }) // another entry
+	apply(func(m *config.Model) { m.Decode[0].URL += "/" }) // another entry
 	e := g.r.now().fleet.engine("decode-0")
 	if e == was.engine("decode-0") || e.generation.Load() <= was.engine("decode-0").generation.Load() {
 		t.Error("an engine with another entry is the same, or the same run")
@@ -72,7 +73,7 @@ func TestApplyCarriesOver(t *testing.T) {
 	if n := g.r.Stats().Handshakes.Done; n <= done {
 		t.Error("no handshake of an engine that is another")
 	}
-	if err := g.r.Apply(Config{}, Parts{}); err == nil || g.r.now().fleet.engine("decode-0") != e {
+	if err := g.r.Apply(config.Config{}, Parts{}); err == nil || g.r.now().fleet.engine("decode-0") != e {
 		t.Errorf("a configuration with mistakes: %v", err)
 	}
 }
@@ -103,7 +104,7 @@ func TestApplyLetsLegsFinish(t *testing.T) {
 	defer engine.Close()
 	s := newPool(t, connector.NameNone, 0, 1, nil)
 	next := s.cfg
-	s.cfg = Config{Models: []Model{{Name: "tiny", Engines: []Engine{{Name: "old", URL: engine.URL}}}}}
+	s.cfg = config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "old", URL: engine.URL}}}}}
 	g := start(t, s.cfg, Parts{})
 	resp, err := http.Post(g.url+pathCompletions, "application/json", strings.NewReader(`{"model":"tiny","prompt":"a","stream":true}`))
 	if err != nil {
@@ -141,8 +142,8 @@ func TestApplyBodyLimit(t *testing.T) {
 
 // TestNewValidates: a router is not made of a configuration with a mistake.
 func TestNewValidates(t *testing.T) {
-	for want, cfg := range map[string]Config{
-		"":                       {Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "http://10.0.0.1:8000"}}}}},
+	for want, cfg := range map[string]config.Config{
+		"":                       {Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "a", URL: "http://10.0.0.1:8000"}}}}},
 		"router: config: models": {},
 	} {
 		if _, err := New(cfg, Parts{}); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
@@ -153,10 +154,10 @@ func TestNewValidates(t *testing.T) {
 
 // TestMediaRules: without rules a body may name any host.
 func TestMediaRules(t *testing.T) {
-	if mediaRules((Media{AllowPrivate: true})) != nil {
+	if mediaRules((config.Media{AllowPrivate: true})) != nil {
 		t.Error("there are rules where every host is allowed")
 	}
-	if mediaRules((Media{})) == nil || mediaRules((Media{AllowPrivate: true, Hosts: []string{"a.b"}})) == nil {
+	if mediaRules((config.Media{})) == nil || mediaRules((config.Media{AllowPrivate: true, Hosts: []string{"a.b"}})) == nil {
 		t.Error("there are no rules where not every host is allowed")
 	}
 }

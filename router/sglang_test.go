@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -90,7 +91,7 @@ func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
 	t.Helper()
 	rooms := &sglangRooms{rooms: map[string]*sglangRoom{}, used: map[string]int{}}
 	s := &pool{c: c}
-	m := Model{Name: "tiny", Connector: connector.NameSGLang}
+	m := config.Model{Name: "tiny", Connector: connector.NameSGLang}
 	engine := func(name string, prefill bool, port int) *fakeVLLM {
 		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, habit: habit{tokens: 3, parrot: true}, n: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
 		f.srv = c.server(http.HandlerFunc(f.serve))
@@ -110,7 +111,7 @@ func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
 		e := engine("decode-"+strconv.Itoa(i), false, 0)
 		s.d, m.Decode = append(s.d, e), append(m.Decode, e.config())
 	}
-	s.cfg = Config{Models: []Model{m}}
+	s.cfg = config.Config{Models: []config.Model{m}}
 	return s, rooms
 }
 

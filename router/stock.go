@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -69,7 +70,7 @@ func (s *sighting) dead() bool { return s.gone() && s.compat != "" }
 const stockLease = 30 * time.Second
 
 // newSide returns the side channel of a stock engine. The address was validated.
-func newSide(conn connector.Connector, role metadata.Role, ec Engine) *side {
+func newSide(conn connector.Connector, role metadata.Role, ec config.Engine) *side {
 	s := &side{conn: conn, role: role, http: ec.URL, wake: make(chan struct{}, 1)}
 	if ec.SideChannel != "" {
 		host, port, _ := net.SplitHostPort(ec.SideChannel)
@@ -150,7 +151,7 @@ func (r *Router) watchSide(ctx context.Context, e *engine) {
 	tick := time.NewTicker(r.now().cfg.Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
-		looking, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
+		looking, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
 		r.lookAt(looking, e)
 		cancel()
 		select {
@@ -246,7 +247,7 @@ func (r *Router) recognize(ctx context.Context, e *engine) {
 		return
 	}
 	if at, ok := e.channel(c); ok && run != "" && r.now().parts.Stock != nil {
-		ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
+		ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
 		defer cancel()
 		rec, err := r.now().parts.Stock.First(ctx, at)
 		if err == nil {

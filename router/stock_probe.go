@@ -79,7 +79,7 @@ func (r *Router) compat(ctx context.Context, e *engine, c *connector.PrefillEndp
 	if !ok {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.asking())
+	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
 	rec, err := r.now().parts.Stock.First(ctx, at)
 	if err != nil {

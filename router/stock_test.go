@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -49,7 +50,7 @@ func (f *fakeStock) Withdraw(_ context.Context, recs []metadata.Record) error {
 // answer brings it back; another run in its place is never held to what the one before did.
 func TestFault46TwoLooks(t *testing.T) {
 	stock := &fakeStock{id: "one"}
-	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: "http://p:1"}}, Decode: []config.Engine{{Name: "d", URL: "http://d:1"}}}}}
 	r, err := New(cfg, Parts{Stock: stock})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +140,7 @@ func TestWarmUpGivesBack(t *testing.T) {
 
 // TestFault44MovedOnce: however many answers say at once that prefill was started anew, its pairs are void once.
 func TestFault44MovedOnce(t *testing.T) {
-	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1"}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: "http://p:1"}}, Decode: []config.Engine{{Name: "d", URL: "http://d:1"}}}}}
 	r, err := New(cfg, Parts{})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +170,7 @@ func TestFault44MovedOnce(t *testing.T) {
 // TestFault44Recognized: what an engine that was down says of itself decides what is void. If it says nothing, its pairs shake
 // hands again, and what is under way goes on.
 func TestFault44Recognized(t *testing.T) {
-	cfg := Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: "h:1"}, {Name: "e", URL: "http://e:1"}}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: "http://p:1"}}, Decode: []config.Engine{{Name: "d", URL: "http://d:1", SideChannel: "h:1"}, {Name: "e", URL: "http://e:1"}}}}}
 	for _, row := range []struct {
 		name           string
 		nth            int // of the engines
@@ -255,15 +256,15 @@ func TestOtherTransferMode(t *testing.T) {
 
 // TestSideChannelConfig refuses addresses that cannot be.
 func TestSideChannelConfig(t *testing.T) {
-	config := func(connectorName, side string) Config {
-		return Config{Models: []Model{{Name: "m", Connector: connectorName, Prefill: []Engine{{Name: "p", URL: "http://p:1"}}, Decode: []Engine{{Name: "d", URL: "http://d:1", SideChannel: side}}}}}
+	cfg := func(connectorName, side string) config.Config {
+		return config.Config{Models: []config.Model{{Name: "m", Connector: connectorName, Prefill: []config.Engine{{Name: "p", URL: "http://p:1"}}, Decode: []config.Engine{{Name: "d", URL: "http://d:1", SideChannel: side}}}}}
 	}
 	for _, row := range []struct{ connector, side, want string }{
 		{connector.NamePush, "10.0.0.7:5600", ""}, {connector.NamePull, "[::1]:5600", ""}, {connector.NamePush, "", ""},
 		{connector.NamePush, "10.0.0.7", "host:port"}, {connector.NamePush, ":5600", "host:port"}, {connector.NamePull, "h:0", "host:port"}, {connector.NamePull, "h:65536", "host:port"},
 		{connector.NameKVPlane, "h:5600", "no side channel for connector kvplane"},
 	} {
-		err := config(row.connector, row.side).Validate()
+		err := cfg(row.connector, row.side).Validate()
 		if (err == nil) != (row.want == "") || err != nil && (!strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "models[0].decode[0].side_channel")) {
 			t.Errorf("%s %q: %v; want %q", row.connector, row.side, err, row.want)
 		}

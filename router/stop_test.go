@@ -5,13 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/router/config"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
 // TestStopLists: engines accept longer lists of stop strings than OpenAI does, and so does the gateway, up to a bound.
 func TestStopLists(t *testing.T) {
-	lim := limitsOf(Config{}.withDefaults())
+	lim := limitsOf(config.Config{}.WithDefaults())
 	for _, row := range []struct {
 		sh   openai.Shape
 		body string

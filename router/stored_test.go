@@ -15,6 +15,7 @@ import (
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
 	"pdrouter/internal/shared"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -193,7 +194,7 @@ func TestStoredResponseOfALostEngine(t *testing.T) {
 		t.Errorf("down: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 	without := cfg
-	without.Models = []Model{{Name: "tiny", Connector: connector.NameNone, Engines: cfg.Models[0].Engines[1:]}}
+	without.Models = []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: cfg.Models[0].Engines[1:]}}
 	parts.Log = g.r.log
 	if err := g.r.Apply(without, parts); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -69,9 +70,9 @@ func holdingEngine(tb testing.TB) (url string, held <-chan net.Conn) {
 // heldStream is a stream under way through a router: what is written to engine comes out of client.
 func heldStream(tb testing.TB) (engine, client net.Conn) {
 	url, held := holdingEngine(tb)
-	g := start(tb, Config{Models: []Model{{Name: "m", Connector: connector.NamePull,
-		Prefill: []Engine{{Name: "prefill-0", URL: newCannedEngine(tb)}},
-		Decode:  []Engine{{Name: "decode-0", URL: url}},
+	g := start(tb, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
+		Prefill: []config.Engine{{Name: "prefill-0", URL: newCannedEngine(tb)}},
+		Decode:  []config.Engine{{Name: "decode-0", URL: url}},
 	}}}, Parts{Log: slog.New(slog.NewJSONHandler(io.Discard, nil))})
 	client, err := net.Dial("tcp", g.addr)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -19,7 +20,7 @@ import (
 var warmServer = sync.OnceFunc(func() {
 	n := newMemNet()
 	ln := n.listen()
-	r, err := New(Config{Models: []Model{{Name: "tiny", Connector: connector.NameNone, Engines: []Engine{{Name: "a", URL: "http://10.0.0.9"}}}}}, Parts{})
+	r, err := New(config.Config{Models: []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: []config.Engine{{Name: "a", URL: "http://10.0.0.9"}}}}}, Parts{})
 	if err != nil {
 		panic(err)
 	}
@@ -76,7 +77,7 @@ func (n *memNet) client() *http.Client {
 }
 
 // startIn is start in a network in memory.
-func startIn(t testing.TB, n *memNet, cfg Config, parts Parts) *gateway {
+func startIn(t testing.TB, n *memNet, cfg config.Config, parts Parts) *gateway {
 	t.Helper()
 	ln := n.listen()
 	return startOn(t, ln, cfg, parts, n.client(), n.reach)

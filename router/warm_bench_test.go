@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
 // BenchmarkWarm looks at the pairs of 100 prefill and 100 decode engines: while all are cold and queued, and when all are
 // warm. The second is what a router does that has nothing to do, once in 30 seconds.
 func BenchmarkWarm(b *testing.B) {
-	m := Model{Name: "tiny", Connector: connector.NameKVPlane}
+	m := config.Model{Name: "tiny", Connector: connector.NameKVPlane}
 	records := &fakeRecords{m: map[string][]metadata.Record{}}
 	for i := range 100 {
 		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)
-		m.Prefill = append(m.Prefill, Engine{Name: p, URL: "http://127.0.0.1:1"})
-		m.Decode = append(m.Decode, Engine{Name: d, URL: "http://127.0.0.1:1"})
+		m.Prefill = append(m.Prefill, config.Engine{Name: p, URL: "http://127.0.0.1:1"})
+		m.Decode = append(m.Decode, config.Engine{Name: d, URL: "http://127.0.0.1:1"})
 		records.publish(p, metadata.Prefill, uint64(100+i), "same")
 		records.publish(d, metadata.Decode, uint64(300+i), "same")
 	}
 	for _, warm := range []bool{false, true} {
 		b.Run(fmt.Sprintf("warm=%t", warm), func(b *testing.B) {
-			r, err := New(Config{Models: []Model{m}}, Parts{Records: records})
+			r, err := New(config.Config{Models: []config.Model{m}}, Parts{Records: records})
 			if err != nil {
 				b.Fatal(err)
 			}

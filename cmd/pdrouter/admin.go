@@ -14,6 +14,7 @@ import (
 	"pdrouter/internal/yamlfile"
 	"pdrouter/metadata"
 	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 const (
@@ -197,7 +198,7 @@ func (a *admin) add(r *http.Request, who auth.Principal) (int, any, error) {
 	if !json.Valid(b) {
 		return 0, nil, refusal(http.StatusBadRequest, "bad_body", "the body is not JSON")
 	}
-	var e router.Engine
+	var e config.Engine
 	if err := yamlfile.Decode("body", b, &e).Err(); err != nil { // as strict as the configuration file is
 		return 0, nil, refusal(http.StatusBadRequest, "bad_engine", "%v", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pdrouter/internal/shared"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // countedBoard counts what is put on a board, and gives up looking after too many.
@@ -28,7 +28,7 @@ func (b *countedBoard) Put(key, value string, lease time.Duration) {
 
 // TestWishesAreWrittenOnce has gateways hold what they would not believe from another one: it is written no more often for that.
 func TestWishesAreWrittenOnce(t *testing.T) {
-	e := router.Engine{Name: "d-7", URL: "http://x:1"}
+	e := config.Engine{Name: "d-7", URL: "http://x:1"}
 	for what, row := range map[string]struct {
 		signed bool
 		held   record

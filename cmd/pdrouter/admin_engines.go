@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // adminError is how a request of an administrator ends when it does not succeed.
@@ -89,7 +89,7 @@ func describe(p placed, up bool, inFlight int64) adminEngine {
 
 // add has an engine be of a list. It reports whether it is another than before. The same engine may be added again: one that
 // was removed is back, one that drains is used again.
-func (s *sources) add(ctx context.Context, to listOf, e router.Engine, by string) (bool, error) {
+func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string) (bool, error) {
 	m, err := modelNamed(*s.base.Load(), to.model)
 	if err != nil {
 		return false, refusal(http.StatusNotFound, "no_model", "%v", err)

@@ -5,19 +5,18 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"pdrouter/router/config"
 	"testing"
-
-	"pdrouter/router"
 )
 
 // TestAdminRefusedLeavesNothing has a change that cannot be taken into use, while somebody else's change applies it as well:
 // it holds nowhere, is with no other gateway, and is not done later.
 func TestAdminRefusedLeavesNothing(t *testing.T) {
-	base := router.Config{Models: []router.Model{{Name: "m", Engines: []router.Engine{engineOf("e0")}}}}
+	base := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{engineOf("e0")}}}}
 	b, log := &fakeBoard{}, slog.New(slog.DiscardHandler)
 	w := newWishes(b, true, log)
 	var fails int
-	var now router.Config // what is in use
+	var now config.Config // what is in use
 	apply := func(ctx context.Context, m merge) error {
 		cfg, err := m(base)
 		if err != nil {

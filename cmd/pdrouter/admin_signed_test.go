@@ -10,7 +10,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/redisdb"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // signedFacts is a section records with a key.
@@ -40,7 +40,7 @@ func TestAdminIsSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	evil := router.Engine{Name: "evil", URL: "http://127.0.0.1:1"}
+	evil := config.Engine{Name: "evil", URL: "http://127.0.0.1:1"}
 	ends := time.Now().Add(time.Hour).UnixMilli()
 	for _, rec := range []record{{Engine: "evil", Model: "m", List: "engines", Entry: &evil, At: time.Now().UnixNano()}, {Engine: "one", Drain: drainOn, At: time.Now().UnixNano()}} {
 		text, err := json.Marshal(rec)

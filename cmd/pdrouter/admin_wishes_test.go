@@ -13,7 +13,7 @@ import (
 
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // fakeBoard is a board that loses everything when it is told to.
@@ -125,7 +125,7 @@ func TestWishesThatOutdoArePutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeBoard{}
 		w := newWishes(b, true, slog.New(slog.DiscardHandler))
-		e := router.Engine{Name: "a", URL: "http://a:1"}
+		e := config.Engine{Name: "a", URL: "http://a:1"}
 		w.put(record{Engine: "a", Model: "m", List: "engines", Entry: &e, By: "x"})
 		older := b.all()
 		time.Sleep(time.Second)

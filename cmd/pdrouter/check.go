@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 
 	"pdrouter/internal/yamlfile"
-	"pdrouter/router"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -99,7 +99,7 @@ func (l *loaded) checkFiles(old *loaded) error {
 	for i := range l.Models {
 		for _, from := range sourcesOf(&l.Models[i]) {
 			at := element("models", i) + "." + from.key
-			tls := map[string]router.EngineTLS{at + "_from": from.source.TLS}
+			tls := map[string]config.TLS{at + "_from": from.source.TLS}
 			for j, e := range *from.engines {
 				tls[element(at, j)] = e.TLS
 			}
@@ -171,8 +171,8 @@ func (l *loaded) summarize(out io.Writer, files bool) error {
 		first := fmt.Sprintf("%s\t%s\t%s", m.Name, cmp.Or(m.Connector, connector.Default), l.policy.Rule(m.Name))
 		for _, role := range []struct {
 			name    string
-			engines []router.Engine
-			from    router.Source
+			engines []config.Engine
+			from    config.Source
 		}{{"prefill", m.Prefill, m.PrefillFrom}, {"decode", m.Decode, m.DecodeFrom}, {"both", m.Engines, m.EnginesFrom}} {
 			for _, e := range role.engines {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", first, role.name, e.Name, e.URL)

@@ -13,14 +13,14 @@ import (
 
 	"pdrouter/internal/yamlfile"
 	"pdrouter/policies"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // fileConfig is the file of pdrouter serve. It is read once and never changed. Relative paths in it are relative to the
 // folder that it stands in.
 type fileConfig struct {
 	Listen        listenConfig     `yaml:"listen"`
-	router.Config `yaml:",inline"` // models, timeouts, limits, strict
+	config.Config `yaml:",inline"` // models, timeouts, limits, strict
 	Policy        policyConfig     `yaml:"policy"`
 	Metadata      metadataConfig   `yaml:"metadata"`
 	Auth          authConfig       `yaml:"auth"`

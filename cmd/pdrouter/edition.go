@@ -15,6 +15,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/metadata"
 	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // edition is what was made of one file and what the next one replaces. It is never changed once it is in use.
@@ -160,7 +161,7 @@ func (g *gateway) doors(l *loaded) map[*door]string {
 }
 
 // partsOf completes what the router is built from with what is the edition's, for a configuration with all engines.
-func (g *gateway) partsOf(e *edition, merged router.Config) router.Parts {
+func (g *gateway) partsOf(e *edition, merged config.Config) router.Parts {
 	parts := g.parts
 	parts.Reclaim = g.reclaims.among(merged, g.log)
 	parts.Planner = e.l.policy

@@ -3,11 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"pdrouter/router/config"
 	"slices"
 	"strings"
 	"testing"
-
-	"pdrouter/router"
 )
 
 // TestEngineTLSFiles: check reads the files of an engine's TLS, relative to the configuration, and a reload watches them.
@@ -64,15 +63,15 @@ func TestCheckForwardedWithoutTLS(t *testing.T) {
 // TestPrivateKeyIsNoCredential: an entry that the configuration does not list may use a model's TLS files as what they are, and
 // not have the private key sent to its engine.
 func TestPrivateKeyIsNoCredential(t *testing.T) {
-	named := router.EngineTLS{CertFile: "/tls/cert", KeyFile: "/tls/key"}
-	m := router.Model{Name: "m", Engines: []router.Engine{{Name: "e", URL: "https://e", TLS: named}}}
-	if err := fitsAdded(m, "engines", router.Engine{Name: "x", URL: "https://x", TLS: named}); err != nil {
+	named := config.TLS{CertFile: "/tls/cert", KeyFile: "/tls/key"}
+	m := config.Model{Name: "m", Engines: []config.Engine{{Name: "e", URL: "https://e", TLS: named}}}
+	if err := fitsAdded(m, "engines", config.Engine{Name: "x", URL: "https://x", TLS: named}); err != nil {
 		t.Error(err)
 	}
-	for key, e := range map[string]router.Engine{
+	for key, e := range map[string]config.Engine{
 		"key_file":      {KeyFile: "/tls/key"},
-		"tls.ca_file":   {TLS: router.EngineTLS{CAFile: "/tls/cert"}},
-		"tls.cert_file": {TLS: router.EngineTLS{CertFile: "/etc/cert", KeyFile: "/tls/key"}},
+		"tls.ca_file":   {TLS: config.TLS{CAFile: "/tls/cert"}},
+		"tls.cert_file": {TLS: config.TLS{CertFile: "/etc/cert", KeyFile: "/tls/key"}},
 	} {
 		e.Name, e.URL = "x", "https://x"
 		if err := fitsAdded(m, "engines", e); err == nil || !strings.Contains(err.Error(), key+" is ") {

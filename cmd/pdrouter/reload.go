@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"pdrouter/router/config"
 	"slices"
-
-	"pdrouter/router"
 )
 
 // applied is the configuration that a running gateway works by: what stands in the file, and the engines that others know
@@ -14,7 +13,7 @@ import (
 // applied as a whole or not at all.
 type applied struct {
 	load  func() (*loaded, error)                     // reads the file, and finds it sound
-	apply func(l *loaded, merged router.Config) error // takes it into use; on an error nothing has changed
+	apply func(l *loaded, merged config.Config) error // takes it into use; on an error nothing has changed
 
 	without  func(l *loaded, err error) bool   // whether merging again may help, after apply has failed so; may be nil
 	reloaded func(changed []string, err error) // called with what became of each reload; may be nil
@@ -35,12 +34,12 @@ type source struct {
 
 // merge returns the configuration with the engines that a source knows of. It must change nothing of what it is given,
 // models' lists included, and do no I/O: it runs again whenever the file or another source changes.
-type merge func(router.Config) (router.Config, error)
+type merge func(config.Config) (config.Config, error)
 
 // errEnded is the answer of an owner that has ended.
 var errEnded = errors.New("the gateway is stopping")
 
-func newApplied(base *loaded, load func() (*loaded, error), apply func(*loaded, router.Config) error) *applied {
+func newApplied(base *loaded, load func() (*loaded, error), apply func(*loaded, config.Config) error) *applied {
 	return &applied{load: load, apply: apply, base: base, asks: make(chan func()), ended: make(chan struct{})}
 }
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // reloadCounts counts reloads. It is safe for concurrent use.
@@ -67,7 +67,7 @@ func (g *gateway) reread(path string) func() (*loaded, error) {
 
 // apply takes a configuration into use, merged being its engines with those that others know of. On an error nothing has
 // changed. It is the owner's.
-func (g *gateway) apply(l *loaded, merged router.Config) error {
+func (g *gateway) apply(l *loaded, merged config.Config) error {
 	old := g.present.Load()
 	if l == old.l {
 		return g.router.Apply(merged, g.partsOf(old, merged))

@@ -8,6 +8,7 @@ import (
 	"pdrouter/kvplane/nixl"
 	"pdrouter/kvplane/reclaim"
 	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // validateReclaim reports what is wrong with the section, if anything.
@@ -20,7 +21,7 @@ func (c fileConfig) validateReclaim() error {
 }
 
 // stocked reports whether some model's engines are stock ones.
-func stocked(c router.Config) bool {
+func stocked(c config.Config) bool {
 	for _, m := range c.Models {
 		if m.Stock() {
 			return true
@@ -55,7 +56,7 @@ func newReclaims(l *loaded, log *slog.Logger) *reclaims {
 
 // among sees to it that there is an agent if the configuration has stock engines, and returns it; nil if there is none. It says in
 // the log which it is. Nothing is started before something is to be given back. Only the owner of the configuration may call it.
-func (c *reclaims) among(cfg router.Config, log *slog.Logger) router.Reclaimer {
+func (c *reclaims) among(cfg config.Config, log *slog.Logger) router.Reclaimer {
 	if c.agent == nil && !c.off && !c.tried && stocked(cfg) {
 		agent, err := c.open(log)
 		if err != nil {

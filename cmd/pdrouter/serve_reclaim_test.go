@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -22,8 +23,8 @@ func (ranAgent) Forget(string)                                                {}
 // TestReclaimComesLater: the first stock model may come with a reload. The agent is opened then, once, and works.
 func TestReclaimComesLater(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	none := router.Config{Models: []router.Model{{Name: "a", Connector: connector.NameKVPlane}}}
-	stock := router.Config{Models: []router.Model{{Name: "a", Connector: connector.NamePush}}}
+	none := config.Config{Models: []config.Model{{Name: "a", Connector: connector.NameKVPlane}}}
+	stock := config.Config{Models: []config.Model{{Name: "a", Connector: connector.NamePush}}}
 	opens, agent := 0, ranAgent{make(chan struct{})}
 	c := newReclaims(&loaded{}, log)
 	c.open = func(*slog.Logger) (reclaimAgent, error) { opens++; return agent, nil }
@@ -50,7 +51,7 @@ func TestReclaimComesLater(t *testing.T) {
 // off does not look for it.
 func TestReclaimCannotBeOpened(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	stock := router.Config{Models: []router.Model{{Name: "a", Connector: connector.NamePull}}}
+	stock := config.Config{Models: []config.Model{{Name: "a", Connector: connector.NamePull}}}
 	for off, want := range map[string]int{"off": 0, "auto": 1} {
 		var l loaded
 		l.Reclaim = off

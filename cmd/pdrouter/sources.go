@@ -11,7 +11,7 @@ import (
 
 	"pdrouter/internal/discovery"
 	"pdrouter/internal/shared"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 const (
@@ -31,7 +31,7 @@ type sources struct {
 	apply    func(context.Context, merge) error // takes what merge makes of the configuration file into use
 	wishes   *wishes
 
-	base  atomic.Pointer[router.Config] // of the file that is in use
+	base  atomic.Pointer[config.Config] // of the file that is in use
 	news  chan struct{}                 // has room for one: base is another
 	again chan struct{}                 // has room for one: a change could not be applied
 	known chan struct{}                 // closed when every source of the first base, and what administrators want, was looked at once
@@ -48,7 +48,7 @@ type sources struct {
 	rejects uint64 // changes that could not be applied
 }
 
-func newSources(base router.Config, w *wishes, inFlight func(string) int64, apply func(context.Context, merge) error, log *slog.Logger) *sources {
+func newSources(base config.Config, w *wishes, inFlight func(string) int64, apply func(context.Context, merge) error, log *slog.Logger) *sources {
 	s := &sources{log: log, inFlight: inFlight, apply: apply, wishes: w, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		known: make(chan struct{}), found: map[listOf]found{}, kept: map[listOf]bool{}, gone: map[string]int64{}, keyless: map[string]string{}, dns: map[listOf]*discovery.DNS{},
 		files: map[listOf]*discovery.File{}, waits: map[listOf]bool{}, said: map[conflict]bool{}}
@@ -61,8 +61,8 @@ func newSources(base router.Config, w *wishes, inFlight func(string) int64, appl
 }
 
 // configured returns the sources of a configuration.
-func configured(cfg router.Config) map[listOf]router.Source {
-	all := map[listOf]router.Source{}
+func configured(cfg config.Config) map[listOf]config.Source {
+	all := map[listOf]config.Source{}
 	for i := range cfg.Models {
 		for _, at := range sourcesOf(&cfg.Models[i]) {
 			if at.source.On() {
@@ -168,7 +168,7 @@ func (s *sources) roster() roster {
 
 // merge is what the owner of the configuration calls: it always takes what is known at that moment, so that a change that came
 // late cannot undo one that came later.
-func (s *sources) merge(cfg router.Config) (router.Config, error) {
+func (s *sources) merge(cfg config.Config) (config.Config, error) {
 	s.keep(cfg)
 	cfg, _, out := s.roster().merge(cfg)
 	s.tell(out)
@@ -176,7 +176,7 @@ func (s *sources) merge(cfg router.Config) (router.Config, error) {
 }
 
 // keep has a list that a source is to have from now on be what it was, until the source has an answer.
-func (s *sources) keep(cfg router.Config) {
+func (s *sources) keep(cfg config.Config) {
 	base := s.base.Load()
 	had := configured(*base)
 	for at, source := range configured(cfg) {
@@ -202,7 +202,7 @@ func (s *sources) keep(cfg router.Config) {
 		for _, list := range sourcesOf(&was) {
 			if list.key == at.list {
 				s.mu.Lock()
-				s.found[at] = found{from: from, engines: slices.DeleteFunc(slices.Clone(*list.engines), func(e router.Engine) bool { return listed(cfg, e.Name) })}
+				s.found[at] = found{from: from, engines: slices.DeleteFunc(slices.Clone(*list.engines), func(e config.Engine) bool { return listed(cfg, e.Name) })}
 				s.mu.Unlock()
 			}
 		}
@@ -210,10 +210,10 @@ func (s *sources) keep(cfg router.Config) {
 }
 
 // listed reports whether the file lists an engine of that name.
-func listed(cfg router.Config, name string) bool {
+func listed(cfg config.Config, name string) bool {
 	for i := range cfg.Models {
 		for _, at := range sourcesOf(&cfg.Models[i]) {
-			if slices.ContainsFunc(*at.engines, func(e router.Engine) bool { return e.Name == name }) {
+			if slices.ContainsFunc(*at.engines, func(e config.Engine) bool { return e.Name == name }) {
 				return true
 			}
 		}

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // checkSources reads every file of engines as serve would, but for those left out.
@@ -48,7 +47,7 @@ func (l *loaded) whoAdmins() string {
 }
 
 // describeSource says where more engines of a list come from, for people; "" if from nowhere.
-func describeSource(from router.Source) string {
+func describeSource(from config.Source) string {
 	switch {
 	case from.DNS != "":
 		return "every address of " + from.DNS

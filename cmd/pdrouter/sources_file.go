@@ -7,18 +7,18 @@ import (
 	"strings"
 
 	"pdrouter/internal/yamlfile"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // engineFile is a file of engines: a source.
 type engineFile struct {
 	// Engines are entries as in the lists of the configuration.
-	Engines *[]router.Engine `yaml:"engines"`
+	Engines *[]config.Engine `yaml:"engines"`
 }
 
 // readEngines returns what a file of engines holds for a list of the model. It reports every mistake, each with file and line.
 // Paths in it are relative to the folder that it stands in, and no others than mayName allows are opened.
-func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, error) {
+func readEngines(m config.Model, list, path string, b []byte) ([]config.Engine, error) {
 	var file engineFile
 	f := yamlfile.Decode(path, b, &file)
 	if file.Engines == nil {
@@ -26,13 +26,13 @@ func readEngines(m router.Model, list, path string, b []byte) ([]router.Engine, 
 		return nil, f.Err()
 	}
 	engines := *file.Engines
-	alone := router.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
+	alone := config.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
 	for _, at := range sourcesOf(&alone) {
 		if at.key == list {
 			*at.engines = engines
 		}
 	}
-	f.Check("", reworded(router.Config{Models: []router.Model{alone}, Growing: true}.Validate(), strings.NewReplacer("models[0]."+list, "engines")))
+	f.Check("", reworded(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), strings.NewReplacer("models[0]."+list, "engines")))
 	for i := range engines {
 		for _, named := range engines[i].Files() {
 			if *named.Path == "" {

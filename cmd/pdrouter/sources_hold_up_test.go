@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // TestEnginesFileHoldsUpNothing has whoever writes a file of engines name a folder, or a pipe, as a key: the file is refused, and
@@ -58,7 +59,7 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 		if err := l.checkFiles(nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: check says %v", key, err)
 		}
-		known := router.Config{Models: []router.Model{{Name: "m", Engines: []router.Engine{{Name: "st", URL: one.URL, KeyFile: filepath.Join(dir, key)}}}}}
+		known := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "st", URL: one.URL, KeyFile: filepath.Join(dir, key)}}}}}
 		if _, err := router.New(known, router.Parts{}); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: the router says %v", key, err)
 		}
@@ -82,7 +83,7 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	}
 	c := serveFile(t, path)
 	key := filepath.Join(dir, "keys", "there")
-	e := router.Engine{Name: "two", URL: one.URL, KeyFile: key}
+	e := config.Engine{Name: "two", URL: one.URL, KeyFile: key}
 	now := time.Now().UnixNano()
 	b, err := json.Marshal(record{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann", At: now, Vouched: now})
 	if err != nil {
@@ -104,7 +105,7 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	if _, ok := find(c.sources.engines(), "two"); ok {
 		t.Error("an engine without its key is used")
 	}
-	other := router.Engine{Name: "three", URL: one.URL, KeyFile: key}
+	other := config.Engine{Name: "three", URL: one.URL, KeyFile: key}
 	if _, err := c.sources.add(t.Context(), listOf{"m", "engines"}, other, "me"); err == nil || !strings.Contains(err.Error(), "key_file cannot be read") {
 		t.Errorf("an engine whose key is not here is added: %v", err)
 	}

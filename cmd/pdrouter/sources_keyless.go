@@ -3,9 +3,8 @@ package main
 import (
 	"errors"
 	"os"
+	"pdrouter/router/config"
 	"slices"
-
-	"pdrouter/router"
 )
 
 // without has engines be left out from now on whose credentials cannot be read, if that is all that was wrong, and reports
@@ -14,7 +13,7 @@ import (
 func (s *sources) without(l *loaded, err error) bool {
 	files := map[string]string{}
 	for _, err := range each(err) {
-		var key *router.KeyError
+		var key *config.KeyError
 		if !errors.As(err, &key) || listedKey(l.Config, key.File) {
 			return false
 		}
@@ -40,11 +39,11 @@ func each(err error) []error {
 }
 
 // listedKey reports whether an engine that the file lists names that file.
-func listedKey(cfg router.Config, file string) bool {
+func listedKey(cfg config.Config, file string) bool {
 	for i := range cfg.Models {
 		for _, at := range sourcesOf(&cfg.Models[i]) {
 			for i := range *at.engines {
-				if slices.ContainsFunc((*at.engines)[i].Files(), func(f router.EngineFile) bool { return *f.Path == file }) {
+				if slices.ContainsFunc((*at.engines)[i].Files(), func(f config.EngineFile) bool { return *f.Path == file }) {
 					return true
 				}
 			}

@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"pdrouter/router/config"
 	"strings"
 	"testing"
-
-	"pdrouter/router"
 )
 
 // TestEnginesFilesNameNoOtherKeys has whoever writes a file of engines, or may add engines, name files of the gateway's.
@@ -27,7 +26,7 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 	secret, named, of := put("gateway/secret", "s"), put("gateway/named", "n"), put("keys/one", "k")
 	put("keys/deep/two", "k")
 	put("keys-not/three", "k")
-	bare := router.Model{Name: "m", Engines: []router.Engine{{Name: "e", URL: "http://e:1", KeyFile: named}}, EnginesFrom: router.Source{File: filepath.Join(dir, "engines.yaml")}}
+	bare := config.Model{Name: "m", Engines: []config.Engine{{Name: "e", URL: "http://e:1", KeyFile: named}}, EnginesFrom: config.Source{File: filepath.Join(dir, "engines.yaml")}}
 	open := bare
 	open.EnginesFrom.KeyDir = filepath.Join(dir, "keys")
 	for _, row := range []struct {
@@ -40,7 +39,7 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 	} {
 		for _, way := range []struct {
 			name string
-			m    router.Model
+			m    config.Model
 			want bool
 		}{{"by name", bare, row.bare}, {"by folder", open, row.opened}} {
 			got, err := readEngines(way.m, "engines", way.m.EnginesFrom.File, []byte(fmt.Sprintf("engines: [{name: x, url: \"http://x:1\", key_file: %q}]\n", row.key)))
@@ -51,13 +50,13 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 			if !filepath.IsAbs(path) {
 				path = dir + "/" + path
 			}
-			e := router.Engine{Name: "x", URL: "http://x:1", KeyFile: path}
+			e := config.Engine{Name: "x", URL: "http://x:1", KeyFile: path}
 			here := listOf{"m", "engines"}
 			for what, r := range map[string]roster{
-				"a file":           {found: map[listOf]found{here: {from: fromFile, engines: []router.Engine{e}}}},
+				"a file":           {found: map[listOf]found{here: {from: fromFile, engines: []config.Engine{e}}}},
 				"an administrator": {records: records{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e}}},
 			} {
-				_, all, out := r.merge(router.Config{Models: []router.Model{way.m}})
+				_, all, out := r.merge(config.Config{Models: []config.Model{way.m}})
 				if _, taken := find(all, "x"); taken != way.want || taken == (len(out) > 0) {
 					t.Errorf("%s, %s, of %s: taken %v, left out %v; want it taken %v", way.name, path, what, taken, out, way.want)
 				}

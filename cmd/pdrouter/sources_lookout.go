@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"pdrouter/internal/discovery"
-	"pdrouter/router"
+	"pdrouter/router/config"
 )
 
 // lookout is a source that is looked at.
 type lookout struct {
-	source    router.Source
+	source    config.Source
 	connector string   // files are checked against it
 	keys      []string // and against these: the files and folders of keys that the model names
 	stop      func()   // waits
@@ -47,7 +47,7 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 				before.good = d.Stats().Good
 			}
 			name, _ := nameOf(now)
-			f.engines = slices.DeleteFunc(slices.Clone(f.engines), func(e router.Engine) bool {
+			f.engines = slices.DeleteFunc(slices.Clone(f.engines), func(e config.Engine) bool {
 				at, isAddress := addressOf(e)
 				if isAddress && name.Allows(at.Addr()) && now.DNS == w.source.DNS {
 					before.known = append(before.known, discovery.Member{At: at, Leaving: f.leaving[e.Name]})
@@ -71,7 +71,7 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 }
 
 // namedKeys returns the files and folders of keys that entries of the model's files may name.
-func namedKeys(m router.Model) []string {
+func namedKeys(m config.Model) []string {
 	var all []string
 	for _, at := range sourcesOf(&m) {
 		all = append(all, at.source.KeyDir)
@@ -84,12 +84,12 @@ func namedKeys(m router.Model) []string {
 }
 
 // namedFiles returns the files that the configuration names for engines of a list.
-func namedFiles(at sourceOf) []router.EngineFile {
+func namedFiles(at sourceOf) []config.EngineFile {
 	all := at.source.EngineFiles()
 	for i := range *at.engines {
 		all = append(all, (*at.engines)[i].Files()...)
 	}
-	return slices.DeleteFunc(all, func(f router.EngineFile) bool { return *f.Path == "" })
+	return slices.DeleteFunc(all, func(f config.EngineFile) bool { return *f.Path == "" })
 }
 
 // heirloom is what a name begins with that takes over from another source.
@@ -99,7 +99,7 @@ type heirloom struct {
 }
 
 // addressOf returns where an engine is, if its URL has an address for a host.
-func addressOf(e router.Engine) (netip.AddrPort, bool) {
+func addressOf(e config.Engine) (netip.AddrPort, bool) {
 	name, err := discovery.ParseName(e.URL)
 	if err != nil {
 		return netip.AddrPort{}, false
@@ -109,7 +109,7 @@ func addressOf(e router.Engine) (netip.AddrPort, bool) {
 }
 
 // start returns what looks at one source until its context ends.
-func (s *sources) start(ctx context.Context, at listOf, from router.Source, m router.Model, before heirloom) func(context.Context) error {
+func (s *sources) start(ctx context.Context, at listOf, from config.Source, m config.Model, before heirloom) func(context.Context) error {
 	if from.File != "" {
 		f := discovery.NewFile(from.File, from.Every, func(path string, b []byte) error {
 			engines, err := readEngines(m, at.list, path, b)
@@ -154,7 +154,7 @@ func (s *sources) start(ctx context.Context, at listOf, from router.Source, m ro
 
 // role is what the names of a list's engines begin with, where DNS has them.
 func (l listOf) role() string {
-	for _, at := range sourcesOf(new(router.Model)) {
+	for _, at := range sourcesOf(new(config.Model)) {
 		if at.key == l.list {
 			return at.prefix
 		}
@@ -163,7 +163,7 @@ func (l listOf) role() string {
 }
 
 // nameOf returns what a source has looked up, and who is asked. The source was validated.
-func nameOf(from router.Source) (discovery.Name, *net.Resolver) {
+func nameOf(from config.Source) (discovery.Name, *net.Resolver) {
 	name, _ := discovery.ParseName(from.DNS)
 	name.Every, name.GoneAfter, name.MaxStale = from.Every, from.GoneAfter, from.MaxStale
 	for _, cidr := range from.Allow {

@@ -3,12 +3,11 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"pdrouter/router/config"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
-
-	"pdrouter/router"
 )
 
 // listOf names one list of engines: prefill, decode or engines of a model.
@@ -28,7 +27,7 @@ const (
 // found is what a source has for one list.
 type found struct {
 	from    string // fromDNS or fromFile
-	engines []router.Engine
+	engines []config.Engine
 	leaving map[string]bool // by name: these take no more requests, and are removed when those that they have have ended
 }
 
@@ -37,7 +36,7 @@ type record struct {
 	Engine  string         `json:"engine"`
 	Model   string         `json:"model,omitempty"` // with Entry: where it was added
 	List    string         `json:"list,omitempty"`
-	Entry   *router.Engine `json:"entry,omitempty"`   // of an engine that was added; nil for one that comes from elsewhere
+	Entry   *config.Engine `json:"entry,omitempty"`   // of an engine that was added; nil for one that comes from elsewhere
 	Drain   drainWish      `json:"drain,omitempty"`   // whatever its source says
 	Removed bool           `json:"removed,omitempty"` // it is to be drained, and then to be gone
 	Wait    *time.Duration `json:"wait,omitempty"`    // for its requests, at most, when it is removed; nil: until they end
@@ -123,7 +122,7 @@ type roster struct {
 // placed is one engine of the merged configuration.
 type placed struct {
 	listOf
-	router.Engine
+	config.Engine
 	from    string
 	leaving bool   // its source has it no more
 	gone    bool   // it was removed, and has no more requests: it is not of the merged configuration
@@ -139,7 +138,7 @@ type conflict struct {
 // merge returns the configuration with all engines, where each comes from, and what is left out of it. The configuration
 // file wins over what was found, and that over what was added: names are of one engine only. What does not fit the model
 // that it is for is left out as well, so that the rest stays sound. It changes nothing of cfg.
-func (r roster) merge(cfg router.Config) (router.Config, []placed, []conflict) {
+func (r roster) merge(cfg config.Config) (config.Config, []placed, []conflict) {
 	var all []placed
 	var out []conflict
 	taken := map[string]bool{}
@@ -231,20 +230,20 @@ func (r roster) added(to listOf) []record {
 }
 
 // fits reports what is wrong with an engine's entry in a list of the model; each mistake begins with the key.
-func fits(m router.Model, list string, e router.Engine) error {
-	alone := router.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
+func fits(m config.Model, list string, e config.Engine) error {
+	alone := config.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
 	for _, at := range sourcesOf(&alone) {
 		if at.key == list {
-			*at.engines = []router.Engine{e}
+			*at.engines = []config.Engine{e}
 		}
 	}
 	words := strings.NewReplacer("models[0]."+list+"[0].", "", "models[0].", "")
-	return reworded(router.Config{Models: []router.Model{alone}, Growing: true}.Validate(), words)
+	return reworded(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), words)
 }
 
 // fitsAdded is fits for an engine that the configuration does not list, from whom the path of a file is not taken but as a
 // choice: what stands in the file is sent to the engine.
-func fitsAdded(m router.Model, list string, e router.Engine) error {
+func fitsAdded(m config.Model, list string, e config.Engine) error {
 	for _, f := range e.Files() {
 		if err := mayName(m, f); err != nil {
 			return err
@@ -254,7 +253,7 @@ func fitsAdded(m router.Model, list string, e router.Engine) error {
 }
 
 // fits is fitsAdded for an engine whose credential is to be read as well: one engine without it must not keep the rest out.
-func (r roster) fits(m router.Model, list string, e router.Engine) error {
+func (r roster) fits(m config.Model, list string, e config.Engine) error {
 	for _, f := range e.Files() {
 		if why, ok := r.keyless[*f.Path]; ok {
 			return fmt.Errorf("%s cannot be read: %s", f.Key, why)
@@ -265,14 +264,14 @@ func (r roster) fits(m router.Model, list string, e router.Engine) error {
 
 // mayName reports why an engine of the model may not name that file, if the configuration does not list the engine. What the
 // configuration names under another key is another file: a private key must not be sent as a credential.
-func mayName(m router.Model, file router.EngineFile) error {
+func mayName(m config.Model, file config.EngineFile) error {
 	path := *file.Path
 	if path == "" {
 		return nil
 	}
 	want := "one that the configuration names for the model"
 	for _, at := range sourcesOf(&m) {
-		named := func(f router.EngineFile) bool { return f.Key == file.Key && absolute(*f.Path) == absolute(path) }
+		named := func(f config.EngineFile) bool { return f.Key == file.Key && absolute(*f.Path) == absolute(path) }
 		if slices.ContainsFunc(namedFiles(at), named) {
 			return nil
 		}
@@ -298,7 +297,7 @@ func absolute(path string) string {
 }
 
 // same reports whether two entries are of the same engine; whether it drains is no part of that.
-func same(x, y router.Engine) bool {
+func same(x, y config.Engine) bool {
 	x.Drain, y.Drain = false, false
 	return reflect.DeepEqual(x, y)
 }
@@ -313,11 +312,11 @@ func find(all []placed, name string) (placed, bool) {
 }
 
 // modelNamed returns the model of a configuration.
-func modelNamed(cfg router.Config, name string) (router.Model, error) {
+func modelNamed(cfg config.Config, name string) (config.Model, error) {
 	for _, m := range cfg.Models {
 		if m.Name == name {
 			return m, nil
 		}
 	}
-	return router.Model{}, fmt.Errorf("there is no model %.100q", name)
+	return config.Model{}, fmt.Errorf("there is no model %.100q", name)
 }

@@ -9,25 +9,24 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"pdrouter/router"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
-func engineOf(name string) router.Engine {
-	return router.Engine{Name: name, URL: "http://" + name + ":8000"}
+func engineOf(name string) config.Engine {
+	return config.Engine{Name: name, URL: "http://" + name + ":8000"}
 }
 
-func twoModels() router.Config {
-	return router.Config{Models: []router.Model{
-		{Name: "a", Connector: connector.NamePush, Prefill: []router.Engine{engineOf("p0")}, PrefillFrom: router.Source{DNS: "http://p:1", KeyFile: "/k"},
-			Decode: []router.Engine{engineOf("d0"), {Name: "d1", URL: "http://d1:8000", Drain: true}}},
-		{Name: "b/c", Engines: []router.Engine{engineOf("e0")}, EnginesFrom: router.Source{File: "/f"}},
+func twoModels() config.Config {
+	return config.Config{Models: []config.Model{
+		{Name: "a", Connector: connector.NamePush, Prefill: []config.Engine{engineOf("p0")}, PrefillFrom: config.Source{DNS: "http://p:1", KeyFile: "/k"},
+			Decode: []config.Engine{engineOf("d0"), {Name: "d1", URL: "http://d1:8000", Drain: true}}},
+		{Name: "b/c", Engines: []config.Engine{engineOf("e0")}, EnginesFrom: config.Source{File: "/f"}},
 	}}
 }
 
 // names lists the engines of a configuration, list by list, those that drain with a !.
-func names(cfg router.Config) (all []string) {
+func names(cfg config.Config) (all []string) {
 	for i := range cfg.Models {
 		for _, at := range sourcesOf(&cfg.Models[i]) {
 			list := cfg.Models[i].Name + "." + at.key
@@ -47,22 +46,22 @@ func names(cfg router.Config) (all []string) {
 
 // TestRosterMerges has the file win over what is found, that over what is added, and leaves out what does not fit.
 func TestRosterMerges(t *testing.T) {
-	entry := func(e router.Engine) *router.Engine { return &e }
+	entry := func(e config.Engine) *config.Engine { return &e }
 	at := int64(7)
 	r := roster{
 		found: map[listOf]found{
-			{"a", "prefill"}:    {from: fromDNS, engines: []router.Engine{engineOf("p0"), engineOf("p1"), engineOf("p2")}, leaving: map[string]bool{"p2": true}},
-			{"a", "decode"}:     {from: fromDNS, engines: []router.Engine{engineOf("stale")}}, // it has no source any more
-			{"b/c", "engines"}:  {from: fromFile, engines: []router.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
-			{"gone", "engines"}: {from: fromFile, engines: []router.Engine{engineOf("x")}},
+			{"a", "prefill"}:    {from: fromDNS, engines: []config.Engine{engineOf("p0"), engineOf("p1"), engineOf("p2")}, leaving: map[string]bool{"p2": true}},
+			{"a", "decode"}:     {from: fromDNS, engines: []config.Engine{engineOf("stale")}}, // it has no source any more
+			{"b/c", "engines"}:  {from: fromFile, engines: []config.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
+			{"gone", "engines"}: {from: fromFile, engines: []config.Engine{engineOf("x")}},
 		},
 		records: records{
 			"d0":    {Engine: "d0", Drain: drainOn},
 			"d1":    {Engine: "d1", Drain: drainOff},
 			"p1":    {Engine: "p1", Model: "a", List: "decode", Entry: entry(engineOf("p1"))},
 			"new":   {Engine: "new", Model: "b/c", List: "engines", Entry: entry(engineOf("new")), Drain: drainOn},
-			"theft": {Engine: "theft", Model: "b/c", List: "engines", Entry: &router.Engine{Name: "theft", URL: "http://x:1", KeyFile: "/etc/shadow"}},
-			"key":   {Engine: "key", Model: "a", List: "decode", Entry: &router.Engine{Name: "key", URL: "http://x:1", KeyFile: "/k"}},
+			"theft": {Engine: "theft", Model: "b/c", List: "engines", Entry: &config.Engine{Name: "theft", URL: "http://x:1", KeyFile: "/etc/shadow"}},
+			"key":   {Engine: "key", Model: "a", List: "decode", Entry: &config.Engine{Name: "key", URL: "http://x:1", KeyFile: "/k"}},
 			"wrong": {Engine: "wrong", Model: "a", List: "engines", Entry: entry(engineOf("wrong"))},
 			"lost":  {Engine: "lost", Model: "no", List: "engines", Entry: entry(engineOf("lost"))},
 			"e0":    {Engine: "e0", Removed: true, At: at},
@@ -110,7 +109,7 @@ func TestRosterMerges(t *testing.T) {
 func TestRosterIsAlwaysSound(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 3))
-		engine := func() router.Engine {
+		engine := func() config.Engine {
 			e := engineOf(fmt.Sprint("e", random.IntN(12)))
 			switch random.IntN(8) {
 			case 0:
@@ -206,7 +205,7 @@ func TestRecordsConverge(t *testing.T) {
 // TestRecordOutlivesItsFormat: what one gateway writes another one reads.
 func TestRecordOutlivesItsFormat(t *testing.T) {
 	wait := time.Minute
-	e := router.Engine{Name: "x", URL: "http://x:1", Control: "http://x:2", SideChannel: "x:3", KeyFile: "/k"}
+	e := config.Engine{Name: "x", URL: "http://x:1", Control: "http://x:2", SideChannel: "x:3", KeyFile: "/k"}
 	w := newWishes(&fakeBoard{}, true, nil)
 	rec := w.put(record{Engine: "x", Model: "m", List: "prefill", Entry: &e, Drain: drainOn, Removed: true, Wait: &wait, By: "somebody"})
 	other := newWishes(&fakeBoard{}, true, nil)
@@ -225,7 +224,7 @@ func TestRosterKeepsRanksApart(t *testing.T) {
 	ranks.DataParallel = 2
 	one := engineOf("one")
 	one.DataParallel = 2
-	cfg := router.Config{Models: []router.Model{{Name: "m", Engines: []router.Engine{one, engineOf("two.dp1")}}}}
+	cfg := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{one, engineOf("two.dp1")}}}}
 	r := roster{records: records{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
 	got, _, out := r.merge(cfg)
 	if err := got.Validate(); err != nil || len(out) != 2 || len(got.Models[0].Engines) != 2 {
@@ -238,7 +237,7 @@ func TestRosterTellsMachinesApart(t *testing.T) {
 	e := engineOf("x")
 	r := roster{records: records{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
 	for url, want := range map[string]int{e.URL: 0, "http://another:9": 1} {
-		got, _, _ := r.merge(router.Config{Models: []router.Model{{Name: "m", Engines: []router.Engine{{Name: "x", URL: url}}}}})
+		got, _, _ := r.merge(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "x", URL: url}}}}})
 		if n := len(got.Models[0].Engines); n != want {
 			t.Errorf("%s: %d engines; want %d", url, n, want)
 		}

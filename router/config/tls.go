@@ -1,4 +1,4 @@
-package router
+package config
 
 import (
 	"crypto/tls"
@@ -6,10 +6,10 @@ import (
 	"errors"
 )
 
-// EngineTLS says how the gateway and an engine with an https URL authenticate each other. It holds for every connection to the
+// TLS says how the gateway and an engine with an https URL authenticate each other. It holds for every connection to the
 // engine: requests, health checks, metrics and control routes. The files are read again when they change; connections that are
 // open stay as they are.
-type EngineTLS struct {
+type TLS struct {
 	// CAFile has the CA certificates, PEM, that the engine's certificate is verified with. Default: those of the system.
 	CAFile string `yaml:"ca_file"`
 	// CertFile has the certificate, PEM, that the gateway shows to the engine. Default: none is shown.
@@ -21,14 +21,14 @@ type EngineTLS struct {
 }
 
 // files returns the paths.
-func (t *EngineTLS) files() []EngineFile {
+func (t *TLS) files() []EngineFile {
 	return []EngineFile{{"tls.ca_file", &t.CAFile}, {"tls.cert_file", &t.CertFile}, {"tls.key_file", &t.KeyFile}}
 }
 
 // validate checks the section of an entry, of which secure says whether it has an https URL.
-func (t EngineTLS) validate(key string, secure bool, v *faults) {
+func (t TLS) validate(key string, secure bool, v *faults) {
 	switch {
-	case t == EngineTLS{}:
+	case t == TLS{}:
 	case !secure:
 		v.add(key, "is set", "an https URL")
 	case (t.CertFile == "") != (t.KeyFile == ""):
@@ -37,14 +37,14 @@ func (t EngineTLS) validate(key string, secure bool, v *faults) {
 }
 
 // Check reads the files, and reports what is wrong with them.
-func (t EngineTLS) Check() error {
+func (t TLS) Check() error {
 	_, err := t.Load(new(Secrets))
 	return err
 }
 
 // Load reads the files. It returns nil if nothing is configured.
-func (t EngineTLS) Load(files *Secrets) (*tls.Config, error) {
-	if t == (EngineTLS{}) {
+func (t TLS) Load(files *Secrets) (*tls.Config, error) {
+	if t == (TLS{}) {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}

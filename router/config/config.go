@@ -1,4 +1,10 @@
-package router
+// Package config is what an operator can set for the gateway: models with their engines, timeouts, limits, health.
+//
+// It owns the types of these sections of the configuration file, their defaults and their checks, and it reads the files with
+// credentials and certificates that entries of engines name (Secrets, TLS). docs/configuration.md is generated from the comments here.
+// It does not read the configuration file, which cmd/pdrouter does, and it starts nothing: package router makes a fleet of it. A
+// Config is never changed once it was checked; a reload makes another.
+package config
 
 import (
 	"errors"
@@ -80,7 +86,7 @@ type Engine struct {
 	// KeyFile is a file with the credential that the engine wants as a bearer token. Default: none is sent.
 	KeyFile string `yaml:"key_file"`
 	// TLS is for an engine with an https URL. Default: the system's CAs, no client certificate.
-	TLS EngineTLS `yaml:"tls"`
+	TLS TLS `yaml:"tls"`
 	// Drain makes the engine finish the requests that it has and take no more. Default false.
 	Drain bool `yaml:"drain"`
 	// BootstrapPort is the port of a prefill engine's bootstrap server, on the host of its URL; connector sglang only. Default
@@ -99,8 +105,8 @@ type Engine struct {
 	DataParallel int `yaml:"data_parallel"`
 }
 
-// withDefaults returns the configuration with every zero replaced by its default. The models are copied.
-func (c Config) withDefaults() Config {
+// WithDefaults returns the configuration with every zero replaced by its default. The models are copied.
+func (c Config) WithDefaults() Config {
 	c.Timeouts, c.Limits, c.Health = c.Timeouts.withDefaults(), c.Limits.withDefaults(), c.Health.withDefaults()
 	models := make([]Model, len(c.Models))
 	copy(models, c.Models)
@@ -116,7 +122,7 @@ func (c Config) withDefaults() Config {
 // Validate reports every mistake of the configuration, each beginning with its dotted key. Zero values stand for
 // their defaults and are no mistakes.
 func (c Config) Validate() error {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	var v faults
 	if len(c.Models) == 0 {
 		v.add("models", "is empty", "at least one model")
@@ -138,7 +144,7 @@ func (c Config) Validate() error {
 		m.validate(key, c.Growing, engines, &v)
 	}
 	for tenant, p := range c.Priorities {
-		if p < -maxPriority || p > maxPriority {
+		if p < -MaxPriority || p > MaxPriority {
 			v.add("priorities."+tenant, fmt.Sprintf("is %d", p), "-100 to 100")
 		}
 	}
@@ -270,5 +276,5 @@ func (v *faults) url(key, s string, required bool) {
 	}
 }
 
-// maxPriority bounds a priority, on either side of 0.
-const maxPriority = 100
+// MaxPriority bounds a priority, on either side of 0.
+const MaxPriority = 100

@@ -1,4 +1,4 @@
-package router
+package config
 
 import (
 	"fmt"
@@ -183,5 +183,5 @@ func setDefault[T comparable](at *T, v T) {
 	}
 }
 
-// asking is how long one question at a side channel may take: at least 1 s, so that a busy engine has time even where checks are frequent.
-func (t Timeouts) asking() time.Duration { return max(t.SideChannel, time.Second) }
+// SideChannelAnswer is how long one question at a side channel may take: at least 1 s, so that a busy engine has time even where checks are frequent.
+func (t Timeouts) SideChannelAnswer() time.Duration { return max(t.SideChannel, time.Second) }

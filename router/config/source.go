@@ -1,4 +1,4 @@
-package router
+package config
 
 import (
 	"fmt"
@@ -42,7 +42,7 @@ type Source struct {
 	KeyFile string `yaml:"key_file"`
 	// TLS is each engine's tls; for dns. The engines' URLs have addresses for hosts: server_name is needed unless their
 	// certificates have these.
-	TLS EngineTLS `yaml:"tls"`
+	TLS TLS `yaml:"tls"`
 	// KeyDir is a folder whose files the entries of the file, and engines that administrators add to the model, may name as
 	// key_file and in tls: what stands in one is sent to the engine. Let nobody write there who may write the file. Default "": they may
 	// name those that the configuration names for the model.
@@ -74,7 +74,7 @@ func (s Source) onlyDNS() string {
 		key string
 		set bool
 	}{
-		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"key_file", s.KeyFile != ""}, {"tls", s.TLS != EngineTLS{}},
+		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"key_file", s.KeyFile != ""}, {"tls", s.TLS != TLS{}},
 		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
 		{"tensor_parallel", s.TensorParallel != 0}, {"plain_request_ids", s.PlainRequestIDs},
 		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
