@@ -47,7 +47,9 @@ func (x *exchange) plan() dispatch.Event {
 	x.mu.Unlock()
 	x.sum.Attempts++
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
-	x.look.reads(a, choice)
+	toPrefill, toDecode := x.look.reads(choice)
+	a.prefill.unread.Store(int64(toPrefill))
+	a.decode.unread.Store(int64(toDecode))
 	a.decode.join(&x.r.cancels, x.m.decode[choice.Decode])
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
@@ -149,7 +151,7 @@ func (x *exchange) pair(a *attempt) {
 	}
 	if t.Publishes {
 		var ok bool
-		if a.h.Prefill, a.h.Decode, ok = x.r.incarnations(a.prefill.engine, a.decode.engine); !ok {
+		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
 			x.queue = append(x.queue, dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return

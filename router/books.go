@@ -195,7 +195,7 @@ func (r *Router) landed(id string, decode *engine) func() bool {
 
 // size returns how many ranks an engine that publishes records has along each axis; zero if it has published none.
 func (r *Router) size(e *engine) metadata.Rank {
-	records := r.records(e)
+	records := r.now().fleet.records(e)
 	if len(records) == 0 {
 		return metadata.Rank{}
 	}

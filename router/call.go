@@ -288,3 +288,17 @@ func (l *call) refusedCredentials() bool {
 func (l *call) later(d time.Duration, cause error) *time.Timer {
 	return time.AfterFunc(d, func() { l.Cancel(cause) })
 }
+
+// reading counts the prompt with the engine that the leg is for.
+func (l *call) reading() {
+	if n := l.unread.Load(); n != 0 {
+		l.engine.backlog.Add(n)
+	}
+}
+
+// hasRead takes that back: the prompt is computed, or nobody waits for it. It may be called twice.
+func (l *call) hasRead() {
+	if l.unread.Load() != 0 {
+		l.engine.backlog.Add(-l.unread.Swap(0))
+	}
+}

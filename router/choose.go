@@ -23,8 +23,7 @@ func (r role) String() string { return [...]string{"prefill", "decode"}[r] }
 
 // look is one look at the engines of a model, for a choice among them.
 type look struct {
-	r      *Router
-	s      *setup
+	f      *fleet
 	m      *model
 	now    time.Time
 	not    tried
@@ -46,10 +45,10 @@ type look struct {
 	decodeRoom  [4]policies.Engine
 }
 
-// fleet takes the snapshot, and says of either role whether engines are used though they are out.
-func (k *look) fleet() (f policies.Fleet, prefill, decode bool) {
+// engines takes the snapshot, and says of either role whether engines are used though they are out.
+func (k *look) engines() (f policies.Fleet, prefill, decode bool) {
 	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, never)
-	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.decode, k.s.cfg.Health.PanicPercent)
+	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.decode, k.f.health.PanicPercent)
 	if k.m.conn.Traits().Handshakes {
 		f.Pairable = k.pairable
 	}
@@ -65,7 +64,7 @@ const never = 100
 // and are not used by it. Engines that are out for being slow alone may be used where no other is left.
 func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]policies.Engine, bool) {
 	reached, out, left := 0, 0, 0
-	slowStart := *k.s.cfg.Health.SlowStart
+	slowStart := *k.f.health.SlowStart
 	may := func(e *engine) bool { return e.usable() && (!k.proven || e.proven.Load()) }
 	for _, e := range engines {
 		p := policies.Engine{Name: e.name, InFlight: int(e.inFlight.Load())}
@@ -87,7 +86,7 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 		}
 		dst = append(dst, p)
 	}
-	panics := out*100 > percent*reached || k.anyway && out > 0 && k.s.cfg.Health.PanicPercent < never
+	panics := out*100 > percent*reached || k.anyway && out > 0 && k.f.health.PanicPercent < never
 	if left > 0 && !panics {
 		return dst, false
 	}
@@ -127,7 +126,7 @@ func (k *look) comes(r role) (after time.Duration, comes bool) {
 		case e.draining.Load():
 			continue
 		}
-		stand := e.vitals.Standing(k.now, *k.s.cfg.Health.SlowStart)
+		stand := e.vitals.Standing(k.now, *k.f.health.SlowStart)
 		var d time.Duration
 		switch {
 		case e.down.Load():
@@ -159,15 +158,15 @@ func (k *look) pairable(p, d int) bool {
 		k.bare = true
 		return false
 	}
-	return k.r.agree(c) == nil && (c.prefill.side == nil || !k.r.doubtful(c)) && (k.anyway || !c.broken.Load())
+	return k.f.agree(c) == nil && !k.f.doubtful(c) && (k.anyway || !c.broken.Load())
 }
 
 // choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
 // what it chose is to be probed, this request is the probe.
 func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 	for range 4 {
-		f, prefill, decode := k.fleet()
-		c := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
+		f, prefill, decode := k.engines()
+		c := k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
 		if c.Decode < 0 && !k.anyway {
 			k.anyway = true
 			continue
@@ -176,14 +175,14 @@ func (k *look) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 			return c, f
 		}
 		c = k.warmer(q, f, c)
-		k.r.panics(k.m, prefillRole, prefill && c.Split)
-		k.r.panics(k.m, decodeRole, decode)
+		k.f.panics(k.m, prefillRole, prefill && c.Split)
+		k.f.panics(k.m, decodeRole, decode)
 		if k.take(c, prefill, decode) {
 			return c, f
 		}
 	}
-	f, _, _ := k.fleet() // others were always faster: they have the probes
-	return k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
+	f, _, _ := k.engines() // others were always faster: they have the probes
+	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
 }
 
 // warmer is a choice of engines that have shaken hands where those chosen have not, so that a request waits for a handshake
@@ -193,7 +192,7 @@ func (k *look) warmer(q policies.Request, f policies.Fleet, c policies.Choice) p
 		return c
 	}
 	f.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
-	if w := k.s.parts.Planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}); w.Split {
+	if w := k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}); w.Split {
 		return w
 	}
 	return c
@@ -201,14 +200,14 @@ func (k *look) warmer(q policies.Request, f policies.Fleet, c policies.Choice) p
 
 // warm reports whether two engines, as they run now, have shaken hands.
 func (k *look) warm(p, d int) bool {
-	pair, err := k.r.runsOf(k.m.couple(p, d))
-	return err == nil && k.r.pairs.Ready(pair)
+	pair, err := k.f.runsOf(k.m.couple(p, d))
+	return err == nil && k.f.handshakes.Ready(pair)
 }
 
 // take makes this request the probe of each engine chosen that is to be probed. It reports false if another request has become
 // that since the snapshot. Engines that are used anyway are not asked.
 func (k *look) take(c policies.Choice, prefill, decode bool) bool {
-	rules := engineRules(k.s.cfg.Health)
+	rules := engineRules(k.f.health)
 	if !decode && !k.takes(k.m.decode[c.Decode], rules) {
 		return false
 	}
@@ -233,33 +232,49 @@ func (k *look) mine(e *engine) bool {
 }
 
 // panics notes whether a role's engines are used though they are out.
-func (r *Router) panics(m *model, role role, now bool) {
+func (f *fleet) panics(m *model, role role, now bool) {
 	flag := &m.panics[role]
 	if flag.Load() == now || flag.Swap(now) == now {
 		return
 	}
 	if now {
-		r.log.Warn("too many engines are out; all are used that can be reached", "model", m.name, "role", role.String())
+		f.log.Warn("too many engines are out; all are used that can be reached", "model", m.name, "role", role.String())
 	} else {
-		r.log.Info("enough engines are in use", "model", m.name, "role", role.String())
+		f.log.Info("enough engines are in use", "model", m.name, "role", role.String())
 	}
 }
 
 // serves reports whether a request for the model that is worth splitting would be given to engines, as far as is known: by
 // the policy, and by engines that have answered.
-func (r *Router) serves(s *setup, m *model) bool {
+func (f *fleet) serves(m *model) bool {
 	q := policies.Request{Model: m.name, PromptTokens: 1 << 30}
 	if m.conn.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
-	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, proven: true, busy: true}
+	k := &look{f: f, m: m, now: time.Now(), glance: true, proven: true, busy: true}
 	c, _ := k.choose(q)
 	return c.Decode >= 0
 }
 
 // glance says what would be chosen now for a request that does not come yet.
-func (r *Router) glance(s *setup, m *model, q policies.Request) policies.Choice {
-	k := &look{r: r, s: s, m: m, now: time.Now(), glance: true, busy: true}
+func (f *fleet) glance(m *model, q policies.Request) policies.Choice {
+	k := &look{f: f, m: m, now: time.Now(), glance: true, busy: true}
 	c, _ := k.choose(q)
+	return c
+}
+
+// insist makes a question to the planner one whose answer is two engines, whatever the request is.
+func (m *model) insist(q policies.Request) policies.Request {
+	if m.conn.Traits().RequiresSplit {
+		q.PromptTokens, q.Unsplittable = 1<<30, ""
+	}
+	return q
+}
+
+// insisted takes back a choice of decode alone where decode does not serve alone.
+func (k *look) insisted(c policies.Choice) policies.Choice {
+	if k.m.conn.Traits().RequiresSplit && !c.Split && c.Decode >= 0 {
+		c.Decode, c.Reason = -1, policies.NoPrefill
+	}
 	return c
 }

@@ -67,10 +67,10 @@ func TestJudgedAgain(t *testing.T) {
 		fits   bool
 	}{{"same", true}, {"other", false}, {"other", false}, {"same", true}} {
 		records.publish("d", metadata.Decode, 1, row.digest)
-		if err := r.agree(c); (err == nil) != row.fits {
+		if err := r.now().fleet.agree(c); (err == nil) != row.fits {
 			t.Errorf("digest %q: %v", row.digest, err)
 		}
-		if n := testing.AllocsPerRun(100, func() { _ = r.agree(c) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { _ = r.now().fleet.agree(c) }); n != 0 {
 			t.Errorf("digest %q: %v allocations where nothing has changed", row.digest, n)
 		}
 	}

@@ -102,7 +102,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
 		x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
-	x.look.r, x.look.s, x.look.m, x.look.pin, x.look.adapter = r, s, m, q.pin, q.adapter
+	x.look.f, x.look.m, x.look.pin, x.look.adapter = s.fleet, m, q.pin, q.adapter
 	x.look.shape = b.Shape
 	x.tenant = q.who.Tenant
 	r.live.add(x)

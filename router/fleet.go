@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -11,12 +12,21 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/upstream"
 )
+
+// fleetParts are what a fleet is made of besides its configuration.
+type fleetParts struct {
+	planner    Planner
+	records    Records
+	handshakes *metadata.Pairs
+	log        *slog.Logger
+}
 
 // fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
 type fleet struct {
@@ -26,6 +36,14 @@ type fleet struct {
 	named   map[string]*engine
 	paired  map[[2]string]*couple // by the names of prefill and decode
 	drains  map[string]bool       // the names of those that take no more requests
+
+	health     config.Health
+	planner    Planner
+	published  Records         // nil: no engine that publishes can be paired
+	handshakes *metadata.Pairs // which pairs have shaken hands
+	log        *slog.Logger
+	index      *prefixes.Index // nil: no model's policy looks at prefixes
+	prompts    *prompts
 
 	adapters adapters
 	secrets  *config.Secrets
@@ -125,22 +143,15 @@ type engine struct {
 	untold     atomic.Bool                               // the last time it could not be read, which was logged
 }
 
-// bound has what outlives a reload go by this configuration.
-func (f *fleet) bound(cfg config.Config) {
-	for _, m := range f.models {
-		m.queue.SetLimits(m, m.queueLength)
-		m.retries.SetLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
-	}
-}
-
-// newFleet makes what the configuration names, and takes over what was there already. was may be nil. Files whose contents are
+// newFleet makes what the configuration names, and takes over what was there already; was may be empty. Files whose contents are
 // known are not read.
-func newFleet(cfg config.Config, was *fleet, secrets *config.Secrets) (*fleet, error) {
-	if was == nil {
-		was = new(fleet)
-	}
+func newFleet(cfg config.Config, parts fleetParts, was *fleet, secrets *config.Secrets) (*fleet, error) {
 	f := &fleet{models: make(map[string]*model, len(cfg.Models)), named: map[string]*engine{}, paired: map[[2]string]*couple{}, drains: map[string]bool{},
+		health: cfg.Health, planner: parts.planner, published: parts.records, handshakes: parts.handshakes, log: parts.log, prompts: was.prompts,
 		secrets: secrets, secured: map[*engine]*tls.Config{}, ranks: map[string][]*engine{}}
+	if f.prompts == nil {
+		f.prompts = new(prompts)
+	}
 	var keyless []error
 	for i, mc := range cfg.Models {
 		m := &model{name: mc.Name, conn: connector.Named(mc.Connector), forwards: mc.ForwardAuthorization, retries: new(admission.RetryBudget), queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
@@ -224,8 +235,32 @@ func newFleet(cfg config.Config, was *fleet, secrets *config.Secrets) (*fleet, e
 	if len(keyless) > 0 {
 		return nil, errors.Join(keyless...)
 	}
-	f.index(cfg.Models)
+	f.indexAdapters(cfg.Models)
+	f.index = f.looking(cfg.Limits.PrefixIndexEntries, was.index)
 	return f, nil
+}
+
+// begin has the engines and the models go by this fleet, which takes the place of was.
+func (f *fleet) begin(cfg config.Config, was *fleet) {
+	for _, m := range f.models {
+		m.queue.SetLimits(m, m.queueLength)
+		m.retries.SetLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
+	}
+	for e, t := range f.secured {
+		e.secure(t)
+	}
+	for _, e := range f.engines {
+		e.bound(cfg)
+		if drains := f.drains[e.name]; e.draining.Swap(drains) && !drains {
+			e.vitals.Reset(time.Now())
+		}
+	}
+	f.prompts.index.Store(f.index)
+	if f.index != was.index {
+		for _, e := range f.engines {
+			e.forget(nil)
+		}
+	}
 }
 
 // origin is all of a configuration that an engine was made from: engines of one origin are the same.

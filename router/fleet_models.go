@@ -97,9 +97,9 @@ func (a *adapters) of(name string) *model {
 	return nil
 }
 
-// index enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
+// indexAdapters enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
 // one that is configured first.
-func (f *fleet) index(order []config.Model) {
+func (f *fleet) indexAdapters(order []config.Model) {
 	all := map[string]*model{}
 	for _, mc := range order {
 		m := f.models[mc.Name]
@@ -180,7 +180,7 @@ func (r *Router) askModels(its *upstream.Timeouts, e *engine) bool {
 	e.reported.Store(now)
 	r.applying.Lock() // no other setup comes between
 	s := r.now()
-	s.fleet.index(s.cfg.Models)
+	s.fleet.indexAdapters(s.cfg.Models)
 	r.applying.Unlock()
 	return true
 }

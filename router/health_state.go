@@ -57,8 +57,7 @@ func (e *engine) state(now time.Time, slowStart time.Duration) (state, why strin
 }
 
 // outs lists where engines are used though they are out, and the pairs that are, or have been, out.
-func (r *Router) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
-	f := r.now().fleet
+func (f *fleet) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
 	for name, m := range f.models {
 		for i := range roles {
 			if m.panics[i].Load() {

@@ -2,7 +2,6 @@ package router
 
 import (
 	"encoding/json"
-	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -106,19 +105,19 @@ func (r *Router) Stats() Stats {
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(), Background: int(r.backgrounds.leases.Load()),
 	}
-	if setup.index != nil {
-		s := setup.index.Stats()
+	if setup.fleet.index != nil {
+		s := setup.fleet.index.Stats()
 		out.Prefixes = &s
 	}
 	out.PairsTotal = len(out.Pairs)
-	out.Anyway, out.PairsOut = r.outs(now)
+	out.Anyway, out.PairsOut = setup.fleet.outs(now)
 	for _, p := range out.Pairs {
 		if p.Warm {
 			out.PairsWarm++
 		}
 	}
 	for name, m := range setup.fleet.models {
-		out.Models[name] = r.serves(setup, m)
+		out.Models[name] = setup.fleet.serves(m)
 		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
 	out.Queues, out.Retries = setup.fleet.pressure()
@@ -144,7 +143,7 @@ func (r *Router) Ready() bool {
 		return false
 	}
 	for _, m := range setup.fleet.models {
-		if r.serves(setup, m) {
+		if setup.fleet.serves(m) {
 			return true
 		}
 	}
@@ -167,76 +166,13 @@ func (r *Router) AskedReady() bool { return r.askedReady.Load() }
 
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {
-	out := make([]metadata.PairState, 0, len(r.now().fleet.couples))
-	for _, c := range r.now().fleet.couples {
-		out = append(out, r.state(c))
-	}
-	return out
+	return r.now().fleet.pairStates()
 }
 
 // Couples reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
 func (r *Router) Couples(x, y string) bool {
-	return r.now().fleet.paired[[2]string{x, y}] != nil || r.now().fleet.paired[[2]string{y, x}] != nil
-}
-
-// state says what is known of a pair.
-func (r *Router) state(c *couple) metadata.PairState {
-	s := r.handshaken(c)
-	for _, e := range []*engine{c.prefill, c.decode} {
-		if !s.Warm && e.draining.Load() {
-			s.Why = e.name + whyDrained
-		}
-	}
-	return s
-}
-
-// handshaken says what is known of a pair, whether it is to be used or not.
-func (r *Router) handshaken(c *couple) metadata.PairState {
-	s := metadata.PairState{Model: c.model, Prefill: c.prefill.name, Decode: c.decode.name}
-	pair, err := r.runsOf(c)
-	var why *metadata.Unpairable
-	switch {
-	case errors.As(err, &why):
-		s.Reason, s.Why = why.Reason.String(), why.Text
-	case errors.Is(err, errNoRecords):
-		s.Reason, s.Why = metadata.IncompleteRanks.String(), "no records of "+r.unpublished(c)
-	case err != nil:
-		s.Why = err.Error()
-	default:
-		s.Pairable = true
-	}
-	for _, e := range []*engine{c.prefill, c.decode} {
-		if e.down.Load() {
-			s.Why = e.name + " is down"
-			return s
-		}
-	}
-	if !s.Pairable {
-		return s
-	}
-	if s.Warm = r.pairs.Ready(pair); s.Warm {
-		return s
-	}
-	if at := c.circuitAt(time.Now()); at != health.Closed {
-		s.Why = "transfers failed; circuit " + at.String()
-		return s
-	}
-	s.Why = "the handshake is under way"
-	if err := c.last(pair); err != nil {
-		s.Why = err.Error()
-	}
-	return s
-}
-
-// whyDrained is behind the name of an engine for which its pairs need not be warm.
-const whyDrained = " is to be drained"
-
-// unpublished names the engine of a couple that has no records.
-func (r *Router) unpublished(c *couple) string {
-	if len(r.records(c.prefill)) == 0 {
-		return c.prefill.name
-	}
-	return c.decode.name
+	f := r.now().fleet
+	return f.paired[[2]string{x, y}] != nil || f.paired[[2]string{y, x}] != nil
 }
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {

@@ -13,76 +13,9 @@ import (
 	"pdrouter/router/upstream"
 )
 
-var errNoRecords = errors.New("no records")
-
-// incarnations names the runs of two engines that publish records.
-func (r *Router) incarnations(p, d *engine) (prefill, decode metadata.Incarnation, ok bool) {
-	pr, dr := r.records(p), r.records(d)
-	if len(pr) == 0 || len(dr) == 0 {
-		return prefill, decode, false
-	}
-	return pr[0].Incarnation, dr[0].Incarnation, true
-}
-
-func (r *Router) records(e *engine) []metadata.Record {
-	if r.now().parts.Records == nil {
-		return nil
-	}
-	records, ok := r.now().parts.Records.Engine(e.name)
-	if !ok {
-		return nil
-	}
-	return records
-}
-
-// agree says why two engines cannot be paired, nil if they can. The judgement of engines that publish records is kept
-// as long as neither publishes anew.
-func (r *Router) agree(c *couple) error {
-	if !c.prefill.publishes {
-		return r.agreeStock(c)
-	}
-	pr, dr := r.records(c.prefill), r.records(c.decode)
-	if len(pr) == 0 || len(dr) == 0 {
-		return errNoRecords
-	}
-	seen := edition{&pr[0], &dr[0], len(pr), len(dr)}
-	was := c.judged.Load()
-	if was != nil && was.edition == seen {
-		return was.err
-	}
-	err := metadata.Pairable(pr, dr)
-	if err == nil && pr[0].Connector != c.conn.Traits().Name {
-		err = &metadata.Unpairable{Reason: metadata.OtherConnector, Text: "both move KV by " + pr[0].Connector + "; the connector is " + c.conn.Traits().Name}
-	}
-	c.judged.Store(&judgement{edition: seen, err: err})
-	var why *metadata.Unpairable
-	if !errors.As(err, &why) || why.Reason == metadata.IncompleteRanks { // those are on their way
-		return err
-	}
-	if was == nil || was.err == nil || was.err.Error() != err.Error() { // every renewal is judged: once is enough to say it
-		r.log.Warn("engines cannot be paired", "prefill", c.prefill.name, "decode", c.decode.name, "err", err)
-	}
-	return err
-}
-
-// runsOf names the runs of both engines that would shake hands now, or says why they cannot.
-func (r *Router) runsOf(c *couple) (metadata.Pair, error) {
-	if err := r.agree(c); err != nil {
-		return metadata.Pair{}, err
-	}
-	if !c.prefill.publishes {
-		return metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()}, nil
-	}
-	p, d, ok := r.incarnations(c.prefill, c.decode)
-	if !ok {
-		return metadata.Pair{}, errNoRecords
-	}
-	return metadata.Pair{Prefill: p, Decode: d}, nil
-}
-
 // probe is the handshake of a pair: a whole two-leg request of two tokens. It strands no block and warms the pair.
 func (r *Router) probe(ctx context.Context, c *couple, pair metadata.Pair) error {
-	if runs, err := r.runsOf(c); err != nil || runs != pair {
+	if runs, err := r.now().fleet.runsOf(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	a, b, err := r.newProbe(c)

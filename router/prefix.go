@@ -1,16 +1,24 @@
 package router
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
-	"pdrouter/router/config"
 	"pdrouter/router/openai"
 )
 
-// looking notes which models' policies look at prefixes, and returns the index for them, that of before if its size is the same; nil if
-// there are none.
-func (f *fleet) looking(by Planner, cfg config.Config, old *setup) *prefixes.Index {
-	planner, can := by.(interface {
+// prompts is what all that look for prompts share. It outlives a reload.
+type prompts struct {
+	index atomic.Pointer[prefixes.Index] // of the present configuration
+	rooms sync.Pool                      // of *prompt
+}
+
+// looking notes which models' policies look at prefixes, and returns the index for them, was if its size is the same; nil if there are
+// none.
+func (f *fleet) looking(size int, was *prefixes.Index) *prefixes.Index {
+	planner, can := f.planner.(interface {
 		Prefixes(model string) (prefill, decode bool)
 	})
 	if !can {
@@ -21,11 +29,11 @@ func (f *fleet) looking(by Planner, cfg config.Config, old *setup) *prefixes.Ind
 		m.looks[prefillRole], m.looks[decodeRole] = planner.Prefixes(m.name)
 		any = any || m.looks != [roles]bool{}
 	}
-	switch size := cfg.Limits.PrefixIndexEntries; {
+	switch {
 	case !any:
 		return nil
-	case old != nil && old.index != nil && old.index.Bound() == size:
-		return old.index
+	case was != nil && was.Bound() == size:
+		return was
 	default:
 		return prefixes.New(size)
 	}
@@ -87,15 +95,15 @@ type prompt struct {
 
 // ask looks for the request's prompt, if the model's policy looks at that.
 func (k *look) ask(b *openai.Body) {
-	if k.s.index == nil || k.m.looks == [roles]bool{} {
+	if k.f.index == nil || k.m.looks == [roles]bool{} {
 		return
 	}
 	if k.prompt == nil {
-		k.prompt, _ = k.r.prompts.Get().(*prompt)
+		k.prompt, _ = k.f.prompts.rooms.Get().(*prompt)
 		if k.prompt == nil {
 			k.prompt = new(prompt)
 		}
-		k.prompt.read(k.s.index, b)
+		k.prompt.read(k.f.index, b)
 	}
 	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
 }
@@ -103,7 +111,7 @@ func (k *look) ask(b *openai.Body) {
 // asked ends looking for the prompt.
 func (k *look) asked() {
 	if k.prompt != nil {
-		k.r.prompts.Put(k.prompt)
+		k.f.prompts.rooms.Put(k.prompt)
 		k.prompt = nil
 	}
 }
@@ -135,47 +143,35 @@ func (p *prompt) cached(e *engine) int {
 
 // reads notes what comes of the choice: who is given the prompt to compute, and so will have it. That is when it is sent, not when it is
 // answered: of several that begin alike and come at once the first is computed for all, which serves more requests well in replays of a
-// trace. If nothing comes of it, what the index says is wrong, and costs a guess.
-func (k *look) reads(a *attempt, c policies.Choice) {
-	if k.prompt == nil || k.prompt.index != k.r.now().index { // what an index before this one says is of no use to anybody
-		return
+// trace. If nothing comes of it, what the index says is wrong, and costs a guess. It returns how many tokens of the prompt either engine
+// has to compute, for models whose policy looks at that.
+func (k *look) reads(c policies.Choice) (prefill, decode int) {
+	if k.prompt == nil || k.prompt.index != k.f.prompts.index.Load() { // what an index before this one says is of no use to anybody
+		return 0, 0
 	}
 	if c.Split && k.m.looks[prefillRole] {
-		k.prompt.give(&a.prefill, k.m.prefill[c.Prefill])
+		prefill = k.prompt.give(k.m.prefill[c.Prefill])
 	}
-	if !k.m.looks[decodeRole] {
-		return
-	}
-	if c.Split { // it is handed all of it
+	switch {
+	case !k.m.looks[decodeRole]:
+	case c.Split: // it is handed all of it
 		k.prompt.note(k.m.decode[c.Decode])
-	} else {
-		k.prompt.give(&a.decode, k.m.decode[c.Decode])
+	default:
+		decode = k.prompt.give(k.m.decode[c.Decode])
 	}
+	return prefill, decode
 }
 
-// give has the leg count with the engine for what of the prompt it is to compute.
-func (p *prompt) give(l *call, e *engine) {
-	l.unread.Store(int64(p.tokens - p.cached(e)))
+// give notes that the engine computes what it does not have of the prompt, and returns how many tokens that is.
+func (p *prompt) give(e *engine) int {
+	n := p.tokens - p.cached(e)
 	p.note(e)
+	return n
 }
 
 // note has the index know that the engine will have the prompt.
 func (p *prompt) note(e *engine) {
 	if h := e.hold(p.index); h != nil {
 		p.index.Note(p.chain, h.holder)
-	}
-}
-
-// reading counts the prompt with the engine that the leg is for.
-func (l *call) reading() {
-	if n := l.unread.Load(); n != 0 {
-		l.engine.backlog.Add(n)
-	}
-}
-
-// hasRead takes that back: the prompt is computed, or nobody waits for it. It may be called twice.
-func (l *call) hasRead() {
-	if l.unread.Load() != 0 {
-		l.engine.backlog.Add(-l.unread.Swap(0))
 	}
 }

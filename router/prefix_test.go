@@ -127,7 +127,7 @@ func cachedOf(g *gateway, name, raw string) int {
 		g.t.Fatal(herr)
 	}
 	s := g.r.now()
-	k := &look{r: g.r, s: s, m: s.fleet.models["tiny"]}
+	k := &look{f: s.fleet, m: s.fleet.models["tiny"]}
 	k.ask(b)
 	defer k.asked()
 	return k.prompt.cached(s.fleet.engine(name))
@@ -142,14 +142,14 @@ func TestEnginesThatLeaveAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	x, a := r.now().index, r.now().fleet.engine("a")
+	x, a := r.now().fleet.index, r.now().fleet.engine("a")
 	h := a.hold(x)
 	x.Note([]uint64{1, 2}, h.holder)
 	cfg.Models[0].Engines = cfg.Models[0].Engines[1:]
 	if err := r.Apply(cfg, Parts{Planner: byPrefix(t)}); err != nil {
 		t.Fatal(err)
 	}
-	if r.now().index != x {
+	if r.now().fleet.index != x {
 		t.Error("another index: what all others have is forgotten")
 	}
 	if got := x.Find([]uint64{1, 2}, nil)[h.holder]; got != 0 {
@@ -164,17 +164,17 @@ func TestEnginesThatLeaveAreForgotten(t *testing.T) {
 	if err := r.Apply(cfg, Parts{Planner: byPrefix(t)}); err != nil {
 		t.Fatal(err)
 	}
-	before := &look{r: r, m: r.now().fleet.models["m"], prompt: &prompt{index: x, bytes: 1}} // of a request that was admitted before
-	if before.reads(new(attempt), policies.Choice{}); b.held.Load() != nil {
+	before := &look{f: r.now().fleet, m: r.now().fleet.models["m"], prompt: &prompt{index: x, bytes: 1}} // of a request that was admitted before
+	if before.reads(policies.Choice{}); b.held.Load() != nil {
 		t.Error("an engine has a place in an index that nobody looks at")
 	}
-	if got := r.now().index.Bound(); got != 10 {
+	if got := r.now().fleet.index.Bound(); got != 10 {
 		t.Errorf("an index of %d; want 10", got)
 	}
 	if err := r.Apply(cfg, Parts{}); err != nil {
 		t.Fatal(err)
 	}
-	if r.now().index != nil || r.now().fleet.models["m"].looks != [roles]bool{} {
+	if r.now().fleet.index != nil || r.now().fleet.models["m"].looks != [roles]bool{} {
 		t.Error("there is an index that no policy looks at")
 	}
 }

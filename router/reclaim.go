@@ -349,7 +349,7 @@ var errMoved = errors.New("another run of the engine answers")
 
 // ranks returns the records of all ranks of one run of an engine.
 func (r *Router) ranks(ctx context.Context, e *engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
-	if known := r.records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
+	if known := r.now().fleet.records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil
 	}
 	stock := r.now().parts.Stock

@@ -194,9 +194,9 @@ const defaultBlock = 16
 
 // blockTokens returns how many tokens a block of the engine holds.
 func (r *Router) blockTokens(ctx context.Context, m *remains, e *engine) int {
-	recs := r.records(e)
+	recs := r.now().fleet.records(e)
 	if len(recs) == 0 {
-		recs = r.records(m.prefill)
+		recs = r.now().fleet.records(m.prefill)
 	}
 	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
 		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)

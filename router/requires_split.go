@@ -1,26 +1,9 @@
 package router
 
 import (
-	"pdrouter/policies"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
-
-// insist makes a question to the planner one whose answer is two engines, whatever the request is.
-func (m *model) insist(q policies.Request) policies.Request {
-	if m.conn.Traits().RequiresSplit {
-		q.PromptTokens, q.Unsplittable = 1<<30, ""
-	}
-	return q
-}
-
-// insisted takes back a choice of decode alone where decode does not serve alone.
-func (k *look) insisted(c policies.Choice) policies.Choice {
-	if k.m.conn.Traits().RequiresSplit && !c.Split && c.Decode >= 0 {
-		c.Decode, c.Reason = -1, policies.NoPrefill
-	}
-	return c
-}
 
 // servable refuses bodies that neither two engines of the model can serve together nor one alone.
 func (q *admitted) servable() *openai.Error {

@@ -82,7 +82,6 @@ type Router struct {
 	letters sync.Pool // of *letter
 	lines   sync.Pool // of *[]byte, for the lines of requests
 	rooms   sync.Pool // of *streamRoom
-	prompts sync.Pool // of *prompt
 
 	draining   atomic.Bool
 	askedReady atomic.Bool                     // a client has asked for /readyz
@@ -111,11 +110,10 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.DiscardHandler)
 	}
-	s, err := newSetup(cfg, parts, nil, true)
+	cfg, err := completed(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg = s.cfg
 	r := &Router{
 		applied:    make(chan struct{}, 1),
 		log:        parts.Log,
@@ -128,11 +126,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		recent:     newRecent(cfg.Limits.Recent),
 		control:    newControlClient(nil),
 	}
-	for e, t := range s.fleet.secured {
-		e.secure(t)
-	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
-	r.current.Store(s)
 	r.backgrounds = newBackgroundResponses()
 	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
 	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{
@@ -141,6 +135,12 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
+	s, err := r.newSetup(cfg, parts, nil, true)
+	if err != nil {
+		r.pairs.Close()
+		return nil, err
+	}
+	r.current.Store(s)
 	return r, nil
 }
 

@@ -2,10 +2,8 @@ package router
 
 import (
 	"fmt"
-	"time"
 
 	"pdrouter/policies"
-	"pdrouter/policies/prefixes"
 	"pdrouter/router/config"
 	"pdrouter/router/openai"
 )
@@ -17,44 +15,42 @@ type setup struct {
 	parts  Parts
 	fleet  *fleet
 	limits openai.Limits
-	sealer *openai.Sealer  // nil: bodies keep their own cache_salt
-	index  *prefixes.Index // nil: no model's policy looks at prefixes
+	sealer *openai.Sealer // nil: bodies keep their own cache_salt
 }
 
-// newSetup validates and completes the configuration. Engines, pairs and models that old has too are carried over with
-// all that is known of them. old may be nil. Unless anew is set, files with credentials that old has read are not read again.
-func newSetup(cfg config.Config, parts Parts, old *setup, anew bool) (*setup, error) {
+// completed returns the configuration with its defaults, or its mistakes.
+func completed(cfg config.Config) (config.Config, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("router: config: %w", err)
+		return cfg, fmt.Errorf("router: config: %w", err)
 	}
-	cfg = cfg.WithDefaults()
+	return cfg.WithDefaults(), nil
+}
+
+// newSetup makes a setup of a completed configuration. Engines, pairs and models that old has too are carried over with
+// all that is known of them. old may be nil. Unless anew is set, files with credentials that old has read are not read again.
+func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool) (*setup, error) {
 	if parts.Planner == nil {
 		parts.Planner = policies.Default()
 	}
-	var was *fleet
-	var known *config.Secrets
-	var sealedBy *openai.Sealer
+	was, known := new(fleet), new(config.Secrets)
+	var seal *openai.Sealer
 	if old != nil {
-		was, sealedBy = old.fleet, old.sealer
+		was, seal = old.fleet, old.sealer
 		if !anew {
 			known = was.secrets
 		}
 	}
-	f, err := newFleet(cfg, was, config.NewSecrets(known))
+	f, err := newFleet(cfg, fleetParts{planner: parts.Planner, records: parts.Records, handshakes: r.pairs, log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
-	seal := sealedBy
 	if anew || old == nil || old.cfg.IsolatePrefixCache != cfg.IsolatePrefixCache || old.cfg.PrefixCacheSecretFile != cfg.PrefixCacheSecretFile {
-		if seal, err = newSealer(cfg, sealedBy); err != nil {
+		if seal, err = newSealer(cfg, seal); err != nil {
 			return nil, fmt.Errorf("router: config: %w", err)
 		}
 	}
-	f.bound(cfg)
-	return &setup{
-		cfg: cfg, parts: parts, fleet: f, sealer: seal,
-		limits: limitsOf(cfg), index: f.looking(parts.Planner, cfg, old),
-	}, nil
+	f.begin(cfg, was)
+	return &setup{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}, nil
 }
 
 // now returns what the router works by. Whoever asks twice may get two different answers.
@@ -77,25 +73,15 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	r.applying.Lock()
 	defer r.applying.Unlock()
 	old := r.now()
-	s, err := newSetup(cfg, parts, old, anew)
+	cfg, err := completed(cfg)
 	if err != nil {
 		return err
 	}
-	for e, t := range s.fleet.secured {
-		e.secure(t)
-	}
-	for _, e := range s.fleet.engines {
-		e.bound(s.cfg)
-		if drains := s.fleet.drains[e.name]; e.draining.Swap(drains) && !drains {
-			e.vitals.Reset(time.Now())
-		}
+	s, err := r.newSetup(cfg, parts, old, anew)
+	if err != nil {
+		return err
 	}
 	r.current.Store(s)
-	if s.index != old.index {
-		for _, e := range s.fleet.engines {
-			e.forget(nil)
-		}
-	}
 	for _, e := range old.fleet.engines {
 		if s.fleet.engine(e.name) != e {
 			r.pairs.Forget(e.name)

@@ -146,7 +146,7 @@ func TestApplyAttendsToTheEnd(t *testing.T) {
 	e := f.engine("goes")
 	e.inFlight.Add(1)
 	eventually(t, "it is checked", func() bool { return checks.Load() > 0 })
-	pair, err := g.r.runsOf(f.couples[1])
+	pair, err := g.r.now().fleet.runsOf(f.couples[1])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,36 +116,6 @@ func (e *engine) look() {
 	}
 }
 
-// agreeStock says why two stock engines cannot be paired, nil if nothing is known against it.
-func (r *Router) agreeStock(c *couple) error {
-	p, d := c.prefill, c.decode
-	if why := p.handing.never(); why != "" {
-		return &metadata.Unpairable{Reason: metadata.NoConnector, Text: p.name + why}
-	}
-	if at := p.coord.Load(); at != nil && !at.Moves(c.conn) {
-		return &metadata.Unpairable{Reason: metadata.OtherConnector, Text: p.name + " says that it moves KV by " + at.Mode + "; the connector is " + c.conn.Traits().Name}
-	}
-	x, y := p.sighting(), d.sighting()
-	switch {
-	case x.dead():
-		return &metadata.Unpairable{Reason: metadata.SideChannelDead, Text: p.name + " does not answer there any more"}
-	case y.dead():
-		return &metadata.Unpairable{Reason: metadata.SideChannelDead, Text: d.name + " does not answer there any more"}
-	case x.compat != "" && y.compat != "" && x.compat != y.compat:
-		return &metadata.Unpairable{Reason: metadata.Incompatible, Text: "digests are " + strconv.Quote(x.compat) + " and " + strconv.Quote(y.compat)}
-	}
-	return nil
-}
-
-// doubtful reports whether requests had better go elsewhere than to a pair that has not shaken hands: prefill's side
-// channel has not answered, and decode may need it. Whether it does is for the handshake to find out.
-func (r *Router) doubtful(c *couple) bool {
-	if s := c.prefill.sighting(); !s.gone() {
-		return false
-	}
-	return !r.pairs.Ready(metadata.Pair{Prefill: c.prefill.incarnation(), Decode: c.decode.incarnation()})
-}
-
 // watchSide looks at an engine's side channel now and then, until ctx ends.
 func (r *Router) watchSide(ctx context.Context, e *engine) {
 	tick := time.NewTicker(r.now().cfg.Timeouts.SideChannel)

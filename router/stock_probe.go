@@ -57,7 +57,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *opena
 // fits says why decode must not be asked to take what prefill holds, as far as both say what they are.
 func (r *Router) fits(ctx context.Context, c *couple, at *connector.PrefillEndpoint) error {
 	if !at.Moves(c.conn) {
-		return r.agreeStock(c) // the coordinates are known by now
+		return c.agreeStock() // the coordinates are known by now
 	}
 	theirs := r.compat(ctx, c.decode, nil)
 	if theirs == "" {

@@ -15,7 +15,7 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 	s := e.side
 	now := time.Now()
 	lease := max(stockLease, 4*r.now().cfg.Timeouts.SideChannel)
-	known := r.records(e)
+	known := r.now().fleet.records(e)
 	same := len(known) > 0 && known[0].EngineID == at.EngineID
 	if same && len(known) == at.Size.PP*at.Size.TP {
 		s.recs = known

@@ -67,12 +67,12 @@ func TestFault46TwoLooks(t *testing.T) {
 	}
 	dead := func() bool {
 		var u *metadata.Unpairable
-		return errors.As(r.agree(c), &u) && u.Reason == metadata.SideChannelDead
+		return errors.As(r.now().fleet.agree(c), &u) && u.Reason == metadata.SideChannelDead
 	}
 	expect := func(what string, isDead, isDoubtful bool) {
 		t.Helper()
-		if dead() != isDead || r.doubtful(c) != isDoubtful {
-			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.doubtful(c), isDead, isDoubtful)
+		if dead() != isDead || r.now().fleet.doubtful(c) != isDoubtful {
+			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.now().fleet.doubtful(c), isDead, isDoubtful)
 		}
 	}
 	expect("before anything is known", false, false)

@@ -50,7 +50,7 @@ func (r *Router) warm(now time.Time) time.Duration {
 			c.forgive()
 			continue
 		}
-		pair, err := r.runsOf(c)
+		pair, err := r.now().fleet.runsOf(c)
 		if err != nil {
 			continue // until records come
 		}
@@ -106,7 +106,7 @@ func (r *Router) Renewed(name string) {
 	if e == nil || !e.publishes {
 		return
 	}
-	if records := r.records(e); len(records) > 0 {
+	if records := r.now().fleet.records(e); len(records) > 0 {
 		if run := records[0].Incarnation; e.generation.Swap(run.Generation) != run.Generation {
 			r.pairs.Retire(run)
 		}
