@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"pdrouter/metadata"
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -158,7 +159,7 @@ func (x *exchange) pair(a *attempt) {
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
 		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.books.open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
+		x.r.report.transfers.open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
@@ -199,4 +200,28 @@ func (x *exchange) park(a *attempt) {
 	}
 	a.prefill.err = err
 	x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
+}
+
+// landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
+// engine's events cannot be relied on, because its stream was not open all the time from now on.
+func (r *Router) landed(id string, decode *engine) func() bool {
+	if decode.control == "" {
+		return nil
+	}
+	edition := decode.streams.Load()
+	if !decode.followed.Load() {
+		return nil
+	}
+	return func() bool {
+		return r.report.transfers.over(id) || !decode.followed.Load() || decode.streams.Load() != edition
+	}
+}
+
+// size returns how many ranks an engine that publishes records has along each axis; zero if it has published none.
+func (r *Router) size(e *engine) metadata.Rank {
+	records := r.now().fleet.records(e)
+	if len(records) == 0 {
+		return metadata.Rank{}
+	}
+	return records[0].Size
 }

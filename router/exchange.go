@@ -131,7 +131,7 @@ func (x *exchange) run() {
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
 	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
-	if !x.over { // it had its outcome, of which the books were to be told behind what has panicked
+	if !x.over { // it had its outcome, and what has panicked was to report it
 		x.reply = reply{err: x.failure(reason.Panic)}
 		x.sum.Status = x.reply.err.Status
 		x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: dispatch.FailedBefore})

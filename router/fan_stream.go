@@ -121,7 +121,7 @@ func (f *fan) closed() {
 	})
 }
 
-// ended notes that a branch, or the request itself, has ended. The last has the request entered into the books.
+// ended notes that a branch, or the request itself, has ended. The last reports the request.
 func (f *fan) ended() {
 	f.mu.Lock()
 	f.open--
@@ -132,7 +132,7 @@ func (f *fan) ended() {
 	}
 }
 
-// finish closes the books of the request. It happens once, when nothing of it is under way.
+// finish reports the request. It happens once, when nothing of it is under way.
 func (f *fan) finish() {
 	s := &f.sum
 	first := f.branches[0].sum
@@ -140,9 +140,7 @@ func (f *fan) finish() {
 	s.Attempts = 0
 	for k, x := range f.branches {
 		one := x.sum
-		if one.TransferID != "" {
-			f.r.enterBooks(&one)
-		}
+		f.r.report.addTransfer(&one)
 		s.Parts = append(s.Parts, Part{
 			Prefill: one.Prefill, Decode: one.Decode, Attempts: one.Attempts, TransferID: one.TransferID, Reason: one.Reason, Books: one.Books,
 			Failures: one.Failures,
@@ -162,5 +160,5 @@ func (f *fan) finish() {
 		f.lease.Done(f.used().total())
 	}
 	f.r.live.count(-1)
-	f.r.finished(s)
+	f.r.report.finished(s, f.s.parts.Observe)
 }

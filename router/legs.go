@@ -242,7 +242,7 @@ func (g *legs) sawDecode(a *attempt, v verdict) {
 	}
 }
 
-// afterlife is what goes on of a request that is over, its client told and its books closed: both legs of its last attempt,
+// afterlife is what goes on of a request that is over, its client told and its summary reported: both legs of its last attempt,
 // which would leave KV behind if they were ended now. It owns them, and ends them as the dispatch says.
 type afterlife struct {
 	legs

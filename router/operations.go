@@ -103,7 +103,7 @@ func (r *Router) Stats() Stats {
 	out := Stats{
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
-		Handshakes: r.pairs.Stats(), Moved: r.books.totals(), Reclaimed: r.left.totals(), Foreign: r.books.strangers(), Background: int(r.backgrounds.leases.Load()),
+		Handshakes: r.pairs.Stats(), Moved: r.report.transfers.totals(), Reclaimed: r.left.totals(), Foreign: r.report.transfers.rejections(), Background: int(r.backgrounds.leases.Load()),
 	}
 	if setup.fleet.index != nil {
 		s := setup.fleet.index.Stats()
@@ -194,12 +194,7 @@ func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 
 func (r *Router) requests(w http.ResponseWriter, req *http.Request) {
 	id := req.URL.Query().Get("id")
-	list := r.recent.list(func(s *Summary) bool { return id == "" || s.RequestID == id })
-	for i := range list {
-		if list[i].TransferID != "" {
-			r.enterBooks(&list[i])
-		}
-	}
+	list := r.report.latest(id)
 	if id == "" {
 		writeJSON(w, http.StatusOK, list)
 		return

@@ -97,7 +97,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 	}
 }
 
-// linger leaves the legs to themselves: the request is over for its client, and for the books. If too much runs on already
+// linger leaves the legs to themselves: the request is over for its client, and is reported. If too much runs on already
 // they end now.
 func (x *exchange) linger(a *attempt) {
 	f := x.newAfterlife(a)
@@ -139,13 +139,13 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	f := Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
-		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), message: x.m.messageOf(&a.h, l, x.forwarded), rest: l.rest,
+		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: x.m.messageOf(&a.h, l, x.forwarded), Rest: l.rest,
 	}
 	if l.status != 0 && l.status != 200 || l.ans.Failed {
 		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), openai.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
 	if why == reason.AnswerTooLarge {
-		_, f.message = boundOf(l.err, x.s.cfg.Limits)
+		_, f.Message = boundOf(l.err, x.s.cfg.Limits)
 	}
 	x.sum.Failures = append(x.sum.Failures, f)
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
@@ -227,7 +227,7 @@ func (x *exchange) prefillCached(a *attempt) (cached, created int) {
 	return a.prefill.ans.Cached(), a.prefill.ans.Created()
 }
 
-// done closes the books of the request. It happens once.
+// done reports the request. It happens once.
 func (x *exchange) done(act dispatch.Action) {
 	x.mu.Lock()
 	x.over = true
@@ -258,13 +258,13 @@ func (x *exchange) done(act dispatch.Action) {
 		return
 	}
 	x.release()
-	x.r.finished(s)
+	x.r.report.finished(s, x.s.parts.Observe)
 }
 
 // failure is the error answer for a reason.
 func (x *exchange) failure(why reason.Reason) *openai.Error {
 	e, last := openai.NewError(why, "The engine's answer could not be used."), x.lastFailure()
-	switch said := last.message; why {
+	switch said := last.Message; why {
 	case reason.Shutdown:
 		return openai.ErrDraining()
 	case reason.Panic:
@@ -285,7 +285,7 @@ func (x *exchange) failure(why reason.Reason) *openai.Error {
 			e.Msg += " The last engine's message: " + said
 		}
 	case reason.EngineRefused, reason.PairFailed, reason.EngineRestarted:
-		e.Msg, e.RetryAfter = "The engine refused the request.", max(e.RetryAfter, last.rest)
+		e.Msg, e.RetryAfter = "The engine refused the request.", max(e.RetryAfter, last.Rest)
 		if said != "" && why == reason.EngineRefused {
 			e.Msg = "The engine refused the request: " + said
 		}

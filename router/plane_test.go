@@ -97,7 +97,7 @@ func TestPlane(t *testing.T) {
 			if got, whole := text(t, r); got != wholeText || !whole || r.Header.Get("X-Pdrouter-Reason") != "split" {
 				t.Fatalf("text %q, whole %v, header %v", got, whole, r.Header)
 			}
-			var page *Books
+			var page *TransferReport
 			eventually(t, "the books of a request", func() bool { // the engines report in their own time
 				w := httptest.NewRecorder()
 				g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/requests?id=one", nil))
@@ -108,7 +108,7 @@ func TestPlane(t *testing.T) {
 				page = sum.Books
 				return page != nil && page.Ready && page.Bytes == 192
 			})
-			want := &Books{Blocks: 3, Bytes: 192, Counted: map[string]string{"0/0/0": "2/2"}, Ready: true}
+			want := &TransferReport{Blocks: 3, Bytes: 192, Counted: map[string]string{"0/0/0": "2/2"}, Ready: true}
 			if diff := cmp.Diff(want, page); diff != "" {
 				t.Errorf("books: -want +got\n%s", diff)
 			}

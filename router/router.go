@@ -73,14 +73,12 @@ type Router struct {
 	clients    *disconnect.Watcher
 	goroutines *background.Pool // of legs
 	pairs      *metadata.Pairs
-	books      *books
-	recent     *recent
+	report     *reporter
 	stir       chan struct{} // has room for one: pairs are to be looked at
 	control    *http.Client  // for the engines' control routes
 
 	bodies  clientBodies
 	letters sync.Pool // of *letter
-	lines   sync.Pool // of *[]byte, for the lines of requests
 	rooms   sync.Pool // of *streamRoom
 
 	draining   atomic.Bool
@@ -121,9 +119,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		lost:       map[string]bool{},
 		clients:    disconnect.New(),
 		goroutines: background.NewPool(keptGoroutines),
-		books:      newBooks(4 * cfg.Limits.Recent),
 		stir:       make(chan struct{}, 1),
-		recent:     newRecent(cfg.Limits.Recent),
+		report:     newReporter(parts.Log, cfg.Limits.Recent),
 		control:    newControlClient(nil),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })

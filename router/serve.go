@@ -90,7 +90,7 @@ func (r *Router) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow enters an engine's events into the books until ctx ends.
+// follow enters an engine's events into the ledger of transfers until ctx ends.
 func (r *Router) follow(ctx context.Context, e *engine) {
 	defer e.followed.Store(false)
 	err := kvplane.Watch(ctx, r.controlClient(e), e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
@@ -106,7 +106,7 @@ func (r *Router) follow(ctx context.Context, e *engine) {
 			e.streams.Add(1)
 			r.log.Warn("event stream was too fast; books lack events", "engine", e.name)
 		default:
-			r.books.note(e.name, ev, time.Now())
+			r.report.transfers.note(e.name, ev, time.Now())
 		}
 	})
 	if err != nil && ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -376,3 +377,8 @@ func (s *stream) CloseWithError(err error) error {
 	}
 	return nil
 }
+
+var usageKey = []byte(`"usage"`)
+
+// hasUsage reports whether an event may carry usage: a cheap test before its data is parsed.
+func hasUsage(event []byte) bool { return bytes.Contains(event, usageKey) }

@@ -12,10 +12,10 @@ import (
 	"pdrouter/metadata"
 )
 
-// TestBooksCountOverStages enters what two stages of two decode ranks say of a transfer from three stages: each rank has
+// TestTransferCountsOverStages enters what two stages of two decode ranks say of a transfer from three stages: each rank has
 // its own number of writers, and only the last rank's word makes the transfer ready.
-func TestBooksCountOverStages(t *testing.T) {
-	b := newBooks(4)
+func TestTransferCountsOverStages(t *testing.T) {
+	b := newTransfers(4)
 	b.open("t", "p", "d", metadata.Rank{DP: 1, PP: 2, TP: 2})
 	at := time.Unix(100, 0)
 	writers := map[metadata.Rank]int{{PP: 0, TP: 0}: 2, {PP: 0, TP: 1}: 2, {PP: 1, TP: 0}: 1, {PP: 1, TP: 1}: 1}
@@ -25,7 +25,7 @@ func TestBooksCountOverStages(t *testing.T) {
 			b.note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "counted", K: k, N: n}, at)
 			b.note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Rank: rank, Event: "counted", K: 9, N: 9}, at) // what P's ranks have sent
 		}
-		if page, _ := b.read("t"); page.Ready {
+		if got, _ := b.read("t"); got.Ready {
 			t.Fatalf("ready while %d ranks are not", left)
 		}
 		for range 2 { // said twice, counted once
@@ -33,10 +33,10 @@ func TestBooksCountOverStages(t *testing.T) {
 		}
 		left--
 	}
-	page, readyAt := b.read("t")
-	want := &Books{Ready: true, Blocks: 12, Counted: map[string]string{"0/0/0": "2/2", "0/0/1": "2/2", "0/1/0": "1/1", "0/1/1": "1/1"}}
-	if diff := cmp.Diff(page, want); diff != "" || !readyAt.Equal(at) {
-		t.Errorf("ready at %v; page (-got +want):\n%s", readyAt, diff)
+	got, readyAt := b.read("t")
+	want := &TransferReport{Ready: true, Blocks: 12, Counted: map[string]string{"0/0/0": "2/2", "0/0/1": "2/2", "0/1/0": "1/1", "0/1/1": "1/1"}}
+	if diff := cmp.Diff(got, want); diff != "" || !readyAt.Equal(at) {
+		t.Errorf("ready at %v; got (-got +want):\n%s", readyAt, diff)
 	}
 }
 
@@ -60,15 +60,15 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 		"counted, by a stranger":          {"x", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
 		"counted, by another of its name": {"D", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
 	} {
-		b := newBooks(4)
+		b := newTransfers(4)
 		b.open("t", "p", "d", metadata.Rank{DP: 1, PP: 1, TP: 1})
 		b.open("u", "x", "d", metadata.Rank{DP: 1, PP: 1, TP: 1}) // the stranger has transfers of its own
 		c.event.Transfer = "t"
 		b.note(c.from, c.event, at)
-		if page, _ := b.read("t"); cmp.Diff(page, &Books{}) != "" {
-			t.Errorf("%s: got %+v; want an empty page", name, page)
+		if got, _ := b.read("t"); cmp.Diff(got, &TransferReport{}) != "" {
+			t.Errorf("%s: got %+v; want an empty got", name, got)
 		}
-		if got := b.strangers(); got != 1 {
+		if got := b.rejections(); got != 1 {
 			t.Errorf("%s: %d reports counted; want 1", name, got)
 		}
 		for _, m := range b.totals() {
@@ -79,10 +79,10 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 	}
 }
 
-// TestFault41BooksOfAHostileEngine: an engine fills no books with ranks that it does not have and numbers that cannot be, and
+// TestFault41BooksOfAHostileEngine: an engine fills no ledger with ranks that it does not have and numbers that cannot be, and
 // whatever it says of its own transfers, what is kept stays small.
 func TestFault41BooksOfAHostileEngine(t *testing.T) {
-	b := newBooks(4)
+	b := newTransfers(4)
 	size := metadata.Rank{DP: 1, PP: 1, TP: 2}
 	b.open("t", "p", "d", size)
 	at := time.Unix(100, 0)
@@ -106,18 +106,18 @@ func TestFault41BooksOfAHostileEngine(t *testing.T) {
 	say("d", kvplane.TransferEvent{Event: "counted", K: 1, N: -1})
 	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1 << 63})
 	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1<<64 - 1})
-	if page, _ := b.read("t"); cmp.Diff(page, &Books{}) != "" || b.strangers() != said {
-		t.Errorf("entered %+v, %d of %d counted; want nothing entered", page, b.strangers(), said)
+	if got, _ := b.read("t"); cmp.Diff(got, &TransferReport{}) != "" || b.rejections() != said {
+		t.Errorf("entered %+v, %d of %d counted; want nothing entered", got, b.rejections(), said)
 	}
 	for range 100 {
 		b.note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "written", Bytes: maxBytes / 2}, at)
 	}
-	if page, _ := b.read("t"); page.Bytes != maxBytes {
-		t.Errorf("%d bytes; want no more than %d", page.Bytes, int64(maxBytes))
+	if got, _ := b.read("t"); got.Bytes != maxBytes {
+		t.Errorf("%d bytes; want no more than %d", got.Bytes, int64(maxBytes))
 	}
 	b.note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "negative", Reason: strings.Repeat("x", 1<<20)}, at)
-	if page, _ := b.read("t"); len(page.Failed) != maxReason {
-		t.Errorf("a reason of %d bytes is kept", len(page.Failed))
+	if got, _ := b.read("t"); len(got.Failed) != maxReason {
+		t.Errorf("a reason of %d bytes is kept", len(got.Failed))
 	}
 
 	b.open("u", "p", "d", metadata.Rank{}) // of an engine whose size is not known
@@ -125,14 +125,14 @@ func TestFault41BooksOfAHostileEngine(t *testing.T) {
 		b.note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "counted", K: 1, N: 1}, at)
 		b.note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready"}, at)
 	}
-	if page, _ := b.read("u"); len(page.Counted) > metadata.MaxRanks {
-		t.Errorf("%d ranks of one transfer are kept", len(page.Counted))
+	if got, _ := b.read("u"); len(got.Counted) > metadata.MaxRanks {
+		t.Errorf("%d ranks of one transfer are kept", len(got.Counted))
 	}
 	for i := range 100 {
 		b.open(fmt.Sprint(i%7), "p", "d", size)
 		b.open(fmt.Sprint(i%7), "p", "d", size)
 	}
 	if len(b.byID) > 4 || len(b.order) > 4 {
-		t.Errorf("%d pages, %d in order; want at most 4", len(b.byID), len(b.order))
+		t.Errorf("%d gots, %d in order; want at most 4", len(b.byID), len(b.order))
 	}
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"log/slog"
 	"strconv"
 	"time"
@@ -18,7 +19,7 @@ type LineHandler interface {
 
 // logRequest writes the line of a finished request. Making a record of so many attributes and writing that takes slog 3.3 µs, of some 80
 // that a whole request takes; written by hand it is 0.5 (BenchmarkRequestLine).
-func (r *Router) logRequest(level slog.Level, s *Summary) {
+func (r *reporter) logRequest(level slog.Level, s *Summary) {
 	now, h := s.Arrived.Add(s.Phases.Total), r.log.Handler()
 	if to, ok := h.(LineHandler); ok {
 		room, ok := r.lines.Get().(*[]byte)
@@ -32,7 +33,7 @@ func (r *Router) logRequest(level slog.Level, s *Summary) {
 			return
 		}
 	}
-	_ = h.Handle(r.legs, requestRecord(now, level, s)) // as Logger does
+	_ = h.Handle(context.Background(), requestRecord(now, level, s)) // as Logger does
 }
 
 // requestRecord is the line of a request for any handler.

@@ -13,20 +13,20 @@ import (
 	"pdrouter/metadata"
 )
 
-// books keep what the engines' event streams said of the latest transfers. They are safe for concurrent use.
-type books struct {
+// transfers are what the engines' event streams said of the latest KV transfers. They are safe for concurrent use.
+type transfers struct {
 	mu    sync.Mutex
 	max   int
-	byID  map[string]*entry
+	byID  map[string]*transferState
 	order []string // ids, oldest first
 	moved map[[2]string]*Moved
 
-	foreign uint64 // reports that were not their sender's to make, or that nobody can mean
+	rejected uint64 // reports that were not their sender's to make, or that cannot be true
 }
 
-// Bounds of what is entered of one transfer, far beyond what can be moved: an engine that says more is not believed.
+// Bounds of what is entered of one transfer, far beyond what can be moved. Reports that exceed them are rejected.
 const (
-	maxBooked = 1 << 31 // of any count
+	maxCount  = 1 << 31 // of any count
 	maxBytes  = 1 << 44
 	maxReason = 200 // bytes of why it failed
 )
@@ -38,22 +38,23 @@ type Moved struct {
 	Blocks, Bytes   uint64 // blocks are counted at each consumer rank
 }
 
-// entry is one transfer's page.
-type entry struct {
-	Books
+// transferState is what is known of one transfer.
+type transferState struct {
+	TransferReport
 	size    metadata.Rank   // of the engine whose ranks are the consumers; zero if it is not known
 	moved   *Moved          // the pair's; its Decode is the engine whose ranks are the consumers
 	ready   map[string]bool // those that have all
 	readyAt time.Time       // when the last of them said so
 }
 
-func newBooks(n int) *books {
-	return &books{max: n, byID: make(map[string]*entry, n), moved: make(map[[2]string]*Moved)}
+// newTransfers returns a ledger with room for n transfers.
+func newTransfers(n int) *transfers {
+	return &transfers{max: n, byID: make(map[string]*transferState, n), moved: make(map[[2]string]*Moved)}
 }
 
-// open makes a page for a transfer from one engine to the ranks of another, of this size, so that events of strangers take no
-// room. The oldest page makes way where there are too many.
-func (b *books) open(id, prefill, decode string, size metadata.Rank) {
+// open adds a transfer from one engine to the ranks of another, of this size. Events of transfers that were not added are ignored.
+// If there are too many, the oldest is dropped.
+func (b *transfers) open(id, prefill, decode string, size metadata.Rank) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, again := b.byID[id]
@@ -65,15 +66,15 @@ func (b *books) open(id, prefill, decode string, size metadata.Rank) {
 	if b.moved[pair] == nil {
 		b.moved[pair] = &Moved{Prefill: prefill, Decode: decode}
 	}
-	b.byID[id] = &entry{moved: b.moved[pair], size: size}
+	b.byID[id] = &transferState{moved: b.moved[pair], size: size}
 	if !again {
 		b.order = append(b.order, id)
 	}
 }
 
-// note enters one event, which came at the time at on the stream of the engine from. An engine reports of its own part
-// in its own transfers; what else it says is counted and not entered.
-func (b *books) note(from string, e kvplane.TransferEvent, at time.Time) {
+// note enters one event, which came at the time at on the stream of the engine from. An engine may report only its own part
+// in its own transfers. Other reports are counted and ignored.
+func (b *transfers) note(from string, e kvplane.TransferEvent, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[e.Transfer]
@@ -81,7 +82,7 @@ func (b *books) note(from string, e kvplane.TransferEvent, at time.Time) {
 		return
 	}
 	if e.Engine != from || !t.concerns(from, e.Event) || !t.possible(e) {
-		b.foreign++
+		b.rejected++
 		return
 	}
 	rank := e.Rank.String()
@@ -120,7 +121,7 @@ func (b *books) note(from string, e kvplane.TransferEvent, at time.Time) {
 }
 
 // concerns reports whether an event is one that the engine has a part in: prefill writes, decode has all.
-func (t *entry) concerns(engine, event string) bool {
+func (t *transferState) concerns(engine, event string) bool {
 	switch event {
 	case "written":
 		return engine == t.moved.Prefill
@@ -132,10 +133,10 @@ func (t *entry) concerns(engine, event string) bool {
 
 // possible reports whether an event can be true: of a rank that the engine has, and of numbers that can be counted. What is
 // kept of a transfer is thus no more than an entry for each rank that takes part.
-func (t *entry) possible(e kvplane.TransferEvent) bool {
+func (t *transferState) possible(e kvplane.TransferEvent) bool {
 	r := e.Rank
 	switch {
-	case min(r.DP, r.PP, r.TP, e.K, e.N, e.Blocks) < 0, max(r.DP, r.PP, r.TP) >= metadata.MaxRanks, max(e.K, e.N, e.Blocks) > maxBooked:
+	case min(r.DP, r.PP, r.TP, e.K, e.N, e.Blocks) < 0, max(r.DP, r.PP, r.TP) >= metadata.MaxRanks, max(e.K, e.N, e.Blocks) > maxCount:
 		return false
 	case e.Event == "written":
 		return e.Bytes <= maxBytes && t.Bytes <= maxBytes-int64(e.Bytes)
@@ -147,63 +148,39 @@ func (t *entry) possible(e kvplane.TransferEvent) bool {
 	return r.DP < t.size.DP && r.PP < t.size.PP && r.TP < t.size.TP
 }
 
-// strangers returns how many reports were not their sender's to make, or could not be true.
-func (b *books) strangers() uint64 {
+// rejections returns how many reports were not their sender's to make, or could not be true.
+func (b *transfers) rejections() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.foreign
+	return b.rejected
 }
 
-// read returns a copy of the transfer's page and when its last consumer was ready, or nil if there is no page.
-func (b *books) read(id string) (*Books, time.Time) {
+// read returns a copy of what is known of a transfer and when its last consumer was ready, or nil if it is not known.
+func (b *transfers) read(id string) (*TransferReport, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[id]
 	if t == nil {
 		return nil, time.Time{}
 	}
-	page := t.Books
-	page.Counted = maps.Clone(t.Counted)
-	if !page.Ready {
-		return &page, time.Time{}
+	out := t.TransferReport
+	out.Counted = maps.Clone(t.Counted)
+	if !out.Ready {
+		return &out, time.Time{}
 	}
-	return &page, t.readyAt
+	return &out, t.readyAt
 }
 
-// over reports whether a transfer is ready at all its consumers, or has no page.
-func (b *books) over(id string) bool {
+// over reports whether a transfer is ready at all its consumers, or not known.
+func (b *transfers) over(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[id]
 	return t == nil || t.Ready
 }
 
-// landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
-// engine's events cannot be relied on, because its stream was not open all the time from now on.
-func (r *Router) landed(id string, decode *engine) func() bool {
-	if decode.control == "" {
-		return nil
-	}
-	edition := decode.streams.Load()
-	if !decode.followed.Load() {
-		return nil
-	}
-	return func() bool {
-		return r.books.over(id) || !decode.followed.Load() || decode.streams.Load() != edition
-	}
-}
-
-// size returns how many ranks an engine that publishes records has along each axis; zero if it has published none.
-func (r *Router) size(e *engine) metadata.Rank {
-	records := r.now().fleet.records(e)
-	if len(records) == 0 {
-		return metadata.Rank{}
-	}
-	return records[0].Size
-}
-
 // totals returns what was moved between each pair, in the order of their names.
-func (b *books) totals() []Moved {
+func (b *transfers) totals() []Moved {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := make([]Moved, 0, len(b.moved))
@@ -216,8 +193,8 @@ func (b *books) totals() []Moved {
 	return out
 }
 
-// forget drops the totals of an engine's pairs. Transfers that have a page keep it.
-func (b *books) forget(engine string) {
+// forget drops the totals of an engine's pairs. Transfers that are known stay known.
+func (b *transfers) forget(engine string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.moved, func(pair [2]string, _ *Moved) bool { return pair[0] == engine || pair[1] == engine })
