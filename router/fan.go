@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
@@ -344,13 +343,4 @@ func (f *fan) panicked(v any) {
 	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
 	f.end(FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
 	f.closed()
-}
-
-// later takes the latest of what each branch has reached.
-func (p *Phases) later(o Phases) {
-	for _, d := range []struct{ to, of *time.Duration }{
-		{&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken},
-	} {
-		*d.to = max(*d.to, *d.of)
-	}
 }

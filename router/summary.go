@@ -1,6 +1,8 @@
 package router
 
-import "time"
+import (
+	"time"
+)
 
 // Outcome is the one terminal state of a request.
 type Outcome string
@@ -90,4 +92,13 @@ type Failure struct {
 
 	Message string        `json:"-"` // what the client may be told of it
 	Rest    time.Duration `json:"-"` // for how long the engine asked for no requests
+}
+
+// later takes the latest of what each branch has reached.
+func (p *Phases) later(o Phases) {
+	for _, d := range []struct{ to, of *time.Duration }{
+		{&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken},
+	} {
+		*d.to = max(*d.to, *d.of)
+	}
 }
