@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // TestLegGoesOnWithoutItsRequest has the client of a request leave, or its time end, while its decode leg waits for the engine: the request
@@ -61,11 +62,11 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			defer conn.Close()
 			io.WriteString(conn, rawPost(pathChat, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 			<-held
-			want := ClientLeft
+			want := report.ClientLeft
 			if how == "its client leaves" {
 				conn.Close()
 			} else {
-				want = FailedBefore
+				want = report.FailedBefore
 				for _, x := range g.r.live.all() {
 					x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 				}

@@ -159,7 +159,7 @@ func (x *exchange) pair(a *attempt) {
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
 		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.report.transfers.open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
+		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
@@ -213,7 +213,7 @@ func (r *Router) landed(id string, decode *engine) func() bool {
 		return nil
 	}
 	return func() bool {
-		return r.report.transfers.over(id) || !decode.followed.Load() || decode.streams.Load() != edition
+		return r.report.Transfers.Over(id) || !decode.followed.Load() || decode.streams.Load() != edition
 	}
 }
 

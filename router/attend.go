@@ -90,7 +90,7 @@ func (r *Router) forgetLost() {
 	r.applying.Unlock()
 	parts := r.now().parts
 	for _, name := range gone {
-		r.report.transfers.forget(name)
+		r.report.Transfers.Forget(name)
 		if parts.Reclaim != nil {
 			parts.Reclaim.Forget(name)
 		}

@@ -12,6 +12,7 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -103,15 +104,15 @@ func (x *exchange) worksOn() bool {
 		return false
 	}
 	switch x.sum.Outcome {
-	case Completed:
+	case report.Completed:
 		if x.sum.Stream || x.sum.Status != http.StatusOK {
 			return false
 		}
 		_, works := readBackground(x.reply.body)
 		return works
-	case ClientLeft, FailedAfter:
+	case report.ClientLeft, report.FailedAfter:
 		return x.reply.stream == nil || !x.reply.stream.seen
-	case FailedBefore: // for a reason of the gateway's own, of which the engine does not know
+	case report.FailedBefore: // for a reason of the gateway's own, of which the engine does not know
 		return failedAtWork(x.why)
 	}
 	return false

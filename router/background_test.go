@@ -17,6 +17,7 @@ import (
 
 	"pdrouter/internal/limits"
 	"pdrouter/router/config"
+	"pdrouter/router/report"
 )
 
 // backgroundEngine serves background responses as stock vLLM does: it answers at once, and works on until the test says what comes of it.
@@ -342,7 +343,7 @@ func TestBackgroundStream(t *testing.T) {
 				eventually(t, "the engine was asked", func() bool { return len(e.ids()) == 1 })
 				time.Sleep(time.Second)
 				_ = conn.Close()
-				if s := g.last(1); s.Outcome != ClientLeft {
+				if s := g.last(1); s.Outcome != report.ClientLeft {
 					t.Errorf("summary %+v", s)
 				}
 				if r := g.post(pathResponses, body); r.Status != 429 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // A leg that is still being sent when its client has left is sent as that client wrote it, though the server's place for bodies
@@ -50,7 +51,7 @@ func TestLentBodyOutlivesItsClient(t *testing.T) {
 		}
 		leave := begin("a")
 		leave()
-		if sum := g.last(2); sum.Outcome != ClientLeft {
+		if sum := g.last(2); sum.Outcome != report.ClientLeft {
 			t.Fatalf("got %s, want that the client left", sum.Outcome)
 		}
 		for range 4 { // where the server keeps its places is not for us to say

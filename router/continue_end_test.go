@@ -13,6 +13,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/report"
 )
 
 // goingOn has streams that fail go on from another engine.
@@ -51,7 +52,7 @@ func TestFault53OnlyTheEndIsMissing(t *testing.T) {
 					strings.Count(r.Body, "[DONE]") != 1 {
 					t.Fatalf("stream %d: end %v: %s", i, r.Err, r.Body)
 				}
-				if sum := g.last(i + 1); sum.Outcome != Completed || sum.OutputTokens != 2 || sum.PromptTokens != 2 {
+				if sum := g.last(i + 1); sum.Outcome != report.Completed || sum.OutputTokens != 2 || sum.PromptTokens != 2 {
 					t.Errorf("%+v", sum)
 				}
 			}
@@ -119,7 +120,7 @@ func TestFault53KeepAlive(t *testing.T) {
 		if strings.Count(got.String(), "[DONE]") != 1 {
 			t.Errorf("the stream is %q", got.String())
 		}
-		if sum := g.last(2); sum.Continued != 1 || sum.Outcome != Completed {
+		if sum := g.last(2); sum.Continued != 1 || sum.Outcome != report.Completed {
 			t.Errorf("%+v", sum)
 		}
 	}

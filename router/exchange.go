@@ -13,6 +13,7 @@ import (
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -27,7 +28,7 @@ type exchange struct {
 	kept   string         // what was put about that, as long as others may not know
 	reply  reply
 	fan    *fan // whose branch it is; nil if it is a request of its own
-	sum    Summary
+	sum    report.Summary
 
 	d        dispatch.Dispatch
 	acts     []dispatch.Action
@@ -86,7 +87,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x.slot, q.slot = q.slot, admission.Slot{}
 	q.x, x.lease, x.fan = x, q.lease, q.fan
 	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
-	x.sum = Summary{
+	x.sum = report.Summary{
 		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
 	x.sum.Phases.Admit = now.Sub(arrived)

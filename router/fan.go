@@ -19,6 +19,7 @@ import (
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // fan is one request for several choices, served by one exchange per choice, each with a hand-off of its own. It joins their
@@ -29,7 +30,7 @@ type fan struct {
 	s        *setup
 	lease    Lease          // of the caller's limits; nil if there are none
 	slot     admission.Slot // its place with the engines, until its end
-	sum      Summary
+	sum      report.Summary
 	n        int // choices of each prompt
 	stream   bool
 	branches []*exchange // prompt by prompt
@@ -101,7 +102,7 @@ func (r *Router) chooseOne(q *admitted) policies.Choice {
 
 // watchClient has the request end when its client leaves.
 func (f *fan) watchClient(conn net.Conn) {
-	f.watch, _ = f.r.clients.Watch(conn, func() { f.end(ClientLeft, reason.ClientLeft, reply{}) })
+	f.watch, _ = f.r.clients.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, reply{}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -132,10 +133,10 @@ func (f *fan) run() {
 func (f *fan) whole() {
 	body, ok := f.merge.Whole(f.bodies)
 	if !ok {
-		f.end(FailedBefore, reason.BadUpstream, reply{err: openai.ErrBadUpstream()})
+		f.end(report.FailedBefore, reason.BadUpstream, reply{err: openai.ErrBadUpstream()})
 		return
 	}
-	f.end(Completed, reason.None, reply{status: 200, ctype: "application/json", body: body})
+	f.end(report.Completed, reason.None, reply{status: 200, ctype: "application/json", body: body})
 }
 
 // serve has one branch come to its end. It is the branch's owner.
@@ -143,7 +144,7 @@ func (f *fan) serve(k int, x *exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
-			f.end(FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
+			f.end(report.FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
 		}
 	}()
 	x.run()
@@ -162,7 +163,7 @@ func (f *fan) serve(k int, x *exchange) {
 		if rep.stream != nil || rep.err == nil && rep.status == 0 { // it ended before it began, for no reason of the client's
 			rep = reply{err: openai.ErrBadUpstream()}
 		}
-		f.end(FailedBefore, cmp.Or(x.why, reason.BadUpstream), rep)
+		f.end(report.FailedBefore, cmp.Or(x.why, reason.BadUpstream), rep)
 	}
 }
 
@@ -244,7 +245,7 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
 func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
-	if x.d.State == dispatch.StDone && x.why != reason.None && x.sum.Outcome != Completed {
+	if x.d.State == dispatch.StDone && x.why != reason.None && x.sum.Outcome != report.Completed {
 		why = x.why
 	}
 	e := x.reply.err // what the branch's stream was cut with
@@ -255,29 +256,29 @@ func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
 	switch {
 	case f.over:
 	case f.sum.Status == 0: // others have not begun: there is no stream yet
-		f.settleLocked(FailedBefore, why, reply{err: e})
+		f.settleLocked(report.FailedBefore, why, reply{err: e})
 	default:
 		if !told {
 			f.out = e.AppendFrame(f.out)
 		}
-		f.settleLocked(FailedAfter, why, reply{})
+		f.settleLocked(report.FailedAfter, why, reply{})
 	}
 }
 
 // end settles the outcome and has every branch end in its connector's way. The first call counts.
-func (f *fan) end(o Outcome, why reason.Reason, rep reply) {
+func (f *fan) end(o report.Outcome, why reason.Reason, rep reply) {
 	f.mu.Lock()
 	if !f.over {
 		f.settleLocked(o, why, rep)
 	}
 	f.mu.Unlock()
-	if o != Completed {
+	if o != report.Completed {
 		f.leave()
 	}
 }
 
 // settleLocked notes the outcome. f.mu is held.
-func (f *fan) settleLocked(o Outcome, why reason.Reason, rep reply) {
+func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
 	if f.why, f.sum.Reason = why, why.String(); why == reason.None {
@@ -289,7 +290,7 @@ func (f *fan) settleLocked(o Outcome, why reason.Reason, rep reply) {
 		f.sum.Status = rep.err.Status
 	case rep.status != 0:
 		f.sum.Status = rep.status
-	case o == ClientLeft:
+	case o == report.ClientLeft:
 		f.sum.Status = 499
 	}
 	if f.err == nil {
@@ -341,6 +342,6 @@ func (f *fan) head(set func(name, value string)) (why string, rep reply, s relay
 // panicked ends the request in place of whoever panicked.
 func (f *fan) panicked(v any) {
 	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
-	f.end(FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
+	f.end(report.FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
 	f.closed()
 }

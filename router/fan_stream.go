@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // fanWriter bounds the writes to the client.
@@ -100,11 +101,11 @@ func (f *fan) CloseWithError(err error) error {
 	f.mu.Unlock()
 	switch {
 	case err == nil && whole:
-		f.end(Completed, reason.None, reply{})
+		f.end(report.Completed, reason.None, reply{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		f.end(ClientLeft, reason.SlowClient, reply{})
+		f.end(report.ClientLeft, reason.SlowClient, reply{})
 	default:
-		f.end(ClientLeft, reason.ClientLeft, reply{})
+		f.end(report.ClientLeft, reason.ClientLeft, reply{})
 	}
 	if f.conn != nil {
 		_ = f.conn.SetWriteDeadline(time.Time{})
@@ -140,15 +141,15 @@ func (f *fan) finish() {
 	s.Attempts = 0
 	for k, x := range f.branches {
 		one := x.sum
-		f.r.report.addTransfer(&one)
-		s.Parts = append(s.Parts, Part{
-			Prefill: one.Prefill, Decode: one.Decode, Attempts: one.Attempts, TransferID: one.TransferID, Reason: one.Reason, Books: one.Books,
+		f.r.report.AddTransfer(&one)
+		s.Parts = append(s.Parts, report.Part{
+			Prefill: one.Prefill, Decode: one.Decode, Attempts: one.Attempts, TransferID: one.TransferID, Reason: one.Reason, Transfer: one.Transfer,
 			Failures: one.Failures,
 		})
 		s.Attempts += one.Attempts
 		s.OutputTokens += one.OutputTokens
 		s.Stranded = s.Stranded || one.Stranded
-		s.Phases.later(one.Phases)
+		s.Phases.Later(one.Phases)
 		if k%f.n == 0 { // the prompt is counted once
 			s.PromptTokens += one.PromptTokens
 			s.CachedTokens += one.CachedTokens
@@ -160,5 +161,5 @@ func (f *fan) finish() {
 		f.lease.Done(f.used().total())
 	}
 	f.r.live.count(-1)
-	f.r.report.finished(s, f.s.parts.Observe)
+	f.r.report.Finished(s, f.s.parts.Observe)
 }

@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/openai/choices"
+	"pdrouter/router/report"
 )
 
 // TestFault58FanErrorIsTheLast has two choices fail at the same moment, or one go on meanwhile: nothing stands behind the first
@@ -43,7 +44,7 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 		if at := strings.Index(out, `{"error"`); at < 0 || strings.Contains(out[at:], "data: ") {
 			t.Fatalf("stream %d: %q", i, out)
 		}
-		if f.sum.Outcome != FailedAfter {
+		if f.sum.Outcome != report.FailedAfter {
 			t.Fatalf("stream %d is %q", i, f.sum.Outcome)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
+	"pdrouter/router/report"
 )
 
 // fanAnswer is what a client got of several choices.
@@ -148,7 +149,7 @@ func TestFault21Fan(t *testing.T) {
 					}
 					sum := g.last(1)
 					if sum.Attempts != len(row.texts) || len(sum.Parts) != len(row.texts) || sum.OutputTokens != 3*len(row.texts) ||
-						sum.PromptTokens != 7*row.prompts || sum.Outcome != Completed || sum.Reason != "split" || sum.Status != 200 {
+						sum.PromptTokens != 7*row.prompts || sum.Outcome != report.Completed || sum.Reason != "split" || sum.Status != 200 {
 						t.Errorf("summary %+v", sum)
 					}
 					if strings.Contains(r.Body, "_transfer_params") {
@@ -211,12 +212,12 @@ func TestFault21FanFails(t *testing.T) {
 				sum := g.last(1)
 				switch {
 				case row.frame:
-					if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `"error"`) != 1 || sum.Outcome != FailedAfter {
+					if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `"error"`) != 1 || sum.Outcome != report.FailedAfter {
 						t.Errorf("outcome %s, ended by %v: %s", sum.Outcome, r.Err, r.Body)
 					}
 				default:
 					errorOf(t, r.Body)
-					if sum.Outcome != FailedBefore || sum.Status != r.Status {
+					if sum.Outcome != report.FailedBefore || sum.Status != r.Status {
 						t.Errorf("summary %+v", sum)
 					}
 					if row.status == 400 && r.Header.Get("X-Should-Retry") != "false" {
@@ -300,7 +301,7 @@ func TestFault58Fan(t *testing.T) {
 					conn := send(t, g.addr, strings.Replace(body, `"prompt"`, `"n":3,"prompt"`, 1))
 					eventually(t, "all legs are out", func() bool { return s.p[0].underWay()+s.d[0].underWay() >= 3 })
 					_ = conn.Close()
-					if sum := g.last(1); sum.Outcome != ClientLeft || sum.Reason != "client_left" {
+					if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Reason != "client_left" {
 						t.Errorf("summary %+v", sum)
 					}
 					g.settled()
@@ -322,7 +323,7 @@ func TestFault09Fan(t *testing.T) {
 	s.d[0].answers(func(h *habit) { h.tokens = 1 << 20 })
 	conn := send(t, g.addr, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1))
 	defer conn.Close()
-	if sum := g.last(1); sum.Outcome != ClientLeft || sum.Reason != "slow_client" {
+	if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
 		t.Errorf("summary %+v", sum)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestLongAnswer generates for longer than a transfer and a first token may take: an answer that is not streamed is
@@ -47,7 +48,7 @@ func TestLongAnswer(t *testing.T) {
 			if got, _ := text(t, r); got != wholeText {
 				t.Errorf("text %q", got)
 			}
-			if sum := g.last(1); sum.Attempts != 1 || sum.Outcome != Completed {
+			if sum := g.last(1); sum.Attempts != 1 || sum.Outcome != report.Completed {
 				t.Errorf("%d attempts, %s; want 1, completed", sum.Attempts, sum.Outcome)
 			}
 			g.settled()
@@ -88,7 +89,7 @@ func TestFault58LongAnswer(t *testing.T) {
 			s.setFaults(map[string][]fault{"decode-0": {{Leg: leg, Do: doSlow, N: 3_600_000}}})
 			n := s.c.count("decode-0", leg)
 			leave(t, g, plainBody, func() bool { return s.c.count("decode-0", leg) > n })
-			if sum := g.last(1); sum.Outcome != ClientLeft {
+			if sum := g.last(1); sum.Outcome != report.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
 			g.settled()

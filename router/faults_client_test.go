@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestFault53and60Streams breaks decode's stream behind its first event: an error event, then the cut, never a clean end.
@@ -34,7 +35,7 @@ func TestFault53and60Streams(t *testing.T) {
 					!strings.Contains(r.Body, `"choices":[{"index":0,"text":"tok0 "}]`) {
 					t.Errorf("status %d, end %v, body %q", r.Status, r.Err, r.Body)
 				}
-				if sum := g.last(1); sum.Outcome != FailedAfter || sum.Attempts != 1 || s.c.count("decode-0", "") != before+1 {
+				if sum := g.last(1); sum.Outcome != report.FailedAfter || sum.Attempts != 1 || s.c.count("decode-0", "") != before+1 {
 					t.Errorf("decode was asked %d times, summary %+v", s.c.count("decode-0", "")-before, sum)
 				}
 				g.settled()
@@ -86,7 +87,7 @@ func TestFault58ClientLeaves(t *testing.T) {
 				}
 				before := s.c.count("", row.leg)
 				leave(t, g, row.body, func() bool { return s.c.count("", row.leg) > before })
-				if sum := g.last(1); sum.Outcome != ClientLeft || sum.Attempts != 1 {
+				if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Attempts != 1 {
 					t.Errorf("summary %+v", sum)
 				}
 				g.settled()
@@ -131,7 +132,7 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond) // the rest leaves, and the relay waits for the next token
 		_ = conn.Close()
-		if sum := g.last(i + 1); sum.Outcome != ClientLeft {
+		if sum := g.last(i + 1); sum.Outcome != report.ClientLeft {
 			t.Fatalf("seed %d, repetition %d: %+v", seed, i, sum)
 		}
 	}
@@ -159,7 +160,7 @@ func TestFault09ClientStopsReading(t *testing.T) {
 			_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
 				fmt.Sprintf("Content-Length: %d", len(streamBody))))
 			sum := g.last(1)
-			if sum.Outcome != ClientLeft || sum.Reason != "slow_client" {
+			if sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
 				t.Errorf("outcome %s, reason %s; want client_left, slow_client", sum.Outcome, sum.Reason)
 			}
 			g.settled()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestFault58DeadlineLeavesNothing has the time of a request end before decode's first token: its client has the error while the
@@ -37,7 +38,7 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 			if errorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" || working == 0 && !short {
 				t.Errorf("status %d, header %v, %d legs go on: %s", r.Status, r.Header, working, r.Body)
 			}
-			if sum := g.last(1); sum.Outcome != FailedBefore || sum.Attempts != 1 || sum.Stranded || limits.open.Load() != 0 {
+			if sum := g.last(1); sum.Outcome != report.FailedBefore || sum.Attempts != 1 || sum.Stranded || limits.open.Load() != 0 {
 				t.Errorf("%d leases, summary %+v", limits.open.Load(), sum)
 			}
 			g.settled()

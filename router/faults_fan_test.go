@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestFault21OneFailsOthersHang has one of three choices fail while nothing comes for the others: the client has its error while
@@ -29,7 +30,7 @@ func TestFault21OneFailsOthersHang(t *testing.T) {
 				if connectorName == connector.NamePush && s.p[0].underWay() == 0 {
 					t.Error("the client has waited for the others")
 				}
-				if sum := g.last(1); sum.Outcome != FailedBefore || sum.Status != r.Status {
+				if sum := g.last(1); sum.Outcome != report.FailedBefore || sum.Status != r.Status {
 					t.Errorf("summary %+v", sum)
 				}
 				g.settled()

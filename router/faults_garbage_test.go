@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // lockedBuffer is a log's destination.
@@ -36,7 +37,7 @@ func TestUnusableAnswer(t *testing.T) {
 			s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Do: row.do}}})
 			g := start(t, s.cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			r := g.post(pathCompletions, plainBody)
-			if sum := g.last(1); r.Status != 502 || sum.Outcome != FailedBefore || sum.Reason != "bad_upstream" {
+			if sum := g.last(1); r.Status != 502 || sum.Outcome != report.FailedBefore || sum.Reason != "bad_upstream" {
 				t.Errorf("status %d, summary %+v; want 502, failed_before, bad_upstream", r.Status, sum)
 			}
 			g.stop()

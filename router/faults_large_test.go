@@ -13,6 +13,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -90,7 +91,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 				t.Errorf("the message %q does not name %s", e.Message, row.says)
 			}
 			sum := g.last(1)
-			if sum.Outcome != FailedBefore || sum.Reason != "answer_too_large" || !row.parts && sum.Attempts != 1 {
+			if sum.Outcome != report.FailedBefore || sum.Reason != "answer_too_large" || !row.parts && sum.Attempts != 1 {
 				t.Errorf("summary %+v", sum)
 			}
 			if got := limits.last(); got != -1 {
@@ -154,7 +155,7 @@ func TestFault59EventTooLarge(t *testing.T) {
 			if err == nil || strings.Contains(out, "[DONE]") || strings.Count(out, `{"error"`) != 1 || !strings.Contains(out, "65536 bytes (limits.event)") {
 				t.Errorf("end %v: %.1000s", err, out)
 			}
-			if sum := g.last(1); sum.Outcome != FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
+			if sum := g.last(1); sum.Outcome != report.FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
 				t.Errorf("summary %+v", sum)
 			}
 			if got := limits.last(); got <= 0 {

@@ -8,6 +8,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
+	"pdrouter/router/report"
 )
 
 // fakeLimiter admits everybody, and counts whose requests have not ended.
@@ -41,7 +42,7 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 			s.setFaults(row.faults)
 			before := s.c.count("", row.leg)
 			leave(t, g, row.body, func() bool { return s.c.count("", row.leg) > before })
-			if sum := g.last(1); sum.Outcome != ClientLeft || sum.Status != 499 || limits.open.Load() != 0 {
+			if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Status != 499 || limits.open.Load() != 0 {
 				t.Errorf("%d leases, summary %+v", limits.open.Load(), sum)
 			}
 			working := 0
@@ -70,7 +71,7 @@ func TestFault58LeavesTooManyBehind(t *testing.T) {
 	for i := range 3 {
 		decodes := s.c.count("", "decode")
 		leave(t, g, plainBody, func() bool { return s.c.count("", "decode") > decodes })
-		if sum := g.last(i + 1); sum.Outcome != ClientLeft {
+		if sum := g.last(i + 1); sum.Outcome != report.ClientLeft {
 			t.Errorf("summary %+v", sum)
 		}
 	}

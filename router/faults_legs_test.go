@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestFault47to62Legs breaks one leg before the gate. The client sees the whole answer or a true error; no engine is
@@ -210,7 +211,7 @@ func TestFault50ClientsDeadline(t *testing.T) {
 				if errorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
-				if sum := g.last(i + 1); sum.Outcome != FailedBefore || sum.Attempts != 1 {
+				if sum := g.last(i + 1); sum.Outcome != report.FailedBefore || sum.Attempts != 1 {
 					t.Errorf("summary %+v", sum)
 				}
 			}

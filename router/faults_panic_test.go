@@ -18,6 +18,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // panicky is a planner that panics from its n-th choice on.
@@ -98,7 +99,7 @@ func TestFault68PanicInAStream(t *testing.T) {
 	if p.n.Load() < 2 {
 		t.Error("nothing has panicked")
 	}
-	if sum := g.last(1); sum.Outcome != FailedAfter {
+	if sum := g.last(1); sum.Outcome != report.FailedAfter {
 		t.Errorf("summary %+v", sum)
 	}
 	p.from.Store(1 << 40)
@@ -145,7 +146,7 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			if e := x.reply.err; e == nil || e.Status != 500 {
 				t.Errorf("reply %+v", x.reply)
 			}
-			if sum := g.last(1); sum.Outcome != FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
+			if sum := g.last(1); sum.Outcome != report.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
 				t.Errorf("summary %+v", sum)
 			}
 			x.panicked("once more")

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
+	"pdrouter/router/report"
 )
 
 // shaped is a request of one of the newer routes, and how its answer ends.
@@ -145,7 +146,7 @@ func TestFault53and60Shapes(t *testing.T) {
 				if last := lastEvent(r.Body); !strings.HasPrefix(last, want) || s.shape.KindOf([]byte(last+"\n\n")) != openai.EventError {
 					t.Errorf("the last event is %q, want %q…", last, want)
 				}
-				if sum := g.last(1); sum.Outcome != FailedAfter {
+				if sum := g.last(1); sum.Outcome != report.FailedAfter {
 					t.Errorf("outcome %s", sum.Outcome)
 				}
 			})

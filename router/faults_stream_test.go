@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/router/config"
+	"pdrouter/router/report"
 )
 
 // rawEngine speaks raw bytes: do is given every generation that comes, and the connection.
@@ -147,7 +148,7 @@ func TestFault59EventBeyondTheCap(t *testing.T) {
 				strings.Count(r.Body, `{"error"`) != 1 || len(r.Body) > 4<<10 {
 				t.Errorf("status %d, end %v, %d bytes: %.500s", r.Status, r.Err, len(r.Body), r.Body)
 			}
-			if sum := g.last(1); sum.Outcome != FailedAfter {
+			if sum := g.last(1); sum.Outcome != report.FailedAfter {
 				t.Errorf("summary %+v", sum)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestFault54UnstreamedTransferNeverComes has stock prefill answer and write nothing, where decode's answer says nothing of that: what
@@ -60,7 +61,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 			if said, _ := text(t, r); r.Status != 200 || said != wholeText {
 				t.Errorf("status %d, %q", r.Status, said)
 			}
-			if sum := g.last(1); sum.Attempts != 2 || sum.Outcome != Completed {
+			if sum := g.last(1); sum.Attempts != 2 || sum.Outcome != report.Completed {
 				t.Errorf("summary %+v", sum)
 			}
 			checkDispatches(t, s.c.all()[before:])
@@ -91,7 +92,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 			leave(t, g, plainBody, func() bool {
 				return s.c.count("", "") == before+2 && s.p[0].underWay() == 0 && s.d[0].underWay() == 1
 			})
-			if sum := g.last(1); sum.Outcome != ClientLeft {
+			if sum := g.last(1); sum.Outcome != report.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
 			g.settled()

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"pdrouter/router/report"
 )
 
 // formBody writes a form with these parts, each a name and a value; one called file is a file.
@@ -76,7 +78,7 @@ func TestPassedForms(t *testing.T) {
 	if r.Status != 200 || r.Body != events || r.Err != nil {
 		t.Errorf("status %d, %v: %s", r.Status, r.Err, r.Body)
 	}
-	if s := g.last(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != Completed {
+	if s := g.last(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != report.Completed {
 		t.Errorf("summary %+v", s)
 	}
 	e.all()

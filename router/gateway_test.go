@@ -16,6 +16,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/router/config"
+	"pdrouter/router/report"
 )
 
 // gateway is a router under test, on loopback.
@@ -29,7 +30,7 @@ type gateway struct {
 	client *http.Client
 
 	mu        sync.Mutex
-	summaries []Summary
+	summaries []report.Summary
 }
 
 // longEnough is how long a test waits for what must come. It is no assertion of time.
@@ -52,7 +53,7 @@ func start(t testing.TB, cfg config.Config, parts Parts) *gateway {
 func startOn(t testing.TB, ln net.Listener, cfg config.Config, parts Parts, client *http.Client, prepare func(*Router)) *gateway {
 	t.Helper()
 	g := &gateway{t: t, client: client}
-	parts.Observe = func(s Summary) {
+	parts.Observe = func(s report.Summary) {
 		g.mu.Lock()
 		g.summaries = append(g.summaries, s)
 		g.mu.Unlock()
@@ -146,9 +147,9 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 // last waits for the n-th summary and returns it.
-func (g *gateway) last(n int) Summary {
+func (g *gateway) last(n int) report.Summary {
 	g.t.Helper()
-	var s Summary
+	var s report.Summary
 	eventually(g.t, "a summary", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()

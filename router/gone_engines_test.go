@@ -40,7 +40,7 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	for i := range 1000 {
 		cfg.Models = slices.Clone(cfg.Models)
 		cfg.Models[0].Engines = []config.Engine{{Name: fmt.Sprint("e", i), URL: e.srv.URL}}
-		g.r.report.transfers.open(fmt.Sprint(i), "p", fmt.Sprint("e", i), metadata.Rank{})
+		g.r.report.Transfers.Open(fmt.Sprint(i), "p", fmt.Sprint("e", i), metadata.Rank{})
 		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 			t.Errorf("%s is forgotten %d times", name, n)
 		}
 	}
-	if moved := g.r.report.transfers.totals(); len(moved) > 1 {
+	if moved := g.r.report.Transfers.Totals(); len(moved) > 1 {
 		t.Errorf("%d pairs have totals; want that of e999 alone", len(moved))
 	}
 	if n := len(*g.r.attended.Load()); n != 1 {

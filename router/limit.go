@@ -9,6 +9,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
@@ -178,9 +179,9 @@ func (x *exchange) used() usedTokens {
 			u.answer = max(u.answer, x.pieces)
 		}
 		return u
-	case s.Attempts == 0, s.Outcome == Completed && s.Status >= 400, s.Outcome == FailedBefore && !failedAtWork(x.why): // nobody had anything of it
+	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !failedAtWork(x.why): // nobody had anything of it
 		return usedTokens{}
-	case s.Outcome == FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == Completed && !s.Stream:
+	case s.Outcome == report.FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
 	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.pieces + x.unreadTokens()}
@@ -212,7 +213,7 @@ func (x *exchange) unreadTokens() int {
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
 // used nothing, though some of its choices were under way.
 func (f *fan) used() (sum usedTokens) {
-	if f.sum.Outcome == FailedBefore {
+	if f.sum.Outcome == report.FailedBefore {
 		switch {
 		case !failedAtWork(f.why):
 			return usedTokens{}

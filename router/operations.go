@@ -12,6 +12,7 @@ import (
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/report"
 )
 
 // Operations serves /health (the process lives), /ready (it takes requests: not draining, and for some model an
@@ -45,7 +46,7 @@ type Stats struct {
 
 	Handshakes metadata.PairsStats `json:"-"`
 	Prefixes   *prefixes.Stats     `json:"-"` // nil: no policy looks at prefixes
-	Moved      []Moved             `json:"-"` // by pairs of engines with a data plane
+	Moved      []report.Moved      `json:"-"` // by pairs of engines with a data plane
 	Queues     []QueueStats        `json:"-"`
 	Retries    []RetryStats        `json:"-"`
 	Reclaimed  []Reclaimed         `json:"-"`                // what endings had left behind and came free
@@ -103,7 +104,7 @@ func (r *Router) Stats() Stats {
 	out := Stats{
 		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
-		Handshakes: r.pairs.Stats(), Moved: r.report.transfers.totals(), Reclaimed: r.left.totals(), Foreign: r.report.transfers.rejections(), Background: int(r.backgrounds.leases.Load()),
+		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.left.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
 	}
 	if setup.fleet.index != nil {
 		s := setup.fleet.index.Stats()
@@ -194,7 +195,7 @@ func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 
 func (r *Router) requests(w http.ResponseWriter, req *http.Request) {
 	id := req.URL.Query().Get("id")
-	list := r.report.latest(id)
+	list := r.report.Latest(id)
 	if id == "" {
 		writeJSON(w, http.StatusOK, list)
 		return

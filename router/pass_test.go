@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // anyFleet is a model of aggregated engines.
@@ -46,7 +47,7 @@ func TestPassedRoutes(t *testing.T) {
 		if h := asked[0].Header; h.Get("X-Request-Id") == "same" || h.Get("X-Request-Id") == "" || h.Get("Cookie")+h.Get("Authorization")+h.Get("X-Data-Parallel-Rank") != "" {
 			t.Errorf("%s: the engine was told %v", path, h)
 		}
-		if s := g.last(n); s.Route != path || s.Decode != "decode-0" || s.Outcome != Completed || s.PromptTokens != 5 || !s.Removed || s.Subject != "someone" {
+		if s := g.last(n); s.Route != path || s.Decode != "decode-0" || s.Outcome != report.Completed || s.PromptTokens != 5 || !s.Removed || s.Subject != "someone" {
 			t.Errorf("%s: summary %+v", path, s)
 		}
 		if r := g.post(path, body); r.Status != 401 {
@@ -95,7 +96,7 @@ func TestPassedAnswers(t *testing.T) {
 				t.Errorf("asked %d times; want 1", n)
 			}
 			why := map[bool]string{true: "aggregated", false: "engine_rejected"}[row.status == 200]
-			if s := g.last(1); s.Outcome != Completed || s.Status != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
+			if s := g.last(1); s.Outcome != report.Completed || s.Status != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
 				t.Errorf("%s, status %d, reason %s, to the client %s; want completed and %s", s.Outcome, s.Status, s.Reason, r.Header.Get("X-Pdrouter-Reason"), why)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // pool is a model with its fake engines.
@@ -119,7 +120,7 @@ func checkPath(t *testing.T, connectorName, route, body string, stream bool) {
 	s.noHeld(t)
 	checkLegs(t, s, connectorName, route)
 	sum := g.last(3)
-	if sum.Outcome != Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
+	if sum.Outcome != report.Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
 		t.Errorf("summary %+v", sum)
 	}
 	if connectorName == connector.NamePull && (sum.Phases.Prefill == 0 || sum.Phases.FirstToken < sum.Phases.Prefill || sum.CachedTokens != 4) {

@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // perform does one action. Whatever it learns at once goes to the queue.
@@ -137,7 +138,7 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
 func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
-	f := Failure{
+	f := report.Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
 		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: x.m.messageOf(&a.h, l, x.forwarded), Rest: l.rest,
 	}
@@ -153,7 +154,7 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 }
 
 // lastFailure is the last attempt that failed; zero if none did.
-func (x *exchange) lastFailure() (f Failure) {
+func (x *exchange) lastFailure() (f report.Failure) {
 	if n := len(x.sum.Failures); n > 0 {
 		f = x.sum.Failures[n-1]
 	}
@@ -241,7 +242,7 @@ func (x *exchange) done(act dispatch.Action) {
 	}
 	x.r.live.remove(x)
 	s := &x.sum
-	s.Outcome = Outcome(act.Outcome.String())
+	s.Outcome = report.Outcome(act.Outcome.String())
 	if act.Why != reason.None {
 		x.why, s.Reason = act.Why, act.Why.String()
 		if act.Outcome == dispatch.ClientLeft && s.Status == 0 {
@@ -258,7 +259,7 @@ func (x *exchange) done(act dispatch.Action) {
 		return
 	}
 	x.release()
-	x.r.report.finished(s, x.s.parts.Observe)
+	x.r.report.Finished(s, x.s.parts.Observe)
 }
 
 // failure is the error answer for a reason.

@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/report"
 )
 
 // fakeRecords are what engines have published.
@@ -97,18 +98,18 @@ func TestPlane(t *testing.T) {
 			if got, whole := text(t, r); got != wholeText || !whole || r.Header.Get("X-Pdrouter-Reason") != "split" {
 				t.Fatalf("text %q, whole %v, header %v", got, whole, r.Header)
 			}
-			var page *TransferReport
+			var page *report.Transfer
 			eventually(t, "the books of a request", func() bool { // the engines report in their own time
 				w := httptest.NewRecorder()
 				g.r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/requests?id=one", nil))
-				var sum Summary
+				var sum report.Summary
 				if err := json.Unmarshal(w.Body.Bytes(), &sum); err != nil {
 					t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 				}
-				page = sum.Books
+				page = sum.Transfer
 				return page != nil && page.Ready && page.Bytes == 192
 			})
-			want := &TransferReport{Blocks: 3, Bytes: 192, Counted: map[string]string{"0/0/0": "2/2"}, Ready: true}
+			want := &report.Transfer{Blocks: 3, Bytes: 192, Counted: map[string]string{"0/0/0": "2/2"}, Ready: true}
 			if diff := cmp.Diff(want, page); diff != "" {
 				t.Errorf("books: -want +got\n%s", diff)
 			}
@@ -172,7 +173,7 @@ func TestFault58PlaneClientLeaves(t *testing.T) {
 	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 60_000}}})
 	p, d := s.c.count("", "prefill"), s.c.count("", "decode")
 	leave(t, g, streamBody, func() bool { return s.c.count("", "prefill") == p+1 && s.c.count("", "decode") == d+1 })
-	if sum := g.last(1); sum.Outcome != ClientLeft {
+	if sum := g.last(1); sum.Outcome != report.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
 	g.settled()

@@ -12,6 +12,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // fakeReclaimer is the gateway's agent among fake engines. It holds notifications to what makes them safe.
@@ -201,7 +202,7 @@ func TestFault58PullLeavesInPrefill(t *testing.T) {
 	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}}})
 	prefills, decodes := s.c.count("", "prefill"), s.c.count("", "decode")
 	leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > prefills })
-	if sum := g.last(1); sum.Outcome != ClientLeft {
+	if sum := g.last(1); sum.Outcome != report.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
 	s.noHeld(t)

@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
+	"pdrouter/router/report"
 )
 
 // TestEngineErrorsTold has an engine fail in many words: the client is told its message where it has one, bounded and without
@@ -85,7 +86,7 @@ func TestEngineErrorsTold(t *testing.T) {
 				}
 				rec := httptest.NewRecorder()
 				g.r.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
-				var shown Summary
+				var shown report.Summary
 				if err := json.Unmarshal(rec.Body.Bytes(), &shown); err != nil || len(shown.Failures) != 2 || strings.Contains(rec.Body.String(), "s3cret") {
 					t.Errorf("/requests: %v %s", err, rec.Body)
 				}

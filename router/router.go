@@ -19,6 +19,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/policies"
 	"pdrouter/router/config"
+	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -50,7 +51,7 @@ type Parts struct {
 	Reclaim Reclaimer              // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
-	Observe func(Summary)          // called once per finished request, from many goroutines; must not block
+	Observe func(report.Summary)   // called once per finished request, from many goroutines; must not block
 	// Gone is called when an engine that the configuration lost has ended its last request and no other engine has its name: from
 	// then on Knows reports false for it. It must not block. May be nil.
 	Gone func(engine string)
@@ -73,7 +74,7 @@ type Router struct {
 	clients    *disconnect.Watcher
 	goroutines *background.Pool // of legs
 	pairs      *metadata.Pairs
-	report     *reporter
+	report     *report.Reporter
 	stir       chan struct{} // has room for one: pairs are to be looked at
 	control    *http.Client  // for the engines' control routes
 
@@ -120,7 +121,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		clients:    disconnect.New(),
 		goroutines: background.NewPool(keptGoroutines),
 		stir:       make(chan struct{}, 1),
-		report:     newReporter(parts.Log, cfg.Limits.Recent),
+		report:     report.New(parts.Log, cfg.Limits.Recent),
 		control:    newControlClient(nil),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })

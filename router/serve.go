@@ -106,7 +106,7 @@ func (r *Router) follow(ctx context.Context, e *engine) {
 			e.streams.Add(1)
 			r.log.Warn("event stream was too fast; books lack events", "engine", e.name)
 		default:
-			r.report.transfers.note(e.name, ev, time.Now())
+			r.report.Transfers.Note(e.name, ev, time.Now())
 		}
 	})
 	if err != nil && ctx.Err() == nil {

@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // sglangRooms are where the fake engines of one test meet, as stock SGLang's do: prefill waits in its room until decode has
@@ -365,7 +366,7 @@ func TestFault47to62SGLang(t *testing.T) {
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", pathCompletions, len(streamBody), streamBody)
 			eventually(t, "decode is at work", func() bool { return s.d[0].underWay() == 1 })
 			_ = conn.Close()
-			if sum := g.last(1); sum.Outcome != ClientLeft {
+			if sum := g.last(1); sum.Outcome != report.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
 			g.settled()

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pdrouter/router/report"
 )
 
 // tally is what a router answered and counted in one test: make faults prints it beside the row.
@@ -43,9 +45,9 @@ func (c *tally) add(e ended) {
 // watch has the router's answers ended, besides whoever counts them already.
 func (c *tally) watch(parts *Parts) {
 	observe, refused := parts.Observe, parts.Refused
-	parts.Observe = func(s Summary) {
+	parts.Observe = func(s report.Summary) {
 		e := ended{status: s.Status, what: string(s.Outcome)}
-		if s.Outcome != Completed {
+		if s.Outcome != report.Completed {
 			e.reason = s.Reason
 		}
 		c.add(e)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestFault58NoticedAtOnce has a client leave wherever its request may wait: less than 100 ms of virtual time behind that the request
@@ -93,7 +94,7 @@ func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
 		t.Fatalf("%d requests were under way, now %d", before, g.r.live.len())
 	}
 	sum := g.last(1)
-	if sum.Outcome != ClientLeft {
+	if sum.Outcome != report.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
 	if took := sum.Arrived.Add(sum.Phases.Total).Sub(left); took < 0 || took > noticed {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // TestStreamOfHours has an engine say a token every 30 s for five hours, over every connector: all of it arrives, no deadline cuts it,
@@ -65,7 +66,7 @@ func streamOfHours(t *testing.T, n *memNet, connectorName string) {
 	if n := strings.Count(r.Body, keepAliveEvent); n < count-1 || n > 5*count {
 		t.Errorf("%d comments", n)
 	}
-	if sum := g.last(1); sum.Outcome != Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
+	if sum := g.last(1); sum.Outcome != report.Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
 		t.Errorf("summary %+v", sum)
 	}
 }

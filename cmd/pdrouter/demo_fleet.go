@@ -17,6 +17,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/router"
+	"pdrouter/router/report"
 )
 
 // demoIssuer is who signs the demo's tokens.
@@ -253,13 +254,13 @@ func (f *demoFleet) fetch(ctx context.Context, url string, v any) error {
 }
 
 // books returns what the gateway knows of a finished request, waiting a moment for the engines' reports.
-func (f *demoFleet) books(ctx context.Context, id string) (router.Summary, error) {
+func (f *demoFleet) books(ctx context.Context, id string) (report.Summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for {
-		var s router.Summary
+		var s report.Summary
 		err := f.fetch(ctx, f.operations+"/requests?id="+id, &s)
-		if err == nil && (s.Prefill == "" || s.Books != nil && s.Books.Ready && s.Books.Blocks > 0) {
+		if err == nil && (s.Prefill == "" || s.Transfer != nil && s.Transfer.Ready && s.Transfer.Blocks > 0) {
 			return s, nil
 		}
 		select {

@@ -3,18 +3,17 @@ package main
 import (
 	"fmt"
 	"io"
+	"pdrouter/router/report"
 	"sort"
 	"strings"
 	"time"
-
-	"pdrouter/router"
 )
 
 // demoRow is one request of the demo: what the client saw and what the gateway knows of it.
 type demoRow struct {
 	number  int
 	label   string
-	summary router.Summary
+	summary report.Summary
 	ttft    time.Duration // seen by the client
 	equal   bool
 }
@@ -42,8 +41,8 @@ func (t *demoTable) print(r demoRow) {
 		pair = s.Prefill + " → " + s.Decode
 	}
 	blocks, bytes, counted := "–", "–", "–"
-	if s.Books != nil {
-		blocks, bytes, counted = fmt.Sprint(s.Books.Blocks), byteCount(s.Books.Bytes), countedAll(s.Books.Counted)
+	if s.Transfer != nil {
+		blocks, bytes, counted = fmt.Sprint(s.Transfer.Blocks), byteCount(s.Transfer.Bytes), countedAll(s.Transfer.Counted)
 	}
 	answer := "equal"
 	if !r.equal {

@@ -38,7 +38,7 @@ type eitherHandler struct {
 	with      bool // attributes or groups of a logger's own, which no line has that others wrote
 }
 
-// Line implements router.LineHandler: the lines of requests that ended well may wait a moment for others.
+// Line implements report.LineHandler: the lines of requests that ended well may wait a moment for others.
 func (h eitherHandler) Line(l slog.Level, line []byte) bool {
 	switch {
 	case h.with || h.to.text.Load():

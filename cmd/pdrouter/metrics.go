@@ -11,8 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"pdrouter/router"
+	"pdrouter/router/report"
 )
 
 // metrics turns each finished request into Prometheus series. Every label has few values: models, engines, routes and
@@ -54,7 +53,7 @@ type waySeries struct {
 }
 
 // way returns the series of a request like s.
-func (m *metrics) way(s *router.Summary) *waySeries {
+func (m *metrics) way(s *report.Summary) *waySeries {
 	k := way{s.Model, s.Route, string(s.Outcome), s.Reason, s.Prefill, s.Decode, s.Status}
 	m.mu.RLock()
 	of := m.ways[k]
@@ -151,7 +150,7 @@ func newMetrics() *metrics {
 }
 
 // observe counts one finished request. It is safe for concurrent use.
-func (m *metrics) observe(s router.Summary) {
+func (m *metrics) observe(s report.Summary) {
 	every, like := m.of(s.Model), m.way(&s)
 	like.request.Inc()
 	like.choice.Inc()
@@ -198,7 +197,7 @@ var phaseNames = [...]string{"admit", "queue", "plan", "pair", "prefill", "trans
 
 // spent turns the instants of a request, counted from its arrival, into the time each phase took by itself. A phase
 // that was not reached has a negative time; one that overlaps its forerunner counts from the forerunner's end, at least 0.
-func spent(p router.Phases) [len(phaseNames)]time.Duration {
+func spent(p report.Phases) [len(phaseNames)]time.Duration {
 	out := [...]time.Duration{p.Admit, p.Queue, p.Plan, p.Pair, p.Prefill, p.Transfer, p.FirstToken, p.Total}
 	last := time.Duration(0)
 	for i, at := range out {

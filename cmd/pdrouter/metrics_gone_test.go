@@ -5,12 +5,11 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"pdrouter/router/report"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
-
-	"pdrouter/router"
 )
 
 // seriesOf returns the lines of the registry that begin with a word.
@@ -42,7 +41,7 @@ func TestSeriesOfEnginesThatAreGone(t *testing.T) {
 	m.knows = func(engine string) bool { return present[engine] }
 	serve := func(decode string) {
 		for _, prefill := range []string{"p", ""} {
-			s := router.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: router.Completed, Reason: "split", Prefill: prefill, Decode: decode}
+			s := report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: report.Completed, Reason: "split", Prefill: prefill, Decode: decode}
 			m.observe(s)
 			s.Phases.FirstToken = time.Second
 			m.observe(s)

@@ -7,22 +7,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"pdrouter/router"
+	"pdrouter/router/report"
 )
 
 func TestSpentLeavesOutWhatWasNotReached(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	for _, tt := range []struct {
 		name   string
-		phases router.Phases
+		phases report.Phases
 		want   []phase
 	}{
-		{"whole", router.Phases{Admit: ms(1), Plan: ms(2), Pair: ms(4), Prefill: ms(10), Transfer: ms(12), FirstToken: ms(15), Total: ms(40)},
+		{"whole", report.Phases{Admit: ms(1), Plan: ms(2), Pair: ms(4), Prefill: ms(10), Transfer: ms(12), FirstToken: ms(15), Total: ms(40)},
 			[]phase{{"admit", ms(1)}, {"plan", ms(1)}, {"pair", ms(2)}, {"prefill", ms(6)}, {"transfer", ms(2)}, {"first_token", ms(3)}, {"stream", ms(25)}}},
-		{"decode alone", router.Phases{Admit: ms(1), Plan: ms(2), FirstToken: ms(5), Total: ms(9)},
+		{"decode alone", report.Phases{Admit: ms(1), Plan: ms(2), FirstToken: ms(5), Total: ms(9)},
 			[]phase{{"admit", ms(1)}, {"plan", ms(1)}, {"first_token", ms(3)}, {"stream", ms(4)}}},
-		{"transfer seen before prefill's answer", router.Phases{Admit: ms(1), Prefill: ms(10), Transfer: ms(8), FirstToken: ms(11), Total: ms(12)},
+		{"transfer seen before prefill's answer", report.Phases{Admit: ms(1), Prefill: ms(10), Transfer: ms(8), FirstToken: ms(11), Total: ms(12)},
 			[]phase{{"admit", ms(1)}, {"prefill", ms(9)}, {"transfer", 0}, {"first_token", ms(1)}, {"stream", ms(1)}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -39,7 +38,7 @@ type phase struct {
 }
 
 // reached are the phases that were reached.
-func reached(p router.Phases) (out []phase) {
+func reached(p report.Phases) (out []phase) {
 	for i, took := range spent(p) {
 		if took >= 0 {
 			out = append(out, phase{phaseNames[i], took})
@@ -50,7 +49,7 @@ func reached(p router.Phases) (out []phase) {
 
 func TestMetricsCountWhatASummarySays(t *testing.T) {
 	m := newMetrics()
-	m.observe(router.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: router.Completed, Reason: "split",
+	m.observe(report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: report.Completed, Reason: "split",
 		Prefill: "p0", Decode: "d1", Attempts: 2, PromptTokens: 100, OutputTokens: 7})
 	want := `
 # HELP pdrouter_requests_total Finished requests by how they ended.

@@ -1,4 +1,4 @@
-package router
+package report
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"pdrouter/metadata"
 )
 
-// transfers are what the engines' event streams said of the latest KV transfers. They are safe for concurrent use.
-type transfers struct {
+// Transfers are what the engines' event streams said of the latest KV transfers. They are safe for concurrent use.
+type Transfers struct {
 	mu    sync.Mutex
 	max   int
 	byID  map[string]*transferState
@@ -40,7 +40,7 @@ type Moved struct {
 
 // transferState is what is known of one transfer.
 type transferState struct {
-	TransferReport
+	Transfer
 	size    metadata.Rank   // of the engine whose ranks are the consumers; zero if it is not known
 	moved   *Moved          // the pair's; its Decode is the engine whose ranks are the consumers
 	ready   map[string]bool // those that have all
@@ -48,13 +48,13 @@ type transferState struct {
 }
 
 // newTransfers returns a ledger with room for n transfers.
-func newTransfers(n int) *transfers {
-	return &transfers{max: n, byID: make(map[string]*transferState, n), moved: make(map[[2]string]*Moved)}
+func newTransfers(n int) *Transfers {
+	return &Transfers{max: n, byID: make(map[string]*transferState, n), moved: make(map[[2]string]*Moved)}
 }
 
-// open adds a transfer from one engine to the ranks of another, of this size. Events of transfers that were not added are ignored.
+// Open adds a transfer from one engine to the ranks of another, of this size. Events of transfers that were not added are ignored.
 // If there are too many, the oldest is dropped.
-func (b *transfers) open(id, prefill, decode string, size metadata.Rank) {
+func (b *Transfers) Open(id, prefill, decode string, size metadata.Rank) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, again := b.byID[id]
@@ -72,9 +72,9 @@ func (b *transfers) open(id, prefill, decode string, size metadata.Rank) {
 	}
 }
 
-// note enters one event, which came at the time at on the stream of the engine from. An engine may report only its own part
+// Note enters one event, which came at the time at on the stream of the engine from. An engine may report only its own part
 // in its own transfers. Other reports are counted and ignored.
-func (b *transfers) note(from string, e kvplane.TransferEvent, at time.Time) {
+func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[e.Transfer]
@@ -148,22 +148,22 @@ func (t *transferState) possible(e kvplane.TransferEvent) bool {
 	return r.DP < t.size.DP && r.PP < t.size.PP && r.TP < t.size.TP
 }
 
-// rejections returns how many reports were not their sender's to make, or could not be true.
-func (b *transfers) rejections() uint64 {
+// Rejected returns how many reports were not their sender's to make, or could not be true.
+func (b *Transfers) Rejected() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.rejected
 }
 
 // read returns a copy of what is known of a transfer and when its last consumer was ready, or nil if it is not known.
-func (b *transfers) read(id string) (*TransferReport, time.Time) {
+func (b *Transfers) read(id string) (*Transfer, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[id]
 	if t == nil {
 		return nil, time.Time{}
 	}
-	out := t.TransferReport
+	out := t.Transfer
 	out.Counted = maps.Clone(t.Counted)
 	if !out.Ready {
 		return &out, time.Time{}
@@ -171,16 +171,16 @@ func (b *transfers) read(id string) (*TransferReport, time.Time) {
 	return &out, t.readyAt
 }
 
-// over reports whether a transfer is ready at all its consumers, or not known.
-func (b *transfers) over(id string) bool {
+// Over reports whether a transfer is ready at all its consumers, or not known.
+func (b *Transfers) Over(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[id]
 	return t == nil || t.Ready
 }
 
-// totals returns what was moved between each pair, in the order of their names.
-func (b *transfers) totals() []Moved {
+// Totals returns what was moved between each pair, in the order of their names.
+func (b *Transfers) Totals() []Moved {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := make([]Moved, 0, len(b.moved))
@@ -193,8 +193,8 @@ func (b *transfers) totals() []Moved {
 	return out
 }
 
-// forget drops the totals of an engine's pairs. Transfers that are known stay known.
-func (b *transfers) forget(engine string) {
+// Forget drops the totals of an engine's pairs. Transfers that are known stay known.
+func (b *Transfers) Forget(engine string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.moved, func(pair [2]string, _ *Moved) bool { return pair[0] == engine || pair[1] == engine })

@@ -1,4 +1,4 @@
-package router
+package report
 
 import (
 	"fmt"
@@ -16,25 +16,25 @@ import (
 // its own number of writers, and only the last rank's word makes the transfer ready.
 func TestTransferCountsOverStages(t *testing.T) {
 	b := newTransfers(4)
-	b.open("t", "p", "d", metadata.Rank{DP: 1, PP: 2, TP: 2})
+	b.Open("t", "p", "d", metadata.Rank{DP: 1, PP: 2, TP: 2})
 	at := time.Unix(100, 0)
 	writers := map[metadata.Rank]int{{PP: 0, TP: 0}: 2, {PP: 0, TP: 1}: 2, {PP: 1, TP: 0}: 1, {PP: 1, TP: 1}: 1}
 	left := len(writers)
 	for rank, n := range writers {
 		for k := 1; k <= n; k++ {
-			b.note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "counted", K: k, N: n}, at)
-			b.note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Rank: rank, Event: "counted", K: 9, N: 9}, at) // what P's ranks have sent
+			b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "counted", K: k, N: n}, at)
+			b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Rank: rank, Event: "counted", K: 9, N: 9}, at) // what P's ranks have sent
 		}
 		if got, _ := b.read("t"); got.Ready {
 			t.Fatalf("ready while %d ranks are not", left)
 		}
 		for range 2 { // said twice, counted once
-			b.note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "ready", Blocks: 3}, at)
+			b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "ready", Blocks: 3}, at)
 		}
 		left--
 	}
 	got, readyAt := b.read("t")
-	want := &TransferReport{Ready: true, Blocks: 12, Counted: map[string]string{"0/0/0": "2/2", "0/0/1": "2/2", "0/1/0": "1/1", "0/1/1": "1/1"}}
+	want := &Transfer{Ready: true, Blocks: 12, Counted: map[string]string{"0/0/0": "2/2", "0/0/1": "2/2", "0/1/0": "1/1", "0/1/1": "1/1"}}
 	if diff := cmp.Diff(got, want); diff != "" || !readyAt.Equal(at) {
 		t.Errorf("ready at %v; got (-got +want):\n%s", readyAt, diff)
 	}
@@ -61,17 +61,17 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 		"counted, by another of its name": {"D", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
 	} {
 		b := newTransfers(4)
-		b.open("t", "p", "d", metadata.Rank{DP: 1, PP: 1, TP: 1})
-		b.open("u", "x", "d", metadata.Rank{DP: 1, PP: 1, TP: 1}) // the stranger has transfers of its own
+		b.Open("t", "p", "d", metadata.Rank{DP: 1, PP: 1, TP: 1})
+		b.Open("u", "x", "d", metadata.Rank{DP: 1, PP: 1, TP: 1}) // the stranger has transfers of its own
 		c.event.Transfer = "t"
-		b.note(c.from, c.event, at)
-		if got, _ := b.read("t"); cmp.Diff(got, &TransferReport{}) != "" {
+		b.Note(c.from, c.event, at)
+		if got, _ := b.read("t"); cmp.Diff(got, &Transfer{}) != "" {
 			t.Errorf("%s: got %+v; want an empty got", name, got)
 		}
-		if got := b.rejections(); got != 1 {
+		if got := b.Rejected(); got != 1 {
 			t.Errorf("%s: %d reports counted; want 1", name, got)
 		}
-		for _, m := range b.totals() {
+		for _, m := range b.Totals() {
 			if m.Blocks != 0 || m.Bytes != 0 {
 				t.Errorf("%s: moved %+v; want nothing", name, m)
 			}
@@ -84,12 +84,12 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 func TestFault41BooksOfAHostileEngine(t *testing.T) {
 	b := newTransfers(4)
 	size := metadata.Rank{DP: 1, PP: 1, TP: 2}
-	b.open("t", "p", "d", size)
+	b.Open("t", "p", "d", size)
 	at := time.Unix(100, 0)
 	said := uint64(0)
 	say := func(engine string, e kvplane.TransferEvent) {
 		e.Transfer, e.Engine = "t", engine
-		b.note(engine, e, at)
+		b.Note(engine, e, at)
 		said++
 	}
 	for i := range 2000 {
@@ -106,31 +106,31 @@ func TestFault41BooksOfAHostileEngine(t *testing.T) {
 	say("d", kvplane.TransferEvent{Event: "counted", K: 1, N: -1})
 	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1 << 63})
 	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1<<64 - 1})
-	if got, _ := b.read("t"); cmp.Diff(got, &TransferReport{}) != "" || b.rejections() != said {
-		t.Errorf("entered %+v, %d of %d counted; want nothing entered", got, b.rejections(), said)
+	if got, _ := b.read("t"); cmp.Diff(got, &Transfer{}) != "" || b.Rejected() != said {
+		t.Errorf("entered %+v, %d of %d counted; want nothing entered", got, b.Rejected(), said)
 	}
 	for range 100 {
-		b.note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "written", Bytes: maxBytes / 2}, at)
+		b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "written", Bytes: maxBytes / 2}, at)
 	}
 	if got, _ := b.read("t"); got.Bytes != maxBytes {
 		t.Errorf("%d bytes; want no more than %d", got.Bytes, int64(maxBytes))
 	}
-	b.note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "negative", Reason: strings.Repeat("x", 1<<20)}, at)
+	b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "negative", Reason: strings.Repeat("x", 1<<20)}, at)
 	if got, _ := b.read("t"); len(got.Failed) != maxReason {
 		t.Errorf("a reason of %d bytes is kept", len(got.Failed))
 	}
 
-	b.open("u", "p", "d", metadata.Rank{}) // of an engine whose size is not known
+	b.Open("u", "p", "d", metadata.Rank{}) // of an engine whose size is not known
 	for i := range 2000 {
-		b.note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "counted", K: 1, N: 1}, at)
-		b.note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready"}, at)
+		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "counted", K: 1, N: 1}, at)
+		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready"}, at)
 	}
 	if got, _ := b.read("u"); len(got.Counted) > metadata.MaxRanks {
 		t.Errorf("%d ranks of one transfer are kept", len(got.Counted))
 	}
 	for i := range 100 {
-		b.open(fmt.Sprint(i%7), "p", "d", size)
-		b.open(fmt.Sprint(i%7), "p", "d", size)
+		b.Open(fmt.Sprint(i%7), "p", "d", size)
+		b.Open(fmt.Sprint(i%7), "p", "d", size)
 	}
 	if len(b.byID) > 4 || len(b.order) > 4 {
 		t.Errorf("%d gots, %d in order; want at most 4", len(b.byID), len(b.order))

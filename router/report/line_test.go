@@ -1,4 +1,4 @@
-package router
+package report
 
 import (
 	"bytes"
@@ -68,7 +68,7 @@ func TestLogRequest(t *testing.T) {
 	for _, takes := range []bool{true, false} {
 		var b bytes.Buffer
 		h := &lines{Handler: slog.NewTextHandler(&b, nil), takes: takes}
-		r := &reporter{log: slog.New(h)}
+		r := &Reporter{log: slog.New(h)}
 		for range 2 {
 			r.logRequest(slog.LevelInfo, &Summary{RequestID: "r-1"})
 		}
@@ -85,7 +85,7 @@ func BenchmarkRequestLine(b *testing.B) {
 	s.Phases.FirstToken, s.Phases.Total = 1234567, 2345678
 	for name, h := range map[string]slog.Handler{"slog": slog.NewJSONHandler(io.Discard, nil), "by hand": &discards{Handler: slog.NewJSONHandler(io.Discard, nil)}} {
 		b.Run(name, func(b *testing.B) {
-			r := &reporter{log: slog.New(h)}
+			r := &Reporter{log: slog.New(h)}
 			b.ReportAllocs()
 			for b.Loop() {
 				r.logRequest(slog.LevelInfo, &s)

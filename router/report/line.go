@@ -1,4 +1,4 @@
-package router
+package report
 
 import (
 	"context"
@@ -19,7 +19,7 @@ type LineHandler interface {
 
 // logRequest writes the line of a finished request. Making a record of so many attributes and writing that takes slog 3.3 µs, of some 80
 // that a whole request takes; written by hand it is 0.5 (BenchmarkRequestLine).
-func (r *reporter) logRequest(level slog.Level, s *Summary) {
+func (r *Reporter) logRequest(level slog.Level, s *Summary) {
 	now, h := s.Arrived.Add(s.Phases.Total), r.log.Handler()
 	if to, ok := h.(LineHandler); ok {
 		room, ok := r.lines.Get().(*[]byte)

@@ -1,4 +1,4 @@
-package router
+package report
 
 import (
 	"time"
@@ -27,8 +27,8 @@ type Phases struct {
 	Total      time.Duration `json:"total"`       // the end
 }
 
-// TransferReport is what the KV plane reported of one transfer.
-type TransferReport struct {
+// Transfer is what the KV plane reported of one transfer.
+type Transfer struct {
 	Blocks  int               `json:"blocks"`  // blocks that the consumers have whole, summed over their ranks
 	Bytes   int64             `json:"bytes"`   // bytes written, over all producers
 	Counted map[string]string `json:"counted"` // consumer rank "dp/pp/tp" to completions counted "k/n"
@@ -39,29 +39,29 @@ type TransferReport struct {
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
-	RequestID    string          `json:"request_id"` // the client's, or made here
-	Model        string          `json:"model"`
-	Route        string          `json:"route"`
-	Stream       bool            `json:"stream"`
-	Removed      bool            `json:"removed"`  // the client sent kv_transfer_params, which were dropped
-	Stranded     bool            `json:"stranded"` // KV may be held for nobody until a lease ends
-	Status       int             `json:"status"`   // of the answer that was sent; 499 if the client left before one
-	Outcome      Outcome         `json:"outcome"`
-	Reason       string          `json:"reason"`  // the policy's reason, or why the request failed
-	Why          string          `json:"why"`     // why these engines, for people
-	Prefill      string          `json:"prefill"` // engine names; "" if none
-	Decode       string          `json:"decode"`
-	Attempts     int             `json:"attempts"`
-	Continued    int             `json:"continued"`     // how often another decode engine went on with the stream
-	NotContinued string          `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
-	TransferID   string          `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
-	Phases       Phases          `json:"phases"`
-	PromptTokens int             `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
-	CachedTokens int             `json:"cached_tokens"` // as prefill counted them; 0 if unknown
-	OutputTokens int             `json:"output_tokens"`
-	Subject      string          `json:"subject"` // who called; "" if the router is open
-	Books        *TransferReport `json:"books,omitempty"`
-	Arrived      time.Time       `json:"arrived_at"`
+	RequestID    string    `json:"request_id"` // the client's, or made here
+	Model        string    `json:"model"`
+	Route        string    `json:"route"`
+	Stream       bool      `json:"stream"`
+	Removed      bool      `json:"removed"`  // the client sent kv_transfer_params, which were dropped
+	Stranded     bool      `json:"stranded"` // KV may be held for nobody until a lease ends
+	Status       int       `json:"status"`   // of the answer that was sent; 499 if the client left before one
+	Outcome      Outcome   `json:"outcome"`
+	Reason       string    `json:"reason"`  // the policy's reason, or why the request failed
+	Why          string    `json:"why"`     // why these engines, for people
+	Prefill      string    `json:"prefill"` // engine names; "" if none
+	Decode       string    `json:"decode"`
+	Attempts     int       `json:"attempts"`
+	Continued    int       `json:"continued"`     // how often another decode engine went on with the stream
+	NotContinued string    `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
+	TransferID   string    `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
+	Phases       Phases    `json:"phases"`
+	PromptTokens int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
+	CachedTokens int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
+	OutputTokens int       `json:"output_tokens"`
+	Subject      string    `json:"subject"` // who called; "" if the router is open
+	Transfer     *Transfer `json:"books,omitempty"`
+	Arrived      time.Time `json:"arrived_at"`
 	// Failures are the attempts that failed, in their order. Of several choices each has its own.
 	Failures []Failure `json:"failures,omitempty"`
 	// Parts are the choices of a request that was served one by one; what is said above of engines and of the transfer is said
@@ -71,12 +71,12 @@ type Summary struct {
 
 // Part is what is known of one choice of a request whose choices were served one by one.
 type Part struct {
-	Prefill    string          `json:"prefill"`
-	Decode     string          `json:"decode"`
-	Attempts   int             `json:"attempts"`
-	TransferID string          `json:"transfer_id"` // of the last attempt
-	Reason     string          `json:"reason"`
-	Books      *TransferReport `json:"books,omitempty"`
+	Prefill    string    `json:"prefill"`
+	Decode     string    `json:"decode"`
+	Attempts   int       `json:"attempts"`
+	TransferID string    `json:"transfer_id"` // of the last attempt
+	Reason     string    `json:"reason"`
+	Transfer   *Transfer `json:"books,omitempty"`
 
 	Failures []Failure `json:"failures,omitempty"`
 }
@@ -94,8 +94,8 @@ type Failure struct {
 	Rest    time.Duration `json:"-"` // for how long the engine asked for no requests
 }
 
-// later takes the latest of what each branch has reached.
-func (p *Phases) later(o Phases) {
+// Later takes the latest of what each branch has reached.
+func (p *Phases) Later(o Phases) {
 	for _, d := range []struct{ to, of *time.Duration }{
 		{&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken},
 	} {
