@@ -150,7 +150,7 @@ const leasesFresh = 5 * time.Second
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
 func (u *unseen) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	e := u.a.prefill.engine
-	if l, ok := e.loads.latest(fresh); ok {
+	if l, ok := u.r.loads.of(e).latest(fresh); ok {
 		return l.expired
 	}
 	if l, ok := u.r.loadOf(ctx, e); ok {

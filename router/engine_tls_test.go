@@ -179,7 +179,7 @@ func TestEngineTLSIsVerified(t *testing.T) {
 		if err == nil {
 			resp.Close()
 		}
-		told, controlErr := r.controlClient(e).Get(e.control)
+		told, controlErr := e.client.Get(e.control)
 		if controlErr == nil {
 			told.Body.Close()
 		}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/fleet/health"
 	"pdrouter/router/upstream"
 )
 
@@ -25,12 +22,14 @@ type fleetParts struct {
 	planner    Planner
 	records    Records
 	handshakes *metadata.Pairs
+	control    *http.Client // for the control routes of engines without TLS settings of their own
 	log        *slog.Logger
 }
 
 // fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
 type fleet struct {
 	models  map[string]*model
+	ordered []*model // as the configuration names them
 	engines []*engine
 	couples []*couple // of the models whose engines shake hands, model by model
 	named   map[string]*engine
@@ -99,50 +98,6 @@ func (m *model) takers() (n int, comes bool) {
 // couple returns the prefill and the decode engine with these indices; only where engines shake hands.
 func (m *model) couple(p, d int) *couple { return m.couples[p*len(m.decode)+d] }
 
-// engine is one engine and what the router knows of it. It is safe for concurrent use.
-type engine struct {
-	name      string
-	rankOf    string // the entry's name; "" of an engine that is no data-parallel rank
-	origin    origin
-	model     string
-	control   string
-	publishes bool // records of its own, with its generation in them
-	up        *upstream.Client
-	client    *http.Client               // of the control routes; nil: the router's
-	tls       atomic.Pointer[tls.Config] // of connections to come; nil: the default
-	header    []upstream.Field           // sent with every request: content type, accept, the engine's own credential
-	inFlight  atomic.Int64
-	streaming atomic.Int64         // of them, streams that have brought tokens
-	supplied  atomic.Int64         // of them, decode legs that are no streams and have their KV, as a look has shown
-	overdue   atomic.Int64         // of them, decode legs whose KV should have come, and that have not shown it
-	backlog   atomic.Int64         // tokens of prompts that it has yet to compute, of models whose policy looks at that
-	held      atomic.Pointer[held] // as what it stands in the index of prefixes; nil if it does not
-	failures  atomic.Int32         // connect failures and failed health checks in a row
-	silence   atomic.Int64         // when a connection that was not answered was counted last, in Unix nanoseconds
-	limit     atomic.Int32         // of them, from which the engine is unusable
-	down      atomic.Bool
-	refuses   atomic.Bool // its last failure was a refused connection: nothing listens there
-	progress  atomic.Bool // a request on it has made progress since the last health check began
-	proven    atomic.Bool // it has answered
-	vitals    health.State
-	handing   handing // of a prefill engine
-	loads     loads
-	draining  atomic.Bool   // it takes no more requests
-	recheck   chan struct{} // has room for one: its health is to be checked now
-	relist    chan struct{} // the same: it is up again, and may serve something else
-	followed  atomic.Bool   // its event stream is open
-	streams   atomic.Uint64 // how often that stream began, broke or had a gap
-	// generation counts the starts of an engine that does not publish its own: it grows whenever another run of the
-	// engine is seen, so that whatever was known of its earlier start is void.
-	generation atomic.Uint64
-	coord      atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine that has answered; nil until then
-	bootstrap  connector.Bootstrap                       // connector sglang; without a room
-	side       *side                                     // of a stock engine; nil of others
-	enrolment  atomic.Pointer[enrolment]                 // connector kvplane; of the run that was last given a ticket
-	reported   atomic.Pointer[reported]                  // what it says that it serves; nil until it has
-	untold     atomic.Bool                               // the last time it could not be read, which was logged
-}
-
 // newFleet makes what the configuration names, and takes over what was there already; was may be empty. Files whose contents are
 // known are not read.
 func newFleet(cfg config.Config, parts fleetParts, was *fleet, secrets *config.Secrets) (*fleet, error) {
@@ -176,7 +131,7 @@ func newFleet(cfg config.Config, parts fleetParts, was *fleet, secrets *config.S
 				}
 				var up *upstream.Client // one for all ranks
 				for k, ec := range entry.Ranks() {
-					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets)
+					e, err := newEngine(ec, k, m, list.role, cfg, f.secrets, parts.control)
 					if errors.As(err, new(*config.KeyError)) {
 						keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
 						break
@@ -231,11 +186,12 @@ func newFleet(cfg config.Config, parts fleetParts, was *fleet, secrets *config.S
 			}
 		}
 		f.models[m.name] = m
+		f.ordered = append(f.ordered, m)
 	}
 	if len(keyless) > 0 {
 		return nil, errors.Join(keyless...)
 	}
-	f.indexAdapters(cfg.Models)
+	f.indexAdapters()
 	f.index = f.looking(cfg.Limits.PrefixIndexEntries, was.index)
 	return f, nil
 }
@@ -263,65 +219,6 @@ func (f *fleet) begin(cfg config.Config, was *fleet) {
 	}
 }
 
-// origin is all of a configuration that an engine was made from: engines of one origin are the same.
-type origin struct {
-	entry     config.Engine
-	model     string
-	connector connector.Connector
-	role      metadata.Role
-	key       string // what stood in the entry's key file
-	rank      int    // data-parallel
-}
-
-func newEngine(ec config.Engine, rank int, m *model, role metadata.Role, cfg config.Config, keys *config.Secrets) (*engine, error) {
-	conn := m.conn
-	from := origin{entry: ec, model: m.name, connector: conn, role: role}
-	from.entry.Drain = false
-	up, err := upstream.New(ec.URL, upstream.Config{})
-	if err != nil {
-		return nil, err
-	}
-	e := &engine{name: ec.Name, model: m.name, control: strings.TrimSuffix(ec.Control, "/"), up: up, recheck: make(chan struct{}, 1), relist: make(chan struct{}, 1)}
-	if ec.TLS != (config.TLS{}) {
-		e.client = newControlClient(e.dialControl)
-	}
-	e.bound(cfg)
-	e.generation.Store(1)
-	e.draining.Store(ec.Drain)
-	e.publishes = conn.Traits().Publishes
-	e.bootstrap = connector.BootstrapOf(ec.URL, ec.BootstrapPort)
-	if conn.Traits().Stock != nil {
-		e.side = newSide(conn, role, ec)
-	}
-	e.header = []upstream.Field{{Name: "Content-Type", Value: "application/json"}}
-	if ec.KeyFile != "" {
-		if from.key, err = keys.Read("key_file", ec.KeyFile); err != nil {
-			return nil, err
-		}
-		e.header = append(e.header, upstream.Field{Name: "Authorization", Value: "Bearer " + from.key})
-	}
-	if ec.DataParallel > 1 {
-		from.rank = rank
-		e.header = append(e.header, upstream.Field{Name: rankHeader, Value: strconv.Itoa(rank)})
-	}
-	e.origin = from
-	return e, nil
-}
-
-// bound has the engine go by this configuration's bounds, whichever it was made from.
-func (e *engine) bound(cfg config.Config) {
-	e.limit.Store(int32(cfg.Limits.Failures))
-	e.up.SetLimits(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
-}
-
-// usable reports whether the engine may be given requests.
-func (e *engine) usable() bool { return !e.down.Load() && !e.draining.Load() }
-
-// incarnation names the run of a stock engine that the router knows of.
-func (e *engine) incarnation() metadata.Incarnation {
-	return metadata.Incarnation{Engine: e.name, Generation: e.generation.Load()}
-}
-
 // couple returns the engines of a pair, nil if they are no couple.
 func (f *fleet) couple(pair metadata.Pair) *couple {
 	return f.paired[[2]string{pair.Prefill.Engine, pair.Decode.Engine}]
@@ -330,15 +227,21 @@ func (f *fleet) couple(pair metadata.Pair) *couple {
 // engine returns the engine of that name, nil if there is none.
 func (f *fleet) engine(name string) *engine { return f.named[name] }
 
+// inFlight returns how many legs an engine works on, all its data-parallel ranks together; 0 if there is none of that name.
+func (f *fleet) inFlight(engine string) int64 {
+	if e := f.engine(engine); e != nil {
+		return e.inFlight.Load()
+	}
+	n := int64(0)
+	for _, e := range f.ranks[engine] {
+		n += e.inFlight.Load()
+	}
+	return n
+}
+
 func (f *fleet) close() {
 	for _, e := range f.engines {
 		e.up.Close()
-		if e.client != nil {
-			e.client.CloseIdleConnections()
-		}
+		e.client.CloseIdleConnections()
 	}
 }
-
-// rankHeader is how stock engines are told which of their data-parallel ranks is to serve a request. What a client sends under
-// this name never reaches them.
-const rankHeader = "X-Data-Parallel-Rank"

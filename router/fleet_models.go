@@ -8,28 +8,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"pdrouter/router/config"
 	"pdrouter/router/upstream"
 )
-
-// reported is what an engine says of the models that it serves. It is never changed.
-type reported struct {
-	base     served            // the model itself
-	adapters map[string]served // by the names of the adapters on top of it
-}
-
-// served is one model of an engine's list.
-type served struct {
-	ID      string `json:"id"`
-	Created int64  `json:"created"`
-	Owner   string `json:"owned_by"`
-	Root    string `json:"root"`
-	Parent  string `json:"parent"`        // of an adapter: the model that it is for
-	MaxLen  int    `json:"max_model_len"` // 0 if it is not said
-}
 
 const (
 	maxModelList  = 1 << 20 // bytes of an engine's list
@@ -70,68 +52,13 @@ func parseReported(list []byte, name string) (*reported, error) {
 	return r, nil
 }
 
-// same reports whether both say the same.
-func (r *reported) same(o *reported) bool {
-	return r == o || r != nil && o != nil && r.base == o.base && maps.Equal(r.adapters, o.adapters)
-}
-
-// has reports whether the engine serves that adapter.
-func (e *engine) has(adapter string) bool {
-	r := e.reported.Load()
-	if r == nil {
-		return false
-	}
-	_, ok := r.adapters[adapter]
-	return ok
-}
-
-// adapters are the models whose engines report adapters, by the names of those. The zero value has none.
-type adapters struct {
-	byName atomic.Pointer[map[string]*model]
-}
-
-func (a *adapters) of(name string) *model {
-	if all := a.byName.Load(); all != nil {
-		return (*all)[name]
-	}
-	return nil
-}
-
-// indexAdapters enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
-// one that is configured first.
-func (f *fleet) indexAdapters(order []config.Model) {
-	all := map[string]*model{}
-	for _, mc := range order {
-		m := f.models[mc.Name]
-		for _, e := range m.decode {
-			r := e.reported.Load()
-			if r == nil {
-				continue
-			}
-			for name := range r.adapters {
-				if f.models[name] == nil && all[name] == nil {
-					all[name] = m
-				}
-			}
-		}
-	}
-	f.adapters.byName.Store(&all)
-}
-
-// find returns the model that a client names: by its own name, or by that of an adapter, which is returned too.
-func (f *fleet) find(name string) (m *model, adapter string) {
-	if m = f.models[name]; m != nil {
-		return m, ""
-	}
-	return f.adapters.of(name), name
-}
-
 // watchModels asks an engine what it serves until ctx ends: at once, whenever it is up again, and every few health checks.
 func (r *Router) watchModels(ctx context.Context, e *engine) {
 	its := upstream.NewTimeouts(ctx)
+	unread := false                        // the last list could not be read, which was logged
 	checks := 1 + rand.IntN(modelsPerLook) // until the next look: engines that begin together are not asked together
 	for {
-		known := !e.down.Load() && r.askModels(its, e)
+		known := !e.down.Load() && r.askModels(its, e, &unread)
 		if ctx.Err() != nil {
 			return
 		}
@@ -149,9 +76,9 @@ func (r *Router) watchModels(ctx context.Context, e *engine) {
 	}
 }
 
-// askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often
-// than others.
-func (r *Router) askModels(its *upstream.Timeouts, e *engine) bool {
+// askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often than others.
+// It notes in unread whether the list could be read.
+func (r *Router) askModels(its *upstream.Timeouts, e *engine, unread *bool) bool {
 	held := its.Begin(max(r.now().cfg.Timeouts.Health, time.Second))
 	defer its.End()
 	resp, err := e.up.Do(held, &upstream.Request{Method: "GET", Path: pathModels, Header: e.header[1:]})
@@ -168,19 +95,19 @@ func (r *Router) askModels(its *upstream.Timeouts, e *engine) bool {
 	}
 	now, err := parseReported(list, e.model)
 	if err != nil {
-		if !e.untold.Swap(true) {
+		if !*unread {
 			r.log.Info("engine's list of models", "engine", e.name, "err", err)
 		}
+		*unread = true
 		return true
 	}
-	e.untold.Store(false)
+	*unread = false
 	if now.same(e.reported.Load()) {
 		return true
 	}
 	e.reported.Store(now)
 	r.applying.Lock() // no other setup comes between
-	s := r.now()
-	s.fleet.indexAdapters(s.cfg.Models)
+	r.now().fleet.indexAdapters()
 	r.applying.Unlock()
 	return true
 }

@@ -14,45 +14,10 @@ import (
 	"pdrouter/router/reason"
 )
 
-// reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
-func (e *engine) reached() {
-	if !e.proven.Load() {
-		e.proven.Store(true)
-	}
-	if e.failures.Load() != 0 {
-		e.failures.Store(0)
-	}
-	if !e.down.Load() {
-		return
-	}
-	rouse(e.recheck)
-}
-
-// missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
-func (e *engine) missed() bool {
-	e.refuses.Store(false)
-	return e.failures.Add(1) >= e.limit.Load() && e.down.CompareAndSwap(false, true)
-}
-
-// progressed notes that a request on the engine has made progress.
-func (e *engine) progressed() {
-	if !e.progress.Load() { // it is read much more often than written
-		e.progress.Store(true)
-	}
-}
-
-// refused notes a refused connection: nothing listens there. It reports whether the engine went down by it.
-func (e *engine) refused() bool {
-	e.refuses.Store(true)
-	e.failures.Add(1)
-	return e.down.CompareAndSwap(false, true)
-}
-
 // late notes a health check that was not answered in time. An engine whose requests make progress is only busy, and the last one
 // of a role that can take requests is never taken out for being slow.
 func (r *Router) late(e *engine) {
-	e.refuses.Store(false)
-	if e.progress.Load() || e.failures.Add(1) < e.limit.Load() {
+	if !e.late() {
 		return
 	}
 	r.slowest.Lock()
@@ -85,16 +50,6 @@ func (r *Router) isDown(e *engine, now bool) {
 		r.log.Warn("engine is down", "engine", e.name)
 	}
 	r.updateQueue(e)
-}
-
-// silent notes that the engine has not answered a connection for so long. Of several that waited at the same time one counts: a
-// gateway that was not running for a moment has them end together, and the engine has done nothing.
-func (e *engine) silent(now time.Time, waited time.Duration) bool {
-	last := e.silence.Load()
-	if now.UnixNano()-last < int64(waited) || !e.silence.CompareAndSwap(last, now.UnixNano()) {
-		return false
-	}
-	return e.missed()
 }
 
 // saw learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here

@@ -97,7 +97,7 @@ func (r *Router) loadOf(ctx context.Context, e *engine) (load, bool) {
 
 // seeLoad is loadOf, and says why nothing is known.
 func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
-	return e.loads.see(ctx, func(g *glance) {
+	return r.loads.of(e).see(ctx, func(g *glance) {
 		r.ended.Go(func() {
 			defer close(g.done)
 			r.survive("a look at a load", func() { g.load, g.tells = r.askLoad(r.legs, e) })
@@ -125,14 +125,6 @@ func (r *Router) askLoad(ctx context.Context, e *engine) (load, telling) {
 		return load{}, tellsNot
 	}
 	return l, tells
-}
-
-// scheduler is the label by which stock engines tell one data-parallel rank's samples from another's; empty for all that there are.
-func (e *engine) scheduler() string {
-	if e.rankOf == "" {
-		return ""
-	}
-	return `engine="` + strconv.Itoa(e.origin.rank) + `"`
 }
 
 // parseLoad reads an engine's metrics: the sum over its schedulers, or those of the one with the label. It reports false if a number

@@ -35,7 +35,7 @@ func TestJudgeHoldsOneLock(t *testing.T) {
 	for _, engines := range [][]*engine{before, after} {
 		wg.Go(func() {
 			for range 20_000 {
-				r.judge(engines, time.Now(), r.now().cfg.Health.Outliers)
+				r.now().fleet.judge(engines, time.Now())
 			}
 		})
 	}

@@ -87,8 +87,8 @@ type RetryStats struct {
 	Made, Refused uint64 // retries that were begun; requests that failed as there might be no more
 }
 
-// pressure tells of every model's queue and retries, by name.
-func (f *fleet) pressure() (queues []QueueStats, retries []RetryStats) {
+// pressureOf tells of every model's queue and retries, by name.
+func pressureOf(f *fleet) (queues []QueueStats, retries []RetryStats) {
 	for _, name := range slices.Sorted(maps.Keys(f.models)) {
 		m := f.models[name]
 		queues = append(queues, QueueStats{Model: name, Stats: m.queue.Stats()})
@@ -121,7 +121,7 @@ func (r *Router) Stats() Stats {
 		out.Models[name] = setup.fleet.serves(m)
 		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
-	out.Queues, out.Retries = setup.fleet.pressure()
+	out.Queues, out.Retries = pressureOf(setup.fleet)
 	for _, e := range setup.fleet.engines {
 		s := EngineStats{Name: e.name, Of: e.rankOf, Up: !e.down.Load(), InFlight: e.inFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now), Unresolved: r.left.unresolved(e, now)}
 		s.State, s.Why, s.Share = e.state(now, *setup.cfg.Health.SlowStart)

@@ -122,7 +122,7 @@ func (r *Router) tellCancelled(transfer string, why reason.Reason, engines ...*e
 			continue
 		}
 		r.background(func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, r.controlClient(e), e.control, r.controlToken(), id, why.String()); err != nil {
+			if err := kvplane.CancelTransfer(ctx, e.client, e.control, r.controlToken(), id, why.String()); err != nil {
 				r.log.Debug("cancel", "engine", e.name, "transfer_id", transfer, "err", err)
 			}
 		})

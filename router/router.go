@@ -82,7 +82,12 @@ type Router struct {
 	letters sync.Pool // of *letter
 	rooms   sync.Pool // of *streamRoom
 
-	draining   atomic.Bool
+	draining atomic.Bool
+	// What is kept for each engine.
+	loads        perEngine[loads]                     // looks at its load
+	enrolments   perEngine[atomic.Pointer[enrolment]] // of its run that was last given a ticket
+	stockRecords perEngine[[]metadata.Record]         // of a stock engine's present run; for the goroutine that looks at its side channel
+
 	askedReady atomic.Bool                     // a client has asked for /readyz
 	attended   atomic.Pointer[map[string]bool] // names of the engines that Run looks after
 	closing    chan struct{}                   // closed when nobody waits for a place any more
@@ -123,6 +128,10 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		stir:       make(chan struct{}, 1),
 		report:     report.New(parts.Log, cfg.Limits.Recent),
 		control:    newControlClient(nil),
+
+		loads:        newPerEngine[loads](),
+		enrolments:   newPerEngine[atomic.Pointer[enrolment]](),
+		stockRecords: newPerEngine[[]metadata.Record](),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()

@@ -93,7 +93,7 @@ func (r *Router) Run(ctx context.Context) error {
 // follow enters an engine's events into the ledger of transfers until ctx ends.
 func (r *Router) follow(ctx context.Context, e *engine) {
 	defer e.followed.Store(false)
-	err := kvplane.Watch(ctx, r.controlClient(e), e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
+	err := kvplane.Watch(ctx, e.client, e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
 		switch ev.Event {
 		case "open":
 			e.streams.Add(1)

@@ -40,7 +40,7 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 			known = was.secrets
 		}
 	}
-	f, err := newFleet(cfg, fleetParts{planner: parts.Planner, records: parts.Records, handshakes: r.pairs, log: r.log}, was, config.NewSecrets(known))
+	f, err := newFleet(cfg, fleetParts{planner: parts.Planner, records: parts.Records, handshakes: r.pairs, control: r.control, log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}

@@ -4,13 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
-	"strconv"
-	"sync/atomic"
 	"time"
 
 	"pdrouter/metadata"
-	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
@@ -31,90 +27,8 @@ type Stock interface {
 	Withdraw(ctx context.Context, recs []metadata.Record) error
 }
 
-// SideChannel is where a stock engine answers questions about its ranks.
-type SideChannel struct {
-	Host     string
-	Port     int
-	EngineID string        // of the run that has said so; "" if no run has
-	Size     metadata.Rank // as that run has said; zero if no run has
-}
-
-// side is the side channel of a stock engine, and what is known of it. Only what requests read may be read by others than
-// the one goroutine that looks at the channel.
-type side struct {
-	conn connector.Connector
-	role metadata.Role
-	http string
-	host string // of the configuration; "" if the engine's own report counts
-	port int
-	wake chan struct{} // has room for one: the channel is to be looked at
-
-	seen atomic.Pointer[sighting] // what requests read; nil until the channel was looked at
-	recs []metadata.Record
-}
-
-// sighting is what the latest look at a side channel has shown. It is never changed.
-type sighting struct {
-	run    string // the engine id; "" if no run has ever answered or reported
-	compat string // "" until the run has answered
-	missed int    // looks in a row that got no answer
-}
-
-// gone reports whether nobody answers there. The first look without an answer may be an accident.
-func (s *sighting) gone() bool { return s.missed >= 2 }
-
-// dead reports whether the channel of this run has answered, and does not any more.
-func (s *sighting) dead() bool { return s.gone() && s.compat != "" }
-
 // stockLease is how long a record of a stock engine lives without renewal, at least.
 const stockLease = 30 * time.Second
-
-// newSide returns the side channel of a stock engine. The address was validated.
-func newSide(conn connector.Connector, role metadata.Role, ec config.Engine) *side {
-	s := &side{conn: conn, role: role, http: ec.URL, wake: make(chan struct{}, 1)}
-	if ec.SideChannel != "" {
-		host, port, _ := net.SplitHostPort(ec.SideChannel)
-		s.host = host
-		s.port, _ = strconv.Atoi(port)
-	}
-	return s
-}
-
-// channel returns where the engine's run of these coordinates is to be asked, and false if that is not known.
-func (e *engine) channel(c *connector.PrefillEndpoint) (SideChannel, bool) {
-	at := SideChannel{Host: e.side.host, Port: e.side.port}
-	if c != nil {
-		at.EngineID, at.Size = c.EngineID, metadata.Rank{DP: 1, PP: c.PP, TP: c.TP}
-		if at.Host == "" {
-			at.Host, at.Port = c.Host, c.Port
-		}
-	}
-	return at, at.Host != ""
-}
-
-// sighting returns what is known of the side channel of the engine's present run; the zero value is nothing.
-func (e *engine) sighting() sighting {
-	if e.side == nil {
-		return sighting{}
-	}
-	s := e.side.seen.Load()
-	if s == nil {
-		return sighting{}
-	}
-	if e.side.role == metadata.Prefill { // its answers name its run; of a decode engine only the channel does
-		if c := e.coord.Load(); c == nil || c.EngineID != s.run {
-			return sighting{}
-		}
-	}
-	return *s
-}
-
-// look has the side channel looked at soon. It never blocks.
-func (e *engine) look() {
-	if e.side != nil {
-		rouse(e.side.wake)
-	}
-}
 
 // watchSide looks at an engine's side channel now and then, until ctx ends.
 func (r *Router) watchSide(ctx context.Context, e *engine) {
@@ -135,7 +49,7 @@ func (r *Router) watchSide(ctx context.Context, e *engine) {
 
 // lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
 func (r *Router) lookAt(ctx context.Context, e *engine) {
-	s, c := e.side, e.coord.Load()
+	s, recs, c := e.side, r.stockRecords.of(e), e.coord.Load()
 	at, ok := e.channel(c)
 	if !ok || e.down.Load() {
 		return
@@ -148,7 +62,7 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 	if at.EngineID != "" && at.EngineID != was.run { // the run was reported since
 		was = sighting{run: at.EngineID}
 	}
-	if len(s.recs) > 0 && was.run != s.recs[0].EngineID {
+	if len(*recs) > 0 && was.run != (*recs)[0].EngineID {
 		r.withdraw(ctx, e)
 	}
 	rec, err := r.now().parts.Stock.First(ctx, at)
@@ -165,10 +79,10 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 		r.log.Info("side channel answers again", "engine", e.name)
 	}
 	if was.run != "" && rec.EngineID != was.run {
-		if s.known(c, seen) != "" {
+		if e.known(c, seen) != "" {
 			r.restarted(e, c)
 		}
-		if len(s.recs) > 0 {
+		if len(*recs) > 0 {
 			r.withdraw(ctx, e)
 		}
 		return
@@ -190,19 +104,6 @@ func (r *Router) unanswered(e *engine, seen *sighting, was sighting, err error) 
 	}
 }
 
-// known returns the engine id of the run that pairs of the engine were warmed with, "" if that is not known. A prefill
-// engine's answers name its run, so with one of these coordinates none was warmed while they are nil; of a decode engine
-// only its channel tells.
-func (s *side) known(c *connector.PrefillEndpoint, seen *sighting) string {
-	switch {
-	case c != nil:
-		return c.EngineID
-	case s.role == metadata.Prefill || seen == nil:
-		return ""
-	}
-	return seen.run
-}
-
 // recognize finds out whether an engine that was down is still the same run: it may just have been too busy to say that
 // it is healthy, and then nothing has changed. One that cannot be asked, or does not answer, may be another run, so its
 // pairs shake hands again. Handshakes under way go on until another run has been seen: with a run that is over they fail
@@ -212,8 +113,8 @@ func (r *Router) recognize(ctx context.Context, e *engine) {
 		return
 	}
 	c, seen := e.coord.Load(), e.side.seen.Load()
-	run := e.side.known(c, seen)
-	if run == "" && e.side.role == metadata.Prefill {
+	run := e.known(c, seen)
+	if run == "" && e.origin.role == metadata.Prefill {
 		return
 	}
 	if at, ok := e.channel(c); ok && run != "" && r.now().parts.Stock != nil {

@@ -12,18 +12,18 @@ import (
 // others see it in their copies, and renew only what is not renewed. All call one run by one generation: who sees that the
 // store knows another one takes it over.
 func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
-	s := e.side
+	mine := r.stockRecords.of(e)
 	now := time.Now()
 	lease := max(stockLease, 4*r.now().cfg.Timeouts.SideChannel)
 	known := r.now().fleet.records(e)
 	same := len(known) > 0 && known[0].EngineID == at.EngineID
 	if same && len(known) == at.Size.PP*at.Size.TP {
-		s.recs = known
+		*mine = known
 		if !dueAt(known, lease).Before(now) {
 			return
 		}
 	}
-	recs := s.recs
+	recs := *mine
 	if len(recs) == 0 || recs[0].EngineID != at.EngineID {
 		var err error
 		if recs, err = r.now().parts.Stock.All(ctx, at); err != nil {
@@ -45,11 +45,11 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 			run.Generation = max(run.Generation, known[0].Generation+1)
 		}
 	}
-	s.recs = e.dated(recs, run, now, lease)
-	switch err := r.now().parts.Stock.Publish(ctx, s.recs); {
+	*mine = dated(e, recs, run, now, lease)
+	switch err := r.now().parts.Stock.Publish(ctx, *mine); {
 	case errors.Is(err, metadata.ErrStale): // the local copy is about to show what the store knows
-		for i := range s.recs {
-			s.recs[i].Generation = 0
+		for i := range *mine {
+			(*mine)[i].Generation = 0
 		}
 		r.log.Debug("records of a stock engine", "engine", e.name, "err", err)
 	case err != nil && ctx.Err() == nil:
@@ -70,10 +70,10 @@ func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
 }
 
 // dated returns the records of a run with all that the engine does not say itself.
-func (e *engine) dated(recs []metadata.Record, run metadata.Incarnation, now time.Time, lease time.Duration) []metadata.Record {
+func dated(e *engine, recs []metadata.Record, run metadata.Incarnation, now time.Time, lease time.Duration) []metadata.Record {
 	out := make([]metadata.Record, len(recs))
 	for i, rec := range recs {
-		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.side.role, e.side.conn.Traits().Name, e.side.http
+		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.origin.role, e.origin.connector.Traits().Name, e.origin.entry.URL
 		published := now.UTC().Round(0)
 		if !published.After(rec.Published) { // by a gateway whose clock is ahead
 			published = rec.Published.Add(1)
@@ -87,8 +87,8 @@ func (e *engine) dated(recs []metadata.Record, run metadata.Incarnation, now tim
 
 // withdraw removes the records of a run that is over.
 func (r *Router) withdraw(ctx context.Context, e *engine) {
-	if err := r.now().parts.Stock.Withdraw(ctx, e.side.recs); err != nil {
+	if err := r.now().parts.Stock.Withdraw(ctx, *r.stockRecords.of(e)); err != nil {
 		r.log.Warn("records of a stock engine that is gone", "engine", e.name, "err", err)
 	}
-	e.side.recs = nil
+	*r.stockRecords.of(e) = nil
 }

@@ -56,7 +56,7 @@ func (r *Router) ticket(h *connector.Handoff, prefill, decode *engine, context [
 
 // enrolled returns the key for one run of an engine, nil if there is none.
 func (r *Router) enrolled(e *engine, inc metadata.Incarnation) []byte {
-	if known := e.enrolment.Load(); known != nil && known.inc == inc {
+	if known := r.enrolments.of(e).Load(); known != nil && known.inc == inc {
 		return known.key
 	}
 	keys, err := r.now().parts.Tickets.Enrolment(inc.ID())
@@ -66,6 +66,6 @@ func (r *Router) enrolled(e *engine, inc metadata.Incarnation) []byte {
 	if len(keys) == 0 {
 		return nil
 	}
-	e.enrolment.Store(&enrolment{inc: inc, key: keys[0]})
+	r.enrolments.of(e).Store(&enrolment{inc: inc, key: keys[0]})
 	return keys[0]
 }

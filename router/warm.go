@@ -124,13 +124,7 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	if ctx.Err() != nil {
 		return
 	}
-	e.failures.Store(0)
-	e.proven.Store(true)
-	e.handing.renew()
-	e.forget(nil) // where runs have no names, one that was down is another
-	e.vitals.Reset(time.Now())
-	e.down.Store(false)
-	e.refuses.Store(false)
+	e.restored(time.Now())
 	r.updateQueue(e)
 	r.log.Info("engine is back", "engine", e.name)
 	e.look()

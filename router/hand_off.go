@@ -1,0 +1,86 @@
+package router
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
+)
+
+// handing is what a stock prefill engine's answers show of whether it hands KV off. It is safe for concurrent use; the zero value is of an
+// engine that does.
+type handing struct {
+	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
+
+	mu     sync.Mutex
+	routes [openai.ShapeCount]health.Breaker // answers without params that were capped at one token, route by route
+	why    string                            // why no route does, as a handshake has shown; "" if none has
+	until  time.Time                         // then another handshake finds out whether that still holds
+}
+
+// handshakeAgain is how long an engine that handed nothing off in a handshake is not asked for another.
+const handshakeAgain = 10 * time.Minute
+
+// lets reports whether the engine may be asked to hand off a request of this shape.
+func (h *handing) lets(s openai.Shape, now time.Time) bool {
+	if !h.noted.Load() {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes[s].Lets(now) && (h.why == "" || !now.Before(h.until))
+}
+
+// never says why the engine hands nothing off, whatever the route; "" if it does as far as is known.
+func (h *handing) never() string {
+	if !h.noted.Load() {
+		return ""
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !time.Now().Before(h.until) {
+		return ""
+	}
+	return h.why
+}
+
+// handed notes an answer that has handed KV off.
+func (h *handing) handed(s openai.Shape) {
+	if !h.noted.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.routes[s].OKWhole(time.Now())
+}
+
+// kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
+func (h *handing) kept(s openai.Shape, now time.Time, rules health.BreakerRules) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noted.Store(true)
+	if !h.routes[s].Fail(health.AnswerFailed, now, rules, 0) {
+		return 0
+	}
+	return h.routes[s].Wait(now)
+}
+
+// keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that was not known.
+func (h *handing) keeps(why string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.why
+	h.noted.Store(true)
+	h.why, h.until = why, now.Add(handshakeAgain)
+	return was != why
+}
+
+// renew forgets all: the engine may be another run.
+func (h *handing) renew() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noted.Store(false)
+	h.routes, h.why = [openai.ShapeCount]health.Breaker{}, ""
+}

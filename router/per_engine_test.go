@@ -1,0 +1,28 @@
+package router
+
+import (
+	"runtime"
+	"testing"
+)
+
+// TestPerEngine: what is kept for an engine is found again, and ends with the engine.
+func TestPerEngine(t *testing.T) {
+	kept := newPerEngine[int]()
+	a, b := &engine{name: "a"}, &engine{name: "b"}
+	*kept.of(a), *kept.of(b) = 1, 2
+	if *kept.of(a) != 1 || *kept.of(b) != 2 {
+		t.Errorf("%d and %d are kept; want 1 and 2", *kept.of(a), *kept.of(b))
+	}
+	if n := testing.AllocsPerRun(100, func() { _ = kept.of(a) }); n != 0 {
+		t.Errorf("%v allocations for an engine that is known", n)
+	}
+	runtime.KeepAlive(b)
+	b = nil
+	eventually(t, "one engine is left", func() bool {
+		runtime.GC()
+		n := 0
+		kept.byEngine.Range(func(any, any) bool { n++; return true })
+		return n == 1
+	})
+	runtime.KeepAlive(a)
+}
