@@ -30,13 +30,10 @@ func TestPanicKeepsNoSlot(t *testing.T) {
 	s := newPool(t, connector.NameNone, 0, 1, nil)
 	l := newCounted(limits.Limits{Concurrent: 1})
 	g := start(t, s.cfg, Parts{Limits: l})
-	clients := newArrivals(nil)
-	app := g.r.newServer(g.r.now().cfg)
-	app.Handler() // readies it
 	server, client := net.Pipe()
 	defer client.Close()
 	served := make(chan error, 1)
-	go func() { served <- app.Server().ServeConn(clients.add(fakeConn{server, new(bool)})) }()
+	go func() { served <- g.r.Debug().ServeConn(fakeConn{server, new(bool)}) }()
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}

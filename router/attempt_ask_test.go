@@ -12,8 +12,6 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/dispatch"
-	"pdrouter/router/reason"
 	"pdrouter/router/report"
 )
 
@@ -39,9 +37,9 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			eventually(t, "a request is split", func() bool {
 				return g.post(pathChat, body).Header.Get("X-Pdrouter-Reason") == "split"
 			})
-			eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+			eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 			g.settled()
-			up := g.r.now().fleet.engine("decode-0").up
+			up := g.r.Debug().Engine("decode-0").Upstream()
 			var used net.Conn
 			eventually(t, "a connection to decode is idle", func() bool { // it is put back after the request is counted
 				idle := up.Idle()
@@ -67,14 +65,12 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 				conn.Close()
 			} else {
 				want = report.FailedBefore
-				for _, x := range g.r.live.all() {
-					x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
-				}
+				g.r.Debug().EndRequests()
 			}
 			if sum := g.last(done + 1); sum.Outcome != want {
 				t.Errorf("summary %+v, want it %s", sum, want)
 			}
-			if g.r.running.Load() != 1 {
+			if g.r.Debug().Running() != 1 {
 				t.Error("no leg runs on")
 			}
 			release()

@@ -220,7 +220,7 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 		}
 		looks := e.asked()
 		e.becomes(e.ids()[2], "incomplete", `{"input_tokens":7,"output_tokens":100}`)
-		time.Sleep(backgroundPollMax)
+		time.Sleep(BackgroundPollMax)
 		if got := c.charged(); !slices.Equal(got, []int{37, -1, 107}) || e.asked() != looks+1 {
 			t.Errorf("charged %v behind %d looks; want 107 behind one that nobody asked for", got, e.asked()-looks)
 		}
@@ -238,14 +238,14 @@ func TestBackgroundEnds(t *testing.T) {
 		after time.Duration
 		want  int
 	}{
-		{"failed", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "failed", "null") }, backgroundPollMax, 0},
-		{"forgotten", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "", "") }, backgroundPollMax, -1},
+		{"failed", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "failed", "null") }, BackgroundPollMax, 0},
+		{"forgotten", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "", "") }, BackgroundPollMax, -1},
 		{"engine gone", func(e *backgroundEngine, g *gateway, _ string) {
-			parts := g.r.now().parts
+			parts := g.parts
 			if err := g.r.Apply(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "other", URL: e.srv.URL}}}}}, parts); err != nil {
 				panic(err)
 			}
-		}, backgroundPollMax, -1},
+		}, BackgroundPollMax, -1},
 		{"never", func(*backgroundEngine, *gateway, string) {}, time.Hour, -1},
 		{"engine down", func(e *backgroundEngine, _ *gateway, _ string) {
 			_ = e.srv.Listener.Close()
@@ -356,7 +356,7 @@ func TestBackgroundStream(t *testing.T) {
 						t.Errorf("status %d: %s", r.Status, r.Body)
 					}
 				} else {
-					time.Sleep(backgroundPollMax)
+					time.Sleep(BackgroundPollMax)
 				}
 				if used := c.ended(t, 1); used[0] != 10 {
 					t.Errorf("charged %v; want 10", used)
@@ -435,7 +435,7 @@ func TestLookupsAtOnce(t *testing.T) {
 			}
 		}
 		e.becomes(id, "completed", `{"input_tokens":7,"output_tokens":3}`)
-		time.Sleep(backgroundPollMax)
+		time.Sleep(BackgroundPollMax)
 		if r := g.post(pathResponses, `{"model":"tiny","input":"a","max_output_tokens":9}`); r.Status != 200 {
 			t.Errorf("beside a lookup: status %d: %s", r.Status, r.Body)
 		}
@@ -484,7 +484,7 @@ func TestBackgroundFailsBefore(t *testing.T) {
 				} else {
 					e.becomes(e.ids()[0], "", "")
 				}
-				time.Sleep(backgroundPollMax)
+				time.Sleep(BackgroundPollMax)
 				if used := c.ended(t, 1); !slices.Equal(used, []int{row.want}) || g.r.Stats().Background != 0 {
 					t.Errorf("charged %v, %d leases are held; want %d", used, g.r.Stats().Background, row.want)
 				}

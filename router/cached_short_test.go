@@ -42,18 +42,7 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 			_, _ = io.WriteString(w, answer+"}")
 			return
 		}
-		answered := func() bool {
-			for _, x := range g.r.live.all() {
-				x.mu.Lock()
-				a := x.cur
-				x.mu.Unlock()
-				if a != nil && a.answered() {
-					return true
-				}
-			}
-			return false
-		}
-		for end := time.Now().Add(20 * time.Second); !answered() && time.Now().Before(end); {
+		for end := time.Now().Add(20 * time.Second); !g.r.Debug().PrefillAnswered() && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -63,7 +52,7 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 	})
 	g = start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: prefill}},
 		Decode: []config.Engine{{Name: "d", URL: decode}}}}}, Parts{Planner: firstUsable{}})
-	eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	eventually(t, "the pair is ready", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 	body := `{"model":"m","prompt":"` + strings.Repeat("word ", 300) + `","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`
 	for i := range 20 {
 		if r := g.post(pathCompletions, body); !strings.Contains(r.Body, `"cached_tokens":128`) || r.Err != nil {

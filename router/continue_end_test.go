@@ -56,7 +56,7 @@ func TestFault53OnlyTheEndIsMissing(t *testing.T) {
 					t.Errorf("%+v", sum)
 				}
 			}
-			if n := g.r.now().fleet.engines[0].vitals.EjectedFor(health.Streams); n == 0 {
+			if n := g.r.Stats().Engines[0].Ejections[health.Streams.String()]; n == 0 {
 				t.Error("five streams in a row broke, and the engine was not taken out")
 			}
 		})
@@ -101,7 +101,7 @@ func TestFault53KeepAlive(t *testing.T) {
 			fmt.Sprintf("Content-Length: %d", len(body))))
 		var got strings.Builder
 		buf := make([]byte, 4096)
-		for strings.Count(got.String(), keepAliveEvent) < 2 {
+		for strings.Count(got.String(), KeepAliveEvent) < 2 {
 			n, err := conn.Read(buf)
 			if got.Write(buf[:n]); err != nil {
 				t.Fatalf("%v behind %q", err, got.String())
@@ -110,7 +110,7 @@ func TestFault53KeepAlive(t *testing.T) {
 		if leaves {
 			_ = conn.Close()
 			g.settled()
-			eventually(t, "the leg that was asked ends", func() bool { return g.r.now().fleet.engines[1].inFlight.Load() == 0 })
+			eventually(t, "the leg that was asked ends", func() bool { return g.r.Stats().Engines[1].InFlight == 0 })
 			continue
 		}
 		close(silence)

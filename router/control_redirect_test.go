@@ -34,12 +34,12 @@ func TestControlClientFollowsNoRedirects(t *testing.T) {
 			defer r.Close()
 			token := func() (string, error) { return "secret", nil }
 			want := fmt.Sprintf("status %d", status)
-			if err := kvplane.CancelTransfer(t.Context(), r.control, engine.URL, token, kvplane.NewTransferID(), "why"); err == nil || !strings.Contains(err.Error(), want) {
+			if err := kvplane.CancelTransfer(t.Context(), r.Debug().ControlClient(), engine.URL, token, kvplane.NewTransferID(), "why"); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("cancel: %v; want %s", err, want)
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			_ = kvplane.Watch(ctx, r.control, engine.URL, token, func(ev kvplane.TransferEvent) {
+			_ = kvplane.Watch(ctx, r.Debug().ControlClient(), engine.URL, token, func(ev kvplane.TransferEvent) {
 				if !strings.Contains(ev.Reason, want) {
 					t.Errorf("watch: %+v; want %s", ev, want)
 				}

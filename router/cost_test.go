@@ -137,10 +137,8 @@ func costClient(tb testing.TB, connectorName string, stream bool, size int, by .
 			return
 		}
 		<-started
-		for _, e := range g.r.now().fleet.engines {
-			for e.name == "prefill-0" && e.inFlight.Load() > 0 {
-				time.Sleep(10 * time.Microsecond)
-			}
+		for g.r.Debug().Engine("prefill-0").InFlight() > 0 {
+			time.Sleep(10 * time.Microsecond)
 		}
 	}
 	cfg, parts := config.Config{Models: []config.Model{{Connector: connectorName, Prefill: []config.Engine{{Name: "prefill-0"}}, Decode: []config.Engine{{Name: "decode-0"}}}}}, Parts{}

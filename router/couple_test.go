@@ -61,16 +61,16 @@ func TestJudgedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := r.now().fleet.couples[0]
+	c := r.Debug().Pair(0)
 	for _, row := range []struct {
 		digest string
 		fits   bool
 	}{{"same", true}, {"other", false}, {"other", false}, {"same", true}} {
 		records.publish("d", metadata.Decode, 1, row.digest)
-		if err := r.now().fleet.agree(c); (err == nil) != row.fits {
+		if err := c.Agree(); (err == nil) != row.fits {
 			t.Errorf("digest %q: %v", row.digest, err)
 		}
-		if n := testing.AllocsPerRun(100, func() { _ = r.now().fleet.agree(c) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { _ = c.Agree() }); n != 0 {
 			t.Errorf("digest %q: %v allocations where nothing has changed", row.digest, n)
 		}
 	}

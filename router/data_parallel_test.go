@@ -17,10 +17,10 @@ func TestFault20DataParallel(t *testing.T) {
 	m := &s.cfg.Models[0]
 	m.Prefill[0].DataParallel, m.Decode[0].DataParallel = 2, 3
 	g := start(t, s.cfg, Parts{})
-	eventually(t, "every pair of ranks is known", func() bool { return g.r.pairs.Stats().Ready == 6 })
+	eventually(t, "every pair of ranks is known", func() bool { return g.r.Stats().Handshakes.Ready == 6 })
 	g.settled()
-	engines := g.r.now().fleet.engines
-	if len(engines) != 5 || engines[0].up != engines[1].up || engines[0].up == engines[2].up {
+	engines := g.r.Debug().Engines()
+	if len(engines) != 5 || engines[0].Upstream() != engines[1].Upstream() || engines[0].Upstream() == engines[2].Upstream() {
 		t.Fatalf("%d engines", len(engines))
 	}
 	before := s.c.count("", "")
@@ -49,12 +49,12 @@ func TestFault20DataParallel(t *testing.T) {
 	if err := g.r.Apply(cfg, Parts{}); err != nil {
 		t.Fatal(err)
 	}
-	for i, e := range g.r.now().fleet.engines {
+	for i, e := range g.r.Debug().Engines() {
 		if e != engines[i] {
-			t.Errorf("%s is another engine", e.name)
+			t.Errorf("%s is another engine", e.Name())
 		}
 	}
-	if rank := http.CanonicalHeaderKey(rankHeader); rank != rankHeader {
+	if rank := http.CanonicalHeaderKey(RankHeader); rank != RankHeader {
 		t.Errorf("header %s", rank)
 	}
 }

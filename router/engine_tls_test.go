@@ -127,7 +127,7 @@ func TestEngineTLS(t *testing.T) {
 	for _, path := range asked {
 		eventually(t, path+" was asked for with the certificate", func() bool { return server.of(path) == "first" })
 	}
-	e := g.r.now().fleet.engine(entry.Name)
+	e := g.r.Debug().Engine(entry.Name)
 
 	ca.issue("gateway", "second")
 	if err := g.r.Reload(s.cfg, parts); err != nil {
@@ -136,7 +136,7 @@ func TestEngineTLS(t *testing.T) {
 	server.CloseClientConnections()
 	eventually(t, "health was asked for with the new certificate", func() bool { return server.of("/health") == "second" })
 	g.served(1, plainBody)
-	if got := server.of(pathCompletions); got != "second" || g.r.now().fleet.engine(entry.Name) != e {
+	if got := server.of(pathCompletions); got != "second" || g.r.Debug().Engine(entry.Name) != e {
 		t.Errorf("a request showed %q; want the renewed certificate, by the same engine", got)
 	}
 
@@ -198,8 +198,7 @@ func TestUnverifiedEngineRefuses(t *testing.T) {
 	s.cfg.Models[0].Engines[0].URL = server.URL
 	s.cfg.Timeouts.Health, s.cfg.Timeouts.Queue = 50*time.Millisecond, time.Second
 	g := start(t, s.cfg, Parts{})
-	e := g.r.now().fleet.engines[0]
-	eventually(t, "a health check has failed", func() bool { return e.down.Load() })
+	eventually(t, "a health check has failed", func() bool { return !g.r.Stats().Engines[0].Up })
 	if r := g.post(pathCompletions, plainBody); r.Status != http.StatusServiceUnavailable || r.Header.Get("X-Pdrouter-Reason") != "no_engine" {
 		t.Errorf("status %d, reason %s: %s", r.Status, r.Header.Get("X-Pdrouter-Reason"), r.Body)
 	}

@@ -89,13 +89,13 @@ func TestFanKeepAlive(t *testing.T) {
 	every := 20 * time.Millisecond
 	s.cfg.Timeouts.KeepAlive = &every
 	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-	eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	eventually(t, "the pair is ready", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 	r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`)
 	if r.Header.Get("X-Pdrouter-Parts") != "2" {
 		t.Fatalf("status %d, header %v", r.Status, r.Header)
 	}
-	comments := strings.Count(r.Body, keepAliveEvent)
-	bare := strings.ReplaceAll(r.Body, keepAliveEvent, "")
+	comments := strings.Count(r.Body, KeepAliveEvent)
+	bare := strings.ReplaceAll(r.Body, KeepAliveEvent, "")
 	if comments == 0 || r.Err != nil || strings.Contains(bare, "keep-alive") {
 		t.Errorf("%d comments, end %v: %q", comments, r.Err, r.Body)
 	}

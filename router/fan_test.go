@@ -100,7 +100,7 @@ func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*co
 	}
 	g := start(t, s.cfg, parts)
 	if connectorName != connector.NameNone {
-		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == p*d })
+		eventually(t, "every pair is known", func() bool { return g.r.Stats().Handshakes.Ready == p*d })
 	}
 	g.settled()
 	return s, g
@@ -238,7 +238,7 @@ func TestFault29Fan(t *testing.T) {
 	s := newPool(t, connector.NamePull, 1, 1, nil)
 	s.cfg.IsolatePrefixCache = true
 	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 	g.settled()
 	before := s.c.count("", "")
 	if r := g.post(pathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16,"cache_salt":"own"}`); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
@@ -318,7 +318,7 @@ func TestFault09Fan(t *testing.T) {
 	s, parts := newPool(t, connector.NamePush, 1, 1, nil), Parts{Planner: firstUsable{}}
 	s.cfg.Timeouts.Write = 300 * time.Millisecond
 	g := start(t, s.cfg, parts)
-	eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+	eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 	g.settled()
 	s.d[0].answers(func(h *habit) { h.tokens = 1 << 20 })
 	conn := send(t, g.addr, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1))

@@ -19,13 +19,13 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 		body string
 		full time.Duration // decode begins with nothing for so long
 		told int
-		why  stranded
+		why  string
 	}{
-		{"it has begun", plainBody, 0, 1, strandNone},
-		{"it begins later", plainBody, time.Second, 1, strandNone},
-		{"it begins after the gateway's own request is there", plainBody, fenceAfter + time.Second, 1, strandNone},
-		{"it is full", plainBody, beginsWithin + 4*time.Second, 0, strandUnbegun},
-		{"it compiles a form first", forms, time.Second, 0, strandUnbegun},
+		{"it has begun", plainBody, 0, 1, ""},
+		{"it begins later", plainBody, time.Second, 1, ""},
+		{"it begins after the gateway's own request is there", plainBody, FenceAfter + time.Second, 1, ""},
+		{"it is full", plainBody, BeginsWithin + 4*time.Second, 0, StrandUnbegun},
+		{"it compiles a form first", forms, time.Second, 0, StrandUnbegun},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Ending = time.Minute })
@@ -44,7 +44,7 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 			if row.told > 0 {
 				eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
 			} else {
-				eventually(t, "they are counted", func() bool { return g.blocks("decode-0")[row.why.String()] > 0 })
+				eventually(t, "they are counted", func() bool { return g.blocks("decode-0")[row.why] > 0 })
 			}
 			g.settled()
 			if n := f.count("decode"); n != row.told {

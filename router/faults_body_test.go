@@ -215,7 +215,7 @@ func TestFault18ClientTransferParams(t *testing.T) {
 		}
 		strict := s.cfg
 		strict.Strict = true
-		if err := g.r.Apply(strict, g.r.now().parts); err != nil {
+		if err := g.r.Apply(strict, g.parts); err != nil {
 			t.Fatal(err)
 		}
 		before = s.c.count("", "")

@@ -342,7 +342,7 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 			honest()
 			if row.waits {
 				eventually(t, "all heads have been read", func() bool {
-					return g.r.bodies.opened.Load() >= many
+					return g.r.Debug().BodiesOpened() >= many
 				})
 			}
 			if used := memoryUsed() - before; used > 100<<20 {
@@ -370,7 +370,7 @@ func TestFault07BodyMemory(t *testing.T) {
 	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 1000<<10) + `"}`
 	first := dial(t, g.addr)
 	_, _ = io.WriteString(first, rawPost(pathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
-	eventually(t, "the first body is held", func() bool { return g.r.bodies.held.Load() >= 1000<<10 })
+	eventually(t, "the first body is held", func() bool { return g.r.Stats().BodyBytes >= 1000<<10 })
 	status, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: body_memory") {
 		t.Errorf("%s, closed %v\n%s", status, closed, rest)
@@ -384,7 +384,7 @@ func TestFault07BodyMemory(t *testing.T) {
 		t.Fatalf("the first: %v, %v", resp, err)
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
-	eventually(t, "nothing is held", func() bool { return g.r.bodies.held.Load() == 0 })
+	eventually(t, "nothing is held", func() bool { return g.r.Stats().BodyBytes == 0 })
 	if r := g.post(pathCompletions, body); r.Status != 200 {
 		t.Errorf("the next: %d %s", r.Status, r.Body)
 	}
@@ -447,7 +447,7 @@ func TestBodiesArrive(t *testing.T) {
 				conn = dial(t, g.addr)
 			}
 			random := rand.New(rand.NewPCG(1, 2))
-			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, headBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
+			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, HeadBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
 			for range 60 {
 				sizes = append(sizes, 40+random.IntN(1<<random.IntN(18)+1))
 			}
@@ -565,7 +565,7 @@ func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
 		slow = append(slow, conn)
 		go func() { _, _ = io.WriteString(conn, request("slow", strings.Repeat(" ", 999_999))) }()
 	}
-	eventually(t, "the slow tenant holds its share", func() bool { return g.r.bodies.held.Load() > 3<<19 })
+	eventually(t, "the slow tenant holds its share", func() bool { return g.r.Stats().BodyBytes > 3<<19 })
 	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 900_000) + `"}`
 	for range 20 {
 		if r := g.post(pathCompletions, body, "Authorization", "Bearer other"); r.Status != 200 {
@@ -583,7 +583,7 @@ func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
 		t.Errorf("the slow tenant, later: %d %s", r.Status, r.Body)
 	}
 	g.settled()
-	if n := len(g.r.bodies.tenants.held); n != 0 {
+	if n := g.r.Debug().TenantsOfBodies(); n != 0 {
 		t.Errorf("%d tenants are remembered", n)
 	}
 }

@@ -77,7 +77,7 @@ func TestFault58ClientLeaves(t *testing.T) {
 				s := newPool(t, connectorName, 1, 1, nil)
 				g := start(t, s.cfg, Parts{})
 				if connectorName != connector.NameNone {
-					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+					eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 					g.settled()
 				}
 				for _, e := range s.engines() {
@@ -112,7 +112,7 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 	s := newPool(t, connector.NamePush, 1, 1, nil)
 	g := start(t, s.cfg, Parts{})
 	g.warmed()
-	p := g.r.now().fleet.engine("prefill-0")
+	p := g.r.Debug().Engine("prefill-0")
 	for i := range 8 {
 		s.setFaults(map[string][]fault{
 			"prefill-0": {{Leg: "prefill", Do: doSlowReply, N: 50 + rng.IntN(100)}},
@@ -125,7 +125,7 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 		prefills := s.c.count("", "prefill")
 		_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
 			fmt.Sprintf("Content-Length: %d", len(streamBody))))
-		eventually(t, "prefill has answered", func() bool { return s.c.count("", "prefill") > prefills && p.inFlight.Load() == 0 })
+		eventually(t, "prefill has answered", func() bool { return s.c.count("", "prefill") > prefills && p.InFlight() == 0 })
 		time.Sleep(5 * time.Millisecond) // and its mail lies there
 		if n, err := io.Copy(io.Discard, io.LimitReader(conn, 3<<20)); err != nil {
 			t.Fatalf("seed %d, repetition %d: %d bytes, %v", seed, i, n, err)

@@ -28,8 +28,7 @@ func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
 				g.settled()
 			}
 			s.setFaults(nil)
-			c := g.r.now().fleet.couples[0]
-			if n := c.opened.Load(); n != 0 {
+			if n := g.r.Debug().Pair(0).Opened(); n != 0 {
 				t.Errorf("the pair was out %d times", n)
 			}
 			if d := g.stateOf("decode-0"); d.State != "up" {

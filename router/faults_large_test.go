@@ -97,8 +97,8 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 			if got := limits.last(); got != -1 {
 				t.Errorf("the caller was charged %d; want what was reserved, -1", got)
 			}
-			if made, refused := g.r.now().fleet.models["tiny"].retries.Counts(); made != 0 || refused != 0 {
-				t.Errorf("%d retries, %d refused", made, refused)
+			if retries := g.r.Stats().Retries[0]; retries.Made != 0 || retries.Refused != 0 {
+				t.Errorf("%d retries, %d refused", retries.Made, retries.Refused)
 			}
 			for _, e := range append(s.p, s.d...) {
 				if state := g.stateOf(e.name).State; state != "up" && state != "unchecked" {

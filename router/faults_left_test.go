@@ -52,7 +52,7 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 			if working == 0 {
 				t.Error("no engine works for it any more: the request was told too late, or its legs were ended")
 			}
-			if q := g.r.now().fleet.models["tiny"].queue.Stats(); q.InFlight != 0 {
+			if q := g.r.Stats().Queues[0]; q.InFlight != 0 {
 				t.Errorf("%d places are taken", q.InFlight)
 			}
 			g.settled()

@@ -139,7 +139,7 @@ func TestFault47to62Legs(t *testing.T) {
 				}
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
 				if row.connector != connector.NameNone {
-					eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == row.prefill*row.decode })
+					eventually(t, "every pair is known", func() bool { return g.r.Stats().Handshakes.Ready == row.prefill*row.decode })
 				}
 				g.settled()
 				s.setFaults(row.faults)
@@ -291,7 +291,7 @@ func TestFault44Restarted(t *testing.T) {
 			t.Fatalf("text %q, whole %v", got, whole)
 		}
 	}
-	eventually(t, "the new coordinates are known", func() bool { return g.r.now().fleet.engines[0].coord.Load() != nil })
+	eventually(t, "the new coordinates are known", func() bool { return g.r.Debug().Engine("prefill-0").HasEndpoint() })
 	g.settled()
 	last := s.c.all()[s.c.count("", "")-1]
 	for _, q := range s.c.all() {

@@ -46,7 +46,7 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 			if row.asked+row.told > 0 {
 				s.noHeld(t)
 			} else {
-				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[strandMay.String()] > 0 })
+				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[StrandMay] > 0 })
 			}
 			g.settled()
 			var order []string
@@ -112,7 +112,7 @@ func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
 		eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
-		if took := time.Since(died); took > refusedFor+2*fenceAfter+time.Second {
+		if took := time.Since(died); took > RefusedFor+2*FenceAfter+time.Second {
 			t.Errorf("decode was told %v behind prefill's end", took)
 		}
 		g.settled()
@@ -129,8 +129,8 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		agent bool
-		why   stranded
-	}{{"agent", true, strandUnproven}, {"no agent", false, strandNoAgent}} {
+		why   string
+	}{{"agent", true, StrandUnproven}, {"no agent", false, StrandNoAgent}} {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
@@ -151,7 +151,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
 			eventually(t, "it is counted", func() bool { return g.r.Stats().Stranded == 1 })
-			if held := g.blocks("decode-0"); held[row.why.String()] == 0 {
+			if held := g.blocks("decode-0"); held[row.why] == 0 {
 				t.Errorf("decode holds %v; want some for %v", held, row.why)
 			}
 			g.settled()
@@ -178,8 +178,8 @@ func TestFault58PullPlainNamesTold(t *testing.T) {
 				go func() { got <- g.post(pathCompletions, plainBody) }()
 				eventually(t, "another is under way", func() bool { return s.c.count("", "prefill") == prefills+2 })
 			}
-			eventually(t, "it was seen to", func() bool { return g.r.running.Load() > 0 })
-			eventually(t, "that is over", func() bool { return g.r.running.Load() == 0 })
+			eventually(t, "it was seen to", func() bool { return g.r.Debug().Running() > 0 })
+			eventually(t, "that is over", func() bool { return g.r.Debug().Running() == 0 })
 			if n := f.count("prefill"); busy != (n == 0) {
 				t.Errorf("prefill was told %d times", n)
 			}

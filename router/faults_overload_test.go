@@ -38,7 +38,7 @@ func TestFault63Overload(t *testing.T) {
 		}
 	}
 	eventually(t, "the engine has what it may have", func() bool { return s.d[0].underWay() == places })
-	if n := g.r.live.len(); n != places {
+	if n := g.r.Stats().Requests; n != places {
 		t.Errorf("%d requests are under way; want %d", n, places)
 	}
 	q := g.r.Stats().Queues[0]
@@ -114,7 +114,7 @@ func TestFault63QueueEnds(t *testing.T) {
 	}
 
 	s.cfg.Timeouts.Queue = time.Hour
-	if err := g.r.Apply(s.cfg, g.r.now().parts); err != nil {
+	if err := g.r.Apply(s.cfg, g.parts); err != nil {
 		t.Fatal(err)
 	}
 	waiting := func(n int) func() bool { return func() bool { return g.r.Stats().Queues[0].Waiting == n } }
@@ -193,18 +193,18 @@ func TestFault63QueueOfRemovedModel(t *testing.T) {
 	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
 	last := make(chan clientReply, 1)
 	go func() { last <- g.post(pathCompletions, plainBody) }()
-	queue := g.r.now().fleet.models["tiny"].queue
+	queue := g.r.Debug().Queue("tiny")
 	eventually(t, "another waits", func() bool { return queue.Stats().Waiting == 1 })
 	cfg := s.cfg
 	cfg.Models = slices.Clone(cfg.Models)
 	cfg.Models[0].Name = "other"
-	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+	if err := g.r.Apply(cfg, g.parts); err != nil {
 		t.Fatal(err)
 	}
 	if n := queue.Stats().Waiting; n != 1 {
 		t.Errorf("%d wait behind the reload; want 1", n)
 	}
-	g.r.turnAway()
+	g.r.Debug().TurnAway()
 	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
@@ -219,7 +219,7 @@ type tenants struct{}
 func (tenants) Authenticate(name string) (principal, error) {
 	p := principal{Subject: name, Tenant: name}
 	if strings.HasPrefix(name, "scoped") {
-		p.Scopes = []string{scopePriority}
+		p.Scopes = []string{ScopePriority}
 	}
 	return p, nil
 }
@@ -262,9 +262,9 @@ func TestFault65RetryStorm(t *testing.T) {
 	if n := s.c.count("", ""); n > users+users/5+3+3 {
 		t.Errorf("%d requests of users became %d", users, n)
 	}
-	made, refused := g.r.now().fleet.models["tiny"].retries.Counts()
-	if made == 0 || useless.Load() == 0 || refused != uint64(useless.Load()) {
-		t.Errorf("%d retries, %d refused, %d answers that say so", made, refused, useless.Load())
+	retries := g.r.Stats().Retries[0]
+	if retries.Made == 0 || useless.Load() == 0 || retries.Refused != uint64(useless.Load()) {
+		t.Errorf("%d retries, %d refused, %d answers that say so", retries.Made, retries.Refused, useless.Load())
 	}
 }
 

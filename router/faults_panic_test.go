@@ -140,8 +140,8 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			x.post(mail{e: dispatch.Event{Kind: row.kind, Why: reason.Deadline}})
 			x.run()
 			a.prefill.end()
-			if n := lease.open.Load(); n != 0 || g.r.live.len() != 0 {
-				t.Errorf("%d leases, %d live requests", n, g.r.live.len())
+			if n := lease.open.Load(); n != 0 || g.r.Stats().Requests != 0 {
+				t.Errorf("%d leases, %d live requests", n, g.r.Stats().Requests)
 			}
 			if e := x.reply.err; e == nil || e.Status != 500 {
 				t.Errorf("reply %+v", x.reply)

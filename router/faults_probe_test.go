@@ -8,12 +8,6 @@ import (
 	"pdrouter/router/fleet/health"
 )
 
-// probed reports whether a probe of the engine is waited for.
-func (e *engine) probed() bool {
-	out := e.vitals.Standing(time.Now(), 0).Out
-	return out == health.Answers || out == health.Streams
-}
-
 // TestFault52ProbeExpires has the client of an engine's probe leave, before the engine was asked and while its answer is streamed. Such
 // a probe says nothing of the engine. The first request after health.open is the next probe.
 func TestFault52ProbeExpires(t *testing.T) {
@@ -28,17 +22,17 @@ func TestFault52ProbeExpires(t *testing.T) {
 			s := newPool(t, connector.NamePull, 1, 2, nil)
 			s.cfg.Health.Open, s.cfg.Health.OpenLongest = time.Hour, time.Hour
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-			eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
+			eventually(t, "every pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 2 })
 			g.settled()
-			e := g.r.now().fleet.engine("decode-0")
-			halfOpen(e, health.StreamFailed)
+			e := g.r.Debug().Engine("decode-0")
+			e.HalfOpen(health.StreamFailed)
 			s.setFaults(map[string][]fault{row.engine: {row.fault}})
 			asked := s.c.count("decode-0", "")
-			leave(t, g, row.body, func() bool { return e.probed() && (s.p[0].underWay() > 0 || s.c.count("decode-0", "") > asked) })
+			leave(t, g, row.body, func() bool { return e.Probed() && (s.p[0].underWay() > 0 || s.c.count("decode-0", "") > asked) })
 			g.settled()
 			s.setFaults(nil)
 			asked = s.c.count("decode-0", "")
-			if g.served(1, plainBody); !e.probed() || s.c.count("decode-0", "") != asked {
+			if g.served(1, plainBody); !e.Probed() || s.c.count("decode-0", "") != asked {
 				t.Error("the probe has not been waited for")
 			}
 			time.Sleep(s.cfg.Health.Open)
@@ -57,9 +51,9 @@ func TestFault52ProbeIsNotShutOut(t *testing.T) {
 		s := newPool(t, connector.NamePull, 2, 1, nil)
 		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-		eventually(t, "every pair is known", func() bool { return g.r.pairs.Stats().Ready == 2 })
+		eventually(t, "every pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 2 })
 		g.settled()
-		halfOpen(g.r.now().fleet.engine("decode-0"), health.AnswerFailed)
+		g.r.Debug().Engine("decode-0").HalfOpen(health.AnswerFailed)
 		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doRefuse}}})
 		g.served(1, plainBody)
 		if sum := g.last(1); sum.Attempts != 2 || sum.Prefill != "prefill-1" {
@@ -70,7 +64,7 @@ func TestFault52ProbeIsNotShutOut(t *testing.T) {
 		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Nth: 1, Do: doRefuse}}})
 		s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-		halfOpen(g.r.now().fleet.engine("decode-0"), health.AnswerFailed)
+		g.r.Debug().Engine("decode-0").HalfOpen(health.AnswerFailed)
 		g.served(1, plainBody)
 	})
 }

@@ -39,7 +39,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 			s.p[0].mu.Lock()
 			s.p[0].id += "'"
 			s.p[0].mu.Unlock()
-			g.r.now().fleet.engine("prefill-0").look()
+			g.r.Debug().Engine("prefill-0").Look()
 		}},
 	} {
 		unhurried(t, row.name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 				t.Errorf("summary %+v", sum)
 			}
 			g.settled()
-			if n := g.blocks("decode-0")[strandMay.String()]; row.stranded != (n > 0) {
+			if n := g.blocks("decode-0")[StrandMay]; row.stranded != (n > 0) {
 				t.Errorf("%d blocks may be held by decode; want any: %v", n, row.stranded)
 			}
 			if !row.stranded {
@@ -147,7 +147,7 @@ func TestFault54UnstreamedDecodeIsBusy(t *testing.T) {
 // TestFault54UnstreamedBesideStreams has prefill answer and write nothing while it lives, and decode generate streams for others: all that
 // is at work there has brought tokens, so that the request, which has not, is tried again within the time of a transfer.
 func TestFault54UnstreamedBesideStreams(t *testing.T) {
-	lostBeside(t, streamBody, fault{Leg: "decode", Nth: 1, Do: doLateToken, N: 30_000}, func(d *fakeVLLM, _ *engine) bool {
+	lostBeside(t, streamBody, fault{Leg: "decode", Nth: 1, Do: doLateToken, N: 30_000}, func(d *fakeVLLM, _ DebugEngine) bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.works == 1
@@ -157,27 +157,27 @@ func TestFault54UnstreamedBesideStreams(t *testing.T) {
 // TestFault54UnstreamedBesideUnstreamed has prefill answer and write nothing while it lives, and decode generate an answer for another
 // request, which is not streamed either. A look has shown that the other has its KV, so that the one that waits is known.
 func TestFault54UnstreamedBesideUnstreamed(t *testing.T) {
-	lostBeside(t, plainBody, fault{Leg: "decode", Nth: 1, Do: doSlow, N: 60_000}, func(_ *fakeVLLM, e *engine) bool {
-		return e.supplied.Load() == 1
+	lostBeside(t, plainBody, fault{Leg: "decode", Nth: 1, Do: doSlow, N: 60_000}, func(_ *fakeVLLM, e DebugEngine) bool {
+		return e.Supplied() == 1
 	})
 }
 
 // lostBeside has what prefill writes for a request never come, while decode generates for another one, as slow says, that is known to
 // have its KV. The request is tried again within the time of a transfer and two looks, the other one is left alone.
-func lostBeside(t *testing.T, body string, slow fault, known func(*fakeVLLM, *engine) bool) {
+func lostBeside(t *testing.T, body string, slow fault, known func(*fakeVLLM, DebugEngine) bool) {
 	unhurried(t, "push", func(t *testing.T) {
 		s, g, _ := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
 		s.setFaults(map[string][]fault{"decode-0": {slow}, "prefill-0": {{Leg: "prefill", Nth: 2, Do: doNeverKV}}})
 		other := make(chan clientReply)
 		go func() { other <- g.post(pathCompletions, body) }()
-		e := g.r.now().fleet.engine("decode-0")
+		e := g.r.Debug().Engine("decode-0")
 		eventually(t, "the other one is known to have its KV", func() bool { return known(s.d[0], e) })
 		began := time.Now()
 		r := g.post(pathCompletions, plainBody)
 		if said, _ := text(t, r); r.Status != 200 || said != wholeText {
 			t.Errorf("status %d, %q", r.Status, said)
 		}
-		if took := time.Since(began); took < 5*time.Second || took > 5*time.Second+2*loadApart {
+		if took := time.Since(began); took < 5*time.Second || took > 5*time.Second+2*LoadApart {
 			t.Errorf("it took %v", took)
 		}
 		if r := <-other; r.Status != 200 {
@@ -188,7 +188,7 @@ func lostBeside(t *testing.T, body string, slow fault, known func(*fakeVLLM, *en
 		}
 		g.settled()
 		s.noHeld(t)
-		if n := e.supplied.Load() + e.overdue.Load(); n != 0 {
+		if n := e.Supplied() + e.Overdue(); n != 0 {
 			t.Errorf("%d legs are still counted", n)
 		}
 	})
@@ -228,7 +228,7 @@ func TestFault54UnstreamedLeaseEnds(t *testing.T) {
 				break
 			}
 		}
-		if took := time.Since(began); !ended || took < 10*time.Second || took > 10*time.Second+loadSeldom+3*loadApart {
+		if took := time.Since(began); !ended || took < 10*time.Second || took > 10*time.Second+LoadSeldom+3*LoadApart {
 			t.Errorf("it took %v", took)
 		}
 		g.settled()
@@ -249,14 +249,14 @@ func TestFault54HandshakeTransferNeverComes(t *testing.T) {
 			s, g, f := reclaimingFrom(t, connector.NamePush, row.agent, map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}}, func(c *config.Config) {
 				c.Timeouts.Transfer, c.Timeouts.Probe = 5*time.Second, time.Minute
 			})
-			eventually(t, "the pair is ready", func() bool { return g.r.pairs.Stats().Ready == 1 })
-			if took := time.Since(began); took > 5*time.Second+3*loadApart {
+			eventually(t, "the pair is ready", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
+			if took := time.Since(began); took > 5*time.Second+3*LoadApart {
 				t.Errorf("the pair was ready after %v", took)
 			}
 			if row.agent {
 				s.noHeld(t)
 			} else {
-				eventually(t, "what stays held is counted", func() bool { return g.blocks("decode-0")[strandNoAgent.String()] > 0 })
+				eventually(t, "what stays held is counted", func() bool { return g.blocks("decode-0")[StrandNoAgent] > 0 })
 			}
 			g.settled()
 			if n := f.count("decode"); row.agent != (n == 1) {

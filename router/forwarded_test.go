@@ -27,7 +27,7 @@ func TestForwardAuthorization(t *testing.T) {
 				var log strings.Builder
 				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 				if connector.Named(connectorName).Traits().Handshakes {
-					eventually(t, "the pair is known", func() bool { return g.r.pairs.Stats().Ready == 1 })
+					eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
 				}
 				own := len(s.c.all())
 				for _, stream := range []string{"", `,"stream":true`} {

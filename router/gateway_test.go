@@ -27,6 +27,8 @@ type gateway struct {
 	url  string
 	stop func()
 
+	parts Parts // that the router has
+
 	client *http.Client
 
 	mu        sync.Mutex
@@ -63,6 +65,7 @@ func startOn(t testing.TB, ln net.Listener, cfg config.Config, parts Parts, clie
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
+	g.parts = parts
 	r, err := New(cfg, parts)
 	if err != nil {
 		t.Fatal(err)
@@ -98,17 +101,7 @@ func startOn(t testing.TB, ln net.Listener, cfg config.Config, parts Parts, clie
 // settled waits until no request and no leg is under way.
 func (g *gateway) settled() {
 	g.t.Helper()
-	eventually(g.t, "all counts are back to zero", func() bool {
-		if g.r.live.len() != 0 || g.r.running.Load() != 0 || g.r.bodies.held.Load() != 0 {
-			return false
-		}
-		for _, e := range g.r.now().fleet.engines {
-			if e.inFlight.Load() != 0 || e.backlog.Load() != 0 {
-				return false
-			}
-		}
-		return true
-	})
+	eventually(g.t, "all counts are back to zero", g.r.Debug().Idle)
 }
 
 func eventually(t testing.TB, what string, ok func() bool) {

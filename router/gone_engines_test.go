@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"pdrouter/metadata"
 	"pdrouter/router/config"
 )
 
@@ -40,8 +39,8 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	for i := range 1000 {
 		cfg.Models = slices.Clone(cfg.Models)
 		cfg.Models[0].Engines = []config.Engine{{Name: fmt.Sprint("e", i), URL: e.srv.URL}}
-		g.r.report.Transfers.Open(fmt.Sprint(i), "p", fmt.Sprint("e", i), metadata.Rank{})
-		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+		g.r.Debug().OpenTransfer(fmt.Sprint(i), "p", fmt.Sprint("e", i))
+		if err := g.r.Apply(cfg, g.parts); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,10 +62,10 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 			t.Errorf("%s is forgotten %d times", name, n)
 		}
 	}
-	if moved := g.r.report.Transfers.Totals(); len(moved) > 1 {
+	if moved := g.r.Stats().Moved; len(moved) > 1 {
 		t.Errorf("%d pairs have totals; want that of e999 alone", len(moved))
 	}
-	if n := len(*g.r.attended.Load()); n != 1 {
+	if n := g.r.Debug().Attended(); n != 1 {
 		t.Errorf("%d engines are looked after", n)
 	}
 }

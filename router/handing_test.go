@@ -72,7 +72,7 @@ func TestFault49PrefillNeverHandsOff(t *testing.T) {
 				}
 
 				s.setFaults(nil) // it is started anew, with a connector
-				g.r.back(t.Context(), g.r.now().fleet.engine("prefill-0"))
+				g.r.Debug().Engine("prefill-0").Back(t.Context())
 				g.warmed()
 				g.served(1, plainBody)
 				if sum := g.last(13); sum.Reason != "split" {

@@ -60,10 +60,10 @@ func TestLoadIsSeenForAll(t *testing.T) {
 			defer d.mu.Unlock()
 			return d.looks
 		}
-		e := g.r.now().fleet.engine("decode-0")
+		e := g.r.Debug().Engine("decode-0")
 		first, leave := context.WithCancel(t.Context())
 		ended := make(chan bool, 2)
-		see := func(ctx context.Context) { _, ok := g.r.loadOf(ctx, e); ended <- ok }
+		see := func(ctx context.Context) { ended <- e.Load(ctx) }
 		go see(first)
 		eventually(t, "somebody looks", func() bool { return looks() == 1 })
 		go func() {
@@ -82,7 +82,7 @@ func TestLoadIsSeenForAll(t *testing.T) {
 func TestStrandedIsCountedAgain(t *testing.T) {
 	unhurried(t, "push", func(t *testing.T) {
 		s, g, _ := reclaiming(t, connector.NamePush, nil)
-		d, e := s.d[0], g.r.now().fleet.engine("decode-0")
+		d, e := s.d[0], g.r.Debug().Engine("decode-0")
 		says := func(usage string) {
 			d.mu.Lock()
 			d.usage = usage
@@ -90,27 +90,27 @@ func TestStrandedIsCountedAgain(t *testing.T) {
 		}
 		check := func(when string, known, unresolved int) {
 			t.Helper()
-			held := 0
-			for _, n := range g.r.left.of(e, time.Now()) {
+			held, stats := 0, g.stateOf("decode-0")
+			for _, n := range stats.Stranded {
 				held += n
 			}
-			if n := g.r.left.unresolved(e, time.Now()); held != known || n != unresolved {
+			if n := stats.Unresolved; held != known || n != unresolved {
 				t.Errorf("%s: %d blocks held, %d may be; want %d and %d", when, held, n, known, unresolved)
 			}
 		}
-		g.r.left.strand(e, strandMay, 100, false, time.Now())
-		g.r.left.strand(e, strandMay, 43, true, time.Now())
-		g.r.left.strand(e, strandUntold, 2, false, time.Now())
+		e.Strand(StrandMay, 100, false)
+		e.Strand(StrandMay, 43, true)
+		e.Strand(StrandUntold, 2, false)
 		time.Sleep(10 * time.Second)
 		check("it does not say", 2, 143)
 		says("0.02") // of 100 blocks
 		time.Sleep(10 * time.Second)
 		check("it uses 2 blocks", 2, 2)
-		if was := g.r.recount(t.Context(), e, heldLook{said: 3}); was != (heldLook{said: 4, used: 2}) {
-			t.Errorf("the look has shown %+v", was)
+		if said, used := e.Recount(t.Context(), 3); said != 4 || used != 2 {
+			t.Errorf("the look has shown %d, %d", said, used)
 		}
 		says("0.0")
-		if g.r.recount(t.Context(), e, heldLook{said: 3}); g.r.left.blocks(e, time.Now()) != 4 {
+		if e.Recount(t.Context(), 3); e.Leaked() != 4 {
 			t.Error("forgotten though more has come since it said so")
 		}
 		time.Sleep(10 * time.Second)

@@ -25,7 +25,7 @@ func TestOneProbeAtATime(t *testing.T) {
 			}
 			s.d[0].faults = []fault{older, {Nth: 2, Do: doHang}}
 			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-			e := g.r.now().fleet.models["tiny"].decode[0]
+			e := g.r.Debug().Engine("decode-0")
 			ask := func() (leave func()) {
 				ctx, cancel := context.WithCancel(context.Background())
 				t.Cleanup(cancel)
@@ -41,17 +41,17 @@ func TestOneProbeAtATime(t *testing.T) {
 				return cancel
 			}
 			leave := ask()
-			halfOpen(e, health.AnswerFailed)
+			e.HalfOpen(health.AnswerFailed)
 			ask()
-			if !e.probed() {
+			if !e.Probed() {
 				t.Fatal("the second request is no probe")
 			}
 			if how == "its client leaves" {
 				leave()
 			}
-			eventually(t, "the older request has ended", func() bool { return e.inFlight.Load() == 1 })
+			eventually(t, "the older request has ended", func() bool { return e.InFlight() == 1 })
 			time.Sleep(time.Second)
-			if !e.probed() {
+			if !e.Probed() {
 				t.Error("the probe is not under way any more")
 			}
 			if r := g.post(pathCompletions, plainBody); r.Status != 200 || s.c.count("decode-0", "") != 2 {
@@ -59,11 +59,6 @@ func TestOneProbeAtATime(t *testing.T) {
 			}
 		})
 	}
-}
-
-// halfOpen has an engine be out by failures of that kind, and its next request be its probe.
-func halfOpen(e *engine, why health.FailureKind) {
-	e.vitals.Failed(why, time.Now().Add(-time.Hour), health.BreakerRules{Failures: 1, Open: time.Second, Longest: time.Second})
 }
 
 // TestSilenceCountsOnce: connections that were waited for at the same time are one failure, refused ones one each.

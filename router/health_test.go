@@ -190,7 +190,7 @@ func TestReadyOnceChecked(t *testing.T) {
 	if st := r.Stats(); st.Ready || st.Engines[0].State != "unchecked" {
 		t.Errorf("%+v", st)
 	}
-	r.now().fleet.engines[0].reached()
+	r.Debug().Engine("decode-0").Reached()
 	if st := r.Stats(); !st.Ready || st.Engines[0].State != "up" {
 		t.Errorf("%+v", st)
 	}

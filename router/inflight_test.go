@@ -15,8 +15,8 @@ func TestInFlightOfRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for i, e := range r.now().fleet.engines {
-		e.inFlight.Add(int64(1 + i))
+	for i, e := range r.Debug().Engines() {
+		e.AddInFlight(int64(1 + i))
 	}
 	for name, want := range map[string]int64{"decode-0": 6, "decode-0.dp1": 2, "decode-1": 4, "none": 0} {
 		if got := r.InFlight(name); got != want {

@@ -25,7 +25,7 @@ func TestFault20LeverFields(t *testing.T) {
 		name   string
 		scopes []string
 		urgent bool
-	}{{"without the scope", nil, false}, {"with the scope", []string{scopePriority}, true}} {
+	}{{"without the scope", nil, false}, {"with the scope", []string{ScopePriority}, true}} {
 		t.Run(row.name, func(t *testing.T) {
 			e := newFakeAny(t, jsonAnswer(200, `{"choices":[]}`))
 			g := start(t, anyFleet(e), Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})

@@ -22,7 +22,7 @@ func TestModelsOverTheFleet(t *testing.T) {
 	eventually(t, "both have reported", func() bool { return list() == want })
 	for _, path := range []string{"/v1/models/a/lora", "/v1/models/a%2Flora", "/v1/models/tiny"} {
 		r := g.ask("GET", path, "Authorization", good)
-		var c card
+		var c struct{ Object string }
 		if err := json.Unmarshal([]byte(r.Body), &c); err != nil || r.Status != 200 || c.Object != "model" || r.Header.Get("X-Request-Id") == "" {
 			t.Errorf("%s: status %d: %s", path, r.Status, r.Body)
 		}

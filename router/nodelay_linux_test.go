@@ -75,7 +75,7 @@ func TestNoDelay(t *testing.T) {
 		return len(clients) == 1
 	})
 	g.settled()
-	up := g.r.now().fleet.engine("decode-0").up
+	up := g.r.Debug().Engine("decode-0").Upstream()
 	resp, err := up.Do(t.Context(), &upstream.Request{Path: "/health"})
 	if err != nil {
 		t.Fatal(err)

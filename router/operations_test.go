@@ -37,12 +37,12 @@ func TestReadyBody(t *testing.T) {
 		}
 		return s
 	}
-	if s := ready(); len(s.Pairs) != maxCold || s.PairsTotal != 400 || s.PairsWarm != 0 || s.Pairs[0].Warm {
-		t.Errorf("%d pairs, %d in all, %d warm; want %d, 400 and 0", len(s.Pairs), s.PairsTotal, s.PairsWarm, maxCold)
+	if s := ready(); len(s.Pairs) != MaxCold || s.PairsTotal != 400 || s.PairsWarm != 0 || s.Pairs[0].Warm {
+		t.Errorf("%d pairs, %d in all, %d warm; want %d, 400 and 0", len(s.Pairs), s.PairsTotal, s.PairsWarm, MaxCold)
 	}
-	gone := r.now().fleet.engine("decode-3")
-	gone.draining.Store(true)
-	gone.down.Store(true)
+	gone := r.Debug().Engine("decode-3")
+	gone.SetDraining()
+	gone.SetDown()
 	s := ready()
 	if s.PairsTotal != 380 {
 		t.Errorf("%d pairs in all while an engine is drained; want 380", s.PairsTotal)

@@ -27,10 +27,7 @@ func TestPassedRoutes(t *testing.T) {
 	g := start(t, anyFleet(e), Parts{Clients: fakeClients{}})
 	body := `{ "input":"é", "model":"tiny","seed":9223372036854775807,"request_id":"mine","stream":true,"kv_transfer_params":{"remote_host":"6.6.6.6"}}`
 	n := 0
-	for path, rt := range routes {
-		if rt.does != pass {
-			continue
-		}
+	for _, path := range PassedRoutes() {
 		n++
 		r := g.post(path, body, "Authorization", "Bearer good", "X-Request-Id", "same", "Cookie", "c", "X-Data-Parallel-Rank", "1")
 		if r.Status != 200 || r.Body != `{"object":"list","x":1.0,"usage":{"prompt_tokens":5,"completion_tokens":0}}` {

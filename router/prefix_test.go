@@ -74,9 +74,9 @@ func TestConversationsStay(t *testing.T) {
 				if decode := g.last(n).Decode; cachedOf(g, decode, body) == 0 {
 					t.Fatalf("%s is thought to have nothing of what it was handed", decode)
 				}
-				for _, e := range g.r.now().fleet.engines {
-					if b := e.backlog.Load(); b != 0 {
-						t.Fatalf("%s has %d tokens to compute when nothing is under way", e.name, b)
+				for _, e := range g.r.Debug().Engines() {
+					if b := e.Backlog(); b != 0 {
+						t.Fatalf("%s has %d tokens to compute when nothing is under way", e.Name(), b)
 					}
 				}
 				return at
@@ -99,8 +99,7 @@ func TestConversationsStay(t *testing.T) {
 					t.Errorf("the second conversation is with %s; want %s", got, second)
 				}
 			}
-			e := g.r.now().fleet.engine(first)
-			g.r.restarted(e, e.coord.Load())
+			g.r.Debug().Engine(first).Restarted()
 			if connectorName == connector.NamePush {
 				g.warmed()
 			}
@@ -110,8 +109,7 @@ func TestConversationsStay(t *testing.T) {
 			if got := cachedOf(g, second, chat(t, with[second])); got == 0 {
 				t.Errorf("%s has nothing of what it was asked, as %s was started anew", second, first)
 			}
-			e = g.r.now().fleet.engine(second)
-			g.r.back(t.Context(), e)
+			g.r.Debug().Engine(second).Back(t.Context())
 			if got := cachedOf(g, second, chat(t, with[second])); got != 0 {
 				t.Errorf("%s has %d tokens of what it was asked before it was down", second, got)
 			}
@@ -122,15 +120,11 @@ func TestConversationsStay(t *testing.T) {
 // cachedOf is how many tokens of a body's prompt an engine is thought to have.
 func cachedOf(g *gateway, name, raw string) int {
 	g.t.Helper()
-	b, herr := openai.ParseBody(openai.ShapeChat, []byte(raw), openai.Limits{})
-	if herr != nil {
-		g.t.Fatal(herr)
+	n, err := g.r.Debug().CachedTokens(name, raw)
+	if err != nil {
+		g.t.Fatal(err)
 	}
-	s := g.r.now()
-	k := &look{f: s.fleet, m: s.fleet.models["tiny"]}
-	k.ask(b)
-	defer k.asked()
-	return k.prompt.cached(s.fleet.engine(name))
+	return n
 }
 
 // TestEnginesThatLeaveAreForgotten: an engine that leaves the configuration has no place in the index, not even for a request that was
@@ -250,21 +244,21 @@ func TestBacklog(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
 		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Leg: "alone", Nth: 3, Do: doLateToken, N: 1000}}})
 		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
-		e := g.r.now().fleet.engines[0]
+		e := g.r.Debug().Engine("decode-0")
 		body := chat(t, "one")
 		for i, want := range []int64{257, 2} { // the second finds two pieces of 512 bytes
 			s.d[0].isFull(time.Second)
 			done := make(chan clientReply)
 			go func() { done <- g.post("/v1/chat/completions", body) }()
-			eventually(t, "the request is with the engine", func() bool { return e.inFlight.Load() == 1 })
-			if got := e.backlog.Load(); got != want {
+			eventually(t, "the request is with the engine", func() bool { return e.InFlight() == 1 })
+			if got := e.Backlog(); got != want {
 				t.Errorf("request %d: %d tokens to compute; want %d", i, got, want)
 			}
 			if r := <-done; r.Status != 200 {
 				t.Errorf("status %d", r.Status)
 			}
 			g.settled()
-			if got := e.backlog.Load(); got != 0 {
+			if got := e.Backlog(); got != 0 {
 				t.Errorf("request %d: %d tokens to compute when it is over", i, got)
 			}
 		}
@@ -272,9 +266,9 @@ func TestBacklog(t *testing.T) {
 		go func() {
 			done <- g.post("/v1/chat/completions", strings.Replace(body, `{`, `{"stream":true,`, 1))
 		}()
-		eventually(t, "the request is with the engine", func() bool { return e.inFlight.Load() == 1 })
-		eventually(t, "its first token is here, and not its last", func() bool { return e.backlog.Load() == 0 })
-		if got := e.inFlight.Load(); got != 1 {
+		eventually(t, "the request is with the engine", func() bool { return e.InFlight() == 1 })
+		eventually(t, "its first token is here, and not its last", func() bool { return e.Backlog() == 0 })
+		if got := e.InFlight(); got != 1 {
 			t.Errorf("%d in flight when the prompt is computed; want 1", got)
 		}
 		if r := <-done; r.Status != 200 {

@@ -29,7 +29,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 			apply(t, g, cfg)
 		}},
 		{name: "engine back", down: true, add: func(t *testing.T, _ *pool, g *gateway) {
-			g.r.back(t.Context(), g.r.now().fleet.engines[1])
+			g.r.Debug().Engine("decode-1").Back(t.Context())
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 				g := startIn(t, n, s.cfg, parts)
 				if row.down {
 					time.Sleep(time.Second) // behind the first health check
-					g.r.now().fleet.engines[1].down.Store(true)
+					g.r.Debug().Engine("decode-1").SetDown()
 				}
 				replies := make(chan clientReply, 2)
 				for range 2 {
@@ -72,7 +72,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 
 func apply(t *testing.T, g *gateway, cfg config.Config) {
 	t.Helper()
-	if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+	if err := g.r.Apply(cfg, g.parts); err != nil {
 		t.Fatal(err)
 	}
 }

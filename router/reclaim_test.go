@@ -120,7 +120,7 @@ func reclaimingWith(t *testing.T, connectorName string, agent bool, change func(
 	s, g, f := reclaimingFrom(t, connectorName, agent, nil, change)
 	g.warmed()
 	g.settled()
-	eventually(t, "decode's run is known", func() bool { return g.r.now().fleet.engine("decode-0").sighting().run != "" })
+	eventually(t, "decode's run is known", func() bool { return g.r.Debug().Engine("decode-0").Run() != "" })
 	return s, g, f
 }
 
@@ -153,7 +153,7 @@ func (g *gateway) freed(end, by string) (n uint64) {
 func (g *gateway) blocks(engine string) map[string]int {
 	for _, e := range g.r.Stats().Engines {
 		if e.Name == engine {
-			held := map[string]int{strandMay.String(): e.Unresolved}
+			held := map[string]int{StrandMay: e.Unresolved}
 			maps.Copy(held, e.Stranded)
 			return held
 		}
@@ -180,7 +180,7 @@ func TestFault54StockPrefillDies(t *testing.T) {
 			}
 			s.p[0].srv.CloseClientConnections()
 			if !named {
-				eventually(t, "what stays held is shown", func() bool { return g.blocks("decode-0")[strandNames.String()] > 0 })
+				eventually(t, "what stays held is shown", func() bool { return g.blocks("decode-0")[StrandNames] > 0 })
 				if n := f.count("decode"); n != 0 {
 					t.Errorf("decode was told %d times; want never", n)
 				}
@@ -225,7 +225,7 @@ func TestFault55StockLeaseEnds(t *testing.T) {
 	if n := s.c.count("", "prefill") - before; n != 2 {
 		t.Errorf("%d prefill legs; want 2", n)
 	}
-	eventually(t, "what stays held is shown", func() bool { return g.blocks("prefill-0")[strandReading.String()] > 0 })
+	eventually(t, "what stays held is shown", func() bool { return g.blocks("prefill-0")[StrandReading] > 0 })
 	if f.count("prefill") != 0 {
 		t.Error("prefill was told while decode may have been reading")
 	}
@@ -254,7 +254,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		unhurried(t, row.name, func(t *testing.T) {
 			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
-				c.Timeouts.Ending = 3 * fenceAfter
+				c.Timeouts.Ending = 3 * FenceAfter
 			})
 			s.p[0].mu.Lock()
 			s.p[0].plain = row.plain
@@ -271,7 +271,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 				eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
 				s.noHeld(t)
 			} else {
-				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[strandMay.String()] > 0 })
+				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[StrandMay] > 0 })
 			}
 			g.settled()
 			lost, asked := "", 0
@@ -289,7 +289,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 			if _, d := s.c.held(); !row.plain && d != 0 {
 				t.Errorf("decode holds %d", d)
 			}
-			if n := g.blocks("prefill-0")[strandMay.String()]; row.agent != (n == 0) {
+			if n := g.blocks("prefill-0")[StrandMay]; row.agent != (n == 0) {
 				t.Errorf("%d blocks may be held by prefill", n)
 			}
 			if n := g.r.Stats().Stranded; n != 0 {
@@ -315,7 +315,7 @@ func TestFault54StockDecodeFails(t *testing.T) {
 				}
 				return
 			}
-			eventually(t, "what may stay held is counted", func() bool { return g.blocks("prefill-0")[strandMay.String()] > 0 })
+			eventually(t, "what may stay held is counted", func() bool { return g.blocks("prefill-0")[StrandMay] > 0 })
 			if n := g.r.Stats().Stranded; n != 0 {
 				t.Errorf("counted %d times though it is not known that any is held", n)
 			}

@@ -77,7 +77,7 @@ func TestEngineErrorsTold(t *testing.T) {
 				text := log.String()
 				for i, f := range sum.Failures {
 					if f.Attempt != i+1 || f.Engine == "" || f.Status != row.status || f.Reason != row.reason || f.Cause == "" ||
-						!strings.Contains(f.Cause+f.Answer, row.noted) || len(f.Answer) > maxLoggedAnswer {
+						!strings.Contains(f.Cause+f.Answer, row.noted) || len(f.Answer) > MaxLoggedAnswer {
 						t.Errorf("failure %+v", f)
 					}
 				}

@@ -23,27 +23,27 @@ func TestApplyKeepsEngines(t *testing.T) {
 	eventually(t, "it is ready", func() bool { st := g.r.Stats(); return st.Ready && st.PairsWarm == 1 })
 	next := s.cfg
 	next.Limits.Failures, next.Limits.IdlePer, next.Timeouts.Connect = 7, 17, 3*time.Second
-	if err := g.r.Apply(next, g.r.now().parts); err != nil {
+	if err := g.r.Apply(next, g.parts); err != nil {
 		t.Fatal(err)
 	}
 	if st := g.r.Stats(); !st.Ready || st.PairsWarm != 1 || st.Engines[0].Share != 1 {
 		t.Errorf("ready %v, %d pairs warm, share %v", st.Ready, st.PairsWarm, st.Engines[0].Share)
 	}
-	e := g.r.now().fleet.engine("decode-0")
-	connect, idle := e.up.Limits()
-	if e.limit.Load() != 7 || idle != 17 || connect != 3*time.Second {
-		t.Errorf("%d failures, %d idle connections, %v to connect", e.limit.Load(), idle, connect)
+	e := g.r.Debug().Engine("decode-0")
+	connect, idle := e.Upstream().Limits()
+	if e.Failures() != 7 || idle != 17 || connect != 3*time.Second {
+		t.Errorf("%d failures, %d idle connections, %v to connect", e.Failures(), idle, connect)
 	}
 	for i := range 7 {
-		if down := e.missed(); down != (i == 6) {
+		if down := e.Missed(); down != (i == 6) {
 			t.Errorf("down at failure %d: %v", i+1, down)
 		}
 	}
 	next.Limits.IdlePer++
-	if err := g.r.Apply(next, g.r.now().parts); err != nil {
+	if err := g.r.Apply(next, g.parts); err != nil {
 		t.Fatal(err)
 	}
-	if !g.r.now().fleet.engine("decode-0").down.Load() {
+	if g.r.Stats().Engines[1].Up {
 		t.Error("an engine that is down is up by a change of limits.idle_engine")
 	}
 }
@@ -68,7 +68,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	m.Engines = all[:1]
 	cfg.IsolatePrefixCache, cfg.PrefixCacheSecretFile, cfg.Models = true, salt, []config.Model{m}
 	g := start(t, cfg, Parts{})
-	sealed, e := g.r.now().sealer.Seal("t", nil), g.r.now().fleet.engine("decode-0")
+	sealed, e := g.r.Debug().Sealed("t"), g.r.Debug().Engine("decode-0")
 
 	write(salt, "half")
 	if err := os.Remove(key); err != nil {
@@ -77,12 +77,12 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	all[1].KeyFile = key // what is known of the file holds for whoever comes
 	m.Engines = all
 	cfg.Models = []config.Model{m}
-	parts := g.r.now().parts
+	parts := g.parts
 	if err := g.r.Apply(cfg, parts); err != nil {
 		t.Fatalf("an engine cannot come: %v", err)
 	}
-	f := g.r.now().fleet
-	if f.engine("decode-0") != e || f.engine("decode-1").origin.key != "one" || g.r.now().sealer.Seal("t", nil) != sealed {
+	f := g.r.Debug().Fleet()
+	if g.r.Debug().Engine("decode-0") != e || g.r.Debug().Engine("decode-1").Key() != "one" || g.r.Debug().Sealed("t") != sealed {
 		t.Error("engines that come change others, or the salts, or have no credential")
 	}
 	if err := g.r.Reload(cfg, parts); err == nil || !strings.Contains(err.Error(), "key_file") {
@@ -92,14 +92,14 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	if err := g.r.Reload(cfg, parts); err == nil || !strings.Contains(err.Error(), "prefix_cache_secret_file") {
 		t.Errorf("a reload with half a secret: %v", err)
 	}
-	if g.r.now().fleet != f {
+	if g.r.Debug().Fleet() != f {
 		t.Error("a reload that was refused has changed something")
 	}
 	write(salt, strings.Repeat("2", openai.MinSealKey))
 	if err := g.r.Reload(cfg, parts); err != nil {
 		t.Fatal(err)
 	}
-	if now := g.r.now(); now.fleet.engine("decode-0").origin.key != "two" || now.sealer.Seal("t", nil) == sealed {
+	if now := g.r.Debug(); now.Engine("decode-0").Key() != "two" || now.Sealed("t") == sealed {
 		t.Error("a reload goes on with what was read before")
 	}
 }
@@ -112,7 +112,7 @@ func TestApplyLastEngine(t *testing.T) {
 	none.Growing, none.Models = true, []config.Model{{Name: "tiny", Connector: connector.NameNone}}
 	for i := range 200 {
 		for _, cfg := range []config.Config{none, s.cfg} {
-			if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+			if err := g.r.Apply(cfg, g.parts); err != nil {
 				t.Fatalf("%d: %v", i, err)
 			}
 		}
@@ -142,15 +142,14 @@ func TestApplyAttendsToTheEnd(t *testing.T) {
 	with.Models = []config.Model{m}
 	g := start(t, with, Parts{})
 	eventually(t, "pairs are warm", func() bool { return g.r.Stats().PairsWarm >= 2 })
-	f := g.r.now().fleet
-	e := f.engine("goes")
-	e.inFlight.Add(1)
+	e := g.r.Debug().Engine("goes")
+	e.AddInFlight(1)
 	eventually(t, "it is checked", func() bool { return checks.Load() > 0 })
-	pair, err := g.r.now().fleet.runsOf(f.couples[1])
+	pair, err := g.r.Debug().Pair(1).Runs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.r.Apply(before, g.r.now().parts); err != nil {
+	if err := g.r.Apply(before, g.parts); err != nil {
 		t.Fatal(err)
 	}
 	n := checks.Load()
@@ -158,16 +157,16 @@ func TestApplyAttendsToTheEnd(t *testing.T) {
 	one := before
 	one.Models = []config.Model{before.Models[0]}
 	one.Models[0].Decode = before.Models[0].Decode[:1]
-	if !g.r.pairs.Ready(pair) {
+	if !g.r.Debug().Knows(pair) {
 		t.Fatal("the pair is not known")
 	}
-	if err := g.r.Apply(one, g.r.now().parts); err != nil {
+	if err := g.r.Apply(one, g.parts); err != nil {
 		t.Fatal(err)
 	}
-	if g.r.pairs.Ready(pair) {
+	if g.r.Debug().Knows(pair) {
 		t.Error("a pair is known of which one engine has gone")
 	}
-	e.inFlight.Add(-1)
+	e.AddInFlight(-1)
 	eventually(t, "nobody checks it any more", func() bool {
 		n := checks.Load()
 		time.Sleep(10 * before.Timeouts.Health)

@@ -28,7 +28,7 @@ func TestApplyCarriesOver(t *testing.T) {
 		m.Decode = append([]config.Engine(nil), m.Decode...)
 		change(&m)
 		cfg.Models = []config.Model{m}
-		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+		if err := g.r.Apply(cfg, g.parts); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,28 +44,29 @@ func TestApplyCarriesOver(t *testing.T) {
 	}
 	warm(2)
 	served()
-	was, done := g.r.now().fleet, g.r.Stats().Handshakes.Done
-	was.engine("decode-0").inFlight.Add(1) // something that is known of it
+	prefill, decode, pair, done := g.r.Debug().Engine("prefill-0"), g.r.Debug().Engine("decode-0"), g.r.Debug().Pair(0), g.r.Stats().Handshakes.Done
+	left := g.r.Debug().Engine("decode-1")
+	decode.AddInFlight(1) // something that is known of it
 	apply(func(m *config.Model) { m.Decode = m.Decode[:1] })
-	now := g.r.now().fleet
-	if now.engine("decode-0") != was.engine("decode-0") || now.engine("prefill-0") != was.engine("prefill-0") || now.engine("decode-1") != nil {
+	now := g.r.Debug()
+	if now.Engine("decode-0") != decode || now.Engine("prefill-0") != prefill || !now.Engine("decode-1").None() {
 		t.Error("engines that stay are others, or one that goes has stayed")
 	}
-	if now.couples[0] != was.couples[0] || len(now.couples) != 1 {
+	if now.Pair(0) != pair || now.PairCount() != 1 {
 		t.Error("the pair that stays is another")
 	}
-	now.engine("decode-0").inFlight.Add(-1)
+	now.Engine("decode-0").AddInFlight(-1)
 	served()
 	if n := g.r.Stats().Handshakes.Done; n != done {
 		t.Errorf("%d handshakes of pairs that knew each other", n-done)
 	}
 	apply(func(m *config.Model) { m.Decode[1].Drain = true })
-	if e := g.r.now().fleet.engine("decode-1"); e == was.engine("decode-1") || e.usable() {
+	if e := g.r.Debug().Engine("decode-1"); e == left || e.Usable() {
 		t.Error("an engine that came back to be drained is the old one, or is used")
 	}
 	apply(func(m *config.Model) { m.Decode[0].URL += "/" }) // another entry
-	e := g.r.now().fleet.engine("decode-0")
-	if e == was.engine("decode-0") || e.generation.Load() <= was.engine("decode-0").generation.Load() {
+	e := g.r.Debug().Engine("decode-0")
+	if e == decode || e.Generation() <= decode.Generation() {
 		t.Error("an engine with another entry is the same, or the same run")
 	}
 	warm(2)
@@ -73,7 +74,7 @@ func TestApplyCarriesOver(t *testing.T) {
 	if n := g.r.Stats().Handshakes.Done; n <= done {
 		t.Error("no handshake of an engine that is another")
 	}
-	if err := g.r.Apply(config.Config{}, Parts{}); err == nil || g.r.now().fleet.engine("decode-0") != e {
+	if err := g.r.Apply(config.Config{}, Parts{}); err == nil || g.r.Debug().Engine("decode-0") != e {
 		t.Errorf("a configuration with mistakes: %v", err)
 	}
 }
@@ -134,7 +135,7 @@ func TestApplyBodyLimit(t *testing.T) {
 		}
 		cfg := s.cfg
 		cfg.Limits.Body = len(plainBody) - 1
-		if err := g.r.Apply(cfg, g.r.now().parts); err != nil {
+		if err := g.r.Apply(cfg, g.parts); err != nil {
 			t.Fatal(err)
 		}
 	}

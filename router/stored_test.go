@@ -189,13 +189,13 @@ func TestStoredResponseOfALostEngine(t *testing.T) {
 	}
 	_ = keeper.srv.Listener.Close()
 	keeper.srv.CloseClientConnections()
-	eventually(t, "the engine is down", func() bool { return g.r.now().fleet.engine("decode-0").down.Load() })
+	eventually(t, "the engine is down", func() bool { return !g.r.Stats().Engines[0].Up })
 	if r := g.ask("GET", pathResponses+"/"+made.ID); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" || r.Header.Get("Retry-After") == "" {
 		t.Errorf("down: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 	without := cfg
 	without.Models = []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: cfg.Models[0].Engines[1:]}}
-	parts.Log = g.r.log
+	parts.Log = g.parts.Log
 	if err := g.r.Apply(without, parts); err != nil {
 		t.Fatal(err)
 	}

@@ -130,10 +130,6 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	if got, whole := text(t, g.post(pathCompletions, plainBody[:len(plainBody)-1]+`,"cache_salt":"x"}`, "Authorization", "Bearer alice")); got != wholeText || !whole {
 		t.Fatalf("text %q, whole %v", got, whole)
 	}
-	seal, err := newSealer(s.cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := s.c.all()
 	q := all[len(all)-1]
 	self := metadata.Incarnation{Engine: q.Engine, Generation: map[string]uint64{"prefill": 100, "decode": 200}[q.Leg]}
@@ -142,7 +138,11 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := contextOf("tiny", "s", []byte(seal.Seal("alice", []byte(`"x"`)))); got.Context != want {
+	want, err := TicketContext(s.cfg, "tiny", "s", "alice", `"x"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Context != want {
 		t.Errorf("context %x; want %x", got.Context, want)
 	}
 }

@@ -79,7 +79,7 @@ func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 	}
-	before := g.r.live.len()
+	before := g.r.Stats().Requests
 	_ = conn.Close()
 	left := time.Now()
 	time.Sleep(noticed)
@@ -90,8 +90,8 @@ func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
 		}
 		return
 	}
-	if before != 1 || g.r.live.len() != 0 {
-		t.Fatalf("%d requests were under way, now %d", before, g.r.live.len())
+	if before != 1 || g.r.Stats().Requests != 0 {
+		t.Fatalf("%d requests were under way, now %d", before, g.r.Stats().Requests)
 	}
 	sum := g.last(1)
 	if sum.Outcome != report.ClientLeft {
@@ -105,9 +105,9 @@ func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
 	if connectorName == connector.NamePush || connectorName == connector.NamePull || where == "a pair" {
 		return // legs go on until nothing is left behind, and so does what makes the engines known to each other
 	}
-	for _, e := range g.r.now().fleet.engines {
-		if e.inFlight.Load() != 0 {
-			t.Errorf("%s still has a leg", e.name)
+	for _, e := range g.r.Stats().Engines {
+		if e.InFlight != 0 {
+			t.Errorf("%s still has a leg", e.Name)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func streamOfHours(t *testing.T, n *memNet, connectorName string) {
 	if limit := *g.r.Timeouts().KeepAlive; silent > limit || limit >= every {
 		t.Errorf("it was silent for %v; want at most %v", silent, limit)
 	}
-	if n := strings.Count(r.Body, keepAliveEvent); n < count-1 || n > 5*count {
+	if n := strings.Count(r.Body, KeepAliveEvent); n < count-1 || n > 5*count {
 		t.Errorf("%d comments", n)
 	}
 	if sum := g.last(1); sum.Outcome != report.Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
@@ -83,7 +83,7 @@ func TestStreamSilenceIsBounded(t *testing.T) {
 		if took := time.Since(begun); took != g.r.Timeouts().Stream {
 			t.Errorf("it took %v; want %v", took, g.r.Timeouts().Stream)
 		}
-		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || !strings.Contains(r.Body, keepAliveEvent) {
+		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || !strings.Contains(r.Body, KeepAliveEvent) {
 			t.Errorf("end %v, body %q", r.Err, r.Body)
 		}
 	})

@@ -84,12 +84,7 @@ func startIn(t testing.TB, n *memNet, cfg config.Config, parts Parts) *gateway {
 }
 
 // reach has a router's connections to engines be in the network.
-func (n *memNet) reach(r *Router) {
-	for _, e := range r.now().fleet.engines {
-		e.up.SetDial(n.dial)
-	}
-	r.control.Transport = &http.Transport{DialContext: n.dial}
-}
+func (n *memNet) reach(r *Router) { r.Debug().SetDial(n.dial) }
 
 // newIn makes a pool of any connector in the network, with what its router is built from.
 func newIn(t *testing.T, n *memNet, connectorName string, p, d int) (*pool, Parts) {

@@ -29,23 +29,21 @@ func BenchmarkWarm(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			r.pairs.Close()
 			hold := make(chan struct{})
 			if warm {
 				close(hold)
 			}
-			r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, func(context.Context, metadata.Pair) error { <-hold; return nil })
-			if err != nil {
+			if err := r.Debug().SetHandshake(func(context.Context, metadata.Pair) error { <-hold; return nil }); err != nil {
 				b.Fatal(err)
 			}
 			defer r.Close()
-			r.warm(time.Now())
-			for warm && r.pairs.Stats().Ready < 10_000 {
+			r.Debug().Warm()
+			for warm && r.Stats().Handshakes.Ready < 10_000 {
 				time.Sleep(time.Millisecond)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				r.warm(time.Now())
+				r.Debug().Warm()
 			}
 			if !warm {
 				close(hold)

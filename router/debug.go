@@ -1,0 +1,36 @@
+package router
+
+import (
+	"context"
+	"net"
+	"net/http"
+)
+
+// Debug is what tests of a whole gateway need and no operator does. internal/routertest uses it; export_test.go has more for the
+// tests of this package.
+type Debug struct{ r *Router }
+
+// Debug returns the router's Debug.
+func (r *Router) Debug() Debug { return Debug{r} }
+
+// Idle reports whether nothing is under way: no request and no leg, not even one that has outlived its request.
+func (d Debug) Idle() bool {
+	r := d.r
+	if r.live.len() != 0 || r.running.Load() != 0 || r.bodies.held.Load() != 0 {
+		return false
+	}
+	for _, e := range r.now().fleet.engines {
+		if e.inFlight.Load() != 0 || e.backlog.Load() != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// SetDial replaces how the engines that the router has now are connected to. It must be called before Serve and Run.
+func (d Debug) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	for _, e := range d.r.now().fleet.engines {
+		e.up.SetDial(dial)
+	}
+	d.r.control.Transport = &http.Transport{DialContext: dial}
+}

@@ -1,0 +1,258 @@
+package router
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/router/admission"
+	"pdrouter/router/config"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
+	"pdrouter/router/reason"
+	"pdrouter/router/upstream"
+)
+
+// What the external tests of this package see of it beside its interface.
+
+const (
+	BackgroundPollMax = backgroundPollMax
+	BeginsWithin      = beginsWithin
+	FenceAfter        = fenceAfter
+	HeadBytes         = headBytes
+	KeepAliveEvent    = keepAliveEvent
+	LoadApart         = loadApart
+	LoadSeldom        = loadSeldom
+	MaxCold           = maxCold
+	MaxLoggedAnswer   = maxLoggedAnswer
+	RankHeader        = rankHeader
+	RefusedFor        = refusedFor
+	ScopePriority     = scopePriority
+)
+
+// Why blocks are held for nobody, as Stats names it.
+var (
+	StrandMay      = strandMay.String()
+	StrandNames    = strandNames.String()
+	StrandNoAgent  = strandNoAgent.String()
+	StrandReading  = strandReading.String()
+	StrandUnbegun  = strandUnbegun.String()
+	StrandUntold   = strandUntold.String()
+	StrandUnproven = strandUnproven.String()
+)
+
+// PassedRoutes are the routes that are passed to one engine.
+func PassedRoutes() (all []string) {
+	for path, rt := range routes {
+		if rt.does == pass {
+			all = append(all, path)
+		}
+	}
+	return all
+}
+
+// Routes are all routes.
+func Routes() (all []string) {
+	for path := range routes {
+		all = append(all, path)
+	}
+	return all
+}
+
+// HasRoute reports whether a POST to the path is served.
+func HasRoute(path string) bool {
+	_, _, e := findRoute(path, "POST")
+	return e == nil
+}
+
+// TicketContext is the context of a ticket for a request with that salt.
+func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]byte, error) {
+	seal, err := newSealer(cfg, nil)
+	if err != nil {
+		return [16]byte{}, err
+	}
+	return contextOf(model, subject, []byte(seal.Seal(tenant, []byte(salt)))), nil
+}
+
+// Running is how much outlives its request.
+func (d Debug) Running() int { return int(d.r.running.Load()) }
+
+// BodiesOpened is how many bodies were begun to be read, TenantsOfBodies how many tenants have some in memory.
+func (d Debug) BodiesOpened() uint64 { return d.r.bodies.opened.Load() }
+func (d Debug) TenantsOfBodies() int { return len(d.r.bodies.tenants.held) }
+
+// ServeConn serves one connection as if it were accepted.
+func (d Debug) ServeConn(c net.Conn) error {
+	app := d.r.newServer(d.r.now().cfg)
+	app.Handler() // readies it
+	return app.Server().ServeConn(newArrivals(nil).add(c))
+}
+
+// EndRequests ends the time of every request.
+func (d Debug) EndRequests() {
+	for _, x := range d.r.live.all() {
+		x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
+	}
+}
+
+// PrefillAnswered reports whether the prefill leg of some request has its answer.
+func (d Debug) PrefillAnswered() bool {
+	for _, x := range d.r.live.all() {
+		x.mu.Lock()
+		a := x.cur
+		x.mu.Unlock()
+		if a != nil && a.answered() {
+			return true
+		}
+	}
+	return false
+}
+
+// Queue is that of a model, also when the configuration has lost the model.
+func (d Debug) Queue(model string) *admission.Queue { return d.r.now().fleet.models[model].queue }
+
+// TurnAway has the queues refuse who waits, as a shutdown does.
+func (d Debug) TurnAway() { d.r.turnAway() }
+
+// ControlClient asks the control routes of engines.
+func (d Debug) ControlClient() *http.Client { return d.r.control }
+
+// OpenTransfer notes a transfer between two engines.
+func (d Debug) OpenTransfer(id, prefill, decode string) {
+	d.r.report.Transfers.Open(id, prefill, decode, metadata.Rank{})
+}
+
+// Attended is how many engines are looked after.
+func (d Debug) Attended() int { return len(*d.r.attended.Load()) }
+
+// CachedTokens is how many tokens of a chat's prompt an engine is thought to have.
+func (d Debug) CachedTokens(engine, body string) (int, error) {
+	b, herr := openai.ParseBody(openai.ShapeChat, []byte(body), openai.Limits{})
+	if herr != nil {
+		return 0, herr
+	}
+	s := d.r.now()
+	k := &look{f: s.fleet, m: s.fleet.models["tiny"]}
+	k.ask(b)
+	defer k.asked()
+	return k.prompt.cached(s.fleet.engine(engine)), nil
+}
+
+// Sealed is a salt as engines get it.
+func (d Debug) Sealed(tenant string) string { return d.r.now().sealer.Seal(tenant, nil) }
+
+// Fleet is another value after each configuration that was applied.
+func (d Debug) Fleet() any { return d.r.now().fleet }
+
+// DebugPair is a pair of engines.
+type DebugPair struct {
+	c *couple
+	r *Router
+}
+
+// Pair returns the n-th pair.
+func (d Debug) Pair(n int) DebugPair { return DebugPair{d.r.now().fleet.couples[n], d.r} }
+
+// PairCount is how many pairs the configuration has.
+func (d Debug) PairCount() int { return len(d.r.now().fleet.couples) }
+
+// Opened is how often the pair was taken out, Agree why it does not fit.
+func (p DebugPair) Opened() int64 { return int64(p.c.opened.Load()) }
+func (p DebugPair) Agree() error  { return p.r.now().fleet.agree(p.c) }
+
+// Runs returns the pair as it is now.
+func (p DebugPair) Runs() (metadata.Pair, error) { return p.r.now().fleet.runsOf(p.c) }
+
+// Knows reports whether the pair of runs has shaken hands.
+func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
+
+// SetHandshake has pairs shake hands by f, Warm has those begin that are due.
+func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err error) {
+	d.r.pairs.Close()
+	d.r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, f)
+	return err
+}
+func (d Debug) Warm() { d.r.warm(time.Now()) }
+
+// DebugEngine is an engine; that of a configuration is the same for as long as the router does not replace it.
+type DebugEngine struct {
+	e *engine
+	r *Router
+}
+
+// Engine returns the engine of that name; one that is not configured is none.
+func (d Debug) Engine(name string) DebugEngine { return DebugEngine{d.r.now().fleet.engine(name), d.r} }
+
+// Engines are all of them.
+func (d Debug) Engines() (all []DebugEngine) {
+	for _, e := range d.r.now().fleet.engines {
+		all = append(all, DebugEngine{e, d.r})
+	}
+	return all
+}
+
+func (e DebugEngine) None() bool          { return e.e == nil }
+func (e DebugEngine) Name() string        { return e.e.name }
+func (e DebugEngine) InFlight() int64     { return e.e.inFlight.Load() }
+func (e DebugEngine) AddInFlight(n int64) { e.e.inFlight.Add(n) }
+func (e DebugEngine) Backlog() int64      { return e.e.backlog.Load() }
+func (e DebugEngine) Supplied() int64     { return e.e.supplied.Load() }
+func (e DebugEngine) Overdue() int64      { return e.e.overdue.Load() }
+func (e DebugEngine) Generation() uint64  { return e.e.generation.Load() }
+func (e DebugEngine) Usable() bool        { return e.e.usable() }
+func (e DebugEngine) SetDown()            { e.e.down.Store(true) }
+func (e DebugEngine) SetDraining()        { e.e.draining.Store(true) }
+func (e DebugEngine) Key() string         { return e.e.origin.key }
+
+// Run is the engine's run as its side channel tells it, HasEndpoint whether its coordinates are known.
+func (e DebugEngine) Run() string       { return e.e.sighting().run }
+func (e DebugEngine) HasEndpoint() bool { return e.e.coord.Load() != nil }
+
+// Reached and Missed are what a health check found; Missed reports whether the engine is down by it.
+func (e DebugEngine) Reached()     { e.e.reached() }
+func (e DebugEngine) Missed() bool { return e.e.missed() }
+
+// Look has the engine be looked at soon, Back is what is done when it is back, Restarted when it is another run.
+func (e DebugEngine) Look()                    { e.e.look() }
+func (e DebugEngine) Back(ctx context.Context) { e.r.back(ctx, e.e) }
+func (e DebugEngine) Restarted()               { e.r.restarted(e.e, e.e.coord.Load()) }
+
+// Load asks the engine what it has in hand, and reports whether it was told.
+func (e DebugEngine) Load(ctx context.Context) bool {
+	_, ok := e.r.loadOf(ctx, e.e)
+	return ok
+}
+
+// Strand enters blocks that the engine holds for nobody, until its lease ends where leased.
+func (e DebugEngine) Strand(why string, blocks int, leased bool) {
+	for w := strandNone + 1; w < strandeds; w++ {
+		if w.String() == why {
+			e.r.left.strand(e.e, w, blocks, leased, time.Now())
+		}
+	}
+}
+
+// Recount asks the engine how many blocks it uses, Leaked is how many it is said to hold for nobody.
+func (e DebugEngine) Recount(ctx context.Context, before int) (said, used int) {
+	was := e.r.recount(ctx, e.e, heldLook{said: before})
+	return was.said, was.used
+}
+func (e DebugEngine) Leaked() int { return e.r.left.blocks(e.e, time.Now()) }
+
+// HalfOpen has the engine be out by failures of that kind, and its next request be its probe.
+func (e DebugEngine) HalfOpen(why health.FailureKind) {
+	e.e.vitals.Failed(why, time.Now().Add(-time.Hour), health.BreakerRules{Failures: 1, Open: time.Second, Longest: time.Second})
+}
+
+// Probed reports whether a probe of the engine is waited for.
+func (e DebugEngine) Probed() bool {
+	out := e.e.vitals.Standing(time.Now(), 0).Out
+	return out == health.Answers || out == health.Streams
+}
+
+// Upstream is the client that sends it requests, Failures how many make it be down.
+func (e DebugEngine) Upstream() *upstream.Client { return e.e.up }
+func (e DebugEngine) Failures() int64            { return int64(e.e.limit.Load()) }
