@@ -16,20 +16,27 @@ func (x *exchange) startPrefill(a *attempt) {
 	a.prefill.join(&x.r.cancels, a.prefill.engine)
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
+	a.prefill.begin()
 	x.r.ended.Add(1)
 	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
 }
 
 // startDecode runs the decode leg on a goroutine of its own.
-func (x *exchange) startDecode(a *attempt) {
-	x.onward = x.newOnward()
-	a.asked = true
-	req := x.decodeRequest(a, x.onward != nil).hold(x.b)
+func (x *exchange) startDecode(a *attempt, req *letter) {
+	req.hold(x.b)
+	a.decodeIs = withAsker
+	a.decode.begin()
 	x.r.ended.Add(1)
 	x.r.goroutines.Go(func() { x.askDecode(a, req) })
 }
 
-// askPrefill asks the prefill leg and posts what came of it. It may outlive the exchange.
+// askForDecode asks the attempt's decode engine for the whole answer.
+func (x *exchange) askForDecode(a *attempt) {
+	x.onward = x.newOnward()
+	x.startDecode(a, x.decodeRequest(a, x.onward != nil))
+}
+
+// askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
 func (x *exchange) askPrefill(a *attempt, req *letter) {
 	defer x.r.ended.Done()
 	l := &a.prefill
@@ -44,7 +51,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 			m.b, m.again = x.b, x.prefillRequest(l, &m.h)
 			x.r.behind(m, func(ctx context.Context) { x.r.settle(ctx, m) }, a.decode.engine)
 		}
-		x.post(mail{a: a, e: e, at: time.Now()})
+		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()
 	e = x.prefillAnswer(a, req)
 }
@@ -52,9 +59,9 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 // prefillAnswer asks, and says what the answer means.
 func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 	r, conn, l := x.r, x.m.conn, &a.prefill
-	v := l.send(&req.Request, r.now().cfg.Limits.Answer)
+	v := l.send(&req.Request, x.s.cfg.Limits.Answer)
 	if v == vUsable {
-		v = l.whole(r.now().cfg.Limits.Answer)
+		v = l.whole(x.s.cfg.Limits.Answer)
 	}
 	a.prefillTimer.Stop()
 	r.saw(l, v)
@@ -86,40 +93,39 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 	return e
 }
 
-// askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It posts what came of it, and
+// askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It sends the owner what came of it, and
 // may outlive the exchange.
 func (x *exchange) askDecode(a *attempt, req *letter) {
 	defer x.r.ended.Done()
-	v, streams := vLost, false
+	v, streams, l := vLost, false, &a.decode
 	defer func() {
 		if p := recover(); p != nil {
 			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
 			v = vLost
 		}
-		came := v == vUsable || v == vTooLarge
-		if v != vUsable || !streams {
-			a.release()
-		}
-		if !a.arrived(came) {
-			a.release()
-		}
 		e := decodeEvent(v, streams)
-		if e.Why == reason.DecodeRejected && x.b.Passthrough != nil {
+		switch {
+		case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
 			e.Why = reason.EngineRejected
-		}
-		if v == vBroken && a.decode.refusedCredentials() {
+		case v == vBroken && l.refusedCredentials():
 			e.Why = reason.CredentialsRefused
 		}
-		if e.Kind == dispatch.EvDecodeBroken {
-			a.mu.Lock()
-			a.broken = true
-			a.mu.Unlock()
+		l.hasRead()
+		if e.Kind == dispatch.EvDecodeFirst {
+			l.streams = true
+			l.engine.streaming.Add(1)
+		} else {
+			a.release()
 		}
-		x.post(mail{a: a, e: e, at: time.Now()})
+		l.kvBecomes(kvOver)
+		l.became(e.Kind.Leaves())
+		if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
+			a.release()
+		}
 	}()
 	v, streams = x.decodeAnswer(a, req)
 	x.sawDecode(a, v)
-	x.doubt(&a.decode, &a.prefill, v)
+	x.doubt(l, &a.prefill, v)
 }
 
 // decodeAnswer asks, and says what came and whether it is a stream.

@@ -43,10 +43,7 @@ func (x *exchange) plan() dispatch.Event {
 	a.h.Shape = x.b.Shape
 	a.h.Draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
-	x.mu.Lock()
-	x.cur, x.mails = a, dropOld(x.mails)
-	x.mu.Unlock()
-	x.sum.Attempts++
+	x.attempt(a)
 	x.sum.Decode = fleet.Decode[choice.Decode].Name
 	toPrefill, toDecode := x.look.reads(choice)
 	a.prefill.unread.Store(int64(toPrefill))
@@ -60,9 +57,6 @@ func (x *exchange) plan() dispatch.Event {
 	a.prefill.engine = x.m.prefill[choice.Prefill]
 	if x.m.conn.Traits().Writes {
 		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
-		if a.unstreamed {
-			a.looks = x.r
-		}
 	}
 	if len(x.m.couples) > 0 {
 		a.couple = x.m.couple(choice.Prefill, choice.Decode)
@@ -144,7 +138,7 @@ func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.F
 	return x.look.insisted(c), f
 }
 
-// pair readies the attempt's pair, or has the owner park for it.
+// pair readies the attempt's pair, or has the owner wait for it.
 func (x *exchange) pair(a *attempt) {
 	t := x.m.conn.Traits()
 	if t.Meets {
@@ -154,7 +148,7 @@ func (x *exchange) pair(a *attempt) {
 		var ok bool
 		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.incarnations(a.prefill.engine, a.decode.engine); !ok {
 			a.prefill.err = errNoRecords
-			x.queue = append(x.queue, dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
+			x.found(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
@@ -167,7 +161,7 @@ func (x *exchange) pair(a *attempt) {
 		a.parked = true
 		return
 	}
-	x.queue = append(x.queue, dispatch.Event{Kind: dispatch.EvPaired})
+	x.found(dispatch.Event{Kind: dispatch.EvPaired})
 }
 
 func (x *exchange) coordinated(a *attempt) bool {
@@ -178,8 +172,8 @@ func (x *exchange) coordinated(a *attempt) bool {
 	return a.h.Endpoint != nil
 }
 
-// park waits for the pair's handshake, unless there is mail, and posts what came of it.
-func (x *exchange) park(a *attempt) {
+// awaitPair waits for the pair's handshake, unless there is an event.
+func (x *exchange) awaitPair(a *attempt) {
 	waiting := new(upstream.Canceler)
 	x.r.cancels.Add(waiting)
 	defer waiting.Remove()
@@ -192,14 +186,14 @@ func (x *exchange) park(a *attempt) {
 	defer stop()
 	err := x.r.pairs.Wait(timeout, a.runs())
 	if err == nil && x.coordinated(a) {
-		x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
+		x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
 		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
 	}
 	a.prefill.err = err
-	x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
+	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
 }
 
 // landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the

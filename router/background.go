@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
@@ -100,7 +101,7 @@ func (q *admitted) holdLease(allowed Allowance) *openai.Error {
 
 // worksOn reports whether the engine may still work on the background response of a request that has ended.
 func (x *exchange) worksOn() bool {
-	if x.cur == nil || !x.cur.asked {
+	if x.cur == nil || x.cur.decode.state() == dispatch.LegIdle {
 		return false
 	}
 	switch x.sum.Outcome {
@@ -206,7 +207,7 @@ func (x *exchange) sawResponse() {
 	tokens, works := -1, true
 	if s := x.reply.stream; s != nil {
 		works = !s.seen
-		if x.counted {
+		if x.usage.counted {
 			tokens = x.sum.PromptTokens + x.sum.OutputTokens
 		}
 	} else if x.sum.Status == http.StatusOK {

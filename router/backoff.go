@@ -161,22 +161,16 @@ func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 	return dispatch.Event{Kind: dispatch.EvPlannedLater}, true
 }
 
-// rest waits for as long as the engines are given, unless there is mail, and posts that the wait is over.
-func (x *exchange) rest() {
+// pauseForEngines waits for as long as the engines are given, unless there is an event.
+func (x *exchange) pauseForEngines() {
 	t := time.NewTimer(x.pause)
 	defer t.Stop()
-	for {
+	for x.block(nil) {
 		select {
 		case <-t.C:
-			x.post(mail{e: dispatch.Event{Kind: dispatch.EvWaited}})
+			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvWaited}})
 			return
 		case <-x.wake:
-		}
-		x.mu.Lock()
-		mail := len(x.mails) > 0
-		x.mu.Unlock()
-		if mail {
-			return
 		}
 	}
 }

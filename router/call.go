@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/upstream"
@@ -38,7 +39,76 @@ type call struct {
 
 	streams bool // it has brought tokens, and is a stream
 
-	once sync.Once
+	noticed bool           // its engine has shown that it knows that the leg is over
+	outcome atomic.Uint32  // a dispatch.LegState; see became
+	kv      atomic.Uint32  // a kvState
+	asking  sync.WaitGroup // the goroutine that asks
+	once    sync.Once
+}
+
+// state is what became of the leg so far. Once it is over its other fields do not change any more but by whoever ends it.
+func (l *call) state() dispatch.LegState { return dispatch.LegState(l.outcome.Load()) }
+
+// begin notes that the leg is being asked, by a goroutine that will call became.
+func (l *call) begin() {
+	l.asking.Add(1)
+	l.outcome.Store(uint32(dispatch.LegAsked))
+}
+
+// became notes how the leg has ended, or that its stream has begun.
+func (l *call) became(s dispatch.LegState) {
+	l.outcome.Store(uint32(s))
+	l.asking.Done()
+}
+
+// tookAll reports whether a decode leg has tokens, and so all that prefill held for it.
+func (l *call) tookAll() bool {
+	s := l.state()
+	return s == dispatch.LegAnswered || s == dispatch.LegWhole
+}
+
+// sent waits until a leg that was canceled is over, and reports whether a byte of it may have left.
+func (l *call) sent() bool {
+	l.asking.Wait()
+	return !l.unsent()
+}
+
+// kvState is what is known of the KV that a decode leg needs from prefill.
+type kvState uint32
+
+const (
+	kvUnknown  kvState = iota
+	kvOverdue          // it should have come
+	kvSupplied         // a look has shown that decode has it; an answer that is not streamed does not tell
+	kvOver             // the leg has brought tokens, or is over
+)
+
+// kvBecomes notes what is known of the leg's KV, and counts the leg with its engine under that. It reports false if the leg is over.
+func (l *call) kvBecomes(to kvState) bool {
+	for {
+		was := kvState(l.kv.Load())
+		switch {
+		case was == kvOver:
+			return false
+		case was == to, was == kvSupplied && to == kvOverdue:
+			return true
+		}
+		if l.kv.CompareAndSwap(uint32(was), uint32(to)) {
+			l.engine.countKV(was, -1)
+			l.engine.countKV(to, 1)
+			return true
+		}
+	}
+}
+
+// countKV counts a leg of which that is known of its KV.
+func (e *engine) countKV(s kvState, by int64) {
+	switch s {
+	case kvOverdue:
+		e.overdue.Add(by)
+	case kvSupplied:
+		e.supplied.Add(by)
+	}
 }
 
 // open takes the engine's count for a leg that ends with a context.

@@ -2,7 +2,6 @@ package router
 
 import (
 	"encoding/json"
-	"io"
 	"strconv"
 
 	"pdrouter/router/openai"
@@ -131,7 +130,7 @@ func (o *onward) able() bool {
 
 // relayOnward takes one whole event of the engine that goes on, in the shape that the client has had so far.
 func (s *stream) relayOnward(event []byte) bool {
-	o := s.x.onward
+	o := s.onward
 	switch openai.ShapeCompletions.KindOf(event) {
 	case openai.EventComment:
 		return true
@@ -157,7 +156,7 @@ func (s *stream) relayOnward(event []byte) bool {
 		return true
 	}
 	c := p.Choices[0]
-	s.x.pieces++
+	s.usage.pieces++
 	s.events++
 	s.out = o.choice(s.out, text, c.Finish, c.Stop)
 	return true
@@ -208,18 +207,18 @@ func (o *onward) head(dst []byte) []byte {
 
 // endOnward sends what the stream lacks of its end. Its leg is over, and its engine judged.
 func (s *stream) endOnward() {
-	if o := s.x.onward; !o.finished {
+	if o := s.onward; !o.finished {
 		s.out = o.choice(s.out, nil, json.RawMessage(`"length"`), nil)
 	}
-	s.closeOnward(s.x.sum.OutputTokens)
-	s.err = io.EOF
+	s.closeOnward(s.usage.output)
+	s.end()
 }
 
 // closeOnward ends the client's stream, with the usage of the whole if that was asked for.
 func (s *stream) closeOnward(tokens int) {
-	x, o := s.x, s.x.onward
+	o := s.onward
 	tokens = max(tokens, o.nSent)
-	x.counted, x.sum.PromptTokens, x.sum.OutputTokens = true, o.nPrompt, tokens
+	s.usage.counted, s.usage.prompt, s.usage.output = true, o.nPrompt, tokens
 	if o.usage && !o.counted {
 		s.out = append(o.head(s.out), `],"usage":{"prompt_tokens":`...)
 		s.out = strconv.AppendInt(s.out, int64(o.nPrompt), 10)

@@ -1,8 +1,8 @@
 package router
 
 import (
+	"context"
 	"net"
-	"sync"
 	"time"
 
 	"pdrouter/internal/disconnect"
@@ -14,14 +14,18 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
-	"pdrouter/router/upstream"
 )
 
-// exchange owns the dispatch of one request: it turns what its legs, its client and its timers do into events, and
-// actions into I/O. It runs on the goroutine that serves the client's connection. Each leg runs on a goroutine of its own until
-// its answer begins, so that the owner can react to other events while a leg waits for its engine.
+// exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
+// actions into I/O.
+//
+// One goroutine at a time is its owner, and only the owner touches its fields: first the goroutine that serves the client's connection (run,
+// then WriteTo if the answer is a stream), then, if the request has its outcome and its legs must go on, one in the background (drain).
+// Each of these takes one event after the other (advance). Each leg runs on a goroutine of its own until its answer begins; what
+// others have to say comes in through the mailbox.
 type exchange struct {
 	legs
+	mailbox
 	lease  Lease          // of the caller's limits; nil if there are none
 	slot   admission.Slot // its place with the engines, until its end
 	tenant string         // whose the response is, if an engine keeps it
@@ -31,6 +35,7 @@ type exchange struct {
 	sum    report.Summary
 
 	d        dispatch.Dispatch
+	cur      *attempt
 	acts     []dispatch.Action
 	queue    []dispatch.Event   // of the owner's own making, oldest first
 	rests    int                // how often it went back to engines that had failed it
@@ -43,9 +48,12 @@ type exchange struct {
 	why      reason.Reason      // of the end of a request that failed
 	bare     bool               // prefill has answered and handed nothing off
 	until    time.Time          // when the request has waited for engines for long enough; zero if it does not wait for any
+	over     bool               // there is an outcome: sum, reply and why do not change any more
 
-	counted bool // the engine has counted the tokens of the answer
-	pieces  int  // events with data that were relayed, a token each or more
+	usage usage
+
+	client clientWriter // of a stream
+	idle   idle
 
 	choice policies.Choice
 	look   look
@@ -53,17 +61,11 @@ type exchange struct {
 	timer *time.Timer
 	watch disconnect.Watch
 
+	drains   bool            // it has a place in the background to drain in
+	drainEnd context.Context // when draining ends at the latest; nil before
+
 	prev, next *exchange // in the router's live list
 
-	mu        sync.Mutex
-	cur       *attempt           // written by the owner alone, which reads it without mu
-	mails     []mail             // none of them of an attempt before cur
-	interrupt *upstream.Canceler // of what the owner is blocked on; nil if it is not
-	heir      *afterlife         // has cur from now on; nil if nobody has
-	over      bool               // there is an outcome
-	wake      chan struct{}
-
-	mailRoom  [3]mail
 	queueRoom [2]dispatch.Event
 	actRoom   [8]dispatch.Action
 }
@@ -81,12 +83,13 @@ type reply struct {
 // newExchange begins to serve a request that was admitted.
 func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
-	x := &exchange{d: connector.NewDispatch(m.conn, s.cfg.Limits.Attempts), wake: make(chan struct{}, 1)}
+	x := &exchange{d: connector.NewDispatch(m.conn, s.cfg.Limits.Attempts)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.Retain() // until the exchange is done
 	x.slot, q.slot = q.slot, admission.Slot{}
 	q.x, x.lease, x.fan = x, q.lease, q.fan
-	x.mails, x.queue, x.acts = x.mailRoom[:0], x.queueRoom[:0], x.actRoom[:0]
+	x.open()
+	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
 	x.sum = report.Summary{
 		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
@@ -101,7 +104,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
-		x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
+		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.look.f, x.look.m, x.look.pin, x.look.adapter = s.fleet, m, q.pin, q.adapter
 	x.look.shape = b.Shape
@@ -112,7 +115,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 
 // watchClient has the request end when its client leaves.
 func (x *exchange) watchClient(conn net.Conn) {
-	x.watch, _ = x.r.clients.Watch(conn, func() { x.post(mail{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+	x.watch, _ = x.r.clients.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -121,10 +124,33 @@ func (x *exchange) run() {
 		if v := recover(); v != nil {
 			x.panicked(v)
 		}
+		if x.drains {
+			x.r.startReserved(x.s.cfg.Timeouts.Prefill+x.s.cfg.Timeouts.Ending, x.drain)
+		}
 	}()
 	x.step(dispatch.Event{Kind: dispatch.EvStart})
-	for x.d.State != dispatch.StDone && x.d.State != dispatch.StRelaying {
-		x.step(x.nextEvent())
+	for !x.over && x.d.State != dispatch.StRelaying {
+		x.advance()
+	}
+}
+
+// drain goes on with a request that is over, its client told and its summary written, until its legs can be ended without leaving KV
+// behind.
+func (x *exchange) drain(ctx context.Context) {
+	defer func() {
+		x.cur.letGo()
+		x.only(acceptsNone, nil)
+		x.b.Release()
+	}()
+	if x.d.Mode == dispatch.InTurn && x.d.Prefill == dispatch.LegAsked { // nothing is lost unless it has just finished
+		soon, cancel := context.WithTimeout(ctx, leftFor)
+		defer cancel()
+		ctx = soon
+	}
+	x.drainEnd = ctx
+	x.hurry(x.cur)
+	for x.d.State != dispatch.StDone {
+		x.advance()
 	}
 }
 
@@ -132,12 +158,50 @@ func (x *exchange) run() {
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
 	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
-	if !x.over { // it had its outcome, and what has panicked was to report it
+	if !x.over { // the panic came between the machine's outcome and what was to be done about it
 		x.reply = reply{err: x.failure(reason.Panic)}
 		x.sum.Status = x.reply.err.Status
 		x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: dispatch.FailedBefore})
 	}
 }
+
+// advance handles one event, or waits until there may be one.
+func (x *exchange) advance() {
+	if len(x.queue) > 0 {
+		e := x.queue[0]
+		x.queue = append(x.queue[:0], x.queue[1:]...)
+		x.step(e)
+	} else if m, ok := x.take(); ok {
+		x.step(x.received(m))
+	} else {
+		x.wait()
+	}
+}
+
+// wait blocks on what the state of the request has it wait for, besides events.
+func (x *exchange) wait() {
+	switch {
+	case x.d.State == dispatch.StWaiting:
+		x.pauseForEngines()
+	case x.d.State == dispatch.StPairing && x.cur.parked:
+		x.awaitPair(x.cur)
+	case x.d.State == dispatch.StRelaying:
+		x.read()
+	case x.d.State == dispatch.StContinuing:
+		x.awaitContinuation()
+	case x.d.State == dispatch.StDraining:
+		select {
+		case <-x.wake:
+		case <-x.drainEnd.Done():
+			x.found(dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline})
+		}
+	default:
+		<-x.wake
+	}
+}
+
+// found has the owner handle an event of its own making next.
+func (x *exchange) found(e dispatch.Event) { x.queue = append(x.queue, e) }
 
 func (x *exchange) step(e dispatch.Event) {
 	x.acts = x.d.Step(e, x.acts[:0])
@@ -146,23 +210,31 @@ func (x *exchange) step(e dispatch.Event) {
 	}
 }
 
-// took reads what there is behind a leg's event, and returns what that makes of it.
-func (x *exchange) took(m mail) dispatch.Event {
-	switch m.e.Kind {
-	case dispatch.EvPrefillUsable:
+// received takes over what comes with an event, and returns what that makes of it.
+func (x *exchange) received(m envelope) dispatch.Event {
+	e := m.e
+	if e.Kind.OfDecode() {
+		m.a.arrived()
+	}
+	switch {
+	case x.over:
+	case e.Kind == dispatch.EvPrefillUsable:
 		x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
-	case dispatch.EvDecodeFirst, dispatch.EvDecodeWhole:
+	case m.a == nil || m.a.decodeIs != withOwner:
+	case x.d.State == dispatch.StContinuing && e.Kind == dispatch.EvDecodeFirst:
+		return x.resume(m)
+	case e.Kind == dispatch.EvDecodeFirst || e.Kind == dispatch.EvDecodeWhole:
 		return x.begin(m)
 	}
-	return m.e
+	return e
 }
 
 // begin takes over decode's answer from its leg.
-func (x *exchange) begin(m mail) dispatch.Event {
+func (x *exchange) begin(m envelope) dispatch.Event {
 	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	x.sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
-		if m.a.stream = nil; !s.open() {
+		if m.a.stream = nil; !s.open(x.onward) {
 			m.a.decode.end()
 			x.r.bad(m.a.decode.engine, health.AnswerFailed, m.at)
 			return decodeEvent(vGarbage, true)
@@ -172,4 +244,11 @@ func (x *exchange) begin(m mail) dispatch.Event {
 	x.sum.Phases.FirstToken = m.at.Sub(x.sum.Arrived)
 	x.remember(m.a)
 	return m.e
+}
+
+// attempt begins another attempt.
+func (x *exchange) attempt(a *attempt) {
+	x.cur = a
+	x.attend(a)
+	x.sum.Attempts++
 }

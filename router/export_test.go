@@ -94,7 +94,7 @@ func (d Debug) ServeConn(c net.Conn) error {
 // EndRequests ends the time of every request.
 func (d Debug) EndRequests() {
 	for _, x := range d.r.live.all() {
-		x.post(mail{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
+		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	}
 }
 
@@ -102,7 +102,7 @@ func (d Debug) EndRequests() {
 func (d Debug) PrefillAnswered() bool {
 	for _, x := range d.r.live.all() {
 		x.mu.Lock()
-		a := x.cur
+		a := x.current
 		x.mu.Unlock()
 		if a != nil && a.answered() {
 			return true

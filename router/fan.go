@@ -150,7 +150,7 @@ func (f *fan) serve(k int, x *exchange) {
 	x.run()
 	by := servedBy{x.sum.Prefill, x.sum.Decode, x.sum.Reason}
 	switch {
-	case x.d.State == dispatch.StRelaying:
+	case !x.over:
 		f.began(k, by, nil)
 		f.pump(k, x)
 	case x.reply.err == nil && x.reply.status == 200 && x.reply.stream == nil:
@@ -178,12 +178,11 @@ func (f *fan) began(k int, by servedBy, body []byte) {
 
 // pump hands the events of a branch's stream to the merge, until either ends.
 func (f *fan) pump(k int, x *exchange) {
-	s := x.reply.stream
 	frames := sse.NewFrames(math.MaxInt) // the branch's stream has bounded its events
 	var err error
 	for err == nil {
 		var b []byte
-		b, err = s.give()
+		b, err = x.nextEvents()
 		if frames.Push(b) != nil {
 			err = errCut
 		}
@@ -201,7 +200,7 @@ func (f *fan) pump(k int, x *exchange) {
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
-	_ = s.CloseWithError(err)
+	_ = x.CloseWithError(err)
 	f.mu.Lock()
 	whole := f.merge.Parts[k].Done
 	if !whole { // without an error event of its own
@@ -245,7 +244,7 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
 func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
-	if x.d.State == dispatch.StDone && x.why != reason.None && x.sum.Outcome != report.Completed {
+	if x.over && x.why != reason.None && x.sum.Outcome != report.Completed {
 		why = x.why
 	}
 	e := x.reply.err // what the branch's stream was cut with
@@ -302,7 +301,7 @@ func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
 func (f *fan) leave() {
 	for _, x := range f.branches {
-		x.post(mail{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.Branch}})
+		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvCanceled, Why: reason.Branch}})
 	}
 }
 

@@ -12,12 +12,10 @@ import (
 	"pdrouter/router/report"
 )
 
-// fanWriter bounds the writes to the client.
+// fanWriter is how the answer is written to the client.
 type fanWriter struct {
-	conn   net.Conn
-	limit  time.Duration
-	signed time.Time // when conn's write deadline was set
-	once   sync.Once // the request itself has ended
+	clientWriter
+	once sync.Once // the request itself has ended
 
 	every  time.Duration // of silence, before a comment; 0: none
 	quiet  *time.Timer   // has the reader hear of it; nil until one waits
@@ -25,18 +23,10 @@ type fanWriter struct {
 	silent bool          // nothing came in its time
 }
 
-// begin has the stream know the client's connection.
-func (w *fanWriter) begin(conn net.Conn) {
+// relayTo names the client's connection.
+func (w *fanWriter) relayTo(conn net.Conn) {
 	w.conn = conn
-	w.sign()
-}
-
-// sign bounds the write that follows. A deadline is good for half its time.
-func (w *fanWriter) sign() {
-	if now := time.Now(); w.conn != nil && now.Sub(w.signed) > w.limit/2 {
-		w.signed = now
-		_ = w.conn.SetWriteDeadline(now.Add(w.limit))
-	}
+	w.extendDeadline()
 }
 
 // Read returns events as they come. io.EOF only follows the one terminal event.
@@ -55,7 +45,7 @@ func (f *fan) Read(p []byte) (int, error) {
 		f.turn.Wait()
 	}
 	f.deafen()
-	f.sign()
+	f.extendDeadline()
 	n := copy(p, f.out[f.from:])
 	if f.from += n; f.from == len(f.out) {
 		f.out, f.from = f.out[:0], 0
@@ -107,9 +97,7 @@ func (f *fan) CloseWithError(err error) error {
 	default:
 		f.end(report.ClientLeft, reason.ClientLeft, reply{})
 	}
-	if f.conn != nil {
-		_ = f.conn.SetWriteDeadline(time.Time{})
-	}
+	f.clearDeadline()
 	f.closed()
 	return nil
 }

@@ -26,7 +26,7 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 		f.sum.Status = 200
 		var wg sync.WaitGroup
 		for range 2 {
-			f.branches = append(f.branches, &exchange{over: true})
+			f.branches = append(f.branches, &exchange{mailbox: mailbox{accepts: acceptsNone}})
 		}
 		for k := range 2 {
 			wg.Go(func() {

@@ -87,6 +87,7 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 func TestPrefillRefused(t *testing.T) {
 	for k := dispatch.EvPrefillUsable; k <= dispatch.EvPrefillLate; k++ {
 		var a attempt
+		a.prefill.begin()
 		a.prefilled(dispatch.Event{Kind: k})
 		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.refused() != want {
 			t.Errorf("%v: refused %v; want %v", k, a.refused(), want)

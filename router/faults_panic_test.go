@@ -137,7 +137,8 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			a.prefill.join(&g.r.cancels, were.prefill[0])
 			x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, row.in, dispatch.InTurn, dispatch.LegAsked, 1
 			m.retries = nil // it is asked whether the client may try again, and panics
-			x.post(mail{e: dispatch.Event{Kind: row.kind, Why: reason.Deadline}})
+			x.attend(a)
+			x.enqueue(envelope{e: dispatch.Event{Kind: row.kind, Why: reason.Deadline}})
 			x.run()
 			a.prefill.end()
 			if n := lease.open.Load(); n != 0 || g.r.Stats().Requests != 0 {

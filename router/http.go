@@ -11,7 +11,6 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
-	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -148,8 +147,8 @@ func (r *Router) tellModels(q *admitted, c *fiber.Ctx) error {
 func (r *Router) send(c *fiber.Ctx, x *exchange) {
 	h := &c.Response().Header
 	var s relayed
-	if x.reply.stream != nil && x.d.State != dispatch.StDone { // else it ended before it began
-		s = x.reply.stream
+	if x.reply.stream != nil && !x.over { // else it ended before it began
+		s = x
 	}
 	if x.sum.Prefill != "" {
 		h.Set("X-Pdrouter-Prefill", x.sum.Prefill)
@@ -170,7 +169,7 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 		h.SetContentType("text/event-stream; charset=utf-8")
 		h.Set(fiber.HeaderCacheControl, "no-cache")
 		h.Set("X-Accel-Buffering", "no")
-		s.begin(c.Context().Conn())
+		s.relayTo(c.Context().Conn())
 		c.Response().SetBodyStream(s, -1)
 		return
 	case a.err != nil:

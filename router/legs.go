@@ -7,11 +7,10 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
-	"pdrouter/router/reason"
 )
 
-// legs is what the legs of a request need of it, whether its exchange is there still or not. It belongs to one goroutine at a
-// time, like the attempt that its methods are given.
+// legs is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
+// that its methods are given.
 type legs struct {
 	r         *Router
 	s         *setup // what the request was admitted with
@@ -22,59 +21,12 @@ type legs struct {
 	not       tried // engines that have failed it
 }
 
-// perform does one action that concerns the legs of an attempt alone.
-func (g *legs) perform(a *attempt, act dispatch.Action, why reason.Reason) {
-	switch act.Do {
-	case dispatch.DoExpectDecode:
-		a.expect(g.s.cfg.Timeouts.Transfer)
-	case dispatch.DoClosePrefill:
-		g.closePrefill(a)
-	case dispatch.DoCloseDecode:
-		a.closeDecode()
-	case dispatch.DoDisownDecode:
-		a.disown()
-	case dispatch.DoFinishPrefill:
-		if a.unsent() {
-			g.closePrefill(a)
-			return
-		}
-		a.prefillTimer.Reset(g.s.cfg.Timeouts.Ending)
-		if !a.tookAll() && !g.letFinish(a) {
-			g.repeatPrefill(a)
-		}
-	case dispatch.DoRepeatPrefill:
-		g.repeatPrefill(a)
-	case dispatch.DoDrainDecode:
-		g.drainDecode(a)
-	case dispatch.DoCancel:
-		g.r.tellCancelled(a.h.Transfer, why, a.prefill.engine, a.decode.engine)
-	case dispatch.DoGiveBack:
-		g.giveBack(a)
-	case dispatch.DoAbandon:
-		m := g.remains(a)
-		kept, never := a.keptAll()
-		m.bare = never
-		g.behind(a, m, func(ctx context.Context) {
-			if kept && !never {
-				m.part()
-				g.r.strand(ctx, m, m.decode, strandMay)
-				return
-			}
-			g.r.settle(ctx, m)
-		}, m.decode)
-	case dispatch.DoStrand:
-		a.stranded = true
-		m := g.remains(a)
-		g.behind(a, m, func(ctx context.Context) { g.r.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
-	}
-}
-
 // remains returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) remains(a *attempt) *remains {
 	m := g.r.remainsOf(&a.h, g.m.conn, g.m.name, a.prefill.engine, a.decode.engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
-		m.leg, m.inTurn = a, g.b.InTurn(g.m.name)
+		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.name)
 	}
 	return m
 }
@@ -102,15 +54,43 @@ func (g *legs) closePrefill(a *attempt) {
 	a.prefill.Cancel(errEnded)
 }
 
-// letFinish has the prefill leg run on with nobody waiting, so that decode's blocks come free. It reports false if the
-// leg is over and they do not.
-func (g *legs) letFinish(a *attempt) bool {
+// finishPrefill has the prefill leg run on with nobody waiting, for timeouts.ending, so that decode's blocks come free.
+func (g *legs) finishPrefill(a *attempt) {
+	if a.unsent() {
+		g.closePrefill(a)
+		return
+	}
+	a.prefillTimer.Reset(g.s.cfg.Timeouts.Ending)
+	if a.tookAll() {
+		return
+	}
 	m := g.remains(a)
 	m.lost = true
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.orphan = m
-	return !a.failed
+	if !a.finishPrefill(m) {
+		g.repeatPrefill(a)
+	}
+}
+
+// abandon sees to what decode holds for a run of prefill that is over, or that has handed nothing off.
+func (g *legs) abandon(a *attempt) {
+	m := g.remains(a)
+	kept, never := a.keptAll()
+	m.bare = never
+	g.behind(a, m, func(ctx context.Context) {
+		if kept && !never {
+			m.part()
+			g.r.strand(ctx, m, m.decode, strandMay)
+			return
+		}
+		g.r.settle(ctx, m)
+	}, m.decode)
+}
+
+// strand counts what prefill holds and has not named.
+func (g *legs) strand(a *attempt) {
+	a.stranded = true
+	m := g.remains(a)
+	g.behind(a, m, func(ctx context.Context) { g.r.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -141,7 +121,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	}
 	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.behind(a, m, func(ctx context.Context) {
-		if m.leg != nil || a.sent(ctx) { // else nothing waits for prefill
+		if m.leg != nil || a.decode.sent() { // else nothing waits for prefill
 			g.r.settle(ctx, m)
 		} else {
 			g.r.giveBackFirst(ctx, m, doubtMay)
@@ -242,48 +222,5 @@ func (g *legs) sawDecode(a *attempt, v verdict) {
 	}
 }
 
-// afterlife is what goes on of a request that is over, its client told and its summary reported: both legs of its last attempt,
-// which would leave KV behind if they were ended now. It owns them, and ends them as the dispatch says.
-type afterlife struct {
-	legs
-	d    dispatch.Dispatch
-	a    *attempt
-	told chan dispatch.Event // what came of the legs; has room for all
-}
-
-// newAfterlife takes over the attempt. It holds the body.
-func (x *exchange) newAfterlife(a *attempt) *afterlife {
-	x.b.Retain()
-	return &afterlife{legs: x.legs, d: x.d, a: a, told: make(chan dispatch.Event, 4)}
-}
-
 // leftFor is how long an engine is given to come by itself to where its leg can be ended, when nobody waits for the answer.
 const leftFor = time.Second
-
-// run waits for what is to come of the legs, and then ends them, or when ctx ends.
-func (f *afterlife) run(ctx context.Context) {
-	defer f.b.Release()
-	if f.d.Mode == dispatch.InTurn && f.d.Prefill == dispatch.LegAsked { // nothing is lost unless it has just finished
-		soon, cancel := context.WithTimeout(ctx, leftFor)
-		defer cancel()
-		ctx = soon
-	}
-	f.a.hurry()
-	for f.d.State != dispatch.StDone {
-		e := dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}
-		select {
-		case e = <-f.told:
-		case <-ctx.Done():
-		}
-		f.step(e)
-	}
-}
-
-func (f *afterlife) step(e dispatch.Event) {
-	for _, act := range f.d.Step(e, nil) {
-		f.perform(f.a, act, e.Why)
-	}
-	if f.d.State == dispatch.StDone {
-		f.a.letGo()
-	}
-}

@@ -173,10 +173,10 @@ func (x *exchange) used() usedTokens {
 	switch {
 	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
 		return usedTokens{}
-	case x.counted:
+	case x.usage.counted:
 		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
 		if stream := x.reply.stream; stream != nil && !stream.seen {
-			u.answer = max(u.answer, x.pieces)
+			u.answer = max(u.answer, x.usage.pieces)
 		}
 		return u
 	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !failedAtWork(x.why): // nobody had anything of it
@@ -184,7 +184,7 @@ func (x *exchange) used() usedTokens {
 	case s.Outcome == report.FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
-	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.pieces + x.unreadTokens()}
+	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.usage.pieces + x.unreadTokens()}
 	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.PromptTokens > 0 { // that leg is never a stream
 		u.prompt = a.prefill.ans.PromptTokens
 	}

@@ -74,7 +74,7 @@ func (r *Router) probePrefill(c *couple, a *attempt, b *openai.Body) error {
 	if c.conn.Accept(&a.h, a.prefill.ans.KVParams) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.prefill.name)
 	}
-	a.expect(r.now().cfg.Timeouts.Transfer)
+	a.transfer = a.decode.later(r.now().cfg.Timeouts.Transfer, errTransferLate)
 	return nil
 }
 
@@ -102,8 +102,8 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 	if err := r.ask(&a.decode, a.h.Request, b.AppendDecode(nil, a.h.Request, c.conn.DecodeParams(nil, &a.h))); err != nil {
 		fail(err)
 	}
-	a.arrived(true)
 	<-prefilled
+	a.stopTimers()
 	if legs.Err() == nil {
 		return nil
 	}

@@ -22,29 +22,34 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if a != nil {
 			a.letGo()
 		}
-		x.queue = append(x.queue, x.plan())
+		x.found(x.plan())
 		x.look.asked()
 	case dispatch.DoWait:
 		x.rests++
-		x.mu.Lock()
-		x.cur, x.mails = nil, dropOld(x.mails)
-		x.mu.Unlock()
+		x.cur = nil
+		x.attend(nil)
 	case dispatch.DoPair:
 		x.pair(a)
 	case dispatch.DoAskBoth:
 		x.startPrefill(a)
-		x.startDecode(a)
+		x.askForDecode(a)
 	case dispatch.DoAskPrefill:
 		x.startPrefill(a)
 	case dispatch.DoAskDecode:
 		if a.split {
 			a.h.KVParams = a.prefill.ans.KVParams
-			a.expect(x.s.cfg.Timeouts.Transfer)
+			x.expect(a)
 		}
-		x.startDecode(a)
+		x.askForDecode(a)
 	case dispatch.DoExpectDecode:
-		a.expect(x.s.cfg.Timeouts.Transfer)
+		x.expect(a)
+		if !x.over {
+			x.watchLater(a)
+		}
+	case dispatch.DoWatchTransfer:
 		x.watchTransfer(a)
+	case dispatch.DoCheckDecode:
+		x.checkDecode(a)
 	case dispatch.DoBlamePrefill:
 		x.failed = e.Kind
 		x.blame(a, a.prefill.engine, a.legOf(e), act.Why)
@@ -70,7 +75,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.sum.Status = x.reply.err.Status
 	case dispatch.DoPlanOnward:
-		x.queue = append(x.queue, x.planOnward(a, act.Why))
+		x.found(x.planOnward(a, act.Why))
 	case dispatch.DoAskOnward:
 		x.askOnward(a)
 	case dispatch.DoGoOn:
@@ -86,36 +91,58 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.reply.err = x.failure(act.Why)
 		x.reply.stream.cut(x.reply.err)
-	case dispatch.DoLinger:
-		x.linger(a)
+	case dispatch.DoDrain:
+		x.startDraining()
 	case dispatch.DoDone:
 		x.done(act)
 	case dispatch.DoDrop:
+		if e.Kind.OfTimer() {
+			break // what it was for is over
+		}
 		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.Kind.String(), "state", x.d.State.String())
 	default:
-		x.legs.perform(a, act, e.Why)
+		x.endLegs(a, act.Do, e.Why)
+	}
+}
+
+// endLegs does one action that ends the legs of an attempt.
+func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason) {
+	switch do {
+	case dispatch.DoClosePrefill:
+		x.closePrefill(a)
+	case dispatch.DoCloseDecode:
+		a.closeDecode()
+	case dispatch.DoDisownDecode:
+		a.disown()
+	case dispatch.DoFinishPrefill:
+		x.finishPrefill(a)
+	case dispatch.DoRepeatPrefill:
+		x.repeatPrefill(a)
+	case dispatch.DoDrainDecode:
+		x.drainDecode(a)
+	case dispatch.DoCancel:
+		x.r.tellCancelled(a.h.Transfer, why, a.prefill.engine, a.decode.engine)
+	case dispatch.DoGiveBack:
+		x.giveBack(a)
+	case dispatch.DoAbandon:
+		x.abandon(a)
+	case dispatch.DoStrand:
+		x.strand(a)
+	}
+	if !x.over {
 		x.sum.Stranded = x.sum.Stranded || a.stranded
 	}
 }
 
-// linger leaves the legs to themselves: the request is over for its client, and is reported. If too much runs on already
+// startDraining leaves the legs to themselves: the request is over for its client, and for its summary. If too much runs on already
 // they end now.
-func (x *exchange) linger(a *attempt) {
-	f := x.newAfterlife(a)
-	x.mu.Lock()
-	x.heir = f
-	for _, m := range x.mails {
-		if m.a == a {
-			f.told <- m.e
-		}
+func (x *exchange) startDraining() {
+	if x.drains = x.r.reserve(); x.drains {
+		x.b.Retain() // until it is drained
+		return
 	}
-	x.mails = x.mails[:0]
-	x.mu.Unlock()
-	x.d.State = dispatch.StDone
-	if t := x.s.cfg.Timeouts; !x.r.runOn(t.Prefill+t.Ending, f.run) {
-		f.step(dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown})
-		f.b.Release()
-		x.sum.Stranded = x.sum.Stranded || a.stranded
+	for _, act := range x.d.Step(dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}, nil) {
+		x.endLegs(x.cur, act.Do, reason.Shutdown)
 	}
 }
 
@@ -165,11 +192,10 @@ func (x *exchange) lastFailure() (f report.Failure) {
 func (x *exchange) sendWhole(a *attempt) {
 	x.settled()
 	l := &a.decode
-	x.usage(&l.ans)
+	x.usage.of(&l.ans, a)
 	if a.split {
-		cached, created := x.prefillCached(a)
+		cached, created := a.cached()
 		l.body = openai.SetCached(l.body, 0, cached, created)
-		x.sum.CachedTokens = cached // decode's own counts the hand-off
 	}
 	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
 	if x.b.Passthrough != nil {
@@ -204,44 +230,33 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 	x.sum.Status = l.status
 }
 
-func (x *exchange) usage(a *openai.Answer) {
-	if a.HasUsage {
-		x.counted = true
-		x.sum.PromptTokens, x.sum.OutputTokens = a.PromptTokens, a.CompletionTokens
-		x.sum.CachedTokens = a.CachedTokens
-	}
-}
-
-// cached takes the count of cached tokens from prefill: decode's own counts the hand-off.
-func (x *exchange) cached(a *attempt) {
-	if a.split {
-		x.sum.CachedTokens, _ = x.prefillCached(a)
-	}
-}
-
-// prefillCached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached
-// for this request, below 0 if that is not known.
-func (x *exchange) prefillCached(a *attempt) (cached, created int) {
+// cached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached for this request,
+// below 0 if that is not known.
+func (a *attempt) cached() (cached, created int) {
 	if !a.answered() {
 		return 0, -1
 	}
 	return a.prefill.ans.Cached(), a.prefill.ans.Created()
 }
 
-// done reports the request. It happens once.
+// done gives the request its outcome and writes its summary. It happens once.
 func (x *exchange) done(act dispatch.Action) {
-	x.mu.Lock()
 	x.over = true
-	x.mu.Unlock()
 	x.timer.Stop()
 	x.watch.Stop()
-	now := time.Now()
+	now, s := time.Now(), &x.sum
+	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.prompt, x.usage.output, x.usage.cached
 	x.sawDone(now)
-	if x.cur != nil && x.heir == nil {
+	switch {
+	case x.drains:
+		x.only(acceptsLegs, x.cur)
+	case x.cur != nil:
 		x.cur.letGo()
+		fallthrough
+	default:
+		x.only(acceptsNone, nil)
 	}
 	x.r.live.remove(x)
-	s := &x.sum
 	s.Outcome = report.Outcome(act.Outcome.String())
 	if act.Why != reason.None {
 		x.why, s.Reason = act.Why, act.Why.String()

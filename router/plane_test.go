@@ -221,7 +221,8 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	a.prefill.open(t.Context(), m.prefill[0])
 	a.decode.open(t.Context(), m.decode[0])
 	x.cur = a
-	x.post(mail{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
+	x.attend(a)
+	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
 	x.closePrefill(a)
 	a.prefill.end()
 	a.decode.end()

@@ -32,7 +32,7 @@ type remains struct {
 	prefill, decode *engine
 	run             string    // decode's, when the request ended; "" if it is not known
 	closed          time.Time // when the decode leg had ended
-	leg             *attempt  // whose decode leg is open still; nil if it was ended with the request
+	leg             *call     // decode's, which is open still; nil if it was ended with the request
 	inTurn          bool      // decode begins with the request before those that come later
 	lost            bool      // prefill's leg has ended without a usable answer: it may run there still, or be held
 	parted          bool      // and prefill has shown that it knows that
@@ -149,7 +149,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			if m.leg.tookAll() { // it was only slow
 				return
 			}
-			o.quiet, o.begun, o.open = true, m.leg.open(), false
+			o.quiet, o.begun, o.open = true, !m.leg.state().Over(), false
 			m.part()
 			since = time.Now()
 		case stepAwait:
@@ -176,7 +176,7 @@ const beginsWithin = 10 * time.Second
 func (r *Router) begun(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, beginsWithin)
 	defer cancel()
-	return r.passed(ctx, m.decode, m.model, m.closed) && m.leg.open()
+	return r.passed(ctx, m.decode, m.model, m.closed) && !m.leg.state().Over()
 }
 
 // quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
@@ -204,8 +204,8 @@ func (m *remains) part() {
 	if m.leg == nil {
 		return
 	}
-	m.leg.closeDecode()
-	m.leg.sent(context.Background()) // that it is over: it was canceled
+	m.leg.Cancel(errEnded)
+	m.leg.sent() // that it is over
 	m.leg = nil
 }
 

@@ -61,13 +61,6 @@ func (l *call) parted() bool {
 	return errors.Is(l.err, io.ErrUnexpectedEOF) || errors.Is(l.err, syscall.ECONNRESET) || errors.Is(l.err, syscall.EPIPE)
 }
 
-// noticed reports whether the prefill leg is over and its engine knows.
-func (a *attempt) noticed() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.parted
-}
-
 // rests reports whether prefill has nothing in hand of what it was asked before the end of m: it has noticed that end, and says that it
 // has nothing in hand at all.
 func (r *Router) rests(ctx context.Context, m *remains) bool {

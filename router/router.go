@@ -180,25 +180,34 @@ var (
 	errLegLate      = errors.New("the leg's time is over")
 	errTransferLate = errors.New("no token within the transfer's time")
 	errHurried      = errors.New("nobody waits for its answer, and it had a while to come to work") // so that nothing is known of a transfer
+	errAtWork       = fmt.Errorf("%w, and its engine is at work with all that it has", errHurried)
 	errRunOver      = errors.New("its run is over, and nothing shows that what it was to write has come")
 )
 
 // background runs f for a leg that outlives its request, or returns false if there are too many of them.
 func (r *Router) background(f func(context.Context)) bool {
-	return r.runOn(r.now().cfg.Timeouts.Ending, f)
+	if !r.reserve() {
+		return false
+	}
+	r.startReserved(r.now().cfg.Timeouts.Ending, f)
+	return true
 }
 
-// runOn is background for at most limit.
-func (r *Router) runOn(limit time.Duration, f func(context.Context)) bool {
+// reserve takes a place among what may run on after requests. It reports false if there is none.
+func (r *Router) reserve() bool {
 	if r.running.Add(1) > int64(r.now().cfg.Limits.Background) || r.legs.Err() != nil {
 		r.running.Add(-1)
 		return false
 	}
+	return true
+}
+
+// startReserved runs f for at most limit, in a place that was reserved.
+func (r *Router) startReserved(limit time.Duration, f func(context.Context)) {
 	r.ended.Go(func() {
 		defer r.running.Add(-1)
 		ctx, cancel := context.WithTimeoutCause(r.legs, limit, errLegLate)
 		defer cancel()
 		r.survive("a leg that runs on", func() { f(ctx) })
 	})
-	return true
 }

@@ -62,7 +62,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 		r.turnAway()
 		clients.stopReading()
 		for _, x := range r.live.all() {
-			x.post(mail{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
+			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
 		}
 		err = nil
 	}

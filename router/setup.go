@@ -93,7 +93,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	for _, m := range s.fleet.models {
 		m.queue.Update()
 	}
-	rouse(r.applied)
+	notify(r.applied)
 	r.rewarm()
 	return nil
 }

@@ -140,11 +140,13 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 		return r.askOnce(&a.decode, a.h.Request, body, true)
 	}
 	a.decode.join(&r.cancels, d)
-	a.asked, a.unstreamed = true, true
-	a.prefill.engine = c.prefill
-	late := make(chan struct{}, 1)
-	a.lost = func(reason.Reason) { rouse(late) }
-	a.expect(r.now().cfg.Timeouts.Transfer)
+	a.decode.begin()
+	a.decodeIs, a.prefill.engine = withAsker, c.prefill
+	late, limit := make(chan struct{}, 1), r.now().cfg.Timeouts.Transfer
+	w := &transferWatch{
+		r: r, decode: &a.decode, prefill: c.prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
+		lost: func(reason.Reason) { notify(late) }, pause: watchEvery,
+	}
 	type told struct {
 		v   verdict
 		err error
@@ -153,14 +155,14 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 	r.ended.Go(func() {
 		out := told{vLost, errPanicked}
 		r.survive("a handshake", func() { out.v, out.err = r.askOnce(&a.decode, a.h.Request, body, true) })
-		a.arrived(out.v == vUsable)
+		a.decode.kvBecomes(kvOver)
+		a.decode.became(decodeEvent(out.v, false).Kind.Leaves())
 		came <- out
 	})
 	looks, stop := context.WithCancel(ctx)
 	defer stop()
 	r.ended.Go(func() {
-		u := &unseen{r: r, a: a, transfer: r.now().cfg.Timeouts.Transfer, pause: watchEvery}
-		r.survive("a look at a transfer", func() { u.run(looks) })
+		r.survive("a look at a transfer", func() { w.run(looks) })
 	})
 	select {
 	case out := <-came:
@@ -178,7 +180,7 @@ func (r *Router) probeLate(c *couple, a *attempt) {
 	m := r.probed(c, a)
 	m.first, m.h.KVParams, m.probe = m.h.KVParams, nil, true
 	if a.open() {
-		m.leg, m.inTurn = a, true
+		m.leg, m.inTurn = &a.decode, true
 	}
 	if why := r.untellable(m.decode); why != strandNone {
 		a.closeDecode()

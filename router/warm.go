@@ -40,7 +40,7 @@ func (r *Router) keepWarm(ctx context.Context) {
 }
 
 // rewarm has keepWarm look again now. It never blocks.
-func (r *Router) rewarm() { rouse(r.stir) }
+func (r *Router) rewarm() { notify(r.stir) }
 
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (r *Router) warm(now time.Time) time.Duration {
@@ -128,6 +128,6 @@ func (r *Router) back(ctx context.Context, e *engine) {
 	r.updateQueue(e)
 	r.log.Info("engine is back", "engine", e.name)
 	e.look()
-	rouse(e.relist)
+	notify(e.relist)
 	r.rewarm()
 }

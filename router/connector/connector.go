@@ -27,9 +27,9 @@ type Traits struct {
 	Name string
 	Mode dispatch.Mode // how the legs of a split request follow each other
 
-	// lingers: a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended before decode's
+	// drains: a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended before decode's
 	// first token.
-	lingers       bool
+	drains        bool
 	RequiresSplit bool // a decode engine serves no request alone
 	Handshakes    bool // two engines shake hands before they hand anything over
 	Publishes     bool // engines publish records with the gateway, and have control routes
@@ -53,7 +53,7 @@ const Default = NameNone
 
 // NewDispatch returns the life of a request to engines of that connector.
 func NewDispatch(c Connector, attempts int) dispatch.Dispatch {
-	return dispatch.New(c, c.Traits().Mode, c.Traits().lingers, attempts)
+	return dispatch.New(c, c.Traits().Mode, c.Traits().drains, attempts)
 }
 
 // Named returns the connector of a model's configuration, which was validated.

@@ -125,7 +125,7 @@ type book struct {
 	goesOn   bool // one was asked to, and has not said anything
 	gaveUp   bool // nobody goes on
 	ended    bool // the end was sent in the place of the engine
-	lingers  bool // the legs were left to themselves
+	drains   bool // the legs were left to themselves
 	trace    []string
 }
 
@@ -199,8 +199,8 @@ func (b *book) did(a dispatch.Action) {
 		b.prefill--
 	case dispatch.DoCloseDecode:
 		b.decode--
-	case dispatch.DoLinger:
-		b.lingers = true
+	case dispatch.DoDrain:
+		b.drains = true
 	case dispatch.DoSendStream, dispatch.DoSendWhole:
 		b.gates++
 	case dispatch.DoSendError, dispatch.DoSendPrefill, dispatch.DoSendDecode:
@@ -213,7 +213,7 @@ func (b *book) did(a dispatch.Action) {
 		}
 	case dispatch.DoDone:
 		b.outcomes++
-		if (b.prefill != 0 || b.decode != 0) && !b.lingers {
+		if (b.prefill != 0 || b.decode != 0) && !b.drains {
 			b.fail("done with %d prefill and %d decode legs open", b.prefill, b.decode)
 		}
 		if a.Outcome == dispatch.Completed && b.gates != 1 {
@@ -235,7 +235,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"finish_prefill", "linger", "repeat_prefill", "drain_decode", "cancel", "strand", "drop", "cut",
+		"finish_prefill", "drain", "watch_transfer", "check_decode", "repeat_prefill", "drain_decode", "cancel", "strand", "drop", "cut",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {
@@ -282,7 +282,7 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			b.fail("%s after the end does %d actions", e.Kind, len(out))
 		}
 	}
-	for d.State != dispatch.StDone { // the second time ends legs that linger
+	for d.State != dispatch.StDone { // the second time ends legs that drain
 		out = d.Step(dispatch.Event{Kind: dispatch.EvDeadline}, out[:0])
 		for _, a := range out {
 			b.did(a)
@@ -322,7 +322,7 @@ func likely(rng *rand.Rand, split dispatch.Mode, d *dispatch.Dispatch) dispatch.
 	case dispatch.StAwaiting:
 		k := dispatch.EvPrefillUsable + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvPrefillUsable)+1))
 		return pick(k, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst)
-	case dispatch.StLingering:
+	case dispatch.StDraining:
 		k := dispatch.EvPrefillUsable + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvPrefillUsable)+1))
 		return pick(k, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst)
 	case dispatch.StRelaying:
@@ -355,7 +355,7 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 			ways[dispatch.StAwaiting] = []dispatch.EventKind{dispatch.EvStart, dispatch.EvPlannedAlone}
 		}
 		for st, way := range ways {
-			for _, end := range []dispatch.EventKind{dispatch.EvClientLeft, dispatch.EvClientSlow, dispatch.EvDeadline, dispatch.EvShutdown, dispatch.EvPanic} {
+			for _, end := range []dispatch.EventKind{dispatch.EvClientLeft, dispatch.EvClientSlow, dispatch.EvCanceled, dispatch.EvDeadline, dispatch.EvShutdown, dispatch.EvPanic} {
 				d := NewDispatch(Named(name), 3)
 				for _, k := range way {
 					d.Step(dispatch.Event{Kind: k}, nil)
@@ -364,7 +364,7 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 					t.Fatalf("%s: %v leads to %s; want %s", name, way, d.State, st)
 				}
 				out := d.Step(dispatch.Event{Kind: end}, nil)
-				if d.State == dispatch.StLingering {
+				if d.State == dispatch.StDraining {
 					d.Step(dispatch.Event{Kind: dispatch.EvDeadline}, nil)
 				}
 				if d.State != dispatch.StDone || out[len(out)-1].Do != dispatch.DoDone {

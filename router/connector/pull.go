@@ -8,7 +8,7 @@ import "pdrouter/router/dispatch"
 type pull struct{}
 
 var pullTraits = Traits{
-	Name: NamePull, Mode: dispatch.InTurn, lingers: true, Handshakes: true, Reads: true,
+	Name: NamePull, Mode: dispatch.InTurn, drains: true, Handshakes: true, Reads: true,
 	Stock: &StockTraits{kvMode: "pull", Needs: "want vLLM 0.13.0 or newer with NixlConnector"},
 }
 

@@ -8,7 +8,7 @@ import "pdrouter/router/dispatch"
 type push struct{}
 
 var pushTraits = Traits{
-	Name: NamePush, Mode: dispatch.Together, lingers: true, Handshakes: true, Writes: true,
+	Name: NamePush, Mode: dispatch.Together, drains: true, Handshakes: true, Writes: true,
 	Stock: &StockTraits{kvMode: "push", Needs: "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"},
 }
 

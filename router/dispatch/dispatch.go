@@ -11,7 +11,7 @@ import "pdrouter/router/reason"
 type Dispatch struct {
 	ends    Ender
 	split   Mode // how the legs of a split request follow each other
-	lingers bool // a request that its client has left goes on until ending its legs leaves no KV behind
+	drains  bool // a request that its client has left goes on until ending its legs leaves no KV behind
 	State   State
 	Mode    Mode
 	attempt int // of the dispatch that is under way, from 1
@@ -34,9 +34,9 @@ type Ending struct {
 }
 
 // New returns the life of a request that may be tried that often. split is how the legs of a split request follow each other.
-// lingers: such a request leaves KV behind if its legs are ended before decode's first token.
-func New(ends Ender, split Mode, lingers bool, attempts int) Dispatch {
-	return Dispatch{ends: ends, split: split, lingers: lingers, attempt: 1, max: attempts}
+// drains: such a request leaves KV behind if its legs are ended before decode's first token.
+func New(ends Ender, split Mode, drains bool, attempts int) Dispatch {
+	return Dispatch{ends: ends, split: split, drains: drains, attempt: 1, max: attempts}
 }
 
 // Step applies one event, appends to out what the caller must do next, in this order, and returns it.
@@ -44,27 +44,27 @@ func New(ends Ender, split Mode, lingers bool, attempts int) Dispatch {
 // An event that does not fit the state is answered with DoDrop.
 func (d *Dispatch) Step(e Event, out []Action) []Action {
 	switch e.Kind {
-	case EvClientLeft, EvClientSlow:
+	case EvClientLeft, EvClientSlow, EvCanceled:
 		switch {
-		case d.State == StDone, d.State == StLingering:
+		case d.State == StDone, d.State == StDraining:
 			return d.drop(out)
-		case d.State == StAwaiting && d.Mode != Alone && d.lingers:
-			d.State = StLingering
-			return append(out, Action{Do: DoLinger}, Action{Do: DoDone, Why: e.Why, Outcome: ClientLeft})
+		case d.State == StAwaiting && d.Mode != Alone && d.drains:
+			d.State = StDraining
+			return append(out, Action{Do: DoDrain}, Action{Do: DoDone, Why: e.Why, Outcome: ClientLeft})
 		}
 		return d.finish(out, Action{Do: DoNothing, Why: e.Why}, ClientLeft)
 	case EvDeadline, EvShutdown, EvPanic:
-		if e.Kind == EvDeadline && d.State == StAwaiting && d.Mode != Alone && d.lingers {
+		if e.Kind == EvDeadline && d.State == StAwaiting && d.Mode != Alone && d.drains {
 			// The client has waited long enough, and the engines are as they are when it leaves: ended now, the legs would leave KV
 			// behind. At a shutdown they get no time of their own, as draining was theirs: what must run on does, until Close. Behind
 			// a panic nothing that the exchange knows of its legs is to be built on, so what can be closed is.
-			d.State = StLingering
-			return append(out, Action{Do: DoSendError, Why: e.Why}, Action{Do: DoLinger}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
+			d.State = StDraining
+			return append(out, Action{Do: DoSendError, Why: e.Why}, Action{Do: DoDrain}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
 		}
 		switch d.State {
 		case StDone:
 			return d.drop(out)
-		case StLingering:
+		case StDraining:
 			d.State = StDone
 			return d.end(out)
 		case StRelaying, StContinuing:
@@ -93,8 +93,8 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 		return d.relayed(e, out)
 	case StContinuing:
 		return d.continued(e, out)
-	case StLingering:
-		return d.lingered(e, out)
+	case StDraining:
+		return d.drained(e, out)
 	}
 	return d.drop(out)
 }
@@ -164,6 +164,10 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 	case EvPrefillRejected:
 		d.Prefill = e.Kind.Leaves()
 		return d.finish(out, Action{Do: DoSendPrefill, Why: e.Why}, FailedBefore)
+	case EvWatchDue:
+		if d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked {
+			return append(out, Action{Do: DoWatchTransfer})
+		}
 	case EvTransferLost:
 		if d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked {
 			d.Prefill = LegLost // what it was to write may be lost with it
@@ -253,9 +257,9 @@ func (d *Dispatch) giveUp(out []Action) []Action {
 	return d.finish(append(out, Action{Do: DoGiveUp}), Action{Do: DoCut, Why: d.broke}, FailedAfter)
 }
 
-// lingered handles the time behind the outcome in which nobody waits for the legs. They end as soon as decode has tokens, or
+// drained handles the time after the outcome, in which nobody waits for the legs. They end as soon as decode has tokens, or
 // one of them has failed.
-func (d *Dispatch) lingered(e Event, out []Action) []Action {
+func (d *Dispatch) drained(e Event, out []Action) []Action {
 	switch {
 	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
 		d.Prefill = e.Kind.Leaves()
@@ -264,6 +268,8 @@ func (d *Dispatch) lingered(e Event, out []Action) []Action {
 		}
 	case e.Kind.OfDecode() && d.Decode == LegAsked:
 		d.Decode = e.Kind.Leaves()
+	case e.Kind == EvCheckDue && d.Decode == LegAsked:
+		return append(out, Action{Do: DoCheckDecode})
 	case e.Kind == EvTransferLost && d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked:
 		d.Prefill = LegLost
 	default:

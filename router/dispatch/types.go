@@ -13,12 +13,12 @@ const (
 	StAwaiting                // at least one leg is out, nothing has reached the client
 	StRelaying                // the gate is open, the answer streams
 	StContinuing              // the stream has failed, another engine is to go on with it
-	StLingering               // there is an outcome, but legs go on until ending them leaves nothing behind
+	StDraining                // there is an outcome, but legs go on until ending them leaves nothing behind
 	StDone                    // there is an outcome, and no leg is open
 )
 
 func (s State) String() string {
-	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "relaying", "continuing", "lingering", "done"}[s]
+	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "relaying", "continuing", "draining", "done"}[s]
 }
 
 // Mode is how the legs of an attempt follow each other.
@@ -51,6 +51,9 @@ const (
 func (s LegState) String() string {
 	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved", "bare"}[s]
 }
+
+// Over reports whether the leg was asked and nothing is waited for: it has ended, or its stream has begun.
+func (s LegState) Over() bool { return s > LegAsked }
 
 // Open reports whether a connection of the leg may be waiting for more.
 func (s LegState) Open() bool { return s == LegAsked || s == LegAnswered }
@@ -94,9 +97,12 @@ const (
 	EvStreamUnended  // it ended without it, but the client has all that goes before
 	EvStreamLost     // it ended without it, or with an error event of the engine, and another can go on
 	EvStreamCut      // the same, and none can
+	EvWatchDue       // decode has not shown anything of the transfer yet: it is to be watched
+	EvCheckDue       // decode had a while to come to work, and nobody waits for its answer
 	EvTransferLost   // after prefill's answer its run is over, or the transfer's time, and decode has shown nothing of the transfer
 	EvClientLeft
 	EvClientSlow
+	EvCanceled // the request that this is one choice of is over
 	EvDeadline
 	EvShutdown
 	EvPanic
@@ -110,7 +116,7 @@ func (k EventKind) String() string {
 		"prefill_broken", "prefill_lost", "prefill_late", "prefill_too_large",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
 		"decode_late", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
-		"transfer_lost", "client_left", "client_slow", "deadline", "shutdown", "panic",
+		"watch_due", "check_due", "transfer_lost", "client_left", "client_slow", "canceled", "deadline", "shutdown", "panic",
 	}[k]
 }
 
@@ -121,6 +127,7 @@ func (k EventKind) Unbegun() bool {
 
 func (k EventKind) OfPrefill() bool { return k >= EvPrefillUsable && k <= EvPrefillTooLarge }
 func (k EventKind) OfDecode() bool  { return k >= EvDecodeFirst && k <= EvDecodeTooLarge }
+func (k EventKind) OfTimer() bool   { return k == EvWatchDue || k == EvCheckDue }
 func (k EventKind) Breaks() bool    { return k >= EvStreamUnended && k <= EvStreamCut }
 
 // Leaves returns the state in which the event leaves its leg.
@@ -154,32 +161,34 @@ type Event struct {
 type ActionKind uint8
 
 const (
-	DoNothing      ActionKind = iota
-	DoPlan                    // choose engines, without the ones blamed
-	DoPlanAlone               // the same, and decode alone if it may: prefill hands nothing off
-	DoWait                    // give the engines time
-	DoPair                    // see to it that the pair knows each other
-	DoAskBoth                 // send both legs
-	DoAskPrefill              // send the prefill leg
-	DoAskDecode               // send the decode leg
-	DoExpectDecode            // decode's first event is due within the transfer's time
-	DoBlamePrefill            // plan without this prefill engine
-	DoBlameDecode             // plan without this decode engine
-	DoSendStream              // open the gate: relay decode's stream
-	DoSendWhole               // open the gate: send decode's answer
-	DoSendPrefill             // send prefill's status and body as they are
-	DoSendDecode              // send decode's status and body as they are
-	DoSendError               // send an error answer
-	DoPlanOnward              // choose another decode engine that goes on with the stream, without the one that was asked last
-	DoAskOnward               // have it go on
-	DoGoOn                    // it does: relay it
-	DoGiveUp                  // nobody goes on
-	DoSendEnd                 // send the end that the stream lacks
-	DoCut                     // send an error event, then cut the connection
-	DoClosePrefill            // end the leg by closing its connection
+	DoNothing       ActionKind = iota
+	DoPlan                     // choose engines, without the ones blamed
+	DoPlanAlone                // the same, and decode alone if it may: prefill hands nothing off
+	DoWait                     // give the engines time
+	DoPair                     // see to it that the pair knows each other
+	DoAskBoth                  // send both legs
+	DoAskPrefill               // send the prefill leg
+	DoAskDecode                // send the decode leg
+	DoExpectDecode             // decode's first event is due within the transfer's time
+	DoWatchTransfer            // find out whether the transfer can still come
+	DoCheckDecode              // find out whether decode is at work, and end its leg if that can be
+	DoBlamePrefill             // plan without this prefill engine
+	DoBlameDecode              // plan without this decode engine
+	DoSendStream               // open the gate: relay decode's stream
+	DoSendWhole                // open the gate: send decode's answer
+	DoSendPrefill              // send prefill's status and body as they are
+	DoSendDecode               // send decode's status and body as they are
+	DoSendError                // send an error answer
+	DoPlanOnward               // choose another decode engine that goes on with the stream, without the one that was asked last
+	DoAskOnward                // have it go on
+	DoGoOn                     // it does: relay it
+	DoGiveUp                   // nobody goes on
+	DoSendEnd                  // send the end that the stream lacks
+	DoCut                      // send an error event, then cut the connection
+	DoClosePrefill             // end the leg by closing its connection
 	DoCloseDecode
 	DoDisownDecode  // nobody wants the leg any more, but it stays open for whoever sees to decode's blocks
-	DoLinger        // leave both legs to themselves, as the client is served: their events still come
+	DoDrain         // leave both legs to themselves, as the client is served: their events still come
 	DoFinishPrefill // let the leg run on to its end, bounded, with nobody waiting
 	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
 	DoDrainDecode   // give what prefill holds to a decode leg of one token under the same id
@@ -193,10 +202,10 @@ const (
 
 func (d ActionKind) String() string {
 	return [...]string{
-		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "blame_prefill",
+		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "check_decode", "blame_prefill",
 		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
-		"close_prefill", "close_decode", "disown_decode", "linger", "finish_prefill", "repeat_prefill", "drain_decode",
+		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "drain_decode",
 		"cancel", "give_back", "abandon", "strand", "done", "drop",
 	}[d]
 }

@@ -1,0 +1,120 @@
+package router
+
+import (
+	"sync"
+	"time"
+
+	"pdrouter/router/dispatch"
+	"pdrouter/router/upstream"
+)
+
+// envelope is an event from another goroutine. a is the attempt that it belongs to, nil if it belongs to the request.
+type envelope struct {
+	a  *attempt
+	e  dispatch.Event
+	at time.Time
+}
+
+// mailbox holds the events that legs, timers and the client have for the owner of an exchange. It is safe for concurrent use.
+//
+// An event of a decode leg carries that leg: with an event that is accepted the leg and its answer become the owner's. If an
+// event is not accepted, whoever sends it ends the leg.
+type mailbox struct {
+	wake chan struct{} // has room for one: something is here
+
+	mu        sync.Mutex
+	accepts   accepted
+	current   *attempt           // the only attempt whose events are accepted
+	items     []envelope         // oldest first
+	interrupt *upstream.Canceler // of what the owner is blocked on; nil if it is not
+	room      [3]envelope
+}
+
+// accepted says which events a mailbox accepts.
+type accepted uint8
+
+const (
+	acceptsAll  accepted = iota
+	acceptsLegs          // the request has its outcome; its legs are not over
+	acceptsNone
+)
+
+func (b *mailbox) open() { b.wake, b.items = make(chan struct{}, 1), b.room[:0] }
+
+// enqueue reports whether the event is accepted. One that belongs to the request also interrupts what the owner is blocked on.
+func (b *mailbox) enqueue(m envelope) bool {
+	b.mu.Lock()
+	if b.accepts == acceptsNone || b.accepts == acceptsLegs && m.a == nil || m.a != nil && m.a != b.current {
+		b.mu.Unlock()
+		return false
+	}
+	b.items = append(b.items, m)
+	interrupt := b.interrupt
+	b.mu.Unlock()
+	if interrupt != nil && m.a == nil {
+		interrupt.Cancel(errInterrupted)
+	}
+	notify(b.wake)
+	return true
+}
+
+// take returns the oldest event.
+func (b *mailbox) take() (envelope, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.items) == 0 {
+		return envelope{}, false
+	}
+	m := b.items[0]
+	b.items = append(b.items[:0], b.items[1:]...)
+	return m, true
+}
+
+// attend accepts the events of a, and no more those of the attempt before it. It ends the decode leg of that, if it is here.
+func (b *mailbox) attend(a *attempt) { b.only(acceptsAll, a) }
+
+// only accepts less from now on, and drops what is here and is not accepted any more.
+func (b *mailbox) only(accepts accepted, current *attempt) {
+	var dropped *attempt
+	b.mu.Lock()
+	b.accepts, b.current = accepts, current
+	keep := b.items[:0]
+	for _, m := range b.items {
+		switch {
+		case accepts != acceptsNone && m.a != nil && m.a == current, accepts == acceptsAll && m.a == nil:
+			keep = append(keep, m)
+		case m.a != nil && m.e.Kind.OfDecode():
+			dropped = m.a
+		}
+	}
+	b.items = keep
+	b.mu.Unlock()
+	if dropped != nil {
+		dropped.release()
+	}
+}
+
+// block notes how to interrupt the owner. It reports false if there is an event.
+func (b *mailbox) block(interrupt *upstream.Canceler) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.items) > 0 {
+		return false
+	}
+	b.interrupt = interrupt
+	return true
+}
+
+func (b *mailbox) unblock() {
+	b.mu.Lock()
+	b.interrupt = nil
+	b.mu.Unlock()
+}
+
+// notify wakes the reader of a channel that has room for one, now or when it reads. It never blocks.
+func notify(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

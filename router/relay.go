@@ -1,0 +1,223 @@
+package router
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet/health"
+	"pdrouter/router/reason"
+)
+
+// errCut ends a client's connection after an error event, so that no client takes a part for the whole.
+var errCut = errors.New("the answer was cut")
+
+// relayed is an answer that is sent as it comes. relayTo names the client's connection, before anything else is called.
+type relayed interface {
+	Read(p []byte) (int, error)
+	CloseWithError(err error) error
+	relayTo(conn net.Conn)
+}
+
+// relayTo names the client's connection. The goroutine that serves it then calls WriteTo and CloseWithError.
+func (x *exchange) relayTo(conn net.Conn) {
+	x.client = clientWriter{conn: conn, limit: x.s.cfg.Timeouts.Write}
+	x.client.extendDeadline()
+}
+
+// WriteTo writes events as they come, until the stream ends, well or not.
+func (x *exchange) WriteTo(w io.Writer) (int64, error) {
+	sum := int64(0)
+	for {
+		events, err := x.nextEvents()
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		} else if err != nil {
+			return sum, err
+		}
+		n, err := w.Write(events)
+		if sum += int64(n); err != nil {
+			return sum, err
+		}
+	}
+}
+
+// SupportsBodyWriteTo has the server call WriteTo and not Read, for which it would hold a buffer of its own.
+func (x *exchange) SupportsBodyWriteTo() bool { return true }
+
+// Read is there for readers that know nothing else. It returns events as they come.
+func (x *exchange) Read(p []byte) (int, error) {
+	if err := x.more(); err != nil {
+		return 0, err
+	}
+	s := x.reply.stream
+	n := copy(p, s.unread())
+	s.ready += n
+	return n, nil
+}
+
+// nextEvents waits for events and returns all that are here, valid until the next call. io.EOF only follows the route's terminal event.
+func (x *exchange) nextEvents() ([]byte, error) {
+	if err := x.more(); err != nil {
+		return nil, err
+	}
+	s := x.reply.stream
+	events := s.unread()
+	s.ready = len(s.out)
+	return events, nil
+}
+
+// more waits until there is something for the client, or returns how the stream has ended.
+func (x *exchange) more() (err error) {
+	s := x.reply.stream
+	defer func() {
+		if v := recover(); v != nil {
+			x.panicked(v)
+			if err = nil; s.ready == len(s.out) {
+				err = s.err
+			}
+		}
+	}()
+	for s.ready == len(s.out) {
+		if s.err != nil {
+			return s.err
+		}
+		s.out, s.ready = s.out[:0], 0
+		if x.advance(); x.over && s.err == nil {
+			s.err = errCut
+		}
+	}
+	if s.seen {
+		x.settled()
+	}
+	x.client.extendDeadline()
+	return nil
+}
+
+// read waits for more events of decode, or for the end of its stream.
+func (x *exchange) read() {
+	s := x.reply.stream
+	d := &s.a.decode
+	switch {
+	case s.wrong != reason.None:
+		x.r.sawStream(d, s.wrong)
+		x.streamFailed()
+	case s.seen:
+		x.streamEnded()
+	case !x.pour():
+		if s.frames != nil && s.frames.Empty() {
+			s.free()
+		}
+		if !x.block(&d.Canceler) { // an event that comes later interrupts the wait
+			return
+		}
+		x.idle.arm(d, x.s.cfg.Timeouts.Stream, x.keepAliveEvery())
+		err := d.resp.Await()
+		x.unblock()
+		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && d.Cause() == nil {
+			err = x.silent(d)
+		} else {
+			x.idle.silent = false
+		}
+		if err != nil {
+			s.fail(reason.StreamCut, err)
+		}
+	}
+}
+
+// pour takes the events of all that is here. It reports false if that is nothing.
+func (x *exchange) pour() (some bool) {
+	s := x.reply.stream
+	for d := &s.a.decode; !s.ends(); some = true {
+		b, err := d.resp.Take()
+		switch {
+		case err != nil:
+			s.fail(reason.StreamCut, err)
+			return true
+		case len(b) == 0:
+			return some
+		}
+		d.engine.progressed()
+		s.push(b)
+	}
+	return true
+}
+
+// streamEnded ends the stream, whose terminal event the client has.
+func (x *exchange) streamEnded() {
+	s := x.reply.stream
+	d := &s.a.decode
+	x.r.sawStream(d, reason.None)
+	// The rest is the end of the body, which lets the connection be used again.
+	if !d.resp.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
+		d.Cancel(errEnded)
+	}
+	d.SetReadDeadline(time.Time{})
+	if a, ok := x.client.conn.(*arrival); ok {
+		a.joinNext() // the server writes the last chunk, and then the line that ends the answer
+	}
+	s.end()
+}
+
+// streamFailed tells the dispatch that the stream has failed, and what that leaves to be done.
+func (x *exchange) streamFailed() {
+	s := x.reply.stream
+	o, e := s.onward, dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.wrong}
+	switch {
+	case o == nil:
+		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, x.noOnward
+	case !o.able(), s.wrong == reason.AnswerTooLarge:
+		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, "unsupported"
+	case o.finished || o.max >= 0 && o.nSent >= o.max:
+		e.Kind = dispatch.EvStreamUnended
+	}
+	x.found(e)
+}
+
+// awaitContinuation waits for what the engine that was asked to go on says, for the client, or for as long as the stream may be silent.
+func (x *exchange) awaitContinuation() {
+	var quiet <-chan time.Time
+	if every := x.keepAliveEvery(); every > 0 {
+		t := time.NewTimer(every)
+		defer t.Stop()
+		quiet = t.C
+	}
+	select {
+	case <-x.wake:
+	case <-quiet:
+		x.reply.stream.keepAlive()
+	}
+}
+
+// resume takes over the stream of the engine that goes on, if the client can have what it says.
+func (x *exchange) resume(m envelope) dispatch.Event {
+	next := m.a.stream
+	m.a.stream = nil
+	x.idle = idle{}
+	if !x.reply.stream.resume(next) {
+		m.a.decode.end()
+		x.r.bad(m.a.decode.engine, health.AnswerFailed, m.at)
+		return decodeEvent(vGarbage, true)
+	}
+	return m.e
+}
+
+// CloseWithError tells how the stream ended: nil only if the client got every byte.
+func (x *exchange) CloseWithError(err error) error {
+	if !x.over {
+		switch {
+		case err == nil:
+			x.step(dispatch.Event{Kind: dispatch.EvStreamWhole})
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			x.step(dispatch.Event{Kind: dispatch.EvClientSlow, Why: reason.SlowClient})
+		default:
+			x.step(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
+		}
+	}
+	x.reply.stream.free()
+	x.client.clearDeadline()
+	return nil
+}
