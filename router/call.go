@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"pdrouter/router/dispatch"
@@ -274,10 +275,15 @@ func (l *call) whole(max int) verdict {
 	return vUsable
 }
 
+// eventBuffer has the frames that a stream is cut into events by. enter makes them ready for more bytes.
+type eventBuffer interface {
+	enter() *sse.Frames
+}
+
 // first reads a stream to the first event of an answer, and returns what came before it, for the client, and the event, which
-// lies in the stream's frames as does what came behind it. What came before is kept until the answer begins: comments are not, and
+// lies in the buffer's frames as does what came after it. What came before is kept until the answer begins: comments are not, and
 // other events are at most as much as one event may be.
-func (l *call) first(s *stream, sh openai.Shape) (early, event []byte, v verdict) {
+func (l *call) first(buffer eventBuffer, sh openai.Shape) (early, event []byte, v verdict) {
 	if !strings.HasPrefix(l.ctype, "text/event-stream") {
 		return nil, nil, vGarbage
 	}
@@ -287,12 +293,12 @@ func (l *call) first(s *stream, sh openai.Shape) (early, event []byte, v verdict
 			err = l.resp.Await()
 		}
 		if len(b) > 0 {
-			s.enter()
-			if err := s.frames.Push(b); err != nil {
+			frames := buffer.enter()
+			if err := frames.Push(b); err != nil {
 				return nil, nil, l.failed(err)
 			}
 			for {
-				event, ok := s.frames.Next()
+				event, ok := frames.Next()
 				if !ok {
 					break
 				}
@@ -311,7 +317,7 @@ func (l *call) first(s *stream, sh openai.Shape) (early, event []byte, v verdict
 				if early, ok = openai.StripEvent(early, event); !ok {
 					return nil, nil, vGarbage
 				}
-				if len(early) > s.frames.Max {
+				if len(early) > frames.Max {
 					return nil, nil, l.failed(sse.ErrTooLarge)
 				}
 				l.early++
@@ -371,4 +377,16 @@ func (l *call) hasRead() {
 	if l.unread.Load() != 0 {
 		l.engine.backlog.Add(-l.unread.Swap(0))
 	}
+}
+
+// parted reports whether the engine has shown that it knows that the leg is over: by a whole answer, or by ending the connection
+// itself. Of a leg that was given up the end may still be on its way when requests that came later have long come to theirs.
+func (l *call) parted() bool {
+	switch {
+	case l.Cause() != nil:
+		return false
+	case l.err == nil:
+		return l.status != 0
+	}
+	return errors.Is(l.err, io.ErrUnexpectedEOF) || errors.Is(l.err, syscall.ECONNRESET) || errors.Is(l.err, syscall.EPIPE)
 }

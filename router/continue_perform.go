@@ -35,7 +35,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
-	m := x.r.newLetter(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
+	m := x.r.letters.begin(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
 	m.body = o.body(m.body[:0], &m.Gaps, x.b.CacheSalt())
 	m.Body = m.body
 	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)

@@ -173,7 +173,7 @@ func (g *legs) drainDecode(a *attempt) {
 		}
 	}
 	m.decode, m.b = to, g.b
-	m.taking = g.r.newLetter(&call{engine: to}, g.path, h.Request, g.forwarded, false)
+	m.taking = g.r.letters.begin(&call{engine: to}, g.path, h.Request, g.forwarded, false)
 	m.taking.write(g.b, openai.VariantPrefill, h.Request, g.m.conn.DecodeParams(nil, h))
 	m.taking.Once = true
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
@@ -181,7 +181,7 @@ func (g *legs) drainDecode(a *attempt) {
 
 // prefillRequest writes the request of a prefill leg.
 func (g *legs) prefillRequest(to *call, h *connector.Handoff) *letter {
-	m := g.r.newLetter(to, g.path, h.Request, g.forwarded, false)
+	m := g.r.letters.begin(to, g.path, h.Request, g.forwarded, false)
 	m.params = g.m.conn.PrefillParams(m.params[:0], h)
 	l := openai.VariantPrefill
 	if g.m.conn.Traits().RequiresSplit {
@@ -194,7 +194,7 @@ func (g *legs) prefillRequest(to *call, h *connector.Handoff) *letter {
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
 func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
-	m := g.r.newLetter(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
+	m := g.r.letters.begin(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
 	var kv []byte
 	if tokens {
 		m.params = append(m.params[:0], `"return_token_ids":true`...)

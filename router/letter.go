@@ -22,11 +22,14 @@ type letter struct {
 // keptLetter is how many bytes of a body's room are kept for the next one.
 const keptLetter = 64 << 10
 
-// newLetter begins a request to the engine of a leg.
-func (r *Router) newLetter(l *call, path, request string, f *forwarded, stream bool) *letter {
-	m, ok := r.letters.Get().(*letter)
+// letters are requests that may be used again. The zero value is ready.
+type letters struct{ pool sync.Pool }
+
+// begin begins a request to the engine of a leg.
+func (p *letters) begin(l *call, path, request string, f *forwarded, stream bool) *letter {
+	m, ok := p.pool.Get().(*letter)
 	if !ok {
-		m = &letter{pool: &r.letters}
+		m = &letter{pool: &p.pool}
 	}
 	m.Path = path
 	m.Header = l.header(m.fields[:0], request, f, stream)

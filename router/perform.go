@@ -167,7 +167,7 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	f := report.Failure{
 		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
-		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: x.m.messageOf(&a.h, l, x.forwarded), Rest: l.rest,
+		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: l.message(&a.h, x.m.conn.Traits().BareErrors, x.forwarded, x.m.prefill, x.m.decode), Rest: l.rest,
 	}
 	if l.status != 0 && l.status != 200 || l.ans.Failed {
 		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), openai.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)

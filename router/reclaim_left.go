@@ -2,10 +2,7 @@ package router
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
-	"syscall"
 	"time"
 )
 
@@ -47,18 +44,6 @@ func (r *Router) unwritten(ctx context.Context, m *remains) {
 		return
 	}
 	r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMay)
-}
-
-// parted reports whether the engine has shown that it knows that the leg is over: by a whole answer, or by ending the connection
-// itself. Of a leg that was given up the end may still be on its way when requests that came later have long come to theirs.
-func (l *call) parted() bool {
-	switch {
-	case l.Cause() != nil:
-		return false
-	case l.err == nil:
-		return l.status != 0
-	}
-	return errors.Is(l.err, io.ErrUnexpectedEOF) || errors.Is(l.err, syscall.ECONNRESET) || errors.Is(l.err, syscall.EPIPE)
 }
 
 // rests reports whether prefill has nothing in hand of what it was asked before the end of m: it has noticed that end, and says that it

@@ -60,14 +60,16 @@ func (e *engine) credential() string {
 	return ""
 }
 
-// messageOf returns what an engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
-// text. Addresses, tokens and the client's credential in it are masked. It is "" if the engine says nothing, or may name where engines meet.
-func (m *model) messageOf(h *connector.Handoff, l *call, f *forwarded) string {
+// message returns what the engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
+// text. The addresses of engines and others,
+// tokens and the client's credential in it are masked. bare says that an engine's error may be a bare string. It is "" if the engine says
+// nothing, or may name where engines meet.
+func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ...[]*engine) string {
 	if l.err != nil || l.refusedCredentials() {
 		return ""
 	}
 	ans := l.ans
-	if ans.ErrorMessage == "" && m.conn.Traits().BareErrors {
+	if ans.ErrorMessage == "" && bare {
 		ans, _ = openai.ParseAnswer(connector.WrapBareError(l.body))
 	}
 	text := string(jsonscan.Unescape(nil, []byte(ans.ErrorMessage)))
@@ -82,7 +84,7 @@ func (m *model) messageOf(h *connector.Handoff, l *call, f *forwarded) string {
 	if _, ok := h.WithoutHandoff([]byte(text)); !ok {
 		return ""
 	}
-	for _, engines := range [...][]*engine{m.prefill, m.decode} {
+	for _, engines := range engines {
 		for _, e := range engines {
 			text = strings.ReplaceAll(text, e.up.Address(), "[address]")
 		}

@@ -5,7 +5,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -79,7 +78,7 @@ type Router struct {
 	control    *http.Client  // for the engines' control routes
 
 	bodies  clientBodies
-	letters sync.Pool // of *letter
+	letters letters
 	rooms   sync.Pool // of *streamRoom
 
 	draining atomic.Bool
@@ -171,18 +170,6 @@ func (r *Router) Close() {
 
 // keptGoroutines is how many idle goroutines are kept for legs: as many as requests usually are in their first steps at once.
 const keptGoroutines = 64
-
-// The causes with which a leg is ended.
-var (
-	errStopped      = errors.New("the router stops")
-	errEnded        = errors.New("nobody waits for this leg")
-	errInterrupted  = errors.New("interrupted")
-	errLegLate      = errors.New("the leg's time is over")
-	errTransferLate = errors.New("no token within the transfer's time")
-	errHurried      = errors.New("nobody waits for its answer, and it had a while to come to work") // so that nothing is known of a transfer
-	errAtWork       = fmt.Errorf("%w, and its engine is at work with all that it has", errHurried)
-	errRunOver      = errors.New("its run is over, and nothing shows that what it was to write has come")
-)
 
 // background runs f for a leg that outlives its request, or returns false if there are too many of them.
 func (r *Router) background(f func(context.Context)) bool {

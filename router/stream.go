@@ -45,10 +45,10 @@ func newStream(x *exchange, a *attempt) *stream {
 	return &stream{a: a, shape: x.b.Shape, max: x.s.cfg.Limits.Event, pool: &x.r.rooms, usage: &x.usage}
 }
 
-// enter takes buffers, unless there are some.
-func (s *stream) enter() {
+// enter takes buffers, unless there are some, and returns what cuts bytes into events.
+func (s *stream) enter() *sse.Frames {
 	if s.buffers != nil {
-		return
+		return s.frames
 	}
 	b, ok := s.pool.Get().(*streamBuffers)
 	if !ok {
@@ -57,6 +57,7 @@ func (s *stream) enter() {
 	b.frames.Reset(s.max)
 	s.buffers, s.frames = b, &b.frames
 	s.out = append(b.out[:0], s.out...)
+	return s.frames
 }
 
 // free gives the buffers back, whatever is in them.
@@ -111,8 +112,7 @@ func (s *stream) resume(next *stream) bool {
 
 // push takes bytes from decode.
 func (s *stream) push(b []byte) {
-	s.enter()
-	if err := s.frames.Push(b); err != nil {
+	if err := s.enter().Push(b); err != nil {
 		s.fail(reason.AnswerTooLarge, err)
 	}
 	s.relayAll()
