@@ -124,18 +124,10 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 
 // chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
 func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
-	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), not, false, busy
+	x.look.Begin(not, busy)
 	q := policies.Request{Model: x.m.name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
-	if x.m.conn.Traits().Mode == dispatch.Alone {
-		q.Unsplittable = policies.Aggregated
-	}
 	x.look.ask(x.b)
-	x.look.bare = false
-	c, f := x.look.choose(x.m.insist(q))
-	if c.Reason == policies.NoPair && c.Decode >= 0 && x.look.bare {
-		c.Reason = noHandOff
-	}
-	return x.look.insisted(c), f
+	return x.look.Choose(q)
 }
 
 // pair readies the attempt's pair, or has the owner wait for it.

@@ -95,15 +95,15 @@ func (l *call) kvBecomes(to kvState) bool {
 			return true
 		}
 		if l.kv.CompareAndSwap(uint32(was), uint32(to)) {
-			l.engine.countKV(was, -1)
-			l.engine.countKV(to, 1)
+			countKV(l.engine, was, -1)
+			countKV(l.engine, to, 1)
 			return true
 		}
 	}
 }
 
 // countKV counts a leg of which that is known of its KV.
-func (e *engine) countKV(s kvState, by int64) {
+func countKV(e *engine, s kvState, by int64) {
 	switch s {
 	case kvOverdue:
 		e.overdue.Add(by)

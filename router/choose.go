@@ -45,6 +45,36 @@ type look struct {
 	decodeRoom  [4]policies.Engine
 }
 
+// Init readies a look for a request. pin is the only decode engine that may serve it, nil if each may; adapter is the one that it names,
+// if any.
+func (k *look) Init(f *fleet, m *model, shape openai.Shape, pin *engine, adapter string) {
+	k.f, k.m, k.shape, k.pin, k.adapter = f, m, shape, pin, adapter
+}
+
+// Begin begins a look: at engines but for those, and at those that have asked for no requests now if busy is set and no others are left.
+func (k *look) Begin(not tried, busy bool) {
+	k.now, k.not, k.anyway, k.busy = time.Now(), not, false, busy
+}
+
+// Choose chooses the engines of a request.
+func (k *look) Choose(q policies.Request) (policies.Choice, policies.Fleet) {
+	if k.m.conn.Traits().Mode == dispatch.Alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	k.bare = false
+	c, f := k.choose(k.m.insist(q))
+	if c.Reason == policies.NoPair && c.Decode >= 0 && k.bare {
+		c.Reason = noHandOff
+	}
+	return k.insisted(c), f
+}
+
+// ChooseDecode chooses another decode engine for a stream that has begun.
+func (k *look) ChooseDecode() policies.Choice {
+	c, _ := k.choose(policies.Request{Model: k.m.name, Unsplittable: "continued"})
+	return c
+}
+
 // engines takes the snapshot, and says of either role whether engines are used though they are out.
 func (k *look) engines() (f policies.Fleet, prefill, decode bool) {
 	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.prefill, never)
@@ -259,7 +289,7 @@ func (f *fleet) serves(m *model) bool {
 // glance says what would be chosen now for a request that does not come yet.
 func (f *fleet) glance(m *model, q policies.Request) policies.Choice {
 	k := &look{f: f, m: m, now: time.Now(), glance: true, busy: true}
-	c, _ := k.choose(q)
+	c, _ := k.choose(k.m.insist(q))
 	return c
 }
 

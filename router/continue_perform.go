@@ -3,7 +3,6 @@ package router
 import (
 	"time"
 
-	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -18,8 +17,8 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 	if !x.m.retries.Retry(time.Now()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
-	x.look.now, x.look.not, x.look.anyway, x.look.busy = time.Now(), x.not, false, true
-	choice, _ := x.look.choose(policies.Request{Model: x.m.name, Unsplittable: "continued"})
+	x.look.Begin(x.not, true)
+	choice := x.look.ChooseDecode()
 	if choice.Decode < 0 {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}

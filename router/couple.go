@@ -1,7 +1,6 @@
 package router
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -147,13 +146,4 @@ func (c *couple) last(pair metadata.Pair) error {
 		return nil
 	}
 	return c.err
-}
-
-// probeFailed says why an engine's answer to a handshake's leg is of no use.
-func probeFailed(l *call, v verdict) error {
-	why := metadata.ErrRefused
-	if v == vLost || l.status == 0 {
-		why = metadata.ErrUnreachable
-	}
-	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.engine.name, l.status, l.cause(), why)
 }

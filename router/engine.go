@@ -143,3 +143,11 @@ func (e *engine) scheduler() string {
 // rankHeader is how stock engines are told which of their data-parallel ranks is to serve a request. What a client sends under
 // this name never reaches them.
 const rankHeader = "X-Data-Parallel-Rank"
+
+// wake wakes the reader of a channel that has room for one, now or when it reads. It never blocks.
+func wake(reader chan<- struct{}) {
+	select {
+	case reader <- struct{}{}:
+	default:
+	}
+}

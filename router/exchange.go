@@ -106,8 +106,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
-	x.look.f, x.look.m, x.look.pin, x.look.adapter = s.fleet, m, q.pin, q.adapter
-	x.look.shape = b.Shape
+	x.look.Init(s.fleet, m, b.Shape, q.pin, q.adapter)
 	x.tenant = q.who.Tenant
 	r.live.add(x)
 	return x

@@ -135,7 +135,8 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 		return 0, herr
 	}
 	s := d.r.now()
-	k := &look{f: s.fleet, m: s.fleet.models["tiny"]}
+	var k look
+	k.Init(s.fleet, s.fleet.models["tiny"], b.Shape, nil, "")
 	k.ask(b)
 	defer k.asked()
 	return k.prompt.cached(s.fleet.engine(engine)), nil
@@ -173,6 +174,7 @@ func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
 func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err error) {
 	d.r.pairs.Close()
 	d.r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, f)
+	d.r.now().fleet.handshakes = d.r.pairs
 	return err
 }
 func (d Debug) Warm() { d.r.warm(time.Now()) }

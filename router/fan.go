@@ -97,7 +97,7 @@ func (r *Router) newFan(q *admitted) *fan {
 // chooseOne asks the planner for one choice of the body.
 func (r *Router) chooseOne(q *admitted) policies.Choice {
 	one := policies.Request{Model: q.m.name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
-	return q.s.fleet.glance(q.m, q.m.insist(one))
+	return q.s.fleet.glance(q.m, one)
 }
 
 // watchClient has the request end when its client leaves.

@@ -10,12 +10,23 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
+
+// Planner chooses the engines of a request. It must not block and be safe for concurrent use.
+type Planner interface {
+	Choose(policies.Request, policies.Fleet, policies.Draw) policies.Choice
+}
+
+// Records is the local copy of the engines' metadata: Engine never waits. It must be safe for concurrent use.
+type Records interface {
+	Engine(name string) ([]metadata.Record, bool)
+}
 
 // fleetParts are what a fleet is made of besides its configuration.
 type fleetParts struct {

@@ -5,9 +5,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/policies"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 )
+
+// noHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
+const noHandOff = policies.Reason("no_transfer_params")
 
 // handing is what a stock prefill engine's answers show of whether it hands KV off. It is safe for concurrent use; the zero value is of an
 // engine that does.

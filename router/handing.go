@@ -6,14 +6,10 @@ import (
 	"time"
 
 	"pdrouter/metadata"
-	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 )
-
-// noHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
-const noHandOff = policies.Reason("no_transfer_params")
 
 // sawHandOff learns from a prefill leg with an answer of 200 whether its engine hands off on this route. An answer that ended for a reason
 // of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the limit.

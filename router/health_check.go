@@ -35,7 +35,7 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		}
 		every := r.now().cfg.Timeouts.Health
 		e.progress.Store(false)
-		result := e.check(its, every)
+		result := checkEngine(e, its, every)
 		if ctx.Err() != nil {
 			return
 		}
@@ -94,8 +94,8 @@ const (
 	checkRefused             // the engine refuses connections
 )
 
-// check asks the engine's health route, for at most timeout but no less than a second.
-func (e *engine) check(its *upstream.Timeouts, timeout time.Duration) checkResult {
+// checkEngine asks the engine's health route, for at most timeout but no less than a second.
+func checkEngine(e *engine, its *upstream.Timeouts, timeout time.Duration) checkResult {
 	held := its.Begin(max(timeout, time.Second))
 	defer its.End()
 	resp, err := e.up.Do(held, &upstream.Request{Method: "GET", Path: "/health", Header: e.header[1:]})

@@ -27,7 +27,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	defer r.Close()
 	all, every := r.now().fleet.engines, r.now().cfg.Timeouts.Health
 	for _, e := range all {
-		if e.check(upstream.NewTimeouts(b.Context()), every) != checkPassed {
+		if checkEngine(e, upstream.NewTimeouts(b.Context()), every) != checkPassed {
 			b.Fatal("not healthy")
 		}
 	}
@@ -42,7 +42,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	its := upstream.NewTimeouts(b.Context())
 	begun, n := spent(), 0
 	for b.Loop() {
-		if all[n%engines].check(its, every) != checkPassed {
+		if checkEngine(all[n%engines], its, every) != checkPassed {
 			b.Fatal("not healthy")
 		}
 		n++

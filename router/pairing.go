@@ -141,3 +141,12 @@ func (r *Router) controlToken() func() (string, error) {
 		return "", nil
 	}
 }
+
+// probeFailed says why an engine's answer to a handshake's leg is of no use.
+func probeFailed(l *call, v verdict) error {
+	why := metadata.ErrRefused
+	if v == vLost || l.status == 0 {
+		why = metadata.ErrUnreachable
+	}
+	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.engine.name, l.status, l.cause(), why)
+}

@@ -13,7 +13,7 @@ func (e *engine) reached() {
 	if !e.down.Load() {
 		return
 	}
-	notify(e.recheck)
+	wake(e.recheck)
 }
 
 // missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.

@@ -26,7 +26,7 @@ const (
 
 // withoutCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
 func withoutCredentials(h *connector.Handoff, text string, e *engine, f *forwarded) string {
-	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), e.credential(), f.credential()} {
+	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), credentialOf(e), f.credential()} {
 		text = maskCredential(text, s)
 	}
 	return text
@@ -50,8 +50,8 @@ func maskCredential(text, s string) string {
 	return text
 }
 
-// credential is what the engine is shown as a bearer token; "" if it is shown none.
-func (e *engine) credential() string {
+// credentialOf is what the engine is shown as a bearer token; "" if it is shown none.
+func credentialOf(e *engine) string {
 	for _, f := range e.header {
 		if f.Name == "Authorization" {
 			return strings.TrimPrefix(f.Value, "Bearer ")
@@ -77,7 +77,7 @@ func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ..
 		text = string(l.body[:min(len(l.body), openai.MaxErrorMessage)])
 	}
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if maskCredential(text, l.engine.credential()) != text {
+	if maskCredential(text, credentialOf(l.engine)) != text {
 		return ""
 	}
 	text = maskCredential(text, f.credential())

@@ -16,16 +16,10 @@ import (
 	"pdrouter/internal/background"
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
-	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
-
-// Planner chooses the engines of a request. It must not block and be safe for concurrent use.
-type Planner interface {
-	Choose(policies.Request, policies.Fleet, policies.Draw) policies.Choice
-}
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
 // use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
@@ -33,11 +27,6 @@ type Planner interface {
 // reason has it with that status, else no_keys.
 type Clients interface {
 	Authenticate(authorization string) (auth.Principal, error)
-}
-
-// Records is the local copy of the engines' metadata: Engine never waits. It must be safe for concurrent use.
-type Records interface {
-	Engine(name string) ([]metadata.Record, bool)
 }
 
 // Parts are what a router is built from. The zero value of each is usable, with the meaning given.

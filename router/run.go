@@ -83,7 +83,7 @@ func (e *engine) sighting() sighting {
 // look has the side channel looked at soon. It never blocks.
 func (e *engine) look() {
 	if e.side != nil {
-		notify(e.side.wake)
+		wake(e.side.wake)
 	}
 }
 

@@ -191,12 +191,12 @@ func (u *transferWatch) run(ctx context.Context) {
 		}
 		l, t := u.r.seeLoad(ctx, u.decode.engine)
 		switch {
-		case t == tells && (l.running == 0 || !fed && (u.decode.engine.onlyOthers(l) || !now.Before(due) && u.allExpired(ctx, l))):
+		case t == tells && (l.running == 0 || !fed && (onlyOthers(u.decode.engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
 			next = now.Add(apart)
 		default:
 			mute = t == tellsNot && !now.Before(due)
-			if at++; t != tells || !u.decode.engine.allAtWork(l) {
+			if at++; t != tells || !allAtWork(u.decode.engine, l) {
 				at = 0
 			}
 			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
@@ -227,13 +227,13 @@ func (u *transferWatch) lapsed(why reason.Reason) {
 
 // allAtWork reports whether all requests of this gateway there are at work, as the engine says: none waits for its blocks. A look may be
 // older than a request: then fewer are at work than the gateway has there.
-func (e *engine) allAtWork(l load) bool {
+func allAtWork(e *engine, l load) bool {
 	return l.waiting == 0 && l.running >= int(e.inFlight.Load())
 }
 
 // onlyOthers reports whether what the engine has at work, as it says, can only be requests that are known to have their KV: all others
 // that it was given by this gateway wait.
-func (e *engine) onlyOthers(l load) bool {
+func onlyOthers(e *engine, l load) bool {
 	n := int(e.streaming.Load() + e.supplied.Load())
 	return l.running <= n && l.waiting >= int(e.inFlight.Load())-n
 }
