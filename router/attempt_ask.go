@@ -17,7 +17,7 @@ func (x *exchange) startPrefill(a *attempt) {
 	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
 	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
 	a.prefill.begin()
-	x.r.ended.Add(1)
+	x.r.tasks.Add(1)
 	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
 }
 
@@ -26,7 +26,7 @@ func (x *exchange) startDecode(a *attempt, req *letter) {
 	req.hold(x.b)
 	a.decodeIs = withAsker
 	a.decode.begin()
-	x.r.ended.Add(1)
+	x.r.tasks.Add(1)
 	x.r.goroutines.Go(func() { x.askDecode(a, req) })
 }
 
@@ -38,7 +38,7 @@ func (x *exchange) askForDecode(a *attempt) {
 
 // askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
 func (x *exchange) askPrefill(a *attempt, req *letter) {
-	defer x.r.ended.Done()
+	defer x.r.tasks.Done()
 	l := &a.prefill
 	defer l.end()
 	defer req.free() // what it holds may have to be sent again
@@ -96,7 +96,7 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 // askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It sends the owner what came of it, and
 // may outlive the exchange.
 func (x *exchange) askDecode(a *attempt, req *letter) {
-	defer x.r.ended.Done()
+	defer x.r.tasks.Done()
 	v, streams, l := vLost, false, &a.decode
 	defer func() {
 		if p := recover(); p != nil {

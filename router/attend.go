@@ -102,12 +102,12 @@ func (r *Router) forgetLost() {
 
 // attendOne starts what looks after one engine.
 func (r *Router) attendOne(ctx context.Context, e *engine, wg *sync.WaitGroup) {
-	wg.Go(func() { r.persist(ctx, "health checks", func() { r.watchHealth(ctx, e) }) })
-	wg.Go(func() { r.persist(ctx, "models", func() { r.watchModels(ctx, e) }) })
+	wg.Go(func() { r.tasks.Keep(ctx, "health checks", func() { r.watchHealth(ctx, e) }) })
+	wg.Go(func() { r.tasks.Keep(ctx, "models", func() { r.watchModels(ctx, e) }) })
 	if e.side != nil && r.now().parts.Stock != nil {
-		wg.Go(func() { r.persist(ctx, "side channel", func() { r.watchSide(ctx, e) }) })
+		wg.Go(func() { r.tasks.Keep(ctx, "side channel", func() { r.watchSide(ctx, e) }) })
 	}
 	if e.control != "" {
-		wg.Go(func() { r.persist(ctx, "event stream", func() { r.follow(ctx, e) }) })
+		wg.Go(func() { r.tasks.Keep(ctx, "event stream", func() { r.follow(ctx, e) }) })
 	}
 }

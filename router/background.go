@@ -132,7 +132,7 @@ func (r *Router) holdBackground(id string, e *engine, f *forwarded, l *backgroun
 		p.end(-1)
 		return
 	}
-	r.ended.Go(func() {
+	r.tasks.Go("a background response", func() {
 		defer func() {
 			b.mu.Lock()
 			delete(b.byID, id)
@@ -141,7 +141,7 @@ func (r *Router) holdBackground(id string, e *engine, f *forwarded, l *backgroun
 		}()
 		ctx, cancel := context.WithTimeout(b.ctx, r.now().cfg.Timeouts.Background)
 		defer cancel()
-		r.survive("a background response", func() { r.awaitBackground(ctx, id, e, f, p) })
+		r.awaitBackground(ctx, id, e, f, p)
 	})
 }
 

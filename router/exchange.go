@@ -124,7 +124,7 @@ func (x *exchange) run() {
 			x.panicked(v)
 		}
 		if x.drains {
-			x.r.startReserved(x.s.cfg.Timeouts.Prefill+x.s.cfg.Timeouts.Ending, x.drain)
+			x.r.tasks.GoReserved(x.s.cfg.Timeouts.Prefill+x.s.cfg.Timeouts.Ending, x.drain)
 		}
 	}()
 	x.step(dispatch.Event{Kind: dispatch.EvStart})

@@ -78,7 +78,7 @@ func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]
 }
 
 // Running is how much outlives its request.
-func (d Debug) Running() int { return int(d.r.running.Load()) }
+func (d Debug) Running() int { return int(d.r.tasks.Running()) }
 
 // BodiesOpened is how many bodies were begun to be read, TenantsOfBodies how many tenants have some in memory.
 func (d Debug) BodiesOpened() uint64 { return d.r.bodies.opened.Load() }

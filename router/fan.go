@@ -108,7 +108,7 @@ func (f *fan) watchClient(conn net.Conn) {
 // run brings the request to its outcome, or to the point where its stream can be relayed.
 func (f *fan) run() {
 	for k, x := range f.branches {
-		f.r.ended.Go(func() { f.serve(k, x) })
+		f.r.tasks.Go("a choice", func() { f.serve(k, x) })
 	}
 	f.mu.Lock()
 	for !f.over && f.ready < len(f.branches) {

@@ -98,9 +98,9 @@ func (r *Router) loadOf(ctx context.Context, e *engine) (load, bool) {
 // seeLoad is loadOf, and says why nothing is known.
 func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
 	return r.loads.of(e).see(ctx, func(g *glance) {
-		r.ended.Go(func() {
+		r.tasks.Go("a look at a load", func() {
 			defer close(g.done)
-			r.survive("a look at a load", func() { g.load, g.tells = r.askLoad(r.legs, e) })
+			g.load, g.tells = r.askLoad(r.tasks.Context(), e)
 		})
 	})
 }

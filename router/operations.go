@@ -102,7 +102,7 @@ func pressureOf(f *fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	setup, now := r.now(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.outlived.Load(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.left.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
 	}

@@ -97,7 +97,7 @@ func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, 
 				fail(err)
 			}
 		}()
-		r.survive("a handshake", func() { err = r.probePrefill(c, a, b) })
+		r.tasks.Recover("a handshake", func() { err = r.probePrefill(c, a, b) })
 	}()
 	if err := r.ask(&a.decode, a.h.Request, b.AppendDecode(nil, a.h.Request, c.conn.DecodeParams(nil, &a.h))); err != nil {
 		fail(err)

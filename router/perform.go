@@ -137,7 +137,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 // startDraining leaves the legs to themselves: the request is over for its client, and for its summary. If too much runs on already
 // they end now.
 func (x *exchange) startDraining() {
-	if x.drains = x.r.reserve(); x.drains {
+	if x.drains = x.r.tasks.Reserve(x.s.cfg.Limits.Background); x.drains {
 		x.b.Retain() // until it is drained
 		return
 	}

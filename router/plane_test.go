@@ -226,7 +226,7 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	x.closePrefill(a)
 	a.prefill.end()
 	a.decode.end()
-	g.r.ended.Wait()
+	g.r.tasks.Wait()
 	if got := s.c.count("", ""); got != asked {
 		t.Errorf("engines were asked %d more times; want none", got-asked)
 	}

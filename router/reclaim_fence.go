@@ -45,7 +45,7 @@ func (r *Router) passed(ctx context.Context, e *engine, model string, since time
 // reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
 func (r *Router) handedOver(ctx context.Context, m *remains, since time.Time, asks bool) bool {
 	return r.wait(ctx, r.left.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
-		ctx, cancel := context.WithTimeoutCause(r.legs, fenceTime, errLegLate)
+		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
 		defer cancel()
 		c := &couple{model: m.model, conn: m.conn, prefill: m.prefill, decode: m.decode}
 		a, b, err := r.newProbe(c)
@@ -83,7 +83,7 @@ func (r *Router) wait(ctx context.Context, f *fence, since time.Time, asks bool,
 	}
 	f.mu.Unlock()
 	if start {
-		r.ended.Go(func() { r.guard(f, ask) })
+		r.tasks.Go("a fence", func() { r.guard(f, ask) })
 	}
 	select {
 	case <-w.done:
@@ -106,14 +106,14 @@ func (r *Router) guard(f *fence, ask func() bool) {
 	for pause := time.Duration(0); ; {
 		f.mu.Lock()
 		due, ok := f.ends.due()
-		if !ok || f.asking == 0 || r.legs.Err() != nil {
+		if !ok || f.asking == 0 || r.tasks.Context().Err() != nil {
 			f.ends, f.running = fencing{}, false
 			f.mu.Unlock()
 			return
 		}
 		f.mu.Unlock()
 		select {
-		case <-r.legs.Done():
+		case <-r.tasks.Context().Done():
 			continue
 		case <-time.After(max(time.Until(due), pause)):
 		}
@@ -146,7 +146,7 @@ func (f *fence) completed(dispatched time.Time) {
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
 func (r *Router) small(e *engine, model string) bool {
-	ctx, cancel := context.WithTimeoutCause(r.legs, fenceTime, errLegLate)
+	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
 	defer cancel()
 	var h connector.Handoff
 	h.Draw()

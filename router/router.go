@@ -82,14 +82,9 @@ type Router struct {
 	close      func()                          // closes it, once
 	live       live
 
-	// Legs may outlive their requests: they end with legs, and ended waits for them.
-	legs     context.Context
-	stopLegs context.CancelCauseFunc
-	ended    sync.WaitGroup
-	cancels  upstream.CancelSet // of the requests' own legs
-	running  atomic.Int64       // legs that run on after their requests
+	tasks   *background.Tasks  // legs may outlive their requests: they end with it
+	cancels upstream.CancelSet // of the requests' own legs
 
-	outlived atomic.Uint64 // panics in the background
 	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
 	left     left          // what endings have left behind
 	slowest  sync.Mutex    // engines are taken out for late health answers one after the other
@@ -123,7 +118,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()
-	r.legs, r.stopLegs = context.WithCancelCause(context.Background())
+	r.tasks = background.NewTasks(parts.Log, errLegLate)
 	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
 	}, r.shake)
@@ -145,12 +140,12 @@ func (r *Router) Close() {
 	r.pairs.Close()
 	r.backgrounds.close()
 	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
-		r.stopLegs(errStopped)
+		r.tasks.Stop(errStopped)
 		r.cancels.Cancel(errStopped)
 	})
-	r.ended.Wait()
+	r.tasks.Wait()
 	late.Stop()
-	r.stopLegs(errStopped)
+	r.tasks.Stop(errStopped)
 	r.clients.Close()
 	r.goroutines.Close()
 	r.now().fleet.close()
@@ -162,28 +157,6 @@ const keptGoroutines = 64
 
 // background runs f for a leg that outlives its request, or returns false if there are too many of them.
 func (r *Router) background(f func(context.Context)) bool {
-	if !r.reserve() {
-		return false
-	}
-	r.startReserved(r.now().cfg.Timeouts.Ending, f)
-	return true
-}
-
-// reserve takes a place among what may run on after requests. It reports false if there is none.
-func (r *Router) reserve() bool {
-	if r.running.Add(1) > int64(r.now().cfg.Limits.Background) || r.legs.Err() != nil {
-		r.running.Add(-1)
-		return false
-	}
-	return true
-}
-
-// startReserved runs f for at most limit, in a place that was reserved.
-func (r *Router) startReserved(limit time.Duration, f func(context.Context)) {
-	r.ended.Go(func() {
-		defer r.running.Add(-1)
-		ctx, cancel := context.WithTimeoutCause(r.legs, limit, errLegLate)
-		defer cancel()
-		r.survive("a leg that runs on", func() { f(ctx) })
-	})
+	cfg := r.now().cfg
+	return r.tasks.Try(cfg.Limits.Background, cfg.Timeouts.Ending, f)
 }

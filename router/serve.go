@@ -84,7 +84,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { r.persist(ctx, "handshakes", func() { r.keepWarm(ctx) }) })
+	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.keepWarm(ctx) }) })
 	wg.Go(func() { r.attend(ctx) })
 	<-ctx.Done()
 	return nil

@@ -152,18 +152,18 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 		err error
 	}
 	came := make(chan told, 1)
-	r.ended.Go(func() {
+	r.tasks.Go("a handshake", func() {
 		out := told{vLost, errPanicked}
-		r.survive("a handshake", func() { out.v, out.err = r.askOnce(&a.decode, a.h.Request, body, true) })
-		a.decode.kvBecomes(kvOver)
-		a.decode.became(decodeEvent(out.v, false).Kind.Leaves())
-		came <- out
+		defer func() {
+			a.decode.kvBecomes(kvOver)
+			a.decode.became(decodeEvent(out.v, false).Kind.Leaves())
+			came <- out
+		}()
+		out.v, out.err = r.askOnce(&a.decode, a.h.Request, body, true)
 	})
 	looks, stop := context.WithCancel(ctx)
 	defer stop()
-	r.ended.Go(func() {
-		r.survive("a look at a transfer", func() { w.run(looks) })
-	})
+	r.tasks.Go("a look at a transfer", func() { w.run(looks) })
 	select {
 	case out := <-came:
 		return out.v, out.err

@@ -89,7 +89,7 @@ func (x *exchange) watchTransfer(a *attempt) {
 		r: x.r, decode: &a.decode, prefill: a.prefill.engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
 		lost: a.lost, pause: x.watchEvery(),
 	}
-	x.r.ended.Go(func() { x.r.survive("a look at a transfer", func() { w.run(&a.decode) }) })
+	x.r.tasks.Go("a look at a transfer", func() { w.run(&a.decode) })
 }
 
 // hurry notes that nobody waits for the answer. A decode leg must have begun with what prefill wrote, or else it leaves that
@@ -123,7 +123,7 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 // is left open for that.
 func (x *exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.engine
-	x.r.ended.Go(func() {
+	x.r.tasks.Go("a look at a load", func() {
 		cause, said := errHurried, tellsLater
 		defer func() {
 			if cause == errHurried && said != tellsNot && r.untellable(e) == strandNone {
@@ -134,14 +134,12 @@ func (x *exchange) checkDecode(a *attempt) {
 				a.decode.Cancel(cause)
 			}
 		}()
-		r.survive("a look at a load", func() {
-			ctx, cancel := context.WithTimeout(r.legs, leftFor)
-			defer cancel()
-			var l load
-			if l, said = r.seeLoad(ctx, e); said == tells && l.running > 0 && l.waiting == 0 {
-				cause = errAtWork
-			}
-		})
+		ctx, cancel := context.WithTimeout(r.tasks.Context(), leftFor)
+		defer cancel()
+		var l load
+		if l, said = r.seeLoad(ctx, e); said == tells && l.running > 0 && l.waiting == 0 {
+			cause = errAtWork
+		}
 	})
 }
 

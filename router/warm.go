@@ -80,7 +80,7 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 	c.begun(pair)
 	begun := time.Now()
 	err := errPanicked
-	r.survive("a handshake", func() { err = r.probe(ctx, c, pair) })
+	r.tasks.Recover("a handshake", func() { err = r.probe(ctx, c, pair) })
 	now := time.Now()
 	pause := c.ended(pair, err, now, pairRules(r.now().cfg.Health))
 	switch {

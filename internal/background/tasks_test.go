@@ -1,4 +1,4 @@
-package router
+package background
 
 import (
 	"context"
@@ -10,19 +10,19 @@ import (
 // TestFault68PanicInTheBackground has what runs beside requests panic: it is counted and begun anew, and nothing ends.
 func TestFault68PanicInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Router{log: slog.New(slog.DiscardHandler)}
+		r := NewTasks(slog.New(slog.DiscardHandler), nil)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		begun := 0
-		r.persist(ctx, "a test", func() {
+		r.Keep(ctx, "a test", func() {
 			if begun++; begun < 3 {
 				panic("a fault")
 			}
 		})
-		if begun != 3 || r.outlived.Load() != 2 {
-			t.Errorf("begun %d times, %d panics; want 3 and 2", begun, r.outlived.Load())
+		if begun != 3 || r.Panics() != 2 {
+			t.Errorf("begun %d times, %d panics; want 3 and 2", begun, r.Panics())
 		}
 		stop()
-		r.persist(ctx, "a test", func() { panic("a fault behind the end") })
+		r.Keep(ctx, "a test", func() { panic("a fault behind the end") })
 	})
 }
