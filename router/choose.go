@@ -112,7 +112,7 @@ func (k *look) list(dst []policies.Engine, engines []*engine, percent int) ([]po
 			}
 		}
 		if k.prompt != nil {
-			p.Cached, p.Backlog = k.prompt.cached(e), int(e.backlog.Load())
+			p.Cached, p.Backlog = k.Cached(e), int(e.backlog.Load())
 		}
 		dst = append(dst, p)
 	}

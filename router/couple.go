@@ -128,6 +128,9 @@ func (c *couple) transferred(good bool, now time.Time, rules health.BreakerRules
 	return c.circuit.Wait(now), true
 }
 
+// Opened returns how often transfers between the two failed in a row.
+func (c *couple) Opened() uint64 { return c.opened.Load() }
+
 // circuitAt returns the state of its circuit.
 func (c *couple) circuitAt(now time.Time) health.Circuit {
 	if !c.broken.Load() {

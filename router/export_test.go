@@ -139,7 +139,7 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 	k.Init(s.fleet, s.fleet.models["tiny"], b.Shape, nil, "")
 	k.ask(b)
 	defer k.asked()
-	return k.prompt.cached(s.fleet.engine(engine)), nil
+	return k.Cached(s.fleet.engine(engine)), nil
 }
 
 // Sealed is a salt as engines get it.
@@ -160,9 +160,8 @@ func (d Debug) Pair(n int) DebugPair { return DebugPair{d.r.now().fleet.couples[
 // PairCount is how many pairs the configuration has.
 func (d Debug) PairCount() int { return len(d.r.now().fleet.couples) }
 
-// Opened is how often the pair was taken out, Agree why it does not fit.
-func (p DebugPair) Opened() int64 { return int64(p.c.opened.Load()) }
-func (p DebugPair) Agree() error  { return p.r.now().fleet.agree(p.c) }
+// Opened is how often the pair was taken out.
+func (p DebugPair) Opened() int64 { return int64(p.c.Opened()) }
 
 // Runs returns the pair as it is now.
 func (p DebugPair) Runs() (metadata.Pair, error) { return p.r.now().fleet.runsOf(p.c) }
@@ -174,8 +173,11 @@ func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
 func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err error) {
 	d.r.pairs.Close()
 	d.r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, f)
-	d.r.now().fleet.handshakes = d.r.pairs
-	return err
+	if err != nil {
+		return err
+	}
+	s := d.r.now()
+	return d.r.Apply(s.cfg, s.parts)
 }
 func (d Debug) Warm() { d.r.warm(time.Now()) }
 
@@ -207,7 +209,7 @@ func (e DebugEngine) Generation() uint64  { return e.e.generation.Load() }
 func (e DebugEngine) Usable() bool        { return e.e.usable() }
 func (e DebugEngine) SetDown()            { e.e.down.Store(true) }
 func (e DebugEngine) SetDraining()        { e.e.draining.Store(true) }
-func (e DebugEngine) Key() string         { return e.e.origin.key }
+func (e DebugEngine) Key() string         { return credentialOf(e.e) }
 
 // Run is the engine's run as its side channel tells it, HasEndpoint whether its coordinates are known.
 func (e DebugEngine) Run() string       { return e.e.sighting().run }

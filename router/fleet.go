@@ -228,6 +228,11 @@ func (f *fleet) begin(cfg config.Config, was *fleet) {
 			e.forget(nil)
 		}
 	}
+	for _, e := range was.engines {
+		if f.engine(e.name) != e {
+			e.forget(gone)
+		}
+	}
 }
 
 // couple returns the engines of a pair, nil if they are no couple.

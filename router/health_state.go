@@ -67,7 +67,7 @@ func (f *fleet) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
 	}
 	slices.SortFunc(anyway, func(a, b Anyway) int { return strings.Compare(a.Model+" "+a.Role, b.Model+" "+b.Role) })
 	for _, c := range f.couples {
-		if n := c.opened.Load(); n > 0 {
+		if n := c.Opened(); n > 0 {
 			pairs = append(pairs, PairOut{c.prefill.name, c.decode.name, c.circuitAt(now).String(), n})
 		}
 	}

@@ -108,6 +108,9 @@ func (k *look) ask(b *openai.Body) {
 	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
 }
 
+// Cached is how many tokens of the prompt that was looked for an engine is thought to have.
+func (k *look) Cached(e *engine) int { return k.prompt.cached(e) }
+
 // asked ends looking for the prompt.
 func (k *look) asked() {
 	if k.prompt != nil {

@@ -85,7 +85,6 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	for _, e := range old.fleet.engines {
 		if s.fleet.engine(e.name) != e {
 			r.pairs.Forget(e.name)
-			e.forget(gone)
 			r.lost[e.name] = true
 			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
 		}
