@@ -64,7 +64,7 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 		v = l.whole(x.s.cfg.Limits.Answer)
 	}
 	a.prefillTimer.Stop()
-	r.saw(l, v)
+	l.observe(x.s.fleet, v)
 	x.doubt(l, &a.decode, v)
 	if v != vUsable {
 		e := prefillEvent(v)
@@ -77,7 +77,7 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 	if conn.Traits().Meets || l.ans.KVParams != nil {
 		e.Kind = conn.Accept(&a.h, l.ans.KVParams)
 	}
-	r.sawHandOff(l, conn, a.h.Shape, e.Kind)
+	l.observeHandOff(x.s.fleet, conn, a.h.Shape, e.Kind)
 	switch e.Kind {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
@@ -124,7 +124,7 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 		}
 	}()
 	v, streams = x.decodeAnswer(a, req)
-	x.sawDecode(a, v)
+	x.observeDecode(a, v)
 	x.doubt(l, &a.prefill, v)
 }
 

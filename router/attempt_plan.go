@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pdrouter/metadata"
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -144,8 +143,8 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.ticket(&a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.r.size(a.decode.engine))
+		x.r.ticket(x.s.parts.Tickets, &a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.s.fleet.size(a.decode.engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
@@ -201,13 +200,4 @@ func (r *Router) landed(id string, decode *engine) func() bool {
 	return func() bool {
 		return r.report.Transfers.Over(id) || !decode.followed.Load() || decode.streams.Load() != edition
 	}
-}
-
-// size returns how many ranks an engine that publishes records has along each axis; zero if it has published none.
-func (r *Router) size(e *engine) metadata.Rank {
-	records := r.now().fleet.records(e)
-	if len(records) == 0 {
-		return metadata.Rank{}
-	}
-	return records[0].Size
 }

@@ -22,7 +22,7 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 	}
 	if connector.IsFailedTransfer(ans.ErrorMessage) {
 		l.either = true
-		x.r.bad(peer.engine, health.AnswerFailed, time.Now())
+		x.s.fleet.failed(peer.engine, health.AnswerFailed, time.Now())
 	}
 }
 

@@ -235,7 +235,7 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.open(x.onward) {
 			m.a.decode.end()
-			x.r.bad(m.a.decode.engine, health.AnswerFailed, m.at)
+			x.s.fleet.failed(m.a.decode.engine, health.AnswerFailed, m.at)
 			return decodeEvent(vGarbage, true)
 		}
 		x.reply.stream = s

@@ -45,11 +45,11 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		case result == checkPassed:
 			e.reached()
 		case result == checkRefused:
-			r.isDown(e, e.refused())
+			r.now().fleet.wentDown(e, e.refused())
 		case result == checkLate:
 			r.late(e)
 		default:
-			r.isDown(e, e.missed())
+			r.now().fleet.wentDown(e, e.missed())
 		}
 		held = r.recount(ctx, e, held)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))

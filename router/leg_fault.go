@@ -3,8 +3,98 @@ package router
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"syscall"
+	"time"
+
+	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
+	"pdrouter/router/reason"
 )
+
+// observe learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here
+// or will not come; of a stream, when its first event is.
+func (l *call) observe(f *fleet, v verdict) {
+	l.observeReach(f, v)
+	e, now := l.engine, time.Now()
+	switch l.faultOf(v) {
+	case faultNone:
+		if openai.IsEventStream(l.ctype) {
+			f.succeeded(e, health.AnswerFailed, now)
+		} else {
+			f.answeredWhole(e, now)
+		}
+	case faultOverload:
+		f.overloaded(e, now, l.rest)
+	case faultEngine:
+		f.failed(e, health.AnswerFailed, now)
+	}
+}
+
+// observeProbe learns from a handshake's leg what its engine is like. A failure may be the peer's: the pair's pause is enough.
+func (l *call) observeProbe(f *fleet, v verdict) {
+	l.observeReach(f, v)
+	if v == vUsable {
+		f.succeeded(l.engine, health.AnswerFailed, time.Now())
+	}
+}
+
+// observeReach learns whether the engine takes connections.
+func (l *call) observeReach(f *fleet, v verdict) {
+	e := l.engine
+	switch {
+	case l.status != 0:
+		e.reached()
+		e.progressed()
+	case v == vRefused && !ourOwn(l.err):
+		down := false
+		var late net.Error
+		switch {
+		case refuses(l.err):
+			down = e.refused()
+		case errors.As(l.err, &late) && late.Timeout():
+			dialTimeout, _ := e.up.Limits()
+			down = e.silent(time.Now(), dialTimeout)
+		default:
+			down = e.missed()
+		}
+		f.wentDown(e, down)
+	}
+}
+
+// observeStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is None if its
+// terminal event came. It is called before the leg is ended.
+func (l *call) observeStream(f *fleet, why reason.Reason) {
+	switch {
+	case why == reason.AnswerTooLarge:
+	case why == reason.None:
+		f.succeeded(l.engine, health.StreamFailed, time.Now())
+	case l.Cause() == nil, errors.Is(l.Cause(), errLegLate):
+		f.failed(l.engine, health.StreamFailed, time.Now())
+	}
+}
+
+// observeHandOff learns from a prefill leg with an answer of 200, which the connector takes for k, whether its engine hands off on this
+// route. An answer that ended for a reason of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the
+// limit.
+func (l *call) observeHandOff(f *fleet, conn connector.Connector, sh openai.Shape, k dispatch.EventKind) {
+	switch {
+	case conn.Traits().Stock == nil:
+	case k == dispatch.EvPrefillUsable:
+		l.engine.handing.handed(sh)
+	case k == dispatch.EvPrefillUnusable, k == dispatch.EvPrefillBare && capped(l.body):
+		f.handedNothing(l.engine, sh, time.Now())
+	}
+}
+
+// transferred says whether the decode leg of a split request shows how its transfer has ended, and whether that was well. Either engine
+// may be at fault for a transfer that fails: with others both go on.
+func (l *call) transferred(v verdict) (known, good bool) {
+	good = v == vUsable
+	return good || l.ans.ErrorCode == codeTransferFailed || errors.Is(l.Cause(), errTransferLate) || v == vBroken && l.faultOf(v) == faultEngine, good
+}
 
 // refuses reports whether an engine will take no connection as long as it stays as it is: nothing listens, or its certificate is not
 // what the configuration wants.

@@ -214,11 +214,19 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 	return m
 }
 
-// sawDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
-func (g *legs) sawDecode(a *attempt, v verdict) {
-	g.r.saw(&a.decode, v)
-	if a.couple != nil {
-		g.r.sawPair(a.couple, a.runs(), &a.decode, v)
+// observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
+func (g *legs) observeDecode(a *attempt, v verdict) {
+	a.decode.observe(g.s.fleet, v)
+	if known, good := a.decode.transferred(v); known && a.couple != nil {
+		g.observeTransfer(a, good)
+	}
+}
+
+// observeTransfer learns how a transfer between the attempt's engines has ended.
+func (g *legs) observeTransfer(a *attempt, good bool) {
+	if g.s.fleet.transferred(a.couple, good) {
+		g.r.pairs.ForgetPair(a.runs()) // the next handshake is its probe
+		g.r.rewarm()
 	}
 }
 

@@ -55,7 +55,7 @@ func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdi
 	defer l.end()
 	limit := r.now().cfg.Limits.Answer
 	v := l.askWhole(&upstream.Request{Path: pathCompletions, Header: l.header(nil, request, nil, false), Body: body, Once: once}, limit)
-	r.sawProbe(l, v)
+	l.observeProbe(r.now().fleet, v)
 	if v != vUsable {
 		return v, probeFailed(l, v)
 	}
@@ -83,7 +83,7 @@ func (r *Router) probePrefill(c *couple, a *attempt, b *openai.Body) error {
 func (r *Router) probePlane(ctx context.Context, c *couple, pair metadata.Pair, a *attempt, b *openai.Body) error {
 	a.h.Prefill, a.h.Decode = pair.Prefill, pair.Decode
 	a.h.ValidMS = r.now().cfg.Timeouts.Probe.Milliseconds()
-	r.ticket(&a.h, c.prefill, c.decode, contextOf(c.model, "", nil))
+	r.ticket(r.now().parts.Tickets, &a.h, c.prefill, c.decode, contextOf(c.model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	a.prefill.open(legs, c.prefill)

@@ -103,7 +103,7 @@ func (x *exchange) read() {
 	d := &s.a.decode
 	switch {
 	case s.wrong != reason.None:
-		x.r.sawStream(d, s.wrong)
+		d.observeStream(x.s.fleet, s.wrong)
 		x.streamFailed()
 	case s.seen:
 		x.streamEnded()
@@ -150,7 +150,7 @@ func (x *exchange) pour() (some bool) {
 func (x *exchange) streamEnded() {
 	s := x.reply.stream
 	d := &s.a.decode
-	x.r.sawStream(d, reason.None)
+	d.observeStream(x.s.fleet, reason.None)
 	// The rest is the end of the body, which lets the connection be used again.
 	if !d.resp.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
 		d.Cancel(errEnded)
@@ -199,7 +199,7 @@ func (x *exchange) resume(m envelope) dispatch.Event {
 	x.idle = idle{}
 	if !x.reply.stream.resume(next) {
 		m.a.decode.end()
-		x.r.bad(m.a.decode.engine, health.AnswerFailed, m.at)
+		x.s.fleet.failed(m.a.decode.engine, health.AnswerFailed, m.at)
 		return decodeEvent(vGarbage, true)
 	}
 	return m.e

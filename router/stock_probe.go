@@ -145,7 +145,7 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 	late, limit := make(chan struct{}, 1), r.now().cfg.Timeouts.Transfer
 	w := &transferWatch{
 		r: r, decode: &a.decode, prefill: c.prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
-		lost: func(reason.Reason) { notify(late) }, pause: watchEvery,
+		lost: func(reason.Reason) { notify(late) }, pause: watchEvery, asking: r.now().cfg.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
 		v   verdict

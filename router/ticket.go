@@ -36,11 +36,11 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 }
 
 // ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.
-func (r *Router) ticket(h *connector.Handoff, prefill, decode *engine, context [16]byte) {
-	if r.now().parts.Tickets == nil {
+func (r *Router) ticket(keys Enroller, h *connector.Handoff, prefill, decode *engine, context [16]byte) {
+	if keys == nil {
 		return
 	}
-	p, d := r.enrolled(prefill, h.Prefill), r.enrolled(decode, h.Decode)
+	p, d := r.enrolled(keys, prefill, h.Prefill), r.enrolled(keys, decode, h.Decode)
 	if p == nil || d == nil {
 		return
 	}
@@ -55,11 +55,11 @@ func (r *Router) ticket(h *connector.Handoff, prefill, decode *engine, context [
 }
 
 // enrolled returns the key for one run of an engine, nil if there is none.
-func (r *Router) enrolled(e *engine, inc metadata.Incarnation) []byte {
+func (r *Router) enrolled(from Enroller, e *engine, inc metadata.Incarnation) []byte {
 	if known := r.enrolments.of(e).Load(); known != nil && known.inc == inc {
 		return known.key
 	}
-	keys, err := r.now().parts.Tickets.Enrolment(inc.ID())
+	keys, err := from.Enrolment(inc.ID())
 	if err != nil {
 		r.log.Error("ticket", "engine", inc.ID(), "err", err)
 	}

@@ -33,13 +33,14 @@ type transferWatch struct {
 	expired  int                        // leases of prefill that had ended when it had answered; below 0 if it does not say
 	over     shut
 	pause    time.Duration // between looks at prefill
+	asking   time.Duration // that prefill has to answer whether it lives
 }
 
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
 func (x *exchange) transferLost(a *attempt, why reason.Reason) {
 	taken := x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
 	if taken && why == reason.TransferTimeout && a.couple != nil {
-		x.r.sawTransfer(a.couple, a.runs(), false)
+		x.observeTransfer(a, false)
 	}
 }
 
@@ -87,7 +88,7 @@ func (x *exchange) watchEvery() time.Duration { return min(watchEvery, x.s.cfg.T
 func (x *exchange) watchTransfer(a *attempt) {
 	w := &transferWatch{
 		r: x.r, decode: &a.decode, prefill: a.prefill.engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
-		lost: a.lost, pause: x.watchEvery(),
+		lost: a.lost, pause: x.watchEvery(), asking: x.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	x.r.tasks.Go("a look at a transfer", func() { w.run(&a.decode) })
 }
@@ -268,7 +269,7 @@ func (u *transferWatch) prefillOver(ctx context.Context) reason.Reason {
 		u.over = shut{}
 		return reason.None
 	}
-	ctx, cancel := context.WithTimeout(ctx, u.r.now().cfg.Timeouts.SideChannelAnswer())
+	ctx, cancel := context.WithTimeout(ctx, u.asking)
 	defer cancel()
 	if u.over.gone(ctx, e) {
 		return reason.PrefillFailed

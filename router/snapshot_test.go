@@ -1,0 +1,96 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
+	"pdrouter/router/report"
+)
+
+// unwanted is a planner that no request may ask.
+type unwanted struct{ asked *atomic.Int64 }
+
+func (u unwanted) Choose(policies.Request, policies.Fleet, policies.Draw) policies.Choice {
+	u.asked.Add(1)
+	return policies.Choice{Prefill: -1, Decode: -1}
+}
+
+// TestRequestKeepsItsSnapshot reloads the configuration between every two steps of a request, over every connector, streamed or not, with
+// an engine that fails at first: the request goes by the configuration that it was admitted with, to its end. The other configuration has
+// the same engines; with its limits, times, policy or reports the request would fail, or be told elsewhere.
+func TestRequestKeepsItsSnapshot(t *testing.T) {
+	for _, name := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stream %v", name, stream), func(t *testing.T) {
+				s, parts := newIn(t, nil, name, 2, 2)
+				var elsewhere, asked atomic.Int64
+				g := start(t, s.cfg, parts)
+				if name != connector.NameNone && name != connector.NameSGLang {
+					g.warmed()
+				}
+				other, with := s.cfg, g.parts
+				other.Limits.Event, other.Limits.Attempts = 1, 1
+				for _, limit := range []*time.Duration{
+					&other.Timeouts.Request, &other.Timeouts.Answer, &other.Timeouts.Prefill, &other.Timeouts.Transfer, &other.Timeouts.Stream,
+					&other.Timeouts.Write, &other.Timeouts.Pair, &other.Timeouts.Queue,
+				} {
+					*limit = time.Microsecond
+				}
+				with.Planner, with.Observe = unwanted{&asked}, func(report.Summary) { elsewhere.Add(1) }
+				text := plainBody
+				if stream {
+					text = streamBody
+				}
+				s.setFaults(map[string][]fault{"decode-0": {{Do: doError}}})
+				before := g.r.now()
+				b, e := openai.ParseBody(openai.ShapeCompletions, []byte(text), before.limits)
+				if e != nil {
+					t.Fatal(e)
+				}
+				steps := 0
+				reload := func() {
+					steps++
+					next := other
+					next.Limits.Answer = 1 + steps%2
+					if err := g.r.Apply(next, with); err != nil {
+						t.Fatal(err)
+					}
+				}
+				x := g.r.newExchange(&admitted{s: before, m: before.fleet.models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
+				reload()
+				x.step(dispatch.Event{Kind: dispatch.EvStart})
+				var body strings.Builder
+				for !x.over && (x.reply.stream == nil || x.reply.stream.err == nil) {
+					reload()
+					x.advance()
+					if out := x.reply.stream; out != nil {
+						body.Write(out.unread())
+						out.ready = len(out.out)
+					}
+				}
+				if out := x.reply.stream; out != nil {
+					reload()
+					if err := x.CloseWithError(nil); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					body.Write(x.reply.body)
+				}
+				b.Release()
+				if x.sum.Outcome != report.Completed || x.sum.Attempts < 2 || !strings.Contains(body.String(), "tok0") {
+					t.Errorf("after %d reloads: summary %+v, answer %q", steps, x.sum, body.String())
+				}
+				if asked.Load() != 0 || elsewhere.Load() != 0 || g.last(1).Outcome != report.Completed {
+					t.Errorf("the other planner was asked %d times, and %d requests were reported elsewhere", asked.Load(), elsewhere.Load())
+				}
+			})
+		}
+	}
+}
