@@ -2,6 +2,7 @@ package router
 
 import (
 	"maps"
+	"sync"
 	"sync/atomic"
 )
 
@@ -38,7 +39,8 @@ func (e *engine) has(adapter string) bool {
 
 // adapters are the models whose engines report adapters, by the names of those. The zero value has none.
 type adapters struct {
-	byName atomic.Pointer[map[string]*model]
+	entering sync.Mutex // one indexAdapters at a time
+	byName   atomic.Pointer[map[string]*model]
 }
 
 func (a *adapters) of(name string) *model {
@@ -51,6 +53,8 @@ func (a *adapters) of(name string) *model {
 // indexAdapters enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
 // one that is configured first.
 func (f *fleet) indexAdapters() {
+	f.adapters.entering.Lock()
+	defer f.adapters.entering.Unlock()
 	all := map[string]*model{}
 	for _, m := range f.ordered {
 		for _, e := range m.decode {

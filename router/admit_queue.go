@@ -98,10 +98,3 @@ func errQueue(why reason.Reason, model string) *openai.Error {
 	}
 	return openai.NewError(why, "") // the client has left
 }
-
-// updateQueue hands out places of the engine's model that were added.
-func (r *Router) updateQueue(e *engine) {
-	if m := r.now().fleet.models[e.model]; m != nil {
-		m.queue.Update()
-	}
-}

@@ -82,12 +82,12 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
 		if conn.Traits().Mode == dispatch.InTurn {
-			r.sawRun(l.engine, l.ans.KVParams)
+			r.monitor.sawRun(l.engine, l.ans.KVParams)
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
 		if c, ok := connector.ParseCoordinates(l.ans.KVParams); ok {
-			r.moved(l.engine, a.h.Endpoint, c)
+			r.monitor.moved(l.engine, a.h.Endpoint, c)
 		}
 	}
 	return e

@@ -126,7 +126,7 @@ func (d Debug) OpenTransfer(id, prefill, decode string) {
 }
 
 // Attended is how many engines are looked after.
-func (d Debug) Attended() int { return len(*d.r.attended.Load()) }
+func (d Debug) Attended() int { return len(*d.r.monitor.attended.Load()) }
 
 // CachedTokens is how many tokens of a chat's prompt an engine is thought to have.
 func (d Debug) CachedTokens(engine, body string) (int, error) {
@@ -172,7 +172,7 @@ func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
 // SetHandshake has pairs shake hands by f, Warm has those begin that are due.
 func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err error) {
 	d.r.pairs.Close()
-	d.r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, f)
+	d.r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{}, f)
 	if err != nil {
 		return err
 	}
@@ -221,12 +221,12 @@ func (e DebugEngine) Missed() bool { return e.e.missed() }
 
 // Look has the engine be looked at soon, Back is what is done when it is back, Restarted when it is another run.
 func (e DebugEngine) Look()                    { e.e.look() }
-func (e DebugEngine) Back(ctx context.Context) { e.r.back(ctx, e.e) }
-func (e DebugEngine) Restarted()               { e.r.restarted(e.e, e.e.coord.Load()) }
+func (e DebugEngine) Back(ctx context.Context) { e.r.monitor.back(ctx, e.e) }
+func (e DebugEngine) Restarted()               { e.r.monitor.restarted(e.e, e.e.coord.Load()) }
 
 // Load asks the engine what it has in hand, and reports whether it was told.
 func (e DebugEngine) Load(ctx context.Context) bool {
-	_, ok := e.r.loadOf(ctx, e.e)
+	_, ok := e.r.monitor.loadOf(ctx, e.e)
 	return ok
 }
 
@@ -241,7 +241,7 @@ func (e DebugEngine) Strand(why string, blocks int, leased bool) {
 
 // Recount asks the engine how many blocks it uses, Leaked is how many it is said to hold for nobody.
 func (e DebugEngine) Recount(ctx context.Context, before int) (said, used int) {
-	was := e.r.recount(ctx, e.e, heldLook{said: before})
+	was := e.r.monitor.recount(ctx, e.e, heldLook{said: before})
 	return was.said, was.used
 }
 func (e DebugEngine) Leaked() int { return e.r.left.blocks(e.e, time.Now()) }

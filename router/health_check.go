@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
+	"pdrouter/router/fleet/health"
 	"pdrouter/router/upstream"
 )
 
@@ -22,8 +24,8 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 }
 
 // watchHealth checks the health of an engine until ctx ends, at times that chance keeps apart from those of others.
-func (r *Router) watchHealth(ctx context.Context, e *engine) {
-	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(r.now().fleet.engines)+1)*time.Millisecond)))
+func (m *monitor) watchHealth(ctx context.Context, e *engine) {
+	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(m.current().fleet.engines)+1)*time.Millisecond)))
 	defer next.Stop()
 	its, held := upstream.NewTimeouts(ctx), heldLook{}
 	for {
@@ -33,7 +35,7 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		case <-next.C:
 		case <-e.recheck:
 		}
-		every := r.now().cfg.Timeouts.Health
+		every := m.current().cfg.Timeouts.Health
 		e.progress.Store(false)
 		result := checkEngine(e, its, every)
 		if ctx.Err() != nil {
@@ -41,17 +43,17 @@ func (r *Router) watchHealth(ctx context.Context, e *engine) {
 		}
 		switch {
 		case result == checkPassed && e.down.Load():
-			r.back(ctx, e)
+			m.back(ctx, e)
 		case result == checkPassed:
 			e.reached()
 		case result == checkRefused:
-			r.now().fleet.wentDown(e, e.refused())
+			m.current().fleet.wentDown(e, e.refused())
 		case result == checkLate:
-			r.late(e)
+			m.late(e)
 		default:
-			r.now().fleet.wentDown(e, e.missed())
+			m.current().fleet.wentDown(e, e.missed())
 		}
-		held = r.recount(ctx, e, held)
+		held = m.recount(ctx, e, held)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
 	}
 }
@@ -64,12 +66,12 @@ type heldLook struct {
 
 // recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
 // than it says at two health checks in a row that it uses. was is what the last one has shown; recount returns the same for the next.
-func (r *Router) recount(ctx context.Context, e *engine, was heldLook) heldLook {
-	now := heldLook{said: r.left.blocks(e, time.Now())}
+func (m *monitor) recount(ctx context.Context, e *engine, was heldLook) heldLook {
+	now := heldLook{said: m.leaks.blocks(e, time.Now())}
 	if now.said == 0 || e.down.Load() {
 		return heldLook{}
 	}
-	l, t := r.askLoad(ctx, e)
+	l, t := m.askLoad(ctx, e)
 	if t != tells || l.used < 0 {
 		return heldLook{}
 	}
@@ -77,8 +79,8 @@ func (r *Router) recount(ctx context.Context, e *engine, was heldLook) heldLook 
 	if now.said != was.said {
 		return now
 	}
-	if freed := r.left.atMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
-		r.log.Info("blocks are not held after all", "engine", e.name, "blocks", freed)
+	if freed := m.leaks.atMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
+		m.log.Info("blocks are not held after all", "engine", e.name, "blocks", freed)
 		now.said -= freed
 	}
 	return now
@@ -94,23 +96,75 @@ const (
 	checkRefused             // the engine refuses connections
 )
 
+// back takes an engine into use that was down and is healthy again.
+func (m *monitor) back(ctx context.Context, e *engine) {
+	m.recognize(ctx, e)
+	if ctx.Err() != nil {
+		return
+	}
+	e.restored(time.Now())
+	if o := m.current().fleet.models[e.model]; o != nil {
+		o.queue.Update()
+	}
+	m.log.Info("engine is back", "engine", e.name)
+	e.look()
+	notify(e.relist)
+	m.pairs.schedule()
+}
+
 // checkEngine asks the engine's health route, for at most timeout but no less than a second.
 func checkEngine(e *engine, its *upstream.Timeouts, timeout time.Duration) checkResult {
 	held := its.Begin(max(timeout, time.Second))
 	defer its.End()
-	resp, err := e.up.Do(held, &upstream.Request{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err == nil {
-		defer resp.Close()
-		_, err = resp.ReadAll(nil, 1<<20)
-	}
+	status, _, err := get(held, e, "/health", 1<<20)
 	var up *upstream.Error
 	switch {
 	case refuses(err):
 		return checkRefused
 	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != upstream.PhaseDial:
 		return checkLate
-	case err != nil || resp.Status != 200:
+	case err != nil || status != 200:
 		return checkFailed
 	}
 	return checkPassed
+}
+
+// get asks an engine for a document of at most so many bytes.
+func get(ctx context.Context, e *engine, path string, most int) (status int, document []byte, err error) {
+	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: path, Header: e.header[1:]})
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Close()
+	document, err = resp.ReadAll(nil, most)
+	return resp.Status, document, err
+}
+
+// late notes a health check that was not answered in time. An engine whose requests make progress is only busy, and the last one
+// of a role that can take requests is never taken out for being slow.
+func (m *monitor) late(e *engine) {
+	if !e.late() {
+		return
+	}
+	m.slowest.Lock()
+	defer m.slowest.Unlock()
+	if f := m.current().fleet; !f.last(e) {
+		f.wentDown(e, e.down.CompareAndSwap(false, true))
+	}
+}
+
+// last reports whether no other engine of its role can take requests.
+func (f *fleet) last(e *engine) bool {
+	m := f.models[e.model]
+	if m == nil {
+		return false
+	}
+	engines := m.decode
+	if slices.Contains(m.prefill, e) {
+		engines = m.prefill
+	}
+	now := time.Now()
+	return !slices.ContainsFunc(engines, func(o *engine) bool {
+		return o != e && o.usable() && o.vitals.Standing(now, *f.health.SlowStart).Out == health.InUse
+	})
 }

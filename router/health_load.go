@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"pdrouter/router/upstream"
 )
 
 // load is what a stock engine says that it has in hand: requests, and blocks for them.
@@ -89,35 +87,30 @@ func (k *loads) latest(d time.Duration) (load, bool) {
 	return load{}, false
 }
 
-// loadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that r.ended counts.
-func (r *Router) loadOf(ctx context.Context, e *engine) (load, bool) {
-	l, t := r.seeLoad(ctx, e)
+// loadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that m.ended counts.
+func (m *monitor) loadOf(ctx context.Context, e *engine) (load, bool) {
+	l, t := m.seeLoad(ctx, e)
 	return l, t == tells
 }
 
 // seeLoad is loadOf, and says why nothing is known.
-func (r *Router) seeLoad(ctx context.Context, e *engine) (load, telling) {
-	return r.loads.of(e).see(ctx, func(g *glance) {
-		r.tasks.Go("a look at a load", func() {
+func (m *monitor) seeLoad(ctx context.Context, e *engine) (load, telling) {
+	return m.loads.of(e).see(ctx, func(g *glance) {
+		m.tasks.Go("a look at a load", func() {
 			defer close(g.done)
-			g.load, g.tells = r.askLoad(r.tasks.Context(), e)
+			g.load, g.tells = m.askLoad(m.tasks.Context(), e)
 		})
 	})
 }
 
-func (r *Router) askLoad(ctx context.Context, e *engine) (load, telling) {
-	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
+func (m *monitor) askLoad(ctx context.Context, e *engine) (load, telling) {
+	ctx, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
-	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: "/metrics", Header: e.header[1:]})
-	if err != nil {
-		return load{}, tellsLater
-	}
-	defer resp.Close()
-	text, err := resp.ReadAll(nil, 16<<20)
+	status, text, err := get(ctx, e, "/metrics", 16<<20)
 	switch {
-	case err != nil || resp.Status >= 500 || resp.Status == 429:
+	case err != nil || status >= 500 || status == 429:
 		return load{}, tellsLater
-	case resp.Status != 200:
+	case status != 200:
 		return load{}, tellsNot
 	}
 	l, ok := parseLoad(text, e.scheduler())

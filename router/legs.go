@@ -226,7 +226,7 @@ func (g *legs) observeDecode(a *attempt, v verdict) {
 func (g *legs) observeTransfer(a *attempt, good bool) {
 	if g.s.fleet.transferred(a.couple, good) {
 		g.r.pairs.ForgetPair(a.runs()) // the next handshake is its probe
-		g.r.rewarm()
+		g.r.pairs.schedule()
 	}
 }
 

@@ -122,23 +122,10 @@ func (r *Router) tellCancelled(transfer string, why reason.Reason, engines ...*e
 			continue
 		}
 		r.background(func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, e.client, e.control, r.controlToken(), id, why.String()); err != nil {
+			if err := kvplane.CancelTransfer(ctx, e.client, e.control, controlToken(r.now), id, why.String()); err != nil {
 				r.log.Debug("cancel", "engine", e.name, "transfer_id", transfer, "err", err)
 			}
 		})
-	}
-}
-
-// controlToken returns where the token for the engines' control routes comes from, nil if none is sent.
-func (r *Router) controlToken() func() (string, error) {
-	if r.now().parts.Token == nil {
-		return nil
-	}
-	return func() (string, error) {
-		if token := r.now().parts.Token; token != nil {
-			return token()
-		}
-		return "", nil
 	}
 }
 

@@ -159,7 +159,7 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 	}
 	if why == reason.TransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())
-		x.r.rewarm()
+		x.r.pairs.schedule()
 	}
 }
 

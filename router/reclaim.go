@@ -231,7 +231,7 @@ func (r *Router) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
 	if k == dispatch.EvPrefillMoved {
 		was := m.h.Endpoint
 		if c, ok := connector.ParseCoordinates(l.ans.KVParams); ok {
-			r.moved(m.prefill, was, c)
+			r.monitor.moved(m.prefill, was, c)
 		}
 		anew := *m
 		anew.h.KVParams = append([]byte(nil), l.ans.KVParams...)

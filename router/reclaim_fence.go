@@ -54,7 +54,7 @@ func (r *Router) handedOver(ctx context.Context, m *remains, since time.Time, as
 		}
 		if errors.Is(err, errTransferLate) { // as when a request's does not come
 			r.pairs.ForgetPair(a.runs())
-			r.rewarm()
+			r.pairs.schedule()
 		}
 		return err == nil
 	})

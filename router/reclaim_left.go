@@ -52,7 +52,7 @@ func (r *Router) rests(ctx context.Context, m *remains) bool {
 	if !r.passed(ctx, m.prefill, m.model, m.closed) {
 		return false
 	}
-	l, ok := r.loadOf(ctx, m.prefill)
+	l, ok := r.monitor.loadOf(ctx, m.prefill)
 	return ok && l.running+l.waiting == 0
 }
 
@@ -124,14 +124,6 @@ func (r *Router) probed(c *couple, a *attempt) *remains {
 // probeLeft sees to what prefill holds for a probe on which decode has failed.
 func (r *Router) probeLeft(ctx context.Context, c *couple, a *attempt) {
 	r.giveBack(ctx, r.probed(c, a), leftover{answered: true, asked: true}, doubtNone)
-}
-
-// forgetRun drops what is known of the ranks of an engine that was started anew.
-func (r *Router) forgetRun(e *engine) {
-	e.handing.renew()
-	if agent := r.now().parts.Reclaim; agent != nil {
-		agent.Forget(e.name)
-	}
 }
 
 // strand counts KV that an engine holds for nobody, until a lease ends or for good.

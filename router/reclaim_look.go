@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
-	"pdrouter/router/upstream"
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
@@ -44,11 +43,7 @@ const refusedFor = 500 * time.Millisecond
 
 // gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
 func (k *shut) gone(ctx context.Context, e *engine) bool {
-	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: "/health", Header: e.header[1:]})
-	if err == nil {
-		resp.Close()
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, _, err := get(ctx, e, "/health", 1<<20); !errors.Is(err, syscall.ECONNREFUSED) {
 		*k = shut{}
 		return false
 	}

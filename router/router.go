@@ -54,32 +54,25 @@ type Parts struct {
 // Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.
 type Router struct {
 	current  atomic.Pointer[setup] // see now and Apply
-	applying sync.Mutex            // one Apply at a time; also guards lost
-	lost     map[string]bool       // names of engines that the configuration lost and that forgetLost has not dropped
-	applied  chan struct{}         // has room for one: the engines may be others
+	applying sync.Mutex            // one Apply at a time
 
 	log        *slog.Logger
 	clients    *disconnect.Watcher
 	goroutines *background.Pool // of legs
-	pairs      *metadata.Pairs
+	pairs      *handshakes
+	monitor    *monitor
 	report     *report.Reporter
-	stir       chan struct{} // has room for one: pairs are to be looked at
-	control    *http.Client  // for the engines' control routes
+	control    *http.Client // for the engines' control routes
 
 	bodies  clientBodies
 	letters letters
 	rooms   sync.Pool // of *streamRoom
 
-	draining atomic.Bool
-	// What is kept for each engine.
-	loads        perEngine[loads]                     // looks at its load
-	enrolments   perEngine[atomic.Pointer[enrolment]] // of its run that was last given a ticket
-	stockRecords perEngine[[]metadata.Record]         // of a stock engine's present run; for the goroutine that looks at its side channel
-
-	askedReady atomic.Bool                     // a client has asked for /readyz
-	attended   atomic.Pointer[map[string]bool] // names of the engines that Run looks after
-	closing    chan struct{}                   // closed when nobody waits for a place any more
-	close      func()                          // closes it, once
+	draining   atomic.Bool
+	enrolments perEngine[atomic.Pointer[enrolment]] // of its run that was last given a ticket
+	askedReady atomic.Bool                          // a client has asked for /readyz
+	closing    chan struct{}                        // closed when nobody waits for a place any more
+	close      func()                               // closes it, once
 	live       live
 
 	tasks   *background.Tasks  // legs may outlive their requests: they end with it
@@ -87,7 +80,6 @@ type Router struct {
 
 	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
 	left     left          // what endings have left behind
-	slowest  sync.Mutex    // engines are taken out for late health answers one after the other
 
 	backgrounds *backgroundResponses
 }
@@ -102,29 +94,26 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		applied:    make(chan struct{}, 1),
 		log:        parts.Log,
 		closing:    make(chan struct{}),
-		lost:       map[string]bool{},
 		clients:    disconnect.New(),
 		goroutines: background.NewPool(keptGoroutines),
-		stir:       make(chan struct{}, 1),
 		report:     report.New(parts.Log, cfg.Limits.Recent),
 		control:    newControlClient(nil),
 
-		loads:        newPerEngine[loads](),
-		enrolments:   newPerEngine[atomic.Pointer[enrolment]](),
-		stockRecords: newPerEngine[[]metadata.Record](),
+		enrolments: newPerEngine[atomic.Pointer[enrolment]](),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()
 	r.tasks = background.NewTasks(parts.Log, errLegLate)
-	r.pairs, err = metadata.NewPairs(metadata.PairsConfig{
+	r.pairs = &handshakes{wake: make(chan struct{}, 1)}
+	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
 	}, r.shake)
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
+	r.monitor = newMonitor(parts.Log, r.now, r.tasks, r.pairs, r.report.Transfers, &r.left)
 	s, err := r.newSetup(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()

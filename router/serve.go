@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/kvplane"
 	"pdrouter/router/config"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -85,31 +84,7 @@ func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.keepWarm(ctx) }) })
-	wg.Go(func() { r.attend(ctx) })
+	wg.Go(func() { r.monitor.run(ctx) })
 	<-ctx.Done()
 	return nil
-}
-
-// follow enters an engine's events into the ledger of transfers until ctx ends.
-func (r *Router) follow(ctx context.Context, e *engine) {
-	defer e.followed.Store(false)
-	err := kvplane.Watch(ctx, e.client, e.control, r.controlToken(), func(ev kvplane.TransferEvent) {
-		switch ev.Event {
-		case "open":
-			e.streams.Add(1)
-			e.followed.Store(true)
-			r.log.Info("event stream is open", "engine", e.name)
-		case "closed":
-			e.followed.Store(false)
-			r.log.Warn("no event stream; books lack events until there is one", "engine", e.name, "why", ev.Reason)
-		case "gap":
-			e.streams.Add(1)
-			r.log.Warn("event stream was too fast; books lack events", "engine", e.name)
-		default:
-			r.report.Transfers.Note(e.name, ev, time.Now())
-		}
-	})
-	if err != nil && ctx.Err() == nil {
-		r.log.Warn("event stream", "engine", e.name, "err", err)
-	}
 }

@@ -40,7 +40,7 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 			known = was.secrets
 		}
 	}
-	f, err := newFleet(cfg, fleetParts{planner: parts.Planner, records: parts.Records, handshakes: r.pairs, control: r.control, log: r.log}, was, config.NewSecrets(known))
+	f, err := newFleet(cfg, fleetParts{planner: parts.Planner, records: parts.Records, handshakes: r.pairs.Pairs, control: r.control, log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -82,18 +82,19 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 		return err
 	}
 	r.current.Store(s)
+	s.fleet.indexAdapters() // what was reported meanwhile was entered into the old fleet
 	for _, e := range old.fleet.engines {
 		if s.fleet.engine(e.name) != e {
 			r.pairs.Forget(e.name)
-			r.lost[e.name] = true
+			r.monitor.lose(e.name)
 			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
 		}
 	}
 	for _, m := range s.fleet.models {
 		m.queue.Update()
 	}
-	notify(r.applied)
-	r.rewarm()
+	notify(r.monitor.changed)
+	r.pairs.schedule()
 	return nil
 }
 

@@ -31,12 +31,12 @@ type Stock interface {
 const stockLease = 30 * time.Second
 
 // watchSide looks at an engine's side channel now and then, until ctx ends.
-func (r *Router) watchSide(ctx context.Context, e *engine) {
-	tick := time.NewTicker(r.now().cfg.Timeouts.SideChannel)
+func (m *monitor) watchSide(ctx context.Context, e *engine) {
+	tick := time.NewTicker(m.current().cfg.Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
-		looking, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
-		r.lookAt(looking, e)
+		looking, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
+		m.lookAt(looking, e)
 		cancel()
 		select {
 		case <-ctx.Done():
@@ -48,8 +48,8 @@ func (r *Router) watchSide(ctx context.Context, e *engine) {
 }
 
 // lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
-func (r *Router) lookAt(ctx context.Context, e *engine) {
-	s, recs, c := e.side, r.stockRecords.of(e), e.coord.Load()
+func (m *monitor) lookAt(ctx context.Context, e *engine) {
+	s, recs, c := e.side, m.records.of(e), e.coord.Load()
 	at, ok := e.channel(c)
 	if !ok || e.down.Load() {
 		return
@@ -63,12 +63,12 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 		was = sighting{run: at.EngineID}
 	}
 	if len(*recs) > 0 && was.run != (*recs)[0].EngineID {
-		r.withdraw(ctx, e)
+		m.withdraw(ctx, e)
 	}
-	rec, err := r.now().parts.Stock.First(ctx, at)
+	rec, err := m.current().parts.Stock.First(ctx, at)
 	if err != nil {
 		if !errors.Is(context.Cause(ctx), context.Canceled) {
-			r.unanswered(e, seen, was, err)
+			m.unanswered(e, seen, was, err)
 		}
 		return
 	}
@@ -76,31 +76,31 @@ func (r *Router) lookAt(ctx context.Context, e *engine) {
 		return // somebody else has asked meanwhile
 	}
 	if was.dead() {
-		r.log.Info("side channel answers again", "engine", e.name)
+		m.log.Info("side channel answers again", "engine", e.name)
 	}
 	if was.run != "" && rec.EngineID != was.run {
 		if e.known(c, seen) != "" {
-			r.restarted(e, c)
+			m.restarted(e, c)
 		}
 		if len(*recs) > 0 {
-			r.withdraw(ctx, e)
+			m.withdraw(ctx, e)
 		}
 		return
 	}
 	if was.gone() || was.compat == "" {
-		r.rewarm()
+		m.pairs.schedule()
 	}
 	if c != nil {
-		r.publishStock(ctx, e, at)
+		m.publishStock(ctx, e, at)
 	}
 }
 
 // unanswered notes a look that got no answer.
-func (r *Router) unanswered(e *engine, seen *sighting, was sighting, err error) {
+func (m *monitor) unanswered(e *engine, seen *sighting, was sighting, err error) {
 	now := was
 	now.missed++
 	if e.side.seen.CompareAndSwap(seen, &now) && now.gone() && !was.gone() {
-		r.log.Warn("side channel does not answer", "engine", e.name, "answered_before", now.compat != "", "err", err)
+		m.log.Warn("side channel does not answer", "engine", e.name, "answered_before", now.compat != "", "err", err)
 	}
 }
 
@@ -108,7 +108,7 @@ func (r *Router) unanswered(e *engine, seen *sighting, was sighting, err error) 
 // it is healthy, and then nothing has changed. One that cannot be asked, or does not answer, may be another run, so its
 // pairs shake hands again. Handshakes under way go on until another run has been seen: with a run that is over they fail
 // by themselves, and to end one that would have succeeded leaves behind what prefill holds for it.
-func (r *Router) recognize(ctx context.Context, e *engine) {
+func (m *monitor) recognize(ctx context.Context, e *engine) {
 	if e.side == nil { // it publishes its runs, or it needs no handshake
 		return
 	}
@@ -117,61 +117,69 @@ func (r *Router) recognize(ctx context.Context, e *engine) {
 	if run == "" && e.origin.role == metadata.Prefill {
 		return
 	}
-	if at, ok := e.channel(c); ok && run != "" && r.now().parts.Stock != nil {
-		ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
+	if at, ok := e.channel(c); ok && run != "" && m.current().parts.Stock != nil {
+		ctx, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
 		defer cancel()
-		rec, err := r.now().parts.Stock.First(ctx, at)
+		rec, err := m.current().parts.Stock.First(ctx, at)
 		if err == nil {
 			if rec.EngineID != run && e.side.seen.CompareAndSwap(seen, &sighting{run: rec.EngineID, compat: rec.Compatibility}) {
-				r.restarted(e, c)
+				m.restarted(e, c)
 			}
 			return
 		}
 	}
 	e.coord.CompareAndSwap(c, nil)
-	r.left.restarted(e)
-	for _, o := range r.now().fleet.couples {
+	m.leaks.restarted(e)
+	for _, o := range m.current().fleet.couples {
 		pair := metadata.Pair{Prefill: o.prefill.incarnation(), Decode: o.decode.incarnation()}
-		if (o.prefill == e || o.decode == e) && r.pairs.Ready(pair) {
-			r.pairs.ForgetPair(pair)
+		if (o.prefill == e || o.decode == e) && m.pairs.Ready(pair) {
+			m.pairs.ForgetPair(pair)
 		}
 	}
 }
 
 // sawRun notes which run of a prefill engine has answered. It is cheap while that is the one that is known.
-func (r *Router) sawRun(e *engine, kv []byte) {
+func (m *monitor) sawRun(e *engine, kv []byte) {
 	was := e.coord.Load()
 	if was == nil || bytes.Contains(kv, was.Quoted) { // if none is known, a handshake is under way
 		return
 	}
 	if c, ok := connector.ParseCoordinates(kv); ok {
-		r.moved(e, was, c)
+		m.moved(e, was, c)
 	}
 }
 
 // moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
 // Of many that notice, the first counts.
-func (r *Router) moved(e *engine, was, now *connector.PrefillEndpoint) {
+func (m *monitor) moved(e *engine, was, now *connector.PrefillEndpoint) {
 	if was.EngineID == now.EngineID || !e.coord.CompareAndSwap(was, now) {
 		return
 	}
 	e.generation.Add(1)
-	r.forgetRun(e)
+	m.forgetRun(e)
 	e.look()
-	r.pairs.Forget(e.name)
-	r.log.Info("engine restarted", "engine", e.name)
-	r.rewarm()
+	m.pairs.Forget(e.name)
+	m.log.Info("engine restarted", "engine", e.name)
+	m.pairs.schedule()
 }
 
 // restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
 // is, the next handshake learns.
-func (r *Router) restarted(e *engine, was *connector.PrefillEndpoint) {
+func (m *monitor) restarted(e *engine, was *connector.PrefillEndpoint) {
 	if was != nil && !e.coord.CompareAndSwap(was, nil) { // somebody else has noticed
 		return
 	}
 	e.generation.Add(1)
-	r.forgetRun(e)
-	r.pairs.Forget(e.name)
-	r.log.Info("engine restarted", "engine", e.name)
-	r.rewarm()
+	m.forgetRun(e)
+	m.pairs.Forget(e.name)
+	m.log.Info("engine restarted", "engine", e.name)
+	m.pairs.schedule()
+}
+
+// forgetRun drops what is known of the ranks of an engine that was started anew.
+func (m *monitor) forgetRun(e *engine) {
+	e.handing.renew()
+	if agent := m.current().parts.Reclaim; agent != nil {
+		agent.Forget(e.name)
+	}
 }

@@ -48,7 +48,7 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *opena
 		return err
 	}
 	if old != nil && old.EngineID != at.EngineID {
-		r.moved(p, old, at) // the pair is of a run that is over: whoever waits is told
+		r.monitor.moved(p, old, at) // the pair is of a run that is over: whoever waits is told
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	return nil

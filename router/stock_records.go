@@ -11,11 +11,11 @@ import (
 // publishStock keeps the records of a stock engine's present run published. Whichever gateway comes first publishes; the
 // others see it in their copies, and renew only what is not renewed. All call one run by one generation: who sees that the
 // store knows another one takes it over.
-func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
-	mine := r.stockRecords.of(e)
+func (m *monitor) publishStock(ctx context.Context, e *engine, at SideChannel) {
+	mine := m.records.of(e)
 	now := time.Now()
-	lease := max(stockLease, 4*r.now().cfg.Timeouts.SideChannel)
-	known := r.now().fleet.records(e)
+	lease := max(stockLease, 4*m.current().cfg.Timeouts.SideChannel)
+	known := m.current().fleet.records(e)
 	same := len(known) > 0 && known[0].EngineID == at.EngineID
 	if same && len(known) == at.Size.PP*at.Size.TP {
 		*mine = known
@@ -26,13 +26,13 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 	recs := *mine
 	if len(recs) == 0 || recs[0].EngineID != at.EngineID {
 		var err error
-		if recs, err = r.now().parts.Stock.All(ctx, at); err != nil {
-			r.log.Debug("side channel", "engine", e.name, "err", err) // the next look tells why
+		if recs, err = m.current().parts.Stock.All(ctx, at); err != nil {
+			m.log.Debug("side channel", "engine", e.name, "err", err) // the next look tells why
 			return
 		}
 	}
 	if !same && recs[0].Generation == 0 { // a name is about to be chosen: another gateway may just have done so
-		known = r.now().parts.Stock.Known(ctx, e.name)
+		known = m.current().parts.Stock.Known(ctx, e.name)
 		same = len(known) > 0 && known[0].EngineID == at.EngineID
 	}
 	run := metadata.Incarnation{Engine: e.name, Generation: recs[0].Generation}
@@ -46,14 +46,14 @@ func (r *Router) publishStock(ctx context.Context, e *engine, at SideChannel) {
 		}
 	}
 	*mine = dated(e, recs, run, now, lease)
-	switch err := r.now().parts.Stock.Publish(ctx, *mine); {
+	switch err := m.current().parts.Stock.Publish(ctx, *mine); {
 	case errors.Is(err, metadata.ErrStale): // the local copy is about to show what the store knows
 		for i := range *mine {
 			(*mine)[i].Generation = 0
 		}
-		r.log.Debug("records of a stock engine", "engine", e.name, "err", err)
+		m.log.Debug("records of a stock engine", "engine", e.name, "err", err)
 	case err != nil && ctx.Err() == nil:
-		r.log.Warn("records of a stock engine", "engine", e.name, "err", err)
+		m.log.Warn("records of a stock engine", "engine", e.name, "err", err)
 	}
 }
 
@@ -86,9 +86,9 @@ func dated(e *engine, recs []metadata.Record, run metadata.Incarnation, now time
 }
 
 // withdraw removes the records of a run that is over.
-func (r *Router) withdraw(ctx context.Context, e *engine) {
-	if err := r.now().parts.Stock.Withdraw(ctx, *r.stockRecords.of(e)); err != nil {
-		r.log.Warn("records of a stock engine that is gone", "engine", e.name, "err", err)
+func (m *monitor) withdraw(ctx context.Context, e *engine) {
+	if err := m.current().parts.Stock.Withdraw(ctx, *m.records.of(e)); err != nil {
+		m.log.Warn("records of a stock engine that is gone", "engine", e.name, "err", err)
 	}
-	*r.stockRecords.of(e) = nil
+	*m.records.of(e) = nil
 }

@@ -63,7 +63,7 @@ func TestFault46TwoLooks(t *testing.T) {
 	}
 	look := func(answers string) {
 		stock.id = answers
-		r.lookAt(t.Context(), p)
+		r.monitor.lookAt(t.Context(), p)
 	}
 	dead := func() bool {
 		var u *metadata.Unpairable
@@ -154,12 +154,12 @@ func TestFault44MovedOnce(t *testing.T) {
 		was := at("one")
 		p.coord.Store(was)
 		before := p.generation.Load()
-		r.moved(p, was, at("one")) // it says what is known
+		r.monitor.moved(p, was, at("one")) // it says what is known
 		var telling sync.WaitGroup
 		for range 4 {
-			telling.Go(func() { r.moved(p, was, at("two")) })
+			telling.Go(func() { r.monitor.moved(p, was, at("two")) })
 		}
-		telling.Go(func() { r.restarted(p, was) })
+		telling.Go(func() { r.monitor.restarted(p, was) })
 		telling.Wait()
 		if got := p.generation.Load() - before; got != 1 {
 			t.Fatalf("it was started anew %d times", got)
@@ -195,7 +195,7 @@ func TestFault44Recognized(t *testing.T) {
 			defer r.Close()
 			r.pairs.Close()
 			slow := make(chan error)
-			r.pairs, err = metadata.NewPairs(metadata.PairsConfig{}, func(ctx context.Context, pair metadata.Pair) error {
+			r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{}, func(ctx context.Context, pair metadata.Pair) error {
 				if pair.Prefill.Engine != "slow" {
 					return nil
 				}
@@ -211,7 +211,7 @@ func TestFault44Recognized(t *testing.T) {
 			}
 			p, e := r.now().fleet.engines[0], r.now().fleet.engines[row.nth]
 			p.coord.Store(&connector.PrefillEndpoint{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
-			r.lookAt(t.Context(), e)
+			r.monitor.lookAt(t.Context(), e)
 			pair := metadata.Pair{Prefill: p.incarnation(), Decode: r.now().fleet.engines[max(row.nth, 1)].incarnation()}
 			if err := r.pairs.Wait(t.Context(), pair); err != nil {
 				t.Fatal(err)
@@ -222,7 +222,7 @@ func TestFault44Recognized(t *testing.T) {
 			}
 			before := e.generation.Load()
 			stock.id = row.says
-			r.recognize(t.Context(), e)
+			r.monitor.recognize(t.Context(), e)
 			if again := e.generation.Load() != before; again != row.again || r.pairs.Ready(pair) != row.ready || (p.coord.Load() == nil) != row.forgets {
 				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.coord.Load(), row)
 			}

@@ -138,7 +138,7 @@ func (x *exchange) checkDecode(a *attempt) {
 		ctx, cancel := context.WithTimeout(r.tasks.Context(), leftFor)
 		defer cancel()
 		var l load
-		if l, said = r.seeLoad(ctx, e); said == tells && l.running > 0 && l.waiting == 0 {
+		if l, said = r.monitor.seeLoad(ctx, e); said == tells && l.running > 0 && l.waiting == 0 {
 			cause = errAtWork
 		}
 	})
@@ -188,7 +188,7 @@ func (u *transferWatch) run(ctx context.Context) {
 		if mute || now.Before(next) {
 			continue
 		}
-		l, t := u.r.seeLoad(ctx, u.decode.engine)
+		l, t := u.r.monitor.seeLoad(ctx, u.decode.engine)
 		switch {
 		case t == tells && (l.running == 0 || !fed && (onlyOthers(u.decode.engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
@@ -243,10 +243,10 @@ const leasesFresh = 5 * time.Second
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
 func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	e := u.prefill
-	if l, ok := u.r.loads.of(e).latest(fresh); ok {
+	if l, ok := u.r.monitor.loads.of(e).latest(fresh); ok {
 		return l.expired
 	}
-	if l, ok := u.r.loadOf(ctx, e); ok {
+	if l, ok := u.r.monitor.loadOf(ctx, e); ok {
 		return l.expired
 	}
 	return -1

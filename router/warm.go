@@ -25,7 +25,7 @@ func (r *Router) keepWarm(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.stir:
+		case <-r.pairs.wake:
 		case <-timer.C:
 		}
 		again := r.warm(time.Now())
@@ -39,8 +39,14 @@ func (r *Router) keepWarm(ctx context.Context) {
 	}
 }
 
-// rewarm has keepWarm look again now. It never blocks.
-func (r *Router) rewarm() { notify(r.stir) }
+// handshakes says which pairs have shaken hands, and when it is to be looked for pairs that should.
+type handshakes struct {
+	*metadata.Pairs
+	wake chan struct{} // has room for one
+}
+
+// schedule has all pairs looked at now. It never blocks.
+func (h *handshakes) schedule() { notify(h.wake) }
 
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (r *Router) warm(now time.Time) time.Duration {
@@ -93,7 +99,7 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 		r.log.Warn("handshake; trying again", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "err", err, "pause", pause)
 	}
 	if err != nil {
-		r.rewarm()
+		r.pairs.schedule()
 	}
 	return err
 }
@@ -115,19 +121,5 @@ func (r *Router) Renewed(name string) {
 		r.pairs.Forget(name)
 		r.log.Info("engine's records are gone", "engine", name)
 	}
-	r.rewarm()
-}
-
-// back takes an engine into use that was down and is healthy again.
-func (r *Router) back(ctx context.Context, e *engine) {
-	r.recognize(ctx, e)
-	if ctx.Err() != nil {
-		return
-	}
-	e.restored(time.Now())
-	r.updateQueue(e)
-	r.log.Info("engine is back", "engine", e.name)
-	e.look()
-	notify(e.relist)
-	r.rewarm()
+	r.pairs.schedule()
 }

@@ -1,0 +1,154 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/internal/background"
+	"pdrouter/metadata"
+	"pdrouter/router/report"
+)
+
+// lingering is between two looks at engines that are of no configuration any more and still have requests.
+const lingering = 50 * time.Millisecond
+
+// monitor looks after the engines of the present configuration: it checks their health, reads what they report and notices their
+// restarts. It outlives configurations and goes by the present one. It is safe for concurrent use.
+type monitor struct {
+	log       *slog.Logger
+	current   func() *setup
+	tasks     *background.Tasks
+	pairs     *handshakes
+	transfers *report.Transfers
+	leaks     *left
+	changed   chan struct{} // has room for one: the engines may be others
+
+	loads    perEngine[loads]             // looks at its load
+	records  perEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
+	slowest  sync.Mutex                   // engines are taken out for late health answers one after the other
+	attended atomic.Pointer[map[string]bool]
+
+	mu   sync.Mutex
+	lost map[string]bool // names of engines that the configuration lost and that forgetLost has not dropped
+}
+
+// newMonitor returns a monitor that looks at nothing yet.
+func newMonitor(log *slog.Logger, current func() *setup, tasks *background.Tasks, pairs *handshakes, transfers *report.Transfers, leaks *left) *monitor {
+	return &monitor{
+		log: log, current: current, tasks: tasks, pairs: pairs, transfers: transfers, leaks: leaks, changed: make(chan struct{}, 1),
+		loads: newPerEngine[loads](), records: newPerEngine[[]metadata.Record](), lost: map[string]bool{},
+	}
+}
+
+// lose notes that the configuration has an engine no more.
+func (m *monitor) lose(engine string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost[engine] = true
+}
+
+// run looks after every engine of the present configuration until ctx ends: its health, its side channel, its event
+// stream. One that the configuration loses is attended until its last leg has ended, and then let go.
+func (m *monitor) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	attended := make(map[*engine]context.CancelFunc)
+	note := func() {
+		names := make(map[string]bool, len(attended))
+		for e := range attended {
+			names[e.name] = true
+		}
+		m.attended.Store(&names)
+	}
+	defer func() {
+		for e, stop := range attended {
+			stop()
+			e.up.Close()
+		}
+	}()
+	for {
+		f := m.current().fleet
+		for _, e := range f.engines {
+			if attended[e] != nil {
+				continue
+			}
+			its, stop := context.WithCancel(ctx)
+			attended[e] = stop
+			m.attendOne(its, e, &wg)
+		}
+		note()
+		late := false
+		for e, stop := range attended {
+			switch {
+			case f.engine(e.name) == e:
+			case e.inFlight.Load() > 0:
+				late = true
+			default:
+				stop()
+				e.up.Close()
+				m.leaks.drop(e) // else what is kept of engines that come and go grows for ever
+				delete(attended, e)
+			}
+		}
+		note()
+		m.forgetLost()
+		var again <-chan time.Time
+		if late {
+			again = time.After(lingering)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.changed:
+		case <-again:
+		}
+	}
+}
+
+// knows reports whether an engine is of the configuration, or still has requests from when it was.
+func (m *monitor) knows(engine string) bool {
+	if m.current().fleet.engine(engine) != nil {
+		return true
+	}
+	names := m.attended.Load()
+	return names != nil && (*names)[engine]
+}
+
+// forgetLost drops what is kept under the names of engines that the configuration lost, once they have ended their last
+// request, unless other engines have these names.
+func (m *monitor) forgetLost() {
+	m.mu.Lock()
+	gone := slices.Collect(maps.Keys(m.lost))
+	gone = slices.DeleteFunc(gone, m.knows)
+	for _, name := range gone {
+		delete(m.lost, name)
+	}
+	m.mu.Unlock()
+	parts := m.current().parts
+	for _, name := range gone {
+		m.transfers.Forget(name)
+		if parts.Reclaim != nil {
+			parts.Reclaim.Forget(name)
+		}
+		if parts.Gone != nil {
+			parts.Gone(name)
+		}
+	}
+}
+
+// attendOne starts what looks after one engine.
+func (m *monitor) attendOne(ctx context.Context, e *engine, wg *sync.WaitGroup) {
+	wg.Go(func() { m.tasks.Keep(ctx, "health checks", func() { m.watchHealth(ctx, e) }) })
+	wg.Go(func() { m.tasks.Keep(ctx, "models", func() { m.watchModels(ctx, e) }) })
+	if e.side != nil && m.current().parts.Stock != nil {
+		wg.Go(func() { m.tasks.Keep(ctx, "side channel", func() { m.watchSide(ctx, e) }) })
+	}
+	if e.control != "" {
+		wg.Go(func() { m.tasks.Keep(ctx, "event stream", func() { m.follow(ctx, e) }) })
+	}
+}
