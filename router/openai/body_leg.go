@@ -252,21 +252,6 @@ func appendOne(dst []byte, limit string) []byte {
 	return append(append(append(dst, '"'), limit...), `":1,`...)
 }
 
-// cut is the span to take out for one member, so that the commas left are right: with the comma behind it as long as
-// no member before it was kept, else with the comma before it. run counts the first members taken out.
-func cut(index, comma, start, end, after int, run *int) (int, int) {
-	switch {
-	case index != *run:
-		return comma, end
-	case after >= 0:
-		*run++
-		return start, after + 1
-	default:
-		*run++
-		return start, end
-	}
-}
-
 // AppendProbe appends a completions body for model, of a short prompt and two tokens: parse it, then build its two
 // legs, and the pair is known to each other when both have answered.
 func AppendProbe(dst []byte, model, prompt string) []byte {

@@ -7,11 +7,6 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// Span is where a value lies in a body; the zero span is no value.
-type Span struct{ From, To int }
-
-func (s Span) Of(b []byte) []byte { return b[s.From:s.To] }
-
 // fanSpans are the values of a body that differ between the bodies of its choices, or say that there can be none.
 type fanSpans struct{ n, prompt, seed, temperature Span }
 
@@ -127,34 +122,4 @@ func elements(b []byte, from int) []Span {
 		return nil
 	}
 	return out
-}
-
-// Edit replaces the bytes of a span.
-type Edit struct {
-	At   Span
-	With []byte
-}
-
-// sorted sorts the edits by where they are, and returns them.
-func sorted(edits []Edit) []Edit {
-	for i := range edits { // few: by insertion
-		for j := i; j > 0 && edits[j].At.From < edits[j-1].At.From; j-- {
-			edits[j], edits[j-1] = edits[j-1], edits[j]
-		}
-	}
-	return edits
-}
-
-// Splice returns b with the edits, which do not overlap.
-func Splice(b []byte, edits []Edit) []byte {
-	size := len(b)
-	for _, e := range sorted(edits) {
-		size += len(e.With) - (e.At.To - e.At.From)
-	}
-	out, from := make([]byte, 0, size), 0
-	for _, e := range edits {
-		out = append(append(out, b[from:e.At.From]...), e.With...)
-		from = e.At.To
-	}
-	return append(out, b[from:]...)
 }
