@@ -13,19 +13,19 @@ const MaxAnswerDepth = 512
 
 // Answer is what the router reads of an engine's JSON answer or of one event's data.
 type Answer struct {
-	KVParams         []byte // the raw value of the top-level kv_transfer_params; nil if absent or null
-	transfer         Span   // that member, with the comma that goes with it; zero if absent
-	PromptTokens     int    // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
-	CachedTokens     int    // usage.prompt_tokens_details.cached_tokens and the like
-	cachedBefore     int    // kv_transfer_params.remote_prefill_cached_tokens: what a prefill engine says of itself; 0 if it does not
-	createdTokens    int    // of the prompt, those that are cached from now on
-	CompletionTokens int    // usage.completion_tokens, usage.output_tokens
-	HasUsage         bool   // usage is there and not null
-	hasCached        bool   // cachedTokens was said
-	hasCreated       bool   // createdTokens was said
-	Failed           bool   // a top-level "error" that is not null
-	ErrorCode        string // error.code where it is a word, for example transfer_failed
-	ErrorMessage     string // error.message, for the log; JSON escapes as written
+	KVParams         []byte        // the raw value of the top-level kv_transfer_params; nil if absent or null
+	transfer         jsonscan.Span // that member, with the comma that goes with it; zero if absent
+	PromptTokens     int           // usage.prompt_tokens; usage.input_tokens, of messages without what was cached
+	CachedTokens     int           // usage.prompt_tokens_details.cached_tokens and the like
+	cachedBefore     int           // kv_transfer_params.remote_prefill_cached_tokens: what a prefill engine says of itself; 0 if it does not
+	createdTokens    int           // of the prompt, those that are cached from now on
+	CompletionTokens int           // usage.completion_tokens, usage.output_tokens
+	HasUsage         bool          // usage is there and not null
+	hasCached        bool          // cachedTokens was said
+	hasCreated       bool          // createdTokens was said
+	Failed           bool          // a top-level "error" that is not null
+	ErrorCode        string        // error.code where it is a word, for example transfer_failed
+	ErrorMessage     string        // error.message, for the log; JSON escapes as written
 }
 
 // Cached is how many tokens of the prompt the engine had cached, as far as it says.
@@ -67,7 +67,7 @@ func ParseAnswer(p []byte) (Answer, bool) {
 			if !null {
 				a.KVParams = p[from:end]
 			}
-			a.transfer.From, a.transfer.To = cut(m.Count-1, m.Comma, m.KeyStart, end, s.CommaAfter(), &run)
+			a.transfer.From, a.transfer.To = jsonscan.CutMember(m.Count-1, m.Comma, m.KeyStart, end, s.CommaAfter(), &run)
 		case "usage":
 			readUsage(&s, 1, &a, nil)
 		case "response", "message": // of the events of a stream
@@ -139,6 +139,9 @@ func readError(s *jsonscan.Scanner, a *Answer) {
 	}
 }
 
+// MaxErrorMessage is the most bytes of an error's message that are read, and that a client is sent.
+const MaxErrorMessage = 1024
+
 // ReadText reads a string, escapes as written, cut to what a log line bears.
 func ReadText(s *jsonscan.Scanner) string {
 	raw, _, _ := s.Str()
@@ -168,7 +171,7 @@ func uncut(raw []byte, n int) int {
 // StripAnswer takes the hand-off out of a whole answer, in its place, as StripTransferParams does; a is what ParseAnswer has read of it.
 // An engine names it once, at the top: then a is enough, and the answer is not walked over again.
 func StripAnswer(p []byte, a *Answer) ([]byte, bool) {
-	if a.transfer != (Span{}) && bytes.Count(p, transferName) == 1 && !bytes.Contains(p, escapedName) {
+	if a.transfer != (jsonscan.Span{}) && bytes.Count(p, transferName) == 1 && !bytes.Contains(p, escapedName) {
 		return slices.Delete(p, a.transfer.From, a.transfer.To), true
 	}
 	return StripTransferParams(p[:0], p) // it is never longer, so it may lie in the same place
@@ -232,7 +235,7 @@ func (t *stripper) walk(depth int) bool {
 				ok = t.walk(depth + 1)
 			} else if ok = t.Value(depth + 1); ok {
 				end := t.Pos
-				start, end := cut(m.Count-1, m.Comma, m.KeyStart, end, t.CommaAfter(), &run)
+				start, end := jsonscan.CutMember(m.Count-1, m.Comma, m.KeyStart, end, t.CommaAfter(), &run)
 				t.dst = append(t.dst, t.Bytes[t.from:start]...)
 				t.from = end
 			}
@@ -265,4 +268,18 @@ func StripEvent(dst, event []byte) ([]byte, bool) {
 		return dst, false
 	}
 	return append(out, event[end:]...), true
+}
+
+// objectNamesTransfer reports whether a JSON object has transfer fields, at any depth and however they are written. ok is false if value is
+// no JSON object, has a key twice, or is deeper than maxDepth.
+func objectNamesTransfer(value []byte, maxDepth int) (names, ok bool) {
+	t := stripper{Scanner: jsonscan.Scanner{Bytes: value, MaxDepth: maxDepth, Unique: true}}
+	t.Space()
+	ok = t.Peek() == '{' && t.walk(0) && t.End()
+	return t.from > 0, ok
+}
+
+// isTransferKey reports whether an engine would take hand-off instructions from a member of that name.
+func isTransferKey(key []byte) bool {
+	return string(key) == "kv_transfer_params" || string(key) == "ec_transfer_params"
 }

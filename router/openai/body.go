@@ -68,10 +68,10 @@ type Body struct {
 	Removed      bool   // the client sent kv or ec transfer params; neither leg carries them
 	owns         uint16 // a bit for each OwnedField that is in owned
 	fan          fanSpans
-	edits        []Edit           // in what the body of one choice differs from raw, which it shares with the others
-	Asked        [askedParts]Span // where the prompt is, as an engine puts it together
-	Passthrough  *Passthrough     // of a request that is passed to one engine; nil of others
-	Memory       Memory           // who needs raw holds it; nil if raw stays unchanged without
+	edits        []jsonscan.Edit           // in what the body of one choice differs from raw, which it shares with the others
+	Asked        [askedParts]jsonscan.Span // where the prompt is, as an engine puts it together
+	Passthrough  *Passthrough              // of a request that is passed to one engine; nil of others
+	Memory       Memory                    // who needs raw holds it; nil if raw stays unchanged without
 
 	open    int // where the outermost brace is
 	members int // of the outermost object

@@ -190,7 +190,7 @@ func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, 
 			}
 			continue
 		case b.removes(l, o.field):
-			start, end = cut(o.index, o.comma, o.start, o.end, o.after, &run[o.in])
+			start, end = jsonscan.CutMember(o.index, o.comma, o.start, o.end, o.after, &run[o.in])
 			text = ""
 		case text == "":
 			continue

@@ -23,7 +23,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 	case meansN:
 		b.N = p.count(f.param, 1, 1)
 		p.cap(f.param, b.N, p.lim.N)
-		b.fan.n = Span{from, p.Pos}
+		b.fan.n = jsonscan.Span{From: from, To: p.Pos}
 	case meansBestOf:
 		p.bestOf = p.count(f.param, 1, 1)
 		p.cap(f.param, p.bestOf, p.lim.N)
@@ -66,10 +66,10 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 		p.own(ownStore, in, m)
 	case meansSeed:
 		p.Value(p.depth)
-		b.fan.seed = Span{from, p.Pos}
+		b.fan.seed = jsonscan.Span{From: from, To: p.Pos}
 	case meansTemperature:
 		p.Value(p.depth)
-		b.fan.temperature = Span{from, p.Pos}
+		b.fan.temperature = jsonscan.Span{From: from, To: p.Pos}
 	case meansTransfer:
 		p.transfer(f.param, in, m)
 	case meansXargs:
@@ -107,33 +107,33 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.stop(f.param)
 	case meansPrompt:
 		p.prompt()
-		b.fan.prompt = Span{from, p.Pos}
+		b.fan.prompt = jsonscan.Span{From: from, To: p.Pos}
 		b.Asked[askedLast] = b.fan.prompt
 	case meansTokens:
 		p.tokenIDs(f.param)
-		b.Asked[askedLast] = Span{from, p.Pos}
+		b.Asked[askedLast] = jsonscan.Span{From: from, To: p.Pos}
 	case meansMessages:
 		if c := p.Peek(); p.look(forContent, p.depth) && c != '[' {
 			p.refuse(reason.BadField, f.param, "must be an array")
 		}
 		b.promptBytes += p.Pos - from
-		b.Asked[askedLast] = Span{from, p.Pos}
+		b.Asked[askedLast] = jsonscan.Span{From: from, To: p.Pos}
 	case meansBatch:
 		p.batch(f.param)
 		b.promptBytes += p.Pos - from
-		b.Asked[askedLast] = Span{from, p.Pos}
+		b.Asked[askedLast] = jsonscan.Span{From: from, To: p.Pos}
 	case meansInput:
 		p.look(forContent, p.depth)
 		b.promptBytes += p.Pos - from
 		if f.param == "input" {
-			b.Asked[askedLast] = Span{from, p.Pos}
+			b.Asked[askedLast] = jsonscan.Span{From: from, To: p.Pos}
 		} else {
-			b.Asked[askedBefore] = Span{from, p.Pos}
+			b.Asked[askedBefore] = jsonscan.Span{From: from, To: p.Pos}
 		}
 	case meansText:
 		p.Value(p.depth)
 		b.promptBytes += p.Pos - from
-		b.Asked[askedBefore] = Span{from, p.Pos}
+		b.Asked[askedBefore] = jsonscan.Span{From: from, To: p.Pos}
 	case meansParts:
 		p.look(forContent, p.depth)
 	case meansContent:
@@ -157,10 +157,10 @@ func (p *bodyParser) readPrompt(f *member) {
 		}
 	case meansFunctions:
 		p.Value(p.depth)
-		b.Asked[AskedTools] = Span{from, p.Pos}
+		b.Asked[AskedTools] = jsonscan.Span{From: from, To: p.Pos}
 	case meansTools:
 		p.serverTools = p.tools()
-		b.Asked[AskedTools] = Span{from, p.Pos}
+		b.Asked[AskedTools] = jsonscan.Span{From: from, To: p.Pos}
 	case meansTruncate:
 		if n, ok := p.Integer(); ok {
 			p.truncates = n < 0
@@ -244,11 +244,6 @@ func (p *bodyParser) transfer(param string, in ownedIn, m *jsonscan.Members) {
 	if !null && p.sent == "" {
 		p.sent = param
 	}
-}
-
-// isTransferKey reports whether an engine would take hand-off instructions from a member of that name.
-func isTransferKey(key []byte) bool {
-	return string(key) == "kv_transfer_params" || string(key) == "ec_transfer_params"
 }
 
 // tools reads the tools of a request, and reports whether the engine may call one of them itself.

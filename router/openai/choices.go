@@ -8,7 +8,7 @@ import (
 )
 
 // fanSpans are the values of a body that differ between the bodies of its choices, or say that there can be none.
-type fanSpans struct{ n, prompt, seed, temperature Span }
+type fanSpans struct{ n, prompt, seed, temperature jsonscan.Span }
 
 // ServesChoicesApart reports whether all that keeps the body from being split is that it asks for several choices, and each of them can
 // be asked for by a body of its own that has an engine do just what it would do for the choice.
@@ -63,7 +63,7 @@ func (b *Body) Choices() int { return b.N * b.Prompts }
 // ChoiceBodies returns the bodies of the choices, prompt by prompt: raw with n 1, one prompt and the choice's seed, every other
 // byte as it is. They share raw. It returns nil if the body is not what fans says of it.
 func (b *Body) ChoiceBodies() []*Body {
-	prompts := []Span{b.fan.prompt}
+	prompts := []jsonscan.Span{b.fan.prompt}
 	if b.Prompts > 1 {
 		if prompts = elements(b.Raw, b.fan.prompt.From); len(prompts) != b.Prompts {
 			return nil
@@ -81,18 +81,18 @@ func (b *Body) ChoiceBodies() []*Body {
 			if !ok {
 				return nil
 			}
-			edits := make([]Edit, 0, 3)
+			edits := make([]jsonscan.Edit, 0, 3)
 			if b.fan.n.To > 0 {
-				edits = append(edits, Edit{b.fan.n, []byte("1")})
+				edits = append(edits, jsonscan.Edit{At: b.fan.n, With: []byte("1")})
 			}
 			if b.Prompts > 1 {
-				edits = append(edits, Edit{b.fan.prompt, prompt.Of(b.Raw)})
+				edits = append(edits, jsonscan.Edit{At: b.fan.prompt, With: prompt.Of(b.Raw)})
 			}
 			if seed != nil {
-				edits = append(edits, Edit{b.fan.seed, seed})
+				edits = append(edits, jsonscan.Edit{At: b.fan.seed, With: seed})
 			}
 			choice := one
-			choice.edits = sorted(edits)
+			choice.edits = jsonscan.Sorted(edits)
 			out = append(out, &choice)
 		}
 	}
@@ -100,7 +100,7 @@ func (b *Body) ChoiceBodies() []*Body {
 }
 
 // readOne reads one of several prompts as the only one.
-func (b *Body) readOne(prompt Span) {
+func (b *Body) readOne(prompt jsonscan.Span) {
 	b.promptBytes, b.promptIDs, b.fan.prompt, b.Asked[askedLast] = 0, 0, prompt, prompt
 	p := bodyParser{body: b, depth: 1}
 	p.Bytes, p.Pos, p.MaxDepth = b.Raw, prompt.From, maxBodyDepth
@@ -108,14 +108,14 @@ func (b *Body) readOne(prompt Span) {
 }
 
 // elements returns where the elements of the array at from lie.
-func elements(b []byte, from int) []Span {
+func elements(b []byte, from int) []jsonscan.Span {
 	s := jsonscan.Scanner{Bytes: b, Pos: from, MaxDepth: MaxAnswerDepth}
-	var out []Span
+	var out []jsonscan.Span
 	n := 0
 	for ok := s.Array(1); ok && s.Element(&n); {
 		at := s.Pos
 		if ok = s.Value(1); ok {
-			out = append(out, Span{at, s.Pos})
+			out = append(out, jsonscan.Span{From: at, To: s.Pos})
 		}
 	}
 	if s.Why != "" {

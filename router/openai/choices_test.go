@@ -10,12 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/internal/gather"
+	"pdrouter/router/openai/jsonscan"
 )
 
 // copiedChoices are the bodies of a body's choices, each a copy of its own.
 func copiedChoices(t *testing.T, b *Body) (out [][]byte) {
 	t.Helper()
-	prompts := []Span{b.fan.prompt}
+	prompts := []jsonscan.Span{b.fan.prompt}
 	if b.Prompts > 1 {
 		prompts = elements(b.Raw, b.fan.prompt.From)
 	}
@@ -25,17 +26,17 @@ func copiedChoices(t *testing.T, b *Body) (out [][]byte) {
 			if !ok {
 				t.Fatalf("choice %d has no seed", j)
 			}
-			var edits []Edit
+			var edits []jsonscan.Edit
 			if b.fan.n.To > 0 {
-				edits = append(edits, Edit{b.fan.n, []byte("1")})
+				edits = append(edits, jsonscan.Edit{At: b.fan.n, With: []byte("1")})
 			}
 			if b.Prompts > 1 {
-				edits = append(edits, Edit{b.fan.prompt, prompt.Of(b.Raw)})
+				edits = append(edits, jsonscan.Edit{At: b.fan.prompt, With: prompt.Of(b.Raw)})
 			}
 			if seed != nil {
-				edits = append(edits, Edit{b.fan.seed, seed})
+				edits = append(edits, jsonscan.Edit{At: b.fan.seed, With: seed})
 			}
-			out = append(out, Splice(b.Raw, edits))
+			out = append(out, jsonscan.Splice(b.Raw, edits))
 		}
 	}
 	return out

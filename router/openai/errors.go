@@ -10,9 +10,6 @@ import (
 	"pdrouter/router/reason"
 )
 
-// MaxErrorMessage is the most bytes of a message that a client is sent.
-const MaxErrorMessage = 1024
-
 // Error is an error with an answer for the client. Msg, Param and Type are sent, Err is for the log only.
 type Error struct {
 	Status     int           // the HTTP status, also the answer's "code"

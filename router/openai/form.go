@@ -20,7 +20,7 @@ const (
 
 // form is where the parts of a multipart/form-data body are.
 type form struct {
-	drop []Span // parts that engines must not get
+	drop []jsonscan.Span // parts that engines must not get
 }
 
 // appendTo appends the body without the parts that engines must not get, but for what goes to gaps.
@@ -97,12 +97,10 @@ func (b *Body) formCount(name, value string, lim Limits) *Error {
 // formObject checks a field that engines read as JSON: an object without transfer fields, at any depth and however they are
 // written.
 func formObject(name string, value []byte) *Error {
-	t := stripper{Scanner: jsonscan.Scanner{Bytes: value, MaxDepth: maxBodyDepth, Unique: true}}
-	t.Space()
-	switch {
-	case t.Peek() != '{' || !t.walk(0) || !t.End():
+	switch names, ok := objectNamesTransfer(value, maxBodyDepth); {
+	case !ok:
 		return ErrBadRequest(reason.BadField, name, "%s must be a JSON object.", name)
-	case t.from > 0:
+	case names:
 		return ErrBadRequest(reason.TransferParams, name, "%s must not name transfer parameters.", name)
 	}
 	return nil
@@ -118,8 +116,8 @@ type formParser struct {
 
 	name     string
 	isFile   bool
-	from, to int  // the part's value
-	whole    Span // from its boundary to the next
+	from, to int           // the part's value
+	whole    jsonscan.Span // from its boundary to the next
 }
 
 func (p *formParser) fail(why string) bool {
@@ -170,7 +168,7 @@ func (p *formParser) next() bool {
 	}
 	p.at += i
 	p.to = p.at
-	p.whole = Span{start, p.at + 2}
+	p.whole = jsonscan.Span{From: start, To: p.at + 2}
 	if next := p.at + len(p.mark); next < len(p.raw) && p.raw[next] != '\r' && p.raw[next] != '-' {
 		return p.fail("a line begins as a boundary does")
 	}

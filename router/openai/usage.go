@@ -10,11 +10,11 @@ import (
 
 // usageSpans are where the numbers lie that tell of cached tokens. The zero span is none.
 type usageSpans struct {
-	cached  Span // cached_tokens of the details
-	turn    Span // the only element of cached_tokens_per_turn
-	read    Span // cache_read_input_tokens
-	created Span // created_cache_tokens or cache_write_tokens of the details, or cache_creation_input_tokens
-	input   Span // input_tokens, which of messages is without what was cached or is cached now
+	cached  jsonscan.Span // cached_tokens of the details
+	turn    jsonscan.Span // the only element of cached_tokens_per_turn
+	read    jsonscan.Span // cache_read_input_tokens
+	created jsonscan.Span // created_cache_tokens or cache_write_tokens of the details, or cache_creation_input_tokens
+	input   jsonscan.Span // input_tokens, which of messages is without what was cached or is cached now
 }
 
 // readInner reads the usage of an answer that is within an event.
@@ -50,7 +50,7 @@ func readUsage(s *jsonscan.Scanner, depth int, a *Answer, at *usageSpans) {
 			readAmount(s, depth, &a.PromptTokens)
 		case "input_tokens":
 			if readAmount(s, depth, &a.PromptTokens) && at != nil {
-				at.input = Span{from, s.Pos}
+				at.input = jsonscan.Span{From: from, To: s.Pos}
 			}
 		case "completion_tokens", "output_tokens":
 			readAmount(s, depth, &a.CompletionTokens)
@@ -60,7 +60,7 @@ func readUsage(s *jsonscan.Scanner, depth int, a *Answer, at *usageSpans) {
 			if messages = readAmount(s, depth, &a.CachedTokens); messages {
 				a.hasCached = true
 				if at != nil {
-					at.read = Span{from, s.Pos}
+					at.read = jsonscan.Span{From: from, To: s.Pos}
 				}
 			}
 		case "cache_creation_input_tokens":
@@ -88,7 +88,7 @@ func readUsageDetails(s *jsonscan.Scanner, depth int, a *Answer, at *usageSpans)
 			if readAmount(s, depth, &a.CachedTokens) {
 				a.hasCached = true
 				if at != nil {
-					at.cached = Span{from, s.Pos}
+					at.cached = jsonscan.Span{From: from, To: s.Pos}
 				}
 			}
 		case key == "created_cache_tokens" || key == "cache_write_tokens":
@@ -104,21 +104,21 @@ func readUsageDetails(s *jsonscan.Scanner, depth int, a *Answer, at *usageSpans)
 // readCreated reads how many tokens of the prompt are cached from now on.
 func readCreated(s *jsonscan.Scanner, depth, from int, a *Answer, at *usageSpans) {
 	if a.hasCreated = readAmount(s, depth, &a.createdTokens); a.hasCreated && at != nil {
-		at.created = Span{from, s.Pos}
+		at.created = jsonscan.Span{From: from, To: s.Pos}
 	}
 }
 
 // readOnlyTurn walks over an array and returns where its element is, if there is exactly one and that is a number.
-func readOnlyTurn(s *jsonscan.Scanner, depth int) (at Span) {
+func readOnlyTurn(s *jsonscan.Scanner, depth int) (at jsonscan.Span) {
 	n, turns := 0, 0
 	for ok := s.Array(depth + 1); ok && s.Element(&n); {
 		from := s.Pos
 		if readAmount(s, depth+1, &turns) {
-			at = Span{from, s.Pos}
+			at = jsonscan.Span{From: from, To: s.Pos}
 		}
 	}
 	if n != 1 {
-		return Span{}
+		return jsonscan.Span{}
 	}
 	return at
 }
@@ -178,21 +178,21 @@ func SetCached(b []byte, from, cached, created int) []byte {
 	}
 	created = min(created, a.PromptTokens-cached)
 	type number struct {
-		at Span
+		at jsonscan.Span
 		is int
 	}
 	numbers := append(make([]number, 0, 5), number{at.cached, cached}, number{at.turn, cached}, number{at.created, created})
 	var room [20]byte
-	if at.read != (Span{}) {
+	if at.read != (jsonscan.Span{}) {
 		numbers = append(numbers, number{at.read, cached})
-		if at.input != (Span{}) { // the sum stays the length of the prompt
+		if at.input != (jsonscan.Span{}) { // the sum stays the length of the prompt
 			input, _ := strconv.Atoi(string(at.input.Of(s.Bytes)))
 			numbers = append(numbers, number{at.input, input + a.CachedTokens + a.createdTokens - cached - created})
 		}
 	}
 	slices.SortFunc(numbers, func(x, y number) int { return y.at.From - x.at.From }) // the last first, so that the others stay
 	for _, n := range numbers {
-		if n.at != (Span{}) {
+		if n.at != (jsonscan.Span{}) {
 			b = slices.Replace(b, from+n.at.From, from+n.at.To, strconv.AppendInt(room[:0], int64(n.is), 10)...)
 		}
 	}

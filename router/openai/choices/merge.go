@@ -73,23 +73,23 @@ func (m *Merger) Event(dst []byte, k int, event []byte) ([]byte, Outcome) {
 		return dst, Continues
 	}
 	dst = append(dst, event[:start]...)
-	dst = append(dst, openai.Splice(event[start:end], m.edits(&a, k))...)
+	dst = append(dst, jsonscan.Splice(event[start:end], m.edits(&a, k))...)
 	return append(dst, event[end:]...), Continues
 }
 
 // edits are the changes to every event of the choice k.
-func (m *Merger) edits(a *fanned, k int) []openai.Edit {
-	out := make([]openai.Edit, 0, 4)
+func (m *Merger) edits(a *fanned, k int) []jsonscan.Edit {
+	out := make([]jsonscan.Edit, 0, 4)
 	for _, at := range a.indexes {
-		out = append(out, openai.Edit{At: at, With: strconv.AppendInt(nil, int64(k), 10)})
+		out = append(out, jsonscan.Edit{At: at, With: strconv.AppendInt(nil, int64(k), 10)})
 	}
-	unify := func(one *[]byte, at openai.Span) {
+	unify := func(one *[]byte, at jsonscan.Span) {
 		switch {
 		case at.To == 0:
 		case *one == nil:
 			*one = bytes.Clone(at.Of(a.raw))
 		default:
-			out = append(out, openai.Edit{At: at, With: *one})
+			out = append(out, jsonscan.Edit{At: at, With: *one})
 		}
 	}
 	unify(&m.id, a.id)
@@ -121,12 +121,12 @@ func (m *Merger) usage(dst []byte) ([]byte, bool) {
 	if !ok {
 		return dst, false
 	}
-	edits := append(m.edits(&a, 0), openai.Edit{At: a.usage, With: m.sum(usages)})
+	edits := append(m.edits(&a, 0), jsonscan.Edit{At: a.usage, With: m.sum(usages)})
 	if a.metrics.To > 0 {
-		edits = append(edits, openai.Edit{At: a.metrics, With: []byte("null")}) // they are about one choice
+		edits = append(edits, jsonscan.Edit{At: a.metrics, With: []byte("null")}) // they are about one choice
 	}
 	dst = append(dst, first[:start]...)
-	dst = append(dst, openai.Splice(first[start:end], edits)...)
+	dst = append(dst, jsonscan.Splice(first[start:end], edits)...)
 	return append(dst, first[end:]...), true
 }
 
@@ -147,38 +147,38 @@ func (m *Merger) Whole(answers [][]byte) ([]byte, bool) {
 		} else {
 			choices = append(choices, ',')
 		}
-		at := openai.Span{From: a.indexes[0].From - a.choice.From, To: a.indexes[0].To - a.choice.From}
-		choices = append(choices, openai.Splice(a.choice.Of(raw), []openai.Edit{{At: at, With: strconv.AppendInt(nil, int64(k), 10)}})...)
+		at := jsonscan.Span{From: a.indexes[0].From - a.choice.From, To: a.indexes[0].To - a.choice.From}
+		choices = append(choices, jsonscan.Splice(a.choice.Of(raw), []jsonscan.Edit{{At: at, With: strconv.AppendInt(nil, int64(k), 10)}})...)
 		if a.counts {
 			usages[k] = a.usage.Of(raw)
 		}
 	}
-	edits := []openai.Edit{{At: first.choices, With: append(choices, ']')}}
+	edits := []jsonscan.Edit{{At: first.choices, With: append(choices, ']')}}
 	if usage := m.sum(usages); usage != nil {
 		edits = append(edits, first.usageEdit(usage))
 	}
 	if first.metrics.To > 0 {
-		edits = append(edits, openai.Edit{At: first.metrics, With: []byte("null")})
+		edits = append(edits, jsonscan.Edit{At: first.metrics, With: []byte("null")})
 	}
-	return openai.Splice(first.raw, edits), true
+	return jsonscan.Splice(first.raw, edits), true
 }
 
 // fanned is what a merge needs of one answer, or of one event's data.
 type fanned struct {
 	raw                                  []byte
-	id, created, choices, usage, metrics openai.Span
-	choice                               openai.Span   // the first
-	indexes                              []openai.Span // of each choice
-	counts                               bool          // usage is an object
+	id, created, choices, usage, metrics jsonscan.Span
+	choice                               jsonscan.Span   // the first
+	indexes                              []jsonscan.Span // of each choice
+	counts                               bool            // usage is an object
 }
 
 // usageEdit has the answer say that usage, whether it said one before or not.
-func (a *fanned) usageEdit(usage []byte) openai.Edit {
+func (a *fanned) usageEdit(usage []byte) jsonscan.Edit {
 	if a.usage.To > 0 {
-		return openai.Edit{At: a.usage, With: usage}
+		return jsonscan.Edit{At: a.usage, With: usage}
 	}
 	end := bytes.LastIndexByte(a.raw, '}')
-	return openai.Edit{At: openai.Span{From: end, To: end}, With: append([]byte(`,"usage":`), usage...)}
+	return jsonscan.Edit{At: jsonscan.Span{From: end, To: end}, With: append([]byte(`,"usage":`), usage...)}
 }
 
 // readFanned reports false if p is no JSON object, or one whose choices are none or have no index.
@@ -189,7 +189,7 @@ func readFanned(p []byte) (fanned, bool) {
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
 		from, null := s.Pos, s.Peek() == 'n'
-		var to *openai.Span
+		var to *jsonscan.Span
 		switch string(m.Key) {
 		case "id":
 			to = &a.id
@@ -204,12 +204,12 @@ func readFanned(p []byte) (fanned, bool) {
 			to = &a.usage
 		case "choices":
 			if readChoices(&s, &a); s.Why == "" {
-				a.choices = openai.Span{From: from, To: s.Pos}
+				a.choices = jsonscan.Span{From: from, To: s.Pos}
 			}
 			continue
 		}
 		if s.Value(1) && to != nil {
-			*to = openai.Span{From: from, To: s.Pos}
+			*to = jsonscan.Span{From: from, To: s.Pos}
 		}
 	}
 	return a, s.End()
@@ -218,12 +218,12 @@ func readFanned(p []byte) (fanned, bool) {
 func readChoices(s *jsonscan.Scanner, a *fanned) {
 	n := 0
 	for ok := s.Array(2); ok && s.Element(&n); {
-		from, index := s.Pos, openai.Span{}
+		from, index := s.Pos, jsonscan.Span{}
 		m, is := s.Object(3)
 		for is && s.Member(&m) {
 			at := s.Pos
 			if s.Value(3) && string(m.Key) == "index" {
-				index = openai.Span{From: at, To: s.Pos}
+				index = jsonscan.Span{From: at, To: s.Pos}
 			}
 		}
 		if index.To == 0 {
@@ -231,7 +231,7 @@ func readChoices(s *jsonscan.Scanner, a *fanned) {
 			return
 		}
 		if n == 1 {
-			a.choice = openai.Span{From: from, To: s.Pos}
+			a.choice = jsonscan.Span{From: from, To: s.Pos}
 		}
 		a.indexes = append(a.indexes, index)
 	}

@@ -37,7 +37,7 @@ type told struct {
 // summed is a member of a usage.
 type summed struct {
 	key    string
-	at     openai.Span // of the value in the first object; empty if that lacks it
+	at     jsonscan.Span // of the value in the first object; empty if that lacks it
 	values []told
 }
 
@@ -46,7 +46,7 @@ func sumObjects(all []told, top bool) []byte {
 	members := membersOf(all, top)
 	counts := make(map[string]int, len(members))
 	base := all[0].raw
-	edits := make([]openai.Edit, 0, len(members))
+	edits := make([]jsonscan.Edit, 0, len(members))
 	var others []byte
 	for i := range members {
 		m := &members[i]
@@ -66,15 +66,15 @@ func sumObjects(all []told, top bool) []byte {
 			others = others[1:]
 		}
 		end := len(base) - 1
-		edits = append(edits, openai.Edit{At: openai.Span{From: end, To: end}, With: others})
+		edits = append(edits, jsonscan.Edit{At: jsonscan.Span{From: end, To: end}, With: others})
 	}
-	return openai.Splice(base, edits)
+	return jsonscan.Splice(base, edits)
 }
 
 // put has the member's value be with: in its place, or behind the first object's own members.
-func (m *summed) put(edits []openai.Edit, others, with []byte) ([]openai.Edit, []byte) {
+func (m *summed) put(edits []jsonscan.Edit, others, with []byte) ([]jsonscan.Edit, []byte) {
 	if m.at.To > 0 {
-		return append(edits, openai.Edit{At: m.at, With: with}), others
+		return append(edits, jsonscan.Edit{At: m.at, With: with}), others
 	}
 	return edits, append(append(openai.AppendString(append(others, ','), m.key), ':'), with...)
 }
@@ -98,7 +98,7 @@ func membersOf(all []told, top bool) []summed {
 				at = len(out)
 				out = append(out, summed{key: key})
 				if i == 0 {
-					out[at].at = openai.Span{From: from, To: s.Pos}
+					out[at].at = jsonscan.Span{From: from, To: s.Pos}
 				}
 			}
 			out[at].values = append(out[at].values, told{o.raw[from:s.Pos], o.first})

@@ -1,4 +1,4 @@
-package openai
+package jsonscan
 
 // Span is where a value lies in a body; the zero span is no value.
 type Span struct{ From, To int }
@@ -11,8 +11,8 @@ type Edit struct {
 	With []byte
 }
 
-// sorted sorts the edits by where they are, and returns them.
-func sorted(edits []Edit) []Edit {
+// Sorted sorts the edits by where they are, and returns them.
+func Sorted(edits []Edit) []Edit {
 	for i := range edits { // few: by insertion
 		for j := i; j > 0 && edits[j].At.From < edits[j-1].At.From; j-- {
 			edits[j], edits[j-1] = edits[j-1], edits[j]
@@ -24,7 +24,7 @@ func sorted(edits []Edit) []Edit {
 // Splice returns b with the edits, which do not overlap.
 func Splice(b []byte, edits []Edit) []byte {
 	size := len(b)
-	for _, e := range sorted(edits) {
+	for _, e := range Sorted(edits) {
 		size += len(e.With) - (e.At.To - e.At.From)
 	}
 	out, from := make([]byte, 0, size), 0
@@ -35,9 +35,9 @@ func Splice(b []byte, edits []Edit) []byte {
 	return append(out, b[from:]...)
 }
 
-// cut is the span to take out for one member, so that the commas left are right: with the comma behind it as long as
+// CutMember is the span to take out for one member, so that the commas left are right: with the comma behind it as long as
 // no member before it was kept, else with the comma before it. run counts the first members taken out.
-func cut(index, comma, start, end, after int, run *int) (int, int) {
+func CutMember(index, comma, start, end, after int, run *int) (int, int) {
 	switch {
 	case index != *run:
 		return comma, end
