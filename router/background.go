@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
@@ -220,17 +221,17 @@ func (x *exchange) sawResponse() {
 
 // readBackground reads whether an engine still works on a response, and if not, the tokens that it has used, or -1 if they are unknown.
 func readBackground(body []byte) (tokens int, works bool) {
-	var a openai.Answer
+	var a answer.Answer
 	var status string
-	s := jsonscan.Scanner{Bytes: body, MaxDepth: openai.MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: body, MaxDepth: answer.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
 		switch key := string(m.Key); {
 		case key == "status" && s.Peek() == '"':
-			status = openai.ReadText(&s)
+			status = answer.ReadText(&s)
 		case key == "usage":
-			openai.ReadUsage(&s, 1, &a)
+			answer.ReadUsage(&s, 1, &a)
 		default:
 			s.Value(1)
 		}

@@ -6,7 +6,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
-	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 )
 
 // doubt looks at how the leg l has ended. If SGLang says that the transfer failed, the cause may lie with the peer, whose leg
@@ -18,7 +18,7 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 	}
 	ans := l.ans
 	if ans.ErrorMessage == "" {
-		ans, _ = openai.ParseAnswer(connector.WrapBareError(l.body))
+		ans, _ = answer.Parse(connector.WrapBareError(l.body))
 	}
 	if connector.IsFailedTransfer(ans.ErrorMessage) {
 		l.either = true

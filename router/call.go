@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/upstream"
 )
@@ -29,7 +30,7 @@ type call struct {
 	status int
 	ctype  string
 	body   []byte // a whole answer; for a stream the bytes that were read before the gate
-	ans    openai.Answer
+	ans    answer.Answer
 	early  int           // events of a stream before the first of its answer
 	judged bool          // its engine was given the client's credentials, not the router's
 	either bool          // its engine says of a failed transfer that its peer may be at fault (connector sglang)
@@ -200,7 +201,7 @@ func (l *call) send(req *upstream.Request, max int) verdict {
 	} else if err != nil {
 		return l.failed(err)
 	}
-	l.ans, _ = openai.ParseAnswer(l.body)
+	l.ans, _ = answer.Parse(l.body)
 	switch {
 	case l.ans.ErrorCode == codeTransferFailed:
 		return vBroken
@@ -266,7 +267,7 @@ func (l *call) whole(max int) verdict {
 		return l.failed(err)
 	}
 	var ok bool
-	if l.ans, ok = openai.ParseAnswer(l.body); !ok {
+	if l.ans, ok = answer.Parse(l.body); !ok {
 		return vGarbage
 	}
 	if l.ans.Failed {
@@ -314,7 +315,7 @@ func (l *call) first(buffer eventBuffer, sh openai.Shape) (early, event []byte, 
 				case kind == openai.EventDone: // an answer without one token
 					return nil, nil, vGarbage
 				}
-				if early, ok = openai.StripEvent(early, event); !ok {
+				if early, ok = answer.StripEvent(early, event); !ok {
 					return nil, nil, vGarbage
 				}
 				if len(early) > frames.Max {
@@ -335,7 +336,7 @@ func (l *call) first(buffer eventBuffer, sh openai.Shape) (early, event []byte, 
 // tellError takes over what an error event of the engine says.
 func (l *call) tellError(event []byte) {
 	if p, ok := sse.Data(event); ok {
-		l.ans, _ = openai.ParseAnswer(p)
+		l.ans, _ = answer.Parse(p)
 		l.body = append(l.body[:0], p...)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -35,7 +36,7 @@ func (l *call) told(limit int, passed bool) (v verdict) {
 	if v != vUsable || passed && !openai.IsJSON(l.ctype) && !openai.MayBeJSON(l.body) {
 		return v
 	}
-	body, ok := openai.StripAnswer(l.body, &l.ans)
+	body, ok := answer.Strip(l.body, &l.ans)
 	if !ok {
 		return vGarbage
 	}
@@ -52,10 +53,10 @@ func (l *call) any(max int) verdict {
 	if !openai.IsJSON(l.ctype) {
 		return vUsable
 	}
-	ans, ok := openai.ParseAnswer(l.body)
+	ans, ok := answer.Parse(l.body)
 	if ok {
 		l.ans = ans
-	} else if s := (jsonscan.Scanner{Bytes: l.body, MaxDepth: openai.MaxAnswerDepth}); !openai.IsJSONValue(&s) {
+	} else if s := (jsonscan.Scanner{Bytes: l.body, MaxDepth: answer.MaxAnswerDepth}); !openai.IsJSONValue(&s) {
 		return vGarbage
 	}
 	return vUsable
@@ -64,7 +65,7 @@ func (l *call) any(max int) verdict {
 // metadata is the one field of an answer's head that clients get besides its content type: what stock engines say of an
 // answer of bytes, without which nobody can read it.
 func (l *call) metadata() string {
-	if l.resp == nil || openai.NamesTransfer([]byte(l.resp.Metadata)) {
+	if l.resp == nil || answer.NamesTransfer([]byte(l.resp.Metadata)) {
 		return ""
 	}
 	return l.resp.Metadata

@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
 )
@@ -170,7 +171,7 @@ func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: l.message(&a.h, x.m.conn.Traits().BareErrors, x.forwarded, x.m.prefill, x.m.decode), Rest: l.rest,
 	}
 	if l.status != 0 && l.status != 200 || l.ans.Failed {
-		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), openai.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
+		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), answer.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
 	if why == reason.AnswerTooLarge {
 		_, f.Message = boundOf(l.err, x.s.cfg.Limits)
@@ -195,7 +196,7 @@ func (x *exchange) sendWhole(a *attempt) {
 	x.usage.of(&l.ans, a)
 	if a.split {
 		cached, created := a.cached()
-		l.body = openai.SetCached(l.body, 0, cached, created)
+		l.body = answer.SetCached(l.body, 0, cached, created)
 	}
 	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
 	if x.b.Passthrough != nil {
@@ -214,7 +215,7 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 	}
 	if !ok {
 		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.name, "status", l.status,
-			"answer", openai.Clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), openai.MaxErrorMessage))
+			"answer", openai.Clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), answer.MaxErrorMessage))
 		x.reply = reply{err: errRejected(l.status, why)}
 		x.sum.Status = l.status
 		return

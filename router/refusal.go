@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -70,11 +71,11 @@ func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ..
 	}
 	ans := l.ans
 	if ans.ErrorMessage == "" && bare {
-		ans, _ = openai.ParseAnswer(connector.WrapBareError(l.body))
+		ans, _ = answer.Parse(connector.WrapBareError(l.body))
 	}
 	text := string(jsonscan.Unescape(nil, []byte(ans.ErrorMessage)))
 	if text == "" && l.status != 200 && openai.MediaType(l.ctype) == "text/plain" {
-		text = string(l.body[:min(len(l.body), openai.MaxErrorMessage)])
+		text = string(l.body[:min(len(l.body), answer.MaxErrorMessage)])
 	}
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if maskCredential(text, credentialOf(l.engine)) != text {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pdrouter/router/connector"
-	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
 )
 
@@ -69,16 +69,16 @@ func TestNamesTransfer(t *testing.T) {
 		`{"kv_transfer_params":1}`: true, `{"kv\u005Ftransfer_params":1}`: true, `{"ec_\u0074ransfer_param\u0073":1}`: true,
 		`{"a":"\u00e9\u0007\u007a"}`: false, `{"a":"\u00`: false, `\u005`: false, ``: false, `{"a":"_transfer\u0020params"}`: false,
 	} {
-		if got := openai.NamesTransfer([]byte(in)); got != want {
+		if got := answer.NamesTransfer([]byte(in)); got != want {
 			t.Errorf("%s: %v", in, got)
 		}
 	}
-	out, ok := openai.StripEvent(nil, []byte("data: {\"a\":\"\\u00e9\",\"kv\\u005ftransfer_params\":{}}\n\n"))
+	out, ok := answer.StripEvent(nil, []byte("data: {\"a\":\"\\u00e9\",\"kv\\u005ftransfer_params\":{}}\n\n"))
 	if want := "data: {\"a\":\"\\u00e9\"}\n\n"; !ok || string(out) != want {
 		t.Errorf("%v %q", ok, out)
 	}
 	two := []byte("data: {\"a\":\ndata: \"\\u00e9\"}\n\n")
-	if out, ok := openai.StripEvent(nil, two); !ok || string(out) != string(two) {
+	if out, ok := answer.StripEvent(nil, two); !ok || string(out) != string(two) {
 		t.Errorf("%v %q", ok, out)
 	}
 }

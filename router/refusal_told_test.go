@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"pdrouter/router/connector"
-	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/report"
 )
 
@@ -67,7 +67,7 @@ func TestEngineErrorsTold(t *testing.T) {
 				if want := map[string]int{"engine_refused": 503}[row.reason]; r.Status != max(want, 502) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
-				if got.Message != row.client && (!strings.HasPrefix(row.name, "long") || !strings.HasPrefix(got.Message, row.client)) || len(got.Message) > openai.MaxErrorMessage {
+				if got.Message != row.client && (!strings.HasPrefix(row.name, "long") || !strings.HasPrefix(got.Message, row.client)) || len(got.Message) > answer.MaxErrorMessage {
 					t.Errorf("the client was told %q; want %q", got.Message, row.client)
 				}
 				sum := g.last(1)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -169,9 +170,9 @@ func (s *stream) relay(event []byte) bool {
 // take appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
 func (s *stream) take(event []byte) (ok bool) {
 	at := len(s.out)
-	if s.out, ok = openai.StripEvent(s.out, event); ok && s.a.split && openai.HasCached(s.out[at:]) {
+	if s.out, ok = answer.StripEvent(s.out, event); ok && s.a.split && answer.HasCached(s.out[at:]) {
 		cached, created := s.a.cached()
-		s.out = openai.SetCached(s.out, at, cached, created)
+		s.out = answer.SetCached(s.out, at, cached, created)
 	}
 	return ok
 }
@@ -182,7 +183,7 @@ func (s *stream) count(event []byte) {
 		return
 	}
 	if p, ok := sse.Data(event); ok {
-		if ans, ok := openai.ParseAnswer(p); ok {
+		if ans, ok := answer.Parse(p); ok {
 			s.usage.of(&ans, s.a)
 		}
 	}
@@ -212,7 +213,7 @@ type usage struct {
 }
 
 // of takes the counts of an answer of the attempt. Cached tokens are prefill's: decode's own count has the hand-off.
-func (u *usage) of(ans *openai.Answer, a *attempt) {
+func (u *usage) of(ans *answer.Answer, a *attempt) {
 	if ans.HasUsage {
 		u.counted, u.prompt, u.output, u.cached = true, ans.PromptTokens, ans.CompletionTokens, ans.CachedTokens
 	}

@@ -17,25 +17,26 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/config", "router/connector", "router/openai", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/report", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/config", "router/connector", "router/openai", "router/openai/answer", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/report", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
-		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/jsonscan"}},
+		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/answer", "router/openai/jsonscan"}},
 		// What an operator can set. It asks connectors which keys their engines have.
 		"router/config": {Ours: []string{"metadata", "router/connector", "router/dispatch"}},
 		// What became of finished requests. kvplane: what its event streams say of transfers.
 		"router/report": {Ours: []string{"kvplane", "metadata", "router/openai"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
-		"router/openai":          {Ours: []string{"internal/gather", "internal/httpsyntax", "router/openai/jsonscan", "router/openai/sse", "router/reason"}},
-		"router/openai/choices":  {Ours: []string{"router/openai", "router/openai/jsonscan", "router/openai/sse"}}, // merges answers
-		"router/openai/jsonscan": {},                                                                               // a leaf: reads JSON, knows no document
-		"router/reason":          {},                                                                               // a leaf: why a request was refused or failed
-		"router/upstream":        {Ours: []string{"internal/gather", "internal/httpsyntax", "internal/nonblock"}},  // the HTTP client towards engines
-		"router/dispatch":        {Ours: []string{"router/reason"}},                                                // the life of a request, pure
-		"router/admission":       {Ours: []string{"router/reason"}},                                                // the queue in front of a model, its retry budget
-		"router/fleet/health":    {},                                                                               // a leaf: pure values that take the time
-		"router/openai/sse":      {},                                                                               // a leaf: cuts a stream into events, knows no event
+		"router/openai/answer":   {Ours: []string{"router/openai/jsonscan", "router/openai/sse"}}, // reads engines' answers
+		"router/openai":          {Ours: []string{"internal/gather", "internal/httpsyntax", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason"}},
+		"router/openai/choices":  {Ours: []string{"router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse"}}, // merges answers
+		"router/openai/jsonscan": {},                                                                                                       // a leaf: reads JSON, knows no document
+		"router/reason":          {},                                                                                                       // a leaf: why a request was refused or failed
+		"router/upstream":        {Ours: []string{"internal/gather", "internal/httpsyntax", "internal/nonblock"}},                          // the HTTP client towards engines
+		"router/dispatch":        {Ours: []string{"router/reason"}},                                                                        // the life of a request, pure
+		"router/admission":       {Ours: []string{"router/reason"}},                                                                        // the queue in front of a model, its retry budget
+		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
+		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
 			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},

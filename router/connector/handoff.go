@@ -11,6 +11,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -168,7 +169,7 @@ func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPre
 // WithoutHandoff returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
 // what is left may tell of it still: then it is nothing for clients.
 func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
-	out, ok := openai.StripTransferParams(nil, body)
+	out, ok := answer.StripTransferParams(nil, body)
 	if !ok {
 		return nil, false
 	}

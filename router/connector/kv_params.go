@@ -1,7 +1,7 @@
 package connector
 
 import (
-	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -18,7 +18,7 @@ type KVParams struct {
 // another kind than engines send. Null stands for absent.
 func ParseKVParams(kv []byte) (KVParams, bool) {
 	p := KVParams{tp: 1, pp: 1, dcp: 1}
-	s := jsonscan.Scanner{Bytes: kv, MaxDepth: openai.MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: kv, MaxDepth: answer.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {

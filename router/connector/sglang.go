@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -99,7 +100,7 @@ func IsFailedTransfer(message string) bool {
 
 // WrapBareError gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
 func WrapBareError(body []byte) []byte {
-	s := jsonscan.Scanner{Bytes: body, MaxDepth: openai.MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: body, MaxDepth: answer.MaxAnswerDepth}
 	bare := false
 	s.Space()
 	m, ok := s.Object(1)

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -224,7 +225,7 @@ func (p *bodyParser) holder(path string, in ownedIn, depth int) {
 	m, ok := p.Object(depth + 1)
 	for ok && p.Member(&m) {
 		switch {
-		case isTransferKey(m.Key):
+		case answer.IsTransferKey(m.Key):
 			p.transfer(path+string(m.Key), in, &m)
 		case string(m.Key) == "kv_cache_report_mode":
 			p.Value(depth + 1)

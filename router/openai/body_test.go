@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/internal/gather"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -297,7 +298,7 @@ func FuzzBody(f *testing.F) {
 		}
 		b, herr := ParseBody(s, in, Limits{N: 16, Media: &MediaRules{}})
 		if herr != nil {
-			if msg := herr.AppendJSON(nil); !json.Valid(msg) || len(msg) > 8*MaxErrorMessage || herr.Status != 400 {
+			if msg := herr.AppendJSON(nil); !json.Valid(msg) || len(msg) > 8*answer.MaxErrorMessage || herr.Status != 400 {
 				t.Errorf("bad refusal %d %s", herr.Status, msg)
 			}
 			return

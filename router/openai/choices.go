@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -109,7 +110,7 @@ func (b *Body) readOne(prompt jsonscan.Span) {
 
 // elements returns where the elements of the array at from lie.
 func elements(b []byte, from int) []jsonscan.Span {
-	s := jsonscan.Scanner{Bytes: b, Pos: from, MaxDepth: MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: b, Pos: from, MaxDepth: answer.MaxAnswerDepth}
 	var out []jsonscan.Span
 	n := 0
 	for ok := s.Array(1); ok && s.Element(&n); {

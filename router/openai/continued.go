@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -65,7 +66,7 @@ func ContinuationOf(b *Body) (keep []byte, usage, exact, ok bool) {
 // HideTokens appends the data of an event with null for the token ids that its client did not ask for, as an engine writes
 // that was not asked.
 func HideTokens(dst, p []byte) []byte {
-	s := jsonscan.Scanner{Bytes: p, MaxDepth: MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: answer.MaxAnswerDepth}
 	from := 0
 	hide := func(depth int) {
 		s.Peek()

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
 )
 
@@ -41,8 +42,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // AppendJSON appends the answer's body: {"error":{"message","type","param","code"}}.
 func (e *Error) AppendJSON(dst []byte) []byte {
 	msg := e.Msg
-	if len(msg) > MaxErrorMessage {
-		msg = Clip(msg, MaxErrorMessage)
+	if len(msg) > answer.MaxErrorMessage {
+		msg = Clip(msg, answer.MaxErrorMessage)
 	}
 	dst = append(dst, `{"error":{"message":`...)
 	dst = AppendString(dst, msg)

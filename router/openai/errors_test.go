@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
 )
 
@@ -58,10 +59,10 @@ func TestErrorMessageIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := got.Error.Message
-		if !utf8.ValidString(m) || len([]rune(m)) > MaxErrorMessage || utf8.ValidString(msg) && len(m) > MaxErrorMessage {
+		if !utf8.ValidString(m) || len([]rune(m)) > answer.MaxErrorMessage || utf8.ValidString(msg) && len(m) > answer.MaxErrorMessage {
 			t.Errorf("%d bytes became %d", len(msg), len(m))
 		}
-		if whole := len(msg) <= MaxErrorMessage; utf8.ValidString(msg) && whole != (m == msg) {
+		if whole := len(msg) <= answer.MaxErrorMessage; utf8.ValidString(msg) && whole != (m == msg) {
 			t.Errorf("%d bytes became %q", len(msg), m)
 		}
 	}

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/openai/sse"
 )
@@ -44,7 +45,7 @@ func (s Shape) KindOf(event []byte) EventKind {
 		return EventDone
 	}
 	if bytes.Contains(data, []byte(`"error"`)) {
-		if a, ok := ParseAnswer(data); ok && a.Failed {
+		if a, ok := answer.Parse(data); ok && a.Failed {
 			return EventError
 		}
 	}
@@ -53,7 +54,7 @@ func (s Shape) KindOf(event []byte) EventKind {
 
 // dataType is the member type of an event's data, "" if there is none.
 func dataType(data []byte) string {
-	s := jsonscan.Scanner{Bytes: data, MaxDepth: MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: data, MaxDepth: answer.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {

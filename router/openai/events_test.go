@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/sse"
 )
 
@@ -138,14 +139,14 @@ func FuzzSSE(f *testing.F) {
 		}
 		see := func(frames *sse.Frames, all []seen) []seen {
 			for event, ok := frames.Next(); ok; event, ok = frames.Next() {
-				sent, ok := StripEvent(nil, event)
+				sent, ok := answer.StripEvent(nil, event)
 				if ok && bytes.Contains(sent, []byte("transfer_params")) && !bytes.Contains(event, []byte(`\`)) && forbidden(sent) {
 					t.Errorf("%q is relayed as %q", event, sent)
 				}
 				if ok && !bytes.Contains(event, []byte("_transfer_params")) && !bytes.Equal(sent, event) {
 					t.Errorf("%q is relayed as %q", event, sent)
 				}
-				all = append(all, seen{s.KindOf(event), string(SetCached(sent, 0, 3, -1))})
+				all = append(all, seen{s.KindOf(event), string(answer.SetCached(sent, 0, 3, -1))})
 			}
 			return all
 		}
@@ -197,7 +198,7 @@ func forbidden(event []byte) bool {
 		switch v := v.(type) {
 		case map[string]any:
 			for key, member := range v {
-				if isTransferKey([]byte(key)) || within(member) {
+				if answer.IsTransferKey([]byte(key)) || within(member) {
 					return true
 				}
 			}

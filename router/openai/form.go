@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/internal/gather"
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
 )
@@ -97,7 +98,7 @@ func (b *Body) formCount(name, value string, lim Limits) *Error {
 // formObject checks a field that engines read as JSON: an object without transfer fields, at any depth and however they are
 // written.
 func formObject(name string, value []byte) *Error {
-	switch names, ok := objectNamesTransfer(value, maxBodyDepth); {
+	switch names, ok := answer.ObjectNamesTransfer(value, maxBodyDepth); {
 	case !ok:
 		return ErrBadRequest(reason.BadField, name, "%s must be a JSON object.", name)
 	case names:

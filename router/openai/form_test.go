@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pdrouter/router/openai/answer"
 )
 
 // TestFormRefused reads forms that two readers could read differently.
@@ -115,7 +117,7 @@ func hasTransferKey(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, inner := range v {
-			if isTransferKey([]byte(key)) || hasTransferKey(inner) {
+			if answer.IsTransferKey([]byte(key)) || hasTransferKey(inner) {
 				return true
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -36,10 +37,10 @@ func ParsePassed(s Shape, raw []byte, lim Limits) (*Body, *Error) {
 
 // MayBeJSON reports whether a client may take an answer for JSON that tells of the engines' hand-off, whatever its type says.
 func MayBeJSON(b []byte) bool {
-	s := jsonscan.Scanner{Bytes: b, MaxDepth: MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: b, MaxDepth: answer.MaxAnswerDepth}
 	s.Space()
 	c := s.Peek()
-	return (c == '{' || c == '[') && NamesTransfer(b) && IsJSONValue(&s)
+	return (c == '{' || c == '[') && answer.NamesTransfer(b) && IsJSONValue(&s)
 }
 
 // IsJSONValue reports whether all of it is one value.

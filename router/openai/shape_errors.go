@@ -3,6 +3,8 @@ package openai
 import (
 	"slices"
 	"strconv"
+
+	"pdrouter/router/openai/answer"
 )
 
 // AppendError appends the body of an error answer.
@@ -13,7 +15,7 @@ func (s Shape) AppendError(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"type":"error","error":{"type":`...)
 	dst = AppendString(dst, e.Type)
 	dst = append(dst, `,"message":`...)
-	dst = AppendString(dst, Clip(e.Msg, MaxErrorMessage))
+	dst = AppendString(dst, Clip(e.Msg, answer.MaxErrorMessage))
 	return append(dst, "}}"...)
 }
 
@@ -30,7 +32,7 @@ func (s Shape) AppendErrorEvent(dst []byte, e *Error, number int) []byte {
 		dst = append(dst, `,"code":`...)
 		dst = AppendString(dst, e.Reason.String())
 		dst = append(dst, `,"message":`...)
-		dst = AppendString(dst, Clip(e.Msg, MaxErrorMessage))
+		dst = AppendString(dst, Clip(e.Msg, answer.MaxErrorMessage))
 		dst = append(dst, `,"param":null,`...)
 		at := len(dst)
 		dst = slices.Delete(e.AppendJSON(dst), at, at+1) // its brace

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/openai/sse"
 )
@@ -184,7 +185,7 @@ func (a *fanned) usageEdit(usage []byte) jsonscan.Edit {
 // readFanned reports false if p is no JSON object, or one whose choices are none or have no index.
 func readFanned(p []byte) (fanned, bool) {
 	a := fanned{raw: p}
-	s := jsonscan.Scanner{Bytes: p, MaxDepth: openai.MaxAnswerDepth}
+	s := jsonscan.Scanner{Bytes: p, MaxDepth: answer.MaxAnswerDepth}
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -83,7 +84,7 @@ func (m *summed) put(edits []jsonscan.Edit, others, with []byte) ([]jsonscan.Edi
 func membersOf(all []told, top bool) []summed {
 	var out []summed
 	for i, o := range all {
-		s := jsonscan.Scanner{Bytes: o.raw, MaxDepth: openai.MaxAnswerDepth}
+		s := jsonscan.Scanner{Bytes: o.raw, MaxDepth: answer.MaxAnswerDepth}
 		m, ok := s.Object(1)
 		for ok && s.Member(&m) {
 			key, from := string(m.Key), s.Pos

@@ -1,4 +1,4 @@
-package openai
+package answer
 
 import (
 	"bytes"
@@ -48,8 +48,8 @@ func TestStripTransferParams(t *testing.T) {
 				t.Errorf("in place: got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 			}
 			in = []byte(tt.in)
-			if a, is := ParseAnswer(in); is {
-				if got, ok := StripAnswer(in, &a); string(got) != tt.want || ok != tt.ok {
+			if a, is := Parse(in); is {
+				if got, ok := Strip(in, &a); string(got) != tt.want || ok != tt.ok {
 					t.Errorf("an answer that was read: got %q %v, want %q %v", got, ok, tt.want, tt.ok)
 				}
 			}
@@ -106,7 +106,7 @@ func TestParseAnswer(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, ok := ParseAnswer([]byte(tt.in))
+			got, ok := Parse([]byte(tt.in))
 			got.transfer = jsonscan.Span{} // see TestStripTransferParams
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(Answer{}, jsonscan.Span{})); diff != "" || ok != tt.ok {
 				t.Errorf("ok %v, want %v (-want +got):\n%s", ok, tt.ok, diff)
@@ -122,9 +122,9 @@ func FuzzStrip(f *testing.F) {
 	f.Add([]byte(`{"kv\u005ftransfer_params":{},"\u0065\u0063_transfer_params":[{"a":"\u00e9"}],"b":"\u0007\\u005f"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		out, ok := StripTransferParams(nil, in)
-		if a, is := ParseAnswer(in); is {
+		if a, is := Parse(in); is {
 			p := bytes.Clone(in)
-			if got, also := StripAnswer(p, &a); also != ok || !bytes.Equal(got, out) {
+			if got, also := Strip(p, &a); also != ok || !bytes.Equal(got, out) {
 				t.Errorf("%q became %q, as an answer that was read %q", in, out, got)
 			}
 		}
@@ -156,7 +156,7 @@ func holdsTransferKey(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, inner := range v {
-			if isTransferKey([]byte(key)) || holdsTransferKey(inner) {
+			if IsTransferKey([]byte(key)) || holdsTransferKey(inner) {
 				return true
 			}
 		}

@@ -1,4 +1,6 @@
-package openai
+// Package answer reads engines' answers and events: their usage, errors and transfer parameters. It takes out of them what clients must
+// not see, and puts in what only the gateway knows. It builds nothing and knows no request; package openai has the bodies of those.
+package answer
 
 import (
 	"bytes"
@@ -44,9 +46,9 @@ func (a *Answer) Created() int {
 	return a.createdTokens
 }
 
-// ParseAnswer reads a whole JSON answer or the data of one event. It reports false if p is not a JSON object.
+// Parse reads a whole JSON answer or the data of one event. It reports false if p is not a JSON object.
 // kv lies in p. If nothing of interest is in p, it is not parsed, and the answer is empty.
-func ParseAnswer(p []byte) (Answer, bool) {
+func Parse(p []byte) (Answer, bool) {
 	var a Answer
 	if !mentions(p, `usage"`, `error"`, `kv_transfer_params"`) {
 		from := bytes.TrimLeft(p, " \t\r\n")
@@ -168,9 +170,9 @@ func uncut(raw []byte, n int) int {
 	}
 }
 
-// StripAnswer takes the hand-off out of a whole answer, in its place, as StripTransferParams does; a is what ParseAnswer has read of it.
+// Strip takes the hand-off out of a whole answer, in its place, as StripTransferParams does; a is what Parse has read of it.
 // An engine names it once, at the top: then a is enough, and the answer is not walked over again.
-func StripAnswer(p []byte, a *Answer) ([]byte, bool) {
+func Strip(p []byte, a *Answer) ([]byte, bool) {
 	if a.transfer != (jsonscan.Span{}) && bytes.Count(p, transferName) == 1 && !bytes.Contains(p, escapedName) {
 		return slices.Delete(p, a.transfer.From, a.transfer.To), true
 	}
@@ -231,7 +233,7 @@ func (t *stripper) walk(depth int) bool {
 		m, ok := t.Object(depth + 1)
 		run := 0
 		for ok && t.Member(&m) {
-			if !isTransferKey(m.Key) {
+			if !IsTransferKey(m.Key) {
 				ok = t.walk(depth + 1)
 			} else if ok = t.Value(depth + 1); ok {
 				end := t.Pos
@@ -270,16 +272,16 @@ func StripEvent(dst, event []byte) ([]byte, bool) {
 	return append(out, event[end:]...), true
 }
 
-// objectNamesTransfer reports whether a JSON object has transfer fields, at any depth and however they are written. ok is false if value is
+// ObjectNamesTransfer reports whether a JSON object has transfer fields, at any depth and however they are written. ok is false if value is
 // no JSON object, has a key twice, or is deeper than maxDepth.
-func objectNamesTransfer(value []byte, maxDepth int) (names, ok bool) {
+func ObjectNamesTransfer(value []byte, maxDepth int) (names, ok bool) {
 	t := stripper{Scanner: jsonscan.Scanner{Bytes: value, MaxDepth: maxDepth, Unique: true}}
 	t.Space()
 	ok = t.Peek() == '{' && t.walk(0) && t.End()
 	return t.from > 0, ok
 }
 
-// isTransferKey reports whether an engine would take hand-off instructions from a member of that name.
-func isTransferKey(key []byte) bool {
+// IsTransferKey reports whether an engine would take hand-off instructions from a member of that name.
+func IsTransferKey(key []byte) bool {
 	return string(key) == "kv_transfer_params" || string(key) == "ec_transfer_params"
 }

@@ -1,4 +1,4 @@
-package openai
+package answer
 
 import (
 	"strings"
@@ -61,7 +61,7 @@ func TestUsageOfShapes(t *testing.T) {
 		{"params", `{"usage":{"prompt_tokens":7,"completion_tokens":1},"kv_transfer_params":{"remote_prefill_cached_tokens":5}}`, 7, 5, 1},
 	}
 	for _, tt := range tests {
-		a, ok := ParseAnswer([]byte(tt.in))
+		a, ok := Parse([]byte(tt.in))
 		if !ok || a.PromptTokens != tt.prompt || a.Cached() != tt.cached || a.CompletionTokens != tt.completion {
 			t.Errorf("%s: %v %d, %d, %d", tt.name, ok, a.PromptTokens, a.Cached(), a.CompletionTokens)
 		}
