@@ -164,12 +164,14 @@ func (x *exchange) panicked(v any) {
 	}
 }
 
-// advance handles one event, or waits until there may be one.
+// advance handles one event, or waits until there may be one. Nothing that happens after a stream's terminal event changes its end.
 func (x *exchange) advance() {
 	if len(x.queue) > 0 {
 		e := x.queue[0]
 		x.queue = append(x.queue[:0], x.queue[1:]...)
 		x.step(e)
+	} else if x.d.State == dispatch.StRelaying && x.reply.stream.seen {
+		x.read()
 	} else if m, ok := x.take(); ok {
 		x.step(x.received(m))
 	} else {
