@@ -127,3 +127,35 @@ func TestArrivalJoinsInTime(t *testing.T) {
 		t.Errorf("behind it: %v", err)
 	}
 }
+
+// TestArrivalsStopReading: a deadline that is set later does not have a connection read again.
+func TestArrivalsStopReading(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newArrivals(ln)
+	ended := make(chan struct{})
+	go func() { _ = l.run(); close(ended) }()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn := <-l.conns
+	l.stopReading()
+	_ = conn.SetReadDeadline(time.Now().Add(time.Hour))
+	var late net.Error
+	if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &late) || !late.Timeout() {
+		t.Errorf("read: %v; want a timeout", err)
+	}
+	if l.left() != 1 {
+		t.Errorf("%d connections left; want 1", l.left())
+	}
+	_ = conn.Close()
+	if l.left() != 0 {
+		t.Errorf("%d connections left; want none", l.left())
+	}
+	_ = ln.Close()
+	<-ended
+}

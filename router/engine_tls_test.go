@@ -174,12 +174,12 @@ func TestEngineTLSIsVerified(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(r.Close)
-		e := r.now().fleet.engine("p")
-		resp, err := e.up.Do(t.Context(), &upstream.Request{Path: "/health"})
+		e := r.Debug().Engine("p")
+		resp, err := e.Upstream().Do(t.Context(), &upstream.Request{Path: "/health"})
 		if err == nil {
 			resp.Close()
 		}
-		told, controlErr := e.client.Get(e.control)
+		told, controlErr := e.AskControl()
 		if controlErr == nil {
 			told.Body.Close()
 		}

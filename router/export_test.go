@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"pdrouter/metadata"
@@ -12,7 +13,9 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/choices"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -68,6 +71,21 @@ func HasRoute(path string) bool {
 	return e == nil
 }
 
+// NewSealer makes the sealer of salts that a configuration asks for.
+var NewSealer = newSealer
+
+// NewFan is a stream of two choices: take gives it an event of one of them, ended is what its client got and how it ended.
+func NewFan() (take func(choice int, event []byte) bool, ended func() (string, report.Outcome)) {
+	f := &fan{stream: true, open: 3, merge: choices.NewMerger(1, 2), served: make([]servedBy, 2)}
+	f.turn = sync.NewCond(&f.mu)
+	f.sum.Status = 200
+	for range 2 {
+		f.branches = append(f.branches, &exchange{mailbox: mailbox{accepts: acceptsNone}})
+	}
+	return func(choice int, event []byte) bool { return f.take(choice, &exchange{}, event) },
+		func() (string, report.Outcome) { return string(f.out), f.sum.Outcome }
+}
+
 // TicketContext is the context of a ticket for a request with that salt.
 func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]byte, error) {
 	seal, err := newSealer(cfg, nil)
@@ -113,6 +131,52 @@ func (d Debug) PrefillAnswered() bool {
 
 // Queue is that of a model, also when the configuration has lost the model.
 func (d Debug) Queue(model string) *admission.Queue { return d.r.now().fleet.models[model].queue }
+
+// EndBehindPrefill has a request end as its prefill leg is answered, and waits until that is over.
+func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
+	r, now := d.r, d.r.now()
+	m := now.fleet.models["tiny"]
+	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), now.limits)
+	if herr != nil {
+		panic(herr)
+	}
+	x := r.newExchange(&admitted{s: now, route: routes[pathCompletions], m: m, b: b, arrived: time.Now()})
+	defer x.timer.Stop()
+	defer r.live.remove(x)
+	a := &attempt{split: true}
+	a.prefill.open(ctx, m.prefill[0])
+	a.decode.open(ctx, m.decode[0])
+	x.cur = a
+	x.attend(a)
+	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
+	x.closePrefill(a)
+	a.prefill.end()
+	a.decode.end()
+	r.tasks.Wait()
+}
+
+// PanicInTheEnd has a request that is in that state of its dispatch end by an event, and what tells its client of it panic. It returns
+// what the client is told; again is another panic.
+func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.EventKind, lease Lease) (told *openai.Error, again func()) {
+	r := d.r
+	were := r.now().fleet.models["tiny"]
+	m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(admission.RetryBudget)}
+	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), openai.Limits{})
+	if herr != nil {
+		panic(herr)
+	}
+	x := r.newExchange(&admitted{s: r.now(), m: m, b: b, lease: lease, route: &route{}, arrived: time.Now()})
+	a := &attempt{split: true}
+	a.decode.join(&r.cancels, were.decode[0])
+	a.prefill.join(&r.cancels, were.prefill[0])
+	x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, in, dispatch.InTurn, dispatch.LegAsked, 1
+	m.retries = nil // it is asked whether the client may try again, and panics
+	x.attend(a)
+	x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
+	x.run()
+	a.prefill.end()
+	return x.reply.err, func() { x.panicked("once more") }
+}
 
 // TurnAway has the queues refuse who waits, as a shutdown does.
 func (d Debug) TurnAway() { d.r.turnAway() }
@@ -223,6 +287,9 @@ func (e DebugEngine) Missed() bool { return e.e.missed() }
 func (e DebugEngine) Look()                    { e.e.look() }
 func (e DebugEngine) Back(ctx context.Context) { e.r.monitor.back(ctx, e.e) }
 func (e DebugEngine) Restarted()               { e.r.monitor.restarted(e.e, e.e.coord.Load()) }
+
+// AskControl asks the engine's control routes for something.
+func (e DebugEngine) AskControl() (*http.Response, error) { return e.e.client.Get(e.e.control) }
 
 // Load asks the engine what it has in hand, and reports whether it was told.
 func (e DebugEngine) Load(ctx context.Context) bool {

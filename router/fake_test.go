@@ -474,3 +474,30 @@ func (f *fakeVLLM) generate(w http.ResponseWriter, r *http.Request, b fakeBody, 
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
+
+// hold has every generation wait until the channel is closed.
+func (f *fakeVLLM) hold(until <-chan struct{}) {
+	next := f.srv.Config.Handler
+	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			f.mu.Lock()
+			f.open++
+			f.most = max(f.most, f.open)
+			f.mu.Unlock()
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			select {
+			case <-until:
+			case <-r.Context().Done():
+			}
+			f.busy(-1)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (f *fakeVLLM) mostUnderWay() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
+}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
-	"pdrouter/router/openai/choices"
 	"pdrouter/router/report"
 )
 
@@ -21,31 +20,25 @@ import (
 // error event.
 func TestFault58FanErrorIsTheLast(t *testing.T) {
 	for i := range 20000 {
-		f := &fan{stream: true, open: 3, merge: choices.NewMerger(1, 2), served: make([]servedBy, 2)}
-		f.turn = sync.NewCond(&f.mu)
-		f.sum.Status = 200
+		take, ended := NewFan()
 		var wg sync.WaitGroup
-		for range 2 {
-			f.branches = append(f.branches, &exchange{mailbox: mailbox{accepts: acceptsNone}})
-		}
 		for k := range 2 {
 			wg.Go(func() {
-				x := &exchange{}
 				for n := range 3 {
-					if !f.take(k, x, fmt.Appendf(nil, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"%d\"}]}\n\n", n)) {
+					if !take(k, fmt.Appendf(nil, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"%d\"}]}\n\n", n)) {
 						return
 					}
 				}
-				f.take(k, x, []byte("data: {\"error\":{\"message\":\"no\",\"code\":500}}\n\n"))
+				take(k, []byte("data: {\"error\":{\"message\":\"no\",\"code\":500}}\n\n"))
 			})
 		}
 		wg.Wait()
-		out := string(f.out)
+		out, outcome := ended()
 		if at := strings.Index(out, `{"error"`); at < 0 || strings.Contains(out[at:], "data: ") {
 			t.Fatalf("stream %d: %q", i, out)
 		}
-		if f.sum.Outcome != report.FailedAfter {
-			t.Fatalf("stream %d is %q", i, f.sum.Outcome)
+		if outcome != report.FailedAfter {
+			t.Fatalf("stream %d is %q", i, outcome)
 		}
 	}
 }

@@ -237,17 +237,6 @@ func TestFault64Refused(t *testing.T) {
 	}
 }
 
-// setFaults gives each engine its faults, which count its legs from now.
-func (s *pool) setFaults(faults map[string][]fault) {
-	for _, e := range s.engines() {
-		e.mu.Lock()
-		e.faults, e.n = faults[e.name], map[string]int{}
-		e.mu.Unlock()
-	}
-}
-
-func (s *pool) engines() []*fakeVLLM { return append(append([]*fakeVLLM(nil), s.p...), s.d...) }
-
 // checkDispatches checks that no decode leg went out without whole params, that ids are shared by no two dispatches, and
 // that what prefill's answer refers to is handed to a second decode engine only if the first has refused it.
 func checkDispatches(t *testing.T, all []*seen) {

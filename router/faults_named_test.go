@@ -6,7 +6,6 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/dispatch"
 )
 
 // TestFault47StockPlainNamesWait has prefill's answer lost, or an error in its place, where prefill knows requests by the very id that
@@ -80,18 +79,6 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 				t.Errorf("decode was told %d times; want %d", n, row.told)
 			}
 		})
-	}
-}
-
-// TestPrefillRefused: of a prefill leg that has ended nothing is left at the engine only if it was not begun, or the engine is another run.
-func TestPrefillRefused(t *testing.T) {
-	for k := dispatch.EvPrefillUsable; k <= dispatch.EvPrefillLate; k++ {
-		var a attempt
-		a.prefill.begin()
-		a.prefilled(dispatch.Event{Kind: k})
-		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.refused() != want {
-			t.Errorf("%v: refused %v; want %v", k, a.refused(), want)
-		}
 	}
 }
 

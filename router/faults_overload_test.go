@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/auth"
 	"pdrouter/router/connector"
 )
 
@@ -67,33 +68,6 @@ func TestFault63Overload(t *testing.T) {
 	if waited != waits {
 		t.Errorf("%d summaries tell of a wait; want %d", waited, waits)
 	}
-}
-
-// hold has every generation wait until the channel is closed.
-func (f *fakeVLLM) hold(until <-chan struct{}) {
-	next := f.srv.Config.Handler
-	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			f.mu.Lock()
-			f.open++
-			f.most = max(f.most, f.open)
-			f.mu.Unlock()
-			body, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(strings.NewReader(string(body)))
-			select {
-			case <-until:
-			case <-r.Context().Done():
-			}
-			f.busy(-1)
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-func (f *fakeVLLM) mostUnderWay() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.most
 }
 
 // TestFault63QueueEnds has requests wait for a place that does not come: each is told why, and leaves nothing behind.
@@ -216,8 +190,8 @@ func TestFault63QueueOfRemovedModel(t *testing.T) {
 // tenants takes the Authorization header for the caller's name.
 type tenants struct{}
 
-func (tenants) Authenticate(name string) (principal, error) {
-	p := principal{Subject: name, Tenant: name}
+func (tenants) Authenticate(name string) (auth.Principal, error) {
+	p := auth.Principal{Subject: name, Tenant: name}
 	if strings.HasPrefix(name, "scoped") {
 		p.Scopes = []string{ScopePriority}
 	}

@@ -7,17 +7,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/policies"
-	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
-	"pdrouter/router/openai"
-	"pdrouter/router/reason"
 	"pdrouter/router/report"
 )
 
@@ -124,33 +120,19 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			s := newPool(t, connector.NamePull, 1, 1, nil)
 			g := start(t, s.cfg, Parts{})
 			g.warmed()
-			were, lease := g.r.now().fleet.models["tiny"], new(fakeLimiter)
-			m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(admission.RetryBudget)}
-			b, e := openai.ParseBody(openai.ShapeCompletions, []byte(plainBody), openai.Limits{})
-			if e != nil {
-				t.Fatal(e)
-			}
+			lease := new(fakeLimiter)
 			held, _ := lease.Admit(auth.Principal{}, 1)
-			x := g.r.newExchange(&admitted{s: g.r.now(), m: m, b: b, lease: held, route: &route{}, arrived: time.Now()})
-			a := &attempt{split: true}
-			a.decode.join(&g.r.cancels, were.decode[0])
-			a.prefill.join(&g.r.cancels, were.prefill[0])
-			x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, row.in, dispatch.InTurn, dispatch.LegAsked, 1
-			m.retries = nil // it is asked whether the client may try again, and panics
-			x.attend(a)
-			x.enqueue(envelope{e: dispatch.Event{Kind: row.kind, Why: reason.Deadline}})
-			x.run()
-			a.prefill.end()
+			e, again := g.r.Debug().PanicInTheEnd(plainBody, row.in, row.kind, held)
 			if n := lease.open.Load(); n != 0 || g.r.Stats().Requests != 0 {
 				t.Errorf("%d leases, %d live requests", n, g.r.Stats().Requests)
 			}
-			if e := x.reply.err; e == nil || e.Status != 500 {
-				t.Errorf("reply %+v", x.reply)
+			if e == nil || e.Status != 500 {
+				t.Errorf("reply %+v", e)
 			}
 			if sum := g.last(1); sum.Outcome != report.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
 				t.Errorf("summary %+v", sum)
 			}
-			x.panicked("once more")
+			again()
 			if n := lease.open.Load(); n != 0 {
 				t.Errorf("%d leases behind another panic", n)
 			}

@@ -72,7 +72,7 @@ func TestShapesServed(t *testing.T) {
 					if sum.Prefill == "" {
 						t.Errorf("served without prefill: %s", sum.Reason)
 					}
-					p.legs(t, s)
+					checkShapedLegs(t, p, s)
 				})
 			}
 		}
@@ -84,8 +84,8 @@ func lastEvent(body string) string {
 	return events[len(events)-1]
 }
 
-// legs checks what both engines were asked: on the client's route, under one id, the prefill leg for one token.
-func (s *pool) legs(t *testing.T, of shaped) {
+// checkShapedLegs checks what both engines were asked: on the client's route, under one id, the prefill leg for one token.
+func checkShapedLegs(t *testing.T, s *pool, of shaped) {
 	t.Helper()
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()

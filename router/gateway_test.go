@@ -5,16 +5,19 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/report"
 )
@@ -261,4 +264,95 @@ func (f fakeClients) Authenticate(authorization string) (auth.Principal, error) 
 		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken}
 	}
 	return auth.Principal{Subject: "someone", Tenant: "team", Models: f.models}, nil
+}
+
+// warmed waits until every pair has shaken hands.
+func (g *gateway) warmed() {
+	g.t.Helper()
+	eventually(g.t, "every pair is known", func() bool {
+		return !slices.ContainsFunc(g.r.Stats().Pairs, func(p metadata.PairState) bool { return !p.Warm })
+	})
+	g.settled()
+}
+
+// followed waits until every engine's event stream is open.
+func (g *gateway) followed() {
+	g.t.Helper()
+	eventually(g.t, "every event stream is open", func() bool {
+		return !slices.ContainsFunc(g.r.Stats().Engines, func(e EngineStats) bool { return !*e.Events })
+	})
+}
+
+func (g *gateway) freed(end, by string) (n uint64) {
+	for _, c := range g.r.Stats().Reclaimed {
+		if c.Ending == end && c.By == by {
+			n += c.Count
+		}
+	}
+	return n
+}
+
+func (g *gateway) blocks(engine string) map[string]int {
+	for _, e := range g.r.Stats().Engines {
+		if e.Name == engine {
+			held := map[string]int{StrandMay: e.Unresolved}
+			maps.Copy(held, e.Stranded)
+			return held
+		}
+	}
+	return nil
+}
+
+// stateOf returns what Stats says of an engine.
+func (g *gateway) stateOf(name string) EngineStats {
+	for _, e := range g.r.Stats().Engines {
+		if e.Name == name {
+			return e
+		}
+	}
+	return EngineStats{}
+}
+
+// served asks n times, and wants the whole answer each time.
+func (g *gateway) served(n int, body string) {
+	g.t.Helper()
+	for range n {
+		r := g.post(pathCompletions, body)
+		if r.Status != 200 || r.Err != nil {
+			g.t.Fatalf("status %d, %v: %s", r.Status, r.Err, r.Body)
+		}
+	}
+}
+
+// get asks without a body.
+func (g *gateway) get(path string, header ...string) clientReply {
+	g.t.Helper()
+	return g.ask(http.MethodGet, path, header...)
+}
+
+// prefixed asks with a body, and returns who computed the prompt.
+func (g *gateway) prefixed(nth int, body string) string {
+	g.t.Helper()
+	if r := g.post("/v1/chat/completions", body); r.Status != 200 {
+		g.t.Fatalf("request %d: status %d: %s", nth, r.Status, r.Body)
+	}
+	s := g.last(nth)
+	if s.Prefill == "" {
+		return s.Decode
+	}
+	return s.Prefill
+}
+
+// dial is a client's connection.
+func (g *gateway) dial(t *testing.T) net.Conn {
+	t.Helper()
+	dial := new(net.Dialer).DialContext
+	if n := netOf(t); n != nil {
+		dial = n.dial
+	}
+	c, err := dial(t.Context(), "tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -8,27 +8,6 @@ import (
 	"pdrouter/router/connector"
 )
 
-// stateOf returns what Stats says of an engine.
-func (g *gateway) stateOf(name string) EngineStats {
-	for _, e := range g.r.Stats().Engines {
-		if e.Name == name {
-			return e
-		}
-	}
-	return EngineStats{}
-}
-
-// served asks n times, and wants the whole answer each time.
-func (g *gateway) served(n int, body string) {
-	g.t.Helper()
-	for range n {
-		r := g.post(pathCompletions, body)
-		if r.Status != 200 || r.Err != nil {
-			g.t.Fatalf("status %d, %v: %s", r.Status, r.Err, r.Body)
-		}
-	}
-}
-
 // TestFault52BrokenEngineIsOut: an engine that says it is healthy and fails every request gets none after a few, and is used
 // again after one that it serves.
 func TestFault52BrokenEngineIsOut(t *testing.T) {

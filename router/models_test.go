@@ -2,7 +2,6 @@ package router
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -57,21 +56,4 @@ func TestModelsOverTheFleet(t *testing.T) {
 	if strings.Contains(list(), "secret") {
 		t.Errorf("got %s", list())
 	}
-}
-
-// FuzzReported reads lists of models that engines might send.
-func FuzzReported(f *testing.F) {
-	f.Add(`{"data":[{"id":"tiny"},{"id":"a","parent":"tiny"}]}`)
-	f.Add(`{"data":[{"id":"a","parent":"a"},{"id":"","parent":"tiny"}]}`)
-	f.Fuzz(func(t *testing.T, list string) {
-		r, err := parseReported([]byte(list), "tiny")
-		if err != nil {
-			return
-		}
-		for name, a := range r.adapters {
-			if name == "" || name == "tiny" || a.Parent != "tiny" || len(name) > maxModelName {
-				t.Errorf("%s: %s", list, fmt.Sprint(r.adapters))
-			}
-		}
-	})
 }

@@ -3,88 +3,14 @@ package router
 import (
 	"encoding/json"
 	"net/http/httptest"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/metadata"
-	"pdrouter/router/connector"
-	"pdrouter/router/dispatch"
-	"pdrouter/router/openai"
 	"pdrouter/router/report"
 )
-
-// fakeRecords are what engines have published.
-type fakeRecords struct {
-	mu sync.Mutex
-	m  map[string][]metadata.Record
-}
-
-func (f *fakeRecords) Engine(name string) ([]metadata.Record, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r, ok := f.m[name]
-	return r, ok
-}
-
-func (f *fakeRecords) publish(name string, role metadata.Role, generation uint64, compatibility string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.m[name] = []metadata.Record{{
-		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: name, Generation: generation}, Role: role,
-		Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Connector: connector.NameKVPlane, Compatibility: compatibility, Transport: "tcp",
-		Agent: name, Expires: time.Now().Add(time.Hour),
-	}}
-}
-
-func (f *fakeRecords) withdraw(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.m, name)
-}
-
-func newPlane(t *testing.T, p, d int) (*pool, *fakeRecords, Parts) {
-	t.Helper()
-	c := newCluster(true)
-	c.net = netOf(t)
-	return newPlaneOf(t, c, p, d)
-}
-
-func newPlaneOf(t *testing.T, c *cluster, p, d int) (*pool, *fakeRecords, Parts) {
-	t.Helper()
-	s := newPoolOf(t, c, connector.NameKVPlane, p, d, nil)
-	records := &fakeRecords{m: map[string][]metadata.Record{}}
-	m := &s.cfg.Models[0]
-	for i, e := range s.p {
-		m.Prefill[i].Control = e.control(t)
-		records.publish(e.name, metadata.Prefill, uint64(100+i), "same")
-	}
-	for i, e := range s.d {
-		m.Decode[i].Control = e.control(t)
-		records.publish(e.name, metadata.Decode, uint64(200+i), "same")
-	}
-	return s, records, Parts{Records: records, Planner: firstUsable{}, Token: func() (string, error) { return "plane", nil }}
-}
-
-// warmed waits until every pair has shaken hands.
-func (g *gateway) warmed() {
-	g.t.Helper()
-	eventually(g.t, "every pair is known", func() bool {
-		return !slices.ContainsFunc(g.r.Stats().Pairs, func(p metadata.PairState) bool { return !p.Warm })
-	})
-	g.settled()
-}
-
-// followed waits until every engine's event stream is open.
-func (g *gateway) followed() {
-	g.t.Helper()
-	eventually(g.t, "every event stream is open", func() bool {
-		return !slices.ContainsFunc(g.r.Stats().Engines, func(e EngineStats) bool { return !*e.Events })
-	})
-}
 
 // TestPlane sends requests over connector kvplane: both legs name the transfer and the peer, and the books are kept.
 func TestPlane(t *testing.T) {
@@ -208,25 +134,7 @@ func TestPlaneEndsWithoutALeg(t *testing.T) {
 	g := start(t, s.cfg, parts)
 	g.warmed()
 	asked := s.c.count("", "")
-	now := g.r.now()
-	m := now.fleet.models[s.cfg.Models[0].Name]
-	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(plainBody), now.limits)
-	if herr != nil {
-		t.Fatal(herr)
-	}
-	x := g.r.newExchange(&admitted{s: now, route: routes[pathCompletions], m: m, b: b, arrived: time.Now()})
-	defer x.timer.Stop()
-	defer g.r.live.remove(x)
-	a := &attempt{split: true}
-	a.prefill.open(t.Context(), m.prefill[0])
-	a.decode.open(t.Context(), m.decode[0])
-	x.cur = a
-	x.attend(a)
-	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
-	x.closePrefill(a)
-	a.prefill.end()
-	a.decode.end()
-	g.r.tasks.Wait()
+	g.r.Debug().EndBehindPrefill(t.Context(), plainBody)
 	if got := s.c.count("", ""); got != asked {
 		t.Errorf("engines were asked %d more times; want none", got-asked)
 	}

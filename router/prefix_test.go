@@ -39,19 +39,6 @@ func chat(t *testing.T, turns ...string) string {
 	return string(raw)
 }
 
-// prefixed asks with a body, and returns who computed the prompt.
-func (g *gateway) prefixed(nth int, body string) string {
-	g.t.Helper()
-	if r := g.post("/v1/chat/completions", body); r.Status != 200 {
-		g.t.Fatalf("request %d: status %d: %s", nth, r.Status, r.Body)
-	}
-	s := g.last(nth)
-	if s.Prefill == "" {
-		return s.Decode
-	}
-	return s.Prefill
-}
-
 // TestConversationsStay: a conversation goes on with the engine that has it, whichever is next in turn, until that engine is another run
 // or is not there any more. Others go elsewhere. In the end nobody has a backlog.
 func TestConversationsStay(t *testing.T) {

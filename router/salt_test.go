@@ -20,11 +20,11 @@ func TestFault29Salt(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}
-	here, err := newSealer(cfg, nil)
+	here, err := NewSealer(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	there, err := newSealer(cfg, nil) // another gateway with the same secret
+	there, err := NewSealer(cfg, nil) // another gateway with the same secret
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,17 +68,17 @@ func TestFault29Salt(t *testing.T) {
 }
 
 func TestSealerKeys(t *testing.T) {
-	if s, err := newSealer(config.Config{}, nil); s != nil || err != nil {
+	if s, err := NewSealer(config.Config{}, nil); s != nil || err != nil {
 		t.Errorf("off: got %v, %v", s, err)
 	}
-	drawn, err := newSealer(config.Config{IsolatePrefixCache: true}, nil)
+	drawn, err := NewSealer(config.Config{IsolatePrefixCache: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := newSealer(config.Config{IsolatePrefixCache: true}, drawn); again != drawn {
+	if again, _ := NewSealer(config.Config{IsolatePrefixCache: true}, drawn); again != drawn {
 		t.Error("a reload has drawn another key: what is cached is lost")
 	}
-	if other, _ := newSealer(config.Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
+	if other, _ := NewSealer(config.Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
 		t.Error("two gateways have drawn the same key")
 	}
 	short := filepath.Join(t.TempDir(), "short")
@@ -86,7 +86,7 @@ func TestSealerKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{short, short + "er"} {
-		if _, err := newSealer(config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}, nil); err == nil {
+		if _, err := NewSealer(config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}, nil); err == nil {
 			t.Errorf("%s: no error", file)
 		}
 	}

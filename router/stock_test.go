@@ -233,7 +233,9 @@ func TestFault44Recognized(t *testing.T) {
 				return
 			}
 			slow <- nil
-			eventually(t, "what was under way succeeds", func() bool { return r.pairs.Ready(underWay) })
+			if err := r.pairs.Wait(t.Context(), underWay); err != nil { // what was under way succeeds
+				t.Error(err)
+			}
 		})
 	}
 }

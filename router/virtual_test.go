@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"sync"
 	"testing"
@@ -103,18 +102,4 @@ func newIn(t *testing.T, n *memNet, connectorName string, p, d int) (*pool, Part
 	}
 	s.cfg.Timeouts.Health = time.Minute // else they are most of what the clock goes by
 	return s, parts
-}
-
-// dial is a client's connection.
-func (g *gateway) dial(t *testing.T) net.Conn {
-	t.Helper()
-	dial := new(net.Dialer).DialContext
-	if n := netOf(t); n != nil {
-		dial = n.dial
-	}
-	c, err := dial(t.Context(), "tcp", g.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }

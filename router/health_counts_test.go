@@ -1,0 +1,80 @@
+package router
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"pdrouter/router/connector"
+)
+
+// TestLoadIsSeenForAll has the first of two who look at one engine's load go while the look is under way: the other has what it brings.
+func TestLoadIsSeenForAll(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, connector.NamePush, nil)
+		d := s.d[0]
+		d.mu.Lock()
+		d.tells = 500 * time.Millisecond
+		d.mu.Unlock()
+		looks := func() int {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.looks
+		}
+		e := g.r.Debug().Engine("decode-0")
+		first, leave := context.WithCancel(t.Context())
+		ended := make(chan bool, 2)
+		see := func(ctx context.Context) { ended <- e.Load(ctx) }
+		go see(first)
+		eventually(t, "somebody looks", func() bool { return looks() == 1 })
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			leave()
+		}()
+		see(t.Context())
+		if one, two := <-ended, <-ended; one || !two {
+			t.Errorf("they know: %v, %v; want the second alone", one, two)
+		}
+	})
+}
+
+// TestStrandedIsCountedAgain: an engine is said to hold no more blocks for nobody than it uses, as it says at two health checks in a row.
+// What it is known to hold is said no more once it uses none.
+func TestStrandedIsCountedAgain(t *testing.T) {
+	unhurried(t, "push", func(t *testing.T) {
+		s, g, _ := reclaiming(t, connector.NamePush, nil)
+		d, e := s.d[0], g.r.Debug().Engine("decode-0")
+		says := func(usage string) {
+			d.mu.Lock()
+			d.usage = usage
+			d.mu.Unlock()
+		}
+		check := func(when string, known, unresolved int) {
+			t.Helper()
+			held, stats := 0, g.stateOf("decode-0")
+			for _, n := range stats.Stranded {
+				held += n
+			}
+			if n := stats.Unresolved; held != known || n != unresolved {
+				t.Errorf("%s: %d blocks held, %d may be; want %d and %d", when, held, n, known, unresolved)
+			}
+		}
+		e.Strand(StrandMay, 100, false)
+		e.Strand(StrandMay, 43, true)
+		e.Strand(StrandUntold, 2, false)
+		time.Sleep(10 * time.Second)
+		check("it does not say", 2, 143)
+		says("0.02") // of 100 blocks
+		time.Sleep(10 * time.Second)
+		check("it uses 2 blocks", 2, 2)
+		if said, used := e.Recount(t.Context(), 3); said != 4 || used != 2 {
+			t.Errorf("the look has shown %d, %d", said, used)
+		}
+		says("0.0")
+		if e.Recount(t.Context(), 3); e.Leaked() != 4 {
+			t.Error("forgotten though more has come since it said so")
+		}
+		time.Sleep(10 * time.Second)
+		check("it uses none", 0, 0)
+	})
+}
