@@ -153,15 +153,27 @@ func (x *exchange) drain(ctx context.Context) {
 	}
 }
 
-// panicked ends a request whose handling panicked; others go on.
+// panicked ends a request whose handling panicked; others go on. One that has its outcome already is left as it is: it may have another
+// owner, which drains it.
 func (x *exchange) panicked(v any) {
 	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
-	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
-	if !x.over { // the panic came between the machine's outcome and what was to be done about it
-		x.reply = reply{err: x.failure(reason.Panic)}
-		x.sum.Status = x.reply.err.Status
-		x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: dispatch.FailedBefore})
+	if x.over {
+		return
 	}
+	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
+	if x.over {
+		return
+	}
+	// The panic came between the dispatch's outcome and what was to be done about it.
+	e, outcome := x.failure(reason.Panic), dispatch.FailedBefore
+	x.reply = reply{err: e, stream: x.reply.stream}
+	if x.reply.stream != nil {
+		x.reply.stream.cut(e)
+		outcome = dispatch.FailedAfter
+	} else {
+		x.sum.Status = e.Status
+	}
+	x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: outcome})
 }
 
 // advance handles one event, or waits until there may be one. Nothing that happens after a stream's terminal event changes its end.

@@ -58,3 +58,82 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 		})
 	}
 }
+
+// TestFault68PanicAtTheEndOfAStream has a part panic while a stream is ended, where the request has its outcome but nobody was told of it,
+// or not all was done about it: the stream is cut, and nobody waits for more of it.
+func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
+	for name, spoil := range map[string]func(*exchange){
+		"before the outcome is told": func(x *exchange) { x.cur = nil },
+		"as it is told":              func(x *exchange) { x.timer = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, n *memNet) {
+				s, parts := newIn(t, n, connector.NameNone, 0, 1)
+				s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(time.Minute.Milliseconds())}}})
+				g := startIn(t, n, s.cfg, parts)
+				x := newOwned(t, g, streamBody)
+				x.run()
+				if _, err := x.nextEvents(); err != nil {
+					t.Fatal(err)
+				}
+				a, timer := x.cur, x.timer
+				x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}})
+				<-x.wake
+				spoil(x)
+				ended := make(chan error, 1)
+				go func() {
+					err := errors.New("it panics")
+					defer func() { _ = recover(); ended <- err }()
+					for _, err = x.nextEvents(); err == nil; {
+						_, err = x.nextEvents()
+					}
+					_ = x.CloseWithError(err)
+				}()
+				select {
+				case err := <-ended:
+					if !errors.Is(err, errCut) {
+						t.Errorf("the stream has ended with %v; want a cut", err)
+					}
+				case <-time.After(time.Hour):
+					t.Error("somebody waits for more of the stream")
+					notify(x.wake)
+				}
+				timer.Stop()
+				a.letGo()
+				if x.reply.stream == nil || x.reply.stream.buffers != nil {
+					t.Error("the stream's buffers are kept")
+				}
+				if g.r.live.len() != 0 { // what panics as it is told
+					g.r.live.remove(x)
+				}
+			})
+		})
+	}
+}
+
+// TestPanicLeavesDrainingAlone has the handler panic when its request has its outcome and drains: another goroutine owns the request then, and
+// the legs go on.
+func TestPanicLeavesDrainingAlone(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		s, parts := newIn(t, n, connector.NamePush, 1, 1)
+		g := startIn(t, n, s.cfg, parts)
+		g.warmed()
+		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 500}}})
+		x := newOwned(t, g, streamBody)
+		time.AfterFunc(100*time.Millisecond, func() {
+			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}})
+		})
+		x.run()
+		if !x.over || !x.drains {
+			t.Fatalf("over %v, drains %v", x.over, x.drains)
+		}
+		time.Sleep(100 * time.Millisecond)
+		x.panicked("in the handler")
+		time.Sleep(100 * time.Millisecond)
+		if why := x.cur.decode.Cause(); why != nil {
+			t.Errorf("decode's leg was ended: %v", why)
+		}
+		g.settled()
+		s.noHeld(t)
+	})
+}

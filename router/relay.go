@@ -76,6 +76,9 @@ func (x *exchange) more() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
+			if s.err == nil {
+				s.err = errCut
+			}
 			if err = nil; s.ready == len(s.out) {
 				err = s.err
 			}
