@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"time"
 
-	"pdrouter/router/fleet/health"
 	"pdrouter/router/upstream"
 )
 
@@ -151,20 +149,4 @@ func (m *monitor) late(e *engine) {
 	if f := m.current().fleet; !f.last(e) {
 		f.wentDown(e, e.down.CompareAndSwap(false, true))
 	}
-}
-
-// last reports whether no other engine of its role can take requests.
-func (f *fleet) last(e *engine) bool {
-	m := f.models[e.model]
-	if m == nil {
-		return false
-	}
-	engines := m.decode
-	if slices.Contains(m.prefill, e) {
-		engines = m.prefill
-	}
-	now := time.Now()
-	return !slices.ContainsFunc(engines, func(o *engine) bool {
-		return o != e && o.usable() && o.vitals.Standing(now, *f.health.SlowStart).Out == health.InUse
-	})
 }

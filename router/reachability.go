@@ -1,6 +1,11 @@
 package router
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"pdrouter/router/fleet/health"
+)
 
 // reached notes that the engine has answered. One that is down is checked at once, and only that takes it into use again.
 func (e *engine) reached() {
@@ -62,4 +67,20 @@ func (e *engine) restored(now time.Time) {
 	e.vitals.Reset(now)
 	e.down.Store(false)
 	e.refuses.Store(false)
+}
+
+// last reports whether no other engine of its role can take requests.
+func (f *fleet) last(e *engine) bool {
+	m := f.models[e.model]
+	if m == nil {
+		return false
+	}
+	engines := m.decode
+	if slices.Contains(m.prefill, e) {
+		engines = m.prefill
+	}
+	now := time.Now()
+	return !slices.ContainsFunc(engines, func(o *engine) bool {
+		return o != e && o.usable() && o.vitals.Standing(now, *f.health.SlowStart).Out == health.InUse
+	})
 }
