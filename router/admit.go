@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/router/admission"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -17,7 +18,7 @@ type admitted struct {
 	route   *route
 	arrived time.Time
 	who     principal
-	m       *model
+	m       *fleet.Model
 	adapter string // of the model, if the client names one
 	b       *openai.Body
 	id      string         // the client's request id, or one made here
@@ -34,9 +35,9 @@ type admitted struct {
 
 	forwarded *forwarded
 
-	query  string  // of the path, where it means something
-	target string  // what engines are asked for, where that is not the route's path
-	pin    *engine // the only one that can serve it; nil if there may be others
+	query  string        // of the path, where it means something
+	target string        // what engines are asked for, where that is not the route's path
+	pin    *fleet.Engine // the only one that can serve it; nil if there may be others
 }
 
 // panicked gives back what the request holds.
@@ -65,7 +66,7 @@ func (q *admitted) read(body []byte) (e *openai.Error) {
 	if q.b.Model == "" {
 		return openai.ErrBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
-	if q.m, q.adapter = q.s.fleet.find(q.b.Model); q.m == nil {
+	if q.m, q.adapter = q.s.fleet.Find(q.b.Model); q.m == nil {
 		e := openai.ErrNoModel(q.b.Model)
 		return ofCaller(e, q.who, e.Model)
 	}
@@ -139,7 +140,7 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *admitted) copies() int {
-	if q.route.does == generate && q.b.ServesChoicesApart(q.m.conn.Traits().RequiresSplit) {
+	if q.route.does == generate && q.b.ServesChoicesApart(q.m.Connector.Traits().RequiresSplit) {
 		return 2 * min(q.b.Choices(), q.s.cfg.Limits.Fan) * q.b.Copies(true)
 	}
 	return 2 * q.b.Copies(false)
@@ -148,10 +149,10 @@ func (q *admitted) copies() int {
 // permitted checks whether the caller may name the model, and the model serve the request.
 func (q *admitted) permitted() *openai.Error {
 	if !q.who.Permits(q.b.Model) {
-		return ofCaller(openai.ErrForbidden(fmt.Errorf("may not name the model %s", q.b.Model)), q.who, q.m.name)
+		return ofCaller(openai.ErrForbidden(fmt.Errorf("may not name the model %s", q.b.Model)), q.who, q.m.Name)
 	}
 	if e := q.servable(); e != nil {
-		return ofCaller(e, q.who, q.m.name)
+		return ofCaller(e, q.who, q.m.Name)
 	}
 	return nil
 }
@@ -161,5 +162,5 @@ func (q *admitted) model() string {
 	if q.m == nil {
 		return ""
 	}
-	return q.m.name
+	return q.m.Name
 }

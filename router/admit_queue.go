@@ -19,9 +19,9 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
-		return ofCaller(errTooManyBackground(), q.who, q.m.name)
+		return ofCaller(errTooManyBackground(), q.who, q.m.Name)
 	}
-	g := q.m.queue
+	g := q.m.Queue
 	if s, ok := g.TryAcquire(); ok {
 		q.slot = s
 		return nil // at the end Serve ends it with all others
@@ -55,7 +55,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 		q.lease.Done(0)
 		q.lease = nil
 	}
-	return ofCaller(errQueue(got.Why, q.m.name), q.who, q.m.name)
+	return ofCaller(errQueue(got.Why, q.m.Name), q.who, q.m.Name)
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the

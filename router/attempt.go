@@ -7,6 +7,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/reason"
 )
 
@@ -15,7 +16,7 @@ import (
 type attempt struct {
 	h       connector.Handoff
 	split   bool
-	couple  *couple // of a pair; nil if it is not one that is kept warm
+	couple  *fleet.Pair // of a pair; nil if it is not one that is kept warm
 	prefill call
 	decode  call
 	stream  *stream // decode's answer, up to its first event; written before decode's event is sent
@@ -55,10 +56,10 @@ var prefillOver = new(remains)
 
 // runs are the runs of the engines that the pair consists of.
 func (a *attempt) runs() metadata.Pair {
-	if a.prefill.engine.publishes {
+	if a.prefill.engine.Publishes {
 		return metadata.Pair{Prefill: a.h.Prefill, Decode: a.h.Decode}
 	}
-	return metadata.Pair{Prefill: a.prefill.engine.incarnation(), Decode: a.decode.engine.incarnation()}
+	return metadata.Pair{Prefill: a.prefill.engine.Incarnation(), Decode: a.decode.engine.Incarnation()}
 }
 
 // prefilled notes how the prefill leg has ended. If decode's blocks stay held, and it is for the leg to see to that, it returns what is

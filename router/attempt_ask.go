@@ -58,7 +58,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 
 // prefillAnswer asks, and says what the answer means.
 func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
-	r, conn, l := x.r, x.m.conn, &a.prefill
+	r, conn, l := x.r, x.m.Connector, &a.prefill
 	v := l.send(&req.Request, x.s.cfg.Limits.Answer)
 	if v == vUsable {
 		v = l.whole(x.s.cfg.Limits.Answer)
@@ -113,7 +113,7 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 		l.hasRead()
 		if e.Kind == dispatch.EvDecodeFirst {
 			l.streams = true
-			l.engine.streaming.Add(1)
+			l.engine.Streaming.Add(1)
 		} else {
 			a.release()
 		}
@@ -147,7 +147,7 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 	}
 	a.stream = newStream(x, a)
 	v = a.stream.first(a.h.Shape)
-	if x.m.conn.Traits().BareErrors {
+	if x.m.Connector.Traits().BareErrors {
 		v = rejectedInStream(l, v)
 	}
 	return v, true

@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/reason"
 	"pdrouter/router/upstream"
 )
@@ -16,50 +17,50 @@ import (
 func (x *exchange) plan() dispatch.Event {
 	retry, waited := x.sum.Attempts > 0, x.pause > 0
 	x.pause = 0
-	choice, fleet := x.choose(x.not)
+	choice, f := x.choose(x.not)
 	switch {
 	case choice.Decode < 0 && len(x.not) > 0:
 		var e dispatch.Event
 		var late bool
-		if choice, fleet, e, late = x.back(waited); late {
-			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.retries.Retry(time.Now()) {
+		if choice, f, e, late = x.back(waited); late {
+			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.Retries.Retry(time.Now()) {
 				return x.spent()
 			}
 			return e
 		}
-	case retry && !waited && x.doubles(choice) && !x.m.retries.Retry(time.Now()):
-		if choice, fleet = x.choose(x.not.with(x.m.prefill)); choice.Decode < 0 || x.doubles(choice) {
+	case retry && !waited && x.doubles(choice) && !x.m.Retries.Retry(time.Now()):
+		if choice, f = x.choose(x.not.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
 			return x.spent()
 		}
 	}
-	x.sum.Phases.Plan = x.look.now.Sub(x.sum.Arrived)
+	x.sum.Phases.Plan = x.look.Now.Sub(x.sum.Arrived)
 	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
 		return x.nobody(choice)
 	}
 	x.until = time.Time{}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.conn.Traits().Mode == dispatch.InTurn}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.Connector.Traits().Mode == dispatch.InTurn}
 	a.h.Shape = x.b.Shape
 	a.h.Draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
 	x.attempt(a)
-	x.sum.Decode = fleet.Decode[choice.Decode].Name
-	toPrefill, toDecode := x.look.reads(choice)
+	x.sum.Decode = f.Decode[choice.Decode].Name
+	toPrefill, toDecode := x.look.NotePrompt(choice)
 	a.prefill.unread.Store(int64(toPrefill))
 	a.decode.unread.Store(int64(toDecode))
-	a.decode.join(&x.r.cancels, x.m.decode[choice.Decode])
+	a.decode.join(&x.r.cancels, x.m.Decode[choice.Decode])
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
-	x.sum.Prefill = fleet.Prefill[choice.Prefill].Name
+	x.sum.Prefill = f.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.Transfer
-	a.prefill.engine = x.m.prefill[choice.Prefill]
-	if x.m.conn.Traits().Writes {
+	a.prefill.engine = x.m.Prefill[choice.Prefill]
+	if x.m.Connector.Traits().Writes {
 		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
 	}
-	if len(x.m.couples) > 0 {
-		a.couple = x.m.couple(choice.Prefill, choice.Decode)
-		a.couple.wanted.Add(x.sum.Arrived)
+	if len(x.m.Pairs) > 0 {
+		a.couple = x.m.PairAt(choice.Prefill, choice.Decode)
+		a.couple.Wanted.Add(x.sum.Arrived)
 	}
 	return dispatch.Event{Kind: dispatch.EvPlannedPair}
 }
@@ -78,27 +79,27 @@ func (x *exchange) doubles(c policies.Choice) bool {
 
 // spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
 func (x *exchange) spent() dispatch.Event {
-	x.pause = x.not.soonest()
+	x.pause = x.not.Soonest()
 	return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 }
 
 // nobody says what becomes of a request that no engine can take now: it waits where one may come back.
 func (x *exchange) nobody(c policies.Choice) dispatch.Event {
-	why, missing := reason.NoEngine, decodeRole
+	why, missing := reason.NoEngine, fleet.Decode
 	switch c.Reason {
 	case policies.NoPair:
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoPair}
 	case policies.NoPrefill:
-		why, missing = reason.NoPrefill, prefillRole
+		why, missing = reason.NoPrefill, fleet.Prefill
 	}
-	pause, comes := x.look.comes(missing)
+	pause, comes := x.look.ComesBack(missing)
 	if x.pause = pause; !comes {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: why}
 	}
 	now := time.Now()
 	if x.until.IsZero() {
 		x.until = now.Add(x.s.cfg.Timeouts.Queue)
-		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.retries.Retry(now) {
+		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.Retries.Retry(now) {
 			return x.spent()
 		}
 	}
@@ -111,10 +112,10 @@ func (x *exchange) nobody(c policies.Choice) dispatch.Event {
 }
 
 // choose chooses engines that the request may be given to, but for those.
-func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
+func (x *exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) {
 	if x.bare {
-		if c, f := x.chooseFrom(not.with(x.m.prefill), false); c.Decode >= 0 {
-			c.Reason = noHandOff
+		if c, f := x.chooseFrom(not.With(x.m.Prefill), false); c.Decode >= 0 {
+			c.Reason = fleet.NoHandOff
 			return c, f
 		}
 	}
@@ -122,29 +123,29 @@ func (x *exchange) choose(not tried) (policies.Choice, policies.Fleet) {
 }
 
 // chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
-func (x *exchange) chooseFrom(not tried, busy bool) (policies.Choice, policies.Fleet) {
+func (x *exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
 	x.look.Begin(not, busy)
-	q := policies.Request{Model: x.m.name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
-	x.look.ask(x.b)
+	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
+	x.look.FindPrompt(x.b)
 	return x.look.Choose(q)
 }
 
 // pair readies the attempt's pair, or has the owner wait for it.
 func (x *exchange) pair(a *attempt) {
-	t := x.m.conn.Traits()
+	t := x.m.Connector.Traits()
 	if t.Meets {
-		a.h.Bootstrap = a.prefill.engine.bootstrap.Draw()
+		a.h.Bootstrap = a.prefill.engine.Bootstrap.Draw()
 	}
 	if t.Publishes {
 		var ok bool
-		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.incarnations(a.prefill.engine, a.decode.engine); !ok {
-			a.prefill.err = errNoRecords
+		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.Incarnations(a.prefill.engine, a.decode.engine); !ok {
+			a.prefill.err = fleet.ErrNoRecords
 			x.found(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.ticket(x.s.parts.Tickets, &a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.name, a.decode.engine.name, x.s.fleet.size(a.decode.engine))
+		x.r.ticket(x.s.parts.Tickets, &a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.Name, a.decode.engine.Name, x.s.fleet.Size(a.decode.engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
@@ -156,10 +157,10 @@ func (x *exchange) pair(a *attempt) {
 }
 
 func (x *exchange) coordinated(a *attempt) bool {
-	if a.prefill.engine.publishes {
+	if a.prefill.engine.Publishes {
 		return true
 	}
-	a.h.Endpoint = a.prefill.engine.coord.Load()
+	a.h.Endpoint = a.prefill.engine.Endpoint.Load()
 	return a.h.Endpoint != nil
 }
 
@@ -181,7 +182,7 @@ func (x *exchange) awaitPair(a *attempt) {
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
-		x.r.log.Warn("pair", "prefill", a.prefill.engine.name, "decode", a.decode.engine.name, "err", err)
+		x.r.log.Warn("pair", "prefill", a.prefill.engine.Name, "decode", a.decode.engine.Name, "err", err)
 	}
 	a.prefill.err = err
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
@@ -189,15 +190,15 @@ func (x *exchange) awaitPair(a *attempt) {
 
 // landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
 // engine's events cannot be relied on, because its stream was not open all the time from now on.
-func (r *Router) landed(id string, decode *engine) func() bool {
-	if decode.control == "" {
+func (r *Router) landed(id string, decode *fleet.Engine) func() bool {
+	if decode.ControlURL == "" {
 		return nil
 	}
-	edition := decode.streams.Load()
-	if !decode.followed.Load() {
+	edition := decode.EventStreams.Load()
+	if !decode.EventsOpen.Load() {
 		return nil
 	}
 	return func() bool {
-		return r.report.Transfers.Over(id) || !decode.followed.Load() || decode.streams.Load() != edition
+		return r.report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != edition
 	}
 }

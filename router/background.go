@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
@@ -121,7 +122,7 @@ func (x *exchange) worksOn() bool {
 }
 
 // holdBackground holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
-func (r *Router) holdBackground(id string, e *engine, f *forwarded, l *backgroundLease) {
+func (r *Router) holdBackground(id string, e *fleet.Engine, f *forwarded, l *backgroundLease) {
 	b, p := r.backgrounds, &backgroundResponse{lease: l, ended: make(chan struct{})}
 	b.mu.Lock()
 	stopped := b.ctx.Err() != nil
@@ -153,20 +154,20 @@ const (
 )
 
 // awaitBackground returns when the response has ended, or when that cannot be learned any more.
-func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, f *forwarded, p *backgroundResponse) {
+func (r *Router) awaitBackground(ctx context.Context, id string, e *fleet.Engine, f *forwarded, p *backgroundResponse) {
 	for wait := backgroundPollFirst; ; wait = min(2*wait, backgroundPollMax) {
 		select {
 		case <-p.ended:
 			return
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				r.log.Warn("background response did not end in time", "response_id", id, "engine", e.name)
+				r.log.Warn("background response did not end in time", "response_id", id, "engine", e.Name)
 			}
 			return
 		case <-time.After(wait):
 		}
-		if r.now().fleet.engine(e.name) != e {
-			r.log.Warn("background response lost with its engine", "response_id", id, "engine", e.name)
+		if r.now().fleet.Engine(e.Name) != e {
+			r.log.Warn("background response lost with its engine", "response_id", id, "engine", e.Name)
 			return
 		}
 		if tokens, works := r.askBackground(ctx, id, e, f); !works {
@@ -178,7 +179,7 @@ func (r *Router) awaitBackground(ctx context.Context, id string, e *engine, f *f
 
 // askBackground asks the engine for a response, and returns what readBackground does. An engine that does not answer may work on; one that
 // does not know the response does not.
-func (r *Router) askBackground(ctx context.Context, id string, e *engine, f *forwarded) (tokens int, works bool) {
+func (r *Router) askBackground(ctx context.Context, id string, e *fleet.Engine, f *forwarded) (tokens int, works bool) {
 	cfg := r.now().cfg
 	var l call
 	l.open(ctx, e)

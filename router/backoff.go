@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 )
 
 // Waits before an engine that has failed is asked again.
@@ -32,20 +33,20 @@ func spread(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 // the second time, and where decode may not serve alone so may a prefill engine. Engines that want a long rest are left alone:
 // if there are only they the client is told when to come back, and does not wait in its place.
 func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
-	long, first := x.not.resting()
-	choice, fleet := x.choose(append(x.not.without(x.m.decode), long...))
+	long, first := x.not.LongRests()
+	choice, f := x.choose(append(x.not.Without(x.m.Decode), long...))
 	if choice.Decode < 0 {
-		choice, fleet = x.choose(long)
+		choice, f = x.choose(long)
 	}
 	if choice.Decode < 0 { // they are asked when the time is over that they asked for
-		choice, fleet = x.chooseFrom(long, true)
+		choice, f = x.chooseFrom(long, true)
 	}
 	if choice.Decode < 0 && len(long) > 0 {
 		x.pause = first
-		return choice, fleet, dispatch.Event{Kind: dispatch.EvPlannedNone, Why: x.last}, true
+		return choice, f, dispatch.Event{Kind: dispatch.EvPlannedNone, Why: x.last}, true
 	}
 	e, late := x.later(choice, waited)
-	return choice, fleet, e, late
+	return choice, f, e, late
 }
 
 // later has the request wait before it goes back to engines that have failed it; waited says that it has. It gives up at once
@@ -54,15 +55,15 @@ func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 	if choice.Decode < 0 {
 		return dispatch.Event{}, false
 	}
-	back := [2]*engine{x.m.decode[choice.Decode]}
+	back := [2]*fleet.Engine{x.m.Decode[choice.Decode]}
 	if choice.Prefill >= 0 {
-		back[1] = x.m.prefill[choice.Prefill]
+		back[1] = x.m.Prefill[choice.Prefill]
 	}
 	now := time.Now()
-	pause := x.not.rest(back[:]...)
+	pause := x.not.Rest(back[:]...)
 	for _, e := range back {
 		if e != nil {
-			pause = max(pause, e.vitals.RetryAfter(now))
+			pause = max(pause, e.Health.RetryAfter(now))
 		}
 	}
 	if !waited {
@@ -70,7 +71,7 @@ func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 		x.until = now.Add(x.s.cfg.Timeouts.Queue)
 	}
 	if pause <= 0 {
-		x.not = x.not.without(back[:])
+		x.not = x.not.Without(back[:])
 		return dispatch.Event{}, false
 	}
 	x.pause = pause

@@ -13,7 +13,7 @@ import (
 // waits on: a bootstrap server that decode cannot reach is told of by decode alone. So it counts against both: whichever is well
 // has other peers, and their answers clear it.
 func (x *exchange) doubt(l, peer *call, v verdict) {
-	if !x.m.conn.Traits().BareErrors || v != vBroken {
+	if !x.m.Connector.Traits().BareErrors || v != vBroken {
 		return
 	}
 	ans := l.ans
@@ -22,7 +22,7 @@ func (x *exchange) doubt(l, peer *call, v verdict) {
 	}
 	if connector.IsFailedTransfer(ans.ErrorMessage) {
 		l.either = true
-		x.s.fleet.failed(peer.engine, health.AnswerFailed, time.Now())
+		x.s.fleet.Failed(peer.engine, health.AnswerFailed, time.Now())
 	}
 }
 

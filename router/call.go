@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/sse"
@@ -23,7 +24,7 @@ import (
 // cancel it at any time.
 type call struct {
 	upstream.Canceler
-	engine *engine
+	engine *fleet.Engine
 	leave  func() bool        // stops following a context; nil if it follows none
 	resp   *upstream.Response // decode, while a stream is read
 
@@ -104,19 +105,19 @@ func (l *call) kvBecomes(to kvState) bool {
 }
 
 // countKV counts a leg of which that is known of its KV.
-func countKV(e *engine, s kvState, by int64) {
+func countKV(e *fleet.Engine, s kvState, by int64) {
 	switch s {
 	case kvOverdue:
-		e.overdue.Add(by)
+		e.Overdue.Add(by)
 	case kvSupplied:
-		e.supplied.Add(by)
+		e.Supplied.Add(by)
 	}
 }
 
 // open takes the engine's count for a leg that ends with a context.
-func (l *call) open(parent context.Context, e *engine) {
+func (l *call) open(parent context.Context, e *fleet.Engine) {
 	l.engine = e
-	e.inFlight.Add(1)
+	e.InFlight.Add(1)
 	if parent.Err() != nil {
 		l.Cancel(context.Cause(parent))
 		return
@@ -125,9 +126,9 @@ func (l *call) open(parent context.Context, e *engine) {
 }
 
 // join takes the engine's count for a leg of a request. It may outlive the request, but not the set.
-func (l *call) join(s *upstream.CancelSet, e *engine) {
+func (l *call) join(s *upstream.CancelSet, e *fleet.Engine) {
 	l.engine = e
-	e.inFlight.Add(1)
+	e.InFlight.Add(1)
 	l.reading()
 	s.Add(&l.Canceler)
 }
@@ -145,16 +146,16 @@ func (l *call) end() {
 		l.Cancel(errEnded)
 		l.hasRead()
 		if l.streams {
-			l.engine.streaming.Add(-1)
+			l.engine.Streaming.Add(-1)
 		}
-		l.engine.inFlight.Add(-1)
+		l.engine.InFlight.Add(-1)
 	})
 }
 
 // header appends the fields of one leg.
 func (l *call) header(dst []upstream.Field, request string, f *forwarded, stream bool) []upstream.Field {
 	l.judged = f != nil && f.judged
-	dst = append(dst, l.engine.header...)
+	dst = append(dst, l.engine.Header...)
 	dst = append(dst, upstream.Field{Name: "X-Request-Id", Value: request})
 	if stream {
 		dst = append(dst, upstream.Field{Name: "Accept", Value: "text/event-stream"})
@@ -186,7 +187,7 @@ const (
 
 // send asks and reads the head. With vUsable resp is open.
 func (l *call) send(req *upstream.Request, max int) verdict {
-	resp, err := l.engine.up.Do(&l.Canceler, req)
+	resp, err := l.engine.Upstream.Do(&l.Canceler, req)
 	if err != nil {
 		return l.failed(err)
 	}
@@ -369,14 +370,14 @@ func (l *call) later(d time.Duration, cause error) *time.Timer {
 // reading counts the prompt with the engine that the leg is for.
 func (l *call) reading() {
 	if n := l.unread.Load(); n != 0 {
-		l.engine.backlog.Add(n)
+		l.engine.Backlog.Add(n)
 	}
 }
 
 // hasRead takes that back: the prompt is computed, or nobody waits for it. It may be called twice.
 func (l *call) hasRead() {
 	if l.unread.Load() != 0 {
-		l.engine.backlog.Add(-l.unread.Swap(0))
+		l.engine.Backlog.Add(-l.unread.Swap(0))
 	}
 }
 

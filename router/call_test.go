@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"pdrouter/router/fleet"
 )
 
 func TestLegFollowsContext(t *testing.T) {
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var l, after call
-	l.open(ctx, &engine{})
+	l.open(ctx, &fleet.Engine{})
 	cancel(why)
 	<-l.Done()
-	after.open(ctx, &engine{})
+	after.open(ctx, &fleet.Engine{})
 	if !errors.Is(l.Cause(), why) || !errors.Is(after.Cause(), why) {
 		t.Errorf("got %v, %v", l.Cause(), after.Cause())
 	}

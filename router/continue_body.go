@@ -14,11 +14,11 @@ func (x *exchange) newOnward() *onward {
 	if !ok || x.fan != nil || !x.b.Stream {
 		return nil
 	}
-	after := p.AfterFailure(x.m.name)
+	after := p.AfterFailure(x.m.Name)
 	if after == policies.Cut {
 		return nil
 	}
-	if x.m.conn.Traits().RequiresSplit { // whoever goes on serves alone
+	if x.m.Connector.Traits().RequiresSplit { // whoever goes on serves alone
 		x.noOnward = "unsupported"
 		return nil
 	}

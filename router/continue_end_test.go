@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/config"
+	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/report"
 )
@@ -127,7 +128,7 @@ func TestFault53KeepAlive(t *testing.T) {
 }
 
 // inOrder chooses the first engine that may be chosen.
-type inOrder struct{ Planner }
+type inOrder struct{ fleet.Planner }
 
 func (inOrder) Choose(q policies.Request, f policies.Fleet, d policies.Draw) policies.Choice {
 	return firstUsable{}.Choose(q, f, d)

@@ -11,10 +11,10 @@ import (
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
 func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event {
 	x.noteFailure(failed, &failed.decode, why)
-	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.name,
+	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.Name,
 		"reason", why.String())
-	x.not = x.not.add(failed.decode.engine, failed.decode.rest)
-	if !x.m.retries.Retry(time.Now()) {
+	x.not = x.not.Add(failed.decode.engine, failed.decode.rest)
+	if !x.m.Retries.Retry(time.Now()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
 	x.look.Begin(x.not, true)
@@ -26,7 +26,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
 	x.attempt(a)
-	a.decode.join(&x.r.cancels, x.m.decode[choice.Decode])
+	a.decode.join(&x.r.cancels, x.m.Decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // cannedEngine answers every leg at once with bytes made beforehand, and allocates nothing while it does: what is
@@ -129,7 +130,7 @@ const costRoom = 256 << 10
 // costClient is one connection to a router in front of two canned engines, with its log on, and returns what does one request
 // of size bytes. Decode answers when prefill's leg is over, as it does in service: else what has to be seen to behind
 // an answer would be a matter of luck.
-func costClient(tb testing.TB, connectorName string, stream bool, size int, by ...Planner) func() {
+func costClient(tb testing.TB, connectorName string, stream bool, size int, by ...fleet.Planner) func() {
 	var g *gateway
 	started := make(chan struct{}) // then there is g
 	begin := func() {

@@ -19,8 +19,8 @@ func (d Debug) Idle() bool {
 	if r.live.len() != 0 || r.tasks.Running() != 0 || r.bodies.held.Load() != 0 {
 		return false
 	}
-	for _, e := range r.now().fleet.engines {
-		if e.inFlight.Load() != 0 || e.backlog.Load() != 0 {
+	for _, e := range r.now().fleet.Engines {
+		if e.InFlight.Load() != 0 || e.Backlog.Load() != 0 {
 			return false
 		}
 	}
@@ -29,8 +29,8 @@ func (d Debug) Idle() bool {
 
 // SetDial replaces how the engines that the router has now are connected to. It must be called before Serve and Run.
 func (d Debug) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
-	for _, e := range d.r.now().fleet.engines {
-		e.up.SetDial(dial)
+	for _, e := range d.r.now().fleet.Engines {
+		e.Upstream.SetDial(dial)
 	}
 	d.r.control.Transport = &http.Transport{DialContext: dial}
 }

@@ -5,29 +5,30 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/router/fleet"
 )
 
 // follow enters an engine's events into the ledger of transfers until ctx ends.
-func (m *monitor) follow(ctx context.Context, e *engine) {
-	defer e.followed.Store(false)
-	err := kvplane.Watch(ctx, e.client, e.control, controlToken(m.current), func(ev kvplane.TransferEvent) {
+func (m *monitor) follow(ctx context.Context, e *fleet.Engine) {
+	defer e.EventsOpen.Store(false)
+	err := kvplane.Watch(ctx, e.ControlClient, e.ControlURL, controlToken(m.current), func(ev kvplane.TransferEvent) {
 		switch ev.Event {
 		case "open":
-			e.streams.Add(1)
-			e.followed.Store(true)
-			m.log.Info("event stream is open", "engine", e.name)
+			e.EventStreams.Add(1)
+			e.EventsOpen.Store(true)
+			m.log.Info("event stream is open", "engine", e.Name)
 		case "closed":
-			e.followed.Store(false)
-			m.log.Warn("no event stream; books lack events until there is one", "engine", e.name, "why", ev.Reason)
+			e.EventsOpen.Store(false)
+			m.log.Warn("no event stream; books lack events until there is one", "engine", e.Name, "why", ev.Reason)
 		case "gap":
-			e.streams.Add(1)
-			m.log.Warn("event stream was too fast; books lack events", "engine", e.name)
+			e.EventStreams.Add(1)
+			m.log.Warn("event stream was too fast; books lack events", "engine", e.Name)
 		default:
-			m.transfers.Note(e.name, ev, time.Now())
+			m.transfers.Note(e.Name, ev, time.Now())
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		m.log.Warn("event stream", "engine", e.name, "err", err)
+		m.log.Warn("event stream", "engine", e.Name, "err", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -56,7 +57,7 @@ type exchange struct {
 	idle   idle
 
 	choice policies.Choice
-	look   look
+	look   fleet.Selection
 
 	timer *time.Timer
 	watch disconnect.Watch
@@ -83,7 +84,7 @@ type reply struct {
 // newExchange begins to serve a request that was admitted.
 func (r *Router) newExchange(q *admitted) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
-	x := &exchange{d: connector.NewDispatch(m.conn, s.cfg.Limits.Attempts)}
+	x := &exchange{d: connector.NewDispatch(m.Connector, s.cfg.Limits.Attempts)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
 	b.Retain() // until the exchange is done
 	x.slot, q.slot = q.slot, admission.Slot{}
@@ -91,7 +92,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x.open()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
 	x.sum = report.Summary{
-		RequestID: q.id, Subject: q.who.Subject, Model: m.name, Route: q.route.String(), Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
+		RequestID: q.id, Subject: q.who.Subject, Model: m.Name, Route: q.route.String(), Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
 	x.sum.Phases.Admit = now.Sub(arrived)
 	limit := s.cfg.Timeouts.Request
@@ -99,7 +100,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 		limit = s.cfg.Timeouts.Answer
 	}
 	x.due = arrived.Add(limit)
-	m.retries.Started(arrived, q.again)
+	m.Retries.Started(arrived, q.again)
 	if q.queued > 0 {
 		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
 	}
@@ -249,7 +250,7 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.open(x.onward) {
 			m.a.decode.end()
-			x.s.fleet.failed(m.a.decode.engine, health.AnswerFailed, m.at)
+			x.s.fleet.Failed(m.a.decode.engine, health.AnswerFailed, m.at)
 			return decodeEvent(vGarbage, true)
 		}
 		x.reply.stream = s

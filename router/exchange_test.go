@@ -21,7 +21,7 @@ func newOwned(t *testing.T, g *gateway, body string) *exchange {
 		t.Fatal(e)
 	}
 	s := g.r.now()
-	return g.r.newExchange(&admitted{s: s, m: s.fleet.models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
+	return g.r.newExchange(&admitted{s: s, m: s.fleet.Models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
 }
 
 // TestWholeStreamIsCompleted has something happen to a request whose client has just been given the terminal event: the answer is whole,

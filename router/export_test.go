@@ -11,6 +11,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
@@ -31,7 +32,7 @@ const (
 	LoadSeldom        = loadSeldom
 	MaxCold           = maxCold
 	MaxLoggedAnswer   = maxLoggedAnswer
-	RankHeader        = rankHeader
+	RankHeader        = fleet.RankHeader
 	RefusedFor        = refusedFor
 	ScopePriority     = scopePriority
 )
@@ -130,12 +131,12 @@ func (d Debug) PrefillAnswered() bool {
 }
 
 // Queue is that of a model, also when the configuration has lost the model.
-func (d Debug) Queue(model string) *admission.Queue { return d.r.now().fleet.models[model].queue }
+func (d Debug) Queue(model string) *admission.Queue { return d.r.now().fleet.Models[model].Queue }
 
 // EndBehindPrefill has a request end as its prefill leg is answered, and waits until that is over.
 func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	r, now := d.r, d.r.now()
-	m := now.fleet.models["tiny"]
+	m := now.fleet.Models["tiny"]
 	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), now.limits)
 	if herr != nil {
 		panic(herr)
@@ -144,8 +145,8 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	defer x.timer.Stop()
 	defer r.live.remove(x)
 	a := &attempt{split: true}
-	a.prefill.open(ctx, m.prefill[0])
-	a.decode.open(ctx, m.decode[0])
+	a.prefill.open(ctx, m.Prefill[0])
+	a.decode.open(ctx, m.Decode[0])
 	x.cur = a
 	x.attend(a)
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
@@ -159,18 +160,18 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 // what the client is told; again is another panic.
 func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.EventKind, lease Lease) (told *openai.Error, again func()) {
 	r := d.r
-	were := r.now().fleet.models["tiny"]
-	m := &model{name: were.name, conn: were.conn, decode: were.decode, retries: new(admission.RetryBudget)}
+	were := r.now().fleet.Models["tiny"]
+	m := &fleet.Model{Name: were.Name, Connector: were.Connector, Decode: were.Decode, Retries: new(admission.RetryBudget)}
 	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), openai.Limits{})
 	if herr != nil {
 		panic(herr)
 	}
 	x := r.newExchange(&admitted{s: r.now(), m: m, b: b, lease: lease, route: &route{}, arrived: time.Now()})
 	a := &attempt{split: true}
-	a.decode.join(&r.cancels, were.decode[0])
-	a.prefill.join(&r.cancels, were.prefill[0])
+	a.decode.join(&r.cancels, were.Decode[0])
+	a.prefill.join(&r.cancels, were.Prefill[0])
 	x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, in, dispatch.InTurn, dispatch.LegAsked, 1
-	m.retries = nil // it is asked whether the client may try again, and panics
+	m.Retries = nil // it is asked whether the client may try again, and panics
 	x.attend(a)
 	x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
 	x.run()
@@ -199,11 +200,11 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 		return 0, herr
 	}
 	s := d.r.now()
-	var k look
-	k.Init(s.fleet, s.fleet.models["tiny"], b.Shape, nil, "")
-	k.ask(b)
-	defer k.asked()
-	return k.Cached(s.fleet.engine(engine)), nil
+	var k fleet.Selection
+	k.Init(s.fleet, s.fleet.Models["tiny"], b.Shape, nil, "")
+	k.FindPrompt(b)
+	defer k.Release()
+	return k.Cached(s.fleet.Engine(engine)), nil
 }
 
 // Sealed is a salt as engines get it.
@@ -214,21 +215,21 @@ func (d Debug) Fleet() any { return d.r.now().fleet }
 
 // DebugPair is a pair of engines.
 type DebugPair struct {
-	c *couple
+	c *fleet.Pair
 	r *Router
 }
 
 // Pair returns the n-th pair.
-func (d Debug) Pair(n int) DebugPair { return DebugPair{d.r.now().fleet.couples[n], d.r} }
+func (d Debug) Pair(n int) DebugPair { return DebugPair{d.r.now().fleet.Pairs[n], d.r} }
 
 // PairCount is how many pairs the configuration has.
-func (d Debug) PairCount() int { return len(d.r.now().fleet.couples) }
+func (d Debug) PairCount() int { return len(d.r.now().fleet.Pairs) }
 
 // Opened is how often the pair was taken out.
 func (p DebugPair) Opened() int64 { return int64(p.c.Opened()) }
 
 // Runs returns the pair as it is now.
-func (p DebugPair) Runs() (metadata.Pair, error) { return p.r.now().fleet.runsOf(p.c) }
+func (p DebugPair) Runs() (metadata.Pair, error) { return p.r.now().fleet.Runs(p.c) }
 
 // Knows reports whether the pair of runs has shaken hands.
 func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
@@ -247,49 +248,51 @@ func (d Debug) Warm() { d.r.warm(time.Now()) }
 
 // DebugEngine is an engine; that of a configuration is the same for as long as the router does not replace it.
 type DebugEngine struct {
-	e *engine
+	e *fleet.Engine
 	r *Router
 }
 
 // Engine returns the engine of that name; one that is not configured is none.
-func (d Debug) Engine(name string) DebugEngine { return DebugEngine{d.r.now().fleet.engine(name), d.r} }
+func (d Debug) Engine(name string) DebugEngine { return DebugEngine{d.r.now().fleet.Engine(name), d.r} }
 
 // Engines are all of them.
 func (d Debug) Engines() (all []DebugEngine) {
-	for _, e := range d.r.now().fleet.engines {
+	for _, e := range d.r.now().fleet.Engines {
 		all = append(all, DebugEngine{e, d.r})
 	}
 	return all
 }
 
 func (e DebugEngine) None() bool          { return e.e == nil }
-func (e DebugEngine) Name() string        { return e.e.name }
-func (e DebugEngine) InFlight() int64     { return e.e.inFlight.Load() }
-func (e DebugEngine) AddInFlight(n int64) { e.e.inFlight.Add(n) }
-func (e DebugEngine) Backlog() int64      { return e.e.backlog.Load() }
-func (e DebugEngine) Supplied() int64     { return e.e.supplied.Load() }
-func (e DebugEngine) Overdue() int64      { return e.e.overdue.Load() }
-func (e DebugEngine) Generation() uint64  { return e.e.generation.Load() }
-func (e DebugEngine) Usable() bool        { return e.e.usable() }
-func (e DebugEngine) SetDown()            { e.e.down.Store(true) }
-func (e DebugEngine) SetDraining()        { e.e.draining.Store(true) }
+func (e DebugEngine) Name() string        { return e.e.Name }
+func (e DebugEngine) InFlight() int64     { return e.e.InFlight.Load() }
+func (e DebugEngine) AddInFlight(n int64) { e.e.InFlight.Add(n) }
+func (e DebugEngine) Backlog() int64      { return e.e.Backlog.Load() }
+func (e DebugEngine) Supplied() int64     { return e.e.Supplied.Load() }
+func (e DebugEngine) Overdue() int64      { return e.e.Overdue.Load() }
+func (e DebugEngine) Generation() uint64  { return e.e.Generation.Load() }
+func (e DebugEngine) Usable() bool        { return e.e.Usable() }
+func (e DebugEngine) SetDown()            { e.e.Down.Store(true) }
+func (e DebugEngine) SetDraining()        { e.e.Draining.Store(true) }
 func (e DebugEngine) Key() string         { return credentialOf(e.e) }
 
 // Run is the engine's run as its side channel tells it, HasEndpoint whether its coordinates are known.
-func (e DebugEngine) Run() string       { return e.e.sighting().run }
-func (e DebugEngine) HasEndpoint() bool { return e.e.coord.Load() != nil }
+func (e DebugEngine) Run() string       { return e.e.ChannelReport().Run }
+func (e DebugEngine) HasEndpoint() bool { return e.e.Endpoint.Load() != nil }
 
 // Reached and Missed are what a health check found; Missed reports whether the engine is down by it.
-func (e DebugEngine) Reached()     { e.e.reached() }
-func (e DebugEngine) Missed() bool { return e.e.missed() }
+func (e DebugEngine) Reached()     { e.e.Reached() }
+func (e DebugEngine) Missed() bool { return e.e.Missed() }
 
 // Look has the engine be looked at soon, Back is what is done when it is back, Restarted when it is another run.
-func (e DebugEngine) Look()                    { e.e.look() }
+func (e DebugEngine) Look()                    { e.e.PollSoon() }
 func (e DebugEngine) Back(ctx context.Context) { e.r.monitor.back(ctx, e.e) }
-func (e DebugEngine) Restarted()               { e.r.monitor.restarted(e.e, e.e.coord.Load()) }
+func (e DebugEngine) Restarted()               { e.r.monitor.restarted(e.e, e.e.Endpoint.Load()) }
 
 // AskControl asks the engine's control routes for something.
-func (e DebugEngine) AskControl() (*http.Response, error) { return e.e.client.Get(e.e.control) }
+func (e DebugEngine) AskControl() (*http.Response, error) {
+	return e.e.ControlClient.Get(e.e.ControlURL)
+}
 
 // Load asks the engine what it has in hand, and reports whether it was told.
 func (e DebugEngine) Load(ctx context.Context) bool {
@@ -315,15 +318,15 @@ func (e DebugEngine) Leaked() int { return e.r.left.blocks(e.e, time.Now()) }
 
 // HalfOpen has the engine be out by failures of that kind, and its next request be its probe.
 func (e DebugEngine) HalfOpen(why health.FailureKind) {
-	e.e.vitals.Failed(why, time.Now().Add(-time.Hour), health.BreakerRules{Failures: 1, Open: time.Second, Longest: time.Second})
+	e.e.Health.Failed(why, time.Now().Add(-time.Hour), health.BreakerRules{Failures: 1, Open: time.Second, Longest: time.Second})
 }
 
 // Probed reports whether a probe of the engine is waited for.
 func (e DebugEngine) Probed() bool {
-	out := e.e.vitals.Standing(time.Now(), 0).Out
+	out := e.e.Health.Standing(time.Now(), 0).Out
 	return out == health.Answers || out == health.Streams
 }
 
 // Upstream is the client that sends it requests, Failures how many make it be down.
-func (e DebugEngine) Upstream() *upstream.Client { return e.e.up }
-func (e DebugEngine) Failures() int64            { return int64(e.e.limit.Load()) }
+func (e DebugEngine) Upstream() *upstream.Client { return e.e.Upstream }
+func (e DebugEngine) Failures() int64            { return int64(e.e.FailureLimit.Load()) }

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/config"
+	"pdrouter/router/fleet"
 )
 
 // fakeReclaimer is the gateway's agent among fake engines. It holds notifications to what makes them safe.
@@ -74,7 +75,7 @@ func (f *fakeReclaimer) died(engine string) {
 }
 
 // First, and what follows, make it the fake engines' side channels as well: decode's is at host d, prefill's elsewhere.
-func (f *fakeReclaimer) First(_ context.Context, at SideChannel) (metadata.Record, error) {
+func (f *fakeReclaimer) First(_ context.Context, at fleet.SideChannel) (metadata.Record, error) {
 	e := f.s.p[0]
 	if at.Host == "d" {
 		e = f.s.d[0]
@@ -98,7 +99,7 @@ func (f *fakeReclaimer) First(_ context.Context, at SideChannel) (metadata.Recor
 	return rec, nil
 }
 
-func (f *fakeReclaimer) All(ctx context.Context, at SideChannel) ([]metadata.Record, error) {
+func (f *fakeReclaimer) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
 	rec, err := f.First(ctx, at)
 	return []metadata.Record{rec}, err
 }

@@ -62,7 +62,7 @@ const fanRoom = 64 << 10
 // body says for the planner why it is served whole.
 func (r *Router) newFan(q *admitted) *fan {
 	b, m := q.b, q.m
-	if m.conn.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.conn.Traits().RequiresSplit) {
+	if m.Connector.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
 	}
 	if b.Choices() > q.s.cfg.Limits.Fan {
@@ -96,8 +96,8 @@ func (r *Router) newFan(q *admitted) *fan {
 
 // chooseOne asks the planner for one choice of the body.
 func (r *Router) chooseOne(q *admitted) policies.Choice {
-	one := policies.Request{Model: q.m.name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
-	return q.s.fleet.glance(q.m, one)
+	one := policies.Request{Model: q.m.Name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
+	return q.s.fleet.DryRun(q.m, one)
 }
 
 // watchClient has the request end when its client leaves.

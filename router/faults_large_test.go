@@ -13,6 +13,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
@@ -126,7 +127,7 @@ func TestFault59EventTooLarge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, planner := range map[string]Planner{"59 cut": nil, "59 continue": goesOn} {
+	for name, planner := range map[string]fleet.Planner{"59 cut": nil, "59 continue": goesOn} {
 		t.Run(name, func(t *testing.T) {
 			shown := make(chan struct{})
 			e := rawEngine(t, func(_ int, conn net.Conn) {

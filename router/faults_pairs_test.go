@@ -11,6 +11,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // published is a record of one rank as an engine would publish it.
@@ -25,7 +26,7 @@ func published(name string, role metadata.Role, generation uint64, tp, rank int)
 }
 
 // refusing is the policy that serves no request without prefill.
-func refusing(t *testing.T) Planner {
+func refusing(t *testing.T) fleet.Planner {
 	t.Helper()
 	p, err := policies.Parse("test.yaml", []byte("default: {split: {when_no_prefill: refuse}}"))
 	if err != nil {

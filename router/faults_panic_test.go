@@ -14,12 +14,13 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 )
 
 // panicky is a planner that panics from its n-th choice on.
 type panicky struct {
-	Planner
+	fleet.Planner
 	from, n atomic.Int64
 }
 

@@ -3,6 +3,8 @@ package router
 import (
 	"maps"
 	"slices"
+
+	"pdrouter/router/fleet"
 )
 
 // card is one model as clients see it.
@@ -21,27 +23,27 @@ type card struct {
 func (s *setup) cards(who principal) []card {
 	all := []card{}
 	for _, mc := range s.cfg.Models {
-		m := s.fleet.models[mc.Name]
-		base := card{ID: m.name, Object: "model", Owner: "pdrouter"}
+		m := s.fleet.Models[mc.Name]
+		base := card{ID: m.Name, Object: "model", Owner: "pdrouter"}
 		found := map[string]card{}
-		for _, e := range slices.Concat(m.decode, m.prefill) {
-			r := e.reported.Load()
+		for _, e := range slices.Concat(m.Decode, m.Prefill) {
+			r := e.Reported.Load()
 			if r == nil {
 				continue
 			}
-			base.take(r.base)
-			for name, a := range r.adapters {
-				if s.fleet.adapters.of(name) == m && who.Permits(name) {
+			base.take(r.Base)
+			for name, a := range r.Adapters {
+				if s.fleet.Adapters.Of(name) == m && who.Permits(name) {
 					c, ok := found[name]
 					if !ok {
-						c = card{ID: name, Object: "model", Owner: "pdrouter", Parent: &m.name}
+						c = card{ID: name, Object: "model", Owner: "pdrouter", Parent: &m.Name}
 					}
 					c.take(a)
 					found[name] = c
 				}
 			}
 		}
-		if who.Permits(m.name) {
+		if who.Permits(m.Name) {
 			all = append(all, base)
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
@@ -51,7 +53,7 @@ func (s *setup) cards(who principal) []card {
 	return all
 }
 
-func (c *card) take(m served) {
+func (c *card) take(m fleet.Served) {
 	if c.Created == 0 {
 		c.Created = m.Created
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet"
 )
 
 // capped reports whether an answer of one token ended at its limit. In a JSON string these bytes would have backslashes.
@@ -22,9 +23,9 @@ func capped(answer []byte) bool {
 var errHandsNothing = errors.New("router: probe: prefill hands nothing off")
 
 // handsNothing ends a handshake with a prefill engine that hands nothing off: decode serves alone until it is another run.
-func (r *Router) handsNothing(c *couple, why string) error {
-	if c.prefill.handing.keeps(why, time.Now()) {
-		r.log.Warn("prefill engine hands nothing off", "engine", c.prefill.name, "err", &metadata.Unpairable{Reason: metadata.NoConnector, Text: c.prefill.name + why})
+func (r *Router) handsNothing(c *fleet.Pair, why string) error {
+	if c.Prefill.HandOff.Keeps(why, time.Now()) {
+		r.log.Warn("prefill engine hands nothing off", "engine", c.Prefill.Name, "err", &metadata.Unpairable{Reason: metadata.NoConnector, Text: c.Prefill.Name + why})
 	}
 	return errHandsNothing
 }

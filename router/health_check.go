@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"pdrouter/router/fleet"
 	"pdrouter/router/upstream"
 )
 
@@ -22,8 +23,8 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 }
 
 // watchHealth checks the health of an engine until ctx ends, at times that chance keeps apart from those of others.
-func (m *monitor) watchHealth(ctx context.Context, e *engine) {
-	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(m.current().fleet.engines)+1)*time.Millisecond)))
+func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
+	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(m.current().fleet.Engines)+1)*time.Millisecond)))
 	defer next.Stop()
 	its, held := upstream.NewTimeouts(ctx), heldLook{}
 	for {
@@ -31,25 +32,25 @@ func (m *monitor) watchHealth(ctx context.Context, e *engine) {
 		case <-ctx.Done():
 			return
 		case <-next.C:
-		case <-e.recheck:
+		case <-e.Recheck:
 		}
 		every := m.current().cfg.Timeouts.Health
-		e.progress.Store(false)
+		e.Progress.Store(false)
 		result := checkEngine(e, its, every)
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
-		case result == checkPassed && e.down.Load():
+		case result == checkPassed && e.Down.Load():
 			m.back(ctx, e)
 		case result == checkPassed:
-			e.reached()
+			e.Reached()
 		case result == checkRefused:
-			m.current().fleet.wentDown(e, e.refused())
+			m.current().fleet.WentDown(e, e.Refused())
 		case result == checkLate:
 			m.late(e)
 		default:
-			m.current().fleet.wentDown(e, e.missed())
+			m.current().fleet.WentDown(e, e.Missed())
 		}
 		held = m.recount(ctx, e, held)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
@@ -64,9 +65,9 @@ type heldLook struct {
 
 // recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
 // than it says at two health checks in a row that it uses. was is what the last one has shown; recount returns the same for the next.
-func (m *monitor) recount(ctx context.Context, e *engine, was heldLook) heldLook {
+func (m *monitor) recount(ctx context.Context, e *fleet.Engine, was heldLook) heldLook {
 	now := heldLook{said: m.leaks.blocks(e, time.Now())}
-	if now.said == 0 || e.down.Load() {
+	if now.said == 0 || e.Down.Load() {
 		return heldLook{}
 	}
 	l, t := m.askLoad(ctx, e)
@@ -78,7 +79,7 @@ func (m *monitor) recount(ctx context.Context, e *engine, was heldLook) heldLook
 		return now
 	}
 	if freed := m.leaks.atMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
-		m.log.Info("blocks are not held after all", "engine", e.name, "blocks", freed)
+		m.log.Info("blocks are not held after all", "engine", e.Name, "blocks", freed)
 		now.said -= freed
 	}
 	return now
@@ -95,23 +96,23 @@ const (
 )
 
 // back takes an engine into use that was down and is healthy again.
-func (m *monitor) back(ctx context.Context, e *engine) {
+func (m *monitor) back(ctx context.Context, e *fleet.Engine) {
 	m.recognize(ctx, e)
 	if ctx.Err() != nil {
 		return
 	}
-	e.restored(time.Now())
-	if o := m.current().fleet.models[e.model]; o != nil {
-		o.queue.Update()
+	e.Restored(time.Now())
+	if o := m.current().fleet.Models[e.Model]; o != nil {
+		o.Queue.Update()
 	}
-	m.log.Info("engine is back", "engine", e.name)
-	e.look()
-	notify(e.relist)
+	m.log.Info("engine is back", "engine", e.Name)
+	e.PollSoon()
+	notify(e.Relist)
 	m.pairs.schedule()
 }
 
 // checkEngine asks the engine's health route, for at most timeout but no less than a second.
-func checkEngine(e *engine, its *upstream.Timeouts, timeout time.Duration) checkResult {
+func checkEngine(e *fleet.Engine, its *upstream.Timeouts, timeout time.Duration) checkResult {
 	held := its.Begin(max(timeout, time.Second))
 	defer its.End()
 	status, _, err := get(held, e, "/health", 1<<20)
@@ -128,8 +129,8 @@ func checkEngine(e *engine, its *upstream.Timeouts, timeout time.Duration) check
 }
 
 // get asks an engine for a document of at most so many bytes.
-func get(ctx context.Context, e *engine, path string, most int) (status int, document []byte, err error) {
-	resp, err := e.up.Do(ctx, &upstream.Request{Method: "GET", Path: path, Header: e.header[1:]})
+func get(ctx context.Context, e *fleet.Engine, path string, most int) (status int, document []byte, err error) {
+	resp, err := e.Upstream.Do(ctx, &upstream.Request{Method: "GET", Path: path, Header: e.Header[1:]})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -140,13 +141,13 @@ func get(ctx context.Context, e *engine, path string, most int) (status int, doc
 
 // late notes a health check that was not answered in time. An engine whose requests make progress is only busy, and the last one
 // of a role that can take requests is never taken out for being slow.
-func (m *monitor) late(e *engine) {
-	if !e.late() {
+func (m *monitor) late(e *fleet.Engine) {
+	if !e.Late() {
 		return
 	}
 	m.slowest.Lock()
 	defer m.slowest.Unlock()
-	if f := m.current().fleet; !f.last(e) {
-		f.wentDown(e, e.down.CompareAndSwap(false, true))
+	if f := m.current().fleet; !f.LastUsable(e) {
+		f.WentDown(e, e.Down.CompareAndSwap(false, true))
 	}
 }

@@ -25,7 +25,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	all, every := r.now().fleet.engines, r.now().cfg.Timeouts.Health
+	all, every := r.now().fleet.Engines, r.now().cfg.Timeouts.Health
 	for _, e := range all {
 		if checkEngine(e, upstream.NewTimeouts(b.Context()), every) != checkPassed {
 			b.Fatal("not healthy")

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"pdrouter/router/fleet"
 )
 
 // load is what a stock engine says that it has in hand: requests, and blocks for them.
@@ -88,14 +90,14 @@ func (k *loads) latest(d time.Duration) (load, bool) {
 }
 
 // loadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that m.ended counts.
-func (m *monitor) loadOf(ctx context.Context, e *engine) (load, bool) {
+func (m *monitor) loadOf(ctx context.Context, e *fleet.Engine) (load, bool) {
 	l, t := m.seeLoad(ctx, e)
 	return l, t == tells
 }
 
 // seeLoad is loadOf, and says why nothing is known.
-func (m *monitor) seeLoad(ctx context.Context, e *engine) (load, telling) {
-	return m.loads.of(e).see(ctx, func(g *glance) {
+func (m *monitor) seeLoad(ctx context.Context, e *fleet.Engine) (load, telling) {
+	return m.loads.Of(e).see(ctx, func(g *glance) {
 		m.tasks.Go("a look at a load", func() {
 			defer close(g.done)
 			g.load, g.tells = m.askLoad(m.tasks.Context(), e)
@@ -103,7 +105,7 @@ func (m *monitor) seeLoad(ctx context.Context, e *engine) (load, telling) {
 	})
 }
 
-func (m *monitor) askLoad(ctx context.Context, e *engine) (load, telling) {
+func (m *monitor) askLoad(ctx context.Context, e *fleet.Engine) (load, telling) {
 	ctx, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
 	status, text, err := get(ctx, e, "/metrics", 16<<20)
@@ -113,7 +115,7 @@ func (m *monitor) askLoad(ctx context.Context, e *engine) (load, telling) {
 	case status != 200:
 		return load{}, tellsNot
 	}
-	l, ok := parseLoad(text, e.scheduler())
+	l, ok := parseLoad(text, e.SchedulerLabel())
 	if !ok {
 		return load{}, tellsNot
 	}

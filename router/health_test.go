@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // TestFault52BrokenEngineIsOut: an engine that says it is healthy and fails every request gets none after a few, and is used
@@ -79,7 +80,7 @@ func TestFault64AllFail(t *testing.T) {
 			t.Fatalf("status %d, %v: %s", r.Status, r.Header, r.Body)
 		}
 	}
-	if st := g.r.Stats(); len(st.Anyway) != 1 || st.Anyway[0] != (Anyway{"tiny", "decode"}) {
+	if st := g.r.Stats(); len(st.Anyway) != 1 || st.Anyway[0] != (fleet.Anyway{Model: "tiny", Role: "decode"}) {
 		t.Errorf("%+v", st.Anyway)
 	}
 	s.setFaults(nil)

@@ -73,7 +73,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e = q.admit(body, c.Response().Header.Set); e != nil {
 		return r.fail(c, e)
 	}
-	if q.m.forwards {
+	if q.m.ForwardsAuthorization {
 		q.forwardAuthorization(h)
 	}
 	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {

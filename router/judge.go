@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 )
 
 // sawDone learns how long the engines of a request took. It is called once per request, at its end.
@@ -18,11 +19,11 @@ func (x *exchange) sawDone(now time.Time) {
 	}
 	switch {
 	case a.split && a.answered() && s.Phases.Prefill > s.Phases.Pair:
-		x.s.fleet.timed(x.m, prefillRole, a.prefill.engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
+		x.s.fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
 		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
-			x.s.fleet.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
+			x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
-	case x.m.conn.Traits().Mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
-		x.s.fleet.timed(x.m, decodeRole, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
+	case x.m.Connector.Traits().Mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
+		x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -16,76 +17,76 @@ import (
 
 // observe learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here
 // or will not come; of a stream, when its first event is.
-func (l *call) observe(f *fleet, v verdict) {
+func (l *call) observe(f *fleet.Fleet, v verdict) {
 	l.observeReach(f, v)
 	e, now := l.engine, time.Now()
 	switch l.faultOf(v) {
 	case faultNone:
 		if openai.IsEventStream(l.ctype) {
-			f.succeeded(e, health.AnswerFailed, now)
+			f.Succeeded(e, health.AnswerFailed, now)
 		} else {
-			f.answeredWhole(e, now)
+			f.AnsweredWhole(e, now)
 		}
 	case faultOverload:
-		f.overloaded(e, now, l.rest)
+		f.Overloaded(e, now, l.rest)
 	case faultEngine:
-		f.failed(e, health.AnswerFailed, now)
+		f.Failed(e, health.AnswerFailed, now)
 	}
 }
 
 // observeProbe learns from a handshake's leg what its engine is like. A failure may be the peer's: the pair's pause is enough.
-func (l *call) observeProbe(f *fleet, v verdict) {
+func (l *call) observeProbe(f *fleet.Fleet, v verdict) {
 	l.observeReach(f, v)
 	if v == vUsable {
-		f.succeeded(l.engine, health.AnswerFailed, time.Now())
+		f.Succeeded(l.engine, health.AnswerFailed, time.Now())
 	}
 }
 
 // observeReach learns whether the engine takes connections.
-func (l *call) observeReach(f *fleet, v verdict) {
+func (l *call) observeReach(f *fleet.Fleet, v verdict) {
 	e := l.engine
 	switch {
 	case l.status != 0:
-		e.reached()
-		e.progressed()
+		e.Reached()
+		e.Progressed()
 	case v == vRefused && !ourOwn(l.err):
 		down := false
 		var late net.Error
 		switch {
 		case refuses(l.err):
-			down = e.refused()
+			down = e.Refused()
 		case errors.As(l.err, &late) && late.Timeout():
-			dialTimeout, _ := e.up.Limits()
-			down = e.silent(time.Now(), dialTimeout)
+			dialTimeout, _ := e.Upstream.Limits()
+			down = e.Silent(time.Now(), dialTimeout)
 		default:
-			down = e.missed()
+			down = e.Missed()
 		}
-		f.wentDown(e, down)
+		f.WentDown(e, down)
 	}
 }
 
 // observeStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is None if its
 // terminal event came. It is called before the leg is ended.
-func (l *call) observeStream(f *fleet, why reason.Reason) {
+func (l *call) observeStream(f *fleet.Fleet, why reason.Reason) {
 	switch {
 	case why == reason.AnswerTooLarge:
 	case why == reason.None:
-		f.succeeded(l.engine, health.StreamFailed, time.Now())
+		f.Succeeded(l.engine, health.StreamFailed, time.Now())
 	case l.Cause() == nil, errors.Is(l.Cause(), errLegLate):
-		f.failed(l.engine, health.StreamFailed, time.Now())
+		f.Failed(l.engine, health.StreamFailed, time.Now())
 	}
 }
 
 // observeHandOff learns from a prefill leg with an answer of 200, which the connector takes for k, whether its engine hands off on this
 // route. An answer that ended for a reason of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the
 // limit.
-func (l *call) observeHandOff(f *fleet, conn connector.Connector, sh openai.Shape, k dispatch.EventKind) {
+func (l *call) observeHandOff(f *fleet.Fleet, conn connector.Connector, sh openai.Shape, k dispatch.EventKind) {
 	switch {
 	case conn.Traits().Stock == nil:
 	case k == dispatch.EvPrefillUsable:
-		l.engine.handing.handed(sh)
+		l.engine.HandOff.Handed(sh)
 	case k == dispatch.EvPrefillUnusable, k == dispatch.EvPrefillBare && capped(l.body):
-		f.handedNothing(l.engine, sh, time.Now())
+		f.HandedNothing(l.engine, sh, time.Now())
 	}
 }
 

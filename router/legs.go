@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 )
 
@@ -14,25 +15,25 @@ import (
 type legs struct {
 	r         *Router
 	s         *setup // what the request was admitted with
-	m         *model
+	m         *fleet.Model
 	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
 	forwarded *forwarded
-	not       tried // engines that have failed it
+	not       fleet.Excluded // engines that have failed it
 }
 
 // remains returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) remains(a *attempt) *remains {
-	m := g.r.remainsOf(&a.h, g.m.conn, g.m.name, a.prefill.engine, a.decode.engine)
+	m := g.r.remainsOf(&a.h, g.m.Connector, g.m.Name, a.prefill.engine, a.decode.engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
-		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.name)
+		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.Name)
 	}
 	return m
 }
 
 // behind runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
-func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder *engine) {
+func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder *fleet.Engine) {
 	if !g.r.behind(m, see, holder) && holder != nil {
 		a.stranded = true
 		a.closeDecode()
@@ -43,8 +44,8 @@ func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder 
 func (g *legs) closePrefill(a *attempt) {
 	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
 	switch {
-	case g.m.conn.Traits().Cancels:
-	case g.m.conn.Traits().RequiresSplit || !a.answered():
+	case g.m.Connector.Traits().Cancels:
+	case g.m.Connector.Traits().RequiresSplit || !a.answered():
 		g.giveBackNamed(a)
 	case a.spoiled():
 		g.giveBack(a)
@@ -140,7 +141,7 @@ func (g *legs) giveBack(a *attempt) {
 	}
 	m := g.remains(a)
 	m.h.KVParams = a.prefill.ans.KVParams
-	if g.m.conn.Traits().Mode == dispatch.Together {
+	if g.m.Connector.Traits().Mode == dispatch.Together {
 		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
 		return
 	}
@@ -149,7 +150,7 @@ func (g *legs) giveBack(a *attempt) {
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
 func (g *legs) giveBackNamed(a *attempt) {
-	if !a.prefill.engine.origin.entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
+	if !a.prefill.engine.Origin.Entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
 		return
 	}
 	m := g.remains(a)
@@ -166,15 +167,15 @@ func (g *legs) drainDecode(a *attempt) {
 		h.Endpoint = c
 	}
 	to := a.decode.engine
-	for _, e := range g.m.decode {
-		if !e.down.Load() && !g.not.has(e) && (e != a.decode.engine || len(g.m.decode) == 1) {
+	for _, e := range g.m.Decode {
+		if !e.Down.Load() && !g.not.Has(e) && (e != a.decode.engine || len(g.m.Decode) == 1) {
 			to = e
 			break
 		}
 	}
 	m.decode, m.b = to, g.b
 	m.taking = g.r.letters.begin(&call{engine: to}, g.path, h.Request, g.forwarded, false)
-	m.taking.write(g.b, openai.VariantPrefill, h.Request, g.m.conn.DecodeParams(nil, h))
+	m.taking.write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
 	m.taking.Once = true
 	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
@@ -182,13 +183,13 @@ func (g *legs) drainDecode(a *attempt) {
 // prefillRequest writes the request of a prefill leg.
 func (g *legs) prefillRequest(to *call, h *connector.Handoff) *letter {
 	m := g.r.letters.begin(to, g.path, h.Request, g.forwarded, false)
-	m.params = g.m.conn.PrefillParams(m.params[:0], h)
+	m.params = g.m.Connector.PrefillParams(m.params[:0], h)
 	l := openai.VariantPrefill
-	if g.m.conn.Traits().RequiresSplit {
+	if g.m.Connector.Traits().RequiresSplit {
 		l = openai.VariantPrefillMirrored
 	}
 	m.write(g.b, l, h.Request, m.params)
-	m.Once = g.m.conn.Traits().Stock != nil // as decode's
+	m.Once = g.m.Connector.Traits().Stock != nil // as decode's
 	return m
 }
 
@@ -199,18 +200,18 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
 	if tokens {
 		m.params = append(m.params[:0], `"return_token_ids":true`...)
 		if a.split { // by a connector whose params are one object
-			m.params = g.m.conn.DecodeParams(append(m.params, `,"kv_transfer_params":`...), &a.h)
+			m.params = g.m.Connector.DecodeParams(append(m.params, `,"kv_transfer_params":`...), &a.h)
 		}
 		kv = m.params
 	} else if a.split {
-		m.params = g.m.conn.DecodeParams(m.params[:0], &a.h)
+		m.params = g.m.Connector.DecodeParams(m.params[:0], &a.h)
 		kv = m.params
 	}
 	m.write(g.b, openai.VariantDecode, a.h.Request, kv)
 	if g.b.Passthrough != nil {
 		writePassed(g.b.Passthrough, m)
 	}
-	m.Once = a.split && g.m.conn.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
+	m.Once = a.split && g.m.Connector.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
 	return m
 }
 
@@ -224,7 +225,7 @@ func (g *legs) observeDecode(a *attempt, v verdict) {
 
 // observeTransfer learns how a transfer between the attempt's engines has ended.
 func (g *legs) observeTransfer(a *attempt, good bool) {
-	if g.s.fleet.transferred(a.couple, good) {
+	if g.s.fleet.TransferEnded(a.couple, good) {
 		g.r.pairs.ForgetPair(a.runs()) // the next handshake is its probe
 		g.r.pairs.schedule()
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"pdrouter/router/fleet"
 	"pdrouter/router/upstream"
 )
 
@@ -20,43 +21,43 @@ const (
 
 // parseReported reads an engine's list of models. What has a parent that the engine serves is an adapter of it; of the
 // others the one of that name is the model, or the first.
-func parseReported(list []byte, name string) (*reported, error) {
+func parseReported(list []byte, name string) (*fleet.Reported, error) {
 	var all struct {
-		Data []served `json:"data"`
+		Data []fleet.Served `json:"data"`
 	}
 	if err := json.Unmarshal(list, &all); err != nil {
 		return nil, fmt.Errorf("router: models: %w", err)
 	}
-	r := &reported{}
+	r := &fleet.Reported{}
 	bases := map[string]bool{name: true}
 	for _, m := range all.Data {
 		if m.Parent == "" {
 			bases[m.ID] = true
-			if r.base.ID == "" || m.ID == name {
-				r.base = m
+			if r.Base.ID == "" || m.ID == name {
+				r.Base = m
 			}
 		}
 	}
 	for _, m := range all.Data {
-		if !bases[m.Parent] || bases[m.ID] || m.ID == "" || len(m.ID) > maxModelName || len(r.adapters) == maxAdapters {
+		if !bases[m.Parent] || bases[m.ID] || m.ID == "" || len(m.ID) > maxModelName || len(r.Adapters) == maxAdapters {
 			continue
 		}
-		if r.adapters == nil {
-			r.adapters = map[string]served{}
+		if r.Adapters == nil {
+			r.Adapters = map[string]fleet.Served{}
 		}
 		m.Parent = name
-		r.adapters[m.ID] = m
+		r.Adapters[m.ID] = m
 	}
 	return r, nil
 }
 
 // watchModels asks an engine what it serves until ctx ends: at once, whenever it is up again, and every few health checks.
-func (m *monitor) watchModels(ctx context.Context, e *engine) {
+func (m *monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 	its := upstream.NewTimeouts(ctx)
 	unread := false                        // the last list could not be read, which was logged
 	checks := 1 + rand.IntN(modelsPerLook) // until the next look: engines that begin together are not asked together
 	for {
-		known := !e.down.Load() && m.askModels(its, e, &unread)
+		known := !e.Down.Load() && m.askModels(its, e, &unread)
 		if ctx.Err() != nil {
 			return
 		}
@@ -67,7 +68,7 @@ func (m *monitor) watchModels(ctx context.Context, e *engine) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-e.relist:
+		case <-e.Relist:
 		case <-time.After(gathered(time.Now(), time.Duration(checks)*every, every/bundles)):
 		}
 		checks = modelsPerLook
@@ -76,7 +77,7 @@ func (m *monitor) watchModels(ctx context.Context, e *engine) {
 
 // askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often than others.
 // It notes in unread whether the list could be read.
-func (m *monitor) askModels(its *upstream.Timeouts, e *engine, unread *bool) bool {
+func (m *monitor) askModels(its *upstream.Timeouts, e *fleet.Engine, unread *bool) bool {
 	held := its.Begin(max(m.current().cfg.Timeouts.Health, time.Second))
 	defer its.End()
 	status, list, err := get(held, e, pathModels, maxModelList)
@@ -86,19 +87,19 @@ func (m *monitor) askModels(its *upstream.Timeouts, e *engine, unread *bool) boo
 	if status != http.StatusOK {
 		return true
 	}
-	now, err := parseReported(list, e.model)
+	now, err := parseReported(list, e.Model)
 	if err != nil {
 		if !*unread {
-			m.log.Info("engine's list of models", "engine", e.name, "err", err)
+			m.log.Info("engine's list of models", "engine", e.Name, "err", err)
 		}
 		*unread = true
 		return true
 	}
 	*unread = false
-	if now.same(e.reported.Load()) {
+	if now.Same(e.Reported.Load()) {
 		return true
 	}
-	e.reported.Store(now)
-	m.current().fleet.indexAdapters()
+	e.Reported.Store(now)
+	m.current().fleet.IndexAdapters()
 	return true
 }

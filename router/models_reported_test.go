@@ -14,9 +14,9 @@ func FuzzReported(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for name, a := range r.adapters {
+		for name, a := range r.Adapters {
 			if name == "" || name == "tiny" || a.Parent != "tiny" || len(name) > maxModelName {
-				t.Errorf("%s: %s", list, fmt.Sprint(r.adapters))
+				t.Errorf("%s: %s", list, fmt.Sprint(r.Adapters))
 			}
 		}
 	})

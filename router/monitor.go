@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 )
 
@@ -28,9 +29,9 @@ type monitor struct {
 	leaks     *left
 	changed   chan struct{} // has room for one: the engines may be others
 
-	loads    perEngine[loads]             // looks at its load
-	records  perEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
-	slowest  sync.Mutex                   // engines are taken out for late health answers one after the other
+	loads    fleet.PerEngine[loads]             // looks at its load
+	records  fleet.PerEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
+	slowest  sync.Mutex                         // engines are taken out for late health answers one after the other
 	attended atomic.Pointer[map[string]bool]
 
 	mu   sync.Mutex
@@ -41,7 +42,7 @@ type monitor struct {
 func newMonitor(log *slog.Logger, current func() *setup, tasks *background.Tasks, pairs *handshakes, transfers *report.Transfers, leaks *left) *monitor {
 	return &monitor{
 		log: log, current: current, tasks: tasks, pairs: pairs, transfers: transfers, leaks: leaks, changed: make(chan struct{}, 1),
-		loads: newPerEngine[loads](), records: newPerEngine[[]metadata.Record](), lost: map[string]bool{},
+		loads: fleet.NewPerEngine[loads](), records: fleet.NewPerEngine[[]metadata.Record](), lost: map[string]bool{},
 	}
 }
 
@@ -57,23 +58,23 @@ func (m *monitor) lose(engine string) {
 func (m *monitor) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	attended := make(map[*engine]context.CancelFunc)
+	attended := make(map[*fleet.Engine]context.CancelFunc)
 	note := func() {
 		names := make(map[string]bool, len(attended))
 		for e := range attended {
-			names[e.name] = true
+			names[e.Name] = true
 		}
 		m.attended.Store(&names)
 	}
 	defer func() {
 		for e, stop := range attended {
 			stop()
-			e.up.Close()
+			e.Upstream.Close()
 		}
 	}()
 	for {
 		f := m.current().fleet
-		for _, e := range f.engines {
+		for _, e := range f.Engines {
 			if attended[e] != nil {
 				continue
 			}
@@ -85,12 +86,12 @@ func (m *monitor) run(ctx context.Context) {
 		late := false
 		for e, stop := range attended {
 			switch {
-			case f.engine(e.name) == e:
-			case e.inFlight.Load() > 0:
+			case f.Engine(e.Name) == e:
+			case e.InFlight.Load() > 0:
 				late = true
 			default:
 				stop()
-				e.up.Close()
+				e.Upstream.Close()
 				m.leaks.drop(e) // else what is kept of engines that come and go grows for ever
 				delete(attended, e)
 			}
@@ -112,7 +113,7 @@ func (m *monitor) run(ctx context.Context) {
 
 // knows reports whether an engine is of the configuration, or still has requests from when it was.
 func (m *monitor) knows(engine string) bool {
-	if m.current().fleet.engine(engine) != nil {
+	if m.current().fleet.Engine(engine) != nil {
 		return true
 	}
 	names := m.attended.Load()
@@ -142,13 +143,13 @@ func (m *monitor) forgetLost() {
 }
 
 // attendOne starts what looks after one engine.
-func (m *monitor) attendOne(ctx context.Context, e *engine, wg *sync.WaitGroup) {
+func (m *monitor) attendOne(ctx context.Context, e *fleet.Engine, wg *sync.WaitGroup) {
 	wg.Go(func() { m.tasks.Keep(ctx, "health checks", func() { m.watchHealth(ctx, e) }) })
 	wg.Go(func() { m.tasks.Keep(ctx, "models", func() { m.watchModels(ctx, e) }) })
-	if e.side != nil && m.current().parts.Stock != nil {
+	if e.Channel != nil && m.current().parts.Stock != nil {
 		wg.Go(func() { m.tasks.Keep(ctx, "side channel", func() { m.watchSide(ctx, e) }) })
 	}
-	if e.control != "" {
+	if e.ControlURL != "" {
 		wg.Go(func() { m.tasks.Keep(ctx, "event stream", func() { m.follow(ctx, e) }) })
 	}
 }

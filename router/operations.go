@@ -11,6 +11,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
+	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/report"
 )
@@ -54,8 +55,8 @@ type Stats struct {
 	Panics     uint64              `json:"-"`                // that were outlived, of what runs beside requests
 	Foreign    uint64              `json:"-"`                // reports of transfers that were not their sender's to make
 	Background int                 `json:"-"`                // background responses that count against their callers' limits
-	Anyway     []Anyway            `json:"anyway,omitempty"` // where engines are used though they are out
-	PairsOut   []PairOut           `json:"pairs_out,omitempty"`
+	Anyway     []fleet.Anyway      `json:"anyway,omitempty"` // where engines are used though they are out
+	PairsOut   []fleet.PairOut     `json:"pairs_out,omitempty"`
 }
 
 // EngineStats is one engine of a Stats.
@@ -88,11 +89,11 @@ type RetryStats struct {
 }
 
 // pressureOf tells of every model's queue and retries, by name.
-func pressureOf(f *fleet) (queues []QueueStats, retries []RetryStats) {
-	for _, name := range slices.Sorted(maps.Keys(f.models)) {
-		m := f.models[name]
-		queues = append(queues, QueueStats{Model: name, Stats: m.queue.Stats()})
-		made, refused := m.retries.Counts()
+func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
+	for _, name := range slices.Sorted(maps.Keys(f.Models)) {
+		m := f.Models[name]
+		queues = append(queues, QueueStats{Model: name, Stats: m.Queue.Stats()})
+		made, refused := m.Retries.Counts()
 		retries = append(retries, RetryStats{Model: name, Made: made, Refused: refused})
 	}
 	return queues, retries
@@ -102,34 +103,34 @@ func pressureOf(f *fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	setup, now := r.now(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.models)),
-		Engines: make([]EngineStats, 0, len(setup.fleet.engines)), Pairs: r.Pairs(),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.Models)),
+		Engines: make([]EngineStats, 0, len(setup.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.left.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
 	}
-	if setup.fleet.index != nil {
-		s := setup.fleet.index.Stats()
+	if setup.fleet.Prefixes != nil {
+		s := setup.fleet.Prefixes.Stats()
 		out.Prefixes = &s
 	}
 	out.PairsTotal = len(out.Pairs)
-	out.Anyway, out.PairsOut = setup.fleet.outs(now)
+	out.Anyway, out.PairsOut = setup.fleet.Ejected(now)
 	for _, p := range out.Pairs {
 		if p.Warm {
 			out.PairsWarm++
 		}
 	}
-	for name, m := range setup.fleet.models {
-		out.Models[name] = setup.fleet.serves(m)
+	for name, m := range setup.fleet.Models {
+		out.Models[name] = setup.fleet.Serves(m)
 		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
 	out.Queues, out.Retries = pressureOf(setup.fleet)
-	for _, e := range setup.fleet.engines {
-		s := EngineStats{Name: e.name, Of: e.rankOf, Up: !e.down.Load(), InFlight: e.inFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now), Unresolved: r.left.unresolved(e, now)}
-		s.State, s.Why, s.Share = e.state(now, *setup.cfg.Health.SlowStart)
+	for _, e := range setup.fleet.Engines {
+		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now), Unresolved: r.left.unresolved(e, now)}
+		s.State, s.Why, s.Share = e.State(now, *setup.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
-			s.Ejections[i.String()] = e.vitals.EjectedFor(i)
+			s.Ejections[i.String()] = e.Health.EjectedFor(i)
 		}
-		if e.control != "" {
-			followed := e.followed.Load()
+		if e.ControlURL != "" {
+			followed := e.EventsOpen.Load()
 			s.Events = &followed
 		}
 		out.Engines = append(out.Engines, s)
@@ -143,8 +144,8 @@ func (r *Router) Ready() bool {
 	if r.draining.Load() {
 		return false
 	}
-	for _, m := range setup.fleet.models {
-		if setup.fleet.serves(m) {
+	for _, m := range setup.fleet.Models {
+		if setup.fleet.Serves(m) {
 			return true
 		}
 	}
@@ -167,19 +168,16 @@ func (r *Router) AskedReady() bool { return r.askedReady.Load() }
 
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {
-	return r.now().fleet.pairStates()
+	return r.now().fleet.PairStates()
 }
 
 // Couples reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
-func (r *Router) Couples(x, y string) bool {
-	f := r.now().fleet
-	return f.paired[[2]string{x, y}] != nil || f.paired[[2]string{y, x}] != nil
-}
+func (r *Router) Couples(x, y string) bool { return r.now().fleet.Paired(x, y) }
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 	state := r.Stats()
 	state.Pairs = slices.DeleteFunc(state.Pairs, func(p metadata.PairState) bool {
-		drained := strings.HasSuffix(p.Why, whyDrained)
+		drained := strings.HasSuffix(p.Why, fleet.WhyDrained)
 		if drained {
 			state.PairsTotal--
 		}

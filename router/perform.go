@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
@@ -24,7 +25,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 			a.letGo()
 		}
 		x.found(x.plan())
-		x.look.asked()
+		x.look.Release()
 	case dispatch.DoWait:
 		x.rests++
 		x.cur = nil
@@ -71,7 +72,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 			x.noteFailure(a, l, act.Why)
 		}
 		x.reply = reply{err: x.failure(act.Why)}
-		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.retries.Invite(time.Now()) {
+		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.Retries.Invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.sum.Status = x.reply.err.Status
@@ -81,7 +82,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.askOnward(a)
 	case dispatch.DoGoOn:
 		x.sum.Continued++
-		x.sum.Decode = a.decode.engine.name
+		x.sum.Decode = a.decode.engine.Name
 	case dispatch.DoGiveUp:
 		x.sum.NotContinued = "failed"
 	case dispatch.DoSendEnd:
@@ -148,15 +149,15 @@ func (x *exchange) startDraining() {
 }
 
 // blame notes that the attempt failed on an engine, and plans without it.
-func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
+func (x *exchange) blame(a *attempt, e *fleet.Engine, l *call, why reason.Reason) {
 	x.noteFailure(a, l, why)
-	x.last, x.not = why, x.not.add(e, l.rest)
+	x.last, x.not = why, x.not.Add(e, l.rest)
 	if a.split && (why == reason.TransferTimeout || l.ans.ErrorCode == codeTransferFailed || l.either) { // either side may be at fault
 		peer := a.prefill.engine
 		if e == peer {
 			peer = a.decode.engine
 		}
-		x.not = x.not.add(peer, 0)
+		x.not = x.not.Add(peer, 0)
 	}
 	if why == reason.TransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())
@@ -167,8 +168,8 @@ func (x *exchange) blame(a *attempt, e *engine, l *call, why reason.Reason) {
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
 func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	f := report.Failure{
-		Attempt: x.sum.Attempts, Engine: l.engine.name, Reason: why.String(), Status: l.status,
-		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: l.message(&a.h, x.m.conn.Traits().BareErrors, x.forwarded, x.m.prefill, x.m.decode), Rest: l.rest,
+		Attempt: x.sum.Attempts, Engine: l.engine.Name, Reason: why.String(), Status: l.status,
+		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: l.message(&a.h, x.m.Connector.Traits().BareErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.rest,
 	}
 	if l.status != 0 && l.status != 200 || l.ans.Failed {
 		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), answer.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
@@ -214,13 +215,13 @@ func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
 		return
 	}
 	if !ok {
-		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.name, "status", l.status,
+		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.Name, "status", l.status,
 			"answer", openai.Clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), answer.MaxErrorMessage))
 		x.reply = reply{err: errRejected(l.status, why)}
 		x.sum.Status = l.status
 		return
 	}
-	if x.m.conn.Traits().RequiresSplit {
+	if x.m.Connector.Traits().RequiresSplit {
 		body = connector.WrapBareError(body)
 	}
 	ctype := "application/json"
@@ -293,9 +294,9 @@ func (x *exchange) failure(why reason.Reason) *openai.Error {
 		e.Msg = "The request timed out (" + why.String() + ")."
 		return e
 	case reason.NoEngine, reason.NoPair, reason.NoPrefill:
-		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", openai.Clip(x.m.name, 256))
+		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", openai.Clip(x.m.Name, 256))
 	case reason.QueueTimeout:
-		e = errQueue(why, x.m.name)
+		e = errQueue(why, x.m.Name)
 	case reason.RetryBudget:
 		e.Msg = fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", x.last)
 		if said != "" {

@@ -9,6 +9,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
@@ -29,7 +30,7 @@ type remains struct {
 	b               *openai.Body // whose bytes the letters have; nil if there are none
 	conn            connector.Connector
 	model           string
-	prefill, decode *engine
+	prefill, decode *fleet.Engine
 	run             string    // decode's, when the request ended; "" if it is not known
 	closed          time.Time // when the decode leg had ended
 	leg             *call     // decode's, which is open still; nil if it was ended with the request
@@ -55,8 +56,8 @@ const (
 )
 
 // remainsOf returns what a hand-over between these engines may leave behind.
-func (r *Router) remainsOf(h *connector.Handoff, conn connector.Connector, model string, p, d *engine) *remains {
-	return &remains{h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.sighting().run, closed: time.Now()}
+func (r *Router) remainsOf(h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *remains {
+	return &remains{h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
 }
 
 // settle sees to KV that decode holds for a request which is over, as prefill has yet to write it. It takes its time.
@@ -64,10 +65,10 @@ func (r *Router) remainsOf(h *connector.Handoff, conn connector.Connector, model
 // If prefill has answered before, it may have lost what it was to write, and decode's registration with it: that it is asked
 // again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
 func (r *Router) settle(ctx context.Context, m *remains) {
-	entry := m.decode.origin.entry
+	entry := m.decode.Origin.Entry
 	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
 	o.barred = m.first != nil && m.plainlyNamed()
-	plain := m.first == nil && m.prefill.origin.entry.PlainRequestIDs
+	plain := m.first == nil && m.prefill.Origin.Entry.PlainRequestIDs
 	o.lost = plain && m.lost
 	o.barred = o.barred || o.lost && !m.parted
 	end := "prefill_lost"
@@ -79,10 +80,10 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 	var look looking
 	since := m.closed
 	for pause := 100 * time.Millisecond; ; {
-		if c := m.prefill.coord.Load(); c != nil && c.EngineID != m.h.Endpoint.EngineID {
+		if c := m.prefill.Endpoint.Load(); c != nil && c.EngineID != m.h.Endpoint.EngineID {
 			end, o.run = "prefill_restarted", runOver
 		}
-		o.over, o.down = ctx.Err() != nil, m.prefill.down.Load()
+		o.over, o.down = ctx.Err() != nil, m.prefill.Down.Load()
 		s, why := o.next()
 		if o.open && !s.leavesOpen() || o.run == runLives && s != stepRest && s != stepQuiet {
 			o.open = false
@@ -187,7 +188,7 @@ const quietWithin = 2*fenceAfter + time.Second
 func (r *Router) quiet(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
-	asks := !m.probe || r.pairs.Ready(metadata.Pair{Prefill: m.prefill.incarnation(), Decode: m.decode.incarnation()})
+	asks := !m.probe || r.pairs.Ready(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
 	return r.handedOver(ctx, m, m.closed, asks) || m.leg.tookAll()
 }
 
@@ -315,16 +316,16 @@ func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
 	}
 	message := string(jsonscan.Unescape(nil, h.Request)) + ":" + strconv.Itoa(consumers)
 	if err := r.now().parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
-		r.log.Warn("notification", "engine", m.prefill.name, "transfer_id", m.h.Transfer, "err", err)
+		r.log.Warn("notification", "engine", m.prefill.Name, "transfer_id", m.h.Transfer, "err", err)
 		return err
 	}
-	r.log.Info("reclaimed", "engine", m.prefill.name, "transfer_id", m.h.Transfer, "by", "notify_prefill")
+	r.log.Info("reclaimed", "engine", m.prefill.Name, "transfer_id", m.h.Transfer, "by", "notify_prefill")
 	return nil
 }
 
 // notifyDecode tells decode's ranks that what they wait for has come, so that they give it up: the request is over.
 func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
-	tp := max(1, m.decode.origin.entry.TensorParallel)
+	tp := max(1, m.decode.Origin.Entry.TensorParallel)
 	to, err := r.ranks(ctx, m.decode, &connector.PrefillEndpoint{EngineID: m.run, TP: tp, PP: 1})
 	if errors.Is(err, errMoved) {
 		r.left.reclaimed(end, "restart")
@@ -336,24 +337,24 @@ func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
 		err = r.now().parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
 	}
 	if err != nil {
-		r.log.Warn("notification", "engine", m.decode.name, "transfer_id", m.h.Transfer, "err", err)
+		r.log.Warn("notification", "engine", m.decode.Name, "transfer_id", m.h.Transfer, "err", err)
 		r.strand(ctx, m, m.decode, strandUntold)
 		return
 	}
 	r.left.reclaimed(end, "notify_decode")
-	r.log.Info("reclaimed", "engine", m.decode.name, "transfer_id", m.h.Transfer, "by", "notify_decode")
+	r.log.Info("reclaimed", "engine", m.decode.Name, "transfer_id", m.h.Transfer, "by", "notify_decode")
 }
 
 // errMoved says that another run of an engine answers than the one that was to be told something.
 var errMoved = errors.New("another run of the engine answers")
 
 // ranks returns the records of all ranks of one run of an engine.
-func (r *Router) ranks(ctx context.Context, e *engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
-	if known := r.now().fleet.records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
+func (r *Router) ranks(ctx context.Context, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
+	if known := r.now().fleet.Records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil
 	}
 	stock := r.now().parts.Stock
-	at, ok := e.channel(c)
+	at, ok := e.SideChannel(c)
 	if stock == nil || !ok {
 		return nil, errors.New("its side channel is not known")
 	}
@@ -365,7 +366,7 @@ func (r *Router) ranks(ctx context.Context, e *engine, c *connector.PrefillEndpo
 		return nil, err
 	}
 	for i := range recs {
-		recs[i].Engine = e.name
+		recs[i].Engine = e.Name
 	}
 	return recs, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/upstream"
 )
@@ -30,14 +31,14 @@ type fenced struct {
 }
 
 // fenceOf names a fence: of one engine, or of the way from a prefill engine to a decode engine.
-type fenceOf struct{ prefill, at *engine }
+type fenceOf struct{ prefill, at *fleet.Engine }
 
 // fenceTime bounds one request of the router's own to a decode engine.
 const fenceTime = 20 * time.Second
 
 // passed blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *Router) passed(ctx context.Context, e *engine, model string, since time.Time) bool {
+func (r *Router) passed(ctx context.Context, e *fleet.Engine, model string, since time.Time) bool {
 	return r.wait(ctx, r.left.fence(fenceOf{at: e}), since, true, func() bool { return r.small(e, model) })
 }
 
@@ -47,7 +48,7 @@ func (r *Router) handedOver(ctx context.Context, m *remains, since time.Time, as
 	return r.wait(ctx, r.left.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
 		defer cancel()
-		c := &couple{model: m.model, conn: m.conn, prefill: m.prefill, decode: m.decode}
+		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.prefill, Decode: m.decode}
 		a, b, err := r.newProbe(c)
 		if err == nil {
 			err = r.probeStock(ctx, c, a, b)
@@ -61,9 +62,9 @@ func (r *Router) handedOver(ctx context.Context, m *remains, since time.Time, as
 }
 
 // handedOver notes that a whole request has been handed over between the two.
-func (l *left) handedOver(c *couple, dispatched time.Time) {
+func (l *left) handedOver(c *fleet.Pair, dispatched time.Time) {
 	l.mu.Lock()
-	f := l.fences[fenceOf{c.prefill, c.decode}]
+	f := l.fences[fenceOf{c.Prefill, c.Decode}]
 	l.mu.Unlock()
 	if f != nil {
 		f.completed(dispatched)
@@ -145,7 +146,7 @@ func (f *fence) completed(dispatched time.Time) {
 }
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
-func (r *Router) small(e *engine, model string) bool {
+func (r *Router) small(e *fleet.Engine, model string) bool {
 	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
 	defer cancel()
 	var h connector.Handoff

@@ -4,11 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"pdrouter/router/fleet"
 )
 
 // behind runs what sees to the remains of a request, behind it. If too much runs on already it reports false, and counts
 // what holder holds for sure, if it is not nil.
-func (r *Router) behind(m *remains, see func(context.Context), holder *engine) bool {
+func (r *Router) behind(m *remains, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.b.Retain()
 		if r.background(func(ctx context.Context) {
@@ -63,18 +65,18 @@ func (r *Router) tellNamed(ctx context.Context, m *remains) {
 		return
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
-		r.log.Info("notification", "engine", m.prefill.name, "transfer_id", m.h.Transfer, "err", err)
+		r.log.Info("notification", "engine", m.prefill.Name, "transfer_id", m.h.Transfer, "err", err)
 	}
 }
 
 // untellable says why a decode engine could not be told that it need not wait any more; strandNone if it could.
-func (r *Router) untellable(d *engine) stranded {
-	return orphan{agent: r.now().parts.Reclaim != nil, channel: d.sighting().run != "", named: d.origin.entry.PlainRequestIDs}.unable()
+func (r *Router) untellable(d *fleet.Engine) stranded {
+	return orphan{agent: r.now().parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
 }
 
 // notifyNamed tells prefill's ranks that what they hold under the name that the request was given was taken.
 func (r *Router) notifyNamed(ctx context.Context, m *remains) error {
-	c := m.prefill.coord.Load()
+	c := m.prefill.Endpoint.Load()
 	if c == nil {
 		return errMoved
 	}
@@ -115,19 +117,19 @@ func (r *Router) taken(ctx context.Context, m *remains) bool {
 }
 
 // probed is what the probe of a pair may have left behind.
-func (r *Router) probed(c *couple, a *attempt) *remains {
-	m := r.remainsOf(&a.h, c.conn, c.model, c.prefill, c.decode)
+func (r *Router) probed(c *fleet.Pair, a *attempt) *remains {
+	m := r.remainsOf(&a.h, c.Connector, c.Model, c.Prefill, c.Decode)
 	m.tokens = 1
 	return m
 }
 
 // probeLeft sees to what prefill holds for a probe on which decode has failed.
-func (r *Router) probeLeft(ctx context.Context, c *couple, a *attempt) {
+func (r *Router) probeLeft(ctx context.Context, c *fleet.Pair, a *attempt) {
 	r.giveBack(ctx, r.probed(c, a), leftover{answered: true, asked: true}, doubtNone)
 }
 
 // strand counts KV that an engine holds for nobody, until a lease ends or for good.
-func (r *Router) strand(ctx context.Context, m *remains, holder *engine, why stranded) {
+func (r *Router) strand(ctx context.Context, m *remains, holder *fleet.Engine, why stranded) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	r.enterStranded(m, holder, why, r.blockTokens(ctx, m, holder))
@@ -144,7 +146,7 @@ func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt
 }
 
 // enterStranded enters what one request has left behind, in blocks of so many tokens.
-func (r *Router) enterStranded(m *remains, holder *engine, why stranded, block int) {
+func (r *Router) enterStranded(m *remains, holder *fleet.Engine, why stranded, block int) {
 	blocks := (max(m.tokens, 1) + block - 1) / block
 	leased := holder == m.prefill
 	r.left.strand(holder, why, blocks, leased, time.Now())
@@ -155,23 +157,23 @@ func (r *Router) enterStranded(m *remains, holder *engine, why stranded, block i
 		m.counted = true
 		r.stranded.Add(1)
 	}
-	r.log.Log(context.Background(), level, event, "engine", holder.name, "blocks", blocks, "why", why.String(), "leased", leased,
-		"transfer_id", m.h.Transfer, "prefill", m.prefill.name, "decode", m.decode.name)
+	r.log.Log(context.Background(), level, event, "engine", holder.Name, "blocks", blocks, "why", why.String(), "leased", leased,
+		"transfer_id", m.h.Transfer, "prefill", m.prefill.Name, "decode", m.decode.Name)
 }
 
 // defaultBlock is how many tokens a block holds, if the engine has not said it: stock vLLM's default.
 const defaultBlock = 16
 
 // blockTokens returns how many tokens a block of the engine holds.
-func (r *Router) blockTokens(ctx context.Context, m *remains, e *engine) int {
-	recs := r.now().fleet.records(e)
+func (r *Router) blockTokens(ctx context.Context, m *remains, e *fleet.Engine) int {
+	recs := r.now().fleet.Records(e)
 	if len(recs) == 0 {
-		recs = r.now().fleet.records(m.prefill)
+		recs = r.now().fleet.Records(m.prefill)
 	}
 	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
 		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
 	}
-	if at, ok := e.channel(nil); ok && r.now().parts.Stock != nil {
+	if at, ok := e.SideChannel(nil); ok && r.now().parts.Stock != nil {
 		if rec, err := r.now().parts.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
 			return rec.Layout.BlockTokens * max(1, rec.Layout.Physical)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
@@ -42,7 +43,7 @@ type shut struct{ since time.Time }
 const refusedFor = 500 * time.Millisecond
 
 // gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
-func (k *shut) gone(ctx context.Context, e *engine) bool {
+func (k *shut) gone(ctx context.Context, e *fleet.Engine) bool {
 	if _, _, err := get(ctx, e, "/health", 1<<20); !errors.Is(err, syscall.ECONNREFUSED) {
 		*k = shut{}
 		return false
@@ -55,8 +56,8 @@ func (k *shut) gone(ctx context.Context, e *engine) bool {
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, r *Router, e *engine, was *connector.PrefillEndpoint) proof {
-	at, ok := e.channel(was)
+func (k *looking) at(ctx context.Context, r *Router, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
+	at, ok := e.SideChannel(was)
 	if !ok || r.now().parts.Stock == nil {
 		return runUnknown
 	}

@@ -7,6 +7,7 @@ import (
 	"unicode"
 
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
@@ -26,7 +27,7 @@ const (
 )
 
 // withoutCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
-func withoutCredentials(h *connector.Handoff, text string, e *engine, f *forwarded) string {
+func withoutCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *forwarded) string {
 	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), credentialOf(e), f.credential()} {
 		text = maskCredential(text, s)
 	}
@@ -52,8 +53,8 @@ func maskCredential(text, s string) string {
 }
 
 // credentialOf is what the engine is shown as a bearer token; "" if it is shown none.
-func credentialOf(e *engine) string {
-	for _, f := range e.header {
+func credentialOf(e *fleet.Engine) string {
+	for _, f := range e.Header {
 		if f.Name == "Authorization" {
 			return strings.TrimPrefix(f.Value, "Bearer ")
 		}
@@ -65,7 +66,7 @@ func credentialOf(e *engine) string {
 // text. The addresses of engines and others,
 // tokens and the client's credential in it are masked. bare says that an engine's error may be a bare string. It is "" if the engine says
 // nothing, or may name where engines meet.
-func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ...[]*engine) string {
+func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ...[]*fleet.Engine) string {
 	if l.err != nil || l.refusedCredentials() {
 		return ""
 	}
@@ -87,7 +88,7 @@ func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ..
 	}
 	for _, engines := range engines {
 		for _, e := range engines {
-			text = strings.ReplaceAll(text, e.up.Address(), "[address]")
+			text = strings.ReplaceAll(text, e.Upstream.Address(), "[address]")
 		}
 	}
 	text = colons.ReplaceAllStringFunc(text, func(s string) string {

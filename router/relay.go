@@ -143,7 +143,7 @@ func (x *exchange) pour() (some bool) {
 		case len(b) == 0:
 			return some
 		}
-		d.engine.progressed()
+		d.engine.Progressed()
 		s.push(b)
 	}
 	return true
@@ -202,7 +202,7 @@ func (x *exchange) resume(m envelope) dispatch.Event {
 	x.idle = idle{}
 	if !x.reply.stream.resume(next) {
 		m.a.decode.end()
-		x.s.fleet.failed(m.a.decode.engine, health.AnswerFailed, m.at)
+		x.s.fleet.Failed(m.a.decode.engine, health.AnswerFailed, m.at)
 		return decodeEvent(vGarbage, true)
 	}
 	return m.e

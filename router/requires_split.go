@@ -7,7 +7,7 @@ import (
 
 // servable refuses bodies that neither two engines of the model can serve together nor one alone.
 func (q *admitted) servable() *openai.Error {
-	if !q.m.conn.Traits().RequiresSplit || q.route.does != generate {
+	if !q.m.Connector.Traits().RequiresSplit || q.route.does != generate {
 		return nil
 	}
 	if q.b.Shape != openai.ShapeCompletions && q.b.Shape != openai.ShapeChat { // no room is put into them, nor by SGLang's own router

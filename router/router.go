@@ -17,6 +17,7 @@ import (
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
+	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
@@ -31,10 +32,10 @@ type Clients interface {
 
 // Parts are what a router is built from. The zero value of each is usable, with the meaning given.
 type Parts struct {
-	Planner Planner                // nil: policies.Default()
+	Planner fleet.Planner          // nil: policies.Default()
 	Clients Clients                // nil: everybody may call
 	Limits  Limiter                // nil: nobody is limited
-	Records Records                // nil: no engine of connector kvplane can be paired
+	Records fleet.Records          // nil: no engine of connector kvplane can be paired
 	Stock   Stock                  // asks stock engines for their ranks; nil: they are not asked
 	Reclaim Reclaimer              // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
@@ -69,10 +70,10 @@ type Router struct {
 	rooms   sync.Pool // of *streamRoom
 
 	draining   atomic.Bool
-	enrolments perEngine[atomic.Pointer[enrolment]] // of its run that was last given a ticket
-	askedReady atomic.Bool                          // a client has asked for /readyz
-	closing    chan struct{}                        // closed when nobody waits for a place any more
-	close      func()                               // closes it, once
+	enrolments fleet.PerEngine[atomic.Pointer[enrolment]] // of its run that was last given a ticket
+	askedReady atomic.Bool                                // a client has asked for /readyz
+	closing    chan struct{}                              // closed when nobody waits for a place any more
+	close      func()                                     // closes it, once
 	live       live
 
 	tasks   *background.Tasks  // legs may outlive their requests: they end with it
@@ -99,9 +100,9 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		clients:    disconnect.New(),
 		goroutines: background.NewPool(keptGoroutines),
 		report:     report.New(parts.Log, cfg.Limits.Recent),
-		control:    newControlClient(nil),
+		control:    fleet.NewControlClient(nil),
 
-		enrolments: newPerEngine[atomic.Pointer[enrolment]](),
+		enrolments: fleet.NewPerEngine[atomic.Pointer[enrolment]](),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()
@@ -137,7 +138,7 @@ func (r *Router) Close() {
 	r.tasks.Stop(errStopped)
 	r.clients.Close()
 	r.goroutines.Close()
-	r.now().fleet.close()
+	r.now().fleet.Close()
 	r.control.CloseIdleConnections()
 }
 

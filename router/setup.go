@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/config"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 )
 
@@ -13,7 +14,7 @@ import (
 type setup struct {
 	cfg    config.Config
 	parts  Parts
-	fleet  *fleet
+	fleet  *fleet.Fleet
 	limits openai.Limits
 	sealer *openai.Sealer // nil: bodies keep their own cache_salt
 }
@@ -32,15 +33,15 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 	if parts.Planner == nil {
 		parts.Planner = policies.Default()
 	}
-	was, known := new(fleet), new(config.Secrets)
+	was, known := new(fleet.Fleet), new(config.Secrets)
 	var seal *openai.Sealer
 	if old != nil {
 		was, seal = old.fleet, old.sealer
 		if !anew {
-			known = was.secrets
+			known = was.Secrets
 		}
 	}
-	f, err := newFleet(cfg, fleetParts{planner: parts.Planner, records: parts.Records, handshakes: r.pairs.Pairs, control: r.control, log: r.log}, was, config.NewSecrets(known))
+	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Records: parts.Records, Handshakes: r.pairs.Pairs, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 			return nil, fmt.Errorf("router: config: %w", err)
 		}
 	}
-	f.begin(cfg, was)
+	f.Begin(cfg, was)
 	return &setup{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}, nil
 }
 
@@ -82,16 +83,16 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 		return err
 	}
 	r.current.Store(s)
-	s.fleet.indexAdapters() // what was reported meanwhile was entered into the old fleet
-	for _, e := range old.fleet.engines {
-		if s.fleet.engine(e.name) != e {
-			r.pairs.Forget(e.name)
-			r.monitor.lose(e.name)
-			r.log.Info("engine is not of the configuration any more", "engine", e.name, "in_flight", e.inFlight.Load())
+	s.fleet.IndexAdapters() // what was reported meanwhile was entered into the old fleet
+	for _, e := range old.fleet.Engines {
+		if s.fleet.Engine(e.Name) != e {
+			r.pairs.Forget(e.Name)
+			r.monitor.lose(e.Name)
+			r.log.Info("engine is not of the configuration any more", "engine", e.Name, "in_flight", e.InFlight.Load())
 		}
 	}
-	for _, m := range s.fleet.models {
-		m.queue.Update()
+	for _, m := range s.fleet.Models {
+		m.Queue.Update()
 	}
 	notify(r.monitor.changed)
 	r.pairs.schedule()

@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 )
 
@@ -23,7 +24,7 @@ func TestOnwardNeedsDecodeAlone(t *testing.T) {
 			t.Fatal(herr)
 		}
 		x := &exchange{}
-		x.s, x.m, x.b = &setup{parts: Parts{Planner: p}}, &model{conn: row.conn}, b
+		x.s, x.m, x.b = &setup{parts: Parts{Planner: p}}, &fleet.Model{Connector: row.conn}, b
 		o := x.newOnward()
 		if want := map[bool]string{false: "unsupported"}[row.able]; (o != nil) != row.able || x.noOnward != want {
 			t.Errorf("%T: able %v, why not %q", row.conn, o != nil, x.noOnward)

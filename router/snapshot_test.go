@@ -63,7 +63,7 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				x := g.r.newExchange(&admitted{s: before, m: before.fleet.models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
+				x := g.r.newExchange(&admitted{s: before, m: before.fleet.Models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
 				reload()
 				x.step(dispatch.Event{Kind: dispatch.EvStart})
 				var body strings.Builder

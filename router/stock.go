@@ -8,15 +8,16 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // Stock asks stock engines what they say of their ranks, and has it published. Its methods are called off every
 // request's path, may block until their context ends, and must be safe for concurrent use.
 type Stock interface {
 	// First asks for the first rank of whichever run of the engine answers; EngineID says which.
-	First(ctx context.Context, at SideChannel) (metadata.Record, error)
+	First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error)
 	// All asks for all ranks of the run that is named, and fails if another one answers.
-	All(ctx context.Context, at SideChannel) ([]metadata.Record, error)
+	All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error)
 	// Known returns what the store itself holds of an engine, which the local copy may not show yet; nothing if that cannot be
 	// read.
 	Known(ctx context.Context, engine string) []metadata.Record
@@ -31,7 +32,7 @@ type Stock interface {
 const stockLease = 30 * time.Second
 
 // watchSide looks at an engine's side channel now and then, until ctx ends.
-func (m *monitor) watchSide(ctx context.Context, e *engine) {
+func (m *monitor) watchSide(ctx context.Context, e *fleet.Engine) {
 	tick := time.NewTicker(m.current().cfg.Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
@@ -42,27 +43,27 @@ func (m *monitor) watchSide(ctx context.Context, e *engine) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-e.side.wake:
+		case <-e.Channel.Wake:
 		}
 	}
 }
 
 // lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
-func (m *monitor) lookAt(ctx context.Context, e *engine) {
-	s, recs, c := e.side, m.records.of(e), e.coord.Load()
-	at, ok := e.channel(c)
-	if !ok || e.down.Load() {
+func (m *monitor) lookAt(ctx context.Context, e *fleet.Engine) {
+	s, recs, c := e.Channel, m.records.Of(e), e.Endpoint.Load()
+	at, ok := e.SideChannel(c)
+	if !ok || e.Down.Load() {
 		return
 	}
-	seen := s.seen.Load()
-	was := sighting{}
+	seen := s.Latest.Load()
+	was := fleet.ChannelReport{}
 	if seen != nil {
 		was = *seen
 	}
-	if at.EngineID != "" && at.EngineID != was.run { // the run was reported since
-		was = sighting{run: at.EngineID}
+	if at.EngineID != "" && at.EngineID != was.Run { // the run was reported since
+		was = fleet.ChannelReport{Run: at.EngineID}
 	}
-	if len(*recs) > 0 && was.run != (*recs)[0].EngineID {
+	if len(*recs) > 0 && was.Run != (*recs)[0].EngineID {
 		m.withdraw(ctx, e)
 	}
 	rec, err := m.current().parts.Stock.First(ctx, at)
@@ -72,14 +73,14 @@ func (m *monitor) lookAt(ctx context.Context, e *engine) {
 		}
 		return
 	}
-	if !s.seen.CompareAndSwap(seen, &sighting{run: rec.EngineID, compat: rec.Compatibility}) {
+	if !s.Latest.CompareAndSwap(seen, &fleet.ChannelReport{Run: rec.EngineID, Compatibility: rec.Compatibility}) {
 		return // somebody else has asked meanwhile
 	}
-	if was.dead() {
-		m.log.Info("side channel answers again", "engine", e.name)
+	if was.Dead() {
+		m.log.Info("side channel answers again", "engine", e.Name)
 	}
-	if was.run != "" && rec.EngineID != was.run {
-		if e.known(c, seen) != "" {
+	if was.Run != "" && rec.EngineID != was.Run {
+		if e.KnownRun(c, seen) != "" {
 			m.restarted(e, c)
 		}
 		if len(*recs) > 0 {
@@ -87,7 +88,7 @@ func (m *monitor) lookAt(ctx context.Context, e *engine) {
 		}
 		return
 	}
-	if was.gone() || was.compat == "" {
+	if was.Silent() || was.Compatibility == "" {
 		m.pairs.schedule()
 	}
 	if c != nil {
@@ -96,11 +97,11 @@ func (m *monitor) lookAt(ctx context.Context, e *engine) {
 }
 
 // unanswered notes a look that got no answer.
-func (m *monitor) unanswered(e *engine, seen *sighting, was sighting, err error) {
+func (m *monitor) unanswered(e *fleet.Engine, seen *fleet.ChannelReport, was fleet.ChannelReport, err error) {
 	now := was
-	now.missed++
-	if e.side.seen.CompareAndSwap(seen, &now) && now.gone() && !was.gone() {
-		m.log.Warn("side channel does not answer", "engine", e.name, "answered_before", now.compat != "", "err", err)
+	now.Missed++
+	if e.Channel.Latest.CompareAndSwap(seen, &now) && now.Silent() && !was.Silent() {
+		m.log.Warn("side channel does not answer", "engine", e.Name, "answered_before", now.Compatibility != "", "err", err)
 	}
 }
 
@@ -108,39 +109,39 @@ func (m *monitor) unanswered(e *engine, seen *sighting, was sighting, err error)
 // it is healthy, and then nothing has changed. One that cannot be asked, or does not answer, may be another run, so its
 // pairs shake hands again. Handshakes under way go on until another run has been seen: with a run that is over they fail
 // by themselves, and to end one that would have succeeded leaves behind what prefill holds for it.
-func (m *monitor) recognize(ctx context.Context, e *engine) {
-	if e.side == nil { // it publishes its runs, or it needs no handshake
+func (m *monitor) recognize(ctx context.Context, e *fleet.Engine) {
+	if e.Channel == nil { // it publishes its runs, or it needs no handshake
 		return
 	}
-	c, seen := e.coord.Load(), e.side.seen.Load()
-	run := e.known(c, seen)
-	if run == "" && e.origin.role == metadata.Prefill {
+	c, seen := e.Endpoint.Load(), e.Channel.Latest.Load()
+	run := e.KnownRun(c, seen)
+	if run == "" && e.Origin.Role == metadata.Prefill {
 		return
 	}
-	if at, ok := e.channel(c); ok && run != "" && m.current().parts.Stock != nil {
+	if at, ok := e.SideChannel(c); ok && run != "" && m.current().parts.Stock != nil {
 		ctx, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
 		defer cancel()
 		rec, err := m.current().parts.Stock.First(ctx, at)
 		if err == nil {
-			if rec.EngineID != run && e.side.seen.CompareAndSwap(seen, &sighting{run: rec.EngineID, compat: rec.Compatibility}) {
+			if rec.EngineID != run && e.Channel.Latest.CompareAndSwap(seen, &fleet.ChannelReport{Run: rec.EngineID, Compatibility: rec.Compatibility}) {
 				m.restarted(e, c)
 			}
 			return
 		}
 	}
-	e.coord.CompareAndSwap(c, nil)
+	e.Endpoint.CompareAndSwap(c, nil)
 	m.leaks.restarted(e)
-	for _, o := range m.current().fleet.couples {
-		pair := metadata.Pair{Prefill: o.prefill.incarnation(), Decode: o.decode.incarnation()}
-		if (o.prefill == e || o.decode == e) && m.pairs.Ready(pair) {
+	for _, o := range m.current().fleet.Pairs {
+		pair := metadata.Pair{Prefill: o.Prefill.Incarnation(), Decode: o.Decode.Incarnation()}
+		if (o.Prefill == e || o.Decode == e) && m.pairs.Ready(pair) {
 			m.pairs.ForgetPair(pair)
 		}
 	}
 }
 
 // sawRun notes which run of a prefill engine has answered. It is cheap while that is the one that is known.
-func (m *monitor) sawRun(e *engine, kv []byte) {
-	was := e.coord.Load()
+func (m *monitor) sawRun(e *fleet.Engine, kv []byte) {
+	was := e.Endpoint.Load()
 	if was == nil || bytes.Contains(kv, was.Quoted) { // if none is known, a handshake is under way
 		return
 	}
@@ -151,35 +152,35 @@ func (m *monitor) sawRun(e *engine, kv []byte) {
 
 // moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
 // Of many that notice, the first counts.
-func (m *monitor) moved(e *engine, was, now *connector.PrefillEndpoint) {
-	if was.EngineID == now.EngineID || !e.coord.CompareAndSwap(was, now) {
+func (m *monitor) moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
+	if was.EngineID == now.EngineID || !e.Endpoint.CompareAndSwap(was, now) {
 		return
 	}
-	e.generation.Add(1)
+	e.Generation.Add(1)
 	m.forgetRun(e)
-	e.look()
-	m.pairs.Forget(e.name)
-	m.log.Info("engine restarted", "engine", e.name)
+	e.PollSoon()
+	m.pairs.Forget(e.Name)
+	m.log.Info("engine restarted", "engine", e.Name)
 	m.pairs.schedule()
 }
 
 // restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
 // is, the next handshake learns.
-func (m *monitor) restarted(e *engine, was *connector.PrefillEndpoint) {
-	if was != nil && !e.coord.CompareAndSwap(was, nil) { // somebody else has noticed
+func (m *monitor) restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
+	if was != nil && !e.Endpoint.CompareAndSwap(was, nil) { // somebody else has noticed
 		return
 	}
-	e.generation.Add(1)
+	e.Generation.Add(1)
 	m.forgetRun(e)
-	m.pairs.Forget(e.name)
-	m.log.Info("engine restarted", "engine", e.name)
+	m.pairs.Forget(e.Name)
+	m.log.Info("engine restarted", "engine", e.Name)
 	m.pairs.schedule()
 }
 
 // forgetRun drops what is known of the ranks of an engine that was started anew.
-func (m *monitor) forgetRun(e *engine) {
-	e.handing.renew()
+func (m *monitor) forgetRun(e *fleet.Engine) {
+	e.HandOff.Reset()
 	if agent := m.current().parts.Reclaim; agent != nil {
-		agent.Forget(e.name)
+		agent.Forget(e.Name)
 	}
 }

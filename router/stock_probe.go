@@ -9,40 +9,41 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
 // probeStock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
 // prefill holds for it is taken by decode, or given back, or counted.
-func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *openai.Body) error {
-	p, d := c.prefill, c.decode
+func (r *Router) probeStock(ctx context.Context, c *fleet.Pair, a *attempt, b *openai.Body) error {
+	p, d := c.Prefill, c.Decode
 	a.prefill.open(ctx, p)
-	if err := r.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.conn.PrefillParams(nil, &a.h))); err != nil {
+	if err := r.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.Connector.PrefillParams(nil, &a.h))); err != nil {
 		return err
 	}
 	a.h.KVParams = a.prefill.ans.KVParams
 	at, ok := connector.ParseCoordinates(a.h.KVParams)
 	switch {
 	case a.h.KVParams == nil:
-		return r.handsNothing(c, " answers without kv_transfer_params: "+c.conn.Traits().Stock.Needs)
+		return r.handsNothing(c, " answers without kv_transfer_params: "+c.Connector.Traits().Stock.Needs)
 	case !ok:
 		r.strand(ctx, r.probed(c, a), p, strandNoAnswer)
-		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+c.conn.Traits().Stock.Needs)
+		return r.handsNothing(c, "'s kv_transfer_params do not say where the KV is: "+c.Connector.Traits().Stock.Needs)
 	}
 	a.h.Endpoint = at
-	if p.coord.CompareAndSwap(nil, at) {
-		p.look()
+	if p.Endpoint.CompareAndSwap(nil, at) {
+		p.PollSoon()
 	}
-	old := p.coord.Load()
+	old := p.Endpoint.Load()
 	if err := r.fits(ctx, c, at); err != nil {
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
 		return err
 	}
-	body := b.AppendPrefill(nil, a.h.Request, c.conn.DecodeParams(nil, &a.h))
-	if c.conn.Accept(&a.h, a.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
+	body := b.AppendPrefill(nil, a.h.Request, c.Connector.DecodeParams(nil, &a.h))
+	if c.Connector.Accept(&a.h, a.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
 		r.giveBack(ctx, r.probed(c, a), leftover{answered: true, taken: true}, doubtNone)
-		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.conn.Traits().Stock.Needs)
+		return r.handsNothing(c, "'s kv_transfer_params are not those of this connector: "+c.Connector.Traits().Stock.Needs)
 	}
 	if err := r.take(ctx, c, a, d, body); err != nil {
 		return err
@@ -55,15 +56,15 @@ func (r *Router) probeStock(ctx context.Context, c *couple, a *attempt, b *opena
 }
 
 // fits says why decode must not be asked to take what prefill holds, as far as both say what they are.
-func (r *Router) fits(ctx context.Context, c *couple, at *connector.PrefillEndpoint) error {
-	if !at.Moves(c.conn) {
-		return c.agreeStock() // the coordinates are known by now
+func (r *Router) fits(ctx context.Context, c *fleet.Pair, at *connector.PrefillEndpoint) error {
+	if !at.Moves(c.Connector) {
+		return c.CompatibleStock() // the coordinates are known by now
 	}
-	theirs := r.compat(ctx, c.decode, nil)
+	theirs := r.compat(ctx, c.Decode, nil)
 	if theirs == "" {
 		return nil
 	}
-	ours := r.compat(ctx, c.prefill, at)
+	ours := r.compat(ctx, c.Prefill, at)
 	if ours == "" || ours == theirs {
 		return nil
 	}
@@ -71,11 +72,11 @@ func (r *Router) fits(ctx context.Context, c *couple, at *connector.PrefillEndpo
 }
 
 // compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
-func (r *Router) compat(ctx context.Context, e *engine, c *connector.PrefillEndpoint) string {
-	if s := e.sighting(); s.compat != "" || r.now().parts.Stock == nil {
-		return s.compat
+func (r *Router) compat(ctx context.Context, e *fleet.Engine, c *connector.PrefillEndpoint) string {
+	if s := e.ChannelReport(); s.Compatibility != "" || r.now().parts.Stock == nil {
+		return s.Compatibility
 	}
-	at, ok := e.channel(c)
+	at, ok := e.SideChannel(c)
 	if !ok {
 		return ""
 	}
@@ -94,7 +95,7 @@ const giveBackWithin = 10 * time.Second
 
 // take has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
 // behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
-func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) error {
+func (r *Router) take(ctx context.Context, c *fleet.Pair, a *attempt, d *fleet.Engine, body []byte) error {
 	answered := time.Now()
 	v, err := r.askTaking(ctx, c, a, d, body)
 	if err == nil || errors.Is(err, errTransferLate) {
@@ -134,17 +135,17 @@ func (r *Router) take(ctx context.Context, c *couple, a *attempt, d *engine, bod
 // askTaking asks decode once: two under one id may stay held, or end the engine. With push what prefill holds is on its way then. If it
 // does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is errTransferLate, and what the
 // two hold is seen to as it is for a request.
-func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine, body []byte) (verdict, error) {
-	if !c.conn.Traits().Writes {
+func (r *Router) askTaking(ctx context.Context, c *fleet.Pair, a *attempt, d *fleet.Engine, body []byte) (verdict, error) {
+	if !c.Connector.Traits().Writes {
 		a.decode.open(ctx, d)
 		return r.askOnce(&a.decode, a.h.Request, body, true)
 	}
 	a.decode.join(&r.cancels, d)
 	a.decode.begin()
-	a.decodeIs, a.prefill.engine = withAsker, c.prefill
+	a.decodeIs, a.prefill.engine = withAsker, c.Prefill
 	late, limit := make(chan struct{}, 1), r.now().cfg.Timeouts.Transfer
 	w := &transferWatch{
-		r: r, decode: &a.decode, prefill: c.prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
+		r: r, decode: &a.decode, prefill: c.Prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
 		lost: func(reason.Reason) { notify(late) }, pause: watchEvery, asking: r.now().cfg.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
@@ -171,11 +172,11 @@ func (r *Router) askTaking(ctx context.Context, c *couple, a *attempt, d *engine
 	case <-ctx.Done():
 	}
 	r.probeLate(c, a)
-	return vLate, fmt.Errorf("router: probe: engine %s: %w (%w)", d.name, errTransferLate, context.DeadlineExceeded)
+	return vLate, fmt.Errorf("router: probe: engine %s: %w (%w)", d.Name, errTransferLate, context.DeadlineExceeded)
 }
 
 // probeLate sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
-func (r *Router) probeLate(c *couple, a *attempt) {
+func (r *Router) probeLate(c *fleet.Pair, a *attempt) {
 	a.disown()
 	m := r.probed(c, a)
 	m.first, m.h.KVParams, m.probe = m.h.KVParams, nil, true

@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet"
 )
 
 // publishStock keeps the records of a stock engine's present run published. Whichever gateway comes first publishes; the
 // others see it in their copies, and renew only what is not renewed. All call one run by one generation: who sees that the
 // store knows another one takes it over.
-func (m *monitor) publishStock(ctx context.Context, e *engine, at SideChannel) {
-	mine := m.records.of(e)
+func (m *monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.SideChannel) {
+	mine := m.records.Of(e)
 	now := time.Now()
 	lease := max(stockLease, 4*m.current().cfg.Timeouts.SideChannel)
-	known := m.current().fleet.records(e)
+	known := m.current().fleet.Records(e)
 	same := len(known) > 0 && known[0].EngineID == at.EngineID
 	if same && len(known) == at.Size.PP*at.Size.TP {
 		*mine = known
@@ -27,15 +28,15 @@ func (m *monitor) publishStock(ctx context.Context, e *engine, at SideChannel) {
 	if len(recs) == 0 || recs[0].EngineID != at.EngineID {
 		var err error
 		if recs, err = m.current().parts.Stock.All(ctx, at); err != nil {
-			m.log.Debug("side channel", "engine", e.name, "err", err) // the next look tells why
+			m.log.Debug("side channel", "engine", e.Name, "err", err) // the next look tells why
 			return
 		}
 	}
 	if !same && recs[0].Generation == 0 { // a name is about to be chosen: another gateway may just have done so
-		known = m.current().parts.Stock.Known(ctx, e.name)
+		known = m.current().parts.Stock.Known(ctx, e.Name)
 		same = len(known) > 0 && known[0].EngineID == at.EngineID
 	}
-	run := metadata.Incarnation{Engine: e.name, Generation: recs[0].Generation}
+	run := metadata.Incarnation{Engine: e.Name, Generation: recs[0].Generation}
 	switch {
 	case same:
 		run = known[0].Incarnation
@@ -51,9 +52,9 @@ func (m *monitor) publishStock(ctx context.Context, e *engine, at SideChannel) {
 		for i := range *mine {
 			(*mine)[i].Generation = 0
 		}
-		m.log.Debug("records of a stock engine", "engine", e.name, "err", err)
+		m.log.Debug("records of a stock engine", "engine", e.Name, "err", err)
 	case err != nil && ctx.Err() == nil:
-		m.log.Warn("records of a stock engine", "engine", e.name, "err", err)
+		m.log.Warn("records of a stock engine", "engine", e.Name, "err", err)
 	}
 }
 
@@ -70,10 +71,10 @@ func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
 }
 
 // dated returns the records of a run with all that the engine does not say itself.
-func dated(e *engine, recs []metadata.Record, run metadata.Incarnation, now time.Time, lease time.Duration) []metadata.Record {
+func dated(e *fleet.Engine, recs []metadata.Record, run metadata.Incarnation, now time.Time, lease time.Duration) []metadata.Record {
 	out := make([]metadata.Record, len(recs))
 	for i, rec := range recs {
-		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.origin.role, e.origin.connector.Traits().Name, e.origin.entry.URL
+		rec.Incarnation, rec.Role, rec.Connector, rec.HTTP = run, e.Origin.Role, e.Origin.Connector.Traits().Name, e.Origin.Entry.URL
 		published := now.UTC().Round(0)
 		if !published.After(rec.Published) { // by a gateway whose clock is ahead
 			published = rec.Published.Add(1)
@@ -86,9 +87,9 @@ func dated(e *engine, recs []metadata.Record, run metadata.Incarnation, now time
 }
 
 // withdraw removes the records of a run that is over.
-func (m *monitor) withdraw(ctx context.Context, e *engine) {
-	if err := m.current().parts.Stock.Withdraw(ctx, *m.records.of(e)); err != nil {
-		m.log.Warn("records of a stock engine that is gone", "engine", e.name, "err", err)
+func (m *monitor) withdraw(ctx context.Context, e *fleet.Engine) {
+	if err := m.current().parts.Stock.Withdraw(ctx, *m.records.Of(e)); err != nil {
+		m.log.Warn("records of a stock engine that is gone", "engine", e.Name, "err", err)
 	}
-	*m.records.of(e) = nil
+	*m.records.Of(e) = nil
 }

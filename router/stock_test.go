@@ -10,6 +10,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // fakeStock is what side channels say, and what was published. Nothing is asked at once with anything else.
@@ -19,14 +20,14 @@ type fakeStock struct {
 	withdrawn []metadata.Record
 }
 
-func (f *fakeStock) First(_ context.Context, at SideChannel) (metadata.Record, error) {
+func (f *fakeStock) First(_ context.Context, at fleet.SideChannel) (metadata.Record, error) {
 	if f.id == "" {
 		return metadata.Record{}, errors.New("nobody answers")
 	}
 	return metadata.Record{Version: metadata.RecordVersion, EngineID: f.id, Compatibility: "digest", Size: at.Size}, nil
 }
 
-func (f *fakeStock) All(ctx context.Context, at SideChannel) ([]metadata.Record, error) {
+func (f *fakeStock) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
 	if f.id != at.EngineID {
 		return nil, errors.New("moved")
 	}
@@ -56,10 +57,10 @@ func TestFault46TwoLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := r.now().fleet.couples[0]
-	p := c.prefill
+	c := r.now().fleet.Pairs[0]
+	p := c.Prefill
 	coord := func(id string) {
-		p.coord.Store(&connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
+		p.Endpoint.Store(&connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
 	}
 	look := func(answers string) {
 		stock.id = answers
@@ -67,12 +68,12 @@ func TestFault46TwoLooks(t *testing.T) {
 	}
 	dead := func() bool {
 		var u *metadata.Unpairable
-		return errors.As(r.now().fleet.agree(c), &u) && u.Reason == metadata.SideChannelDead
+		return errors.As(r.now().fleet.Compatible(c), &u) && u.Reason == metadata.SideChannelDead
 	}
 	expect := func(what string, isDead, isDoubtful bool) {
 		t.Helper()
-		if dead() != isDead || r.now().fleet.doubtful(c) != isDoubtful {
-			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.now().fleet.doubtful(c), isDead, isDoubtful)
+		if dead() != isDead || r.now().fleet.Doubtful(c) != isDoubtful {
+			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.now().fleet.Doubtful(c), isDead, isDoubtful)
 		}
 	}
 	expect("before anything is known", false, false)
@@ -104,9 +105,9 @@ func TestFault46TwoLooks(t *testing.T) {
 	if len(stock.withdrawn) != 1 || stock.withdrawn[0].EngineID != "one" || stock.published[0].EngineID != "two" || stock.published[0].Generation <= first {
 		t.Errorf("withdrawn %+v, published %+v", stock.withdrawn, stock.published)
 	}
-	before := p.generation.Load()
+	before := p.Generation.Load()
 	look("three")
-	if p.coord.Load() != nil || p.generation.Load() != before+1 {
+	if p.Endpoint.Load() != nil || p.Generation.Load() != before+1 {
 		t.Error("another run that answers was not noticed")
 	}
 	look("three") // nothing is known of where it is: nobody is asked
@@ -146,14 +147,14 @@ func TestFault44MovedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p := r.now().fleet.couples[0].prefill
+	p := r.now().fleet.Pairs[0].Prefill
 	at := func(id string) *connector.PrefillEndpoint {
 		return &connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}
 	}
 	for range 100 {
 		was := at("one")
-		p.coord.Store(was)
-		before := p.generation.Load()
+		p.Endpoint.Store(was)
+		before := p.Generation.Load()
 		r.monitor.moved(p, was, at("one")) // it says what is known
 		var telling sync.WaitGroup
 		for range 4 {
@@ -161,7 +162,7 @@ func TestFault44MovedOnce(t *testing.T) {
 		}
 		telling.Go(func() { r.monitor.restarted(p, was) })
 		telling.Wait()
-		if got := p.generation.Load() - before; got != 1 {
+		if got := p.Generation.Load() - before; got != 1 {
 			t.Fatalf("it was started anew %d times", got)
 		}
 	}
@@ -209,22 +210,22 @@ func TestFault44Recognized(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, e := r.now().fleet.engines[0], r.now().fleet.engines[row.nth]
-			p.coord.Store(&connector.PrefillEndpoint{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
+			p, e := r.now().fleet.Engines[0], r.now().fleet.Engines[row.nth]
+			p.Endpoint.Store(&connector.PrefillEndpoint{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
 			r.monitor.lookAt(t.Context(), e)
-			pair := metadata.Pair{Prefill: p.incarnation(), Decode: r.now().fleet.engines[max(row.nth, 1)].incarnation()}
+			pair := metadata.Pair{Prefill: p.Incarnation(), Decode: r.now().fleet.Engines[max(row.nth, 1)].Incarnation()}
 			if err := r.pairs.Wait(t.Context(), pair); err != nil {
 				t.Fatal(err)
 			}
-			underWay := metadata.Pair{Prefill: metadata.Incarnation{Engine: "slow", Generation: 1}, Decode: e.incarnation()}
+			underWay := metadata.Pair{Prefill: metadata.Incarnation{Engine: "slow", Generation: 1}, Decode: e.Incarnation()}
 			if err := r.pairs.Start(underWay, 0); err != nil {
 				t.Fatal(err)
 			}
-			before := e.generation.Load()
+			before := e.Generation.Load()
 			stock.id = row.says
 			r.monitor.recognize(t.Context(), e)
-			if again := e.generation.Load() != before; again != row.again || r.pairs.Ready(pair) != row.ready || (p.coord.Load() == nil) != row.forgets {
-				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.coord.Load(), row)
+			if again := e.Generation.Load() != before; again != row.again || r.pairs.Ready(pair) != row.ready || (p.Endpoint.Load() == nil) != row.forgets {
+				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.Endpoint.Load(), row)
 			}
 			if row.again {
 				if n := r.pairs.Stats().Failed[metadata.FailedForgotten]; n != 1 {

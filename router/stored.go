@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -42,7 +43,7 @@ func (x *exchange) remember(a *attempt) {
 	if x.b.Shape != openai.ShapeResponses || x.b.Passthrough != nil || x.b.Unkept || x.s.parts.Responses == nil {
 		return
 	}
-	value, _ := json.Marshal(holder{Engine: a.decode.engine.name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
+	value, _ := json.Marshal(holder{Engine: a.decode.engine.Name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
 	x.kept = openai.ResponsePrefix + a.h.Request
 	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
 }
@@ -56,7 +57,7 @@ func (x *exchange) settled() {
 }
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
-func (s *setup) held(ctx context.Context, id, param string, who principal) (e *engine, named string, bad *openai.Error) {
+func (s *setup) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
 	if s.parts.Responses == nil || !isResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
@@ -68,7 +69,7 @@ func (s *setup) held(ctx context.Context, id, param string, who principal) (e *e
 	if !ok || json.Unmarshal(value, &h) != nil || h.Owner != owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
-	if e = s.fleet.engine(h.Engine); e == nil {
+	if e = s.fleet.Engine(h.Engine); e == nil {
 		return nil, "", errNoResponse(reason.ResponseEngineGone, id, param)
 	}
 	return e, h.Model, nil
@@ -91,7 +92,7 @@ func (q *admitted) findStored(ctx context.Context) (e *openai.Error) {
 	if q.pin, q.b.Model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
 		return e
 	}
-	if q.m = q.s.fleet.models[q.pin.model]; !slices.Contains(q.m.decode, q.pin) {
+	if q.m = q.s.fleet.Models[q.pin.Model]; !slices.Contains(q.m.Decode, q.pin) {
 		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers nobody any more
 	}
 	if e = q.permitted(); e != nil {
@@ -144,7 +145,7 @@ func (q *admitted) readPrevious(ctx context.Context) (e *openai.Error) {
 	if q.pin, _, e = q.s.held(ctx, q.b.Previous, "previous_response_id", q.who); e != nil {
 		return e
 	}
-	if !slices.Contains(q.m.decode, q.pin) {
+	if !slices.Contains(q.m.Decode, q.pin) {
 		return openai.ErrBadRequest(reason.BadField, "previous_response_id", "The response is of another model.")
 	}
 	return nil

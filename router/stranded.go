@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"pdrouter/router/fleet"
 )
 
 // left is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
@@ -19,7 +21,7 @@ type left struct {
 
 // heldBy is whose blocks are held, why, and until when.
 type heldBy struct {
-	engine     *engine
+	engine     *fleet.Engine
 	generation uint64 // of that run: with the next one its blocks are free
 	why        stranded
 	until      int64 // Unix seconds at which the engine's own lease ends; 0: never
@@ -29,8 +31,8 @@ type heldBy struct {
 const prefillLease = 30 * time.Second
 
 // strand enters blocks that stay held. leased says that the engine gives them up by itself.
-func (l *left) strand(e *engine, why stranded, blocks int, leased bool, now time.Time) {
-	key := heldBy{engine: e, generation: e.generation.Load(), why: why}
+func (l *left) strand(e *fleet.Engine, why stranded, blocks int, leased bool, now time.Time) {
+	key := heldBy{engine: e, generation: e.Generation.Load(), why: why}
 	if leased {
 		key.until = now.Add(prefillLease).Unix()
 	}
@@ -46,20 +48,20 @@ func (l *left) strand(e *engine, why stranded, blocks int, leased bool, now time
 // pruneLocked drops what is over: leases that have ended, and runs.
 func (l *left) pruneLocked(now time.Time) {
 	for k := range l.held {
-		if k.until != 0 && k.until <= now.Unix() || k.generation != k.engine.generation.Load() {
+		if k.until != 0 && k.until <= now.Unix() || k.generation != k.engine.Generation.Load() {
 			delete(l.held, k)
 		}
 	}
 }
 
 // restarted notes that an engine may be another run now, which holds nothing.
-func (l *left) restarted(e *engine) {
+func (l *left) restarted(e *fleet.Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked(e)
 }
 
-func (l *left) forgetLocked(e *engine) {
+func (l *left) forgetLocked(e *fleet.Engine) {
 	for k := range l.held {
 		if k.engine == e {
 			delete(l.held, k)
@@ -78,7 +80,7 @@ func (l *left) reclaimed(ending, by string) {
 }
 
 // of returns how many blocks an engine is known to hold for nobody, by why; nil if there are none.
-func (l *left) of(e *engine, now time.Time) map[string]int {
+func (l *left) of(e *fleet.Engine, now time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
@@ -95,7 +97,7 @@ func (l *left) of(e *engine, now time.Time) map[string]int {
 }
 
 // unresolved returns how many blocks an engine may hold for nobody, which nothing has shown yet.
-func (l *left) unresolved(e *engine, now time.Time) (n int) {
+func (l *left) unresolved(e *fleet.Engine, now time.Time) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
@@ -108,13 +110,13 @@ func (l *left) unresolved(e *engine, now time.Time) (n int) {
 }
 
 // blocks returns how many blocks an engine holds for nobody, or may hold.
-func (l *left) blocks(e *engine, now time.Time) int {
+func (l *left) blocks(e *fleet.Engine, now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.blocksLocked(e, now)
 }
 
-func (l *left) blocksLocked(e *engine, now time.Time) (n int) {
+func (l *left) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 	l.pruneLocked(now)
 	for k, some := range l.held {
 		if k.engine == e {
@@ -126,7 +128,7 @@ func (l *left) blocksLocked(e *engine, now time.Time) (n int) {
 
 // atMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
 // said: if there are none nothing is held, and else no more may be held than there are. It returns how many it is said no more to hold.
-func (l *left) atMost(e *engine, said, blocks int, now time.Time) (freed int) {
+func (l *left) atMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.blocksLocked(e, now) > said {
@@ -170,7 +172,7 @@ func (l *left) totals() []Reclaimed {
 }
 
 // drop forgets an engine that is of no configuration any more.
-func (l *left) drop(e *engine) {
+func (l *left) drop(e *fleet.Engine) {
 	l.restarted(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 )
 
 // Enroller derives the keys with which gateways sign what they say to one run of an engine, named by its engine id: the
@@ -36,7 +37,7 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 }
 
 // ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.
-func (r *Router) ticket(keys Enroller, h *connector.Handoff, prefill, decode *engine, context [16]byte) {
+func (r *Router) ticket(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
 	if keys == nil {
 		return
 	}
@@ -55,8 +56,8 @@ func (r *Router) ticket(keys Enroller, h *connector.Handoff, prefill, decode *en
 }
 
 // enrolled returns the key for one run of an engine, nil if there is none.
-func (r *Router) enrolled(from Enroller, e *engine, inc metadata.Incarnation) []byte {
-	if known := r.enrolments.of(e).Load(); known != nil && known.inc == inc {
+func (r *Router) enrolled(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
+	if known := r.enrolments.Of(e).Load(); known != nil && known.inc == inc {
 		return known.key
 	}
 	keys, err := from.Enrolment(inc.ID())
@@ -66,6 +67,6 @@ func (r *Router) enrolled(from Enroller, e *engine, inc metadata.Incarnation) []
 	if len(keys) == 0 {
 		return nil
 	}
-	r.enrolments.of(e).Store(&enrolment{inc: inc, key: keys[0]})
+	r.enrolments.Of(e).Store(&enrolment{inc: inc, key: keys[0]})
 	return keys[0]
 }

@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/reason"
 )
 
@@ -25,7 +26,7 @@ const loadSeldom = 10 * time.Second
 type transferWatch struct {
 	r        *Router
 	decode   *call
-	prefill  *engine
+	prefill  *fleet.Engine
 	endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
 	due      time.Time                  // when the KV should have come
 	transfer time.Duration              // how long before that prefill has answered
@@ -76,7 +77,7 @@ func (x *exchange) expect(a *attempt) {
 
 // watchLater has the transfer be watched if decode's leg is not over soon, and nothing else tells of the transfer.
 func (x *exchange) watchLater(a *attempt) {
-	if x.m.conn.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watch == nil {
+	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watch == nil {
 		a.watch = x.postAfter(x.watchEvery(), a, dispatch.EvWatchDue)
 	}
 }
@@ -226,15 +227,15 @@ func (u *transferWatch) lapsed(why reason.Reason) {
 
 // allAtWork reports whether all requests of this gateway there are at work, as the engine says: none waits for its blocks. A look may be
 // older than a request: then fewer are at work than the gateway has there.
-func allAtWork(e *engine, l load) bool {
-	return l.waiting == 0 && l.running >= int(e.inFlight.Load())
+func allAtWork(e *fleet.Engine, l load) bool {
+	return l.waiting == 0 && l.running >= int(e.InFlight.Load())
 }
 
 // onlyOthers reports whether what the engine has at work, as it says, can only be requests that are known to have their KV: all others
 // that it was given by this gateway wait.
-func onlyOthers(e *engine, l load) bool {
-	n := int(e.streaming.Load() + e.supplied.Load())
-	return l.running <= n && l.waiting >= int(e.inFlight.Load())-n
+func onlyOthers(e *fleet.Engine, l load) bool {
+	n := int(e.Streaming.Load() + e.Supplied.Load())
+	return l.running <= n && l.waiting >= int(e.InFlight.Load())-n
 }
 
 // leasesFresh is how old what is known of the leases that have ended may be when a transfer begins to be looked after.
@@ -243,7 +244,7 @@ const leasesFresh = 5 * time.Second
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
 func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	e := u.prefill
-	if l, ok := u.r.monitor.loads.of(e).latest(fresh); ok {
+	if l, ok := u.r.monitor.loads.Of(e).latest(fresh); ok {
 		return l.expired
 	}
 	if l, ok := u.r.monitor.loadOf(ctx, e); ok {
@@ -255,17 +256,17 @@ func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) in
 // allExpired reports whether all requests of decode's that are overdue have lost their KV: as many leases of prefill have ended since, and
 // as many requests wait.
 func (u *transferWatch) allExpired(ctx context.Context, l load) bool {
-	n := int(u.decode.engine.overdue.Load())
+	n := int(u.decode.engine.Overdue.Load())
 	return u.expired >= 0 && l.waiting >= n && u.leasesEnded(ctx, loadFresh)-u.expired >= n
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.
 func (u *transferWatch) prefillOver(ctx context.Context) reason.Reason {
 	e := u.prefill
-	if c := e.coord.Load(); c != nil && c.EngineID != u.endpoint.EngineID {
+	if c := e.Endpoint.Load(); c != nil && c.EngineID != u.endpoint.EngineID {
 		return reason.EngineRestarted
 	}
-	if e.failures.Load() == 0 && !e.down.Load() {
+	if e.Failures.Load() == 0 && !e.Down.Load() {
 		u.over = shut{}
 		return reason.None
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 )
 
@@ -51,26 +52,26 @@ func (h *handshakes) schedule() { notify(h.wake) }
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (r *Router) warm(now time.Time) time.Duration {
 	again := warmAnyway * r.now().cfg.Timeouts.Health
-	for _, c := range r.now().fleet.couples {
-		if c.prefill.down.Load() || c.decode.down.Load() {
-			c.forgive()
+	for _, c := range r.now().fleet.Pairs {
+		if c.Prefill.Down.Load() || c.Decode.Down.Load() {
+			c.Forgive()
 			continue
 		}
-		pair, err := r.now().fleet.runsOf(c)
+		pair, err := r.now().fleet.Runs(c)
 		if err != nil {
 			continue // until records come
 		}
 		if r.pairs.Ready(pair) {
-			if c.circuitAt(now) != health.HalfOpen {
+			if c.Circuit(now) != health.HalfOpen {
 				continue
 			}
 			r.pairs.ForgetPair(pair) // it has failed since
 		}
-		if pause := c.wait(pair, now); pause > 0 {
+		if pause := c.HandshakePause(pair, now); pause > 0 {
 			again = min(again, pause)
 			continue
 		}
-		if errors.Is(r.pairs.Start(pair, c.weight(now)), metadata.ErrBusy) {
+		if errors.Is(r.pairs.Start(pair, c.Weight(now)), metadata.ErrBusy) {
 			again = min(again, r.now().cfg.Timeouts.Health)
 		}
 	}
@@ -79,16 +80,16 @@ func (r *Router) warm(now time.Time) time.Duration {
 
 // shake is the handshake of one pair as the registry calls it.
 func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
-	c := r.now().fleet.couple(pair)
+	c := r.now().fleet.PairOf(pair)
 	if c == nil {
 		return fmt.Errorf("router: probe: %s and %s are no pair of one model", pair.Prefill.Engine, pair.Decode.Engine)
 	}
-	c.begun(pair)
+	c.HandshakeBegun(pair)
 	begun := time.Now()
 	err := errPanicked
 	r.tasks.Recover("a handshake", func() { err = r.probe(ctx, c, pair) })
 	now := time.Now()
-	pause := c.ended(pair, err, now, pairRules(r.now().cfg.Health))
+	pause := c.HandshakeEnded(pair, err, now, fleet.PairRules(r.now().cfg.Health))
 	switch {
 	case err == nil:
 		r.left.handedOver(c, begun)
@@ -108,12 +109,12 @@ func (r *Router) shake(ctx context.Context, pair metadata.Pair) error {
 // is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
 // names that are not of the configuration as well as others.
 func (r *Router) Renewed(name string) {
-	e := r.now().fleet.engine(name)
-	if e == nil || !e.publishes {
+	e := r.now().fleet.Engine(name)
+	if e == nil || !e.Publishes {
 		return
 	}
-	if records := r.now().fleet.records(e); len(records) > 0 {
-		if run := records[0].Incarnation; e.generation.Swap(run.Generation) != run.Generation {
+	if records := r.now().fleet.Records(e); len(records) > 0 {
+		if run := records[0].Incarnation; e.Generation.Swap(run.Generation) != run.Generation {
 			r.pairs.Retire(run)
 		}
 		r.log.Info("engine has published", "engine", records[0].ID(), "ranks", len(records))

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pdrouter/router"
+	"pdrouter/router/fleet"
 )
 
 func TestHealthMetrics(t *testing.T) {
@@ -15,8 +16,8 @@ func TestHealthMetrics(t *testing.T) {
 	registry.MustRegister(newHealthMetrics(func() router.Stats {
 		return router.Stats{
 			Engines:  []router.EngineStats{{Name: "p", State: "slow_start", Share: 0.25}, {Name: "d", State: "open", Ejections: map[string]uint64{"answers": 2}}},
-			Anyway:   []router.Anyway{{Model: "tiny", Role: "decode"}},
-			PairsOut: []router.PairOut{{Prefill: "p", Decode: "d", State: "half_open", Opened: 3}},
+			Anyway:   []fleet.Anyway{{Model: "tiny", Role: "decode"}},
+			PairsOut: []fleet.PairOut{{Prefill: "p", Decode: "d", State: "half_open", Opened: 3}},
 		}
 	}))
 	want := `

@@ -8,6 +8,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/metadata/vllm"
 	"pdrouter/router"
+	"pdrouter/router/fleet"
 )
 
 // stock gives the router what asks stock engines for their ranks' metadata.
@@ -23,7 +24,7 @@ type stockEngines struct {
 }
 
 // First implements router.Stock.
-func (s stockEngines) First(ctx context.Context, at router.SideChannel) (metadata.Record, error) {
+func (s stockEngines) First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error) {
 	e, err := known(at)
 	if err != nil {
 		return metadata.Record{}, err
@@ -32,7 +33,7 @@ func (s stockEngines) First(ctx context.Context, at router.SideChannel) (metadat
 }
 
 // All implements router.Stock.
-func (s stockEngines) All(ctx context.Context, at router.SideChannel) ([]metadata.Record, error) {
+func (s stockEngines) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
 	e, err := known(at)
 	if err != nil {
 		return nil, err
@@ -40,7 +41,7 @@ func (s stockEngines) All(ctx context.Context, at router.SideChannel) ([]metadat
 	return e.All(ctx)
 }
 
-func known(at router.SideChannel) (vllm.Engine, error) {
+func known(at fleet.SideChannel) (vllm.Engine, error) {
 	if at.EngineID == "" {
 		return vllm.Unknown(at.Host, at.Port)
 	}

@@ -1,4 +1,4 @@
-package router
+package fleet
 
 import (
 	"sync"
@@ -10,12 +10,12 @@ import (
 	"pdrouter/router/openai"
 )
 
-// noHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
-const noHandOff = policies.Reason("no_transfer_params")
+// NoHandOff is the reason of a request that decode serves alone since prefill engines hand nothing off.
+const NoHandOff = policies.Reason("no_transfer_params")
 
-// handing is what a stock prefill engine's answers show of whether it hands KV off. It is safe for concurrent use; the zero value is of an
+// HandOff is what a stock prefill engine's answers show of whether it hands KV off. It is safe for concurrent use; the zero value is of an
 // engine that does.
-type handing struct {
+type HandOff struct {
 	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
 
 	mu     sync.Mutex
@@ -28,7 +28,7 @@ type handing struct {
 const handshakeAgain = 10 * time.Minute
 
 // lets reports whether the engine may be asked to hand off a request of this shape.
-func (h *handing) lets(s openai.Shape, now time.Time) bool {
+func (h *HandOff) lets(s openai.Shape, now time.Time) bool {
 	if !h.noted.Load() {
 		return true
 	}
@@ -38,7 +38,7 @@ func (h *handing) lets(s openai.Shape, now time.Time) bool {
 }
 
 // never says why the engine hands nothing off, whatever the route; "" if it does as far as is known.
-func (h *handing) never() string {
+func (h *HandOff) never() string {
 	if !h.noted.Load() {
 		return ""
 	}
@@ -50,8 +50,8 @@ func (h *handing) never() string {
 	return h.why
 }
 
-// handed notes an answer that has handed KV off.
-func (h *handing) handed(s openai.Shape) {
+// Handed notes an answer that has handed KV off.
+func (h *HandOff) Handed(s openai.Shape) {
 	if !h.noted.Load() {
 		return
 	}
@@ -60,8 +60,8 @@ func (h *handing) handed(s openai.Shape) {
 	h.routes[s].OKWhole(time.Now())
 }
 
-// kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
-func (h *handing) kept(s openai.Shape, now time.Time, rules health.BreakerRules) time.Duration {
+// Kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
+func (h *HandOff) Kept(s openai.Shape, now time.Time, rules health.BreakerRules) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(true)
@@ -71,8 +71,8 @@ func (h *handing) kept(s openai.Shape, now time.Time, rules health.BreakerRules)
 	return h.routes[s].Wait(now)
 }
 
-// keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that was not known.
-func (h *handing) keeps(why string, now time.Time) bool {
+// Keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that was not known.
+func (h *HandOff) Keeps(why string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.why
@@ -81,8 +81,8 @@ func (h *handing) keeps(why string, now time.Time) bool {
 	return was != why
 }
 
-// renew forgets all: the engine may be another run.
-func (h *handing) renew() {
+// Reset forgets all: the engine may be another run.
+func (h *HandOff) Reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noted.Store(false)

@@ -1,4 +1,4 @@
-package router
+package fleet
 
 import (
 	"log/slog"
@@ -15,24 +15,24 @@ import (
 )
 
 // fleetOf begins the fleet of a configuration. was may be nil.
-func fleetOf(t *testing.T, cfg config.Config, parts fleetParts, was *fleet) *fleet {
+func fleetOf(t *testing.T, cfg config.Config, parts Parts, was *Fleet) *Fleet {
 	t.Helper()
 	if was == nil {
-		was = new(fleet)
+		was = new(Fleet)
 	}
-	if parts.planner == nil {
-		parts.planner = policies.Default()
+	if parts.Planner == nil {
+		parts.Planner = policies.Default()
 	}
-	if parts.log == nil {
-		parts.log = slog.New(slog.DiscardHandler)
+	if parts.Log == nil {
+		parts.Log = slog.New(slog.DiscardHandler)
 	}
-	parts.control = http.DefaultClient
+	parts.Control = http.DefaultClient
 	cfg = cfg.WithDefaults()
-	f, err := newFleet(cfg, parts, was, config.NewSecrets(nil))
+	f, err := New(cfg, parts, was, config.NewSecrets(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.begin(cfg, was)
+	f.Begin(cfg, was)
 	return f
 }
 
@@ -64,17 +64,17 @@ func TestCompatibilityIsKept(t *testing.T) {
 	records.publish("d", metadata.Decode, "same")
 	var log strings.Builder
 	f := fleetOf(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NameKVPlane, Prefill: []config.Engine{{Name: "p", URL: "http://p:1"}}, Decode: []config.Engine{{Name: "d", URL: "http://d:1"}}}}},
-		fleetParts{records: records, log: slog.New(slog.NewTextHandler(&log, nil))}, nil)
-	c := f.couples[0]
+		Parts{Records: records, Log: slog.New(slog.NewTextHandler(&log, nil))}, nil)
+	c := f.Pairs[0]
 	for _, row := range []struct {
 		digest string
 		fits   bool
 	}{{"same", true}, {"other", false}, {"other", false}, {"same", true}} {
 		records.publish("d", metadata.Decode, row.digest)
-		if err := f.agree(c); (err == nil) != row.fits {
+		if err := f.Compatible(c); (err == nil) != row.fits {
 			t.Errorf("digest %q: %v", row.digest, err)
 		}
-		if n := testing.AllocsPerRun(100, func() { _ = f.agree(c) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { _ = f.Compatible(c) }); n != 0 {
 			t.Errorf("digest %q: %v allocations where nothing has changed", row.digest, n)
 		}
 	}
@@ -91,52 +91,52 @@ func TestEnginesThatLeaveAreForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := fleetOf(t, ofEngines("a", "b"), fleetParts{planner: planner}, nil)
-	x, a := f.index, f.engine("a")
-	h := a.hold(x)
+	f := fleetOf(t, ofEngines("a", "b"), Parts{Planner: planner}, nil)
+	x, a := f.Prefixes, f.Engine("a")
+	h := a.takeSlot(x)
 	x.Note([]uint64{1, 2}, h.holder)
-	f = fleetOf(t, ofEngines("b"), fleetParts{planner: planner}, f)
-	if f.index != x {
+	f = fleetOf(t, ofEngines("b"), Parts{Planner: planner}, f)
+	if f.Prefixes != x {
 		t.Error("another index: what all others have is forgotten")
 	}
 	if got := x.Find([]uint64{1, 2}, nil)[h.holder]; got != 0 {
 		t.Errorf("it has %d pieces", got)
 	}
-	if a.hold(x) != nil {
+	if a.takeSlot(x) != nil {
 		t.Error("it gets another place")
 	}
-	b := f.engine("b")
-	b.hold(x)
+	b := f.Engine("b")
+	b.takeSlot(x)
 	smaller := ofEngines("b")
 	smaller.Limits.PrefixIndexEntries = 10
-	f = fleetOf(t, smaller, fleetParts{planner: planner}, f)
-	before := &look{f: f, m: f.models["m"], prompt: &prompt{index: x, bytes: 1}} // of a request that was admitted before
-	if before.reads(policies.Choice{}); b.held.Load() != nil {
+	f = fleetOf(t, smaller, Parts{Planner: planner}, f)
+	before := &Selection{f: f, m: f.Models["m"], prompt: &prompt{index: x, bytes: 1}} // of a request that was admitted before
+	if before.NotePrompt(policies.Choice{}); b.slot.Load() != nil {
 		t.Error("an engine has a place in an index that nobody looks at")
 	}
-	if got := f.index.Bound(); got != 10 {
+	if got := f.Prefixes.Bound(); got != 10 {
 		t.Errorf("an index of %d; want 10", got)
 	}
-	f = fleetOf(t, ofEngines("b"), fleetParts{}, f)
-	if f.index != nil || f.models["m"].looks != [roles]bool{} {
+	f = fleetOf(t, ofEngines("b"), Parts{}, f)
+	if f.Prefixes != nil || f.Models["m"].usesPrefixes != [roleCount]bool{} {
 		t.Error("there is an index that no policy looks at")
 	}
 }
 
 // TestJudgeHoldsOneLock judges engines as the requests before and after a reload do that names them in another order.
 func TestJudgeHoldsOneLock(t *testing.T) {
-	one := fleetOf(t, ofEngines("a", "b", "c"), fleetParts{}, nil)
-	before := one.models["m"].decode
-	two := fleetOf(t, ofEngines("c", "b", "a"), fleetParts{}, one)
-	after := two.models["m"].decode
+	one := fleetOf(t, ofEngines("a", "b", "c"), Parts{}, nil)
+	before := one.Models["m"].Decode
+	two := fleetOf(t, ofEngines("c", "b", "a"), Parts{}, one)
+	after := two.Models["m"].Decode
 	if before[0] != after[2] {
 		t.Fatal("the engines are others")
 	}
 	var wg sync.WaitGroup
-	for _, engines := range [][]*engine{before, after} {
+	for _, engines := range [][]*Engine{before, after} {
 		wg.Go(func() {
 			for range 20_000 {
-				two.judge(engines, time.Now())
+				two.ejectSlowest(engines, time.Now())
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package router
+package fleet
 
 import (
 	"runtime"
@@ -7,13 +7,13 @@ import (
 
 // TestPerEngine: what is kept for an engine is found again, and ends with the engine.
 func TestPerEngine(t *testing.T) {
-	kept := newPerEngine[int]()
-	a, b := &engine{name: "a"}, &engine{name: "b"}
-	*kept.of(a), *kept.of(b) = 1, 2
-	if *kept.of(a) != 1 || *kept.of(b) != 2 {
-		t.Errorf("%d and %d are kept; want 1 and 2", *kept.of(a), *kept.of(b))
+	kept := NewPerEngine[int]()
+	a, b := &Engine{Name: "a"}, &Engine{Name: "b"}
+	*kept.Of(a), *kept.Of(b) = 1, 2
+	if *kept.Of(a) != 1 || *kept.Of(b) != 2 {
+		t.Errorf("%d and %d are kept; want 1 and 2", *kept.Of(a), *kept.Of(b))
 	}
-	if n := testing.AllocsPerRun(100, func() { _ = kept.of(a) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = kept.Of(a) }); n != 0 {
 		t.Errorf("%v allocations for an engine that is known", n)
 	}
 	runtime.KeepAlive(b)

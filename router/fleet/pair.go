@@ -1,4 +1,4 @@
-package router
+package fleet
 
 import (
 	"math/rand/v2"
@@ -11,16 +11,16 @@ import (
 	"pdrouter/router/fleet/health"
 )
 
-// couple is one prefill and one decode engine of a model, and what the router knows of the two together. It is safe
+// Pair is one prefill and one decode engine of a model, and what the router knows of the two together. It is safe
 // for concurrent use.
-type couple struct {
-	model           string
-	conn            connector.Connector
-	prefill, decode *engine
-	judged          atomic.Pointer[judgement] // nil until both have published records
-	wanted          health.DecayingCounter    // requests that chose the two
-	broken          atomic.Bool               // transfers failed in a row; the two are not paired until a handshake succeeds
-	opened          atomic.Uint64             // how often that was so
+type Pair struct {
+	Model           string
+	Connector       connector.Connector
+	Prefill, Decode *Engine
+	compatibility   atomic.Pointer[compatibility] // nil until both have published records
+	Wanted          health.DecayingCounter        // requests that chose the two
+	broken          atomic.Bool                   // transfers failed in a row; the two are not paired until a handshake succeeds
+	opened          atomic.Uint64                 // how often that was so
 
 	mu       sync.Mutex
 	pair     metadata.Pair  // the runs that the rest is about
@@ -30,15 +30,15 @@ type couple struct {
 	circuit  health.Breaker // of transfers; a handshake is its probe
 }
 
-// judgement says whether two engines that publish records can be paired.
-type judgement struct {
-	edition edition
-	err     error
+// compatibility says whether two engines that publish records can be paired.
+type compatibility struct {
+	of  recordsKey
+	err error
 }
 
-// edition is what a judgement was made from: the engines' records, which are never changed. Whoever publishes anew, be it
+// recordsKey is what a judgement was made from: the engines' records, which are never changed. Whoever publishes anew, be it
 // within one generation, is told apart by where they lie.
-type edition struct {
+type recordsKey struct {
 	prefill, decode           *metadata.Record // the first of each
 	prefillRanks, decodeRanks int
 }
@@ -49,14 +49,14 @@ const (
 	handshakeLongest = 10 * time.Second
 )
 
-// weight says how much depends on the two knowing each other: requests that chose them lately, and what their engines
+// Weight says how much depends on the two knowing each other: requests that chose them lately, and what their engines
 // have in hand, so that those of an engine that has come anew begin with its busiest peers.
-func (c *couple) weight(now time.Time) int {
-	return c.wanted.Count(now) + int(c.prefill.inFlight.Load()) + int(c.decode.inFlight.Load())
+func (c *Pair) Weight(now time.Time) int {
+	return c.Wanted.Count(now) + int(c.Prefill.InFlight.Load()) + int(c.Decode.InFlight.Load())
 }
 
-// begun notes that a handshake of these runs begins.
-func (c *couple) begun(pair metadata.Pair) {
+// HandshakeBegun notes that a handshake of these runs begins.
+func (c *Pair) HandshakeBegun(pair metadata.Pair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pair != pair {
@@ -64,9 +64,9 @@ func (c *couple) begun(pair metadata.Pair) {
 	}
 }
 
-// ended notes how a handshake ended, and returns the pause before the next if it failed. What an earlier run still
+// HandshakeEnded notes how a handshake ended, and returns the pause before the next if it failed. What an earlier run still
 // has to say changes nothing.
-func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules health.BreakerRules) time.Duration {
+func (c *Pair) HandshakeEnded(pair metadata.Pair, err error, now time.Time, rules health.BreakerRules) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pair != pair {
@@ -88,8 +88,8 @@ func (c *couple) ended(pair metadata.Pair, err error, now time.Time, rules healt
 	return pause
 }
 
-// wait returns how long the background has to wait before it may try these runs.
-func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
+// HandshakePause returns how long the background has to wait before it may try these runs.
+func (c *Pair) HandshakePause(pair metadata.Pair, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.circuit.At(now) != health.Closed { // its next handshake is the probe
@@ -101,17 +101,17 @@ func (c *couple) wait(pair metadata.Pair, now time.Time) time.Duration {
 	return c.next.Sub(now)
 }
 
-// forgive forgets failures: an engine is down, and when it comes back nothing of them holds.
-func (c *couple) forgive() {
+// Forgive forgets failures: an engine is down, and when it comes back nothing of them holds.
+func (c *Pair) Forgive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures, c.err, c.circuit = 0, nil, health.Breaker{}
 	c.broken.Store(false)
 }
 
-// transferred notes how a transfer between the two has ended. It reports whether they are not paired any more by it, and
+// TransferEnded notes how a transfer between the two has ended. It reports whether they are not paired any more by it, and
 // for how long.
-func (c *couple) transferred(good bool, now time.Time, rules health.BreakerRules) (time.Duration, bool) {
+func (c *Pair) TransferEnded(good bool, now time.Time, rules health.BreakerRules) (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if good {
@@ -129,10 +129,10 @@ func (c *couple) transferred(good bool, now time.Time, rules health.BreakerRules
 }
 
 // Opened returns how often transfers between the two failed in a row.
-func (c *couple) Opened() uint64 { return c.opened.Load() }
+func (c *Pair) Opened() uint64 { return c.opened.Load() }
 
-// circuitAt returns the state of its circuit.
-func (c *couple) circuitAt(now time.Time) health.Circuit {
+// Circuit returns the state of its circuit.
+func (c *Pair) Circuit(now time.Time) health.Circuit {
 	if !c.broken.Load() {
 		return health.Closed
 	}
@@ -141,8 +141,8 @@ func (c *couple) circuitAt(now time.Time) health.Circuit {
 	return c.circuit.At(now)
 }
 
-// last returns the error of the last handshake of these runs.
-func (c *couple) last(pair metadata.Pair) error {
+// LastError returns the error of the last handshake of these runs.
+func (c *Pair) LastError(pair metadata.Pair) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pair != pair {

@@ -1,4 +1,4 @@
-package router
+package fleet
 
 import (
 	"slices"
@@ -30,13 +30,13 @@ func EngineStates() []string {
 	return []string{"up", "slow_start", "half_open", "open", "slow", "overloaded", "draining", "down", "unchecked"}
 }
 
-// state says what an engine is, why, and which part of its requests it may get.
-func (e *engine) state(now time.Time, slowStart time.Duration) (state, why string, share float64) {
-	s := e.vitals.Standing(now, slowStart)
+// State says what an engine is, why, and which part of its requests it may get.
+func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why string, share float64) {
+	s := e.Health.Standing(now, slowStart)
 	switch {
-	case e.draining.Load(): // before down: whoever drained it may have switched it off
+	case e.Draining.Load(): // before down: whoever drained it may have switched it off
 		return "draining", "it is to be drained", 0
-	case e.down.Load():
+	case e.Down.Load():
 		return "down", "it cannot be reached, or says that it is not healthy", 0
 	case s.Circuit == health.HalfOpen:
 		return "half_open", "its next request decides", s.Share
@@ -56,19 +56,19 @@ func (e *engine) state(now time.Time, slowStart time.Duration) (state, why strin
 	return "up", "", 1
 }
 
-// outs lists where engines are used though they are out, and the pairs that are, or have been, out.
-func (f *fleet) outs(now time.Time) (anyway []Anyway, pairs []PairOut) {
-	for name, m := range f.models {
-		for i := range roles {
-			if m.panics[i].Load() {
+// Ejected lists where engines are used though they are out, and the pairs that are, or have been, out.
+func (f *Fleet) Ejected(now time.Time) (anyway []Anyway, pairs []PairOut) {
+	for name, m := range f.Models {
+		for i := range roleCount {
+			if m.panicMode[i].Load() {
 				anyway = append(anyway, Anyway{Model: name, Role: i.String()})
 			}
 		}
 	}
 	slices.SortFunc(anyway, func(a, b Anyway) int { return strings.Compare(a.Model+" "+a.Role, b.Model+" "+b.Role) })
-	for _, c := range f.couples {
+	for _, c := range f.Pairs {
 		if n := c.Opened(); n > 0 {
-			pairs = append(pairs, PairOut{c.prefill.name, c.decode.name, c.circuitAt(now).String(), n})
+			pairs = append(pairs, PairOut{c.Prefill.Name, c.Decode.Name, c.Circuit(now).String(), n})
 		}
 	}
 	return anyway, pairs
@@ -84,7 +84,7 @@ func outlierRules(o config.Outliers) health.OutlierRules {
 	return health.OutlierRules{Times: o.Times, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
 }
 
-// pairRules are the rules of pairs' breakers.
-func pairRules(h config.Health) health.BreakerRules {
+// PairRules are the rules of pairs' breakers.
+func PairRules(h config.Health) health.BreakerRules {
 	return health.BreakerRules{Failures: h.PairFailures, Open: h.Open, Longest: h.OpenLongest}
 }

@@ -1,4 +1,4 @@
-package router
+package fleet
 
 import (
 	"sync"
@@ -9,15 +9,15 @@ import (
 	"pdrouter/router/openai"
 )
 
-// prompts is what all that look for prompts share. It outlives a reload.
-type prompts struct {
+// promptSearch is what all that look for prompts share. It outlives a reload.
+type promptSearch struct {
 	index atomic.Pointer[prefixes.Index] // of the present configuration
 	rooms sync.Pool                      // of *prompt
 }
 
-// looking notes which models' policies look at prefixes, and returns the index for them, was if its size is the same; nil if there are
+// newIndex notes which models' policies look at prefixes, and returns the index for them, was if its size is the same; nil if there are
 // none.
-func (f *fleet) looking(size int, was *prefixes.Index) *prefixes.Index {
+func (f *Fleet) newIndex(size int, was *prefixes.Index) *prefixes.Index {
 	planner, can := f.planner.(interface {
 		Prefixes(model string) (prefill, decode bool)
 	})
@@ -25,9 +25,9 @@ func (f *fleet) looking(size int, was *prefixes.Index) *prefixes.Index {
 		return nil
 	}
 	any := false
-	for _, m := range f.models {
-		m.looks[prefillRole], m.looks[decodeRole] = planner.Prefixes(m.name)
-		any = any || m.looks != [roles]bool{}
+	for _, m := range f.Models {
+		m.usesPrefixes[Prefill], m.usesPrefixes[Decode] = planner.Prefixes(m.Name)
+		any = any || m.usesPrefixes != [roleCount]bool{}
 	}
 	switch {
 	case !any:
@@ -39,46 +39,46 @@ func (f *fleet) looking(size int, was *prefixes.Index) *prefixes.Index {
 	}
 }
 
-// held is one run of an engine as the index knows it.
-type held struct {
+// cacheSlot is one run of an engine as the index knows it.
+type cacheSlot struct {
 	index      *prefixes.Index
 	holder     prefixes.Holder
 	generation uint64
 }
 
 // gone stands for an engine that is not of the configuration any more: it gets no place in the index.
-var gone = new(held)
+var gone = new(cacheSlot)
 
-// holds returns as what the index knows the engine's present run, nil if it does not.
-func (e *engine) holds(x *prefixes.Index) *held {
-	if h := e.held.Load(); h != nil && h.index == x && h.generation == e.generation.Load() {
+// slotOf returns as what the index knows the engine's present run, nil if it does not.
+func (e *Engine) slotOf(x *prefixes.Index) *cacheSlot {
+	if h := e.slot.Load(); h != nil && h.index == x && h.generation == e.Generation.Load() {
 		return h
 	}
 	return nil
 }
 
-// hold has the index know the engine's present run; nil if it is to know none.
-func (e *engine) hold(x *prefixes.Index) *held {
-	if h := e.holds(x); h != nil {
+// takeSlot has the index know the engine's present run; nil if it is to know none.
+func (e *Engine) takeSlot(x *prefixes.Index) *cacheSlot {
+	if h := e.slotOf(x); h != nil {
 		return h
 	}
-	was := e.held.Load()
+	was := e.slot.Load()
 	if was == gone {
 		return nil
 	}
-	h := &held{index: x, holder: x.Join(), generation: e.generation.Load()}
-	if !e.held.CompareAndSwap(was, h) { // another was first
+	h := &cacheSlot{index: x, holder: x.Join(), generation: e.Generation.Load()}
+	if !e.slot.CompareAndSwap(was, h) { // another was first
 		x.Leave(h.holder)
-		return e.holds(x)
+		return e.slotOf(x)
 	}
 	was.leave()
 	return h
 }
 
-// forget has the index forget what the engine has. then is gone, or nil if it is to be asked again.
-func (e *engine) forget(then *held) { e.held.Swap(then).leave() }
+// ForgetPrompts has the index forget what the engine has. then is gone, or nil if it is to be asked again.
+func (e *Engine) ForgetPrompts(then *cacheSlot) { e.slot.Swap(then).leave() }
 
-func (h *held) leave() {
+func (h *cacheSlot) leave() {
 	if h != nil && h.index != nil {
 		h.index.Leave(h.holder)
 	}
@@ -93,9 +93,9 @@ type prompt struct {
 	pieces []int32 // of the chain, that each holder has
 }
 
-// ask looks for the request's prompt, if the model's policy looks at that.
-func (k *look) ask(b *openai.Body) {
-	if k.f.index == nil || k.m.looks == [roles]bool{} {
+// FindPrompt looks for the request's prompt, if the model's policy looks at that.
+func (k *Selection) FindPrompt(b *openai.Body) {
+	if k.f.Prefixes == nil || k.m.usesPrefixes == [roleCount]bool{} {
 		return
 	}
 	if k.prompt == nil {
@@ -103,16 +103,16 @@ func (k *look) ask(b *openai.Body) {
 		if k.prompt == nil {
 			k.prompt = new(prompt)
 		}
-		k.prompt.read(k.f.index, b)
+		k.prompt.read(k.f.Prefixes, b)
 	}
 	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
 }
 
 // Cached is how many tokens of the prompt that was looked for an engine is thought to have.
-func (k *look) Cached(e *engine) int { return k.prompt.cached(e) }
+func (k *Selection) Cached(e *Engine) int { return k.prompt.cached(e) }
 
-// asked ends looking for the prompt.
-func (k *look) asked() {
+// Release ends looking for the prompt.
+func (k *Selection) Release() {
 	if k.prompt != nil {
 		k.f.prompts.rooms.Put(k.prompt)
 		k.prompt = nil
@@ -136,45 +136,45 @@ func (p *prompt) read(x *prefixes.Index, b *openai.Body) {
 }
 
 // cached is how many of the prompt's tokens the engine is thought to have.
-func (p *prompt) cached(e *engine) int {
-	h := e.holds(p.index)
+func (p *prompt) cached(e *Engine) int {
+	h := e.slotOf(p.index)
 	if h == nil || int(h.holder) >= len(p.pieces) || p.pieces[h.holder] == 0 {
 		return 0
 	}
 	return p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes
 }
 
-// reads notes what comes of the choice: who is given the prompt to compute, and so will have it. That is when it is sent, not when it is
+// NotePrompt notes what comes of the choice: who is given the prompt to compute, and so will have it. That is when it is sent, not when it is
 // answered: of several that begin alike and come at once the first is computed for all, which serves more requests well in replays of a
 // trace. If nothing comes of it, what the index says is wrong, and costs a guess. It returns how many tokens of the prompt either engine
 // has to compute, for models whose policy looks at that.
-func (k *look) reads(c policies.Choice) (prefill, decode int) {
+func (k *Selection) NotePrompt(c policies.Choice) (prefill, decode int) {
 	if k.prompt == nil || k.prompt.index != k.f.prompts.index.Load() { // what an index before this one says is of no use to anybody
 		return 0, 0
 	}
-	if c.Split && k.m.looks[prefillRole] {
-		prefill = k.prompt.give(k.m.prefill[c.Prefill])
+	if c.Split && k.m.usesPrefixes[Prefill] {
+		prefill = k.prompt.give(k.m.Prefill[c.Prefill])
 	}
 	switch {
-	case !k.m.looks[decodeRole]:
+	case !k.m.usesPrefixes[Decode]:
 	case c.Split: // it is handed all of it
-		k.prompt.note(k.m.decode[c.Decode])
+		k.prompt.note(k.m.Decode[c.Decode])
 	default:
-		decode = k.prompt.give(k.m.decode[c.Decode])
+		decode = k.prompt.give(k.m.Decode[c.Decode])
 	}
 	return prefill, decode
 }
 
 // give notes that the engine computes what it does not have of the prompt, and returns how many tokens that is.
-func (p *prompt) give(e *engine) int {
+func (p *prompt) give(e *Engine) int {
 	n := p.tokens - p.cached(e)
 	p.note(e)
 	return n
 }
 
 // note has the index know that the engine will have the prompt.
-func (p *prompt) note(e *engine) {
-	if h := e.hold(p.index); h != nil {
+func (p *prompt) note(e *Engine) {
+	if h := e.takeSlot(p.index); h != nil {
 		p.index.Note(p.chain, h.holder)
 	}
 }

@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// Reported is what an engine says of the models that it serves. It is never changed.
+type Reported struct {
+	Base     Served            // the model itself
+	Adapters map[string]Served // by the names of the adapters on top of it
+}
+
+// Served is one model of an engine's list.
+type Served struct {
+	ID      string `json:"id"`
+	Created int64  `json:"created"`
+	Owner   string `json:"owned_by"`
+	Root    string `json:"root"`
+	Parent  string `json:"parent"`        // of an adapter: the model that it is for
+	MaxLen  int    `json:"max_model_len"` // 0 if it is not said
+}
+
+// Same reports whether both say the same.
+func (r *Reported) Same(o *Reported) bool {
+	return r == o || r != nil && o != nil && r.Base == o.Base && maps.Equal(r.Adapters, o.Adapters)
+}
+
+// has reports whether the engine serves that adapter.
+func (e *Engine) has(adapter string) bool {
+	r := e.Reported.Load()
+	if r == nil {
+		return false
+	}
+	_, ok := r.Adapters[adapter]
+	return ok
+}
+
+// adapters are the models whose engines report adapters, by the names of those. The zero value has none.
+type adapters struct {
+	entering sync.Mutex // one indexAdapters at a time
+	byName   atomic.Pointer[map[string]*Model]
+}
+
+func (a *adapters) Of(name string) *Model {
+	if all := a.byName.Load(); all != nil {
+		return (*all)[name]
+	}
+	return nil
+}
+
+// IndexAdapters enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
+// one that is configured first.
+func (f *Fleet) IndexAdapters() {
+	f.Adapters.entering.Lock()
+	defer f.Adapters.entering.Unlock()
+	all := map[string]*Model{}
+	for _, m := range f.ordered {
+		for _, e := range m.Decode {
+			r := e.Reported.Load()
+			if r == nil {
+				continue
+			}
+			for name := range r.Adapters {
+				if f.Models[name] == nil && all[name] == nil {
+					all[name] = m
+				}
+			}
+		}
+	}
+	f.Adapters.byName.Store(&all)
+}
+
+// Find returns the model that a client names: by its own name, or by that of an adapter, which is returned too.
+func (f *Fleet) Find(name string) (m *Model, adapter string) {
+	if m = f.Models[name]; m != nil {
+		return m, ""
+	}
+	return f.Adapters.Of(name), name
+}

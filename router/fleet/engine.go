@@ -1,0 +1,153 @@
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/router/config"
+	"pdrouter/router/connector"
+	"pdrouter/router/fleet/health"
+	"pdrouter/router/upstream"
+)
+
+// Engine is one engine and what the router knows of it. It is safe for concurrent use.
+type Engine struct {
+	Name          string
+	RankOf        string // the entry's name; "" of an engine that is no data-parallel rank
+	Origin        origin
+	Model         string
+	ControlURL    string
+	Publishes     bool // records of its own, with its generation in them
+	Upstream      *upstream.Client
+	ControlClient *http.Client               // of the control routes
+	tls           atomic.Pointer[tls.Config] // of connections to come; nil: the default
+	Header        []upstream.Field           // sent with every request: content type, accept, the engine's own credential
+	InFlight      atomic.Int64
+	Streaming     atomic.Int64              // of them, streams that have brought tokens
+	Supplied      atomic.Int64              // of them, decode legs that are no streams and have their KV, as a look has shown
+	Overdue       atomic.Int64              // of them, decode legs whose KV should have come, and that have not shown it
+	Backlog       atomic.Int64              // tokens of prompts that it has yet to compute, of models whose policy looks at that
+	slot          atomic.Pointer[cacheSlot] // as what it stands in the index of prefixes; nil if it does not
+	Failures      atomic.Int32              // connect failures and failed health checks in a row
+	silence       atomic.Int64              // when a connection that was not answered was counted last, in Unix nanoseconds
+	FailureLimit  atomic.Int32              // of them, from which the engine is unusable
+	Down          atomic.Bool
+	refuses       atomic.Bool // its last failure was a refused connection: nothing listens there
+	Progress      atomic.Bool // a request on it has made progress since the last health check began
+	proven        atomic.Bool // it has answered
+	Health        health.State
+	HandOff       HandOff       // of a prefill engine
+	Draining      atomic.Bool   // it takes no more requests
+	Recheck       chan struct{} // has room for one: its health is to be checked now
+	Relist        chan struct{} // the same: it is up again, and may serve something else
+	EventsOpen    atomic.Bool   // its event stream is open
+	EventStreams  atomic.Uint64 // how often that stream began, broke or had a gap
+	// Generation counts the starts of an engine that does not publish its own: it grows whenever another run of the
+	// engine is seen, so that whatever was known of its earlier start is void.
+	Generation atomic.Uint64
+	Endpoint   atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine that has answered; nil until then
+	Bootstrap  connector.Bootstrap                       // connector sglang; without a room
+	Channel    *ChannelState                             // of a stock engine; nil of others
+	Reported   atomic.Pointer[Reported]                  // what it says that it serves; nil until it has
+}
+
+// origin is all of a configuration that an engine was made from: engines of one origin are the same.
+type origin struct {
+	Entry     config.Engine
+	model     string
+	Connector connector.Connector
+	Role      metadata.Role
+	key       string // what stood in the entry's key file
+	rank      int    // data-parallel
+}
+
+func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg config.Config, keys *config.Secrets, control *http.Client) (*Engine, error) {
+	conn := m.Connector
+	from := origin{Entry: ec, model: m.Name, Connector: conn, Role: role}
+	from.Entry.Drain = false
+	up, err := upstream.New(ec.URL, upstream.Config{})
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Name: ec.Name, Model: m.Name, ControlURL: strings.TrimSuffix(ec.Control, "/"), Upstream: up, Recheck: make(chan struct{}, 1), Relist: make(chan struct{}, 1)}
+	if e.ControlClient = control; ec.TLS != (config.TLS{}) {
+		e.ControlClient = NewControlClient(e.dialControl)
+	}
+	e.setLimits(cfg)
+	e.Generation.Store(1)
+	e.Draining.Store(ec.Drain)
+	e.Publishes = conn.Traits().Publishes
+	e.Bootstrap = connector.BootstrapOf(ec.URL, ec.BootstrapPort)
+	if conn.Traits().Stock != nil {
+		e.Channel = newChannelState(ec)
+	}
+	e.Header = []upstream.Field{{Name: "Content-Type", Value: "application/json"}}
+	if ec.KeyFile != "" {
+		if from.key, err = keys.Read("key_file", ec.KeyFile); err != nil {
+			return nil, err
+		}
+		e.Header = append(e.Header, upstream.Field{Name: "Authorization", Value: "Bearer " + from.key})
+	}
+	if ec.DataParallel > 1 {
+		from.rank = rank
+		e.Header = append(e.Header, upstream.Field{Name: RankHeader, Value: strconv.Itoa(rank)})
+	}
+	e.Origin = from
+	return e, nil
+}
+
+// setLimits has the engine go by this configuration's bounds, whichever it was made from.
+func (e *Engine) setLimits(cfg config.Config) {
+	e.FailureLimit.Store(int32(cfg.Limits.Failures))
+	e.Upstream.SetLimits(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
+}
+
+// Usable reports whether the engine may be given requests.
+func (e *Engine) Usable() bool { return !e.Down.Load() && !e.Draining.Load() }
+
+// secure sets the TLS configuration of connections to come; nil is the default.
+func (e *Engine) secure(t *tls.Config) {
+	e.tls.Store(t)
+	e.Upstream.SetTLS(t)
+}
+
+// dialControl connects to the engine's control routes.
+func (e *Engine) dialControl(ctx context.Context, network, address string) (net.Conn, error) {
+	d := tls.Dialer{Config: e.tls.Load()}
+	return d.DialContext(ctx, network, address)
+}
+
+// NewControlClient returns a client of engines' control routes. dial makes its TLS connections; nil is the default.
+func NewControlClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 5 * time.Second, DialTLSContext: dial},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it bears a token
+	}
+}
+
+// SchedulerLabel is the label by which stock engines tell one data-parallel rank's samples from another's; empty for all that there are.
+func (e *Engine) SchedulerLabel() string {
+	if e.RankOf == "" {
+		return ""
+	}
+	return `engine="` + strconv.Itoa(e.Origin.rank) + `"`
+}
+
+// RankHeader is how stock engines are told which of their data-parallel ranks is to serve a request. What a client sends under
+// this name never reaches them.
+const RankHeader = "X-Data-Parallel-Rank"
+
+// wake wakes the reader of a channel that has room for one, now or when it reads. It never blocks.
+func wake(reader chan<- struct{}) {
+	select {
+	case reader <- struct{}{}:
+	default:
+	}
+}

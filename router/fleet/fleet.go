@@ -1,0 +1,277 @@
+// Package fleet knows the engines of one configuration, the models that they serve, the pairs that they form, and selects among them.
+//
+// It owns what is known of each: who an engine is and how it is reached, what it has in flight, whether it can be reached and does well
+// (package fleet/health has the rules), which run of it answers, and which beginnings of prompts it was given. A Fleet is made by New from
+// a configuration and the Fleet before; an engine whose entry is the same stays the same Engine. A Selection takes a snapshot for one
+// request and asks the policy. What other packages keep for each engine stands in a PerEngine of theirs.
+//
+// It sends nothing to engines and starts no goroutine. Package router asks it for engines, and tells it what legs, health checks and
+// looks at side channels have found.
+package fleet
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/metadata"
+	"pdrouter/policies"
+	"pdrouter/policies/prefixes"
+	"pdrouter/router/admission"
+	"pdrouter/router/config"
+	"pdrouter/router/connector"
+	"pdrouter/router/upstream"
+)
+
+// Planner chooses the engines of a request. It must not block and be safe for concurrent use.
+type Planner interface {
+	Choose(policies.Request, policies.Fleet, policies.Draw) policies.Choice
+}
+
+// Records is the local copy of the engines' metadata: Engine never waits. It must be safe for concurrent use.
+type Records interface {
+	Engine(name string) ([]metadata.Record, bool)
+}
+
+// Parts are what a fleet is made of besides its configuration.
+type Parts struct {
+	Planner    Planner
+	Records    Records
+	Handshakes *metadata.Pairs
+	Control    *http.Client // for the control routes of engines without TLS settings of their own
+	Log        *slog.Logger
+}
+
+// Fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
+type Fleet struct {
+	Models  map[string]*Model
+	ordered []*Model // as the configuration names them
+	Engines []*Engine
+	Pairs   []*Pair // of the models whose engines shake hands, model by model
+	named   map[string]*Engine
+	pairs   map[[2]string]*Pair // by the names of prefill and decode
+	drains  map[string]bool     // the names of those that take no more requests
+
+	health     config.Health
+	planner    Planner
+	published  Records         // nil: no engine that publishes can be paired
+	handshakes *metadata.Pairs // which pairs have shaken hands
+	log        *slog.Logger
+	Prefixes   *prefixes.Index // nil: no model's policy looks at prefixes
+	prompts    *promptSearch
+
+	Adapters adapters
+	Secrets  *config.Secrets
+	secured  map[*Engine]*tls.Config // what TLS each is to be spoken to with; not of those without
+	ranks    map[string][]*Engine    // by the name of the engine that they are the data-parallel ranks of
+}
+
+// Model is one served model.
+type Model struct {
+	Name                  string
+	Connector             connector.Connector
+	Prefill               []*Engine
+	Decode                []*Engine // the aggregated engines for connector none
+	Pairs                 []*Pair   // prefill by prefill; empty if the engines need no handshake
+	turn                  atomic.Uint64
+	Retries               *admission.RetryBudget  // outlives a reload
+	ForwardsAuthorization bool                    // its engines are given the clients' credentials
+	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
+	panicMode             [roleCount]atomic.Bool  // the role's engines are used though they are out
+	comparedAt            [roleCount]atomic.Int64 // when their times were compared, in nanoseconds
+	Queue                 *admission.Queue        // outlives a reload
+
+	inFlight, perEngine, queueLength int // requests with all its engines, or with each; requests that wait
+}
+
+// Places is how many of the model's requests may be with engines at once: none while no engine takes requests and one may come back.
+// Where none will, requests need not wait: they are told so.
+func (m *Model) Places() int {
+	takers, comes := m.takers()
+	switch {
+	case takers == 0 && comes:
+		return 0
+	case m.inFlight > 0:
+		return m.inFlight
+	}
+	return max(1, takers) * m.perEngine
+}
+
+// takers counts the model's decode engines that may be given requests. comes reports that others may come back: they are down, but not as
+// nothing listens there.
+func (m *Model) takers() (n int, comes bool) {
+	for _, e := range m.Decode {
+		switch {
+		case e.Usable():
+			n++
+		case !e.Draining.Load() && !e.refuses.Load():
+			comes = true
+		}
+	}
+	return n, comes
+}
+
+// PairAt returns the prefill and the decode engine with these indices; only where engines shake hands.
+func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
+
+// New makes what the configuration names, and takes over what was there already; was may be empty. Files whose contents are
+// known are not read.
+func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
+	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{},
+		health: cfg.Health, planner: parts.Planner, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,
+		Secrets: secrets, secured: map[*Engine]*tls.Config{}, ranks: map[string][]*Engine{}}
+	if f.prompts == nil {
+		f.prompts = new(promptSearch)
+	}
+	var keyless []error
+	for i, mc := range cfg.Models {
+		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
+		if old := was.Models[m.Name]; old != nil {
+			m.turn.Store(old.turn.Load())
+			m.Retries, m.Queue = old.Retries, old.Queue
+		}
+		for _, list := range []struct {
+			key  string
+			from []config.Engine
+			to   *[]*Engine
+			role metadata.Role
+		}{
+			{"prefill", mc.Prefill, &m.Prefill, metadata.Prefill}, {"decode", mc.Decode, &m.Decode, metadata.Decode},
+			{"engines", mc.Engines, &m.Decode, metadata.Both},
+		} {
+			for j, entry := range list.from {
+				secure, err := entry.TLS.Load(f.Secrets)
+				if err != nil {
+					keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
+					continue
+				}
+				var up *upstream.Client // one for all ranks
+				for k, ec := range entry.Ranks() {
+					e, err := newEngine(ec, k, m, list.role, cfg, f.Secrets, parts.Control)
+					if errors.As(err, new(*config.KeyError)) {
+						keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
+						break
+					}
+					if err != nil {
+						return nil, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err)
+					}
+					if ec.Name != entry.Name {
+						e.RankOf = entry.Name
+					}
+					if was.named != nil {
+						e.Health.Reset(time.Now()) // those that are there from the start have nobody to share with
+					}
+					if old := was.named[e.Name]; old != nil {
+						if old.Origin == e.Origin {
+							e = old
+						} else { // pairs of the other one are not its own
+							e.Generation.Store(old.Generation.Load() + 1)
+						}
+					}
+					if up == nil {
+						up = e.Upstream
+					} else if e != was.named[e.Name] {
+						e.Upstream = up
+					}
+					if secure != nil {
+						f.secured[e] = secure
+					}
+					*list.to = append(*list.to, e)
+					f.Engines = append(f.Engines, e)
+					f.named[e.Name] = e
+					if e.RankOf != "" {
+						f.ranks[e.RankOf] = append(f.ranks[e.RankOf], e)
+					}
+					f.drains[e.Name] = ec.Drain
+				}
+			}
+		}
+		if m.Connector.Traits().Handshakes {
+			for _, p := range m.Prefill {
+				for _, d := range m.Decode {
+					c := was.pairs[[2]string{p.Name, d.Name}]
+					if c == nil || c.Model != m.Name || c.Connector != m.Connector || c.Prefill != p || c.Decode != d {
+						c = &Pair{Model: m.Name, Connector: m.Connector, Prefill: p, Decode: d}
+					}
+					m.Pairs = append(m.Pairs, c)
+				}
+			}
+			f.Pairs = append(f.Pairs, m.Pairs...)
+			for _, c := range m.Pairs {
+				f.pairs[[2]string{c.Prefill.Name, c.Decode.Name}] = c
+			}
+		}
+		f.Models[m.Name] = m
+		f.ordered = append(f.ordered, m)
+	}
+	if len(keyless) > 0 {
+		return nil, errors.Join(keyless...)
+	}
+	f.IndexAdapters()
+	f.Prefixes = f.newIndex(cfg.Limits.PrefixIndexEntries, was.Prefixes)
+	return f, nil
+}
+
+// Begin has the engines and the models go by this fleet, which takes the place of was.
+func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
+	for _, m := range f.Models {
+		m.Queue.SetLimits(m, m.queueLength)
+		m.Retries.SetLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
+	}
+	for e, t := range f.secured {
+		e.secure(t)
+	}
+	for _, e := range f.Engines {
+		e.setLimits(cfg)
+		if drains := f.drains[e.Name]; e.Draining.Swap(drains) && !drains {
+			e.Health.Reset(time.Now())
+		}
+	}
+	f.prompts.index.Store(f.Prefixes)
+	if f.Prefixes != was.Prefixes {
+		for _, e := range f.Engines {
+			e.ForgetPrompts(nil)
+		}
+	}
+	for _, e := range was.Engines {
+		if f.Engine(e.Name) != e {
+			e.ForgetPrompts(gone)
+		}
+	}
+}
+
+// PairOf returns the engines of a pair, nil if they are no couple.
+func (f *Fleet) PairOf(pair metadata.Pair) *Pair {
+	return f.pairs[[2]string{pair.Prefill.Engine, pair.Decode.Engine}]
+}
+
+// Paired reports whether two engines, in either order, stand as prefill and decode of one model.
+func (f *Fleet) Paired(x, y string) bool {
+	return f.pairs[[2]string{x, y}] != nil || f.pairs[[2]string{y, x}] != nil
+}
+
+// Engine returns the engine of that name, nil if there is none.
+func (f *Fleet) Engine(name string) *Engine { return f.named[name] }
+
+// InFlight returns how many legs an engine works on, all its data-parallel ranks together; 0 if there is none of that name.
+func (f *Fleet) InFlight(engine string) int64 {
+	if e := f.Engine(engine); e != nil {
+		return e.InFlight.Load()
+	}
+	n := int64(0)
+	for _, e := range f.ranks[engine] {
+		n += e.InFlight.Load()
+	}
+	return n
+}
+
+func (f *Fleet) Close() {
+	for _, e := range f.Engines {
+		e.Upstream.Close()
+		e.ControlClient.CloseIdleConnections()
+	}
+}

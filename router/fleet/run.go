@@ -1,0 +1,106 @@
+package fleet
+
+import (
+	"net"
+	"strconv"
+	"sync/atomic"
+
+	"pdrouter/metadata"
+	"pdrouter/router/config"
+	"pdrouter/router/connector"
+)
+
+// SideChannel is where a stock engine answers questions about its ranks.
+type SideChannel struct {
+	Host     string
+	Port     int
+	EngineID string        // of the run that has said so; "" if no run has
+	Size     metadata.Rank // as that run has said; zero if no run has
+}
+
+// ChannelReport is what the latest look at a side channel has shown. It is never changed.
+type ChannelReport struct {
+	Run           string // the engine id; "" if no run has ever answered or reported
+	Compatibility string // "" until the run has answered
+	Missed        int    // looks in a row that got no answer
+}
+
+// Silent reports whether nobody answers there. The first look without an answer may be an accident.
+func (s *ChannelReport) Silent() bool { return s.Missed >= 2 }
+
+// Dead reports whether the channel of this run has answered, and does not any more.
+func (s *ChannelReport) Dead() bool { return s.Silent() && s.Compatibility != "" }
+
+// ChannelState is the side channel of a stock engine, and what is known of it.
+type ChannelState struct {
+	host string // of the configuration; "" if the engine's own report counts
+	port int
+	Wake chan struct{} // has room for one: the channel is to be looked at
+
+	Latest atomic.Pointer[ChannelReport] // nil until the channel was looked at
+}
+
+// newChannelState returns the side channel of a stock engine. The address was validated.
+func newChannelState(ec config.Engine) *ChannelState {
+	s := &ChannelState{Wake: make(chan struct{}, 1)}
+	if ec.SideChannel != "" {
+		host, port, _ := net.SplitHostPort(ec.SideChannel)
+		s.host = host
+		s.port, _ = strconv.Atoi(port)
+	}
+	return s
+}
+
+// SideChannel returns where the engine's run of these coordinates is to be asked, and false if that is not known.
+func (e *Engine) SideChannel(c *connector.PrefillEndpoint) (SideChannel, bool) {
+	at := SideChannel{Host: e.Channel.host, Port: e.Channel.port}
+	if c != nil {
+		at.EngineID, at.Size = c.EngineID, metadata.Rank{DP: 1, PP: c.PP, TP: c.TP}
+		if at.Host == "" {
+			at.Host, at.Port = c.Host, c.Port
+		}
+	}
+	return at, at.Host != ""
+}
+
+// ChannelReport returns what is known of the side channel of the engine's present run; the zero value is nothing.
+func (e *Engine) ChannelReport() ChannelReport {
+	if e.Channel == nil {
+		return ChannelReport{}
+	}
+	s := e.Channel.Latest.Load()
+	if s == nil {
+		return ChannelReport{}
+	}
+	if e.Origin.Role == metadata.Prefill { // its answers name its run; of a decode engine only the channel does
+		if c := e.Endpoint.Load(); c == nil || c.EngineID != s.Run {
+			return ChannelReport{}
+		}
+	}
+	return *s
+}
+
+// PollSoon has the side channel looked at soon. It never blocks.
+func (e *Engine) PollSoon() {
+	if e.Channel != nil {
+		wake(e.Channel.Wake)
+	}
+}
+
+// Incarnation names the run of a stock engine that the router knows of.
+func (e *Engine) Incarnation() metadata.Incarnation {
+	return metadata.Incarnation{Engine: e.Name, Generation: e.Generation.Load()}
+}
+
+// KnownRun returns the engine id of the run that pairs of the engine were warmed with, "" if that is not known. A prefill
+// engine's answers name its run, so with one of these coordinates none was warmed while they are nil; of a decode engine
+// only its channel tells.
+func (e *Engine) KnownRun(c *connector.PrefillEndpoint, seen *ChannelReport) string {
+	switch {
+	case c != nil:
+		return c.EngineID
+	case e.Origin.Role == metadata.Prefill || seen == nil:
+		return ""
+	}
+	return seen.Run
+}

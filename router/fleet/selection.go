@@ -1,0 +1,310 @@
+package fleet
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet/health"
+	"pdrouter/router/openai"
+)
+
+// role is one of the two lists of a model's engines.
+type role uint8
+
+const (
+	Prefill role = iota
+	Decode
+	roleCount
+)
+
+func (r role) String() string { return [...]string{"prefill", "decode"}[r] }
+
+// Selection is one look at the engines of a model, for a choice among them.
+type Selection struct {
+	f             *Fleet
+	m             *Model
+	Now           time.Time
+	excluded      Excluded
+	dryRun        bool // nothing comes of the choice: no probe is taken
+	provenOnly    bool // only engines that have answered since they are known
+	panicMode     bool // also those that are out, as there is nobody else
+	overloadedToo bool // also those that have asked for no requests now, if there is nobody else: nothing waits for them
+
+	shape openai.Shape // of the request's route
+	bare  bool         // a pair was left out as its prefill engine hands nothing off
+
+	probed *Engine // the last engine whose half-open circuit waits for this request
+
+	pin     *Engine // the only decode engine that has what is asked for; nil if each has
+	adapter string  // of the model, which not every engine may have; "" is the model itself
+	prompt  *prompt // what engines are thought to have of it; nil if nobody asks
+
+	prefillRoom [4]policies.Engine
+	decodeRoom  [4]policies.Engine
+}
+
+// Init readies a look for a request. pin is the only decode engine that may serve it, nil if each may; adapter is the one that it names,
+// if any.
+func (k *Selection) Init(f *Fleet, m *Model, shape openai.Shape, pin *Engine, adapter string) {
+	k.f, k.m, k.shape, k.pin, k.adapter = f, m, shape, pin, adapter
+}
+
+// Begin begins a look: at engines but for those, and at those that have asked for no requests now if busy is set and no others are left.
+func (k *Selection) Begin(not Excluded, busy bool) {
+	k.Now, k.excluded, k.panicMode, k.overloadedToo = time.Now(), not, false, busy
+}
+
+// Choose chooses the engines of a request.
+func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet) {
+	if k.m.Connector.Traits().Mode == dispatch.Alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	k.bare = false
+	c, f := k.choose(k.m.requireSplit(q))
+	if c.Reason == policies.NoPair && c.Decode >= 0 && k.bare {
+		c.Reason = NoHandOff
+	}
+	return k.requireSplit(c), f
+}
+
+// ChooseDecode chooses another decode engine for a stream that has begun.
+func (k *Selection) ChooseDecode() policies.Choice {
+	c, _ := k.choose(policies.Request{Model: k.m.Name, Unsplittable: "continued"})
+	return c
+}
+
+// snapshot takes the snapshot, and says of either role whether engines are used though they are out.
+func (k *Selection) snapshot() (f policies.Fleet, prefill, decode bool) {
+	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.Prefill, never)
+	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.Decode, k.f.health.PanicPercent)
+	if k.m.Connector.Traits().Handshakes {
+		f.Pairable = k.pairable
+	}
+	k.filter(&f)
+	return f, prefill, decode
+}
+
+// never is the panic_percent that is never exceeded.
+const never = 100
+
+// list appends one policies.Engine per engine: what a choice may know. If more than percent of those that can be reached are
+// out, or it is said anyway, all of them may be used, and it reports that. Engines that have asked for no requests now do not count,
+// and are not used by it. Engines that are out for being slow alone may be used where no other is left.
+func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) ([]policies.Engine, bool) {
+	reached, out, left := 0, 0, 0
+	slowStart := *k.f.health.SlowStart
+	may := func(e *Engine) bool { return e.Usable() && (!k.provenOnly || e.proven.Load()) }
+	for _, e := range engines {
+		p := policies.Engine{Name: e.Name, InFlight: int(e.InFlight.Load())}
+		if may(e) {
+			stand := e.Health.Standing(k.Now, slowStart)
+			p.Usable, p.Share = stand.Out == health.InUse && !k.excluded.Has(e), stand.Share
+			if p.Usable {
+				left++
+			}
+			if stand.Out != health.Overloaded {
+				reached++
+				if stand.Out != health.InUse || stand.Circuit != health.Closed {
+					out++
+				}
+			}
+		}
+		if k.prompt != nil {
+			p.Cached, p.Backlog = k.Cached(e), int(e.Backlog.Load())
+		}
+		dst = append(dst, p)
+	}
+	panics := out*100 > percent*reached || k.panicMode && out > 0 && k.f.health.PanicPercent < never
+	if left > 0 && !panics {
+		return dst, false
+	}
+	for i, e := range engines {
+		if !may(e) || k.excluded.Has(e) {
+			continue
+		}
+		switch e.Health.Standing(k.Now, slowStart).Out {
+		case health.Answers, health.Streams:
+			dst[i].Usable = panics || k.isProbe(e)
+		case health.Slow:
+			dst[i].Usable = true
+		case health.Overloaded:
+			dst[i].Usable = k.overloadedToo && left == 0
+		}
+	}
+	return dst, panics
+}
+
+// ComesBack reports whether an engine of a role, of which none can take the request now, may do so before long, and after which time as far
+// as that is known. An engine whose circuit is open does not count, as it has failed: of such engines it returns when the first is half
+// open.
+func (k *Selection) ComesBack(r role) (after time.Duration, comes bool) {
+	engines := k.m.Decode
+	if r == Prefill {
+		engines = k.m.Prefill
+	}
+	var open time.Duration
+	for _, e := range engines {
+		switch {
+		case e.Down.Load() && e.refuses.Load(), k.adapter != "" && !e.has(k.adapter):
+			continue
+		case k.pin != nil && r == Decode:
+			if e != k.pin {
+				continue
+			}
+		case e.Draining.Load():
+			continue
+		}
+		stand := e.Health.Standing(k.Now, *k.f.health.SlowStart)
+		var d time.Duration
+		switch {
+		case e.Down.Load():
+		case stand.Circuit == health.Open:
+			if d = e.Health.OpenFor(k.Now); open == 0 || d < open {
+				open = d
+			}
+			continue
+		case stand.Out == health.Overloaded:
+			d = e.Health.RetryAfter(k.Now)
+		case stand.Out == health.InUse: // something else is missing
+			continue
+		}
+		if !comes || d < after {
+			after = d
+		}
+		comes = true
+	}
+	if !comes {
+		return open, false
+	}
+	return after, true
+}
+
+// pairable says whether a request may be split between two engines.
+func (k *Selection) pairable(p, d int) bool {
+	c := k.m.PairAt(p, d)
+	if !c.Prefill.HandOff.lets(k.shape, k.Now) {
+		k.bare = true
+		return false
+	}
+	return k.f.Compatible(c) == nil && !k.f.Doubtful(c) && (k.panicMode || !c.broken.Load())
+}
+
+// choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
+// what it chose is to be probed, this request is the probe.
+func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet) {
+	for range 4 {
+		f, prefill, decode := k.snapshot()
+		c := k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
+		if c.Decode < 0 && !k.panicMode {
+			k.panicMode = true
+			continue
+		}
+		if k.dryRun || c.Decode < 0 {
+			return c, f
+		}
+		c = k.preferWarm(q, f, c)
+		k.f.panics(k.m, Prefill, prefill && c.Split)
+		k.f.panics(k.m, Decode, decode)
+		if k.takeProbes(c, prefill, decode) {
+			return c, f
+		}
+	}
+	f, _, _ := k.snapshot() // others were always faster: they have the probes
+	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
+}
+
+// preferWarm is a choice of engines that have shaken hands where those chosen have not, so that a request waits for a handshake
+// only if no other pair is left. The pair that is passed over shakes hands all the same: every pair does, without a request.
+func (k *Selection) preferWarm(q policies.Request, f policies.Fleet, c policies.Choice) policies.Choice {
+	if !c.Split || f.Pairable == nil || k.warm(c.Prefill, c.Decode) {
+		return c
+	}
+	f.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
+	if w := k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}); w.Split {
+		return w
+	}
+	return c
+}
+
+// warm reports whether two engines, as they run now, have shaken hands.
+func (k *Selection) warm(p, d int) bool {
+	pair, err := k.f.Runs(k.m.PairAt(p, d))
+	return err == nil && k.f.handshakes.Ready(pair)
+}
+
+// takeProbes makes this request the probe of each engine chosen that is to be probed. It reports false if another request has become
+// that since the snapshot. Engines that are used anyway are not asked.
+func (k *Selection) takeProbes(c policies.Choice, prefill, decode bool) bool {
+	rules := engineRules(k.f.health)
+	if !decode && !k.takeProbe(k.m.Decode[c.Decode], rules) {
+		return false
+	}
+	return prefill || !c.Split || k.takeProbe(k.m.Prefill[c.Prefill], rules)
+}
+
+// takeProbe is take for one engine. The request that is its probe may be given to it again.
+func (k *Selection) takeProbe(e *Engine, rules health.BreakerRules) bool {
+	if k.isProbe(e) {
+		return true
+	}
+	may, probe := e.Health.Take(k.Now, rules)
+	if probe {
+		k.probed = e
+	}
+	return may
+}
+
+// isProbe reports whether the request is the probe that the engine's half-open circuit waits for.
+func (k *Selection) isProbe(e *Engine) bool {
+	return k.probed == e && e.Health.RetryAfter(k.Now) == 0 && e.Health.Standing(k.Now, 0).Circuit == health.HalfOpen
+}
+
+// panics notes whether a role's engines are used though they are out.
+func (f *Fleet) panics(m *Model, role role, now bool) {
+	flag := &m.panicMode[role]
+	if flag.Load() == now || flag.Swap(now) == now {
+		return
+	}
+	if now {
+		f.log.Warn("too many engines are out; all are used that can be reached", "model", m.Name, "role", role.String())
+	} else {
+		f.log.Info("enough engines are in use", "model", m.Name, "role", role.String())
+	}
+}
+
+// Serves reports whether a request for the model that is worth splitting would be given to engines, as far as is known: by
+// the policy, and by engines that have answered.
+func (f *Fleet) Serves(m *Model) bool {
+	q := policies.Request{Model: m.Name, PromptTokens: 1 << 30}
+	if m.Connector.Traits().Mode == dispatch.Alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	k := &Selection{f: f, m: m, Now: time.Now(), dryRun: true, provenOnly: true, overloadedToo: true}
+	c, _ := k.choose(q)
+	return c.Decode >= 0
+}
+
+// DryRun says what would be chosen now for a request that does not come yet.
+func (f *Fleet) DryRun(m *Model, q policies.Request) policies.Choice {
+	k := &Selection{f: f, m: m, Now: time.Now(), dryRun: true, overloadedToo: true}
+	c, _ := k.choose(k.m.requireSplit(q))
+	return c
+}
+
+// requireSplit makes a question to the planner one whose answer is two engines, whatever the request is.
+func (m *Model) requireSplit(q policies.Request) policies.Request {
+	if m.Connector.Traits().RequiresSplit {
+		q.PromptTokens, q.Unsplittable = 1<<30, ""
+	}
+	return q
+}
+
+// requireSplit takes back a choice of decode alone where decode does not serve alone.
+func (k *Selection) requireSplit(c policies.Choice) policies.Choice {
+	if k.m.Connector.Traits().RequiresSplit && !c.Split && c.Decode >= 0 {
+		c.Decode, c.Reason = -1, policies.NoPrefill
+	}
+	return c
+}
