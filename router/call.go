@@ -362,9 +362,13 @@ func (l *call) refusedCredentials() bool {
 	return (l.status == http.StatusUnauthorized || l.status == http.StatusForbidden) && l.ans.ErrorCode != codeTicket
 }
 
-// later cancels the leg after d. The caller stops the timer.
+// later cancels the leg after d, unless it is over: its owner may not know that yet. The caller stops the timer.
 func (l *call) later(d time.Duration, cause error) *time.Timer {
-	return time.AfterFunc(d, func() { l.Cancel(cause) })
+	return time.AfterFunc(d, func() {
+		if !l.state().Over() {
+			l.Cancel(cause)
+		}
+	})
 }
 
 // reading counts the prompt with the engine that the leg is for.

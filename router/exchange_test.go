@@ -137,3 +137,26 @@ func TestPanicLeavesDrainingAlone(t *testing.T) {
 		s.noHeld(t)
 	})
 }
+
+// TestTransferTimerSparesAnAnswer has the time of a transfer be over when decode's first event is here and its owner has not seen it yet: the
+// leg is not ended.
+func TestTransferTimerSparesAnAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		s, parts := newIn(t, n, connector.NamePull, 1, 1)
+		g := startIn(t, n, s.cfg, parts)
+		x := newOwned(t, g, streamBody)
+		a := &attempt{split: true, reads: true}
+		a.decode.join(&g.r.cancels, x.m.Decode[0])
+		x.expect(a)
+		a.decode.begin()
+		time.Sleep(x.s.cfg.Timeouts.Transfer - 1)
+		a.decode.kvBecomes(kvOver)
+		a.decode.became(dispatch.LegAnswered)
+		time.Sleep(time.Second)
+		if why := a.decode.Cause(); why != nil {
+			t.Errorf("the leg was ended: %v", why)
+		}
+		a.letGo()
+		x.panicked("the end")
+	})
+}
