@@ -54,23 +54,25 @@ func (t *Tasks) Try(most int, limit time.Duration, f func(context.Context)) bool
 	return true
 }
 
-// Reserve is the first half of Try, for what is certain to be run later.
+// Reserve is the first half of Try, for what is certain to be run later. It is waited for from now on.
 func (t *Tasks) Reserve(most int) bool {
 	if t.running.Add(1) > int64(most) || t.ctx.Err() != nil {
 		t.running.Add(-1)
 		return false
 	}
+	t.Add(1)
 	return true
 }
 
 // GoReserved is the second half of Try. It must follow a Reserve that has reported true.
 func (t *Tasks) GoReserved(limit time.Duration, f func(context.Context)) {
-	t.WaitGroup.Go(func() {
+	go func() {
+		defer t.Done()
 		defer t.running.Add(-1)
 		ctx, cancel := context.WithTimeoutCause(t.ctx, limit, t.late)
 		defer cancel()
 		t.Recover("a leg that runs on", func() { f(ctx) })
-	})
+	}()
 }
 
 // Recover runs f, and recovers if it panics. It reports whether f came to its end.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestFault68PanicInTheBackground has what runs beside requests panic: it is counted and begun anew, and nothing ends.
@@ -24,5 +25,26 @@ func TestFault68PanicInTheBackground(t *testing.T) {
 		}
 		stop()
 		r.Keep(ctx, "a test", func() { panic("a fault behind the end") })
+	})
+}
+
+// TestWaitForReserved: what is certain to be run later is waited for from the time that it is.
+func TestWaitForReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewTasks(slog.New(slog.DiscardHandler), nil)
+		if !r.Reserve(1) || r.Reserve(1) {
+			t.Fatal("there is not one place")
+		}
+		waited, ran := false, false
+		go func() { r.Wait(); waited = true }()
+		synctest.Wait()
+		if waited {
+			t.Error("Wait does not count what is reserved")
+		}
+		r.GoReserved(time.Second, func(context.Context) { ran = true })
+		synctest.Wait()
+		if !waited || !ran || r.Running() != 0 {
+			t.Errorf("waited %v, ran %v, %d running", waited, ran, r.Running())
+		}
 	})
 }
