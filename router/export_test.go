@@ -327,6 +327,5 @@ func (e DebugEngine) Probed() bool {
 	return out == health.Answers || out == health.Streams
 }
 
-// Upstream is the client that sends it requests, Failures how many make it be down.
+// Upstream is the client that sends it requests.
 func (e DebugEngine) Upstream() *upstream.Client { return e.e.Upstream }
-func (e DebugEngine) Failures() int64            { return int64(e.e.FailureLimit.Load()) }

@@ -33,7 +33,7 @@ func (s *setup) cards(who principal) []card {
 			}
 			base.take(r.Base)
 			for name, a := range r.Adapters {
-				if s.fleet.Adapters.Of(name) == m && who.Permits(name) {
+				if s.fleet.AdapterOf(name) == m && who.Permits(name) {
 					c, ok := found[name]
 					if !ok {
 						c = card{ID: name, Object: "model", Owner: "pdrouter", Parent: &m.Name}

@@ -54,7 +54,7 @@ func (r *Router) warm(now time.Time) time.Duration {
 	again := warmAnyway * r.now().cfg.Timeouts.Health
 	for _, c := range r.now().fleet.Pairs {
 		if c.Prefill.Down.Load() || c.Decode.Down.Load() {
-			c.Forgive()
+			c.Reset()
 			continue
 		}
 		pair, err := r.now().fleet.Runs(c)

@@ -39,22 +39,25 @@ func (e *Engine) has(adapter string) bool {
 
 // adapters are the models whose engines report adapters, by the names of those. The zero value has none.
 type adapters struct {
-	entering sync.Mutex // one indexAdapters at a time
+	entering sync.Mutex // one IndexAdapters at a time
 	byName   atomic.Pointer[map[string]*Model]
 }
 
-func (a *adapters) Of(name string) *Model {
+func (a *adapters) of(name string) *Model {
 	if all := a.byName.Load(); all != nil {
 		return (*all)[name]
 	}
 	return nil
 }
 
+// AdapterOf returns the model whose engines report an adapter of that name; nil if none does.
+func (f *Fleet) AdapterOf(name string) *Model { return f.adapters.of(name) }
+
 // IndexAdapters enters what the engines report. A configured model goes before an adapter of the same name, and of two models the
 // one that is configured first.
 func (f *Fleet) IndexAdapters() {
-	f.Adapters.entering.Lock()
-	defer f.Adapters.entering.Unlock()
+	f.adapters.entering.Lock()
+	defer f.adapters.entering.Unlock()
 	all := map[string]*Model{}
 	for _, m := range f.ordered {
 		for _, e := range m.Decode {
@@ -69,7 +72,7 @@ func (f *Fleet) IndexAdapters() {
 			}
 		}
 	}
-	f.Adapters.byName.Store(&all)
+	f.adapters.byName.Store(&all)
 }
 
 // Find returns the model that a client names: by its own name, or by that of an adapter, which is returned too.
@@ -77,5 +80,5 @@ func (f *Fleet) Find(name string) (m *Model, adapter string) {
 	if m = f.Models[name]; m != nil {
 		return m, ""
 	}
-	return f.Adapters.Of(name), name
+	return f.adapters.of(name), name
 }

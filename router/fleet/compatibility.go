@@ -7,6 +7,7 @@ import (
 	"pdrouter/metadata"
 )
 
+// ErrNoRecords says that an engine that publishes records has published none.
 var ErrNoRecords = errors.New("no records")
 
 // Incarnations names the runs of two engines that publish records.
@@ -18,6 +19,7 @@ func (f *Fleet) Incarnations(p, d *Engine) (prefill, decode metadata.Incarnation
 	return pr[0].Incarnation, dr[0].Incarnation, true
 }
 
+// Records returns what an engine has published; nil if that is nothing.
 func (f *Fleet) Records(e *Engine) []metadata.Record {
 	if f.published == nil {
 		return nil
@@ -29,7 +31,7 @@ func (f *Fleet) Records(e *Engine) []metadata.Record {
 	return records
 }
 
-// Compatible says why two engines cannot be paired, nil if they can. The judgement of engines that publish records is kept
+// Compatible says why two engines cannot be paired, nil if they can. The result for engines that publish records is kept
 // as long as neither publishes anew.
 func (f *Fleet) Compatible(c *Pair) error {
 	if !c.Prefill.Publishes {
@@ -53,7 +55,7 @@ func (f *Fleet) Compatible(c *Pair) error {
 	if !errors.As(err, &why) || why.Reason == metadata.IncompleteRanks { // those are on their way
 		return err
 	}
-	if was == nil || was.err == nil || was.err.Error() != err.Error() { // every renewal is judged: once is enough to say it
+	if was == nil || was.err == nil || was.err.Error() != err.Error() { // every renewal is compared: once is enough to say it
 		f.log.Warn("engines cannot be paired", "prefill", c.Prefill.Name, "decode", c.Decode.Name, "err", err)
 	}
 	return err

@@ -17,60 +17,67 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// Engine is one engine and what the router knows of it. It is safe for concurrent use.
+// Engine is one engine, or one data-parallel rank of an engine, and what the gateway knows of it. It is safe for concurrent use.
 type Engine struct {
+	// Who it is and how it is reached. This never changes.
 	Name          string
-	RankOf        string // the entry's name; "" of an engine that is no data-parallel rank
-	Origin        origin
+	RankOf        string // the name of the entry; "" of an engine that is no data-parallel rank
 	Model         string
-	ControlURL    string
-	Publishes     bool // records of its own, with its generation in them
+	Origin        Origin
+	Publishes     bool             // records of its own, with its generation in them
+	Header        []upstream.Field // sent with every request: content type and the credential of the engine
 	Upstream      *upstream.Client
-	ControlClient *http.Client               // of the control routes
+	ControlURL    string
+	ControlClient *http.Client
 	tls           atomic.Pointer[tls.Config] // of connections to come; nil: the default
-	Header        []upstream.Field           // sent with every request: content type, accept, the engine's own credential
-	InFlight      atomic.Int64
-	Streaming     atomic.Int64              // of them, streams that have brought tokens
-	Supplied      atomic.Int64              // of them, decode legs that are no streams and have their KV, as a look has shown
-	Overdue       atomic.Int64              // of them, decode legs whose KV should have come, and that have not shown it
-	Backlog       atomic.Int64              // tokens of prompts that it has yet to compute, of models whose policy looks at that
-	slot          atomic.Pointer[cacheSlot] // as what it stands in the index of prefixes; nil if it does not
-	Failures      atomic.Int32              // connect failures and failed health checks in a row
-	silence       atomic.Int64              // when a connection that was not answered was counted last, in Unix nanoseconds
-	FailureLimit  atomic.Int32              // of them, from which the engine is unusable
-	Down          atomic.Bool
-	refuses       atomic.Bool // its last failure was a refused connection: nothing listens there
-	Progress      atomic.Bool // a request on it has made progress since the last health check began
-	proven        atomic.Bool // it has answered
-	Health        health.State
-	HandOff       HandOff       // of a prefill engine
-	Draining      atomic.Bool   // it takes no more requests
-	Recheck       chan struct{} // has room for one: its health is to be checked now
-	Relist        chan struct{} // the same: it is up again, and may serve something else
-	EventsOpen    atomic.Bool   // its event stream is open
-	EventStreams  atomic.Uint64 // how often that stream began, broke or had a gap
-	// Generation counts the starts of an engine that does not publish its own: it grows whenever another run of the
-	// engine is seen, so that whatever was known of its earlier start is void.
-	Generation atomic.Uint64
-	Endpoint   atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine that has answered; nil until then
-	Bootstrap  connector.Bootstrap                       // connector sglang; without a room
-	Channel    *ChannelState                             // of a stock engine; nil of others
-	Reported   atomic.Pointer[Reported]                  // what it says that it serves; nil until it has
+	Bootstrap     connector.Bootstrap        // connector sglang; without a room
+
+	// What this gateway has there now.
+	InFlight  atomic.Int64              // legs
+	Streaming atomic.Int64              // of them, streams that have brought tokens
+	Supplied  atomic.Int64              // of them, decode legs that are not streamed and have their KV, as its load has shown
+	Overdue   atomic.Int64              // of them, decode legs whose KV should have come, and that have not shown it
+	Backlog   atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
+	slot      atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
+
+	// Whether requests may go there.
+	Down         atomic.Bool
+	Draining     atomic.Bool  // it takes no more requests
+	Failures     atomic.Int32 // failures to connect and failed health checks in a row
+	failureLimit atomic.Int32 // how many of them make it go down
+	silence      atomic.Int64 // when a connection that was not answered was counted last, in Unix nanoseconds
+	refuses      atomic.Bool  // its last failure was a refused connection: nothing listens there
+	Progress     atomic.Bool  // a request has made progress since the last health check began
+	proven       atomic.Bool  // it has answered
+	Health       health.State
+	HandOff      HandOff // of a prefill engine
+
+	// Which run of it answers, and what that run says.
+	Generation   atomic.Uint64                             // grows whenever another run of an engine that does not publish is seen
+	Endpoint     atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine; nil until it has answered
+	Channel      *ChannelState                             // of a stock engine; nil of others
+	Reported     atomic.Pointer[Reported]                  // what it serves; nil until it has said so
+	EventsOpen   atomic.Bool                               // its event stream is open
+	EventStreams atomic.Uint64                             // how often that stream began, broke or had a gap
+
+	// Each wakes one goroutine of the monitor and has room for one.
+	Recheck chan struct{} // its health is to be checked now
+	Relist  chan struct{} // it is up again, and may serve something else
 }
 
-// origin is all of a configuration that an engine was made from: engines of one origin are the same.
-type origin struct {
+// Origin is all of a configuration that an engine was made from: engines of one origin are the same.
+type Origin struct {
 	Entry     config.Engine
 	model     string
 	Connector connector.Connector
 	Role      metadata.Role
-	key       string // what stood in the entry's key file
+	key       string // the content of the key file of the entry
 	rank      int    // data-parallel
 }
 
 func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg config.Config, keys *config.Secrets, control *http.Client) (*Engine, error) {
 	conn := m.Connector
-	from := origin{Entry: ec, model: m.Name, Connector: conn, Role: role}
+	from := Origin{Entry: ec, model: m.Name, Connector: conn, Role: role}
 	from.Entry.Drain = false
 	up, err := upstream.New(ec.URL, upstream.Config{})
 	if err != nil {
@@ -105,7 +112,7 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 
 // setLimits has the engine go by this configuration's bounds, whichever it was made from.
 func (e *Engine) setLimits(cfg config.Config) {
-	e.FailureLimit.Store(int32(cfg.Limits.Failures))
+	e.failureLimit.Store(int32(cfg.Limits.Failures))
 	e.Upstream.SetLimits(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
 }
 

@@ -16,6 +16,7 @@ type exclusion struct {
 	until time.Time // it has asked for no more requests before; zero if it has not
 }
 
+// Has reports whether e is one of them.
 func (t Excluded) Has(e *Engine) bool {
 	return slices.ContainsFunc(t, func(f exclusion) bool { return f.e == e })
 }

@@ -40,9 +40,9 @@ type Records interface {
 // Parts are what a fleet is made of besides its configuration.
 type Parts struct {
 	Planner    Planner
-	Records    Records
-	Handshakes *metadata.Pairs
-	Control    *http.Client // for the control routes of engines without TLS settings of their own
+	Records    Records         // nil: no engine that publishes can be paired
+	Handshakes *metadata.Pairs // which pairs have shaken hands
+	Control    *http.Client    // for the control routes of engines without TLS settings of their own
 	Log        *slog.Logger
 }
 
@@ -58,13 +58,13 @@ type Fleet struct {
 
 	health     config.Health
 	planner    Planner
-	published  Records         // nil: no engine that publishes can be paired
-	handshakes *metadata.Pairs // which pairs have shaken hands
+	published  Records
+	handshakes *metadata.Pairs
 	log        *slog.Logger
 	Prefixes   *prefixes.Index // nil: no model's policy looks at prefixes
 	prompts    *promptSearch
 
-	Adapters adapters
+	adapters adapters
 	Secrets  *config.Secrets
 	secured  map[*Engine]*tls.Config // what TLS each is to be spoken to with; not of those without
 	ranks    map[string][]*Engine    // by the name of the engine that they are the data-parallel ranks of
@@ -115,11 +115,11 @@ func (m *Model) takers() (n int, comes bool) {
 	return n, comes
 }
 
-// PairAt returns the prefill and the decode engine with these indices; only where engines shake hands.
+// PairAt returns the pair of the engines with these indices. Only models whose engines shake hands have pairs.
 func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 
-// New makes what the configuration names, and takes over what was there already; was may be empty. Files whose contents are
-// known are not read.
+// New returns the fleet of a configuration. Engines, pairs and models that was has too are carried over with all that is known of them;
+// was may be empty. Files are read through secrets. Nothing goes by the new fleet before Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
 	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{},
 		health: cfg.Health, planner: parts.Planner, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,
@@ -216,7 +216,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	return f, nil
 }
 
-// Begin has the engines and the models go by this fleet, which takes the place of was.
+// Begin makes this fleet the present one, in place of was: limits, TLS settings and draining of its engines are those of cfg.
 func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	for _, m := range f.Models {
 		m.Queue.SetLimits(m, m.queueLength)
@@ -234,17 +234,17 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	f.prompts.index.Store(f.Prefixes)
 	if f.Prefixes != was.Prefixes {
 		for _, e := range f.Engines {
-			e.ForgetPrompts(nil)
+			e.forgetPrompts(nil)
 		}
 	}
 	for _, e := range was.Engines {
 		if f.Engine(e.Name) != e {
-			e.ForgetPrompts(gone)
+			e.forgetPrompts(gone)
 		}
 	}
 }
 
-// PairOf returns the engines of a pair, nil if they are no couple.
+// PairOf returns the pair of two runs; nil if the fleet has none of these engines.
 func (f *Fleet) PairOf(pair metadata.Pair) *Pair {
 	return f.pairs[[2]string{pair.Prefill.Engine, pair.Decode.Engine}]
 }
@@ -269,6 +269,7 @@ func (f *Fleet) InFlight(engine string) int64 {
 	return n
 }
 
+// Close closes idle connections to all engines.
 func (f *Fleet) Close() {
 	for _, e := range f.Engines {
 		e.Upstream.Close()

@@ -7,7 +7,7 @@ import (
 )
 
 // ObserveLatency notes how long an engine took, and now and then compares all of its role.
-func (f *Fleet) ObserveLatency(m *Model, role role, e *Engine, took time.Duration, tokens int, now time.Time) {
+func (f *Fleet) ObserveLatency(m *Model, role Role, e *Engine, took time.Duration, tokens int, now time.Time) {
 	e.Health.ObserveLatency(took, tokens, now)
 	was := m.comparedAt[role].Load()
 	if at := now.UnixNano(); at-was < int64(time.Second) || !m.comparedAt[role].CompareAndSwap(was, at) {

@@ -36,7 +36,7 @@ type compatibility struct {
 	err error
 }
 
-// recordsKey is what a judgement was made from: the engines' records, which are never changed. Whoever publishes anew, be it
+// recordsKey is what a comparison was made from: the engines' records, which are never changed. Whoever publishes anew, be it
 // within one generation, is told apart by where they lie.
 type recordsKey struct {
 	prefill, decode           *metadata.Record // the first of each
@@ -101,8 +101,8 @@ func (c *Pair) HandshakePause(pair metadata.Pair, now time.Time) time.Duration {
 	return c.next.Sub(now)
 }
 
-// Forgive forgets failures: an engine is down, and when it comes back nothing of them holds.
-func (c *Pair) Forgive() {
+// Reset forgets failures: an engine is down, and when it comes back nothing of them holds.
+func (c *Pair) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures, c.err, c.circuit = 0, nil, health.Breaker{}

@@ -69,7 +69,7 @@ func (f *Fleet) handshaken(c *Pair) metadata.PairState {
 // WhyDrained is behind the name of an engine for which its pairs need not be warm.
 const WhyDrained = " is to be drained"
 
-// unpublished names the engine of a couple that has no records.
+// unpublished names the engine of a pair that has no records.
 func (f *Fleet) unpublished(c *Pair) string {
 	if len(f.Records(c.Prefill)) == 0 {
 		return c.Prefill.Name

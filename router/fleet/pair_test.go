@@ -34,7 +34,7 @@ func TestCoupleBacksOff(t *testing.T) {
 	if pause := c.HandshakeEnded(run(2), broken, now, health.BreakerRules{}); pause != handshakePause {
 		t.Errorf("first pause of the new run is %v", pause)
 	}
-	c.Forgive()
+	c.Reset()
 	if c.HandshakePause(run(2), now) != 0 {
 		t.Error("not forgiven")
 	}

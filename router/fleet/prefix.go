@@ -49,7 +49,7 @@ type cacheSlot struct {
 // gone stands for an engine that is not of the configuration any more: it gets no place in the index.
 var gone = new(cacheSlot)
 
-// slotOf returns as what the index knows the engine's present run, nil if it does not.
+// slotOf returns the place of the engine's present run in the index; nil if it has none.
 func (e *Engine) slotOf(x *prefixes.Index) *cacheSlot {
 	if h := e.slot.Load(); h != nil && h.index == x && h.generation == e.Generation.Load() {
 		return h
@@ -57,7 +57,7 @@ func (e *Engine) slotOf(x *prefixes.Index) *cacheSlot {
 	return nil
 }
 
-// takeSlot has the index know the engine's present run; nil if it is to know none.
+// takeSlot returns the place of the engine's present run in the index and makes one if there is none; nil if it may have none.
 func (e *Engine) takeSlot(x *prefixes.Index) *cacheSlot {
 	if h := e.slotOf(x); h != nil {
 		return h
@@ -75,8 +75,8 @@ func (e *Engine) takeSlot(x *prefixes.Index) *cacheSlot {
 	return h
 }
 
-// ForgetPrompts has the index forget what the engine has. then is gone, or nil if it is to be asked again.
-func (e *Engine) ForgetPrompts(then *cacheSlot) { e.slot.Swap(then).leave() }
+// forgetPrompts makes the index forget what the engine has. then is gone, or nil if the engine may have a place again.
+func (e *Engine) forgetPrompts(then *cacheSlot) { e.slot.Swap(then).leave() }
 
 func (h *cacheSlot) leave() {
 	if h != nil && h.index != nil {

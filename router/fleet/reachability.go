@@ -24,7 +24,7 @@ func (e *Engine) Reached() {
 // Missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.
 func (e *Engine) Missed() bool {
 	e.refuses.Store(false)
-	return e.Failures.Add(1) >= e.FailureLimit.Load() && e.Down.CompareAndSwap(false, true)
+	return e.Failures.Add(1) >= e.failureLimit.Load() && e.Down.CompareAndSwap(false, true)
 }
 
 // Progressed notes that a request on the engine has made progress.
@@ -45,7 +45,7 @@ func (e *Engine) Refused() bool {
 // progress is only busy.
 func (e *Engine) Late() bool {
 	e.refuses.Store(false)
-	return !e.Progress.Load() && e.Failures.Add(1) >= e.FailureLimit.Load()
+	return !e.Progress.Load() && e.Failures.Add(1) >= e.failureLimit.Load()
 }
 
 // Silent notes that the engine has not answered a connection for so long. Of several that waited at the same time one counts: a
@@ -63,7 +63,7 @@ func (e *Engine) Restored(now time.Time) {
 	e.Failures.Store(0)
 	e.proven.Store(true)
 	e.HandOff.Reset()
-	e.ForgetPrompts(nil) // where runs have no names, one that was down is another
+	e.forgetPrompts(nil) // where runs have no names, one that was down is another
 	e.Health.Reset(now)
 	e.Down.Store(false)
 	e.refuses.Store(false)

@@ -10,22 +10,23 @@ import (
 	"pdrouter/router/openai"
 )
 
-// role is one of the two lists of a model's engines.
-type role uint8
+// Role is one of the two lists of a model's engines.
+type Role uint8
 
 const (
-	Prefill role = iota
+	Prefill Role = iota
 	Decode
 	roleCount
 )
 
-func (r role) String() string { return [...]string{"prefill", "decode"}[r] }
+func (r Role) String() string { return [...]string{"prefill", "decode"}[r] }
 
-// Selection is one look at the engines of a model, for a choice among them.
+// Selection chooses engines for one request, as often as the request needs. Init readies it; Begin takes the time and says what is left
+// out; Choose and ChooseDecode choose. It belongs to one goroutine at a time.
 type Selection struct {
 	f             *Fleet
 	m             *Model
-	Now           time.Time
+	Now           time.Time // of the choice
 	excluded      Excluded
 	dryRun        bool // nothing comes of the choice: no probe is taken
 	provenOnly    bool // only engines that have answered since they are known
@@ -33,7 +34,7 @@ type Selection struct {
 	overloadedToo bool // also those that have asked for no requests now, if there is nobody else: nothing waits for them
 
 	shape openai.Shape // of the request's route
-	bare  bool         // a pair was left out as its prefill engine hands nothing off
+	bare  bool         // a pair was left out because its prefill engine hands nothing off
 
 	probed *Engine // the last engine whose half-open circuit waits for this request
 
@@ -45,15 +46,16 @@ type Selection struct {
 	decodeRoom  [4]policies.Engine
 }
 
-// Init readies a look for a request. pin is the only decode engine that may serve it, nil if each may; adapter is the one that it names,
-// if any.
+// Init readies a Selection for a request. pin is the only decode engine that may serve it, nil if each may; adapter is the one that the
+// request names, if any.
 func (k *Selection) Init(f *Fleet, m *Model, shape openai.Shape, pin *Engine, adapter string) {
 	k.f, k.m, k.shape, k.pin, k.adapter = f, m, shape, pin, adapter
 }
 
-// Begin begins a look: at engines but for those, and at those that have asked for no requests now if busy is set and no others are left.
-func (k *Selection) Begin(not Excluded, busy bool) {
-	k.Now, k.excluded, k.panicMode, k.overloadedToo = time.Now(), not, false, busy
+// Begin begins a choice among all engines but the excluded. With overloadedToo it may be one that has asked for no requests now, if no
+// other is left.
+func (k *Selection) Begin(excluded Excluded, overloadedToo bool) {
+	k.Now, k.excluded, k.panicMode, k.overloadedToo = time.Now(), excluded, false, overloadedToo
 }
 
 // Choose chooses the engines of a request.
@@ -90,7 +92,7 @@ func (k *Selection) snapshot() (f policies.Fleet, prefill, decode bool) {
 const never = 100
 
 // list appends one policies.Engine per engine: what a choice may know. If more than percent of those that can be reached are
-// out, or it is said anyway, all of them may be used, and it reports that. Engines that have asked for no requests now do not count,
+// out, or in panic mode, all of them may be used, and it reports that. Engines that have asked for no requests now do not count,
 // and are not used by it. Engines that are out for being slow alone may be used where no other is left.
 func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) ([]policies.Engine, bool) {
 	reached, out, left := 0, 0, 0
@@ -139,7 +141,7 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 // ComesBack reports whether an engine of a role, of which none can take the request now, may do so before long, and after which time as far
 // as that is known. An engine whose circuit is open does not count, as it has failed: of such engines it returns when the first is half
 // open.
-func (k *Selection) ComesBack(r role) (after time.Duration, comes bool) {
+func (k *Selection) ComesBack(r Role) (after time.Duration, comes bool) {
 	engines := k.m.Decode
 	if r == Prefill {
 		engines = k.m.Prefill
@@ -244,7 +246,7 @@ func (k *Selection) takeProbes(c policies.Choice, prefill, decode bool) bool {
 	return prefill || !c.Split || k.takeProbe(k.m.Prefill[c.Prefill], rules)
 }
 
-// takeProbe is take for one engine. The request that is its probe may be given to it again.
+// takeProbe is takeProbes for one engine. The request that is its probe may be given to it again.
 func (k *Selection) takeProbe(e *Engine, rules health.BreakerRules) bool {
 	if k.isProbe(e) {
 		return true
@@ -262,7 +264,7 @@ func (k *Selection) isProbe(e *Engine) bool {
 }
 
 // panics notes whether a role's engines are used though they are out.
-func (f *Fleet) panics(m *Model, role role, now bool) {
+func (f *Fleet) panics(m *Model, role Role, now bool) {
 	flag := &m.panicMode[role]
 	if flag.Load() == now || flag.Swap(now) == now {
 		return

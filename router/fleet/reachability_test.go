@@ -1,16 +1,14 @@
-package router
+package fleet
 
 import (
 	"testing"
 	"time"
-
-	"pdrouter/router/fleet"
 )
 
 // TestSilenceCountsOnce: connections that were waited for at the same time are one failure, refused ones one each.
 func TestSilenceCountsOnce(t *testing.T) {
-	e := &fleet.Engine{}
-	e.FailureLimit.Store(3)
+	e := &Engine{}
+	e.failureLimit.Store(3)
 	at, wait := time.Now(), 2*time.Second
 	for i, c := range []struct {
 		after time.Duration
