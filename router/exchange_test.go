@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
 )
@@ -157,6 +158,29 @@ func TestTransferTimerSparesAnAnswer(t *testing.T) {
 			t.Errorf("the leg was ended: %v", why)
 		}
 		a.letGo()
+		x.panicked("the end")
+	})
+}
+
+// TestUnreadTokensOfALeg: how much too large an answer is is known of a leg that is over, and asked of none that its goroutine still writes.
+func TestUnreadTokensOfALeg(t *testing.T) {
+	virtual(t, func(t *testing.T, n *memNet) {
+		s, parts := newIn(t, n, connector.NameNone, 0, 1)
+		g := startIn(t, n, s.cfg, parts)
+		x := newOwned(t, g, streamBody)
+		x.b.Shape, x.b.MaxTokens = openai.ShapeChat, -1
+		a := new(attempt)
+		a.decode.join(&g.r.cancels, x.m.Decode[0])
+		a.decode.begin()
+		x.cur, x.why = a, reason.AnswerTooLarge
+		a.decode.err = sse.ErrTooLarge
+		if n := x.unreadTokens(); n != 0 {
+			t.Errorf("%d tokens of a leg that is asked", n)
+		}
+		a.decode.became(dispatch.LegWhole)
+		if x.unreadTokens() == 0 {
+			t.Error("no tokens of one that is over")
+		}
 		x.panicked("the end")
 	})
 }

@@ -203,10 +203,14 @@ const mostUnread = 128 << 10
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
-	if x.why != reason.AnswerTooLarge || !hasNoLimit(x.b) || x.cur == nil || !isTooLarge(x.cur.decode.err) {
+	if x.why != reason.AnswerTooLarge || !hasNoLimit(x.b) || x.cur == nil {
 		return 0
 	}
-	bytes, _ := boundOf(x.cur.decode.err, x.s.cfg.Limits)
+	l := &x.cur.decode
+	if !l.state().Over() || !isTooLarge(l.err) {
+		return 0
+	}
+	bytes, _ := boundOf(l.err, x.s.cfg.Limits)
 	return min(bytes/4, mostUnread)
 }
 
