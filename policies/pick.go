@@ -67,7 +67,7 @@ func (p picker) pick(c candidates, turn, rnd uint64) (int, picked) {
 	case p == powerOfTwo:
 		at, w.other = c.lesserOfTwo(rnd, n)
 	case p == prefix:
-		at, w.other = c.likeliest(turn)
+		at, w.other = c.lowestCost(turn)
 	}
 	if at < 0 { // pairs came and went meanwhile
 		return -1, w
@@ -85,13 +85,13 @@ type candidates struct {
 	partner  int // index of the prefill engine already chosen, if paired
 	paired   bool
 
-	thin bool // starting engines take part by chance; see thinned
-	rnd  uint64
-	odds float64
+	sampling bool // starting engines take part by chance; see sampled
+	rnd      uint64
+	odds     float64
 }
 
 func (c *candidates) has(i int) bool {
-	if !c.engines[i].Usable || c.thin && !c.engines[i].whole() && !c.takesPart(i) {
+	if !c.engines[i].Usable || c.sampling && !c.engines[i].fullWeight() && !c.takesPart(i) {
 		return false
 	}
 	if c.paired {

@@ -7,22 +7,22 @@ import "strconv"
 // (`pdrouter bench replay/mooncake`): with 16 the engines find 0.95 of what can be found, and as many requests are good as with any other
 // number from 2 on; what a request in flight counts makes hardly a difference there, but does where answers are long.
 const (
-	// hitWorth is what a token found is worth. It is more than the one that is not computed: whoever comes next with the same beginning
+	// prefixWeight is what a token found is worth. It is more than the one that is not computed: whoever comes next with the same beginning
 	// finds it there too, while an engine that computes it anew holds it a second time, in the place of something else.
-	hitWorth = 16
-	// legWorth is what a request in flight counts beside its prompt: its answer, for as long as that takes.
-	legWorth = 512
+	prefixWeight = 16
+	// loadWeight is what a request in flight counts beside its prompt: its answer, for as long as that takes.
+	loadWeight = 512
 	// mostAhead is how many requests in flight an engine may have more than the one with the fewest, whatever it holds: so a beginning
 	// that all prompts have is never for one engine alone.
 	mostAhead = 64
 )
 
-// burden is what a choice by prefix makes small.
-func (e *Engine) burden() int { return e.Backlog + legWorth*e.InFlight - hitWorth*e.Cached }
+// cost is what a choice by prefix makes small.
+func (e *Engine) cost() int { return e.Backlog + loadWeight*e.InFlight - prefixWeight*e.Cached }
 
-// likeliest returns the candidate with the least burden of those that are not too far ahead, equals taking turns, and the most tokens that
+// lowestCost returns the candidate with the lowest cost of those that are not too far ahead, equals taking turns, and the most tokens that
 // another has of the prompt, -1 if none has more than it.
-func (c *candidates) likeliest(turn uint64) (at, other int) {
+func (c *candidates) lowestCost(turn uint64) (at, other int) {
 	fewest := -1
 	for i := range c.engines {
 		if n := c.engines[i].InFlight; (fewest < 0 || n < fewest) && c.has(i) {
@@ -40,10 +40,10 @@ func (c *candidates) likeliest(turn uint64) (at, other int) {
 		if e.InFlight >= bound {
 			continue
 		}
-		switch burden := e.burden(); {
-		case equals == 0 || burden < least:
-			least, equals = burden, 1
-		case burden == least:
+		switch cost := e.cost(); {
+		case equals == 0 || cost < least:
+			least, equals = cost, 1
+		case cost == least:
 			equals++
 		}
 	}
@@ -52,7 +52,7 @@ func (c *candidates) likeliest(turn uint64) (at, other int) {
 	}
 	k := turn % equals
 	for i := range c.engines {
-		if c.engines[i].InFlight >= bound || c.engines[i].burden() != least || !c.has(i) {
+		if c.engines[i].InFlight >= bound || c.engines[i].cost() != least || !c.has(i) {
 			continue
 		}
 		if k == 0 {

@@ -1,30 +1,30 @@
 package policies
 
-// whole reports whether the engine may be given as much as any other.
-func (e *Engine) whole() bool { return e.Share <= 0 || e.Share >= 1 }
+// fullWeight reports whether the engine may be given as much as any other.
+func (e *Engine) fullWeight() bool { return e.Share <= 0 || e.Share >= 1 }
 
 // starting reports whether some candidate is to be given less than others. Where all of them are, they share evenly.
 func (c *candidates) starting() bool {
 	part := false
 	for i := range c.engines {
-		part = part || !c.engines[i].whole()
+		part = part || !c.engines[i].fullWeight()
 	}
 	if !part { // nearly always, and it costs no question about pairs
 		return false
 	}
-	part, whole := false, false
+	part, full := false, false
 	for i := range c.engines {
 		if c.has(i) {
-			part, whole = part || !c.engines[i].whole(), whole || c.engines[i].whole()
+			part, full = part || !c.engines[i].fullWeight(), full || c.engines[i].fullWeight()
 		}
 	}
-	return part && whole
+	return part && full
 }
 
-// thinned returns the candidates for one draw: one that starts takes part only with odds of its share. The rest is whole
-// engines, so there is always one.
-func (c candidates) thinned(rnd uint64, odds float64) candidates {
-	c.thin, c.rnd, c.odds = true, rnd, odds
+// sampled returns the candidates for one draw: an engine in its slow start takes part only with odds of its share. The others have full
+// weight, so there is always one.
+func (c candidates) sampled(rnd uint64, odds float64) candidates {
+	c.sampling, c.rnd, c.odds = true, rnd, odds
 	return c
 }
 
@@ -38,30 +38,30 @@ func (c *candidates) takesPart(i int) bool {
 func (p picker) pickStarting(c candidates, n, turn, rnd uint64) (at, other int) {
 	switch p {
 	case roundRobin:
-		if at = c.nth(turn % n); at >= 0 && (c.engines[at].whole() || unit(turn/n*0x9e3779b97f4a7c15) < c.engines[at].Share) {
+		if at = c.nth(turn % n); at >= 0 && (c.engines[at].fullWeight() || unit(turn/n*0x9e3779b97f4a7c15) < c.engines[at].Share) {
 			return at, -1
 		}
-		return c.oneWhole(mix(turn)), -1
+		return c.oneOfFullWeight(mix(turn)), -1
 	case random:
-		if at = c.nth(below(rnd, n)); at >= 0 && (c.engines[at].whole() || unit(mix(^rnd)) < c.engines[at].Share) {
+		if at = c.nth(below(rnd, n)); at >= 0 && (c.engines[at].fullWeight() || unit(mix(^rnd)) < c.engines[at].Share) {
 			return at, -1
 		}
-		return c.oneWhole(mix(rnd)), -1
+		return c.oneOfFullWeight(mix(rnd)), -1
 	case leastLoad: // it has the least nearly always, as it had no time to get more
-		c = c.thinned(mix(rnd), 1/float64(n))
+		c = c.sampled(mix(rnd), 1/float64(n))
 		return c.least(turn)
 	case prefix: // the same: it has nothing cached either
-		c = c.thinned(mix(rnd), 1/float64(n))
-		return c.likeliest(turn)
+		c = c.sampled(mix(rnd), 1/float64(n))
+		return c.lowestCost(turn)
 	default: // it is one of two with odds of 2/n
-		c = c.thinned(mix(^rnd), 0.5)
+		c = c.sampled(mix(^rnd), 0.5)
 		return c.lesserOfTwo(rnd, uint64(c.count()))
 	}
 }
 
-// oneWhole returns one of the candidates that are whole.
-func (c candidates) oneWhole(rnd uint64) int {
-	c = c.thinned(0, 0)
+// oneOfFullWeight returns one of the candidates with full weight.
+func (c candidates) oneOfFullWeight(rnd uint64) int {
+	c = c.sampled(0, 0)
 	return c.nth(below(rnd, uint64(c.count())))
 }
 
