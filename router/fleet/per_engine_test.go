@@ -8,16 +8,18 @@ import (
 // TestPerEngine: what is kept for an engine is found again, and ends with the engine.
 func TestPerEngine(t *testing.T) {
 	kept := NewPerEngine[int]()
-	a, b := &Engine{Name: "a"}, &Engine{Name: "b"}
-	*kept.Of(a), *kept.Of(b) = 1, 2
-	if *kept.Of(a) != 1 || *kept.Of(b) != 2 {
-		t.Errorf("%d and %d are kept; want 1 and 2", *kept.Of(a), *kept.Of(b))
-	}
+	a := &Engine{Name: "a"}
+	*kept.Of(a) = 1
+	func() {
+		b := &Engine{Name: "b"}
+		*kept.Of(b) = 2
+		if *kept.Of(a) != 1 || *kept.Of(b) != 2 {
+			t.Errorf("%d and %d are kept; want 1 and 2", *kept.Of(a), *kept.Of(b))
+		}
+	}()
 	if n := testing.AllocsPerRun(100, func() { _ = kept.Of(a) }); n != 0 {
 		t.Errorf("%v allocations for an engine that is known", n)
 	}
-	runtime.KeepAlive(b)
-	b = nil
 	left := 2
 	for try := 0; left > 1 && try < 1000; try++ {
 		runtime.GC() // which has cleanups run on a goroutine of their own
