@@ -49,7 +49,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 		}
 		if m := a.prefilled(e); m != nil {
 			m.b, m.again = x.b, x.prefillRequest(l, &m.h)
-			x.r.behind(m, func(ctx context.Context) { x.r.settle(ctx, m) }, a.decode.engine)
+			x.r.reclaim.behind(m, func(ctx context.Context) { x.r.reclaim.settle(ctx, m) }, a.decode.engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()

@@ -144,7 +144,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.ticket(x.s.parts.Tickets, &a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.hands.tickets.sign(x.s.parts.Tickets, &a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
 		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.Name, a.decode.engine.Name, x.s.fleet.Size(a.decode.engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
 	}

@@ -244,7 +244,7 @@ func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err e
 	s := d.r.now()
 	return d.r.Apply(s.cfg, s.parts)
 }
-func (d Debug) Warm() { d.r.warm(time.Now()) }
+func (d Debug) Warm() { d.r.hands.warm(time.Now()) }
 
 // DebugEngine is an engine; that of a configuration is the same for as long as the router does not replace it.
 type DebugEngine struct {
@@ -304,7 +304,7 @@ func (e DebugEngine) Load(ctx context.Context) bool {
 func (e DebugEngine) Strand(why string, blocks int, leased bool) {
 	for w := strandNone + 1; w < strandeds; w++ {
 		if w.String() == why {
-			e.r.left.strand(e.e, w, blocks, leased, time.Now())
+			e.r.reclaim.leaks.strand(e.e, w, blocks, leased, time.Now())
 		}
 	}
 }
@@ -314,7 +314,7 @@ func (e DebugEngine) Recount(ctx context.Context, before int) (said, used int) {
 	was := e.r.monitor.recount(ctx, e.e, heldLook{said: before})
 	return was.said, was.used
 }
-func (e DebugEngine) Leaked() int { return e.r.left.blocks(e.e, time.Now()) }
+func (e DebugEngine) Leaked() int { return e.r.reclaim.leaks.blocks(e.e, time.Now()) }
 
 // HalfOpen has the engine be out by failures of that kind, and its next request be its probe.
 func (e DebugEngine) HalfOpen(why health.FailureKind) {

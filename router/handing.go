@@ -1,13 +1,6 @@
 package router
 
-import (
-	"bytes"
-	"errors"
-	"time"
-
-	"pdrouter/metadata"
-	"pdrouter/router/fleet"
-)
+import "bytes"
 
 // capped reports whether an answer of one token ended at its limit. In a JSON string these bytes would have backslashes.
 func capped(answer []byte) bool {
@@ -17,15 +10,4 @@ func capped(answer []byte) bool {
 		}
 	}
 	return false
-}
-
-// errHandsNothing says that a prefill engine does not hand off what a handshake asked for.
-var errHandsNothing = errors.New("router: probe: prefill hands nothing off")
-
-// handsNothing ends a handshake with a prefill engine that hands nothing off: decode serves alone until it is another run.
-func (r *Router) handsNothing(c *fleet.Pair, why string) error {
-	if c.Prefill.HandOff.Keeps(why, time.Now()) {
-		r.log.Warn("prefill engine hands nothing off", "engine", c.Prefill.Name, "err", &metadata.Unpairable{Reason: metadata.NoConnector, Text: c.Prefill.Name + why})
-	}
-	return errHandsNothing
 }

@@ -24,7 +24,7 @@ type legs struct {
 
 // remains returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) remains(a *attempt) *remains {
-	m := g.r.remainsOf(&a.h, g.m.Connector, g.m.Name, a.prefill.engine, a.decode.engine)
+	m := remainsOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.engine, a.decode.engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
 		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.Name)
@@ -34,7 +34,7 @@ func (g *legs) remains(a *attempt) *remains {
 
 // behind runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
 func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder *fleet.Engine) {
-	if !g.r.behind(m, see, holder) && holder != nil {
+	if !g.r.reclaim.behind(m, see, holder) && holder != nil {
 		a.stranded = true
 		a.closeDecode()
 	}
@@ -80,10 +80,10 @@ func (g *legs) abandon(a *attempt) {
 	g.behind(a, m, func(ctx context.Context) {
 		if kept && !never {
 			m.part()
-			g.r.strand(ctx, m, m.decode, strandMay)
+			g.r.reclaim.strand(ctx, m, m.decode, strandMay)
 			return
 		}
-		g.r.settle(ctx, m)
+		g.r.reclaim.settle(ctx, m)
 	}, m.decode)
 }
 
@@ -91,7 +91,7 @@ func (g *legs) abandon(a *attempt) {
 func (g *legs) strand(a *attempt) {
 	a.stranded = true
 	m := g.remains(a)
-	g.behind(a, m, func(ctx context.Context) { g.r.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
+	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -114,8 +114,8 @@ func (g *legs) repeatPrefill(a *attempt) {
 		a.closeDecode()
 		if !a.worked() {
 			g.behind(a, m, func(ctx context.Context) {
-				g.r.strand(ctx, m, m.decode, strandMay)
-				g.r.giveBackFirst(ctx, m, doubtMay)
+				g.r.reclaim.strand(ctx, m, m.decode, strandMay)
+				g.r.reclaim.giveBackFirst(ctx, m, doubtMay)
 			}, m.decode)
 		}
 		return
@@ -123,9 +123,9 @@ func (g *legs) repeatPrefill(a *attempt) {
 	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.behind(a, m, func(ctx context.Context) {
 		if m.leg != nil || a.decode.sent() { // else nothing waits for prefill
-			g.r.settle(ctx, m)
+			g.r.reclaim.settle(ctx, m)
 		} else {
-			g.r.giveBackFirst(ctx, m, doubtMay)
+			g.r.reclaim.giveBackFirst(ctx, m, doubtMay)
 		}
 	}, m.decode)
 }
@@ -142,10 +142,12 @@ func (g *legs) giveBack(a *attempt) {
 	m := g.remains(a)
 	m.h.KVParams = a.prefill.ans.KVParams
 	if g.m.Connector.Traits().Mode == dispatch.Together {
-		g.behind(a, m, func(ctx context.Context) { g.r.unwritten(ctx, m) }, m.prefill)
+		g.behind(a, m, func(ctx context.Context) { g.r.reclaim.unwritten(ctx, m) }, m.prefill)
 		return
 	}
-	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtNone) }, m.prefill)
+	g.behind(a, m, func(ctx context.Context) {
+		g.r.reclaim.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtNone)
+	}, m.prefill)
 }
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
@@ -154,7 +156,7 @@ func (g *legs) giveBackNamed(a *attempt) {
 		return
 	}
 	m := g.remains(a)
-	g.behind(a, m, func(ctx context.Context) { g.r.tellNamed(ctx, m) }, nil)
+	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.tellNamed(ctx, m) }, nil)
 }
 
 // drainDecode gives back what prefill holds for nobody: by telling it so, or by a decode engine that takes it, by a leg of
@@ -177,7 +179,7 @@ func (g *legs) drainDecode(a *attempt) {
 	m.taking = g.r.letters.begin(&call{engine: to}, g.path, h.Request, g.forwarded, false)
 	m.taking.write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
 	m.taking.Once = true
-	g.behind(a, m, func(ctx context.Context) { g.r.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
+	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
 
 // prefillRequest writes the request of a prefill leg.

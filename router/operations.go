@@ -103,9 +103,9 @@ func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	setup, now := r.now(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.stranded.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.Models)),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.reclaim.leaks.requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(setup.fleet.Engines)), Pairs: r.Pairs(),
-		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.left.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
+		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.leaks.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
 	}
 	if setup.fleet.Prefixes != nil {
 		s := setup.fleet.Prefixes.Stats()
@@ -124,7 +124,7 @@ func (r *Router) Stats() Stats {
 	}
 	out.Queues, out.Retries = pressureOf(setup.fleet)
 	for _, e := range setup.fleet.Engines {
-		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.left.of(e, now), Unresolved: r.left.unresolved(e, now)}
+		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.reclaim.leaks.of(e, now), Unresolved: r.reclaim.leaks.unresolved(e, now)}
 		s.State, s.Why, s.Share = e.State(now, *setup.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
 			s.Ejections[i.String()] = e.Health.EjectedFor(i)

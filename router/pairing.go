@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
-	"pdrouter/kvplane"
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
@@ -14,23 +14,32 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// probe is the handshake of a pair: a whole two-leg request of two tokens. It strands no block and warms the pair.
-func (r *Router) probe(ctx context.Context, c *fleet.Pair, pair metadata.Pair) error {
-	if runs, err := r.now().fleet.Runs(c); err != nil || runs != pair {
+// probe is the handshake of one pair: a whole request of two tokens.
+type probe struct {
+	*handshaker
+	s *setup
+	c *fleet.Pair
+	a *attempt
+	b *openai.Body
+}
+
+// probe shakes hands: it sends a whole two-leg request of two tokens. It strands no block and warms the pair.
+func (h *handshaker) probe(ctx context.Context, s *setup, c *fleet.Pair, pair metadata.Pair) error {
+	if runs, err := s.fleet.Runs(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
-	a, b, err := r.newProbe(c)
+	p, err := h.newProbe(s, c)
 	if err != nil {
 		return err
 	}
 	if c.Connector.Traits().Mode == dispatch.Together && c.Prefill.Publishes {
-		return r.probePlane(ctx, c, pair, a, b)
+		return p.plane(ctx, pair)
 	}
-	return r.probeStock(ctx, c, a, b)
+	return p.stock(ctx)
 }
 
 // newProbe returns a request of two tokens and the attempt that it is.
-func (r *Router) newProbe(c *fleet.Pair) (*attempt, *openai.Body, error) {
+func (h *handshaker) newProbe(s *setup, c *fleet.Pair) (*probe, error) {
 	a := &attempt{split: true}
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
@@ -38,25 +47,25 @@ func (r *Router) newProbe(c *fleet.Pair) (*attempt, *openai.Body, error) {
 	if c.Prefill.Publishes {
 		prompt = a.h.Transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
-	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), r.now().limits)
+	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), s.limits)
 	if herr != nil {
-		return nil, nil, fmt.Errorf("router: probe: %w", herr)
+		return nil, fmt.Errorf("router: probe: %w", herr)
 	}
-	return a, b, nil
+	return &probe{handshaker: h, s: s, c: c, a: a, b: b}, nil
 }
 
 // ask sends one leg of a probe and reads its answer. The leg must be open.
-func (r *Router) ask(l *call, request string, body []byte) error {
-	_, err := r.askOnce(l, request, body, false)
+func (p *probe) ask(l *call, request string, body []byte) error {
+	_, err := p.askOnce(l, request, body, false)
 	return err
 }
 
 // askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
-func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
+func (p *probe) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
 	defer l.end()
-	limit := r.now().cfg.Limits.Answer
+	limit := p.s.cfg.Limits.Answer
 	v := l.askWhole(&upstream.Request{Path: pathCompletions, Header: l.header(nil, request, nil, false), Body: body, Once: once}, limit)
-	l.observeProbe(r.now().fleet, v)
+	l.observeProbe(p.s.fleet, v)
 	if v != vUsable {
 		return v, probeFailed(l, v)
 	}
@@ -66,25 +75,27 @@ func (r *Router) askOnce(l *call, request string, body []byte, once bool) (verdi
 // errPanicked says that what was to be done was not done to its end.
 var errPanicked = errors.New("a panic, which the log has")
 
-// probePrefill asks the prefill leg of a handshake, and then has the transfer be due.
-func (r *Router) probePrefill(c *fleet.Pair, a *attempt, b *openai.Body) error {
-	err := r.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.Connector.PrefillParams(nil, &a.h)))
+// prefill asks the prefill leg of a handshake, and then has the transfer be due.
+func (p *probe) prefill() error {
+	a, b, c := p.a, p.b, p.c
+	err := p.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.Connector.PrefillParams(nil, &a.h)))
 	if err != nil {
 		return err
 	}
 	if c.Connector.Accept(&a.h, a.prefill.ans.KVParams) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.Prefill.Name)
 	}
-	a.transfer = a.decode.later(r.now().cfg.Timeouts.Transfer, errTransferLate)
+	a.transfer = a.decode.later(p.s.cfg.Timeouts.Transfer, errTransferLate)
 	return nil
 }
 
-// probePlane asks both engines at once, as every request of connector kvplane does: their agents look each other up
+// plane asks both engines at once, as every request of connector kvplane does: their agents look each other up
 // and connect.
-func (r *Router) probePlane(ctx context.Context, c *fleet.Pair, pair metadata.Pair, a *attempt, b *openai.Body) error {
+func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
+	a, b, c := p.a, p.b, p.c
 	a.h.Prefill, a.h.Decode = pair.Prefill, pair.Decode
-	a.h.ValidMS = r.now().cfg.Timeouts.Probe.Milliseconds()
-	r.ticket(r.now().parts.Tickets, &a.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
+	a.h.ValidMS = p.s.cfg.Timeouts.Probe.Milliseconds()
+	p.tickets.sign(p.s.parts.Tickets, &a.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	a.prefill.open(legs, c.Prefill)
@@ -98,9 +109,9 @@ func (r *Router) probePlane(ctx context.Context, c *fleet.Pair, pair metadata.Pa
 				fail(err)
 			}
 		}()
-		r.tasks.Recover("a handshake", func() { err = r.probePrefill(c, a, b) })
+		p.tasks.Recover("a handshake", func() { err = p.prefill() })
 	}()
-	if err := r.ask(&a.decode, a.h.Request, b.AppendDecode(nil, a.h.Request, c.Connector.DecodeParams(nil, &a.h))); err != nil {
+	if err := p.ask(&a.decode, a.h.Request, b.AppendDecode(nil, a.h.Request, c.Connector.DecodeParams(nil, &a.h))); err != nil {
 		fail(err)
 	}
 	<-prefilled
@@ -108,26 +119,8 @@ func (r *Router) probePlane(ctx context.Context, c *fleet.Pair, pair metadata.Pa
 	if legs.Err() == nil {
 		return nil
 	}
-	r.tellCancelled(a.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
+	cancelTransfer(p.tasks, p.log, p.s, a.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
 	return context.Cause(legs)
-}
-
-// tellCancelled tells engines that nobody wants a transfer any more.
-func (r *Router) tellCancelled(transfer string, why reason.Reason, engines ...*fleet.Engine) {
-	id, err := kvplane.ParseTransferID(transfer)
-	if err != nil {
-		return
-	}
-	for _, e := range engines {
-		if e == nil || e.ControlURL == "" {
-			continue
-		}
-		r.background(func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, e.ControlClient, e.ControlURL, controlToken(r.now), id, why.String()); err != nil {
-				r.log.Debug("cancel", "engine", e.Name, "transfer_id", transfer, "err", err)
-			}
-		})
-	}
 }
 
 // probeFailed says why an engine's answer to a handshake's leg is of no use.
@@ -137,4 +130,15 @@ func probeFailed(l *call, v verdict) error {
 		why = metadata.ErrUnreachable
 	}
 	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.engine.Name, l.status, l.cause(), why)
+}
+
+// errHandsNothing says that a prefill engine does not hand off what a handshake asked for.
+var errHandsNothing = errors.New("router: probe: prefill hands nothing off")
+
+// handsNothing ends a handshake with a prefill engine that hands nothing off: decode serves alone until it is another run.
+func (p *probe) handsNothing(why string) error {
+	if p.c.Prefill.HandOff.Keeps(why, time.Now()) {
+		p.log.Warn("prefill engine hands nothing off", "engine", p.c.Prefill.Name, "err", &metadata.Unpairable{Reason: metadata.NoConnector, Text: p.c.Prefill.Name + why})
+	}
+	return errHandsNothing
 }

@@ -123,7 +123,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoDrainDecode:
 		x.drainDecode(a)
 	case dispatch.DoCancel:
-		x.r.tellCancelled(a.h.Transfer, why, a.prefill.engine, a.decode.engine)
+		cancelTransfer(x.r.tasks, x.r.log, x.s, a.h.Transfer, why, a.prefill.engine, a.decode.engine)
 	case dispatch.DoGiveBack:
 		x.giveBack(a)
 	case dispatch.DoAbandon:

@@ -3,9 +3,11 @@ package router
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -23,9 +25,21 @@ type Reclaimer interface {
 	Forget(engine string)
 }
 
+// reclaimer sees to KV that ended requests left with stock engines. It is safe for concurrent use. What it does for a request goes by
+// the snapshot that the request was admitted with.
+type reclaimer struct {
+	log     *slog.Logger
+	tasks   *background.Tasks
+	pairs   *handshakes
+	monitor *monitor
+	leaks   *left
+	hands   *handshaker // sends whole requests between two engines
+}
+
 // remains is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
 // changes it. Whoever sees to it holds the body.
 type remains struct {
+	s               *setup // what the request was admitted with
 	h               connector.Handoff
 	b               *openai.Body // whose bytes the letters have; nil if there are none
 	conn            connector.Connector
@@ -56,17 +70,17 @@ const (
 )
 
 // remainsOf returns what a hand-over between these engines may leave behind.
-func (r *Router) remainsOf(h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *remains {
-	return &remains{h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
+func remainsOf(s *setup, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *remains {
+	return &remains{s: s, h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
 }
 
 // settle sees to KV that decode holds for a request which is over, as prefill has yet to write it. It takes its time.
 //
 // If prefill has answered before, it may have lost what it was to write, and decode's registration with it: that it is asked
 // again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
-func (r *Router) settle(ctx context.Context, m *remains) {
+func (r *reclaimer) settle(ctx context.Context, m *remains) {
 	entry := m.decode.Origin.Entry
-	o := orphan{agent: r.now().parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
+	o := orphan{agent: m.s.parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
 	o.barred = m.first != nil && m.plainlyNamed()
 	plain := m.first == nil && m.prefill.Origin.Entry.PlainRequestIDs
 	o.lost = plain && m.lost
@@ -95,7 +109,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 				r.strand(ctx, m, m.decode, strandMay)
 				r.giveBackFirst(ctx, m, doubtMay)
 			} else {
-				r.left.reclaimed(end, "asked_again")
+				r.leaks.reclaimed(end, "asked_again")
 			}
 			if m.h.KVParams != nil { // decode's leg may have ended before it had registered, and then prefill waits for it
 				r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMost)
@@ -122,11 +136,11 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			}
 		case stepClear:
 			if o.lost = !r.cleared(ctx, m); o.lost { // it may have come to its end meanwhile
-				o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
+				o.run = look.at(ctx, m.s, m.prefill, m.h.Endpoint)
 				since, o.barred = time.Now(), o.run == runLives
 			}
 		case stepLook:
-			o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
+			o.run = look.at(ctx, m.s, m.prefill, m.h.Endpoint)
 			switch {
 			case o.run == runOver:
 				since = time.Now()
@@ -138,12 +152,12 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			pause, o.tried = min(2*pause, time.Second), false
 		case stepRest:
 			if o.finished = r.rests(ctx, m); !o.finished {
-				o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
+				o.run = look.at(ctx, m.s, m.prefill, m.h.Endpoint)
 				sleep(ctx, loadApart)
 			}
 		case stepQuiet:
 			if !r.quiet(ctx, m) {
-				o.run = look.at(ctx, r, m.prefill, m.h.Endpoint)
+				o.run = look.at(ctx, m.s, m.prefill, m.h.Endpoint)
 				since = time.Now()
 				continue
 			}
@@ -158,7 +172,7 @@ func (r *Router) settle(ctx context.Context, m *remains) {
 			m.part()
 			since = time.Now()
 		case stepFence:
-			if o.fenced = r.passed(ctx, m.decode, m.model, since); !o.fenced {
+			if o.fenced = r.passed(ctx, m.s, m.decode, m.model, since); !o.fenced {
 				o.over = true
 			}
 		case stepNotifyDecode:
@@ -174,10 +188,10 @@ const beginsWithin = 10 * time.Second
 
 // begun waits until decode has surely begun with the request, whose leg is open still, and reports whether it is shown: a request
 // that was sent long enough behind it has completed.
-func (r *Router) begun(ctx context.Context, m *remains) bool {
+func (r *reclaimer) begun(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, beginsWithin)
 	defer cancel()
-	return r.passed(ctx, m.decode, m.model, m.closed) && !m.leg.state().Over()
+	return r.passed(ctx, m.s, m.decode, m.model, m.closed) && !m.leg.state().Over()
 }
 
 // quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
@@ -185,7 +199,7 @@ const quietWithin = 2*fenceAfter + time.Second
 
 // quiet waits until a whole later request has been handed over between the two, or decode's leg has brought tokens, and reports whether
 // either is so.
-func (r *Router) quiet(ctx context.Context, m *remains) bool {
+func (r *reclaimer) quiet(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
 	asks := !m.probe || r.pairs.Ready(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
@@ -212,11 +226,11 @@ func (m *remains) part() {
 
 // askAgain asks prefill once more under the same id, and says what came of it. A new run that has answered instead holds
 // something as well, which is given back.
-func (r *Router) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
+func (r *reclaimer) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
 	if m.again == nil {
 		return dispatch.EvPrefillLost
 	}
-	limit := r.now().cfg.Limits.Answer
+	limit := m.s.cfg.Limits.Answer
 	var l call
 	l.open(ctx, m.prefill)
 	defer l.end()
@@ -252,7 +266,7 @@ func (m *remains) plainlyNamed() bool {
 }
 
 // giveBackFirst sees to what prefill may hold since it has answered for the first time.
-func (r *Router) giveBackFirst(ctx context.Context, m *remains, d doubt) {
+func (r *reclaimer) giveBackFirst(ctx context.Context, m *remains, d doubt) {
 	if m.first == nil {
 		return
 	}
@@ -262,8 +276,8 @@ func (r *Router) giveBackFirst(ctx context.Context, m *remains, d doubt) {
 }
 
 // giveBack sees to KV that prefill holds, for sure or with a doubt.
-func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) {
-	l.agent = r.now().parts.Reclaim != nil
+func (r *reclaimer) giveBack(ctx context.Context, m *remains, l leftover, d doubt) {
+	l.agent = m.s.parts.Reclaim != nil
 	l.reads = m.conn.Traits().Reads
 	l.answered = l.answered && m.h.KVParams != nil
 	end := "not_taken"
@@ -272,23 +286,23 @@ func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) 
 	}
 	for {
 		if l.asked && l.reads && !l.ended {
-			l.ended = r.diesNow(ctx, m)
+			l.ended = diesNow(ctx, m)
 		}
 		switch s, why := l.next(); s {
 		case stepNotifyPrefill:
 			if err := r.notifyPrefill(ctx, m); err == nil {
-				r.left.reclaimed(end, "notify_prefill")
+				r.leaks.reclaimed(end, "notify_prefill")
 				return
 			}
 			l.told = true
 		case stepTake:
 			if r.taken(ctx, m) {
-				r.left.reclaimed(end, "decode_leg")
+				r.leaks.reclaimed(end, "decode_leg")
 				return
 			}
 			l.taken = true
 		case stepFence:
-			if l.fenced = r.passed(ctx, m.decode, m.model, m.closed); !l.fenced {
+			if l.fenced = r.passed(ctx, m.s, m.decode, m.model, m.closed); !l.fenced {
 				r.strandIf(ctx, m, strandUnfenced, d)
 				return
 			}
@@ -300,13 +314,13 @@ func (r *Router) giveBack(ctx context.Context, m *remains, l leftover, d doubt) 
 }
 
 // notifyPrefill tells prefill's ranks that what they hold was taken.
-func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
+func (r *reclaimer) notifyPrefill(ctx context.Context, m *remains) error {
 	h, ok := connector.ParseKVParams(m.h.KVParams)
 	c, known := connector.ParseCoordinates(m.h.KVParams)
 	if !ok || !known || len(h.Request) == 0 {
 		return errors.New("prefill's answer does not say by which name it knows the request")
 	}
-	to, err := r.ranks(ctx, m.prefill, c)
+	to, err := ranksOf(ctx, m.s, m.prefill, c)
 	if err != nil {
 		return err
 	}
@@ -315,7 +329,7 @@ func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
 		consumers = 1 // as many messages as it says are waited for
 	}
 	message := string(jsonscan.Unescape(nil, h.Request)) + ":" + strconv.Itoa(consumers)
-	if err := r.now().parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
+	if err := m.s.parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
 		r.log.Warn("notification", "engine", m.prefill.Name, "transfer_id", m.h.Transfer, "err", err)
 		return err
 	}
@@ -324,24 +338,24 @@ func (r *Router) notifyPrefill(ctx context.Context, m *remains) error {
 }
 
 // notifyDecode tells decode's ranks that what they wait for has come, so that they give it up: the request is over.
-func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
+func (r *reclaimer) notifyDecode(ctx context.Context, m *remains, end string) {
 	tp := max(1, m.decode.Origin.Entry.TensorParallel)
-	to, err := r.ranks(ctx, m.decode, &connector.PrefillEndpoint{EngineID: m.run, TP: tp, PP: 1})
+	to, err := ranksOf(ctx, m.s, m.decode, &connector.PrefillEndpoint{EngineID: m.run, TP: tp, PP: 1})
 	if errors.Is(err, errMoved) {
-		r.left.reclaimed(end, "restart")
+		r.leaks.reclaimed(end, "restart")
 		return
 	}
 	c := m.h.Endpoint
 	if err == nil {
 		message := string(m.h.Shape.AppendEngineRequest(nil, m.h.Request)) + ":" + strconv.Itoa(c.TP)
-		err = r.now().parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
+		err = m.s.parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
 	}
 	if err != nil {
 		r.log.Warn("notification", "engine", m.decode.Name, "transfer_id", m.h.Transfer, "err", err)
 		r.strand(ctx, m, m.decode, strandUntold)
 		return
 	}
-	r.left.reclaimed(end, "notify_decode")
+	r.leaks.reclaimed(end, "notify_decode")
 	r.log.Info("reclaimed", "engine", m.decode.Name, "transfer_id", m.h.Transfer, "by", "notify_decode")
 }
 
@@ -349,11 +363,11 @@ func (r *Router) notifyDecode(ctx context.Context, m *remains, end string) {
 var errMoved = errors.New("another run of the engine answers")
 
 // ranks returns the records of all ranks of one run of an engine.
-func (r *Router) ranks(ctx context.Context, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
-	if known := r.now().fleet.Records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
+func ranksOf(ctx context.Context, s *setup, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
+	if known := s.fleet.Records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil
 	}
-	stock := r.now().parts.Stock
+	stock := s.parts.Stock
 	at, ok := e.SideChannel(c)
 	if stock == nil || !ok {
 		return nil, errors.New("its side channel is not known")

@@ -38,23 +38,23 @@ const fenceTime = 20 * time.Second
 
 // passed blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *Router) passed(ctx context.Context, e *fleet.Engine, model string, since time.Time) bool {
-	return r.wait(ctx, r.left.fence(fenceOf{at: e}), since, true, func() bool { return r.small(e, model) })
+func (r *reclaimer) passed(ctx context.Context, s *setup, e *fleet.Engine, model string, since time.Time) bool {
+	return r.wait(ctx, r.leaks.fence(fenceOf{at: e}), since, true, func() bool { return r.small(s, e, model) })
 }
 
 // handedOver blocks until a whole request has been handed over between the two engines of m that began long enough after since, and
 // reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
-func (r *Router) handedOver(ctx context.Context, m *remains, since time.Time, asks bool) bool {
-	return r.wait(ctx, r.left.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
+func (r *reclaimer) handedOver(ctx context.Context, m *remains, since time.Time, asks bool) bool {
+	return r.wait(ctx, r.leaks.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
 		defer cancel()
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.prefill, Decode: m.decode}
-		a, b, err := r.newProbe(c)
+		p, err := r.hands.newProbe(m.s, c)
 		if err == nil {
-			err = r.probeStock(ctx, c, a, b)
+			err = p.stock(ctx)
 		}
 		if errors.Is(err, errTransferLate) { // as when a request's does not come
-			r.pairs.ForgetPair(a.runs())
+			r.pairs.ForgetPair(p.a.runs())
 			r.pairs.schedule()
 		}
 		return err == nil
@@ -72,7 +72,7 @@ func (l *left) handedOver(c *fleet.Pair, dispatched time.Time) {
 }
 
 // wait blocks until f is passed for what has ended at since, and reports false if ctx ends first. ask sends a request.
-func (r *Router) wait(ctx context.Context, f *fence, since time.Time, asks bool, ask func() bool) bool {
+func (r *reclaimer) wait(ctx context.Context, f *fence, since time.Time, asks bool, ask func() bool) bool {
 	w := &fenced{since: since, asks: asks, done: make(chan struct{})}
 	f.mu.Lock()
 	f.waiting = append(f.waiting, w)
@@ -103,7 +103,7 @@ func (r *Router) wait(ctx context.Context, f *fence, since time.Time, asks bool,
 }
 
 // guard sends a request whenever an ending waits for that, until none does.
-func (r *Router) guard(f *fence, ask func() bool) {
+func (r *reclaimer) guard(f *fence, ask func() bool) {
 	for pause := time.Duration(0); ; {
 		f.mu.Lock()
 		due, ok := f.ends.due()
@@ -146,7 +146,7 @@ func (f *fence) completed(dispatched time.Time) {
 }
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
-func (r *Router) small(e *fleet.Engine, model string) bool {
+func (r *reclaimer) small(s *setup, e *fleet.Engine, model string) bool {
 	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
 	defer cancel()
 	var h connector.Handoff
@@ -157,5 +157,5 @@ func (r *Router) small(e *fleet.Engine, model string) bool {
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
 	req := &upstream.Request{Path: pathCompletions, Header: l.header(nil, h.Request, nil, false), Body: body}
-	return l.askWhole(req, r.now().cfg.Limits.Answer) == vUsable
+	return l.askWhole(req, s.cfg.Limits.Answer) == vUsable
 }

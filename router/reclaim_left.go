@@ -10,10 +10,10 @@ import (
 
 // behind runs what sees to the remains of a request, behind it. If too much runs on already it reports false, and counts
 // what holder holds for sure, if it is not nil.
-func (r *Router) behind(m *remains, see func(context.Context), holder *fleet.Engine) bool {
+func (r *reclaimer) behind(m *remains, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.b.Retain()
-		if r.background(func(ctx context.Context) {
+		if r.tasks.Try(m.s.cfg.Limits.Background, m.s.cfg.Timeouts.Ending, func(ctx context.Context) {
 			defer m.b.Release()
 			see(ctx)
 		}) {
@@ -29,11 +29,11 @@ func (r *Router) behind(m *remains, see func(context.Context), holder *fleet.Eng
 
 // unwritten sees to a hand-over by push whose decode leg has failed by itself though prefill has answered. If prefill's run is
 // over it is decode that may hold blocks; else prefill, if decode's leg had not begun.
-func (r *Router) unwritten(ctx context.Context, m *remains) {
+func (r *reclaimer) unwritten(ctx context.Context, m *remains) {
 	var look looking
 	run := runUnknown
 	for range 4 {
-		if run = look.at(ctx, r, m.prefill, m.h.Endpoint); run != runUnknown {
+		if run = look.at(ctx, m.s, m.prefill, m.h.Endpoint); run != runUnknown {
 			break
 		}
 		select {
@@ -50,8 +50,8 @@ func (r *Router) unwritten(ctx context.Context, m *remains) {
 
 // rests reports whether prefill has nothing in hand of what it was asked before the end of m: it has noticed that end, and says that it
 // has nothing in hand at all.
-func (r *Router) rests(ctx context.Context, m *remains) bool {
-	if !r.passed(ctx, m.prefill, m.model, m.closed) {
+func (r *reclaimer) rests(ctx context.Context, m *remains) bool {
+	if !r.passed(ctx, m.s, m.prefill, m.model, m.closed) {
 		return false
 	}
 	l, ok := r.monitor.loadOf(ctx, m.prefill)
@@ -60,7 +60,7 @@ func (r *Router) rests(ctx context.Context, m *remains) bool {
 
 // tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
 // noticed the end: it would give up what it still works on.
-func (r *Router) tellNamed(ctx context.Context, m *remains) {
+func (r *reclaimer) tellNamed(ctx context.Context, m *remains) {
 	if !r.rests(ctx, m) {
 		return
 	}
@@ -70,21 +70,21 @@ func (r *Router) tellNamed(ctx context.Context, m *remains) {
 }
 
 // untellable says why a decode engine could not be told that it need not wait any more; strandNone if it could.
-func (r *Router) untellable(d *fleet.Engine) stranded {
-	return orphan{agent: r.now().parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
+func untellable(s *setup, d *fleet.Engine) stranded {
+	return orphan{agent: s.parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
 }
 
 // notifyNamed tells prefill's ranks that what they hold under the name that the request was given was taken.
-func (r *Router) notifyNamed(ctx context.Context, m *remains) error {
+func (r *reclaimer) notifyNamed(ctx context.Context, m *remains) error {
 	c := m.prefill.Endpoint.Load()
 	if c == nil {
 		return errMoved
 	}
-	to, err := r.ranks(ctx, m.prefill, c)
+	to, err := ranksOf(ctx, m.s, m.prefill, c)
 	if err != nil {
 		return err
 	}
-	return r.now().parts.Reclaim.Notify(ctx, to, string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))+":1", 1)
+	return m.s.parts.Reclaim.Notify(ctx, to, string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))+":1", 1)
 }
 
 // clearWithin bounds one wait for prefill to be done with a request whose answer was lost.
@@ -93,50 +93,50 @@ const clearWithin = 4 * fenceAfter
 // cleared waits until nothing is left at prefill of a request whose leg prefill has ended without a usable answer, and reports whether
 // that is shown: a later request that has come to its end shows that it does not run any more. It may have finished first, and hold what
 // nobody has fetched under its name, so prefill is told that this was taken, and a later request that it has heard that.
-func (r *Router) cleared(ctx context.Context, m *remains) bool {
+func (r *reclaimer) cleared(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
-	if r.now().parts.Reclaim == nil || !r.passed(ctx, m.prefill, m.model, m.closed) {
+	if m.s.parts.Reclaim == nil || !r.passed(ctx, m.s, m.prefill, m.model, m.closed) {
 		return false
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
 		return false
 	}
-	return r.passed(ctx, m.prefill, m.model, time.Now())
+	return r.passed(ctx, m.s, m.prefill, m.model, time.Now())
 }
 
 // taken has a decode engine take what prefill holds.
-func (r *Router) taken(ctx context.Context, m *remains) bool {
+func (r *reclaimer) taken(ctx context.Context, m *remains) bool {
 	if m.taking == nil {
 		return false
 	}
 	var l call
 	l.open(ctx, m.decode)
 	defer l.end()
-	return l.askWhole(&m.taking.Request, r.now().cfg.Limits.Answer) == vUsable
+	return l.askWhole(&m.taking.Request, m.s.cfg.Limits.Answer) == vUsable
 }
 
 // probed is what the probe of a pair may have left behind.
-func (r *Router) probed(c *fleet.Pair, a *attempt) *remains {
-	m := r.remainsOf(&a.h, c.Connector, c.Model, c.Prefill, c.Decode)
+func probed(s *setup, c *fleet.Pair, a *attempt) *remains {
+	m := remainsOf(s, &a.h, c.Connector, c.Model, c.Prefill, c.Decode)
 	m.tokens = 1
 	return m
 }
 
 // probeLeft sees to what prefill holds for a probe on which decode has failed.
-func (r *Router) probeLeft(ctx context.Context, c *fleet.Pair, a *attempt) {
-	r.giveBack(ctx, r.probed(c, a), leftover{answered: true, asked: true}, doubtNone)
+func (r *reclaimer) probeLeft(ctx context.Context, s *setup, c *fleet.Pair, a *attempt) {
+	r.giveBack(ctx, probed(s, c, a), leftover{answered: true, asked: true}, doubtNone)
 }
 
 // strand counts KV that an engine holds for nobody, until a lease ends or for good.
-func (r *Router) strand(ctx context.Context, m *remains, holder *fleet.Engine, why stranded) {
+func (r *reclaimer) strand(ctx context.Context, m *remains, holder *fleet.Engine, why stranded) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	r.enterStranded(m, holder, why, r.blockTokens(ctx, m, holder))
+	r.enterStranded(m, holder, why, blockTokens(ctx, m, holder))
 }
 
 // strandIf counts what prefill holds, in doubt as what may be held.
-func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt) {
+func (r *reclaimer) strandIf(ctx context.Context, m *remains, why stranded, d doubt) {
 	switch d {
 	case doubtNone:
 		r.strand(ctx, m, m.prefill, why)
@@ -146,16 +146,16 @@ func (r *Router) strandIf(ctx context.Context, m *remains, why stranded, d doubt
 }
 
 // enterStranded enters what one request has left behind, in blocks of so many tokens.
-func (r *Router) enterStranded(m *remains, holder *fleet.Engine, why stranded, block int) {
+func (r *reclaimer) enterStranded(m *remains, holder *fleet.Engine, why stranded, block int) {
 	blocks := (max(m.tokens, 1) + block - 1) / block
 	leased := holder == m.prefill
-	r.left.strand(holder, why, blocks, leased, time.Now())
+	r.leaks.strand(holder, why, blocks, leased, time.Now())
 	event, level := "blocks stay held", slog.LevelWarn
 	if why == strandMay {
 		event, level = "blocks may stay held", slog.LevelInfo
 	} else if !m.counted {
 		m.counted = true
-		r.stranded.Add(1)
+		r.leaks.requests.Add(1)
 	}
 	r.log.Log(context.Background(), level, event, "engine", holder.Name, "blocks", blocks, "why", why.String(), "leased", leased,
 		"transfer_id", m.h.Transfer, "prefill", m.prefill.Name, "decode", m.decode.Name)
@@ -165,16 +165,16 @@ func (r *Router) enterStranded(m *remains, holder *fleet.Engine, why stranded, b
 const defaultBlock = 16
 
 // blockTokens returns how many tokens a block of the engine holds.
-func (r *Router) blockTokens(ctx context.Context, m *remains, e *fleet.Engine) int {
-	recs := r.now().fleet.Records(e)
+func blockTokens(ctx context.Context, m *remains, e *fleet.Engine) int {
+	recs := m.s.fleet.Records(e)
 	if len(recs) == 0 {
-		recs = r.now().fleet.Records(m.prefill)
+		recs = m.s.fleet.Records(m.prefill)
 	}
 	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
 		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
 	}
-	if at, ok := e.SideChannel(nil); ok && r.now().parts.Stock != nil {
-		if rec, err := r.now().parts.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
+	if at, ok := e.SideChannel(nil); ok && m.s.parts.Stock != nil {
+		if rec, err := m.s.parts.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
 			return rec.Layout.BlockTokens * max(1, rec.Layout.Physical)
 		}
 	}

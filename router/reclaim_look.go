@@ -11,14 +11,14 @@ import (
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
-func (r *Router) diesNow(ctx context.Context, m *remains) bool {
-	if m.run == "" || r.now().parts.Reclaim == nil {
+func diesNow(ctx context.Context, m *remains) bool {
+	if m.run == "" || m.s.parts.Reclaim == nil {
 		return false
 	}
 	var look looking
 	was := &connector.PrefillEndpoint{EngineID: m.run, TP: 1, PP: 1}
 	for range 3 {
-		switch look.at(ctx, r, m.decode, was) {
+		switch look.at(ctx, m.s, m.decode, was) {
 		case runOver:
 			return true
 		case runLives:
@@ -56,14 +56,14 @@ func (k *shut) gone(ctx context.Context, e *fleet.Engine) bool {
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, r *Router, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
+func (k *looking) at(ctx context.Context, s *setup, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.SideChannel(was)
-	if !ok || r.now().parts.Stock == nil {
+	if !ok || s.parts.Stock == nil {
 		return runUnknown
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.now().cfg.Timeouts.SideChannelAnswer())
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
-	rec, err := r.now().parts.Stock.First(ctx, at)
+	rec, err := s.parts.Stock.First(ctx, at)
 	switch {
 	case err == nil && rec.EngineID == was.EngineID:
 		k.http = shut{}

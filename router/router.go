@@ -62,6 +62,8 @@ type Router struct {
 	goroutines *background.Pool // of legs
 	pairs      *handshakes
 	monitor    *monitor
+	reclaim    *reclaimer
+	hands      *handshaker
 	report     *report.Reporter
 	control    *http.Client // for the engines' control routes
 
@@ -70,17 +72,13 @@ type Router struct {
 	rooms   sync.Pool // of *streamRoom
 
 	draining   atomic.Bool
-	enrolments fleet.PerEngine[atomic.Pointer[enrolment]] // of its run that was last given a ticket
-	askedReady atomic.Bool                                // a client has asked for /readyz
-	closing    chan struct{}                              // closed when nobody waits for a place any more
-	close      func()                                     // closes it, once
+	askedReady atomic.Bool   // a client has asked for /readyz
+	closing    chan struct{} // closed when nobody waits for a place any more
+	close      func()        // closes it, once
 	live       live
 
 	tasks   *background.Tasks  // legs may outlive their requests: they end with it
 	cancels upstream.CancelSet // of the requests' own legs
-
-	stranded atomic.Uint64 // how often KV may have been left with an engine for nobody
-	left     left          // what endings have left behind
 
 	backgrounds *backgroundResponses
 }
@@ -101,8 +99,6 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		goroutines: background.NewPool(keptGoroutines),
 		report:     report.New(parts.Log, cfg.Limits.Recent),
 		control:    fleet.NewControlClient(nil),
-
-		enrolments: fleet.NewPerEngine[atomic.Pointer[enrolment]](),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()
@@ -110,11 +106,18 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.pairs = &handshakes{wake: make(chan struct{}, 1)}
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
-	}, r.shake)
+	}, func(ctx context.Context, pair metadata.Pair) error { return r.hands.handshake(ctx, pair) })
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	r.monitor = newMonitor(parts.Log, r.now, r.tasks, r.pairs, r.report.Transfers, &r.left)
+	leaks := new(left)
+	r.monitor = newMonitor(parts.Log, r.now, r.tasks, r.pairs, r.report.Transfers, leaks)
+	r.reclaim = &reclaimer{log: parts.Log, tasks: r.tasks, pairs: r.pairs, monitor: r.monitor, leaks: leaks}
+	r.hands = &handshaker{
+		log: parts.Log, current: r.now, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
+		tickets: &tickets{log: parts.Log, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()},
+	}
+	r.reclaim.hands = r.hands
 	s, err := r.newSetup(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()
@@ -144,9 +147,3 @@ func (r *Router) Close() {
 
 // keptGoroutines is how many idle goroutines are kept for legs: as many as requests usually are in their first steps at once.
 const keptGoroutines = 64
-
-// background runs f for a leg that outlives its request, or returns false if there are too many of them.
-func (r *Router) background(f func(context.Context)) bool {
-	cfg := r.now().cfg
-	return r.tasks.Try(cfg.Limits.Background, cfg.Timeouts.Ending, f)
-}

@@ -114,3 +114,24 @@ func mediaRules(m config.Media) *openai.MediaRules {
 	}
 	return &openai.MediaRules{Private: m.AllowPrivate, Hosts: m.Hosts}
 }
+
+// Renewed notes that the records of an engine have changed: it appeared, was started anew, published another rank, or
+// is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
+// names that are not of the configuration as well as others.
+func (r *Router) Renewed(name string) {
+	f := r.now().fleet
+	e := f.Engine(name)
+	if e == nil || !e.Publishes {
+		return
+	}
+	if records := f.Records(e); len(records) > 0 {
+		if run := records[0].Incarnation; e.Generation.Swap(run.Generation) != run.Generation {
+			r.pairs.Retire(run)
+		}
+		r.log.Info("engine has published", "engine", records[0].ID(), "ranks", len(records))
+	} else {
+		r.pairs.Forget(name)
+		r.log.Info("engine's records are gone", "engine", name)
+	}
+	r.pairs.schedule()
+}

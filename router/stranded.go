@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/router/fleet"
@@ -17,6 +18,8 @@ type left struct {
 	held   map[heldBy]int // blocks
 	freed  map[Reclaimed]uint64
 	fences map[fenceOf]*fence
+
+	requests atomic.Uint64 // how many requests may have left KV behind
 }
 
 // heldBy is whose blocks are held, why, and until when.

@@ -3,6 +3,8 @@ package router
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/kvplane"
@@ -15,6 +17,12 @@ import (
 // one that this gateway signs with first, none if it signs nothing. It must not block and be safe for concurrent use.
 type Enroller interface {
 	Enrolment(id string) ([][]byte, error)
+}
+
+// tickets signs tickets. It is safe for concurrent use.
+type tickets struct {
+	log  *slog.Logger
+	keys fleet.PerEngine[atomic.Pointer[enrolment]] // of an engine's run that was last given a ticket
 }
 
 // enrolment is the key that signs tickets for one run of an engine.
@@ -36,12 +44,12 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 	return [16]byte(d.Sum(b[:0]))
 }
 
-// ticket gives both legs of a transfer their tickets, if this router has a key to sign them with.
-func (r *Router) ticket(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
+// sign gives both legs of a transfer their tickets, if this router has a key to sign them with.
+func (g *tickets) sign(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
 	if keys == nil {
 		return
 	}
-	p, d := r.enrolled(keys, prefill, h.Prefill), r.enrolled(keys, decode, h.Decode)
+	p, d := g.key(keys, prefill, h.Prefill), g.key(keys, decode, h.Decode)
 	if p == nil || d == nil {
 		return
 	}
@@ -55,18 +63,18 @@ func (r *Router) ticket(keys Enroller, h *connector.Handoff, prefill, decode *fl
 	h.PrefillTicket, h.DecodeTicket = t.AppendSealed(nil, p), t.AppendSealed(nil, d)
 }
 
-// enrolled returns the key for one run of an engine, nil if there is none.
-func (r *Router) enrolled(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
-	if known := r.enrolments.Of(e).Load(); known != nil && known.inc == inc {
+// key returns the key for one run of an engine, nil if there is none.
+func (g *tickets) key(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
+	if known := g.keys.Of(e).Load(); known != nil && known.inc == inc {
 		return known.key
 	}
 	keys, err := from.Enrolment(inc.ID())
 	if err != nil {
-		r.log.Error("ticket", "engine", inc.ID(), "err", err)
+		g.log.Error("ticket", "engine", inc.ID(), "err", err)
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	r.enrolments.Of(e).Store(&enrolment{inc: inc, key: keys[0]})
+	g.keys.Of(e).Store(&enrolment{inc: inc, key: keys[0]})
 	return keys[0]
 }

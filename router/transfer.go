@@ -24,7 +24,7 @@ const loadSeldom = 10 * time.Second
 // looks at both engines now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so that another
 // attempt is right.
 type transferWatch struct {
-	r        *Router
+	monitor  *monitor
 	decode   *call
 	prefill  *fleet.Engine
 	endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
@@ -88,7 +88,7 @@ func (x *exchange) watchEvery() time.Duration { return min(watchEvery, x.s.cfg.T
 // watchTransfer watches the transfer until decode's leg is over.
 func (x *exchange) watchTransfer(a *attempt) {
 	w := &transferWatch{
-		r: x.r, decode: &a.decode, prefill: a.prefill.engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
+		monitor: x.r.monitor, decode: &a.decode, prefill: a.prefill.engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
 		lost: a.lost, pause: x.watchEvery(), asking: x.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	x.r.tasks.Go("a look at a transfer", func() { w.run(&a.decode) })
@@ -128,7 +128,7 @@ func (x *exchange) checkDecode(a *attempt) {
 	x.r.tasks.Go("a look at a load", func() {
 		cause, said := errHurried, tellsLater
 		defer func() {
-			if cause == errHurried && said != tellsNot && r.untellable(e) == strandNone {
+			if cause == errHurried && said != tellsNot && untellable(x.s, e) == strandNone {
 				if a.decode.kvBecomes(kvOverdue) {
 					a.lost(reason.ClientLeft)
 				}
@@ -189,7 +189,7 @@ func (u *transferWatch) run(ctx context.Context) {
 		if mute || now.Before(next) {
 			continue
 		}
-		l, t := u.r.monitor.seeLoad(ctx, u.decode.engine)
+		l, t := u.monitor.seeLoad(ctx, u.decode.engine)
 		switch {
 		case t == tells && (l.running == 0 || !fed && (onlyOthers(u.decode.engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
@@ -244,10 +244,10 @@ const leasesFresh = 5 * time.Second
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
 func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	e := u.prefill
-	if l, ok := u.r.monitor.loads.Of(e).latest(fresh); ok {
+	if l, ok := u.monitor.loads.Of(e).latest(fresh); ok {
 		return l.expired
 	}
-	if l, ok := u.r.monitor.loadOf(ctx, e); ok {
+	if l, ok := u.monitor.loadOf(ctx, e); ok {
 		return l.expired
 	}
 	return -1
