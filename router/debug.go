@@ -34,3 +34,6 @@ func (d Debug) SetDial(dial func(ctx context.Context, network, address string) (
 	}
 	d.r.control.Transport = &http.Transport{DialContext: dial}
 }
+
+// Run returns the run of an engine as its side channel tells it, "" while that is not known.
+func (d Debug) Run(engine string) string { return d.r.now().fleet.Engine(engine).ChannelReport().Run }

@@ -8,22 +8,9 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
-	"pdrouter/router/openai"
-	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
 )
-
-// newOwned is an exchange of the gateway whose owner is the test.
-func newOwned(t *testing.T, g *gateway, body string) *exchange {
-	t.Helper()
-	b, e := openai.ParseBody(openai.ShapeCompletions, []byte(body), openai.Limits{})
-	if e != nil {
-		t.Fatal(e)
-	}
-	s := g.r.now()
-	return g.r.newExchange(&admitted{s: s, m: s.fleet.Models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
-}
 
 // TestWholeStreamIsCompleted has something happen to a request whose client has just been given the terminal event: the answer is whole,
 // and nothing comes after its end.
@@ -33,21 +20,21 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
 				s, parts := newIn(t, n, connector.NameNone, 0, 1)
 				g := startIn(t, n, s.cfg, parts)
-				x := newOwned(t, g, streamBody)
-				x.run()
-				if x.reply.stream == nil {
-					t.Fatalf("reply %+v, summary %+v", x.reply.err, x.sum)
+				x := g.r.Debug().Own(streamBody)
+				x.Run()
+				if !x.Streams() {
+					t.Fatalf("reply %+v, summary %+v", x.Refused(), x.Summary())
 				}
-				for !x.reply.stream.seen {
-					if _, err := x.nextEvents(); err != nil {
+				for !x.SeenEnd() {
+					if _, err := x.NextEvents(); err != nil {
 						t.Fatal(err)
 					}
 				}
-				x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Shutdown}})
-				events, err := x.nextEvents()
+				x.Enqueue(dispatch.Event{Kind: kind, Why: reason.Shutdown})
+				events, err := x.NextEvents()
 				if !errors.Is(err, io.EOF) {
 					t.Errorf("%q, %v; want the end", events, err)
-					err = errCut
+					err = ErrCut
 				} else {
 					err = nil
 				}
@@ -63,49 +50,45 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 // TestFault68PanicAtTheEndOfAStream has a part panic while a stream is ended, where the request has its outcome but nobody was told of it,
 // or not all was done about it: the stream is cut, and nobody waits for more of it.
 func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
-	for name, spoil := range map[string]func(*exchange){
-		"before the outcome is told": func(x *exchange) { x.cur = nil },
-		"as it is told":              func(x *exchange) { x.timer = nil },
+	for name, spoil := range map[string]func(Owned){
+		"before the outcome is told": Owned.SpoilAttempt,
+		"as it is told":              Owned.SpoilTimer,
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, n *memNet) {
 				s, parts := newIn(t, n, connector.NameNone, 0, 1)
 				s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(time.Minute.Milliseconds())}}})
 				g := startIn(t, n, s.cfg, parts)
-				x := newOwned(t, g, streamBody)
-				x.run()
-				if _, err := x.nextEvents(); err != nil {
+				x := g.r.Debug().Own(streamBody)
+				x.Run()
+				if _, err := x.NextEvents(); err != nil {
 					t.Fatal(err)
 				}
-				a, timer := x.cur, x.timer
-				x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}})
-				<-x.wake
+				cleanUp := x.CleanUp()
+				x.Enqueue(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
+				x.AwaitWake()
 				spoil(x)
 				ended := make(chan error, 1)
 				go func() {
 					err := errors.New("it panics")
 					defer func() { _ = recover(); ended <- err }()
-					for _, err = x.nextEvents(); err == nil; {
-						_, err = x.nextEvents()
+					for _, err = x.NextEvents(); err == nil; {
+						_, err = x.NextEvents()
 					}
 					_ = x.CloseWithError(err)
 				}()
 				select {
 				case err := <-ended:
-					if !errors.Is(err, errCut) {
+					if !errors.Is(err, ErrCut) {
 						t.Errorf("the stream has ended with %v; want a cut", err)
 					}
 				case <-time.After(time.Hour):
 					t.Error("somebody waits for more of the stream")
-					notify(x.wake)
+					x.Wake()
 				}
-				timer.Stop()
-				a.letGo()
-				if x.reply.stream == nil || x.reply.stream.buffers != nil {
+				cleanUp()
+				if !x.Streams() || x.HasBuffers() {
 					t.Error("the stream's buffers are kept")
-				}
-				if g.r.live.len() != 0 { // what panics as it is told
-					g.r.live.remove(x)
 				}
 			})
 		})
@@ -120,18 +103,18 @@ func TestPanicLeavesDrainingAlone(t *testing.T) {
 		g := startIn(t, n, s.cfg, parts)
 		g.warmed()
 		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 500}}})
-		x := newOwned(t, g, streamBody)
+		x := g.r.Debug().Own(streamBody)
 		time.AfterFunc(100*time.Millisecond, func() {
-			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}})
+			x.Enqueue(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		})
-		x.run()
-		if !x.over || !x.drains {
-			t.Fatalf("over %v, drains %v", x.over, x.drains)
+		x.Run()
+		if !x.Ended() || !x.Drains() {
+			t.Fatalf("over %v, drains %v", x.Ended(), x.Drains())
 		}
 		time.Sleep(100 * time.Millisecond)
-		x.panicked("in the handler")
+		x.Panicked("in the handler")
 		time.Sleep(100 * time.Millisecond)
-		if why := x.cur.decode.Cause(); why != nil {
+		if why := x.DecodeCause(); why != nil {
 			t.Errorf("decode's leg was ended: %v", why)
 		}
 		g.settled()
@@ -145,20 +128,11 @@ func TestTransferTimerSparesAnAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
 		s, parts := newIn(t, n, connector.NamePull, 1, 1)
 		g := startIn(t, n, s.cfg, parts)
-		x := newOwned(t, g, streamBody)
-		a := &attempt{split: true, reads: true}
-		a.decode.join(&g.r.cancels, x.m.Decode[0])
-		x.expect(a)
-		a.decode.begin()
-		time.Sleep(x.s.cfg.Timeouts.Transfer - 1)
-		a.decode.kvBecomes(kvOver)
-		a.decode.became(dispatch.LegAnswered)
-		time.Sleep(time.Second)
-		if why := a.decode.Cause(); why != nil {
+		x := g.r.Debug().Own(streamBody)
+		if why := x.AnswerAtTransferTime(); why != nil {
 			t.Errorf("the leg was ended: %v", why)
 		}
-		a.letGo()
-		x.panicked("the end")
+		x.Panicked("the end")
 	})
 }
 
@@ -167,20 +141,14 @@ func TestUnreadTokensOfALeg(t *testing.T) {
 	virtual(t, func(t *testing.T, n *memNet) {
 		s, parts := newIn(t, n, connector.NameNone, 0, 1)
 		g := startIn(t, n, s.cfg, parts)
-		x := newOwned(t, g, streamBody)
-		x.b.Shape, x.b.MaxTokens = openai.ShapeChat, -1
-		a := new(attempt)
-		a.decode.join(&g.r.cancels, x.m.Decode[0])
-		a.decode.begin()
-		x.cur, x.why = a, reason.AnswerTooLarge
-		a.decode.err = sse.ErrTooLarge
-		if n := x.unreadTokens(); n != 0 {
-			t.Errorf("%d tokens of a leg that is asked", n)
+		x := g.r.Debug().Own(streamBody)
+		asked, over := x.UnreadTokens()
+		if asked != 0 {
+			t.Errorf("%d tokens of a leg that is asked", asked)
 		}
-		a.decode.became(dispatch.LegWhole)
-		if x.unreadTokens() == 0 {
+		if over == 0 {
 			t.Error("no tokens of one that is over")
 		}
-		x.panicked("the end")
+		x.Panicked("the end")
 	})
 }

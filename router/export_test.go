@@ -15,6 +15,7 @@ import (
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
+	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
@@ -71,6 +72,11 @@ func HasRoute(path string) bool {
 	_, _, e := findRoute(path, "POST")
 	return e == nil
 }
+
+// MostTokens and ExpectedTokens are what a body counts against limits before it is answered.
+const MostTokens = mostTokens
+
+func ExpectedTokens(b *openai.Body) int { return expectedTokens(b) }
 
 // NewSealer makes the sealer of salts that a configuration asks for.
 var NewSealer = newSealer
@@ -179,6 +185,98 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	return x.reply.err, func() { x.panicked("once more") }
 }
 
+// ErrCut ends a stream before its time.
+var ErrCut = errCut
+
+// Owned is a request whose owner is the test: it takes each step itself.
+type Owned struct {
+	*exchange
+	body *openai.Body
+}
+
+// Own admits a request for model tiny.
+func (d Debug) Own(body string) Owned {
+	s := d.r.now()
+	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), s.limits)
+	if herr != nil {
+		panic(herr)
+	}
+	return Owned{d.r.newExchange(&admitted{s: s, m: s.fleet.Models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()}), b}
+}
+
+func (o Owned) Run()                        { o.run() }
+func (o Owned) Step(e dispatch.Event)       { o.step(e) }
+func (o Owned) Enqueue(e dispatch.Event)    { o.enqueue(envelope{e: e}) }
+func (o Owned) NextEvents() ([]byte, error) { return o.nextEvents() }
+func (o Owned) Streams() bool               { return o.reply.stream != nil }
+func (o Owned) SeenEnd() bool               { return o.reply.stream.seen }
+func (o Owned) Refused() *openai.Error      { return o.reply.err }
+func (o Owned) Answer() []byte              { return o.reply.body }
+func (o Owned) Summary() *report.Summary    { return &o.sum }
+func (o Owned) Release()                    { o.body.Release() }
+
+func (o Owned) Ended() bool          { return o.over }
+func (o Owned) Drains() bool         { return o.drains }
+func (o Owned) DecodeCause() error   { return o.cur.decode.Cause() }
+func (o Owned) HasBuffers() bool     { return o.reply.stream.buffers != nil }
+func (o Owned) Panicked(what string) { o.panicked(what) }
+func (o Owned) AwaitWake()           { <-o.wake }
+func (o Owned) Wake()                { notify(o.wake) }
+
+// SpoilAttempt and SpoilTimer have what reads these panic. What CleanUp returned before ends what they had begun, and the request.
+func (o Owned) SpoilAttempt() { o.cur = nil }
+func (o Owned) SpoilTimer()   { o.timer = nil }
+func (o Owned) CleanUp() func() {
+	a, timer := o.cur, o.timer
+	return func() {
+		timer.Stop()
+		a.letGo()
+		if o.r.live.len() != 0 { // what panics as it is told
+			o.r.live.remove(o.exchange)
+		}
+	}
+}
+
+// AnswerAtTransferTime has decode answer when the time of a transfer is nearly over, and returns why its leg was ended, if it was.
+func (o Owned) AnswerAtTransferTime() error {
+	a := &attempt{split: true, reads: true}
+	a.decode.join(&o.r.cancels, o.m.Decode[0])
+	o.expect(a)
+	defer a.letGo()
+	a.decode.begin()
+	time.Sleep(o.s.cfg.Timeouts.Transfer - 1)
+	a.decode.kvBecomes(kvOver)
+	a.decode.became(dispatch.LegAnswered)
+	time.Sleep(time.Second)
+	return a.decode.Cause()
+}
+
+// UnreadTokens has decode's answer be too large: how many tokens of it are unread while the leg is asked, and when it is over.
+func (o Owned) UnreadTokens() (asked, over int) {
+	o.b.Shape, o.b.MaxTokens = openai.ShapeChat, -1
+	a := new(attempt)
+	a.decode.join(&o.r.cancels, o.m.Decode[0])
+	a.decode.begin()
+	o.cur, o.why = a, reason.AnswerTooLarge
+	a.decode.err = sse.ErrTooLarge
+	asked = o.unreadTokens()
+	a.decode.became(dispatch.LegWhole)
+	return asked, o.unreadTokens()
+}
+
+// Over reports whether there is nothing more to do but to close the stream, if it is one.
+func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.err != nil }
+
+// Advance takes one step, and returns what it has brought of a stream.
+func (o Owned) Advance() (events []byte) {
+	o.advance()
+	if out := o.reply.stream; out != nil {
+		events = append(events, out.unread()...)
+		out.ready = len(out.out)
+	}
+	return events
+}
+
 // TurnAway has the queues refuse who waits, as a shutdown does.
 func (d Debug) TurnAway() { d.r.turnAway() }
 
@@ -276,8 +374,7 @@ func (e DebugEngine) SetDown()            { e.e.Down.Store(true) }
 func (e DebugEngine) SetDraining()        { e.e.Draining.Store(true) }
 func (e DebugEngine) Key() string         { return credentialOf(e.e) }
 
-// Run is the engine's run as its side channel tells it, HasEndpoint whether its coordinates are known.
-func (e DebugEngine) Run() string       { return e.e.ChannelReport().Run }
+// HasEndpoint reports whether the engine's coordinates are known.
 func (e DebugEngine) HasEndpoint() bool { return e.e.Endpoint.Load() != nil }
 
 // Reached and Missed are what a health check found; Missed reports whether the engine is down by it.
@@ -292,6 +389,11 @@ func (e DebugEngine) Restarted()               { e.r.monitor.restarted(e.e, e.e.
 // AskControl asks the engine's control routes for something.
 func (e DebugEngine) AskControl() (*http.Response, error) {
 	return e.e.ControlClient.Get(e.e.ControlURL)
+}
+
+// Check is one health check; it reports whether the engine is well.
+func (e DebugEngine) Check(its *upstream.Timeouts, timeout time.Duration) bool {
+	return checkEngine(e.e, its, timeout) == checkPassed
 }
 
 // Load asks the engine what it has in hand, and reports whether it was told.

@@ -120,7 +120,7 @@ func reclaimingWith(t *testing.T, connectorName string, agent bool, change func(
 	s, g, f := reclaimingFrom(t, connectorName, agent, nil, change)
 	g.warmed()
 	g.settled()
-	eventually(t, "decode's run is known", func() bool { return g.r.Debug().Engine("decode-0").Run() != "" })
+	eventually(t, "decode's run is known", func() bool { return g.r.Debug().Run("decode-0") != "" })
 	return s, g, f
 }
 

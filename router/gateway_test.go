@@ -295,7 +295,7 @@ func (g *gateway) freed(end, by string) (n uint64) {
 func (g *gateway) blocks(engine string) map[string]int {
 	for _, e := range g.r.Stats().Engines {
 		if e.Name == engine {
-			held := map[string]int{StrandMay: e.Unresolved}
+			held := map[string]int{"may_hold": e.Unresolved}
 			maps.Copy(held, e.Stranded)
 			return held
 		}

@@ -25,9 +25,9 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	all, every := r.now().fleet.Engines, r.now().cfg.Timeouts.Health
+	all, every := r.Debug().Engines(), 2*time.Second
 	for _, e := range all {
-		if checkEngine(e, upstream.NewTimeouts(b.Context()), every) != checkPassed {
+		if !e.Check(upstream.NewTimeouts(b.Context()), every) {
 			b.Fatal("not healthy")
 		}
 	}
@@ -42,7 +42,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	its := upstream.NewTimeouts(b.Context())
 	begun, n := spent(), 0
 	for b.Loop() {
-		if checkEngine(all[n%engines], its, every) != checkPassed {
+		if !all[n%engines].Check(its, every) {
 			b.Fatal("not healthy")
 		}
 		n++

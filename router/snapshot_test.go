@@ -10,7 +10,6 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
-	"pdrouter/router/openai"
 	"pdrouter/router/report"
 )
 
@@ -49,11 +48,6 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 					text = streamBody
 				}
 				s.setFaults(map[string][]fault{"decode-0": {{Do: doError}}})
-				before := g.r.now()
-				b, e := openai.ParseBody(openai.ShapeCompletions, []byte(text), before.limits)
-				if e != nil {
-					t.Fatal(e)
-				}
 				steps := 0
 				reload := func() {
 					steps++
@@ -63,29 +57,25 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				x := g.r.newExchange(&admitted{s: before, m: before.fleet.Models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()})
+				x := g.r.Debug().Own(text)
 				reload()
-				x.step(dispatch.Event{Kind: dispatch.EvStart})
+				x.Step(dispatch.Event{Kind: dispatch.EvStart})
 				var body strings.Builder
-				for !x.over && (x.reply.stream == nil || x.reply.stream.err == nil) {
+				for !x.Over() {
 					reload()
-					x.advance()
-					if out := x.reply.stream; out != nil {
-						body.Write(out.unread())
-						out.ready = len(out.out)
-					}
+					body.Write(x.Advance())
 				}
-				if out := x.reply.stream; out != nil {
+				if x.Streams() {
 					reload()
 					if err := x.CloseWithError(nil); err != nil {
 						t.Fatal(err)
 					}
 				} else {
-					body.Write(x.reply.body)
+					body.Write(x.Answer())
 				}
-				b.Release()
-				if x.sum.Outcome != report.Completed || x.sum.Attempts < 2 || !strings.Contains(body.String(), "tok0") {
-					t.Errorf("after %d reloads: summary %+v, answer %q", steps, x.sum, body.String())
+				x.Release()
+				if sum := x.Summary(); sum.Outcome != report.Completed || sum.Attempts < 2 || !strings.Contains(body.String(), "tok0") {
+					t.Errorf("after %d reloads: summary %+v, answer %q", steps, sum, body.String())
 				}
 				if asked.Load() != 0 || elsewhere.Load() != 0 || g.last(1).Outcome != report.Completed {
 					t.Errorf("the other planner was asked %d times, and %d requests were reported elsewhere", asked.Load(), elsewhere.Load())
