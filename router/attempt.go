@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -113,6 +114,8 @@ func (a *attempt) keptAll() (kept, never bool) {
 
 // spoiled reports whether decode may have used up what it refers to at prefill, so that nobody else may refer to it.
 func (a *attempt) spoiled() bool { return a.decode.state() == dispatch.LegBroken }
+
+var errRunOver = errors.New("its run is over, and nothing shows that what it was to write has come")
 
 // legOf returns the leg that an event is about, nil if it is about none. Of a pair that does not come about it is prefill's.
 func (a *attempt) legOf(e dispatch.Event) *call {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"pdrouter/internal/gather"
 	"time"
 
 	"pdrouter/router/dispatch"
@@ -35,8 +36,7 @@ func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
 	m := x.r.letters.begin(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
-	m.body = o.body(m.body[:0], &m.Gaps, x.b.CacheSalt())
-	m.Body = m.body
+	m.writeBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.body(dst, gaps, x.b.CacheSalt()) })
 	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)
 	x.startDecode(a, m)
 }

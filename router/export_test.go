@@ -372,7 +372,7 @@ func (e DebugEngine) Generation() uint64  { return e.e.Generation.Load() }
 func (e DebugEngine) Usable() bool        { return e.e.Usable() }
 func (e DebugEngine) SetDown()            { e.e.Down.Store(true) }
 func (e DebugEngine) SetDraining()        { e.e.Draining.Store(true) }
-func (e DebugEngine) Key() string         { return credentialOf(e.e) }
+func (e DebugEngine) Key() string         { return e.e.Credential() }
 
 // HasEndpoint reports whether the engine's coordinates are known.
 func (e DebugEngine) HasEndpoint() bool { return e.e.Endpoint.Load() != nil }

@@ -47,6 +47,12 @@ func (m *letter) write(b *openai.Body, l openai.Variant, request string, kv []by
 	m.Body = m.body
 }
 
+// writeBy has f append the body to dst, and long stretches of what others hold to gaps.
+func (m *letter) writeBy(f func(dst []byte, gaps *gather.Gaps) []byte) {
+	m.body = f(m.body[:0], &m.Gaps)
+	m.Body = m.body
+}
+
 // hold has the letter hold the body until it is free.
 func (m *letter) hold(b *openai.Body) *letter {
 	b.Retain()

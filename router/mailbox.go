@@ -1,12 +1,15 @@
 package router
 
 import (
+	"errors"
 	"sync"
 	"time"
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/upstream"
 )
+
+var errInterrupted = errors.New("interrupted")
 
 // envelope is an event from another goroutine. a is the attempt that it belongs to, nil if it belongs to the request.
 type envelope struct {

@@ -165,6 +165,8 @@ func (x *exchange) blame(a *attempt, e *fleet.Engine, l *call, why reason.Reason
 	}
 }
 
+const maxLoggedAnswer = 256 // bytes of an engine's error answer in the log and in /requests
+
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
 func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
 	f := report.Failure{
@@ -319,3 +321,10 @@ func (x *exchange) failure(why reason.Reason) *openai.Error {
 }
 
 func stack() string { return string(debug.Stack()) }
+
+// errRejected stands for an engine's refusal whose words are not for clients.
+func errRejected(status int, why reason.Reason) *openai.Error {
+	e := openai.NewError(why, "The engine rejected the request.")
+	e.Status = status
+	return e
+}

@@ -11,24 +11,13 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
-	"pdrouter/router/reason"
 )
 
-// errRejected stands for an engine's refusal whose words are not for clients.
-func errRejected(status int, why reason.Reason) *openai.Error {
-	e := openai.NewError(why, "The engine rejected the request.")
-	e.Status = status
-	return e
-}
-
-const (
-	maxEngineMessage = 512 // bytes of an engine's message that a client is told
-	maxLoggedAnswer  = 256 // bytes of an engine's error answer in the log and in /requests
-)
+const maxEngineMessage = 512 // bytes of an engine's message that a client is told
 
 // withoutCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
 func withoutCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *forwarded) string {
-	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), credentialOf(e), f.credential()} {
+	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), e.Credential(), f.credential()} {
 		text = maskCredential(text, s)
 	}
 	return text
@@ -52,16 +41,6 @@ func maskCredential(text, s string) string {
 	return text
 }
 
-// credentialOf is what the engine is shown as a bearer token; "" if it is shown none.
-func credentialOf(e *fleet.Engine) string {
-	for _, f := range e.Header {
-		if f.Name == "Authorization" {
-			return strings.TrimPrefix(f.Value, "Bearer ")
-		}
-	}
-	return ""
-}
-
 // message returns what the engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
 // text. The addresses of engines and others,
 // tokens and the client's credential in it are masked. bare says that an engine's error may be a bare string. It is "" if the engine says
@@ -79,7 +58,7 @@ func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ..
 		text = string(l.body[:min(len(l.body), answer.MaxErrorMessage)])
 	}
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if maskCredential(text, credentialOf(l.engine)) != text {
+	if maskCredential(text, l.engine.Credential()) != text {
 		return ""
 	}
 	text = maskCredential(text, f.credential())

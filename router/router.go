@@ -5,6 +5,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -126,6 +127,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.current.Store(s)
 	return r, nil
 }
+
+var errStopped = errors.New("the router stops")
 
 // Close ends what outlives requests: handshakes, idle connections, and legs that run on, which get the time of an ending,
 // or that of draining if it is less. Serve must have returned. It is safe to call twice.

@@ -158,3 +158,13 @@ func wake(reader chan<- struct{}) {
 	default:
 	}
 }
+
+// Credential is what the engine is shown as a bearer token; "" if it is shown none.
+func (e *Engine) Credential() string {
+	for _, f := range e.Header {
+		if f.Name == "Authorization" {
+			return strings.TrimPrefix(f.Value, "Bearer ")
+		}
+	}
+	return ""
+}
