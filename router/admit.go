@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -33,7 +34,7 @@ type admitted struct {
 	fan     *fan           // instead of x, where each choice is served by itself
 	branch  int            // which choice, of a request that belongs to fan
 
-	forwarded *forwarded
+	forwarded *leg.Forwarded
 
 	query  string        // of the path, where it means something
 	target string        // what engines are asked for, where that is not the route's path

@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
 
@@ -18,8 +19,8 @@ type attempt struct {
 	h       connector.Handoff
 	split   bool
 	couple  *fleet.Pair // of a pair; nil if it is not one that is kept warm
-	prefill call
-	decode  call
+	prefill leg.Leg
+	decode  leg.Leg
 	stream  *stream // decode's answer, up to its first event; written before decode's event is sent
 
 	decodeIs   custody
@@ -57,22 +58,22 @@ var prefillOver = new(remains)
 
 // runs are the runs of the engines that the pair consists of.
 func (a *attempt) runs() metadata.Pair {
-	if a.prefill.engine.Publishes {
+	if a.prefill.Engine.Publishes {
 		return metadata.Pair{Prefill: a.h.Prefill, Decode: a.h.Decode}
 	}
-	return metadata.Pair{Prefill: a.prefill.engine.Incarnation(), Decode: a.decode.engine.Incarnation()}
+	return metadata.Pair{Prefill: a.prefill.Engine.Incarnation(), Decode: a.decode.Engine.Incarnation()}
 }
 
 // prefilled notes how the prefill leg has ended. If decode's blocks stay held, and it is for the leg to see to that, it returns what is
 // left.
 func (a *attempt) prefilled(e dispatch.Event) *remains {
-	a.prefill.noticed = e.Why != reason.Panic && a.prefill.parted()
-	a.prefill.became(e.Kind.Leaves())
+	a.prefill.EngineKnows = e.Why != reason.Panic && a.prefill.Acknowledged()
+	a.prefill.Became(e.Kind.Leaves())
 	m := a.ifPrefillFails.Swap(prefillOver)
 	if m == nil || !a.prefillFailed() {
 		return nil
 	}
-	m.lost, m.parted, m.closed = a.prefillUnknown(), a.prefill.noticed, time.Now()
+	m.lost, m.parted, m.closed = a.prefillUnknown(), a.prefill.EngineKnows, time.Now()
 	return m
 }
 
@@ -84,14 +85,14 @@ func (a *attempt) finishPrefill(m *remains) bool {
 
 // prefillFailed reports that the prefill leg is over and has not written decode's blocks. What prefill rejects decode rejects as well.
 func (a *attempt) prefillFailed() bool {
-	s := a.prefill.state()
+	s := a.prefill.State()
 	return s.Over() && s != dispatch.LegAnswered && s != dispatch.LegRejected
 }
 
 // prefillUnknown reports that the prefill leg is over, and that what its engine has left of it is not known: an error does not say that
 // nothing runs, or is held.
 func (a *attempt) prefillUnknown() bool {
-	s := a.prefill.state()
+	s := a.prefill.State()
 	return s == dispatch.LegLost || s == dispatch.LegBroken || s == dispatch.LegBare
 }
 
@@ -100,30 +101,30 @@ func (a *attempt) prefillUnknown() bool {
 func (a *attempt) refused() bool { return a.prefillFailed() && !a.prefillUnknown() }
 
 // noticed reports whether the prefill leg is over and its engine knows.
-func (a *attempt) noticed() bool { return a.prefill.state().Over() && a.prefill.noticed }
+func (a *attempt) noticed() bool { return a.prefill.State().Over() && a.prefill.EngineKnows }
 
 // answered reports whether the prefill leg's usable answer is here.
-func (a *attempt) answered() bool { return a.prefill.state() == dispatch.LegAnswered }
+func (a *attempt) answered() bool { return a.prefill.State() == dispatch.LegAnswered }
 
 // keptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has ended
 // for a reason of its own. One that was cut at its limit may write without saying so.
 func (a *attempt) keptAll() (kept, never bool) {
-	kept = a.prefill.state() == dispatch.LegBare
-	return kept, kept && !capped(a.prefill.body)
+	kept = a.prefill.State() == dispatch.LegBare
+	return kept, kept && !leg.EndedAtLimit(a.prefill.Body)
 }
 
 // spoiled reports whether decode may have used up what it refers to at prefill, so that nobody else may refer to it.
-func (a *attempt) spoiled() bool { return a.decode.state() == dispatch.LegBroken }
+func (a *attempt) spoiled() bool { return a.decode.State() == dispatch.LegBroken }
 
 var errRunOver = errors.New("its run is over, and nothing shows that what it was to write has come")
 
 // legOf returns the leg that an event is about, nil if it is about none. Of a pair that does not come about it is prefill's.
-func (a *attempt) legOf(e dispatch.Event) *call {
+func (a *attempt) legOf(e dispatch.Event) *leg.Leg {
 	switch k := e.Kind; {
 	case k == dispatch.EvTransferLost:
-		a.prefill.err = errRunOver
+		a.prefill.Failure = errRunOver
 		if e.Why == reason.TransferTimeout {
-			a.prefill.err = errTransferLate
+			a.prefill.Failure = leg.ErrTransferLate
 		}
 		return &a.prefill
 	case k.OfPrefill(), k == dispatch.EvPairFailed:
@@ -160,14 +161,14 @@ func (a *attempt) closeDecode() {
 	case withOwner:
 		a.release()
 	case withAsker, withReclaim:
-		a.decode.Cancel(errEnded) // the goroutine that asks it then ends it
+		a.decode.Cancel(leg.ErrEnded) // the goroutine that asks it then ends it
 	}
 }
 
 // disown leaves the decode leg open for the job that sees to what decode holds. If the leg is over it has ended.
 func (a *attempt) disown() {
 	switch {
-	case a.decodeIs == withOwner, a.decode.state().Over():
+	case a.decodeIs == withOwner, a.decode.State().Over():
 		a.closeDecode()
 	case a.decodeIs == withAsker:
 		a.decodeIs = withReclaim
@@ -175,7 +176,7 @@ func (a *attempt) disown() {
 }
 
 // open reports whether the decode leg was disowned and is open still.
-func (a *attempt) open() bool { return a.decodeIs == withReclaim && !a.decode.state().Over() }
+func (a *attempt) open() bool { return a.decodeIs == withReclaim && !a.decode.State().Over() }
 
 // letGo ends the decode leg, unless it was disowned.
 func (a *attempt) letGo() {
@@ -191,14 +192,14 @@ func (a *attempt) release() {
 		a.stream.free()
 		a.stream = nil
 	}
-	a.decode.end()
+	a.decode.End()
 }
 
 // tookAll reports whether decode has tokens, and so all that prefill held for it.
-func (a *attempt) tookAll() bool { return a.decode.tookAll() }
+func (a *attempt) tookAll() bool { return a.decode.TookAll() }
 
 // blind reports whether decode's leg was ended as nobody waits for its answer, though decode could not tell that it was at work.
 func (a *attempt) blind() bool { return a.unstreamed && a.hurried }
 
 // unsent reports that the decode leg is over and no byte of it has left.
-func (a *attempt) unsent() bool { return a.decode.state().Over() && a.decode.unsent() }
+func (a *attempt) unsent() bool { return a.decode.State().Over() && a.decode.Unsent() }

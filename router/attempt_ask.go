@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -13,19 +14,19 @@ import (
 // startPrefill runs the prefill leg on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.join(&x.r.cancels, a.prefill.engine)
-	a.prefillTimer = a.prefill.later(x.s.cfg.Timeouts.Prefill, errLegLate)
-	req := x.prefillRequest(&a.prefill, &a.h).hold(x.b)
-	a.prefill.begin()
+	a.prefill.Join(&x.r.cancels, a.prefill.Engine)
+	a.prefillTimer = a.prefill.CancelAfter(x.s.cfg.Timeouts.Prefill, leg.ErrLate)
+	req := x.prefillRequest(&a.prefill, &a.h).Retain(x.b)
+	a.prefill.Begin()
 	x.r.tasks.Add(1)
 	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
 }
 
 // startDecode runs the decode leg on a goroutine of its own.
-func (x *exchange) startDecode(a *attempt, req *letter) {
-	req.hold(x.b)
+func (x *exchange) startDecode(a *attempt, req *leg.Request) {
+	req.Retain(x.b)
 	a.decodeIs = withAsker
-	a.decode.begin()
+	a.decode.Begin()
 	x.r.tasks.Add(1)
 	x.r.goroutines.Go(func() { x.askDecode(a, req) })
 }
@@ -37,11 +38,11 @@ func (x *exchange) askForDecode(a *attempt) {
 }
 
 // askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
-func (x *exchange) askPrefill(a *attempt, req *letter) {
+func (x *exchange) askPrefill(a *attempt, req *leg.Request) {
 	defer x.r.tasks.Done()
 	l := &a.prefill
-	defer l.end()
-	defer req.free() // what it holds may have to be sent again
+	defer l.End()
+	defer req.Release() // what it holds may have to be sent again
 	e := dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.Panic}
 	defer func() {
 		if v := recover(); v != nil {
@@ -49,7 +50,7 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 		}
 		if m := a.prefilled(e); m != nil {
 			m.b, m.again = x.b, x.prefillRequest(l, &m.h)
-			x.r.reclaim.behind(m, func(ctx context.Context) { x.r.reclaim.settle(ctx, m) }, a.decode.engine)
+			x.r.reclaim.behind(m, func(ctx context.Context) { x.r.reclaim.settle(ctx, m) }, a.decode.Engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()
@@ -57,37 +58,37 @@ func (x *exchange) askPrefill(a *attempt, req *letter) {
 }
 
 // prefillAnswer asks, and says what the answer means.
-func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
+func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.r, x.m.Connector, &a.prefill
-	v := l.send(&req.Request, x.s.cfg.Limits.Answer)
-	if v == vUsable {
-		v = l.whole(x.s.cfg.Limits.Answer)
+	v := l.Send(&req.Request, x.s.cfg.Limits.Answer)
+	if v == leg.Usable {
+		v = l.Whole(x.s.cfg.Limits.Answer)
 	}
 	a.prefillTimer.Stop()
-	l.observe(x.s.fleet, v)
+	l.Observe(x.s.fleet, v)
 	x.doubt(l, &a.decode, v)
-	if v != vUsable {
+	if v != leg.Usable {
 		e := prefillEvent(v)
-		if v == vBroken && l.refusedCredentials() {
+		if v == leg.Broken && l.RefusedCredentials() {
 			e.Why = reason.CredentialsRefused
 		}
 		return e
 	}
 	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
-	if conn.Traits().Meets || l.ans.KVParams != nil {
-		e.Kind = conn.Accept(&a.h, l.ans.KVParams)
+	if conn.Traits().Meets || l.Answer.KVParams != nil {
+		e.Kind = conn.Accept(&a.h, l.Answer.KVParams)
 	}
-	l.observeHandOff(x.s.fleet, conn, a.h.Shape, e.Kind)
+	l.ObserveHandOff(x.s.fleet, conn, a.h.Shape, e.Kind)
 	switch e.Kind {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
 		if conn.Traits().Mode == dispatch.InTurn {
-			r.monitor.sawRun(l.engine, l.ans.KVParams)
+			r.monitor.sawRun(l.Engine, l.Answer.KVParams)
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
-		if c, ok := connector.ParseCoordinates(l.ans.KVParams); ok {
-			r.monitor.moved(l.engine, a.h.Endpoint, c)
+		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
+			r.monitor.moved(l.Engine, a.h.Endpoint, c)
 		}
 	}
 	return e
@@ -95,30 +96,30 @@ func (x *exchange) prefillAnswer(a *attempt, req *letter) dispatch.Event {
 
 // askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It sends the owner what came of it, and
 // may outlive the exchange.
-func (x *exchange) askDecode(a *attempt, req *letter) {
+func (x *exchange) askDecode(a *attempt, req *leg.Request) {
 	defer x.r.tasks.Done()
-	v, streams, l := vLost, false, &a.decode
+	v, streams, l := leg.Lost, false, &a.decode
 	defer func() {
 		if p := recover(); p != nil {
 			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
-			v = vLost
+			v = leg.Lost
 		}
 		e := decodeEvent(v, streams)
 		switch {
 		case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
 			e.Why = reason.EngineRejected
-		case v == vBroken && l.refusedCredentials():
+		case v == leg.Broken && l.RefusedCredentials():
 			e.Why = reason.CredentialsRefused
 		}
-		l.hasRead()
+		l.PromptRead()
 		if e.Kind == dispatch.EvDecodeFirst {
-			l.streams = true
-			l.engine.Streaming.Add(1)
+			l.Streams = true
+			l.Engine.Streaming.Add(1)
 		} else {
 			a.release()
 		}
-		l.kvBecomes(kvOver)
-		l.became(e.Kind.Leaves())
+		l.SetKV(leg.KVDone)
+		l.Became(e.Kind.Leaves())
 		if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
 			a.release()
 		}
@@ -129,21 +130,21 @@ func (x *exchange) askDecode(a *attempt, req *letter) {
 }
 
 // decodeAnswer asks, and says what came and whether it is a stream.
-func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams bool) {
+func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, streams bool) {
 	l, pass := &a.decode, x.b.Passthrough != nil
 	streams = !a.unstreamed
-	v = func() verdict {
-		defer req.free()
-		return l.send(&req.Request, x.s.cfg.Limits.Answer)
+	v = func() leg.Result {
+		defer req.Release()
+		return l.Send(&req.Request, x.s.cfg.Limits.Answer)
 	}()
-	if v != vUsable {
+	if v != leg.Usable {
 		return v, streams
 	}
 	if pass { // the request does not tell
-		streams = openai.IsEventStream(l.ctype)
+		streams = openai.IsEventStream(l.ContentType)
 	}
 	if !streams {
-		return l.told(x.s.cfg.Limits.Answer, pass), false
+		return l.ReadAnswer(x.s.cfg.Limits.Answer, pass), false
 	}
 	a.stream = newStream(x, a)
 	v = a.stream.first(a.h.Shape)
@@ -154,43 +155,43 @@ func (x *exchange) decodeAnswer(a *attempt, req *letter) (v verdict, streams boo
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.
-func prefillEvent(v verdict) dispatch.Event {
+func prefillEvent(v leg.Result) dispatch.Event {
 	switch v {
-	case vRefused:
+	case leg.Refused:
 		return dispatch.Event{Kind: dispatch.EvPrefillRefused, Why: reason.EngineRefused}
-	case vRejected:
+	case leg.Rejected:
 		return dispatch.Event{Kind: dispatch.EvPrefillRejected, Why: reason.PrefillRejected}
-	case vBroken:
+	case leg.Broken:
 		return dispatch.Event{Kind: dispatch.EvPrefillBroken, Why: reason.PrefillFailed}
-	case vGarbage:
+	case leg.InvalidResponse:
 		return dispatch.Event{Kind: dispatch.EvPrefillUnusable, Why: reason.BadUpstream}
-	case vLate:
+	case leg.Late:
 		return dispatch.Event{Kind: dispatch.EvPrefillLate, Why: reason.PrefillTimeout}
-	case vTooLarge:
+	case leg.TooLarge:
 		return dispatch.Event{Kind: dispatch.EvPrefillTooLarge, Why: reason.AnswerTooLarge}
 	}
 	return dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.PrefillFailed}
 }
 
 // decodeEvent says what a decode engine's behaviour means for the dispatch.
-func decodeEvent(v verdict, stream bool) dispatch.Event {
+func decodeEvent(v leg.Result, stream bool) dispatch.Event {
 	switch v {
-	case vUsable:
+	case leg.Usable:
 		if stream {
 			return dispatch.Event{Kind: dispatch.EvDecodeFirst}
 		}
 		return dispatch.Event{Kind: dispatch.EvDecodeWhole}
-	case vRefused:
+	case leg.Refused:
 		return dispatch.Event{Kind: dispatch.EvDecodeRefused, Why: reason.EngineRefused}
-	case vRejected:
+	case leg.Rejected:
 		return dispatch.Event{Kind: dispatch.EvDecodeRejected, Why: reason.DecodeRejected}
-	case vBroken:
+	case leg.Broken:
 		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.DecodeFailed}
-	case vGarbage:
+	case leg.InvalidResponse:
 		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.BadUpstream}
-	case vLate:
+	case leg.Late:
 		return dispatch.Event{Kind: dispatch.EvDecodeLate, Why: reason.TransferTimeout}
-	case vTooLarge:
+	case leg.TooLarge:
 		return dispatch.Event{Kind: dispatch.EvDecodeTooLarge, Why: reason.AnswerTooLarge}
 	}
 	return dispatch.Event{Kind: dispatch.EvDecodeLost, Why: reason.DecodeFailed}

@@ -46,15 +46,15 @@ func (x *exchange) plan() dispatch.Event {
 	x.attempt(a)
 	x.sum.Decode = f.Decode[choice.Decode].Name
 	toPrefill, toDecode := x.look.NotePrompt(choice)
-	a.prefill.unread.Store(int64(toPrefill))
-	a.decode.unread.Store(int64(toDecode))
-	a.decode.join(&x.r.cancels, x.m.Decode[choice.Decode])
+	a.prefill.Unread.Store(int64(toPrefill))
+	a.decode.Unread.Store(int64(toDecode))
+	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode])
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
 	x.sum.Prefill = f.Prefill[choice.Prefill].Name
 	x.sum.TransferID = a.h.Transfer
-	a.prefill.engine = x.m.Prefill[choice.Prefill]
+	a.prefill.Engine = x.m.Prefill[choice.Prefill]
 	if x.m.Connector.Traits().Writes {
 		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
 	}
@@ -134,19 +134,19 @@ func (x *exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, p
 func (x *exchange) pair(a *attempt) {
 	t := x.m.Connector.Traits()
 	if t.Meets {
-		a.h.Bootstrap = a.prefill.engine.Bootstrap.Draw()
+		a.h.Bootstrap = a.prefill.Engine.Bootstrap.Draw()
 	}
 	if t.Publishes {
 		var ok bool
-		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.Incarnations(a.prefill.engine, a.decode.engine); !ok {
-			a.prefill.err = fleet.ErrNoRecords
+		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.Incarnations(a.prefill.Engine, a.decode.Engine); !ok {
+			a.prefill.Failure = fleet.ErrNoRecords
 			x.found(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.hands.tickets.sign(x.s.parts.Tickets, &a.h, a.prefill.engine, a.decode.engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.engine.Name, a.decode.engine.Name, x.s.fleet.Size(a.decode.engine))
-		a.landed = x.r.landed(a.h.Transfer, a.decode.engine)
+		x.r.hands.tickets.sign(x.s.parts.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.fleet.Size(a.decode.Engine))
+		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
 	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
@@ -157,10 +157,10 @@ func (x *exchange) pair(a *attempt) {
 }
 
 func (x *exchange) coordinated(a *attempt) bool {
-	if a.prefill.engine.Publishes {
+	if a.prefill.Engine.Publishes {
 		return true
 	}
-	a.h.Endpoint = a.prefill.engine.Endpoint.Load()
+	a.h.Endpoint = a.prefill.Engine.Endpoint.Load()
 	return a.h.Endpoint != nil
 }
 
@@ -182,9 +182,9 @@ func (x *exchange) awaitPair(a *attempt) {
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
-		x.r.log.Warn("pair", "prefill", a.prefill.engine.Name, "decode", a.decode.engine.Name, "err", err)
+		x.r.log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
 	}
-	a.prefill.err = err
+	a.prefill.Failure = err
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
 }
 

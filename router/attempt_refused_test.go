@@ -10,7 +10,7 @@ import (
 func TestPrefillRefused(t *testing.T) {
 	for k := dispatch.EvPrefillUsable; k <= dispatch.EvPrefillLate; k++ {
 		var a attempt
-		a.prefill.begin()
+		a.prefill.Begin()
 		a.prefilled(dispatch.Event{Kind: k})
 		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.refused() != want {
 			t.Errorf("%v: refused %v; want %v", k, a.refused(), want)

@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
@@ -103,7 +104,7 @@ func (q *admitted) holdLease(allowed Allowance) *openai.Error {
 
 // worksOn reports whether the engine may still work on the background response of a request that has ended.
 func (x *exchange) worksOn() bool {
-	if x.cur == nil || x.cur.decode.state() == dispatch.LegIdle {
+	if x.cur == nil || x.cur.decode.State() == dispatch.LegIdle {
 		return false
 	}
 	switch x.sum.Outcome {
@@ -122,7 +123,7 @@ func (x *exchange) worksOn() bool {
 }
 
 // holdBackground holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
-func (r *Router) holdBackground(id string, e *fleet.Engine, f *forwarded, l *backgroundLease) {
+func (r *Router) holdBackground(id string, e *fleet.Engine, f *leg.Forwarded, l *backgroundLease) {
 	b, p := r.backgrounds, &backgroundResponse{lease: l, ended: make(chan struct{})}
 	b.mu.Lock()
 	stopped := b.ctx.Err() != nil
@@ -154,7 +155,7 @@ const (
 )
 
 // awaitBackground returns when the response has ended, or when that cannot be learned any more.
-func (r *Router) awaitBackground(ctx context.Context, id string, e *fleet.Engine, f *forwarded, p *backgroundResponse) {
+func (r *Router) awaitBackground(ctx context.Context, id string, e *fleet.Engine, f *leg.Forwarded, p *backgroundResponse) {
 	for wait := backgroundPollFirst; ; wait = min(2*wait, backgroundPollMax) {
 		select {
 		case <-p.ended:
@@ -179,20 +180,20 @@ func (r *Router) awaitBackground(ctx context.Context, id string, e *fleet.Engine
 
 // askBackground asks the engine for a response, and returns what readBackground does. An engine that does not answer may work on; one that
 // does not know the response does not.
-func (r *Router) askBackground(ctx context.Context, id string, e *fleet.Engine, f *forwarded) (tokens int, works bool) {
+func (r *Router) askBackground(ctx context.Context, id string, e *fleet.Engine, f *leg.Forwarded) (tokens int, works bool) {
 	cfg := r.now().cfg
-	var l call
-	l.open(ctx, e)
-	defer l.end()
-	defer l.later(cfg.Timeouts.Request, errLegLate).Stop()
-	req := &upstream.Request{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.header(nil, newRequestID(), f, false)[1:]}
-	switch v := l.send(req, cfg.Limits.Answer); {
-	case v == vRejected && l.status == http.StatusNotFound:
+	var l leg.Leg
+	l.Open(ctx, e)
+	defer l.End()
+	defer l.CancelAfter(cfg.Timeouts.Request, leg.ErrLate).Stop()
+	req := &upstream.Request{Method: http.MethodGet, Path: pathResponses + "/" + id, Header: l.Header(nil, newRequestID(), f, false)[1:]}
+	switch v := l.Send(req, cfg.Limits.Answer); {
+	case v == leg.Rejected && l.Status == http.StatusNotFound:
 		return -1, false
-	case v != vUsable || l.any(cfg.Limits.Answer) != vUsable:
+	case v != leg.Usable || l.ReadAny(cfg.Limits.Answer) != leg.Usable:
 		return 0, true
 	}
-	return readBackground(l.body)
+	return readBackground(l.Body)
 }
 
 // sawResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.

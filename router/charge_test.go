@@ -108,7 +108,7 @@ func TestChoicesAreCharged(t *testing.T) {
 // reserved for them. Where it has one, all that was reserved is charged. The prompt is estimated at 8 tokens; prefill counts 7.
 func TestTooLargeAnswersAreCharged(t *testing.T) {
 	const answer, event = 128 << 10, 64 << 10
-	big := func(leg string) []fault { return []fault{{Leg: leg, Do: doBigToken, N: 2 * answer}} }
+	big := func(l string) []fault { return []fault{{Leg: l, Do: doBigToken, N: 2 * answer}} }
 	for _, row := range []struct {
 		name, connector, member string
 		faults                  map[string][]fault

@@ -140,12 +140,12 @@ func (c *cluster) held() (prefill, decode int) {
 }
 
 // count counts the requests of a leg; "" is any leg or engine.
-func (c *cluster) count(engine, leg string) int {
+func (c *cluster) count(engine, l string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
 	for _, s := range c.requests {
-		if (engine == "" || s.Engine == engine) && (leg == "" || s.Leg == leg) {
+		if (engine == "" || s.Engine == engine) && (l == "" || s.Leg == l) {
 			n++
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -12,9 +13,9 @@ import (
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
 func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event {
 	x.noteFailure(failed, &failed.decode, why)
-	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.engine.Name,
+	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.Engine.Name,
 		"reason", why.String())
-	x.not = x.not.Add(failed.decode.engine, failed.decode.rest)
+	x.not = x.not.Add(failed.decode.Engine, failed.decode.RetryAfter)
 	if !x.m.Retries.Retry(time.Now()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
@@ -27,7 +28,7 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
 	x.attempt(a)
-	a.decode.join(&x.r.cancels, x.m.Decode[choice.Decode])
+	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 
@@ -35,8 +36,8 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
 	o.late, o.nLate = nil, 0
-	m := x.r.letters.begin(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
-	m.writeBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.body(dst, gaps, x.b.CacheSalt()) })
-	a.transfer = a.decode.later(x.s.cfg.Timeouts.Request, errLegLate)
+	m := x.r.legRequests.New(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
+	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.body(dst, gaps, x.b.CacheSalt()) })
+	a.transfer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)
 }

@@ -12,6 +12,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
@@ -249,9 +250,9 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 	x.sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.open(x.onward) {
-			m.a.decode.end()
-			x.s.fleet.Failed(m.a.decode.engine, health.AnswerFailed, m.at)
-			return decodeEvent(vGarbage, true)
+			m.a.decode.End()
+			x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
+			return decodeEvent(leg.InvalidResponse, true)
 		}
 		x.reply.stream = s
 	}

@@ -13,6 +13,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
@@ -151,14 +152,14 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	defer x.timer.Stop()
 	defer r.live.remove(x)
 	a := &attempt{split: true}
-	a.prefill.open(ctx, m.Prefill[0])
-	a.decode.open(ctx, m.Decode[0])
+	a.prefill.Open(ctx, m.Prefill[0])
+	a.decode.Open(ctx, m.Decode[0])
 	x.cur = a
 	x.attend(a)
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
 	x.closePrefill(a)
-	a.prefill.end()
-	a.decode.end()
+	a.prefill.End()
+	a.decode.End()
 	r.tasks.Wait()
 }
 
@@ -174,14 +175,14 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	}
 	x := r.newExchange(&admitted{s: r.now(), m: m, b: b, lease: lease, route: &route{}, arrived: time.Now()})
 	a := &attempt{split: true}
-	a.decode.join(&r.cancels, were.Decode[0])
-	a.prefill.join(&r.cancels, were.Prefill[0])
+	a.decode.Join(&r.cancels, were.Decode[0])
+	a.prefill.Join(&r.cancels, were.Prefill[0])
 	x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, in, dispatch.InTurn, dispatch.LegAsked, 1
 	m.Retries = nil // it is asked whether the client may try again, and panics
 	x.attend(a)
 	x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
 	x.run()
-	a.prefill.end()
+	a.prefill.End()
 	return x.reply.err, func() { x.panicked("once more") }
 }
 
@@ -240,13 +241,13 @@ func (o Owned) CleanUp() func() {
 // AnswerAtTransferTime has decode answer when the time of a transfer is nearly over, and returns why its leg was ended, if it was.
 func (o Owned) AnswerAtTransferTime() error {
 	a := &attempt{split: true, reads: true}
-	a.decode.join(&o.r.cancels, o.m.Decode[0])
+	a.decode.Join(&o.r.cancels, o.m.Decode[0])
 	o.expect(a)
 	defer a.letGo()
-	a.decode.begin()
+	a.decode.Begin()
 	time.Sleep(o.s.cfg.Timeouts.Transfer - 1)
-	a.decode.kvBecomes(kvOver)
-	a.decode.became(dispatch.LegAnswered)
+	a.decode.SetKV(leg.KVDone)
+	a.decode.Became(dispatch.LegAnswered)
 	time.Sleep(time.Second)
 	return a.decode.Cause()
 }
@@ -255,12 +256,12 @@ func (o Owned) AnswerAtTransferTime() error {
 func (o Owned) UnreadTokens() (asked, over int) {
 	o.b.Shape, o.b.MaxTokens = openai.ShapeChat, -1
 	a := new(attempt)
-	a.decode.join(&o.r.cancels, o.m.Decode[0])
-	a.decode.begin()
+	a.decode.Join(&o.r.cancels, o.m.Decode[0])
+	a.decode.Begin()
 	o.cur, o.why = a, reason.AnswerTooLarge
-	a.decode.err = sse.ErrTooLarge
+	a.decode.Failure = sse.ErrTooLarge
 	asked = o.unreadTokens()
-	a.decode.became(dispatch.LegWhole)
+	a.decode.Became(dispatch.LegWhole)
 	return asked, o.unreadTokens()
 }
 

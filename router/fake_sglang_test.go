@@ -126,13 +126,13 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"object":"error","message":"without bootstrap room id","type":"BadRequestError","param":null,"code":400}`)
 		return
 	}
-	leg := "decode"
+	l := "decode"
 	if f.prefill {
-		leg = "prefill"
+		l = "prefill"
 	}
 	f.c.mu.Lock()
-	x := f.does(leg)
-	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), nil, x.Do})
+	x := f.does(l)
+	f.c.requests = append(f.c.requests, &seen{f.name, l, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), nil, x.Do})
 	f.c.mu.Unlock()
 	f.busy(1)
 	defer f.busy(-1)

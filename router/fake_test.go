@@ -118,12 +118,12 @@ func (f *fakeVLLM) control(t *testing.T) string {
 func (f *fakeVLLM) config() config.Engine { return config.Engine{Name: f.name, URL: f.srv.URL} }
 
 // does returns the fault that this request of the leg meets.
-func (f *fakeVLLM) does(leg string) fault {
+func (f *fakeVLLM) does(l string) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.n[leg]++
+	f.n[l]++
 	for _, x := range f.faults {
-		if (x.Leg == leg || x.Leg == "") && (x.Nth == 0 || x.Nth == f.n[leg]) {
+		if (x.Leg == l || x.Leg == "") && (x.Nth == 0 || x.Nth == f.n[l]) {
 			return x
 		}
 	}
@@ -260,11 +260,11 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	b.path = r.URL.Path
-	leg := "alone"
+	l := "alone"
 	if b.KV["do_remote_decode"] == true {
-		leg = "prefill"
+		l = "prefill"
 	} else if b.KV["do_remote_prefill"] == true {
-		leg = "decode"
+		l = "decode"
 	}
 	id := r.Header.Get("X-Request-Id")
 	tid, plane := b.KV["transfer_id"].(string)
@@ -272,25 +272,25 @@ func (f *fakeVLLM) serve(w http.ResponseWriter, r *http.Request) {
 		id = tid // both sides know the transfer by its own id
 	}
 	f.c.mu.Lock()
-	x := f.does(leg)
-	f.c.requests = append(f.c.requests, &seen{f.name, leg, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), b.KV, x.Do})
+	x := f.does(l)
+	f.c.requests = append(f.c.requests, &seen{f.name, l, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), b.KV, x.Do})
 	f.c.mu.Unlock()
 	f.busy(1)
 	defer f.busy(-1)
 	if !f.begins(r) {
 		f.c.mu.Lock()
-		f.c.unbegun[id] = leg == "decode"
+		f.c.unbegun[id] = l == "decode"
 		f.c.mu.Unlock()
 		return
 	}
-	if leg == "prefill" {
+	if l == "prefill" {
 		f.c.isAtWork(id, true)
 		defer f.c.isAtWork(id, false)
 	}
 	if f.fails(w, r, x) {
 		return
 	}
-	switch leg {
+	switch l {
 	case "prefill":
 		if !pause(r, x) {
 			return // aborted in mid-prefill: nothing is held

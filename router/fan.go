@@ -15,6 +15,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
@@ -192,7 +193,7 @@ func (f *fan) pump(k int, x *exchange) {
 				break
 			}
 			if !f.take(k, x, event) {
-				err = errEnded
+				err = leg.ErrEnded
 				break
 			}
 		}

@@ -82,13 +82,13 @@ func TestFault58LongAnswer(t *testing.T) {
 			if connectorName != connector.NameNone {
 				g.warmed()
 			}
-			leg := "decode"
+			l := "decode"
 			if connectorName == connector.NameNone {
-				leg = "alone"
+				l = "alone"
 			}
-			s.setFaults(map[string][]fault{"decode-0": {{Leg: leg, Do: doSlow, N: 3_600_000}}})
-			n := s.c.count("decode-0", leg)
-			leave(t, g, plainBody, func() bool { return s.c.count("decode-0", leg) > n })
+			s.setFaults(map[string][]fault{"decode-0": {{Leg: l, Do: doSlow, N: 3_600_000}}})
+			n := s.c.count("decode-0", l)
+			leave(t, g, plainBody, func() bool { return s.c.count("decode-0", l) > n })
 			if sum := g.last(1); sum.Outcome != report.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}

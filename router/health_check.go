@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/upstream"
 )
 
@@ -118,7 +119,7 @@ func checkEngine(e *fleet.Engine, its *upstream.Timeouts, timeout time.Duration)
 	status, _, err := get(held, e, "/health", 1<<20)
 	var up *upstream.Error
 	switch {
-	case refuses(err):
+	case leg.RefusesConnections(err):
 		return checkRefused
 	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != upstream.PhaseDial:
 		return checkLate

@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"pdrouter/internal/httpsyntax"
+	"pdrouter/router/leg"
 )
 
 // headerRequestID is fiber.HeaderXRequestID as it is sent.
@@ -18,8 +19,8 @@ const headerRequestID = "X-Request-Id"
 func (q *admitted) readHead(h *fasthttp.RequestHeader) {
 	q.id = requestID(h)
 	parents := slices.Clone(h.PeekAll("Traceparent")) // the next call writes to the same place
-	if t := parseTrace(parents, h.PeekAll("Tracestate")); t != "" {
-		q.forwarded = &forwarded{trace: t}
+	if t := leg.ParseTrace(parents, h.PeekAll("Tracestate")); t != "" {
+		q.forwarded = &leg.Forwarded{Trace: t}
 	}
 	retried := h.Peek("X-Stainless-Retry-Count")
 	q.again = len(retried) > 0 && string(retried) != "0"
@@ -35,11 +36,11 @@ func (q *admitted) readHead(h *fasthttp.RequestHeader) {
 // stands in between may have believed another one.
 func (q *admitted) forwardAuthorization(h *fasthttp.RequestHeader) {
 	if q.forwarded == nil {
-		q.forwarded = new(forwarded)
+		q.forwarded = new(leg.Forwarded)
 	}
-	q.forwarded.judged = true
+	q.forwarded.Judged = true
 	if a, err := credentialsOf(q.route, h); err == nil && httpsyntax.IsFieldValue([]byte(a)) {
-		q.forwarded.authorization = a
+		q.forwarded.Authorization = a
 	}
 }
 

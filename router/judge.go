@@ -19,11 +19,11 @@ func (x *exchange) sawDone(now time.Time) {
 	}
 	switch {
 	case a.split && a.answered() && s.Phases.Prefill > s.Phases.Pair:
-		x.s.fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
+		x.s.fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
 		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
-			x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
+			x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
 	case x.m.Connector.Traits().Mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
-		x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
+		x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 )
 
@@ -18,13 +19,13 @@ type legs struct {
 	m         *fleet.Model
 	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
-	forwarded *forwarded
+	forwarded *leg.Forwarded
 	not       fleet.Excluded // engines that have failed it
 }
 
 // remains returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) remains(a *attempt) *remains {
-	m := remainsOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.engine, a.decode.engine)
+	m := remainsOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
 		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.Name)
@@ -52,7 +53,7 @@ func (g *legs) closePrefill(a *attempt) {
 	default:
 		g.drainDecode(a)
 	}
-	a.prefill.Cancel(errEnded)
+	a.prefill.Cancel(leg.ErrEnded)
 }
 
 // finishPrefill has the prefill leg run on with nobody waiting, for timeouts.ending, so that decode's blocks come free.
@@ -108,7 +109,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	m := g.remains(a)
 	m.lost, m.parted = !answered && !a.refused(), a.noticed()
 	if answered {
-		m.first = a.prefill.ans.KVParams
+		m.first = a.prefill.Answer.KVParams
 	}
 	if answered && a.blind() && !a.open() { // decode may have been at work with what prefill has written
 		a.closeDecode()
@@ -122,7 +123,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	}
 	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.behind(a, m, func(ctx context.Context) {
-		if m.leg != nil || a.decode.sent() { // else nothing waits for prefill
+		if m.leg != nil || a.decode.Sent() { // else nothing waits for prefill
 			g.r.reclaim.settle(ctx, m)
 		} else {
 			g.r.reclaim.giveBackFirst(ctx, m, doubtMay)
@@ -140,7 +141,7 @@ func (g *legs) giveBack(a *attempt) {
 		return
 	}
 	m := g.remains(a)
-	m.h.KVParams = a.prefill.ans.KVParams
+	m.h.KVParams = a.prefill.Answer.KVParams
 	if g.m.Connector.Traits().Mode == dispatch.Together {
 		g.behind(a, m, func(ctx context.Context) { g.r.reclaim.unwritten(ctx, m) }, m.prefill)
 		return
@@ -152,7 +153,7 @@ func (g *legs) giveBack(a *attempt) {
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
 func (g *legs) giveBackNamed(a *attempt) {
-	if !a.prefill.engine.Origin.Entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
+	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
 		return
 	}
 	m := g.remains(a)
@@ -164,63 +165,63 @@ func (g *legs) giveBackNamed(a *attempt) {
 func (g *legs) drainDecode(a *attempt) {
 	m := g.remains(a)
 	h := &m.h
-	h.KVParams = a.prefill.ans.KVParams
+	h.KVParams = a.prefill.Answer.KVParams
 	if c, ok := connector.ParseCoordinates(h.KVParams); ok {
 		h.Endpoint = c
 	}
-	to := a.decode.engine
+	to := a.decode.Engine
 	for _, e := range g.m.Decode {
-		if !e.Down.Load() && !g.not.Has(e) && (e != a.decode.engine || len(g.m.Decode) == 1) {
+		if !e.Down.Load() && !g.not.Has(e) && (e != a.decode.Engine || len(g.m.Decode) == 1) {
 			to = e
 			break
 		}
 	}
 	m.decode, m.b = to, g.b
-	m.taking = g.r.letters.begin(&call{engine: to}, g.path, h.Request, g.forwarded, false)
-	m.taking.write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
+	m.taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
+	m.taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
 	m.taking.Once = true
 	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
 }
 
 // prefillRequest writes the request of a prefill leg.
-func (g *legs) prefillRequest(to *call, h *connector.Handoff) *letter {
-	m := g.r.letters.begin(to, g.path, h.Request, g.forwarded, false)
-	m.params = g.m.Connector.PrefillParams(m.params[:0], h)
+func (g *legs) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
+	m := g.r.legRequests.New(to, g.path, h.Request, g.forwarded, false)
+	m.Params = g.m.Connector.PrefillParams(m.Params[:0], h)
 	l := openai.VariantPrefill
 	if g.m.Connector.Traits().RequiresSplit {
 		l = openai.VariantPrefillMirrored
 	}
-	m.write(g.b, l, h.Request, m.params)
+	m.Write(g.b, l, h.Request, m.Params)
 	m.Once = g.m.Connector.Traits().Stock != nil // as decode's
 	return m
 }
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
-func (g *legs) decodeRequest(a *attempt, tokens bool) *letter {
-	m := g.r.letters.begin(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
+func (g *legs) decodeRequest(a *attempt, tokens bool) *leg.Request {
+	m := g.r.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
 	var kv []byte
 	if tokens {
-		m.params = append(m.params[:0], `"return_token_ids":true`...)
+		m.Params = append(m.Params[:0], `"return_token_ids":true`...)
 		if a.split { // by a connector whose params are one object
-			m.params = g.m.Connector.DecodeParams(append(m.params, `,"kv_transfer_params":`...), &a.h)
+			m.Params = g.m.Connector.DecodeParams(append(m.Params, `,"kv_transfer_params":`...), &a.h)
 		}
-		kv = m.params
+		kv = m.Params
 	} else if a.split {
-		m.params = g.m.Connector.DecodeParams(m.params[:0], &a.h)
-		kv = m.params
+		m.Params = g.m.Connector.DecodeParams(m.Params[:0], &a.h)
+		kv = m.Params
 	}
-	m.write(g.b, openai.VariantDecode, a.h.Request, kv)
+	m.Write(g.b, openai.VariantDecode, a.h.Request, kv)
 	if g.b.Passthrough != nil {
-		writePassed(g.b.Passthrough, m)
+		leg.Passthrough(g.b.Passthrough, m)
 	}
 	m.Once = a.split && g.m.Connector.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
 	return m
 }
 
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
-func (g *legs) observeDecode(a *attempt, v verdict) {
-	a.decode.observe(g.s.fleet, v)
-	if known, good := a.decode.transferred(v); known && a.couple != nil {
+func (g *legs) observeDecode(a *attempt, v leg.Result) {
+	a.decode.Observe(g.s.fleet, v)
+	if known, good := a.decode.Transferred(v); known && a.couple != nil {
 		g.observeTransfer(a, good)
 	}
 }

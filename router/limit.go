@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
@@ -144,7 +145,7 @@ func (x *exchange) release() {
 		x.sawResponse()
 	}
 	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
-		x.r.holdBackground(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.engine, x.forwarded, l)
+		x.r.holdBackground(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.Engine, x.forwarded, l)
 	} else if x.lease != nil {
 		x.lease.Done(x.used().total())
 	}
@@ -185,8 +186,8 @@ func (x *exchange) used() usedTokens {
 		return usedTokens{unknown: true}
 	}
 	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.usage.pieces + x.unreadTokens()}
-	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.ans.PromptTokens > 0 { // that leg is never a stream
-		u.prompt = a.prefill.ans.PromptTokens
+	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
+		u.prompt = a.prefill.Answer.PromptTokens
 	}
 	return u
 }
@@ -207,10 +208,10 @@ func (x *exchange) unreadTokens() int {
 		return 0
 	}
 	l := &x.cur.decode
-	if !l.state().Over() || !isTooLarge(l.err) {
+	if !l.State().Over() || !leg.IsTooLarge(l.Failure) {
 		return 0
 	}
-	bytes, _ := boundOf(l.err, x.s.cfg.Limits)
+	bytes, _ := leg.ExceededBound(l.Failure, x.s.cfg.Limits)
 	return min(bytes/4, mostUnread)
 }
 

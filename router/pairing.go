@@ -9,6 +9,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/upstream"
@@ -55,18 +56,18 @@ func (h *handshaker) newProbe(s *setup, c *fleet.Pair) (*probe, error) {
 }
 
 // ask sends one leg of a probe and reads its answer. The leg must be open.
-func (p *probe) ask(l *call, request string, body []byte) error {
+func (p *probe) ask(l *leg.Leg, request string, body []byte) error {
 	_, err := p.askOnce(l, request, body, false)
 	return err
 }
 
 // askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
-func (p *probe) askOnce(l *call, request string, body []byte, once bool) (verdict, error) {
-	defer l.end()
+func (p *probe) askOnce(l *leg.Leg, request string, body []byte, once bool) (leg.Result, error) {
+	defer l.End()
 	limit := p.s.cfg.Limits.Answer
-	v := l.askWhole(&upstream.Request{Path: pathCompletions, Header: l.header(nil, request, nil, false), Body: body, Once: once}, limit)
-	l.observeProbe(p.s.fleet, v)
-	if v != vUsable {
+	v := l.AskWhole(&upstream.Request{Path: pathCompletions, Header: l.Header(nil, request, nil, false), Body: body, Once: once}, limit)
+	l.ObserveProbe(p.s.fleet, v)
+	if v != leg.Usable {
 		return v, probeFailed(l, v)
 	}
 	return v, nil
@@ -82,10 +83,10 @@ func (p *probe) prefill() error {
 	if err != nil {
 		return err
 	}
-	if c.Connector.Accept(&a.h, a.prefill.ans.KVParams) != dispatch.EvPrefillUsable {
+	if c.Connector.Accept(&a.h, a.prefill.Answer.KVParams) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.Prefill.Name)
 	}
-	a.transfer = a.decode.later(p.s.cfg.Timeouts.Transfer, errTransferLate)
+	a.transfer = a.decode.CancelAfter(p.s.cfg.Timeouts.Transfer, leg.ErrTransferLate)
 	return nil
 }
 
@@ -98,8 +99,8 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	p.tickets.sign(p.s.parts.Tickets, &a.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
-	a.prefill.open(legs, c.Prefill)
-	a.decode.open(legs, c.Decode)
+	a.prefill.Open(legs, c.Prefill)
+	a.decode.Open(legs, c.Decode)
 	prefilled := make(chan struct{})
 	go func() {
 		defer close(prefilled)
@@ -124,12 +125,12 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 }
 
 // probeFailed says why an engine's answer to a handshake's leg is of no use.
-func probeFailed(l *call, v verdict) error {
+func probeFailed(l *leg.Leg, v leg.Result) error {
 	why := metadata.ErrRefused
-	if v == vLost || l.status == 0 {
+	if v == leg.Lost || l.Status == 0 {
 		why = metadata.ErrUnreachable
 	}
-	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.engine.Name, l.status, l.cause(), why)
+	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.Engine.Name, l.Status, l.Reason(), why)
 }
 
 // errHandsNothing says that a prefill engine does not hand off what a handshake asked for.

@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
@@ -39,7 +40,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.startPrefill(a)
 	case dispatch.DoAskDecode:
 		if a.split {
-			a.h.KVParams = a.prefill.ans.KVParams
+			a.h.KVParams = a.prefill.Answer.KVParams
 			x.expect(a)
 		}
 		x.askForDecode(a)
@@ -54,10 +55,10 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.checkDecode(a)
 	case dispatch.DoBlamePrefill:
 		x.failed = e.Kind
-		x.blame(a, a.prefill.engine, a.legOf(e), act.Why)
+		x.blame(a, a.prefill.Engine, a.legOf(e), act.Why)
 	case dispatch.DoBlameDecode:
 		x.failed = e.Kind
-		x.blame(a, a.decode.engine, &a.decode, act.Why)
+		x.blame(a, a.decode.Engine, &a.decode, act.Why)
 	case dispatch.DoSendStream:
 		x.timer.Stop()
 		x.sum.Status = 200
@@ -82,7 +83,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.askOnward(a)
 	case dispatch.DoGoOn:
 		x.sum.Continued++
-		x.sum.Decode = a.decode.engine.Name
+		x.sum.Decode = a.decode.Engine.Name
 	case dispatch.DoGiveUp:
 		x.sum.NotContinued = "failed"
 	case dispatch.DoSendEnd:
@@ -123,7 +124,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoDrainDecode:
 		x.drainDecode(a)
 	case dispatch.DoCancel:
-		cancelTransfer(x.r.tasks, x.r.log, x.s, a.h.Transfer, why, a.prefill.engine, a.decode.engine)
+		cancelTransfer(x.r.tasks, x.r.log, x.s, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
 	case dispatch.DoGiveBack:
 		x.giveBack(a)
 	case dispatch.DoAbandon:
@@ -149,13 +150,13 @@ func (x *exchange) startDraining() {
 }
 
 // blame notes that the attempt failed on an engine, and plans without it.
-func (x *exchange) blame(a *attempt, e *fleet.Engine, l *call, why reason.Reason) {
+func (x *exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Reason) {
 	x.noteFailure(a, l, why)
-	x.last, x.not = why, x.not.Add(e, l.rest)
-	if a.split && (why == reason.TransferTimeout || l.ans.ErrorCode == codeTransferFailed || l.either) { // either side may be at fault
-		peer := a.prefill.engine
+	x.last, x.not = why, x.not.Add(e, l.RetryAfter)
+	if a.split && (why == reason.TransferTimeout || l.Answer.ErrorCode == leg.CodeTransferFailed || l.BlameBoth) { // either side may be at fault
+		peer := a.prefill.Engine
 		if e == peer {
-			peer = a.decode.engine
+			peer = a.decode.Engine
 		}
 		x.not = x.not.Add(peer, 0)
 	}
@@ -168,16 +169,16 @@ func (x *exchange) blame(a *attempt, e *fleet.Engine, l *call, why reason.Reason
 const maxLoggedAnswer = 256 // bytes of an engine's error answer in the log and in /requests
 
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
-func (x *exchange) noteFailure(a *attempt, l *call, why reason.Reason) {
+func (x *exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
 	f := report.Failure{
-		Attempt: x.sum.Attempts, Engine: l.engine.Name, Reason: why.String(), Status: l.status,
-		Cause: withoutCredentials(&a.h, l.cause(), l.engine, x.forwarded), Message: l.message(&a.h, x.m.Connector.Traits().BareErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.rest,
+		Attempt: x.sum.Attempts, Engine: l.Engine.Name, Reason: why.String(), Status: l.Status,
+		Cause: leg.MaskCredentials(&a.h, l.Reason(), l.Engine, x.forwarded), Message: l.Message(&a.h, x.m.Connector.Traits().BareErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.RetryAfter,
 	}
-	if l.status != 0 && l.status != 200 || l.ans.Failed {
-		f.Answer = openai.Clip(strings.ToValidUTF8(withoutCredentials(&a.h, string(l.body[:min(len(l.body), answer.MaxErrorMessage)]), l.engine, x.forwarded), "?"), maxLoggedAnswer)
+	if l.Status != 0 && l.Status != 200 || l.Answer.Failed {
+		f.Answer = openai.Clip(strings.ToValidUTF8(leg.MaskCredentials(&a.h, string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)]), l.Engine, x.forwarded), "?"), maxLoggedAnswer)
 	}
 	if why == reason.AnswerTooLarge {
-		_, f.Message = boundOf(l.err, x.s.cfg.Limits)
+		_, f.Message = leg.ExceededBound(l.Failure, x.s.cfg.Limits)
 	}
 	x.sum.Failures = append(x.sum.Failures, f)
 	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
@@ -196,42 +197,42 @@ func (x *exchange) lastFailure() (f report.Failure) {
 func (x *exchange) sendWhole(a *attempt) {
 	x.settled()
 	l := &a.decode
-	x.usage.of(&l.ans, a)
+	x.usage.of(&l.Answer, a)
 	if a.split {
 		cached, created := a.cached()
-		l.body = answer.SetCached(l.body, 0, cached, created)
+		l.Body = answer.SetCached(l.Body, 0, cached, created)
 	}
-	x.reply = reply{status: 200, ctype: "application/json", body: l.body}
+	x.reply = reply{status: 200, ctype: "application/json", body: l.Body}
 	if x.b.Passthrough != nil {
-		x.reply.ctype, x.reply.meta = l.ctype, l.metadata()
+		x.reply.ctype, x.reply.meta = l.ContentType, l.MediaMetadata()
 	}
 	x.sum.Status = 200
 }
 
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
-func (x *exchange) sendRaw(a *attempt, l *call, why reason.Reason) {
-	body, ok := a.h.WithoutHandoff(l.body)
-	if l.err != nil { // it was too large to be read
-		x.reply = reply{err: errRejected(l.status, why)}
-		x.sum.Status = l.status
+func (x *exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
+	body, ok := a.h.WithoutHandoff(l.Body)
+	if l.Failure != nil { // it was too large to be read
+		x.reply = reply{err: errRejected(l.Status, why)}
+		x.sum.Status = l.Status
 		return
 	}
 	if !ok {
-		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.engine.Name, "status", l.status,
-			"answer", openai.Clip(withoutCredentials(&a.h, string(l.body), l.engine, x.forwarded), answer.MaxErrorMessage))
-		x.reply = reply{err: errRejected(l.status, why)}
-		x.sum.Status = l.status
+		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.Engine.Name, "status", l.Status,
+			"answer", openai.Clip(leg.MaskCredentials(&a.h, string(l.Body), l.Engine, x.forwarded), answer.MaxErrorMessage))
+		x.reply = reply{err: errRejected(l.Status, why)}
+		x.sum.Status = l.Status
 		return
 	}
 	if x.m.Connector.Traits().RequiresSplit {
 		body = connector.WrapBareError(body)
 	}
 	ctype := "application/json"
-	if l.ctype != "" {
-		ctype = l.ctype
+	if l.ContentType != "" {
+		ctype = l.ContentType
 	}
-	x.reply = reply{status: l.status, ctype: ctype, body: body}
-	x.sum.Status = l.status
+	x.reply = reply{status: l.Status, ctype: ctype, body: body}
+	x.sum.Status = l.Status
 }
 
 // cached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached for this request,
@@ -240,7 +241,7 @@ func (a *attempt) cached() (cached, created int) {
 	if !a.answered() {
 		return 0, -1
 	}
-	return a.prefill.ans.Cached(), a.prefill.ans.Created()
+	return a.prefill.Answer.Cached(), a.prefill.Answer.Created()
 }
 
 // done gives the request its outcome and writes its summary. It happens once.

@@ -12,6 +12,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
@@ -45,19 +46,19 @@ type remains struct {
 	conn            connector.Connector
 	model           string
 	prefill, decode *fleet.Engine
-	run             string    // decode's, when the request ended; "" if it is not known
-	closed          time.Time // when the decode leg had ended
-	leg             *call     // decode's, which is open still; nil if it was ended with the request
-	inTurn          bool      // decode begins with the request before those that come later
-	lost            bool      // prefill's leg has ended without a usable answer: it may run there still, or be held
-	parted          bool      // and prefill has shown that it knows that
-	bare            bool      // prefill has answered and handed nothing off: it never writes what decode waits for
-	again           *letter   // prefill's request; nil if it is not to be asked again
-	taking          *letter   // decode's, of one token, under the same id; nil if none is to be sent
-	tokens          int       // of the prompt, estimated
-	first           []byte    // what prefill has answered already; nil if it has not
-	probe           bool      // it is a handshake: no request is sent for its sake while others fail
-	counted         bool      // KV of the request was counted as left already: with one engine or two, it is one ending
+	run             string       // decode's, when the request ended; "" if it is not known
+	closed          time.Time    // when the decode leg had ended
+	leg             *leg.Leg     // decode's, which is open still; nil if it was ended with the request
+	inTurn          bool         // decode begins with the request before those that come later
+	lost            bool         // prefill's leg has ended without a usable answer: it may run there still, or be held
+	parted          bool         // and prefill has shown that it knows that
+	bare            bool         // prefill has answered and handed nothing off: it never writes what decode waits for
+	again           *leg.Request // prefill's request; nil if it is not to be asked again
+	taking          *leg.Request // decode's, of one token, under the same id; nil if none is to be sent
+	tokens          int          // of the prompt, estimated
+	first           []byte       // what prefill has answered already; nil if it has not
+	probe           bool         // it is a handshake: no request is sent for its sake while others fail
+	counted         bool         // KV of the request was counted as left already: with one engine or two, it is one ending
 }
 
 // doubt is how sure it is that something is held.
@@ -161,10 +162,10 @@ func (r *reclaimer) settle(ctx context.Context, m *remains) {
 				since = time.Now()
 				continue
 			}
-			if m.leg.tookAll() { // it was only slow
+			if m.leg.TookAll() { // it was only slow
 				return
 			}
-			o.quiet, o.begun, o.open = true, !m.leg.state().Over(), false
+			o.quiet, o.begun, o.open = true, !m.leg.State().Over(), false
 			m.part()
 			since = time.Now()
 		case stepAwait:
@@ -191,7 +192,7 @@ const beginsWithin = 10 * time.Second
 func (r *reclaimer) begun(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, beginsWithin)
 	defer cancel()
-	return r.passed(ctx, m.s, m.decode, m.model, m.closed) && !m.leg.state().Over()
+	return r.passed(ctx, m.s, m.decode, m.model, m.closed) && !m.leg.State().Over()
 }
 
 // quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
@@ -203,7 +204,7 @@ func (r *reclaimer) quiet(ctx context.Context, m *remains) bool {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
 	asks := !m.probe || r.pairs.Ready(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
-	return r.handedOver(ctx, m, m.closed, asks) || m.leg.tookAll()
+	return r.handedOver(ctx, m, m.closed, asks) || m.leg.TookAll()
 }
 
 // sleep blocks for d, or until ctx ends.
@@ -219,8 +220,8 @@ func (m *remains) part() {
 	if m.leg == nil {
 		return
 	}
-	m.leg.Cancel(errEnded)
-	m.leg.sent() // that it is over
+	m.leg.Cancel(leg.ErrEnded)
+	m.leg.Sent() // that it is over
 	m.leg = nil
 }
 
@@ -231,31 +232,31 @@ func (r *reclaimer) askAgain(ctx context.Context, m *remains) dispatch.EventKind
 		return dispatch.EvPrefillLost
 	}
 	limit := m.s.cfg.Limits.Answer
-	var l call
-	l.open(ctx, m.prefill)
-	defer l.end()
-	v := l.askWhole(&m.again.Request, limit)
-	m.parted = l.parted()
-	if v != vUsable {
+	var l leg.Leg
+	l.Open(ctx, m.prefill)
+	defer l.End()
+	v := l.AskWhole(&m.again.Request, limit)
+	m.parted = l.Acknowledged()
+	if v != leg.Usable {
 		return prefillEvent(v).Kind
 	}
-	if l.ans.KVParams == nil {
+	if l.Answer.KVParams == nil {
 		return dispatch.EvPrefillUsable // it has finished, and written, though it does not say so
 	}
-	k := m.conn.Accept(&m.h, l.ans.KVParams)
+	k := m.conn.Accept(&m.h, l.Answer.KVParams)
 	if k == dispatch.EvPrefillMoved {
 		was := m.h.Endpoint
-		if c, ok := connector.ParseCoordinates(l.ans.KVParams); ok {
+		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
 			r.monitor.moved(m.prefill, was, c)
 		}
 		anew := *m
-		anew.h.KVParams = append([]byte(nil), l.ans.KVParams...)
+		anew.h.KVParams = append([]byte(nil), l.Answer.KVParams...)
 		r.behind(&anew, func(ctx context.Context) {
 			r.giveBack(ctx, &anew, leftover{answered: true}, doubtNone)
 		}, nil)
 		return k
 	}
-	m.h.KVParams = append([]byte(nil), l.ans.KVParams...)
+	m.h.KVParams = append([]byte(nil), l.Answer.KVParams...)
 	return dispatch.EvPrefillUsable
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/upstream"
 )
@@ -46,14 +47,14 @@ func (r *reclaimer) passed(ctx context.Context, s *setup, e *fleet.Engine, model
 // reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
 func (r *reclaimer) handedOver(ctx context.Context, m *remains, since time.Time, asks bool) bool {
 	return r.wait(ctx, r.leaks.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
-		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
+		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 		defer cancel()
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.prefill, Decode: m.decode}
 		p, err := r.hands.newProbe(m.s, c)
 		if err == nil {
 			err = p.stock(ctx)
 		}
-		if errors.Is(err, errTransferLate) { // as when a request's does not come
+		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
 			r.pairs.ForgetPair(p.a.runs())
 			r.pairs.schedule()
 		}
@@ -147,15 +148,15 @@ func (f *fence) completed(dispatched time.Time) {
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
 func (r *reclaimer) small(s *setup, e *fleet.Engine, model string) bool {
-	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, errLegLate)
+	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 	defer cancel()
 	var h connector.Handoff
 	h.Draw()
-	var l call
-	l.open(ctx, e)
-	defer l.end()
+	var l leg.Leg
+	l.Open(ctx, e)
+	defer l.End()
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
-	req := &upstream.Request{Path: pathCompletions, Header: l.header(nil, h.Request, nil, false), Body: body}
-	return l.askWhole(req, s.cfg.Limits.Answer) == vUsable
+	req := &upstream.Request{Path: pathCompletions, Header: l.Header(nil, h.Request, nil, false), Body: body}
+	return l.AskWhole(req, s.cfg.Limits.Answer) == leg.Usable
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 )
 
 // behind runs what sees to the remains of a request, behind it. If too much runs on already it reports false, and counts
@@ -110,10 +111,10 @@ func (r *reclaimer) taken(ctx context.Context, m *remains) bool {
 	if m.taking == nil {
 		return false
 	}
-	var l call
-	l.open(ctx, m.decode)
-	defer l.end()
-	return l.askWhole(&m.taking.Request, m.s.cfg.Limits.Answer) == vUsable
+	var l leg.Leg
+	l.Open(ctx, m.decode)
+	defer l.End()
+	return l.AskWhole(&m.taking.Request, m.s.cfg.Limits.Answer) == leg.Usable
 }
 
 // probed is what the probe of a pair may have left behind.

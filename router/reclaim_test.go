@@ -174,11 +174,11 @@ func TestFault54StockDecodeFails(t *testing.T) {
 // TestFault12StockLegsAreSentOnce has an engine close the kept connection that a leg comes on: the leg is not sent a second time under
 // its id, as the first may have been begun; another attempt serves.
 func TestFault12StockLegsAreSentOnce(t *testing.T) {
-	for _, leg := range []string{"prefill", "decode"} {
+	for _, l := range []string{"prefill", "decode"} {
 		for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
-			unhurried(t, "12 "+leg+" "+connectorName, func(t *testing.T) {
+			unhurried(t, "12 "+l+" "+connectorName, func(t *testing.T) {
 				s, g, _ := reclaiming(t, connectorName, nil)
-				s.setFaults(map[string][]fault{leg + "-0": {{Leg: leg, Nth: 1, Do: doReset}}})
+				s.setFaults(map[string][]fault{l + "-0": {{Leg: l, Nth: 1, Do: doReset}}})
 				before := s.c.count("", "")
 				if r := g.post(pathCompletions, plainBody); r.Status != 200 {
 					t.Errorf("status %d: %s", r.Status, r.Body)
@@ -189,9 +189,9 @@ func TestFault12StockLegsAreSentOnce(t *testing.T) {
 				lost := ""
 				for _, q := range s.c.all()[before:] {
 					switch {
-					case q.Leg == leg && lost == "":
+					case q.Leg == l && lost == "":
 						lost = q.ID
-					case q.Leg == "decode" && leg == "decode" && q.ID == lost:
+					case q.Leg == "decode" && l == "decode" && q.ID == lost:
 						t.Error("decode was asked twice under one id")
 					}
 				}

@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
 
@@ -106,7 +107,7 @@ func (x *exchange) read() {
 	d := &s.a.decode
 	switch {
 	case s.wrong != reason.None:
-		d.observeStream(x.s.fleet, s.wrong)
+		d.ObserveStream(x.s.fleet, s.wrong)
 		x.streamFailed()
 	case s.seen:
 		x.streamEnded()
@@ -118,7 +119,7 @@ func (x *exchange) read() {
 			return
 		}
 		x.idle.arm(d, x.s.cfg.Timeouts.Stream, x.keepAliveEvery())
-		err := d.resp.Await()
+		err := d.Response.Await()
 		x.unblock()
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && d.Cause() == nil {
 			err = x.silent(d)
@@ -135,7 +136,7 @@ func (x *exchange) read() {
 func (x *exchange) pour() (some bool) {
 	s := x.reply.stream
 	for d := &s.a.decode; !s.ends(); some = true {
-		b, err := d.resp.Take()
+		b, err := d.Response.Take()
 		switch {
 		case err != nil:
 			s.fail(reason.StreamCut, err)
@@ -143,7 +144,7 @@ func (x *exchange) pour() (some bool) {
 		case len(b) == 0:
 			return some
 		}
-		d.engine.Progressed()
+		d.Engine.Progressed()
 		s.push(b)
 	}
 	return true
@@ -153,10 +154,10 @@ func (x *exchange) pour() (some bool) {
 func (x *exchange) streamEnded() {
 	s := x.reply.stream
 	d := &s.a.decode
-	d.observeStream(x.s.fleet, reason.None)
+	d.ObserveStream(x.s.fleet, reason.None)
 	// The rest is the end of the body, which lets the connection be used again.
-	if !d.resp.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
-		d.Cancel(errEnded)
+	if !d.Response.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
+		d.Cancel(leg.ErrEnded)
 	}
 	d.SetReadDeadline(time.Time{})
 	if a, ok := x.client.conn.(*arrival); ok {
@@ -201,9 +202,9 @@ func (x *exchange) resume(m envelope) dispatch.Event {
 	m.a.stream = nil
 	x.idle = idle{}
 	if !x.reply.stream.resume(next) {
-		m.a.decode.end()
-		x.s.fleet.Failed(m.a.decode.engine, health.AnswerFailed, m.at)
-		return decodeEvent(vGarbage, true)
+		m.a.decode.End()
+		x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
+		return decodeEvent(leg.InvalidResponse, true)
 	}
 	return m.e
 }

@@ -3,6 +3,8 @@ package router
 import (
 	"net"
 	"time"
+
+	"pdrouter/router/leg"
 )
 
 // clientWriter bounds the writes of an answer that is sent as it comes.
@@ -52,7 +54,7 @@ type idle struct {
 
 // arm has the wait that follows end in time for a keep-alive, or when two events are too far apart. That is good for half its
 // time, so that it is not set for every event: a comment comes between half and all of the configured time.
-func (i *idle) arm(d *call, within, keepAlive time.Duration) {
+func (i *idle) arm(d *leg.Leg, within, keepAlive time.Duration) {
 	now := time.Now()
 	if !i.silent {
 		i.since = now
@@ -70,11 +72,11 @@ func (i *idle) arm(d *call, within, keepAlive time.Duration) {
 }
 
 // silent ends the leg, for the error that it returns, if nothing has come for too long. Else a comment may be due.
-func (x *exchange) silent(d *call) error {
+func (x *exchange) silent(d *leg.Leg) error {
 	x.idle.silent, x.idle.until = true, time.Time{}
 	if time.Since(x.idle.since) >= x.s.cfg.Timeouts.Stream {
-		d.Cancel(errLegLate)
-		return errLegLate
+		d.Cancel(leg.ErrLate)
+		return leg.ErrLate
 	}
 	if x.keepAliveEvery() > 0 {
 		x.reply.stream.keepAlive()

@@ -19,6 +19,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
@@ -68,9 +69,9 @@ type Router struct {
 	report     *report.Reporter
 	control    *http.Client // for the engines' control routes
 
-	bodies  clientBodies
-	letters letters
-	rooms   sync.Pool // of *streamRoom
+	bodies      clientBodies
+	legRequests leg.Requests
+	rooms       sync.Pool // of *streamRoom
 
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz
@@ -103,7 +104,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()
-	r.tasks = background.NewTasks(parts.Log, errLegLate)
+	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.pairs = &handshakes{wake: make(chan struct{}, 1)}
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,

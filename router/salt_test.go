@@ -52,15 +52,15 @@ func TestFault29Salt(t *testing.T) {
 				t.Fatal(herr)
 			}
 			b.Sealed = here.Seal("a", b.Salt)
-			for _, leg := range [][]byte{b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", nil)} {
+			for _, l := range [][]byte{b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", nil)} {
 				var got struct {
 					Salt string `json:"cache_salt"`
 				}
-				if err := json.Unmarshal(leg, &got); err != nil {
+				if err := json.Unmarshal(l, &got); err != nil {
 					t.Fatal(err)
 				}
-				if `"`+got.Salt+`"` != b.Sealed || strings.Count(string(leg), "cache_salt") != 1 {
-					t.Errorf("%s with %q: %s", openai.Shape(s), own, leg)
+				if `"`+got.Salt+`"` != b.Sealed || strings.Count(string(l), "cache_salt") != 1 {
+					t.Errorf("%s with %q: %s", openai.Shape(s), own, l)
 				}
 			}
 		}
@@ -175,10 +175,10 @@ func TestFault29MediaIDs(t *testing.T) {
 				if b.Passthrough == nil {
 					legs = append(legs, b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)))
 				}
-				for _, leg := range legs {
-					got := uuidsOf(t, leg)
+				for _, l := range legs {
+					got := uuidsOf(t, l)
 					if len(got) != n {
-						t.Errorf("body %d: %d ids become %d: %s", i, n, len(got), leg)
+						t.Errorf("body %d: %d ids become %d: %s", i, n, len(got), l)
 					}
 					for _, uuid := range got {
 						if was := want[tenant+id]; was != "" && was != uuid || uuid == id || len(uuid) != 45 {

@@ -124,10 +124,10 @@ func TestFault47to62SGLang(t *testing.T) {
 			})
 		}
 	}
-	for _, leg := range []string{"prefill", "decode"} {
-		t.Run("58 the client leaves during "+leg, func(t *testing.T) {
+	for _, l := range []string{"prefill", "decode"} {
+		t.Run("58 the client leaves during "+l, func(t *testing.T) {
 			s, rooms, g := startSGLang(t, 1, 1)
-			slow := []fault{{Leg: leg, Do: doSlow, N: 60000}}
+			slow := []fault{{Leg: l, Do: doSlow, N: 60000}}
 			s.setFaults(map[string][]fault{"prefill-0": slow, "decode-0": slow})
 			conn, err := net.Dial("tcp", g.addr)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
 
@@ -17,11 +18,11 @@ import (
 // prefill holds for it is taken by decode, or given back, or counted.
 func (p *probe) stock(ctx context.Context) error {
 	a, b, c, e := p.a, p.b, p.c, p.c.Prefill
-	a.prefill.open(ctx, e)
+	a.prefill.Open(ctx, e)
 	if err := p.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.Connector.PrefillParams(nil, &a.h))); err != nil {
 		return err
 	}
-	a.h.KVParams = a.prefill.ans.KVParams
+	a.h.KVParams = a.prefill.Answer.KVParams
 	at, ok := connector.ParseCoordinates(a.h.KVParams)
 	switch {
 	case a.h.KVParams == nil:
@@ -99,10 +100,10 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 	a, c := p.a, p.c
 	answered := time.Now()
 	v, err := p.askTaking(ctx, body)
-	if err == nil || errors.Is(err, errTransferLate) {
+	if err == nil || errors.Is(err, leg.ErrTransferLate) {
 		return err
 	}
-	if v != vRefused && !a.decode.unsent() {
+	if v != leg.Refused && !a.decode.Unsent() {
 		p.reclaim.probeLeft(ctx, p.s, c, a)
 		return err
 	}
@@ -114,10 +115,10 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 				next := *p
 				next.a = &attempt{h: a.h, split: true}
 				v, err := next.askTaking(ctx, body)
-				if err == nil || errors.Is(err, errTransferLate) {
+				if err == nil || errors.Is(err, leg.ErrTransferLate) {
 					return
 				}
-				if v == vRefused || next.a.decode.unsent() {
+				if v == leg.Refused || next.a.decode.Unsent() {
 					continue
 				}
 				p.reclaim.probeLeft(ctx, p.s, c, a)
@@ -135,32 +136,32 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 }
 
 // askTaking asks decode once: two under one id may stay held, or end the engine. With push what prefill holds is on its way then. If it
-// does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is errTransferLate, and what the
+// does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is ErrTransferLate, and what the
 // two hold is seen to as it is for a request.
-func (p *probe) askTaking(ctx context.Context, body []byte) (verdict, error) {
+func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) {
 	a, c, d := p.a, p.c, p.c.Decode
 	if !c.Connector.Traits().Writes {
-		a.decode.open(ctx, d)
+		a.decode.Open(ctx, d)
 		return p.askOnce(&a.decode, a.h.Request, body, true)
 	}
-	a.decode.join(p.cancels, d)
-	a.decode.begin()
-	a.decodeIs, a.prefill.engine = withAsker, c.Prefill
+	a.decode.Join(p.cancels, d)
+	a.decode.Begin()
+	a.decodeIs, a.prefill.Engine = withAsker, c.Prefill
 	late, limit := make(chan struct{}, 1), p.s.cfg.Timeouts.Transfer
 	w := &transferWatch{
 		monitor: p.monitor, decode: &a.decode, prefill: c.Prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
 		lost: func(reason.Reason) { notify(late) }, pause: watchEvery, asking: p.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
-		v   verdict
+		v   leg.Result
 		err error
 	}
 	came := make(chan told, 1)
 	p.tasks.Go("a handshake", func() {
-		out := told{vLost, errPanicked}
+		out := told{leg.Lost, errPanicked}
 		defer func() {
-			a.decode.kvBecomes(kvOver)
-			a.decode.became(decodeEvent(out.v, false).Kind.Leaves())
+			a.decode.SetKV(leg.KVDone)
+			a.decode.Became(decodeEvent(out.v, false).Kind.Leaves())
 			came <- out
 		}()
 		out.v, out.err = p.askOnce(&a.decode, a.h.Request, body, true)
@@ -175,7 +176,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (verdict, error) {
 	case <-ctx.Done():
 	}
 	p.late()
-	return vLate, fmt.Errorf("router: probe: engine %s: %w (%w)", d.Name, errTransferLate, context.DeadlineExceeded)
+	return leg.Late, fmt.Errorf("router: probe: engine %s: %w (%w)", d.Name, leg.ErrTransferLate, context.DeadlineExceeded)
 }
 
 // late sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.

@@ -43,7 +43,7 @@ func (x *exchange) remember(a *attempt) {
 	if x.b.Shape != openai.ShapeResponses || x.b.Passthrough != nil || x.b.Unkept || x.s.parts.Responses == nil {
 		return
 	}
-	value, _ := json.Marshal(holder{Engine: a.decode.engine.Name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
+	value, _ := json.Marshal(holder{Engine: a.decode.Engine.Name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
 	x.kept = openai.ResponsePrefix + a.h.Request
 	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
 }

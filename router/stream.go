@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync"
 
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/sse"
@@ -46,8 +47,8 @@ func newStream(x *exchange, a *attempt) *stream {
 	return &stream{a: a, shape: x.b.Shape, max: x.s.cfg.Limits.Event, pool: &x.r.rooms, usage: &x.usage}
 }
 
-// enter takes buffers, unless there are some, and returns what cuts bytes into events.
-func (s *stream) enter() *sse.Frames {
+// Enter takes buffers, unless there are some, and returns what cuts bytes into events.
+func (s *stream) Enter() *sse.Frames {
 	if s.buffers != nil {
 		return s.frames
 	}
@@ -78,16 +79,16 @@ func (s *stream) free() {
 }
 
 // first reads up to the first event of an answer. sh is the shape that the engine was asked for.
-func (s *stream) first(sh openai.Shape) (v verdict) {
+func (s *stream) first(sh openai.Shape) (v leg.Result) {
 	var early []byte
-	early, s.begins, v = s.a.decode.first(s, sh)
+	early, s.begins, v = s.a.decode.First(s, sh)
 	s.out = append(s.out, early...)
 	return v
 }
 
 // open takes what was read up to now. It reports false, and frees all, if the client may not have it.
 func (s *stream) open(o *onward) bool {
-	s.onward, s.events, s.usage.pieces = o, s.a.decode.early, 0
+	s.onward, s.events, s.usage.pieces = o, s.a.decode.Early, 0
 	if !s.relay(s.begins) {
 		s.free()
 		return false
@@ -113,14 +114,14 @@ func (s *stream) resume(next *stream) bool {
 
 // push takes bytes from decode.
 func (s *stream) push(b []byte) {
-	if err := s.enter().Push(b); err != nil {
+	if err := s.Enter().Push(b); err != nil {
 		s.fail(reason.AnswerTooLarge, err)
 	}
 	s.relayAll()
 }
 
 // fail notes that nothing more comes from decode, but for the whole events that are here.
-func (s *stream) fail(why reason.Reason, err error) { s.wrong, s.a.decode.err = why, err }
+func (s *stream) fail(why reason.Reason, err error) { s.wrong, s.a.decode.Failure = why, err }
 
 // ends reports whether nothing more is to be read from decode.
 func (s *stream) ends() bool { return s.seen || s.wrong != reason.None }
@@ -147,7 +148,7 @@ func (s *stream) relay(event []byte) bool {
 		s.count(event)
 	case openai.EventError:
 		s.wrong = reason.DecodeFailed
-		s.a.decode.tellError(event)
+		s.a.decode.SetError(event)
 		if s.onward == nil {
 			s.told = s.take(event)
 		}

@@ -8,6 +8,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
 
@@ -25,7 +26,7 @@ const loadSeldom = 10 * time.Second
 // attempt is right.
 type transferWatch struct {
 	monitor  *monitor
-	decode   *call
+	decode   *leg.Leg
 	prefill  *fleet.Engine
 	endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
 	due      time.Time                  // when the KV should have come
@@ -50,7 +51,7 @@ func (x *exchange) transferLost(a *attempt, why reason.Reason) {
 // An answer that is not streamed may take as long as it is generated, so there it is the transfer itself that is due,
 // if there is a way to know of it.
 func (x *exchange) expect(a *attempt) {
-	if !a.due.IsZero() || a.decode.state().Over() {
+	if !a.due.IsZero() || a.decode.State().Over() {
 		return
 	}
 	limit := x.s.cfg.Timeouts.Transfer
@@ -60,16 +61,16 @@ func (x *exchange) expect(a *attempt) {
 		x.checkIn(a, min(limit, leftFor))
 	case !a.unstreamed && a.lost != nil:
 		a.transfer = time.AfterFunc(limit, func() {
-			if a.decode.kvBecomes(kvOverdue) {
+			if a.decode.SetKV(leg.KVOverdue) {
 				a.lost(reason.TransferTimeout)
 			}
 		})
 	case !a.unstreamed:
-		a.transfer = a.decode.later(limit, errTransferLate)
+		a.transfer = a.decode.CancelAfter(limit, leg.ErrTransferLate)
 	case a.landed != nil:
 		a.transfer = time.AfterFunc(limit, func() {
 			if !a.landed() {
-				a.decode.Cancel(errTransferLate)
+				a.decode.Cancel(leg.ErrTransferLate)
 			}
 		})
 	}
@@ -88,7 +89,7 @@ func (x *exchange) watchEvery() time.Duration { return min(watchEvery, x.s.cfg.T
 // watchTransfer watches the transfer until decode's leg is over.
 func (x *exchange) watchTransfer(a *attempt) {
 	w := &transferWatch{
-		monitor: x.r.monitor, decode: &a.decode, prefill: a.prefill.engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
+		monitor: x.r.monitor, decode: &a.decode, prefill: a.prefill.Engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
 		lost: a.lost, pause: x.watchEvery(), asking: x.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	x.r.tasks.Go("a look at a transfer", func() { w.run(&a.decode) })
@@ -99,7 +100,7 @@ func (x *exchange) watchTransfer(a *attempt) {
 // after prefill's answer, and where it reads itself the time of a transfer.
 func (x *exchange) hurry(a *attempt) {
 	a.hurried = true
-	if !a.unstreamed || a.transfer != nil || a.decode.state().Over() || a.due.IsZero() {
+	if !a.unstreamed || a.transfer != nil || a.decode.State().Over() || a.due.IsZero() {
 		return
 	}
 	d := time.Until(a.due)
@@ -115,7 +116,7 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 		a.watch.Stop()
 	}
 	if a.lost == nil {
-		a.watch = a.decode.later(d, errHurried)
+		a.watch = a.decode.CancelAfter(d, leg.ErrHurried)
 		return
 	}
 	a.watch = x.postAfter(d, a, dispatch.EvCheckDue)
@@ -124,12 +125,12 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 // checkDecode looks whether all that decode has is at work, and ends its leg. If it is not, and decode can be told what to free, the leg
 // is left open for that.
 func (x *exchange) checkDecode(a *attempt) {
-	r, e := x.r, a.decode.engine
+	r, e := x.r, a.decode.Engine
 	x.r.tasks.Go("a look at a load", func() {
-		cause, said := errHurried, tellsLater
+		cause, said := leg.ErrHurried, tellsLater
 		defer func() {
-			if cause == errHurried && said != tellsNot && untellable(x.s, e) == strandNone {
-				if a.decode.kvBecomes(kvOverdue) {
+			if cause == leg.ErrHurried && said != tellsNot && untellable(x.s, e) == strandNone {
+				if a.decode.SetKV(leg.KVOverdue) {
 					a.lost(reason.ClientLeft)
 				}
 			} else {
@@ -140,7 +141,7 @@ func (x *exchange) checkDecode(a *attempt) {
 		defer cancel()
 		var l load
 		if l, said = r.monitor.seeLoad(ctx, e); said == tells && l.running > 0 && l.waiting == 0 {
-			cause = errAtWork
+			cause = leg.ErrAtWork
 		}
 	})
 }
@@ -151,7 +152,7 @@ func (x *exchange) postAfter(d time.Duration, a *attempt, k dispatch.EventKind) 
 }
 
 // worked reports whether a leg that was ended blind had its blocks all the same: decode was at work with all that it had.
-func (a *attempt) worked() bool { return errors.Is(a.decode.Cause(), errAtWork) }
+func (a *attempt) worked() bool { return errors.Is(a.decode.Cause(), leg.ErrAtWork) }
 
 // run looks until ctx ends, or the attempt is seen to have failed, or nothing can show that any more.
 func (u *transferWatch) run(ctx context.Context) {
@@ -184,24 +185,24 @@ func (u *transferWatch) run(ctx context.Context) {
 		now := time.Now()
 		if !now.Before(due) {
 			u.pause = max(u.pause, loadApart)
-			u.decode.kvBecomes(kvOverdue)
+			u.decode.SetKV(leg.KVOverdue)
 		}
 		if mute || now.Before(next) {
 			continue
 		}
-		l, t := u.monitor.seeLoad(ctx, u.decode.engine)
+		l, t := u.monitor.seeLoad(ctx, u.decode.Engine)
 		switch {
-		case t == tells && (l.running == 0 || !fed && (onlyOthers(u.decode.engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
+		case t == tells && (l.running == 0 || !fed && (onlyOthers(u.decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
 			next = now.Add(apart)
 		default:
 			mute = t == tellsNot && !now.Before(due)
-			if at++; t != tells || !allAtWork(u.decode.engine, l) {
+			if at++; t != tells || !allAtWork(u.decode.Engine, l) {
 				at = 0
 			}
 			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
 				fed = true
-				u.decode.kvBecomes(kvSupplied)
+				u.decode.SetKV(leg.KVSupplied)
 			}
 			idle, again = 0, min(2*again, loadSeldom)
 			if !passed && !now.Before(last) {
@@ -220,7 +221,7 @@ func (u *transferWatch) run(ctx context.Context) {
 
 // lapsed tells that the transfer has not come, unless decode's leg is over.
 func (u *transferWatch) lapsed(why reason.Reason) {
-	if u.decode.kvBecomes(kvOverdue) {
+	if u.decode.SetKV(leg.KVOverdue) {
 		u.lost(why)
 	}
 }
@@ -256,7 +257,7 @@ func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) in
 // allExpired reports whether all requests of decode's that are overdue have lost their KV: as many leases of prefill have ended since, and
 // as many requests wait.
 func (u *transferWatch) allExpired(ctx context.Context, l load) bool {
-	n := int(u.decode.engine.Overdue.Load())
+	n := int(u.decode.Engine.Overdue.Load())
 	return u.expired >= 0 && l.waiting >= n && u.leasesEnded(ctx, loadFresh)-u.expired >= n
 }
 

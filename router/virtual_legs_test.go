@@ -13,20 +13,20 @@ import (
 // last that the failed engine said to the first byte of the request at another engine, there are less than 50 ms.
 func TestFault47FailedLegIsRetriedAtOnce(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
-		for _, leg := range []string{"prefill", "decode"} {
-			if connectorName == connector.NameNone && leg == "prefill" {
+		for _, l := range []string{"prefill", "decode"} {
+			if connectorName == connector.NameNone && l == "prefill" {
 				continue
 			}
 			for _, do := range []string{doRefuse, doError, doReset, doDie, doGarbage} {
-				t.Run(fmt.Sprintf("%s, %s, %s", connectorName, leg, do), func(t *testing.T) {
-					virtual(t, func(t *testing.T, n *memNet) { failedLeg(t, n, connectorName, leg, do) })
+				t.Run(fmt.Sprintf("%s, %s, %s", connectorName, l, do), func(t *testing.T) {
+					virtual(t, func(t *testing.T, n *memNet) { failedLeg(t, n, connectorName, l, do) })
 				})
 			}
 		}
 	}
 }
 
-func failedLeg(t *testing.T, n *memNet, connectorName, leg, do string) {
+func failedLeg(t *testing.T, n *memNet, connectorName, l, do string) {
 	s, parts := newIn(t, n, connectorName, 2, 2)
 	g := startIn(t, n, s.cfg, parts)
 	if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
@@ -34,7 +34,7 @@ func failedLeg(t *testing.T, n *memNet, connectorName, leg, do string) {
 	}
 	time.Sleep(time.Minute) // kept connections close: what fails is no reset of one, which the same engine is asked again behind
 	broken, others := s.d[0], s.d[1:]
-	if leg == "prefill" {
+	if l == "prefill" {
 		broken, others = s.p[0], s.p[1:]
 	}
 	s.setFaults(map[string][]fault{broken.name: {{Do: do}}})

@@ -1,4 +1,4 @@
-package router
+package leg
 
 import (
 	"net/netip"
@@ -15,8 +15,8 @@ import (
 
 const maxEngineMessage = 512 // bytes of an engine's message that a client is told
 
-// withoutCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
-func withoutCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *forwarded) string {
+// MaskCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
+func MaskCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *Forwarded) string {
 	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), e.Credential(), f.credential()} {
 		text = maskCredential(text, s)
 	}
@@ -41,24 +41,24 @@ func maskCredential(text, s string) string {
 	return text
 }
 
-// message returns what the engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
+// Message returns what the engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
 // text. The addresses of engines and others,
 // tokens and the client's credential in it are masked. bare says that an engine's error may be a bare string. It is "" if the engine says
 // nothing, or may name where engines meet.
-func (l *call) message(h *connector.Handoff, bare bool, f *forwarded, engines ...[]*fleet.Engine) string {
-	if l.err != nil || l.refusedCredentials() {
+func (l *Leg) Message(h *connector.Handoff, bare bool, f *Forwarded, engines ...[]*fleet.Engine) string {
+	if l.Failure != nil || l.RefusedCredentials() {
 		return ""
 	}
-	ans := l.ans
+	ans := l.Answer
 	if ans.ErrorMessage == "" && bare {
-		ans, _ = answer.Parse(connector.WrapBareError(l.body))
+		ans, _ = answer.Parse(connector.WrapBareError(l.Body))
 	}
 	text := string(jsonscan.Unescape(nil, []byte(ans.ErrorMessage)))
-	if text == "" && l.status != 200 && openai.MediaType(l.ctype) == "text/plain" {
-		text = string(l.body[:min(len(l.body), answer.MaxErrorMessage)])
+	if text == "" && l.Status != 200 && openai.MediaType(l.ContentType) == "text/plain" {
+		text = string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)])
 	}
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if maskCredential(text, l.engine.Credential()) != text {
+	if maskCredential(text, l.Engine.Credential()) != text {
 		return ""
 	}
 	text = maskCredential(text, f.credential())

@@ -1,4 +1,4 @@
-package router
+package leg
 
 import (
 	"errors"
@@ -9,13 +9,13 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// isTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
-func isTooLarge(err error) bool {
+// IsTooLarge reports whether an answer was not read because it, or one event of it, exceeds a bound.
+func IsTooLarge(err error) bool {
 	return errors.Is(err, upstream.ErrTooLarge) || errors.Is(err, sse.ErrTooLarge)
 }
 
-// boundOf returns the bound that an answer exceeds, and names it. isTooLarge(err) holds.
-func boundOf(err error, l config.Limits) (bytes int, name string) {
+// ExceededBound returns the bound that an answer exceeds, and names it. IsTooLarge(err) holds.
+func ExceededBound(err error, l config.Limits) (bytes int, name string) {
 	switch {
 	case errors.Is(err, sse.ErrTooLarge):
 		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)

@@ -1,4 +1,4 @@
-package router
+package leg
 
 import (
 	"strings"
@@ -27,9 +27,9 @@ func (t trace) fields(dst []upstream.Field) []upstream.Field {
 // maxTraceState is how many bytes of a trace state are passed on, as whole as it came.
 const maxTraceState = 512
 
-// parseTrace reads the fields traceparent and tracestate as they came. Several states are one list. A parent that is not
+// ParseTrace reads the fields traceparent and tracestate as they came. Several states are one list. A parent that is not
 // well formed, or came twice, is none; a state is only there with a parent.
-func parseTrace(parents, states [][]byte) trace {
+func ParseTrace(parents, states [][]byte) trace {
 	if len(parents) != 1 || !isTraceParent(parents[0]) {
 		return ""
 	}

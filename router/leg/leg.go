@@ -1,0 +1,401 @@
+// Package leg has one upstream request of one attempt: what is sent, what its answer means, whose fault its end is, and what of that the
+// log and the client may see. It owns a Leg from its first byte to its last. It knows no request of a client: package router starts legs,
+// waits for them and ends them.
+package leg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
+	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
+	"pdrouter/router/openai/sse"
+	"pdrouter/router/upstream"
+)
+
+// Leg is one request to one engine. Its fields are written by the goroutine that sends it; others may cancel it, and read State, at any
+// time.
+type Leg struct {
+	upstream.Canceler
+	Engine   *fleet.Engine
+	leave    func() bool        // stops following a context; nil if it follows none
+	Response *upstream.Response // decode, while a stream is read
+
+	Status      int
+	ContentType string
+	Body        []byte // a whole answer; of a stream the error event
+	Answer      answer.Answer
+	Early       int           // events of a stream before the first of its answer
+	judged      bool          // its engine was given the client's credentials, not the router's
+	BlameBoth   bool          // its engine says of a failed transfer that its peer may be at fault (connector sglang)
+	Failure     error         // why it failed, for the log
+	RetryAfter  time.Duration // the engine has asked for no more requests before; 0 if it has not
+
+	Unread atomic.Int64 // tokens of the prompt that count with the engine; see PromptRead
+
+	Streams bool // it has brought tokens, and is a stream
+
+	EngineKnows bool           // its engine has shown that it knows that the leg is over
+	outcome     atomic.Uint32  // a dispatch.LegState; see Became
+	kv          atomic.Uint32  // a KVState
+	asking      sync.WaitGroup // the goroutine that asks
+	once        sync.Once
+}
+
+// State is what became of the leg so far. Once it is over its other fields do not change any more but by whoever ends it.
+func (l *Leg) State() dispatch.LegState { return dispatch.LegState(l.outcome.Load()) }
+
+// Begin notes that the leg is being asked, by a goroutine that will call Became.
+func (l *Leg) Begin() {
+	l.asking.Add(1)
+	l.outcome.Store(uint32(dispatch.LegAsked))
+}
+
+// Became notes how the leg has ended, or that its stream has begun.
+func (l *Leg) Became(s dispatch.LegState) {
+	l.outcome.Store(uint32(s))
+	l.asking.Done()
+}
+
+// TookAll reports whether a decode leg has tokens, and so all that prefill held for it.
+func (l *Leg) TookAll() bool {
+	s := l.State()
+	return s == dispatch.LegAnswered || s == dispatch.LegWhole
+}
+
+// Sent waits until a leg that was canceled is over, and reports whether a byte of it may have left.
+func (l *Leg) Sent() bool {
+	l.asking.Wait()
+	return !l.Unsent()
+}
+
+// KVState is what is known of the KV that a decode leg needs from prefill.
+type KVState uint32
+
+const (
+	KVUnknown  KVState = iota
+	KVOverdue          // it should have come
+	KVSupplied         // a look has shown that decode has it; an answer that is not streamed does not tell
+	KVDone             // the leg has brought tokens, or is over
+)
+
+// SetKV notes what is known of the leg's KV, and counts the leg with its engine under that. It reports false if the leg is over.
+func (l *Leg) SetKV(to KVState) bool {
+	for {
+		was := KVState(l.kv.Load())
+		switch {
+		case was == KVDone:
+			return false
+		case was == to, was == KVSupplied && to == KVOverdue:
+			return true
+		}
+		if l.kv.CompareAndSwap(uint32(was), uint32(to)) {
+			countKV(l.Engine, was, -1)
+			countKV(l.Engine, to, 1)
+			return true
+		}
+	}
+}
+
+// countKV counts a leg of which that is known of its KV.
+func countKV(e *fleet.Engine, s KVState, by int64) {
+	switch s {
+	case KVOverdue:
+		e.Overdue.Add(by)
+	case KVSupplied:
+		e.Supplied.Add(by)
+	}
+}
+
+// Open takes the engine's count for a leg that ends with a context.
+func (l *Leg) Open(parent context.Context, e *fleet.Engine) {
+	l.Engine = e
+	e.InFlight.Add(1)
+	if parent.Err() != nil {
+		l.Cancel(context.Cause(parent))
+		return
+	}
+	l.leave = context.AfterFunc(parent, func() { l.Cancel(context.Cause(parent)) })
+}
+
+// Join takes the engine's count for a leg of a request. It may outlive the request, but not the set.
+func (l *Leg) Join(s *upstream.CancelSet, e *fleet.Engine) {
+	l.Engine = e
+	e.InFlight.Add(1)
+	l.reading()
+	s.Add(&l.Canceler)
+}
+
+// End gives back the connection and the engine's count. It is safe to call twice, but not while the leg is asked.
+func (l *Leg) End() {
+	l.once.Do(func() {
+		if l.Response != nil {
+			l.Response.Close()
+		}
+		if l.leave != nil {
+			l.leave()
+		}
+		l.Remove()
+		l.Cancel(ErrEnded)
+		l.PromptRead()
+		if l.Streams {
+			l.Engine.Streaming.Add(-1)
+		}
+		l.Engine.InFlight.Add(-1)
+	})
+}
+
+// Header appends the fields of one leg.
+func (l *Leg) Header(dst []upstream.Field, request string, f *Forwarded, stream bool) []upstream.Field {
+	l.judged = f != nil && f.Judged
+	dst = append(dst, l.Engine.Header...)
+	dst = append(dst, upstream.Field{Name: "X-Request-Id", Value: request})
+	if stream {
+		dst = append(dst, upstream.Field{Name: "Accept", Value: "text/event-stream"})
+	} else {
+		dst = append(dst, upstream.Field{Name: "Accept", Value: "application/json"})
+	}
+	return f.fields(dst)
+}
+
+// Unsent reports that the leg has failed before a byte of it has left.
+func (l *Leg) Unsent() bool {
+	var up *upstream.Error
+	return errors.As(l.Failure, &up) && up.Phase == upstream.PhaseDial
+}
+
+// Result is what an engine's behaviour means, for either leg.
+type Result uint8
+
+const (
+	Usable          Result = iota // 200
+	Refused                       // nothing was begun
+	Rejected                      // the request's own fault
+	Broken                        // an error of the engine
+	InvalidResponse               // an answer that is none
+	Lost                          // the connection broke
+	Late                          // ended by the leg's own time
+	TooLarge                      // 200, and an answer that exceeds a bound of the gateway's own: no fault of the engine's
+)
+
+// Send asks and reads the head. With Usable resp is open.
+func (l *Leg) Send(req *upstream.Request, max int) Result {
+	resp, err := l.Engine.Upstream.Do(&l.Canceler, req)
+	if err != nil {
+		return l.failed(err)
+	}
+	l.Response, l.Status, l.ContentType = resp, resp.Status, resp.ContentType
+	if resp.Status == 200 {
+		return Usable
+	}
+	l.RetryAfter = resp.RetryAfter
+	l.Body, err = resp.ReadAll(nil, max)
+	if errors.Is(err, upstream.ErrTooLarge) || err != nil && resp.Early && l.Cause() == nil { // the status says enough
+		l.Body, l.Failure = nil, err
+	} else if err != nil {
+		return l.failed(err)
+	}
+	l.Answer, _ = answer.Parse(l.Body)
+	switch {
+	case l.Answer.ErrorCode == CodeTransferFailed:
+		return Broken
+	case l.Answer.ErrorCode == codeTicket && l.Status == 403 && !resp.Resent: // it knows another gateway's key, or none yet
+		return Refused
+	case l.Status == 503 || l.Status == 429:
+		if resp.Resent { // this one was not begun; the one before it may have been
+			return Lost
+		}
+		return Refused
+	case (l.Status == 401 || l.Status == 403) && !l.judged: // the router's credential, not the client's
+		return Broken
+	case l.Status >= 400 && l.Status < 500, l.Status == http.StatusNotImplemented: // and of that engine's every sibling
+		return Rejected
+	case l.Status >= 500:
+		return Broken
+	}
+	return InvalidResponse
+}
+
+// codeTicket is the code of an answer of an engine that does not accept the leg's ticket: it has begun nothing, and as it
+// publishes its records anew it learns the key (connector kvplane).
+const codeTicket = "ticket"
+
+// CodeTransferFailed is the code of an answer whose KV did not come (connector kvplane).
+const CodeTransferFailed = "transfer_failed"
+
+// failed classifies an error of the connection.
+func (l *Leg) failed(err error) Result {
+	l.Failure = err
+	switch cause := l.Cause(); {
+	case cause == nil:
+	case errors.Is(cause, ErrLate), errors.Is(cause, ErrTransferLate), errors.Is(cause, ErrHurried):
+		return Late
+	default:
+		return Lost
+	}
+	var up *upstream.Error
+	switch {
+	case IsTooLarge(err):
+		return TooLarge
+	case errors.Is(err, upstream.ErrBadResponse):
+		return InvalidResponse
+	case errors.As(err, &up) && up.Phase == upstream.PhaseDial:
+		return Refused
+	}
+	return Lost
+}
+
+// AskWhole asks, and reads an answer that is not streamed.
+func (l *Leg) AskWhole(req *upstream.Request, max int) Result {
+	v := l.Send(req, max)
+	if v == Usable {
+		v = l.Whole(max)
+	}
+	return v
+}
+
+// Whole reads a 200 answer that is not streamed.
+func (l *Leg) Whole(max int) Result {
+	var err error
+	if l.Body, err = l.Response.ReadAll(l.Body[:0], max); err != nil {
+		return l.failed(err)
+	}
+	var ok bool
+	if l.Answer, ok = answer.Parse(l.Body); !ok {
+		return InvalidResponse
+	}
+	if l.Answer.Failed {
+		return Broken
+	}
+	return Usable
+}
+
+// eventBuffer has the frames that a stream is cut into events by. enter makes them ready for more bytes.
+type eventBuffer interface {
+	Enter() *sse.Frames
+}
+
+// First reads a stream to the first event of an answer, and returns what came before it, for the client, and the event, which
+// lies in the buffer's frames as does what came after it. What came before is kept until the answer begins: comments are not, and
+// other events are at most as much as one event may be.
+func (l *Leg) First(buffer eventBuffer, sh openai.Shape) (early, event []byte, v Result) {
+	if !strings.HasPrefix(l.ContentType, "text/event-stream") {
+		return nil, nil, InvalidResponse
+	}
+	for {
+		b, err := l.Response.Take()
+		if len(b) == 0 && err == nil {
+			err = l.Response.Await()
+		}
+		if len(b) > 0 {
+			frames := buffer.Enter()
+			if err := frames.Push(b); err != nil {
+				return nil, nil, l.failed(err)
+			}
+			for {
+				event, ok := frames.Next()
+				if !ok {
+					break
+				}
+				kind := sh.KindOf(event)
+				switch {
+				case kind == openai.EventComment:
+					continue
+				case kind == openai.EventData, kind == openai.EventDone && sh.EndsWithAnswer():
+					return early, event, Usable
+				case kind == openai.EventError:
+					l.SetError(event)
+					return nil, nil, Broken
+				case kind == openai.EventDone: // an answer without one token
+					return nil, nil, InvalidResponse
+				}
+				if early, ok = answer.StripEvent(early, event); !ok {
+					return nil, nil, InvalidResponse
+				}
+				if len(early) > frames.Max {
+					return nil, nil, l.failed(sse.ErrTooLarge)
+				}
+				l.Early++
+			}
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) { // whole by its framing, but no answer
+				return nil, nil, InvalidResponse
+			}
+			return nil, nil, l.failed(err)
+		}
+	}
+}
+
+// SetError takes over what an error event of the engine says.
+func (l *Leg) SetError(event []byte) {
+	if p, ok := sse.Data(event); ok {
+		l.Answer, _ = answer.Parse(p)
+		l.Body = append(l.Body[:0], p...)
+	}
+}
+
+// Reason says for the log why the leg failed.
+func (l *Leg) Reason() string {
+	switch {
+	case l.Failure != nil:
+		return l.Failure.Error()
+	case l.RefusedCredentials():
+		return "the engine refused the gateway's credentials"
+	case l.Answer.ErrorMessage != "":
+		return openai.Clip(l.Answer.ErrorMessage, 200)
+	case l.Status != 0 && l.Status != 200:
+		return fmt.Sprintf("%d %s", l.Status, http.StatusText(l.Status))
+	}
+	return fmt.Sprintf("%d bytes of %q that are no answer", len(l.Body), openai.Clip(l.ContentType, 100)) // never the bytes: logs hold no answers
+}
+
+// RefusedCredentials reports that the engine does not accept what the gateway shows it.
+func (l *Leg) RefusedCredentials() bool {
+	return (l.Status == http.StatusUnauthorized || l.Status == http.StatusForbidden) && l.Answer.ErrorCode != codeTicket
+}
+
+// CancelAfter cancels the leg after d, unless it is over: its owner may not know that yet. The caller stops the timer.
+func (l *Leg) CancelAfter(d time.Duration, cause error) *time.Timer {
+	return time.AfterFunc(d, func() {
+		if !l.State().Over() {
+			l.Cancel(cause)
+		}
+	})
+}
+
+// reading counts the prompt with the engine that the leg is for.
+func (l *Leg) reading() {
+	if n := l.Unread.Load(); n != 0 {
+		l.Engine.Backlog.Add(n)
+	}
+}
+
+// PromptRead takes that back: the prompt is computed, or nobody waits for it. It may be called twice.
+func (l *Leg) PromptRead() {
+	if l.Unread.Load() != 0 {
+		l.Engine.Backlog.Add(-l.Unread.Swap(0))
+	}
+}
+
+// Acknowledged reports whether the engine has shown that it knows that the leg is over: by a whole answer, or by ending the connection
+// itself. Of a leg that was given up the end may still be on its way when requests that came later have long come to theirs.
+func (l *Leg) Acknowledged() bool {
+	switch {
+	case l.Cause() != nil:
+		return false
+	case l.Failure == nil:
+		return l.Status != 0
+	}
+	return errors.Is(l.Failure, io.ErrUnexpectedEOF) || errors.Is(l.Failure, syscall.ECONNRESET) || errors.Is(l.Failure, syscall.EPIPE)
+}
