@@ -1,7 +1,9 @@
 package router
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -137,6 +139,48 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			if n := lease.open.Load(); n != 0 {
 				t.Errorf("%d leases behind another panic", n)
 			}
+		})
+	}
+}
+
+// panickyLog is a log that panics once it is told that a request has ended.
+type panickyLog struct{ now *atomic.Bool }
+
+func (panickyLog) Enabled(context.Context, slog.Level) bool { return true }
+func (h panickyLog) WithAttrs([]slog.Attr) slog.Handler     { return h }
+func (h panickyLog) WithGroup(string) slog.Handler          { return h }
+
+func (h panickyLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "request" && h.now.CompareAndSwap(true, false) {
+		panic("as told")
+	}
+	return nil
+}
+
+// TestFault68PanicInTheReport has what is told of the end of requests panic, when their clients have the answers: the process lives, and so
+// does the next request.
+func TestFault68PanicInTheReport(t *testing.T) {
+	for _, row := range []struct{ name, connector, body string }{
+		{"alone", connector.NameNone, streamBody},
+		{"a pair", connector.NamePush, streamBody},
+		{"choices", connector.NamePush, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1)},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newPool(t, row.connector, 1, 1, nil)
+			log := panickyLog{new(atomic.Bool)}
+			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(log)})
+			if row.connector != connector.NameNone {
+				g.warmed()
+			}
+			for range 2 {
+				log.now.Store(true)
+				if r := g.post(pathCompletions, row.body); r.Status != 200 || !strings.Contains(r.Body, "[DONE]") {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+				eventually(t, "it has panicked", func() bool { return !log.now.Load() })
+			}
+			g.settled()
+			s.noHeld(t)
 		})
 	}
 }
