@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -27,18 +29,18 @@ func (c fakeConn) NetConn() net.Conn {
 
 // TestPanicKeepsNoSlot has the edge panic behind the admission: the request's slot comes free, and it is under way no more.
 func TestPanicKeepsNoSlot(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	l := newCounted(limits.Limits{Concurrent: 1})
-	g := start(t, s.cfg, Parts{Limits: l})
+	g := routertest.Start(t, s.Config, router.Parts{Limits: l})
 	server, client := net.Pipe()
 	defer client.Close()
 	served := make(chan error, 1)
-	go func() { served <- g.r.Debug().ServeConn(fakeConn{server, new(bool)}) }()
+	go func() { served <- g.Router.Debug().ServeConn(fakeConn{server, new(bool)}) }()
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	go fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		pathCompletions, len(plainBody), plainBody)
+		routertest.PathCompletions, len(routertest.PlainBody), routertest.PlainBody)
 	answer := make([]byte, 64)
 	n, err := client.Read(answer)
 	if err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 500") {
@@ -47,7 +49,7 @@ func TestPanicKeepsNoSlot(t *testing.T) {
 	client.Close()
 	<-served
 	l.ended(t, 1)
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 		t.Errorf("the next request: %d %s", r.Status, r.Body)
 	}
 }

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
@@ -24,7 +26,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			held, released := make(chan struct{}), make(chan struct{})
 			release := sync.OnceFunc(func() { close(released) })
 			defer release()
-			g := start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
+			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
 				Prefill: []config.Engine{{Name: "prefill-0", URL: newCannedEngine(t)}},
 				Decode: []config.Engine{{Name: "decode-0", URL: newCannedDecode(t, func() {
 					if hold.CompareAndSwap(true, false) {
@@ -32,16 +34,16 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 						<-released
 					}
 				})}},
-			}}}, Parts{})
+			}}}, router.Parts{})
 			body := `{"model":"m","max_tokens":16,"messages":[{"role":"user","content":"` + strings.Repeat("word ", 180) + `"}]}`
-			eventually(t, "a request is split", func() bool {
-				return g.post(pathChat, body).Header.Get("X-Pdrouter-Reason") == "split"
+			routertest.Eventually(t, "a request is split", func() bool {
+				return g.Post(routertest.PathChat, body).Header.Get("X-Pdrouter-Reason") == "split"
 			})
-			eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
-			g.settled()
-			up := g.r.Debug().Engine("decode-0").Upstream()
+			routertest.Eventually(t, "the pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
+			g.WaitIdle()
+			up := g.Router.Debug().Engine("decode-0").Upstream()
 			var used net.Conn
-			eventually(t, "a connection to decode is idle", func() bool { // it is put back after the request is counted
+			routertest.Eventually(t, "a connection to decode is idle", func() bool { // it is put back after the request is counted
 				idle := up.Idle()
 				if len(idle) == 0 {
 					return false
@@ -49,33 +51,33 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 				used = idle[len(idle)-1]
 				return true
 			})
-			g.mu.Lock()
-			done := len(g.summaries)
-			g.mu.Unlock()
+			g.Mu.Lock()
+			done := len(g.Summaries)
+			g.Mu.Unlock()
 			hold.Store(true)
-			conn, err := net.Dial("tcp", g.addr)
+			conn, err := net.Dial("tcp", g.Addr)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			io.WriteString(conn, rawPost(pathChat, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+			io.WriteString(conn, rawPost(routertest.PathChat, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 			<-held
 			want := report.ClientLeft
 			if how == "its client leaves" {
 				conn.Close()
 			} else {
 				want = report.FailedBefore
-				g.r.Debug().EndRequests()
+				g.Router.Debug().EndRequests()
 			}
-			if sum := g.last(done + 1); sum.Outcome != want {
+			if sum := g.Summary(done + 1); sum.Outcome != want {
 				t.Errorf("summary %+v, want it %s", sum, want)
 			}
-			if g.r.Debug().Running() != 1 {
+			if g.Router.Debug().Running() != 1 {
 				t.Error("no leg runs on")
 			}
 			release()
-			g.settled()
-			eventually(t, "the leg has read its answer: its connection is idle again", func() bool {
+			g.WaitIdle()
+			routertest.Eventually(t, "the leg has read its answer: its connection is idle again", func() bool {
 				return slices.Contains(up.Idle(), used)
 			})
 		})

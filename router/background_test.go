@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/report"
 )
@@ -32,24 +34,24 @@ type backgroundEngine struct {
 	hang   bool // a request for a response is taken and not answered
 }
 
-func newBackgroundEngine(t *testing.T, n *memNet) *backgroundEngine {
+func newBackgroundEngine(t *testing.T, n *routertest.Network) *backgroundEngine {
 	e := &backgroundEngine{status: map[string]string{}, usage: map[string]string{}}
-	c := newCluster(false)
-	c.net = n
-	e.srv = c.server(http.HandlerFunc(e.serve))
+	c := routertest.NewCluster(false)
+	c.Net = n
+	e.srv = c.Server(http.HandlerFunc(e.serve))
 	t.Cleanup(func() { e.srv.CloseClientConnections(); e.srv.Close() })
 	return e
 }
 
 func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	id, cancels := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, pathResponses+"/"), "/cancel")
+	id, cancels := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, routertest.PathResponses+"/"), "/cancel")
 	var q struct {
 		ID       string `json:"request_id"`
 		Stream   bool
 		Metadata json.RawMessage
 	}
-	made := r.URL.Path == pathResponses
+	made := r.URL.Path == routertest.PathResponses
 	if made && json.Unmarshal(body, &q) == nil {
 		id = q.ID
 	}
@@ -58,7 +60,7 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 	case made:
 		e.made = append(e.made, id)
 		e.status[id], e.usage[id] = "queued", "null"
-	case !strings.HasPrefix(r.URL.Path, pathResponses+"/"):
+	case !strings.HasPrefix(r.URL.Path, routertest.PathResponses+"/"):
 		e.mu.Unlock()
 		w.WriteHeader(http.StatusOK)
 		return
@@ -73,7 +75,7 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 	case hang:
 		<-r.Context().Done()
 	case status == "":
-		jsonAnswer(404, `{"error":{"message":"not found","code":404}}`)(w, r, "")
+		routertest.JsonAnswer(404, `{"error":{"message":"not found","code":404}}`)(w, r, "")
 	case made && q.Stream, r.URL.Query().Get("stream") == "true":
 		w.Header().Set("Content-Type", "text/event-stream")
 		if q.Metadata == nil {
@@ -87,7 +89,7 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		<-r.Context().Done()
 	default:
-		jsonAnswer(200, fmt.Sprintf(`{"id":%q,"status":%q,"output":[],"usage":%s,"error":null}`, id, status, usage))(w, r, "")
+		routertest.JsonAnswer(200, fmt.Sprintf(`{"id":%q,"status":%q,"output":[],"usage":%s,"error":null}`, id, status, usage))(w, r, "")
 	}
 }
 
@@ -132,13 +134,13 @@ func (c *counted) charged() []int {
 }
 
 // startBackground starts an engine and a gateway that limits its callers.
-func startBackground(t *testing.T, n *memNet, l limits.Limits, change func(*config.Config)) (*backgroundEngine, *gateway, *counted) {
+func startBackground(t *testing.T, n *routertest.Network, l limits.Limits, change func(*config.Config)) (*backgroundEngine, *routertest.Gateway, *counted) {
 	e, c := newBackgroundEngine(t, n), newCounted(l)
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
 	if change != nil {
 		change(&cfg)
 	}
-	return e, start(t, cfg, Parts{Limits: c, Responses: &rememberedHere{}}), c
+	return e, routertest.Start(t, cfg, router.Parts{Limits: c, Responses: &rememberedHere{}}), c
 }
 
 // TestBackgroundNeedsALimit refuses background responses without a bound of what they may use from callers with limits, and from no others.
@@ -152,17 +154,17 @@ func TestBackgroundNeedsALimit(t *testing.T) {
 		{limits.Limits{Tokens: 1000}, 400},
 		{limits.Limits{Requests: 1000}, 200},
 	} {
-		virtual(t, func(t *testing.T, n *memNet) {
+		routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 			e, g, c := startBackground(t, n, row.limits, nil)
-			r := g.post(pathResponses, body)
-			if r.Status != row.status || row.status == 400 && (*errorOf(t, r.Body).Param != "max_output_tokens" || r.Header.Get("X-Pdrouter-Reason") != "bad_field") {
+			r := g.Post(routertest.PathResponses, body)
+			if r.Status != row.status || row.status == 400 && (*routertest.ErrorOf(t, r.Body).Param != "max_output_tokens" || r.Header.Get("X-Pdrouter-Reason") != "bad_field") {
 				t.Errorf("%+v: status %d, %v: %s", row.limits, r.Status, r.Header, r.Body)
 			}
 			if asked := len(e.ids()) > 0; asked != (row.status == 200) {
 				t.Errorf("%+v: the engine was asked: %v", row.limits, asked)
 			}
 			c.ended(t, 1)
-			if r := g.post(pathResponses, strings.Replace(body, `,"background":true`, "", 1)); r.Status != 200 {
+			if r := g.Post(routertest.PathResponses, strings.Replace(body, `,"background":true`, "", 1)); r.Status != 200 {
 				t.Errorf("%+v: not in the background: status %d: %s", row.limits, r.Status, r.Body)
 			}
 		})
@@ -171,11 +173,11 @@ func TestBackgroundNeedsALimit(t *testing.T) {
 
 // TestBackgroundHoldsItsLease has callers at their limit of concurrency: a background response counts until it has ended, and is charged once.
 func TestBackgroundHoldsItsLease(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		e, g, c := startBackground(t, n, limits.Limits{Concurrent: 2, Tokens: 1 << 30}, nil)
 		admitted := 0
 		for range 12 {
-			switch r := g.post(pathResponses, backgroundBody); r.Status {
+			switch r := g.Post(routertest.PathResponses, backgroundBody); r.Status {
 			case 200:
 				admitted++
 			case 429:
@@ -196,12 +198,12 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 			if path == "/cancel" {
 				method = http.MethodPost
 			}
-			if r := g.ask(method, pathResponses+"/"+id+path); r.Status != 200 || !strings.Contains(r.Body, says) {
+			if r := g.Ask(method, routertest.PathResponses+"/"+id+path); r.Status != 200 || !strings.Contains(r.Body, says) {
 				t.Errorf("status %d: %s; want %s", r.Status, r.Body, says)
 			}
 		}
 		look(ids[0], "", "queued")
-		if r := g.post(pathResponses, backgroundBody); r.Status != 429 {
+		if r := g.Post(routertest.PathResponses, backgroundBody); r.Status != 429 {
 			t.Errorf("a look has ended a lease: status %d", r.Status)
 		}
 		e.becomes(ids[0], "completed", `{"input_tokens":7,"output_tokens":30,"total_tokens":37}`)
@@ -211,7 +213,7 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 		if got := c.charged(); !slices.Equal(got, []int{37}) {
 			t.Errorf("charged %v; want 37 once", got)
 		}
-		if r := g.post(pathResponses, backgroundBody); r.Status != 200 {
+		if r := g.Post(routertest.PathResponses, backgroundBody); r.Status != 200 {
 			t.Errorf("one has ended: status %d", r.Status)
 		}
 		look(ids[1], "/cancel", "cancelled") // the engine does not say what it has used
@@ -220,11 +222,11 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 		}
 		looks := e.asked()
 		e.becomes(e.ids()[2], "incomplete", `{"input_tokens":7,"output_tokens":100}`)
-		time.Sleep(BackgroundPollMax)
+		time.Sleep(router.BackgroundPollMax)
 		if got := c.charged(); !slices.Equal(got, []int{37, -1, 107}) || e.asked() != looks+1 {
 			t.Errorf("charged %v behind %d looks; want 107 behind one that nobody asked for", got, e.asked()-looks)
 		}
-		if n := g.r.Stats().Background; n != 0 {
+		if n := g.Router.Stats().Background; n != 0 {
 			t.Errorf("%d are held", n)
 		}
 	})
@@ -234,29 +236,29 @@ func TestBackgroundHoldsItsLease(t *testing.T) {
 func TestBackgroundEnds(t *testing.T) {
 	for _, row := range []struct {
 		name  string
-		does  func(e *backgroundEngine, g *gateway, id string)
+		does  func(e *backgroundEngine, g *routertest.Gateway, id string)
 		after time.Duration
 		want  int
 	}{
-		{"failed", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "failed", "null") }, BackgroundPollMax, 0},
-		{"forgotten", func(e *backgroundEngine, _ *gateway, id string) { e.becomes(id, "", "") }, BackgroundPollMax, -1},
-		{"engine gone", func(e *backgroundEngine, g *gateway, _ string) {
-			parts := g.parts
-			if err := g.r.Apply(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "other", URL: e.srv.URL}}}}}, parts); err != nil {
+		{"failed", func(e *backgroundEngine, _ *routertest.Gateway, id string) { e.becomes(id, "failed", "null") }, router.BackgroundPollMax, 0},
+		{"forgotten", func(e *backgroundEngine, _ *routertest.Gateway, id string) { e.becomes(id, "", "") }, router.BackgroundPollMax, -1},
+		{"engine gone", func(e *backgroundEngine, g *routertest.Gateway, _ string) {
+			parts := g.Parts
+			if err := g.Router.Apply(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "other", URL: e.srv.URL}}}}}, parts); err != nil {
 				panic(err)
 			}
-		}, BackgroundPollMax, -1},
-		{"never", func(*backgroundEngine, *gateway, string) {}, time.Hour, -1},
-		{"engine down", func(e *backgroundEngine, _ *gateway, _ string) {
+		}, router.BackgroundPollMax, -1},
+		{"never", func(*backgroundEngine, *routertest.Gateway, string) {}, time.Hour, -1},
+		{"engine down", func(e *backgroundEngine, _ *routertest.Gateway, _ string) {
 			_ = e.srv.Listener.Close()
 			e.srv.CloseClientConnections()
 		}, time.Hour, -1},
-		{"gateway stopped", func(_ *backgroundEngine, g *gateway, _ string) { g.stop() }, 0, -1},
+		{"gateway stopped", func(_ *backgroundEngine, g *routertest.Gateway, _ string) { g.Stop() }, 0, -1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				e, g, c := startBackground(t, n, limits.Limits{Concurrent: 1}, nil)
-				if r := g.post(pathResponses, backgroundBody); r.Status != 200 {
+				if r := g.Post(routertest.PathResponses, backgroundBody); r.Status != 200 {
 					t.Fatalf("status %d: %s", r.Status, r.Body)
 				}
 				time.Sleep(10 * time.Minute)
@@ -276,18 +278,18 @@ func TestBackgroundEnds(t *testing.T) {
 
 // TestBackgroundAtShutdown has leases end with Serve: until then the limiter can tell other gateways what was charged.
 func TestBackgroundAtShutdown(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		e, c := newBackgroundEngine(t, n), newCounted(limits.Limits{Tokens: 1 << 30})
-		r, err := New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, Parts{Limits: c})
+		r, err := router.New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, router.Parts{Limits: c})
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.reach(r)
-		ln, ended := n.listen(), make(chan error)
+		n.Reach(r)
+		ln, ended := n.Listen(), make(chan error)
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { ended <- r.Serve(ctx, ln) }()
-		client := n.client()
-		resp, err := client.Post("http://"+ln.Addr().String()+pathResponses, "application/json", strings.NewReader(backgroundBody))
+		client := n.Client()
+		resp, err := client.Post("http://"+ln.Addr().String()+routertest.PathResponses, "application/json", strings.NewReader(backgroundBody))
 		if err != nil || resp.StatusCode != 200 {
 			t.Fatal(resp, err)
 		}
@@ -307,15 +309,15 @@ func TestBackgroundOfTwoGateways(t *testing.T) {
 	e, one, two := newBackgroundEngine(t, nil), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30}), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30})
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
 	known := &rememberedHere{}
-	first := start(t, cfg, Parts{Limits: one, Responses: known})
-	second := start(t, cfg, Parts{Limits: two, Responses: known})
-	t.Cleanup(first.stop) // before the other one looks for what is left behind
-	if r := first.post(pathResponses, backgroundBody); r.Status != 200 {
+	first := routertest.Start(t, cfg, router.Parts{Limits: one, Responses: known})
+	second := routertest.Start(t, cfg, router.Parts{Limits: two, Responses: known})
+	t.Cleanup(first.Stop) // before the other one looks for what is left behind
+	if r := first.Post(routertest.PathResponses, backgroundBody); r.Status != 200 {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
 	e.becomes(e.ids()[0], "completed", `{"input_tokens":7,"output_tokens":3}`)
 	for range 3 {
-		if r := second.ask("GET", pathResponses+"/"+e.ids()[0]); r.Status != 200 {
+		if r := second.Ask("GET", routertest.PathResponses+"/"+e.ids()[0]); r.Status != 200 {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
 	}
@@ -331,32 +333,32 @@ func TestBackgroundStream(t *testing.T) {
 		hang bool
 	}{{"in the stream", false}, {"before the answer", true}} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				e, g, c := startBackground(t, n, limits.Limits{Concurrent: 1}, nil)
 				e.hang = row.hang
 				body := strings.Replace(backgroundBody, "{", `{"stream":true,`, 1)
-				conn, err := n.dial(t.Context(), "tcp", g.addr)
+				conn, err := n.Dial(t.Context(), "tcp", g.Addr)
 				if err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprint(conn, rawPost(pathResponses, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
-				eventually(t, "the engine was asked", func() bool { return len(e.ids()) == 1 })
+				fmt.Fprint(conn, rawPost(routertest.PathResponses, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+				routertest.Eventually(t, "the engine was asked", func() bool { return len(e.ids()) == 1 })
 				time.Sleep(time.Second)
 				_ = conn.Close()
-				if s := g.last(1); s.Outcome != report.ClientLeft {
+				if s := g.Summary(1); s.Outcome != report.ClientLeft {
 					t.Errorf("summary %+v", s)
 				}
-				if r := g.post(pathResponses, body); r.Status != 429 {
+				if r := g.Post(routertest.PathResponses, body); r.Status != 429 {
 					t.Errorf("beside a response that goes on: status %d", r.Status)
 				}
 				id := e.ids()[0]
 				e.becomes(id, "completed", `{"input_tokens":7,"output_tokens":3}`)
 				if !row.hang {
-					if r := g.ask("GET", pathResponses+"/"+id+"?stream=true"); r.Status != 200 || !strings.Contains(r.Body, "response.completed") {
+					if r := g.Ask("GET", routertest.PathResponses+"/"+id+"?stream=true"); r.Status != 200 || !strings.Contains(r.Body, "response.completed") {
 						t.Errorf("status %d: %s", r.Status, r.Body)
 					}
 				} else {
-					time.Sleep(BackgroundPollMax)
+					time.Sleep(router.BackgroundPollMax)
 				}
 				if used := c.ended(t, 1); used[0] != 10 {
 					t.Errorf("charged %v; want 10", used)
@@ -368,10 +370,10 @@ func TestBackgroundStream(t *testing.T) {
 
 // TestBackgroundIsBounded refuses background responses of callers with limits beyond limits.background.
 func TestBackgroundIsBounded(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		_, g, c := startBackground(t, n, limits.Limits{Tokens: 1 << 30}, func(cfg *config.Config) { cfg.Limits.Background = 3 })
 		for i := range 4 {
-			r := g.post(pathResponses, backgroundBody)
+			r := g.Post(routertest.PathResponses, backgroundBody)
 			if want := map[bool]int{true: 200, false: 503}[i < 3]; r.Status != want {
 				t.Errorf("response %d: status %d; want %d: %s", i, r.Status, want, r.Body)
 			}
@@ -379,7 +381,7 @@ func TestBackgroundIsBounded(t *testing.T) {
 				t.Errorf("header %v, charged %v", r.Header, c.ended(t, 1))
 			}
 		}
-		if n := g.r.Stats().Background; n != 3 {
+		if n := g.Router.Stats().Background; n != 3 {
 			t.Errorf("%d are held; want 3", n)
 		}
 	})
@@ -387,15 +389,15 @@ func TestBackgroundIsBounded(t *testing.T) {
 
 // TestLookupsAreNotCharged asks for a response that was made in the foreground: it was charged when it was made.
 func TestLookupsAreNotCharged(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		e, g, c := startBackground(t, n, limits.Limits{Tokens: 1 << 30}, nil)
-		if r := g.post(pathResponses, `{"model":"tiny","input":"a","max_output_tokens":9}`); r.Status != 200 {
+		if r := g.Post(routertest.PathResponses, `{"model":"tiny","input":"a","max_output_tokens":9}`); r.Status != 200 {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
 		}
 		made := len(c.ended(t, 1))
 		e.becomes(e.ids()[0], "completed", `{"input_tokens":7,"output_tokens":9}`)
 		for range 3 {
-			g.ask("GET", pathResponses+"/"+e.ids()[0])
+			g.Ask("GET", routertest.PathResponses+"/"+e.ids()[0])
 		}
 		if used := c.ended(t, made+3)[made:]; !slices.Equal(used, []int{0, 0, 0}) {
 			t.Errorf("charged %v for looks", used)
@@ -406,20 +408,20 @@ func TestLookupsAreNotCharged(t *testing.T) {
 // TestLookupsAtOnce has a caller with a limit of concurrency stream one background response several times: so many lookups are served at once,
 // and beside them the caller may send other requests once the response has ended.
 func TestLookupsAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		e, g, _ := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *config.Config) { cfg.Models[0].InFlight = 8 })
-		if r := g.post(pathResponses, backgroundBody); r.Status != 200 {
+		if r := g.Post(routertest.PathResponses, backgroundBody); r.Status != 200 {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
 		}
 		id := e.ids()[0]
 		var first net.Conn
 		for i := range 4 {
-			conn, err := n.dial(t.Context(), "tcp", g.addr)
+			conn, err := n.Dial(t.Context(), "tcp", g.Addr)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			fmt.Fprintf(conn, "GET %s/%s?stream=true HTTP/1.1\r\nHost: a\r\n\r\n", pathResponses, id)
+			fmt.Fprintf(conn, "GET %s/%s?stream=true HTTP/1.1\r\nHost: a\r\n\r\n", routertest.PathResponses, id)
 			head := make([]byte, 4096)
 			k, err := conn.Read(head)
 			if want := map[bool]string{true: " 200 ", false: " 429 "}[i == 0]; err != nil || !strings.Contains(string(head[:k]), want) {
@@ -429,19 +431,19 @@ func TestLookupsAtOnce(t *testing.T) {
 				first = conn
 			}
 		}
-		for _, q := range g.r.Stats().Queues {
+		for _, q := range g.Router.Stats().Queues {
 			if q.InFlight > 1 {
 				t.Errorf("%d of %d places are taken", q.InFlight, q.Places)
 			}
 		}
 		e.becomes(id, "completed", `{"input_tokens":7,"output_tokens":3}`)
-		time.Sleep(BackgroundPollMax)
-		if r := g.post(pathResponses, `{"model":"tiny","input":"a","max_output_tokens":9}`); r.Status != 200 {
+		time.Sleep(router.BackgroundPollMax)
+		if r := g.Post(routertest.PathResponses, `{"model":"tiny","input":"a","max_output_tokens":9}`); r.Status != 200 {
 			t.Errorf("beside a lookup: status %d: %s", r.Status, r.Body)
 		}
 		_ = first.Close()
 		time.Sleep(time.Second)
-		if r := g.ask("GET", pathResponses+"/"+id); r.Status != 200 {
+		if r := g.Ask("GET", routertest.PathResponses+"/"+id); r.Status != 200 {
 			t.Errorf("after the first lookup has ended: status %d: %s", r.Status, r.Body)
 		}
 	})
@@ -464,19 +466,19 @@ func TestBackgroundFailsBefore(t *testing.T) {
 		{"deadline, forgotten", "", true, "deadline", false, -1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				e, g, c := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *config.Config) { cfg.Limits.Event = 64 << 10 })
 				e.hang = row.hang
 				body := strings.Replace(backgroundBody, "{", `{"stream":true,`+row.member, 1)
-				if r := g.post(pathResponses, body); r.Header.Get("X-Pdrouter-Reason") != row.reason {
+				if r := g.Post(routertest.PathResponses, body); r.Header.Get("X-Pdrouter-Reason") != row.reason {
 					t.Fatalf("status %d, header %v: %.300s", r.Status, r.Header, r.Body)
 				}
 				for range 3 {
-					if r := g.post(pathResponses, body); r.Status != 429 {
+					if r := g.Post(routertest.PathResponses, body); r.Status != 429 {
 						t.Errorf("beside a response that goes on: status %d", r.Status)
 					}
 				}
-				if n := g.r.Stats().Background; n != 1 || len(e.ids()) != 1 {
+				if n := g.Router.Stats().Background; n != 1 || len(e.ids()) != 1 {
 					t.Errorf("%d leases are held, and the engine has %d responses; want one", n, len(e.ids()))
 				}
 				if row.known {
@@ -484,9 +486,9 @@ func TestBackgroundFailsBefore(t *testing.T) {
 				} else {
 					e.becomes(e.ids()[0], "", "")
 				}
-				time.Sleep(BackgroundPollMax)
-				if used := c.ended(t, 1); !slices.Equal(used, []int{row.want}) || g.r.Stats().Background != 0 {
-					t.Errorf("charged %v, %d leases are held; want %d", used, g.r.Stats().Background, row.want)
+				time.Sleep(router.BackgroundPollMax)
+				if used := c.ended(t, 1); !slices.Equal(used, []int{row.want}) || g.Router.Stats().Background != 0 {
+					t.Errorf("charged %v, %d leases are held; want %d", used, g.Router.Stats().Background, row.want)
 				}
 			})
 		})

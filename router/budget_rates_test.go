@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
@@ -14,42 +15,42 @@ import (
 // TestRetriesServeWhereAnEngineIsIdle has engines refuse or fail every request beside an idle one that could serve it. No request
 // fails, whatever the rate.
 func TestRetriesServeWhereAnEngineIsIdle(t *testing.T) {
-	bothPrefill := func(do string) map[string][]fault {
-		return map[string][]fault{"prefill-0": {{Leg: "prefill", Do: do}}, "prefill-1": {{Leg: "prefill", Do: do}}}
+	bothPrefill := func(do string) map[string][]routertest.Fault {
+		return map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: do}}, "prefill-1": {{Leg: "prefill", Do: do}}}
 	}
 	for _, row := range []struct {
 		name      string
 		connector string
 		p, d      int
-		faults    map[string][]fault
+		faults    map[string][]routertest.Fault
 	}{
-		{"both prefill engines 429, decode alone", connector.NamePull, 2, 1, bothPrefill(doBusy)},
-		{"both prefill engines 429, decode alone", connector.NamePush, 2, 1, bothPrefill(doBusy)},
-		{"both prefill engines 429, decode alone", connector.NameKVPlane, 2, 1, bothPrefill(doBusy)},
-		{"both prefill engines 500, decode alone", connector.NamePull, 2, 1, bothPrefill(doError)},
-		{"one of two decode engines 429", connector.NamePull, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
-		{"one of two decode engines 429", connector.NamePush, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
-		{"one of two decode engines 429", connector.NameKVPlane, 1, 2, map[string][]fault{"decode-0": {{Do: doBusy}}}},
-		{"one of two aggregated engines 500", connector.NameNone, 0, 2, map[string][]fault{"decode-0": {{Do: doError}}}},
-		{"one of two aggregated engines 503", connector.NameNone, 0, 2, map[string][]fault{"decode-0": {{Do: doRefuse}}}},
+		{"both prefill engines 429, decode alone", connector.NamePull, 2, 1, bothPrefill(routertest.DoBusy)},
+		{"both prefill engines 429, decode alone", connector.NamePush, 2, 1, bothPrefill(routertest.DoBusy)},
+		{"both prefill engines 429, decode alone", connector.NameKVPlane, 2, 1, bothPrefill(routertest.DoBusy)},
+		{"both prefill engines 500, decode alone", connector.NamePull, 2, 1, bothPrefill(routertest.DoError)},
+		{"one of two decode engines 429", connector.NamePull, 1, 2, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoBusy}}}},
+		{"one of two decode engines 429", connector.NamePush, 1, 2, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoBusy}}}},
+		{"one of two decode engines 429", connector.NameKVPlane, 1, 2, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoBusy}}}},
+		{"one of two aggregated engines 500", connector.NameNone, 0, 2, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoError}}}},
+		{"one of two aggregated engines 503", connector.NameNone, 0, 2, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoRefuse}}}},
 	} {
 		for _, perSecond := range []int{1, 3, 20} {
 			t.Run(fmt.Sprintf("%s, %s, %d per second", row.name, row.connector, perSecond), func(t *testing.T) {
-				virtual(t, func(t *testing.T, n *memNet) {
-					s, parts := newIn(t, n, row.connector, row.p, row.d)
+				routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+					s, parts := routertest.NewPoolIn(t, n, row.connector, row.p, row.d)
 					parts.Planner = policies.Default()
-					g := startIn(t, n, s.cfg, parts)
+					g := routertest.StartIn(t, n, s.Config, parts)
 					if row.connector != connector.NameNone {
-						g.warmed()
+						g.WaitWarm()
 					}
-					s.setFaults(row.faults)
+					s.SetFaults(row.faults)
 					const requests = 300
 					var mu sync.Mutex
 					failed := map[string]int{}
 					var wg sync.WaitGroup
 					for range requests {
 						wg.Go(func() {
-							if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+							if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 								mu.Lock()
 								failed[fmt.Sprint(r.Status, " ", r.Header.Get("X-Pdrouter-Reason"))]++
 								mu.Unlock()
@@ -58,7 +59,7 @@ func TestRetriesServeWhereAnEngineIsIdle(t *testing.T) {
 						time.Sleep(time.Second / time.Duration(perSecond))
 					}
 					wg.Wait()
-					s.setFaults(nil)
+					s.SetFaults(nil)
 					if len(failed) > 0 {
 						t.Errorf("of %d requests failed: %v", requests, failed)
 					}
@@ -76,15 +77,15 @@ func TestFault65StormOfRefusals(t *testing.T) {
 		after int // seconds of Retry-After; 0: the engines do not say
 	}{{"without Retry-After", 0}, {"with Retry-After", 3}} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, connector.NameNone, 0, 3)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 3)
 				parts.Planner = policies.Default()
-				g := startIn(t, n, s.cfg, parts)
-				faults := map[string][]fault{}
-				for _, d := range s.d {
-					faults[d.name] = []fault{{Do: doBusy, N: row.after}}
+				g := routertest.StartIn(t, n, s.Config, parts)
+				faults := map[string][]routertest.Fault{}
+				for _, d := range s.Decode {
+					faults[d.Name] = []routertest.Fault{{Do: routertest.DoBusy, N: row.after}}
 				}
-				s.setFaults(faults)
+				s.SetFaults(faults)
 				const users = 600
 				var mu sync.Mutex
 				reasons, bare := map[string]int{}, 0
@@ -92,7 +93,7 @@ func TestFault65StormOfRefusals(t *testing.T) {
 				for range users {
 					wg.Go(func() {
 						for try := range 3 {
-							r := g.post(pathCompletions, plainBody, "X-Stainless-Retry-Count", fmt.Sprint(try))
+							r := g.Post(routertest.PathCompletions, routertest.PlainBody, "X-Stainless-Retry-Count", fmt.Sprint(try))
 							mu.Lock()
 							reasons[fmt.Sprint(r.Status, " ", r.Header.Get("X-Pdrouter-Reason"))]++
 							if r.Header.Get("Retry-After") == "" {
@@ -108,7 +109,7 @@ func TestFault65StormOfRefusals(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 				}
 				wg.Wait()
-				asked := s.c.count("", "")
+				asked := s.Cluster.Count("", "")
 				t.Logf("%d users, %d requests to engines, answers %v", users, asked, reasons)
 				if most := users + users/5; asked > most {
 					t.Errorf("%d users became %d requests; want at most %d", users, asked, most)
@@ -124,18 +125,18 @@ func TestFault65StormOfRefusals(t *testing.T) {
 // TestRetryBudgetKeepsRetryAfter has the only engine refuse a request once more than the budget allows: the client is told when the engine
 // may be asked.
 func TestRetryBudgetKeepsRetryAfter(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NameNone, 0, 1)
-		s.cfg.Limits.RetryFloor = new(1)
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doBusy, N: 2}}})
-		g := startIn(t, n, s.cfg, parts)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		s.Config.Limits.RetryFloor = new(1)
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoBusy, N: 2}}})
+		g := routertest.StartIn(t, n, s.Config, parts)
 		begun := time.Now()
-		r := g.post(pathCompletions, plainBody)
+		r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 		if r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "retry_budget" || r.Header.Get("X-Should-Retry") != "false" ||
 			r.Header.Get("Retry-After") != "2" || r.Header.Get("Retry-After-Ms") == "" {
 			t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 		}
-		if asked, took := s.c.count("", ""), time.Since(begun); asked != 2 || took < 2*time.Second || took > 3*time.Second {
+		if asked, took := s.Cluster.Count("", ""), time.Since(begun); asked != 2 || took < 2*time.Second || took > 3*time.Second {
 			t.Errorf("the engine was asked %d times in %v; want 2 times, 2 s apart", asked, took)
 		}
 	})

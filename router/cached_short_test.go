@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -25,7 +27,7 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
 		return srv.URL
 	}
-	var g *gateway
+	var g *routertest.Gateway
 	usage := func(cached int) string {
 		return fmt.Sprintf(`"usage":{"prompt_tokens":200,"total_tokens":202,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":%d}}`, cached)
 	}
@@ -42,7 +44,7 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 			_, _ = io.WriteString(w, answer+"}")
 			return
 		}
-		for end := time.Now().Add(20 * time.Second); !g.r.Debug().PrefillAnswered() && time.Now().Before(end); {
+		for end := time.Now().Add(20 * time.Second); !g.Router.Debug().PrefillAnswered() && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -50,15 +52,15 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 			"data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"b\",\"finish_reason\":\"length\"}]}\n\n"+
 			`data: {"id":"c","choices":[],`+usage(199)+"}\n\ndata: [DONE]\n\n")
 	})
-	g = start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: prefill}},
-		Decode: []config.Engine{{Name: "d", URL: decode}}}}}, Parts{Planner: firstUsable{}})
-	eventually(t, "the pair is ready", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
+	g = routertest.Start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "p", URL: prefill}},
+		Decode: []config.Engine{{Name: "d", URL: decode}}}}}, router.Parts{Planner: routertest.FirstUsable{}})
+	routertest.Eventually(t, "the pair is ready", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
 	body := `{"model":"m","prompt":"` + strings.Repeat("word ", 300) + `","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`
 	for i := range 20 {
-		if r := g.post(pathCompletions, body); !strings.Contains(r.Body, `"cached_tokens":128`) || r.Err != nil {
+		if r := g.Post(routertest.PathCompletions, body); !strings.Contains(r.Body, `"cached_tokens":128`) || r.Err != nil {
 			t.Fatalf("stream %d: end %v: %s", i, r.Err, r.Body)
 		}
-		if n := g.last(i + 1).CachedTokens; n != 128 {
+		if n := g.Summary(i + 1).CachedTokens; n != 128 {
 			t.Errorf("the summary says %d", n)
 		}
 	}

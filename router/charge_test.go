@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -28,7 +30,7 @@ func TestUnendedMessagesAreCharged(t *testing.T) {
 			"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", 7 + 150},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+			e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
 				w.Header().Set("Content-Type", "text/event-stream")
 				_, _ = io.WriteString(w, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":0}}}\n\n"+
 					"event: content_block_start\ndata: {\"type\":\"content_block_start\"}\n\n")
@@ -38,8 +40,8 @@ func TestUnendedMessagesAreCharged(t *testing.T) {
 				_, _ = io.WriteString(w, row.end)
 			})
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := start(t, anyFleet(e), Parts{Limits: l})
-			g.post(pathMessages, `{"model":"tiny","max_tokens":1000,"stream":true,"messages":[{"role":"user","content":"a"}]}`)
+			g := routertest.Start(t, anyFleet(e), router.Parts{Limits: l})
+			g.Post(routertest.PathMessages, `{"model":"tiny","max_tokens":1000,"stream":true,"messages":[{"role":"user","content":"a"}]}`)
 			if used := l.ended(t, 1); used[0] != row.want {
 				t.Errorf("charged %v; want %d", used, row.want)
 			}
@@ -53,26 +55,26 @@ func TestChoicesAreCharged(t *testing.T) {
 	prompt := strings.Repeat("a", 300)
 	for _, row := range []struct {
 		name, body string
-		faults     []fault
+		faults     []routertest.Fault
 		status     int
 		want       int
 	}{
 		{"whole", `"n":4`, nil, 200, 7 + 4*3},
 		{"stream", `"n":4,"stream":true`, nil, 200, 7 + 4*3},
-		{"failed before an answer", `"n":3`, []fault{{Leg: "decode", Nth: 1, Do: doError}, {Leg: "decode", Do: doSlow, N: 1000}}, 502, 0},
-		{"failed before the first event", `"n":3,"stream":true`, []fault{{Leg: "decode", Nth: 1, Do: doError}, {Leg: "decode", Do: doSlow, N: 1000}}, 502, 0},
-		{"rejected", `"n":3`, []fault{{Leg: "decode", Nth: 2, Do: doReject}, {Leg: "decode", Do: doSlow, N: 1000}}, 400, 0},
+		{"failed before an answer", `"n":3`, []routertest.Fault{{Leg: "decode", Nth: 1, Do: routertest.DoError}, {Leg: "decode", Do: routertest.DoSlow, N: 1000}}, 502, 0},
+		{"failed before the first event", `"n":3,"stream":true`, []routertest.Fault{{Leg: "decode", Nth: 1, Do: routertest.DoError}, {Leg: "decode", Do: routertest.DoSlow, N: 1000}}, 502, 0},
+		{"rejected", `"n":3`, []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoReject}, {Leg: "decode", Do: routertest.DoSlow, N: 1000}}, 400, 0},
 	} {
 		for _, connectorName := range []string{connector.NamePull, connector.NamePush} {
-			unhurried(t, connectorName+" "+row.name, func(t *testing.T) {
-				s := newPool(t, connectorName, 1, 1, nil)
-				s.cfg.Limits.Attempts = 1
+			routertest.RunVirtual(t, connectorName+" "+row.name, func(t *testing.T) {
+				s := routertest.NewPool(t, connectorName, 1, 1, nil)
+				s.Config.Limits.Attempts = 1
 				l := newCounted(limits.Limits{Tokens: 1 << 30})
-				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
-				g.warmed()
-				s.setFaults(map[string][]fault{"decode-0": row.faults})
+				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+				g.WaitWarm()
+				s.SetFaults(map[string][]routertest.Fault{"decode-0": row.faults})
 				body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":16,%s}`, prompt, row.body)
-				if r := g.post(pathCompletions, body); r.Status != row.status {
+				if r := g.Post(routertest.PathCompletions, body); r.Status != row.status {
 					t.Errorf("status %d: %s; want %d", r.Status, r.Body, row.status)
 				}
 				if used := l.ended(t, 1); !slices.Equal(used, []int{row.want}) {
@@ -81,23 +83,23 @@ func TestChoicesAreCharged(t *testing.T) {
 			})
 		}
 	}
-	unhurried(t, "prompts", func(t *testing.T) {
-		s := newPool(t, connector.NamePull, 1, 1, nil)
+	routertest.RunVirtual(t, "prompts", func(t *testing.T) {
+		s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
 		l := newCounted(limits.Limits{Tokens: 1 << 30})
-		g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
-		g.warmed()
-		g.post(pathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":[%q,"b"],"n":2,"max_tokens":16}`, prompt))
+		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+		g.WaitWarm()
+		g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":[%q,"b"],"n":2,"max_tokens":16}`, prompt))
 		if used := l.ended(t, 1); used[0] != 2*7+4*3 {
 			t.Errorf("charged %v; want %d", used, 2*7+4*3)
 		}
 	})
-	unhurried(t, "client leaves", func(t *testing.T) {
-		s := newPool(t, connector.NamePull, 1, 1, nil)
+	routertest.RunVirtual(t, "client leaves", func(t *testing.T) {
+		s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
 		l := newCounted(limits.Limits{Tokens: 1 << 30})
-		g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
-		g.warmed()
-		s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doHang}}})
-		leave(t, g, fmt.Sprintf(`{"model":"tiny","prompt":%q,"n":3,"max_tokens":16}`, prompt), func() bool { return s.d[0].underWay() == 3 })
+		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+		g.WaitWarm()
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoHang}}})
+		leave(t, g, fmt.Sprintf(`{"model":"tiny","prompt":%q,"n":3,"max_tokens":16}`, prompt), func() bool { return s.Decode[0].UnderWay() == 3 })
 		if used := l.ended(t, 1); used[0] != 7 {
 			t.Errorf("charged %v; want the prompt, as prefill has counted it, once", used)
 		}
@@ -108,31 +110,33 @@ func TestChoicesAreCharged(t *testing.T) {
 // reserved for them. Where it has one, all that was reserved is charged. The prompt is estimated at 8 tokens; prefill counts 7.
 func TestTooLargeAnswersAreCharged(t *testing.T) {
 	const answer, event = 128 << 10, 64 << 10
-	big := func(l string) []fault { return []fault{{Leg: l, Do: doBigToken, N: 2 * answer}} }
+	big := func(l string) []routertest.Fault {
+		return []routertest.Fault{{Leg: l, Do: routertest.DoBigToken, N: 2 * answer}}
+	}
 	for _, row := range []struct {
 		name, connector, member string
-		faults                  map[string][]fault
+		faults                  map[string][]routertest.Fault
 		want                    int
 	}{
-		{"no limit", connector.NameNone, "", map[string][]fault{"decode-0": big("")}, 8 + answer/4},
-		{"no limit, streamed", connector.NameNone, `,"stream":true`, map[string][]fault{"decode-0": big("")}, 8 + event/4},
-		{"no limit, split", connector.NamePull, "", map[string][]fault{"decode-0": big("decode")}, 7 + answer/4},
-		{"no limit, prefill", connector.NamePull, "", map[string][]fault{"prefill-0": big("prefill")}, -1},
-		{"no limit, one of several choices", connector.NamePull, `,"n":2`, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * answer}, {Leg: "decode", Do: doHang}}}, 7 + answer/4},
-		{"a limit", connector.NameNone, `,"max_tokens":20`, map[string][]fault{"decode-0": big("")}, -1},
-		{"a limit, split", connector.NamePull, `,"max_tokens":20`, map[string][]fault{"decode-0": big("decode")}, -1},
-		{"a limit, several choices", connector.NamePull, `,"max_tokens":20,"n":2`, map[string][]fault{"decode-0": big("decode")}, -1},
+		{"no limit", connector.NameNone, "", map[string][]routertest.Fault{"decode-0": big("")}, 8 + answer/4},
+		{"no limit, streamed", connector.NameNone, `,"stream":true`, map[string][]routertest.Fault{"decode-0": big("")}, 8 + event/4},
+		{"no limit, split", connector.NamePull, "", map[string][]routertest.Fault{"decode-0": big("decode")}, 7 + answer/4},
+		{"no limit, prefill", connector.NamePull, "", map[string][]routertest.Fault{"prefill-0": big("prefill")}, -1},
+		{"no limit, one of several choices", connector.NamePull, `,"n":2`, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 2, Do: routertest.DoBigToken, N: 2 * answer}, {Leg: "decode", Do: routertest.DoHang}}}, 7 + answer/4},
+		{"a limit", connector.NameNone, `,"max_tokens":20`, map[string][]routertest.Fault{"decode-0": big("")}, -1},
+		{"a limit, split", connector.NamePull, `,"max_tokens":20`, map[string][]routertest.Fault{"decode-0": big("decode")}, -1},
+		{"a limit, several choices", connector.NamePull, `,"max_tokens":20,"n":2`, map[string][]routertest.Fault{"decode-0": big("decode")}, -1},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s := newPool(t, row.connector, 1, 1, nil)
-			s.cfg.Limits.Answer, s.cfg.Limits.Event = answer, event
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s := routertest.NewPool(t, row.connector, 1, 1, nil)
+			s.Config.Limits.Answer, s.Config.Limits.Event = answer, event
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
 			if row.connector != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
-			s.setFaults(row.faults)
-			r := g.post(pathChat, `{"model":"tiny","messages":[{"role":"user","content":"one"}]`+row.member+`}`)
+			s.SetFaults(row.faults)
+			r := g.Post(routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":"one"}]`+row.member+`}`)
 			if r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" {
 				t.Errorf("status %d, header %v: %.300s", r.Status, r.Header, r.Body)
 			}
@@ -146,28 +150,28 @@ func TestTooLargeAnswersAreCharged(t *testing.T) {
 // TestDeadlinesAreCharged has the time of requests end before their answer: the engines have worked, so what is known is charged, as if the client had
 // left. The prompt is estimated at 3 tokens; prefill counts 7.
 func TestDeadlinesAreCharged(t *testing.T) {
-	slow := []fault{{Do: doSlow, N: 3000}}
+	slow := []routertest.Fault{{Do: routertest.DoSlow, N: 3000}}
 	for _, row := range []struct {
 		name, connector, member string
-		faults                  map[string][]fault
+		faults                  map[string][]routertest.Fault
 		want                    int
 	}{
-		{"whole", connector.NameNone, "", map[string][]fault{"decode-0": slow}, 3},
-		{"streamed", connector.NameNone, `,"stream":true`, map[string][]fault{"decode-0": slow}, 3},
-		{"in prefill", connector.NamePush, "", map[string][]fault{"prefill-0": slow}, 3},
-		{"in decode", connector.NamePull, "", map[string][]fault{"decode-0": slow}, 7},
-		{"several choices", connector.NamePull, `,"n":3`, map[string][]fault{"decode-0": slow}, 7},
+		{"whole", connector.NameNone, "", map[string][]routertest.Fault{"decode-0": slow}, 3},
+		{"streamed", connector.NameNone, `,"stream":true`, map[string][]routertest.Fault{"decode-0": slow}, 3},
+		{"in prefill", connector.NamePush, "", map[string][]routertest.Fault{"prefill-0": slow}, 3},
+		{"in decode", connector.NamePull, "", map[string][]routertest.Fault{"decode-0": slow}, 7},
+		{"several choices", connector.NamePull, `,"n":3`, map[string][]routertest.Fault{"decode-0": slow}, 7},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s := newPool(t, row.connector, 1, 1, nil)
-			s.cfg.Timeouts.Request, s.cfg.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s := routertest.NewPool(t, row.connector, 1, 1, nil)
+			s.Config.Timeouts.Request, s.Config.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Limits: l})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
 			if row.connector != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
-			s.setFaults(row.faults)
-			r := g.post(pathCompletions, strings.TrimSuffix(plainBody, "}")+row.member+"}")
+			s.SetFaults(row.faults)
+			r := g.Post(routertest.PathCompletions, strings.TrimSuffix(routertest.PlainBody, "}")+row.member+"}")
 			if r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 			}

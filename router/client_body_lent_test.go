@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -16,13 +17,13 @@ import (
 // A leg that is still being sent when its client has left is sent as that client wrote it, though the server's place for bodies
 // has the next client's by then.
 func TestLentBodyOutlivesItsClient(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NamePush, 1, 1)
-		const size = 8 * memRoom
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NamePush, 1, 1)
+		const size = 8 * routertest.ConnBuffer
 		reading, release := make(chan struct{}), make(chan struct{})
 		var mu sync.Mutex
 		var got []string // prompts of prefill's legs
-		slow := s.c.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		slow := s.Cluster.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.ContentLength > size {
 				reading <- struct{}{}
 				<-release
@@ -34,16 +35,16 @@ func TestLentBodyOutlivesItsClient(t *testing.T) {
 				mu.Unlock()
 				r.Body = io.NopCloser(bytes.NewReader(raw))
 			}
-			s.p[0].serve(w, r)
+			s.Prefill[0].Serve(w, r)
 		}))
 		t.Cleanup(func() { slow.CloseClientConnections(); slow.Close() })
-		s.cfg.Models[0].Prefill[0].URL = slow.URL
-		g := start(t, s.cfg, parts)
-		g.post("/v1/completions", `{"model":"tiny","prompt":"warm"}`)
+		s.Config.Models[0].Prefill[0].URL = slow.URL
+		g := routertest.Start(t, s.Config, parts)
+		g.Post("/v1/completions", `{"model":"tiny","prompt":"warm"}`)
 
 		begin := func(letter string) func() {
 			body := `{"model":"tiny","prompt":"` + strings.Repeat(letter, size) + `"}`
-			c := g.dial(t)
+			c := g.Dial(t)
 			go io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+
 				strconv.Itoa(len(body))+"\r\n\r\n"+body)
 			<-reading
@@ -51,14 +52,14 @@ func TestLentBodyOutlivesItsClient(t *testing.T) {
 		}
 		leave := begin("a")
 		leave()
-		if sum := g.last(2); sum.Outcome != report.ClientLeft {
+		if sum := g.Summary(2); sum.Outcome != report.ClientLeft {
 			t.Fatalf("got %s, want that the client left", sum.Outcome)
 		}
 		for range 4 { // where the server keeps its places is not for us to say
 			defer begin("b")()
 		}
 		close(release)
-		g.settled()
+		g.WaitIdle()
 		mu.Lock()
 		defer mu.Unlock()
 		ofFirst := 0

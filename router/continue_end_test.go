@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
@@ -18,13 +20,13 @@ import (
 )
 
 // goingOn has streams that fail go on from another engine.
-func goingOn(t *testing.T) Parts {
+func goingOn(t *testing.T) router.Parts {
 	t.Helper()
 	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Parts{Planner: p}
+	return router.Parts{Planner: p}
 }
 
 // TestFault53OnlyTheEndIsMissing breaks streams of which the client has every token: it is told how they ended, once, and the
@@ -46,18 +48,18 @@ func TestFault53OnlyTheEndIsMissing(t *testing.T) {
 				_ = conn.Close()
 			})
 			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Health: config.Health{Failures: 5, PanicPercent: 100}, Limits: config.Limits{Failures: 1 << 20}}
-			g := start(t, cfg, goingOn(t))
+			g := routertest.Start(t, cfg, goingOn(t))
 			for i := range 5 {
-				r := g.post(pathCompletions, `{"model":"tiny","prompt":"p","max_tokens":2,"stream":true,"temperature":0,"stream_options":{"include_usage":true}}`)
+				r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"p","max_tokens":2,"stream":true,"temperature":0,"stream_options":{"include_usage":true}}`)
 				if r.Err != nil || strings.Count(r.Body, `"usage":{`) != 1 || strings.Count(r.Body, `"finish_reason":"length"`) != 1 ||
 					strings.Count(r.Body, "[DONE]") != 1 {
 					t.Fatalf("stream %d: end %v: %s", i, r.Err, r.Body)
 				}
-				if sum := g.last(i + 1); sum.Outcome != report.Completed || sum.OutputTokens != 2 || sum.PromptTokens != 2 {
+				if sum := g.Summary(i + 1); sum.Outcome != report.Completed || sum.OutputTokens != 2 || sum.PromptTokens != 2 {
 					t.Errorf("%+v", sum)
 				}
 			}
-			if n := g.r.Stats().Engines[0].Ejections[health.Streams.String()]; n == 0 {
+			if n := g.Router.Stats().Engines[0].Ejections[health.Streams.String()]; n == 0 {
 				t.Error("five streams in a row broke, and the engine was not taken out")
 			}
 		})
@@ -90,19 +92,19 @@ func TestFault53KeepAlive(t *testing.T) {
 	every := 20 * time.Millisecond
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: teller(3, false)}, {Name: "b", URL: teller(-1, true)}}}}}
 	cfg.Timeouts.KeepAlive = &every
-	g := start(t, cfg, parts)
+	g := routertest.Start(t, cfg, parts)
 	const body = `{"model":"tiny","prompt":"x","max_tokens":9,"temperature":0,"stream":true}`
 	for _, leaves := range []bool{true, false} {
-		conn, err := net.Dial("tcp", g.addr)
+		conn, err := net.Dial("tcp", g.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-		_, _ = io.WriteString(conn, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", "Connection: close",
+		_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", "Connection: close",
 			fmt.Sprintf("Content-Length: %d", len(body))))
 		var got strings.Builder
 		buf := make([]byte, 4096)
-		for strings.Count(got.String(), KeepAliveEvent) < 2 {
+		for strings.Count(got.String(), router.KeepAliveEvent) < 2 {
 			n, err := conn.Read(buf)
 			if got.Write(buf[:n]); err != nil {
 				t.Fatalf("%v behind %q", err, got.String())
@@ -110,8 +112,8 @@ func TestFault53KeepAlive(t *testing.T) {
 		}
 		if leaves {
 			_ = conn.Close()
-			g.settled()
-			eventually(t, "the leg that was asked ends", func() bool { return g.r.Stats().Engines[1].InFlight == 0 })
+			g.WaitIdle()
+			routertest.Eventually(t, "the leg that was asked ends", func() bool { return g.Router.Stats().Engines[1].InFlight == 0 })
 			continue
 		}
 		close(silence)
@@ -121,7 +123,7 @@ func TestFault53KeepAlive(t *testing.T) {
 		if strings.Count(got.String(), "[DONE]") != 1 {
 			t.Errorf("the stream is %q", got.String())
 		}
-		if sum := g.last(2); sum.Continued != 1 || sum.Outcome != report.Completed {
+		if sum := g.Summary(2); sum.Continued != 1 || sum.Outcome != report.Completed {
 			t.Errorf("%+v", sum)
 		}
 	}
@@ -131,7 +133,7 @@ func TestFault53KeepAlive(t *testing.T) {
 type inOrder struct{ fleet.Planner }
 
 func (inOrder) Choose(q policies.Request, f policies.Fleet, d policies.Draw) policies.Choice {
-	return firstUsable{}.Choose(q, f, d)
+	return routertest.FirstUsable{}.Choose(q, f, d)
 }
 
 func (p inOrder) AfterFailure(model string) string {

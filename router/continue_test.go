@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -11,7 +11,9 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/report"
 )
@@ -72,7 +74,7 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	prompt, _ := json.Marshal(ids)
-	chat := r.URL.Path == pathChat
+	chat := r.URL.Path == routertest.PathChat
 	id := fmt.Sprintf(`"id":"%s","created":%d,"model":"tiny"`, r.Header.Get("X-Request-Id"), len(ids))
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	hidden := func(v string) string {
@@ -83,7 +85,7 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	for i := range b.Max {
 		if i == dies {
-			resetConn(w)
+			routertest.ResetConn(w)
 			return
 		}
 		token, text := nextToken(ids)
@@ -166,7 +168,7 @@ func TestFault53Continued(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config.Config{Models: []config.Model{m}, Limits: config.Limits{RetryFloor: new(1 << 20), Failures: 1 << 20}, Health: config.Health{Failures: 1 << 20, PanicPercent: 1}}
-	g := start(t, cfg, Parts{Planner: p})
+	g := routertest.Start(t, cfg, router.Parts{Planner: p})
 	set := func(dies ...int) {
 		for i, f := range tellers {
 			f.mu.Lock()
@@ -178,9 +180,9 @@ func TestFault53Continued(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 53))
 		n := 1 + rng.IntN(20)
-		path, body := pathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"seed %d","max_tokens":%d,"temperature":0,"stream":true`, seed, n)
+		path, body := routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"seed %d","max_tokens":%d,"temperature":0,"stream":true`, seed, n)
 		if rng.IntN(2) == 0 {
-			path, body = pathChat, fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"seed %d"}],"max_tokens":%d,"temperature":0,"stream":true`, seed, n)
+			path, body = routertest.PathChat, fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"seed %d"}],"max_tokens":%d,"temperature":0,"stream":true`, seed, n)
 		}
 		usage := rng.IntN(2) == 0
 		if usage {
@@ -188,17 +190,17 @@ func TestFault53Continued(t *testing.T) {
 		}
 		body += "}"
 		set(-1, -1, -1)
-		want, wantUsage := said(t, g.post(path, body).Body)
+		want, wantUsage := said(t, g.Post(path, body).Body)
 		// One engine never dies, so that there is one to end with.
 		dies := []int{1 + rng.IntN(n+1), 1 + rng.IntN(n+1), -1}
 		rng.Shuffle(3, func(i, j int) { dies[i], dies[j] = dies[j], dies[i] })
 		set(dies...)
-		r := g.post(path, body)
+		r := g.Post(path, body)
 		got, gotUsage := said(t, r.Body)
 		if got != want || gotUsage != wantUsage || r.Err != nil || strings.Count(r.Body, "[DONE]") != 1 || strings.Contains(r.Body, "token_ids\":[") {
 			t.Fatalf("seed %d, dies %v: end %v, text %q; want %q; usage %q; want %q\n%s", seed, dies, r.Err, got, want, gotUsage, wantUsage, r.Body)
 		}
-		continued += g.last(2*int(seed) + 2).Continued
+		continued += g.Summary(2*int(seed) + 2).Continued
 	}
 	if continued < 300 {
 		t.Errorf("%d continuations", continued)
@@ -215,7 +217,7 @@ func TestFault53NotContinued(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: srv.URL}}}}, Health: config.Health{Failures: 1 << 20}}
-	g := start(t, cfg, Parts{Planner: p})
+	g := routertest.Start(t, cfg, router.Parts{Planner: p})
 	for i, row := range []struct{ more, result string }{
 		{`"temperature":1`, "unsupported"},
 		{`"top_p":1`, "unsupported"},
@@ -227,11 +229,11 @@ func TestFault53NotContinued(t *testing.T) {
 		{`"temperature":0,"presence_penalty":1`, "unsupported"},
 		{`"temperature":0`, "failed"}, // there is no other engine
 	} {
-		r := g.post(pathCompletions, `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,`+row.more+`}`)
+		r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,`+row.more+`}`)
 		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 {
 			t.Errorf("%s: end %v, body %q", row.more, r.Err, r.Body)
 		}
-		if sum := g.last(i + 1); sum.NotContinued != row.result || sum.Outcome != report.FailedAfter {
+		if sum := g.Summary(i + 1); sum.NotContinued != row.result || sum.Outcome != report.FailedAfter {
 			t.Errorf("%s: %+v", row.more, sum)
 		}
 	}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/kvplane"
+	"pdrouter/router"
 	"pdrouter/router/config"
 )
 
@@ -27,7 +29,7 @@ func TestControlClientFollowsNoRedirects(t *testing.T) {
 				http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
 			}))
 			defer engine.Close()
-			r, err := New(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "e", URL: "http://127.0.0.1:9"}}}}}, Parts{Planner: firstUsable{}})
+			r, err := router.New(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "e", URL: "http://127.0.0.1:9"}}}}}, router.Parts{Planner: routertest.FirstUsable{}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
@@ -131,21 +133,21 @@ const costRoom = 256 << 10
 // of size bytes. Decode answers when prefill's leg is over, as it does in service: else what has to be seen to behind
 // an answer would be a matter of luck.
 func costClient(tb testing.TB, connectorName string, stream bool, size int, by ...fleet.Planner) func() {
-	var g *gateway
+	var g *routertest.Gateway
 	started := make(chan struct{}) // then there is g
 	begin := func() {
 		if connectorName == connector.NamePull { // decode is asked behind it
 			return
 		}
 		<-started
-		for g.r.Debug().Engine("prefill-0").InFlight() > 0 {
+		for g.Router.Debug().Engine("prefill-0").InFlight() > 0 {
 			time.Sleep(10 * time.Microsecond)
 		}
 	}
-	cfg, parts := config.Config{Models: []config.Model{{Connector: connectorName, Prefill: []config.Engine{{Name: "prefill-0"}}, Decode: []config.Engine{{Name: "decode-0"}}}}}, Parts{}
+	cfg, parts := config.Config{Models: []config.Model{{Connector: connectorName, Prefill: []config.Engine{{Name: "prefill-0"}}, Decode: []config.Engine{{Name: "decode-0"}}}}}, router.Parts{}
 	if connectorName == connector.NameKVPlane {
-		s, _, p := newPlane(tb.(*testing.T), 1, 1)
-		cfg, parts = s.cfg, p
+		s, _, p := routertest.NewPlane(tb.(*testing.T), 1, 1)
+		cfg, parts = s.Config, p
 	}
 	m := &cfg.Models[0]
 	m.Name, m.Prefill[0].URL, m.Decode[0].URL = "m", newCannedEngine(tb), newCannedDecode(tb, begin)
@@ -153,9 +155,9 @@ func costClient(tb testing.TB, connectorName string, stream bool, size int, by .
 		parts.Planner = by[0]
 	}
 	parts.Log = slog.New(takesLines{slog.NewJSONHandler(io.Discard, nil)}) // it takes lines, as the gateway's own
-	g = start(tb, cfg, parts)
+	g = routertest.Start(tb, cfg, parts)
 	close(started)
-	c, err := net.Dial("tcp", g.addr)
+	c, err := net.Dial("tcp", g.Addr)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -175,7 +177,7 @@ func costClient(tb testing.TB, connectorName string, stream bool, size int, by .
 		return buf[:n]
 	}
 	var last []byte
-	eventually(tb, "a request is split", func() bool { // the pair has to be warm
+	routertest.Eventually(tb, "a request is split", func() bool { // the pair has to be warm
 		last = ask()
 		return bytes.Contains(last, []byte("X-Pdrouter-Reason: split"))
 	})

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -8,15 +8,18 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 )
 
 // TestKeysOfMessages shows credentials as X-Api-Key, in raw HTTP: on the routes of that API, and never together with others.
 func TestKeysOfMessages(t *testing.T) {
-	e := newFakeAny(t, jsonAnswer(200, `{"id":"msg_1","type":"message","role":"assistant","content":[],"input_tokens":1}`))
-	g := start(t, anyFleet(e), Parts{Clients: fakeClients{}})
+	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"id":"msg_1","type":"message","role":"assistant","content":[],"input_tokens":1}`))
+	g := routertest.Start(t, anyFleet(e), router.Parts{Clients: routertest.Clients{}})
 	ask := func(path, fields string) int {
 		t.Helper()
-		conn, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+		conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,25 +39,25 @@ func TestKeysOfMessages(t *testing.T) {
 		path, fields string
 		want         int
 	}{
-		{pathMessages, "x-api-key: good\r\n", 200},
+		{routertest.PathMessages, "x-api-key: good\r\n", 200},
 		{"/v1/messages/count_tokens", "X-Api-Key: good\r\n", 200},
-		{pathMessages, "Authorization: Bearer good\r\n", 200},
-		{pathMessages, "Authorization: Bearer good\r\nX-Api-Key: good\r\n", 200},
-		{pathMessages, "Authorization: Bearer good\r\nX-Api-Key: bad\r\n", 401},
-		{pathMessages, "Authorization: Bearer bad\r\nX-Api-Key: good\r\n", 401},
-		{pathMessages, "X-Api-Key: good\r\nX-Api-Key: good\r\n", 401},
-		{pathMessages, "Authorization: Bearer good\r\nAuthorization: Bearer good\r\n", 401},
-		{pathMessages, "X-Api-Key: bad\r\n", 401},
-		{pathMessages, "X-Api-Key:\r\n", 401},
-		{pathMessages, "", 401},
-		{pathChat, "X-Api-Key: good\r\n", 401},
+		{routertest.PathMessages, "Authorization: Bearer good\r\n", 200},
+		{routertest.PathMessages, "Authorization: Bearer good\r\nX-Api-Key: good\r\n", 200},
+		{routertest.PathMessages, "Authorization: Bearer good\r\nX-Api-Key: bad\r\n", 401},
+		{routertest.PathMessages, "Authorization: Bearer bad\r\nX-Api-Key: good\r\n", 401},
+		{routertest.PathMessages, "X-Api-Key: good\r\nX-Api-Key: good\r\n", 401},
+		{routertest.PathMessages, "Authorization: Bearer good\r\nAuthorization: Bearer good\r\n", 401},
+		{routertest.PathMessages, "X-Api-Key: bad\r\n", 401},
+		{routertest.PathMessages, "X-Api-Key:\r\n", 401},
+		{routertest.PathMessages, "", 401},
+		{routertest.PathChat, "X-Api-Key: good\r\n", 401},
 		{"/v1/embeddings", "X-Api-Key: good\r\n", 401},
 	} {
 		if got := ask(row.path, row.fields); got != row.want {
 			t.Errorf("%s %q: status %d; want %d", row.path, row.fields, got, row.want)
 		}
 	}
-	asked := e.all()
+	asked := e.All()
 	if len(asked) != 4 {
 		t.Errorf("the engine was asked %d times", len(asked))
 	}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"io"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 )
 
@@ -21,17 +23,17 @@ func TestFault59EarlyEvents(t *testing.T) {
 		name, path, body, events, want string
 		status                         int
 	}{
-		{"59 comments", pathCompletions, streamBody, comments + "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\ndata: [DONE]\n\n",
+		{"59 comments", routertest.PathCompletions, routertest.StreamBody, comments + "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\ndata: [DONE]\n\n",
 			"data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\ndata: [DONE]\n\n", 200},
-		{"59 an event that tells of the request", pathResponses, `{"model":"tiny","input":"a","stream":true}`, created + delta + done, created + delta + done, 200},
-		{"59 too many of them", pathResponses, `{"model":"tiny","input":"a","stream":true}`, strings.Repeat(created, 2*limit/1000) + delta + done, "", 502},
+		{"59 an event that tells of the request", routertest.PathResponses, `{"model":"tiny","input":"a","stream":true}`, created + delta + done, created + delta + done, 200},
+		{"59 too many of them", routertest.PathResponses, `{"model":"tiny","input":"a","stream":true}`, strings.Repeat(created, 2*limit/1000) + delta + done, "", 502},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			e := rawEngine(t, func(_ int, conn net.Conn) {
 				_, _ = io.WriteString(conn, rawStreamHead+rawChunk(row.events)+"0\r\n\r\n")
 			})
-			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: limit, Attempts: 1}}, Parts{})
-			r := g.post(row.path, row.body)
+			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: limit, Attempts: 1}}, router.Parts{})
+			r := g.Post(row.path, row.body)
 			if r.Status != row.status || row.status == 200 && (r.Err != nil || r.Body != row.want) {
 				t.Errorf("status %d, end %v, %d bytes: %.200q", r.Status, r.Err, len(r.Body), r.Body)
 			}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"crypto/ecdsa"
@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
@@ -114,40 +116,40 @@ func (s *tlsServer) of(path string) string {
 func TestEngineTLS(t *testing.T) {
 	ca := newTestCA(t)
 	ca.issue("gateway", "first")
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	server := ca.serve(s.d[0].srv.Config.Handler)
-	entry := &s.cfg.Models[0].Engines[0]
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	server := ca.serve(s.Decode[0].Server.Config.Handler)
+	entry := &s.Config.Models[0].Engines[0]
 	entry.URL = server.URL
 	entry.TLS = config.TLS{CAFile: ca.path("ca.pem"), CertFile: ca.path("gateway.pem"), KeyFile: ca.path("gateway.key"), ServerName: "engine.test"}
-	s.cfg.Timeouts.Health = 50 * time.Millisecond
-	parts := Parts{Planner: firstUsable{}}
-	g := start(t, s.cfg, parts)
-	g.served(1, plainBody)
-	asked := []string{pathCompletions, "/health", pathModels}
+	s.Config.Timeouts.Health = 50 * time.Millisecond
+	parts := router.Parts{Planner: routertest.FirstUsable{}}
+	g := routertest.Start(t, s.Config, parts)
+	g.MustServe(1, routertest.PlainBody)
+	asked := []string{routertest.PathCompletions, "/health", routertest.PathModels}
 	for _, path := range asked {
-		eventually(t, path+" was asked for with the certificate", func() bool { return server.of(path) == "first" })
+		routertest.Eventually(t, path+" was asked for with the certificate", func() bool { return server.of(path) == "first" })
 	}
-	e := g.r.Debug().Engine(entry.Name)
+	e := g.Router.Debug().Engine(entry.Name)
 
 	ca.issue("gateway", "second")
-	if err := g.r.Reload(s.cfg, parts); err != nil {
+	if err := g.Router.Reload(s.Config, parts); err != nil {
 		t.Fatal(err)
 	}
 	server.CloseClientConnections()
-	eventually(t, "health was asked for with the new certificate", func() bool { return server.of("/health") == "second" })
-	g.served(1, plainBody)
-	if got := server.of(pathCompletions); got != "second" || g.r.Debug().Engine(entry.Name) != e {
+	routertest.Eventually(t, "health was asked for with the new certificate", func() bool { return server.of("/health") == "second" })
+	g.MustServe(1, routertest.PlainBody)
+	if got := server.of(routertest.PathCompletions); got != "second" || g.Router.Debug().Engine(entry.Name) != e {
 		t.Errorf("a request showed %q; want the renewed certificate, by the same engine", got)
 	}
 
 	if err := os.WriteFile(ca.path("gateway.pem"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.r.Reload(s.cfg, parts); err == nil || !strings.Contains(err.Error(), "models[0].engines[0]: tls.cert_file: ") {
+	if err := g.Router.Reload(s.Config, parts); err == nil || !strings.Contains(err.Error(), "models[0].engines[0]: tls.cert_file: ") {
 		t.Errorf("a file that is no certificate: %v", err)
 	}
 	server.CloseClientConnections()
-	g.served(1, plainBody)
+	g.MustServe(1, routertest.PlainBody)
 }
 
 // TestEngineTLSIsVerified has engines whose certificates are not what their entries say: none is asked anything.
@@ -167,9 +169,9 @@ func TestEngineTLSIsVerified(t *testing.T) {
 	} {
 		section := good
 		change(&section)
-		r, err := New(config.Config{Models: []config.Model{{Name: "m", Connector: connector.NameKVPlane,
+		r, err := router.New(config.Config{Models: []config.Model{{Name: "m", Connector: connector.NameKVPlane,
 			Prefill: []config.Engine{{Name: "p", URL: server.URL, Control: server.URL + "/control", TLS: section}},
-			Decode:  []config.Engine{{Name: "d", URL: "http://127.0.0.1:1"}}}}}, Parts{})
+			Decode:  []config.Engine{{Name: "d", URL: "http://127.0.0.1:1"}}}}}, router.Parts{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,13 +195,13 @@ func TestEngineTLSIsVerified(t *testing.T) {
 // it to come back.
 func TestUnverifiedEngineRefuses(t *testing.T) {
 	ca := newTestCA(t)
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	server := ca.serve(s.d[0].srv.Config.Handler)
-	s.cfg.Models[0].Engines[0].URL = server.URL
-	s.cfg.Timeouts.Health, s.cfg.Timeouts.Queue = 50*time.Millisecond, time.Second
-	g := start(t, s.cfg, Parts{})
-	eventually(t, "a health check has failed", func() bool { return !g.r.Stats().Engines[0].Up })
-	if r := g.post(pathCompletions, plainBody); r.Status != http.StatusServiceUnavailable || r.Header.Get("X-Pdrouter-Reason") != "no_engine" {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	server := ca.serve(s.Decode[0].Server.Config.Handler)
+	s.Config.Models[0].Engines[0].URL = server.URL
+	s.Config.Timeouts.Health, s.Config.Timeouts.Queue = 50*time.Millisecond, time.Second
+	g := routertest.Start(t, s.Config, router.Parts{})
+	routertest.Eventually(t, "a health check has failed", func() bool { return !g.Router.Stats().Engines[0].Up })
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != http.StatusServiceUnavailable || r.Header.Get("X-Pdrouter-Reason") != "no_engine" {
 		t.Errorf("status %d, reason %s: %s", r.Status, r.Header.Get("X-Pdrouter-Reason"), r.Body)
 	}
 }

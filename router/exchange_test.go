@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
@@ -17,10 +19,10 @@ import (
 func TestWholeStreamIsCompleted(t *testing.T) {
 	for _, kind := range []dispatch.EventKind{dispatch.EvClientLeft, dispatch.EvShutdown, dispatch.EvCanceled} {
 		t.Run(kind.String(), func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, connector.NameNone, 0, 1)
-				g := startIn(t, n, s.cfg, parts)
-				x := g.r.Debug().Own(streamBody)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+				g := routertest.StartIn(t, n, s.Config, parts)
+				x := g.Router.Debug().Own(routertest.StreamBody)
 				x.Run()
 				if !x.Streams() {
 					t.Fatalf("reply %+v, summary %+v", x.Refused(), x.Summary())
@@ -34,12 +36,12 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 				events, err := x.NextEvents()
 				if !errors.Is(err, io.EOF) {
 					t.Errorf("%q, %v; want the end", events, err)
-					err = ErrCut
+					err = router.ErrCut
 				} else {
 					err = nil
 				}
 				_ = x.CloseWithError(err)
-				if sum := g.last(1); sum.Outcome != report.Completed {
+				if sum := g.Summary(1); sum.Outcome != report.Completed {
 					t.Errorf("summary %+v", sum)
 				}
 			})
@@ -50,16 +52,16 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 // TestFault68PanicAtTheEndOfAStream has a part panic while a stream is ended, where the request has its outcome but nobody was told of it,
 // or not all was done about it: the stream is cut, and nobody waits for more of it.
 func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
-	for name, spoil := range map[string]func(Owned){
-		"before the outcome is told": Owned.SpoilAttempt,
-		"as it is told":              Owned.SpoilTimer,
+	for name, spoil := range map[string]func(router.Owned){
+		"before the outcome is told": router.Owned.SpoilAttempt,
+		"as it is told":              router.Owned.SpoilTimer,
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, connector.NameNone, 0, 1)
-				s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(time.Minute.Milliseconds())}}})
-				g := startIn(t, n, s.cfg, parts)
-				x := g.r.Debug().Own(streamBody)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+				s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoLateToken, N: int(time.Minute.Milliseconds())}}})
+				g := routertest.StartIn(t, n, s.Config, parts)
+				x := g.Router.Debug().Own(routertest.StreamBody)
 				x.Run()
 				if _, err := x.NextEvents(); err != nil {
 					t.Fatal(err)
@@ -79,7 +81,7 @@ func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
 				}()
 				select {
 				case err := <-ended:
-					if !errors.Is(err, ErrCut) {
+					if !errors.Is(err, router.ErrCut) {
 						t.Errorf("the stream has ended with %v; want a cut", err)
 					}
 				case <-time.After(time.Hour):
@@ -98,12 +100,12 @@ func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
 // TestPanicLeavesDrainingAlone has the handler panic when its request has its outcome and drains: another goroutine owns the request then, and
 // the legs go on.
 func TestPanicLeavesDrainingAlone(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NamePush, 1, 1)
-		g := startIn(t, n, s.cfg, parts)
-		g.warmed()
-		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 500}}})
-		x := g.r.Debug().Own(streamBody)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NamePush, 1, 1)
+		g := routertest.StartIn(t, n, s.Config, parts)
+		g.WaitWarm()
+		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 500}}})
+		x := g.Router.Debug().Own(routertest.StreamBody)
 		time.AfterFunc(100*time.Millisecond, func() {
 			x.Enqueue(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		})
@@ -117,18 +119,18 @@ func TestPanicLeavesDrainingAlone(t *testing.T) {
 		if why := x.DecodeCause(); why != nil {
 			t.Errorf("decode's leg was ended: %v", why)
 		}
-		g.settled()
-		s.noHeld(t)
+		g.WaitIdle()
+		s.CheckNothingHeld(t)
 	})
 }
 
 // TestTransferTimerSparesAnAnswer has the time of a transfer be over when decode's first event is here and its owner has not seen it yet: the
 // leg is not ended.
 func TestTransferTimerSparesAnAnswer(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NamePull, 1, 1)
-		g := startIn(t, n, s.cfg, parts)
-		x := g.r.Debug().Own(streamBody)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NamePull, 1, 1)
+		g := routertest.StartIn(t, n, s.Config, parts)
+		x := g.Router.Debug().Own(routertest.StreamBody)
 		if why := x.AnswerAtTransferTime(); why != nil {
 			t.Errorf("the leg was ended: %v", why)
 		}
@@ -138,10 +140,10 @@ func TestTransferTimerSparesAnAnswer(t *testing.T) {
 
 // TestUnreadTokensOfALeg: how much too large an answer is is known of a leg that is over, and asked of none that its goroutine still writes.
 func TestUnreadTokensOfALeg(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NameNone, 0, 1)
-		g := startIn(t, n, s.cfg, parts)
-		x := g.r.Debug().Own(streamBody)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		g := routertest.StartIn(t, n, s.Config, parts)
+		x := g.Router.Debug().Own(routertest.StreamBody)
 		asked, over := x.UnreadTokens()
 		if asked != 0 {
 			t.Errorf("%d tokens of a leg that is asked", asked)

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
@@ -112,8 +114,8 @@ func TestChoicesShareTheBody(t *testing.T) {
 	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
 		Decode: []config.Engine{{Name: "decode-0", URL: newSumEngine(t, e)}}}}}
 	cfg.Limits.N, cfg.Limits.Fan = choices, choices
-	g := start(t, cfg, Parts{Planner: firstUsable{}})
-	c := g.dial(t)
+	g := routertest.Start(t, cfg, router.Parts{Planner: routertest.FirstUsable{}})
+	c := g.Dial(t)
 	t.Cleanup(func() { c.Close() })
 	buf := make([]byte, 64<<10)
 	ask := func(n int) string {
@@ -128,9 +130,9 @@ func TestChoicesShareTheBody(t *testing.T) {
 		}
 		return string(buf[:size])
 	}
-	eventually(t, "requests are split", func() bool { return strings.Contains(ask(1), "X-Pdrouter-Reason: split") })
+	routertest.Eventually(t, "requests are split", func() bool { return strings.Contains(ask(1), "X-Pdrouter-Reason: split") })
 	ask(choices) // so that all connections are there
-	g.settled()
+	g.WaitIdle()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	least := func(n int) uint64 {
 		most := uint64(1 << 63)
@@ -147,7 +149,7 @@ func TestChoicesShareTheBody(t *testing.T) {
 				t.Fatalf("got %.300s", answer)
 			}
 			most = min(most, after.TotalAlloc-before.TotalAlloc)
-			g.settled()
+			g.WaitIdle()
 			e.mu.Lock()
 			if len(e.all) != 2*n {
 				t.Errorf("%d choices: %d legs with all of the body, want %d", n, len(e.all), 2*n)
@@ -174,22 +176,22 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 	for _, size := range []int{1 << 10, 2 * openai.LentBody} {
 		for _, n := range []int{1, 3} {
 			t.Run(fmt.Sprint(size, " bytes, choices ", n), func(t *testing.T) {
-				virtual(t, func(t *testing.T, net *memNet) {
-					s, parts := newIn(t, net, connector.NamePush, 1, 1)
-					g := start(t, s.cfg, parts)
-					g.post("/v1/completions", `{"model":"tiny","prompt":"warm"}`)
-					g.settled()
-					s.p[0].mu.Lock()
-					first := s.p[0].n["prefill"]
+				routertest.Virtual(t, func(t *testing.T, net *routertest.Network) {
+					s, parts := routertest.NewPoolIn(t, net, connector.NamePush, 1, 1)
+					g := routertest.Start(t, s.Config, parts)
+					g.Post("/v1/completions", `{"model":"tiny","prompt":"warm"}`)
+					g.WaitIdle()
+					s.Prefill[0].Mu.Lock()
+					first := s.Prefill[0].N["prefill"]
 					for i := range n {
-						s.p[0].faults = append(s.p[0].faults, fault{Leg: "prefill", Nth: first + 1 + i, Do: doResetLate, N: 2000})
+						s.Prefill[0].Faults = append(s.Prefill[0].Faults, routertest.Fault{Leg: "prefill", Nth: first + 1 + i, Do: routertest.DoResetLate, N: 2000})
 					}
-					s.p[0].mu.Unlock()
-					before := s.c.count("", "")
+					s.Prefill[0].Mu.Unlock()
+					before := s.Cluster.Count("", "")
 					body := func(letter string, n int) string {
 						return fmt.Sprintf(`{"model":"tiny","n":%d,"prompt":%q,"max_tokens":16}`, n, strings.Repeat(letter, size))
 					}
-					c := g.dial(t)
+					c := g.Dial(t)
 					go func() {
 						b := body("a", n)
 						_, _ = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+b)
@@ -197,13 +199,13 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 					time.Sleep(time.Second)
 					c.Close()
 					for range 8 {
-						if r := g.post("/v1/completions", body("b", 1)); r.Status != 200 {
+						if r := g.Post("/v1/completions", body("b", 1)); r.Status != 200 {
 							t.Fatalf("status %d: %s", r.Status, r.Body)
 						}
 					}
-					g.settled()
+					g.WaitIdle()
 					legs := map[string]int{}
-					for _, q := range s.c.all()[before:] {
+					for _, q := range s.Cluster.All()[before:] {
 						_, prompt, _ := strings.Cut(q.Body, `"prompt":"`)
 						prompt, rest, ok := strings.Cut(prompt, `"`)
 						if !ok || rest != `,"max_tokens":16}` && rest != `,"max_tokens":1}` || len(prompt) != size || strings.Trim(prompt, prompt[:1]) != "" {
@@ -225,15 +227,15 @@ func TestFault07ChoicesMemory(t *testing.T) {
 	s, g := newFanPool(t, connector.NamePush, 1, 1, func(c *config.Config) {
 		c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 600<<10, 1200<<10, 16, 16
 	})
-	before := s.c.count("", "")
+	before := s.Cluster.Count("", "")
 	for _, row := range []struct {
 		size, n, status int
 	}{{60 << 10, 1, 200}, {60 << 10, 16, 503}, {20 << 10, 16, 200}, {60 << 10, 2, 200}, {500 << 10, 2, 200}} {
-		r := g.post(pathCompletions, fmt.Sprintf(`{"model":"tiny","n":%d,"max_tokens":16,"prompt":%q}`, row.n, strings.Repeat("a", row.size)))
-		if why := r.Header.Get("X-Pdrouter-Reason"); r.Status != row.status || r.Status == 503 && (why != "body_memory" || s.c.count("", "") != before) {
+		r := g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","n":%d,"max_tokens":16,"prompt":%q}`, row.n, strings.Repeat("a", row.size)))
+		if why := r.Header.Get("X-Pdrouter-Reason"); r.Status != row.status || r.Status == 503 && (why != "body_memory" || s.Cluster.Count("", "") != before) {
 			t.Errorf("%d choices of %d bytes: status %d, reason %s; want %d", row.n, row.size, r.Status, why, row.status)
 		}
-		g.settled() // which wants that nothing is held
-		before = s.c.count("", "")
+		g.WaitIdle() // which wants that nothing is held
+		before = s.Cluster.Count("", "")
 	}
 }

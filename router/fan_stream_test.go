@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -20,7 +22,7 @@ import (
 // error event.
 func TestFault58FanErrorIsTheLast(t *testing.T) {
 	for i := range 20000 {
-		take, ended := NewFan()
+		take, ended := router.NewFan()
 		var wg sync.WaitGroup
 		for k := range 2 {
 			wg.Go(func() {
@@ -46,11 +48,11 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 // TestFanFailsAsItBegins has a choice fail at the moment at which the stream of all begins. What is read of the outcome then is
 // for the race detector to see.
 func TestFanFailsAsItBegins(t *testing.T) {
-	s := newPool(t, connector.NamePush, 1, 1, nil)
-	s.cfg.Limits.Fan, s.cfg.Health.Failures, s.cfg.Health.PairFailures = 8, 1000, 1000
+	s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
+	s.Config.Limits.Fan, s.Config.Health.Failures, s.Config.Health.PairFailures = 8, 1000, 1000
 	var begun atomic.Int64
-	asked := s.d[0].srv.Config.Handler
-	s.d[0].srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	asked := s.Decode[0].Server.Config.Handler
+	s.Decode[0].Server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if !strings.Contains(string(body), `"stream":true`) { // a handshake, or a health check
 			r.Body = io.NopCloser(bytes.NewReader(body))
@@ -66,10 +68,10 @@ func TestFanFailsAsItBegins(t *testing.T) {
 		time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // about as long as the gateway takes to begin
 		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\n")
 	})
-	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-	g.warmed()
+	g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+	g.WaitWarm()
 	for range 300 {
-		if r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`); strings.Count(r.Body, `"error"`) > 1 {
+		if r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`); strings.Count(r.Body, `"error"`) > 1 {
 			t.Errorf("status %d, end %v: %q", r.Status, r.Err, r.Body)
 		}
 	}
@@ -77,18 +79,18 @@ func TestFanFailsAsItBegins(t *testing.T) {
 
 // TestFanKeepAlive has a stream of two choices be silent between tokens: comments come between whole events.
 func TestFanKeepAlive(t *testing.T) {
-	s := newPool(t, connector.NamePush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doLateToken, N: 400}}})
-	s.cfg.Limits.Fan = 8
+	s := routertest.NewPool(t, connector.NamePush, 1, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoLateToken, N: 400}}})
+	s.Config.Limits.Fan = 8
 	every := 20 * time.Millisecond
-	s.cfg.Timeouts.KeepAlive = &every
-	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-	eventually(t, "the pair is ready", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
-	r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`)
+	s.Config.Timeouts.KeepAlive = &every
+	g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+	routertest.Eventually(t, "the pair is ready", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
+	r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"a","n":2,"max_tokens":16,"stream":true}`)
 	if r.Header.Get("X-Pdrouter-Parts") != "2" {
 		t.Fatalf("status %d, header %v", r.Status, r.Header)
 	}
-	comments := strings.Count(r.Body, KeepAliveEvent)
-	bare := strings.ReplaceAll(r.Body, KeepAliveEvent, "")
+	comments := strings.Count(r.Body, router.KeepAliveEvent)
+	bare := strings.ReplaceAll(r.Body, router.KeepAliveEvent, "")
 	if comments == 0 || r.Err != nil || strings.Contains(bare, "keep-alive") {
 		t.Errorf("%d comments, end %v: %q", comments, r.Err, r.Body)
 	}

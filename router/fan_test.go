@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
@@ -25,7 +27,7 @@ type fanAnswer struct {
 	Usages, Dones              int
 }
 
-func fanOf(t *testing.T, r clientReply) (a fanAnswer) {
+func fanOf(t *testing.T, r routertest.Reply) (a fanAnswer) {
 	t.Helper()
 	type part struct {
 		ID      string
@@ -80,29 +82,29 @@ func fanOf(t *testing.T, r clientReply) (a fanAnswer) {
 }
 
 // newFanPool is a fleet whose engines answer with what they were asked, all of whose pairs are known.
-func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*config.Config)) (*pool, *gateway) {
+func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*config.Config)) (*routertest.Pool, *routertest.Gateway) {
 	t.Helper()
-	var s *pool
-	var parts Parts
+	var s *routertest.Pool
+	var parts router.Parts
 	if connectorName == connector.NameKVPlane {
-		s, _, parts = newPlane(t, p, d)
+		s, _, parts = routertest.NewPlane(t, p, d)
 	} else {
-		s = newPool(t, connectorName, p, d, nil)
+		s = routertest.NewPool(t, connectorName, p, d, nil)
 	}
-	parts.Planner = firstUsable{}
-	for _, e := range s.engines() {
-		e.answers(func(h *habit) { h.parrot = true })
+	parts.Planner = routertest.FirstUsable{}
+	for _, e := range s.Engines() {
+		e.SetHabit(func(h *routertest.Habit) { h.Parrot = true })
 	}
-	s.cfg.Limits.Fan = 8
-	s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Transfer = 5*time.Second, 5*time.Second
+	s.Config.Limits.Fan = 8
+	s.Config.Timeouts.Prefill, s.Config.Timeouts.Transfer = 5*time.Second, 5*time.Second
 	for _, f := range change {
-		f(&s.cfg)
+		f(&s.Config)
 	}
-	g := start(t, s.cfg, parts)
+	g := routertest.Start(t, s.Config, parts)
 	if connectorName != connector.NameNone {
-		eventually(t, "every pair is known", func() bool { return g.r.Stats().Handshakes.Ready == p*d })
+		routertest.Eventually(t, "every pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == p*d })
 	}
-	g.settled()
+	g.WaitIdle()
 	return s, g
 }
 
@@ -118,18 +120,18 @@ func TestFault21Fan(t *testing.T) {
 			texts            []string
 			prompts          int
 		}{
-			{"n", pathCompletions, `{"model":"tiny","prompt":"a","n":3,"seed":7,"max_tokens":16%s}`, []string{"a/7/1 ", "a/8/1 ", "a/9/1 "}, 1},
-			{"texts", pathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16%s}`, []string{"a//0 ", "b//0 "}, 2},
-			{"tokens", pathCompletions, `{"model":"tiny","prompt":[[1,2],[3]],"n":2,"max_tokens":16%s}`,
+			{"n", routertest.PathCompletions, `{"model":"tiny","prompt":"a","n":3,"seed":7,"max_tokens":16%s}`, []string{"a/7/1 ", "a/8/1 ", "a/9/1 "}, 1},
+			{"texts", routertest.PathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16%s}`, []string{"a//0 ", "b//0 "}, 2},
+			{"tokens", routertest.PathCompletions, `{"model":"tiny","prompt":[[1,2],[3]],"n":2,"max_tokens":16%s}`,
 				[]string{"[1 2]//1 ", "[1 2]//1 ", "[3]//1 ", "[3]//1 "}, 2},
-			{"chat", pathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"n":2,"seed":9007199254740993%s}`,
+			{"chat", routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}],"n":2,"seed":9007199254740993%s}`,
 				[]string{"<nil>/9007199254740993/1 ", "<nil>/9007199254740994/1 "}, 1},
 		} {
 			for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
 				t.Run(connectorName+" "+row.name+strconv.FormatBool(stream != ""), func(t *testing.T) {
 					s, g := newFanPool(t, connectorName, 1, 1)
-					before := s.c.count("", "")
-					r := g.post(row.path, fmt.Sprintf(row.body, stream))
+					before := s.Cluster.Count("", "")
+					r := g.Post(row.path, fmt.Sprintf(row.body, stream))
 					if r.Status != 200 || r.Err != nil {
 						t.Fatalf("status %d, %v: %s", r.Status, r.Err, r.Body)
 					}
@@ -147,7 +149,7 @@ func TestFault21Fan(t *testing.T) {
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("-want +got\n%s\n%s", diff, r.Body)
 					}
-					sum := g.last(1)
+					sum := g.Summary(1)
 					if sum.Attempts != len(row.texts) || len(sum.Parts) != len(row.texts) || sum.OutputTokens != 3*len(row.texts) ||
 						sum.PromptTokens != 7*row.prompts || sum.Outcome != report.Completed || sum.Reason != "split" || sum.Status != 200 {
 						t.Errorf("summary %+v", sum)
@@ -162,19 +164,19 @@ func TestFault21Fan(t *testing.T) {
 					if len(transfers) != len(row.texts) || r.Header.Get("X-Pdrouter-Parts") != strconv.Itoa(len(row.texts)) {
 						t.Errorf("%d transfers; header %v", len(transfers), r.Header)
 					}
-					g.settled()
-					s.noHeld(t)
+					g.WaitIdle()
+					s.CheckNothingHeld(t)
 					legs := map[string]int{}
-					for _, q := range s.c.all()[before:] {
+					for _, q := range s.Cluster.All()[before:] {
 						legs[q.Leg]++
 					}
 					if diff := cmp.Diff(map[string]int{"prefill": len(row.texts), "decode": len(row.texts)}, legs); diff != "" {
 						t.Errorf("legs: -want +got\n%s", diff)
 					}
-					g.mu.Lock()
-					defer g.mu.Unlock()
-					if len(g.summaries) != 1 {
-						t.Errorf("%d summaries", len(g.summaries))
+					g.Mu.Lock()
+					defer g.Mu.Unlock()
+					if len(g.Summaries) != 1 {
+						t.Errorf("%d summaries", len(g.Summaries))
 					}
 				})
 			}
@@ -188,35 +190,35 @@ func TestFault21FanFails(t *testing.T) {
 	for _, connectorName := range fanConnectors {
 		for _, row := range []struct {
 			name   string
-			fault  []fault
+			fault  []routertest.Fault
 			body   string
 			status int
 			frame  bool
 		}{
-			{"rejected", []fault{{Do: doReject}}, plainBody, 400, false},
-			{"rejected, streamed", []fault{{Do: doReject}}, streamBody, 400, false},
-			{"errors", []fault{{Leg: "decode", Do: doError}, {Leg: "alone", Do: doError}}, plainBody, 500, false},
-			{"garbage", []fault{{Leg: "decode", Do: doGarbage}, {Leg: "alone", Do: doGarbage}}, streamBody, 500, false},
+			{"rejected", []routertest.Fault{{Do: routertest.DoReject}}, routertest.PlainBody, 400, false},
+			{"rejected, streamed", []routertest.Fault{{Do: routertest.DoReject}}, routertest.StreamBody, 400, false},
+			{"errors", []routertest.Fault{{Leg: "decode", Do: routertest.DoError}, {Leg: "alone", Do: routertest.DoError}}, routertest.PlainBody, 500, false},
+			{"garbage", []routertest.Fault{{Leg: "decode", Do: routertest.DoGarbage}, {Leg: "alone", Do: routertest.DoGarbage}}, routertest.StreamBody, 500, false},
 			// So long that the others have begun: what waits for them is bounded.
-			{"breaks", []fault{{Leg: "decode", Nth: 2, Do: doBreak, N: 5000}}, streamBody, 200, true},
-			{"error event", []fault{{Leg: "decode", Nth: 2, Do: doErrFrame, N: 5000}}, streamBody, 200, true},
-			{"ends early", []fault{{Leg: "decode", Nth: 2, Do: doNoDone, N: 5000}}, streamBody, 200, true},
+			{"breaks", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoBreak, N: 5000}}, routertest.StreamBody, 200, true},
+			{"error event", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoErrFrame, N: 5000}}, routertest.StreamBody, 200, true},
+			{"ends early", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoNoDone, N: 5000}}, routertest.StreamBody, 200, true},
 		} {
 			t.Run(connectorName+" "+row.name, func(t *testing.T) {
 				s, g := newFanPool(t, connectorName, 1, 1)
-				s.setFaults(map[string][]fault{"decode-0": row.fault, "prefill-0": row.fault})
-				r := g.post(pathCompletions, strings.Replace(row.body, `"prompt"`, `"n":3,"prompt"`, 1))
+				s.SetFaults(map[string][]routertest.Fault{"decode-0": row.fault, "prefill-0": row.fault})
+				r := g.Post(routertest.PathCompletions, strings.Replace(row.body, `"prompt"`, `"n":3,"prompt"`, 1))
 				if r.Status != row.status && (row.status != 500 || r.Status < 500) {
 					t.Fatalf("status %d; want %d: %s", r.Status, row.status, r.Body)
 				}
-				sum := g.last(1)
+				sum := g.Summary(1)
 				switch {
 				case row.frame:
 					if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `"error"`) != 1 || sum.Outcome != report.FailedAfter {
 						t.Errorf("outcome %s, ended by %v: %s", sum.Outcome, r.Err, r.Body)
 					}
 				default:
-					errorOf(t, r.Body)
+					routertest.ErrorOf(t, r.Body)
 					if sum.Outcome != report.FailedBefore || sum.Status != r.Status {
 						t.Errorf("summary %+v", sum)
 					}
@@ -224,9 +226,9 @@ func TestFault21FanFails(t *testing.T) {
 						t.Errorf("header %v", r.Header)
 					}
 				}
-				g.settled()
+				g.WaitIdle()
 				if row.name != "errors" && row.name != "garbage" || connectorName == connector.NameKVPlane {
-					s.noHeld(t)
+					s.CheckNothingHeld(t)
 				}
 			})
 		}
@@ -235,27 +237,27 @@ func TestFault21FanFails(t *testing.T) {
 
 // TestFault29Fan has every choice carry the salt and the media ids of its tenant.
 func TestFault29Fan(t *testing.T) {
-	s := newPool(t, connector.NamePull, 1, 1, nil)
-	s.cfg.IsolatePrefixCache = true
-	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-	eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
-	g.settled()
-	before := s.c.count("", "")
-	if r := g.post(pathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16,"cache_salt":"own"}`); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
+	s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
+	s.Config.IsolatePrefixCache = true
+	g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+	routertest.Eventually(t, "the pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
+	g.WaitIdle()
+	before := s.Cluster.Count("", "")
+	if r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":["a","b"],"max_tokens":16,"cache_salt":"own"}`); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
 		t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
-	for _, q := range s.c.all()[before:] {
+	for _, q := range s.Cluster.All()[before:] {
 		if strings.Contains(q.Body, `"own"`) || strings.Count(q.Body, `"cache_salt"`) != 1 {
 			t.Errorf("%s was sent %s", q.Leg, q.Body)
 		}
 	}
-	before = s.c.count("", "")
+	before = s.Cluster.Count("", "")
 	const image = `{"model":"tiny","n":2,"max_tokens":16,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"own"}]}]}`
-	if r := g.post(pathChat, image); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
+	if r := g.Post(routertest.PathChat, image); r.Status != 200 || r.Header.Get("X-Pdrouter-Parts") != "2" {
 		t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 	ids := map[string]bool{}
-	for _, q := range s.c.all()[before:] {
+	for _, q := range s.Cluster.All()[before:] {
 		for _, uuid := range uuidsOf(t, []byte(q.Body)) {
 			ids[uuid] = true
 		}
@@ -274,39 +276,39 @@ func TestFault23FanWhole(t *testing.T) {
 	} {
 		t.Run(row.field, func(t *testing.T) {
 			s, g := newFanPool(t, connector.NamePush, 1, 1)
-			before := s.c.count("", "")
-			r := g.post(pathCompletions, `{"model":"tiny","prompt":"a",`+row.field+`}`)
+			before := s.Cluster.Count("", "")
+			r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"a",`+row.field+`}`)
 			if got := r.Header.Get("X-Pdrouter-Reason"); r.Status != 200 || got != row.reason {
 				t.Errorf("status %d, reason %q; want %q", r.Status, got, row.reason)
 			}
-			if all := s.c.all()[before:]; len(all) != 1 || all[0].Leg != "alone" || !strings.Contains(all[0].Body, row.field) {
+			if all := s.Cluster.All()[before:]; len(all) != 1 || all[0].Leg != "alone" || !strings.Contains(all[0].Body, row.field) {
 				t.Errorf("%d requests", len(all))
 			}
 		})
 	}
 	s, g := newFanPool(t, connector.NameNone, 0, 1)
-	if r := g.post(pathCompletions, `{"model":"tiny","prompt":"a","n":2}`); r.Status != 200 || s.c.count("", "") != 1 {
-		t.Errorf("aggregated: status %d, %d requests", r.Status, s.c.count("", ""))
+	if r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"a","n":2}`); r.Status != 200 || s.Cluster.Count("", "") != 1 {
+		t.Errorf("aggregated: status %d, %d requests", r.Status, s.Cluster.Count("", ""))
 	}
 }
 
 // TestFault58Fan has the client leave while the choices are under way: all of them end, nothing is held.
 func TestFault58Fan(t *testing.T) {
 	for _, connectorName := range fanConnectors {
-		for _, body := range []string{plainBody, streamBody} {
-			for _, x := range []fault{{Leg: "prefill", Do: doSlow, N: 300}, {Leg: "decode", Do: doSlow, N: 300}} {
-				t.Run(fmt.Sprint(connectorName, " ", body == streamBody, x.Leg), func(t *testing.T) {
+		for _, body := range []string{routertest.PlainBody, routertest.StreamBody} {
+			for _, x := range []routertest.Fault{{Leg: "prefill", Do: routertest.DoSlow, N: 300}, {Leg: "decode", Do: routertest.DoSlow, N: 300}} {
+				t.Run(fmt.Sprint(connectorName, " ", body == routertest.StreamBody, x.Leg), func(t *testing.T) {
 					s, g := newFanPool(t, connectorName, 1, 1)
-					s.setFaults(map[string][]fault{"decode-0": {x}, "prefill-0": {x}})
-					conn := send(t, g.addr, strings.Replace(body, `"prompt"`, `"n":3,"prompt"`, 1))
-					eventually(t, "all legs are out", func() bool { return s.p[0].underWay()+s.d[0].underWay() >= 3 })
+					s.SetFaults(map[string][]routertest.Fault{"decode-0": {x}, "prefill-0": {x}})
+					conn := send(t, g.Addr, strings.Replace(body, `"prompt"`, `"n":3,"prompt"`, 1))
+					routertest.Eventually(t, "all legs are out", func() bool { return s.Prefill[0].UnderWay()+s.Decode[0].UnderWay() >= 3 })
 					_ = conn.Close()
-					if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Reason != "client_left" {
+					if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Reason != "client_left" {
 						t.Errorf("summary %+v", sum)
 					}
-					g.settled()
-					eventually(t, "no engine is at work", func() bool { return s.p[0].underWay()+s.d[0].underWay() == 0 })
-					s.noHeld(t)
+					g.WaitIdle()
+					routertest.Eventually(t, "no engine is at work", func() bool { return s.Prefill[0].UnderWay()+s.Decode[0].UnderWay() == 0 })
+					s.CheckNothingHeld(t)
 				})
 			}
 		}
@@ -315,15 +317,15 @@ func TestFault58Fan(t *testing.T) {
 
 // TestFault09Fan has a client that does not read: no choice is read further than the bound, and its write has a deadline.
 func TestFault09Fan(t *testing.T) {
-	s, parts := newPool(t, connector.NamePush, 1, 1, nil), Parts{Planner: firstUsable{}}
-	s.cfg.Timeouts.Write = 300 * time.Millisecond
-	g := start(t, s.cfg, parts)
-	eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
-	g.settled()
-	s.d[0].answers(func(h *habit) { h.tokens = 1 << 20 })
-	conn := send(t, g.addr, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1))
+	s, parts := routertest.NewPool(t, connector.NamePush, 1, 1, nil), router.Parts{Planner: routertest.FirstUsable{}}
+	s.Config.Timeouts.Write = 300 * time.Millisecond
+	g := routertest.Start(t, s.Config, parts)
+	routertest.Eventually(t, "the pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
+	g.WaitIdle()
+	s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 1 << 20 })
+	conn := send(t, g.Addr, strings.Replace(routertest.StreamBody, `"prompt"`, `"n":3,"prompt"`, 1))
 	defer conn.Close()
-	if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
+	if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
 		t.Errorf("summary %+v", sum)
 	}
 }
@@ -335,6 +337,6 @@ func send(t *testing.T, addr, body string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", pathCompletions, len(body), body)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", routertest.PathCompletions, len(body), body)
 	return conn
 }

@@ -1,9 +1,11 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -24,35 +26,35 @@ func TestLongAnswer(t *testing.T) {
 		{"plane", connector.NameKVPlane, "decode", true, time.Second}, // in which the events come
 		{"plane without events", connector.NameKVPlane, "decode", false, 50 * time.Millisecond},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s, parts := newPool(t, row.connector, 1, 1, nil), Parts{}
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s, parts := routertest.NewPool(t, row.connector, 1, 1, nil), router.Parts{}
 			if row.connector == connector.NameKVPlane {
-				s, _, parts = newPlane(t, 1, 1)
+				s, _, parts = routertest.NewPlane(t, 1, 1)
 			}
 			if !row.control && row.connector == connector.NameKVPlane {
-				s.cfg.Models[0].Prefill[0].Control, s.cfg.Models[0].Decode[0].Control = "", ""
+				s.Config.Models[0].Prefill[0].Control, s.Config.Models[0].Decode[0].Control = "", ""
 			}
-			s.cfg.Timeouts.Transfer, s.cfg.Timeouts.Request = row.transfer, 2*row.transfer
-			g := start(t, s.cfg, parts)
+			s.Config.Timeouts.Transfer, s.Config.Timeouts.Request = row.transfer, 2*row.transfer
+			g := routertest.Start(t, s.Config, parts)
 			if row.connector == connector.NamePush || row.connector == connector.NameKVPlane {
-				g.warmed()
+				g.WaitWarm()
 			}
 			if row.control {
-				g.followed()
+				g.WaitFollowed()
 			}
-			s.setFaults(map[string][]fault{"decode-0": {{Leg: row.leg, Do: doSlow, N: 5 * int(row.transfer.Milliseconds()) / 2}}})
-			r := g.post(pathCompletions, plainBody)
+			s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: row.leg, Do: routertest.DoSlow, N: 5 * int(row.transfer.Milliseconds()) / 2}}})
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 			if r.Status != 200 {
 				t.Fatalf("status %d: %s", r.Status, r.Body)
 			}
-			if got, _ := text(t, r); got != wholeText {
+			if got, _ := routertest.Text(t, r); got != routertest.WholeText {
 				t.Errorf("text %q", got)
 			}
-			if sum := g.last(1); sum.Attempts != 1 || sum.Outcome != report.Completed {
+			if sum := g.Summary(1); sum.Attempts != 1 || sum.Outcome != report.Completed {
 				t.Errorf("%d attempts, %s; want 1, completed", sum.Attempts, sum.Outcome)
 			}
-			g.settled()
-			s.noHeld(t)
+			g.WaitIdle()
+			s.CheckNothingHeld(t)
 		})
 	}
 }
@@ -60,12 +62,12 @@ func TestLongAnswer(t *testing.T) {
 // TestFault54SilentWrite has stock prefill answer and write nothing: of an answer that is not streamed nothing is known
 // before its whole time is over.
 func TestFault54SilentWrite(t *testing.T) {
-	s := newPool(t, connector.NamePush, 1, 1, nil)
-	s.cfg.Timeouts.Answer = time.Second
-	g := start(t, s.cfg, Parts{})
-	g.warmed()
-	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doNeverKV}}})
-	r := g.post(pathCompletions, plainBody)
+	s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
+	s.Config.Timeouts.Answer = time.Second
+	g := routertest.Start(t, s.Config, router.Parts{})
+	g.WaitWarm()
+	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoNeverKV}}})
+	r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 	if got := r.Header.Get("X-Pdrouter-Reason"); r.Status != 504 || got != "deadline" {
 		t.Errorf("status %d, reason %q; want 504, deadline", r.Status, got)
 	}
@@ -76,25 +78,25 @@ func TestFault54SilentWrite(t *testing.T) {
 func TestFault58LongAnswer(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		t.Run(connectorName, func(t *testing.T) {
-			s := newPool(t, connectorName, 1, 1, nil)
-			s.cfg.Timeouts.Transfer = 500 * time.Millisecond
-			g := start(t, s.cfg, Parts{})
+			s := routertest.NewPool(t, connectorName, 1, 1, nil)
+			s.Config.Timeouts.Transfer = 500 * time.Millisecond
+			g := routertest.Start(t, s.Config, router.Parts{})
 			if connectorName != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
 			l := "decode"
 			if connectorName == connector.NameNone {
 				l = "alone"
 			}
-			s.setFaults(map[string][]fault{"decode-0": {{Leg: l, Do: doSlow, N: 3_600_000}}})
-			n := s.c.count("decode-0", l)
-			leave(t, g, plainBody, func() bool { return s.c.count("decode-0", l) > n })
-			if sum := g.last(1); sum.Outcome != report.ClientLeft {
+			s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: l, Do: routertest.DoSlow, N: 3_600_000}}})
+			n := s.Cluster.Count("decode-0", l)
+			leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("decode-0", l) > n })
+			if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
-			g.settled()
-			eventually(t, "decode sees the end", func() bool { return s.d[0].underWay() == 0 })
-			s.noHeld(t)
+			g.WaitIdle()
+			routertest.Eventually(t, "decode sees the end", func() bool { return s.Decode[0].UnderWay() == 0 })
+			s.CheckNothingHeld(t)
 		})
 	}
 }

@@ -1,9 +1,11 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
@@ -21,36 +23,36 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 		told int
 		why  string
 	}{
-		{"it has begun", plainBody, 0, 1, ""},
-		{"it begins later", plainBody, time.Second, 1, ""},
-		{"it begins after the gateway's own request is there", plainBody, FenceAfter + time.Second, 1, ""},
-		{"it is full", plainBody, BeginsWithin + 4*time.Second, 0, StrandUnbegun},
-		{"it compiles a form first", forms, time.Second, 0, StrandUnbegun},
+		{"it has begun", routertest.PlainBody, 0, 1, ""},
+		{"it begins later", routertest.PlainBody, time.Second, 1, ""},
+		{"it begins after the gateway's own request is there", routertest.PlainBody, router.FenceAfter + time.Second, 1, ""},
+		{"it is full", routertest.PlainBody, router.BeginsWithin + 4*time.Second, 0, router.StrandUnbegun},
+		{"it compiles a form first", forms, time.Second, 0, router.StrandUnbegun},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Ending = time.Minute })
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
-			s.d[0].isFull(row.full)
-			before := s.c.count("", "")
-			got := make(chan clientReply, 1)
-			go func() { got <- g.post(pathCompletions, row.body) }()
-			eventually(t, "both legs are under way", func() bool { return s.c.count("", "") == before+2 && s.d[0].underWay() == 1 })
-			f.died("prefill-0")
-			_ = s.p[0].srv.Listener.Close()
-			s.p[0].srv.CloseClientConnections()
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Ending = time.Minute })
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
+			s.Decode[0].PauseFor(row.full)
+			before := s.Cluster.Count("", "")
+			got := make(chan routertest.Reply, 1)
+			go func() { got <- g.Post(routertest.PathCompletions, row.body) }()
+			routertest.Eventually(t, "both legs are under way", func() bool { return s.Cluster.Count("", "") == before+2 && s.Decode[0].UnderWay() == 1 })
+			f.Died("prefill-0")
+			_ = s.Prefill[0].Server.Listener.Close()
+			s.Prefill[0].Server.CloseClientConnections()
 			if r := <-got; r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
 			if row.told > 0 {
-				eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
+				routertest.Eventually(t, "decode's blocks are free", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
 			} else {
-				eventually(t, "they are counted", func() bool { return g.blocks("decode-0")[row.why] > 0 })
+				routertest.Eventually(t, "they are counted", func() bool { return g.Blocks("decode-0")[row.why] > 0 })
 			}
-			g.settled()
-			if n := f.count("decode"); n != row.told {
+			g.WaitIdle()
+			if n := f.Count("decode"); n != row.told {
 				t.Errorf("decode was told %d times; want %d", n, row.told)
 			}
-			eventually(t, "no leg is open at decode", func() bool { return s.d[0].underWay() == 0 })
+			routertest.Eventually(t, "no leg is open at decode", func() bool { return s.Decode[0].UnderWay() == 0 })
 		})
 	}
 }

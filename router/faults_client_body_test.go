@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -23,15 +23,17 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/nonblock"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
 // bodyEngine replaces the pool's decode engine by one that keeps the bodies it gets, and answers with JSON.
-func bodyEngine(t *testing.T, s *pool) (bodies func() []string) {
+func bodyEngine(t *testing.T, s *routertest.Pool) (bodies func() []string) {
 	t.Helper()
 	var mu sync.Mutex
 	var got []string
-	srv := s.c.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := s.Cluster.Server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		if r.Method == http.MethodPost {
 			mu.Lock()
@@ -42,7 +44,7 @@ func bodyEngine(t *testing.T, s *pool) (bodies func() []string) {
 		_, _ = io.WriteString(w, `{"tokens":[1,2,3],"text":"answer"}`)
 	}))
 	t.Cleanup(srv.Close)
-	s.cfg.Models[0].Engines[0].URL = srv.URL
+	s.Config.Models[0].Engines[0].URL = srv.URL
 	return func() []string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -64,15 +66,15 @@ func formRequest(path, tail string, head ...string) string {
 // A form's body ends where Content-Length says, whatever stands in it: what looks like a request behind the last boundary is
 // none, in one write or late, whatever the path.
 func TestFault01FormHidesNoRequest(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	bodies := bodyEngine(t, s)
-	for name, parts := range map[string]Parts{"open": {}, "secured": {Clients: fakeClients{}}} {
+	for name, parts := range map[string]router.Parts{"open": {}, "secured": {Clients: routertest.Clients{}}} {
 		t.Run(name, func(t *testing.T) {
-			g := start(t, s.cfg, parts)
-			for _, path := range []string{pathCompletions, "/v1/audio/transcriptions", "/nowhere", "/v1/models"} {
+			g := routertest.Start(t, s.Config, parts)
+			for _, path := range []string{routertest.PathCompletions, "/v1/audio/transcriptions", "/nowhere", "/v1/models"} {
 				for _, late := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s, late %v", path, late), func(t *testing.T) {
-						conn := dial(t, g.addr)
+						conn := dial(t, g.Addr)
 						whole := formRequest(path, secondRequest)
 						cut := len(whole)
 						if late {
@@ -101,8 +103,8 @@ func TestFault01FormHidesNoRequest(t *testing.T) {
 // A proxy that keeps its connections gives every client its own answer, though one of them sends forms with requests inside.
 func TestFault01FormBehindProxy(t *testing.T) {
 	t.Run("httputil", func(t *testing.T) {
-		behindProxy(t, func(g *gateway) string {
-			to, _ := url.Parse(g.url)
+		behindProxy(t, func(g *routertest.Gateway) string {
+			to, _ := url.Parse(g.URL)
 			proxy := httputil.NewSingleHostReverseProxy(to)
 			kept := &http.Transport{MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1}
 			proxy.Transport, proxy.ErrorLog = kept, log.New(io.Discard, "", 0)
@@ -116,7 +118,7 @@ func TestFault01FormBehindProxy(t *testing.T) {
 		if err != nil {
 			t.Skip("nginx is not installed (Debian: nginx-light)")
 		}
-		behindProxy(t, func(g *gateway) string {
+		behindProxy(t, func(g *routertest.Gateway) string {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -131,7 +133,7 @@ http {
 	server { listen %[3]s; location / {
 		proxy_pass http://gateway; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_request_buffering off;
 	} }
-}`, dir, g.addr, at)
+}`, dir, g.Addr, at)
 			if err := os.WriteFile(dir+"/conf", []byte(conf), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -141,7 +143,7 @@ http {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = run.Process.Kill(); _ = run.Wait() })
-			eventually(t, "nginx listens", func() bool {
+			routertest.Eventually(t, "nginx listens", func() bool {
 				conn, err := net.Dial("tcp", at)
 				if err == nil {
 					conn.Close()
@@ -153,10 +155,10 @@ http {
 	})
 }
 
-func behindProxy(t *testing.T, proxy func(g *gateway) (url string)) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+func behindProxy(t *testing.T, proxy func(g *routertest.Gateway) (url string)) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	bodyEngine(t, s)
-	g := start(t, s.cfg, Parts{})
+	g := routertest.Start(t, s.Config, router.Parts{})
 	front := proxy(g)
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)
@@ -182,15 +184,15 @@ func behindProxy(t *testing.T, proxy func(g *gateway) (url string)) {
 
 // A form reaches the engine as its client sent it, and no file is written on the way.
 func TestFault01FormStaysAsItIs(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	bodies := bodyEngine(t, s)
-	g := start(t, s.cfg, Parts{})
+	g := routertest.Start(t, s.Config, router.Parts{})
 	t.Setenv("TMPDIR", "/nonexistent") // a temporary file could not be made
 	want := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n" +
 		"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"z.wav\"\r\nContent-Type: audio/wav\r\n\r\n" + strings.Repeat("wave", 5<<20) +
 		"\r\n--b\r\nContent-Disposition: form-data; name=\"language\"\r\n\r\nen\r\n" +
 		"--b\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\nfirst\r\n--b--\r\n"
-	resp, err := http.Post(g.url+"/v1/audio/transcriptions", "multipart/form-data; boundary=b", strings.NewReader(want))
+	resp, err := http.Post(g.URL+"/v1/audio/transcriptions", "multipart/form-data; boundary=b", strings.NewReader(want))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +206,8 @@ func TestFault01FormStaysAsItIs(t *testing.T) {
 // Fields behind a chunked body are no header fields: none of them authenticates, and a line that could be read in two ways
 // ends the connection.
 func TestFault04Trailers(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
 	json := "Content-Type: application/json"
 	for _, row := range []struct{ name, key, trailer, status string }{
 		{"none", "Authorization: Bearer good", "", "200"},
@@ -221,7 +223,7 @@ func TestFault04Trailers(t *testing.T) {
 		{"many", "Authorization: Bearer good", strings.Repeat("X-A: b\r\n", 40), "400"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			status, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n%s\r\n", len(plainBody), plainBody, row.trailer),
+			status, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n%s\r\n", len(routertest.PlainBody), routertest.PlainBody, row.trailer),
 				"Host: a", json, row.key, "Transfer-Encoding: chunked")+strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\nAuthorization: Bearer good\r\n\r\n", 1))
 			second := strings.Contains(rest, `"object":"list"`)
 			if !strings.Contains(status, " "+row.status+" ") || !closed || second != (row.status == "200") {
@@ -233,32 +235,32 @@ func TestFault04Trailers(t *testing.T) {
 
 // Chunks whose size, end or extension could be read in two ways end the connection.
 func TestFault03Chunks(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for _, row := range []struct{ name, body, status string }{
-		{"extension", fmt.Sprintf("%x;a=b\r\n%s\r\n0;c\r\n\r\n", len(plainBody), plainBody), "200"},
-		{"leading zeros, upper case", fmt.Sprintf("000%X\r\n%s\r\n000\r\n\r\n", len(plainBody), plainBody), "200"},
+		{"extension", fmt.Sprintf("%x;a=b\r\n%s\r\n0;c\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "200"},
+		{"leading zeros, upper case", fmt.Sprintf("000%X\r\n%s\r\n000\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "200"},
 		{"one byte each", func() (b string) {
-			for _, c := range plainBody {
+			for _, c := range routertest.PlainBody {
 				b += fmt.Sprintf("1\r\n%c\r\n", c)
 			}
 			return b + "0\r\n\r\n"
 		}(), "200"},
-		{"bare line feed behind the size", fmt.Sprintf("%x\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"bare line feed behind the chunk", fmt.Sprintf("%x\r\n%s\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"bare line feed in an extension", fmt.Sprintf("%x;a\nb\r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"bare carriage return in an extension", fmt.Sprintf("%x;a\rb\r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"longer than its size", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(plainBody)-1, plainBody), "400"},
-		{"shorter than its size", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(plainBody)+1, plainBody), "400"},
-		{"0x", fmt.Sprintf("0x%x\r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"sign", fmt.Sprintf("+%x\r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"space", fmt.Sprintf("%x \r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"no size", fmt.Sprintf("\r\n%s\r\n0\r\n\r\n", plainBody), "400"},
-		{"overflow", fmt.Sprintf("10000000000000000%x\r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody), "400"},
-		{"long extension", fmt.Sprintf("%x;%s\r\n%s\r\n0\r\n\r\n", len(plainBody), strings.Repeat("a", 4<<10), plainBody), "400"},
+		{"bare line feed behind the size", fmt.Sprintf("%x\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"bare line feed behind the chunk", fmt.Sprintf("%x\r\n%s\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"bare line feed in an extension", fmt.Sprintf("%x;a\nb\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"bare carriage return in an extension", fmt.Sprintf("%x;a\rb\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"longer than its size", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody)-1, routertest.PlainBody), "400"},
+		{"shorter than its size", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody)+1, routertest.PlainBody), "400"},
+		{"0x", fmt.Sprintf("0x%x\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"sign", fmt.Sprintf("+%x\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"space", fmt.Sprintf("%x \r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"no size", fmt.Sprintf("\r\n%s\r\n0\r\n\r\n", routertest.PlainBody), "400"},
+		{"overflow", fmt.Sprintf("10000000000000000%x\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody), "400"},
+		{"long extension", fmt.Sprintf("%x;%s\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), strings.Repeat("a", 4<<10), routertest.PlainBody), "400"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			status, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, row.body, "Host: a", "Content-Type: application/json", "Transfer-Encoding: chunked")+
+			status, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, row.body, "Host: a", "Content-Type: application/json", "Transfer-Encoding: chunked")+
 				strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
 			second := strings.Contains(rest, `"object":"list"`)
 			if !strings.Contains(status, " "+row.status+" ") || !closed || second != (row.status == "200") {
@@ -270,8 +272,8 @@ func TestFault03Chunks(t *testing.T) {
 
 // A request line that ends in a bare line feed is refused; empty lines before it are skipped.
 func TestFault04RequestLine(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for _, row := range []struct{ name, request, status string }{
 		{"bare line feed", "GET /v1/models HTTP/1.1\nHost: a\r\n\r\n", "400"},
 		{"bare line feed at the end", "GET /v1/models HTTP/1.1\r\nHost: a\r\n\n", "400"},
@@ -280,7 +282,7 @@ func TestFault04RequestLine(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			for _, whole := range []bool{true, false} {
-				conn := dial(t, g.addr)
+				conn := dial(t, g.Addr)
 				if whole {
 					_, _ = io.WriteString(conn, row.request)
 				} else {
@@ -304,8 +306,8 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 		t.Skip("opens 1,000 connections")
 	}
 	const many = 1000
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Timeouts.Read = time.Hour
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Timeouts.Read = time.Hour
 	length := []string{"Content-Length: 33554432"}
 	for _, row := range []struct {
 		name, path, sent string
@@ -313,21 +315,21 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 		secured, waits   bool
 	}{
 		{"no route", "/nowhere", "", length, false, false},
-		{"no credentials", pathCompletions, "", length, true, false},
-		{"a type that is not taken", pathCompletions, "", append(length, "Content-Type: text/plain"), false, false},
-		{"length", pathCompletions, "", append(length, "Content-Type: application/json"), false, true},
-		{"length, some bytes", pathCompletions, `{"model":"tiny",`, append(length, "Content-Type: application/json"), false, true},
-		{"chunk", pathCompletions, "2000000\r\n{", []string{"Transfer-Encoding: chunked", "Content-Type: application/json"}, false, true},
+		{"no credentials", routertest.PathCompletions, "", length, true, false},
+		{"a type that is not taken", routertest.PathCompletions, "", append(length, "Content-Type: text/plain"), false, false},
+		{"length", routertest.PathCompletions, "", append(length, "Content-Type: application/json"), false, true},
+		{"length, some bytes", routertest.PathCompletions, `{"model":"tiny",`, append(length, "Content-Type: application/json"), false, true},
+		{"chunk", routertest.PathCompletions, "2000000\r\n{", []string{"Transfer-Encoding: chunked", "Content-Type: application/json"}, false, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			parts, key := Parts{}, "X-A: b"
+			parts, key := router.Parts{}, "X-A: b"
 			if row.secured {
-				parts.Clients, key = fakeClients{}, "Authorization: Bearer good"
+				parts.Clients, key = routertest.Clients{}, "Authorization: Bearer good"
 			}
-			g := start(t, s.cfg, parts)
+			g := routertest.Start(t, s.Config, parts)
 			honest := func() {
 				t.Helper()
-				if r := g.post(pathCompletions, plainBody, strings.Split(key, ": ")...); r.Status != 200 {
+				if r := g.Post(routertest.PathCompletions, routertest.PlainBody, strings.Split(key, ": ")...); r.Status != 200 {
 					t.Fatalf("an honest client got %d %s", r.Status, r.Body)
 				}
 			}
@@ -335,14 +337,14 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 			before := memoryUsed()
 			request := rawPost(row.path, row.sent, append([]string{"Host: a"}, row.head...)...)
 			for range many {
-				if _, err := io.WriteString(dial(t, g.addr), request); err != nil {
+				if _, err := io.WriteString(dial(t, g.Addr), request); err != nil {
 					t.Fatal(err)
 				}
 			}
 			honest()
 			if row.waits {
-				eventually(t, "all heads have been read", func() bool {
-					return g.r.Debug().BodiesOpened() >= many
+				routertest.Eventually(t, "all heads have been read", func() bool {
+					return g.Router.Debug().BodiesOpened() >= many
 				})
 			}
 			if used := memoryUsed() - before; used > 100<<20 {
@@ -364,18 +366,18 @@ func memoryUsed() int64 {
 // Bodies that do not fit into the memory for them are refused, with a hint when to come again; the next one fits when the
 // first has been served.
 func TestFault07BodyMemory(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 2<<20
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Limits.Body, s.Config.Limits.BodyMemory = 1<<20, 2<<20
+	g := routertest.Start(t, s.Config, router.Parts{})
 	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 1000<<10) + `"}`
-	first := dial(t, g.addr)
-	_, _ = io.WriteString(first, rawPost(pathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
-	eventually(t, "the first body is held", func() bool { return g.r.Stats().BodyBytes >= 1000<<10 })
-	status, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	first := dial(t, g.Addr)
+	_, _ = io.WriteString(first, rawPost(routertest.PathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	routertest.Eventually(t, "the first body is held", func() bool { return g.Router.Stats().BodyBytes >= 1000<<10 })
+	status, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: body_memory") {
 		t.Errorf("%s, closed %v\n%s", status, closed, rest)
 	}
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 		t.Errorf("a small body beside them: %d %s", r.Status, r.Body)
 	}
 	_, _ = io.WriteString(first, body[900<<10:])
@@ -384,19 +386,19 @@ func TestFault07BodyMemory(t *testing.T) {
 		t.Fatalf("the first: %v, %v", resp, err)
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
-	eventually(t, "nothing is held", func() bool { return g.r.Stats().BodyBytes == 0 })
-	if r := g.post(pathCompletions, body); r.Status != 200 {
+	routertest.Eventually(t, "nothing is held", func() bool { return g.Router.Stats().BodyBytes == 0 })
+	if r := g.Post(routertest.PathCompletions, body); r.Status != 200 {
 		t.Errorf("the next: %d %s", r.Status, r.Body)
 	}
 }
 
 // A client whose request is refused by its head gets the answer though it goes on sending, and its connection ends.
 func TestFault07RefusedWhileSending(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
 	for range 20 {
-		conn := dial(t, g.addr)
-		_, _ = io.WriteString(conn, rawPost(pathCompletions, "", "Host: a", "Content-Type: application/json", "Content-Length: 500000"))
+		conn := dial(t, g.Addr)
+		_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, "", "Host: a", "Content-Type: application/json", "Content-Length: 500000"))
 		_, _ = conn.Write(bytes.Repeat([]byte("a"), 500000)) // which reads nothing meanwhile
 		status, err := bufio.NewReader(conn).ReadString('\n')
 		if err != nil || !strings.Contains(status, " 401 ") {
@@ -410,9 +412,9 @@ func TestFault07RefusedWhileSending(t *testing.T) {
 
 // A refused request whose whole body is here already does not cost its client the connection.
 func TestRefusedKeepsConnection(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
-	status, rest, _ := rawRequest(t, g.addr, rawPost(pathCompletions, plainBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(plainBody)))+
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
+	status, rest, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody)))+
 		strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\nAuthorization: Bearer good\r\n\r\n", 1))
 	if !strings.Contains(status, " 401 ") || !strings.Contains(rest, `"object":"list"`) {
 		t.Errorf("%s\n%s", status, rest)
@@ -421,12 +423,12 @@ func TestRefusedKeepsConnection(t *testing.T) {
 
 // Bodies of any size arrive to the byte, in any framing, however they are cut, one behind the other and at once.
 func TestBodiesArrive(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	bodies := bodyEngine(t, s)
 	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			before := len(bodies())
-			var g *gateway
+			var g *routertest.Gateway
 			var conn net.Conn
 			if secure {
 				srv := httptest.NewUnstartedServer(nil)
@@ -436,18 +438,18 @@ func TestBodiesArrive(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				g = startOn(t, tls.NewListener(ln, srv.TLS), s.cfg, Parts{}, http.DefaultClient, func(*Router) {})
-				conn, err = tls.Dial("tcp", g.addr, &tls.Config{InsecureSkipVerify: true})
+				g = routertest.StartOn(t, tls.NewListener(ln, srv.TLS), s.Config, router.Parts{}, http.DefaultClient, func(*router.Router) {})
+				conn, err = tls.Dial("tcp", g.Addr, &tls.Config{InsecureSkipVerify: true})
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { conn.Close() })
 			} else {
-				g = start(t, s.cfg, Parts{})
-				conn = dial(t, g.addr)
+				g = routertest.Start(t, s.Config, router.Parts{})
+				conn = dial(t, g.Addr)
 			}
 			random := rand.New(rand.NewPCG(1, 2))
-			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, HeadBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
+			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, router.HeadBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
 			for range 60 {
 				sizes = append(sizes, 40+random.IntN(1<<random.IntN(18)+1))
 			}
@@ -502,8 +504,8 @@ func TestBodiesArrive(t *testing.T) {
 
 // TestFault66ShutdownWaitsForNoSilentTLS has a client that has connected and not even greeted, where the listener speaks TLS.
 func TestFault66ShutdownWaitsForNoSilentTLS(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = time.Hour, time.Hour
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Timeouts.Drain, s.Config.Timeouts.Read = time.Hour, time.Hour
 	srv := httptest.NewUnstartedServer(nil)
 	srv.StartTLS()
 	srv.Close()
@@ -511,18 +513,18 @@ func TestFault66ShutdownWaitsForNoSilentTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := startOn(t, tls.NewListener(ln, srv.TLS), s.cfg, Parts{}, http.DefaultClient, func(*Router) {})
-	conn := dial(t, g.addr)
-	greeted, err := tls.Dial("tcp", g.addr, &tls.Config{InsecureSkipVerify: true}) // by now the silent one is accepted
+	g := routertest.StartOn(t, tls.NewListener(ln, srv.TLS), s.Config, router.Parts{}, http.DefaultClient, func(*router.Router) {})
+	conn := dial(t, g.Addr)
+	greeted, err := tls.Dial("tcp", g.Addr, &tls.Config{InsecureSkipVerify: true}) // by now the silent one is accepted
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer greeted.Close()
 	stopped := make(chan struct{})
-	go func() { g.stop(); close(stopped) }()
+	go func() { g.Stop(); close(stopped) }()
 	select {
 	case <-stopped:
-	case <-time.After(longEnough):
+	case <-time.After(routertest.Patience):
 		t.Fatal("a connection that brought nothing holds up the end")
 	}
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || os.IsTimeout(err) {
@@ -532,12 +534,12 @@ func TestFault66ShutdownWaitsForNoSilentTLS(t *testing.T) {
 
 // A method that no route has is refused as any other, whatever it is called.
 func TestFault10UnknownMethod(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for path, want := range map[string]string{"/v1/models": "405", "/nowhere": "404"} {
-		status, rest, _ := rawRequest(t, g.addr, "BREW "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		status, rest, _ := routertest.RawRequest(t, g.Addr, "BREW "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 		_, body, _ := strings.Cut(rest, "\r\n\r\n")
-		if errorOf(t, body); !strings.Contains(status, " "+want+" ") {
+		if routertest.ErrorOf(t, body); !strings.Contains(status, " "+want+" ") {
 			t.Errorf("%s: %s\n%s", path, status, rest)
 		}
 	}
@@ -553,37 +555,37 @@ func (namedClients) Authenticate(authorization string) (auth.Principal, error) {
 
 // One tenant that sends bodies slowly holds half of the memory for them at most: another one is served.
 func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Limits.Body, s.cfg.Limits.BodyMemory = 1<<20, 4<<20
-	g := start(t, s.cfg, Parts{Clients: namedClients{}})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Limits.Body, s.Config.Limits.BodyMemory = 1<<20, 4<<20
+	g := routertest.Start(t, s.Config, router.Parts{Clients: namedClients{}})
 	request := func(tenant, body string) string {
-		return rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", "Authorization: Bearer "+tenant, "Content-Length: 1000000")
+		return rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", "Authorization: Bearer "+tenant, "Content-Length: 1000000")
 	}
 	var slow []net.Conn
 	for range 8 {
-		conn := dial(t, g.addr)
+		conn := dial(t, g.Addr)
 		slow = append(slow, conn)
 		go func() { _, _ = io.WriteString(conn, request("slow", strings.Repeat(" ", 999_999))) }()
 	}
-	eventually(t, "the slow tenant holds its share", func() bool { return g.r.Stats().BodyBytes > 3<<19 })
+	routertest.Eventually(t, "the slow tenant holds its share", func() bool { return g.Router.Stats().BodyBytes > 3<<19 })
 	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 900_000) + `"}`
 	for range 20 {
-		if r := g.post(pathCompletions, body, "Authorization", "Bearer other"); r.Status != 200 {
+		if r := g.Post(routertest.PathCompletions, body, "Authorization", "Bearer other"); r.Status != 200 {
 			t.Fatalf("another tenant: %d %s", r.Status, r.Body)
 		}
 	}
-	if r := g.post(pathCompletions, body, "Authorization", "Bearer slow"); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "body_memory" {
+	if r := g.Post(routertest.PathCompletions, body, "Authorization", "Bearer slow"); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "body_memory" {
 		t.Errorf("the slow tenant: %d %s", r.Status, r.Body)
 	}
 	for _, conn := range slow {
 		conn.Close()
 	}
-	g.settled()
-	if r := g.post(pathCompletions, body, "Authorization", "Bearer slow"); r.Status != 200 {
+	g.WaitIdle()
+	if r := g.Post(routertest.PathCompletions, body, "Authorization", "Bearer slow"); r.Status != 200 {
 		t.Errorf("the slow tenant, later: %d %s", r.Status, r.Body)
 	}
-	g.settled()
-	if n := g.r.Debug().TenantsOfBodies(); n != 0 {
+	g.WaitIdle()
+	if n := g.Router.Debug().TenantsOfBodies(); n != 0 {
 		t.Errorf("%d tenants are remembered", n)
 	}
 }

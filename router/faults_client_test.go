@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
@@ -20,39 +22,39 @@ func TestFault53and60Streams(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for _, row := range []struct {
 			name string
-			do   fault
+			do   routertest.Fault
 		}{
-			{"53 D dies", fault{Do: doBreak, N: 2}},
-			{"60 no terminal event", fault{Do: doNoDone, N: 2}},
-			{"60 error event", fault{Do: doErrFrame, N: 2}},
+			{"53 D dies", routertest.Fault{Do: routertest.DoBreak, N: 2}},
+			{"60 no terminal event", routertest.Fault{Do: routertest.DoNoDone, N: 2}},
+			{"60 error event", routertest.Fault{Do: routertest.DoErrFrame, N: 2}},
 		} {
 			t.Run(row.name+", "+connectorName, func(t *testing.T) {
 				s, g := newServed(t, connectorName)
-				s.setFaults(map[string][]fault{"decode-0": {row.do}})
-				before := s.c.count("decode-0", "")
-				r := g.post(pathCompletions, streamBody)
+				s.SetFaults(map[string][]routertest.Fault{"decode-0": {row.do}})
+				before := s.Cluster.Count("decode-0", "")
+				r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 				if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 ||
 					!strings.Contains(r.Body, `"choices":[{"index":0,"text":"tok0 "}]`) {
 					t.Errorf("status %d, end %v, body %q", r.Status, r.Err, r.Body)
 				}
-				if sum := g.last(1); sum.Outcome != report.FailedAfter || sum.Attempts != 1 || s.c.count("decode-0", "") != before+1 {
-					t.Errorf("decode was asked %d times, summary %+v", s.c.count("decode-0", "")-before, sum)
+				if sum := g.Summary(1); sum.Outcome != report.FailedAfter || sum.Attempts != 1 || s.Cluster.Count("decode-0", "") != before+1 {
+					t.Errorf("decode was asked %d times, summary %+v", s.Cluster.Count("decode-0", "")-before, sum)
 				}
-				g.settled()
-				s.noHeld(t)
+				g.WaitIdle()
+				s.CheckNothingHeld(t)
 			})
 		}
 	}
 }
 
 // leave sends a request and closes the connection when ready says so.
-func leave(t *testing.T, g *gateway, body string, ready func() bool) {
+func leave(t *testing.T, g *routertest.Gateway, body string, ready func() bool) {
 	t.Helper()
-	conn := g.dial(t)
+	conn := g.Dial(t)
 	defer conn.Close()
-	_, _ = io.WriteString(conn, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json",
+	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json",
 		fmt.Sprintf("Content-Length: %d", len(body))))
-	eventually(t, "the request has come so far", ready)
+	routertest.Eventually(t, "the request has come so far", ready)
 }
 
 // TestFault58ClientLeaves has the client go during prefill and during decode: both legs end, nothing is held.
@@ -61,44 +63,44 @@ func TestFault58ClientLeaves(t *testing.T) {
 		for _, row := range []struct {
 			name, body string
 			leg        string
-			faults     fault
+			faults     routertest.Fault
 		}{
-			{"58 during prefill", plainBody, "prefill", fault{Leg: "prefill", Do: doSlow, N: 300}},
-			{"58 during prefill, streamed", streamBody, "prefill", fault{Leg: "prefill", Do: doSlow, N: 300}},
-			{"58 during decode", plainBody, "decode", fault{Leg: "decode", Do: doSlow, N: 200}},
-			{"58 during decode, streamed", streamBody, "decode", fault{Leg: "decode", Do: doSlow, N: 200}},
-			{"58 alone", plainBody, "alone", fault{Leg: "alone", Do: doHang}},
-			{"58 alone, streamed", streamBody, "alone", fault{Leg: "alone", Do: doSlow, N: 200}},
+			{"58 during prefill", routertest.PlainBody, "prefill", routertest.Fault{Leg: "prefill", Do: routertest.DoSlow, N: 300}},
+			{"58 during prefill, streamed", routertest.StreamBody, "prefill", routertest.Fault{Leg: "prefill", Do: routertest.DoSlow, N: 300}},
+			{"58 during decode", routertest.PlainBody, "decode", routertest.Fault{Leg: "decode", Do: routertest.DoSlow, N: 200}},
+			{"58 during decode, streamed", routertest.StreamBody, "decode", routertest.Fault{Leg: "decode", Do: routertest.DoSlow, N: 200}},
+			{"58 alone", routertest.PlainBody, "alone", routertest.Fault{Leg: "alone", Do: routertest.DoHang}},
+			{"58 alone, streamed", routertest.StreamBody, "alone", routertest.Fault{Leg: "alone", Do: routertest.DoSlow, N: 200}},
 		} {
 			if (connectorName == connector.NameNone) != (row.leg == "alone") {
 				continue
 			}
 			t.Run(row.name+" "+connectorName, func(t *testing.T) {
-				s := newPool(t, connectorName, 1, 1, nil)
-				g := start(t, s.cfg, Parts{})
+				s := routertest.NewPool(t, connectorName, 1, 1, nil)
+				g := routertest.Start(t, s.Config, router.Parts{})
 				if connectorName != connector.NameNone {
-					eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
-					g.settled()
+					routertest.Eventually(t, "the pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
+					g.WaitIdle()
 				}
-				for _, e := range s.engines() {
-					e.mu.Lock()
-					e.faults = []fault{row.faults}
-					e.mu.Unlock()
+				for _, e := range s.Engines() {
+					e.Mu.Lock()
+					e.Faults = []routertest.Fault{row.faults}
+					e.Mu.Unlock()
 				}
-				before := s.c.count("", row.leg)
-				leave(t, g, row.body, func() bool { return s.c.count("", row.leg) > before })
-				if sum := g.last(1); sum.Outcome != report.ClientLeft || sum.Attempts != 1 {
+				before := s.Cluster.Count("", row.leg)
+				leave(t, g, row.body, func() bool { return s.Cluster.Count("", row.leg) > before })
+				if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Attempts != 1 {
 					t.Errorf("summary %+v", sum)
 				}
-				g.settled()
-				eventually(t, "the engines see the end", func() bool {
+				g.WaitIdle()
+				routertest.Eventually(t, "the engines see the end", func() bool {
 					n := 0
-					for _, e := range s.engines() {
-						n += e.underWay()
+					for _, e := range s.Engines() {
+						n += e.UnderWay()
 					}
 					return n == 0
 				})
-				s.noHeld(t)
+				s.CheckNothingHeld(t)
 			})
 		}
 	}
@@ -109,35 +111,35 @@ func TestFault58ClientLeaves(t *testing.T) {
 func TestFault58LeavesBehindPrefill(t *testing.T) {
 	const seed = 58
 	rng := rand.New(rand.NewPCG(seed, 0))
-	s := newPool(t, connector.NamePush, 1, 1, nil)
-	g := start(t, s.cfg, Parts{})
-	g.warmed()
-	p := g.r.Debug().Engine("prefill-0")
+	s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
+	g.WaitWarm()
+	p := g.Router.Debug().Engine("prefill-0")
 	for i := range 8 {
-		s.setFaults(map[string][]fault{
-			"prefill-0": {{Leg: "prefill", Do: doSlowReply, N: 50 + rng.IntN(100)}},
-			"decode-0":  {{Leg: "decode", Do: doBigToken, N: 3 << 20}},
+		s.SetFaults(map[string][]routertest.Fault{
+			"prefill-0": {{Leg: "prefill", Do: routertest.DoSlowReply, N: 50 + rng.IntN(100)}},
+			"decode-0":  {{Leg: "decode", Do: routertest.DoBigToken, N: 3 << 20}},
 		})
-		conn, err := net.Dial("tcp", g.addr)
+		conn, err := net.Dial("tcp", g.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		prefills := s.c.count("", "prefill")
-		_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
-			fmt.Sprintf("Content-Length: %d", len(streamBody))))
-		eventually(t, "prefill has answered", func() bool { return s.c.count("", "prefill") > prefills && p.InFlight() == 0 })
+		prefills := s.Cluster.Count("", "prefill")
+		_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
+			fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
+		routertest.Eventually(t, "prefill has answered", func() bool { return s.Cluster.Count("", "prefill") > prefills && p.InFlight() == 0 })
 		time.Sleep(5 * time.Millisecond) // and its mail lies there
 		if n, err := io.Copy(io.Discard, io.LimitReader(conn, 3<<20)); err != nil {
 			t.Fatalf("seed %d, repetition %d: %d bytes, %v", seed, i, n, err)
 		}
 		time.Sleep(20 * time.Millisecond) // the rest leaves, and the relay waits for the next token
 		_ = conn.Close()
-		if sum := g.last(i + 1); sum.Outcome != report.ClientLeft {
+		if sum := g.Summary(i + 1); sum.Outcome != report.ClientLeft {
 			t.Fatalf("seed %d, repetition %d: %+v", seed, i, sum)
 		}
 	}
-	g.settled()
-	s.noHeld(t)
+	g.WaitIdle()
+	s.CheckNothingHeld(t)
 }
 
 // TestFault09ClientStopsReading has the client of an endless stream read nothing: its write has a deadline, both legs end, and what
@@ -145,33 +147,33 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 func TestFault09ClientStopsReading(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		t.Run("09 "+connectorName, func(t *testing.T) {
-			s, parts := newPool(t, connectorName, 1, 1, nil), Parts{}
+			s, parts := routertest.NewPool(t, connectorName, 1, 1, nil), router.Parts{}
 			if connectorName == connector.NameKVPlane {
-				s, _, parts = newPlane(t, 1, 1)
+				s, _, parts = routertest.NewPlane(t, 1, 1)
 			}
-			s.cfg.Timeouts.Write = 300 * time.Millisecond
-			g := start(t, s.cfg, parts)
+			s.Config.Timeouts.Write = 300 * time.Millisecond
+			g := routertest.Start(t, s.Config, parts)
 			if connectorName != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
-			s.d[0].answers(func(h *habit) { h.tokens = 50_000_000 })
-			conn := dial(t, g.addr)
+			s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 50_000_000 })
+			conn := dial(t, g.Addr)
 			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-			_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json",
-				fmt.Sprintf("Content-Length: %d", len(streamBody))))
-			sum := g.last(1)
+			_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
+				fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
+			sum := g.Summary(1)
 			if sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
 				t.Errorf("outcome %s, reason %s; want client_left, slow_client", sum.Outcome, sum.Reason)
 			}
-			g.settled()
-			eventually(t, "the engines see the end", func() bool {
-				n := s.d[0].underWay()
-				for _, p := range s.p {
-					n += p.underWay()
+			g.WaitIdle()
+			routertest.Eventually(t, "the engines see the end", func() bool {
+				n := s.Decode[0].UnderWay()
+				for _, p := range s.Prefill {
+					n += p.UnderWay()
 				}
 				return n == 0
 			})
-			s.noHeld(t)
+			s.CheckNothingHeld(t)
 		})
 	}
 }
@@ -189,11 +191,11 @@ func TestFault09Buffer(t *testing.T) {
 		}
 		said <- n
 	})
-	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{Write: time.Second}}, Parts{})
-	conn := dial(t, g.addr)
+	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{Write: time.Second}}, router.Parts{})
+	conn := dial(t, g.Addr)
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	_, _ = io.WriteString(conn, rawPost(pathCompletions, streamBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(streamBody))))
-	if sum := g.last(1); sum.Reason != "slow_client" {
+	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
+	if sum := g.Summary(1); sum.Reason != "slow_client" {
 		t.Errorf("summary %+v", sum)
 	}
 	if n := <-said; n > 64<<20 {
@@ -203,16 +205,16 @@ func TestFault09Buffer(t *testing.T) {
 
 // TestFault62IdleConnection has the engine close its kept connections between two requests.
 func TestFault62IdleConnection(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for i := range 5 {
-		r := g.post(pathCompletions, plainBody)
+		r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 		if r.Status != 200 {
 			t.Fatalf("request %d: status %d: %s", i, r.Status, r.Body)
 		}
-		s.d[0].srv.CloseClientConnections()
+		s.Decode[0].Server.CloseClientConnections()
 	}
-	if sum := g.last(5); sum.Attempts != 1 {
+	if sum := g.Summary(5); sum.Attempts != 1 {
 		t.Errorf("%d attempts; want 1", sum.Attempts)
 	}
 }
@@ -232,12 +234,12 @@ func TestFault62OnceOnly(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 37\r\n\r\n"+`{"choices":[{"index":0,"text":"ok"}]`+"}")
 	})
-	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Attempts: 1}}, Parts{})
+	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Attempts: 1}}, router.Parts{})
 	ask := func(end bool, want int) []net.Conn {
 		mu.Lock()
 		asked, closing = nil, end
 		mu.Unlock()
-		if r := g.post(pathCompletions, plainBody); r.Status != want {
+		if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != want {
 			t.Fatalf("status %d: %s; want %d", r.Status, r.Body, want)
 		}
 		mu.Lock()
@@ -247,7 +249,7 @@ func TestFault62OnceOnly(t *testing.T) {
 	for try := range 4 {
 		kept := ask(false, 200)
 		cut := ask(true, 502)
-		if sum := g.last(2*try + 2); sum.Attempts != 1 {
+		if sum := g.Summary(2*try + 2); sum.Attempts != 1 {
 			t.Errorf("%d attempts; want 1", sum.Attempts)
 		}
 		if cut[0] != kept[0] {

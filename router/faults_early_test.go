@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"io"
@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 )
 
@@ -43,12 +45,12 @@ func TestFault61EarlyAnswer(t *testing.T) {
 			t.Cleanup(engine.Close)
 			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "raw", URL: engine.URL}}}}}
 			cfg.Health.Failures, cfg.Health.Overload, cfg.Limits.Attempts = 1, time.Hour, 1
-			g := start(t, cfg, Parts{})
-			r := g.post(pathCompletions, `{"model":"tiny","prompt":"`+strings.Repeat("word ", 4<<20)+`"}`)
+			g := routertest.Start(t, cfg, router.Parts{})
+			r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"`+strings.Repeat("word ", 4<<20)+`"}`)
 			if r.Status != row.status || r.Header.Get("X-Pdrouter-Reason") != row.reason || asked.Load() != 1 {
 				t.Errorf("status %d, header %v, the engine was asked %d times: %s", r.Status, r.Header, asked.Load(), r.Body)
 			}
-			if state := g.stateOf("raw").State; state != row.engine && state != "unchecked" {
+			if state := g.EngineStats("raw").State; state != row.engine && state != "unchecked" {
 				t.Errorf("the engine is %s; want %s", state, row.engine)
 			}
 		})

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -23,11 +25,11 @@ const secondRequest = "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 
 // TestFault01to06Framing sends heads over which two parsers could disagree, each with a second request behind it.
 func TestFault01to06Framing(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
-	n := fmt.Sprintf("Content-Length: %d", len(plainBody))
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
+	n := fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))
 	json := "Content-Type: application/json"
-	chunked := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(plainBody), plainBody)
+	chunked := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), routertest.PlainBody)
 	many := make([]string, 0, 110)
 	for i := range 105 {
 		many = append(many, fmt.Sprintf("X-H%d: v", i))
@@ -36,34 +38,34 @@ func TestFault01to06Framing(t *testing.T) {
 		name, request  string
 		status, reason string
 	}{
-		{"01 length and chunked", rawPost(pathCompletions, chunked, "Host: a", json, n, "Transfer-Encoding: chunked"), "400", "bad_framing"},
-		{"02 two lengths", rawPost(pathCompletions, plainBody, "Host: a", json, n, n), "400", "bad_framing"},
-		{"02 two other lengths", rawPost(pathCompletions, plainBody, "Host: a", json, n, "Content-Length: 1"), "400", "bad_framing"},
-		{"02 length +4", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: +4"), "400", "bad_framing"},
-		{"02 length 4,4", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 4,4"), "400", "bad_framing"},
-		{"02 length overflows", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 99999999999999999999"), "400", "bad_framing"},
-		{"02 length wraps around", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 18446744073709551618"), "400", "bad_framing"},
-		{"02 hexadecimal length", rawPost(pathCompletions, plainBody, "Host: a", json, "Content-Length: 0x2"), "400", "bad_framing"},
-		{"03 two codings", rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "400", "bad_framing"},
-		{"03 not exactly chunked", rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: gzip, chunked"), "400", "bad_framing"},
-		{"03 identity", rawPost(pathCompletions, plainBody, "Host: a", json, n, "Transfer-Encoding: identity"), "400", "bad_framing"},
-		{"03 chunked on 1.0", strings.Replace(rawPost(pathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked"),
+		{"01 length and chunked", rawPost(routertest.PathCompletions, chunked, "Host: a", json, n, "Transfer-Encoding: chunked"), "400", "bad_framing"},
+		{"02 two lengths", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, n), "400", "bad_framing"},
+		{"02 two other lengths", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "Content-Length: 1"), "400", "bad_framing"},
+		{"02 length +4", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: +4"), "400", "bad_framing"},
+		{"02 length 4,4", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 4,4"), "400", "bad_framing"},
+		{"02 length overflows", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 99999999999999999999"), "400", "bad_framing"},
+		{"02 length wraps around", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 18446744073709551618"), "400", "bad_framing"},
+		{"02 hexadecimal length", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 0x2"), "400", "bad_framing"},
+		{"03 two codings", rawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "400", "bad_framing"},
+		{"03 not exactly chunked", rawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: gzip, chunked"), "400", "bad_framing"},
+		{"03 identity", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "Transfer-Encoding: identity"), "400", "bad_framing"},
+		{"03 chunked on 1.0", strings.Replace(rawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked"),
 			"HTTP/1.1", "HTTP/1.0", 1), "400", "bad_framing"},
-		{"04 bare line feed", strings.Replace(rawPost(pathCompletions, plainBody, "Host: a", json, n), "a\r\n", "a\n", 1), "400", "bad_framing"},
-		{"04 bare carriage return", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\rc"), "400", "bad_framing"},
-		{"04 folded by a tab", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\r\n\tc"), "400", "bad_framing"},
-		{"04 NUL in a name", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-\x00A: b"), "400", "bad_framing"},
-		{"04 folded line", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\r\n c"), "400", "bad_framing"},
-		{"04 NUL", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: b\x00"), "400", "bad_framing"},
-		{"04 space before colon", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A : b"), "400", "bad_framing"},
-		{"05 no host", rawPost(pathCompletions, plainBody, json, n), "400", "bad_framing"},
-		{"05 two hosts", rawPost(pathCompletions, plainBody, "Host: a", "Host: b", json, n), "400", "bad_framing"},
-		{"05 other host in the target", rawPost("http://b"+pathCompletions, plainBody, "Host: a", json, n), "400", "bad_host"},
-		{"06 large head", rawPost(pathCompletions, plainBody, "Host: a", json, n, "X-A: "+strings.Repeat("a", 17<<10)), "431", "head_too_large"},
-		{"06 many fields", rawPost(pathCompletions, plainBody, append([]string{"Host: a", json, n}, many...)...), "431", "head_too_large"},
+		{"04 bare line feed", strings.Replace(rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n), "a\r\n", "a\n", 1), "400", "bad_framing"},
+		{"04 bare carriage return", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\rc"), "400", "bad_framing"},
+		{"04 folded by a tab", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\r\n\tc"), "400", "bad_framing"},
+		{"04 NUL in a name", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-\x00A: b"), "400", "bad_framing"},
+		{"04 folded line", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\r\n c"), "400", "bad_framing"},
+		{"04 NUL", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\x00"), "400", "bad_framing"},
+		{"04 space before colon", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A : b"), "400", "bad_framing"},
+		{"05 no host", rawPost(routertest.PathCompletions, routertest.PlainBody, json, n), "400", "bad_framing"},
+		{"05 two hosts", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Host: b", json, n), "400", "bad_framing"},
+		{"05 other host in the target", rawPost("http://b"+routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n), "400", "bad_host"},
+		{"06 large head", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: "+strings.Repeat("a", 17<<10)), "431", "head_too_large"},
+		{"06 many fields", rawPost(routertest.PathCompletions, routertest.PlainBody, append([]string{"Host: a", json, n}, many...)...), "431", "head_too_large"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			status, rest, closed := rawRequest(t, g.addr, row.request+secondRequest)
+			status, rest, closed := routertest.RawRequest(t, g.Addr, row.request+secondRequest)
 			if !strings.Contains(status, " "+row.status+" ") || !closed {
 				t.Errorf("%q, closed %v; want %s and the end of the connection\n%s", status, closed, row.status, rest)
 			}
@@ -71,30 +73,30 @@ func TestFault01to06Framing(t *testing.T) {
 				t.Errorf("the second request was served: %s", rest)
 			}
 			head, body, _ := strings.Cut(rest, "\r\n\r\n")
-			if errorOf(t, body); !strings.Contains(head, "X-Pdrouter-Reason: "+row.reason) || !strings.Contains(head, "X-Should-Retry: false") {
+			if routertest.ErrorOf(t, body); !strings.Contains(head, "X-Pdrouter-Reason: "+row.reason) || !strings.Contains(head, "X-Should-Retry: false") {
 				t.Errorf("want reason %s and no retry in\n%s", row.reason, head)
 			}
 		})
 	}
-	if n := s.c.count("", ""); n != 0 {
+	if n := s.Cluster.Count("", ""); n != 0 {
 		t.Errorf("engines got %d requests", n)
 	}
 }
 
 // TestFault05HostDecidesNothing sends the same request to hosts of all kinds: who calls and where it goes is the same.
 func TestFault05HostDecidesNothing(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
-	for i, host := range []string{"a", "localhost", "169.254.169.254", "decode-0", strings.TrimPrefix(s.d[0].srv.URL, "http://"), "[::1]:1"} {
-		head := []string{"Host: " + host, "Content-Type: application/json", "Connection: close", fmt.Sprintf("Content-Length: %d", len(plainBody))}
-		if status, _, _ := rawRequest(t, g.addr, rawPost(pathCompletions, plainBody, head...)); !strings.Contains(status, " 401 ") {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
+	for i, host := range []string{"a", "localhost", "169.254.169.254", "decode-0", strings.TrimPrefix(s.Decode[0].Server.URL, "http://"), "[::1]:1"} {
+		head := []string{"Host: " + host, "Content-Type: application/json", "Connection: close", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))}
+		if status, _, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, head...)); !strings.Contains(status, " 401 ") {
 			t.Errorf("host %s without credentials: %q", host, status)
 		}
-		status, rest, _ := rawRequest(t, g.addr, rawPost(pathCompletions, plainBody, append(head, "Authorization: Bearer good")...))
-		if !strings.Contains(status, " 200 ") || s.c.count("decode-0", "") != i+1 {
+		status, rest, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, append(head, "Authorization: Bearer good")...))
+		if !strings.Contains(status, " 200 ") || s.Cluster.Count("decode-0", "") != i+1 {
 			t.Errorf("host %s: %q\n%s", host, status, rest)
 		}
-		if sum := g.last(i + 1); sum.Subject != "someone" || sum.Decode != "decode-0" {
+		if sum := g.Summary(i + 1); sum.Subject != "someone" || sum.Decode != "decode-0" {
 			t.Errorf("host %s: %+v", host, sum)
 		}
 	}
@@ -102,11 +104,11 @@ func TestFault05HostDecidesNothing(t *testing.T) {
 
 // TestFault06EndlessHead has a client send a head without an end: it is read no further than the limit.
 func TestFault06EndlessHead(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for name, line := range map[string]string{"06 one field": strings.Repeat("a", 1<<10), "06 many fields": strings.Repeat("X-A: b\r\n", 128)} {
 		t.Run(name, func(t *testing.T) {
-			conn := dial(t, g.addr)
+			conn := dial(t, g.Addr)
 			_, _ = io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: a\r\nX-B: ")
 			sent := 0
 			for ; sent < 64<<20; sent += len(line) {
@@ -123,48 +125,48 @@ func TestFault06EndlessHead(t *testing.T) {
 
 // TestFault07BodyTooLarge sends bodies over the limit in every framing.
 func TestFault07BodyTooLarge(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Limits.Body = 1000
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Limits.Body = 1000
+	g := routertest.Start(t, s.Config, router.Parts{})
 	big := `{"model":"tiny","prompt":"` + strings.Repeat("a", 2000) + `"}`
 	json := "Content-Type: application/json"
 	for _, row := range []struct{ name, request string }{
-		{"07 length", rawPost(pathCompletions, big, "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)))},
-		{"07 length, no body yet", rawPost(pathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", 1<<40))},
-		{"07 chunked, without an end", rawPost(pathCompletions, fmt.Sprintf("%x\r\n%s\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
-		{"07 one chunk, without an end", rawPost(pathCompletions, fmt.Sprintf("%x\r\n%s", 1<<30, big), "Host: a", json, "Transfer-Encoding: chunked")},
-		{"07 chunked", rawPost(pathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
-		{"07 expect", rawPost(pathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)), "Expect: 100-continue")},
+		{"07 length", rawPost(routertest.PathCompletions, big, "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)))},
+		{"07 length, no body yet", rawPost(routertest.PathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", 1<<40))},
+		{"07 chunked, without an end", rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
+		{"07 one chunk, without an end", rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", 1<<30, big), "Host: a", json, "Transfer-Encoding: chunked")},
+		{"07 chunked", rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
+		{"07 expect", rawPost(routertest.PathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)), "Expect: 100-continue")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			status, rest, closed := rawRequest(t, g.addr, row.request)
+			status, rest, closed := routertest.RawRequest(t, g.Addr, row.request)
 			if !strings.Contains(status, " 413 ") || !closed {
 				t.Errorf("%q, closed %v; want 413 and the end of the connection\n%s", status, closed, rest)
 			}
 			head, body, _ := strings.Cut(rest, "\r\n\r\n")
-			if errorOf(t, body).Type != "BadRequestError" || !strings.Contains(head, "X-Pdrouter-Reason: body_too_large") ||
+			if routertest.ErrorOf(t, body).Type != "BadRequestError" || !strings.Contains(head, "X-Pdrouter-Reason: body_too_large") ||
 				!strings.Contains(head, "X-Should-Retry: false") || !strings.Contains(head, "X-Request-Id: ") {
 				t.Errorf("%s\n%q", head, body)
 			}
 		})
 	}
-	if n := s.c.count("", ""); n != 0 {
+	if n := s.Cluster.Count("", ""); n != 0 {
 		t.Errorf("engines got %d requests", n)
 	}
 }
 
 // TestFault07ExpectWithinTheLimit: whoever asks first and may send is told so, and served; what then comes is bounded.
 func TestFault07ExpectWithinTheLimit(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Limits.Body = 1000
-	g := start(t, s.cfg, Parts{})
-	status, rest, _ := rawRequest(t, g.addr, rawPost(pathCompletions, plainBody, "Host: a", "Content-Type: application/json", "Connection: close",
-		fmt.Sprintf("Content-Length: %d", len(plainBody)), "Expect: 100-continue"))
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Limits.Body = 1000
+	g := routertest.Start(t, s.Config, router.Parts{})
+	status, rest, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json", "Connection: close",
+		fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody)), "Expect: 100-continue"))
 	if status != "HTTP/1.1 100 Continue" || !strings.Contains(rest, "HTTP/1.1 200 OK") || !strings.Contains(rest, "tok0 tok1 tok2") {
 		t.Errorf("%q\n%s", status, rest)
 	}
-	n := s.cfg.Limits.Body + 1
-	_, rest, closed := rawRequest(t, g.addr, rawPost(pathCompletions, fmt.Sprintf("%x\r\n%s", n, strings.Repeat(" ", n)), "Host: a",
+	n := s.Config.Limits.Body + 1
+	_, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", n, strings.Repeat(" ", n)), "Host: a",
 		"Content-Type: application/json", "Transfer-Encoding: chunked", "Expect: 100-continue"))
 	if !strings.Contains(rest, "HTTP/1.1 413 ") || !closed {
 		t.Errorf("closed %v\n%s", closed, rest)
@@ -174,9 +176,9 @@ func TestFault07ExpectWithinTheLimit(t *testing.T) {
 // TestFault08SlowRequests has clients send heads and bodies that do not end: 408 when their time is over, which is not that of
 // others, nor of a connection that waits between two requests.
 func TestFault08SlowRequests(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Timeouts.Read = 300 * time.Millisecond
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Timeouts.Read = 300 * time.Millisecond
+	g := routertest.Start(t, s.Config, router.Parts{})
 	head := "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 	for _, row := range []struct{ name, sent, more string }{
 		{"08 nothing behind the first line", "POST /v1/completions HTTP/1.1\r\n", ""},
@@ -187,7 +189,7 @@ func TestFault08SlowRequests(t *testing.T) {
 		{"08 chunks that come slowly", head + "Transfer-Encoding: chunked\r\n\r\n", "1\r\n \r\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			conn := dial(t, g.addr)
+			conn := dial(t, g.Addr)
 			_, _ = io.WriteString(conn, row.sent)
 			over := make(chan struct{})
 			var got []byte
@@ -195,12 +197,12 @@ func TestFault08SlowRequests(t *testing.T) {
 				defer close(over)
 				got, _ = io.ReadAll(conn)
 			}()
-			kept := dial(t, g.addr)
+			kept := dial(t, g.Addr)
 			br := bufio.NewReader(kept)
 			for n, ended := 0, false; !ended || n < 3; n++ {
 				_, _ = io.WriteString(conn, row.more)
-				fmt.Fprintf(kept, "%sContent-Length: %d\r\n\r\n%s", head, len(plainBody), plainBody)
-				_ = kept.SetReadDeadline(time.Now().Add(longEnough))
+				fmt.Fprintf(kept, "%sContent-Length: %d\r\n\r\n%s", head, len(routertest.PlainBody), routertest.PlainBody)
+				_ = kept.SetReadDeadline(time.Now().Add(routertest.Patience))
 				resp, err := http.ReadResponse(br, nil)
 				if err != nil || resp.StatusCode != 200 {
 					t.Fatalf("request %d beside it: %v, %v", n, resp, err)
@@ -213,14 +215,14 @@ func TestFault08SlowRequests(t *testing.T) {
 				}
 			}
 			answer, body, _ := strings.Cut(string(got), "\r\n\r\n")
-			if errorOf(t, body); !strings.HasPrefix(answer, "HTTP/1.1 408 ") || !strings.Contains(answer, "X-Pdrouter-Reason: timeout") ||
+			if routertest.ErrorOf(t, body); !strings.HasPrefix(answer, "HTTP/1.1 408 ") || !strings.Contains(answer, "X-Pdrouter-Reason: timeout") ||
 				!strings.Contains(answer, "Connection: close") {
 				t.Errorf("got %s", got)
 			}
 		})
 	}
-	for _, q := range s.c.all() {
-		if q.Body != plainBody {
+	for _, q := range s.Cluster.All() {
+		if q.Body != routertest.PlainBody {
 			t.Errorf("an engine was sent %q", q.Body)
 		}
 	}
@@ -234,6 +236,6 @@ func dial(t *testing.T, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(longEnough))
+	_ = conn.SetDeadline(time.Now().Add(routertest.Patience))
 	return conn
 }

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -31,16 +33,16 @@ func (l *lockedBuffer) String() string {
 
 // TestUnusableAnswer has an engine answer 200 with what is no answer: none of it gets into the log.
 func TestUnusableAnswer(t *testing.T) {
-	for _, row := range []struct{ do, secret string }{{doGarbage, "hello"}, {doTrail, "secret"}} {
+	for _, row := range []struct{ do, secret string }{{routertest.DoGarbage, "hello"}, {routertest.DoTrail, "secret"}} {
 		t.Run(row.do, func(t *testing.T) {
 			var log lockedBuffer
-			s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Do: row.do}}})
-			g := start(t, s.cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-			r := g.post(pathCompletions, plainBody)
-			if sum := g.last(1); r.Status != 502 || sum.Outcome != report.FailedBefore || sum.Reason != "bad_upstream" {
+			s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Do: row.do}}})
+			g := routertest.Start(t, s.Config, router.Parts{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+			if sum := g.Summary(1); r.Status != 502 || sum.Outcome != report.FailedBefore || sum.Reason != "bad_upstream" {
 				t.Errorf("status %d, summary %+v; want 502, failed_before, bad_upstream", r.Status, sum)
 			}
-			g.stop()
+			g.Stop()
 			if got := log.String(); strings.Contains(got, row.secret) || !strings.Contains(got, "bytes of") {
 				t.Errorf("log: %s", got)
 			}

@@ -1,10 +1,11 @@
-package router
+package router_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
 )
 
@@ -14,18 +15,18 @@ func TestFault19SameRequestID(t *testing.T) {
 	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		t.Run("19 "+connectorName, func(t *testing.T) {
 			s, g := newServed(t, connectorName)
-			s.d[0].answers(func(h *habit) { h.parrot = true })
-			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 20}}, "prefill-0": {{Leg: "prefill", Do: doSlow, N: 20}}})
-			before := s.c.count("", "")
+			s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Parrot = true })
+			s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoSlow, N: 20}}, "prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 20}}})
+			before := s.Cluster.Count("", "")
 			done := make(chan error)
 			const clients = 8
 			for i := range clients {
 				go func() {
-					r := g.post(pathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"p%d","max_tokens":16,"stream":true,"request_id":"same"}`, i),
+					r := g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"p%d","max_tokens":16,"stream":true,"request_id":"same"}`, i),
 						"X-Request-Id", "same", "X-Data-Parallel-Rank", "3", "X-Vllm-Priority", "9", "Cookie", "c",
 						"X-Prefiller-Url", "http://6.6.6.6", "Authorization", "Bearer client")
-					want := fmt.Sprintf("p%d//0 %s", i, wholeText)
-					if got, whole := text(t, r); got != want || !whole || r.Header.Get("X-Request-Id") != "same" {
+					want := fmt.Sprintf("p%d//0 %s", i, routertest.WholeText)
+					if got, whole := routertest.Text(t, r); got != want || !whole || r.Header.Get("X-Request-Id") != "same" {
 						done <- fmt.Errorf("text %q, whole %v, header %v; want %q", got, whole, r.Header, want)
 						return
 					}
@@ -37,14 +38,14 @@ func TestFault19SameRequestID(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			g.settled()
+			g.WaitIdle()
 			ids, prompts := map[string]bool{}, map[string]string{} // by the id that prefill was asked under
-			prompt := func(q *seen) string {
+			prompt := func(q *routertest.Request) string {
 				_, p, _ := strings.Cut(q.Body, `"prompt":"`)
 				p, _, _ = strings.Cut(p, `"`)
 				return p
 			}
-			for _, q := range s.c.all()[before:] {
+			for _, q := range s.Cluster.All()[before:] {
 				key := q.Leg + q.ID
 				if ids[key] || strings.Contains(q.ID, "same") || strings.Contains(q.Body, `"same"`) {
 					t.Errorf("%s was sent id %q again, or the client's: %s", q.Leg, q.ID, q.Body)
@@ -62,7 +63,7 @@ func TestFault19SameRequestID(t *testing.T) {
 					}
 				}
 			}
-			for _, q := range s.c.all()[before:] {
+			for _, q := range s.Cluster.All()[before:] {
 				if q.Leg != "decode" {
 					continue
 				}
@@ -74,7 +75,7 @@ func TestFault19SameRequestID(t *testing.T) {
 					t.Errorf("decode of %q takes the KV of %q", prompt(q), prompts[from])
 				}
 			}
-			s.noHeld(t)
+			s.CheckNothingHeld(t)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
@@ -24,11 +26,11 @@ type countingLimiter struct {
 	reserved, charged []int
 }
 
-func (l *countingLimiter) Admit(_ auth.Principal, expected int) (Lease, Allowance) {
+func (l *countingLimiter) Admit(_ auth.Principal, expected int) (router.Lease, router.Allowance) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reserved = append(l.reserved, expected)
-	return l, Allowance{}
+	return l, router.Allowance{}
 }
 
 func (l *countingLimiter) Done(tokens int) {
@@ -48,71 +50,71 @@ func (l *countingLimiter) last() int {
 // asked, nothing counts against the engine or the budget of retries, the caller is charged, and no blocks stay held.
 func TestFault59AnswerTooLarge(t *testing.T) {
 	const bound = 64 << 10
-	big := []fault{{Leg: "decode", Do: doBigToken, N: 2 * bound}, {Leg: "alone", Do: doBigToken, N: 2 * bound}}
+	big := []routertest.Fault{{Leg: "decode", Do: routertest.DoBigToken, N: 2 * bound}, {Leg: "alone", Do: routertest.DoBigToken, N: 2 * bound}}
 	for _, row := range []struct {
 		name, connector, body, says string
-		faults                      map[string][]fault
+		faults                      map[string][]routertest.Fault
 		parts                       bool
 	}{
-		{"none", connector.NameNone, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"none, streamed", connector.NameNone, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"push", connector.NamePush, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"push, streamed", connector.NamePush, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"pull", connector.NamePull, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"pull, streamed", connector.NamePull, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"pull, prefill", connector.NamePull, streamBody, "limits.answer", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBigToken, N: 2 * bound}}}, false},
-		{"kvplane", connector.NameKVPlane, plainBody, "limits.answer", map[string][]fault{"decode-0": big}, false},
-		{"kvplane, streamed", connector.NameKVPlane, streamBody, "limits.event", map[string][]fault{"decode-0": big}, false},
-		{"several choices", connector.NamePull, strings.Replace(plainBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.answer", map[string][]fault{"decode-0": big}, true},
-		{"several choices, streamed", connector.NamePull, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event", map[string][]fault{"decode-0": big}, true},
-		{"several choices, one of them", connector.NamePush, strings.Replace(streamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event",
-			map[string][]fault{"decode-0": {{Leg: "decode", Nth: 2, Do: doBigToken, N: 2 * bound}}}, true},
+		{"none", connector.NameNone, routertest.PlainBody, "limits.answer", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"none, streamed", connector.NameNone, routertest.StreamBody, "limits.event", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"push", connector.NamePush, routertest.PlainBody, "limits.answer", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"push, streamed", connector.NamePush, routertest.StreamBody, "limits.event", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"pull", connector.NamePull, routertest.PlainBody, "limits.answer", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"pull, streamed", connector.NamePull, routertest.StreamBody, "limits.event", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"pull, prefill", connector.NamePull, routertest.StreamBody, "limits.answer", map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoBigToken, N: 2 * bound}}}, false},
+		{"kvplane", connector.NameKVPlane, routertest.PlainBody, "limits.answer", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"kvplane, streamed", connector.NameKVPlane, routertest.StreamBody, "limits.event", map[string][]routertest.Fault{"decode-0": big}, false},
+		{"several choices", connector.NamePull, strings.Replace(routertest.PlainBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.answer", map[string][]routertest.Fault{"decode-0": big}, true},
+		{"several choices, streamed", connector.NamePull, strings.Replace(routertest.StreamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event", map[string][]routertest.Fault{"decode-0": big}, true},
+		{"several choices, one of them", connector.NamePush, strings.Replace(routertest.StreamBody, `"prompt"`, `"n":2,"prompt"`, 1), "limits.event",
+			map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 2, Do: routertest.DoBigToken, N: 2 * bound}}}, true},
 	} {
 		t.Run("59 "+row.name, func(t *testing.T) {
-			s, parts := newPool(t, row.connector, 1, 2, nil), Parts{}
+			s, parts := routertest.NewPool(t, row.connector, 1, 2, nil), router.Parts{}
 			if row.connector == connector.NameKVPlane {
-				s, _, parts = newPlane(t, 1, 2)
+				s, _, parts = routertest.NewPlane(t, 1, 2)
 			}
 			limits := new(countingLimiter)
-			parts.Planner, parts.Limits = firstUsable{}, limits
-			s.cfg.Limits.Answer, s.cfg.Limits.Event, s.cfg.Limits.Fan = bound, bound, 8
-			s.cfg.Health.Failures = 1
-			g := start(t, s.cfg, parts)
+			parts.Planner, parts.Limits = routertest.FirstUsable{}, limits
+			s.Config.Limits.Answer, s.Config.Limits.Event, s.Config.Limits.Fan = bound, bound, 8
+			s.Config.Health.Failures = 1
+			g := routertest.Start(t, s.Config, parts)
 			if row.connector != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
-			s.setFaults(row.faults)
-			before, other := s.c.count("decode-0", "")+s.c.count("prefill-0", ""), s.c.count("decode-1", "")
-			r := g.post(pathCompletions, row.body)
-			e := errorOf(t, r.Body)
+			s.SetFaults(row.faults)
+			before, other := s.Cluster.Count("decode-0", "")+s.Cluster.Count("prefill-0", ""), s.Cluster.Count("decode-1", "")
+			r := g.Post(routertest.PathCompletions, row.body)
+			e := routertest.ErrorOf(t, r.Body)
 			if r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" || r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("Retry-After") != "" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 			}
 			if !strings.Contains(e.Message, row.says) || !strings.Contains(e.Message, fmt.Sprint(bound)) {
 				t.Errorf("the message %q does not name %s", e.Message, row.says)
 			}
-			sum := g.last(1)
+			sum := g.Summary(1)
 			if sum.Outcome != report.FailedBefore || sum.Reason != "answer_too_large" || !row.parts && sum.Attempts != 1 {
 				t.Errorf("summary %+v", sum)
 			}
 			if got := limits.last(); got != -1 {
 				t.Errorf("the caller was charged %d; want what was reserved, -1", got)
 			}
-			if retries := g.r.Stats().Retries[0]; retries.Made != 0 || retries.Refused != 0 {
+			if retries := g.Router.Stats().Retries[0]; retries.Made != 0 || retries.Refused != 0 {
 				t.Errorf("%d retries, %d refused", retries.Made, retries.Refused)
 			}
-			for _, e := range append(s.p, s.d...) {
-				if state := g.stateOf(e.name).State; state != "up" && state != "unchecked" {
-					t.Errorf("%s is %s", e.name, state)
+			for _, e := range append(s.Prefill, s.Decode...) {
+				if state := g.EngineStats(e.Name).State; state != "up" && state != "unchecked" {
+					t.Errorf("%s is %s", e.Name, state)
 				}
 			}
-			g.settled()
+			g.WaitIdle()
 			// Of several choices one that has not begun may leave blocks to be given back by the other engine.
-			if n, others := s.c.count("decode-0", "")+s.c.count("prefill-0", "")-before, s.c.count("decode-1", "")-other; !row.parts && (n > 2 || others != 0) {
+			if n, others := s.Cluster.Count("decode-0", "")+s.Cluster.Count("prefill-0", "")-before, s.Cluster.Count("decode-1", "")-other; !row.parts && (n > 2 || others != 0) {
 				t.Errorf("the engines were asked %d times, the other decode engine %d times", n, others)
 			}
 			if row.name != "pull, prefill" { // which may hold its blocks to the end of its lease, as behind any answer that says nothing of them
-				s.noHeld(t)
+				s.CheckNothingHeld(t)
 			}
 		})
 	}
@@ -136,14 +138,14 @@ func TestFault59EventTooLarge(t *testing.T) {
 				_, _ = io.WriteString(conn, rawChunk(big))
 			})
 			limits := new(countingLimiter)
-			parts := Parts{Limits: limits, Planner: planner}
+			parts := router.Parts{Limits: limits, Planner: planner}
 			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 64 << 10}}
 			cfg.Health.Failures = 1
-			g := start(t, cfg, parts)
-			body := strings.Replace(streamBody, `"prompt"`, `"temperature":0,"prompt"`, 1)
-			req, _ := http.NewRequest(http.MethodPost, g.url+pathCompletions, strings.NewReader(body))
+			g := routertest.Start(t, cfg, parts)
+			body := strings.Replace(routertest.StreamBody, `"prompt"`, `"temperature":0,"prompt"`, 1)
+			req, _ := http.NewRequest(http.MethodPost, g.URL+routertest.PathCompletions, strings.NewReader(body))
 			req.Header.Set("Content-Type", "application/json")
-			resp, err := g.client.Do(req)
+			resp, err := g.Client.Do(req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,13 +158,13 @@ func TestFault59EventTooLarge(t *testing.T) {
 			if err == nil || strings.Contains(out, "[DONE]") || strings.Count(out, `{"error"`) != 1 || !strings.Contains(out, "65536 bytes (limits.event)") {
 				t.Errorf("end %v: %.1000s", err, out)
 			}
-			if sum := g.last(1); sum.Outcome != report.FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
+			if sum := g.Summary(1); sum.Outcome != report.FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
 				t.Errorf("summary %+v", sum)
 			}
 			if got := limits.last(); got <= 0 {
 				t.Errorf("the caller was charged %d", got)
 			}
-			if state := g.stateOf("raw").State; state != "up" && state != "unchecked" {
+			if state := g.EngineStats("raw").State; state != "up" && state != "unchecked" {
 				t.Errorf("the engine is %s", state)
 			}
 		})
@@ -177,25 +179,25 @@ func TestFault59HeadTooLarge(t *testing.T) {
 	})
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}}
 	cfg.Health.Failures = 1
-	g := start(t, cfg, Parts{})
-	r := g.post("/v1/embeddings", `{"model":"tiny","input":["a"]}`)
-	if m := errorOf(t, r.Body).Message; r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" || !strings.Contains(m, "65536") {
+	g := routertest.Start(t, cfg, router.Parts{})
+	r := g.Post("/v1/embeddings", `{"model":"tiny","input":["a"]}`)
+	if m := routertest.ErrorOf(t, r.Body).Message; r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "answer_too_large" || !strings.Contains(m, "65536") {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
-	if state := g.stateOf("raw").State; state != "up" && state != "unchecked" {
+	if state := g.EngineStats("raw").State; state != "up" && state != "unchecked" {
 		t.Errorf("the engine is %s", state)
 	}
 }
 
 // TestFault59RefusalTooLarge has an engine reject a request in more words than the gateway reads: its status is the answer.
 func TestFault59RefusalTooLarge(t *testing.T) {
-	e := newFakeAny(t, jsonAnswer(400, `{"error":{"message":"`+strings.Repeat("a", 128<<10)+`"}}`))
+	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(400, `{"error":{"message":"`+strings.Repeat("a", 128<<10)+`"}}`))
 	cfg := anyFleet(e)
 	cfg.Limits.Answer, cfg.Health.Failures = 64<<10, 1
-	g := start(t, cfg, Parts{})
-	for _, path := range []string{pathChat, "/tokenize"} {
-		r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
-		if m := errorOf(t, r.Body).Message; r.Status != 400 || m != "The engine rejected the request." || r.Header.Get("X-Should-Retry") != "false" {
+	g := routertest.Start(t, cfg, router.Parts{})
+	for _, path := range []string{routertest.PathChat, "/tokenize"} {
+		r := g.Post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
+		if m := routertest.ErrorOf(t, r.Body).Message; r.Status != 400 || m != "The engine rejected the request." || r.Header.Get("X-Should-Retry") != "false" {
 			t.Errorf("%s: status %d, header %v: %.300s", path, r.Status, r.Header, r.Body)
 		}
 	}

@@ -1,9 +1,11 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -14,43 +16,43 @@ import (
 // asked again: what decode holds is counted. Where the leg was given up nothing shows when prefill notices, so that it is not asked again
 // either: decode is told once prefill has nothing in hand and a later request has been handed over.
 func TestFault47StockPlainNamesWait(t *testing.T) {
-	lost := fault{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}
-	failed := fault{Leg: "prefill", Nth: 1, Do: doErrorLate, N: 100}
+	lost := routertest.Fault{Leg: "prefill", Nth: 1, Do: routertest.DoResetLate, N: 100}
+	failed := routertest.Fault{Leg: "prefill", Nth: 1, Do: routertest.DoErrorLate, N: 100}
 	again := failed
 	again.Nth = 2
 	for _, row := range []struct {
 		name   string
 		agent  bool
-		faults []fault
+		faults []routertest.Fault
 		asked  int // again
 		told   int // decode
 	}{
-		{"agent", true, []fault{lost}, 1, 0},
-		{"no agent", false, []fault{lost}, 0, 0},
-		{"an error, agent", true, []fault{failed}, 1, 0},
-		{"an error, no agent", false, []fault{failed}, 0, 0},
-		{"two errors, agent", true, []fault{failed, again}, 2, 0},
-		{"late, agent", true, []fault{{Leg: "prefill", Nth: 1, Do: doHang}}, 0, 1},
+		{"agent", true, []routertest.Fault{lost}, 1, 0},
+		{"no agent", false, []routertest.Fault{lost}, 0, 0},
+		{"an error, agent", true, []routertest.Fault{failed}, 1, 0},
+		{"an error, no agent", false, []routertest.Fault{failed}, 0, 0},
+		{"two errors, agent", true, []routertest.Fault{failed, again}, 2, 0},
+		{"late, agent", true, []routertest.Fault{{Leg: "prefill", Nth: 1, Do: routertest.DoHang}}, 0, 1},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
-				c.Timeouts.Prefill, c.Timeouts.Ending = 2*time.Second, longEnough
+				c.Timeouts.Prefill, c.Timeouts.Ending = 2*time.Second, routertest.Patience
 			})
-			before := s.c.count("", "")
-			s.setFaults(map[string][]fault{"prefill-0": row.faults})
-			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+			before := s.Cluster.Count("", "")
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": row.faults})
+			if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
 			if row.asked+row.told > 0 {
-				s.noHeld(t)
+				s.CheckNothingHeld(t)
 			} else {
-				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[StrandMay] > 0 })
+				routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("decode-0")[router.StrandMay] > 0 })
 			}
-			g.settled()
+			g.WaitIdle()
 			var order []string
 			lost := ""
-			for _, q := range s.c.all()[before:] {
+			for _, q := range s.Cluster.All()[before:] {
 				switch {
 				case q.Engine != "prefill-0":
 				case q.Leg == "prefill" && lost == "":
@@ -72,10 +74,10 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 				}
 				asked, later = asked+1, 0
 			}
-			if told := f.count("prefill-0 cmpl-" + lost); asked != row.asked || told != row.asked {
+			if told := f.Count("prefill-0 cmpl-" + lost); asked != row.asked || told != row.asked {
 				t.Errorf("prefill got %v and was told %d times; want both %d times", order, told, row.asked)
 			}
-			if n := f.count("decode"); n != row.told {
+			if n := f.Count("decode"); n != row.told {
 				t.Errorf("decode was told %d times; want %d", n, row.told)
 			}
 		})
@@ -85,27 +87,27 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 // TestFault54StockPlainNamesPrefillDies has prefill die where it knows requests by the very id that they are given: that it is gone is
 // looked at before anything is waited for there, so decode's blocks come free as soon as with other names.
 func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
-	unhurried(t, "54", func(t *testing.T) {
-		s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
-		s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
-		before := s.c.count("", "")
-		got := make(chan clientReply, 1)
-		go func() { got <- g.post(pathCompletions, plainBody) }()
-		eventually(t, "both legs are under way", func() bool { return s.c.count("", "") == before+2 && s.d[0].underWay() == 1 })
-		f.died("prefill-0")
-		_ = s.p[0].srv.Listener.Close()
-		s.p[0].srv.CloseClientConnections()
+	routertest.RunVirtual(t, "54", func(t *testing.T) {
+		s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
+		before := s.Cluster.Count("", "")
+		got := make(chan routertest.Reply, 1)
+		go func() { got <- g.Post(routertest.PathCompletions, routertest.PlainBody) }()
+		routertest.Eventually(t, "both legs are under way", func() bool { return s.Cluster.Count("", "") == before+2 && s.Decode[0].UnderWay() == 1 })
+		f.Died("prefill-0")
+		_ = s.Prefill[0].Server.Listener.Close()
+		s.Prefill[0].Server.CloseClientConnections()
 		died := time.Now()
 		if r := <-got; r.Status != 200 {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
-		eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
-		if took := time.Since(died); took > RefusedFor+2*FenceAfter+time.Second {
+		routertest.Eventually(t, "decode's blocks are free", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
+		if took := time.Since(died); took > router.RefusedFor+2*router.FenceAfter+time.Second {
 			t.Errorf("decode was told %v behind prefill's end", took)
 		}
-		g.settled()
-		if n := g.r.Stats().Stranded; n != 0 || f.count("decode") != 1 || f.count("prefill") != 0 {
-			t.Errorf("%d stranded, decode told %d times, prefill %d times; want 0, 1 and 0", n, f.count("decode"), f.count("prefill"))
+		g.WaitIdle()
+		if n := g.Router.Stats().Stranded; n != 0 || f.Count("decode") != 1 || f.Count("prefill") != 0 {
+			t.Errorf("%d stranded, decode told %d times, prefill %d times; want 0, 1 and 0", n, f.Count("decode"), f.Count("prefill"))
 		}
 	})
 }
@@ -118,35 +120,35 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 		name  string
 		agent bool
 		why   string
-	}{{"agent", true, StrandUnproven}, {"no agent", false, StrandNoAgent}} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
+	}{{"agent", true, router.StrandUnproven}, {"no agent", false, router.StrandNoAgent}} {
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true
 				c.Timeouts.Health, c.Timeouts.SideChannel = 200*time.Millisecond, time.Minute
 			})
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
-			before := s.c.count("", "")
-			got := make(chan clientReply, 1)
-			go func() { got <- g.post(pathCompletions, plainBody) }()
-			eventually(t, "both legs are under way", func() bool { return s.c.count("", "") == before+2 && s.d[0].underWay() == 1 })
-			f.mu.Lock()
-			f.silent = true
-			f.mu.Unlock()
-			f.died("prefill-0")
-			_ = s.p[0].srv.Listener.Close()
-			s.p[0].srv.CloseClientConnections()
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
+			before := s.Cluster.Count("", "")
+			got := make(chan routertest.Reply, 1)
+			go func() { got <- g.Post(routertest.PathCompletions, routertest.PlainBody) }()
+			routertest.Eventually(t, "both legs are under way", func() bool { return s.Cluster.Count("", "") == before+2 && s.Decode[0].UnderWay() == 1 })
+			f.Mu.Lock()
+			f.Silent = true
+			f.Mu.Unlock()
+			f.Died("prefill-0")
+			_ = s.Prefill[0].Server.Listener.Close()
+			s.Prefill[0].Server.CloseClientConnections()
 			if r := <-got; r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
-			eventually(t, "it is counted", func() bool { return g.r.Stats().Stranded == 1 })
-			if held := g.blocks("decode-0"); held[row.why] == 0 {
+			routertest.Eventually(t, "it is counted", func() bool { return g.Router.Stats().Stranded == 1 })
+			if held := g.Blocks("decode-0"); held[row.why] == 0 {
 				t.Errorf("decode holds %v; want some for %v", held, row.why)
 			}
-			g.settled()
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if f.looks > 20 {
-				t.Errorf("%d looks at prefill in 10 s", f.looks)
+			g.WaitIdle()
+			f.Mu.Lock()
+			defer f.Mu.Unlock()
+			if f.Looks > 20 {
+				t.Errorf("%d looks at prefill in 10 s", f.Looks)
 			}
 		})
 	}
@@ -156,19 +158,19 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 // may just have finished, so it is told by that name that this was taken; but not while it has anything in hand, which may be that.
 func TestFault58PullPlainNamesTold(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		unhurried(t, map[bool]string{false: "idle", true: "busy"}[busy], func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePull, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doHang}, {Leg: "prefill", Nth: 2, Do: doSlow, N: 30_000}}})
-			prefills := s.c.count("", "prefill")
-			leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") == prefills+1 })
-			got := make(chan clientReply, 1)
+		routertest.RunVirtual(t, map[bool]string{false: "idle", true: "busy"}[busy], func(t *testing.T) {
+			s, g, f := routertest.Reclaiming(t, connector.NamePull, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoHang}, {Leg: "prefill", Nth: 2, Do: routertest.DoSlow, N: 30_000}}})
+			prefills := s.Cluster.Count("", "prefill")
+			leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") == prefills+1 })
+			got := make(chan routertest.Reply, 1)
 			if busy {
-				go func() { got <- g.post(pathCompletions, plainBody) }()
-				eventually(t, "another is under way", func() bool { return s.c.count("", "prefill") == prefills+2 })
+				go func() { got <- g.Post(routertest.PathCompletions, routertest.PlainBody) }()
+				routertest.Eventually(t, "another is under way", func() bool { return s.Cluster.Count("", "prefill") == prefills+2 })
 			}
-			eventually(t, "it was seen to", func() bool { return g.r.Debug().Running() > 0 })
-			eventually(t, "that is over", func() bool { return g.r.Debug().Running() == 0 })
-			if n := f.count("prefill"); busy != (n == 0) {
+			routertest.Eventually(t, "it was seen to", func() bool { return g.Router.Debug().Running() > 0 })
+			routertest.Eventually(t, "that is over", func() bool { return g.Router.Debug().Running() == 0 })
+			if n := f.Count("prefill"); busy != (n == 0) {
 				t.Errorf("prefill was told %d times", n)
 			}
 			if busy {
@@ -176,7 +178,7 @@ func TestFault58PullPlainNamesTold(t *testing.T) {
 					t.Errorf("status %d: %s", r.Status, r.Body)
 				}
 			}
-			g.settled()
+			g.WaitIdle()
 		})
 	}
 }

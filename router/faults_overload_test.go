@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -21,47 +23,47 @@ import (
 // others an error that says when to come back, and nothing grows with them.
 func TestFault63Overload(t *testing.T) {
 	const places, waits, clients = 4, 4, 80
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = places, new(waits)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Models[0].InFlight, s.Config.Limits.Queue = places, new(waits)
 	gate := make(chan struct{})
-	s.d[0].hold(gate)
-	g := start(t, s.cfg, Parts{})
-	replies := make(chan clientReply, clients)
+	s.Decode[0].HoldUntil(gate)
+	g := routertest.Start(t, s.Config, router.Parts{})
+	replies := make(chan routertest.Reply, clients)
 	for range clients {
-		go func() { replies <- g.post(pathCompletions, streamBody) }()
+		go func() { replies <- g.Post(routertest.PathCompletions, routertest.StreamBody) }()
 	}
 	// The engine answers nobody yet, so whoever has an answer now was refused at once.
 	for range clients - places - waits {
 		r := <-replies
-		if e := errorOf(t, r.Body); r.Status != 503 || e.Type != "ServiceUnavailableError" || r.Header.Get("X-Pdrouter-Reason") != "queue_full" ||
+		if e := routertest.ErrorOf(t, r.Body); r.Status != 503 || e.Type != "ServiceUnavailableError" || r.Header.Get("X-Pdrouter-Reason") != "queue_full" ||
 			r.Header.Get("Retry-After") != "1" || r.Header.Get("Retry-After-Ms") != "1000" {
 			t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 		}
 	}
-	eventually(t, "the engine has what it may have", func() bool { return s.d[0].underWay() == places })
-	if n := g.r.Stats().Requests; n != places {
+	routertest.Eventually(t, "the engine has what it may have", func() bool { return s.Decode[0].UnderWay() == places })
+	if n := g.Router.Stats().Requests; n != places {
 		t.Errorf("%d requests are under way; want %d", n, places)
 	}
-	q := g.r.Stats().Queues[0]
+	q := g.Router.Stats().Queues[0]
 	if q.InFlight != places || q.Waiting != waits || q.Waited != waits || q.Denied["queue_full"] != clients-places-waits {
 		t.Errorf("the queue is %+v", q)
 	}
 	close(gate)
 	for range places + waits {
-		if got, whole := text(t, <-replies); got != wholeText || !whole {
+		if got, whole := routertest.Text(t, <-replies); got != routertest.WholeText || !whole {
 			t.Errorf("text %q, whole %v", got, whole)
 		}
 	}
-	g.settled()
-	if n := s.d[0].mostUnderWay(); n > places {
+	g.WaitIdle()
+	if n := s.Decode[0].MostUnderWay(); n > places {
 		t.Errorf("%d requests were with the engine at once; want at most %d", n, places)
 	}
-	if q := g.r.Stats().Queues[0]; q.InFlight != 0 || q.Waiting != 0 {
+	if q := g.Router.Stats().Queues[0]; q.InFlight != 0 || q.Waiting != 0 {
 		t.Errorf("the queue is %+v behind the end", q)
 	}
 	waited := 0
 	for i := range places + waits {
-		if sum := g.last(i + 1); sum.Phases.Queue > 0 {
+		if sum := g.Summary(i + 1); sum.Phases.Queue > 0 {
 			waited++
 		}
 	}
@@ -72,73 +74,73 @@ func TestFault63Overload(t *testing.T) {
 
 // TestFault63QueueEnds has requests wait for a place that does not come: each is told why, and leaves nothing behind.
 func TestFault63QueueEnds(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(8)
-	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = 300*time.Millisecond, 100*time.Millisecond
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(8)
+	s.Config.Timeouts.Queue, s.Config.Timeouts.Drain = 300*time.Millisecond, 100*time.Millisecond
 	gate := make(chan struct{})
-	s.d[0].hold(gate)
-	g := start(t, s.cfg, Parts{})
+	s.Decode[0].HoldUntil(gate)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	defer close(gate)
-	go g.post(pathCompletions, plainBody)
-	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
+	go g.Post(routertest.PathCompletions, routertest.PlainBody)
+	routertest.Eventually(t, "the place is taken", func() bool { return s.Decode[0].UnderWay() == 1 })
 
-	r := g.post(pathCompletions, plainBody)
-	if errorOf(t, r.Body); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" || r.Header.Get("Retry-After") == "" {
+	r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+	if routertest.ErrorOf(t, r.Body); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" || r.Header.Get("Retry-After") == "" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 
-	s.cfg.Timeouts.Queue = time.Hour
-	if err := g.r.Apply(s.cfg, g.parts); err != nil {
+	s.Config.Timeouts.Queue = time.Hour
+	if err := g.Router.Apply(s.Config, g.Parts); err != nil {
 		t.Fatal(err)
 	}
-	waiting := func(n int) func() bool { return func() bool { return g.r.Stats().Queues[0].Waiting == n } }
+	waiting := func(n int) func() bool { return func() bool { return g.Router.Stats().Queues[0].Waiting == n } }
 	before := runtime.NumGoroutine()
-	conn, err := net.Dial("tcp", g.addr)
+	conn, err := net.Dial("tcp", g.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.WriteString(conn, rawPost(pathCompletions, plainBody, "Host: a", "Content-Type: application/json",
-		fmt.Sprintf("Content-Length: %d", len(plainBody))))
-	eventually(t, "it waits, also behind a reload", waiting(1))
+	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json",
+		fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))))
+	routertest.Eventually(t, "it waits, also behind a reload", waiting(1))
 	_ = conn.Close()
-	eventually(t, "it is gone", waiting(0))
-	eventually(t, "and its goroutine", func() bool { return runtime.NumGoroutine() <= before })
-	if n := g.r.Stats().Queues[0].Denied["client_left"]; n != 1 {
+	routertest.Eventually(t, "it is gone", waiting(0))
+	routertest.Eventually(t, "and its goroutine", func() bool { return runtime.NumGoroutine() <= before })
+	if n := g.Router.Stats().Queues[0].Denied["client_left"]; n != 1 {
 		t.Errorf("%d have left; want 1", n)
 	}
 
-	last := make(chan clientReply, 1)
-	go func() { last <- g.post(pathCompletions, plainBody) }()
-	eventually(t, "another waits", waiting(1))
-	g.stop()
+	last := make(chan routertest.Reply, 1)
+	go func() { last <- g.Post(routertest.PathCompletions, routertest.PlainBody) }()
+	routertest.Eventually(t, "another waits", waiting(1))
+	g.Stop()
 	if r := <-last; r.Err == nil && r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
-	if n := s.c.count("", ""); n > 1 {
+	if n := s.Cluster.Count("", ""); n > 1 {
 		t.Errorf("the engine got %d requests; want 1", n)
 	}
 }
 
 // TestFault20And63Priority has the header count only for callers with the scope, and tenants for what the configuration says.
 func TestFault20And63Priority(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Models[0].InFlight = 1
-	s.cfg.Priorities = map[string]int{"gold": 30}
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Models[0].InFlight = 1
+	s.Config.Priorities = map[string]int{"gold": 30}
 	gate := make(chan struct{})
-	s.d[0].hold(gate)
-	g := start(t, s.cfg, Parts{Clients: tenants{}})
+	s.Decode[0].HoldUntil(gate)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: tenants{}})
 	body := func(name string) string { return fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":16}`, name) }
-	go g.post(pathCompletions, body("first"), "Authorization", "first")
-	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
+	go g.Post(routertest.PathCompletions, body("first"), "Authorization", "first")
+	routertest.Eventually(t, "the place is taken", func() bool { return s.Decode[0].UnderWay() == 1 })
 	var wg sync.WaitGroup
 	for i, c := range [][2]string{{"plain", ""}, {"liar", "-50"}, {"gold", ""}, {"scoped", "-60"}, {"scoped2", "60"}} {
-		wg.Go(func() { g.post(pathCompletions, body(c[0]), "Authorization", c[0], "X-Vllm-Priority", c[1]) })
-		eventually(t, "it waits", func() bool { return g.r.Stats().Queues[0].Waiting == i+1 })
+		wg.Go(func() { g.Post(routertest.PathCompletions, body(c[0]), "Authorization", c[0], "X-Vllm-Priority", c[1]) })
+		routertest.Eventually(t, "it waits", func() bool { return g.Router.Stats().Queues[0].Waiting == i+1 })
 	}
 	close(gate)
 	wg.Wait()
 	var got []string
-	for _, q := range s.c.all() {
+	for _, q := range s.Cluster.All() {
 		_, name, _ := strings.Cut(q.Body, `"prompt":"`)
 		name, _, _ = strings.Cut(name, `"`)
 		got = append(got, name)
@@ -146,7 +148,7 @@ func TestFault20And63Priority(t *testing.T) {
 	if want := "first scoped gold plain liar scoped2"; strings.Join(got, " ") != want {
 		t.Errorf("served %v; want %s", got, want)
 	}
-	for _, q := range s.c.all() {
+	for _, q := range s.Cluster.All() {
 		if q.Header.Get("X-Vllm-Priority") != "" {
 			t.Errorf("the engine was sent a priority: %v", q.Header)
 		}
@@ -156,29 +158,29 @@ func TestFault20And63Priority(t *testing.T) {
 // TestFault63QueueOfRemovedModel has a reload take a model away for whose engines a request waits: it still does, and is told
 // when the router closes.
 func TestFault63QueueOfRemovedModel(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Models[0].InFlight = 1
-	s.cfg.Timeouts.Queue, s.cfg.Timeouts.Drain = time.Hour, 100*time.Millisecond
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Models[0].InFlight = 1
+	s.Config.Timeouts.Queue, s.Config.Timeouts.Drain = time.Hour, 100*time.Millisecond
 	gate := make(chan struct{})
-	s.d[0].hold(gate)
-	g := start(t, s.cfg, Parts{})
+	s.Decode[0].HoldUntil(gate)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	defer close(gate)
-	go g.post(pathCompletions, plainBody)
-	eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
-	last := make(chan clientReply, 1)
-	go func() { last <- g.post(pathCompletions, plainBody) }()
-	queue := g.r.Debug().Queue("tiny")
-	eventually(t, "another waits", func() bool { return queue.Stats().Waiting == 1 })
-	cfg := s.cfg
+	go g.Post(routertest.PathCompletions, routertest.PlainBody)
+	routertest.Eventually(t, "the place is taken", func() bool { return s.Decode[0].UnderWay() == 1 })
+	last := make(chan routertest.Reply, 1)
+	go func() { last <- g.Post(routertest.PathCompletions, routertest.PlainBody) }()
+	queue := g.Router.Debug().Queue("tiny")
+	routertest.Eventually(t, "another waits", func() bool { return queue.Stats().Waiting == 1 })
+	cfg := s.Config
 	cfg.Models = slices.Clone(cfg.Models)
 	cfg.Models[0].Name = "other"
-	if err := g.r.Apply(cfg, g.parts); err != nil {
+	if err := g.Router.Apply(cfg, g.Parts); err != nil {
 		t.Fatal(err)
 	}
 	if n := queue.Stats().Waiting; n != 1 {
 		t.Errorf("%d wait behind the reload; want 1", n)
 	}
-	g.r.Debug().TurnAway()
+	g.Router.Debug().TurnAway()
 	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
@@ -193,7 +195,7 @@ type tenants struct{}
 func (tenants) Authenticate(name string) (auth.Principal, error) {
 	p := auth.Principal{Subject: name, Tenant: name}
 	if strings.HasPrefix(name, "scoped") {
-		p.Scopes = []string{ScopePriority}
+		p.Scopes = []string{router.ScopePriority}
 	}
 	return p, nil
 }
@@ -201,21 +203,21 @@ func (tenants) Authenticate(name string) (auth.Principal, error) {
 // TestFault65RetryStorm has every engine fail, and clients that try three times as long as they are not told otherwise.
 func TestFault65RetryStorm(t *testing.T) {
 	const users = 200
-	s := newPool(t, connector.NameNone, 0, 3, nil)
-	faults := map[string][]fault{}
-	for _, d := range s.d {
-		faults[d.name] = []fault{{Do: doError}}
+	s := routertest.NewPool(t, connector.NameNone, 0, 3, nil)
+	faults := map[string][]routertest.Fault{}
+	for _, d := range s.Decode {
+		faults[d.Name] = []routertest.Fault{{Do: routertest.DoError}}
 	}
-	s.setFaults(faults)
-	s.cfg.Limits.Failures = 1 << 20 // nobody is taken out of use
-	g := start(t, s.cfg, Parts{})
+	s.SetFaults(faults)
+	s.Config.Limits.Failures = 1 << 20 // nobody is taken out of use
+	g := routertest.Start(t, s.Config, router.Parts{})
 	var useless atomic.Int64
 	var wg sync.WaitGroup
 	for c := range 4 {
 		wg.Go(func() {
 			for range users / 4 {
 				for try := range 3 {
-					r := g.post(pathCompletions, plainBody, "X-Stainless-Retry-Count", fmt.Sprint(try))
+					r := g.Post(routertest.PathCompletions, routertest.PlainBody, "X-Stainless-Retry-Count", fmt.Sprint(try))
 					if r.Status < 500 {
 						t.Errorf("client %d: status %d: %s", c, r.Status, r.Body)
 					}
@@ -233,10 +235,10 @@ func TestFault65RetryStorm(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := s.c.count("", ""); n > users+users/5+3+3 {
+	if n := s.Cluster.Count("", ""); n > users+users/5+3+3 {
 		t.Errorf("%d requests of users became %d", users, n)
 	}
-	retries := g.r.Stats().Retries[0]
+	retries := g.Router.Stats().Retries[0]
 	if retries.Made == 0 || useless.Load() == 0 || retries.Refused != uint64(useless.Load()) {
 		t.Errorf("%d retries, %d refused, %d answers that say so", retries.Made, retries.Refused, useless.Load())
 	}
@@ -257,12 +259,12 @@ func TestFault47RetryAfter(t *testing.T) {
 		{"another engine is there", "60", 200, 2, 2},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, connector.NameNone, 0, row.engines, nil)
-			s.cfg.Timeouts.Answer = 10 * time.Second
-			next := s.d[0].srv.Config.Handler
+			s := routertest.NewPool(t, connector.NameNone, 0, row.engines, nil)
+			s.Config.Timeouts.Answer = 10 * time.Second
+			next := s.Decode[0].Server.Config.Handler
 			var asked []time.Time
 			var mu sync.Mutex
-			s.d[0].srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.Decode[0].Server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				mu.Lock()
 				first := r.Method == http.MethodPost && len(asked) == 0
 				if r.Method == http.MethodPost {
@@ -271,20 +273,20 @@ func TestFault47RetryAfter(t *testing.T) {
 				mu.Unlock()
 				if first {
 					w.Header().Set("Retry-After", row.rest)
-					fakeError(w, 429, "RateLimitError", "429")
+					routertest.FakeError(w, 429, "RateLimitError", "429")
 					return
 				}
 				next.ServeHTTP(w, r)
 			})
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-			r := g.post(pathCompletions, plainBody)
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 			if r.Status != row.status {
 				t.Fatalf("status %d: %s", r.Status, r.Body)
 			}
 			if row.status != 200 && (r.Header.Get("Retry-After") != row.rest || r.Header.Get("X-Pdrouter-Reason") != "engine_refused") {
 				t.Errorf("header %v", r.Header)
 			}
-			if sum := g.last(1); sum.Attempts != row.asked {
+			if sum := g.Summary(1); sum.Attempts != row.asked {
 				t.Errorf("%d attempts; want %d", sum.Attempts, row.asked)
 			}
 			if len(asked) == 2 && asked[1].Sub(asked[0]) < time.Second { // a bound that no slow machine breaks

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
@@ -69,7 +71,7 @@ func TestFault45Unpairable(t *testing.T) {
 				status   int
 				reason   string
 			}{{1, false, 200, "no_pair"}, {1, true, 503, "no_pair"}, {2, true, 200, "split"}} {
-				s, _, parts := newPlane(t, c.prefills, 1)
+				s, _, parts := routertest.NewPlane(t, c.prefills, 1)
 				if parts.Planner = nil; c.refuse {
 					parts.Planner = refusing(t)
 				}
@@ -86,42 +88,42 @@ func TestFault45Unpairable(t *testing.T) {
 				if c.prefills == 2 {
 					put(published("prefill-1", metadata.Prefill, 101, 1, 0))
 				}
-				g := startOver(t, store, s.cfg, parts)
-				eventually(t, "the reason is known", func() bool {
-					p := g.r.Stats().Pairs
+				g := startOver(t, store, s.Config, parts)
+				routertest.Eventually(t, "the reason is known", func() bool {
+					p := g.Router.Stats().Pairs
 					return p[0].Reason == row.reason && !p[0].Pairable && !p[0].Warm && p[0].Why != "" && (c.prefills == 1 || p[1].Warm)
 				})
-				if r := g.post(pathCompletions, plainBody); r.Status != c.status || r.Header.Get("X-Pdrouter-Reason") != c.reason {
+				if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != c.status || r.Header.Get("X-Pdrouter-Reason") != c.reason {
 					t.Errorf("%+v: status %d, header %v", c, r.Status, r.Header)
 				}
-				if n := s.c.count("prefill-0", ""); n != 0 {
+				if n := s.Cluster.Count("prefill-0", ""); n != 0 {
 					t.Errorf("%d requests went to the engine that does not fit", n)
 				}
 				if row.repaired == nil {
 					row.repaired = []metadata.Record{published("prefill-0", metadata.Prefill, 101, 1, 0)} // started anew, and fits
 				}
 				put(row.repaired...)
-				eventually(t, "the pair is warm", func() bool { p := g.r.Stats().Pairs[0]; return p.Pairable && p.Warm && p.Why == "" })
-				if r := g.post(pathCompletions, plainBody); r.Status != 200 || r.Header.Get("X-Pdrouter-Reason") != "split" {
+				routertest.Eventually(t, "the pair is warm", func() bool { p := g.Router.Stats().Pairs[0]; return p.Pairable && p.Warm && p.Why == "" })
+				if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 || r.Header.Get("X-Pdrouter-Reason") != "split" {
 					t.Errorf("%+v: repaired: status %d, header %v", c, r.Status, r.Header)
 				}
-				g.settled()
-				g.stop()
+				g.WaitIdle()
+				g.Stop()
 			}
 		})
 	}
 }
 
 // startOver serves with a local copy of the store.
-func startOver(t *testing.T, store metadata.Store, cfg config.Config, parts Parts) *gateway {
+func startOver(t *testing.T, store metadata.Store, cfg config.Config, parts router.Parts) *routertest.Gateway {
 	t.Helper()
-	var g *gateway
-	cache, err := metadata.NewCache(store, metadata.CacheConfig{}, func(engine string) { g.r.Renewed(engine) }, slog.New(slog.DiscardHandler))
+	var g *routertest.Gateway
+	cache, err := metadata.NewCache(store, metadata.CacheConfig{}, func(engine string) { g.Router.Renewed(engine) }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	parts.Records = cache
-	g = start(t, cfg, parts)
+	g = routertest.Start(t, cfg, parts)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = cache.Run(ctx) })
@@ -132,39 +134,39 @@ func startOver(t *testing.T, store metadata.Store, cfg config.Config, parts Part
 // TestFault44PlaneRestarted starts an engine anew in the middle of a request. The request is tried again elsewhere; however
 // often the news comes there is one more handshake per pair; and no leg names the old run after it.
 func TestFault44PlaneRestarted(t *testing.T) {
-	s, records, parts := newPlane(t, 2, 1)
-	s.cfg.Health.Overload = 1 // a refusal spares nobody here
-	g := start(t, s.cfg, parts)
-	g.warmed()
-	before := len(s.c.all())
-	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doRefuseLate, N: 300}}})
-	var reply clientReply
+	s, records, parts := routertest.NewPlane(t, 2, 1)
+	s.Config.Health.Overload = 1 // a refusal spares nobody here
+	g := routertest.Start(t, s.Config, parts)
+	g.WaitWarm()
+	before := len(s.Cluster.All())
+	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoRefuseLate, N: 300}}})
+	var reply routertest.Reply
 	var asking sync.WaitGroup
-	asking.Go(func() { reply = g.post(pathCompletions, plainBody) })
-	eventually(t, "the request is with the old run", func() bool { return len(s.c.all()) >= before+2 })
-	records.publish("prefill-0", metadata.Prefill, 777, "same")
-	mark := len(s.c.all())
+	asking.Go(func() { reply = g.Post(routertest.PathCompletions, routertest.PlainBody) })
+	routertest.Eventually(t, "the request is with the old run", func() bool { return len(s.Cluster.All()) >= before+2 })
+	records.Publish("prefill-0", metadata.Prefill, 777, "same")
+	mark := len(s.Cluster.All())
 	var news sync.WaitGroup
 	for range 10 {
-		news.Go(func() { g.r.Renewed("prefill-0") })
+		news.Go(func() { g.Router.Renewed("prefill-0") })
 	}
 	news.Wait()
 	asking.Wait()
-	if got, whole := text(t, reply); got != wholeText || !whole {
+	if got, whole := routertest.Text(t, reply); got != routertest.WholeText || !whole {
 		t.Fatalf("status %d, text %q, whole %v", reply.Status, got, whole)
 	}
-	if sum := g.last(1); sum.Attempts != 2 || sum.Prefill != "prefill-1" {
+	if sum := g.Summary(1); sum.Attempts != 2 || sum.Prefill != "prefill-1" {
 		t.Errorf("summary %+v; want another engine at the second attempt", sum)
 	}
-	g.warmed()
-	if st := g.r.Stats().Handshakes; st.Ready != 2 || st.Done != 3 {
+	g.WaitWarm()
+	if st := g.Router.Stats().Handshakes; st.Ready != 2 || st.Done != 3 {
 		t.Errorf("handshakes %+v; want one more", st)
 	}
-	if got, _ := text(t, g.post(pathCompletions, plainBody)); got != wholeText {
+	if got, _ := routertest.Text(t, g.Post(routertest.PathCompletions, routertest.PlainBody)); got != routertest.WholeText {
 		t.Errorf("text %q", got)
 	}
 	renewed := 0
-	for _, q := range s.c.all()[mark:] {
+	for _, q := range s.Cluster.All()[mark:] {
 		peer, _ := q.KV["peer"].(map[string]any)
 		if q.Leg != "decode" || peer["engine"] != "prefill-0" {
 			continue
@@ -176,6 +178,6 @@ func TestFault44PlaneRestarted(t *testing.T) {
 	if renewed != 2 {
 		t.Errorf("%d legs name the new run; want those of a handshake and of a request", renewed)
 	}
-	g.settled()
-	s.noHeld(t)
+	g.WaitIdle()
+	s.CheckNothingHeld(t)
 }

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -12,7 +12,9 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -46,29 +48,29 @@ func TestFault68Panic(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, fan := range []string{"", `"n":3,`} {
 			t.Run(fmt.Sprint("68 handler ", connectorName, " ", fan != ""), func(t *testing.T) {
-				s := newPool(t, connectorName, 1, 1, nil)
-				p := &panicky{Planner: firstUsable{}}
+				s := routertest.NewPool(t, connectorName, 1, 1, nil)
+				p := &panicky{Planner: routertest.FirstUsable{}}
 				p.from.Store(1 << 40)
 				l := newCounted(limits.Limits{Concurrent: 1})
-				g := start(t, s.cfg, Parts{Planner: p, Limits: l})
+				g := routertest.Start(t, s.Config, router.Parts{Planner: p, Limits: l})
 				if connectorName != connector.NameNone {
-					g.warmed()
+					g.WaitWarm()
 				}
-				for i, body := range []string{plainBody, streamBody} {
+				for i, body := range []string{routertest.PlainBody, routertest.StreamBody} {
 					p.from.Store(0)
-					r := g.post(pathCompletions, strings.Replace(body, `"prompt"`, fan+`"prompt"`, 1))
-					if e := errorOf(t, r.Body); r.Status != 500 || e.Type != "InternalServerError" || strings.Contains(r.Body, "as told") {
+					r := g.Post(routertest.PathCompletions, strings.Replace(body, `"prompt"`, fan+`"prompt"`, 1))
+					if e := routertest.ErrorOf(t, r.Body); r.Status != 500 || e.Type != "InternalServerError" || strings.Contains(r.Body, "as told") {
 						t.Errorf("status %d: %s", r.Status, r.Body)
 					}
 					p.from.Store(1 << 40)
 					l.ended(t, 2*i+1) // else the next one is over its limit
-					if got, whole := text(t, g.post(pathCompletions, body)); got != wholeText || !whole {
+					if got, whole := routertest.Text(t, g.Post(routertest.PathCompletions, body)); got != routertest.WholeText || !whole {
 						t.Errorf("the next one: text %q, whole %v", got, whole)
 					}
 					l.ended(t, 2*i+2)
 				}
-				g.settled()
-				s.noHeld(t)
+				g.WaitIdle()
+				s.CheckNothingHeld(t)
 			})
 		}
 	}
@@ -89,20 +91,20 @@ func TestFault68PanicInAStream(t *testing.T) {
 	p.from.Store(2) // the stream is to go on elsewhere
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: srv.URL}}}}, Health: config.Health{Failures: 1 << 20}}
 	cfg.Models[0].Engines = append(cfg.Models[0].Engines, config.Engine{Name: "b", URL: other.URL, Drain: true})
-	g := start(t, cfg, Parts{Planner: p})
+	g := routertest.Start(t, cfg, router.Parts{Planner: p})
 	const body = `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,"temperature":0}`
-	r := g.post(pathCompletions, body)
+	r := g.Post(routertest.PathCompletions, body)
 	if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || strings.Contains(r.Body, "as told") {
 		t.Errorf("status %d, end %v, body %q", r.Status, r.Err, r.Body)
 	}
 	if p.n.Load() < 2 {
 		t.Error("nothing has panicked")
 	}
-	if sum := g.last(1); sum.Outcome != report.FailedAfter {
+	if sum := g.Summary(1); sum.Outcome != report.FailedAfter {
 		t.Errorf("summary %+v", sum)
 	}
 	p.from.Store(1 << 40)
-	if r := g.post(pathCompletions, strings.Replace(body, `"max_tokens":9`, `"max_tokens":2`, 1)); r.Status != 200 {
+	if r := g.Post(routertest.PathCompletions, strings.Replace(body, `"max_tokens":9`, `"max_tokens":2`, 1)); r.Status != 200 {
 		t.Errorf("the next one: status %d: %s", r.Status, r.Body)
 	}
 }
@@ -120,19 +122,19 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 		{"at a shutdown", dispatch.StAwaiting, dispatch.EvShutdown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, connector.NamePull, 1, 1, nil)
-			g := start(t, s.cfg, Parts{})
-			g.warmed()
+			s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
+			g := routertest.Start(t, s.Config, router.Parts{})
+			g.WaitWarm()
 			lease := new(fakeLimiter)
 			held, _ := lease.Admit(auth.Principal{}, 1)
-			e, again := g.r.Debug().PanicInTheEnd(plainBody, row.in, row.kind, held)
-			if n := lease.open.Load(); n != 0 || g.r.Stats().Requests != 0 {
-				t.Errorf("%d leases, %d live requests", n, g.r.Stats().Requests)
+			e, again := g.Router.Debug().PanicInTheEnd(routertest.PlainBody, row.in, row.kind, held)
+			if n := lease.open.Load(); n != 0 || g.Router.Stats().Requests != 0 {
+				t.Errorf("%d leases, %d live requests", n, g.Router.Stats().Requests)
 			}
 			if e == nil || e.Status != 500 {
 				t.Errorf("reply %+v", e)
 			}
-			if sum := g.last(1); sum.Outcome != report.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
+			if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
 				t.Errorf("summary %+v", sum)
 			}
 			again()
@@ -161,26 +163,26 @@ func (h panickyLog) Handle(_ context.Context, r slog.Record) error {
 // does the next request.
 func TestFault68PanicInTheReport(t *testing.T) {
 	for _, row := range []struct{ name, connector, body string }{
-		{"alone", connector.NameNone, streamBody},
-		{"a pair", connector.NamePush, streamBody},
-		{"choices", connector.NamePush, strings.Replace(streamBody, `"prompt"`, `"n":3,"prompt"`, 1)},
+		{"alone", connector.NameNone, routertest.StreamBody},
+		{"a pair", connector.NamePush, routertest.StreamBody},
+		{"choices", connector.NamePush, strings.Replace(routertest.StreamBody, `"prompt"`, `"n":3,"prompt"`, 1)},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, row.connector, 1, 1, nil)
+			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			log := panickyLog{new(atomic.Bool)}
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(log)})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Log: slog.New(log)})
 			if row.connector != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
 			for range 2 {
 				log.now.Store(true)
-				if r := g.post(pathCompletions, row.body); r.Status != 200 || !strings.Contains(r.Body, "[DONE]") {
+				if r := g.Post(routertest.PathCompletions, row.body); r.Status != 200 || !strings.Contains(r.Body, "[DONE]") {
 					t.Errorf("status %d: %s", r.Status, r.Body)
 				}
-				eventually(t, "it has panicked", func() bool { return !log.now.Load() })
+				routertest.Eventually(t, "it has panicked", func() bool { return !log.now.Load() })
 			}
-			g.settled()
-			s.noHeld(t)
+			g.WaitIdle()
+			s.CheckNothingHeld(t)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 	"pdrouter/router/report"
@@ -22,9 +24,9 @@ type shaped struct {
 }
 
 var shapedRoutes = []shaped{
-	{openai.ShapeResponses, pathResponses, `{"model":"tiny","input":"one two three","max_output_tokens":16@}`, "event: response.completed\n", "event: error\ndata: {\"type\":\"error\",\"sequence_number\":4,"},
-	{openai.ShapeMessages, pathMessages, `{"model":"tiny","messages":[{"role":"user","content":"one two three"}],"max_tokens":16@}`, "event: message_stop\n", "event: error\ndata: {\"type\":\"error\","},
-	{openai.ShapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1,2,3],"sampling_params":{"max_tokens":16}@}`, "data: [DONE]\n", "data: {\"error\":"},
+	{openai.ShapeResponses, routertest.PathResponses, `{"model":"tiny","input":"one two three","max_output_tokens":16@}`, "event: response.completed\n", "event: error\ndata: {\"type\":\"error\",\"sequence_number\":4,"},
+	{openai.ShapeMessages, routertest.PathMessages, `{"model":"tiny","messages":[{"role":"user","content":"one two three"}],"max_tokens":16@}`, "event: message_stop\n", "event: error\ndata: {\"type\":\"error\","},
+	{openai.ShapeGenerate, routertest.PathGenerate, `{"model":"tiny","token_ids":[1,2,3],"sampling_params":{"max_tokens":16}@}`, "data: [DONE]\n", "data: {\"error\":"},
 }
 
 func (s shaped) with(members string) string { return strings.Replace(s.body, "@", members, 1) }
@@ -38,15 +40,15 @@ func TestShapesServed(t *testing.T) {
 			for _, stream := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s %s %v", s.shape, connectorName, stream), func(t *testing.T) {
 					// Prefill has said what it had cached before decode has come to its end.
-					p := newPool(t, connectorName, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: doSlow, N: 30}}})
-					g := start(t, p.cfg, Parts{})
-					r := g.post(s.path, s.with(fmt.Sprintf(`,"stream":%v,"kv_transfer_params":{"remote_host":"evil"}`, stream)))
-					sum := g.last(1)
-					cached := cachedByDecode
+					p := routertest.NewPool(t, connectorName, 1, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoSlow, N: 30}}})
+					g := routertest.Start(t, p.Config, router.Parts{})
+					r := g.Post(s.path, s.with(fmt.Sprintf(`,"stream":%v,"kv_transfer_params":{"remote_host":"evil"}`, stream)))
+					sum := g.Summary(1)
+					cached := routertest.CachedByDecode
 					if connectorName != connector.NameNone {
-						cached = cachedByPrefill
+						cached = routertest.CachedByPrefill
 					}
-					if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != wholeText {
+					if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != routertest.WholeText {
 						t.Fatalf("%d %v: %s", r.Status, r.Err, r.Body)
 					}
 					if strings.Contains(r.Body, "transfer_params") || strings.Contains(r.Body, "10.9.9.9") {
@@ -85,12 +87,12 @@ func lastEvent(body string) string {
 }
 
 // checkShapedLegs checks what both engines were asked: on the client's route, under one id, the prefill leg for one token.
-func checkShapedLegs(t *testing.T, s *pool, of shaped) {
+func checkShapedLegs(t *testing.T, s *routertest.Pool, of shaped) {
 	t.Helper()
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
+	s.Cluster.Mu.Lock()
+	defer s.Cluster.Mu.Unlock()
 	ids := map[string]string{}
-	for _, q := range s.c.requests {
+	for _, q := range s.Cluster.Requests {
 		if q.Path != of.path {
 			continue // of a probe
 		}
@@ -118,7 +120,7 @@ func checkShapedLegs(t *testing.T, s *pool, of shaped) {
 		if of.shape == openai.ShapeResponses && (b.RequestID != "resp_"+q.ID || (q.Leg == "prefill") != (b.Store != nil && !*b.Store)) {
 			t.Errorf("%s leg of %s: %s", q.Leg, q.ID, q.Body)
 		}
-		if want := string(of.shape.AppendEngineRequest(nil, q.ID)); s.c.push && q.Leg == "decode" && q.KV["remote_request_id"] != want {
+		if want := string(of.shape.AppendEngineRequest(nil, q.ID)); s.Cluster.Push && q.Leg == "decode" && q.KV["remote_request_id"] != want {
 			t.Errorf("decode is told of %v, want %s", q.KV["remote_request_id"], want)
 		}
 	}
@@ -131,22 +133,22 @@ func checkShapedLegs(t *testing.T, s *pool, of shaped) {
 // never the terminal event, and its connection is cut.
 func TestFault53and60Shapes(t *testing.T) {
 	for _, s := range shapedRoutes {
-		for _, do := range []string{doBreak, doNoDone, doErrFrame} {
+		for _, do := range []string{routertest.DoBreak, routertest.DoNoDone, routertest.DoErrFrame} {
 			t.Run(s.shape.String()+" "+do, func(t *testing.T) {
-				p := newPool(t, connector.NamePush, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Do: do, N: 2}}})
-				g := start(t, p.cfg, Parts{})
-				r := g.post(s.path, s.with(`,"stream":true`))
+				p := routertest.NewPool(t, connector.NamePush, 1, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: do, N: 2}}})
+				g := routertest.Start(t, p.Config, router.Parts{})
+				r := g.Post(s.path, s.with(`,"stream":true`))
 				if r.Status != 200 || r.Err == nil || strings.Contains(r.Body, s.end) || len(aToken.FindAllString(r.Body, -1)) != 2 {
 					t.Fatalf("%d %v: %s", r.Status, r.Err, r.Body)
 				}
 				want := s.fails
-				if do == doErrFrame {
-					want = strings.TrimSuffix(strings.TrimSuffix(shapedError(s.shape), "data: [DONE]\n\n"), "\n\n")
+				if do == routertest.DoErrFrame {
+					want = strings.TrimSuffix(strings.TrimSuffix(routertest.ShapedError(s.shape), "data: [DONE]\n\n"), "\n\n")
 				}
 				if last := lastEvent(r.Body); !strings.HasPrefix(last, want) || s.shape.KindOf([]byte(last+"\n\n")) != openai.EventError {
 					t.Errorf("the last event is %q, want %q…", last, want)
 				}
-				if sum := g.last(1); sum.Outcome != report.FailedAfter {
+				if sum := g.Summary(1); sum.Outcome != report.FailedAfter {
 					t.Errorf("outcome %s", sum.Outcome)
 				}
 			})
@@ -158,14 +160,14 @@ func TestFault53and60Shapes(t *testing.T) {
 // request is tried again, and the client sees one stream.
 func TestFault47EarlyEvents(t *testing.T) {
 	s := shapedRoutes[0]
-	p := newPool(t, connector.NamePush, 2, 1, map[string][]fault{
-		"prefill-0": {{Leg: "prefill", Nth: 1, Do: doResetLate, N: 100}, {Leg: "prefill", Nth: 2, Do: doResetLate, N: 100}},
-		"prefill-1": {{Leg: "prefill", Do: doSlow, N: 1}},
+	p := routertest.NewPool(t, connector.NamePush, 2, 1, map[string][]routertest.Fault{
+		"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoResetLate, N: 100}, {Leg: "prefill", Nth: 2, Do: routertest.DoResetLate, N: 100}},
+		"prefill-1": {{Leg: "prefill", Do: routertest.DoSlow, N: 1}},
 	})
-	g := start(t, p.cfg, Parts{})
+	g := routertest.Start(t, p.Config, router.Parts{})
 	for n := 1; n <= 3; n++ {
-		r := g.post(s.path, s.with(`,"stream":true`))
-		if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != wholeText {
+		r := g.Post(s.path, s.with(`,"stream":true`))
+		if r.Status != 200 || r.Err != nil || strings.Join(aToken.FindAllString(r.Body, -1), "") != routertest.WholeText {
 			t.Fatalf("%d %v: %s", r.Status, r.Err, r.Body)
 		}
 		for _, kind := range []string{"created", "in_progress", "completed"} {
@@ -173,25 +175,25 @@ func TestFault47EarlyEvents(t *testing.T) {
 				t.Errorf("%s: %s", kind, r.Body)
 			}
 		}
-		g.last(n)
+		g.Summary(n)
 	}
 }
 
 // TestFault23Shapes serves by one engine what a hand-off cannot serve, and says why.
 func TestFault23Shapes(t *testing.T) {
 	responses, generate := shapedRoutes[0], shapedRoutes[2]
-	p := newPool(t, connector.NamePush, 1, 1, nil)
-	g := start(t, p.cfg, Parts{})
+	p := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
+	g := routertest.Start(t, p.Config, router.Parts{})
 	for i, tt := range []struct{ path, body, why string }{
-		{pathResponses, responses.with(`,"background":true`), openai.UnsplitBackground},
-		{pathResponses, responses.with(`,"tools":[{"type":"mcp"}]`), openai.UnsplitServerTools},
-		{pathResponses, responses.with(`,"truncation":"auto"`), openai.UnsplitTruncation},
-		{pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"truncate_prompt_tokens":-1}`, openai.UnsplitTruncation},
-		{pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
-		{pathGenerate, strings.Replace(generate.with(""), `"max_tokens":16`, `"max_tokens":16,"prompt_logprobs":1`, 1), openai.UnsplitLogprobs},
+		{routertest.PathResponses, responses.with(`,"background":true`), openai.UnsplitBackground},
+		{routertest.PathResponses, responses.with(`,"tools":[{"type":"mcp"}]`), openai.UnsplitServerTools},
+		{routertest.PathResponses, responses.with(`,"truncation":"auto"`), openai.UnsplitTruncation},
+		{routertest.PathChat, `{"model":"tiny","messages":[],"max_tokens":9,"truncate_prompt_tokens":-1}`, openai.UnsplitTruncation},
+		{routertest.PathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
+		{routertest.PathGenerate, strings.Replace(generate.with(""), `"max_tokens":16`, `"max_tokens":16,"prompt_logprobs":1`, 1), openai.UnsplitLogprobs},
 	} {
-		r := g.post(tt.path, tt.body)
-		sum := g.last(i + 1)
+		r := g.Post(tt.path, tt.body)
+		sum := g.Summary(i + 1)
 		if r.Status != 200 || sum.Reason != tt.why || sum.Prefill != "" || r.Header.Get("X-Pdrouter-Reason") != tt.why {
 			t.Errorf("%s: %d %s, prefill %q; want %s", tt.body, r.Status, sum.Reason, sum.Prefill, tt.why)
 		}
@@ -200,10 +202,10 @@ func TestFault23Shapes(t *testing.T) {
 
 // TestFault14MessagesErrors refuses a body of /v1/messages in the shape of that route.
 func TestFault14MessagesErrors(t *testing.T) {
-	p := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, p.cfg, Parts{})
+	p := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, p.Config, router.Parts{})
 	for _, body := range []string{`{`, `{"model":"none","messages":[]}`, `{"model":"tiny","messages":[],"max_tokens":-1}`} {
-		r := g.post(pathMessages, body)
+		r := g.Post(routertest.PathMessages, body)
 		var e struct {
 			Type  string
 			Error struct{ Type, Message string }

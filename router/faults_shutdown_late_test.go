@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -10,16 +10,18 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
 // TestFault66ShutdownAnswersHalfSent has clients that have not sent their whole request when the drain time is over: they are
 // told to go elsewhere.
 func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
-	const head = "POST " + pathCompletions + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = 200*time.Millisecond, time.Hour
-	g := start(t, s.cfg, Parts{})
+	const head = "POST " + routertest.PathCompletions + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Timeouts.Drain, s.Config.Timeouts.Read = 200*time.Millisecond, time.Hour
+	g := routertest.Start(t, s.Config, router.Parts{})
 	type sender struct {
 		name string
 		conn net.Conn
@@ -35,12 +37,12 @@ func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
 		{"half a body", false, `{"model":"tiny","prompt":`},
 		{"half a body behind another request", true, `{"model":"tiny","prompt":`},
 	} {
-		conn, err := net.Dial("tcp", g.addr)
+		conn, err := net.Dial("tcp", g.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(longEnough))
+		_ = conn.SetDeadline(time.Now().Add(routertest.Patience))
 		from := bufio.NewReader(conn)
 		if row.before {
 			_, _ = io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -60,7 +62,7 @@ func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
 		senders = append(senders, sender{row.name, conn, from})
 	}
 	stopped := make(chan struct{})
-	go func() { g.stop(); close(stopped) }()
+	go func() { g.Stop(); close(stopped) }()
 	for _, c := range senders {
 		resp, err := http.ReadResponse(c.from, nil)
 		if err != nil {

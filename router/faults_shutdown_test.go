@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -27,14 +29,14 @@ func TestFault66Shutdown(t *testing.T) {
 		{"not within the drain time", 60_000, 200 * time.Millisecond, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, connector.NameNone, 0, 1, nil)
-			s.cfg.Timeouts.Drain = row.drain
-			g := start(t, s.cfg, Parts{})
-			ctx, cancel := context.WithTimeout(context.Background(), longEnough)
+			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+			s.Config.Timeouts.Drain = row.drain
+			g := routertest.Start(t, s.Config, router.Parts{})
+			ctx, cancel := context.WithTimeout(context.Background(), routertest.Patience)
 			defer cancel()
-			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+pathCompletions, strings.NewReader(streamBody))
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+routertest.PathCompletions, strings.NewReader(routertest.StreamBody))
 			req.Header.Set("Content-Type", "application/json")
-			s.d[0].faults = []fault{{Do: doLateToken, N: row.slow}}
+			s.Decode[0].Faults = []routertest.Fault{{Do: routertest.DoLateToken, N: row.slow}}
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
 				t.Fatal(err)
@@ -45,8 +47,8 @@ func TestFault66Shutdown(t *testing.T) {
 				t.Fatal(err)
 			}
 			stopped := make(chan struct{})
-			go func() { g.stop(); close(stopped) }()
-			eventually(t, "the router is not ready", func() bool { return !g.r.Stats().Ready })
+			go func() { g.Stop(); close(stopped) }()
+			routertest.Eventually(t, "the router is not ready", func() bool { return !g.Router.Stats().Ready })
 			rest, err := io.ReadAll(resp.Body)
 			<-stopped
 			body := string(first) + string(rest)
@@ -62,28 +64,28 @@ func TestFault66Shutdown(t *testing.T) {
 
 // TestFault66ShutdownWaitsForNoSilentConnection has clients that have opened connections and sent nothing.
 func TestFault66ShutdownWaitsForNoSilentConnection(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Timeouts.Drain, s.cfg.Timeouts.Read = time.Hour, time.Hour
-	g := start(t, s.cfg, Parts{})
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Timeouts.Drain, s.Config.Timeouts.Read = time.Hour, time.Hour
+	g := routertest.Start(t, s.Config, router.Parts{})
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	conn, err := net.Dial("tcp", g.addr)
+	conn, err := net.Dial("tcp", g.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 { // by now the silent one is accepted
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 { // by now the silent one is accepted
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
 	stopped := make(chan struct{})
-	go func() { g.stop(); close(stopped) }()
+	go func() { g.Stop(); close(stopped) }()
 	select {
 	case <-stopped:
-	case <-time.After(longEnough):
+	case <-time.After(routertest.Patience):
 		t.Fatal("a connection that brought nothing holds up the end")
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(longEnough))
+	_ = conn.SetReadDeadline(time.Now().Add(routertest.Patience))
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%d bytes, %v; want the end of the connection", n, err)
 	}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 )
 
@@ -70,8 +72,8 @@ func FuzzSocket(f *testing.F) {
 		f.Fatal(err)
 	}
 	go func() { _ = engine.Serve(engines) }()
-	r, err := New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: "http://" + engines.Addr().String()}}}}},
-		Parts{Log: slog.New(slog.DiscardHandler)})
+	r, err := router.New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: "http://" + engines.Addr().String()}}}}},
+		router.Parts{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func FuzzSocket(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(longEnough))
+		_ = conn.SetDeadline(time.Now().Add(routertest.Patience))
 		first := min(int(cut), len(in))
 		_, _ = conn.Write(in[:first])
 		_, _ = conn.Write(in[first:])

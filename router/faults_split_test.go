@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
 )
@@ -18,41 +20,41 @@ import (
 // came from another, and nothing is pinned anywhere.
 func TestFault23and24Alone(t *testing.T) {
 	rows := []struct{ name, path, body, reason string }{
-		{"23 echo", pathCompletions, `{"model":"tiny","prompt":"a","echo":true,"logprobs":1,"max_tokens":9}`, openai.UnsplitEcho},
-		{"23 echo of chat", pathChat, `{"model":"tiny","messages":[],"echo":true,"max_tokens":9}`, openai.UnsplitEcho},
-		{"23 prompt_logprobs", pathCompletions, `{"model":"tiny","prompt":"a","prompt_logprobs":0,"max_tokens":9}`, openai.UnsplitLogprobs},
-		{"23 prompt_logprobs of chat", pathChat, `{"model":"tiny","messages":[],"prompt_logprobs":1}`, openai.UnsplitLogprobs},
-		{"23 beam", pathChat, `{"model":"tiny","messages":[],"use_beam_search":true,"n":2,"max_tokens":9}`, openai.UnsplitBeam},
-		{"23 best_of", pathCompletions, `{"model":"tiny","prompt":"a","best_of":2,"max_tokens":9}`, openai.UnsplitBestOf},
+		{"23 echo", routertest.PathCompletions, `{"model":"tiny","prompt":"a","echo":true,"logprobs":1,"max_tokens":9}`, openai.UnsplitEcho},
+		{"23 echo of chat", routertest.PathChat, `{"model":"tiny","messages":[],"echo":true,"max_tokens":9}`, openai.UnsplitEcho},
+		{"23 prompt_logprobs", routertest.PathCompletions, `{"model":"tiny","prompt":"a","prompt_logprobs":0,"max_tokens":9}`, openai.UnsplitLogprobs},
+		{"23 prompt_logprobs of chat", routertest.PathChat, `{"model":"tiny","messages":[],"prompt_logprobs":1}`, openai.UnsplitLogprobs},
+		{"23 beam", routertest.PathChat, `{"model":"tiny","messages":[],"use_beam_search":true,"n":2,"max_tokens":9}`, openai.UnsplitBeam},
+		{"23 best_of", routertest.PathCompletions, `{"model":"tiny","prompt":"a","best_of":2,"max_tokens":9}`, openai.UnsplitBestOf},
 		{"23 batch", "/v1/chat/completions/batch", `{"model":"tiny","messages":[[],[]],"max_tokens":9}`, openai.UnsplitPassed},
-		{"24 one token", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1}`, openai.UnsplitOneToken},
-		{"24 one token, streamed", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1,"stream":true}`, openai.UnsplitOneToken},
-		{"24 no token and echo", pathCompletions, `{"model":"tiny","prompt":"a","max_tokens":0,"echo":true}`, openai.UnsplitEcho},
-		{"24 one token of chat", pathChat, `{"model":"tiny","messages":[],"max_tokens":9,"max_completion_tokens":1}`, openai.UnsplitOneToken},
-		{"24 one token of responses", pathResponses, `{"model":"tiny","input":"a","max_output_tokens":1}`, openai.UnsplitOneToken},
-		{"24 one token of messages", pathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
-		{"24 one token of tokens", pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":1}}`, openai.UnsplitOneToken},
+		{"24 one token", routertest.PathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token, streamed", routertest.PathCompletions, `{"model":"tiny","prompt":"a","max_tokens":1,"stream":true}`, openai.UnsplitOneToken},
+		{"24 no token and echo", routertest.PathCompletions, `{"model":"tiny","prompt":"a","max_tokens":0,"echo":true}`, openai.UnsplitEcho},
+		{"24 one token of chat", routertest.PathChat, `{"model":"tiny","messages":[],"max_tokens":9,"max_completion_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token of responses", routertest.PathResponses, `{"model":"tiny","input":"a","max_output_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token of messages", routertest.PathMessages, `{"model":"tiny","messages":[],"max_tokens":1}`, openai.UnsplitOneToken},
+		{"24 one token of tokens", routertest.PathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":1}}`, openai.UnsplitOneToken},
 	}
 	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		s, g := newServed(t, connectorName)
 		for i, row := range rows {
 			t.Run(row.name+" "+connectorName, func(t *testing.T) {
-				before := s.c.count("", "")
-				r := g.post(row.path, row.body)
+				before := s.Cluster.Count("", "")
+				r := g.Post(row.path, row.body)
 				if r.Status != 200 || r.Err != nil || r.Header.Get("X-Pdrouter-Reason") != row.reason || r.Header.Get("X-Pdrouter-Prefill") != "" {
 					t.Errorf("status %d, header %v; want reason %s", r.Status, r.Header, row.reason)
 				}
-				if sum := g.last(i + 1); sum.Reason != row.reason || sum.Prefill != "" || sum.Attempts != 1 {
+				if sum := g.Summary(i + 1); sum.Reason != row.reason || sum.Prefill != "" || sum.Attempts != 1 {
 					t.Errorf("summary %+v", sum)
 				}
-				asked := s.c.all()[before:]
+				asked := s.Cluster.All()[before:]
 				if len(asked) != 1 || asked[0].Leg != "alone" || asked[0].Engine != "decode-0" || strings.Contains(asked[0].Body, "transfer") {
 					t.Errorf("engines were asked %d times, first %+v", len(asked), asked[0])
 				}
 			})
 		}
-		s.noHeld(t)
-		g.stop()
+		s.CheckNothingHeld(t)
+		g.Stop()
 	}
 }
 
@@ -62,20 +64,20 @@ func TestFault25EveryOtherField(t *testing.T) {
 	const format = `"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"type":"object"}}},"reasoning_effort":"low","stop":["x"],"temperature":0`
 	for _, connectorName := range []string{connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for name, row := range map[string]struct{ path, head, limits string }{
-			"completions": {pathCompletions, `{"model":"tiny","prompt":"a",` + format, `,"min_tokens":5,"max_tokens":16,"ignore_eos":true`},
-			"chat":        {pathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}],` + tools + `,` + format, `,"min_tokens":5,"max_tokens":17,"max_completion_tokens":16`},
-			"no limit":    {pathChat, `{"model":"tiny","messages":[],` + tools + `,` + format, ``},
+			"completions": {routertest.PathCompletions, `{"model":"tiny","prompt":"a",` + format, `,"min_tokens":5,"max_tokens":16,"ignore_eos":true`},
+			"chat":        {routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}],` + tools + `,` + format, `,"min_tokens":5,"max_tokens":17,"max_completion_tokens":16`},
+			"no limit":    {routertest.PathChat, `{"model":"tiny","messages":[],` + tools + `,` + format, ``},
 		} {
 			for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
 				t.Run(fmt.Sprint("25 ", connectorName, " ", name, " ", stream != ""), func(t *testing.T) {
 					s, g := newServed(t, connectorName)
-					before := s.c.count("", "")
+					before := s.Cluster.Count("", "")
 					body := row.head + row.limits + stream + "}"
-					if r := g.post(row.path, body); r.Status != 200 || r.Err != nil || r.Header.Get("X-Pdrouter-Reason") != "split" {
+					if r := g.Post(row.path, body); r.Status != 200 || r.Err != nil || r.Header.Get("X-Pdrouter-Reason") != "split" {
 						t.Fatalf("status %d, %v, header %v: %s", r.Status, r.Err, r.Header, r.Body)
 					}
-					g.settled()
-					for _, q := range s.c.all()[before:] {
+					g.WaitIdle()
+					for _, q := range s.Cluster.All()[before:] {
 						got := withoutKV(t, q.Body)
 						if q.Leg == "decode" && got != body {
 							t.Errorf("decode was sent %s", q.Body)
@@ -96,20 +98,20 @@ func TestFault25EveryOtherField(t *testing.T) {
 func TestFault27Usage(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane} {
 		for path, body := range map[string]string{
-			pathCompletions: `{"model":"tiny","prompt":"a","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
-			pathChat:        `{"model":"tiny","messages":[],"max_tokens":16,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":false}}`,
+			routertest.PathCompletions: `{"model":"tiny","prompt":"a","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
+			routertest.PathChat:        `{"model":"tiny","messages":[],"max_tokens":16,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":false}}`,
 		} {
 			t.Run("27 "+connectorName+path, func(t *testing.T) {
 				s, g := newServed(t, connectorName)
-				s.d[0].answers(func(h *habit) { h.cached = 9 }) // of which prefill's hand-off is the most; prefill says 4
-				s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: 20}}})
-				r := g.post(path, body)
+				s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Cached = 9 }) // of which prefill's hand-off is the most; prefill says 4
+				s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 20}}})
+				r := g.Post(path, body)
 				want := 4
 				if connectorName == connector.NameNone {
 					want = 9
 				}
-				sum := g.last(1)
-				if got, whole := text(t, r); got != wholeText || !whole || strings.Count(r.Body, "[DONE]") != 1 || sum.CachedTokens != want {
+				sum := g.Summary(1)
+				if got, whole := routertest.Text(t, r); got != routertest.WholeText || !whole || strings.Count(r.Body, "[DONE]") != 1 || sum.CachedTokens != want {
 					t.Errorf("text %q, whole %v, %d tokens cached; want %d", got, whole, sum.CachedTokens, want)
 				}
 				events := strings.Split(strings.TrimSuffix(r.Body, "\n\n"), "\n\n")
@@ -133,19 +135,19 @@ func TestFault28MediaIsNotFetched(t *testing.T) {
 	defer trap.Close()
 	media := "http://" + trap.Addr().String() + "/a.png"
 	for name, row := range map[string]struct{ path, body string }{
-		"chat":      {pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + media + `"}}]}],"max_tokens":16}`},
-		"responses": {pathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + media + `"}]}],"max_output_tokens":16}`},
-		"messages":  {pathMessages, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + media + `"}}]}],"max_tokens":16}`},
+		"chat":      {routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + media + `"}}]}],"max_tokens":16}`},
+		"responses": {routertest.PathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + media + `"}]}],"max_output_tokens":16}`},
+		"messages":  {routertest.PathMessages, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + media + `"}}]}],"max_tokens":16}`},
 	} {
 		for _, allowed := range []bool{false, true} {
 			t.Run(fmt.Sprint("28 ", name, ", allowed ", allowed), func(t *testing.T) {
-				s := newPool(t, connector.NamePush, 1, 1, nil)
-				s.cfg.Media.AllowPrivate = allowed
-				g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-				g.warmed()
-				before := s.c.count("", "")
-				r := g.post(row.path, row.body)
-				n := s.c.count("", "") - before
+				s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
+				s.Config.Media.AllowPrivate = allowed
+				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+				g.WaitWarm()
+				before := s.Cluster.Count("", "")
+				r := g.Post(row.path, row.body)
+				n := s.Cluster.Count("", "") - before
 				if allowed && (r.Status != 200 || n != 2) {
 					t.Errorf("status %d, %d legs: %s", r.Status, n, r.Body)
 				}
@@ -172,23 +174,23 @@ func TestFault29Tenants(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
 		for _, apart := range []bool{false, true} {
 			t.Run(fmt.Sprint("29 ", connectorName, ", apart ", apart), func(t *testing.T) {
-				s := newPool(t, connectorName, 1, 1, nil)
+				s := routertest.NewPool(t, connectorName, 1, 1, nil)
 				if apart {
-					s.cfg.IsolatePrefixCache, s.cfg.PrefixCacheSecretFile = true, secret
+					s.Config.IsolatePrefixCache, s.Config.PrefixCacheSecretFile = true, secret
 				}
-				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Clients: tenants{}})
+				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Clients: tenants{}})
 				if connectorName != connector.NameNone {
-					g.warmed()
+					g.WaitWarm()
 				}
 				salts := map[string][]string{} // by what was asked
 				for _, own := range []string{"", `,"cache_salt":"own"`} {
 					for _, tenant := range []string{"a", "b", "a"} {
-						before := s.c.count("", "")
-						if r := g.post(pathCompletions, `{"model":"tiny","prompt":"one two","max_tokens":16`+own+`}`, "Authorization", tenant); r.Status != 200 {
+						before := s.Cluster.Count("", "")
+						if r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"one two","max_tokens":16`+own+`}`, "Authorization", tenant); r.Status != 200 {
 							t.Fatalf("status %d: %s", r.Status, r.Body)
 						}
-						g.settled()
-						for _, q := range s.c.all()[before:] {
+						g.WaitIdle()
+						for _, q := range s.Cluster.All()[before:] {
 							_, salt, _ := strings.Cut(withoutKV(t, q.Body), `"cache_salt":"`)
 							salt, _, _ = strings.Cut(salt, `"`)
 							salts[tenant+own] = append(salts[tenant+own], salt)

@@ -1,9 +1,11 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -13,35 +15,35 @@ func TestStranded(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		connector string
-		faults    map[string][]fault
+		faults    map[string][]routertest.Fault
 		leaves    bool // the client, in mid-prefill
 	}{
-		{"push, a prefill leg that runs on fails", connector.NamePush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 200}}}, true},
-		{"push, a prefill leg that runs on is late", connector.NamePush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doHang}}}, true},
-		{"push, prefill cannot be asked again", connector.NamePush, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doDie}}}, false},
-		{"pull, nobody takes what prefill holds", connector.NamePull, map[string][]fault{
-			"decode-0": {{Leg: "decode", Do: doRefuse}}, "decode-1": {{Leg: "decode", Do: doRefuse}}}, false},
-		{"pull, the time is over while decode reads", connector.NamePull, map[string][]fault{"decode-0": {{Leg: "decode", Do: doHang}}}, false},
+		{"push, a prefill leg that runs on fails", connector.NamePush, map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 200}}}, true},
+		{"push, a prefill leg that runs on is late", connector.NamePush, map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoHang}}}, true},
+		{"push, prefill cannot be asked again", connector.NamePush, map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoDie}}}, false},
+		{"pull, nobody takes what prefill holds", connector.NamePull, map[string][]routertest.Fault{
+			"decode-0": {{Leg: "decode", Do: routertest.DoRefuse}}, "decode-1": {{Leg: "decode", Do: routertest.DoRefuse}}}, false},
+		{"pull, the time is over while decode reads", connector.NamePull, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoHang}}}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, row.connector, 1, 2, nil)
-			s.cfg.Limits.Attempts = 1
-			s.cfg.Timeouts.Answer, s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Ending = 2*time.Second, 2*time.Second, time.Second
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-			g.warmed()
-			s.setFaults(row.faults)
-			prefills, decodes := s.c.count("", "prefill"), s.c.count("", "decode")
+			s := routertest.NewPool(t, row.connector, 1, 2, nil)
+			s.Config.Limits.Attempts = 1
+			s.Config.Timeouts.Answer, s.Config.Timeouts.Prefill, s.Config.Timeouts.Ending = 2*time.Second, 2*time.Second, time.Second
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+			g.WaitWarm()
+			s.SetFaults(row.faults)
+			prefills, decodes := s.Cluster.Count("", "prefill"), s.Cluster.Count("", "decode")
 			if row.leaves {
-				leave(t, g, plainBody, func() bool {
-					return s.c.count("", "prefill") > prefills && s.c.count("", "decode") > decodes
+				leave(t, g, routertest.PlainBody, func() bool {
+					return s.Cluster.Count("", "prefill") > prefills && s.Cluster.Count("", "decode") > decodes
 				})
-			} else if r := g.post(pathCompletions, plainBody); r.Status < 500 {
+			} else if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status < 500 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
-			g.last(1)
-			eventually(t, "what is left is counted", func() bool { return g.r.Stats().Stranded > 0 })
-			g.settled()
-			if n := g.r.Stats().Stranded; n != 1 {
+			g.Summary(1)
+			routertest.Eventually(t, "what is left is counted", func() bool { return g.Router.Stats().Stranded > 0 })
+			g.WaitIdle()
+			if n := g.Router.Stats().Stranded; n != 1 {
 				t.Errorf("counted %d times; want 1", n)
 			}
 		})
@@ -57,24 +59,24 @@ func TestFault66ShutdownBehindLeaving(t *testing.T) {
 		drain    time.Duration
 		stranded uint64
 	}{
-		{"in time", 500, longEnough, 0},
+		{"in time", 500, routertest.Patience, 0},
 		{"not in time", 3_600_000, 300 * time.Millisecond, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, connector.NamePush, 1, 1, nil)
-			s.cfg.Timeouts.Drain = row.drain
-			g := start(t, s.cfg, Parts{})
-			g.warmed()
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: row.prefill}}})
-			p, d := s.c.count("", "prefill"), s.c.count("", "decode")
-			leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > p && s.c.count("", "decode") > d })
-			g.stop()
-			g.last(1)
-			if n := g.r.Stats().Stranded; n != row.stranded {
+			s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
+			s.Config.Timeouts.Drain = row.drain
+			g := routertest.Start(t, s.Config, router.Parts{})
+			g.WaitWarm()
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: row.prefill}}})
+			p, d := s.Cluster.Count("", "prefill"), s.Cluster.Count("", "decode")
+			leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") > p && s.Cluster.Count("", "decode") > d })
+			g.Stop()
+			g.Summary(1)
+			if n := g.Router.Stats().Stranded; n != row.stranded {
 				t.Errorf("%d stranded; want %d", n, row.stranded)
 			}
 			if row.stranded == 0 {
-				s.noHeld(t)
+				s.CheckNothingHeld(t)
 			}
 		})
 	}

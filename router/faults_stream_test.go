@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/report"
 )
@@ -81,9 +83,9 @@ func TestFault59Splits(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, "0\r\n\r\n")
 	})
-	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}}, Parts{})
+	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}}, router.Parts{})
 	for i, parts := range cuts {
-		if r := g.post(pathCompletions, streamBody); r.Body != strings.Join(parts, "") || r.Err != nil {
+		if r := g.Post(routertest.PathCompletions, routertest.StreamBody); r.Body != strings.Join(parts, "") || r.Err != nil {
 			t.Fatalf("cut %d: %d bytes, %v; want %d: %.200q", i, len(r.Body), r.Err, len(strings.Join(parts, "")), r.Body)
 		}
 	}
@@ -116,13 +118,13 @@ func TestFault61BadHeads(t *testing.T) {
 				}
 				_, _ = io.WriteString(conn, good)
 			})
-			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Attempts: 1}}, Parts{})
-			r := g.post(pathCompletions, plainBody)
-			if errorOf(t, r.Body); r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "bad_upstream" {
+			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Attempts: 1}}, router.Parts{})
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+			if routertest.ErrorOf(t, r.Body); r.Status != 502 || r.Header.Get("X-Pdrouter-Reason") != "bad_upstream" {
 				t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 			}
 			for range 2 {
-				if got, _ := text(t, g.post(pathCompletions, plainBody)); got != "ok" {
+				if got, _ := routertest.Text(t, g.Post(routertest.PathCompletions, routertest.PlainBody)); got != "ok" {
 					t.Errorf("text %q", got)
 				}
 			}
@@ -142,13 +144,13 @@ func TestFault59EventBeyondTheCap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := rawEngine(t, func(_ int, conn net.Conn) { _, _ = io.WriteString(conn, rawStreamHead+rawChunk(first)+rest) })
-			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 1 << 20}, Timeouts: config.Timeouts{Stream: 5 * time.Second}}, Parts{})
-			r := g.post(pathCompletions, streamBody)
+			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 1 << 20}, Timeouts: config.Timeouts{Stream: 5 * time.Second}}, router.Parts{})
+			r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 			if r.Status != 200 || r.Err == nil || !strings.HasPrefix(r.Body, first) || strings.Contains(r.Body, "[DONE]") ||
 				strings.Count(r.Body, `{"error"`) != 1 || len(r.Body) > 4<<10 {
 				t.Errorf("status %d, end %v, %d bytes: %.500s", r.Status, r.Err, len(r.Body), r.Body)
 			}
-			if sum := g.last(1); sum.Outcome != report.FailedAfter {
+			if sum := g.Summary(1); sum.Outcome != report.FailedAfter {
 				t.Errorf("summary %+v", sum)
 			}
 		})
@@ -174,9 +176,9 @@ func TestKeepAlive(t *testing.T) {
 				time.Sleep(300 * time.Millisecond)
 				_, _ = io.WriteString(conn, rawChunk(second[20:])+rawChunk("data: [DONE]\n\n")+"0\r\n\r\n")
 			})
-			g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{KeepAlive: &every}}, Parts{})
+			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{KeepAlive: &every}}, router.Parts{})
 			for range 2 {
-				r := g.post(pathCompletions, streamBody)
+				r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 				n := strings.Count(r.Body, ": keep-alive\n\n")
 				if got := strings.ReplaceAll(r.Body, ": keep-alive\n\n", ""); got != first+second+"data: [DONE]\n\n" || r.Err != nil {
 					t.Errorf("end %v, body %q", r.Err, r.Body)

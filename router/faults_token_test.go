@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -40,11 +42,11 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"two\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 	}))
 	t.Cleanup(engine.Close)
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.cfg.Models[0].Engines = []config.Engine{{Name: "e", URL: engine.URL}}
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Models[0].Engines = []config.Engine{{Name: "e", URL: engine.URL}}
 	var clients fakeEnding
-	g := start(t, s.cfg, Parts{Clients: &clients})
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+pathCompletions, strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))
+	g := routertest.Start(t, s.Config, router.Parts{Clients: &clients})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.URL+routertest.PathCompletions, strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,7 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 		t.Fatalf("status %d, %q; want the first event", resp.StatusCode, lines.Text())
 	}
 	clients.ended.Store(true)
-	if r := g.post(pathCompletions, plainBody, "Authorization", "Bearer a"); r.Status != 401 {
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", "Bearer a"); r.Status != 401 {
 		t.Errorf("the next request: status %d, %s; want 401", r.Status, r.Body)
 	}
 	close(more)
@@ -75,27 +77,27 @@ func TestFault40TokenEndsMidStream(t *testing.T) {
 
 // TestFault30NoToken calls without credentials, with wrong ones, and for a model that is not the caller's.
 func TestFault30NoToken(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Clients: fakeClients{}})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
 	for _, authorization := range []string{"", "Basic abc", "Bearer bad"} {
-		r := g.post(pathCompletions, plainBody, "Authorization", authorization)
+		r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", authorization)
 		if r.Status != 401 || r.Header.Get("Www-Authenticate") == "" {
 			t.Errorf("%q: status %d, header %v", authorization, r.Status, r.Header)
 		}
-		errorOf(t, r.Body)
+		routertest.ErrorOf(t, r.Body)
 	}
-	if n := s.c.count("", ""); n != 0 {
+	if n := s.Cluster.Count("", ""); n != 0 {
 		t.Errorf("engines got %d requests", n)
 	}
-	if r := g.post(pathCompletions, plainBody, "Authorization", "Bearer good"); r.Status != 200 {
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", "Bearer good"); r.Status != 200 {
 		t.Errorf("status %d: %s", r.Status, r.Body)
 	}
-	if sum := g.last(1); sum.Subject != "someone" {
+	if sum := g.Summary(1); sum.Subject != "someone" {
 		t.Errorf("subject %q", sum.Subject)
 	}
-	g.stop()
-	other := start(t, s.cfg, Parts{Clients: fakeClients{models: []string{"large"}}})
-	if r := other.post(pathCompletions, plainBody, "Authorization", "Bearer good"); r.Status != 403 {
+	g.Stop()
+	other := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{Models: []string{"large"}}})
+	if r := other.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", "Bearer good"); r.Status != 403 {
 		t.Errorf("forbidden model: status %d; want 403", r.Status)
 	}
 }

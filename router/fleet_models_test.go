@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -41,9 +43,9 @@ func TestModelsAreSeldomAskedFor(t *testing.T) {
 			var log bytes.Buffer
 			cfg := config.Config{Models: []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: []config.Engine{{Name: "e", URL: srv.URL}}}},
 				Timeouts: config.Timeouts{Health: 10 * time.Millisecond}}
-			g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil))})
-			eventually(t, "it is looked at often", func() bool { return models.Load() > 0 && result.Load() >= 60 })
-			g.stop()
+			g := routertest.Start(t, cfg, router.Parts{Log: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil))})
+			routertest.Eventually(t, "it is looked at often", func() bool { return models.Load() > 0 && result.Load() >= 60 })
+			g.Stop()
 			if m, h := models.Load(), result.Load(); m > h/2 {
 				t.Errorf("%d lists for %d health checks", m, h)
 			}

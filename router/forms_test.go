@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/report"
 )
 
@@ -38,22 +40,22 @@ func formBody(t *testing.T, parts ...string) (ctype, body string) {
 // TestPassedForms sends audio: the model is a field of the form, the answer streams if the engine has it stream.
 func TestPassedForms(t *testing.T) {
 	const events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n"
-	e := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, body string) {
+	e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, r *http.Request, body string) {
 		if strings.Contains(body, `name="stream"`) {
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			_, _ = io.WriteString(w, events)
 			return
 		}
-		jsonAnswer(200, `{"text":"hello"}`)(w, r, body)
+		routertest.JsonAnswer(200, `{"text":"hello"}`)(w, r, body)
 	})
-	g := start(t, anyFleet(e), Parts{})
+	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	audio := strings.Repeat("\x00\r\n--\xff", 1000)
 	ctype, body := formBody(t, "model", "tiny", "file", audio, "kv_transfer_params", "{}", "language", "en")
-	r := g.post("/v1/audio/transcriptions", body, "Content-Type", ctype)
+	r := g.Post("/v1/audio/transcriptions", body, "Content-Type", ctype)
 	if r.Status != 200 || r.Body != `{"text":"hello"}` {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	asked := e.all()
+	asked := e.All()
 	if len(asked) != 1 || asked[0].URI != "/v1/audio/transcriptions" || strings.Contains(asked[0].Body, "transfer") {
 		t.Fatalf("the engine was asked %+v", asked)
 	}
@@ -69,19 +71,19 @@ func TestPassedForms(t *testing.T) {
 	if string(got) != audio || req.FormValue("model") != "tiny" || req.FormValue("language") != "en" {
 		t.Errorf("the engine got %d bytes of %d, fields %v", len(got), len(audio), req.Form)
 	}
-	if !g.last(1).Removed {
+	if !g.Summary(1).Removed {
 		t.Error("the summary does not say that a field was dropped")
 	}
 
 	ctype, body = formBody(t, "stream", "true", "model", "tiny", "file", audio)
-	r = g.post("/v1/audio/translations", body, "Content-Type", ctype)
+	r = g.Post("/v1/audio/translations", body, "Content-Type", ctype)
 	if r.Status != 200 || r.Body != events || r.Err != nil {
 		t.Errorf("status %d, %v: %s", r.Status, r.Err, r.Body)
 	}
-	if s := g.last(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != report.Completed {
+	if s := g.Summary(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != report.Completed {
 		t.Errorf("summary %+v", s)
 	}
-	e.all()
+	e.All()
 	for name, fields := range map[string][]string{
 		"no model": {"file", audio}, "two models": {"model", "tiny", "model", "other"}, "other model": {"model", "other"},
 		"hidden": {"model", "tiny", "vllm_xargs", `{"kv_transfer_params":1}`}, "hidden, escaped": {"model", "tiny", "vllm_xargs", `{"kv\u005ftransfer_params":"x"}`},
@@ -90,14 +92,14 @@ func TestPassedForms(t *testing.T) {
 		"two objects": {"model", "tiny", "vllm_xargs", `{}{}`}, "twice": {"model", "tiny", "vllm_xargs", `{"a":1,"\u0061":2}`},
 	} {
 		ctype, body := formBody(t, fields...)
-		if r := g.post("/v1/audio/transcriptions", body, "Content-Type", ctype); r.Status != 400 && r.Status != 404 {
+		if r := g.Post("/v1/audio/transcriptions", body, "Content-Type", ctype); r.Status != 400 && r.Status != 404 {
 			t.Errorf("%s: status %d: %s", name, r.Status, r.Body)
 		}
 	}
-	if r := g.post("/v1/audio/transcriptions", `{"model":"tiny"}`); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != "content_type" {
+	if r := g.Post("/v1/audio/transcriptions", `{"model":"tiny"}`); r.Status != 400 || r.Header.Get("X-Pdrouter-Reason") != "content_type" {
 		t.Errorf("JSON: status %d: %s", r.Status, r.Body)
 	}
-	if asked := e.all(); len(asked) != 0 {
+	if asked := e.All(); len(asked) != 0 {
 		t.Errorf("the engine was asked %+v", asked)
 	}
 }

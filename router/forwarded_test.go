@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -21,23 +23,23 @@ func TestForwardAuthorization(t *testing.T) {
 			if forwards {
 				name += ", forwarded"
 			}
-			unhurried(t, name, func(t *testing.T) {
-				s := newPool(t, connectorName, 1, 1, nil)
-				s.cfg.Models[0].ForwardAuthorization = forwards
+			routertest.RunVirtual(t, name, func(t *testing.T) {
+				s := routertest.NewPool(t, connectorName, 1, 1, nil)
+				s.Config.Models[0].ForwardAuthorization = forwards
 				var log strings.Builder
-				g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 				if connector.Named(connectorName).Traits().Handshakes {
-					eventually(t, "the pair is known", func() bool { return g.r.Stats().Handshakes.Ready == 1 })
+					routertest.Eventually(t, "the pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 1 })
 				}
-				own := len(s.c.all())
+				own := len(s.Cluster.All())
 				for _, stream := range []string{"", `,"stream":true`} {
-					body := plainBody[:len(plainBody)-1] + stream + "}"
-					if got, whole := text(t, g.post(pathCompletions, body, "Authorization", "Basic c2VjcmV0")); got != wholeText || !whole {
+					body := routertest.PlainBody[:len(routertest.PlainBody)-1] + stream + "}"
+					if got, whole := routertest.Text(t, g.Post(routertest.PathCompletions, body, "Authorization", "Basic c2VjcmV0")); got != routertest.WholeText || !whole {
 						t.Fatalf("got %q", got)
 					}
 				}
-				g.settled()
-				for i, r := range s.c.all() {
+				g.WaitIdle()
+				for i, r := range s.Cluster.All() {
 					want := ""
 					if i >= own && forwards {
 						want = "Basic c2VjcmV0"
@@ -46,7 +48,7 @@ func TestForwardAuthorization(t *testing.T) {
 						t.Errorf("%s leg: Authorization is %q; want %q", r.Leg, got, want)
 					}
 				}
-				g.stop()
+				g.Stop()
 				if strings.Contains(log.String(), "c2VjcmV0") {
 					t.Error("the log has the client's credentials")
 				}
@@ -58,16 +60,16 @@ func TestForwardAuthorization(t *testing.T) {
 // TestForwardedCredentials: the engine decides on them, and its 401 is the client's; several are none; an API key of /v1/messages
 // is a bearer token.
 func TestForwardedCredentials(t *testing.T) {
-	e := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+	e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, r *http.Request, _ string) {
 		status := http.StatusOK
 		if r.Header.Get("Authorization") != "Bearer good" {
 			status = http.StatusUnauthorized
 		}
-		jsonAnswer(status, `{"error":{"message":"who?","type":"auth"}}`)(w, r, "")
+		routertest.JsonAnswer(status, `{"error":{"message":"who?","type":"auth"}}`)(w, r, "")
 	})
 	cfg := anyFleet(e)
 	cfg.Models[0].ForwardAuthorization = true
-	g := start(t, cfg, Parts{})
+	g := routertest.Start(t, cfg, router.Parts{})
 	for _, row := range []struct {
 		name, path string
 		header     []string
@@ -77,18 +79,18 @@ func TestForwardedCredentials(t *testing.T) {
 		{"none", "/tokenize", nil, 401},
 		{"bad", "/tokenize", []string{"Authorization", "Bearer bad"}, 401},
 		{"key where there are none", "/tokenize", []string{"X-Api-Key", "good"}, 401},
-		{"key", pathMessages + "/count_tokens", []string{"X-Api-Key", "good"}, 200},
-		{"key beside another", pathMessages + "/count_tokens", []string{"X-Api-Key", "good", "Authorization", "Bearer bad"}, 401},
+		{"key", routertest.PathMessages + "/count_tokens", []string{"X-Api-Key", "good"}, 200},
+		{"key beside another", routertest.PathMessages + "/count_tokens", []string{"X-Api-Key", "good", "Authorization", "Bearer bad"}, 401},
 	} {
-		before := len(e.all())
-		if r := g.post(row.path, `{"model":"tiny","messages":[]}`, row.header...); r.Status != row.want {
+		before := len(e.All())
+		if r := g.Post(row.path, `{"model":"tiny","messages":[]}`, row.header...); r.Status != row.want {
 			t.Errorf("%s: status %d: %s", row.name, r.Status, r.Body)
 		}
-		if n := len(e.all()) - before; n != 1 {
+		if n := len(e.All()) - before; n != 1 {
 			t.Errorf("%s: the engine was asked %d times", row.name, n)
 		}
 	}
-	status, rest, _ := rawRequest(t, g.addr, "POST /tokenize HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\nAuthorization: Bearer good\r\nAuthorization: Bearer good\r\nContent-Length: 16\r\nConnection: close\r\n\r\n{\"model\":\"tiny\"}")
+	status, rest, _ := routertest.RawRequest(t, g.Addr, "POST /tokenize HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\nAuthorization: Bearer good\r\nAuthorization: Bearer good\r\nContent-Length: 16\r\nConnection: close\r\n\r\n{\"model\":\"tiny\"}")
 	if !strings.Contains(status, "401") {
 		t.Errorf("twice: %s\n%s", status, rest)
 	}
@@ -125,7 +127,7 @@ func TestForwardedCredentialsAreMasked(t *testing.T) {
 		{"error event", "Bearer " + secret, 200, "text/event-stream", "data: {\"error\":{\"message\":\"cannot check %s\"}}\n\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			e := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+			e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, r *http.Request, _ string) {
 				given := r.Header.Get("Authorization")
 				if _, bare, ok := strings.Cut(given, " "); ok {
 					given = bare
@@ -137,15 +139,15 @@ func TestForwardedCredentialsAreMasked(t *testing.T) {
 			cfg := anyFleet(e)
 			cfg.Models[0].ForwardAuthorization = true
 			var log lockedBuffer
-			g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
-			body := plainBody
+			g := routertest.Start(t, cfg, router.Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			body := routertest.PlainBody
 			if row.status == 200 {
-				body = streamBody
+				body = routertest.StreamBody
 			}
-			r := g.post(pathCompletions, body, "Authorization", row.authorization)
-			g.last(1)
+			r := g.Post(routertest.PathCompletions, body, "Authorization", row.authorization)
+			g.Summary(1)
 			rec := httptest.NewRecorder()
-			g.r.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
+			g.Router.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
 			part := secret[:10]
 			if r.Status < 400 || strings.Contains(r.Body, part) {
 				t.Errorf("status %d: %s", r.Status, r.Body)

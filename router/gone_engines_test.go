@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -8,13 +8,15 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 )
 
 // TestEnginesThatAreGoneAreForgotten replaces the only engine 1,000 times, while the first one has a request.
 func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	held, release := make(chan struct{}), make(chan struct{})
-	e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+	e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
 		close(held)
 		<-release
 		w.Header().Set("Content-Type", "application/json")
@@ -23,7 +25,7 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}
 	cfg := anyFleet(e)
-	g := start(t, cfg, Parts{Gone: func(engine string) {
+	g := routertest.Start(t, cfg, router.Parts{Gone: func(engine string) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[engine]++
@@ -34,19 +36,19 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 		return len(told)
 	}
 	answered := make(chan int)
-	go func() { answered <- g.post(pathCompletions, `{"model":"tiny","prompt":"a"}`).Status }()
+	go func() { answered <- g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"a"}`).Status }()
 	<-held
 	for i := range 1000 {
 		cfg.Models = slices.Clone(cfg.Models)
-		cfg.Models[0].Engines = []config.Engine{{Name: fmt.Sprint("e", i), URL: e.srv.URL}}
-		g.r.Debug().OpenTransfer(fmt.Sprint(i), "p", fmt.Sprint("e", i))
-		if err := g.r.Apply(cfg, g.parts); err != nil {
+		cfg.Models[0].Engines = []config.Engine{{Name: fmt.Sprint("e", i), URL: e.Server.URL}}
+		g.Router.Debug().OpenTransfer(fmt.Sprint(i), "p", fmt.Sprint("e", i))
+		if err := g.Router.Apply(cfg, g.Parts); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "those without requests are forgotten", func() bool { return count() == 999 })
+	routertest.Eventually(t, "those without requests are forgotten", func() bool { return count() == 999 })
 	mu.Lock()
-	if told["decode-0"] != 0 || told["e999"] != 0 || !g.r.Knows("decode-0") || !g.r.Knows("e999") || g.r.Knows("e998") {
+	if told["decode-0"] != 0 || told["e999"] != 0 || !g.Router.Knows("decode-0") || !g.Router.Knows("e999") || g.Router.Knows("e998") {
 		t.Errorf("decode-0, which has a request, and e999, which is configured: %d, %d; want neither forgotten", told["decode-0"], told["e999"])
 	}
 	mu.Unlock()
@@ -54,7 +56,7 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	if status := <-answered; status != 200 {
 		t.Errorf("status %d", status)
 	}
-	eventually(t, "the first is forgotten when its request has ended", func() bool { return count() == 1000 })
+	routertest.Eventually(t, "the first is forgotten when its request has ended", func() bool { return count() == 1000 })
 	mu.Lock()
 	defer mu.Unlock()
 	for name, n := range told {
@@ -62,10 +64,10 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 			t.Errorf("%s is forgotten %d times", name, n)
 		}
 	}
-	if moved := g.r.Stats().Moved; len(moved) > 1 {
+	if moved := g.Router.Stats().Moved; len(moved) > 1 {
 		t.Errorf("%d pairs have totals; want that of e999 alone", len(moved))
 	}
-	if n := g.r.Debug().Attended(); n != 1 {
+	if n := g.Router.Debug().Attended(); n != 1 {
 		t.Errorf("%d engines are looked after", n)
 	}
 }

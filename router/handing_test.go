@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 )
@@ -40,42 +41,42 @@ func (w *warnings) list() []string {
 // it. Then decode serves alone, the reason says why, and nobody asks prefill again.
 func TestFault49PrefillNeverHandsOff(t *testing.T) {
 	for _, row := range []struct{ name, connector, do, why string }{
-		{"pull, no params", connector.NamePull, doBare, "0.13.0"},
-		{"pull, no remote_request_id", connector.NamePull, doOld, "0.13.0"},
-		{"push, no params", connector.NamePush, doBare, "0.24.0"},
+		{"pull, no params", connector.NamePull, routertest.DoBare, "0.13.0"},
+		{"pull, no remote_request_id", connector.NamePull, routertest.DoOld, "0.13.0"},
+		{"push, no params", connector.NamePush, routertest.DoBare, "0.24.0"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, row.connector, 1, 1)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, row.connector, 1, 1)
 				parts.Planner = policies.Default()
 				var warned warnings
 				parts.Log = slog.New(&warned)
-				s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: row.do}}})
-				g := startIn(t, n, s.cfg, parts)
-				eventually(t, "the handshake is over", func() bool { return g.r.Pairs()[0].Reason != "" })
+				s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: row.do}}})
+				g := routertest.StartIn(t, n, s.Config, parts)
+				routertest.Eventually(t, "the handshake is over", func() bool { return g.Router.Pairs()[0].Reason != "" })
 				for range 12 {
-					r := g.post(pathCompletions, plainBody)
-					if got, _ := text(t, r); r.Status != 200 || got != wholeText || r.Header.Get("X-Pdrouter-Reason") != "no_transfer_params" {
+					r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+					if got, _ := routertest.Text(t, r); r.Status != 200 || got != routertest.WholeText || r.Header.Get("X-Pdrouter-Reason") != "no_transfer_params" {
 						t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 					}
 					time.Sleep(500 * time.Millisecond)
 				}
-				if got := s.c.count("prefill-0", "prefill"); got != 1 {
+				if got := s.Cluster.Count("prefill-0", "prefill"); got != 1 {
 					t.Errorf("prefill was asked %d times; want one handshake", got)
 				}
 				if got := warned.list(); len(got) == 0 || got[len(got)-1] != "prefill engine hands nothing off" || len(got) > 2 {
 					t.Errorf("warned %q; want that it hands nothing off, and at most what the handshake has left", got)
 				}
-				pairs := g.r.Pairs()
+				pairs := g.Router.Pairs()
 				if len(pairs) != 1 || pairs[0].Pairable || pairs[0].Reason != "no_connector" || !strings.Contains(pairs[0].Why, row.why) {
 					t.Errorf("pairs %+v", pairs)
 				}
 
-				s.setFaults(nil) // it is started anew, with a connector
-				g.r.Debug().Engine("prefill-0").Back(t.Context())
-				g.warmed()
-				g.served(1, plainBody)
-				if sum := g.last(13); sum.Reason != "split" {
+				s.SetFaults(nil) // it is started anew, with a connector
+				g.Router.Debug().Engine("prefill-0").Back(t.Context())
+				g.WaitWarm()
+				g.MustServe(1, routertest.PlainBody)
+				if sum := g.Summary(13); sum.Reason != "split" {
 					t.Errorf("summary %+v", sum)
 				}
 			})
@@ -89,17 +90,17 @@ func TestFault49RouteHandsNothingOff(t *testing.T) {
 	for _, connectorName := range []string{connector.NamePull, connector.NamePush} {
 		for _, stops := range []bool{false, true} {
 			t.Run(connectorName, func(t *testing.T) {
-				virtual(t, func(t *testing.T, n *memNet) {
-					s, parts := newIn(t, n, connectorName, 1, 1)
+				routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+					s, parts := routertest.NewPoolIn(t, n, connectorName, 1, 1)
 					parts.Planner = policies.Default()
-					g := startIn(t, n, s.cfg, parts)
-					g.warmed()
+					g := routertest.StartIn(t, n, s.Config, parts)
+					g.WaitWarm()
 					if stops { // prefill has but one token to say
-						s.p[0].answers(func(h *habit) { h.tokens = 1 })
+						s.Prefill[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 1 })
 					}
-					s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doBare}}})
+					s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoBare}}})
 					for range 6 {
-						r := g.post(pathCompletions, plainBody)
+						r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 						if r.Status != 200 || r.Header.Get("X-Pdrouter-Reason") != "no_transfer_params" {
 							t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 						}
@@ -108,16 +109,16 @@ func TestFault49RouteHandsNothingOff(t *testing.T) {
 					if stops {
 						want = 6
 					}
-					if got := s.c.count("prefill-0", "prefill") - 1; got != want {
+					if got := s.Cluster.Count("prefill-0", "prefill") - 1; got != want {
 						t.Errorf("prefill was asked %d times; want %d", got, want)
 					}
-					if got := g.r.Stats().Engines[0]; got.State != "up" {
+					if got := g.Router.Stats().Engines[0]; got.State != "up" {
 						t.Errorf("prefill is %s", got.State)
 					}
-					s.setFaults(nil)
+					s.SetFaults(nil)
 					time.Sleep(6 * time.Second)
-					g.served(1, plainBody)
-					if sum := g.last(7); sum.Reason != "split" {
+					g.MustServe(1, routertest.PlainBody)
+					if sum := g.Summary(7); sum.Reason != "split" {
 						t.Errorf("summary %+v", sum)
 					}
 				})

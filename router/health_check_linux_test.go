@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
@@ -20,7 +21,7 @@ func BenchmarkHealthChecks1000(b *testing.B) {
 	for i := range engines {
 		m.Engines = append(m.Engines, config.Engine{Name: fmt.Sprint("engine-", i), URL: url})
 	}
-	r, err := New(config.Config{Models: []config.Model{m}}, Parts{})
+	r, err := router.New(config.Config{Models: []config.Model{m}}, router.Parts{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,32 +1,34 @@
-package router
+package router_test
 
 import (
 	"context"
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
 // TestLoadIsSeenForAll has the first of two who look at one engine's load go while the look is under way: the other has what it brings.
 func TestLoadIsSeenForAll(t *testing.T) {
-	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, connector.NamePush, nil)
-		d := s.d[0]
-		d.mu.Lock()
-		d.tells = 500 * time.Millisecond
-		d.mu.Unlock()
+	routertest.RunVirtual(t, "push", func(t *testing.T) {
+		s, g, _ := routertest.Reclaiming(t, connector.NamePush, nil)
+		d := s.Decode[0]
+		d.Mu.Lock()
+		d.Tells = 500 * time.Millisecond
+		d.Mu.Unlock()
 		looks := func() int {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return d.looks
+			d.Mu.Lock()
+			defer d.Mu.Unlock()
+			return d.Looks
 		}
-		e := g.r.Debug().Engine("decode-0")
+		e := g.Router.Debug().Engine("decode-0")
 		first, leave := context.WithCancel(t.Context())
 		ended := make(chan bool, 2)
 		see := func(ctx context.Context) { ended <- e.Load(ctx) }
 		go see(first)
-		eventually(t, "somebody looks", func() bool { return looks() == 1 })
+		routertest.Eventually(t, "somebody looks", func() bool { return looks() == 1 })
 		go func() {
 			time.Sleep(50 * time.Millisecond)
 			leave()
@@ -41,17 +43,17 @@ func TestLoadIsSeenForAll(t *testing.T) {
 // TestStrandedIsCountedAgain: an engine is said to hold no more blocks for nobody than it uses, as it says at two health checks in a row.
 // What it is known to hold is said no more once it uses none.
 func TestStrandedIsCountedAgain(t *testing.T) {
-	unhurried(t, "push", func(t *testing.T) {
-		s, g, _ := reclaiming(t, connector.NamePush, nil)
-		d, e := s.d[0], g.r.Debug().Engine("decode-0")
+	routertest.RunVirtual(t, "push", func(t *testing.T) {
+		s, g, _ := routertest.Reclaiming(t, connector.NamePush, nil)
+		d, e := s.Decode[0], g.Router.Debug().Engine("decode-0")
 		says := func(usage string) {
-			d.mu.Lock()
-			d.usage = usage
-			d.mu.Unlock()
+			d.Mu.Lock()
+			d.Usage = usage
+			d.Mu.Unlock()
 		}
 		check := func(when string, known, unresolved int) {
 			t.Helper()
-			held, stats := 0, g.stateOf("decode-0")
+			held, stats := 0, g.EngineStats("decode-0")
 			for _, n := range stats.Stranded {
 				held += n
 			}
@@ -59,9 +61,9 @@ func TestStrandedIsCountedAgain(t *testing.T) {
 				t.Errorf("%s: %d blocks held, %d may be; want %d and %d", when, held, n, known, unresolved)
 			}
 		}
-		e.Strand(StrandMay, 100, false)
-		e.Strand(StrandMay, 43, true)
-		e.Strand(StrandUntold, 2, false)
+		e.Strand(router.StrandMay, 100, false)
+		e.Strand(router.StrandMay, 43, true)
+		e.Strand(router.StrandUntold, 2, false)
 		time.Sleep(10 * time.Second)
 		check("it does not say", 2, 143)
 		says("0.02") // of 100 blocks

@@ -1,9 +1,10 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 )
@@ -22,31 +23,31 @@ func TestLateHealthAnswer(t *testing.T) {
 		{"the only one", 1, false, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, connector.NameNone, 0, row.engines)
-				s.cfg.Timeouts.Health = 2 * time.Second
-				g := startIn(t, n, s.cfg, parts)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, row.engines)
+				s.Config.Timeouts.Health = 2 * time.Second
+				g := routertest.StartIn(t, n, s.Config, parts)
 				time.Sleep(time.Second)
-				replies := make(chan clientReply, 1)
+				replies := make(chan routertest.Reply, 1)
 				if row.stream {
-					s.d[0].answers(func(h *habit) { h.tokens = 120 })
-					s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: 500}}}) // a token each 500 ms
-					go func() { replies <- g.post(pathCompletions, streamBody) }()
+					s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 120 })
+					s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoLateToken, N: 500}}}) // a token each 500 ms
+					go func() { replies <- g.Post(routertest.PathCompletions, routertest.StreamBody) }()
 				}
-				s.d[0].healthIs(neverSays)
+				s.Decode[0].SetHealth(routertest.NeverSays)
 				time.Sleep(30 * time.Second)
-				if got := g.stateOf("decode-0").State; (got == "down") != row.down {
+				if got := g.EngineStats("decode-0").State; (got == "down") != row.down {
 					t.Errorf("the engine is %s", got)
 				}
-				g.served(1, plainBody)
-				s.d[0].healthIs(nil)
+				g.MustServe(1, routertest.PlainBody)
+				s.Decode[0].SetHealth(nil)
 				if row.stream {
 					if r := <-replies; r.Status != 200 || r.Err != nil {
 						t.Errorf("status %d, %v", r.Status, r.Err)
 					}
 				}
 				time.Sleep(10 * time.Second)
-				if got := g.stateOf("decode-0").State; got == "down" {
+				if got := g.EngineStats("decode-0").State; got == "down" {
 					t.Errorf("the engine is %s", got)
 				}
 			})
@@ -57,15 +58,15 @@ func TestLateHealthAnswer(t *testing.T) {
 // TestLastEngineIsNotTakenOutForSlowness has both engines of a role be late with their health answers at the same time: one is left. It
 // goes down as soon as the other is back.
 func TestLastEngineIsNotTakenOutForSlowness(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NameNone, 0, 2)
-		s.cfg.Timeouts.Health = 2 * time.Second
-		g := startIn(t, n, s.cfg, parts)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 2)
+		s.Config.Timeouts.Health = 2 * time.Second
+		g := routertest.StartIn(t, n, s.Config, parts)
 		time.Sleep(time.Second)
-		s.d[0].healthIs(neverSays)
-		s.d[1].healthIs(neverSays)
+		s.Decode[0].SetHealth(routertest.NeverSays)
+		s.Decode[1].SetHealth(routertest.NeverSays)
 		down := func() (names []string) {
-			for _, e := range g.r.Stats().Engines {
+			for _, e := range g.Router.Stats().Engines {
 				if e.State == "down" {
 					names = append(names, e.Name)
 				}
@@ -77,10 +78,10 @@ func TestLastEngineIsNotTakenOutForSlowness(t *testing.T) {
 		if len(first) != 1 {
 			t.Fatalf("%v are down; want one", first)
 		}
-		g.served(1, plainBody)
-		for _, d := range s.d {
-			if d.name == first[0] {
-				d.healthIs(nil)
+		g.MustServe(1, routertest.PlainBody)
+		for _, d := range s.Decode {
+			if d.Name == first[0] {
+				d.SetHealth(nil)
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -92,14 +93,14 @@ func TestLastEngineIsNotTakenOutForSlowness(t *testing.T) {
 
 // TestRefusedConnectionIsDownAtOnce has an engine's process end: the first connection that is refused takes the engine out.
 func TestRefusedConnectionIsDownAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NameNone, 0, 2)
-		g := startIn(t, n, s.cfg, parts)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 2)
+		g := routertest.StartIn(t, n, s.Config, parts)
 		time.Sleep(time.Second)
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doDie}}})
-		g.served(1, plainBody) // the connection is reset, and nobody listens any more
-		g.served(1, plainBody) // is refused
-		if got := g.stateOf("decode-0").State; got != "down" {
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoDie}}})
+		g.MustServe(1, routertest.PlainBody) // the connection is reset, and nobody listens any more
+		g.MustServe(1, routertest.PlainBody) // is refused
+		if got := g.EngineStats("decode-0").State; got != "down" {
 			t.Errorf("the engine is %s", got)
 		}
 	})
@@ -112,54 +113,54 @@ func TestRequestsWaitForAnEngine(t *testing.T) {
 		name, connector string
 		body            string
 	}{
-		{"aggregated", connector.NameNone, plainBody},
-		{"aggregated, streamed", connector.NameNone, streamBody},
-		{"decode", connector.NamePull, plainBody},
+		{"aggregated", connector.NameNone, routertest.PlainBody},
+		{"aggregated, streamed", connector.NameNone, routertest.StreamBody},
+		{"decode", connector.NamePull, routertest.PlainBody},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				p := 0
 				if row.connector != connector.NameNone {
 					p = 1
 				}
-				s, parts := newIn(t, n, row.connector, p, 1)
-				s.cfg.Timeouts.Health, s.cfg.Timeouts.Queue = 2*time.Second, 20*time.Second
-				g := startIn(t, n, s.cfg, parts)
+				s, parts := routertest.NewPoolIn(t, n, row.connector, p, 1)
+				s.Config.Timeouts.Health, s.Config.Timeouts.Queue = 2*time.Second, 20*time.Second
+				g := routertest.StartIn(t, n, s.Config, parts)
 				if p > 0 {
-					g.warmed()
+					g.WaitWarm()
 				}
 				time.Sleep(time.Second)
-				s.d[0].healthIs(unhealthy)
-				eventually(t, "it is down", func() bool { return g.stateOf("decode-0").State == "down" })
-				replies := make(chan clientReply, 1)
-				go func() { replies <- g.post(pathCompletions, row.body) }()
-				eventually(t, "the request waits", func() bool { return g.r.Stats().Queues[0].Waiting == 1 })
+				s.Decode[0].SetHealth(routertest.Unhealthy)
+				routertest.Eventually(t, "it is down", func() bool { return g.EngineStats("decode-0").State == "down" })
+				replies := make(chan routertest.Reply, 1)
+				go func() { replies <- g.Post(routertest.PathCompletions, row.body) }()
+				routertest.Eventually(t, "the request waits", func() bool { return g.Router.Stats().Queues[0].Waiting == 1 })
 				time.Sleep(10 * time.Second)
-				s.d[0].healthIs(nil)
-				eventually(t, "the engine is back", func() bool { return g.stateOf("decode-0").State != "down" })
+				s.Decode[0].SetHealth(nil)
+				routertest.Eventually(t, "the engine is back", func() bool { return g.EngineStats("decode-0").State != "down" })
 				back := time.Now()
 				if r := <-replies; r.Status != 200 || r.Err != nil || time.Since(back) > time.Second {
 					t.Errorf("status %d, %v, %v behind the engine's return: %s", r.Status, r.Err, time.Since(back), r.Body)
 				}
 
-				s.d[0].healthIs(unhealthy)
-				eventually(t, "it is down again", func() bool { return g.stateOf("decode-0").State == "down" })
+				s.Decode[0].SetHealth(routertest.Unhealthy)
+				routertest.Eventually(t, "it is down again", func() bool { return g.EngineStats("decode-0").State == "down" })
 				begun := time.Now()
-				r := g.post(pathCompletions, row.body)
+				r := g.Post(routertest.PathCompletions, row.body)
 				if took := time.Since(begun); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" ||
 					r.Header.Get("Retry-After") == "" || took < 20*time.Second || took > 20*time.Second+5*time.Millisecond {
 					t.Errorf("status %d, header %v behind %v", r.Status, r.Header, took)
 				}
 
-				go func() { replies <- g.post(pathCompletions, row.body) }()
-				eventually(t, "the request waits", func() bool { return g.r.Stats().Queues[0].Waiting == 1 })
-				_ = s.d[0].srv.Listener.Close()
-				s.d[0].srv.CloseClientConnections()
+				go func() { replies <- g.Post(routertest.PathCompletions, row.body) }()
+				routertest.Eventually(t, "the request waits", func() bool { return g.Router.Stats().Queues[0].Waiting == 1 })
+				_ = s.Decode[0].Server.Listener.Close()
+				s.Decode[0].Server.CloseClientConnections()
 				if r := <-replies; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
 				begun = time.Now()
-				r = g.post(pathCompletions, row.body)
+				r = g.Post(routertest.PathCompletions, row.body)
 				if took := time.Since(begun); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" || took > 5*time.Millisecond {
 					t.Errorf("where connections are refused: status %d, header %v behind %v", r.Status, r.Header, took)
 				}
@@ -172,26 +173,26 @@ func TestRequestsWaitForAnEngine(t *testing.T) {
 // no requests: the request waits for it.
 func TestRequestsWaitForPrefill(t *testing.T) {
 	for _, overloaded := range []bool{false, true} {
-		virtual(t, func(t *testing.T, n *memNet) {
-			s, parts := newIn(t, n, connector.NamePull, 1, 1)
+		routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+			s, parts := routertest.NewPoolIn(t, n, connector.NamePull, 1, 1)
 			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			parts.Planner = planner
-			s.cfg.Timeouts.Health = 2 * time.Second
-			g := startIn(t, n, s.cfg, parts)
-			g.warmed()
-			replies := make(chan clientReply, 2)
-			ask := func() { replies <- g.post(pathCompletions, plainBody) }
+			s.Config.Timeouts.Health = 2 * time.Second
+			g := routertest.StartIn(t, n, s.Config, parts)
+			g.WaitWarm()
+			replies := make(chan routertest.Reply, 2)
+			ask := func() { replies <- g.Post(routertest.PathCompletions, routertest.PlainBody) }
 			if overloaded {
-				s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doBusy, N: 3}}})
+				s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoBusy, N: 3}}})
 				go ask()
 				time.Sleep(time.Second)
 			} else {
-				s.p[0].healthIs(unhealthy)
-				eventually(t, "it is down", func() bool { return g.stateOf("prefill-0").State == "down" })
-				time.AfterFunc(5*time.Second, func() { s.p[0].healthIs(nil) })
+				s.Prefill[0].SetHealth(routertest.Unhealthy)
+				routertest.Eventually(t, "it is down", func() bool { return g.EngineStats("prefill-0").State == "down" })
+				time.AfterFunc(5*time.Second, func() { s.Prefill[0].SetHealth(nil) })
 				go ask()
 			}
 			begun := time.Now()
@@ -201,15 +202,15 @@ func TestRequestsWaitForPrefill(t *testing.T) {
 					t.Errorf("overloaded %v: status %d behind %v: %s", overloaded, r.Status, time.Since(begun), r.Body)
 				}
 			}
-			if overloaded && s.c.count("prefill-0", "prefill") != 1+1+2 { // the handshake, the refusal, both requests
-				t.Errorf("prefill was asked %d times", s.c.count("prefill-0", "prefill"))
+			if overloaded && s.Cluster.Count("prefill-0", "prefill") != 1+1+2 { // the handshake, the refusal, both requests
+				t.Errorf("prefill was asked %d times", s.Cluster.Count("prefill-0", "prefill"))
 			}
 			// What has waited is told when the time in the queue is over.
 			if !overloaded {
-				s.p[0].healthIs(unhealthy)
-				eventually(t, "it is down", func() bool { return g.stateOf("prefill-0").State == "down" })
+				s.Prefill[0].SetHealth(routertest.Unhealthy)
+				routertest.Eventually(t, "it is down", func() bool { return g.EngineStats("prefill-0").State == "down" })
 				begun := time.Now()
-				if r := g.post(pathCompletions, plainBody); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" ||
+				if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_timeout" ||
 					time.Since(begun) < 10*time.Second || time.Since(begun) > 10*time.Second+5*time.Millisecond {
 					t.Errorf("status %d, header %v behind %v", r.Status, r.Header, time.Since(begun))
 				}

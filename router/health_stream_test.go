@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
@@ -15,29 +17,29 @@ import (
 // another request is the engine's probe: the next request goes elsewhere, as the probe is still under way.
 func TestOneProbeAtATime(t *testing.T) {
 	for _, how := range []string{"its client leaves", "the engine is overloaded"} {
-		unhurried(t, how, func(t *testing.T) {
-			s := newPool(t, connector.NameNone, 0, 2, nil)
-			s.cfg.Health.Open, s.cfg.Health.OpenLongest, s.cfg.Health.PanicPercent = time.Hour, time.Hour, 100
-			s.cfg.Health.Overload = time.Nanosecond // the pause that an overloaded engine gets is not what is tested
-			older := fault{Nth: 1, Do: doHang}
+		routertest.RunVirtual(t, how, func(t *testing.T) {
+			s := routertest.NewPool(t, connector.NameNone, 0, 2, nil)
+			s.Config.Health.Open, s.Config.Health.OpenLongest, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
+			s.Config.Health.Overload = time.Nanosecond // the pause that an overloaded engine gets is not what is tested
+			older := routertest.Fault{Nth: 1, Do: routertest.DoHang}
 			if how == "the engine is overloaded" {
-				older = fault{Nth: 1, Do: doRefuseLate, N: 1000}
+				older = routertest.Fault{Nth: 1, Do: routertest.DoRefuseLate, N: 1000}
 			}
-			s.d[0].faults = []fault{older, {Nth: 2, Do: doHang}}
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-			e := g.r.Debug().Engine("decode-0")
+			s.Decode[0].Faults = []routertest.Fault{older, {Nth: 2, Do: routertest.DoHang}}
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+			e := g.Router.Debug().Engine("decode-0")
 			ask := func() (leave func()) {
 				ctx, cancel := context.WithCancel(context.Background())
 				t.Cleanup(cancel)
-				asked := s.c.count("decode-0", "")
-				req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+pathCompletions, strings.NewReader(plainBody))
+				asked := s.Cluster.Count("decode-0", "")
+				req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+routertest.PathCompletions, strings.NewReader(routertest.PlainBody))
 				req.Header.Set("Content-Type", "application/json")
 				go func() {
-					if resp, err := g.client.Do(req); err == nil {
+					if resp, err := g.Client.Do(req); err == nil {
 						resp.Body.Close()
 					}
 				}()
-				eventually(t, "the engine is asked", func() bool { return s.c.count("decode-0", "") > asked })
+				routertest.Eventually(t, "the engine is asked", func() bool { return s.Cluster.Count("decode-0", "") > asked })
 				return cancel
 			}
 			leave := ask()
@@ -49,13 +51,13 @@ func TestOneProbeAtATime(t *testing.T) {
 			if how == "its client leaves" {
 				leave()
 			}
-			eventually(t, "the older request has ended", func() bool { return e.InFlight() == 1 })
+			routertest.Eventually(t, "the older request has ended", func() bool { return e.InFlight() == 1 })
 			time.Sleep(time.Second)
 			if !e.Probed() {
 				t.Error("the probe is not under way any more")
 			}
-			if r := g.post(pathCompletions, plainBody); r.Status != 200 || s.c.count("decode-0", "") != 2 {
-				t.Errorf("status %d, the engine was asked %d times; want 200 from the other", r.Status, s.c.count("decode-0", ""))
+			if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 || s.Cluster.Count("decode-0", "") != 2 {
+				t.Errorf("status %d, the engine was asked %d times; want 200 from the other", r.Status, s.Cluster.Count("decode-0", ""))
 			}
 		})
 	}

@@ -1,16 +1,18 @@
-package router
+package router_test
 
 import (
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
 // TestInFlightOfRanks: an engine has the requests of its data-parallel ranks, and each of them its own.
 func TestInFlightOfRanks(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 2, nil)
-	s.cfg.Models[0].Engines[0].DataParallel = 3
-	r, err := New(s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 2, nil)
+	s.Config.Models[0].Engines[0].DataParallel = 3
+	r, err := router.New(s.Config, router.Parts{})
 	if err != nil {
 		t.Fatal(err)
 	}

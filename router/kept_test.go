@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bufio"
@@ -9,19 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 )
 
 // TestKeptConnectionOutlivesAWriteDeadline asks again on a connection whose earlier answer's write deadline is long
 // over: routes that answer early must set their own.
 func TestKeptConnectionOutlivesAWriteDeadline(t *testing.T) {
-	e := newFakeVLLM(t, newCluster(false), "e")
+	e := routertest.NewEngine(t, routertest.NewCluster(false), "e")
 	var refused []string
-	g := start(t, config.Config{
-		Models:   []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: e.srv.URL}}}},
+	g := routertest.Start(t, config.Config{
+		Models:   []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: e.Server.URL}}}},
 		Timeouts: config.Timeouts{Write: 50 * time.Millisecond},
-	}, Parts{Refused: func(_ int, why string) { refused = append(refused, why) }})
-	conn, err := net.Dial("tcp", g.addr) // by hand: a client library would ask again on a new connection
+	}, router.Parts{Refused: func(_ int, why string) { refused = append(refused, why) }})
+	conn, err := net.Dial("tcp", g.Addr) // by hand: a client library would ask again on a new connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,12 +33,12 @@ func TestKeptConnectionOutlivesAWriteDeadline(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		{http.MethodPost, pathCompletions, `{"model":"tiny","prompt":"hello","max_tokens":2}`, 200},
-		{http.MethodGet, pathModels, "", 200},
-		{http.MethodPost, pathCompletions, `{"model":"other","prompt":"hello"}`, 404},
-		{http.MethodGet, pathModels, "", 200},
+		{http.MethodPost, routertest.PathCompletions, `{"model":"tiny","prompt":"hello","max_tokens":2}`, 200},
+		{http.MethodGet, routertest.PathModels, "", 200},
+		{http.MethodPost, routertest.PathCompletions, `{"model":"other","prompt":"hello"}`, 404},
+		{http.MethodGet, routertest.PathModels, "", 200},
 	} {
-		req, err := http.NewRequest(ask.method, g.url+ask.path, strings.NewReader(ask.body))
+		req, err := http.NewRequest(ask.method, g.URL+ask.path, strings.NewReader(ask.body))
 		if err != nil {
 			t.Fatal(err)
 		}

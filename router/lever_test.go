@@ -1,10 +1,12 @@
-package router
+package router_test
 
 import (
 	"strings"
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/openai"
 )
 
@@ -24,17 +26,17 @@ func TestFault20LeverFields(t *testing.T) {
 		name   string
 		scopes []string
 		urgent bool
-	}{{"without the scope", nil, false}, {"with the scope", []string{ScopePriority}, true}} {
+	}{{"without the scope", nil, false}, {"with the scope", []string{router.ScopePriority}, true}} {
 		t.Run(row.name, func(t *testing.T) {
-			e := newFakeAny(t, jsonAnswer(200, `{"choices":[]}`))
-			g := start(t, anyFleet(e), Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})
-			for i, path := range []string{pathChat, pathCompletions, pathGenerate, pathResponses, pathMessages, pathBatch, "/pooling"} {
+			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))
+			g := routertest.Start(t, anyFleet(e), router.Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})
+			for i, path := range []string{routertest.PathChat, routertest.PathCompletions, routertest.PathGenerate, routertest.PathResponses, routertest.PathMessages, routertest.PathBatch, "/pooling"} {
 				body := leverBody
-				if path == pathBatch {
+				if path == routertest.PathBatch {
 					body = strings.Replace(body, `[{"role":"user","content":"a"}]`, `[[{"role":"user","content":"a"}]]`, 1)
 				}
-				r := g.post(path, body, "Authorization", "Bearer x")
-				asked := e.all()
+				r := g.Post(path, body, "Authorization", "Bearer x")
+				asked := e.All()
 				if r.Status != 200 || len(asked) != 1 {
 					t.Fatalf("%s: status %d, asked %d times: %s", path, r.Status, len(asked), r.Body)
 				}
@@ -46,7 +48,7 @@ func TestFault20LeverFields(t *testing.T) {
 				if strings.Contains(asked[0].Body, `"priority":-9000`) != row.urgent {
 					t.Errorf("%s: the engine got %s", path, asked[0].Body)
 				}
-				if s := g.last(i + 1); !s.Removed {
+				if s := g.Summary(i + 1); !s.Removed {
 					t.Errorf("%s: the summary does not say that a field was dropped", path)
 				}
 			}
@@ -56,11 +58,11 @@ func TestFault20LeverFields(t *testing.T) {
 
 // TestPriorityDropped counts a priority that its caller may not say as a field that was dropped.
 func TestPriorityDropped(t *testing.T) {
-	e := newFakeAny(t, jsonAnswer(200, `{"choices":[]}`))
-	g := start(t, anyFleet(e), Parts{})
+	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))
+	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	for i, body := range []string{`{"model":"tiny","prompt":"a","priority":1}`, `{"model":"tiny","prompt":"a","priority":0}`} {
-		g.post(pathCompletions, body)
-		if got := g.last(i + 1).Removed; got != (i == 0) {
+		g.Post(routertest.PathCompletions, body)
+		if got := g.Summary(i + 1).Removed; got != (i == 0) {
 			t.Errorf("%s: removed %v", body, got)
 		}
 	}

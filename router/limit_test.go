@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -15,6 +15,8 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -32,31 +34,33 @@ func newCounted(l limits.Limits) *counted {
 	return &counted{l: limits.New(nil, "", slog.New(slog.DiscardHandler)), limits: l}
 }
 
-func (c *counted) Admit(who auth.Principal, expected int) (Lease, Allowance) {
+func (c *counted) Admit(who auth.Principal, expected int) (router.Lease, router.Allowance) {
 	mine, lookups := c.limits, limits.Lease{}
-	if expected == ExpectedLookup { // as the command's limiter: lookups have a limit of concurrency of their own
+	if expected == router.ExpectedLookup { // as the command's limiter: lookups have a limit of concurrency of their own
 		var no *limits.Refusal
 		if lookups, no = c.l.Admit(time.Now(), "\x00lookups\x00"+who.Subject, limits.Limits{Concurrent: mine.Concurrent}, 0); no != nil {
-			return nil, Allowance{Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+			return nil, router.Allowance{Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
 		}
 		mine.Concurrent = 0
 	}
 	e, no := c.l.Admit(time.Now(), who.Subject, mine, max(expected, 0))
 	if no != nil {
 		lookups.Done(time.Now(), 0)
-		return nil, Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+		return nil, router.Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
 	}
-	if expected == ExpectedLookup {
+	if expected == router.ExpectedLookup {
 		e.Done(time.Now(), 0)
 		e, expected = lookups, 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expected = append(c.expected, expected)
-	return &countedLease{c: c, e: e}, Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
+	return &countedLease{c: c, e: e}, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
 }
 
-func quota(r limits.Room) Quota { return Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full} }
+func quota(r limits.Room) router.Quota {
+	return router.Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full}
+}
 
 type countedLease struct {
 	c *counted
@@ -73,7 +77,7 @@ func (l *countedLease) Done(tokens int) {
 // ended waits until so many requests have ended, and returns what they have used.
 func (c *counted) ended(t *testing.T, n int) (used []int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d requests have ended", n), func() bool {
+	routertest.Eventually(t, fmt.Sprintf("%d requests have ended", n), func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		used = slices.Clone(c.used)
@@ -98,31 +102,31 @@ func TestFault63OverLimit(t *testing.T) {
 		{"tokens", limits.Limits{Tokens: 25}, 1, "over_limit_tokens", "at most 25 per minute", "X-Ratelimit-Limit-Tokens", "25"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, connector.NameNone, 0, 1, nil)
+			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 			var log lockedBuffer
 			refused := make(chan string, 10)
-			g := start(t, s.cfg, Parts{Limits: newCounted(row.limits), Clients: fakeClients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			g := routertest.Start(t, s.Config, router.Parts{Limits: newCounted(row.limits), Clients: routertest.Clients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 				Refused: func(status int, why string) { refused <- strconv.Itoa(status) + " " + why }})
 			for i := range row.admitted {
-				if r := g.post(pathCompletions, plainBody, "Authorization", good); r.Status != 200 || r.Header.Get("X-Ratelimit-Limit-"+strings.ToUpper(row.name[:1])+row.name[1:]) == "" {
+				if r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", good); r.Status != 200 || r.Header.Get("X-Ratelimit-Limit-"+strings.ToUpper(row.name[:1])+row.name[1:]) == "" {
 					t.Fatalf("request %d: status %d, header %v", i, r.Status, r.Header)
 				}
-				g.settled()
+				g.WaitIdle()
 			}
-			r := g.post(pathCompletions, plainBody, "Authorization", good)
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", good)
 			ms, err := strconv.Atoi(r.Header.Get("Retry-After-Ms"))
 			seconds, err2 := strconv.Atoi(r.Header.Get("Retry-After"))
 			if r.Status != 429 || err != nil || err2 != nil || ms < 1 || ms > 60_000 || seconds < 1 || seconds != (ms+999)/1000 {
 				t.Errorf("status %d, header %v; want 429 with when to come back", r.Status, r.Header)
 			}
-			e := errorOf(t, r.Body)
+			e := routertest.ErrorOf(t, r.Body)
 			if r.Header.Get("X-Pdrouter-Reason") != row.reason || e.Type != "RateLimitError" || e.Code != 429.0 || !strings.Contains(e.Message, row.message) {
 				t.Errorf("got %s and %v", r.Body, r.Header)
 			}
 			if r.Header.Get("X-Should-Retry") == "false" || r.Header.Get("X-Request-Id") == "" || r.Header.Get(row.header) != row.headerIs {
 				t.Errorf("header %v", r.Header)
 			}
-			if n := s.c.count("", ""); n != row.admitted {
+			if n := s.Cluster.Count("", ""); n != row.admitted {
 				t.Errorf("the engine got %d requests; want %d", n, row.admitted)
 			}
 			if got := <-refused; got != "429 "+row.reason || len(refused) != 0 {
@@ -139,30 +143,30 @@ func TestFault63OverLimit(t *testing.T) {
 // TestFault63Concurrent has as many requests under way as a tenant may: one more is refused, and the end of any of them,
 // whatever it is, makes room for one.
 func TestFault63Concurrent(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doHang}, {Nth: 2, Do: doError}, {Nth: 3, Do: doReject}, {Nth: 4, Do: doSlow, N: 100}, {Nth: 5, Do: doBreak, N: 1},
-		{Nth: 7, Do: doReset}}}) // the last: a reset of a kept connection is asked again
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Nth: 1, Do: routertest.DoHang}, {Nth: 2, Do: routertest.DoError}, {Nth: 3, Do: routertest.DoReject}, {Nth: 4, Do: routertest.DoSlow, N: 100}, {Nth: 5, Do: routertest.DoBreak, N: 1},
+		{Nth: 7, Do: routertest.DoReset}}}) // the last: a reset of a kept connection is asked again
 	l := newCounted(limits.Limits{Concurrent: 1})
-	s.cfg.Limits.Attempts = 1
-	g := start(t, s.cfg, Parts{Limits: l})
+	s.Config.Limits.Attempts = 1
+	g := routertest.Start(t, s.Config, router.Parts{Limits: l})
 	for i := range 7 {
-		body := plainBody
+		body := routertest.PlainBody
 		if i >= 3 {
-			body = streamBody
+			body = routertest.StreamBody
 		}
-		over := func() bool { return s.c.count("", "") > i }
+		over := func() bool { return s.Cluster.Count("", "") > i }
 		if i == 0 || i == 3 {
 			leave(t, g, body, func() bool {
 				if !over() {
 					return false
 				}
-				r := g.post(pathCompletions, plainBody)
+				r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 				if r.Status != 429 || r.Header.Get("X-Pdrouter-Reason") != "over_limit_concurrent" || r.Header.Get("Retry-After-Ms") != "1000" {
 					t.Errorf("beside one under way: status %d, header %v", r.Status, r.Header)
 				}
 				return true
 			})
-		} else if r := g.post(pathCompletions, body); r.Status == 429 {
+		} else if r := g.Post(routertest.PathCompletions, body); r.Status == 429 {
 			t.Errorf("request %d: the one before it still counts", i)
 		}
 		l.ended(t, i+1)
@@ -176,28 +180,28 @@ func TestFault63Concurrent(t *testing.T) {
 func TestTokensAreCharged(t *testing.T) {
 	for _, row := range []struct {
 		name, connector, body string
-		fault                 fault
+		fault                 routertest.Fault
 		leaves                bool
 		want                  int
 	}{
-		{"whole", connector.NameNone, plainBody, fault{}, false, 10},
-		{"whole, split", connector.NamePull, plainBody, fault{}, false, 10},
-		{"stream with usage", connector.NameNone, streamBody, fault{}, false, 10},
-		{"stream, cut", connector.NameNone, streamBody, fault{Do: doBreak, N: 2}, false, 3 + 2},
-		{"stream, split, cut", connector.NamePull, streamBody, fault{Leg: "decode", Do: doBreak, N: 2}, false, 7 + 2},
-		{"rejected", connector.NameNone, plainBody, fault{Do: doReject}, false, 0},
-		{"no engine", connector.NameNone, plainBody, fault{Do: doRefuse}, false, 0},
-		{"left", connector.NameNone, plainBody, fault{Do: doHang}, true, 3},
+		{"whole", connector.NameNone, routertest.PlainBody, routertest.Fault{}, false, 10},
+		{"whole, split", connector.NamePull, routertest.PlainBody, routertest.Fault{}, false, 10},
+		{"stream with usage", connector.NameNone, routertest.StreamBody, routertest.Fault{}, false, 10},
+		{"stream, cut", connector.NameNone, routertest.StreamBody, routertest.Fault{Do: routertest.DoBreak, N: 2}, false, 3 + 2},
+		{"stream, split, cut", connector.NamePull, routertest.StreamBody, routertest.Fault{Leg: "decode", Do: routertest.DoBreak, N: 2}, false, 7 + 2},
+		{"rejected", connector.NameNone, routertest.PlainBody, routertest.Fault{Do: routertest.DoReject}, false, 0},
+		{"no engine", connector.NameNone, routertest.PlainBody, routertest.Fault{Do: routertest.DoRefuse}, false, 0},
+		{"left", connector.NameNone, routertest.PlainBody, routertest.Fault{Do: routertest.DoHang}, true, 3},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s := newPool(t, row.connector, 1, 1, nil)
+			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := start(t, s.cfg, Parts{Limits: l})
-			s.setFaults(map[string][]fault{"decode-0": {row.fault}})
+			g := routertest.Start(t, s.Config, router.Parts{Limits: l})
+			s.SetFaults(map[string][]routertest.Fault{"decode-0": {row.fault}})
 			if row.leaves {
-				leave(t, g, row.body, func() bool { return s.c.count("", "") > 0 })
+				leave(t, g, row.body, func() bool { return s.Cluster.Count("", "") > 0 })
 			} else {
-				g.post(pathCompletions, row.body)
+				g.Post(routertest.PathCompletions, row.body)
 			}
 			if used := l.ended(t, 1); len(used) != 1 || used[0] != row.want {
 				t.Errorf("charged %v; want %d", used, row.want)
@@ -223,12 +227,12 @@ func TestStreamWithoutUsage(t *testing.T) {
 	}))
 	defer srv.Close()
 	l := newCounted(limits.Limits{Tokens: 1000})
-	g := start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: srv.URL}}}}}, Parts{Limits: l})
-	r := g.post(pathCompletions, streamBody)
+	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: srv.URL}}}}}, router.Parts{Limits: l})
+	r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 	if r.Body != answer || r.Header.Get("X-Ratelimit-Remaining-Tokens") != "981" {
 		t.Errorf("got %q, header %v", r.Body, r.Header)
 	}
-	if got := <-sent; got != streamBody {
+	if got := <-sent; got != routertest.StreamBody {
 		t.Errorf("the engine was asked %q", got)
 	}
 	if used := l.ended(t, 1); used[0] != 3+2 {
@@ -257,19 +261,25 @@ func TestFault30To37Answers(t *testing.T) {
 		{auth.ReplayCacheFull, 503, "replay_cache_full", "", "ServiceUnavailableError"},
 	} {
 		t.Run(string(row.code), func(t *testing.T) {
-			s := newPool(t, connector.NameNone, 0, 1, nil)
+			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 			var log lockedBuffer
-			g := start(t, s.cfg, Parts{Clients: fakeRefusal{&auth.Error{Code: row.code}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			g := routertest.Start(t, s.Config, router.Parts{Clients: fakeRefusal{&auth.Error{Code: row.code}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			for n, at := range []struct {
 				line string
-				send func() clientReply
+				send func() routertest.Reply
 			}{
-				{"method=POST path=" + pathChat, func() clientReply { return g.post(pathChat, `{"model":"tiny"}`, "Authorization", "Bearer s3cret") }},
-				{"method=GET path=" + pathModels, func() clientReply { return g.get(pathModels+"?token=s3cret", "Authorization", "Bearer s3cret") }},
-				{"method=POST path=" + pathCompletions, func() clientReply { return g.post(pathCompletions, "no JSON at all", "Authorization", "Bearer s3cret") }},
+				{"method=POST path=" + routertest.PathChat, func() routertest.Reply {
+					return g.Post(routertest.PathChat, `{"model":"tiny"}`, "Authorization", "Bearer s3cret")
+				}},
+				{"method=GET path=" + routertest.PathModels, func() routertest.Reply {
+					return g.Get(routertest.PathModels+"?token=s3cret", "Authorization", "Bearer s3cret")
+				}},
+				{"method=POST path=" + routertest.PathCompletions, func() routertest.Reply {
+					return g.Post(routertest.PathCompletions, "no JSON at all", "Authorization", "Bearer s3cret")
+				}},
 			} {
 				r := at.send()
-				e := errorOf(t, r.Body)
+				e := routertest.ErrorOf(t, r.Body)
 				if r.Status != row.status || e.Type != row.kind || e.Code != float64(row.status) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
 					t.Errorf("status %d, %s, header %v", r.Status, r.Body, r.Header)
 				}
@@ -298,31 +308,31 @@ func (anyToken) Authenticate(authorization string) (auth.Principal, error) {
 
 // TestFault30SeveralAuthorizations: which of two headers counts is not for the gateway to choose.
 func TestFault30SeveralAuthorizations(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{Clients: anyToken{}})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{Clients: anyToken{}})
 	for _, head := range [][]string{{"Authorization: Bearer a", "Authorization: Bearer a"}, {"Authorization: Bearer a", "authorization: Bearer b"}, {"Authorization:", "Authorization: Bearer a"}} {
-		json, n := "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(plainBody))
+		json, n := "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))
 		for _, request := range []string{
-			rawPost(pathCompletions, plainBody, append([]string{"Host: a", json, n, "Connection: close"}, head...)...),
-			strings.Replace(rawPost(pathModels, "", append([]string{"Host: a", "Connection: close"}, head...)...), "POST", "GET", 1),
+			rawPost(routertest.PathCompletions, routertest.PlainBody, append([]string{"Host: a", json, n, "Connection: close"}, head...)...),
+			strings.Replace(rawPost(routertest.PathModels, "", append([]string{"Host: a", "Connection: close"}, head...)...), "POST", "GET", 1),
 		} {
-			if status, rest, _ := rawRequest(t, g.addr, request); !strings.Contains(status, " 401 ") || !strings.Contains(rest, "invalid_token") {
+			if status, rest, _ := routertest.RawRequest(t, g.Addr, request); !strings.Contains(status, " 401 ") || !strings.Contains(rest, "invalid_token") {
 				t.Errorf("%v: %s %s; want 401", head, status, rest)
 			}
 		}
 	}
-	if n := s.c.count("", ""); n != 0 {
+	if n := s.Cluster.Count("", ""); n != 0 {
 		t.Errorf("engines got %d requests", n)
 	}
 }
 
 // TestFault17ModelNotPermitted: the line of a request for a model that its sender may not use names the sender.
 func TestFault17ModelNotPermitted(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	var log lockedBuffer
-	g := start(t, s.cfg, Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	r := g.post(pathCompletions, plainBody, "Authorization", "Bearer alice")
-	if e := errorOf(t, r.Body); r.Status != 403 || e.Type != "PermissionDeniedError" {
+	g := routertest.Start(t, s.Config, router.Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", "Bearer alice")
+	if e := routertest.ErrorOf(t, r.Body); r.Status != 403 || e.Type != "PermissionDeniedError" {
 		t.Errorf("status %d, %s", r.Status, r.Body)
 	}
 	if text := log.String(); strings.Count(text, "msg=refused") != 1 || !strings.Contains(text, "level=WARN msg=refused") ||
@@ -333,12 +343,12 @@ func TestFault17ModelNotPermitted(t *testing.T) {
 
 // TestUnknownModelIsLogged: the line of a request for a model that there is not names it, why it is refused, and the sender.
 func TestUnknownModelIsLogged(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	var log lockedBuffer
-	g := start(t, s.cfg, Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	g := routertest.Start(t, s.Config, router.Parts{Clients: anyToken{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	long := strings.Repeat("x", 1000)
 	for _, model := range []string{"other", long} {
-		if r := g.post(pathCompletions, `{"model":"`+model+`","prompt":"a"}`, "Authorization", "Bearer alice"); r.Status != 404 {
+		if r := g.Post(routertest.PathCompletions, `{"model":"`+model+`","prompt":"a"}`, "Authorization", "Bearer alice"); r.Status != 404 {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
 	}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"net"
@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/upstream"
 )
@@ -54,16 +56,16 @@ func (l *keptConns) accepted() []net.Conn {
 // TestNoDelay asks the kernel of every connection that a stream goes over, the client's and the engine's: an event that is written
 // must not wait for the acknowledgement of the one before it.
 func TestNoDelay(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	s.setFaults(map[string][]fault{"decode-0": {{Do: doHang}}})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoHang}}})
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ln := &keptConns{Listener: tcp}
-	g := startOn(t, ln, s.cfg, Parts{}, http.DefaultClient, func(*Router) {})
-	leave(t, g, streamBody, func() bool {
-		if s.d[0].underWay() == 0 {
+	g := routertest.StartOn(t, ln, s.Config, router.Parts{}, http.DefaultClient, func(*router.Router) {})
+	leave(t, g, routertest.StreamBody, func() bool {
+		if s.Decode[0].UnderWay() == 0 {
 			return false
 		}
 		clients := ln.accepted()
@@ -74,8 +76,8 @@ func TestNoDelay(t *testing.T) {
 		}
 		return len(clients) == 1
 	})
-	g.settled()
-	up := g.r.Debug().Engine("decode-0").Upstream()
+	g.WaitIdle()
+	up := g.Router.Debug().Engine("decode-0").Upstream()
 	resp, err := up.Do(t.Context(), &upstream.Request{Path: "/health"})
 	if err != nil {
 		t.Fatal(err)

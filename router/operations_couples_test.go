@@ -1,19 +1,21 @@
-package router
+package router_test
 
 import (
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
 func TestCouplesOfTheConfiguration(t *testing.T) {
 	one := func(name string) []config.Engine { return []config.Engine{{Name: name, URL: "http://" + name + ":1"}} }
-	r, err := New(config.Config{Models: []config.Model{
+	r, err := router.New(config.Config{Models: []config.Model{
 		{Name: "a", Connector: connector.NameKVPlane, Prefill: one("pa"), Decode: one("da")},
 		{Name: "b", Connector: connector.NameKVPlane, Prefill: one("pb"), Decode: one("db")},
 		{Name: "c", Connector: connector.NameNone, Engines: one("c")},
-	}}, Parts{Records: &fakeRecords{}})
+	}}, router.Parts{Records: &routertest.Records{}})
 	if err != nil {
 		t.Fatal(err)
 	}

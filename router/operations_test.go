@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -6,7 +6,9 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/metadata"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -15,20 +17,20 @@ import (
 // said about.
 func TestReadyBody(t *testing.T) {
 	m := config.Model{Name: "tiny", Connector: connector.NameKVPlane}
-	records := &fakeRecords{m: map[string][]metadata.Record{}}
+	records := &routertest.Records{ByEngine: map[string][]metadata.Record{}}
 	for i := range 20 {
 		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)
 		m.Prefill = append(m.Prefill, config.Engine{Name: p, URL: "http://127.0.0.1:1"})
 		m.Decode = append(m.Decode, config.Engine{Name: d, URL: "http://127.0.0.1:1"})
-		records.publish(p, metadata.Prefill, uint64(100+i), "same")
-		records.publish(d, metadata.Decode, uint64(300+i), "same")
+		records.Publish(p, metadata.Prefill, uint64(100+i), "same")
+		records.Publish(d, metadata.Decode, uint64(300+i), "same")
 	}
-	r, err := New(config.Config{Models: []config.Model{m}}, Parts{Records: records})
+	r, err := router.New(config.Config{Models: []config.Model{m}}, router.Parts{Records: records})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	ready := func() (s Stats) {
+	ready := func() (s router.Stats) {
 		t.Helper()
 		w := httptest.NewRecorder()
 		r.Operations().ServeHTTP(w, httptest.NewRequest("GET", "/ready", nil))
@@ -37,8 +39,8 @@ func TestReadyBody(t *testing.T) {
 		}
 		return s
 	}
-	if s := ready(); len(s.Pairs) != MaxCold || s.PairsTotal != 400 || s.PairsWarm != 0 || s.Pairs[0].Warm {
-		t.Errorf("%d pairs, %d in all, %d warm; want %d, 400 and 0", len(s.Pairs), s.PairsTotal, s.PairsWarm, MaxCold)
+	if s := ready(); len(s.Pairs) != router.MaxCold || s.PairsTotal != 400 || s.PairsWarm != 0 || s.Pairs[0].Warm {
+		t.Errorf("%d pairs, %d in all, %d warm; want %d, 400 and 0", len(s.Pairs), s.PairsTotal, s.PairsWarm, router.MaxCold)
 	}
 	gone := r.Debug().Engine("decode-3")
 	gone.SetDraining()

@@ -1,10 +1,11 @@
-package router
+package router_test
 
 import (
 	"strconv"
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 )
@@ -24,47 +25,47 @@ func TestPanicPercent100OpensTheOnlyCircuit(t *testing.T) {
 		{"prefill, by default", connector.NamePull, 0, "prefill_failed", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, row.connector, 1, 1)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, row.connector, 1, 1)
 				planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				parts.Planner = planner
-				s.cfg.Limits.Attempts, s.cfg.Health.PanicPercent = 1, row.percent
+				s.Config.Limits.Attempts, s.Config.Health.PanicPercent = 1, row.percent
 				engine := "decode-0"
 				if row.connector != connector.NameNone {
 					engine = "prefill-0"
 				} else {
-					s.cfg.Models[0].Prefill = nil
+					s.Config.Models[0].Prefill = nil
 				}
-				g := startIn(t, n, s.cfg, parts)
+				g := routertest.StartIn(t, n, s.Config, parts)
 				if row.connector != connector.NameNone {
-					g.warmed()
+					g.WaitWarm()
 				}
-				s.setFaults(map[string][]fault{engine: {{Do: doError}}})
+				s.SetFaults(map[string][]routertest.Fault{engine: {{Do: routertest.DoError}}})
 				for range 5 { // health.failures
-					if r := g.post(pathCompletions, plainBody); r.Status != 502 {
+					if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 502 {
 						t.Fatalf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 					}
 				}
-				before := s.c.count(engine, "")
+				before := s.Cluster.Count(engine, "")
 				begun := time.Now()
-				r := g.post(pathCompletions, plainBody)
-				if r.Header.Get("X-Pdrouter-Reason") != row.reason || (s.c.count(engine, "") == before) != row.opens {
-					t.Fatalf("status %d, header %v, asked %v: %s", r.Status, r.Header, s.c.count(engine, "") != before, r.Body)
+				r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+				if r.Header.Get("X-Pdrouter-Reason") != row.reason || (s.Cluster.Count(engine, "") == before) != row.opens {
+					t.Fatalf("status %d, header %v, asked %v: %s", r.Status, r.Header, s.Cluster.Count(engine, "") != before, r.Body)
 				}
 				if !row.opens {
-					s.setFaults(nil)
+					s.SetFaults(nil)
 					return
 				}
 				after, err := strconv.Atoi(r.Header.Get("Retry-After"))
 				if r.Status != 503 || err != nil || after < 3 || after > 5 || time.Since(begun) > 5*time.Millisecond {
 					t.Errorf("status %d, header %v behind %v", r.Status, r.Header, time.Since(begun))
 				}
-				s.setFaults(nil)
+				s.SetFaults(nil)
 				time.Sleep(time.Duration(after+1) * time.Second)
-				g.served(1, plainBody)
+				g.MustServe(1, routertest.PlainBody)
 			})
 		})
 	}

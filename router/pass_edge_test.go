@@ -1,17 +1,20 @@
-package router
+package router_test
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 )
 
 // TestFault11ControlRoutes asks over raw TCP for what engines serve beside the table, and for a lot that looks like it: no
 // engine sees any of it.
 func TestFault11ControlRoutes(t *testing.T) {
-	e := newFakeAny(t, jsonAnswer(200, `{"ok":true}`))
-	g := start(t, anyFleet(e), Parts{})
+	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"ok":true}`))
+	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	control := []string{
 		"/invocations", "/pause", "/resume", "/is_paused", "/abort_requests", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/update_weights",
 		"/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update",
@@ -29,7 +32,7 @@ func TestFault11ControlRoutes(t *testing.T) {
 		} else {
 			request += "\r\n"
 		}
-		status, rest, _ := rawRequest(t, g.addr, request)
+		status, rest, _ := routertest.RawRequest(t, g.Addr, request)
 		if !strings.Contains(status, " 200 ") && !strings.Contains(rest, `"error"`) {
 			t.Errorf("%s %q: %q, and no error in OpenAI's shape", method, path, status)
 		}
@@ -63,10 +66,10 @@ func TestFault11ControlRoutes(t *testing.T) {
 			return fmt.Sprintf("%s%%%02x%s", s[:i], s[i], s[i+1:])
 		},
 	}
-	all := Routes()
+	all := router.Routes()
 	known := func(path string) bool {
 		path, _, _ = strings.Cut(path, "?")
-		return HasRoute(path)
+		return router.HasRoute(path)
 	}
 	for range 400 {
 		path := control[random.IntN(len(control))]
@@ -80,36 +83,36 @@ func TestFault11ControlRoutes(t *testing.T) {
 			ask("POST", path)
 		}
 	}
-	if asked := e.all(); len(asked) != 0 {
+	if asked := e.All(); len(asked) != 0 {
 		t.Errorf("the engine was asked %+v", asked)
 	}
 }
 
 // TestFault13Unsupported asks for what is known and not served.
 func TestFault13Unsupported(t *testing.T) {
-	e := newFakeAny(t, jsonAnswer(501, `{"error":{"message":"no","type":"NotImplementedError","param":null,"code":501}}`))
-	g := start(t, anyFleet(e, e), Parts{})
-	status, rest, _ := rawRequest(t, g.addr, "GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(501, `{"error":{"message":"no","type":"NotImplementedError","param":null,"code":501}}`))
+	g := routertest.Start(t, anyFleet(e, e), router.Parts{})
+	status, rest, _ := routertest.RawRequest(t, g.Addr, "GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	if !strings.Contains(status, " 501 ") || !strings.Contains(rest, "X-Should-Retry: false") {
 		t.Errorf("%q\n%s", status, rest)
 	}
-	if asked := e.all(); len(asked) != 0 {
+	if asked := e.All(); len(asked) != 0 {
 		t.Errorf("the engine was asked %+v", asked)
 	}
-	r := g.post(pathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
-	if r.Status != 501 || r.Header.Get("X-Should-Retry") != "false" || len(e.all()) != 1 {
+	r := g.Post(routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
+	if r.Status != 501 || r.Header.Get("X-Should-Retry") != "false" || len(e.All()) != 1 {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 }
 
 // TestFault20LeverHeaders sends what engines would heed: none of it reaches them.
 func TestFault20LeverHeaders(t *testing.T) {
-	e := newFakeAny(t, jsonAnswer(200, `{"choices":[]}`))
-	g := start(t, anyFleet(e), Parts{})
-	for _, path := range []string{pathCompletions, "/v1/embeddings"} {
-		r := g.post(path, plainBody, "X-Vllm-Priority", "-5", "X-Data-Parallel-Rank", "3", "X-Prefiller-Host-Port", "6.6.6.6:1",
+	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))
+	g := routertest.Start(t, anyFleet(e), router.Parts{})
+	for _, path := range []string{routertest.PathCompletions, "/v1/embeddings"} {
+		r := g.Post(path, routertest.PlainBody, "X-Vllm-Priority", "-5", "X-Data-Parallel-Rank", "3", "X-Prefiller-Host-Port", "6.6.6.6:1",
 			"X-Prefiller-Url", "http://6.6.6.6", "X-Kv-Cache-Hit", "1", "X-Session-Id", "s", "Forwarded", "for=a", "X-Forwarded-For", "a")
-		asked := e.all()
+		asked := e.All()
 		if r.Status != 200 || len(asked) != 1 {
 			t.Fatalf("%s: status %d, asked %d times", path, r.Status, len(asked))
 		}
@@ -140,12 +143,12 @@ func TestTraceContext(t *testing.T) {
 		{"long state", parent, strings.Repeat("a", 600), parent, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			e := newFakeAny(t, jsonAnswer(200, `{}`))
-			g := start(t, anyFleet(e), Parts{})
-			if r := g.post("/tokenize", `{"model":"tiny"}`, "Traceparent", row.parent, "Tracestate", row.state); r.Status != 200 {
+			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{}`))
+			g := routertest.Start(t, anyFleet(e), router.Parts{})
+			if r := g.Post("/tokenize", `{"model":"tiny"}`, "Traceparent", row.parent, "Tracestate", row.state); r.Status != 200 {
 				t.Fatalf("status %d: %s", r.Status, r.Body)
 			}
-			h := e.all()[0].Header
+			h := e.All()[0].Header
 			if h.Get("Traceparent") != row.wantParent || h.Get("Tracestate") != row.wantState {
 				t.Errorf("got %q and %q", h.Get("Traceparent"), h.Get("Tracestate"))
 			}

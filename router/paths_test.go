@@ -1,9 +1,11 @@
-package router
+package router_test
 
 import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -11,9 +13,9 @@ import (
 // TestPaths sends plain requests over every connector.
 func TestPaths(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull} {
-		for _, route := range []string{pathCompletions, pathChat} {
-			for _, body := range []string{plainBody, streamBody} {
-				if route == pathChat {
+		for _, route := range []string{routertest.PathCompletions, routertest.PathChat} {
+			for _, body := range []string{routertest.PlainBody, routertest.StreamBody} {
+				if route == routertest.PathChat {
 					body = strings.Replace(body, `"prompt":"one two three"`, `"messages":[{"role":"user","content":"one two three"}]`, 1)
 				}
 				stream := strings.Contains(body, "stream")
@@ -28,12 +30,12 @@ func TestPaths(t *testing.T) {
 }
 
 func checkPath(t *testing.T, connectorName, route, body string, stream bool) {
-	s := newPool(t, connectorName, 1, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connectorName, 1, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for range 3 { // the second and third meet connections that were used before
-		r := g.post(route, body, "X-Request-Id", "mine")
-		got, whole := text(t, r)
-		if r.Status != 200 || got != wholeText || !whole {
+		r := g.Post(route, body, "X-Request-Id", "mine")
+		got, whole := routertest.Text(t, r)
+		if r.Status != 200 || got != routertest.WholeText || !whole {
 			t.Fatalf("status %d, text %q, whole %v (%v)\n%s", r.Status, got, whole, r.Err, r.Body)
 		}
 		if strings.Contains(r.Body, "kv_transfer_params") || strings.Contains(r.Body, "10.9.9.9") {
@@ -52,10 +54,10 @@ func checkPath(t *testing.T, connectorName, route, body string, stream bool) {
 			}
 		}
 	}
-	g.settled()
-	s.noHeld(t)
+	g.WaitIdle()
+	s.CheckNothingHeld(t)
 	checkLegs(t, s, connectorName, route)
-	sum := g.last(3)
+	sum := g.Summary(3)
 	if sum.Outcome != report.Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
 		t.Errorf("summary %+v", sum)
 	}
@@ -65,10 +67,10 @@ func checkPath(t *testing.T, connectorName, route, body string, stream bool) {
 }
 
 // checkLegs checks what the engines were sent.
-func checkLegs(t *testing.T, s *pool, connectorName, route string) {
+func checkLegs(t *testing.T, s *routertest.Pool, connectorName, route string) {
 	t.Helper()
 	ids := map[string]int{}
-	for _, q := range s.c.all() {
+	for _, q := range s.Cluster.All() {
 		ids[q.Leg+" "+q.ID]++
 		if q.ID == "" || q.ID == "mine" {
 			t.Errorf("%s was sent X-Request-Id %q", q.Engine, q.ID)
@@ -88,7 +90,7 @@ func checkLegs(t *testing.T, s *pool, connectorName, route string) {
 				t.Errorf("decode was sent %v", q.KV)
 			}
 		}
-		if q.Path != route && q.Path != pathCompletions {
+		if q.Path != route && q.Path != routertest.PathCompletions {
 			t.Errorf("path %s", q.Path)
 		}
 	}

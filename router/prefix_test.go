@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -43,22 +45,22 @@ func chat(t *testing.T, turns ...string) string {
 // or is not there any more. Others go elsewhere. In the end nobody has a backlog.
 func TestConversationsStay(t *testing.T) {
 	for _, connectorName := range []string{connector.NamePull, connector.NamePush, connector.NameNone} {
-		unhurried(t, connectorName, func(t *testing.T) {
-			s := newPool(t, connectorName, 3, 3, nil)
-			g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
+		routertest.RunVirtual(t, connectorName, func(t *testing.T) {
+			s := routertest.NewPool(t, connectorName, 3, 3, nil)
+			g := routertest.Start(t, s.Config, router.Parts{Planner: byPrefix(t)})
 			if connectorName == connector.NamePush {
-				g.warmed()
+				g.WaitWarm()
 			}
 			n := 0
 			ask := func(turns ...string) string {
 				n++
 				body := chat(t, turns...)
-				at := g.prefixed(n, body)
-				g.settled()
-				if decode := g.last(n).Decode; cachedOf(g, decode, body) == 0 {
+				at := g.Prefixed(n, body)
+				g.WaitIdle()
+				if decode := g.Summary(n).Decode; cachedOf(g, decode, body) == 0 {
 					t.Fatalf("%s is thought to have nothing of what it was handed", decode)
 				}
-				for _, e := range g.r.Debug().Engines() {
+				for _, e := range g.Router.Debug().Engines() {
 					if b := e.Backlog(); b != 0 {
 						t.Fatalf("%s has %d tokens to compute when nothing is under way", e.Name(), b)
 					}
@@ -83,9 +85,9 @@ func TestConversationsStay(t *testing.T) {
 					t.Errorf("the second conversation is with %s; want %s", got, second)
 				}
 			}
-			g.r.Debug().Engine(first).Restarted()
+			g.Router.Debug().Engine(first).Restarted()
 			if connectorName == connector.NamePush {
-				g.warmed()
+				g.WaitWarm()
 			}
 			if got := cachedOf(g, first, chat(t, with[first])); got != 0 {
 				t.Errorf("%s has %d tokens of what its run before was asked", first, got)
@@ -93,7 +95,7 @@ func TestConversationsStay(t *testing.T) {
 			if got := cachedOf(g, second, chat(t, with[second])); got == 0 {
 				t.Errorf("%s has nothing of what it was asked, as %s was started anew", second, first)
 			}
-			g.r.Debug().Engine(second).Back(t.Context())
+			g.Router.Debug().Engine(second).Back(t.Context())
 			if got := cachedOf(g, second, chat(t, with[second])); got != 0 {
 				t.Errorf("%s has %d tokens of what it was asked before it was down", second, got)
 			}
@@ -102,44 +104,44 @@ func TestConversationsStay(t *testing.T) {
 }
 
 // cachedOf is how many tokens of a body's prompt an engine is thought to have.
-func cachedOf(g *gateway, name, raw string) int {
-	g.t.Helper()
-	n, err := g.r.Debug().CachedTokens(name, raw)
+func cachedOf(g *routertest.Gateway, name, raw string) int {
+	g.T.Helper()
+	n, err := g.Router.Debug().CachedTokens(name, raw)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	return n
 }
 
 // TestBacklog: a prompt counts with its engine from when it is sent until its first token is here, what the engine has of it less.
 func TestBacklog(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Leg: "alone", Nth: 3, Do: doLateToken, N: 1000}}})
-		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
-		e := g.r.Debug().Engine("decode-0")
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "alone", Nth: 3, Do: routertest.DoLateToken, N: 1000}}})
+		g := routertest.Start(t, s.Config, router.Parts{Planner: byPrefix(t)})
+		e := g.Router.Debug().Engine("decode-0")
 		body := chat(t, "one")
 		for i, want := range []int64{257, 2} { // the second finds two pieces of 512 bytes
-			s.d[0].isFull(time.Second)
-			done := make(chan clientReply)
-			go func() { done <- g.post("/v1/chat/completions", body) }()
-			eventually(t, "the request is with the engine", func() bool { return e.InFlight() == 1 })
+			s.Decode[0].PauseFor(time.Second)
+			done := make(chan routertest.Reply)
+			go func() { done <- g.Post("/v1/chat/completions", body) }()
+			routertest.Eventually(t, "the request is with the engine", func() bool { return e.InFlight() == 1 })
 			if got := e.Backlog(); got != want {
 				t.Errorf("request %d: %d tokens to compute; want %d", i, got, want)
 			}
 			if r := <-done; r.Status != 200 {
 				t.Errorf("status %d", r.Status)
 			}
-			g.settled()
+			g.WaitIdle()
 			if got := e.Backlog(); got != 0 {
 				t.Errorf("request %d: %d tokens to compute when it is over", i, got)
 			}
 		}
-		done := make(chan clientReply)
+		done := make(chan routertest.Reply)
 		go func() {
-			done <- g.post("/v1/chat/completions", strings.Replace(body, `{`, `{"stream":true,`, 1))
+			done <- g.Post("/v1/chat/completions", strings.Replace(body, `{`, `{"stream":true,`, 1))
 		}()
-		eventually(t, "the request is with the engine", func() bool { return e.InFlight() == 1 })
-		eventually(t, "its first token is here, and not its last", func() bool { return e.Backlog() == 0 })
+		routertest.Eventually(t, "the request is with the engine", func() bool { return e.InFlight() == 1 })
+		routertest.Eventually(t, "its first token is here, and not its last", func() bool { return e.Backlog() == 0 })
 		if got := e.InFlight(); got != 1 {
 			t.Errorf("%d in flight when the prompt is computed; want 1", got)
 		}
@@ -175,14 +177,14 @@ func TestAllocationsByPrefix(t *testing.T) {
 
 // TestShortPromptsStay: prompts of fewer than 512 bytes are asked of the engine that had their beginning.
 func TestShortPromptsStay(t *testing.T) {
-	unhurried(t, connector.NameNone, func(t *testing.T) {
-		s := newPool(t, connector.NameNone, 0, 3, nil)
-		g := start(t, s.cfg, Parts{Planner: byPrefix(t)})
+	routertest.RunVirtual(t, connector.NameNone, func(t *testing.T) {
+		s := routertest.NewPool(t, connector.NameNone, 0, 3, nil)
+		g := routertest.Start(t, s.Config, router.Parts{Planner: byPrefix(t)})
 		n := 0
 		ask := func(text string) string {
 			n++
-			at := g.prefixed(n, fmt.Sprintf(`{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":%q}]}`, text))
-			g.settled()
+			at := g.Prefixed(n, fmt.Sprintf(`{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":%q}]}`, text))
+			g.WaitIdle()
 			return at
 		}
 		with := map[string]string{} // the question that each engine was asked first

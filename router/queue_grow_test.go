@@ -1,9 +1,10 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -15,47 +16,47 @@ func TestQueueNoticesPlaces(t *testing.T) {
 		name  string
 		drain bool // the second engine is drained at first
 		down  bool // the second engine is down at first
-		add   func(t *testing.T, s *pool, g *gateway)
+		add   func(t *testing.T, s *routertest.Pool, g *routertest.Gateway)
 	}{
-		{name: "reload", add: func(t *testing.T, s *pool, g *gateway) {
-			cfg := s.cfg
+		{name: "reload", add: func(t *testing.T, s *routertest.Pool, g *routertest.Gateway) {
+			cfg := s.Config
 			cfg.Limits.InFlight = 2
 			apply(t, g, cfg)
 		}},
-		{name: "undrain", drain: true, add: func(t *testing.T, s *pool, g *gateway) {
-			cfg := s.cfg
-			cfg.Models = []config.Model{s.cfg.Models[0]}
-			cfg.Models[0].Engines = []config.Engine{s.d[0].config(), s.d[1].config()}
+		{name: "undrain", drain: true, add: func(t *testing.T, s *routertest.Pool, g *routertest.Gateway) {
+			cfg := s.Config
+			cfg.Models = []config.Model{s.Config.Models[0]}
+			cfg.Models[0].Engines = []config.Engine{s.Decode[0].Config(), s.Decode[1].Config()}
 			apply(t, g, cfg)
 		}},
-		{name: "engine back", down: true, add: func(t *testing.T, _ *pool, g *gateway) {
-			g.r.Debug().Engine("decode-1").Back(t.Context())
+		{name: "engine back", down: true, add: func(t *testing.T, _ *routertest.Pool, g *routertest.Gateway) {
+			g.Router.Debug().Engine("decode-1").Back(t.Context())
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, connector.NameNone, 0, 2)
-				s.cfg.Limits.InFlight = 1
-				s.cfg.Timeouts.Queue = 10 * time.Second
-				s.cfg.Models[0].Engines[1].Drain = row.drain
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 2)
+				s.Config.Limits.InFlight = 1
+				s.Config.Timeouts.Queue = 10 * time.Second
+				s.Config.Models[0].Engines[1].Drain = row.drain
 				if !row.drain && !row.down {
-					s.cfg.Models[0].Engines = s.cfg.Models[0].Engines[:1]
+					s.Config.Models[0].Engines = s.Config.Models[0].Engines[:1]
 				}
 				gate := make(chan struct{})
-				s.d[0].hold(gate)
-				g := startIn(t, n, s.cfg, parts)
+				s.Decode[0].HoldUntil(gate)
+				g := routertest.StartIn(t, n, s.Config, parts)
 				if row.down {
 					time.Sleep(time.Second) // behind the first health check
-					g.r.Debug().Engine("decode-1").SetDown()
+					g.Router.Debug().Engine("decode-1").SetDown()
 				}
-				replies := make(chan clientReply, 2)
+				replies := make(chan routertest.Reply, 2)
 				for range 2 {
-					go func() { replies <- g.post(pathCompletions, plainBody) }()
+					go func() { replies <- g.Post(routertest.PathCompletions, routertest.PlainBody) }()
 				}
-				eventually(t, "one waits", func() bool { return g.r.Stats().Queues[0].Waiting == 1 })
+				routertest.Eventually(t, "one waits", func() bool { return g.Router.Stats().Queues[0].Waiting == 1 })
 				begun := time.Now()
 				row.add(t, s, g)
-				eventually(t, "nobody waits", func() bool { return g.r.Stats().Queues[0].Waiting == 0 })
+				routertest.Eventually(t, "nobody waits", func() bool { return g.Router.Stats().Queues[0].Waiting == 0 })
 				if took := time.Since(begun); took > 100*time.Millisecond {
 					t.Errorf("the place was given %v after it was added", took)
 				}
@@ -70,9 +71,9 @@ func TestQueueNoticesPlaces(t *testing.T) {
 	}
 }
 
-func apply(t *testing.T, g *gateway, cfg config.Config) {
+func apply(t *testing.T, g *routertest.Gateway, cfg config.Config) {
 	t.Helper()
-	if err := g.r.Apply(cfg, g.parts); err != nil {
+	if err := g.Router.Apply(cfg, g.Parts); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,9 +1,11 @@
-package router
+package router_test
 
 import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
@@ -14,30 +16,30 @@ import (
 func TestFault54StockPrefillDies(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		t.Run(map[bool]string{true: "named", false: "not named"}[named], func(t *testing.T) {
-			s, g, f := reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doResetLate, N: 100}}})
-			before := s.c.count("", "decode")
+			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
+			before := s.Cluster.Count("", "decode")
 			go func() {
-				eventually(t, "decode has registered", func() bool { return s.c.count("", "decode") > before })
-				f.died("prefill-0")
-				_ = s.p[0].srv.Listener.Close()
+				routertest.Eventually(t, "decode has registered", func() bool { return s.Cluster.Count("", "decode") > before })
+				f.Died("prefill-0")
+				_ = s.Prefill[0].Server.Listener.Close()
 			}()
-			r := g.post(pathCompletions, plainBody)
-			if got, _ := text(t, r); r.Status != 200 || got != wholeText {
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+			if got, _ := routertest.Text(t, r); r.Status != 200 || got != routertest.WholeText {
 				t.Errorf("status %d, %q", r.Status, got)
 			}
-			s.p[0].srv.CloseClientConnections()
+			s.Prefill[0].Server.CloseClientConnections()
 			if !named {
-				eventually(t, "what stays held is shown", func() bool { return g.blocks("decode-0")[StrandNames] > 0 })
-				if n := f.count("decode"); n != 0 {
+				routertest.Eventually(t, "what stays held is shown", func() bool { return g.Blocks("decode-0")[router.StrandNames] > 0 })
+				if n := f.Count("decode"); n != 0 {
 					t.Errorf("decode was told %d times; want never", n)
 				}
 				return
 			}
-			s.noHeld(t)
-			eventually(t, "it is counted", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
-			if g.r.Stats().Stranded != 0 || f.count("decode") != 1 {
-				t.Errorf("%d stranded, decode told %d times; want 0 and 1", g.r.Stats().Stranded, f.count("decode"))
+			s.CheckNothingHeld(t)
+			routertest.Eventually(t, "it is counted", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
+			if g.Router.Stats().Stranded != 0 || f.Count("decode") != 1 {
+				t.Errorf("%d stranded, decode told %d times; want 0 and 1", g.Router.Stats().Stranded, f.Count("decode"))
 			}
 		})
 	}
@@ -46,41 +48,41 @@ func TestFault54StockPrefillDies(t *testing.T) {
 // TestFault58PullLeavesInPrefill has the client go while prefill works alone: what it then holds for nobody is given back
 // by a message, without decode.
 func TestFault58PullLeavesInPrefill(t *testing.T) {
-	s, g, f := reclaiming(t, connector.NamePull, nil)
-	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 200}}})
-	prefills, decodes := s.c.count("", "prefill"), s.c.count("", "decode")
-	leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > prefills })
-	if sum := g.last(1); sum.Outcome != report.ClientLeft {
+	s, g, f := routertest.Reclaiming(t, connector.NamePull, nil)
+	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 200}}})
+	prefills, decodes := s.Cluster.Count("", "prefill"), s.Cluster.Count("", "decode")
+	leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") > prefills })
+	if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
-	s.noHeld(t)
-	eventually(t, "it is counted", func() bool { return g.freed("not_taken", "notify_prefill") == 1 })
-	if f.count("prefill") != 1 || s.c.count("", "decode") != decodes {
-		t.Errorf("prefill told %d times, decode asked %d times; want 1 and 0", f.count("prefill"), s.c.count("", "decode")-decodes)
+	s.CheckNothingHeld(t)
+	routertest.Eventually(t, "it is counted", func() bool { return g.Freed("not_taken", "notify_prefill") == 1 })
+	if f.Count("prefill") != 1 || s.Cluster.Count("", "decode") != decodes {
+		t.Errorf("prefill told %d times, decode asked %d times; want 1 and 0", f.Count("prefill"), s.Cluster.Count("", "decode")-decodes)
 	}
 }
 
 // TestFault55StockLeaseEnds has decode fail on what prefill has held: the next attempt prefills again, under new ids, and
 // nobody is told anything as long as decode may be reading.
 func TestFault55StockLeaseEnds(t *testing.T) {
-	s, g, f := reclaiming(t, connector.NamePull, nil)
-	s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doError}}})
-	before := s.c.count("", "prefill")
-	r := g.post(pathCompletions, plainBody)
-	if got, _ := text(t, r); r.Status != 200 || got != wholeText {
+	s, g, f := routertest.Reclaiming(t, connector.NamePull, nil)
+	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoError}}})
+	before := s.Cluster.Count("", "prefill")
+	r := g.Post(routertest.PathCompletions, routertest.PlainBody)
+	if got, _ := routertest.Text(t, r); r.Status != 200 || got != routertest.WholeText {
 		t.Errorf("status %d, %q", r.Status, got)
 	}
-	if n := s.c.count("", "prefill") - before; n != 2 {
+	if n := s.Cluster.Count("", "prefill") - before; n != 2 {
 		t.Errorf("%d prefill legs; want 2", n)
 	}
-	eventually(t, "what stays held is shown", func() bool { return g.blocks("prefill-0")[StrandReading] > 0 })
-	if f.count("prefill") != 0 {
+	routertest.Eventually(t, "what stays held is shown", func() bool { return g.Blocks("prefill-0")[router.StrandReading] > 0 })
+	if f.Count("prefill") != 0 {
 		t.Error("prefill was told while decode may have been reading")
 	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	if len(s.c.twice) > 0 {
-		t.Errorf("used twice: %v", s.c.twice)
+	s.Cluster.Mu.Lock()
+	defer s.Cluster.Mu.Unlock()
+	if len(s.Cluster.Twice) > 0 {
+		t.Errorf("used twice: %v", s.Cluster.Twice)
 	}
 }
 
@@ -99,48 +101,48 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		{"57 plain names", true, true, 1},
 		{"57 plain names, no agent", true, false, 1},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
-				c.Timeouts.Ending = 3 * FenceAfter
+				c.Timeouts.Ending = 3 * router.FenceAfter
 			})
-			s.p[0].mu.Lock()
-			s.p[0].plain = row.plain
-			s.p[0].mu.Unlock()
-			before := s.c.count("", "")
-			s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doNeverKV}}})
-			r := g.post(pathCompletions, streamBody)
-			if got, whole := text(t, r); r.Status != 200 || got != wholeText || !whole {
+			s.Prefill[0].Mu.Lock()
+			s.Prefill[0].PlainIDs = row.plain
+			s.Prefill[0].Mu.Unlock()
+			before := s.Cluster.Count("", "")
+			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoNeverKV}}})
+			r := g.Post(routertest.PathCompletions, routertest.StreamBody)
+			if got, whole := routertest.Text(t, r); r.Status != 200 || got != routertest.WholeText || !whole {
 				t.Errorf("status %d, %q", r.Status, got)
 			}
 			told := 0
 			if row.agent {
 				told = 1
-				eventually(t, "decode's blocks are free", func() bool { return g.freed("prefill_lost", "notify_decode") == 1 })
-				s.noHeld(t)
+				routertest.Eventually(t, "decode's blocks are free", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
+				s.CheckNothingHeld(t)
 			} else {
-				eventually(t, "what may stay held is counted", func() bool { return g.blocks("decode-0")[StrandMay] > 0 })
+				routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("decode-0")[router.StrandMay] > 0 })
 			}
-			g.settled()
+			g.WaitIdle()
 			lost, asked := "", 0
-			for _, q := range s.c.all()[before:] {
-				if q.Fault == doNeverKV {
+			for _, q := range s.Cluster.All()[before:] {
+				if q.Fault == routertest.DoNeverKV {
 					lost = q.ID
 				}
 				if q.Leg == "prefill" && q.ID == lost {
 					asked++
 				}
 			}
-			if n := f.count("decode"); n != told || asked != row.asked {
+			if n := f.Count("decode"); n != told || asked != row.asked {
 				t.Errorf("decode was told %d times, prefill was asked %d times; want %d and %d", n, asked, told, row.asked)
 			}
-			if _, d := s.c.held(); !row.plain && d != 0 {
+			if _, d := s.Cluster.Held(); !row.plain && d != 0 {
 				t.Errorf("decode holds %d", d)
 			}
-			if n := g.blocks("prefill-0")[StrandMay]; row.agent != (n == 0) {
+			if n := g.Blocks("prefill-0")[router.StrandMay]; row.agent != (n == 0) {
 				t.Errorf("%d blocks may be held by prefill", n)
 			}
-			if n := g.r.Stats().Stranded; n != 0 {
+			if n := g.Router.Stats().Stranded; n != 0 {
 				t.Errorf("counted %d times though it is not known that any is held", n)
 			}
 		})
@@ -150,21 +152,21 @@ func TestFault57StockNeverWritten(t *testing.T) {
 // TestFault54StockDecodeFails has decode fail by itself behind prefill's answer: what prefill may hold is given back, or counted.
 func TestFault54StockDecodeFails(t *testing.T) {
 	for _, agent := range []bool{true, false} {
-		unhurried(t, map[bool]string{true: "54 agent", false: "54 no agent"}[agent], func(t *testing.T) {
-			s, g, f := reclaimingWith(t, connector.NamePush, agent, nil)
-			s.setFaults(map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: doErrorLate, N: 200}}})
-			if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		routertest.RunVirtual(t, map[bool]string{true: "54 agent", false: "54 no agent"}[agent], func(t *testing.T) {
+			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, agent, nil)
+			s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoErrorLate, N: 200}}})
+			if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
 			if agent {
-				s.noHeld(t)
-				if f.count("prefill") != 1 {
-					t.Errorf("prefill was told %d times", f.count("prefill"))
+				s.CheckNothingHeld(t)
+				if f.Count("prefill") != 1 {
+					t.Errorf("prefill was told %d times", f.Count("prefill"))
 				}
 				return
 			}
-			eventually(t, "what may stay held is counted", func() bool { return g.blocks("prefill-0")[StrandMay] > 0 })
-			if n := g.r.Stats().Stranded; n != 0 {
+			routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("prefill-0")[router.StrandMay] > 0 })
+			if n := g.Router.Stats().Stranded; n != 0 {
 				t.Errorf("counted %d times though it is not known that any is held", n)
 			}
 		})
@@ -176,18 +178,18 @@ func TestFault54StockDecodeFails(t *testing.T) {
 func TestFault12StockLegsAreSentOnce(t *testing.T) {
 	for _, l := range []string{"prefill", "decode"} {
 		for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
-			unhurried(t, "12 "+l+" "+connectorName, func(t *testing.T) {
-				s, g, _ := reclaiming(t, connectorName, nil)
-				s.setFaults(map[string][]fault{l + "-0": {{Leg: l, Nth: 1, Do: doReset}}})
-				before := s.c.count("", "")
-				if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+			routertest.RunVirtual(t, "12 "+l+" "+connectorName, func(t *testing.T) {
+				s, g, _ := routertest.Reclaiming(t, connectorName, nil)
+				s.SetFaults(map[string][]routertest.Fault{l + "-0": {{Leg: l, Nth: 1, Do: routertest.DoReset}}})
+				before := s.Cluster.Count("", "")
+				if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 					t.Errorf("status %d: %s", r.Status, r.Body)
 				}
-				if sum := g.last(1); sum.Attempts != 2 {
+				if sum := g.Summary(1); sum.Attempts != 2 {
 					t.Errorf("%d attempts; want 2", sum.Attempts)
 				}
 				lost := ""
-				for _, q := range s.c.all()[before:] {
+				for _, q := range s.Cluster.All()[before:] {
 					switch {
 					case q.Leg == l && lost == "":
 						lost = q.ID
@@ -202,23 +204,23 @@ func TestFault12StockLegsAreSentOnce(t *testing.T) {
 
 // TestFault56StockToldOnce: what an ending has left behind is given back by one message, whatever else ends beside it.
 func TestFault56StockToldOnce(t *testing.T) {
-	s, g, f := reclaiming(t, connector.NamePull, nil)
-	s.setFaults(map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doSlow, N: 100}}})
+	s, g, f := routertest.Reclaiming(t, connector.NamePull, nil)
+	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 100}}})
 	for range 4 {
-		n := s.c.count("", "prefill")
-		leave(t, g, plainBody, func() bool { return s.c.count("", "prefill") > n })
+		n := s.Cluster.Count("", "prefill")
+		leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") > n })
 	}
-	g.last(4)
-	s.noHeld(t)
-	g.settled()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for message, n := range f.told {
+	g.Summary(4)
+	s.CheckNothingHeld(t)
+	g.WaitIdle()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	for message, n := range f.Told {
 		if n != 1 {
 			t.Errorf("%s: %d times", message, n)
 		}
 	}
-	if len(f.told) != 4 {
-		t.Errorf("told %v; want 4 messages", f.told)
+	if len(f.Told) != 4 {
+		t.Errorf("told %v; want 4 messages", f.Told)
 	}
 }

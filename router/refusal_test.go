@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"io"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
@@ -21,10 +23,10 @@ func TestRefusals(t *testing.T) {
 		{"no JSON", `bad kv_transfer_params: 10.1.2.3`, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			e := newFakeAny(t, jsonAnswer(400, row.says))
-			g := start(t, anyFleet(e), Parts{})
-			for path, why := range map[string]reason.Reason{pathChat: reason.DecodeRejected, "/tokenize": reason.EngineRejected} {
-				r := g.post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
+			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(400, row.says))
+			g := routertest.Start(t, anyFleet(e), router.Parts{})
+			for path, why := range map[string]reason.Reason{routertest.PathChat: reason.DecodeRejected, "/tokenize": reason.EngineRejected} {
+				r := g.Post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
 				if r.Status != 400 || strings.Contains(r.Body, "10.1.2.3") || row.want != "" && r.Body != row.want {
 					t.Errorf("%s: status %d: %s", path, r.Status, r.Body)
 				}
@@ -50,12 +52,12 @@ func TestPassedDisguise(t *testing.T) {
 				continue
 			}
 			t.Run(says+" of "+ctype, func(t *testing.T) {
-				e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+				e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
 					w.Header().Set("Content-Type", ctype)
 					_, _ = io.WriteString(w, says)
 				})
-				g := start(t, anyFleet(e), Parts{})
-				if r := g.post("/tokenize", `{"model":"tiny","prompt":"a"}`); r.Status != 200 || r.Body != want {
+				g := routertest.Start(t, anyFleet(e), router.Parts{})
+				if r := g.Post("/tokenize", `{"model":"tiny","prompt":"a"}`); r.Status != 200 || r.Body != want {
 					t.Errorf("status %d: %s", r.Status, r.Body)
 				}
 			})
@@ -85,10 +87,10 @@ func TestNamesTransfer(t *testing.T) {
 
 // TestRefusalKeepsRetryAfter has the only engine ask for three seconds at each attempt: so does the answer when no attempt is left.
 func TestRefusalKeepsRetryAfter(t *testing.T) {
-	unhurried(t, "none", func(t *testing.T) {
-		s := newPool(t, connector.NameNone, 0, 1, map[string][]fault{"decode-0": {{Do: doBusy, N: 3}}})
-		g := start(t, s.cfg, Parts{Planner: firstUsable{}})
-		r := g.post(pathCompletions, plainBody)
+	routertest.RunVirtual(t, "none", func(t *testing.T) {
+		s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoBusy, N: 3}}})
+		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
+		r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 		if r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "engine_refused" || r.Header.Get("Retry-After") != "3" {
 			t.Errorf("status %d, header %v; want 503 engine_refused and Retry-After 3", r.Status, r.Header)
 		}

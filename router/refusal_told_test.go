@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/report"
@@ -51,9 +53,9 @@ func TestEngineErrorsTold(t *testing.T) {
 		{"401", 401, "application/json", `{"error":{"message":"Unauthorized: s3cret-of-the-engine"}}`, "credentials_refused", "The engine refused the gateway's credentials.", "credentials"},
 		{"403", 403, "text/plain", "no", "credentials_refused", "The engine refused the gateway's credentials.", "credentials"},
 	} {
-		for _, body := range []string{plainBody, streamBody} {
-			t.Run(row.name+map[bool]string{true: ", streamed"}[body == streamBody], func(t *testing.T) {
-				e := newFakeAny(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+		for _, body := range []string{routertest.PlainBody, routertest.StreamBody} {
+			t.Run(row.name+map[bool]string{true: ", streamed"}[body == routertest.StreamBody], func(t *testing.T) {
+				e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
 					w.Header().Set("Content-Type", row.ctype)
 					w.WriteHeader(row.status)
 					_, _ = io.WriteString(w, row.says)
@@ -61,23 +63,23 @@ func TestEngineErrorsTold(t *testing.T) {
 				var log lockedBuffer
 				cfg := anyFleet(e)
 				cfg.Models[0].Engines[0].KeyFile, cfg.Limits.Attempts = key, 2
-				g := start(t, cfg, Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
-				r := g.post(pathCompletions, body)
-				got := errorOf(t, r.Body)
+				g := routertest.Start(t, cfg, router.Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
+				r := g.Post(routertest.PathCompletions, body)
+				got := routertest.ErrorOf(t, r.Body)
 				if want := map[string]int{"engine_refused": 503}[row.reason]; r.Status != max(want, 502) || r.Header.Get("X-Pdrouter-Reason") != row.reason {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
 				if got.Message != row.client && (!strings.HasPrefix(row.name, "long") || !strings.HasPrefix(got.Message, row.client)) || len(got.Message) > answer.MaxErrorMessage {
 					t.Errorf("the client was told %q; want %q", got.Message, row.client)
 				}
-				sum := g.last(1)
+				sum := g.Summary(1)
 				if len(sum.Failures) != sum.Attempts || sum.Attempts != 2 {
 					t.Fatalf("%d attempts, failures %+v", sum.Attempts, sum.Failures)
 				}
 				text := log.String()
 				for i, f := range sum.Failures {
 					if f.Attempt != i+1 || f.Engine == "" || f.Status != row.status || f.Reason != row.reason || f.Cause == "" ||
-						!strings.Contains(f.Cause+f.Answer, row.noted) || len(f.Answer) > MaxLoggedAnswer {
+						!strings.Contains(f.Cause+f.Answer, row.noted) || len(f.Answer) > router.MaxLoggedAnswer {
 						t.Errorf("failure %+v", f)
 					}
 				}
@@ -85,7 +87,7 @@ func TestEngineErrorsTold(t *testing.T) {
 					t.Errorf("the log: %s", text)
 				}
 				rec := httptest.NewRecorder()
-				g.r.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
+				g.Router.Operations().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/requests?id="+r.Header.Get("X-Request-Id"), nil))
 				var shown report.Summary
 				if err := json.Unmarshal(rec.Body.Bytes(), &shown); err != nil || len(shown.Failures) != 2 || strings.Contains(rec.Body.String(), "s3cret") {
 					t.Errorf("/requests: %v %s", err, rec.Body)
@@ -99,27 +101,27 @@ func TestEngineErrorsTold(t *testing.T) {
 func TestPrefillErrorsTold(t *testing.T) {
 	for _, row := range []struct {
 		name, connector, reason, client string
-		faults                          map[string][]fault
+		faults                          map[string][]routertest.Fault
 		cause                           string
 	}{
-		{"pull, prefill", connector.NamePull, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doError}}}, "as told"},
-		{"push, prefill", connector.NamePush, "prefill_failed", "The engine failed: as told", map[string][]fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: doError}}}, "as told"},
-		{"pull, decode's first event", connector.NamePull, "decode_failed", "The engine failed: as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 0}}}, "as told"},
-		{"none, a connection that breaks", connector.NameNone, "decode_failed", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doReset}}}, "upstream"},
-		{"none, a stream without its end", connector.NameNone, "stream_cut", "The engine's answer could not be used.", map[string][]fault{"decode-0": {{Do: doNoDone, N: 2}}}, "EOF"},
-		{"none, an error event", connector.NameNone, "decode_failed", "as told", map[string][]fault{"decode-0": {{Do: doErrFrame, N: 2}}}, "as told"},
+		{"pull, prefill", connector.NamePull, "prefill_failed", "The engine failed: as told", map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoError}}}, "as told"},
+		{"push, prefill", connector.NamePush, "prefill_failed", "The engine failed: as told", map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoError}}}, "as told"},
+		{"pull, decode's first event", connector.NamePull, "decode_failed", "The engine failed: as told", map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoErrFrame, N: 0}}}, "as told"},
+		{"none, a connection that breaks", connector.NameNone, "decode_failed", "The engine's answer could not be used.", map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoReset}}}, "upstream"},
+		{"none, a stream without its end", connector.NameNone, "stream_cut", "The engine's answer could not be used.", map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoNoDone, N: 2}}}, "EOF"},
+		{"none, an error event", connector.NameNone, "decode_failed", "as told", map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoErrFrame, N: 2}}}, "as told"},
 	} {
-		unhurried(t, row.name, func(t *testing.T) {
-			s := newPool(t, row.connector, 1, 1, nil)
-			s.cfg.Limits.Attempts = 1
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s := routertest.NewPool(t, row.connector, 1, 1, nil)
+			s.Config.Limits.Attempts = 1
 			var log lockedBuffer
-			g := start(t, s.cfg, Parts{Planner: firstUsable{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			if row.connector != connector.NameNone {
-				g.warmed()
+				g.WaitWarm()
 			}
-			s.setFaults(row.faults)
-			r := g.post(pathCompletions, streamBody)
-			sum := g.last(1)
+			s.SetFaults(row.faults)
+			r := g.Post(routertest.PathCompletions, routertest.StreamBody)
+			sum := g.Summary(1)
 			if sum.Reason != row.reason || !strings.Contains(r.Body, `"message":"`+row.client) {
 				t.Errorf("%s, end %v: %s", sum.Reason, r.Err, r.Body)
 			}

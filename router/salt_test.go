@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -20,11 +22,11 @@ func TestFault29Salt(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}
-	here, err := NewSealer(cfg, nil)
+	here, err := router.NewSealer(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	there, err := NewSealer(cfg, nil) // another gateway with the same secret
+	there, err := router.NewSealer(cfg, nil) // another gateway with the same secret
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,17 +70,17 @@ func TestFault29Salt(t *testing.T) {
 }
 
 func TestSealerKeys(t *testing.T) {
-	if s, err := NewSealer(config.Config{}, nil); s != nil || err != nil {
+	if s, err := router.NewSealer(config.Config{}, nil); s != nil || err != nil {
 		t.Errorf("off: got %v, %v", s, err)
 	}
-	drawn, err := NewSealer(config.Config{IsolatePrefixCache: true}, nil)
+	drawn, err := router.NewSealer(config.Config{IsolatePrefixCache: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := NewSealer(config.Config{IsolatePrefixCache: true}, drawn); again != drawn {
+	if again, _ := router.NewSealer(config.Config{IsolatePrefixCache: true}, drawn); again != drawn {
 		t.Error("a reload has drawn another key: what is cached is lost")
 	}
-	if other, _ := NewSealer(config.Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
+	if other, _ := router.NewSealer(config.Config{IsolatePrefixCache: true}, nil); other.Seal("a", nil) == drawn.Seal("a", nil) {
 		t.Error("two gateways have drawn the same key")
 	}
 	short := filepath.Join(t.TempDir(), "short")
@@ -86,7 +88,7 @@ func TestSealerKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{short, short + "er"} {
-		if _, err := NewSealer(config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}, nil); err == nil {
+		if _, err := router.NewSealer(config.Config{IsolatePrefixCache: true, PrefixCacheSecretFile: file}, nil); err == nil {
 			t.Errorf("%s: no error", file)
 		}
 	}
@@ -101,17 +103,17 @@ var mediaIDBodies = []struct {
 	path  string
 	body  string
 }{
-	{openai.ShapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a"},"uuid":%[1]s},` +
+	{openai.ShapeChat, routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a"},"uuid":%[1]s},` +
 		`{"uuid" : %[1]s , "type":"input_audio","input_audio":null},{"video_url":null,"uuid":%[1]s}]},{"role":"tool","content":[{"audio_embeds":null,"uuid":%[1]s}]}]}`},
-	{openai.ShapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":{"type":"image_embeds","\u0075uid":%s}}]}`},
-	{openai.ShapeChat, pathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a","uuid":%s}}]}]}`},
-	{openai.ShapeChat, pathChat, `{"model":"tiny","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
-	{openai.ShapeResponses, pathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,a","uuid":%[1]s}]},` +
+	{openai.ShapeChat, routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":{"type":"image_embeds","\u0075uid":%s}}]}`},
+	{openai.ShapeChat, routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,a","uuid":%s}}]}]}`},
+	{openai.ShapeChat, routertest.PathChat, `{"model":"tiny","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":%s}]}]}`},
+	{openai.ShapeResponses, routertest.PathResponses, `{"model":"tiny","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,a","uuid":%[1]s}]},` +
 		`{"type":"function_call_output","call_id":"a","output":[{"type":"input_image","uuid":%[1]s}]}],"previous_input_messages":[{"content":[{"uuid":%[1]s}]}]}`},
-	{openai.ShapeMessages, pathMessages, `{"model":"tiny","max_tokens":9,"system":[{"type":"text","text":"a","uuid":%[1]s}],"messages":[{"role":"user","content":[{"type":"tool_result",` +
+	{openai.ShapeMessages, routertest.PathMessages, `{"model":"tiny","max_tokens":9,"system":[{"type":"text","text":"a","uuid":%[1]s}],"messages":[{"role":"user","content":[{"type":"tool_result",` +
 		`"content":[{"type":"image","source":{"type":"base64","data":"a","uuid":%[1]s},"uuid":%[1]s}]}]}]}`},
-	{openai.ShapeGenerate, pathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"content_parts":[{"type":"image_url","url":null,"uuid":%[1]s},{"uuid":%[1]s}],"features":null}`},
-	{openai.ShapeBatch, pathBatch, `{"model":"tiny","messages":[[{"role":"user","content":[{"uuid":%[1]s}]}],[{"role":"user","content":[{"uuid":%[1]s}]}]]}`},
+	{openai.ShapeGenerate, routertest.PathGenerate, `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"content_parts":[{"type":"image_url","url":null,"uuid":%[1]s},{"uuid":%[1]s}],"features":null}`},
+	{openai.ShapeBatch, routertest.PathBatch, `{"model":"tiny","messages":[[{"role":"user","content":[{"uuid":%[1]s}]}],[{"role":"user","content":[{"uuid":%[1]s}]}]]}`},
 	{openai.ShapePass, "/v1/embeddings", `{"model":"tiny","input":[[{"role":"user","content":[{"uuid":%[1]s}]}]],"messages":[{"content":[{"uuid":%[1]s}]}]}`},
 	{openai.ShapePass, "/score", `{"model":"tiny","queries":{"content":[{"uuid":%[1]s}]},"documents":[{"content":[{"uuid":%[1]s}]}],"data_1":{"content":[{"uuid":%[1]s}]},` +
 		`"data_2":[{"content":[{"uuid":%[1]s}]}],"items":[{"content":[{"uuid":%[1]s}]}],"text_1":[{"content":[{"uuid":%[1]s}]}]}`},
@@ -225,18 +227,18 @@ func TestFault29MediaAtTheEdge(t *testing.T) {
 	const features = `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"features":%s}`
 	for _, isolate := range []bool{true, false} {
 		t.Run(fmt.Sprint("isolated ", isolate), func(t *testing.T) {
-			e := newFakeAny(t, jsonAnswer(200, `{"choices":[{"index":0}]}`))
+			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[{"index":0}]}`))
 			cfg := anyFleet(e)
 			cfg.IsolatePrefixCache = isolate
-			g := start(t, cfg, Parts{Clients: byName{}})
+			g := routertest.Start(t, cfg, router.Parts{Clients: byName{}})
 			for i, row := range mediaIDBodies {
 				ids := map[string]bool{}
 				for _, tenant := range []string{"Bearer alice", "Bearer bob", "Bearer alice"} {
 					in := strings.ReplaceAll(strings.ReplaceAll(row.body, "%[1]s", `"x"`), "%s", `"x"`)
-					if r := g.post(row.path, in, "Authorization", tenant); r.Status != 200 {
+					if r := g.Post(row.path, in, "Authorization", tenant); r.Status != 200 {
 						t.Fatalf("body %d: status %d: %s", i, r.Status, r.Body)
 					}
-					for _, q := range e.all() {
+					for _, q := range e.All() {
 						for _, uuid := range uuidsOf(t, []byte(q.Body)) {
 							ids[uuid] = true
 							if isolate == (uuid == `"x"`) {
@@ -250,8 +252,8 @@ func TestFault29MediaAtTheEdge(t *testing.T) {
 				}
 			}
 			for _, value := range []string{`{"mm_hashes":{"image":["x"]},"mm_placeholders":{"image":[{"offset":0,"length":1}]}}`, `{}`, `"x"`} {
-				r := g.post(pathGenerate, strings.ReplaceAll(features, "%s", value), "Authorization", "Bearer alice")
-				if isolate && (r.Status != 400 || *errorOf(t, r.Body).Param != "features" || len(e.all()) != 0) || !isolate && (r.Status != 200 || !strings.Contains(e.all()[0].Body, value)) {
+				r := g.Post(routertest.PathGenerate, strings.ReplaceAll(features, "%s", value), "Authorization", "Bearer alice")
+				if isolate && (r.Status != 400 || *routertest.ErrorOf(t, r.Body).Param != "features" || len(e.All()) != 0) || !isolate && (r.Status != 200 || !strings.Contains(e.All()[0].Body, value)) {
 					t.Errorf("isolated %v: features %s: status %d: %s", isolate, value, r.Status, r.Body)
 				}
 			}

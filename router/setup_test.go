@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -18,37 +20,37 @@ import (
 // TestApplyCarriesOver: engines and pairs that stay are the same ones, with all that is known of them; one whose entry has
 // changed is another, and is made known to its peers anew. What is left behind is checked when the gateway stops.
 func TestApplyCarriesOver(t *testing.T) {
-	s := newPool(t, connector.NamePush, 1, 2, nil)
-	s.cfg.Timeouts.Health = 20 * time.Millisecond
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NamePush, 1, 2, nil)
+	s.Config.Timeouts.Health = 20 * time.Millisecond
+	g := routertest.Start(t, s.Config, router.Parts{})
 	apply := func(change func(*config.Model)) {
 		t.Helper()
-		cfg := s.cfg
+		cfg := s.Config
 		m := cfg.Models[0]
 		m.Decode = append([]config.Engine(nil), m.Decode...)
 		change(&m)
 		cfg.Models = []config.Model{m}
-		if err := g.r.Apply(cfg, g.parts); err != nil {
+		if err := g.Router.Apply(cfg, g.Parts); err != nil {
 			t.Fatal(err)
 		}
 	}
 	served := func() {
 		t.Helper()
-		if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+		if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
 		}
 	}
 	warm := func(n int) {
 		t.Helper()
-		eventually(t, "pairs are warm", func() bool { return g.r.Stats().PairsWarm == n })
+		routertest.Eventually(t, "pairs are warm", func() bool { return g.Router.Stats().PairsWarm == n })
 	}
 	warm(2)
 	served()
-	prefill, decode, pair, done := g.r.Debug().Engine("prefill-0"), g.r.Debug().Engine("decode-0"), g.r.Debug().Pair(0), g.r.Stats().Handshakes.Done
-	left := g.r.Debug().Engine("decode-1")
+	prefill, decode, pair, done := g.Router.Debug().Engine("prefill-0"), g.Router.Debug().Engine("decode-0"), g.Router.Debug().Pair(0), g.Router.Stats().Handshakes.Done
+	left := g.Router.Debug().Engine("decode-1")
 	decode.AddInFlight(1) // something that is known of it
 	apply(func(m *config.Model) { m.Decode = m.Decode[:1] })
-	now := g.r.Debug()
+	now := g.Router.Debug()
 	if now.Engine("decode-0") != decode || now.Engine("prefill-0") != prefill || !now.Engine("decode-1").None() {
 		t.Error("engines that stay are others, or one that goes has stayed")
 	}
@@ -57,24 +59,24 @@ func TestApplyCarriesOver(t *testing.T) {
 	}
 	now.Engine("decode-0").AddInFlight(-1)
 	served()
-	if n := g.r.Stats().Handshakes.Done; n != done {
+	if n := g.Router.Stats().Handshakes.Done; n != done {
 		t.Errorf("%d handshakes of pairs that knew each other", n-done)
 	}
 	apply(func(m *config.Model) { m.Decode[1].Drain = true })
-	if e := g.r.Debug().Engine("decode-1"); e == left || e.Usable() {
+	if e := g.Router.Debug().Engine("decode-1"); e == left || e.Usable() {
 		t.Error("an engine that came back to be drained is the old one, or is used")
 	}
 	apply(func(m *config.Model) { m.Decode[0].URL += "/" }) // another entry
-	e := g.r.Debug().Engine("decode-0")
+	e := g.Router.Debug().Engine("decode-0")
 	if e == decode || e.Generation() <= decode.Generation() {
 		t.Error("an engine with another entry is the same, or the same run")
 	}
 	warm(2)
 	served()
-	if n := g.r.Stats().Handshakes.Done; n <= done {
+	if n := g.Router.Stats().Handshakes.Done; n <= done {
 		t.Error("no handshake of an engine that is another")
 	}
-	if err := g.r.Apply(config.Config{}, Parts{}); err == nil || g.r.Debug().Engine("decode-0") != e {
+	if err := g.Router.Apply(config.Config{}, router.Parts{}); err == nil || g.Router.Debug().Engine("decode-0") != e {
 		t.Errorf("a configuration with mistakes: %v", err)
 	}
 }
@@ -103,39 +105,39 @@ func TestApplyLetsLegsFinish(t *testing.T) {
 	}
 	engine.Start()
 	defer engine.Close()
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	next := s.cfg
-	s.cfg = config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "old", URL: engine.URL}}}}}
-	g := start(t, s.cfg, Parts{})
-	resp, err := http.Post(g.url+pathCompletions, "application/json", strings.NewReader(`{"model":"tiny","prompt":"a","stream":true}`))
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	next := s.Config
+	s.Config = config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "old", URL: engine.URL}}}}}
+	g := routertest.Start(t, s.Config, router.Parts{})
+	resp, err := http.Post(g.URL+routertest.PathCompletions, "application/json", strings.NewReader(`{"model":"tiny","prompt":"a","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if err := g.r.Apply(next, Parts{}); err != nil {
+	if err := g.Router.Apply(next, router.Parts{}); err != nil {
 		t.Fatal(err)
 	}
-	if r := g.post(pathCompletions, plainBody); r.Status != 200 {
+	if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 200 {
 		t.Errorf("the engine that has come: %d %s", r.Status, r.Body)
 	}
 	close(more)
 	if b, err := io.ReadAll(resp.Body); err != nil || !strings.HasSuffix(string(b), "data: [DONE]\n\n") {
 		t.Errorf("the stream ended with %v: %q", err, b)
 	}
-	eventually(t, "no connection to the engine that has gone", func() bool { return open.Load() == 0 })
+	routertest.Eventually(t, "no connection to the engine that has gone", func() bool { return open.Load() == 0 })
 }
 
 // The largest body holds for the next request, on a connection that is open too.
 func TestApplyBodyLimit(t *testing.T) {
-	s := newPool(t, connector.NameNone, 0, 1, nil)
-	g := start(t, s.cfg, Parts{})
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
 	for _, want := range []int{200, http.StatusRequestEntityTooLarge} {
-		if r := g.post(pathCompletions, plainBody); r.Status != want {
+		if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != want {
 			t.Fatalf("status %d, want %d", r.Status, want)
 		}
-		cfg := s.cfg
-		cfg.Limits.Body = len(plainBody) - 1
-		if err := g.r.Apply(cfg, g.parts); err != nil {
+		cfg := s.Config
+		cfg.Limits.Body = len(routertest.PlainBody) - 1
+		if err := g.Router.Apply(cfg, g.Parts); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,7 +149,7 @@ func TestNewValidates(t *testing.T) {
 		"":                       {Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "a", URL: "http://10.0.0.1:8000"}}}}},
 		"router: config: models": {},
 	} {
-		if _, err := New(cfg, Parts{}); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+		if _, err := router.New(cfg, router.Parts{}); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("New: %v; want %q", err, want)
 		}
 	}

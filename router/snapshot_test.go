@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -28,13 +29,13 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 	for _, name := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, stream %v", name, stream), func(t *testing.T) {
-				s, parts := newIn(t, nil, name, 2, 2)
+				s, parts := routertest.NewPoolIn(t, nil, name, 2, 2)
 				var elsewhere, asked atomic.Int64
-				g := start(t, s.cfg, parts)
+				g := routertest.Start(t, s.Config, parts)
 				if name != connector.NameNone && name != connector.NameSGLang {
-					g.warmed()
+					g.WaitWarm()
 				}
-				other, with := s.cfg, g.parts
+				other, with := s.Config, g.Parts
 				other.Limits.Event, other.Limits.Attempts = 1, 1
 				for _, limit := range []*time.Duration{
 					&other.Timeouts.Request, &other.Timeouts.Answer, &other.Timeouts.Prefill, &other.Timeouts.Transfer, &other.Timeouts.Stream,
@@ -43,21 +44,21 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 					*limit = time.Microsecond
 				}
 				with.Planner, with.Observe = unwanted{&asked}, func(report.Summary) { elsewhere.Add(1) }
-				text := plainBody
+				text := routertest.PlainBody
 				if stream {
-					text = streamBody
+					text = routertest.StreamBody
 				}
-				s.setFaults(map[string][]fault{"decode-0": {{Do: doError}}})
+				s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoError}}})
 				steps := 0
 				reload := func() {
 					steps++
 					next := other
 					next.Limits.Answer = 1 + steps%2
-					if err := g.r.Apply(next, with); err != nil {
+					if err := g.Router.Apply(next, with); err != nil {
 						t.Fatal(err)
 					}
 				}
-				x := g.r.Debug().Own(text)
+				x := g.Router.Debug().Own(text)
 				reload()
 				x.Step(dispatch.Event{Kind: dispatch.EvStart})
 				var body strings.Builder
@@ -77,7 +78,7 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 				if sum := x.Summary(); sum.Outcome != report.Completed || sum.Attempts < 2 || !strings.Contains(body.String(), "tok0") {
 					t.Errorf("after %d reloads: summary %+v, answer %q", steps, sum, body.String())
 				}
-				if asked.Load() != 0 || elsewhere.Load() != 0 || g.last(1).Outcome != report.Completed {
+				if asked.Load() != 0 || elsewhere.Load() != 0 || g.Summary(1).Outcome != report.Completed {
 					t.Errorf("the other planner was asked %d times, and %d requests were reported elsewhere", asked.Load(), elsewhere.Load())
 				}
 			})

@@ -1,8 +1,10 @@
-package router
+package router_test
 
 import (
 	"testing"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -13,17 +15,17 @@ func TestWarmUpGivesBack(t *testing.T) {
 		for _, row := range []struct {
 			do       string
 			stranded uint64
-		}{{doRefuse, 0}, {doError, 1}, {doReset, 1}} {
+		}{{routertest.DoRefuse, 0}, {routertest.DoError, 1}, {routertest.DoReset, 1}} {
 			t.Run(connectorName+" "+row.do, func(t *testing.T) {
-				s := newPool(t, connectorName, 1, 1, map[string][]fault{"decode-0": {{Leg: "decode", Nth: 1, Do: row.do}}})
-				if row.do == doReset && connectorName == connector.NamePush {
+				s := routertest.NewPool(t, connectorName, 1, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: row.do}}})
+				if row.do == routertest.DoReset && connectorName == connector.NamePush {
 					t.Skip("it is sent a second time, and decode takes it")
 				}
-				g := start(t, s.cfg, Parts{})
-				g.warmed()
-				g.settled()
-				prefill, decode := s.c.held()
-				if n := g.r.Stats().Stranded; n != row.stranded || uint64(prefill) != row.stranded || decode != 0 {
+				g := routertest.Start(t, s.Config, router.Parts{})
+				g.WaitWarm()
+				g.WaitIdle()
+				prefill, decode := s.Cluster.Held()
+				if n := g.Router.Stats().Stranded; n != row.stranded || uint64(prefill) != row.stranded || decode != 0 {
 					t.Errorf("%d counted as stranded, prefill holds %d and decode %d; want %d, %d and 0", n, prefill, decode, row.stranded, row.stranded)
 				}
 			})

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 )
 
 // fakeResponses are responses that others know of only once somebody has waited for that.
@@ -45,13 +48,13 @@ func (f *fakeResponses) Get(_ context.Context, key string) ([]byte, bool, error)
 func TestResponsesAreKnownAtTheirEnd(t *testing.T) {
 	e := newFakeKeeper(t, "decode-0")
 	facts := &fakeResponses{}
-	g := start(t, anyFleet(e.fakeAny), Parts{Responses: facts})
-	r := g.post(pathResponses, `{"model":"tiny","input":"a"}`)
+	g := routertest.Start(t, anyFleet(e.AnyEngine), router.Parts{Responses: facts})
+	r := g.Post(routertest.PathResponses, `{"model":"tiny","input":"a"}`)
 	var made struct{ ID string }
 	if json.Unmarshal([]byte(r.Body), &made) != nil || made.ID == "" {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	if r := g.ask("GET", pathResponses+"/"+made.ID); r.Status != 200 {
+	if r := g.Ask("GET", routertest.PathResponses+"/"+made.ID); r.Status != 200 {
 		t.Errorf("status %d: %s", r.Status, r.Body)
 	}
 }
@@ -59,7 +62,7 @@ func TestResponsesAreKnownAtTheirEnd(t *testing.T) {
 // TestStreamedResponsesAreKnownAtTheirEnd does the same with a stream, whose first event waits for nobody.
 func TestStreamedResponsesAreKnownAtTheirEnd(t *testing.T) {
 	more := make(chan struct{})
-	streams := newFakeAny(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+	streams := routertest.NewAnyEngine(t, func(w http.ResponseWriter, r *http.Request, _ string) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n")
 		w.(http.Flusher).Flush()
@@ -67,8 +70,8 @@ func TestStreamedResponsesAreKnownAtTheirEnd(t *testing.T) {
 		fmt.Fprint(w, "event: response.completed\ndata: {\"type\":\"response.completed\"}\n\n")
 	})
 	facts := &fakeResponses{}
-	g := start(t, anyFleet(streams), Parts{Responses: facts})
-	resp, err := http.Post(g.url+pathResponses, "application/json", strings.NewReader(`{"model":"tiny","input":"a","stream":true}`))
+	g := routertest.Start(t, anyFleet(streams), router.Parts{Responses: facts})
+	resp, err := http.Post(g.URL+routertest.PathResponses, "application/json", strings.NewReader(`{"model":"tiny","input":"a","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 )
 
 // fakeAsked are responses that count how often they are asked for one.
@@ -25,12 +27,12 @@ type fakeBudget struct {
 	holds atomic.Int64
 }
 
-func (f *fakeBudget) Admit(auth.Principal, int) (Lease, Allowance) {
+func (f *fakeBudget) Admit(auth.Principal, int) (router.Lease, router.Allowance) {
 	if f.holds.Add(1) > f.max {
 		f.holds.Add(-1)
-		return nil, Allowance{Over: "concurrent"}
+		return nil, router.Allowance{Over: "concurrent"}
 	}
-	return f, Allowance{}
+	return f, router.Allowance{}
 }
 
 func (f *fakeBudget) Done(int) { f.holds.Add(-1) }
@@ -45,13 +47,13 @@ func TestStoredBehindLimits(t *testing.T) {
 	}{{0, 429, 0}, {1, 404, 20}} {
 		facts, budget := new(fakeAsked), &fakeBudget{max: row.max}
 		e := newFakeKeeper(t, "decode-0")
-		g := start(t, anyFleet(e.fakeAny), Parts{Responses: facts, Limits: budget})
+		g := routertest.Start(t, anyFleet(e.AnyEngine), router.Parts{Responses: facts, Limits: budget})
 		for range 10 {
-			for _, r := range []clientReply{
-				g.ask("GET", pathResponses+"/resp_0123456789abcdef0123456789abcdef"),
-				g.post(pathResponses, `{"model":"tiny","input":"b","previous_response_id":"resp_0123456789abcdef0123456789abcdef"}`),
+			for _, r := range []routertest.Reply{
+				g.Ask("GET", routertest.PathResponses+"/resp_0123456789abcdef0123456789abcdef"),
+				g.Post(routertest.PathResponses, `{"model":"tiny","input":"b","previous_response_id":"resp_0123456789abcdef0123456789abcdef"}`),
 			} {
-				if errorOf(t, r.Body); r.Status != row.status {
+				if routertest.ErrorOf(t, r.Body); r.Status != row.status {
 					t.Fatalf("of %d places: status %d: %s", row.max, r.Status, r.Body)
 				}
 			}
@@ -62,7 +64,7 @@ func TestStoredBehindLimits(t *testing.T) {
 		if n := budget.holds.Load(); n != 0 {
 			t.Errorf("%d places are held", n)
 		}
-		g.stop()
-		e.srv.Close()
+		g.Stop()
+		e.Server.Close()
 	}
 }

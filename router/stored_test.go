@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -14,21 +14,23 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
+	"pdrouter/internal/routertest"
 	"pdrouter/internal/shared"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
 // fakeKeeper is an engine that keeps responses, as stock engines do, and says in each who it is.
 type fakeKeeper struct {
-	*fakeAny
+	*routertest.AnyEngine
 	mu   sync.Mutex
 	kept map[string]bool
 }
 
 func newFakeKeeper(t *testing.T, name string) *fakeKeeper {
 	k := &fakeKeeper{kept: map[string]bool{}}
-	k.fakeAny = newFakeAny(t, func(w http.ResponseWriter, r *http.Request, body string) {
+	k.AnyEngine = routertest.NewAnyEngine(t, func(w http.ResponseWriter, r *http.Request, body string) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		var q struct {
@@ -37,24 +39,24 @@ func newFakeKeeper(t *testing.T, name string) *fakeKeeper {
 			Previous string `json:"previous_response_id"`
 		}
 		path := r.URL.Path
-		if path == pathResponses {
+		if path == routertest.PathResponses {
 			if err := json.Unmarshal([]byte(body), &q); err != nil || q.ID == "" || q.Previous != "" && !k.kept[q.Previous] {
-				jsonAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
+				routertest.JsonAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
 				return
 			}
 			k.kept[q.ID] = q.Store == nil || *q.Store
-			jsonAnswer(200, fmt.Sprintf(`{"id":%q,"object":"response","status":"completed","error":null,"output":[],"by":%q}`, q.ID, name))(w, r, "")
+			routertest.JsonAnswer(200, fmt.Sprintf(`{"id":%q,"object":"response","status":"completed","error":null,"output":[],"by":%q}`, q.ID, name))(w, r, "")
 			return
 		}
-		id := strings.TrimSuffix(strings.TrimPrefix(path, pathResponses+"/"), "/cancel")
+		id := strings.TrimSuffix(strings.TrimPrefix(path, routertest.PathResponses+"/"), "/cancel")
 		switch {
 		case !k.kept[id]:
-			jsonAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
+			routertest.JsonAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
 		case r.URL.Query().Get("stream") == "true":
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			_, _ = io.WriteString(w, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.completed\ndata: {\"type\":\"response.completed\"}\n\n")
 		default:
-			jsonAnswer(200, fmt.Sprintf(`{"id":%q,"status":"failed","error":{"code":"x","message":"y"},"by":%q}`, id, name))(w, r, "")
+			routertest.JsonAnswer(200, fmt.Sprintf(`{"id":%q,"status":"failed","error":{"code":"x","message":"y"},"by":%q}`, id, name))(w, r, "")
 		}
 	})
 	return k
@@ -91,13 +93,13 @@ func remembers(t *testing.T) (server *redistest.Server, facts [2]*shared.Facts) 
 func TestStoredResponses(t *testing.T) {
 	server, facts := remembers(t)
 	keepers := []*fakeKeeper{newFakeKeeper(t, "decode-0"), newFakeKeeper(t, "decode-1")}
-	cfg := anyFleet(keepers[0].fakeAny, keepers[1].fakeAny)
-	one := start(t, cfg, Parts{Clients: byName{}, Responses: facts[0]})
-	two := start(t, cfg, Parts{Clients: byName{}, Responses: facts[1]})
-	t.Cleanup(one.stop) // before the other one looks for what is left behind
+	cfg := anyFleet(keepers[0].AnyEngine, keepers[1].AnyEngine)
+	one := routertest.Start(t, cfg, router.Parts{Clients: byName{}, Responses: facts[0]})
+	two := routertest.Start(t, cfg, router.Parts{Clients: byName{}, Responses: facts[1]})
+	t.Cleanup(one.Stop) // before the other one looks for what is left behind
 	const alice = "Bearer alice"
 	type response struct{ ID, By, Status string }
-	read := func(r clientReply) (x response) {
+	read := func(r routertest.Reply) (x response) {
 		t.Helper()
 		if err := json.Unmarshal([]byte(r.Body), &x); err != nil {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
@@ -106,39 +108,39 @@ func TestStoredResponses(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for i := range 8 {
-		r := one.post(pathResponses, `{"model":"tiny","input":"a"}`, "Authorization", alice)
+		r := one.Post(routertest.PathResponses, `{"model":"tiny","input":"a"}`, "Authorization", alice)
 		made := read(r)
 		if r.Status != 200 || !strings.HasPrefix(made.ID, "resp_") {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
 		}
 		seen[made.By] = true
-		eventually(t, "it is written", func() bool { return facts[0].Stats().Waiting == 0 })
-		for _, g := range []*gateway{two, one} {
-			r := g.ask("GET", pathResponses+"/"+made.ID, "Authorization", alice)
+		routertest.Eventually(t, "it is written", func() bool { return facts[0].Stats().Waiting == 0 })
+		for _, g := range []*routertest.Gateway{two, one} {
+			r := g.Ask("GET", routertest.PathResponses+"/"+made.ID, "Authorization", alice)
 			if got := read(r); r.Status != 200 || got.ID != made.ID || got.By != made.By || r.Header.Get("X-Pdrouter-Reason") == "" || r.Header.Get("X-Pdrouter-Decode") != made.By {
 				t.Errorf("%d: status %d, header %v: %s; made by %s", i, r.Status, r.Header, r.Body, made.By)
 			}
-			if r := g.ask("POST", pathResponses+"/"+made.ID+"/cancel", "Authorization", alice); r.Status != 200 || read(r).By != made.By {
+			if r := g.Ask("POST", routertest.PathResponses+"/"+made.ID+"/cancel", "Authorization", alice); r.Status != 200 || read(r).By != made.By {
 				t.Errorf("cancel: status %d: %s", r.Status, r.Body)
 			}
-			if r := g.ask("GET", pathResponses+"/"+made.ID+"?stream=true&starting_after=1&x=y", "Authorization", alice); r.Status != 200 || r.Err != nil ||
+			if r := g.Ask("GET", routertest.PathResponses+"/"+made.ID+"?stream=true&starting_after=1&x=y", "Authorization", alice); r.Status != 200 || r.Err != nil ||
 				!strings.HasSuffix(r.Body, "data: {\"type\":\"response.completed\"}\n\n") {
 				t.Errorf("stream: status %d, %v: %q", r.Status, r.Err, r.Body)
 			}
-			next := g.post(pathResponses, `{"model":"tiny","input":"b","previous_response_id":"`+made.ID+`"}`, "Authorization", alice)
+			next := g.Post(routertest.PathResponses, `{"model":"tiny","input":"b","previous_response_id":"`+made.ID+`"}`, "Authorization", alice)
 			if got := read(next); next.Status != 200 || got.By != made.By {
 				t.Errorf("next: status %d: %s; the one before is by %s", next.Status, next.Body, made.By)
 			}
-			for _, r := range []clientReply{
-				g.ask("GET", pathResponses+"/"+made.ID, "Authorization", "Bearer bob"),
-				g.ask("POST", pathResponses+"/"+made.ID+"/cancel", "Authorization", "Bearer bob"),
-				g.post(pathResponses, `{"model":"tiny","input":"b","previous_response_id":"`+made.ID+`"}`, "Authorization", "Bearer bob"),
-				g.ask("GET", pathResponses+"/resp_none", "Authorization", alice),
+			for _, r := range []routertest.Reply{
+				g.Ask("GET", routertest.PathResponses+"/"+made.ID, "Authorization", "Bearer bob"),
+				g.Ask("POST", routertest.PathResponses+"/"+made.ID+"/cancel", "Authorization", "Bearer bob"),
+				g.Post(routertest.PathResponses, `{"model":"tiny","input":"b","previous_response_id":"`+made.ID+`"}`, "Authorization", "Bearer bob"),
+				g.Ask("GET", routertest.PathResponses+"/resp_none", "Authorization", alice),
 			} {
 				if r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != "unknown_response" || r.Header.Get("X-Should-Retry") != "false" {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
-				errorOf(t, r.Body)
+				routertest.ErrorOf(t, r.Body)
 			}
 		}
 	}
@@ -146,32 +148,32 @@ func TestStoredResponses(t *testing.T) {
 		t.Errorf("made by %v; want by both", seen)
 	}
 	for _, k := range keepers {
-		for _, q := range k.all() {
+		for _, q := range k.All() {
 			if strings.Contains(q.URI, "x=y") || strings.Contains(q.URI, "?") && q.URI[strings.Index(q.URI, "?"):] != "?starting_after=1&stream=true" {
 				t.Errorf("the engine was asked for %s", q.URI)
 			}
 		}
 	}
-	if s := two.last(1); s.Route != pathResponses+"/{id}" {
+	if s := two.Summary(1); s.Route != routertest.PathResponses+"/{id}" {
 		t.Errorf("route %q", s.Route)
 	}
-	if r := one.ask("DELETE", pathResponses+"/resp_a", "Authorization", alice); r.Status != 405 || r.Header.Get("Allow") != "GET" {
+	if r := one.Ask("DELETE", routertest.PathResponses+"/resp_a", "Authorization", alice); r.Status != 405 || r.Header.Get("Allow") != "GET" {
 		t.Errorf("DELETE: status %d, header %v", r.Status, r.Header)
 	}
-	if r := one.ask("GET", pathResponses+"/resp_a?stream=perhaps", "Authorization", alice); r.Status != 404 {
+	if r := one.Ask("GET", routertest.PathResponses+"/resp_a?stream=perhaps", "Authorization", alice); r.Status != 404 {
 		t.Errorf("status %d", r.Status)
 	}
 
-	kept := read(one.post(pathResponses, `{"model":"tiny","input":"a","store":false}`, "Authorization", alice))
-	if r := one.ask("GET", pathResponses+"/"+kept.ID, "Authorization", alice); r.Status != 404 {
+	kept := read(one.Post(routertest.PathResponses, `{"model":"tiny","input":"a","store":false}`, "Authorization", alice))
+	if r := one.Ask("GET", routertest.PathResponses+"/"+kept.ID, "Authorization", alice); r.Status != 404 {
 		t.Errorf("one that is not kept: status %d", r.Status)
 	}
 	server.Kill()
-	made := read(one.post(pathResponses, `{"model":"tiny","input":"a"}`, "Authorization", alice))
-	if r := one.ask("GET", pathResponses+"/"+made.ID, "Authorization", alice); r.Status != 200 {
+	made := read(one.Post(routertest.PathResponses, `{"model":"tiny","input":"a"}`, "Authorization", alice))
+	if r := one.Ask("GET", routertest.PathResponses+"/"+made.ID, "Authorization", alice); r.Status != 200 {
 		t.Errorf("without Redis, where it was made: status %d: %s", r.Status, r.Body)
 	}
-	if r := two.ask("GET", pathResponses+"/"+made.ID, "Authorization", alice); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "responses_unknown" || r.Header.Get("Retry-After") == "" {
+	if r := two.Ask("GET", routertest.PathResponses+"/"+made.ID, "Authorization", alice); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "responses_unknown" || r.Header.Get("Retry-After") == "" {
 		t.Errorf("without Redis, elsewhere: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 }
@@ -180,29 +182,29 @@ func TestStoredResponses(t *testing.T) {
 func TestStoredResponseOfALostEngine(t *testing.T) {
 	facts := shared.NewFacts(nil, "p", "responses", nil, slog.New(slog.DiscardHandler))
 	keeper, other := newFakeKeeper(t, "decode-0"), newFakeKeeper(t, "decode-1")
-	cfg := anyFleet(keeper.fakeAny, other.fakeAny)
-	parts := Parts{Planner: firstUsable{}, Responses: facts}
-	g := start(t, cfg, parts)
+	cfg := anyFleet(keeper.AnyEngine, other.AnyEngine)
+	parts := router.Parts{Planner: routertest.FirstUsable{}, Responses: facts}
+	g := routertest.Start(t, cfg, parts)
 	var made struct{ ID, By string }
-	if r := g.post(pathResponses, `{"model":"tiny","input":"a"}`); json.Unmarshal([]byte(r.Body), &made) != nil || made.By != "decode-0" {
+	if r := g.Post(routertest.PathResponses, `{"model":"tiny","input":"a"}`); json.Unmarshal([]byte(r.Body), &made) != nil || made.By != "decode-0" {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	_ = keeper.srv.Listener.Close()
-	keeper.srv.CloseClientConnections()
-	eventually(t, "the engine is down", func() bool { return !g.r.Stats().Engines[0].Up })
-	if r := g.ask("GET", pathResponses+"/"+made.ID); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" || r.Header.Get("Retry-After") == "" {
+	_ = keeper.Server.Listener.Close()
+	keeper.Server.CloseClientConnections()
+	routertest.Eventually(t, "the engine is down", func() bool { return !g.Router.Stats().Engines[0].Up })
+	if r := g.Ask("GET", routertest.PathResponses+"/"+made.ID); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "no_engine" || r.Header.Get("Retry-After") == "" {
 		t.Errorf("down: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
 	without := cfg
 	without.Models = []config.Model{{Name: "tiny", Connector: connector.NameNone, Engines: cfg.Models[0].Engines[1:]}}
-	parts.Log = g.parts.Log
-	if err := g.r.Apply(without, parts); err != nil {
+	parts.Log = g.Parts.Log
+	if err := g.Router.Apply(without, parts); err != nil {
 		t.Fatal(err)
 	}
-	if r := g.ask("GET", pathResponses+"/"+made.ID); r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != "response_engine_gone" {
+	if r := g.Ask("GET", routertest.PathResponses+"/"+made.ID); r.Status != 404 || r.Header.Get("X-Pdrouter-Reason") != "response_engine_gone" {
 		t.Errorf("gone: status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
-	if n := len(other.all()); n != 0 {
+	if n := len(other.All()); n != 0 {
 		t.Errorf("the other engine was asked %d times", n)
 	}
 }

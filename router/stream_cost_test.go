@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -70,11 +72,11 @@ func holdingEngine(tb testing.TB) (url string, held <-chan net.Conn) {
 // heldStream is a stream under way through a router: what is written to engine comes out of client.
 func heldStream(tb testing.TB) (engine, client net.Conn) {
 	url, held := holdingEngine(tb)
-	g := start(tb, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
+	g := routertest.Start(tb, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
 		Prefill: []config.Engine{{Name: "prefill-0", URL: newCannedEngine(tb)}},
 		Decode:  []config.Engine{{Name: "decode-0", URL: url}},
-	}}}, Parts{Log: slog.New(slog.NewJSONHandler(io.Discard, nil))})
-	client, err := net.Dial("tcp", g.addr)
+	}}}, router.Parts{Log: slog.New(slog.NewJSONHandler(io.Discard, nil))})
+	client, err := net.Dial("tcp", g.Addr)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -84,7 +86,7 @@ func heldStream(tb testing.TB) (engine, client net.Conn) {
 		fmt.Fprintf(client, "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
 	buf := make([]byte, 64<<10)
-	eventually(tb, "a request is split", func() bool { // the pair has to be warm
+	routertest.Eventually(tb, "a request is split", func() bool { // the pair has to be warm
 		ask("", false)
 		_, n, err := readCanned(client, buf)
 		return err == nil && bytes.Contains(buf[:n], []byte("X-Pdrouter-Reason: split"))

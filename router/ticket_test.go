@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"crypto/sha256"
@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/router"
 	"pdrouter/router/openai"
 )
 
@@ -27,30 +29,30 @@ func (f fakeEnroller) Enrolment(id string) ([][]byte, error) {
 // TestTickets: both legs of every transfer, the handshakes' too, carry a ticket of the engine that they go to, and the
 // two are of one transfer.
 func TestTickets(t *testing.T) {
-	s, records, parts := newPlane(t, 1, 1)
+	s, records, parts := routertest.NewPlane(t, 1, 1)
 	enroller := fakeEnroller{"secret"}
-	parts.Tickets, parts.Clients = enroller, fakeClients{}
-	g := start(t, s.cfg, parts)
-	g.warmed()
+	parts.Tickets, parts.Clients = enroller, routertest.Clients{}
+	g := routertest.Start(t, s.Config, parts)
+	g.WaitWarm()
 	ask := func(body string) {
 		t.Helper()
-		if got, whole := text(t, g.post(pathCompletions, body, "Authorization", "Bearer good")); got != wholeText || !whole {
+		if got, whole := routertest.Text(t, g.Post(routertest.PathCompletions, body, "Authorization", "Bearer good")); got != routertest.WholeText || !whole {
 			t.Fatalf("text %q, whole %v", got, whole)
 		}
 	}
-	salted := plainBody[:len(plainBody)-1] + `,"cache_salt":"x"}`
-	ask(plainBody)
-	ask(plainBody)
+	salted := routertest.PlainBody[:len(routertest.PlainBody)-1] + `,"cache_salt":"x"}`
+	ask(routertest.PlainBody)
+	ask(routertest.PlainBody)
 	ask(salted)
-	records.publish("decode-0", metadata.Decode, 201, "same") // started anew: it has another key
-	g.r.Renewed("decode-0")
-	g.warmed()
-	ask(plainBody)
+	records.Publish("decode-0", metadata.Decode, 201, "same") // started anew: it has another key
+	g.Router.Renewed("decode-0")
+	g.WaitWarm()
+	ask(routertest.PlainBody)
 
 	type legs struct{ prefill, decode *kvplane.GatewayTicket }
 	transfers := map[string]*legs{}
 	var order []string
-	for i, q := range s.c.all() {
+	for i, q := range s.Cluster.All() {
 		id, _ := q.KV["transfer_id"].(string)
 		sealed, _ := q.KV["ticket"].(string)
 		peer := q.KV["peer"].(map[string]any)
@@ -121,16 +123,16 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Repeat("k", openai.MinSealKey)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, _, parts := newPlane(t, 1, 1)
+	s, _, parts := routertest.NewPlane(t, 1, 1)
 	enroller := fakeEnroller{"secret"}
 	parts.Tickets, parts.Clients = enroller, byName{}
-	s.cfg.IsolatePrefixCache, s.cfg.PrefixCacheSecretFile = true, file
-	g := start(t, s.cfg, parts)
-	g.warmed()
-	if got, whole := text(t, g.post(pathCompletions, plainBody[:len(plainBody)-1]+`,"cache_salt":"x"}`, "Authorization", "Bearer alice")); got != wholeText || !whole {
+	s.Config.IsolatePrefixCache, s.Config.PrefixCacheSecretFile = true, file
+	g := routertest.Start(t, s.Config, parts)
+	g.WaitWarm()
+	if got, whole := routertest.Text(t, g.Post(routertest.PathCompletions, routertest.PlainBody[:len(routertest.PlainBody)-1]+`,"cache_salt":"x"}`, "Authorization", "Bearer alice")); got != routertest.WholeText || !whole {
 		t.Fatalf("text %q, whole %v", got, whole)
 	}
-	all := s.c.all()
+	all := s.Cluster.All()
 	q := all[len(all)-1]
 	self := metadata.Incarnation{Engine: q.Engine, Generation: map[string]uint64{"prefill": 100, "decode": 200}[q.Leg]}
 	keys, _ := enroller.Enrolment(self.ID())
@@ -138,7 +140,7 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := TicketContext(s.cfg, "tiny", "s", "alice", `"x"`)
+	want, err := router.TicketContext(s.Config, "tiny", "s", "alice", `"x"`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,16 +151,16 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 
 // TestNoTicketsWithoutAKey: a gateway that signs nothing says nothing of tickets.
 func TestNoTicketsWithoutAKey(t *testing.T) {
-	for name, enroller := range map[string]Enroller{"none": nil, "no key": fakeEnroller{}} {
+	for name, enroller := range map[string]router.Enroller{"none": nil, "no key": fakeEnroller{}} {
 		t.Run(name, func(t *testing.T) {
-			s, _, parts := newPlane(t, 1, 1)
+			s, _, parts := routertest.NewPlane(t, 1, 1)
 			parts.Tickets = enroller
-			g := start(t, s.cfg, parts)
-			g.warmed()
-			if got, whole := text(t, g.post(pathCompletions, plainBody)); got != wholeText || !whole {
+			g := routertest.Start(t, s.Config, parts)
+			g.WaitWarm()
+			if got, whole := routertest.Text(t, g.Post(routertest.PathCompletions, routertest.PlainBody)); got != routertest.WholeText || !whole {
 				t.Fatalf("text %q, whole %v", got, whole)
 			}
-			for _, q := range s.c.all() {
+			for _, q := range s.Cluster.All() {
 				if _, ok := q.KV["ticket"]; ok {
 					t.Errorf("%s was sent %v", q.Leg, q.KV)
 				}
@@ -174,36 +176,36 @@ func TestRefusedTicket(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		p, d   int
-		faults map[string][]fault
+		faults map[string][]routertest.Fault
 		status int
 	}{
-		{"prefill, another serves", 2, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doTicket}}}, 200},
-		{"decode, another serves", 1, 2, map[string][]fault{"decode-0": {{Leg: "decode", Do: doTicket}}}, 200},
-		{"nobody serves", 1, 1, map[string][]fault{"prefill-0": {{Leg: "prefill", Do: doTicket}}, "decode-0": {{Leg: "decode", Do: doTicket}}}, 503},
+		{"prefill, another serves", 2, 1, map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoTicket}}}, 200},
+		{"decode, another serves", 1, 2, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoTicket}}}, 200},
+		{"nobody serves", 1, 1, map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoTicket}}, "decode-0": {{Leg: "decode", Do: routertest.DoTicket}}}, 503},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s, _, parts := newPlane(t, row.p, row.d)
+			s, _, parts := routertest.NewPlane(t, row.p, row.d)
 			parts.Tickets = fakeEnroller{"secret"}
 			if row.status != 200 {
-				s.cfg.Limits.Attempts = 1 // else decode serves alone in the end
+				s.Config.Limits.Attempts = 1 // else decode serves alone in the end
 			}
-			g := start(t, s.cfg, parts)
-			g.warmed()
-			s.setFaults(row.faults)
-			r := g.post(pathCompletions, plainBody)
+			g := routertest.Start(t, s.Config, parts)
+			g.WaitWarm()
+			s.SetFaults(row.faults)
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 			if r.Status != row.status {
 				t.Errorf("status %d: %s; want %d", r.Status, r.Body, row.status)
 			}
 			if row.status != 200 && r.Header.Get("Retry-After-Ms") == "" {
 				t.Errorf("the client is not told to come again: %v", r.Header)
 			}
-			for _, e := range g.r.Stats().Engines {
+			for _, e := range g.Router.Stats().Engines {
 				if !e.Up {
 					t.Errorf("%s was taken for down", e.Name)
 				}
 			}
-			g.settled()
-			s.noHeld(t)
+			g.WaitIdle()
+			s.CheckNothingHeld(t)
 		})
 	}
 }

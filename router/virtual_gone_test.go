@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -21,79 +22,79 @@ func TestFault58NoticedAtOnce(t *testing.T) {
 			case where == "prefill" && connectorName == connector.NameNone, where == "a pair" && connectorName != connector.NamePush && connectorName != connector.NameKVPlane:
 				continue
 			}
-			for _, body := range []string{plainBody, streamBody} {
-				if where == "a stream" && body == plainBody {
+			for _, body := range []string{routertest.PlainBody, routertest.StreamBody} {
+				if where == "a stream" && body == routertest.PlainBody {
 					continue
 				}
 				name := fmt.Sprintf("%s, in %s", connectorName, where)
-				if body == streamBody {
+				if body == routertest.StreamBody {
 					name += ", streamed"
 				}
 				t.Run(name, func(t *testing.T) {
-					virtual(t, func(t *testing.T, n *memNet) { leaves(t, n, connectorName, where, body) })
+					routertest.Virtual(t, func(t *testing.T, n *routertest.Network) { leaves(t, n, connectorName, where, body) })
 				})
 			}
 		}
 	}
 }
 
-func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
+func leaves(t *testing.T, n *routertest.Network, connectorName, where, body string) {
 	const noticed = 100*time.Millisecond - 1
-	s, parts := newIn(t, n, connectorName, 1, 1)
-	s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(4)
+	s, parts := routertest.NewPoolIn(t, n, connectorName, 1, 1)
+	s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(4)
 	hour := int(time.Hour.Milliseconds())
 	defer func() {
-		s.setFaults(nil)
+		s.SetFaults(nil)
 		time.Sleep(10 * time.Minute) // what legs that run on take
 	}()
 	if where == "a pair" {
-		s.setFaults(map[string][]fault{"prefill-0": {{Do: doHang}}, "decode-0": {{Do: doHang}}})
+		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Do: routertest.DoHang}}, "decode-0": {{Do: routertest.DoHang}}})
 	}
-	g := startIn(t, n, s.cfg, parts)
+	g := routertest.StartIn(t, n, s.Config, parts)
 	if where != "a pair" && connectorName != connector.NameNone && connectorName != connector.NameSGLang {
-		g.warmed()
+		g.WaitWarm()
 	}
 	switch where {
 	case "prefill":
-		s.setFaults(map[string][]fault{"prefill-0": {{Do: doSlow, N: hour}}})
+		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Do: routertest.DoSlow, N: hour}}})
 	case "decode":
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: hour}}})
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: hour}}})
 	case "a stream":
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: hour}}})
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoLateToken, N: hour}}})
 	case "a pause": // the engine asks for it
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doRefuse}}})
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoRefuse}}})
 	case "the queue":
-		s.setFaults(map[string][]fault{"decode-0": {{Nth: 1, Do: doSlow, N: hour}}})
-		first := g.dial(t)
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Nth: 1, Do: routertest.DoSlow, N: hour}}})
+		first := g.Dial(t)
 		defer first.Close()
-		_, _ = io.WriteString(first, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+		_, _ = io.WriteString(first, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	}
 	synctest.Wait()
-	conn := g.dial(t)
-	_, _ = io.WriteString(conn, rawPost(pathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	conn := g.Dial(t)
+	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	synctest.Wait()
-	if q := g.r.Stats().Queues[0]; where == "the queue" && q.Waiting != 1 || q.InFlight != 1 {
+	if q := g.Router.Stats().Queues[0]; where == "the queue" && q.Waiting != 1 || q.InFlight != 1 {
 		t.Fatalf("the queue is %+v", q)
 	}
 	if where != "a pause" {
 		time.Sleep(time.Second)
 		synctest.Wait()
 	}
-	before := g.r.Stats().Requests
+	before := g.Router.Stats().Requests
 	_ = conn.Close()
 	left := time.Now()
 	time.Sleep(noticed)
 	synctest.Wait()
 	if where == "the queue" {
-		if q := g.r.Stats().Queues[0]; q.Waiting != 0 || q.Denied["client_left"] != 1 {
+		if q := g.Router.Stats().Queues[0]; q.Waiting != 0 || q.Denied["client_left"] != 1 {
 			t.Errorf("the queue is %+v", q)
 		}
 		return
 	}
-	if before != 1 || g.r.Stats().Requests != 0 {
-		t.Fatalf("%d requests were under way, now %d", before, g.r.Stats().Requests)
+	if before != 1 || g.Router.Stats().Requests != 0 {
+		t.Fatalf("%d requests were under way, now %d", before, g.Router.Stats().Requests)
 	}
-	sum := g.last(1)
+	sum := g.Summary(1)
 	if sum.Outcome != report.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
@@ -105,7 +106,7 @@ func leaves(t *testing.T, n *memNet, connectorName, where, body string) {
 	if connectorName == connector.NamePush || connectorName == connector.NamePull || where == "a pair" {
 		return // legs go on until nothing is left behind, and so does what makes the engines known to each other
 	}
-	for _, e := range g.r.Stats().Engines {
+	for _, e := range g.Router.Stats().Engines {
 		if e.InFlight != 0 {
 			t.Errorf("%s still has a leg", e.Name)
 		}

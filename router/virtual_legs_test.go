@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
 )
 
@@ -17,49 +18,49 @@ func TestFault47FailedLegIsRetriedAtOnce(t *testing.T) {
 			if connectorName == connector.NameNone && l == "prefill" {
 				continue
 			}
-			for _, do := range []string{doRefuse, doError, doReset, doDie, doGarbage} {
+			for _, do := range []string{routertest.DoRefuse, routertest.DoError, routertest.DoReset, routertest.DoDie, routertest.DoGarbage} {
 				t.Run(fmt.Sprintf("%s, %s, %s", connectorName, l, do), func(t *testing.T) {
-					virtual(t, func(t *testing.T, n *memNet) { failedLeg(t, n, connectorName, l, do) })
+					routertest.Virtual(t, func(t *testing.T, n *routertest.Network) { failedLeg(t, n, connectorName, l, do) })
 				})
 			}
 		}
 	}
 }
 
-func failedLeg(t *testing.T, n *memNet, connectorName, l, do string) {
-	s, parts := newIn(t, n, connectorName, 2, 2)
-	g := startIn(t, n, s.cfg, parts)
+func failedLeg(t *testing.T, n *routertest.Network, connectorName, l, do string) {
+	s, parts := routertest.NewPoolIn(t, n, connectorName, 2, 2)
+	g := routertest.StartIn(t, n, s.Config, parts)
 	if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
-		g.warmed()
+		g.WaitWarm()
 	}
 	time.Sleep(time.Minute) // kept connections close: what fails is no reset of one, which the same engine is asked again behind
-	broken, others := s.d[0], s.d[1:]
+	broken, others := s.Decode[0], s.Decode[1:]
 	if l == "prefill" {
-		broken, others = s.p[0], s.p[1:]
+		broken, others = s.Prefill[0], s.Prefill[1:]
 	}
-	s.setFaults(map[string][]fault{broken.name: {{Do: do}}})
-	before := len(n.log())
-	r := g.post(pathCompletions, streamBody)
+	s.SetFaults(map[string][]routertest.Fault{broken.Name: {{Do: do}}})
+	before := len(n.Log())
+	r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 	if r.Status != http.StatusOK {
 		t.Fatalf("status %d: %s", r.Status, r.Body)
 	}
-	if got, whole := text(t, r); got != wholeText && connectorName != connector.NameSGLang || !whole {
+	if got, whole := routertest.Text(t, r); got != routertest.WholeText && connectorName != connector.NameSGLang || !whole {
 		t.Errorf("text %q, whole %v", got, whole)
 	}
-	if sum := g.last(1); sum.Attempts != 2 {
+	if sum := g.Summary(1); sum.Attempts != 2 {
 		t.Errorf("%d attempts; want 2", sum.Attempts)
 	}
 	addresses := map[string]bool{}
 	for _, e := range others {
-		addresses[e.srv.Listener.Addr().String()] = true
+		addresses[e.Server.Listener.Addr().String()] = true
 	}
 	var failed, again time.Time
-	for _, x := range n.log()[before:] {
+	for _, x := range n.Log()[before:] {
 		switch {
-		case x.address == broken.srv.Listener.Addr().String() && !x.up && again.IsZero():
-			failed = x.at
-		case addresses[x.address] && x.request == http.MethodPost && again.IsZero():
-			again = x.at
+		case x.Address == broken.Server.Listener.Addr().String() && !x.Up && again.IsZero():
+			failed = x.At
+		case addresses[x.Address] && x.Request == http.MethodPost && again.IsZero():
+			again = x.At
 		}
 	}
 	if failed.IsZero() || again.IsZero() {
@@ -71,5 +72,5 @@ func failedLeg(t *testing.T, n *memNet, connectorName, l, do string) {
 		t.Logf("another engine was asked %v behind the failure", took)
 	}
 	time.Sleep(10 * time.Minute) // what endings take that have nobody to talk to
-	g.settled()
+	g.WaitIdle()
 }

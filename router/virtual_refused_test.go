@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"net/http"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
 )
 
@@ -23,22 +24,22 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 		{"at once", "over_limit_concurrent", 429, limits.Limits{Concurrent: 2}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) {
-				s, parts := newIn(t, n, connector.NameNone, 0, 1)
-				s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(1)
-				parts.Clients, parts.Limits = fakeClients{}, newCounted(row.limits)
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+				s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(1)
+				parts.Clients, parts.Limits = routertest.Clients{}, newCounted(row.limits)
 				gate := make(chan struct{})
-				s.d[0].hold(gate)
-				g := startIn(t, n, s.cfg, parts)
-				held := make(chan clientReply, 2)
+				s.Decode[0].HoldUntil(gate)
+				g := routertest.StartIn(t, n, s.Config, parts)
+				held := make(chan routertest.Reply, 2)
 				for range 2 { // one has the place, one waits for it
-					go func() { held <- g.post(pathCompletions, plainBody, "Authorization", good) }()
+					go func() { held <- g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", good) }()
 				}
-				eventually(t, "one waits", func() bool { return g.r.Stats().Queues[0].Waiting == 1 })
+				routertest.Eventually(t, "one waits", func() bool { return g.Router.Stats().Queues[0].Waiting == 1 })
 				begun := time.Now()
 				for range 8 {
-					r := g.post(pathCompletions, plainBody, "Authorization", good)
-					if errorOf(t, r.Body); r.Status != row.status || r.Header.Get("X-Pdrouter-Reason") != row.reason ||
+					r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", good)
+					if routertest.ErrorOf(t, r.Body); r.Status != row.status || r.Header.Get("X-Pdrouter-Reason") != row.reason ||
 						r.Header.Get("Retry-After") == "" || r.Header.Get("Retry-After-Ms") == "" {
 						t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 					}
@@ -60,12 +61,12 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 // TestFault63QueueTimeoutIsExact has a request wait for a place that does not come: it is told so when its time is over, and whoever
 // gets a place that comes free has it at once.
 func TestFault63QueueTimeoutIsExact(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NameNone, 0, 1)
-		s.cfg.Models[0].InFlight, s.cfg.Limits.Queue = 1, new(8)
-		s.cfg.Timeouts.Queue = 10 * time.Second
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doSlow, N: 15_000}}})
-		g := startIn(t, n, s.cfg, parts)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(8)
+		s.Config.Timeouts.Queue = 10 * time.Second
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 15_000}}})
+		g := routertest.StartIn(t, n, s.Config, parts)
 		begun := time.Now()
 		type ended struct {
 			after  time.Duration
@@ -73,11 +74,11 @@ func TestFault63QueueTimeoutIsExact(t *testing.T) {
 		}
 		ends := make(chan ended, 3)
 		ask := func() {
-			r := g.post(pathCompletions, plainBody)
+			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 			ends <- ended{time.Since(begun), r.Status}
 		}
 		go ask() // is served for 15 s
-		eventually(t, "the place is taken", func() bool { return s.d[0].underWay() == 1 })
+		routertest.Eventually(t, "the place is taken", func() bool { return s.Decode[0].UnderWay() == 1 })
 		at := time.Since(begun) // what eventually has slept
 		go ask()                // waits 10 s
 		time.Sleep(8 * time.Second)

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
 )
@@ -17,32 +19,32 @@ import (
 func TestStreamOfHours(t *testing.T) {
 	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
 		t.Run(connectorName, func(t *testing.T) {
-			virtual(t, func(t *testing.T, n *memNet) { streamOfHours(t, n, connectorName) })
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) { streamOfHours(t, n, connectorName) })
 		})
 	}
 }
 
-func streamOfHours(t *testing.T, n *memNet, connectorName string) {
+func streamOfHours(t *testing.T, n *routertest.Network, connectorName string) {
 	const every, count = 30 * time.Second, 5*60*2 + 1
-	s, parts := newIn(t, n, connectorName, 1, 1)
-	s.cfg.Timeouts.Health = time.Hour
-	g := startIn(t, n, s.cfg, parts)
+	s, parts := routertest.NewPoolIn(t, n, connectorName, 1, 1)
+	s.Config.Timeouts.Health = time.Hour
+	g := routertest.StartIn(t, n, s.Config, parts)
 	if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
-		g.warmed()
+		g.WaitWarm()
 	}
-	s.d[0].answers(func(h *habit) { h.tokens, h.parrot = count, false })
-	s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(every.Milliseconds())}}})
-	req, err := http.NewRequest(http.MethodPost, g.url+pathCompletions, strings.NewReader(strings.Replace(streamBody, `"max_tokens":16`, `"max_tokens":9999`, 1)))
+	s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens, h.Parrot = count, false })
+	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoLateToken, N: int(every.Milliseconds())}}})
+	req, err := http.NewRequest(http.MethodPost, g.URL+routertest.PathCompletions, strings.NewReader(strings.Replace(routertest.StreamBody, `"max_tokens":16`, `"max_tokens":9999`, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := g.client.Do(req)
+	resp, err := g.Client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	r := clientReply{Status: resp.StatusCode, Header: resp.Header}
+	r := routertest.Reply{Status: resp.StatusCode, Header: resp.Header}
 	begun, last, silent := time.Now(), time.Now(), time.Duration(0)
 	var body strings.Builder
 	for buf := make([]byte, 4<<10); r.Err == nil; {
@@ -54,19 +56,19 @@ func streamOfHours(t *testing.T, n *memNet, connectorName string) {
 	if r.Body = body.String(); errors.Is(r.Err, io.EOF) {
 		r.Err = nil
 	}
-	if got, whole := text(t, r); got != tokens(count) || !whole {
-		t.Errorf("%d bytes of %d, whole %v, %v: …%s", len(got), len(tokens(count)), whole, r.Err, r.Body[max(0, len(r.Body)-300):])
+	if got, whole := routertest.Text(t, r); got != routertest.Tokens(count) || !whole {
+		t.Errorf("%d bytes of %d, whole %v, %v: …%s", len(got), len(routertest.Tokens(count)), whole, r.Err, r.Body[max(0, len(r.Body)-300):])
 	}
 	if took := time.Since(begun); took != (count-1)*every {
 		t.Errorf("it took %v; want five hours", took)
 	}
-	if limit := *g.r.Timeouts().KeepAlive; silent > limit || limit >= every {
+	if limit := *g.Router.Timeouts().KeepAlive; silent > limit || limit >= every {
 		t.Errorf("it was silent for %v; want at most %v", silent, limit)
 	}
-	if n := strings.Count(r.Body, KeepAliveEvent); n < count-1 || n > 5*count {
+	if n := strings.Count(r.Body, router.KeepAliveEvent); n < count-1 || n > 5*count {
 		t.Errorf("%d comments", n)
 	}
-	if sum := g.last(1); sum.Outcome != report.Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
+	if sum := g.Summary(1); sum.Outcome != report.Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
 		t.Errorf("summary %+v", sum)
 	}
 }
@@ -74,16 +76,16 @@ func streamOfHours(t *testing.T, n *memNet, connectorName string) {
 // TestStreamSilenceIsBounded has an engine say nothing behind its first tokens: the stream lives for as long as two events may be
 // apart, to the millisecond, and then ends with an error event and a cut.
 func TestStreamSilenceIsBounded(t *testing.T) {
-	virtual(t, func(t *testing.T, n *memNet) {
-		s, parts := newIn(t, n, connector.NameNone, 0, 1)
-		s.setFaults(map[string][]fault{"decode-0": {{Do: doLateToken, N: int(time.Hour.Milliseconds())}}})
-		g := startIn(t, n, s.cfg, parts)
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoLateToken, N: int(time.Hour.Milliseconds())}}})
+		g := routertest.StartIn(t, n, s.Config, parts)
 		begun := time.Now()
-		r := g.post(pathCompletions, streamBody)
-		if took := time.Since(begun); took != g.r.Timeouts().Stream {
-			t.Errorf("it took %v; want %v", took, g.r.Timeouts().Stream)
+		r := g.Post(routertest.PathCompletions, routertest.StreamBody)
+		if took := time.Since(begun); took != g.Router.Timeouts().Stream {
+			t.Errorf("it took %v; want %v", took, g.Router.Timeouts().Stream)
 		}
-		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || !strings.Contains(r.Body, KeepAliveEvent) {
+		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || !strings.Contains(r.Body, router.KeepAliveEvent) {
 			t.Errorf("end %v, body %q", r.Err, r.Body)
 		}
 	})

@@ -1,4 +1,4 @@
-package router
+package router_test
 
 import (
 	"context"
@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/routertest"
 	"pdrouter/metadata"
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -15,17 +17,17 @@ import (
 // warm. The second is what a router does that has nothing to do, once in 30 seconds.
 func BenchmarkWarm(b *testing.B) {
 	m := config.Model{Name: "tiny", Connector: connector.NameKVPlane}
-	records := &fakeRecords{m: map[string][]metadata.Record{}}
+	records := &routertest.Records{ByEngine: map[string][]metadata.Record{}}
 	for i := range 100 {
 		p, d := fmt.Sprint("prefill-", i), fmt.Sprint("decode-", i)
 		m.Prefill = append(m.Prefill, config.Engine{Name: p, URL: "http://127.0.0.1:1"})
 		m.Decode = append(m.Decode, config.Engine{Name: d, URL: "http://127.0.0.1:1"})
-		records.publish(p, metadata.Prefill, uint64(100+i), "same")
-		records.publish(d, metadata.Decode, uint64(300+i), "same")
+		records.Publish(p, metadata.Prefill, uint64(100+i), "same")
+		records.Publish(d, metadata.Decode, uint64(300+i), "same")
 	}
 	for _, warm := range []bool{false, true} {
 		b.Run(fmt.Sprintf("warm=%t", warm), func(b *testing.B) {
-			r, err := New(config.Config{Models: []config.Model{m}}, Parts{Records: records})
+			r, err := router.New(config.Config{Models: []config.Model{m}}, router.Parts{Records: records})
 			if err != nil {
 				b.Fatal(err)
 			}

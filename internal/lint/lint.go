@@ -77,7 +77,9 @@ func Packages() map[string]Package {
 			Ours:    []string{"metadata", "kvplane"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/pdkvtest":   {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
+		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
+		// A gateway among fake engines, for tests of the whole.
+		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "metadata", "policies"}},
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},

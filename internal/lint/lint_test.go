@@ -175,7 +175,7 @@ func TestExitOnlyInMain(t *testing.T) {
 func TestClientsFollowNoRedirects(t *testing.T) {
 	sources(t, func(path string, file *ast.File, _ string) {
 		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "bench/") || strings.HasPrefix(path, "cmd/pdrouter/demo") ||
-			path == "internal/refengine/conformance.go" || strings.HasPrefix(path, "internal/e2e/") {
+			path == "internal/refengine/conformance.go" || strings.HasPrefix(path, "internal/e2e/") || strings.HasPrefix(path, "internal/routertest/") {
 			return
 		}
 		isHTTP := func(e ast.Expr, names ...string) bool {

@@ -1,4 +1,4 @@
-package router
+package routertest
 
 import (
 	"bufio"
@@ -19,27 +19,27 @@ import (
 
 // cluster is what the fake engines have in common: which KV is held for whom, as stock engines hold it.
 type cluster struct {
-	mu       sync.Mutex
-	push     bool
+	Mu       sync.Mutex
+	Push     bool
 	prefill  map[string]bool          // finished, waiting for decode, by the engine-side request id
 	decode   map[string]chan struct{} // registered, waiting for prefill
 	moved    map[string]bool          // ids whose blocks were handed over, for good
-	twice    []string                 // ids that were used a second time
+	Twice    []string                 // ids that were used a second time
 	dropped  map[string]bool          // ids that were cancelled, which a leg under way must not hold either
 	unbegun  map[string]bool          // ids of decode legs whose client had gone before the engine began with them, of which it may not be told
 	atWork   map[string]bool          // ids that prefill works on
-	cancels  int
-	requests []*seen
-	engines  []*fakeVLLM
-	net      *memNet // that the engines are in; nil: loopback
+	Cancels  int
+	Requests []*Request
+	engines  []*Engine
+	Net      *Network // that the engines are in; nil: loopback
 }
 
-// server serves one engine, or its control routes.
-func (c *cluster) server(h http.Handler) *httptest.Server {
-	if c.net == nil {
+// Server serves one engine, or its control routes.
+func (c *cluster) Server(h http.Handler) *httptest.Server {
+	if c.Net == nil {
 		return httptest.NewServer(h)
 	}
-	s := &httptest.Server{Listener: c.net.listen(), Config: &http.Server{Handler: h}}
+	s := &httptest.Server{Listener: c.Net.Listen(), Config: &http.Server{Handler: h}}
 	s.Start()
 	return s
 }
@@ -47,9 +47,9 @@ func (c *cluster) server(h http.Handler) *httptest.Server {
 // lives reports whether an engine has that id now.
 func (c *cluster) lives(id string) bool {
 	for _, e := range c.engines {
-		e.mu.Lock()
-		same := e.id == id
-		e.mu.Unlock()
+		e.Mu.Lock()
+		same := e.ID == id
+		e.Mu.Unlock()
 		if same {
 			return true
 		}
@@ -57,8 +57,8 @@ func (c *cluster) lives(id string) bool {
 	return false
 }
 
-// seen is one request that a fake engine got.
-type seen struct {
+// Request is one request that a fake engine got.
+type Request struct {
 	Engine, Leg, Path, ID string
 	Header                http.Header
 	Body                  string
@@ -66,14 +66,14 @@ type seen struct {
 	Fault                 string // what it met
 }
 
-func newCluster(push bool) *cluster {
-	return &cluster{push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}, atWork: map[string]bool{}}
+func NewCluster(push bool) *cluster {
+	return &cluster{Push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}, atWork: map[string]bool{}}
 }
 
 // finished has prefill write what decode waits for, or hold it.
 func (c *cluster) finished(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	if ch, ok := c.decode[id]; ok {
 		delete(c.decode, id)
 		c.moved[id] = true
@@ -87,11 +87,11 @@ func (c *cluster) finished(id string) {
 
 // registered has decode take what prefill holds, or wait for it.
 func (c *cluster) registered(id string) <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	ch := make(chan struct{})
 	if c.moved[id] {
-		c.twice = append(c.twice, id)
+		c.Twice = append(c.Twice, id)
 	}
 	if c.prefill[id] {
 		delete(c.prefill, id)
@@ -99,7 +99,7 @@ func (c *cluster) registered(id string) <-chan struct{} {
 		close(ch)
 		return ch
 	}
-	if c.push {
+	if c.Push {
 		c.decode[id] = ch
 	}
 	return ch
@@ -107,8 +107,8 @@ func (c *cluster) registered(id string) <-chan struct{} {
 
 // isAtWork notes whether prefill works on a request.
 func (c *cluster) isAtWork(id string, is bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.atWork[id] = is
 }
 
@@ -119,7 +119,7 @@ func (c *cluster) quietLocked(id string) bool {
 		return false
 	}
 	behind, prefilled := false, map[string]bool{}
-	for _, q := range c.requests {
+	for _, q := range c.Requests {
 		switch {
 		case q.ID == id && q.Leg == "decode":
 			behind = true
@@ -132,19 +132,19 @@ func (c *cluster) quietLocked(id string) bool {
 	return false
 }
 
-// held counts the requests whose blocks are held for nobody, on either side.
-func (c *cluster) held() (prefill, decode int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// Held counts the requests whose blocks are held for nobody, on either side.
+func (c *cluster) Held() (prefill, decode int) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	return len(c.prefill), len(c.decode)
 }
 
-// count counts the requests of a leg; "" is any leg or engine.
-func (c *cluster) count(engine, l string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// Count counts the requests of a leg; "" is any leg or engine.
+func (c *cluster) Count(engine, l string) int {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	n := 0
-	for _, s := range c.requests {
+	for _, s := range c.Requests {
 		if (engine == "" || s.Engine == engine) && (l == "" || s.Leg == l) {
 			n++
 		}
@@ -152,14 +152,14 @@ func (c *cluster) count(engine, l string) int {
 	return n
 }
 
-func (c *cluster) all() []*seen {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return append([]*seen(nil), c.requests...)
+func (c *cluster) All() []*Request {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return append([]*Request(nil), c.Requests...)
 }
 
-// rawRequest sends bytes and returns what came back until the server closed or the deadline passed.
-func rawRequest(t *testing.T, addr, request string) (status string, rest string, closed bool) {
+// RawRequest sends bytes and returns what came back until the server closed or the deadline passed.
+func RawRequest(t *testing.T, addr, request string) (status string, rest string, closed bool) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -176,10 +176,10 @@ func rawRequest(t *testing.T, addr, request string) (status string, rest string,
 	return strings.TrimSpace(status), string(all), !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// firstUsable is a planner that takes the first engines that are usable, so that a test knows which.
-type firstUsable struct{}
+// FirstUsable is a planner that takes the first engines that are usable, so that a test knows which.
+type FirstUsable struct{}
 
-func (firstUsable) Choose(q policies.Request, f policies.Fleet, _ policies.Draw) policies.Choice {
+func (FirstUsable) Choose(q policies.Request, f policies.Fleet, _ policies.Draw) policies.Choice {
 	first := func(engines []policies.Engine) int {
 		return slices.IndexFunc(engines, func(e policies.Engine) bool { return e.Usable })
 	}

@@ -1,4 +1,4 @@
-package router
+package routertest
 
 import (
 	"fmt"
@@ -10,25 +10,25 @@ import (
 
 // What the fakes say of cached tokens: an engine that was handed the KV counts all of it.
 const (
-	cachedByPrefill = 2
-	cachedByDecode  = 6
+	CachedByPrefill = 2
+	CachedByDecode  = 6
 )
 
 // shape is the one of a request of the newer routes.
 func (b *fakeBody) shape() (openai.Shape, bool) {
 	switch b.path {
-	case pathResponses:
+	case PathResponses:
 		return openai.ShapeResponses, true
-	case pathMessages:
+	case PathMessages:
 		return openai.ShapeMessages, true
-	case pathGenerate:
+	case PathGenerate:
 		return openai.ShapeGenerate, true
 	}
 	return 0, false
 }
 
 // taken sends the events that tell that a request was taken, before there is anything of its answer.
-func (f *fakeVLLM) taken(w http.ResponseWriter, b fakeBody) {
+func (f *Engine) taken(w http.ResponseWriter, b fakeBody) {
 	if s, _ := b.shape(); s != openai.ShapeResponses || !b.Stream {
 		return
 	}
@@ -42,9 +42,9 @@ func (f *fakeVLLM) taken(w http.ResponseWriter, b fakeBody) {
 
 // shapedUsage is the usage of an answer of n tokens.
 func shapedUsage(s openai.Shape, b fakeBody, n int) string {
-	cached := cachedByDecode
+	cached := CachedByDecode
 	if b.KV["do_remote_decode"] == true {
-		cached = cachedByPrefill
+		cached = CachedByPrefill
 	}
 	switch s {
 	case openai.ShapeResponses:
@@ -61,11 +61,11 @@ func shapedAnswer(s openai.Shape, b fakeBody, n int, extra string) string {
 	switch s {
 	case openai.ShapeResponses:
 		return fmt.Sprintf(`{"id":%q,"object":"response","status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":%q}]}],"usage":%s%s}`,
-			b.RequestID, tokens(n), usage, extra)
+			b.RequestID, Tokens(n), usage, extra)
 	case openai.ShapeMessages:
-		return fmt.Sprintf(`{"id":"x","type":"message","role":"assistant","content":[{"type":"text","text":%q}],"usage":%s%s}`, tokens(n), usage, extra)
+		return fmt.Sprintf(`{"id":"x","type":"message","role":"assistant","content":[{"type":"text","text":%q}],"usage":%s%s}`, Tokens(n), usage, extra)
 	}
-	return fmt.Sprintf(`{"request_id":"x","choices":[{"index":0,"text":%q,"token_ids":[1]}],"prompt_token_ids":[1,2],"usage":%s%s}`, tokens(n), usage, extra)
+	return fmt.Sprintf(`{"request_id":"x","choices":[{"index":0,"text":%q,"token_ids":[1]}],"prompt_token_ids":[1,2],"usage":%s%s}`, Tokens(n), usage, extra)
 }
 
 func shapedToken(s openai.Shape, i int) string {
@@ -82,7 +82,7 @@ func shapedToken(s openai.Shape, i int) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \",\"token_ids\":[%d]}]}\n\n", i, i)
 }
 
-func shapedError(s openai.Shape) string {
+func ShapedError(s openai.Shape) string {
 	switch s {
 	case openai.ShapeResponses:
 		return "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"as told\"}}}\n\n"
@@ -104,13 +104,13 @@ func shapedEnd(s openai.Shape, b fakeBody, n int) string {
 }
 
 // shapedEnding ends a stream as the fault says.
-func shapedEnding(w http.ResponseWriter, s openai.Shape, b fakeBody, x fault, n int) {
+func shapedEnding(w http.ResponseWriter, s openai.Shape, b fakeBody, x Fault, n int) {
 	switch x.Do {
-	case doBreak:
-		resetConn(w)
-	case doErrFrame:
-		_, _ = io.WriteString(w, shapedError(s))
-	case doNoDone:
+	case DoBreak:
+		ResetConn(w)
+	case DoErrFrame:
+		_, _ = io.WriteString(w, ShapedError(s))
+	case DoNoDone:
 	default:
 		_, _ = io.WriteString(w, shapedEnd(s, b, n))
 	}

@@ -1,4 +1,4 @@
-package router
+package routertest
 
 import (
 	"encoding/json"
@@ -10,13 +10,14 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
-// sglangRooms are where the fake engines of one test meet, as stock SGLang's do: prefill waits in its room until decode has
+// Rooms are where the fake engines of one test meet, as stock SGLang's do: prefill waits in its room until decode has
 // said where its blocks are, and answers when they are written; either leaves with its connection.
-type sglangRooms struct {
+type Rooms struct {
 	mu    sync.Mutex
 	rooms map[string]*sglangRoom
 	used  map[string]int // legs that ever came to a room
@@ -29,13 +30,13 @@ type sglangRoom struct {
 
 // What an engine does when both legs are in the room.
 const (
-	doDieInRoom  = "die in the room"
-	doNoMeeting  = "no meeting"  // decode cannot reach prefill's bootstrap server, and says so
-	doNoTransfer = "no transfer" // prefill says that it could not write
-	doTurnDown   = "turn down"   // the scheduler finds fault with the request
+	DoDieInRoom  = "die in the room"
+	DoNoMeeting  = "no meeting"  // decode cannot reach prefill's bootstrap server, and says so
+	DoNoTransfer = "no transfer" // prefill says that it could not write
+	DoTurnDown   = "turn down"   // the scheduler finds fault with the request
 )
 
-func (s *sglangRooms) enter(room string) *sglangRoom {
+func (s *Rooms) enter(room string) *sglangRoom {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used[room]++
@@ -48,7 +49,7 @@ func (s *sglangRooms) enter(room string) *sglangRoom {
 	return r
 }
 
-func (s *sglangRooms) leave(room string) {
+func (s *Rooms) leave(room string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.rooms[room]; r != nil {
@@ -58,16 +59,16 @@ func (s *sglangRooms) leave(room string) {
 	}
 }
 
-func (s *sglangRooms) held() int {
+func (s *Rooms) held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.rooms)
 }
 
-// fakeSGLang speaks as much of SGLang's protocol as the router needs. Its answer is that of fakeVLLM.
-type fakeSGLang struct {
-	*fakeVLLM
-	rooms   *sglangRooms
+// SGLang speaks as much of SGLang's protocol as the router needs. Its answer is that of Engine.
+type SGLang struct {
+	*Engine
+	rooms   *Rooms
 	prefill bool
 	host    string
 	port    int
@@ -81,40 +82,40 @@ type sglangBody struct {
 }
 
 // newSGLang is a fleet of fake SGLang engines.
-func newSGLang(t *testing.T, p, d int) (*pool, *sglangRooms) {
+func newSGLang(t *testing.T, p, d int) (*Pool, *Rooms) {
 	t.Helper()
-	return newSGLangOf(t, newCluster(true), p, d)
+	return NewSGLangOf(t, NewCluster(true), p, d)
 }
 
-func newSGLangOf(t *testing.T, c *cluster, p, d int) (*pool, *sglangRooms) {
+func NewSGLangOf(t *testing.T, c *cluster, p, d int) (*Pool, *Rooms) {
 	t.Helper()
-	rooms := &sglangRooms{rooms: map[string]*sglangRoom{}, used: map[string]int{}}
-	s := &pool{c: c}
+	rooms := &Rooms{rooms: map[string]*sglangRoom{}, used: map[string]int{}}
+	s := &Pool{Cluster: c}
 	m := config.Model{Name: "tiny", Connector: connector.NameSGLang}
-	engine := func(name string, prefill bool, port int) *fakeVLLM {
-		f := &fakeSGLang{fakeVLLM: &fakeVLLM{name: name, c: s.c, habit: habit{tokens: 3, parrot: true}, n: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
-		f.srv = c.server(http.HandlerFunc(f.serve))
-		f.host, _, _ = net.SplitHostPort(f.srv.Listener.Addr().String())
-		t.Cleanup(func() { f.srv.CloseClientConnections(); f.srv.Close() })
-		return f.fakeVLLM
+	engine := func(name string, prefill bool, port int) *Engine {
+		f := &SGLang{Engine: &Engine{Name: name, Cluster: s.Cluster, habit: Habit{Tokens: 3, Parrot: true}, N: map[string]int{}}, rooms: rooms, prefill: prefill, port: port}
+		f.Server = c.Server(http.HandlerFunc(f.serve))
+		f.host, _, _ = net.SplitHostPort(f.Server.Listener.Addr().String())
+		t.Cleanup(func() { f.Server.CloseClientConnections(); f.Server.Close() })
+		return f.Engine
 	}
 	for i := range p {
 		e := engine("prefill-"+strconv.Itoa(i), true, 8998+i)
-		c := e.config()
+		c := e.Config()
 		if i > 0 {
 			c.BootstrapPort = 8998 + i
 		}
-		s.p, m.Prefill = append(s.p, e), append(m.Prefill, c)
+		s.Prefill, m.Prefill = append(s.Prefill, e), append(m.Prefill, c)
 	}
 	for i := range d {
 		e := engine("decode-"+strconv.Itoa(i), false, 0)
-		s.d, m.Decode = append(s.d, e), append(m.Decode, e.config())
+		s.Decode, m.Decode = append(s.Decode, e), append(m.Decode, e.Config())
 	}
-	s.cfg = config.Config{Models: []config.Model{m}}
+	s.Config = config.Config{Models: []config.Model{m}}
 	return s, rooms
 }
 
-func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
+func (f *SGLang) serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		return
 	}
@@ -130,13 +131,13 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 	if f.prefill {
 		l = "prefill"
 	}
-	f.c.mu.Lock()
+	f.Cluster.Mu.Lock()
 	x := f.does(l)
-	f.c.requests = append(f.c.requests, &seen{f.name, l, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), nil, x.Do})
-	f.c.mu.Unlock()
+	f.Cluster.Requests = append(f.Cluster.Requests, &Request{f.Name, l, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), nil, x.Do})
+	f.Cluster.Mu.Unlock()
 	f.busy(1)
 	defer f.busy(-1)
-	if x.Do == doReject || x.Do == doError || x.Do == doRefuse {
+	if x.Do == DoReject || x.Do == DoError || x.Do == DoRefuse {
 		status, _ := strconv.Atoi(x.Do)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
@@ -161,7 +162,7 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 		if !pause(r, x) {
 			return
 		}
-		if x.Do == doNeverKV {
+		if x.Do == DoNeverKV {
 			<-r.Context().Done()
 			return
 		}
@@ -171,8 +172,8 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	close(room.decode)
-	if x.Do == doNoMeeting && *b.Port != x.N { // it is another prefill engine's
-		x = fault{}
+	if x.Do == DoNoMeeting && *b.Port != x.N { // it is another prefill engine's
+		x = Fault{}
 	}
 	if x.Do != "" && !f.meets(w, r, x, room.prefill, b.Stream) {
 		return
@@ -186,20 +187,20 @@ func (f *fakeSGLang) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // meets waits for the other leg, and does what needs no more. It reports false if that was all.
-func (f *fakeSGLang) meets(w http.ResponseWriter, r *http.Request, x fault, other chan struct{}, stream bool) bool {
+func (f *SGLang) meets(w http.ResponseWriter, r *http.Request, x Fault, other chan struct{}, stream bool) bool {
 	select {
 	case <-other:
 	case <-r.Context().Done():
 		return false
 	}
-	said, status := map[string]string{doNoMeeting: "Decode handshake failed for request rank=0", doNoTransfer: "Prefill transfer failed for request rank=0", doTurnDown: "as told"}[x.Do], 500
-	if x.Do == doTurnDown {
+	said, status := map[string]string{DoNoMeeting: "Decode handshake failed for request rank=0", DoNoTransfer: "Prefill transfer failed for request rank=0", DoTurnDown: "as told"}[x.Do], 500
+	if x.Do == DoTurnDown {
 		status = 400
 	}
 	switch {
-	case x.Do == doDieInRoom:
-		_ = f.srv.Listener.Close()
-		resetConn(w)
+	case x.Do == DoDieInRoom:
+		_ = f.Server.Listener.Close()
+		ResetConn(w)
 		return false
 	case said == "":
 		return true
@@ -216,9 +217,9 @@ func (f *fakeSGLang) meets(w http.ResponseWriter, r *http.Request, x fault, othe
 	return false
 }
 
-func (s *sglangRooms) left(t *testing.T) {
+func (s *Rooms) Left(t *testing.T) {
 	t.Helper()
-	eventually(t, "no room is in use", func() bool { return s.held() == 0 })
+	Eventually(t, "no room is in use", func() bool { return s.held() == 0 })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for room, n := range s.used {
@@ -228,11 +229,11 @@ func (s *sglangRooms) left(t *testing.T) {
 	}
 }
 
-// startSGLang serves such a fleet.
-func startSGLang(t *testing.T, p, d int) (*pool, *sglangRooms, *gateway) {
+// StartSGLang serves such a fleet.
+func StartSGLang(t *testing.T, p, d int) (*Pool, *Rooms, *Gateway) {
 	t.Helper()
 	s, rooms := newSGLang(t, p, d)
-	s.cfg.Timeouts.Prefill, s.cfg.Timeouts.Transfer = 2*1e9, 2*1e9
-	g := start(t, s.cfg, Parts{Planner: firstUsable{}})
+	s.Config.Timeouts.Prefill, s.Config.Timeouts.Transfer = 2*1e9, 2*1e9
+	g := Start(t, s.Config, router.Parts{Planner: FirstUsable{}})
 	return s, rooms, g
 }

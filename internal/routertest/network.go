@@ -1,4 +1,4 @@
-package router
+package routertest
 
 import (
 	"context"
@@ -13,41 +13,41 @@ import (
 	"time"
 )
 
-// memNet is a network in memory: whoever waits for it waits on a condition, so that the clock of a synctest bubble goes on. It keeps
+// Network is a network in memory: whoever waits for it waits on a condition, so that the clock of a synctest bubble goes on. It keeps
 // account of what went over it and when.
-type memNet struct {
+type Network struct {
 	mu        sync.Mutex
-	listeners map[string]*memListener
-	sent      []memSent
+	listeners map[string]*Listener
+	sent      []Sent
 }
 
-// memSent is one write, or the end of a connection.
-type memSent struct {
-	at      time.Time
-	address string // of the listener
-	up      bool   // towards it
+// Sent is one write, or the end of a connection.
+type Sent struct {
+	At      time.Time
+	Address string // of the listener
+	Up      bool   // towards it
 	closed  bool
-	request string // the first word, of what begins a request
+	Request string // the first word, of what begins a request
 }
 
-func newMemNet() *memNet { return &memNet{listeners: map[string]*memListener{}} }
+func NewNetwork() *Network { return &Network{listeners: map[string]*Listener{}} }
 
-func (n *memNet) note(s memSent) {
+func (n *Network) note(s Sent) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s.at = time.Now()
+	s.At = time.Now()
 	n.sent = append(n.sent, s)
 }
 
-// log is what went over the network so far.
-func (n *memNet) log() []memSent {
+// Log is what went over the network so far.
+func (n *Network) Log() []Sent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return append([]memSent(nil), n.sent...)
+	return append([]Sent(nil), n.sent...)
 }
 
-type memListener struct {
-	net     *memNet
+type Listener struct {
+	net     *Network
 	address memAddr
 	conns   chan *memConn
 	closed  chan struct{}
@@ -59,17 +59,17 @@ type memAddr string
 func (memAddr) Network() string  { return "tcp" }
 func (a memAddr) String() string { return string(a) }
 
-func (n *memNet) listen() *memListener {
+func (n *Network) Listen() *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l := &memListener{net: n, address: memAddr(fmt.Sprintf("10.0.0.%d:8000", len(n.listeners)+1)), conns: make(chan *memConn), closed: make(chan struct{})}
+	l := &Listener{net: n, address: memAddr(fmt.Sprintf("10.0.0.%d:8000", len(n.listeners)+1)), conns: make(chan *memConn), closed: make(chan struct{})}
 	n.listeners[l.address.String()] = l
 	return l
 }
 
-func (l *memListener) Addr() net.Addr { return l.address }
+func (l *Listener) Addr() net.Addr { return l.address }
 
-func (l *memListener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -78,13 +78,13 @@ func (l *memListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *memListener) Close() error {
+func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-// dial connects, or is refused where nobody listens.
-func (n *memNet) dial(ctx context.Context, _, address string) (net.Conn, error) {
+// Dial connects, or is refused where nobody listens.
+func (n *Network) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[address]
 	n.mu.Unlock()
@@ -99,15 +99,15 @@ func (n *memNet) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	case l.conns <- server:
 		return client, nil
 	case <-l.closed:
-		n.note(memSent{address: address, closed: true})
+		n.note(Sent{Address: address, closed: true})
 		return nil, refused
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// memRoom is how many bytes lie between two ends.
-const memRoom = 64 << 10
+// ConnBuffer is how many bytes lie between two ends.
+const ConnBuffer = 64 << 10
 
 // memFlow is one direction of a connection.
 type memFlow struct {
@@ -166,7 +166,7 @@ func (f *memFlow) end(broken error) {
 // memConn is one end of a connection. It does as a TCP connection does: an end that is closed reads no more, and whoever writes to it
 // is told so.
 type memConn struct {
-	net     *memNet
+	net     *Network
 	address memAddr
 	up      bool
 	in, out *memFlow
@@ -203,12 +203,12 @@ func (c *memConn) Write(p []byte) (n int, err error) {
 	if word, _, ok := strings.Cut(string(p[:min(len(p), 8)]), " "); ok && c.up {
 		request = word
 	}
-	c.net.note(memSent{address: c.address.String(), up: c.up, request: request})
+	c.net.note(Sent{Address: c.address.String(), Up: c.up, Request: request})
 	f := c.out
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
-		room := memRoom - len(f.bytes)
+		room := ConnBuffer - len(f.bytes)
 		switch {
 		case f.eof:
 			return n, net.ErrClosed
@@ -251,7 +251,7 @@ func (c *memConn) SetLinger(int) error {
 
 func (c *memConn) Close() error {
 	c.once.Do(func() {
-		c.net.note(memSent{address: c.address.String(), up: c.up, closed: true})
+		c.net.note(Sent{Address: c.address.String(), Up: c.up, closed: true})
 		var broken error
 		if c.reset {
 			broken = syscall.ECONNRESET

@@ -1,4 +1,4 @@
-package router
+package routertest
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/router"
 	"pdrouter/router/report"
 )
 
@@ -43,7 +44,7 @@ func (c *tally) add(e ended) {
 }
 
 // watch has the router's answers ended, besides whoever counts them already.
-func (c *tally) watch(parts *Parts) {
+func (c *tally) watch(parts *router.Parts) {
 	observe, refused := parts.Observe, parts.Refused
 	parts.Observe = func(s report.Summary) {
 		e := ended{status: s.Status, what: string(s.Outcome)}

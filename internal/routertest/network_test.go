@@ -1,4 +1,4 @@
-package router
+package routertest_test
 
 import (
 	"errors"
@@ -9,19 +9,21 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/internal/routertest"
 )
 
 // TestMemNet holds the network of the tests in virtual time to what they build on: bytes in order, bounded, deadlines, both ends.
 func TestMemNet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newMemNet()
-		ln := n.listen()
+		n := routertest.NewNetwork()
+		ln := n.Listen()
 		far := make(chan net.Conn, 1)
 		go func() {
 			c, _ := ln.Accept()
 			far <- c
 		}()
-		c, err := n.dial(t.Context(), "tcp", ln.Addr().String())
+		c, err := n.Dial(t.Context(), "tcp", ln.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,12 +34,12 @@ func TestMemNet(t *testing.T) {
 			t.Errorf("%v behind %v", err, time.Since(begun))
 		}
 		_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
-		if m, err := c.Write(make([]byte, 2*memRoom)); m != memRoom || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if m, err := c.Write(make([]byte, 2*routertest.ConnBuffer)); m != routertest.ConnBuffer || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("wrote %d, %v; want as much as there is room", m, err)
 		}
 		_ = c.SetWriteDeadline(time.Time{})
 		_ = c.Close()
-		if all, err := io.ReadAll(s); len(all) != memRoom || err != nil {
+		if all, err := io.ReadAll(s); len(all) != routertest.ConnBuffer || err != nil {
 			t.Errorf("read %d, %v", len(all), err)
 		}
 		if _, err := s.Write([]byte("a")); !errors.Is(err, syscall.EPIPE) {
@@ -45,7 +47,7 @@ func TestMemNet(t *testing.T) {
 		}
 		_ = s.Close()
 		_ = ln.Close()
-		if _, err := n.dial(t.Context(), "tcp", ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := n.Dial(t.Context(), "tcp", ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("dialled where nobody listens: %v", err)
 		}
 	})

@@ -1,0 +1,503 @@
+package routertest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+	"pdrouter/router/config"
+)
+
+// Fault is one thing that a fake engine does wrong.
+type Fault struct {
+	Leg string // "prefill", "decode", "alone"; "" is any
+	Nth int    // which request of that leg, from 1; 0 is every one
+	Do  string
+	N   int // how much, for faults that have a measure
+}
+
+// What a fault may do.
+const (
+	DoRefuse    = "503"
+	DoBusy      = "429"
+	DoError     = "500"
+	DoReject    = "400"
+	DoTicket    = "403 ticket"    // the leg's ticket is not accepted
+	DoReset     = "reset"         // the connection breaks before a byte
+	DoResetLate = "reset later"   // behind N milliseconds
+	DoDie       = "die"           // the same, and nobody listens any more
+	DoHang      = "hang"          // nothing, until the client goes
+	DoBare      = "no params"     // prefill answers without kv_transfer_params
+	DoPart      = "part params"   // prefill answers with half of them
+	DoOld       = "old params"    // prefill answers without remote_request_id
+	DoGarbage   = "garbage"       // 200 and no JSON
+	DoTrail     = "trail"         // 200 and JSON with more behind it, which names the hand-off
+	DoPage      = "html"          // 200 and a page where a stream was asked for
+	DoBreak     = "break"         // the stream breaks behind N tokens
+	DoNoDone    = "no done"       // the stream ends cleanly behind N tokens, without its terminal event
+	DoErrFrame  = "error frame"   // an error event behind N tokens, then the terminal event
+	DoNoKV      = "no kv"         // decode's blocks did not come: 503 transfer_failed
+	DoSlow      = "slow"          // N milliseconds of prefill, or between tokens
+	DoNeverKV   = "never writes"  // prefill answers and writes nothing
+	DoSlowReply = "slow reply"    // prefill has written, and answers N milliseconds later
+	DoBigToken  = "big token"     // one token of N bytes, and then none until the client goes; not streamed, an answer that is so much larger
+	doNewEngine = "new engine id" // prefill was started anew
+
+	DoRefuseLate = "503 later"   // behind N milliseconds
+	DoErrorLate  = "500 later"   // behind N milliseconds
+	DoLateToken  = "late tokens" // N milliseconds before every token but the first
+)
+
+// Engine speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
+type Engine struct {
+	Name     string
+	Cluster  *cluster
+	Server   *httptest.Server
+	PlainIDs bool // it knows requests by the very name that it is given
+
+	events *kvplane.Events // connector kvplane
+
+	Mu      sync.Mutex
+	health  func(http.ResponseWriter, *http.Request) // nil: it is healthy
+	habit   Habit
+	ID      string
+	Faults  []Fault
+	N       map[string]int // requests by leg
+	full    time.Time      // until then it begins with no request
+	Open    int            // requests under way
+	Works   int            // of them, those that make tokens
+	Mute    bool           // it says nothing of how many they are
+	Usage   string         // the part of its KV cache that it says is in use; empty: it says nothing of it
+	Expired int            // how many leases it says that have ended
+	Breaks  int            // looks at that, from the next on, that it breaks the connection of
+	Tells   time.Duration  // how long it takes to say it
+	Looks   int            // at that, under way
+	most    int            // of them at once, where they are held
+}
+
+func NewEngine(t *testing.T, c *cluster, name string, faults ...Fault) *Engine {
+	t.Helper()
+	f := &Engine{Name: name, Cluster: c, habit: Habit{Tokens: 3}, ID: "id-of-" + name, Faults: faults, N: map[string]int{}}
+	c.engines = append(c.engines, f)
+	f.Server = c.Server(http.HandlerFunc(f.Serve))
+	f.Server.Config.ErrorLog = nil
+	t.Cleanup(func() { f.Server.CloseClientConnections(); f.Server.Close() })
+	return f
+}
+
+// control serves the engine's control routes, and returns their base URL.
+func (f *Engine) control(t *testing.T) string {
+	f.events = kvplane.NewEvents()
+	srv := f.Cluster.Server(kvplane.ControlHandler(f.events, func(id kvplane.TransferID, _ string) {
+		f.Cluster.Mu.Lock()
+		defer f.Cluster.Mu.Unlock()
+		f.Cluster.Cancels++
+		f.Cluster.dropped[id.String()] = true
+		delete(f.Cluster.prefill, id.String())
+		delete(f.Cluster.decode, id.String())
+	}, func(r *http.Request) error {
+		if r.Header.Get("Authorization") != "Bearer plane" {
+			return errors.New("who?")
+		}
+		return nil
+	}, slog.New(slog.DiscardHandler)))
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	return srv.URL
+}
+
+func (f *Engine) Config() config.Engine { return config.Engine{Name: f.Name, URL: f.Server.URL} }
+
+// does returns the fault that this request of the leg meets.
+func (f *Engine) does(l string) Fault {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.N[l]++
+	for _, x := range f.Faults {
+		if (x.Leg == l || x.Leg == "") && (x.Nth == 0 || x.Nth == f.N[l]) {
+			return x
+		}
+	}
+	return Fault{}
+}
+
+func (f *Engine) busy(by int) {
+	f.Mu.Lock()
+	f.Open += by
+	f.Mu.Unlock()
+}
+
+func (f *Engine) working(by int) {
+	f.Mu.Lock()
+	f.Works += by
+	f.Mu.Unlock()
+}
+
+// tell says what it has in hand, as engines do.
+func (f *Engine) tell(w http.ResponseWriter) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Looks++
+	defer func() { f.Looks-- }()
+	if f.Tells > 0 {
+		f.Mu.Unlock()
+		time.Sleep(f.Tells)
+		f.Mu.Lock()
+	}
+	if f.Breaks > 0 {
+		f.Breaks--
+		ResetConn(w)
+		return
+	}
+	if f.Mute {
+		http.NotFound(w, nil)
+		return
+	}
+	fmt.Fprintf(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d.0\nvllm:num_requests_waiting{engine=\"0\"} %d.0\n",
+		f.Works, f.Open-f.Works)
+	if f.Expired > 0 {
+		fmt.Fprintf(w, "vllm:nixl_num_kv_expired_reqs_total{engine=\"0\"} %d.0\n", f.Expired)
+	}
+	if f.Usage != "" {
+		fmt.Fprintf(w, "vllm:kv_cache_usage_perc{engine=\"0\"} %s\nvllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"100\"} 1.0\n", f.Usage)
+	}
+}
+
+// SetHealth changes what its health route does.
+func (f *Engine) SetHealth(say func(http.ResponseWriter, *http.Request)) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.health = say
+}
+
+// NeverSays is a health route that does not answer.
+func NeverSays(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// Unhealthy is one that says no.
+func Unhealthy(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }
+
+func (f *Engine) UnderWay() int {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.Open
+}
+
+// Habit is how an engine answers.
+type Habit struct {
+	Tokens int
+	Parrot bool // its tokens begin with the prompt and the seed that it was given
+	Cached int  // tokens, as its streams of completions say; 0: they do not say, and its answers say 4
+}
+
+func (f *Engine) habits() Habit {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.habit
+}
+
+// SetHabit changes how it answers, while it does.
+func (f *Engine) SetHabit(change func(*Habit)) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	change(&f.habit)
+}
+
+// begins waits for the engine's turn, and reports whether the client is there then.
+func (f *Engine) begins(r *http.Request) bool {
+	f.Mu.Lock()
+	wait := time.Until(f.full)
+	f.Mu.Unlock()
+	return wait <= 0 || pause(r, Fault{Do: DoSlow, N: int(wait.Milliseconds()) + 1})
+}
+
+// PauseFor has it begin with nothing for d.
+func (f *Engine) PauseFor(d time.Duration) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.full = time.Now().Add(d)
+}
+
+type fakeBody struct {
+	Model     string         `json:"model"`
+	Stream    bool           `json:"stream"`
+	MaxTokens int            `json:"max_tokens"`
+	KV        map[string]any `json:"kv_transfer_params"`
+	Options   map[string]any `json:"stream_options"`
+	RequestID string         `json:"request_id"`
+	path      string
+	Prompt    any         `json:"prompt"`
+	Seed      json.Number `json:"seed"`
+	N         int         `json:"n"`
+}
+
+func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/health" {
+		f.Mu.Lock()
+		say := f.health
+		f.Mu.Unlock()
+		if say != nil {
+			say(w, r)
+		}
+		return
+	}
+	if r.URL.Path == "/metrics" {
+		f.tell(w)
+		return
+	}
+	raw, _ := io.ReadAll(r.Body)
+	var b fakeBody
+	if err := json.Unmarshal(raw, &b); err != nil {
+		http.Error(w, err.Error(), 400)
+		return
+	}
+	b.path = r.URL.Path
+	l := "alone"
+	if b.KV["do_remote_decode"] == true {
+		l = "prefill"
+	} else if b.KV["do_remote_prefill"] == true {
+		l = "decode"
+	}
+	id := r.Header.Get("X-Request-Id")
+	tid, plane := b.KV["transfer_id"].(string)
+	if plane = plane && b.KV["peer"] != nil; plane {
+		id = tid // both sides know the transfer by its own id
+	}
+	f.Cluster.Mu.Lock()
+	x := f.does(l)
+	f.Cluster.Requests = append(f.Cluster.Requests, &Request{f.Name, l, r.URL.Path, r.Header.Get("X-Request-Id"), r.Header.Clone(), string(raw), b.KV, x.Do})
+	f.Cluster.Mu.Unlock()
+	f.busy(1)
+	defer f.busy(-1)
+	if !f.begins(r) {
+		f.Cluster.Mu.Lock()
+		f.Cluster.unbegun[id] = l == "decode"
+		f.Cluster.Mu.Unlock()
+		return
+	}
+	if l == "prefill" {
+		f.Cluster.isAtWork(id, true)
+		defer f.Cluster.isAtWork(id, false)
+	}
+	if f.fails(w, r, x) {
+		return
+	}
+	switch l {
+	case "prefill":
+		if !pause(r, x) {
+			return // aborted in mid-prefill: nothing is held
+		}
+		if x.Do == doNewEngine {
+			f.Mu.Lock()
+			f.ID += "'"
+			f.Mu.Unlock()
+		}
+		if x.Do != DoNeverKV && x.Do != DoBare {
+			f.Cluster.finished(id)
+			if f.events != nil {
+				for tp := range 2 {
+					e := kvplane.TransferEvent{Transfer: id, Engine: f.Name, Rank: metadata.Rank{TP: tp}, Event: "written", Bytes: 96}
+					f.events.Publish(e)
+					e.Event = "sent"
+					f.events.Publish(e)
+				}
+			}
+		}
+		if x.Do == DoSlowReply {
+			pause(r, Fault{Do: DoSlow, N: x.N})
+		}
+		f.answer(w, b, f.params(id, x)+pad(x))
+	case "decode":
+		f.taken(w, b)
+		key := id
+		if !f.Cluster.Push {
+			key, _ = b.KV["remote_request_id"].(string)
+		}
+		if engine, _ := b.KV["remote_engine_id"].(string); !plane && !f.Cluster.lives(engine) {
+			<-r.Context().Done() // a start that is over never writes
+			return
+		}
+		got := f.Cluster.registered(key)
+		select {
+		case <-got:
+		case <-r.Context().Done():
+			if plane { // an engine of ours gives up what it reserved; in the others it stays
+				f.Cluster.Mu.Lock()
+				delete(f.Cluster.decode, id)
+				f.Cluster.Mu.Unlock()
+			}
+			return
+		}
+		if f.events != nil {
+			for _, e := range []kvplane.TransferEvent{{Event: "counted", K: 1, N: 2}, {Event: "counted", K: 2, N: 2}, {Event: "ready", Blocks: 3}} {
+				e.Transfer, e.Engine = id, f.Name
+				f.events.Publish(e)
+			}
+		}
+		f.generate(w, r, b, x)
+	default:
+		f.taken(w, b)
+		f.generate(w, r, b, x)
+	}
+}
+
+func (f *Engine) params(id string, x Fault) string {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	switch x.Do {
+	case DoBare:
+		return ""
+	case DoPart:
+		return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":%q}`, f.ID)
+	}
+	if x.Do == DoOld {
+		return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":%q,`+
+			`"remote_host":"10.1.2.3","remote_port":5601,"tp_size":2,"remote_block_ids":[[1,2]]}`, f.ID)
+	}
+	name := id
+	if f.PlainIDs {
+		name = "cmpl-" + id + "-0"
+	}
+	return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":%q,`+
+		`"remote_host":"10.1.2.3","remote_port":5601,"tp_size":2,"pp_size":1,"dcp_size":1,"remote_block_ids":[[1,2]],`+
+		`"remote_request_id":%q,"transfer_id":%q}`, f.ID, name, id)
+}
+
+func (f *Engine) answer(w http.ResponseWriter, b fakeBody, extra string) {
+	w.Header().Set("Content-Type", "application/json")
+	n := f.habits().Tokens
+	if b.MaxTokens > 0 {
+		n = min(n, b.MaxTokens)
+	}
+	if s, ok := b.shape(); ok {
+		_, _ = io.WriteString(w, shapedAnswer(s, b, n, extra))
+		return
+	}
+	finish := "stop"
+	if n < f.habits().Tokens {
+		finish = "length"
+	}
+	fmt.Fprintf(w, `{"id":"x","object":"text_completion","model":%q,"choices":[{"index":0,"text":%q,"finish_reason":%q}],`+
+		`"usage":{"prompt_tokens":7,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}%s}`,
+		b.Model, f.says(b)+Tokens(n), finish, n, 4, extra)
+}
+
+// pad is a member that makes an answer as large as the fault says.
+func pad(x Fault) string {
+	if x.Do != DoBigToken {
+		return ""
+	}
+	return `,"pad":"` + strings.Repeat("a", x.N) + `"`
+}
+
+// says is how its answer begins.
+func (f *Engine) says(b fakeBody) string {
+	if !f.habits().Parrot {
+		return ""
+	}
+	return fmt.Sprintf("%v/%v/%d ", b.Prompt, b.Seed, b.N)
+}
+
+func Tokens(n int) string {
+	var s strings.Builder
+	for i := range n {
+		fmt.Fprintf(&s, "tok%d ", i)
+	}
+	return s.String()
+}
+
+// generate answers a decode or aggregated leg.
+func (f *Engine) generate(w http.ResponseWriter, r *http.Request, b fakeBody, x Fault) {
+	f.working(1)
+	defer f.working(-1)
+	if !b.Stream {
+		if pause(r, x) {
+			f.answer(w, b, `,"kv_transfer_params":{"remote_host":"10.9.9.9"}`+pad(x))
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	flush := w.(http.Flusher).Flush
+	if x.Do == DoBigToken {
+		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":%q}]}\n\n", strings.Repeat("a", x.N))
+		flush()
+		<-r.Context().Done()
+		return
+	}
+	n := f.habits().Tokens
+	if x.Do == DoBreak || x.Do == DoNoDone || x.Do == DoErrFrame {
+		n = x.N
+	}
+	for i := range n {
+		if r.Context().Err() != nil || !pause(r, x) || i > 0 && x.Do == DoLateToken && !pause(r, Fault{Do: DoSlow, N: x.N}) {
+			return
+		}
+		said := ""
+		if i == 0 {
+			said = f.says(b)
+		}
+		if s, ok := b.shape(); ok {
+			_, _ = io.WriteString(w, shapedToken(s, i))
+			flush()
+			continue
+		}
+		fmt.Fprintf(w, "data: {\"id\":\"%s\",\"choices\":[{\"index\":0,\"text\":\"%stok%d \"}]}\n\n", r.Header.Get("X-Request-Id"), said, i)
+		flush()
+	}
+	if s, ok := b.shape(); ok {
+		shapedEnding(w, s, b, x, n)
+		return
+	}
+	switch x.Do {
+	case DoBreak:
+		ResetConn(w)
+		return
+	case DoNoDone:
+		return
+	case DoErrFrame:
+		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"as told\",\"code\":500}}\n\n")
+	default:
+		details := ""
+		if cached := f.habits().Cached; cached > 0 {
+			details = fmt.Sprintf(`,"prompt_tokens_details":{"cached_tokens":%d}`, cached)
+		}
+		fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":%d%s},"+
+			"\"kv_transfer_params\":{\"remote_host\":\"10.9.9.9\"}}\n\n", n, details)
+	}
+	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+// HoldUntil has every generation wait until the channel is closed.
+func (f *Engine) HoldUntil(until <-chan struct{}) {
+	next := f.Server.Config.Handler
+	f.Server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			f.Mu.Lock()
+			f.Open++
+			f.most = max(f.most, f.Open)
+			f.Mu.Unlock()
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			select {
+			case <-until:
+			case <-r.Context().Done():
+			}
+			f.busy(-1)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (f *Engine) MostUnderWay() int {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.most
+}

@@ -1,0 +1,87 @@
+package routertest
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// fails does what needs no request. It reports whether that was all.
+func (f *Engine) fails(w http.ResponseWriter, r *http.Request, x Fault) bool {
+	switch x.Do {
+	case DoRefuse:
+		FakeError(w, 503, "Service Unavailable", "503")
+	case DoBusy:
+		if x.N > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(x.N))
+		}
+		FakeError(w, 429, "RateLimitError", "429")
+	case DoRefuseLate:
+		if pause(r, Fault{Do: DoSlow, N: x.N}) {
+			FakeError(w, 503, "Service Unavailable", "503")
+		}
+	case DoError:
+		FakeError(w, 500, "InternalServerError", "500")
+	case DoErrorLate:
+		if pause(r, Fault{Do: DoSlow, N: x.N}) {
+			FakeError(w, 500, "InternalServerError", "500")
+		}
+	case DoTicket:
+		FakeError(w, 403, "PermissionDeniedError", `"ticket"`)
+	case DoReject:
+		FakeError(w, 400, "BadRequestError", "400")
+	case DoNoKV:
+		FakeError(w, 503, "ServiceUnavailableError", `"transfer_failed"`)
+	case DoReset:
+		ResetConn(w)
+	case DoResetLate:
+		if pause(r, Fault{Do: DoSlow, N: x.N}) {
+			ResetConn(w)
+		}
+	case DoDie:
+		_ = f.Server.Listener.Close()
+		ResetConn(w)
+	case DoHang:
+		<-r.Context().Done()
+	case DoGarbage:
+		_, _ = io.WriteString(w, "hello")
+	case DoTrail:
+		_, _ = io.WriteString(w, `{"choices":[{"text":"a _transfer_params secret"}]} and more`)
+	case DoPage:
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<html></html>")
+	default:
+		return false
+	}
+	return true
+}
+
+func FakeError(w http.ResponseWriter, status int, kind, code string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"error":{"message":"as told","type":%q,"param":null,"code":%s}}`, kind, code)
+}
+
+func ResetConn(w http.ResponseWriter) {
+	if h, ok := w.(http.Hijacker); ok {
+		if conn, _, err := h.Hijack(); err == nil {
+			_ = conn.(interface{ SetLinger(int) error }).SetLinger(0)
+			_ = conn.Close()
+		}
+	}
+}
+
+// pause reports false if the client left meanwhile.
+func pause(r *http.Request, x Fault) bool {
+	if x.Do != DoSlow {
+		return true
+	}
+	select {
+	case <-r.Context().Done():
+		return false
+	case <-time.After(time.Duration(x.N) * time.Millisecond):
+		return true
+	}
+}
