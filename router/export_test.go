@@ -417,7 +417,7 @@ func (e DebugEngine) Recount(ctx context.Context, before int) (said, used int) {
 	was := e.r.monitor.recount(ctx, e.e, heldLook{said: before})
 	return was.said, was.used
 }
-func (e DebugEngine) Leaked() int { return e.r.reclaim.leaks.blocks(e.e, time.Now()) }
+func (e DebugEngine) Leaked() int { return e.r.reclaim.leaks.Blocks(e.e, time.Now()) }
 
 // HalfOpen has the engine be out by failures of that kind, and its next request be its probe.
 func (e DebugEngine) HalfOpen(why health.FailureKind) {

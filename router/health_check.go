@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"pdrouter/router/fleet"
-	"pdrouter/router/leg"
 	"pdrouter/router/upstream"
 )
 
@@ -25,7 +24,7 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 
 // watchHealth checks the health of an engine until ctx ends, at times that chance keeps apart from those of others.
 func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
-	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(m.current().fleet.Engines)+1)*time.Millisecond)))
+	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(m.current().Fleet.Engines)+1)*time.Millisecond)))
 	defer next.Stop()
 	its, held := upstream.NewTimeouts(ctx), heldLook{}
 	for {
@@ -35,7 +34,7 @@ func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 		case <-next.C:
 		case <-e.Recheck:
 		}
-		every := m.current().cfg.Timeouts.Health
+		every := m.current().Timeouts.Health
 		e.Progress.Store(false)
 		result := checkEngine(e, its, every)
 		if ctx.Err() != nil {
@@ -47,11 +46,11 @@ func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 		case result == checkPassed:
 			e.Reached()
 		case result == checkRefused:
-			m.current().fleet.WentDown(e, e.Refused())
+			m.current().Fleet.WentDown(e, e.Refused())
 		case result == checkLate:
 			m.late(e)
 		default:
-			m.current().fleet.WentDown(e, e.Missed())
+			m.current().Fleet.WentDown(e, e.Missed())
 		}
 		held = m.recount(ctx, e, held)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
@@ -67,7 +66,7 @@ type heldLook struct {
 // recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
 // than it says at two health checks in a row that it uses. was is what the last one has shown; recount returns the same for the next.
 func (m *monitor) recount(ctx context.Context, e *fleet.Engine, was heldLook) heldLook {
-	now := heldLook{said: m.leaks.blocks(e, time.Now())}
+	now := heldLook{said: m.leaks.Blocks(e, time.Now())}
 	if now.said == 0 || e.Down.Load() {
 		return heldLook{}
 	}
@@ -79,7 +78,7 @@ func (m *monitor) recount(ctx context.Context, e *fleet.Engine, was heldLook) he
 	if now.said != was.said {
 		return now
 	}
-	if freed := m.leaks.atMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
+	if freed := m.leaks.AtMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
 		m.log.Info("blocks are not held after all", "engine", e.Name, "blocks", freed)
 		now.said -= freed
 	}
@@ -103,13 +102,13 @@ func (m *monitor) back(ctx context.Context, e *fleet.Engine) {
 		return
 	}
 	e.Restored(time.Now())
-	if o := m.current().fleet.Models[e.Model]; o != nil {
+	if o := m.current().Fleet.Models[e.Model]; o != nil {
 		o.Queue.Update()
 	}
 	m.log.Info("engine is back", "engine", e.Name)
 	e.PollSoon()
-	notify(e.Relist)
-	m.pairs.schedule()
+	e.AskModels()
+	m.pairs.Schedule()
 }
 
 // checkEngine asks the engine's health route, for at most timeout but no less than a second.
@@ -119,7 +118,7 @@ func checkEngine(e *fleet.Engine, its *upstream.Timeouts, timeout time.Duration)
 	status, _, err := get(held, e, "/health", 1<<20)
 	var up *upstream.Error
 	switch {
-	case leg.RefusesConnections(err):
+	case upstream.RefusesConnections(err):
 		return checkRefused
 	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, &up) && up.Phase != upstream.PhaseDial:
 		return checkLate
@@ -148,7 +147,7 @@ func (m *monitor) late(e *fleet.Engine) {
 	}
 	m.slowest.Lock()
 	defer m.slowest.Unlock()
-	if f := m.current().fleet; !f.LastUsable(e) {
+	if f := m.current().Fleet; !f.LastUsable(e) {
 		f.WentDown(e, e.Down.CompareAndSwap(false, true))
 	}
 }

@@ -95,6 +95,11 @@ func (m *monitor) loadOf(ctx context.Context, e *fleet.Engine) (load, bool) {
 	return l, t == tells
 }
 
+// latestLoad returns what the latest look at an engine's load that is over has shown, if that was within d.
+func (m *monitor) latestLoad(e *fleet.Engine, d time.Duration) (load, bool) {
+	return m.loads.Of(e).latest(d)
+}
+
 // seeLoad is loadOf, and says why nothing is known.
 func (m *monitor) seeLoad(ctx context.Context, e *fleet.Engine) (load, telling) {
 	return m.loads.Of(e).see(ctx, func(g *glance) {
@@ -106,7 +111,7 @@ func (m *monitor) seeLoad(ctx context.Context, e *fleet.Engine) (load, telling) 
 }
 
 func (m *monitor) askLoad(ctx context.Context, e *fleet.Engine) (load, telling) {
-	ctx, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
+	ctx, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
 	defer cancel()
 	status, text, err := get(ctx, e, "/metrics", 16<<20)
 	switch {

@@ -230,7 +230,7 @@ func (g *legs) observeDecode(a *attempt, v leg.Result) {
 func (g *legs) observeTransfer(a *attempt, good bool) {
 	if g.s.fleet.TransferEnded(a.couple, good) {
 		g.r.pairs.ForgetPair(a.runs()) // the next handshake is its probe
-		g.r.pairs.schedule()
+		g.r.pairs.Schedule()
 	}
 }
 

@@ -64,7 +64,7 @@ func (m *monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 		if !known {
 			checks = 1
 		}
-		every := m.current().cfg.Timeouts.Health
+		every := m.current().Timeouts.Health
 		select {
 		case <-ctx.Done():
 			return
@@ -78,9 +78,9 @@ func (m *monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 // askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often than others.
 // It notes in unread whether the list could be read.
 func (m *monitor) askModels(its *upstream.Timeouts, e *fleet.Engine, unread *bool) bool {
-	held := its.Begin(max(m.current().cfg.Timeouts.Health, time.Second))
+	held := its.Begin(max(m.current().Timeouts.Health, time.Second))
 	defer its.End()
-	status, list, err := get(held, e, pathModels, maxModelList)
+	status, list, err := get(held, e, "/v1/models", maxModelList)
 	if err != nil || status == http.StatusServiceUnavailable {
 		return false
 	}
@@ -100,6 +100,6 @@ func (m *monitor) askModels(its *upstream.Timeouts, e *fleet.Engine, unread *boo
 		return true
 	}
 	e.Reported.Store(now)
-	m.current().fleet.IndexAdapters()
+	m.current().Fleet.IndexAdapters()
 	return true
 }

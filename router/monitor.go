@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 )
@@ -18,15 +19,38 @@ import (
 // lingering is between two looks at engines that are of no configuration any more and still have requests.
 const lingering = 50 * time.Millisecond
 
+// monitored is what the monitor needs of one configuration.
+type monitored struct {
+	Fleet    *fleet.Fleet
+	Timeouts config.Timeouts
+	Stock    Stock                  // nil: stock engines are not asked for their ranks
+	Token    func() (string, error) // bearer token for the engines' control routes; nil: none is sent
+	RunOver  func(engine string)    // called when a run of the engine is over; nil: nobody is told
+	Gone     func(engine string)    // called when nothing is left of an engine that the configuration lost; nil: nobody is told
+}
+
+// leakLedger is what is kept of KV blocks that an engine holds, or may hold, for no request.
+type leakLedger interface {
+	// Blocks returns how many there are.
+	Blocks(e *fleet.Engine, now time.Time) int
+	// AtMost notes that the engine uses no more than blocks of its KV cache, unless more than said are entered by now. It returns how
+	// many are not held after all.
+	AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int)
+	// Restarted notes that an engine may be another run now, which holds nothing.
+	Restarted(e *fleet.Engine)
+	// Drop forgets an engine that is of no configuration any more.
+	Drop(e *fleet.Engine)
+}
+
 // monitor looks after the engines of the present configuration: it checks their health, reads what they report and notices their
 // restarts. It outlives configurations and goes by the present one. It is safe for concurrent use.
 type monitor struct {
 	log       *slog.Logger
-	current   func() *setup
+	current   func() *monitored
 	tasks     *background.Tasks
-	pairs     *handshakes
+	pairs     *fleet.Handshakes
 	transfers *report.Transfers
-	leaks     *left
+	leaks     leakLedger
 	changed   chan struct{} // has room for one: the engines may be others
 
 	loads    fleet.PerEngine[loads]             // looks at its load
@@ -39,10 +63,18 @@ type monitor struct {
 }
 
 // newMonitor returns a monitor that looks at nothing yet.
-func newMonitor(log *slog.Logger, current func() *setup, tasks *background.Tasks, pairs *handshakes, transfers *report.Transfers, leaks *left) *monitor {
+func newMonitor(log *slog.Logger, current func() *monitored, tasks *background.Tasks, pairs *fleet.Handshakes, transfers *report.Transfers, leaks leakLedger) *monitor {
 	return &monitor{
 		log: log, current: current, tasks: tasks, pairs: pairs, transfers: transfers, leaks: leaks, changed: make(chan struct{}, 1),
 		loads: fleet.NewPerEngine[loads](), records: fleet.NewPerEngine[[]metadata.Record](), lost: map[string]bool{},
+	}
+}
+
+// update has the monitor go by the present configuration soon.
+func (m *monitor) update() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -73,7 +105,7 @@ func (m *monitor) run(ctx context.Context) {
 		}
 	}()
 	for {
-		f := m.current().fleet
+		f := m.current().Fleet
 		for _, e := range f.Engines {
 			if attended[e] != nil {
 				continue
@@ -92,7 +124,7 @@ func (m *monitor) run(ctx context.Context) {
 			default:
 				stop()
 				e.Upstream.Close()
-				m.leaks.drop(e) // else what is kept of engines that come and go grows for ever
+				m.leaks.Drop(e) // else what is kept of engines that come and go grows for ever
 				delete(attended, e)
 			}
 		}
@@ -113,7 +145,7 @@ func (m *monitor) run(ctx context.Context) {
 
 // knows reports whether an engine is of the configuration, or still has requests from when it was.
 func (m *monitor) knows(engine string) bool {
-	if m.current().fleet.Engine(engine) != nil {
+	if m.current().Fleet.Engine(engine) != nil {
 		return true
 	}
 	names := m.attended.Load()
@@ -130,14 +162,14 @@ func (m *monitor) forgetLost() {
 		delete(m.lost, name)
 	}
 	m.mu.Unlock()
-	parts := m.current().parts
+	now := m.current()
 	for _, name := range gone {
 		m.transfers.Forget(name)
-		if parts.Reclaim != nil {
-			parts.Reclaim.Forget(name)
+		if now.RunOver != nil {
+			now.RunOver(name)
 		}
-		if parts.Gone != nil {
-			parts.Gone(name)
+		if now.Gone != nil {
+			now.Gone(name)
 		}
 	}
 }
@@ -146,7 +178,7 @@ func (m *monitor) forgetLost() {
 func (m *monitor) attendOne(ctx context.Context, e *fleet.Engine, wg *sync.WaitGroup) {
 	wg.Go(func() { m.tasks.Keep(ctx, "health checks", func() { m.watchHealth(ctx, e) }) })
 	wg.Go(func() { m.tasks.Keep(ctx, "models", func() { m.watchModels(ctx, e) }) })
-	if e.Channel != nil && m.current().parts.Stock != nil {
+	if e.Channel != nil && m.current().Stock != nil {
 		wg.Go(func() { m.tasks.Keep(ctx, "side channel", func() { m.watchSide(ctx, e) }) })
 	}
 	if e.ControlURL != "" {

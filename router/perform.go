@@ -162,7 +162,7 @@ func (x *exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Rea
 	}
 	if why == reason.TransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())
-		x.r.pairs.schedule()
+		x.r.pairs.Schedule()
 	}
 }
 

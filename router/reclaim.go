@@ -31,7 +31,7 @@ type Reclaimer interface {
 type reclaimer struct {
 	log     *slog.Logger
 	tasks   *background.Tasks
-	pairs   *handshakes
+	pairs   *fleet.Handshakes
 	monitor *monitor
 	leaks   *left
 	hands   *handshaker // sends whole requests between two engines

@@ -56,7 +56,7 @@ func (r *reclaimer) handedOver(ctx context.Context, m *remains, since time.Time,
 		}
 		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
 			r.pairs.ForgetPair(p.a.runs())
-			r.pairs.schedule()
+			r.pairs.Schedule()
 		}
 		return err == nil
 	})

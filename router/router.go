@@ -62,7 +62,7 @@ type Router struct {
 	log        *slog.Logger
 	clients    *disconnect.Watcher
 	goroutines *background.Pool // of legs
-	pairs      *handshakes
+	pairs      *fleet.Handshakes
 	monitor    *monitor
 	reclaim    *reclaimer
 	hands      *handshaker
@@ -105,7 +105,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.backgrounds = newBackgroundResponses()
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
-	r.pairs = &handshakes{wake: make(chan struct{}, 1)}
+	r.pairs = fleet.NewHandshakes()
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
 	}, func(ctx context.Context, pair metadata.Pair) error { return r.hands.handshake(ctx, pair) })
@@ -113,7 +113,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	leaks := new(left)
-	r.monitor = newMonitor(parts.Log, r.now, r.tasks, r.pairs, r.report.Transfers, leaks)
+	r.monitor = newMonitor(parts.Log, func() *monitored { return &r.now().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = &reclaimer{log: parts.Log, tasks: r.tasks, pairs: r.pairs, monitor: r.monitor, leaks: leaks}
 	r.hands = &handshaker{
 		log: parts.Log, current: r.now, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,

@@ -17,6 +17,8 @@ type setup struct {
 	fleet  *fleet.Fleet
 	limits openai.Limits
 	sealer *openai.Sealer // nil: bodies keep their own cache_salt
+
+	monitored monitored
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -51,7 +53,12 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 		}
 	}
 	f.Begin(cfg, was)
-	return &setup{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}, nil
+	s := &setup{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
+	s.monitored = monitored{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
+	if parts.Reclaim != nil {
+		s.monitored.RunOver = parts.Reclaim.Forget
+	}
+	return s, nil
 }
 
 // now returns what the router works by. Whoever asks twice may get two different answers.
@@ -94,8 +101,8 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	for _, m := range s.fleet.Models {
 		m.Queue.Update()
 	}
-	notify(r.monitor.changed)
-	r.pairs.schedule()
+	r.monitor.update()
+	r.pairs.Schedule()
 	return nil
 }
 
@@ -133,5 +140,5 @@ func (r *Router) Renewed(name string) {
 		r.pairs.Forget(name)
 		r.log.Info("engine's records are gone", "engine", name)
 	}
-	r.pairs.schedule()
+	r.pairs.Schedule()
 }

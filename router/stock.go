@@ -33,10 +33,10 @@ const stockLease = 30 * time.Second
 
 // watchSide looks at an engine's side channel now and then, until ctx ends.
 func (m *monitor) watchSide(ctx context.Context, e *fleet.Engine) {
-	tick := time.NewTicker(m.current().cfg.Timeouts.SideChannel)
+	tick := time.NewTicker(m.current().Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
-		looking, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
+		looking, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
 		m.lookAt(looking, e)
 		cancel()
 		select {
@@ -66,7 +66,7 @@ func (m *monitor) lookAt(ctx context.Context, e *fleet.Engine) {
 	if len(*recs) > 0 && was.Run != (*recs)[0].EngineID {
 		m.withdraw(ctx, e)
 	}
-	rec, err := m.current().parts.Stock.First(ctx, at)
+	rec, err := m.current().Stock.First(ctx, at)
 	if err != nil {
 		if !errors.Is(context.Cause(ctx), context.Canceled) {
 			m.unanswered(e, seen, was, err)
@@ -89,7 +89,7 @@ func (m *monitor) lookAt(ctx context.Context, e *fleet.Engine) {
 		return
 	}
 	if was.Silent() || was.Compatibility == "" {
-		m.pairs.schedule()
+		m.pairs.Schedule()
 	}
 	if c != nil {
 		m.publishStock(ctx, e, at)
@@ -118,10 +118,10 @@ func (m *monitor) recognize(ctx context.Context, e *fleet.Engine) {
 	if run == "" && e.Origin.Role == metadata.Prefill {
 		return
 	}
-	if at, ok := e.SideChannel(c); ok && run != "" && m.current().parts.Stock != nil {
-		ctx, cancel := context.WithTimeout(ctx, m.current().cfg.Timeouts.SideChannelAnswer())
+	if at, ok := e.SideChannel(c); ok && run != "" && m.current().Stock != nil {
+		ctx, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
 		defer cancel()
-		rec, err := m.current().parts.Stock.First(ctx, at)
+		rec, err := m.current().Stock.First(ctx, at)
 		if err == nil {
 			if rec.EngineID != run && e.Channel.Latest.CompareAndSwap(seen, &fleet.ChannelReport{Run: rec.EngineID, Compatibility: rec.Compatibility}) {
 				m.restarted(e, c)
@@ -130,8 +130,8 @@ func (m *monitor) recognize(ctx context.Context, e *fleet.Engine) {
 		}
 	}
 	e.Endpoint.CompareAndSwap(c, nil)
-	m.leaks.restarted(e)
-	for _, o := range m.current().fleet.Pairs {
+	m.leaks.Restarted(e)
+	for _, o := range m.current().Fleet.Pairs {
 		pair := metadata.Pair{Prefill: o.Prefill.Incarnation(), Decode: o.Decode.Incarnation()}
 		if (o.Prefill == e || o.Decode == e) && m.pairs.Ready(pair) {
 			m.pairs.ForgetPair(pair)
@@ -161,7 +161,7 @@ func (m *monitor) moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
 	e.PollSoon()
 	m.pairs.Forget(e.Name)
 	m.log.Info("engine restarted", "engine", e.Name)
-	m.pairs.schedule()
+	m.pairs.Schedule()
 }
 
 // restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
@@ -174,13 +174,13 @@ func (m *monitor) restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
 	m.forgetRun(e)
 	m.pairs.Forget(e.Name)
 	m.log.Info("engine restarted", "engine", e.Name)
-	m.pairs.schedule()
+	m.pairs.Schedule()
 }
 
 // forgetRun drops what is known of the ranks of an engine that was started anew.
 func (m *monitor) forgetRun(e *fleet.Engine) {
 	e.HandOff.Reset()
-	if agent := m.current().parts.Reclaim; agent != nil {
-		agent.Forget(e.Name)
+	if forget := m.current().RunOver; forget != nil {
+		forget(e.Name)
 	}
 }

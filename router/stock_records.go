@@ -15,8 +15,8 @@ import (
 func (m *monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.SideChannel) {
 	mine := m.records.Of(e)
 	now := time.Now()
-	lease := max(stockLease, 4*m.current().cfg.Timeouts.SideChannel)
-	known := m.current().fleet.Records(e)
+	lease := max(stockLease, 4*m.current().Timeouts.SideChannel)
+	known := m.current().Fleet.Records(e)
 	same := len(known) > 0 && known[0].EngineID == at.EngineID
 	if same && len(known) == at.Size.PP*at.Size.TP {
 		*mine = known
@@ -27,13 +27,13 @@ func (m *monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.Si
 	recs := *mine
 	if len(recs) == 0 || recs[0].EngineID != at.EngineID {
 		var err error
-		if recs, err = m.current().parts.Stock.All(ctx, at); err != nil {
+		if recs, err = m.current().Stock.All(ctx, at); err != nil {
 			m.log.Debug("side channel", "engine", e.Name, "err", err) // the next look tells why
 			return
 		}
 	}
 	if !same && recs[0].Generation == 0 { // a name is about to be chosen: another gateway may just have done so
-		known = m.current().parts.Stock.Known(ctx, e.Name)
+		known = m.current().Stock.Known(ctx, e.Name)
 		same = len(known) > 0 && known[0].EngineID == at.EngineID
 	}
 	run := metadata.Incarnation{Engine: e.Name, Generation: recs[0].Generation}
@@ -47,7 +47,7 @@ func (m *monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.Si
 		}
 	}
 	*mine = dated(e, recs, run, now, lease)
-	switch err := m.current().parts.Stock.Publish(ctx, *mine); {
+	switch err := m.current().Stock.Publish(ctx, *mine); {
 	case errors.Is(err, metadata.ErrStale): // the local copy is about to show what the store knows
 		for i := range *mine {
 			(*mine)[i].Generation = 0
@@ -88,7 +88,7 @@ func dated(e *fleet.Engine, recs []metadata.Record, run metadata.Incarnation, no
 
 // withdraw removes the records of a run that is over.
 func (m *monitor) withdraw(ctx context.Context, e *fleet.Engine) {
-	if err := m.current().parts.Stock.Withdraw(ctx, *m.records.Of(e)); err != nil {
+	if err := m.current().Stock.Withdraw(ctx, *m.records.Of(e)); err != nil {
 		m.log.Warn("records of a stock engine that is gone", "engine", e.Name, "err", err)
 	}
 	*m.records.Of(e) = nil

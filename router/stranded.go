@@ -57,8 +57,8 @@ func (l *left) pruneLocked(now time.Time) {
 	}
 }
 
-// restarted notes that an engine may be another run now, which holds nothing.
-func (l *left) restarted(e *fleet.Engine) {
+// Restarted notes that an engine may be another run now, which holds nothing.
+func (l *left) Restarted(e *fleet.Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked(e)
@@ -112,8 +112,8 @@ func (l *left) unresolved(e *fleet.Engine, now time.Time) (n int) {
 	return n
 }
 
-// blocks returns how many blocks an engine holds for nobody, or may hold.
-func (l *left) blocks(e *fleet.Engine, now time.Time) int {
+// Blocks returns how many blocks an engine holds for nobody, or may hold.
+func (l *left) Blocks(e *fleet.Engine, now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.blocksLocked(e, now)
@@ -129,9 +129,9 @@ func (l *left) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 	return n
 }
 
-// atMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
+// AtMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
 // said: if there are none nothing is held, and else no more may be held than there are. It returns how many it is said no more to hold.
-func (l *left) atMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
+func (l *left) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.blocksLocked(e, now) > said {
@@ -174,9 +174,9 @@ func (l *left) totals() []Reclaimed {
 	return out
 }
 
-// drop forgets an engine that is of no configuration any more.
-func (l *left) drop(e *fleet.Engine) {
-	l.restarted(e)
+// Drop forgets an engine that is of no configuration any more.
+func (l *left) Drop(e *fleet.Engine) {
+	l.Restarted(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for of := range l.fences {

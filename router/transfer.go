@@ -245,7 +245,7 @@ const leasesFresh = 5 * time.Second
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
 func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	e := u.prefill
-	if l, ok := u.monitor.loads.Of(e).latest(fresh); ok {
+	if l, ok := u.monitor.latestLoad(e, fresh); ok {
 		return l.expired
 	}
 	if l, ok := u.monitor.loadOf(ctx, e); ok {

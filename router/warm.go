@@ -29,7 +29,7 @@ func (h *handshaker) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-h.pairs.wake:
+		case <-h.pairs.Wake():
 		case <-timer.C:
 		}
 		again := h.warm(time.Now())
@@ -49,21 +49,12 @@ type handshaker struct {
 	log     *slog.Logger
 	current func() *setup
 	tasks   *background.Tasks
-	pairs   *handshakes
+	pairs   *fleet.Handshakes
 	cancels *upstream.CancelSet
 	monitor *monitor
 	reclaim *reclaimer
 	tickets *tickets
 }
-
-// handshakes says which pairs have shaken hands, and when it is to be looked for pairs that should.
-type handshakes struct {
-	*metadata.Pairs
-	wake chan struct{} // has room for one
-}
-
-// schedule has all pairs looked at now. It never blocks.
-func (h *handshakes) schedule() { notify(h.wake) }
 
 // warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
 func (h *handshaker) warm(now time.Time) time.Duration {
@@ -118,7 +109,7 @@ func (h *handshaker) handshake(ctx context.Context, pair metadata.Pair) error {
 		h.log.Warn("handshake; trying again", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "err", err, "pause", pause)
 	}
 	if err != nil {
-		h.pairs.schedule()
+		h.pairs.Schedule()
 	}
 	return err
 }

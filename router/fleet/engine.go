@@ -151,6 +151,9 @@ func (e *Engine) SchedulerLabel() string {
 // this name never reaches them.
 const RankHeader = "X-Data-Parallel-Rank"
 
+// AskModels has the engine asked soon what it serves.
+func (e *Engine) AskModels() { wake(e.Relist) }
+
 // wake wakes the reader of a channel that has room for one, now or when it reads. It never blocks.
 func wake(reader chan<- struct{}) {
 	select {

@@ -2,7 +2,6 @@ package leg
 
 import (
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"net"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/upstream"
 )
 
 // Observe learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here
@@ -54,7 +54,7 @@ func (l *Leg) observeReach(f *fleet.Fleet, v Result) {
 		down := false
 		var late net.Error
 		switch {
-		case RefusesConnections(l.Failure):
+		case upstream.RefusesConnections(l.Failure):
 			down = e.Refused()
 		case errors.As(l.Failure, &late) && late.Timeout():
 			dialTimeout, _ := e.Upstream.Limits()
@@ -96,13 +96,6 @@ func (l *Leg) ObserveHandOff(f *fleet.Fleet, conn connector.Connector, sh openai
 func (l *Leg) Transferred(v Result) (known, good bool) {
 	good = v == Usable
 	return good || l.Answer.ErrorCode == CodeTransferFailed || errors.Is(l.Cause(), ErrTransferLate) || v == Broken && l.faultOf(v) == faultEngine, good
-}
-
-// RefusesConnections reports whether an engine will take no connection as long as it stays as it is: nothing listens, or its certificate is not
-// what the configuration wants.
-func RefusesConnections(err error) bool {
-	var unverified *tls.CertificateVerificationError
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &unverified)
 }
 
 // ourOwn reports whether there is no connection because this process can have no more.

@@ -1,0 +1,18 @@
+package fleet
+
+import "pdrouter/metadata"
+
+// Handshakes says which pairs have shaken hands, and has those looked at that should.
+type Handshakes struct {
+	*metadata.Pairs
+	wake chan struct{} // has room for one
+}
+
+// NewHandshakes returns Handshakes whose Pairs are nil yet.
+func NewHandshakes() *Handshakes { return &Handshakes{wake: make(chan struct{}, 1)} }
+
+// Schedule has all pairs looked at now. It never blocks.
+func (h *Handshakes) Schedule() { wake(h.wake) }
+
+// Wake brings a value after Schedule.
+func (h *Handshakes) Wake() <-chan struct{} { return h.wake }
