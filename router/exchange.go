@@ -66,7 +66,7 @@ type exchange struct {
 	drains   bool            // it has a place in the background to drain in
 	drainEnd context.Context // when draining ends at the latest; nil before
 
-	prev, next *exchange // in the router's live list
+	liveIndex int // in the set of live requests
 
 	queueRoom [2]dispatch.Event
 	actRoom   [8]dispatch.Action

@@ -1,38 +1,33 @@
 package router
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // live is the set of requests under way.
 type live struct {
-	mu   sync.Mutex
-	head *exchange // doubly linked, newest first
-	n    int
+	mu    sync.Mutex
+	items []*exchange // each knows its index, so that removing one takes constant time
+	n     int         // as clients count them: a request that consists of branches is one
 }
 
 func (l *live) add(x *exchange) {
 	l.mu.Lock()
-	x.next = l.head
-	if l.head != nil {
-		l.head.prev = x
-	}
-	l.head = x
+	x.liveIndex = len(l.items)
+	l.items = append(l.items, x)
 	if x.fan == nil {
 		l.n++
 	}
 	l.mu.Unlock()
 }
 
+// remove moves the last item to the place of x.
 func (l *live) remove(x *exchange) {
 	l.mu.Lock()
-	if x.prev != nil {
-		x.prev.next = x.next
-	} else {
-		l.head = x.next
-	}
-	if x.next != nil {
-		x.next.prev = x.prev
-	}
-	x.prev, x.next = nil, nil
+	last := len(l.items) - 1
+	l.items[x.liveIndex], l.items[last].liveIndex = l.items[last], x.liveIndex
+	l.items = slices.Delete(l.items, last, last+1)
 	if x.fan == nil {
 		l.n--
 	}
@@ -50,11 +45,7 @@ func (l *live) count(by int) {
 func (l *live) all() []*exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]*exchange, 0, l.n)
-	for x := l.head; x != nil; x = x.next {
-		out = append(out, x)
-	}
-	return out
+	return slices.Clone(l.items)
 }
 
 func (l *live) len() int {
