@@ -75,7 +75,7 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 	case hang:
 		<-r.Context().Done()
 	case status == "":
-		routertest.JsonAnswer(404, `{"error":{"message":"not found","code":404}}`)(w, r, "")
+		routertest.JSONAnswer(404, `{"error":{"message":"not found","code":404}}`)(w, r, "")
 	case made && q.Stream, r.URL.Query().Get("stream") == "true":
 		w.Header().Set("Content-Type", "text/event-stream")
 		if q.Metadata == nil {
@@ -89,7 +89,7 @@ func (e *backgroundEngine) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		<-r.Context().Done()
 	default:
-		routertest.JsonAnswer(200, fmt.Sprintf(`{"id":%q,"status":%q,"output":[],"usage":%s,"error":null}`, id, status, usage))(w, r, "")
+		routertest.JSONAnswer(200, fmt.Sprintf(`{"id":%q,"status":%q,"output":[],"usage":%s,"error":null}`, id, status, usage))(w, r, "")
 	}
 }
 

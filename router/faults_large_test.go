@@ -191,7 +191,7 @@ func TestFault59HeadTooLarge(t *testing.T) {
 
 // TestFault59RefusalTooLarge has an engine reject a request in more words than the gateway reads: its status is the answer.
 func TestFault59RefusalTooLarge(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(400, `{"error":{"message":"`+strings.Repeat("a", 128<<10)+`"}}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(400, `{"error":{"message":"`+strings.Repeat("a", 128<<10)+`"}}`))
 	cfg := anyFleet(e)
 	cfg.Limits.Answer, cfg.Health.Failures = 64<<10, 1
 	g := routertest.Start(t, cfg, router.Parts{})

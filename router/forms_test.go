@@ -46,7 +46,7 @@ func TestPassedForms(t *testing.T) {
 			_, _ = io.WriteString(w, events)
 			return
 		}
-		routertest.JsonAnswer(200, `{"text":"hello"}`)(w, r, body)
+		routertest.JSONAnswer(200, `{"text":"hello"}`)(w, r, body)
 	})
 	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	audio := strings.Repeat("\x00\r\n--\xff", 1000)

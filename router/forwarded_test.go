@@ -65,7 +65,7 @@ func TestForwardedCredentials(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer good" {
 			status = http.StatusUnauthorized
 		}
-		routertest.JsonAnswer(status, `{"error":{"message":"who?","type":"auth"}}`)(w, r, "")
+		routertest.JSONAnswer(status, `{"error":{"message":"who?","type":"auth"}}`)(w, r, "")
 	})
 	cfg := anyFleet(e)
 	cfg.Models[0].ForwardAuthorization = true

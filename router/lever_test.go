@@ -28,7 +28,7 @@ func TestFault20LeverFields(t *testing.T) {
 		urgent bool
 	}{{"without the scope", nil, false}, {"with the scope", []string{router.ScopePriority}, true}} {
 		t.Run(row.name, func(t *testing.T) {
-			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))
+			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`))
 			g := routertest.Start(t, anyFleet(e), router.Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})
 			for i, path := range []string{routertest.PathChat, routertest.PathCompletions, routertest.PathGenerate, routertest.PathResponses, routertest.PathMessages, routertest.PathBatch, "/pooling"} {
 				body := leverBody
@@ -58,7 +58,7 @@ func TestFault20LeverFields(t *testing.T) {
 
 // TestPriorityDropped counts a priority that its caller may not say as a field that was dropped.
 func TestPriorityDropped(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`))
 	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	for i, body := range []string{`{"model":"tiny","prompt":"a","priority":1}`, `{"model":"tiny","prompt":"a","priority":0}`} {
 		g.Post(routertest.PathCompletions, body)

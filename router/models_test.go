@@ -11,7 +11,7 @@ import (
 
 // TestModelsOverTheFleet merges what engines report, and routes the names of adapters to the engines that have them.
 func TestModelsOverTheFleet(t *testing.T) {
-	engines := []*routertest.AnyEngine{routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`)), routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))}
+	engines := []*routertest.AnyEngine{routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`)), routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`))}
 	engines[0].Serves(`{"object":"list","data":[{"id":"tiny","created":7,"owned_by":"vllm","root":"org/tiny","parent":null,"max_model_len":4096},
 		{"id":"a/lora","created":8,"root":"/loras/a","parent":"tiny"},{"id":"stray","parent":"nobody"}]}`)
 	engines[1].Serves(`{"object":"list","data":[{"id":"tiny","created":9,"root":"org/tiny","parent":null,"max_model_len":2048}]}`)

@@ -13,7 +13,7 @@ import (
 // TestFault11ControlRoutes asks over raw TCP for what engines serve beside the table, and for a lot that looks like it: no
 // engine sees any of it.
 func TestFault11ControlRoutes(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"ok":true}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"ok":true}`))
 	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	control := []string{
 		"/invocations", "/pause", "/resume", "/is_paused", "/abort_requests", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/update_weights",
@@ -90,7 +90,7 @@ func TestFault11ControlRoutes(t *testing.T) {
 
 // TestFault13Unsupported asks for what is known and not served.
 func TestFault13Unsupported(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(501, `{"error":{"message":"no","type":"NotImplementedError","param":null,"code":501}}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(501, `{"error":{"message":"no","type":"NotImplementedError","param":null,"code":501}}`))
 	g := routertest.Start(t, anyFleet(e, e), router.Parts{})
 	status, rest, _ := routertest.RawRequest(t, g.Addr, "GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	if !strings.Contains(status, " 501 ") || !strings.Contains(rest, "X-Should-Retry: false") {
@@ -107,7 +107,7 @@ func TestFault13Unsupported(t *testing.T) {
 
 // TestFault20LeverHeaders sends what engines would heed: none of it reaches them.
 func TestFault20LeverHeaders(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[]}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`))
 	g := routertest.Start(t, anyFleet(e), router.Parts{})
 	for _, path := range []string{routertest.PathCompletions, "/v1/embeddings"} {
 		r := g.Post(path, routertest.PlainBody, "X-Vllm-Priority", "-5", "X-Data-Parallel-Rank", "3", "X-Prefiller-Host-Port", "6.6.6.6:1",
@@ -143,7 +143,7 @@ func TestTraceContext(t *testing.T) {
 		{"long state", parent, strings.Repeat("a", 600), parent, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{}`))
+			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{}`))
 			g := routertest.Start(t, anyFleet(e), router.Parts{})
 			if r := g.Post("/tokenize", `{"model":"tiny"}`, "Traceparent", row.parent, "Tracestate", row.state); r.Status != 200 {
 				t.Fatalf("status %d: %s", r.Status, r.Body)

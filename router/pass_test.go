@@ -25,7 +25,7 @@ func anyFleet(decode ...*routertest.AnyEngine) config.Config {
 
 // TestPassedRoutes asks for every route that is passed to one engine.
 func TestPassedRoutes(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"object":"list","x":1.0,"usage":{"prompt_tokens":5,"completion_tokens":0},"kv_transfer_params":null}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"object":"list","x":1.0,"usage":{"prompt_tokens":5,"completion_tokens":0},"kv_transfer_params":null}`))
 	g := routertest.Start(t, anyFleet(e), router.Parts{Clients: routertest.Clients{}})
 	body := `{ "input":"é", "model":"tiny","seed":9223372036854775807,"request_id":"mine","stream":true,"kv_transfer_params":{"remote_host":"6.6.6.6"}}`
 	n := 0
@@ -124,7 +124,7 @@ func TestPassedMetadata(t *testing.T) {
 // TestPassedRetries has the first engine fail before it has answered: another one is asked.
 func TestPassedRetries(t *testing.T) {
 	bad := routertest.NewAnyEngine(t, func(w http.ResponseWriter, _ *http.Request, _ string) { routertest.ResetConn(w) })
-	good := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"tokens":[1]}`))
+	good := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"tokens":[1]}`))
 	g := routertest.Start(t, anyFleet(bad, good), router.Parts{Planner: routertest.FirstUsable{}})
 	if r := g.Post("/tokenize", `{"model":"tiny","prompt":"a"}`); r.Status != 200 || r.Body != `{"tokens":[1]}` {
 		t.Errorf("status %d: %s", r.Status, r.Body)

@@ -12,7 +12,7 @@ import (
 
 // TestProbesOfClients asks for /health, /livez and /readyz at the clients' listener, without credentials.
 func TestProbesOfClients(t *testing.T) {
-	e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{}`))
+	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{}`))
 	g := routertest.Start(t, anyFleet(e), router.Parts{Clients: routertest.Clients{}})
 	want := func(when string, result, ready int) {
 		t.Helper()

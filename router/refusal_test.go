@@ -23,7 +23,7 @@ func TestRefusals(t *testing.T) {
 		{"no JSON", `bad kv_transfer_params: 10.1.2.3`, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(400, row.says))
+			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(400, row.says))
 			g := routertest.Start(t, anyFleet(e), router.Parts{})
 			for path, why := range map[string]reason.Reason{routertest.PathChat: reason.DecodeRejected, "/tokenize": reason.EngineRejected} {
 				r := g.Post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)

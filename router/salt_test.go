@@ -227,7 +227,7 @@ func TestFault29MediaAtTheEdge(t *testing.T) {
 	const features = `{"model":"tiny","token_ids":[1],"sampling_params":{"max_tokens":9},"features":%s}`
 	for _, isolate := range []bool{true, false} {
 		t.Run(fmt.Sprint("isolated ", isolate), func(t *testing.T) {
-			e := routertest.NewAnyEngine(t, routertest.JsonAnswer(200, `{"choices":[{"index":0}]}`))
+			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[{"index":0}]}`))
 			cfg := anyFleet(e)
 			cfg.IsolatePrefixCache = isolate
 			g := routertest.Start(t, cfg, router.Parts{Clients: byName{}})

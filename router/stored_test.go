@@ -41,22 +41,22 @@ func newFakeKeeper(t *testing.T, name string) *fakeKeeper {
 		path := r.URL.Path
 		if path == routertest.PathResponses {
 			if err := json.Unmarshal([]byte(body), &q); err != nil || q.ID == "" || q.Previous != "" && !k.kept[q.Previous] {
-				routertest.JsonAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
+				routertest.JSONAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
 				return
 			}
 			k.kept[q.ID] = q.Store == nil || *q.Store
-			routertest.JsonAnswer(200, fmt.Sprintf(`{"id":%q,"object":"response","status":"completed","error":null,"output":[],"by":%q}`, q.ID, name))(w, r, "")
+			routertest.JSONAnswer(200, fmt.Sprintf(`{"id":%q,"object":"response","status":"completed","error":null,"output":[],"by":%q}`, q.ID, name))(w, r, "")
 			return
 		}
 		id := strings.TrimSuffix(strings.TrimPrefix(path, routertest.PathResponses+"/"), "/cancel")
 		switch {
 		case !k.kept[id]:
-			routertest.JsonAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
+			routertest.JSONAnswer(404, `{"error":{"message":"not found","type":"invalid_request_error","param":"response_id","code":404}}`)(w, r, "")
 		case r.URL.Query().Get("stream") == "true":
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			_, _ = io.WriteString(w, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.completed\ndata: {\"type\":\"response.completed\"}\n\n")
 		default:
-			routertest.JsonAnswer(200, fmt.Sprintf(`{"id":%q,"status":"failed","error":{"code":"x","message":"y"},"by":%q}`, id, name))(w, r, "")
+			routertest.JSONAnswer(200, fmt.Sprintf(`{"id":%q,"status":"failed","error":{"code":"x","message":"y"},"by":%q}`, id, name))(w, r, "")
 		}
 	})
 	return k

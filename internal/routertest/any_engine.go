@@ -24,6 +24,7 @@ type AnyRequest struct {
 	Header            http.Header
 }
 
+// NewAnyEngine starts an engine that answers with answer.
 func NewAnyEngine(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, body string)) *AnyEngine {
 	t.Helper()
 	f := &AnyEngine{answer: answer}
@@ -50,6 +51,7 @@ func NewAnyEngine(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 	return f
 }
 
+// Serves changes the list of models that the engine reports.
 func (f *AnyEngine) Serves(list string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,8 +67,8 @@ func (f *AnyEngine) All() []AnyRequest {
 	return asked
 }
 
-// JsonAnswer answers everything with that.
-func JsonAnswer(status int, body string) func(http.ResponseWriter, *http.Request, string) {
+// JSONAnswer answers everything with that.
+func JSONAnswer(status int, body string) func(http.ResponseWriter, *http.Request, string) {
 	return func(w http.ResponseWriter, _ *http.Request, _ string) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)

@@ -17,8 +17,8 @@ import (
 	"pdrouter/policies"
 )
 
-// cluster is what the fake engines have in common: which KV is held for whom, as stock engines hold it.
-type cluster struct {
+// Cluster is what the fake engines have in common: which KV is held for whom, as stock engines hold it.
+type Cluster struct {
 	Mu       sync.Mutex
 	Push     bool
 	prefill  map[string]bool          // finished, waiting for decode, by the engine-side request id
@@ -35,7 +35,7 @@ type cluster struct {
 }
 
 // Server serves one engine, or its control routes.
-func (c *cluster) Server(h http.Handler) *httptest.Server {
+func (c *Cluster) Server(h http.Handler) *httptest.Server {
 	if c.Net == nil {
 		return httptest.NewServer(h)
 	}
@@ -45,7 +45,7 @@ func (c *cluster) Server(h http.Handler) *httptest.Server {
 }
 
 // lives reports whether an engine has that id now.
-func (c *cluster) lives(id string) bool {
+func (c *Cluster) lives(id string) bool {
 	for _, e := range c.engines {
 		e.Mu.Lock()
 		same := e.ID == id
@@ -66,12 +66,13 @@ type Request struct {
 	Fault                 string // what it met
 }
 
-func NewCluster(push bool) *cluster {
-	return &cluster{Push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}, atWork: map[string]bool{}}
+// NewCluster makes a cluster without engines; push says that prefill writes to decode.
+func NewCluster(push bool) *Cluster {
+	return &Cluster{Push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}, atWork: map[string]bool{}}
 }
 
 // finished has prefill write what decode waits for, or hold it.
-func (c *cluster) finished(id string) {
+func (c *Cluster) finished(id string) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if ch, ok := c.decode[id]; ok {
@@ -86,7 +87,7 @@ func (c *cluster) finished(id string) {
 }
 
 // registered has decode take what prefill holds, or wait for it.
-func (c *cluster) registered(id string) <-chan struct{} {
+func (c *Cluster) registered(id string) <-chan struct{} {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	ch := make(chan struct{})
@@ -106,7 +107,7 @@ func (c *cluster) registered(id string) <-chan struct{} {
 }
 
 // isAtWork notes whether prefill works on a request.
-func (c *cluster) isAtWork(id string, is bool) {
+func (c *Cluster) isAtWork(id string, is bool) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.atWork[id] = is
@@ -114,7 +115,7 @@ func (c *cluster) isAtWork(id string, is bool) {
 
 // quietLocked reports whether nothing can be on its way for a request any more: prefill does not work on it, and both legs of a later
 // one were asked and it was handed over.
-func (c *cluster) quietLocked(id string) bool {
+func (c *Cluster) quietLocked(id string) bool {
 	if c.atWork[id] {
 		return false
 	}
@@ -133,14 +134,14 @@ func (c *cluster) quietLocked(id string) bool {
 }
 
 // Held counts the requests whose blocks are held for nobody, on either side.
-func (c *cluster) Held() (prefill, decode int) {
+func (c *Cluster) Held() (prefill, decode int) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return len(c.prefill), len(c.decode)
 }
 
 // Count counts the requests of a leg; "" is any leg or engine.
-func (c *cluster) Count(engine, l string) int {
+func (c *Cluster) Count(engine, l string) int {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	n := 0
@@ -152,7 +153,7 @@ func (c *cluster) Count(engine, l string) int {
 	return n
 }
 
-func (c *cluster) All() []*Request {
+func (c *Cluster) All() []*Request {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return append([]*Request(nil), c.Requests...)

@@ -51,7 +51,7 @@ const (
 	DoNeverKV   = "never writes"  // prefill answers and writes nothing
 	DoSlowReply = "slow reply"    // prefill has written, and answers N milliseconds later
 	DoBigToken  = "big token"     // one token of N bytes, and then none until the client goes; not streamed, an answer that is so much larger
-	doNewEngine = "new engine id" // prefill was started anew
+	DoNewEngine = "new engine id" // prefill was started anew
 
 	DoRefuseLate = "503 later"   // behind N milliseconds
 	DoErrorLate  = "500 later"   // behind N milliseconds
@@ -61,7 +61,7 @@ const (
 // Engine speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
 type Engine struct {
 	Name     string
-	Cluster  *cluster
+	Cluster  *Cluster
 	Server   *httptest.Server
 	PlainIDs bool // it knows requests by the very name that it is given
 
@@ -85,7 +85,8 @@ type Engine struct {
 	most    int            // of them at once, where they are held
 }
 
-func NewEngine(t *testing.T, c *cluster, name string, faults ...Fault) *Engine {
+// NewEngine starts an engine of the cluster, until the test ends.
+func NewEngine(t *testing.T, c *Cluster, name string, faults ...Fault) *Engine {
 	t.Helper()
 	f := &Engine{Name: name, Cluster: c, habit: Habit{Tokens: 3}, ID: "id-of-" + name, Faults: faults, N: map[string]int{}}
 	c.engines = append(c.engines, f)
@@ -115,6 +116,7 @@ func (f *Engine) control(t *testing.T) string {
 	return srv.URL
 }
 
+// Config is the engine as a configuration has it.
 func (f *Engine) Config() config.Engine { return config.Engine{Name: f.Name, URL: f.Server.URL} }
 
 // does returns the fault that this request of the leg meets.
@@ -185,6 +187,7 @@ func NeverSays(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 // Unhealthy is one that says no.
 func Unhealthy(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }
 
+// UnderWay is how many requests the engine has now, MostUnderWay how many it had at once while it was held.
 func (f *Engine) UnderWay() int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -239,6 +242,7 @@ type fakeBody struct {
 	N         int         `json:"n"`
 }
 
+// Serve answers one request.
 func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		f.Mu.Lock()
@@ -295,7 +299,7 @@ func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 		if !pause(r, x) {
 			return // aborted in mid-prefill: nothing is held
 		}
-		if x.Do == doNewEngine {
+		if x.Do == DoNewEngine {
 			f.Mu.Lock()
 			f.ID += "'"
 			f.Mu.Unlock()
@@ -406,6 +410,7 @@ func (f *Engine) says(b fakeBody) string {
 	return fmt.Sprintf("%v/%v/%d ", b.Prompt, b.Seed, b.N)
 }
 
+// Tokens is the text of n tokens.
 func Tokens(n int) string {
 	var s strings.Builder
 	for i := range n {

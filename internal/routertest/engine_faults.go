@@ -58,12 +58,14 @@ func (f *Engine) fails(w http.ResponseWriter, r *http.Request, x Fault) bool {
 	return true
 }
 
+// FakeError answers with an error in OpenAI's shape.
 func FakeError(w http.ResponseWriter, status int, kind, code string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `{"error":{"message":"as told","type":%q,"param":null,"code":%s}}`, kind, code)
 }
 
+// ResetConn breaks the connection of a request.
 func ResetConn(w http.ResponseWriter) {
 	if h, ok := w.(http.Hijacker); ok {
 		if conn, _, err := h.Hijack(); err == nil {

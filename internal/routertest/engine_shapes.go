@@ -82,6 +82,7 @@ func shapedToken(s openai.Shape, i int) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"text\":\"tok%d \",\"token_ids\":[%d]}]}\n\n", i, i)
 }
 
+// ShapedError is an error event of a stream.
 func ShapedError(s openai.Shape) string {
 	switch s {
 	case openai.ShapeResponses:

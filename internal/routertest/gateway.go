@@ -108,6 +108,7 @@ func (g *Gateway) WaitIdle() {
 	Eventually(g.T, "all counts are back to zero", g.Router.Debug().Idle)
 }
 
+// Eventually waits for something that must come; what names it.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -259,6 +260,7 @@ func Text(t *testing.T, r Reply) (string, bool) {
 // Clients knows one key.
 type Clients struct{ Models []string }
 
+// Authenticate implements router.Clients.
 func (f Clients) Authenticate(authorization string) (auth.Principal, error) {
 	if authorization != "Bearer good" {
 		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken}
@@ -283,6 +285,7 @@ func (g *Gateway) WaitFollowed() {
 	})
 }
 
+// Freed is how often blocks that a request left behind came free, by how it ended and what freed them.
 func (g *Gateway) Freed(end, by string) (n uint64) {
 	for _, c := range g.Router.Stats().Reclaimed {
 		if c.Ending == end && c.By == by {
@@ -292,6 +295,7 @@ func (g *Gateway) Freed(end, by string) (n uint64) {
 	return n
 }
 
+// Blocks are the blocks that an engine holds for nobody, by why.
 func (g *Gateway) Blocks(engine string) map[string]int {
 	for _, e := range g.Router.Stats().Engines {
 		if e.Name == engine {

@@ -30,6 +30,7 @@ type Sent struct {
 	Request string // the first word, of what begins a request
 }
 
+// NewNetwork makes a network without listeners.
 func NewNetwork() *Network { return &Network{listeners: map[string]*Listener{}} }
 
 func (n *Network) note(s Sent) {
@@ -59,6 +60,7 @@ type memAddr string
 func (memAddr) Network() string  { return "tcp" }
 func (a memAddr) String() string { return string(a) }
 
+// Listen returns a listener with an address of its own.
 func (n *Network) Listen() *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()

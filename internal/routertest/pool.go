@@ -10,7 +10,7 @@ import (
 
 // Pool is a model with its fake engines.
 type Pool struct {
-	Cluster         *cluster
+	Cluster         *Cluster
 	Prefill, Decode []*Engine
 	Config          config.Config
 }
@@ -23,7 +23,7 @@ func NewPool(t *testing.T, connectorName string, p, d int, faults map[string][]F
 	return newPoolOf(t, c, connectorName, p, d, faults)
 }
 
-func newPoolOf(t *testing.T, c *cluster, connectorName string, p, d int, faults map[string][]Fault) *Pool {
+func newPoolOf(t *testing.T, c *Cluster, connectorName string, p, d int, faults map[string][]Fault) *Pool {
 	t.Helper()
 	s := &Pool{Cluster: c}
 	m := config.Model{Name: "tiny", Connector: connectorName}
@@ -79,4 +79,5 @@ func (s *Pool) SetFaults(faults map[string][]Fault) {
 	}
 }
 
+// Engines are all of the pool, prefill first.
 func (s *Pool) Engines() []*Engine { return append(append([]*Engine(nil), s.Prefill...), s.Decode...) }

@@ -58,6 +58,7 @@ func (f *Reclaimer) Notify(_ context.Context, to []metadata.Record, message stri
 
 func (f *Reclaimer) Forget(string) {}
 
+// Count is how many messages were sent to engines whose names begin so.
 func (f *Reclaimer) Count(prefix string) (n int) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -69,6 +70,7 @@ func (f *Reclaimer) Count(prefix string) (n int) {
 	return n
 }
 
+// Died has the engine's agent be gone.
 func (f *Reclaimer) Died(engine string) {
 	f.Mu.Lock()
 	f.dead[engine] = true

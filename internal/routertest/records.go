@@ -23,6 +23,7 @@ func (f *Records) Engine(name string) ([]metadata.Record, bool) {
 	return r, ok
 }
 
+// Publish enters the record of an engine's run, Withdraw takes it back.
 func (f *Records) Publish(name string, role metadata.Role, generation uint64, compatibility string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,6 +40,7 @@ func (f *Records) Withdraw(name string) {
 	delete(f.ByEngine, name)
 }
 
+// NewPlane makes a pool of connector kvplane, with what its router is built from.
 func NewPlane(t *testing.T, p, d int) (*Pool, *Records, router.Parts) {
 	t.Helper()
 	c := NewCluster(true)
@@ -46,7 +48,7 @@ func NewPlane(t *testing.T, p, d int) (*Pool, *Records, router.Parts) {
 	return newPlaneOf(t, c, p, d)
 }
 
-func newPlaneOf(t *testing.T, c *cluster, p, d int) (*Pool, *Records, router.Parts) {
+func newPlaneOf(t *testing.T, c *Cluster, p, d int) (*Pool, *Records, router.Parts) {
 	t.Helper()
 	s := newPoolOf(t, c, connector.NameKVPlane, p, d, nil)
 	records := &Records{ByEngine: map[string][]metadata.Record{}}

@@ -87,7 +87,8 @@ func newSGLang(t *testing.T, p, d int) (*Pool, *Rooms) {
 	return NewSGLangOf(t, NewCluster(true), p, d)
 }
 
-func NewSGLangOf(t *testing.T, c *cluster, p, d int) (*Pool, *Rooms) {
+// NewSGLangOf is a fleet of fake SGLang engines in a cluster.
+func NewSGLangOf(t *testing.T, c *Cluster, p, d int) (*Pool, *Rooms) {
 	t.Helper()
 	rooms := &Rooms{rooms: map[string]*sglangRoom{}, used: map[string]int{}}
 	s := &Pool{Cluster: c}
@@ -217,6 +218,7 @@ func (f *SGLang) meets(w http.ResponseWriter, r *http.Request, x Fault, other ch
 	return false
 }
 
+// Left waits until no room is in use, and checks that none was used twice.
 func (s *Rooms) Left(t *testing.T) {
 	t.Helper()
 	Eventually(t, "no room is in use", func() bool { return s.held() == 0 })

@@ -54,9 +54,10 @@ func Virtual(t *testing.T, f func(t *testing.T, n *Network)) {
 	})
 }
 
-// nets are the networks of the tests that run in virtual time: NewPool and start are in it, for these.
+// nets are the networks of the tests that run in virtual time: NewPool and Start are in it, for these.
 var nets sync.Map
 
+// NetOf is the network of a test in virtual time, nil for others.
 func NetOf(t testing.TB) *Network {
 	n, _ := nets.Load(t)
 	net, _ := n.(*Network)
