@@ -83,12 +83,12 @@ func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
 		if conn.Traits().Mode == dispatch.InTurn {
-			r.monitor.sawRun(l.Engine, l.Answer.KVParams)
+			r.monitor.ObserveRun(l.Engine, l.Answer.KVParams)
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
 		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
-			r.monitor.moved(l.Engine, a.h.Endpoint, c)
+			r.monitor.Moved(l.Engine, a.h.Endpoint, c)
 		}
 	}
 	return e

@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
@@ -290,7 +291,7 @@ func (d Debug) OpenTransfer(id, prefill, decode string) {
 }
 
 // Attended is how many engines are looked after.
-func (d Debug) Attended() int { return len(*d.r.monitor.attended.Load()) }
+func (d Debug) Attended() int { return d.r.monitor.Attended() }
 
 // CachedTokens is how many tokens of a chat's prompt an engine is thought to have.
 func (d Debug) CachedTokens(engine, body string) (int, error) {
@@ -384,8 +385,8 @@ func (e DebugEngine) Missed() bool { return e.e.Missed() }
 
 // Look has the engine be looked at soon, Back is what is done when it is back, Restarted when it is another run.
 func (e DebugEngine) Look()                    { e.e.PollSoon() }
-func (e DebugEngine) Back(ctx context.Context) { e.r.monitor.back(ctx, e.e) }
-func (e DebugEngine) Restarted()               { e.r.monitor.restarted(e.e, e.e.Endpoint.Load()) }
+func (e DebugEngine) Back(ctx context.Context) { e.r.monitor.Back(ctx, e.e) }
+func (e DebugEngine) Restarted()               { e.r.monitor.Restarted(e.e, e.e.Endpoint.Load()) }
 
 // AskControl asks the engine's control routes for something.
 func (e DebugEngine) AskControl() (*http.Response, error) {
@@ -394,12 +395,12 @@ func (e DebugEngine) AskControl() (*http.Response, error) {
 
 // Check is one health check; it reports whether the engine is well.
 func (e DebugEngine) Check(its *upstream.Timeouts, timeout time.Duration) bool {
-	return checkEngine(e.e, its, timeout) == checkPassed
+	return monitor.Check(e.e, its, timeout) == monitor.Healthy
 }
 
 // Load asks the engine what it has in hand, and reports whether it was told.
 func (e DebugEngine) Load(ctx context.Context) bool {
-	_, ok := e.r.monitor.loadOf(ctx, e.e)
+	_, ok := e.r.monitor.LoadOf(ctx, e.e)
 	return ok
 }
 
@@ -414,8 +415,8 @@ func (e DebugEngine) Strand(why string, blocks int, leased bool) {
 
 // Recount asks the engine how many blocks it uses, Leaked is how many it is said to hold for nobody.
 func (e DebugEngine) Recount(ctx context.Context, before int) (said, used int) {
-	was := e.r.monitor.recount(ctx, e.e, heldLook{said: before})
-	return was.said, was.used
+	was := e.r.monitor.Recount(ctx, e.e, monitor.HeldBlocks{Said: before})
+	return was.Said, was.Used
 }
 func (e DebugEngine) Leaked() int { return e.r.reclaim.leaks.Blocks(e.e, time.Now()) }
 

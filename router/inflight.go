@@ -5,4 +5,4 @@ package router
 func (r *Router) InFlight(engine string) int64 { return r.now().fleet.InFlight(engine) }
 
 // Knows reports whether an engine is of the configuration, or still has requests from when it was.
-func (r *Router) Knows(engine string) bool { return r.monitor.knows(engine) }
+func (r *Router) Knows(engine string) bool { return r.monitor.Knows(engine) }

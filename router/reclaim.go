@@ -13,6 +13,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
 )
@@ -32,7 +33,7 @@ type reclaimer struct {
 	log     *slog.Logger
 	tasks   *background.Tasks
 	pairs   *fleet.Handshakes
-	monitor *monitor
+	monitor *monitor.Monitor
 	leaks   *left
 	hands   *handshaker // sends whole requests between two engines
 }
@@ -247,7 +248,7 @@ func (r *reclaimer) askAgain(ctx context.Context, m *remains) dispatch.EventKind
 	if k == dispatch.EvPrefillMoved {
 		was := m.h.Endpoint
 		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
-			r.monitor.moved(m.prefill, was, c)
+			r.monitor.Moved(m.prefill, was, c)
 		}
 		anew := *m
 		anew.h.KVParams = append([]byte(nil), l.Answer.KVParams...)

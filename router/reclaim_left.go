@@ -55,8 +55,8 @@ func (r *reclaimer) rests(ctx context.Context, m *remains) bool {
 	if !r.passed(ctx, m.s, m.prefill, m.model, m.closed) {
 		return false
 	}
-	l, ok := r.monitor.loadOf(ctx, m.prefill)
-	return ok && l.running+l.waiting == 0
+	l, ok := r.monitor.LoadOf(ctx, m.prefill)
+	return ok && l.Running+l.Waiting == 0
 }
 
 // tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has

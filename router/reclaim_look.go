@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
+	"pdrouter/router/monitor"
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
@@ -44,7 +45,7 @@ const refusedFor = 500 * time.Millisecond
 
 // gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
 func (k *shut) gone(ctx context.Context, e *fleet.Engine) bool {
-	if _, _, err := get(ctx, e, "/health", 1<<20); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, _, err := monitor.Get(ctx, e, "/health", 1<<20); !errors.Is(err, syscall.ECONNREFUSED) {
 		*k = shut{}
 		return false
 	}

@@ -20,6 +20,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
@@ -38,7 +39,7 @@ type Parts struct {
 	Clients Clients                // nil: everybody may call
 	Limits  Limiter                // nil: nobody is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired
-	Stock   Stock                  // asks stock engines for their ranks; nil: they are not asked
+	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
 	Reclaim Reclaimer              // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
@@ -63,7 +64,7 @@ type Router struct {
 	clients    *disconnect.Watcher
 	goroutines *background.Pool // of legs
 	pairs      *fleet.Handshakes
-	monitor    *monitor
+	monitor    *monitor.Monitor
 	reclaim    *reclaimer
 	hands      *handshaker
 	report     *report.Reporter
@@ -113,7 +114,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	leaks := new(left)
-	r.monitor = newMonitor(parts.Log, func() *monitored { return &r.now().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
+	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.now().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = &reclaimer{log: parts.Log, tasks: r.tasks, pairs: r.pairs, monitor: r.monitor, leaks: leaks}
 	r.hands = &handshaker{
 		log: parts.Log, current: r.now, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,

@@ -84,7 +84,7 @@ func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.hands.run(ctx) }) })
-	wg.Go(func() { r.monitor.run(ctx) })
+	wg.Go(func() { r.monitor.Run(ctx) })
 	<-ctx.Done()
 	return nil
 }

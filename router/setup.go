@@ -6,6 +6,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
+	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 )
 
@@ -18,7 +19,7 @@ type setup struct {
 	limits openai.Limits
 	sealer *openai.Sealer // nil: bodies keep their own cache_salt
 
-	monitored monitored
+	monitored monitor.Snapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -54,7 +55,7 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 	}
 	f.Begin(cfg, was)
 	s := &setup{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
-	s.monitored = monitored{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
+	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget
 	}
@@ -94,14 +95,14 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	for _, e := range old.fleet.Engines {
 		if s.fleet.Engine(e.Name) != e {
 			r.pairs.Forget(e.Name)
-			r.monitor.lose(e.Name)
+			r.monitor.Lose(e.Name)
 			r.log.Info("engine is not of the configuration any more", "engine", e.Name, "in_flight", e.InFlight.Load())
 		}
 	}
 	for _, m := range s.fleet.Models {
 		m.Queue.Update()
 	}
-	r.monitor.update()
+	r.monitor.Update()
 	r.pairs.Schedule()
 	return nil
 }

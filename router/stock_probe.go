@@ -49,7 +49,7 @@ func (p *probe) stock(ctx context.Context) error {
 		return err
 	}
 	if old != nil && old.EngineID != at.EngineID {
-		p.monitor.moved(e, old, at) // the pair is of a run that is over: whoever waits is told
+		p.monitor.Moved(e, old, at) // the pair is of a run that is over: whoever waits is told
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	return nil

@@ -64,7 +64,7 @@ func TestFault46TwoLooks(t *testing.T) {
 	}
 	look := func(answers string) {
 		stock.id = answers
-		r.monitor.lookAt(t.Context(), p)
+		r.monitor.CheckSideChannel(t.Context(), p)
 	}
 	dead := func() bool {
 		var u *metadata.Unpairable
@@ -130,12 +130,12 @@ func TestFault44MovedOnce(t *testing.T) {
 		was := at("one")
 		p.Endpoint.Store(was)
 		before := p.Generation.Load()
-		r.monitor.moved(p, was, at("one")) // it says what is known
+		r.monitor.Moved(p, was, at("one")) // it says what is known
 		var telling sync.WaitGroup
 		for range 4 {
-			telling.Go(func() { r.monitor.moved(p, was, at("two")) })
+			telling.Go(func() { r.monitor.Moved(p, was, at("two")) })
 		}
-		telling.Go(func() { r.monitor.restarted(p, was) })
+		telling.Go(func() { r.monitor.Restarted(p, was) })
 		telling.Wait()
 		if got := p.Generation.Load() - before; got != 1 {
 			t.Fatalf("it was started anew %d times", got)
@@ -187,7 +187,7 @@ func TestFault44Recognized(t *testing.T) {
 			}
 			p, e := r.now().fleet.Engines[0], r.now().fleet.Engines[row.nth]
 			p.Endpoint.Store(&connector.PrefillEndpoint{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
-			r.monitor.lookAt(t.Context(), e)
+			r.monitor.CheckSideChannel(t.Context(), e)
 			pair := metadata.Pair{Prefill: p.Incarnation(), Decode: r.now().fleet.Engines[max(row.nth, 1)].Incarnation()}
 			if err := r.pairs.Wait(t.Context(), pair); err != nil {
 				t.Fatal(err)
@@ -198,7 +198,7 @@ func TestFault44Recognized(t *testing.T) {
 			}
 			before := e.Generation.Load()
 			stock.id = row.says
-			r.monitor.recognize(t.Context(), e)
+			r.monitor.Recognize(t.Context(), e)
 			if again := e.Generation.Load() != before; again != row.again || r.pairs.Ready(pair) != row.ready || (p.Endpoint.Load() == nil) != row.forgets {
 				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.Endpoint.Load(), row)
 			}

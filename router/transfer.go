@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 	"pdrouter/router/reason"
 )
 
@@ -25,7 +26,7 @@ const loadSeldom = 10 * time.Second
 // looks at both engines now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so that another
 // attempt is right.
 type transferWatch struct {
-	monitor  *monitor
+	monitor  *monitor.Monitor
 	decode   *leg.Leg
 	prefill  *fleet.Engine
 	endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
@@ -127,9 +128,9 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 func (x *exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.Engine
 	x.r.tasks.Go("a look at a load", func() {
-		cause, said := leg.ErrHurried, tellsLater
+		cause, said := leg.ErrHurried, monitor.LoadUnavailable
 		defer func() {
-			if cause == leg.ErrHurried && said != tellsNot && untellable(x.s, e) == strandNone {
+			if cause == leg.ErrHurried && said != monitor.LoadNotReported && untellable(x.s, e) == strandNone {
 				if a.decode.SetKV(leg.KVOverdue) {
 					a.lost(reason.ClientLeft)
 				}
@@ -139,8 +140,8 @@ func (x *exchange) checkDecode(a *attempt) {
 		}()
 		ctx, cancel := context.WithTimeout(r.tasks.Context(), leftFor)
 		defer cancel()
-		var l load
-		if l, said = r.monitor.seeLoad(ctx, e); said == tells && l.running > 0 && l.waiting == 0 {
+		var l monitor.Load
+		if l, said = r.monitor.Load(ctx, e); said == monitor.LoadKnown && l.Running > 0 && l.Waiting == 0 {
 			cause = leg.ErrAtWork
 		}
 	})
@@ -157,7 +158,7 @@ func (a *attempt) worked() bool { return errors.Is(a.decode.Cause(), leg.ErrAtWo
 // run looks until ctx ends, or the attempt is seen to have failed, or nothing can show that any more.
 func (u *transferWatch) run(ctx context.Context) {
 	due := u.due
-	apart := min(loadApart, max(u.transfer/4, 2*loadFresh))
+	apart := min(loadApart, max(u.transfer/4, 2*monitor.LoadFresh))
 	last := due.Add(-apart)                                              // when the look before the one at due is made
 	next, again, idle := time.Now().Truncate(apart).Add(apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
 	u.expired = u.leasesEnded(ctx, leasesFresh)
@@ -190,14 +191,14 @@ func (u *transferWatch) run(ctx context.Context) {
 		if mute || now.Before(next) {
 			continue
 		}
-		l, t := u.monitor.seeLoad(ctx, u.decode.Engine)
+		l, t := u.monitor.Load(ctx, u.decode.Engine)
 		switch {
-		case t == tells && (l.running == 0 || !fed && (onlyOthers(u.decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
+		case t == monitor.LoadKnown && (l.Running == 0 || !fed && (onlyOthers(u.decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
 			next = now.Add(apart)
 		default:
-			mute = t == tellsNot && !now.Before(due)
-			if at++; t != tells || !allAtWork(u.decode.Engine, l) {
+			mute = t == monitor.LoadNotReported && !now.Before(due)
+			if at++; t != monitor.LoadKnown || !allAtWork(u.decode.Engine, l) {
 				at = 0
 			}
 			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
@@ -228,15 +229,15 @@ func (u *transferWatch) lapsed(why reason.Reason) {
 
 // allAtWork reports whether all requests of this gateway there are at work, as the engine says: none waits for its blocks. A look may be
 // older than a request: then fewer are at work than the gateway has there.
-func allAtWork(e *fleet.Engine, l load) bool {
-	return l.waiting == 0 && l.running >= int(e.InFlight.Load())
+func allAtWork(e *fleet.Engine, l monitor.Load) bool {
+	return l.Waiting == 0 && l.Running >= int(e.InFlight.Load())
 }
 
 // onlyOthers reports whether what the engine has at work, as it says, can only be requests that are known to have their KV: all others
 // that it was given by this gateway wait.
-func onlyOthers(e *fleet.Engine, l load) bool {
+func onlyOthers(e *fleet.Engine, l monitor.Load) bool {
 	n := int(e.Streaming.Load() + e.Supplied.Load())
-	return l.running <= n && l.waiting >= int(e.InFlight.Load())-n
+	return l.Running <= n && l.Waiting >= int(e.InFlight.Load())-n
 }
 
 // leasesFresh is how old what is known of the leases that have ended may be when a transfer begins to be looked after.
@@ -245,20 +246,20 @@ const leasesFresh = 5 * time.Second
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
 func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	e := u.prefill
-	if l, ok := u.monitor.latestLoad(e, fresh); ok {
-		return l.expired
+	if l, ok := u.monitor.LatestLoad(e, fresh); ok {
+		return l.Expired
 	}
-	if l, ok := u.monitor.loadOf(ctx, e); ok {
-		return l.expired
+	if l, ok := u.monitor.LoadOf(ctx, e); ok {
+		return l.Expired
 	}
 	return -1
 }
 
 // allExpired reports whether all requests of decode's that are overdue have lost their KV: as many leases of prefill have ended since, and
 // as many requests wait.
-func (u *transferWatch) allExpired(ctx context.Context, l load) bool {
+func (u *transferWatch) allExpired(ctx context.Context, l monitor.Load) bool {
 	n := int(u.decode.Engine.Overdue.Load())
-	return u.expired >= 0 && l.waiting >= n && u.leasesEnded(ctx, loadFresh)-u.expired >= n
+	return u.expired >= 0 && l.Waiting >= n && u.leasesEnded(ctx, monitor.LoadFresh)-u.expired >= n
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.

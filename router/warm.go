@@ -11,6 +11,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/monitor"
 	"pdrouter/router/upstream"
 )
 
@@ -51,7 +52,7 @@ type handshaker struct {
 	tasks   *background.Tasks
 	pairs   *fleet.Handshakes
 	cancels *upstream.CancelSet
-	monitor *monitor
+	monitor *monitor.Monitor
 	reclaim *reclaimer
 	tickets *tickets
 }

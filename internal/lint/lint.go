@@ -13,11 +13,11 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/fleet", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/fleet", "router/monitor", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/config", "router/connector", "router/openai", "router/openai/answer", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/report", "router/leg", "router/fleet", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
+			Ours:    []string{"auth", "policies", "policies/prefixes", "metadata", "kvplane", "internal/background", "internal/disconnect", "internal/gather", "internal/httpsyntax", "internal/nonblock", "router/config", "router/connector", "router/openai", "router/openai/answer", "router/openai/choices", "router/openai/jsonscan", "router/openai/sse", "router/report", "router/leg", "router/fleet", "router/monitor", "router/fleet/health", "router/reason", "router/dispatch", "router/admission", "router/upstream"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
@@ -29,6 +29,8 @@ func Packages() map[string]Package {
 		// Engines, models, pairs, and the selection among them.
 		"router/leg":   {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
 		"router/fleet": {Ours: []string{"metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
+		// Active checks of engines. kvplane: the client of their event streams.
+		"router/monitor": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
 		"router/openai/answer":   {Ours: []string{"router/openai/jsonscan", "router/openai/sse"}}, // reads engines' answers
 		"router/openai":          {Ours: []string{"internal/gather", "internal/httpsyntax", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason"}},

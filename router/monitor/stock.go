@@ -1,4 +1,4 @@
-package router
+package monitor
 
 import (
 	"bytes"
@@ -31,13 +31,13 @@ type Stock interface {
 // stockLease is how long a record of a stock engine lives without renewal, at least.
 const stockLease = 30 * time.Second
 
-// watchSide looks at an engine's side channel now and then, until ctx ends.
-func (m *monitor) watchSide(ctx context.Context, e *fleet.Engine) {
+// watchSideChannel looks at an engine's side channel now and then, until ctx ends.
+func (m *Monitor) watchSideChannel(ctx context.Context, e *fleet.Engine) {
 	tick := time.NewTicker(m.current().Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
 		looking, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
-		m.lookAt(looking, e)
+		m.CheckSideChannel(looking, e)
 		cancel()
 		select {
 		case <-ctx.Done():
@@ -48,8 +48,8 @@ func (m *monitor) watchSide(ctx context.Context, e *fleet.Engine) {
 	}
 }
 
-// lookAt asks an engine for its first rank, which every engine has, and has the records of all ranks published.
-func (m *monitor) lookAt(ctx context.Context, e *fleet.Engine) {
+// CheckSideChannel asks an engine for its first rank, which every engine has, and has the records of all ranks published.
+func (m *Monitor) CheckSideChannel(ctx context.Context, e *fleet.Engine) {
 	s, recs, c := e.Channel, m.records.Of(e), e.Endpoint.Load()
 	at, ok := e.SideChannel(c)
 	if !ok || e.Down.Load() {
@@ -81,7 +81,7 @@ func (m *monitor) lookAt(ctx context.Context, e *fleet.Engine) {
 	}
 	if was.Run != "" && rec.EngineID != was.Run {
 		if e.KnownRun(c, seen) != "" {
-			m.restarted(e, c)
+			m.Restarted(e, c)
 		}
 		if len(*recs) > 0 {
 			m.withdraw(ctx, e)
@@ -97,7 +97,7 @@ func (m *monitor) lookAt(ctx context.Context, e *fleet.Engine) {
 }
 
 // unanswered notes a look that got no answer.
-func (m *monitor) unanswered(e *fleet.Engine, seen *fleet.ChannelReport, was fleet.ChannelReport, err error) {
+func (m *Monitor) unanswered(e *fleet.Engine, seen *fleet.ChannelReport, was fleet.ChannelReport, err error) {
 	now := was
 	now.Missed++
 	if e.Channel.Latest.CompareAndSwap(seen, &now) && now.Silent() && !was.Silent() {
@@ -105,11 +105,11 @@ func (m *monitor) unanswered(e *fleet.Engine, seen *fleet.ChannelReport, was fle
 	}
 }
 
-// recognize finds out whether an engine that was down is still the same run: it may just have been too busy to say that
+// Recognize finds out whether an engine that was down is still the same run: it may just have been too busy to say that
 // it is healthy, and then nothing has changed. One that cannot be asked, or does not answer, may be another run, so its
 // pairs shake hands again. Handshakes under way go on until another run has been seen: with a run that is over they fail
 // by themselves, and to end one that would have succeeded leaves behind what prefill holds for it.
-func (m *monitor) recognize(ctx context.Context, e *fleet.Engine) {
+func (m *Monitor) Recognize(ctx context.Context, e *fleet.Engine) {
 	if e.Channel == nil { // it publishes its runs, or it needs no handshake
 		return
 	}
@@ -124,7 +124,7 @@ func (m *monitor) recognize(ctx context.Context, e *fleet.Engine) {
 		rec, err := m.current().Stock.First(ctx, at)
 		if err == nil {
 			if rec.EngineID != run && e.Channel.Latest.CompareAndSwap(seen, &fleet.ChannelReport{Run: rec.EngineID, Compatibility: rec.Compatibility}) {
-				m.restarted(e, c)
+				m.Restarted(e, c)
 			}
 			return
 		}
@@ -139,20 +139,20 @@ func (m *monitor) recognize(ctx context.Context, e *fleet.Engine) {
 	}
 }
 
-// sawRun notes which run of a prefill engine has answered. It is cheap while that is the one that is known.
-func (m *monitor) sawRun(e *fleet.Engine, kv []byte) {
+// ObserveRun notes which run of a prefill engine has answered. It is cheap while that is the one that is known.
+func (m *Monitor) ObserveRun(e *fleet.Engine, kv []byte) {
 	was := e.Endpoint.Load()
 	if was == nil || bytes.Contains(kv, was.Quoted) { // if none is known, a handshake is under way
 		return
 	}
 	if c, ok := connector.ParseCoordinates(kv); ok {
-		m.moved(e, was, c)
+		m.Moved(e, was, c)
 	}
 }
 
-// moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
+// Moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
 // Of many that notice, the first counts.
-func (m *monitor) moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
+func (m *Monitor) Moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
 	if was.EngineID == now.EngineID || !e.Endpoint.CompareAndSwap(was, now) {
 		return
 	}
@@ -164,9 +164,9 @@ func (m *monitor) moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
 	m.pairs.Schedule()
 }
 
-// restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
+// Restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
 // is, the next handshake learns.
-func (m *monitor) restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
+func (m *Monitor) Restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
 	if was != nil && !e.Endpoint.CompareAndSwap(was, nil) { // somebody else has noticed
 		return
 	}
@@ -178,7 +178,7 @@ func (m *monitor) restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
 }
 
 // forgetRun drops what is known of the ranks of an engine that was started anew.
-func (m *monitor) forgetRun(e *fleet.Engine) {
+func (m *Monitor) forgetRun(e *fleet.Engine) {
 	e.HandOff.Reset()
 	if forget := m.current().RunOver; forget != nil {
 		forget(e.Name)

@@ -1,4 +1,4 @@
-package router
+package monitor
 
 import (
 	"context"
@@ -23,10 +23,10 @@ func gathered(now time.Time, d, step time.Duration) time.Duration {
 }
 
 // watchHealth checks the health of an engine until ctx ends, at times that chance keeps apart from those of others.
-func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
+func (m *Monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 	next := time.NewTimer(rand.N(min(firstChecks, time.Duration(len(m.current().Fleet.Engines)+1)*time.Millisecond)))
 	defer next.Stop()
-	its, held := upstream.NewTimeouts(ctx), heldLook{}
+	its, held := upstream.NewTimeouts(ctx), HeldBlocks{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,14 +36,14 @@ func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 		}
 		every := m.current().Timeouts.Health
 		e.Progress.Store(false)
-		result := checkEngine(e, its, every)
+		result := Check(e, its, every)
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
-		case result == checkPassed && e.Down.Load():
-			m.back(ctx, e)
-		case result == checkPassed:
+		case result == Healthy && e.Down.Load():
+			m.Back(ctx, e)
+		case result == Healthy:
 			e.Reached()
 		case result == checkRefused:
 			m.current().Fleet.WentDown(e, e.Refused())
@@ -52,52 +52,52 @@ func (m *monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 		default:
 			m.current().Fleet.WentDown(e, e.Missed())
 		}
-		held = m.recount(ctx, e, held)
+		held = m.Recount(ctx, e, held)
 		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
 	}
 }
 
-// heldLook is what a look at an engine's own gauge has shown of the blocks that it is said to hold for nobody.
-type heldLook struct {
-	said int // how many blocks it was said to hold, also those that it may hold
-	used int // how many blocks of its KV cache are in use, whoever has them
+// HeldBlocks is what a look at an engine's own gauge has shown of the blocks that it is said to hold for nobody.
+type HeldBlocks struct {
+	Said int // how many blocks it was said to hold, also those that it may hold
+	Used int // how many blocks of its KV cache are in use, whoever has them
 }
 
-// recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
+// Recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
 // than it says at two health checks in a row that it uses. was is what the last one has shown; recount returns the same for the next.
-func (m *monitor) recount(ctx context.Context, e *fleet.Engine, was heldLook) heldLook {
-	now := heldLook{said: m.leaks.Blocks(e, time.Now())}
-	if now.said == 0 || e.Down.Load() {
-		return heldLook{}
+func (m *Monitor) Recount(ctx context.Context, e *fleet.Engine, was HeldBlocks) HeldBlocks {
+	now := HeldBlocks{Said: m.leaks.Blocks(e, time.Now())}
+	if now.Said == 0 || e.Down.Load() {
+		return HeldBlocks{}
 	}
 	l, t := m.askLoad(ctx, e)
-	if t != tells || l.used < 0 {
-		return heldLook{}
+	if t != LoadKnown || l.used < 0 {
+		return HeldBlocks{}
 	}
-	now.used = l.used
-	if now.said != was.said {
+	now.Used = l.used
+	if now.Said != was.Said {
 		return now
 	}
-	if freed := m.leaks.AtMost(e, now.said, max(now.used, was.used), time.Now()); freed > 0 {
+	if freed := m.leaks.AtMost(e, now.Said, max(now.Used, was.Used), time.Now()); freed > 0 {
 		m.log.Info("blocks are not held after all", "engine", e.Name, "blocks", freed)
-		now.said -= freed
+		now.Said -= freed
 	}
 	return now
 }
 
-// checkResult is the outcome of a health check.
-type checkResult uint8
+// CheckResult is the outcome of a health check.
+type CheckResult uint8
 
 const (
-	checkPassed  checkResult = iota
+	Healthy      CheckResult = iota
 	checkFailed              // an answer that says no, or none as the connection broke or could not be made
 	checkLate                // no answer in time, on a connection
 	checkRefused             // the engine refuses connections
 )
 
-// back takes an engine into use that was down and is healthy again.
-func (m *monitor) back(ctx context.Context, e *fleet.Engine) {
-	m.recognize(ctx, e)
+// Back takes an engine into use that was down and is healthy again.
+func (m *Monitor) Back(ctx context.Context, e *fleet.Engine) {
+	m.Recognize(ctx, e)
 	if ctx.Err() != nil {
 		return
 	}
@@ -111,11 +111,11 @@ func (m *monitor) back(ctx context.Context, e *fleet.Engine) {
 	m.pairs.Schedule()
 }
 
-// checkEngine asks the engine's health route, for at most timeout but no less than a second.
-func checkEngine(e *fleet.Engine, its *upstream.Timeouts, timeout time.Duration) checkResult {
+// Check asks the engine's health route, for at most timeout but no less than a second.
+func Check(e *fleet.Engine, its *upstream.Timeouts, timeout time.Duration) CheckResult {
 	held := its.Begin(max(timeout, time.Second))
 	defer its.End()
-	status, _, err := get(held, e, "/health", 1<<20)
+	status, _, err := Get(held, e, "/health", 1<<20)
 	var up *upstream.Error
 	switch {
 	case upstream.RefusesConnections(err):
@@ -125,11 +125,11 @@ func checkEngine(e *fleet.Engine, its *upstream.Timeouts, timeout time.Duration)
 	case err != nil || status != 200:
 		return checkFailed
 	}
-	return checkPassed
+	return Healthy
 }
 
-// get asks an engine for a document of at most so many bytes.
-func get(ctx context.Context, e *fleet.Engine, path string, most int) (status int, document []byte, err error) {
+// Get asks an engine for a document of at most so many bytes.
+func Get(ctx context.Context, e *fleet.Engine, path string, most int) (status int, document []byte, err error) {
 	resp, err := e.Upstream.Do(ctx, &upstream.Request{Method: "GET", Path: path, Header: e.Header[1:]})
 	if err != nil {
 		return 0, nil, err
@@ -141,7 +141,7 @@ func get(ctx context.Context, e *fleet.Engine, path string, most int) (status in
 
 // late notes a health check that was not answered in time. An engine whose requests make progress is only busy, and the last one
 // of a role that can take requests is never taken out for being slow.
-func (m *monitor) late(e *fleet.Engine) {
+func (m *Monitor) late(e *fleet.Engine) {
 	if !e.Late() {
 		return
 	}

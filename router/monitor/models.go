@@ -1,4 +1,4 @@
-package router
+package monitor
 
 import (
 	"context"
@@ -52,7 +52,7 @@ func parseReported(list []byte, name string) (*fleet.Reported, error) {
 }
 
 // watchModels asks an engine what it serves until ctx ends: at once, whenever it is up again, and every few health checks.
-func (m *monitor) watchModels(ctx context.Context, e *fleet.Engine) {
+func (m *Monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 	its := upstream.NewTimeouts(ctx)
 	unread := false                        // the last list could not be read, which was logged
 	checks := 1 + rand.IntN(modelsPerLook) // until the next look: engines that begin together are not asked together
@@ -77,10 +77,10 @@ func (m *monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 
 // askModels asks an engine what it serves. It reports whether it has answered: one that does not tell is not asked more often than others.
 // It notes in unread whether the list could be read.
-func (m *monitor) askModels(its *upstream.Timeouts, e *fleet.Engine, unread *bool) bool {
+func (m *Monitor) askModels(its *upstream.Timeouts, e *fleet.Engine, unread *bool) bool {
 	held := its.Begin(max(m.current().Timeouts.Health, time.Second))
 	defer its.End()
-	status, list, err := get(held, e, "/v1/models", maxModelList)
+	status, list, err := Get(held, e, "/v1/models", maxModelList)
 	if err != nil || status == http.StatusServiceUnavailable {
 		return false
 	}

@@ -1,4 +1,4 @@
-package router
+package monitor
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 )
 
 // follow enters an engine's events into the ledger of transfers until ctx ends.
-func (m *monitor) follow(ctx context.Context, e *fleet.Engine) {
+func (m *Monitor) follow(ctx context.Context, e *fleet.Engine) {
 	defer e.EventsOpen.Store(false)
 	var token func() (string, error)
 	if m.current().Token != nil {

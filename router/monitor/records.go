@@ -1,4 +1,4 @@
-package router
+package monitor
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // publishStock keeps the records of a stock engine's present run published. Whichever gateway comes first publishes; the
 // others see it in their copies, and renew only what is not renewed. All call one run by one generation: who sees that the
 // store knows another one takes it over.
-func (m *monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.SideChannel) {
+func (m *Monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.SideChannel) {
 	mine := m.records.Of(e)
 	now := time.Now()
 	lease := max(stockLease, 4*m.current().Timeouts.SideChannel)
@@ -87,7 +87,7 @@ func dated(e *fleet.Engine, recs []metadata.Record, run metadata.Incarnation, no
 }
 
 // withdraw removes the records of a run that is over.
-func (m *monitor) withdraw(ctx context.Context, e *fleet.Engine) {
+func (m *Monitor) withdraw(ctx context.Context, e *fleet.Engine) {
 	if err := m.current().Stock.Withdraw(ctx, *m.records.Of(e)); err != nil {
 		m.log.Warn("records of a stock engine that is gone", "engine", e.Name, "err", err)
 	}

@@ -1,4 +1,4 @@
-package router
+package monitor
 
 import (
 	"bytes"
@@ -11,33 +11,33 @@ import (
 	"pdrouter/router/fleet"
 )
 
-// load is what a stock engine says that it has in hand: requests, and blocks for them.
-type load struct {
-	running int // at work
-	waiting int // for a place, or for KV
+// Load is what a stock engine says that it has in hand: requests, and blocks for them.
+type Load struct {
+	Running int // at work
+	Waiting int // for a place, or for KV
 	used    int // blocks of its KV cache that are in use, at most; below 0 if it does not say
-	expired int // requests whose KV a prefill engine has given up, as their leases had ended, since its start
+	Expired int // requests whose KV a prefill engine has given up, as their leases had ended, since its start
 }
 
-// telling is what has come of a look at an engine's load.
-type telling uint8
+// LoadAnswer is what has come of a look at an engine's load.
+type LoadAnswer uint8
 
 const (
-	tellsLater telling = iota // no answer came: another look may get one
-	tellsNot                  // the engine says nothing of it
-	tells
+	LoadUnavailable LoadAnswer = iota // no answer came: another look may get one
+	LoadNotReported                   // the engine says nothing of it
+	LoadKnown
 )
 
-// glance is one look at an engine's load. What it brings may be read once done is closed.
-type glance struct {
+// loadSample is one look at an engine's load. What it brings may be read once done is closed.
+type loadSample struct {
 	at    time.Time // of its beginning
 	done  chan struct{}
-	load  load
-	tells telling
+	load  Load
+	tells LoadAnswer
 }
 
 // over reports whether it has brought what it brings.
-func (g *glance) over() bool {
+func (g *loadSample) over() bool {
 	select {
 	case <-g.done:
 		return true
@@ -50,20 +50,20 @@ func (g *glance) over() bool {
 // safe for concurrent use; the zero value is ready.
 type loads struct {
 	mu   sync.Mutex
-	last *glance // nil until somebody has asked
+	last *loadSample // nil until somebody has asked
 }
 
-// loadFresh is for how long a look serves whoever asks.
-const loadFresh = 100 * time.Millisecond
+// LoadFresh is for how long a look serves whoever asks.
+const LoadFresh = 100 * time.Millisecond
 
-// see returns what a look at the load shows that is no older than loadFresh. begin has somebody look, and does not wait for that.
-func (k *loads) see(ctx context.Context, begin func(*glance)) (load, telling) {
-	since := time.Now().Add(-loadFresh)
+// see returns what a look at the load shows that is no older than LoadFresh. begin has somebody look, and does not wait for that.
+func (k *loads) see(ctx context.Context, begin func(*loadSample)) (Load, LoadAnswer) {
+	since := time.Now().Add(-LoadFresh)
 	for {
 		k.mu.Lock()
 		g := k.last
-		if g == nil || g.over() && time.Since(g.at) >= loadFresh {
-			g = &glance{at: time.Now(), done: make(chan struct{})}
+		if g == nil || g.over() && time.Since(g.at) >= LoadFresh {
+			g = &loadSample{at: time.Now(), done: make(chan struct{})}
 			k.last = g
 			begin(g)
 		}
@@ -71,7 +71,7 @@ func (k *loads) see(ctx context.Context, begin func(*glance)) (load, telling) {
 		select {
 		case <-g.done:
 		case <-ctx.Done():
-			return load{}, tellsLater
+			return Load{}, LoadUnavailable
 		}
 		if g.at.After(since) {
 			return g.load, g.tells
@@ -80,29 +80,29 @@ func (k *loads) see(ctx context.Context, begin func(*glance)) (load, telling) {
 }
 
 // latest returns what the latest look that is over has shown, if that was within d.
-func (k *loads) latest(d time.Duration) (load, bool) {
+func (k *loads) latest(d time.Duration) (Load, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if g := k.last; g != nil && g.over() && g.tells == tells && time.Since(g.at) < d {
+	if g := k.last; g != nil && g.over() && g.tells == LoadKnown && time.Since(g.at) < d {
 		return g.load, true
 	}
-	return load{}, false
+	return Load{}, false
 }
 
-// loadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that m.ended counts.
-func (m *monitor) loadOf(ctx context.Context, e *fleet.Engine) (load, bool) {
-	l, t := m.seeLoad(ctx, e)
-	return l, t == tells
+// LoadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that m.ended counts.
+func (m *Monitor) LoadOf(ctx context.Context, e *fleet.Engine) (Load, bool) {
+	l, t := m.Load(ctx, e)
+	return l, t == LoadKnown
 }
 
-// latestLoad returns what the latest look at an engine's load that is over has shown, if that was within d.
-func (m *monitor) latestLoad(e *fleet.Engine, d time.Duration) (load, bool) {
+// LatestLoad returns what the latest look at an engine's load that is over has shown, if that was within d.
+func (m *Monitor) LatestLoad(e *fleet.Engine, d time.Duration) (Load, bool) {
 	return m.loads.Of(e).latest(d)
 }
 
-// seeLoad is loadOf, and says why nothing is known.
-func (m *monitor) seeLoad(ctx context.Context, e *fleet.Engine) (load, telling) {
-	return m.loads.Of(e).see(ctx, func(g *glance) {
+// Load is loadOf, and says why nothing is known.
+func (m *Monitor) Load(ctx context.Context, e *fleet.Engine) (Load, LoadAnswer) {
+	return m.loads.Of(e).see(ctx, func(g *loadSample) {
 		m.tasks.Go("a look at a load", func() {
 			defer close(g.done)
 			g.load, g.tells = m.askLoad(m.tasks.Context(), e)
@@ -110,26 +110,26 @@ func (m *monitor) seeLoad(ctx context.Context, e *fleet.Engine) (load, telling) 
 	})
 }
 
-func (m *monitor) askLoad(ctx context.Context, e *fleet.Engine) (load, telling) {
+func (m *Monitor) askLoad(ctx context.Context, e *fleet.Engine) (Load, LoadAnswer) {
 	ctx, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
 	defer cancel()
-	status, text, err := get(ctx, e, "/metrics", 16<<20)
+	status, text, err := Get(ctx, e, "/metrics", 16<<20)
 	switch {
 	case err != nil || status >= 500 || status == 429:
-		return load{}, tellsLater
+		return Load{}, LoadUnavailable
 	case status != 200:
-		return load{}, tellsNot
+		return Load{}, LoadNotReported
 	}
 	l, ok := parseLoad(text, e.SchedulerLabel())
 	if !ok {
-		return load{}, tellsNot
+		return Load{}, LoadNotReported
 	}
-	return l, tells
+	return l, LoadKnown
 }
 
 // parseLoad reads an engine's metrics: the sum over its schedulers, or those of the one with the label. It reports false if a number
 // of requests is missing.
-func parseLoad(text []byte, label string) (load, bool) {
+func parseLoad(text []byte, label string) (Load, bool) {
 	running, waiting, usage, expired := sampled{label: label}, sampled{label: label}, sampled{label: label}, sampled{label: label}
 	blocks := 0
 	for line := range bytes.Lines(text) {
@@ -143,7 +143,7 @@ func parseLoad(text []byte, label string) (load, bool) {
 			}
 		}
 	}
-	l := load{running: int(running.v), waiting: int(waiting.v), used: -1, expired: int(expired.v)}
+	l := Load{Running: int(running.v), Waiting: int(waiting.v), used: -1, Expired: int(expired.v)}
 	switch {
 	case !usage.told:
 	case usage.v == 0:

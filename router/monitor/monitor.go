@@ -1,4 +1,12 @@
-package router
+// Package monitor looks after the engines of the present configuration: it checks their health, reads what they report of themselves and
+// notices their restarts.
+//
+// It owns the goroutines that do so, looks at engines' loads, and the records that it publishes for stock engines. What it finds stands on
+// the fleet's engines. It outlives configurations: a Snapshot says what it needs of one. It sends no requests of clients and begins no
+// handshakes.
+//
+// Package router runs it, tells it of configurations, and asks it for engines' loads; legs tell it which run of an engine has answered.
+package monitor
 
 import (
 	"context"
@@ -16,11 +24,11 @@ import (
 	"pdrouter/router/report"
 )
 
-// lingering is between two looks at engines that are of no configuration any more and still have requests.
-const lingering = 50 * time.Millisecond
+// retiredPoll is between two looks at engines that are of no configuration any more and still have requests.
+const retiredPoll = 50 * time.Millisecond
 
-// monitored is what the monitor needs of one configuration.
-type monitored struct {
+// Snapshot is what the monitor needs of one configuration.
+type Snapshot struct {
 	Fleet    *fleet.Fleet
 	Timeouts config.Timeouts
 	Stock    Stock                  // nil: stock engines are not asked for their ranks
@@ -29,8 +37,8 @@ type monitored struct {
 	Gone     func(engine string)    // called when nothing is left of an engine that the configuration lost; nil: nobody is told
 }
 
-// leakLedger is what is kept of KV blocks that an engine holds, or may hold, for no request.
-type leakLedger interface {
+// Leaks is what is kept of KV blocks that an engine holds, or may hold, for no request.
+type Leaks interface {
 	// Blocks returns how many there are.
 	Blocks(e *fleet.Engine, now time.Time) int
 	// AtMost notes that the engine uses no more than blocks of its KV cache, unless more than said are entered by now. It returns how
@@ -42,52 +50,52 @@ type leakLedger interface {
 	Drop(e *fleet.Engine)
 }
 
-// monitor looks after the engines of the present configuration: it checks their health, reads what they report and notices their
+// Monitor looks after the engines of the present configuration: it checks their health, reads what they report and notices their
 // restarts. It outlives configurations and goes by the present one. It is safe for concurrent use.
-type monitor struct {
+type Monitor struct {
 	log       *slog.Logger
-	current   func() *monitored
+	current   func() *Snapshot
 	tasks     *background.Tasks
 	pairs     *fleet.Handshakes
 	transfers *report.Transfers
-	leaks     leakLedger
+	leaks     Leaks
 	changed   chan struct{} // has room for one: the engines may be others
 
 	loads    fleet.PerEngine[loads]             // looks at its load
 	records  fleet.PerEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
 	slowest  sync.Mutex                         // engines are taken out for late health answers one after the other
-	attended atomic.Pointer[map[string]bool]
+	attended atomic.Pointer[map[string]bool]    // names of the engines that Run looks after
 
 	mu   sync.Mutex
 	lost map[string]bool // names of engines that the configuration lost and that forgetLost has not dropped
 }
 
-// newMonitor returns a monitor that looks at nothing yet.
-func newMonitor(log *slog.Logger, current func() *monitored, tasks *background.Tasks, pairs *fleet.Handshakes, transfers *report.Transfers, leaks leakLedger) *monitor {
-	return &monitor{
+// New returns a monitor that looks at nothing yet.
+func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pairs *fleet.Handshakes, transfers *report.Transfers, leaks Leaks) *Monitor {
+	return &Monitor{
 		log: log, current: current, tasks: tasks, pairs: pairs, transfers: transfers, leaks: leaks, changed: make(chan struct{}, 1),
 		loads: fleet.NewPerEngine[loads](), records: fleet.NewPerEngine[[]metadata.Record](), lost: map[string]bool{},
 	}
 }
 
-// update has the monitor go by the present configuration soon.
-func (m *monitor) update() {
+// Update has the monitor go by the present configuration soon.
+func (m *Monitor) Update() {
 	select {
 	case m.changed <- struct{}{}:
 	default:
 	}
 }
 
-// lose notes that the configuration has an engine no more.
-func (m *monitor) lose(engine string) {
+// Lose notes that the configuration has an engine no more.
+func (m *Monitor) Lose(engine string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lost[engine] = true
 }
 
-// run looks after every engine of the present configuration until ctx ends: its health, its side channel, its event
+// Run looks after every engine of the present configuration until ctx ends: its health, its side channel, its event
 // stream. One that the configuration loses is attended until its last leg has ended, and then let go.
-func (m *monitor) run(ctx context.Context) {
+func (m *Monitor) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	attended := make(map[*fleet.Engine]context.CancelFunc)
@@ -112,7 +120,7 @@ func (m *monitor) run(ctx context.Context) {
 			}
 			its, stop := context.WithCancel(ctx)
 			attended[e] = stop
-			m.attendOne(its, e, &wg)
+			m.watch(its, e, &wg)
 		}
 		note()
 		late := false
@@ -132,7 +140,7 @@ func (m *monitor) run(ctx context.Context) {
 		m.forgetLost()
 		var again <-chan time.Time
 		if late {
-			again = time.After(lingering)
+			again = time.After(retiredPoll)
 		}
 		select {
 		case <-ctx.Done():
@@ -143,8 +151,11 @@ func (m *monitor) run(ctx context.Context) {
 	}
 }
 
-// knows reports whether an engine is of the configuration, or still has requests from when it was.
-func (m *monitor) knows(engine string) bool {
+// Attended returns how many engines Run looks after.
+func (m *Monitor) Attended() int { return len(*m.attended.Load()) }
+
+// Knows reports whether an engine is of the configuration, or still has requests from when it was.
+func (m *Monitor) Knows(engine string) bool {
 	if m.current().Fleet.Engine(engine) != nil {
 		return true
 	}
@@ -154,10 +165,10 @@ func (m *monitor) knows(engine string) bool {
 
 // forgetLost drops what is kept under the names of engines that the configuration lost, once they have ended their last
 // request, unless other engines have these names.
-func (m *monitor) forgetLost() {
+func (m *Monitor) forgetLost() {
 	m.mu.Lock()
 	gone := slices.Collect(maps.Keys(m.lost))
-	gone = slices.DeleteFunc(gone, m.knows)
+	gone = slices.DeleteFunc(gone, m.Knows)
 	for _, name := range gone {
 		delete(m.lost, name)
 	}
@@ -174,12 +185,12 @@ func (m *monitor) forgetLost() {
 	}
 }
 
-// attendOne starts what looks after one engine.
-func (m *monitor) attendOne(ctx context.Context, e *fleet.Engine, wg *sync.WaitGroup) {
+// watch starts what looks after one engine.
+func (m *Monitor) watch(ctx context.Context, e *fleet.Engine, wg *sync.WaitGroup) {
 	wg.Go(func() { m.tasks.Keep(ctx, "health checks", func() { m.watchHealth(ctx, e) }) })
 	wg.Go(func() { m.tasks.Keep(ctx, "models", func() { m.watchModels(ctx, e) }) })
 	if e.Channel != nil && m.current().Stock != nil {
-		wg.Go(func() { m.tasks.Keep(ctx, "side channel", func() { m.watchSide(ctx, e) }) })
+		wg.Go(func() { m.tasks.Keep(ctx, "side channel", func() { m.watchSideChannel(ctx, e) }) })
 	}
 	if e.ControlURL != "" {
 		wg.Go(func() { m.tasks.Keep(ctx, "event stream", func() { m.follow(ctx, e) }) })
