@@ -66,7 +66,7 @@ func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	}
 	a.prefillTimer.Stop()
 	l.Observe(x.s.fleet, v)
-	x.doubt(l, &a.decode, v)
+	l.ObservePeer(x.s.fleet, conn, &a.decode, v)
 	if v != leg.Usable {
 		e := prefillEvent(v)
 		if v == leg.Broken && l.RefusedCredentials() {
@@ -126,7 +126,7 @@ func (x *exchange) askDecode(a *attempt, req *leg.Request) {
 	}()
 	v, streams = x.decodeAnswer(a, req)
 	x.observeDecode(a, v)
-	x.doubt(l, &a.prefill, v)
+	l.ObservePeer(x.s.fleet, x.m.Connector, &a.prefill, v)
 }
 
 // decodeAnswer asks, and says what came and whether it is a stream.
@@ -149,7 +149,7 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 	a.stream = newStream(x, a)
 	v = a.stream.first(a.h.Shape)
 	if x.m.Connector.Traits().BareErrors {
-		v = rejectedInStream(l, v)
+		v = l.RejectedInStream(v)
 	}
 	return v, true
 }

@@ -37,7 +37,7 @@ type Leg struct {
 	Answer      answer.Answer
 	Early       int           // events of a stream before the first of its answer
 	judged      bool          // its engine was given the client's credentials, not the router's
-	BlameBoth   bool          // its engine says of a failed transfer that its peer may be at fault (connector sglang)
+	BlameBoth   bool          // its engine reported a failed transfer: the peer may be at fault (connector sglang)
 	Failure     error         // why it failed, for the log
 	RetryAfter  time.Duration // the engine has asked for no more requests before; 0 if it has not
 

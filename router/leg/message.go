@@ -41,19 +41,14 @@ func maskCredential(text, s string) string {
 	return text
 }
 
-// Message returns what the engine says of its own failure, for the client: the message of an error in OpenAI's shape, or plain
-// text. The addresses of engines and others,
-// tokens and the client's credential in it are masked. bare says that an engine's error may be a bare string. It is "" if the engine says
-// nothing, or may name where engines meet.
+// Message returns the engine's message of its own failure, for the client: the message of an error in OpenAI's shape, or plain text.
+// Addresses, tokens and the client's credential in it are masked. bare says that the engine may send an error without a wrapper (see
+// Traits.BareErrors). Message returns "" if the engine sent no message, or one that may contain data of the hand-off.
 func (l *Leg) Message(h *connector.Handoff, bare bool, f *Forwarded, engines ...[]*fleet.Engine) string {
 	if l.Failure != nil || l.RefusedCredentials() {
 		return ""
 	}
-	ans := l.Answer
-	if ans.ErrorMessage == "" && bare {
-		ans, _ = answer.Parse(connector.WrapBareError(l.Body))
-	}
-	text := string(jsonscan.Unescape(nil, []byte(ans.ErrorMessage)))
+	text := string(jsonscan.Unescape(nil, []byte(l.errorMessage(bare))))
 	if text == "" && l.Status != 200 && openai.MediaType(l.ContentType) == "text/plain" {
 		text = string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)])
 	}
