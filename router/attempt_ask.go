@@ -33,7 +33,7 @@ func (x *exchange) startDecode(a *attempt, req *leg.Request) {
 
 // askForDecode asks the attempt's decode engine for the whole answer.
 func (x *exchange) askForDecode(a *attempt) {
-	x.onward = x.newOnward()
+	x.onward = x.continuation()
 	x.startDecode(a, x.decodeRequest(a, x.onward != nil))
 }
 
@@ -146,12 +146,17 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 	if !streams {
 		return l.ReadAnswer(x.s.cfg.Limits.Answer, pass), false
 	}
-	a.stream = newStream(x, a)
+	a.stream = x.newStream(a)
 	v = a.stream.first(a.h.Shape)
 	if x.m.Connector.Traits().BareErrors {
 		v = l.RejectedInStream(v)
 	}
 	return v, true
+}
+
+// newStream returns the stream of decode's answer.
+func (x *exchange) newStream(a *attempt) *stream {
+	return x.r.streams.begin(&a.decode, a.prefillCached(), x.b.Shape, x.s.cfg.Limits.Event, &x.usage)
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.

@@ -115,7 +115,7 @@ func (x *exchange) worksOn() bool {
 		_, works := readBackground(x.reply.body)
 		return works
 	case report.ClientLeft, report.FailedAfter:
-		return x.reply.stream == nil || !x.reply.stream.seen
+		return x.reply.stream == nil || !x.reply.stream.whole()
 	case report.FailedBefore: // for a reason of the gateway's own, of which the engine does not know
 		return failedAtWork(x.why)
 	}
@@ -209,7 +209,7 @@ func (x *exchange) sawResponse() {
 	}
 	tokens, works := -1, true
 	if s := x.reply.stream; s != nil {
-		works = !s.seen
+		works = !s.whole()
 		if x.usage.counted {
 			tokens = x.sum.PromptTokens + x.sum.OutputTokens
 		}

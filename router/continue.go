@@ -136,7 +136,7 @@ func (s *stream) relayOnward(event []byte) bool {
 		return true
 	case openai.EventError:
 		s.wrong = reason.DecodeFailed
-		s.a.decode.SetError(event)
+		s.leg.SetError(event)
 		return false
 	case openai.EventDone:
 		s.closeOnward(o.nSent + o.nLate)

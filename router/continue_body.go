@@ -4,35 +4,20 @@ import (
 	"strconv"
 
 	"pdrouter/internal/gather"
-	"pdrouter/policies"
-	"pdrouter/router/openai"
 )
 
-// newOnward returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
-func (x *exchange) newOnward() *onward {
-	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
-	if !ok || x.fan != nil || !x.b.Stream {
-		return nil
-	}
-	after := p.AfterFailure(x.m.Name)
-	if after == policies.Cut {
-		return nil
-	}
-	if x.m.Connector.Traits().RequiresSplit { // whoever goes on serves alone
-		x.noOnward = "unsupported"
-		return nil
-	}
-	keep, usage, exact, ok := openai.ContinuationOf(x.b)
-	if !ok || after == policies.Continue && !exact {
-		x.noOnward = "unsupported"
-		return nil
-	}
-	o := &onward{keep: keep, usage: usage, chat: x.b.Shape == openai.ShapeChat, max: x.b.MaxTokens}
+// newOnward returns what is to be kept to go on with a stream: the members of the client's body that hold for the other engine, whether the
+// client has asked for usage, whether it is a chat, and how many tokens it has asked for, below 0 for the route's default.
+func newOnward(keep []byte, usage, chat bool, max int) *onward {
+	o := &onward{keep: keep, usage: usage, chat: chat, max: max}
 	if o.max < 0 && !o.chat {
 		o.max = 16 // what the route gives by default
 	}
 	return o
 }
+
+// restart forgets the tokens whose text is not whole yet: the next engine makes them again.
+func (o *onward) restart() { o.late, o.nLate = nil, 0 }
 
 // body appends the body for the engine that goes on, but for what goes to gaps: a completion of the ids so far.
 func (o *onward) body(dst []byte, gaps *gather.Gaps, salt []byte) []byte {

@@ -2,6 +2,7 @@ package router
 
 import (
 	"pdrouter/internal/gather"
+	"pdrouter/policies"
 	"time"
 
 	"pdrouter/router/dispatch"
@@ -35,9 +36,31 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 // askOnward has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
-	o.late, o.nLate = nil, 0
+	o.restart()
 	m := x.r.legRequests.New(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
 	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.body(dst, gaps, x.b.CacheSalt()) })
 	a.transfer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)
+}
+
+// continuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
+func (x *exchange) continuation() *onward {
+	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
+	if !ok || x.fan != nil || !x.b.Stream {
+		return nil
+	}
+	after := p.AfterFailure(x.m.Name)
+	if after == policies.Cut {
+		return nil
+	}
+	if x.m.Connector.Traits().RequiresSplit { // the engine that goes on serves alone
+		x.noOnward = "unsupported"
+		return nil
+	}
+	keep, usage, exact, ok := openai.ContinuationOf(x.b)
+	if !ok || after == policies.Continue && !exact {
+		x.noOnward = "unsupported"
+		return nil
+	}
+	return newOnward(keep, usage, x.b.Shape == openai.ShapeChat, x.b.MaxTokens)
 }

@@ -184,7 +184,7 @@ func (x *exchange) advance() {
 		e := x.queue[0]
 		x.queue = append(x.queue[:0], x.queue[1:]...)
 		x.step(e)
-	} else if x.d.State == dispatch.StRelaying && x.reply.stream.seen {
+	} else if x.d.State == dispatch.StRelaying && x.reply.stream.whole() {
 		x.read()
 	} else if m, ok := x.take(); ok {
 		x.step(x.received(m))

@@ -211,7 +211,7 @@ func (o Owned) Step(e dispatch.Event)       { o.step(e) }
 func (o Owned) Enqueue(e dispatch.Event)    { o.enqueue(envelope{e: e}) }
 func (o Owned) NextEvents() ([]byte, error) { return o.nextEvents() }
 func (o Owned) Streams() bool               { return o.reply.stream != nil }
-func (o Owned) SeenEnd() bool               { return o.reply.stream.seen }
+func (o Owned) SeenEnd() bool               { return o.reply.stream.whole() }
 func (o Owned) Refused() *openai.Error      { return o.reply.err }
 func (o Owned) Answer() []byte              { return o.reply.body }
 func (o Owned) Summary() *report.Summary    { return &o.sum }
@@ -220,7 +220,7 @@ func (o Owned) Release()                    { o.body.Release() }
 func (o Owned) Ended() bool          { return o.over }
 func (o Owned) Drains() bool         { return o.drains }
 func (o Owned) DecodeCause() error   { return o.cur.decode.Cause() }
-func (o Owned) HasBuffers() bool     { return o.reply.stream.buffers != nil }
+func (o Owned) HasBuffers() bool     { return o.reply.stream.hasBuffers() }
 func (o Owned) Panicked(what string) { o.panicked(what) }
 func (o Owned) AwaitWake()           { <-o.wake }
 func (o Owned) Wake()                { notify(o.wake) }
@@ -267,14 +267,13 @@ func (o Owned) UnreadTokens() (asked, over int) {
 }
 
 // Over reports whether there is nothing more to do but to close the stream, if it is one.
-func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.err != nil }
+func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.ended() != nil }
 
 // Advance takes one step, and returns what it has brought of a stream.
 func (o Owned) Advance() (events []byte) {
 	o.advance()
 	if out := o.reply.stream; out != nil {
-		events = append(events, out.unread()...)
-		out.ready = len(out.out)
+		events = append(events, out.drain()...)
 	}
 	return events
 }

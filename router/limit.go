@@ -176,7 +176,7 @@ func (x *exchange) used() usedTokens {
 		return usedTokens{}
 	case x.usage.counted:
 		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
-		if stream := x.reply.stream; stream != nil && !stream.seen {
+		if stream := x.reply.stream; stream != nil && !stream.whole() {
 			u.answer = max(u.answer, x.usage.pieces)
 		}
 		return u

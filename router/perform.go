@@ -197,9 +197,9 @@ func (x *exchange) lastFailure() (f report.Failure) {
 func (x *exchange) sendWhole(a *attempt) {
 	x.settled()
 	l := &a.decode
-	x.usage.of(&l.Answer, a)
+	x.usage.of(&l.Answer, a.prefillCached())
 	if a.split {
-		cached, created := a.cached()
+		cached, created := a.Cached()
 		l.Body = answer.SetCached(l.Body, 0, cached, created)
 	}
 	x.reply = reply{status: 200, ctype: "application/json", body: l.Body}
@@ -235,9 +235,17 @@ func (x *exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 	x.sum.Status = l.Status
 }
 
-// cached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached for this request,
+// prefillCached says how many tokens of the prompt were cached, where that is for prefill to say; else nil.
+func (a *attempt) prefillCached() cachedTokens {
+	if !a.split {
+		return nil
+	}
+	return a
+}
+
+// Cached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached for this request,
 // below 0 if that is not known.
-func (a *attempt) cached() (cached, created int) {
+func (a *attempt) Cached() (cached, created int) {
 	if !a.answered() {
 		return 0, -1
 	}

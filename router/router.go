@@ -72,7 +72,7 @@ type Router struct {
 
 	bodies      clientBodies
 	legRequests leg.Requests
-	rooms       sync.Pool // of *streamRoom
+	streams     streams
 
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz

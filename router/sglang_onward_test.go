@@ -25,7 +25,7 @@ func TestOnwardNeedsDecodeAlone(t *testing.T) {
 		}
 		x := &exchange{}
 		x.s, x.m, x.b = &setup{parts: Parts{Planner: p}}, &fleet.Model{Connector: row.conn}, b
-		o := x.newOnward()
+		o := x.continuation()
 		if want := map[bool]string{false: "unsupported"}[row.able]; (o != nil) != row.able || x.noOnward != want {
 			t.Errorf("%T: able %v, why not %q", row.conn, o != nil, x.noOnward)
 		}

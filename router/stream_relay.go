@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -12,9 +13,6 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
-
-// errCut ends a client's connection after an error event, so that no client takes a part for the whole.
-var errCut = errors.New("the answer was cut")
 
 // relayed is an answer that is sent as it comes. relayTo names the client's connection, before anything else is called.
 type relayed interface {
@@ -54,10 +52,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 	if err := x.more(); err != nil {
 		return 0, err
 	}
-	s := x.reply.stream
-	n := copy(p, s.unread())
-	s.ready += n
-	return n, nil
+	return x.reply.stream.read(p), nil
 }
 
 // nextEvents waits for events and returns all that are here, valid until the next call. io.EOF only follows the route's terminal event.
@@ -65,10 +60,7 @@ func (x *exchange) nextEvents() ([]byte, error) {
 	if err := x.more(); err != nil {
 		return nil, err
 	}
-	s := x.reply.stream
-	events := s.unread()
-	s.ready = len(s.out)
-	return events, nil
+	return x.reply.stream.drain(), nil
 }
 
 // more waits until there is something for the client, or returns how the stream has ended.
@@ -77,24 +69,22 @@ func (x *exchange) more() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
-			if s.err == nil {
-				s.err = errCut
-			}
-			if err = nil; s.ready == len(s.out) {
-				err = s.err
+			s.abort()
+			if err = nil; s.empty() {
+				err = s.ended()
 			}
 		}
 	}()
-	for s.ready == len(s.out) {
-		if s.err != nil {
-			return s.err
+	for s.empty() {
+		if err := s.ended(); err != nil {
+			return err
 		}
-		s.out, s.ready = s.out[:0], 0
-		if x.advance(); x.over && s.err == nil {
-			s.err = errCut
+		s.reuse()
+		if x.advance(); x.over {
+			s.abort()
 		}
 	}
-	if s.seen {
+	if s.whole() {
 		x.settled()
 	}
 	x.client.extendDeadline()
@@ -104,17 +94,15 @@ func (x *exchange) more() (err error) {
 // read waits for more events of decode, or for the end of its stream.
 func (x *exchange) read() {
 	s := x.reply.stream
-	d := &s.a.decode
+	d := s.leg
 	switch {
-	case s.wrong != reason.None:
-		d.ObserveStream(x.s.fleet, s.wrong)
+	case s.failed() != reason.None:
+		d.ObserveStream(x.s.fleet, s.failed())
 		x.streamFailed()
-	case s.seen:
+	case s.whole():
 		x.streamEnded()
 	case !x.pour():
-		if s.frames != nil && s.frames.Empty() {
-			s.free()
-		}
+		s.freeIfEmpty()
 		if !x.block(&d.Canceler) { // an event that comes later interrupts the wait
 			return
 		}
@@ -135,7 +123,7 @@ func (x *exchange) read() {
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (x *exchange) pour() (some bool) {
 	s := x.reply.stream
-	for d := &s.a.decode; !s.ends(); some = true {
+	for d := s.leg; !s.ends(); some = true {
 		b, err := d.Response.Take()
 		switch {
 		case err != nil:
@@ -153,7 +141,7 @@ func (x *exchange) pour() (some bool) {
 // streamEnded ends the stream, whose terminal event the client has.
 func (x *exchange) streamEnded() {
 	s := x.reply.stream
-	d := &s.a.decode
+	d := s.leg
 	d.ObserveStream(x.s.fleet, reason.None)
 	// The rest is the end of the body, which lets the connection be used again.
 	if !d.Response.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
@@ -169,14 +157,12 @@ func (x *exchange) streamEnded() {
 // streamFailed tells the dispatch that the stream has failed, and what that leaves to be done.
 func (x *exchange) streamFailed() {
 	s := x.reply.stream
-	o, e := s.onward, dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.wrong}
-	switch {
-	case o == nil:
-		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, x.noOnward
-	case !o.able(), s.wrong == reason.AnswerTooLarge:
-		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, "unsupported"
-	case o.finished || o.max >= 0 && o.nSent >= o.max:
+	e := dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.failed()}
+	switch ending, why := s.ending(); {
+	case ending == endingWhole:
 		e.Kind = dispatch.EvStreamUnended
+	case ending == endingCut:
+		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.noOnward)
 	}
 	x.found(e)
 }

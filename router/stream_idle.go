@@ -31,12 +31,6 @@ func (w *clientWriter) clearDeadline() {
 	}
 }
 
-// keepAliveEvent is a comment: clients skip it, and whatever stands in between sees that the stream lives.
-const keepAliveEvent = ": keep-alive\n\n"
-
-// keepAlive tells the client that the stream lives. What is relayed is whole events, so it comes between two.
-func (s *stream) keepAlive() { s.out = append(s.out, keepAliveEvent...) }
-
 // keepAliveEvery is the silence after which the client is told that the stream lives; 0 if it is not told. A fan's branch has no client.
 func (x *exchange) keepAliveEvery() time.Duration {
 	if x.client.conn == nil {
