@@ -11,6 +11,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 )
 
 // attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own. It belongs to the owner of the
@@ -21,7 +22,7 @@ type attempt struct {
 	couple  *fleet.Pair // of a pair; nil if it is not one that is kept warm
 	prefill leg.Leg
 	decode  leg.Leg
-	stream  *stream // decode's answer, up to its first event; written before decode's event is sent
+	stream  *relay.Stream // decode's answer, up to its first event; written before decode's event is sent
 
 	decodeIs   custody
 	parked     bool // it waits for the pair
@@ -189,7 +190,7 @@ func (a *attempt) letGo() {
 // release ends a decode leg that is not being asked.
 func (a *attempt) release() {
 	if a.stream != nil {
-		a.stream.free()
+		a.stream.Free()
 		a.stream = nil
 	}
 	a.decode.End()

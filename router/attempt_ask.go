@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 )
 
 // startPrefill runs the prefill leg on a goroutine of its own.
@@ -147,7 +148,7 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 		return l.ReadAnswer(x.s.cfg.Limits.Answer, pass), false
 	}
 	a.stream = x.newStream(a)
-	v = a.stream.first(a.h.Shape)
+	v = a.stream.ReadFirst(a.h.Shape)
 	if x.m.Connector.Traits().BareErrors {
 		v = l.RejectedInStream(v)
 	}
@@ -155,8 +156,8 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 }
 
 // newStream returns the stream of decode's answer.
-func (x *exchange) newStream(a *attempt) *stream {
-	return x.r.streams.begin(&a.decode, a.prefillCached(), x.b.Shape, x.s.cfg.Limits.Event, &x.usage)
+func (x *exchange) newStream(a *attempt) *relay.Stream {
+	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, x.s.cfg.Limits.Event, &x.usage)
 }
 
 // prefillEvent says what a prefill engine's behaviour means for the dispatch.

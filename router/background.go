@@ -115,7 +115,7 @@ func (x *exchange) worksOn() bool {
 		_, works := readBackground(x.reply.body)
 		return works
 	case report.ClientLeft, report.FailedAfter:
-		return x.reply.stream == nil || !x.reply.stream.whole()
+		return x.reply.stream == nil || !x.reply.stream.Whole()
 	case report.FailedBefore: // for a reason of the gateway's own, of which the engine does not know
 		return failedAtWork(x.why)
 	}
@@ -209,8 +209,8 @@ func (x *exchange) sawResponse() {
 	}
 	tokens, works := -1, true
 	if s := x.reply.stream; s != nil {
-		works = !s.whole()
-		if x.usage.counted {
+		works = !s.Whole()
+		if x.usage.Counted {
 			tokens = x.sum.PromptTokens + x.sum.OutputTokens
 		}
 	} else if x.sum.Status == http.StatusOK {

@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 )
 
 // planOnward chooses an engine to go on with the stream that the attempt has failed at.
@@ -36,15 +37,15 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 // askOnward has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
 func (x *exchange) askOnward(a *attempt) {
 	o := x.onward
-	o.restart()
+	o.Restart()
 	m := x.r.legRequests.New(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
-	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.body(dst, gaps, x.b.CacheSalt()) })
+	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
 	a.transfer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)
 }
 
 // continuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
-func (x *exchange) continuation() *onward {
+func (x *exchange) continuation() *relay.Continuation {
 	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
 	if !ok || x.fan != nil || !x.b.Stream {
 		return nil
@@ -62,5 +63,5 @@ func (x *exchange) continuation() *onward {
 		x.noOnward = "unsupported"
 		return nil
 	}
-	return newOnward(keep, usage, x.b.Shape == openai.ShapeChat, x.b.MaxTokens)
+	return relay.NewContinuation(keep, usage, x.b.Shape == openai.ShapeChat, x.b.MaxTokens)
 }

@@ -15,6 +15,7 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 )
 
@@ -39,20 +40,20 @@ type exchange struct {
 	d        dispatch.Dispatch
 	cur      *attempt
 	acts     []dispatch.Action
-	queue    []dispatch.Event   // of the owner's own making, oldest first
-	rests    int                // how often it went back to engines that had failed it
-	pause    time.Duration      // before engines are chosen again; 0 if it need not wait
-	due      time.Time          // the deadline of what comes before the gate
-	noOnward string             // why there is none, though the policy wants it
-	onward   *onward            // what another engine would need to go on with the stream; nil if none may
-	last     reason.Reason      // of the last attempt that failed
-	failed   dispatch.EventKind // the event that it failed by
-	why      reason.Reason      // of the end of a request that failed
-	bare     bool               // prefill has answered and handed nothing off
-	until    time.Time          // when the request has waited for engines for long enough; zero if it does not wait for any
-	over     bool               // there is an outcome: sum, reply and why do not change any more
+	queue    []dispatch.Event    // of the owner's own making, oldest first
+	rests    int                 // how often it went back to engines that had failed it
+	pause    time.Duration       // before engines are chosen again; 0 if it need not wait
+	due      time.Time           // the deadline of what comes before the gate
+	noOnward string              // why there is none, though the policy wants it
+	onward   *relay.Continuation // what another engine would need to go on with the stream; nil if none may
+	last     reason.Reason       // of the last attempt that failed
+	failed   dispatch.EventKind  // the event that it failed by
+	why      reason.Reason       // of the end of a request that failed
+	bare     bool                // prefill has answered and handed nothing off
+	until    time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
+	over     bool                // there is an outcome: sum, reply and why do not change any more
 
-	usage usage
+	usage relay.Usage
 
 	client clientWriter // of a stream
 	idle   idle
@@ -79,7 +80,7 @@ type reply struct {
 	ctype  string
 	meta   string // what the engine says of a body of bytes
 	body   []byte
-	stream *stream // else: a stream
+	stream *relay.Stream // else: a stream
 }
 
 // newExchange begins to serve a request that was admitted.
@@ -170,7 +171,7 @@ func (x *exchange) panicked(v any) {
 	e, outcome := x.failure(reason.Panic), dispatch.FailedBefore
 	x.reply = reply{err: e, stream: x.reply.stream}
 	if x.reply.stream != nil {
-		x.reply.stream.cut(e)
+		x.reply.stream.Cut(e)
 		outcome = dispatch.FailedAfter
 	} else {
 		x.sum.Status = e.Status
@@ -184,7 +185,7 @@ func (x *exchange) advance() {
 		e := x.queue[0]
 		x.queue = append(x.queue[:0], x.queue[1:]...)
 		x.step(e)
-	} else if x.d.State == dispatch.StRelaying && x.reply.stream.whole() {
+	} else if x.d.State == dispatch.StRelaying && x.reply.stream.Whole() {
 		x.read()
 	} else if m, ok := x.take(); ok {
 		x.step(x.received(m))
@@ -249,7 +250,7 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	x.sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
-		if m.a.stream = nil; !s.open(x.onward) {
+		if m.a.stream = nil; !s.Open(x.onward) {
 			m.a.decode.End()
 			x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
 			return decodeEvent(leg.InvalidResponse, true)

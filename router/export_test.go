@@ -19,6 +19,7 @@ import (
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
@@ -30,7 +31,7 @@ const (
 	BeginsWithin      = beginsWithin
 	FenceAfter        = fenceAfter
 	HeadBytes         = headBytes
-	KeepAliveEvent    = keepAliveEvent
+	KeepAliveEvent    = relay.KeepAliveEvent
 	LoadApart         = loadApart
 	LoadSeldom        = loadSeldom
 	MaxCold           = maxCold
@@ -188,7 +189,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 }
 
 // ErrCut ends a stream before its time.
-var ErrCut = errCut
+var ErrCut = relay.ErrCut
 
 // Owned is a request whose owner is the test: it takes each step itself.
 type Owned struct {
@@ -211,7 +212,7 @@ func (o Owned) Step(e dispatch.Event)       { o.step(e) }
 func (o Owned) Enqueue(e dispatch.Event)    { o.enqueue(envelope{e: e}) }
 func (o Owned) NextEvents() ([]byte, error) { return o.nextEvents() }
 func (o Owned) Streams() bool               { return o.reply.stream != nil }
-func (o Owned) SeenEnd() bool               { return o.reply.stream.whole() }
+func (o Owned) SeenEnd() bool               { return o.reply.stream.Whole() }
 func (o Owned) Refused() *openai.Error      { return o.reply.err }
 func (o Owned) Answer() []byte              { return o.reply.body }
 func (o Owned) Summary() *report.Summary    { return &o.sum }
@@ -220,7 +221,7 @@ func (o Owned) Release()                    { o.body.Release() }
 func (o Owned) Ended() bool          { return o.over }
 func (o Owned) Drains() bool         { return o.drains }
 func (o Owned) DecodeCause() error   { return o.cur.decode.Cause() }
-func (o Owned) HasBuffers() bool     { return o.reply.stream.hasBuffers() }
+func (o Owned) HasBuffers() bool     { return o.reply.stream.HasBuffers() }
 func (o Owned) Panicked(what string) { o.panicked(what) }
 func (o Owned) AwaitWake()           { <-o.wake }
 func (o Owned) Wake()                { notify(o.wake) }
@@ -267,13 +268,13 @@ func (o Owned) UnreadTokens() (asked, over int) {
 }
 
 // Over reports whether there is nothing more to do but to close the stream, if it is one.
-func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.ended() != nil }
+func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.Ended() != nil }
 
 // Advance takes one step, and returns what it has brought of a stream.
 func (o Owned) Advance() (events []byte) {
 	o.advance()
 	if out := o.reply.stream; out != nil {
-		events = append(events, out.drain()...)
+		events = append(events, out.Drain()...)
 	}
 	return events
 }

@@ -20,6 +20,7 @@ import (
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 )
 
@@ -185,7 +186,7 @@ func (f *fan) pump(k int, x *exchange) {
 		var b []byte
 		b, err = x.nextEvents()
 		if frames.Push(b) != nil {
-			err = errCut
+			err = relay.ErrCut
 		}
 		for {
 			event, ok := frames.Next()
@@ -294,7 +295,7 @@ func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
 		f.sum.Status = 499
 	}
 	if f.err == nil {
-		f.err = errCut
+		f.err = relay.ErrCut
 	}
 	f.turn.Broadcast()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 )
 
@@ -38,7 +39,7 @@ func (f *fan) Read(p []byte) (int, error) {
 			return 0, f.err
 		}
 		if f.silent { // what is in out is whole events, so it comes between two
-			f.out = append(f.out, keepAliveEvent...)
+			f.out = append(f.out, relay.KeepAliveEvent...)
 			break
 		}
 		f.listen()

@@ -174,10 +174,10 @@ func (x *exchange) used() usedTokens {
 	switch {
 	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
 		return usedTokens{}
-	case x.usage.counted:
+	case x.usage.Counted:
 		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
-		if stream := x.reply.stream; stream != nil && !stream.whole() {
-			u.answer = max(u.answer, x.usage.pieces)
+		if stream := x.reply.stream; stream != nil && !stream.Whole() {
+			u.answer = max(u.answer, x.usage.Pieces)
 		}
 		return u
 	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !failedAtWork(x.why): // nobody had anything of it
@@ -185,7 +185,7 @@ func (x *exchange) used() usedTokens {
 	case s.Outcome == report.FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
 		return usedTokens{unknown: true}
 	}
-	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.usage.pieces + x.unreadTokens()}
+	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.usage.Pieces + x.unreadTokens()}
 	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
 		u.prompt = a.prefill.Answer.PromptTokens
 	}

@@ -13,6 +13,7 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 )
 
@@ -87,13 +88,13 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 	case dispatch.DoGiveUp:
 		x.sum.NotContinued = "failed"
 	case dispatch.DoSendEnd:
-		x.reply.stream.endOnward()
+		x.reply.stream.EndContinued()
 	case dispatch.DoCut:
 		if l := a.legOf(e); l != nil {
 			x.noteFailure(a, l, e.Why)
 		}
 		x.reply.err = x.failure(act.Why)
-		x.reply.stream.cut(x.reply.err)
+		x.reply.stream.Cut(x.reply.err)
 	case dispatch.DoDrain:
 		x.startDraining()
 	case dispatch.DoDone:
@@ -197,7 +198,7 @@ func (x *exchange) lastFailure() (f report.Failure) {
 func (x *exchange) sendWhole(a *attempt) {
 	x.settled()
 	l := &a.decode
-	x.usage.of(&l.Answer, a.prefillCached())
+	x.usage.Of(&l.Answer, a.prefillCached())
 	if a.split {
 		cached, created := a.Cached()
 		l.Body = answer.SetCached(l.Body, 0, cached, created)
@@ -236,7 +237,7 @@ func (x *exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 }
 
 // prefillCached says how many tokens of the prompt were cached, where that is for prefill to say; else nil.
-func (a *attempt) prefillCached() cachedTokens {
+func (a *attempt) prefillCached() relay.CachedTokens {
 	if !a.split {
 		return nil
 	}
@@ -258,7 +259,7 @@ func (x *exchange) done(act dispatch.Action) {
 	x.timer.Stop()
 	x.watch.Stop()
 	now, s := time.Now(), &x.sum
-	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.prompt, x.usage.output, x.usage.cached
+	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
 	x.sawDone(now)
 	switch {
 	case x.drains:

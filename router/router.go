@@ -21,6 +21,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
@@ -72,7 +73,7 @@ type Router struct {
 
 	bodies      clientBodies
 	legRequests leg.Requests
-	streams     streams
+	streams     relay.Streams
 
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz

@@ -73,7 +73,7 @@ func (x *exchange) silent(d *leg.Leg) error {
 		return leg.ErrLate
 	}
 	if x.keepAliveEvery() > 0 {
-		x.reply.stream.keepAlive()
+		x.reply.stream.KeepAlive()
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 )
 
 // relayed is an answer that is sent as it comes. relayTo names the client's connection, before anything else is called.
@@ -52,7 +53,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 	if err := x.more(); err != nil {
 		return 0, err
 	}
-	return x.reply.stream.read(p), nil
+	return x.reply.stream.Read(p), nil
 }
 
 // nextEvents waits for events and returns all that are here, valid until the next call. io.EOF only follows the route's terminal event.
@@ -60,7 +61,7 @@ func (x *exchange) nextEvents() ([]byte, error) {
 	if err := x.more(); err != nil {
 		return nil, err
 	}
-	return x.reply.stream.drain(), nil
+	return x.reply.stream.Drain(), nil
 }
 
 // more waits until there is something for the client, or returns how the stream has ended.
@@ -69,22 +70,22 @@ func (x *exchange) more() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
-			s.abort()
-			if err = nil; s.empty() {
-				err = s.ended()
+			s.Abort()
+			if err = nil; s.Empty() {
+				err = s.Ended()
 			}
 		}
 	}()
-	for s.empty() {
-		if err := s.ended(); err != nil {
+	for s.Empty() {
+		if err := s.Ended(); err != nil {
 			return err
 		}
-		s.reuse()
+		s.Reuse()
 		if x.advance(); x.over {
-			s.abort()
+			s.Abort()
 		}
 	}
-	if s.whole() {
+	if s.Whole() {
 		x.settled()
 	}
 	x.client.extendDeadline()
@@ -94,15 +95,15 @@ func (x *exchange) more() (err error) {
 // read waits for more events of decode, or for the end of its stream.
 func (x *exchange) read() {
 	s := x.reply.stream
-	d := s.leg
+	d := s.Leg
 	switch {
-	case s.failed() != reason.None:
-		d.ObserveStream(x.s.fleet, s.failed())
+	case s.Failed() != reason.None:
+		d.ObserveStream(x.s.fleet, s.Failed())
 		x.streamFailed()
-	case s.whole():
+	case s.Whole():
 		x.streamEnded()
 	case !x.pour():
-		s.freeIfEmpty()
+		s.FreeIfEmpty()
 		if !x.block(&d.Canceler) { // an event that comes later interrupts the wait
 			return
 		}
@@ -115,7 +116,7 @@ func (x *exchange) read() {
 			x.idle.silent = false
 		}
 		if err != nil {
-			s.fail(reason.StreamCut, err)
+			s.Fail(reason.StreamCut, err)
 		}
 	}
 }
@@ -123,17 +124,17 @@ func (x *exchange) read() {
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (x *exchange) pour() (some bool) {
 	s := x.reply.stream
-	for d := s.leg; !s.ends(); some = true {
+	for d := s.Leg; !s.Ends(); some = true {
 		b, err := d.Response.Take()
 		switch {
 		case err != nil:
-			s.fail(reason.StreamCut, err)
+			s.Fail(reason.StreamCut, err)
 			return true
 		case len(b) == 0:
 			return some
 		}
 		d.Engine.Progressed()
-		s.push(b)
+		s.Take(b)
 	}
 	return true
 }
@@ -141,7 +142,7 @@ func (x *exchange) pour() (some bool) {
 // streamEnded ends the stream, whose terminal event the client has.
 func (x *exchange) streamEnded() {
 	s := x.reply.stream
-	d := s.leg
+	d := s.Leg
 	d.ObserveStream(x.s.fleet, reason.None)
 	// The rest is the end of the body, which lets the connection be used again.
 	if !d.Response.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
@@ -151,17 +152,17 @@ func (x *exchange) streamEnded() {
 	if a, ok := x.client.conn.(*arrival); ok {
 		a.joinNext() // the server writes the last chunk, and then the line that ends the answer
 	}
-	s.end()
+	s.End()
 }
 
 // streamFailed tells the dispatch that the stream has failed, and what that leaves to be done.
 func (x *exchange) streamFailed() {
 	s := x.reply.stream
-	e := dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.failed()}
-	switch ending, why := s.ending(); {
-	case ending == endingWhole:
+	e := dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.Failed()}
+	switch ending, why := s.Ending(); {
+	case ending == relay.EndingWhole:
 		e.Kind = dispatch.EvStreamUnended
-	case ending == endingCut:
+	case ending == relay.EndingCut:
 		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.noOnward)
 	}
 	x.found(e)
@@ -178,7 +179,7 @@ func (x *exchange) awaitContinuation() {
 	select {
 	case <-x.wake:
 	case <-quiet:
-		x.reply.stream.keepAlive()
+		x.reply.stream.KeepAlive()
 	}
 }
 
@@ -187,7 +188,7 @@ func (x *exchange) resume(m envelope) dispatch.Event {
 	next := m.a.stream
 	m.a.stream = nil
 	x.idle = idle{}
-	if !x.reply.stream.resume(next) {
+	if !x.reply.stream.Resume(next) {
 		m.a.decode.End()
 		x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
 		return decodeEvent(leg.InvalidResponse, true)
@@ -207,7 +208,7 @@ func (x *exchange) CloseWithError(err error) error {
 			x.step(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		}
 	}
-	x.reply.stream.free()
+	x.reply.stream.Free()
 	x.client.clearDeadline()
 	return nil
 }

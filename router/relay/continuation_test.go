@@ -1,4 +1,4 @@
-package router
+package relay
 
 import (
 	"strings"
@@ -14,9 +14,9 @@ func TestContinuedSaltOnce(t *testing.T) {
 		t.Fatal(e)
 	}
 	keep, _, _, ok := openai.ContinuationOf(b)
-	o := &onward{keep: keep, max: 5, prompt: []byte("1,2"), nPrompt: 2}
+	o := &Continuation{keep: keep, max: 5, prompt: []byte("1,2"), nPrompt: 2}
 	for _, salt := range []string{`"mine"`, `"sealed"`} {
-		if got := string(o.body(nil, nil, []byte(salt))); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {
+		if got := string(o.Body(nil, nil, []byte(salt))); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {
 			t.Errorf("%v: %s", ok, got)
 		}
 	}
@@ -34,8 +34,8 @@ func TestOnwardLevers(t *testing.T) {
 		if !ok {
 			t.Fatal("not to be continued")
 		}
-		o := &onward{keep: keep, usage: usage, max: 9, prompt: []byte("1")}
-		out := o.body(nil, nil, []byte(b.Sealed))
+		o := &Continuation{keep: keep, usage: usage, max: 9, prompt: []byte("1")}
+		out := o.Body(nil, nil, []byte(b.Sealed))
 		if again, e := openai.ParseBody(openai.ShapeCompletions, out, openai.Limits{}); e != nil || string(again.Salt) != b.Sealed || (again.Priority == -9) != urgent || strings.Contains(string(out), "session_id") {
 			t.Errorf("urgent %v: %s: %v", urgent, out, e)
 		}

@@ -1,4 +1,4 @@
-package router
+package relay
 
 import (
 	"encoding/json"
@@ -9,9 +9,9 @@ import (
 	"pdrouter/router/reason"
 )
 
-// onward is what another decode engine needs to go on with a stream: the ids of the prompt, and those of the tokens whose whole
+// Continuation is what another decode engine needs to go on with a stream: the ids of the prompt, and those of the tokens whose whole
 // text the client was given. Ids are kept as they were written, with commas between.
-type onward struct {
+type Continuation struct {
 	keep  []byte // the members of the client's body that hold for the other engine
 	usage bool   // the client has asked for usage
 	chat  bool
@@ -28,7 +28,7 @@ type onward struct {
 	finished           bool            // the client has the reason of the end
 	counted            bool            // the client has the usage of the whole
 	lost               bool            // something came that is not understood: nobody can go on
-	joined             bool            // what comes is another engine's
+	resumed            bool            // what comes is another engine's
 	out                []byte
 }
 
@@ -65,7 +65,7 @@ func appendIDs(dst []byte, ids []json.Number) []byte {
 }
 
 // note reads an event of the first engine, and returns it without the ids that the client did not ask for.
-func (o *onward) note(event []byte) []byte {
+func (o *Continuation) note(event []byte) []byte {
 	start, end, n := sse.DataSpan(event)
 	var p piece
 	if n != 1 || json.Unmarshal(event[start:end], &p) != nil {
@@ -88,7 +88,7 @@ func (o *onward) note(event []byte) []byte {
 }
 
 // take enters what one event says. It returns the text of it, JSON; nil if there is none.
-func (o *onward) take(p *piece) json.RawMessage {
+func (o *Continuation) take(p *piece) json.RawMessage {
 	if len(p.Choices) == 0 {
 		return nil
 	}
@@ -124,22 +124,22 @@ func (o *onward) take(p *piece) json.RawMessage {
 }
 
 // able reports whether another engine can go on.
-func (o *onward) able() bool {
+func (o *Continuation) able() bool {
 	return o != nil && !o.lost && o.nPrompt > 0 && given(o.id) && (o.finished || !o.counted)
 }
 
-// relayOnward takes one whole event of the engine that goes on, in the shape that the client has had so far.
-func (s *stream) relayOnward(event []byte) bool {
-	o := s.onward
+// relayContinued takes one whole event of the engine that goes on, in the shape that the client has had so far.
+func (s *Stream) relayContinued(event []byte) bool {
+	o := s.continuation
 	switch openai.ShapeCompletions.KindOf(event) {
 	case openai.EventComment:
 		return true
 	case openai.EventError:
 		s.wrong = reason.DecodeFailed
-		s.leg.SetError(event)
+		s.Leg.SetError(event)
 		return false
 	case openai.EventDone:
-		s.closeOnward(o.nSent + o.nLate)
+		s.closeContinued(o.nSent + o.nLate)
 		return true
 	}
 	payload, ok := sse.Data(event)
@@ -156,14 +156,14 @@ func (s *stream) relayOnward(event []byte) bool {
 		return true
 	}
 	c := p.Choices[0]
-	s.usage.pieces++
+	s.usage.Pieces++
 	s.events++
 	s.out = o.choice(s.out, text, c.Finish, c.Stop)
 	return true
 }
 
 // choice appends an event with the one choice of the client's answer.
-func (o *onward) choice(dst []byte, text, finish, stop json.RawMessage) []byte {
+func (o *Continuation) choice(dst []byte, text, finish, stop json.RawMessage) []byte {
 	dst = o.head(dst)
 	if o.chat {
 		dst = append(dst, `{"index":0,"delta":{`...)
@@ -189,7 +189,7 @@ func orWord(raw json.RawMessage, word string) []byte {
 }
 
 // head appends an event of the client's answer up to its choices.
-func (o *onward) head(dst []byte) []byte {
+func (o *Continuation) head(dst []byte) []byte {
 	object := "text_completion"
 	if o.chat {
 		object = "chat.completion.chunk"
@@ -205,20 +205,20 @@ func (o *onward) head(dst []byte) []byte {
 	return append(dst, `,"choices":[`...)
 }
 
-// endOnward sends what the stream lacks of its end. Its leg is over, and its engine judged.
-func (s *stream) endOnward() {
-	if o := s.onward; !o.finished {
+// EndContinued sends what the stream lacks of its end. Its leg is over, and its engine judged.
+func (s *Stream) EndContinued() {
+	if o := s.continuation; !o.finished {
 		s.out = o.choice(s.out, nil, json.RawMessage(`"length"`), nil)
 	}
-	s.closeOnward(s.usage.output)
-	s.end()
+	s.closeContinued(s.usage.Output)
+	s.End()
 }
 
-// closeOnward ends the client's stream, with the usage of the whole if that was asked for.
-func (s *stream) closeOnward(tokens int) {
-	o := s.onward
+// closeContinued ends the client's stream, with the usage of the whole if that was asked for.
+func (s *Stream) closeContinued(tokens int) {
+	o := s.continuation
 	tokens = max(tokens, o.nSent)
-	s.usage.counted, s.usage.prompt, s.usage.output = true, o.nPrompt, tokens
+	s.usage.Counted, s.usage.Prompt, s.usage.Output = true, o.nPrompt, tokens
 	if o.usage && !o.counted {
 		s.out = append(o.head(s.out), `],"usage":{"prompt_tokens":`...)
 		s.out = strconv.AppendInt(s.out, int64(o.nPrompt), 10)

@@ -1,4 +1,4 @@
-package router
+package relay
 
 import (
 	"strconv"
@@ -6,21 +6,21 @@ import (
 	"pdrouter/internal/gather"
 )
 
-// newOnward returns what is to be kept to go on with a stream: the members of the client's body that hold for the other engine, whether the
+// NewContinuation returns what is to be kept to go on with a stream: the members of the client's body that hold for the other engine, whether the
 // client has asked for usage, whether it is a chat, and how many tokens it has asked for, below 0 for the route's default.
-func newOnward(keep []byte, usage, chat bool, max int) *onward {
-	o := &onward{keep: keep, usage: usage, chat: chat, max: max}
+func NewContinuation(keep []byte, usage, chat bool, max int) *Continuation {
+	o := &Continuation{keep: keep, usage: usage, chat: chat, max: max}
 	if o.max < 0 && !o.chat {
 		o.max = 16 // what the route gives by default
 	}
 	return o
 }
 
-// restart forgets the tokens whose text is not whole yet: the next engine makes them again.
-func (o *onward) restart() { o.late, o.nLate = nil, 0 }
+// Restart forgets the tokens whose text is not whole yet: the next engine makes them again.
+func (o *Continuation) Restart() { o.late, o.nLate = nil, 0 }
 
-// body appends the body for the engine that goes on, but for what goes to gaps: a completion of the ids so far.
-func (o *onward) body(dst []byte, gaps *gather.Gaps, salt []byte) []byte {
+// Body appends the body for the engine that goes on, but for what goes to gaps: a completion of the ids so far.
+func (o *Continuation) Body(dst []byte, gaps *gather.Gaps, salt []byte) []byte {
 	dst = append(append(dst, '{'), o.keep...)
 	if len(salt) > 0 {
 		dst = append(gaps.Append(append(dst, `"cache_salt":`...), salt), ',')

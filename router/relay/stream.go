@@ -1,0 +1,316 @@
+// Package relay makes what a client gets of a streamed answer: whole events, without the engines' hand-off, with prefill's count of cached
+// tokens, and, if another engine goes on with the answer, with its events in the shape that the client has had so far. It does no I/O and
+// knows no request: package router reads from the engine, writes to the client, and decides what a failure means.
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+
+	"pdrouter/router/leg"
+	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
+	"pdrouter/router/openai/sse"
+	"pdrouter/router/reason"
+)
+
+// streamBuffers is the memory of one stream while something of it is here. It is used again.
+type streamBuffers struct {
+	frames sse.Frames
+	out    []byte
+}
+
+// keptBuffer is how many bytes of whole events are kept for the next stream.
+const keptBuffer = 64 << 10
+
+// Stream makes what the client gets of decode's events, one whole event after the other. It belongs to the goroutine that asks decode up
+// to the first event of the answer, and from then on to the owner of the exchange. It does no I/O, and holds buffers only while something
+// is in them.
+type Stream struct {
+	Leg          *leg.Leg     // whose answer it is
+	cached       CachedTokens // of the prompt; nil if decode's own count is right
+	shape        openai.Shape
+	max          int        // bytes that one event may have
+	pool         *sync.Pool // of *streamBuffers
+	buffers      *streamBuffers
+	frames       *sse.Frames
+	usage        *Usage
+	continuation *Continuation // what another engine would need to go on, and what is added to its answer; nil if none may
+	begins       []byte        // the first event of the answer, until the owner has it; lies in frames
+	out          []byte        // whole events that the client has not got
+	ready        int           // of out, the bytes that were read
+	seen         bool          // the terminal event was taken
+	wrong        reason.Reason
+	told         bool  // the engine's own error event is the last of out
+	events       int   // that were taken, comments too
+	err          error // how it has ended, once out is read; io.EOF if the client has the terminal event
+}
+
+// CachedTokens says how many tokens of the prompt prefill had cached, and how many it has cached for this request, below 0 if that is not
+// known. Decode's own count has the hand-off.
+type CachedTokens interface{ Cached() (cached, created int) }
+
+// Streams makes streams. The zero value is ready.
+type Streams struct{ buffers sync.Pool } // of *streamBuffers
+
+// New returns the stream of a leg's answer, of events of at most max bytes. What is known of its tokens goes to u.
+func (p *Streams) New(l *leg.Leg, cached CachedTokens, sh openai.Shape, max int, u *Usage) *Stream {
+	return &Stream{Leg: l, cached: cached, shape: sh, max: max, pool: &p.buffers, usage: u}
+}
+
+// Enter takes buffers, unless there are some, and returns what cuts bytes into events.
+func (s *Stream) Enter() *sse.Frames {
+	if s.buffers != nil {
+		return s.frames
+	}
+	b, ok := s.pool.Get().(*streamBuffers)
+	if !ok {
+		b = new(streamBuffers)
+	}
+	b.frames.Reset(s.max)
+	s.buffers, s.frames = b, &b.frames
+	s.out = append(b.out[:0], s.out...)
+	return s.frames
+}
+
+// Free gives the buffers back, whatever is in them.
+func (s *Stream) Free() {
+	b := s.buffers
+	if b == nil {
+		return
+	}
+	if b.out = s.out; cap(b.out) > keptBuffer {
+		b.out = nil
+	}
+	if b.frames.Size() > keptBuffer {
+		b.frames = sse.Frames{}
+	}
+	s.buffers, s.frames, s.out, s.ready = nil, nil, nil, 0
+	s.pool.Put(b)
+}
+
+// ReadFirst reads up to the first event of an answer. sh is the shape that the engine was asked for.
+func (s *Stream) ReadFirst(sh openai.Shape) (v leg.Result) {
+	var early []byte
+	early, s.begins, v = s.Leg.First(s, sh)
+	s.out = append(s.out, early...)
+	return v
+}
+
+// Open takes what was read up to now. It reports false, and frees all, if the client may not have it.
+func (s *Stream) Open(o *Continuation) bool {
+	s.continuation, s.events, s.usage.Pieces = o, s.Leg.Early, 0
+	if !s.relay(s.begins) {
+		s.Free()
+		return false
+	}
+	s.begins = nil
+	s.relayAll()
+	return true
+}
+
+// Resume goes on with the stream of another engine. It reports false if the client cannot have what that says.
+func (s *Stream) Resume(next *Stream) bool {
+	s.Leg, s.cached, s.wrong = next.Leg, next.cached, reason.None
+	s.buffers, next.buffers = next.buffers, s.buffers
+	s.frames, next.frames = next.frames, nil
+	next.Free()
+	s.continuation.resumed = true
+	if !s.relay(next.begins) {
+		return false
+	}
+	s.relayAll()
+	return true
+}
+
+// Take takes bytes from decode.
+func (s *Stream) Take(b []byte) {
+	if err := s.Enter().Push(b); err != nil {
+		s.Fail(reason.AnswerTooLarge, err)
+	}
+	s.relayAll()
+}
+
+// Fail notes that nothing more comes from decode, but for the whole events that are here.
+func (s *Stream) Fail(why reason.Reason, err error) { s.wrong, s.Leg.Failure = why, err }
+
+// Ends reports whether nothing more is to be read from decode.
+func (s *Stream) Ends() bool { return s.seen || s.wrong != reason.None }
+
+// relayAll takes all whole events that are here and that the client may have.
+func (s *Stream) relayAll() {
+	for !s.Ends() && s.frames != nil {
+		event, ok := s.frames.Next()
+		if !ok || !s.relay(event) {
+			return
+		}
+	}
+}
+
+// relay takes one whole event if the client may have it.
+func (s *Stream) relay(event []byte) bool {
+	if s.continuation != nil && s.continuation.resumed {
+		return s.relayContinued(event)
+	}
+	switch s.shape.KindOf(event) {
+	case openai.EventDone:
+		s.seen = true
+		s.events++
+		s.count(event)
+	case openai.EventError:
+		s.wrong = reason.DecodeFailed
+		s.Leg.SetError(event)
+		if s.continuation == nil {
+			s.told = s.take(event)
+		}
+		return false
+	case openai.EventData:
+		s.usage.Pieces++
+		s.events++
+		s.count(event)
+		if s.continuation != nil {
+			event = s.continuation.note(event)
+		}
+	}
+	if !s.take(event) {
+		s.wrong = reason.BadUpstream
+		return false
+	}
+	return true
+}
+
+// take appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
+func (s *Stream) take(event []byte) (ok bool) {
+	at := len(s.out)
+	if s.out, ok = answer.StripEvent(s.out, event); ok && s.cached != nil && answer.HasCached(s.out[at:]) {
+		cached, created := s.cached.Cached()
+		s.out = answer.SetCached(s.out, at, cached, created)
+	}
+	return ok
+}
+
+// count reads the usage of the event that has it.
+func (s *Stream) count(event []byte) {
+	if !hasUsage(event) {
+		return
+	}
+	if p, ok := sse.Data(event); ok {
+		if ans, ok := answer.Parse(p); ok {
+			s.usage.Of(&ans, s.cached)
+		}
+	}
+}
+
+// Empty reports whether the client has got all events that are here.
+func (s *Stream) Empty() bool { return s.ready == len(s.out) }
+
+// Read copies events to p, and returns how many bytes.
+func (s *Stream) Read(p []byte) int {
+	n := copy(p, s.out[s.ready:])
+	s.ready += n
+	return n
+}
+
+// Drain returns all events that the client has not got, valid until more are taken.
+func (s *Stream) Drain() []byte {
+	events := s.out[s.ready:]
+	s.ready = len(s.out)
+	return events
+}
+
+// Reuse makes room for events, as the client has got all that are here.
+func (s *Stream) Reuse() { s.out, s.ready = s.out[:0], 0 }
+
+// HasBuffers reports whether something is in them, or may be.
+func (s *Stream) HasBuffers() bool { return s.buffers != nil }
+
+// FreeIfEmpty gives the buffers back if nothing is in them.
+func (s *Stream) FreeIfEmpty() {
+	if s.frames != nil && s.frames.Empty() {
+		s.Free()
+	}
+}
+
+// Ended is how the stream has ended, nil if it has not; io.EOF if the client has the terminal event.
+func (s *Stream) Ended() error { return s.err }
+
+// Abort ends the stream where it is, unless it has ended.
+func (s *Stream) Abort() {
+	if s.err == nil {
+		s.err = ErrCut
+	}
+}
+
+// Whole reports whether the terminal event was taken.
+func (s *Stream) Whole() bool { return s.seen }
+
+// Failed says why nothing more comes from decode before the terminal event; reason.None if it may.
+func (s *Stream) Failed() reason.Reason { return s.wrong }
+
+// Cut ends the stream with an error event. An engine's own error event that is already there stays the last.
+func (s *Stream) Cut(e *openai.Error) {
+	if !s.told {
+		s.out = s.shape.AppendErrorEvent(s.out, e, s.events)
+	}
+	s.err = ErrCut
+}
+
+// Ending is what can be made of a stream that has failed.
+type Ending uint8
+
+const (
+	EndingCut      Ending = iota
+	endingContinue        // another engine can go on with it
+	EndingWhole           // the client has all of it but the end
+)
+
+// Ending says what can be made of a stream that has failed. Of one that is cut for the lack of a continuation why is what is told of that.
+func (s *Stream) Ending() (e Ending, why string) {
+	switch o := s.continuation; {
+	case o == nil:
+		return EndingCut, ""
+	case !o.able(), s.wrong == reason.AnswerTooLarge:
+		return EndingCut, "unsupported"
+	case o.finished || o.max >= 0 && o.nSent >= o.max:
+		return EndingWhole, ""
+	}
+	return endingContinue, ""
+}
+
+// End ends the stream after its terminal event.
+func (s *Stream) End() { s.err = io.EOF }
+
+// Usage is what is known of the tokens of a request.
+type Usage struct {
+	Counted bool // the engine has counted them
+	Pieces  int  // events with data that were relayed, a token each or more
+	Prompt  int
+	Output  int
+	Cached  int // of the prompt
+}
+
+// Of takes the counts of an answer.
+func (u *Usage) Of(ans *answer.Answer, cached CachedTokens) {
+	if ans.HasUsage {
+		u.Counted, u.Prompt, u.Output, u.Cached = true, ans.PromptTokens, ans.CompletionTokens, ans.CachedTokens
+	}
+	if cached != nil {
+		u.Cached, _ = cached.Cached()
+	}
+}
+
+var usageKey = []byte(`"usage"`)
+
+// hasUsage reports whether an event may carry usage: a cheap test before its data is parsed.
+func hasUsage(event []byte) bool { return bytes.Contains(event, usageKey) }
+
+// KeepAliveEvent is a comment: clients skip it, and whatever stands in between sees that the stream lives.
+const KeepAliveEvent = ": keep-alive\n\n"
+
+// KeepAlive tells the client that the stream lives. What is relayed is whole events, so it comes between two.
+func (s *Stream) KeepAlive() { s.out = append(s.out, KeepAliveEvent...) }
+
+// ErrCut ends a client's connection after an error event, so that no client takes a part for the whole.
+var ErrCut = errors.New("the answer was cut")
