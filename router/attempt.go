@@ -41,7 +41,7 @@ type attempt struct {
 	lost   func(why reason.Reason)
 	landed func() bool // whether the transfer is over, as far as is known; nil if that cannot be known
 
-	ifPrefillFails atomic.Pointer[remains] // what is to be done then, as the leg runs on for decode's blocks alone; prefillOver once it is over
+	ifPrefillFails atomic.Pointer[job] // what is to be done then, as the leg runs on for decode's blocks alone; prefillOver once it is over
 }
 
 // custody says who ends a decode leg.
@@ -55,7 +55,7 @@ const (
 )
 
 // prefillOver stands in ifPrefillFails once the leg is over.
-var prefillOver = new(remains)
+var prefillOver = new(job)
 
 // runs are the runs of the engines that the pair consists of.
 func (a *attempt) runs() metadata.Pair {
@@ -67,7 +67,7 @@ func (a *attempt) runs() metadata.Pair {
 
 // prefilled notes how the prefill leg has ended. If decode's blocks stay held, and it is for the leg to see to that, it returns what is
 // left.
-func (a *attempt) prefilled(e dispatch.Event) *remains {
+func (a *attempt) prefilled(e dispatch.Event) *job {
 	a.prefill.EngineKnows = e.Why != reason.Panic && a.prefill.Acknowledged()
 	a.prefill.Became(e.Kind.Leaves())
 	m := a.ifPrefillFails.Swap(prefillOver)
@@ -80,7 +80,7 @@ func (a *attempt) prefilled(e dispatch.Event) *remains {
 
 // finishPrefill has the prefill leg run on for decode's blocks alone: m is seen to if it fails. It reports false if the leg has failed
 // already.
-func (a *attempt) finishPrefill(m *remains) bool {
+func (a *attempt) finishPrefill(m *job) bool {
 	return a.ifPrefillFails.CompareAndSwap(nil, m) || !a.prefillFailed()
 }
 

@@ -51,7 +51,7 @@ func (x *exchange) askPrefill(a *attempt, req *leg.Request) {
 		}
 		if m := a.prefilled(e); m != nil {
 			m.b, m.again = x.b, x.prefillRequest(l, &m.h)
-			x.r.reclaim.behind(m, func(ctx context.Context) { x.r.reclaim.settle(ctx, m) }, a.decode.Engine)
+			x.r.reclaim.start(m, func(ctx context.Context) { x.r.reclaim.settle(ctx, m) }, a.decode.Engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()

@@ -44,9 +44,9 @@ const (
 
 func (p proof) String() string { return [...]string{"unknown", "lives", "over"}[p] }
 
-// orphan is KV that decode holds for a request which is over, as it waits for prefill to write it: what decides how that
+// decodeHeld is KV that decode holds for a request which is over, as it waits for prefill to write it: what decides how that
 // comes free. It is pure; the zero value is one of which nothing is known.
-type orphan struct {
+type decodeHeld struct {
 	agent   bool  // the gateway has an agent of its own
 	channel bool  // decode's side channel has said which run it is, when the request ended
 	named   bool  // decode calls requests exactly as it is told to
@@ -73,61 +73,61 @@ type orphan struct {
 // handed over. Messages and writes between two engines keep their order: decode's registration came before that of the later request,
 // so that prefill has matched it, and then its write has come as well, or has dropped what it held, as its lease had ended. The same
 // request shows that decode had begun with this one, if its leg was open then.
-func (o orphan) next() (step, stranded) {
+func (o decodeHeld) next() (step, leakReason) {
 	switch {
 	case o.written:
-		return stepNothing, strandNone
+		return stepNothing, leakNone
 	case o.run == runOver || o.quiet:
 		switch why := o.unable(); {
-		case why != strandNone:
+		case why != leakNone:
 			return stepStrand, why
 		case o.open && !o.over:
-			return stepAwait, strandNone
+			return stepAwait, leakNone
 		case !o.begun:
-			return stepStrand, strandUnbegun
+			return stepStrand, leakUnbegun
 		case o.fenced:
-			return stepNotifyDecode, strandNone
+			return stepNotifyDecode, leakNone
 		case o.over:
-			return stepStrand, strandUnfenced
+			return stepStrand, leakUnfenced
 		}
-		return stepFence, strandNone
+		return stepFence, leakNone
 	case o.tellable() && o.finished:
-		return stepQuiet, strandNone
+		return stepQuiet, leakNone
 	case o.tellable() && o.barred && o.lost && o.run == runLives:
-		return stepRest, strandNone
+		return stepRest, leakNone
 	case (o.barred || o.lost && !o.agent) && o.run == runLives, o.finished && o.over:
-		return stepStrand, strandMay
-	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != strandNone:
-		if why := o.unable(); o.down && why != strandNone {
+		return stepStrand, leakPossible
+	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != leakNone:
+		if why := o.unable(); o.down && why != leakNone {
 			return stepStrand, why
 		}
-		return stepStrand, strandUnproven
+		return stepStrand, leakUnproven
 	case o.lost && !o.barred && o.agent && o.run == runLives: // a wait for what is dead would be for nothing
-		return stepClear, strandNone
+		return stepClear, leakNone
 	case !o.tried && !o.barred && !o.lost:
-		return stepAskAgain, strandNone
+		return stepAskAgain, leakNone
 	}
-	return stepLook, strandNone
+	return stepLook, leakNone
 }
 
 // tellable reports whether decode may come to be told though prefill's run lives.
-func (o orphan) tellable() bool { return o.open && !o.over && o.unable() == strandNone }
+func (o decodeHeld) tellable() bool { return o.open && !o.over && o.unable() == leakNone }
 
-// unable says why decode could not be told even if prefill's run were over; strandNone if it could.
-func (o orphan) unable() stranded {
+// unable says why decode could not be told even if prefill's run were over; leakNone if it could.
+func (o decodeHeld) unable() leakReason {
 	switch {
 	case !o.agent:
-		return strandNoAgent
+		return leakNoAgent
 	case !o.named:
-		return strandNames
+		return leakNames
 	case !o.channel:
-		return strandChannel
+		return leakChannel
 	}
-	return strandNone
+	return leakNone
 }
 
-// leftover is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
-type leftover struct {
+// prefillHeld is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
+type prefillHeld struct {
 	agent    bool // the gateway has an agent of its own
 	answered bool // prefill has answered, and has said by which name it knows the request
 	asked    bool // decode was asked, so that it may be reading or may have registered
@@ -139,45 +139,45 @@ type leftover struct {
 }
 
 // next says what is to be done. Prefill is told only when nothing can be reading, and nothing that lives can be written to.
-func (l leftover) next() (step, stranded) {
+func (l prefillHeld) next() (step, leakReason) {
 	free := !l.asked || l.ended || l.fenced && !l.reads
 	switch {
 	case !l.answered:
-		return stepStrand, strandNoAnswer
+		return stepStrand, leakNoAnswer
 	case l.agent && free && !l.told:
-		return stepNotifyPrefill, strandNone
+		return stepNotifyPrefill, leakNone
 	case !l.asked && !l.taken: // a leg under the same id takes it, once
-		return stepTake, strandNone
+		return stepTake, leakNone
 	case l.agent && !free && !l.reads:
-		return stepFence, strandNone
+		return stepFence, leakNone
 	case !free && l.reads:
-		return stepStrand, strandReading
+		return stepStrand, leakReading
 	case !l.agent:
-		return stepStrand, strandNoAgent
+		return stepStrand, leakNoAgent
 	}
-	return stepStrand, strandUntold
+	return stepStrand, leakUntold
 }
 
-// stranded says why KV stays held.
-type stranded uint8
+// leakReason says why KV stays held.
+type leakReason uint8
 
 const (
-	strandNone     stranded = iota
-	strandNoAgent           // the gateway has no agent of its own
-	strandNames             // decode draws names of its own for requests: plain_request_ids is not set
-	strandChannel           // decode's side channel is not configured, or has not answered
-	strandUnproven          // prefill cannot be asked again, and whether its run is over is not shown
-	strandUnfenced          // decode finished no later request in time
-	strandReading           // decode may be reading
-	strandNoAnswer          // prefill may have finished, but has not said what it holds
-	strandUntold            // the engine could not be told
-	strandBusy              // too much runs on already
-	strandUnbegun           // decode may have begun with the request or not, and only if it has may it be told
-	strandMay               // it may be held, and nobody can tell
-	strandeds
+	leakNone     leakReason = iota
+	leakNoAgent             // the gateway has no agent of its own
+	leakNames               // decode draws names of its own for requests: plain_request_ids is not set
+	leakChannel             // decode's side channel is not configured, or has not answered
+	leakUnproven            // prefill cannot be asked again, and whether its run is over is not shown
+	leakUnfenced            // decode finished no later request in time
+	leakReading             // decode may be reading
+	leakNoAnswer            // prefill may have finished, but has not said what it holds
+	leakUntold              // the engine could not be told
+	leakBusy                // too much runs on already
+	leakUnbegun             // decode may have begun with the request or not, and only if it has may it be told
+	leakPossible            // it may be held, and nobody can tell
+	leakReasons
 )
 
-func (s stranded) String() string {
+func (s leakReason) String() string {
 	return [...]string{
 		"", "no_agent", "random_request_ids", "no_side_channel", "prefill_unproven", "unfenced", "may_read",
 		"no_answer", "not_told", "too_many", "not_begun", "may_hold",

@@ -10,45 +10,45 @@ import (
 
 // TestOrphanNext walks through what may be known of KV that decode holds for a request that is over.
 func TestOrphanNext(t *testing.T) {
-	able := orphan{agent: true, channel: true, named: true, begun: true}
-	with := func(o orphan, f func(*orphan)) orphan { f(&o); return o }
+	able := decodeHeld{agent: true, channel: true, named: true, begun: true}
+	with := func(o decodeHeld, f func(*decodeHeld)) decodeHeld { f(&o); return o }
 	for _, row := range []struct {
 		name string
-		o    orphan
+		o    decodeHeld
 		want step
-		why  stranded
+		why  leakReason
 	}{
-		{"nothing is known", orphan{}, stepAskAgain, strandNone},
-		{"prefill was asked again and lives", with(able, func(o *orphan) { o.tried, o.run = true, runLives }), stepLook, strandNone},
-		{"prefill has written", with(able, func(o *orphan) { o.tried, o.written = true, true }), stepNothing, strandNone},
-		{"prefill is over", with(able, func(o *orphan) { o.run = runOver }), stepFence, strandNone},
-		{"prefill is over, decode has yet to begin", with(able, func(o *orphan) { o.run, o.begun, o.open = runOver, false, true }), stepAwait, strandNone},
-		{"prefill is over, decode may have begun or not", with(able, func(o *orphan) { o.run, o.begun, o.fenced = runOver, false, true }), stepStrand, strandUnbegun},
-		{"no time, decode has yet to begin", with(able, func(o *orphan) { o.run, o.begun, o.open, o.over = runOver, false, true, true }), stepStrand, strandUnbegun},
-		{"prefill is over, decode has noticed", with(able, func(o *orphan) { o.run, o.fenced = runOver, true }), stepNotifyDecode, strandNone},
-		{"decode has noticed, prefill may live", with(able, func(o *orphan) { o.tried, o.fenced = true, true }), stepLook, strandNone},
-		{"no time, prefill may live", with(able, func(o *orphan) { o.tried, o.fenced, o.over = true, true, true }), stepStrand, strandUnproven},
-		{"no time, decode has not noticed", with(able, func(o *orphan) { o.run, o.over = runOver, true }), stepStrand, strandUnfenced},
-		{"no agent", with(able, func(o *orphan) { o.agent, o.run = false, runOver }), stepStrand, strandNoAgent},
-		{"random names", with(able, func(o *orphan) { o.named, o.run = false, runOver }), stepStrand, strandNames},
-		{"no side channel", with(able, func(o *orphan) { o.channel, o.run = false, runOver }), stepStrand, strandChannel},
-		{"prefill is down, nothing could be told", orphan{down: true, tried: true}, stepStrand, strandNoAgent},
-		{"prefill may have it under that name", with(able, func(o *orphan) { o.barred = true }), stepLook, strandNone},
-		{"prefill may have it under that name, and lives", with(able, func(o *orphan) { o.barred, o.run = true, runLives }), stepStrand, strandMay},
-		{"prefill may run it still under that name, if it lives", with(able, func(o *orphan) { o.lost = true }), stepLook, strandNone},
-		{"prefill may run it still under that name", with(able, func(o *orphan) { o.lost, o.run = true, runLives }), stepClear, strandNone},
-		{"prefill may run it still under that name, and cannot be told", orphan{lost: true, run: runLives}, stepStrand, strandMay},
-		{"prefill may run it still under that name, is down, and nothing could be told", orphan{lost: true, down: true}, stepStrand, strandNoAgent},
-		{"prefill may run it still, and there is no time", with(able, func(o *orphan) { o.lost, o.over = true, true }), stepStrand, strandUnproven},
-		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *orphan) { o.lost, o.barred, o.run = true, true, runLives }), stepStrand, strandMay},
-		{"prefill has answered, and lives", with(able, func(o *orphan) { o.finished, o.open = true, true }), stepQuiet, strandNone},
-		{"prefill has answered, decode's leg is over", with(able, func(o *orphan) { o.finished, o.barred, o.run = true, true, runLives }), stepStrand, strandMay},
-		{"prefill has answered, no time", with(able, func(o *orphan) { o.finished, o.open, o.over = true, true, true }), stepStrand, strandMay},
-		{"prefill has answered, and is over", with(able, func(o *orphan) { o.finished, o.open, o.run, o.begun = true, true, runOver, false }), stepAwait, strandNone},
-		{"prefill lives, and writes nothing any more", with(able, func(o *orphan) { o.finished, o.run, o.quiet = true, runLives, true }), stepFence, strandNone},
-		{"prefill writes nothing any more, decode has noticed", with(able, func(o *orphan) { o.run, o.quiet, o.fenced = runLives, true, true }), stepNotifyDecode, strandNone},
-		{"prefill may run it still under that name, its leg was given up", with(able, func(o *orphan) { o.lost, o.barred, o.run, o.open = true, true, runLives, true }), stepRest, strandNone},
-		{"prefill is down", with(able, func(o *orphan) { o.down, o.tried = true, true }), stepLook, strandNone},
+		{"nothing is known", decodeHeld{}, stepAskAgain, leakNone},
+		{"prefill was asked again and lives", with(able, func(o *decodeHeld) { o.tried, o.run = true, runLives }), stepLook, leakNone},
+		{"prefill has written", with(able, func(o *decodeHeld) { o.tried, o.written = true, true }), stepNothing, leakNone},
+		{"prefill is over", with(able, func(o *decodeHeld) { o.run = runOver }), stepFence, leakNone},
+		{"prefill is over, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open = runOver, false, true }), stepAwait, leakNone},
+		{"prefill is over, decode may have begun or not", with(able, func(o *decodeHeld) { o.run, o.begun, o.fenced = runOver, false, true }), stepStrand, leakUnbegun},
+		{"no time, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open, o.over = runOver, false, true, true }), stepStrand, leakUnbegun},
+		{"prefill is over, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.fenced = runOver, true }), stepNotifyDecode, leakNone},
+		{"decode has noticed, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced = true, true }), stepLook, leakNone},
+		{"no time, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced, o.over = true, true, true }), stepStrand, leakUnproven},
+		{"no time, decode has not noticed", with(able, func(o *decodeHeld) { o.run, o.over = runOver, true }), stepStrand, leakUnfenced},
+		{"no agent", with(able, func(o *decodeHeld) { o.agent, o.run = false, runOver }), stepStrand, leakNoAgent},
+		{"random names", with(able, func(o *decodeHeld) { o.named, o.run = false, runOver }), stepStrand, leakNames},
+		{"no side channel", with(able, func(o *decodeHeld) { o.channel, o.run = false, runOver }), stepStrand, leakChannel},
+		{"prefill is down, nothing could be told", decodeHeld{down: true, tried: true}, stepStrand, leakNoAgent},
+		{"prefill may have it under that name", with(able, func(o *decodeHeld) { o.barred = true }), stepLook, leakNone},
+		{"prefill may have it under that name, and lives", with(able, func(o *decodeHeld) { o.barred, o.run = true, runLives }), stepStrand, leakPossible},
+		{"prefill may run it still under that name, if it lives", with(able, func(o *decodeHeld) { o.lost = true }), stepLook, leakNone},
+		{"prefill may run it still under that name", with(able, func(o *decodeHeld) { o.lost, o.run = true, runLives }), stepClear, leakNone},
+		{"prefill may run it still under that name, and cannot be told", decodeHeld{lost: true, run: runLives}, stepStrand, leakPossible},
+		{"prefill may run it still under that name, is down, and nothing could be told", decodeHeld{lost: true, down: true}, stepStrand, leakNoAgent},
+		{"prefill may run it still, and there is no time", with(able, func(o *decodeHeld) { o.lost, o.over = true, true }), stepStrand, leakUnproven},
+		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run = true, true, runLives }), stepStrand, leakPossible},
+		{"prefill has answered, and lives", with(able, func(o *decodeHeld) { o.finished, o.open = true, true }), stepQuiet, leakNone},
+		{"prefill has answered, decode's leg is over", with(able, func(o *decodeHeld) { o.finished, o.barred, o.run = true, true, runLives }), stepStrand, leakPossible},
+		{"prefill has answered, no time", with(able, func(o *decodeHeld) { o.finished, o.open, o.over = true, true, true }), stepStrand, leakPossible},
+		{"prefill has answered, and is over", with(able, func(o *decodeHeld) { o.finished, o.open, o.run, o.begun = true, true, runOver, false }), stepAwait, leakNone},
+		{"prefill lives, and writes nothing any more", with(able, func(o *decodeHeld) { o.finished, o.run, o.quiet = true, runLives, true }), stepFence, leakNone},
+		{"prefill writes nothing any more, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.quiet, o.fenced = runLives, true, true }), stepNotifyDecode, leakNone},
+		{"prefill may run it still under that name, its leg was given up", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run, o.open = true, true, runLives, true }), stepRest, leakNone},
+		{"prefill is down", with(able, func(o *decodeHeld) { o.down, o.tried = true, true }), stepLook, leakNone},
 	} {
 		if got, why := row.o.next(); got != row.want || why != row.why {
 			t.Errorf("%s: %v, %v; want %v, %v", row.name, got, why, row.want, row.why)
@@ -62,7 +62,7 @@ func TestOrphanProperties(t *testing.T) {
 	for bits := range 1 << 14 {
 		for _, run := range []proof{runUnknown, runLives, runOver} {
 			b := func(i int) bool { return bits>>i&1 == 1 }
-			o := orphan{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9), b(10), b(11), b(12), b(13)}
+			o := decodeHeld{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9), b(10), b(11), b(12), b(13)}
 			s, why := o.next()
 			safe := o.agent && o.channel && o.named && o.begun && o.fenced && (o.run == runOver || o.quiet)
 			if s == stepNotifyDecode && !safe {
@@ -83,7 +83,7 @@ func TestOrphanProperties(t *testing.T) {
 			if o.over && s != stepStrand && s != stepNothing && s != stepNotifyDecode {
 				t.Fatalf("%+v: %v without time", o, s)
 			}
-			if (s == stepStrand) != (why != strandNone) {
+			if (s == stepStrand) != (why != leakNone) {
 				t.Fatalf("%+v: %v because of %v", o, s, why)
 			}
 		}
@@ -95,7 +95,7 @@ func TestOrphanProperties(t *testing.T) {
 func TestLeftoverNext(t *testing.T) {
 	for bits := range 1 << 8 {
 		b := func(i int) bool { return bits>>i&1 == 1 }
-		l := leftover{b(0), b(1), b(2), b(3), b(4), b(5), b(6), b(7)}
+		l := prefillHeld{b(0), b(1), b(2), b(3), b(4), b(5), b(6), b(7)}
 		s, why := l.next()
 		if s == stepNotifyPrefill && (!l.agent || !l.answered || l.asked && l.reads && !l.ended || l.asked && !l.ended && !l.fenced) {
 			t.Fatalf("%+v: prefill is told", l)
@@ -103,7 +103,7 @@ func TestLeftoverNext(t *testing.T) {
 		if s == stepTake && l.asked {
 			t.Fatalf("%+v: taken a second time", l)
 		}
-		if (s == stepStrand) != (why != strandNone) {
+		if (s == stepStrand) != (why != leakNone) {
 			t.Fatalf("%+v: %v because of %v", l, s, why)
 		}
 		steps := 0
@@ -172,7 +172,7 @@ func TestStrandedIsExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for s := strandNone + 1; s < strandeds; s++ {
+	for s := leakNone + 1; s < leakReasons; s++ {
 		if !strings.Contains(string(doc), "\n| `"+s.String()+"` | ") {
 			t.Errorf("%s is not explained", s)
 		}

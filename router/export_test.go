@@ -43,13 +43,13 @@ const (
 
 // Why blocks are held for nobody, as Stats names it.
 var (
-	StrandMay      = strandMay.String()
-	StrandNames    = strandNames.String()
-	StrandNoAgent  = strandNoAgent.String()
-	StrandReading  = strandReading.String()
-	StrandUnbegun  = strandUnbegun.String()
-	StrandUntold   = strandUntold.String()
-	StrandUnproven = strandUnproven.String()
+	StrandMay      = leakPossible.String()
+	StrandNames    = leakNames.String()
+	StrandNoAgent  = leakNoAgent.String()
+	StrandReading  = leakReading.String()
+	StrandUnbegun  = leakUnbegun.String()
+	StrandUntold   = leakUntold.String()
+	StrandUnproven = leakUnproven.String()
 )
 
 // PassedRoutes are the routes that are passed to one engine.
@@ -344,7 +344,7 @@ func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err e
 	s := d.r.now()
 	return d.r.Apply(s.cfg, s.parts)
 }
-func (d Debug) Warm() { d.r.hands.warm(time.Now()) }
+func (d Debug) Warm() { d.r.hands.startDue(time.Now()) }
 
 // DebugEngine is an engine; that of a configuration is the same for as long as the router does not replace it.
 type DebugEngine struct {
@@ -406,9 +406,9 @@ func (e DebugEngine) Load(ctx context.Context) bool {
 
 // Strand enters blocks that the engine holds for nobody, until its lease ends where leased.
 func (e DebugEngine) Strand(why string, blocks int, leased bool) {
-	for w := strandNone + 1; w < strandeds; w++ {
+	for w := leakNone + 1; w < leakReasons; w++ {
 		if w.String() == why {
-			e.r.reclaim.leaks.strand(e.e, w, blocks, leased, time.Now())
+			e.r.reclaim.leaks.add(e.e, w, blocks, leased, time.Now())
 		}
 	}
 }

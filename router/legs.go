@@ -24,8 +24,8 @@ type legs struct {
 }
 
 // remains returns what an attempt of the request may have left behind, as a value of its own.
-func (g *legs) remains(a *attempt) *remains {
-	m := remainsOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
+func (g *legs) remains(a *attempt) *job {
+	m := jobOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
 		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.Name)
@@ -34,8 +34,8 @@ func (g *legs) remains(a *attempt) *remains {
 }
 
 // behind runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
-func (g *legs) behind(a *attempt, m *remains, see func(context.Context), holder *fleet.Engine) {
-	if !g.r.reclaim.behind(m, see, holder) && holder != nil {
+func (g *legs) behind(a *attempt, m *job, see func(context.Context), holder *fleet.Engine) {
+	if !g.r.reclaim.start(m, see, holder) && holder != nil {
 		a.stranded = true
 		a.closeDecode()
 	}
@@ -81,7 +81,7 @@ func (g *legs) abandon(a *attempt) {
 	g.behind(a, m, func(ctx context.Context) {
 		if kept && !never {
 			m.part()
-			g.r.reclaim.strand(ctx, m, m.decode, strandMay)
+			g.r.reclaim.leak(ctx, m, m.decode, leakPossible)
 			return
 		}
 		g.r.reclaim.settle(ctx, m)
@@ -92,7 +92,7 @@ func (g *legs) abandon(a *attempt) {
 func (g *legs) strand(a *attempt) {
 	a.stranded = true
 	m := g.remains(a)
-	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.strand(ctx, m, m.prefill, strandNoAnswer) }, m.prefill)
+	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.leak(ctx, m, m.prefill, leakNoAnswer) }, m.prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -115,8 +115,8 @@ func (g *legs) repeatPrefill(a *attempt) {
 		a.closeDecode()
 		if !a.worked() {
 			g.behind(a, m, func(ctx context.Context) {
-				g.r.reclaim.strand(ctx, m, m.decode, strandMay)
-				g.r.reclaim.giveBackFirst(ctx, m, doubtMay)
+				g.r.reclaim.leak(ctx, m, m.decode, leakPossible)
+				g.r.reclaim.giveBackFirst(ctx, m, possible)
 			}, m.decode)
 		}
 		return
@@ -126,7 +126,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		if m.leg != nil || a.decode.Sent() { // else nothing waits for prefill
 			g.r.reclaim.settle(ctx, m)
 		} else {
-			g.r.reclaim.giveBackFirst(ctx, m, doubtMay)
+			g.r.reclaim.giveBackFirst(ctx, m, possible)
 		}
 	}, m.decode)
 }
@@ -147,7 +147,7 @@ func (g *legs) giveBack(a *attempt) {
 		return
 	}
 	g.behind(a, m, func(ctx context.Context) {
-		g.r.reclaim.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtNone)
+		g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true, asked: true}, certain)
 	}, m.prefill)
 }
 
@@ -180,7 +180,7 @@ func (g *legs) drainDecode(a *attempt) {
 	m.taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
 	m.taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
 	m.taking.Once = true
-	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, leftover{answered: true}, doubtNone) }, m.prefill)
+	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true}, certain) }, m.prefill)
 }
 
 // prefillRequest writes the request of a prefill leg.

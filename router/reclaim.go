@@ -34,13 +34,13 @@ type reclaimer struct {
 	tasks   *background.Tasks
 	pairs   *fleet.Handshakes
 	monitor *monitor.Monitor
-	leaks   *left
+	leaks   *leaks
 	hands   *handshaker // sends whole requests between two engines
 }
 
-// remains is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
+// job is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
 // changes it. Whoever sees to it holds the body.
-type remains struct {
+type job struct {
 	s               *setup // what the request was admitted with
 	h               connector.Handoff
 	b               *openai.Body // whose bytes the letters have; nil if there are none
@@ -62,27 +62,27 @@ type remains struct {
 	counted         bool         // KV of the request was counted as left already: with one engine or two, it is one ending
 }
 
-// doubt is how sure it is that something is held.
-type doubt uint8
+// certainty is how sure it is that something is held.
+type certainty uint8
 
 const (
-	doubtNone doubt = iota
-	doubtMay        // it may be: if it cannot be given back, it is counted as such
-	doubtMost       // most likely it is not: then nothing is counted
+	certain  certainty = iota
+	possible           // it may be: if it cannot be given back, it is counted as such
+	unlikely           // most likely it is not: then nothing is counted
 )
 
-// remainsOf returns what a hand-over between these engines may leave behind.
-func remainsOf(s *setup, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *remains {
-	return &remains{s: s, h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
+// jobOf returns what a hand-over between these engines may leave behind.
+func jobOf(s *setup, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *job {
+	return &job{s: s, h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
 }
 
 // settle sees to KV that decode holds for a request which is over, as prefill has yet to write it. It takes its time.
 //
 // If prefill has answered before, it may have lost what it was to write, and decode's registration with it: that it is asked
 // again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
-func (r *reclaimer) settle(ctx context.Context, m *remains) {
+func (r *reclaimer) settle(ctx context.Context, m *job) {
 	entry := m.decode.Origin.Entry
-	o := orphan{agent: m.s.parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
+	o := decodeHeld{agent: m.s.parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
 	o.barred = m.first != nil && m.plainlyNamed()
 	plain := m.first == nil && m.prefill.Origin.Entry.PlainRequestIDs
 	o.lost = plain && m.lost
@@ -108,19 +108,19 @@ func (r *reclaimer) settle(ctx context.Context, m *remains) {
 		switch s {
 		case stepNothing:
 			if m.first != nil {
-				r.strand(ctx, m, m.decode, strandMay)
-				r.giveBackFirst(ctx, m, doubtMay)
+				r.leak(ctx, m, m.decode, leakPossible)
+				r.giveBackFirst(ctx, m, possible)
 			} else {
 				r.leaks.reclaimed(end, "asked_again")
 			}
 			if m.h.KVParams != nil { // decode's leg may have ended before it had registered, and then prefill waits for it
-				r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMost)
+				r.giveBack(ctx, m, prefillHeld{answered: true, asked: true}, unlikely)
 			}
 			return
 		case stepStrand:
-			r.strand(ctx, m, m.decode, why)
+			r.leak(ctx, m, m.decode, why)
 			if o.run == runLives {
-				r.giveBackFirst(ctx, m, doubtMay)
+				r.giveBackFirst(ctx, m, possible)
 			}
 			return
 		case stepAskAgain:
@@ -174,7 +174,7 @@ func (r *reclaimer) settle(ctx context.Context, m *remains) {
 			m.part()
 			since = time.Now()
 		case stepFence:
-			if o.fenced = r.passed(ctx, m.s, m.decode, m.model, since); !o.fenced {
+			if o.fenced = r.wait(ctx, m.s, m.decode, m.model, since); !o.fenced {
 				o.over = true
 			}
 		case stepNotifyDecode:
@@ -190,10 +190,10 @@ const beginsWithin = 10 * time.Second
 
 // begun waits until decode has surely begun with the request, whose leg is open still, and reports whether it is shown: a request
 // that was sent long enough behind it has completed.
-func (r *reclaimer) begun(ctx context.Context, m *remains) bool {
+func (r *reclaimer) begun(ctx context.Context, m *job) bool {
 	ctx, cancel := context.WithTimeout(ctx, beginsWithin)
 	defer cancel()
-	return r.passed(ctx, m.s, m.decode, m.model, m.closed) && !m.leg.State().Over()
+	return r.wait(ctx, m.s, m.decode, m.model, m.closed) && !m.leg.State().Over()
 }
 
 // quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
@@ -201,7 +201,7 @@ const quietWithin = 2*fenceAfter + time.Second
 
 // quiet waits until a whole later request has been handed over between the two, or decode's leg has brought tokens, and reports whether
 // either is so.
-func (r *reclaimer) quiet(ctx context.Context, m *remains) bool {
+func (r *reclaimer) quiet(ctx context.Context, m *job) bool {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
 	asks := !m.probe || r.pairs.Ready(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
@@ -217,7 +217,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // part ends a decode leg that is open still, and waits for that. It may be called twice.
-func (m *remains) part() {
+func (m *job) part() {
 	if m.leg == nil {
 		return
 	}
@@ -228,7 +228,7 @@ func (m *remains) part() {
 
 // askAgain asks prefill once more under the same id, and says what came of it. A new run that has answered instead holds
 // something as well, which is given back.
-func (r *reclaimer) askAgain(ctx context.Context, m *remains) dispatch.EventKind {
+func (r *reclaimer) askAgain(ctx context.Context, m *job) dispatch.EventKind {
 	if m.again == nil {
 		return dispatch.EvPrefillLost
 	}
@@ -252,8 +252,8 @@ func (r *reclaimer) askAgain(ctx context.Context, m *remains) dispatch.EventKind
 		}
 		anew := *m
 		anew.h.KVParams = append([]byte(nil), l.Answer.KVParams...)
-		r.behind(&anew, func(ctx context.Context) {
-			r.giveBack(ctx, &anew, leftover{answered: true}, doubtNone)
+		r.start(&anew, func(ctx context.Context) {
+			r.giveBack(ctx, &anew, prefillHeld{answered: true}, certain)
 		}, nil)
 		return k
 	}
@@ -262,23 +262,23 @@ func (r *reclaimer) askAgain(ctx context.Context, m *remains) dispatch.EventKind
 }
 
 // plainlyNamed reports whether prefill knows the request by the very name that it was given, as far as its answer tells.
-func (m *remains) plainlyNamed() bool {
+func (m *job) plainlyNamed() bool {
 	h, ok := connector.ParseKVParams(m.first)
 	return !ok || len(h.Request) == 0 || string(jsonscan.Unescape(nil, h.Request)) == string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))
 }
 
 // giveBackFirst sees to what prefill may hold since it has answered for the first time.
-func (r *reclaimer) giveBackFirst(ctx context.Context, m *remains, d doubt) {
+func (r *reclaimer) giveBackFirst(ctx context.Context, m *job, d certainty) {
 	if m.first == nil {
 		return
 	}
 	was := *m
 	was.h.KVParams = m.first
-	r.giveBack(ctx, &was, leftover{answered: true, asked: true}, d)
+	r.giveBack(ctx, &was, prefillHeld{answered: true, asked: true}, d)
 }
 
 // giveBack sees to KV that prefill holds, for sure or with a doubt.
-func (r *reclaimer) giveBack(ctx context.Context, m *remains, l leftover, d doubt) {
+func (r *reclaimer) giveBack(ctx context.Context, m *job, l prefillHeld, d certainty) {
 	l.agent = m.s.parts.Reclaim != nil
 	l.reads = m.conn.Traits().Reads
 	l.answered = l.answered && m.h.KVParams != nil
@@ -304,19 +304,19 @@ func (r *reclaimer) giveBack(ctx context.Context, m *remains, l leftover, d doub
 			}
 			l.taken = true
 		case stepFence:
-			if l.fenced = r.passed(ctx, m.s, m.decode, m.model, m.closed); !l.fenced {
-				r.strandIf(ctx, m, strandUnfenced, d)
+			if l.fenced = r.wait(ctx, m.s, m.decode, m.model, m.closed); !l.fenced {
+				r.leakIf(ctx, m, leakUnfenced, d)
 				return
 			}
 		default:
-			r.strandIf(ctx, m, why, d)
+			r.leakIf(ctx, m, why, d)
 			return
 		}
 	}
 }
 
 // notifyPrefill tells prefill's ranks that what they hold was taken.
-func (r *reclaimer) notifyPrefill(ctx context.Context, m *remains) error {
+func (r *reclaimer) notifyPrefill(ctx context.Context, m *job) error {
 	h, ok := connector.ParseKVParams(m.h.KVParams)
 	c, known := connector.ParseCoordinates(m.h.KVParams)
 	if !ok || !known || len(h.Request) == 0 {
@@ -340,7 +340,7 @@ func (r *reclaimer) notifyPrefill(ctx context.Context, m *remains) error {
 }
 
 // notifyDecode tells decode's ranks that what they wait for has come, so that they give it up: the request is over.
-func (r *reclaimer) notifyDecode(ctx context.Context, m *remains, end string) {
+func (r *reclaimer) notifyDecode(ctx context.Context, m *job, end string) {
 	tp := max(1, m.decode.Origin.Entry.TensorParallel)
 	to, err := ranksOf(ctx, m.s, m.decode, &connector.PrefillEndpoint{EngineID: m.run, TP: tp, PP: 1})
 	if errors.Is(err, errMoved) {
@@ -354,7 +354,7 @@ func (r *reclaimer) notifyDecode(ctx context.Context, m *remains, end string) {
 	}
 	if err != nil {
 		r.log.Warn("notification", "engine", m.decode.Name, "transfer_id", m.h.Transfer, "err", err)
-		r.strand(ctx, m, m.decode, strandUntold)
+		r.leak(ctx, m, m.decode, leakUntold)
 		return
 	}
 	r.leaks.reclaimed(end, "notify_decode")

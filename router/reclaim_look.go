@@ -12,7 +12,7 @@ import (
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
-func diesNow(ctx context.Context, m *remains) bool {
+func diesNow(ctx context.Context, m *job) bool {
 	if m.run == "" || m.s.parts.Reclaim == nil {
 		return false
 	}

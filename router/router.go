@@ -114,7 +114,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	leaks := new(left)
+	leaks := new(leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.now().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = &reclaimer{log: parts.Log, tasks: r.tasks, pairs: r.pairs, monitor: r.monitor, leaks: leaks}
 	r.hands = &handshaker{

@@ -28,7 +28,7 @@ func (p *probe) stock(ctx context.Context) error {
 	case a.h.KVParams == nil:
 		return p.handsNothing(" answers without kv_transfer_params: " + c.Connector.Traits().Stock.Needs)
 	case !ok:
-		p.reclaim.strand(ctx, probed(p.s, c, a), e, strandNoAnswer)
+		p.reclaim.leak(ctx, probed(p.s, c, a), e, leakNoAnswer)
 		return p.handsNothing("'s kv_transfer_params do not say where the KV is: " + c.Connector.Traits().Stock.Needs)
 	}
 	a.h.Endpoint = at
@@ -37,12 +37,12 @@ func (p *probe) stock(ctx context.Context) error {
 	}
 	old := e.Endpoint.Load()
 	if err := p.fits(ctx, at); err != nil {
-		p.reclaim.giveBack(ctx, probed(p.s, c, a), leftover{answered: true, taken: true}, doubtNone)
+		p.reclaim.giveBack(ctx, probed(p.s, c, a), prefillHeld{answered: true, taken: true}, certain)
 		return err
 	}
 	body := b.AppendPrefill(nil, a.h.Request, c.Connector.DecodeParams(nil, &a.h))
 	if c.Connector.Accept(&a.h, a.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
-		p.reclaim.giveBack(ctx, probed(p.s, c, a), leftover{answered: true, taken: true}, doubtNone)
+		p.reclaim.giveBack(ctx, probed(p.s, c, a), prefillHeld{answered: true, taken: true}, certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)
 	}
 	if err := p.take(ctx, body); err != nil {
@@ -126,11 +126,11 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 			}
 			break
 		}
-		p.reclaim.giveBack(ctx, probed(p.s, c, a), leftover{answered: true, taken: true}, doubtNone)
+		p.reclaim.giveBack(ctx, probed(p.s, c, a), prefillHeld{answered: true, taken: true}, certain)
 	})
 	if !again {
 		m := probed(p.s, c, a)
-		p.reclaim.behind(m, nil, m.prefill)
+		p.reclaim.start(m, nil, m.prefill)
 	}
 	return err
 }
@@ -175,12 +175,12 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	case <-late:
 	case <-ctx.Done():
 	}
-	p.late()
+	p.settleLate()
 	return leg.Late, fmt.Errorf("router: probe: engine %s: %w (%w)", d.Name, leg.ErrTransferLate, context.DeadlineExceeded)
 }
 
-// late sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
-func (p *probe) late() {
+// settleLate sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
+func (p *probe) settleLate() {
 	a, c := p.a, p.c
 	a.disown()
 	m := probed(p.s, c, a)
@@ -188,15 +188,15 @@ func (p *probe) late() {
 	if a.open() {
 		m.leg, m.inTurn = &a.decode, true
 	}
-	if why := untellable(p.s, m.decode); why != strandNone {
+	if why := untellable(p.s, m.decode); why != leakNone {
 		a.closeDecode()
-		p.reclaim.behind(m, func(ctx context.Context) {
-			p.reclaim.strand(ctx, m, m.decode, why)
-			p.reclaim.giveBackFirst(ctx, m, doubtMay)
+		p.reclaim.start(m, func(ctx context.Context) {
+			p.reclaim.leak(ctx, m, m.decode, why)
+			p.reclaim.giveBackFirst(ctx, m, possible)
 		}, m.decode)
 		return
 	}
-	if !p.reclaim.behind(m, func(ctx context.Context) { p.reclaim.settle(ctx, m) }, m.decode) {
+	if !p.reclaim.start(m, func(ctx context.Context) { p.reclaim.settle(ctx, m) }, m.decode) {
 		a.closeDecode()
 	}
 }

@@ -130,7 +130,7 @@ func (x *exchange) checkDecode(a *attempt) {
 	x.r.tasks.Go("a look at a load", func() {
 		cause, said := leg.ErrHurried, monitor.LoadUnavailable
 		defer func() {
-			if cause == leg.ErrHurried && said != monitor.LoadNotReported && untellable(x.s, e) == strandNone {
+			if cause == leg.ErrHurried && said != monitor.LoadNotReported && untellable(x.s, e) == leakNone {
 				if a.decode.SetKV(leg.KVOverdue) {
 					a.lost(reason.ClientLeft)
 				}

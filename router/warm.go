@@ -33,7 +33,7 @@ func (h *handshaker) run(ctx context.Context) {
 		case <-h.pairs.Wake():
 		case <-timer.C:
 		}
-		again := h.warm(time.Now())
+		again := h.startDue(time.Now())
 		timer.Reset(warmPause)
 		select {
 		case <-ctx.Done():
@@ -57,8 +57,8 @@ type handshaker struct {
 	tickets *tickets
 }
 
-// warm begins the handshakes that are due between engines that are up, and returns when it is to be called again.
-func (h *handshaker) warm(now time.Time) time.Duration {
+// startDue begins the handshakes that are due between engines that are up, and returns when it is to be called again.
+func (h *handshaker) startDue(now time.Time) time.Duration {
 	s := h.current()
 	again := warmAnyway * s.cfg.Timeouts.Health
 	for _, c := range s.fleet.Pairs {

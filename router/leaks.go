@@ -11,13 +11,13 @@ import (
 	"pdrouter/router/fleet"
 )
 
-// left is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
+// leaks is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
 // concurrent use; the zero value is empty.
-type left struct {
-	mu     sync.Mutex
-	held   map[heldBy]int // blocks
-	freed  map[Reclaimed]uint64
-	fences map[fenceOf]*fence
+type leaks struct {
+	mu       sync.Mutex
+	held     map[heldBy]int // blocks
+	freed    map[Reclaimed]uint64
+	barriers map[barrierKey]*barrier
 
 	requests atomic.Uint64 // how many requests may have left KV behind
 }
@@ -26,15 +26,15 @@ type left struct {
 type heldBy struct {
 	engine     *fleet.Engine
 	generation uint64 // of that run: with the next one its blocks are free
-	why        stranded
+	why        leakReason
 	until      int64 // Unix seconds at which the engine's own lease ends; 0: never
 }
 
 // prefillLease is how long stock prefill engines hold what nobody takes: their default.
 const prefillLease = 30 * time.Second
 
-// strand enters blocks that stay held. leased says that the engine gives them up by itself.
-func (l *left) strand(e *fleet.Engine, why stranded, blocks int, leased bool, now time.Time) {
+// add enters blocks that stay held. leased says that the engine gives them up by itself.
+func (l *leaks) add(e *fleet.Engine, why leakReason, blocks int, leased bool, now time.Time) {
 	key := heldBy{engine: e, generation: e.Generation.Load(), why: why}
 	if leased {
 		key.until = now.Add(prefillLease).Unix()
@@ -49,7 +49,7 @@ func (l *left) strand(e *fleet.Engine, why stranded, blocks int, leased bool, no
 }
 
 // pruneLocked drops what is over: leases that have ended, and runs.
-func (l *left) pruneLocked(now time.Time) {
+func (l *leaks) pruneLocked(now time.Time) {
 	for k := range l.held {
 		if k.until != 0 && k.until <= now.Unix() || k.generation != k.engine.Generation.Load() {
 			delete(l.held, k)
@@ -58,13 +58,13 @@ func (l *left) pruneLocked(now time.Time) {
 }
 
 // Restarted notes that an engine may be another run now, which holds nothing.
-func (l *left) Restarted(e *fleet.Engine) {
+func (l *leaks) Restarted(e *fleet.Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked(e)
 }
 
-func (l *left) forgetLocked(e *fleet.Engine) {
+func (l *leaks) forgetLocked(e *fleet.Engine) {
 	for k := range l.held {
 		if k.engine == e {
 			delete(l.held, k)
@@ -73,7 +73,7 @@ func (l *left) forgetLocked(e *fleet.Engine) {
 }
 
 // reclaimed counts what came free.
-func (l *left) reclaimed(ending, by string) {
+func (l *leaks) reclaimed(ending, by string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.freed == nil {
@@ -83,13 +83,13 @@ func (l *left) reclaimed(ending, by string) {
 }
 
 // of returns how many blocks an engine is known to hold for nobody, by why; nil if there are none.
-func (l *left) of(e *fleet.Engine, now time.Time) map[string]int {
+func (l *leaks) of(e *fleet.Engine, now time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
 	var out map[string]int
 	for k, n := range l.held {
-		if k.engine == e && k.why != strandMay {
+		if k.engine == e && k.why != leakPossible {
 			if out == nil {
 				out = make(map[string]int)
 			}
@@ -100,12 +100,12 @@ func (l *left) of(e *fleet.Engine, now time.Time) map[string]int {
 }
 
 // unresolved returns how many blocks an engine may hold for nobody, which nothing has shown yet.
-func (l *left) unresolved(e *fleet.Engine, now time.Time) (n int) {
+func (l *leaks) unresolved(e *fleet.Engine, now time.Time) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
 	for k, some := range l.held {
-		if k.engine == e && k.why == strandMay {
+		if k.engine == e && k.why == leakPossible {
 			n += some
 		}
 	}
@@ -113,13 +113,13 @@ func (l *left) unresolved(e *fleet.Engine, now time.Time) (n int) {
 }
 
 // Blocks returns how many blocks an engine holds for nobody, or may hold.
-func (l *left) Blocks(e *fleet.Engine, now time.Time) int {
+func (l *leaks) Blocks(e *fleet.Engine, now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.blocksLocked(e, now)
 }
 
-func (l *left) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
+func (l *leaks) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 	l.pruneLocked(now)
 	for k, some := range l.held {
 		if k.engine == e {
@@ -131,7 +131,7 @@ func (l *left) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 
 // AtMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
 // said: if there are none nothing is held, and else no more may be held than there are. It returns how many it is said no more to hold.
-func (l *left) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
+func (l *leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.blocksLocked(e, now) > said {
@@ -139,7 +139,7 @@ func (l *left) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed i
 	}
 	rest := blocks
 	for k, n := range l.held {
-		if k.engine != e || k.why != strandMay && blocks > 0 {
+		if k.engine != e || k.why != leakPossible && blocks > 0 {
 			continue
 		}
 		keep := min(n, rest)
@@ -160,7 +160,7 @@ type Reclaimed struct {
 }
 
 // totals returns what came free by now, in order.
-func (l *left) totals() []Reclaimed {
+func (l *leaks) totals() []Reclaimed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := make([]Reclaimed, 0, len(l.freed))
@@ -175,28 +175,28 @@ func (l *left) totals() []Reclaimed {
 }
 
 // Drop forgets an engine that is of no configuration any more.
-func (l *left) Drop(e *fleet.Engine) {
+func (l *leaks) Drop(e *fleet.Engine) {
 	l.Restarted(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for of := range l.fences {
+	for of := range l.barriers {
 		if of.at == e || of.prefill == e {
-			delete(l.fences, of)
+			delete(l.barriers, of)
 		}
 	}
 }
 
-// fence returns the fence of that name.
-func (l *left) fence(of fenceOf) *fence {
+// barrier returns the barrier of that name.
+func (l *leaks) barrier(of barrierKey) *barrier {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fences == nil {
-		l.fences = make(map[fenceOf]*fence)
+	if l.barriers == nil {
+		l.barriers = make(map[barrierKey]*barrier)
 	}
-	f := l.fences[of]
+	f := l.barriers[of]
 	if f == nil {
-		f = new(fence)
-		l.fences[of] = f
+		f = new(barrier)
+		l.barriers[of] = f
 	}
 	return f
 }

@@ -9,9 +9,9 @@ import (
 	"pdrouter/router/leg"
 )
 
-// behind runs what sees to the remains of a request, behind it. If too much runs on already it reports false, and counts
+// start runs what sees to what a request left, after it. If too much runs on already it reports false, and counts
 // what holder holds for sure, if it is not nil.
-func (r *reclaimer) behind(m *remains, see func(context.Context), holder *fleet.Engine) bool {
+func (r *reclaimer) start(m *job, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.b.Retain()
 		if r.tasks.Try(m.s.cfg.Limits.Background, m.s.cfg.Timeouts.Ending, func(ctx context.Context) {
@@ -23,14 +23,14 @@ func (r *reclaimer) behind(m *remains, see func(context.Context), holder *fleet.
 		m.b.Release()
 	}
 	if holder != nil {
-		r.enterStranded(m, holder, strandBusy, defaultBlock)
+		r.addLeak(m, holder, leakBusy, defaultBlock)
 	}
 	return false
 }
 
 // unwritten sees to a hand-over by push whose decode leg has failed by itself though prefill has answered. If prefill's run is
 // over it is decode that may hold blocks; else prefill, if decode's leg had not begun.
-func (r *reclaimer) unwritten(ctx context.Context, m *remains) {
+func (r *reclaimer) unwritten(ctx context.Context, m *job) {
 	var look looking
 	run := runUnknown
 	for range 4 {
@@ -46,13 +46,13 @@ func (r *reclaimer) unwritten(ctx context.Context, m *remains) {
 		r.settle(ctx, m)
 		return
 	}
-	r.giveBack(ctx, m, leftover{answered: true, asked: true}, doubtMay)
+	r.giveBack(ctx, m, prefillHeld{answered: true, asked: true}, possible)
 }
 
 // rests reports whether prefill has nothing in hand of what it was asked before the end of m: it has noticed that end, and says that it
 // has nothing in hand at all.
-func (r *reclaimer) rests(ctx context.Context, m *remains) bool {
-	if !r.passed(ctx, m.s, m.prefill, m.model, m.closed) {
+func (r *reclaimer) rests(ctx context.Context, m *job) bool {
+	if !r.wait(ctx, m.s, m.prefill, m.model, m.closed) {
 		return false
 	}
 	l, ok := r.monitor.LoadOf(ctx, m.prefill)
@@ -61,7 +61,7 @@ func (r *reclaimer) rests(ctx context.Context, m *remains) bool {
 
 // tellNamed tells prefill that what it may hold for a leg that was ended was taken. That is safe only when prefill has
 // noticed the end: it would give up what it still works on.
-func (r *reclaimer) tellNamed(ctx context.Context, m *remains) {
+func (r *reclaimer) tellNamed(ctx context.Context, m *job) {
 	if !r.rests(ctx, m) {
 		return
 	}
@@ -70,13 +70,13 @@ func (r *reclaimer) tellNamed(ctx context.Context, m *remains) {
 	}
 }
 
-// untellable says why a decode engine could not be told that it need not wait any more; strandNone if it could.
-func untellable(s *setup, d *fleet.Engine) stranded {
-	return orphan{agent: s.parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
+// untellable says why a decode engine could not be told that it need not wait any more; leakNone if it could.
+func untellable(s *setup, d *fleet.Engine) leakReason {
+	return decodeHeld{agent: s.parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
 }
 
 // notifyNamed tells prefill's ranks that what they hold under the name that the request was given was taken.
-func (r *reclaimer) notifyNamed(ctx context.Context, m *remains) error {
+func (r *reclaimer) notifyNamed(ctx context.Context, m *job) error {
 	c := m.prefill.Endpoint.Load()
 	if c == nil {
 		return errMoved
@@ -94,20 +94,20 @@ const clearWithin = 4 * fenceAfter
 // cleared waits until nothing is left at prefill of a request whose leg prefill has ended without a usable answer, and reports whether
 // that is shown: a later request that has come to its end shows that it does not run any more. It may have finished first, and hold what
 // nobody has fetched under its name, so prefill is told that this was taken, and a later request that it has heard that.
-func (r *reclaimer) cleared(ctx context.Context, m *remains) bool {
+func (r *reclaimer) cleared(ctx context.Context, m *job) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
-	if m.s.parts.Reclaim == nil || !r.passed(ctx, m.s, m.prefill, m.model, m.closed) {
+	if m.s.parts.Reclaim == nil || !r.wait(ctx, m.s, m.prefill, m.model, m.closed) {
 		return false
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
 		return false
 	}
-	return r.passed(ctx, m.s, m.prefill, m.model, time.Now())
+	return r.wait(ctx, m.s, m.prefill, m.model, time.Now())
 }
 
 // taken has a decode engine take what prefill holds.
-func (r *reclaimer) taken(ctx context.Context, m *remains) bool {
+func (r *reclaimer) taken(ctx context.Context, m *job) bool {
 	if m.taking == nil {
 		return false
 	}
@@ -118,41 +118,41 @@ func (r *reclaimer) taken(ctx context.Context, m *remains) bool {
 }
 
 // probed is what the probe of a pair may have left behind.
-func probed(s *setup, c *fleet.Pair, a *attempt) *remains {
-	m := remainsOf(s, &a.h, c.Connector, c.Model, c.Prefill, c.Decode)
+func probed(s *setup, c *fleet.Pair, a *attempt) *job {
+	m := jobOf(s, &a.h, c.Connector, c.Model, c.Prefill, c.Decode)
 	m.tokens = 1
 	return m
 }
 
 // probeLeft sees to what prefill holds for a probe on which decode has failed.
 func (r *reclaimer) probeLeft(ctx context.Context, s *setup, c *fleet.Pair, a *attempt) {
-	r.giveBack(ctx, probed(s, c, a), leftover{answered: true, asked: true}, doubtNone)
+	r.giveBack(ctx, probed(s, c, a), prefillHeld{answered: true, asked: true}, certain)
 }
 
-// strand counts KV that an engine holds for nobody, until a lease ends or for good.
-func (r *reclaimer) strand(ctx context.Context, m *remains, holder *fleet.Engine, why stranded) {
+// leak counts KV that an engine holds for nobody, until a lease ends or for good.
+func (r *reclaimer) leak(ctx context.Context, m *job, holder *fleet.Engine, why leakReason) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	r.enterStranded(m, holder, why, blockTokens(ctx, m, holder))
+	r.addLeak(m, holder, why, blockTokens(ctx, m, holder))
 }
 
-// strandIf counts what prefill holds, in doubt as what may be held.
-func (r *reclaimer) strandIf(ctx context.Context, m *remains, why stranded, d doubt) {
+// leakIf counts what prefill holds, in doubt as what may be held.
+func (r *reclaimer) leakIf(ctx context.Context, m *job, why leakReason, d certainty) {
 	switch d {
-	case doubtNone:
-		r.strand(ctx, m, m.prefill, why)
-	case doubtMay:
-		r.strand(ctx, m, m.prefill, strandMay)
+	case certain:
+		r.leak(ctx, m, m.prefill, why)
+	case possible:
+		r.leak(ctx, m, m.prefill, leakPossible)
 	}
 }
 
-// enterStranded enters what one request has left behind, in blocks of so many tokens.
-func (r *reclaimer) enterStranded(m *remains, holder *fleet.Engine, why stranded, block int) {
+// addLeak enters what one request has left behind, in blocks of so many tokens.
+func (r *reclaimer) addLeak(m *job, holder *fleet.Engine, why leakReason, block int) {
 	blocks := (max(m.tokens, 1) + block - 1) / block
 	leased := holder == m.prefill
-	r.leaks.strand(holder, why, blocks, leased, time.Now())
+	r.leaks.add(holder, why, blocks, leased, time.Now())
 	event, level := "blocks stay held", slog.LevelWarn
-	if why == strandMay {
+	if why == leakPossible {
 		event, level = "blocks may stay held", slog.LevelInfo
 	} else if !m.counted {
 		m.counted = true
@@ -166,7 +166,7 @@ func (r *reclaimer) enterStranded(m *remains, holder *fleet.Engine, why stranded
 const defaultBlock = 16
 
 // blockTokens returns how many tokens a block of the engine holds.
-func blockTokens(ctx context.Context, m *remains, e *fleet.Engine) int {
+func blockTokens(ctx context.Context, m *job, e *fleet.Engine) int {
 	recs := m.s.fleet.Records(e)
 	if len(recs) == 0 {
 		recs = m.s.fleet.Records(m.prefill)

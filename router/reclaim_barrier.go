@@ -14,39 +14,39 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// fence is where the endings at one engine wait until it has surely noticed them, or those between two engines until a whole later
+// barrier is where the endings at one engine wait until it has surely noticed them, or those between two engines until a whole later
 // request has been handed over.
-type fence struct {
+type barrier struct {
 	mu      sync.Mutex
 	ends    fencing
-	waiting []*fenced
+	waiting []*barrierWaiter
 	asking  int // how many of the waiting have requests sent; the others wait for those of others
 	running bool
 }
 
-// fenced is one ending that waits.
-type fenced struct {
+// barrierWaiter is one ending that waits.
+type barrierWaiter struct {
 	since time.Time
 	asks  bool
 	done  chan struct{} // closed when it is passed
 }
 
-// fenceOf names a fence: of one engine, or of the way from a prefill engine to a decode engine.
-type fenceOf struct{ prefill, at *fleet.Engine }
+// barrierKey names a barrier: of one engine, or of the way from a prefill engine to a decode engine.
+type barrierKey struct{ prefill, at *fleet.Engine }
 
 // fenceTime bounds one request of the router's own to a decode engine.
 const fenceTime = 20 * time.Second
 
-// passed blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
+// wait blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *reclaimer) passed(ctx context.Context, s *setup, e *fleet.Engine, model string, since time.Time) bool {
-	return r.wait(ctx, r.leaks.fence(fenceOf{at: e}), since, true, func() bool { return r.small(s, e, model) })
+func (r *reclaimer) wait(ctx context.Context, s *setup, e *fleet.Engine, model string, since time.Time) bool {
+	return r.waitAt(ctx, r.leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
 }
 
 // handedOver blocks until a whole request has been handed over between the two engines of m that began long enough after since, and
 // reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
-func (r *reclaimer) handedOver(ctx context.Context, m *remains, since time.Time, asks bool) bool {
-	return r.wait(ctx, r.leaks.fence(fenceOf{m.prefill, m.decode}), since, asks, func() bool {
+func (r *reclaimer) handedOver(ctx context.Context, m *job, since time.Time, asks bool) bool {
+	return r.waitAt(ctx, r.leaks.barrier(barrierKey{m.prefill, m.decode}), since, asks, func() bool {
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 		defer cancel()
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.prefill, Decode: m.decode}
@@ -63,18 +63,18 @@ func (r *reclaimer) handedOver(ctx context.Context, m *remains, since time.Time,
 }
 
 // handedOver notes that a whole request has been handed over between the two.
-func (l *left) handedOver(c *fleet.Pair, dispatched time.Time) {
+func (l *leaks) handedOver(c *fleet.Pair, dispatched time.Time) {
 	l.mu.Lock()
-	f := l.fences[fenceOf{c.Prefill, c.Decode}]
+	f := l.barriers[barrierKey{c.Prefill, c.Decode}]
 	l.mu.Unlock()
 	if f != nil {
 		f.completed(dispatched)
 	}
 }
 
-// wait blocks until f is passed for what has ended at since, and reports false if ctx ends first. ask sends a request.
-func (r *reclaimer) wait(ctx context.Context, f *fence, since time.Time, asks bool, ask func() bool) bool {
-	w := &fenced{since: since, asks: asks, done: make(chan struct{})}
+// waitAt blocks until f is passed for what has ended at since, and reports false if ctx ends first. ask sends a request.
+func (r *reclaimer) waitAt(ctx context.Context, f *barrier, since time.Time, asks bool, ask func() bool) bool {
+	w := &barrierWaiter{since: since, asks: asks, done: make(chan struct{})}
 	f.mu.Lock()
 	f.waiting = append(f.waiting, w)
 	start := false
@@ -85,7 +85,7 @@ func (r *reclaimer) wait(ctx context.Context, f *fence, since time.Time, asks bo
 	}
 	f.mu.Unlock()
 	if start {
-		r.tasks.Go("a fence", func() { r.guard(f, ask) })
+		r.tasks.Go("a barrier", func() { r.run(f, ask) })
 	}
 	select {
 	case <-w.done:
@@ -103,8 +103,8 @@ func (r *reclaimer) wait(ctx context.Context, f *fence, since time.Time, asks bo
 	return false
 }
 
-// guard sends a request whenever an ending waits for that, until none does.
-func (r *reclaimer) guard(f *fence, ask func() bool) {
+// run sends a request whenever an ending waits for that, until none does.
+func (r *reclaimer) run(f *barrier, ask func() bool) {
 	for pause := time.Duration(0); ; {
 		f.mu.Lock()
 		due, ok := f.ends.due()
@@ -130,11 +130,11 @@ func (r *reclaimer) guard(f *fence, ask func() bool) {
 }
 
 // completed notes that a request has completed, and lets those pass that had ended long enough before it was dispatched.
-func (f *fence) completed(dispatched time.Time) {
+func (f *barrier) completed(dispatched time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	limit := f.ends.completed(dispatched)
-	f.waiting = slices.DeleteFunc(f.waiting, func(w *fenced) bool {
+	f.waiting = slices.DeleteFunc(f.waiting, func(w *barrierWaiter) bool {
 		if w.since.After(limit) {
 			return false
 		}
