@@ -60,7 +60,7 @@ func (b *budget) invite(now time.Time) bool {
 	return true
 }
 
-// has reports whether one more is allowed of the kind of which there were own.
+// has reports whether one more is allowed of a kind that has own so far.
 func (b *budget) has(own int, sum budgetSlot) bool {
 	return own < b.floor || sum.retries+sum.invited < sum.requests*b.percent/100
 }

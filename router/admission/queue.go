@@ -65,8 +65,8 @@ func (q *Queue) TryAcquire() (Slot, bool) {
 	return Slot{q}, true
 }
 
-// Enqueue has a request that arrived at since wait for a place. Receive the result from the waiter. If the waiter is nil, the result
-// is known already: a place came free, or the queue is full.
+// Enqueue adds a request that arrived at since to the queue. Receive the result from the waiter. If the waiter is nil, the result is known
+// already: a place came free, or the queue is full.
 func (q *Queue) Enqueue(priority int, since time.Time) (Result, *Waiter) {
 	w := &Waiter{priority: priority, since: since, done: make(chan Result, 1)}
 	q.mu.Lock()

@@ -27,7 +27,7 @@ type level struct {
 type Waiter struct {
 	priority   int
 	since      time.Time   // its arrival
-	done       chan Result // has room for the one result
+	done       chan Result // with a buffer of one, for the one result
 	at         *level      // nil if it does not wait
 	prev, next *Waiter
 }

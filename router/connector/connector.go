@@ -1,5 +1,5 @@
-// Package connector has the engine protocols. Each says how its legs follow each other, what they carry and how they end, and answers
-// by traits to everything else. Connectors are pure: they send nothing and know no engine. A new one is a file here and an entry in All.
+// Package connector has the engine protocols. Each defines how its legs follow each other, what they carry and how they end. Its Traits
+// say everything else. Connectors are pure: they send nothing and know no engine. A new one is a file here and an entry in All.
 package connector
 
 import (
@@ -8,10 +8,9 @@ import (
 	"pdrouter/router/dispatch"
 )
 
-// Connector is what a hand-over needs of the router: how its legs follow each other, how they end, and what is
-// written into each. Its methods are pure.
+// Connector is one engine protocol: how its legs follow each other, how they end, and what is written into each. Its methods are pure.
 type Connector interface {
-	// Traits are the same at each call, and are not changed.
+	// Traits returns the same value at each call. It must not be changed.
 	Traits() *Traits
 	dispatch.Ender
 	// PrefillParams and DecodeParams append the kv_transfer_params of either leg.
@@ -22,13 +21,12 @@ type Connector interface {
 	Accept(h *Handoff, kv []byte) dispatch.EventKind
 }
 
-// Traits are what a connector says of itself, so that nobody else has to know which one it is.
+// Traits are the properties of a connector. Code outside this package asks for a property, not for a connector's name.
 type Traits struct {
 	Name string
 	Mode dispatch.Mode // how the legs of a split request follow each other
 
-	// drains: a split request whose client has left, or has waited for too long, leaves KV behind if its legs are ended before decode's
-	// first token.
+	// drains: ending the legs of a split request before decode's first token leaks KV. So a request without a client drains.
 	drains        bool
 	RequiresSplit bool // a decode engine serves no request alone
 	Handshakes    bool // two engines shake hands before they hand anything over
@@ -37,14 +35,14 @@ type Traits struct {
 	Writes        bool // prefill writes into decode's blocks, and no engine tells the gateway when
 	Reads         bool // decode reads prefill's blocks, which its answer names
 	Meets         bool // the legs meet at prefill's bootstrap server; prefill's answer has no params
-	BareErrors    bool // an engine's error may be a bare string, and a failed transfer may be told by the engine that is well
+	BareErrors    bool // an error may have no wrapper, and the healthy engine of a pair may report a failed transfer
 
 	Stock *StockTraits // of engines of stock vLLM; nil of others
 }
 
-// StockTraits are those of engines that tell their coordinates on a side channel and hold KV until somebody takes it or a lease ends.
+// StockTraits are those of engines that publish their endpoint on a side channel and hold KV until it is taken or a lease ends.
 type StockTraits struct {
-	kvMode string // what the engines themselves call it
+	kvMode string // the engines' own name for it
 	Needs  string // the versions and connectors of vLLM that hand off with it
 }
 
@@ -64,7 +62,7 @@ func Named(name string) Connector {
 	return none{}
 }
 
-// All lists all there are. A new one is entered here.
+// All returns every connector. A new one is added here.
 func All() []Connector { return []Connector{push{}, pull{}, plane{}, sglang{}, none{}} }
 
 // Names lists their names, for messages.
@@ -105,6 +103,6 @@ const (
 	NamePush    = "vllm-nixl-push" // stock vLLM's NixlPushConnector: both legs at once
 	NamePull    = "vllm-nixl-pull" // stock vLLM's NixlConnector: prefill, then decode
 	NameKVPlane = "kvplane"        // pdrouter's own data plane: both legs at once
-	NameSGLang  = "sglang"         // stock SGLang: both legs at once, which meet in a room
+	NameSGLang  = "sglang"         // stock SGLang: both legs at once
 	NameNone    = "none"           // aggregated engines: nothing is moved
 )

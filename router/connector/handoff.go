@@ -27,7 +27,7 @@ type Handoff struct {
 	Endpoint        *PrefillEndpoint // of the prefill engine, if it is a stock one
 	KVParams        []byte           // what prefill answered; nil until then
 	ValidMS         int64            // how long the transfer may take
-	// PrefillTicket and decodeTicket are what the engines of connector kvplane want to see; nil without a key to sign them.
+	// PrefillTicket and DecodeTicket are the tickets of connector kvplane; nil without a key to sign them.
 	PrefillTicket, DecodeTicket []byte
 }
 
@@ -52,7 +52,7 @@ var hexPairs = func() (of [256]uint16) {
 	return of
 }()
 
-// PrefillEndpoint are where decode engines find a stock prefill engine. They change at every start of the engine.
+// PrefillEndpoint is where decode engines find a stock prefill engine. It changes at every start of the engine.
 type PrefillEndpoint struct {
 	EngineID string
 	Host     string
@@ -63,10 +63,10 @@ type PrefillEndpoint struct {
 	Mode     string // "push" or "pull"; "" of engines that do not say
 
 	Quoted []byte // the engine id as it stands in JSON
-	params []byte // what decode is told of the engine, whatever the transfer
+	params []byte // the part of decode's params that is the same for every transfer
 }
 
-// written fills in what stands in JSON.
+// written fills in the fields that hold JSON.
 func (c PrefillEndpoint) written() *PrefillEndpoint {
 	c.Quoted = openai.AppendString(nil, c.EngineID)
 	dst := append(append([]byte(`{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`), c.Quoted...), `,"remote_host":`...)
@@ -87,7 +87,7 @@ func ParseCoordinates(kv []byte) (*PrefillEndpoint, bool) {
 	}.written(), true
 }
 
-// PrefillParams of stock vLLM, push: who takes the blocks is said by decode.
+// PrefillParams of stock vLLM, push, do not name the decode engine: it registers with prefill.
 func (push) PrefillParams(dst []byte, h *Handoff) []byte {
 	dst = append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
 	dst = append(dst, h.Transfer...)
@@ -102,7 +102,7 @@ func (push) DecodeParams(dst []byte, h *Handoff) []byte {
 	return append(dst, `"}`...)
 }
 
-// Accept says whether prefill's answer names the engine that decode was told of.
+// Accept reports whether prefill's answer names the run that decode was told of.
 func (push) Accept(h *Handoff, kv []byte) dispatch.EventKind {
 	if h.Endpoint != nil && bytes.Contains(kv, h.Endpoint.Quoted) {
 		return dispatch.EvPrefillUsable
@@ -121,7 +121,7 @@ func (pull) PrefillParams(dst []byte, h *Handoff) []byte {
 // DecodeParams are what prefill answered, to the byte.
 func (pull) DecodeParams(dst []byte, h *Handoff) []byte { return append(dst, h.KVParams...) }
 
-// Accept refuses params with which a decode engine could not read: a missing one has been seen to end engines.
+// Accept refuses params without a field that decode needs to read: a missing field can crash the decode engine.
 func (pull) Accept(h *Handoff, kv []byte) dispatch.EventKind {
 	p, ok := ParseKVParams(kv)
 	if !ok || !p.located() || !p.remote || !p.blocks || len(p.Request) == 0 {
@@ -166,8 +166,8 @@ func (none) PrefillParams(dst []byte, _ *Handoff) []byte { return dst }
 func (none) DecodeParams(dst []byte, _ *Handoff) []byte  { return dst }
 func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }
 
-// WithoutHandoff returns an engine's refusal without the members that tell of the hand-off, at any depth. It reports false if
-// what is left may tell of it still: then it is nothing for clients.
+// WithoutHandoff returns an engine's refusal without the members of the hand-off, at any depth. It reports false if the rest may still
+// contain data of the hand-off. Then the body must not be sent to a client.
 func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
 	out, ok := answer.StripTransferParams(nil, body)
 	if !ok {
@@ -202,7 +202,7 @@ func hostPort(host string, port int) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// Moves reports whether an engine that has said how it moves KV does so as the connector wants.
+// Moves reports whether the engine moves KV in the mode of the connector, or has not said its mode.
 func (c *PrefillEndpoint) Moves(conn Connector) bool {
 	t := conn.Traits().Stock
 	return t == nil || c.Mode == "" || c.Mode == t.kvMode

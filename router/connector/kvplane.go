@@ -2,8 +2,8 @@ package connector
 
 import "pdrouter/router/dispatch"
 
-// plane is pdrouter's own data plane. Both sides know the transfer by its id and take a cancel at any time, so
-// whatever the end, both are told at once and both legs are closed.
+// plane is pdrouter's own data plane. Both engines know the transfer by its id and accept a cancel at any time. So however the attempt
+// ends, both are canceled at once and both legs are closed.
 type plane struct{}
 
 var planeTraits = Traits{Name: NameKVPlane, Mode: dispatch.Together, Handshakes: true, Publishes: true, Cancels: true}

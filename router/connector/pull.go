@@ -2,9 +2,9 @@ package connector
 
 import "pdrouter/router/dispatch"
 
-// pull is stock vLLM's NixlConnector: decode reads the blocks that prefill's answer names. Prefill keeps them
-// until they were read or its lease ends, so a decode leg that was asked runs to its first event if there is time, and one
-// that never was is replaced by one of a single token.
+// pull is stock vLLM's NixlConnector. Decode reads the blocks that prefill's answer names, and prefill keeps them until they are read or
+// the lease ends. So a decode leg that was asked runs to its first event if there is time. If none was asked, a decode leg of one token
+// takes its place.
 type pull struct{}
 
 var pullTraits = Traits{

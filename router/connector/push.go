@@ -2,9 +2,9 @@ package connector
 
 import "pdrouter/router/dispatch"
 
-// push is stock vLLM's NixlPushConnector: decode registers its blocks with prefill, prefill writes them when it
-// has finished. A decode engine that registered holds its blocks until prefill has written them, whether its
-// request lives or not, so a prefill leg runs on once decode was asked, and one that failed is asked again.
+// push is stock vLLM's NixlPushConnector. Decode registers its blocks with prefill, and prefill writes them when it has finished. Decode
+// holds registered blocks until they are written, even if its request has ended. So once decode was asked, the prefill leg continues to
+// its end, and one that failed is asked again.
 type push struct{}
 
 var pushTraits = Traits{
@@ -23,7 +23,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		return out
 	case dispatch.LegAsked, dispatch.LegAnswered, dispatch.LegLost:
 		switch {
-		case e.Decode == dispatch.LegAsked && e.Prefill.Failed(): // decode must have begun before it is ended, or nothing may be told of it
+		case e.Decode == dispatch.LegAsked && e.Prefill.Failed(): // a decode engine whose leg ends before it has begun may never report its blocks
 			out = append(out, dispatch.Action{Do: dispatch.DoDisownDecode})
 		case e.Decode.Open():
 			out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
@@ -31,24 +31,24 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		switch e.Prefill {
 		case dispatch.LegAsked:
 			return append(out, dispatch.Action{Do: dispatch.DoFinishPrefill})
-		case dispatch.LegMoved: // what decode registered with is gone, and what the new start holds is for nobody
+		case dispatch.LegMoved: // the run that decode registered with has ended, and no leg takes what the new run holds
 			return append(out, dispatch.Action{Do: dispatch.DoDrainDecode}, dispatch.Action{Do: dispatch.DoAbandon})
 		case dispatch.LegBare: // what decode registered is never written, however often prefill is asked
 			return append(out, dispatch.Action{Do: dispatch.DoAbandon})
-		case dispatch.LegRejected: // a body that prefill rejects, decode rejects as well
+		case dispatch.LegRejected: // decode rejects the same body
 			return out
 		}
 		if e.Decode == dispatch.LegAnswered { // tokens came, so the blocks did
 			return out
 		}
-		return append(out, dispatch.Action{Do: dispatch.DoRepeatPrefill}) // if it has answered, what it was to write may have got lost
+		return append(out, dispatch.Action{Do: dispatch.DoRepeatPrefill}) // even if it has answered: its write may have been lost
 	}
 	// Decode holds nothing.
 	switch e.Prefill {
 	case dispatch.LegAsked:
 		return append(out, dispatch.Action{Do: dispatch.DoClosePrefill})
 	case dispatch.LegAnswered, dispatch.LegMoved:
-		if e.Decode == dispatch.LegBroken { // it may have used the reference: nobody else may
+		if e.Decode == dispatch.LegBroken { // it may have used the reference, which works once
 			return append(out, dispatch.Action{Do: dispatch.DoGiveBack})
 		}
 		return append(out, dispatch.Action{Do: dispatch.DoDrainDecode})

@@ -14,10 +14,10 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// sglang is stock SGLang's disaggregation: both legs get the same body, with the address of the prefill engine's bootstrap
-// server and the number of the room in which the two meet. Prefill answers when its blocks are with decode, and ends itself
-// behind one token. Either engine gives up what it has for a request whose connection closes, so whatever the end, both legs
-// are closed. Neither serves a request alone: without a room it refuses.
+// sglang is stock SGLang's disaggregation. Both legs get the same body, with the address of the prefill engine's bootstrap server and the
+// bootstrap room, the number by which the two legs find each other. Prefill answers when decode has its blocks, and ends after one token.
+// Either engine frees the blocks of a request whose connection closes, so both legs are closed however the attempt ends. Neither engine
+// serves a request without a bootstrap room.
 type sglang struct{}
 
 var sglangTraits = Traits{Name: NameSGLang, Mode: dispatch.Together, RequiresSplit: true, Meets: true, BareErrors: true}
@@ -71,8 +71,8 @@ func BootstrapOf(engineURL string, port int) Bootstrap {
 	return m
 }
 
-// Draw returns the meeting with a room of 63 bits that nobody else has: SGLang keeps it in 64, signed on some devices. All of
-// them are random, as the room modulo their number is the data-parallel rank that serves it.
+// Draw returns m with a new bootstrap room of 63 random bits: SGLang keeps it in 64 bits, signed on some devices. The low bits are random
+// too, because the room modulo the number of data-parallel ranks chooses the rank.
 func (m Bootstrap) Draw() Bootstrap {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -90,7 +90,7 @@ func (m Bootstrap) appendTo(dst []byte) []byte {
 	return strconv.AppendUint(dst, m.room, 10)
 }
 
-// failedTransfers are how SGLang begins its word of a transfer that failed, on either engine.
+// failedTransfers are the prefixes of SGLang's messages of a failed transfer, of either engine.
 var failedTransfers = [...]string{"Decode handshake failed", "Decode transfer failed", "Prefill bootstrap failed", "Prefill transfer failed"}
 
 // IsFailedTransfer reports whether the message of an error says that a transfer failed.
@@ -98,7 +98,7 @@ func IsFailedTransfer(message string) bool {
 	return slices.ContainsFunc(failedTransfers[:], func(words string) bool { return strings.HasPrefix(message, words) })
 }
 
-// WrapBareError gives an error of SGLang, which stands bare, the shape that clients know. Any other body is as it was.
+// WrapBareError wraps an error of SGLang, which has no wrapper, in OpenAI's shape. It returns any other body unchanged.
 func WrapBareError(body []byte) []byte {
 	s := jsonscan.Scanner{Bytes: body, MaxDepth: answer.MaxAnswerDepth}
 	bare := false

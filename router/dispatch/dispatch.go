@@ -11,13 +11,13 @@ import "pdrouter/router/reason"
 type Dispatch struct {
 	ends    Ender
 	split   Mode // how the legs of a split request follow each other
-	drains  bool // a request that its client has left goes on until ending its legs leaves no KV behind
+	drains  bool // a request without a client drains: see New
 	State   State
 	Mode    Mode
-	attempt int // of the dispatch that is under way, from 1
-	onward  int // engines that were to go on with the stream
+	attempt int // the current one, from 1
+	onward  int // continuations of the stream that were tried
 	max     int
-	broke   reason.Reason // the stream that another is to go on with
+	broke   reason.Reason // why the stream broke that a continuation is tried for
 	Prefill LegState
 	Decode  LegState
 }
@@ -33,8 +33,8 @@ type Ending struct {
 	Prefill, Decode LegState
 }
 
-// New returns the life of a request that may be tried that often. split is how the legs of a split request follow each other.
-// drains: such a request leaves KV behind if its legs are ended before decode's first token.
+// New returns the Dispatch of a request with a limit of attempts. split is how the legs of a split request follow each other. With
+// drains, a split request that has lost its client continues until decode's first token: ending its legs earlier would leak KV.
 func New(ends Ender, split Mode, drains bool, attempts int) Dispatch {
 	return Dispatch{ends: ends, split: split, drains: drains, attempt: 1, max: attempts}
 }
@@ -55,9 +55,9 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 		return d.finish(out, Action{Do: DoNothing, Why: e.Why}, ClientLeft)
 	case EvDeadline, EvShutdown, EvPanic:
 		if e.Kind == EvDeadline && d.State == StAwaiting && d.Mode != Alone && d.drains {
-			// The client has waited long enough, and the engines are as they are when it leaves: ended now, the legs would leave KV
-			// behind. At a shutdown they get no time of their own, as draining was theirs: what must run on does, until Close. Behind
-			// a panic nothing that the exchange knows of its legs is to be built on, so what can be closed is.
+			// For the engines this is the same as a client that leaves: ending the legs now would leak KV. A shutdown does not drain,
+			// as the legs had the time of the shutdown's own drain; those that must continue do so until Close. A panic does not drain
+			// either: what the exchange knows of its legs may be wrong, so it closes those that it can.
 			d.State = StDraining
 			return append(out, Action{Do: DoSendError, Why: e.Why}, Action{Do: DoDrain}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
 		}
@@ -138,8 +138,8 @@ func (d *Dispatch) paired(e Event, out []Action) []Action {
 	return d.drop(out)
 }
 
-// awaited handles the time from dispatch to decode's first event: the only time in which a failure is retried
-// on engines that have begun to work.
+// awaited handles the time from dispatch to decode's first event. Only in this state is a failure retried after engines have begun to
+// work.
 func (d *Dispatch) awaited(e Event, out []Action) []Action {
 	if e.Kind.OfPrefill() && d.Prefill != LegAsked || e.Kind.OfDecode() && d.Decode != LegAsked {
 		return d.drop(out)
@@ -182,7 +182,7 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 		return d.finish(out, Action{Do: DoSendWhole}, Completed)
 	case EvDecodeRejected:
 		d.Decode = e.Kind.Leaves()
-		if e.Why == reason.EngineRejected { // whatever it says is what was asked for
+		if e.Why == reason.EngineRejected { // the client asked for the engine's own answer
 			return d.finish(out, Action{Do: DoSendDecode, Why: e.Why}, Completed)
 		}
 		return d.finish(out, Action{Do: DoSendDecode, Why: e.Why}, FailedBefore)
@@ -193,11 +193,11 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 	return d.drop(out)
 }
 
-// relayed handles the time after the gate. Nothing is retried: the client has part of an answer. Another engine may only go on
-// with it.
+// relayed handles the time after the first event was sent. The client has part of an answer, so nothing is retried. Another engine
+// may only continue the stream.
 func (d *Dispatch) relayed(e Event, out []Action) []Action {
 	switch {
-	case d.Decode == LegWhole && e.Kind.Breaks(): // the leg is over, and the end sent in its place
+	case d.Decode == LegWhole && e.Kind.Breaks(): // the leg has ended, and the gateway has sent the end of the stream
 	case e.Kind == EvStreamWhole:
 		d.Decode = LegWhole
 		return d.finish(out, Action{Do: DoNothing}, Completed)
@@ -218,8 +218,8 @@ func (d *Dispatch) relayed(e Event, out []Action) []Action {
 	return d.drop(out)
 }
 
-// continued handles the time in which another engine is to go on with the stream. The client has part of an answer, so that what
-// fails here is not tried anew but by one more engine that goes on from the same tokens.
+// continued handles the time in which another engine is chosen and asked to continue the stream. The client has part of an answer. So
+// a failure here is not a retry: one more engine continues from the same tokens.
 func (d *Dispatch) continued(e Event, out []Action) []Action {
 	switch {
 	case d.Decode == LegIdle && e.Kind == EvPlannedAlone:
@@ -241,7 +241,7 @@ func (d *Dispatch) continued(e Event, out []Action) []Action {
 	return d.drop(out)
 }
 
-// goOn ends the legs and has one more engine go on with the stream, unless there were enough. As many may go on as may retry.
+// goOn ends the legs and plans one more continuation of the stream, within the limit of attempts.
 func (d *Dispatch) goOn(out []Action, why reason.Reason) []Action {
 	if d.onward+1 >= d.max {
 		return d.giveUp(out)
@@ -252,13 +252,12 @@ func (d *Dispatch) goOn(out []Action, why reason.Reason) []Action {
 	return append(out, Action{Do: DoPlanOnward, Why: why})
 }
 
-// giveUp cuts the stream, for the reason that it has failed for.
+// giveUp cuts the stream, for the reason why it broke.
 func (d *Dispatch) giveUp(out []Action) []Action {
 	return d.finish(append(out, Action{Do: DoGiveUp}), Action{Do: DoCut, Why: d.broke}, FailedAfter)
 }
 
-// drained handles the time after the outcome, in which nobody waits for the legs. They end as soon as decode has tokens, or
-// one of them has failed.
+// drained handles the time after the outcome, when no client waits. The legs end when decode has tokens or one of them has failed.
 func (d *Dispatch) drained(e Event, out []Action) []Action {
 	switch {
 	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
@@ -294,7 +293,7 @@ func (d *Dispatch) retry(out []Action, blame ActionKind, why reason.Reason) []Ac
 	return append(out, Action{Do: blame, Why: why}, Action{Do: plan})
 }
 
-// finish ends both legs, tells the client, and closes the books: the one terminal outcome.
+// finish tells the client, ends both legs and sets the one terminal outcome.
 func (d *Dispatch) finish(out []Action, tell Action, o outcome) []Action {
 	if tell.Do == DoNothing {
 		out = d.end(out)

@@ -9,11 +9,11 @@ const (
 	StNew        State = iota // nothing has happened
 	StPlanning                // waits for the choice of engines
 	StWaiting                 // gives engines time
-	StPairing                 // waits for the pair to know each other
-	StAwaiting                // at least one leg is out, nothing has reached the client
-	StRelaying                // the gate is open, the answer streams
-	StContinuing              // the stream has failed, another engine is to go on with it
-	StDraining                // there is an outcome, but legs go on until ending them leaves nothing behind
+	StPairing                 // waits for the pair's handshake
+	StAwaiting                // at least one leg was sent; the client has received nothing
+	StRelaying                // the answer is streamed to the client
+	StContinuing              // the stream has failed; another engine is chosen or asked to continue it
+	StDraining                // there is an outcome, but the legs continue until ending them leaks no KV
 	StDone                    // there is an outcome, and no leg is open
 )
 
@@ -71,7 +71,7 @@ const (
 	EvPlannedPair
 	EvPlannedAlone
 	EvPlannedNone
-	EvPlannedLater // not now: engines have failed it and are given time, or none can take it but one may come back
+	EvPlannedLater // not now: engines have failed the request and get a pause, or none can take it but one may come back
 	EvWaited       // that time is over
 	EvPaired
 	EvPairFailed
@@ -94,12 +94,12 @@ const (
 	EvDecodeLate
 	EvDecodeTooLarge // as of prefill; decode had its blocks
 	EvStreamWhole    // the route's terminal event was relayed
-	EvStreamUnended  // it ended without it, but the client has all that goes before
-	EvStreamLost     // it ended without it, or with an error event of the engine, and another can go on
-	EvStreamCut      // the same, and none can
-	EvWatchDue       // decode has not shown anything of the transfer yet: it is to be watched
-	EvCheckDue       // decode had a while to come to work, and nobody waits for its answer
-	EvTransferLost   // after prefill's answer its run is over, or the transfer's time, and decode has shown nothing of the transfer
+	EvStreamUnended  // it ended without the terminal event, but the client has everything else
+	EvStreamLost     // it ended without the terminal event, or with an error event, and another engine can continue it
+	EvStreamCut      // the same, and no engine can continue it
+	EvWatchDue       // decode has shown no sign of the transfer yet: time to watch the transfer
+	EvCheckDue       // no client waits, and decode has had time to start: time to check its load
+	EvTransferLost   // decode has shown no sign of the transfer, and prefill has restarted since its answer or the transfer's time is over
 	EvClientLeft
 	EvClientSlow
 	EvCanceled // the request that this is one choice of is over
@@ -151,7 +151,7 @@ func (k EventKind) Leaves() LegState {
 	return LegLost
 }
 
-// Event is something that happened to a request. why is the reason that the client and the log will see.
+// Event is something that happened to a request. Why is the reason for the client and the log.
 type Event struct {
 	Kind EventKind
 	Why  reason.Reason
@@ -163,38 +163,38 @@ type ActionKind uint8
 const (
 	DoNothing       ActionKind = iota
 	DoPlan                     // choose engines, without the ones blamed
-	DoPlanAlone                // the same, and decode alone if it may: prefill hands nothing off
-	DoWait                     // give the engines time
-	DoPair                     // see to it that the pair knows each other
+	DoPlanAlone                // the same, but prefer decode alone: prefill hands nothing off
+	DoWait                     // pause before the next choice
+	DoPair                     // make sure that the pair has shaken hands
 	DoAskBoth                  // send both legs
 	DoAskPrefill               // send the prefill leg
 	DoAskDecode                // send the decode leg
 	DoExpectDecode             // decode's first event is due within the transfer's time
 	DoWatchTransfer            // find out whether the transfer can still come
-	DoCheckDecode              // find out whether decode is at work, and end its leg if that can be
+	DoCheckDecode              // look at decode's load, then end its leg unless it must stay open
 	DoBlamePrefill             // plan without this prefill engine
 	DoBlameDecode              // plan without this decode engine
-	DoSendStream               // open the gate: relay decode's stream
-	DoSendWhole                // open the gate: send decode's answer
+	DoSendStream               // relay decode's stream
+	DoSendWhole                // send decode's answer
 	DoSendPrefill              // send prefill's status and body as they are
 	DoSendDecode               // send decode's status and body as they are
 	DoSendError                // send an error answer
-	DoPlanOnward               // choose another decode engine that goes on with the stream, without the one that was asked last
-	DoAskOnward                // have it go on
-	DoGoOn                     // it does: relay it
-	DoGiveUp                   // nobody goes on
+	DoPlanOnward               // choose another decode engine to continue the stream, without the one that was asked last
+	DoAskOnward                // ask it to continue the stream
+	DoGoOn                     // relay the continuation
+	DoGiveUp                   // note that no engine continues the stream
 	DoSendEnd                  // send the end that the stream lacks
 	DoCut                      // send an error event, then cut the connection
 	DoClosePrefill             // end the leg by closing its connection
 	DoCloseDecode
-	DoDisownDecode  // nobody wants the leg any more, but it stays open for whoever sees to decode's blocks
-	DoDrain         // leave both legs to themselves, as the client is served: their events still come
-	DoFinishPrefill // let the leg run on to its end, bounded, with nobody waiting
+	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
+	DoDrain         // the client is served: keep both legs, whose events still come
+	DoFinishPrefill // let the leg run to its end in the background, within a time limit
 	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
-	DoDrainDecode   // give what prefill holds to a decode leg of one token under the same id
+	DoDrainDecode   // send a decode leg of one token under the same id, which takes the blocks that prefill holds
 	DoCancel        // tell both engines through their control routes
-	DoGiveBack      // what prefill holds comes free when nobody can be taking it any more, as decode was asked and has ended
-	DoAbandon       // decode waits for a run of prefill that is over: see to its blocks
+	DoGiveBack      // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
+	DoAbandon       // decode waits for a run of prefill that is over: reclaim its blocks
 	DoStrand        // blocks stay held until a lease ends: count them
 	DoDone          // the outcome
 	DoDrop          // the event did not fit the state

@@ -16,8 +16,8 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// Observe learns from a request's leg what its engine is like. It is called once per leg that was asked, when its answer is here
-// or will not come; of a stream, when its first event is.
+// Observe updates the health of the leg's engine. Call it once per leg that was asked: when its answer, or the first event of its stream,
+// has arrived or will not come.
 func (l *Leg) Observe(f *fleet.Fleet, v Result) {
 	l.observeReach(f, v)
 	e, now := l.Engine, time.Now()
@@ -35,7 +35,8 @@ func (l *Leg) Observe(f *fleet.Fleet, v Result) {
 	}
 }
 
-// ObserveProbe learns from a handshake's leg what its engine is like. A failure may be the peer's: the pair's pause is enough.
+// ObserveProbe updates the health of the engine by a handshake's leg. A failure does not count, as the peer may be at fault: the pair's
+// pause is enough.
 func (l *Leg) ObserveProbe(f *fleet.Fleet, v Result) {
 	l.observeReach(f, v)
 	if v == Usable {
@@ -43,7 +44,7 @@ func (l *Leg) ObserveProbe(f *fleet.Fleet, v Result) {
 	}
 }
 
-// observeReach learns whether the engine takes connections.
+// observeReach notes whether the engine accepts connections.
 func (l *Leg) observeReach(f *fleet.Fleet, v Result) {
 	e := l.Engine
 	switch {
@@ -66,8 +67,8 @@ func (l *Leg) observeReach(f *fleet.Fleet, v Result) {
 	}
 }
 
-// ObserveStream learns how a stream that had begun has ended, as far as that is the engine's doing: why is None if its
-// terminal event came. It is called before the leg is ended.
+// ObserveStream updates the health of the engine by the end of a stream that had begun. why is None if its terminal event came. Ends that
+// the engine did not cause do not count. Call it before the leg is ended.
 func (l *Leg) ObserveStream(f *fleet.Fleet, why reason.Reason) {
 	switch {
 	case why == reason.AnswerTooLarge:
@@ -78,9 +79,8 @@ func (l *Leg) ObserveStream(f *fleet.Fleet, why reason.Reason) {
 	}
 }
 
-// ObserveHandOff learns from a prefill leg with an answer of 200, which the connector takes for k, whether its engine hands off on this
-// route. An answer that ended for a reason of its own, such as a stop token, says nothing: stock engines hand off only what was cut at the
-// limit.
+// ObserveHandOff notes whether a prefill engine hands KV off on this route. The leg's answer was 200, and the connector's event for it is k.
+// An answer that ended before its token limit, such as at a stop token, does not count: stock engines hand off only at the limit.
 func (l *Leg) ObserveHandOff(f *fleet.Fleet, conn connector.Connector, sh openai.Shape, k dispatch.EventKind) {
 	switch {
 	case conn.Traits().Stock == nil:
@@ -91,14 +91,14 @@ func (l *Leg) ObserveHandOff(f *fleet.Fleet, conn connector.Connector, sh openai
 	}
 }
 
-// Transferred says whether the decode leg of a split request shows how its transfer has ended, and whether that was well. Either engine
-// may be at fault for a transfer that fails: with others both go on.
+// Transferred reports whether the decode leg of a split request shows how its transfer ended (known), and whether it succeeded (good).
+// Either engine may be at fault for a failed transfer, so the pair is counted, not an engine.
 func (l *Leg) Transferred(v Result) (known, good bool) {
 	good = v == Usable
 	return good || l.Answer.ErrorCode == CodeTransferFailed || errors.Is(l.Cause(), ErrTransferLate) || v == Broken && l.faultOf(v) == faultEngine, good
 }
 
-// ourOwn reports whether there is no connection because this process can have no more.
+// ourOwn reports whether this process has reached a limit of its own, so that it could not connect.
 func ourOwn(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -108,17 +108,17 @@ func ourOwn(err error) bool {
 	return false
 }
 
-// faulty says whose fault a leg's end is.
+// faulty is the side that is at fault for the end of a leg.
 type faulty uint8
 
 const (
 	faultNone     faulty = iota
-	faultUnknown         // nothing is known of the engine by it: the request's own, the client's, a peer's, ours
+	faultUnknown         // it shows nothing about the engine: the request, the client, a peer or the gateway is at fault
 	faultOverload        // the engine has too much to do
 	faultEngine          // it is broken
 )
 
-// faultOf says whose fault the end of a leg is.
+// faultOf returns the side that is at fault for the end of a leg.
 func (l *Leg) faultOf(v Result) faulty {
 	busy := l.Status == 503 || l.Status == 429
 	switch v {
@@ -126,13 +126,13 @@ func (l *Leg) faultOf(v Result) faulty {
 		return faultNone
 	case Rejected, TooLarge:
 		return faultUnknown
-	case Refused: // connections are for reach, tickets are ours
+	case Refused: // observeReach counts refused connections; a refused ticket is the gateway's
 		if busy {
 			return faultOverload
 		}
 		return faultUnknown
 	case Broken:
-		if l.Answer.ErrorCode == CodeTransferFailed || l.Status == 501 { // 501 is what this engine cannot, not what it does wrong
+		if l.Answer.ErrorCode == CodeTransferFailed || l.Status == 501 { // 501: the engine lacks a feature, which is no failure
 			return faultUnknown
 		}
 	case Lost:
@@ -150,7 +150,7 @@ func (l *Leg) faultOf(v Result) faulty {
 	return faultEngine
 }
 
-// EndedAtLimit reports whether an answer of one token ended at its limit. In a JSON string these bytes would have backslashes.
+// EndedAtLimit reports whether an answer of one token ended at its limit. Inside a JSON string these quotes would be escaped.
 func EndedAtLimit(answer []byte) bool {
 	for _, end := range []string{`"finish_reason":"length"`, `"stop_reason":"max_tokens"`, `"status":"incomplete"`} {
 		if bytes.Contains(answer, []byte(end)) {

@@ -6,11 +6,11 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// Forwarded is what of a client's head the engines are given. It is never logged. A nil *forwarded is nothing.
+// Forwarded is the part of a client's header that engines receive. It is never logged. A nil *Forwarded is empty.
 type Forwarded struct {
 	Trace         trace
-	Authorization string // "" if the client shows none
-	Judged        bool   // the engines say whether the client's credentials are good
+	Authorization string // "" if the client sent none
+	Judged        bool   // the engines check the client's credentials
 }
 
 // fields appends the header fields for an engine.
@@ -24,7 +24,7 @@ func (f *Forwarded) fields(dst []upstream.Field) []upstream.Field {
 	return f.Trace.fields(dst)
 }
 
-// credential is the client's credential without its scheme; "" if the engines are given none.
+// credential is the client's credential without its scheme; "" if the engines receive none.
 func (f *Forwarded) credential() string {
 	if f == nil {
 		return ""

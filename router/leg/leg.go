@@ -1,6 +1,6 @@
-// Package leg has one upstream request of one attempt: what is sent, what its answer means, whose fault its end is, and what of that the
-// log and the client may see. It owns a Leg from its first byte to its last. It knows no request of a client: package router starts legs,
-// waits for them and ends them.
+// Package leg is one upstream request of one attempt: what is sent, what the answer means, which side is at fault for its end, and how
+// much of that the log and the client may see. It owns a Leg from its first byte to its last. It does not know the client's request:
+// package router starts legs, waits for them and ends them.
 package leg
 
 import (
@@ -36,23 +36,23 @@ type Leg struct {
 	Body        []byte // a whole answer; of a stream the error event
 	Answer      answer.Answer
 	Early       int           // events of a stream before the first of its answer
-	judged      bool          // its engine was given the client's credentials, not the router's
+	judged      bool          // its engine received the client's credentials, not the router's
 	BlameBoth   bool          // its engine reported a failed transfer: the peer may be at fault (connector sglang)
 	Failure     error         // why it failed, for the log
-	RetryAfter  time.Duration // the engine has asked for no more requests before; 0 if it has not
+	RetryAfter  time.Duration // the pause that the engine asked for; 0 if it did not
 
-	Unread atomic.Int64 // tokens of the prompt that count with the engine; see PromptRead
+	Unread atomic.Int64 // tokens of the prompt in the engine's Backlog; see PromptRead
 
 	Streams bool // it has brought tokens, and is a stream
 
-	EngineKnows bool           // its engine has shown that it knows that the leg is over
+	EngineKnows bool           // its engine has noticed that the leg is over; see Acknowledged
 	outcome     atomic.Uint32  // a dispatch.LegState; see Became
 	kv          atomic.Uint32  // a KVState
 	asking      sync.WaitGroup // the goroutine that asks
 	once        sync.Once
 }
 
-// State is what became of the leg so far. Once it is over its other fields do not change any more but by whoever ends it.
+// State is the state of the leg. Once the leg is over, only its owner changes its other fields.
 func (l *Leg) State() dispatch.LegState { return dispatch.LegState(l.outcome.Load()) }
 
 // Begin notes that the leg is being asked, by a goroutine that will call Became.
@@ -85,7 +85,7 @@ type KVState uint32
 const (
 	KVUnknown  KVState = iota
 	KVOverdue          // it should have come
-	KVSupplied         // a look has shown that decode has it; an answer that is not streamed does not tell
+	KVSupplied         // decode's load has shown that it came; an answer that is not streamed does not show that
 	KVDone             // the leg has brought tokens, or is over
 )
 
@@ -107,7 +107,7 @@ func (l *Leg) SetKV(to KVState) bool {
 	}
 }
 
-// countKV counts a leg of which that is known of its KV.
+// countKV counts a leg with its engine by the state of its KV.
 func countKV(e *fleet.Engine, s KVState, by int64) {
 	switch s {
 	case KVOverdue:
@@ -182,10 +182,10 @@ const (
 	Refused                       // nothing was begun
 	Rejected                      // the request's own fault
 	Broken                        // an error of the engine
-	InvalidResponse               // an answer that is none
+	InvalidResponse               // not a valid answer
 	Lost                          // the connection broke
-	Late                          // ended by the leg's own time
-	TooLarge                      // 200, and an answer that exceeds a bound of the gateway's own: no fault of the engine's
+	Late                          // canceled by one of the leg's own time limits
+	TooLarge                      // 200, and an answer above the gateway's own limit: not the engine's fault
 )
 
 // Send asks and reads the head. With Usable resp is open.
@@ -226,8 +226,8 @@ func (l *Leg) Send(req *upstream.Request, max int) Result {
 	return InvalidResponse
 }
 
-// codeTicket is the code of an answer of an engine that does not accept the leg's ticket: it has begun nothing, and as it
-// publishes its records anew it learns the key (connector kvplane).
+// codeTicket is the code of an engine's answer that refuses the leg's ticket (connector kvplane). The engine has begun nothing. It learns
+// the key when it next publishes its records.
 const codeTicket = "ticket"
 
 // CodeTransferFailed is the code of an answer whose KV did not come (connector kvplane).
@@ -280,14 +280,14 @@ func (l *Leg) Whole(max int) Result {
 	return Usable
 }
 
-// eventBuffer has the frames that a stream is cut into events by. enter makes them ready for more bytes.
+// eventBuffer holds the frames that split a stream into events. Enter readies them for more bytes.
 type eventBuffer interface {
 	Enter() *sse.Frames
 }
 
-// First reads a stream to the first event of an answer, and returns what came before it, for the client, and the event, which
-// lies in the buffer's frames as does what came after it. What came before is kept until the answer begins: comments are not, and
-// other events are at most as much as one event may be.
+// First reads a stream to the first event of its answer. It returns that event, and the events before it, for the client. The event lies in
+// the buffer's frames, followed by the bytes after it. The events before it are kept without comments, and together may be as large as
+// one event may be.
 func (l *Leg) First(buffer eventBuffer, sh openai.Shape) (early, event []byte, v Result) {
 	if !strings.HasPrefix(l.ContentType, "text/event-stream") {
 		return nil, nil, InvalidResponse
@@ -337,7 +337,7 @@ func (l *Leg) First(buffer eventBuffer, sh openai.Shape) (early, event []byte, v
 	}
 }
 
-// SetError takes over what an error event of the engine says.
+// SetError sets the answer and the body of the leg to an error event of the engine.
 func (l *Leg) SetError(event []byte) {
 	if p, ok := sse.Data(event); ok {
 		l.Answer, _ = answer.Parse(p)
@@ -345,7 +345,7 @@ func (l *Leg) SetError(event []byte) {
 	}
 }
 
-// Reason says for the log why the leg failed.
+// Reason returns why the leg failed, for the log.
 func (l *Leg) Reason() string {
 	switch {
 	case l.Failure != nil:
@@ -360,12 +360,12 @@ func (l *Leg) Reason() string {
 	return fmt.Sprintf("%d bytes of %q that are no answer", len(l.Body), openai.Clip(l.ContentType, 100)) // never the bytes: logs hold no answers
 }
 
-// RefusedCredentials reports that the engine does not accept what the gateway shows it.
+// RefusedCredentials reports that the engine does not accept the credentials it was sent.
 func (l *Leg) RefusedCredentials() bool {
 	return (l.Status == http.StatusUnauthorized || l.Status == http.StatusForbidden) && l.Answer.ErrorCode != codeTicket
 }
 
-// CancelAfter cancels the leg after d, unless it is over: its owner may not know that yet. The caller stops the timer.
+// CancelAfter cancels the leg after d, unless it is over by then. The caller stops the timer.
 func (l *Leg) CancelAfter(d time.Duration, cause error) *time.Timer {
 	return time.AfterFunc(d, func() {
 		if !l.State().Over() {
@@ -374,22 +374,22 @@ func (l *Leg) CancelAfter(d time.Duration, cause error) *time.Timer {
 	})
 }
 
-// reading counts the prompt with the engine that the leg is for.
+// reading adds the prompt to its engine's backlog.
 func (l *Leg) reading() {
 	if n := l.Unread.Load(); n != 0 {
 		l.Engine.Backlog.Add(n)
 	}
 }
 
-// PromptRead takes that back: the prompt is computed, or nobody waits for it. It may be called twice.
+// PromptRead removes the prompt from its engine's backlog: it is computed, or no longer needed. It may be called twice.
 func (l *Leg) PromptRead() {
 	if l.Unread.Load() != 0 {
 		l.Engine.Backlog.Add(-l.Unread.Swap(0))
 	}
 }
 
-// Acknowledged reports whether the engine has shown that it knows that the leg is over: by a whole answer, or by ending the connection
-// itself. Of a leg that was given up the end may still be on its way when requests that came later have long come to theirs.
+// Acknowledged reports whether the engine has noticed that the leg is over: it sent a whole answer, or closed the connection. The end of a
+// canceled leg may reach the engine long after later requests have ended.
 func (l *Leg) Acknowledged() bool {
 	switch {
 	case l.Cause() != nil:

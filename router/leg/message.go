@@ -13,9 +13,9 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-const maxEngineMessage = 512 // bytes of an engine's message that a client is told
+const maxEngineMessage = 512 // bytes of an engine's message that a client receives
 
-// MaskCredentials masks what engines are shown to let the gateway or its client in, in a text for the log.
+// MaskCredentials masks every credential that the engine received in a text for the log: tickets, the gateway's and the client's.
 func MaskCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *Forwarded) string {
 	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), e.Credential(), f.credential()} {
 		text = maskCredential(text, s)
@@ -26,7 +26,7 @@ func MaskCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *Forw
 // minMaskedPart is how many bytes of a credential are masked at the end of a text.
 const minMaskedPart = 8
 
-// maskCredential masks a credential in a text. At the end of the text the first part of it is enough, as what engines say is cut.
+// maskCredential masks a credential in a text. At the end of the text it also masks the first part of one, as messages of engines are cut.
 func maskCredential(text, s string) string {
 	if s == "" {
 		return text
@@ -78,10 +78,10 @@ func (l *Leg) Message(h *connector.Handoff, bare bool, f *Forwarded, engines ...
 	return openai.Clip(text, maxEngineMessage)
 }
 
-// colons finds what may be an address of IPv6, with its port if it is in brackets.
+// colons finds what may be an IPv6 address, with its port if it is in brackets.
 var colons = regexp.MustCompile(`\[?[0-9A-Za-z_.%]*:[0-9A-Za-z_:.%]*:[0-9A-Za-z_%]*(?:\](?::[0-9]+)?)?`)
 
-// masks are what must not reach a client of an engine's message, whatever it means there.
+// masks are the parts of an engine's message that must not reach a client.
 var masks = [...]struct {
 	find *regexp.Regexp
 	with string

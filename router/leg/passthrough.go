@@ -8,7 +8,7 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// Passthrough completes a request that is passed to the engine as it is.
+// Passthrough completes a request that is passed to the engine unchanged.
 func Passthrough(p *openai.Passthrough, m *Request) {
 	m.Method = p.Method
 	if p.ContentType == "" {
@@ -26,7 +26,7 @@ func Passthrough(p *openai.Passthrough, m *Request) {
 	}
 }
 
-// ReadAnswer reads an answer that is not streamed, without the engines' hand-off. passed says that it may be any answer.
+// ReadAnswer reads an answer that is not streamed, and removes the data of the hand-off. With passed, the answer may be of any kind.
 func (l *Leg) ReadAnswer(limit int, passed bool) (v Result) {
 	if passed {
 		v = l.ReadAny(limit)
@@ -44,7 +44,7 @@ func (l *Leg) ReadAnswer(limit int, passed bool) (v Result) {
 	return Usable
 }
 
-// ReadAny reads a 200 answer whatever it is, but that JSON has to be JSON.
+// ReadAny reads a 200 answer of any content type. An answer of type JSON must be valid JSON.
 func (l *Leg) ReadAny(max int) Result {
 	var err error
 	if l.Body, err = l.Response.ReadAll(l.Body[:0], max); err != nil {
@@ -62,8 +62,8 @@ func (l *Leg) ReadAny(max int) Result {
 	return Usable
 }
 
-// MediaMetadata is the one field of an answer's head that clients get besides its content type: what stock engines say of an
-// answer of bytes, without which nobody can read it.
+// MediaMetadata is the one header field of an answer that clients receive besides its content type. Stock engines describe an answer of
+// raw bytes in it: a client cannot read the bytes without it.
 func (l *Leg) MediaMetadata() string {
 	if l.Response == nil || answer.NamesTransfer([]byte(l.Response.Metadata)) {
 		return ""

@@ -8,21 +8,21 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// Request is one request to an engine while it is written: its header fields, and the bytes of its body. Requests are used
-// again: release one when it has been sent and may not be sent once more.
+// Request is one request to an engine while it is written: its header fields and the bytes of its body. Requests are pooled. Release one
+// when it was sent and will not be sent again.
 type Request struct {
 	upstream.Request
 	pool   *sync.Pool // where it goes back to
 	fields [8]upstream.Field
 	Params []byte
 	body   []byte
-	of     *openai.Body // which it retains; nil if it retains none
+	of     *openai.Body // the retained body; nil if none is
 }
 
 // keptBody is how many bytes of a body's buffer are kept for the next one.
 const keptBody = 64 << 10
 
-// Requests are requests that may be used again. The zero value is ready.
+// Requests is a pool of requests. The zero value is ready.
 type Requests struct{ pool sync.Pool }
 
 // New begins a request to the engine of a leg.
@@ -36,7 +36,7 @@ func (p *Requests) New(l *Leg, path, request string, f *Forwarded, stream bool) 
 	return m
 }
 
-// Write writes the leg's body. Where b is shared its long stretches are the client's own bytes: b must be retained until the request is sent.
+// Write writes the leg's body. If b is shared, long parts refer to the client's own bytes: retain b until the request is sent.
 func (m *Request) Write(b *openai.Body, l openai.Variant, request string, kv []byte) {
 	var g *gather.Gaps
 	if b.Shared() {
@@ -46,7 +46,7 @@ func (m *Request) Write(b *openai.Body, l openai.Variant, request string, kv []b
 	m.Body = m.body
 }
 
-// WriteBy has f append the body to dst, and long stretches of what others hold to gaps.
+// WriteBy writes the body by f, which appends to dst. f may add long parts to gaps instead, which refer to bytes held elsewhere.
 func (m *Request) WriteBy(f func(dst []byte, gaps *gather.Gaps) []byte) {
 	m.body = f(m.body[:0], &m.Gaps)
 	m.Body = m.body
@@ -59,7 +59,7 @@ func (m *Request) Retain(b *openai.Body) *Request {
 	return m
 }
 
-// Release gives the request back. Neither it nor its body may be used any more.
+// Release returns the request to its pool. Do not use it or its body afterwards.
 func (m *Request) Release() {
 	m.of.Release()
 	m.of = nil
@@ -68,6 +68,6 @@ func (m *Request) Release() {
 	if cap(m.body) > keptBody {
 		m.body = nil
 	}
-	m.Request, m.fields = upstream.Request{Gaps: gaps}, [8]upstream.Field{} // the buffers are kept, not what strings they named
+	m.Request, m.fields = upstream.Request{Gaps: gaps}, [8]upstream.Field{} // keep the buffers, drop the strings
 	m.pool.Put(m)
 }

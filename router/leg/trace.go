@@ -7,11 +7,11 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// trace is a client's place in a distributed trace (W3C Trace Context), as engines are told it: the parent, and behind a line
-// feed the state, if there is any. "" is none.
+// trace is a client's trace context (W3C Trace Context), as it is sent to engines: the parent, then a line feed and the state if there is
+// one. "" is none.
 type trace string
 
-// fields appends the header fields that tell an engine.
+// fields appends the header fields for an engine.
 func (t trace) fields(dst []upstream.Field) []upstream.Field {
 	if t == "" {
 		return dst
@@ -24,11 +24,11 @@ func (t trace) fields(dst []upstream.Field) []upstream.Field {
 	return dst
 }
 
-// maxTraceState is how many bytes of a trace state are passed on, as whole as it came.
+// maxTraceState is the limit in bytes of a trace state. A longer one is dropped, not cut.
 const maxTraceState = 512
 
-// ParseTrace reads the fields traceparent and tracestate as they came. Several states are one list. A parent that is not
-// well formed, or came twice, is none; a state is only there with a parent.
+// ParseTrace reads the fields traceparent and tracestate. Several states form one list. A parent that is malformed or sent twice is ignored,
+// and so is a state without a parent.
 func ParseTrace(parents, states [][]byte) trace {
 	if len(parents) != 1 || !isTraceParent(parents[0]) {
 		return ""
@@ -50,8 +50,8 @@ func ParseTrace(parents, states [][]byte) trace {
 	return t
 }
 
-// isTraceParent reports whether b is "00-<32 hex>-<16 hex>-<2 hex>" in lower case with ids that are not all zero, or one
-// of a later version, which may go on behind that.
+// isTraceParent reports whether b is "00-<32 hex>-<16 hex>-<2 hex>" in lower case with ids that are not all zero. A later version may
+// have more after that.
 func isTraceParent(b []byte) bool {
 	const size = len("00-") + 32 + len("-") + 16 + len("-00")
 	if len(b) < size || len(b) > 256 || string(b[:2]) == "ff" || len(b) > size && (string(b[:2]) == "00" || b[size] != '-') {

@@ -1,9 +1,9 @@
-// Package report says what became of finished requests: their log lines, the latest of them, and the ledger of their KV transfers.
+// Package report records finished requests: their log lines, the latest of them, and what the engines reported of their KV transfers.
 //
 // It owns the Summary of a request and what engines' event streams reported of its transfer. It does not decide how a request ends,
 // and it has no routes and no metrics: package router serves the latest requests, and the command counts summaries.
 //
-// The driver of a request calls Finished once. What follows the engines' event streams calls Transfers.Note.
+// The driver of a request calls Finished once. The reader of the engines' event streams calls Transfers.Note.
 package report
 
 import (
@@ -12,8 +12,7 @@ import (
 	"sync"
 )
 
-// Reporter enters finished requests into the log and keeps the latest of them, with what was said of their transfers. It is safe for
-// concurrent use.
+// Reporter logs finished requests and keeps the latest of them, with the reports of their transfers. It is safe for concurrent use.
 type Reporter struct {
 	log       *slog.Logger
 	Transfers *Transfers
@@ -25,12 +24,12 @@ type Reporter struct {
 	full   bool
 }
 
-// New returns one that keeps n requests, and the transfers of some more.
+// New returns a Reporter that keeps the latest n requests, and the latest 4n transfers.
 func New(log *slog.Logger, n int) *Reporter {
 	return &Reporter{log: log, Transfers: newTransfers(4 * n), recent: make([]Summary, n)}
 }
 
-// Finished enters a request into the log and the latest requests, and tells observe, unless it is nil.
+// Finished logs a request, adds it to the latest requests and passes it to observe, unless that is nil.
 func (r *Reporter) Finished(s *Summary, observe func(Summary)) {
 	r.AddTransfer(s)
 	r.mu.Lock()
@@ -51,7 +50,7 @@ func (r *Reporter) Finished(s *Summary, observe func(Summary)) {
 	}
 }
 
-// AddTransfer copies what the engines have reported by now of the request's last transfer.
+// AddTransfer copies the engines' reports of the request's last transfer so far.
 func (r *Reporter) AddTransfer(s *Summary) {
 	if s.TransferID == "" {
 		return

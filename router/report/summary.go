@@ -44,7 +44,7 @@ type Summary struct {
 	Route        string    `json:"route"`
 	Stream       bool      `json:"stream"`
 	Removed      bool      `json:"removed"`  // the client sent kv_transfer_params, which were dropped
-	Stranded     bool      `json:"stranded"` // KV may be held for nobody until a lease ends
+	Stranded     bool      `json:"stranded"` // an engine may hold leaked KV until a lease ends
 	Status       int       `json:"status"`   // of the answer that was sent; 499 if the client left before one
 	Outcome      Outcome   `json:"outcome"`
 	Reason       string    `json:"reason"`  // the policy's reason, or why the request failed
@@ -62,14 +62,14 @@ type Summary struct {
 	Subject      string    `json:"subject"` // who called; "" if the router is open
 	Transfer     *Transfer `json:"books,omitempty"`
 	Arrived      time.Time `json:"arrived_at"`
-	// Failures are the attempts that failed, in their order. Of several choices each has its own.
+	// Failures are the attempts that failed, in order. With Parts, each has its own.
 	Failures []Failure `json:"failures,omitempty"`
-	// Parts are the choices of a request that was served one by one; what is said above of engines and of the transfer is said
-	// of the first. Empty if it was served as one.
+	// Parts are the choices of a request that were served separately. Then the engines and the transfer above are those of the first.
+	// Empty if the request was served as one.
 	Parts []Part `json:"parts,omitempty"`
 }
 
-// Part is what is known of one choice of a request whose choices were served one by one.
+// Part is what is known of one choice of a request whose choices were served separately.
 type Part struct {
 	Prefill    string    `json:"prefill"`
 	Decode     string    `json:"decode"`
@@ -81,7 +81,7 @@ type Part struct {
 	Failures []Failure `json:"failures,omitempty"`
 }
 
-// Failure is one attempt that failed, as far as its engine is concerned.
+// Failure is one failed attempt at one engine.
 type Failure struct {
 	Attempt int    `json:"attempt"` // from 1
 	Engine  string `json:"engine"`
@@ -94,7 +94,7 @@ type Failure struct {
 	Rest    time.Duration `json:"-"` // for how long the engine asked for no requests
 }
 
-// Later takes the latest of what each branch has reached.
+// Later sets each phase to the later one of both.
 func (p *Phases) Later(o Phases) {
 	for _, d := range []struct{ to, of *time.Duration }{
 		{&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken},

@@ -21,10 +21,10 @@ type Transfers struct {
 	order []string // ids, oldest first
 	moved map[[2]string]*Moved
 
-	rejected uint64 // reports that were not their sender's to make, or that cannot be true
+	rejected uint64 // reports that their sender may not make, or that cannot be true
 }
 
-// Bounds of what is entered of one transfer, far beyond what can be moved. Reports that exceed them are rejected.
+// Limits of one transfer, far above what can be moved. Reports that exceed them are rejected.
 const (
 	maxCount  = 1 << 31 // of any count
 	maxBytes  = 1 << 44
@@ -47,7 +47,7 @@ type transferState struct {
 	readyAt time.Time       // when the last of them said so
 }
 
-// newTransfers returns a ledger with room for n transfers.
+// newTransfers returns Transfers that keep the latest n.
 func newTransfers(n int) *Transfers {
 	return &Transfers{max: n, byID: make(map[string]*transferState, n), moved: make(map[[2]string]*Moved)}
 }
@@ -72,8 +72,8 @@ func (b *Transfers) Open(id, prefill, decode string, size metadata.Rank) {
 	}
 }
 
-// Note enters one event, which came at the time at on the stream of the engine from. An engine may report only its own part
-// in its own transfers. Other reports are counted and ignored.
+// Note records one event, which came at the time at on the stream of the engine from. An engine may report only its own part in its own
+// transfers. Other reports are counted and ignored.
 func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +120,7 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 	}
 }
 
-// concerns reports whether an event is one that the engine has a part in: prefill writes, decode has all.
+// concerns reports whether the engine may report the event: prefill reports writes, decode reports that it is ready.
 func (t *transferState) concerns(engine, event string) bool {
 	switch event {
 	case "written":
@@ -131,8 +131,8 @@ func (t *transferState) concerns(engine, event string) bool {
 	return engine == t.moved.Prefill || engine == t.moved.Decode
 }
 
-// possible reports whether an event can be true: of a rank that the engine has, and of numbers that can be counted. What is
-// kept of a transfer is thus no more than an entry for each rank that takes part.
+// possible reports whether an event can be true: its rank exists, and its numbers are within the limits. So a transfer keeps at most one
+// entry per rank that takes part.
 func (t *transferState) possible(e kvplane.TransferEvent) bool {
 	r := e.Rank
 	switch {
@@ -140,7 +140,7 @@ func (t *transferState) possible(e kvplane.TransferEvent) bool {
 		return false
 	case e.Event == "written":
 		return e.Bytes <= maxBytes && t.Bytes <= maxBytes-int64(e.Bytes)
-	case e.Engine != t.moved.Decode: // whose ranks are not kept
+	case e.Engine != t.moved.Decode: // prefill's ranks are not kept
 		return true
 	case t.size == metadata.Rank{}:
 		return max(len(t.Counted), len(t.ready)) < metadata.MaxRanks
@@ -148,7 +148,7 @@ func (t *transferState) possible(e kvplane.TransferEvent) bool {
 	return r.DP < t.size.DP && r.PP < t.size.PP && r.TP < t.size.TP
 }
 
-// Rejected returns how many reports were not their sender's to make, or could not be true.
+// Rejected returns how many reports their sender might not make, or could not be true.
 func (b *Transfers) Rejected() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,7 +171,7 @@ func (b *Transfers) read(id string) (*Transfer, time.Time) {
 	return &out, t.readyAt
 }
 
-// Over reports whether a transfer is ready at all its consumers, or not known.
+// Over reports whether a transfer is ready at all its consumers, or unknown.
 func (b *Transfers) Over(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,7 +179,7 @@ func (b *Transfers) Over(id string) bool {
 	return t == nil || t.Ready
 }
 
-// Totals returns what was moved between each pair, in the order of their names.
+// Totals returns what was moved between each pair, sorted by the engines' names.
 func (b *Transfers) Totals() []Moved {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +193,7 @@ func (b *Transfers) Totals() []Moved {
 	return out
 }
 
-// Forget drops the totals of an engine's pairs. Transfers that are known stay known.
+// Forget drops the totals of an engine's pairs. It keeps the transfers.
 func (b *Transfers) Forget(engine string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
