@@ -13,25 +13,25 @@ type Timeouts struct {
 	Write    time.Duration `yaml:"write"`    // one write to a client; default 30s
 	Request  time.Duration `yaml:"request"`  // arrival to first token of a stream, all attempts together; default 120s
 	Answer   time.Duration `yaml:"answer"`   // arrival to an answer that is not streamed, all attempts together; default 600s
-	Queue    time.Duration `yaml:"queue"`    // a request's wait for a place with the engines; default 10s
+	Queue    time.Duration `yaml:"queue"`    // a request's wait in the queue of its model; default 10s
 	Prefill  time.Duration `yaml:"prefill"`  // one prefill leg; default 60s
-	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token, or to the KV if it is not streamed and the engines tell; default 10s
-	Stream   time.Duration `yaml:"stream"`   // two events of one answer; default 120s
-	Pair     time.Duration `yaml:"pair"`     // a request parked for a pair's handshake; default 30s
+	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token; of an answer that is not streamed to the arrival of the KV, if the engines report it; default 10s
+	Stream   time.Duration `yaml:"stream"`   // between two events of one stream; default 120s
+	Pair     time.Duration `yaml:"pair"`     // a request's wait for the handshake of its pair; default 30s
 	Probe    time.Duration `yaml:"probe"`    // one handshake or probe, off the request path; default 60s
-	Ending   time.Duration `yaml:"ending"`   // a leg that runs on after its request has ended; default 60s
-	// KeepAlive is how long a stream is silent at most: then a comment is sent, which clients skip. 0 sends none; default 15s.
+	Ending   time.Duration `yaml:"ending"`   // a leg that continues after its request has ended; default 60s
+	// KeepAlive is the longest silence of a stream. Then the gateway sends a comment, which clients skip. 0 sends none; default 15s.
 	KeepAlive *time.Duration `yaml:"keep_alive"`
 	Drain     time.Duration  `yaml:"drain"`  // requests in flight at shutdown; default 30s
-	Stored    time.Duration  `yaml:"stored"` // which engine holds a stored response is remembered for so long; default 24h
-	// Background is how long a background response of /v1/responses counts against its caller's limits at most; then what was
-	// reserved for it is charged. Default 1h.
+	Stored    time.Duration  `yaml:"stored"` // for how long the gateway remembers which engine holds a stored response; default 24h
+	// Background is the longest time for which a background response of /v1/responses counts against its caller's limits. Then what
+	// was reserved for it is charged. Default 1h.
 	Background time.Duration `yaml:"background"`
 	// Unready is from SIGTERM until the clients' listener closes. /ready and /readyz return 503 from the start of this time, so that
 	// load balancers can send requests elsewhere. It is skipped if neither was ever requested. Default 5s.
 	Unready time.Duration `yaml:"unready"`
 	Health  time.Duration `yaml:"health"` // between two health checks of an engine; default 2s
-	// SideChannel is between two looks at a stock engine's side channel, and the time of each; default 5s.
+	// SideChannel is the interval between two checks of a stock engine's side channel, and the time limit of each, which is at least 1s; default 5s.
 	SideChannel time.Duration `yaml:"side_channel"`
 }
 
@@ -82,44 +82,44 @@ func (t Timeouts) validate(v *faults) {
 // Limits are the router's bounds. Zero of an int, or nil, means the default. In the file a 0 is refused, except for pointers.
 type Limits struct {
 	Body int `yaml:"body"` // bytes of a request body; default 32 MiB
-	// BodyMemory is how many bytes of request bodies, and of what is copied of them for engines, may be held at once, over all
-	// requests. A request whose body does not fit is answered 503, as is one of a tenant whose bodies hold half of them. At least twice limits.body; default 1 GiB, or that if it is more.
+	// BodyMemory is how many bytes all request bodies, and their copies for engines, may use at once. A request whose body does not
+	// fit is answered 503. So is a request of a tenant whose bodies use half of this already. At least twice limits.body; default 1 GiB, or twice limits.body if that is more.
 	BodyMemory int `yaml:"body_memory"`
 	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; a larger one is 502 answer_too_large; default 64 MiB
 	Event      int `yaml:"event"`    // bytes of one server-sent event; a larger one is 502 answer_too_large; default 4 MiB
 	Attempts   int `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
-	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests, unless
-	// the model says how many; default 1024, which is more than an engine runs at a time.
+	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests. A
+	// model's own in_flight replaces it. Default 1024, which is more than an engine runs at a time.
 	InFlight int `yaml:"in_flight"`
-	// Queue is how many requests of a model may wait for a place with its engines. 0: none waits, and a request without a place
-	// is refused at once. Default 1024.
+	// Queue is how many requests of a model may wait while in_flight is reached. 0: none waits, and such a request is refused at
+	// once. Default 1024.
 	Queue *int `yaml:"queue"`
-	// RetryPercent is how many of 100 requests of a model may be tried again, within ten seconds. It is not charged where no engine
-	// has begun with the request (a refused connection, 429, 503) nor where decode alone takes the place of a prefill engine. 0: no
+	// RetryPercent is how many of 100 requests of a model may be retried, within ten seconds. A retry is not counted if no engine
+	// has begun with the request (a refused connection, 429, 503), or if decode alone takes the place of a prefill engine. 0: no
 	// more than retry_floor. Default 20.
 	RetryPercent *int `yaml:"retry_percent"`
-	// RetryFloor is how many may be in any case. 0 beside retry_percent 0: the budget allows none. Default 10, so that at a low rate
-	// each request that a failing engine gets until its circuit opens (health.failures) can be tried again.
+	// RetryFloor is how many retries are allowed in any case. If this and retry_percent are 0, the budget
+	// allows none. Default 10, so that at a low rate each request that a failing engine gets until its circuit opens (health.failures) can be retried.
 	RetryFloor *int `yaml:"retry_floor"`
 	Failures   int  `yaml:"failures"`    // failed connections and health checks in a row that make an engine unusable; a refused connection does at once; default 2
 	N          int  `yaml:"n"`           // choices of one request; default 16
 	Prompts    int  `yaml:"prompts"`     // prompts in one body; default 64
-	Fan        int  `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; one with more is served by decode alone; default 16
+	Fan        int  `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; a request with more is served by decode alone; default 16
 	Stop       int  `yaml:"stop"`        // stop strings of one request; engines accept any number and look for each at every token. Default 128
 	Logprobs   int  `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
 	Recent     int  `yaml:"recent"`      // finished requests kept for /requests; default 256
-	Background int  `yaml:"background"`  // legs running on after their requests, over all engines, and as many background responses that count against limits; default 1024
+	Background int  `yaml:"background"`  // legs that continue after their requests have ended, over all engines; also background responses that count against limits; default 1024
 	Concurrent int  `yaml:"concurrent"`  // client connections at once; default 65536
 	IdlePer    int  `yaml:"idle_engine"` // idle connections kept per engine; default 256
-	// PrefixIndexEntries is how many pieces of prompts are remembered with the engines that were given them, for models whose policy is
-	// prefix: the first 512 bytes of a prompt are pieces of 64 bytes, the rest of the first 16 KB of 512, what follows of 2,048. A
-	// piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100 million; default 262144, for
-	// 4 million tokens of short prompts or 30 million of long ones.
+	// PrefixIndexEntries is how many pieces of prompts the gateway remembers, with the engines that received them, for models with
+	// policy prefix. The first 512 bytes of a prompt are pieces of 64 bytes, the rest of the first 16 KB are pieces of 512, and all
+	// others have 2,048. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100 million;
+	// default 262144, for 4 million tokens of short prompts or 30 million of long ones.
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
-	// Handshakes of pairs at once, over all engines. A quarter, one at least where there is more than one, is kept for pairs
-	// that requests wait for. Default 16.
+	// Handshakes is how many handshakes of pairs may run at once, over all engines. A quarter of them, at least one if there are
+	// several, is reserved for pairs that requests wait for. Default 16.
 	Handshakes int `yaml:"handshakes"`
-	// HandshakesPerEngine is how many of them may be with one engine; of these a quarter is kept as well. Default 4.
+	// HandshakesPerEngine is how many of them may be with one engine. A quarter is reserved in the same way. Default 4.
 	HandshakesPerEngine int `yaml:"handshakes_per_engine"`
 }
 
@@ -183,5 +183,5 @@ func setDefault[T comparable](at *T, v T) {
 	}
 }
 
-// SideChannelAnswer is how long one question at a side channel may take: at least 1 s, so that a busy engine has time even where checks are frequent.
+// SideChannelAnswer is the time limit of one request to a side channel: at least 1 s, so that a busy engine has time even if checks are frequent.
 func (t Timeouts) SideChannelAnswer() time.Duration { return max(t.SideChannel, time.Second) }

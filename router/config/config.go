@@ -29,21 +29,22 @@ type Config struct {
 	Limits Limits `yaml:"limits"`
 	// Health says when an engine gets no requests though it can be reached.
 	Health Health `yaml:"health"`
-	// Priorities are how urgent requests are, by the name of the tenant they are counted under: of those that wait for a place
-	// with engines the higher goes first, one step for a second of arrival. From -100 to 100; default 0.
+	// Priorities are the priorities of waiting requests, by the name of the tenant they are counted under. A higher one goes first:
+	// one step is worth one second of waiting. From -100 to 100; default 0.
 	Priorities map[string]int `yaml:"priorities"`
 	// Strict refuses a body that carries kv_transfer_params with 400 instead of dropping the field. Default false.
 	Strict bool `yaml:"strict"`
-	// Media says where the media of bodies may be.
+	// Media says which media URLs bodies may contain.
 	Media Media `yaml:"media"`
-	// IsolatePrefixCache gives every body a cache_salt made of whose it is and of the client's own, so that no tenant hits
-	// what another has left in the engines' prefix caches, and replaces the uuid of media likewise. Default false: the client's own,
-	// if any, goes as it is.
+	// IsolatePrefixCache separates tenants in the engines' prefix caches. Every body gets a cache_salt made of the tenant and of the
+	// client's own salt, and the uuid of media is replaced in the same way. Default false: the client's own values, if any, are sent
+	// unchanged.
 	IsolatePrefixCache bool `yaml:"isolate_prefix_cache"`
-	// PrefixCacheSecretFile has 32 bytes or more that these salts are made with, the same for all gateways before the same
-	// engines. Default "": each gateway draws its own when it starts, and none hits what was cached through another.
+	// PrefixCacheSecretFile is a file with the secret for these salts, at least 32 bytes. It must be the same for all gateways in front
+	// of the same engines. Default "": each gateway draws a secret when it starts, and no request hits what was cached through another
+	// gateway.
 	PrefixCacheSecretFile string `yaml:"prefix_cache_secret_file"`
-	// Growing says that engines may be added while the router runs, so that a list without any is no mistake. Not of the file.
+	// Growing says that engines may be added while the router runs, so that an empty list is allowed. It is no key of the file.
 	Growing bool `yaml:"-"`
 }
 
@@ -53,8 +54,8 @@ type Model struct {
 	Name string `yaml:"name"`
 	// Connector is vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none. Default none.
 	Connector string `yaml:"connector"`
-	// ForwardAuthorization is true if the Authorization of each client is sent to the engines, instead of a credential of the
-	// gateway (key_file). Default false: engines never see it.
+	// ForwardAuthorization sends the Authorization of each client to the engines, instead of a credential of the gateway (key_file).
+	// Default false: engines never see it.
 	ForwardAuthorization bool `yaml:"forward_authorization"`
 	// InFlight is how many requests may be with the model's engines at once; others wait. Default limits.in_flight for each
 	// decode engine that takes requests.
@@ -76,32 +77,32 @@ type Engine struct {
 	Name string `yaml:"name"`
 	// URL is the base URL of the engine's OpenAI routes, without /v1, for example "http://10.0.0.7:8000".
 	URL string `yaml:"url"`
-	// Control is the base URL of the engine's control routes; connector kvplane only, optional: without it there
-	// are no books and a cancel is only the closing of both legs.
+	// Control is the base URL of the engine's control routes; connector kvplane only, optional. Without it the engine reports no
+	// transfers, and a cancel only closes both legs.
 	Control string `yaml:"control"`
 	// SideChannel is host:port of the engine's handshake side channel; connectors vllm-nixl-push and vllm-nixl-pull only,
-	// optional. A prefill engine reports its own, which is used if this is empty; for a decode engine that is compared with
-	// prefill before anything is sent to it, and looked at.
+	// optional. If it is empty, the address that a prefill engine reports is used. A decode engine's side channel is checked regularly,
+	// and its answer is compared with prefill's before anything is sent to the pair.
 	SideChannel string `yaml:"side_channel"`
-	// KeyFile is a file with the credential that the engine wants as a bearer token. Default: none is sent.
+	// KeyFile is a file with the bearer token for the engine. Default: none is sent.
 	KeyFile string `yaml:"key_file"`
 	// TLS is for an engine with an https URL. Default: the system's CAs, no client certificate.
 	TLS TLS `yaml:"tls"`
-	// Drain makes the engine finish the requests that it has and take no more. Default false.
+	// Drain lets the engine finish the requests that it has, and sends it no more. Default false.
 	Drain bool `yaml:"drain"`
 	// BootstrapPort is the port of a prefill engine's bootstrap server, on the host of its URL; connector sglang only. Default
 	// 8998.
 	BootstrapPort int `yaml:"bootstrap_port"`
-	// PlainRequestIDs says that the engine runs with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1, so that it calls requests inside
-	// exactly as it is told to; connectors vllm-nixl-push and vllm-nixl-pull only. Without it what such an engine holds for
-	// requests that have ended cannot always be named, and so not be given back. Default false.
+	// PlainRequestIDs says that the engine runs with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1, so that its internal request ids are
+	// those that it was sent; connectors vllm-nixl-push and vllm-nixl-pull only. Without it the gateway cannot always name the requests
+	// that have ended, and so cannot always free the KV that such an engine holds for them. Default false.
 	PlainRequestIDs bool `yaml:"plain_request_ids"`
-	// TensorParallel is how many ranks a decode engine has, which it does not say itself; connectors vllm-nixl-push and
-	// vllm-nixl-pull only. More than there are ends its side channel. Default 1.
+	// TensorParallel is how many tensor-parallel ranks a decode engine has, as it does not report that; connectors vllm-nixl-push and
+	// vllm-nixl-pull only. A number above the engine's own crashes its side channel. Default 1.
 	TensorParallel int `yaml:"tensor_parallel"`
-	// DataParallel is how many data-parallel ranks the engine has behind its URL; connectors vllm-nixl-push, vllm-nixl-pull and none. With more than 1
-	// each is an engine of its own, called <name>.dp<rank>, which is addressed by a header and chosen by the policy like any
-	// other; side_channel is that of rank 0, and each rank's is on the port behind. Default: the engine itself chooses.
+	// DataParallel is how many data-parallel ranks the engine serves at its URL; connectors vllm-nixl-push, vllm-nixl-pull and none. With
+	// more than 1 the gateway treats each rank as an engine, called <name>.dp<rank>: the policy chooses it, and a header addresses it.
+	// side_channel is that of rank 0, and each further rank uses the next port. Default: the engine itself chooses the rank.
 	DataParallel int `yaml:"data_parallel"`
 }
 
@@ -219,10 +220,10 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 	}
 }
 
-// Publishes reports whether the model's engines publish records with the gateway, and have control routes.
+// Publishes reports whether the model's engines publish records for the gateway, and have control routes.
 func (m Model) Publishes() bool { return connector.Named(m.Connector).Traits().Publishes }
 
-// Stock reports whether the model's engines are those of stock vLLM, which hold KV that may have to be given back.
+// Stock reports whether the model's engines are stock vLLM, which may hold KV that the gateway has to free.
 func (m Model) Stock() bool { return connector.Named(m.Connector).Traits().Stock != nil }
 
 // faults collects the mistakes of a configuration.

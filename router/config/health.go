@@ -5,18 +5,20 @@ import (
 	"time"
 )
 
-// Health says when an engine, or a pair of engines, gets no requests though it can be reached. An engine that cannot be is
-// down, which limits.failures and timeouts.health are about. Zero means the default.
+// Health says when an engine, or a pair of engines, gets no requests though it can be reached. limits.failures and timeouts.health
+// decide when an engine is down, that is, cannot be reached. Zero means the default.
 type Health struct {
-	// Failures is how many requests in a row an engine must fail to get no more: by an answer of 500 and above or none, by one
-	// that makes no sense, or by streams that stand still or break. An answer of 400 to 499 is never one. Default 5.
+	// Failures is how many failed requests in a row open an engine's circuit. These are failures: no answer, an answer of 500 or
+	// above except 501 and 503, an invalid answer, or a stream that stalls or breaks. 4xx answers are ignored, except a 401 or 403 that
+	// refuses the gateway's own credential. Default 5.
 	Failures int `yaml:"failures"`
-	// PairFailures is how many transfers in a row must fail between two engines to have them paired with others. Default 2.
+	// PairFailures is how many failed transfers in a row between two engines open the circuit of the pair. Both are then paired with
+	// other engines. Default 2.
 	PairFailures int `yaml:"pair_failures"`
-	// Open is for how long such an engine, or pair, gets nothing; then one probe decides: of an engine a request, of a pair
-	// a handshake. After each that fails it is twice as long. Up to a quarter less, by chance. Default 5s.
+	// Open is for how long an open circuit keeps requests away. Then one probe decides: a request for an engine, a handshake for a
+	// pair. Each failed probe doubles the time. Each time is shortened at random by up to a quarter. Default 5s.
 	Open time.Duration `yaml:"open"`
-	// OpenLongest is the longest that it becomes. Default 1m.
+	// OpenLongest is the limit of that doubling. Default 1m.
 	OpenLongest time.Duration `yaml:"open_longest"`
 	// PanicPercent is a percentage of a model's decode engines that can be reached and have not asked for a pause. If more of them
 	// than this have an open circuit or are slow, circuits are ignored and all of them get requests. Prefill engines get
@@ -27,23 +29,23 @@ type Health struct {
 	// Overload is for how long an engine that answered 429 or 503 gets no requests, or as long as its Retry-After says if that is
 	// more. It doubles each time that the engine refuses again before it has served a request. At most 5s. Default 250ms.
 	Overload time.Duration `yaml:"overload"`
-	// SlowStart is the time in which an engine that is new, back or drained no more comes from 10 % to all of its part of the
-	// requests; those that are there when the gateway starts have it all. 0 is off. Default 30s.
+	// SlowStart is the time in which the share of requests of an engine grows from 10 % to 100 %. It begins when the engine is added,
+	// comes back, or is no longer drained. Engines that are present when the gateway starts have no slow start. 0 is off. Default 30s.
 	SlowStart *time.Duration `yaml:"slow_start"`
 	// Outliers are engines that are much slower than others of their role.
 	Outliers Outliers `yaml:"outliers"`
 }
 
-// Outliers says when an engine gets no requests for being slow. Measured is the time of prefill, and of the first token, per
-// prompt token, so that long prompts are no fault; never the time of an answer.
+// Outliers says when an engine gets no requests for being slow. The measure is the time of prefill, and of the first token, per prompt
+// token, so that long prompts do not count as slow. The time of a whole answer is not measured.
 type Outliers struct {
-	// Times is how many times the median of its role an engine's time must be. Default 3.
+	// Times is the factor by which an engine's time must exceed the median of its role. Default 3.
 	Times float64 `yaml:"times"`
-	// After is for how long it must be. Default 30s.
+	// After is for how long it must exceed that. Default 30s.
 	After time.Duration `yaml:"after"`
-	// Ejected is for how long it then gets no requests. Default 30s.
+	// Ejected is for how long a slow engine then gets no requests. Default 30s.
 	Ejected time.Duration `yaml:"ejected"`
-	// Percent is the most of a role's engines that are out for this, one at least where there are three. 0 is off. Default 20.
+	// Percent is the largest percentage of a role's engines that may be ejected at once; at least one engine if the role has three or more. 0 is off. Default 20.
 	Percent *int `yaml:"percent"`
 }
 

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Media says where the images, sounds and videos that bodies name by URL may be. It is the engines that fetch them, from
-// within their network; the gateway only reads the URL, and asks nobody for addresses. URLs with data in them are always fine.
+// Media says which URLs of images, sounds and videos bodies may contain. The engines fetch them from within their network. The
+// gateway only reads the URL, and resolves no names. Data URLs are always allowed.
 type Media struct {
-	// AllowPrivate lets bodies name hosts that are not of the public Internet: private, loopback and link-local addresses,
+	// AllowPrivate allows hosts that are not of the public Internet: private, loopback and link-local addresses,
 	// localhost, names without a dot, names ending in .local, .localhost, .localdomain, .internal, .lan, .intranet, .home.arpa or
 	// .svc, the metadata services of clouds, and files. Default false: 400 media_host.
 	AllowPrivate bool `yaml:"allow_private"`
-	// Hosts are the only ones that bodies may name, each exactly or, with a dot before it, with all that end in it.
-	// Default: any that allow_private does not refuse. A name of the public Internet may have a private address, which only
-	// this list, and the engines' own rules, keep out.
+	// Hosts are the only hosts that bodies may name. An entry matches exactly; one that begins with a dot matches every name that ends
+	// in it. Default: any that allow_private does not refuse. A public name may resolve to a private address: only this list and the
+	// engines' own rules prevent that.
 	Hosts []string `yaml:"hosts"`
 }
 

@@ -13,9 +13,8 @@ import (
 // maxDataParallel is the most data-parallel ranks of one engine.
 const maxDataParallel = 1024
 
-// Ranks returns the entry of each of the engine's data-parallel ranks, or the engine's own if it has none. Each is an engine
-// like any other, called <name>.dp<rank>: it has its own load, its own pairs and its own side channel, on the port behind that
-// of the rank before.
+// Ranks returns the entry of each of the engine's data-parallel ranks, or the engine's own if it has none. Each rank is an engine like
+// any other, called <name>.dp<rank>, with its own load, pairs and side channel. Each further rank's side channel uses the next port.
 func (e Engine) Ranks() []Engine {
 	if e.DataParallel <= 1 {
 		return []Engine{e}
@@ -35,7 +34,7 @@ func (e Engine) Ranks() []Engine {
 
 func (e Engine) rankName(k int) string { return e.Name + ".dp" + strconv.Itoa(k) }
 
-// validateRanks checks the number of ranks, and that their names are nobody else's.
+// validateRanks checks the number of ranks, and that no other engine has their names.
 func (e Engine) validateRanks(at, connectorName string, engines map[string]string, v *faults) {
 	key, is := at+".data_parallel", fmt.Sprintf("is %d", e.DataParallel)
 	switch {

@@ -13,8 +13,8 @@ type Secrets struct {
 	used  map[string]string
 }
 
-// NewSecrets returns Secrets that do not read again what old has used: when only engines come and go, a file that was removed or is
-// being written must not matter. old may be nil.
+// NewSecrets returns Secrets that do not read the files again that old has used. So a file that was removed, or is being written, does no
+// harm while only engines come and go. old may be nil.
 func NewSecrets(old *Secrets) *Secrets {
 	if old == nil {
 		return new(Secrets)
@@ -44,7 +44,7 @@ func (s *Secrets) Read(key, file string) (string, error) {
 	}
 	if !ok {
 		info, err := os.Stat(file)
-		if err == nil && !info.Mode().IsRegular() { // a pipe would wait for who writes
+		if err == nil && !info.Mode().IsRegular() { // reading a pipe would wait for its writer
 			err = fmt.Errorf("%s is no regular file", file)
 		}
 		var b []byte

@@ -12,19 +12,19 @@ import (
 	"pdrouter/router/connector"
 )
 
-// Source is where engines come from besides the lists: a DNS name or a file. The router only checks what stands here;
-// whoever owns it looks, and has Apply take what was found.
+// Source is where engines come from besides the lists: a DNS name or a file. The router only checks this section. Its owner polls the
+// source and passes the engines to Apply.
 type Source struct {
 	// DNS is the base URL of the engines with a name for a host, for example "http://prefill.svc:8000": every address of that
 	// name is an engine, called prefill-10-0-0-7-8000. A name that begins with _ is looked up as SRV, which tells the ports:
 	// "http://_openai._tcp.prefill.svc".
 	DNS string `yaml:"dns"`
-	// File is a file with engines: and a list of the same entries. It is read again when it changes, also by a link that is
-	// set anew. One that cannot be used changes nothing.
+	// File is a file with the key engines and a list of the same entries. It is read again when it changes, also if a symbolic link
+	// to it changes. A file with a mistake changes nothing.
 	File string `yaml:"file"`
-	// Every is between two looks, give or take a tenth. Default 5s for a name, 1s for a file.
+	// Every is the polling interval, varied at random by up to a tenth. Default 5s for a name, 1s for a file.
 	Every time.Duration `yaml:"every"`
-	// Names is what the names of the engines begin with; for dns. Default prefill, decode or engine.
+	// Names is the prefix of the engines' names; for dns. Default prefill, decode or engine.
 	Names string `yaml:"names"`
 	// Control is each engine's control, with {host} for its address, for example "http://{host}:9000"; for dns.
 	Control string `yaml:"control"`
@@ -44,19 +44,19 @@ type Source struct {
 	// certificates have these.
 	TLS TLS `yaml:"tls"`
 	// KeyDir is a folder whose files the entries of the file, and engines that administrators add to the model, may name as
-	// key_file and in tls: what stands in one is sent to the engine. Let nobody write there who may write the file. Default "": they may
-	// name those that the configuration names for the model.
+	// key_file and in tls. The content of such a file is sent to the engine, so users who may write the file of engines must not be able
+	// to write to the folder. Default "": entries may name only the files that the configuration names for the model.
 	KeyDir string `yaml:"key_dir"`
 	// Allow are the networks that an address must be of, for example "10.0.0.0/8"; others are left out, and counted. For dns.
 	// Default: any.
 	Allow []string `yaml:"allow"`
 	// Server is host:port of the DNS server that is asked. Default: those of the system.
 	Server string `yaml:"server"`
-	// GoneAfter is how long good answers must have lacked an address until its engine is drained; it is removed when its
-	// requests have ended. One that comes and goes often has to stay for longer and longer before it is used again. Default 15s.
+	// GoneAfter is for how long valid answers must lack an address before its engine is drained. The engine is removed when its requests
+	// have ended. An address that comes and goes often must stay longer each time before it is used again. Default 15s.
 	GoneAfter time.Duration `yaml:"gone_after"`
-	// MaxStale is how long the last good answer holds while DNS fails or says that there is nothing; then its engines are
-	// drained. Default 1h.
+	// MaxStale is for how long the last valid answer is used while DNS fails or returns no address. Then its engines are drained.
+	// Default 1h.
 	MaxStale time.Duration `yaml:"max_stale"`
 }
 

@@ -25,7 +25,7 @@ func (t *TLS) files() []EngineFile {
 	return []EngineFile{{"tls.ca_file", &t.CAFile}, {"tls.cert_file", &t.CertFile}, {"tls.key_file", &t.KeyFile}}
 }
 
-// validate checks the section of an entry, of which secure says whether it has an https URL.
+// validate checks the section of an entry. secure says whether the entry has an https URL.
 func (t TLS) validate(key string, secure bool, v *faults) {
 	switch {
 	case t == TLS{}:
