@@ -32,7 +32,7 @@ func (f *Fleet) Records(e *Engine) []metadata.Record {
 }
 
 // Compatible says why two engines cannot be paired, nil if they can. The result for engines that publish records is kept
-// as long as neither publishes anew.
+// until one of them publishes new records.
 func (f *Fleet) Compatible(c *Pair) error {
 	if !c.Prefill.Publishes {
 		return c.CompatibleStock()
@@ -55,7 +55,7 @@ func (f *Fleet) Compatible(c *Pair) error {
 	if !errors.As(err, &why) || why.Reason == metadata.IncompleteRanks { // those are on their way
 		return err
 	}
-	if was == nil || was.err == nil || was.err.Error() != err.Error() { // every renewal is compared: once is enough to say it
+	if was == nil || was.err == nil || was.err.Error() != err.Error() { // each renewal is compared, so log only a new error
 		f.log.Warn("engines cannot be paired", "prefill", c.Prefill.Name, "decode", c.Decode.Name, "err", err)
 	}
 	return err
@@ -97,8 +97,8 @@ func (c *Pair) CompatibleStock() error {
 	return nil
 }
 
-// Doubtful reports whether requests had better go elsewhere than to a pair that has not shaken hands: prefill's side
-// channel has not answered, and decode may need it. Whether it does is for the handshake to find out.
+// Doubtful reports whether requests should avoid a pair that has not shaken hands: prefill's side channel has not answered, and decode may
+// need it. Only the handshake can show whether it does.
 func (f *Fleet) Doubtful(c *Pair) bool {
 	if s := c.Prefill.ChannelReport(); !s.Silent() {
 		return false

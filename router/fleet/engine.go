@@ -35,8 +35,8 @@ type Engine struct {
 	// What this gateway has there now.
 	InFlight  atomic.Int64              // legs
 	Streaming atomic.Int64              // of them, streams that have brought tokens
-	Supplied  atomic.Int64              // of them, decode legs that are not streamed and have their KV, as its load has shown
-	Overdue   atomic.Int64              // of them, decode legs whose KV should have come, and that have not shown it
+	Supplied  atomic.Int64              // of them, decode legs without a stream whose KV has come, as the engine's load has shown
+	Overdue   atomic.Int64              // of them, decode legs whose KV is overdue
 	Backlog   atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
 	slot      atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
 
@@ -60,9 +60,9 @@ type Engine struct {
 	EventsOpen   atomic.Bool                               // its event stream is open
 	EventStreams atomic.Uint64                             // how often that stream began, broke or had a gap
 
-	// Each wakes one goroutine of the monitor and has room for one.
-	Recheck chan struct{} // its health is to be checked now
-	Relist  chan struct{} // it is up again, and may serve something else
+	// Each wakes one goroutine of the monitor and has a buffer of one.
+	Recheck chan struct{} // check its health now
+	Relist  chan struct{} // list its models again: it is up again, and may serve others
 }
 
 // Origin is all of a configuration that an engine was made from: engines of one origin are the same.
@@ -110,7 +110,7 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 	return e, nil
 }
 
-// setLimits has the engine go by this configuration's bounds, whichever it was made from.
+// setLimits applies the limits of the current configuration to the engine.
 func (e *Engine) setLimits(cfg config.Config) {
 	e.failureLimit.Store(int32(cfg.Limits.Failures))
 	e.Upstream.SetLimits(cfg.Timeouts.Connect, cfg.Limits.IdlePer)
@@ -154,7 +154,7 @@ const RankHeader = "X-Data-Parallel-Rank"
 // AskModels has the engine asked soon what it serves.
 func (e *Engine) AskModels() { wake(e.Relist) }
 
-// wake wakes the reader of a channel that has room for one, now or when it reads. It never blocks.
+// wake wakes the reader of a channel with a buffer of one, now or when it reads. It never blocks.
 func wake(reader chan<- struct{}) {
 	select {
 	case reader <- struct{}{}:

@@ -1,12 +1,12 @@
-// Package fleet knows the engines of one configuration, the models that they serve, the pairs that they form, and selects among them.
+// Package fleet holds the engines of one configuration, their models and their pairs, and selects engines for requests.
 //
-// It owns what is known of each: who an engine is and how it is reached, what it has in flight, whether it can be reached and does well
-// (package fleet/health has the rules), which run of it answers, and which beginnings of prompts it was given. A Fleet is made by New from
-// a configuration and the Fleet before; an engine whose entry is the same stays the same Engine. A Selection takes a snapshot for one
-// request and asks the policy. What other packages keep for each engine stands in a PerEngine of theirs.
+// It owns what is known of each engine: its identity and address, its requests in flight, its reachability and health (package
+// fleet/health has the rules), its current run, and the prompt prefixes that it received. New makes a Fleet from a configuration and the
+// previous Fleet. An engine with an unchanged entry stays the same Engine. A Selection takes a snapshot for one request and asks the
+// policy. Other packages keep their own data for each engine in a PerEngine.
 //
-// It sends nothing to engines and starts no goroutine. Package router asks it for engines, and tells it what legs, health checks and
-// looks at side channels have found.
+// It sends nothing to engines and starts no goroutine. Package router asks it for engines, and reports to it what legs, health checks and
+// side channels have shown.
 package fleet
 
 import (
@@ -49,7 +49,7 @@ type Parts struct {
 // Fleet is every engine of one configuration, by model. The set never changes; what is known of each does.
 type Fleet struct {
 	Models  map[string]*Model
-	ordered []*Model // as the configuration names them
+	ordered []*Model // in the order of the configuration
 	Engines []*Engine
 	Pairs   []*Pair // of the models whose engines shake hands, model by model
 	named   map[string]*Engine
@@ -66,7 +66,7 @@ type Fleet struct {
 
 	adapters adapters
 	Secrets  *config.Secrets
-	secured  map[*Engine]*tls.Config // what TLS each is to be spoken to with; not of those without
+	secured  map[*Engine]*tls.Config // TLS settings of the engines that have any
 	ranks    map[string][]*Engine    // by the name of the engine that they are the data-parallel ranks of
 }
 
@@ -79,9 +79,9 @@ type Model struct {
 	Pairs                 []*Pair   // prefill by prefill; empty if the engines need no handshake
 	turn                  atomic.Uint64
 	Retries               *admission.RetryBudget  // outlives a reload
-	ForwardsAuthorization bool                    // its engines are given the clients' credentials
+	ForwardsAuthorization bool                    // its engines receive the clients' credentials
 	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
-	panicMode             [roleCount]atomic.Bool  // the role's engines are used though they are out
+	panicMode             [roleCount]atomic.Bool  // the role's engines are used although they are ejected
 	comparedAt            [roleCount]atomic.Int64 // when their times were compared, in nanoseconds
 	Queue                 *admission.Queue        // outlives a reload
 
@@ -89,7 +89,7 @@ type Model struct {
 }
 
 // Places is how many of the model's requests may be with engines at once: none while no engine takes requests and one may come back.
-// Where none will, requests need not wait: they are told so.
+// If none will come back, requests do not wait: they fail at once.
 func (m *Model) Places() int {
 	takers, comes := m.takers()
 	switch {
@@ -101,8 +101,8 @@ func (m *Model) Places() int {
 	return max(1, takers) * m.perEngine
 }
 
-// takers counts the model's decode engines that may be given requests. comes reports that others may come back: they are down, but not as
-// nothing listens there.
+// takers counts the model's decode engines that may receive requests. comes reports that others may come back: they are down, but have not
+// refused a connection.
 func (m *Model) takers() (n int, comes bool) {
 	for _, e := range m.Decode {
 		switch {
@@ -163,12 +163,12 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 						e.RankOf = entry.Name
 					}
 					if was.named != nil {
-						e.Health.Reset(time.Now()) // those that are there from the start have nobody to share with
+						e.Health.Reset(time.Now()) // no slow start for engines that are present when the gateway starts
 					}
 					if old := was.named[e.Name]; old != nil {
 						if old.Origin == e.Origin {
 							e = old
-						} else { // pairs of the other one are not its own
+						} else { // it does not take over the pairs of the old one
 							e.Generation.Store(old.Generation.Load() + 1)
 						}
 					}
@@ -216,7 +216,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	return f, nil
 }
 
-// Begin makes this fleet the present one, in place of was: limits, TLS settings and draining of its engines are those of cfg.
+// Begin makes this fleet the current one, in place of was. It applies the limits, TLS settings and draining of cfg to its engines.
 func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	for _, m := range f.Models {
 		m.Queue.SetLimits(m, m.queueLength)

@@ -16,7 +16,7 @@ const NoHandOff = policies.Reason("no_transfer_params")
 // HandOff is what a stock prefill engine's answers show of whether it hands KV off. It is safe for concurrent use; the zero value is of an
 // engine that does.
 type HandOff struct {
-	noted atomic.Bool // something below may be set; nearly never, and else nobody takes mu
+	noted atomic.Bool // something below may be set; it rarely is, and otherwise mu is not taken
 
 	mu     sync.Mutex
 	routes [openai.ShapeCount]health.Breaker // answers without params that were capped at one token, route by route
@@ -60,7 +60,7 @@ func (h *HandOff) Handed(s openai.Shape) {
 	h.routes[s].OKWhole(time.Now())
 }
 
-// Kept notes an answer that has not. It returns for how long the engine is not asked on this route; 0 if it still is.
+// Kept notes an answer that has not handed KV off. It returns for how long the engine is not asked on this route; 0 if it still is.
 func (h *HandOff) Kept(s openai.Shape, now time.Time, rules health.BreakerRules) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +71,7 @@ func (h *HandOff) Kept(s openai.Shape, now time.Time, rules health.BreakerRules)
 	return h.routes[s].Wait(now)
 }
 
-// Keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that was not known.
+// Keeps notes that a handshake has shown that the engine hands nothing off. It reports whether that is new.
 func (h *HandOff) Keeps(why string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

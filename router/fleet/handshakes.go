@@ -5,7 +5,7 @@ import "pdrouter/metadata"
 // Handshakes says which pairs have shaken hands, and has those looked at that should.
 type Handshakes struct {
 	*metadata.Pairs
-	wake chan struct{} // has room for one
+	wake chan struct{} // buffer of one
 }
 
 // NewHandshakes returns Handshakes whose Pairs are nil yet.

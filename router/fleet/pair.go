@@ -36,8 +36,8 @@ type compatibility struct {
 	err error
 }
 
-// recordsKey is what a comparison was made from: the engines' records, which are never changed. Whoever publishes anew, be it
-// within one generation, is told apart by where they lie.
+// recordsKey identifies the records that were compared, by their addresses. Records are never changed: an engine that publishes again, even
+// in the same generation, has new ones.
 type recordsKey struct {
 	prefill, decode           *metadata.Record // the first of each
 	prefillRanks, decodeRanks int
@@ -49,8 +49,8 @@ const (
 	handshakeLongest = 10 * time.Second
 )
 
-// Weight says how much depends on the two knowing each other: requests that chose them lately, and what their engines
-// have in hand, so that those of an engine that has come anew begin with its busiest peers.
+// Weight is the importance of a handshake of the pair: recent requests that chose it, plus the requests in flight at both engines. So a new
+// engine shakes hands with its busiest peers first.
 func (c *Pair) Weight(now time.Time) int {
 	return c.Wanted.Count(now) + int(c.Prefill.InFlight.Load()) + int(c.Decode.InFlight.Load())
 }
@@ -64,8 +64,7 @@ func (c *Pair) HandshakeBegun(pair metadata.Pair) {
 	}
 }
 
-// HandshakeEnded notes how a handshake ended, and returns the pause before the next if it failed. What an earlier run still
-// has to say changes nothing.
+// HandshakeEnded notes how a handshake ended, and returns the pause before the next if it failed. It ignores results of earlier runs.
 func (c *Pair) HandshakeEnded(pair metadata.Pair, err error, now time.Time, rules health.BreakerRules) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +100,7 @@ func (c *Pair) HandshakePause(pair metadata.Pair, now time.Time) time.Duration {
 	return c.next.Sub(now)
 }
 
-// Reset forgets failures: an engine is down, and when it comes back nothing of them holds.
+// Reset forgets failures: an engine is down, and they say nothing about it after it comes back.
 func (c *Pair) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

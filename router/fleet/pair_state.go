@@ -28,7 +28,7 @@ func (f *Fleet) pairState(c *Pair) metadata.PairState {
 	return s
 }
 
-// handshaken says what is known of a pair, whether it is to be used or not.
+// handshaken returns what is known of a pair, whether it may be used or not.
 func (f *Fleet) handshaken(c *Pair) metadata.PairState {
 	s := metadata.PairState{Model: c.Model, Prefill: c.Prefill.Name, Decode: c.Decode.Name}
 	pair, err := f.Runs(c)
@@ -66,7 +66,7 @@ func (f *Fleet) handshaken(c *Pair) metadata.PairState {
 	return s
 }
 
-// WhyDrained is behind the name of an engine for which its pairs need not be warm.
+// WhyDrained follows the name of an engine whose pairs need no handshake.
 const WhyDrained = " is to be drained"
 
 // unpublished names the engine of a pair that has no records.

@@ -108,7 +108,7 @@ func (k *Selection) FindPrompt(b *openai.Body) {
 	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
 }
 
-// Cached is how many tokens of the prompt that was looked for an engine is thought to have.
+// Cached returns how many tokens of the prompt the engine has in its cache, by the index.
 func (k *Selection) Cached(e *Engine) int { return k.prompt.cached(e) }
 
 // Release ends looking for the prompt.
@@ -135,7 +135,7 @@ func (p *prompt) read(x *prefixes.Index, b *openai.Body) {
 	}
 }
 
-// cached is how many of the prompt's tokens the engine is thought to have.
+// cached returns how many of the prompt's tokens the engine has in its cache, by the index.
 func (p *prompt) cached(e *Engine) int {
 	h := e.slotOf(p.index)
 	if h == nil || int(h.holder) >= len(p.pieces) || p.pieces[h.holder] == 0 {
@@ -144,12 +144,12 @@ func (p *prompt) cached(e *Engine) int {
 	return p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes
 }
 
-// NotePrompt notes what comes of the choice: who is given the prompt to compute, and so will have it. That is when it is sent, not when it is
-// answered: of several that begin alike and come at once the first is computed for all, which serves more requests well in replays of a
-// trace. If nothing comes of it, what the index says is wrong, and costs a guess. It returns how many tokens of the prompt either engine
-// has to compute, for models whose policy looks at that.
+// NotePrompt records that the chosen engines will have the prompt. It returns how many tokens of it each of them has to compute, for models
+// whose policy uses prefixes. It is called when the request is sent, not when it is answered. So of several requests at once with the same
+// beginning, the first computes it for all: in replays of a trace this meets the SLO more often. If the request fails, the index is wrong
+// until the entry is replaced, which costs a worse choice and nothing else.
 func (k *Selection) NotePrompt(c policies.Choice) (prefill, decode int) {
-	if k.prompt == nil || k.prompt.index != k.f.prompts.index.Load() { // what an index before this one says is of no use to anybody
+	if k.prompt == nil || k.prompt.index != k.f.prompts.index.Load() { // the index was replaced since
 		return 0, 0
 	}
 	if c.Split && k.m.usesPrefixes[Prefill] {
@@ -172,7 +172,7 @@ func (p *prompt) give(e *Engine) int {
 	return n
 }
 
-// note has the index know that the engine will have the prompt.
+// note records in the index that the engine will have the prompt.
 func (p *prompt) note(e *Engine) {
 	if h := e.takeSlot(p.index); h != nil {
 		p.index.Note(p.chain, h.holder)

@@ -41,15 +41,15 @@ func (e *Engine) Refused() bool {
 	return e.Down.CompareAndSwap(false, true)
 }
 
-// Late notes a health check that was not answered in time. It reports whether the engine is to go down by it: one whose requests make
+// Late notes a health check that was not answered in time. It reports whether the engine goes down by it: an engine whose requests make
 // progress is only busy.
 func (e *Engine) Late() bool {
 	e.refuses.Store(false)
 	return !e.Progress.Load() && e.Failures.Add(1) >= e.failureLimit.Load()
 }
 
-// Silent notes that the engine has not answered a connection for so long. Of several that waited at the same time one counts: a
-// gateway that was not running for a moment has them end together, and the engine has done nothing.
+// Silent notes that the engine has not answered a connection for so long. Several connections that waited at the same time count once: they
+// also time out together when the gateway itself was paused.
 func (e *Engine) Silent(now time.Time, waited time.Duration) bool {
 	last := e.silence.Load()
 	if now.UnixNano()-last < int64(waited) || !e.silence.CompareAndSwap(last, now.UnixNano()) {

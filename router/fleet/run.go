@@ -18,24 +18,24 @@ type SideChannel struct {
 	Size     metadata.Rank // as that run has said; zero if no run has
 }
 
-// ChannelReport is what the latest look at a side channel has shown. It is never changed.
+// ChannelReport is the result of the latest check of a side channel. It is never changed.
 type ChannelReport struct {
 	Run           string // the engine id; "" if no run has ever answered or reported
 	Compatibility string // "" until the run has answered
-	Missed        int    // looks in a row that got no answer
+	Missed        int    // checks in a row without an answer
 }
 
-// Silent reports whether nobody answers there. The first look without an answer may be an accident.
+// Silent reports whether the side channel does not answer. One missed check alone does not count.
 func (s *ChannelReport) Silent() bool { return s.Missed >= 2 }
 
-// Dead reports whether the channel of this run has answered, and does not any more.
+// Dead reports whether the channel of this run has answered before, and no longer does.
 func (s *ChannelReport) Dead() bool { return s.Silent() && s.Compatibility != "" }
 
 // ChannelState is the side channel of a stock engine, and what is known of it.
 type ChannelState struct {
 	host string // of the configuration; "" if the engine's own report counts
 	port int
-	Wake chan struct{} // has room for one: the channel is to be looked at
+	Wake chan struct{} // buffer of one; asks for a check of the channel
 
 	Latest atomic.Pointer[ChannelReport] // nil until the channel was looked at
 }
@@ -51,7 +51,7 @@ func newChannelState(ec config.Engine) *ChannelState {
 	return s
 }
 
-// SideChannel returns where the engine's run of these coordinates is to be asked, and false if that is not known.
+// SideChannel returns the side channel of the engine's run with this endpoint, and false if it is not known.
 func (e *Engine) SideChannel(c *connector.PrefillEndpoint) (SideChannel, bool) {
 	at := SideChannel{Host: e.Channel.host, Port: e.Channel.port}
 	if c != nil {
@@ -80,7 +80,7 @@ func (e *Engine) ChannelReport() ChannelReport {
 	return *s
 }
 
-// PollSoon has the side channel looked at soon. It never blocks.
+// PollSoon asks for a check of the side channel soon. It never blocks.
 func (e *Engine) PollSoon() {
 	if e.Channel != nil {
 		wake(e.Channel.Wake)

@@ -28,19 +28,19 @@ type Selection struct {
 	m             *Model
 	Now           time.Time // of the choice
 	excluded      Excluded
-	dryRun        bool // nothing comes of the choice: no probe is taken
+	dryRun        bool // no request follows, so no probe is taken
 	provenOnly    bool // only engines that have answered since they are known
-	panicMode     bool // also those that are out, as there is nobody else
-	overloadedToo bool // also those that have asked for no requests now, if there is nobody else: nothing waits for them
+	panicMode     bool // also ejected engines, as no other is left
+	overloadedToo bool // also engines that have asked for a pause, if no other is left
 
 	shape openai.Shape // of the request's route
 	bare  bool         // a pair was left out because its prefill engine hands nothing off
 
 	probed *Engine // the last engine whose half-open circuit waits for this request
 
-	pin     *Engine // the only decode engine that has what is asked for; nil if each has
+	pin     *Engine // the only decode engine that may serve the request; nil if each may
 	adapter string  // of the model, which not every engine may have; "" is the model itself
-	prompt  *prompt // what engines are thought to have of it; nil if nobody asks
+	prompt  *prompt // which engines have its prefix, by the index; nil if the policy does not use it
 
 	prefillRoom [4]policies.Engine
 	decodeRoom  [4]policies.Engine
@@ -138,9 +138,8 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 	return dst, panics
 }
 
-// ComesBack reports whether an engine of a role, of which none can take the request now, may do so before long, and after which time as far
-// as that is known. An engine whose circuit is open does not count, as it has failed: of such engines it returns when the first is half
-// open.
+// ComesBack is called when no engine of a role can take the request now. It reports whether one may do so soon, and after which time if that
+// is known. Engines with an open circuit do not count. If there are only such engines, it returns when the first becomes half open.
 func (k *Selection) ComesBack(r Role) (after time.Duration, comes bool) {
 	engines := k.m.Decode
 	if r == Prefill {
@@ -193,8 +192,8 @@ func (k *Selection) pairable(p, d int) bool {
 	return k.f.Compatible(c) == nil && !k.f.Doubtful(c) && (k.panicMode || !c.broken.Load())
 }
 
-// choose asks the planner over a snapshot of the fleet, and again over all that can be reached if nobody else is left. Where
-// what it chose is to be probed, this request is the probe.
+// choose asks the planner with a snapshot of the fleet. If no engine is left, it asks again with all that can be reached. If an engine that
+// it chose needs a probe, this request is the probe.
 func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 	for range 4 {
 		f, prefill, decode := k.snapshot()
@@ -217,8 +216,8 @@ func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet)
 	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
 }
 
-// preferWarm is a choice of engines that have shaken hands where those chosen have not, so that a request waits for a handshake
-// only if no other pair is left. The pair that is passed over shakes hands all the same: every pair does, without a request.
+// preferWarm replaces a pair that has not shaken hands by one that has. So a request waits for a handshake only if no other pair is left.
+// The pair that was passed over shakes hands in the background, as every pair does.
 func (k *Selection) preferWarm(q policies.Request, f policies.Fleet, c policies.Choice) policies.Choice {
 	if !c.Split || f.Pairable == nil || k.warm(c.Prefill, c.Decode) {
 		return c
@@ -236,8 +235,8 @@ func (k *Selection) warm(p, d int) bool {
 	return err == nil && k.f.handshakes.Ready(pair)
 }
 
-// takeProbes makes this request the probe of each engine chosen that is to be probed. It reports false if another request has become
-// that since the snapshot. Engines that are used anyway are not asked.
+// takeProbes makes this request the probe of each chosen engine that needs one. It reports false if another request became the probe since
+// the snapshot. It skips engines that are used in panic mode.
 func (k *Selection) takeProbes(c policies.Choice, prefill, decode bool) bool {
 	rules := engineRules(k.f.health)
 	if !decode && !k.takeProbe(k.m.Decode[c.Decode], rules) {
@@ -295,7 +294,7 @@ func (f *Fleet) DryRun(m *Model, q policies.Request) policies.Choice {
 	return c
 }
 
-// requireSplit makes a question to the planner one whose answer is two engines, whatever the request is.
+// requireSplit makes the planner choose two engines, whatever the request is.
 func (m *Model) requireSplit(q policies.Request) policies.Request {
 	if m.Connector.Traits().RequiresSplit {
 		q.PromptTokens, q.Unsplittable = 1<<30, ""

@@ -9,7 +9,7 @@ import (
 	"pdrouter/router/fleet/health"
 )
 
-// Anyway is a role of a model whose engines are all used, though too many of them are out.
+// Anyway is a role of a model in panic mode: too many of its engines are ejected, so all are used.
 type Anyway struct {
 	Model string `json:"model"`
 	Role  string `json:"role"`
@@ -34,7 +34,7 @@ func EngineStates() []string {
 func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why string, share float64) {
 	s := e.Health.Standing(now, slowStart)
 	switch {
-	case e.Draining.Load(): // before down: whoever drained it may have switched it off
+	case e.Draining.Load(): // before down: a drained engine may have been switched off
 		return "draining", "it is to be drained", 0
 	case e.Down.Load():
 		return "down", "it cannot be reached, or says that it is not healthy", 0

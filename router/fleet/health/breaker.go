@@ -5,9 +5,9 @@ package health
 
 import "time"
 
-// Breaker says whether an engine, or a pair, is to be given requests, from how those ended that it was given. Closed, it
-// lets all through. So many failures of one kind in a row open it, and for a time it lets none through; then it is half
-// open: one is let through as a probe, and what comes of that closes it, or opens it for twice as long.
+// Breaker is a circuit breaker of an engine or a pair. Closed, it lets all requests through. A number of failures of one kind in a row opens
+// it, and for a time it lets none through. Then it is half open: it lets one through as a probe. A success closes it, a failure opens it
+// for twice as long.
 //
 // It is a value without I/O or clock. The zero value is closed.
 type Breaker struct {
@@ -101,8 +101,8 @@ func (b *Breaker) OK(s FailureKind, now time.Time) bool {
 	return false
 }
 
-// OKWhole notes a success of which nothing can break later, and reports whether it has closed the breaker: it is as good as a
-// stream that has ended well.
+// OKWhole notes a whole answer, and reports whether it has closed the breaker. Nothing of such an answer can fail later, so it counts as
+// much as a stream that has ended well.
 func (b *Breaker) OKWhole(now time.Time) bool {
 	if b.At(now) == HalfOpen {
 		return b.OK(b.why, now)

@@ -42,8 +42,8 @@ func (p *latency) note(took time.Duration, tokens int, now time.Time) {
 	}
 }
 
-// outlier returns the index of the engine of a role that is to be taken out for being slow, -1 if there is none, and notes
-// since when each is. paces has one for each engine that can be reached, nil of those that are out for it already.
+// outlier returns the index of the engine of a role to eject for being slow, -1 if there is none, and notes since when each is slow. paces
+// has an entry for each engine that can be reached; nil for one that is ejected for being slow already.
 func outlier(paces []*latency, now time.Time, rules OutlierRules) int {
 	var means []float64
 	out := 0
@@ -56,7 +56,7 @@ func outlier(paces []*latency, now time.Time, rules OutlierRules) int {
 			means = append(means, p.mean)
 		}
 	}
-	if len(means) < 3 { // of two nobody knows which is the slow one
+	if len(means) < 3 { // of two, either may be the slow one
 		return -1
 	}
 	slices.Sort(means)

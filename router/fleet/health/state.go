@@ -9,7 +9,7 @@ import (
 
 // State is what an engine's traffic says of it. It is safe for concurrent use. The zero value is a healthy engine's.
 type State struct {
-	// special is set as long as something here may keep requests away: nearly never, and then nobody takes mu.
+	// special is set while something here may keep requests away. It rarely is, and otherwise mu is not taken.
 	special atomic.Bool
 	counts  [Ejections]atomic.Uint64 // how often it was taken out, by reason
 
@@ -181,7 +181,7 @@ func (v *State) OpenFor(now time.Time) time.Duration {
 // EjectedFor returns how often the engine was taken out for that reason.
 func (v *State) EjectedFor(why Ejection) uint64 { return v.counts[why].Load() }
 
-// Reset has the engine start slowly from now, with nothing held against it: it is new, back, or drained no more.
+// Reset begins a slow start and forgets all failures: the engine is new, back, or no longer drained.
 func (v *State) Reset(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
