@@ -159,10 +159,11 @@ func (x *exchange) streamEnded() {
 func (x *exchange) streamFailed() {
 	s := x.reply.stream
 	e := dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.Failed()}
-	switch ending, why := s.Ending(); {
-	case ending == relay.EndingWhole:
+	ending, why := s.Ending()
+	switch ending {
+	case relay.EndingWhole:
 		e.Kind = dispatch.EvStreamUnended
-	case ending == relay.EndingCut:
+	case relay.EndingCut:
 		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.noOnward)
 	}
 	x.found(e)

@@ -128,22 +128,22 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 func (x *exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.Engine
 	x.r.tasks.Go("a look at a load", func() {
-		cause, said := leg.ErrHurried, monitor.LoadUnavailable
+		atWork, said := false, monitor.LoadUnavailable
 		defer func() {
-			if cause == leg.ErrHurried && said != monitor.LoadNotReported && untellable(x.s, e) == leakNone {
-				if a.decode.SetKV(leg.KVOverdue) {
-					a.lost(reason.ClientLeft)
-				}
-			} else {
-				a.decode.Cancel(cause)
+			switch {
+			case atWork:
+				a.decode.Cancel(leg.ErrAtWork)
+			case said == monitor.LoadNotReported, untellable(x.s, e) != leakNone:
+				a.decode.Cancel(leg.ErrHurried)
+			case a.decode.SetKV(leg.KVOverdue):
+				a.lost(reason.ClientLeft)
 			}
 		}()
 		ctx, cancel := context.WithTimeout(r.tasks.Context(), leftFor)
 		defer cancel()
 		var l monitor.Load
-		if l, said = r.monitor.Load(ctx, e); said == monitor.LoadKnown && l.Running > 0 && l.Waiting == 0 {
-			cause = leg.ErrAtWork
-		}
+		l, said = r.monitor.Load(ctx, e)
+		atWork = said == monitor.LoadKnown && l.Running > 0 && l.Waiting == 0
 	})
 }
 

@@ -159,7 +159,7 @@ func (g *Gateway) Summary(n int) report.Summary {
 	return s
 }
 
-// reply is what a client saw.
+// Reply is what a client saw.
 type Reply struct {
 	Status int
 	Header http.Header

@@ -77,7 +77,7 @@ func (f *Reclaimer) Died(engine string) {
 	f.Mu.Unlock()
 }
 
-// First, and what follows, make it the fake engines' side channels as well: decode's is at host d, prefill's elsewhere.
+// First answers for a fake engine's side channel, as do the methods after it: decode's is at host d, prefill's elsewhere.
 func (f *Reclaimer) First(_ context.Context, at fleet.SideChannel) (metadata.Record, error) {
 	e := f.s.Prefill[0]
 	if at.Host == "d" {
