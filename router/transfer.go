@@ -123,8 +123,8 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 	a.watch = x.postAfter(d, a, dispatch.EvCheckDue)
 }
 
-// checkDecode looks whether all that decode has is at work, and ends its leg. If it is not, and decode can be told what to free, the leg
-// is left open for that.
+// checkDecode ends decode's leg. If decode is not at work on all its requests, and can be asked to free this one's blocks, the leg stays
+// open for that.
 func (x *exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.Engine
 	x.r.tasks.Go("a look at a load", func() {

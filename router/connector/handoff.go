@@ -102,7 +102,7 @@ func (push) DecodeParams(dst []byte, h *Handoff) []byte {
 	return append(dst, `"}`...)
 }
 
-// Accept reports whether prefill's answer names the run that decode was told of.
+// Accept reports whether prefill's answer names the run that decode's request names.
 func (push) Accept(h *Handoff, kv []byte) dispatch.EventKind {
 	if h.Endpoint != nil && bytes.Contains(kv, h.Endpoint.Quoted) {
 		return dispatch.EvPrefillUsable

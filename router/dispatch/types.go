@@ -44,7 +44,7 @@ const (
 	LegRejected                 // it was certainly not begun, and would never be: any other 4xx
 	LegBroken                   // it was begun and has ended with an error of the engine
 	LegLost                     // the connection broke or was given up; what the engine did is unknown
-	LegMoved                    // prefill finished on another start of the engine than decode was told of
+	LegMoved                    // prefill finished on another run of the engine than decode's request names
 	LegBare                     // prefill finished, and hands nothing off
 )
 
@@ -78,7 +78,7 @@ const (
 	EvPrefillUsable   // 200 with the params its connector needs
 	EvPrefillUnusable // 200 with params that decode could not use: never sent to decode
 	EvPrefillBare     // 200 without params: the engine, or this route of it, hands nothing off
-	EvPrefillMoved    // 200 from another start of the engine than the one decode was told of
+	EvPrefillMoved    // 200 from another run of the engine than decode's request names
 	EvPrefillRefused  // no connection, 429 or 503
 	EvPrefillRejected // any other 4xx: the request's fault, not the engine's
 	EvPrefillBroken   // any other 5xx

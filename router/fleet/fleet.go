@@ -119,7 +119,7 @@ func (m *Model) takers() (n int, comes bool) {
 func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 
 // New returns the fleet of a configuration. Engines, pairs and models that was has too are carried over with all that is known of them;
-// was may be empty. Files are read through secrets. Nothing goes by the new fleet before Begin.
+// was may be empty. Files are read through secrets. The new fleet takes effect with Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
 	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{},
 		health: cfg.Health, planner: parts.Planner, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,

@@ -90,7 +90,7 @@ type Failure struct {
 	Cause   string `json:"cause"`            // what was wrong
 	Answer  string `json:"answer,omitempty"` // the first bytes of the engine's error answer, without credentials
 
-	Message string        `json:"-"` // what the client may be told of it
+	Message string        `json:"-"` // what the client may see of it
 	Rest    time.Duration `json:"-"` // for how long the engine asked for no requests
 }
 
