@@ -15,7 +15,7 @@ import (
 // admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
 // buffers, but for the body: its bytes last as long as the handler.
 type admitted struct {
-	s       *setup
+	s       *snapshot
 	route   *route
 	arrived time.Time
 	who     principal

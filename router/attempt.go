@@ -19,14 +19,14 @@ import (
 type attempt struct {
 	h       connector.Handoff
 	split   bool
-	couple  *fleet.Pair // of a pair; nil if it is not one that is kept warm
+	pair    *fleet.Pair // of a pair; nil if it is not one that is kept warm
 	prefill leg.Leg
 	decode  leg.Leg
 	stream  *relay.Stream // decode's answer, up to its first event; written before decode's event is sent
 
 	decodeIs   custody
 	parked     bool // it waits for the pair
-	stranded   bool // KV may be held for nobody
+	leaked     bool // KV may be held for nobody
 	hurried    bool // nobody waits for the answer
 	reads      bool // decode reads what prefill holds
 	unstreamed bool // decode's first byte comes with its last, and says nothing of the transfer

@@ -34,8 +34,8 @@ func (x *exchange) startDecode(a *attempt, req *leg.Request) {
 
 // askForDecode asks the attempt's decode engine for the whole answer.
 func (x *exchange) askForDecode(a *attempt) {
-	x.onward = x.continuation()
-	x.startDecode(a, x.decodeRequest(a, x.onward != nil))
+	x.continuation = x.newContinuation()
+	x.startDecode(a, x.decodeRequest(a, x.continuation != nil))
 }
 
 // askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.

@@ -17,9 +17,9 @@ import (
 func (x *exchange) plan() dispatch.Event {
 	retry, waited := x.sum.Attempts > 0, x.pause > 0
 	x.pause = 0
-	choice, f := x.choose(x.not)
+	choice, f := x.choose(x.excluded)
 	switch {
-	case choice.Decode < 0 && len(x.not) > 0:
+	case choice.Decode < 0 && len(x.excluded) > 0:
 		var e dispatch.Event
 		var late bool
 		if choice, f, e, late = x.back(waited); late {
@@ -29,23 +29,23 @@ func (x *exchange) plan() dispatch.Event {
 			return e
 		}
 	case retry && !waited && x.doubles(choice) && !x.m.Retries.Retry(time.Now()):
-		if choice, f = x.choose(x.not.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
+		if choice, f = x.choose(x.excluded.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
 			return x.spent()
 		}
 	}
-	x.sum.Phases.Plan = x.look.Now.Sub(x.sum.Arrived)
+	x.sum.Phases.Plan = x.selection.Now.Sub(x.sum.Arrived)
 	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
 		return x.nobody(choice)
 	}
-	x.until = time.Time{}
+	x.waitsUntil = time.Time{}
 	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.Connector.Traits().Mode == dispatch.InTurn}
 	a.h.Shape = x.b.Shape
 	a.h.Draw()
 	x.choice, x.sum.Phases.Prefill = choice, 0
 	x.attempt(a)
 	x.sum.Decode = f.Decode[choice.Decode].Name
-	toPrefill, toDecode := x.look.NotePrompt(choice)
+	toPrefill, toDecode := x.selection.NotePrompt(choice)
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
 	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode])
@@ -59,8 +59,8 @@ func (x *exchange) plan() dispatch.Event {
 		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
 	}
 	if len(x.m.Pairs) > 0 {
-		a.couple = x.m.PairAt(choice.Prefill, choice.Decode)
-		a.couple.Wanted.Add(x.sum.Arrived)
+		a.pair = x.m.PairAt(choice.Prefill, choice.Decode)
+		a.pair.Wanted.Add(x.sum.Arrived)
 	}
 	return dispatch.Event{Kind: dispatch.EvPlannedPair}
 }
@@ -79,7 +79,7 @@ func (x *exchange) doubles(c policies.Choice) bool {
 
 // spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
 func (x *exchange) spent() dispatch.Event {
-	x.pause = x.not.Soonest()
+	x.pause = x.excluded.Soonest()
 	return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 }
 
@@ -92,22 +92,22 @@ func (x *exchange) nobody(c policies.Choice) dispatch.Event {
 	case policies.NoPrefill:
 		why, missing = reason.NoPrefill, fleet.Prefill
 	}
-	pause, comes := x.look.ComesBack(missing)
+	pause, comes := x.selection.ComesBack(missing)
 	if x.pause = pause; !comes {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: why}
 	}
 	now := time.Now()
-	if x.until.IsZero() {
-		x.until = now.Add(x.s.cfg.Timeouts.Queue)
+	if x.waitsUntil.IsZero() {
+		x.waitsUntil = now.Add(x.s.cfg.Timeouts.Queue)
 		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.Retries.Retry(now) {
 			return x.spent()
 		}
 	}
-	left := min(x.until.Sub(now), x.due.Sub(now))
+	left := min(x.waitsUntil.Sub(now), x.due.Sub(now))
 	if left <= 0 {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.QueueTimeout}
 	}
-	x.pause = min(spread(max(pause, backoff(x.rests+1, rand.Uint64()))), left)
+	x.pause = min(spread(max(pause, backoff(x.waits+1, rand.Uint64()))), left)
 	return dispatch.Event{Kind: dispatch.EvPlannedLater}
 }
 
@@ -124,10 +124,10 @@ func (x *exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) 
 
 // chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
 func (x *exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
-	x.look.Begin(not, busy)
+	x.selection.Begin(not, busy)
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
-	x.look.FindPrompt(x.b)
-	return x.look.Choose(q)
+	x.selection.FindPrompt(x.b)
+	return x.selection.Choose(q)
 }
 
 // pair readies the attempt's pair, or has the owner wait for it.

@@ -142,7 +142,7 @@ func (r *Router) holdBackground(id string, e *fleet.Engine, f *leg.Forwarded, l 
 			b.mu.Unlock()
 			p.end(-1)
 		}()
-		ctx, cancel := context.WithTimeout(b.ctx, r.now().cfg.Timeouts.Background)
+		ctx, cancel := context.WithTimeout(b.ctx, r.snapshot().cfg.Timeouts.Background)
 		defer cancel()
 		r.awaitBackground(ctx, id, e, f, p)
 	})
@@ -167,7 +167,7 @@ func (r *Router) awaitBackground(ctx context.Context, id string, e *fleet.Engine
 			return
 		case <-time.After(wait):
 		}
-		if r.now().fleet.Engine(e.Name) != e {
+		if r.snapshot().fleet.Engine(e.Name) != e {
 			r.log.Warn("background response lost with its engine", "response_id", id, "engine", e.Name)
 			return
 		}
@@ -181,7 +181,7 @@ func (r *Router) awaitBackground(ctx context.Context, id string, e *fleet.Engine
 // askBackground asks the engine for a response, and returns what readBackground does. An engine that does not answer may work on; one that
 // does not know the response does not.
 func (r *Router) askBackground(ctx context.Context, id string, e *fleet.Engine, f *leg.Forwarded) (tokens int, works bool) {
-	cfg := r.now().cfg
+	cfg := r.snapshot().cfg
 	var l leg.Leg
 	l.Open(ctx, e)
 	defer l.End()

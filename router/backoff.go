@@ -33,8 +33,8 @@ func spread(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 // the second time, and where decode may not serve alone so may a prefill engine. Engines that want a long rest are left alone:
 // if there are only they the client is told when to come back, and does not wait in its place.
 func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
-	long, first := x.not.LongRests()
-	choice, f := x.choose(append(x.not.Without(x.m.Decode), long...))
+	long, first := x.excluded.LongRests()
+	choice, f := x.choose(append(x.excluded.Without(x.m.Decode), long...))
 	if choice.Decode < 0 {
 		choice, f = x.choose(long)
 	}
@@ -60,22 +60,22 @@ func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 		back[1] = x.m.Prefill[choice.Prefill]
 	}
 	now := time.Now()
-	pause := x.not.Rest(back[:]...)
+	pause := x.excluded.Rest(back[:]...)
 	for _, e := range back {
 		if e != nil {
 			pause = max(pause, e.Health.RetryAfter(now))
 		}
 	}
 	if !waited {
-		pause = max(pause, backoff(x.rests+1, rand.Uint64()))
-		x.until = now.Add(x.s.cfg.Timeouts.Queue)
+		pause = max(pause, backoff(x.waits+1, rand.Uint64()))
+		x.waitsUntil = now.Add(x.s.cfg.Timeouts.Queue)
 	}
 	if pause <= 0 {
-		x.not = x.not.Without(back[:])
+		x.excluded = x.excluded.Without(back[:])
 		return dispatch.Event{}, false
 	}
 	x.pause = pause
-	if x.due.Sub(now) <= pause || waited && now.After(x.until) {
+	if x.due.Sub(now) <= pause || waited && now.After(x.waitsUntil) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: x.last}, true
 	}
 	x.pause = spread(pause)

@@ -11,7 +11,7 @@ import (
 )
 
 // cancelTransfer tells engines that nobody wants a transfer any more.
-func cancelTransfer(tasks *background.Tasks, log *slog.Logger, s *setup, transfer string, why reason.Reason, engines ...*fleet.Engine) {
+func cancelTransfer(tasks *background.Tasks, log *slog.Logger, s *snapshot, transfer string, why reason.Reason, engines ...*fleet.Engine) {
 	id, err := kvplane.ParseTransferID(transfer)
 	if err != nil {
 		return

@@ -12,17 +12,17 @@ import (
 	"pdrouter/router/relay"
 )
 
-// planOnward chooses an engine to go on with the stream that the attempt has failed at.
-func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event {
+// planContinuation chooses an engine to go on with the stream that the attempt has failed at.
+func (x *exchange) planContinuation(failed *attempt, why reason.Reason) dispatch.Event {
 	x.noteFailure(failed, &failed.decode, why)
 	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.Engine.Name,
 		"reason", why.String())
-	x.not = x.not.Add(failed.decode.Engine, failed.decode.RetryAfter)
+	x.excluded = x.excluded.Add(failed.decode.Engine, failed.decode.RetryAfter)
 	if !x.m.Retries.Retry(time.Now()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
-	x.look.Begin(x.not, true)
-	choice := x.look.ChooseDecode()
+	x.selection.Begin(x.excluded, true)
+	choice := x.selection.ChooseDecode()
 	if choice.Decode < 0 {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}
@@ -34,9 +34,9 @@ func (x *exchange) planOnward(failed *attempt, why reason.Reason) dispatch.Event
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 
-// askOnward has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
-func (x *exchange) askOnward(a *attempt) {
-	o := x.onward
+// askContinuation has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
+func (x *exchange) askContinuation(a *attempt) {
+	o := x.continuation
 	o.Restart()
 	m := x.r.legRequests.New(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
 	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
@@ -44,8 +44,8 @@ func (x *exchange) askOnward(a *attempt) {
 	x.startDecode(a, m)
 }
 
-// continuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
-func (x *exchange) continuation() *relay.Continuation {
+// newContinuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
+func (x *exchange) newContinuation() *relay.Continuation {
 	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
 	if !ok || x.fan != nil || !x.b.Stream {
 		return nil
@@ -55,12 +55,12 @@ func (x *exchange) continuation() *relay.Continuation {
 		return nil
 	}
 	if x.m.Connector.Traits().RequiresSplit { // the engine that goes on serves alone
-		x.noOnward = "unsupported"
+		x.notContinued = "unsupported"
 		return nil
 	}
 	keep, usage, exact, ok := openai.ContinuationOf(x.b)
 	if !ok || after == policies.Continue && !exact {
-		x.noOnward = "unsupported"
+		x.notContinued = "unsupported"
 		return nil
 	}
 	return relay.NewContinuation(keep, usage, x.b.Shape == openai.ShapeChat, x.b.MaxTokens)

@@ -19,7 +19,7 @@ func (d Debug) Idle() bool {
 	if r.live.len() != 0 || r.tasks.Running() != 0 || r.bodies.held.Load() != 0 {
 		return false
 	}
-	for _, e := range r.now().fleet.Engines {
+	for _, e := range r.snapshot().fleet.Engines {
 		if e.InFlight.Load() != 0 || e.Backlog.Load() != 0 {
 			return false
 		}
@@ -29,11 +29,13 @@ func (d Debug) Idle() bool {
 
 // SetDial replaces how the engines that the router has now are connected to. It must be called before Serve and Run.
 func (d Debug) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
-	for _, e := range d.r.now().fleet.Engines {
+	for _, e := range d.r.snapshot().fleet.Engines {
 		e.Upstream.SetDial(dial)
 	}
 	d.r.control.Transport = &http.Transport{DialContext: dial}
 }
 
 // Run returns the run of an engine as its side channel tells it, "" while that is not known.
-func (d Debug) Run(engine string) string { return d.r.now().fleet.Engine(engine).ChannelReport().Run }
+func (d Debug) Run(engine string) string {
+	return d.r.snapshot().fleet.Engine(engine).ChannelReport().Run
+}

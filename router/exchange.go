@@ -37,29 +37,29 @@ type exchange struct {
 	fan    *fan // whose branch it is; nil if it is a request of its own
 	sum    report.Summary
 
-	d        dispatch.Dispatch
-	cur      *attempt
-	acts     []dispatch.Action
-	queue    []dispatch.Event    // of the owner's own making, oldest first
-	rests    int                 // how often it went back to engines that had failed it
-	pause    time.Duration       // before engines are chosen again; 0 if it need not wait
-	due      time.Time           // the deadline of what comes before the gate
-	noOnward string              // why there is none, though the policy wants it
-	onward   *relay.Continuation // what another engine would need to go on with the stream; nil if none may
-	last     reason.Reason       // of the last attempt that failed
-	failed   dispatch.EventKind  // the event that it failed by
-	why      reason.Reason       // of the end of a request that failed
-	bare     bool                // prefill has answered and handed nothing off
-	until    time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
-	over     bool                // there is an outcome: sum, reply and why do not change any more
+	d            dispatch.Dispatch
+	cur          *attempt
+	acts         []dispatch.Action
+	queue        []dispatch.Event    // of the owner's own making, oldest first
+	waits        int                 // how often it went back to engines that had failed it
+	pause        time.Duration       // before engines are chosen again; 0 if it need not wait
+	due          time.Time           // the deadline of what comes before the gate
+	notContinued string              // why there is none, though the policy wants it
+	continuation *relay.Continuation // what another engine would need to go on with the stream; nil if none may
+	last         reason.Reason       // of the last attempt that failed
+	failed       dispatch.EventKind  // the event that it failed by
+	why          reason.Reason       // of the end of a request that failed
+	bare         bool                // prefill has answered and handed nothing off
+	waitsUntil   time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
+	over         bool                // there is an outcome: sum, reply and why do not change any more
 
 	usage relay.Usage
 
 	client clientWriter // of a stream
 	idle   idle
 
-	choice policies.Choice
-	look   fleet.Selection
+	choice    policies.Choice
+	selection fleet.Selection
 
 	timer *time.Timer
 	watch disconnect.Watch
@@ -109,7 +109,7 @@ func (r *Router) newExchange(q *admitted) *exchange {
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
-	x.look.Init(s.fleet, m, b.Shape, q.pin, q.adapter)
+	x.selection.Init(s.fleet, m, b.Shape, q.pin, q.adapter)
 	x.tenant = q.who.Tenant
 	r.live.add(x)
 	return x
@@ -250,7 +250,7 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	x.sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
-		if m.a.stream = nil; !s.Open(x.onward) {
+		if m.a.stream = nil; !s.Open(x.continuation) {
 			m.a.decode.End()
 			x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
 			return decodeEvent(leg.InvalidResponse, true)

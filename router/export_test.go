@@ -114,7 +114,7 @@ func (d Debug) TenantsOfBodies() int { return len(d.r.bodies.tenants.held) }
 
 // ServeConn serves one connection as if it were accepted.
 func (d Debug) ServeConn(c net.Conn) error {
-	app := d.r.newServer(d.r.now().cfg)
+	app := d.r.newServer(d.r.snapshot().cfg)
 	app.Handler() // readies it
 	return app.Server().ServeConn(newArrivals(nil).add(c))
 }
@@ -140,11 +140,11 @@ func (d Debug) PrefillAnswered() bool {
 }
 
 // Queue is that of a model, also when the configuration has lost the model.
-func (d Debug) Queue(model string) *admission.Queue { return d.r.now().fleet.Models[model].Queue }
+func (d Debug) Queue(model string) *admission.Queue { return d.r.snapshot().fleet.Models[model].Queue }
 
 // EndBehindPrefill has a request end as its prefill leg is answered, and waits until that is over.
 func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
-	r, now := d.r, d.r.now()
+	r, now := d.r, d.r.snapshot()
 	m := now.fleet.Models["tiny"]
 	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), now.limits)
 	if herr != nil {
@@ -169,13 +169,13 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 // what the client is told; again is another panic.
 func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.EventKind, lease Lease) (told *openai.Error, again func()) {
 	r := d.r
-	were := r.now().fleet.Models["tiny"]
+	were := r.snapshot().fleet.Models["tiny"]
 	m := &fleet.Model{Name: were.Name, Connector: were.Connector, Decode: were.Decode, Retries: new(admission.RetryBudget)}
 	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), openai.Limits{})
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.newExchange(&admitted{s: r.now(), m: m, b: b, lease: lease, route: &route{}, arrived: time.Now()})
+	x := r.newExchange(&admitted{s: r.snapshot(), m: m, b: b, lease: lease, route: &route{}, arrived: time.Now()})
 	a := &attempt{split: true}
 	a.decode.Join(&r.cancels, were.Decode[0])
 	a.prefill.Join(&r.cancels, were.Prefill[0])
@@ -199,7 +199,7 @@ type Owned struct {
 
 // Own admits a request for model tiny.
 func (d Debug) Own(body string) Owned {
-	s := d.r.now()
+	s := d.r.snapshot()
 	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), s.limits)
 	if herr != nil {
 		panic(herr)
@@ -299,7 +299,7 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 	if herr != nil {
 		return 0, herr
 	}
-	s := d.r.now()
+	s := d.r.snapshot()
 	var k fleet.Selection
 	k.Init(s.fleet, s.fleet.Models["tiny"], b.Shape, nil, "")
 	k.FindPrompt(b)
@@ -308,10 +308,10 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 }
 
 // Sealed is a salt as engines get it.
-func (d Debug) Sealed(tenant string) string { return d.r.now().sealer.Seal(tenant, nil) }
+func (d Debug) Sealed(tenant string) string { return d.r.snapshot().sealer.Seal(tenant, nil) }
 
 // Fleet is another value after each configuration that was applied.
-func (d Debug) Fleet() any { return d.r.now().fleet }
+func (d Debug) Fleet() any { return d.r.snapshot().fleet }
 
 // DebugPair is a pair of engines.
 type DebugPair struct {
@@ -320,16 +320,16 @@ type DebugPair struct {
 }
 
 // Pair returns the n-th pair.
-func (d Debug) Pair(n int) DebugPair { return DebugPair{d.r.now().fleet.Pairs[n], d.r} }
+func (d Debug) Pair(n int) DebugPair { return DebugPair{d.r.snapshot().fleet.Pairs[n], d.r} }
 
 // PairCount is how many pairs the configuration has.
-func (d Debug) PairCount() int { return len(d.r.now().fleet.Pairs) }
+func (d Debug) PairCount() int { return len(d.r.snapshot().fleet.Pairs) }
 
 // Opened is how often the pair was taken out.
 func (p DebugPair) Opened() int64 { return int64(p.c.Opened()) }
 
 // Runs returns the pair as it is now.
-func (p DebugPair) Runs() (metadata.Pair, error) { return p.r.now().fleet.Runs(p.c) }
+func (p DebugPair) Runs() (metadata.Pair, error) { return p.r.snapshot().fleet.Runs(p.c) }
 
 // Knows reports whether the pair of runs has shaken hands.
 func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
@@ -341,7 +341,7 @@ func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err e
 	if err != nil {
 		return err
 	}
-	s := d.r.now()
+	s := d.r.snapshot()
 	return d.r.Apply(s.cfg, s.parts)
 }
 func (d Debug) Warm() { d.r.hands.startDue(time.Now()) }
@@ -353,11 +353,13 @@ type DebugEngine struct {
 }
 
 // Engine returns the engine of that name; one that is not configured is none.
-func (d Debug) Engine(name string) DebugEngine { return DebugEngine{d.r.now().fleet.Engine(name), d.r} }
+func (d Debug) Engine(name string) DebugEngine {
+	return DebugEngine{d.r.snapshot().fleet.Engine(name), d.r}
+}
 
 // Engines are all of them.
 func (d Debug) Engines() (all []DebugEngine) {
-	for _, e := range d.r.now().fleet.Engines {
+	for _, e := range d.r.snapshot().fleet.Engines {
 		all = append(all, DebugEngine{e, d.r})
 	}
 	return all

@@ -29,7 +29,7 @@ import (
 // that fails fails the request, and the others end as if their client had left.
 type fan struct {
 	r        *Router
-	s        *setup
+	s        *snapshot
 	lease    Lease          // of the caller's limits; nil if there are none
 	slot     admission.Slot // its place with the engines, until its end
 	sum      report.Summary

@@ -23,7 +23,7 @@ const (
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
 func (r *Router) handle(c *fiber.Ctx) (err error) {
-	q := &admitted{s: r.now(), arrived: time.Now()}
+	q := &admitted{s: r.snapshot(), arrived: time.Now()}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -94,7 +94,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 }
 
 // authenticate says who calls.
-func (r *Router) authenticate(s *setup, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
+func (r *Router) authenticate(s *snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
 	if s.parts.Clients == nil {
 		return principal{}, nil
 	}
@@ -198,8 +198,8 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 func (r *Router) fail(c *fiber.Ctx, e *openai.Error) error {
 	r.answerError(c, e)
 	r.bound(c)
-	if r.now().parts.Refused != nil {
-		r.now().parts.Refused(e.Status, e.Reason.String())
+	if r.snapshot().parts.Refused != nil {
+		r.snapshot().parts.Refused(e.Status, e.Reason.String())
 	}
 	level := slog.LevelInfo
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
@@ -214,7 +214,7 @@ func (r *Router) fail(c *fiber.Ctx, e *openai.Error) error {
 
 // bound limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
 func (r *Router) bound(c *fiber.Ctx) {
-	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.now().cfg.Timeouts.Write))
+	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.snapshot().cfg.Timeouts.Write))
 }
 
 // answerError makes an error of the router's own the answer.

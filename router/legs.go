@@ -15,16 +15,16 @@ import (
 // that its methods are given.
 type legs struct {
 	r         *Router
-	s         *setup // what the request was admitted with
+	s         *snapshot // what the request was admitted with
 	m         *fleet.Model
 	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
 	forwarded *leg.Forwarded
-	not       fleet.Excluded // engines that have failed it
+	excluded  fleet.Excluded // engines that have failed it
 }
 
-// remains returns what an attempt of the request may have left behind, as a value of its own.
-func (g *legs) remains(a *attempt) *job {
+// newJob returns what an attempt of the request may have left behind, as a value of its own.
+func (g *legs) newJob(a *attempt) *job {
 	m := jobOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
@@ -33,10 +33,10 @@ func (g *legs) remains(a *attempt) *job {
 	return m
 }
 
-// behind runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
-func (g *legs) behind(a *attempt, m *job, see func(context.Context), holder *fleet.Engine) {
+// startJob runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
+func (g *legs) startJob(a *attempt, m *job, see func(context.Context), holder *fleet.Engine) {
 	if !g.r.reclaim.start(m, see, holder) && holder != nil {
-		a.stranded = true
+		a.leaked = true
 		a.closeDecode()
 	}
 }
@@ -66,7 +66,7 @@ func (g *legs) finishPrefill(a *attempt) {
 	if a.tookAll() {
 		return
 	}
-	m := g.remains(a)
+	m := g.newJob(a)
 	m.lost = true
 	if !a.finishPrefill(m) {
 		g.repeatPrefill(a)
@@ -75,10 +75,10 @@ func (g *legs) finishPrefill(a *attempt) {
 
 // abandon sees to what decode holds for a run of prefill that is over, or that has handed nothing off.
 func (g *legs) abandon(a *attempt) {
-	m := g.remains(a)
+	m := g.newJob(a)
 	kept, never := a.keptAll()
 	m.bare = never
-	g.behind(a, m, func(ctx context.Context) {
+	g.startJob(a, m, func(ctx context.Context) {
 		if kept && !never {
 			m.part()
 			g.r.reclaim.leak(ctx, m, m.decode, leakPossible)
@@ -90,9 +90,9 @@ func (g *legs) abandon(a *attempt) {
 
 // strand counts what prefill holds and has not named.
 func (g *legs) strand(a *attempt) {
-	a.stranded = true
-	m := g.remains(a)
-	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.leak(ctx, m, m.prefill, leakNoAnswer) }, m.prefill)
+	a.leaked = true
+	m := g.newJob(a)
+	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.leak(ctx, m, m.prefill, leakNoAnswer) }, m.prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -106,7 +106,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		g.drainDecode(a)
 		return
 	}
-	m := g.remains(a)
+	m := g.newJob(a)
 	m.lost, m.parted = !answered && !a.refused(), a.noticed()
 	if answered {
 		m.first = a.prefill.Answer.KVParams
@@ -114,7 +114,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	if answered && a.blind() && !a.open() { // decode may have been at work with what prefill has written
 		a.closeDecode()
 		if !a.worked() {
-			g.behind(a, m, func(ctx context.Context) {
+			g.startJob(a, m, func(ctx context.Context) {
 				g.r.reclaim.leak(ctx, m, m.decode, leakPossible)
 				g.r.reclaim.giveBackFirst(ctx, m, possible)
 			}, m.decode)
@@ -122,7 +122,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 		return
 	}
 	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
-	g.behind(a, m, func(ctx context.Context) {
+	g.startJob(a, m, func(ctx context.Context) {
 		if m.leg != nil || a.decode.Sent() { // else nothing waits for prefill
 			g.r.reclaim.settle(ctx, m)
 		} else {
@@ -140,13 +140,13 @@ func (g *legs) giveBack(a *attempt) {
 		g.drainDecode(a)
 		return
 	}
-	m := g.remains(a)
+	m := g.newJob(a)
 	m.h.KVParams = a.prefill.Answer.KVParams
 	if g.m.Connector.Traits().Mode == dispatch.Together {
-		g.behind(a, m, func(ctx context.Context) { g.r.reclaim.unwritten(ctx, m) }, m.prefill)
+		g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.unwritten(ctx, m) }, m.prefill)
 		return
 	}
-	g.behind(a, m, func(ctx context.Context) {
+	g.startJob(a, m, func(ctx context.Context) {
 		g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true, asked: true}, certain)
 	}, m.prefill)
 }
@@ -156,14 +156,14 @@ func (g *legs) giveBackNamed(a *attempt) {
 	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
 		return
 	}
-	m := g.remains(a)
-	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.tellNamed(ctx, m) }, nil)
+	m := g.newJob(a)
+	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.tellNamed(ctx, m) }, nil)
 }
 
 // drainDecode gives back what prefill holds for nobody: by telling it so, or by a decode engine that takes it, by a leg of
 // one token under the same id.
 func (g *legs) drainDecode(a *attempt) {
-	m := g.remains(a)
+	m := g.newJob(a)
 	h := &m.h
 	h.KVParams = a.prefill.Answer.KVParams
 	if c, ok := connector.ParseCoordinates(h.KVParams); ok {
@@ -171,7 +171,7 @@ func (g *legs) drainDecode(a *attempt) {
 	}
 	to := a.decode.Engine
 	for _, e := range g.m.Decode {
-		if !e.Down.Load() && !g.not.Has(e) && (e != a.decode.Engine || len(g.m.Decode) == 1) {
+		if !e.Down.Load() && !g.excluded.Has(e) && (e != a.decode.Engine || len(g.m.Decode) == 1) {
 			to = e
 			break
 		}
@@ -180,7 +180,7 @@ func (g *legs) drainDecode(a *attempt) {
 	m.taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
 	m.taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
 	m.taking.Once = true
-	g.behind(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true}, certain) }, m.prefill)
+	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true}, certain) }, m.prefill)
 }
 
 // prefillRequest writes the request of a prefill leg.
@@ -221,14 +221,14 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *leg.Request {
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
 func (g *legs) observeDecode(a *attempt, v leg.Result) {
 	a.decode.Observe(g.s.fleet, v)
-	if known, good := a.decode.Transferred(v); known && a.couple != nil {
+	if known, good := a.decode.Transferred(v); known && a.pair != nil {
 		g.observeTransfer(a, good)
 	}
 }
 
 // observeTransfer learns how a transfer between the attempt's engines has ended.
 func (g *legs) observeTransfer(a *attempt, good bool) {
-	if g.s.fleet.TransferEnded(a.couple, good) {
+	if g.s.fleet.TransferEnded(a.pair, good) {
 		g.r.pairs.ForgetPair(a.runs()) // the next handshake is its probe
 		g.r.pairs.Schedule()
 	}

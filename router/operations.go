@@ -101,31 +101,31 @@ func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
 
 // Stats reports whether requests are taken, and what is known of the engines.
 func (r *Router) Stats() Stats {
-	setup, now := r.now(), time.Now()
+	current, now := r.snapshot(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.reclaim.leaks.requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(setup.fleet.Models)),
-		Engines: make([]EngineStats, 0, len(setup.fleet.Engines)), Pairs: r.Pairs(),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.reclaim.leaks.requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(current.fleet.Models)),
+		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.leaks.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
 	}
-	if setup.fleet.Prefixes != nil {
-		s := setup.fleet.Prefixes.Stats()
+	if current.fleet.Prefixes != nil {
+		s := current.fleet.Prefixes.Stats()
 		out.Prefixes = &s
 	}
 	out.PairsTotal = len(out.Pairs)
-	out.Anyway, out.PairsOut = setup.fleet.Ejected(now)
+	out.Anyway, out.PairsOut = current.fleet.Ejected(now)
 	for _, p := range out.Pairs {
 		if p.Warm {
 			out.PairsWarm++
 		}
 	}
-	for name, m := range setup.fleet.Models {
-		out.Models[name] = setup.fleet.Serves(m)
+	for name, m := range current.fleet.Models {
+		out.Models[name] = current.fleet.Serves(m)
 		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
-	out.Queues, out.Retries = pressureOf(setup.fleet)
-	for _, e := range setup.fleet.Engines {
+	out.Queues, out.Retries = pressureOf(current.fleet)
+	for _, e := range current.fleet.Engines {
 		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.reclaim.leaks.of(e, now), Unresolved: r.reclaim.leaks.unresolved(e, now)}
-		s.State, s.Why, s.Share = e.State(now, *setup.cfg.Health.SlowStart)
+		s.State, s.Why, s.Share = e.State(now, *current.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
 			s.Ejections[i.String()] = e.Health.EjectedFor(i)
 		}
@@ -140,12 +140,12 @@ func (r *Router) Stats() Stats {
 
 // Ready reports whether requests are taken: the gateway does not drain, and for some model an engine may serve.
 func (r *Router) Ready() bool {
-	setup := r.now()
+	current := r.snapshot()
 	if r.draining.Load() {
 		return false
 	}
-	for _, m := range setup.fleet.Models {
-		if setup.fleet.Serves(m) {
+	for _, m := range current.fleet.Models {
+		if current.fleet.Serves(m) {
 			return true
 		}
 	}
@@ -168,11 +168,11 @@ func (r *Router) AskedReady() bool { return r.askedReady.Load() }
 
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {
-	return r.now().fleet.PairStates()
+	return r.snapshot().fleet.PairStates()
 }
 
 // Couples reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
-func (r *Router) Couples(x, y string) bool { return r.now().fleet.Paired(x, y) }
+func (r *Router) Couples(x, y string) bool { return r.snapshot().fleet.Paired(x, y) }
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 	state := r.Stats()

@@ -18,14 +18,14 @@ import (
 // probe is the handshake of one pair: a whole request of two tokens.
 type probe struct {
 	*handshaker
-	s *setup
+	s *snapshot
 	c *fleet.Pair
 	a *attempt
 	b *openai.Body
 }
 
 // probe shakes hands: it sends a whole two-leg request of two tokens. It strands no block and warms the pair.
-func (h *handshaker) probe(ctx context.Context, s *setup, c *fleet.Pair, pair metadata.Pair) error {
+func (h *handshaker) probe(ctx context.Context, s *snapshot, c *fleet.Pair, pair metadata.Pair) error {
 	if runs, err := s.fleet.Runs(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
@@ -40,7 +40,7 @@ func (h *handshaker) probe(ctx context.Context, s *setup, c *fleet.Pair, pair me
 }
 
 // newProbe returns a request of two tokens and the attempt that it is.
-func (h *handshaker) newProbe(s *setup, c *fleet.Pair) (*probe, error) {
+func (h *handshaker) newProbe(s *snapshot, c *fleet.Pair) (*probe, error) {
 	a := &attempt{split: true}
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()

@@ -27,9 +27,9 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 			a.letGo()
 		}
 		x.found(x.plan())
-		x.look.Release()
+		x.selection.Release()
 	case dispatch.DoWait:
-		x.rests++
+		x.waits++
 		x.cur = nil
 		x.attend(nil)
 	case dispatch.DoPair:
@@ -79,9 +79,9 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.sum.Status = x.reply.err.Status
 	case dispatch.DoPlanOnward:
-		x.found(x.planOnward(a, act.Why))
+		x.found(x.planContinuation(a, act.Why))
 	case dispatch.DoAskOnward:
-		x.askOnward(a)
+		x.askContinuation(a)
 	case dispatch.DoGoOn:
 		x.sum.Continued++
 		x.sum.Decode = a.decode.Engine.Name
@@ -134,7 +134,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 		x.strand(a)
 	}
 	if !x.over {
-		x.sum.Stranded = x.sum.Stranded || a.stranded
+		x.sum.Stranded = x.sum.Stranded || a.leaked
 	}
 }
 
@@ -153,13 +153,13 @@ func (x *exchange) startDraining() {
 // blame notes that the attempt failed on an engine, and plans without it.
 func (x *exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Reason) {
 	x.noteFailure(a, l, why)
-	x.last, x.not = why, x.not.Add(e, l.RetryAfter)
+	x.last, x.excluded = why, x.excluded.Add(e, l.RetryAfter)
 	if a.split && (why == reason.TransferTimeout || l.Answer.ErrorCode == leg.CodeTransferFailed || l.BlameBoth) { // either side may be at fault
 		peer := a.prefill.Engine
 		if e == peer {
 			peer = a.decode.Engine
 		}
-		x.not = x.not.Add(peer, 0)
+		x.excluded = x.excluded.Add(peer, 0)
 	}
 	if why == reason.TransferTimeout {
 		x.r.pairs.ForgetPair(a.runs())

@@ -41,7 +41,7 @@ type reclaimer struct {
 // job is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
 // changes it. Whoever sees to it holds the body.
 type job struct {
-	s               *setup // what the request was admitted with
+	s               *snapshot // what the request was admitted with
 	h               connector.Handoff
 	b               *openai.Body // whose bytes the letters have; nil if there are none
 	conn            connector.Connector
@@ -72,7 +72,7 @@ const (
 )
 
 // jobOf returns what a hand-over between these engines may leave behind.
-func jobOf(s *setup, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *job {
+func jobOf(s *snapshot, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *job {
 	return &job{s: s, h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
 }
 
@@ -365,7 +365,7 @@ func (r *reclaimer) notifyDecode(ctx context.Context, m *job, end string) {
 var errMoved = errors.New("another run of the engine answers")
 
 // ranks returns the records of all ranks of one run of an engine.
-func ranksOf(ctx context.Context, s *setup, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
+func ranksOf(ctx context.Context, s *snapshot, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
 	if known := s.fleet.Records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil
 	}

@@ -39,7 +39,7 @@ const fenceTime = 20 * time.Second
 
 // wait blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *reclaimer) wait(ctx context.Context, s *setup, e *fleet.Engine, model string, since time.Time) bool {
+func (r *reclaimer) wait(ctx context.Context, s *snapshot, e *fleet.Engine, model string, since time.Time) bool {
 	return r.waitAt(ctx, r.leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
 }
 
@@ -147,7 +147,7 @@ func (f *barrier) completed(dispatched time.Time) {
 }
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
-func (r *reclaimer) small(s *setup, e *fleet.Engine, model string) bool {
+func (r *reclaimer) small(s *snapshot, e *fleet.Engine, model string) bool {
 	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 	defer cancel()
 	var h connector.Handoff

@@ -71,7 +71,7 @@ func (r *reclaimer) tellNamed(ctx context.Context, m *job) {
 }
 
 // untellable says why a decode engine could not be told that it need not wait any more; leakNone if it could.
-func untellable(s *setup, d *fleet.Engine) leakReason {
+func untellable(s *snapshot, d *fleet.Engine) leakReason {
 	return decodeHeld{agent: s.parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
 }
 
@@ -118,14 +118,14 @@ func (r *reclaimer) taken(ctx context.Context, m *job) bool {
 }
 
 // probed is what the probe of a pair may have left behind.
-func probed(s *setup, c *fleet.Pair, a *attempt) *job {
+func probed(s *snapshot, c *fleet.Pair, a *attempt) *job {
 	m := jobOf(s, &a.h, c.Connector, c.Model, c.Prefill, c.Decode)
 	m.tokens = 1
 	return m
 }
 
 // probeLeft sees to what prefill holds for a probe on which decode has failed.
-func (r *reclaimer) probeLeft(ctx context.Context, s *setup, c *fleet.Pair, a *attempt) {
+func (r *reclaimer) probeLeft(ctx context.Context, s *snapshot, c *fleet.Pair, a *attempt) {
 	r.giveBack(ctx, probed(s, c, a), prefillHeld{answered: true, asked: true}, certain)
 }
 

@@ -57,7 +57,7 @@ func (k *shut) gone(ctx context.Context, e *fleet.Engine) bool {
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, s *setup, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
+func (k *looking) at(ctx context.Context, s *snapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.SideChannel(was)
 	if !ok || s.parts.Stock == nil {
 		return runUnknown

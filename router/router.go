@@ -58,8 +58,8 @@ type Parts struct {
 
 // Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.
 type Router struct {
-	current  atomic.Pointer[setup] // see now and Apply
-	applying sync.Mutex            // one Apply at a time
+	current  atomic.Pointer[snapshot] // see now and Apply
+	applying sync.Mutex               // one Apply at a time
 
 	log        *slog.Logger
 	clients    *disconnect.Watcher
@@ -115,14 +115,14 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	leaks := new(leaks)
-	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.now().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
+	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = &reclaimer{log: parts.Log, tasks: r.tasks, pairs: r.pairs, monitor: r.monitor, leaks: leaks}
 	r.hands = &handshaker{
-		log: parts.Log, current: r.now, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
+		log: parts.Log, current: r.snapshot, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
 		tickets: &tickets{log: parts.Log, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()},
 	}
 	r.reclaim.hands = r.hands
-	s, err := r.newSetup(cfg, parts, nil, true)
+	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()
 		return nil, err
@@ -138,7 +138,7 @@ var errStopped = errors.New("the router stops")
 func (r *Router) Close() {
 	r.pairs.Close()
 	r.backgrounds.close()
-	late := time.AfterFunc(min(r.now().cfg.Timeouts.Ending, r.now().cfg.Timeouts.Drain), func() {
+	late := time.AfterFunc(min(r.snapshot().cfg.Timeouts.Ending, r.snapshot().cfg.Timeouts.Drain), func() {
 		r.tasks.Stop(errStopped)
 		r.cancels.Cancel(errStopped)
 	})
@@ -147,7 +147,7 @@ func (r *Router) Close() {
 	r.tasks.Stop(errStopped)
 	r.clients.Close()
 	r.goroutines.Close()
-	r.now().fleet.Close()
+	r.snapshot().fleet.Close()
 	r.control.CloseIdleConnections()
 }
 

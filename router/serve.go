@@ -17,7 +17,7 @@ import (
 const newcomer = time.Second
 
 // Timeouts returns the timeouts that the router works by now, defaults filled in.
-func (r *Router) Timeouts() config.Timeouts { return r.now().cfg.Timeouts }
+func (r *Router) Timeouts() config.Timeouts { return r.snapshot().cfg.Timeouts }
 
 // Drain has the router say that it is not ready, and has its answers tell clients to close their connections. Requests are
 // served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.
@@ -35,7 +35,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	clients := newArrivals(ln)
 	accepting := make(chan error, 1)
 	go func() { accepting <- clients.run() }()
-	server := r.newServer(r.now().cfg)
+	server := r.newServer(r.snapshot().cfg)
 	go func() { _ = server.Listener(clients) }() // it ends when clients does
 	var failed error
 	select {
@@ -43,7 +43,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	case <-ctx.Done():
 	}
 	r.Drain()
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.now().cfg.Timeouts.Drain)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.snapshot().cfg.Timeouts.Drain)
 	defer cancel()
 	if failed == nil {
 		_ = ln.Close() // it may have been closed already

@@ -57,7 +57,7 @@ func TestFault46TwoLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := r.now().fleet.Pairs[0]
+	c := r.snapshot().fleet.Pairs[0]
 	p := c.Prefill
 	coord := func(id string) {
 		p.Endpoint.Store(&connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
@@ -68,12 +68,12 @@ func TestFault46TwoLooks(t *testing.T) {
 	}
 	dead := func() bool {
 		var u *metadata.Unpairable
-		return errors.As(r.now().fleet.Compatible(c), &u) && u.Reason == metadata.SideChannelDead
+		return errors.As(r.snapshot().fleet.Compatible(c), &u) && u.Reason == metadata.SideChannelDead
 	}
 	expect := func(what string, isDead, isDoubtful bool) {
 		t.Helper()
-		if dead() != isDead || r.now().fleet.Doubtful(c) != isDoubtful {
-			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.now().fleet.Doubtful(c), isDead, isDoubtful)
+		if dead() != isDead || r.snapshot().fleet.Doubtful(c) != isDoubtful {
+			t.Errorf("%s: dead %v, doubtful %v; want %v and %v", what, dead(), r.snapshot().fleet.Doubtful(c), isDead, isDoubtful)
 		}
 	}
 	expect("before anything is known", false, false)
@@ -122,7 +122,7 @@ func TestFault44MovedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	p := r.now().fleet.Pairs[0].Prefill
+	p := r.snapshot().fleet.Pairs[0].Prefill
 	at := func(id string) *connector.PrefillEndpoint {
 		return &connector.PrefillEndpoint{EngineID: id, Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1}
 	}
@@ -185,10 +185,10 @@ func TestFault44Recognized(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, e := r.now().fleet.Engines[0], r.now().fleet.Engines[row.nth]
+			p, e := r.snapshot().fleet.Engines[0], r.snapshot().fleet.Engines[row.nth]
 			p.Endpoint.Store(&connector.PrefillEndpoint{EngineID: "one", Host: "h", Port: 1, TP: 1, PP: 1, DCP: 1})
 			r.monitor.CheckSideChannel(t.Context(), e)
-			pair := metadata.Pair{Prefill: p.Incarnation(), Decode: r.now().fleet.Engines[max(row.nth, 1)].Incarnation()}
+			pair := metadata.Pair{Prefill: p.Incarnation(), Decode: r.snapshot().fleet.Engines[max(row.nth, 1)].Incarnation()}
 			if err := r.pairs.Wait(t.Context(), pair); err != nil {
 				t.Fatal(err)
 			}

@@ -57,7 +57,7 @@ func (x *exchange) settled() {
 }
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
-func (s *setup) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
+func (s *snapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
 	if s.parts.Responses == nil || !isResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}

@@ -164,7 +164,7 @@ func (x *exchange) streamFailed() {
 	case relay.EndingWhole:
 		e.Kind = dispatch.EvStreamUnended
 	case relay.EndingCut:
-		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.noOnward)
+		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
 	}
 	x.found(e)
 }

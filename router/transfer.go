@@ -42,7 +42,7 @@ type transferWatch struct {
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
 func (x *exchange) transferLost(a *attempt, why reason.Reason) {
 	taken := x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
-	if taken && why == reason.TransferTimeout && a.couple != nil {
+	if taken && why == reason.TransferTimeout && a.pair != nil {
 		x.observeTransfer(a, false)
 	}
 }

@@ -48,7 +48,7 @@ func (h *handshaker) run(ctx context.Context) {
 // that of its beginning. It is safe for concurrent use.
 type handshaker struct {
 	log     *slog.Logger
-	current func() *setup
+	current func() *snapshot
 	tasks   *background.Tasks
 	pairs   *fleet.Handshakes
 	cancels *upstream.CancelSet

@@ -10,9 +10,9 @@ import (
 	"pdrouter/router/openai"
 )
 
-// setup is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
+// snapshot is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
 // another, and a request that is under way goes on by the one it was admitted with.
-type setup struct {
+type snapshot struct {
 	cfg    config.Config
 	parts  Parts
 	fleet  *fleet.Fleet
@@ -30,9 +30,9 @@ func completed(cfg config.Config) (config.Config, error) {
 	return cfg.WithDefaults(), nil
 }
 
-// newSetup makes a setup of a completed configuration. Engines, pairs and models that old has too are carried over with
+// newSnapshot makes a snapshot of a completed configuration. Engines, pairs and models that old has too are carried over with
 // all that is known of them. old may be nil. Unless anew is set, files with credentials that old has read are not read again.
-func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool) (*setup, error) {
+func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew bool) (*snapshot, error) {
 	if parts.Planner == nil {
 		parts.Planner = policies.Default()
 	}
@@ -54,7 +54,7 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 		}
 	}
 	f.Begin(cfg, was)
-	s := &setup{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
+	s := &snapshot{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget
@@ -62,8 +62,9 @@ func (r *Router) newSetup(cfg config.Config, parts Parts, old *setup, anew bool)
 	return s, nil
 }
 
-// now returns what the router works by. Whoever asks twice may get two different answers.
-func (r *Router) now() *setup { return r.current.Load() }
+// snapshot returns what the router works by now. Two calls may return two snapshots: what is done for a request goes by the one that it was
+// admitted with.
+func (r *Router) snapshot() *snapshot { return r.current.Load() }
 
 // Apply has the router work by another configuration, and by these parts in place of those before, from the next request on.
 // Requests under way are not touched: they end with the engines they have, also with ones that are not of the configuration
@@ -81,12 +82,12 @@ func (r *Router) Reload(cfg config.Config, parts Parts) error { return r.apply(c
 func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	r.applying.Lock()
 	defer r.applying.Unlock()
-	old := r.now()
+	old := r.snapshot()
 	cfg, err := completed(cfg)
 	if err != nil {
 		return err
 	}
-	s, err := r.newSetup(cfg, parts, old, anew)
+	s, err := r.newSnapshot(cfg, parts, old, anew)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func mediaRules(m config.Media) *openai.MediaRules {
 // is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
 // names that are not of the configuration as well as others.
 func (r *Router) Renewed(name string) {
-	f := r.now().fleet
+	f := r.snapshot().fleet
 	e := f.Engine(name)
 	if e == nil || !e.Publishes {
 		return
