@@ -14,8 +14,8 @@ import (
 	"pdrouter/router/relay"
 )
 
-// attempt is one dispatch of a request: a pair of engines, or one engine alone, and ids of its own. It belongs to the owner of the
-// request. What became of its legs is for everybody to see (call.became).
+// attempt is one try to serve a request: a pair of engines, or one engine alone, and ids of its own. It belongs to the owner of the
+// request. Anybody may read what became of its legs (Leg.State).
 type attempt struct {
 	h       connector.Handoff
 	split   bool
@@ -31,15 +31,15 @@ type attempt struct {
 	reads      bool // decode reads what prefill holds
 	unstreamed bool // decode's first byte comes with its last, and says nothing of the transfer
 
-	due          time.Time   // of decode's first token; zero until prefill has answered
-	prefillTimer *time.Timer // the prefill leg's time
-	transfer     *time.Timer // runs until decode's first token is due; nil if that is not set
-	watch        *time.Timer // runs until the transfer is to be watched, or decode's engine to be asked; nil if it is not to be
+	due           time.Time   // of decode's first token; zero until prefill has answered
+	prefillTimer  *time.Timer // the prefill leg's time
+	transferTimer *time.Timer // runs until decode's first token is due; nil if that is not set
+	watchTimer    *time.Timer // runs until the transfer is to be watched, or decode's engine to be asked; nil if it is not to be
 
-	// lost is told that the transfer has not come, and leaves decode's leg open: prefill writes, and how the leg may be ended is for
+	// onTransferLost is told that the transfer has not come, and leaves decode's leg open: prefill writes, and how the leg may be ended is for
 	// the job that frees decode's blocks. Nil where decode reads, or its engine ends a transfer that fails.
-	lost   func(why reason.Reason)
-	landed func() bool // whether the transfer is over, as far as is known; nil if that cannot be known
+	onTransferLost func(why reason.Reason)
+	landed         func() bool // whether the transfer is over, as far as is known; nil if that cannot be known
 
 	ifPrefillFails atomic.Pointer[job] // what is to be done then, as the leg runs on for decode's blocks alone; prefillOver once it is over
 }
@@ -48,7 +48,7 @@ type attempt struct {
 type custody uint8
 
 const (
-	withOwner   custody = iota // it was not asked yet, or its event is here
+	withOwner   custody = iota // it was not asked yet, or the owner has its event
 	withAsker                  // the goroutine that asks it
 	withReclaim                // the job that sees to what decode holds: the leg stays open for it
 	withNobody                 // it has ended
@@ -119,7 +119,8 @@ func (a *attempt) spoiled() bool { return a.decode.State() == dispatch.LegBroken
 
 var errRunOver = errors.New("its run is over, and nothing shows that what it was to write has come")
 
-// legOf returns the leg that an event is about, nil if it is about none. Of a pair that does not come about it is prefill's.
+// legOf returns the leg that an event is about, nil if it is about none: of a pair that does not come about it is prefill's, of a transfer
+// as well, whose failure it notes.
 func (a *attempt) legOf(e dispatch.Event) *leg.Leg {
 	switch k := e.Kind; {
 	case k == dispatch.EvTransferLost:
@@ -147,7 +148,7 @@ func (a *attempt) arrived() {
 }
 
 func (a *attempt) stopTimers() {
-	for _, t := range [...]*time.Timer{a.transfer, a.watch} {
+	for _, t := range [...]*time.Timer{a.transferTimer, a.watchTimer} {
 		if t != nil {
 			t.Stop()
 		}

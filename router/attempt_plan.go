@@ -48,7 +48,7 @@ func (x *exchange) plan() dispatch.Event {
 	toPrefill, toDecode := x.selection.NotePrompt(choice)
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
-	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode])
+	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
@@ -56,7 +56,7 @@ func (x *exchange) plan() dispatch.Event {
 	x.sum.TransferID = a.h.Transfer
 	a.prefill.Engine = x.m.Prefill[choice.Prefill]
 	if x.m.Connector.Traits().Writes {
-		a.lost = func(why reason.Reason) { x.transferLost(a, why) }
+		a.onTransferLost = func(why reason.Reason) { x.transferLost(a, why) }
 	}
 	if len(x.m.Pairs) > 0 {
 		a.pair = x.m.PairAt(choice.Prefill, choice.Decode)
@@ -140,7 +140,7 @@ func (x *exchange) pair(a *attempt) {
 		var ok bool
 		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.Incarnations(a.prefill.Engine, a.decode.Engine); !ok {
 			a.prefill.Failure = fleet.ErrNoRecords
-			x.found(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
+			x.post(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
@@ -153,7 +153,7 @@ func (x *exchange) pair(a *attempt) {
 		a.parked = true
 		return
 	}
-	x.found(dispatch.Event{Kind: dispatch.EvPaired})
+	x.post(dispatch.Event{Kind: dispatch.EvPaired})
 }
 
 func (x *exchange) coordinated(a *attempt) bool {

@@ -60,7 +60,7 @@ func (t *tenantBytes) add(tenant string, n, limit int) bool {
 	return true
 }
 
-// clientBody is the body of one request, as its client sent it. It is in use until everyone who holds it has dropped it: the
+// clientBody is the body of one request, as its client sent it. It is in use until everyone who retains it has released it: the
 // handler, the request's exchange, and each leg that is sent from its bytes. Then its buffer serves another request.
 type clientBody struct {
 	bytes  []byte
@@ -94,7 +94,7 @@ func (s *clientBodies) take(n, limit int) bool {
 	return false
 }
 
-// Retain keeps the bytes from being used again until drop.
+// Retain keeps the bytes from being used again until Release.
 func (b *clientBody) Retain() { b.refs.Add(1) }
 
 // Release ends a hold. The last one gives the buffer back.

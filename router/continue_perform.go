@@ -40,7 +40,7 @@ func (x *exchange) askContinuation(a *attempt) {
 	o.Restart()
 	m := x.r.legRequests.New(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
 	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
-	a.transfer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
+	a.transferTimer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)
 }
 

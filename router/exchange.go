@@ -22,20 +22,23 @@ import (
 // exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
 // actions into I/O.
 //
-// One goroutine at a time is its owner, and only the owner touches its fields: first the goroutine that serves the client's connection (run,
+// One goroutine at a time is its owner, and only the owner changes it: first the goroutine that serves the client's connection (run,
 // then WriteTo if the answer is a stream), then, if the request has its outcome and its legs must go on, one in the background (drain).
-// Each of these takes one event after the other (advance). Each leg runs on a goroutine of its own until its answer begins; what
-// others have to say comes in through the mailbox.
+// Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
+// here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
+//
+// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in legs), and, once over is set,
+// reply, sum and why.
 type exchange struct {
-	legs
-	mailbox
-	lease  Lease          // of the caller's limits; nil if there are none
-	slot   admission.Slot // its place with the engines, until its end
-	tenant string         // whose the response is, if an engine keeps it
-	kept   string         // what was put about that, as long as others may not know
-	reply  reply
-	fan    *fan // whose branch it is; nil if it is a request of its own
-	sum    report.Summary
+	legs                   // what the request is served with, and how its legs are ended
+	mailbox                // what others have to say
+	lease   Lease          // of the caller's limits; nil if there are none
+	slot    admission.Slot // its place with the engines, until its end
+	tenant  string         // whose the response is, if an engine keeps it
+	kept    string         // what was put about that, as long as others may not know
+	reply   reply
+	fan     *fan // whose branch it is; nil if it is a request of its own
+	sum     report.Summary
 
 	d            dispatch.Dispatch
 	cur          *attempt
@@ -126,7 +129,7 @@ func (x *exchange) run() {
 		if v := recover(); v != nil {
 			x.panicked(v)
 		}
-		if x.drains {
+		if x.drains { // DoDrain has reserved the place
 			x.r.tasks.GoReserved(x.s.cfg.Timeouts.Prefill+x.s.cfg.Timeouts.Ending, x.drain)
 		}
 	}()
@@ -141,10 +144,10 @@ func (x *exchange) run() {
 func (x *exchange) drain(ctx context.Context) {
 	defer func() {
 		x.cur.letGo()
-		x.only(acceptsNone, nil)
+		x.restrict(acceptsNone, nil)
 		x.b.Release()
 	}()
-	if x.d.Mode == dispatch.InTurn && x.d.Prefill == dispatch.LegAsked { // nothing is lost unless it has just finished
+	if x.d.Mode == dispatch.InTurn && x.d.Prefill == dispatch.LegAsked { // prefill holds nothing for decode yet, unless it finishes within this time
 		soon, cancel := context.WithTimeout(ctx, leftFor)
 		defer cancel()
 		ctx = soon
@@ -209,15 +212,15 @@ func (x *exchange) wait() {
 		select {
 		case <-x.wake:
 		case <-x.drainEnd.Done():
-			x.found(dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline})
+			x.post(dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline})
 		}
 	default:
 		<-x.wake
 	}
 }
 
-// found has the owner handle an event of its own making next.
-func (x *exchange) found(e dispatch.Event) { x.queue = append(x.queue, e) }
+// post has the owner handle an event of its own making next.
+func (x *exchange) post(e dispatch.Event) { x.queue = append(x.queue, e) }
 
 func (x *exchange) step(e dispatch.Event) {
 	x.acts = x.d.Step(e, x.acts[:0])
@@ -231,6 +234,9 @@ func (x *exchange) received(m envelope) dispatch.Event {
 	e := m.e
 	if e.Kind.OfDecode() {
 		m.a.arrived()
+	}
+	if e.Kind == dispatch.EvTransferLost && e.Why == reason.TransferTimeout && m.a.pair != nil {
+		x.observeTransfer(m.a, false)
 	}
 	switch {
 	case x.over:

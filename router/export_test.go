@@ -274,7 +274,7 @@ func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.Ende
 func (o Owned) Advance() (events []byte) {
 	o.advance()
 	if out := o.reply.stream; out != nil {
-		events = append(events, out.Drain()...)
+		events = append(events, out.TakeOut()...)
 	}
 	return events
 }

@@ -170,7 +170,7 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 		h.Set(fiber.HeaderCacheControl, "no-cache")
 		h.Set("X-Accel-Buffering", "no")
 		s.relayTo(c.Context().Conn())
-		c.Response().SetBodyStream(s, -1)
+		c.Response().SetBodyStream(s, -1) // the server calls s.WriteTo, and then CloseWithError, when handle has returned
 		return
 	case a.err != nil:
 		h.Set(headerRequestID, id)

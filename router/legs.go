@@ -51,7 +51,7 @@ func (g *legs) closePrefill(a *attempt) {
 	case a.spoiled():
 		g.giveBack(a)
 	default:
-		g.drainDecode(a)
+		g.freePrefill(a)
 	}
 	a.prefill.Cancel(leg.ErrEnded)
 }
@@ -103,7 +103,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	case a.tookAll():
 		return
 	case answered && a.unsent():
-		g.drainDecode(a)
+		g.freePrefill(a)
 		return
 	}
 	m := g.newJob(a)
@@ -123,7 +123,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	}
 	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.startJob(a, m, func(ctx context.Context) {
-		if m.leg != nil || a.decode.Sent() { // else nothing waits for prefill
+		if m.leg != nil || a.decode.WaitSent() { // else nothing waits for prefill
 			g.r.reclaim.settle(ctx, m)
 		} else {
 			g.r.reclaim.giveBackFirst(ctx, m, possible)
@@ -137,7 +137,7 @@ func (g *legs) giveBack(a *attempt) {
 	case a.tookAll():
 		return
 	case a.unsent():
-		g.drainDecode(a)
+		g.freePrefill(a)
 		return
 	}
 	m := g.newJob(a)
@@ -160,9 +160,9 @@ func (g *legs) giveBackNamed(a *attempt) {
 	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.tellNamed(ctx, m) }, nil)
 }
 
-// drainDecode gives back what prefill holds for nobody: by telling it so, or by a decode engine that takes it, by a leg of
-// one token under the same id.
-func (g *legs) drainDecode(a *attempt) {
+// freePrefill frees the blocks that prefill holds and no decode engine was asked to take: by telling prefill so, or else by a decode leg of
+// one token under the same id, which takes them.
+func (g *legs) freePrefill(a *attempt) {
 	m := g.newJob(a)
 	h := &m.h
 	h.KVParams = a.prefill.Answer.KVParams

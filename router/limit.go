@@ -138,8 +138,8 @@ func hasNoLimit(b *openai.Body) bool {
 	return b.MaxTokens < 0 && b.Shape != openai.ShapeCompletions && b.Shape != openai.ShapePass
 }
 
-// release ends the request's lease with what it has used.
-func (x *exchange) release() {
+// releasePlace ends the request's lease with what it has used.
+func (x *exchange) releasePlace() {
 	x.slot.Release()
 	if x.b.Unsplittable == openai.UnsplitStored {
 		x.sawResponse()

@@ -74,10 +74,10 @@ func (b *mailbox) take() (envelope, bool) {
 }
 
 // attend accepts the events of a, and no more those of the attempt before it. It ends the decode leg of that, if it is here.
-func (b *mailbox) attend(a *attempt) { b.only(acceptsAll, a) }
+func (b *mailbox) attend(a *attempt) { b.restrict(acceptsAll, a) }
 
-// only accepts less from now on, and drops what is here and is not accepted any more.
-func (b *mailbox) only(accepts accepted, current *attempt) {
+// restrict accepts less from now on, and drops what is here and is not accepted any more.
+func (b *mailbox) restrict(accepts accepted, current *attempt) {
 	var dropped *attempt
 	b.mu.Lock()
 	b.accepts, b.current = accepts, current

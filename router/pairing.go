@@ -86,7 +86,7 @@ func (p *probe) prefill() error {
 	if c.Connector.Accept(&a.h, a.prefill.Answer.KVParams) != dispatch.EvPrefillUsable {
 		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.Prefill.Name)
 	}
-	a.transfer = a.decode.CancelAfter(p.s.cfg.Timeouts.Transfer, leg.ErrTransferLate)
+	a.transferTimer = a.decode.CancelAfter(p.s.cfg.Timeouts.Transfer, leg.ErrTransferLate)
 	return nil
 }
 

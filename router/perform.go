@@ -26,7 +26,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if a != nil {
 			a.letGo()
 		}
-		x.found(x.plan())
+		x.post(x.plan())
 		x.selection.Release()
 	case dispatch.DoWait:
 		x.waits++
@@ -79,7 +79,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.sum.Status = x.reply.err.Status
 	case dispatch.DoPlanOnward:
-		x.found(x.planContinuation(a, act.Why))
+		x.post(x.planContinuation(a, act.Why))
 	case dispatch.DoAskOnward:
 		x.askContinuation(a)
 	case dispatch.DoGoOn:
@@ -96,7 +96,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.reply.err = x.failure(act.Why)
 		x.reply.stream.Cut(x.reply.err)
 	case dispatch.DoDrain:
-		x.startDraining()
+		x.reserveDrain()
 	case dispatch.DoDone:
 		x.done(act)
 	case dispatch.DoDrop:
@@ -122,8 +122,8 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 		x.finishPrefill(a)
 	case dispatch.DoRepeatPrefill:
 		x.repeatPrefill(a)
-	case dispatch.DoDrainDecode:
-		x.drainDecode(a)
+	case dispatch.DoFreePrefill:
+		x.freePrefill(a)
 	case dispatch.DoCancel:
 		cancelTransfer(x.r.tasks, x.r.log, x.s, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
 	case dispatch.DoGiveBack:
@@ -138,13 +138,14 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	}
 }
 
-// startDraining leaves the legs to themselves: the request is over for its client, and for its summary. If too much runs on already
-// they end now.
-func (x *exchange) startDraining() {
+// reserveDrain takes a place in the background for the legs to go on in, as the request is over for its client. run starts drain there
+// when it returns, after DoDone. If there is no place the legs end now.
+func (x *exchange) reserveDrain() {
 	if x.drains = x.r.tasks.Reserve(x.s.cfg.Limits.Background); x.drains {
 		x.b.Retain() // until it is drained
 		return
 	}
+	// This is no shutdown: the event ends the legs of a draining request at once.
 	for _, act := range x.d.Step(dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}, nil) {
 		x.endLegs(x.cur, act.Do, reason.Shutdown)
 	}
@@ -260,15 +261,15 @@ func (x *exchange) done(act dispatch.Action) {
 	x.watch.Stop()
 	now, s := time.Now(), &x.sum
 	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
-	x.sawDone(now)
+	x.observeLatency(now)
 	switch {
 	case x.drains:
-		x.only(acceptsLegs, x.cur)
+		x.restrict(acceptsLegs, x.cur)
 	case x.cur != nil:
 		x.cur.letGo()
 		fallthrough
 	default:
-		x.only(acceptsNone, nil)
+		x.restrict(acceptsNone, nil)
 	}
 	x.r.live.remove(x)
 	s.Outcome = report.Outcome(act.Outcome.String())
@@ -287,7 +288,7 @@ func (x *exchange) done(act dispatch.Action) {
 		x.fan.ended()
 		return
 	}
-	x.release()
+	x.releasePlace()
 	x.r.report.Finished(s, x.s.parts.Observe)
 }
 

@@ -43,7 +43,7 @@ type reclaimer struct {
 type job struct {
 	s               *snapshot // what the request was admitted with
 	h               connector.Handoff
-	b               *openai.Body // whose bytes the letters have; nil if there are none
+	b               *openai.Body // whose bytes the requests again and taking have; nil if there are none
 	conn            connector.Connector
 	model           string
 	prefill, decode *fleet.Engine
@@ -222,7 +222,7 @@ func (m *job) part() {
 		return
 	}
 	m.leg.Cancel(leg.ErrEnded)
-	m.leg.Sent() // that it is over
+	m.leg.WaitSent() // that it is over
 	m.leg = nil
 }
 
@@ -364,7 +364,7 @@ func (r *reclaimer) notifyDecode(ctx context.Context, m *job, end string) {
 // errMoved says that another run of an engine answers than the one that was to be told something.
 var errMoved = errors.New("another run of the engine answers")
 
-// ranks returns the records of all ranks of one run of an engine.
+// ranksOf returns the records of all ranks of one run of an engine.
 func ranksOf(ctx context.Context, s *snapshot, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
 	if known := s.fleet.Records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil

@@ -58,7 +58,7 @@ type Parts struct {
 
 // Router serves clients and owns every connection to the engines. New makes one; Run must run while Serve does.
 type Router struct {
-	current  atomic.Pointer[snapshot] // see now and Apply
+	current  atomic.Pointer[snapshot] // see snapshot() and Apply
 	applying sync.Mutex               // one Apply at a time
 
 	log        *slog.Logger

@@ -61,7 +61,7 @@ func (x *exchange) nextEvents() ([]byte, error) {
 	if err := x.more(); err != nil {
 		return nil, err
 	}
-	return x.reply.stream.Drain(), nil
+	return x.reply.stream.TakeOut(), nil
 }
 
 // more waits until there is something for the client, or returns how the stream has ended.
@@ -166,7 +166,7 @@ func (x *exchange) streamFailed() {
 	case relay.EndingCut:
 		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
 	}
-	x.found(e)
+	x.post(e)
 }
 
 // awaitContinuation waits for what the engine that was asked to go on says, for the client, or for as long as the stream may be silent.

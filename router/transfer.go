@@ -41,10 +41,7 @@ type transferWatch struct {
 
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
 func (x *exchange) transferLost(a *attempt, why reason.Reason) {
-	taken := x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
-	if taken && why == reason.TransferTimeout && a.pair != nil {
-		x.observeTransfer(a, false)
-	}
+	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
 }
 
 // expect has decode's first token be due. It may be called twice; the first call counts.
@@ -60,16 +57,16 @@ func (x *exchange) expect(a *attempt) {
 	switch {
 	case a.unstreamed && a.hurried:
 		x.checkIn(a, min(limit, leftFor))
-	case !a.unstreamed && a.lost != nil:
-		a.transfer = time.AfterFunc(limit, func() {
+	case !a.unstreamed && a.onTransferLost != nil:
+		a.transferTimer = time.AfterFunc(limit, func() {
 			if a.decode.SetKV(leg.KVOverdue) {
-				a.lost(reason.TransferTimeout)
+				a.onTransferLost(reason.TransferTimeout)
 			}
 		})
 	case !a.unstreamed:
-		a.transfer = a.decode.CancelAfter(limit, leg.ErrTransferLate)
+		a.transferTimer = a.decode.CancelAfter(limit, leg.ErrTransferLate)
 	case a.landed != nil:
-		a.transfer = time.AfterFunc(limit, func() {
+		a.transferTimer = time.AfterFunc(limit, func() {
 			if !a.landed() {
 				a.decode.Cancel(leg.ErrTransferLate)
 			}
@@ -79,8 +76,8 @@ func (x *exchange) expect(a *attempt) {
 
 // watchLater has the transfer be watched if decode's leg is not over soon, and nothing else tells of the transfer.
 func (x *exchange) watchLater(a *attempt) {
-	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watch == nil {
-		a.watch = x.postAfter(x.watchEvery(), a, dispatch.EvWatchDue)
+	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watchTimer == nil {
+		a.watchTimer = x.postAfter(x.watchEvery(), a, dispatch.EvWatchDue)
 	}
 }
 
@@ -91,7 +88,7 @@ func (x *exchange) watchEvery() time.Duration { return min(watchEvery, x.s.cfg.T
 func (x *exchange) watchTransfer(a *attempt) {
 	w := &transferWatch{
 		monitor: x.r.monitor, decode: &a.decode, prefill: a.prefill.Engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
-		lost: a.lost, pause: x.watchEvery(), asking: x.s.cfg.Timeouts.SideChannelAnswer(),
+		lost: a.onTransferLost, pause: x.watchEvery(), asking: x.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	x.r.tasks.Go("a look at a transfer", func() { w.run(&a.decode) })
 }
@@ -101,7 +98,7 @@ func (x *exchange) watchTransfer(a *attempt) {
 // after prefill's answer, and where it reads itself the time of a transfer.
 func (x *exchange) hurry(a *attempt) {
 	a.hurried = true
-	if !a.unstreamed || a.transfer != nil || a.decode.State().Over() || a.due.IsZero() {
+	if !a.unstreamed || a.transferTimer != nil || a.decode.State().Over() || a.due.IsZero() {
 		return
 	}
 	d := time.Until(a.due)
@@ -113,14 +110,14 @@ func (x *exchange) hurry(a *attempt) {
 
 // checkIn ends the decode leg after d, where prefill writes after a look at whether all that decode has is at work.
 func (x *exchange) checkIn(a *attempt, d time.Duration) {
-	if a.watch != nil {
-		a.watch.Stop()
+	if a.watchTimer != nil {
+		a.watchTimer.Stop()
 	}
-	if a.lost == nil {
-		a.watch = a.decode.CancelAfter(d, leg.ErrHurried)
+	if a.onTransferLost == nil {
+		a.watchTimer = a.decode.CancelAfter(d, leg.ErrHurried)
 		return
 	}
-	a.watch = x.postAfter(d, a, dispatch.EvCheckDue)
+	a.watchTimer = x.postAfter(d, a, dispatch.EvCheckDue)
 }
 
 // checkDecode ends decode's leg. If decode is not at work on all its requests, and can be asked to free this one's blocks, the leg stays
@@ -136,7 +133,7 @@ func (x *exchange) checkDecode(a *attempt) {
 			case said == monitor.LoadNotReported, untellable(x.s, e) != leakNone:
 				a.decode.Cancel(leg.ErrHurried)
 			case a.decode.SetKV(leg.KVOverdue):
-				a.lost(reason.ClientLeft)
+				a.onTransferLost(reason.ClientLeft)
 			}
 		}()
 		ctx, cancel := context.WithTimeout(r.tasks.Context(), leftFor)

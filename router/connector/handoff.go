@@ -15,7 +15,7 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// Handoff is what the two legs of one attempt share. Its ids are new at every dispatch, retries too: engines
+// Handoff is what the two legs of one attempt share. Its ids are new at every attempt: engines
 // match the legs by them.
 type Handoff struct {
 	Request   string // the engine-side X-Request-Id

@@ -32,7 +32,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		case dispatch.LegAsked:
 			return append(out, dispatch.Action{Do: dispatch.DoFinishPrefill})
 		case dispatch.LegMoved: // the run that decode registered with has ended, and no leg takes what the new run holds
-			return append(out, dispatch.Action{Do: dispatch.DoDrainDecode}, dispatch.Action{Do: dispatch.DoAbandon})
+			return append(out, dispatch.Action{Do: dispatch.DoFreePrefill}, dispatch.Action{Do: dispatch.DoAbandon})
 		case dispatch.LegBare: // what decode registered is never written, however often prefill is asked
 			return append(out, dispatch.Action{Do: dispatch.DoAbandon})
 		case dispatch.LegRejected: // decode rejects the same body
@@ -51,7 +51,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		if e.Decode == dispatch.LegBroken { // it may have used the reference, which works once
 			return append(out, dispatch.Action{Do: dispatch.DoGiveBack})
 		}
-		return append(out, dispatch.Action{Do: dispatch.DoDrainDecode})
+		return append(out, dispatch.Action{Do: dispatch.DoFreePrefill})
 	}
 	return out
 }

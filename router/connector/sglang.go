@@ -50,7 +50,7 @@ func (sglang) Accept(*Handoff, []byte) dispatch.EventKind { return dispatch.EvPr
 type Bootstrap struct {
 	host string // of the prefill engine's bootstrap server
 	port int
-	room uint64 // new at every dispatch
+	room uint64 // new at every attempt
 }
 
 // defaultBootstrapPort is SGLang's own.

@@ -18,6 +18,7 @@ type Dispatch struct {
 	onward  int // continuations of the stream that were tried
 	max     int
 	broke   reason.Reason // why the stream broke that a continuation is tried for
+	// What the machine was told of each leg. The leg itself may be ahead (Leg.State), and stays answered when its transfer is lost.
 	Prefill LegState
 	Decode  LegState
 }

@@ -191,7 +191,7 @@ const (
 	DoDrain         // the client is served: keep both legs, whose events still come
 	DoFinishPrefill // let the leg run to its end in the background, within a time limit
 	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
-	DoDrainDecode   // send a decode leg of one token under the same id, which takes the blocks that prefill holds
+	DoFreePrefill   // nobody takes the blocks that prefill holds: tell it so, or have a decode leg of one token take them
 	DoCancel        // tell both engines through their control routes
 	DoGiveBack      // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
 	DoAbandon       // decode waits for a run of prefill that is over: reclaim its blocks
@@ -205,7 +205,7 @@ func (d ActionKind) String() string {
 		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "check_decode", "blame_prefill",
 		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
-		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "drain_decode",
+		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "free_prefill",
 		"cancel", "give_back", "abandon", "strand", "done", "drop",
 	}[d]
 }

@@ -73,8 +73,8 @@ func (l *Leg) TookAll() bool {
 	return s == dispatch.LegAnswered || s == dispatch.LegWhole
 }
 
-// Sent waits until a leg that was canceled is over, and reports whether a byte of it may have left.
-func (l *Leg) Sent() bool {
+// WaitSent waits until a leg that was canceled is over, and reports whether a byte of it may have left.
+func (l *Leg) WaitSent() bool {
 	l.asking.Wait()
 	return !l.Unsent()
 }
@@ -188,7 +188,7 @@ const (
 	TooLarge                      // 200, and an answer above the gateway's own limit: not the engine's fault
 )
 
-// Send asks and reads the head. With Usable resp is open.
+// Send sends the request and reads the head of the response, which is open if the status is 200.
 func (l *Leg) Send(req *upstream.Request, max int) Result {
 	resp, err := l.Engine.Upstream.Do(&l.Canceler, req)
 	if err != nil {

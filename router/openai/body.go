@@ -87,7 +87,8 @@ type Memory interface {
 	Release()
 }
 
-// Retain keeps raw unchanged until drop. The caller must know that it is now: the handler has not ended, or another holds it.
+// Retain keeps Raw unchanged until Release. The caller must know that it is unchanged now: the handler has not ended, or another has
+// retained it.
 func (b *Body) Retain() {
 	if b != nil && b.Memory != nil {
 		b.Memory.Retain()

@@ -213,8 +213,8 @@ func (s *Stream) Read(p []byte) int {
 	return n
 }
 
-// Drain returns all events that the client has not got, valid until more are taken.
-func (s *Stream) Drain() []byte {
+// TakeOut returns all events that the client has not got, valid until more are taken.
+func (s *Stream) TakeOut() []byte {
 	events := s.out[s.ready:]
 	s.ready = len(s.out)
 	return events

@@ -7,8 +7,8 @@ import (
 	"pdrouter/router/fleet"
 )
 
-// sawDone learns how long the engines of a request took. It is called once per request, at its end.
-func (x *exchange) sawDone(now time.Time) {
+// observeLatency learns how long the engines of a request took. It is called once per request, at its end.
+func (x *exchange) observeLatency(now time.Time) {
 	a, s := x.cur, &x.sum
 	if a == nil || s.Attempts == 0 || s.Phases.Plan == 0 {
 		return
