@@ -74,7 +74,8 @@ func TestProcessesWrite(t *testing.T) {
 }
 
 // TestProcessReceiverKilled kills -9 the receiver in mid-write: each write ends once, the last ones in an error, the
-// peer is lost, and closing leaves no goroutine and no descriptor behind.
+// peer is lost, and closing leaves no goroutine and no descriptor behind. The receiver is stopped first: a write that is
+// posted then cannot end well before the kill.
 func TestProcessReceiverKilled(t *testing.T) {
 	processes(t, func(t *testing.T, n *node, p *process) {
 		const size = 4 << 20
@@ -113,7 +114,8 @@ func TestProcessReceiverKilled(t *testing.T) {
 			}
 			take()
 		}
-		for posted < ended+4 {
+		p.stop()
+		for range 4 {
 			post()
 		}
 		p.kill()

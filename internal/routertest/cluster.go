@@ -2,6 +2,7 @@ package routertest
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -104,6 +105,21 @@ func (c *Cluster) registered(id string) <-chan struct{} {
 		c.decode[id] = ch
 	}
 	return ch
+}
+
+// awaitDecode waits until a decode engine has read its leg of a request, or ctx is over, or a second has passed.
+func (c *Cluster) awaitDecode(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		c.Mu.Lock()
+		asked := slices.ContainsFunc(c.Requests, func(q *Request) bool { return q.ID == id && q.Leg == "decode" })
+		c.Mu.Unlock()
+		if asked {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // isAtWork notes whether prefill works on a request.

@@ -8,8 +8,13 @@ import (
 	"time"
 )
 
-// fails does what needs no request. It reports whether that was all.
+// fails does what needs no request. It reports whether that was all. By push, a prefill engine fails once decode waits for it: a
+// gateway that ends decode's leg before decode has read it leaves prefill with KV that nobody can take, and then what a test expects
+// to be held would depend on who was first.
 func (f *Engine) fails(w http.ResponseWriter, r *http.Request, x Fault) bool {
+	if x.Leg == "prefill" && f.Cluster.Push {
+		f.Cluster.awaitDecode(r.Context(), r.Header.Get("X-Request-Id"))
+	}
 	switch x.Do {
 	case DoRefuse:
 		FakeError(w, 503, "Service Unavailable", "503")

@@ -77,9 +77,10 @@ func startProcess(t *testing.T, g *pdkvtest.Gateway, name string, role metadata.
 				return
 			}
 			var l line
-			if json.Unmarshal(b, &l) == nil {
-				p.said <- l
+			if err := json.Unmarshal(b, &l); err != nil {
+				l = line{Kind: "unreadable", Text: string(b)}
 			}
+			p.said <- l
 		}
 	}()
 	t.Cleanup(func() {

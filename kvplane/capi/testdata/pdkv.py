@@ -99,7 +99,9 @@ BLOCK = HEADS * HEAD_BYTES * TOKENS
 
 def engine(path):
     """Obeys one JSON object a line, and prints one for each answer and each result."""
-    lib, say = load(path), lambda x: print(json.dumps(x), flush=True)
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # UCX prints its messages on stdout, where one could come in the middle of a line
+    lib, say = load(path), lambda x: print(json.dumps(x), file=told, flush=True)
     c = json.loads(sys.stdin.readline())
     head = {"engine": c["engine"], "role": c["role"], "times": {"net_delay": "50ms"}}
     scheduler = opened(lib, {"kind": "scheduler", **head})
