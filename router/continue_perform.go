@@ -1,10 +1,10 @@
 package router
 
 import (
-	"pdrouter/internal/gather"
-	"pdrouter/policies"
 	"time"
 
+	"pdrouter/internal/gather"
+	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"

@@ -257,15 +257,20 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 	x.sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.Open(x.continuation) {
-			m.a.decode.End()
-			x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
-			return decodeEvent(leg.InvalidResponse, true)
+			return x.refuseStream(m)
 		}
 		x.reply.stream = s
 	}
 	x.sum.Phases.FirstToken = m.at.Sub(x.sum.Arrived)
 	x.remember(m.a)
 	return m.e
+}
+
+// refuseStream ends decode's leg, as the client cannot have what its stream begins with.
+func (x *exchange) refuseStream(m envelope) dispatch.Event {
+	m.a.decode.End()
+	x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
+	return decodeEvent(leg.InvalidResponse, true)
 }
 
 // attempt begins another attempt.

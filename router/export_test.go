@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
@@ -224,7 +225,7 @@ func (o Owned) DecodeCause() error   { return o.cur.decode.Cause() }
 func (o Owned) HasBuffers() bool     { return o.reply.stream.HasBuffers() }
 func (o Owned) Panicked(what string) { o.panicked(what) }
 func (o Owned) AwaitWake()           { <-o.wake }
-func (o Owned) Wake()                { notify(o.wake) }
+func (o Owned) Wake()                { background.Notify(o.wake) }
 
 // SpoilAttempt and SpoilTimer have what reads these panic. What CleanUp returned before ends what they had begun, and the request.
 func (o Owned) SpoilAttempt() { o.cur = nil }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/upstream"
 )
@@ -57,7 +58,7 @@ func (b *mailbox) enqueue(m envelope) bool {
 	if interrupt != nil && m.a == nil {
 		interrupt.Cancel(errInterrupted)
 	}
-	notify(b.wake)
+	background.Notify(b.wake)
 	return true
 }
 
@@ -112,12 +113,4 @@ func (b *mailbox) unblock() {
 	b.mu.Lock()
 	b.interrupt = nil
 	b.mu.Unlock()
-}
-
-// notify wakes the reader of a channel that has room for one, now or when it reads. It never blocks.
-func notify(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -150,7 +151,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	late, limit := make(chan struct{}, 1), p.s.cfg.Timeouts.Transfer
 	w := &transferWatch{
 		monitor: p.monitor, decode: &a.decode, prefill: c.Prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
-		lost: func(reason.Reason) { notify(late) }, pause: watchEvery, asking: p.s.cfg.Timeouts.SideChannelAnswer(),
+		lost: func(reason.Reason) { background.Notify(late) }, pause: watchEvery, asking: p.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
 		v   leg.Result

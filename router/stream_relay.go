@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
-	"pdrouter/router/fleet/health"
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 	"pdrouter/router/relay"
@@ -190,9 +189,7 @@ func (x *exchange) resume(m envelope) dispatch.Event {
 	m.a.stream = nil
 	x.idle = idle{}
 	if !x.reply.stream.Resume(next) {
-		m.a.decode.End()
-		x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
-		return decodeEvent(leg.InvalidResponse, true)
+		return x.refuseStream(m)
 	}
 	return m.e
 }

@@ -65,3 +65,11 @@ func (p *Pool) Close() {
 	}
 	p.idle = nil
 }
+
+// Notify wakes the reader of a channel with a buffer of one, now or when it reads. It never blocks.
+func Notify(reader chan<- struct{}) {
+	select {
+	case reader <- struct{}{}:
+	default:
+	}
+}

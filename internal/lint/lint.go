@@ -29,7 +29,7 @@ func Packages() map[string]Package {
 		// Engines, models, pairs, and the selection among them.
 		"router/relay": {Ours: []string{"internal/gather", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
 		"router/leg":   {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
-		"router/fleet": {Ours: []string{"metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
+		"router/fleet": {Ours: []string{"internal/background", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
 		// Active checks of engines. kvplane: the client of their event streams.
 		"router/monitor": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.

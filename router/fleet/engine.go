@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
@@ -152,15 +153,7 @@ func (e *Engine) SchedulerLabel() string {
 const RankHeader = "X-Data-Parallel-Rank"
 
 // AskModels has the engine asked soon what it serves.
-func (e *Engine) AskModels() { wake(e.Relist) }
-
-// wake wakes the reader of a channel with a buffer of one, now or when it reads. It never blocks.
-func wake(reader chan<- struct{}) {
-	select {
-	case reader <- struct{}{}:
-	default:
-	}
-}
+func (e *Engine) AskModels() { background.Notify(e.Relist) }
 
 // Credential is what the engine is shown as a bearer token; "" if it is shown none.
 func (e *Engine) Credential() string {

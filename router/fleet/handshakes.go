@@ -1,6 +1,9 @@
 package fleet
 
-import "pdrouter/metadata"
+import (
+	"pdrouter/internal/background"
+	"pdrouter/metadata"
+)
 
 // Handshakes says which pairs have shaken hands, and has those looked at that should.
 type Handshakes struct {
@@ -12,7 +15,7 @@ type Handshakes struct {
 func NewHandshakes() *Handshakes { return &Handshakes{wake: make(chan struct{}, 1)} }
 
 // Schedule has all pairs looked at now. It never blocks.
-func (h *Handshakes) Schedule() { wake(h.wake) }
+func (h *Handshakes) Schedule() { background.Notify(h.wake) }
 
 // Wake brings a value after Schedule.
 func (h *Handshakes) Wake() <-chan struct{} { return h.wake }

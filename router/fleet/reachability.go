@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/router/fleet/health"
 )
 
@@ -18,7 +19,7 @@ func (e *Engine) Reached() {
 	if !e.Down.Load() {
 		return
 	}
-	wake(e.Recheck)
+	background.Notify(e.Recheck)
 }
 
 // Missed notes a failure to connect or a failed health check. It reports whether the engine went down by it.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
@@ -83,7 +84,7 @@ func (e *Engine) ChannelReport() ChannelReport {
 // PollSoon asks for a check of the side channel soon. It never blocks.
 func (e *Engine) PollSoon() {
 	if e.Channel != nil {
-		wake(e.Channel.Wake)
+		background.Notify(e.Channel.Wake)
 	}
 }
 

@@ -79,12 +79,7 @@ func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pa
 }
 
 // Update has the monitor go by the present configuration soon.
-func (m *Monitor) Update() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
-	}
-}
+func (m *Monitor) Update() { background.Notify(m.changed) }
 
 // Lose notes that the configuration has an engine no more.
 func (m *Monitor) Lose(engine string) {
