@@ -190,7 +190,7 @@ func (x *exchange) awaitPair(a *attempt) {
 
 // landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
 // engine's events cannot be relied on, because its stream was not open all the time from now on.
-func (r *Router) landed(id string, decode *fleet.Engine) func() bool {
+func (r *exchanges) landed(id string, decode *fleet.Engine) func() bool {
 	if decode.ControlURL == "" {
 		return nil
 	}

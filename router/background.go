@@ -122,8 +122,8 @@ func (x *exchange) worksOn() bool {
 	return false
 }
 
-// holdBackground holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
-func (r *Router) holdBackground(id string, e *fleet.Engine, f *leg.Forwarded, l *backgroundLease) {
+// awaitLater holds the lease until the response with that id has ended at the engine, for at most timeouts.background.
+func (r *Router) awaitLater(id string, e *fleet.Engine, f *leg.Forwarded, l *backgroundLease) {
 	b, p := r.backgrounds, &backgroundResponse{lease: l, ended: make(chan struct{})}
 	b.mu.Lock()
 	stopped := b.ctx.Err() != nil

@@ -87,7 +87,7 @@ type reply struct {
 }
 
 // newExchange begins to serve a request that was admitted.
-func (r *Router) newExchange(q *admitted) *exchange {
+func (r *exchanges) newExchange(q *admitted) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
 	x := &exchange{d: connector.NewDispatch(m.Connector, s.cfg.Limits.Attempts)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}

@@ -28,7 +28,7 @@ import (
 // answers: what they are and when they end is theirs. Nothing reaches the client before every choice has begun; the first
 // that fails fails the request, and the others end as if their client had left.
 type fan struct {
-	r        *Router
+	r        *exchanges
 	s        *snapshot
 	lease    Lease          // of the caller's limits; nil if there are none
 	slot     admission.Slot // its place with the engines, until its end
@@ -62,7 +62,7 @@ const fanRoom = 64 << 10
 
 // newFan begins to serve a request as one per choice. It returns nil if that cannot be, or would not be split: then the
 // body says for the planner why it is served whole.
-func (r *Router) newFan(q *admitted) *fan {
+func (r *exchanges) newFan(q *admitted) *fan {
 	b, m := q.b, q.m
 	if m.Connector.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
@@ -97,7 +97,7 @@ func (r *Router) newFan(q *admitted) *fan {
 }
 
 // chooseOne asks the planner for one choice of the body.
-func (r *Router) chooseOne(q *admitted) policies.Choice {
+func (r *exchanges) chooseOne(q *admitted) policies.Choice {
 	one := policies.Request{Model: q.m.Name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
 	return q.s.fleet.DryRun(q.m, one)
 }

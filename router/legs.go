@@ -14,7 +14,7 @@ import (
 // legs is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
 // that its methods are given.
 type legs struct {
-	r         *Router
+	r         *exchanges
 	s         *snapshot // what the request was admitted with
 	m         *fleet.Model
 	b         *openai.Body

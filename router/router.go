@@ -21,9 +21,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
-	"pdrouter/router/relay"
 	"pdrouter/router/report"
-	"pdrouter/router/upstream"
 )
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
@@ -61,30 +59,14 @@ type Router struct {
 	current  atomic.Pointer[snapshot] // see snapshot() and Apply
 	applying sync.Mutex               // one Apply at a time
 
-	log        *slog.Logger
-	clients    *disconnect.Watcher
-	goroutines *background.Pool // of legs
-	pairs      *fleet.Handshakes
-	monitor    *monitor.Monitor
-	reclaim    *reclaimer
-	hands      *handshaker
-	report     *report.Reporter
-	control    *http.Client // for the engines' control routes
-
-	bodies      clientBodies
-	legRequests leg.Requests
-	streams     relay.Streams
+	exchanges
+	control *http.Client // for the engines' control routes
+	bodies  clientBodies
 
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz
 	closing    chan struct{} // closed when nobody waits for a place any more
 	close      func()        // closes it, once
-	live       live
-
-	tasks   *background.Tasks  // legs may outlive their requests: they end with it
-	cancels upstream.CancelSet // of the requests' own legs
-
-	backgrounds *backgroundResponses
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
@@ -97,15 +79,17 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		log:        parts.Log,
-		closing:    make(chan struct{}),
-		clients:    disconnect.New(),
-		goroutines: background.NewPool(keptGoroutines),
-		report:     report.New(parts.Log, cfg.Limits.Recent),
-		control:    fleet.NewControlClient(nil),
+		exchanges: exchanges{
+			log:        parts.Log,
+			clients:    disconnect.New(),
+			goroutines: background.NewPool(keptGoroutines),
+			report:     report.New(parts.Log, cfg.Limits.Recent),
+		},
+		closing: make(chan struct{}),
+		control: fleet.NewControlClient(nil),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
-	r.backgrounds = newBackgroundResponses()
+	r.backgrounds, r.holdBackground = newBackgroundResponses(), r.awaitLater
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.pairs = fleet.NewHandshakes()
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
