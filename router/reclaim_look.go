@@ -8,7 +8,6 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
-	"pdrouter/router/monitor"
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
@@ -36,24 +35,6 @@ func diesNow(ctx context.Context, m *job) bool {
 
 // looking is a look at a run that may be over, again and again.
 type looking struct{ http shut }
-
-// shut is since when an engine's HTTP address has refused every connection; zero if it does not.
-type shut struct{ since time.Time }
-
-// refusedFor is how long an engine's addresses must have refused connections for its process to count as gone.
-const refusedFor = 500 * time.Millisecond
-
-// gone looks once more, and reports whether the address has refused connections for long enough. Silence is no proof.
-func (k *shut) gone(ctx context.Context, e *fleet.Engine) bool {
-	if _, _, err := monitor.Get(ctx, e, "/health", 1<<20); !errors.Is(err, syscall.ECONNREFUSED) {
-		*k = shut{}
-		return false
-	}
-	if k.since.IsZero() {
-		k.since = time.Now()
-	}
-	return time.Since(k.since) >= refusedFor
-}
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
