@@ -38,7 +38,7 @@ const (
 	MaxCold           = maxCold
 	MaxLoggedAnswer   = maxLoggedAnswer
 	RankHeader        = fleet.RankHeader
-	RefusedFor        = refusedFor
+	RefusedFor        = monitor.RefusedFor
 	ScopePriority     = scopePriority
 )
 

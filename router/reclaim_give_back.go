@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 )
 
 // start runs what sees to what a request left, after it. If too much runs on already it reports false, and counts
@@ -39,7 +40,7 @@ func (r *reclaimer) unwritten(ctx context.Context, m *job) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(refusedFor):
+		case <-time.After(monitor.RefusedFor):
 		}
 	}
 	if run == runOver {

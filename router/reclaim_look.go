@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
+	"pdrouter/router/monitor"
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
@@ -27,14 +28,14 @@ func diesNow(ctx context.Context, m *job) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(refusedFor):
+		case <-time.After(monitor.RefusedFor):
 		}
 	}
 	return false
 }
 
 // looking is a look at a run that may be over, again and again.
-type looking struct{ http shut }
+type looking struct{ http monitor.Refusing }
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
@@ -48,14 +49,14 @@ func (k *looking) at(ctx context.Context, s *snapshot, e *fleet.Engine, was *con
 	rec, err := s.parts.Stock.First(ctx, at)
 	switch {
 	case err == nil && rec.EngineID == was.EngineID:
-		k.http = shut{}
+		k.http = monitor.Refusing{}
 		return runLives
 	case err == nil:
 		return runOver
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		k.http = shut{}
+		k.http = monitor.Refusing{}
 		return runUnknown
-	case k.http.gone(ctx, e):
+	case k.http.Gone(ctx, e):
 		return runOver
 	}
 	return runUnknown

@@ -32,7 +32,7 @@ type transferWatch struct {
 	transfer time.Duration              // how long before that prefill has answered
 	lost     func(reason.Reason)        // is told that it has not come
 	expired  int                        // leases of prefill that had ended when it had answered; below 0 if it does not say
-	over     shut
+	over     monitor.Refusing
 	pause    time.Duration // between looks at prefill
 	asking   time.Duration // that prefill has to answer whether it lives
 }
@@ -151,12 +151,12 @@ func (u *transferWatch) prefillOver(ctx context.Context) reason.Reason {
 		return reason.EngineRestarted
 	}
 	if e.Failures.Load() == 0 && !e.Down.Load() {
-		u.over = shut{}
+		u.over = monitor.Refusing{}
 		return reason.None
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.asking)
 	defer cancel()
-	if u.over.gone(ctx, e) {
+	if u.over.Gone(ctx, e) {
 		return reason.PrefillFailed
 	}
 	return reason.None
