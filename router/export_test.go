@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/kvwatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
@@ -33,8 +34,8 @@ const (
 	FenceAfter        = fenceAfter
 	HeadBytes         = headBytes
 	KeepAliveEvent    = relay.KeepAliveEvent
-	LoadApart         = loadApart
-	LoadSeldom        = loadSeldom
+	LoadApart         = kvwatch.LoadApart
+	LoadSeldom        = kvwatch.LoadSeldom
 	MaxCold           = maxCold
 	MaxLoggedAnswer   = maxLoggedAnswer
 	RankHeader        = fleet.RankHeader

@@ -155,7 +155,7 @@ func (r *reclaimer) settle(ctx context.Context, m *job) {
 		case stepRest:
 			if o.finished = r.rests(ctx, m); !o.finished {
 				o.run = look.at(ctx, m.s, m.prefill, m.h.Endpoint)
-				sleep(ctx, loadApart)
+				sleep(ctx, time.Second)
 			}
 		case stepQuiet:
 			if !r.quiet(ctx, m) {

@@ -11,6 +11,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/kvwatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
@@ -149,9 +150,9 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	a.decode.Begin()
 	a.decodeIs, a.prefill.Engine = withAsker, c.Prefill
 	late, limit := make(chan struct{}, 1), p.s.cfg.Timeouts.Transfer
-	w := &transferWatch{
-		monitor: p.monitor, decode: &a.decode, prefill: c.Prefill, endpoint: a.h.Endpoint, due: time.Now().Add(limit), transfer: limit,
-		lost: func(reason.Reason) { background.Notify(late) }, pause: watchEvery, asking: p.s.cfg.Timeouts.SideChannelAnswer(),
+	w := &kvwatch.Watch{
+		Monitor: p.monitor, Decode: &a.decode, Prefill: c.Prefill, Endpoint: a.h.Endpoint, Due: time.Now().Add(limit), Transfer: limit,
+		Lost: func(reason.Reason) { background.Notify(late) }, Asking: p.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
 		v   leg.Result
@@ -169,7 +170,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	})
 	looks, stop := context.WithCancel(ctx)
 	defer stop()
-	p.tasks.Go("a look at a transfer", func() { w.run(looks) })
+	p.tasks.Go("a look at a transfer", func() { w.Run(looks) })
 	select {
 	case out := <-came:
 		return out.v, out.err

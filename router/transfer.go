@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/kvwatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
 	"pdrouter/router/reason"
@@ -49,20 +50,17 @@ func (x *exchange) expect(a *attempt) {
 // watchLater has the transfer be watched if decode's leg is not over soon, and nothing else tells of the transfer.
 func (x *exchange) watchLater(a *attempt) {
 	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watchTimer == nil {
-		a.watchTimer = x.postAfter(x.watchEvery(), a, dispatch.EvWatchDue)
+		a.watchTimer = x.postAfter(kvwatch.Pause(x.s.cfg.Timeouts.Transfer), a, dispatch.EvWatchDue)
 	}
 }
 
-// watchEvery is the time between two looks at prefill.
-func (x *exchange) watchEvery() time.Duration { return min(watchEvery, x.s.cfg.Timeouts.Transfer/8) }
-
 // watchTransfer watches the transfer until decode's leg is over.
 func (x *exchange) watchTransfer(a *attempt) {
-	w := &transferWatch{
-		monitor: x.r.monitor, decode: &a.decode, prefill: a.prefill.Engine, endpoint: a.h.Endpoint, due: a.due, transfer: x.s.cfg.Timeouts.Transfer,
-		lost: a.onTransferLost, pause: x.watchEvery(), asking: x.s.cfg.Timeouts.SideChannelAnswer(),
+	w := &kvwatch.Watch{
+		Monitor: x.r.monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.cfg.Timeouts.Transfer,
+		Lost: a.onTransferLost, Asking: x.s.cfg.Timeouts.SideChannelAnswer(),
 	}
-	x.r.tasks.Go("a look at a transfer", func() { w.run(&a.decode) })
+	x.r.tasks.Go("a look at a transfer", func() { w.Run(&a.decode) })
 }
 
 // hurry notes that nobody waits for the answer. A decode leg must have begun with what prefill wrote, or else it leaves that

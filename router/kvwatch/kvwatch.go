@@ -1,4 +1,7 @@
-package router
+// Package kvwatch tells whether the KV of one transfer has come where no engine says so: a prefill engine of push writes, decode answers
+// only when its answer is whole, and both are asked now and then what they have in hand. It decides nothing: who watches is told that the
+// KV has not come. The exchange uses it for a request, the handshake for a probe.
+package kvwatch
 
 import (
 	"context"
@@ -11,43 +14,45 @@ import (
 	"pdrouter/router/reason"
 )
 
-// watchEvery is how often it is looked whether a transfer that nobody tells of can still come about.
-const watchEvery = 250 * time.Millisecond
+// Pause is the time between two looks at whether a transfer can still come about, of one that may take so long.
+func Pause(transfer time.Duration) time.Duration { return min(250*time.Millisecond, transfer/8) }
 
-// loadApart is the time between two looks at an engine's load that are to show the same.
-const loadApart = time.Second
+// LoadApart is the time between two looks at an engine's load that are to show the same.
+const LoadApart = time.Second
 
-// loadSeldom is the longest between two looks.
-const loadSeldom = 10 * time.Second
+// LoadSeldom is the longest between two looks.
+const LoadSeldom = 10 * time.Second
 
-// transferWatch watches a transfer by push of which decode's answer says nothing until it is whole, after prefill's answer: one goroutine
+// Watch watches a transfer by push of which decode's answer says nothing until it is whole, after prefill's answer: one goroutine
 // looks at both engines now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so that another
 // attempt is right.
-type transferWatch struct {
-	monitor  *monitor.Monitor
-	decode   *leg.Leg
-	prefill  *fleet.Engine
-	endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
-	due      time.Time                  // when the KV should have come
-	transfer time.Duration              // how long before that prefill has answered
-	lost     func(reason.Reason)        // is told that it has not come
-	expired  int                        // leases of prefill that had ended when it had answered; below 0 if it does not say
-	over     monitor.Refusing
-	pause    time.Duration // between looks at prefill
-	asking   time.Duration // that prefill has to answer whether it lives
+type Watch struct {
+	Monitor  *monitor.Monitor
+	Decode   *leg.Leg
+	Prefill  *fleet.Engine
+	Endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
+	Due      time.Time                  // when the KV should have come
+	Transfer time.Duration              // how long before that prefill has answered
+	Lost     func(reason.Reason)        // is told that it has not come
+	Asking   time.Duration              // that prefill has to answer whether it lives
+
+	expired int // leases of prefill that had ended when it had answered; below 0 if it does not say
+	over    monitor.Refusing
+	pause   time.Duration // between looks at prefill
 }
 
-// run looks until ctx ends, or the attempt is seen to have failed, or nothing can show that any more.
-func (u *transferWatch) run(ctx context.Context) {
-	due := u.due
-	apart := min(loadApart, max(u.transfer/4, 2*monitor.LoadFresh))
+// Run looks until ctx ends, or the attempt is seen to have failed, or nothing can show that any more.
+func (u *Watch) Run(ctx context.Context) {
+	due := u.Due
+	u.pause = Pause(u.Transfer)
+	apart := min(LoadApart, max(u.Transfer/4, 2*monitor.LoadFresh))
 	last := due.Add(-apart)                                              // when the look before the one at due is made
 	next, again, idle := time.Now().Truncate(apart).Add(apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
 	u.expired = u.leasesEnded(ctx, leasesFresh)
 	mute, fed := false, false // decode does not tell what it has in hand; it has had all that it needs from prefill
 	at, passed := 0, false    // looks in a row that have shown all requests there at work; whether last has passed
 	for !mute || !fed {
-		wait := loadSeldom
+		wait := LoadSeldom
 		if !mute {
 			wait = time.Until(next)
 		}
@@ -67,27 +72,27 @@ func (u *transferWatch) run(ctx context.Context) {
 		}
 		now := time.Now()
 		if !now.Before(due) {
-			u.pause = max(u.pause, loadApart)
-			u.decode.SetKV(leg.KVOverdue)
+			u.pause = max(u.pause, LoadApart)
+			u.Decode.SetKV(leg.KVOverdue)
 		}
 		if mute || now.Before(next) {
 			continue
 		}
-		l, t := u.monitor.Load(ctx, u.decode.Engine)
+		l, t := u.Monitor.Load(ctx, u.Decode.Engine)
 		switch {
-		case t == monitor.LoadKnown && (l.Running == 0 || !fed && (onlyOthers(u.decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
+		case t == monitor.LoadKnown && (l.Running == 0 || !fed && (onlyOthers(u.Decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
 			next = now.Add(apart)
 		default:
 			mute = t == monitor.LoadNotReported && !now.Before(due)
-			if at++; t != monitor.LoadKnown || !allAtWork(u.decode.Engine, l) {
+			if at++; t != monitor.LoadKnown || !allAtWork(u.Decode.Engine, l) {
 				at = 0
 			}
 			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
 				fed = true
-				u.decode.SetKV(leg.KVSupplied)
+				u.Decode.SetKV(leg.KVSupplied)
 			}
-			idle, again = 0, min(2*again, loadSeldom)
+			idle, again = 0, min(2*again, LoadSeldom)
 			if !passed && !now.Before(last) {
 				passed, again = true, apart
 			}
@@ -103,9 +108,9 @@ func (u *transferWatch) run(ctx context.Context) {
 }
 
 // lapsed tells that the transfer has not come, unless decode's leg is over.
-func (u *transferWatch) lapsed(why reason.Reason) {
-	if u.decode.SetKV(leg.KVOverdue) {
-		u.lost(why)
+func (u *Watch) lapsed(why reason.Reason) {
+	if u.Decode.SetKV(leg.KVOverdue) {
+		u.Lost(why)
 	}
 }
 
@@ -126,12 +131,12 @@ func onlyOthers(e *fleet.Engine, l monitor.Load) bool {
 const leasesFresh = 5 * time.Second
 
 // leasesEnded is how many leases of prefill have ended, as it says; below 0 if it does not.
-func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) int {
-	e := u.prefill
-	if l, ok := u.monitor.LatestLoad(e, fresh); ok {
+func (u *Watch) leasesEnded(ctx context.Context, fresh time.Duration) int {
+	e := u.Prefill
+	if l, ok := u.Monitor.LatestLoad(e, fresh); ok {
 		return l.Expired
 	}
-	if l, ok := u.monitor.LoadOf(ctx, e); ok {
+	if l, ok := u.Monitor.LoadOf(ctx, e); ok {
 		return l.Expired
 	}
 	return -1
@@ -139,22 +144,22 @@ func (u *transferWatch) leasesEnded(ctx context.Context, fresh time.Duration) in
 
 // allExpired reports whether all requests of decode's that are overdue have lost their KV: as many leases of prefill have ended since, and
 // as many requests wait.
-func (u *transferWatch) allExpired(ctx context.Context, l monitor.Load) bool {
-	n := int(u.decode.Engine.Overdue.Load())
+func (u *Watch) allExpired(ctx context.Context, l monitor.Load) bool {
+	n := int(u.Decode.Engine.Overdue.Load())
 	return u.expired >= 0 && l.Waiting >= n && u.leasesEnded(ctx, monitor.LoadFresh)-u.expired >= n
 }
 
 // prefillOver says why prefill cannot write any more: another run of it has answered, or its process takes no connections.
-func (u *transferWatch) prefillOver(ctx context.Context) reason.Reason {
-	e := u.prefill
-	if c := e.Endpoint.Load(); c != nil && c.EngineID != u.endpoint.EngineID {
+func (u *Watch) prefillOver(ctx context.Context) reason.Reason {
+	e := u.Prefill
+	if c := e.Endpoint.Load(); c != nil && c.EngineID != u.Endpoint.EngineID {
 		return reason.EngineRestarted
 	}
 	if e.Failures.Load() == 0 && !e.Down.Load() {
 		u.over = monitor.Refusing{}
 		return reason.None
 	}
-	ctx, cancel := context.WithTimeout(ctx, u.asking)
+	ctx, cancel := context.WithTimeout(ctx, u.Asking)
 	defer cancel()
 	if u.over.Gone(ctx, e) {
 		return reason.PrefillFailed
