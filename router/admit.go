@@ -15,30 +15,38 @@ import (
 // admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
 // buffers, but for the body: its bytes last as long as the handler.
 type admitted struct {
+	request
+	route *route
+	who   principal
+	name  string    // what stands in the path, where the route has a name in it
+	ctype string    // of a form
+	query string    // of the path, where it means something
+	x     *exchange // once there is one, which then has the lease and the place
+	fan   *fan      // instead of x, where each choice is served by itself
+}
+
+// request is what an exchange serves.
+type request struct {
 	s       *snapshot
-	route   *route
-	arrived time.Time
-	who     principal
 	m       *fleet.Model
 	adapter string // of the model, if the client names one
 	b       *openai.Body
-	id      string         // the client's request id, or one made here
-	name    string         // what stands in the path, where the route has a name in it
-	ctype   string         // of a form
-	again   bool           // the client says that it has asked before
-	lease   Lease          // of the caller's limits; nil if there are none
-	slot    admission.Slot // its place with the engines, until its exchange has it
-	checked time.Duration  // from its arrival to the beginning of its wait, if it waited
-	queued  time.Duration  // from its arrival to the end of its wait; 0 if it did not wait
-	x       *exchange      // once there is one, which then has the lease
-	fan     *fan           // instead of x, where each choice is served by itself
-	branch  int            // which choice, of a request that belongs to fan
+	id      string        // the client's request id, or one made here
+	path    string        // what engines are asked for
+	pattern string        // the route, for reports
+	subject string        // who asks
+	tenant  string        // whose the response is, if an engine keeps it
+	again   bool          // the client says that it has asked before
+	pin     *fleet.Engine // the only one that can serve it; nil if there may be others
 
 	forwarded *leg.Forwarded
 
-	query  string        // of the path, where it means something
-	target string        // what engines are asked for, where that is not the route's path
-	pin    *fleet.Engine // the only one that can serve it; nil if there may be others
+	arrived time.Time
+	checked time.Duration  // from its arrival to the beginning of its wait, if it waited
+	queued  time.Duration  // from its arrival to the end of its wait; 0 if it did not wait
+	lease   Lease          // of the caller's limits; nil if there are none
+	slot    admission.Slot // its place with the engines
+	ended   func()         // called at its end, if it is a part of a client's request, which then reports it; else nil
 }
 
 // panicked gives back what the request holds.
@@ -72,14 +80,6 @@ func (q *admitted) read(body []byte) (e *openai.Error) {
 		return ofCaller(e, q.who, e.Model)
 	}
 	return nil
-}
-
-// enginePath is what engines are asked for.
-func (q *admitted) enginePath() string {
-	if q.target != "" {
-		return q.target
-	}
-	return q.route.path
 }
 
 // parse reads the body as the route has it.

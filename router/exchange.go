@@ -37,7 +37,7 @@ type exchange struct {
 	tenant  string         // whose the response is, if an engine keeps it
 	kept    string         // what was put about that, as long as others may not know
 	reply   reply
-	fan     *fan // whose branch it is; nil if it is a request of its own
+	ended   func() // called at its end, if it is a part of a client's request; nil if it is one of its own
 	sum     report.Summary
 
 	d            dispatch.Dispatch
@@ -86,18 +86,17 @@ type reply struct {
 	stream *relay.Stream // else: a stream
 }
 
-// newExchange begins to serve a request that was admitted.
-func (r *exchanges) newExchange(q *admitted) *exchange {
+// newExchange begins to serve a request that was admitted. Its lease and its place are the exchange's from now on.
+func (r *exchanges) newExchange(q *request) *exchange {
 	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
 	x := &exchange{d: connector.NewDispatch(m.Connector, s.cfg.Limits.Attempts)}
-	x.legs = legs{r: r, s: s, m: m, b: b, path: q.enginePath(), forwarded: q.forwarded}
+	x.legs = legs{r: r, s: s, m: m, b: b, path: q.path, forwarded: q.forwarded}
 	b.Retain() // until the exchange is done
-	x.slot, q.slot = q.slot, admission.Slot{}
-	q.x, x.lease, x.fan = x, q.lease, q.fan
+	x.slot, x.lease, x.ended, x.tenant = q.slot, q.lease, q.ended, q.tenant
 	x.open()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
 	x.sum = report.Summary{
-		RequestID: q.id, Subject: q.who.Subject, Model: m.Name, Route: q.route.String(), Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
+		RequestID: q.id, Subject: q.subject, Model: m.Name, Route: q.pattern, Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
 	x.sum.Phases.Admit = now.Sub(arrived)
 	limit := s.cfg.Timeouts.Request
@@ -113,7 +112,6 @@ func (r *exchanges) newExchange(q *admitted) *exchange {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.fleet, m, b.Shape, q.pin, q.adapter)
-	x.tenant = q.who.Tenant
 	r.live.add(x)
 	return x
 }

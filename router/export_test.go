@@ -152,7 +152,7 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.newExchange(&admitted{s: now, route: routes[pathCompletions], m: m, b: b, arrived: time.Now()})
+	x := r.newExchange(&request{s: now, path: pathCompletions, m: m, b: b, arrived: time.Now()})
 	defer x.timer.Stop()
 	defer r.live.remove(x)
 	a := &attempt{split: true}
@@ -177,7 +177,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.newExchange(&admitted{s: r.snapshot(), m: m, b: b, lease: lease, route: &route{}, arrived: time.Now()})
+	x := r.newExchange(&request{s: r.snapshot(), m: m, b: b, lease: lease, arrived: time.Now()})
 	a := &attempt{split: true}
 	a.decode.Join(&r.cancels, were.Decode[0])
 	a.prefill.Join(&r.cancels, were.Prefill[0])
@@ -206,7 +206,7 @@ func (d Debug) Own(body string) Owned {
 	if herr != nil {
 		panic(herr)
 	}
-	return Owned{d.r.newExchange(&admitted{s: s, m: s.fleet.Models["tiny"], b: b, route: routes[pathCompletions], arrived: time.Now()}), b}
+	return Owned{d.r.newExchange(&request{s: s, m: s.fleet.Models["tiny"], b: b, path: pathCompletions, arrived: time.Now()}), b}
 }
 
 func (o Owned) Run()                        { o.run() }

@@ -85,9 +85,9 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	f.turn = sync.NewCond(&f.mu)
 	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
-	for i, part := range bodies {
-		one := *q
-		one.b, one.lease, one.slot, one.fan, one.branch = part, nil, admission.Slot{}, f, i
+	for _, part := range bodies {
+		one := q.request
+		one.b, one.lease, one.slot, one.ended = part, nil, admission.Slot{}, f.ended
 		f.branches = append(f.branches, r.newExchange(&one))
 	}
 	f.sum = f.branches[0].sum

@@ -11,6 +11,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/router/admission"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -23,7 +24,7 @@ const (
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
 func (r *Router) handle(c *fiber.Ctx) (err error) {
-	q := &admitted{s: r.snapshot(), arrived: time.Now()}
+	q := &admitted{request: request{s: r.snapshot(), arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -58,6 +59,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if q.who, e = r.authenticate(q.s, rt, c); e != nil {
 		return r.fail(c, e)
 	}
+	q.path, q.pattern, q.subject, q.tenant = rt.path, rt.String(), q.who.Subject, q.who.Tenant
 	if e = contentType(h, rt.does); e != nil {
 		return r.fail(c, ofCaller(e, q.who, ""))
 	}
@@ -86,7 +88,8 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		r.sendReply(c, f.sum.RequestID, why, rep, s)
 		return nil
 	}
-	x := r.newExchange(q)
+	x := r.newExchange(&q.request)
+	q.x, q.slot = x, admission.Slot{}
 	x.watchClient(conn)
 	x.run()
 	r.send(c, x)

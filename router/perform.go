@@ -284,8 +284,8 @@ func (x *exchange) done(act dispatch.Action) {
 		s.Why = x.choice.Why()
 	}
 	defer x.b.Release()
-	if x.fan != nil {
-		x.fan.ended()
+	if x.ended != nil {
+		x.ended()
 		return
 	}
 	x.releasePlace()

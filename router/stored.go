@@ -98,7 +98,7 @@ func (q *admitted) findStored(ctx context.Context) (e *openai.Error) {
 	if e = q.permitted(); e != nil {
 		return e
 	}
-	q.target, e = q.route.target(q.name, q.query)
+	q.path, e = q.route.target(q.name, q.query)
 	return e
 }
 
