@@ -197,9 +197,6 @@ func (a *attempt) release() {
 	a.decode.End()
 }
 
-// tookAll reports whether decode has tokens, and so all that prefill held for it.
-func (a *attempt) tookAll() bool { return a.decode.TookAll() }
-
 // blind reports whether decode's leg was ended as nobody waits for its answer, though decode could not tell that it was at work.
 func (a *attempt) blind() bool { return a.unstreamed && a.hurried }
 

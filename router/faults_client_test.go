@@ -107,7 +107,7 @@ func TestFault58ClientLeaves(t *testing.T) {
 }
 
 // TestFault58LeavesBehindPrefill has prefill's answer come while a token is on its way to the client, and the client leave
-// before the next one: whoever waits for that token is to be told of it, whatever there was to read before.
+// before the next one: a client that waits for that token is to be told of it, whatever there was to read before.
 func TestFault58LeavesBehindPrefill(t *testing.T) {
 	const seed = 58
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -98,7 +98,7 @@ func TestRefusedConnectionIsDownAtOnce(t *testing.T) {
 		g := routertest.StartIn(t, n, s.Config, parts)
 		time.Sleep(time.Second)
 		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoDie}}})
-		g.MustServe(1, routertest.PlainBody) // the connection is reset, and nobody listens any more
+		g.MustServe(1, routertest.PlainBody) // the connection is reset, and the port is closed
 		g.MustServe(1, routertest.PlainBody) // is refused
 		if got := g.EngineStats("decode-0").State; got != "down" {
 			t.Errorf("the engine is %s", got)

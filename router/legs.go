@@ -33,7 +33,7 @@ func (g *legs) newJob(a *attempt) *job {
 	return m
 }
 
-// startJob runs what sees to the remains, behind the request. holder is who holds them for sure; nil if nobody may.
+// startJob has see run in the background, after the request. holder is who holds them for sure; nil if nobody may.
 func (g *legs) startJob(a *attempt, m *job, see func(context.Context), holder *fleet.Engine) {
 	if !g.r.reclaim.start(m, see, holder) && holder != nil {
 		a.leaked = true
@@ -63,7 +63,7 @@ func (g *legs) finishPrefill(a *attempt) {
 		return
 	}
 	a.prefillTimer.Reset(g.s.cfg.Timeouts.Ending)
-	if a.tookAll() {
+	if a.decode.TookAll() {
 		return
 	}
 	m := g.newJob(a)
@@ -100,7 +100,7 @@ func (g *legs) strand(a *attempt) {
 func (g *legs) repeatPrefill(a *attempt) {
 	answered := a.answered()
 	switch {
-	case a.tookAll():
+	case a.decode.TookAll():
 		return
 	case answered && a.unsent():
 		g.freePrefill(a)
@@ -134,7 +134,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 // giveBack sees to what prefill may hold for a decode leg that was asked, and has ended.
 func (g *legs) giveBack(a *attempt) {
 	switch {
-	case a.tookAll():
+	case a.decode.TookAll():
 		return
 	case a.unsent():
 		g.freePrefill(a)

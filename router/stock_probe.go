@@ -51,7 +51,7 @@ func (p *probe) stock(ctx context.Context) error {
 		return err
 	}
 	if old != nil && old.EngineID != at.EngineID {
-		p.monitor.Moved(e, old, at) // the pair is of a run that is over: whoever waits is told
+		p.monitor.Moved(e, old, at) // the pair is of a run that is over: requests that wait for it are told
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	return nil

@@ -35,7 +35,7 @@ const (
 	DoTicket    = "403 ticket"    // the leg's ticket is not accepted
 	DoReset     = "reset"         // the connection breaks before a byte
 	DoResetLate = "reset later"   // behind N milliseconds
-	DoDie       = "die"           // the same, and nobody listens any more
+	DoDie       = "die"           // the same, and its port is closed
 	DoHang      = "hang"          // nothing, until the client goes
 	DoBare      = "no params"     // prefill answers without kv_transfer_params
 	DoPart      = "part params"   // prefill answers with half of them

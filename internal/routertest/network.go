@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Network is a network in memory: whoever waits for it waits on a condition, so that the clock of a synctest bubble goes on. It keeps
+// Network is a network in memory: a goroutine that waits for it waits on a condition, so that the clock of a synctest bubble goes on. It keeps
 // account of what went over it and when.
 type Network struct {
 	mu        sync.Mutex

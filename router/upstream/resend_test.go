@@ -82,7 +82,7 @@ func TestResend(t *testing.T) {
 		ok       bool
 	}{
 		{"again", false, false, false, 3, true},
-		{"nobody listens any more", false, false, true, 2, false},
+		{"the port is closed", false, false, true, 2, false},
 		{"what may be sent once", true, false, false, 2, false},
 		{"at work", false, true, false, 2, false},
 	} {
