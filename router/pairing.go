@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
@@ -20,8 +21,10 @@ type probe struct {
 	*handshaker
 	s *snapshot
 	c *fleet.Pair
-	a *attempt
 	b *openai.Body
+
+	h               connector.Handoff
+	prefill, decode leg.Leg
 }
 
 // probe shakes hands: it sends a whole two-leg request of two tokens. It strands no block and warms the pair.
@@ -39,33 +42,34 @@ func (h *handshaker) probe(ctx context.Context, s *snapshot, c *fleet.Pair, pair
 	return p.stock(ctx)
 }
 
-// newProbe returns a request of two tokens and the attempt that it is.
+// newProbe returns a request of two tokens.
 func (h *handshaker) newProbe(s *snapshot, c *fleet.Pair) (*probe, error) {
-	a := &attempt{split: true}
-	a.h.Shape = openai.ShapeCompletions
-	a.h.Draw()
+	p := &probe{handshaker: h, s: s, c: c}
+	p.h.Shape = openai.ShapeCompletions
+	p.h.Draw()
 	prompt := "a b"
 	if c.Prefill.Publishes {
-		prompt = a.h.Transfer // decode must hold no prefix of it, or it would need nothing of prefill
+		prompt = p.h.Transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
 	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), s.limits)
 	if herr != nil {
 		return nil, fmt.Errorf("router: probe: %w", herr)
 	}
-	return &probe{handshaker: h, s: s, c: c, a: a, b: b}, nil
+	p.b = b
+	return p, nil
 }
 
 // ask sends one leg of a probe and reads its answer. The leg must be open.
-func (p *probe) ask(l *leg.Leg, request string, body []byte) error {
-	_, err := p.askOnce(l, request, body, false)
+func (p *probe) ask(l *leg.Leg, body []byte) error {
+	_, err := p.askOnce(l, body, false)
 	return err
 }
 
 // askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
-func (p *probe) askOnce(l *leg.Leg, request string, body []byte, once bool) (leg.Result, error) {
+func (p *probe) askOnce(l *leg.Leg, body []byte, once bool) (leg.Result, error) {
 	defer l.End()
 	limit := p.s.cfg.Limits.Answer
-	v := l.AskWhole(&upstream.Request{Path: pathCompletions, Header: l.Header(nil, request, nil, false), Body: body, Once: once}, limit)
+	v := l.AskWhole(&upstream.Request{Path: pathCompletions, Header: l.Header(nil, p.h.Request, nil, false), Body: body, Once: once}, limit)
 	l.ObserveProbe(p.s.fleet, v)
 	if v != leg.Usable {
 		return v, probeFailed(l, v)
@@ -76,31 +80,23 @@ func (p *probe) askOnce(l *leg.Leg, request string, body []byte, once bool) (leg
 // errPanicked says that what was to be done was not done to its end.
 var errPanicked = errors.New("a panic, which the log has")
 
-// prefill asks the prefill leg of a handshake, and then has the transfer be due.
-func (p *probe) prefill() error {
-	a, b, c := p.a, p.b, p.c
-	err := p.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.Connector.PrefillParams(nil, &a.h)))
-	if err != nil {
-		return err
-	}
-	if c.Connector.Accept(&a.h, a.prefill.Answer.KVParams) != dispatch.EvPrefillUsable {
-		return fmt.Errorf("router: probe: engine %s: answer of another transfer", c.Prefill.Name)
-	}
-	a.transferTimer = a.decode.CancelAfter(p.s.cfg.Timeouts.Transfer, leg.ErrTransferLate)
-	return nil
+// askPrefill asks the prefill leg and reads its answer.
+func (p *probe) askPrefill() error {
+	return p.ask(&p.prefill, p.b.AppendPrefill(nil, p.h.Request, p.c.Connector.PrefillParams(nil, &p.h)))
 }
 
 // plane asks both engines at once, as every request of connector kvplane does: their agents look each other up
 // and connect.
 func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
-	a, b, c := p.a, p.b, p.c
-	a.h.Prefill, a.h.Decode = pair.Prefill, pair.Decode
-	a.h.ValidMS = p.s.cfg.Timeouts.Probe.Milliseconds()
-	p.tickets.sign(p.s.parts.Tickets, &a.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
+	c := p.c
+	p.h.Prefill, p.h.Decode = pair.Prefill, pair.Decode
+	p.h.ValidMS = p.s.cfg.Timeouts.Probe.Milliseconds()
+	p.tickets.sign(p.s.parts.Tickets, &p.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
-	a.prefill.Open(legs, c.Prefill)
-	a.decode.Open(legs, c.Decode)
+	p.prefill.Open(legs, c.Prefill)
+	p.decode.Open(legs, c.Decode)
+	var due *time.Timer // the transfer, from prefill's answer on
 	prefilled := make(chan struct{})
 	go func() {
 		defer close(prefilled)
@@ -110,17 +106,28 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 				fail(err)
 			}
 		}()
-		p.tasks.Recover("a handshake", func() { err = p.prefill() })
+		p.tasks.Recover("a handshake", func() {
+			if err = p.askPrefill(); err != nil {
+				return
+			}
+			if c.Connector.Accept(&p.h, p.prefill.Answer.KVParams) != dispatch.EvPrefillUsable {
+				err = fmt.Errorf("router: probe: engine %s: answer of another transfer", c.Prefill.Name)
+				return
+			}
+			due = p.decode.CancelAfter(p.s.cfg.Timeouts.Transfer, leg.ErrTransferLate)
+		})
 	}()
-	if err := p.ask(&a.decode, a.h.Request, b.AppendDecode(nil, a.h.Request, c.Connector.DecodeParams(nil, &a.h))); err != nil {
+	if err := p.ask(&p.decode, p.b.AppendDecode(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))); err != nil {
 		fail(err)
 	}
 	<-prefilled
-	a.stopTimers()
+	if due != nil {
+		due.Stop()
+	}
 	if legs.Err() == nil {
 		return nil
 	}
-	cancelTransfer(p.tasks, p.log, p.s, a.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
+	cancelTransfer(p.tasks, p.log, p.s, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
 	return context.Cause(legs)
 }
 

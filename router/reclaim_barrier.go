@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
@@ -55,7 +56,7 @@ func (r *reclaimer) handedOver(ctx context.Context, m *job, since time.Time, ask
 			err = p.stock(ctx)
 		}
 		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
-			r.pairs.ForgetPair(p.a.runs())
+			r.pairs.ForgetPair(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
 			r.pairs.Schedule()
 		}
 		return err == nil

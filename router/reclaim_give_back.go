@@ -118,18 +118,6 @@ func (r *reclaimer) taken(ctx context.Context, m *job) bool {
 	return l.AskWhole(&m.taking.Request, m.s.cfg.Limits.Answer) == leg.Usable
 }
 
-// probed is what the probe of a pair may have left behind.
-func probed(s *snapshot, c *fleet.Pair, a *attempt) *job {
-	m := jobOf(s, &a.h, c.Connector, c.Model, c.Prefill, c.Decode)
-	m.tokens = 1
-	return m
-}
-
-// probeLeft sees to what prefill holds for a probe on which decode has failed.
-func (r *reclaimer) probeLeft(ctx context.Context, s *snapshot, c *fleet.Pair, a *attempt) {
-	r.giveBack(ctx, probed(s, c, a), prefillHeld{answered: true, asked: true}, certain)
-}
-
 // leak counts KV that an engine holds for nobody, until a lease ends or for good.
 func (r *reclaimer) leak(ctx context.Context, m *job, holder *fleet.Engine, why leakReason) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

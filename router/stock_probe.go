@@ -19,32 +19,32 @@ import (
 // stock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
 // prefill holds for it is taken by decode, or given back, or counted.
 func (p *probe) stock(ctx context.Context) error {
-	a, b, c, e := p.a, p.b, p.c, p.c.Prefill
-	a.prefill.Open(ctx, e)
-	if err := p.ask(&a.prefill, a.h.Request, b.AppendPrefill(nil, a.h.Request, c.Connector.PrefillParams(nil, &a.h))); err != nil {
+	c, e := p.c, p.c.Prefill
+	p.prefill.Open(ctx, e)
+	if err := p.askPrefill(); err != nil {
 		return err
 	}
-	a.h.KVParams = a.prefill.Answer.KVParams
-	at, ok := connector.ParseCoordinates(a.h.KVParams)
+	p.h.KVParams = p.prefill.Answer.KVParams
+	at, ok := connector.ParseCoordinates(p.h.KVParams)
 	switch {
-	case a.h.KVParams == nil:
+	case p.h.KVParams == nil:
 		return p.handsNothing(" answers without kv_transfer_params: " + c.Connector.Traits().Stock.Needs)
 	case !ok:
-		p.reclaim.leak(ctx, probed(p.s, c, a), e, leakNoAnswer)
+		p.reclaim.leak(ctx, p.left(), e, leakNoAnswer)
 		return p.handsNothing("'s kv_transfer_params do not say where the KV is: " + c.Connector.Traits().Stock.Needs)
 	}
-	a.h.Endpoint = at
+	p.h.Endpoint = at
 	if e.Endpoint.CompareAndSwap(nil, at) {
 		e.PollSoon()
 	}
 	old := e.Endpoint.Load()
 	if err := p.fits(ctx, at); err != nil {
-		p.reclaim.giveBack(ctx, probed(p.s, c, a), prefillHeld{answered: true, taken: true}, certain)
+		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, taken: true}, certain)
 		return err
 	}
-	body := b.AppendPrefill(nil, a.h.Request, c.Connector.DecodeParams(nil, &a.h))
-	if c.Connector.Accept(&a.h, a.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
-		p.reclaim.giveBack(ctx, probed(p.s, c, a), prefillHeld{answered: true, taken: true}, certain)
+	body := p.b.AppendPrefill(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))
+	if c.Connector.Accept(&p.h, p.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
+		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, taken: true}, certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)
 	}
 	if err := p.take(ctx, body); err != nil {
@@ -55,6 +55,13 @@ func (p *probe) stock(ctx context.Context) error {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	return nil
+}
+
+// left is what the probe may have left behind.
+func (p *probe) left() *job {
+	m := jobOf(p.s, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
+	m.tokens = 1
+	return m
 }
 
 // fits says why decode must not be asked to take what prefill holds, as far as both say what they are.
@@ -99,14 +106,13 @@ const giveBackWithin = 10 * time.Second
 // take has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
 // behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
 func (p *probe) take(ctx context.Context, body []byte) error {
-	a, c := p.a, p.c
 	answered := time.Now()
 	v, err := p.askTaking(ctx, body)
 	if err == nil || errors.Is(err, leg.ErrTransferLate) {
 		return err
 	}
-	if v != leg.Refused && !a.decode.Unsent() {
-		p.reclaim.probeLeft(ctx, p.s, c, a)
+	if v != leg.Refused && !p.decode.Unsent() {
+		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, asked: true}, certain)
 		return err
 	}
 	again := p.tasks.Try(p.s.cfg.Limits.Background, p.s.cfg.Timeouts.Ending, func(ctx context.Context) {
@@ -114,24 +120,23 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
-				next := *p
-				next.a = &attempt{h: a.h, split: true}
+				next := &probe{handshaker: p.handshaker, s: p.s, c: p.c, b: p.b, h: p.h}
 				v, err := next.askTaking(ctx, body)
 				if err == nil || errors.Is(err, leg.ErrTransferLate) {
 					return
 				}
-				if v == leg.Refused || next.a.decode.Unsent() {
+				if v == leg.Refused || next.decode.Unsent() {
 					continue
 				}
-				p.reclaim.probeLeft(ctx, p.s, c, a)
+				p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, asked: true}, certain)
 				return
 			}
 			break
 		}
-		p.reclaim.giveBack(ctx, probed(p.s, c, a), prefillHeld{answered: true, taken: true}, certain)
+		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, taken: true}, certain)
 	})
 	if !again {
-		m := probed(p.s, c, a)
+		m := p.left()
 		p.reclaim.start(m, nil, m.prefill)
 	}
 	return err
@@ -141,17 +146,16 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 // does not come in the time of a transfer, as far as decode tells, or in that of the probe, the error is ErrTransferLate, and what the
 // two hold is seen to as it is for a request.
 func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) {
-	a, c, d := p.a, p.c, p.c.Decode
+	c, d := p.c, p.c.Decode
 	if !c.Connector.Traits().Writes {
-		a.decode.Open(ctx, d)
-		return p.askOnce(&a.decode, a.h.Request, body, true)
+		p.decode.Open(ctx, d)
+		return p.askOnce(&p.decode, body, true)
 	}
-	a.decode.Join(p.cancels, d)
-	a.decode.Begin()
-	a.decodeIs, a.prefill.Engine = withAsker, c.Prefill
+	p.decode.Join(p.cancels, d)
+	p.decode.Begin()
 	late, limit := make(chan struct{}, 1), p.s.cfg.Timeouts.Transfer
 	w := &kvwatch.Watch{
-		Monitor: p.monitor, Decode: &a.decode, Prefill: c.Prefill, Endpoint: a.h.Endpoint, Due: time.Now().Add(limit), Transfer: limit,
+		Monitor: p.monitor, Decode: &p.decode, Prefill: c.Prefill, Endpoint: p.h.Endpoint, Due: time.Now().Add(limit), Transfer: limit,
 		Lost: func(reason.Reason) { background.Notify(late) }, Asking: p.s.cfg.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
@@ -162,11 +166,11 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	p.tasks.Go("a handshake", func() {
 		out := told{leg.Lost, errPanicked}
 		defer func() {
-			a.decode.SetKV(leg.KVDone)
-			a.decode.Became(decodeEvent(out.v, false).Kind.Leaves())
+			p.decode.SetKV(leg.KVDone)
+			p.decode.Became(decodeEvent(out.v, false).Kind.Leaves())
 			came <- out
 		}()
-		out.v, out.err = p.askOnce(&a.decode, a.h.Request, body, true)
+		out.v, out.err = p.askOnce(&p.decode, body, true)
 	})
 	looks, stop := context.WithCancel(ctx)
 	defer stop()
@@ -183,15 +187,13 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 
 // settleLate sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
 func (p *probe) settleLate() {
-	a, c := p.a, p.c
-	a.disown()
-	m := probed(p.s, c, a)
+	m := p.left()
 	m.first, m.h.KVParams, m.probe = m.h.KVParams, nil, true
-	if a.open() {
-		m.leg, m.inTurn = &a.decode, true
+	if !p.decode.State().Over() {
+		m.leg, m.inTurn = &p.decode, true
 	}
 	if why := untellable(p.s, m.decode); why != leakNone {
-		a.closeDecode()
+		p.decode.Cancel(leg.ErrEnded)
 		p.reclaim.start(m, func(ctx context.Context) {
 			p.reclaim.leak(ctx, m, m.decode, why)
 			p.reclaim.giveBackFirst(ctx, m, possible)
@@ -199,6 +201,6 @@ func (p *probe) settleLate() {
 		return
 	}
 	if !p.reclaim.start(m, func(ctx context.Context) { p.reclaim.settle(ctx, m) }, m.decode) {
-		a.closeDecode()
+		p.decode.Cancel(leg.ErrEnded)
 	}
 }
