@@ -69,7 +69,7 @@ func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	l.Observe(x.s.fleet, v)
 	l.ObservePeer(x.s.fleet, conn, &a.decode, v)
 	if v != leg.Usable {
-		e := prefillEvent(v)
+		e := v.PrefillEvent()
 		if v == leg.Broken && l.RefusedCredentials() {
 			e.Why = reason.CredentialsRefused
 		}
@@ -105,7 +105,7 @@ func (x *exchange) askDecode(a *attempt, req *leg.Request) {
 			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
 			v = leg.Lost
 		}
-		e := decodeEvent(v, streams)
+		e := v.DecodeEvent(streams)
 		switch {
 		case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
 			e.Why = reason.EngineRejected
@@ -158,47 +158,4 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 // newStream returns the stream of decode's answer.
 func (x *exchange) newStream(a *attempt) *relay.Stream {
 	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, x.s.cfg.Limits.Event, &x.usage)
-}
-
-// prefillEvent says what a prefill engine's behaviour means for the dispatch.
-func prefillEvent(v leg.Result) dispatch.Event {
-	switch v {
-	case leg.Refused:
-		return dispatch.Event{Kind: dispatch.EvPrefillRefused, Why: reason.EngineRefused}
-	case leg.Rejected:
-		return dispatch.Event{Kind: dispatch.EvPrefillRejected, Why: reason.PrefillRejected}
-	case leg.Broken:
-		return dispatch.Event{Kind: dispatch.EvPrefillBroken, Why: reason.PrefillFailed}
-	case leg.InvalidResponse:
-		return dispatch.Event{Kind: dispatch.EvPrefillUnusable, Why: reason.BadUpstream}
-	case leg.Late:
-		return dispatch.Event{Kind: dispatch.EvPrefillLate, Why: reason.PrefillTimeout}
-	case leg.TooLarge:
-		return dispatch.Event{Kind: dispatch.EvPrefillTooLarge, Why: reason.AnswerTooLarge}
-	}
-	return dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.PrefillFailed}
-}
-
-// decodeEvent says what a decode engine's behaviour means for the dispatch.
-func decodeEvent(v leg.Result, stream bool) dispatch.Event {
-	switch v {
-	case leg.Usable:
-		if stream {
-			return dispatch.Event{Kind: dispatch.EvDecodeFirst}
-		}
-		return dispatch.Event{Kind: dispatch.EvDecodeWhole}
-	case leg.Refused:
-		return dispatch.Event{Kind: dispatch.EvDecodeRefused, Why: reason.EngineRefused}
-	case leg.Rejected:
-		return dispatch.Event{Kind: dispatch.EvDecodeRejected, Why: reason.DecodeRejected}
-	case leg.Broken:
-		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.DecodeFailed}
-	case leg.InvalidResponse:
-		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.BadUpstream}
-	case leg.Late:
-		return dispatch.Event{Kind: dispatch.EvDecodeLate, Why: reason.TransferTimeout}
-	case leg.TooLarge:
-		return dispatch.Event{Kind: dispatch.EvDecodeTooLarge, Why: reason.AnswerTooLarge}
-	}
-	return dispatch.Event{Kind: dispatch.EvDecodeLost, Why: reason.DecodeFailed}
 }

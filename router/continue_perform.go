@@ -38,7 +38,7 @@ func (x *exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 func (x *exchange) askContinuation(a *attempt) {
 	o := x.continuation
 	o.Restart()
-	m := x.r.legRequests.New(&a.decode, pathCompletions, a.h.Request, x.forwarded, true)
+	m := x.r.legRequests.New(&a.decode, openai.PathCompletions, a.h.Request, x.forwarded, true)
 	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
 	a.transferTimer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)

@@ -268,7 +268,7 @@ func (x *exchange) begin(m envelope) dispatch.Event {
 func (x *exchange) refuseStream(m envelope) dispatch.Event {
 	m.a.decode.End()
 	x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
-	return decodeEvent(leg.InvalidResponse, true)
+	return leg.InvalidResponse.DecodeEvent(true)
 }
 
 // attempt begins another attempt.

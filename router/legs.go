@@ -25,7 +25,7 @@ type legs struct {
 
 // newJob returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) newJob(a *attempt) *job {
-	m := jobOf(g.s, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
+	m := newJob(&g.s.reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.tokens = g.b.PromptTokens()
 	if a.open() {
 		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.Name)

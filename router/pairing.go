@@ -69,7 +69,7 @@ func (p *probe) ask(l *leg.Leg, body []byte) error {
 func (p *probe) askOnce(l *leg.Leg, body []byte, once bool) (leg.Result, error) {
 	defer l.End()
 	limit := p.s.cfg.Limits.Answer
-	v := l.AskWhole(&upstream.Request{Path: pathCompletions, Header: l.Header(nil, p.h.Request, nil, false), Body: body, Once: once}, limit)
+	v := l.AskWhole(&upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, p.h.Request, nil, false), Body: body, Once: once}, limit)
 	l.ObserveProbe(p.s.fleet, v)
 	if v != leg.Usable {
 		return v, probeFailed(l, v)

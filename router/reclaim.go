@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
@@ -27,6 +28,17 @@ type Reclaimer interface {
 	Forget(engine string)
 }
 
+// reclaimSnapshot is what the KV that a request has left is seen to with. It is never changed.
+type reclaimSnapshot struct {
+	fleet    *fleet.Fleet
+	limits   config.Limits
+	timeouts config.Timeouts
+	agent    Reclaimer     // nil: no engine can be told anything
+	stock    monitor.Stock // asks engines which run they are; nil: they are not asked
+	// handOver sends a whole request of the gateway's own to the two engines of a pair, and returns when decode has answered it.
+	handOver func(ctx context.Context, c *fleet.Pair) error
+}
+
 // reclaimer sees to KV that ended requests left with stock engines. It is safe for concurrent use. What it does for a request goes by
 // the snapshot that the request was admitted with.
 type reclaimer struct {
@@ -35,13 +47,12 @@ type reclaimer struct {
 	pairs   *fleet.Handshakes
 	monitor *monitor.Monitor
 	leaks   *leaks
-	hands   *handshaker // sends whole requests between two engines
 }
 
 // job is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
 // changes it. Whoever sees to it holds the body.
 type job struct {
-	s               *snapshot // what the request was admitted with
+	s               *reclaimSnapshot // what the request was admitted with
 	h               connector.Handoff
 	b               *openai.Body // whose bytes the requests again and taking have; nil if there are none
 	conn            connector.Connector
@@ -71,8 +82,8 @@ const (
 	unlikely           // most likely it is not: then nothing is counted
 )
 
-// jobOf returns what a hand-over between these engines may leave behind.
-func jobOf(s *snapshot, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *job {
+// newJob returns what a hand-over between these engines may leave behind.
+func newJob(s *reclaimSnapshot, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *job {
 	return &job{s: s, h: *h, conn: conn, model: model, prefill: p, decode: d, run: d.ChannelReport().Run, closed: time.Now()}
 }
 
@@ -82,7 +93,7 @@ func jobOf(s *snapshot, h *connector.Handoff, conn connector.Connector, model st
 // again frees decode's blocks if the registration is still there, and nobody can tell whether it is.
 func (r *reclaimer) settle(ctx context.Context, m *job) {
 	entry := m.decode.Origin.Entry
-	o := decodeHeld{agent: m.s.parts.Reclaim != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
+	o := decodeHeld{agent: m.s.agent != nil, channel: m.run != "", named: entry.PlainRequestIDs, finished: m.first != nil}
 	o.barred = m.first != nil && m.plainlyNamed()
 	plain := m.first == nil && m.prefill.Origin.Entry.PlainRequestIDs
 	o.lost = plain && m.lost
@@ -232,14 +243,14 @@ func (r *reclaimer) askAgain(ctx context.Context, m *job) dispatch.EventKind {
 	if m.again == nil {
 		return dispatch.EvPrefillLost
 	}
-	limit := m.s.cfg.Limits.Answer
+	limit := m.s.limits.Answer
 	var l leg.Leg
 	l.Open(ctx, m.prefill)
 	defer l.End()
 	v := l.AskWhole(&m.again.Request, limit)
 	m.parted = l.Acknowledged()
 	if v != leg.Usable {
-		return prefillEvent(v).Kind
+		return v.PrefillEvent().Kind
 	}
 	if l.Answer.KVParams == nil {
 		return dispatch.EvPrefillUsable // it has finished, and written, though it does not say so
@@ -279,7 +290,7 @@ func (r *reclaimer) giveBackFirst(ctx context.Context, m *job, d certainty) {
 
 // giveBack sees to KV that prefill holds, for sure or with a doubt.
 func (r *reclaimer) giveBack(ctx context.Context, m *job, l prefillHeld, d certainty) {
-	l.agent = m.s.parts.Reclaim != nil
+	l.agent = m.s.agent != nil
 	l.reads = m.conn.Traits().Reads
 	l.answered = l.answered && m.h.KVParams != nil
 	end := "not_taken"
@@ -331,7 +342,7 @@ func (r *reclaimer) notifyPrefill(ctx context.Context, m *job) error {
 		consumers = 1 // as many messages as it says are waited for
 	}
 	message := string(jsonscan.Unescape(nil, h.Request)) + ":" + strconv.Itoa(consumers)
-	if err := m.s.parts.Reclaim.Notify(ctx, to, message, 1); err != nil {
+	if err := m.s.agent.Notify(ctx, to, message, 1); err != nil {
 		r.log.Warn("notification", "engine", m.prefill.Name, "transfer_id", m.h.Transfer, "err", err)
 		return err
 	}
@@ -350,7 +361,7 @@ func (r *reclaimer) notifyDecode(ctx context.Context, m *job, end string) {
 	c := m.h.Endpoint
 	if err == nil {
 		message := string(m.h.Shape.AppendEngineRequest(nil, m.h.Request)) + ":" + strconv.Itoa(c.TP)
-		err = m.s.parts.Reclaim.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
+		err = m.s.agent.Notify(ctx, to, message, c.PP*max(1, c.TP/tp))
 	}
 	if err != nil {
 		r.log.Warn("notification", "engine", m.decode.Name, "transfer_id", m.h.Transfer, "err", err)
@@ -365,11 +376,11 @@ func (r *reclaimer) notifyDecode(ctx context.Context, m *job, end string) {
 var errMoved = errors.New("another run of the engine answers")
 
 // ranksOf returns the records of all ranks of one run of an engine.
-func ranksOf(ctx context.Context, s *snapshot, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
+func ranksOf(ctx context.Context, s *reclaimSnapshot, e *fleet.Engine, c *connector.PrefillEndpoint) ([]metadata.Record, error) {
 	if known := s.fleet.Records(e); len(known) == c.PP*c.TP && known[0].EngineID == c.EngineID {
 		return known, nil
 	}
-	stock := s.parts.Stock
+	stock := s.stock
 	at, ok := e.SideChannel(c)
 	if stock == nil || !ok {
 		return nil, errors.New("its side channel is not known")

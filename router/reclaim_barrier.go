@@ -40,7 +40,7 @@ const fenceTime = 20 * time.Second
 
 // wait blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *reclaimer) wait(ctx context.Context, s *snapshot, e *fleet.Engine, model string, since time.Time) bool {
+func (r *reclaimer) wait(ctx context.Context, s *reclaimSnapshot, e *fleet.Engine, model string, since time.Time) bool {
 	return r.waitAt(ctx, r.leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
 }
 
@@ -51,10 +51,7 @@ func (r *reclaimer) handedOver(ctx context.Context, m *job, since time.Time, ask
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 		defer cancel()
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.prefill, Decode: m.decode}
-		p, err := r.hands.newProbe(m.s, c)
-		if err == nil {
-			err = p.stock(ctx)
-		}
+		err := m.s.handOver(ctx, c)
 		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
 			r.pairs.ForgetPair(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
 			r.pairs.Schedule()
@@ -148,7 +145,7 @@ func (f *barrier) completed(dispatched time.Time) {
 }
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
-func (r *reclaimer) small(s *snapshot, e *fleet.Engine, model string) bool {
+func (r *reclaimer) small(s *reclaimSnapshot, e *fleet.Engine, model string) bool {
 	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 	defer cancel()
 	var h connector.Handoff
@@ -158,6 +155,6 @@ func (r *reclaimer) small(s *snapshot, e *fleet.Engine, model string) bool {
 	defer l.End()
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
-	req := &upstream.Request{Path: pathCompletions, Header: l.Header(nil, h.Request, nil, false), Body: body}
-	return l.AskWhole(req, s.cfg.Limits.Answer) == leg.Usable
+	req := &upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, h.Request, nil, false), Body: body}
+	return l.AskWhole(req, s.limits.Answer) == leg.Usable
 }

@@ -15,7 +15,7 @@ import (
 func (r *reclaimer) start(m *job, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.b.Retain()
-		if r.tasks.Try(m.s.cfg.Limits.Background, m.s.cfg.Timeouts.Ending, func(ctx context.Context) {
+		if r.tasks.Try(m.s.limits.Background, m.s.timeouts.Ending, func(ctx context.Context) {
 			defer m.b.Release()
 			see(ctx)
 		}) {
@@ -72,8 +72,8 @@ func (r *reclaimer) tellNamed(ctx context.Context, m *job) {
 }
 
 // untellable says why a decode engine could not be told that it need not wait any more; leakNone if it could.
-func untellable(s *snapshot, d *fleet.Engine) leakReason {
-	return decodeHeld{agent: s.parts.Reclaim != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
+func (s *reclaimSnapshot) untellable(d *fleet.Engine) leakReason {
+	return decodeHeld{agent: s.agent != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.unable()
 }
 
 // notifyNamed tells prefill's ranks that what they hold under the name that the request was given was taken.
@@ -86,7 +86,7 @@ func (r *reclaimer) notifyNamed(ctx context.Context, m *job) error {
 	if err != nil {
 		return err
 	}
-	return m.s.parts.Reclaim.Notify(ctx, to, string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))+":1", 1)
+	return m.s.agent.Notify(ctx, to, string(m.h.Shape.AppendEngineRequest(nil, m.h.Request))+":1", 1)
 }
 
 // clearWithin bounds one wait for prefill to be done with a request whose answer was lost.
@@ -98,7 +98,7 @@ const clearWithin = 4 * fenceAfter
 func (r *reclaimer) cleared(ctx context.Context, m *job) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
-	if m.s.parts.Reclaim == nil || !r.wait(ctx, m.s, m.prefill, m.model, m.closed) {
+	if m.s.agent == nil || !r.wait(ctx, m.s, m.prefill, m.model, m.closed) {
 		return false
 	}
 	if err := r.notifyNamed(ctx, m); err != nil {
@@ -115,7 +115,7 @@ func (r *reclaimer) taken(ctx context.Context, m *job) bool {
 	var l leg.Leg
 	l.Open(ctx, m.decode)
 	defer l.End()
-	return l.AskWhole(&m.taking.Request, m.s.cfg.Limits.Answer) == leg.Usable
+	return l.AskWhole(&m.taking.Request, m.s.limits.Answer) == leg.Usable
 }
 
 // leak counts KV that an engine holds for nobody, until a lease ends or for good.
@@ -163,8 +163,8 @@ func blockTokens(ctx context.Context, m *job, e *fleet.Engine) int {
 	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
 		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
 	}
-	if at, ok := e.SideChannel(nil); ok && m.s.parts.Stock != nil {
-		if rec, err := m.s.parts.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
+	if at, ok := e.SideChannel(nil); ok && m.s.stock != nil {
+		if rec, err := m.s.stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
 			return rec.Layout.BlockTokens * max(1, rec.Layout.Physical)
 		}
 	}

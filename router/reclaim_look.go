@@ -13,7 +13,7 @@ import (
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
 func diesNow(ctx context.Context, m *job) bool {
-	if m.run == "" || m.s.parts.Reclaim == nil {
+	if m.run == "" || m.s.agent == nil {
 		return false
 	}
 	var look looking
@@ -39,14 +39,14 @@ type looking struct{ http monitor.Refusing }
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, s *snapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
+func (k *looking) at(ctx context.Context, s *reclaimSnapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.SideChannel(was)
-	if !ok || s.parts.Stock == nil {
+	if !ok || s.stock == nil {
 		return runUnknown
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeouts.SideChannelAnswer())
+	ctx, cancel := context.WithTimeout(ctx, s.timeouts.SideChannelAnswer())
 	defer cancel()
-	rec, err := s.parts.Stock.First(ctx, at)
+	rec, err := s.stock.First(ctx, at)
 	switch {
 	case err == nil && rec.EngineID == was.EngineID:
 		k.http = monitor.Refusing{}

@@ -105,7 +105,6 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		log: parts.Log, current: r.snapshot, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
 		tickets: &tickets{log: parts.Log, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()},
 	}
-	r.reclaim.hands = r.hands
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()

@@ -12,7 +12,7 @@ import (
 // The paths of the route table. Engines are asked on the table's path, never on the client's bytes.
 const (
 	pathChat        = "/v1/chat/completions"
-	pathCompletions = "/v1/completions"
+	pathCompletions = openai.PathCompletions
 	pathResponses   = "/v1/responses"
 	pathMessages    = "/v1/messages"
 	pathGenerate    = "/inference/v1/generate"

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"fmt"
 
 	"pdrouter/policies"
@@ -20,6 +21,7 @@ type snapshot struct {
 	sealer *openai.Sealer // nil: bodies keep their own cache_salt
 
 	monitored monitor.Snapshot
+	reclaim   reclaimSnapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -56,6 +58,10 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	f.Begin(cfg, was)
 	s := &snapshot{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
+	s.reclaim = reclaimSnapshot{
+		fleet: f, limits: cfg.Limits, timeouts: cfg.Timeouts, agent: parts.Reclaim, stock: parts.Stock,
+		handOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.handOver(ctx, s, c) },
+	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget
 	}

@@ -16,6 +16,15 @@ import (
 	"pdrouter/router/reason"
 )
 
+// handOver sends a whole request of two tokens to two stock engines.
+func (h *handshaker) handOver(ctx context.Context, s *snapshot, c *fleet.Pair) error {
+	p, err := h.newProbe(s, c)
+	if err != nil {
+		return err
+	}
+	return p.stock(ctx)
+}
+
 // stock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
 // prefill holds for it is taken by decode, or given back, or counted.
 func (p *probe) stock(ctx context.Context) error {
@@ -59,7 +68,7 @@ func (p *probe) stock(ctx context.Context) error {
 
 // left is what the probe may have left behind.
 func (p *probe) left() *job {
-	m := jobOf(p.s, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
+	m := newJob(&p.s.reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
 	m.tokens = 1
 	return m
 }
@@ -167,7 +176,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 		out := told{leg.Lost, errPanicked}
 		defer func() {
 			p.decode.SetKV(leg.KVDone)
-			p.decode.Became(decodeEvent(out.v, false).Kind.Leaves())
+			p.decode.Became(out.v.DecodeEvent(false).Kind.Leaves())
 			came <- out
 		}()
 		out.v, out.err = p.askOnce(&p.decode, body, true)
@@ -192,7 +201,7 @@ func (p *probe) settleLate() {
 	if !p.decode.State().Over() {
 		m.leg, m.inTurn = &p.decode, true
 	}
-	if why := untellable(p.s, m.decode); why != leakNone {
+	if why := m.s.untellable(m.decode); why != leakNone {
 		p.decode.Cancel(leg.ErrEnded)
 		p.reclaim.start(m, func(ctx context.Context) {
 			p.reclaim.leak(ctx, m, m.decode, why)

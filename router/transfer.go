@@ -100,7 +100,7 @@ func (x *exchange) checkDecode(a *attempt) {
 			switch {
 			case atWork:
 				a.decode.Cancel(leg.ErrAtWork)
-			case said == monitor.LoadNotReported, untellable(x.s, e) != leakNone:
+			case said == monitor.LoadNotReported, x.s.reclaim.untellable(e) != leakNone:
 				a.decode.Cancel(leg.ErrHurried)
 			case a.decode.SetKV(leg.KVOverdue):
 				a.onTransferLost(reason.ClientLeft)

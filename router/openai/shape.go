@@ -17,6 +17,9 @@ func (s Shape) String() string {
 	return [...]string{"completions", "chat", "responses", "messages", "generate", "pass", "batch"}[s]
 }
 
+// PathCompletions is where a completion is asked for: of a gateway, and of an engine.
+const PathCompletions = "/v1/completions"
+
 // format is what the router knows of a shape.
 type format struct {
 	top      *vocabulary          // members of the outermost object; others are not looked at
