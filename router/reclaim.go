@@ -49,6 +49,11 @@ type reclaimer struct {
 	leaks   *leaks
 }
 
+// newReclaimer returns one that counts with leaks what cannot be freed.
+func newReclaimer(log *slog.Logger, tasks *background.Tasks, pairs *fleet.Handshakes, m *monitor.Monitor, l *leaks) *reclaimer {
+	return &reclaimer{log: log, tasks: tasks, pairs: pairs, monitor: m, leaks: l}
+}
+
 // job is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
 // changes it. Whoever sees to it holds the body.
 type job struct {

@@ -100,7 +100,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	}
 	leaks := new(leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
-	r.reclaim = &reclaimer{log: parts.Log, tasks: r.tasks, pairs: r.pairs, monitor: r.monitor, leaks: leaks}
+	r.reclaim = newReclaimer(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
 	r.hands = &handshaker{
 		log: parts.Log, current: r.snapshot, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
 		tickets: &tickets{log: parts.Log, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()},
