@@ -11,6 +11,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 )
 
@@ -41,7 +42,7 @@ type attempt struct {
 	onTransferLost func(why reason.Reason)
 	landed         func() bool // whether the transfer is over, as far as is known; nil if that cannot be known
 
-	ifPrefillFails atomic.Pointer[job] // what is to be done then, as the leg runs on for decode's blocks alone; prefillOver once it is over
+	ifPrefillFails atomic.Pointer[reclaim.Job] // what is to be done then, as the leg runs on for decode's blocks alone; prefillOver once it is over
 }
 
 // custody says who ends a decode leg.
@@ -55,7 +56,7 @@ const (
 )
 
 // prefillOver stands in ifPrefillFails once the leg is over.
-var prefillOver = new(job)
+var prefillOver = new(reclaim.Job)
 
 // runs are the runs of the engines that the pair consists of.
 func (a *attempt) runs() metadata.Pair {
@@ -67,20 +68,20 @@ func (a *attempt) runs() metadata.Pair {
 
 // prefilled notes how the prefill leg has ended. If decode's blocks stay held, and it is for the leg to see to that, it returns what is
 // left.
-func (a *attempt) prefilled(e dispatch.Event) *job {
+func (a *attempt) prefilled(e dispatch.Event) *reclaim.Job {
 	a.prefill.EngineKnows = e.Why != reason.Panic && a.prefill.Acknowledged()
 	a.prefill.Became(e.Kind.Leaves())
 	m := a.ifPrefillFails.Swap(prefillOver)
 	if m == nil || !a.prefillFailed() {
 		return nil
 	}
-	m.lost, m.parted, m.closed = a.prefillUnknown(), a.prefill.EngineKnows, time.Now()
+	m.PrefillLost, m.Noticed, m.Closed = a.prefillUnknown(), a.prefill.EngineKnows, time.Now()
 	return m
 }
 
 // finishPrefill has the prefill leg run on for decode's blocks alone: m is seen to if it fails. It reports false if the leg has failed
 // already.
-func (a *attempt) finishPrefill(m *job) bool {
+func (a *attempt) finishPrefill(m *reclaim.Job) bool {
 	return a.ifPrefillFails.CompareAndSwap(nil, m) || !a.prefillFailed()
 }
 

@@ -50,8 +50,8 @@ func (x *exchange) askPrefill(a *attempt, req *leg.Request) {
 			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
 		}
 		if m := a.prefilled(e); m != nil {
-			m.b, m.again = x.b, x.prefillRequest(l, &m.h)
-			x.r.reclaim.start(m, func(ctx context.Context) { x.r.reclaim.settle(ctx, m) }, a.decode.Engine)
+			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
+			x.r.reclaim.Start(m, func(ctx context.Context) { x.r.reclaim.Settle(ctx, m) }, a.decode.Engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()

@@ -8,6 +8,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
@@ -22,7 +23,7 @@ type exchanges struct {
 	cancels    upstream.CancelSet
 	pairs      *fleet.Handshakes
 	monitor    *monitor.Monitor
-	reclaim    *reclaimer
+	reclaim    *reclaim.Reclaimer
 	hands      *handshaker
 	report     *report.Reporter
 

@@ -21,6 +21,7 @@ import (
 	"pdrouter/router/openai/choices"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
@@ -30,8 +31,6 @@ import (
 
 const (
 	BackgroundPollMax = backgroundPollMax
-	BeginsWithin      = beginsWithin
-	FenceAfter        = fenceAfter
 	HeadBytes         = headBytes
 	KeepAliveEvent    = relay.KeepAliveEvent
 	LoadApart         = kvwatch.LoadApart
@@ -41,17 +40,6 @@ const (
 	RankHeader        = fleet.RankHeader
 	RefusedFor        = monitor.RefusedFor
 	ScopePriority     = scopePriority
-)
-
-// Why blocks are held for nobody, as Stats names it.
-var (
-	StrandMay      = leakPossible.String()
-	StrandNames    = leakNames.String()
-	StrandNoAgent  = leakNoAgent.String()
-	StrandReading  = leakReading.String()
-	StrandUnbegun  = leakUnbegun.String()
-	StrandUntold   = leakUntold.String()
-	StrandUnproven = leakUnproven.String()
 )
 
 // PassedRoutes are the routes that are passed to one engine.
@@ -409,12 +397,8 @@ func (e DebugEngine) Load(ctx context.Context) bool {
 }
 
 // Strand enters blocks that the engine holds for nobody, until its lease ends where leased.
-func (e DebugEngine) Strand(why string, blocks int, leased bool) {
-	for w := leakNone + 1; w < leakReasons; w++ {
-		if w.String() == why {
-			e.r.reclaim.leaks.add(e.e, w, blocks, leased, time.Now())
-		}
-	}
+func (e DebugEngine) Strand(why reclaim.Cause, blocks int, leased bool) {
+	e.r.reclaim.Leaks.Add(e.e, why, blocks, leased, time.Now())
 }
 
 // Recount asks the engine how many blocks it uses, Leaked is how many it is said to hold for nobody.
@@ -422,7 +406,7 @@ func (e DebugEngine) Recount(ctx context.Context, before int) (said, used int) {
 	was := e.r.monitor.Recount(ctx, e.e, monitor.HeldBlocks{Said: before})
 	return was.Said, was.Used
 }
-func (e DebugEngine) Leaked() int { return e.r.reclaim.leaks.Blocks(e.e, time.Now()) }
+func (e DebugEngine) Leaked() int { return e.r.reclaim.Leaks.Blocks(e.e, time.Now()) }
 
 // HalfOpen has the engine be out by failures of that kind, and its next request be its probe.
 func (e DebugEngine) HalfOpen(why health.FailureKind) {

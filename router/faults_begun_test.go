@@ -1,11 +1,11 @@
 package router_test
 
 import (
+	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
@@ -25,9 +25,9 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 	}{
 		{"it has begun", routertest.PlainBody, 0, 1, ""},
 		{"it begins later", routertest.PlainBody, time.Second, 1, ""},
-		{"it begins after the gateway's own request is there", routertest.PlainBody, router.FenceAfter + time.Second, 1, ""},
-		{"it is full", routertest.PlainBody, router.BeginsWithin + 4*time.Second, 0, router.StrandUnbegun},
-		{"it compiles a form first", forms, time.Second, 0, router.StrandUnbegun},
+		{"it begins after the gateway's own request is there", routertest.PlainBody, reclaim.FenceAfter + time.Second, 1, ""},
+		{"it is full", routertest.PlainBody, reclaim.BeginsWithin + 4*time.Second, 0, reclaim.CauseUnbegun.String()},
+		{"it compiles a form first", forms, time.Second, 0, reclaim.CauseUnbegun.String()},
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Ending = time.Minute })

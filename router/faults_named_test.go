@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 			if row.asked+row.told > 0 {
 				s.CheckNothingHeld(t)
 			} else {
-				routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("decode-0")[router.StrandMay] > 0 })
+				routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("decode-0")[reclaim.CausePossible.String()] > 0 })
 			}
 			g.WaitIdle()
 			var order []string
@@ -102,7 +103,7 @@ func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
 		routertest.Eventually(t, "decode's blocks are free", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
-		if took := time.Since(died); took > router.RefusedFor+2*router.FenceAfter+time.Second {
+		if took := time.Since(died); took > router.RefusedFor+2*reclaim.FenceAfter+time.Second {
 			t.Errorf("decode was told %v behind prefill's end", took)
 		}
 		g.WaitIdle()
@@ -120,7 +121,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 		name  string
 		agent bool
 		why   string
-	}{{"agent", true, router.StrandUnproven}, {"no agent", false, router.StrandNoAgent}} {
+	}{{"agent", true, reclaim.CauseUnproven.String()}, {"no agent", false, reclaim.CauseNoAgent.String()}} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Models[0].Prefill[0].PlainRequestIDs = true

@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
@@ -98,7 +99,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 				t.Errorf("summary %+v", sum)
 			}
 			g.WaitIdle()
-			if n := g.Blocks("decode-0")[router.StrandMay]; row.stranded != (n > 0) {
+			if n := g.Blocks("decode-0")[reclaim.CausePossible.String()]; row.stranded != (n > 0) {
 				t.Errorf("%d blocks may be held by decode; want any: %v", n, row.stranded)
 			}
 			if !row.stranded {
@@ -258,7 +259,7 @@ func TestFault54HandshakeTransferNeverComes(t *testing.T) {
 			if row.agent {
 				s.CheckNothingHeld(t)
 			} else {
-				routertest.Eventually(t, "what stays held is counted", func() bool { return g.Blocks("decode-0")[router.StrandNoAgent] > 0 })
+				routertest.Eventually(t, "what stays held is counted", func() bool { return g.Blocks("decode-0")[reclaim.CauseNoAgent.String()] > 0 })
 			}
 			g.WaitIdle()
 			if n := f.Count("decode"); row.agent != (n == 1) {

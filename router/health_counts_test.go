@@ -2,11 +2,11 @@ package router_test
 
 import (
 	"context"
+	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/router"
 	"pdrouter/router/connector"
 )
 
@@ -61,9 +61,9 @@ func TestStrandedIsCountedAgain(t *testing.T) {
 				t.Errorf("%s: %d blocks held, %d may be; want %d and %d", when, held, n, known, unresolved)
 			}
 		}
-		e.Strand(router.StrandMay, 100, false)
-		e.Strand(router.StrandMay, 43, true)
-		e.Strand(router.StrandUntold, 2, false)
+		e.Strand(reclaim.CausePossible, 100, false)
+		e.Strand(reclaim.CausePossible, 43, true)
+		e.Strand(reclaim.CauseUntold, 2, false)
 		time.Sleep(10 * time.Second)
 		check("it does not say", 2, 143)
 		says("0.02") // of 100 blocks

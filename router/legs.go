@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
+	"pdrouter/router/reclaim"
 )
 
 // legs is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
@@ -23,19 +24,19 @@ type legs struct {
 	excluded  fleet.Excluded // engines that have failed it
 }
 
-// newJob returns what an attempt of the request may have left behind, as a value of its own.
-func (g *legs) newJob(a *attempt) *job {
-	m := newJob(&g.s.reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
-	m.tokens = g.b.PromptTokens()
+// NewJob returns what an attempt of the request may have left behind, as a value of its own.
+func (g *legs) newJob(a *attempt) *reclaim.Job {
+	m := reclaim.NewJob(&g.s.reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
+	m.Tokens = g.b.PromptTokens()
 	if a.open() {
-		m.leg, m.inTurn = &a.decode, g.b.InTurn(g.m.Name)
+		m.OpenLeg, m.InTurn = &a.decode, g.b.InTurn(g.m.Name)
 	}
 	return m
 }
 
 // startJob has see run in the background, after the request. holder is who holds them for sure; nil if nobody may.
-func (g *legs) startJob(a *attempt, m *job, see func(context.Context), holder *fleet.Engine) {
-	if !g.r.reclaim.start(m, see, holder) && holder != nil {
+func (g *legs) startJob(a *attempt, m *reclaim.Job, see func(context.Context), holder *fleet.Engine) {
+	if !g.r.reclaim.Start(m, see, holder) && holder != nil {
 		a.leaked = true
 		a.closeDecode()
 	}
@@ -67,7 +68,7 @@ func (g *legs) finishPrefill(a *attempt) {
 		return
 	}
 	m := g.newJob(a)
-	m.lost = true
+	m.PrefillLost = true
 	if !a.finishPrefill(m) {
 		g.repeatPrefill(a)
 	}
@@ -77,22 +78,22 @@ func (g *legs) finishPrefill(a *attempt) {
 func (g *legs) abandon(a *attempt) {
 	m := g.newJob(a)
 	kept, never := a.keptAll()
-	m.bare = never
+	m.NoHandOff = never
 	g.startJob(a, m, func(ctx context.Context) {
 		if kept && !never {
-			m.part()
-			g.r.reclaim.leak(ctx, m, m.decode, leakPossible)
+			m.EndLeg()
+			g.r.reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
 			return
 		}
-		g.r.reclaim.settle(ctx, m)
-	}, m.decode)
+		g.r.reclaim.Settle(ctx, m)
+	}, m.Decode)
 }
 
 // strand counts what prefill holds and has not named.
 func (g *legs) strand(a *attempt) {
 	a.leaked = true
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.leak(ctx, m, m.prefill, leakNoAnswer) }, m.prefill)
+	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -107,28 +108,28 @@ func (g *legs) repeatPrefill(a *attempt) {
 		return
 	}
 	m := g.newJob(a)
-	m.lost, m.parted = !answered && !a.refused(), a.noticed()
+	m.PrefillLost, m.Noticed = !answered && !a.refused(), a.noticed()
 	if answered {
-		m.first = a.prefill.Answer.KVParams
+		m.FirstParams = a.prefill.Answer.KVParams
 	}
 	if answered && a.blind() && !a.open() { // decode may have been at work with what prefill has written
 		a.closeDecode()
 		if !a.worked() {
 			g.startJob(a, m, func(ctx context.Context) {
-				g.r.reclaim.leak(ctx, m, m.decode, leakPossible)
-				g.r.reclaim.giveBackFirst(ctx, m, possible)
-			}, m.decode)
+				g.r.reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
+				g.r.reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+			}, m.Decode)
 		}
 		return
 	}
-	m.b, m.again = g.b, g.prefillRequest(&a.prefill, &a.h)
+	m.Body, m.Again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.startJob(a, m, func(ctx context.Context) {
-		if m.leg != nil || a.decode.WaitSent() { // else nothing waits for prefill
-			g.r.reclaim.settle(ctx, m)
+		if m.OpenLeg != nil || a.decode.WaitSent() { // else nothing waits for prefill
+			g.r.reclaim.Settle(ctx, m)
 		} else {
-			g.r.reclaim.giveBackFirst(ctx, m, possible)
+			g.r.reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
 		}
-	}, m.decode)
+	}, m.Decode)
 }
 
 // giveBack sees to what prefill may hold for a decode leg that was asked, and has ended.
@@ -141,14 +142,14 @@ func (g *legs) giveBack(a *attempt) {
 		return
 	}
 	m := g.newJob(a)
-	m.h.KVParams = a.prefill.Answer.KVParams
+	m.Handoff.KVParams = a.prefill.Answer.KVParams
 	if g.m.Connector.Traits().Mode == dispatch.Together {
-		g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.unwritten(ctx, m) }, m.prefill)
+		g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.Unwritten(ctx, m) }, m.Prefill)
 		return
 	}
 	g.startJob(a, m, func(ctx context.Context) {
-		g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true, asked: true}, certain)
-	}, m.prefill)
+		g.r.reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
+	}, m.Prefill)
 }
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
@@ -157,14 +158,14 @@ func (g *legs) giveBackNamed(a *attempt) {
 		return
 	}
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.tellNamed(ctx, m) }, nil)
+	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.TellNamed(ctx, m) }, nil)
 }
 
 // freePrefill frees the blocks that prefill holds and no decode engine was asked to take: by telling prefill so, or else by a decode leg of
 // one token under the same id, which takes them.
 func (g *legs) freePrefill(a *attempt) {
 	m := g.newJob(a)
-	h := &m.h
+	h := &m.Handoff
 	h.KVParams = a.prefill.Answer.KVParams
 	if c, ok := connector.ParseCoordinates(h.KVParams); ok {
 		h.Endpoint = c
@@ -176,11 +177,13 @@ func (g *legs) freePrefill(a *attempt) {
 			break
 		}
 	}
-	m.decode, m.b = to, g.b
-	m.taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
-	m.taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
-	m.taking.Once = true
-	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.giveBack(ctx, m, prefillHeld{answered: true}, certain) }, m.prefill)
+	m.Decode, m.Body = to, g.b
+	m.Taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
+	m.Taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
+	m.Taking.Once = true
+	g.startJob(a, m, func(ctx context.Context) {
+		g.r.reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
+	}, m.Prefill)
 }
 
 // prefillRequest writes the request of a prefill leg.

@@ -13,6 +13,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 )
 
@@ -50,7 +51,7 @@ type Stats struct {
 	Moved      []report.Moved      `json:"-"` // by pairs of engines with a data plane
 	Queues     []QueueStats        `json:"-"`
 	Retries    []RetryStats        `json:"-"`
-	Reclaimed  []Reclaimed         `json:"-"`                // what endings had left behind and came free
+	Reclaimed  []reclaim.Freed     `json:"-"`                // what endings had left behind and came free
 	BodyBytes  int64               `json:"-"`                // held for request bodies
 	Panics     uint64              `json:"-"`                // that were outlived, of what runs beside requests
 	Foreign    uint64              `json:"-"`                // reports of transfers that were not their sender's to make
@@ -103,9 +104,9 @@ func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	current, now := r.snapshot(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.reclaim.leaks.requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(current.fleet.Models)),
+		Draining: r.draining.Load(), Requests: r.live.len(), Stranded: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(current.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
-		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.leaks.totals(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
+		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.Leaks.Freed(), Foreign: r.report.Transfers.Rejected(), Background: int(r.backgrounds.leases.Load()),
 	}
 	if current.fleet.Prefixes != nil {
 		s := current.fleet.Prefixes.Stats()
@@ -124,7 +125,7 @@ func (r *Router) Stats() Stats {
 	}
 	out.Queues, out.Retries = pressureOf(current.fleet)
 	for _, e := range current.fleet.Engines {
-		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.reclaim.leaks.of(e, now), Unresolved: r.reclaim.leaks.unresolved(e, now)}
+		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.reclaim.Leaks.Blocked(e, now), Unresolved: r.reclaim.Leaks.Possible(e, now)}
 		s.State, s.Why, s.Share = e.State(now, *current.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
 			s.Ejections[i.String()] = e.Health.EjectedFor(i)

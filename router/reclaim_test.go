@@ -1,11 +1,11 @@
 package router_test
 
 import (
+	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/report"
@@ -30,7 +30,7 @@ func TestFault54StockPrefillDies(t *testing.T) {
 			}
 			s.Prefill[0].Server.CloseClientConnections()
 			if !named {
-				routertest.Eventually(t, "what stays held is shown", func() bool { return g.Blocks("decode-0")[router.StrandNames] > 0 })
+				routertest.Eventually(t, "what stays held is shown", func() bool { return g.Blocks("decode-0")[reclaim.CauseNames.String()] > 0 })
 				if n := f.Count("decode"); n != 0 {
 					t.Errorf("decode was told %d times; want never", n)
 				}
@@ -75,7 +75,7 @@ func TestFault55StockLeaseEnds(t *testing.T) {
 	if n := s.Cluster.Count("", "prefill") - before; n != 2 {
 		t.Errorf("%d prefill legs; want 2", n)
 	}
-	routertest.Eventually(t, "what stays held is shown", func() bool { return g.Blocks("prefill-0")[router.StrandReading] > 0 })
+	routertest.Eventually(t, "what stays held is shown", func() bool { return g.Blocks("prefill-0")[reclaim.CauseReading.String()] > 0 })
 	if f.Count("prefill") != 0 {
 		t.Error("prefill was told while decode may have been reading")
 	}
@@ -104,7 +104,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
-				c.Timeouts.Ending = 3 * router.FenceAfter
+				c.Timeouts.Ending = 3 * reclaim.FenceAfter
 			})
 			s.Prefill[0].Mu.Lock()
 			s.Prefill[0].PlainIDs = row.plain
@@ -121,7 +121,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 				routertest.Eventually(t, "decode's blocks are free", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
 				s.CheckNothingHeld(t)
 			} else {
-				routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("decode-0")[router.StrandMay] > 0 })
+				routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("decode-0")[reclaim.CausePossible.String()] > 0 })
 			}
 			g.WaitIdle()
 			lost, asked := "", 0
@@ -139,7 +139,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 			if _, d := s.Cluster.Held(); !row.plain && d != 0 {
 				t.Errorf("decode holds %d", d)
 			}
-			if n := g.Blocks("prefill-0")[router.StrandMay]; row.agent != (n == 0) {
+			if n := g.Blocks("prefill-0")[reclaim.CausePossible.String()]; row.agent != (n == 0) {
 				t.Errorf("%d blocks may be held by prefill", n)
 			}
 			if n := g.Router.Stats().Stranded; n != 0 {
@@ -165,7 +165,7 @@ func TestFault54StockDecodeFails(t *testing.T) {
 				}
 				return
 			}
-			routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("prefill-0")[router.StrandMay] > 0 })
+			routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("prefill-0")[reclaim.CausePossible.String()] > 0 })
 			if n := g.Router.Stats().Stranded; n != 0 {
 				t.Errorf("counted %d times though it is not known that any is held", n)
 			}

@@ -21,6 +21,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 )
 
@@ -39,7 +40,7 @@ type Parts struct {
 	Limits  Limiter                // nil: nobody is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
-	Reclaim Reclaimer              // tells stock engines what is not wanted any more; nil: what needs that stays held
+	Reclaim reclaim.Agent          // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
 	Observe func(report.Summary)   // called once per finished request, from many goroutines; must not block
@@ -98,9 +99,9 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	leaks := new(leaks)
+	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
-	r.reclaim = newReclaimer(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
+	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
 	r.hands = &handshaker{
 		log: parts.Log, current: r.snapshot, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
 		tickets: &tickets{log: parts.Log, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()},

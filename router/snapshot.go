@@ -9,6 +9,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
+	"pdrouter/router/reclaim"
 )
 
 // snapshot is what a router works by at one moment. It is never changed: a reload, and an engine that comes or goes, makes
@@ -21,7 +22,7 @@ type snapshot struct {
 	sealer *openai.Sealer // nil: bodies keep their own cache_salt
 
 	monitored monitor.Snapshot
-	reclaim   reclaimSnapshot
+	reclaim   reclaim.Snapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -58,9 +59,9 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	f.Begin(cfg, was)
 	s := &snapshot{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
-	s.reclaim = reclaimSnapshot{
-		fleet: f, limits: cfg.Limits, timeouts: cfg.Timeouts, agent: parts.Reclaim, stock: parts.Stock,
-		handOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.handOver(ctx, s, c) },
+	s.reclaim = reclaim.Snapshot{
+		Fleet: f, Limits: cfg.Limits, Timeouts: cfg.Timeouts, Agent: parts.Reclaim, Stock: parts.Stock,
+		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.handOver(ctx, s, c) },
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

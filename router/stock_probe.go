@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/kvwatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/reason"
+	"pdrouter/router/reclaim"
 )
 
 // handOver sends a whole request of two tokens to two stock engines.
@@ -39,7 +40,7 @@ func (p *probe) stock(ctx context.Context) error {
 	case p.h.KVParams == nil:
 		return p.handsNothing(" answers without kv_transfer_params: " + c.Connector.Traits().Stock.Needs)
 	case !ok:
-		p.reclaim.leak(ctx, p.left(), e, leakNoAnswer)
+		p.reclaim.CountLeak(ctx, p.left(), e, reclaim.CauseNoAnswer)
 		return p.handsNothing("'s kv_transfer_params do not say where the KV is: " + c.Connector.Traits().Stock.Needs)
 	}
 	p.h.Endpoint = at
@@ -48,12 +49,12 @@ func (p *probe) stock(ctx context.Context) error {
 	}
 	old := e.Endpoint.Load()
 	if err := p.fits(ctx, at); err != nil {
-		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, taken: true}, certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Taken: true}, reclaim.Certain)
 		return err
 	}
 	body := p.b.AppendPrefill(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))
 	if c.Connector.Accept(&p.h, p.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
-		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, taken: true}, certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Taken: true}, reclaim.Certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)
 	}
 	if err := p.take(ctx, body); err != nil {
@@ -67,9 +68,9 @@ func (p *probe) stock(ctx context.Context) error {
 }
 
 // left is what the probe may have left behind.
-func (p *probe) left() *job {
-	m := newJob(&p.s.reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
-	m.tokens = 1
+func (p *probe) left() *reclaim.Job {
+	m := reclaim.NewJob(&p.s.reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
+	m.Tokens = 1
 	return m
 }
 
@@ -121,7 +122,7 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 		return err
 	}
 	if v != leg.Refused && !p.decode.Unsent() {
-		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, asked: true}, certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 		return err
 	}
 	again := p.tasks.Try(p.s.cfg.Limits.Background, p.s.cfg.Timeouts.Ending, func(ctx context.Context) {
@@ -137,16 +138,16 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 				if v == leg.Refused || next.decode.Unsent() {
 					continue
 				}
-				p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, asked: true}, certain)
+				p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 				return
 			}
 			break
 		}
-		p.reclaim.giveBack(ctx, p.left(), prefillHeld{answered: true, taken: true}, certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Taken: true}, reclaim.Certain)
 	})
 	if !again {
 		m := p.left()
-		p.reclaim.start(m, nil, m.prefill)
+		p.reclaim.Start(m, nil, m.Prefill)
 	}
 	return err
 }
@@ -197,19 +198,19 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 // settleLate sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
 func (p *probe) settleLate() {
 	m := p.left()
-	m.first, m.h.KVParams, m.probe = m.h.KVParams, nil, true
+	m.FirstParams, m.Handoff.KVParams, m.Probe = m.Handoff.KVParams, nil, true
 	if !p.decode.State().Over() {
-		m.leg, m.inTurn = &p.decode, true
+		m.OpenLeg, m.InTurn = &p.decode, true
 	}
-	if why := m.s.untellable(m.decode); why != leakNone {
+	if why := m.Snapshot.Untellable(m.Decode); why != reclaim.CauseNone {
 		p.decode.Cancel(leg.ErrEnded)
-		p.reclaim.start(m, func(ctx context.Context) {
-			p.reclaim.leak(ctx, m, m.decode, why)
-			p.reclaim.giveBackFirst(ctx, m, possible)
-		}, m.decode)
+		p.reclaim.Start(m, func(ctx context.Context) {
+			p.reclaim.CountLeak(ctx, m, m.Decode, why)
+			p.reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+		}, m.Decode)
 		return
 	}
-	if !p.reclaim.start(m, func(ctx context.Context) { p.reclaim.settle(ctx, m) }, m.decode) {
+	if !p.reclaim.Start(m, func(ctx context.Context) { p.reclaim.Settle(ctx, m) }, m.Decode) {
 		p.decode.Cancel(leg.ErrEnded)
 	}
 }

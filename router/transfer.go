@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
 	"pdrouter/router/reason"
+	"pdrouter/router/reclaim"
 )
 
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
@@ -100,7 +101,7 @@ func (x *exchange) checkDecode(a *attempt) {
 			switch {
 			case atWork:
 				a.decode.Cancel(leg.ErrAtWork)
-			case said == monitor.LoadNotReported, x.s.reclaim.untellable(e) != leakNone:
+			case said == monitor.LoadNotReported, x.s.reclaim.Untellable(e) != reclaim.CauseNone:
 				a.decode.Cancel(leg.ErrHurried)
 			case a.decode.SetKV(leg.KVOverdue):
 				a.onTransferLost(reason.ClientLeft)

@@ -12,6 +12,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/monitor"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/upstream"
 )
 
@@ -53,7 +54,7 @@ type handshaker struct {
 	pairs   *fleet.Handshakes
 	cancels *upstream.CancelSet
 	monitor *monitor.Monitor
-	reclaim *reclaimer
+	reclaim *reclaim.Reclaimer
 	tickets *tickets
 }
 
@@ -102,7 +103,7 @@ func (h *handshaker) handshake(ctx context.Context, pair metadata.Pair) error {
 	pause := c.HandshakeEnded(pair, err, now, fleet.PairRules(s.cfg.Health))
 	switch {
 	case err == nil:
-		h.reclaim.leaks.handedOver(c, begun)
+		h.reclaim.Leaks.HandedOver(c, begun)
 		h.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
 	case errors.Is(err, metadata.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
 	case errors.Is(err, errHandsNothing): // which was told

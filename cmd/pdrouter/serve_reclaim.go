@@ -6,9 +6,9 @@ import (
 	"log/slog"
 
 	"pdrouter/kvplane/nixl"
-	"pdrouter/kvplane/reclaim"
-	"pdrouter/router"
+	kvreclaim "pdrouter/kvplane/reclaim"
 	"pdrouter/router/config"
+	"pdrouter/router/reclaim"
 )
 
 // validateReclaim reports what is wrong with the section, if anything.
@@ -42,7 +42,7 @@ type reclaims struct {
 
 // reclaimAgent is what reclaims opens.
 type reclaimAgent interface {
-	router.Reclaimer
+	reclaim.Agent
 	// Run has the agent work until ctx ends.
 	Run(ctx context.Context) error
 }
@@ -56,7 +56,7 @@ func newReclaims(l *loaded, log *slog.Logger) *reclaims {
 
 // among sees to it that there is an agent if the configuration has stock engines, and returns it; nil if there is none. It says in
 // the log which it is. Nothing is started before something is to be given back. Only the owner of the configuration may call it.
-func (c *reclaims) among(cfg config.Config, log *slog.Logger) router.Reclaimer {
+func (c *reclaims) among(cfg config.Config, log *slog.Logger) reclaim.Agent {
 	if c.agent == nil && !c.off && !c.tried && stocked(cfg) {
 		agent, err := c.open(log)
 		if err != nil {
@@ -85,7 +85,7 @@ func (c *reclaims) run(ctx context.Context) error {
 
 // nixlAgent closes its library behind it.
 type nixlAgent struct {
-	*reclaim.Agent
+	*kvreclaim.Agent
 	lib *nixl.Library
 }
 
@@ -95,7 +95,7 @@ func openReclaim(log *slog.Logger) (reclaimAgent, error) {
 		return nil, err
 	}
 	log.Info("reclaim", "library", lib.Path())
-	return nixlAgent{reclaim.New(lib, reclaim.Config{Log: log}), lib}, nil
+	return nixlAgent{kvreclaim.New(lib, kvreclaim.Config{Log: log}), lib}, nil
 }
 
 func (a nixlAgent) Run(ctx context.Context) error {

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
-	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/reclaim"
 )
 
 // ranAgent is an agent that says that it runs.
@@ -34,11 +34,11 @@ func TestReclaimComesLater(t *testing.T) {
 	if c.among(none, log) != nil || opens != 0 {
 		t.Errorf("opened %d times without stock engines", opens)
 	}
-	if c.among(stock, log) != router.Reclaimer(agent) {
+	if c.among(stock, log) != reclaim.Agent(agent) {
 		t.Error("no agent though there are stock engines")
 	}
 	<-agent.runs
-	if c.among(none, log); c.among(stock, log) != router.Reclaimer(agent) || opens != 1 {
+	if c.among(none, log); c.among(stock, log) != reclaim.Agent(agent) || opens != 1 {
 		t.Errorf("opened %d times; want one agent that is kept", opens)
 	}
 	stop()

@@ -1,4 +1,4 @@
-package router
+package reclaim
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 )
 
 // diesNow reports whether the run of decode is over, as a look or two at it show.
-func diesNow(ctx context.Context, m *job) bool {
-	if m.run == "" || m.s.agent == nil {
+func diesNow(ctx context.Context, m *Job) bool {
+	if m.run == "" || m.Snapshot.Agent == nil {
 		return false
 	}
 	var look looking
 	was := &connector.PrefillEndpoint{EngineID: m.run, TP: 1, PP: 1}
 	for range 3 {
-		switch look.at(ctx, m.s, m.decode, was) {
+		switch look.at(ctx, m.Snapshot, m.Decode, was) {
 		case runOver:
 			return true
 		case runLives:
@@ -39,14 +39,14 @@ type looking struct{ http monitor.Refusing }
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, s *reclaimSnapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
+func (k *looking) at(ctx context.Context, s *Snapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.SideChannel(was)
-	if !ok || s.stock == nil {
+	if !ok || s.Stock == nil {
 		return runUnknown
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeouts.SideChannelAnswer())
+	ctx, cancel := context.WithTimeout(ctx, s.Timeouts.SideChannelAnswer())
 	defer cancel()
-	rec, err := s.stock.First(ctx, at)
+	rec, err := s.Stock.First(ctx, at)
 	switch {
 	case err == nil && rec.EngineID == was.EngineID:
 		k.http = monitor.Refusing{}

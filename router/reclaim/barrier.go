@@ -1,4 +1,4 @@
-package router
+package reclaim
 
 import (
 	"context"
@@ -40,28 +40,28 @@ const fenceTime = 20 * time.Second
 
 // wait blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
-func (r *reclaimer) wait(ctx context.Context, s *reclaimSnapshot, e *fleet.Engine, model string, since time.Time) bool {
-	return r.waitAt(ctx, r.leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
+func (r *Reclaimer) wait(ctx context.Context, s *Snapshot, e *fleet.Engine, model string, since time.Time) bool {
+	return r.waitAt(ctx, r.Leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
 }
 
 // handedOver blocks until a whole request has been handed over between the two engines of m that began long enough after since, and
 // reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
-func (r *reclaimer) handedOver(ctx context.Context, m *job, since time.Time, asks bool) bool {
-	return r.waitAt(ctx, r.leaks.barrier(barrierKey{m.prefill, m.decode}), since, asks, func() bool {
+func (r *Reclaimer) handedOver(ctx context.Context, m *Job, since time.Time, asks bool) bool {
+	return r.waitAt(ctx, r.Leaks.barrier(barrierKey{m.Prefill, m.Decode}), since, asks, func() bool {
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 		defer cancel()
-		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.prefill, Decode: m.decode}
-		err := m.s.handOver(ctx, c)
+		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.Prefill, Decode: m.Decode}
+		err := m.Snapshot.HandOver(ctx, c)
 		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
-			r.pairs.ForgetPair(metadata.Pair{Prefill: m.prefill.Incarnation(), Decode: m.decode.Incarnation()})
+			r.pairs.ForgetPair(metadata.Pair{Prefill: m.Prefill.Incarnation(), Decode: m.Decode.Incarnation()})
 			r.pairs.Schedule()
 		}
 		return err == nil
 	})
 }
 
-// handedOver notes that a whole request has been handed over between the two.
-func (l *leaks) handedOver(c *fleet.Pair, dispatched time.Time) {
+// HandedOver notes that a whole request has been handed over between the two.
+func (l *Leaks) HandedOver(c *fleet.Pair, dispatched time.Time) {
 	l.mu.Lock()
 	f := l.barriers[barrierKey{c.Prefill, c.Decode}]
 	l.mu.Unlock()
@@ -71,7 +71,7 @@ func (l *leaks) handedOver(c *fleet.Pair, dispatched time.Time) {
 }
 
 // waitAt blocks until f is passed for what has ended at since, and reports false if ctx ends first. ask sends a request.
-func (r *reclaimer) waitAt(ctx context.Context, f *barrier, since time.Time, asks bool, ask func() bool) bool {
+func (r *Reclaimer) waitAt(ctx context.Context, f *barrier, since time.Time, asks bool, ask func() bool) bool {
 	w := &barrierWaiter{since: since, asks: asks, done: make(chan struct{})}
 	f.mu.Lock()
 	f.waiting = append(f.waiting, w)
@@ -102,7 +102,7 @@ func (r *reclaimer) waitAt(ctx context.Context, f *barrier, since time.Time, ask
 }
 
 // run sends a request whenever an ending waits for that, until none does.
-func (r *reclaimer) run(f *barrier, ask func() bool) {
+func (r *Reclaimer) run(f *barrier, ask func() bool) {
 	for pause := time.Duration(0); ; {
 		f.mu.Lock()
 		due, ok := f.ends.due()
@@ -145,7 +145,7 @@ func (f *barrier) completed(dispatched time.Time) {
 }
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
-func (r *reclaimer) small(s *reclaimSnapshot, e *fleet.Engine, model string) bool {
+func (r *Reclaimer) small(s *Snapshot, e *fleet.Engine, model string) bool {
 	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
 	defer cancel()
 	var h connector.Handoff
@@ -156,5 +156,5 @@ func (r *reclaimer) small(s *reclaimSnapshot, e *fleet.Engine, model string) boo
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
 	req := &upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, h.Request, nil, false), Body: body}
-	return l.AskWhole(req, s.limits.Answer) == leg.Usable
+	return l.AskWhole(req, s.Limits.Answer) == leg.Usable
 }

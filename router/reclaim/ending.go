@@ -1,4 +1,4 @@
-package router
+package reclaim
 
 import "time"
 
@@ -73,111 +73,111 @@ type decodeHeld struct {
 // handed over. Messages and writes between two engines keep their order: decode's registration came before that of the later request,
 // so that prefill has matched it, and then its write has come as well, or has dropped what it held, as its lease had ended. The same
 // request shows that decode had begun with this one, if its leg was open then.
-func (o decodeHeld) next() (step, leakReason) {
+func (o decodeHeld) next() (step, Cause) {
 	switch {
 	case o.written:
-		return stepNothing, leakNone
+		return stepNothing, CauseNone
 	case o.run == runOver || o.quiet:
 		switch why := o.unable(); {
-		case why != leakNone:
+		case why != CauseNone:
 			return stepStrand, why
 		case o.open && !o.over:
-			return stepAwait, leakNone
+			return stepAwait, CauseNone
 		case !o.begun:
-			return stepStrand, leakUnbegun
+			return stepStrand, CauseUnbegun
 		case o.fenced:
-			return stepNotifyDecode, leakNone
+			return stepNotifyDecode, CauseNone
 		case o.over:
-			return stepStrand, leakUnfenced
+			return stepStrand, CauseUnfenced
 		}
-		return stepFence, leakNone
+		return stepFence, CauseNone
 	case o.tellable() && o.finished:
-		return stepQuiet, leakNone
+		return stepQuiet, CauseNone
 	case o.tellable() && o.barred && o.lost && o.run == runLives:
-		return stepRest, leakNone
+		return stepRest, CauseNone
 	case (o.barred || o.lost && !o.agent) && o.run == runLives, o.finished && o.over:
-		return stepStrand, leakPossible
-	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != leakNone:
-		if why := o.unable(); o.down && why != leakNone {
+		return stepStrand, CausePossible
+	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != CauseNone:
+		if why := o.unable(); o.down && why != CauseNone {
 			return stepStrand, why
 		}
-		return stepStrand, leakUnproven
+		return stepStrand, CauseUnproven
 	case o.lost && !o.barred && o.agent && o.run == runLives: // a wait for what is dead would be for nothing
-		return stepClear, leakNone
+		return stepClear, CauseNone
 	case !o.tried && !o.barred && !o.lost:
-		return stepAskAgain, leakNone
+		return stepAskAgain, CauseNone
 	}
-	return stepLook, leakNone
+	return stepLook, CauseNone
 }
 
 // tellable reports whether decode may come to be told though prefill's run lives.
-func (o decodeHeld) tellable() bool { return o.open && !o.over && o.unable() == leakNone }
+func (o decodeHeld) tellable() bool { return o.open && !o.over && o.unable() == CauseNone }
 
-// unable says why decode could not be told even if prefill's run were over; leakNone if it could.
-func (o decodeHeld) unable() leakReason {
+// unable says why decode could not be told even if prefill's run were over; CauseNone if it could.
+func (o decodeHeld) unable() Cause {
 	switch {
 	case !o.agent:
-		return leakNoAgent
+		return CauseNoAgent
 	case !o.named:
-		return leakNames
+		return CauseNames
 	case !o.channel:
-		return leakChannel
+		return CauseChannel
 	}
-	return leakNone
+	return CauseNone
 }
 
-// prefillHeld is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
-type prefillHeld struct {
+// PrefillHeld is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
+type PrefillHeld struct {
 	agent    bool // the gateway has an agent of its own
-	answered bool // prefill has answered, and has said by which name it knows the request
-	asked    bool // decode was asked, so that it may be reading or may have registered
+	Answered bool // prefill has answered, and has said by which name it knows the request
+	Asked    bool // decode was asked, so that it may be reading or may have registered
 	reads    bool // decode reads (pull); else prefill writes
 	ended    bool // decode has said itself that the request is over, or does not run any more
 	fenced   bool // a later request to decode has come to its end
 	told     bool // prefill could not be told
-	taken    bool // nobody has taken it either
+	Taken    bool // nobody has taken it either
 }
 
 // next says what is to be done. Prefill is told only when nothing can be reading, and nothing that lives can be written to.
-func (l prefillHeld) next() (step, leakReason) {
-	free := !l.asked || l.ended || l.fenced && !l.reads
+func (l PrefillHeld) next() (step, Cause) {
+	free := !l.Asked || l.ended || l.fenced && !l.reads
 	switch {
-	case !l.answered:
-		return stepStrand, leakNoAnswer
+	case !l.Answered:
+		return stepStrand, CauseNoAnswer
 	case l.agent && free && !l.told:
-		return stepNotifyPrefill, leakNone
-	case !l.asked && !l.taken: // a leg under the same id takes it, once
-		return stepTake, leakNone
+		return stepNotifyPrefill, CauseNone
+	case !l.Asked && !l.Taken: // a leg under the same id takes it, once
+		return stepTake, CauseNone
 	case l.agent && !free && !l.reads:
-		return stepFence, leakNone
+		return stepFence, CauseNone
 	case !free && l.reads:
-		return stepStrand, leakReading
+		return stepStrand, CauseReading
 	case !l.agent:
-		return stepStrand, leakNoAgent
+		return stepStrand, CauseNoAgent
 	}
-	return stepStrand, leakUntold
+	return stepStrand, CauseUntold
 }
 
-// leakReason says why KV stays held.
-type leakReason uint8
+// Cause says why KV stays held.
+type Cause uint8
 
 const (
-	leakNone     leakReason = iota
-	leakNoAgent             // the gateway has no agent of its own
-	leakNames               // decode draws names of its own for requests: plain_request_ids is not set
-	leakChannel             // decode's side channel is not configured, or has not answered
-	leakUnproven            // prefill cannot be asked again, and whether its run is over is not shown
-	leakUnfenced            // decode finished no later request in time
-	leakReading             // decode may be reading
-	leakNoAnswer            // prefill may have finished, but has not said what it holds
-	leakUntold              // the engine could not be told
-	leakBusy                // too much runs on already
-	leakUnbegun             // decode may have begun with the request or not, and only if it has may it be told
-	leakPossible            // it may be held, and nobody can tell
-	leakReasons
+	CauseNone     Cause = iota
+	CauseNoAgent        // the gateway has no agent of its own
+	CauseNames          // decode draws names of its own for requests: plain_request_ids is not set
+	CauseChannel        // decode's side channel is not configured, or has not answered
+	CauseUnproven       // prefill cannot be asked again, and whether its run is over is not shown
+	CauseUnfenced       // decode finished no later request in time
+	CauseReading        // decode may be reading
+	CauseNoAnswer       // prefill may have finished, but has not said what it holds
+	CauseUntold         // the engine could not be told
+	CauseBusy           // too much runs on already
+	CauseUnbegun        // decode may have begun with the request or not, and only if it has may it be told
+	CausePossible       // it may be held, and nobody can tell
+	causes
 )
 
-func (s leakReason) String() string {
+func (s Cause) String() string {
 	return [...]string{
 		"", "no_agent", "random_request_ids", "no_side_channel", "prefill_unproven", "unfenced", "may_read",
 		"no_answer", "not_told", "too_many", "not_begun", "may_hold",
@@ -190,9 +190,9 @@ type fencing struct {
 	ended []time.Time // oldest first; what a later one has not passed yet
 }
 
-// fenceAfter is how long before the dispatch of a request another one must have ended, so that its end has been noticed
+// FenceAfter is how long before the dispatch of a request another one must have ended, so that its end has been noticed
 // when that completes.
-const fenceAfter = 2 * time.Second
+const FenceAfter = 2 * time.Second
 
 // add notes that a request has ended.
 func (f *fencing) add(at time.Time) {
@@ -210,12 +210,12 @@ func (f *fencing) due() (time.Time, bool) {
 	if len(f.ended) == 0 {
 		return time.Time{}, false
 	}
-	return f.ended[0].Add(fenceAfter), true
+	return f.ended[0].Add(FenceAfter), true
 }
 
 // completed notes that a request has completed, and returns the time up to which those that had ended are passed.
 func (f *fencing) completed(dispatched time.Time) time.Time {
-	limit := dispatched.Add(-fenceAfter)
+	limit := dispatched.Add(-FenceAfter)
 	n := 0
 	for n < len(f.ended) && !f.ended[n].After(limit) {
 		n++

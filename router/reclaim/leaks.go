@@ -1,4 +1,4 @@
-package router
+package reclaim
 
 import (
 	"cmp"
@@ -11,30 +11,30 @@ import (
 	"pdrouter/router/fleet"
 )
 
-// leaks is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
+// Leaks is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
 // concurrent use; the zero value is empty.
-type leaks struct {
+type Leaks struct {
 	mu       sync.Mutex
 	held     map[heldBy]int // blocks
-	freed    map[Reclaimed]uint64
+	freed    map[Freed]uint64
 	barriers map[barrierKey]*barrier
 
-	requests atomic.Uint64 // how many requests may have left KV behind
+	Requests atomic.Uint64 // how many requests may have left KV behind
 }
 
 // heldBy is whose blocks are held, why, and until when.
 type heldBy struct {
 	engine     *fleet.Engine
 	generation uint64 // of that run: with the next one its blocks are free
-	why        leakReason
+	why        Cause
 	until      int64 // Unix seconds at which the engine's own lease ends; 0: never
 }
 
 // prefillLease is how long stock prefill engines hold what nobody takes: their default.
 const prefillLease = 30 * time.Second
 
-// add enters blocks that stay held. leased says that the engine gives them up by itself.
-func (l *leaks) add(e *fleet.Engine, why leakReason, blocks int, leased bool, now time.Time) {
+// Add enters blocks that stay held. leased says that the engine gives them up by itself.
+func (l *Leaks) Add(e *fleet.Engine, why Cause, blocks int, leased bool, now time.Time) {
 	key := heldBy{engine: e, generation: e.Generation.Load(), why: why}
 	if leased {
 		key.until = now.Add(prefillLease).Unix()
@@ -49,7 +49,7 @@ func (l *leaks) add(e *fleet.Engine, why leakReason, blocks int, leased bool, no
 }
 
 // pruneLocked drops what is over: leases that have ended, and runs.
-func (l *leaks) pruneLocked(now time.Time) {
+func (l *Leaks) pruneLocked(now time.Time) {
 	for k := range l.held {
 		if k.until != 0 && k.until <= now.Unix() || k.generation != k.engine.Generation.Load() {
 			delete(l.held, k)
@@ -58,13 +58,13 @@ func (l *leaks) pruneLocked(now time.Time) {
 }
 
 // Restarted notes that an engine may be another run now, which holds nothing.
-func (l *leaks) Restarted(e *fleet.Engine) {
+func (l *Leaks) Restarted(e *fleet.Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked(e)
 }
 
-func (l *leaks) forgetLocked(e *fleet.Engine) {
+func (l *Leaks) forgetLocked(e *fleet.Engine) {
 	for k := range l.held {
 		if k.engine == e {
 			delete(l.held, k)
@@ -73,23 +73,23 @@ func (l *leaks) forgetLocked(e *fleet.Engine) {
 }
 
 // reclaimed counts what came free.
-func (l *leaks) reclaimed(ending, by string) {
+func (l *Leaks) reclaimed(ending, by string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.freed == nil {
-		l.freed = make(map[Reclaimed]uint64)
+		l.freed = make(map[Freed]uint64)
 	}
-	l.freed[Reclaimed{Ending: ending, By: by}]++
+	l.freed[Freed{Ending: ending, By: by}]++
 }
 
-// of returns how many blocks an engine is known to hold for nobody, by why; nil if there are none.
-func (l *leaks) of(e *fleet.Engine, now time.Time) map[string]int {
+// Blocked returns how many blocks an engine is known to hold for nobody, by why; nil if there are none.
+func (l *Leaks) Blocked(e *fleet.Engine, now time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
 	var out map[string]int
 	for k, n := range l.held {
-		if k.engine == e && k.why != leakPossible {
+		if k.engine == e && k.why != CausePossible {
 			if out == nil {
 				out = make(map[string]int)
 			}
@@ -99,13 +99,13 @@ func (l *leaks) of(e *fleet.Engine, now time.Time) map[string]int {
 	return out
 }
 
-// unresolved returns how many blocks an engine may hold for nobody, which nothing has shown yet.
-func (l *leaks) unresolved(e *fleet.Engine, now time.Time) (n int) {
+// Possible returns how many blocks an engine may hold for nobody, which nothing has shown yet.
+func (l *Leaks) Possible(e *fleet.Engine, now time.Time) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pruneLocked(now)
 	for k, some := range l.held {
-		if k.engine == e && k.why == leakPossible {
+		if k.engine == e && k.why == CausePossible {
 			n += some
 		}
 	}
@@ -113,13 +113,13 @@ func (l *leaks) unresolved(e *fleet.Engine, now time.Time) (n int) {
 }
 
 // Blocks returns how many blocks an engine holds for nobody, or may hold.
-func (l *leaks) Blocks(e *fleet.Engine, now time.Time) int {
+func (l *Leaks) Blocks(e *fleet.Engine, now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.blocksLocked(e, now)
 }
 
-func (l *leaks) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
+func (l *Leaks) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 	l.pruneLocked(now)
 	for k, some := range l.held {
 		if k.engine == e {
@@ -131,7 +131,7 @@ func (l *leaks) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 
 // AtMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
 // said: if there are none nothing is held, and else no more may be held than there are. It returns how many it is said no more to hold.
-func (l *leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
+func (l *Leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.blocksLocked(e, now) > said {
@@ -139,7 +139,7 @@ func (l *leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed 
 	}
 	rest := blocks
 	for k, n := range l.held {
-		if k.engine != e || k.why != leakPossible && blocks > 0 {
+		if k.engine != e || k.why != CausePossible && blocks > 0 {
 			continue
 		}
 		keep := min(n, rest)
@@ -152,30 +152,30 @@ func (l *leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed 
 	return freed
 }
 
-// Reclaimed counts KV that an ending had left behind and that came free: how it ended, and what freed it.
-type Reclaimed struct {
+// Freed counts KV that an ending had left behind and that came free: how it ended, and what freed it.
+type Freed struct {
 	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken, nothing_handed_off
 	By     string // asked_again, notify_prefill, notify_decode, decode_leg, restart
 	Count  uint64
 }
 
-// totals returns what came free by now, in order.
-func (l *leaks) totals() []Reclaimed {
+// Freed returns what came free by now, in order.
+func (l *Leaks) Freed() []Freed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]Reclaimed, 0, len(l.freed))
+	out := make([]Freed, 0, len(l.freed))
 	for k, n := range l.freed {
 		k.Count = n
 		out = append(out, k)
 	}
-	slices.SortFunc(out, func(a, b Reclaimed) int {
+	slices.SortFunc(out, func(a, b Freed) int {
 		return cmp.Or(strings.Compare(a.Ending, b.Ending), strings.Compare(a.By, b.By))
 	})
 	return out
 }
 
 // Drop forgets an engine that is of no configuration any more.
-func (l *leaks) Drop(e *fleet.Engine) {
+func (l *Leaks) Drop(e *fleet.Engine) {
 	l.Restarted(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +187,7 @@ func (l *leaks) Drop(e *fleet.Engine) {
 }
 
 // barrier returns the barrier of that name.
-func (l *leaks) barrier(of barrierKey) *barrier {
+func (l *Leaks) barrier(of barrierKey) *barrier {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.barriers == nil {
