@@ -144,7 +144,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.hands.tickets.sign(x.s.parts.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.transfers.sign(x.s.parts.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
 		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.fleet.Size(a.decode.Engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}

@@ -2,16 +2,15 @@ package router
 
 import (
 	"context"
-	"log/slog"
 
-	"pdrouter/internal/background"
 	"pdrouter/kvplane"
+	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/reason"
 )
 
-// cancelTransfer tells engines that nobody wants a transfer any more.
-func cancelTransfer(tasks *background.Tasks, log *slog.Logger, s *snapshot, transfer string, why reason.Reason, engines ...*fleet.Engine) {
+// cancel tells engines in the background that nobody wants a transfer any more. token is the bearer token for their control routes.
+func (t *transfers) cancel(cfg *config.Config, token func() (string, error), transfer string, why reason.Reason, engines ...*fleet.Engine) {
 	id, err := kvplane.ParseTransferID(transfer)
 	if err != nil {
 		return
@@ -20,9 +19,9 @@ func cancelTransfer(tasks *background.Tasks, log *slog.Logger, s *snapshot, tran
 		if e == nil || e.ControlURL == "" {
 			continue
 		}
-		tasks.Try(s.cfg.Limits.Background, s.cfg.Timeouts.Ending, func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, e.ControlClient, e.ControlURL, s.parts.Token, id, why.String()); err != nil {
-				log.Debug("cancel", "engine", e.Name, "transfer_id", transfer, "err", err)
+		t.tasks.Try(cfg.Limits.Background, cfg.Timeouts.Ending, func(ctx context.Context) {
+			if err := kvplane.CancelTransfer(ctx, e.ControlClient, e.ControlURL, token, id, why.String()); err != nil {
+				t.log.Debug("cancel", "engine", e.Name, "transfer_id", transfer, "err", err)
 			}
 		})
 	}

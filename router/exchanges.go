@@ -24,7 +24,7 @@ type exchanges struct {
 	pairs      *fleet.Handshakes
 	monitor    *monitor.Monitor
 	reclaim    *reclaim.Reclaimer
-	hands      *handshaker
+	transfers  *transfers
 	report     *report.Reporter
 
 	legRequests leg.Requests

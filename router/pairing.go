@@ -91,7 +91,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	c := p.c
 	p.h.Prefill, p.h.Decode = pair.Prefill, pair.Decode
 	p.h.ValidMS = p.s.cfg.Timeouts.Probe.Milliseconds()
-	p.tickets.sign(p.s.parts.Tickets, &p.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
+	p.transfers.sign(p.s.parts.Tickets, &p.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	p.prefill.Open(legs, c.Prefill)
@@ -127,7 +127,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	if legs.Err() == nil {
 		return nil
 	}
-	cancelTransfer(p.tasks, p.log, p.s, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
+	p.transfers.cancel(&p.s.cfg, p.s.parts.Token, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
 	return context.Cause(legs)
 }
 

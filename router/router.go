@@ -61,6 +61,7 @@ type Router struct {
 	applying sync.Mutex               // one Apply at a time
 
 	exchanges
+	hands   *handshaker
 	control *http.Client // for the engines' control routes
 	bodies  clientBodies
 
@@ -99,12 +100,13 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
+	r.transfers = newTransfers(parts.Log, r.tasks)
 	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
 	r.hands = &handshaker{
 		log: parts.Log, current: r.snapshot, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
-		tickets: &tickets{log: parts.Log, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()},
+		transfers: r.transfers,
 	}
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"log/slog"
+	"pdrouter/internal/background"
 	"sync/atomic"
 	"time"
 
@@ -19,16 +20,21 @@ type Enroller interface {
 	Enrolment(id string) ([][]byte, error)
 }
 
-// tickets signs tickets. It is safe for concurrent use.
-type tickets struct {
-	log  *slog.Logger
-	keys fleet.PerEngine[atomic.Pointer[enrolment]] // of an engine's run that was last given a ticket
+// transfers tells engines of connector kvplane of single transfers. It is safe for concurrent use.
+type transfers struct {
+	log   *slog.Logger
+	tasks *background.Tasks
+	keys  fleet.PerEngine[atomic.Pointer[enrolment]] // of an engine's run that was last given a ticket
 }
 
 // enrolment is the key that signs tickets for one run of an engine.
 type enrolment struct {
 	inc metadata.Incarnation
 	key []byte
+}
+
+func newTransfers(log *slog.Logger, tasks *background.Tasks) *transfers {
+	return &transfers{log: log, tasks: tasks, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()}
 }
 
 // contextOf is the digest of what the KV of a request depends on besides its tokens: the model, whose it is, and the
@@ -45,11 +51,11 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 }
 
 // sign gives both legs of a transfer their tickets, if this router has a key to sign them with.
-func (g *tickets) sign(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
+func (t *transfers) sign(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
 	if keys == nil {
 		return
 	}
-	p, d := g.key(keys, prefill, h.Prefill), g.key(keys, decode, h.Decode)
+	p, d := t.key(keys, prefill, h.Prefill), t.key(keys, decode, h.Decode)
 	if p == nil || d == nil {
 		return
 	}
@@ -57,24 +63,24 @@ func (g *tickets) sign(keys Enroller, h *connector.Handoff, prefill, decode *fle
 	if err != nil {
 		return // it was drawn here
 	}
-	t := kvplane.GatewayTicket{
+	ticket := kvplane.GatewayTicket{
 		ID: id, Prefill: h.Prefill, Decode: h.Decode, Context: context, Issued: time.Now(), Valid: time.Duration(h.ValidMS) * time.Millisecond,
 	}
-	h.PrefillTicket, h.DecodeTicket = t.AppendSealed(nil, p), t.AppendSealed(nil, d)
+	h.PrefillTicket, h.DecodeTicket = ticket.AppendSealed(nil, p), ticket.AppendSealed(nil, d)
 }
 
 // key returns the key for one run of an engine, nil if there is none.
-func (g *tickets) key(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
-	if known := g.keys.Of(e).Load(); known != nil && known.inc == inc {
+func (t *transfers) key(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
+	if known := t.keys.Of(e).Load(); known != nil && known.inc == inc {
 		return known.key
 	}
 	keys, err := from.Enrolment(inc.ID())
 	if err != nil {
-		g.log.Error("ticket", "engine", inc.ID(), "err", err)
+		t.log.Error("ticket", "engine", inc.ID(), "err", err)
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	g.keys.Of(e).Store(&enrolment{inc: inc, key: keys[0]})
+	t.keys.Of(e).Store(&enrolment{inc: inc, key: keys[0]})
 	return keys[0]
 }

@@ -48,14 +48,14 @@ func (h *handshaker) run(ctx context.Context) {
 // handshaker makes pairs ready before requests need them. It goes by the present configuration, as it outlives each; a handshake goes by
 // that of its beginning. It is safe for concurrent use.
 type handshaker struct {
-	log     *slog.Logger
-	current func() *snapshot
-	tasks   *background.Tasks
-	pairs   *fleet.Handshakes
-	cancels *upstream.CancelSet
-	monitor *monitor.Monitor
-	reclaim *reclaim.Reclaimer
-	tickets *tickets
+	log       *slog.Logger
+	current   func() *snapshot
+	tasks     *background.Tasks
+	pairs     *fleet.Handshakes
+	cancels   *upstream.CancelSet
+	monitor   *monitor.Monitor
+	reclaim   *reclaim.Reclaimer
+	transfers *transfers
 }
 
 // startDue begins the handshakes that are due between engines that are up, and returns when it is to be called again.
