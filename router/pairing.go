@@ -19,7 +19,7 @@ import (
 // probe is the handshake of one pair: a whole request of two tokens.
 type probe struct {
 	*handshaker
-	s *snapshot
+	s *handshakeSnapshot
 	c *fleet.Pair
 	b *openai.Body
 
@@ -28,7 +28,7 @@ type probe struct {
 }
 
 // probe shakes hands: it sends a whole two-leg request of two tokens. It strands no block and warms the pair.
-func (h *handshaker) probe(ctx context.Context, s *snapshot, c *fleet.Pair, pair metadata.Pair) error {
+func (h *handshaker) probe(ctx context.Context, s *handshakeSnapshot, c *fleet.Pair, pair metadata.Pair) error {
 	if runs, err := s.fleet.Runs(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
@@ -43,7 +43,7 @@ func (h *handshaker) probe(ctx context.Context, s *snapshot, c *fleet.Pair, pair
 }
 
 // newProbe returns a request of two tokens.
-func (h *handshaker) newProbe(s *snapshot, c *fleet.Pair) (*probe, error) {
+func (h *handshaker) newProbe(s *handshakeSnapshot, c *fleet.Pair) (*probe, error) {
 	p := &probe{handshaker: h, s: s, c: c}
 	p.h.Shape = openai.ShapeCompletions
 	p.h.Draw()
@@ -51,7 +51,7 @@ func (h *handshaker) newProbe(s *snapshot, c *fleet.Pair) (*probe, error) {
 	if c.Prefill.Publishes {
 		prompt = p.h.Transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
-	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), s.limits)
+	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), s.bodies)
 	if herr != nil {
 		return nil, fmt.Errorf("router: probe: %w", herr)
 	}
@@ -91,7 +91,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	c := p.c
 	p.h.Prefill, p.h.Decode = pair.Prefill, pair.Decode
 	p.h.ValidMS = p.s.cfg.Timeouts.Probe.Milliseconds()
-	p.transfers.sign(p.s.parts.Tickets, &p.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
+	p.transfers.sign(p.s.enroller, &p.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	p.prefill.Open(legs, c.Prefill)
@@ -127,7 +127,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	if legs.Err() == nil {
 		return nil
 	}
-	p.transfers.cancel(&p.s.cfg, p.s.parts.Token, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
+	p.transfers.cancel(p.s.cfg, p.s.token, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
 	return context.Cause(legs)
 }
 

@@ -104,10 +104,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
-	r.hands = &handshaker{
-		log: parts.Log, current: r.snapshot, tasks: r.tasks, pairs: r.pairs, cancels: &r.cancels, monitor: r.monitor, reclaim: r.reclaim,
-		transfers: r.transfers,
-	}
+	r.hands = newHandshaker(parts.Log, func() *handshakeSnapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, r.transfers)
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()

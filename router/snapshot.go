@@ -23,6 +23,7 @@ type snapshot struct {
 
 	monitored monitor.Snapshot
 	reclaim   reclaim.Snapshot
+	handshake handshakeSnapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -61,7 +62,10 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
 	s.reclaim = reclaim.Snapshot{
 		Fleet: f, Limits: cfg.Limits, Timeouts: cfg.Timeouts, Agent: parts.Reclaim, Stock: parts.Stock,
-		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.handOver(ctx, s, c) },
+		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.handOver(ctx, &s.handshake, c) },
+	}
+	s.handshake = handshakeSnapshot{
+		cfg: &s.cfg, fleet: f, bodies: s.limits, stock: parts.Stock, token: parts.Token, enroller: parts.Tickets, reclaim: &s.reclaim,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

@@ -18,7 +18,7 @@ import (
 )
 
 // handOver sends a whole request of two tokens to two stock engines.
-func (h *handshaker) handOver(ctx context.Context, s *snapshot, c *fleet.Pair) error {
+func (h *handshaker) handOver(ctx context.Context, s *handshakeSnapshot, c *fleet.Pair) error {
 	p, err := h.newProbe(s, c)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (p *probe) stock(ctx context.Context) error {
 
 // left is what the probe may have left behind.
 func (p *probe) left() *reclaim.Job {
-	m := reclaim.NewJob(&p.s.reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
+	m := reclaim.NewJob(p.s.reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
 	m.Tokens = 1
 	return m
 }
@@ -93,7 +93,7 @@ func (p *probe) fits(ctx context.Context, at *connector.PrefillEndpoint) error {
 
 // compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
 func (p *probe) compat(ctx context.Context, e *fleet.Engine, c *connector.PrefillEndpoint) string {
-	if s := e.ChannelReport(); s.Compatibility != "" || p.s.parts.Stock == nil {
+	if s := e.ChannelReport(); s.Compatibility != "" || p.s.stock == nil {
 		return s.Compatibility
 	}
 	at, ok := e.SideChannel(c)
@@ -102,7 +102,7 @@ func (p *probe) compat(ctx context.Context, e *fleet.Engine, c *connector.Prefil
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.s.cfg.Timeouts.SideChannelAnswer())
 	defer cancel()
-	rec, err := p.s.parts.Stock.First(ctx, at)
+	rec, err := p.s.stock.First(ctx, at)
 	if err != nil {
 		return ""
 	}

@@ -9,9 +9,11 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/monitor"
+	"pdrouter/router/openai"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/upstream"
 )
@@ -45,17 +47,34 @@ func (h *handshaker) run(ctx context.Context) {
 	}
 }
 
+// handshakeSnapshot is what handshakes go by at one moment. It is never changed.
+type handshakeSnapshot struct {
+	cfg      *config.Config
+	fleet    *fleet.Fleet
+	bodies   openai.Limits
+	stock    monitor.Stock          // nil: stock engines are not asked what they are
+	token    func() (string, error) // bearer token for the engines' control routes; nil: none is sent
+	enroller Enroller               // nil: no tickets
+	reclaim  *reclaim.Snapshot
+}
+
 // handshaker makes pairs ready before requests need them. It goes by the present configuration, as it outlives each; a handshake goes by
 // that of its beginning. It is safe for concurrent use.
 type handshaker struct {
 	log       *slog.Logger
-	current   func() *snapshot
+	current   func() *handshakeSnapshot
 	tasks     *background.Tasks
 	pairs     *fleet.Handshakes
 	cancels   *upstream.CancelSet
 	monitor   *monitor.Monitor
 	reclaim   *reclaim.Reclaimer
 	transfers *transfers
+}
+
+func newHandshaker(log *slog.Logger, current func() *handshakeSnapshot, tasks *background.Tasks, pairs *fleet.Handshakes, cancels *upstream.CancelSet,
+	m *monitor.Monitor, r *reclaim.Reclaimer, t *transfers,
+) *handshaker {
+	return &handshaker{log: log, current: current, tasks: tasks, pairs: pairs, cancels: cancels, monitor: m, reclaim: r, transfers: t}
 }
 
 // startDue begins the handshakes that are due between engines that are up, and returns when it is to be called again.
