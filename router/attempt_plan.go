@@ -9,6 +9,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/reason"
 	"pdrouter/router/upstream"
 )
@@ -144,7 +145,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.transfers.sign(x.s.parts.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, contextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.transfers.Sign(x.s.parts.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, kvtransfer.ContextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
 		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.fleet.Size(a.decode.Engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}

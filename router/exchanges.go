@@ -6,6 +6,7 @@ import (
 	"pdrouter/internal/background"
 	"pdrouter/internal/disconnect"
 	"pdrouter/router/fleet"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
 	"pdrouter/router/reclaim"
@@ -24,7 +25,7 @@ type exchanges struct {
 	pairs      *fleet.Handshakes
 	monitor    *monitor.Monitor
 	reclaim    *reclaim.Reclaimer
-	transfers  *transfers
+	transfers  *kvtransfer.Transfers
 	report     *report.Reporter
 
 	legRequests leg.Requests

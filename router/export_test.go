@@ -14,6 +14,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/kvwatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
@@ -92,7 +93,7 @@ func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]
 	if err != nil {
 		return [16]byte{}, err
 	}
-	return contextOf(model, subject, []byte(seal.Seal(tenant, []byte(salt)))), nil
+	return kvtransfer.ContextOf(model, subject, []byte(seal.Seal(tenant, []byte(salt)))), nil
 }
 
 // Running is how much outlives its request.
@@ -334,7 +335,7 @@ func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err e
 	s := d.r.snapshot()
 	return d.r.Apply(s.cfg, s.parts)
 }
-func (d Debug) Warm() { d.r.hands.startDue(time.Now()) }
+func (d Debug) Warm() { d.r.hands.StartDue(time.Now()) }
 
 // DebugEngine is an engine; that of a configuration is the same for as long as the router does not replace it.
 type DebugEngine struct {

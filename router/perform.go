@@ -125,7 +125,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoFreePrefill:
 		x.freePrefill(a)
 	case dispatch.DoCancel:
-		x.r.transfers.cancel(&x.s.cfg, x.s.parts.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
+		x.r.transfers.Cancel(&x.s.cfg, x.s.parts.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
 	case dispatch.DoGiveBack:
 		x.giveBack(a)
 	case dispatch.DoAbandon:

@@ -19,6 +19,8 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
+	"pdrouter/router/handshake"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
 	"pdrouter/router/reclaim"
@@ -42,7 +44,7 @@ type Parts struct {
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
 	Reclaim reclaim.Agent          // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
-	Tickets Enroller               // signs both legs' tickets (connector kvplane); nil: legs carry none
+	Tickets kvtransfer.Enroller    // signs both legs' tickets (connector kvplane); nil: legs carry none
 	Observe func(report.Summary)   // called once per finished request, from many goroutines; must not block
 	// Gone is called when an engine that the configuration lost has ended its last request and no other engine has its name: from
 	// then on Knows reports false for it. It must not block. May be nil.
@@ -61,7 +63,7 @@ type Router struct {
 	applying sync.Mutex               // one Apply at a time
 
 	exchanges
-	hands   *handshaker
+	hands   *handshake.Handshaker
 	control *http.Client // for the engines' control routes
 	bodies  clientBodies
 
@@ -96,15 +98,15 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.pairs = fleet.NewHandshakes()
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
-	}, func(ctx context.Context, pair metadata.Pair) error { return r.hands.handshake(ctx, pair) })
+	}, func(ctx context.Context, pair metadata.Pair) error { return r.hands.Handshake(ctx, pair) })
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	r.transfers = newTransfers(parts.Log, r.tasks)
+	r.transfers = kvtransfer.New(parts.Log, r.tasks)
 	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
-	r.hands = newHandshaker(parts.Log, func() *handshakeSnapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, r.transfers)
+	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, r.transfers)
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()

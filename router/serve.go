@@ -83,7 +83,7 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.hands.run(ctx) }) })
+	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.hands.Run(ctx) }) })
 	wg.Go(func() { r.monitor.Run(ctx) })
 	<-ctx.Done()
 	return nil

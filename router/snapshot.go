@@ -7,6 +7,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
+	"pdrouter/router/handshake"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/reclaim"
@@ -23,7 +24,7 @@ type snapshot struct {
 
 	monitored monitor.Snapshot
 	reclaim   reclaim.Snapshot
-	handshake handshakeSnapshot
+	handshake handshake.Snapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -62,10 +63,10 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
 	s.reclaim = reclaim.Snapshot{
 		Fleet: f, Limits: cfg.Limits, Timeouts: cfg.Timeouts, Agent: parts.Reclaim, Stock: parts.Stock,
-		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.handOver(ctx, &s.handshake, c) },
+		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.HandOver(ctx, &s.handshake, c) },
 	}
-	s.handshake = handshakeSnapshot{
-		cfg: &s.cfg, fleet: f, bodies: s.limits, stock: parts.Stock, token: parts.Token, enroller: parts.Tickets, reclaim: &s.reclaim,
+	s.handshake = handshake.Snapshot{
+		Config: &s.cfg, Fleet: f, Bodies: s.limits, Stock: parts.Stock, Token: parts.Token, Tickets: parts.Tickets, Reclaim: &s.reclaim,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

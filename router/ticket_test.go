@@ -12,6 +12,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 	"pdrouter/router"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/openai"
 )
 
@@ -151,7 +152,7 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 
 // TestNoTicketsWithoutAKey: a gateway that signs nothing says nothing of tickets.
 func TestNoTicketsWithoutAKey(t *testing.T) {
-	for name, enroller := range map[string]router.Enroller{"none": nil, "no key": fakeEnroller{}} {
+	for name, enroller := range map[string]kvtransfer.Enroller{"none": nil, "no key": fakeEnroller{}} {
 		t.Run(name, func(t *testing.T) {
 			s, _, parts := routertest.NewPlane(t, 1, 1)
 			parts.Tickets = enroller

@@ -1,4 +1,7 @@
-package router
+// Package handshake makes pairs of engines ready before requests need them: as soon as both are up and their records are known, a whole
+// request of the gateway's own goes through both. It runs in the background, goes by the present configuration, and retries with pauses. What
+// a handshake leaves behind it hands to package reclaim. Which pairs are ready is kept by fleet.Handshakes; whoever needs one asks there.
+package handshake
 
 import (
 	"context"
@@ -12,6 +15,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/reclaim"
@@ -24,9 +28,9 @@ const warmPause = 10 * time.Millisecond
 // warmAnyway is after how many health checks all pairs are looked at though nothing has changed.
 const warmAnyway = 15
 
-// run begins the handshakes of all pairs that have not shaken hands, whenever something changed or a pause after
+// Run begins the handshakes of all pairs that have not shaken hands, whenever something changed or a pause after
 // a failure is over, until ctx ends. While nothing happens it hardly looks at all.
-func (h *handshaker) run(ctx context.Context) {
+func (h *Handshaker) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -36,7 +40,7 @@ func (h *handshaker) run(ctx context.Context) {
 		case <-h.pairs.Wake():
 		case <-timer.C:
 		}
-		again := h.startDue(time.Now())
+		again := h.StartDue(time.Now())
 		timer.Reset(warmPause)
 		select {
 		case <-ctx.Done():
@@ -47,46 +51,47 @@ func (h *handshaker) run(ctx context.Context) {
 	}
 }
 
-// handshakeSnapshot is what handshakes go by at one moment. It is never changed.
-type handshakeSnapshot struct {
-	cfg      *config.Config
-	fleet    *fleet.Fleet
-	bodies   openai.Limits
-	stock    monitor.Stock          // nil: stock engines are not asked what they are
-	token    func() (string, error) // bearer token for the engines' control routes; nil: none is sent
-	enroller Enroller               // nil: no tickets
-	reclaim  *reclaim.Snapshot
+// Snapshot is what handshakes go by at one moment. It is never changed.
+type Snapshot struct {
+	Config  *config.Config
+	Fleet   *fleet.Fleet
+	Bodies  openai.Limits
+	Stock   monitor.Stock          // nil: stock engines are not asked what they are
+	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
+	Tickets kvtransfer.Enroller    // nil: no tickets
+	Reclaim *reclaim.Snapshot
 }
 
-// handshaker makes pairs ready before requests need them. It goes by the present configuration, as it outlives each; a handshake goes by
+// Handshaker makes pairs ready before requests need them. It goes by the present configuration, as it outlives each; a handshake goes by
 // that of its beginning. It is safe for concurrent use.
-type handshaker struct {
+type Handshaker struct {
 	log       *slog.Logger
-	current   func() *handshakeSnapshot
+	current   func() *Snapshot
 	tasks     *background.Tasks
 	pairs     *fleet.Handshakes
 	cancels   *upstream.CancelSet
 	monitor   *monitor.Monitor
 	reclaim   *reclaim.Reclaimer
-	transfers *transfers
+	transfers *kvtransfer.Transfers
 }
 
-func newHandshaker(log *slog.Logger, current func() *handshakeSnapshot, tasks *background.Tasks, pairs *fleet.Handshakes, cancels *upstream.CancelSet,
-	m *monitor.Monitor, r *reclaim.Reclaimer, t *transfers,
-) *handshaker {
-	return &handshaker{log: log, current: current, tasks: tasks, pairs: pairs, cancels: cancels, monitor: m, reclaim: r, transfers: t}
+// New returns one that begins nothing before Run. current returns what the next handshake goes by.
+func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pairs *fleet.Handshakes, cancels *upstream.CancelSet,
+	m *monitor.Monitor, r *reclaim.Reclaimer, t *kvtransfer.Transfers,
+) *Handshaker {
+	return &Handshaker{log: log, current: current, tasks: tasks, pairs: pairs, cancels: cancels, monitor: m, reclaim: r, transfers: t}
 }
 
-// startDue begins the handshakes that are due between engines that are up, and returns when it is to be called again.
-func (h *handshaker) startDue(now time.Time) time.Duration {
+// StartDue begins the handshakes that are due between engines that are up, and returns when it is to be called again.
+func (h *Handshaker) StartDue(now time.Time) time.Duration {
 	s := h.current()
-	again := warmAnyway * s.cfg.Timeouts.Health
-	for _, c := range s.fleet.Pairs {
+	again := warmAnyway * s.Config.Timeouts.Health
+	for _, c := range s.Fleet.Pairs {
 		if c.Prefill.Down.Load() || c.Decode.Down.Load() {
 			c.Reset()
 			continue
 		}
-		pair, err := s.fleet.Runs(c)
+		pair, err := s.Fleet.Runs(c)
 		if err != nil {
 			continue // until records come
 		}
@@ -101,16 +106,16 @@ func (h *handshaker) startDue(now time.Time) time.Duration {
 			continue
 		}
 		if errors.Is(h.pairs.Start(pair, c.Weight(now)), metadata.ErrBusy) {
-			again = min(again, s.cfg.Timeouts.Health)
+			again = min(again, s.Config.Timeouts.Health)
 		}
 	}
 	return again
 }
 
-// handshake is the handshake of one pair as the registry calls it.
-func (h *handshaker) handshake(ctx context.Context, pair metadata.Pair) error {
+// Handshake is the handshake of one pair as the registry calls it.
+func (h *Handshaker) Handshake(ctx context.Context, pair metadata.Pair) error {
 	s := h.current()
-	c := s.fleet.PairOf(pair)
+	c := s.Fleet.PairOf(pair)
 	if c == nil {
 		return fmt.Errorf("router: probe: %s and %s are no pair of one model", pair.Prefill.Engine, pair.Decode.Engine)
 	}
@@ -119,7 +124,7 @@ func (h *handshaker) handshake(ctx context.Context, pair metadata.Pair) error {
 	err := errPanicked
 	h.tasks.Recover("a handshake", func() { err = h.probe(ctx, s, c, pair) })
 	now := time.Now()
-	pause := c.HandshakeEnded(pair, err, now, fleet.PairRules(s.cfg.Health))
+	pause := c.HandshakeEnded(pair, err, now, fleet.PairRules(s.Config.Health))
 	switch {
 	case err == nil:
 		h.reclaim.Leaks.HandedOver(c, begun)

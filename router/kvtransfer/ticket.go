@@ -1,4 +1,7 @@
-package router
+// Package kvtransfer tells engines of connector kvplane of single transfers: that one is permitted (a ticket, which travels with the request),
+// and that nobody wants it any more (a cancel, over the control route). The exchange and the handshake use it. What engines say of transfers
+// is read by package monitor.
+package kvtransfer
 
 import (
 	"crypto/sha256"
@@ -20,8 +23,8 @@ type Enroller interface {
 	Enrolment(id string) ([][]byte, error)
 }
 
-// transfers tells engines of connector kvplane of single transfers. It is safe for concurrent use.
-type transfers struct {
+// Transfers tells engines of connector kvplane of single transfers. It is safe for concurrent use.
+type Transfers struct {
 	log   *slog.Logger
 	tasks *background.Tasks
 	keys  fleet.PerEngine[atomic.Pointer[enrolment]] // of an engine's run that was last given a ticket
@@ -33,13 +36,14 @@ type enrolment struct {
 	key []byte
 }
 
-func newTransfers(log *slog.Logger, tasks *background.Tasks) *transfers {
-	return &transfers{log: log, tasks: tasks, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()}
+// New returns one that has no keys yet. It asks for them as tickets are signed.
+func New(log *slog.Logger, tasks *background.Tasks) *Transfers {
+	return &Transfers{log: log, tasks: tasks, keys: fleet.NewPerEngine[atomic.Pointer[enrolment]]()}
 }
 
-// contextOf is the digest of what the KV of a request depends on besides its tokens: the model, whose it is, and the
+// ContextOf is the digest of what the KV of a request depends on besides its tokens: the model, whose it is, and the
 // cache's salt as the engines get it.
-func contextOf(model, subject string, salt []byte) [16]byte {
+func ContextOf(model, subject string, salt []byte) [16]byte {
 	b := append(make([]byte, 0, 192), "pdrouter context v1\x00"...)
 	b = append(binary.AppendUvarint(b, uint64(len(model))), model...)
 	b = append(binary.AppendUvarint(b, uint64(len(subject))), subject...)
@@ -50,8 +54,8 @@ func contextOf(model, subject string, salt []byte) [16]byte {
 	return [16]byte(d.Sum(b[:0]))
 }
 
-// sign gives both legs of a transfer their tickets, if this router has a key to sign them with.
-func (t *transfers) sign(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
+// Sign gives both legs of a transfer their tickets, if this router has a key to sign them with.
+func (t *Transfers) Sign(keys Enroller, h *connector.Handoff, prefill, decode *fleet.Engine, context [16]byte) {
 	if keys == nil {
 		return
 	}
@@ -70,7 +74,7 @@ func (t *transfers) sign(keys Enroller, h *connector.Handoff, prefill, decode *f
 }
 
 // key returns the key for one run of an engine, nil if there is none.
-func (t *transfers) key(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
+func (t *Transfers) key(from Enroller, e *fleet.Engine, inc metadata.Incarnation) []byte {
 	if known := t.keys.Of(e).Load(); known != nil && known.inc == inc {
 		return known.key
 	}

@@ -1,4 +1,4 @@
-package router
+package handshake
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -18,8 +19,8 @@ import (
 
 // probe is the handshake of one pair: a whole request of two tokens.
 type probe struct {
-	*handshaker
-	s *handshakeSnapshot
+	*Handshaker
+	s *Snapshot
 	c *fleet.Pair
 	b *openai.Body
 
@@ -28,8 +29,8 @@ type probe struct {
 }
 
 // probe shakes hands: it sends a whole two-leg request of two tokens. It strands no block and warms the pair.
-func (h *handshaker) probe(ctx context.Context, s *handshakeSnapshot, c *fleet.Pair, pair metadata.Pair) error {
-	if runs, err := s.fleet.Runs(c); err != nil || runs != pair {
+func (h *Handshaker) probe(ctx context.Context, s *Snapshot, c *fleet.Pair, pair metadata.Pair) error {
+	if runs, err := s.Fleet.Runs(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
 	}
 	p, err := h.newProbe(s, c)
@@ -43,15 +44,15 @@ func (h *handshaker) probe(ctx context.Context, s *handshakeSnapshot, c *fleet.P
 }
 
 // newProbe returns a request of two tokens.
-func (h *handshaker) newProbe(s *handshakeSnapshot, c *fleet.Pair) (*probe, error) {
-	p := &probe{handshaker: h, s: s, c: c}
+func (h *Handshaker) newProbe(s *Snapshot, c *fleet.Pair) (*probe, error) {
+	p := &probe{Handshaker: h, s: s, c: c}
 	p.h.Shape = openai.ShapeCompletions
 	p.h.Draw()
 	prompt := "a b"
 	if c.Prefill.Publishes {
 		prompt = p.h.Transfer // decode must hold no prefix of it, or it would need nothing of prefill
 	}
-	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), s.bodies)
+	b, herr := openai.ParseBody(openai.ShapeCompletions, openai.AppendProbe(nil, c.Model, prompt), s.Bodies)
 	if herr != nil {
 		return nil, fmt.Errorf("router: probe: %w", herr)
 	}
@@ -68,9 +69,9 @@ func (p *probe) ask(l *leg.Leg, body []byte) error {
 // askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
 func (p *probe) askOnce(l *leg.Leg, body []byte, once bool) (leg.Result, error) {
 	defer l.End()
-	limit := p.s.cfg.Limits.Answer
+	limit := p.s.Config.Limits.Answer
 	v := l.AskWhole(&upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, p.h.Request, nil, false), Body: body, Once: once}, limit)
-	l.ObserveProbe(p.s.fleet, v)
+	l.ObserveProbe(p.s.Fleet, v)
 	if v != leg.Usable {
 		return v, probeFailed(l, v)
 	}
@@ -90,8 +91,8 @@ func (p *probe) askPrefill() error {
 func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	c := p.c
 	p.h.Prefill, p.h.Decode = pair.Prefill, pair.Decode
-	p.h.ValidMS = p.s.cfg.Timeouts.Probe.Milliseconds()
-	p.transfers.sign(p.s.enroller, &p.h, c.Prefill, c.Decode, contextOf(c.Model, "", nil))
+	p.h.ValidMS = p.s.Config.Timeouts.Probe.Milliseconds()
+	p.transfers.Sign(p.s.Tickets, &p.h, c.Prefill, c.Decode, kvtransfer.ContextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	p.prefill.Open(legs, c.Prefill)
@@ -114,7 +115,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 				err = fmt.Errorf("router: probe: engine %s: answer of another transfer", c.Prefill.Name)
 				return
 			}
-			due = p.decode.CancelAfter(p.s.cfg.Timeouts.Transfer, leg.ErrTransferLate)
+			due = p.decode.CancelAfter(p.s.Config.Timeouts.Transfer, leg.ErrTransferLate)
 		})
 	}()
 	if err := p.ask(&p.decode, p.b.AppendDecode(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))); err != nil {
@@ -127,7 +128,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	if legs.Err() == nil {
 		return nil
 	}
-	p.transfers.cancel(p.s.cfg, p.s.token, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
+	p.transfers.Cancel(p.s.Config, p.s.Token, p.h.Transfer, reason.PairFailed, c.Prefill, c.Decode)
 	return context.Cause(legs)
 }
 

@@ -1,4 +1,4 @@
-package router
+package handshake
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"pdrouter/router/reclaim"
 )
 
-// handOver sends a whole request of two tokens to two stock engines.
-func (h *handshaker) handOver(ctx context.Context, s *handshakeSnapshot, c *fleet.Pair) error {
+// HandOver sends a whole request of two tokens to two stock engines.
+func (h *Handshaker) HandOver(ctx context.Context, s *Snapshot, c *fleet.Pair) error {
 	p, err := h.newProbe(s, c)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (p *probe) stock(ctx context.Context) error {
 
 // left is what the probe may have left behind.
 func (p *probe) left() *reclaim.Job {
-	m := reclaim.NewJob(p.s.reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
+	m := reclaim.NewJob(p.s.Reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
 	m.Tokens = 1
 	return m
 }
@@ -93,16 +93,16 @@ func (p *probe) fits(ctx context.Context, at *connector.PrefillEndpoint) error {
 
 // compat returns the compatibility digest of the engine's present run, or "" if it is not to be had.
 func (p *probe) compat(ctx context.Context, e *fleet.Engine, c *connector.PrefillEndpoint) string {
-	if s := e.ChannelReport(); s.Compatibility != "" || p.s.stock == nil {
+	if s := e.ChannelReport(); s.Compatibility != "" || p.s.Stock == nil {
 		return s.Compatibility
 	}
 	at, ok := e.SideChannel(c)
 	if !ok {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.s.cfg.Timeouts.SideChannelAnswer())
+	ctx, cancel := context.WithTimeout(ctx, p.s.Config.Timeouts.SideChannelAnswer())
 	defer cancel()
-	rec, err := p.s.stock.First(ctx, at)
+	rec, err := p.s.Stock.First(ctx, at)
 	if err != nil {
 		return ""
 	}
@@ -125,12 +125,12 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 		return err
 	}
-	again := p.tasks.Try(p.s.cfg.Limits.Background, p.s.cfg.Timeouts.Ending, func(ctx context.Context) {
+	again := p.tasks.Try(p.s.Config.Limits.Background, p.s.Config.Timeouts.Ending, func(ctx context.Context) {
 		for wait := 100 * time.Millisecond; time.Since(answered)+wait < giveBackWithin; wait *= 2 {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
-				next := &probe{handshaker: p.handshaker, s: p.s, c: p.c, b: p.b, h: p.h}
+				next := &probe{Handshaker: p.Handshaker, s: p.s, c: p.c, b: p.b, h: p.h}
 				v, err := next.askTaking(ctx, body)
 				if err == nil || errors.Is(err, leg.ErrTransferLate) {
 					return
@@ -163,10 +163,10 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	}
 	p.decode.Join(p.cancels, d)
 	p.decode.Begin()
-	late, limit := make(chan struct{}, 1), p.s.cfg.Timeouts.Transfer
+	late, limit := make(chan struct{}, 1), p.s.Config.Timeouts.Transfer
 	w := &kvwatch.Watch{
 		Monitor: p.monitor, Decode: &p.decode, Prefill: c.Prefill, Endpoint: p.h.Endpoint, Due: time.Now().Add(limit), Transfer: limit,
-		Lost: func(reason.Reason) { background.Notify(late) }, Asking: p.s.cfg.Timeouts.SideChannelAnswer(),
+		Lost: func(reason.Reason) { background.Notify(late) }, Asking: p.s.Config.Timeouts.SideChannelAnswer(),
 	}
 	type told struct {
 		v   leg.Result

@@ -1,4 +1,4 @@
-package router
+package kvtransfer
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"pdrouter/router/reason"
 )
 
-// cancel tells engines in the background that nobody wants a transfer any more. token is the bearer token for their control routes.
-func (t *transfers) cancel(cfg *config.Config, token func() (string, error), transfer string, why reason.Reason, engines ...*fleet.Engine) {
+// Cancel tells engines in the background that nobody wants a transfer any more. token is the bearer token for their control routes.
+func (t *Transfers) Cancel(cfg *config.Config, token func() (string, error), transfer string, why reason.Reason, engines ...*fleet.Engine) {
 	id, err := kvplane.ParseTransferID(transfer)
 	if err != nil {
 		return
