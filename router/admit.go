@@ -16,13 +16,22 @@ import (
 // buffers, but for the body: its bytes last as long as the handler.
 type admitted struct {
 	request
+	r     *Router
 	route *route
 	who   principal
-	name  string    // what stands in the path, where the route has a name in it
-	ctype string    // of a form
-	query string    // of the path, where it means something
-	x     *exchange // once there is one, which then has the lease and the place
-	fan   *fan      // instead of x, where each choice is served by itself
+	name  string         // what stands in the path, where the route has a name in it
+	ctype string         // of a form
+	query string         // of the path, where it means something
+	lease Lease          // of the caller's limits; nil if there are none
+	slot  admission.Slot // its place with the engines
+	x     *exchange      // once there is one
+	fan   *fan           // instead of x, where each choice is served by itself; it has the lease and the place
+}
+
+// caller is who has an exchange serve a request.
+type caller interface {
+	// ended is called once, when the request has its outcome. What the exchange says of that does not change any more.
+	ended(x *exchange)
 }
 
 // request is what an exchange serves.
@@ -42,24 +51,40 @@ type request struct {
 	forwarded *leg.Forwarded
 
 	arrived time.Time
-	checked time.Duration  // from its arrival to the beginning of its wait, if it waited
-	queued  time.Duration  // from its arrival to the end of its wait; 0 if it did not wait
-	lease   Lease          // of the caller's limits; nil if there are none
-	slot    admission.Slot // its place with the engines
-	ended   func()         // called at its end, if it is a part of a client's request, which then reports it; else nil
+	checked time.Duration // from its arrival to the beginning of its wait, if it waited
+	queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
+	caller  caller        // nil: nobody is told of its end
+	branch  bool          // it is a part of a client's request, which its caller reports
 }
 
 // panicked gives back what the request holds.
 func (q *admitted) panicked(v any) {
-	q.slot.Release()
 	switch {
 	case q.fan != nil:
 		q.fan.panicked(v)
 	case q.x != nil:
 		q.x.panicked(v)
-	case q.lease != nil:
-		q.lease.Done(0)
+	default:
+		q.slot.Release()
+		if q.lease != nil {
+			q.lease.Done(0)
+		}
 	}
+}
+
+// ended gives back the request's place, and ends its lease with what it has used. The lease of a background response is held until that has
+// ended.
+func (q *admitted) ended(x *exchange) {
+	q.slot.Release()
+	if q.b.Unsplittable == openai.UnsplitStored {
+		q.r.backgrounds.saw(x)
+	}
+	if l, ok := q.lease.(*backgroundLease); ok && worksOn(x) {
+		q.r.awaitLater(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.Engine, x.forwarded, l)
+	} else if q.lease != nil {
+		q.lease.Done(x.used().total())
+	}
+	q.lease = nil
 }
 
 // read finds what the request is about: the model that its body names. A stored response says of which model it is once it is

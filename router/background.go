@@ -103,7 +103,7 @@ func (q *admitted) holdLease(allowed Allowance) *openai.Error {
 }
 
 // worksOn reports whether the engine may still work on the background response of a request that has ended.
-func (x *exchange) worksOn() bool {
+func worksOn(x *exchange) bool {
 	if x.cur == nil || x.cur.decode.State() == dispatch.LegIdle {
 		return false
 	}
@@ -196,11 +196,10 @@ func (r *Router) askBackground(ctx context.Context, id string, e *fleet.Engine, 
 	return readBackground(l.Body)
 }
 
-// sawResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.
-func (x *exchange) sawResponse() {
+// saw ends the lease of a background response if the answer to a client that asked for it says that it has ended.
+func (b *backgroundResponses) saw(x *exchange) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(x.path, pathResponses+"/"), "/")
 	id, _, _ = strings.Cut(id, "?")
-	b := x.r.backgrounds
 	b.mu.Lock()
 	p := b.byID[id]
 	b.mu.Unlock()

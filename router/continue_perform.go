@@ -47,7 +47,7 @@ func (x *exchange) askContinuation(a *attempt) {
 // newContinuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
 func (x *exchange) newContinuation() *relay.Continuation {
 	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
-	if !ok || x.ended != nil || !x.b.Stream {
+	if !ok || x.branch || !x.b.Stream {
 		return nil
 	}
 	after := p.AfterFailure(x.m.Name)

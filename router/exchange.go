@@ -7,7 +7,6 @@ import (
 
 	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
-	"pdrouter/router/admission"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
@@ -30,14 +29,13 @@ import (
 // Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in legs), and, once over is set,
 // reply, sum and why.
 type exchange struct {
-	legs                   // what the request is served with, and how its legs are ended
-	mailbox                // what others have to say
-	lease   Lease          // of the caller's limits; nil if there are none
-	slot    admission.Slot // its place with the engines, until its end
-	tenant  string         // whose the response is, if an engine keeps it
-	kept    string         // what was put about that, as long as others may not know
+	legs           // what the request is served with, and how its legs are ended
+	mailbox        // what others have to say
+	tenant  string // whose the response is, if an engine keeps it
+	kept    string // what was put about that, as long as others may not know
 	reply   reply
-	ended   func() // called at its end, if it is a part of a client's request; nil if it is one of its own
+	caller  caller
+	branch  bool // of a client's request, which its caller reports
 	sum     report.Summary
 
 	d            dispatch.Dispatch
@@ -92,7 +90,7 @@ func (r *exchanges) newExchange(q *request) *exchange {
 	x := &exchange{d: connector.NewDispatch(m.Connector, s.cfg.Limits.Attempts)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.path, forwarded: q.forwarded}
 	b.Retain() // until the exchange is done
-	x.slot, x.lease, x.ended, x.tenant = q.slot, q.lease, q.ended, q.tenant
+	x.caller, x.branch, x.tenant = q.caller, q.branch, q.tenant
 	x.open()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
 	x.sum = report.Summary{

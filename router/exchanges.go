@@ -31,7 +31,4 @@ type exchanges struct {
 	legRequests leg.Requests
 	streams     relay.Streams
 	live        live
-
-	backgrounds    *backgroundResponses
-	holdBackground func(id string, e *fleet.Engine, f *leg.Forwarded, l *backgroundLease)
 }

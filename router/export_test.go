@@ -166,7 +166,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.newExchange(&request{s: r.snapshot(), m: m, b: b, lease: lease, arrived: time.Now()})
+	x := r.newExchange(&request{s: r.snapshot(), m: m, b: b, arrived: time.Now(), caller: &admitted{r: r, request: request{b: b}, lease: lease}})
 	a := &attempt{split: true}
 	a.decode.Join(&r.cancels, were.Decode[0])
 	a.prefill.Join(&r.cancels, were.Prefill[0])

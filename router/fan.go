@@ -87,7 +87,7 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
 		one := q.request
-		one.b, one.lease, one.slot, one.ended = part, nil, admission.Slot{}, f.ended
+		one.b, one.caller, one.branch = part, f, true
 		f.branches = append(f.branches, r.newExchange(&one))
 	}
 	f.sum = f.branches[0].sum

@@ -107,12 +107,15 @@ func (f *fan) CloseWithError(err error) error {
 func (f *fan) closed() {
 	f.once.Do(func() {
 		f.watch.Stop()
-		f.ended()
+		f.partEnded()
 	})
 }
 
-// ended notes that a branch, or the request itself, has ended. The last reports the request.
-func (f *fan) ended() {
+// ended implements caller, for the branches.
+func (f *fan) ended(*exchange) { f.partEnded() }
+
+// partEnded notes that a branch, or the request itself, has ended. The last reports the request.
+func (f *fan) partEnded() {
 	f.mu.Lock()
 	f.open--
 	last := f.open == 0
@@ -151,4 +154,29 @@ func (f *fan) finish() {
 	}
 	f.r.live.count(-1)
 	f.r.report.Finished(s, f.s.parts.Observe)
+}
+
+// used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
+// used nothing, though some of its choices were under way.
+func (f *fan) used() (sum usedTokens) {
+	if f.sum.Outcome == report.FailedBefore {
+		switch {
+		case !failedAtWork(f.why):
+			return usedTokens{}
+		case f.why == reason.AnswerTooLarge && !hasNoLimit(f.branches[0].b):
+			return usedTokens{unknown: true}
+		}
+	}
+	prompt := 0
+	for k, x := range f.branches {
+		if k%f.n == 0 {
+			prompt = 0
+		}
+		u := x.used()
+		sum.prompt += max(0, u.prompt-prompt)
+		prompt = max(prompt, u.prompt)
+		sum.answer += u.answer
+		sum.unknown = sum.unknown || u.unknown
+	}
+	return sum
 }

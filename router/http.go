@@ -11,7 +11,6 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
-	"pdrouter/router/admission"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -24,7 +23,7 @@ const (
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
 func (r *Router) handle(c *fiber.Ctx) (err error) {
-	q := &admitted{request: request{s: r.snapshot(), arrived: time.Now()}}
+	q := &admitted{r: r, request: request{s: r.snapshot(), arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -88,8 +87,9 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		r.sendReply(c, f.sum.RequestID, why, rep, s)
 		return nil
 	}
+	q.caller = q
 	x := r.newExchange(&q.request)
-	q.x, q.slot = x, admission.Slot{}
+	q.x = x
 	x.watchClient(conn)
 	x.run()
 	r.send(c, x)

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
-	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
-	"pdrouter/router/report"
 )
 
 // Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
@@ -131,111 +129,4 @@ func expectedTokens(b *openai.Body) int {
 		}
 	}
 	return b.PromptTokens() + min(each, mostTokens)*max(b.N, 1)*max(b.Prompts, 1)
-}
-
-// hasNoLimit reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
-func hasNoLimit(b *openai.Body) bool {
-	return b.MaxTokens < 0 && b.Shape != openai.ShapeCompletions && b.Shape != openai.ShapePass
-}
-
-// releasePlace ends the request's lease with what it has used.
-func (x *exchange) releasePlace() {
-	x.slot.Release()
-	if x.b.Unsplittable == openai.UnsplitStored {
-		x.sawResponse()
-	}
-	if l, ok := x.lease.(*backgroundLease); ok && x.worksOn() {
-		x.r.holdBackground(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.Engine, x.forwarded, l)
-	} else if x.lease != nil {
-		x.lease.Done(x.used().total())
-	}
-	x.lease = nil
-}
-
-// usedTokens is what a request has used.
-type usedTokens struct {
-	prompt, answer int
-	unknown        bool
-}
-
-// total is the sum, or -1 if it is unknown.
-func (u usedTokens) total() int {
-	if u.unknown {
-		return -1
-	}
-	return u.prompt + u.answer
-}
-
-// used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
-// have the engine count, so without the client's own include_usage its events are counted, one token each. So are those of a stream
-// that has not ended: the usage that it has told may be that of its beginning.
-func (x *exchange) used() usedTokens {
-	s := &x.sum
-	switch {
-	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
-		return usedTokens{}
-	case x.usage.Counted:
-		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
-		if stream := x.reply.stream; stream != nil && !stream.Whole() {
-			u.answer = max(u.answer, x.usage.Pieces)
-		}
-		return u
-	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !failedAtWork(x.why): // nobody had anything of it
-		return usedTokens{}
-	case s.Outcome == report.FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
-		return usedTokens{unknown: true}
-	}
-	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.usage.Pieces + x.unreadTokens()}
-	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
-		u.prompt = a.prefill.Answer.PromptTokens
-	}
-	return u
-}
-
-// failedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
-func failedAtWork(why reason.Reason) bool {
-	return why == reason.AnswerTooLarge || why == reason.Deadline
-}
-
-// mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
-// a token has many bytes.
-const mostUnread = 128 << 10
-
-// unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
-// bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
-func (x *exchange) unreadTokens() int {
-	if x.why != reason.AnswerTooLarge || !hasNoLimit(x.b) || x.cur == nil {
-		return 0
-	}
-	l := &x.cur.decode
-	if !l.State().Over() || !leg.IsTooLarge(l.Failure) {
-		return 0
-	}
-	bytes, _ := leg.ExceededBound(l.Failure, x.s.cfg.Limits)
-	return min(bytes/4, mostUnread)
-}
-
-// used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
-// used nothing, though some of its choices were under way.
-func (f *fan) used() (sum usedTokens) {
-	if f.sum.Outcome == report.FailedBefore {
-		switch {
-		case !failedAtWork(f.why):
-			return usedTokens{}
-		case f.why == reason.AnswerTooLarge && !hasNoLimit(f.branches[0].b):
-			return usedTokens{unknown: true}
-		}
-	}
-	prompt := 0
-	for k, x := range f.branches {
-		if k%f.n == 0 {
-			prompt = 0
-		}
-		u := x.used()
-		sum.prompt += max(0, u.prompt-prompt)
-		prompt = max(prompt, u.prompt)
-		sum.answer += u.answer
-		sum.unknown = sum.unknown || u.unknown
-	}
-	return sum
 }

@@ -16,7 +16,7 @@ func (l *live) add(x *exchange) {
 	l.mu.Lock()
 	x.liveIndex = len(l.items)
 	l.items = append(l.items, x)
-	if x.ended == nil {
+	if !x.branch {
 		l.n++
 	}
 	l.mu.Unlock()
@@ -28,7 +28,7 @@ func (l *live) remove(x *exchange) {
 	last := len(l.items) - 1
 	l.items[x.liveIndex], l.items[last].liveIndex = l.items[last], x.liveIndex
 	l.items = slices.Delete(l.items, last, last+1)
-	if x.ended == nil {
+	if !x.branch {
 		l.n--
 	}
 	l.mu.Unlock()

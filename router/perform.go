@@ -284,12 +284,12 @@ func (x *exchange) done(act dispatch.Action) {
 		s.Why = x.choice.Why()
 	}
 	defer x.b.Release()
-	if x.ended != nil {
-		x.ended()
-		return
+	if x.caller != nil {
+		x.caller.ended(x)
 	}
-	x.releasePlace()
-	x.r.report.Finished(s, x.s.parts.Observe)
+	if !x.branch {
+		x.r.report.Finished(s, x.s.parts.Observe)
+	}
 }
 
 // failure is the error answer for a reason.

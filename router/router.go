@@ -67,6 +67,8 @@ type Router struct {
 	control *http.Client // for the engines' control routes
 	bodies  clientBodies
 
+	backgrounds *backgroundResponses
+
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz
 	closing    chan struct{} // closed when nobody waits for a place any more
@@ -93,7 +95,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		control: fleet.NewControlClient(nil),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
-	r.backgrounds, r.holdBackground = newBackgroundResponses(), r.awaitLater
+	r.backgrounds = newBackgroundResponses()
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.pairs = fleet.NewHandshakes()
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{

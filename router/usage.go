@@ -1,0 +1,76 @@
+package router
+
+import (
+	"pdrouter/router/leg"
+	"pdrouter/router/openai"
+	"pdrouter/router/reason"
+	"pdrouter/router/report"
+)
+
+// usedTokens is what a request has used.
+type usedTokens struct {
+	prompt, answer int
+	unknown        bool
+}
+
+// total is the sum, or -1 if it is unknown.
+func (u usedTokens) total() int {
+	if u.unknown {
+		return -1
+	}
+	return u.prompt + u.answer
+}
+
+// used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
+// have the engine count, so without the client's own include_usage its events are counted, one token each. So are those of a stream
+// that has not ended: the usage that it has told may be that of its beginning.
+func (x *exchange) used() usedTokens {
+	s := &x.sum
+	switch {
+	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
+		return usedTokens{}
+	case x.usage.Counted:
+		u := usedTokens{prompt: s.PromptTokens, answer: s.OutputTokens}
+		if stream := x.reply.stream; stream != nil && !stream.Whole() {
+			u.answer = max(u.answer, x.usage.Pieces)
+		}
+		return u
+	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !failedAtWork(x.why): // nobody had anything of it
+		return usedTokens{}
+	case s.Outcome == report.FailedBefore && x.why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
+		return usedTokens{unknown: true}
+	}
+	u := usedTokens{prompt: x.b.PromptTokens(), answer: x.usage.Pieces + x.unreadTokens()}
+	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
+		u.prompt = a.prefill.Answer.PromptTokens
+	}
+	return u
+}
+
+// failedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
+func failedAtWork(why reason.Reason) bool {
+	return why == reason.AnswerTooLarge || why == reason.Deadline
+}
+
+// mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
+// a token has many bytes.
+const mostUnread = 128 << 10
+
+// unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
+// bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
+func (x *exchange) unreadTokens() int {
+	if x.why != reason.AnswerTooLarge || !hasNoLimit(x.b) || x.cur == nil {
+		return 0
+	}
+	l := &x.cur.decode
+	if !l.State().Over() || !leg.IsTooLarge(l.Failure) {
+		return 0
+	}
+	bytes, _ := leg.ExceededBound(l.Failure, x.s.cfg.Limits)
+	return min(bytes/4, mostUnread)
+}
+
+// hasNoLimit reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
+func hasNoLimit(b *openai.Body) bool {
+	return b.MaxTokens < 0 && b.Shape != openai.ShapeCompletions && b.Shape != openai.ShapePass
+}
