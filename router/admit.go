@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/stored"
 )
 
 // admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
@@ -77,10 +78,10 @@ func (q *admitted) panicked(v any) {
 func (q *admitted) ended(x *exchange) {
 	q.slot.Release()
 	if q.b.Unsplittable == openai.UnsplitStored {
-		q.r.backgrounds.saw(x)
+		sawResponse(q.r.backgrounds, x)
 	}
-	if l, ok := q.lease.(*backgroundLease); ok && worksOn(x) {
-		q.r.awaitLater(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.Engine, x.forwarded, l)
+	if l, ok := q.lease.(*stored.Lease); ok && worksOn(x) {
+		q.r.backgrounds.Hold(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.Engine, x.forwarded, l)
 	} else if q.lease != nil {
 		q.lease.Done(x.used().total())
 	}

@@ -8,6 +8,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/stored"
 )
 
 // scopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
@@ -16,7 +17,7 @@ const scopePriority = "priority"
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
 func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
-	if l, ok := q.lease.(*backgroundLease); ok && !r.backgrounds.admit(l, q.s.cfg.Limits.Background) {
+	if l, ok := q.lease.(*stored.Lease); ok && !r.backgrounds.Admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
 		return ofCaller(errTooManyBackground(), q.who, q.m.Name)

@@ -25,13 +25,14 @@ import (
 	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
+	"pdrouter/router/stored"
 	"pdrouter/router/upstream"
 )
 
 // What the external tests of this package see of it beside its interface.
 
 const (
-	BackgroundPollMax = backgroundPollMax
+	BackgroundPollMax = stored.PollMax
 	HeadBytes         = headBytes
 	KeepAliveEvent    = relay.KeepAliveEvent
 	LoadApart         = kvwatch.LoadApart

@@ -25,6 +25,7 @@ import (
 	"pdrouter/router/monitor"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
+	"pdrouter/router/stored"
 )
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
@@ -50,7 +51,7 @@ type Parts struct {
 	// then on Knows reports false for it. It must not block. May be nil.
 	Gone func(engine string)
 	// Responses remembers which engine holds which stored response; nil: stored responses cannot be had.
-	Responses Responses
+	Responses stored.Responses
 	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
 	// route, credentials, body or model. reason is one of the code's own. It must not block.
 	Refused func(status int, why string)
@@ -67,7 +68,7 @@ type Router struct {
 	control *http.Client // for the engines' control routes
 	bodies  clientBodies
 
-	backgrounds *backgroundResponses
+	backgrounds *stored.Background
 
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz
@@ -95,8 +96,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		control: fleet.NewControlClient(nil),
 	}
 	r.close = sync.OnceFunc(func() { close(r.closing) })
-	r.backgrounds = newBackgroundResponses()
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
+	r.backgrounds = stored.NewBackground(parts.Log, r.tasks, func() (*config.Config, *fleet.Fleet) { s := r.snapshot(); return &s.cfg, s.fleet })
 	r.pairs = fleet.NewHandshakes()
 	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
@@ -124,7 +125,7 @@ var errStopped = errors.New("the router stops")
 // or that of draining if it is less. Serve must have returned. It is safe to call twice.
 func (r *Router) Close() {
 	r.pairs.Close()
-	r.backgrounds.close()
+	r.backgrounds.Close()
 	late := time.AfterFunc(min(r.snapshot().cfg.Timeouts.Ending, r.snapshot().cfg.Timeouts.Drain), func() {
 		r.tasks.Stop(errStopped)
 		r.cancels.Cancel(errStopped)

@@ -2,18 +2,18 @@ package router
 
 import (
 	"net/http"
-	"pdrouter/internal/httpsyntax"
 	"strings"
 
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/stored"
 )
 
 // The paths of the route table. Engines are asked on the table's path, never on the client's bytes.
 const (
 	pathChat        = "/v1/chat/completions"
 	pathCompletions = openai.PathCompletions
-	pathResponses   = "/v1/responses"
+	pathResponses   = openai.PathResponses
 	pathMessages    = "/v1/messages"
 	pathGenerate    = "/inference/v1/generate"
 	pathBatch       = "/v1/chat/completions/batch"
@@ -95,8 +95,8 @@ var named = [...]struct {
 	*route
 	isName func(string) bool
 }{
-	{&route{path: pathResponses + "/", behind: "/cancel", method: http.MethodPost, does: askStored}, isResponseID},
-	{&route{path: pathResponses + "/", method: http.MethodGet, does: askStored}, isResponseID},
+	{&route{path: pathResponses + "/", behind: "/cancel", method: http.MethodPost, does: askStored}, stored.IsResponseID},
+	{&route{path: pathResponses + "/", method: http.MethodGet, does: askStored}, stored.IsResponseID},
 	{&route{path: pathModels + "/", method: http.MethodGet, does: oneModel}, func(s string) bool { return s != "" }},
 }
 
@@ -124,16 +124,6 @@ func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
 		return rt, "", openai.NewError(reason.Method, "Method Not Allowed")
 	}
 	return rt, name, nil
-}
-
-// isResponseID reports whether s may be the id of a stored response, so that it can stand in a path.
-func isResponseID(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; !httpsyntax.IsAlphanumeric(c) && c != '_' && c != '-' {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 128
 }
 
 // errorsOf is the shape whose errors the clients of a path expect.

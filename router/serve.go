@@ -31,7 +31,7 @@ func (r *Router) Drain() {
 // cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
 // once.
 func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
-	defer r.backgrounds.close() // here and not in Close, so that the limiter can still tell other gateways
+	defer r.backgrounds.Close() // here and not in Close, so that the limiter can still tell other gateways
 	clients := newArrivals(ln)
 	accepting := make(chan error, 1)
 	go func() { accepting <- clients.run() }()

@@ -2,71 +2,28 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 
 	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/stored"
 )
-
-// Responses remembers which engine holds which stored response, for all gateways. Put must not wait; Await waits, for a
-// moment, until the other gateways can know what was put; Get may wait too; its error says that nobody could be asked. It
-// must be safe for concurrent use.
-type Responses interface {
-	Put(key string, value []byte, lease time.Duration)
-	Await(key string)
-	Get(ctx context.Context, key string) (value []byte, ok bool, err error)
-}
-
-// holder says who holds a response, and whose it is.
-type holder struct {
-	Engine string `json:"engine"`
-	Model  string `json:"model"`
-	Owner  string `json:"owner"`
-}
-
-// owner names whose responses are whose: the tenant, or who has no tenant.
-func owner(tenant, subject string) string {
-	if tenant != "" {
-		return "tenant " + tenant
-	}
-	return "subject " + subject
-}
-
-// remember notes which engine holds the response that is about to be sent, if it keeps it.
-func (x *exchange) remember(a *attempt) {
-	if x.b.Shape != openai.ShapeResponses || x.b.Passthrough != nil || x.b.Unkept || x.s.parts.Responses == nil {
-		return
-	}
-	value, _ := json.Marshal(holder{Engine: a.decode.Engine.Name, Model: x.b.Model, Owner: owner(x.tenant, x.sum.Subject)}) // strings only: it never fails
-	x.kept = openai.ResponsePrefix + a.h.Request
-	x.s.parts.Responses.Put(x.kept, value, x.s.cfg.Timeouts.Stored)
-}
-
-// settled holds back the end of an answer that an engine keeps, until whatever gateway the client asks next can know where.
-func (x *exchange) settled() {
-	if x.kept != "" {
-		x.s.parts.Responses.Await(x.kept)
-		x.kept = ""
-	}
-}
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
 func (s *snapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
-	if s.parts.Responses == nil || !isResponseID(id) {
+	if s.parts.Responses == nil || !stored.IsResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
 	value, ok, err := s.parts.Responses.Get(ctx, id)
 	if err != nil {
 		return nil, "", errResponsesUnknown(err)
 	}
-	var h holder
-	if !ok || json.Unmarshal(value, &h) != nil || h.Owner != owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
+	h, read := stored.ReadHolder(value)
+	if !ok || !read || h.Owner != stored.Owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
 	if e = s.fleet.Engine(h.Engine); e == nil {

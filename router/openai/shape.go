@@ -17,8 +17,11 @@ func (s Shape) String() string {
 	return [...]string{"completions", "chat", "responses", "messages", "generate", "pass", "batch"}[s]
 }
 
-// PathCompletions is where a completion is asked for: of a gateway, and of an engine.
-const PathCompletions = "/v1/completions"
+// Where a completion and a response are asked for: of a gateway, and of an engine.
+const (
+	PathCompletions = "/v1/completions"
+	PathResponses   = "/v1/responses"
+)
 
 // format is what the router knows of a shape.
 type format struct {
