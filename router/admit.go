@@ -3,11 +3,8 @@ package router
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"pdrouter/router/admission"
-	"pdrouter/router/fleet"
-	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
@@ -18,6 +15,7 @@ import (
 type admitted struct {
 	request
 	r     *Router
+	s     *snapshot
 	route *route
 	who   principal
 	name  string         // what stands in the path, where the route has a name in it
@@ -27,35 +25,6 @@ type admitted struct {
 	slot  admission.Slot // its place with the engines
 	x     *exchange      // once there is one
 	fan   *fan           // instead of x, where each choice is served by itself; it has the lease and the place
-}
-
-// caller is who has an exchange serve a request.
-type caller interface {
-	// ended is called once, when the request has its outcome. What the exchange says of that does not change any more.
-	ended(x *exchange)
-}
-
-// request is what an exchange serves.
-type request struct {
-	s       *snapshot
-	m       *fleet.Model
-	adapter string // of the model, if the client names one
-	b       *openai.Body
-	id      string        // the client's request id, or one made here
-	path    string        // what engines are asked for
-	pattern string        // the route, for reports
-	subject string        // who asks
-	tenant  string        // whose the response is, if an engine keeps it
-	again   bool          // the client says that it has asked before
-	pin     *fleet.Engine // the only one that can serve it; nil if there may be others
-
-	forwarded *leg.Forwarded
-
-	arrived time.Time
-	checked time.Duration // from its arrival to the beginning of its wait, if it waited
-	queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
-	caller  caller        // nil: nobody is told of its end
-	branch  bool          // it is a part of a client's request, which its caller reports
 }
 
 // panicked gives back what the request holds.

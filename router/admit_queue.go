@@ -56,7 +56,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 		q.lease.Done(0)
 		q.lease = nil
 	}
-	return ofCaller(errQueue(got.Why, q.m.Name), q.who, q.m.Name)
+	return ofCaller(openai.ErrQueue(got.Why, q.m.Name), q.who, q.m.Name)
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
@@ -85,17 +85,4 @@ func (r *Router) turnsAway() bool {
 	default:
 		return false
 	}
-}
-
-// errQueue answers a request that got no place with the engines.
-func errQueue(why reason.Reason, model string) *openai.Error {
-	switch model = openai.Clip(model, 256); why {
-	case reason.QueueFull:
-		return openai.NewError(why, "Too many requests wait for the model `%s`.", model)
-	case reason.QueueTimeout:
-		return openai.NewError(why, "The request waited too long for the model `%s`.", model)
-	case reason.Shutdown:
-		return openai.ErrDraining()
-	}
-	return openai.NewError(why, "") // the client has left
 }

@@ -257,9 +257,9 @@ func (h *headEnd) find(b []byte) int {
 	}
 }
 
-// joinNext has what is written next leave with what is written behind it, which there must be. Both are within the write deadline that holds
+// JoinNext has what is written next leave with what is written behind it, which there must be. Both are within the write deadline that holds
 // then: it is taken away behind them.
-func (a *arrival) joinNext() { a.joins = true }
+func (a *arrival) JoinNext() { a.joins = true }
 
 // Write writes all of p.
 func (a *arrival) Write(p []byte) (int, error) {

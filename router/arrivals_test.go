@@ -92,7 +92,7 @@ func TestArrivalJoins(t *testing.T) {
 		}
 	}
 	for range 2 { // the second time in the memory of the first
-		a.joinNext()
+		a.JoinNext()
 		write(a, "0\r\n")
 		write(a.Conn, "behind")
 		write(a, "\r\n")
@@ -116,7 +116,7 @@ func TestArrivalJoinsInTime(t *testing.T) {
 		_, err := io.WriteString(a, text)
 		return err
 	}
-	a.joinNext()
+	a.JoinNext()
 	if err := errors.Join(a.SetWriteDeadline(time.Unix(1, 0)), write("0\r\n"), a.SetWriteDeadline(time.Time{})); err != nil {
 		t.Fatal(err)
 	}

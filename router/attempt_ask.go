@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"runtime/debug"
 	"time"
 
 	"pdrouter/router/connector"
@@ -15,7 +16,7 @@ import (
 // startPrefill runs the prefill leg on a goroutine of its own.
 func (x *exchange) startPrefill(a *attempt) {
 	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.Join(&x.r.cancels, a.prefill.Engine)
+	a.prefill.Join(x.r.cancels, a.prefill.Engine)
 	a.prefillTimer = a.prefill.CancelAfter(x.s.cfg.Timeouts.Prefill, leg.ErrLate)
 	req := x.prefillRequest(&a.prefill, &a.h).Retain(x.b)
 	a.prefill.Begin()
@@ -47,7 +48,7 @@ func (x *exchange) askPrefill(a *attempt, req *leg.Request) {
 	e := dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.Panic}
 	defer func() {
 		if v := recover(); v != nil {
-			x.r.log.Error("panic in a leg", "panic", v, "stack", stack())
+			x.r.log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
 		}
 		if m := a.prefilled(e); m != nil {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
@@ -102,7 +103,7 @@ func (x *exchange) askDecode(a *attempt, req *leg.Request) {
 	v, streams, l := leg.Lost, false, &a.decode
 	defer func() {
 		if p := recover(); p != nil {
-			x.r.log.Error("panic in a leg", "panic", p, "stack", stack())
+			x.r.log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
 			v = leg.Lost
 		}
 		e := v.DecodeEvent(streams)

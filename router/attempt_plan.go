@@ -49,7 +49,7 @@ func (x *exchange) plan() dispatch.Event {
 	toPrefill, toDecode := x.selection.NotePrompt(choice)
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
-	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
+	a.decode.Join(x.r.cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
@@ -145,7 +145,7 @@ func (x *exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.transfers.Sign(x.s.parts.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, kvtransfer.ContextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
+		x.r.transfers.Sign(x.s.tickets, &a.h, a.prefill.Engine, a.decode.Engine, kvtransfer.ContextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
 		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.fleet.Size(a.decode.Engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}

@@ -30,7 +30,7 @@ func (x *exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
 	x.attempt(a)
-	a.decode.Join(&x.r.cancels, x.m.Decode[choice.Decode])
+	a.decode.Join(x.r.cancels, x.m.Decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 
@@ -46,7 +46,7 @@ func (x *exchange) askContinuation(a *attempt) {
 
 // newContinuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
 func (x *exchange) newContinuation() *relay.Continuation {
-	p, ok := x.s.parts.Planner.(interface{ AfterFailure(model string) string })
+	p, ok := x.s.planner.(interface{ AfterFailure(model string) string })
 	if !ok || x.branch || !x.b.Stream {
 		return nil
 	}

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"net"
+	"runtime/debug"
 	"time"
 
 	"pdrouter/internal/disconnect"
@@ -86,7 +87,7 @@ type reply struct {
 
 // newExchange begins to serve a request that was admitted. Its lease and its place are the exchange's from now on.
 func (r *exchanges) newExchange(q *request) *exchange {
-	s, m, b, arrived, now := q.s, q.m, q.b, q.arrived, time.Now()
+	s, m, b, arrived, now := q.with, q.m, q.b, q.arrived, time.Now()
 	x := &exchange{d: connector.NewDispatch(m.Connector, s.cfg.Limits.Attempts)}
 	x.legs = legs{r: r, s: s, m: m, b: b, path: q.path, forwarded: q.forwarded}
 	b.Retain() // until the exchange is done
@@ -117,6 +118,11 @@ func (r *exchanges) newExchange(q *request) *exchange {
 // watchClient has the request end when its client leaves.
 func (x *exchange) watchClient(conn net.Conn) {
 	x.watch, _ = x.r.clients.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+}
+
+// cancel has the request end, as it is a part of one that has its outcome.
+func (x *exchange) cancel() {
+	x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvCanceled, Why: reason.Branch}})
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -158,7 +164,7 @@ func (x *exchange) drain(ctx context.Context) {
 // panicked ends a request whose handling panicked; others go on. One that has its outcome already is left as it is: it may have another
 // owner, which drains it.
 func (x *exchange) panicked(v any) {
-	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", stack())
+	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", string(debug.Stack()))
 	if x.over {
 		return
 	}

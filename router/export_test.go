@@ -113,14 +113,14 @@ func (d Debug) ServeConn(c net.Conn) error {
 
 // EndRequests ends the time of every request.
 func (d Debug) EndRequests() {
-	for _, x := range d.r.live.all() {
+	for _, x := range d.r.exchanges.live.all() {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	}
 }
 
 // PrefillAnswered reports whether the prefill leg of some request has its answer.
 func (d Debug) PrefillAnswered() bool {
-	for _, x := range d.r.live.all() {
+	for _, x := range d.r.exchanges.live.all() {
 		x.mu.Lock()
 		a := x.current
 		x.mu.Unlock()
@@ -142,9 +142,9 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.newExchange(&request{s: now, path: pathCompletions, m: m, b: b, arrived: time.Now()})
+	x := r.exchanges.newExchange(&request{with: &now.exchange, path: pathCompletions, m: m, b: b, arrived: time.Now()})
 	defer x.timer.Stop()
-	defer r.live.remove(x)
+	defer r.exchanges.live.remove(x)
 	a := &attempt{split: true}
 	a.prefill.Open(ctx, m.Prefill[0])
 	a.decode.Open(ctx, m.Decode[0])
@@ -167,7 +167,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.newExchange(&request{s: r.snapshot(), m: m, b: b, arrived: time.Now(), caller: &admitted{r: r, request: request{b: b}, lease: lease}})
+	x := r.exchanges.newExchange(&request{with: &r.snapshot().exchange, m: m, b: b, arrived: time.Now(), caller: &admitted{r: r, request: request{b: b}, lease: lease}})
 	a := &attempt{split: true}
 	a.decode.Join(&r.cancels, were.Decode[0])
 	a.prefill.Join(&r.cancels, were.Prefill[0])
@@ -196,7 +196,7 @@ func (d Debug) Own(body string) Owned {
 	if herr != nil {
 		panic(herr)
 	}
-	return Owned{d.r.newExchange(&request{s: s, m: s.fleet.Models["tiny"], b: b, path: pathCompletions, arrived: time.Now()}), b}
+	return Owned{d.r.exchanges.newExchange(&request{with: &s.exchange, m: s.fleet.Models["tiny"], b: b, path: pathCompletions, arrived: time.Now()}), b}
 }
 
 func (o Owned) Run()                        { o.run() }
@@ -235,7 +235,7 @@ func (o Owned) CleanUp() func() {
 // AnswerAtTransferTime has decode answer when the time of a transfer is nearly over, and returns why its leg was ended, if it was.
 func (o Owned) AnswerAtTransferTime() error {
 	a := &attempt{split: true, reads: true}
-	a.decode.Join(&o.r.cancels, o.m.Decode[0])
+	a.decode.Join(o.r.cancels, o.m.Decode[0])
 	o.expect(a)
 	defer a.letGo()
 	a.decode.Begin()
@@ -250,7 +250,7 @@ func (o Owned) AnswerAtTransferTime() error {
 func (o Owned) UnreadTokens() (asked, over int) {
 	o.b.Shape, o.b.MaxTokens = openai.ShapeChat, -1
 	a := new(attempt)
-	a.decode.Join(&o.r.cancels, o.m.Decode[0])
+	a.decode.Join(o.r.cancels, o.m.Decode[0])
 	a.decode.Begin()
 	o.cur, o.why = a, reason.AnswerTooLarge
 	a.decode.Failure = sse.ErrTooLarge

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ import (
 // that fails fails the request, and the others end as if their client had left.
 type fan struct {
 	r        *exchanges
-	s        *snapshot
+	s        *exchangeSnapshot
 	lease    Lease          // of the caller's limits; nil if there are none
 	slot     admission.Slot // its place with the engines, until its end
 	sum      report.Summary
@@ -67,7 +68,7 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	if m.Connector.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
 	}
-	if b.Choices() > q.s.cfg.Limits.Fan {
+	if b.Choices() > q.with.cfg.Limits.Fan {
 		b.Unsplittable = openai.UnsplitFan
 		return nil
 	}
@@ -81,9 +82,9 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &fan{r: r, s: q.s, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
+	f := &fan{r: r, s: q.with, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.turn = sync.NewCond(&f.mu)
-	f.limit, f.every = q.s.cfg.Timeouts.Write, *q.s.cfg.Timeouts.KeepAlive
+	f.limit, f.every = q.with.cfg.Timeouts.Write, *q.with.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
 		one := q.request
@@ -99,7 +100,7 @@ func (r *exchanges) newFan(q *admitted) *fan {
 // chooseOne asks the planner for one choice of the body.
 func (r *exchanges) chooseOne(q *admitted) policies.Choice {
 	one := policies.Request{Model: q.m.Name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
-	return q.s.fleet.DryRun(q.m, one)
+	return q.with.fleet.DryRun(q.m, one)
 }
 
 // watchClient has the request end when its client leaves.
@@ -303,7 +304,7 @@ func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
 func (f *fan) leave() {
 	for _, x := range f.branches {
-		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvCanceled, Why: reason.Branch}})
+		x.cancel()
 	}
 }
 
@@ -342,7 +343,7 @@ func (f *fan) head(set func(name, value string)) (why string, rep reply, s relay
 
 // panicked ends the request in place of whoever panicked.
 func (f *fan) panicked(v any) {
-	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", stack())
+	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	f.end(report.FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
 	f.closed()
 }

@@ -153,7 +153,7 @@ func (f *fan) finish() {
 		f.lease.Done(f.used().total())
 	}
 	f.r.live.count(-1)
-	f.r.report.Finished(s, f.s.parts.Observe)
+	f.r.report.Finished(s, f.s.observe)
 }
 
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has

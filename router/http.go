@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -23,11 +24,12 @@ const (
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
 func (r *Router) handle(c *fiber.Ctx) (err error) {
-	q := &admitted{r: r, request: request{s: r.snapshot(), arrived: time.Now()}}
+	s := r.snapshot()
+	q := &admitted{r: r, s: s, request: request{with: &s.exchange, arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
-			r.log.Error("panic at the edge", "panic", v, "stack", stack())
+			r.log.Error("panic at the edge", "panic", v, "stack", string(debug.Stack()))
 			c.Response().Reset()
 			err = r.fail(c, openai.ErrInternal(nil))
 		}
@@ -80,7 +82,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
 		return r.fail(c, e)
 	}
-	if f := r.newFan(q); f != nil {
+	if f := r.exchanges.newFan(q); f != nil {
 		f.watchClient(conn)
 		f.run()
 		why, rep, s := f.head(c.Response().Header.Set)
@@ -88,7 +90,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 		return nil
 	}
 	q.caller = q
-	x := r.newExchange(&q.request)
+	x := r.exchanges.newExchange(&q.request)
 	q.x = x
 	x.watchClient(conn)
 	x.run()

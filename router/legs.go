@@ -16,7 +16,7 @@ import (
 // that its methods are given.
 type legs struct {
 	r         *exchanges
-	s         *snapshot // what the request was admitted with
+	s         *exchangeSnapshot // what the request was admitted with
 	m         *fleet.Model
 	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
@@ -26,7 +26,7 @@ type legs struct {
 
 // NewJob returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) newJob(a *attempt) *reclaim.Job {
-	m := reclaim.NewJob(&g.s.reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
+	m := reclaim.NewJob(g.s.reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.Tokens = g.b.PromptTokens()
 	if a.open() {
 		m.OpenLeg, m.InTurn = &a.decode, g.b.InTurn(g.m.Name)
@@ -154,7 +154,7 @@ func (g *legs) giveBack(a *attempt) {
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
 func (g *legs) giveBackNamed(a *attempt) {
-	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.parts.Reclaim == nil {
+	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.reclaim.Agent == nil {
 		return
 	}
 	m := g.newJob(a)

@@ -2,7 +2,6 @@ package router
 
 import (
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -125,7 +124,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoFreePrefill:
 		x.freePrefill(a)
 	case dispatch.DoCancel:
-		x.r.transfers.Cancel(&x.s.cfg, x.s.parts.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
+		x.r.transfers.Cancel(x.s.cfg, x.s.token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
 	case dispatch.DoGiveBack:
 		x.giveBack(a)
 	case dispatch.DoAbandon:
@@ -288,7 +287,7 @@ func (x *exchange) done(act dispatch.Action) {
 		x.caller.ended(x)
 	}
 	if !x.branch {
-		x.r.report.Finished(s, x.s.parts.Observe)
+		x.r.report.Finished(s, x.s.observe)
 	}
 }
 
@@ -309,7 +308,7 @@ func (x *exchange) failure(why reason.Reason) *openai.Error {
 	case reason.NoEngine, reason.NoPair, reason.NoPrefill:
 		e.Msg = fmt.Sprintf("No engine is available for the model `%s`.", openai.Clip(x.m.Name, 256))
 	case reason.QueueTimeout:
-		e = errQueue(why, x.m.Name)
+		e = openai.ErrQueue(why, x.m.Name)
 	case reason.RetryBudget:
 		e.Msg = fmt.Sprintf("The engines failed the request (%s), and too many requests are being tried again.", x.last)
 		if said != "" {
@@ -330,8 +329,6 @@ func (x *exchange) failure(why reason.Reason) *openai.Error {
 	e.RetryAfter = max(e.RetryAfter, x.pause)
 	return e
 }
-
-func stack() string { return string(debug.Stack()) }
 
 // errRejected stands for an engine's refusal whose words are not for clients.
 func errRejected(status int, why reason.Reason) *openai.Error {

@@ -26,6 +26,7 @@ import (
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 	"pdrouter/router/stored"
+	"pdrouter/router/upstream"
 )
 
 // Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
@@ -63,8 +64,17 @@ type Router struct {
 	current  atomic.Pointer[snapshot] // see snapshot() and Apply
 	applying sync.Mutex               // one Apply at a time
 
-	exchanges
-	hands   *handshake.Handshaker
+	log       *slog.Logger
+	clients   *disconnect.Watcher
+	tasks     *background.Tasks
+	cancels   upstream.CancelSet
+	pairs     *fleet.Handshakes
+	monitor   *monitor.Monitor
+	reclaim   *reclaim.Reclaimer
+	hands     *handshake.Handshaker
+	report    *report.Reporter
+	exchanges *exchanges
+
 	control *http.Client // for the engines' control routes
 	bodies  clientBodies
 
@@ -86,12 +96,9 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, err
 	}
 	r := &Router{
-		exchanges: exchanges{
-			log:        parts.Log,
-			clients:    disconnect.New(),
-			goroutines: background.NewPool(keptGoroutines),
-			report:     report.New(parts.Log, cfg.Limits.Recent),
-		},
+		log:     parts.Log,
+		clients: disconnect.New(),
+		report:  report.New(parts.Log, cfg.Limits.Recent),
 		closing: make(chan struct{}),
 		control: fleet.NewControlClient(nil),
 	}
@@ -105,11 +112,15 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	r.transfers = kvtransfer.New(parts.Log, r.tasks)
+	transfers := kvtransfer.New(parts.Log, r.tasks)
 	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
-	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, r.transfers)
+	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, transfers)
+	r.exchanges = newExchanges(exchangeParts{
+		log: parts.Log, clients: r.clients, tasks: r.tasks, cancels: &r.cancels, pairs: r.pairs, monitor: r.monitor, reclaim: r.reclaim,
+		transfers: transfers, report: r.report,
+	})
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {
 		r.pairs.Close()
@@ -134,10 +145,7 @@ func (r *Router) Close() {
 	late.Stop()
 	r.tasks.Stop(errStopped)
 	r.clients.Close()
-	r.goroutines.Close()
+	r.exchanges.close()
 	r.snapshot().fleet.Close()
 	r.control.CloseIdleConnections()
 }
-
-// keptGoroutines is how many idle goroutines are kept for legs: as many as requests usually are in their first steps at once.
-const keptGoroutines = 64

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"pdrouter/router/config"
-	"pdrouter/router/dispatch"
-	"pdrouter/router/reason"
 )
 
 // newcomer is for how long a connection that has brought nothing is believed to bring something when the router stops.
@@ -23,7 +21,7 @@ func (r *Router) Timeouts() config.Timeouts { return r.snapshot().cfg.Timeouts }
 // served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.
 func (r *Router) Drain() {
 	if !r.draining.Swap(true) {
-		r.log.Info("draining", "requests", r.live.len())
+		r.log.Info("draining", "requests", r.exchanges.count())
 	}
 }
 
@@ -60,13 +58,11 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	if late = errors.Is(err, context.DeadlineExceeded); late {
 		r.turnAway()
 		clients.stopReading()
-		for _, x := range r.live.all() {
-			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
-		}
+		r.exchanges.shutDown()
 		err = nil
 	}
 	// Answers are on their way out: give them the time of one write, at most a second or so.
-	for i := 0; i < 100 && (r.live.len() > 0 || late && clients.left() > 0); i++ {
+	for i := 0; i < 100 && (r.exchanges.count() > 0 || late && clients.left() > 0); i++ {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if failed != nil {

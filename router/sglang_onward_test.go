@@ -24,7 +24,7 @@ func TestOnwardNeedsDecodeAlone(t *testing.T) {
 			t.Fatal(herr)
 		}
 		x := &exchange{}
-		x.s, x.m, x.b = &snapshot{parts: Parts{Planner: p}}, &fleet.Model{Connector: row.conn}, b
+		x.s, x.m, x.b = &exchangeSnapshot{planner: p}, &fleet.Model{Connector: row.conn}, b
 		o := x.newContinuation()
 		if want := map[bool]string{false: "unsupported"}[row.able]; (o != nil) != row.able || x.notContinued != want {
 			t.Errorf("%T: able %v, why not %q", row.conn, o != nil, x.notContinued)

@@ -25,6 +25,7 @@ type snapshot struct {
 	monitored monitor.Snapshot
 	reclaim   reclaim.Snapshot
 	handshake handshake.Snapshot
+	exchange  exchangeSnapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -67,6 +68,10 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	}
 	s.handshake = handshake.Snapshot{
 		Config: &s.cfg, Fleet: f, Bodies: s.limits, Stock: parts.Stock, Token: parts.Token, Tickets: parts.Tickets, Reclaim: &s.reclaim,
+	}
+	s.exchange = exchangeSnapshot{
+		cfg: &s.cfg, fleet: f, planner: parts.Planner, tickets: parts.Tickets, token: parts.Token, reclaim: &s.reclaim,
+		responses: parts.Responses, observe: parts.Observe,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

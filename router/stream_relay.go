@@ -148,8 +148,8 @@ func (x *exchange) streamEnded() {
 		d.Cancel(leg.ErrEnded)
 	}
 	d.SetReadDeadline(time.Time{})
-	if a, ok := x.client.conn.(*arrival); ok {
-		a.joinNext() // the server writes the last chunk, and then the line that ends the answer
+	if c, ok := x.client.conn.(interface{ JoinNext() }); ok {
+		c.JoinNext() // the server writes the last chunk, and then the line that ends the answer
 	}
 	s.End()
 }

@@ -188,3 +188,16 @@ func ErrBadUpstream() *Error {
 func ErrInternal(cause error) *Error {
 	return NewError(reason.Internal, "Internal server error").Because(cause)
 }
+
+// ErrQueue answers a request that got no place with the engines.
+func ErrQueue(why reason.Reason, model string) *Error {
+	switch model = Clip(model, 256); why {
+	case reason.QueueFull:
+		return NewError(why, "Too many requests wait for the model `%s`.", model)
+	case reason.QueueTimeout:
+		return NewError(why, "The request waited too long for the model `%s`.", model)
+	case reason.Shutdown:
+		return ErrDraining()
+	}
+	return NewError(why, "") // the client has left
+}
