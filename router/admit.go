@@ -47,10 +47,11 @@ func (q *admitted) panicked(v any) {
 func (q *admitted) ended(x *exchange) {
 	q.slot.Release()
 	if q.b.Unsplittable == openai.UnsplitStored {
-		sawResponse(q.r.backgrounds, x)
+		q.sawResponse(x)
 	}
-	if l, ok := q.lease.(*stored.Lease); ok && worksOn(x) {
-		q.r.backgrounds.Hold(openai.ResponsePrefix+x.cur.h.Request, x.cur.decode.Engine, x.forwarded, l)
+	if l, ok := q.lease.(*stored.Lease); ok && x.worksOn() {
+		id, e := x.keeper()
+		q.r.backgrounds.Hold(id, e, q.forwarded, l)
 	} else if q.lease != nil {
 		q.lease.Done(x.used().total())
 	}

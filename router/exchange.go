@@ -57,7 +57,7 @@ type exchange struct {
 
 	usage relay.Usage
 
-	client clientWriter // of a stream
+	client relay.ClientWriter // of a stream
 	idle   idle
 
 	choice    policies.Choice

@@ -52,6 +52,9 @@ func (r *exchanges) close() { r.goroutines.Close() }
 // count is how many requests are under way, as clients count them.
 func (r *exchanges) count() int { return r.live.len() }
 
+// composed notes that one request more, or one less, is under way that consists of branches.
+func (r *exchanges) composed(by int) { r.live.count(by) }
+
 // shutDown has every request under way end: the gateway stops.
 func (r *exchanges) shutDown() {
 	for _, x := range r.live.all() {

@@ -84,7 +84,7 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	}
 	f := &fan{r: r, s: q.with, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.turn = sync.NewCond(&f.mu)
-	f.limit, f.every = q.with.cfg.Timeouts.Write, *q.with.cfg.Timeouts.KeepAlive
+	f.Limit, f.every = q.with.cfg.Timeouts.Write, *q.with.cfg.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
 		one := q.request
@@ -93,7 +93,7 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	}
 	f.sum = f.branches[0].sum
 	f.slot, q.fan, q.lease, q.slot = q.slot, f, nil, admission.Slot{}
-	r.live.count(1)
+	r.composed(1)
 	return f
 }
 

@@ -15,7 +15,7 @@ import (
 
 // fanWriter is how the answer is written to the client.
 type fanWriter struct {
-	clientWriter
+	relay.ClientWriter
 	once sync.Once // the request itself has ended
 
 	every  time.Duration // of silence, before a comment; 0: none
@@ -24,10 +24,10 @@ type fanWriter struct {
 	silent bool          // nothing came in its time
 }
 
-// relayTo names the client's connection.
-func (w *fanWriter) relayTo(conn net.Conn) {
-	w.conn = conn
-	w.extendDeadline()
+// RelayTo names the client's connection.
+func (w *fanWriter) RelayTo(conn net.Conn) {
+	w.Conn = conn
+	w.ExtendDeadline()
 }
 
 // Read returns events as they come. io.EOF only follows the one terminal event.
@@ -46,7 +46,7 @@ func (f *fan) Read(p []byte) (int, error) {
 		f.turn.Wait()
 	}
 	f.deafen()
-	f.extendDeadline()
+	f.ExtendDeadline()
 	n := copy(p, f.out[f.from:])
 	if f.from += n; f.from == len(f.out) {
 		f.out, f.from = f.out[:0], 0
@@ -60,7 +60,7 @@ func (f *fan) Read(p []byte) (int, error) {
 
 // listen has a reader that waits be woken for a keep-alive. f.mu is held.
 func (f *fan) listen() {
-	if f.every <= 0 || f.conn == nil || f.waits {
+	if f.every <= 0 || f.Conn == nil || f.waits {
 		return
 	}
 	f.waits = true
@@ -98,7 +98,7 @@ func (f *fan) CloseWithError(err error) error {
 	default:
 		f.end(report.ClientLeft, reason.ClientLeft, reply{})
 	}
-	f.clearDeadline()
+	f.ClearDeadline()
 	f.closed()
 	return nil
 }
@@ -152,7 +152,7 @@ func (f *fan) finish() {
 	if f.lease != nil {
 		f.lease.Done(f.used().total())
 	}
-	f.r.live.count(-1)
+	f.r.composed(-1)
 	f.r.report.Finished(s, f.s.observe)
 }
 
@@ -163,7 +163,7 @@ func (f *fan) used() (sum usedTokens) {
 		switch {
 		case !failedAtWork(f.why):
 			return usedTokens{}
-		case f.why == reason.AnswerTooLarge && !hasNoLimit(f.branches[0].b):
+		case f.why == reason.AnswerTooLarge && !f.branches[0].b.Unbounded():
 			return usedTokens{unknown: true}
 		}
 	}

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -148,6 +149,13 @@ func (r *Router) tellModels(q *admitted, c *fiber.Ctx) error {
 	return nil
 }
 
+// relayed is an answer that is sent as it comes. RelayTo names the client's connection, before anything else is called.
+type relayed interface {
+	Read(p []byte) (int, error)
+	CloseWithError(err error) error
+	RelayTo(conn net.Conn)
+}
+
 // send hands the outcome of a request to the server.
 func (r *Router) send(c *fiber.Ctx, x *exchange) {
 	h := &c.Response().Header
@@ -174,7 +182,7 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 		h.SetContentType("text/event-stream; charset=utf-8")
 		h.Set(fiber.HeaderCacheControl, "no-cache")
 		h.Set("X-Accel-Buffering", "no")
-		s.relayTo(c.Context().Conn())
+		s.RelayTo(c.Context().Conn())
 		c.Response().SetBodyStream(s, -1) // the server calls s.WriteTo, and then CloseWithError, when handle has returned
 		return
 	case a.err != nil:

@@ -1,7 +1,12 @@
 package router
 
 import (
+	"net/http"
+
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
+	"pdrouter/router/report"
 	"pdrouter/router/stored"
 )
 
@@ -21,4 +26,47 @@ func (x *exchange) settled() {
 		x.s.responses.Await(x.kept)
 		x.kept = ""
 	}
+}
+
+// keeper returns the id that the response has if decode keeps it, and decode; nil if no decode engine was chosen.
+func (x *exchange) keeper() (id string, e *fleet.Engine) {
+	if x.cur == nil {
+		return "", nil
+	}
+	return openai.ResponsePrefix + x.cur.h.Request, x.cur.decode.Engine
+}
+
+// worksOn reports whether the engine may still work on the background response of a request that has ended.
+func (x *exchange) worksOn() bool {
+	if x.cur == nil || x.cur.decode.State() == dispatch.LegIdle {
+		return false
+	}
+	switch x.sum.Outcome {
+	case report.Completed:
+		if x.sum.Stream || x.sum.Status != http.StatusOK {
+			return false
+		}
+		_, works := stored.ReadState(x.reply.body)
+		return works
+	case report.ClientLeft, report.FailedAfter:
+		return x.reply.stream == nil || !x.reply.stream.Whole()
+	case report.FailedBefore: // for a reason of the gateway's own, of which the engine does not know
+		return failedAtWork(x.why)
+	}
+	return false
+}
+
+// toldOf is what the answer says of the response that was asked for: whether its engine still works on it, and if not, the tokens that it has
+// used, or -1 if they are unknown.
+func (x *exchange) toldOf() (tokens int, works bool) {
+	if s := x.reply.stream; s != nil {
+		if x.usage.Counted {
+			return x.sum.PromptTokens + x.sum.OutputTokens, !s.Whole()
+		}
+		return -1, !s.Whole()
+	}
+	if x.sum.Status == http.StatusOK {
+		return stored.ReadState(x.reply.body)
+	}
+	return -1, true
 }

@@ -1,39 +1,14 @@
 package router
 
 import (
-	"net"
 	"time"
 
 	"pdrouter/router/leg"
 )
 
-// clientWriter bounds the writes of an answer that is sent as it comes.
-type clientWriter struct {
-	conn  net.Conn // nil if there is no client of its own: a fan's branch
-	limit time.Duration
-	set   time.Time // when conn's write deadline was set
-}
-
-// extendDeadline bounds the write that follows. A deadline is good for half its time, so that it is not set for every event.
-func (w *clientWriter) extendDeadline() {
-	if w.conn == nil {
-		return
-	}
-	if now := time.Now(); now.Sub(w.set) > w.limit/2 {
-		w.set = now
-		_ = w.conn.SetWriteDeadline(now.Add(w.limit))
-	}
-}
-
-func (w *clientWriter) clearDeadline() {
-	if w.conn != nil {
-		_ = w.conn.SetWriteDeadline(time.Time{})
-	}
-}
-
 // keepAliveEvery is the silence after which the client is told that the stream lives; 0 if it is not told. A fan's branch has no client.
 func (x *exchange) keepAliveEvery() time.Duration {
-	if x.client.conn == nil {
+	if x.client.Conn == nil {
 		return 0
 	}
 	return *x.s.cfg.Timeouts.KeepAlive

@@ -14,17 +14,10 @@ import (
 	"pdrouter/router/relay"
 )
 
-// relayed is an answer that is sent as it comes. relayTo names the client's connection, before anything else is called.
-type relayed interface {
-	Read(p []byte) (int, error)
-	CloseWithError(err error) error
-	relayTo(conn net.Conn)
-}
-
-// relayTo names the client's connection. The goroutine that serves it then calls WriteTo and CloseWithError.
-func (x *exchange) relayTo(conn net.Conn) {
-	x.client = clientWriter{conn: conn, limit: x.s.cfg.Timeouts.Write}
-	x.client.extendDeadline()
+// RelayTo names the client's connection. The goroutine that serves it then calls WriteTo and CloseWithError.
+func (x *exchange) RelayTo(conn net.Conn) {
+	x.client = relay.ClientWriter{Conn: conn, Limit: x.s.cfg.Timeouts.Write}
+	x.client.ExtendDeadline()
 }
 
 // WriteTo writes events as they come, until the stream ends, well or not.
@@ -87,7 +80,7 @@ func (x *exchange) more() (err error) {
 	if s.Whole() {
 		x.settled()
 	}
-	x.client.extendDeadline()
+	x.client.ExtendDeadline()
 	return nil
 }
 
@@ -148,7 +141,7 @@ func (x *exchange) streamEnded() {
 		d.Cancel(leg.ErrEnded)
 	}
 	d.SetReadDeadline(time.Time{})
-	if c, ok := x.client.conn.(interface{ JoinNext() }); ok {
+	if c, ok := x.client.Conn.(interface{ JoinNext() }); ok {
 		c.JoinNext() // the server writes the last chunk, and then the line that ends the answer
 	}
 	s.End()
@@ -207,6 +200,6 @@ func (x *exchange) CloseWithError(err error) error {
 		}
 	}
 	x.reply.stream.Free()
-	x.client.clearDeadline()
+	x.client.ClearDeadline()
 	return nil
 }

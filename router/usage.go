@@ -59,7 +59,7 @@ const mostUnread = 128 << 10
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
 // bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
 func (x *exchange) unreadTokens() int {
-	if x.why != reason.AnswerTooLarge || !hasNoLimit(x.b) || x.cur == nil {
+	if x.why != reason.AnswerTooLarge || !x.b.Unbounded() || x.cur == nil {
 		return 0
 	}
 	l := &x.cur.decode
@@ -68,9 +68,4 @@ func (x *exchange) unreadTokens() int {
 	}
 	bytes, _ := leg.ExceededBound(l.Failure, x.s.cfg.Limits)
 	return min(bytes/4, mostUnread)
-}
-
-// hasNoLimit reports whether the body asks for an answer of tokens without a limit, so that expected has nothing for it.
-func hasNoLimit(b *openai.Body) bool {
-	return b.MaxTokens < 0 && b.Shape != openai.ShapeCompletions && b.Shape != openai.ShapePass
 }

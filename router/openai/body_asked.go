@@ -8,3 +8,8 @@ const (
 	askedLast
 	askedParts
 )
+
+// Unbounded reports whether the body asks for an answer of tokens without a limit, so that nothing can be expected of it.
+func (b *Body) Unbounded() bool {
+	return b.MaxTokens < 0 && b.Shape != ShapeCompletions && b.Shape != ShapePass
+}
