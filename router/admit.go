@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"pdrouter/router/admission"
+	"pdrouter/router/exchange"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
@@ -13,18 +14,18 @@ import (
 // admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
 // buffers, but for the body: its bytes last as long as the handler.
 type admitted struct {
-	request
+	exchange.Request
 	r     *Router
 	s     *snapshot
 	route *route
 	who   principal
-	name  string         // what stands in the path, where the route has a name in it
-	ctype string         // of a form
-	query string         // of the path, where it means something
-	lease Lease          // of the caller's limits; nil if there are none
-	slot  admission.Slot // its place with the engines
-	x     *exchange      // once there is one
-	fan   *fan           // instead of x, where each choice is served by itself; it has the lease and the place
+	name  string             // what stands in the path, where the route has a name in it
+	ctype string             // of a form
+	query string             // of the path, where it means something
+	lease Lease              // of the caller's limits; nil if there are none
+	slot  admission.Slot     // its place with the engines
+	x     *exchange.Exchange // once there is one
+	fan   *fan               // instead of x, where each choice is served by itself; it has the lease and the place
 }
 
 // panicked gives back what the request holds.
@@ -33,7 +34,7 @@ func (q *admitted) panicked(v any) {
 	case q.fan != nil:
 		q.fan.panicked(v)
 	case q.x != nil:
-		q.x.panicked(v)
+		q.x.Panicked(v)
 	default:
 		q.slot.Release()
 		if q.lease != nil {
@@ -42,18 +43,18 @@ func (q *admitted) panicked(v any) {
 	}
 }
 
-// ended gives back the request's place, and ends its lease with what it has used. The lease of a background response is held until that has
+// Ended gives back the request's place, and ends its lease with what it has used. The lease of a background response is held until that has
 // ended.
-func (q *admitted) ended(x *exchange) {
+func (q *admitted) Ended(x *exchange.Exchange) {
 	q.slot.Release()
-	if q.b.Unsplittable == openai.UnsplitStored {
+	if q.Body.Unsplittable == openai.UnsplitStored {
 		q.sawResponse(x)
 	}
-	if l, ok := q.lease.(*stored.Lease); ok && x.worksOn() {
-		id, e := x.keeper()
-		q.r.backgrounds.Hold(id, e, q.forwarded, l)
+	if l, ok := q.lease.(*stored.Lease); ok && x.WorksOn() {
+		id, e := x.Keeper()
+		q.r.backgrounds.Hold(id, e, q.Forwarded, l)
 	} else if q.lease != nil {
-		q.lease.Done(x.used().total())
+		q.lease.Done(x.Used().Total())
 	}
 	q.lease = nil
 }
@@ -65,14 +66,14 @@ func (q *admitted) read(body []byte) (e *openai.Error) {
 		q.readStored()
 		return nil
 	}
-	if q.b, e = q.parse(body); e != nil {
+	if q.Body, e = q.parse(body); e != nil {
 		return e
 	}
-	if q.b.Model == "" {
+	if q.Body.Model == "" {
 		return openai.ErrBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
-	if q.m, q.adapter = q.s.fleet.Find(q.b.Model); q.m == nil {
-		e := openai.ErrNoModel(q.b.Model)
+	if q.Model, q.Adapter = q.s.fleet.Find(q.Body.Model); q.Model == nil {
+		e := openai.ErrNoModel(q.Body.Model)
 		return ofCaller(e, q.who, e.Model)
 	}
 	return nil
@@ -94,8 +95,8 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 	if e = q.read(body.bytes); e != nil {
 		return e
 	}
-	q.b.Memory = body
-	if q.m != nil {
+	q.Body.Memory = body
+	if q.Model != nil {
 		if e = q.permitted(); e != nil {
 			return e
 		}
@@ -103,17 +104,17 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 	if !body.charge(q.copies(), q.s.cfg.Limits.BodyMemory) {
 		return errBodyMemory()
 	}
-	if q.b.Urgent = q.who.Has(scopePriority); q.b.Priority != 0 && !q.b.Urgent {
-		q.b.Removed = true
+	if q.Body.Urgent = q.who.Has(scopePriority); q.Body.Priority != 0 && !q.Body.Urgent {
+		q.Body.Removed = true
 	}
 	if q.s.sealer != nil {
-		q.b.Sealed = q.s.sealer.Seal(q.who.Tenant, q.b.Salt)
-		if q.b.Has(openai.OwnMediaID) {
-			q.b.MediaIDs = q.s.sealer.MediaIDs(q.who.Tenant)
+		q.Body.Sealed = q.s.sealer.Seal(q.who.Tenant, q.Body.Salt)
+		if q.Body.Has(openai.OwnMediaID) {
+			q.Body.MediaIDs = q.s.sealer.MediaIDs(q.who.Tenant)
 		}
 	}
 	if limits := q.s.parts.Limits; limits != nil {
-		expected := expectedTokens(q.b)
+		expected := expectedTokens(q.Body)
 		if q.route.does == askStored {
 			expected = ExpectedLookup
 		}
@@ -137,27 +138,27 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *admitted) copies() int {
-	if q.route.does == generate && q.b.ServesChoicesApart(q.m.Connector.Traits().RequiresSplit) {
-		return 2 * min(q.b.Choices(), q.s.cfg.Limits.Fan) * q.b.Copies(true)
+	if q.route.does == generate && q.Body.ServesChoicesApart(q.Model.Connector.Traits().RequiresSplit) {
+		return 2 * min(q.Body.Choices(), q.s.cfg.Limits.Fan) * q.Body.Copies(true)
 	}
-	return 2 * q.b.Copies(false)
+	return 2 * q.Body.Copies(false)
 }
 
 // permitted checks whether the caller may name the model, and the model serve the request.
 func (q *admitted) permitted() *openai.Error {
-	if !q.who.Permits(q.b.Model) {
-		return ofCaller(openai.ErrForbidden(fmt.Errorf("may not name the model %s", q.b.Model)), q.who, q.m.Name)
+	if !q.who.Permits(q.Body.Model) {
+		return ofCaller(openai.ErrForbidden(fmt.Errorf("may not name the model %s", q.Body.Model)), q.who, q.Model.Name)
 	}
 	if e := q.servable(); e != nil {
-		return ofCaller(e, q.who, q.m.Name)
+		return ofCaller(e, q.who, q.Model.Name)
 	}
 	return nil
 }
 
 // model is the name of the model, "" as long as it is not known.
 func (q *admitted) model() string {
-	if q.m == nil {
+	if q.Model == nil {
 		return ""
 	}
-	return q.m.Name
+	return q.Model.Name
 }

@@ -20,16 +20,16 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 	if l, ok := q.lease.(*stored.Lease); ok && !r.backgrounds.Admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
-		return ofCaller(errTooManyBackground(), q.who, q.m.Name)
+		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
-	g := q.m.Queue
+	g := q.Model.Queue
 	if s, ok := g.TryAcquire(); ok {
 		q.slot = s
 		return nil // at the end Serve ends it with all others
 	}
-	got, w := g.Enqueue(q.standing(header), q.arrived)
+	got, w := g.Enqueue(q.standing(header), q.Arrived)
 	if w != nil {
-		q.checked = time.Since(q.arrived)
+		q.Checked = time.Since(q.Arrived)
 		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
 		watch, _ := r.clients.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
@@ -40,7 +40,7 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 		}
 		late.Stop()
 		watch.Stop()
-		q.queued = time.Since(q.arrived)
+		q.Queued = time.Since(q.Arrived)
 	}
 	if got.Why == reason.None {
 		select {
@@ -56,16 +56,16 @@ func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error 
 		q.lease.Done(0)
 		q.lease = nil
 	}
-	return ofCaller(openai.ErrQueue(got.Why, q.m.Name), q.who, q.m.Name)
+	return ofCaller(openai.ErrQueue(got.Why, q.Model.Name), q.who, q.Model.Name)
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
 // less the sooner; the head goes before the body.
 func (q *admitted) standing(header []byte) int {
 	p := q.s.cfg.Priorities[q.who.Tenant]
-	if q.b != nil && q.b.Urgent {
-		if q.b.Priority != 0 {
-			p = -q.b.Priority
+	if q.Body != nil && q.Body.Urgent {
+		if q.Body.Priority != 0 {
+			p = -q.Body.Priority
 		}
 		if n, err := strconv.Atoi(string(header)); err == nil {
 			p = -n

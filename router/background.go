@@ -3,6 +3,7 @@ package router
 import (
 	"strings"
 
+	"pdrouter/router/exchange"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
@@ -11,10 +12,10 @@ import (
 // holdLease requires a limit of the answer from callers with token or concurrency limits who ask for a background response, and marks
 // the lease to be held until the response ends.
 func (q *admitted) holdLease(allowed Allowance) *openai.Error {
-	if q.b.Unsplittable != openai.UnsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
+	if q.Body.Unsplittable != openai.UnsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
 		return nil
 	}
-	if q.b.MaxTokens < 0 {
+	if q.Body.MaxTokens < 0 {
 		return ofCaller(openai.ErrBadRequest(reason.BadField, "max_output_tokens", "max_output_tokens is required with background: true, because the caller has limits."), q.who, q.model())
 	}
 	q.lease = &stored.Lease{Ender: q.lease}
@@ -22,13 +23,13 @@ func (q *admitted) holdLease(allowed Allowance) *openai.Error {
 }
 
 // sawResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.
-func (q *admitted) sawResponse(x *exchange) {
-	id, _, _ := strings.Cut(strings.TrimPrefix(q.path, pathResponses+"/"), "/")
+func (q *admitted) sawResponse(x *exchange.Exchange) {
+	id, _, _ := strings.Cut(strings.TrimPrefix(q.Path, pathResponses+"/"), "/")
 	id, _, _ = strings.Cut(id, "?")
 	if !q.r.backgrounds.Holds(id) {
 		return
 	}
-	if tokens, works := x.toldOf(); !works {
+	if tokens, works := x.ResponseState(); !works {
 		q.r.backgrounds.End(id, tokens)
 	}
 }

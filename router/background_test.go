@@ -341,7 +341,7 @@ func TestBackgroundStream(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprint(conn, rawPost(routertest.PathResponses, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+				fmt.Fprint(conn, routertest.RawPost(routertest.PathResponses, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 				routertest.Eventually(t, "the engine was asked", func() bool { return len(e.ids()) == 1 })
 				time.Sleep(time.Second)
 				_ = conn.Close()

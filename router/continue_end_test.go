@@ -100,7 +100,7 @@ func TestFault53KeepAlive(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-		_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", "Connection: close",
+		_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", "Connection: close",
 			fmt.Sprintf("Content-Length: %d", len(body))))
 		var got strings.Builder
 		buf := make([]byte, 4096)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+
+	"pdrouter/router/exchange"
 )
 
 // Debug is what tests of a whole gateway need and no operator does. internal/routertest uses it; export_test.go has more for the
@@ -16,7 +18,7 @@ func (r *Router) Debug() Debug { return Debug{r} }
 // Idle reports whether nothing is under way: no request and no leg, not even one that has outlived its request.
 func (d Debug) Idle() bool {
 	r := d.r
-	if r.exchanges.count() != 0 || r.tasks.Running() != 0 || r.bodies.held.Load() != 0 {
+	if r.exchanges.Count() != 0 || r.tasks.Running() != 0 || r.bodies.held.Load() != 0 {
 		return false
 	}
 	for _, e := range r.snapshot().fleet.Engines {
@@ -39,3 +41,11 @@ func (d Debug) SetDial(dial func(ctx context.Context, network, address string) (
 func (d Debug) Run(engine string) string {
 	return d.r.snapshot().fleet.Engine(engine).ChannelReport().Run
 }
+
+// Exchanges is what requests are served with, and the snapshot that the next one gets.
+func (d Debug) Exchanges() (*exchange.Exchanges, *exchange.Snapshot) {
+	return d.r.exchanges, &d.r.snapshot().exchange
+}
+
+// Running is how much outlives its request.
+func (d Debug) Running() int { return int(d.r.tasks.Running()) }

@@ -7,21 +7,17 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
-	"pdrouter/router/dispatch"
+	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/kvwatch"
-	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
-	"pdrouter/router/openai/sse"
-	"pdrouter/router/reason"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
@@ -38,7 +34,7 @@ const (
 	LoadApart         = kvwatch.LoadApart
 	LoadSeldom        = kvwatch.LoadSeldom
 	MaxCold           = maxCold
-	MaxLoggedAnswer   = maxLoggedAnswer
+	MaxLoggedAnswer   = exchange.MaxLoggedAnswer
 	RankHeader        = fleet.RankHeader
 	RefusedFor        = monitor.RefusedFor
 	ScopePriority     = scopePriority
@@ -82,9 +78,9 @@ func NewFan() (take func(choice int, event []byte) bool, ended func() (string, r
 	f.turn = sync.NewCond(&f.mu)
 	f.sum.Status = 200
 	for range 2 {
-		f.branches = append(f.branches, &exchange{mailbox: mailbox{accepts: acceptsNone}})
+		f.branches = append(f.branches, &exchange.Exchange{})
 	}
-	return func(choice int, event []byte) bool { return f.take(choice, &exchange{}, event) },
+	return func(choice int, event []byte) bool { return f.take(choice, &exchange.Exchange{}, event) },
 		func() (string, report.Outcome) { return string(f.out), f.sum.Outcome }
 }
 
@@ -97,9 +93,6 @@ func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]
 	return kvtransfer.ContextOf(model, subject, []byte(seal.Seal(tenant, []byte(salt)))), nil
 }
 
-// Running is how much outlives its request.
-func (d Debug) Running() int { return int(d.r.tasks.Running()) }
-
 // BodiesOpened is how many bodies were begun to be read, TenantsOfBodies how many tenants have some in memory.
 func (d Debug) BodiesOpened() uint64 { return d.r.bodies.opened.Load() }
 func (d Debug) TenantsOfBodies() int { return len(d.r.bodies.tenants.held) }
@@ -111,165 +104,8 @@ func (d Debug) ServeConn(c net.Conn) error {
 	return app.Server().ServeConn(newArrivals(nil).add(c))
 }
 
-// EndRequests ends the time of every request.
-func (d Debug) EndRequests() {
-	for _, x := range d.r.exchanges.live.all() {
-		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
-	}
-}
-
-// PrefillAnswered reports whether the prefill leg of some request has its answer.
-func (d Debug) PrefillAnswered() bool {
-	for _, x := range d.r.exchanges.live.all() {
-		x.mu.Lock()
-		a := x.current
-		x.mu.Unlock()
-		if a != nil && a.answered() {
-			return true
-		}
-	}
-	return false
-}
-
 // Queue is that of a model, also when the configuration has lost the model.
 func (d Debug) Queue(model string) *admission.Queue { return d.r.snapshot().fleet.Models[model].Queue }
-
-// EndBehindPrefill has a request end as its prefill leg is answered, and waits until that is over.
-func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
-	r, now := d.r, d.r.snapshot()
-	m := now.fleet.Models["tiny"]
-	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), now.limits)
-	if herr != nil {
-		panic(herr)
-	}
-	x := r.exchanges.newExchange(&request{with: &now.exchange, path: pathCompletions, m: m, b: b, arrived: time.Now()})
-	defer x.timer.Stop()
-	defer r.exchanges.live.remove(x)
-	a := &attempt{split: true}
-	a.prefill.Open(ctx, m.Prefill[0])
-	a.decode.Open(ctx, m.Decode[0])
-	x.cur = a
-	x.attend(a)
-	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
-	x.closePrefill(a)
-	a.prefill.End()
-	a.decode.End()
-	r.tasks.Wait()
-}
-
-// PanicInTheEnd has a request that is in that state of its dispatch end by an event, and what tells its client of it panic. It returns
-// what the client is told; again is another panic.
-func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.EventKind, lease Lease) (told *openai.Error, again func()) {
-	r := d.r
-	were := r.snapshot().fleet.Models["tiny"]
-	m := &fleet.Model{Name: were.Name, Connector: were.Connector, Decode: were.Decode, Retries: new(admission.RetryBudget)}
-	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), openai.Limits{})
-	if herr != nil {
-		panic(herr)
-	}
-	x := r.exchanges.newExchange(&request{with: &r.snapshot().exchange, m: m, b: b, arrived: time.Now(), caller: &admitted{r: r, request: request{b: b}, lease: lease}})
-	a := &attempt{split: true}
-	a.decode.Join(&r.cancels, were.Decode[0])
-	a.prefill.Join(&r.cancels, were.Prefill[0])
-	x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.sum.Attempts = a, in, dispatch.InTurn, dispatch.LegAsked, 1
-	m.Retries = nil // it is asked whether the client may try again, and panics
-	x.attend(a)
-	x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
-	x.run()
-	a.prefill.End()
-	return x.reply.err, func() { x.panicked("once more") }
-}
-
-// ErrCut ends a stream before its time.
-var ErrCut = relay.ErrCut
-
-// Owned is a request whose owner is the test: it takes each step itself.
-type Owned struct {
-	*exchange
-	body *openai.Body
-}
-
-// Own admits a request for model tiny.
-func (d Debug) Own(body string) Owned {
-	s := d.r.snapshot()
-	b, herr := openai.ParseBody(openai.ShapeCompletions, []byte(body), s.limits)
-	if herr != nil {
-		panic(herr)
-	}
-	return Owned{d.r.exchanges.newExchange(&request{with: &s.exchange, m: s.fleet.Models["tiny"], b: b, path: pathCompletions, arrived: time.Now()}), b}
-}
-
-func (o Owned) Run()                        { o.run() }
-func (o Owned) Step(e dispatch.Event)       { o.step(e) }
-func (o Owned) Enqueue(e dispatch.Event)    { o.enqueue(envelope{e: e}) }
-func (o Owned) NextEvents() ([]byte, error) { return o.nextEvents() }
-func (o Owned) Streams() bool               { return o.reply.stream != nil }
-func (o Owned) SeenEnd() bool               { return o.reply.stream.Whole() }
-func (o Owned) Refused() *openai.Error      { return o.reply.err }
-func (o Owned) Answer() []byte              { return o.reply.body }
-func (o Owned) Summary() *report.Summary    { return &o.sum }
-func (o Owned) Release()                    { o.body.Release() }
-
-func (o Owned) Ended() bool          { return o.over }
-func (o Owned) Drains() bool         { return o.drains }
-func (o Owned) DecodeCause() error   { return o.cur.decode.Cause() }
-func (o Owned) HasBuffers() bool     { return o.reply.stream.HasBuffers() }
-func (o Owned) Panicked(what string) { o.panicked(what) }
-func (o Owned) AwaitWake()           { <-o.wake }
-func (o Owned) Wake()                { background.Notify(o.wake) }
-
-// SpoilAttempt and SpoilTimer have what reads these panic. What CleanUp returned before ends what they had begun, and the request.
-func (o Owned) SpoilAttempt() { o.cur = nil }
-func (o Owned) SpoilTimer()   { o.timer = nil }
-func (o Owned) CleanUp() func() {
-	a, timer := o.cur, o.timer
-	return func() {
-		timer.Stop()
-		a.letGo()
-		if o.r.live.len() != 0 { // what panics as it is told
-			o.r.live.remove(o.exchange)
-		}
-	}
-}
-
-// AnswerAtTransferTime has decode answer when the time of a transfer is nearly over, and returns why its leg was ended, if it was.
-func (o Owned) AnswerAtTransferTime() error {
-	a := &attempt{split: true, reads: true}
-	a.decode.Join(o.r.cancels, o.m.Decode[0])
-	o.expect(a)
-	defer a.letGo()
-	a.decode.Begin()
-	time.Sleep(o.s.cfg.Timeouts.Transfer - 1)
-	a.decode.SetKV(leg.KVDone)
-	a.decode.Became(dispatch.LegAnswered)
-	time.Sleep(time.Second)
-	return a.decode.Cause()
-}
-
-// UnreadTokens has decode's answer be too large: how many tokens of it are unread while the leg is asked, and when it is over.
-func (o Owned) UnreadTokens() (asked, over int) {
-	o.b.Shape, o.b.MaxTokens = openai.ShapeChat, -1
-	a := new(attempt)
-	a.decode.Join(o.r.cancels, o.m.Decode[0])
-	a.decode.Begin()
-	o.cur, o.why = a, reason.AnswerTooLarge
-	a.decode.Failure = sse.ErrTooLarge
-	asked = o.unreadTokens()
-	a.decode.Became(dispatch.LegWhole)
-	return asked, o.unreadTokens()
-}
-
-// Over reports whether there is nothing more to do but to close the stream, if it is one.
-func (o Owned) Over() bool { return o.over || o.Streams() && o.reply.stream.Ended() != nil }
-
-// Advance takes one step, and returns what it has brought of a stream.
-func (o Owned) Advance() (events []byte) {
-	o.advance()
-	if out := o.reply.stream; out != nil {
-		events = append(events, out.TakeOut()...)
-	}
-	return events
-}
 
 // TurnAway has the queues refuse who waits, as a shutdown does.
 func (d Debug) TurnAway() { d.r.turnAway() }

@@ -16,6 +16,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/exchange"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
@@ -29,16 +30,17 @@ import (
 // answers: what they are and when they end is theirs. Nothing reaches the client before every choice has begun; the first
 // that fails fails the request, and the others end as if their client had left.
 type fan struct {
-	r        *exchanges
-	s        *exchangeSnapshot
-	lease    Lease          // of the caller's limits; nil if there are none
-	slot     admission.Slot // its place with the engines, until its end
-	sum      report.Summary
-	n        int // choices of each prompt
-	stream   bool
-	branches []*exchange // prompt by prompt
-	watch    disconnect.Watch
-	reply    reply // what the handler sends; no stream
+	r         *exchange.Exchanges
+	s         *exchange.Snapshot
+	lease     Lease          // of the caller's limits; nil if there are none
+	slot      admission.Slot // its place with the engines, until its end
+	sum       report.Summary
+	n         int // choices of each prompt
+	stream    bool
+	unbounded bool                 // the body has no limit of its answers
+	branches  []*exchange.Exchange // prompt by prompt
+	watch     disconnect.Watch
+	reply     exchange.Reply // what the handler sends; no stream
 	fanWriter
 
 	mu     sync.Mutex
@@ -63,16 +65,16 @@ const fanRoom = 64 << 10
 
 // newFan begins to serve a request as one per choice. It returns nil if that cannot be, or would not be split: then the
 // body says for the planner why it is served whole.
-func (r *exchanges) newFan(q *admitted) *fan {
-	b, m := q.b, q.m
+func newFan(r *exchange.Exchanges, q *admitted) *fan {
+	b, m := q.Body, q.Model
 	if m.Connector.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
 	}
-	if b.Choices() > q.with.cfg.Limits.Fan {
+	if b.Choices() > q.Snapshot.Config.Limits.Fan {
 		b.Unsplittable = openai.UnsplitFan
 		return nil
 	}
-	if c := r.chooseOne(q); !c.Split {
+	if c := chooseOne(q); !c.Split {
 		if c.Decode >= 0 {
 			b.Unsplittable = string(c.Reason)
 		}
@@ -82,36 +84,36 @@ func (r *exchanges) newFan(q *admitted) *fan {
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &fan{r: r, s: q.with, lease: q.lease, n: b.N, stream: b.Stream, open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
+	f := &fan{r: r, s: q.Snapshot, lease: q.lease, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.turn = sync.NewCond(&f.mu)
-	f.Limit, f.every = q.with.cfg.Timeouts.Write, *q.with.cfg.Timeouts.KeepAlive
+	f.Limit, f.every = q.Snapshot.Config.Timeouts.Write, *q.Snapshot.Config.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
-		one := q.request
-		one.b, one.caller, one.branch = part, f, true
-		f.branches = append(f.branches, r.newExchange(&one))
+		one := q.Request
+		one.Body, one.Caller, one.Branch = part, f, true
+		f.branches = append(f.branches, r.Begin(&one))
 	}
-	f.sum = f.branches[0].sum
+	f.sum = f.branches[0].Sum
 	f.slot, q.fan, q.lease, q.slot = q.slot, f, nil, admission.Slot{}
-	r.composed(1)
+	r.Composed(1)
 	return f
 }
 
 // chooseOne asks the planner for one choice of the body.
-func (r *exchanges) chooseOne(q *admitted) policies.Choice {
-	one := policies.Request{Model: q.m.Name, PromptTokens: q.b.PromptTokens() / q.b.Prompts}
-	return q.with.fleet.DryRun(q.m, one)
+func chooseOne(q *admitted) policies.Choice {
+	one := policies.Request{Model: q.Model.Name, PromptTokens: q.Body.PromptTokens() / q.Body.Prompts}
+	return q.Snapshot.Fleet.DryRun(q.Model, one)
 }
 
 // watchClient has the request end when its client leaves.
 func (f *fan) watchClient(conn net.Conn) {
-	f.watch, _ = f.r.clients.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, reply{}) })
+	f.watch, _ = f.r.Clients.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
 }
 
 // run brings the request to its outcome, or to the point where its stream can be relayed.
 func (f *fan) run() {
 	for k, x := range f.branches {
-		f.r.tasks.Go("a choice", func() { f.serve(k, x) })
+		f.r.Tasks.Go("a choice", func() { f.serve(k, x) })
 	}
 	f.mu.Lock()
 	for !f.over && f.ready < len(f.branches) {
@@ -136,37 +138,37 @@ func (f *fan) run() {
 func (f *fan) whole() {
 	body, ok := f.merge.Whole(f.bodies)
 	if !ok {
-		f.end(report.FailedBefore, reason.BadUpstream, reply{err: openai.ErrBadUpstream()})
+		f.end(report.FailedBefore, reason.BadUpstream, exchange.Reply{Err: openai.ErrBadUpstream()})
 		return
 	}
-	f.end(report.Completed, reason.None, reply{status: 200, ctype: "application/json", body: body})
+	f.end(report.Completed, reason.None, exchange.Reply{Status: 200, ContentType: "application/json", Body: body})
 }
 
 // serve has one branch come to its end. It is the branch's owner.
-func (f *fan) serve(k int, x *exchange) {
+func (f *fan) serve(k int, x *exchange.Exchange) {
 	defer func() {
 		if v := recover(); v != nil {
-			x.panicked(v)
-			f.end(report.FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
+			x.Panicked(v)
+			f.end(report.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
 		}
 	}()
-	x.run()
-	by := servedBy{x.sum.Prefill, x.sum.Decode, x.sum.Reason}
+	x.Run()
+	by := servedBy{x.Sum.Prefill, x.Sum.Decode, x.Sum.Reason}
 	switch {
-	case !x.over:
+	case !x.Over:
 		f.began(k, by, nil)
 		f.pump(k, x)
-	case x.reply.err == nil && x.reply.status == 200 && x.reply.stream == nil:
-		f.began(k, by, x.reply.body)
+	case x.Reply.Err == nil && x.Reply.Status == 200 && x.Reply.Stream == nil:
+		f.began(k, by, x.Reply.Body)
 	default:
 		f.mu.Lock()
 		f.served[k] = by
 		f.mu.Unlock()
-		rep := x.reply
-		if rep.stream != nil || rep.err == nil && rep.status == 0 { // it ended before it began, for no reason of the client's
-			rep = reply{err: openai.ErrBadUpstream()}
+		rep := x.Reply
+		if rep.Stream != nil || rep.Err == nil && rep.Status == 0 { // it ended before it began, for no reason of the client's
+			rep = exchange.Reply{Err: openai.ErrBadUpstream()}
 		}
-		f.end(report.FailedBefore, cmp.Or(x.why, reason.BadUpstream), rep)
+		f.end(report.FailedBefore, cmp.Or(x.Why, reason.BadUpstream), rep)
 	}
 }
 
@@ -180,12 +182,12 @@ func (f *fan) began(k int, by servedBy, body []byte) {
 }
 
 // pump hands the events of a branch's stream to the merge, until either ends.
-func (f *fan) pump(k int, x *exchange) {
+func (f *fan) pump(k int, x *exchange.Exchange) {
 	frames := sse.NewFrames(math.MaxInt) // the branch's stream has bounded its events
 	var err error
 	for err == nil {
 		var b []byte
-		b, err = x.nextEvents()
+		b, err = x.NextEvents()
 		if frames.Push(b) != nil {
 			err = relay.ErrCut
 		}
@@ -216,7 +218,7 @@ func (f *fan) pump(k int, x *exchange) {
 }
 
 // take merges one event, once there is room. It reports false if nobody wants more.
-func (f *fan) take(k int, x *exchange, event []byte) bool {
+func (f *fan) take(k int, x *exchange.Exchange, event []byte) bool {
 	f.mu.Lock()
 	for !f.over && len(f.out)-f.from > fanRoom {
 		f.turn.Wait()
@@ -246,11 +248,11 @@ func (f *fan) take(k int, x *exchange, event []byte) bool {
 
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
-func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
-	if x.over && x.why != reason.None && x.sum.Outcome != report.Completed {
-		why = x.why
+func (f *fan) failLocked(x *exchange.Exchange, why reason.Reason, told bool) {
+	if x.Over && x.Why != reason.None && x.Sum.Outcome != report.Completed {
+		why = x.Why
 	}
-	e := x.reply.err // what the branch's stream was cut with
+	e := x.Reply.Err // what the branch's stream was cut with
 	if e == nil {
 		e = openai.ErrBadUpstream()
 		e.Reason = why
@@ -258,17 +260,17 @@ func (f *fan) failLocked(x *exchange, why reason.Reason, told bool) {
 	switch {
 	case f.over:
 	case f.sum.Status == 0: // others have not begun: there is no stream yet
-		f.settleLocked(report.FailedBefore, why, reply{err: e})
+		f.settleLocked(report.FailedBefore, why, exchange.Reply{Err: e})
 	default:
 		if !told {
 			f.out = e.AppendFrame(f.out)
 		}
-		f.settleLocked(report.FailedAfter, why, reply{})
+		f.settleLocked(report.FailedAfter, why, exchange.Reply{})
 	}
 }
 
 // end settles the outcome and has every branch end in its connector's way. The first call counts.
-func (f *fan) end(o report.Outcome, why reason.Reason, rep reply) {
+func (f *fan) end(o report.Outcome, why reason.Reason, rep exchange.Reply) {
 	f.mu.Lock()
 	if !f.over {
 		f.settleLocked(o, why, rep)
@@ -280,7 +282,7 @@ func (f *fan) end(o report.Outcome, why reason.Reason, rep reply) {
 }
 
 // settleLocked notes the outcome. f.mu is held.
-func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
+func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Reply) {
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
 	if f.why, f.sum.Reason = why, why.String(); why == reason.None {
@@ -288,10 +290,10 @@ func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
 	}
 	switch {
 	case f.sum.Status != 0:
-	case rep.err != nil:
-		f.sum.Status = rep.err.Status
-	case rep.status != 0:
-		f.sum.Status = rep.status
+	case rep.Err != nil:
+		f.sum.Status = rep.Err.Status
+	case rep.Status != 0:
+		f.sum.Status = rep.Status
 	case o == report.ClientLeft:
 		f.sum.Status = 499
 	}
@@ -304,7 +306,7 @@ func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep reply) {
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
 func (f *fan) leave() {
 	for _, x := range f.branches {
-		x.cancel()
+		x.Cancel()
 	}
 }
 
@@ -323,7 +325,7 @@ func (f *fan) names(of func(servedBy) string) string {
 
 // head tells the client who served it. It returns the reason, what is to be sent, and the stream, if there is one to be relayed:
 // then a branch may settle the outcome at any moment, so that nothing of the fan may be read without its lock.
-func (f *fan) head(set func(name, value string)) (why string, rep reply, s relayed) {
+func (f *fan) head(set func(name, value string)) (why string, rep exchange.Reply, s relayed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	set("X-Pdrouter-Parts", strconv.Itoa(len(f.branches)))
@@ -343,7 +345,7 @@ func (f *fan) head(set func(name, value string)) (why string, rep reply, s relay
 
 // panicked ends the request in place of whoever panicked.
 func (f *fan) panicked(v any) {
-	f.r.log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-	f.end(report.FailedBefore, reason.Panic, reply{err: openai.ErrInternal(nil)})
+	f.r.Log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	f.end(report.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
 	f.closed()
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/router/exchange"
 	"pdrouter/router/reason"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
@@ -92,11 +93,11 @@ func (f *fan) CloseWithError(err error) error {
 	f.mu.Unlock()
 	switch {
 	case err == nil && whole:
-		f.end(report.Completed, reason.None, reply{})
+		f.end(report.Completed, reason.None, exchange.Reply{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		f.end(report.ClientLeft, reason.SlowClient, reply{})
+		f.end(report.ClientLeft, reason.SlowClient, exchange.Reply{})
 	default:
-		f.end(report.ClientLeft, reason.ClientLeft, reply{})
+		f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{})
 	}
 	f.ClearDeadline()
 	f.closed()
@@ -111,8 +112,8 @@ func (f *fan) closed() {
 	})
 }
 
-// ended implements caller, for the branches.
-func (f *fan) ended(*exchange) { f.partEnded() }
+// Ended implements caller, for the branches.
+func (f *fan) Ended(*exchange.Exchange) { f.partEnded() }
 
 // partEnded notes that a branch, or the request itself, has ended. The last reports the request.
 func (f *fan) partEnded() {
@@ -128,12 +129,12 @@ func (f *fan) partEnded() {
 // finish reports the request. It happens once, when nothing of it is under way.
 func (f *fan) finish() {
 	s := &f.sum
-	first := f.branches[0].sum
+	first := f.branches[0].Sum
 	s.Prefill, s.Decode, s.TransferID, s.Why = first.Prefill, first.Decode, first.TransferID, first.Why
 	s.Attempts = 0
 	for k, x := range f.branches {
-		one := x.sum
-		f.r.report.AddTransfer(&one)
+		one := x.Sum
+		f.r.Report.AddTransfer(&one)
 		s.Parts = append(s.Parts, report.Part{
 			Prefill: one.Prefill, Decode: one.Decode, Attempts: one.Attempts, TransferID: one.TransferID, Reason: one.Reason, Transfer: one.Transfer,
 			Failures: one.Failures,
@@ -150,21 +151,21 @@ func (f *fan) finish() {
 	s.Phases.Total = time.Since(s.Arrived)
 	f.slot.Release()
 	if f.lease != nil {
-		f.lease.Done(f.used().total())
+		f.lease.Done(f.used().Total())
 	}
-	f.r.composed(-1)
-	f.r.report.Finished(s, f.s.observe)
+	f.r.Composed(-1)
+	f.r.Report.Finished(s, f.s.Observe)
 }
 
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
 // used nothing, though some of its choices were under way.
-func (f *fan) used() (sum usedTokens) {
+func (f *fan) used() (sum exchange.UsedTokens) {
 	if f.sum.Outcome == report.FailedBefore {
 		switch {
-		case !failedAtWork(f.why):
-			return usedTokens{}
-		case f.why == reason.AnswerTooLarge && !f.branches[0].b.Unbounded():
-			return usedTokens{unknown: true}
+		case !exchange.FailedAtWork(f.why):
+			return exchange.UsedTokens{}
+		case f.why == reason.AnswerTooLarge && !f.unbounded:
+			return exchange.UsedTokens{Unknown: true}
 		}
 	}
 	prompt := 0
@@ -172,11 +173,11 @@ func (f *fan) used() (sum usedTokens) {
 		if k%f.n == 0 {
 			prompt = 0
 		}
-		u := x.used()
-		sum.prompt += max(0, u.prompt-prompt)
-		prompt = max(prompt, u.prompt)
-		sum.answer += u.answer
-		sum.unknown = sum.unknown || u.unknown
+		u := x.Used()
+		sum.Prompt += max(0, u.Prompt-prompt)
+		prompt = max(prompt, u.Prompt)
+		sum.Answer += u.Answer
+		sum.Unknown = sum.Unknown || u.Unknown
 	}
 	return sum
 }

@@ -59,7 +59,7 @@ var emptyLines = strings.Repeat("\r\n", 4<<10)
 
 // formRequest is a request whose body is a form with tail behind its last boundary, inside the Content-Length.
 func formRequest(path, tail string, head ...string) string {
-	return rawPost(path, oneForm+tail, append([]string{"Host: a", "Content-Type: multipart/form-data; boundary=b",
+	return routertest.RawPost(path, oneForm+tail, append([]string{"Host: a", "Content-Type: multipart/form-data; boundary=b",
 		fmt.Sprintf("Content-Length: %d", len(oneForm+tail))}, head...)...)
 }
 
@@ -223,7 +223,7 @@ func TestFault04Trailers(t *testing.T) {
 		{"many", "Authorization: Bearer good", strings.Repeat("X-A: b\r\n", 40), "400"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			status, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n%s\r\n", len(routertest.PlainBody), routertest.PlainBody, row.trailer),
+			status, rest, closed := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n%s\r\n", len(routertest.PlainBody), routertest.PlainBody, row.trailer),
 				"Host: a", json, row.key, "Transfer-Encoding: chunked")+strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\nAuthorization: Bearer good\r\n\r\n", 1))
 			second := strings.Contains(rest, `"object":"list"`)
 			if !strings.Contains(status, " "+row.status+" ") || !closed || second != (row.status == "200") {
@@ -260,7 +260,7 @@ func TestFault03Chunks(t *testing.T) {
 		{"long extension", fmt.Sprintf("%x;%s\r\n%s\r\n0\r\n\r\n", len(routertest.PlainBody), strings.Repeat("a", 4<<10), routertest.PlainBody), "400"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			status, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, row.body, "Host: a", "Content-Type: application/json", "Transfer-Encoding: chunked")+
+			status, rest, closed := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, row.body, "Host: a", "Content-Type: application/json", "Transfer-Encoding: chunked")+
 				strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
 			second := strings.Contains(rest, `"object":"list"`)
 			if !strings.Contains(status, " "+row.status+" ") || !closed || second != (row.status == "200") {
@@ -335,7 +335,7 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 			}
 			honest()
 			before := memoryUsed()
-			request := rawPost(row.path, row.sent, append([]string{"Host: a"}, row.head...)...)
+			request := routertest.RawPost(row.path, row.sent, append([]string{"Host: a"}, row.head...)...)
 			for range many {
 				if _, err := io.WriteString(dial(t, g.Addr), request); err != nil {
 					t.Fatal(err)
@@ -371,9 +371,9 @@ func TestFault07BodyMemory(t *testing.T) {
 	g := routertest.Start(t, s.Config, router.Parts{})
 	body := `{"model":"tiny","prompt":"` + strings.Repeat("a", 1000<<10) + `"}`
 	first := dial(t, g.Addr)
-	_, _ = io.WriteString(first, rawPost(routertest.PathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	_, _ = io.WriteString(first, routertest.RawPost(routertest.PathCompletions, body[:900<<10], "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	routertest.Eventually(t, "the first body is held", func() bool { return g.Router.Stats().BodyBytes >= 1000<<10 })
-	status, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	status, rest, closed := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(rest, "Retry-After: 1") || !strings.Contains(rest, "X-Pdrouter-Reason: body_memory") {
 		t.Errorf("%s, closed %v\n%s", status, closed, rest)
 	}
@@ -398,7 +398,7 @@ func TestFault07RefusedWhileSending(t *testing.T) {
 	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
 	for range 20 {
 		conn := dial(t, g.Addr)
-		_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, "", "Host: a", "Content-Type: application/json", "Content-Length: 500000"))
+		_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, "", "Host: a", "Content-Type: application/json", "Content-Length: 500000"))
 		_, _ = conn.Write(bytes.Repeat([]byte("a"), 500000)) // which reads nothing meanwhile
 		status, err := bufio.NewReader(conn).ReadString('\n')
 		if err != nil || !strings.Contains(status, " 401 ") {
@@ -414,7 +414,7 @@ func TestFault07RefusedWhileSending(t *testing.T) {
 func TestRefusedKeepsConnection(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
-	status, rest, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody)))+
+	status, rest, _ := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody)))+
 		strings.Replace(secondRequest, "\r\n\r\n", "\r\nConnection: close\r\nAuthorization: Bearer good\r\n\r\n", 1))
 	if !strings.Contains(status, " 401 ") || !strings.Contains(rest, `"object":"list"`) {
 		t.Errorf("%s\n%s", status, rest)
@@ -462,9 +462,9 @@ func TestBodiesArrive(t *testing.T) {
 				body += strings.Repeat("x", max(size-len(body)-2, 0)) + `"}`
 				want = append(want, body)
 				if random.IntN(2) == 0 {
-					sent.WriteString(rawPost("/tokenize", body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+					sent.WriteString(routertest.RawPost("/tokenize", body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 				} else {
-					sent.WriteString(rawPost("/tokenize", "", "Host: a", "Content-Type: application/json", "Transfer-Encoding: chunked"))
+					sent.WriteString(routertest.RawPost("/tokenize", "", "Host: a", "Content-Type: application/json", "Transfer-Encoding: chunked"))
 					for rest := body; rest != ""; {
 						n := 1 + random.IntN(len(rest))
 						fmt.Fprintf(&sent, "%x\r\n%s\r\n", n, rest[:n])
@@ -559,7 +559,7 @@ func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
 	s.Config.Limits.Body, s.Config.Limits.BodyMemory = 1<<20, 4<<20
 	g := routertest.Start(t, s.Config, router.Parts{Clients: namedClients{}})
 	request := func(tenant, body string) string {
-		return rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", "Authorization: Bearer "+tenant, "Content-Length: 1000000")
+		return routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", "Authorization: Bearer "+tenant, "Content-Length: 1000000")
 	}
 	var slow []net.Conn
 	for range 8 {

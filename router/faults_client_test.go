@@ -52,7 +52,7 @@ func leave(t *testing.T, g *routertest.Gateway, body string, ready func() bool) 
 	t.Helper()
 	conn := g.Dial(t)
 	defer conn.Close()
-	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json",
+	_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json",
 		fmt.Sprintf("Content-Length: %d", len(body))))
 	routertest.Eventually(t, "the request has come so far", ready)
 }
@@ -125,7 +125,7 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 			t.Fatal(err)
 		}
 		prefills := s.Cluster.Count("", "prefill")
-		_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
+		_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
 			fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
 		routertest.Eventually(t, "prefill has answered", func() bool { return s.Cluster.Count("", "prefill") > prefills && p.InFlight() == 0 })
 		time.Sleep(5 * time.Millisecond) // and its mail lies there
@@ -159,7 +159,7 @@ func TestFault09ClientStopsReading(t *testing.T) {
 			s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 50_000_000 })
 			conn := dial(t, g.Addr)
 			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-			_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
+			_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
 				fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
 			sum := g.Summary(1)
 			if sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
@@ -194,7 +194,7 @@ func TestFault09Buffer(t *testing.T) {
 	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Timeouts: config.Timeouts{Write: time.Second}}, router.Parts{})
 	conn := dial(t, g.Addr)
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
+	_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
 	if sum := g.Summary(1); sum.Reason != "slow_client" {
 		t.Errorf("summary %+v", sum)
 	}

@@ -15,12 +15,7 @@ import (
 	"pdrouter/router/connector"
 )
 
-// raw is a request of a body, as bytes. Lines of head are put in front of it.
-func rawPost(path, body string, head ...string) string {
-	lines := append([]string{"POST " + path + " HTTP/1.1"}, head...)
-	return strings.Join(lines, "\r\n") + "\r\n\r\n" + body
-}
-
+// secondRequest stands behind a head over which parsers could disagree.
 const secondRequest = "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 
 // TestFault01to06Framing sends heads over which two parsers could disagree, each with a second request behind it.
@@ -38,31 +33,31 @@ func TestFault01to06Framing(t *testing.T) {
 		name, request  string
 		status, reason string
 	}{
-		{"01 length and chunked", rawPost(routertest.PathCompletions, chunked, "Host: a", json, n, "Transfer-Encoding: chunked"), "400", "bad_framing"},
-		{"02 two lengths", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, n), "400", "bad_framing"},
-		{"02 two other lengths", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "Content-Length: 1"), "400", "bad_framing"},
-		{"02 length +4", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: +4"), "400", "bad_framing"},
-		{"02 length 4,4", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 4,4"), "400", "bad_framing"},
-		{"02 length overflows", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 99999999999999999999"), "400", "bad_framing"},
-		{"02 length wraps around", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 18446744073709551618"), "400", "bad_framing"},
-		{"02 hexadecimal length", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 0x2"), "400", "bad_framing"},
-		{"03 two codings", rawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "400", "bad_framing"},
-		{"03 not exactly chunked", rawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: gzip, chunked"), "400", "bad_framing"},
-		{"03 identity", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "Transfer-Encoding: identity"), "400", "bad_framing"},
-		{"03 chunked on 1.0", strings.Replace(rawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked"),
+		{"01 length and chunked", routertest.RawPost(routertest.PathCompletions, chunked, "Host: a", json, n, "Transfer-Encoding: chunked"), "400", "bad_framing"},
+		{"02 two lengths", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, n), "400", "bad_framing"},
+		{"02 two other lengths", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "Content-Length: 1"), "400", "bad_framing"},
+		{"02 length +4", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: +4"), "400", "bad_framing"},
+		{"02 length 4,4", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 4,4"), "400", "bad_framing"},
+		{"02 length overflows", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 99999999999999999999"), "400", "bad_framing"},
+		{"02 length wraps around", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 18446744073709551618"), "400", "bad_framing"},
+		{"02 hexadecimal length", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, "Content-Length: 0x2"), "400", "bad_framing"},
+		{"03 two codings", routertest.RawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "400", "bad_framing"},
+		{"03 not exactly chunked", routertest.RawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: gzip, chunked"), "400", "bad_framing"},
+		{"03 identity", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "Transfer-Encoding: identity"), "400", "bad_framing"},
+		{"03 chunked on 1.0", strings.Replace(routertest.RawPost(routertest.PathCompletions, chunked, "Host: a", json, "Transfer-Encoding: chunked"),
 			"HTTP/1.1", "HTTP/1.0", 1), "400", "bad_framing"},
-		{"04 bare line feed", strings.Replace(rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n), "a\r\n", "a\n", 1), "400", "bad_framing"},
-		{"04 bare carriage return", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\rc"), "400", "bad_framing"},
-		{"04 folded by a tab", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\r\n\tc"), "400", "bad_framing"},
-		{"04 NUL in a name", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-\x00A: b"), "400", "bad_framing"},
-		{"04 folded line", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\r\n c"), "400", "bad_framing"},
-		{"04 NUL", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\x00"), "400", "bad_framing"},
-		{"04 space before colon", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A : b"), "400", "bad_framing"},
-		{"05 no host", rawPost(routertest.PathCompletions, routertest.PlainBody, json, n), "400", "bad_framing"},
-		{"05 two hosts", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Host: b", json, n), "400", "bad_framing"},
-		{"05 other host in the target", rawPost("http://b"+routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n), "400", "bad_host"},
-		{"06 large head", rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: "+strings.Repeat("a", 17<<10)), "431", "head_too_large"},
-		{"06 many fields", rawPost(routertest.PathCompletions, routertest.PlainBody, append([]string{"Host: a", json, n}, many...)...), "431", "head_too_large"},
+		{"04 bare line feed", strings.Replace(routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n), "a\r\n", "a\n", 1), "400", "bad_framing"},
+		{"04 bare carriage return", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\rc"), "400", "bad_framing"},
+		{"04 folded by a tab", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\r\n\tc"), "400", "bad_framing"},
+		{"04 NUL in a name", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-\x00A: b"), "400", "bad_framing"},
+		{"04 folded line", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\r\n c"), "400", "bad_framing"},
+		{"04 NUL", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: b\x00"), "400", "bad_framing"},
+		{"04 space before colon", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A : b"), "400", "bad_framing"},
+		{"05 no host", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, json, n), "400", "bad_framing"},
+		{"05 two hosts", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Host: b", json, n), "400", "bad_framing"},
+		{"05 other host in the target", routertest.RawPost("http://b"+routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n), "400", "bad_host"},
+		{"06 large head", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", json, n, "X-A: "+strings.Repeat("a", 17<<10)), "431", "head_too_large"},
+		{"06 many fields", routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, append([]string{"Host: a", json, n}, many...)...), "431", "head_too_large"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			status, rest, closed := routertest.RawRequest(t, g.Addr, row.request+secondRequest)
@@ -89,10 +84,10 @@ func TestFault05HostDecidesNothing(t *testing.T) {
 	g := routertest.Start(t, s.Config, router.Parts{Clients: routertest.Clients{}})
 	for i, host := range []string{"a", "localhost", "169.254.169.254", "decode-0", strings.TrimPrefix(s.Decode[0].Server.URL, "http://"), "[::1]:1"} {
 		head := []string{"Host: " + host, "Content-Type: application/json", "Connection: close", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))}
-		if status, _, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, head...)); !strings.Contains(status, " 401 ") {
+		if status, _, _ := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, head...)); !strings.Contains(status, " 401 ") {
 			t.Errorf("host %s without credentials: %q", host, status)
 		}
-		status, rest, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, append(head, "Authorization: Bearer good")...))
+		status, rest, _ := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, append(head, "Authorization: Bearer good")...))
 		if !strings.Contains(status, " 200 ") || s.Cluster.Count("decode-0", "") != i+1 {
 			t.Errorf("host %s: %q\n%s", host, status, rest)
 		}
@@ -131,12 +126,12 @@ func TestFault07BodyTooLarge(t *testing.T) {
 	big := `{"model":"tiny","prompt":"` + strings.Repeat("a", 2000) + `"}`
 	json := "Content-Type: application/json"
 	for _, row := range []struct{ name, request string }{
-		{"07 length", rawPost(routertest.PathCompletions, big, "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)))},
-		{"07 length, no body yet", rawPost(routertest.PathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", 1<<40))},
-		{"07 chunked, without an end", rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
-		{"07 one chunk, without an end", rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", 1<<30, big), "Host: a", json, "Transfer-Encoding: chunked")},
-		{"07 chunked", rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
-		{"07 expect", rawPost(routertest.PathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)), "Expect: 100-continue")},
+		{"07 length", routertest.RawPost(routertest.PathCompletions, big, "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)))},
+		{"07 length, no body yet", routertest.RawPost(routertest.PathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", 1<<40))},
+		{"07 chunked, without an end", routertest.RawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
+		{"07 one chunk, without an end", routertest.RawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", 1<<30, big), "Host: a", json, "Transfer-Encoding: chunked")},
+		{"07 chunked", routertest.RawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(big), big), "Host: a", json, "Transfer-Encoding: chunked")},
+		{"07 expect", routertest.RawPost(routertest.PathCompletions, "", "Host: a", json, fmt.Sprintf("Content-Length: %d", len(big)), "Expect: 100-continue")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			status, rest, closed := routertest.RawRequest(t, g.Addr, row.request)
@@ -160,13 +155,13 @@ func TestFault07ExpectWithinTheLimit(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	s.Config.Limits.Body = 1000
 	g := routertest.Start(t, s.Config, router.Parts{})
-	status, rest, _ := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json", "Connection: close",
+	status, rest, _ := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json", "Connection: close",
 		fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody)), "Expect: 100-continue"))
 	if status != "HTTP/1.1 100 Continue" || !strings.Contains(rest, "HTTP/1.1 200 OK") || !strings.Contains(rest, "tok0 tok1 tok2") {
 		t.Errorf("%q\n%s", status, rest)
 	}
 	n := s.Config.Limits.Body + 1
-	_, rest, closed := routertest.RawRequest(t, g.Addr, rawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", n, strings.Repeat(" ", n)), "Host: a",
+	_, rest, closed := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", n, strings.Repeat(" ", n)), "Host: a",
 		"Content-Type: application/json", "Transfer-Encoding: chunked", "Expect: 100-continue"))
 	if !strings.Contains(rest, "HTTP/1.1 413 ") || !closed {
 		t.Errorf("closed %v\n%s", closed, rest)

@@ -99,7 +99,7 @@ func TestFault63QueueEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json",
+	_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, "Host: a", "Content-Type: application/json",
 		fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))))
 	routertest.Eventually(t, "it waits, also behind a reload", waiting(1))
 	_ = conn.Close()

@@ -10,14 +10,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 )
@@ -106,42 +104,6 @@ func TestFault68PanicInAStream(t *testing.T) {
 	p.from.Store(1 << 40)
 	if r := g.Post(routertest.PathCompletions, strings.Replace(body, `"max_tokens":9`, `"max_tokens":2`, 1)); r.Status != 200 {
 		t.Errorf("the next one: status %d: %s", r.Status, r.Body)
-	}
-}
-
-// TestFault68PanicInTheEnd has what tells a client of its request's end panic, where the request has its outcome already: what it has
-// of its caller's limits and of the engines is given back, once.
-func TestFault68PanicInTheEnd(t *testing.T) {
-	for _, row := range []struct {
-		name string
-		in   dispatch.State
-		kind dispatch.EventKind
-	}{
-		{"legs are to run on", dispatch.StAwaiting, dispatch.EvDeadline},
-		{"before a leg was asked", dispatch.StPlanning, dispatch.EvDeadline},
-		{"at a shutdown", dispatch.StAwaiting, dispatch.EvShutdown},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
-			g := routertest.Start(t, s.Config, router.Parts{})
-			g.WaitWarm()
-			lease := new(fakeLimiter)
-			held, _ := lease.Admit(auth.Principal{}, 1)
-			e, again := g.Router.Debug().PanicInTheEnd(routertest.PlainBody, row.in, row.kind, held)
-			if n := lease.open.Load(); n != 0 || g.Router.Stats().Requests != 0 {
-				t.Errorf("%d leases, %d live requests", n, g.Router.Stats().Requests)
-			}
-			if e == nil || e.Status != 500 {
-				t.Errorf("reply %+v", e)
-			}
-			if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
-				t.Errorf("summary %+v", sum)
-			}
-			again()
-			if n := lease.open.Load(); n != 0 {
-				t.Errorf("%d leases behind another panic", n)
-			}
-		})
 	}
 }
 

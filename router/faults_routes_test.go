@@ -30,7 +30,7 @@ func TestFault10to13Routes(t *testing.T) {
 		if method != "GET" {
 			head, body = append(head, "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))), routertest.PlainBody
 		}
-		line, rest, _ := routertest.RawRequest(t, g.Addr, strings.Replace(rawPost(path, body, head...), "POST", method, 1))
+		line, rest, _ := routertest.RawRequest(t, g.Addr, strings.Replace(routertest.RawPost(path, body, head...), "POST", method, 1))
 		answer, body, _ := strings.Cut(rest, "\r\n\r\n")
 		if !strings.Contains(line, " "+status+" ") || !strings.Contains(answer, "X-Should-Retry: false") || !strings.Contains(answer, "X-Pdrouter-Reason: ") {
 			t.Errorf("%s %s: %q; want %s and no retry\n%s", method, path, line, status, answer)

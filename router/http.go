@@ -13,6 +13,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/router/exchange"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -26,7 +27,7 @@ const (
 // the next request on the connection, so what is kept is copied here.
 func (r *Router) handle(c *fiber.Ctx) (err error) {
 	s := r.snapshot()
-	q := &admitted{r: r, s: s, request: request{with: &s.exchange, arrived: time.Now()}}
+	q := &admitted{r: r, s: s, Request: exchange.Request{Snapshot: &s.exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -61,7 +62,7 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if q.who, e = r.authenticate(q.s, rt, c); e != nil {
 		return r.fail(c, e)
 	}
-	q.path, q.pattern, q.subject, q.tenant = rt.path, rt.String(), q.who.Subject, q.who.Tenant
+	q.Path, q.Pattern, q.Subject, q.Tenant = rt.path, rt.String(), q.who.Subject, q.who.Tenant
 	if e = contentType(h, rt.does); e != nil {
 		return r.fail(c, ofCaller(e, q.who, ""))
 	}
@@ -77,24 +78,24 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e = q.admit(body, c.Response().Header.Set); e != nil {
 		return r.fail(c, e)
 	}
-	if q.m.ForwardsAuthorization {
+	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)
 	}
 	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
 		return r.fail(c, e)
 	}
-	if f := r.exchanges.newFan(q); f != nil {
+	if f := newFan(r.exchanges, q); f != nil {
 		f.watchClient(conn)
 		f.run()
 		why, rep, s := f.head(c.Response().Header.Set)
 		r.sendReply(c, f.sum.RequestID, why, rep, s)
 		return nil
 	}
-	q.caller = q
-	x := r.exchanges.newExchange(&q.request)
+	q.Caller = q
+	x := r.exchanges.Begin(&q.Request)
 	q.x = x
-	x.watchClient(conn)
-	x.run()
+	x.WatchClient(conn)
+	x.Run()
 	r.send(c, x)
 	return nil
 }
@@ -157,23 +158,23 @@ type relayed interface {
 }
 
 // send hands the outcome of a request to the server.
-func (r *Router) send(c *fiber.Ctx, x *exchange) {
+func (r *Router) send(c *fiber.Ctx, x *exchange.Exchange) {
 	h := &c.Response().Header
 	var s relayed
-	if x.reply.stream != nil && !x.over { // else it ended before it began
+	if x.Reply.Stream != nil && !x.Over { // else it ended before it began
 		s = x
 	}
-	if x.sum.Prefill != "" {
-		h.Set("X-Pdrouter-Prefill", x.sum.Prefill)
+	if x.Sum.Prefill != "" {
+		h.Set("X-Pdrouter-Prefill", x.Sum.Prefill)
 	}
-	if x.sum.Decode != "" {
-		h.Set("X-Pdrouter-Decode", x.sum.Decode)
+	if x.Sum.Decode != "" {
+		h.Set("X-Pdrouter-Decode", x.Sum.Decode)
 	}
-	r.sendReply(c, x.sum.RequestID, x.sum.Reason, x.reply, s)
+	r.sendReply(c, x.Sum.RequestID, x.Sum.Reason, x.Reply, s)
 }
 
 // sendReply hands an outcome to the server: a stream, if there is one, else the reply.
-func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
+func (r *Router) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
 	h := &c.Response().Header
 	switch {
 	case s != nil:
@@ -185,24 +186,24 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a reply, s relayed) {
 		s.RelayTo(c.Context().Conn())
 		c.Response().SetBodyStream(s, -1) // the server calls s.WriteTo, and then CloseWithError, when handle has returned
 		return
-	case a.err != nil:
+	case a.Err != nil:
 		h.Set(headerRequestID, id)
-		r.answerError(c, a.err)
-	case a.status == 0: // the client has left
+		r.answerError(c, a.Err)
+	case a.Status == 0: // the client has left
 		c.Response().SetStatusCode(499)
 		c.Response().SetConnectionClose()
 	default:
 		h.Set(headerRequestID, id)
 		h.Set("X-Pdrouter-Reason", why)
-		h.SetContentType(a.ctype)
-		if a.meta != "" {
-			h.Set("Metadata", a.meta)
+		h.SetContentType(a.ContentType)
+		if a.Metadata != "" {
+			h.Set("Metadata", a.Metadata)
 		}
-		c.Response().SetStatusCode(a.status)
-		if a.status >= 400 && a.status < 500 || a.status == http.StatusNotImplemented {
+		c.Response().SetStatusCode(a.Status)
+		if a.Status >= 400 && a.Status < 500 || a.Status == http.StatusNotImplemented {
 			h.Set("X-Should-Retry", "false")
 		}
-		c.Response().SetBodyRaw(a.body)
+		c.Response().SetBodyRaw(a.Body)
 	}
 	r.bound(c)
 }

@@ -17,13 +17,13 @@ const headerRequestID = "X-Request-Id"
 // readHead takes what is used of the request's head. Nothing else of it is looked at, and no field reaches an engine as it
 // came.
 func (q *admitted) readHead(h *fasthttp.RequestHeader) {
-	q.id = requestID(h)
+	q.ID = requestID(h)
 	parents := slices.Clone(h.PeekAll("Traceparent")) // the next call writes to the same place
 	if t := leg.ParseTrace(parents, h.PeekAll("Tracestate")); t != "" {
-		q.forwarded = &leg.Forwarded{Trace: t}
+		q.Forwarded = &leg.Forwarded{Trace: t}
 	}
 	retried := h.Peek("X-Stainless-Retry-Count")
-	q.again = len(retried) > 0 && string(retried) != "0"
+	q.Retried = len(retried) > 0 && string(retried) != "0"
 	switch q.route.does {
 	case passForm:
 		q.ctype = string(h.Peek(fiber.HeaderContentType))
@@ -35,12 +35,12 @@ func (q *admitted) readHead(h *fasthttp.RequestHeader) {
 // forwardAuthorization has the engines of the request's model be given the client's credentials. Several are none: whoever
 // stands in between may have believed another one.
 func (q *admitted) forwardAuthorization(h *fasthttp.RequestHeader) {
-	if q.forwarded == nil {
-		q.forwarded = new(leg.Forwarded)
+	if q.Forwarded == nil {
+		q.Forwarded = new(leg.Forwarded)
 	}
-	q.forwarded.Judged = true
+	q.Forwarded.Judged = true
 	if a, err := credentialsOf(q.route, h); err == nil && httpsyntax.IsFieldValue([]byte(a)) {
-		q.forwarded.Authorization = a
+		q.Forwarded.Authorization = a
 	}
 }
 

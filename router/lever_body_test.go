@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pdrouter/router/config"
+	"pdrouter/router/exchange"
 	"pdrouter/router/openai"
 )
 
@@ -14,7 +15,7 @@ func TestStandingOfBody(t *testing.T) {
 		header         string
 		priority, want int
 	}{{true, "", -5, 5}, {true, "-7", -5, 7}, {true, "x", -5, 5}, {true, "", -9000, config.MaxPriority}, {false, "-7", -5, 0}, {true, "", 0, 0}} {
-		q := &admitted{s: &snapshot{}, request: request{b: &openai.Body{Priority: row.priority, Urgent: row.urgent}}}
+		q := &admitted{s: &snapshot{}, Request: exchange.Request{Body: &openai.Body{Priority: row.priority, Urgent: row.urgent}}}
 		if got := q.standing([]byte(row.header)); got != row.want {
 			t.Errorf("%+v: standing %d", row, got)
 		}

@@ -313,8 +313,8 @@ func TestFault30SeveralAuthorizations(t *testing.T) {
 	for _, head := range [][]string{{"Authorization: Bearer a", "Authorization: Bearer a"}, {"Authorization: Bearer a", "authorization: Bearer b"}, {"Authorization:", "Authorization: Bearer a"}} {
 		json, n := "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(routertest.PlainBody))
 		for _, request := range []string{
-			rawPost(routertest.PathCompletions, routertest.PlainBody, append([]string{"Host: a", json, n, "Connection: close"}, head...)...),
-			strings.Replace(rawPost(routertest.PathModels, "", append([]string{"Host: a", "Connection: close"}, head...)...), "POST", "GET", 1),
+			routertest.RawPost(routertest.PathCompletions, routertest.PlainBody, append([]string{"Host: a", json, n, "Connection: close"}, head...)...),
+			strings.Replace(routertest.RawPost(routertest.PathModels, "", append([]string{"Host: a", "Connection: close"}, head...)...), "POST", "GET", 1),
 		} {
 			if status, rest, _ := routertest.RawRequest(t, g.Addr, request); !strings.Contains(status, " 401 ") || !strings.Contains(rest, "invalid_token") {
 				t.Errorf("%v: %s %s; want 401", head, status, rest)

@@ -104,7 +104,7 @@ func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	current, now := r.snapshot(), time.Now()
 	out := Stats{
-		Draining: r.draining.Load(), Requests: r.exchanges.count(), Stranded: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(current.fleet.Models)),
+		Draining: r.draining.Load(), Requests: r.exchanges.Count(), Stranded: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.bodies.held.Load(), Models: make(map[string]bool, len(current.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.Leaks.Freed(), Foreign: r.report.Transfers.Rejected(), Background: r.backgrounds.Leases(),
 	}

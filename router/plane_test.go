@@ -127,16 +127,3 @@ func TestFault45NoPair(t *testing.T) {
 		t.Errorf("status %d, header %v", r.Status, r.Header)
 	}
 }
-
-// TestPlaneEndsWithoutALeg has prefill answer while its request ends: what it holds is given back by the cancel that both
-// engines are told, and decode is asked for nothing.
-func TestPlaneEndsWithoutALeg(t *testing.T) {
-	s, _, parts := routertest.NewPlane(t, 1, 1)
-	g := routertest.Start(t, s.Config, parts)
-	g.WaitWarm()
-	asked := s.Cluster.Count("", "")
-	g.Router.Debug().EndBehindPrefill(t.Context(), routertest.PlainBody)
-	if got := s.Cluster.Count("", ""); got != asked {
-		t.Errorf("engines were asked %d more times; want none", got-asked)
-	}
-}

@@ -18,6 +18,7 @@ import (
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
+	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/handshake"
 	"pdrouter/router/kvtransfer"
@@ -73,7 +74,7 @@ type Router struct {
 	reclaim   *reclaim.Reclaimer
 	hands     *handshake.Handshaker
 	report    *report.Reporter
-	exchanges *exchanges
+	exchanges *exchange.Exchanges
 
 	control *http.Client // for the engines' control routes
 	bodies  clientBodies
@@ -117,9 +118,9 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
 	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, transfers)
-	r.exchanges = newExchanges(exchangeParts{
-		log: parts.Log, clients: r.clients, tasks: r.tasks, cancels: &r.cancels, pairs: r.pairs, monitor: r.monitor, reclaim: r.reclaim,
-		transfers: transfers, report: r.report,
+	r.exchanges = exchange.New(exchange.Parts{
+		Log: parts.Log, Clients: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
+		Transfers: transfers, Report: r.report,
 	})
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {
@@ -145,7 +146,7 @@ func (r *Router) Close() {
 	late.Stop()
 	r.tasks.Stop(errStopped)
 	r.clients.Close()
-	r.exchanges.close()
+	r.exchanges.Close()
 	r.snapshot().fleet.Close()
 	r.control.CloseIdleConnections()
 }

@@ -21,7 +21,7 @@ func (r *Router) Timeouts() config.Timeouts { return r.snapshot().cfg.Timeouts }
 // served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.
 func (r *Router) Drain() {
 	if !r.draining.Swap(true) {
-		r.log.Info("draining", "requests", r.exchanges.count())
+		r.log.Info("draining", "requests", r.exchanges.Count())
 	}
 }
 
@@ -58,11 +58,11 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	if late = errors.Is(err, context.DeadlineExceeded); late {
 		r.turnAway()
 		clients.stopReading()
-		r.exchanges.shutDown()
+		r.exchanges.ShutDown()
 		err = nil
 	}
 	// Answers are on their way out: give them the time of one write, at most a second or so.
-	for i := 0; i < 100 && (r.exchanges.count() > 0 || late && clients.left() > 0); i++ {
+	for i := 0; i < 100 && (r.exchanges.Count() > 0 || late && clients.left() > 0); i++ {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if failed != nil {

@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/config"
+	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/handshake"
 	"pdrouter/router/monitor"
@@ -25,7 +26,7 @@ type snapshot struct {
 	monitored monitor.Snapshot
 	reclaim   reclaim.Snapshot
 	handshake handshake.Snapshot
-	exchange  exchangeSnapshot
+	exchange  exchange.Snapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -69,9 +70,9 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	s.handshake = handshake.Snapshot{
 		Config: &s.cfg, Fleet: f, Bodies: s.limits, Stock: parts.Stock, Token: parts.Token, Tickets: parts.Tickets, Reclaim: &s.reclaim,
 	}
-	s.exchange = exchangeSnapshot{
-		cfg: &s.cfg, fleet: f, planner: parts.Planner, tickets: parts.Tickets, token: parts.Token, reclaim: &s.reclaim,
-		responses: parts.Responses, observe: parts.Observe,
+	s.exchange = exchange.Snapshot{
+		Config: &s.cfg, Fleet: f, Planner: parts.Planner, Tickets: parts.Tickets, Token: parts.Token, Reclaim: &s.reclaim,
+		Responses: parts.Responses, Observe: parts.Observe,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

@@ -34,28 +34,28 @@ func (s *snapshot) held(ctx context.Context, id, param string, who principal) (e
 
 // readStored makes the body of a request for a stored response, as far as that is known without asking others.
 func (q *admitted) readStored() {
-	q.b = &openai.Body{Shape: openai.ShapeResponses, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: openai.UnsplitStored, Passthrough: &openai.Passthrough{Method: q.route.method}}
+	q.Body = &openai.Body{Shape: openai.ShapeResponses, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: openai.UnsplitStored, Passthrough: &openai.Passthrough{Method: q.route.method}}
 }
 
 // findStored finds the engine that holds the response that the request is for, or is the next of. Other gateways may be asked
 // for it, so the caller's limits come before.
 func (q *admitted) findStored(ctx context.Context) (e *openai.Error) {
 	if q.route.does != askStored {
-		if q.b.Previous != "" {
+		if q.Body.Previous != "" {
 			return q.readPrevious(ctx)
 		}
 		return nil
 	}
-	if q.pin, q.b.Model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
+	if q.Pin, q.Body.Model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
 		return e
 	}
-	if q.m = q.s.fleet.Models[q.pin.Model]; !slices.Contains(q.m.Decode, q.pin) {
+	if q.Model = q.s.fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
 		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers nobody any more
 	}
 	if e = q.permitted(); e != nil {
 		return e
 	}
-	q.path, e = q.route.target(q.name, q.query)
+	q.Path, e = q.route.target(q.name, q.query)
 	return e
 }
 
@@ -99,10 +99,10 @@ func (rt *route) target(name, query string) (string, *openai.Error) {
 
 // readPrevious finds the engine that holds the response that this one is the next of: only it can go on.
 func (q *admitted) readPrevious(ctx context.Context) (e *openai.Error) {
-	if q.pin, _, e = q.s.held(ctx, q.b.Previous, "previous_response_id", q.who); e != nil {
+	if q.Pin, _, e = q.s.held(ctx, q.Body.Previous, "previous_response_id", q.who); e != nil {
 		return e
 	}
-	if !slices.Contains(q.m.Decode, q.pin) {
+	if !slices.Contains(q.Model.Decode, q.Pin) {
 		return openai.ErrBadRequest(reason.BadField, "previous_response_id", "The response is of another model.")
 	}
 	return nil

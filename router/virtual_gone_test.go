@@ -67,11 +67,11 @@ func leaves(t *testing.T, n *routertest.Network, connectorName, where, body stri
 		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Nth: 1, Do: routertest.DoSlow, N: hour}}})
 		first := g.Dial(t)
 		defer first.Close()
-		_, _ = io.WriteString(first, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+		_, _ = io.WriteString(first, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	}
 	synctest.Wait()
 	conn := g.Dial(t)
-	_, _ = io.WriteString(conn, rawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+	_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 	synctest.Wait()
 	if q := g.Router.Stats().Queues[0]; where == "the queue" && q.Waiting != 1 || q.InFlight != 1 {
 		t.Fatalf("the queue is %+v", q)

@@ -360,3 +360,9 @@ func (g *Gateway) Dial(t *testing.T) net.Conn {
 	}
 	return c
 }
+
+// RawPost is a POST as it stands on the wire, with these lines for its head.
+func RawPost(path, body string, head ...string) string {
+	lines := append([]string{"POST " + path + " HTTP/1.1"}, head...)
+	return strings.Join(lines, "\r\n") + "\r\n\r\n" + body
+}

@@ -1,4 +1,4 @@
-package router_test
+package exchange_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/exchange"
 )
 
 // TestCachedTokensOfShortStream has the whole stream of a push decode leg come in one read behind prefill's answer: the client
@@ -44,7 +45,7 @@ func TestCachedTokensOfShortStream(t *testing.T) {
 			_, _ = io.WriteString(w, answer+"}")
 			return
 		}
-		for end := time.Now().Add(20 * time.Second); !g.Router.Debug().PrefillAnswered() && time.Now().Before(end); {
+		for end := time.Now().Add(20 * time.Second); !exchange.NewDebug(g.Router.Debug().Exchanges()).PrefillAnswered() && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")

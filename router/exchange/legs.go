@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 // legs is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
 // that its methods are given.
 type legs struct {
-	r         *exchanges
-	s         *exchangeSnapshot // what the request was admitted with
+	r         *Exchanges
+	s         *Snapshot // what the request was admitted with
 	m         *fleet.Model
 	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
@@ -26,7 +26,7 @@ type legs struct {
 
 // NewJob returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) newJob(a *attempt) *reclaim.Job {
-	m := reclaim.NewJob(g.s.reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
+	m := reclaim.NewJob(g.s.Reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.Tokens = g.b.PromptTokens()
 	if a.open() {
 		m.OpenLeg, m.InTurn = &a.decode, g.b.InTurn(g.m.Name)
@@ -36,7 +36,7 @@ func (g *legs) newJob(a *attempt) *reclaim.Job {
 
 // startJob has see run in the background, after the request. holder is who holds them for sure; nil if nobody may.
 func (g *legs) startJob(a *attempt, m *reclaim.Job, see func(context.Context), holder *fleet.Engine) {
-	if !g.r.reclaim.Start(m, see, holder) && holder != nil {
+	if !g.r.Reclaim.Start(m, see, holder) && holder != nil {
 		a.leaked = true
 		a.closeDecode()
 	}
@@ -63,7 +63,7 @@ func (g *legs) finishPrefill(a *attempt) {
 		g.closePrefill(a)
 		return
 	}
-	a.prefillTimer.Reset(g.s.cfg.Timeouts.Ending)
+	a.prefillTimer.Reset(g.s.Config.Timeouts.Ending)
 	if a.decode.TookAll() {
 		return
 	}
@@ -82,10 +82,10 @@ func (g *legs) abandon(a *attempt) {
 	g.startJob(a, m, func(ctx context.Context) {
 		if kept && !never {
 			m.EndLeg()
-			g.r.reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
+			g.r.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
 			return
 		}
-		g.r.reclaim.Settle(ctx, m)
+		g.r.Reclaim.Settle(ctx, m)
 	}, m.Decode)
 }
 
@@ -93,7 +93,7 @@ func (g *legs) abandon(a *attempt) {
 func (g *legs) strand(a *attempt) {
 	a.leaked = true
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
+	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -116,8 +116,8 @@ func (g *legs) repeatPrefill(a *attempt) {
 		a.closeDecode()
 		if !a.worked() {
 			g.startJob(a, m, func(ctx context.Context) {
-				g.r.reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
-				g.r.reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+				g.r.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
+				g.r.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
 			}, m.Decode)
 		}
 		return
@@ -125,9 +125,9 @@ func (g *legs) repeatPrefill(a *attempt) {
 	m.Body, m.Again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.startJob(a, m, func(ctx context.Context) {
 		if m.OpenLeg != nil || a.decode.WaitSent() { // else nothing waits for prefill
-			g.r.reclaim.Settle(ctx, m)
+			g.r.Reclaim.Settle(ctx, m)
 		} else {
-			g.r.reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+			g.r.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
 		}
 	}, m.Decode)
 }
@@ -144,21 +144,21 @@ func (g *legs) giveBack(a *attempt) {
 	m := g.newJob(a)
 	m.Handoff.KVParams = a.prefill.Answer.KVParams
 	if g.m.Connector.Traits().Mode == dispatch.Together {
-		g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.Unwritten(ctx, m) }, m.Prefill)
+		g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.Unwritten(ctx, m) }, m.Prefill)
 		return
 	}
 	g.startJob(a, m, func(ctx context.Context) {
-		g.r.reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
+		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 	}, m.Prefill)
 }
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
 func (g *legs) giveBackNamed(a *attempt) {
-	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.reclaim.Agent == nil {
+	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.Reclaim.Agent == nil {
 		return
 	}
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.reclaim.TellNamed(ctx, m) }, nil)
+	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.TellNamed(ctx, m) }, nil)
 }
 
 // freePrefill frees the blocks that prefill holds and no decode engine was asked to take: by telling prefill so, or else by a decode leg of
@@ -182,7 +182,7 @@ func (g *legs) freePrefill(a *attempt) {
 	m.Taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
 	m.Taking.Once = true
 	g.startJob(a, m, func(ctx context.Context) {
-		g.r.reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
+		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
 	}, m.Prefill)
 }
 
@@ -223,7 +223,7 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *leg.Request {
 
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
 func (g *legs) observeDecode(a *attempt, v leg.Result) {
-	a.decode.Observe(g.s.fleet, v)
+	a.decode.Observe(g.s.Fleet, v)
 	if known, good := a.decode.Transferred(v); known && a.pair != nil {
 		g.observeTransfer(a, good)
 	}
@@ -231,9 +231,9 @@ func (g *legs) observeDecode(a *attempt, v leg.Result) {
 
 // observeTransfer learns how a transfer between the attempt's engines has ended.
 func (g *legs) observeTransfer(a *attempt, good bool) {
-	if g.s.fleet.TransferEnded(a.pair, good) {
-		g.r.pairs.ForgetPair(a.runs()) // the next handshake is its probe
-		g.r.pairs.Schedule()
+	if g.s.Fleet.TransferEnded(a.pair, good) {
+		g.r.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
+		g.r.Pairs.Schedule()
 	}
 }
 

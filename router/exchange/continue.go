@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"time"
@@ -13,9 +13,9 @@ import (
 )
 
 // planContinuation chooses an engine to go on with the stream that the attempt has failed at.
-func (x *exchange) planContinuation(failed *attempt, why reason.Reason) dispatch.Event {
+func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch.Event {
 	x.noteFailure(failed, &failed.decode, why)
-	x.r.log.Warn("a stream is to go on from another engine", "request_id", x.sum.RequestID, "engine", failed.decode.Engine.Name,
+	x.r.Log.Warn("a stream is to go on from another engine", "request_id", x.Sum.RequestID, "engine", failed.decode.Engine.Name,
 		"reason", why.String())
 	x.excluded = x.excluded.Add(failed.decode.Engine, failed.decode.RetryAfter)
 	if !x.m.Retries.Retry(time.Now()) {
@@ -30,23 +30,23 @@ func (x *exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
 	x.attempt(a)
-	a.decode.Join(x.r.cancels, x.m.Decode[choice.Decode])
+	a.decode.Join(x.r.Cancels, x.m.Decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 
 // askContinuation has the attempt's engine go on from the tokens that the client has, on a goroutine of its own.
-func (x *exchange) askContinuation(a *attempt) {
+func (x *Exchange) askContinuation(a *attempt) {
 	o := x.continuation
 	o.Restart()
 	m := x.r.legRequests.New(&a.decode, openai.PathCompletions, a.h.Request, x.forwarded, true)
 	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
-	a.transferTimer = a.decode.CancelAfter(x.s.cfg.Timeouts.Request, leg.ErrLate)
+	a.transferTimer = a.decode.CancelAfter(x.s.Config.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)
 }
 
 // newContinuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
-func (x *exchange) newContinuation() *relay.Continuation {
-	p, ok := x.s.planner.(interface{ AfterFailure(model string) string })
+func (x *Exchange) newContinuation() *relay.Continuation {
+	p, ok := x.s.Planner.(interface{ AfterFailure(model string) string })
 	if !ok || x.branch || !x.b.Stream {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 )
 
 // perform does one action. Whatever it learns at once goes to the queue.
-func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
+func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	a := x.cur
 	switch act.Do {
 	case dispatch.DoPlan, dispatch.DoPlanAlone:
@@ -46,7 +46,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.askForDecode(a)
 	case dispatch.DoExpectDecode:
 		x.expect(a)
-		if !x.over {
+		if !x.Over {
 			x.watchLater(a)
 		}
 	case dispatch.DoWatchTransfer:
@@ -61,7 +61,7 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.blame(a, a.decode.Engine, &a.decode, act.Why)
 	case dispatch.DoSendStream:
 		x.timer.Stop()
-		x.sum.Status = 200
+		x.Sum.Status = 200
 	case dispatch.DoSendWhole:
 		x.sendWhole(a)
 	case dispatch.DoSendPrefill:
@@ -72,28 +72,28 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if l := a.legOf(e); l != nil {
 			x.noteFailure(a, l, act.Why)
 		}
-		x.reply = reply{err: x.failure(act.Why)}
-		if e := x.reply.err; x.sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.Retries.Invite(time.Now()) {
+		x.Reply = Reply{Err: x.failure(act.Why)}
+		if e := x.Reply.Err; x.Sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.Retries.Invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
-		x.sum.Status = x.reply.err.Status
+		x.Sum.Status = x.Reply.Err.Status
 	case dispatch.DoPlanOnward:
 		x.post(x.planContinuation(a, act.Why))
 	case dispatch.DoAskOnward:
 		x.askContinuation(a)
 	case dispatch.DoGoOn:
-		x.sum.Continued++
-		x.sum.Decode = a.decode.Engine.Name
+		x.Sum.Continued++
+		x.Sum.Decode = a.decode.Engine.Name
 	case dispatch.DoGiveUp:
-		x.sum.NotContinued = "failed"
+		x.Sum.NotContinued = "failed"
 	case dispatch.DoSendEnd:
-		x.reply.stream.EndContinued()
+		x.Reply.Stream.EndContinued()
 	case dispatch.DoCut:
 		if l := a.legOf(e); l != nil {
 			x.noteFailure(a, l, e.Why)
 		}
-		x.reply.err = x.failure(act.Why)
-		x.reply.stream.Cut(x.reply.err)
+		x.Reply.Err = x.failure(act.Why)
+		x.Reply.Stream.Cut(x.Reply.Err)
 	case dispatch.DoDrain:
 		x.reserveDrain()
 	case dispatch.DoDone:
@@ -102,14 +102,14 @@ func (x *exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if e.Kind.OfTimer() {
 			break // what it was for is over
 		}
-		x.r.log.Warn("event out of place", "request_id", x.sum.RequestID, "event", e.Kind.String(), "state", x.d.State.String())
+		x.r.Log.Warn("event out of place", "request_id", x.Sum.RequestID, "event", e.Kind.String(), "state", x.d.State.String())
 	default:
 		x.endLegs(a, act.Do, e.Why)
 	}
 }
 
 // endLegs does one action that ends the legs of an attempt.
-func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason) {
+func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason) {
 	switch do {
 	case dispatch.DoClosePrefill:
 		x.closePrefill(a)
@@ -124,7 +124,7 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoFreePrefill:
 		x.freePrefill(a)
 	case dispatch.DoCancel:
-		x.r.transfers.Cancel(x.s.cfg, x.s.token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
+		x.r.Transfers.Cancel(x.s.Config, x.s.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
 	case dispatch.DoGiveBack:
 		x.giveBack(a)
 	case dispatch.DoAbandon:
@@ -132,15 +132,15 @@ func (x *exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoStrand:
 		x.strand(a)
 	}
-	if !x.over {
-		x.sum.Stranded = x.sum.Stranded || a.leaked
+	if !x.Over {
+		x.Sum.Stranded = x.Sum.Stranded || a.leaked
 	}
 }
 
 // reserveDrain takes a place in the background for the legs to go on in, as the request is over for its client. run starts drain there
 // when it returns, after DoDone. If there is no place the legs end now.
-func (x *exchange) reserveDrain() {
-	if x.drains = x.r.tasks.Reserve(x.s.cfg.Limits.Background); x.drains {
+func (x *Exchange) reserveDrain() {
+	if x.drains = x.r.Tasks.Reserve(x.s.Config.Limits.Background); x.drains {
 		x.b.Retain() // until it is drained
 		return
 	}
@@ -151,7 +151,7 @@ func (x *exchange) reserveDrain() {
 }
 
 // blame notes that the attempt failed on an engine, and plans without it.
-func (x *exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Reason) {
+func (x *Exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Reason) {
 	x.noteFailure(a, l, why)
 	x.last, x.excluded = why, x.excluded.Add(e, l.RetryAfter)
 	if a.split && (why == reason.TransferTimeout || l.Answer.ErrorCode == leg.CodeTransferFailed || l.BlameBoth) { // either side may be at fault
@@ -162,40 +162,40 @@ func (x *exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Rea
 		x.excluded = x.excluded.Add(peer, 0)
 	}
 	if why == reason.TransferTimeout {
-		x.r.pairs.ForgetPair(a.runs())
-		x.r.pairs.Schedule()
+		x.r.Pairs.ForgetPair(a.runs())
+		x.r.Pairs.Schedule()
 	}
 }
 
-const maxLoggedAnswer = 256 // bytes of an engine's error answer in the log and in /requests
+const MaxLoggedAnswer = 256 // bytes of an engine's error answer in the log and in /requests
 
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
-func (x *exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
+func (x *Exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
 	f := report.Failure{
-		Attempt: x.sum.Attempts, Engine: l.Engine.Name, Reason: why.String(), Status: l.Status,
+		Attempt: x.Sum.Attempts, Engine: l.Engine.Name, Reason: why.String(), Status: l.Status,
 		Cause: leg.MaskCredentials(&a.h, l.Reason(), l.Engine, x.forwarded), Message: l.Message(&a.h, x.m.Connector.Traits().BareErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.RetryAfter,
 	}
 	if l.Status != 0 && l.Status != 200 || l.Answer.Failed {
-		f.Answer = openai.Clip(strings.ToValidUTF8(leg.MaskCredentials(&a.h, string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)]), l.Engine, x.forwarded), "?"), maxLoggedAnswer)
+		f.Answer = openai.Clip(strings.ToValidUTF8(leg.MaskCredentials(&a.h, string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)]), l.Engine, x.forwarded), "?"), MaxLoggedAnswer)
 	}
 	if why == reason.AnswerTooLarge {
-		_, f.Message = leg.ExceededBound(l.Failure, x.s.cfg.Limits)
+		_, f.Message = leg.ExceededBound(l.Failure, x.s.Config.Limits)
 	}
-	x.sum.Failures = append(x.sum.Failures, f)
-	x.r.log.Info("attempt failed", "request_id", x.sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
+	x.Sum.Failures = append(x.Sum.Failures, f)
+	x.r.Log.Info("attempt failed", "request_id", x.Sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
 		"reason", f.Reason, "transfer_id", a.h.Transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
 }
 
 // lastFailure is the last attempt that failed; zero if none did.
-func (x *exchange) lastFailure() (f report.Failure) {
-	if n := len(x.sum.Failures); n > 0 {
-		f = x.sum.Failures[n-1]
+func (x *Exchange) lastFailure() (f report.Failure) {
+	if n := len(x.Sum.Failures); n > 0 {
+		f = x.Sum.Failures[n-1]
 	}
 	return f
 }
 
 // sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
-func (x *exchange) sendWhole(a *attempt) {
+func (x *Exchange) sendWhole(a *attempt) {
 	x.settled()
 	l := &a.decode
 	x.usage.Of(&l.Answer, a.prefillCached())
@@ -203,26 +203,26 @@ func (x *exchange) sendWhole(a *attempt) {
 		cached, created := a.Cached()
 		l.Body = answer.SetCached(l.Body, 0, cached, created)
 	}
-	x.reply = reply{status: 200, ctype: "application/json", body: l.Body}
+	x.Reply = Reply{Status: 200, ContentType: "application/json", Body: l.Body}
 	if x.b.Passthrough != nil {
-		x.reply.ctype, x.reply.meta = l.ContentType, l.MediaMetadata()
+		x.Reply.ContentType, x.Reply.Metadata = l.ContentType, l.MediaMetadata()
 	}
-	x.sum.Status = 200
+	x.Sum.Status = 200
 }
 
 // sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
-func (x *exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
+func (x *Exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 	body, ok := a.h.WithoutHandoff(l.Body)
 	if l.Failure != nil { // it was too large to be read
-		x.reply = reply{err: errRejected(l.Status, why)}
-		x.sum.Status = l.Status
+		x.Reply = Reply{Err: errRejected(l.Status, why)}
+		x.Sum.Status = l.Status
 		return
 	}
 	if !ok {
-		x.r.log.Warn("an engine's refusal names where engines meet", "request_id", x.sum.RequestID, "engine", l.Engine.Name, "status", l.Status,
+		x.r.Log.Warn("an engine's refusal names where engines meet", "request_id", x.Sum.RequestID, "engine", l.Engine.Name, "status", l.Status,
 			"answer", openai.Clip(leg.MaskCredentials(&a.h, string(l.Body), l.Engine, x.forwarded), answer.MaxErrorMessage))
-		x.reply = reply{err: errRejected(l.Status, why)}
-		x.sum.Status = l.Status
+		x.Reply = Reply{Err: errRejected(l.Status, why)}
+		x.Sum.Status = l.Status
 		return
 	}
 	if x.m.Connector.Traits().RequiresSplit {
@@ -232,8 +232,8 @@ func (x *exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 	if l.ContentType != "" {
 		ctype = l.ContentType
 	}
-	x.reply = reply{status: l.Status, ctype: ctype, body: body}
-	x.sum.Status = l.Status
+	x.Reply = Reply{Status: l.Status, ContentType: ctype, Body: body}
+	x.Sum.Status = l.Status
 }
 
 // prefillCached says how many tokens of the prompt were cached, where that is for prefill to say; else nil.
@@ -254,11 +254,11 @@ func (a *attempt) Cached() (cached, created int) {
 }
 
 // done gives the request its outcome and writes its summary. It happens once.
-func (x *exchange) done(act dispatch.Action) {
-	x.over = true
+func (x *Exchange) done(act dispatch.Action) {
+	x.Over = true
 	x.timer.Stop()
 	x.watch.Stop()
-	now, s := time.Now(), &x.sum
+	now, s := time.Now(), &x.Sum
 	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
 	x.observeLatency(now)
 	switch {
@@ -273,7 +273,7 @@ func (x *exchange) done(act dispatch.Action) {
 	x.r.live.remove(x)
 	s.Outcome = report.Outcome(act.Outcome.String())
 	if act.Why != reason.None {
-		x.why, s.Reason = act.Why, act.Why.String()
+		x.Why, s.Reason = act.Why, act.Why.String()
 		if act.Outcome == dispatch.ClientLeft && s.Status == 0 {
 			s.Status = 499
 		}
@@ -284,15 +284,15 @@ func (x *exchange) done(act dispatch.Action) {
 	}
 	defer x.b.Release()
 	if x.caller != nil {
-		x.caller.ended(x)
+		x.caller.Ended(x)
 	}
 	if !x.branch {
-		x.r.report.Finished(s, x.s.observe)
+		x.r.Report.Finished(s, x.s.Observe)
 	}
 }
 
 // failure is the error answer for a reason.
-func (x *exchange) failure(why reason.Reason) *openai.Error {
+func (x *Exchange) failure(why reason.Reason) *openai.Error {
 	e, last := openai.NewError(why, "The engine's answer could not be used."), x.lastFailure()
 	switch said := last.Message; why {
 	case reason.Shutdown:

@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"time"
@@ -8,8 +8,8 @@ import (
 )
 
 // observeLatency learns how long the engines of a request took. It is called once per request, at its end.
-func (x *exchange) observeLatency(now time.Time) {
-	a, s := x.cur, &x.sum
+func (x *Exchange) observeLatency(now time.Time) {
+	a, s := x.cur, &x.Sum
 	if a == nil || s.Attempts == 0 || s.Phases.Plan == 0 {
 		return
 	}
@@ -19,11 +19,11 @@ func (x *exchange) observeLatency(now time.Time) {
 	}
 	switch {
 	case a.split && a.answered() && s.Phases.Prefill > s.Phases.Pair:
-		x.s.fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
+		x.s.Fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
 		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
-			x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
+			x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
 	case x.m.Connector.Traits().Mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
-		x.s.fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
+		x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

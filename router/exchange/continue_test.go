@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"testing"
@@ -23,8 +23,8 @@ func TestOnwardNeedsDecodeAlone(t *testing.T) {
 		if herr != nil {
 			t.Fatal(herr)
 		}
-		x := &exchange{}
-		x.s, x.m, x.b = &exchangeSnapshot{planner: p}, &fleet.Model{Connector: row.conn}, b
+		x := &Exchange{}
+		x.s, x.m, x.b = &Snapshot{Planner: p}, &fleet.Model{Connector: row.conn}, b
 		o := x.newContinuation()
 		if want := map[bool]string{false: "unsupported"}[row.able]; (o != nil) != row.able || x.notContinued != want {
 			t.Errorf("%T: able %v, why not %q", row.conn, o != nil, x.notContinued)

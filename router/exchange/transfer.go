@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
-func (x *exchange) transferLost(a *attempt, why reason.Reason) {
+func (x *Exchange) transferLost(a *attempt, why reason.Reason) {
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
 }
 
@@ -22,11 +22,11 @@ func (x *exchange) transferLost(a *attempt, why reason.Reason) {
 //
 // An answer that is not streamed may take as long as it is generated, so there it is the transfer itself that is due,
 // if there is a way to know of it.
-func (x *exchange) expect(a *attempt) {
+func (x *Exchange) expect(a *attempt) {
 	if !a.due.IsZero() || a.decode.State().Over() {
 		return
 	}
-	limit := x.s.cfg.Timeouts.Transfer
+	limit := x.s.Config.Timeouts.Transfer
 	a.due = time.Now().Add(limit)
 	switch {
 	case a.unstreamed && a.hurried:
@@ -49,25 +49,25 @@ func (x *exchange) expect(a *attempt) {
 }
 
 // watchLater has the transfer be watched if decode's leg is not over soon, and nothing else tells of the transfer.
-func (x *exchange) watchLater(a *attempt) {
+func (x *Exchange) watchLater(a *attempt) {
 	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watchTimer == nil {
-		a.watchTimer = x.postAfter(kvwatch.Pause(x.s.cfg.Timeouts.Transfer), a, dispatch.EvWatchDue)
+		a.watchTimer = x.postAfter(kvwatch.Pause(x.s.Config.Timeouts.Transfer), a, dispatch.EvWatchDue)
 	}
 }
 
 // watchTransfer watches the transfer until decode's leg is over.
-func (x *exchange) watchTransfer(a *attempt) {
+func (x *Exchange) watchTransfer(a *attempt) {
 	w := &kvwatch.Watch{
-		Monitor: x.r.monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.cfg.Timeouts.Transfer,
-		Lost: a.onTransferLost, Asking: x.s.cfg.Timeouts.SideChannelAnswer(),
+		Monitor: x.r.Monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.Config.Timeouts.Transfer,
+		Lost: a.onTransferLost, Asking: x.s.Config.Timeouts.SideChannelAnswer(),
 	}
-	x.r.tasks.Go("a look at a transfer", func() { w.Run(&a.decode) })
+	x.r.Tasks.Go("a look at a transfer", func() { w.Run(&a.decode) })
 }
 
 // hurry notes that nobody waits for the answer. A decode leg must have begun with what prefill wrote, or else it leaves that
 // behind; with its first token it has. One that is not streamed does not tell, so where prefill writes it is given a while
 // after prefill's answer, and where it reads itself the time of a transfer.
-func (x *exchange) hurry(a *attempt) {
+func (x *Exchange) hurry(a *attempt) {
 	a.hurried = true
 	if !a.unstreamed || a.transferTimer != nil || a.decode.State().Over() || a.due.IsZero() {
 		return
@@ -80,7 +80,7 @@ func (x *exchange) hurry(a *attempt) {
 }
 
 // checkIn ends the decode leg after d, where prefill writes after a look at whether all that decode has is at work.
-func (x *exchange) checkIn(a *attempt, d time.Duration) {
+func (x *Exchange) checkIn(a *attempt, d time.Duration) {
 	if a.watchTimer != nil {
 		a.watchTimer.Stop()
 	}
@@ -93,30 +93,30 @@ func (x *exchange) checkIn(a *attempt, d time.Duration) {
 
 // checkDecode ends decode's leg. If decode is not at work on all its requests, and can be asked to free this one's blocks, the leg stays
 // open for that.
-func (x *exchange) checkDecode(a *attempt) {
+func (x *Exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.Engine
-	x.r.tasks.Go("a look at a load", func() {
+	x.r.Tasks.Go("a look at a load", func() {
 		atWork, said := false, monitor.LoadUnavailable
 		defer func() {
 			switch {
 			case atWork:
 				a.decode.Cancel(leg.ErrAtWork)
-			case said == monitor.LoadNotReported, x.s.reclaim.Untellable(e) != reclaim.CauseNone:
+			case said == monitor.LoadNotReported, x.s.Reclaim.Untellable(e) != reclaim.CauseNone:
 				a.decode.Cancel(leg.ErrHurried)
 			case a.decode.SetKV(leg.KVOverdue):
 				a.onTransferLost(reason.ClientLeft)
 			}
 		}()
-		ctx, cancel := context.WithTimeout(r.tasks.Context(), leftFor)
+		ctx, cancel := context.WithTimeout(r.Tasks.Context(), leftFor)
 		defer cancel()
 		var l monitor.Load
-		l, said = r.monitor.Load(ctx, e)
+		l, said = r.Monitor.Load(ctx, e)
 		atWork = said == monitor.LoadKnown && l.Running > 0 && l.Waiting == 0
 	})
 }
 
 // postAfter sends the attempt's owner an event after d.
-func (x *exchange) postAfter(d time.Duration, a *attempt, k dispatch.EventKind) *time.Timer {
+func (x *Exchange) postAfter(d time.Duration, a *attempt, k dispatch.EventKind) *time.Timer {
 	return time.AfterFunc(d, func() { x.enqueue(envelope{a: a, e: dispatch.Event{Kind: k}}) })
 }
 

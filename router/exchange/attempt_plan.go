@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 )
 
 // plan chooses the engines of the next attempt.
-func (x *exchange) plan() dispatch.Event {
-	retry, waited := x.sum.Attempts > 0, x.pause > 0
+func (x *Exchange) plan() dispatch.Event {
+	retry, waited := x.Sum.Attempts > 0, x.pause > 0
 	x.pause = 0
 	choice, f := x.choose(x.excluded)
 	switch {
@@ -34,8 +34,8 @@ func (x *exchange) plan() dispatch.Event {
 			return x.spent()
 		}
 	}
-	x.sum.Phases.Plan = x.selection.Now.Sub(x.sum.Arrived)
-	x.sum.Reason, x.sum.Prefill, x.sum.Decode = string(choice.Reason), "", ""
+	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
+	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
 		return x.nobody(choice)
 	}
@@ -43,32 +43,32 @@ func (x *exchange) plan() dispatch.Event {
 	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.Connector.Traits().Mode == dispatch.InTurn}
 	a.h.Shape = x.b.Shape
 	a.h.Draw()
-	x.choice, x.sum.Phases.Prefill = choice, 0
+	x.choice, x.Sum.Phases.Prefill = choice, 0
 	x.attempt(a)
-	x.sum.Decode = f.Decode[choice.Decode].Name
+	x.Sum.Decode = f.Decode[choice.Decode].Name
 	toPrefill, toDecode := x.selection.NotePrompt(choice)
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
-	a.decode.Join(x.r.cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
+	a.decode.Join(x.r.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
-	x.sum.Prefill = f.Prefill[choice.Prefill].Name
-	x.sum.TransferID = a.h.Transfer
+	x.Sum.Prefill = f.Prefill[choice.Prefill].Name
+	x.Sum.TransferID = a.h.Transfer
 	a.prefill.Engine = x.m.Prefill[choice.Prefill]
 	if x.m.Connector.Traits().Writes {
 		a.onTransferLost = func(why reason.Reason) { x.transferLost(a, why) }
 	}
 	if len(x.m.Pairs) > 0 {
 		a.pair = x.m.PairAt(choice.Prefill, choice.Decode)
-		a.pair.Wanted.Add(x.sum.Arrived)
+		a.pair.Wanted.Add(x.Sum.Arrived)
 	}
 	return dispatch.Event{Kind: dispatch.EvPlannedPair}
 }
 
 // doubles reports whether these engines do work that an engine has begun before for the request. Decode alone in place of a prefill
 // engine that has failed does not.
-func (x *exchange) doubles(c policies.Choice) bool {
+func (x *Exchange) doubles(c policies.Choice) bool {
 	switch {
 	case x.failed.Unbegun():
 		return false
@@ -79,13 +79,13 @@ func (x *exchange) doubles(c policies.Choice) bool {
 }
 
 // spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
-func (x *exchange) spent() dispatch.Event {
+func (x *Exchange) spent() dispatch.Event {
 	x.pause = x.excluded.Soonest()
 	return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 }
 
 // nobody says what becomes of a request that no engine can take now: it waits where one may come back.
-func (x *exchange) nobody(c policies.Choice) dispatch.Event {
+func (x *Exchange) nobody(c policies.Choice) dispatch.Event {
 	why, missing := reason.NoEngine, fleet.Decode
 	switch c.Reason {
 	case policies.NoPair:
@@ -99,8 +99,8 @@ func (x *exchange) nobody(c policies.Choice) dispatch.Event {
 	}
 	now := time.Now()
 	if x.waitsUntil.IsZero() {
-		x.waitsUntil = now.Add(x.s.cfg.Timeouts.Queue)
-		if x.sum.Attempts > 0 && x.doubles(c) && !x.m.Retries.Retry(now) {
+		x.waitsUntil = now.Add(x.s.Config.Timeouts.Queue)
+		if x.Sum.Attempts > 0 && x.doubles(c) && !x.m.Retries.Retry(now) {
 			return x.spent()
 		}
 	}
@@ -113,7 +113,7 @@ func (x *exchange) nobody(c policies.Choice) dispatch.Event {
 }
 
 // choose chooses engines that the request may be given to, but for those.
-func (x *exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) {
+func (x *Exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) {
 	if x.bare {
 		if c, f := x.chooseFrom(not.With(x.m.Prefill), false); c.Decode >= 0 {
 			c.Reason = fleet.NoHandOff
@@ -124,7 +124,7 @@ func (x *exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) 
 }
 
 // chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
-func (x *exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
+func (x *Exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
 	x.selection.Begin(not, busy)
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
 	x.selection.FindPrompt(x.b)
@@ -132,32 +132,32 @@ func (x *exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, p
 }
 
 // pair readies the attempt's pair, or has the owner wait for it.
-func (x *exchange) pair(a *attempt) {
+func (x *Exchange) pair(a *attempt) {
 	t := x.m.Connector.Traits()
 	if t.Meets {
 		a.h.Bootstrap = a.prefill.Engine.Bootstrap.Draw()
 	}
 	if t.Publishes {
 		var ok bool
-		if a.h.Prefill, a.h.Decode, ok = x.s.fleet.Incarnations(a.prefill.Engine, a.decode.Engine); !ok {
+		if a.h.Prefill, a.h.Decode, ok = x.s.Fleet.Incarnations(a.prefill.Engine, a.decode.Engine); !ok {
 			a.prefill.Failure = fleet.ErrNoRecords
 			x.post(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
-		a.h.ValidMS = x.s.cfg.Timeouts.Request.Milliseconds()
-		x.r.transfers.Sign(x.s.tickets, &a.h, a.prefill.Engine, a.decode.Engine, kvtransfer.ContextOf(x.m.Name, x.sum.Subject, x.b.CacheSalt()))
-		x.r.report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.fleet.Size(a.decode.Engine))
+		a.h.ValidMS = x.s.Config.Timeouts.Request.Milliseconds()
+		x.r.Transfers.Sign(x.s.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, kvtransfer.ContextOf(x.m.Name, x.Sum.Subject, x.b.CacheSalt()))
+		x.r.Report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.Fleet.Size(a.decode.Engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
-	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.pairs.Ready(a.runs()) || !x.coordinated(a)) {
+	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.Pairs.Ready(a.runs()) || !x.coordinated(a)) {
 		a.parked = true
 		return
 	}
 	x.post(dispatch.Event{Kind: dispatch.EvPaired})
 }
 
-func (x *exchange) coordinated(a *attempt) bool {
+func (x *Exchange) coordinated(a *attempt) bool {
 	if a.prefill.Engine.Publishes {
 		return true
 	}
@@ -166,24 +166,24 @@ func (x *exchange) coordinated(a *attempt) bool {
 }
 
 // awaitPair waits for the pair's handshake, unless there is an event.
-func (x *exchange) awaitPair(a *attempt) {
+func (x *Exchange) awaitPair(a *attempt) {
 	waiting := new(upstream.Canceler)
-	x.r.cancels.Add(waiting)
+	x.r.Cancels.Add(waiting)
 	defer waiting.Remove()
 	if !x.block(waiting) {
 		return
 	}
 	defer x.unblock()
 	a.parked = false
-	timeout, stop := context.WithTimeout(waiting, x.s.cfg.Timeouts.Pair)
+	timeout, stop := context.WithTimeout(waiting, x.s.Config.Timeouts.Pair)
 	defer stop()
-	err := x.r.pairs.Wait(timeout, a.runs())
+	err := x.r.Pairs.Wait(timeout, a.runs())
 	if err == nil && x.coordinated(a) {
 		x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
-		x.r.log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
+		x.r.Log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
 	}
 	a.prefill.Failure = err
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
@@ -191,7 +191,7 @@ func (x *exchange) awaitPair(a *attempt) {
 
 // landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
 // engine's events cannot be relied on, because its stream was not open all the time from now on.
-func (r *exchanges) landed(id string, decode *fleet.Engine) func() bool {
+func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
 	if decode.ControlURL == "" {
 		return nil
 	}
@@ -200,6 +200,6 @@ func (r *exchanges) landed(id string, decode *fleet.Engine) func() bool {
 		return nil
 	}
 	return func() bool {
-		return r.report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != edition
+		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != edition
 	}
 }

@@ -1,4 +1,4 @@
-package router_test
+package exchange_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/exchange"
 	"pdrouter/router/report"
 )
 
@@ -58,11 +59,11 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				x := g.Router.Debug().Own(text)
+				x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(text)
 				reload()
 				x.Step(dispatch.Event{Kind: dispatch.EvStart})
 				var body strings.Builder
-				for !x.Over() {
+				for !x.Finished() {
 					reload()
 					body.Write(x.Advance())
 				}

@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"cmp"
@@ -15,16 +15,16 @@ import (
 )
 
 // RelayTo names the client's connection. The goroutine that serves it then calls WriteTo and CloseWithError.
-func (x *exchange) RelayTo(conn net.Conn) {
-	x.client = relay.ClientWriter{Conn: conn, Limit: x.s.cfg.Timeouts.Write}
+func (x *Exchange) RelayTo(conn net.Conn) {
+	x.client = relay.ClientWriter{Conn: conn, Limit: x.s.Config.Timeouts.Write}
 	x.client.ExtendDeadline()
 }
 
 // WriteTo writes events as they come, until the stream ends, well or not.
-func (x *exchange) WriteTo(w io.Writer) (int64, error) {
+func (x *Exchange) WriteTo(w io.Writer) (int64, error) {
 	sum := int64(0)
 	for {
-		events, err := x.nextEvents()
+		events, err := x.NextEvents()
 		if errors.Is(err, io.EOF) {
 			return sum, nil
 		} else if err != nil {
@@ -38,30 +38,30 @@ func (x *exchange) WriteTo(w io.Writer) (int64, error) {
 }
 
 // SupportsBodyWriteTo has the server call WriteTo and not Read, for which it would hold a buffer of its own.
-func (x *exchange) SupportsBodyWriteTo() bool { return true }
+func (x *Exchange) SupportsBodyWriteTo() bool { return true }
 
 // Read is there for readers that know nothing else. It returns events as they come.
-func (x *exchange) Read(p []byte) (int, error) {
+func (x *Exchange) Read(p []byte) (int, error) {
 	if err := x.more(); err != nil {
 		return 0, err
 	}
-	return x.reply.stream.Read(p), nil
+	return x.Reply.Stream.Read(p), nil
 }
 
-// nextEvents waits for events and returns all that are here, valid until the next call. io.EOF only follows the route's terminal event.
-func (x *exchange) nextEvents() ([]byte, error) {
+// NextEvents waits for events and returns all that are here, valid until the next call. io.EOF only follows the route's terminal event.
+func (x *Exchange) NextEvents() ([]byte, error) {
 	if err := x.more(); err != nil {
 		return nil, err
 	}
-	return x.reply.stream.TakeOut(), nil
+	return x.Reply.Stream.TakeOut(), nil
 }
 
 // more waits until there is something for the client, or returns how the stream has ended.
-func (x *exchange) more() (err error) {
-	s := x.reply.stream
+func (x *Exchange) more() (err error) {
+	s := x.Reply.Stream
 	defer func() {
 		if v := recover(); v != nil {
-			x.panicked(v)
+			x.Panicked(v)
 			s.Abort()
 			if err = nil; s.Empty() {
 				err = s.Ended()
@@ -73,7 +73,7 @@ func (x *exchange) more() (err error) {
 			return err
 		}
 		s.Reuse()
-		if x.advance(); x.over {
+		if x.advance(); x.Over {
 			s.Abort()
 		}
 	}
@@ -85,12 +85,12 @@ func (x *exchange) more() (err error) {
 }
 
 // read waits for more events of decode, or for the end of its stream.
-func (x *exchange) read() {
-	s := x.reply.stream
+func (x *Exchange) read() {
+	s := x.Reply.Stream
 	d := s.Leg
 	switch {
 	case s.Failed() != reason.None:
-		d.ObserveStream(x.s.fleet, s.Failed())
+		d.ObserveStream(x.s.Fleet, s.Failed())
 		x.streamFailed()
 	case s.Whole():
 		x.streamEnded()
@@ -99,7 +99,7 @@ func (x *exchange) read() {
 		if !x.block(&d.Canceler) { // an event that comes later interrupts the wait
 			return
 		}
-		x.idle.arm(d, x.s.cfg.Timeouts.Stream, x.keepAliveEvery())
+		x.idle.arm(d, x.s.Config.Timeouts.Stream, x.keepAliveEvery())
 		err := d.Response.Await()
 		x.unblock()
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && d.Cause() == nil {
@@ -114,8 +114,8 @@ func (x *exchange) read() {
 }
 
 // pour takes the events of all that is here. It reports false if that is nothing.
-func (x *exchange) pour() (some bool) {
-	s := x.reply.stream
+func (x *Exchange) pour() (some bool) {
+	s := x.Reply.Stream
 	for d := s.Leg; !s.Ends(); some = true {
 		b, err := d.Response.Take()
 		switch {
@@ -132,10 +132,10 @@ func (x *exchange) pour() (some bool) {
 }
 
 // streamEnded ends the stream, whose terminal event the client has.
-func (x *exchange) streamEnded() {
-	s := x.reply.stream
+func (x *Exchange) streamEnded() {
+	s := x.Reply.Stream
 	d := s.Leg
-	d.ObserveStream(x.s.fleet, reason.None)
+	d.ObserveStream(x.s.Fleet, reason.None)
 	// The rest is the end of the body, which lets the connection be used again.
 	if !d.Response.AtEnd(func() { d.SetReadDeadline(time.Now().Add(time.Second)) }) {
 		d.Cancel(leg.ErrEnded)
@@ -148,21 +148,21 @@ func (x *exchange) streamEnded() {
 }
 
 // streamFailed tells the dispatch that the stream has failed, and what that leaves to be done.
-func (x *exchange) streamFailed() {
-	s := x.reply.stream
+func (x *Exchange) streamFailed() {
+	s := x.Reply.Stream
 	e := dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.Failed()}
 	ending, why := s.Ending()
 	switch ending {
 	case relay.EndingWhole:
 		e.Kind = dispatch.EvStreamUnended
 	case relay.EndingCut:
-		e.Kind, x.sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
+		e.Kind, x.Sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
 	}
 	x.post(e)
 }
 
 // awaitContinuation waits for what the engine that was asked to go on says, for the client, or for as long as the stream may be silent.
-func (x *exchange) awaitContinuation() {
+func (x *Exchange) awaitContinuation() {
 	var quiet <-chan time.Time
 	if every := x.keepAliveEvery(); every > 0 {
 		t := time.NewTimer(every)
@@ -172,24 +172,24 @@ func (x *exchange) awaitContinuation() {
 	select {
 	case <-x.wake:
 	case <-quiet:
-		x.reply.stream.KeepAlive()
+		x.Reply.Stream.KeepAlive()
 	}
 }
 
 // resume takes over the stream of the engine that goes on, if the client can have what it says.
-func (x *exchange) resume(m envelope) dispatch.Event {
+func (x *Exchange) resume(m envelope) dispatch.Event {
 	next := m.a.stream
 	m.a.stream = nil
 	x.idle = idle{}
-	if !x.reply.stream.Resume(next) {
+	if !x.Reply.Stream.Resume(next) {
 		return x.refuseStream(m)
 	}
 	return m.e
 }
 
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
-func (x *exchange) CloseWithError(err error) error {
-	if !x.over {
+func (x *Exchange) CloseWithError(err error) error {
+	if !x.Over {
 		switch {
 		case err == nil:
 			x.step(dispatch.Event{Kind: dispatch.EvStreamWhole})
@@ -199,7 +199,7 @@ func (x *exchange) CloseWithError(err error) error {
 			x.step(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		}
 	}
-	x.reply.stream.Free()
+	x.Reply.Stream.Free()
 	x.client.ClearDeadline()
 	return nil
 }

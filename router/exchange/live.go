@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"slices"
@@ -8,11 +8,11 @@ import (
 // live is the set of requests under way.
 type live struct {
 	mu    sync.Mutex
-	items []*exchange // each knows its index, so that removing one takes constant time
+	items []*Exchange // each knows its index, so that removing one takes constant time
 	n     int         // as clients count them: a request that consists of branches is one
 }
 
-func (l *live) add(x *exchange) {
+func (l *live) add(x *Exchange) {
 	l.mu.Lock()
 	x.liveIndex = len(l.items)
 	l.items = append(l.items, x)
@@ -23,7 +23,7 @@ func (l *live) add(x *exchange) {
 }
 
 // remove moves the last item to the place of x.
-func (l *live) remove(x *exchange) {
+func (l *live) remove(x *Exchange) {
 	l.mu.Lock()
 	last := len(l.items) - 1
 	l.items[x.liveIndex], l.items[last].liveIndex = l.items[last], x.liveIndex
@@ -42,7 +42,7 @@ func (l *live) count(by int) {
 }
 
 // all returns the requests under way at this moment.
-func (l *live) all() []*exchange {
+func (l *live) all() []*Exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.items)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
@@ -26,7 +27,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			held, released := make(chan struct{}), make(chan struct{})
 			release := sync.OnceFunc(func() { close(released) })
 			defer release()
-			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
+			cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePull,
 				Prefill: []config.Engine{{Name: "prefill-0", URL: newCannedEngine(t)}},
 				Decode: []config.Engine{{Name: "decode-0", URL: newCannedDecode(t, func() {
 					if hold.CompareAndSwap(true, false) {
@@ -34,7 +35,8 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 						<-released
 					}
 				})}},
-			}}}, router.Parts{})
+			}}}
+			g := routertest.Start(t, cfg, router.Parts{})
 			body := `{"model":"m","max_tokens":16,"messages":[{"role":"user","content":"` + strings.Repeat("word ", 180) + `"}]}`
 			routertest.Eventually(t, "a request is split", func() bool {
 				return g.Post(routertest.PathChat, body).Header.Get("X-Pdrouter-Reason") == "split"
@@ -54,20 +56,23 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			g.Mu.Lock()
 			done := len(g.Summaries)
 			g.Mu.Unlock()
+			want := report.ClientLeft
+			if how == "its time ends" {
+				want, cfg.Timeouts.Answer = report.FailedBefore, 3*time.Second // long enough for its decode leg to begin
+				if err := g.Router.Apply(cfg, g.Parts); err != nil {
+					t.Fatal(err)
+				}
+			}
 			hold.Store(true)
 			conn, err := net.Dial("tcp", g.Addr)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			io.WriteString(conn, rawPost(routertest.PathChat, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+			io.WriteString(conn, routertest.RawPost(routertest.PathChat, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
 			<-held
-			want := report.ClientLeft
 			if how == "its client leaves" {
 				conn.Close()
-			} else {
-				want = report.FailedBefore
-				g.Router.Debug().EndRequests()
 			}
 			if sum := g.Summary(done + 1); sum.Outcome != want {
 				t.Errorf("summary %+v, want it %s", sum, want)

@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"context"
@@ -14,45 +14,45 @@ import (
 )
 
 // startPrefill runs the prefill leg on a goroutine of its own.
-func (x *exchange) startPrefill(a *attempt) {
-	x.sum.Phases.Pair = time.Since(x.sum.Arrived)
-	a.prefill.Join(x.r.cancels, a.prefill.Engine)
-	a.prefillTimer = a.prefill.CancelAfter(x.s.cfg.Timeouts.Prefill, leg.ErrLate)
+func (x *Exchange) startPrefill(a *attempt) {
+	x.Sum.Phases.Pair = time.Since(x.Sum.Arrived)
+	a.prefill.Join(x.r.Cancels, a.prefill.Engine)
+	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
 	req := x.prefillRequest(&a.prefill, &a.h).Retain(x.b)
 	a.prefill.Begin()
-	x.r.tasks.Add(1)
+	x.r.Tasks.Add(1)
 	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
 }
 
 // startDecode runs the decode leg on a goroutine of its own.
-func (x *exchange) startDecode(a *attempt, req *leg.Request) {
+func (x *Exchange) startDecode(a *attempt, req *leg.Request) {
 	req.Retain(x.b)
 	a.decodeIs = withAsker
 	a.decode.Begin()
-	x.r.tasks.Add(1)
+	x.r.Tasks.Add(1)
 	x.r.goroutines.Go(func() { x.askDecode(a, req) })
 }
 
 // askForDecode asks the attempt's decode engine for the whole answer.
-func (x *exchange) askForDecode(a *attempt) {
+func (x *Exchange) askForDecode(a *attempt) {
 	x.continuation = x.newContinuation()
 	x.startDecode(a, x.decodeRequest(a, x.continuation != nil))
 }
 
 // askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
-func (x *exchange) askPrefill(a *attempt, req *leg.Request) {
-	defer x.r.tasks.Done()
+func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
+	defer x.r.Tasks.Done()
 	l := &a.prefill
 	defer l.End()
 	defer req.Release() // what it holds may have to be sent again
 	e := dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.Panic}
 	defer func() {
 		if v := recover(); v != nil {
-			x.r.log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
+			x.r.Log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
 		}
 		if m := a.prefilled(e); m != nil {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
-			x.r.reclaim.Start(m, func(ctx context.Context) { x.r.reclaim.Settle(ctx, m) }, a.decode.Engine)
+			x.r.Reclaim.Start(m, func(ctx context.Context) { x.r.Reclaim.Settle(ctx, m) }, a.decode.Engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()
@@ -60,15 +60,15 @@ func (x *exchange) askPrefill(a *attempt, req *leg.Request) {
 }
 
 // prefillAnswer asks, and says what the answer means.
-func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
+func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.r, x.m.Connector, &a.prefill
-	v := l.Send(&req.Request, x.s.cfg.Limits.Answer)
+	v := l.Send(&req.Request, x.s.Config.Limits.Answer)
 	if v == leg.Usable {
-		v = l.Whole(x.s.cfg.Limits.Answer)
+		v = l.Whole(x.s.Config.Limits.Answer)
 	}
 	a.prefillTimer.Stop()
-	l.Observe(x.s.fleet, v)
-	l.ObservePeer(x.s.fleet, conn, &a.decode, v)
+	l.Observe(x.s.Fleet, v)
+	l.ObservePeer(x.s.Fleet, conn, &a.decode, v)
 	if v != leg.Usable {
 		e := v.PrefillEvent()
 		if v == leg.Broken && l.RefusedCredentials() {
@@ -80,17 +80,17 @@ func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	if conn.Traits().Meets || l.Answer.KVParams != nil {
 		e.Kind = conn.Accept(&a.h, l.Answer.KVParams)
 	}
-	l.ObserveHandOff(x.s.fleet, conn, a.h.Shape, e.Kind)
+	l.ObserveHandOff(x.s.Fleet, conn, a.h.Shape, e.Kind)
 	switch e.Kind {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
 		if conn.Traits().Mode == dispatch.InTurn {
-			r.monitor.ObserveRun(l.Engine, l.Answer.KVParams)
+			r.Monitor.ObserveRun(l.Engine, l.Answer.KVParams)
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
 		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
-			r.monitor.Moved(l.Engine, a.h.Endpoint, c)
+			r.Monitor.Moved(l.Engine, a.h.Endpoint, c)
 		}
 	}
 	return e
@@ -98,12 +98,12 @@ func (x *exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 
 // askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It sends the owner what came of it, and
 // may outlive the exchange.
-func (x *exchange) askDecode(a *attempt, req *leg.Request) {
-	defer x.r.tasks.Done()
+func (x *Exchange) askDecode(a *attempt, req *leg.Request) {
+	defer x.r.Tasks.Done()
 	v, streams, l := leg.Lost, false, &a.decode
 	defer func() {
 		if p := recover(); p != nil {
-			x.r.log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
+			x.r.Log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
 			v = leg.Lost
 		}
 		e := v.DecodeEvent(streams)
@@ -128,16 +128,16 @@ func (x *exchange) askDecode(a *attempt, req *leg.Request) {
 	}()
 	v, streams = x.decodeAnswer(a, req)
 	x.observeDecode(a, v)
-	l.ObservePeer(x.s.fleet, x.m.Connector, &a.prefill, v)
+	l.ObservePeer(x.s.Fleet, x.m.Connector, &a.prefill, v)
 }
 
 // decodeAnswer asks, and says what came and whether it is a stream.
-func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, streams bool) {
+func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, streams bool) {
 	l, pass := &a.decode, x.b.Passthrough != nil
 	streams = !a.unstreamed
 	v = func() leg.Result {
 		defer req.Release()
-		return l.Send(&req.Request, x.s.cfg.Limits.Answer)
+		return l.Send(&req.Request, x.s.Config.Limits.Answer)
 	}()
 	if v != leg.Usable {
 		return v, streams
@@ -146,7 +146,7 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 		streams = openai.IsEventStream(l.ContentType)
 	}
 	if !streams {
-		return l.ReadAnswer(x.s.cfg.Limits.Answer, pass), false
+		return l.ReadAnswer(x.s.Config.Limits.Answer, pass), false
 	}
 	a.stream = x.newStream(a)
 	v = a.stream.ReadFirst(a.h.Shape)
@@ -157,6 +157,6 @@ func (x *exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 }
 
 // newStream returns the stream of decode's answer.
-func (x *exchange) newStream(a *attempt) *relay.Stream {
-	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, x.s.cfg.Limits.Event, &x.usage)
+func (x *Exchange) newStream(a *attempt) *relay.Stream {
+	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, x.s.Config.Limits.Event, &x.usage)
 }

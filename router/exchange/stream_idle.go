@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"time"
@@ -7,11 +7,11 @@ import (
 )
 
 // keepAliveEvery is the silence after which the client is told that the stream lives; 0 if it is not told. A fan's branch has no client.
-func (x *exchange) keepAliveEvery() time.Duration {
+func (x *Exchange) keepAliveEvery() time.Duration {
 	if x.client.Conn == nil {
 		return 0
 	}
-	return *x.s.cfg.Timeouts.KeepAlive
+	return *x.s.Config.Timeouts.KeepAlive
 }
 
 // idle is the wait for an engine's next event.
@@ -41,14 +41,14 @@ func (i *idle) arm(d *leg.Leg, within, keepAlive time.Duration) {
 }
 
 // silent ends the leg, for the error that it returns, if nothing has come for too long. Else a comment may be due.
-func (x *exchange) silent(d *leg.Leg) error {
+func (x *Exchange) silent(d *leg.Leg) error {
 	x.idle.silent, x.idle.until = true, time.Time{}
-	if time.Since(x.idle.since) >= x.s.cfg.Timeouts.Stream {
+	if time.Since(x.idle.since) >= x.s.Config.Timeouts.Stream {
 		d.Cancel(leg.ErrLate)
 		return leg.ErrLate
 	}
 	if x.keepAliveEvery() > 0 {
-		x.reply.stream.KeepAlive()
+		x.Reply.Stream.KeepAlive()
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package router
+package exchange
 
 import (
 	"math/rand/v2"
@@ -32,7 +32,7 @@ func spread(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 // back chooses among engines that have failed the request, as there are no others: a decode engine that failed once may serve
 // the second time, and where decode may not serve alone so may a prefill engine. Engines that want a long rest are left alone:
 // if there are only they the client is told when to come back, and does not wait in its place.
-func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
+func (x *Exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
 	long, first := x.excluded.LongRests()
 	choice, f := x.choose(append(x.excluded.Without(x.m.Decode), long...))
 	if choice.Decode < 0 {
@@ -51,7 +51,7 @@ func (x *exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.
 
 // later has the request wait before it goes back to engines that have failed it; waited says that it has. It gives up at once
 // if there would be no time left, and where the engines have gone on refusing others for longer than a request waits in the queue.
-func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, bool) {
+func (x *Exchange) later(choice policies.Choice, waited bool) (dispatch.Event, bool) {
 	if choice.Decode < 0 {
 		return dispatch.Event{}, false
 	}
@@ -68,7 +68,7 @@ func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 	}
 	if !waited {
 		pause = max(pause, backoff(x.waits+1, rand.Uint64()))
-		x.waitsUntil = now.Add(x.s.cfg.Timeouts.Queue)
+		x.waitsUntil = now.Add(x.s.Config.Timeouts.Queue)
 	}
 	if pause <= 0 {
 		x.excluded = x.excluded.Without(back[:])
@@ -83,7 +83,7 @@ func (x *exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 }
 
 // pauseForEngines waits for as long as the engines are given, unless there is an event.
-func (x *exchange) pauseForEngines() {
+func (x *Exchange) pauseForEngines() {
 	t := time.NewTimer(x.pause)
 	defer t.Stop()
 	for x.block(nil) {

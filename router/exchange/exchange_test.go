@@ -1,4 +1,4 @@
-package router_test
+package exchange_test
 
 import (
 	"errors"
@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/router"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/exchange"
 	"pdrouter/router/reason"
+	"pdrouter/router/relay"
 	"pdrouter/router/report"
 )
 
@@ -22,7 +23,7 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
 				g := routertest.StartIn(t, n, s.Config, parts)
-				x := g.Router.Debug().Own(routertest.StreamBody)
+				x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(routertest.StreamBody)
 				x.Run()
 				if !x.Streams() {
 					t.Fatalf("reply %+v, summary %+v", x.Refused(), x.Summary())
@@ -36,7 +37,7 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 				events, err := x.NextEvents()
 				if !errors.Is(err, io.EOF) {
 					t.Errorf("%q, %v; want the end", events, err)
-					err = router.ErrCut
+					err = relay.ErrCut
 				} else {
 					err = nil
 				}
@@ -52,16 +53,16 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 // TestFault68PanicAtTheEndOfAStream has a part panic while a stream is ended, where the request has its outcome but nobody was told of it,
 // or not all was done about it: the stream is cut, and nobody waits for more of it.
 func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
-	for name, spoil := range map[string]func(router.Owned){
-		"before the outcome is told": router.Owned.SpoilAttempt,
-		"as it is told":              router.Owned.SpoilTimer,
+	for name, spoil := range map[string]func(exchange.Owned){
+		"before the outcome is told": exchange.Owned.SpoilAttempt,
+		"as it is told":              exchange.Owned.SpoilTimer,
 	} {
 		t.Run(name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
 				s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoLateToken, N: int(time.Minute.Milliseconds())}}})
 				g := routertest.StartIn(t, n, s.Config, parts)
-				x := g.Router.Debug().Own(routertest.StreamBody)
+				x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(routertest.StreamBody)
 				x.Run()
 				if _, err := x.NextEvents(); err != nil {
 					t.Fatal(err)
@@ -81,7 +82,7 @@ func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
 				}()
 				select {
 				case err := <-ended:
-					if !errors.Is(err, router.ErrCut) {
+					if !errors.Is(err, relay.ErrCut) {
 						t.Errorf("the stream has ended with %v; want a cut", err)
 					}
 				case <-time.After(time.Hour):
@@ -105,7 +106,7 @@ func TestPanicLeavesDrainingAlone(t *testing.T) {
 		g := routertest.StartIn(t, n, s.Config, parts)
 		g.WaitWarm()
 		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 500}}})
-		x := g.Router.Debug().Own(routertest.StreamBody)
+		x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(routertest.StreamBody)
 		time.AfterFunc(100*time.Millisecond, func() {
 			x.Enqueue(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		})
@@ -130,7 +131,7 @@ func TestTransferTimerSparesAnAnswer(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		s, parts := routertest.NewPoolIn(t, n, connector.NamePull, 1, 1)
 		g := routertest.StartIn(t, n, s.Config, parts)
-		x := g.Router.Debug().Own(routertest.StreamBody)
+		x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(routertest.StreamBody)
 		if why := x.AnswerAtTransferTime(); why != nil {
 			t.Errorf("the leg was ended: %v", why)
 		}
@@ -143,7 +144,7 @@ func TestUnreadTokensOfALeg(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
 		g := routertest.StartIn(t, n, s.Config, parts)
-		x := g.Router.Debug().Own(routertest.StreamBody)
+		x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(routertest.StreamBody)
 		asked, over := x.UnreadTokens()
 		if asked != 0 {
 			t.Errorf("%d tokens of a leg that is asked", asked)

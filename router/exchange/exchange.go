@@ -1,4 +1,9 @@
-package router
+// Package exchange serves one proxied request, from its admission to the end of its legs. An Exchange is the only driver of the state machine
+// in package dispatch: each event makes one step (advance), each action of the step is done (perform). Read exchange.go first, then request.go
+// for what comes in, attempt_plan.go and attempt_ask.go for how engines are chosen and asked, stream_relay.go for the answer, legs.go for the
+// ends. It knows no route, no limiter and no queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of
+// its end. KV that a request leaves with an engine is handed to package reclaim.
+package exchange
 
 import (
 	"context"
@@ -19,7 +24,7 @@ import (
 	"pdrouter/router/report"
 )
 
-// exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
+// Exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
 // actions into I/O.
 //
 // One goroutine at a time is its owner, and only the owner changes it: first the goroutine that serves the client's connection (run,
@@ -27,17 +32,21 @@ import (
 // Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
 // here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
 //
-// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in legs), and, once over is set,
-// reply, sum and why.
-type exchange struct {
+// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in legs), and, once Over is set,
+// Reply, Sum and Why.
+type Exchange struct {
 	legs           // what the request is served with, and how its legs are ended
 	mailbox        // what others have to say
 	tenant  string // whose the response is, if an engine keeps it
 	kept    string // what was put about that, as long as others may not know
-	reply   reply
-	caller  caller
+	caller  Caller
 	branch  bool // of a client's request, which its caller reports
-	sum     report.Summary
+
+	// What whoever has it served may read: at the end of Run, and in Ended. None of it changes once Over is set.
+	Over  bool           // there is an outcome
+	Why   reason.Reason  // of the end of a request that failed
+	Reply Reply          // what the client is to get
+	Sum   report.Summary // status, engines and reason are right as soon as there is a reply
 
 	d            dispatch.Dispatch
 	cur          *attempt
@@ -50,10 +59,8 @@ type exchange struct {
 	continuation *relay.Continuation // what another engine would need to go on with the stream; nil if none may
 	last         reason.Reason       // of the last attempt that failed
 	failed       dispatch.EventKind  // the event that it failed by
-	why          reason.Reason       // of the end of a request that failed
 	bare         bool                // prefill has answered and handed nothing off
 	waitsUntil   time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
-	over         bool                // there is an outcome: sum, reply and why do not change any more
 
 	usage relay.Usage
 
@@ -75,75 +82,75 @@ type exchange struct {
 	actRoom   [8]dispatch.Action
 }
 
-// reply is what the handler sends.
-type reply struct {
-	err    *openai.Error // an error of the router's own
-	status int           // else: an engine's
-	ctype  string
-	meta   string // what the engine says of a body of bytes
-	body   []byte
-	stream *relay.Stream // else: a stream
+// Reply is what the client is to get.
+type Reply struct {
+	Err         *openai.Error // an error of the router's own
+	Status      int           // else: an engine's
+	ContentType string
+	Metadata    string // what the engine says of a body of bytes
+	Body        []byte
+	Stream      *relay.Stream // else: a stream
 }
 
-// newExchange begins to serve a request that was admitted. Its lease and its place are the exchange's from now on.
-func (r *exchanges) newExchange(q *request) *exchange {
-	s, m, b, arrived, now := q.with, q.m, q.b, q.arrived, time.Now()
-	x := &exchange{d: connector.NewDispatch(m.Connector, s.cfg.Limits.Attempts)}
-	x.legs = legs{r: r, s: s, m: m, b: b, path: q.path, forwarded: q.forwarded}
+// Begin begins to serve a request that was admitted. Its lease and its place are the exchange's from now on.
+func (r *Exchanges) Begin(q *Request) *Exchange {
+	s, m, b, arrived, now := q.Snapshot, q.Model, q.Body, q.Arrived, time.Now()
+	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}
+	x.legs = legs{r: r, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done
-	x.caller, x.branch, x.tenant = q.caller, q.branch, q.tenant
+	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
 	x.open()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
-	x.sum = report.Summary{
-		RequestID: q.id, Subject: q.subject, Model: m.Name, Route: q.pattern, Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
+	x.Sum = report.Summary{
+		RequestID: q.ID, Subject: q.Subject, Model: m.Name, Route: q.Pattern, Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
-	x.sum.Phases.Admit = now.Sub(arrived)
-	limit := s.cfg.Timeouts.Request
+	x.Sum.Phases.Admit = now.Sub(arrived)
+	limit := s.Config.Timeouts.Request
 	if !b.Stream { // its first token comes with its last
-		limit = s.cfg.Timeouts.Answer
+		limit = s.Config.Timeouts.Answer
 	}
 	x.due = arrived.Add(limit)
-	m.Retries.Started(arrived, q.again)
-	if q.queued > 0 {
-		x.sum.Phases.Admit, x.sum.Phases.Queue = q.checked, q.queued
+	m.Retries.Started(arrived, q.Retried)
+	if q.Queued > 0 {
+		x.Sum.Phases.Admit, x.Sum.Phases.Queue = q.Checked, q.Queued
 	}
 	x.timer = time.AfterFunc(x.due.Sub(now), func() {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
-	x.selection.Init(s.fleet, m, b.Shape, q.pin, q.adapter)
+	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
 	r.live.add(x)
 	return x
 }
 
-// watchClient has the request end when its client leaves.
-func (x *exchange) watchClient(conn net.Conn) {
-	x.watch, _ = x.r.clients.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+// WatchClient has the request end when its client leaves.
+func (x *Exchange) WatchClient(conn net.Conn) {
+	x.watch, _ = x.r.Clients.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
-// cancel has the request end, as it is a part of one that has its outcome.
-func (x *exchange) cancel() {
+// Cancel has the request end, as it is a part of one that has its outcome.
+func (x *Exchange) Cancel() {
 	x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvCanceled, Why: reason.Branch}})
 }
 
-// run brings the request to its outcome, or to the point where its stream can be relayed.
-func (x *exchange) run() {
+// Run brings the request to its outcome, or to the point where its stream can be relayed.
+func (x *Exchange) Run() {
 	defer func() {
 		if v := recover(); v != nil {
-			x.panicked(v)
+			x.Panicked(v)
 		}
 		if x.drains { // DoDrain has reserved the place
-			x.r.tasks.GoReserved(x.s.cfg.Timeouts.Prefill+x.s.cfg.Timeouts.Ending, x.drain)
+			x.r.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Ending, x.drain)
 		}
 	}()
 	x.step(dispatch.Event{Kind: dispatch.EvStart})
-	for !x.over && x.d.State != dispatch.StRelaying {
+	for !x.Over && x.d.State != dispatch.StRelaying {
 		x.advance()
 	}
 }
 
 // drain goes on with a request that is over, its client told and its summary written, until its legs can be ended without leaving KV
 // behind.
-func (x *exchange) drain(ctx context.Context) {
+func (x *Exchange) drain(ctx context.Context) {
 	defer func() {
 		x.cur.letGo()
 		x.restrict(acceptsNone, nil)
@@ -161,36 +168,36 @@ func (x *exchange) drain(ctx context.Context) {
 	}
 }
 
-// panicked ends a request whose handling panicked; others go on. One that has its outcome already is left as it is: it may have another
+// Panicked ends a request whose handling panicked; others go on. One that has its outcome already is left as it is: it may have another
 // owner, which drains it.
-func (x *exchange) panicked(v any) {
-	x.r.log.Error("panic in a request", "request_id", x.sum.RequestID, "panic", v, "stack", string(debug.Stack()))
-	if x.over {
+func (x *Exchange) Panicked(v any) {
+	x.r.Log.Error("panic in a request", "request_id", x.Sum.RequestID, "panic", v, "stack", string(debug.Stack()))
+	if x.Over {
 		return
 	}
 	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
-	if x.over {
+	if x.Over {
 		return
 	}
 	// The panic came between the dispatch's outcome and what was to be done about it.
 	e, outcome := x.failure(reason.Panic), dispatch.FailedBefore
-	x.reply = reply{err: e, stream: x.reply.stream}
-	if x.reply.stream != nil {
-		x.reply.stream.Cut(e)
+	x.Reply = Reply{Err: e, Stream: x.Reply.Stream}
+	if x.Reply.Stream != nil {
+		x.Reply.Stream.Cut(e)
 		outcome = dispatch.FailedAfter
 	} else {
-		x.sum.Status = e.Status
+		x.Sum.Status = e.Status
 	}
 	x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: outcome})
 }
 
 // advance handles one event, or waits until there may be one. Nothing that happens after a stream's terminal event changes its end.
-func (x *exchange) advance() {
+func (x *Exchange) advance() {
 	if len(x.queue) > 0 {
 		e := x.queue[0]
 		x.queue = append(x.queue[:0], x.queue[1:]...)
 		x.step(e)
-	} else if x.d.State == dispatch.StRelaying && x.reply.stream.Whole() {
+	} else if x.d.State == dispatch.StRelaying && x.Reply.Stream.Whole() {
 		x.read()
 	} else if m, ok := x.take(); ok {
 		x.step(x.received(m))
@@ -200,7 +207,7 @@ func (x *exchange) advance() {
 }
 
 // wait blocks on what the state of the request has it wait for, besides events.
-func (x *exchange) wait() {
+func (x *Exchange) wait() {
 	switch {
 	case x.d.State == dispatch.StWaiting:
 		x.pauseForEngines()
@@ -222,9 +229,9 @@ func (x *exchange) wait() {
 }
 
 // post has the owner handle an event of its own making next.
-func (x *exchange) post(e dispatch.Event) { x.queue = append(x.queue, e) }
+func (x *Exchange) post(e dispatch.Event) { x.queue = append(x.queue, e) }
 
-func (x *exchange) step(e dispatch.Event) {
+func (x *Exchange) step(e dispatch.Event) {
 	x.acts = x.d.Step(e, x.acts[:0])
 	for _, a := range x.acts {
 		x.perform(a, e)
@@ -232,7 +239,7 @@ func (x *exchange) step(e dispatch.Event) {
 }
 
 // received takes over what comes with an event, and returns what that makes of it.
-func (x *exchange) received(m envelope) dispatch.Event {
+func (x *Exchange) received(m envelope) dispatch.Event {
 	e := m.e
 	if e.Kind.OfDecode() {
 		m.a.arrived()
@@ -241,9 +248,9 @@ func (x *exchange) received(m envelope) dispatch.Event {
 		x.observeTransfer(m.a, false)
 	}
 	switch {
-	case x.over:
+	case x.Over:
 	case e.Kind == dispatch.EvPrefillUsable:
-		x.sum.Phases.Prefill = m.at.Sub(x.sum.Arrived)
+		x.Sum.Phases.Prefill = m.at.Sub(x.Sum.Arrived)
 	case m.a == nil || m.a.decodeIs != withOwner:
 	case x.d.State == dispatch.StContinuing && e.Kind == dispatch.EvDecodeFirst:
 		return x.resume(m)
@@ -254,30 +261,30 @@ func (x *exchange) received(m envelope) dispatch.Event {
 }
 
 // begin takes over decode's answer from its leg.
-func (x *exchange) begin(m envelope) dispatch.Event {
+func (x *Exchange) begin(m envelope) dispatch.Event {
 	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
-	x.sum.Stream = x.b.Stream
+	x.Sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.Open(x.continuation) {
 			return x.refuseStream(m)
 		}
-		x.reply.stream = s
+		x.Reply.Stream = s
 	}
-	x.sum.Phases.FirstToken = m.at.Sub(x.sum.Arrived)
+	x.Sum.Phases.FirstToken = m.at.Sub(x.Sum.Arrived)
 	x.remember(m.a)
 	return m.e
 }
 
 // refuseStream ends decode's leg, as the client cannot have what its stream begins with.
-func (x *exchange) refuseStream(m envelope) dispatch.Event {
+func (x *Exchange) refuseStream(m envelope) dispatch.Event {
 	m.a.decode.End()
-	x.s.fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
+	x.s.Fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)
 	return leg.InvalidResponse.DecodeEvent(true)
 }
 
 // attempt begins another attempt.
-func (x *exchange) attempt(a *attempt) {
+func (x *Exchange) attempt(a *attempt) {
 	x.cur = a
 	x.attend(a)
-	x.sum.Attempts++
+	x.Sum.Attempts++
 }

@@ -1,0 +1,71 @@
+package exchange
+
+import (
+	"pdrouter/router/leg"
+	"pdrouter/router/openai"
+	"pdrouter/router/reason"
+	"pdrouter/router/report"
+)
+
+// UsedTokens is what a request has used.
+type UsedTokens struct {
+	Prompt, Answer int
+	Unknown        bool
+}
+
+// Total is the sum, or -1 if it is unknown.
+func (u UsedTokens) Total() int {
+	if u.Unknown {
+		return -1
+	}
+	return u.Prompt + u.Answer
+}
+
+// Used is how many tokens the request has used: as the engine counted them, else estimated. A stream is not changed to
+// have the engine count, so without the client's own include_usage its events are counted, one token each. So are those of a stream
+// that has not ended: the usage that it has told may be that of its beginning.
+func (x *Exchange) Used() UsedTokens {
+	s := &x.Sum
+	switch {
+	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
+		return UsedTokens{}
+	case x.usage.Counted:
+		u := UsedTokens{Prompt: s.PromptTokens, Answer: s.OutputTokens}
+		if stream := x.Reply.Stream; stream != nil && !stream.Whole() {
+			u.Answer = max(u.Answer, x.usage.Pieces)
+		}
+		return u
+	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !FailedAtWork(x.Why): // nobody had anything of it
+		return UsedTokens{}
+	case s.Outcome == report.FailedBefore && x.Why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
+		return UsedTokens{Unknown: true}
+	}
+	u := UsedTokens{Prompt: x.b.PromptTokens(), Answer: x.usage.Pieces + x.unreadTokens()}
+	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
+		u.Prompt = a.prefill.Answer.PromptTokens
+	}
+	return u
+}
+
+// FailedAtWork reports whether the engines have worked on a request that failed before its answer for that reason.
+func FailedAtWork(why reason.Reason) bool {
+	return why == reason.AnswerTooLarge || why == reason.Deadline
+}
+
+// mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
+// a token has many bytes.
+const mostUnread = 128 << 10
+
+// unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the
+// bound that it exceeds. It is 0 otherwise: then what was reserved is the most that the answer may have.
+func (x *Exchange) unreadTokens() int {
+	if x.Why != reason.AnswerTooLarge || !x.b.Unbounded() || x.cur == nil {
+		return 0
+	}
+	l := &x.cur.decode
+	if !l.State().Over() || !leg.IsTooLarge(l.Failure) {
+		return 0
+	}
+	bytes, _ := leg.ExceededBound(l.Failure, x.s.Config.Limits)
+	return min(bytes/4, mostUnread)
+}
