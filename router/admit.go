@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/router/admission"
 	"pdrouter/router/exchange"
+	"pdrouter/router/fanout"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
@@ -25,38 +26,44 @@ type admitted struct {
 	lease Lease              // of the caller's limits; nil if there are none
 	slot  admission.Slot     // its place with the engines
 	x     *exchange.Exchange // once there is one
-	fan   *fan               // instead of x, where each choice is served by itself; it has the lease and the place
+	fan   *fanout.Fan        // instead of x, where each choice is served by itself
 }
 
 // panicked gives back what the request holds.
 func (q *admitted) panicked(v any) {
 	switch {
 	case q.fan != nil:
-		q.fan.panicked(v)
+		q.fan.Panicked(v)
 	case q.x != nil:
 		q.x.Panicked(v)
 	default:
-		q.slot.Release()
-		if q.lease != nil {
-			q.lease.Done(0)
-		}
+		q.giveBack(exchange.UsedTokens{})
 	}
 }
 
-// Ended gives back the request's place, and ends its lease with what it has used. The lease of a background response is held until that has
-// ended.
+// Ended gives back what was taken for the request. The lease of a background response is held until that has ended.
 func (q *admitted) Ended(x *exchange.Exchange) {
-	q.slot.Release()
 	if q.Body.Unsplittable == openai.UnsplitStored {
 		q.sawResponse(x)
 	}
 	if l, ok := q.lease.(*stored.Lease); ok && x.WorksOn() {
 		id, e := x.Keeper()
 		q.r.backgrounds.Hold(id, e, q.Forwarded, l)
-	} else if q.lease != nil {
-		q.lease.Done(x.Used().Total())
+		q.lease = nil
 	}
-	q.lease = nil
+	q.giveBack(x.Used())
+}
+
+// FanEnded gives back what was taken for the request.
+func (q *admitted) FanEnded(used exchange.UsedTokens) { q.giveBack(used) }
+
+// giveBack gives back the request's place, and ends its lease with what it has used.
+func (q *admitted) giveBack(used exchange.UsedTokens) {
+	q.slot.Release()
+	if q.lease != nil {
+		q.lease.Done(used.Total())
+		q.lease = nil
+	}
 }
 
 // read finds what the request is about: the model that its body names. A stored response says of which model it is once it is

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"pdrouter/metadata"
@@ -17,10 +16,8 @@ import (
 	"pdrouter/router/kvwatch"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
-	"pdrouter/router/openai/choices"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
-	"pdrouter/router/report"
 	"pdrouter/router/stored"
 	"pdrouter/router/upstream"
 )
@@ -71,18 +68,6 @@ func ExpectedTokens(b *openai.Body) int { return expectedTokens(b) }
 
 // NewSealer makes the sealer of salts that a configuration asks for.
 var NewSealer = newSealer
-
-// NewFan is a stream of two choices: take gives it an event of one of them, ended is what its client got and how it ended.
-func NewFan() (take func(choice int, event []byte) bool, ended func() (string, report.Outcome)) {
-	f := &fan{stream: true, open: 3, merge: choices.NewMerger(1, 2), served: make([]servedBy, 2)}
-	f.turn = sync.NewCond(&f.mu)
-	f.sum.Status = 200
-	for range 2 {
-		f.branches = append(f.branches, &exchange.Exchange{})
-	}
-	return func(choice int, event []byte) bool { return f.take(choice, &exchange.Exchange{}, event) },
-		func() (string, report.Outcome) { return string(f.out), f.sum.Outcome }
-}
 
 // TicketContext is the context of a ticket for a request with that salt.
 func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]byte, error) {

@@ -2,12 +2,10 @@ package router_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,35 +13,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
 )
-
-// TestFault58FanErrorIsTheLast has two choices fail at the same moment, or one go on meanwhile: nothing stands behind the first
-// error event.
-func TestFault58FanErrorIsTheLast(t *testing.T) {
-	for i := range 20000 {
-		take, ended := router.NewFan()
-		var wg sync.WaitGroup
-		for k := range 2 {
-			wg.Go(func() {
-				for n := range 3 {
-					if !take(k, fmt.Appendf(nil, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"%d\"}]}\n\n", n)) {
-						return
-					}
-				}
-				take(k, []byte("data: {\"error\":{\"message\":\"no\",\"code\":500}}\n\n"))
-			})
-		}
-		wg.Wait()
-		out, outcome := ended()
-		if at := strings.Index(out, `{"error"`); at < 0 || strings.Contains(out[at:], "data: ") {
-			t.Fatalf("stream %d: %q", i, out)
-		}
-		if outcome != report.FailedAfter {
-			t.Fatalf("stream %d is %q", i, outcome)
-		}
-	}
-}
 
 // TestFanFailsAsItBegins has a choice fail at the moment at which the stream of all begins. What is read of the outcome then is
 // for the race detector to see.

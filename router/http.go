@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"pdrouter/router/exchange"
+	"pdrouter/router/fanout"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
@@ -84,12 +85,14 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
 		return r.fail(c, e)
 	}
-	if f := newFan(r.exchanges, q); f != nil {
-		f.watchClient(conn)
-		f.run()
-		why, rep, s := f.head(c.Response().Header.Set)
-		r.sendReply(c, f.sum.RequestID, why, rep, s)
-		return nil
+	if rt.does == generate {
+		if f := fanout.Begin(r.exchanges, &q.Request, q); f != nil {
+			q.fan = f
+			f.WatchClient(conn)
+			f.Run()
+			r.sendFan(c, f, q.ID)
+			return nil
+		}
 	}
 	q.Caller = q
 	x := r.exchanges.Begin(&q.Request)
@@ -171,6 +174,16 @@ func (r *Router) send(c *fiber.Ctx, x *exchange.Exchange) {
 		h.Set("X-Pdrouter-Decode", x.Sum.Decode)
 	}
 	r.sendReply(c, x.Sum.RequestID, x.Sum.Reason, x.Reply, s)
+}
+
+// sendFan hands the outcome of a request for several choices to the server.
+func (r *Router) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
+	why, rep, streams := f.Head(c.Response().Header.Set)
+	var s relayed
+	if streams {
+		s = f
+	}
+	r.sendReply(c, id, why, rep, s)
 }
 
 // sendReply hands an outcome to the server: a stream, if there is one, else the reply.

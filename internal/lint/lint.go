@@ -17,7 +17,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "internal/background", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/dispatch", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/upstream"},
+			Ours:    []string{"auth", "internal/background", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/report", "router/stored", "router/upstream"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
@@ -33,6 +33,7 @@ func Packages() map[string]Package {
 		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/reason"}},
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
 		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/upstream"}},
+		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
 		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
 		"router/fleet":      {Ours: []string{"internal/background", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},

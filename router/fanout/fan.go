@@ -1,4 +1,7 @@
-package router
+// Package fanout serves one request for several choices as one exchange per choice, each with prefill, hand-off and decode of its own, and
+// merges their answers into one (package openai/choices does the merging). It owns when the whole begins, fails and ends; how a choice is
+// served is the exchange's. The edge begins it in place of an exchange.
+package fanout
 
 import (
 	"cmp"
@@ -14,7 +17,6 @@ import (
 
 	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
-	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/exchange"
 	"pdrouter/router/leg"
@@ -26,14 +28,19 @@ import (
 	"pdrouter/router/report"
 )
 
-// fan is one request for several choices, served by one exchange per choice, each with a hand-off of its own. It joins their
+// Caller is who has a request served as one per choice.
+type Caller interface {
+	// FanEnded is called once, when nothing of the request is under way any more.
+	FanEnded(used exchange.UsedTokens)
+}
+
+// Fan is one request for several choices, served by one exchange per choice, each with a hand-off of its own. It joins their
 // answers: what they are and when they end is theirs. Nothing reaches the client before every choice has begun; the first
 // that fails fails the request, and the others end as if their client had left.
-type fan struct {
+type Fan struct {
 	r         *exchange.Exchanges
 	s         *exchange.Snapshot
-	lease     Lease          // of the caller's limits; nil if there are none
-	slot      admission.Slot // its place with the engines, until its end
+	caller    Caller
 	sum       report.Summary
 	n         int // choices of each prompt
 	stream    bool
@@ -41,7 +48,7 @@ type fan struct {
 	branches  []*exchange.Exchange // prompt by prompt
 	watch     disconnect.Watch
 	reply     exchange.Reply // what the handler sends; no stream
-	fanWriter
+	writer
 
 	mu     sync.Mutex
 	turn   *sync.Cond // something below has changed
@@ -60,14 +67,14 @@ type fan struct {
 // servedBy names the engines of one branch.
 type servedBy struct{ prefill, decode, reason string }
 
-// fanRoom is how many bytes of events wait for a slow client before no more of any choice is read.
-const fanRoom = 64 << 10
+// room is how many bytes of events wait for a slow client before no more of any choice is read.
+const room = 64 << 10
 
-// newFan begins to serve a request as one per choice. It returns nil if that cannot be, or would not be split: then the
+// Begin begins to serve a request as one per choice. It returns nil if that cannot be, or would not be split: then the
 // body says for the planner why it is served whole.
-func newFan(r *exchange.Exchanges, q *admitted) *fan {
+func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	b, m := q.Body, q.Model
-	if m.Connector.Traits().Mode == dispatch.Alone || q.route.does != generate || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
+	if m.Connector.Traits().Mode == dispatch.Alone || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
 	}
 	if b.Choices() > q.Snapshot.Config.Limits.Fan {
@@ -84,34 +91,33 @@ func newFan(r *exchange.Exchanges, q *admitted) *fan {
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &fan{r: r, s: q.Snapshot, lease: q.lease, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
+	f := &Fan{r: r, s: q.Snapshot, caller: of, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.turn = sync.NewCond(&f.mu)
 	f.Limit, f.every = q.Snapshot.Config.Timeouts.Write, *q.Snapshot.Config.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
-		one := q.Request
+		one := *q
 		one.Body, one.Caller, one.Branch = part, f, true
 		f.branches = append(f.branches, r.Begin(&one))
 	}
 	f.sum = f.branches[0].Sum
-	f.slot, q.fan, q.lease, q.slot = q.slot, f, nil, admission.Slot{}
 	r.Composed(1)
 	return f
 }
 
 // chooseOne asks the planner for one choice of the body.
-func chooseOne(q *admitted) policies.Choice {
+func chooseOne(q *exchange.Request) policies.Choice {
 	one := policies.Request{Model: q.Model.Name, PromptTokens: q.Body.PromptTokens() / q.Body.Prompts}
 	return q.Snapshot.Fleet.DryRun(q.Model, one)
 }
 
-// watchClient has the request end when its client leaves.
-func (f *fan) watchClient(conn net.Conn) {
+// WatchClient has the request end when its client leaves.
+func (f *Fan) WatchClient(conn net.Conn) {
 	f.watch, _ = f.r.Clients.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
 }
 
-// run brings the request to its outcome, or to the point where its stream can be relayed.
-func (f *fan) run() {
+// Run brings the request to its outcome, or to the point where its stream can be relayed.
+func (f *Fan) Run() {
 	for k, x := range f.branches {
 		f.r.Tasks.Go("a choice", func() { f.serve(k, x) })
 	}
@@ -135,7 +141,7 @@ func (f *fan) run() {
 }
 
 // whole makes one answer of the branches'.
-func (f *fan) whole() {
+func (f *Fan) whole() {
 	body, ok := f.merge.Whole(f.bodies)
 	if !ok {
 		f.end(report.FailedBefore, reason.BadUpstream, exchange.Reply{Err: openai.ErrBadUpstream()})
@@ -145,7 +151,7 @@ func (f *fan) whole() {
 }
 
 // serve has one branch come to its end. It is the branch's owner.
-func (f *fan) serve(k int, x *exchange.Exchange) {
+func (f *Fan) serve(k int, x *exchange.Exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.Panicked(v)
@@ -173,7 +179,7 @@ func (f *fan) serve(k int, x *exchange.Exchange) {
 }
 
 // began notes that a branch streams, or has answered.
-func (f *fan) began(k int, by servedBy, body []byte) {
+func (f *Fan) began(k int, by servedBy, body []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.served[k], f.bodies[k] = by, body
@@ -182,7 +188,7 @@ func (f *fan) began(k int, by servedBy, body []byte) {
 }
 
 // pump hands the events of a branch's stream to the merge, until either ends.
-func (f *fan) pump(k int, x *exchange.Exchange) {
+func (f *Fan) pump(k int, x *exchange.Exchange) {
 	frames := sse.NewFrames(math.MaxInt) // the branch's stream has bounded its events
 	var err error
 	for err == nil {
@@ -218,9 +224,9 @@ func (f *fan) pump(k int, x *exchange.Exchange) {
 }
 
 // take merges one event, once there is room. It reports false if nobody wants more.
-func (f *fan) take(k int, x *exchange.Exchange, event []byte) bool {
+func (f *Fan) take(k int, x *exchange.Exchange, event []byte) bool {
 	f.mu.Lock()
-	for !f.over && len(f.out)-f.from > fanRoom {
+	for !f.over && len(f.out)-f.from > room {
 		f.turn.Wait()
 	}
 	if f.over {
@@ -248,7 +254,7 @@ func (f *fan) take(k int, x *exchange.Exchange, event []byte) bool {
 
 // failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
 // already. f.mu is held, and x is the caller's.
-func (f *fan) failLocked(x *exchange.Exchange, why reason.Reason, told bool) {
+func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, told bool) {
 	if x.Over && x.Why != reason.None && x.Sum.Outcome != report.Completed {
 		why = x.Why
 	}
@@ -270,7 +276,7 @@ func (f *fan) failLocked(x *exchange.Exchange, why reason.Reason, told bool) {
 }
 
 // end settles the outcome and has every branch end in its connector's way. The first call counts.
-func (f *fan) end(o report.Outcome, why reason.Reason, rep exchange.Reply) {
+func (f *Fan) end(o report.Outcome, why reason.Reason, rep exchange.Reply) {
 	f.mu.Lock()
 	if !f.over {
 		f.settleLocked(o, why, rep)
@@ -282,7 +288,7 @@ func (f *fan) end(o report.Outcome, why reason.Reason, rep exchange.Reply) {
 }
 
 // settleLocked notes the outcome. f.mu is held.
-func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Reply) {
+func (f *Fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Reply) {
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
 	if f.why, f.sum.Reason = why, why.String(); why == reason.None {
@@ -304,14 +310,14 @@ func (f *fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Rep
 }
 
 // leave has the branches end: nobody waits for them. Those that have ended do not hear it.
-func (f *fan) leave() {
+func (f *Fan) leave() {
 	for _, x := range f.branches {
 		x.Cancel()
 	}
 }
 
 // names joins the names of the engines of all branches, each once.
-func (f *fan) names(of func(servedBy) string) string {
+func (f *Fan) names(of func(servedBy) string) string {
 	var out []string
 	have := map[string]bool{"": true}
 	for _, s := range f.served {
@@ -323,9 +329,9 @@ func (f *fan) names(of func(servedBy) string) string {
 	return strings.Join(out, ", ")
 }
 
-// head tells the client who served it. It returns the reason, what is to be sent, and the stream, if there is one to be relayed:
+// Head tells the client who served it. It returns the reason, what is to be sent, and whether that is the fan itself, as a stream:
 // then a branch may settle the outcome at any moment, so that nothing of the fan may be read without its lock.
-func (f *fan) head(set func(name, value string)) (why string, rep exchange.Reply, s relayed) {
+func (f *Fan) Head(set func(name, value string)) (why string, rep exchange.Reply, streams bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	set("X-Pdrouter-Parts", strconv.Itoa(len(f.branches)))
@@ -337,14 +343,11 @@ func (f *fan) head(set func(name, value string)) (why string, rep exchange.Reply
 			set(name, names)
 		}
 	}
-	if f.stream && f.sum.Status == 200 {
-		s = f
-	}
-	return f.served[0].reason, f.reply, s
+	return f.served[0].reason, f.reply, f.stream && f.sum.Status == 200
 }
 
-// panicked ends the request in place of whoever panicked.
-func (f *fan) panicked(v any) {
+// Panicked ends the request in place of whoever panicked.
+func (f *Fan) Panicked(v any) {
 	f.r.Log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	f.end(report.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
 	f.closed()

@@ -1,4 +1,4 @@
-package router
+package fanout
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"pdrouter/router/report"
 )
 
-// fanWriter is how the answer is written to the client.
-type fanWriter struct {
+// writer is how the answer is written to the client.
+type writer struct {
 	relay.ClientWriter
 	once sync.Once // the request itself has ended
 
@@ -26,13 +26,13 @@ type fanWriter struct {
 }
 
 // RelayTo names the client's connection.
-func (w *fanWriter) RelayTo(conn net.Conn) {
+func (w *writer) RelayTo(conn net.Conn) {
 	w.Conn = conn
 	w.ExtendDeadline()
 }
 
 // Read returns events as they come. io.EOF only follows the one terminal event.
-func (f *fan) Read(p []byte) (int, error) {
+func (f *Fan) Read(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.from == len(f.out) {
@@ -51,7 +51,7 @@ func (f *fan) Read(p []byte) (int, error) {
 	n := copy(p, f.out[f.from:])
 	if f.from += n; f.from == len(f.out) {
 		f.out, f.from = f.out[:0], 0
-		if cap(f.out) > 4*fanRoom {
+		if cap(f.out) > 4*room {
 			f.out = nil
 		}
 	}
@@ -60,7 +60,7 @@ func (f *fan) Read(p []byte) (int, error) {
 }
 
 // listen has a reader that waits be woken for a keep-alive. f.mu is held.
-func (f *fan) listen() {
+func (f *Fan) listen() {
 	if f.every <= 0 || f.Conn == nil || f.waits {
 		return
 	}
@@ -78,7 +78,7 @@ func (f *fan) listen() {
 }
 
 // deafen ends that: there is something to be read. f.mu is held.
-func (f *fan) deafen() {
+func (f *Fan) deafen() {
 	if f.waits {
 		f.quiet.Stop()
 	}
@@ -86,7 +86,7 @@ func (f *fan) deafen() {
 }
 
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
-func (f *fan) CloseWithError(err error) error {
+func (f *Fan) CloseWithError(err error) error {
 	f.mu.Lock()
 	f.deafen()
 	whole := errors.Is(f.err, io.EOF)
@@ -105,7 +105,7 @@ func (f *fan) CloseWithError(err error) error {
 }
 
 // closed notes that the client is served. It may be called twice.
-func (f *fan) closed() {
+func (f *Fan) closed() {
 	f.once.Do(func() {
 		f.watch.Stop()
 		f.partEnded()
@@ -113,10 +113,10 @@ func (f *fan) closed() {
 }
 
 // Ended implements caller, for the branches.
-func (f *fan) Ended(*exchange.Exchange) { f.partEnded() }
+func (f *Fan) Ended(*exchange.Exchange) { f.partEnded() }
 
 // partEnded notes that a branch, or the request itself, has ended. The last reports the request.
-func (f *fan) partEnded() {
+func (f *Fan) partEnded() {
 	f.mu.Lock()
 	f.open--
 	last := f.open == 0
@@ -127,7 +127,7 @@ func (f *fan) partEnded() {
 }
 
 // finish reports the request. It happens once, when nothing of it is under way.
-func (f *fan) finish() {
+func (f *Fan) finish() {
 	s := &f.sum
 	first := f.branches[0].Sum
 	s.Prefill, s.Decode, s.TransferID, s.Why = first.Prefill, first.Decode, first.TransferID, first.Why
@@ -149,17 +149,14 @@ func (f *fan) finish() {
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
-	f.slot.Release()
-	if f.lease != nil {
-		f.lease.Done(f.used().Total())
-	}
+	f.caller.FanEnded(f.used())
 	f.r.Composed(-1)
 	f.r.Report.Finished(s, f.s.Observe)
 }
 
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
 // used nothing, though some of its choices were under way.
-func (f *fan) used() (sum exchange.UsedTokens) {
+func (f *Fan) used() (sum exchange.UsedTokens) {
 	if f.sum.Outcome == report.FailedBefore {
 		switch {
 		case !exchange.FailedAtWork(f.why):

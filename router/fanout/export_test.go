@@ -1,0 +1,21 @@
+package fanout
+
+import (
+	"sync"
+
+	"pdrouter/router/exchange"
+	"pdrouter/router/openai/choices"
+	"pdrouter/router/report"
+)
+
+// New is a stream of two choices: take gives it an event of one of them, ended is what its client got and how it ended.
+func New() (take func(choice int, event []byte) bool, ended func() (string, report.Outcome)) {
+	f := &Fan{stream: true, open: 3, merge: choices.NewMerger(1, 2), served: make([]servedBy, 2)}
+	f.turn = sync.NewCond(&f.mu)
+	f.sum.Status = 200
+	for range 2 {
+		f.branches = append(f.branches, &exchange.Exchange{})
+	}
+	return func(choice int, event []byte) bool { return f.take(choice, &exchange.Exchange{}, event) },
+		func() (string, report.Outcome) { return string(f.out), f.sum.Outcome }
+}

@@ -1,0 +1,38 @@
+package fanout_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"pdrouter/router/fanout"
+	"pdrouter/router/report"
+)
+
+// TestFault58FanErrorIsTheLast has two choices fail at the same moment, or one go on meanwhile: nothing stands behind the first
+// error event.
+func TestFault58FanErrorIsTheLast(t *testing.T) {
+	for i := range 20000 {
+		take, ended := fanout.New()
+		var wg sync.WaitGroup
+		for k := range 2 {
+			wg.Go(func() {
+				for n := range 3 {
+					if !take(k, fmt.Appendf(nil, "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"%d\"}]}\n\n", n)) {
+						return
+					}
+				}
+				take(k, []byte("data: {\"error\":{\"message\":\"no\",\"code\":500}}\n\n"))
+			})
+		}
+		wg.Wait()
+		out, outcome := ended()
+		if at := strings.Index(out, `{"error"`); at < 0 || strings.Contains(out[at:], "data: ") {
+			t.Fatalf("stream %d: %q", i, out)
+		}
+		if outcome != report.FailedAfter {
+			t.Fatalf("stream %d is %q", i, outcome)
+		}
+	}
+}
