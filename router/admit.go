@@ -16,8 +16,8 @@ import (
 // buffers, but for the body: its bytes last as long as the handler.
 type admitted struct {
 	exchange.Request
-	r     *Router
-	s     *snapshot
+	r     *edge
+	s     *edgeSnapshot
 	route *route
 	who   principal
 	name  string             // what stands in the path, where the route has a name in it
@@ -120,7 +120,7 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 			q.Body.MediaIDs = q.s.sealer.MediaIDs(q.who.Tenant)
 		}
 	}
-	if limits := q.s.parts.Limits; limits != nil {
+	if limits := q.s.limiter; limits != nil {
 		expected := expectedTokens(q.Body)
 		if q.route.does == askStored {
 			expected = ExpectedLookup

@@ -16,7 +16,7 @@ const scopePriority = "priority"
 
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
-func (r *Router) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
+func (r *edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
 	if l, ok := q.lease.(*stored.Lease); ok && !r.backgrounds.Admit(l, q.s.cfg.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
@@ -75,10 +75,10 @@ func (q *admitted) standing(header []byte) int {
 }
 
 // turnAway ends the wait of all who stand in queues, and of those who come.
-func (r *Router) turnAway() { r.close() }
+func (r *edge) turnAway() { r.close() }
 
 // turnsAway reports whether turnAway was called.
-func (r *Router) turnsAway() bool {
+func (r *edge) turnsAway() bool {
 	select {
 	case <-r.closing:
 		return true

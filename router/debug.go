@@ -18,7 +18,7 @@ func (r *Router) Debug() Debug { return Debug{r} }
 // Idle reports whether nothing is under way: no request and no leg, not even one that has outlived its request.
 func (d Debug) Idle() bool {
 	r := d.r
-	if r.exchanges.Count() != 0 || r.tasks.Running() != 0 || r.bodies.held.Load() != 0 {
+	if r.exchanges.Count() != 0 || r.tasks.Running() != 0 || r.edge.bodies.held.Load() != 0 {
 		return false
 	}
 	for _, e := range r.snapshot().fleet.Engines {

@@ -79,12 +79,12 @@ func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]
 }
 
 // BodiesOpened is how many bodies were begun to be read, TenantsOfBodies how many tenants have some in memory.
-func (d Debug) BodiesOpened() uint64 { return d.r.bodies.opened.Load() }
-func (d Debug) TenantsOfBodies() int { return len(d.r.bodies.tenants.held) }
+func (d Debug) BodiesOpened() uint64 { return d.r.edge.bodies.opened.Load() }
+func (d Debug) TenantsOfBodies() int { return len(d.r.edge.bodies.tenants.held) }
 
 // ServeConn serves one connection as if it were accepted.
 func (d Debug) ServeConn(c net.Conn) error {
-	app := d.r.newServer(d.r.snapshot().cfg)
+	app := d.r.edge.newServer(&d.r.snapshot().cfg)
 	app.Handler() // readies it
 	return app.Server().ServeConn(newArrivals(nil).add(c))
 }
@@ -93,7 +93,7 @@ func (d Debug) ServeConn(c net.Conn) error {
 func (d Debug) Queue(model string) *admission.Queue { return d.r.snapshot().fleet.Models[model].Queue }
 
 // TurnAway has the queues refuse who waits, as a shutdown does.
-func (d Debug) TurnAway() { d.r.turnAway() }
+func (d Debug) TurnAway() { d.r.edge.turnAway() }
 
 // ControlClient asks the control routes of engines.
 func (d Debug) ControlClient() *http.Client { return d.r.control }

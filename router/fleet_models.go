@@ -20,7 +20,7 @@ type card struct {
 
 // cards are the models that the caller may name: the configured ones in their order, each with the adapters that its
 // engines report behind it. Of what engines differ in, the least context is told, and else what the first one says.
-func (s *snapshot) cards(who principal) []card {
+func (s *edgeSnapshot) cards(who principal) []card {
 	all := []card{}
 	for _, mc := range s.cfg.Models {
 		m := s.fleet.Models[mc.Name]

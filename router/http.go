@@ -26,9 +26,9 @@ const (
 
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
-func (r *Router) handle(c *fiber.Ctx) (err error) {
-	s := r.snapshot()
-	q := &admitted{r: r, s: s, Request: exchange.Request{Snapshot: &s.exchange, Arrived: time.Now()}}
+func (r *edge) handle(c *fiber.Ctx) (err error) {
+	s := r.current()
+	q := &admitted{r: r, s: s, Request: exchange.Request{Snapshot: s.exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -104,14 +104,14 @@ func (r *Router) handle(c *fiber.Ctx) (err error) {
 }
 
 // authenticate says who calls.
-func (r *Router) authenticate(s *snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
-	if s.parts.Clients == nil {
+func (r *edge) authenticate(s *edgeSnapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
+	if s.clients == nil {
 		return principal{}, nil
 	}
 	authorization, err := credentialsOf(rt, &c.Request().Header)
 	var p principal
 	if err == nil {
-		p, err = s.parts.Clients.Authenticate(authorization)
+		p, err = s.clients.Authenticate(authorization)
 	}
 	if err == nil {
 		return p, nil
@@ -138,7 +138,7 @@ func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 }
 
 // tellModels answers with the models that the caller may name, or with one of them.
-func (r *Router) tellModels(q *admitted, c *fiber.Ctx) error {
+func (r *edge) tellModels(q *admitted, c *fiber.Ctx) error {
 	answer, e := q.s.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
 		answer, e = q.s.oneModel(q.who, q.name)
@@ -161,7 +161,7 @@ type relayed interface {
 }
 
 // send hands the outcome of a request to the server.
-func (r *Router) send(c *fiber.Ctx, x *exchange.Exchange) {
+func (r *edge) send(c *fiber.Ctx, x *exchange.Exchange) {
 	h := &c.Response().Header
 	var s relayed
 	if x.Reply.Stream != nil && !x.Over { // else it ended before it began
@@ -177,7 +177,7 @@ func (r *Router) send(c *fiber.Ctx, x *exchange.Exchange) {
 }
 
 // sendFan hands the outcome of a request for several choices to the server.
-func (r *Router) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
+func (r *edge) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
 	why, rep, streams := f.Head(c.Response().Header.Set)
 	var s relayed
 	if streams {
@@ -187,7 +187,7 @@ func (r *Router) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
 }
 
 // sendReply hands an outcome to the server: a stream, if there is one, else the reply.
-func (r *Router) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
+func (r *edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
 	h := &c.Response().Header
 	switch {
 	case s != nil:
@@ -222,11 +222,11 @@ func (r *Router) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s rel
 }
 
 // fail answers a request that was never admitted, and notes it: such a request has no Summary.
-func (r *Router) fail(c *fiber.Ctx, e *openai.Error) error {
+func (r *edge) fail(c *fiber.Ctx, e *openai.Error) error {
 	r.answerError(c, e)
 	r.bound(c)
-	if r.snapshot().parts.Refused != nil {
-		r.snapshot().parts.Refused(e.Status, e.Reason.String())
+	if r.current().refused != nil {
+		r.current().refused(e.Status, e.Reason.String())
 	}
 	level := slog.LevelInfo
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
@@ -240,12 +240,12 @@ func (r *Router) fail(c *fiber.Ctx, e *openai.Error) error {
 }
 
 // bound limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
-func (r *Router) bound(c *fiber.Ctx) {
-	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.snapshot().cfg.Timeouts.Write))
+func (r *edge) bound(c *fiber.Ctx) {
+	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.current().cfg.Timeouts.Write))
 }
 
 // answerError makes an error of the router's own the answer.
-func (r *Router) answerError(c *fiber.Ctx, e *openai.Error) {
+func (r *edge) answerError(c *fiber.Ctx, e *openai.Error) {
 	h := &c.Response().Header
 	c.Response().SetStatusCode(e.Status)
 	r.identify(c)
@@ -269,7 +269,7 @@ func (r *Router) answerError(c *fiber.Ctx, e *openai.Error) {
 }
 
 // identify gives the answer the request's id, if it has none yet.
-func (r *Router) identify(c *fiber.Ctx) {
+func (r *edge) identify(c *fiber.Ctx) {
 	if len(c.Response().Header.Peek(headerRequestID)) == 0 {
 		c.Response().Header.Set(headerRequestID, requestID(&c.Request().Header))
 	}

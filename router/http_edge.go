@@ -13,7 +13,7 @@ import (
 )
 
 // newServer returns the HTTP server for clients. limits.concurrent, timeouts.read and timeouts.idle are those of cfg as long as it runs.
-func (r *Router) newServer(cfg config.Config) *fiber.App {
+func (r *edge) newServer(cfg *config.Config) *fiber.App {
 	app := fiber.New(fiber.Config{
 		CaseSensitive:         true,
 		StrictRouting:         true,
@@ -54,7 +54,7 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 }
 
 // refuse answers requests whose head the server could not read.
-func (r *Router) refuse(c *fiber.Ctx, err error) error {
+func (r *edge) refuse(c *fiber.Ctx, err error) error {
 	c.Context().Conn().(*arrival).refused = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {

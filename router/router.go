@@ -77,14 +77,9 @@ type Router struct {
 	exchanges *exchange.Exchanges
 
 	control *http.Client // for the engines' control routes
-	bodies  clientBodies
+	edge    *edge
 
 	backgrounds *stored.Background
-
-	draining   atomic.Bool
-	askedReady atomic.Bool   // a client has asked for /readyz
-	closing    chan struct{} // closed when nobody waits for a place any more
-	close      func()        // closes it, once
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
@@ -100,10 +95,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		log:     parts.Log,
 		clients: disconnect.New(),
 		report:  report.New(parts.Log, cfg.Limits.Recent),
-		closing: make(chan struct{}),
 		control: fleet.NewControlClient(nil),
 	}
-	r.close = sync.OnceFunc(func() { close(r.closing) })
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.backgrounds = stored.NewBackground(parts.Log, r.tasks, func() (*config.Config, *fleet.Fleet) { s := r.snapshot(); return &s.cfg, s.fleet })
 	r.pairs = fleet.NewHandshakes()
@@ -121,6 +114,10 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.exchanges = exchange.New(exchange.Parts{
 		Log: parts.Log, Clients: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
 		Transfers: transfers, Report: r.report,
+	})
+	r.edge = newEdge(edgeParts{
+		log: parts.Log, current: func() *edgeSnapshot { return &r.snapshot().edge }, clients: r.clients, exchanges: r.exchanges,
+		backgrounds: r.backgrounds, serves: func() bool { return r.snapshot().serves() },
 	})
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {

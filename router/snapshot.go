@@ -27,6 +27,7 @@ type snapshot struct {
 	reclaim   reclaim.Snapshot
 	handshake handshake.Snapshot
 	exchange  exchange.Snapshot
+	edge      edgeSnapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -73,6 +74,10 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	s.exchange = exchange.Snapshot{
 		Config: &s.cfg, Fleet: f, Planner: parts.Planner, Tickets: parts.Tickets, Token: parts.Token, Reclaim: &s.reclaim,
 		Responses: parts.Responses, Observe: parts.Observe,
+	}
+	s.edge = edgeSnapshot{
+		cfg: &s.cfg, fleet: f, limits: s.limits, sealer: seal, clients: parts.Clients, limiter: parts.Limits, responses: parts.Responses,
+		refused: parts.Refused, exchange: &s.exchange,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

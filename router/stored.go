@@ -14,11 +14,11 @@ import (
 )
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
-func (s *snapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
-	if s.parts.Responses == nil || !stored.IsResponseID(id) {
+func (s *edgeSnapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
+	if s.responses == nil || !stored.IsResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
-	value, ok, err := s.parts.Responses.Get(ctx, id)
+	value, ok, err := s.responses.Get(ctx, id)
 	if err != nil {
 		return nil, "", errResponsesUnknown(err)
 	}
