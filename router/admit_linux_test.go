@@ -35,7 +35,7 @@ func TestPanicKeepsNoSlot(t *testing.T) {
 	server, client := net.Pipe()
 	defer client.Close()
 	served := make(chan error, 1)
-	go func() { served <- g.Router.Debug().ServeConn(fakeConn{server, new(bool)}) }()
+	go func() { served <- g.Router.Debug().Edge().ServeConn(fakeConn{server, new(bool)}) }()
 	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestUnendedMessagesAreCharged(t *testing.T) {
 				_, _ = io.WriteString(w, row.end)
 			})
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := routertest.Start(t, anyFleet(e), router.Parts{Limits: l})
+			g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Limits: l})
 			g.Post(routertest.PathMessages, `{"model":"tiny","max_tokens":1000,"stream":true,"messages":[{"role":"user","content":"a"}]}`)
 			if used := l.ended(t, 1); used[0] != row.want {
 				t.Errorf("charged %v; want %d", used, row.want)

@@ -16,7 +16,7 @@ import (
 // TestKeysOfMessages shows credentials as X-Api-Key, in raw HTTP: on the routes of that API, and never together with others.
 func TestKeysOfMessages(t *testing.T) {
 	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"id":"msg_1","type":"message","role":"assistant","content":[],"input_tokens":1}`))
-	g := routertest.Start(t, anyFleet(e), router.Parts{Clients: routertest.Clients{}})
+	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Clients: routertest.Clients{}})
 	ask := func(path, fields string) int {
 		t.Helper()
 		conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))

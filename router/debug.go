@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 
+	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
 )
 
@@ -18,7 +19,7 @@ func (r *Router) Debug() Debug { return Debug{r} }
 // Idle reports whether nothing is under way: no request and no leg, not even one that has outlived its request.
 func (d Debug) Idle() bool {
 	r := d.r
-	if r.exchanges.Count() != 0 || r.tasks.Running() != 0 || r.edge.bodies.held.Load() != 0 {
+	if r.exchanges.Count() != 0 || r.tasks.Running() != 0 || r.edge.BodyBytes() != 0 {
 		return false
 	}
 	for _, e := range r.snapshot().fleet.Engines {
@@ -49,3 +50,6 @@ func (d Debug) Exchanges() (*exchange.Exchanges, *exchange.Snapshot) {
 
 // Running is how much outlives its request.
 func (d Debug) Running() int { return int(d.r.tasks.Running()) }
+
+// Edge is the edge's.
+func (d Debug) Edge() edge.Debug { return d.r.edge.Debug() }

@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"time"
 
@@ -26,7 +25,6 @@ import (
 
 const (
 	BackgroundPollMax = stored.PollMax
-	HeadBytes         = headBytes
 	KeepAliveEvent    = relay.KeepAliveEvent
 	LoadApart         = kvwatch.LoadApart
 	LoadSeldom        = kvwatch.LoadSeldom
@@ -34,37 +32,7 @@ const (
 	MaxLoggedAnswer   = exchange.MaxLoggedAnswer
 	RankHeader        = fleet.RankHeader
 	RefusedFor        = monitor.RefusedFor
-	ScopePriority     = scopePriority
 )
-
-// PassedRoutes are the routes that are passed to one engine.
-func PassedRoutes() (all []string) {
-	for path, rt := range routes {
-		if rt.does == pass {
-			all = append(all, path)
-		}
-	}
-	return all
-}
-
-// Routes are all routes.
-func Routes() (all []string) {
-	for path := range routes {
-		all = append(all, path)
-	}
-	return all
-}
-
-// HasRoute reports whether a POST to the path is served.
-func HasRoute(path string) bool {
-	_, _, e := findRoute(path, "POST")
-	return e == nil
-}
-
-// MostTokens and ExpectedTokens are what a body counts against limits before it is answered.
-const MostTokens = mostTokens
-
-func ExpectedTokens(b *openai.Body) int { return expectedTokens(b) }
 
 // NewSealer makes the sealer of salts that a configuration asks for.
 var NewSealer = newSealer
@@ -78,22 +46,8 @@ func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]
 	return kvtransfer.ContextOf(model, subject, []byte(seal.Seal(tenant, []byte(salt)))), nil
 }
 
-// BodiesOpened is how many bodies were begun to be read, TenantsOfBodies how many tenants have some in memory.
-func (d Debug) BodiesOpened() uint64 { return d.r.edge.bodies.opened.Load() }
-func (d Debug) TenantsOfBodies() int { return len(d.r.edge.bodies.tenants.held) }
-
-// ServeConn serves one connection as if it were accepted.
-func (d Debug) ServeConn(c net.Conn) error {
-	app := d.r.edge.newServer(&d.r.snapshot().cfg)
-	app.Handler() // readies it
-	return app.Server().ServeConn(newArrivals(nil).add(c))
-}
-
 // Queue is that of a model, also when the configuration has lost the model.
 func (d Debug) Queue(model string) *admission.Queue { return d.r.snapshot().fleet.Models[model].Queue }
-
-// TurnAway has the queues refuse who waits, as a shutdown does.
-func (d Debug) TurnAway() { d.r.edge.turnAway() }
 
 // ControlClient asks the control routes of engines.
 func (d Debug) ControlClient() *http.Client { return d.r.control }

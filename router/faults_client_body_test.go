@@ -26,6 +26,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/edge"
 )
 
 // bodyEngine replaces the pool's decode engine by one that keeps the bodies it gets, and answers with JSON.
@@ -344,7 +345,7 @@ func TestFault07AnnouncedBodies(t *testing.T) {
 			honest()
 			if row.waits {
 				routertest.Eventually(t, "all heads have been read", func() bool {
-					return g.Router.Debug().BodiesOpened() >= many
+					return g.Router.Debug().Edge().BodiesOpened() >= many
 				})
 			}
 			if used := memoryUsed() - before; used > 100<<20 {
@@ -449,7 +450,7 @@ func TestBodiesArrive(t *testing.T) {
 				conn = dial(t, g.Addr)
 			}
 			random := rand.New(rand.NewPCG(1, 2))
-			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, router.HeadBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
+			sizes := []int{40, 41, nonblock.BufSize - 200, nonblock.BufSize, nonblock.BufSize + 1, edge.HeadBytes, 64 << 10, 64<<10 + 1, 300 << 10, 1 << 20}
 			for range 60 {
 				sizes = append(sizes, 40+random.IntN(1<<random.IntN(18)+1))
 			}
@@ -585,7 +586,7 @@ func TestFault07BodyMemoryOfOneTenant(t *testing.T) {
 		t.Errorf("the slow tenant, later: %d %s", r.Status, r.Body)
 	}
 	g.WaitIdle()
-	if n := g.Router.Debug().TenantsOfBodies(); n != 0 {
+	if n := g.Router.Debug().Edge().TenantsOfBodies(); n != 0 {
 		t.Errorf("%d tenants are remembered", n)
 	}
 }

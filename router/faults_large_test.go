@@ -15,6 +15,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/edge"
 	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 	"pdrouter/router/upstream"
@@ -26,11 +27,11 @@ type countingLimiter struct {
 	reserved, charged []int
 }
 
-func (l *countingLimiter) Admit(_ auth.Principal, expected int) (router.Lease, router.Allowance) {
+func (l *countingLimiter) Admit(_ auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reserved = append(l.reserved, expected)
-	return l, router.Allowance{}
+	return l, edge.Allowance{}
 }
 
 func (l *countingLimiter) Done(tokens int) {
@@ -192,7 +193,7 @@ func TestFault59HeadTooLarge(t *testing.T) {
 // TestFault59RefusalTooLarge has an engine reject a request in more words than the gateway reads: its status is the answer.
 func TestFault59RefusalTooLarge(t *testing.T) {
 	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(400, `{"error":{"message":"`+strings.Repeat("a", 128<<10)+`"}}`))
-	cfg := anyFleet(e)
+	cfg := routertest.AnyFleet(e)
 	cfg.Limits.Answer, cfg.Health.Failures = 64<<10, 1
 	g := routertest.Start(t, cfg, router.Parts{})
 	for _, path := range []string{routertest.PathChat, "/tokenize"} {

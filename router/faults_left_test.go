@@ -8,15 +8,16 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/edge"
 	"pdrouter/router/report"
 )
 
 // fakeLimiter admits everybody, and counts whose requests have not ended.
 type fakeLimiter struct{ open atomic.Int64 }
 
-func (l *fakeLimiter) Admit(auth.Principal, int) (router.Lease, router.Allowance) {
+func (l *fakeLimiter) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
 	l.open.Add(1)
-	return l, router.Allowance{}
+	return l, edge.Allowance{}
 }
 
 func (l *fakeLimiter) Done(int) { l.open.Add(-1) }

@@ -17,6 +17,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/edge"
 )
 
 // TestFault63Overload has ten times as many clients as there are places: those that are admitted have their whole answers, the
@@ -180,7 +181,7 @@ func TestFault63QueueOfRemovedModel(t *testing.T) {
 	if n := queue.Stats().Waiting; n != 1 {
 		t.Errorf("%d wait behind the reload; want 1", n)
 	}
-	g.Router.Debug().TurnAway()
+	g.Router.Debug().Edge().TurnAway()
 	if r := <-last; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "draining" {
 		t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 	}
@@ -195,7 +196,7 @@ type tenants struct{}
 func (tenants) Authenticate(name string) (auth.Principal, error) {
 	p := auth.Principal{Subject: name, Tenant: name}
 	if strings.HasPrefix(name, "scoped") {
-		p.Scopes = []string{router.ScopePriority}
+		p.Scopes = []string{edge.ScopePriority}
 	}
 	return p, nil
 }

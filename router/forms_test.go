@@ -48,7 +48,7 @@ func TestPassedForms(t *testing.T) {
 		}
 		routertest.JSONAnswer(200, `{"text":"hello"}`)(w, r, body)
 	})
-	g := routertest.Start(t, anyFleet(e), router.Parts{})
+	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{})
 	audio := strings.Repeat("\x00\r\n--\xff", 1000)
 	ctype, body := formBody(t, "model", "tiny", "file", audio, "kv_transfer_params", "{}", "language", "en")
 	r := g.Post("/v1/audio/transcriptions", body, "Content-Type", ctype)

@@ -67,7 +67,7 @@ func TestForwardedCredentials(t *testing.T) {
 		}
 		routertest.JSONAnswer(status, `{"error":{"message":"who?","type":"auth"}}`)(w, r, "")
 	})
-	cfg := anyFleet(e)
+	cfg := routertest.AnyFleet(e)
 	cfg.Models[0].ForwardAuthorization = true
 	g := routertest.Start(t, cfg, router.Parts{})
 	for _, row := range []struct {
@@ -136,7 +136,7 @@ func TestForwardedCredentialsAreMasked(t *testing.T) {
 				w.WriteHeader(row.status)
 				_, _ = fmt.Fprintf(w, row.says, given)
 			})
-			cfg := anyFleet(e)
+			cfg := routertest.AnyFleet(e)
 			cfg.Models[0].ForwardAuthorization = true
 			var log lockedBuffer
 			g := routertest.Start(t, cfg, router.Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})

@@ -24,7 +24,7 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	})
 	var mu sync.Mutex
 	told := map[string]int{}
-	cfg := anyFleet(e)
+	cfg := routertest.AnyFleet(e)
 	g := routertest.Start(t, cfg, router.Parts{Gone: func(engine string) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
+	"pdrouter/router/edge"
 	"pdrouter/router/openai"
 )
 
@@ -26,10 +27,10 @@ func TestFault20LeverFields(t *testing.T) {
 		name   string
 		scopes []string
 		urgent bool
-	}{{"without the scope", nil, false}, {"with the scope", []string{router.ScopePriority}, true}} {
+	}{{"without the scope", nil, false}, {"with the scope", []string{edge.ScopePriority}, true}} {
 		t.Run(row.name, func(t *testing.T) {
 			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`))
-			g := routertest.Start(t, anyFleet(e), router.Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})
+			g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Clients: fakeCaller{auth.Principal{Subject: "one", Scopes: row.scopes}}})
 			for i, path := range []string{routertest.PathChat, routertest.PathCompletions, routertest.PathGenerate, routertest.PathResponses, routertest.PathMessages, routertest.PathBatch, "/pooling"} {
 				body := leverBody
 				if path == routertest.PathBatch {
@@ -59,7 +60,7 @@ func TestFault20LeverFields(t *testing.T) {
 // TestPriorityDropped counts a priority that its caller may not say as a field that was dropped.
 func TestPriorityDropped(t *testing.T) {
 	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[]}`))
-	g := routertest.Start(t, anyFleet(e), router.Parts{})
+	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{})
 	for i, body := range []string{`{"model":"tiny","prompt":"a","priority":1}`, `{"model":"tiny","prompt":"a","priority":0}`} {
 		g.Post(routertest.PathCompletions, body)
 		if got := g.Summary(i + 1).Removed; got != (i == 0) {

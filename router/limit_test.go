@@ -19,6 +19,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/edge"
 )
 
 // counted limits every caller alike, by the real limiter, and notes how many tokens each request was said to use.
@@ -34,32 +35,32 @@ func newCounted(l limits.Limits) *counted {
 	return &counted{l: limits.New(nil, "", slog.New(slog.DiscardHandler)), limits: l}
 }
 
-func (c *counted) Admit(who auth.Principal, expected int) (router.Lease, router.Allowance) {
+func (c *counted) Admit(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	mine, lookups := c.limits, limits.Lease{}
-	if expected == router.ExpectedLookup { // as the command's limiter: lookups have a limit of concurrency of their own
+	if expected == edge.ExpectedLookup { // as the command's limiter: lookups have a limit of concurrency of their own
 		var no *limits.Refusal
 		if lookups, no = c.l.Admit(time.Now(), "\x00lookups\x00"+who.Subject, limits.Limits{Concurrent: mine.Concurrent}, 0); no != nil {
-			return nil, router.Allowance{Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+			return nil, edge.Allowance{Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
 		}
 		mine.Concurrent = 0
 	}
 	e, no := c.l.Admit(time.Now(), who.Subject, mine, max(expected, 0))
 	if no != nil {
 		lookups.Done(time.Now(), 0)
-		return nil, router.Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
+		return nil, edge.Allowance{Requests: quota(no.Requests), Tokens: quota(no.Tokens), Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After}
 	}
-	if expected == router.ExpectedLookup {
+	if expected == edge.ExpectedLookup {
 		e.Done(time.Now(), 0)
 		e, expected = lookups, 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expected = append(c.expected, expected)
-	return &countedLease{c: c, e: e}, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
+	return &countedLease{c: c, e: e}, edge.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
 }
 
-func quota(r limits.Room) router.Quota {
-	return router.Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full}
+func quota(r limits.Room) edge.Quota {
+	return edge.Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full}
 }
 
 type countedLease struct {

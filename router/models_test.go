@@ -15,7 +15,7 @@ func TestModelsOverTheFleet(t *testing.T) {
 	engines[0].Serves(`{"object":"list","data":[{"id":"tiny","created":7,"owned_by":"vllm","root":"org/tiny","parent":null,"max_model_len":4096},
 		{"id":"a/lora","created":8,"root":"/loras/a","parent":"tiny"},{"id":"stray","parent":"nobody"}]}`)
 	engines[1].Serves(`{"object":"list","data":[{"id":"tiny","created":9,"root":"org/tiny","parent":null,"max_model_len":2048}]}`)
-	cfg := anyFleet(engines...)
+	cfg := routertest.AnyFleet(engines...)
 	g := routertest.Start(t, cfg, router.Parts{Clients: routertest.Clients{Models: []string{"tiny", "a/lora", "late"}}})
 	const good = "Bearer good"
 	list := func() string { return g.Ask("GET", routertest.PathModels, "Authorization", good).Body }

@@ -104,7 +104,7 @@ func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	current, now := r.snapshot(), time.Now()
 	out := Stats{
-		Draining: r.edge.draining.Load(), Requests: r.exchanges.Count(), Stranded: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.edge.bodies.held.Load(), Models: make(map[string]bool, len(current.fleet.Models)),
+		Draining: r.edge.Draining(), Requests: r.exchanges.Count(), Stranded: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.edge.BodyBytes(), Models: make(map[string]bool, len(current.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.Leaks.Freed(), Foreign: r.report.Transfers.Rejected(), Background: r.backgrounds.Leases(),
 	}
@@ -140,7 +140,7 @@ func (r *Router) Stats() Stats {
 }
 
 // Ready reports whether requests are taken: the gateway does not drain, and for some model an engine may serve.
-func (r *Router) Ready() bool { return !r.edge.draining.Load() && r.snapshot().serves() }
+func (r *Router) Ready() bool { return !r.edge.Draining() && r.snapshot().serves() }
 
 // serves reports whether for some model an engine may serve.
 func (s *snapshot) serves() bool {
@@ -153,7 +153,7 @@ func (s *snapshot) serves() bool {
 }
 
 // AskedReady reports whether a client has asked for the readiness, and so looks at the end of it.
-func (r *Router) AskedReady() bool { return r.edge.askedReady.Load() }
+func (r *Router) AskedReady() bool { return r.edge.AskedReady() }
 
 // Pairs returns what is known of every prefill engine with every decode engine of its model, model by model.
 func (r *Router) Pairs() []metadata.PairState {

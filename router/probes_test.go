@@ -13,7 +13,7 @@ import (
 // TestProbesOfClients asks for /health, /livez and /readyz at the clients' listener, without credentials.
 func TestProbesOfClients(t *testing.T) {
 	e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{}`))
-	g := routertest.Start(t, anyFleet(e), router.Parts{Clients: routertest.Clients{}})
+	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Clients: routertest.Clients{}})
 	want := func(when string, result, ready int) {
 		t.Helper()
 		for path, status := range map[string]int{routertest.PathHealth: result, routertest.PathLive: result, routertest.PathReady: ready, routertest.PathHealth + "?a=b": result} {

@@ -24,7 +24,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(400, row.says))
-			g := routertest.Start(t, anyFleet(e), router.Parts{})
+			g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{})
 			for path, why := range map[string]reason.Reason{routertest.PathChat: reason.DecodeRejected, "/tokenize": reason.EngineRejected} {
 				r := g.Post(path, `{"model":"tiny","messages":[{"role":"user","content":"a"}]}`)
 				if r.Status != 400 || strings.Contains(r.Body, "10.1.2.3") || row.want != "" && r.Body != row.want {
@@ -56,7 +56,7 @@ func TestPassedDisguise(t *testing.T) {
 					w.Header().Set("Content-Type", ctype)
 					_, _ = io.WriteString(w, says)
 				})
-				g := routertest.Start(t, anyFleet(e), router.Parts{})
+				g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{})
 				if r := g.Post("/tokenize", `{"model":"tiny","prompt":"a"}`); r.Status != 200 || r.Body != want {
 					t.Errorf("status %d: %s", r.Status, r.Body)
 				}

@@ -61,7 +61,7 @@ func TestEngineErrorsTold(t *testing.T) {
 					_, _ = io.WriteString(w, row.says)
 				})
 				var log lockedBuffer
-				cfg := anyFleet(e)
+				cfg := routertest.AnyFleet(e)
 				cfg.Models[0].Engines[0].KeyFile, cfg.Limits.Attempts = key, 2
 				g := routertest.Start(t, cfg, router.Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
 				r := g.Post(routertest.PathCompletions, body)

@@ -1,6 +1,6 @@
-// Package router is the HTTP edge and the life of one request: it splits a request into a prefill and a decode
-// leg, talks to the engines, and relays the answer. It chooses nothing (package policies) and moves no KV
-// (the engines, or package kvplane inside them).
+// Package router is the gateway: it assembles what serves clients (edge, exchange, fanout), what looks after engines (monitor, handshake,
+// reclaim) and the fleet of one configuration, replaces that configuration, and says what state all of it is in. It chooses no engine (package
+// policies) and moves no KV (the engines, or package kvplane inside them).
 package router
 
 import (
@@ -13,11 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pdrouter/auth"
 	"pdrouter/internal/background"
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
+	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/handshake"
@@ -30,19 +30,11 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
-// use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
-// Challenge() string, if it has one, is the answer's WWW-Authenticate. The reason of a 503 is its Reason() string, if package
-// reason has it with that status, else no_keys.
-type Clients interface {
-	Authenticate(authorization string) (auth.Principal, error)
-}
-
 // Parts are what a router is built from. The zero value of each is usable, with the meaning given.
 type Parts struct {
 	Planner fleet.Planner          // nil: policies.Default()
-	Clients Clients                // nil: everybody may call
-	Limits  Limiter                // nil: nobody is limited
+	Clients edge.Clients           // nil: everybody may call
+	Limits  edge.Limiter           // nil: nobody is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
 	Reclaim reclaim.Agent          // tells stock engines what is not wanted any more; nil: what needs that stays held
@@ -77,7 +69,7 @@ type Router struct {
 	exchanges *exchange.Exchanges
 
 	control *http.Client // for the engines' control routes
-	edge    *edge
+	edge    *edge.Edge
 
 	backgrounds *stored.Background
 }
@@ -115,9 +107,9 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		Log: parts.Log, Clients: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
 		Transfers: transfers, Report: r.report,
 	})
-	r.edge = newEdge(edgeParts{
-		log: parts.Log, current: func() *edgeSnapshot { return &r.snapshot().edge }, clients: r.clients, exchanges: r.exchanges,
-		backgrounds: r.backgrounds, serves: func() bool { return r.snapshot().serves() },
+	r.edge = edge.New(edge.Parts{
+		Log: parts.Log, Current: func() *edge.Snapshot { return &r.snapshot().edge }, Clients: r.clients, Exchanges: r.exchanges,
+		Backgrounds: r.backgrounds, Serves: func() bool { return r.snapshot().serves() },
 	})
 	s, err := r.newSnapshot(cfg, parts, nil, true)
 	if err != nil {

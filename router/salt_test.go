@@ -228,7 +228,7 @@ func TestFault29MediaAtTheEdge(t *testing.T) {
 	for _, isolate := range []bool{true, false} {
 		t.Run(fmt.Sprint("isolated ", isolate), func(t *testing.T) {
 			e := routertest.NewAnyEngine(t, routertest.JSONAnswer(200, `{"choices":[{"index":0}]}`))
-			cfg := anyFleet(e)
+			cfg := routertest.AnyFleet(e)
 			cfg.IsolatePrefixCache = isolate
 			g := routertest.Start(t, cfg, router.Parts{Clients: byName{}})
 			for i, row := range mediaIDBodies {

@@ -13,14 +13,14 @@ func (r *Router) Timeouts() config.Timeouts { return r.snapshot().cfg.Timeouts }
 
 // Drain has the router say that it is not ready, and has its answers tell clients to close their connections. Requests are
 // served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.
-func (r *Router) Drain() { r.edge.drain() }
+func (r *Router) Drain() { r.edge.Drain() }
 
 // Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
 // cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
 // once.
 func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	defer r.backgrounds.Close() // here and not in Close, so that the limiter can still tell other gateways
-	return r.edge.serve(ctx, ln)
+	return r.edge.Serve(ctx, ln)
 }
 
 // Run checks the engines' health, makes engines known to each other, looks at stock engines' side channels, and follows

@@ -6,6 +6,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/router/config"
+	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/handshake"
@@ -27,7 +28,7 @@ type snapshot struct {
 	reclaim   reclaim.Snapshot
 	handshake handshake.Snapshot
 	exchange  exchange.Snapshot
-	edge      edgeSnapshot
+	edge      edge.Snapshot
 }
 
 // completed returns the configuration with its defaults, or its mistakes.
@@ -75,9 +76,9 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 		Config: &s.cfg, Fleet: f, Planner: parts.Planner, Tickets: parts.Tickets, Token: parts.Token, Reclaim: &s.reclaim,
 		Responses: parts.Responses, Observe: parts.Observe,
 	}
-	s.edge = edgeSnapshot{
-		cfg: &s.cfg, fleet: f, limits: s.limits, sealer: seal, clients: parts.Clients, limiter: parts.Limits, responses: parts.Responses,
-		refused: parts.Refused, exchange: &s.exchange,
+	s.edge = edge.Snapshot{
+		Config: &s.cfg, Fleet: f, Limits: s.limits, Sealer: seal, Clients: parts.Clients, Limiter: parts.Limits, Responses: parts.Responses,
+		Refused: parts.Refused, Exchange: &s.exchange,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget

@@ -48,7 +48,7 @@ func (f *fakeResponses) Get(_ context.Context, key string) ([]byte, bool, error)
 func TestResponsesAreKnownAtTheirEnd(t *testing.T) {
 	e := newFakeKeeper(t, "decode-0")
 	facts := &fakeResponses{}
-	g := routertest.Start(t, anyFleet(e.AnyEngine), router.Parts{Responses: facts})
+	g := routertest.Start(t, routertest.AnyFleet(e.AnyEngine), router.Parts{Responses: facts})
 	r := g.Post(routertest.PathResponses, `{"model":"tiny","input":"a"}`)
 	var made struct{ ID string }
 	if json.Unmarshal([]byte(r.Body), &made) != nil || made.ID == "" {
@@ -70,7 +70,7 @@ func TestStreamedResponsesAreKnownAtTheirEnd(t *testing.T) {
 		fmt.Fprint(w, "event: response.completed\ndata: {\"type\":\"response.completed\"}\n\n")
 	})
 	facts := &fakeResponses{}
-	g := routertest.Start(t, anyFleet(streams), router.Parts{Responses: facts})
+	g := routertest.Start(t, routertest.AnyFleet(streams), router.Parts{Responses: facts})
 	resp, err := http.Post(g.URL+routertest.PathResponses, "application/json", strings.NewReader(`{"model":"tiny","input":"a","stream":true}`))
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
+	"pdrouter/router/edge"
 )
 
 // fakeAsked are responses that count how often they are asked for one.
@@ -27,12 +28,12 @@ type fakeBudget struct {
 	holds atomic.Int64
 }
 
-func (f *fakeBudget) Admit(auth.Principal, int) (router.Lease, router.Allowance) {
+func (f *fakeBudget) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
 	if f.holds.Add(1) > f.max {
 		f.holds.Add(-1)
-		return nil, router.Allowance{Over: "concurrent"}
+		return nil, edge.Allowance{Over: "concurrent"}
 	}
-	return f, router.Allowance{}
+	return f, edge.Allowance{}
 }
 
 func (f *fakeBudget) Done(int) { f.holds.Add(-1) }
@@ -47,7 +48,7 @@ func TestStoredBehindLimits(t *testing.T) {
 	}{{0, 429, 0}, {1, 404, 20}} {
 		facts, budget := new(fakeAsked), &fakeBudget{max: row.max}
 		e := newFakeKeeper(t, "decode-0")
-		g := routertest.Start(t, anyFleet(e.AnyEngine), router.Parts{Responses: facts, Limits: budget})
+		g := routertest.Start(t, routertest.AnyFleet(e.AnyEngine), router.Parts{Responses: facts, Limits: budget})
 		for range 10 {
 			for _, r := range []routertest.Reply{
 				g.Ask("GET", routertest.PathResponses+"/resp_0123456789abcdef0123456789abcdef"),

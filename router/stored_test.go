@@ -93,7 +93,7 @@ func remembers(t *testing.T) (server *redistest.Server, facts [2]*shared.Facts) 
 func TestStoredResponses(t *testing.T) {
 	server, facts := remembers(t)
 	keepers := []*fakeKeeper{newFakeKeeper(t, "decode-0"), newFakeKeeper(t, "decode-1")}
-	cfg := anyFleet(keepers[0].AnyEngine, keepers[1].AnyEngine)
+	cfg := routertest.AnyFleet(keepers[0].AnyEngine, keepers[1].AnyEngine)
 	one := routertest.Start(t, cfg, router.Parts{Clients: byName{}, Responses: facts[0]})
 	two := routertest.Start(t, cfg, router.Parts{Clients: byName{}, Responses: facts[1]})
 	t.Cleanup(one.Stop) // before the other one looks for what is left behind
@@ -182,7 +182,7 @@ func TestStoredResponses(t *testing.T) {
 func TestStoredResponseOfALostEngine(t *testing.T) {
 	facts := shared.NewFacts(nil, "p", "responses", nil, slog.New(slog.DiscardHandler))
 	keeper, other := newFakeKeeper(t, "decode-0"), newFakeKeeper(t, "decode-1")
-	cfg := anyFleet(keeper.AnyEngine, other.AnyEngine)
+	cfg := routertest.AnyFleet(keeper.AnyEngine, other.AnyEngine)
 	parts := router.Parts{Planner: routertest.FirstUsable{}, Responses: facts}
 	g := routertest.Start(t, cfg, parts)
 	var made struct{ ID, By string }

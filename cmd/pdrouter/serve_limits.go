@@ -5,7 +5,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
-	"pdrouter/router"
+	"pdrouter/router/edge"
 )
 
 // clientLimits are limits as the router wants them.
@@ -15,23 +15,23 @@ type clientLimits struct {
 }
 
 // Admit implements router.Limiter.
-func (c clientLimits) Admit(who auth.Principal, expected int) (router.Lease, router.Allowance) {
+func (c clientLimits) Admit(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	now, mine := time.Now(), c.tenants.of(who)
 	if mine == (limits.Limits{}) {
-		return nil, router.Allowance{}
+		return nil, edge.Allowance{}
 	}
-	if expected == router.ExpectedLookup {
+	if expected == edge.ExpectedLookup {
 		return c.admitLookup(now, who.Tenant, mine)
 	}
 	e, no := c.limiter.Admit(now, who.Tenant, mine, expected)
 	if no != nil {
 		return nil, overLimit(no)
 	}
-	return &clientLease{e}, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
+	return &clientLease{e}, edge.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: mine.Concurrent}
 }
 
 // admitLookup holds lookups to a limit of concurrency of their own, as large as that of other requests. No tenant's name begins with a zero byte.
-func (c clientLimits) admitLookup(now time.Time, tenant string, mine limits.Limits) (router.Lease, router.Allowance) {
+func (c clientLimits) admitLookup(now time.Time, tenant string, mine limits.Limits) (edge.Lease, edge.Allowance) {
 	e, no := c.limiter.Admit(now, "\x00lookups\x00"+tenant, limits.Limits{Concurrent: mine.Concurrent}, 0)
 	if no != nil {
 		return nil, overLimit(no)
@@ -43,18 +43,18 @@ func (c clientLimits) admitLookup(now time.Time, tenant string, mine limits.Limi
 		return nil, overLimit(no)
 	}
 	e.Done(now, 0) // it counts as a request, but not among those under way
-	return lease, router.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: most}
+	return lease, edge.Allowance{Requests: quota(e.Requests), Tokens: quota(e.Tokens), Concurrent: most}
 }
 
-func overLimit(no *limits.Refusal) router.Allowance {
-	return router.Allowance{
+func overLimit(no *limits.Refusal) edge.Allowance {
+	return edge.Allowance{
 		Requests: quota(no.Requests), Tokens: quota(no.Tokens),
 		Over: no.Limit.String(), Max: no.Max, RetryAfter: no.After,
 	}
 }
 
-func quota(r limits.Room) router.Quota {
-	return router.Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full}
+func quota(r limits.Room) edge.Quota {
+	return edge.Quota{Limit: r.Limit, Left: r.Left, Reset: r.Full}
 }
 
 type clientLease struct{ lease limits.Lease }

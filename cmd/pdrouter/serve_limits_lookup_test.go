@@ -6,7 +6,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/limits"
-	"pdrouter/router"
+	"pdrouter/router/edge"
 )
 
 // TestLookupsTakeNoPlace has a tenant at its limit of concurrency: it may still ask for a response, as often as its limit of requests allows.
@@ -19,14 +19,14 @@ func TestLookupsTakeNoPlace(t *testing.T) {
 		t.Errorf("a second request: %+v", a)
 	}
 	for range 2 {
-		lease, a := c.Admit(auth.Principal{}, router.ExpectedLookup)
+		lease, a := c.Admit(auth.Principal{}, edge.ExpectedLookup)
 		if lease == nil {
 			t.Fatalf("a lookup: %+v", a)
 		}
 		lease.Done(0)
 	}
 	for range 2 { // the refused lookup is not under way
-		if _, a := c.Admit(auth.Principal{}, router.ExpectedLookup); a.Over != "requests" {
+		if _, a := c.Admit(auth.Principal{}, edge.ExpectedLookup); a.Over != "requests" {
 			t.Errorf("one more: %+v", a)
 		}
 	}
@@ -36,18 +36,18 @@ func TestLookupsTakeNoPlace(t *testing.T) {
 func TestLookupsAreBounded(t *testing.T) {
 	c := clientLimits{limits.New(nil, "", slog.New(slog.DiscardHandler)), tenantsConfig{Default: auth.Limits{Requests: 100, Concurrent: 2}}}
 	who := auth.Principal{Tenant: "a"}
-	var leases []router.Lease
+	var leases []edge.Lease
 	for range 2 {
-		lease, a := c.Admit(who, router.ExpectedLookup)
+		lease, a := c.Admit(who, edge.ExpectedLookup)
 		if lease == nil {
 			t.Fatalf("a lookup: %+v", a)
 		}
 		leases = append(leases, lease)
 	}
-	if _, a := c.Admit(who, router.ExpectedLookup); a.Over != "concurrent" || a.Max != 2 {
+	if _, a := c.Admit(who, edge.ExpectedLookup); a.Over != "concurrent" || a.Max != 2 {
 		t.Errorf("a third lookup: %+v", a)
 	}
-	if lease, a := c.Admit(auth.Principal{Tenant: "b"}, router.ExpectedLookup); lease == nil {
+	if lease, a := c.Admit(auth.Principal{Tenant: "b"}, edge.ExpectedLookup); lease == nil {
 		t.Errorf("a lookup of another tenant: %+v", a)
 	}
 	for range 2 {
@@ -56,7 +56,7 @@ func TestLookupsAreBounded(t *testing.T) {
 		}
 	}
 	leases[0].Done(0)
-	if lease, a := c.Admit(who, router.ExpectedLookup); lease == nil {
+	if lease, a := c.Admit(who, edge.ExpectedLookup); lease == nil {
 		t.Errorf("a lookup after one has ended: %+v", a)
 	}
 }

@@ -13,11 +13,14 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours:    []string{"auth", "internal/background", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/report", "router/stored", "router/upstream"},
+			Ours: []string{"internal/background", "internal/disconnect", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/upstream"},
+		},
+		"router/edge": {
+			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.

@@ -1,11 +1,16 @@
 package routertest
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
+
+	"pdrouter/router/config"
+	"pdrouter/router/connector"
 )
 
 // AnyEngine is an engine that answers every path but /health as it is told, and notes what it was asked. What it is asked for
@@ -74,4 +79,13 @@ func JSONAnswer(status int, body string) func(http.ResponseWriter, *http.Request
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
+}
+
+// AnyFleet is a model of aggregated engines.
+func AnyFleet(decode ...*AnyEngine) config.Config {
+	m := config.Model{Name: "tiny", Connector: connector.NameNone}
+	for i, e := range decode {
+		m.Engines = append(m.Engines, config.Engine{Name: fmt.Sprintf("decode-%d", i), URL: e.Server.URL})
+	}
+	return config.Config{Models: []config.Model{m}, Timeouts: config.Timeouts{Health: 50 * time.Millisecond}}
 }

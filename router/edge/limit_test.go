@@ -1,10 +1,9 @@
-package router_test
+package edge
 
 import (
 	"strings"
 	"testing"
 
-	"pdrouter/router"
 	"pdrouter/router/openai"
 )
 
@@ -15,7 +14,7 @@ func TestExpectedTokens(t *testing.T) {
 		`{"model":"m","prompt":"12345678","max_tokens":0}`:                   2,
 		`{"model":"m","prompt":["1234","5678"],"max_tokens":10,"n":3}`:       2 + 10*3*2,
 		`{"model":"m","prompt":[1,2,3,4,5],"max_tokens":10}`:                 5 + 10,
-		`{"model":"m","prompt":"1234","max_tokens":1099511627776}`:           1 + router.MostTokens,
+		`{"model":"m","prompt":"1234","max_tokens":1099511627776}`:           1 + mostTokens,
 		`{"model":"m","messages":[{"role":"user"}]}`:                         4,
 		`{"model":"m","messages":[{"role":"user"}],"max_tokens":5,"n":2}`:    4 + 10,
 		`{"model":"m","messages":[{"role":"u"}],"max_completion_tokens":50}`: 3 + 50,
@@ -28,7 +27,7 @@ func TestExpectedTokens(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if got := router.ExpectedTokens(b); got != want {
+		if got := expectedTokens(b); got != want {
 			t.Errorf("%s: expected %d; want %d", body, got, want)
 		}
 	}
@@ -38,11 +37,15 @@ func TestExpectedTokens(t *testing.T) {
 func TestExpectedTokensPassed(t *testing.T) {
 	raw := `{"model":"m","messages":[[{}],[{}]],"max_tokens":100}`
 	b, e := openai.ParsePassed(openai.ShapeBatch, []byte(raw), openai.Limits{})
-	if e != nil || router.ExpectedTokens(b) != len(raw)/4+200 {
+	if e != nil || expectedTokens(b) != len(raw)/4+200 {
 		t.Errorf("batch: %+v, %v", b, e)
 	}
-	ctype, form := formBody(t, "model", "m", "n", "3", "max_completion_tokens", "50")
-	if b, e = openai.ParseForm(ctype, []byte(form), openai.Limits{}); e != nil || router.ExpectedTokens(b) != 150 {
+	ctype, form := "multipart/form-data; boundary=x", ""
+	for _, field := range [][2]string{{"model", "m"}, {"n", "3"}, {"max_completion_tokens", "50"}} {
+		form += "--x\r\nContent-Disposition: form-data; name=\"" + field[0] + "\"\r\n\r\n" + field[1] + "\r\n"
+	}
+	form += "--x--\r\n"
+	if b, e = openai.ParseForm(ctype, []byte(form), openai.Limits{}); e != nil || expectedTokens(b) != 150 {
 		t.Errorf("form: %+v, %v", b, e)
 	}
 }

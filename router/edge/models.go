@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"crypto/rand"
@@ -13,7 +13,7 @@ import (
 type principal = auth.Principal
 
 // modelList is the answer to GET /v1/models.
-func (s *edgeSnapshot) modelList(who principal) []byte {
+func (s *Snapshot) modelList(who principal) []byte {
 	b, _ := json.Marshal(struct { // strings and numbers only: it never fails
 		Object string `json:"object"`
 		Data   []card `json:"data"`
@@ -22,7 +22,7 @@ func (s *edgeSnapshot) modelList(who principal) []byte {
 }
 
 // oneModel is the answer to GET /v1/models/{name}. A name may stand in the path as it is, or escaped as one part of a path.
-func (s *edgeSnapshot) oneModel(who principal, name string) ([]byte, *openai.Error) {
+func (s *Snapshot) oneModel(who principal, name string) ([]byte, *openai.Error) {
 	for _, c := range s.cards(who) {
 		if c.ID == name || url.PathEscape(c.ID) == name {
 			b, _ := json.Marshal(c)

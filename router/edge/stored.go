@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 )
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
-func (s *edgeSnapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
-	if s.responses == nil || !stored.IsResponseID(id) {
+func (s *Snapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
+	if s.Responses == nil || !stored.IsResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
-	value, ok, err := s.responses.Get(ctx, id)
+	value, ok, err := s.Responses.Get(ctx, id)
 	if err != nil {
 		return nil, "", errResponsesUnknown(err)
 	}
@@ -26,7 +26,7 @@ func (s *edgeSnapshot) held(ctx context.Context, id, param string, who principal
 	if !ok || !read || h.Owner != stored.Owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
-	if e = s.fleet.Engine(h.Engine); e == nil {
+	if e = s.Fleet.Engine(h.Engine); e == nil {
 		return nil, "", errNoResponse(reason.ResponseEngineGone, id, param)
 	}
 	return e, h.Model, nil
@@ -49,7 +49,7 @@ func (q *admitted) findStored(ctx context.Context) (e *openai.Error) {
 	if q.Pin, q.Body.Model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
 		return e
 	}
-	if q.Model = q.s.fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
+	if q.Model = q.s.Fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
 		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers nobody any more
 	}
 	if e = q.permitted(); e != nil {

@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"errors"
@@ -177,8 +177,8 @@ func errBodyMemory() *openai.Error {
 const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
-func (r *edge) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *openai.Error) {
-	most, cfg := q.s.cfg.Limits.Body, q.s.cfg
+func (r *Edge) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *openai.Error) {
+	most, cfg := q.s.Config.Limits.Body, q.s.Config
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
 	}
@@ -201,7 +201,7 @@ func (r *edge) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *o
 }
 
 // unread is the answer to a request whose body could not be read.
-func (r *edge) unread(err error) *openai.Error {
+func (r *Edge) unread(err error) *openai.Error {
 	var e *openai.Error
 	if errors.As(err, &e) {
 		return e
@@ -216,7 +216,7 @@ func (r *edge) unread(err error) *openai.Error {
 }
 
 // errUnfinished answers a request that has not arrived in time. At the end of a shutdown the time is over for all of them.
-func (r *edge) errUnfinished() *openai.Error {
+func (r *Edge) errUnfinished() *openai.Error {
 	if r.turnsAway() {
 		return openai.ErrDraining()
 	}

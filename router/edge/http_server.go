@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 )
 
 // newServer returns the HTTP server for clients. limits.concurrent, timeouts.read and timeouts.idle are those of cfg as long as it runs.
-func (r *edge) newServer(cfg *config.Config) *fiber.App {
+func (r *Edge) newServer(cfg *config.Config) *fiber.App {
 	app := fiber.New(fiber.Config{
 		CaseSensitive:         true,
 		StrictRouting:         true,
 		DisableStartupMessage: true,
-		ReadBufferSize:        headBytes,
+		ReadBufferSize:        HeadBytes,
 		ReadTimeout:           cfg.Timeouts.Read,
 		IdleTimeout:           cfg.Timeouts.Idle,
 		Concurrency:           cfg.Limits.Concurrent,
@@ -54,7 +54,7 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 }
 
 // refuse answers requests whose head the server could not read.
-func (r *edge) refuse(c *fiber.Ctx, err error) error {
+func (r *Edge) refuse(c *fiber.Ctx, err error) error {
 	c.Context().Conn().(*arrival).refused = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
@@ -63,7 +63,7 @@ func (r *edge) refuse(c *fiber.Ctx, err error) error {
 	e := openai.ErrFraming("The request could not be read.")
 	switch fe.Code {
 	case http.StatusRequestHeaderFieldsTooLarge:
-		e = openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", headBytes)
+		e = openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", HeadBytes)
 	case http.StatusRequestTimeout:
 		e = r.errUnfinished()
 	}

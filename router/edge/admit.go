@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 // buffers, but for the body: its bytes last as long as the handler.
 type admitted struct {
 	exchange.Request
-	r     *edge
-	s     *edgeSnapshot
+	r     *Edge
+	s     *Snapshot
 	route *route
 	who   principal
 	name  string             // what stands in the path, where the route has a name in it
@@ -48,7 +48,7 @@ func (q *admitted) Ended(x *exchange.Exchange) {
 	}
 	if l, ok := q.lease.(*stored.Lease); ok && x.WorksOn() {
 		id, e := x.Keeper()
-		q.r.backgrounds.Hold(id, e, q.Forwarded, l)
+		q.r.Backgrounds.Hold(id, e, q.Forwarded, l)
 		q.lease = nil
 	}
 	q.giveBack(x.Used())
@@ -79,7 +79,7 @@ func (q *admitted) read(body []byte) (e *openai.Error) {
 	if q.Body.Model == "" {
 		return openai.ErrBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
-	if q.Model, q.Adapter = q.s.fleet.Find(q.Body.Model); q.Model == nil {
+	if q.Model, q.Adapter = q.s.Fleet.Find(q.Body.Model); q.Model == nil {
 		e := openai.ErrNoModel(q.Body.Model)
 		return ofCaller(e, q.who, e.Model)
 	}
@@ -90,11 +90,11 @@ func (q *admitted) read(body []byte) (e *openai.Error) {
 func (q *admitted) parse(body []byte) (*openai.Body, *openai.Error) {
 	switch q.route.does {
 	case pass:
-		return openai.ParsePassed(q.route.shape, body, q.s.limits)
+		return openai.ParsePassed(q.route.shape, body, q.s.Limits)
 	case passForm:
-		return openai.ParseForm(q.ctype, body, q.s.limits)
+		return openai.ParseForm(q.ctype, body, q.s.Limits)
 	}
-	return openai.ParseBody(q.route.shape, body, q.s.limits)
+	return openai.ParseBody(q.route.shape, body, q.s.Limits)
 }
 
 // admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
@@ -108,19 +108,19 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 			return e
 		}
 	}
-	if !body.charge(q.copies(), q.s.cfg.Limits.BodyMemory) {
+	if !body.charge(q.copies(), q.s.Config.Limits.BodyMemory) {
 		return errBodyMemory()
 	}
-	if q.Body.Urgent = q.who.Has(scopePriority); q.Body.Priority != 0 && !q.Body.Urgent {
+	if q.Body.Urgent = q.who.Has(ScopePriority); q.Body.Priority != 0 && !q.Body.Urgent {
 		q.Body.Removed = true
 	}
-	if q.s.sealer != nil {
-		q.Body.Sealed = q.s.sealer.Seal(q.who.Tenant, q.Body.Salt)
+	if q.s.Sealer != nil {
+		q.Body.Sealed = q.s.Sealer.Seal(q.who.Tenant, q.Body.Salt)
 		if q.Body.Has(openai.OwnMediaID) {
-			q.Body.MediaIDs = q.s.sealer.MediaIDs(q.who.Tenant)
+			q.Body.MediaIDs = q.s.Sealer.MediaIDs(q.who.Tenant)
 		}
 	}
-	if limits := q.s.limiter; limits != nil {
+	if limits := q.s.Limiter; limits != nil {
 		expected := expectedTokens(q.Body)
 		if q.route.does == askStored {
 			expected = ExpectedLookup
@@ -146,7 +146,7 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *admitted) copies() int {
 	if q.route.does == generate && q.Body.ServesChoicesApart(q.Model.Connector.Traits().RequiresSplit) {
-		return 2 * min(q.Body.Choices(), q.s.cfg.Limits.Fan) * q.Body.Copies(true)
+		return 2 * min(q.Body.Choices(), q.s.Config.Limits.Fan) * q.Body.Copies(true)
 	}
 	return 2 * q.Body.Copies(false)
 }

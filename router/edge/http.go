@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"context"
@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	headBytes     = 16 << 10 // the most bytes of a request's head
+	HeadBytes     = 16 << 10 // the most bytes of a request's head
 	maxLoggedPath = 256      // the most bytes of a path in the log
 )
 
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
-func (r *edge) handle(c *fiber.Ctx) (err error) {
-	s := r.current()
-	q := &admitted{r: r, s: s, Request: exchange.Request{Snapshot: s.exchange, Arrived: time.Now()}}
+func (r *Edge) handle(c *fiber.Ctx) (err error) {
+	s := r.Current()
+	q := &admitted{r: r, s: s, Request: exchange.Request{Snapshot: s.Exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
-			r.log.Error("panic at the edge", "panic", v, "stack", string(debug.Stack()))
+			r.Log.Error("panic at the edge", "panic", v, "stack", string(debug.Stack()))
 			c.Response().Reset()
 			err = r.fail(c, openai.ErrInternal(nil))
 		}
 	}()
 	h, conn := &c.Request().Header, c.Context().Conn().(*arrival)
-	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: headBytes})
+	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: HeadBytes})
 	if e == nil && (conn.head.bare || !conn.open) {
 		e = openai.ErrFraming("A header line does not end in CRLF.")
 	}
@@ -86,7 +86,7 @@ func (r *edge) handle(c *fiber.Ctx) (err error) {
 		return r.fail(c, e)
 	}
 	if rt.does == generate {
-		if f := fanout.Begin(r.exchanges, &q.Request, q); f != nil {
+		if f := fanout.Begin(r.Exchanges, &q.Request, q); f != nil {
 			q.fan = f
 			f.WatchClient(conn)
 			f.Run()
@@ -95,7 +95,7 @@ func (r *edge) handle(c *fiber.Ctx) (err error) {
 		}
 	}
 	q.Caller = q
-	x := r.exchanges.Begin(&q.Request)
+	x := r.Exchanges.Begin(&q.Request)
 	q.x = x
 	x.WatchClient(conn)
 	x.Run()
@@ -104,14 +104,14 @@ func (r *edge) handle(c *fiber.Ctx) (err error) {
 }
 
 // authenticate says who calls.
-func (r *edge) authenticate(s *edgeSnapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
-	if s.clients == nil {
+func (r *Edge) authenticate(s *Snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
+	if s.Clients == nil {
 		return principal{}, nil
 	}
 	authorization, err := credentialsOf(rt, &c.Request().Header)
 	var p principal
 	if err == nil {
-		p, err = s.clients.Authenticate(authorization)
+		p, err = s.Clients.Authenticate(authorization)
 	}
 	if err == nil {
 		return p, nil
@@ -138,7 +138,7 @@ func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 }
 
 // tellModels answers with the models that the caller may name, or with one of them.
-func (r *edge) tellModels(q *admitted, c *fiber.Ctx) error {
+func (r *Edge) tellModels(q *admitted, c *fiber.Ctx) error {
 	answer, e := q.s.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
 		answer, e = q.s.oneModel(q.who, q.name)
@@ -161,7 +161,7 @@ type relayed interface {
 }
 
 // send hands the outcome of a request to the server.
-func (r *edge) send(c *fiber.Ctx, x *exchange.Exchange) {
+func (r *Edge) send(c *fiber.Ctx, x *exchange.Exchange) {
 	h := &c.Response().Header
 	var s relayed
 	if x.Reply.Stream != nil && !x.Over { // else it ended before it began
@@ -177,7 +177,7 @@ func (r *edge) send(c *fiber.Ctx, x *exchange.Exchange) {
 }
 
 // sendFan hands the outcome of a request for several choices to the server.
-func (r *edge) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
+func (r *Edge) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
 	why, rep, streams := f.Head(c.Response().Header.Set)
 	var s relayed
 	if streams {
@@ -187,7 +187,7 @@ func (r *edge) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
 }
 
 // sendReply hands an outcome to the server: a stream, if there is one, else the reply.
-func (r *edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
+func (r *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
 	h := &c.Response().Header
 	switch {
 	case s != nil:
@@ -222,30 +222,30 @@ func (r *edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relay
 }
 
 // fail answers a request that was never admitted, and notes it: such a request has no Summary.
-func (r *edge) fail(c *fiber.Ctx, e *openai.Error) error {
+func (r *Edge) fail(c *fiber.Ctx, e *openai.Error) error {
 	r.answerError(c, e)
 	r.bound(c)
-	if r.current().refused != nil {
-		r.current().refused(e.Status, e.Reason.String())
+	if r.Current().Refused != nil {
+		r.Current().Refused(e.Status, e.Reason.String())
 	}
 	level := slog.LevelInfo
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
 		level = slog.LevelWarn
 	}
 	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
-	r.log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
+	r.Log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
 		"method", c.Method(), "path", openai.Clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
 		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason.String(), "err", e.Err)
 	return nil
 }
 
 // bound limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
-func (r *edge) bound(c *fiber.Ctx) {
-	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.current().cfg.Timeouts.Write))
+func (r *Edge) bound(c *fiber.Ctx) {
+	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.Current().Config.Timeouts.Write))
 }
 
 // answerError makes an error of the router's own the answer.
-func (r *edge) answerError(c *fiber.Ctx, e *openai.Error) {
+func (r *Edge) answerError(c *fiber.Ctx, e *openai.Error) {
 	h := &c.Response().Header
 	c.Response().SetStatusCode(e.Status)
 	r.identify(c)
@@ -269,7 +269,7 @@ func (r *edge) answerError(c *fiber.Ctx, e *openai.Error) {
 }
 
 // identify gives the answer the request's id, if it has none yet.
-func (r *edge) identify(c *fiber.Ctx) {
+func (r *Edge) identify(c *fiber.Ctx) {
 	if len(c.Response().Header.Peek(headerRequestID)) == 0 {
 		c.Response().Header.Set(headerRequestID, requestID(&c.Request().Header))
 	}

@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"maps"
@@ -20,10 +20,10 @@ type card struct {
 
 // cards are the models that the caller may name: the configured ones in their order, each with the adapters that its
 // engines report behind it. Of what engines differ in, the least context is told, and else what the first one says.
-func (s *edgeSnapshot) cards(who principal) []card {
+func (s *Snapshot) cards(who principal) []card {
 	all := []card{}
-	for _, mc := range s.cfg.Models {
-		m := s.fleet.Models[mc.Name]
+	for _, mc := range s.Config.Models {
+		m := s.Fleet.Models[mc.Name]
 		base := card{ID: m.Name, Object: "model", Owner: "pdrouter"}
 		found := map[string]card{}
 		for _, e := range slices.Concat(m.Decode, m.Prefill) {
@@ -33,7 +33,7 @@ func (s *edgeSnapshot) cards(who principal) []card {
 			}
 			base.take(r.Base)
 			for name, a := range r.Adapters {
-				if s.fleet.AdapterOf(name) == m && who.Permits(name) {
+				if s.Fleet.AdapterOf(name) == m && who.Permits(name) {
 					c, ok := found[name]
 					if !ok {
 						c = card{ID: name, Object: "model", Owner: "pdrouter", Parent: &m.Name}

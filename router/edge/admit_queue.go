@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"net"
@@ -11,13 +11,13 @@ import (
 	"pdrouter/router/stored"
 )
 
-// scopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
-const scopePriority = "priority"
+// ScopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
+const ScopePriority = "priority"
 
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
-func (r *edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
-	if l, ok := q.lease.(*stored.Lease); ok && !r.backgrounds.Admit(l, q.s.cfg.Limits.Background) {
+func (r *Edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
+	if l, ok := q.lease.(*stored.Lease); ok && !r.Backgrounds.Admit(l, q.s.Config.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
@@ -30,8 +30,8 @@ func (r *edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
 	got, w := g.Enqueue(q.standing(header), q.Arrived)
 	if w != nil {
 		q.Checked = time.Since(q.Arrived)
-		late := time.AfterFunc(q.s.cfg.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
-		watch, _ := r.clients.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
+		late := time.AfterFunc(q.s.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
+		watch, _ := r.Clients.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
 		case got = <-w.Done():
 		case <-r.closing: // also if no configuration has the queue's model any more
@@ -62,7 +62,7 @@ func (r *edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
 // less the sooner; the head goes before the body.
 func (q *admitted) standing(header []byte) int {
-	p := q.s.cfg.Priorities[q.who.Tenant]
+	p := q.s.Config.Priorities[q.who.Tenant]
 	if q.Body != nil && q.Body.Urgent {
 		if q.Body.Priority != 0 {
 			p = -q.Body.Priority
@@ -75,10 +75,10 @@ func (q *admitted) standing(header []byte) int {
 }
 
 // turnAway ends the wait of all who stand in queues, and of those who come.
-func (r *edge) turnAway() { r.close() }
+func (r *Edge) turnAway() { r.close() }
 
 // turnsAway reports whether turnAway was called.
-func (r *edge) turnsAway() bool {
+func (r *Edge) turnsAway() bool {
 	select {
 	case <-r.closing:
 		return true

@@ -1,4 +1,4 @@
-package router
+package edge
 
 import (
 	"strings"
@@ -26,11 +26,11 @@ func (q *admitted) holdLease(allowed Allowance) *openai.Error {
 func (q *admitted) sawResponse(x *exchange.Exchange) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(q.Path, pathResponses+"/"), "/")
 	id, _, _ = strings.Cut(id, "?")
-	if !q.r.backgrounds.Holds(id) {
+	if !q.r.Backgrounds.Holds(id) {
 		return
 	}
 	if tokens, works := x.ResponseState(); !works {
-		q.r.backgrounds.End(id, tokens)
+		q.r.Backgrounds.End(id, tokens)
 	}
 }
 

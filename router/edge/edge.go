@@ -1,0 +1,152 @@
+// Package edge is the server towards clients: it accepts connections, reads requests strictly, authenticates and admits them (the caller's
+// limits, the model's queue), has each served by an exchange or a fan-out, and sends what came of it. http.go has one request from its
+// head to its answer; read it first. The files http*.go alone know the HTTP library. It talks to no engine.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdrouter/auth"
+	"pdrouter/internal/disconnect"
+	"pdrouter/router/config"
+	"pdrouter/router/exchange"
+	"pdrouter/router/fleet"
+	"pdrouter/router/openai"
+	"pdrouter/router/stored"
+)
+
+// Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
+// use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
+// Challenge() string, if it has one, is the answer's WWW-Authenticate. The reason of a 503 is its Reason() string, if package
+// reason has it with that status, else no_keys.
+type Clients interface {
+	Authenticate(authorization string) (auth.Principal, error)
+}
+
+// Snapshot is what a client's request is read and admitted by. It is never changed.
+type Snapshot struct {
+	Config    *config.Config
+	Fleet     *fleet.Fleet
+	Limits    openai.Limits                // of bodies
+	Sealer    *openai.Sealer               // nil: bodies keep their own cache_salt
+	Clients   Clients                      // nil: everybody may call
+	Limiter   Limiter                      // nil: nobody is limited
+	Responses stored.Responses             // nil: stored responses cannot be had
+	Refused   func(status int, why string) // called once per request that was answered before it was admitted; may be nil
+	Exchange  *exchange.Snapshot
+}
+
+// Parts are what the edge works with.
+type Parts struct {
+	Log         *slog.Logger
+	Current     func() *Snapshot // what the next request is read and admitted by
+	Clients     *disconnect.Watcher
+	Exchanges   *exchange.Exchanges
+	Backgrounds *stored.Background
+	Serves      func() bool // whether an engine may serve, for some model
+}
+
+// Edge is the server towards clients: it reads requests, admits them, has them served, and sends what came of them. It is safe for
+// concurrent use.
+type Edge struct {
+	Parts
+	bodies clientBodies
+
+	draining   atomic.Bool
+	askedReady atomic.Bool   // a client has asked for /readyz
+	closing    chan struct{} // closed when nobody waits for a place any more
+	close      func()        // closes it, once
+}
+
+// New returns an edge that serves nobody yet.
+func New(parts Parts) *Edge {
+	r := &Edge{Parts: parts, closing: make(chan struct{})}
+	r.close = sync.OnceFunc(func() { close(r.closing) })
+	return r
+}
+
+// Draining reports whether drain was called.
+func (r *Edge) Draining() bool { return r.draining.Load() }
+
+// AskedReady reports whether a client has asked for the readiness, and so looks at the end of it.
+func (r *Edge) AskedReady() bool { return r.askedReady.Load() }
+
+// BodyBytes is how much memory is held for request bodies.
+func (r *Edge) BodyBytes() int64 { return r.bodies.held.Load() }
+
+// Drain has probes told that no requests are taken, and has answers tell clients to close their connections. Requests are served as before.
+func (r *Edge) Drain() {
+	if !r.draining.Swap(true) {
+		r.Log.Info("draining", "requests", r.Exchanges.Count())
+	}
+}
+
+// answerProbe returns the status of a probe at the clients' listener.
+func (r *Edge) answerProbe(does doing) int {
+	if does == readiness {
+		r.askedReady.Store(true)
+		if r.draining.Load() || !r.Serves() {
+			return http.StatusServiceUnavailable
+		}
+	}
+	return http.StatusOK
+}
+
+// newcomer is for how long a connection that has brought nothing is believed to bring something when the router stops.
+const newcomer = time.Second
+
+// Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
+// cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
+// once.
+func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
+	clients := newArrivals(ln)
+	accepting := make(chan error, 1)
+	go func() { accepting <- clients.run() }()
+	server := r.newServer(r.Current().Config)
+	go func() { _ = server.Listener(clients) }() // it ends when clients does
+	var failed error
+	select {
+	case failed = <-accepting:
+	case <-ctx.Done():
+	}
+	r.Drain()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Current().Config.Timeouts.Drain)
+	defer cancel()
+	if failed == nil {
+		_ = ln.Close() // it may have been closed already
+		<-accepting
+	}
+	for clients.closeSilent(time.Now().Add(-newcomer)) && stop.Err() == nil {
+		select {
+		case <-stop.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	clients.closeSilent(time.Now().Add(time.Hour))
+	err, late := server.Server().ShutdownWithContext(stop), false // connections are closed when they are idle
+	if late = errors.Is(err, context.DeadlineExceeded); late {
+		r.turnAway()
+		clients.stopReading()
+		r.Exchanges.ShutDown()
+		err = nil
+	}
+	// Answers are on their way out: give them the time of one write, at most a second or so.
+	for i := 0; i < 100 && (r.Exchanges.Count() > 0 || late && clients.left() > 0); i++ {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if failed != nil {
+		err = failed
+	}
+	if err != nil {
+		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
