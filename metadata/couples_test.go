@@ -18,7 +18,7 @@ func TestFault41WhatEnginesDeclareIsNotEnough(t *testing.T) {
 		"a": {Engine: "decode-a", Role: Decode}, "stranger": {Engine: "decode-stranger", Role: Decode},
 		"named": {Engine: "decode-a", Role: Decode, Reads: []string{"prefill-b"}}, "gateway": {},
 	}
-	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Authorizer: callers, Couples: couples, Log: quiet()})
+	h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Authorizer: callers, Paired: couples, Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}

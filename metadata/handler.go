@@ -60,9 +60,9 @@ type HandlerParts struct {
 	// come. If it is an Enroller too, whoever has published a record is told his engine's enrolment keys.
 	Voucher Voucher
 	Pairs   func() []PairState // what GET /metadata/v1/pairs shows; nil: no pairs
-	// Couples reports whether two engines, in either order, stand as prefill and decode of one model in the gateway's own
+	// Paired reports whether two engines, in either order, stand as prefill and decode of one model in the gateway's own
 	// configuration: agents of other engines do not read each other's records, whatever these say. nil knows no such rule.
-	Couples func(x, y string) bool
+	Paired func(x, y string) bool
 	// Refused is told of each request that is refused, with the status and the reason that the log has; nil tells nobody.
 	// It must not block.
 	Refused func(status int, reason string)
@@ -96,7 +96,7 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 		return nil, errors.New("metadata: handler: want a store, an authorizer and a log")
 	}
 	h := &Handler{
-		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, couples: parts.Couples,
+		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, couples: parts.Paired,
 		copy: parts.Copy, misses: make(chan struct{}, maxMisses), shapes: newShapes(),
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}

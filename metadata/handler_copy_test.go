@@ -116,7 +116,7 @@ func TestFault41NamesAreNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, store := range []Copy{nil, local} {
-		h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Copy: store, Couples: couples, Log: quiet(), Authorizer: fakeCallers{
+		h, err := NewHandler(HandlerConfig{}, HandlerParts{Store: s, Copy: store, Paired: couples, Log: quiet(), Authorizer: fakeCallers{
 			"agent": {Engine: "decode-0", Role: Decode}, "early": {Engine: "decode-9", Role: Decode}}})
 		if err != nil {
 			t.Fatal(err)

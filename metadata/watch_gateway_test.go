@@ -42,7 +42,7 @@ func (g *gatewayUnderTest) start() {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if g.handler, err = NewHandler(g.cfg, HandlerParts{Store: g.store, Copy: local, Couples: g.couples, Authorizer: AuthorizerFunc(func(r *http.Request, a Access) (Caller, error) { return g.auth.Authorize(r, a) }), Log: quiet()}); err != nil {
+	if g.handler, err = NewHandler(g.cfg, HandlerParts{Store: g.store, Copy: local, Paired: g.couples, Authorizer: AuthorizerFunc(func(r *http.Request, a Access) (Caller, error) { return g.auth.Authorize(r, a) }), Log: quiet()}); err != nil {
 		g.t.Fatal(err)
 	}
 	var ln net.Listener

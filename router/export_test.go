@@ -173,8 +173,8 @@ func (e DebugEngine) Load(ctx context.Context) bool {
 	return ok
 }
 
-// Strand enters blocks that the engine holds for nobody, until its lease ends where leased.
-func (e DebugEngine) Strand(why reclaim.Cause, blocks int, leased bool) {
+// AddLeak enters blocks that the engine holds for nobody, until its lease ends where leased.
+func (e DebugEngine) AddLeak(why reclaim.Cause, blocks int, leased bool) {
 	e.r.reclaim.Leaks.Add(e.e, why, blocks, leased, time.Now())
 }
 

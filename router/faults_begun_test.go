@@ -25,7 +25,7 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 	}{
 		{"it has begun", routertest.PlainBody, 0, 1, ""},
 		{"it begins later", routertest.PlainBody, time.Second, 1, ""},
-		{"it begins after the gateway's own request is there", routertest.PlainBody, reclaim.FenceAfter + time.Second, 1, ""},
+		{"it begins after the gateway's own request is there", routertest.PlainBody, reclaim.BarrierAfter + time.Second, 1, ""},
 		{"it is full", routertest.PlainBody, reclaim.BeginsWithin + 4*time.Second, 0, reclaim.CauseUnbegun.String()},
 		{"it compiles a form first", forms, time.Second, 0, reclaim.CauseUnbegun.String()},
 	} {

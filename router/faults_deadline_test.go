@@ -40,12 +40,12 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 			if routertest.ErrorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" || working == 0 && !short {
 				t.Errorf("status %d, header %v, %d legs go on: %s", r.Status, r.Header, working, r.Body)
 			}
-			if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Attempts != 1 || sum.Stranded || limits.open.Load() != 0 {
+			if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Attempts != 1 || sum.Leaked || limits.open.Load() != 0 {
 				t.Errorf("%d leases, summary %+v", limits.open.Load(), sum)
 			}
 			g.WaitIdle()
 			s.CheckNothingHeld(t)
-			if n := g.Router.Stats().Stranded; n != 0 {
+			if n := g.Router.Stats().Leaked; n != 0 {
 				t.Errorf("counted %d times; want never", n)
 			}
 			if n := s.Cluster.Count("", "") - before; n > 2 {

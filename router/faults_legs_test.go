@@ -33,7 +33,7 @@ func TestFault47to62Legs(t *testing.T) {
 		streamed  bool // only: what is wrong shows as no first token
 		want      want
 		transfer  time.Duration
-		stranded  bool // the fake, like the engine it stands for, cannot be freed
+		leaked    bool // the fake, like the engine it stands for, cannot be freed
 	}{
 		{name: "47 push, P refuses", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoRefuse}}}},
@@ -47,28 +47,28 @@ func TestFault47to62Legs(t *testing.T) {
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoReset}}}},
 		{name: "47 pull, the only P refuses: decode alone", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2),
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoRefuse}}}},
-		{name: "47 push, nobody listens at P", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "47 push, nobody listens at P", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoDie}}}},
 		{name: "47 pull, nobody listens at P", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoDie}}}},
-		{name: "48 push, P rejects while D waits", connector: connector.NamePush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1}, stranded: true,
+		{name: "48 push, P rejects while D waits", connector: connector.NamePush, prefill: 2, decode: 1, want: want{status: 400, attempts: 1}, leaked: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoReject}}}},
 		{name: "48 none, D rejects", connector: connector.NameNone, decode: 2, want: want{status: 400, attempts: 1},
 			faults: map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoReject}}}},
-		{name: "49 pull, the only P gives no params: decode alone", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "49 pull, the only P gives no params: decode alone", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoBare}}}},
-		{name: "50 push, P hangs", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "50 push, P hangs", connector: connector.NamePush, prefill: 2, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoHang}}}},
-		{name: "52 push, D fails", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "52 push, D fails", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoError}}}},
-		{name: "52 pull, D always fails", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 2, stranded: true,
+		{name: "52 pull, D always fails", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 2, leaked: true,
 			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoError}}}},
 		{name: "54 push, a long prefill is no fault", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 600}}}},
 		{name: "54 pull, a long prefill is no fault", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(1), transfer: 100 * time.Millisecond,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 600}}}},
-		{name: "60 pull, garbage from D", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 1, stranded: true,
+		{name: "60 pull, garbage from D", connector: connector.NamePull, prefill: 1, decode: 1, attempts: 1, leaked: true,
 			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoGarbage}}}},
 		{name: "60 none, a page", connector: connector.NameNone, decode: 1, attempts: 1,
@@ -82,9 +82,9 @@ func TestFault47to62Legs(t *testing.T) {
 				"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoReject}}, "decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoReject}}}},
 		{name: "48 pull, P rejects", connector: connector.NamePull, prefill: 2, decode: 1, want: want{status: 400, attempts: 1},
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoReject}}}},
-		{name: "49 pull, no params", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "49 pull, no params", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoBare}}}},
-		{name: "49 pull, part of the params", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2), stranded: true,
+		{name: "49 pull, part of the params", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoPart}}}},
 		{name: "49 pull, garbage", connector: connector.NamePull, prefill: 2, decode: 1, want: ok(2),
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoGarbage}}}},
@@ -95,11 +95,11 @@ func TestFault47to62Legs(t *testing.T) {
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoHang}}}},
 		{name: "51 pull, D refuses", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoRefuse}}}},
-		{name: "51 pull, D resets", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 pull, D resets", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoReset}}}},
-		{name: "51 pull, D dies", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 pull, D dies", connector: connector.NamePull, prefill: 1, decode: 2, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoDie}}}},
-		{name: "51 push, D dies", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 push, D dies", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoDie}}}},
 		{name: "51 push, D refuses", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]routertest.Fault{
@@ -107,14 +107,14 @@ func TestFault47to62Legs(t *testing.T) {
 				"decode-0":  {{Leg: "decode", Nth: 1, Do: routertest.DoRefuse}}}},
 		{name: "51 push, D refuses behind P's answer", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2),
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoRefuseLate, N: 200}}}},
-		{name: "51 push, D resets", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2), stranded: true,
+		{name: "51 push, D resets", connector: connector.NamePush, prefill: 1, decode: 2, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoReset}, {Leg: "decode", Nth: 2, Do: routertest.DoReset}}}},
-		{name: "52 pull, D fails", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2), stranded: true,
+		{name: "52 pull, D fails", connector: connector.NamePull, prefill: 1, decode: 1, want: ok(2), leaked: true,
 			faults: map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: routertest.DoError}}}},
 		{name: "52 none, D fails within the budget", connector: connector.NameNone, decode: 1, attempts: 2,
 			want:   want{status: 502, reason: "decode_failed", attempts: 2, retry: true},
 			faults: map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoError}}}},
-		{name: "54 push, P writes nothing", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(2), stranded: true, streamed: true,
+		{name: "54 push, P writes nothing", connector: connector.NamePush, prefill: 1, decode: 1, want: ok(2), leaked: true, streamed: true,
 			faults: map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoNeverKV}}}},
 		{name: "60 none, garbage", connector: connector.NameNone, decode: 1, attempts: 1,
 			want:   want{status: 502, reason: "bad_upstream", attempts: 1, retry: true},
@@ -180,7 +180,7 @@ func TestFault47to62Legs(t *testing.T) {
 					}
 					return n == 0
 				})
-				if !row.stranded {
+				if !row.leaked {
 					s.CheckNothingHeld(t)
 				}
 				for _, e := range s.Decode { // what goes wrong with others is not decode's

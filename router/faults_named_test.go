@@ -103,12 +103,12 @@ func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 			t.Errorf("status %d: %s", r.Status, r.Body)
 		}
 		routertest.Eventually(t, "decode's blocks are free", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
-		if took := time.Since(died); took > router.RefusedFor+2*reclaim.FenceAfter+time.Second {
+		if took := time.Since(died); took > router.RefusedFor+2*reclaim.BarrierAfter+time.Second {
 			t.Errorf("decode was told %v behind prefill's end", took)
 		}
 		g.WaitIdle()
-		if n := g.Router.Stats().Stranded; n != 0 || f.Count("decode") != 1 || f.Count("prefill") != 0 {
-			t.Errorf("%d stranded, decode told %d times, prefill %d times; want 0, 1 and 0", n, f.Count("decode"), f.Count("prefill"))
+		if n := g.Router.Stats().Leaked; n != 0 || f.Count("decode") != 1 || f.Count("prefill") != 0 {
+			t.Errorf("%d leaked, decode told %d times, prefill %d times; want 0, 1 and 0", n, f.Count("decode"), f.Count("prefill"))
 		}
 	})
 }
@@ -141,7 +141,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 			if r := <-got; r.Status != 200 {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
-			routertest.Eventually(t, "it is counted", func() bool { return g.Router.Stats().Stranded == 1 })
+			routertest.Eventually(t, "it is counted", func() bool { return g.Router.Stats().Leaked == 1 })
 			if held := g.Blocks("decode-0"); held[row.why] == 0 {
 				t.Errorf("decode holds %v; want some for %v", held, row.why)
 			}

@@ -41,9 +41,9 @@ func TestStranded(t *testing.T) {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
 			g.Summary(1)
-			routertest.Eventually(t, "what is left is counted", func() bool { return g.Router.Stats().Stranded > 0 })
+			routertest.Eventually(t, "what is left is counted", func() bool { return g.Router.Stats().Leaked > 0 })
 			g.WaitIdle()
-			if n := g.Router.Stats().Stranded; n != 1 {
+			if n := g.Router.Stats().Leaked; n != 1 {
 				t.Errorf("counted %d times; want 1", n)
 			}
 		})
@@ -54,10 +54,10 @@ func TestStranded(t *testing.T) {
 // its time to write what decode waits for, and what it cannot is counted.
 func TestFault66ShutdownBehindLeaving(t *testing.T) {
 	for _, row := range []struct {
-		name     string
-		prefill  int // milliseconds
-		drain    time.Duration
-		stranded uint64
+		name    string
+		prefill int // milliseconds
+		drain   time.Duration
+		leaked  uint64
 	}{
 		{"in time", 500, routertest.Patience, 0},
 		{"not in time", 3_600_000, 300 * time.Millisecond, 1},
@@ -72,10 +72,10 @@ func TestFault66ShutdownBehindLeaving(t *testing.T) {
 			leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") > p && s.Cluster.Count("", "decode") > d })
 			g.Stop()
 			g.Summary(1)
-			if n := g.Router.Stats().Stranded; n != row.stranded {
-				t.Errorf("%d stranded; want %d", n, row.stranded)
+			if n := g.Router.Stats().Leaked; n != row.leaked {
+				t.Errorf("%d leaked; want %d", n, row.leaked)
 			}
-			if row.stranded == 0 {
+			if row.leaked == 0 {
 				s.CheckNothingHeld(t)
 			}
 		})

@@ -76,10 +76,10 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 // that all it has is at work it had its blocks; where it does not, what it may hold is counted.
 func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 	for _, row := range []struct {
-		name     string
-		faults   map[string][]routertest.Fault
-		mute     bool
-		stranded bool
+		name   string
+		faults map[string][]routertest.Fault
+		mute   bool
+		leaked bool
 	}{
 		{"at work", map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoSlow, N: 30_000}}}, false, false},
 		{"at work, and does not tell", map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoSlow, N: 30_000}}}, true, true},
@@ -99,10 +99,10 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 				t.Errorf("summary %+v", sum)
 			}
 			g.WaitIdle()
-			if n := g.Blocks("decode-0")[reclaim.CausePossible.String()]; row.stranded != (n > 0) {
-				t.Errorf("%d blocks may be held by decode; want any: %v", n, row.stranded)
+			if n := g.Blocks("decode-0")[reclaim.CausePossible.String()]; row.leaked != (n > 0) {
+				t.Errorf("%d blocks may be held by decode; want any: %v", n, row.leaked)
 			}
-			if !row.stranded {
+			if !row.leaked {
 				s.CheckNothingHeld(t)
 			}
 		})
@@ -265,8 +265,8 @@ func TestFault54HandshakeTransferNeverComes(t *testing.T) {
 			if n := f.Count("decode"); row.agent != (n == 1) {
 				t.Errorf("decode was told %d times", n)
 			}
-			if n := g.Router.Stats().Stranded; row.agent != (n == 0) {
-				t.Errorf("%d stranded", n)
+			if n := g.Router.Stats().Leaked; row.agent != (n == 0) {
+				t.Errorf("%d leaked", n)
 			}
 		})
 	}
@@ -297,8 +297,8 @@ func TestFault58StreamLeavesAndNothingCame(t *testing.T) {
 			if n := f.Count("decode"); n != 2 {
 				t.Errorf("decode was told %d times; want 2", n)
 			}
-			if n := g.Router.Stats().Stranded; n != 0 {
-				t.Errorf("%d stranded", n)
+			if n := g.Router.Stats().Leaked; n != 0 {
+				t.Errorf("%d leaked", n)
 			}
 			checkDispatches(t, s.Cluster.All()[before:])
 		})

@@ -54,16 +54,16 @@ func TestStrandedIsCountedAgain(t *testing.T) {
 		check := func(when string, known, unresolved int) {
 			t.Helper()
 			held, stats := 0, g.EngineStats("decode-0")
-			for _, n := range stats.Stranded {
+			for _, n := range stats.Leaked {
 				held += n
 			}
-			if n := stats.Unresolved; held != known || n != unresolved {
+			if n := stats.MaybeLeaked; held != known || n != unresolved {
 				t.Errorf("%s: %d blocks held, %d may be; want %d and %d", when, held, n, known, unresolved)
 			}
 		}
-		e.Strand(reclaim.CausePossible, 100, false)
-		e.Strand(reclaim.CausePossible, 43, true)
-		e.Strand(reclaim.CauseUntold, 2, false)
+		e.AddLeak(reclaim.CausePossible, 100, false)
+		e.AddLeak(reclaim.CausePossible, 43, true)
+		e.AddLeak(reclaim.CauseUntold, 2, false)
 		time.Sleep(10 * time.Second)
 		check("it does not say", 2, 143)
 		says("0.02") // of 100 blocks

@@ -85,14 +85,14 @@ func TestFault64AllFail(t *testing.T) {
 			t.Fatalf("status %d, %v: %s", r.Status, r.Header, r.Body)
 		}
 	}
-	if st := g.Router.Stats(); len(st.Anyway) != 1 || st.Anyway[0] != (fleet.Anyway{Model: "tiny", Role: "decode"}) {
-		t.Errorf("%+v", st.Anyway)
+	if st := g.Router.Stats(); len(st.PanicModes) != 1 || st.PanicModes[0] != (fleet.PanicMode{Model: "tiny", Role: "decode"}) {
+		t.Errorf("%+v", st.PanicModes)
 	}
 	s.SetFaults(nil)
 	g.MustServe(1, routertest.PlainBody)
 	routertest.Eventually(t, "both are in use", func() bool {
 		g.MustServe(1, routertest.PlainBody)
-		return g.EngineStats("decode-0").State == "slow_start" && g.EngineStats("decode-1").State == "slow_start" && len(g.Router.Stats().Anyway) == 0
+		return g.EngineStats("decode-0").State == "slow_start" && g.EngineStats("decode-1").State == "slow_start" && len(g.Router.Stats().PanicModes) == 0
 	})
 }
 

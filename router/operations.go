@@ -36,7 +36,7 @@ type Stats struct {
 	Ready    bool            `json:"ready"`
 	Draining bool            `json:"draining"`
 	Requests int             `json:"requests"` // under way
-	Stranded uint64          `json:"stranded"` // how often KV was left with an engine for nobody, since the start
+	Leaked   uint64          `json:"leaked"`   // how often KV was left with an engine for nobody, since the start
 	Models   map[string]bool `json:"models"`   // whether requests for it would be served, by its policy and by engines that have answered
 	Engines  []EngineStats   `json:"engines"`
 
@@ -51,12 +51,12 @@ type Stats struct {
 	Moved      []report.Moved      `json:"-"` // by pairs of engines with a data plane
 	Queues     []QueueStats        `json:"-"`
 	Retries    []RetryStats        `json:"-"`
-	Reclaimed  []reclaim.Freed     `json:"-"`                // what endings had left behind and came free
-	BodyBytes  int64               `json:"-"`                // held for request bodies
-	Panics     uint64              `json:"-"`                // that were outlived, of what runs beside requests
-	Foreign    uint64              `json:"-"`                // reports of transfers that were not their sender's to make
-	Background int                 `json:"-"`                // background responses that count against their callers' limits
-	Anyway     []fleet.Anyway      `json:"anyway,omitempty"` // where engines are used though they are out
+	Reclaimed  []reclaim.Freed     `json:"-"`                    // what endings had left behind and came free
+	BodyBytes  int64               `json:"-"`                    // held for request bodies
+	Panics     uint64              `json:"-"`                    // that were outlived, of what runs beside requests
+	Foreign    uint64              `json:"-"`                    // reports of transfers that were not their sender's to make
+	Background int                 `json:"-"`                    // background responses that count against their callers' limits
+	PanicModes []fleet.PanicMode   `json:"panic_mode,omitempty"` // where engines are used though they are out
 	PairsOut   []fleet.PairOut     `json:"pairs_out,omitempty"`
 }
 
@@ -71,8 +71,8 @@ type EngineStats struct {
 	Why      string  `json:"why,omitempty"`    // why it gets no requests, or fewer
 	Share    float64 `json:"share"`            // of its part of the requests, below 1 in a slow start
 
-	Stranded   map[string]int `json:"stranded_blocks,omitempty"`   // blocks that it holds for nobody, by why
-	Unresolved int            `json:"unresolved_blocks,omitempty"` // blocks that it may hold for nobody
+	Leaked      map[string]int `json:"leaked_blocks,omitempty"`       // blocks that it holds for nobody, by why
+	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for nobody
 
 	Ejections map[string]uint64 `json:"-"` // how often it was taken out though it can be reached, by reason
 }
@@ -104,7 +104,7 @@ func pressureOf(f *fleet.Fleet) (queues []QueueStats, retries []RetryStats) {
 func (r *Router) Stats() Stats {
 	current, now := r.snapshot(), time.Now()
 	out := Stats{
-		Draining: r.edge.Draining(), Requests: r.exchanges.Count(), Stranded: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.edge.BodyBytes(), Models: make(map[string]bool, len(current.fleet.Models)),
+		Draining: r.edge.Draining(), Requests: r.exchanges.Count(), Leaked: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.edge.BodyBytes(), Models: make(map[string]bool, len(current.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.Leaks.Freed(), Foreign: r.report.Transfers.Rejected(), Background: r.backgrounds.Leases(),
 	}
@@ -113,7 +113,7 @@ func (r *Router) Stats() Stats {
 		out.Prefixes = &s
 	}
 	out.PairsTotal = len(out.Pairs)
-	out.Anyway, out.PairsOut = current.fleet.Ejected(now)
+	out.PanicModes, out.PairsOut = current.fleet.Ejected(now)
 	for _, p := range out.Pairs {
 		if p.Warm {
 			out.PairsWarm++
@@ -125,7 +125,7 @@ func (r *Router) Stats() Stats {
 	}
 	out.Queues, out.Retries = pressureOf(current.fleet)
 	for _, e := range current.fleet.Engines {
-		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Stranded: r.reclaim.Leaks.Blocked(e, now), Unresolved: r.reclaim.Leaks.Possible(e, now)}
+		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Leaked: r.reclaim.Leaks.Blocked(e, now), MaybeLeaked: r.reclaim.Leaks.Possible(e, now)}
 		s.State, s.Why, s.Share = e.State(now, *current.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
 			s.Ejections[i.String()] = e.Health.EjectedFor(i)
@@ -160,8 +160,8 @@ func (r *Router) Pairs() []metadata.PairState {
 	return r.snapshot().fleet.PairStates()
 }
 
-// Couples reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
-func (r *Router) Couples(x, y string) bool { return r.snapshot().fleet.Paired(x, y) }
+// Paired reports whether two engines, in either order, stand as prefill and decode of one model in the configuration.
+func (r *Router) Paired(x, y string) bool { return r.snapshot().fleet.Paired(x, y) }
 
 func (r *Router) ready(w http.ResponseWriter, _ *http.Request) {
 	state := r.Stats()

@@ -38,8 +38,8 @@ func TestFault54StockPrefillDies(t *testing.T) {
 			}
 			s.CheckNothingHeld(t)
 			routertest.Eventually(t, "it is counted", func() bool { return g.Freed("prefill_lost", "notify_decode") == 1 })
-			if g.Router.Stats().Stranded != 0 || f.Count("decode") != 1 {
-				t.Errorf("%d stranded, decode told %d times; want 0 and 1", g.Router.Stats().Stranded, f.Count("decode"))
+			if g.Router.Stats().Leaked != 0 || f.Count("decode") != 1 {
+				t.Errorf("%d leaked, decode told %d times; want 0 and 1", g.Router.Stats().Leaked, f.Count("decode"))
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
-				c.Timeouts.Ending = 3 * reclaim.FenceAfter
+				c.Timeouts.Ending = 3 * reclaim.BarrierAfter
 			})
 			s.Prefill[0].Mu.Lock()
 			s.Prefill[0].PlainIDs = row.plain
@@ -142,7 +142,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 			if n := g.Blocks("prefill-0")[reclaim.CausePossible.String()]; row.agent != (n == 0) {
 				t.Errorf("%d blocks may be held by prefill", n)
 			}
-			if n := g.Router.Stats().Stranded; n != 0 {
+			if n := g.Router.Stats().Leaked; n != 0 {
 				t.Errorf("counted %d times though it is not known that any is held", n)
 			}
 		})
@@ -166,7 +166,7 @@ func TestFault54StockDecodeFails(t *testing.T) {
 				return
 			}
 			routertest.Eventually(t, "what may stay held is counted", func() bool { return g.Blocks("prefill-0")[reclaim.CausePossible.String()] > 0 })
-			if n := g.Router.Stats().Stranded; n != 0 {
+			if n := g.Router.Stats().Leaked; n != 0 {
 				t.Errorf("counted %d times though it is not known that any is held", n)
 			}
 		})

@@ -13,8 +13,8 @@ import (
 func TestWarmUpGivesBack(t *testing.T) {
 	for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
 		for _, row := range []struct {
-			do       string
-			stranded uint64
+			do     string
+			leaked uint64
 		}{{routertest.DoRefuse, 0}, {routertest.DoError, 1}, {routertest.DoReset, 1}} {
 			t.Run(connectorName+" "+row.do, func(t *testing.T) {
 				s := routertest.NewPool(t, connectorName, 1, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Nth: 1, Do: row.do}}})
@@ -22,8 +22,8 @@ func TestWarmUpGivesBack(t *testing.T) {
 				g.WaitWarm()
 				g.WaitIdle()
 				prefill, decode := s.Cluster.Held()
-				if n := g.Router.Stats().Stranded; n != row.stranded || uint64(prefill) != row.stranded || decode != 0 {
-					t.Errorf("%d counted as stranded, prefill holds %d and decode %d; want %d, %d and 0", n, prefill, decode, row.stranded, row.stranded)
+				if n := g.Router.Stats().Leaked; n != row.leaked || uint64(prefill) != row.leaked || decode != 0 {
+					t.Errorf("%d counted as leaked, prefill holds %d and decode %d; want %d, %d and 0", n, prefill, decode, row.leaked, row.leaked)
 				}
 			})
 		}

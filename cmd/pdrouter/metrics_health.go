@@ -45,7 +45,7 @@ func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(m.ejections, prometheus.CounterValue, float64(n), e.Name, reason)
 		}
 	}
-	for _, a := range s.Anyway {
+	for _, a := range s.PanicModes {
 		out <- prometheus.MustNewConstMetric(m.anyway, prometheus.GaugeValue, 1, a.Model, a.Role)
 	}
 	for _, p := range s.PairsOut {

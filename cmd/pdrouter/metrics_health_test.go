@@ -15,9 +15,9 @@ func TestHealthMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newHealthMetrics(func() router.Stats {
 		return router.Stats{
-			Engines:  []router.EngineStats{{Name: "p", State: "slow_start", Share: 0.25}, {Name: "d", State: "open", Ejections: map[string]uint64{"answers": 2}}},
-			Anyway:   []fleet.Anyway{{Model: "tiny", Role: "decode"}},
-			PairsOut: []fleet.PairOut{{Prefill: "p", Decode: "d", State: "half_open", Opened: 3}},
+			Engines:    []router.EngineStats{{Name: "p", State: "slow_start", Share: 0.25}, {Name: "d", State: "open", Ejections: map[string]uint64{"answers": 2}}},
+			PanicModes: []fleet.PanicMode{{Model: "tiny", Role: "decode"}},
+			PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "half_open", Opened: 3}},
 		}
 	}))
 	want := `

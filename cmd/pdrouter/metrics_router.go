@@ -66,7 +66,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	s := m.read()
 	gauge(m.requests, float64(s.Requests))
 	gauge(m.background, float64(s.Background))
-	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Stranded))
+	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Leaked))
 	gauge(m.bodyBytes, float64(s.BodyBytes))
 	out <- prometheus.MustNewConstMetric(m.panics, prometheus.CounterValue, float64(s.Panics))
 	out <- prometheus.MustNewConstMetric(m.foreign, prometheus.CounterValue, float64(s.Foreign))
@@ -74,11 +74,11 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(m.reclaims, prometheus.CounterValue, float64(c.Count), c.Ending, c.By)
 	}
 	for _, e := range s.Engines {
-		for why, n := range e.Stranded {
+		for why, n := range e.Leaked {
 			gauge(m.strandedBlocks, float64(n), e.Name, why)
 		}
-		if e.Unresolved > 0 {
-			gauge(m.unresolvedBlocks, float64(e.Unresolved), e.Name)
+		if e.MaybeLeaked > 0 {
+			gauge(m.unresolvedBlocks, float64(e.MaybeLeaked), e.Name)
 		}
 		gauge(m.up, oneIf(e.Up), e.Name)
 		gauge(m.engineRequests, float64(e.InFlight), e.Name)

@@ -26,7 +26,7 @@ func TestRouterMetrics(t *testing.T) {
 	registry.MustRegister(newRouterMetrics(func() router.Stats {
 		return router.Stats{
 			Requests: 3,
-			Stranded: 9,
+			Leaked:   9,
 			Foreign:  12, Background: 13, BodyBytes: 13,
 			Engines: []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:   []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},

@@ -173,7 +173,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (err error) {
 	g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
 		Store: g.store, Copy: g.cache, Authorizer: metadata.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
-		Couples: g.router.Couples, Refused: meters.refusedAgent, Log: g.log,
+		Paired: g.router.Paired, Refused: meters.refusedAgent, Log: g.log,
 	})
 	if err != nil {
 		return err

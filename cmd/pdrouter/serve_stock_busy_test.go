@@ -34,8 +34,8 @@ func TestFault44BusyIsNoRestart(t *testing.T) {
 			expect := func(what string, done uint64) {
 				t.Helper()
 				until(t, what+": the pair is warm", warm)
-				if s := g.router.Stats(); s.Handshakes.Done != done || s.Handshakes.Failed != [metadata.Failures]uint64{} || s.Stranded != 0 {
-					t.Errorf("%s: %d handshakes, failed %v, %d stranded; want %d, and nothing else", what, s.Handshakes.Done, s.Handshakes.Failed, s.Stranded, done)
+				if s := g.router.Stats(); s.Handshakes.Done != done || s.Handshakes.Failed != [metadata.Failures]uint64{} || s.Leaked != 0 {
+					t.Errorf("%s: %d handshakes, failed %v, %d leaked; want %d, and nothing else", what, s.Handshakes.Done, s.Handshakes.Failed, s.Leaked, done)
 				}
 			}
 			until(t, "the handshake is under way", func() bool { return g.router.Stats().Handshakes.InFlight == 1 })

@@ -248,8 +248,8 @@ func TestFault44StockRestarted(t *testing.T) {
 	if done := g.router.Stats().Handshakes.Done; done != before+1 {
 		t.Errorf("%d handshakes; want 1", done-before)
 	}
-	if n := g.router.Stats().Stranded; n != 0 {
-		t.Errorf("%d stranded", n)
+	if n := g.router.Stats().Leaked; n != 0 {
+		t.Errorf("%d leaked", n)
 	}
 }
 

@@ -299,8 +299,8 @@ func (g *Gateway) Freed(end, by string) (n uint64) {
 func (g *Gateway) Blocks(engine string) map[string]int {
 	for _, e := range g.Router.Stats().Engines {
 		if e.Name == engine {
-			held := map[string]int{"may_hold": e.Unresolved}
-			maps.Copy(held, e.Stranded)
+			held := map[string]int{"may_hold": e.MaybeLeaked}
+			maps.Copy(held, e.Leaked)
 			return held
 		}
 	}

@@ -55,8 +55,8 @@ func (c *tally) watch(parts *router.Parts) {
 		if s.Attempts > 1 {
 			c.add(ended{what: "retried"})
 		}
-		if s.Stranded {
-			c.add(ended{what: "stranded"})
+		if s.Leaked {
+			c.add(ended{what: "leaked"})
 		}
 		observe(s)
 	}

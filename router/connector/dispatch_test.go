@@ -235,7 +235,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"finish_prefill", "drain", "watch_transfer", "check_decode", "repeat_prefill", "free_prefill", "cancel", "strand", "drop", "cut",
+		"finish_prefill", "drain", "watch_transfer", "check_decode", "repeat_prefill", "free_prefill", "cancel", "count_leak", "drop", "cut",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {

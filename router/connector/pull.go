@@ -31,7 +31,7 @@ func (pull) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	case dispatch.LegAnswered:
 		return append(out, dispatch.Action{Do: dispatch.DoFreePrefill})
 	case dispatch.LegBroken: // it may have finished, but the answer did not say what it holds
-		return append(out, dispatch.Action{Do: dispatch.DoStrand})
+		return append(out, dispatch.Action{Do: dispatch.DoCountLeak})
 	}
 	return out
 }

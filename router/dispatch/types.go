@@ -195,7 +195,7 @@ const (
 	DoCancel        // tell both engines through their control routes
 	DoGiveBack      // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
 	DoAbandon       // decode waits for a run of prefill that is over: reclaim its blocks
-	DoStrand        // blocks stay held until a lease ends: count them
+	DoCountLeak     // blocks stay held until a lease ends: count them
 	DoDone          // the outcome
 	DoDrop          // the event did not fit the state
 )
@@ -206,7 +206,7 @@ func (d ActionKind) String() string {
 		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
 		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "free_prefill",
-		"cancel", "give_back", "abandon", "strand", "done", "drop",
+		"cancel", "give_back", "abandon", "count_leak", "done", "drop",
 	}[d]
 }
 

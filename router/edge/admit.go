@@ -12,9 +12,9 @@ import (
 	"pdrouter/router/stored"
 )
 
-// admitted is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
+// request is a request on its way to the engines, as far as it has come. What it holds is copied out of the server's
 // buffers, but for the body: its bytes last as long as the handler.
-type admitted struct {
+type request struct {
 	exchange.Request
 	r     *Edge
 	s     *Snapshot
@@ -30,7 +30,7 @@ type admitted struct {
 }
 
 // panicked gives back what the request holds.
-func (q *admitted) panicked(v any) {
+func (q *request) panicked(v any) {
 	switch {
 	case q.fan != nil:
 		q.fan.Panicked(v)
@@ -42,7 +42,7 @@ func (q *admitted) panicked(v any) {
 }
 
 // Ended gives back what was taken for the request. The lease of a background response is held until that has ended.
-func (q *admitted) Ended(x *exchange.Exchange) {
+func (q *request) Ended(x *exchange.Exchange) {
 	if q.Body.Unsplittable == openai.UnsplitStored {
 		q.sawResponse(x)
 	}
@@ -55,10 +55,10 @@ func (q *admitted) Ended(x *exchange.Exchange) {
 }
 
 // FanEnded gives back what was taken for the request.
-func (q *admitted) FanEnded(used exchange.UsedTokens) { q.giveBack(used) }
+func (q *request) FanEnded(used exchange.UsedTokens) { q.giveBack(used) }
 
 // giveBack gives back the request's place, and ends its lease with what it has used.
-func (q *admitted) giveBack(used exchange.UsedTokens) {
+func (q *request) giveBack(used exchange.UsedTokens) {
 	q.slot.Release()
 	if q.lease != nil {
 		q.lease.Done(used.Total())
@@ -68,7 +68,7 @@ func (q *admitted) giveBack(used exchange.UsedTokens) {
 
 // read finds what the request is about: the model that its body names. A stored response says of which model it is once it is
 // found.
-func (q *admitted) read(body []byte) (e *openai.Error) {
+func (q *request) read(body []byte) (e *openai.Error) {
 	if q.route.does == askStored {
 		q.readStored()
 		return nil
@@ -87,7 +87,7 @@ func (q *admitted) read(body []byte) (e *openai.Error) {
 }
 
 // parse reads the body as the route has it.
-func (q *admitted) parse(body []byte) (*openai.Body, *openai.Error) {
+func (q *request) parse(body []byte) (*openai.Body, *openai.Error) {
 	switch q.route.does {
 	case pass:
 		return openai.ParsePassed(q.route.shape, body, q.s.Limits)
@@ -98,7 +98,7 @@ func (q *admitted) parse(body []byte) (*openai.Body, *openai.Error) {
 }
 
 // admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
-func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *openai.Error) {
+func (q *request) admit(body *clientBody, set func(name, value string)) (e *openai.Error) {
 	if e = q.read(body.bytes); e != nil {
 		return e
 	}
@@ -144,7 +144,7 @@ func (q *admitted) admit(body *clientBody, set func(name, value string)) (e *ope
 }
 
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
-func (q *admitted) copies() int {
+func (q *request) copies() int {
 	if q.route.does == generate && q.Body.ServesChoicesApart(q.Model.Connector.Traits().RequiresSplit) {
 		return 2 * min(q.Body.Choices(), q.s.Config.Limits.Fan) * q.Body.Copies(true)
 	}
@@ -152,7 +152,7 @@ func (q *admitted) copies() int {
 }
 
 // permitted checks whether the caller may name the model, and the model serve the request.
-func (q *admitted) permitted() *openai.Error {
+func (q *request) permitted() *openai.Error {
 	if !q.who.Permits(q.Body.Model) {
 		return ofCaller(openai.ErrForbidden(fmt.Errorf("may not name the model %s", q.Body.Model)), q.who, q.Model.Name)
 	}
@@ -163,7 +163,7 @@ func (q *admitted) permitted() *openai.Error {
 }
 
 // model is the name of the model, "" as long as it is not known.
-func (q *admitted) model() string {
+func (q *request) model() string {
 	if q.Model == nil {
 		return ""
 	}

@@ -16,7 +16,7 @@ const ScopePriority = "priority"
 
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
-func (r *Edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
+func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 	if l, ok := q.lease.(*stored.Lease); ok && !r.Backgrounds.Admit(l, q.s.Config.Limits.Background) {
 		l.Done(0)
 		q.lease = nil
@@ -61,7 +61,7 @@ func (r *Edge) enter(q *admitted, conn net.Conn, header []byte) *openai.Error {
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
 // less the sooner; the head goes before the body.
-func (q *admitted) standing(header []byte) int {
+func (q *request) standing(header []byte) int {
 	p := q.s.Config.Priorities[q.who.Tenant]
 	if q.Body != nil && q.Body.Urgent {
 		if q.Body.Priority != 0 {

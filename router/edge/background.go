@@ -11,7 +11,7 @@ import (
 
 // holdLease requires a limit of the answer from callers with token or concurrency limits who ask for a background response, and marks
 // the lease to be held until the response ends.
-func (q *admitted) holdLease(allowed Allowance) *openai.Error {
+func (q *request) holdLease(allowed Allowance) *openai.Error {
 	if q.Body.Unsplittable != openai.UnsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
 		return nil
 	}
@@ -23,7 +23,7 @@ func (q *admitted) holdLease(allowed Allowance) *openai.Error {
 }
 
 // sawResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.
-func (q *admitted) sawResponse(x *exchange.Exchange) {
+func (q *request) sawResponse(x *exchange.Exchange) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(q.Path, pathResponses+"/"), "/")
 	id, _, _ = strings.Cut(id, "?")
 	if !q.r.Backgrounds.Holds(id) {

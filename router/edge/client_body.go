@@ -177,7 +177,7 @@ func errBodyMemory() *openai.Error {
 const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
-func (r *Edge) readBody(a *arrival, q *admitted, f bodyFraming) (*clientBody, *openai.Error) {
+func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, *openai.Error) {
 	most, cfg := q.s.Config.Limits.Body, q.s.Config
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
@@ -224,7 +224,7 @@ func (r *Edge) errUnfinished() *openai.Error {
 }
 
 // readBody appends what follows the head to b. An error that is an *Error says what is wrong with the bytes.
-func (a *arrival) readBody(b *clientBody, most, memory int) error {
+func (a *clientConn) readBody(b *clientBody, most, memory int) error {
 	if !a.chunked {
 		if err := a.readPart(b, int(a.left), memory); err != nil {
 			return err
@@ -259,7 +259,7 @@ func (a *arrival) readBody(b *clientBody, most, memory int) error {
 }
 
 // readPart reads what is left of the body, or of its chunk. The body will have at most most bytes.
-func (a *arrival) readPart(b *clientBody, most, memory int) error {
+func (a *clientConn) readPart(b *clientBody, most, memory int) error {
 	for a.left > 0 {
 		if len(a.early) == 0 && len(b.bytes) == 0 { // hold no buffer until there are bytes
 			if err := a.fill(); err != nil {
@@ -288,7 +288,7 @@ const (
 )
 
 // chunkSize reads the line before a chunk. Extensions of the chunk are skipped.
-func (a *arrival) chunkSize() (int64, error) {
+func (a *clientConn) chunkSize() (int64, error) {
 	var room [longestLine]byte
 	line, err := a.readLine(room[:0])
 	if err != nil {
@@ -310,7 +310,7 @@ func (a *arrival) chunkSize() (int64, error) {
 }
 
 // skipTrailer reads the fields behind the last chunk, and drops them: none of them means anything here.
-func (a *arrival) skipTrailer() error {
+func (a *clientConn) skipTrailer() error {
 	for range mostTrailers + 1 {
 		var room [longestLine]byte
 		line, err := a.readLine(room[:0])
@@ -325,7 +325,7 @@ func (a *arrival) skipTrailer() error {
 }
 
 // readLine appends the next line to dst, without its end, which must be CRLF. A line that dst has no room for is refused.
-func (a *arrival) readLine(dst []byte) ([]byte, error) {
+func (a *clientConn) readLine(dst []byte) ([]byte, error) {
 	for {
 		if len(a.early) == 0 {
 			if err := a.fill(); err != nil {

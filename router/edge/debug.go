@@ -16,7 +16,7 @@ func (d Debug) TenantsOfBodies() int { return len(d.r.bodies.tenants.held) }
 func (d Debug) ServeConn(c net.Conn) error {
 	app := d.r.newServer(d.r.Current().Config)
 	app.Handler() // readies it
-	return app.Server().ServeConn(newArrivals(nil).add(c))
+	return app.Server().ServeConn(newListener(nil).add(c))
 }
 
 // TurnAway has the queues refuse who waits, as a shutdown does.

@@ -107,7 +107,7 @@ const newcomer = time.Second
 // cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
 // once.
 func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
-	clients := newArrivals(ln)
+	clients := newListener(ln)
 	accepting := make(chan error, 1)
 	go func() { accepting <- clients.run() }()
 	server := r.newServer(r.Current().Config)

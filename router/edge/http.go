@@ -28,7 +28,7 @@ const (
 // the next request on the connection, so what is kept is copied here.
 func (r *Edge) handle(c *fiber.Ctx) (err error) {
 	s := r.Current()
-	q := &admitted{r: r, s: s, Request: exchange.Request{Snapshot: s.Exchange, Arrived: time.Now()}}
+	q := &request{r: r, s: s, Request: exchange.Request{Snapshot: s.Exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -37,7 +37,7 @@ func (r *Edge) handle(c *fiber.Ctx) (err error) {
 			err = r.fail(c, openai.ErrInternal(nil))
 		}
 	}()
-	h, conn := &c.Request().Header, c.Context().Conn().(*arrival)
+	h, conn := &c.Request().Header, c.Context().Conn().(*clientConn)
 	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: HeadBytes})
 	if e == nil && (conn.head.bare || !conn.open) {
 		e = openai.ErrFraming("A header line does not end in CRLF.")
@@ -138,7 +138,7 @@ func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 }
 
 // tellModels answers with the models that the caller may name, or with one of them.
-func (r *Edge) tellModels(q *admitted, c *fiber.Ctx) error {
+func (r *Edge) tellModels(q *request, c *fiber.Ctx) error {
 	answer, e := q.s.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
 		answer, e = q.s.oneModel(q.who, q.name)

@@ -16,7 +16,7 @@ const headerRequestID = "X-Request-Id"
 
 // readHead takes what is used of the request's head. Nothing else of it is looked at, and no field reaches an engine as it
 // came.
-func (q *admitted) readHead(h *fasthttp.RequestHeader) {
+func (q *request) readHead(h *fasthttp.RequestHeader) {
 	q.ID = requestID(h)
 	parents := slices.Clone(h.PeekAll("Traceparent")) // the next call writes to the same place
 	if t := leg.ParseTrace(parents, h.PeekAll("Tracestate")); t != "" {
@@ -34,7 +34,7 @@ func (q *admitted) readHead(h *fasthttp.RequestHeader) {
 
 // forwardAuthorization has the engines of the request's model be given the client's credentials. Several are none: whoever
 // stands in between may have believed another one.
-func (q *admitted) forwardAuthorization(h *fasthttp.RequestHeader) {
+func (q *request) forwardAuthorization(h *fasthttp.RequestHeader) {
 	if q.Forwarded == nil {
 		q.Forwarded = new(leg.Forwarded)
 	}

@@ -38,7 +38,7 @@ func (r *Edge) newServer(cfg *config.Config) *fiber.App {
 		c := app.AcquireCtx(rc)
 		defer app.ReleaseCtx(c)
 		_ = r.handle(c)
-		if !rc.Conn().(*arrival).settle() || r.draining.Load() { // the client's next request goes to another gateway
+		if !rc.Conn().(*clientConn).settle() || r.draining.Load() { // the client's next request goes to another gateway
 			c.Response().SetConnectionClose()
 		}
 	}
@@ -55,7 +55,7 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 
 // refuse answers requests whose head the server could not read.
 func (r *Edge) refuse(c *fiber.Ctx, err error) error {
-	c.Context().Conn().(*arrival).refused = true
+	c.Context().Conn().(*clientConn).refused = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
 		return r.fail(c, openai.ErrInternal(err))

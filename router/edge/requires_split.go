@@ -6,7 +6,7 @@ import (
 )
 
 // servable refuses bodies that neither two engines of the model can serve together nor one alone.
-func (q *admitted) servable() *openai.Error {
+func (q *request) servable() *openai.Error {
 	if !q.Model.Connector.Traits().RequiresSplit || q.route.does != generate {
 		return nil
 	}

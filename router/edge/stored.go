@@ -33,13 +33,13 @@ func (s *Snapshot) held(ctx context.Context, id, param string, who principal) (e
 }
 
 // readStored makes the body of a request for a stored response, as far as that is known without asking others.
-func (q *admitted) readStored() {
+func (q *request) readStored() {
 	q.Body = &openai.Body{Shape: openai.ShapeResponses, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: openai.UnsplitStored, Passthrough: &openai.Passthrough{Method: q.route.method}}
 }
 
 // findStored finds the engine that holds the response that the request is for, or is the next of. Other gateways may be asked
 // for it, so the caller's limits come before.
-func (q *admitted) findStored(ctx context.Context) (e *openai.Error) {
+func (q *request) findStored(ctx context.Context) (e *openai.Error) {
 	if q.route.does != askStored {
 		if q.Body.Previous != "" {
 			return q.readPrevious(ctx)
@@ -98,7 +98,7 @@ func (rt *route) target(name, query string) (string, *openai.Error) {
 }
 
 // readPrevious finds the engine that holds the response that this one is the next of: only it can go on.
-func (q *admitted) readPrevious(ctx context.Context) (e *openai.Error) {
+func (q *request) readPrevious(ctx context.Context) (e *openai.Error) {
 	if q.Pin, _, e = q.s.held(ctx, q.Body.Previous, "previous_response_id", q.who); e != nil {
 		return e
 	}

@@ -89,8 +89,8 @@ func (g *legs) abandon(a *attempt) {
 	}, m.Decode)
 }
 
-// strand counts what prefill holds and has not named.
-func (g *legs) strand(a *attempt) {
+// countLeak counts what prefill holds and has not named.
+func (g *legs) countLeak(a *attempt) {
 	a.leaked = true
 	m := g.newJob(a)
 	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)

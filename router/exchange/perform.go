@@ -129,11 +129,11 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 		x.giveBack(a)
 	case dispatch.DoAbandon:
 		x.abandon(a)
-	case dispatch.DoStrand:
-		x.strand(a)
+	case dispatch.DoCountLeak:
+		x.countLeak(a)
 	}
 	if !x.Over {
-		x.Sum.Stranded = x.Sum.Stranded || a.leaked
+		x.Sum.Leaked = x.Sum.Leaked || a.leaked
 	}
 }
 

@@ -43,10 +43,10 @@ func (f *Fan) Read(p []byte) (int, error) {
 			f.out = append(f.out, relay.KeepAliveEvent...)
 			break
 		}
-		f.listen()
+		f.arm()
 		f.turn.Wait()
 	}
-	f.deafen()
+	f.disarm()
 	f.ExtendDeadline()
 	n := copy(p, f.out[f.from:])
 	if f.from += n; f.from == len(f.out) {
@@ -59,8 +59,8 @@ func (f *Fan) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// listen has a reader that waits be woken for a keep-alive. f.mu is held.
-func (f *Fan) listen() {
+// arm has a reader that waits be woken for a keep-alive. f.mu is held.
+func (f *Fan) arm() {
 	if f.every <= 0 || f.Conn == nil || f.waits {
 		return
 	}
@@ -77,8 +77,8 @@ func (f *Fan) listen() {
 	})
 }
 
-// deafen ends that: there is something to be read. f.mu is held.
-func (f *Fan) deafen() {
+// disarm ends that: there is something to be read. f.mu is held.
+func (f *Fan) disarm() {
 	if f.waits {
 		f.quiet.Stop()
 	}
@@ -88,7 +88,7 @@ func (f *Fan) deafen() {
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
 func (f *Fan) CloseWithError(err error) error {
 	f.mu.Lock()
-	f.deafen()
+	f.disarm()
 	whole := errors.Is(f.err, io.EOF)
 	f.mu.Unlock()
 	switch {
@@ -141,7 +141,7 @@ func (f *Fan) finish() {
 		})
 		s.Attempts += one.Attempts
 		s.OutputTokens += one.OutputTokens
-		s.Stranded = s.Stranded || one.Stranded
+		s.Leaked = s.Leaked || one.Leaked
 		s.Phases.Later(one.Phases)
 		if k%f.n == 0 { // the prompt is counted once
 			s.PromptTokens += one.PromptTokens

@@ -9,8 +9,8 @@ import (
 	"pdrouter/router/fleet/health"
 )
 
-// Anyway is a role of a model in panic mode: too many of its engines are ejected, so all are used.
-type Anyway struct {
+// PanicMode is a role of a model in panic mode: too many of its engines are ejected, so all are used.
+type PanicMode struct {
 	Model string `json:"model"`
 	Role  string `json:"role"`
 }
@@ -57,21 +57,21 @@ func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why strin
 }
 
 // Ejected lists where engines are used though they are out, and the pairs that are, or have been, out.
-func (f *Fleet) Ejected(now time.Time) (anyway []Anyway, pairs []PairOut) {
+func (f *Fleet) Ejected(now time.Time) (modes []PanicMode, pairs []PairOut) {
 	for name, m := range f.Models {
 		for i := range roleCount {
 			if m.panicMode[i].Load() {
-				anyway = append(anyway, Anyway{Model: name, Role: i.String()})
+				modes = append(modes, PanicMode{Model: name, Role: i.String()})
 			}
 		}
 	}
-	slices.SortFunc(anyway, func(a, b Anyway) int { return strings.Compare(a.Model+" "+a.Role, b.Model+" "+b.Role) })
+	slices.SortFunc(modes, func(a, b PanicMode) int { return strings.Compare(a.Model+" "+a.Role, b.Model+" "+b.Role) })
 	for _, c := range f.Pairs {
 		if n := c.Opened(); n > 0 {
 			pairs = append(pairs, PairOut{c.Prefill.Name, c.Decode.Name, c.Circuit(now).String(), n})
 		}
 	}
-	return anyway, pairs
+	return modes, pairs
 }
 
 // engineRules are the rules of engines' breakers.

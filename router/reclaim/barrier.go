@@ -19,7 +19,7 @@ import (
 // request has been handed over.
 type barrier struct {
 	mu      sync.Mutex
-	ends    fencing
+	ends    barrierTimes
 	waiting []*barrierWaiter
 	asking  int // how many of the waiting have requests sent; the others wait for those of others
 	running bool
@@ -35,8 +35,8 @@ type barrierWaiter struct {
 // barrierKey names a barrier: of one engine, or of the way from a prefill engine to a decode engine.
 type barrierKey struct{ prefill, at *fleet.Engine }
 
-// fenceTime bounds one request of the router's own to a decode engine.
-const fenceTime = 20 * time.Second
+// barrierRequestTime bounds one request of the router's own to a decode engine.
+const barrierRequestTime = 20 * time.Second
 
 // wait blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
 // ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
@@ -48,7 +48,7 @@ func (r *Reclaimer) wait(ctx context.Context, s *Snapshot, e *fleet.Engine, mode
 // reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
 func (r *Reclaimer) handedOver(ctx context.Context, m *Job, since time.Time, asks bool) bool {
 	return r.waitAt(ctx, r.Leaks.barrier(barrierKey{m.Prefill, m.Decode}), since, asks, func() bool {
-		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
+		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), barrierRequestTime, leg.ErrLate)
 		defer cancel()
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.Prefill, Decode: m.Decode}
 		err := m.Snapshot.HandOver(ctx, c)
@@ -107,7 +107,7 @@ func (r *Reclaimer) run(f *barrier, ask func() bool) {
 		f.mu.Lock()
 		due, ok := f.ends.due()
 		if !ok || f.asking == 0 || r.tasks.Context().Err() != nil {
-			f.ends, f.running = fencing{}, false
+			f.ends, f.running = barrierTimes{}, false
 			f.mu.Unlock()
 			return
 		}
@@ -146,7 +146,7 @@ func (f *barrier) completed(dispatched time.Time) {
 
 // small asks an engine for one token of next to no prompt, and reports whether it has answered.
 func (r *Reclaimer) small(s *Snapshot, e *fleet.Engine, model string) bool {
-	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), fenceTime, leg.ErrLate)
+	ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), barrierRequestTime, leg.ErrLate)
 	defer cancel()
 	var h connector.Handoff
 	h.Draw()

@@ -10,18 +10,18 @@ const (
 	stepAskAgain           // ask prefill again under the same id: what it then writes is right, and decode's blocks come free
 	stepLook               // find out whether prefill's run is over
 	stepAwait              // wait until decode has surely begun with the request, whose leg is open still, and end the leg
-	stepFence              // wait until decode has surely noticed that the request is over
+	stepBarrier            // wait until decode has surely noticed that the request is over
 	stepNotifyPrefill      // tell prefill that what it holds was taken
 	stepNotifyDecode       // tell decode that what it waits for has come
 	stepTake               // have a decode engine take what prefill holds, by a leg of one token
 	stepClear              // wait until what prefill was asked first is surely over there: two of one name end it
 	stepRest               // wait until prefill has nothing in hand
 	stepQuiet              // wait until a whole later request has been handed over: prefill writes nothing of this one any more
-	stepStrand             // count it: nobody can free it before a lease ends, or at all
+	stepCount              // count it: nobody can free it before a lease ends, or at all
 )
 
 func (s step) String() string {
-	return [...]string{"nothing", "ask again", "look", "await", "fence", "notify prefill", "notify decode", "take", "clear", "rest", "quiet", "strand"}[s]
+	return [...]string{"nothing", "ask again", "look", "await", "barrier", "notify prefill", "notify decode", "take", "clear", "rest", "quiet", "count"}[s]
 }
 
 // leavesOpen reports whether decode's leg may stay open meanwhile, if it is.
@@ -80,28 +80,28 @@ func (o decodeHeld) next() (step, Cause) {
 	case o.run == runOver || o.quiet:
 		switch why := o.unable(); {
 		case why != CauseNone:
-			return stepStrand, why
+			return stepCount, why
 		case o.open && !o.over:
 			return stepAwait, CauseNone
 		case !o.begun:
-			return stepStrand, CauseUnbegun
+			return stepCount, CauseUnbegun
 		case o.fenced:
 			return stepNotifyDecode, CauseNone
 		case o.over:
-			return stepStrand, CauseUnfenced
+			return stepCount, CauseUnfenced
 		}
-		return stepFence, CauseNone
+		return stepBarrier, CauseNone
 	case o.tellable() && o.finished:
 		return stepQuiet, CauseNone
 	case o.tellable() && o.barred && o.lost && o.run == runLives:
 		return stepRest, CauseNone
 	case (o.barred || o.lost && !o.agent) && o.run == runLives, o.finished && o.over:
-		return stepStrand, CausePossible
+		return stepCount, CausePossible
 	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != CauseNone:
 		if why := o.unable(); o.down && why != CauseNone {
-			return stepStrand, why
+			return stepCount, why
 		}
-		return stepStrand, CauseUnproven
+		return stepCount, CauseUnproven
 	case o.lost && !o.barred && o.agent && o.run == runLives: // a wait for what is dead would be for nothing
 		return stepClear, CauseNone
 	case !o.tried && !o.barred && !o.lost:
@@ -143,19 +143,19 @@ func (l PrefillHeld) next() (step, Cause) {
 	free := !l.Asked || l.ended || l.fenced && !l.reads
 	switch {
 	case !l.Answered:
-		return stepStrand, CauseNoAnswer
+		return stepCount, CauseNoAnswer
 	case l.agent && free && !l.told:
 		return stepNotifyPrefill, CauseNone
 	case !l.Asked && !l.Taken: // a leg under the same id takes it, once
 		return stepTake, CauseNone
 	case l.agent && !free && !l.reads:
-		return stepFence, CauseNone
+		return stepBarrier, CauseNone
 	case !free && l.reads:
-		return stepStrand, CauseReading
+		return stepCount, CauseReading
 	case !l.agent:
-		return stepStrand, CauseNoAgent
+		return stepCount, CauseNoAgent
 	}
-	return stepStrand, CauseUntold
+	return stepCount, CauseUntold
 }
 
 // Cause says why KV stays held.
@@ -184,18 +184,18 @@ func (s Cause) String() string {
 	}[s]
 }
 
-// fencing tells which of the requests that have ended at a decode engine it has surely noticed: those that had ended for
+// barrierTimes tells which of the requests that have ended at a decode engine it has surely noticed: those that had ended for
 // a while when a request was dispatched to it that has completed since. It is pure; the zero value is ready.
-type fencing struct {
+type barrierTimes struct {
 	ended []time.Time // oldest first; what a later one has not passed yet
 }
 
-// FenceAfter is how long before the dispatch of a request another one must have ended, so that its end has been noticed
+// BarrierAfter is how long before the dispatch of a request another one must have ended, so that its end has been noticed
 // when that completes.
-const FenceAfter = 2 * time.Second
+const BarrierAfter = 2 * time.Second
 
 // add notes that a request has ended.
-func (f *fencing) add(at time.Time) {
+func (f *barrierTimes) add(at time.Time) {
 	i := len(f.ended)
 	for i > 0 && f.ended[i-1].After(at) {
 		i--
@@ -206,16 +206,16 @@ func (f *fencing) add(at time.Time) {
 }
 
 // due returns when the next request may be dispatched to be of use; false if nothing waits for one.
-func (f *fencing) due() (time.Time, bool) {
+func (f *barrierTimes) due() (time.Time, bool) {
 	if len(f.ended) == 0 {
 		return time.Time{}, false
 	}
-	return f.ended[0].Add(FenceAfter), true
+	return f.ended[0].Add(BarrierAfter), true
 }
 
 // completed notes that a request has completed, and returns the time up to which those that had ended are passed.
-func (f *fencing) completed(dispatched time.Time) time.Time {
-	limit := dispatched.Add(-FenceAfter)
+func (f *barrierTimes) completed(dispatched time.Time) time.Time {
+	limit := dispatched.Add(-BarrierAfter)
 	n := 0
 	for n < len(f.ended) && !f.ended[n].After(limit) {
 		n++

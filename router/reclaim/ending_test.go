@@ -21,31 +21,31 @@ func TestOrphanNext(t *testing.T) {
 		{"nothing is known", decodeHeld{}, stepAskAgain, CauseNone},
 		{"prefill was asked again and lives", with(able, func(o *decodeHeld) { o.tried, o.run = true, runLives }), stepLook, CauseNone},
 		{"prefill has written", with(able, func(o *decodeHeld) { o.tried, o.written = true, true }), stepNothing, CauseNone},
-		{"prefill is over", with(able, func(o *decodeHeld) { o.run = runOver }), stepFence, CauseNone},
+		{"prefill is over", with(able, func(o *decodeHeld) { o.run = runOver }), stepBarrier, CauseNone},
 		{"prefill is over, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open = runOver, false, true }), stepAwait, CauseNone},
-		{"prefill is over, decode may have begun or not", with(able, func(o *decodeHeld) { o.run, o.begun, o.fenced = runOver, false, true }), stepStrand, CauseUnbegun},
-		{"no time, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open, o.over = runOver, false, true, true }), stepStrand, CauseUnbegun},
+		{"prefill is over, decode may have begun or not", with(able, func(o *decodeHeld) { o.run, o.begun, o.fenced = runOver, false, true }), stepCount, CauseUnbegun},
+		{"no time, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open, o.over = runOver, false, true, true }), stepCount, CauseUnbegun},
 		{"prefill is over, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.fenced = runOver, true }), stepNotifyDecode, CauseNone},
 		{"decode has noticed, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced = true, true }), stepLook, CauseNone},
-		{"no time, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced, o.over = true, true, true }), stepStrand, CauseUnproven},
-		{"no time, decode has not noticed", with(able, func(o *decodeHeld) { o.run, o.over = runOver, true }), stepStrand, CauseUnfenced},
-		{"no agent", with(able, func(o *decodeHeld) { o.agent, o.run = false, runOver }), stepStrand, CauseNoAgent},
-		{"random names", with(able, func(o *decodeHeld) { o.named, o.run = false, runOver }), stepStrand, CauseNames},
-		{"no side channel", with(able, func(o *decodeHeld) { o.channel, o.run = false, runOver }), stepStrand, CauseChannel},
-		{"prefill is down, nothing could be told", decodeHeld{down: true, tried: true}, stepStrand, CauseNoAgent},
+		{"no time, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced, o.over = true, true, true }), stepCount, CauseUnproven},
+		{"no time, decode has not noticed", with(able, func(o *decodeHeld) { o.run, o.over = runOver, true }), stepCount, CauseUnfenced},
+		{"no agent", with(able, func(o *decodeHeld) { o.agent, o.run = false, runOver }), stepCount, CauseNoAgent},
+		{"random names", with(able, func(o *decodeHeld) { o.named, o.run = false, runOver }), stepCount, CauseNames},
+		{"no side channel", with(able, func(o *decodeHeld) { o.channel, o.run = false, runOver }), stepCount, CauseChannel},
+		{"prefill is down, nothing could be told", decodeHeld{down: true, tried: true}, stepCount, CauseNoAgent},
 		{"prefill may have it under that name", with(able, func(o *decodeHeld) { o.barred = true }), stepLook, CauseNone},
-		{"prefill may have it under that name, and lives", with(able, func(o *decodeHeld) { o.barred, o.run = true, runLives }), stepStrand, CausePossible},
+		{"prefill may have it under that name, and lives", with(able, func(o *decodeHeld) { o.barred, o.run = true, runLives }), stepCount, CausePossible},
 		{"prefill may run it still under that name, if it lives", with(able, func(o *decodeHeld) { o.lost = true }), stepLook, CauseNone},
 		{"prefill may run it still under that name", with(able, func(o *decodeHeld) { o.lost, o.run = true, runLives }), stepClear, CauseNone},
-		{"prefill may run it still under that name, and cannot be told", decodeHeld{lost: true, run: runLives}, stepStrand, CausePossible},
-		{"prefill may run it still under that name, is down, and nothing could be told", decodeHeld{lost: true, down: true}, stepStrand, CauseNoAgent},
-		{"prefill may run it still, and there is no time", with(able, func(o *decodeHeld) { o.lost, o.over = true, true }), stepStrand, CauseUnproven},
-		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run = true, true, runLives }), stepStrand, CausePossible},
+		{"prefill may run it still under that name, and cannot be told", decodeHeld{lost: true, run: runLives}, stepCount, CausePossible},
+		{"prefill may run it still under that name, is down, and nothing could be told", decodeHeld{lost: true, down: true}, stepCount, CauseNoAgent},
+		{"prefill may run it still, and there is no time", with(able, func(o *decodeHeld) { o.lost, o.over = true, true }), stepCount, CauseUnproven},
+		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run = true, true, runLives }), stepCount, CausePossible},
 		{"prefill has answered, and lives", with(able, func(o *decodeHeld) { o.finished, o.open = true, true }), stepQuiet, CauseNone},
-		{"prefill has answered, decode's leg is over", with(able, func(o *decodeHeld) { o.finished, o.barred, o.run = true, true, runLives }), stepStrand, CausePossible},
-		{"prefill has answered, no time", with(able, func(o *decodeHeld) { o.finished, o.open, o.over = true, true, true }), stepStrand, CausePossible},
+		{"prefill has answered, decode's leg is over", with(able, func(o *decodeHeld) { o.finished, o.barred, o.run = true, true, runLives }), stepCount, CausePossible},
+		{"prefill has answered, no time", with(able, func(o *decodeHeld) { o.finished, o.open, o.over = true, true, true }), stepCount, CausePossible},
 		{"prefill has answered, and is over", with(able, func(o *decodeHeld) { o.finished, o.open, o.run, o.begun = true, true, runOver, false }), stepAwait, CauseNone},
-		{"prefill lives, and writes nothing any more", with(able, func(o *decodeHeld) { o.finished, o.run, o.quiet = true, runLives, true }), stepFence, CauseNone},
+		{"prefill lives, and writes nothing any more", with(able, func(o *decodeHeld) { o.finished, o.run, o.quiet = true, runLives, true }), stepBarrier, CauseNone},
 		{"prefill writes nothing any more, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.quiet, o.fenced = runLives, true, true }), stepNotifyDecode, CauseNone},
 		{"prefill may run it still under that name, its leg was given up", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run, o.open = true, true, runLives, true }), stepRest, CauseNone},
 		{"prefill is down", with(able, func(o *decodeHeld) { o.down, o.tried = true, true }), stepLook, CauseNone},
@@ -80,10 +80,10 @@ func TestOrphanProperties(t *testing.T) {
 			if s == stepClear && (o.run != runLives || !o.agent) {
 				t.Fatalf("%+v: a wait for what may be dead, or cannot be told", o)
 			}
-			if o.over && s != stepStrand && s != stepNothing && s != stepNotifyDecode {
+			if o.over && s != stepCount && s != stepNothing && s != stepNotifyDecode {
 				t.Fatalf("%+v: %v without time", o, s)
 			}
-			if (s == stepStrand) != (why != CauseNone) {
+			if (s == stepCount) != (why != CauseNone) {
 				t.Fatalf("%+v: %v because of %v", o, s, why)
 			}
 		}
@@ -103,17 +103,17 @@ func TestLeftoverNext(t *testing.T) {
 		if s == stepTake && l.Asked {
 			t.Fatalf("%+v: taken a second time", l)
 		}
-		if (s == stepStrand) != (why != CauseNone) {
+		if (s == stepCount) != (why != CauseNone) {
 			t.Fatalf("%+v: %v because of %v", l, s, why)
 		}
 		steps := 0
-		for s != stepStrand && s != stepNothing { // everything fails
+		for s != stepCount && s != stepNothing { // everything fails
 			switch s {
 			case stepNotifyPrefill:
 				l.told = true
 			case stepTake:
 				l.Taken = true
-			case stepFence:
+			case stepBarrier:
 				l.fenced = true
 			}
 			if s, _ = l.next(); steps > 4 {
@@ -129,7 +129,7 @@ func TestFencing(t *testing.T) {
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 1000 {
-		var f fencing
+		var f barrierTimes
 		base := time.Unix(1000, 0)
 		waiting := map[time.Time]bool{}
 		for range 30 {
@@ -142,10 +142,10 @@ func TestFencing(t *testing.T) {
 			} else {
 				limit := f.completed(at)
 				for ended := range waiting {
-					if !ended.After(limit) != (at.Sub(ended) >= FenceAfter) {
+					if !ended.After(limit) != (at.Sub(ended) >= BarrierAfter) {
 						t.Fatalf("seed %d: ended %v, dispatched %v: passed up to %v", seed, ended, at, limit)
 					}
-					if at.Sub(ended) >= FenceAfter {
+					if at.Sub(ended) >= BarrierAfter {
 						delete(waiting, ended)
 					}
 				}
@@ -157,7 +157,7 @@ func TestFencing(t *testing.T) {
 				t.Fatalf("seed %d: due %v, %v", seed, due, ok)
 			} else if ok {
 				for ended := range waiting {
-					if due.Sub(ended) > FenceAfter {
+					if due.Sub(ended) > BarrierAfter {
 						t.Fatalf("seed %d: due %v though one has ended %v", seed, due, ended)
 					}
 				}

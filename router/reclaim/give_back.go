@@ -90,7 +90,7 @@ func (r *Reclaimer) notifyNamed(ctx context.Context, m *Job) error {
 }
 
 // clearWithin bounds one wait for prefill to be done with a request whose answer was lost.
-const clearWithin = 4 * FenceAfter
+const clearWithin = 4 * BarrierAfter
 
 // cleared waits until nothing is left at prefill of a request whose leg prefill has ended without a usable answer, and reports whether
 // that is shown: a later request that has come to its end shows that it does not run any more. It may have finished first, and hold what

@@ -138,7 +138,7 @@ func (r *Reclaimer) Settle(ctx context.Context, m *Job) {
 				r.GiveBack(ctx, m, PrefillHeld{Answered: true, Asked: true}, unlikely)
 			}
 			return
-		case stepStrand:
+		case stepCount:
 			r.CountLeak(ctx, m, m.Decode, why)
 			if o.run == runLives {
 				r.GiveBackFirst(ctx, m, Possible)
@@ -194,7 +194,7 @@ func (r *Reclaimer) Settle(ctx context.Context, m *Job) {
 			o.begun, o.open = r.begun(ctx, m), false
 			m.EndLeg()
 			since = time.Now()
-		case stepFence:
+		case stepBarrier:
 			if o.fenced = r.wait(ctx, m.Snapshot, m.Decode, m.model, since); !o.fenced {
 				o.over = true
 			}
@@ -218,7 +218,7 @@ func (r *Reclaimer) begun(ctx context.Context, m *Job) bool {
 }
 
 // quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
-const quietWithin = 2*FenceAfter + time.Second
+const quietWithin = 2*BarrierAfter + time.Second
 
 // quiet waits until a whole later request has been handed over between the two, or decode's leg has brought tokens, and reports whether
 // either is so.
@@ -324,7 +324,7 @@ func (r *Reclaimer) GiveBack(ctx context.Context, m *Job, l PrefillHeld, d Certa
 				return
 			}
 			l.Taken = true
-		case stepFence:
+		case stepBarrier:
 			if l.fenced = r.wait(ctx, m.Snapshot, m.Decode, m.model, m.Closed); !l.fenced {
 				r.leakIf(ctx, m, CauseUnfenced, d)
 				return

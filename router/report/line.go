@@ -46,7 +46,7 @@ func requestRecord(now time.Time, level slog.Level, s *Summary) slog.Record {
 		slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
 		slog.Duration("first_token", s.Phases.FirstToken), slog.Duration("total", s.Phases.Total),
 		slog.Int("prompt_tokens", s.PromptTokens), slog.Int("output_tokens", s.OutputTokens),
-		slog.String("subject", s.Subject), slog.Bool("stranded", s.Stranded), slog.Int("parts", len(s.Parts)))
+		slog.String("subject", s.Subject), slog.Bool("leaked", s.Leaked), slog.Int("parts", len(s.Parts)))
 	return line
 }
 
@@ -73,7 +73,7 @@ func appendRequestLine(b []byte, now time.Time, level slog.Level, s *Summary) []
 	b = appendNumber(b, `,"prompt_tokens":`, int64(s.PromptTokens))
 	b = appendNumber(b, `,"output_tokens":`, int64(s.OutputTokens))
 	b = appendWord(b, `,"subject":`, s.Subject)
-	b = strconv.AppendBool(append(b, `,"stranded":`...), s.Stranded)
+	b = strconv.AppendBool(append(b, `,"leaked":`...), s.Leaked)
 	b = appendNumber(b, `,"parts":`, int64(len(s.Parts)))
 	return append(b, "}\n"...)
 }

@@ -25,7 +25,7 @@ func TestRequestLine(t *testing.T) {
 	now := time.Date(2026, 11, 22, 14, 0, 0, 120_000_000, time.FixedZone("", 3600))
 	full := Summary{RequestID: "r-1", Model: "m", Route: "/v1/chat/completions", Stream: true, Status: 200, Outcome: Completed, Reason: "split",
 		Prefill: "p0", Decode: "d0", Attempts: 2, TransferID: strings.Repeat("ab", 16), PromptTokens: 100, OutputTokens: 16, Subject: "alice",
-		Stranded: true, Parts: make([]Part, 2)}
+		Leaked: true, Parts: make([]Part, 2)}
 	full.Phases.FirstToken, full.Phases.Total = 1234567*time.Nanosecond, time.Minute
 	for name, s := range map[string]*Summary{"full": &full, "empty": {}, "markup": {Subject: "<a href='&amp;'> ~"}} {
 		for _, at := range []time.Time{now, now.UTC(), time.Now()} {

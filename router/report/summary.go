@@ -43,9 +43,9 @@ type Summary struct {
 	Model        string    `json:"model"`
 	Route        string    `json:"route"`
 	Stream       bool      `json:"stream"`
-	Removed      bool      `json:"removed"`  // the client sent kv_transfer_params, which were dropped
-	Stranded     bool      `json:"stranded"` // an engine may hold leaked KV until a lease ends
-	Status       int       `json:"status"`   // of the answer that was sent; 499 if the client left before one
+	Removed      bool      `json:"removed"` // the client sent kv_transfer_params, which were dropped
+	Leaked       bool      `json:"leaked"`  // an engine may hold leaked KV until a lease ends
+	Status       int       `json:"status"`  // of the answer that was sent; 499 if the client left before one
 	Outcome      Outcome   `json:"outcome"`
 	Reason       string    `json:"reason"`  // the policy's reason, or why the request failed
 	Why          string    `json:"why"`     // why these engines, for people

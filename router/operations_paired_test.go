@@ -25,7 +25,7 @@ func TestCouplesOfTheConfiguration(t *testing.T) {
 		{"pa", "db"}: false, {"da", "pb"}: false, {"pa", "pb"}: false, {"pa", "pa"}: false, {"c", "c"}: false,
 		{"c", "da"}: false, {"unknown", "da"}: false, {"pa", "unknown"}: false, {"", ""}: false,
 	} {
-		if got := r.Couples(pair[0], pair[1]); got != want {
+		if got := r.Paired(pair[0], pair[1]); got != want {
 			t.Errorf("%s and %s: got %t; want %t", pair[0], pair[1], got, want)
 		}
 	}

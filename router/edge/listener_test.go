@@ -17,7 +17,7 @@ func arrived(t *testing.T) (server, client net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arrivals := newArrivals(ln)
+	arrivals := newListener(ln)
 	ended := make(chan error, 1)
 	go func() { ended <- arrivals.run() }()
 	client, err = net.Dial("tcp", ln.Addr().String())
@@ -84,7 +84,7 @@ func TestArrivalWriteEnds(t *testing.T) {
 // What is to be joined leaves neither before what follows nor without it.
 func TestArrivalJoins(t *testing.T) {
 	server, client := arrived(t)
-	a := server.(*arrival)
+	a := server.(*clientConn)
 	write := func(w io.Writer, text string) {
 		t.Helper()
 		if n, err := io.WriteString(w, text); n != len(text) || err != nil {
@@ -111,7 +111,7 @@ func TestArrivalJoins(t *testing.T) {
 // What is kept is bounded by the deadline that held then, though that is taken away before it leaves, and nothing behind it is.
 func TestArrivalJoinsInTime(t *testing.T) {
 	server, _ := arrived(t)
-	a := server.(*arrival)
+	a := server.(*clientConn)
 	write := func(text string) error {
 		_, err := io.WriteString(a, text)
 		return err
@@ -134,7 +134,7 @@ func TestArrivalsStopReading(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newArrivals(ln)
+	l := newListener(ln)
 	ended := make(chan struct{})
 	go func() { _ = l.run(); close(ended) }()
 	client, err := net.Dial("tcp", ln.Addr().String())

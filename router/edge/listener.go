@@ -14,24 +14,24 @@ import (
 	"pdrouter/internal/nonblock"
 )
 
-// arrivals accepts the clients' connections for the HTTP server. It knows which of them have not
+// listener accepts the clients' connections for the HTTP server. It knows which of them have not
 // brought a byte yet: the HTTP server takes those for busy ones, so that one that a client opened for later would hold up
 // a shutdown until its read timeout. At the end it has whatever is still read be answered.
-type arrivals struct {
+type listener struct {
 	ln    net.Listener
 	conns chan net.Conn // closed when no more are to come
 	bufs  sync.Pool     // of *nonblock.Buf
 
 	mu     sync.Mutex
-	silent map[*arrival]struct{}
-	open   map[*arrival]struct{}
+	silent map[*clientConn]struct{}
+	open   map[*clientConn]struct{}
 }
 
-// arrival is a client's connection. The HTTP server reads the heads of requests from it, and nothing else: a body is read by
+// clientConn is a client's connection. The HTTP server reads the heads of requests from it, and nothing else: a body is read by
 // readBody, which the handler calls.
-type arrival struct {
+type clientConn struct {
 	net.Conn
-	from  *arrivals
+	from  *listener
 	since time.Time
 	spoke atomic.Bool
 	ends  atomic.Bool // nothing more is read
@@ -50,12 +50,12 @@ type arrival struct {
 	kept  []byte // that, while it waits
 }
 
-func newArrivals(ln net.Listener) *arrivals {
-	return &arrivals{ln: ln, conns: make(chan net.Conn), silent: map[*arrival]struct{}{}, open: map[*arrival]struct{}{}}
+func newListener(ln net.Listener) *listener {
+	return &listener{ln: ln, conns: make(chan net.Conn), silent: map[*clientConn]struct{}{}, open: map[*clientConn]struct{}{}}
 }
 
 // run accepts until the listener ends, and returns why it did.
-func (l *arrivals) run() error {
+func (l *listener) run() error {
 	defer close(l.conns)
 	for {
 		conn, err := l.ln.Accept()
@@ -71,8 +71,8 @@ func (l *arrivals) run() error {
 }
 
 // add notes a connection.
-func (l *arrivals) add(conn net.Conn) *arrival {
-	a := &arrival{Conn: conn, from: l, since: time.Now(), raw: nonblock.NewConn(conn, &l.bufs)}
+func (l *listener) add(conn net.Conn) *clientConn {
+	a := &clientConn{Conn: conn, from: l, since: time.Now(), raw: nonblock.NewConn(conn, &l.bufs)}
 	l.mu.Lock()
 	l.silent[a], l.open[a] = struct{}{}, struct{}{}
 	l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *arrivals) add(conn net.Conn) *arrival {
 }
 
 // closeSilent closes the connections that have brought nothing since before, and reports whether there are others.
-func (l *arrivals) closeSilent(before time.Time) bool {
-	var old []*arrival
+func (l *listener) closeSilent(before time.Time) bool {
+	var old []*clientConn
 	l.mu.Lock()
 	for a := range l.silent {
 		if a.since.Before(before) {
@@ -98,7 +98,7 @@ func (l *arrivals) closeSilent(before time.Time) bool {
 
 // stopReading has every read on a connection that is open fail from now on as one that took too long: the HTTP server then
 // answers the request that it was reading.
-func (l *arrivals) stopReading() {
+func (l *listener) stopReading() {
 	l.mu.Lock()
 	open := slices.Collect(maps.Keys(l.open))
 	l.mu.Unlock()
@@ -109,13 +109,13 @@ func (l *arrivals) stopReading() {
 }
 
 // left returns how many connections are open.
-func (l *arrivals) left() int {
+func (l *listener) left() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.open)
 }
 
-func (l *arrivals) remove(a *arrival) {
+func (l *listener) remove(a *clientConn) {
 	if !a.spoke.CompareAndSwap(false, true) {
 		return
 	}
@@ -126,7 +126,7 @@ func (l *arrivals) remove(a *arrival) {
 
 // Read reads a request's head for the server, and nothing behind it. The server waits for a request by asking for one byte, and
 // holds no memory for it meanwhile: what has come with that is kept until it asks for the rest, at once.
-func (a *arrival) Read(p []byte) (n int, err error) {
+func (a *clientConn) Read(p []byte) (n int, err error) {
 	if a.open { // nothing that follows can be trusted to be a request
 		return 0, io.EOF
 	}
@@ -150,7 +150,7 @@ func (a *arrival) Read(p []byte) (n int, err error) {
 }
 
 // take copies as much of b as belongs to the head.
-func (a *arrival) take(p, b []byte) int {
+func (a *clientConn) take(p, b []byte) int {
 	end := a.head.find(b)
 	if a.open = end >= 0; a.open {
 		b = b[:end]
@@ -159,7 +159,7 @@ func (a *arrival) take(p, b []byte) int {
 }
 
 // fill waits for bytes, which it keeps. There must be none yet.
-func (a *arrival) fill() (err error) {
+func (a *clientConn) fill() (err error) {
 	n := 0
 	if a.raw.Available() {
 		a.buf, n, err = a.raw.Read()
@@ -183,7 +183,7 @@ func (a *arrival) fill() (err error) {
 }
 
 // readSome reads what was kept, or else from the connection.
-func (a *arrival) readSome(p []byte) (n int, err error) {
+func (a *clientConn) readSome(p []byte) (n int, err error) {
 	if len(a.early) > 0 {
 		n = copy(p, a.early)
 		a.drop(n)
@@ -196,7 +196,7 @@ func (a *arrival) readSome(p []byte) (n int, err error) {
 }
 
 // drop goes past n bytes of what was kept.
-func (a *arrival) drop(n int) {
+func (a *clientConn) drop(n int) {
 	if a.early = a.early[n:]; len(a.early) == 0 {
 		a.from.bufs.Put(a.buf)
 		a.buf, a.early = nil, nil
@@ -204,14 +204,14 @@ func (a *arrival) drop(n int) {
 }
 
 // expect begins the body that follows the head.
-func (a *arrival) expect(f bodyFraming) {
+func (a *clientConn) expect(f bodyFraming) {
 	a.chunked, a.left = f.length < 0, max(f.length, 0)
 	a.open = f.length != 0
 }
 
 // settle makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
 // still to come that the answer did not wait for.
-func (a *arrival) settle() bool {
+func (a *clientConn) settle() bool {
 	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.early)) {
 		a.drop(int(a.left))
 		a.open = false
@@ -259,10 +259,10 @@ func (h *headEnd) find(b []byte) int {
 
 // JoinNext has what is written next leave with what is written behind it, which there must be. Both are within the write deadline that holds
 // then: it is taken away behind them.
-func (a *arrival) JoinNext() { a.joins = true }
+func (a *clientConn) JoinNext() { a.joins = true }
 
 // Write writes all of p.
-func (a *arrival) Write(p []byte) (int, error) {
+func (a *clientConn) Write(p []byte) (int, error) {
 	if a.joins {
 		a.joins, a.kept = false, append(a.kept, p...)
 		return len(p), nil
@@ -278,7 +278,7 @@ func (a *arrival) Write(p []byte) (int, error) {
 	return max(0, n-before), err
 }
 
-func (a *arrival) write(p []byte) (int, error) {
+func (a *clientConn) write(p []byte) (int, error) {
 	if a.raw.Available() {
 		return a.raw.Write(p)
 	}
@@ -286,7 +286,7 @@ func (a *arrival) write(p []byte) (int, error) {
 }
 
 // Close closes the connection. The server calls it after the last request, and at a shutdown for idle connections.
-func (a *arrival) Close() error {
+func (a *clientConn) Close() error {
 	if a.refused {
 		a.linger()
 	}
@@ -294,7 +294,7 @@ func (a *arrival) Close() error {
 }
 
 // end closes the connection while the server may be reading from it.
-func (a *arrival) end() error {
+func (a *clientConn) end() error {
 	a.from.remove(a)
 	a.from.mu.Lock()
 	delete(a.from.open, a)
@@ -303,7 +303,7 @@ func (a *arrival) end() error {
 }
 
 // NetConn is the connection below.
-func (a *arrival) NetConn() net.Conn { return a.Conn }
+func (a *clientConn) NetConn() net.Conn { return a.Conn }
 
 // What a client may go on sending after an answer that ends its connection.
 const (
@@ -313,7 +313,7 @@ const (
 
 // linger reads on for a moment, so that a client that is still sending gets the answer: closed at once, a connection with
 // unread bytes is reset, and what has not been read at the other end is lost.
-func (a *arrival) linger() {
+func (a *clientConn) linger() {
 	half, ok := a.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || a.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
@@ -328,7 +328,7 @@ func (a *arrival) linger() {
 }
 
 // SetWriteDeadline sets when writes fail. One that is taken away holds until what is kept has left.
-func (a *arrival) SetWriteDeadline(t time.Time) error {
+func (a *clientConn) SetWriteDeadline(t time.Time) error {
 	if t.IsZero() && len(a.kept) > 0 {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (a *arrival) SetWriteDeadline(t time.Time) error {
 }
 
 // SetReadDeadline sets when reads fail, which stays now if nothing more is to be read.
-func (a *arrival) SetReadDeadline(t time.Time) error {
+func (a *clientConn) SetReadDeadline(t time.Time) error {
 	err := a.Conn.SetReadDeadline(t)
 	if a.ends.Load() { // looked at behind the call, as stopReading sets it before its own: the last one says now
 		return a.Conn.SetReadDeadline(time.Now())
@@ -345,7 +345,7 @@ func (a *arrival) SetReadDeadline(t time.Time) error {
 }
 
 // Accept waits for the next connection. io.EOF says that the listener has ended.
-func (l *arrivals) Accept() (net.Conn, error) {
+func (l *listener) Accept() (net.Conn, error) {
 	conn, ok := <-l.conns
 	if !ok {
 		return nil, io.EOF
@@ -354,7 +354,7 @@ func (l *arrivals) Accept() (net.Conn, error) {
 }
 
 // Addr is where clients connect.
-func (l *arrivals) Addr() net.Addr { return l.ln.Addr() }
+func (l *listener) Addr() net.Addr { return l.ln.Addr() }
 
 // Close implements net.Listener. It does nothing: the listener below belongs to the one who calls run.
-func (l *arrivals) Close() error { return nil }
+func (l *listener) Close() error { return nil }
