@@ -118,7 +118,9 @@ func (r *Reclaimer) run(f *barrier, ask func() bool) {
 		case <-time.After(max(time.Until(due), pause)):
 		}
 		dispatched := time.Now()
-		if !ask() {
+		passed := false
+		r.tasks.Recover("a barrier", func() { passed = ask() })
+		if !passed {
 			pause = 500 * time.Millisecond
 			continue
 		}
