@@ -9,13 +9,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"pdrouter/auth"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/edge"
 	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 )
@@ -146,5 +149,79 @@ func TestFault68PanicInTheReport(t *testing.T) {
 			g.WaitIdle()
 			s.CheckNothingHeld(t)
 		})
+	}
+}
+
+// panickyLimiter is a limiter whose next lease to end panics.
+type panickyLimiter struct {
+	now  atomic.Bool
+	ends atomic.Int64
+}
+
+func (l *panickyLimiter) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
+	return l, edge.Allowance{}
+}
+
+func (l *panickyLimiter) Done(int) {
+	l.ends.Add(1)
+	if l.now.CompareAndSwap(true, false) {
+		panic("as told")
+	}
+}
+
+// TestFault68PanicInTheLimits has a limiter panic as it is told of the end of a request: the request is counted and reported as every other.
+func TestFault68PanicInTheLimits(t *testing.T) {
+	for _, row := range []struct{ name, connector, body string }{
+		{"whole", connector.NameNone, routertest.PlainBody},
+		{"stream", connector.NameNone, routertest.StreamBody},
+		{"choices", connector.NamePush, strings.Replace(routertest.PlainBody, `"prompt"`, `"n":3,"prompt"`, 1)},
+		{"choices of a stream", connector.NamePush, strings.Replace(routertest.StreamBody, `"prompt"`, `"n":3,"prompt"`, 1)},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := routertest.NewPool(t, row.connector, 1, 1, nil)
+			l := new(panickyLimiter)
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+			if row.connector != connector.NameNone {
+				g.WaitWarm()
+			}
+			l.now.Store(true)
+			g.Post(routertest.PathCompletions, row.body)
+			routertest.Eventually(t, "it has panicked", func() bool { return !l.now.Load() })
+			if r := g.Post(routertest.PathCompletions, row.body); r.Status != 200 {
+				t.Errorf("the next one: status %d: %s", r.Status, r.Body)
+			}
+			g.WaitIdle()
+			g.Summary(2)
+			if n := g.Router.Stats().Queues[0].InFlight; n != 0 || l.ends.Load() != 2 {
+				t.Errorf("%d places are taken, %d leases have ended", n, l.ends.Load())
+			}
+			s.CheckNothingHeld(t)
+		})
+	}
+}
+
+// panickyResponses panics when it is told which engine holds a response.
+type panickyResponses struct{}
+
+func (panickyResponses) Put(string, []byte, time.Duration) { panic("as told") }
+func (panickyResponses) Await(string)                      {}
+func (panickyResponses) Get(context.Context, string) ([]byte, bool, error) {
+	return nil, false, nil
+}
+
+// TestFault68PanicBeforeTheLimits has the end of a request panic before its place and its lease are given back: they are.
+func TestFault68PanicBeforeTheLimits(t *testing.T) {
+	e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"id":"resp_0123456789abcdef0123456789abcdef","object":"response","status":"completed"}`)
+	})
+	defer e.Server.Close()
+	l := new(panickyLimiter)
+	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Responses: panickyResponses{}, Limits: l})
+	g.Post(routertest.PathResponses, `{"model":"tiny","input":"b","store":true}`)
+	g.WaitIdle()
+	g.Summary(1)
+	if n := g.Router.Stats().Queues[0].InFlight; n != 0 || l.ends.Load() != 1 {
+		t.Errorf("%d places are taken, %d leases have ended", n, l.ends.Load())
 	}
 }

@@ -2,17 +2,20 @@ package router_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/stored"
 )
 
 // TestFault66ShutdownAnswersHalfSent has clients that have not sent their whole request when the drain time is over: they are
@@ -82,6 +85,46 @@ func TestFault66ShutdownAnswersHalfSent(t *testing.T) {
 		if n, err := c.from.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("%s: the connection stays open", c.name)
 		}
+	}
+	<-stopped
+}
+
+// slowResponses finds every response at one engine, once it may.
+type slowResponses struct{ entered, let chan struct{} }
+
+func (f *slowResponses) Put(string, []byte, time.Duration) {}
+func (f *slowResponses) Await(string)                      {}
+func (f *slowResponses) Get(context.Context, string) ([]byte, bool, error) {
+	close(f.entered)
+	<-f.let
+	return stored.Holder{Engine: "decode-0", Model: "tiny", Owner: stored.Owner("", "")}.Value(), true, nil
+}
+
+// TestFault66ShutdownBehindALookup has a request be looked up until the drain time is over: it is refused as all others, and no engine is
+// asked.
+func TestFault66ShutdownBehindALookup(t *testing.T) {
+	var asked atomic.Int64
+	e := routertest.NewAnyEngine(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+		asked.Add(1)
+		<-r.Context().Done()
+	})
+	defer e.Server.Close()
+	defer e.Server.CloseClientConnections()
+	found := &slowResponses{make(chan struct{}), make(chan struct{})}
+	cfg := routertest.AnyFleet(e)
+	cfg.Timeouts.Drain = 300 * time.Millisecond
+	g := routertest.Start(t, cfg, router.Parts{Responses: found})
+	got := make(chan routertest.Reply, 1)
+	go func() {
+		got <- g.Post(routertest.PathResponses, `{"model":"tiny","input":"b","previous_response_id":"resp_0123456789abcdef0123456789abcdef"}`)
+	}()
+	<-found.entered
+	stopped := make(chan struct{})
+	go func() { g.Stop(); close(stopped) }()
+	time.Sleep(2 * cfg.Timeouts.Drain)
+	close(found.let)
+	if r := <-got; r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "draining" || asked.Load() > 0 {
+		t.Errorf("status %d, reason %q, engines asked %d times; want 503, draining and none", r.Status, r.Header.Get("X-Pdrouter-Reason"), asked.Load())
 	}
 	<-stopped
 }

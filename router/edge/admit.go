@@ -41,8 +41,10 @@ func (q *request) panicked(v any) {
 	}
 }
 
-// Ended gives back what was taken for the request. The lease of a background response is held until that has ended.
+// Ended gives back what was taken for the request, also if this panics. The lease of a background response is held until that has ended.
 func (q *request) Ended(x *exchange.Exchange) {
+	var used exchange.UsedTokens
+	defer func() { q.giveBack(used) }()
 	if q.Body.Unsplittable == openai.UnsplitStored {
 		q.sawResponse(x)
 	}
@@ -51,7 +53,7 @@ func (q *request) Ended(x *exchange.Exchange) {
 		q.r.Backgrounds.Hold(id, e, q.Forwarded, l)
 		q.lease = nil
 	}
-	q.giveBack(x.Used())
+	used = x.Used()
 }
 
 // FanEnded gives back what was taken for the request.
@@ -136,9 +138,8 @@ func (q *request) admit(body *clientBody, set func(name, value string)) (e *open
 	if e == nil {
 		e = q.findStored(context.Background())
 	}
-	if e != nil && q.lease != nil {
-		q.lease.Done(0)
-		q.lease = nil
+	if e != nil {
+		q.giveBack(exchange.UsedTokens{})
 	}
 	return e
 }

@@ -5,7 +5,9 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/router/admission"
 	"pdrouter/router/config"
+	"pdrouter/router/exchange"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
@@ -18,17 +20,15 @@ const ScopePriority = "priority"
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
 func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 	if l, ok := q.lease.(*stored.Lease); ok && !r.Backgrounds.Admit(l, q.s.Config.Limits.Background) {
-		l.Done(0)
-		q.lease = nil
+		q.giveBack(exchange.UsedTokens{})
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
 	g := q.Model.Queue
+	var got admission.Result
+	var w *admission.Waiter
 	if s, ok := g.TryAcquire(); ok {
-		q.slot = s
-		return nil // at the end Serve ends it with all others
-	}
-	got, w := g.Enqueue(q.standing(header), q.Arrived)
-	if w != nil {
+		got.Slot = s
+	} else if got, w = g.Enqueue(q.standing(header), q.Arrived); w != nil {
 		q.Checked = time.Since(q.Arrived)
 		late := time.AfterFunc(q.s.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
 		watch, _ := r.Clients.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
@@ -42,20 +42,13 @@ func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 		watch.Stop()
 		q.Queued = time.Since(q.Arrived)
 	}
+	if q.slot = got.Slot; got.Why == reason.None && r.turnsAway() { // also of a place that came free as its request was ended at shutdown
+		got.Why = reason.Shutdown
+	}
 	if got.Why == reason.None {
-		select {
-		case <-r.closing: // a place that came free as its request was ended at shutdown
-			got.Slot.Release()
-			got.Why = reason.Shutdown
-		default:
-			q.slot = got.Slot
-			return nil
-		}
+		return nil
 	}
-	if q.lease != nil {
-		q.lease.Done(0)
-		q.lease = nil
-	}
+	q.giveBack(exchange.UsedTokens{})
 	return ofCaller(openai.ErrQueue(got.Why, q.Model.Name), q.who, q.Model.Name)
 }
 

@@ -73,7 +73,7 @@ func New(parts Parts) *Edge {
 	return r
 }
 
-// Draining reports whether drain was called.
+// Draining reports whether Drain was called.
 func (r *Edge) Draining() bool { return r.draining.Load() }
 
 // AskedReady reports whether a client has asked for the readiness, and so looks at the end of it.
@@ -120,8 +120,8 @@ func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	r.Drain()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Current().Config.Timeouts.Drain)
 	defer cancel()
+	_ = ln.Close() // it may have been closed already
 	if failed == nil {
-		_ = ln.Close() // it may have been closed already
 		<-accepting
 	}
 	for clients.closeSilent(time.Now().Add(-newcomer)) && stop.Err() == nil {

@@ -225,8 +225,8 @@ func (r *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relay
 func (r *Edge) fail(c *fiber.Ctx, e *openai.Error) error {
 	r.answerError(c, e)
 	r.bound(c)
-	if r.Current().Refused != nil {
-		r.Current().Refused(e.Status, e.Reason.String())
+	if refused := r.Current().Refused; refused != nil {
+		refused(e.Status, e.Reason.String())
 	}
 	level := slog.LevelInfo
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {

@@ -27,7 +27,7 @@ import (
 // Exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
 // actions into I/O.
 //
-// One goroutine at a time is its owner, and only the owner changes it: first the goroutine that serves the client's connection (run,
+// One goroutine at a time is its owner, and only the owner changes it: first the goroutine that serves the client's connection (Run,
 // then WriteTo if the answer is a stream), then, if the request has its outcome and its legs must go on, one in the background (drain).
 // Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
 // here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
@@ -118,7 +118,9 @@ func (r *Exchanges) Begin(q *Request) *Exchange {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
-	r.live.add(x)
+	if !r.live.add(x) {
+		x.shutDown()
+	}
 	return x
 }
 

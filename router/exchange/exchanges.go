@@ -56,9 +56,13 @@ func (r *Exchanges) Count() int { return r.live.len() }
 // Composed notes that one request more, or one less, is under way that consists of branches.
 func (r *Exchanges) Composed(by int) { r.live.count(by) }
 
-// ShutDown has every request under way end: the gateway stops.
+// ShutDown has every request under way end, and every one that begins later: the gateway stops.
 func (r *Exchanges) ShutDown() {
-	for _, x := range r.live.all() {
-		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
+	for _, x := range r.live.close() {
+		x.shutDown()
 	}
+}
+
+func (x *Exchange) shutDown() {
+	x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
 }

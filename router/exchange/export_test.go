@@ -26,7 +26,10 @@ func NewDebug(r *Exchanges, s *Snapshot) Debug { return Debug{r, s} }
 
 // PrefillAnswered reports whether the prefill leg of some request has its answer.
 func (d Debug) PrefillAnswered() bool {
-	for _, x := range d.r.live.all() {
+	live := &d.r.live
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	for _, x := range live.items {
 		x.mu.Lock()
 		a := x.current
 		x.mu.Unlock()

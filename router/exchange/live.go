@@ -10,16 +10,19 @@ type live struct {
 	mu    sync.Mutex
 	items []*Exchange // each knows its index, so that removing one takes constant time
 	n     int         // as clients count them: a request that consists of branches is one
+	over  bool        // the gateway stops: what comes ends at once
 }
 
-func (l *live) add(x *Exchange) {
+// add reports whether the request may begin: it is added in any case.
+func (l *live) add(x *Exchange) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	x.liveIndex = len(l.items)
 	l.items = append(l.items, x)
 	if !x.branch {
 		l.n++
 	}
-	l.mu.Unlock()
+	return !l.over
 }
 
 // remove moves the last item to the place of x.
@@ -41,10 +44,11 @@ func (l *live) count(by int) {
 	l.mu.Unlock()
 }
 
-// all returns the requests under way at this moment.
-func (l *live) all() []*Exchange {
+// close returns the requests under way at this moment. No other may begin.
+func (l *live) close() []*Exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.over = true
 	return slices.Clone(l.items)
 }
 

@@ -137,7 +137,7 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	}
 }
 
-// reserveDrain takes a place in the background for the legs to go on in, as the request is over for its client. run starts drain there
+// reserveDrain takes a place in the background for the legs to go on in, as the request is over for its client. Run starts drain there
 // when it returns, after DoDone. If there is no place the legs end now.
 func (x *Exchange) reserveDrain() {
 	if x.drains = x.r.Tasks.Reserve(x.s.Config.Limits.Background); x.drains {
@@ -256,6 +256,7 @@ func (a *attempt) Cached() (cached, created int) {
 // done gives the request its outcome and writes its summary. It happens once.
 func (x *Exchange) done(act dispatch.Action) {
 	x.Over = true
+	defer x.ended()
 	x.timer.Stop()
 	x.watch.Stop()
 	now, s := time.Now(), &x.Sum
@@ -270,7 +271,6 @@ func (x *Exchange) done(act dispatch.Action) {
 	default:
 		x.restrict(acceptsNone, nil)
 	}
-	x.r.live.remove(x)
 	s.Outcome = report.Outcome(act.Outcome.String())
 	if act.Why != reason.None {
 		x.Why, s.Reason = act.Why, act.Why.String()
@@ -282,12 +282,17 @@ func (x *Exchange) done(act dispatch.Action) {
 	if x.choice.Decode >= 0 && s.Attempts > 0 {
 		s.Why = x.choice.Why()
 	}
+}
+
+// ended tells of the outcome whoever is to know, also if one of them panics, or what was to be done before.
+func (x *Exchange) ended() {
 	defer x.b.Release()
+	if !x.branch {
+		defer x.r.Report.Finished(&x.Sum, x.s.Observe)
+	}
+	x.r.live.remove(x)
 	if x.caller != nil {
 		x.caller.Ended(x)
-	}
-	if !x.branch {
-		x.r.Report.Finished(s, x.s.Observe)
 	}
 }
 

@@ -149,9 +149,9 @@ func (f *Fan) finish() {
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
+	defer f.r.Report.Finished(s, f.s.Observe) // also if a caller panics
+	defer f.r.Composed(-1)
 	f.caller.FanEnded(f.used())
-	f.r.Composed(-1)
-	f.r.Report.Finished(s, f.s.Observe)
 }
 
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
