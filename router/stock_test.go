@@ -225,7 +225,7 @@ func TestOtherTransferMode(t *testing.T) {
 		fits bool
 	}{{"push", connector.Named(connector.NamePush), true}, {"pull", connector.Named(connector.NamePush), false}, {"pull", connector.Named(connector.NamePull), true}, {"push", connector.Named(connector.NamePull), false}, {"", connector.Named(connector.NamePush), true}, {"", connector.Named(connector.NamePull), true}} {
 		kv := `{"remote_engine_id":"e","remote_host":"h","remote_port":1,"tp_size":2,"pp_size":1,"dcp_size":1,"transfer_mode":"` + row.mode + `"}`
-		c, ok := connector.ParseCoordinates([]byte(kv))
+		c, ok := connector.ParseEndpoint([]byte(kv))
 		if !ok || c.Mode != row.mode || c.Moves(row.conn) != row.fits {
 			t.Errorf("%q for %s: %+v, %v", row.mode, row.conn.Traits().Name, c, ok)
 		}

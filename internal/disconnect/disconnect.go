@@ -1,7 +1,7 @@
 // Package disconnect tells when the peer of a connection has left, while nothing reads from the connection.
 //
 // It asks the kernel about sockets, on one goroutine for all of them. It takes no bytes from a connection and does not close it. On
-// systems other than Linux it watches only connections that are a Notifier. Its caller is a server whose requests wait: package router
+// systems other than Linux it watches only connections that are a Notifier. Its caller is a server whose requests wait: package router/edge
 // ends a request whose client has left.
 package disconnect
 

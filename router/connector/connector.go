@@ -91,12 +91,12 @@ var noneTraits = Traits{Name: NameNone, Mode: dispatch.Alone}
 
 func (none) Traits() *Traits { return &noneTraits }
 
-func (none) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
-	if e.Decode.Open() {
-		out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
-	}
-	return out
-}
+// End is never asked: there is no prefill leg whose end could matter to decode's.
+func (none) End(_ dispatch.Ending, out []dispatch.Action) []dispatch.Action { return out }
+
+func (none) PrefillParams(dst []byte, _ *Handoff) []byte { return dst }
+func (none) DecodeParams(dst []byte, _ *Handoff) []byte  { return dst }
+func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }
 
 // The connectors a model may name: who moves the KV blocks from prefill to decode.
 const (

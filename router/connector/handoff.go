@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"pdrouter/metadata"
-	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
@@ -75,8 +74,8 @@ func (c PrefillEndpoint) written() *PrefillEndpoint {
 	return &c
 }
 
-// ParseCoordinates reads them from the kv_transfer_params of a prefill answer.
-func ParseCoordinates(kv []byte) (*PrefillEndpoint, bool) {
+// ParseEndpoint reads where prefill is from the kv_transfer_params of its answer.
+func ParseEndpoint(kv []byte) (*PrefillEndpoint, bool) {
 	p, ok := ParseKVParams(kv)
 	if !ok || !p.located() {
 		return nil, false
@@ -87,85 +86,6 @@ func ParseCoordinates(kv []byte) (*PrefillEndpoint, bool) {
 	}.written(), true
 }
 
-// PrefillParams of stock vLLM, push, do not name the decode engine: it registers with prefill.
-func (push) PrefillParams(dst []byte, h *Handoff) []byte {
-	dst = append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
-	dst = append(dst, h.Transfer...)
-	return append(dst, `"}`...)
-}
-
-func (push) DecodeParams(dst []byte, h *Handoff) []byte {
-	dst = append(dst, h.Endpoint.params...)
-	dst = h.Shape.AppendEngineRequest(dst, h.Request)
-	dst = append(dst, `","transfer_id":"`...)
-	dst = append(dst, h.Transfer...)
-	return append(dst, `"}`...)
-}
-
-// Accept reports whether prefill's answer names the run that decode's request names.
-func (push) Accept(h *Handoff, kv []byte) dispatch.EventKind {
-	if h.Endpoint != nil && bytes.Contains(kv, h.Endpoint.Quoted) {
-		return dispatch.EvPrefillUsable
-	}
-	if _, ok := ParseCoordinates(kv); ok {
-		return dispatch.EvPrefillMoved
-	}
-	return dispatch.EvPrefillUnusable
-}
-
-func (pull) PrefillParams(dst []byte, h *Handoff) []byte {
-	return append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,`+
-		`"remote_block_ids":null,"remote_host":null,"remote_port":null}`...)
-}
-
-// DecodeParams are what prefill answered, to the byte.
-func (pull) DecodeParams(dst []byte, h *Handoff) []byte { return append(dst, h.KVParams...) }
-
-// Accept refuses params without a field that decode needs to read: a missing field can crash the decode engine.
-func (pull) Accept(h *Handoff, kv []byte) dispatch.EventKind {
-	p, ok := ParseKVParams(kv)
-	if !ok || !p.located() || !p.remote || !p.blocks || len(p.Request) == 0 {
-		return dispatch.EvPrefillUnusable
-	}
-	return dispatch.EvPrefillUsable
-}
-
-func (plane) PrefillParams(dst []byte, h *Handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode, h.PrefillTicket)
-}
-
-func (plane) DecodeParams(dst []byte, h *Handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill, h.DecodeTicket)
-}
-
-func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation, ticket []byte) []byte {
-	dst = append(dst, head...)
-	dst = append(dst, h.Transfer...)
-	dst = append(dst, `","peer":{"engine":`...)
-	dst = openai.AppendString(dst, peer.Engine)
-	dst = append(dst, `,"generation":`...)
-	dst = strconv.AppendUint(dst, peer.Generation, 10)
-	dst = append(dst, `},"valid_ms":`...)
-	dst = strconv.AppendInt(dst, h.ValidMS, 10)
-	if ticket != nil {
-		dst = append(dst, `,"ticket":"`...)
-		dst = append(append(dst, ticket...), '"') // base64url
-	}
-	return append(dst, '}')
-}
-
-// Accept wants the transfer's own id back.
-func (plane) Accept(h *Handoff, kv []byte) dispatch.EventKind {
-	if bytes.Contains(kv, []byte(h.Transfer)) {
-		return dispatch.EvPrefillUsable
-	}
-	return dispatch.EvPrefillUnusable
-}
-
-func (none) PrefillParams(dst []byte, _ *Handoff) []byte { return dst }
-func (none) DecodeParams(dst []byte, _ *Handoff) []byte  { return dst }
-func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }
-
 // WithoutHandoff returns an engine's refusal without the members of the hand-off, at any depth. It reports false if the rest may still
 // contain data of the hand-off. Then the body must not be sent to a client.
 func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
@@ -175,7 +95,7 @@ func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
 	}
 	c := h.Endpoint
 	if h.KVParams != nil {
-		if told, ok := ParseCoordinates(h.KVParams); ok {
+		if told, ok := ParseEndpoint(h.KVParams); ok {
 			c = told
 		}
 	}

@@ -38,14 +38,14 @@ func TestParseHanded(t *testing.T) {
 		{"null", `null`, false, dispatch.EvPrefillUnusable},
 		{"nothing", ``, false, dispatch.EvPrefillUnusable},
 	} {
-		if _, ok := ParseCoordinates([]byte(c.kv)); ok != c.located {
+		if _, ok := ParseEndpoint([]byte(c.kv)); ok != c.located {
 			t.Errorf("%s: coordinates: got %v, want %v", c.name, ok, c.located)
 		}
 		if got := (pull{}).Accept(&Handoff{}, []byte(c.kv)); got != c.pull {
 			t.Errorf("%s: pull: got %v, want %v", c.name, got, c.pull)
 		}
 	}
-	got, ok := ParseCoordinates([]byte(`{"remote_engine_id":"e\u0041\"","remote_host":"h\/","remote_port":5600,"tp_size":2,"pp_size":3,"dcp_size":4}`))
+	got, ok := ParseEndpoint([]byte(`{"remote_engine_id":"e\u0041\"","remote_host":"h\/","remote_port":5600,"tp_size":2,"pp_size":3,"dcp_size":4}`))
 	want := PrefillEndpoint{EngineID: `eA"`, Host: "h/", Port: 5600, TP: 2, PP: 3, DCP: 4}.written()
 	if diff := cmp.Diff(got, want, cmp.AllowUnexported(PrefillEndpoint{})); !ok || diff != "" {
 		t.Errorf("got %v, %s", ok, diff)

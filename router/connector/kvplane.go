@@ -1,6 +1,13 @@
 package connector
 
-import "pdrouter/router/dispatch"
+import (
+	"bytes"
+	"strconv"
+
+	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
+)
 
 // plane is pdrouter's own data plane. Both engines know the transfer by its id and accept a cancel at any time. So however the attempt
 // ends, both are canceled at once and both legs are closed.
@@ -28,4 +35,36 @@ func (plane) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
 	}
 	return out
+}
+
+func (plane) PrefillParams(dst []byte, h *Handoff) []byte {
+	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode, h.PrefillTicket)
+}
+
+func (plane) DecodeParams(dst []byte, h *Handoff) []byte {
+	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill, h.DecodeTicket)
+}
+
+func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation, ticket []byte) []byte {
+	dst = append(dst, head...)
+	dst = append(dst, h.Transfer...)
+	dst = append(dst, `","peer":{"engine":`...)
+	dst = openai.AppendString(dst, peer.Engine)
+	dst = append(dst, `,"generation":`...)
+	dst = strconv.AppendUint(dst, peer.Generation, 10)
+	dst = append(dst, `},"valid_ms":`...)
+	dst = strconv.AppendInt(dst, h.ValidMS, 10)
+	if ticket != nil {
+		dst = append(dst, `,"ticket":"`...)
+		dst = append(append(dst, ticket...), '"') // base64url
+	}
+	return append(dst, '}')
+}
+
+// Accept wants the transfer's own id back.
+func (plane) Accept(h *Handoff, kv []byte) dispatch.EventKind {
+	if bytes.Contains(kv, []byte(h.Transfer)) {
+		return dispatch.EvPrefillUsable
+	}
+	return dispatch.EvPrefillUnusable
 }

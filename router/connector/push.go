@@ -1,6 +1,10 @@
 package connector
 
-import "pdrouter/router/dispatch"
+import (
+	"bytes"
+
+	"pdrouter/router/dispatch"
+)
 
 // push is stock vLLM's NixlPushConnector. Decode registers its blocks with prefill, and prefill writes them when it has finished. Decode
 // holds registered blocks until they are written, even if its request has ended. So once decode was asked, the prefill leg continues to
@@ -54,4 +58,30 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		return append(out, dispatch.Action{Do: dispatch.DoFreePrefill})
 	}
 	return out
+}
+
+// PrefillParams of stock vLLM, push, do not name the decode engine: it registers with prefill.
+func (push) PrefillParams(dst []byte, h *Handoff) []byte {
+	dst = append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
+	dst = append(dst, h.Transfer...)
+	return append(dst, `"}`...)
+}
+
+func (push) DecodeParams(dst []byte, h *Handoff) []byte {
+	dst = append(dst, h.Endpoint.params...)
+	dst = h.Shape.AppendEngineRequest(dst, h.Request)
+	dst = append(dst, `","transfer_id":"`...)
+	dst = append(dst, h.Transfer...)
+	return append(dst, `"}`...)
+}
+
+// Accept reports whether prefill's answer names the run that decode's request names.
+func (push) Accept(h *Handoff, kv []byte) dispatch.EventKind {
+	if h.Endpoint != nil && bytes.Contains(kv, h.Endpoint.Quoted) {
+		return dispatch.EvPrefillUsable
+	}
+	if _, ok := ParseEndpoint(kv); ok {
+		return dispatch.EvPrefillMoved
+	}
+	return dispatch.EvPrefillUnusable
 }

@@ -8,31 +8,24 @@ import (
 	"pdrouter/router/reason"
 )
 
-// requestHead is what the first handler sees of a request's head.
+// requestHead is a request's head as it was sent.
 type requestHead struct {
 	Proto string // as it stands in the request line
 	URI   []byte // the request target as sent
 	Raw   []byte // the header block as sent, from behind the request line to the blank line; empty if there is no field
 }
 
-// headLimits bound a request's head. Zero means the default: 16 KiB, 100 fields.
-type headLimits struct {
-	Bytes  int
-	Fields int
-}
+const (
+	HeadBytes  = 16 << 10 // the most bytes of a request's head
+	headFields = 100      // the most fields of it
+)
 
 // checkFraming refuses a head over which two HTTP parsers could disagree: where the body ends, which host is meant,
 // where a field ends. It returns what the head says of the body. The error asks for the connection to be closed, because nothing that follows on it can be
 // trusted. It is meant to run before anything else looks at the request.
-func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *openai.Error) {
-	if lim.Bytes == 0 {
-		lim.Bytes = 16 << 10
-	}
-	if lim.Fields == 0 {
-		lim.Fields = 100
-	}
-	if len(h.Raw)+len(h.URI) > lim.Bytes {
-		return f, openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", lim.Bytes)
+func checkFraming(h requestHead) (f bodyFraming, _ *openai.Error) {
+	if len(h.Raw)+len(h.URI) > HeadBytes {
+		return f, openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", HeadBytes)
 	}
 	var length, coding, host bool
 	var hostValue []byte
@@ -46,8 +39,8 @@ func checkFraming(h requestHead, lim headLimits) (f bodyFraming, _ *openai.Error
 		if len(line) == 0 {
 			break
 		}
-		if n == lim.Fields {
-			return f, openai.NewError(reason.HeadTooLarge, "The request has more than %d header fields.", lim.Fields)
+		if n == headFields {
+			return f, openai.NewError(reason.HeadTooLarge, "The request has more than %d header fields.", headFields)
 		}
 		name, value, e := cutField(line)
 		if e != nil {

@@ -81,7 +81,7 @@ func TestCheckFraming(t *testing.T) {
 			if !ok {
 				t.Fatal("the test's request has no head")
 			}
-			_, herr := checkFraming(h, headLimits{})
+			_, herr := checkFraming(h)
 			got, status, want := reason.None, 0, map[reason.Reason]int{reason.BadFraming: 400, reason.BadHost: 400, reason.HeadTooLarge: 431}[tt.reason]
 			if herr != nil {
 				got, status = herr.Reason, herr.Status
@@ -104,7 +104,7 @@ func TestFramingInHandler(t *testing.T) {
 			var served []string
 			s := &fasthttp.Server{ReadBufferSize: 32 << 10, Logger: log.New(io.Discard, "", 0), Handler: func(ctx *fasthttp.RequestCtx) {
 				h := &ctx.Request.Header
-				_, herr := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{})
+				_, herr := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()})
 				if herr != nil {
 					ctx.Response.SetStatusCode(herr.Status)
 					ctx.SetConnectionClose()
@@ -151,7 +151,7 @@ func FuzzFraming(f *testing.F) {
 		if !ok {
 			return
 		}
-		framing, e := checkFraming(h, headLimits{})
+		framing, e := checkFraming(h)
 		if e != nil {
 			return
 		}
@@ -210,7 +210,7 @@ func BenchmarkFraming(b *testing.B) {
 		"Authorization: Bearer abcdefghijklmnopqrstuvwxyz\r\nX-Stainless-Lang: python\r\nAccept: application/json\r\nContent-Length: 1024\r\n\r\n")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, herr := checkFraming(h, headLimits{}); herr != nil {
+		if _, herr := checkFraming(h); herr != nil {
 			b.Fatal(herr)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,16 +14,15 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/internal/httpsyntax"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fanout"
+	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 )
 
-const (
-	HeadBytes     = 16 << 10 // the most bytes of a request's head
-	maxLoggedPath = 256      // the most bytes of a path in the log
-)
+const maxLoggedPath = 256 // bytes of a path in the log
 
 // handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
@@ -38,7 +38,7 @@ func (r *Edge) handle(c *fiber.Ctx) (err error) {
 		}
 	}()
 	h, conn := &c.Request().Header, c.Context().Conn().(*clientConn)
-	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()}, headLimits{Bytes: HeadBytes})
+	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()})
 	if e == nil && (conn.head.bare || !conn.open) {
 		e = openai.ErrFraming("A header line does not end in CRLF.")
 	}
@@ -86,7 +86,7 @@ func (r *Edge) handle(c *fiber.Ctx) (err error) {
 		return r.fail(c, e)
 	}
 	if rt.does == generate {
-		if f := fanout.Begin(r.Exchanges, &q.Request, q); f != nil {
+		if f := fanout.Begin(r.Exchanges, &q.Request, q); f != nil { // nil for one choice
 			q.fan = f
 			f.WatchClient(conn)
 			f.Run()
@@ -273,4 +273,64 @@ func (r *Edge) identify(c *fiber.Ctx) {
 	if len(c.Response().Header.Peek(headerRequestID)) == 0 {
 		c.Response().Header.Set(headerRequestID, requestID(&c.Request().Header))
 	}
+}
+
+// headerRequestID is fiber.HeaderXRequestID as it is sent.
+const headerRequestID = "X-Request-Id"
+
+// readHead takes what is used of the request's head. Nothing else of it is looked at, and no field reaches an engine as it
+// came.
+func (q *request) readHead(h *fasthttp.RequestHeader) {
+	q.ID = requestID(h)
+	parents := slices.Clone(h.PeekAll("Traceparent")) // the next call writes to the same place
+	if t := leg.ParseTrace(parents, h.PeekAll("Tracestate")); t != "" {
+		q.Forwarded = &leg.Forwarded{Trace: t}
+	}
+	retried := h.Peek("X-Stainless-Retry-Count")
+	q.Retried = len(retried) > 0 && string(retried) != "0"
+	switch q.route.does {
+	case passForm:
+		q.ctype = string(h.Peek(fiber.HeaderContentType))
+	case askStored:
+		_, q.query, _ = strings.Cut(string(h.RequestURI()), "?")
+	}
+}
+
+// forwardAuthorization has the engines of the request's model be given the client's credentials. Several are none: whoever
+// stands in between may have believed another one.
+func (q *request) forwardAuthorization(h *fasthttp.RequestHeader) {
+	if q.Forwarded == nil {
+		q.Forwarded = new(leg.Forwarded)
+	}
+	q.Forwarded.Judged = true
+	if a, err := credentialsOf(q.route, h); err == nil && httpsyntax.IsFieldValue([]byte(a)) {
+		q.Forwarded.Authorization = a
+	}
+}
+
+// credentialsOf returns the client's credentials as they stand in Authorization; "" if there are none.
+func credentialsOf(rt *route, h *fasthttp.RequestHeader) (string, error) {
+	authorization, err := oneOf(h.PeekAll(fiber.HeaderAuthorization))
+	if err != nil || !rt.keyed() {
+		return authorization, err
+	}
+	key, err := oneOf(h.PeekAll("X-Api-Key"))
+	if err != nil {
+		return "", err
+	}
+	return withKey(authorization, key)
+}
+
+// requestID is the client's own, if it can be repeated in a header and a log, else a new one. Engines never see it.
+func requestID(h *fasthttp.RequestHeader) string {
+	id := h.Peek(headerRequestID)
+	if len(id) == 0 || len(id) > 128 {
+		return newRequestID()
+	}
+	for _, b := range id {
+		if b <= ' ' || b >= 0x7f {
+			return newRequestID()
+		}
+	}
+	return string(id)
 }

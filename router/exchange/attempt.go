@@ -29,7 +29,6 @@ type attempt struct {
 	parked     bool // it waits for the pair
 	leaked     bool // KV may be held for nobody
 	hurried    bool // nobody waits for the answer
-	reads      bool // decode reads what prefill holds
 	unstreamed bool // decode's first byte comes with its last, and says nothing of the transfer
 
 	due           time.Time   // of decode's first token; zero until prefill has answered
@@ -178,8 +177,8 @@ func (a *attempt) disown() {
 	}
 }
 
-// open reports whether the decode leg was disowned and is open still.
-func (a *attempt) open() bool { return a.decodeIs == withReclaim && !a.decode.State().Over() }
+// keptOpen reports whether the decode leg was disowned and is open still.
+func (a *attempt) keptOpen() bool { return a.decodeIs == withReclaim && !a.decode.State().Over() }
 
 // letGo ends the decode leg, unless it was disowned.
 func (a *attempt) letGo() {

@@ -89,7 +89,7 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 		}
 	case dispatch.EvPrefillMoved:
 		e.Why = reason.EngineRestarted
-		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
+		if c, ok := connector.ParseEndpoint(l.Answer.KVParams); ok {
 			r.Monitor.Moved(l.Engine, a.h.Endpoint, c)
 		}
 	}
@@ -106,29 +106,34 @@ func (x *Exchange) askDecode(a *attempt, req *leg.Request) {
 			x.r.Log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
 			v = leg.Lost
 		}
-		e := v.DecodeEvent(streams)
-		switch {
-		case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
-			e.Why = reason.EngineRejected
-		case v == leg.Broken && l.RefusedCredentials():
-			e.Why = reason.CredentialsRefused
-		}
-		l.PromptRead()
-		if e.Kind == dispatch.EvDecodeFirst {
-			l.Streams = true
-			l.Engine.Streaming.Add(1)
-		} else {
-			a.release()
-		}
-		l.SetKV(leg.KVDone)
-		l.Became(e.Kind.Leaves())
-		if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
-			a.release()
-		}
+		x.decodeAnswered(a, v, streams)
 	}()
 	v, streams = x.decodeAnswer(a, req)
 	x.observeDecode(a, v)
 	l.ObservePeer(x.s.Fleet, x.m.Connector, &a.prefill, v)
+}
+
+// decodeAnswered sends the owner what came of the decode leg, and with it the leg if it is an open stream.
+func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
+	l, e := &a.decode, v.DecodeEvent(streams)
+	switch {
+	case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
+		e.Why = reason.EngineRejected
+	case v == leg.Broken && l.RefusedCredentials():
+		e.Why = reason.CredentialsRefused
+	}
+	l.PromptRead()
+	if e.Kind == dispatch.EvDecodeFirst {
+		l.Streams = true
+		l.Engine.Streaming.Add(1)
+	} else {
+		a.release()
+	}
+	l.SetKV(leg.KVDone)
+	l.Became(e.Kind.Leaves())
+	if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
+		a.release()
+	}
 }
 
 // decodeAnswer asks, and says what came and whether it is a stream.

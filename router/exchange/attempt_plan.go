@@ -40,7 +40,7 @@ func (x *Exchange) plan() dispatch.Event {
 		return x.nobody(choice)
 	}
 	x.waitsUntil = time.Time{}
-	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream, reads: x.m.Connector.Traits().Mode == dispatch.InTurn}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream}
 	a.h.Shape = x.b.Shape
 	a.h.Draw()
 	x.choice, x.Sum.Phases.Prefill = choice, 0
@@ -150,14 +150,15 @@ func (x *Exchange) pair(a *attempt) {
 		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
-	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.Pairs.Ready(a.runs()) || !x.coordinated(a)) {
+	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.Pairs.Ready(a.runs()) || !x.setEndpoint(a)) {
 		a.parked = true
 		return
 	}
 	x.post(dispatch.Event{Kind: dispatch.EvPaired})
 }
 
-func (x *Exchange) coordinated(a *attempt) bool {
+// setEndpoint notes where decode finds prefill. It reports false if that is not known: prefill has restarted and no handshake has told it since.
+func (x *Exchange) setEndpoint(a *attempt) bool {
 	if a.prefill.Engine.Publishes {
 		return true
 	}
@@ -178,7 +179,7 @@ func (x *Exchange) awaitPair(a *attempt) {
 	timeout, stop := context.WithTimeout(waiting, x.s.Config.Timeouts.Pair)
 	defer stop()
 	err := x.r.Pairs.Wait(timeout, a.runs())
-	if err == nil && x.coordinated(a) {
+	if err == nil && x.setEndpoint(a) {
 		x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
 	}
@@ -187,19 +188,4 @@ func (x *Exchange) awaitPair(a *attempt) {
 	}
 	a.prefill.Failure = err
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
-}
-
-// landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
-// engine's events cannot be relied on, because its stream was not open all the time from now on.
-func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
-	if decode.ControlURL == "" {
-		return nil
-	}
-	edition := decode.EventStreams.Load()
-	if !decode.EventsOpen.Load() {
-		return nil
-	}
-	return func() bool {
-		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != edition
-	}
 }

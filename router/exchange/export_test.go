@@ -132,7 +132,7 @@ func (o Owned) CleanUp() func() {
 
 // AnswerAtTransferTime has decode answer when the time of a transfer is nearly over, and returns why its leg was ended, if it was.
 func (o Owned) AnswerAtTransferTime() error {
-	a := &attempt{split: true, reads: true}
+	a := &attempt{split: true}
 	a.decode.Join(o.r.Cancels, o.m.Decode[0])
 	o.expect(a)
 	defer a.letGo()

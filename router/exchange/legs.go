@@ -24,19 +24,19 @@ type legs struct {
 	excluded  fleet.Excluded // engines that have failed it
 }
 
-// NewJob returns what an attempt of the request may have left behind, as a value of its own.
+// newJob returns what an attempt of the request may have left behind, as a value of its own.
 func (g *legs) newJob(a *attempt) *reclaim.Job {
 	m := reclaim.NewJob(g.s.Reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.Tokens = g.b.PromptTokens()
-	if a.open() {
+	if a.keptOpen() {
 		m.OpenLeg, m.InTurn = &a.decode, g.b.InTurn(g.m.Name)
 	}
 	return m
 }
 
-// startJob has see run in the background, after the request. holder is who holds them for sure; nil if nobody may.
-func (g *legs) startJob(a *attempt, m *reclaim.Job, see func(context.Context), holder *fleet.Engine) {
-	if !g.r.Reclaim.Start(m, see, holder) && holder != nil {
+// startJob has run called in the background, after the request. holder is who holds them for sure; nil if nobody may.
+func (g *legs) startJob(a *attempt, m *reclaim.Job, run func(context.Context), holder *fleet.Engine) {
+	if !g.r.Reclaim.Start(m, run, holder) && holder != nil {
 		a.leaked = true
 		a.closeDecode()
 	}
@@ -112,7 +112,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 	if answered {
 		m.FirstParams = a.prefill.Answer.KVParams
 	}
-	if answered && a.blind() && !a.open() { // decode may have been at work with what prefill has written
+	if answered && a.blind() && !a.keptOpen() { // decode may have been at work with what prefill has written
 		a.closeDecode()
 		if !a.worked() {
 			g.startJob(a, m, func(ctx context.Context) {
@@ -167,7 +167,7 @@ func (g *legs) freePrefill(a *attempt) {
 	m := g.newJob(a)
 	h := &m.Handoff
 	h.KVParams = a.prefill.Answer.KVParams
-	if c, ok := connector.ParseCoordinates(h.KVParams); ok {
+	if c, ok := connector.ParseEndpoint(h.KVParams); ok {
 		h.Endpoint = c
 	}
 	to := a.decode.Engine

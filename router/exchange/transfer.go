@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/kvwatch"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
@@ -73,7 +74,7 @@ func (x *Exchange) hurry(a *attempt) {
 		return
 	}
 	d := time.Until(a.due)
-	if !a.reads {
+	if x.m.Connector.Traits().Mode != dispatch.InTurn {
 		d = min(leftFor, d)
 	}
 	x.checkIn(a, d)
@@ -122,3 +123,18 @@ func (x *Exchange) postAfter(d time.Duration, a *attempt, k dispatch.EventKind) 
 
 // worked reports whether a leg that was ended blind had its blocks all the same: decode was at work with all that it had.
 func (a *attempt) worked() bool { return errors.Is(a.decode.Cause(), leg.ErrAtWork) }
+
+// landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
+// engine's events cannot be relied on, because its stream was not open all the time from now on.
+func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
+	if decode.ControlURL == "" {
+		return nil
+	}
+	edition := decode.EventStreams.Load()
+	if !decode.EventsOpen.Load() {
+		return nil
+	}
+	return func() bool {
+		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != edition
+	}
+}

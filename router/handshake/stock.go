@@ -35,7 +35,7 @@ func (p *probe) stock(ctx context.Context) error {
 		return err
 	}
 	p.h.KVParams = p.prefill.Answer.KVParams
-	at, ok := connector.ParseCoordinates(p.h.KVParams)
+	at, ok := connector.ParseEndpoint(p.h.KVParams)
 	switch {
 	case p.h.KVParams == nil:
 		return p.handsNothing(" answers without kv_transfer_params: " + c.Connector.Traits().Stock.Needs)
@@ -49,12 +49,12 @@ func (p *probe) stock(ctx context.Context) error {
 	}
 	old := e.Endpoint.Load()
 	if err := p.fits(ctx, at); err != nil {
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Taken: true}, reclaim.Certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return err
 	}
 	body := p.b.AppendPrefill(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))
 	if c.Connector.Accept(&p.h, p.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Taken: true}, reclaim.Certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)
 	}
 	if err := p.take(ctx, body); err != nil {
@@ -143,7 +143,7 @@ func (p *probe) take(ctx context.Context, body []byte) error {
 			}
 			break
 		}
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Taken: true}, reclaim.Certain)
+		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 	})
 	if !again {
 		m := p.left()

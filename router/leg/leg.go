@@ -1,6 +1,6 @@
 // Package leg is one upstream request of one attempt: what is sent, what the answer means, which side is at fault for its end, and how
 // much of that the log and the client may see. It owns a Leg from its first byte to its last. It does not know the client's request:
-// package router starts legs, waits for them and ends them.
+// package exchange starts legs, waits for them and ends them.
 package leg
 
 import (
@@ -277,6 +277,24 @@ func (l *Leg) Whole(max int) Result {
 	if l.Answer.Failed {
 		return Broken
 	}
+	return Usable
+}
+
+// ReadAnswer reads an answer that is not streamed, and removes the data of the hand-off. With passed, the answer may be of any kind.
+func (l *Leg) ReadAnswer(limit int, passed bool) (v Result) {
+	if passed {
+		v = l.ReadAny(limit)
+	} else {
+		v = l.Whole(limit)
+	}
+	if v != Usable || passed && !openai.IsJSON(l.ContentType) && !openai.MayBeJSON(l.Body) {
+		return v
+	}
+	body, ok := answer.Strip(l.Body, &l.Answer)
+	if !ok {
+		return InvalidResponse
+	}
+	l.Body = body
 	return Usable
 }
 

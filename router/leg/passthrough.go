@@ -26,24 +26,6 @@ func Passthrough(p *openai.Passthrough, m *Request) {
 	}
 }
 
-// ReadAnswer reads an answer that is not streamed, and removes the data of the hand-off. With passed, the answer may be of any kind.
-func (l *Leg) ReadAnswer(limit int, passed bool) (v Result) {
-	if passed {
-		v = l.ReadAny(limit)
-	} else {
-		v = l.Whole(limit)
-	}
-	if v != Usable || passed && !openai.IsJSON(l.ContentType) && !openai.MayBeJSON(l.Body) {
-		return v
-	}
-	body, ok := answer.Strip(l.Body, &l.Answer)
-	if !ok {
-		return InvalidResponse
-	}
-	l.Body = body
-	return Usable
-}
-
 // ReadAny reads a 200 answer of any content type. An answer of type JSON must be valid JSON.
 func (l *Leg) ReadAny(max int) Result {
 	var err error

@@ -145,7 +145,7 @@ func (m *Monitor) ObserveRun(e *fleet.Engine, kv []byte) {
 	if was == nil || bytes.Contains(kv, was.Quoted) { // if none is known, a handshake is under way
 		return
 	}
-	if c, ok := connector.ParseCoordinates(kv); ok {
+	if c, ok := connector.ParseEndpoint(kv); ok {
 		m.Moved(e, was, c)
 	}
 }

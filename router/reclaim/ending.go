@@ -128,14 +128,14 @@ func (o decodeHeld) unable() Cause {
 
 // PrefillHeld is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
 type PrefillHeld struct {
-	agent    bool // the gateway has an agent of its own
-	Answered bool // prefill has answered, and has said by which name it knows the request
-	Asked    bool // decode was asked, so that it may be reading or may have registered
-	reads    bool // decode reads (pull); else prefill writes
-	ended    bool // decode has said itself that the request is over, or does not run any more
-	fenced   bool // a later request to decode has come to its end
-	told     bool // prefill could not be told
-	Taken    bool // nobody has taken it either
+	agent      bool // the gateway has an agent of its own
+	Answered   bool // prefill has answered, and has said by which name it knows the request
+	Asked      bool // decode was asked, so that it may be reading or may have registered
+	reads      bool // decode reads (pull); else prefill writes
+	ended      bool // decode has said itself that the request is over, or does not run any more
+	fenced     bool // a later request to decode has come to its end
+	tellFailed bool // prefill could not be told
+	TakeFailed bool // nobody has taken it either
 }
 
 // next says what is to be done. Prefill is told only when nothing can be reading, and nothing that lives can be written to.
@@ -144,9 +144,9 @@ func (l PrefillHeld) next() (step, Cause) {
 	switch {
 	case !l.Answered:
 		return stepCount, CauseNoAnswer
-	case l.agent && free && !l.told:
+	case l.agent && free && !l.tellFailed:
 		return stepNotifyPrefill, CauseNone
-	case !l.Asked && !l.Taken: // a leg under the same id takes it, once
+	case !l.Asked && !l.TakeFailed: // a leg under the same id takes it, once
 		return stepTake, CauseNone
 	case l.agent && !free && !l.reads:
 		return stepBarrier, CauseNone

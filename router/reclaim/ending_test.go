@@ -110,9 +110,9 @@ func TestLeftoverNext(t *testing.T) {
 		for s != stepCount && s != stepNothing { // everything fails
 			switch s {
 			case stepNotifyPrefill:
-				l.told = true
+				l.tellFailed = true
 			case stepTake:
-				l.Taken = true
+				l.TakeFailed = true
 			case stepBarrier:
 				l.fenced = true
 			}

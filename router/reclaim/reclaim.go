@@ -268,7 +268,7 @@ func (r *Reclaimer) askAgain(ctx context.Context, m *Job) dispatch.EventKind {
 	k := m.conn.Accept(&m.Handoff, l.Answer.KVParams)
 	if k == dispatch.EvPrefillMoved {
 		was := m.Handoff.Endpoint
-		if c, ok := connector.ParseCoordinates(l.Answer.KVParams); ok {
+		if c, ok := connector.ParseEndpoint(l.Answer.KVParams); ok {
 			r.monitor.Moved(m.Prefill, was, c)
 		}
 		anew := *m
@@ -317,13 +317,13 @@ func (r *Reclaimer) GiveBack(ctx context.Context, m *Job, l PrefillHeld, d Certa
 				r.Leaks.reclaimed(end, "notify_prefill")
 				return
 			}
-			l.told = true
+			l.tellFailed = true
 		case stepTake:
 			if r.taken(ctx, m) {
 				r.Leaks.reclaimed(end, "decode_leg")
 				return
 			}
-			l.Taken = true
+			l.TakeFailed = true
 		case stepBarrier:
 			if l.fenced = r.wait(ctx, m.Snapshot, m.Decode, m.model, m.Closed); !l.fenced {
 				r.leakIf(ctx, m, CauseUnfenced, d)
@@ -339,7 +339,7 @@ func (r *Reclaimer) GiveBack(ctx context.Context, m *Job, l PrefillHeld, d Certa
 // notifyPrefill tells prefill's ranks that what they hold was taken.
 func (r *Reclaimer) notifyPrefill(ctx context.Context, m *Job) error {
 	h, ok := connector.ParseKVParams(m.Handoff.KVParams)
-	c, known := connector.ParseCoordinates(m.Handoff.KVParams)
+	c, known := connector.ParseEndpoint(m.Handoff.KVParams)
 	if !ok || !known || len(h.Request) == 0 {
 		return errors.New("prefill's answer does not say by which name it knows the request")
 	}

@@ -1,6 +1,6 @@
 // Package relay makes what a client gets of a streamed answer: whole events, without the engines' hand-off, with prefill's count of cached
 // tokens, and, if another engine goes on with the answer, with its events in the shape that the client has had so far. It does no I/O and
-// knows no request: package router reads from the engine, writes to the client, and decides what a failure means.
+// knows no request: package exchange reads from the engine, writes to the client, and decides what a failure means.
 package relay
 
 import (

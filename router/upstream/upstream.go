@@ -3,7 +3,7 @@
 // It owns the connections to one engine (Client) and reads responses strictly: a response that two parsers could understand
 // differently, or that has no known end, is an error. It says at which phase a request failed, because the caller may only ask
 // another engine if no byte has left. It does not know what a body means, when to retry, or what a failure says about an engine: the
-// legs, health checks and watchers of package router decide that. A waiting request holds no buffer.
+// legs, health checks and watchers of their callers decide that. A waiting request holds no buffer.
 package upstream
 
 import (
