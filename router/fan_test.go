@@ -222,8 +222,8 @@ func TestFault21FanFails(t *testing.T) {
 					if sum.Outcome != report.FailedBefore || sum.Status != r.Status {
 						t.Errorf("summary %+v", sum)
 					}
-					if row.status == 400 && r.Header.Get("X-Should-Retry") != "false" {
-						t.Errorf("header %v", r.Header)
+					if row.status == 400 && r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") != sum.Reason || sum.Reason == "branch" {
+						t.Errorf("reason %s, header %v", sum.Reason, r.Header)
 					}
 				}
 				g.WaitIdle()

@@ -343,7 +343,11 @@ func (f *Fan) Head(set func(name, value string)) (why string, rep exchange.Reply
 			set(name, names)
 		}
 	}
-	return f.served[0].reason, f.reply, f.stream && f.sum.Status == 200
+	streams = f.stream && f.sum.Status == 200
+	if why = f.served[0].reason; f.over && !streams { // which a branch that was ended for it does not know
+		why = f.sum.Reason
+	}
+	return why, f.reply, streams
 }
 
 // Panicked ends the request in place of whoever panicked.
