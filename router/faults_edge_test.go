@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -75,6 +76,47 @@ func TestFault01to06Framing(t *testing.T) {
 	}
 	if n := s.Cluster.Count("", ""); n != 0 {
 		t.Errorf("engines got %d requests", n)
+	}
+}
+
+// TestFault06HeadIsNotLogged sends heads with credentials that cannot be read: the log has the refusal, and nothing of the head.
+func TestFault06HeadIsNotLogged(t *testing.T) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	const secret = "a-secret-of-the-client"
+	for _, row := range []struct{ name, request string }{
+		{"half a head", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + secret + "\r\nX-A: b"},
+		{"space before a colon", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization : Bearer " + secret + "\r\n\r\n"},
+		{"no colon", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization Bearer " + secret + "\r\n\r\n"},
+		{"a control character", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + secret + "\x01\r\n\r\n"},
+		{"in the target", "GET /v1/models?key=" + secret + "\x01 HTTP/1.1\r\nHost: a\r\n\r\n"},
+		{"in the method", secret + "\x01 /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"},
+		{"two lengths", "POST /v1/messages HTTP/1.1\r\nHost: a\r\nX-Api-Key: " + secret + "\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"},
+		{"another version", "GET /v1/models HTTP/1.x\r\nHost: a\r\nAuthorization: Bearer " + secret + "\r\n\r\n"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var log lockedBuffer
+			g := routertest.Start(t, s.Config, router.Parts{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			conn := dial(t, g.Addr)
+			_, _ = io.WriteString(conn, row.request)
+			_ = conn.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, conn)
+			routertest.Eventually(t, "the refusal is logged", func() bool { return strings.Contains(log.String(), "msg=refused") })
+			if strings.Contains(log.String(), secret) {
+				t.Errorf("the log has the secret:\n%s", log.String())
+			}
+		})
+	}
+}
+
+// TestAbsoluteTarget has a client name the host in the target, as those do that believe to talk to a proxy.
+func TestAbsoluteTarget(t *testing.T) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
+	for target, want := range map[string]string{"http://a/v1/models": "200", "http://a/v1/models?b=c://d/e": "200", "http://a": "404", "http://a/": "404", "/http://a/v1/models": "404"} {
+		status, rest, _ := routertest.RawRequest(t, g.Addr, "GET "+target+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		if !strings.Contains(status, " "+want+" ") {
+			t.Errorf("%s: %s; want %s\n%s", target, status, want, rest)
+		}
 	}
 }
 

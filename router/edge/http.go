@@ -46,7 +46,7 @@ func (r *Edge) handle(c *fiber.Ctx) (err error) {
 		return r.fail(c, e)
 	}
 	conn.expect(framing)
-	path, _, _ := strings.Cut(string(h.RequestURI()), "?")
+	path := pathOf(string(h.RequestURI()))
 	rt, name, e := findRoute(path, c.Method())
 	if e != nil {
 		if rt != nil && e.Status == http.StatusMethodNotAllowed {
@@ -232,9 +232,12 @@ func (r *Edge) fail(c *fiber.Ctx, e *openai.Error) error {
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
 		level = slog.LevelWarn
 	}
-	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
+	method, path := c.Method(), pathOf(string(c.Request().Header.RequestURI()))
+	if c.Context().Conn().(*clientConn).refused {
+		method, path = "", "" // the server could not read them
+	}
 	r.Log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
-		"method", c.Method(), "path", openai.Clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
+		"method", method, "path", openai.Clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
 		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason.String(), "err", e.Err)
 	return nil
 }
@@ -264,7 +267,7 @@ func (r *Edge) answerError(c *fiber.Ctx, e *openai.Error) {
 	if e.Close {
 		c.Response().SetConnectionClose()
 	}
-	path, _, _ := strings.Cut(string(c.Request().Header.RequestURI()), "?")
+	path := pathOf(string(c.Request().Header.RequestURI()))
 	c.Response().SetBodyRaw(errorsOf(path).AppendError(nil, e))
 }
 

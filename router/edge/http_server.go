@@ -53,12 +53,13 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{}
 }
 
-// refuse answers requests whose head the server could not read.
+// refuse answers requests whose head the server could not read. What the server says of that quotes the head, which may have credentials in it:
+// nobody is told.
 func (r *Edge) refuse(c *fiber.Ctx, err error) error {
 	c.Context().Conn().(*clientConn).refused = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
-		return r.fail(c, openai.ErrInternal(err))
+		return r.fail(c, openai.ErrInternal(nil))
 	}
 	e := openai.ErrFraming("The request could not be read.")
 	switch fe.Code {
@@ -67,6 +68,5 @@ func (r *Edge) refuse(c *fiber.Ctx, err error) error {
 	case http.StatusRequestTimeout:
 		e = r.errUnfinished()
 	}
-	e.Err = err
 	return r.fail(c, e)
 }

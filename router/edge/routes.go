@@ -126,6 +126,18 @@ func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
 	return rt, name, nil
 }
 
+// pathOf is the path of a request target, which may name the host as well, as requests to proxies do.
+func pathOf(target string) string {
+	path, _, _ := strings.Cut(target, "?")
+	if _, behind, absolute := strings.Cut(path, "://"); absolute && path[0] != '/' {
+		if i := strings.IndexByte(behind, '/'); i >= 0 {
+			return behind[i:]
+		}
+		return "/"
+	}
+	return path
+}
+
 // errorsOf is the shape whose errors the clients of a path expect.
 func errorsOf(path string) openai.Shape {
 	if path == pathMessages || strings.HasPrefix(path, pathMessages+"/") {

@@ -95,8 +95,8 @@ var table = [...]struct {
 }{
 	None: {},
 
-	BadFraming:          {"bad_framing", 400, noRetry, hangUp, "The request's framing or a header field is invalid or ambiguous."},
-	BadHost:             {"bad_host", 400, noRetry, hangUp, "The `Host` field is missing, invalid, or differs from the request target."},
+	BadFraming:          {"bad_framing", 400, noRetry, hangUp, "The request's framing or a header field is invalid or ambiguous; `Host` is missing, given twice or no host."},
+	BadHost:             {"bad_host", 400, noRetry, hangUp, "The `Host` field is not the host that the request target names, or is no host."},
 	HeadTooLarge:        {"head_too_large", 431, noRetry, hangUp, "The request's head is larger than 16 KiB or has more than 100 fields."},
 	Timeout:             {"timeout", 408, noRetry, hangUp, "The request did not arrive completely within `timeouts.read`."},
 	NoRoute:             {"no_route", 404, noRetry, false, "There is no such route."},
