@@ -58,7 +58,7 @@ func (d Debug) OpenTransfer(id, prefill, decode string) {
 }
 
 // Attended is how many engines are looked after.
-func (d Debug) Attended() int { return d.r.monitor.Attended() }
+func (d Debug) Attended() int { return d.r.monitor.Monitored() }
 
 // CachedTokens is how many tokens of a chat's prompt an engine is thought to have.
 func (d Debug) CachedTokens(engine, body string) (int, error) {

@@ -50,7 +50,7 @@ func (q *request) Ended(x *exchange.Exchange) {
 	var used exchange.UsedTokens
 	defer func() { q.giveBack(used) }()
 	if q.Body.Unsplittable == openai.UnsplitStored {
-		q.sawResponse(x)
+		q.observeResponse(x)
 	}
 	if l, ok := q.lease.(*stored.Lease); ok && x.WorksOn() {
 		id, e := x.Keeper()

@@ -22,8 +22,8 @@ func (q *request) holdLease(allowed Allowance) *openai.Error {
 	return nil
 }
 
-// sawResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.
-func (q *request) sawResponse(x *exchange.Exchange) {
+// observeResponse ends the lease of a background response if the answer to a client that asked for it says that it has ended.
+func (q *request) observeResponse(x *exchange.Exchange) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(q.Path, pathResponses+"/"), "/")
 	id, _, _ = strings.Cut(id, "?")
 	if !q.r.Backgrounds.Holds(id) {

@@ -32,15 +32,15 @@ import (
 // Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
 // here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
 //
-// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in legs), and, once Over is set,
+// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in attemptContext), and, once Over is set,
 // Reply, Sum and Why.
 type Exchange struct {
-	legs           // what the request is served with, and how its legs are ended
-	mailbox        // what others have to say
-	tenant  string // whose the response is, if an engine keeps it
-	kept    string // what was put about that, as long as others may not know
-	caller  Caller
-	branch  bool // of a client's request, which its caller reports
+	attemptContext        // what the request is served with, and how its legs are ended
+	mailbox               // what others have to say
+	tenant         string // whose the response is, if an engine keeps it
+	kept           string // what was put about that, as long as others may not know
+	caller         Caller
+	branch         bool // of a client's request, which its caller reports
 
 	// What whoever has it served may read: at the end of Run, and in Ended. None of it changes once Over is set.
 	Over  bool           // there is an outcome
@@ -96,7 +96,7 @@ type Reply struct {
 func (r *Exchanges) Begin(q *Request) *Exchange {
 	s, m, b, arrived, now := q.Snapshot, q.Model, q.Body, q.Arrived, time.Now()
 	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}
-	x.legs = legs{r: r, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
+	x.attemptContext = attemptContext{r: r, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
 	x.open()
@@ -287,6 +287,6 @@ func (x *Exchange) refuseStream(m envelope) dispatch.Event {
 // attempt begins another attempt.
 func (x *Exchange) attempt(a *attempt) {
 	x.cur = a
-	x.attend(a)
+	x.acceptOnly(a)
 	x.Sum.Attempts++
 }

@@ -54,7 +54,7 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	a.prefill.Open(ctx, m.Prefill[0])
 	a.decode.Open(ctx, m.Decode[0])
 	x.cur = a
-	x.attend(a)
+	x.acceptOnly(a)
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
 	x.closePrefill(a)
 	a.prefill.End()
@@ -78,7 +78,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	a.prefill.Join(r.Cancels, were.Prefill[0])
 	x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.Sum.Attempts = a, in, dispatch.InTurn, dispatch.LegAsked, 1
 	m.Retries = nil // it is asked whether the client may try again, and panics
-	x.attend(a)
+	x.acceptOnly(a)
 	x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
 	x.Run()
 	a.prefill.End()

@@ -12,9 +12,9 @@ import (
 	"pdrouter/router/reclaim"
 )
 
-// legs is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
+// attemptContext is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
 // that its methods are given.
-type legs struct {
+type attemptContext struct {
 	r         *Exchanges
 	s         *Snapshot // what the request was admitted with
 	m         *fleet.Model
@@ -25,7 +25,7 @@ type legs struct {
 }
 
 // newJob returns what an attempt of the request may have left behind, as a value of its own.
-func (g *legs) newJob(a *attempt) *reclaim.Job {
+func (g *attemptContext) newJob(a *attempt) *reclaim.Job {
 	m := reclaim.NewJob(g.s.Reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.Tokens = g.b.PromptTokens()
 	if a.keptOpen() {
@@ -35,7 +35,7 @@ func (g *legs) newJob(a *attempt) *reclaim.Job {
 }
 
 // startJob has run called in the background, after the request. holder is who holds them for sure; nil if nobody may.
-func (g *legs) startJob(a *attempt, m *reclaim.Job, run func(context.Context), holder *fleet.Engine) {
+func (g *attemptContext) startJob(a *attempt, m *reclaim.Job, run func(context.Context), holder *fleet.Engine) {
 	if !g.r.Reclaim.Start(m, run, holder) && holder != nil {
 		a.leaked = true
 		a.closeDecode()
@@ -43,7 +43,7 @@ func (g *legs) startJob(a *attempt, m *reclaim.Job, run func(context.Context), h
 }
 
 // closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
-func (g *legs) closePrefill(a *attempt) {
+func (g *attemptContext) closePrefill(a *attempt) {
 	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
 	switch {
 	case g.m.Connector.Traits().Cancels:
@@ -58,7 +58,7 @@ func (g *legs) closePrefill(a *attempt) {
 }
 
 // finishPrefill has the prefill leg run on with nobody waiting, for timeouts.ending, so that decode's blocks come free.
-func (g *legs) finishPrefill(a *attempt) {
+func (g *attemptContext) finishPrefill(a *attempt) {
 	if a.unsent() {
 		g.closePrefill(a)
 		return
@@ -75,7 +75,7 @@ func (g *legs) finishPrefill(a *attempt) {
 }
 
 // abandon sees to what decode holds for a run of prefill that is over, or that has handed nothing off.
-func (g *legs) abandon(a *attempt) {
+func (g *attemptContext) abandon(a *attempt) {
 	m := g.newJob(a)
 	kept, never := a.keptAll()
 	m.NoHandOff = never
@@ -90,7 +90,7 @@ func (g *legs) abandon(a *attempt) {
 }
 
 // countLeak counts what prefill holds and has not named.
-func (g *legs) countLeak(a *attempt) {
+func (g *attemptContext) countLeak(a *attempt) {
 	a.leaked = true
 	m := g.newJob(a)
 	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
@@ -98,7 +98,7 @@ func (g *legs) countLeak(a *attempt) {
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
 // and decode's blocks come free. The whole body is needed: a shorter prompt would not match.
-func (g *legs) repeatPrefill(a *attempt) {
+func (g *attemptContext) repeatPrefill(a *attempt) {
 	answered := a.answered()
 	switch {
 	case a.decode.TookAll():
@@ -133,7 +133,7 @@ func (g *legs) repeatPrefill(a *attempt) {
 }
 
 // giveBack sees to what prefill may hold for a decode leg that was asked, and has ended.
-func (g *legs) giveBack(a *attempt) {
+func (g *attemptContext) giveBack(a *attempt) {
 	switch {
 	case a.decode.TookAll():
 		return
@@ -153,7 +153,7 @@ func (g *legs) giveBack(a *attempt) {
 }
 
 // giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
-func (g *legs) giveBackNamed(a *attempt) {
+func (g *attemptContext) giveBackNamed(a *attempt) {
 	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.Reclaim.Agent == nil {
 		return
 	}
@@ -163,7 +163,7 @@ func (g *legs) giveBackNamed(a *attempt) {
 
 // freePrefill frees the blocks that prefill holds and no decode engine was asked to take: by telling prefill so, or else by a decode leg of
 // one token under the same id, which takes them.
-func (g *legs) freePrefill(a *attempt) {
+func (g *attemptContext) freePrefill(a *attempt) {
 	m := g.newJob(a)
 	h := &m.Handoff
 	h.KVParams = a.prefill.Answer.KVParams
@@ -187,7 +187,7 @@ func (g *legs) freePrefill(a *attempt) {
 }
 
 // prefillRequest writes the request of a prefill leg.
-func (g *legs) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
+func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
 	m := g.r.legRequests.New(to, g.path, h.Request, g.forwarded, false)
 	m.Params = g.m.Connector.PrefillParams(m.Params[:0], h)
 	l := openai.VariantPrefill
@@ -200,7 +200,7 @@ func (g *legs) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
 }
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
-func (g *legs) decodeRequest(a *attempt, tokens bool) *leg.Request {
+func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
 	m := g.r.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
 	var kv []byte
 	if tokens {
@@ -222,7 +222,7 @@ func (g *legs) decodeRequest(a *attempt, tokens bool) *leg.Request {
 }
 
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
-func (g *legs) observeDecode(a *attempt, v leg.Result) {
+func (g *attemptContext) observeDecode(a *attempt, v leg.Result) {
 	a.decode.Observe(g.s.Fleet, v)
 	if known, good := a.decode.Transferred(v); known && a.pair != nil {
 		g.observeTransfer(a, good)
@@ -230,7 +230,7 @@ func (g *legs) observeDecode(a *attempt, v leg.Result) {
 }
 
 // observeTransfer learns how a transfer between the attempt's engines has ended.
-func (g *legs) observeTransfer(a *attempt, good bool) {
+func (g *attemptContext) observeTransfer(a *attempt, good bool) {
 	if g.s.Fleet.TransferEnded(a.pair, good) {
 		g.r.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
 		g.r.Pairs.Schedule()

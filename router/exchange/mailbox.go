@@ -74,8 +74,8 @@ func (b *mailbox) take() (envelope, bool) {
 	return m, true
 }
 
-// attend accepts the events of a, and no more those of the attempt before it. It ends the decode leg of that, if it is here.
-func (b *mailbox) attend(a *attempt) { b.restrict(acceptsAll, a) }
+// acceptOnly accepts the events of a, and no more those of the attempt before it. It ends the decode leg of that, if it is here.
+func (b *mailbox) acceptOnly(a *attempt) { b.restrict(acceptsAll, a) }
 
 // restrict accepts less from now on, and drops what is here and is not accepted any more.
 func (b *mailbox) restrict(accepts accepted, current *attempt) {

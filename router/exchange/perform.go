@@ -30,7 +30,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	case dispatch.DoWait:
 		x.waits++
 		x.cur = nil
-		x.attend(nil)
+		x.acceptOnly(nil)
 	case dispatch.DoPair:
 		x.pair(a)
 	case dispatch.DoAskBoth:

@@ -61,10 +61,10 @@ type Monitor struct {
 	leaks     Leaks
 	changed   chan struct{} // has room for one: the engines may be others
 
-	loads    fleet.PerEngine[loads]             // looks at its load
-	records  fleet.PerEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
-	slowest  sync.Mutex                         // engines are taken out for late health answers one after the other
-	attended atomic.Pointer[map[string]bool]    // names of the engines that Run looks after
+	loads     fleet.PerEngine[loads]             // looks at its load
+	records   fleet.PerEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
+	slowest   sync.Mutex                         // engines are taken out for late health answers one after the other
+	monitored atomic.Pointer[map[string]bool]    // names of the engines that Run looks after
 
 	mu   sync.Mutex
 	lost map[string]bool // names of engines that the configuration lost and that forgetLost has not dropped
@@ -99,7 +99,7 @@ func (m *Monitor) Run(ctx context.Context) {
 		for e := range attended {
 			names[e.Name] = true
 		}
-		m.attended.Store(&names)
+		m.monitored.Store(&names)
 	}
 	defer func() {
 		for e, stop := range attended {
@@ -146,15 +146,15 @@ func (m *Monitor) Run(ctx context.Context) {
 	}
 }
 
-// Attended returns how many engines Run looks after.
-func (m *Monitor) Attended() int { return len(*m.attended.Load()) }
+// Monitored returns how many engines Run looks after.
+func (m *Monitor) Monitored() int { return len(*m.monitored.Load()) }
 
 // Knows reports whether an engine is of the configuration, or still has requests from when it was.
 func (m *Monitor) Knows(engine string) bool {
 	if m.current().Fleet.Engine(engine) != nil {
 		return true
 	}
-	names := m.attended.Load()
+	names := m.monitored.Load()
 	return names != nil && (*names)[engine]
 }
 

@@ -32,10 +32,10 @@ func (r *Reclaimer) Start(m *Job, see func(context.Context), holder *fleet.Engin
 // Unwritten sees to a hand-over by push whose decode leg has failed by itself though prefill has answered. If prefill's run is
 // over it is decode that may hold blocks; else prefill, if decode's leg had not begun.
 func (r *Reclaimer) Unwritten(ctx context.Context, m *Job) {
-	var look looking
+	var check livenessCheck
 	run := runUnknown
 	for range 4 {
-		if run = look.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint); run != runUnknown {
+		if run = check.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint); run != runUnknown {
 			break
 		}
 		select {

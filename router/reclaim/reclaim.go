@@ -114,7 +114,7 @@ func (r *Reclaimer) Settle(ctx context.Context, m *Job) {
 	}
 	defer m.EndLeg()
 	o.open = m.OpenLeg != nil && m.InTurn
-	var look looking
+	var check livenessCheck
 	since := m.Closed
 	for pause := 100 * time.Millisecond; ; {
 		if c := m.Prefill.Endpoint.Load(); c != nil && c.EngineID != m.Handoff.Endpoint.EngineID {
@@ -159,11 +159,11 @@ func (r *Reclaimer) Settle(ctx context.Context, m *Job) {
 			}
 		case stepClear:
 			if o.lost = !r.cleared(ctx, m); o.lost { // it may have come to its end meanwhile
-				o.run = look.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
+				o.run = check.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
 				since, o.barred = time.Now(), o.run == runLives
 			}
 		case stepLook:
-			o.run = look.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
+			o.run = check.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
 			switch {
 			case o.run == runOver:
 				since = time.Now()
@@ -175,12 +175,12 @@ func (r *Reclaimer) Settle(ctx context.Context, m *Job) {
 			pause, o.tried = min(2*pause, time.Second), false
 		case stepRest:
 			if o.finished = r.rests(ctx, m); !o.finished {
-				o.run = look.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
+				o.run = check.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
 				sleep(ctx, time.Second)
 			}
 		case stepQuiet:
-			if !r.quiet(ctx, m) {
-				o.run = look.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
+			if !r.awaitHandOver(ctx, m) {
+				o.run = check.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint)
 				since = time.Now()
 				continue
 			}
@@ -217,13 +217,13 @@ func (r *Reclaimer) begun(ctx context.Context, m *Job) bool {
 	return r.wait(ctx, m.Snapshot, m.Decode, m.model, m.Closed) && !m.OpenLeg.State().Over()
 }
 
-// quietWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
-const quietWithin = 2*BarrierAfter + time.Second
+// handOverWithin bounds one wait for a request to be handed over. Then it is looked whether prefill's run is over.
+const handOverWithin = 2*BarrierAfter + time.Second
 
-// quiet waits until a whole later request has been handed over between the two, or decode's leg has brought tokens, and reports whether
+// awaitHandOver waits until a whole later request has been handed over between the two, or decode's leg has brought tokens, and reports whether
 // either is so.
-func (r *Reclaimer) quiet(ctx context.Context, m *Job) bool {
-	ctx, cancel := context.WithTimeout(ctx, quietWithin)
+func (r *Reclaimer) awaitHandOver(ctx context.Context, m *Job) bool {
+	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
 	defer cancel()
 	asks := !m.Probe || r.pairs.Ready(metadata.Pair{Prefill: m.Prefill.Incarnation(), Decode: m.Decode.Incarnation()})
 	return r.handedOver(ctx, m, m.Closed, asks) || m.OpenLeg.TookAll()

@@ -77,8 +77,8 @@ func (c *conn) ask(body []byte) error {
 // use has the connection read into a pooled buffer.
 func (c *conn) use(p *nonblock.Buf) { c.pooled, c.buf = p, p[:] }
 
-// spare gives the buffer back, whatever is in it.
-func (c *conn) spare() {
+// releaseBuffer gives the buffer back, whatever is in it.
+func (c *conn) releaseBuffer() {
 	if c.pooled != nil {
 		c.bufs.Put(c.pooled)
 	}
@@ -89,7 +89,7 @@ func (c *conn) spare() {
 // read.
 func (c *conn) fill(max int) error {
 	if c.r == c.w {
-		c.spare()
+		c.releaseBuffer()
 		if c.raw.Available() {
 			p, n, err := c.raw.Read()
 			if n > 0 {
@@ -109,7 +109,7 @@ func (c *conn) fill(max int) error {
 		case len(c.buf) < max:
 			grown := make([]byte, min(2*len(c.buf), max))
 			w := copy(grown, c.buf)
-			c.spare()
+			c.releaseBuffer()
 			c.buf, c.w = grown, w
 		default:
 			return fmt.Errorf("more than %d bytes of framing: %w", max, ErrBadResponse)
@@ -189,7 +189,7 @@ func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *conn {
 
 // put keeps c for another request, or closes it.
 func (p *idleConns) put(c *conn) {
-	c.spare()
+	c.releaseBuffer()
 	if cap(c.out) > 2*joinBody {
 		c.out = nil
 	}

@@ -11,15 +11,15 @@ import (
 	"pdrouter/router/monitor"
 )
 
-// diesNow reports whether the run of decode is over, as a look or two at it show.
+// diesNow reports whether the run of decode is over, after a check or two.
 func diesNow(ctx context.Context, m *Job) bool {
 	if m.run == "" || m.Snapshot.Agent == nil {
 		return false
 	}
-	var look looking
+	var check livenessCheck
 	was := &connector.PrefillEndpoint{EngineID: m.run, TP: 1, PP: 1}
 	for range 3 {
-		switch look.at(ctx, m.Snapshot, m.Decode, was) {
+		switch check.at(ctx, m.Snapshot, m.Decode, was) {
 		case runOver:
 			return true
 		case runLives:
@@ -34,12 +34,12 @@ func diesNow(ctx context.Context, m *Job) bool {
 	return false
 }
 
-// looking is a look at a run that may be over, again and again.
-type looking struct{ http monitor.Refusing }
+// livenessCheck finds out whether a run is over; it may be repeated.
+type livenessCheck struct{ http monitor.Refusing }
 
 // at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
 // refuse connections, twice. Silence is no proof.
-func (k *looking) at(ctx context.Context, s *Snapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
+func (k *livenessCheck) at(ctx context.Context, s *Snapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.SideChannel(was)
 	if !ok || s.Stock == nil {
 		return runUnknown
