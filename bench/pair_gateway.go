@@ -136,7 +136,7 @@ func (f *gatewayFleet) text(client, key string) string {
 
 // start starts an engine.
 func (f *gatewayFleet) start(ctx context.Context, e *gatewayEngine) (err error) {
-	argv := []string{f.cfg.Binary, "engine", "--name", e.name, "--role", e.role, "--model", benchModel, "--listen", e.address, "--control", e.control,
+	argv := []string{f.cfg.Binary, "mock-engine", "--name", e.name, "--role", e.role, "--model", benchModel, "--listen", e.address, "--control", e.control,
 		"--gateway", "http://" + f.agents, "--token-file", filepath.Join(f.dir, e.name+".token"), "--drain", "1s", "--serial-starts"}
 	if f.which == "nixl" {
 		argv = append(argv, "--transport", "nixl")

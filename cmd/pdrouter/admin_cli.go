@@ -6,8 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,17 +16,9 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/spf13/cobra"
 )
-
-const enginesUsage = `usage: pdrouter engines [list | add | drain | undrain | remove] [flags] …
-
-  list                          every engine, where it comes from and how it is doing (default)
-  add MODEL LIST NAME URL       LIST is prefill, decode or engines
-  drain NAME                    it takes no more requests
-  undrain NAME                  it takes requests again; one that was removed is back
-  remove NAME                   it is drained, and then gone
-
-`
 
 // adminClient speaks to a gateway's listener for administrators.
 type adminClient struct {
@@ -36,74 +26,111 @@ type adminClient struct {
 	http            *http.Client
 }
 
-// runEngines lists and changes the engines of a running gateway.
-func runEngines(ctx context.Context, args []string, out io.Writer) error {
-	what := "list"
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		what, args = args[0], args[1:]
+// enginesCommand lists and changes the engines of a running gateway.
+func enginesCommand() *cobra.Command {
+	c := &cobra.Command{Use: "engines", Short: "List, add, drain and remove engines of a running gateway.", Args: cobra.NoArgs}
+	f := c.PersistentFlags()
+	gateway := f.String("gateway", "http://127.0.0.1:9091", "the base `URL` of listen.admin")
+	tokenFile := f.String("token-file", "", "a `file` with a token for pdrouter-admin: scope read to list, engines for the rest; pdrouter token mint makes it")
+	ca := f.String("ca-file", "", "a PEM `file` with whom the gateway's certificate is signed by; default: whom this machine trusts")
+	if err := c.MarkPersistentFlagRequired("token-file"); err != nil {
+		panic(err) // the command has no such flag
 	}
-	flags := flag.NewFlagSet("pdrouter engines "+what, flag.ContinueOnError)
-	flags.SetOutput(out)
-	flags.Usage = func() { fmt.Fprint(out, enginesUsage); flags.PrintDefaults() }
-	gateway := flags.String("gateway", "http://127.0.0.1:9091", "the base `URL` of listen.admin")
-	tokenFile := flags.String("token-file", "", "a `file` with a token for pdrouter-admin: scope read to list, engines for the rest (required)")
-	ca := flags.String("ca-file", "", "a PEM `file` with whom the gateway's certificate is signed by; default: whom this machine trusts")
-	control := flags.String("control", "", "add: the engine's control `URL`")
-	side := flags.String("side-channel", "", "add: `host:port` of the engine's side channel")
-	key := flags.String("key-file", "", "add: the engine's key `file`, one that the configuration names")
-	wait := flags.String("drain", "", "remove: wait for its requests for this `time` at most; default: until they end")
-	force := flags.Bool("force", false, "remove: at once; requests that it has run on")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	names, want := flags.Args(), map[string]int{"list": 0, "add": 4, "drain": 1, "undrain": 1, "remove": 1}
-	n, known := want[what]
-	if !known || len(names) != n {
-		return fmt.Errorf("engines: want one of list, add MODEL LIST NAME URL, drain NAME, undrain NAME, remove NAME, with flags before the names")
-	}
-	if *tokenFile == "" {
-		return errors.New("engines: want --token-file FILE with a token of the gateway's auth.admins, which pdrouter token mint --audience pdrouter-admin --scope \"read engines\" makes")
-	}
-	c := adminClient{strings.TrimSuffix(*gateway, "/"), *tokenFile, &http.Client{
-		Timeout:       30 * time.Second,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it bears a token
-	}}
-	if *ca != "" {
-		pem, err := os.ReadFile(*ca)
+	client := func() (adminClient, error) { return newAdminClient(*gateway, *tokenFile, *ca) }
+
+	list := &cobra.Command{Use: "list", Short: "Show every engine, where it comes from and how it is doing.", Args: cobra.NoArgs}
+	output := outputFlag(list)
+	list.RunE = func(c *cobra.Command, _ []string) error {
+		to, err := client()
 		if err != nil {
-			return fmt.Errorf("engines: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("engines: %s has no certificate", *ca)
-		}
-		c.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}
-	}
-	switch what {
-	case "list":
-		var all adminList
-		if err := c.do(ctx, http.MethodGet, "/engines", nil, &all); err != nil {
 			return err
 		}
-		return printEngines(out, all)
-	case "add":
+		var all adminList
+		if err := to.do(c.Context(), http.MethodGet, "/engines", nil, &all); err != nil {
+			return err
+		}
+		if output.json() {
+			return printJSON(c.OutOrStdout(), all)
+		}
+		return printEngines(c.OutOrStdout(), all)
+	}
+	c.AddCommand(list, addEngineCommand(client), removeEngineCommand(client),
+		changeEngineCommand(client, "drain", "Give an engine no more requests."),
+		changeEngineCommand(client, "undrain", "Give an engine requests again; one that was removed is back."))
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	return c
+}
+
+func addEngineCommand(client func() (adminClient, error)) *cobra.Command {
+	c := &cobra.Command{Use: "add MODEL LIST NAME URL", Short: "Add an engine; LIST is prefill, decode or engines.", Args: cobra.ExactArgs(4)}
+	control := c.Flags().String("control", "", "the engine's control `URL`")
+	side := c.Flags().String("side-channel", "", "`host:port` of the engine's side channel")
+	key := c.Flags().String("key-file", "", "the engine's key `file`, one that the configuration names")
+	c.RunE = func(c *cobra.Command, names []string) error {
+		to, err := client()
+		if err != nil {
+			return err
+		}
 		entry := map[string]string{"name": names[2], "url": names[3]}
 		for k, v := range map[string]string{"control": *control, "side_channel": *side, "key_file": *key} {
 			if v != "" {
 				entry[k] = v
 			}
 		}
-		return c.change(ctx, out, http.MethodPost, "/models/"+url.PathEscape(names[0])+"/"+url.PathEscape(names[1]), entry)
-	case "remove":
+		return to.change(c.Context(), c.OutOrStdout(), http.MethodPost, "/models/"+url.PathEscape(names[0])+"/"+url.PathEscape(names[1]), entry)
+	}
+	return c
+}
+
+func removeEngineCommand(client func() (adminClient, error)) *cobra.Command {
+	c := &cobra.Command{Use: "remove NAME", Short: "Drain an engine, then forget it.", Args: cobra.ExactArgs(1)}
+	wait := c.Flags().String("drain", "", "wait for its requests for this `time` at most; default: until they end")
+	force := c.Flags().Bool("force", false, "at once; requests that it has run on")
+	c.MarkFlagsMutuallyExclusive("drain", "force")
+	c.RunE = func(c *cobra.Command, names []string) error {
+		to, err := client()
+		if err != nil {
+			return err
+		}
 		query := url.Values{}
 		if *force {
 			query.Set("force", "true")
 		} else if *wait != "" {
 			query.Set("drain", *wait)
 		}
-		return c.change(ctx, out, http.MethodDelete, "/engines/"+url.PathEscape(names[0])+"?"+query.Encode(), nil)
+		return to.change(c.Context(), c.OutOrStdout(), http.MethodDelete, "/engines/"+url.PathEscape(names[0])+"?"+query.Encode(), nil)
 	}
-	return c.change(ctx, out, http.MethodPost, "/engines/"+url.PathEscape(names[0])+"/"+what, nil)
+	return c
+}
+
+func changeEngineCommand(client func() (adminClient, error), what, about string) *cobra.Command {
+	return &cobra.Command{Use: what + " NAME", Short: about, Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, names []string) error {
+		to, err := client()
+		if err != nil {
+			return err
+		}
+		return to.change(c.Context(), c.OutOrStdout(), http.MethodPost, "/engines/"+url.PathEscape(names[0])+"/"+what, nil)
+	}}
+}
+
+func newAdminClient(gateway, tokenFile, ca string) (adminClient, error) {
+	c := adminClient{strings.TrimSuffix(gateway, "/"), tokenFile, &http.Client{
+		Timeout:       30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it bears a token
+	}}
+	if ca == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return c, fmt.Errorf("engines: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return c, fmt.Errorf("engines: %s has no certificate", ca)
+	}
+	c.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}
+	return c, nil
 }
 
 // change asks for a change, and prints what became of the engine.

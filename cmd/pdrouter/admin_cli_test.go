@@ -48,7 +48,7 @@ func TestAdminClientFollowsNoRedirects(t *testing.T) {
 			case "add":
 				args = append(args, "m", "engines", "e", "http://127.0.0.1:9")
 			}
-			err := runEngines(t.Context(), args, io.Discard)
+			err := run(t.Context(), append([]string{"admin", "engines"}, args...), io.Discard)
 			if want := fmt.Sprintf("%d: a redirect, which is not followed", status); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v; want %s", args[0], err, want)
 			}

@@ -133,7 +133,7 @@ func administerAuth(t *testing.T, model, more, moreAuth string) *administration 
 // engines runs the command, and returns what it printed.
 func (a *administration) engines(scope, what string, names ...string) (string, error) {
 	var out strings.Builder
-	err := runEngines(a.t.Context(), append([]string{what, "--gateway", a.admin, "--token-file", a.tokens[scope]}, names...), &out)
+	err := run(a.t.Context(), append([]string{"admin", "engines", what, "--gateway", a.admin, "--token-file", a.tokens[scope]}, names...), &out)
 	return out.String(), err
 }
 

@@ -1,95 +1,123 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"pdrouter/bench"
 )
 
-// runBench measures. `bench fake MODE ROLE`, `bench floor MODE PREFILL DECODE` and `bench rank` are the processes that it
-// starts itself.
-func runBench(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) > 0 && (args[0] == "fake" || args[0] == "floor" || args[0] == "engines") {
-		collectSeldom() // as the gateway does, so that its pace is no advantage of it
+func benchCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "bench [SUITE…]", Short: "Measure the gateway beside a bare proxy and other routers, in the same run.",
+		Long: benchAbout(), Args: cobra.ArbitraryArgs,
 	}
-	switch {
-	case len(args) == 3 && args[0] == "fake":
-		return bench.ServeFake(ctx, args[1], args[2], out)
-	case len(args) == 4 && args[0] == "floor":
-		return bench.ServeFloor(ctx, args[1], args[2], args[3], out)
-	case len(args) > 0 && args[0] == "engines":
-		return bench.ServeEngines(ctx, args[1:], out)
-	case len(args) == 1 && args[0] == "rank":
-		return bench.ServePlane(ctx, os.Stdin, out)
+	for _, s := range bench.Suites() {
+		c.ValidArgs = append(c.ValidArgs, s.Name)
 	}
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(out)
-	flags.Usage = func() {
-		fmt.Fprint(out, "usage: pdrouter bench [flags] [SUITE…]\n\n")
-		for _, s := range bench.Suites() {
-			fmt.Fprintf(out, "  %-20s %s\n", s.Name, s.Brief)
-		}
-		fmt.Fprint(out, "\n\"overhead\" is all suites that begin with it. Without a name all of them run.\n\n")
-		flags.PrintDefaults()
-	}
+	f := c.Flags()
 	cfg := bench.Config{}
-	flags.IntVar(&cfg.Rounds, "rounds", 6, "`rounds` of each contender; at least 1, and 6 for a figure worth quoting")
-	flags.DurationVar(&cfg.Round, "round", 2*time.Second, "how long a round lasts")
-	flags.Float64Var(&cfg.Others, "others", 0.1, "`CPUs` that may be busy with something else; a busier round is repeated")
-	flags.IntVar(&cfg.Refuse, "refuse", 40, "`rounds` of a row that may be repeated before the run is given up")
-	flags.StringVar(&cfg.Log, "log", "info", "the gateway's log `level`; info is a line a request")
-	flags.StringVar(&cfg.Only, "only", "", "measure only the rows whose name contains this `text` in whole words, for example \"pull c=32\"")
-	flags.StringVar(&cfg.Peers, "peers", ".deps/peers", "the `folder` in which `make peers` has installed other routers; those that are not there are left out")
-	flags.StringVar(&cfg.Trace, "trace", "", "replay: a `file` in Mooncake's format; without one a workload of the same shape is made")
-	flags.Float64Var(&cfg.Scale, "scale", 1, "replay: how much `faster` than the trace")
-	dir := flags.String("o", "", "also write the reports to this `folder`, as Markdown, JSON and SVG; docs/measurements is the repository's")
-	if err := flags.Parse(args); err != nil {
-		return err
+	f.IntVar(&cfg.Rounds, "rounds", 6, "`rounds` of each system; at least 1, and 6 for a figure worth quoting")
+	f.DurationVar(&cfg.Round, "round", 2*time.Second, "how long a round lasts")
+	f.Float64Var(&cfg.Others, "others", 0.1, "`CPUs` that may be busy with something else; a busier round is repeated")
+	f.IntVar(&cfg.Refuse, "refuse", 40, "`rounds` of a row that may be repeated before the run is given up")
+	f.StringVar(&cfg.Log, "log", "info", "the gateway's log `level`; info is a line a request")
+	f.StringVar(&cfg.Only, "only", "", "measure only the rows whose name contains this `text` in whole words, for example \"pull c=32\"")
+	f.StringVar(&cfg.Peers, "peers", ".deps/peers", "the `folder` in which \"make peers\" has installed other routers; those that are not there are left out")
+	f.StringVar(&cfg.Trace, "trace", "", "replay: a `file` in Mooncake's format; without one a workload of the same shape is made")
+	f.Float64Var(&cfg.Scale, "scale", 1, "replay: how many `times` faster than the trace")
+	dir := f.StringP("out", "o", "", "also write the reports to this `folder`, as Markdown, JSON and SVG; docs/measurements is the repository's")
+	c.RunE = func(c *cobra.Command, names []string) error {
+		suites, err := bench.Choose(names)
+		if err != nil {
+			return err
+		}
+		if cfg.Rounds < 1 || cfg.Round <= 0 || cfg.Scale <= 0 {
+			return errors.New("bench: --rounds, --round and --scale must be more than 0")
+		}
+		if cfg.Binary, err = os.Executable(); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		return measure(c, suites, cfg, *dir, commandLine(f, names))
 	}
-	suites, err := bench.Choose(flags.Args())
-	if err != nil {
-		return err
+	c.AddCommand(benchProcesses()...)
+	return c
+}
+
+func benchAbout() string {
+	var b strings.Builder
+	b.WriteString("Measure suites, one after the other. \"overhead\" is all suites whose name begins with it. Without a name all of them run.\n\n")
+	for _, s := range bench.Suites() {
+		fmt.Fprintf(&b, "  %-20s %s\n", s.Name, s.Brief)
 	}
-	if cfg.Rounds < 1 || cfg.Round <= 0 || cfg.Scale <= 0 {
-		return errors.New("bench: -rounds, -round and -scale must be more than 0")
-	}
-	if cfg.Binary, err = os.Executable(); err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
+	return b.String()
+}
+
+// measure runs the suites. One that fails does not stop the others.
+func measure(c *cobra.Command, suites []bench.Suite, cfg bench.Config, dir, command string) error {
 	var failed error
 	for _, s := range suites {
-		report, err := s.Measure(ctx, cfg, out)
-		if err == nil && *dir != "" && len(report.Rows) > 0 {
-			report.Command = benchCommand(args)
-			err = report.Write(*dir)
+		report, err := s.Measure(c.Context(), cfg, c.OutOrStdout())
+		if err == nil && dir != "" && len(report.Rows) > 0 {
+			report.Command = command
+			err = report.Write(dir)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := c.Context().Err(); err != nil {
+			return err
 		}
-		if err != nil { // the others are worth having all the same
-			fmt.Fprintf(out, "%s: %v\n\n", s.Name, err)
+		if err != nil {
+			fmt.Fprintf(c.OutOrStdout(), "%s: %v\n\n", s.Name, err)
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", s.Name, err))
 		}
 	}
 	return failed
 }
 
-// benchCommand is the command as a report shows it: it names no folder of the machine that it ran on.
-func benchCommand(args []string) string {
-	shown := []string{"pdrouter", "bench"}
-	for _, a := range args {
-		if filepath.IsAbs(a) || strings.HasPrefix(a, "..") {
-			a = filepath.Base(a)
+// commandLine is the command as a report shows it: it names no folder of the machine that it ran on.
+func commandLine(flags *pflag.FlagSet, names []string) string {
+	shown := []string{"pdrouter bench"}
+	flags.Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		if filepath.IsAbs(value) || strings.HasPrefix(value, "..") {
+			value = filepath.Base(value)
 		}
-		shown = append(shown, a)
+		if strings.Contains(value, " ") {
+			value = fmt.Sprintf("%q", value)
+		}
+		shown = append(shown, "--"+f.Name+" "+value)
+	})
+	return strings.Join(append(shown, names...), " ")
+}
+
+// benchProcesses are the processes that bench starts itself.
+func benchProcesses() []*cobra.Command {
+	fake := &cobra.Command{Use: "fake MODE ROLE", Args: cobra.ExactArgs(2), RunE: func(c *cobra.Command, args []string) error {
+		return bench.ServeFake(c.Context(), args[0], args[1], c.OutOrStdout())
+	}}
+	floor := &cobra.Command{Use: "floor MODE PREFILL DECODE", Args: cobra.ExactArgs(3), RunE: func(c *cobra.Command, args []string) error {
+		return bench.ServeFloor(c.Context(), args[0], args[1], args[2], c.OutOrStdout())
+	}}
+	engines := &cobra.Command{Use: "engines", DisableFlagParsing: true, RunE: func(c *cobra.Command, args []string) error {
+		return bench.ServeEngines(c.Context(), args, c.OutOrStdout())
+	}}
+	rank := &cobra.Command{Use: "rank", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		return bench.ServePlane(c.Context(), c.InOrStdin(), c.OutOrStdout())
+	}}
+	// Their garbage is collected as seldom as the gateway's, so that this is no advantage of the gateway.
+	for _, c := range []*cobra.Command{fake, floor, engines} {
+		c.PreRun = func(*cobra.Command, []string) { collectSeldom() }
 	}
-	return strings.Join(shown, " ")
+	all := []*cobra.Command{fake, floor, engines, rank}
+	for _, c := range all {
+		c.Hidden, c.Short = true, cmp.Or(c.Short, "a process of bench itself")
+	}
+	return all
 }

@@ -14,13 +14,13 @@ func TestEmptyListsAreRefused(t *testing.T) {
 	private, _ := makeKey(t, filepath.Join(dir, "k"))
 	for name, run := range map[string]func() error{
 		"models of a key": func() error {
-			return runKeys(t.Context(), []string{"api", "--file", filepath.Join(dir, "keys"), "--name", "a", "--models", ""}, io.Discard)
+			return run(t.Context(), []string{"keys", "api", "--file", filepath.Join(dir, "keys"), "--name", "a", "--models", ""}, io.Discard)
 		},
 		"models of a token": func() error {
-			return runToken(t.Context(), []string{"mint", "--key", private, "--audience", "pdrouter", "--subject", "a", "--models="}, io.Discard)
+			return run(t.Context(), []string{"token", "mint", "--key", private, "--audience", "pdrouter", "--subject", "a", "--models="}, io.Discard)
 		},
 		"ranks of a token": func() error {
-			return runToken(t.Context(), []string{"mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", "a", "--ranks", ""}, io.Discard)
+			return run(t.Context(), []string{"token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", "a", "--ranks", ""}, io.Discard)
 		},
 	} {
 		if err := run(); err == nil || !strings.Contains(err.Error(), "is empty; leave it out for all") {
@@ -32,17 +32,17 @@ func TestEmptyListsAreRefused(t *testing.T) {
 func TestCheckWarnsOfTenantsWhoAreNobody(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
-	call(t, runKeys, "api", "--file", keys, "--name", "team-a")
+	call(t, "keys", "api", "--file", keys, "--name", "team-a")
 	path := writeConfig(t, dir, "  clients: {api_keys_file: keys}\n"+
 		"tenants: {named: {team-a: {concurrent: 1}, team-b: {concurrent: 1}, \"https://issuer.example|x\": {concurrent: 1}}}\n")
-	out := call(t, runCheck, "-c", path)
+	out := call(t, "validate", "-c", path)
 	if strings.Count(out, "WARNING") != 1 || !strings.Contains(out, "WARNING: tenants.named.team-b limits nobody") {
 		t.Errorf("want one warning, of team-b, in\n%s", out)
 	}
 	if err := os.Remove(keys); err != nil {
 		t.Fatal(err)
 	}
-	if out := call(t, runCheck, "-c", path, "-no-files"); strings.Contains(out, "limits nobody") {
+	if out := call(t, "validate", "-c", path, "--skip-files"); strings.Contains(out, "limits nobody") {
 		t.Errorf("without the file: %s", out)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,7 @@ import (
 	"pdrouter/auth"
 )
 
-// checkText runs pdrouter check over a configuration in dir.
+// checkText runs pdrouter validate over a configuration in dir.
 func checkText(t *testing.T, dir, text string) (string, error) {
 	t.Helper()
 	path := filepath.Join(dir, "config.yaml")
@@ -22,7 +21,7 @@ func checkText(t *testing.T, dir, text string) (string, error) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	err := runCheck(context.Background(), []string{"-c", path}, &out)
+	err := run(context.Background(), []string{"validate", "-c", path}, &out)
 	return strings.ReplaceAll(out.String(), dir+"/", ""), err
 }
 
@@ -155,13 +154,13 @@ auth:
 func TestCheckArguments(t *testing.T) {
 	for _, args := range [][]string{nil, {"-c", "none.yaml"}, {"-c", "none.yaml", "more"}, {"one.yaml", "more"}, {"-x"}} {
 		var out strings.Builder
-		if err := runCheck(context.Background(), args, &out); err == nil {
+		if err := run(context.Background(), append([]string{"validate"}, args...), &out); err == nil {
 			t.Errorf("%q were taken", args)
 		}
 	}
-	for _, args := range [][]string{{"-no-files", "../../configs/production.yaml"}, {"-no-files", "-c", "../../configs/production.yaml"}} {
+	for _, args := range [][]string{{"--skip-files", "../../configs/production.yaml"}, {"--skip-files", "-c", "../../configs/production.yaml"}} {
 		var out strings.Builder
-		if err := runCheck(context.Background(), args, &out); err != nil || !strings.Contains(out.String(), "production.yaml is sound") {
+		if err := run(context.Background(), append([]string{"validate"}, args...), &out); err != nil || !strings.Contains(out.String(), "production.yaml is sound") {
 			t.Errorf("%q: %v\n%s", args, err, out.String())
 		}
 	}
@@ -183,9 +182,8 @@ func TestExampleKeys(t *testing.T) {
 		for i, a := range args {
 			args[i] = strings.Replace(a, "KEYS", filepath.Join(dir, "keys"), 1)
 		}
-		run := map[string]func(context.Context, []string, io.Writer) error{"keys": runKeys, "token": runToken}[args[0]]
 		var out strings.Builder
-		if err := run(context.Background(), args[1:], &out); err != nil {
+		if err := run(context.Background(), args, &out); err != nil {
 			t.Fatalf("%q: %v", args, err)
 		}
 		if args[0] == "token" {

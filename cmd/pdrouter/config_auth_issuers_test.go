@@ -16,7 +16,7 @@ import (
 
 // TestIdentitiesOfPlatforms: the configuration that the documentation shows can be used.
 func TestIdentitiesOfPlatforms(t *testing.T) {
-	out := call(t, runCheck, "-c", "../../configs/identities.yaml", "-no-files")
+	out := call(t, "validate", "-c", "../../configs/identities.yaml", "--skip-files")
 	for _, want := range []string{
 		"tokens of https://kubernetes.default.svc.cluster.local, https://spire.example.org",
 		"probes: everybody who reaches it; the rest: tokens of https://kubernetes.default.svc.cluster.local",
@@ -44,7 +44,7 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := writeConfig(t, dir, "  clients: {issuers: [{issuer: dev, development_secret_file: secret}]}\n")
-	if out := call(t, runCheck, "-c", path); !strings.Contains(out, "WARNING: DEVELOPMENT ONLY: auth.clients") {
+	if out := call(t, "validate", "-c", path); !strings.Contains(out, "WARNING: DEVELOPMENT ONLY: auth.clients") {
 		t.Errorf("check says nothing of it:\n%s", out)
 	}
 	l, err := loadConfig(path)
@@ -55,7 +55,7 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := strings.TrimSpace(call(t, runToken, "mint", "--development-secret", filepath.Join(dir, "secret"), "--issuer", "dev", "--audience", "pdrouter", "--subject", "me"))
+	token := strings.TrimSpace(call(t, "token", "mint", "--development-secret", filepath.Join(dir, "secret"), "--issuer", "dev", "--audience", "pdrouter", "--subject", "me"))
 	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "me" {
 		t.Errorf("got %+v, %v; want me", p, err)
 	}
@@ -97,7 +97,7 @@ func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- files.run()(ctx) }()
 	files.asked(ctx)
-	token := strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--issuer", "idp", "--audience", "pdrouter", "--subject", "alice"))
+	token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--issuer", "idp", "--audience", "pdrouter", "--subject", "alice"))
 	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "alice" {
 		t.Errorf("got %+v, %v; want alice", p, err)
 	}
@@ -123,7 +123,7 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := func(audience, scope string) string {
-		return strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--audience", audience, "--subject", "ops", "--scope", scope))
+		return strings.TrimSpace(call(t, "token", "mint", "--key", private, "--audience", audience, "--subject", "ops", "--scope", scope))
 	}
 	var log strings.Builder
 	ready := true

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write docs/configuration.md anew")
 func TestConfigurationReference(t *testing.T) {
 	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}, fields: map[string]string{}}
 	r.collect(reflect.TypeFor[fileConfig]())
-	r.printf("# Configuration\n\nEvery key of the file that `pdrouter serve -c FILE` reads. `pdrouter check -c FILE` names each mistake with its line. " +
+	r.printf("# Configuration\n\nEvery key of the file that `pdrouter serve -c FILE` reads. `pdrouter validate -c FILE` names each mistake with its line. " +
 		"Paths are relative to the file's folder. Lists are marked `[]`; examples are in [configs/](../configs).\n")
 	r.rows(reflect.TypeFor[fileConfig](), "")
 	got, path := r.b.String(), filepath.Join(r.root, "docs", "configuration.md")

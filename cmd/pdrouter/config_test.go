@@ -22,7 +22,7 @@ func TestExampleConfigs(t *testing.T) {
 		}
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			var out strings.Builder
-			if err := runCheck(context.Background(), []string{"-c", path, "-no-files"}, &out); err != nil {
+			if err := run(context.Background(), []string{"validate", "-c", path, "--skip-files"}, &out); err != nil {
 				t.Fatal(err)
 			}
 			l, err := loadConfig(path)
@@ -50,7 +50,7 @@ func TestBadConfigs(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			wantPath := strings.TrimSuffix(path, ".yml") + ".want"
 			var out strings.Builder
-			err := runCheck(context.Background(), []string{"-c", path}, &out)
+			err := run(context.Background(), []string{"validate", "-c", path}, &out)
 			if err == nil || out.Len() > 0 {
 				t.Fatalf("%s was taken: %s", path, out.String())
 			}

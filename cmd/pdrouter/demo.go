@@ -3,37 +3,40 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // demoModel is the name under which the demo's engines serve the reference model.
 const demoModel = "reference"
 
-// runDemo starts a gateway and four reference engines as processes of their own, sends sample requests through the
-// OpenAI routes, and compares each answer with that of one engine alone. It returns an error unless all are equal.
-func runDemo(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("pdrouter demo", flag.ContinueOnError)
-	flags.SetOutput(out)
-	stay := flags.Bool("serve", false, "leave the gateway and the engines running until interrupted")
-	transport := flags.String("transport", "auto", "what moves the KV blocks: auto, tcp or nixl (auto: nixl where its library is found)")
-	if err := flags.Parse(args); err != nil {
-		return err
+func demoCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "demo", Args: cobra.NoArgs,
+		Short: "Run a gateway and four reference engines on this machine, and compare every answer.",
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("demo takes no arguments, got %q", flags.Arg(0))
+	stay := c.Flags().Bool("serve", false, "leave the gateway and the engines running until interrupted")
+	transport := c.Flags().String("transport", "auto", "what moves the KV blocks: auto, tcp or nixl (auto: nixl where its library is found)")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return demo(c.Context(), *transport, *stay, c.OutOrStdout())
 	}
+	return c
+}
 
+// demo starts a gateway and four reference engines as processes of their own, sends sample requests through the
+// OpenAI routes, and compares each answer with that of one engine alone. It returns an error unless all are equal.
+func demo(ctx context.Context, transport string, stay bool, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "pdrouter-demo-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
 	fmt.Fprintln(out, "starting a gateway, four engines (prefill TP 2, TP 2; decode TP 1, TP 4), and one engine alone to compare with")
-	fleet, err := startFleet(ctx, dir, *transport)
+	fleet, err := startFleet(ctx, dir, transport)
 	if err != nil {
 		return errors.Join(err, fleet.stop(), fleet.tail())
 	}
@@ -60,7 +63,7 @@ func runDemo(ctx context.Context, args []string, out io.Writer) error {
 		}
 		fmt.Fprintln(out, "every engine's KV blocks are free again")
 	}
-	if *stay && equal == len(asks) && ctx.Err() == nil {
+	if stay && equal == len(asks) && ctx.Err() == nil {
 		fmt.Fprint(out, demoHint(fleet.client, fleet.operations))
 		<-ctx.Done()
 	}

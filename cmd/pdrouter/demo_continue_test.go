@@ -48,7 +48,7 @@ func startBroken(t *testing.T, ctx context.Context, after string) *demoFleet {
 		}
 		must(f.startEngine(e, agents, "--transport", "tcp", "--decode-us-per-step", fmt.Sprint(cost)))
 	}
-	must(f.start("alone", "engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
+	must(f.start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
 	must(f.wait(ctx))
 	served, asked := map[string]bool{}, 0
 	until(t, "both decode engines serve what prefill has read", func() bool {

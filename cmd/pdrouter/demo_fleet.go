@@ -79,7 +79,7 @@ func startFleet(ctx context.Context, dir, transport string) (*demoFleet, error) 
 	}
 	alone := take()
 	f.alone = "http://" + alone
-	if err := f.start("alone", "engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone); err != nil {
+	if err := f.start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone); err != nil {
 		return f, err
 	}
 	return f, f.wait(ctx)
@@ -97,7 +97,7 @@ func (f *demoFleet) start(name string, args ...string) error {
 
 // startEngine starts an engine, known to the gateway whose agents' listener is at that address.
 func (f *demoFleet) startEngine(e demoEngine, agents string, more ...string) error {
-	return f.start(e.name, append([]string{"engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
+	return f.start(e.name, append([]string{"mock-engine", "--name", e.name, "--role", e.role, "--tp", fmt.Sprint(e.tp), "--model", demoModel,
 		"--listen", e.address, "--control", e.control, "--gateway", "http://" + agents, "--token-file", f.path(e.name + ".token"),
 		"--sign-key", e.signKey, "--control-keys", f.publicKey, "--issuer", demoIssuer, "--record-keys", f.recordKeys[1]}, more...)...)
 }

@@ -76,7 +76,7 @@ func TestDemoComparesEveryAnswer(t *testing.T) {
 	for _, transport := range []string{"tcp", "auto"} {
 		t.Run(transport, func(t *testing.T) {
 			var out strings.Builder
-			if err := runDemo(t.Context(), []string{"--transport", transport}, &out); err != nil {
+			if err := run(t.Context(), []string{"demo", "--transport", transport}, &out); err != nil {
 				t.Fatalf("%v\n%s", err, out.String())
 			}
 			t.Log("\n" + out.String())

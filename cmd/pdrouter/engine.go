@@ -14,19 +14,30 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 
 	"pdrouter/internal/refengine"
 )
 
-// runEngine runs one reference engine until ctx ends: then it takes no more requests, lets those in flight and the
-// transfers they owe come to their end, and withdraws its records.
-func runEngine(ctx context.Context, args []string, out io.Writer) error {
-	o, err := parseEngineOptions(args, out)
-	if err != nil {
-		return err
+func mockEngineCommand() *cobra.Command {
+	c := &cobra.Command{Use: "mock-engine", Short: "Run one reference engine: a small model that needs no GPU.", Args: cobra.NoArgs}
+	options := engineFlags(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		o, err := options()
+		if err != nil {
+			return err
+		}
+		return mockEngine(c.Context(), o, c.OutOrStdout())
 	}
+	return c
+}
+
+// mockEngine runs one reference engine until ctx ends: then it takes no more requests, lets those in flight and the
+// transfers they owe come to their end, and withdraws its records.
+func mockEngine(ctx context.Context, o engineOptions, out io.Writer) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("engine", o.cfg.Name)
 	p, err := openEngineProcess(ctx, o, log)
 	if err != nil {
@@ -202,7 +213,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 // line is what the process says when it serves.
 func (p *engineProcess) line() string {
 	o := p.options
-	s := fmt.Sprintf("pdrouter engine: %s serves %s as %s on http://%s, pp %d, tp %d, %d blocks of %d tokens",
+	s := fmt.Sprintf("pdrouter mock-engine: %s serves %s as %s on http://%s, pp %d, tp %d, %d blocks of %d tokens",
 		p.engine.Incarnation().ID(), o.cfg.Model, o.cfg.Role, p.listener.Addr(), o.cfg.PP, o.cfg.TP, o.cfg.Blocks, o.cfg.BlockTokens)
 	if p.gpus != nil {
 		s += fmt.Sprintf(" on %d GPUs", len(p.gpus.devices))

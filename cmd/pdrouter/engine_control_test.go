@@ -21,7 +21,7 @@ import (
 	"pdrouter/kvplane"
 )
 
-// controlRoutes returns an engine's control routes as pdrouter engine serves them, and what mints tokens for them.
+// controlRoutes returns an engine's control routes as pdrouter mock-engine serves them, and what mints tokens for them.
 func controlRoutes(t *testing.T, events *kvplane.Events, cancel func(kvplane.TransferID, string), log io.Writer) (
 	http.Handler, func(auth.Grant) string,
 ) {

@@ -20,7 +20,7 @@ func TestEngineOnGPU(t *testing.T) {
 	}
 	if err != nil {
 		const want = "engine: --kv-memory vram: cuda: libcuda.so.1: "
-		if err := runEngine(t.Context(), []string{"--kv-memory", "vram"}, io.Discard); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err := run(t.Context(), []string{"mock-engine", "--kv-memory", "vram"}, io.Discard); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v; want %q", err, want)
 		}
 		t.Skip("SKIPPED, not run with a real GPU:", err)

@@ -2,12 +2,12 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"pdrouter/auth"
 	"pdrouter/internal/refengine"
@@ -15,7 +15,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// engineOptions are the flags of pdrouter engine.
+// engineOptions are the flags of pdrouter mock-engine.
 type engineOptions struct {
 	cfg refengine.Config
 
@@ -28,11 +28,11 @@ type engineOptions struct {
 	drain                       time.Duration
 }
 
-// parseEngineOptions reads the flags. The engine's own values are checked by refengine.
-func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
+// engineFlags adds the flags to f. It returns what reads them once they are parsed. The engine's own values are checked by
+// refengine.
+func engineFlags(f *pflag.FlagSet) func() (engineOptions, error) {
 	var o engineOptions
 	c := &o.cfg
-	f := flag.NewFlagSet("pdrouter engine", flag.ContinueOnError)
 	f.StringVar(&c.Name, "name", "engine-0", "stable `name` of the engine")
 	f.StringVar(&c.Model, "model", "reference", "`name` of the model in requests")
 	role := f.String("role", "both", "prefill, decode or both")
@@ -65,14 +65,13 @@ func parseEngineOptions(args []string, out io.Writer) (engineOptions, error) {
 	f.StringVar(&o.kvMemory, "kv-memory", "dram", "where KV lies: dram, or vram: on GPUs, a rank on each, handed over by nixl")
 	f.BoolVar(&o.serialStarts, "serial-starts", false, "engines of one name never run side by side: a newer one proves the older one dead")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests in flight may take after SIGTERM, and then their transfers")
-	if err := parseFlags(f, args, out); err != nil {
-		return o, err
+	return func() (engineOptions, error) {
+		c.Role, c.Order = metadata.Role(*role), metadata.Order(*order)
+		c.PrefillCost, c.DecodeCost = time.Duration(*prefill)*time.Microsecond, time.Duration(*decode)*time.Microsecond
+		o.controlKeys, o.recordKeys = splitList(*controlKeys), splitList(*recordKeys)
+		o.transport.Advertise = o.advertise
+		return o, o.validate()
 	}
-	c.Role, c.Order = metadata.Role(*role), metadata.Order(*order)
-	c.PrefillCost, c.DecodeCost = time.Duration(*prefill)*time.Microsecond, time.Duration(*decode)*time.Microsecond
-	o.controlKeys, o.recordKeys = splitList(*controlKeys), splitList(*recordKeys)
-	o.transport.Advertise = o.advertise
-	return o, o.validate()
 }
 
 func (o engineOptions) validate() error {

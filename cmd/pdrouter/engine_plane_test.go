@@ -1,9 +1,10 @@
 package main
 
 import (
-	"io"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // TestEnginePlaneFlags: tcp's path and connections come from the flags, and what makes no sense is refused by name.
@@ -23,7 +24,12 @@ func TestEnginePlaneFlags(t *testing.T) {
 		{"--plane-streams 17", "", 0, "--plane-streams is 17"},
 		{"--transport nixl --plane-path socket", "", 0, "are for tcp"},
 	} {
-		o, err := parseEngineOptions(strings.Fields(c.args), io.Discard)
+		f := pflag.NewFlagSet("mock-engine", pflag.ContinueOnError)
+		options := engineFlags(f)
+		if err := f.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		o, err := options()
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q: %v; want %q", c.args, err, c.want)

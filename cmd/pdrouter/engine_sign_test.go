@@ -82,12 +82,12 @@ func TestEngineSignKeyRefused(t *testing.T) {
 		"public":          {p.public, "--sign-key"},
 		"missing":         {filepath.Join(p.dir, "none"), "no such file"},
 	} {
-		err := runEngine(t.Context(), []string{"--gateway", p.url, "--token-file", tokenFile, "--sign-key", c.key}, io.Discard)
+		err := run(t.Context(), []string{"mock-engine", "--gateway", p.url, "--token-file", tokenFile, "--sign-key", c.key}, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v; want %q", name, err, c.want)
 		}
 	}
-	if err := runEngine(t.Context(), []string{"--sign-key", file}, io.Discard); err == nil || !strings.Contains(err.Error(), "--gateway is missing") {
+	if err := run(t.Context(), []string{"mock-engine", "--sign-key", file}, io.Discard); err == nil || !strings.Contains(err.Error(), "--gateway is missing") {
 		t.Errorf("without a gateway: got %v", err)
 	}
 }

@@ -77,7 +77,7 @@ func (p *plant) token(t *testing.T, engine, role string, scopes ...string) strin
 	return token
 }
 
-// runningEngine is one pdrouter engine, run inside the test.
+// runningEngine is one pdrouter mock-engine, run inside the test.
 type runningEngine struct {
 	line, url, control string
 	stop               func() error // as SIGTERM does, and waits
@@ -99,7 +99,7 @@ func startEngine(t *testing.T, args ...string) runningEngine {
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := runEngine(ctx, args, w)
+		err := run(ctx, append([]string{"mock-engine"}, args...), w)
 		w.CloseWithError(io.EOF)
 		ended <- err
 	}()
@@ -263,9 +263,9 @@ func TestEngineOptionsRefused(t *testing.T) {
 		{[]string{"--pp", "5"}, "pp is 5; want at most the 4 layers"},
 		{[]string{"--blocks", "-1"}, "blocks is -1"},
 		{[]string{"--role", "chief"}, "role is \"chief\""},
-		{[]string{"extra"}, "unexpected argument"},
+		{[]string{"extra"}, `unknown command "extra"`},
 	} {
-		if err := runEngine(t.Context(), c.args, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := run(t.Context(), append([]string{"mock-engine"}, c.args...), io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v; want %q", c.args, err, c.want)
 		}
 	}

@@ -2,18 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"pdrouter/auth"
 )
 
-const rotateUsage = `usage: pdrouter keys rotate --dir DIR [flags]
-
-Replaces the key that signs tokens, without a valid token being refused:
+const rotateAbout = `Replaces the key that signs tokens, without a valid token being refused:
 
   1. A new key pair is made. Its private part waits in DIR/next.jwk, its public part is published: as DIR/<kid>.pub.jwk,
      and in the key set DIR/jwks.json.
@@ -31,12 +29,11 @@ keep it to those who sign.
 
 When the folder may have leaked: --leaked makes a fresh key sign at once, and withdraws all others, the one in
 DIR/next.jwk included. Valid tokens of those keys are refused from then on: mint new ones. Without any waiting
-(--publish-ahead 0 --retire-after 0) it is the same.
+(--publish-ahead 0 --retire-after 0) it is the same.`
 
-`
-
-func rotateKeys(ctx context.Context, args []string, out io.Writer) error {
-	f := flag.NewFlagSet("keys rotate", flag.ContinueOnError)
+func rotateCommand() *cobra.Command {
+	c := &cobra.Command{Use: "rotate", Short: "Replace the key that signs tokens, without a valid token being refused.", Long: rotateAbout, Args: cobra.NoArgs}
+	f := c.Flags()
 	var r auth.Rotation
 	f.StringVar(&r.Dir, "dir", "", "folder of the keys, made if need be")
 	f.StringVar(&r.Algorithm, "algorithm", "", "of the new key: EdDSA, ES256 or RS256; default that of the current key, or EdDSA")
@@ -44,16 +41,14 @@ func rotateKeys(ctx context.Context, args []string, out io.Writer) error {
 	f.DurationVar(&r.RetireAfter, "retire-after", 24*time.Hour, "how long a replaced public key stays: at least the longest life of a token")
 	f.BoolVar(&r.Leaked, "leaked", false, "others may have the keys of the folder: a fresh one signs at once, and all others are removed")
 	f.StringVar(&r.JWKSFile, "jwks", "", "file for the key set; default jwks.json in the folder")
-	f.Usage = func() {
-		fmt.Fprint(out, rotateUsage)
-		f.PrintDefaults()
+	required(c, "dir")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return rotateKeys(c.Context(), r, c.OutOrStdout())
 	}
-	if err := parseFlags(f, args, out); err != nil {
-		return err
-	}
-	if r.Dir == "" {
-		return errors.New("keys rotate: --dir is missing")
-	}
+	return c
+}
+
+func rotateKeys(ctx context.Context, r auth.Rotation, out io.Writer) error {
 	r.Waiting = func(next *auth.Key, d time.Duration) {
 		fmt.Fprintf(out, "published %s; it signs in %v (if you stop this, another call goes on)\n", next.ID, d.Round(time.Second))
 	}

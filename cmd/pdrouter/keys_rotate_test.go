@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -30,18 +28,18 @@ func field(t *testing.T, out, name string) string {
 func TestKeysNewOfEveryAlgorithm(t *testing.T) {
 	for _, algorithm := range []string{auth.EdDSA, auth.ES256, auth.RS256} {
 		dir := t.TempDir()
-		out := call(t, runKeys, "new", "--algorithm", algorithm, "--out", dir)
+		out := call(t, "keys", "new", "--algorithm", algorithm, "--out", dir)
 		token := filepath.Join(dir, "token")
-		minted := call(t, runToken, "mint", "--key", field(t, out, "private"), "--audience", "pdrouter", "--subject", "alice")
+		minted := call(t, "token", "mint", "--key", field(t, out, "private"), "--audience", "pdrouter", "--subject", "alice")
 		if err := os.WriteFile(token, []byte(minted), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := call(t, runToken, "inspect", "--token", token); !strings.Contains(got, `"alg": "`+algorithm+`"`) {
+		if got := call(t, "token", "inspect", "--token", token); !strings.Contains(got, `"alg": "`+algorithm+`"`) {
 			t.Errorf("the token of an %s key: %s", algorithm, got)
 		}
-		call(t, runToken, "verify", "--token", token, "--keys", field(t, out, "public"), "--audience", "pdrouter")
+		call(t, "token", "verify", "--token", token, "--keys", field(t, out, "public"), "--audience", "pdrouter")
 	}
-	if err := runKeys(t.Context(), []string{"new", "--algorithm", "HS256", "--out", t.TempDir()}, io.Discard); err == nil {
+	if err := run(t.Context(), []string{"keys", "new", "--algorithm", "HS256", "--out", t.TempDir()}, io.Discard); err == nil {
 		t.Error("a symmetric key was made")
 	}
 }
@@ -52,18 +50,18 @@ func TestFault38KeysRotate(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "keys")
 		published := filepath.Join(t.TempDir(), "published.json")
 		rotate := func(more ...string) string {
-			return call(t, runKeys, append([]string{"rotate", "--dir", dir, "--jwks", published}, more...)...)
+			return call(t, append([]string{"keys", "rotate", "--dir", dir, "--jwks", published}, more...)...)
 		}
 		mint := func() string {
 			token := filepath.Join(t.TempDir(), "token")
-			minted := call(t, runToken, "mint", "--key", filepath.Join(dir, "current.jwk"), "--audience", "pdrouter", "--subject", "alice", "--ttl", "24h")
+			minted := call(t, "token", "mint", "--key", filepath.Join(dir, "current.jwk"), "--audience", "pdrouter", "--subject", "alice", "--ttl", "24h")
 			if err := os.WriteFile(token, []byte(minted), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return token
 		}
 		verify := func(token string) error {
-			return runToken(t.Context(), []string{"verify", "--token", token, "--keys", dir, "--audience", "pdrouter"}, io.Discard)
+			return run(t.Context(), []string{"token", "verify", "--token", token, "--keys", dir, "--audience", "pdrouter"}, io.Discard)
 		}
 		printed := rotate("--algorithm", "ES256")
 		first := field(t, printed, "kid")
@@ -103,9 +101,8 @@ func TestFault38KeysRotate(t *testing.T) {
 }
 
 func TestKeysRotateUsage(t *testing.T) {
-	var help bytes.Buffer
-	if err := runKeys(t.Context(), []string{"rotate", "-h"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "current.jwk") {
-		t.Errorf("got %v and %s; want help that names current.jwk", err, help.String())
+	if help := call(t, "keys", "rotate", "-h"); !strings.Contains(help, "current.jwk") {
+		t.Errorf("got %s; want help that names current.jwk", help)
 	}
 	for name, args := range map[string][]string{
 		"no folder":      {"rotate"},
@@ -113,7 +110,7 @@ func TestKeysRotateUsage(t *testing.T) {
 		"stray argument": {"rotate", "--dir", t.TempDir(), "x"},
 		"symmetric":      {"rotate", "--dir", t.TempDir(), "--algorithm", "HS256"},
 	} {
-		if err := runKeys(t.Context(), args, io.Discard); err == nil {
+		if err := run(t.Context(), append([]string{"keys"}, args...), io.Discard); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -4,68 +4,109 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
-
-// command is one subcommand. Its run returns nil on success and flag.ErrHelp after printing its own help.
-type command struct {
-	name, about string
-	run         func(ctx context.Context, args []string, out io.Writer) error
-}
-
-func commands() []command {
-	return []command{
-		{"serve", "run the gateway: pdrouter serve -c FILE", runServe},
-		{"check", "validate a configuration and show what it would serve: pdrouter check -c FILE", runCheck},
-		{"demo", "a gateway and four reference engines on this machine; every answer is compared", runDemo},
-		{"engine", "run one reference engine", runEngine},
-		{"engines", "list, add, drain and remove engines of a running gateway", runEngines},
-		{"token", "mint, inspect or verify a token", runToken},
-		{"keys", "make signing keys and API keys", runKeys},
-		{"bench", "measure the gateway beside a floor in the same run", runBench},
-	}
-}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	if len(os.Args) > 1 && os.Args[1] == "serve" { // a hang-up has the file read again; while nothing can, at its start and end, it ends nothing
+	if len(os.Args) > 1 && os.Args[1] == "serve" { // SIGHUP reloads the configuration; while the gateway starts or stops it is ignored
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	context.AfterFunc(ctx, stop) // the first signal ends the work in order, a second one ends the process
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "pdrouter:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
+// run executes one command line. It prints no error: that is for main.
 func run(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
-		usage(out)
-		return nil
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(os.Stderr)
+	return execute(ctx, root)
+}
+
+func newRoot() *cobra.Command {
+	root := group("pdrouter", "The gateway for prefill/decode disaggregation, and the tools around it.",
+		serveCommand(), validateCommand(), demoCommand(), mockEngineCommand(),
+		group("admin", "Change a running gateway.", enginesCommand()),
+		group("token", tokenAbout, mintCommand(), inspectCommand(), verifyCommand()),
+		group("keys", "Make signing keys and API keys.", newKeyCommand(), rotateCommand(), apiKeyCommand()),
+		benchCommand(), versionCommand())
+	root.Version = version()
+	root.SetVersionTemplate("{{.Version}}\n")
+	return root
+}
+
+// group is a command that only has others below it. Called without one of them it prints its help.
+func group(name, about string, below ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: name, Short: about}
+	c.AddCommand(below...)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		c.SuggestionsMinimumDistance = 2
+		err := fmt.Errorf("unknown command %q", args[0])
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			err = fmt.Errorf("%w; did you mean %q?", err, near[0])
+		}
+		return usageError{err, c.CommandPath()}
 	}
-	for _, c := range commands() {
-		if c.name == args[0] {
-			return c.run(ctx, args[1:], out)
+	c.Args = cobra.ArbitraryArgs
+	return c
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	err     error
+	command string
+}
+
+func (e usageError) Error() string {
+	return fmt.Sprintf("%v\n%q lists what it takes", e.err, e.command+" --help")
+}
+
+func (e usageError) Unwrap() error { return e.err }
+
+// exitCode is 2 for a command line that cannot be understood, and 1 for every other error.
+func exitCode(err error) int {
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
+// execute runs the tree of commands. Every error that comes before a command begins is a usage error.
+func execute(ctx context.Context, root *cobra.Command) error {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	began := false
+	var mark func(*cobra.Command)
+	mark = func(c *cobra.Command) {
+		if work := c.RunE; work != nil {
+			c.RunE = func(c *cobra.Command, args []string) error {
+				began = true
+				return work(c, args)
+			}
+		}
+		for _, below := range c.Commands() {
+			mark(below)
 		}
 	}
-	if args[0] == "version" || args[0] == "--version" {
-		fmt.Fprintln(out, version())
-		return nil
+	mark(root)
+	c, err := root.ExecuteContextC(ctx)
+	if err != nil && !began {
+		return usageError{err, c.CommandPath()}
 	}
-	return fmt.Errorf("unknown command %q; see pdrouter help", args[0])
-}
-
-func usage(out io.Writer) {
-	fmt.Fprint(out, "pdrouter: the gateway for prefill/decode disaggregation\n\nusage: pdrouter COMMAND [flags]     (pdrouter COMMAND -h shows its flags)\n\n")
-	for _, c := range commands() {
-		fmt.Fprintf(out, "  %-8s %s\n", c.name, c.about)
-	}
-	fmt.Fprintf(out, "  %-8s %s\n", "version", "print the version")
+	return err
 }

@@ -142,7 +142,7 @@ auth:
 		return string(b)
 	}
 	mint := func(scope string) string {
-		return strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--issuer", "https://here.example",
+		return strings.TrimSpace(call(t, "token", "mint", "--key", private, "--issuer", "https://here.example",
 			"--audience", auth.MetadataAudience, "--subject", "somebody", "--scope", scope))
 	}
 	until(t, "both issuers were asked", func() bool {

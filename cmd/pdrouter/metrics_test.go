@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/report"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"pdrouter/router/report"
 )
 
 func TestSpentLeavesOutWhatWasNotReached(t *testing.T) {

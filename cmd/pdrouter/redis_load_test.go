@@ -48,7 +48,7 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 	}
 	alone := take()
 	f.alone = "http://" + alone
-	must(f.start("alone", "engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
+	must(f.start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
 	f.known(t)
 	f.asks = demoAsks()
 	for _, ask := range f.asks {

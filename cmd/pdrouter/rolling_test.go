@@ -36,7 +36,7 @@ func newRolling(t *testing.T, engines int) *rolling {
 		t.Fatal(err)
 	}
 	for i, address := range s.engines {
-		s.start(fmt.Sprintf("e%d", i), "engine", "--name", fmt.Sprintf("e%d", i), "--role", "both", "--listen", address)
+		s.start(fmt.Sprintf("e%d", i), "mock-engine", "--name", fmt.Sprintf("e%d", i), "--role", "both", "--listen", address)
 		until(t, "the engine answers", func() bool {
 			resp, err := http.Get("http://" + address + "/health")
 			if err == nil {

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"pdrouter/internal/limits"
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/shared"
@@ -20,21 +22,30 @@ import (
 	"pdrouter/router"
 )
 
-// runServe runs the gateway until ctx ends, then lets the requests under way finish.
-func runServe(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("pdrouter serve", flag.ContinueOnError)
-	flags.SetOutput(out)
-	path := flags.String("c", "", "the configuration `file` (required); pdrouter check -c FILE shows what it would serve")
-	if err := flags.Parse(args); err != nil {
-		return err
+func serveCommand() *cobra.Command {
+	c := &cobra.Command{Use: "serve", Short: "Run the gateway.", Args: cobra.NoArgs}
+	path := configFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		l, err := loadConfig(*path)
+		if err != nil {
+			return err
+		}
+		return serve(c.Context(), l, c.OutOrStdout())
 	}
-	if *path == "" || flags.NArg() > 0 {
-		return errors.New("serve: want -c FILE and nothing else")
-	}
-	l, err := loadConfig(*path)
-	if err != nil {
-		return err
-	}
+	return c
+}
+
+// defaultConfig is where the image and the Kubernetes manifests have the configuration.
+const defaultConfig = "/etc/pdrouter/config/pdrouter.yaml"
+
+// configFlag gives a command the flag that names the configuration file.
+func configFlag(c *cobra.Command) *string {
+	return c.Flags().StringP("config", "c", cmp.Or(os.Getenv("PDROUTER_CONFIG"), defaultConfig),
+		"the configuration `file`; the environment variable PDROUTER_CONFIG sets the default")
+}
+
+// serve runs the gateway until ctx ends, then lets the requests in progress finish.
+func serve(ctx context.Context, l *loaded, out io.Writer) error {
 	to := new(logs)
 	to.set(l.Log)
 	defer to.flush()

@@ -16,7 +16,7 @@ import (
 func TestReloadsAreCounted(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
-	leaked := strings.TrimSpace(call(t, runKeys, "api", "--file", keys, "--name", "leaked"))
+	leaked := strings.TrimSpace(call(t, "keys", "api", "--file", keys, "--name", "leaked"))
 	l, err := loadConfig(writeConfig(t, dir, "  clients: {api_keys_file: keys}\n"))
 	if err != nil {
 		t.Fatal(err)

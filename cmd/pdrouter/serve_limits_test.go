@@ -228,7 +228,7 @@ func TestTokensNeedConcurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := runCheck(t.Context(), []string{"-c", file}, &out); err != nil || !strings.Contains(out.String(), "WARNING: tenants.default has tokens_per_minute without concurrent") {
+	if err := run(t.Context(), []string{"validate", "-c", file}, &out); err != nil || !strings.Contains(out.String(), "WARNING: tenants.default has tokens_per_minute without concurrent") {
 		t.Errorf("check: %v\n%s", err, out.String())
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func engineOf(name string) config.Engine {

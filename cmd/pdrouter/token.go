@@ -2,54 +2,33 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"pdrouter/auth"
 )
 
-const tokenUsage = `usage: pdrouter token mint --key FILE --audience AUDIENCE --subject NAME [--ttl 1h] [--scope "write read"]
-                          [--engine NAME --role prefill|decode|both --ranks DP/PP/TP,… --size DP/PP/TP --reads ENGINE,… --confirm FILE]
-                          [--models MODEL,… --limits requests=N,tokens=N,concurrent=N]
-       pdrouter token inspect [--token FILE]
-       pdrouter token verify --keys FILE|DIR,…|--jwks FILE|URL --audience AUDIENCE [--issuer ISSUER]
-                          [--kind pdrouter|kubernetes|spiffe] [--scope SCOPES] [--token FILE]
-audiences: pdrouter (clients), pdrouter-metadata (agents), pdrouter-admin
-`
+// tokenAbout says how tokens reach these commands: those in arguments are seen by everybody on the machine.
+const tokenAbout = "Mint, show and check tokens. Tokens are read from a file or the standard input, never from an argument."
 
 // defaultIssuer is the issuer in tokens of an installation that has only one.
 const defaultIssuer = "pdrouter"
 
-// runToken mints, shows and checks tokens. Tokens are read from a file or the standard input, never from an argument:
-// those are seen by everybody on the machine.
-func runToken(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) == 0 {
-		fmt.Fprint(out, tokenUsage)
-		return flag.ErrHelp
+func mintCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "mint", Short: "Mint a token.", Args: cobra.NoArgs,
+		Example: `  pdrouter token mint --key keys/current.jwk --audience pdrouter --subject alice --models llama-3-8b --limits requests=60
+  pdrouter token mint --key keys/current.jwk --audience pdrouter-metadata --subject prefill-0 --engine prefill-0 --role prefill --scope "write read"
+  pdrouter token mint --key keys/current.jwk --audience pdrouter-admin --subject alice --scope "read engines"`,
 	}
-	switch args[0] {
-	case "mint":
-		return mintToken(args[1:], out)
-	case "inspect":
-		return inspectToken(args[1:], os.Stdin, out)
-	case "verify":
-		return verifyToken(ctx, args[1:], os.Stdin, out)
-	case "-h", "--help", "help":
-		fmt.Fprint(out, tokenUsage)
-		return flag.ErrHelp
-	}
-	return fmt.Errorf("token: unknown command %q; want mint, inspect or verify", args[0])
-}
-
-func mintToken(args []string, out io.Writer) error {
-	f := flag.NewFlagSet("token mint", flag.ContinueOnError)
+	f := c.Flags()
 	var g auth.Grant
 	keyFile := f.String("key", "", "file of the private key")
 	f.StringVar(&g.Issuer, "issuer", defaultIssuer, "issuer")
@@ -66,42 +45,41 @@ func mintToken(args []string, out io.Writer) error {
 	confirm := f.String("confirm", "", "file of the agent's own public key (Ed25519), which the token is bound to")
 	limits := f.String("limits", "", "what a client may use: requests=N,tokens=N (a minute),concurrent=N")
 	secret := f.String("development-secret", "", "file of a secret to sign with, in place of --key: for development only")
-	if err := parseFlags(f, args, out); err != nil {
-		return err
-	}
-	if err := emptyLists(f, "models", "ranks"); err != nil {
-		return err
-	}
-	if (*keyFile == "") == (*secret == "") {
-		return errors.New("token mint: --key is missing, or stands beside --development-secret")
-	}
-	g.Scopes, g.Reads, g.Models, g.Ranks = strings.Fields(*scope), splitList(*reads), splitList(*models), splitList(*ranks)
-	var err error
-	if g.Limits, err = parseLimits(*limits); err != nil {
-		return err
-	}
-	if *confirm != "" {
-		if g.Confirm, err = auth.LoadKey(*confirm); err != nil {
+	c.MarkFlagsOneRequired("key", "development-secret")
+	c.MarkFlagsMutuallyExclusive("key", "development-secret")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := emptyLists(c, "models", "ranks"); err != nil {
 			return err
 		}
+		g.Scopes, g.Reads, g.Models, g.Ranks = strings.Fields(*scope), splitList(*reads), splitList(*models), splitList(*ranks)
+		var err error
+		if g.Limits, err = parseLimits(*limits); err != nil {
+			return err
+		}
+		if *confirm != "" {
+			if g.Confirm, err = auth.LoadKey(*confirm); err != nil {
+				return err
+			}
+		}
+		load, file := auth.LoadKey, *keyFile
+		if *secret != "" {
+			load, file = auth.DevelopmentKey, *secret
+		}
+		key, err := load(file)
+		if err != nil {
+			return err
+		}
+		token, err := auth.Mint(key, g)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(c.OutOrStdout(), token)
+		for _, text := range mintWarnings(g) {
+			fmt.Fprintln(c.ErrOrStderr(), "pdrouter: token mint: warning:", text)
+		}
+		return nil
 	}
-	load, file := auth.LoadKey, *keyFile
-	if *secret != "" {
-		load, file = auth.DevelopmentKey, *secret
-	}
-	key, err := load(file)
-	if err != nil {
-		return err
-	}
-	token, err := auth.Mint(key, g)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(out, token)
-	for _, text := range mintWarnings(g) {
-		fmt.Fprintln(os.Stderr, "pdrouter: token mint: warning:", text)
-	}
-	return nil
+	return c
 }
 
 // readToken reads one token from a file, or from in if there is no file.
@@ -124,21 +102,26 @@ func readToken(file string, in io.Reader) (string, error) {
 	return "", errors.New("token: no token in the file or on the standard input")
 }
 
-func inspectToken(args []string, in io.Reader, out io.Writer) error {
-	f := flag.NewFlagSet("token inspect", flag.ContinueOnError)
-	file := f.String("token", "", "file with the token; default the standard input")
-	if err := parseFlags(f, args, out); err != nil {
-		return err
+func inspectCommand() *cobra.Command {
+	c := &cobra.Command{Use: "inspect", Short: "Show what a token says, unchecked.", Args: cobra.NoArgs}
+	file := c.Flags().String("token", "", "`file` with the token; default the standard input")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		token, err := readToken(*file, c.InOrStdin())
+		if err != nil {
+			return err
+		}
+		head, claims, err := auth.Inspect(token)
+		if err != nil {
+			return err
+		}
+		return printJSON(c.OutOrStdout(), map[string]any{"header": head, "claims": claims})
 	}
-	token, err := readToken(*file, in)
-	if err != nil {
-		return err
-	}
-	head, claims, err := auth.Inspect(token)
-	if err != nil {
-		return err
-	}
+	return c
+}
+
+// printJSON prints a value for programs.
+func printJSON(out io.Writer, value any) error {
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")
-	return enc.Encode(map[string]any{"header": head, "claims": claims})
+	return enc.Encode(value)
 }

@@ -42,7 +42,7 @@ func TestTokenVerifyOfAPIKey(t *testing.T) {
 	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = runToken(t.Context(), []string{"verify", "--token", file, "--keys", public, "--audience", "pdrouter"}, io.Discard)
+	err = run(t.Context(), []string{"token", "verify", "--token", file, "--keys", public, "--audience", "pdrouter"}, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "this is an API key, no token") || strings.Contains(err.Error(), key) {
 		t.Errorf("got %v", err)
 	}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"net/http"
@@ -20,7 +18,7 @@ import (
 )
 
 // call runs a subcommand and returns what it printed.
-func call(t *testing.T, run func(context.Context, []string, io.Writer) error, args ...string) string {
+func call(t *testing.T, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := run(t.Context(), args, &out); err != nil {
@@ -32,7 +30,7 @@ func call(t *testing.T, run func(context.Context, []string, io.Writer) error, ar
 // makeKey runs "keys new" and returns the paths it printed.
 func makeKey(t *testing.T, dir string) (private, public string) {
 	t.Helper()
-	for line := range strings.Lines(call(t, runKeys, "new", "--out", dir)) {
+	for line := range strings.Lines(call(t, "keys", "new", "--out", dir)) {
 		switch f := strings.Fields(line); f[0] {
 		case "private":
 			private = f[1]
@@ -45,7 +43,7 @@ func makeKey(t *testing.T, dir string) (private, public string) {
 
 func TestKeysNewKeepsThePrivatePart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
-	out := call(t, runKeys, "new", "--out", dir)
+	out := call(t, "keys", "new", "--out", dir)
 	private, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
 	info, err := os.Stat(private)
 	if err != nil {
@@ -73,16 +71,16 @@ func TestKeysNewKeepsThePrivatePart(t *testing.T) {
 func TestTokenMintInspectVerify(t *testing.T) {
 	dir := t.TempDir()
 	private, public := makeKey(t, filepath.Join(dir, "keys"))
-	token := call(t, runToken, "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", "agent-0",
+	token := call(t, "token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", "agent-0",
 		"--engine", "prefill-0", "--role", "prefill", "--scope", "write read plane", "--ttl", "1h")
 	file := filepath.Join(dir, "token")
 	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := call(t, runToken, "inspect", "--token", file); !strings.Contains(got, `"engine_id": "prefill-0"`) {
+	if got := call(t, "token", "inspect", "--token", file); !strings.Contains(got, `"engine_id": "prefill-0"`) {
 		t.Errorf("inspect printed %s", got)
 	}
-	if got, want := call(t, runToken, "verify", "--token", file, "--keys", public, "--audience", "pdrouter-metadata", "--scope", "write"), "valid: subject agent-0"; !strings.HasPrefix(got, want) {
+	if got, want := call(t, "token", "verify", "--token", file, "--keys", public, "--audience", "pdrouter-metadata", "--scope", "write"), "valid: subject agent-0"; !strings.HasPrefix(got, want) {
 		t.Errorf("verify printed %q; want %q", got, want)
 	}
 	for name, args := range map[string][]string{
@@ -93,18 +91,18 @@ func TestTokenMintInspectVerify(t *testing.T) {
 		"stray argument":   {"mint", "--key", private, "--audience", "pdrouter", "--subject", "x", "y"},
 		"unknown command":  {"forge"},
 	} {
-		if err := runToken(t.Context(), args, io.Discard); err == nil {
+		if err := run(t.Context(), append([]string{"token"}, args...), io.Discard); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if err := runToken(t.Context(), nil, io.Discard); !errors.Is(err, flag.ErrHelp) {
-		t.Errorf("without a command: got %v; want flag.ErrHelp", err)
+	if help := call(t, "token"); !strings.Contains(help, "mint") {
+		t.Errorf("without a command: got %s; want help that names mint", help)
 	}
 }
 
 func TestKeysAPIAdmitsItsBearer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "api-keys")
-	key := strings.TrimSpace(call(t, runKeys, "api", "--file", file, "--name", "alice", "--models", "tiny,org/big:1"))
+	key := strings.TrimSpace(call(t, "keys", "api", "--file", file, "--name", "alice", "--models", "tiny,org/big:1"))
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +154,7 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	srv := httptest.NewServer(h)
 	defer srv.Close()
 	client := func(engine, role string) *metadata.Client {
-		token := strings.TrimSpace(call(t, runToken, "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", engine,
+		token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", engine,
 			"--engine", engine, "--role", role, "--scope", "write read"))
 		c, err := metadata.NewClient(metadata.ClientConfig{URL: srv.URL}, func() (string, error) { return token, nil }, records, nil)
 		if err != nil {

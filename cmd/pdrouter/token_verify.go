@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,13 +9,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"pdrouter/auth"
 )
 
-// verifyToken tells an operator whether a gateway with these keys would accept a token, and if not, why: which is more
+// verifyCommand tells an operator whether a gateway with these keys would accept a token, and if not, why: which is more
 // than any gateway tells the bearer.
-func verifyToken(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
-	f := flag.NewFlagSet("token verify", flag.ContinueOnError)
+func verifyCommand() *cobra.Command {
+	c := &cobra.Command{Use: "verify", Short: "Say whether a gateway with these keys would accept a token, and why not.", Args: cobra.NoArgs}
+	f := c.Flags()
 	var cfg auth.VerifierConfig
 	keys := f.String("keys", "", "files or folders of the trusted keys, with commas between")
 	set := f.String("jwks", "", "file or URL of the issuer's key set, in place of --keys")
@@ -27,24 +28,28 @@ func verifyToken(ctx context.Context, args []string, in io.Reader, out io.Writer
 	f.StringVar(&cfg.Issuer, "issuer", defaultIssuer, "issuer")
 	f.StringVar(&cfg.Audience, "audience", "", "pdrouter, pdrouter-metadata or pdrouter-admin")
 	f.DurationVar(&cfg.MaxLifetime, "max-lifetime", 0, "longest time from iat to exp; default 24h")
-	if err := parseFlags(f, args, out); err != nil {
-		return err
+	c.MarkFlagsOneRequired("keys", "jwks")
+	c.MarkFlagsMutuallyExclusive("keys", "jwks")
+	required(c, "audience")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keys)}
+		if *set != "" {
+			i.JWKS = auth.JWKSConfig{URL: *set}
+		}
+		token, err := readToken(*file, c.InOrStdin())
+		if err != nil {
+			return err
+		}
+		return verifyToken(c.Context(), cfg, i, strings.Fields(*scope), token, c.OutOrStdout())
 	}
-	if (*keys == "") == (*set == "") {
-		return errors.New("token verify: want either --keys or --jwks")
-	}
+	return c
+}
+
+func verifyToken(ctx context.Context, cfg auth.VerifierConfig, i issuerAuth, scopes []string, token string, out io.Writer) (err error) {
 	switch cfg.Audience {
 	case auth.ClientAudience, auth.MetadataAudience, auth.AdminAudience:
 	default:
 		return fmt.Errorf("token verify: want --audience %s, %s or %s", auth.ClientAudience, auth.MetadataAudience, auth.AdminAudience)
-	}
-	i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keys)}
-	if *set != "" {
-		i.JWKS = auth.JWKSConfig{URL: *set}
-	}
-	token, err := readToken(*file, in)
-	if err != nil {
-		return err
 	}
 	if err := notMeant(token, cfg.Issuer, cfg.Audience); err != nil {
 		return err
@@ -62,7 +67,7 @@ func verifyToken(ctx context.Context, args []string, in io.Reader, out io.Writer
 	if err != nil {
 		return err
 	}
-	v, err := auth.NewVerifier(auth.VerifierConfig{Audience: cfg.Audience, Scopes: strings.Fields(*scope)}, nil, profiles...)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Audience: cfg.Audience, Scopes: scopes}, nil, profiles...)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ type clients struct {
 // engine starts a reference engine that listens on address.
 func (c clients) engine(t *testing.T, name, role, address string, more ...string) *process {
 	t.Helper()
-	argv := append([]string{c.binary, "engine", "--name", name, "--model", "tiny", "--role", role, "--listen", address}, more...)
+	argv := append([]string{c.binary, "mock-engine", "--name", name, "--model", "tiny", "--role", role, "--listen", address}, more...)
 	p := start(t, name, nil, argv...)
 	p.ready(t, "http://"+address+"/health", time.Minute)
 	return p
@@ -82,7 +82,7 @@ func (c clients) kvplane(t *testing.T) {
 	started := make(chan *process, 2)
 	for i, role := range []string{"prefill", "decode"} {
 		token := mint(role+"-0", "--engine", role+"-0", "--role", role, "--scope", "write read plane")
-		p := start(t, role+"-0", nil, c.binary, "engine", "--name", role+"-0", "--model", "tiny", "--role", role, "--tp", fmt.Sprint(2-i),
+		p := start(t, role+"-0", nil, c.binary, "mock-engine", "--name", role+"-0", "--model", "tiny", "--role", role, "--tp", fmt.Sprint(2-i),
 			"--listen", at[2*i], "--control", at[2*i+1], "--gateway", url(4), "--token-file", token, "--control-keys", keys)
 		started <- p
 	}

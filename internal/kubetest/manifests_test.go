@@ -204,7 +204,7 @@ func TestSelectorsAndPorts(t *testing.T) {
 	}
 }
 
-// gatewayConfig is what the test reads of the gateway's file; pdrouter check reads all of it.
+// gatewayConfig is what the test reads of the gateway's file; pdrouter validate reads all of it.
 type gatewayConfig struct {
 	Listen struct {
 		Clients, Agents, Operations string
@@ -215,7 +215,7 @@ type gatewayConfig struct {
 	Timeouts struct{ Unready, Drain metav1.Duration }
 }
 
-// TestGatewayConfig: pdrouter check accepts the file in the ConfigMap, its listeners are the container's ports, it
+// TestGatewayConfig: pdrouter validate accepts the file in the ConfigMap, its listeners are the container's ports, it
 // drains within the grace period, and Redis is where the Service is.
 func TestGatewayConfig(t *testing.T) {
 	m := loaded(t)
@@ -259,7 +259,7 @@ func TestGatewayConfig(t *testing.T) {
 		t.Fatalf("pdrouter %q: %v\n%s", args, err, out)
 	}
 	if strings.Contains(string(out), "WARNING") {
-		t.Errorf("pdrouter check warns:\n%s", out)
+		t.Errorf("pdrouter validate warns:\n%s", out)
 	}
 	for _, engine := range []string{"vllm-prefill-0", "decode-1", "(TLS)", "API keys", "signed"} {
 		if !strings.Contains(string(out), engine) {

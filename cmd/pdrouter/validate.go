@@ -2,48 +2,56 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
 
-// runCheck validates a configuration and prints what it would serve. It returns an error if there is any mistake.
-func runCheck(_ context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("pdrouter check", flag.ContinueOnError)
-	flags.SetOutput(out)
-	path := flags.String("c", "", "the configuration `file`; or name it behind the flags")
-	noFiles := flags.Bool("no-files", false, "do not open the files that it names, such as keys: they are on another machine")
-	if err := flags.Parse(args); err != nil {
-		return err
+func validateCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "validate [FILE]", Aliases: []string{"check"}, Args: cobra.MaximumNArgs(1),
+		Short: "Check a configuration and show what it would serve.",
+		Long:  "Check a configuration and show what it would serve. Every mistake is reported, each with its file and line.",
 	}
-	if *path == "" && flags.NArg() == 1 {
-		*path = flags.Arg(0)
-	} else if *path == "" || flags.NArg() > 0 {
-		return errors.New("check: want one file: pdrouter check FILE, or -c FILE, with other flags before it")
+	path := configFlag(c)
+	skipFiles := c.Flags().Bool("skip-files", false, "do not open the files that the configuration names, such as keys: they are on another machine")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			if c.Flags().Changed("config") {
+				return usageError{errors.New("the configuration file is named twice"), c.CommandPath()}
+			}
+			*path = args[0]
+		}
+		return validate(*path, *skipFiles, c.OutOrStdout())
 	}
-	l, err := loadConfig(*path)
-	if err != nil && looksLikePolicy(*path) {
-		return fmt.Errorf("%s looks like a policy: name it in policy.file of a configuration, and check that", *path)
+	return c
+}
+
+// validate checks a configuration and prints what it would serve. It returns an error if there is any mistake.
+func validate(path string, skipFiles bool, out io.Writer) error {
+	l, err := loadConfig(path)
+	if err != nil && looksLikePolicy(path) {
+		return fmt.Errorf("%s looks like a policy: name it in policy.file of a configuration, and validate that", path)
 	}
 	if err != nil {
 		return err
 	}
-	if !*noFiles {
+	if !skipFiles {
 		if err := l.checkFiles(nil); err != nil {
 			return err
 		}
 	}
-	return l.summarize(out, !*noFiles)
+	return l.summarize(out, !skipFiles)
 }
 
 // checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used. Files of
