@@ -55,7 +55,7 @@ func TestDockerfileBuildsAndServes(t *testing.T) {
 			im.copy(t, "final", "/", st)
 		}
 	}
-	if out, err := exec.Command(im.path("final", final.last(t, "ENTRYPOINT").words(t)[0]), "--version").CombinedOutput(); err != nil || string(out) != "pdrouter v9.8.7-6-gabcdef0\n" {
+	if out, err := exec.Command(im.path("final", final.last(t, "ENTRYPOINT").words(t)[0]), "--version").CombinedOutput(); err != nil || string(out) != "pdrouter version v9.8.7-6-gabcdef0\n" {
 		t.Errorf("version: %q, %v; want the build argument", out, err)
 	}
 	config := im.path("final", "config.yaml")

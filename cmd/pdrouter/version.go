@@ -44,13 +44,13 @@ func thisBuild() build {
 	return b
 }
 
-// version names the build in one line: "pdrouter v1.2.3 (abcdef0)" or "pdrouter devel".
+// version names the build: "v1.2.3 (abcdef0)" or "devel".
 func version() string {
 	b := thisBuild()
 	if b.Commit == "" || release != "" {
-		return "pdrouter " + b.Version
+		return b.Version
 	}
-	return fmt.Sprintf("pdrouter %s (%s)", b.Version, b.Commit)
+	return fmt.Sprintf("%s (%s)", b.Version, b.Commit)
 }
 
 func versionCommand() *cobra.Command {
@@ -64,7 +64,7 @@ func versionCommand() *cobra.Command {
 		if output.json() {
 			return printJSON(c.OutOrStdout(), b)
 		}
-		_, err := fmt.Fprintf(c.OutOrStdout(), "%s\ngo      %s %s/%s\nNIXL    %s\nvLLM    tested with %s\n",
+		_, err := fmt.Fprintf(c.OutOrStdout(), "pdrouter version %s\ngo      %s %s/%s\nNIXL    %s\nvLLM    tested with %s\n",
 			version(), b.Go, b.OS, b.Arch, cmp.Or(b.NIXL, "not found"), b.VLLM)
 		return err
 	}
