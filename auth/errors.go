@@ -13,8 +13,7 @@ const (
 	NoCredentials     Code = "no_credentials"
 	InvalidToken      Code = "invalid_token"
 	InsufficientScope Code = "insufficient_scope"
-	JWKSStale         Code = "jwks_stale"        // the issuer's keys are too old to be believed: not the bearer's fault
-	ReplayCacheFull   Code = "replay_cache_full" // no room to note that a token of single use was used: not the bearer's fault
+	JWKSStale         Code = "jwks_stale" // the issuer's keys are too old to be believed: not the bearer's fault
 )
 
 // Error is a refusal. Its Message, Challenge and Status are for the caller and constant per Code;
@@ -41,7 +40,7 @@ func (e *Error) HTTPStatus() int {
 	switch e.Code {
 	case InsufficientScope:
 		return http.StatusForbidden
-	case JWKSStale, ReplayCacheFull:
+	case JWKSStale:
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusUnauthorized
@@ -52,7 +51,7 @@ func (e *Error) Message() string {
 	switch e.Code {
 	case InsufficientScope:
 		return "these credentials do not permit this"
-	case JWKSStale, ReplayCacheFull:
+	case JWKSStale:
 		return "credentials cannot be checked at present"
 	}
 	return "missing or invalid credentials"
@@ -65,7 +64,7 @@ func (e *Error) Challenge() string {
 		return `Bearer realm="pdrouter"`
 	case InsufficientScope:
 		return `Bearer realm="pdrouter", error="insufficient_scope"`
-	case JWKSStale, ReplayCacheFull:
+	case JWKSStale:
 		return ""
 	}
 	return `Bearer realm="pdrouter", error="invalid_token"`

@@ -22,7 +22,6 @@ type Profile struct {
 	SubjectPrefix string        // what every sub begins with
 	Leeway        time.Duration // for clocks that differ; default 30s
 	MaxLifetime   time.Duration // from now, or iat, to exp; default 24h
-	SingleUse     bool          // jti is required, and each is accepted once
 	Development   bool          // its one key is a secret that the bearer's side has too
 	Subjects      []SubjectRule // what a foreign issuer's subjects may do; the first that fits decides
 }
@@ -81,9 +80,6 @@ func (p Profile) Validate(audience string) error {
 			bad("algorithms has %q; want EdDSA, ES256 or RS256", alg)
 		}
 	}
-	if p.SingleUse && audience == MetadataAudience {
-		bad("single_use is set; want it for others than agents, which show one token again and again")
-	}
 	if p.foreign() && len(p.Subjects) == 0 {
 		bad("subjects is empty; want what the subjects of this issuer may do")
 	}
@@ -120,7 +116,6 @@ func within(key string, err error) []error {
 type issuer struct {
 	Profile
 	rules []rule
-	spent *spent // nil unless tokens are of single use
 }
 
 func newIssuer(p Profile, audience string) (*issuer, error) {
@@ -137,9 +132,6 @@ func newIssuer(p Profile, audience string) (*issuer, error) {
 			return nil, err
 		}
 		i.rules = append(i.rules, r)
-	}
-	if p.SingleUse {
-		i.spent = newSpent(maxSpent)
 	}
 	return i, nil
 }

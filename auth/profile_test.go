@@ -241,51 +241,6 @@ func TestFault36UnknownKeyIsHintedAt(t *testing.T) {
 	}
 }
 
-func TestFault39SingleUseTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, "k1")
-		keys := newSource(time.Time{}, key)
-		v, err := NewVerifier(VerifierConfig{Audience: ClientAudience}, nil, Profile{Issuer: "issuer", Keys: keys, SingleUse: true}, Profile{Issuer: "other", Keys: keys})
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.issuers["issuer"].spent.limit = 3
-		once := mint(t, key, Grant{TTL: time.Minute})
-		if _, err := v.Authenticate(once); err != nil {
-			t.Fatal(err)
-		}
-		_, err = v.Authenticate(once)
-		refused(t, "replayed", err)
-		_, err = v.Authenticate(forge(key, goodHeader, with(nil)))
-		refused(t, "without jti", err)
-		if _, err := v.Authenticate(mint(t, key, Grant{})); err != nil {
-			t.Error(err)
-		}
-		if _, err := v.Authenticate(mint(t, key, Grant{})); err != nil {
-			t.Error(err)
-		}
-		fourth := mint(t, key, Grant{})
-		_, err = v.Authenticate(fourth)
-		var full *Error
-		if !errors.As(err, &full) || full.Reason() != "replay_cache_full" || full.HTTPStatus() != http.StatusServiceUnavailable || full.Challenge() != "" || full.Message() != "credentials cannot be checked at present" {
-			t.Errorf("a fourth while three are remembered: got %v; want 503 replay_cache_full", err)
-		}
-		other := mint(t, key, Grant{Issuer: "other"})
-		for range 2 {
-			if _, err := v.Authenticate(other); err != nil {
-				t.Errorf("another issuer's tokens serve more than once: %v", err)
-			}
-		}
-		time.Sleep(time.Minute + 29*time.Second)
-		_, err = v.Authenticate(once)
-		refused(t, "replayed at its end", err)
-		time.Sleep(time.Second)
-		if _, err := v.Authenticate(fourth); err != nil {
-			t.Errorf("once the first has ended there is room: %v", err)
-		}
-	})
-}
-
 func TestDevelopmentSecret(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, []byte(strings.Repeat("s", 32)+"\n"), 0o600); err != nil {

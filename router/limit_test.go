@@ -259,7 +259,6 @@ func TestFault30To37Answers(t *testing.T) {
 		{auth.InvalidToken, 401, "unauthorized", `Bearer realm="pdrouter", error="invalid_token"`, "AuthenticationError"},
 		{auth.InsufficientScope, 403, "forbidden", `Bearer realm="pdrouter", error="insufficient_scope"`, "PermissionDeniedError"},
 		{auth.JWKSStale, 503, "jwks_stale", "", "ServiceUnavailableError"},
-		{auth.ReplayCacheFull, 503, "replay_cache_full", "", "ServiceUnavailableError"},
 	} {
 		t.Run(string(row.code), func(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)

@@ -32,7 +32,6 @@ type issuerAuth struct {
 	Subjects              []auth.SubjectRule `yaml:"subjects"`     // of kubernetes and spiffe: what its subjects may do; the first that fits decides
 	Leeway                time.Duration      `yaml:"leeway"`       // for clocks that differ; default 30s
 	MaxLifetime           time.Duration      `yaml:"max_lifetime"` // of a token; default 24h
-	SingleUse             bool               `yaml:"single_use"`   // each token is accepted once; not for agents
 }
 
 // profile returns the rules, with keys that have been read or none.
@@ -44,7 +43,7 @@ func (i issuerAuth) profile(keys auth.KeySource) auth.Profile {
 	case kindSPIFFE:
 		p = auth.SPIFFE(i.Issuer, keys, i.Subjects...)
 	}
-	p.Leeway, p.MaxLifetime, p.SingleUse = i.Leeway, i.MaxLifetime, i.SingleUse
+	p.Leeway, p.MaxLifetime = i.Leeway, i.MaxLifetime
 	return p
 }
 
@@ -153,7 +152,7 @@ func (t tokenAuth) profiles(audience string, files *reloads) ([]auth.Profile, er
 				return nil, err
 			}
 			p := auth.Development(i.Issuer, secret)
-			p.Leeway, p.MaxLifetime, p.SingleUse = i.Leeway, i.MaxLifetime, i.SingleUse
+			p.Leeway, p.MaxLifetime = i.Leeway, i.MaxLifetime
 			all = append(all, p)
 			continue
 		case len(i.Keys) > 0:

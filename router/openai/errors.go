@@ -161,16 +161,12 @@ func ErrUnauthorized(cause error) *Error {
 	return e
 }
 
-// ErrNoKeys answers credentials that nobody can check at present. An error with a method Reason may name one of the reasons for that.
+// ErrNoKeys answers credentials that nobody can check at present. An error with a method Reason may name the stale key set.
 func ErrNoKeys(cause error) *Error {
 	why := reason.NoKeys
 	var told interface{ Reason() string }
-	if errors.As(cause, &told) {
-		for _, r := range [...]reason.Reason{reason.JWKSStale, reason.ReplayCacheFull} {
-			if r.String() == told.Reason() {
-				why = r
-			}
-		}
+	if errors.As(cause, &told) && told.Reason() == reason.JWKSStale.String() {
+		why = reason.JWKSStale
 	}
 	return NewError(why, "Credentials cannot be checked at present.").Because(cause)
 }

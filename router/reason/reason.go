@@ -23,7 +23,6 @@ const (
 	Forbidden
 	NoKeys
 	JWKSStale
-	ReplayCacheFull
 	ContentType
 	BodyTooLarge
 	BodyMemory
@@ -106,7 +105,6 @@ var table = [...]struct {
 	Forbidden:           {"forbidden", 403, noRetry, false, "The caller may not use the route or the model. The log says why."},
 	NoKeys:              {"no_keys", 503, 5 * time.Second, false, "Credentials cannot be checked at present."},
 	JWKSStale:           {"jwks_stale", 503, 5 * time.Second, false, "The issuer's keys are too old to be trusted, so tokens cannot be checked."},
-	ReplayCacheFull:     {"replay_cache_full", 503, 5 * time.Second, false, "No more single-use tokens can be remembered, so they cannot be checked."},
 	ContentType:         {"content_type", 400, noRetry, false, "The body does not have the route's content type, or has a content encoding."},
 	BodyTooLarge:        {"body_too_large", 413, noRetry, hangUp, "The body is larger than `limits.body`, or than 4 KiB on a route without a body."},
 	BodyMemory:          {"body_memory", 503, time.Second, hangUp, "The bodies of all requests, with their copies for engines, would exceed `limits.body_memory`, or those of one tenant half of it."},
