@@ -72,7 +72,7 @@ type logConfig struct {
 // loaded is a configuration that was found sound.
 type loaded struct {
 	fileConfig
-	path   string
+	path   string            // "": it stands in no file
 	sum    [sha256.Size]byte // of the file
 	digest string            // the same, for people
 	policy *policies.Policy
@@ -85,6 +85,11 @@ func loadConfig(path string) (*loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
+	return parseConfig(path, b)
+}
+
+// parseConfig completes and validates a configuration. path is "" of one that stands in no file.
+func parseConfig(path string, b []byte) (*loaded, error) {
 	var c fileConfig
 	f := yamlfile.Decode(path, b, &c)
 	for _, section := range []string{"timeouts", "limits", "health"} {

@@ -60,6 +60,9 @@ func loadWhole(path string, old *loaded) (*loaded, error) {
 // reread returns what reads the configuration again.
 func (g *gateway) reread(path string) func() (*loaded, error) {
 	return func() (*loaded, error) {
+		if path == "" {
+			return nil, errors.New("there is no configuration file: the gateway learned its engines from its command line; restart it to change them")
+		}
 		g.files.reloading()
 		return loadWhole(path, g.present.Load().l)
 	}

@@ -45,7 +45,9 @@ type sums map[string][sha256.Size]byte
 func newWatch(l *loaded) *watch {
 	w := &watch{path: l.path, named: watched(&l.fileConfig), seen: map[string]print{}}
 	w.used = w.look()
-	w.used[w.path] = l.sum // it may have changed since it was read
+	if w.path != "" {
+		w.used[w.path] = l.sum // it may have changed since it was read
+	}
 	w.last = w.used
 	return w
 }

@@ -24,9 +24,20 @@ import (
 
 func serveCommand() *cobra.Command {
 	c := &cobra.Command{Use: "serve", Short: "Run the gateway.", Args: cobra.NoArgs}
+	c.Long = serveAbout
 	path := configFlag(c)
+	learned := learnFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		l, err := loadConfig(*path)
+		load := func() (*loaded, error) { return loadConfig(*path) }
+		if learned.on() {
+			text, err := learned.learn(c.Context(), c.ErrOrStderr())
+			if err != nil || learned.print {
+				_, _ = c.OutOrStdout().Write(text)
+				return err
+			}
+			load = func() (*loaded, error) { return parseConfig("", text) }
+		}
+		l, err := load()
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ func validateCommand() *cobra.Command {
 	}
 	path := configFlag(c)
 	skipFiles := c.Flags().Bool("skip-files", false, "do not open the files that the configuration names, such as keys: they are on another machine")
+	probe := c.Flags().Bool("probe", false, "also ask each engine what it is, and name what does not fit the configuration; stock vLLM keeps one KV block for it until a lease ends")
+	c.MarkFlagsMutuallyExclusive("skip-files", "probe")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			if c.Flags().Changed("config") {
@@ -32,26 +35,47 @@ func validateCommand() *cobra.Command {
 			}
 			*path = args[0]
 		}
-		return validate(*path, *skipFiles, c.OutOrStdout())
+		l, err := validate(*path, *skipFiles, c.OutOrStdout())
+		if err != nil || !*probe {
+			return err
+		}
+		return l.reportProbe(c.Context(), c.OutOrStdout())
 	}
 	return c
 }
 
+// reportProbe prints what the engines' own words make of the configuration. It returns an error if something does not fit.
+func (l *loaded) reportProbe(ctx context.Context, out io.Writer) error {
+	var wrong []error
+	fmt.Fprintln(out)
+	for _, f := range l.probe(ctx) {
+		if f.Warning {
+			fmt.Fprintf(out, "WARNING: %v\n", f)
+			continue
+		}
+		wrong = append(wrong, errors.New(f.String()))
+	}
+	if len(wrong) == 0 {
+		fmt.Fprintln(out, "every engine answers and fits the configuration")
+	}
+	return errors.Join(wrong...)
+}
+
 // validate checks a configuration and prints what it would serve. It returns an error if there is any mistake.
-func validate(path string, skipFiles bool, out io.Writer) error {
+func validate(path string, skipFiles bool, out io.Writer) (*loaded, error) {
 	l, err := loadConfig(path)
 	if err != nil && looksLikePolicy(path) {
-		return fmt.Errorf("%s looks like a policy: name it in policy.file of a configuration, and validate that", path)
+		return nil, fmt.Errorf("%s looks like a policy: name it in policy.file of a configuration, and validate that", path)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !skipFiles {
 		if err := l.checkFiles(nil); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return l.summarize(out, !skipFiles)
+	return l, l.summarize(out, !skipFiles)
 }
 
 // checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used. Files of

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -230,6 +231,31 @@ func (w pair) transfer(role string) string {
 	return fmt.Sprintf(`{"kv_connector":%q,"kv_role":%q,"kv_buffer_device":"cpu"}`, w.class, role)
 }
 
+// learn has pdrouter ask the engines what they are, and waits until they have given up the KV of its questions.
+func (v *vllm) learn(t *testing.T, way pair, prefill, decode engine) {
+	out, err := exec.CommandContext(t.Context(), v.gateway, "serve", "--prefill", prefill.url, "--decode", decode.url, "--print-config").Output()
+	if err != nil {
+		t.Fatalf("serve --print-config: %v\n%s", err, out)
+	}
+	file := filepath.Join(t.TempDir(), "learned.yaml")
+	if err := os.WriteFile(file, out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"name: tiny", "connector: " + way.connector, "side_channel: " + prefill.side, "side_channel: " + decode.side} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+	if got := strings.Contains(string(out), "plain_request_ids: true"); got != decode.plain {
+		t.Errorf("plain_request_ids is %v in\n%s; want %v", got, out, decode.plain)
+	}
+	said, err := exec.CommandContext(t.Context(), v.gateway, "validate", "--probe", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "every engine answers and fits") {
+		t.Errorf("validate --probe: %v\n%s", err, said)
+	}
+	until(t, slow, "the engines have given up the KV of the questions", func() bool { return unused(t, prefill) && unused(t, decode) })
+}
+
 // split runs the scenarios through the gateway over one prefill and one decode instance, and reads the instances' own
 // counters: what moved, what was computed, what was left behind. Then clients leave, and engines die.
 func (v *vllm) split(t *testing.T, way pair) {
@@ -286,6 +312,7 @@ func (v *vllm) split(t *testing.T, way pair) {
 		v.step(t, "decode stalls for longer than the lease of prefill", func() { front.stalls(t, l, decode, prefill, decode) })
 		v.step(t, "prefill stalls for as long", func() { front.stalls(t, l, prefill, prefill, decode) })
 	}
+	v.step(t, "ask the engines what they are", func() { v.learn(t, way, prefill, decode) })
 	v.deaths(t, way, front, l, prefill, decode)
 	v.step(t, "stop", func() {
 		if err := front.stop(t, time.Minute); err != nil {

@@ -220,11 +220,14 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 	}
 }
 
+// Traits are those of the model's connector.
+func (m Model) Traits() *connector.Traits { return connector.Named(m.Connector).Traits() }
+
 // Publishes reports whether the model's engines publish records for the gateway, and have control routes.
-func (m Model) Publishes() bool { return connector.Named(m.Connector).Traits().Publishes }
+func (m Model) Publishes() bool { return m.Traits().Publishes }
 
 // Stock reports whether the model's engines are stock vLLM, which may hold KV that the gateway has to free.
-func (m Model) Stock() bool { return connector.Named(m.Connector).Traits().Stock != nil }
+func (m Model) Stock() bool { return m.Traits().Stock != nil }
 
 // faults collects the mistakes of a configuration.
 type faults []error

@@ -42,8 +42,8 @@ type Traits struct {
 
 // StockTraits are those of engines that publish their endpoint on a side channel and hold KV until it is taken or a lease ends.
 type StockTraits struct {
-	kvMode string // the engines' own name for it
-	Needs  string // the versions and connectors of vLLM that hand off with it
+	TransferMode string // the engines' own name for it
+	Needs        string // the versions and connectors of vLLM that hand off with it
 }
 
 // Default is the connector of a model that names none.

@@ -125,5 +125,5 @@ func hostPort(host string, port int) string {
 // Moves reports whether the engine moves KV in the mode of the connector, or has not said its mode.
 func (c *PrefillEndpoint) Moves(conn Connector) bool {
 	t := conn.Traits().Stock
-	return t == nil || c.Mode == "" || c.Mode == t.kvMode
+	return t == nil || c.Mode == "" || c.Mode == t.TransferMode
 }

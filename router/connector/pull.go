@@ -9,7 +9,7 @@ type pull struct{}
 
 var pullTraits = Traits{
 	Name: NamePull, Mode: dispatch.InTurn, drains: true, Handshakes: true, Reads: true,
-	Stock: &StockTraits{kvMode: "pull", Needs: "want vLLM 0.13.0 or newer with NixlConnector"},
+	Stock: &StockTraits{TransferMode: "pull", Needs: "want vLLM 0.13.0 or newer with NixlConnector"},
 }
 
 func (pull) Traits() *Traits { return &pullTraits }

@@ -13,7 +13,7 @@ type push struct{}
 
 var pushTraits = Traits{
 	Name: NamePush, Mode: dispatch.Together, drains: true, Handshakes: true, Writes: true,
-	Stock: &StockTraits{kvMode: "push", Needs: "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"},
+	Stock: &StockTraits{TransferMode: "push", Needs: "want vLLM 0.24.0 or newer with NixlPushConnector as kv_producer"},
 }
 
 func (push) Traits() *Traits { return &pushTraits }

@@ -53,15 +53,15 @@ type Bootstrap struct {
 	room uint64 // new at every attempt
 }
 
-// defaultBootstrapPort is SGLang's own.
-const defaultBootstrapPort = 8998
+// DefaultBootstrapPort is SGLang's own.
+const DefaultBootstrapPort = 8998
 
 // BootstrapOf returns the prefill engine's bootstrap server: the host of its URL, and that port.
 // A port of 0 is SGLang's default.
 func BootstrapOf(engineURL string, port int) Bootstrap {
 	m := Bootstrap{port: port}
 	if m.port == 0 {
-		m.port = defaultBootstrapPort
+		m.port = DefaultBootstrapPort
 	}
 	if u, err := url.Parse(engineURL); err == nil {
 		if m.host = u.Hostname(); strings.Contains(m.host, ":") {
