@@ -12,6 +12,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 )
 
 // The fleet that the suite metadata measures with.
@@ -302,7 +303,7 @@ func pairLookup() (versus, error) {
 			})
 		}
 	}
-	registry, err := metadata.NewPairs(metadata.PairsConfig{Queue: len(pairs)}, func(context.Context, metadata.Pair) error { return nil })
+	registry, err := handshake.New(handshake.Config{Queue: len(pairs)}, func(context.Context, metadata.Pair) error { return nil })
 	if err != nil {
 		return versus{}, err
 	}

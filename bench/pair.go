@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 )
 
 const pairAbout = "The gateway's registry of handshakes over real agents: one prefill engine and four decode engines, each a process of its own with one rank. A handshake is what the gateway has engines of the plane do: prefill offers a block, decode registers for it, their agents look each other up, connect both ways, and the block is written, counted and checked. Before every cold round all agents are made anew, under new generations. " +
@@ -167,11 +168,11 @@ func (f *pairFleet) cpu() (time.Duration, error) {
 }
 
 // strangers makes n pairs cold, and returns a gateway's registry that shakes the fleet's hands and knows none of them.
-func (f *pairFleet) strangers(n int) (*metadata.Pairs, error) {
+func (f *pairFleet) strangers(n int) (*handshake.Registry, error) {
 	if err := f.cold(n); err != nil {
 		return nil, err
 	}
-	return metadata.NewPairs(metadata.PairsConfig{}, f.shake)
+	return handshake.New(handshake.Config{}, f.shake)
 }
 
 // counted voids the run unless each of the first n pairs, and no other, has shaken hands once.

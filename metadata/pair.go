@@ -7,6 +7,14 @@ import (
 	"strconv"
 )
 
+// Pair names one run of a prefill engine and one run of a decode engine.
+type Pair struct {
+	Prefill, Decode Incarnation
+}
+
+// String returns both engine ids.
+func (p Pair) String() string { return p.Prefill.ID() + "→" + p.Decode.ID() }
+
 // Unpairable says why two engines cannot exchange KV blocks.
 type Unpairable struct {
 	Reason PairReason

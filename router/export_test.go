@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/exchange"
@@ -104,7 +105,7 @@ func (d Debug) Knows(p metadata.Pair) bool { return d.r.pairs.Ready(p) }
 // SetHandshake has pairs shake hands by f, Warm has those begin that are due.
 func (d Debug) SetHandshake(f func(context.Context, metadata.Pair) error) (err error) {
 	d.r.pairs.Close()
-	d.r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{}, f)
+	d.r.pairs.Registry, err = handshake.New(handshake.Config{}, f)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet"
@@ -46,18 +47,18 @@ type Stats struct {
 	PairsTotal int                  `json:"pairs_total"`
 	PairsWarm  int                  `json:"pairs_warm"`
 
-	Handshakes metadata.PairsStats `json:"-"`
-	Prefixes   *prefixes.Stats     `json:"-"` // nil: no policy looks at prefixes
-	Moved      []report.Moved      `json:"-"` // by pairs of engines with a data plane
-	Queues     []QueueStats        `json:"-"`
-	Retries    []RetryStats        `json:"-"`
-	Reclaimed  []reclaim.Freed     `json:"-"`                    // what endings had left behind and came free
-	BodyBytes  int64               `json:"-"`                    // held for request bodies
-	Panics     uint64              `json:"-"`                    // that were outlived, of what runs beside requests
-	Foreign    uint64              `json:"-"`                    // reports of transfers that were not their sender's to make
-	Background int                 `json:"-"`                    // background responses that count against their callers' limits
-	PanicModes []fleet.PanicMode   `json:"panic_mode,omitempty"` // where engines are used though they are out
-	PairsOut   []fleet.PairOut     `json:"pairs_out,omitempty"`
+	Handshakes handshake.Stats   `json:"-"`
+	Prefixes   *prefixes.Stats   `json:"-"` // nil: no policy looks at prefixes
+	Moved      []report.Moved    `json:"-"` // by pairs of engines with a data plane
+	Queues     []QueueStats      `json:"-"`
+	Retries    []RetryStats      `json:"-"`
+	Reclaimed  []reclaim.Freed   `json:"-"`                    // what endings had left behind and came free
+	BodyBytes  int64             `json:"-"`                    // held for request bodies
+	Panics     uint64            `json:"-"`                    // that were outlived, of what runs beside requests
+	Foreign    uint64            `json:"-"`                    // reports of transfers that were not their sender's to make
+	Background int               `json:"-"`                    // background responses that count against their callers' limits
+	PanicModes []fleet.PanicMode `json:"panic_mode,omitempty"` // where engines are used though they are out
+	PairsOut   []fleet.PairOut   `json:"pairs_out,omitempty"`
 }
 
 // EngineStats is one engine of a Stats.

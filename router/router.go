@@ -16,6 +16,7 @@ import (
 	"pdrouter/internal/background"
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
+	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router/config"
 	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
@@ -92,7 +93,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.backgrounds = stored.NewBackground(parts.Log, r.tasks, func() (*config.Config, *fleet.Fleet) { s := r.snapshot(); return &s.cfg, s.fleet })
 	r.pairs = fleet.NewHandshakes()
-	r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{
+	r.pairs.Registry, err = metahandshake.New(metahandshake.Config{
 		Timeout: cfg.Timeouts.Probe, Concurrency: cfg.Limits.Handshakes, PerEngine: cfg.Limits.HandshakesPerEngine,
 	}, func(ctx context.Context, pair metadata.Pair) error { return r.hands.Handshake(ctx, pair) })
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
@@ -171,7 +172,7 @@ func TestFault44Recognized(t *testing.T) {
 			defer r.Close()
 			r.pairs.Close()
 			slow := make(chan error)
-			r.pairs.Pairs, err = metadata.NewPairs(metadata.PairsConfig{}, func(ctx context.Context, pair metadata.Pair) error {
+			r.pairs.Registry, err = handshake.New(handshake.Config{}, func(ctx context.Context, pair metadata.Pair) error {
 				if pair.Prefill.Engine != "slow" {
 					return nil
 				}
@@ -203,7 +204,7 @@ func TestFault44Recognized(t *testing.T) {
 				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.Endpoint.Load(), row)
 			}
 			if row.again {
-				if n := r.pairs.Stats().Failed[metadata.FailedForgotten]; n != 1 {
+				if n := r.pairs.Stats().Failed[handshake.FailedForgotten]; n != 1 {
 					t.Errorf("%d handshakes with the old run were ended; want 1", n)
 				}
 				return

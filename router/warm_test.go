@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/connector"
@@ -49,7 +50,7 @@ func TestPairsShakeHandsBeforeRequests(t *testing.T) {
 					t.Fatalf("text %q, whole %v", got, whole)
 				}
 			}
-			if st := g.Router.Stats().Handshakes; st.Ready != 4 || st.Done != 4 || st.Failed != [metadata.Failures]uint64{} {
+			if st := g.Router.Stats().Handshakes; st.Ready != 4 || st.Done != 4 || st.Failed != [handshake.Failures]uint64{} {
 				t.Errorf("handshakes %+v", st)
 			}
 			g.WaitIdle()

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pdrouter/metadata"
+	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
 )
 
@@ -104,7 +104,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 }
 
 // collectHandshakes reports the registry of pairs. Every outcome is there from the start.
-func (m *routerMetrics) collectHandshakes(out chan<- prometheus.Metric, s metadata.PairsStats) {
+func (m *routerMetrics) collectHandshakes(out chan<- prometheus.Metric, s metahandshake.Stats) {
 	for _, g := range []struct {
 		desc *prometheus.Desc
 		n    int
@@ -113,10 +113,10 @@ func (m *routerMetrics) collectHandshakes(out chan<- prometheus.Metric, s metada
 	}
 	out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(s.Done), "done")
 	for why, n := range s.Failed {
-		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(n), metadata.Failure(why).String())
+		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(n), metahandshake.Failure(why).String())
 	}
 	buckets := make(map[float64]uint64, len(s.Took.Up))
-	for i, bound := range metadata.TookBounds() {
+	for i, bound := range metahandshake.TookBounds() {
 		buckets[bound.Seconds()] = s.Took.Up[i]
 	}
 	out <- prometheus.MustNewConstHistogram(m.took, s.Took.Count, s.Took.Sum.Seconds(), buckets)

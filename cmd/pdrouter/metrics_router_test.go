@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pdrouter/metadata"
+	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
 )
 
@@ -30,9 +31,9 @@ func TestRouterMetrics(t *testing.T) {
 			Foreign:  12, Background: 13, BodyBytes: 13,
 			Engines: []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
 			Pairs:   []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
-			Handshakes: metadata.PairsStats{Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
-				Failed: [metadata.Failures]uint64{metadata.FailedTimeout: 8, metadata.FailedForgotten: 1},
-				Took:   metadata.Took{Count: 16, Sum: 1500 * time.Millisecond, Up: [...]uint64{3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12}}},
+			Handshakes: metahandshake.Stats{Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
+				Failed: [metahandshake.Failures]uint64{metahandshake.FailedTimeout: 8, metahandshake.FailedForgotten: 1},
+				Took:   metahandshake.Took{Count: 16, Sum: 1500 * time.Millisecond, Up: [...]uint64{3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12}}},
 		}
 	}))
 	want := `

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"pdrouter/metadata"
+	metahandshake "pdrouter/metadata/handshake"
 )
 
 // TestFault44BusyIsNoRestart: an engine that is too busy with its first handshake to say that it is healthy is not used
@@ -34,7 +34,7 @@ func TestFault44BusyIsNoRestart(t *testing.T) {
 			expect := func(what string, done uint64) {
 				t.Helper()
 				until(t, what+": the pair is warm", warm)
-				if s := g.router.Stats(); s.Handshakes.Done != done || s.Handshakes.Failed != [metadata.Failures]uint64{} || s.Leaked != 0 {
+				if s := g.router.Stats(); s.Handshakes.Done != done || s.Handshakes.Failed != [metahandshake.Failures]uint64{} || s.Leaked != 0 {
 					t.Errorf("%s: %d handshakes, failed %v, %d leaked; want %d, and nothing else", what, s.Handshakes.Done, s.Handshakes.Failed, s.Leaked, done)
 				}
 			}

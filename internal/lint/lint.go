@@ -13,11 +13,11 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "metadata/handshake", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
-			Ours: []string{"internal/background", "internal/disconnect", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/upstream"},
+			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/upstream"},
 		},
 		"router/edge": {
 			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored"},
@@ -32,14 +32,14 @@ func Packages() map[string]Package {
 		// Engines, models, pairs, and the selection among them.
 		"router/relay":      {Ours: []string{"internal/gather", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
 		"router/reclaim":    {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
-		"router/handshake":  {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
+		"router/handshake":  {Ours: []string{"internal/background", "metadata", "metadata/handshake", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
 		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/reason"}},
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
 		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/upstream"}},
 		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
 		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
-		"router/fleet":      {Ours: []string{"internal/background", "metadata", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
+		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
 		// Active checks of engines. kvplane: the client of their event streams.
 		"router/monitor": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
@@ -75,7 +75,8 @@ func Packages() map[string]Package {
 		"metadata": {
 			Outside: []string{"github.com/redis/go-redis/v9", "github.com/vmihailenco/msgpack/v5"},
 		},
-		"metadata/vllm": {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		"metadata/handshake": {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
+		"metadata/vllm":      {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		"auth": { // go-jose reads keys of every kind, and key sets
 			Outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/go-jose/go-jose/v4"},
 		},
@@ -85,7 +86,7 @@ func Packages() map[string]Package {
 		"policies/prefixes": {}, // what engines are thought to have: the state that policies itself has none of
 		"internal/yamlfile": {Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "kvplane", "kvplane/nixl", "metadata", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "kvplane", "kvplane/nixl", "metadata", "metadata/handshake", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {

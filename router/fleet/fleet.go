@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
@@ -40,9 +41,9 @@ type Records interface {
 // Parts are what a fleet is made of besides its configuration.
 type Parts struct {
 	Planner    Planner
-	Records    Records         // nil: no engine that publishes can be paired
-	Handshakes *metadata.Pairs // which pairs have shaken hands
-	Control    *http.Client    // for the control routes of engines without TLS settings of their own
+	Records    Records             // nil: no engine that publishes can be paired
+	Handshakes *handshake.Registry // which pairs have shaken hands
+	Control    *http.Client        // for the control routes of engines without TLS settings of their own
 	Log        *slog.Logger
 }
 
@@ -59,7 +60,7 @@ type Fleet struct {
 	health     config.Health
 	planner    Planner
 	published  Records
-	handshakes *metadata.Pairs
+	handshakes *handshake.Registry
 	log        *slog.Logger
 	Prefixes   *prefixes.Index // nil: no model's policy looks at prefixes
 	prompts    *promptSearch

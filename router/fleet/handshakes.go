@@ -2,12 +2,12 @@ package fleet
 
 import (
 	"pdrouter/internal/background"
-	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 )
 
 // Handshakes says which pairs have shaken hands, and has those looked at that should.
 type Handshakes struct {
-	*metadata.Pairs
+	*handshake.Registry
 	wake chan struct{} // buffer of one
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
@@ -31,7 +32,7 @@ type probe struct {
 // probe shakes hands: it sends a whole two-leg request of two tokens. It leaves no block behind and readies the pair.
 func (h *Handshaker) probe(ctx context.Context, s *Snapshot, c *fleet.Pair, pair metadata.Pair) error {
 	if runs, err := s.Fleet.Runs(c); err != nil || runs != pair {
-		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
+		return fmt.Errorf("router: probe: %w", handshake.ErrForgotten)
 	}
 	p, err := h.newProbe(s, c)
 	if err != nil {
@@ -134,9 +135,9 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 
 // probeFailed says why an engine's answer to a handshake's leg is of no use.
 func probeFailed(l *leg.Leg, v leg.Result) error {
-	why := metadata.ErrRefused
+	why := handshake.ErrRefused
 	if v == leg.Lost || l.Status == 0 {
-		why = metadata.ErrUnreachable
+		why = handshake.ErrUnreachable
 	}
 	return fmt.Errorf("router: probe: engine %s: status %d: %s: %w", l.Engine.Name, l.Status, l.Reason(), why)
 }

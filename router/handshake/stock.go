@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
@@ -62,7 +63,7 @@ func (p *probe) stock(ctx context.Context) error {
 	}
 	if old != nil && old.EngineID != at.EngineID {
 		p.monitor.Moved(e, old, at) // the pair is of a run that is over: requests that wait for it are told
-		return fmt.Errorf("router: probe: %w", metadata.ErrForgotten)
+		return fmt.Errorf("router: probe: %w", handshake.ErrForgotten)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/metadata/handshake"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
@@ -105,7 +106,7 @@ func (h *Handshaker) StartDue(now time.Time) time.Duration {
 			again = min(again, pause)
 			continue
 		}
-		if errors.Is(h.pairs.Start(pair, c.Weight(now)), metadata.ErrBusy) {
+		if errors.Is(h.pairs.Start(pair, c.Weight(now)), handshake.ErrBusy) {
 			again = min(again, s.Config.Timeouts.Health)
 		}
 	}
@@ -129,7 +130,7 @@ func (h *Handshaker) Handshake(ctx context.Context, pair metadata.Pair) error {
 	case err == nil:
 		h.reclaim.Leaks.HandedOver(c, begun)
 		h.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
-	case errors.Is(err, metadata.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
+	case errors.Is(err, handshake.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
 	case errors.Is(err, errHandsNothing): // which was told
 	default:
 		h.log.Warn("handshake; trying again", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "err", err, "pause", pause)

@@ -1,4 +1,4 @@
-package metadata
+package handshake
 
 import (
 	"context"
@@ -8,10 +8,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 // order returns the pairs in the order in which their handshakes began.
-func (f *fakeShake) order() []Pair {
+func (f *fakeShake) order() []metadata.Pair {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.called)
@@ -22,9 +24,9 @@ func (f *fakeShake) order() []Pair {
 func TestPairsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}
-		p := newPairs(t, PairsConfig{Concurrency: 1}, f)
+		p := newPairs(t, Config{Concurrency: 1}, f)
 		defer p.Close()
-		pair := func(i int) Pair { return pairOf(fmt.Sprint("p", i), fmt.Sprint("d", i)) }
+		pair := func(i int) metadata.Pair { return pairOf(fmt.Sprint("p", i), fmt.Sprint("d", i)) }
 		for i, weight := range []int{0, 3, 5, 5, 7, 1, 2, 4} {
 			if err := p.Start(pair(i), weight); err != nil {
 				t.Fatal(err)
@@ -39,7 +41,7 @@ func TestPairsOrder(t *testing.T) {
 		}
 		waiting.Wait()
 		time.Sleep(time.Minute)
-		var got []Pair
+		var got []metadata.Pair
 		for _, i := range []int{0, 7, 6, 4, 5, 2, 3, 1} {
 			got = append(got, pair(i))
 		}
@@ -54,7 +56,7 @@ func TestPairsOrder(t *testing.T) {
 func TestPairsBackgroundLeavesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{hangs: true}
-		p := newPairs(t, PairsConfig{Timeout: time.Hour, Concurrency: 8, PerEngine: 3}, f)
+		p := newPairs(t, Config{Timeout: time.Hour, Concurrency: 8, PerEngine: 3}, f)
 		defer p.Close()
 		for i := range 100 {
 			if err := p.Start(pairOf(fmt.Sprint("p", i%10), fmt.Sprint("d", i/10)), 100); err != nil {
@@ -62,7 +64,7 @@ func TestPairsBackgroundLeavesRoom(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		stats(t, p, PairsStats{Queued: 94, InFlight: 6})
+		stats(t, p, Stats{Queued: 94, InFlight: 6})
 		busiest := map[string]int{}
 		for _, pair := range f.order() {
 			busiest[pair.Prefill.Engine]++
@@ -87,7 +89,7 @@ func TestPairsBackgroundLeavesRoom(t *testing.T) {
 func TestPairsRequestsDisplaceBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{hangs: true}
-		p := newPairs(t, PairsConfig{Timeout: time.Hour, Concurrency: 1, Queue: 2}, f)
+		p := newPairs(t, Config{Timeout: time.Hour, Concurrency: 1, Queue: 2}, f)
 		defer p.Close()
 		for i := range 3 {
 			if err := p.Start(pairOf(fmt.Sprint("p", i), "d"), i); err != nil {
@@ -99,7 +101,7 @@ func TestPairsRequestsDisplaceBackground(t *testing.T) {
 		}
 		go func() { _ = p.Wait(context.Background(), pairOf("p4", "d")) }()
 		synctest.Wait()
-		stats(t, p, PairsStats{Waiting: 1, Queued: 2, InFlight: 1})
+		stats(t, p, Stats{Waiting: 1, Queued: 2, InFlight: 1})
 		if p.jobs[pairOf("p1", "d")] != nil || p.jobs[pairOf("p2", "d")] == nil {
 			t.Error("the heavier one was given up")
 		}
@@ -112,7 +114,7 @@ func TestFault44PairsNeverTwiceAtOnce(t *testing.T) {
 		slow := make(chan struct{})
 		running, most := 0, 0
 		var mu sync.Mutex
-		p, err := NewPairs(PairsConfig{}, func(context.Context, Pair) error {
+		p, err := New(Config{}, func(context.Context, metadata.Pair) error {
 			mu.Lock()
 			running++
 			most = max(most, running)
@@ -137,7 +139,7 @@ func TestFault44PairsNeverTwiceAtOnce(t *testing.T) {
 		got := make(chan error)
 		go func() { got <- p.Wait(context.Background(), pair) }()
 		synctest.Wait()
-		stats(t, p, PairsStats{Waiting: 1, Queued: 1, InFlight: 1, Failed: failed(FailedForgotten, 5)})
+		stats(t, p, Stats{Waiting: 1, Queued: 1, InFlight: 1, Failed: failed(FailedForgotten, 5)})
 		close(slow)
 		if err := <-got; err != nil || most != 1 || !p.Ready(pair) {
 			t.Errorf("%v, %d at once; want success and 1", err, most)
@@ -149,7 +151,7 @@ func TestFault44PairsNeverTwiceAtOnce(t *testing.T) {
 // Every pair of 100 prefill and 100 decode engines shakes hands: what the registry itself costs.
 func BenchmarkPairsWarm10000(b *testing.B) {
 	for b.Loop() {
-		p, err := NewPairs(PairsConfig{}, func(context.Context, Pair) error { return nil })
+		p, err := New(Config{}, func(context.Context, metadata.Pair) error { return nil })
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -168,7 +170,7 @@ func BenchmarkPairsWarm10000(b *testing.B) {
 }
 
 func BenchmarkPairsReady(b *testing.B) {
-	p, err := NewPairs(PairsConfig{}, func(context.Context, Pair) error { return nil })
+	p, err := New(Config{}, func(context.Context, metadata.Pair) error { return nil })
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -189,7 +191,7 @@ func BenchmarkPairsReady(b *testing.B) {
 
 // What the set of ready pairs was compared with: both are filled with 10,000 pairs and asked for one.
 func BenchmarkReadySets(b *testing.B) {
-	var pairs []Pair
+	var pairs []metadata.Pair
 	for i := range 10_000 {
 		pairs = append(pairs, pairOf(fmt.Sprint("p", i%100), fmt.Sprint("d", i/100)))
 	}

@@ -1,4 +1,4 @@
-package metadata
+package handshake
 
 import (
 	"context"
@@ -10,30 +10,32 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 // walker does at random all that may happen to a registry, and keeps books of its own: lists that it searches whole.
 type walker struct {
-	p   *Pairs
-	cfg PairsConfig
+	p   *Registry
+	cfg Config
 	rng *rand.Rand
 
 	mu     sync.Mutex
-	called []Pair                // handshakes in the order they began
-	ends   map[Pair][]chan error // of those that run, oldest first
+	called []metadata.Pair                // handshakes in the order they began
+	ends   map[metadata.Pair][]chan error // of those that run, oldest first
 
-	begun   []Pair // what called should be
+	begun   []metadata.Pair // what called should be
 	queue   []*walkJob
 	flying  []*walkJob // forgotten ones too
-	ready   map[Pair]bool
-	stats   PairsStats
+	ready   map[metadata.Pair]bool
+	stats   Stats
 	waiters []*walkWaiter
 	turn    uint64
 	seq     int
 }
 
 type walkJob struct {
-	pair    Pair
+	pair    metadata.Pair
 	weight  int
 	seq     int
 	waiters []*walkWaiter
@@ -47,7 +49,7 @@ type walkWaiter struct {
 	turn uint64
 }
 
-func (o *walker) shake(_ context.Context, pair Pair) error {
+func (o *walker) shake(_ context.Context, pair metadata.Pair) error {
 	end := make(chan error)
 	o.mu.Lock()
 	o.called = append(o.called, pair)
@@ -107,7 +109,7 @@ func (o *walker) begin() {
 	}
 }
 
-func (o *walker) job(pair Pair) *walkJob {
+func (o *walker) job(pair metadata.Pair) *walkJob {
 	for _, j := range append(slices.Clone(o.queue), o.flying...) {
 		if j.pair == pair && !j.gone {
 			return j
@@ -117,7 +119,7 @@ func (o *walker) job(pair Pair) *walkJob {
 }
 
 // ask is Start, or Wait if w is there. It returns the error that is due.
-func (o *walker) ask(pair Pair, w *walkWaiter, weight int) error {
+func (o *walker) ask(pair metadata.Pair, w *walkWaiter, weight int) error {
 	if o.ready[pair] {
 		if w != nil {
 			w.told = true
@@ -181,7 +183,7 @@ func (o *walker) tell(j *walkJob, err error) {
 }
 
 // drop forgets what matches. Who is told first of two pairs is nobody's business, so turns are compared within a pair.
-func (o *walker) drop(match func(Pair) bool, err error) {
+func (o *walker) drop(match func(metadata.Pair) bool, err error) {
 	for pair := range o.ready {
 		if match(pair) {
 			delete(o.ready, pair)
@@ -234,7 +236,7 @@ func (o *walker) compare() error {
 	a, b := slices.Clone(o.called), slices.Clone(o.begun)
 	o.called, o.begun = nil, nil
 	o.mu.Unlock()
-	order := func(x, y Pair) int {
+	order := func(x, y metadata.Pair) int {
 		if x.String() < y.String() {
 			return -1
 		}
@@ -245,7 +247,7 @@ func (o *walker) compare() error {
 	if !slices.Equal(a, b) {
 		return fmt.Errorf("handshakes of %v began; want %v", a, b)
 	}
-	last := map[Pair]uint64{}
+	last := map[metadata.Pair]uint64{}
 	for _, w := range o.waiters {
 		if told := len(w.w.done) == 1; told != w.told {
 			return fmt.Errorf("a waiter is told: %t; want %t", told, w.told)
@@ -277,10 +279,10 @@ var errWalk = errors.New("as told")
 
 // step does one thing to the registry and to the books.
 func (o *walker) step() (string, error) {
-	run := func(side string) Incarnation {
-		return Incarnation{Engine: fmt.Sprint(side, o.rng.IntN(4)), Generation: 1 + uint64(o.rng.IntN(2))}
+	run := func(side string) metadata.Incarnation {
+		return metadata.Incarnation{Engine: fmt.Sprint(side, o.rng.IntN(4)), Generation: 1 + uint64(o.rng.IntN(2))}
 	}
-	pair := Pair{Prefill: run("p"), Decode: run("d")}
+	pair := metadata.Pair{Prefill: run("p"), Decode: run("d")}
 	match := func(got, want error) error {
 		if (want == nil) != (got == nil) || want != nil && !errors.Is(got, want) {
 			return errors.New(fmt.Sprint("got ", got, "; want ", want))
@@ -310,17 +312,17 @@ func (o *walker) step() (string, error) {
 		return "leave", nil
 	case n < 13:
 		o.p.Forget(pair.Prefill.Engine)
-		o.drop(func(q Pair) bool { return q.Prefill.Engine == pair.Prefill.Engine }, ErrForgotten)
+		o.drop(func(q metadata.Pair) bool { return q.Prefill.Engine == pair.Prefill.Engine }, ErrForgotten)
 		o.begin()
 		return "forget", nil
 	case n < 14:
 		o.p.Retire(pair.Decode)
-		o.drop(func(q Pair) bool { return q.Decode.Engine == pair.Decode.Engine && q.Decode != pair.Decode }, ErrForgotten)
+		o.drop(func(q metadata.Pair) bool { return q.Decode.Engine == pair.Decode.Engine && q.Decode != pair.Decode }, ErrForgotten)
 		o.begin()
 		return "retire", nil
 	case n < 15:
 		o.p.ForgetPair(pair)
-		o.drop(func(q Pair) bool { return q == pair }, ErrForgotten)
+		o.drop(func(q metadata.Pair) bool { return q == pair }, ErrForgotten)
 		o.begin()
 		return "forget pair", nil
 	case len(o.flying) > 0:
@@ -336,10 +338,10 @@ func TestPairsWalk(t *testing.T) {
 	for seed := range uint64(1000) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 5))
-			o := &walker{rng: rng, ends: map[Pair][]chan error{}, ready: map[Pair]bool{},
-				cfg: PairsConfig{Timeout: time.Hour, Concurrency: 1 + rng.IntN(10), PerEngine: 1 + rng.IntN(5), Queue: 1 + rng.IntN(20)}}
+			o := &walker{rng: rng, ends: map[metadata.Pair][]chan error{}, ready: map[metadata.Pair]bool{},
+				cfg: Config{Timeout: time.Hour, Concurrency: 1 + rng.IntN(10), PerEngine: 1 + rng.IntN(5), Queue: 1 + rng.IntN(20)}}
 			var err error
-			if o.p, err = NewPairs(o.cfg, o.shake); err != nil {
+			if o.p, err = New(o.cfg, o.shake); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 60 {
@@ -355,7 +357,7 @@ func TestPairsWalk(t *testing.T) {
 			closed := make(chan struct{})
 			go func() { o.p.Close(); close(closed) }()
 			synctest.Wait()
-			o.drop(func(Pair) bool { return true }, ErrClosed)
+			o.drop(func(metadata.Pair) bool { return true }, ErrClosed)
 			for len(o.flying) > 0 {
 				o.finish(0, nil)
 			}

@@ -1,9 +1,11 @@
-package metadata
+package handshake
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 // Failure is why a handshake, or a wait for one, came to nothing.
@@ -32,7 +34,7 @@ func (f Failure) String() string {
 
 // failureOf classifies a handshake's error. What the registry did to it comes before what came of that.
 func failureOf(err error) Failure {
-	var why *Unpairable
+	var why *metadata.Unpairable
 	switch {
 	case errors.Is(err, ErrForgotten):
 		return FailedForgotten
@@ -50,8 +52,8 @@ func failureOf(err error) Failure {
 	return FailedOther
 }
 
-// PairsStats counts what a registry does and did.
-type PairsStats struct {
+// Stats counts what a registry does and did.
+type Stats struct {
 	Ready    int // pairs that are usable now
 	Waiting  int // callers of Wait that are parked now
 	Queued   int // handshakes that wait for their turn now

@@ -1,4 +1,4 @@
-package metadata
+package handshake
 
 import (
 	"context"
@@ -9,10 +9,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/metadata"
 )
 
-func pairOf(p, d string) Pair {
-	return Pair{Prefill: Incarnation{Engine: p, Generation: 1}, Decode: Incarnation{Engine: d, Generation: 1}}
+func pairOf(p, d string) metadata.Pair {
+	return metadata.Pair{Prefill: metadata.Incarnation{Engine: p, Generation: 1}, Decode: metadata.Incarnation{Engine: d, Generation: 1}}
 }
 
 // fakeShake takes a second and then ends with err.
@@ -23,10 +25,10 @@ type fakeShake struct {
 	now    int // running
 	most   int // that ran at once
 	hangs  bool
-	called []Pair
+	called []metadata.Pair
 }
 
-func (f *fakeShake) shake(ctx context.Context, pair Pair) error {
+func (f *fakeShake) shake(ctx context.Context, pair metadata.Pair) error {
 	f.mu.Lock()
 	f.calls++
 	f.now++
@@ -53,9 +55,9 @@ func (f *fakeShake) shake(ctx context.Context, pair Pair) error {
 	return f.err
 }
 
-func newPairs(t *testing.T, cfg PairsConfig, f *fakeShake) *Pairs {
+func newPairs(t *testing.T, cfg Config, f *fakeShake) *Registry {
 	t.Helper()
-	p, err := NewPairs(cfg, f.shake)
+	p, err := New(cfg, f.shake)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func newPairs(t *testing.T, cfg PairsConfig, f *fakeShake) *Pairs {
 }
 
 // stats compares all but how long handshakes took.
-func stats(t *testing.T, p *Pairs, want PairsStats) {
+func stats(t *testing.T, p *Registry, want Stats) {
 	t.Helper()
 	got := p.Stats()
 	got.Took = Took{}
@@ -80,7 +82,7 @@ func failed(why Failure, n uint64) (f [Failures]uint64) {
 func TestPairsOneHandshakeForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}
-		p := newPairs(t, PairsConfig{}, f)
+		p := newPairs(t, Config{}, f)
 		defer p.Close()
 		pair := pairOf("prefill-0", "decode-0")
 		if p.Ready(pair) {
@@ -96,7 +98,7 @@ func TestPairsOneHandshakeForAll(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		stats(t, p, PairsStats{Waiting: 100, InFlight: 1})
+		stats(t, p, Stats{Waiting: 100, InFlight: 1})
 		waiting.Wait()
 		if got := time.Since(begin); got != time.Second {
 			t.Errorf("waited %v; want the handshake's second", got)
@@ -107,13 +109,13 @@ func TestPairsOneHandshakeForAll(t *testing.T) {
 		if err := p.Wait(t.Context(), pair); err != nil || f.calls != 1 {
 			t.Errorf("afterwards: %v, %d handshakes; want none more", err, f.calls)
 		}
-		stats(t, p, PairsStats{Ready: 1, Done: 1})
+		stats(t, p, Stats{Ready: 1, Done: 1})
 	})
 }
 
 func TestPairsReleaseInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPairs(t, PairsConfig{}, &fakeShake{})
+		p := newPairs(t, Config{}, &fakeShake{})
 		defer p.Close()
 		pair := pairOf("prefill-0", "decode-0")
 		var parked []*waiter
@@ -135,7 +137,7 @@ func TestPairsReleaseInOrder(t *testing.T) {
 func TestPairsFailureIsToldAndForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{err: errors.New("no route")}
-		p := newPairs(t, PairsConfig{}, f)
+		p := newPairs(t, Config{}, f)
 		defer p.Close()
 		pair := pairOf("prefill-0", "decode-0")
 		var waiting sync.WaitGroup
@@ -147,19 +149,19 @@ func TestPairsFailureIsToldAndForgotten(t *testing.T) {
 			})
 		}
 		waiting.Wait()
-		stats(t, p, PairsStats{Failed: failed(FailedOther, 1)})
+		stats(t, p, Stats{Failed: failed(FailedOther, 1)})
 		f.err = nil
 		if err := p.Wait(t.Context(), pair); err != nil || f.calls != 2 {
 			t.Errorf("the next try: %v after %d handshakes; want success after 2", err, f.calls)
 		}
-		stats(t, p, PairsStats{Ready: 1, Done: 1, Failed: failed(FailedOther, 1)})
+		stats(t, p, Stats{Ready: 1, Done: 1, Failed: failed(FailedOther, 1)})
 	})
 }
 
 func TestPairsWaiterLeavesAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}
-		p := newPairs(t, PairsConfig{}, f)
+		p := newPairs(t, Config{}, f)
 		defer p.Close()
 		pair := pairOf("prefill-0", "decode-0")
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -168,7 +170,7 @@ func TestPairsWaiterLeavesAtItsDeadline(t *testing.T) {
 		if err := p.Wait(ctx, pair); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 100*time.Millisecond {
 			t.Errorf("got %v after %v; want the deadline after 100ms", err, time.Since(begin))
 		}
-		stats(t, p, PairsStats{InFlight: 1})
+		stats(t, p, Stats{InFlight: 1})
 		if err := p.Wait(t.Context(), pair); err != nil || f.calls != 1 {
 			t.Errorf("another waiter: %v, %d handshakes; want the same handshake's success", err, f.calls)
 		}
@@ -177,13 +179,13 @@ func TestPairsWaiterLeavesAtItsDeadline(t *testing.T) {
 
 func TestPairsHandshakeHasATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPairs(t, PairsConfig{Timeout: 5 * time.Second}, &fakeShake{hangs: true})
+		p := newPairs(t, Config{Timeout: 5 * time.Second}, &fakeShake{hangs: true})
 		defer p.Close()
 		begin := time.Now()
 		if err := p.Wait(t.Context(), pairOf("prefill-0", "decode-0")); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
 			t.Errorf("got %v after %v; want the handshake's timeout after 5s", err, time.Since(begin))
 		}
-		stats(t, p, PairsStats{Failed: failed(FailedTimeout, 1)})
+		stats(t, p, Stats{Failed: failed(FailedTimeout, 1)})
 	})
 }
 
@@ -191,18 +193,18 @@ func TestPairsHandshakeHasATimeout(t *testing.T) {
 func TestFault44PairsForgetAnEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}
-		p := newPairs(t, PairsConfig{Concurrency: 1}, f)
+		p := newPairs(t, Config{Concurrency: 1}, f)
 		defer p.Close()
 		done := pairOf("prefill-0", "decode-1")
 		if err := p.Wait(t.Context(), done); err != nil {
 			t.Fatal(err)
 		}
 		flying, queued, other := pairOf("prefill-1", "decode-0"), pairOf("prefill-0", "decode-0"), pairOf("prefill-1", "decode-1")
-		got := map[Pair]error{}
+		got := map[metadata.Pair]error{}
 		var mu sync.Mutex
 		var waiting sync.WaitGroup
 		begin := time.Now()
-		for _, pair := range []Pair{flying, queued, other} {
+		for _, pair := range []metadata.Pair{flying, queued, other} {
 			waiting.Go(func() {
 				err := p.Wait(t.Context(), pair)
 				mu.Lock()
@@ -223,7 +225,7 @@ func TestFault44PairsForgetAnEngine(t *testing.T) {
 		if got[other] != nil || !p.Ready(other) || p.Ready(done) || p.Ready(flying) {
 			t.Errorf("other ended with %v; ready: other %t, forgotten ones %t %t", got[other], p.Ready(other), p.Ready(done), p.Ready(flying))
 		}
-		stats(t, p, PairsStats{Ready: 1, Done: 2, Failed: failed(FailedForgotten, 2)})
+		stats(t, p, Stats{Ready: 1, Done: 2, Failed: failed(FailedForgotten, 2)})
 		next := flying
 		next.Decode.Generation = 2
 		if err := p.Wait(t.Context(), next); err != nil || p.Ready(flying) || !p.Ready(next) {
@@ -235,12 +237,12 @@ func TestFault44PairsForgetAnEngine(t *testing.T) {
 // A new run of an engine voids the pairs of its earlier ones and no others.
 func TestFault44PairsRetireEarlierRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPairs(t, PairsConfig{}, &fakeShake{})
+		p := newPairs(t, Config{}, &fakeShake{})
 		defer p.Close()
 		old, other := pairOf("prefill-0", "decode-0"), pairOf("prefill-1", "decode-0")
 		next := old
 		next.Prefill.Generation = 2
-		for _, pair := range []Pair{old, other} {
+		for _, pair := range []metadata.Pair{old, other} {
 			if err := p.Wait(t.Context(), pair); err != nil {
 				t.Fatal(err)
 			}
@@ -252,14 +254,14 @@ func TestFault44PairsRetireEarlierRuns(t *testing.T) {
 		if err := p.Wait(t.Context(), next); err != nil || p.Ready(old) || !p.Ready(other) || !p.Ready(next) {
 			t.Errorf("new run: %v; ready: old %t, other %t, new %t", err, p.Ready(old), p.Ready(other), p.Ready(next))
 		}
-		stats(t, p, PairsStats{Ready: 2, Done: 3})
+		stats(t, p, Stats{Ready: 2, Done: 3})
 	})
 }
 
 func TestPairsBoundConcurrencyAndQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{}
-		p := newPairs(t, PairsConfig{Concurrency: 3, PerEngine: 3, Queue: 7}, f)
+		p := newPairs(t, Config{Concurrency: 3, PerEngine: 3, Queue: 7}, f)
 		defer p.Close()
 		var waiting sync.WaitGroup
 		var busy atomic.Int32
@@ -273,19 +275,19 @@ func TestPairsBoundConcurrencyAndQueue(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		stats(t, p, PairsStats{Waiting: 10, Queued: 7, InFlight: 3, Failed: failed(FailedBusy, 5)})
+		stats(t, p, Stats{Waiting: 10, Queued: 7, InFlight: 3, Failed: failed(FailedBusy, 5)})
 		waiting.Wait()
 		if f.most != 3 || busy.Load() != 5 {
 			t.Errorf("%d handshakes at once, %d refused; want 3 and 5", f.most, busy.Load())
 		}
-		stats(t, p, PairsStats{Ready: 10, Done: 10, Failed: failed(FailedBusy, 5)})
+		stats(t, p, Stats{Ready: 10, Done: 10, Failed: failed(FailedBusy, 5)})
 	})
 }
 
 func TestPairsCloseLeavesNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeShake{hangs: true}
-		p := newPairs(t, PairsConfig{Concurrency: 1}, f)
+		p := newPairs(t, Config{Concurrency: 1}, f)
 		var waiting sync.WaitGroup
 		for i := range 10 {
 			waiting.Go(func() {
@@ -304,12 +306,12 @@ func TestPairsCloseLeavesNobodyWaiting(t *testing.T) {
 			t.Errorf("after Close: got %v; want ErrClosed", err)
 		}
 		p.Close()
-		stats(t, p, PairsStats{Failed: failed(FailedClosed, 3)})
+		stats(t, p, Stats{Failed: failed(FailedClosed, 3)})
 	})
 }
 
 func TestPairsReadyAllocatesNothing(t *testing.T) {
-	p := newPairs(t, PairsConfig{}, &fakeShake{})
+	p := newPairs(t, Config{}, &fakeShake{})
 	defer p.Close()
 	pair := pairOf("prefill-0", "decode-0")
 	p.mu.Lock() // Ready must not need it
@@ -320,10 +322,10 @@ func TestPairsReadyAllocatesNothing(t *testing.T) {
 }
 
 func TestPairsConfig(t *testing.T) {
-	if err := (PairsConfig{Timeout: -1, Concurrency: -1, PerEngine: -1, Queue: -1}).Validate(); err == nil || len(err.Error()) < 90 {
+	if err := (Config{Timeout: -1, Concurrency: -1, PerEngine: -1, Queue: -1}).Validate(); err == nil || len(err.Error()) < 90 {
 		t.Errorf("got %v; want four mistakes", err)
 	}
-	if _, err := NewPairs(PairsConfig{}, nil); err == nil {
+	if _, err := New(Config{}, nil); err == nil {
 		t.Error("a registry without handshake was made")
 	}
 }

@@ -1,4 +1,9 @@
-package metadata
+// Package handshake owns which pairs of engines have shaken hands. A Registry runs one background handshake per pair,
+// however many requests wait for it, within bounds of how many run at once.
+//
+// It does not know what a handshake is: the caller gives it a Func (package router/handshake has one). The gateway's
+// router asks it before each request that uses two engines.
+package handshake
 
 import (
 	"container/list"
@@ -7,9 +12,11 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"pdrouter/metadata"
 )
 
-// The errors of Pairs.Wait that callers branch on, and those that a Handshake wraps to say why it failed.
+// The errors of Registry.Wait that callers branch on, and those that a Func wraps to say why it failed.
 var (
 	// ErrForgotten says that the engine restarted or was removed while its handshake ran.
 	ErrForgotten = errors.New("forgotten")
@@ -23,28 +30,20 @@ var (
 	ErrRefused = errors.New("refused")
 )
 
-// Pair names one run of a prefill engine and one run of a decode engine.
-type Pair struct {
-	Prefill, Decode Incarnation
-}
-
-// String returns both engine ids.
-func (p Pair) String() string { return p.Prefill.ID() + "→" + p.Decode.ID() }
-
-// Handshake makes one pair usable. It is called off every request's path, at most once at a time per pair, and must
+// Func makes one pair usable. It is called off every request's path, at most once at a time per pair, and must
 // return soon after ctx ends.
-type Handshake func(ctx context.Context, pair Pair) error
+type Func func(ctx context.Context, pair metadata.Pair) error
 
-// PairsConfig bounds the handshakes of a registry. Of either bound on what is in flight a quarter, at least one where
+// Config bounds the handshakes of a registry. Of either bound on what is in flight a quarter, at least one where
 // there is more than one, is kept for pairs that callers wait for.
-type PairsConfig struct {
+type Config struct {
 	Timeout     time.Duration `yaml:"timeout"`     // of one handshake; default 30s
 	Concurrency int           `yaml:"concurrency"` // handshakes in flight at once; default 16
 	PerEngine   int           `yaml:"per_engine"`  // handshakes in flight at once with one engine; default 4
 	Queue       int           `yaml:"queue"`       // handshakes waiting for their turn; default 65536
 }
 
-func (c PairsConfig) withDefaults() PairsConfig {
+func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
@@ -61,7 +60,7 @@ func (c PairsConfig) withDefaults() PairsConfig {
 }
 
 // Validate reports every value that makes no sense. Zero means the default.
-func (c PairsConfig) Validate() error {
+func (c Config) Validate() error {
 	var errs []error
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("timeout is %v; want more than 0", c.Timeout))
@@ -78,23 +77,23 @@ func (c PairsConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Pairs remembers which pairs of engines have shaken hands, and shakes hands for the others: one background job per
+// Registry remembers which pairs of engines have shaken hands, and shakes hands for the others: one background job per
 // pair however many callers wait for it. A bounded number run at a time, in all and with each engine: first those that
 // most callers wait for, then the heaviest, then the oldest. A failed handshake is told to all that wait and forgotten,
 // so that the next caller starts afresh. It is safe for concurrent use.
-type Pairs struct {
-	cfg   PairsConfig
-	shake Handshake
+type Registry struct {
+	cfg   Config
+	shake Func
 	ready *readySet
 
 	running sync.WaitGroup
 	mu      sync.Mutex
 	closed  bool
-	jobs    map[Pair]*job // queued, held back and in flight
-	ending  map[Pair]*job // forgotten, and not yet returned
-	held    int           // of jobs: held back until one of ending has returned
+	jobs    map[metadata.Pair]*job // queued, held back and in flight
+	ending  map[metadata.Pair]*job // forgotten, and not yet returned
+	held    int                    // of jobs: held back until one of ending has returned
 	queue   shakeQueue
-	stats   PairsStats
+	stats   Stats
 	seq     uint64 // grows by one per job
 	turn    uint64 // grows by one per released waiter
 }
@@ -106,8 +105,8 @@ type waiter struct {
 	at   *list.Element
 }
 
-// NewPairs returns an empty registry. Close ends it.
-func NewPairs(cfg PairsConfig, shake Handshake) (*Pairs, error) {
+// New returns an empty registry. Close ends it.
+func New(cfg Config, shake Func) (*Registry, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: pairs: %w", err)
 	}
@@ -115,19 +114,19 @@ func NewPairs(cfg PairsConfig, shake Handshake) (*Pairs, error) {
 		return nil, errors.New("metadata: pairs: no handshake function")
 	}
 	cfg = cfg.withDefaults()
-	return &Pairs{
-		cfg: cfg, shake: shake, ready: newReadySet(), jobs: map[Pair]*job{}, ending: map[Pair]*job{},
+	return &Registry{
+		cfg: cfg, shake: shake, ready: newReadySet(), jobs: map[metadata.Pair]*job{}, ending: map[metadata.Pair]*job{},
 		queue: shakeQueue{total: cfg.Concurrency, perEngine: cfg.PerEngine, lines: map[string]*line{}},
 	}, nil
 }
 
 // Ready reports whether the pair has shaken hands. It takes no lock and allocates nothing.
-func (p *Pairs) Ready(pair Pair) bool { return p.ready.has(pair) }
+func (p *Registry) Ready(pair metadata.Pair) bool { return p.ready.has(pair) }
 
 // Wait returns nil as soon as the pair has shaken hands, starting a handshake if none is under way. It returns the
 // handshake's error if that fails, and ctx's error if ctx ends first: the handshake then goes on for others.
 // Callers parked for one pair are released in the order they came.
-func (p *Pairs) Wait(ctx context.Context, pair Pair) error {
+func (p *Registry) Wait(ctx context.Context, pair metadata.Pair) error {
 	if p.Ready(pair) {
 		return nil
 	}
@@ -149,7 +148,7 @@ func (p *Pairs) Wait(ctx context.Context, pair Pair) error {
 // Start begins a handshake for the pair unless it is ready or in flight, and does not wait for it. One that is queued
 // gets the new weight: of those that nobody waits for the heaviest begins first. It returns ErrBusy if too many are
 // queued.
-func (p *Pairs) Start(pair Pair, weight int) error {
+func (p *Registry) Start(pair metadata.Pair, weight int) error {
 	if p.Ready(pair) {
 		return nil
 	}
@@ -157,7 +156,7 @@ func (p *Pairs) Start(pair Pair, weight int) error {
 }
 
 // park adds w, if any, to the pair's job, which it makes if need be.
-func (p *Pairs) park(pair Pair, w *waiter, weight int) error {
+func (p *Registry) park(pair metadata.Pair, w *waiter, weight int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -191,7 +190,7 @@ func (p *Pairs) park(pair Pair, w *waiter, weight int) error {
 }
 
 // newJobLocked queues a handshake, or holds it back if one of the same pair has yet to return.
-func (p *Pairs) newJobLocked(pair Pair, weight int) *job {
+func (p *Registry) newJobLocked(pair metadata.Pair, weight int) *job {
 	p.seq++
 	j := &job{pair: pair, weight: weight, seq: p.seq}
 	p.jobs[pair] = j
@@ -206,7 +205,7 @@ func (p *Pairs) newJobLocked(pair Pair, weight int) *job {
 }
 
 // displaceLocked makes room in the queue for a waiter by dropping the last of those that nobody waits for.
-func (p *Pairs) displaceLocked(w *waiter) bool {
+func (p *Registry) displaceLocked(w *waiter) bool {
 	if w == nil {
 		return false
 	}
@@ -221,7 +220,7 @@ func (p *Pairs) displaceLocked(w *waiter) bool {
 }
 
 // leave takes a waiter whose context has ended off its job. It reports false if it was told already.
-func (p *Pairs) leave(w *waiter) bool {
+func (p *Registry) leave(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	j := w.job
@@ -234,7 +233,7 @@ func (p *Pairs) leave(w *waiter) bool {
 }
 
 // beginLocked starts queued jobs while there is room.
-func (p *Pairs) beginLocked() {
+func (p *Registry) beginLocked() {
 	for j := p.queue.next(); j != nil; j = p.queue.next() {
 		var ctx context.Context
 		ctx, j.cancel = context.WithTimeout(context.Background(), p.cfg.Timeout)
@@ -243,7 +242,7 @@ func (p *Pairs) beginLocked() {
 	}
 }
 
-func (p *Pairs) run(ctx context.Context, j *job) {
+func (p *Registry) run(ctx context.Context, j *job) {
 	err := p.shake(ctx, j.pair)
 	if err != nil {
 		if late := ctx.Err(); errors.Is(late, context.DeadlineExceeded) && !errors.Is(err, late) {
@@ -270,7 +269,7 @@ func (p *Pairs) run(ctx context.Context, j *job) {
 }
 
 // endLocked takes the job out of the books and tells all that wait for it.
-func (p *Pairs) endLocked(j *job, err error) {
+func (p *Registry) endLocked(j *job, err error) {
 	delete(p.jobs, j.pair)
 	if err == nil {
 		p.stats.Done++
@@ -289,18 +288,18 @@ func (p *Pairs) endLocked(j *job, err error) {
 
 // Forget drops all that is known of an engine, on either side of a pair. Handshakes with it end, and their waiters
 // get ErrForgotten.
-func (p *Pairs) Forget(engine string) {
-	p.forget(func(pair Pair) bool { return pair.Prefill.Engine == engine || pair.Decode.Engine == engine })
+func (p *Registry) Forget(engine string) {
+	p.forget(func(pair metadata.Pair) bool { return pair.Prefill.Engine == engine || pair.Decode.Engine == engine })
 }
 
 // Retire drops all that is known of other runs of an engine, on either side of a pair, as Forget does.
-func (p *Pairs) Retire(run Incarnation) {
-	old := func(i Incarnation) bool { return i.Engine == run.Engine && i != run }
-	p.forget(func(pair Pair) bool { return old(pair.Prefill) || old(pair.Decode) })
+func (p *Registry) Retire(run metadata.Incarnation) {
+	old := func(i metadata.Incarnation) bool { return i.Engine == run.Engine && i != run }
+	p.forget(func(pair metadata.Pair) bool { return old(pair.Prefill) || old(pair.Decode) })
 }
 
 // ForgetPair drops one pair, as after a transfer that failed on what the handshake had set up.
-func (p *Pairs) ForgetPair(pair Pair) {
+func (p *Registry) ForgetPair(pair metadata.Pair) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ready.removeLocked(pair)
@@ -310,14 +309,14 @@ func (p *Pairs) ForgetPair(pair Pair) {
 	p.beginLocked()
 }
 
-func (p *Pairs) forget(match func(Pair) bool) {
+func (p *Registry) forget(match func(metadata.Pair) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropLocked(match, ErrForgotten)
 	p.beginLocked()
 }
 
-func (p *Pairs) dropLocked(match func(Pair) bool, why error) {
+func (p *Registry) dropLocked(match func(metadata.Pair) bool, why error) {
 	p.ready.dropLocked(match)
 	for pair, j := range p.jobs {
 		if match(pair) {
@@ -328,7 +327,7 @@ func (p *Pairs) dropLocked(match func(Pair) bool, why error) {
 
 // dropJobLocked ends a job before its time. What runs is told to return, and until it has, no other handshake of the
 // pair begins.
-func (p *Pairs) dropJobLocked(j *job, why error) {
+func (p *Registry) dropJobLocked(j *job, why error) {
 	switch {
 	case j.cancel != nil:
 		j.cancel()
@@ -345,7 +344,7 @@ func (p *Pairs) dropJobLocked(j *job, why error) {
 }
 
 // Stats returns what the registry does and did.
-func (p *Pairs) Stats() PairsStats {
+func (p *Registry) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stats
@@ -355,10 +354,10 @@ func (p *Pairs) Stats() PairsStats {
 
 // Close ends all handshakes, tells all that wait ErrClosed, and returns when every handshake function has returned.
 // It is safe to call twice.
-func (p *Pairs) Close() {
+func (p *Registry) Close() {
 	p.mu.Lock()
 	p.closed = true
-	p.dropLocked(func(Pair) bool { return true }, ErrClosed)
+	p.dropLocked(func(metadata.Pair) bool { return true }, ErrClosed)
 	p.mu.Unlock()
 	p.running.Wait()
 }

@@ -1,30 +1,32 @@
-package metadata
+package handshake
 
 import (
 	"maps"
 	"sync/atomic"
+
+	"pdrouter/metadata"
 )
 
 // readySet is the set of pairs that have shaken hands. has takes no lock and allocates nothing; the other methods need
 // the registry's. The peers of each prefill run are a set of their own that is replaced whole, so that a handshake costs
 // a copy of one run's pairs and not of all there are.
 type readySet struct {
-	runs atomic.Pointer[map[Incarnation]*peerSet]
+	runs atomic.Pointer[map[metadata.Incarnation]*peerSet]
 	n    int
 }
 
 // peerSet is the decode runs that one prefill run has shaken hands with.
 type peerSet struct {
-	atomic.Pointer[map[Incarnation]struct{}]
+	atomic.Pointer[map[metadata.Incarnation]struct{}]
 }
 
 func newReadySet() *readySet {
 	s := &readySet{}
-	s.runs.Store(&map[Incarnation]*peerSet{})
+	s.runs.Store(&map[metadata.Incarnation]*peerSet{})
 	return s
 }
 
-func (s *readySet) has(pair Pair) bool {
+func (s *readySet) has(pair metadata.Pair) bool {
 	peers := (*s.runs.Load())[pair.Prefill]
 	if peers == nil {
 		return false
@@ -33,7 +35,7 @@ func (s *readySet) has(pair Pair) bool {
 	return ok
 }
 
-func (s *readySet) addLocked(pair Pair) {
+func (s *readySet) addLocked(pair metadata.Pair) {
 	if s.has(pair) {
 		return
 	}
@@ -46,20 +48,22 @@ func (s *readySet) addLocked(pair Pair) {
 		return
 	}
 	peers := &peerSet{}
-	peers.Store(&map[Incarnation]struct{}{pair.Decode: {}})
+	peers.Store(&map[metadata.Incarnation]struct{}{pair.Decode: {}})
 	next := maps.Clone(runs)
 	next[pair.Prefill] = peers
 	s.runs.Store(&next)
 }
 
 // dropLocked takes out all pairs that match.
-func (s *readySet) dropLocked(match func(Pair) bool) {
+func (s *readySet) dropLocked(match func(metadata.Pair) bool) {
 	runs := maps.Clone(*s.runs.Load())
 	before := len(runs)
 	for prefill, peers := range runs {
 		old := *peers.Load()
 		next := maps.Clone(old)
-		maps.DeleteFunc(next, func(decode Incarnation, _ struct{}) bool { return match(Pair{Prefill: prefill, Decode: decode}) })
+		maps.DeleteFunc(next, func(decode metadata.Incarnation, _ struct{}) bool {
+			return match(metadata.Pair{Prefill: prefill, Decode: decode})
+		})
 		if len(next) == len(old) {
 			continue
 		}
@@ -75,7 +79,7 @@ func (s *readySet) dropLocked(match func(Pair) bool) {
 }
 
 // removeLocked takes out one pair.
-func (s *readySet) removeLocked(pair Pair) {
+func (s *readySet) removeLocked(pair metadata.Pair) {
 	peers := (*s.runs.Load())[pair.Prefill]
 	if peers == nil || !s.has(pair) {
 		return

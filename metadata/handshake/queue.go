@@ -1,15 +1,17 @@
-package metadata
+package handshake
 
 import (
 	"container/heap"
 	"container/list"
 	"context"
 	"time"
+
+	"pdrouter/metadata"
 )
 
 // job is one handshake: queued, in flight, or held back until an earlier one of its pair has returned.
 type job struct {
-	pair    Pair
+	pair    metadata.Pair
 	lines   [2]*line  // of its engines
 	waiters list.List // of *waiter, in the order they came
 	weight  int
