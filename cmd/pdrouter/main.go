@@ -42,6 +42,7 @@ func newRoot() *cobra.Command {
 		group("admin", "Change a running gateway.", enginesCommand()),
 		group("token", tokenAbout, mintCommand(), inspectCommand(), verifyCommand()),
 		group("keys", "Make signing keys and API keys.", newKeyCommand(), rotateCommand(), apiKeyCommand()),
+		group("config", "Show what the configuration file may contain, and what it comes to.", schemaCommand(), dumpCommand()),
 		benchCommand(), versionCommand())
 	root.Version = version() // printed as cobra does by itself: a template of ours would make the binary 15 MB larger
 	return root
