@@ -66,7 +66,7 @@ func dumpCommand() *cobra.Command {
 // is left out means the same.
 func (l *loaded) dump() ([]byte, error) {
 	c := l.fileConfig
-	c.Config = c.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	if c.Metadata.Store == "redis" {
 		c.Metadata.Redis = c.Metadata.Redis.WithDefaults()
 	}

@@ -123,7 +123,7 @@ func TestConfigDump(t *testing.T) {
 		if err != nil || string(again) != text {
 			t.Errorf("%s: dumped again it differs, %v:\n%s", path, err, cmp.Diff(string(again), text))
 		}
-		if diff := cmp.Diff(got.Config.WithDefaults(), want.Config.WithDefaults()); diff != "" {
+		if diff := cmp.Diff(got.WithDefaults(), want.WithDefaults()); diff != "" {
 			t.Errorf("%s: what was dumped differs (-got +want):\n%s", path, diff)
 		}
 		if changed := want.changes(got); len(changed) > 0 && file != zero {
