@@ -63,7 +63,7 @@ func TestStrandedIsCountedAgain(t *testing.T) {
 		}
 		e.AddLeak(reclaim.CausePossible, 100, false)
 		e.AddLeak(reclaim.CausePossible, 43, true)
-		e.AddLeak(reclaim.CauseUntold, 2, false)
+		e.AddLeak(reclaim.CauseNotNotified, 2, false)
 		time.Sleep(10 * time.Second)
 		check("it does not say", 2, 143)
 		says("0.02") // of 100 blocks

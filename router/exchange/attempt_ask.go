@@ -52,7 +52,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 		}
 		if m := a.prefilled(e); m != nil {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
-			x.r.Reclaim.Start(m, func(ctx context.Context) { x.r.Reclaim.Settle(ctx, m) }, a.decode.Engine)
+			x.r.Reclaim.Start(m, func(ctx context.Context) { x.r.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()

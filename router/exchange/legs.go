@@ -85,7 +85,7 @@ func (g *attemptContext) abandon(a *attempt) {
 			g.r.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
 			return
 		}
-		g.r.Reclaim.Settle(ctx, m)
+		g.r.Reclaim.FreeDecode(ctx, m)
 	}, m.Decode)
 }
 
@@ -125,7 +125,7 @@ func (g *attemptContext) repeatPrefill(a *attempt) {
 	m.Body, m.Again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.startJob(a, m, func(ctx context.Context) {
 		if m.OpenLeg != nil || a.decode.WaitSent() { // else nothing waits for prefill
-			g.r.Reclaim.Settle(ctx, m)
+			g.r.Reclaim.FreeDecode(ctx, m)
 		} else {
 			g.r.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
 		}
@@ -158,7 +158,7 @@ func (g *attemptContext) giveBackNamed(a *attempt) {
 		return
 	}
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.TellNamed(ctx, m) }, nil)
+	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.NotifyNamed(ctx, m) }, nil)
 }
 
 // freePrefill frees the blocks that prefill holds and no decode engine was asked to take: by telling prefill so, or else by a decode leg of

@@ -102,7 +102,7 @@ func (x *Exchange) checkDecode(a *attempt) {
 			switch {
 			case atWork:
 				a.decode.Cancel(leg.ErrAtWork)
-			case said == monitor.LoadNotReported, x.s.Reclaim.Untellable(e) != reclaim.CauseNone:
+			case said == monitor.LoadNotReported, x.s.Reclaim.CannotNotify(e) != reclaim.CauseNone:
 				a.decode.Cancel(leg.ErrHurried)
 			case a.decode.SetKV(leg.KVOverdue):
 				a.onTransferLost(reason.ClientLeft)

@@ -203,7 +203,7 @@ func (p *probe) settleLate() {
 	if !p.decode.State().Over() {
 		m.OpenLeg, m.InTurn = &p.decode, true
 	}
-	if why := m.Snapshot.Untellable(m.Decode); why != reclaim.CauseNone {
+	if why := m.Snapshot.CannotNotify(m.Decode); why != reclaim.CauseNone {
 		p.decode.Cancel(leg.ErrEnded)
 		p.reclaim.Start(m, func(ctx context.Context) {
 			p.reclaim.CountLeak(ctx, m, m.Decode, why)
@@ -211,7 +211,7 @@ func (p *probe) settleLate() {
 		}, m.Decode)
 		return
 	}
-	if !p.reclaim.Start(m, func(ctx context.Context) { p.reclaim.Settle(ctx, m) }, m.Decode) {
+	if !p.reclaim.Start(m, func(ctx context.Context) { p.reclaim.FreeDecode(ctx, m) }, m.Decode) {
 		p.decode.Cancel(leg.ErrEnded)
 	}
 }

@@ -2,7 +2,7 @@ package reclaim
 
 import "time"
 
-// step is what is done next for KV that an ending has left behind.
+// step is the next step to free the KV of an ended request.
 type step uint8
 
 const (
@@ -14,20 +14,20 @@ const (
 	stepNotifyPrefill      // tell prefill that what it holds was taken
 	stepNotifyDecode       // tell decode that what it waits for has come
 	stepTake               // have a decode engine take what prefill holds, by a leg of one token
-	stepClear              // wait until what prefill was asked first is surely over there: two of one name end it
-	stepRest               // wait until prefill has nothing in hand
-	stepQuiet              // wait until a whole later request has been handed over: prefill writes nothing of this one any more
-	stepCount              // count it: nobody can free it before a lease ends, or at all
+	stepClear              // wait until prefill is surely done with the first request: two with one id crash it
+	stepIdle               // wait until prefill has no request at all
+	stepFlush              // wait until a whole later request was handed over: then prefill writes nothing more of this one
+	stepCount              // count it: it cannot be freed before a lease ends, or at all
 )
 
 func (s step) String() string {
-	return [...]string{"nothing", "ask again", "look", "await", "barrier", "notify prefill", "notify decode", "take", "clear", "rest", "quiet", "count"}[s]
+	return [...]string{"nothing", "ask again", "look", "await", "barrier", "notify prefill", "notify decode", "take", "clear", "idle", "flush", "count"}[s]
 }
 
-// leavesOpen reports whether decode's leg may stay open meanwhile, if it is.
+// leavesOpen reports whether decode's leg may stay open during the step.
 func (s step) leavesOpen() bool {
 	switch s {
-	case stepAskAgain, stepLook, stepAwait, stepRest, stepQuiet:
+	case stepAskAgain, stepLook, stepAwait, stepIdle, stepFlush:
 		return true
 	}
 	return false
@@ -44,61 +44,61 @@ const (
 
 func (p proof) String() string { return [...]string{"unknown", "lives", "over"}[p] }
 
-// decodeHeld is KV that decode holds for a request which is over, as it waits for prefill to write it: what decides how that
-// comes free. It is pure; the zero value is one of which nothing is known.
+// decodeHeld is what is known of KV that decode holds for an ended request because it waits for prefill to write it. It decides how the KV
+// is freed. It is pure; in the zero value nothing is known.
 type decodeHeld struct {
 	agent   bool  // the gateway has an agent of its own
-	channel bool  // decode's side channel has said which run it is, when the request ended
-	named   bool  // decode calls requests exactly as it is told to
+	channel bool  // decode's side channel had reported its run when the request ended
+	named   bool  // decode uses the request's own id
 	run     proof // of prefill's run
-	tried   bool  // prefill was asked again, in vain
+	tried   bool  // prefill was asked again without success
 	down    bool  // prefill takes no connections
-	fenced  bool  // a later request to decode has come to its end
+	passed  bool  // decode has completed a later request: the barrier
 	over    bool  // there is no more time
 	open    bool  // decode's leg is open still
-	begun   bool  // decode has begun with the request before its leg was ended, so that it holds blocks
+	begun   bool  // decode had begun with the request before its leg was ended, so it holds blocks
 	written bool  // prefill was asked again and has finished
-	lost    bool  // prefill was asked under the very name that it would be asked again by, and that may run there still
-	barred  bool  // prefill must not be asked again: it may hold what it has finished under that very name, and two kill it
+	lost    bool  // the first request to prefill may still run there, with the id that a second one would have
+	barred  bool  // prefill must not be asked again: it may hold a finished request with the same id, and two crash it
 
-	finished bool // prefill does not work on the request any more: it has answered, or was seen with nothing in hand after the end of its leg
-	quiet    bool // and a whole later request has been handed over between the two, so that nothing of this one is on its way
+	finished bool // prefill does not work on the request any more: it has answered, or had no request at all after the end of its leg
+	flushed  bool // and a whole later request was handed over between the two engines, so nothing of this one is on its way
 }
 
-// next says what is to be done. Decode is told only when three things are shown: prefill cannot write any more, decode had begun with
-// the request, and it has noticed that the request is over. Of a request that was over before decode had begun with it there is
-// nothing to free, and nothing may be told.
+// next returns the next step. Decode is notified only when three things are shown: prefill cannot write any more, decode had begun with
+// the request, and decode has noticed that the request is over. If the request ended before decode began with it, there is nothing to
+// free, and decode must not be notified.
 //
-// Prefill cannot write any more if its run is over, or if it does not work on the request any more and a whole later request has been
-// handed over. Messages and writes between two engines keep their order: decode's registration came before that of the later request,
-// so that prefill has matched it, and then its write has come as well, or has dropped what it held, as its lease had ended. The same
-// request shows that decode had begun with this one, if its leg was open then.
+// Prefill cannot write any more if its run is over, or if it does not work on the request any more and a whole later request was handed
+// over. Messages and writes between two engines keep their order. Decode registered this request before the later one, so prefill has
+// either matched the registration and written, or dropped the KV because its lease ended. The later request also shows that decode had
+// begun with this one, if its leg was open then.
 func (o decodeHeld) next() (step, Cause) {
 	switch {
 	case o.written:
 		return stepNothing, CauseNone
-	case o.run == runOver || o.quiet:
-		switch why := o.unable(); {
+	case o.run == runOver || o.flushed:
+		switch why := o.cannotNotify(); {
 		case why != CauseNone:
 			return stepCount, why
 		case o.open && !o.over:
 			return stepAwait, CauseNone
 		case !o.begun:
 			return stepCount, CauseUnbegun
-		case o.fenced:
+		case o.passed:
 			return stepNotifyDecode, CauseNone
 		case o.over:
-			return stepCount, CauseUnfenced
+			return stepCount, CauseNoBarrier
 		}
 		return stepBarrier, CauseNone
-	case o.tellable() && o.finished:
-		return stepQuiet, CauseNone
-	case o.tellable() && o.barred && o.lost && o.run == runLives:
-		return stepRest, CauseNone
+	case o.mayNotify() && o.finished:
+		return stepFlush, CauseNone
+	case o.mayNotify() && o.barred && o.lost && o.run == runLives:
+		return stepIdle, CauseNone
 	case (o.barred || o.lost && !o.agent) && o.run == runLives, o.finished && o.over:
 		return stepCount, CausePossible
-	case o.over, o.down && (o.tried || o.barred || o.lost) && o.unable() != CauseNone:
-		if why := o.unable(); o.down && why != CauseNone {
+	case o.over, o.down && (o.tried || o.barred || o.lost) && o.cannotNotify() != CauseNone:
+		if why := o.cannotNotify(); o.down && why != CauseNone {
 			return stepCount, why
 		}
 		return stepCount, CauseUnproven
@@ -110,11 +110,11 @@ func (o decodeHeld) next() (step, Cause) {
 	return stepLook, CauseNone
 }
 
-// tellable reports whether decode may come to be told though prefill's run lives.
-func (o decodeHeld) tellable() bool { return o.open && !o.over && o.unable() == CauseNone }
+// mayNotify reports whether a notification of decode is possible although prefill's run lives.
+func (o decodeHeld) mayNotify() bool { return o.open && !o.over && o.cannotNotify() == CauseNone }
 
-// unable says why decode could not be told even if prefill's run were over; CauseNone if it could.
-func (o decodeHeld) unable() Cause {
+// cannotNotify returns why decode could not be notified even if prefill's run were over; CauseNone if it could.
+func (o decodeHeld) cannotNotify() Cause {
 	switch {
 	case !o.agent:
 		return CauseNoAgent
@@ -126,25 +126,25 @@ func (o decodeHeld) unable() Cause {
 	return CauseNone
 }
 
-// PrefillHeld is KV that prefill holds for a request whose hand-over is over: what decides how that comes free.
+// PrefillHeld is what is known of KV that prefill holds for a request whose hand-over is over. It decides how the KV is freed.
 type PrefillHeld struct {
-	agent      bool // the gateway has an agent of its own
-	Answered   bool // prefill has answered, and has said by which name it knows the request
-	Asked      bool // decode was asked, so that it may be reading or may have registered
-	reads      bool // decode reads (pull); else prefill writes
-	ended      bool // decode has said itself that the request is over, or does not run any more
-	fenced     bool // a later request to decode has come to its end
-	tellFailed bool // prefill could not be told
-	TakeFailed bool // nobody has taken it either
+	agent        bool // the gateway has an agent of its own
+	Answered     bool // prefill has answered, and its answer has the id that it uses for the request
+	Asked        bool // decode was asked, so it may be reading or may have registered
+	reads        bool // decode reads (pull); else prefill writes
+	ended        bool // decode's run is over
+	passed       bool // decode has completed a later request: the barrier
+	notifyFailed bool // prefill could not be notified
+	TakeFailed   bool // no decode leg has taken it either
 }
 
-// next says what is to be done. Prefill is told only when nothing can be reading, and nothing that lives can be written to.
+// next returns the next step. Prefill is notified only when no engine can be reading, and no live engine can be written to.
 func (l PrefillHeld) next() (step, Cause) {
-	free := !l.Asked || l.ended || l.fenced && !l.reads
+	free := !l.Asked || l.ended || l.passed && !l.reads
 	switch {
 	case !l.Answered:
 		return stepCount, CauseNoAnswer
-	case l.agent && free && !l.tellFailed:
+	case l.agent && free && !l.notifyFailed:
 		return stepNotifyPrefill, CauseNone
 	case !l.Asked && !l.TakeFailed: // a leg under the same id takes it, once
 		return stepTake, CauseNone
@@ -155,25 +155,25 @@ func (l PrefillHeld) next() (step, Cause) {
 	case !l.agent:
 		return stepCount, CauseNoAgent
 	}
-	return stepCount, CauseUntold
+	return stepCount, CauseNotNotified
 }
 
 // Cause says why KV stays held.
 type Cause uint8
 
 const (
-	CauseNone     Cause = iota
-	CauseNoAgent        // the gateway has no agent of its own
-	CauseNames          // decode draws names of its own for requests: plain_request_ids is not set
-	CauseChannel        // decode's side channel is not configured, or has not answered
-	CauseUnproven       // prefill cannot be asked again, and whether its run is over is not shown
-	CauseUnfenced       // decode finished no later request in time
-	CauseReading        // decode may be reading
-	CauseNoAnswer       // prefill may have finished, but has not said what it holds
-	CauseUntold         // the engine could not be told
-	CauseBusy           // too much runs on already
-	CauseUnbegun        // decode may have begun with the request or not, and only if it has may it be told
-	CausePossible       // it may be held, and nobody can tell
+	CauseNone        Cause = iota
+	CauseNoAgent           // the gateway has no agent of its own
+	CauseNames             // decode draws ids of its own for requests: plain_request_ids is not set
+	CauseChannel           // decode's side channel is not configured, or has not answered
+	CauseUnproven          // prefill cannot be asked again, and whether its run is over is not shown
+	CauseNoBarrier         // decode completed no later request in time
+	CauseReading           // decode may be reading
+	CauseNoAnswer          // prefill may have finished, but has not said what it holds
+	CauseNotNotified       // the engine could not be notified
+	CauseBusy              // too many jobs run in the background already
+	CauseUnbegun           // it is not known whether decode had begun with the request, and only then may it be notified
+	CausePossible          // it may be held; nothing shows it
 	causes
 )
 
@@ -184,14 +184,14 @@ func (s Cause) String() string {
 	}[s]
 }
 
-// barrierTimes tells which of the requests that have ended at a decode engine it has surely noticed: those that had ended for
-// a while when a request was dispatched to it that has completed since. It is pure; the zero value is ready.
+// barrierTimes decides which ends of requests an engine has surely noticed: those that were a while ago when a request was dispatched to
+// the engine that has completed since. It is pure; the zero value is ready.
 type barrierTimes struct {
-	ended []time.Time // oldest first; what a later one has not passed yet
+	ended []time.Time // oldest first; those not noticed yet
 }
 
-// BarrierAfter is how long before the dispatch of a request another one must have ended, so that its end has been noticed
-// when that completes.
+// BarrierAfter is the least time between the end of a request and the dispatch of a later one whose completion shows that the engine has
+// noticed that end.
 const BarrierAfter = 2 * time.Second
 
 // add notes that a request has ended.
@@ -205,7 +205,7 @@ func (f *barrierTimes) add(at time.Time) {
 	f.ended[i] = at
 }
 
-// due returns when the next request may be dispatched to be of use; false if nothing waits for one.
+// due returns when a request dispatched next is of use; false if no end waits for one.
 func (f *barrierTimes) due() (time.Time, bool) {
 	if len(f.ended) == 0 {
 		return time.Time{}, false
@@ -213,7 +213,7 @@ func (f *barrierTimes) due() (time.Time, bool) {
 	return f.ended[0].Add(BarrierAfter), true
 }
 
-// completed notes that a request has completed, and returns the time up to which those that had ended are passed.
+// completed notes that a request has completed, and returns the time up to which ends have been noticed.
 func (f *barrierTimes) completed(dispatched time.Time) time.Time {
 	limit := dispatched.Add(-BarrierAfter)
 	n := 0

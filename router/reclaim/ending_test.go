@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestOrphanNext walks through what may be known of KV that decode holds for a request that is over.
-func TestOrphanNext(t *testing.T) {
+// TestDecodeHeldNext walks through what may be known of KV that decode holds for a request that is over.
+func TestDecodeHeldNext(t *testing.T) {
 	able := decodeHeld{agent: true, channel: true, named: true, begun: true}
 	with := func(o decodeHeld, f func(*decodeHeld)) decodeHeld { f(&o); return o }
 	for _, row := range []struct {
@@ -23,12 +23,12 @@ func TestOrphanNext(t *testing.T) {
 		{"prefill has written", with(able, func(o *decodeHeld) { o.tried, o.written = true, true }), stepNothing, CauseNone},
 		{"prefill is over", with(able, func(o *decodeHeld) { o.run = runOver }), stepBarrier, CauseNone},
 		{"prefill is over, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open = runOver, false, true }), stepAwait, CauseNone},
-		{"prefill is over, decode may have begun or not", with(able, func(o *decodeHeld) { o.run, o.begun, o.fenced = runOver, false, true }), stepCount, CauseUnbegun},
+		{"prefill is over, decode may have begun or not", with(able, func(o *decodeHeld) { o.run, o.begun, o.passed = runOver, false, true }), stepCount, CauseUnbegun},
 		{"no time, decode has yet to begin", with(able, func(o *decodeHeld) { o.run, o.begun, o.open, o.over = runOver, false, true, true }), stepCount, CauseUnbegun},
-		{"prefill is over, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.fenced = runOver, true }), stepNotifyDecode, CauseNone},
-		{"decode has noticed, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced = true, true }), stepLook, CauseNone},
-		{"no time, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.fenced, o.over = true, true, true }), stepCount, CauseUnproven},
-		{"no time, decode has not noticed", with(able, func(o *decodeHeld) { o.run, o.over = runOver, true }), stepCount, CauseUnfenced},
+		{"prefill is over, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.passed = runOver, true }), stepNotifyDecode, CauseNone},
+		{"decode has noticed, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.passed = true, true }), stepLook, CauseNone},
+		{"no time, prefill may live", with(able, func(o *decodeHeld) { o.tried, o.passed, o.over = true, true, true }), stepCount, CauseUnproven},
+		{"no time, decode has not noticed", with(able, func(o *decodeHeld) { o.run, o.over = runOver, true }), stepCount, CauseNoBarrier},
 		{"no agent", with(able, func(o *decodeHeld) { o.agent, o.run = false, runOver }), stepCount, CauseNoAgent},
 		{"random names", with(able, func(o *decodeHeld) { o.named, o.run = false, runOver }), stepCount, CauseNames},
 		{"no side channel", with(able, func(o *decodeHeld) { o.channel, o.run = false, runOver }), stepCount, CauseChannel},
@@ -41,13 +41,13 @@ func TestOrphanNext(t *testing.T) {
 		{"prefill may run it still under that name, is down, and nothing could be told", decodeHeld{lost: true, down: true}, stepCount, CauseNoAgent},
 		{"prefill may run it still, and there is no time", with(able, func(o *decodeHeld) { o.lost, o.over = true, true }), stepCount, CauseUnproven},
 		{"prefill may hold it, as nothing shows that it does not", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run = true, true, runLives }), stepCount, CausePossible},
-		{"prefill has answered, and lives", with(able, func(o *decodeHeld) { o.finished, o.open = true, true }), stepQuiet, CauseNone},
+		{"prefill has answered, and lives", with(able, func(o *decodeHeld) { o.finished, o.open = true, true }), stepFlush, CauseNone},
 		{"prefill has answered, decode's leg is over", with(able, func(o *decodeHeld) { o.finished, o.barred, o.run = true, true, runLives }), stepCount, CausePossible},
 		{"prefill has answered, no time", with(able, func(o *decodeHeld) { o.finished, o.open, o.over = true, true, true }), stepCount, CausePossible},
 		{"prefill has answered, and is over", with(able, func(o *decodeHeld) { o.finished, o.open, o.run, o.begun = true, true, runOver, false }), stepAwait, CauseNone},
-		{"prefill lives, and writes nothing any more", with(able, func(o *decodeHeld) { o.finished, o.run, o.quiet = true, runLives, true }), stepBarrier, CauseNone},
-		{"prefill writes nothing any more, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.quiet, o.fenced = runLives, true, true }), stepNotifyDecode, CauseNone},
-		{"prefill may run it still under that name, its leg was given up", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run, o.open = true, true, runLives, true }), stepRest, CauseNone},
+		{"prefill lives, and writes nothing any more", with(able, func(o *decodeHeld) { o.finished, o.run, o.flushed = true, runLives, true }), stepBarrier, CauseNone},
+		{"prefill writes nothing any more, decode has noticed", with(able, func(o *decodeHeld) { o.run, o.flushed, o.passed = runLives, true, true }), stepNotifyDecode, CauseNone},
+		{"prefill may run it still under that name, its leg was given up", with(able, func(o *decodeHeld) { o.lost, o.barred, o.run, o.open = true, true, runLives, true }), stepIdle, CauseNone},
 		{"prefill is down", with(able, func(o *decodeHeld) { o.down, o.tried = true, true }), stepLook, CauseNone},
 	} {
 		if got, why := row.o.next(); got != row.want || why != row.why {
@@ -56,25 +56,25 @@ func TestOrphanNext(t *testing.T) {
 	}
 }
 
-// TestOrphanProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
+// TestDecodeHeldProperties: whatever is known, decode is told only with everything shown, prefill is never asked again when its
 // run is over, and what has no more time comes to an end.
-func TestOrphanProperties(t *testing.T) {
+func TestDecodeHeldProperties(t *testing.T) {
 	for bits := range 1 << 14 {
 		for _, run := range []proof{runUnknown, runLives, runOver} {
 			b := func(i int) bool { return bits>>i&1 == 1 }
 			o := decodeHeld{b(0), b(1), b(2), run, b(3), b(4), b(5), b(6), b(7), b(8), b(9), b(10), b(11), b(12), b(13)}
 			s, why := o.next()
-			safe := o.agent && o.channel && o.named && o.begun && o.fenced && (o.run == runOver || o.quiet)
+			safe := o.agent && o.channel && o.named && o.begun && o.passed && (o.run == runOver || o.flushed)
 			if s == stepNotifyDecode && !safe {
 				t.Fatalf("%+v: decode is told", o)
 			}
 			if s == stepAskAgain && (o.run == runOver || o.barred || o.lost) {
 				t.Fatalf("%+v: prefill is asked again", o)
 			}
-			if s == stepQuiet && (!o.finished || !o.open || !o.agent || !o.channel || !o.named) {
+			if s == stepFlush && (!o.finished || !o.open || !o.agent || !o.channel || !o.named) {
 				t.Fatalf("%+v: a wait that does not lead to telling decode", o)
 			}
-			if s == stepRest && (o.run != runLives || !o.lost || !o.agent) {
+			if s == stepIdle && (o.run != runLives || !o.lost || !o.agent) {
 				t.Fatalf("%+v: a wait for a prefill engine that may be dead", o)
 			}
 			if s == stepClear && (o.run != runLives || !o.agent) {
@@ -90,14 +90,14 @@ func TestOrphanProperties(t *testing.T) {
 	}
 }
 
-// TestLeftoverNext walks through all that may be known of KV that prefill holds: it is told only when nothing can be
+// TestPrefillHeldNext walks through all that may be known of KV that prefill holds: it is told only when nothing can be
 // reading, a decode leg under the same id comes only if there was none, and there is always an end.
-func TestLeftoverNext(t *testing.T) {
+func TestPrefillHeldNext(t *testing.T) {
 	for bits := range 1 << 8 {
 		b := func(i int) bool { return bits>>i&1 == 1 }
 		l := PrefillHeld{b(0), b(1), b(2), b(3), b(4), b(5), b(6), b(7)}
 		s, why := l.next()
-		if s == stepNotifyPrefill && (!l.agent || !l.Answered || l.Asked && l.reads && !l.ended || l.Asked && !l.ended && !l.fenced) {
+		if s == stepNotifyPrefill && (!l.agent || !l.Answered || l.Asked && l.reads && !l.ended || l.Asked && !l.ended && !l.passed) {
 			t.Fatalf("%+v: prefill is told", l)
 		}
 		if s == stepTake && l.Asked {
@@ -110,11 +110,11 @@ func TestLeftoverNext(t *testing.T) {
 		for s != stepCount && s != stepNothing { // everything fails
 			switch s {
 			case stepNotifyPrefill:
-				l.tellFailed = true
+				l.notifyFailed = true
 			case stepTake:
 				l.TakeFailed = true
 			case stepBarrier:
-				l.fenced = true
+				l.passed = true
 			}
 			if s, _ = l.next(); steps > 4 {
 				t.Fatalf("%+v: no end", l)
@@ -124,8 +124,8 @@ func TestLeftoverNext(t *testing.T) {
 	}
 }
 
-// TestFencing compares which ends are passed with the rule itself, over random schedules.
-func TestFencing(t *testing.T) {
+// TestBarrierTimes compares which ends are passed with the rule itself, over random schedules.
+func TestBarrierTimes(t *testing.T) {
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 1000 {
@@ -166,8 +166,8 @@ func TestFencing(t *testing.T) {
 	}
 }
 
-// TestStrandedIsExplained: each reason for which KV stays held is one that operators find explained.
-func TestStrandedIsExplained(t *testing.T) {
+// TestCausesAreExplained: each reason for which KV stays held is one that operators find explained.
+func TestCausesAreExplained(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"syscall"
-	"time"
 
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
 	"pdrouter/router/monitor"
 )
 
-// diesNow reports whether the run of decode is over, after a check or two.
-func diesNow(ctx context.Context, m *Job) bool {
+// decodeOver reports whether the run of decode is over, after up to three checks.
+func decodeOver(ctx context.Context, m *Job) bool {
 	if m.run == "" || m.Snapshot.Agent == nil {
 		return false
 	}
@@ -25,11 +24,7 @@ func diesNow(ctx context.Context, m *Job) bool {
 		case runLives:
 			return false
 		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(monitor.RefusedFor):
-		}
+		sleep(ctx, monitor.RefusedFor)
 	}
 	return false
 }
@@ -37,8 +32,8 @@ func diesNow(ctx context.Context, m *Job) bool {
 // livenessCheck finds out whether a run is over; it may be repeated.
 type livenessCheck struct{ http monitor.Refusing }
 
-// at finds out whether the run with these coordinates is over: another one answers in its place, or both its addresses
-// refuse connections, twice. Silence is no proof.
+// at finds out whether the run at this endpoint is over: another run answers in its place, or both its addresses refuse connections,
+// twice. Silence is no proof.
 func (k *livenessCheck) at(ctx context.Context, s *Snapshot, e *fleet.Engine, was *connector.PrefillEndpoint) proof {
 	at, ok := e.SideChannel(was)
 	if !ok || s.Stock == nil {
